@@ -1,0 +1,1 @@
+//! How a step gets better: autodiff, passes, and the memory planner.

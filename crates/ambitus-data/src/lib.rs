@@ -1,0 +1,1 @@
+//! Audio files to checked, cut, tokenised and cached clips.

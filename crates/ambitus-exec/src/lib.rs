@@ -1,0 +1,1 @@
+//! The executor seam, the null executor and the CPU executor.

@@ -1,0 +1,1 @@
+//! What a training step is: values, states, operations, shapes, gradients, text form, verifier, and the plan's types.

@@ -1,0 +1,1 @@
+//! Tensor files, read without executing or trusting them, and written atomically.

@@ -1,0 +1,1 @@
+//! Op cases, tolerances, gradient checks and the slow reference interpreter.

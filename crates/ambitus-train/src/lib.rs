@@ -1,0 +1,1 @@
+//! Recipe, resolved run, training loop, checkpoints, metrics and reports.

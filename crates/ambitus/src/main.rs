@@ -1,0 +1,2 @@
+//! The `ambitus` command line.
+fn main() {}
