@@ -1,0 +1,77 @@
+//! Reverse-mode differentiation of a straight-line program.
+//!
+//! Before: `... output loss %9`. After: the same, then backward instructions, and for every trainable parameter `w` of the
+//! program an output `grad.w` with its gradient. Each op states its own rule ([`OpDef::vjp`](ambitus_ir::OpDef::vjp)).
+
+use crate::CompileError;
+use ambitus_ir::ops::Vjp;
+use ambitus_ir::{Builder, Output, Phase, Program, Session, StateKind, ValueId};
+use std::collections::HashMap;
+
+/// Appends the backward of `loss` to a forward program.
+///
+/// # Errors
+/// No loss, an op without gradient on the way to a trainable parameter, or trainable parameters that the loss does not
+/// depend on, all by name.
+pub fn differentiate(session: &mut Session, program: Program) -> Result<Program, CompileError> {
+    let loss = program
+        .output("loss")
+        .ok_or_else(|| CompileError::NoLoss(program.name.clone()))?;
+    let trainable: Vec<(ValueId, String)> = program
+        .states
+        .iter()
+        .map(|u| (u.enters, &session.states[u.state.index()]))
+        .filter(|(_, s)| s.kind == StateKind::Parameter && s.trainable)
+        .map(|(v, s)| (v, s.name.clone()))
+        .collect();
+
+    // Values that depend on a trainable parameter: only these get gradients.
+    let mut depends = vec![false; program.types.len()];
+    for (v, _) in &trainable {
+        depends[v.index()] = true;
+    }
+    for instr in &program.instrs {
+        if instr.inputs.iter().any(|v| depends[v.index()]) {
+            for v in &instr.outputs {
+                depends[v.index()] = true;
+            }
+        }
+    }
+
+    let forward = program.instrs.clone();
+    let mut b = Builder::resume(session, program, Phase::Backward);
+    let mut grads: HashMap<ValueId, ValueId> = HashMap::new();
+    let seed = b.scope("loss", |b| b.fill_like(loss, 1.0));
+    grads.insert(loss, seed);
+    for instr in forward.iter().rev() {
+        let dy: Vec<Option<ValueId>> = instr.outputs.iter().map(|v| grads.get(v).copied()).collect();
+        let need: Vec<bool> = instr.inputs.iter().map(|v| depends[v.index()]).collect();
+        if dy.iter().all(Option::is_none) || !need.contains(&true) {
+            continue;
+        }
+        let vjp = Vjp { x: &instr.inputs, y: &instr.outputs, dy: &dy, need: &need };
+        let made = b
+            .derived(&instr.origin, Phase::Backward, |b| instr.op.def().vjp(b, &vjp))
+            .map_err(|why| CompileError::NoGradient {
+                path: instr.origin.path.clone(),
+                why: format!("{} {why}", instr.op.name()),
+            })?;
+        for ((x, dx), need) in instr.inputs.iter().zip(made).zip(&need) {
+            let (Some(dx), true) = (dx, need) else { continue };
+            let sum = match grads.get(x) {
+                None => dx,
+                Some(&old) => b.derived(&instr.origin, Phase::Backward, |b| b.add(old, dx)),
+            };
+            grads.insert(*x, sum);
+        }
+    }
+    let mut program = b.finish();
+    let mut cut = Vec::new();
+    for (v, name) in trainable {
+        match grads.get(&v) {
+            Some(&value) => program.outputs.push(Output { name: format!("grad.{name}"), value }),
+            None => cut.push(name),
+        }
+    }
+    if cut.is_empty() { Ok(program) } else { Err(CompileError::NoPath(cut)) }
+}

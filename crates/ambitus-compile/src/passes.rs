@@ -1,0 +1,33 @@
+//! Passes: each takes a program and gives a better one that computes the same.
+
+pub mod accumulate;
+pub mod checkpoint;
+pub mod dead;
+pub mod fuse;
+pub mod lower;
+pub mod policy;
+pub mod schedule;
+pub mod simplify;
+
+use ambitus_ir::{Program, Session};
+
+/// What a pass may do to numbers; decides its test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numerics {
+    /// Bit-equal on and off.
+    Exact,
+    /// The same sums in another order.
+    Reordered,
+    /// Other numbers; never chosen unless the recipe allows it.
+    Changed,
+}
+
+/// One rewrite of one program.
+pub trait Pass {
+    /// Name in dumps.
+    fn name(&self) -> &'static str;
+    /// What it may do to numbers.
+    fn numerics(&self) -> Numerics;
+    /// Rewrites the program; may declare states.
+    fn run(&self, session: &mut Session, program: Program) -> Program;
+}

@@ -1,0 +1,87 @@
+//! Accumulate: gradients leave the program in states, so that several micro-batches make one update.
+//!
+//! Before: `%d = ...; output grad.w %d`. After: state `grad.w`, and right where each contribution to the gradient is formed
+//! `%g1 = accumulate(%g0, %d, %beta)`; the input `beta` is 0 in an update's first micro-batch and 1 after.
+//!
+//! A parameter that is used several times has a sum of contributions as its gradient; each is accumulated as it appears, so
+//! none is kept waiting for the others.
+
+use super::{Numerics, Pass};
+use ambitus_ir::ops::elementwise::BinaryKind;
+use ambitus_ir::{Builder, Op, Phase, Program, Session, StateKind, TensorType, ValueId};
+use std::collections::HashMap;
+
+/// The pass.
+pub struct Accumulate;
+
+/// Prefix of gradient outputs and states.
+pub const GRAD: &str = "grad.";
+
+impl Pass for Accumulate {
+    fn name(&self) -> &'static str {
+        "accumulate"
+    }
+
+    fn numerics(&self) -> Numerics {
+        Numerics::Reordered
+    }
+
+    fn run(&self, session: &mut Session, mut p: Program) -> Program {
+        let (grads, outputs) = p.outputs.drain(..).partition(|o| o.name.starts_with(GRAD));
+        p.outputs = outputs;
+        let grads: Vec<ambitus_ir::Output> = grads;
+        let defs = p.definitions();
+        let mut readers = vec![0usize; p.types.len()];
+        p.instrs.iter().flat_map(|i| &i.inputs).for_each(|v| readers[v.index()] += 1);
+        grads.iter().for_each(|o| readers[o.value.index()] += 1);
+
+        // The contributions to each gradient: leaves of its tree of sums.
+        let mut parts: HashMap<ValueId, Vec<usize>> = HashMap::new();
+        let mut dropped = vec![false; p.instrs.len()];
+        for (k, out) in grads.iter().enumerate() {
+            let mut stack = vec![out.value];
+            while let Some(v) = stack.pop() {
+                let sum = defs[v.index()].filter(|&d| {
+                    let instr = &p.instrs[d];
+                    let add = matches!(&instr.op, Op::Binary(b) if b.kind == BinaryKind::Add);
+                    add && instr.origin.phase == Phase::Backward && readers[v.index()] == 1
+                });
+                match sum {
+                    Some(d) => {
+                        dropped[d] = true;
+                        stack.extend(&p.instrs[d].inputs);
+                    }
+                    None => parts.entry(v).or_default().push(k),
+                }
+            }
+        }
+
+        let instrs = std::mem::take(&mut p.instrs);
+        let mut b = Builder::resume(session, p, Phase::Backward);
+        let beta = b.input("beta", TensorType::f32(&[1]));
+        let mut started = vec![false; grads.len()];
+        let mut add = |b: &mut Builder<'_>, v: ValueId, origin: &ambitus_ir::Origin| {
+            for &k in parts.get(&v).into_iter().flatten() {
+                let ty = b.ty(v);
+                let (id, g) = b.declare(&grads[k].name, ty, StateKind::Gradient);
+                let first = !std::mem::replace(&mut started[k], true);
+                b.derived(origin, Phase::Backward, |b| {
+                    let beta = if first { beta } else { b.fill(TensorType::f32(&[1]), 1.0) };
+                    let g = b.accumulate(g, v, beta);
+                    b.give_back(id, g);
+                });
+            }
+        };
+        for (instr, dropped) in instrs.into_iter().zip(dropped) {
+            if dropped {
+                continue;
+            }
+            let (made, origin) = (instr.outputs.clone(), instr.origin.clone());
+            b.append(instr);
+            for v in made {
+                add(&mut b, v, &origin);
+            }
+        }
+        b.finish()
+    }
+}

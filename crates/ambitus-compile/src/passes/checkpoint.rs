@@ -1,0 +1,77 @@
+//! Checkpoint: values tagged for recomputation are made again inside backward, right before their first reader there.
+//!
+//! Before: `%5 = layer_norm(%1) fwd; ...; %9 = matmul(%8, %5) bwd`. After:
+//! `%5 = layer_norm(%1) fwd; ...; %20 = layer_norm(%1) recompute; %9 = matmul(%8, %20) bwd`, and `%5` dies in forward.
+//!
+//! A clone keeps its original's op, kernel, path and random key, so the numbers are the same bits
+//! (Chen et al., arXiv 1604.06174, for whole blocks).
+
+use super::{Numerics, Pass};
+use ambitus_ir::{Instr, Origin, Phase, Program, Session, ValueId};
+use std::collections::HashMap;
+
+/// The pass.
+pub struct Checkpoint {
+    /// For every instruction: make its results again in backward.
+    pub recompute: Vec<bool>,
+}
+
+impl Pass for Checkpoint {
+    fn name(&self) -> &'static str {
+        "checkpoint"
+    }
+
+    fn numerics(&self) -> Numerics {
+        Numerics::Exact
+    }
+
+    fn run(&self, _: &mut Session, mut p: Program) -> Program {
+        let originals = std::mem::take(&mut p.instrs);
+        let defs = {
+            let mut at = vec![None; p.types.len()];
+            for (i, instr) in originals.iter().enumerate() {
+                instr.outputs.iter().for_each(|v| at[v.index()] = Some(i));
+            }
+            at
+        };
+        let mut cloner = Cloner { originals: &originals, defs, tags: &self.recompute, p, made: HashMap::new() };
+        for instr in &originals {
+            let mut instr = instr.clone();
+            if instr.origin.phase == Phase::Backward {
+                for v in &mut instr.inputs {
+                    *v = cloner.fresh(*v);
+                }
+            }
+            cloner.p.instrs.push(instr);
+        }
+        cloner.p
+    }
+}
+
+struct Cloner<'a> {
+    originals: &'a [Instr],
+    defs: Vec<Option<usize>>,
+    tags: &'a [bool],
+    p: Program,
+    made: HashMap<ValueId, ValueId>,
+}
+
+impl Cloner<'_> {
+    /// The value to read in backward in place of `v`: itself, or a clone's result.
+    fn fresh(&mut self, v: ValueId) -> ValueId {
+        if let Some(&w) = self.made.get(&v) {
+            return w;
+        }
+        let Some(at) = self.defs.get(v.index()).copied().flatten().filter(|&d| self.tags[d]) else {
+            return v;
+        };
+        let original = &self.originals[at];
+        let inputs = original.inputs.iter().map(|x| self.fresh(*x)).collect();
+        let outputs: Vec<ValueId> =
+            original.outputs.iter().map(|o| self.p.new_value(self.p.ty(*o))).collect();
+        let origin = Origin { path: original.origin.path.clone(), phase: Phase::Recompute };
+        self.p.instrs.push(Instr { op: original.op.clone(), inputs, outputs: outputs.clone(), origin });
+        self.made.extend(original.outputs.iter().copied().zip(outputs));
+        self.made[&v]
+    }
+}

@@ -1,0 +1,70 @@
+//! Schedule: moves each instruction down to just before its first reader when that shortens lives.
+//!
+//! Before: `%1 = fill{0}; (a thousand instructions); %9 = concat(%1, %8)`. After: the fill stands before the concat.
+//!
+//! Only instructions whose results are larger than what they would keep alive are moved, within their phase, and never
+//! starts, dones or donations: their order is meaning.
+
+use super::{Numerics, Pass};
+use ambitus_ir::{Program, Session};
+
+/// The pass.
+pub struct Schedule;
+
+impl Pass for Schedule {
+    fn name(&self) -> &'static str {
+        "schedule"
+    }
+
+    fn numerics(&self) -> Numerics {
+        Numerics::Exact
+    }
+
+    fn run(&self, _: &mut Session, mut p: Program) -> Program {
+        let n = p.instrs.len();
+        let mut first_reader = vec![usize::MAX; p.types.len()];
+        let mut last_reader = vec![0; p.types.len()];
+        let mut overwritten = vec![false; p.types.len()];
+        for (i, instr) in p.instrs.iter().enumerate() {
+            for v in &instr.inputs {
+                first_reader[v.index()] = first_reader[v.index()].min(i);
+                last_reader[v.index()] = i;
+            }
+            for (x, _) in instr.op.def().donates() {
+                overwritten[instr.inputs[x].index()] = true;
+            }
+        }
+        // Position keys: an instruction stays at its index, or goes right before its first reader.
+        let mut place: Vec<(usize, usize)> = (0..n).map(|i| (i, 1)).collect();
+        for i in (0..n).rev() {
+            let instr = &p.instrs[i];
+            let def = instr.op.def();
+            let props = def.props();
+            if props.starts || props.waits || !def.donates().is_empty() {
+                continue;
+            }
+            let target = instr.outputs.iter().map(|v| first_reader[v.index()]).min();
+            let Some(target) = target.filter(|t| *t != usize::MAX && *t > i + 1) else { continue };
+            let reads_mutable = instr.inputs.iter().any(|v| overwritten[v.index()]);
+            // Operands that would live longer than now.
+            let kept: u64 = instr
+                .inputs
+                .iter()
+                .filter(|v| last_reader[v.index()] < target)
+                .map(|v| p.ty(*v).bytes())
+                .sum();
+            let held: u64 = instr.outputs.iter().map(|v| p.ty(*v).bytes()).sum();
+            if !reads_mutable && kept < held {
+                place[i] = (place[target].0, 0);
+                for v in &instr.inputs {
+                    last_reader[v.index()] = last_reader[v.index()].max(target);
+                }
+            }
+        }
+        let mut order: Vec<usize> = (0..n).collect();
+        order.sort_by_key(|&i| (place[i], i));
+        let mut instrs: Vec<_> = std::mem::take(&mut p.instrs).into_iter().map(Some).collect();
+        p.instrs = order.into_iter().filter_map(|i| instrs[i].take()).collect();
+        p
+    }
+}

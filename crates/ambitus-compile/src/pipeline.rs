@@ -1,0 +1,69 @@
+//! The pipeline, in full view.
+
+use crate::passes::accumulate::Accumulate;
+use crate::passes::checkpoint::Checkpoint;
+use crate::passes::dead::Dead;
+use crate::passes::fuse::Fuse;
+use crate::passes::lower::Lower;
+use crate::passes::policy::{self, Blocks};
+use crate::passes::schedule::Schedule;
+use crate::passes::simplify::Simplify;
+use crate::passes::{Numerics, Pass};
+use crate::{CompileError, autodiff};
+use ambitus_ir::target::Target;
+use ambitus_ir::verify::verify;
+use ambitus_ir::{Program, Session};
+
+/// What the caller may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Blocks that are recomputed whole.
+    pub checkpoint: Blocks,
+}
+
+/// Turns a forward program with an output `loss` into the micro-batch program: forward, backward, accumulation.
+///
+/// # Errors
+/// See [`CompileError`].
+pub fn micro(
+    session: &mut Session,
+    forward: Program,
+    options: Options,
+    target: &dyn Target,
+) -> Result<Program, CompileError> {
+    let p = run(session, forward, &Simplify);
+    let p = autodiff::differentiate(session, p)?;
+    check(session, &p, "autodiff");
+    let p = run(session, p, &Simplify);
+    let p = run(session, p, &Lower { target });
+    let p = run(session, p, &Accumulate);
+    let p = run(session, p, &Fuse);
+    let recompute = policy::tag(&p, options.checkpoint);
+    let p = run(session, p, &Checkpoint { recompute });
+    let p = run(session, p, &Dead);
+    Ok(run(session, p, &Schedule))
+}
+
+/// Prepares a program without backward: evaluation, sampling, updates.
+pub fn plain(session: &mut Session, program: Program, target: &dyn Target) -> Program {
+    let p = run(session, program, &Simplify);
+    let p = run(session, p, &Lower { target });
+    let p = run(session, p, &Dead);
+    run(session, p, &Schedule)
+}
+
+/// The loosest effect on numbers of the passes that `micro` runs on every program; options add none.
+pub const NUMERICS: Numerics = Numerics::Reordered;
+
+/// Runs one pass and verifies its result.
+pub fn run(session: &mut Session, p: Program, pass: &dyn Pass) -> Program {
+    let p = pass.run(session, p);
+    check(session, &p, pass.name());
+    p
+}
+
+fn check(session: &Session, p: &Program, pass: &str) {
+    if let Err(violation) = verify(session, p) {
+        panic!("bug in pass `{pass}`: {violation}");
+    }
+}

@@ -1,0 +1,145 @@
+//! The planner: every value of every program gets its bytes.
+//!
+//! `lifetimes` says what must live when, `solve` assigns offsets, `check` proves the result independently. States have one
+//! offset for the whole session; programs run one at a time and share the transient region; inputs and outputs have one
+//! layout for all slots, by name, so that programs that read the same batch read the same bytes.
+
+pub mod check;
+pub mod lifetimes;
+pub mod problem;
+pub mod report;
+pub mod solve;
+
+use ambitus_ir::plan::{Address, Live, PlannedProgram, PlannedSession, Region};
+use ambitus_ir::target::Target;
+use ambitus_ir::{Program, Session, TensorType};
+use lifetimes::{Home, Lifetimes};
+use problem::{Buffer, Problem};
+use std::collections::HashMap;
+
+/// Byte ranges handed out one after another.
+#[derive(Default)]
+struct Stack {
+    top: u64,
+}
+
+impl Stack {
+    fn push(&mut self, region: Region, bytes: u64) -> Address {
+        let offset = self.top;
+        self.top = (offset + bytes).next_multiple_of(TensorType::ALIGN);
+        Address {
+            region,
+            offset,
+            bytes,
+        }
+    }
+}
+
+/// Assigns every byte of a session. Programs must be verified; `slots` is how many batches are prepared at once.
+///
+/// # Panics
+/// When the independent checker finds a fault: that is a bug of `solve`.
+pub fn plan(session: Session, target: &dyn Target, slots: usize) -> PlannedSession {
+    let mut states = Stack::default();
+    let state_places: Vec<Address> = session
+        .states
+        .iter()
+        .map(|s| states.push(Region::State, s.ty.bytes()))
+        .collect();
+    let mut slot = SlotLayout::default();
+    let programs: Vec<PlannedProgram> = session
+        .programs
+        .iter()
+        .map(|p| plan_program(p, &state_places, &mut slot, target))
+        .collect();
+    let most = |f: &dyn Fn(&PlannedProgram) -> u64| programs.iter().map(f).max().unwrap_or(0);
+    let host_bytes = most(&|p| p.host_bytes);
+    PlannedSession {
+        state_bytes: states.top,
+        transient_bytes: most(&|p| p.transient_bytes),
+        slot_bytes: slot.stack.top,
+        slots,
+        host_bytes,
+        states: state_places,
+        programs,
+        session,
+    }
+}
+
+#[derive(Default)]
+struct SlotLayout {
+    stack: Stack,
+    places: HashMap<(String, TensorType), Address>,
+}
+
+impl SlotLayout {
+    fn place(&mut self, name: &str, ty: TensorType) -> Address {
+        let stack = &mut self.stack;
+        let new = || stack.push(Region::Slot, ty.bytes());
+        *self.places.entry((name.to_owned(), ty)).or_insert_with(new)
+    }
+}
+
+/// Solves one arena and proves the solution.
+fn solved(buffers: Vec<Buffer>, program: &str) -> (problem::Solution, u64, u32) {
+    let problem = Problem::new(buffers)
+        .unwrap_or_else(|why| panic!("bug in lifetimes of program `{program}`: {why}"));
+    let solution = solve::solve(&problem);
+    if let Err(violation) = check::check(&problem, &solution) {
+        panic!("bug in solve of program `{program}`: {violation}");
+    }
+    let (bound, at) = problem::live_bound(&problem);
+    (solution, bound, at)
+}
+
+fn plan_program(
+    p: &Program,
+    states: &[Address],
+    slot: &mut SlotLayout,
+    target: &dyn Target,
+) -> PlannedProgram {
+    let lives: Lifetimes = lifetimes::lifetimes(p, target);
+    let (device, live_bound_bytes, peak_at) = solved(lives.device.clone(), &p.name);
+    let (host, _, _) = solved(lives.host.clone(), &p.name);
+    let device_place = |k: usize| Address {
+        region: Region::Transient,
+        offset: device.offsets[k],
+        bytes: lives.device[k].size,
+    };
+    let mut place = |home: Home| match home {
+        Home::State(k) => states[p.states[k].state.index()],
+        Home::Input(k) => slot.place(&p.inputs[k].name, p.ty(p.inputs[k].value)),
+        Home::Output(k) => slot.place(&p.outputs[k].name, p.ty(p.outputs[k].value)),
+        Home::Device(k) => device_place(k),
+        Home::Host(k) => Address {
+            region: Region::Host,
+            offset: host.offsets[k],
+            bytes: lives.host[k].size,
+        },
+    };
+    let places = lives
+        .homes
+        .iter()
+        .map(|home| home.map(&mut place))
+        .collect();
+    let stretch = |(k, b): (usize, &Buffer)| Live {
+        first: b.first,
+        last: b.last,
+        place: device_place(k),
+        value: lives.first_value.get(k).copied(),
+    };
+    PlannedProgram {
+        places,
+        workspaces: lives
+            .workspaces
+            .iter()
+            .map(|w| w.map(device_place))
+            .collect(),
+        lives: lives.device.iter().enumerate().map(stretch).collect(),
+        transient_bytes: device.height,
+        host_bytes: host.height,
+        live_bound_bytes,
+        peak_at: peak_at as usize,
+        program: p.clone(),
+    }
+}

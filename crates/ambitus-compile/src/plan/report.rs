@@ -1,0 +1,88 @@
+//! What a plan says: what lives when, and what the work costs.
+
+use ambitus_ir::plan::{PlannedProgram, PlannedSession};
+use ambitus_ir::target::Target;
+use ambitus_ir::{Cost, StateKind};
+
+/// Transient bytes in use at one instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Values.
+    pub activations: u64,
+    /// Scratch of the running instruction.
+    pub workspace: u64,
+}
+
+/// Transient bytes in use at every instruction.
+pub fn timeline(p: &PlannedProgram) -> Vec<Usage> {
+    let mut at = vec![Usage::default(); p.program.instrs.len()];
+    for live in &p.lives {
+        for usage in &mut at[live.first as usize..=live.last as usize] {
+            match live.value {
+                Some(_) => usage.activations += live.place.bytes,
+                None => usage.workspace += live.place.bytes,
+            }
+        }
+    }
+    at
+}
+
+/// Bytes of all states of a kind, each rounded up as it lies in the arena.
+pub fn state_bytes(s: &PlannedSession, kind: StateKind) -> u64 {
+    let places = s.session.states.iter().zip(&s.states);
+    places
+        .filter(|(d, _)| d.kind == kind)
+        .map(|(_, a)| a.bytes.next_multiple_of(ambitus_ir::TensorType::ALIGN))
+        .sum()
+}
+
+/// Work of one run of a program.
+pub fn cost(p: &PlannedProgram) -> Cost {
+    let mut sum = Cost::default();
+    for instr in &p.program.instrs {
+        let (x, y) = p.program.signature(instr);
+        let cost = instr.op.cost(&x, &y);
+        sum.flops += cost.flops;
+        sum.bytes += cost.bytes;
+    }
+    sum
+}
+
+/// Predicted seconds of one run of a program on a target.
+pub fn seconds(p: &PlannedProgram, target: &dyn Target) -> f64 {
+    let each = p.program.instrs.iter().map(|instr| {
+        let (x, y) = p.program.signature(instr);
+        target.seconds(&instr.op, &x, &y)
+    });
+    each.sum()
+}
+
+/// The provenance of the instruction at which most bytes live, as people read it:
+/// `transformer_blocks.5 backward`.
+pub fn peak_place(p: &PlannedProgram) -> String {
+    let Some(instr) = p.program.instrs.get(p.peak_at) else {
+        return p.program.name.clone();
+    };
+    let block = p
+        .program
+        .block_of(instr)
+        .map(|b| p.program.blocks[b].clone());
+    let scope = || {
+        instr
+            .origin
+            .path
+            .rsplit_once('.')
+            .map_or("", |(s, _)| s)
+            .to_owned()
+    };
+    let direction = match instr.origin.phase {
+        ambitus_ir::Phase::Forward => "forward",
+        ambitus_ir::Phase::Backward | ambitus_ir::Phase::Recompute => "backward",
+        ambitus_ir::Phase::Update => "update",
+    };
+    let place = block.unwrap_or_else(scope);
+    format!(
+        "{} {direction}",
+        place.strip_prefix("transformer.").unwrap_or(&place)
+    )
+}

@@ -1,0 +1,251 @@
+//! The one list of operations, and what every operation says of itself.
+//!
+//! An op is one page in its family's file: attributes, formula, shape rule, gradient, cost and properties. Passes ask
+//! for properties and never match names. A fused op carries its `decompose` into core ops: the oracle for every
+//! executor, and what lowering uses where a target lacks the kernel.
+
+pub mod activation;
+pub mod attention;
+mod attr;
+pub mod conv;
+pub mod copy;
+mod decompose;
+pub mod elementwise;
+pub mod index;
+pub mod layout;
+pub mod loss;
+pub mod matmul;
+pub mod norm;
+pub mod optim;
+pub mod random;
+pub mod reduce;
+pub mod segment;
+
+use crate::builder::Builder;
+use crate::program::ValueId;
+use crate::tensor::{DType, TensorType};
+pub use attr::{Attr, AttrReader};
+
+/// Work of one instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Multiply-adds count two.
+    pub flops: f64,
+    /// Bytes read and written at least once.
+    pub bytes: f64,
+}
+
+/// Properties that passes ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Props {
+    /// Time is set by bytes, not arithmetic: cheap to run again in backward.
+    pub memory_bound: bool,
+    /// Starts work on a queue; its operands and results are in use until the matching done.
+    pub starts: bool,
+    /// Waits for a queue.
+    pub waits: bool,
+}
+
+impl Props {
+    /// Limited by arithmetic (products, attention, convolution).
+    pub const COMPUTE: Props = Props { memory_bound: false, starts: false, waits: false };
+    /// Limited by memory traffic.
+    pub const MEMORY: Props = Props { memory_bound: true, starts: false, waits: false };
+}
+
+/// What autodiff hands to an op's gradient rule.
+pub struct Vjp<'a> {
+    /// Operands of the forward instruction.
+    pub x: &'a [ValueId],
+    /// Its results.
+    pub y: &'a [ValueId],
+    /// Gradients of the results; `None` where the loss does not depend on one.
+    pub dy: &'a [Option<ValueId>],
+    /// Operands whose gradient is wanted.
+    pub need: &'a [bool],
+}
+
+impl Vjp<'_> {
+    /// The gradient of the first result.
+    pub fn dy0(&self) -> Option<ValueId> {
+        self.dy.first().copied().flatten()
+    }
+}
+
+/// Gradients of the operands, in order; `None` where not wanted or identically zero.
+pub type Grads = Vec<Option<ValueId>>;
+
+/// What every operation says of itself.
+pub trait OpDef {
+    /// Result types, or why the operands do not fit.
+    fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String>;
+
+    /// Appends the gradient instructions. `Err` says that the op has no gradient.
+    fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
+        let _ = (b, v);
+        Err("has no gradient".to_owned())
+    }
+
+    /// The same function in core ops; `None` for core ops.
+    fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
+        let _ = (b, x);
+        None
+    }
+
+    /// Properties for passes.
+    fn props(&self) -> Props {
+        Props::MEMORY
+    }
+
+    /// Floating-point operations for operand and result types; bytes are counted by [`Op::cost`].
+    fn flops(&self, x: &[TensorType], y: &[TensorType]) -> f64 {
+        let _ = x;
+        y.iter().map(|t| t.shape.elements() as f64).sum()
+    }
+
+    /// Pairs (operand, result) that share bytes always: the result *is* the operand, overwritten.
+    fn donates(&self) -> Vec<(usize, usize)> {
+        Vec::new()
+    }
+
+    /// Pairs (operand, result) that may share bytes when the operand is not used later.
+    fn may_share(&self) -> Vec<(usize, usize)> {
+        Vec::new()
+    }
+
+    /// The op that adds result `k` into a donated accumulator instead of writing it: the same operands followed by
+    /// (accumulator, beta `[1]`), result `k` = beta * accumulator + old result.
+    fn accumulating(&self, k: usize) -> Option<Op> {
+        let _ = k;
+        None
+    }
+}
+
+/// Declares an op's attributes: the struct, its text form and its place in [`Op`].
+macro_rules! op {
+    ($(#[$meta:meta])* $name:ident = $text:literal { $($(#[$fmeta:meta])* $field:ident : $ty:ty),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name { $($(#[$fmeta])* pub $field: $ty),* }
+
+        impl $name {
+            /// Name in the text form.
+            pub const NAME: &'static str = $text;
+
+            pub(crate) fn show(&self) -> Vec<(&'static str, String)> {
+                vec![$((stringify!($field), $crate::ops::Attr::show(&self.$field))),*]
+            }
+
+            #[allow(unused_variables)]
+            pub(crate) fn read(attrs: &mut $crate::ops::AttrReader) -> Result<Self, String> {
+                Ok($name { $($field: attrs.take(stringify!($field))?),* })
+            }
+        }
+
+        impl From<$name> for $crate::ops::Op {
+            fn from(op: $name) -> $crate::ops::Op {
+                $crate::ops::Op::$name(op)
+            }
+        }
+    };
+}
+pub(crate) use op;
+
+macro_rules! ops {
+    ($($family:ident : $($name:ident),+ ;)+) => {
+        /// An operation with its attributes.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs)]
+        pub enum Op { $($($name($family::$name)),+),+ }
+
+        impl Op {
+            /// Every op's name, in the order of the list.
+            pub const NAMES: &'static [&'static str] = &[$($($family::$name::NAME),+),+];
+
+            /// The op's name in the text form.
+            pub fn name(&self) -> &'static str {
+                match self { $($(Op::$name(_) => $family::$name::NAME),+),+ }
+            }
+
+            /// What the op says of itself.
+            pub fn def(&self) -> &dyn OpDef {
+                match self { $($(Op::$name(op) => op),+),+ }
+            }
+
+            /// Attributes in the text form.
+            pub fn attrs(&self) -> Vec<(&'static str, String)> {
+                match self { $($(Op::$name(op) => op.show()),+),+ }
+            }
+
+            /// The op of a name with attributes in the text form.
+            ///
+            /// # Errors
+            /// Unknown names, missing, unknown or unreadable attributes.
+            pub fn read(name: &str, attrs: Vec<(String, String)>) -> Result<Op, String> {
+                let mut attrs = AttrReader::new(attrs);
+                let op = match name {
+                    $($($family::$name::NAME => Op::$name($family::$name::read(&mut attrs)?),)+)+
+                    _ => return Err(format!("unknown op `{name}`")),
+                };
+                attrs.finish()?;
+                Ok(op)
+            }
+        }
+    };
+}
+
+// The one list. Order is the order in documents and dumps.
+ops! {
+    elementwise: Unary, Binary, Select, Cast, Fill, Scale, ScaleRows;
+    reduce: Reduce;
+    layout: Reshape, Permute, Broadcast, Slice, Concat, Iota;
+    index: Gather, ScatterAdd;
+    matmul: MatMul, Linear;
+    activation: Activation, ActivationGrad, SwiGlu, SwiGluGrad;
+    norm: LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad, Grn, GrnGrad;
+    segment: SegmentIds, SegmentPositions, AdaLayerNorm, AdaLayerNormGrad, GatedResidual, GatedResidualGrad,
+             SegmentBroadcast, SegmentSum;
+    attention: RotaryFrequencies, Rotary, Attention, AttentionGrad;
+    conv: Conv1d, Conv1dInputGrad, Conv1dWeightGrad;
+    loss: MaskedMse, MaskedMseGrad, LinearCrossEntropy, LinearCrossEntropyGrad;
+    random: Dropout;
+    index: Sinusoid;
+    optim: Accumulate, SumSquares, SumPartials, AdamW, Lerp;
+    copy: CopyStart, CopyDone;
+}
+
+impl Op {
+    /// Work of one instruction: the op's arithmetic, and every operand and result moved once.
+    pub fn cost(&self, x: &[TensorType], y: &[TensorType]) -> Cost {
+        let bytes = x.iter().chain(y).map(|t| t.bytes() as f64).sum();
+        Cost { flops: self.def().flops(x, y), bytes }
+    }
+}
+
+/// `Err(why)` unless `ok`.
+pub(crate) fn want(ok: bool, why: &str) -> Result<(), String> {
+    if ok { Ok(()) } else { Err(why.to_owned()) }
+}
+
+/// Checks the number of operands.
+pub(crate) fn arity(x: &[TensorType], n: usize) -> Result<(), String> {
+    want(x.len() == n, &format!("takes {n} operands, got {}", x.len()))
+}
+
+/// Checks that a value is an `f32` scalar `[1]`.
+pub(crate) fn scalar(t: TensorType) -> Result<(), String> {
+    want(t.dtype == DType::F32 && *t.shape == [1], &format!("{t} is not the scalar f32[1]"))
+}
+
+/// Checks a segment table i32 `[S+1]` and returns S.
+pub(crate) fn segments(t: TensorType) -> Result<usize, String> {
+    let ok = t.dtype == DType::I32 && t.shape.len() == 1 && t.shape[0] >= 2;
+    want(ok, &format!("{t} is not a segment table i32[S+1]"))?;
+    Ok(t.shape[0] - 1)
+}
+
+/// Checks a matrix and returns (rows, columns).
+pub(crate) fn matrix(t: TensorType) -> Result<(usize, usize), String> {
+    want(t.shape.len() == 2, &format!("{t} is not a matrix"))?;
+    Ok((t.shape[0], t.shape[1]))
+}

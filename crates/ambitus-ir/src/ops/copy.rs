@@ -1,0 +1,84 @@
+//! Asynchronous copies between spaces: two instructions on a named queue. Operand and result are in use from start to
+//! done; whoever plans bytes must treat the whole stretch as live.
+
+use super::attr::words;
+use super::{OpDef, Props, arity, op, want};
+use crate::builder::Builder;
+use crate::program::ValueId;
+use crate::tensor::{DType, TensorType};
+
+words! {
+    /// Where a value's bytes are.
+    Space {
+        /// the executor's arena
+        Device = "device",
+        /// the host arena
+        Host = "host",
+    }
+}
+
+op! {
+    /// Starts copying x: results (y like x in space `to`, a queue token u8 `[1]`). y may be read after the done only.
+    CopyStart = "copy_start" {
+        /// queue that runs copies in order
+        queue: u32,
+        /// space of the result
+        to: Space,
+    }
+}
+
+impl OpDef for CopyStart {
+    fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        arity(x, 1)?;
+        Ok(vec![x[0], TensorType::new(DType::U8, &[1])])
+    }
+
+    fn props(&self) -> Props {
+        Props { memory_bound: false, starts: true, waits: false }
+    }
+
+    fn flops(&self, _: &[TensorType], _: &[TensorType]) -> f64 {
+        0.0
+    }
+}
+
+op! {
+    /// Ends a copy: (x, y, token) of its start; the result is y, ready, on the same bytes. Naming x keeps it in place
+    /// until here.
+    CopyDone = "copy_done" {
+        /// queue of the start
+        queue: u32,
+    }
+}
+
+impl OpDef for CopyDone {
+    fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        arity(x, 3)?;
+        want(x[0] == x[1] && x[2].dtype == DType::U8, "takes the copied value, its copy and the token")?;
+        Ok(vec![x[1]])
+    }
+
+    fn props(&self) -> Props {
+        Props { memory_bound: false, starts: false, waits: true }
+    }
+
+    fn flops(&self, _: &[TensorType], _: &[TensorType]) -> f64 {
+        0.0
+    }
+
+    fn donates(&self) -> Vec<(usize, usize)> {
+        vec![(1, 0)]
+    }
+}
+
+impl Builder<'_> {
+    /// Starts a copy of `x`; returns (copy, token).
+    pub fn copy_start(&mut self, x: ValueId, queue: u32, to: Space) -> (ValueId, ValueId) {
+        let out = self.push(CopyStart { queue, to }, &[x]);
+        (out[0], out[1])
+    }
+    /// Waits for a copy of `x`; returns it ready.
+    pub fn copy_done(&mut self, x: ValueId, copy: (ValueId, ValueId), queue: u32) -> ValueId {
+        self.push1(CopyDone { queue }, &[x, copy.0, copy.1])
+    }
+}

@@ -1,0 +1,150 @@
+//! Matrix products.
+
+use super::{Grads, Op, OpDef, Props, Vjp, arity, op, scalar, want};
+use crate::builder::Builder;
+use crate::program::ValueId;
+use crate::tensor::TensorType;
+
+op! {
+    /// y = op(a) op(b), rank 2 or batched rank 3 (equal leading axis): op(a) `[.., M, K]`, op(b) `[.., K, N]`.
+    MatMul = "matmul" {
+        /// a is stored `[.., K, M]`
+        ta: bool,
+        /// b is stored `[.., N, K]`
+        tb: bool,
+        /// also takes (accumulator `[.., M, N]`, beta `[1]`): y = beta * accumulator + product, in fp32
+        acc: bool,
+    }
+}
+
+impl MatMul {
+    /// (batch, M, N, K) of operand types.
+    pub fn dims(&self, x: &[TensorType]) -> Option<(usize, usize, usize, usize)> {
+        let (a, b) = (&x[0].shape, &x[1].shape);
+        let rank = a.len();
+        if rank != b.len() || !(2..=3).contains(&rank) || (rank == 3 && a[0] != b[0]) {
+            return None;
+        }
+        let batch = if rank == 3 { a[0] } else { 1 };
+        let (m, k) =
+            if self.ta { (a[rank - 1], a[rank - 2]) } else { (a[rank - 2], a[rank - 1]) };
+        let (k2, n) =
+            if self.tb { (b[rank - 1], b[rank - 2]) } else { (b[rank - 2], b[rank - 1]) };
+        (k == k2).then_some((batch, m, n, k))
+    }
+}
+
+impl OpDef for MatMul {
+    fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        arity(x, if self.acc { 4 } else { 2 })?;
+        let (batch, m, n, _) = self.dims(x).ok_or("operands do not multiply")?;
+        let y = if x[0].shape.len() == 3 {
+            x[0].with_shape(&[batch, m, n])
+        } else {
+            x[0].with_shape(&[m, n])
+        };
+        if self.acc {
+            want(x[2] == y, "accumulator differs from the product")?;
+            scalar(x[3])?;
+        }
+        Ok(vec![y])
+    }
+
+    fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
+        want(!self.acc, "an accumulating op has no gradient")?;
+        let Some(dy) = v.dy0() else { return Ok(vec![None; 2]) };
+        let (p, q) = (v.x[0], v.x[1]);
+        // dA = dY op(B)^T, dB = op(A)^T dY, each transposed again where the operand was.
+        let da = v.need[0].then(|| {
+            if self.ta { b.matmul(q, dy, self.tb, true) } else { b.matmul(dy, q, false, !self.tb) }
+        });
+        let db = v.need[1].then(|| {
+            if self.tb { b.matmul(dy, p, true, self.ta) } else { b.matmul(p, dy, !self.ta, false) }
+        });
+        Ok(vec![da, db])
+    }
+
+    fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
+        if !self.acc {
+            return None;
+        }
+        let y = b.matmul(x[0], x[1], self.ta, self.tb);
+        Some(vec![b.accumulated(y, x[2], x[3])])
+    }
+
+    fn props(&self) -> Props {
+        Props::COMPUTE
+    }
+
+    fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
+        self.dims(x).map_or(0.0, |(b, m, n, k)| 2.0 * (b * m * n) as f64 * k as f64)
+    }
+
+    fn donates(&self) -> Vec<(usize, usize)> {
+        if self.acc { vec![(2, 0)] } else { Vec::new() }
+    }
+
+    fn accumulating(&self, _: usize) -> Option<Op> {
+        (!self.acc).then(|| MatMul { acc: true, ..*self }.into())
+    }
+}
+
+op! {
+    /// y = x w^T + bias: x `[T, In]`, w `[Out, In]` (the checkpoint's layout), bias `[Out]` (optional), y `[T, Out]`.
+    Linear = "linear" {}
+}
+
+impl OpDef for Linear {
+    fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        want(x.len() == 2 || x.len() == 3, "takes x, w and perhaps a bias")?;
+        let (rows, cols) = super::matrix(x[0])?;
+        let (out, inner) = super::matrix(x[1])?;
+        want(cols == inner, "x and w differ in the inner axis")?;
+        if let Some(bias) = x.get(2) {
+            want(*bias.shape == [out], "the bias is not [Out]")?;
+        }
+        Ok(vec![x[0].with_shape(&[rows, out])])
+    }
+
+    fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
+        let Some(dy) = v.dy0() else { return Ok(vec![None; v.x.len()]) };
+        let dx = v.need[0].then(|| b.matmul(dy, v.x[1], false, false));
+        let dw = v.need[1].then(|| b.matmul(dy, v.x[0], true, false));
+        let mut grads = vec![dx, dw];
+        if let Some(need) = v.need.get(2) {
+            grads.push(need.then(|| b.column_sum(dy)));
+        }
+        Ok(grads)
+    }
+
+    fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
+        let y = b.matmul(x[0], x[1], false, true);
+        let Some(&bias) = x.get(2) else { return Some(vec![y]) };
+        let shape = b.ty(y).shape;
+        let row = b.reshape(bias, &[1, shape[1]]);
+        let all = b.broadcast(row, &shape);
+        Some(vec![b.add(y, all)])
+    }
+
+    fn props(&self) -> Props {
+        Props::COMPUTE
+    }
+
+    fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
+        2.0 * x[0].shape.elements() as f64 * x[1].shape[0] as f64
+    }
+}
+
+impl Builder<'_> {
+    /// op(a) op(b).
+    pub fn matmul(&mut self, a: ValueId, b: ValueId, ta: bool, tb: bool) -> ValueId {
+        self.push1(MatMul { ta, tb, acc: false }, &[a, b])
+    }
+
+    /// x w^T + bias.
+    pub fn linear(&mut self, x: ValueId, w: ValueId, bias: Option<ValueId>) -> ValueId {
+        let mut inputs = vec![x, w];
+        inputs.extend(bias);
+        self.push1(Linear {}, &inputs)
+    }
+}

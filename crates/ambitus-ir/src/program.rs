@@ -1,0 +1,261 @@
+//! Programs and sessions: the data model of a training run.
+
+use crate::ops::Op;
+use crate::tensor::TensorType;
+use std::fmt;
+
+/// A value of one program: defined once, by an input, a state or an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub u32);
+
+/// A state of the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StateId(pub u32);
+
+impl ValueId {
+    /// Index into [`Program::types`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl StateId {
+    /// Index into [`Session::states`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for ValueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}", self.0)
+    }
+}
+
+/// What a state holds; also the category under which its bytes are reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StateKind {
+    /// A weight of the model.
+    Parameter,
+    /// The accumulated gradient of a trainable parameter.
+    Gradient,
+    /// First or second moment of the optimizer.
+    Optimizer,
+    /// Exponential moving average of a parameter.
+    Ema,
+    /// Counters and scales, one element each.
+    Counter,
+}
+
+impl StateKind {
+    /// Every kind with its name in the text form.
+    pub const ALL: [(StateKind, &'static str); 5] = [
+        (StateKind::Parameter, "parameter"),
+        (StateKind::Gradient, "gradient"),
+        (StateKind::Optimizer, "optimizer"),
+        (StateKind::Ema, "ema"),
+        (StateKind::Counter, "counter"),
+    ];
+
+    /// The name in the text form.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(k, _)| *k == self).map_or("", |(_, n)| n)
+    }
+}
+
+/// Bytes that outlive a program run; the only thing that is ever overwritten.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateDecl {
+    /// Unique name; a parameter's is its name in the checkpoint.
+    pub name: String,
+    /// Element type, shape, pitch.
+    pub ty: TensorType,
+    /// What it holds.
+    pub kind: StateKind,
+    /// A parameter that training updates.
+    pub trainable: bool,
+}
+
+/// Which part of a step an instruction belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Built by the model.
+    Forward,
+    /// Made by autodiff.
+    Backward,
+    /// A clone of a forward instruction, run again inside backward. No pass merges it with its original.
+    Recompute,
+    /// Optimizer, EMA, gradient norms.
+    Update,
+}
+
+impl Phase {
+    /// Every phase with its mark in the text form.
+    pub const ALL: [(Phase, &'static str); 4] = [
+        (Phase::Forward, "fwd"),
+        (Phase::Backward, "bwd"),
+        (Phase::Recompute, "recompute"),
+        (Phase::Update, "update"),
+    ];
+
+    /// The mark in the text form.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(k, _)| *k == self).map_or("", |(_, n)| n)
+    }
+}
+
+/// Where an instruction comes from. Survives every pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Provenance path, e.g. `transformer_blocks.3.attn.attention`. A gradient carries the path of its forward op.
+    pub path: String,
+    /// Part of the step.
+    pub phase: Phase,
+}
+
+impl Origin {
+    /// The stable op id: the first 8 bytes (FNV-1a) of the path. Keys random numbers; equal for an op, its gradient and
+    /// its recompute clone, on every rank and under every plan.
+    pub fn op_id(&self) -> u64 {
+        let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
+        self.path.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+    }
+}
+
+/// One operation on named values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instr {
+    /// The operation with its attributes.
+    pub op: Op,
+    /// Operands.
+    pub inputs: Vec<ValueId>,
+    /// Results, defined here.
+    pub outputs: Vec<ValueId>,
+    /// Provenance.
+    pub origin: Origin,
+}
+
+/// A value that the host writes before a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input {
+    /// Name, unique in the program.
+    pub name: String,
+    /// The value it defines.
+    pub value: ValueId,
+}
+
+/// A value that the host may read after a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// Name, unique in the program.
+    pub name: String,
+    /// The value read.
+    pub value: ValueId,
+}
+
+/// A state taken into a program and given back on the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateUse {
+    /// Which state.
+    pub state: StateId,
+    /// Its value on entry.
+    pub enters: ValueId,
+    /// Its value on exit; equal to `enters` when the program only reads it.
+    pub leaves: ValueId,
+}
+
+/// A straight line of instructions over values with fixed shapes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Program {
+    /// Name: `micro`, `update`, `ema`, `evaluate`, `sample`, ...
+    pub name: String,
+    /// Type of every value, by [`ValueId`].
+    pub types: Vec<TensorType>,
+    /// Host inputs.
+    pub inputs: Vec<Input>,
+    /// States used.
+    pub states: Vec<StateUse>,
+    /// Instructions in order.
+    pub instrs: Vec<Instr>,
+    /// Host outputs.
+    pub outputs: Vec<Output>,
+    /// Provenance prefixes of the model's repeated blocks, first to last (e.g. `transformer.transformer_blocks.0`):
+    /// the units of activation checkpointing, and later of sharding. Part of the text form.
+    pub blocks: Vec<String>,
+}
+
+impl Program {
+    /// The block that an instruction belongs to, as an index into [`Program::blocks`].
+    pub fn block_of(&self, instr: &Instr) -> Option<usize> {
+        let inside = |b: &String| {
+            instr.origin.path.strip_prefix(b.as_str()).is_some_and(|rest| rest.starts_with('.'))
+        };
+        self.blocks.iter().position(inside)
+    }
+
+    /// The type of a value.
+    pub fn ty(&self, v: ValueId) -> TensorType {
+        self.types[v.index()]
+    }
+
+    /// A new, not yet defined value.
+    pub fn new_value(&mut self, ty: TensorType) -> ValueId {
+        self.types.push(ty);
+        ValueId(self.types.len() as u32 - 1)
+    }
+
+    /// The value of an output by name.
+    pub fn output(&self, name: &str) -> Option<ValueId> {
+        self.outputs.iter().find(|o| o.name == name).map(|o| o.value)
+    }
+
+    /// The value of an input by name.
+    pub fn input(&self, name: &str) -> Option<ValueId> {
+        self.inputs.iter().find(|i| i.name == name).map(|i| i.value)
+    }
+
+    /// For every value, the index of the instruction that defines it (`None` for inputs and states).
+    pub fn definitions(&self) -> Vec<Option<usize>> {
+        let mut at = vec![None; self.types.len()];
+        for (i, instr) in self.instrs.iter().enumerate() {
+            for v in &instr.outputs {
+                at[v.index()] = Some(i);
+            }
+        }
+        at
+    }
+
+    /// Operand and result types of an instruction.
+    pub fn signature(&self, instr: &Instr) -> (Vec<TensorType>, Vec<TensorType>) {
+        let types = |vs: &[ValueId]| vs.iter().map(|v| self.ty(*v)).collect();
+        (types(&instr.inputs), types(&instr.outputs))
+    }
+}
+
+/// All programs of a run over one set of states.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Session {
+    /// Declared states.
+    pub states: Vec<StateDecl>,
+    /// Programs, in the order of their first use.
+    pub programs: Vec<Program>,
+}
+
+impl Session {
+    /// Declares a state.
+    pub fn declare(&mut self, decl: StateDecl) -> StateId {
+        self.states.push(decl);
+        StateId(self.states.len() as u32 - 1)
+    }
+
+    /// A state by name.
+    pub fn state(&self, name: &str) -> Option<StateId> {
+        let at = self.states.iter().position(|s| s.name == name)?;
+        Some(StateId(at as u32))
+    }
+
+    /// A program by name.
+    pub fn program(&self, name: &str) -> Option<&Program> {
+        self.programs.iter().find(|p| p.name == name)
+    }
+}

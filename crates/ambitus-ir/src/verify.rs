@@ -1,0 +1,170 @@
+//! The verifier: what must hold of every program, before and after every pass. A violation is a bug of the pass that ran
+//! last, never of the user.
+//!
+//! # Invariants
+//!
+//! 1. A value is defined exactly once - by an input, a state's entry or an instruction - and before its first use.
+//! 2. Every instruction's results have the types that its op infers from its operands.
+//! 3. Mutation is donation: the operand of a donating pair is a value of a declared state (or an unfinished copy), and
+//!    nothing uses it afterwards.
+//! 4. A state leaves a program on its own bytes: its last value descends from its entry by donations only.
+//! 5. Every start has exactly one done, later, on the same queue; between the two nothing touches the result, and nothing
+//!    donates the source.
+//! 6. Inputs, outputs and states are named at most once; outputs are defined.
+//! 7. Instructions of phase `recompute` have an original: a forward instruction of the same path.
+
+use crate::ops::Op;
+use crate::program::{Phase, Program, Session, ValueId};
+use std::collections::{HashMap, HashSet};
+use thiserror::Error;
+
+/// A broken invariant.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("program `{program}`, instruction {instr}: invariant {invariant}: {what}")]
+pub struct Violation {
+    /// The program.
+    pub program: String,
+    /// Index of the instruction; the number of instructions for faults of the signature.
+    pub instr: usize,
+    /// Number in the module's list.
+    pub invariant: u8,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// Checks all invariants.
+///
+/// # Errors
+/// The first violation.
+pub fn verify(session: &Session, p: &Program) -> Result<(), Violation> {
+    Checker { session, p }.run()
+}
+
+struct Checker<'a> {
+    session: &'a Session,
+    p: &'a Program,
+}
+
+impl Checker<'_> {
+    fn fail<T>(&self, instr: usize, invariant: u8, what: String) -> Result<T, Violation> {
+        Err(Violation { program: self.p.name.clone(), instr, invariant, what })
+    }
+
+    fn run(&self) -> Result<(), Violation> {
+        let p = self.p;
+        let end = p.instrs.len();
+        self.names(end)?;
+        let mut defined = vec![false; p.types.len()];
+        let mut dead: HashSet<ValueId> = HashSet::new();
+        // For a value that holds a state's bytes: which state.
+        let mut state_of: HashMap<ValueId, usize> = HashMap::new();
+        // Results of starts not yet done, with the source.
+        let mut pending: HashMap<ValueId, (ValueId, ValueId, u32)> = HashMap::new();
+        let entries = p.inputs.iter().map(|i| i.value).chain(p.states.iter().map(|s| s.enters));
+        for v in entries {
+            if std::mem::replace(&mut defined[v.index()], true) {
+                return self.fail(end, 1, format!("{v} enters twice"));
+            }
+        }
+        for (k, s) in p.states.iter().enumerate() {
+            if self.session.states[s.state.index()].ty != p.ty(s.enters) {
+                return self.fail(end, 2, format!("state value {} has another type", s.enters));
+            }
+            state_of.insert(s.enters, k);
+        }
+        let forward: HashSet<&str> = p
+            .instrs
+            .iter()
+            .filter(|i| i.origin.phase == Phase::Forward)
+            .map(|i| i.origin.path.as_str())
+            .collect();
+
+        for (at, instr) in p.instrs.iter().enumerate() {
+            for v in &instr.inputs {
+                if !defined[v.index()] {
+                    return self.fail(at, 1, format!("{v} is used before it is defined"));
+                }
+                if dead.contains(v) {
+                    return self.fail(at, 3, format!("{v} is used after it was overwritten"));
+                }
+                if pending.contains_key(v) && !matches!(instr.op, Op::CopyDone(_)) {
+                    return self.fail(at, 5, format!("{v} is used before its copy is done"));
+                }
+            }
+            let (x, y) = p.signature(instr);
+            match instr.op.def().infer(&x) {
+                Ok(t) if t == y => {}
+                Ok(t) => return self.fail(at, 2, format!("results are {y:?}, op infers {t:?}")),
+                Err(why) => return self.fail(at, 2, why),
+            }
+            match &instr.op {
+                Op::CopyStart(op) => {
+                    let (copy, token) = (instr.outputs[0], instr.outputs[1]);
+                    pending.insert(copy, (instr.inputs[0], token, op.queue));
+                }
+                Op::CopyDone(op) => {
+                    let want = (instr.inputs[0], instr.inputs[2], op.queue);
+                    if pending.remove(&instr.inputs[1]) != Some(want) {
+                        return self.fail(at, 5, "done without its start".to_owned());
+                    }
+                }
+                _ => {}
+            }
+            for (i, o) in instr.op.def().donates() {
+                let (from, to) = (instr.inputs[i], instr.outputs[o]);
+                if instr.inputs.iter().filter(|v| **v == from).count() > 1 {
+                    return self.fail(at, 3, format!("{from} is overwritten and read at once"));
+                }
+                if pending.values().any(|(source, _, _)| *source == from) {
+                    return self.fail(at, 5, format!("{from} is overwritten while it is copied"));
+                }
+                match state_of.get(&from) {
+                    Some(k) => {
+                        let k = *k;
+                        state_of.insert(to, k);
+                    }
+                    None if matches!(instr.op, Op::CopyDone(_)) => {}
+                    None => return self.fail(at, 3, format!("{from} is no state's value")),
+                }
+                dead.insert(from);
+            }
+            for v in &instr.outputs {
+                if std::mem::replace(&mut defined[v.index()], true) {
+                    return self.fail(at, 1, format!("{v} is defined twice"));
+                }
+            }
+            if instr.origin.phase == Phase::Recompute && !forward.contains(instr.origin.path.as_str())
+            {
+                return self.fail(at, 7, format!("{} has no original", instr.origin.path));
+            }
+        }
+        if let Some(v) = pending.keys().next() {
+            return self.fail(end, 5, format!("the copy {v} is never done"));
+        }
+        for (k, s) in p.states.iter().enumerate() {
+            if dead.contains(&s.leaves) || state_of.get(&s.leaves) != Some(&k) {
+                return self.fail(end, 4, format!("{} is not the state's last value", s.leaves));
+            }
+        }
+        for o in &p.outputs {
+            if !defined[o.value.index()] || dead.contains(&o.value) {
+                return self.fail(end, 6, format!("output {} is undefined", o.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&self, end: usize) -> Result<(), Violation> {
+        let p = self.p;
+        let mut seen = HashSet::new();
+        let inputs = p.inputs.iter().map(|i| ("input", i.name.clone()));
+        let outputs = p.outputs.iter().map(|o| ("output", o.name.clone()));
+        let states = p.states.iter().map(|s| ("state", s.state.0.to_string()));
+        for (kind, name) in inputs.chain(outputs).chain(states) {
+            if !seen.insert((kind, name.clone())) {
+                return self.fail(end, 6, format!("{kind} {name} is named twice"));
+            }
+        }
+        Ok(())
+    }
+}
