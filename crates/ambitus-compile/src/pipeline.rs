@@ -37,7 +37,7 @@ pub fn micro(
     let p = run(session, p, &Simplify);
     let p = run(session, p, &Lower { target });
     let p = run(session, p, &Accumulate);
-    let p = run(session, p, &Fuse);
+    let p = run(session, p, &Fuse { target });
     let recompute = policy::tag(&p, options.checkpoint);
     let p = run(session, p, &Checkpoint { recompute });
     let p = run(session, p, &Dead);

@@ -1,1 +1,27 @@
 //! Audio files to checked, cut, tokenised and cached clips.
+//!
+//! [`Source::read`] finds out which clips a folder describes, [`prepare()`] turns them into clip files and a
+//! [`ClipIndex`], [`load_clip`] reads one back, and [`pack`]/[`updates`] say which clips train together.
+
+mod atomic;
+pub mod audio;
+mod clip;
+mod error;
+mod files;
+pub mod griffin_lim;
+mod index;
+pub mod mel;
+pub mod pack;
+pub mod prepare;
+mod rng;
+pub mod sources;
+pub mod text;
+pub mod updates;
+pub mod wav;
+
+pub use clip::{Clip, Measured, load_clip};
+pub use error::{AudioFault, DataError};
+pub use index::{ClipIndex, ClipMeta, Split};
+pub use prepare::{Limits, Policy, PrepareOptions, Prepared, prepare};
+pub use sources::Source;
+pub use text::{Tokenizer, TokenizerKind, Vocab};

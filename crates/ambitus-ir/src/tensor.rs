@@ -67,6 +67,10 @@ pub struct Shape {
 impl Shape {
     /// The most axes that a tensor can have.
     pub const MAX_RANK: usize = 4;
+    /// The most elements that a shape in a text can have: counts and sizes stay far from overflowing.
+    pub const MAX_ELEMENTS: usize = 1 << 48;
+    /// The longest axis in a text.
+    pub const MAX_AXIS: usize = 1 << 31;
 
     /// A shape from axis lengths.
     ///
@@ -77,6 +81,15 @@ impl Shape {
         let mut all = [1; Shape::MAX_RANK];
         all[..dims.len()].copy_from_slice(dims);
         Shape { dims: all, rank: dims.len() as u8 }
+    }
+
+    /// True when the axes are within the bounds for texts; empty axes do not make up for long ones.
+    pub(crate) fn is_bounded(dims: impl IntoIterator<Item = usize>) -> bool {
+        let total = dims.into_iter().try_fold(1usize, |n, d| {
+            let short = d <= Shape::MAX_AXIS;
+            n.checked_mul(d.max(1)).filter(|n| short && *n <= Shape::MAX_ELEMENTS)
+        });
+        total.is_some()
     }
 
     /// Number of elements.
@@ -127,6 +140,9 @@ impl FromStr for Shape {
         };
         if dims.len() > Shape::MAX_RANK {
             return Err(bad());
+        }
+        if !Shape::is_bounded(dims.iter().copied()) {
+            return Err(format!("the shape {s} is too large"));
         }
         Ok(Shape::new(&dims))
     }

@@ -1,1 +1,34 @@
 //! Tensor files, read without executing or trusting them, and written atomically.
+//!
+//! * [`TensorFile`] indexes a `.safetensors` file or a PyTorch zip checkpoint (`.pt`, `.pth`, `.bin`, `.ckpt`) and
+//!   reads tensors by bounded positional reads. Nothing in the file is executed, nothing is memory-mapped (a mapped
+//!   file that shrinks kills the process), and no allocation exceeds what the real length of the file justifies.
+//! * [`SafetensorsWriter`] streams a safetensors file: temporary file, fsync, rename, fsync of the directory, with a
+//!   BLAKE3 hash on the way. [`write_atomic`] does the same for small files.
+//! * [`CheckpointDir`] keeps `step-N/` directories of shards and a manifest that is written last; a checkpoint is
+//!   whole and verifiable, or it is not listed.
+//! * [`Disk`] is every operation of the save path, so that tests fail each of them in turn ([`FaultDisk`]).
+
+mod budget;
+mod checkpoint;
+mod disk;
+mod dtype;
+mod error;
+mod fault;
+mod manifest;
+mod pickle;
+mod safetensors;
+mod strides;
+mod tensor_file;
+mod torch;
+mod writer;
+mod zip;
+
+pub use checkpoint::{Checkpoint, CheckpointDir, Latest, Pending, ShardWriter, Skipped};
+pub use disk::{Disk, DiskFile, Entry, RealDisk, write_atomic, write_atomic_on};
+pub use dtype::DType;
+pub use error::{Result, StoreError};
+pub use fault::{Fault, FaultDisk};
+pub use manifest::{Manifest, Shard};
+pub use tensor_file::{DEFAULT_SCRATCH_BYTES, Format, Scalar, TensorFile, TensorInfo};
+pub use writer::{SafetensorsWriter, TensorSpec, Written};

@@ -1,1 +1,11 @@
-//! Op cases, tolerances, gradient checks and the slow reference interpreter.
+//! What tests compare with: the slow reference interpreter, op cases, tolerances, gradient checks.
+
+pub mod cases;
+pub mod gradcheck;
+pub mod interp;
+pub mod tensor;
+pub mod tolerances;
+
+pub use cases::{Case, Operand, cases};
+pub use interp::{Interp, InterpError, Rounding, Tensors};
+pub use tensor::{Rng, Tensor};

@@ -4,12 +4,16 @@
 //! After: `%g1 = matmul(%dy, %x, %g0, %beta) {ta, acc}`: no temporary the size of the weight.
 
 use super::{Numerics, Pass};
+use ambitus_ir::target::Target;
 use ambitus_ir::{Op, Program, Session};
 
 /// The pass.
-pub struct Fuse;
+pub struct Fuse<'t> {
+    /// Where the program will run: it must have the kernel that adds in place.
+    pub target: &'t dyn Target,
+}
 
-impl Pass for Fuse {
+impl Pass for Fuse<'_> {
     fn name(&self) -> &'static str {
         "fuse"
     }
@@ -32,7 +36,8 @@ impl Pass for Fuse {
                 continue;
             };
             let Some(k) = p.instrs[from].outputs.iter().position(|v| *v == addend) else { continue };
-            let Some(op) = p.instrs[from].op.def().accumulating(k) else { continue };
+            let op = p.instrs[from].op.def().accumulating(k);
+            let Some(op) = op.filter(|op| self.target.has_kernel(op)) else { continue };
             // The accumulator and beta must exist where the addend is formed.
             let early = |v: ambitus_ir::ValueId| defs[v.index()].is_none_or(|d| d < from);
             if !early(acc) || !early(beta) {

@@ -52,6 +52,7 @@ pub fn tag(p: &Program, blocks: Blocks) -> Vec<bool> {
 struct Facts {
     block: Vec<Option<usize>>,
     made_here: Vec<bool>,
+    read_in_forward: Vec<bool>,
     read_in_backward: Vec<bool>,
     leaves_block: Vec<bool>,
 }
@@ -62,6 +63,7 @@ impl Facts {
         let defs = p.definitions();
         let mut facts = Facts {
             made_here: defs.iter().map(Option::is_some).collect(),
+            read_in_forward: vec![false; p.types.len()],
             read_in_backward: vec![false; p.types.len()],
             leaves_block: vec![false; p.types.len()],
             block,
@@ -70,6 +72,7 @@ impl Facts {
             for v in &instr.inputs {
                 match instr.origin.phase {
                     Phase::Forward => {
+                        facts.read_in_forward[v.index()] = true;
                         let from = defs[v.index()].and_then(|d| facts.block[d]);
                         facts.leaves_block[v.index()] |= from != facts.block[i];
                     }
@@ -86,7 +89,10 @@ impl Facts {
 
     fn may_tag(&self, instr: &Instr, at: usize) -> bool {
         let handed_on = instr.outputs.iter().any(|v| self.leaves_block[v.index()]);
+        // What forward itself never reads would leave a clone without an original.
+        let read = instr.outputs.iter().any(|v| self.read_in_forward[v.index()]);
         instr.origin.phase == Phase::Forward
+            && read
             && instr.op.def().donates().is_empty()
             && !(handed_on && self.block[at].is_some())
     }

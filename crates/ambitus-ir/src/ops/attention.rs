@@ -240,7 +240,9 @@ impl OpDef for AttentionGrad {
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
-        let q = split_heads(b, x[0], self.heads);
+        // Sums over queries follow: rows of no segment must not hold what is not finite.
+        let q = b.keep_segment_rows(x[0], x[6]);
+        let q = split_heads(b, q, self.heads);
         let k = split_key_heads(b, x[1], x[7], self.kv_heads, self.heads);
         let v = split_key_heads(b, x[2], x[7], self.kv_heads, self.heads);
         let o = split_heads(b, x[3], self.heads);

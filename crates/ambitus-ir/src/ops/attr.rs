@@ -18,7 +18,17 @@ macro_rules! plain {
         }
     )+};
 }
-plain!(bool, u32, u64, usize, f32, f64, Shape);
+plain!(bool, u32, u64, f32, f64, Shape);
+
+/// Axes, lengths and counts: bounded, so that no shape rule overflows.
+impl Attr for usize {
+    fn show(&self) -> String {
+        self.to_string()
+    }
+    fn read(s: &str) -> Option<Self> {
+        s.parse().ok().filter(|n| *n <= Shape::MAX_AXIS)
+    }
+}
 
 impl Attr for DType {
     fn show(&self) -> String {

@@ -1,0 +1,182 @@
+"""Ambitus and PyTorch, taking turns on the same machine: ratios of step time and of peak memory above the idle process.
+
+    python run.py --python PEER_PYTHON --bench DIR --ours "target/release/ambitus train RECIPE --out {out}" [--rounds 10]
+
+DIR is what parity/f5/make_bench_model.py wrote. PEER_PYTHON is an interpreter with parity/requirements.txt installed.
+The command given as --ours trains the same clips for a few updates into the run folder {out} ({model}, {data} and {threads} are
+filled in too) and must leave `summary.json` there with `step_seconds_median` and `peak_rss_bytes`. Without --ours only the peer is measured.
+Each round is one run of ours and `--steps` steps of the peer; the side that goes first alternates. Needs only the standard library.
+Writes benches/results/<date>-<name>.md and prints it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parent / "results"
+WARM_UP_STEPS = 3  # allocator and thread pool settle; PyTorch's resident size grows over its first steps
+GIB = 1 << 30
+
+
+@dataclass
+class Measured:
+    """One side of one round."""
+
+    step_seconds: float
+    peak_bytes: int
+    idle_bytes: int
+
+    @property
+    def above_idle(self) -> int:
+        return self.peak_bytes - self.idle_bytes
+
+
+class Peer:
+    """The PyTorch process, alive over all rounds and silent between its turns."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        command = [args.python, str(HERE / "f5_torch.py"), str(args.bench / "model"), str(args.bench / "batch.safetensors"), "--threads", str(args.threads), *args.peer_options.split()]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.about = self.read()
+        for _ in range(WARM_UP_STEPS):
+            self.step()
+        self.cpu_seconds: list[float] = []
+
+    def read(self) -> dict:
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the peer ended with exit code {self.process.wait()}")
+        return json.loads(line)
+
+    def step(self) -> dict:
+        self.process.stdin.write("step\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def measure(self, steps: int) -> Measured:
+        rows = [self.step() for _ in range(steps)]
+        self.cpu_seconds += [r["cpu_seconds"] for r in rows]
+        return Measured(statistics.median(r["step_seconds"] for r in rows), max(r["peak_rss_bytes"] for r in rows), rows[0]["idle_rss_bytes"])
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def idle_bytes(program: str) -> int:
+    """High-water mark of our process when it only starts and prints its version."""
+    pid = os.posix_spawnp(program, [program, "--version"], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+    _, state, usage = os.wait4(pid, 0)
+    if state != 0:
+        raise SystemExit(f"{program} --version failed")
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def ours(template: str, args: argparse.Namespace) -> Measured:
+    """One run of the command; its run folder's summary has the numbers."""
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "run"
+        filled = template.format(out=out, model=args.bench / "model", data=args.bench / "data", threads=args.threads)
+        command = shlex.split(filled)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"exit code {done.returncode} of: {filled}\n{done.stderr[-3000:]}")
+        summary = json.loads((out / "summary.json").read_text())
+    return Measured(summary["step_seconds_median"], summary["peak_rss_bytes"], idle_bytes(command[0]))
+
+
+def processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def commit() -> str:
+    done = subprocess.run(["git", "-C", str(HERE), "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def row(name: str, values: list[float], form: str) -> str:
+    low, high = min(values), max(values)
+    quarter = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [low, low, high]
+    cells = (statistics.median(values), quarter[0], quarter[2], low, high)
+    return f"| {name} | " + " | ".join(form.format(v) for v in cells) + " |"
+
+
+def report(args: argparse.Namespace, peer: Peer, theirs: list[Measured], own: list[Measured], loads: list[float]) -> str:
+    lines = [
+        f"# {args.name}: {'Ambitus against ' if own else ''}PyTorch, {datetime.date.today()}",
+        "",
+        f"- processor: {processor()}, {os.cpu_count()} logical cores; both sides {args.threads} threads; load average over the run {min(loads):.1f} to {max(loads):.1f}",
+        f"- PyTorch {peer.about['torch']}, Python {peer.about['python']}, f5-tts {peer.about['f5_tts']}, {peer.about['parameters']:,} parameters; options: {args.peer_options or 'none'}",
+        f"- Ambitus {commit()}: `{args.ours}`" if own else "- Ambitus: not run",
+        f"- {len(theirs)} rounds of {args.steps} PyTorch steps{' and one run of ours, taking turns' if own else ''}; fp32, dropout 0, no EMA",
+        f"- CPU seconds (all threads) of one PyTorch step: median {statistics.median(peer.cpu_seconds):.3f}; per thread {statistics.median(peer.cpu_seconds) / args.threads:.3f}",
+        "",
+        "| | median | lower quartile | upper quartile | least | most |",
+        "|---|---|---|---|---|---|",
+        row("PyTorch step, s", [m.step_seconds for m in theirs], "{:.3f}"),
+        row("PyTorch peak above idle, GiB", [m.above_idle / GIB for m in theirs], "{:.3f}"),
+    ]
+    if own:
+        lines += [
+            row("Ambitus step, s", [m.step_seconds for m in own], "{:.3f}"),
+            row("Ambitus peak above idle, GiB", [m.above_idle / GIB for m in own], "{:.3f}"),
+            row("**step, ours / theirs**", [a.step_seconds / b.step_seconds for a, b in zip(own, theirs)], "{:.3f}"),
+            row("**peak above idle, ours / theirs**", [a.above_idle / b.above_idle for a, b in zip(own, theirs)], "{:.3f}"),
+        ]
+    lines += ["", f"Idle: PyTorch {theirs[0].idle_bytes / GIB:.3f} GiB after its imports" + (f", Ambitus {own[0].idle_bytes / GIB:.3f} GiB" if own else "") + "."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--bench", type=Path, required=True)
+    parser.add_argument("--ours")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=3, help="PyTorch steps per round; their median counts")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--name", default="f5-peers", help="of the result file")
+    parser.add_argument("--peer-options", default="", help='passed to f5_torch.py, for example "--fused --mask"')
+    args = parser.parse_args()
+
+    peer = Peer(args)
+    theirs: list[Measured] = []
+    own: list[Measured] = []
+    loads = []
+    for i in range(args.rounds):
+        turns = [lambda: theirs.append(peer.measure(args.steps))]
+        if args.ours:
+            turns.append(lambda: own.append(ours(args.ours, args)))
+        for turn in turns if i % 2 == 0 else reversed(turns):
+            turn()
+        loads.append(os.getloadavg()[0])
+        seconds = f"PyTorch {theirs[-1].step_seconds:.3f} s" + (f", ours {own[-1].step_seconds:.3f} s" if own else "")
+        print(f"round {i + 1}/{args.rounds}: {seconds}, load {loads[-1]:.1f}", file=sys.stderr, flush=True)
+    peer.close()
+    text = report(args, peer, theirs, own, loads)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{datetime.date.today()}-{args.name}.md"
+    path.write_text(text, encoding="utf-8")
+    print(text + f"\nwritten to {path}")
+
+
+if __name__ == "__main__":
+    main()

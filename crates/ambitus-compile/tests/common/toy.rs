@@ -1,0 +1,182 @@
+//! Models small enough for the reference interpreter, with clips of unequal length, one empty segment and free rows.
+
+use super::Paper;
+use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::pipeline::Options;
+use ambitus_ir::{Program, Session, StateKind, TensorType};
+use ambitus_models::{f5, llama};
+use ambitus_testkit::{Interp, Rng, Rounding, Tensor, Tensors};
+
+/// A model and one update's clips.
+pub struct Toy {
+    pub name: &'static str,
+    pub model: fn(&mut Session) -> Program,
+    /// The update's clips in one micro-batch.
+    pub whole: Tensors,
+    /// The same clips in two.
+    pub halves: [Tensors; 2],
+}
+
+/// Loss and every gradient, by parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gradients {
+    pub loss: f64,
+    pub by_name: Vec<(String, Vec<f64>)>,
+}
+
+pub fn toys() -> [Toy; 3] {
+    [
+        Toy { name: "f5 v1", model: f5_v1, whole: f5_batch(&[0, 1]), halves: [f5_batch(&[1]), f5_batch(&[0])] },
+        Toy { name: "f5 v0", model: f5_v0, whole: f5_batch(&[0, 1]), halves: [f5_batch(&[0]), f5_batch(&[1])] },
+        Toy { name: "llama", model: llama, whole: llama_batch(&[0, 1]), halves: [llama_batch(&[0]), llama_batch(&[1])] },
+    ]
+}
+
+const FRAMES: f5::model::Capacity = f5::model::Capacity { frames: 17, clips: 3 };
+const TOKENS: llama::Capacity = llama::Capacity { tokens: 15, clips: 3 };
+const CLIPS: [usize; 2] = [9, 5];
+
+fn f5_config(text_mask: bool, rotated: usize) -> f5::config::Config {
+    f5::config::Config {
+        dim: 16,
+        depth: 2,
+        heads: 2,
+        dim_head: 4,
+        ff_dim: 24,
+        dropout: 0.2,
+        text_dim: 8,
+        conv_layers: 2,
+        text_rows: 12,
+        text_mask,
+        rotated,
+        qk_norm: text_mask,
+        long_skip: text_mask,
+    }
+}
+
+fn f5_v1(s: &mut Session) -> Program {
+    f5::model::loss(s, &f5_config(true, 2), FRAMES, "micro", true)
+}
+
+fn f5_v0(s: &mut Session) -> Program {
+    f5::model::loss(s, &f5_config(false, 1), FRAMES, "micro", true)
+}
+
+fn llama(s: &mut Session) -> Program {
+    let cfg = llama::Config {
+        dim: 12,
+        heads: 6,
+        kv_heads: 2,
+        head_dim: 4,
+        ffn: 20,
+        layers: 2,
+        vocab: 23,
+        eps: 1e-5,
+        rope_base: 10_000.0,
+        tied: true,
+    };
+    llama::loss(s, &cfg, TOKENS, "micro")
+}
+
+fn f5_batch(clips: &[usize]) -> Tensors {
+    let draws: Vec<_> = (0..CLIPS.len())
+        .map(|i| f5::draw::draw(f5::draw::clip_key(7, 0, i as u64), CLIPS[i]))
+        .collect();
+    let mel = |i: usize| {
+        let mut rng = Rng::new(100 + i as u64);
+        (0..CLIPS[i] * f5::config::MELS).map(|_| rng.range(-2.0, 1.0) as f32).collect::<Vec<_>>()
+    };
+    let mels: Vec<Vec<f32>> = (0..CLIPS.len()).map(mel).collect();
+    let text = [vec![3, 1, 4, 1, 5], vec![9, 2, 6]];
+    let clip = |i: usize| f5::batch::Clip { mel: &mels[i], text: &text[i], draw: &draws[i], span: None };
+    let all: usize = (0..CLIPS.len()).map(|i| clip(i).span_frames()).sum();
+    let mut batch = f5::batch::Batch::new(FRAMES);
+    batch.fill(&clips.iter().map(|i| clip(*i)).collect::<Vec<_>>());
+    let mut out = Tensors::new();
+    let cap = FRAMES;
+    for (name, data) in batch.floats() {
+        let dims = if data.len() == cap.frames * f5::config::MELS {
+            vec![cap.frames, f5::config::MELS]
+        } else {
+            vec![data.len()]
+        };
+        out.insert(name.to_owned(), Tensor::f32(&dims, data));
+    }
+    for (name, data) in batch.ints() {
+        let mut t = Tensor::i32(data);
+        if name == "keys" {
+            t.ty = TensorType::i32(&[cap.clips, 2]);
+        }
+        out.insert(name.to_owned(), t);
+    }
+    out.insert("norm".to_owned(), Tensor::scalar(f5::batch::norm(all)));
+    out
+}
+
+fn llama_batch(clips: &[usize]) -> Tensors {
+    let mut ids = vec![0; TOKENS.tokens];
+    let mut labels = vec![-100; TOKENS.tokens];
+    let mut segments = vec![0];
+    let mut at = 0;
+    for &i in clips {
+        let mut rng = Rng::new(200 + i as u64);
+        for t in 0..CLIPS[i] {
+            ids[at + t] = rng.below(23) as i32;
+            if t > 0 {
+                labels[at + t - 1] = ids[at + t];
+            }
+        }
+        at += CLIPS[i];
+        segments.push(at as i32);
+    }
+    segments.resize(TOKENS.clips + 1, at as i32);
+    let scored: usize = CLIPS.iter().map(|n| n - 1).sum();
+    [
+        ("input_ids", Tensor::i32(&ids)),
+        ("labels", Tensor::i32(&labels)),
+        ("segments", Tensor::i32(&segments)),
+        ("norm", Tensor::scalar(1.0 / scored as f32)),
+    ]
+    .into_iter()
+    .map(|(name, t)| (name.to_owned(), t))
+    .collect()
+}
+
+/// Weights near those of a trained model: no zero, so that every gradient is felt; norms around one. States that are
+/// not weights hold NaN: a first micro-batch must not read them.
+pub fn states(session: &Session) -> Tensors {
+    let mut rng = Rng::new(11);
+    let mut out = Tensors::new();
+    for s in &session.states {
+        let fan = s.ty.shape.iter().skip(1).product::<usize>() as f64;
+        let bound = 1.0 / fan.max(4.0).sqrt();
+        let t = match s.kind {
+            StateKind::Parameter if s.ty.shape.len() == 1 => rng.tensor(s.ty, 0.7, 1.3),
+            StateKind::Parameter => rng.tensor(s.ty, -bound, bound),
+            _ => Tensor::full(s.ty, f64::NAN),
+        };
+        out.insert(s.name.clone(), t);
+    }
+    out
+}
+
+impl Toy {
+    /// The update's gradients from these micro-batches, one after another.
+    pub fn gradients(&self, batches: &[&Tensors], checkpoint: Blocks, target: Paper, rounding: Rounding) -> Gradients {
+        let session = super::compiled(&self.model, Options { checkpoint }, &target);
+        let mut states = states(&session);
+        let mut interp = Interp::new(rounding);
+        let mut loss = 0.0;
+        for (k, batch) in batches.iter().enumerate() {
+            let mut inputs = (*batch).clone();
+            inputs.insert("beta".to_owned(), Tensor::scalar(if k == 0 { 0.0 } else { 1.0 }));
+            let out = interp.run(&session, &session.programs[0], &inputs, &mut states);
+            loss += out.unwrap_or_else(|e| panic!("{}: {e}", self.name))["loss"].data[0];
+        }
+        let gradients = session.states.iter().filter(|s| s.kind == StateKind::Gradient);
+        let mut by_name: Vec<_> =
+            gradients.map(|s| (s.name.clone(), states[&s.name].data.clone())).collect();
+        by_name.sort_by(|a, b| a.0.cmp(&b.0));
+        Gradients { loss, by_name }
+    }
+}

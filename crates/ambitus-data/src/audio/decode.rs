@@ -1,0 +1,326 @@
+//! Decoding through symphonia, with its failures turned into reasons.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
+use symphonia::core::errors::Error as SymphoniaError;
+use symphonia::core::formats::{FormatOptions, FormatReader};
+use symphonia::core::io::{MediaSource, MediaSourceStream};
+use symphonia::default::formats::{FlacReader, MpaReader, OggReader, WavReader};
+
+use super::sniff::{Container, check_format, check_vorbis_tables, sniff};
+use super::{MAX_SAMPLE, READER_BYTES};
+use crate::error::{AudioFault, DataError};
+
+/// What the header of an audio file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AudioInfo {
+    /// Container.
+    pub container: Container,
+    /// Samples per second and channel.
+    pub rate: u32,
+    /// Channels; they are averaged.
+    pub channels: usize,
+    /// Samples per channel, where the header says so.
+    pub frames: Option<u64>,
+}
+
+/// Measured while decoding, over all channels.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct AudioStats {
+    /// Samples per channel so far.
+    pub frames: u64,
+    /// Largest magnitude, 1 = full scale.
+    pub peak: f32,
+    /// Runs of at least [`AudioStats::CLIP_RUN`] samples at full scale in one channel.
+    pub clipped_runs: u64,
+}
+
+impl AudioStats {
+    /// Consecutive samples at full scale that count as clipping; one or two also occur in well-normalised audio.
+    pub const CLIP_RUN: u32 = 3;
+    /// Magnitude that counts as full scale.
+    pub const FULL_SCALE: f32 = 0.9995;
+}
+
+/// A file being decoded to mono (mean of the channels), in chunks. Memory is bounded by [`READER_BYTES`].
+pub struct AudioReader {
+    path: PathBuf,
+    info: AudioInfo,
+    stats: AudioStats,
+    format: Box<dyn FormatReader>,
+    decoder: Box<dyn AudioDecoder>,
+    track: u32,
+    interleaved: Vec<f32>,
+    mono: Vec<f32>,
+    run: Vec<u32>,
+    ended: bool,
+}
+
+/// A file from a byte on: what precedes it (an ID3 tag) does not exist for the reader.
+struct Tail {
+    file: File,
+    start: u64,
+    length: u64,
+}
+
+impl Read for Tail {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.file.read(buffer)
+    }
+}
+
+impl Seek for Tail {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let to = match to {
+            SeekFrom::Start(at) => SeekFrom::Start(self.start.saturating_add(at)),
+            other => other,
+        };
+        let at = self.file.seek(to)?;
+        at.checked_sub(self.start)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "seek before the start"))
+    }
+}
+
+impl MediaSource for Tail {
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn byte_len(&self) -> Option<u64> {
+        Some(self.length)
+    }
+}
+
+/// Runs decoder code; a panic in it becomes a fault of the file.
+fn guarded<T>(work: impl FnOnce() -> Result<T, SymphoniaError>) -> Result<T, SymphoniaError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(SymphoniaError::DecodeError(
+        "the decoder gave up on it",
+    )))
+}
+
+fn opening_fault(error: SymphoniaError) -> AudioFault {
+    match error {
+        SymphoniaError::IoError(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+            AudioFault::Truncated("it ends within the header".into())
+        }
+        SymphoniaError::Unsupported(what) => AudioFault::Unsupported(what.into()),
+        other => AudioFault::Header(other.to_string()),
+    }
+}
+
+impl AudioReader {
+    /// Opens a regular file and checks its header.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        // Opening a pipe would wait for a writer, so the kind is looked at first.
+        let meta = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
+        if !meta.is_file() {
+            return Err(DataError::file(path, "not a regular file"));
+        }
+        let file = File::open(path).map_err(|e| DataError::io(path, e))?;
+        Self::from_file(path, file, meta.len()).map_err(|fault| DataError::audio(path, fault))
+    }
+
+    fn from_file(path: &Path, mut file: File, length: u64) -> Result<Self, AudioFault> {
+        let sniffed = sniff(&mut file, length)?;
+        file.seek(SeekFrom::Start(sniffed.start))
+            .map_err(|e| AudioFault::Unsupported(format!("cannot be read ({e})")))?;
+        let tail = Tail {
+            file,
+            start: sniffed.start,
+            length: length - sniffed.start,
+        };
+        let stream = MediaSourceStream::new(Box::new(tail), Default::default());
+        let options = FormatOptions::default();
+        let format = guarded(|| {
+            Ok::<Box<dyn FormatReader>, _>(match sniffed.container {
+                Container::Wav => Box::new(WavReader::try_new(stream, options)?),
+                Container::Flac => Box::new(FlacReader::try_new(stream, options)?),
+                Container::Mp3 => Box::new(MpaReader::try_new(stream, options)?),
+                Container::Ogg => Box::new(OggReader::try_new(stream, options)?),
+            })
+        })
+        .map_err(opening_fault)?;
+        let [track] = format.tracks() else {
+            return Err(AudioFault::Unsupported(format!(
+                "{} tracks in one file",
+                format.tracks().len()
+            )));
+        };
+        let params = track
+            .codec_params
+            .as_ref()
+            .and_then(|p| p.audio())
+            .ok_or_else(|| AudioFault::Unsupported("no audio track".into()))?;
+        let rate = params.sample_rate.unwrap_or(0);
+        let channels = params.channels.as_ref().map_or(0, |c| c.count());
+        check_format(rate, channels)?;
+        if sniffed.container == Container::Ogg {
+            check_vorbis_tables(params.extra_data.as_deref().unwrap_or_default())?;
+        }
+        // Trimming encoder padding needs a true length; an estimated one would cut off audio.
+        let trim = sniffed.counted || sniffed.container != Container::Mp3;
+        let options = AudioDecoderOptions::default().gapless(trim).verify(true);
+        let decoder =
+            guarded(|| symphonia::default::get_codecs().make_audio_decoder(params, &options))
+                .map_err(opening_fault)?;
+        let info = AudioInfo {
+            container: sniffed.container,
+            rate,
+            channels,
+            frames: track.num_frames.filter(|_| sniffed.counted),
+        };
+        let track = track.id;
+        Ok(Self {
+            path: path.to_owned(),
+            info,
+            stats: AudioStats::default(),
+            format,
+            decoder,
+            track,
+            interleaved: Vec::new(),
+            mono: Vec::new(),
+            run: vec![0; channels],
+            ended: false,
+        })
+    }
+
+    /// What the header says.
+    pub fn info(&self) -> AudioInfo {
+        self.info
+    }
+
+    /// Measured so far; complete once [`next_chunk`](Self::next_chunk) has returned `None`.
+    pub fn stats(&self) -> AudioStats {
+        self.stats
+    }
+
+    /// The next mono samples at the file's own rate, or `None` at a proper end. After an error the file is unusable.
+    pub fn next_chunk(&mut self) -> Result<Option<&[f32]>, DataError> {
+        match self.advance() {
+            Ok(true) => Ok(Some(&self.mono)),
+            Ok(false) => Ok(None),
+            Err(fault) => {
+                self.ended = true;
+                Err(DataError::audio(&self.path, fault))
+            }
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.stats.frames as f64 / f64::from(self.info.rate)
+    }
+
+    fn advance(&mut self) -> Result<bool, AudioFault> {
+        if self.ended {
+            return Ok(false);
+        }
+        loop {
+            let packet = match guarded(|| self.format.next_packet()) {
+                Ok(Some(packet)) => packet,
+                Ok(None) => break,
+                Err(SymphoniaError::IoError(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                    break;
+                }
+                Err(SymphoniaError::ResetRequired) => {
+                    return Err(AudioFault::Unsupported(
+                        "several streams chained in one file".into(),
+                    ));
+                }
+                Err(other) => return Err(self.damaged(&other)),
+            };
+            if packet.track_id != self.track {
+                continue;
+            }
+            if packet.data.len() > READER_BYTES / 4 {
+                return Err(AudioFault::Header("an absurdly large packet".into()));
+            }
+            self.interleaved.clear();
+            let (decoder, interleaved) = (&mut self.decoder, &mut self.interleaved);
+            let format = guarded(|| {
+                let decoded = decoder.decode(&packet)?;
+                decoded.copy_to_vec_interleaved(interleaved);
+                Ok((decoded.spec().rate(), decoded.spec().channels().count()))
+            });
+            let format = match format {
+                Ok(format) => format,
+                Err(other) => return Err(self.damaged(&other)),
+            };
+            if self.interleaved.is_empty() {
+                continue;
+            }
+            if format != (self.info.rate, self.info.channels) {
+                return Err(AudioFault::Unsupported(format!(
+                    "it changes from {} Hz x {} to {} Hz x {} at {:.2} s",
+                    self.info.rate,
+                    self.info.channels,
+                    format.0,
+                    format.1,
+                    self.seconds()
+                )));
+            }
+            self.mix()?;
+            return Ok(true);
+        }
+        self.ended = true;
+        if let Some(declared) = self.info.frames
+            && self.stats.frames < declared
+        {
+            return Err(AudioFault::Truncated(format!(
+                "{declared} samples declared, {} there",
+                self.stats.frames
+            )));
+        }
+        if self.stats.frames == 0 {
+            return Err(AudioFault::Empty);
+        }
+        if self.decoder.finalize().verify_ok == Some(false) {
+            return Err(AudioFault::Damaged {
+                seconds: self.seconds(),
+                reason: "the checksum of the audio does not match".into(),
+            });
+        }
+        Ok(false)
+    }
+
+    fn damaged(&self, error: &SymphoniaError) -> AudioFault {
+        AudioFault::Damaged {
+            seconds: self.seconds(),
+            reason: error.to_string(),
+        }
+    }
+
+    /// Mean over channels into `mono`, with the checks and counts per sample.
+    fn mix(&mut self) -> Result<(), AudioFault> {
+        let channels = self.info.channels;
+        let scale = 1.0 / channels as f32;
+        self.mono.clear();
+        for frame in self.interleaved.chunks_exact(channels) {
+            let mut sum = 0.0;
+            for (&x, run) in frame.iter().zip(&mut self.run) {
+                let magnitude = x.abs();
+                if magnitude.is_nan() || magnitude > MAX_SAMPLE {
+                    return Err(AudioFault::Sample {
+                        value: x,
+                        seconds: (self.stats.frames + self.mono.len() as u64) as f64
+                            / f64::from(self.info.rate),
+                    });
+                }
+                self.stats.peak = self.stats.peak.max(magnitude);
+                if magnitude >= AudioStats::FULL_SCALE {
+                    *run += 1;
+                    self.stats.clipped_runs += u64::from(*run == AudioStats::CLIP_RUN);
+                } else {
+                    *run = 0;
+                }
+                sum += x;
+            }
+            self.mono.push(sum * scale);
+        }
+        self.stats.frames += self.mono.len() as u64;
+        Ok(())
+    }
+}

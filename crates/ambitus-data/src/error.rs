@@ -1,0 +1,175 @@
+//! What can go wrong with a data set, worded for the person who owns it.
+
+use std::path::{Path, PathBuf};
+
+/// Error of reading, checking or caching data. Every message names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// A file or folder could not be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// File or folder.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// An audio file that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Audio {
+        /// Audio file.
+        path: PathBuf,
+        /// Why.
+        reason: AudioFault,
+    },
+    /// A metadata or transcript file that cannot be used.
+    #[error("{}:{line}: {reason}", path.display())]
+    Line {
+        /// Metadata file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: u64,
+        /// Why.
+        reason: String,
+    },
+    /// A file that is not what it should be (vocabulary, cache, index, data folder).
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// File or folder.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Too many tokens of the transcripts are not in the vocabulary.
+    #[error(
+        "{unknown} of {total} tokens ({:.1} %) are not in the vocabulary, more than {:.0} % allowed; they would all be \
+         read as a space. Most frequent: {}. Check that the vocabulary belongs to this language and tokenizer, or \
+         extend it", 100.0 * *unknown as f64 / *total as f64, 100.0 * crate::text::MAX_UNKNOWN_SHARE, top(tokens)
+    )]
+    UnknownTokens {
+        /// Tokens not in the vocabulary.
+        unknown: u64,
+        /// All tokens.
+        total: u64,
+        /// Each unknown token with its count, most frequent first.
+        tokens: Vec<(String, u64)>,
+    },
+    /// Clips outside the length limits under refuse.
+    #[error(
+        "{} clip(s) are outside the limits and the recipe says `refuse`: {}", clips.len(), top_lines(clips)
+    )]
+    OutsideLimits {
+        /// `name: reason` of each.
+        clips: Vec<String>,
+    },
+    /// Nothing usable is left.
+    #[error("{}: no usable clip: {reason}", path.display())]
+    NoClips {
+        /// Data folder or metadata file.
+        path: PathBuf,
+        /// The first reasons.
+        reason: String,
+    },
+    /// A clip or a list that cannot be packed or split as asked.
+    #[error("{0}")]
+    Packing(String),
+    /// The caller's progress function asked to stop; what is cached stays.
+    #[error("stopped; clips prepared so far stay in the cache")]
+    Stopped,
+}
+
+/// Why an audio file cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum AudioFault {
+    /// Nothing in it.
+    #[error("no audio samples in the file")]
+    Empty,
+    /// Not one of the known containers.
+    #[error("not a wav, flac, mp3 or ogg/vorbis file ({0})")]
+    Unknown(String),
+    /// Container known, codec or variant not.
+    #[error("unsupported: {0}")]
+    Unsupported(String),
+    /// The header contradicts itself or the file.
+    #[error("damaged header: {0}")]
+    Header(String),
+    /// Less audio than the header promises.
+    #[error("truncated: {0}")]
+    Truncated(String),
+    /// The stream cannot be decoded.
+    #[error("damaged at {seconds:.2} s: {reason}")]
+    Damaged {
+        /// Position of the last good sample, seconds.
+        seconds: f64,
+        /// What the decoder said.
+        reason: String,
+    },
+    /// Sample rate out of range, Hz.
+    #[error("sample rate {0} Hz; from {min} to {max} Hz can be read", min = crate::audio::MIN_RATE, max = crate::audio::MAX_RATE)]
+    Rate(u32),
+    /// Channel count out of range.
+    #[error("{0} channels; from 1 to {max} can be read", max = crate::audio::MAX_CHANNELS)]
+    Channels(usize),
+    /// NaN, infinity or a value far beyond full scale.
+    #[error(
+        "sample {value} at {seconds:.3} s; floating-point audio must be finite and within -1 to 1"
+    )]
+    Sample {
+        /// The value.
+        value: f32,
+        /// Position, seconds.
+        seconds: f64,
+    },
+    /// Shorter than one analysis window.
+    #[error("{0} samples at 24 kHz; the mel needs at least {min}", min = crate::mel::MIN_SAMPLES)]
+    TooShort(u64),
+}
+
+impl DataError {
+    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
+        Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    pub(crate) fn file(path: &Path, reason: impl Into<String>) -> Self {
+        Self::File {
+            path: path.to_owned(),
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn line(path: &Path, line: u64, reason: impl Into<String>) -> Self {
+        Self::Line {
+            path: path.to_owned(),
+            line,
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn audio(path: &Path, reason: AudioFault) -> Self {
+        Self::Audio {
+            path: path.to_owned(),
+            reason,
+        }
+    }
+}
+
+const SHOWN: usize = 10;
+
+fn top(tokens: &[(String, u64)]) -> String {
+    let shown: Vec<_> = tokens
+        .iter()
+        .take(SHOWN)
+        .map(|(t, n)| format!("{t:?} x {n}"))
+        .collect();
+    shown.join(", ")
+}
+
+fn top_lines(lines: &[String]) -> String {
+    let mut shown = lines[..lines.len().min(SHOWN)].join("; ");
+    if lines.len() > SHOWN {
+        shown += &format!("; and {} more", lines.len() - SHOWN);
+    }
+    shown
+}

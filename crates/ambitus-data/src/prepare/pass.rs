@@ -1,0 +1,223 @@
+//! One audio file to one clip's mel, in memory bounded by the longest clip allowed.
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use super::{Limits, Policy};
+use crate::audio::{AudioReader, Resampler};
+use crate::clip::Measured;
+use crate::error::{AudioFault, DataError};
+use crate::mel::{self, HOP, MELS, MelStream, SAMPLE_RATE};
+
+/// Blocks of 256 samples under this level (RMS; −50 dBFS) are silence that `cut` may remove at the ends.
+const TRIM_LEVEL: f64 = 3.162e-3;
+/// Silence kept before and after, frames: 0.1 s, so that soft consonants stay.
+const TRIM_MARGIN: usize = 10;
+/// A file whose loudest block is under this level (−60 dBFS) holds no speech.
+const SILENT_LEVEL: f64 = 1e-3;
+
+/// What became of a file.
+pub(super) enum Taken {
+    Clip { mel: Vec<f32>, measured: Measured },
+    Outside(String),
+    Silent { peak: f32 },
+}
+
+pub(super) fn take(path: &Path, limits: &Limits, policy: Policy) -> Result<Taken, DataError> {
+    let mut reader = AudioReader::open(path)?;
+    let info = reader.info();
+    let cut = policy == Policy::Cut;
+    let too_long = |seconds: f64| {
+        Taken::Outside(format!(
+            "{seconds:.1} s, longer than {} s",
+            limits.max_seconds
+        ))
+    };
+    if let Some(frames) = info.frames.filter(|_| !cut) {
+        let seconds = frames as f64 / f64::from(info.rate);
+        if seconds > limits.max_seconds {
+            return Ok(too_long(seconds));
+        }
+    }
+    let max_samples = (limits.max_seconds * f64::from(SAMPLE_RATE)) as u64;
+    let mut keeper = Keeper::new(mel::frames(max_samples) as usize, cut);
+    let mut resampler = Resampler::new(info.rate);
+    let mut stream = MelStream::new();
+    let mut levels = Levels::default();
+    let (mut samples, mut rows) = (Vec::new(), Vec::new());
+    while let Some(chunk) = reader.next_chunk()? {
+        samples.clear();
+        resampler.push(chunk, &mut samples);
+        levels.push(&samples);
+        stream.push(&samples, &mut rows);
+        keeper.push(&mut rows, &mut levels);
+        if !cut && stream.samples() > max_samples {
+            return Ok(Taken::Outside(format!(
+                "longer than {} s",
+                limits.max_seconds
+            )));
+        }
+    }
+    samples.clear();
+    resampler.finish(&mut samples);
+    levels.push(&samples);
+    levels.finish();
+    stream.push(&samples, &mut rows);
+    let total = stream.samples();
+    let seconds = total as f64 / f64::from(SAMPLE_RATE);
+    if seconds < limits.min_seconds {
+        return Ok(Taken::Outside(format!(
+            "{seconds:.2} s, shorter than {} s",
+            limits.min_seconds
+        )));
+    }
+    stream
+        .finish(&mut rows)
+        .map_err(|n| DataError::audio(path, AudioFault::TooShort(n)))?;
+    keeper.push(&mut rows, &mut levels);
+    let stats = reader.stats();
+    if levels.loudest < SILENT_LEVEL {
+        return Ok(Taken::Silent { peak: stats.peak });
+    }
+    let mut measured = Measured {
+        seconds,
+        rms: (levels.energy / total as f64).sqrt() as f32,
+        peak: stats.peak,
+        clipped: stats.clipped_runs > 0,
+        trimmed: false,
+    };
+    if total <= max_samples {
+        return Ok(Taken::Clip {
+            mel: keeper.whole,
+            measured,
+        });
+    }
+    if !cut {
+        return Ok(too_long(seconds));
+    }
+    match keeper.trimmed() {
+        Some(mel) => {
+            measured.trimmed = true;
+            measured.seconds = mel::seconds((mel.len() / MELS) as u64);
+            if measured.seconds < limits.min_seconds {
+                return Ok(Taken::Outside(format!(
+                    "{seconds:.1} s, of which only {:.2} s are not silence",
+                    measured.seconds
+                )));
+            }
+            Ok(Taken::Clip { mel, measured })
+        }
+        None => Ok(Taken::Outside(format!(
+            "{seconds:.1} s, longer than {} s even without the silence at its ends; its transcript cannot be cut with \
+             it, so split the file and its text",
+            limits.max_seconds
+        ))),
+    }
+}
+
+/// Loudness of blocks of one hop, in the order of the frames.
+#[derive(Default)]
+struct Levels {
+    energy: f64,
+    loudest: f64,
+    block: f64,
+    filled: usize,
+    loud: VecDeque<bool>,
+}
+
+impl Levels {
+    fn push(&mut self, samples: &[f32]) {
+        for &x in samples {
+            let square = f64::from(x) * f64::from(x);
+            self.energy += square;
+            self.block += square;
+            self.filled += 1;
+            if self.filled == HOP {
+                self.end_block();
+            }
+        }
+    }
+
+    fn end_block(&mut self) {
+        let level = (self.block / self.filled as f64).sqrt();
+        self.loudest = self.loudest.max(level);
+        self.loud.push_back(level >= TRIM_LEVEL);
+        self.block = 0.0;
+        self.filled = 0;
+    }
+
+    fn finish(&mut self) {
+        if self.filled > 0 {
+            self.end_block();
+        }
+    }
+}
+
+/// Keeps frames up to the limit: all of them, and with `cut` also those between the silences at both ends.
+struct Keeper {
+    max: usize,
+    cut: bool,
+    whole: Vec<f32>,
+    lead: VecDeque<Vec<f32>>,
+    inner: Vec<f32>,
+    /// Frames of `inner` up to the last loud one; 0 before the first.
+    loud_end: usize,
+    overflow: bool,
+}
+
+impl Keeper {
+    fn new(max: usize, cut: bool) -> Self {
+        Self {
+            max,
+            cut,
+            whole: Vec::new(),
+            lead: VecDeque::new(),
+            inner: Vec::new(),
+            loud_end: 0,
+            overflow: false,
+        }
+    }
+
+    /// Takes finished rows; a frame is finished only after the block of the same number, so its level is there, except
+    /// for the one frame past the end of a file of whole blocks.
+    fn push(&mut self, rows: &mut Vec<f32>, levels: &mut Levels) {
+        for row in rows.chunks_exact(MELS) {
+            let loud = levels.loud.pop_front().unwrap_or(false);
+            if self.whole.len() < self.max * MELS {
+                self.whole.extend_from_slice(row);
+            }
+            if self.cut {
+                self.push_inner(row, loud);
+            }
+        }
+        rows.clear();
+    }
+
+    fn push_inner(&mut self, row: &[f32], loud: bool) {
+        if self.loud_end == 0 && !loud {
+            self.lead.push_back(row.to_vec());
+            if self.lead.len() > TRIM_MARGIN {
+                self.lead.pop_front();
+            }
+            return;
+        }
+        self.inner.extend(self.lead.drain(..).flatten());
+        if self.inner.len() >= self.max * MELS {
+            // Silence past the limit may be dropped; speech past it means that the clip is too long.
+            self.overflow |= loud;
+            return;
+        }
+        self.inner.extend_from_slice(row);
+        if loud {
+            self.loud_end = self.inner.len() / MELS;
+        }
+    }
+
+    fn trimmed(mut self) -> Option<Vec<f32>> {
+        if self.overflow || self.loud_end == 0 {
+            return None;
+        }
+        self.inner.truncate((self.loud_end + TRIM_MARGIN) * MELS);
+        Some(self.inner)
+    }
+}

@@ -1,0 +1,111 @@
+//! Text to token ids as the f5-tts package does it (`convert_char_to_pinyin`, `list_str_to_idx`, `list_str_to_tensor`
+//! in `f5_tts/model/utils.py`).
+
+mod pinyin;
+mod vocab;
+
+pub use vocab::Vocab;
+
+use crate::error::DataError;
+
+/// Largest share of tokens that may be missing from the vocabulary. A stray emoji in a long data set is harmless; a
+/// wrong vocabulary misses far more than one token in a hundred.
+pub const MAX_UNKNOWN_SHARE: f64 = 0.01;
+
+/// Bound on the memory of the segmentation dictionary once it is loaded, bytes.
+pub const DICTIONARY_BYTES: u64 = 64 << 20;
+
+/// How text becomes tokens; the names are those of the package's `model.tokenizer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenizerKind {
+    /// Chinese to syllables with tone numbers, everything else to characters.
+    Pinyin,
+    /// Characters.
+    Char,
+    /// UTF-8 bytes; no vocabulary.
+    Byte,
+    /// As `pinyin` with the user's vocabulary: the package's inference splits text that way for every vocabulary.
+    Custom,
+}
+
+/// Token ids of a text.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Encoded {
+    /// Ids; unknown tokens are 0, as in the package.
+    pub ids: Vec<u32>,
+    /// Tokens that are not in the vocabulary, in order, with repetitions.
+    pub unknown: Vec<String>,
+}
+
+/// A tokenizer with its vocabulary.
+pub struct Tokenizer {
+    kind: TokenizerKind,
+    vocab: Option<Vocab>,
+    segmenter: pinyin::Segmenter,
+}
+
+impl Tokenizer {
+    /// `vocab` is needed by every kind but [`TokenizerKind::Byte`], which takes none.
+    pub fn new(kind: TokenizerKind, vocab: Option<Vocab>) -> Result<Self, DataError> {
+        match (kind, &vocab) {
+            (TokenizerKind::Byte, Some(_)) => Err(DataError::Packing(
+                "the byte tokenizer takes no vocabulary".into(),
+            )),
+            (TokenizerKind::Byte, None) | (_, Some(_)) => Ok(Self {
+                kind,
+                vocab,
+                segmenter: pinyin::Segmenter::default(),
+            }),
+            (_, None) => Err(DataError::Packing(format!(
+                "the {kind:?} tokenizer needs a vocabulary (vocab.txt)"
+            ))),
+        }
+    }
+
+    /// Kind of tokenizer.
+    pub fn kind(&self) -> TokenizerKind {
+        self.kind
+    }
+
+    /// Number of ids: tokens of the vocabulary, or 256.
+    pub fn size(&self) -> usize {
+        self.vocab.as_ref().map_or(256, Vocab::len)
+    }
+
+    /// Tokens of a text before the vocabulary; bytes are not tokens, so `byte` gives characters.
+    pub fn tokens(&self, text: &str) -> Vec<String> {
+        match self.kind {
+            TokenizerKind::Pinyin | TokenizerKind::Custom => self.segmenter.tokens(text),
+            TokenizerKind::Char | TokenizerKind::Byte => text.chars().map(String::from).collect(),
+        }
+    }
+
+    /// Token ids of a text.
+    pub fn encode(&self, text: &str) -> Encoded {
+        let Some(vocab) = &self.vocab else {
+            return Encoded {
+                ids: text.bytes().map(u32::from).collect(),
+                unknown: Vec::new(),
+            };
+        };
+        let mut encoded = Encoded::default();
+        for token in self.tokens(text) {
+            encoded.ids.push(vocab.id(&token).unwrap_or_else(|| {
+                encoded.unknown.push(token);
+                0
+            }));
+        }
+        encoded
+    }
+
+    /// Changes whenever the ids of some text may change; part of every cache key.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hash = blake3::Hasher::new();
+        hash.update(format!("{:?} {}", self.kind, pinyin::VERSION).as_bytes());
+        if let Some(vocab) = &self.vocab {
+            hash.update(&vocab.fingerprint());
+        }
+        *hash.finalize().as_bytes()
+    }
+}

@@ -1,0 +1,269 @@
+//! Which clips train together in which update.
+//!
+//! The clips form an endless stream: epoch after epoch, each a seeded shuffle of all. Updates are cut from that stream,
+//! across the ends of epochs, so no update is a small rest. Each takes clips from the front until its size is reached;
+//! the last places go to those of the next few clips that bring it closest to its size, and what was passed over comes
+//! first in the next update. So every clip is used once per epoch, and all updates are nearly equally large, which is
+//! what lets them fill their micro-batches. The list depends on the lengths, the size, the seed and the number of the
+//! update alone: not on micro-batches, threads or ranks.
+
+use std::collections::VecDeque;
+
+use crate::error::DataError;
+use crate::mel::{HOP, SAMPLE_RATE};
+use crate::pack::{Capacity, pack};
+use crate::rng::SplitMix;
+
+/// How large an update is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum UpdateSize {
+    /// Exactly this many clips, chosen so that updates have about equally many frames.
+    Clips(usize),
+    /// At most this many frames, and at least 95 % of it where the clips allow.
+    Frames(u64),
+    /// As frames, in seconds of audio.
+    Seconds(f64),
+}
+
+/// One use of a clip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Draw {
+    /// Index of the clip in the lengths given.
+    pub clip: u32,
+    /// Which time round it is, from 0: with the clip it identifies a random draw.
+    pub epoch: u32,
+}
+
+/// Updates by frames stop at this share of their size: micro-batches packed to the last frame hardly exist.
+const HIGHEST_FILL: f64 = 0.985;
+/// Clips that may be preferred to the next in order.
+const LOOK_AHEAD: usize = 96;
+
+/// The endless sequence of updates.
+#[derive(Clone)]
+pub struct Updates {
+    frames: Vec<u32>,
+    total: u64,
+    size: UpdateSize,
+    seed: u64,
+    waiting: VecDeque<Draw>,
+    epoch: u32,
+    done: u64,
+}
+
+impl Updates {
+    /// `frames` are the lengths of the clips to train on.
+    pub fn new(frames: &[u32], size: UpdateSize, seed: u64) -> Result<Self, DataError> {
+        if frames.is_empty() || frames.contains(&0) {
+            return Err(DataError::Packing(
+                "no clips, or clips without frames, to form updates of".into(),
+            ));
+        }
+        let valid = match size {
+            UpdateSize::Clips(n) => n > 0,
+            UpdateSize::Frames(n) => n > 0,
+            UpdateSize::Seconds(s) => s.is_finite() && s > 0.0 && s < 1e9,
+        };
+        if !valid {
+            return Err(DataError::Packing(format!(
+                "an update of {size:?} cannot be formed"
+            )));
+        }
+        Ok(Self {
+            total: frames.iter().map(|&n| u64::from(n)).sum(),
+            frames: frames.to_vec(),
+            size,
+            seed,
+            waiting: VecDeque::new(),
+            epoch: 0,
+            done: 0,
+        })
+    }
+
+    /// Frames of an update: the bound by frames, the mean by clips.
+    pub fn target_frames(&self) -> u64 {
+        match self.size {
+            UpdateSize::Frames(n) => n,
+            UpdateSize::Seconds(s) => {
+                (s * f64::from(SAMPLE_RATE) / HOP as f64).round().max(1.0) as u64
+            }
+            UpdateSize::Clips(n) => (n as u64 * self.total).div_ceil(self.frames.len() as u64),
+        }
+    }
+
+    /// The frame capacity to plan for micro-batches of at most `requested` frames (and `clips` clips): the smallest, in
+    /// steps of half a percent, with which the first updates need no more micro-batches than with `requested`. Eight
+    /// thousand frames in micro-batches of 1,500 become six of about 1,360 instead of five and a third; the work is the
+    /// same and the memory less. An error names a clip longer than `requested`.
+    pub fn micro_batch(&self, requested: u32, clips: usize) -> Result<u32, DataError> {
+        const SAMPLED: usize = 16;
+        let sample: Vec<Vec<u32>> = Self::new(&self.frames, self.size, self.seed)?
+            .take(SAMPLED)
+            .map(|update| {
+                update
+                    .iter()
+                    .map(|d| self.frames[d.clip as usize])
+                    .collect()
+            })
+            .collect();
+        let needed = |frames: u32| -> Result<usize, DataError> {
+            let capacity = Capacity { frames, clips };
+            sample
+                .iter()
+                .map(|update| Ok(pack(update, capacity)?.len()))
+                .sum()
+        };
+        let least = needed(requested)?;
+        let longest = self.frames.iter().copied().max().unwrap_or(0);
+        if longest > requested {
+            // Not in the sample, but it will come.
+            pack(
+                &self.frames,
+                Capacity {
+                    frames: requested,
+                    clips,
+                },
+            )?;
+        }
+        let (mut low, mut high) = (longest, requested);
+        while high - low > requested / 200 {
+            let middle = low + (high - low) / 2;
+            if needed(middle)? <= least {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        Ok(high)
+    }
+
+    /// Updates that go once, or `epochs` times, through the clips; rounded up.
+    pub fn per_epochs(&self, epochs: f64) -> u64 {
+        let one = match self.size {
+            UpdateSize::Clips(n) => self.frames.len() as f64 / n as f64,
+            _ => self.total as f64 / (self.target_frames() as f64 * HIGHEST_FILL),
+        };
+        (one * epochs).ceil().max(1.0) as u64
+    }
+
+    /// Number of the update that [`next`](Iterator::next) returns.
+    pub fn position(&self) -> u64 {
+        self.done
+    }
+
+    /// The sequence from update `n` on. Forming updates is cheap, so it is gone through from the start.
+    pub fn at(frames: &[u32], size: UpdateSize, seed: u64, n: u64) -> Result<Self, DataError> {
+        let mut updates = Self::new(frames, size, seed)?;
+        while updates.done < n {
+            updates.next();
+        }
+        Ok(updates)
+    }
+
+    /// Makes sure that `n` clips wait.
+    fn fetch(&mut self, n: usize) {
+        while self.waiting.len() < n {
+            let mut clips: Vec<u32> = (0..self.frames.len() as u32).collect();
+            SplitMix::keyed("epoch", self.seed, u64::from(self.epoch)).shuffle(&mut clips);
+            let epoch = self.epoch;
+            self.waiting
+                .extend(clips.into_iter().map(|clip| Draw { clip, epoch }));
+            self.epoch += 1;
+        }
+    }
+
+    fn frames_of(&self, draw: Draw) -> u64 {
+        u64::from(self.frames[draw.clip as usize])
+    }
+
+    /// One or two of the next clips that come nearest to `wanted` frames without exceeding it.
+    fn nearest(&mut self, wanted: u64) -> Vec<usize> {
+        self.fetch(LOOK_AHEAD);
+        let sizes: Vec<u64> = self
+            .waiting
+            .iter()
+            .take(LOOK_AHEAD)
+            .map(|&d| self.frames_of(d))
+            .collect();
+        let mut best = (0, Vec::new());
+        for (i, &one) in sizes.iter().enumerate() {
+            if one <= wanted && one > best.0 {
+                best = (one, vec![i]);
+            }
+            for (j, &two) in sizes.iter().enumerate().skip(i + 1) {
+                if one + two <= wanted && one + two > best.0 {
+                    best = (one + two, vec![i, j]);
+                }
+            }
+        }
+        best.1
+    }
+
+    /// Exchanges clips of the later half of `update` for waiting ones until its frames are near `target`. What is put
+    /// back comes first in the next update, in the half that stays.
+    fn balance(&mut self, update: &mut [Draw], target: u64) {
+        const ROUNDS: usize = 4;
+        self.fetch(LOOK_AHEAD);
+        let mut sum: u64 = update.iter().map(|&d| self.frames_of(d)).sum();
+        let mut returned = Vec::new();
+        for _ in 0..ROUNDS {
+            let mut best = (sum.abs_diff(target), None);
+            for (i, &out) in update.iter().enumerate().skip(update.len().div_ceil(2)) {
+                for (j, &back) in self.waiting.iter().take(LOOK_AHEAD).enumerate() {
+                    let miss = (sum - self.frames_of(out) + self.frames_of(back)).abs_diff(target);
+                    if miss < best.0 {
+                        best = (miss, Some((i, j)));
+                    }
+                }
+            }
+            let (_, Some((i, j))) = best else { break };
+            let Some(back) = self.waiting.remove(j) else {
+                break;
+            };
+            sum = sum - self.frames_of(update[i]) + self.frames_of(back);
+            returned.push(std::mem::replace(&mut update[i], back));
+        }
+        for draw in returned {
+            self.waiting.push_front(draw);
+        }
+    }
+
+    /// Takes waiting clips by ascending position.
+    fn take(&mut self, places: &[usize], out: &mut Vec<Draw>) {
+        for &i in places.iter().rev() {
+            out.extend(self.waiting.remove(i));
+        }
+    }
+}
+
+impl Iterator for Updates {
+    type Item = Vec<Draw>;
+
+    /// The next update; never empty, and there is always one.
+    fn next(&mut self) -> Option<Vec<Draw>> {
+        let mut update = Vec::new();
+        let target = self.target_frames();
+        if let UpdateSize::Clips(n) = self.size {
+            self.fetch(n);
+            update.extend(self.waiting.drain(..n));
+            self.balance(&mut update, target);
+        } else {
+            let limit = ((target as f64 * HIGHEST_FILL) as u64).max(1);
+            let mut sum = 0;
+            loop {
+                self.fetch(1);
+                let next = self.frames_of(self.waiting[0]);
+                // A clip longer than the size is an update of its own.
+                if sum > 0 && sum + next > limit {
+                    break;
+                }
+                sum += next;
+                update.extend(self.waiting.pop_front());
+            }
+            let places = self.nearest(limit.saturating_sub(sum));
+            self.take(&places, &mut update);
+        }
+        self.done += 1;
+        Some(update)
+    }
+}

@@ -1,0 +1,106 @@
+//! The executor's memory: one allocation, of exactly the planned size, filled at open.
+
+use crate::executor::ExecError;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+/// Start address and step of the pages that are touched at open.
+const PAGE: usize = 4096;
+
+/// A zeroed, page-aligned stretch of memory whose every page is resident.
+#[derive(Debug)]
+pub struct Arena {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the arena owns its bytes; access needs `&self` (reads) or `&mut self` (writes).
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Allocates and touches `bytes` bytes; 0 allocates nothing.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn new(bytes: u64) -> Result<Arena, ExecError> {
+        let refused = || ExecError::OutOfMemory { bytes };
+        let size = usize::try_from(bytes).map_err(|_| refused())?;
+        let layout = Layout::from_size_align(size, PAGE).map_err(|_| refused())?;
+        if size == 0 {
+            return Ok(Arena { base: NonNull::dangling(), layout });
+        }
+        // SAFETY: the size is not zero.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        for at in (0..size).step_by(PAGE) {
+            // A fresh zero page is not resident until it is written: the peak must be paid here, not in the first step.
+            // SAFETY: `at` is inside the allocation, which nothing else refers to yet.
+            unsafe { base.as_ptr().add(at).write_volatile(0) };
+        }
+        Ok(Arena { base, layout })
+    }
+
+    /// Bytes allocated.
+    pub fn bytes(&self) -> u64 {
+        self.layout.size() as u64
+    }
+
+    /// First byte, for writing through the plan's places.
+    pub(super) fn base(&mut self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The 4-byte elements at a byte offset.
+    ///
+    /// # Panics
+    /// Outside the arena, or when the offset is not a multiple of 4.
+    pub(super) fn floats(&self, offset: u64, len: usize) -> &[f32] {
+        let at = self.index(offset, len);
+        // SAFETY: inside the allocation and aligned (just checked); every bit pattern is an f32; `&self` keeps writers away.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at).cast(), len) }
+    }
+
+    /// As [`Arena::floats`], to write.
+    ///
+    /// # Panics
+    /// Outside the arena, or when the offset is not a multiple of 4.
+    pub(super) fn floats_mut(&mut self, offset: u64, len: usize) -> &mut [f32] {
+        let at = self.index(offset, len);
+        // SAFETY: inside the allocation and aligned (just checked); every bit pattern is an f32; `&mut self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(at).cast(), len) }
+    }
+
+    fn index(&self, offset: u64, len: usize) -> usize {
+        let end = (len as u64).checked_mul(4).and_then(|n| n.checked_add(offset));
+        let inside = end.is_some_and(|end| end <= self.bytes()) && offset.is_multiple_of(4);
+        assert!(inside, "{len} elements at byte {offset} of an arena of {}", self.bytes());
+        offset as usize
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if self.layout.size() > 0 {
+            // SAFETY: allocated in `new` with this layout, freed once.
+            unsafe { dealloc(self.base.as_ptr(), self.layout) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeroed_aligned_and_bounded() {
+        let mut a = Arena::new(3 * PAGE as u64 + 8).unwrap();
+        assert_eq!(a.base() as usize % PAGE, 0);
+        assert!(a.floats(0, 3 * PAGE / 4 + 2).iter().all(|&x| x == 0.0));
+        a.floats_mut(4, 1)[0] = 2.0;
+        assert_eq!(a.floats(0, 2), [0.0, 2.0]);
+        assert_eq!(Arena::new(0).unwrap().bytes(), 0);
+        assert!(matches!(Arena::new(u64::MAX), Err(ExecError::OutOfMemory { .. })));
+        assert!(std::panic::catch_unwind(|| a.floats(3 * PAGE as u64 + 4, 2).len()).is_err());
+    }
+}

@@ -1,0 +1,234 @@
+//! Ops that move elements.
+
+use super::elementwise::word;
+use super::{pieces, rows};
+use crate::cpu::kernels::{DisjointMut, Pool};
+use ambitus_ir::{DType, Shape, TensorType};
+
+/// A copy between two values seen as `outer` groups of rows: in each group, `rows` rows of `cols` elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    outer: usize,
+    rows: usize,
+    cols: usize,
+    from: Side,
+    to: Side,
+}
+
+/// Where a [`Block`]'s rows lie in one of the two values.
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    pitch: usize,
+    /// Rows from one group to the next.
+    step: usize,
+    row: usize,
+    col: usize,
+    /// Elements written after `cols` (zeros), when the block holds a row's end.
+    pad: usize,
+}
+
+/// The (groups, rows in a group, elements in a row) of a part of a value along `axis`, `len` long.
+fn groups(ty: TensorType, axis: usize, len: usize) -> (usize, usize, usize) {
+    let rank = ty.shape.len();
+    let outer: usize = ty.shape[..axis].iter().product();
+    if axis + 1 == rank {
+        (1, outer, len)
+    } else {
+        let inner: usize = ty.shape[axis + 1..rank - 1].iter().product();
+        (outer, len * inner, ty.shape.cols())
+    }
+}
+
+/// Where the part that starts at `start` along `axis` lies in a value.
+fn side(ty: TensorType, axis: usize, start: usize, len: usize) -> Side {
+    let rank = ty.shape.len();
+    if axis + 1 == rank {
+        let ends = start + len == ty.shape.cols();
+        let pad = if ends { ty.pitch - ty.shape.cols() } else { 0 };
+        Side { pitch: ty.pitch, step: 0, row: 0, col: start, pad }
+    } else {
+        let inner: usize = ty.shape[axis + 1..rank - 1].iter().product();
+        let pad = ty.pitch - ty.shape.cols();
+        Side { pitch: ty.pitch, step: ty.shape[axis] * inner, row: start * inner, col: 0, pad }
+    }
+}
+
+impl Block {
+    /// y = x[.., start.., ..] along `axis`.
+    pub fn slice(x: TensorType, y: TensorType, axis: usize, start: usize) -> Block {
+        let len = y.shape[axis];
+        let (outer, rows, cols) = groups(y, axis, len);
+        Block { outer, rows, cols, from: side(x, axis, start, len), to: side(y, axis, 0, len) }
+    }
+
+    /// y[.., start.., ..] = x along `axis`.
+    pub fn insert(x: TensorType, y: TensorType, axis: usize, start: usize) -> Block {
+        let len = x.shape[axis];
+        let (outer, rows, cols) = groups(x, axis, len);
+        Block { outer, rows, cols, from: side(x, axis, 0, len), to: side(y, axis, start, len) }
+    }
+
+    /// Copies; pads that the block reaches are zeroed.
+    pub fn run(&self, pool: &Pool, x: &[f32], y: &mut [f32]) {
+        let Block { outer, rows, cols, from, to } = *self;
+        let shared = DisjointMut::new(y);
+        let step = (super::TILE / to.pitch.max(1)).max(1);
+        pool.run((outer * rows).div_ceil(step), |i| {
+            for r in i * step..(outer * rows).min((i + 1) * step) {
+                let (group, r) = (r / rows, r % rows);
+                let at = |s: &Side| (group * s.step + s.row + r) * s.pitch + s.col;
+                // SAFETY: every row belongs to one task, and parts of a row to one block.
+                let row = unsafe { shared.slice(at(&to), cols + to.pad) };
+                let (row, pad) = row.split_at_mut(cols);
+                pad.fill(0.0);
+                row.copy_from_slice(&x[at(&from)..][..cols]);
+            }
+        });
+    }
+}
+
+/// The same elements in row-major order under other axes.
+pub fn reshape(pool: &Pool, from: TensorType, ty: TensorType, x: &[f32], out: &mut [f32]) {
+    let cols = from.shape.cols();
+    pieces(pool, ty, out, |start, out| {
+        let mut at = start / ty.pitch.max(1) * ty.shape.cols() + start % ty.pitch.max(1);
+        let mut out = out;
+        while !out.is_empty() {
+            let (r, c) = (at / cols, at % cols);
+            let n = out.len().min(cols - c);
+            let (now, rest) = out.split_at_mut(n);
+            now.copy_from_slice(&x[r * from.pitch + c..][..n]);
+            at += n;
+            out = rest;
+        }
+    });
+}
+
+/// As [`reshape`] where the result starts on the operand's first byte: `data` holds the longer of the two.
+pub fn reshape_in_place(from: TensorType, ty: TensorType, data: &mut [f32]) {
+    // To dense, first row first: elements only move down. Then to the new pitch, last row first: they only move up.
+    let n = from.shape.elements();
+    if !super::super::operand::contiguous(from) {
+        let (cols, pitch) = (from.shape.cols(), from.pitch);
+        (1..from.shape.rows()).for_each(|r| data.copy_within(r * pitch..r * pitch + cols, r * cols));
+    }
+    let (rows, cols, pitch) = (ty.shape.rows(), ty.shape.cols(), ty.pitch);
+    if ty.is_dense() || n == 0 {
+        return;
+    }
+    for r in (0..rows).rev() {
+        data.copy_within(r * cols..(r + 1) * cols, r * pitch);
+        data[r * pitch + cols..(r + 1) * pitch].fill(0.0);
+    }
+}
+
+/// Distances in storage between neighbours along each axis.
+fn strides(ty: TensorType) -> [usize; Shape::MAX_RANK] {
+    let rank = ty.shape.len();
+    let mut strides = [0; Shape::MAX_RANK];
+    let mut step = 1;
+    for axis in (0..rank).rev() {
+        strides[axis] = step;
+        step *= if axis + 1 == rank { ty.pitch } else { ty.shape[axis] };
+    }
+    strides
+}
+
+/// out[i] = x at the strides `by` of each of out's axes.
+fn strided(pool: &Pool, ty: TensorType, by: [usize; Shape::MAX_RANK], x: &[f32], out: &mut [f32]) {
+    let rank = ty.shape.len();
+    rows(pool, ty, out, |r, out| {
+        let (mut left, mut base) = (r, 0);
+        for axis in (0..rank.saturating_sub(1)).rev() {
+            base += left % ty.shape[axis] * by[axis];
+            left /= ty.shape[axis];
+        }
+        match by[rank.saturating_sub(1)] {
+            0 => out.fill(x[base]),
+            1 => out.copy_from_slice(&x[base..][..out.len()]),
+            step => out.iter_mut().enumerate().for_each(|(i, o)| *o = x[base + i * step]),
+        }
+    });
+}
+
+/// out's axis i is x's axis `axes[i]`.
+pub fn permute(
+    pool: &Pool,
+    axes: &[usize],
+    from: TensorType,
+    ty: TensorType,
+    x: &[f32],
+    out: &mut [f32],
+) {
+    let all = strides(from);
+    let mut by = [0; Shape::MAX_RANK];
+    for (to, &axis) in by.iter_mut().zip(axes) {
+        *to = all[axis];
+    }
+    strided(pool, ty, by, x, out);
+}
+
+/// Axes of length 1 repeated.
+pub fn broadcast(pool: &Pool, from: TensorType, ty: TensorType, x: &[f32], out: &mut [f32]) {
+    let mut by = strides(from);
+    for (axis, step) in by.iter_mut().enumerate().take(ty.shape.len()) {
+        if from.shape[axis] == 1 && ty.shape[axis] != 1 {
+            *step = 0;
+        }
+    }
+    strided(pool, ty, by, x, out);
+}
+
+/// 0, 1, 2, ... along `axis`.
+pub fn iota(pool: &Pool, axis: usize, ty: TensorType, out: &mut [f32]) {
+    let number = |i: usize| if ty.dtype == DType::I32 { word(i as i32) } else { i as f32 };
+    let rank = ty.shape.len();
+    rows(pool, ty, out, |r, out| {
+        if axis + 1 == rank {
+            out.iter_mut().enumerate().for_each(|(i, o)| *o = number(i));
+        } else {
+            let inner: usize = ty.shape[axis + 1..rank - 1].iter().product();
+            out.fill(number(r / inner % ty.shape[axis]));
+        }
+    });
+}
+
+/// out[t, :] = table[ids[t], :], zero where the id is outside.
+pub fn gather(pool: &Pool, table: TensorType, ty: TensorType, x: &[f32], ids: &[i32], out: &mut [f32]) {
+    rows(pool, ty, out, |r, out| match usize::try_from(ids[r]) {
+        Ok(id) if id < table.shape[0] => {
+            out.copy_from_slice(&x[id * table.pitch..][..out.len()]);
+        }
+        _ => out.fill(0.0),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn storage(ty: TensorType) -> Vec<f32> {
+        let mut data = vec![0.0; ty.bytes() as usize / 4];
+        for i in 0..ty.shape.elements() {
+            data[i / ty.shape.cols() * ty.pitch + i % ty.shape.cols()] = 1.0 + i as f32;
+        }
+        data
+    }
+
+    #[test]
+    fn reshape_agrees_in_and_out_of_place_for_all_pitches() {
+        let pool = Pool::new(1).unwrap();
+        let shapes: [&[usize]; 7] = [&[210], &[2, 105], &[3, 70], &[6, 35], &[70, 3], &[1, 210], &[5, 6, 7]];
+        for from in shapes.map(TensorType::f32) {
+            for to in shapes.map(TensorType::f32) {
+                let mut out = vec![f32::NAN; to.bytes() as usize / 4];
+                reshape(&pool, from, to, &storage(from), &mut out);
+                assert_eq!(out, storage(to), "{from} to {to}");
+                let mut data = storage(from);
+                data.resize((from.bytes().max(to.bytes()) / 4) as usize, f32::NAN);
+                reshape_in_place(from, to, &mut data);
+                assert_eq!(data[..out.len()], out, "{from} to {to} in place");
+            }
+        }
+    }
+}

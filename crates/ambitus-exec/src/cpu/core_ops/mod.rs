@@ -1,0 +1,55 @@
+//! Kernels of the core ops: plain loops over fixed pieces, parallel, the same bits at any thread count.
+//!
+//! Slices here are a value's whole storage, pads included; results' pads are written as zero. Movement ops copy 4-byte
+//! words whatever they mean, so they serve `f32` and `i32` alike.
+
+pub mod elementwise;
+pub mod in_place;
+pub mod layout;
+pub mod reduce;
+pub mod segment;
+
+use super::kernels::{DisjointMut, Pool};
+use ambitus_ir::TensorType;
+
+/// Elements of one task. Fixed, so that cuts never depend on the number of threads.
+pub const TILE: usize = 16 * 1024;
+
+/// Cuts a result into runs of elements that follow each other and calls `body(start, run)` for each, `start` the run's
+/// index in storage; pads are zeroed here.
+pub fn pieces(pool: &Pool, ty: TensorType, out: &mut [f32], body: impl Fn(usize, &mut [f32]) + Sync) {
+    let (rows, cols, pitch) = (ty.shape.rows(), ty.shape.cols(), ty.pitch);
+    let shared = DisjointMut::new(out);
+    if ty.is_dense() {
+        let len = rows * cols;
+        return pool.run(len.div_ceil(TILE), |i| {
+            let start = i * TILE;
+            // SAFETY: one piece per task.
+            body(start, unsafe { shared.slice(start, TILE.min(len - start)) });
+        });
+    }
+    let step = (TILE / pitch).max(1);
+    pool.run(rows.div_ceil(step), |i| {
+        for r in i * step..rows.min((i + 1) * step) {
+            // SAFETY: every row belongs to one task.
+            let (row, pad) = unsafe { shared.slice(r * pitch, pitch) }.split_at_mut(cols);
+            pad.fill(0.0);
+            body(r * pitch, row);
+        }
+    });
+}
+
+/// Calls `body(r, row)` for every row of the last axis; pads are zeroed here.
+pub fn rows(pool: &Pool, ty: TensorType, out: &mut [f32], body: impl Fn(usize, &mut [f32]) + Sync) {
+    let (rows, cols, pitch) = (ty.shape.rows(), ty.shape.cols(), ty.pitch);
+    let shared = DisjointMut::new(out);
+    let step = (TILE / pitch.max(1)).max(1);
+    pool.run(rows.div_ceil(step), |i| {
+        for r in i * step..rows.min((i + 1) * step) {
+            // SAFETY: every row belongs to one task.
+            let (row, pad) = unsafe { shared.slice(r * pitch, pitch) }.split_at_mut(cols);
+            pad.fill(0.0);
+            body(r, row);
+        }
+    });
+}

@@ -1,0 +1,65 @@
+//! Rotary position embedding and attention.
+
+use super::{Resolved, kernel};
+use crate::cpu::core_ops::segment;
+use crate::cpu::k;
+use crate::cpu::operand::{Io, Source};
+use ambitus_ir::ops::attention::{Attention, AttentionGrad, Rotary, RotaryFrequencies};
+
+pub fn rotary_frequencies(op: &RotaryFrequencies, mut io: Io) -> Resolved {
+    let (dim, base, mut y) = (op.dim, op.base, io.y(0));
+    kernel(move |f| segment::rotary_frequencies(dim, base, y.vec(f)))
+}
+
+pub fn rotary(op: &Rotary, mut io: Io) -> Resolved {
+    let rotary = k::Rotary {
+        head_dim: op.head_dim,
+        rot_heads: op.rotated,
+        pairing: if op.interleaved { k::Pairing::Interleaved } else { k::Pairing::Halves },
+        inverse: op.inverse,
+    };
+    let (x, freqs, seg, mut y) = (io.source(0, 0)?, io.x(1)?, io.x(2)?, io.y(0));
+    kernel(move |f| {
+        let x = match &x {
+            Source::In(x) => Some(x.mat(f)),
+            Source::Result => None,
+        };
+        k::rotary(f.pool, x, seg.ints(f), rotary, freqs.vec(f), y.mat(f));
+    })
+}
+
+/// The kernel's description of an op.
+pub fn attention(op: &Attention) -> k::Attention {
+    let Attention { heads, kv_heads, head_dim, causal, scale } = *op;
+    k::Attention { heads, kv_heads, head_dim, causal, scale }
+}
+
+/// As [`attention`], of the gradient.
+pub fn attention_of_grad(op: &AttentionGrad) -> k::Attention {
+    let AttentionGrad { heads, kv_heads, head_dim, causal, scale } = *op;
+    k::Attention { heads, kv_heads, head_dim, causal, scale }
+}
+
+pub fn forward(op: &Attention, mut io: Io) -> Resolved {
+    let op = attention(op);
+    let (q, key, v, q_seg, k_seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?, io.x(4)?);
+    let (mut o, mut lse, mut ws) = (io.y(0), io.y(1), io.ws());
+    kernel(move |f| {
+        let (q, key, v) = (q.mat(f), key.mat(f), v.mat(f));
+        let (o, lse, ws) = (o.mat(f), lse.mat(f), ws.data(f));
+        k::attention(f.pool, q, key, v, q_seg.ints(f), k_seg.ints(f), &op, o, lse, ws);
+    })
+}
+
+pub fn grad(op: &AttentionGrad, mut io: Io) -> Resolved {
+    let op = attention_of_grad(op);
+    let (q, key, v, o) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
+    let (lse, d_o, q_seg, k_seg) = (io.x(4)?, io.x(5)?, io.x(6)?, io.x(7)?);
+    let (mut dq, mut dk, mut dv, mut ws) = (io.y(0), io.y(1), io.y(2), io.ws());
+    kernel(move |f| {
+        let (q, key, v, o, lse) = (q.mat(f), key.mat(f), v.mat(f), o.mat(f), lse.mat(f));
+        let (d_o, q_seg, k_seg) = (d_o.mat(f), q_seg.ints(f), k_seg.ints(f));
+        let (dq, dk, dv, ws) = (dq.mat(f), dk.mat(f), dv.mat(f), ws.data(f));
+        k::attention_grad(f.pool, q, key, v, o, lse, d_o, q_seg, k_seg, &op, dq, dk, dv, ws);
+    })
+}

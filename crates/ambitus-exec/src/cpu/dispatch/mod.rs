@@ -1,0 +1,90 @@
+//! From an instruction and its places to a kernel, once, at open. Files by op family.
+
+mod attention;
+mod conv;
+mod core;
+mod loss;
+mod matmul;
+mod norm;
+mod optim;
+mod segment;
+
+pub(super) use attention::{attention, attention_of_grad};
+pub(super) use conv::conv;
+
+use super::executor::AsyncMode;
+use super::operand::{Frame, Io};
+use ambitus_ir::ops::Op;
+
+/// An instruction bound to its places. Allocates nothing when called.
+pub(super) type Kernel = Box<dyn FnMut(&Frame<'_>) + Send>;
+
+/// A kernel, or why the instruction cannot run on these places.
+type Resolved = Result<Kernel, String>;
+
+/// Gives a closure the type of a kernel.
+fn kernel(body: impl FnMut(&Frame<'_>) + Send + 'static) -> Resolved {
+    Ok(Box::new(body))
+}
+
+/// Binds an instruction to its places.
+pub(super) fn resolve(op: &Op, io: Io, copies: AsyncMode) -> Resolved {
+    match op {
+        Op::Unary(op) => core::unary(op, io),
+        Op::Binary(op) => core::binary(op, io),
+        Op::Select(_) => core::select(io),
+        Op::Cast(_) => core::cast(io),
+        Op::Fill(op) => core::fill(op, io),
+        Op::Scale(_) => core::scale(io),
+        Op::ScaleRows(_) => core::scale_rows(io),
+        Op::Reduce(op) => core::reduce(op, io),
+        Op::Reshape(_) => core::reshape(io),
+        Op::Permute(op) => core::permute(op, io),
+        Op::Broadcast(_) => core::broadcast(io),
+        Op::Slice(op) => core::slice(op, io),
+        Op::Concat(op) => core::concat(op, io),
+        Op::Iota(op) => core::iota(op, io),
+        Op::Gather(_) => core::gather(io),
+        Op::ScatterAdd(op) => core::scatter_add(op, io),
+        Op::CopyStart(_) => core::copy_start(io, copies),
+        Op::CopyDone(_) => core::copy_done(io, copies),
+        Op::MatMul(op) => matmul::matmul(op, io),
+        Op::Linear(_) => matmul::linear(io),
+        Op::Activation(op) => norm::activation(op, io),
+        Op::ActivationGrad(op) => norm::activation_grad(op, io),
+        Op::SwiGlu(_) => norm::swiglu(io),
+        Op::SwiGluGrad(_) => norm::swiglu_grad(io),
+        Op::LayerNorm(op) => norm::layer_norm(op, io),
+        Op::LayerNormGrad(op) => norm::layer_norm_grad(op, io),
+        Op::RmsNorm(op) => norm::rms_norm(op, io),
+        Op::RmsNormGrad(op) => norm::rms_norm_grad(op, io),
+        Op::Grn(op) => norm::grn(op, io),
+        Op::GrnGrad(op) => norm::grn_grad(op, io),
+        Op::SegmentIds(_) => segment::ids(io),
+        Op::SegmentPositions(_) => segment::positions(io),
+        Op::SegmentBroadcast(_) => segment::broadcast(io),
+        Op::SegmentSum(_) => segment::sum(io),
+        Op::AdaLayerNorm(op) => segment::ada_layer_norm(op, io),
+        Op::AdaLayerNormGrad(op) => segment::ada_layer_norm_grad(op, io),
+        Op::GatedResidual(_) => segment::gated_residual(io),
+        Op::GatedResidualGrad(_) => segment::gated_residual_grad(io),
+        Op::Dropout(op) => segment::dropout(op, io),
+        Op::Sinusoid(op) => segment::sinusoid(op, io),
+        Op::RotaryFrequencies(op) => attention::rotary_frequencies(op, io),
+        Op::Rotary(op) => attention::rotary(op, io),
+        Op::Attention(op) => attention::forward(op, io),
+        Op::AttentionGrad(op) => attention::grad(op, io),
+        Op::Conv1d(op) => conv::forward(op, io),
+        Op::Conv1dInputGrad(op) => conv::input_grad(op, io),
+        Op::Conv1dWeightGrad(op) => conv::weight_grad(op, io),
+        Op::MaskedMse(_) => loss::masked_mse(io),
+        Op::MaskedMseGrad(_) => loss::masked_mse_grad(io),
+        Op::LinearCrossEntropy(op) => loss::linear_cross_entropy(op, io),
+        Op::LinearCrossEntropyGrad(op) => loss::linear_cross_entropy_grad(op, io),
+        Op::Accumulate(_) => optim::accumulate(io),
+        Op::SumSquares(_) => optim::sum_squares(io),
+        Op::SumPartials(_) => optim::sum_partials(io),
+        Op::AdamW(op) => optim::adamw(op, io),
+        Op::Lerp(_) => optim::lerp(io),
+    }
+}

@@ -1,0 +1,98 @@
+//! Ops on segments: modulation, tables, dropout, sinusoids.
+
+use super::{Resolved, kernel};
+use crate::cpu::core_ops::{in_place, segment};
+use crate::cpu::k::{self, Mat, MatMut};
+use crate::cpu::operand::{Io, Source};
+use ambitus_ir::ops::index::Sinusoid;
+use ambitus_ir::ops::random::Dropout;
+use ambitus_ir::ops::segment::{AdaLayerNorm, AdaLayerNormGrad};
+
+pub fn ids(mut io: Io) -> Resolved {
+    let (seg, mut y) = (io.x(0)?, io.y(0));
+    kernel(move |f| segment::ids(seg.ints(f), y.vec(f)))
+}
+
+pub fn positions(mut io: Io) -> Resolved {
+    let (seg, mut y) = (io.x(0)?, io.y(0));
+    kernel(move |f| segment::positions(seg.ints(f), y.vec(f)))
+}
+
+pub fn broadcast(mut io: Io) -> Resolved {
+    let (x, seg, mut y) = (io.x(0)?, io.x(1)?, io.y(0));
+    kernel(move |f| segment::broadcast(f.pool, x.ty(), y.ty(), x.data(f), seg.ints(f), y.data(f)))
+}
+
+pub fn sum(mut io: Io) -> Resolved {
+    let (x, seg, mut y) = (io.x(0)?, io.x(1)?, io.y(0));
+    kernel(move |f| segment::sum(f.pool, x.ty(), y.ty(), x.data(f), seg.ints(f), y.data(f)))
+}
+
+pub fn ada_layer_norm(op: &AdaLayerNorm, mut io: Io) -> Resolved {
+    let eps = op.eps;
+    let (x, shift, scale, seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
+    let mut y = io.y(0);
+    kernel(move |f| {
+        let (scale, shift) = (scale.mat(f), shift.mat(f));
+        k::ada_layer_norm(f.pool, x.mat(f), seg.ints(f), scale, shift, eps, y.mat(f));
+    })
+}
+
+pub fn ada_layer_norm_grad(op: &AdaLayerNormGrad, mut io: Io) -> Resolved {
+    let eps = op.eps;
+    let (x, scale, dy, seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
+    let (mut dx, mut dshift, mut dscale, mut ws) = (io.y(0), io.y(1), io.y(2), io.ws());
+    kernel(move |f| {
+        let (x, seg, scale, dy) = (x.mat(f), seg.ints(f), scale.mat(f), dy.mat(f));
+        let (dx, dscale, dshift) = (dx.mat(f), dscale.mat(f), dshift.mat(f));
+        k::ada_layer_norm_grad(f.pool, x, seg, scale, eps, dy, dx, dscale, dshift, ws.data(f));
+    })
+}
+
+pub fn gated_residual(mut io: Io) -> Resolved {
+    let (x, gate, y) = (io.source(0, 0)?, io.x(1)?, io.source(2, 0)?);
+    let (seg, mut out) = (io.x(3)?, io.y(0));
+    if let (Source::In(x), Source::In(y)) = (&x, &y) {
+        let (x, y) = (x.clone(), y.clone());
+        return kernel(move |f| {
+            k::gated_residual(f.pool, x.mat(f), y.mat(f), gate.mat(f), seg.ints(f), out.mat(f));
+        });
+    }
+    kernel(move |f| {
+        let (ty, gate, seg) = (out.ty(), gate.mat(f), seg.ints(f));
+        let (x, y) = (x.data(f), y.data(f));
+        in_place::staged_rows(f.pool, ty, out.data(f), |t, c, old, new| {
+            let (n, at) = (new.len(), t * ty.pitch + c);
+            let x = x.map_or(old, |x| &x[at..][..n]);
+            let y = y.map_or(old, |y| &y[at..][..n]);
+            let Some(s) = k::segment_of(seg, t) else { return new.copy_from_slice(x) };
+            let row = |data| Mat::dense(data, 1, n);
+            let gate = row(&gate.row(s)[c..][..n]);
+            k::gated_residual(f.one, row(x), row(y), gate, &[0, 1], MatMut::dense(new, 1, n));
+        });
+    })
+}
+
+pub fn gated_residual_grad(mut io: Io) -> Resolved {
+    let (gate, y, dy, seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
+    let (mut df, mut dgate, mut ws) = (io.y(0), io.y(1), io.ws());
+    kernel(move |f| {
+        let (y, gate, seg, dy) = (y.mat(f), gate.mat(f), seg.ints(f), dy.mat(f));
+        k::gated_residual_grad(f.pool, y, gate, seg, dy, df.mat(f), dgate.mat(f), ws.data(f));
+    })
+}
+
+pub fn dropout(op: &Dropout, mut io: Io) -> Resolved {
+    let (p, id) = (op.p, op.id);
+    let (x, keys, seg, mut y) = (io.x(0)?, io.x(1)?, io.x(2)?, io.y(0));
+    kernel(move |f| {
+        let (keys, _) = keys.words(f).as_chunks::<2>();
+        k::dropout(f.pool, x.mat(f), seg.ints(f), keys, id, p, y.mat(f));
+    })
+}
+
+pub fn sinusoid(op: &Sinusoid, mut io: Io) -> Resolved {
+    let freqs = segment::frequencies(op);
+    let (op, x, mut y) = (op.clone(), io.x(0)?, io.y(0));
+    kernel(move |f| segment::sinusoid(f.pool, &op, &freqs, y.ty(), x.vec(f), y.data(f)))
+}

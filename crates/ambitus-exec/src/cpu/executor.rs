@@ -1,0 +1,234 @@
+//! Opening and running planned sessions.
+
+use super::arena::Arena;
+use super::dispatch::{self, Kernel};
+use super::kernels::{Isa, Pool};
+use super::operand::{Frame, Io, Place};
+use crate::executor::{
+    ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
+};
+use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
+use ambitus_ir::{DType, StateId, TensorType, ValueId};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// When asynchronous copies do their work. Results must not depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AsyncMode {
+    /// At the start: as early as is legal.
+    #[default]
+    Early,
+    /// At the done: as late as is legal.
+    Late,
+}
+
+/// How to open a [`CpuExecutor`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads; 0 counts as 1.
+    pub threads: usize,
+    /// When copies do their work.
+    pub copies: AsyncMode,
+    /// Instruction set; `None` is the best of this processor.
+    pub isa: Option<Isa>,
+}
+
+/// A planned session in this process's memory.
+pub struct CpuExecutor {
+    planned: Arc<PlannedSession>,
+    arena: Arena,
+    host: Arena,
+    pool: Pool,
+    one: Pool,
+    /// Kernels of every program's instructions, in the plan's order.
+    steps: Vec<Vec<Kernel>>,
+}
+
+impl CpuExecutor {
+    /// Allocates the arena, touches every page of it, and resolves every instruction.
+    ///
+    /// # Errors
+    /// When the system refuses memory or threads, or a plan cannot run here.
+    pub fn open(planned: impl Into<Arc<PlannedSession>>, threads: usize) -> Result<CpuExecutor, ExecError> {
+        CpuExecutor::open_with(planned, CpuOptions { threads, ..CpuOptions::default() })
+    }
+
+    /// As [`CpuExecutor::open`] with all options.
+    ///
+    /// # Errors
+    /// As [`CpuExecutor::open`].
+    pub fn open_with(
+        planned: impl Into<Arc<PlannedSession>>,
+        options: CpuOptions,
+    ) -> Result<CpuExecutor, ExecError> {
+        let planned = planned.into();
+        check_places(&planned)?;
+        let isa = options.isa.unwrap_or(Isa::best());
+        let pool = |threads: usize| {
+            Pool::with_isa(threads, isa)
+                .map_err(|e| ExecError::Threads { threads, why: e.to_string() })
+        };
+        let (pool, one) = (pool(options.threads)?, pool(1)?);
+        let mut steps = Vec::with_capacity(planned.programs.len());
+        for p in &planned.programs {
+            let kernels: Result<Vec<Kernel>, ExecError> = (0..p.program.instrs.len())
+                .map(|i| {
+                    resolve(p, i, &pool, options.copies).map_err(|what| plan_error(p, i, &what))
+                })
+                .collect();
+            steps.push(kernels?);
+        }
+        let arena = Arena::new(planned.arena_bytes())?;
+        let host = Arena::new(planned.host_bytes)?;
+        Ok(CpuExecutor { planned, arena, host, pool, one, steps })
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Runs a program as [`Executor::run`] does and tells `observe` the seconds of every instruction, by index.
+    ///
+    /// # Errors
+    /// No such program or slot.
+    pub fn run_observed(
+        &mut self,
+        name: &str,
+        slot: usize,
+        mut observe: impl FnMut(usize, f64) + Send,
+    ) -> Result<(), ExecError> {
+        self.walk(name, slot, |i, kernel, frame| {
+            let start = Instant::now();
+            kernel(frame);
+            observe(i, start.elapsed().as_secs_f64());
+        })
+    }
+
+    fn walk(
+        &mut self,
+        name: &str,
+        slot: usize,
+        mut step: impl FnMut(usize, &mut Kernel, &Frame<'_>) + Send,
+    ) -> Result<(), ExecError> {
+        let CpuExecutor { planned, arena, host, pool, one, steps } = self;
+        program(planned, name, slot)?;
+        let at = planned.programs.iter().position(|p| p.program.name == name);
+        let Some(kernels) = at.and_then(|at| steps.get_mut(at)) else { return Ok(()) };
+        let (device, host) = (arena.base(), host.base());
+        let base = |region| {
+            // SAFETY: regions of existing slots lie inside the arena, whose size is the sum of all of them.
+            let device = || unsafe { device.add(planned.base(region, slot) as usize) };
+            if region == Region::Host { host } else { device() }
+        };
+        // SAFETY: `check_places` put every place inside its region; the arenas are borrowed exclusively until the end.
+        let frame = unsafe { Frame::new(base, pool, one) };
+        pool.enter(|| kernels.iter_mut().enumerate().for_each(|(i, k)| step(i, k, &frame)));
+        Ok(())
+    }
+
+    /// The arena and the byte at which an address starts, for transfers.
+    fn locate(&self, at: Address, slot: usize) -> (&Arena, u64) {
+        let arena = if at.region == Region::Host { &self.host } else { &self.arena };
+        (arena, self.planned.base(at.region, slot) + at.offset)
+    }
+
+    fn read(&self, (ty, at): (TensorType, Address), slot: usize, start: usize, out: &mut [f32]) {
+        let (arena, offset) = self.locate(at, slot);
+        let data = arena.floats(offset, ty.bytes() as usize / 4);
+        for_runs(ty, start, out.len(), |place, done, n, _| {
+            out[done..done + n].copy_from_slice(&data[place..place + n]);
+        });
+    }
+
+    fn write(&mut self, (ty, at): (TensorType, Address), slot: usize, start: usize, from: &[f32]) {
+        let offset = self.planned.base(at.region, slot) + at.offset;
+        let arena = if at.region == Region::Host { &mut self.host } else { &mut self.arena };
+        let data = arena.floats_mut(offset, ty.bytes() as usize / 4);
+        for_runs(ty, start, from.len(), |place, done, n, pad| {
+            data[place..place + n].copy_from_slice(&from[done..done + n]);
+            data[place + n..place + n + pad].fill(0.0);
+        });
+    }
+}
+
+/// Calls `body(index in storage, index in the transfer, length, pad)` for every run of the elements `start..start + len`;
+/// `pad` is the number of pad elements after a run that ends its row.
+fn for_runs(ty: TensorType, start: usize, len: usize, mut body: impl FnMut(usize, usize, usize, usize)) {
+    let (cols, pitch) = (ty.shape.cols(), ty.pitch);
+    if ty.is_dense() {
+        return body(start, 0, len, 0);
+    }
+    let mut done = 0;
+    while done < len {
+        let (r, c) = ((start + done) / cols, (start + done) % cols);
+        let n = (cols - c).min(len - done);
+        body(r * pitch + c, done, n, if c + n == cols { pitch - cols } else { 0 });
+        done += n;
+    }
+}
+
+fn resolve(p: &PlannedProgram, at: usize, pool: &Pool, copies: AsyncMode) -> Result<Kernel, String> {
+    let instr = &p.program.instrs[at];
+    let place = |v: &ValueId| Place { ty: p.program.ty(*v), at: p.place(*v) };
+    let ws = p.workspaces.get(at).copied().flatten().filter(|ws| ws.bytes > 0);
+    let (x, y) = p.program.signature(instr);
+    if let Some(t) = x.iter().chain(&y).find(|t| matches!(t.dtype, DType::F16 | DType::BF16)) {
+        return Err(format!("there is no CPU kernel for {t}"));
+    }
+    let want = 4 * super::workspace::floats(&instr.op, &x, &y, pool.threads()) as u64;
+    let have = ws.map_or(0, |ws| ws.bytes);
+    if have < want {
+        return Err(format!("{have} bytes of workspace are planned, {want} are needed"));
+    }
+    let ws = ws.map(|at| Place { ty: TensorType::f32(&[at.bytes as usize / 4]), at });
+    let x = instr.inputs.iter().map(place).collect();
+    let y = instr.outputs.iter().map(place).collect();
+    dispatch::resolve(&instr.op, Io::new(x, y, ws)?, copies)
+}
+
+impl Executor for CpuExecutor {
+    fn planned(&self) -> &PlannedSession {
+        &self.planned
+    }
+
+    fn arena_bytes(&self) -> u64 {
+        self.arena.bytes()
+    }
+
+    fn write_state_at(&mut self, state: StateId, start: usize, data: &[f32]) -> Result<(), ExecError> {
+        let place = state_place(&self.planned, state, start, data.len())?;
+        self.write(place, 0, start, data);
+        Ok(())
+    }
+
+    fn read_state_at(&self, state: StateId, start: usize, out: &mut [f32]) -> Result<(), ExecError> {
+        let place = state_place(&self.planned, state, start, out.len())?;
+        self.read(place, 0, start, out);
+        Ok(())
+    }
+
+    fn write_f32(&mut self, program: &str, input: &str, slot: usize, data: &[f32]) -> Result<(), ExecError> {
+        let place = input_place(&self.planned, (program, input), slot, DType::F32, data.len())?;
+        self.write(place, slot, 0, data);
+        Ok(())
+    }
+
+    fn write_i32(&mut self, program: &str, input: &str, slot: usize, data: &[i32]) -> Result<(), ExecError> {
+        let place = input_place(&self.planned, (program, input), slot, DType::I32, data.len())?;
+        // SAFETY: f32 has i32's size and alignment, and every bit pattern is one; the words are only copied.
+        let words = unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), data.len()) };
+        self.write(place, slot, 0, words);
+        Ok(())
+    }
+
+    fn run(&mut self, program: &str, slot: usize) -> Result<(), ExecError> {
+        self.walk(program, slot, |_, kernel, frame| kernel(frame))
+    }
+
+    fn read_f32(&self, program: &str, output: &str, slot: usize, out: &mut [f32]) -> Result<(), ExecError> {
+        let place = output_place(&self.planned, (program, output), slot, DType::F32, out.len())?;
+        self.read(place, slot, 0, out);
+        Ok(())
+    }
+}

@@ -1,0 +1,272 @@
+//! Attention forward.
+
+use super::*;
+use crate::cpu::kernels::gemm::micro::{Left, Right, Store, block};
+use crate::cpu::kernels::math::exp;
+use crate::cpu::kernels::pool::DisjointMut;
+use crate::cpu::kernels::scratch::{SLACK, Scratch, padded};
+use crate::cpu::kernels::simd::dispatch;
+use crate::cpu::kernels::{MatMut, Pool, segment};
+use std::ops::Range;
+
+/// Query rows per task: keys and values are packed once for them.
+const QB: usize = 256;
+/// Query rows per score tile.
+const QT: usize = 56;
+
+/// Floats of one thread's workspace.
+fn per_thread(spec: &Attention) -> usize {
+    padded(spec.head_dim * KT)
+        + padded(spec.head_panels() * KT)
+        + padded(QT * LDS)
+        + 2 * padded(QB * spec.group())
+}
+
+/// Floats of workspace of [`attention`].
+pub fn attention_workspace(spec: &Attention, threads: usize) -> usize {
+    threads.max(1) * per_thread(spec) + SLACK
+}
+
+/// `o = softmax(scale · q kᵀ) v` per head and segment, and `lse = ln Σ exp(scale · q·k)`.
+///
+/// q, o [T, H·hd]; k, v [Tk, Hkv·hd]; lse [T, H]. Rows of no segment and queries without keys give o = 0 and lse = 0.
+#[allow(clippy::too_many_arguments)]
+pub fn attention(
+    pool: &Pool,
+    q: Mat,
+    k: Mat,
+    v: Mat,
+    q_seg: &[i32],
+    k_seg: &[i32],
+    spec: &Attention,
+    o: MatMut,
+    lse: MatMut,
+    ws: &mut [f32],
+) {
+    let segments = check_tables(q_seg, q.rows, k_seg, k.rows);
+    spec.check(q.cols, k.cols);
+    assert!(v.rows == k.rows && v.cols == k.cols && o.rows == q.rows && o.cols == q.cols);
+    assert!(lse.rows == q.rows && lse.cols == spec.heads);
+    let (isa, g) = (pool.isa(), spec.kv_heads);
+    let each = per_thread(spec);
+    let ws = DisjointMut::new(Scratch::new(ws).take(pool.threads() * each));
+    // Rows that no task covers, and pads.
+    let end = q_seg[segments] as usize;
+    for s in 0..segments {
+        let rows = segment(q_seg, s);
+        if segment(k_seg, s).is_empty() {
+            clear(&o, &lse, rows);
+        }
+    }
+    clear(&o, &lse, end..q.rows);
+    let blocks = |s: usize| segment(q_seg, s).len().div_ceil(QB);
+    let tasks: usize = (0..segments).map(blocks).sum();
+    let (o, lse) = (&o, &lse);
+    pool.run_with(tasks * g, |i, worker| {
+        let (mut block, head) = (i / g, i % g);
+        let mut s = 0;
+        while block >= blocks(s) {
+            block -= blocks(s);
+            s += 1;
+        }
+        let (rows, keys) = (segment(q_seg, s), segment(k_seg, s));
+        if keys.is_empty() {
+            return;
+        }
+        let first = rows.start + block * QB;
+        let task = Task {
+            q,
+            k,
+            v,
+            spec,
+            head,
+            rows: first..rows.end.min(first + QB),
+            local: block * QB,
+            keys,
+        };
+        // SAFETY: workers that run at once have different numbers.
+        let ws = unsafe { ws.slice(worker * each, each) };
+        if head == 0 {
+            for t in task.rows.clone() {
+                // SAFETY: zeroing pads only; this task owns the rows' pads because it has head 0.
+                unsafe { pads(o, t) };
+                unsafe { pads(lse, t) };
+            }
+        }
+        run(isa, &task, o, lse, ws);
+    });
+}
+
+/// Zeroes rows, with their pads.
+fn clear(o: &MatMut, lse: &MatMut, rows: Range<usize>) {
+    for t in rows {
+        // SAFETY: called before tasks start.
+        unsafe {
+            o.row_shared(t).fill(0.0);
+            lse.row_shared(t).fill(0.0);
+        }
+    }
+}
+
+/// Zeroes the pads of row `t` without touching its columns.
+///
+/// # Safety
+/// No other task may touch these pads.
+unsafe fn pads(m: &MatMut, t: usize) {
+    for c in m.cols..m.owned() {
+        // SAFETY: inside the row the view owns.
+        unsafe { *m.ptr().add(t * m.pitch + c) = 0.0 };
+    }
+}
+
+/// Some query rows of one segment, for the query heads of one key head.
+struct Task<'a> {
+    q: Mat<'a>,
+    k: Mat<'a>,
+    v: Mat<'a>,
+    spec: &'a Attention,
+    head: usize,
+    rows: Range<usize>,
+    /// Position of `rows.start` in the segment.
+    local: usize,
+    keys: Range<usize>,
+}
+
+dispatch! {
+    fn run(task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]) = run_body
+}
+
+#[inline(always)]
+fn run_body<S: Simd>(s: S, task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]) {
+    let Task { q, k, v, spec, .. } = *task;
+    let (d, group, n) = (spec.head_dim, spec.group(), task.rows.len());
+    let mut scratch = Scratch::new(ws);
+    let kt = scratch.take(d * KT);
+    let vp = scratch.take(spec.head_panels() * KT);
+    let scores = scratch.take(QT * LDS);
+    let max = scratch.take(QB * group);
+    let sum = scratch.take(QB * group);
+    max.fill(f32::NEG_INFINITY);
+    sum.fill(0.0);
+    let nr = nr::<S>();
+    let last = task.local + n;
+    for k0 in (0..task.keys.len()).step_by(KT) {
+        if spec.causal && k0 >= last {
+            break;
+        }
+        let m = KT.min(task.keys.len() - k0);
+        pack_rows_t(s, &k, task.keys.start + k0, m, task.head * d, d, kt);
+        pack_rows(s, &v, task.keys.start + k0, m, task.head * d, d, vp);
+        let keys = Right { ptr: kt.as_ptr(), ld: nr, panel: nr * d };
+        let values = Right { ptr: vp.as_ptr(), ld: nr, panel: nr * m };
+        for h in 0..group {
+            let col = (task.head * group + h) * d;
+            for q0 in (0..n).step_by(QT) {
+                let rows = QT.min(n - q0);
+                let at = task.local + q0;
+                if spec.causal && k0 >= at + rows {
+                    continue;
+                }
+                let row = task.rows.start + q0;
+                let queries = Left { ptr: q.data[row * q.pitch + col..].as_ptr(), ld: q.pitch };
+                let store = Store { alpha: spec.scale, ..Store::SET };
+                // SAFETY: q, the packed keys and the score tile hold rows x d, d x m and rows x m.
+                unsafe {
+                    block::<S, false>(s, rows, m, d, queries, keys, scores.as_mut_ptr(), LDS, store)
+                };
+                for i in 0..rows {
+                    let line = &mut scores[i * LDS..][..m];
+                    if spec.causal {
+                        let seen = (at + i + 1).saturating_sub(k0).min(m);
+                        line[seen..].fill(f32::NEG_INFINITY);
+                    }
+                    let state = h * QB + q0 + i;
+                    // SAFETY: this task owns these rows and columns of o.
+                    let out = unsafe {
+                        let p = o.ptr().add((row + i) * o.pitch + col);
+                        std::slice::from_raw_parts_mut(p, d)
+                    };
+                    softmax_step(s, line, &mut max[state], &mut sum[state], out, k0 == 0);
+                }
+                let p = Left { ptr: scores.as_ptr(), ld: LDS };
+                let store = if k0 == 0 { Store::SET } else { Store::ADD };
+                // SAFETY: the tile holds rows x m, the packed values m x d, and this task owns these rows and columns of o.
+                unsafe {
+                    let to = o.ptr().add(row * o.pitch + col);
+                    block::<S, false>(s, rows, d, m, p, values, to, o.pitch, store)
+                };
+            }
+        }
+    }
+    for h in 0..group {
+        let head = task.head * group + h;
+        for i in 0..n {
+            let (state, row) = (h * QB + i, task.rows.start + i);
+            // SAFETY: this task owns these elements of o and lse.
+            let (out, l) = unsafe {
+                let p = o.ptr().add(row * o.pitch + head * d);
+                (
+                    std::slice::from_raw_parts_mut(p, d),
+                    &mut *lse.ptr().add(row * lse.pitch + head),
+                )
+            };
+            scale_by(s, out, 1.0 / sum[state]);
+            *l = max[state] + sum[state].ln();
+        }
+    }
+}
+
+/// Turns a row of scores into exp(score - max), updates the running maximum and sum, and rescales the output so far.
+#[inline(always)]
+fn softmax_step<S: Simd>(
+    s: S,
+    line: &mut [f32],
+    max: &mut f32,
+    sum: &mut f32,
+    out: &mut [f32],
+    first: bool,
+) {
+    let (body, tail) = line.split_at_mut(line.len() / S::LANES * S::LANES);
+    let mut top = s.splat(*max);
+    for x in body.chunks_exact(S::LANES) {
+        top = s.max(top, s.load(x));
+    }
+    let new = tail.iter().copied().fold(s.max_lane(top), f32::max);
+    let m = s.splat(new);
+    let mut total = s.zero();
+    for x in body.chunks_exact_mut(S::LANES) {
+        let e = exp(s, s.sub(s.load(x), m));
+        total = s.add(total, e);
+        s.store(x, e);
+    }
+    let mut rest = 0.0;
+    if !tail.is_empty() {
+        let e = exp(s, s.sub(s.load_part(tail), m));
+        s.store_part(tail, e);
+        rest = tail.iter().sum();
+    }
+    let added = s.sum(total) + rest;
+    if first {
+        *sum = added;
+    } else {
+        let keep = (*max - new).exp();
+        *sum = *sum * keep + added;
+        if keep != 1.0 {
+            scale_by(s, out, keep);
+        }
+    }
+    *max = new;
+}
+
+#[inline(always)]
+fn scale_by<S: Simd>(s: S, x: &mut [f32], by: f32) {
+    let v = s.splat(by);
+    let mut parts = x.chunks_exact_mut(S::LANES);
+    for x in &mut parts {
+        let y = s.mul(s.load(x), v);
+        s.store(x, y);
+    }
+    for x in parts.into_remainder() {
+        *x *= by;
+    }
+}

@@ -1,0 +1,104 @@
+//! Scaled dot-product attention over segments, forward and backward, without an n x n matrix.
+//!
+//! Forward: online softmax over key tiles (Milakov & Gimelshein, arXiv 1805.02867; tiling as FlashAttention, arXiv 2205.14135),
+//! keeping per row and head only the output and lse = ln Σ exp(scale q·k). Backward recomputes the probabilities from lse
+//! (arXiv 2307.08691, section 3.1.2).
+
+mod backward;
+mod forward;
+#[cfg(test)]
+mod tests;
+
+pub use backward::{attention_grad, attention_grad_workspace};
+pub use forward::{attention, attention_workspace};
+
+use super::gemm::micro::nr;
+use super::gemm::pack::pack_b;
+use super::simd::Simd;
+use super::{Mat, check_segments};
+
+/// Shape and options of an attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// Query heads H.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`. Query head h uses key head `h / (heads / kv_heads)`.
+    pub kv_heads: usize,
+    /// Width of a head, at most 256.
+    pub head_dim: usize,
+    /// Query i of a segment sees keys 0..=i of its segment.
+    pub causal: bool,
+    /// Factor of q·k, usually 1 / √head_dim.
+    pub scale: f32,
+}
+
+/// Widest head.
+pub const MAX_HEAD_DIM: usize = 256;
+/// Keys per tile.
+const KT: usize = 256;
+/// Row stride of a score tile: one cache line more than the tile, so that rows do not share cache sets.
+const LDS: usize = KT + 16;
+/// Columns of the widest packed panel of any instruction set.
+const NR_MAX: usize = 32;
+
+impl Attention {
+    fn check(&self, q_cols: usize, kv_cols: usize) {
+        let d = self.head_dim;
+        assert!(
+            self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads) && d <= MAX_HEAD_DIM,
+            "attention shape {self:?}"
+        );
+        assert!(
+            q_cols == self.heads * d && kv_cols == self.kv_heads * d,
+            "attention {self:?} over {q_cols} and {kv_cols} columns"
+        );
+    }
+
+    /// Query heads per key head.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Panel width of a head, for any instruction set.
+    fn head_panels(&self) -> usize {
+        self.head_dim.next_multiple_of(NR_MAX)
+    }
+}
+
+/// Both segment tables, checked; returns the number of segments.
+fn check_tables(q_seg: &[i32], q_rows: usize, k_seg: &[i32], k_rows: usize) -> usize {
+    let s = check_segments(q_seg, q_rows);
+    assert!(
+        check_segments(k_seg, k_rows) == s,
+        "query and key segments differ in number"
+    );
+    s
+}
+
+/// Packs the transpose of rows `r..r + n` of a head (columns `c..c + d`) into panels `[d][NR]` over the rows.
+#[inline(always)]
+fn pack_rows_t<S: Simd>(s: S, x: &Mat, r: usize, n: usize, c: usize, d: usize, to: &mut [f32]) {
+    let nr = nr::<S>();
+    let from = &x.data[r * x.pitch + c..];
+    assert!(n == 0 || (n - 1) * x.pitch + d <= from.len());
+    for (p, panel) in to[..n.next_multiple_of(nr) * d].chunks_exact_mut(nr * d).enumerate() {
+        let j = p * nr;
+        // SAFETY: element (row j + i, column p) is inside `from` by the assertion.
+        unsafe {
+            pack_b(s, from.as_ptr().add(j * x.pitch), 1, x.pitch, d, nr.min(n - j), panel)
+        };
+    }
+}
+
+/// Packs rows `r..r + n` of a head (columns `c..c + d`) into panels `[n][NR]` over the columns.
+#[inline(always)]
+fn pack_rows<S: Simd>(s: S, x: &Mat, r: usize, n: usize, c: usize, d: usize, to: &mut [f32]) {
+    let nr = nr::<S>();
+    let from = &x.data[r * x.pitch + c..];
+    assert!(n == 0 || (n - 1) * x.pitch + d <= from.len());
+    for (p, panel) in to[..d.next_multiple_of(nr) * n].chunks_exact_mut(nr * n).enumerate() {
+        let j = p * nr;
+        // SAFETY: as above.
+        unsafe { pack_b(s, from.as_ptr().add(j), x.pitch, 1, n, nr.min(d - j), panel) };
+    }
+}

@@ -1,0 +1,125 @@
+use super::*;
+use crate::cpu::kernels::testing::{Rng, close, pools};
+
+/// fp32 sums of k products against f64: errors grow like eps * sqrt(k) here, far below this.
+const TOL: f32 = 2e-5;
+
+struct Case {
+    m: usize,
+    n: usize,
+    k: usize,
+    ta: bool,
+    tb: bool,
+    alpha: f32,
+    beta: f32,
+    bias: bool,
+}
+
+fn stored(rng: &mut Rng, rows: usize, cols: usize, t: bool, pitch_extra: usize) -> (Vec<f32>, usize) {
+    let (r, c) = if t { (cols, rows) } else { (rows, cols) };
+    (rng.vec(r * (c + pitch_extra)), c + pitch_extra)
+}
+
+fn operand(data: &[f32], pitch: usize, rows: usize, cols: usize, t: bool) -> Operand<'_> {
+    if t {
+        Operand::new(Mat::new(data, cols, rows, pitch)).t()
+    } else {
+        Operand::new(Mat::new(data, rows, cols, pitch))
+    }
+}
+
+fn check(rng: &mut Rng, case: &Case) {
+    let &Case { m, n, k, ta, tb, alpha, beta, bias } = case;
+    let (a, pa) = stored(rng, m, k, ta, 3);
+    let (b, pb) = stored(rng, k, n, tb, 1);
+    let pc = n + 2;
+    let c0 = if beta == 0.0 { vec![f32::NAN; m * pc] } else { rng.vec(m * pc) };
+    let bias = bias.then(|| rng.vec(n));
+    let at = |i: usize, p: usize| if ta { a[p * pa + i] } else { a[i * pa + p] } as f64;
+    let bt = |p: usize, j: usize| if tb { b[j * pb + p] } else { b[p * pb + j] } as f64;
+    let mut want = vec![0.0; m * pc];
+    for i in 0..m {
+        for j in 0..n {
+            let sum: f64 = (0..k).map(|p| at(i, p) * bt(p, j)).sum();
+            let old = if beta == 0.0 { 0.0 } else { beta as f64 * c0[i * pc + j] as f64 };
+            want[i * pc + j] = (alpha as f64 * sum + old + bias.as_ref().map_or(0.0, |b| b[j] as f64)) as f32;
+        }
+    }
+    let mut seen: Vec<(Isa, Vec<f32>)> = Vec::new();
+    for pool in pools() {
+        let mut c = c0.clone();
+        let mut ws = vec![f32::NAN; gemm_workspace(m, n, k, pool.threads())];
+        gemm(
+            &pool,
+            alpha,
+            operand(&a, pa, m, k, ta),
+            operand(&b, pb, k, n, tb),
+            beta,
+            MatMut::new(&mut c, m, n, pc),
+            bias.as_deref(),
+            &mut ws,
+        );
+        close(&c, &want, TOL, &format!("{m}x{n}x{k} ta={ta} tb={tb} {}", pool.isa().name()));
+        match seen.iter().find(|(isa, _)| *isa == pool.isa()) {
+            Some((_, first)) => assert!(first == &c, "bits depend on the thread count: {m}x{n}x{k}"),
+            None => seen.push((pool.isa(), c)),
+        }
+    }
+}
+
+#[test]
+fn random_sizes_and_transposes() {
+    let mut rng = Rng::new(1);
+    for round in 0..60 {
+        let case = Case {
+            m: 1 + rng.below(if round % 3 == 0 { 8 } else { 150 }),
+            n: 1 + rng.below(150),
+            k: rng.below(if round % 5 == 0 { 1200 } else { 100 }),
+            ta: rng.below(2) == 1,
+            tb: rng.below(2) == 1,
+            alpha: [1.0, 0.5][rng.below(2)],
+            beta: [0.0, 1.0, -0.5][rng.below(3)],
+            bias: rng.below(2) == 1,
+        };
+        check(&mut rng, &case);
+    }
+}
+
+#[test]
+fn more_than_one_block_of_everything() {
+    let mut rng = Rng::new(2);
+    for (m, n, k) in [(2100, 40, 30), (20, 2070, 40), (13, 33, 1100)] {
+        for (ta, tb) in [(false, false), (true, true)] {
+            check(&mut rng, &Case { m, n, k, ta, tb, alpha: 1.0, beta: 1.0, bias: true });
+        }
+    }
+}
+
+#[test]
+fn overlapping_rows() {
+    let mut rng = Rng::new(3);
+    let (t, ch, width, n) = (40, 3, 5, 17);
+    let x = rng.vec((t + width - 1) * ch);
+    let w = rng.vec(width * ch * n);
+    let mut want = vec![0.0; t * n];
+    for i in 0..t {
+        for j in 0..n {
+            want[i * n + j] = (0..width * ch).map(|p| x[i * ch + p] as f64 * w[p * n + j] as f64).sum::<f64>() as f32;
+        }
+    }
+    for pool in pools() {
+        let mut y = vec![0.0; t * n];
+        let mut ws = vec![0.0; gemm_workspace(t, n, width * ch, pool.threads())];
+        gemm(
+            &pool,
+            1.0,
+            Operand::strided(&x, t, width * ch, ch, 1),
+            Operand::new(Mat::dense(&w, width * ch, n)),
+            0.0,
+            MatMut::dense(&mut y, t, n),
+            None,
+            &mut ws,
+        );
+        close(&y, &want, TOL, "windows");
+    }
+}

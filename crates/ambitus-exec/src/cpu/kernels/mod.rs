@@ -1,0 +1,83 @@
+//! The CPU executor's kernels: plain functions on `f32` views, with no knowledge of the IR, plans or models.
+//!
+//! # Rules every kernel keeps
+//!
+//! - **No allocation.** Scratch is a `ws: &mut [f32]`; the `*_workspace` function beside a kernel gives its exact length in floats
+//!   (a longer slice is accepted, contents are arbitrary before and after).
+//! - **Same bits at any thread count.** Work is cut into tiles that depend on the shapes only; partial sums are added in tile order.
+//!   Bits may differ between instruction sets ([`Isa`]).
+//! - **Pads.** Matrices are row-major with a row pitch. Columns `cols..pitch` of an output made with [`MatMut::new`] are written as
+//!   zero (not for [`MatMut::view`]s); pads of inputs are never read into a result.
+//! - **Segments.** `seg: &[i32]` holds S + 1 ascending row offsets, `seg[0] = 0`. Rows from `seg[S]` on belong to no segment:
+//!   segment kernels write zero there. Empty segments give exactly zero.
+//! - **Accumulation.** Parameter gradients take `acc`: `d = acc * d + sum`; `acc == 0` does not read `d`.
+//!
+//! Letters: T rows (packed tokens or frames), S segments, C or D channels, H heads, hd head width, V vocabulary.
+//!
+//! # Index
+//!
+//! ```text
+//! Pool::new(threads) / Pool::with_isa(threads, Isa)   pool.threads()  pool.isa()  pool.run(tasks, |i| ..)  pool.enter(|| ..)
+//! Mat::new(&[f32], rows, cols, pitch)  Mat::dense(&[f32], rows, cols)  .cols_range(a..b)
+//! MatMut::new(&mut [f32], rows, cols, pitch)  ::dense  ::view  .split_cols(at)  .reborrow()
+//!
+//! gemm         Operand::new(mat)  .t()  Operand::strided(data, rows, cols, rs, cs)
+//!              gemm(pool, alpha, a, b, beta, c: MatMut, bias: Option<&[f32]>, ws)          gemm_workspace(m, n, k, threads)
+//! activation   activation(pool, Act, x, out)   activation_grad(pool, Act, x, dy, dx)
+//!              swiglu(pool, gate, up, out)     swiglu_grad(pool, gate, up, dy, dgate, dup)
+//!              axpby(pool, a, x, b, y, out) = a x + b y    add_scaled(pool, a, x, out): out += a x    mul(pool, x, y, out)    scale(pool, a, x, out)
+//! norm         layer_norm(pool, x, gamma?, beta?, eps, out)
+//!              layer_norm_grad(pool, x, gamma?, eps, dy, dx, acc, dgamma?, dbeta?, ws)     layer_norm_grad_workspace(rows, cols)
+//!              rms_norm(pool, x, gamma, eps, out)
+//!              rms_norm_grad(pool, x, gamma, eps, dy, dx, acc, dgamma?, ws)                rms_norm_grad_workspace(rows, cols)
+//! modulate     ada_layer_norm(pool, x, seg, scale[S,D], shift[S,D], eps, out)
+//!              ada_layer_norm_grad(pool, x, seg, scale, eps, dy, dx, dscale[S,D], dshift[S,D], ws)  .._workspace(rows, segments, cols)
+//!              gated_residual(pool, x, y, gate[S,D], seg, out)
+//!              gated_residual_grad(pool, y, gate, seg, dout, dy, dgate[S,D], ws)           .._workspace(rows, segments, cols)
+//! rotary       rotary(pool, x: Option<Mat> (None: in place), seg, Rotary { head_dim, rot_heads, pairing, inverse }, inv_freq, out)
+//! attention    attention(pool, q, k, v, q_seg, k_seg, &Attention { heads, kv_heads, head_dim, causal, scale }, o, lse[T,H], ws)
+//!              attention_workspace(&Attention, threads)
+//!              attention_grad(pool, q, k, v, o, lse, d_o, q_seg, k_seg, &Attention, dq, dk, dv, ws)
+//!              attention_grad_workspace(&Attention, q_rows, k_rows, threads)
+//! conv         conv1d(pool, x, seg, w, bias?, &Conv1d { cin, cout, groups, kernel, pad_left }, out, ws)
+//!              conv1d_grad_input(pool, dy, seg, w, &Conv1d, dx, ws)
+//!              conv1d_grad_weight(pool, x, dy, seg, &Conv1d, acc, dw, ws)                  conv1d_workspace(&Conv1d, rows, segments, threads)
+//! grn          grn(pool, x, seg, gamma, beta, out, ws)
+//!              grn_grad(pool, x, seg, gamma, dy, dx, acc, dgamma, dbeta, ws)               grn_workspace(rows, segments, cols)
+//! rows         gather_rows(pool, table, idx, out)   scatter_add_rows(pool, idx, dy, acc, dtable)
+//!              column_sum(pool, x, acc, out, ws)    column_sum_workspace(rows, cols)
+//!              scale_rows(pool, x, factors[T], out) concat_cols(pool, &[Mat], out)   sinusoid(pool, positions, freqs, SinusoidOrder, out)
+//! random       philox4x32_10(counter, key) -> [u32; 4]
+//!              dropout(pool, x, seg, seeds: &[[u32; 2]] (per segment), op_id: u64, p, out)   (its gradient is itself on dy)
+//! loss         masked_mse(pool, pred, target, mask: &[u8], inv_norm, ws) -> f32             masked_mse_workspace(rows, cols)
+//!              masked_mse_grad(pool, pred, target, mask, inv_norm, dpred)   (multiply inv_norm by the upstream gradient)
+//! optimizer    adamw(pool, &AdamW { lr, beta1, beta2, eps, weight_decay, bias_correction1, bias_correction2, grad_scale, apply }, p, g, m, v)
+//!              lerp(pool, weight, target, x)        sum_squares(pool, x, ws) -> f32         sum_squares_workspace(len)
+//! linear_ce    linear_cross_entropy(pool, x, w[V,D], labels, inv_norm, tile_rows, Option<CrossEntropyGrad { dx, dw, acc }>, ws) -> f32
+//!              linear_cross_entropy_workspace(rows, dim, vocab, tile_rows, threads)
+//! ```
+
+pub mod activation;
+pub mod attention;
+pub mod gemm;
+mod map;
+mod math;
+mod pool;
+mod scratch;
+mod simd;
+#[cfg(test)]
+mod testing;
+mod view;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub use activation::{
+    Act, activation, activation_grad, add_scaled, axpby, mul, scale, swiglu, swiglu_grad,
+};
+pub use attention::{
+    Attention, attention, attention_grad, attention_grad_workspace, attention_workspace,
+};
+pub use gemm::{Operand, gemm, gemm_workspace};
+pub use pool::{DisjointMut, Pool};
+pub use simd::Isa;
+pub use view::{Mat, MatMut, check_segments, segment, segment_of};

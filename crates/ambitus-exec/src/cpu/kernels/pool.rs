@@ -1,0 +1,160 @@
+//! The thread pool and its one way to run tasks.
+
+use super::Isa;
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A fixed set of threads, and the instruction set that kernels run on them use.
+#[derive(Debug)]
+pub struct Pool {
+    threads: usize,
+    isa: Isa,
+    /// None for one thread: tasks run on the caller.
+    inner: Option<ThreadPool>,
+}
+
+impl Pool {
+    /// A pool of `threads` threads (0 counts as 1) with the best instruction set of this processor.
+    pub fn new(threads: usize) -> Result<Self, ThreadPoolBuildError> {
+        Self::with_isa(threads, Isa::best())
+    }
+
+    /// As [`Pool::new`] with a chosen instruction set.
+    pub fn with_isa(threads: usize, isa: Isa) -> Result<Self, ThreadPoolBuildError> {
+        let threads = threads.max(1);
+        let inner = match threads {
+            1 => None,
+            n => Some(
+                ThreadPoolBuilder::new()
+                    .num_threads(n)
+                    .thread_name(|i| format!("ambitus-{i}"))
+                    .build()?,
+            ),
+        };
+        Ok(Self {
+            threads,
+            isa,
+            inner,
+        })
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The instruction set kernels use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Runs `body` on a thread of the pool. Kernels called inside skip the hand-over from a foreign thread, so an executor wraps a
+    /// whole program in one call.
+    pub fn enter<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
+        match &self.inner {
+            None => body(),
+            Some(pool) => pool.install(body),
+        }
+    }
+
+    /// Runs `task(0)..task(tasks - 1)`, each once, in any order and on any thread. Allocates nothing itself.
+    pub fn run(&self, tasks: usize, task: impl Fn(usize) + Sync) {
+        self.run_with(tasks, |i, _| task(i));
+    }
+
+    /// As [`Pool::run`]; `task(i, worker)` also gets a number below `threads` that no other task running now has (to find its own
+    /// scratch).
+    pub fn run_with(&self, tasks: usize, task: impl Fn(usize, usize) + Sync) {
+        match &self.inner {
+            Some(pool) if tasks > 1 => {
+                let next = AtomicUsize::new(0);
+                let workers = self.threads.min(tasks);
+                let pull = |worker: usize| {
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        if i >= tasks {
+                            break;
+                        }
+                        task(i, worker);
+                    }
+                };
+                pool.install(|| fan_out(0, workers, &pull));
+            }
+            _ => (0..tasks).for_each(|i| task(i, 0)),
+        }
+    }
+}
+
+/// Calls `pull(w)` for w in `first..first + count` through a tree of joins. Worker numbers are distinct, so two that run at once
+/// never share one; when no thread steals a branch it runs later and finds nothing left.
+fn fan_out(first: usize, count: usize, pull: &(impl Fn(usize) + Sync)) {
+    if count <= 1 {
+        pull(first);
+    } else {
+        let half = count / 2;
+        rayon::join(
+            || fan_out(first, half, pull),
+            || fan_out(first + half, count - half, pull),
+        );
+    }
+}
+
+/// A mutable slice that tasks share and write in disjoint pieces.
+#[derive(Clone, Copy)]
+pub struct DisjointMut<'a> {
+    ptr: *mut f32,
+    len: usize,
+    life: std::marker::PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the only access is `slice`, whose contract forbids overlapping live pieces; f32 is Send.
+unsafe impl Send for DisjointMut<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for DisjointMut<'_> {}
+
+impl<'a> DisjointMut<'a> {
+    /// Takes the slice over for as long as pieces of it are used.
+    pub fn new(data: &'a mut [f32]) -> Self {
+        Self {
+            ptr: data.as_mut_ptr(),
+            len: data.len(),
+            life: std::marker::PhantomData,
+        }
+    }
+
+    /// The piece `start..start + len`; panics outside the slice.
+    ///
+    /// # Safety
+    /// No other piece that is alive at the same time may overlap it.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [f32] {
+        assert!(
+            start <= self.len && len <= self.len - start,
+            "piece outside the slice"
+        );
+        // SAFETY: inside the slice by the assertion, exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once() {
+        for threads in [1, 2, 5] {
+            let pool = Pool::new(threads).unwrap();
+            for tasks in [0, 1, 2, 7, 100] {
+                let mut out = vec![0.0; tasks];
+                let shared = DisjointMut::new(&mut out);
+                pool.run_with(tasks, |i, worker| {
+                    assert!(worker < threads);
+                    // SAFETY: one element per task.
+                    unsafe { shared.slice(i, 1)[0] += 1.0 + i as f32 };
+                });
+                assert!(out.iter().enumerate().all(|(i, &v)| v == 1.0 + i as f32));
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Typed views of planned places: what an instruction may read and write.
+//!
+//! An [`Io`] is one instruction's operands and results while a program is resolved. It hands out each result once, as an
+//! [`Out`], and operands as [`In`], and refuses when a result's bytes overlap an operand, another result or the workspace,
+//! unless the pair shares bytes as a whole and the kernel asked for that. So, within a running instruction, every
+//! exclusive view is disjoint from all others; and instructions run one after the other. That values of *different*
+//! instructions which are live at one time do not overlap is the plan checker's proof: a fault there would give wrong
+//! numbers, never a view outside the arena.
+
+use super::kernels::{Mat, MatMut, Pool};
+use ambitus_ir::TensorType;
+use ambitus_ir::plan::{Address, Region};
+use std::marker::PhantomData;
+
+/// Start of every region, for one run of a program, and the threads to run on.
+pub(super) struct Frame<'a> {
+    bases: [*mut u8; 4],
+    /// All threads.
+    pub pool: &'a Pool,
+    /// The calling thread only, same instruction set: for kernels called inside tasks.
+    pub one: &'a Pool,
+    life: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: the pointers are the arenas' exclusive borrow, used only through `In` and `Out`, whose views obey borrowing.
+unsafe impl Send for Frame<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Frame<'_> {}
+
+impl<'a> Frame<'a> {
+    /// # Safety
+    /// `base(region)` must be the start of a stretch that holds every place of that region in the program that runs, and
+    /// nothing else may use those bytes during `'a`.
+    pub unsafe fn new(base: impl Fn(Region) -> *mut u8, pool: &'a Pool, one: &'a Pool) -> Frame<'a> {
+        let order = [Region::State, Region::Transient, Region::Slot, Region::Host];
+        debug_assert!(order.iter().enumerate().all(|(i, r)| *r as usize == i));
+        Frame { bases: order.map(base), pool, one, life: PhantomData }
+    }
+
+    fn at(&self, place: &Place) -> *mut f32 {
+        // SAFETY: inside the region, by `Frame::new`'s contract and the check of places at open.
+        unsafe { self.bases[place.at.region as usize].add(place.at.offset as usize).cast() }
+    }
+}
+
+/// A planned value: type and bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Element type, shape, pitch; for a workspace, a vector of floats.
+    pub ty: TensorType,
+    /// Where it lies.
+    pub at: Address,
+}
+
+impl Place {
+    fn words(&self) -> usize {
+        self.ty.bytes() as usize / 4
+    }
+
+    fn overlaps(&self, other: &Place) -> bool {
+        let (a, b) = (&self.at, &other.at);
+        let end = |p: &Place| p.at.offset + p.ty.bytes();
+        a.region == b.region && a.offset < end(other) && b.offset < end(self)
+    }
+
+    fn same_start(&self, other: &Place) -> bool {
+        self.at.region == other.at.region && self.at.offset == other.at.offset
+    }
+}
+
+/// An operand, to read.
+#[derive(Clone, Debug)]
+pub(super) struct In(Place);
+
+impl In {
+    /// All words, as the unsigned integers they hold.
+    pub fn words<'s>(&'s self, f: &'s Frame) -> &'s [u32] {
+        let data = self.vec(f);
+        // SAFETY: u32 has f32's size and alignment, and every bit pattern is one.
+        unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), data.len()) }
+    }
+
+    /// Type of the value.
+    pub fn ty(&self) -> TensorType {
+        self.0.ty
+    }
+
+    /// All elements with their pads.
+    pub fn data<'s>(&'s self, f: &'s Frame) -> &'s [f32] {
+        // SAFETY: inside the region, 256-aligned; `Io` made sure that no `Out` of this instruction overlaps it.
+        unsafe { std::slice::from_raw_parts(f.at(&self.0), self.0.words()) }
+    }
+
+    /// As rows of the last axis.
+    pub fn mat<'s>(&'s self, f: &'s Frame) -> Mat<'s> {
+        let TensorType { shape, pitch, .. } = self.0.ty;
+        Mat::new(self.data(f), shape.rows(), shape.cols(), pitch)
+    }
+
+    /// The elements of a value without inner pads (a vector, one row, or dense).
+    pub fn vec<'s>(&'s self, f: &'s Frame) -> &'s [f32] {
+        debug_assert!(contiguous(self.0.ty));
+        &self.data(f)[..self.0.ty.shape.elements()]
+    }
+
+    /// As [`In::vec`], for i32.
+    pub fn ints<'s>(&'s self, f: &'s Frame) -> &'s [i32] {
+        let data = self.vec(f);
+        // SAFETY: i32 has f32's size and alignment, and every bit pattern is one.
+        unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), data.len()) }
+    }
+
+    /// The single element.
+    pub fn scalar(&self, f: &Frame) -> f32 {
+        self.data(f)[0]
+    }
+}
+
+/// A result, or scratch, to write.
+#[derive(Debug)]
+pub(super) struct Out(Place);
+
+impl Out {
+    /// Type of the value.
+    pub fn ty(&self) -> TensorType {
+        self.0.ty
+    }
+
+    /// All elements with their pads.
+    pub fn data<'s>(&'s mut self, f: &'s Frame) -> &'s mut [f32] {
+        // SAFETY: inside the region, 256-aligned; `Io` handed this place out once and overlapping no other; `&mut self`.
+        unsafe { std::slice::from_raw_parts_mut(f.at(&self.0), self.0.words()) }
+    }
+
+    /// As rows of the last axis; kernels zero the pads.
+    pub fn mat<'s>(&'s mut self, f: &'s Frame) -> MatMut<'s> {
+        let TensorType { shape, pitch, .. } = self.0.ty;
+        MatMut::new(self.data(f), shape.rows(), shape.cols(), pitch)
+    }
+
+    /// The elements of a value without inner pads, its tail zeroed.
+    pub fn vec<'s>(&'s mut self, f: &'s Frame) -> &'s mut [f32] {
+        debug_assert!(contiguous(self.0.ty));
+        let len = self.0.ty.shape.elements();
+        let (data, pad) = self.data(f).split_at_mut(len);
+        pad.fill(0.0);
+        data
+    }
+
+    /// As [`Out::vec`], for i32.
+    pub fn ints<'s>(&'s mut self, f: &'s Frame) -> &'s mut [i32] {
+        let data = self.vec(f);
+        // SAFETY: i32 has f32's size and alignment, and every bit pattern is one.
+        unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast(), data.len()) }
+    }
+}
+
+/// An operand that the result may overwrite.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// Its bytes are the result's.
+    Result,
+    /// Elsewhere.
+    In(In),
+}
+
+impl Source {
+    /// The operand's elements with pads, or `None` where they are the result's.
+    pub fn data<'s>(&'s self, f: &'s Frame) -> Option<&'s [f32]> {
+        match self {
+            Source::Result => None,
+            Source::In(x) => Some(x.data(f)),
+        }
+    }
+}
+
+/// True when all elements follow each other.
+pub(super) fn contiguous(ty: TensorType) -> bool {
+    ty.is_dense() || ty.shape.rows() <= 1
+}
+
+/// One instruction's places while it is resolved.
+pub(super) struct Io {
+    x: Vec<Place>,
+    y: Vec<Place>,
+    taken: Vec<bool>,
+    ws: Option<Place>,
+}
+
+impl Io {
+    /// Operand and result places and scratch. Refuses results that overlap each other or the scratch, and scratch that
+    /// overlaps operands.
+    pub fn new(x: Vec<Place>, y: Vec<Place>, ws: Option<Place>) -> Result<Io, String> {
+        for (i, a) in y.iter().enumerate() {
+            if y[..i].iter().chain(&ws).any(|b| a.overlaps(b)) {
+                return Err(format!("result {i} overlaps another result or the workspace"));
+            }
+        }
+        if let Some(i) = x.iter().position(|a| ws.iter().any(|b| a.overlaps(b))) {
+            return Err(format!("operand {i} overlaps the workspace"));
+        }
+        let taken = vec![false; y.len()];
+        Ok(Io { x, y, taken, ws })
+    }
+
+    /// Number of operands.
+    pub fn operands(&self) -> usize {
+        self.x.len()
+    }
+
+    /// Operand `i`, which no result overlaps.
+    pub fn x(&self, i: usize) -> Result<In, String> {
+        match self.y.iter().position(|y| y.overlaps(&self.x[i])) {
+            None => Ok(In(self.x[i])),
+            Some(o) => Err(format!("result {o} overwrites operand {i}, which the kernel cannot do")),
+        }
+    }
+
+    /// Operand `i`, which result `o` may overwrite exactly.
+    pub fn source(&self, i: usize, o: usize) -> Result<Source, String> {
+        if self.shared(i, o) { Ok(Source::Result) } else { self.x(i).map(Source::In) }
+    }
+
+    /// True when result `o` starts on operand `i`'s first byte.
+    pub fn shared(&self, i: usize, o: usize) -> bool {
+        self.x[i].same_start(&self.y[o]) && self.x[i].ty.bytes() > 0
+    }
+
+    /// Type of operand `i`.
+    pub fn x_ty(&self, i: usize) -> TensorType {
+        self.x[i].ty
+    }
+
+    /// Result `o`; once.
+    pub fn y(&mut self, o: usize) -> Out {
+        let taken = std::mem::replace(&mut self.taken[o], true);
+        assert!(!taken, "result {o} is handed out twice");
+        Out(self.y[o])
+    }
+
+    /// Type of result `o`.
+    pub fn y_ty(&self, o: usize) -> TensorType {
+        self.y[o].ty
+    }
+
+    /// Result `o`, which starts on operand `i`'s first byte, with a type that covers the bytes of both.
+    pub fn longer(&mut self, i: usize, o: usize) -> Out {
+        let (x, y) = (self.x[i], self.y(o));
+        if x.ty.bytes() > y.0.ty.bytes() { Out(x) } else { y }
+    }
+
+    /// Result `o` on the bytes of operand `i`, for ops that donate.
+    pub fn donated(&mut self, i: usize, o: usize) -> Result<Out, String> {
+        if self.x[i].same_start(&self.y[o]) {
+            Ok(self.y(o))
+        } else {
+            Err(format!("result {o} is not on the bytes of operand {i}"))
+        }
+    }
+
+    /// The scratch; once.
+    pub fn ws(&mut self) -> Scratch {
+        Scratch(self.ws.take().map(Out))
+    }
+}
+
+/// An instruction's scratch, perhaps none.
+#[derive(Debug)]
+pub(super) struct Scratch(Option<Out>);
+
+impl Scratch {
+    /// Its floats.
+    pub fn data<'s>(&'s mut self, f: &'s Frame) -> &'s mut [f32] {
+        self.0.as_mut().map_or(&mut [], |out| out.data(f))
+    }
+}

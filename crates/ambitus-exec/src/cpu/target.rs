@@ -1,0 +1,144 @@
+//! What compilation may know of this executor before anything runs.
+
+use super::core_ops::elementwise;
+use super::kernels::{Mat, MatMut, Operand, Pool, gemm, gemm_workspace};
+use super::workspace;
+use crate::executor::ExecError;
+use ambitus_ir::ops::Op;
+use ambitus_ir::target::Target;
+use ambitus_ir::{DType, TensorType};
+use std::time::{Duration, Instant};
+
+/// What the machine does per second, all threads together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Floating-point operations of a matrix product in cache.
+    pub gemm: f64,
+    /// Bytes read and written by a copy too large for caches.
+    pub bytes: f64,
+}
+
+impl Rates {
+    /// A guess for a machine that was not measured: a recent x86 core with AVX2 reaches 50-90 GFLOP/s, and two or three
+    /// cores saturate two memory channels. Only relative times matter to the planner's choices.
+    pub fn rough(threads: usize) -> Rates {
+        let n = threads.max(1) as f64;
+        Rates { gemm: 60e9 * n, bytes: 10e9 * n.min(3.0) }
+    }
+}
+
+/// Share of the GEMM rate that other vector arithmetic reaches: no reuse in registers, exponentials.
+const VECTOR: f64 = 0.15;
+/// Share of the GEMM rate that attention reaches (softmax between its two products).
+const ATTENTION: f64 = 0.6;
+/// Share of the GEMM rate that convolutions reach (short inner products).
+const CONVOLUTION: f64 = 0.5;
+/// Seconds to start an instruction and join its threads.
+const START: f64 = 3e-6;
+
+/// The CPU executor as compilation sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuTarget {
+    threads: usize,
+    rates: Rates,
+}
+
+impl CpuTarget {
+    /// For so many threads (0 counts as 1), with rough rates.
+    pub fn new(threads: usize) -> CpuTarget {
+        CpuTarget::with_rates(threads, Rates::rough(threads))
+    }
+
+    /// For so many threads with measured rates.
+    pub fn with_rates(threads: usize, rates: Rates) -> CpuTarget {
+        CpuTarget { threads: threads.max(1), rates }
+    }
+
+    /// Measures this machine for about 0.2 seconds, in 48 MiB that are freed again.
+    ///
+    /// # Errors
+    /// When the system refuses the threads.
+    pub fn calibrate(threads: usize) -> Result<CpuTarget, ExecError> {
+        let pool =
+            Pool::new(threads).map_err(|e| ExecError::Threads { threads, why: e.to_string() })?;
+        let n = 512;
+        let (a, b, mut c) = (vec![1.0; n * n], vec![1.0; n * n], vec![0.0; n * n]);
+        let mut ws = vec![0.0; gemm_workspace(n, n, n, pool.threads())];
+        let product = best(|| {
+            let (a, b) = (Operand::new(Mat::dense(&a, n, n)), Operand::new(Mat::dense(&b, n, n)));
+            gemm(&pool, 1.0, a, b, 0.0, MatMut::dense(&mut c, n, n), None, &mut ws);
+        });
+        let ty = TensorType::f32(&[5 << 20]);
+        let (from, mut to) = (vec![1.0; 5 << 20], vec![0.0; 5 << 20]);
+        let copy = best(|| elementwise::map(&pool, ty, Some(&from), &mut to, |x| x));
+        let rates = Rates {
+            gemm: 2.0 * (n as f64).powi(3) / product,
+            bytes: 2.0 * ty.bytes() as f64 / copy,
+        };
+        Ok(CpuTarget::with_rates(threads, rates))
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The rates that times are predicted from.
+    pub fn rates(&self) -> Rates {
+        self.rates
+    }
+}
+
+/// Shortest time of `body` over a tenth of a second, in seconds.
+fn best(mut body: impl FnMut()) -> f64 {
+    body();
+    let end = Instant::now() + Duration::from_millis(100);
+    let mut best = f64::INFINITY;
+    while Instant::now() < end {
+        let start = Instant::now();
+        body();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best.max(1e-9)
+}
+
+impl Target for CpuTarget {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn has_kernel(&self, op: &Op) -> bool {
+        let known = |dtype: DType| matches!(dtype, DType::F32 | DType::I32);
+        match op {
+            Op::Cast(op) => known(op.to),
+            Op::Fill(op) => known(op.dtype),
+            Op::Iota(op) => known(op.dtype),
+            _ => true,
+        }
+    }
+
+    fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {
+        4 * workspace::floats(op, x, y, self.threads) as u64
+    }
+
+    fn shares(&self, op: &Op, input: usize, output: usize) -> bool {
+        match op {
+            Op::Unary(_) | Op::Scale(_) | Op::ScaleRows(_) | Op::Reshape(_) => true,
+            Op::Binary(_) | Op::Select(_) | Op::GatedResidual(_) | Op::Rotary(_) => true,
+            Op::Activation(_) | Op::ActivationGrad(_) | Op::SwiGlu(_) | Op::SwiGluGrad(_) => true,
+            // What donates shares by definition.
+            _ => op.def().donates().contains(&(input, output)),
+        }
+    }
+
+    fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
+        let cost = op.cost(x, y);
+        let share = match op {
+            Op::Attention(_) | Op::AttentionGrad(_) => ATTENTION,
+            Op::Conv1d(_) | Op::Conv1dInputGrad(_) | Op::Conv1dWeightGrad(_) => CONVOLUTION,
+            _ if op.def().props().memory_bound => VECTOR,
+            _ => 1.0,
+        };
+        START + (cost.flops / (share * self.rates.gemm)).max(cost.bytes / self.rates.bytes)
+    }
+}

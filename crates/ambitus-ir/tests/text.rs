@@ -1,0 +1,525 @@
+//! The text form: golden texts, exact round trips, errors with places.
+
+use ambitus_ir::ops::activation::ActivationKind;
+use ambitus_ir::ops::attention::Attention;
+use ambitus_ir::ops::copy::Space;
+use ambitus_ir::ops::elementwise::{Fill, UnaryKind};
+use ambitus_ir::ops::optim::AdamW;
+use ambitus_ir::ops::random::Dropout;
+use ambitus_ir::text::{parse, parse_program, print_program, print_session};
+use ambitus_ir::{
+    Builder, DType, Phase, Session, Shape, StateDecl, StateKind, TensorType, ValueId,
+};
+use arbtest::arbitrary::Unstructured;
+use expect_test::{Expect, expect};
+
+/// A session that uses every part of the text form.
+fn sample() -> Session {
+    let mut session = Session::default();
+    let mut b = Builder::new(&mut session, "micro");
+    let x = b.input("mel", TensorType::f32(&[12, 100]));
+    let segs = b.input("segments", TensorType::i32(&[4]));
+    let y = b.scope("blocks.0", |b| {
+        let w = b.parameter("attn.weight", &[48, 100]);
+        let bias = b.parameter("attn.bias", &[48]);
+        let q = b.linear(x, w, Some(bias));
+        let op = Attention {
+            heads: 2,
+            kv_heads: 2,
+            head_dim: 24,
+            causal: true,
+            scale: 0.2041,
+        };
+        let o = b.self_attention(op, q, q, q, segs);
+        let twice = b.add(o, o);
+        b.activation(ActivationKind::GeluTanh, twice)
+    });
+    let (gradient, old) = b.declare(
+        "blocks.0.attn.bias gradient",
+        TensorType::f32(&[48]),
+        StateKind::Gradient,
+    );
+    let fresh = b.column_sum(y);
+    let beta = b.input("beta", TensorType::f32(&[1]));
+    let new = b.accumulate(old, fresh, beta);
+    b.give_back(gradient, new);
+    let (copy, token) = b.copy_start(y, 1, Space::Host);
+    let kept = b.copy_done(y, (copy, token), 1);
+    b.output("hidden \"states\"", kept);
+    let micro = b.finish();
+    session.programs.push(micro);
+
+    let mut b = Builder::new(&mut session, "update");
+    let w = b.session().state("blocks.0.attn.bias").expect("declared");
+    let g = b
+        .session()
+        .state("blocks.0.attn.bias gradient")
+        .expect("declared");
+    let g = b.state(g);
+    let weight = b.state(w);
+    let ty = TensorType::f32(&[48]);
+    let (m, m_in) = b.declare("m", ty, StateKind::Optimizer);
+    let (v, v_in) = b.declare("v", ty, StateKind::Optimizer);
+    let scalars: Vec<ValueId> = ["lr", "coefficient", "step", "apply"]
+        .iter()
+        .map(|name| b.input(name, TensorType::f32(&[1])))
+        .collect();
+    let op = AdamW {
+        beta1: 0.9,
+        beta2: 0.999,
+        eps: 1e-8,
+        weight_decay: 0.01,
+    };
+    let mut x = vec![weight, g, m_in, v_in];
+    x.extend(scalars);
+    let y = b.push(op, &x);
+    for (id, value) in [w, m, v].into_iter().zip(y) {
+        b.give_back(id, value);
+    }
+    let mut update = b.finish();
+    // Types that nothing defines stay, so that numbers need not change.
+    update.new_value(TensorType::f32(&[7, 33]));
+    update.new_value(TensorType {
+        pitch: 40,
+        ..TensorType::f32(&[3, 5])
+    });
+    session.programs.push(update);
+    session
+}
+
+#[test]
+fn golden() {
+    let expected = expect![[r#"
+        state blocks.0.attn.weight = parameter f32[48,100] trainable
+        state blocks.0.attn.bias = parameter f32[48] trainable
+        state "blocks.0.attn.bias gradient" = gradient f32[48]
+        state m = optimizer f32[48]
+        state v = optimizer f32[48]
+
+        program micro {
+          %0 = input mel f32[12,100]
+          %1 = input segments i32[4]
+          %12 = input beta f32[1]
+          %2 = state blocks.0.attn.weight
+          %3 = state blocks.0.attn.bias
+          %9 = state "blocks.0.attn.bias gradient"
+          %4 = linear(%0, %2, %3) : f32[12,48] @ blocks.0.linear fwd
+          %5, %6 = attention(%4, %4, %4, %1, %1) {heads=2, kv_heads=2, head_dim=24, causal=true, scale=0.2041} : f32[12,48], f32[12,2] @ blocks.0.attention fwd
+          %7 = binary(%5, %5) {kind=add} : f32[12,48] @ blocks.0.binary fwd
+          %8 = activation(%7) {kind=gelu_tanh} : f32[12,48] @ blocks.0.activation fwd
+          %10 = reduce(%8) {kind=sum, axis=0} : f32[1,48] @ reduce fwd
+          %11 = reshape(%10) {shape=[48]} : f32[48] @ reshape fwd
+          %13 = accumulate(%9, %11, %12) : f32[48] @ accumulate fwd
+          %14, %15 = copy_start(%8) {queue=1, to=host} : f32[12,48], u8[1] @ copy_start fwd
+          %16 = copy_done(%8, %14, %15) {queue=1} : f32[12,48] @ copy_done fwd
+          state "blocks.0.attn.bias gradient" leaves %13
+          output "hidden \"states\"" %16
+        }
+
+        program update {
+          %4 = input lr f32[1]
+          %5 = input coefficient f32[1]
+          %6 = input step f32[1]
+          %7 = input apply f32[1]
+          %0 = state "blocks.0.attn.bias gradient"
+          %1 = state blocks.0.attn.bias
+          %2 = state m
+          %3 = state v
+          %8, %9, %10 = adamw(%1, %0, %2, %3, %4, %5, %6, %7) {beta1=0.9, beta2=0.999, eps=0.00000001, weight_decay=0.01} : f32[48], f32[48], f32[48] @ adamw fwd
+          state blocks.0.attn.bias leaves %8
+          state m leaves %9
+          state v leaves %10
+          unused %11 f32[7,33]
+          unused %12 f32[3,5]/40
+        }
+    "#]];
+    expected.assert_eq(&print_session(&sample()));
+}
+
+#[test]
+fn round_trips() {
+    let session = sample();
+    let text = print_session(&session);
+    let again = parse(&text).expect("what was printed reads");
+    assert_eq!(again, session);
+    assert_eq!(again.to_string(), text);
+    for p in &session.programs {
+        let one = parse_program(&session, &print_program(&session, p));
+        assert_eq!(one.as_ref(), Ok(p));
+    }
+}
+
+#[test]
+fn comments_and_blanks_mean_nothing() {
+    let text = "\n# a session\n\tstate w=parameter f32[4]trainable # a weight\r\nprogram p{\n\n%0=state w\n}";
+    let session = parse(text).expect("reads");
+    assert_eq!(session.states[0].name, "w");
+    assert_eq!(session.programs[0].states.len(), 1);
+}
+
+#[test]
+fn round_trips_of_odd_names_numbers_and_layouts() {
+    let mut session = Session::default();
+    for name in [
+        "", " ", "a b", "\"", "\\", "\n\t\0", "ключ", "leaves", "%3", "#", "a}b", "𝄞", "~/:-.",
+    ] {
+        session.declare(StateDecl {
+            name: name.to_owned(),
+            ty: TensorType {
+                pitch: 64,
+                ..TensorType::new(DType::BF16, &[3, 33])
+            },
+            kind: StateKind::Counter,
+            trainable: name.is_empty(),
+        });
+    }
+    let mut b = Builder::new(&mut session, "of {odd} things");
+    for value in [
+        0.1,
+        -0.0,
+        f32::MIN_POSITIVE,
+        f32::MAX,
+        f32::INFINITY,
+        f32::EPSILON,
+        1.0 / 3.0,
+    ] {
+        for dims in [&[][..], &[0], &[2, 0, 33], &[1, 2, 3, 4]] {
+            let shape = Shape::new(dims);
+            let x = b.push1(
+                Fill {
+                    value,
+                    dtype: DType::F16,
+                    shape,
+                },
+                &[],
+            );
+            b.unary(UnaryKind::Neg, x);
+        }
+    }
+    let x = b.input("x", TensorType::f32(&[2, 3]));
+    let keys = b.input("keys # of dropout", TensorType::i32(&[1, 2]));
+    let segs = b.input("segs", TensorType::i32(&[2]));
+    b.push(
+        Dropout {
+            p: 0.1,
+            id: u64::MAX,
+        },
+        &[x, keys, segs],
+    );
+    let mut p = b.finish();
+    for (instr, (phase, _)) in p.instrs.iter_mut().zip(Phase::ALL.into_iter().cycle()) {
+        instr.origin.phase = phase;
+        if phase == Phase::Backward {
+            instr.origin.path.push_str("; \"drop\" table");
+        }
+    }
+    session.programs.push(p);
+    let text = print_session(&session);
+    assert_eq!(parse(&text).as_ref(), Ok(&session), "{text}");
+}
+
+/// Malformed programs print: reports of broken invariants show them.
+#[test]
+fn prints_what_is_malformed() {
+    let mut session = sample();
+    let mut p = session.programs[0].clone();
+    session.states.clear();
+    p.types.truncate(3);
+    let text = print_program(&session, &p);
+    assert!(
+        text.contains("= state ?0\n") && text.contains(" : ? @ "),
+        "{text}"
+    );
+}
+
+#[test]
+fn errors_say_where_and_what() {
+    fn check(text: &str, expected: Expect) {
+        expected.assert_eq(&parse(text).expect_err("must not read").to_string());
+    }
+    let program = |lines: &str| format!("state w = parameter f32[4]\nprogram p {{\n{lines}\n}}\n");
+    check(
+        "stat w",
+        expect!["line 1, column 1: `state` or `program` is expected, found `stat w`"],
+    );
+    check(
+        "state w = weight f32[4]",
+        expect!["line 1, column 11: a kind of state is expected, found `weight f32[4]`"],
+    );
+    check(
+        "state w = parameter f64[4]",
+        expect!["line 1, column 21: unknown element type `f64`"],
+    );
+    check(
+        "state w = parameter f32[4,",
+        expect!["line 1, column 24: a shape such as [2,3] is expected, found `[4,`"],
+    );
+    check(
+        "state w = parameter f32[1,2,3,4,5]",
+        expect!["line 1, column 24: `[1,2,3,4,5]` is not a shape such as [2,3]"],
+    );
+    check(
+        "state w = parameter f32[99999999999]",
+        expect!["line 1, column 24: the shape [99999999999] is too large"],
+    );
+    check(
+        "state w = parameter f32[2,3]/2",
+        expect!["line 1, column 21: the pitch is below a row"],
+    );
+    check(
+        "state \"w = parameter f32[4]",
+        expect!["line 1, column 28: the name's closing quote is missing"],
+    );
+    check(
+        "state \"w\\x\" = parameter f32[4]",
+        expect![[
+            r#"line 1, column 9: `\"`, `\\` or `\u{..}` is expected, found `\x" = parameter f32[`"#
+        ]],
+    );
+    check(
+        "state w = ema f32[]\nstate w = ema f32[]",
+        expect!["line 2, column 7: state `w` is declared twice"],
+    );
+    check(
+        "program p {\n%0 = input x f32[4]",
+        expect!["line 2, column 1: the text ends where `}` is expected"],
+    );
+    check(
+        "program p {\n}\nprogram p {\n}",
+        expect!["line 3, column 9: program `p` is defined twice"],
+    );
+    check(
+        &program("%0 = state u"),
+        expect!["line 3, column 12: no state is named `u`"],
+    );
+    check(
+        &program("%0 = state w\n%1 = state w"),
+        expect!["line 4, column 6: the state enters twice"],
+    );
+    check(
+        &program("state w leaves %0"),
+        expect!["line 3, column 15: the state did not enter the program"],
+    );
+    check(
+        &program("%1 = input x f32[4]"),
+        expect!["line 3, column 1: %1 is too high: 1 values are defined, 1 are missing"],
+    );
+    check(
+        &program("%4294967296 = input x f32[4]"),
+        expect!["line 3, column 1: `%4294967296` is not a value such as %3"],
+    );
+    check(
+        &program("%0 = input x f32[4]\n%0 = input y f32[4]"),
+        expect!["line 4, column 1: %0 is defined twice"],
+    );
+    check(
+        &program("%0 = input x f32[4]\n%1 = input x f32[4]"),
+        expect!["line 4, column 6: input `x` is named twice"],
+    );
+    check(
+        &program("%0 = input x f32[4]\noutput y %1"),
+        expect!["line 4, column 10: %1 is not defined above"],
+    );
+    let neg = |line: &str| program(&format!("%0 = input x f32[4]\n  {line}"));
+    check(
+        &neg("%1 = negate(%0) : f32[4] @ n fwd"),
+        expect!["line 4, column 8: unknown op `negate`"],
+    );
+    check(
+        &neg("%1 = unary(%0) {kind=neg : f32[4] @ n fwd"),
+        expect!["line 4, column 24: `}` is expected, found `neg : f32[4] @ n fwd`"],
+    );
+    check(
+        &neg("%1 = unary(%0) {kind=minus} : f32[4] @ n fwd"),
+        expect!["line 4, column 8: attribute `kind` cannot be `minus`"],
+    );
+    check(
+        &neg("%1 = unary(%0) {kind=neg, kind=neg} : f32[4] @ n fwd"),
+        expect!["line 4, column 28: attribute `kind` is given twice"],
+    );
+    check(
+        &neg("%1 = unary(%0) {kind=neg, a=1} : f32[4] @ n fwd"),
+        expect!["line 4, column 8: unknown attribute `a`"],
+    );
+    check(
+        &neg("%1 = unary(%0, %0) {kind=neg} : f32[4] @ n fwd"),
+        expect!["line 4, column 8: unary on [f32[4], f32[4]]: takes 1 operands, got 2"],
+    );
+    check(
+        &neg("%1 = unary(%1) {kind=neg} : f32[4] @ n fwd"),
+        expect!["line 4, column 14: %1 is not defined above"],
+    );
+    check(
+        &neg("%1 = unary(%0) {kind=neg} : f32[5] @ n fwd"),
+        expect!["line 4, column 31: %1 is f32[4], as unary says, not f32[5]"],
+    );
+    check(
+        &neg("%1, %2 = unary(%0) {kind=neg} : f32[4] @ n fwd"),
+        expect!["line 4, column 12: unary has 1 results, 2 are named"],
+    );
+    check(
+        &neg("%1 = unary(%0) {kind=neg} : f32[4] @ n forward"),
+        expect!["line 4, column 42: a phase is expected, found `forward`"],
+    );
+    check(
+        &neg("%1 = unary(%0) {kind=neg} : f32[4] @ n fwd bwd"),
+        expect!["line 4, column 46: the end of the line is expected, found `bwd`"],
+    );
+    check(
+        &neg("ключ = unary(%0)"),
+        expect![
+            "line 4, column 3: a value, `state`, `output`, `unused` or `}` is expected, found `ключ = unary(%0)`"
+        ],
+    );
+}
+
+/// Parts of a text replaced, removed, doubled, or mixed with words of the language: whatever comes of it is refused, or
+/// prints and reads back.
+#[test]
+fn mutated_texts_never_panic() {
+    const WORDS: [&str; 16] = [
+        "state ",
+        "input",
+        "%0",
+        "%18446744073709551615",
+        "{",
+        "}",
+        "f32[2147483648,65536]",
+        "[0]",
+        "99999999999999999999",
+        "\"",
+        "\\u{110000}",
+        "é",
+        "=",
+        "(",
+        "head_dim=0",
+        "leaves",
+    ];
+    let text = print_session(&sample());
+    let mutate = |u: &mut Unstructured<'_>| {
+        let mut chars: Vec<char> = text.chars().collect();
+        for _ in 0..u.int_in_range(1..=6)? {
+            let at = u.choose_index(chars.len())?;
+            let to = (at + u.int_in_range(0..=12)?).min(chars.len());
+            match u.int_in_range(0..=4)? {
+                0 => chars[at] = u.arbitrary()?,
+                1 => drop(chars.drain(at..to)),
+                2 => drop(chars.splice(at..to, u.choose(&WORDS)?.chars())),
+                3 => {
+                    let part = chars[at..to].to_vec();
+                    drop(chars.splice(at..at, part));
+                }
+                // A digit becomes another: shapes, attributes and values that almost fit.
+                _ => {
+                    let digit = (at..chars.len()).find(|i| chars[*i].is_ascii_digit());
+                    chars[digit.unwrap_or(at)] = *u.choose(&['0', '1', '3', '7', '9'])?;
+                }
+            }
+        }
+        let mutated: String = chars.into_iter().collect();
+        if let Ok(session) = parse(&mutated) {
+            let again = parse(&print_session(&session));
+            assert_eq!(again.as_ref(), Ok(&session), "{mutated}");
+        }
+        Ok(())
+    };
+    arbtest::arbtest(mutate)
+        .size_min(128)
+        .size_max(512)
+        .budget_ms(1_000);
+}
+
+/// Every op on operands and attributes of any kind: shape rules refuse or accept, and never panic.
+#[test]
+fn any_op_on_any_operands_never_panics() {
+    const TYPES: [&str; 12] = [
+        "f32[]",
+        "f32[0]",
+        "f32[1]",
+        "i32[3]",
+        "i32[1,2]",
+        "f32[4,6]",
+        "f32[6,4]",
+        "f32[4,3,2]",
+        "bf16[4,6]",
+        "u8[1]",
+        "f32[2147483648,65536]",
+        "f32[2,3,4,5]",
+    ];
+    const NUMBERS: [&str; 6] = ["0", "1", "2", "3", "4", "2147483648"];
+    const SHAPES: [&str; 6] = [
+        "[]",
+        "[0]",
+        "[1,0]",
+        "[4,6]",
+        "[2,1,0]",
+        "[2147483648,65536]",
+    ];
+    let names = ambitus_ir::Op::NAMES;
+    let attrs: Vec<Vec<(String, String)>> = names.iter().map(|n| readable_attributes(n)).collect();
+    let any = |u: &mut Unstructured<'_>| {
+        let at = u.choose_index(names.len())?;
+        let mut text = String::from("program p {\n");
+        for (i, ty) in TYPES.iter().enumerate() {
+            text.push_str(&format!("%{i} = input x{i} {ty}\n"));
+        }
+        let mut operands = Vec::new();
+        for _ in 0..u.int_in_range(0..=8)? {
+            operands.push(format!("%{}", u.choose_index(TYPES.len())?));
+        }
+        let mut given = Vec::new();
+        for (name, value) in &attrs[at] {
+            let value = match value.as_str() {
+                "1" => u.choose(&NUMBERS)?,
+                "[1]" => u.choose(&SHAPES)?,
+                "true" => u.choose(&["true", "false"])?,
+                word => word,
+            };
+            given.push(format!("{name}={value}"));
+        }
+        let given = if given.is_empty() {
+            String::new()
+        } else {
+            format!("{{{}}}", given.join(", "))
+        };
+        text.push_str(&format!(
+            "%12 = {}({}) {given} : f32[1] @ p fwd\n}}",
+            names[at],
+            operands.join(", ")
+        ));
+        if let Err(error) = parse(&text) {
+            assert!(!error.message.contains("attribute"), "{error}\n{text}");
+        }
+        Ok(())
+    };
+    arbtest::arbtest(any)
+        .size_min(128)
+        .size_max(256)
+        .budget_ms(1_000);
+}
+
+/// Attributes with which an op reads, found from what its reader says is missing or unreadable.
+fn readable_attributes(name: &str) -> Vec<(String, String)> {
+    const VALUES: [&str; 10] = [
+        "1", "true", "[1]", "f32", "neg", "add", "sum", "gelu_erf", "device", "sin_cos",
+    ];
+    let mut found: Vec<(String, usize)> = Vec::new();
+    loop {
+        let attrs = found
+            .iter()
+            .map(|(n, v)| (n.clone(), VALUES[*v].to_owned()))
+            .collect();
+        let Err(why) = ambitus_ir::Op::read(name, attrs) else {
+            break;
+        };
+        let attr = why.split('`').nth(1).expect("the attribute is named");
+        match found.iter_mut().find(|(n, _)| n == attr) {
+            Some((_, value)) => *value += 1,
+            None => found.push((attr.to_owned(), 0)),
+        }
+    }
+    found
+        .into_iter()
+        .map(|(n, v)| (n, VALUES[v].to_owned()))
+        .collect()
+}

@@ -1,0 +1,183 @@
+//! Every file operation of the save path, behind one trait, and the atomic write built from them.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use crate::{Result, StoreError};
+
+/// A file being written. Bytes count as saved only after `sync` has returned `Ok`.
+pub trait DiskFile: Write + Send {
+    /// Flushes content and length to the device (fsync).
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// One entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// File name without the directory.
+    pub name: OsString,
+    /// True for a directory (a link to one is not).
+    pub is_dir: bool,
+}
+
+/// The file system as the save path sees it.
+pub trait Disk: Send + Sync {
+    /// Creates a file that must not exist.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    /// Opens a regular file for reading from its start; with its length in bytes.
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn Read>, u64)>;
+    /// The entries of a directory, in any order.
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
+    /// Creates a directory that must not exist.
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Renames, replacing a file that is in the way.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file or link.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Flushes a directory's entries to the device.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+}
+
+/// The operating system's file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealDisk;
+
+impl DiskFile for fs::File {
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+impl Disk for RealDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(
+            fs::File::options()
+                .write(true)
+                .create_new(true)
+                .open(path)?,
+        ))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn Read>, u64)> {
+        let meta = fs::symlink_metadata(path)?;
+        if !meta.is_file() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a regular file",
+            ));
+        }
+        let file = fs::File::open(path)?;
+        let len = file.metadata()?.len();
+        Ok((Box::new(file), len))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        fs::read_dir(dir)?
+            .map(|e| {
+                e.and_then(|e| {
+                    Ok(Entry {
+                        name: e.file_name(),
+                        is_dir: e.file_type()?.is_dir(),
+                    })
+                })
+            })
+            .collect()
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::remove_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::File::open(dir)?.sync_all()
+    }
+}
+
+/// Replaces `path` by `bytes`, or leaves it as it was: after `Ok` the new content survives a power loss, after `Err`
+/// or a kill the file holds all of the old content or all of the new.
+pub fn write_atomic(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+    write_atomic_on(&RealDisk, path.as_ref(), bytes)
+}
+
+/// [`write_atomic`] on the given disk.
+pub fn write_atomic_on(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()> {
+    let temp = temp_path(path)?;
+    let write = || {
+        let mut file = create_temp(disk, &temp)?;
+        file.write_all(bytes)
+            .map_err(|e| StoreError::io(path, "cannot write", e))?;
+        file.sync()
+            .map_err(|e| StoreError::io(path, "cannot flush to disk", e))?;
+        drop(file);
+        publish(disk, &temp, path)
+    };
+    write().inspect_err(|_| drop(disk.remove_file(&temp)))
+}
+
+/// Creates the temporary file, in place of a stale one of a killed process.
+pub(crate) fn create_temp(disk: &dyn Disk, temp: &Path) -> Result<Box<dyn DiskFile>> {
+    match disk.remove_file(temp) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            return Err(StoreError::io(
+                temp,
+                "cannot remove a stale temporary file",
+                e,
+            ));
+        }
+        _ => {}
+    }
+    disk.create(temp)
+        .map_err(|e| StoreError::io(temp, "cannot create", e))
+}
+
+/// Gives a synced temporary file its name, durably.
+pub(crate) fn publish(disk: &dyn Disk, temp: &Path, path: &Path) -> Result<()> {
+    disk.rename(temp, path)
+        .map_err(|e| StoreError::io(path, "cannot rename into place", e))?;
+    disk.sync_dir(parent_of(path))
+        .map_err(|e| StoreError::io(path, "cannot flush the folder to disk", e))
+}
+
+/// `.name.tmp` beside `path`: the same directory, since a rename is atomic only within a file system.
+pub(crate) fn temp_path(path: &Path) -> Result<PathBuf> {
+    let name = path
+        .file_name()
+        .ok_or_else(|| StoreError::new(path, "is not a file name", "give a file name"))?;
+    let mut temp = OsString::from(".");
+    temp.push(name);
+    temp.push(".tmp");
+    Ok(path.with_file_name(temp))
+}
+
+/// The directory that holds `path`; `.` for a bare name.
+pub(crate) fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    }
+}
+
+/// Removes a flat directory: its files, then itself. A directory inside it is an error.
+pub(crate) fn remove_flat_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let fail = |e| StoreError::io(dir, "cannot remove", e);
+    for entry in disk.list(dir).map_err(fail)? {
+        disk.remove_file(&dir.join(&entry.name)).map_err(fail)?;
+    }
+    disk.remove_dir(dir).map_err(fail)
+}

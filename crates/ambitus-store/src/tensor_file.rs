@@ -1,0 +1,456 @@
+//! A file of tensors: its index, and bounded positional reads.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::budget::Budget;
+use crate::dtype::{decode_f32, decode_i64};
+use crate::error::printable;
+use crate::strides::{Odometer, dense_order, row_major, rows};
+use crate::{DType, Result, StoreError, safetensors, torch};
+
+/// A good size for the staging buffer of the reading methods: large enough that the disk is the limit.
+pub const DEFAULT_SCRATCH_BYTES: usize = 1 << 20;
+
+/// Dimensions of a tensor, at most.
+pub(crate) const MAX_RANK: usize = 16;
+/// Bytes of a tensor's name, at most.
+pub(crate) const MAX_NAME: usize = 1024;
+
+/// What kind of file this is; recognised by content, not by extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A safetensors file.
+    Safetensors,
+    /// A zip archive with a pickle, as `torch.save` writes.
+    TorchZip,
+}
+
+/// A Python number stored beside the tensors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scalar {
+    /// `int` that fits 64 bits.
+    Int(i64),
+    /// `float`.
+    Float(f64),
+    /// `bool`.
+    Bool(bool),
+}
+
+/// How a tensor's elements lie in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// Row-major, without gaps.
+    Contiguous,
+    /// Distance of neighbours along each axis, in elements.
+    Strided(Box<[usize]>),
+}
+
+/// One tensor of a file.
+#[derive(Clone, Debug)]
+pub struct TensorInfo {
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Box<[usize]>,
+    /// Absolute place in the file of element 0.
+    pub(crate) start: u64,
+    pub(crate) layout: Layout,
+}
+
+impl TensorInfo {
+    /// Name; in PyTorch files the keys of nested containers joined by dots.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Type of the stored elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Extents, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Bytes of the elements as stored.
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype.size()
+    }
+
+    /// The bytes in the file, if they lie in one piece in row-major order.
+    pub fn file_range(&self) -> Option<std::ops::Range<u64>> {
+        (self.layout == Layout::Contiguous).then(|| self.start..self.start + self.bytes() as u64)
+    }
+}
+
+/// What a format's reader finds in a file.
+#[derive(Default)]
+pub(crate) struct Index {
+    pub tensors: Vec<TensorInfo>,
+    /// Name (or key) and reason of what is in the file but cannot be read.
+    pub refused: Vec<(String, String)>,
+    pub scalars: Vec<(String, Scalar)>,
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl Index {
+    /// By name; lookups are binary searches.
+    pub fn sort(&mut self) {
+        self.tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        self.refused.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        self.scalars.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    }
+}
+
+/// An open file of tensors. Reading never moves a cursor, so one file may be read from several threads.
+pub struct TensorFile {
+    file: File,
+    path: PathBuf,
+    len: u64,
+    format: Format,
+    index: Index,
+}
+
+impl TensorFile {
+    /// Opens a safetensors file or a PyTorch zip checkpoint and checks its whole index against its real length.
+    /// No tensor data is read.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let io = |doing| move |e| StoreError::io(path, doing, e);
+        let file = File::open(path).map_err(io("cannot open"))?;
+        let meta = file.metadata().map_err(io("cannot read its length"))?;
+        if !meta.is_file() {
+            return Err(StoreError::new(
+                path,
+                "is not a file",
+                "give the path of a .safetensors or .pt file",
+            ));
+        }
+        let len = meta.len();
+        let mut magic = [0u8; 9];
+        let have = len.min(9) as usize;
+        file.read_exact_at(&mut magic[..have], 0)
+            .map_err(io("cannot read"))?;
+        let mut budget = Budget::for_file(len);
+        let fetch = "the file is damaged or not what it claims; fetch or export it again";
+        let (format, index) = match &magic[..have] {
+            [b'P', b'K', 3, 4, ..] => {
+                let index =
+                    torch::read_index(&file, len, &mut budget).map_err(|(what, remedy)| {
+                        StoreError::new(path, what, remedy.unwrap_or(fetch))
+                    })?;
+                (Format::TorchZip, index)
+            }
+            [0x80, 0..=5, ..] => {
+                return Err(StoreError::new(
+                    path,
+                    "is a PyTorch checkpoint in the format from before version 1.6, which is one executable pickle",
+                    "convert it where you trust it: `torch.save(torch.load(path, weights_only=True), new_path)` in PyTorch 2",
+                ));
+            }
+            [.., b'{'] if have == 9 => {
+                let index = safetensors::read_index(&file, len, &mut budget)
+                    .map_err(|what| StoreError::new(path, what, fetch))?;
+                (Format::Safetensors, index)
+            }
+            _ => {
+                return Err(StoreError::new(
+                    path,
+                    "is neither a safetensors file nor a PyTorch zip checkpoint",
+                    "if it came from a download, look whether it is a web page or a Git LFS pointer, and fetch it again",
+                ));
+            }
+        };
+        Ok(Self {
+            file,
+            path: path.into(),
+            len,
+            format,
+            index,
+        })
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Length in bytes when it was opened.
+    pub fn file_len(&self) -> u64 {
+        self.len
+    }
+
+    /// Kind of file.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The strings of a safetensors file's `__metadata__`.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.index.metadata
+    }
+
+    /// Every readable tensor, sorted by name. See [`Self::refused`] for the others.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.index.tensors
+    }
+
+    /// What is in the file but cannot be read: name or key, and why. Sorted by name.
+    pub fn refused(&self) -> &[(String, String)] {
+        &self.index.refused
+    }
+
+    /// Every Python number, sorted by name.
+    pub fn scalars(&self) -> &[(String, Scalar)] {
+        &self.index.scalars
+    }
+
+    /// The Python number of that name.
+    pub fn scalar(&self, name: &str) -> Option<Scalar> {
+        let at = self
+            .index
+            .scalars
+            .binary_search_by(|(n, _)| n.as_str().cmp(name))
+            .ok()?;
+        Some(self.index.scalars[at].1)
+    }
+
+    /// True if there is a tensor of that name and it can be read.
+    pub fn contains(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    fn find(&self, name: &str) -> Option<&TensorInfo> {
+        let at = self
+            .index
+            .tensors
+            .binary_search_by(|t| t.name.as_str().cmp(name))
+            .ok()?;
+        Some(&self.index.tensors[at])
+    }
+
+    /// The tensor of that name, or an error that says why there is none.
+    pub fn get(&self, name: &str) -> Result<&TensorInfo> {
+        if let Some(info) = self.find(name) {
+            return Ok(info);
+        }
+        let parent = |key: &str| {
+            name.strip_prefix(key)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        if let Some((key, why)) = self.index.refused.iter().find(|(key, _)| parent(key)) {
+            return Err(self.refusal(key, why));
+        }
+        let error = StoreError::new(
+            &self.path,
+            "is not in the file",
+            "check that this is the file of this model",
+        );
+        Err(error.of(name))
+    }
+
+    fn refusal(&self, key: &str, why: &str) -> StoreError {
+        StoreError::new(
+            &self.path,
+            why,
+            "save a plain dictionary of tensors (a state dict) and use that file",
+        )
+        .of(key)
+    }
+
+    /// The first components of all names, each once, sorted: in a PyTorch training checkpoint its top-level keys.
+    pub fn top_level(&self) -> Vec<&str> {
+        let tensors = self.index.tensors.iter().map(|t| &t.name);
+        let names = tensors
+            .chain(self.index.scalars.iter().map(|s| &s.0))
+            .chain(self.index.refused.iter().map(|r| &r.0));
+        let mut heads: Vec<&str> = names
+            .map(|n| n.split('.').next().unwrap_or_default())
+            .collect();
+        heads.sort_unstable();
+        heads.dedup();
+        heads
+    }
+
+    /// The tensors under `section.`, with the rest of their name; `""` is the whole file.
+    ///
+    /// Fails if anything in the section cannot be read, naming it: a partial section is never taken for a whole one.
+    pub fn section<'a>(&'a self, section: &str) -> Result<Vec<(&'a str, &'a TensorInfo)>> {
+        let rest = |name: &'a str| match section {
+            "" => Some(name),
+            _ => name.strip_prefix(section)?.strip_prefix('.'),
+        };
+        if let Some((key, why)) = self
+            .index
+            .refused
+            .iter()
+            .find(|(k, _)| k == section || rest(k).is_some())
+        {
+            return Err(self.refusal(key, why));
+        }
+        Ok(self
+            .index
+            .tensors
+            .iter()
+            .filter_map(|t| Some((rest(&t.name)?, t)))
+            .collect())
+    }
+
+    /// Reads a tensor as f32, row-major: floats and integers round to nearest, booleans are 0 and 1.
+    ///
+    /// `out` has the tensor's number of elements; `scratch` (at least 8 bytes, see [`DEFAULT_SCRATCH_BYTES`]) is the
+    /// only memory used.
+    pub fn read_into(&self, name: &str, out: &mut [f32], scratch: &mut [u8]) -> Result<()> {
+        let info = self.get(name)?;
+        self.check_len(info, out.len(), info.elements())?;
+        self.gather(info, scratch, |i, bytes| {
+            decode_f32(
+                info.dtype,
+                bytes,
+                &mut out[i..i + bytes.len() / info.dtype.size()],
+            );
+        })
+    }
+
+    /// Reads a tensor of integers or booleans as i64; a float tensor is an error.
+    pub fn read_i64(&self, name: &str, out: &mut [i64], scratch: &mut [u8]) -> Result<()> {
+        let info = self.get(name)?;
+        if info.dtype.is_float() {
+            return Err(self.wrong_type(info, "an integer or boolean type"));
+        }
+        self.check_len(info, out.len(), info.elements())?;
+        self.gather(info, scratch, |i, bytes| {
+            decode_i64(
+                info.dtype,
+                bytes,
+                &mut out[i..i + bytes.len() / info.dtype.size()],
+            );
+        })
+    }
+
+    /// Reads a tensor of type U8 or BOOL.
+    pub fn read_u8(&self, name: &str, out: &mut [u8], scratch: &mut [u8]) -> Result<()> {
+        let info = self.get(name)?;
+        if !matches!(info.dtype, DType::U8 | DType::Bool) {
+            return Err(self.wrong_type(info, "U8 or BOOL"));
+        }
+        self.read_bytes(name, out, scratch)
+    }
+
+    /// Reads a tensor's elements as stored (little-endian), row-major; `out` has [`TensorInfo::bytes`] bytes.
+    pub fn read_bytes(&self, name: &str, out: &mut [u8], scratch: &mut [u8]) -> Result<()> {
+        let info = self.get(name)?;
+        self.check_len(info, out.len(), info.bytes())?;
+        if info.layout == Layout::Contiguous {
+            return self.read_at(info, info.start, out);
+        }
+        let size = info.dtype.size();
+        self.gather(info, scratch, |i, bytes| {
+            out[i * size..][..bytes.len()].copy_from_slice(bytes)
+        })
+    }
+
+    fn wrong_type(&self, info: &TensorInfo, wanted: &str) -> StoreError {
+        let what = format!("has element type {}, expected {wanted}", info.dtype.name());
+        StoreError::new(&self.path, what, "check that this is the right file").of(&info.name)
+    }
+
+    fn check_len(&self, info: &TensorInfo, got: usize, need: usize) -> Result<()> {
+        if got == need {
+            return Ok(());
+        }
+        let what = format!(
+            "has shape {:?} ({need} values to read), but {got} are expected",
+            info.shape
+        );
+        Err(StoreError::new(
+            &self.path,
+            what,
+            "check that the file belongs to this model and configuration",
+        )
+        .of(&info.name))
+    }
+
+    fn read_at(&self, info: &TensorInfo, at: u64, out: &mut [u8]) -> Result<()> {
+        self.file
+            .read_exact_at(out, at)
+            .map_err(|e| StoreError::io(&self.path, "cannot read", e).of(&info.name))
+    }
+
+    /// Calls `sink(i, bytes)` with pieces that hold the row-major elements i, i+1, … until all were given once.
+    fn gather(
+        &self,
+        info: &TensorInfo,
+        scratch: &mut [u8],
+        mut sink: impl FnMut(usize, &[u8]),
+    ) -> Result<()> {
+        let size = info.dtype.size();
+        let fit = scratch.len() / size;
+        if fit == 0 {
+            return Err(StoreError::new(
+                &self.path,
+                "the staging buffer is under 8 bytes",
+                "pass a larger one",
+            )
+            .of(&info.name));
+        }
+        // `run` elements from storage element `from`, in pieces that fit the scratch: sink(first of piece, bytes).
+        let mut read_run =
+            |from: usize, run: usize, sink: &mut dyn FnMut(usize, &[u8])| -> Result<()> {
+                for first in (0..run).step_by(fit) {
+                    let piece = &mut scratch[..fit.min(run - first) * size];
+                    self.read_at(info, info.start + ((from + first) * size) as u64, piece)?;
+                    sink(first, piece);
+                }
+                Ok(())
+            };
+        let n = info.elements();
+        match &info.layout {
+            _ if n == 0 => Ok(()),
+            Layout::Contiguous => read_run(0, n, &mut sink),
+            Layout::Strided(strides) => match dense_order(&info.shape, strides) {
+                // A transposed dense block: read it once in file order, put every element where it belongs.
+                Some(order) => {
+                    let dims: Vec<usize> = order.iter().map(|&d| info.shape[d]).collect();
+                    let to = row_major(&info.shape);
+                    let to: Vec<usize> = order.iter().map(|&d| to[d]).collect();
+                    let mut odometer = Odometer::new(&dims, &to);
+                    read_run(0, n, &mut |_, bytes| {
+                        for element in bytes.chunks_exact(size) {
+                            sink(odometer.offset, element);
+                            odometer.step();
+                        }
+                    })
+                }
+                // Otherwise row by row, a row being the longest tail of axes that lies in one piece.
+                None => {
+                    let (outer, run) = rows(&info.shape, strides);
+                    let mut odometer = Odometer::new(&info.shape[..outer], &strides[..outer]);
+                    for row in 0..n / run {
+                        read_run(odometer.offset, run, &mut |i, bytes| {
+                            sink(row * run + i, bytes)
+                        })?;
+                        odometer.step();
+                    }
+                    Ok(())
+                }
+            },
+        }
+    }
+}
+
+/// Names are for people and for other formats: not empty, bounded, no control characters.
+pub(crate) fn check_name(name: &str) -> std::result::Result<(), String> {
+    if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+        return Err(format!("`{}` is not a name for a tensor", printable(name)));
+    }
+    Ok(())
+}

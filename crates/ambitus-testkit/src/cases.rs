@@ -1,0 +1,221 @@
+//! One table of op cases, for every test that walks over ops: shapes, decompositions, gradients, executors.
+//!
+//! Shapes are odd on purpose: empty segments, rows of no segment, heads in groups, columns that are padded in memory,
+//! accumulators that must not be read. Numbers are random, small and representable in their type.
+
+mod dense;
+mod losses;
+mod segmented;
+mod updates;
+
+use crate::interp::{Interp, InterpError, Tensors};
+use crate::tensor::{Rng, Tensor};
+use ambitus_ir::ops::copy::{CopyStart, Space};
+use ambitus_ir::{Builder, DType, Op, Program, Session, StateDecl, StateKind, TensorType, ValueId};
+
+/// One operand of a case.
+#[derive(Clone, Debug)]
+pub struct Operand {
+    /// Its value.
+    pub tensor: Tensor,
+    /// The op has a gradient for it, continuous around the value.
+    pub differentiable: bool,
+}
+
+/// An op with operands.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Unique: the op's name and what is special.
+    pub name: String,
+    /// The op.
+    pub op: Op,
+    /// Its operands.
+    pub operands: Vec<Operand>,
+}
+
+impl Case {
+    /// Values of the operands.
+    pub fn values(&self) -> Vec<Tensor> {
+        self.operands.iter().map(|o| o.tensor.clone()).collect()
+    }
+
+    /// Types of the operands.
+    pub fn types(&self) -> Vec<TensorType> {
+        self.operands.iter().map(|o| o.tensor.ty).collect()
+    }
+
+    /// The results, by the interpreter.
+    ///
+    /// # Errors
+    /// When the operands do not fit the op.
+    pub fn expected(&self, interp: &mut Interp) -> Result<Vec<Tensor>, InterpError> {
+        interp.op(&self.op, &self.values())
+    }
+
+    /// The operand that result `k` overwrites.
+    pub fn overwritten(&self, k: usize) -> Option<usize> {
+        if matches!(self.op, Op::CopyDone(_)) {
+            return None;
+        }
+        self.op
+            .def()
+            .donates()
+            .into_iter()
+            .find(|d| d.1 == k)
+            .map(|d| d.0)
+    }
+
+    /// The case as a program, for executors. Operand i is the input `x{i}`, or the state `x{i}` where a result
+    /// overwrites it; result k is that state, or else the output `y{k}`. A copy's end is preceded by its start and a
+    /// start followed by its end; queue tokens are no outputs.
+    pub fn program(&self) -> (Session, Program) {
+        let mut session = Session::default();
+        let mut b = Builder::new(&mut session, "case");
+        let mut results: Vec<Option<usize>> = Vec::new();
+        let types = self.types();
+        let made = self.op.def().infer(&types).expect("cases fit their ops");
+        for k in 0..made.len() {
+            results.push(self.overwritten(k));
+        }
+        let mut ids = Vec::new();
+        let mut x = Vec::new();
+        for (i, ty) in types.into_iter().enumerate() {
+            let name = format!("x{i}");
+            if results.contains(&Some(i)) {
+                let decl = StateDecl {
+                    name,
+                    ty,
+                    kind: StateKind::Optimizer,
+                    trainable: false,
+                };
+                let (id, v) = b.declare(&decl.name, ty, decl.kind);
+                ids.push(Some(id));
+                x.push(v);
+            } else {
+                ids.push(None);
+                x.push(b.input(&name, ty));
+            }
+        }
+        if let Op::CopyDone(op) = &self.op {
+            let start = CopyStart {
+                queue: op.queue,
+                to: Space::Host,
+            };
+            x.splice(1.., b.push(start, &x[..1]));
+        }
+        let mut y: Vec<ValueId> = b.push(self.op.clone(), &x);
+        if let Op::CopyStart(op) = &self.op {
+            y = vec![b.copy_done(x[0], (y[0], y[1]), op.queue)];
+        }
+        for (k, v) in y.into_iter().enumerate() {
+            match results[k].and_then(|i| ids[i]) {
+                Some(id) => b.give_back(id, v),
+                None => b.output(&format!("y{k}"), v),
+            }
+        }
+        let program = b.finish();
+        (session, program)
+    }
+
+    /// What [`Case::program`] reads: (inputs, states).
+    pub fn feeds(&self) -> (Tensors, Tensors) {
+        let results = self.op.def().donates();
+        let named = self.values().into_iter().enumerate();
+        let (mut inputs, mut states) = (Tensors::new(), Tensors::new());
+        for (i, t) in named {
+            let state = results
+                .iter()
+                .any(|(o, k)| *o == i && self.overwritten(*k).is_some());
+            let to = if state { &mut states } else { &mut inputs };
+            to.insert(format!("x{i}"), t);
+        }
+        (inputs, states)
+    }
+}
+
+/// Cases being made.
+struct Table {
+    rng: Rng,
+    cases: Vec<Case>,
+}
+
+impl Table {
+    fn add(&mut self, what: &str, op: impl Into<Op>, operands: Vec<Operand>) {
+        let op = op.into();
+        let name = format!("{} {what}", op.name()).trim_end().to_owned();
+        self.cases.push(Case { name, op, operands });
+    }
+
+    /// A differentiable f32 operand in -1..1.
+    fn x(&mut self, dims: &[usize]) -> Operand {
+        self.within(dims, -1.0, 1.0)
+    }
+
+    /// A differentiable f32 operand in low..high.
+    fn within(&mut self, dims: &[usize], low: f64, high: f64) -> Operand {
+        let tensor = self.rng.tensor(TensorType::f32(dims), low, high);
+        Operand {
+            tensor,
+            differentiable: true,
+        }
+    }
+
+    /// An f32 operand in -1..1 that is not differentiated.
+    fn fixed(&mut self, dims: &[usize]) -> Operand {
+        constant(self.x(dims).tensor)
+    }
+}
+
+/// An operand that is not differentiated.
+fn constant(tensor: Tensor) -> Operand {
+    Operand {
+        tensor,
+        differentiable: false,
+    }
+}
+
+/// i32 numbers.
+fn ints(data: &[i32]) -> Operand {
+    constant(Tensor::i32(data))
+}
+
+/// The scalar `[1]`.
+fn scalar(value: f32) -> Operand {
+    constant(Tensor::scalar(value))
+}
+
+/// An accumulator whose bytes must not be read.
+fn poison(dims: &[usize]) -> Operand {
+    constant(Tensor::full(TensorType::f32(dims), f64::NAN))
+}
+
+/// An f32 operand of given numbers.
+fn numbers(dims: &[usize], data: &[f32]) -> Operand {
+    constant(Tensor::f32(dims, data))
+}
+
+/// A float operand of another type.
+fn typed(rng: &mut Rng, dtype: DType, dims: &[usize]) -> Operand {
+    constant(rng.tensor(TensorType::new(dtype, dims), -3.0, 3.0))
+}
+
+/// Every case; at least one for each op of [`Op::NAMES`].
+pub fn cases() -> Vec<Case> {
+    let mut t = Table {
+        rng: Rng::new(20_240_607),
+        cases: Vec::new(),
+    };
+    dense::elementwise(&mut t);
+    dense::layout(&mut t);
+    dense::products(&mut t);
+    dense::activations(&mut t);
+    dense::norms(&mut t);
+    segmented::tables(&mut t);
+    segmented::norms(&mut t);
+    segmented::attention(&mut t);
+    segmented::conv(&mut t);
+    segmented::random(&mut t);
+    losses::losses(&mut t);
+    updates::updates(&mut t);
+    t.cases
+}

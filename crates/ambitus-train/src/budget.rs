@@ -1,0 +1,380 @@
+//! What a run needs, phase by phase, and whether it fits.
+//!
+//! The arena is allocated and touched once, so every phase after `load` holds all of it; what a phase adds beside the
+//! arena (staging, loader buffers) is a row of its own. The largest phase decides.
+
+use crate::error::RunError;
+use crate::load::{STAGING_BYTES, load_bytes};
+use crate::session::{self, SessionOptions, program};
+use crate::size::ByteSize;
+use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::plan::report;
+use ambitus_ir::StateKind;
+use ambitus_ir::plan::{PlannedProgram, PlannedSession};
+use ambitus_ir::target::Target;
+use ambitus_models::f5::batch::Batch;
+use ambitus_models::f5::config::{Config, MELS};
+use ambitus_models::f5::model::Capacity;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// Resident bytes of the program itself: code and data pages, allocator, main thread, reports. Measured; see
+/// `docs/decisions/0005-process-bytes.md`.
+pub const PROCESS_BYTES: u64 = 20 << 20;
+/// Resident bytes of one worker thread: touched stack and the pool's queues.
+pub const THREAD_BYTES: u64 = 1 << 19;
+/// Mel frames in a second of audio.
+pub const FRAMES_PER_SECOND: f64 = 24_000.0 / 256.0;
+
+/// Everything that decides a run's bytes.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// The model.
+    pub config: Config,
+    /// The session.
+    pub session: SessionOptions,
+    /// Worker threads.
+    pub threads: usize,
+    /// Frames of the largest update: what the loader holds.
+    pub update_frames: usize,
+    /// Micro-batches of an update.
+    pub micro_batches: usize,
+    /// What preparing the data may use.
+    pub prepare_bytes: u64,
+}
+
+/// One phase's peak.
+#[derive(Clone, Debug, Serialize)]
+pub struct Phase {
+    /// prepare, load, micro, update, evaluate, sample, save, resume or export.
+    pub name: &'static str,
+    /// Resident bytes of the process at most.
+    pub peak_bytes: u64,
+    /// Of these, bytes that the phase really uses; the rest of the arena waits for other phases.
+    pub in_use_bytes: u64,
+}
+
+/// Bytes at the instant of the highest peak; they sum to it.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[allow(missing_docs)]
+pub struct Categories {
+    pub parameters: u64,
+    pub gradients: u64,
+    pub optimizer: u64,
+    pub ema: u64,
+    pub activations: u64,
+    pub workspace: u64,
+    pub io: u64,
+    pub process: u64,
+}
+
+impl Categories {
+    /// Names and bytes, in the order of reports.
+    pub fn rows(&self) -> [(&'static str, u64); 8] {
+        [
+            ("parameters", self.parameters),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("ema", self.ema),
+            ("activations", self.activations),
+            ("workspace", self.workspace),
+            ("io", self.io),
+            ("process", self.process),
+        ]
+    }
+
+    /// Largest first, as one line.
+    pub fn line(&self) -> String {
+        let mut rows = self.rows().to_vec();
+        rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let shown: Vec<String> = rows
+            .iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(name, bytes)| format!("{name} {}", ByteSize(*bytes)))
+            .collect();
+        shown.join(" · ")
+    }
+}
+
+/// A planned run.
+pub struct RunPlan {
+    /// What was planned.
+    pub shape: Shape,
+    /// Every byte of the arena.
+    pub planned: PlannedSession,
+    /// Peaks in legal order.
+    pub phases: Vec<Phase>,
+    /// At the highest peak.
+    pub categories: Categories,
+    /// The highest peak: the smallest budget that is accepted with these options.
+    pub peak_bytes: u64,
+    /// Arithmetic of one update.
+    pub step_flops: f64,
+    /// Predicted seconds of one update.
+    pub step_seconds: f64,
+}
+
+impl RunPlan {
+    /// Compiles and plans. Reads no file.
+    ///
+    /// # Errors
+    /// A model that cannot be trained.
+    pub fn new(shape: Shape, target: &dyn Target) -> Result<RunPlan, RunError> {
+        let planned = session::compile(&shape.config, &shape.session, target)?;
+        let phases = phases(&shape, &planned);
+        let top = phases.iter().max_by_key(|p| p.peak_bytes);
+        let peak_bytes = top.map_or(0, |p| p.peak_bytes);
+        let categories = categories(&shape, &planned, peak_bytes);
+        let n = shape.micro_batches as f64;
+        let of = |name: &str| planned.program(name);
+        let cost = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::cost(p).flops);
+        let time = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::seconds(p, target));
+        let step_flops = n * cost(of(program::MICRO)) + cost(of(program::UPDATE));
+        let step_seconds = n * time(of(program::MICRO)) + time(of(program::UPDATE));
+        Ok(RunPlan { shape, planned, phases, categories, peak_bytes, step_flops, step_seconds })
+    }
+
+    /// The program whose transient bytes are the most, and where in it.
+    pub fn peak_place(&self) -> String {
+        let top = self.planned.programs.iter().max_by_key(|p| p.transient_bytes);
+        top.map_or(String::new(), |p| format!("{} at {}", p.program.name, report::peak_place(p)))
+    }
+
+    /// The same run with more or fewer frames in a micro-batch.
+    fn with(&self, capacity: Capacity, checkpoint: Blocks) -> Shape {
+        let mut shape = self.shape.clone();
+        let before = shape.session.capacity.frames;
+        shape.session.capacity = capacity;
+        shape.session.checkpoint = checkpoint;
+        shape.micro_batches = (shape.micro_batches * before).div_ceil(capacity.frames).max(1);
+        shape
+    }
+
+    /// Bytes that do not depend on the length of the audio, and bytes for one more second of it in a micro-batch.
+    ///
+    /// # Errors
+    /// As [`RunPlan::new`].
+    pub fn slope(&self, target: &dyn Target) -> Result<(u64, u64), RunError> {
+        let cap = self.shape.session.capacity;
+        let more = (FRAMES_PER_SECOND * 4.0) as usize;
+        let longer = Capacity { frames: cap.frames + more, ..cap };
+        let mut shape = self.with(longer, self.shape.session.checkpoint);
+        shape.update_frames = self.shape.update_frames;
+        let longer = RunPlan::new(shape, target)?;
+        let per_frame = longer.peak_bytes.saturating_sub(self.peak_bytes) as f64 / more as f64;
+        let fixed = self.peak_bytes as f64 - per_frame * cap.frames as f64;
+        Ok((fixed.max(0.0) as u64, (per_frame * FRAMES_PER_SECOND) as u64))
+    }
+
+    /// What the reference package's fp32 training takes for the same micro-batch, by the arithmetic of
+    /// [`original_bytes`].
+    pub fn as_original_runs_it(&self) -> u64 {
+        let parameters = session::parameter_count(&self.planned.session, false);
+        original_bytes(&self.shape.config, parameters, self.shape.session.capacity.frames)
+    }
+
+    /// Refuses when the plan exceeds the budget, with the cheapest changes that fit.
+    ///
+    /// # Errors
+    /// [`RunError::DoesNotFit`], or failures of planning the alternatives.
+    pub fn require(&self, budget: u64, longest: usize, target: &dyn Target) -> Result<(), RunError> {
+        if self.peak_bytes <= budget {
+            return Ok(());
+        }
+        let short = self.peak_bytes - budget;
+        let mut text = format!(
+            "does not fit: needs {}, budget {} ({} short), in {}\n  {}",
+            ByteSize(self.peak_bytes),
+            ByteSize(budget),
+            ByteSize(short),
+            self.peak_place(),
+            self.categories.line()
+        );
+        let changes = self.changes(budget, longest, target)?;
+        if changes.is_empty() {
+            text += "\n  no change of --checkpoint or --micro-batch fits; shorten the longest clip (--max-seconds) or raise --memory";
+        }
+        for (i, c) in changes.iter().enumerate() {
+            let head = if i == 0 { "cheapest changes that fit:" } else { "" };
+            let _ = write!(text, "\n  {head:<26} {:<36} -{:<10} {}", c.options, ByteSize(c.saved).to_string(), c.note);
+        }
+        Err(RunError::DoesNotFit(text))
+    }
+
+    /// Plans that fit a budget, by predicted time.
+    fn changes(&self, budget: u64, longest: usize, target: &dyn Target) -> Result<Vec<Change>, RunError> {
+        let cap = self.shape.session.capacity;
+        let depth = self.shape.config.depth;
+        let tried = |capacity: Capacity, n: usize| -> Result<Option<RunPlan>, RunError> {
+            let blocks = if n == 0 { Blocks::None } else { Blocks::First(n) };
+            let plan = RunPlan::new(self.with(capacity, blocks), target)?;
+            Ok((plan.peak_bytes <= budget).then_some(plan))
+        };
+        // The fewest recomputed blocks that fit at a capacity.
+        let fewest = |capacity: Capacity, from: usize| -> Result<Option<(usize, RunPlan)>, RunError> {
+            let Some(mut best) = tried(capacity, depth)?.map(|p| (depth, p)) else { return Ok(None) };
+            let mut low = from;
+            while low < best.0 {
+                let middle = low + (best.0 - low) / 2;
+                match tried(capacity, middle)? {
+                    Some(plan) => best = (middle, plan),
+                    None => low = middle + 1,
+                }
+            }
+            Ok(Some(best))
+        };
+        let now = match self.shape.session.checkpoint {
+            Blocks::None => 0,
+            Blocks::First(n) => n.min(depth),
+            Blocks::All => depth,
+        };
+        let mut found = Vec::new();
+        if now < depth && let Some((n, plan)) = fewest(cap, now)? {
+            found.push(self.change(format!("--checkpoint {n}"), &plan));
+        }
+        let mut frames = cap.frames / 2;
+        while frames >= longest.max(1) {
+            let smaller = Capacity { frames, ..cap };
+            if let Some(plan) = tried(smaller, now)? {
+                found.push(self.change(format!("--micro-batch {frames}"), &plan));
+                break;
+            }
+            frames /= 2;
+        }
+        if found.is_empty() && longest > 0 && longest < cap.frames {
+            let smallest = Capacity { frames: longest, ..cap };
+            if let Some((n, plan)) = fewest(smallest, now)? {
+                let options = format!("--checkpoint {n} --micro-batch {longest}");
+                found.push(self.change(options, &plan));
+            }
+        }
+        found.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        Ok(found)
+    }
+
+    fn change(&self, options: String, plan: &RunPlan) -> Change {
+        let time = 100.0 * (plan.step_seconds / self.step_seconds - 1.0);
+        let (was, is) = (self.shape.micro_batches, plan.shape.micro_batches);
+        let note = if was == is {
+            format!("{time:+.0} % time   same numbers")
+        } else {
+            format!("{was} -> {is} micro-batches, same update")
+        };
+        let saved = self.peak_bytes - plan.peak_bytes;
+        Change { options, saved, note, seconds: plan.step_seconds }
+    }
+
+    /// The fields of `plan --json`.
+    pub fn json(&self, budget: u64) -> serde_json::Value {
+        let micro = self.planned.program(program::MICRO);
+        serde_json::json!({
+            "fits": self.peak_bytes <= budget,
+            "budget_bytes": budget,
+            "minimum_budget_bytes": self.peak_bytes,
+            "peak_bytes": self.peak_bytes,
+            "arena_bytes": self.planned.arena_bytes(),
+            "state_bytes": self.planned.state_bytes,
+            "transient_bytes": self.planned.transient_bytes,
+            "live_bound_bytes": self.planned.programs.iter().map(|p| p.live_bound_bytes).max(),
+            "programs": self.planned.programs.iter().map(|p| serde_json::json!({
+                "name": p.program.name,
+                "transient_bytes": p.transient_bytes,
+                "live_bound_bytes": p.live_bound_bytes,
+                "instructions": p.program.instrs.len(),
+            })).collect::<Vec<_>>(),
+            "phases": self.phases,
+            "categories": self.categories,
+            "peak_in": self.peak_place(),
+            "tokens_per_step": self.shape.update_frames,
+            "micro_batch": { "frames": self.shape.session.capacity.frames, "clips": self.shape.session.capacity.clips },
+            "micro_batches": self.shape.micro_batches,
+            "parameters": session::parameter_count(&self.planned.session, false),
+            "instructions_per_micro_batch": micro.map(|p| p.program.instrs.len()),
+            "as_original_bytes": self.as_original_runs_it(),
+            "step_flops": self.step_flops,
+            "step_seconds": self.step_seconds,
+        })
+    }
+}
+
+struct Change {
+    options: String,
+    saved: u64,
+    note: String,
+    seconds: f64,
+}
+
+/// Bytes of the reference package's fp32 step: 20 per parameter (weight, gradient, two moments, EMA), and per frame
+/// 72.1 d per block and 119.6 d beside (measured by hooking what autograd saves; fused attention).
+pub fn original_bytes(cfg: &Config, parameters: u64, frames: usize) -> u64 {
+    let per_frame = (72.1 * cfg.depth as f64 + 119.6) * cfg.dim as f64;
+    parameters * 20 + (per_frame * frames as f64) as u64
+}
+
+/// Bytes that the process holds whatever it does.
+pub fn process_bytes(threads: usize) -> u64 {
+    PROCESS_BYTES + THREAD_BYTES * threads as u64
+}
+
+/// Bytes of the loader: the clips of the running and the next update with their noise, and a batch each.
+fn loader_bytes(shape: &Shape) -> u64 {
+    let clips = shape.update_frames as u64 * (2 * MELS as u64 + 4) * 4;
+    2 * (clips + Batch::bytes(shape.session.capacity))
+}
+
+fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
+    let process = process_bytes(shape.threads);
+    let (arena, loader) = (planned.arena_bytes(), loader_bytes(shape));
+    let held = planned.state_bytes + planned.slot_bytes * planned.slots as u64;
+    let staging = STAGING_BYTES as u64;
+    let phase = |name, beside: u64, used: u64| Phase {
+        name,
+        peak_bytes: process + beside + arena,
+        in_use_bytes: process + beside + used,
+    };
+    let running = |name, programs: [&str; 2]| {
+        let transients = programs.iter().filter_map(|p| planned.program(p)).map(|p| p.transient_bytes);
+        transients.max().map(|t| phase(name, loader, held + t))
+    };
+    let mut out = vec![Phase {
+        name: "prepare",
+        peak_bytes: process + shape.prepare_bytes,
+        in_use_bytes: process + shape.prepare_bytes,
+    }];
+    let load = load_bytes(&planned.session.states);
+    out.push(phase("load", load, planned.state_bytes));
+    out.extend(running("micro", [program::MICRO, program::MICRO]));
+    out.extend(running("update", [program::UPDATE, program::EMA]));
+    out.extend(running("evaluate", [program::EVALUATE, program::EVALUATE_EMA]));
+    out.extend(running("sample", [program::SAMPLE, program::SAMPLE_EMA]));
+    for name in ["save", "resume", "export"] {
+        out.push(phase(name, loader + staging, planned.state_bytes));
+    }
+    out
+}
+
+fn categories(shape: &Shape, planned: &PlannedSession, peak: u64) -> Categories {
+    let of = |kind| report::state_bytes(planned, kind);
+    let top = planned.programs.iter().max_by_key(|p| p.transient_bytes);
+    let workspace = top.map_or(0, |p| {
+        report::timeline(p).get(p.peak_at).map_or(0, |usage| usage.workspace)
+    });
+    let mut c = Categories {
+        parameters: of(StateKind::Parameter),
+        gradients: of(StateKind::Gradient),
+        optimizer: of(StateKind::Optimizer) + of(StateKind::Counter),
+        ema: of(StateKind::Ema),
+        activations: planned.transient_bytes - workspace,
+        workspace,
+        io: 0,
+        process: process_bytes(shape.threads),
+    };
+    let counted: u64 = c.rows().iter().map(|(_, bytes)| bytes).sum();
+    if counted <= peak {
+        c.io = peak - counted;
+    } else {
+        // Preparing the data is the peak: no arena exists then.
+        c = Categories { process: c.process, io: peak - c.process, ..Categories::default() };
+    }
+    c
+}

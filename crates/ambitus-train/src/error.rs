@@ -1,0 +1,73 @@
+//! What can go wrong in a run, for people, and the exit code of each kind.
+
+use std::path::Path;
+use thiserror::Error;
+
+/// A failure with its exit code. Messages say what is wrong, where, and what to do.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// Bad command line or recipe.
+    #[error("{0}")]
+    Usage(String),
+    /// The plan exceeds the budget; nothing was loaded.
+    #[error("{0}")]
+    DoesNotFit(String),
+    /// A checkpoint, configuration or vocabulary that cannot be used.
+    #[error("{0}")]
+    Model(String),
+    /// Audio or transcripts that cannot be used.
+    #[error(transparent)]
+    Data(#[from] ambitus_data::DataError),
+    /// Reading or writing failed: disk full, permissions.
+    #[error("{0}")]
+    Io(String),
+    /// The loss or a gradient went wrong in a way that more steps cannot mend.
+    #[error("{0}")]
+    Training(String),
+    /// Stopped on request after a finished step; the run can be resumed.
+    #[error("stopped on request after update {update}; go on with: ambitus resume {run}")]
+    Stopped {
+        /// Applied updates.
+        update: u64,
+        /// Run folder.
+        run: String,
+    },
+}
+
+impl RunError {
+    /// Exit codes: 0 done, 1 a bug, then as listed here.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            RunError::Usage(_) => 2,
+            RunError::DoesNotFit(_) => 3,
+            RunError::Model(_) => 4,
+            RunError::Data(_) => 5,
+            RunError::Io(_) => 6,
+            RunError::Training(_) => 7,
+            RunError::Stopped { .. } => 10,
+        }
+    }
+
+    /// An input/output failure at a path.
+    pub fn io(path: &Path, doing: &str, why: std::io::Error) -> RunError {
+        RunError::Io(format!("{}: {doing}: {why}", path.display()))
+    }
+}
+
+impl From<ambitus_store::StoreError> for RunError {
+    fn from(e: ambitus_store::StoreError) -> RunError {
+        if e.is_io() { RunError::Io(e.to_string()) } else { RunError::Model(e.to_string()) }
+    }
+}
+
+impl From<ambitus_compile::CompileError> for RunError {
+    fn from(e: ambitus_compile::CompileError) -> RunError {
+        RunError::Model(e.to_string())
+    }
+}
+
+impl From<ambitus_exec::executor::ExecError> for RunError {
+    fn from(e: ambitus_exec::executor::ExecError) -> RunError {
+        RunError::Training(e.to_string())
+    }
+}

@@ -1,0 +1,234 @@
+//! A whole run as YAML. Everything is optional except `model.dir` and `data.dir`; unknown and duplicate keys are errors.
+//!
+//! ```yaml
+//! model: {dir: models/base}            # the checkpoint to fine-tune
+//! data: {dir: my-voice}                # the folder of audio
+//! memory: 20GiB
+//! batch: {seconds: 60}
+//! updates: 2000
+//! ```
+//!
+//! Relative paths are relative to the **current directory**, as in every other argument of the command line (so
+//! `ambitus train recipes/quickstart.yaml` is typed in the repository's root); they do not depend on where the recipe
+//! lies. The resolved recipe, written into the run folder, reads back as the same [`Recipe`].
+
+mod forms;
+mod read;
+mod validate;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::size::ByteSize;
+pub use forms::{Batch, Checkpoint, Length, MicroBatch, Outside, Sample, Tokenizer, Validation, Variant};
+pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
+pub use validate::Invalid;
+
+/// Updates of a run whose recipe says neither `updates` nor `epochs`.
+pub const DEFAULT_UPDATES: u64 = 1000;
+
+/// One training run. The fields' defaults are what an absent key means.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// What is trained.
+    pub model: Model,
+    /// What it is trained on.
+    pub data: Data,
+    /// The memory budget of the whole process, as `20GiB` or `512MB`. Absent: 90 % of the smaller of available memory and
+    /// the container's limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<ByteSize>,
+    /// Blocks whose activations are computed again in the backward pass: `none`, `all`, or how many. Same numbers, less
+    /// memory, more time. Absent: none.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
+    /// What is computed at once, `{frames: N, clips: N}` or `N` frames; the update does not depend on it. Absent: chosen by
+    /// the planner.
+    #[serde(default, skip_serializing_if = "MicroBatch::is_empty")]
+    pub micro_batch: MicroBatch,
+    /// Audio of one update: `{clips: N}`, `{frames: N}` or `{seconds: X}`. Absent: 8 clips.
+    #[serde(default)]
+    pub batch: Batch,
+    /// How many updates. Not together with `epochs`; without both, [`DEFAULT_UPDATES`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updates: Option<u64>,
+    /// How many passes over the data; fractions are fine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    /// AdamW's rate at the end of warm-up; it then falls linearly to zero.
+    #[serde(default = "default::learning_rate")]
+    pub learning_rate: f64,
+    /// Updates of linear warm-up. Absent: min(100, 5 % of the updates).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<u64>,
+    /// AdamW's decoupled weight decay, on every parameter as the reference has it.
+    #[serde(default = "default::weight_decay")]
+    pub weight_decay: f64,
+    /// AdamW's β1 and β2.
+    #[serde(default = "default::betas")]
+    pub betas: [f64; 2],
+    /// AdamW's ε.
+    #[serde(default = "default::eps")]
+    pub eps: f64,
+    /// Largest global L2 norm of the gradients; longer ones are scaled down to it.
+    #[serde(default = "default::clip")]
+    pub clip: f64,
+    /// Dropout probability. Absent: the model's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropout: Option<f64>,
+    /// Keep an exponential moving average of the weights (decay and rhythm are the reference's).
+    #[serde(default = "default::yes")]
+    pub ema: bool,
+    /// Updates between validations; 0: only before the first and after the last.
+    #[serde(default = "default::every")]
+    pub validate_every: u64,
+    /// Updates between checkpoints; 0: only after the last.
+    #[serde(default = "default::every")]
+    pub save_every: u64,
+    /// Newest checkpoints that are kept, beside the best one.
+    #[serde(default = "default::keep")]
+    pub keep: u32,
+    /// Seed of everything random: order, noise, spans, dropout, validation choice.
+    #[serde(default)]
+    pub seed: u64,
+    /// Compute threads. Absent: all cores. The result does not depend on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// Folder of the run's results. Absent: a new one under `runs/`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_dir: Option<PathBuf>,
+    /// The clip that is drawn and sounded at the end, `{clip: NAME, steps: N, cfg: X}`, or `false` for none.
+    #[serde(default = "default::sample", with = "forms::sample")]
+    pub sample: Option<Sample>,
+}
+
+/// `model:`, the checkpoint and how it is read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Folder with `config.yaml`, `vocab.txt` and `model.safetensors` or `.pt` (from scratch: without weights).
+    pub dir: PathBuf,
+    /// `v0` or `v1`, where the model's YAML does not say (their shapes are equal).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<Variant>,
+    /// Start from random weights.
+    #[serde(default)]
+    pub from_scratch: bool,
+    /// Add new rows for tokens the checkpoint's vocabulary lacks; old ids stay.
+    #[serde(default)]
+    pub extend_vocab: bool,
+}
+
+/// `data:`, the audio and how it is taken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    /// Folder of audio with transcripts, or a CSV or JSONL file.
+    pub dir: PathBuf,
+    /// `pinyin`, `char`, `byte` or `custom`. Absent: the model's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<Tokenizer>,
+    /// Shortest clip in seconds.
+    #[serde(default = "default::min_seconds")]
+    pub min_seconds: f64,
+    /// Longest clip in seconds.
+    #[serde(default = "default::max_seconds")]
+    pub max_seconds: f64,
+    /// Clips outside these limits: `skip`, `cut` or `refuse`.
+    #[serde(default)]
+    pub outside: Outside,
+    /// Validation clips: a list of names, or `{share: X}` of the clips by a seeded hash of the name.
+    #[serde(default)]
+    pub validation: Validation,
+    /// Folder of prepared clips. Absent: inside the run folder's parent, shared by runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<PathBuf>,
+}
+
+impl Recipe {
+    /// The recipe that names a model and data and nothing else: `ambitus train --model DIR --data DIR`.
+    pub fn new(model: impl Into<PathBuf>, data: impl Into<PathBuf>) -> Recipe {
+        Recipe {
+            model: Model { dir: model.into(), ..Model::default() },
+            data: Data {
+                dir: data.into(),
+                tokenizer: None,
+                min_seconds: default::min_seconds(),
+                max_seconds: default::max_seconds(),
+                outside: Outside::default(),
+                validation: Validation::default(),
+                cache: None,
+            },
+            memory: None,
+            checkpoint: Checkpoint::default(),
+            micro_batch: MicroBatch::default(),
+            batch: Batch::default(),
+            updates: None,
+            epochs: None,
+            learning_rate: default::learning_rate(),
+            warmup: None,
+            weight_decay: default::weight_decay(),
+            betas: default::betas(),
+            eps: default::eps(),
+            clip: default::clip(),
+            dropout: None,
+            ema: true,
+            validate_every: default::every(),
+            save_every: default::every(),
+            keep: default::keep(),
+            seed: 0,
+            threads: None,
+            run_dir: None,
+            sample: default::sample(),
+        }
+    }
+
+    /// How long the run is.
+    pub fn length(&self) -> Length {
+        match (self.updates, self.epochs) {
+            (_, Some(epochs)) => Length::Epochs(epochs),
+            (updates, None) => Length::Updates(updates.unwrap_or(DEFAULT_UPDATES)),
+        }
+    }
+}
+
+/// Defaults as functions, which is how serde wants them.
+mod default {
+    use super::Sample;
+
+    pub fn learning_rate() -> f64 {
+        1e-5
+    }
+    pub fn weight_decay() -> f64 {
+        0.01
+    }
+    pub fn betas() -> [f64; 2] {
+        [0.9, 0.999]
+    }
+    pub fn eps() -> f64 {
+        1e-8
+    }
+    pub fn clip() -> f64 {
+        1.0
+    }
+    pub fn yes() -> bool {
+        true
+    }
+    pub fn every() -> u64 {
+        100
+    }
+    pub fn keep() -> u32 {
+        2
+    }
+    pub fn min_seconds() -> f64 {
+        0.3
+    }
+    pub fn max_seconds() -> f64 {
+        30.0
+    }
+    pub fn sample() -> Option<Sample> {
+        Some(Sample::default())
+    }
+}

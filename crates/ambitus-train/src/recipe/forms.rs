@@ -1,0 +1,312 @@
+//! The recipe's values that can be written in more than one way.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{self, Deserializer, MapAccess, SeqAccess};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// The two F5 generations that have equal shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Variant {
+    /// Rotary positions on the first head only, text padding not masked.
+    V0,
+    /// Rotary positions on every head, text padding masked.
+    V1,
+}
+
+/// How text becomes ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum Tokenizer {
+    Pinyin,
+    Char,
+    Byte,
+    Custom,
+}
+
+/// What happens to clips outside the length limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outside {
+    /// Leave them out, counted and listed.
+    #[default]
+    Skip,
+    /// Cut silence at the ends of long ones; leave out the rest.
+    Cut,
+    /// End with an error.
+    Refuse,
+}
+
+/// Audio of one update.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Batch {
+    /// This many clips.
+    Clips(u64),
+    /// Clips until this many mel frames.
+    Frames(u64),
+    /// Clips until this many seconds.
+    Seconds(f64),
+}
+
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch::Clips(8)
+    }
+}
+
+/// How long a run is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    /// Number of updates.
+    Updates(u64),
+    /// Passes over the data.
+    Epochs(f64),
+}
+
+/// Capacity of a micro-batch; what is absent the planner chooses. `N` alone is frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MicroBatch {
+    /// Mel frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frames: Option<u64>,
+    /// Clips.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clips: Option<u64>,
+}
+
+impl MicroBatch {
+    /// Nothing is fixed.
+    pub fn is_empty(&self) -> bool {
+        *self == MicroBatch::default()
+    }
+}
+
+/// Blocks whose activations are computed again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checkpoint {
+    /// None: everything is kept.
+    #[default]
+    None,
+    /// Every block.
+    All,
+    /// This many blocks.
+    Blocks(u32),
+}
+
+impl std::str::FromStr for Checkpoint {
+    type Err = String;
+    /// `none`, `all` or a number, as after `--checkpoint`.
+    fn from_str(text: &str) -> Result<Checkpoint, String> {
+        match text {
+            "none" => Ok(Checkpoint::None),
+            "all" => Ok(Checkpoint::All),
+            n => n.parse().map(Checkpoint::Blocks).map_err(|_| format!("`{text}` is not none, all or a number of blocks")),
+        }
+    }
+}
+
+impl fmt::Display for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Checkpoint::None => f.pad("none"),
+            Checkpoint::All => f.pad("all"),
+            Checkpoint::Blocks(n) => n.fmt(f),
+        }
+    }
+}
+
+/// Validation clips.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Validation {
+    /// These, by name.
+    Names(Vec<String>),
+    /// This share of the clips (0: none), chosen by a seeded hash of the name.
+    Share(f64),
+}
+
+impl Default for Validation {
+    fn default() -> Validation {
+        Validation::Share(0.1)
+    }
+}
+
+/// The clip whose middle is generated at the end of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sample {
+    /// Its name. Absent: the first validation clip.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip: Option<String>,
+    /// Steps of the ODE solver.
+    pub steps: u32,
+    /// Strength of classifier-free guidance.
+    pub cfg: f64,
+}
+
+impl Default for Sample {
+    fn default() -> Sample {
+        Sample { clip: None, steps: 32, cfg: 2.0 }
+    }
+}
+
+impl Serialize for Checkpoint {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Checkpoint::Blocks(n) => s.serialize_u32(*n),
+            word => s.collect_str(word),
+        }
+    }
+}
+
+impl Serialize for Validation {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Validation::Names(names) => names.serialize(s),
+            Validation::Share(share) => s.collect_map([("share", share)]),
+        }
+    }
+}
+
+/// A value that is read from whichever form the file has.
+trait Forms<'de>: Sized {
+    /// What to write, for errors.
+    const EXPECTED: &'static str;
+    fn text(text: &str) -> Option<Self> {
+        let _ = text;
+        None
+    }
+    fn number(n: u64) -> Option<Self> {
+        let _ = n;
+        None
+    }
+    fn flag(on: bool) -> Option<Self> {
+        let _ = on;
+        None
+    }
+    fn list<A: SeqAccess<'de>>(list: A) -> Option<Result<Self, A::Error>> {
+        let _ = list;
+        None
+    }
+    fn map<A: MapAccess<'de>>(map: A) -> Option<Result<Self, A::Error>> {
+        let _ = map;
+        None
+    }
+}
+
+struct FormsVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Forms<'de>> de::Visitor<'de> for FormsVisitor<T> {
+    type Value = T;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::EXPECTED)
+    }
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        T::text(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+    }
+    fn visit_u64<E: de::Error>(self, n: u64) -> Result<T, E> {
+        T::number(n).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(n), &self))
+    }
+    fn visit_i64<E: de::Error>(self, n: i64) -> Result<T, E> {
+        match u64::try_from(n) {
+            Ok(n) => self.visit_u64(n),
+            Err(_) => Err(E::invalid_value(de::Unexpected::Signed(n), &self)),
+        }
+    }
+    fn visit_bool<E: de::Error>(self, on: bool) -> Result<T, E> {
+        T::flag(on).ok_or_else(|| E::invalid_value(de::Unexpected::Bool(on), &self))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<T, A::Error> {
+        T::list(list).unwrap_or_else(|| Err(de::Error::invalid_type(de::Unexpected::Seq, &self)))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        T::map(map).unwrap_or_else(|| Err(de::Error::invalid_type(de::Unexpected::Map, &self)))
+    }
+}
+
+fn read<'de, T: Forms<'de>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+    d.deserialize_any(FormsVisitor(PhantomData))
+}
+
+impl Forms<'_> for Checkpoint {
+    const EXPECTED: &'static str = "none, all or a number of blocks";
+    fn text(text: &str) -> Option<Checkpoint> {
+        text.parse().ok()
+    }
+    fn number(n: u64) -> Option<Checkpoint> {
+        u32::try_from(n).ok().map(Checkpoint::Blocks)
+    }
+}
+
+impl<'de> Forms<'de> for MicroBatch {
+    const EXPECTED: &'static str = "a number of frames, or {frames: N, clips: N}";
+    fn number(n: u64) -> Option<MicroBatch> {
+        Some(MicroBatch { frames: Some(n), clips: None })
+    }
+    fn map<A: MapAccess<'de>>(map: A) -> Option<Result<MicroBatch, A::Error>> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Full {
+            frames: Option<u64>,
+            clips: Option<u64>,
+        }
+        let full = Full::deserialize(MapAccessDeserializer::new(map));
+        Some(full.map(|Full { frames, clips }| MicroBatch { frames, clips }))
+    }
+}
+
+impl<'de> Forms<'de> for Validation {
+    const EXPECTED: &'static str = "a list of clip names, or {share: 0.1}";
+    fn list<A: SeqAccess<'de>>(list: A) -> Option<Result<Validation, A::Error>> {
+        Some(Vec::deserialize(SeqAccessDeserializer::new(list)).map(Validation::Names))
+    }
+    fn map<A: MapAccess<'de>>(map: A) -> Option<Result<Validation, A::Error>> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Full {
+            share: f64,
+        }
+        Some(Full::deserialize(MapAccessDeserializer::new(map)).map(|f| Validation::Share(f.share)))
+    }
+}
+
+impl<'de> Forms<'de> for Option<Sample> {
+    const EXPECTED: &'static str = "false, or {clip: NAME, steps: 32, cfg: 2.0}";
+    fn flag(on: bool) -> Option<Option<Sample>> {
+        Some(on.then(Sample::default))
+    }
+    fn map<A: MapAccess<'de>>(map: A) -> Option<Result<Option<Sample>, A::Error>> {
+        Some(Sample::deserialize(MapAccessDeserializer::new(map)).map(Some))
+    }
+}
+
+macro_rules! deserialize_forms {
+    ($($ty:ty),*) => {$(
+        impl<'de> Deserialize<'de> for $ty {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                read(d)
+            }
+        }
+    )*};
+}
+deserialize_forms!(Checkpoint, MicroBatch, Validation);
+
+/// `sample`: a map, or `false`.
+pub(super) mod sample {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(sample: &Option<Sample>, s: S) -> Result<S::Ok, S::Error> {
+        match sample {
+            Some(sample) => sample.serialize(s),
+            None => s.serialize_bool(false),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Sample>, D::Error> {
+        read(d)
+    }
+}

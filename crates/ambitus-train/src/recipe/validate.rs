@@ -1,0 +1,113 @@
+//! Values that parse but cannot be meant: refused by name.
+
+use thiserror::Error;
+
+use super::{Batch, Checkpoint, Recipe, Validation};
+
+/// A value that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{key}: {why}")]
+pub struct Invalid {
+    /// The key's path, as `data.min_seconds`.
+    pub key: &'static str,
+    /// What is wrong and what to write.
+    pub why: String,
+}
+
+/// Longest clip that is accepted, in seconds.
+const MAX_SECONDS: f64 = 600.0;
+/// Bound on counts: far above any use, low enough that sums and products of counts stay inside 64 bits.
+const MAX_COUNT: u64 = 1 << 31;
+
+fn refuse(key: &'static str, why: impl Into<String>) -> Result<(), Invalid> {
+    Err(Invalid { key, why: why.into() })
+}
+
+fn real(key: &'static str, x: f64, good: bool, range: &str) -> Result<(), Invalid> {
+    if x.is_finite() && good { Ok(()) } else { refuse(key, format!("{x} is not {range}")) }
+}
+
+fn count(key: &'static str, n: u64, least: u64) -> Result<(), Invalid> {
+    if (least..=MAX_COUNT).contains(&n) { Ok(()) } else { refuse(key, format!("{n} is not between {least} and {MAX_COUNT}")) }
+}
+
+impl Recipe {
+    /// Checks every value's range. [`Recipe::read`] has done it; needed again after options were put over a recipe.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let Recipe { model, data, .. } = self;
+        for (key, path) in [
+            ("model.dir", Some(&model.dir)),
+            ("data.dir", Some(&data.dir)),
+            ("data.cache", data.cache.as_ref()),
+            ("run_dir", self.run_dir.as_ref()),
+        ] {
+            if let Some(path) = path {
+                if path.as_os_str().is_empty() {
+                    refuse(key, "is empty: write a path")?;
+                }
+                if path.to_str().is_none() {
+                    refuse(key, format!("{} is not UTF-8: rename the folder", path.display()))?;
+                }
+            }
+        }
+        real("data.min_seconds", data.min_seconds, data.min_seconds >= 0.0, "a number of seconds, 0 or more")?;
+        let (least, most) = (data.min_seconds, data.max_seconds);
+        real("data.max_seconds", most, most > least && most <= MAX_SECONDS, "above min_seconds and at most 600")?;
+        match &data.validation {
+            Validation::Share(x) => real("data.validation.share", *x, (0.0..1.0).contains(x), "a share from 0 to below 1")?,
+            Validation::Names(names) if names.is_empty() => {
+                refuse("data.validation", "is empty: list clip names, or write {share: 0} for no validation")?;
+            }
+            Validation::Names(_) => {}
+        }
+        if self.memory.is_some_and(|m| m.0 == 0) {
+            refuse("memory", "is zero: write a budget, as in 20GiB")?;
+        }
+        if let Checkpoint::Blocks(n) = self.checkpoint {
+            count("checkpoint", n.into(), 0)?;
+        }
+        count("micro_batch.frames", self.micro_batch.frames.unwrap_or(1), 1)?;
+        count("micro_batch.clips", self.micro_batch.clips.unwrap_or(1), 1)?;
+        match self.batch {
+            Batch::Clips(n) => count("batch.clips", n, 1)?,
+            Batch::Frames(n) => count("batch.frames", n, 1)?,
+            Batch::Seconds(x) => real("batch.seconds", x, x > 0.0 && x <= 1e6, "a number of seconds above 0")?,
+        }
+        self.validate_training()
+    }
+
+    /// The keys of optimizer, length and reports.
+    fn validate_training(&self) -> Result<(), Invalid> {
+        if self.updates.is_some() && self.epochs.is_some() {
+            refuse("epochs", "stands beside `updates`: keep one of the two")?;
+        }
+        count("updates", self.updates.unwrap_or(1), 1)?;
+        let epochs = self.epochs.unwrap_or(1.0);
+        real("epochs", epochs, epochs > 0.0 && epochs <= 1e6, "a number of epochs above 0")?;
+        let open = |x: f64| x > 0.0 && x <= 1.0;
+        let half_open = |x: f64| (0.0..1.0).contains(&x);
+        real("learning_rate", self.learning_rate, open(self.learning_rate), "above 0 and at most 1")?;
+        count("warmup", self.warmup.unwrap_or(0), 0)?;
+        real("weight_decay", self.weight_decay, half_open(self.weight_decay), "from 0 to below 1")?;
+        for beta in self.betas {
+            real("betas", beta, half_open(beta), "from 0 to below 1")?;
+        }
+        real("eps", self.eps, open(self.eps), "above 0 and at most 1")?;
+        real("clip", self.clip, self.clip > 0.0, "above 0 (1e9 never clips)")?;
+        let dropout = self.dropout.unwrap_or(0.0);
+        real("dropout", dropout, half_open(dropout), "a probability from 0 to below 1")?;
+        count("validate_every", self.validate_every, 0)?;
+        count("save_every", self.save_every, 0)?;
+        count("keep", self.keep.into(), 1)?;
+        if !(1..=1024).contains(&self.threads.unwrap_or(1)) {
+            refuse("threads", "is not between 1 and 1024")?;
+        }
+        if let Some(sample) = &self.sample {
+            if !(1..=1000).contains(&sample.steps) {
+                refuse("sample.steps", format!("{} is not between 1 and 1000", sample.steps))?;
+            }
+            real("sample.cfg", sample.cfg, (0.0..=100.0).contains(&sample.cfg), "from 0 to 100")?;
+        }
+        Ok(())
+    }
+}

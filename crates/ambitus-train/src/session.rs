@@ -1,0 +1,95 @@
+//! From a model's shape and a run's options to a planned session.
+
+use ambitus_compile::optimizer;
+use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::{CompileError, plan};
+use ambitus_ir::ops::optim::AdamW;
+use ambitus_ir::plan::PlannedSession;
+use ambitus_ir::target::Target;
+use ambitus_ir::{Session, StateKind};
+use ambitus_models::f5::config::Config;
+use ambitus_models::f5::model::{self, Capacity};
+
+/// Names of the programs, which are also the names of their phases.
+pub mod program {
+    /// Forward and backward of one micro-batch.
+    pub const MICRO: &str = "micro";
+    /// Clip, AdamW, counters.
+    pub const UPDATE: &str = "update";
+    /// Moving average.
+    pub const EMA: &str = "ema";
+    /// Loss of a micro-batch without dropout, on the weights.
+    pub const EVALUATE: &str = "evaluate";
+    /// The same on the moving average.
+    pub const EVALUATE_EMA: &str = "evaluate_ema";
+    /// Velocity field for sampling, on the weights.
+    pub const SAMPLE: &str = "sample";
+    /// The same on the moving average.
+    pub const SAMPLE_EMA: &str = "sample_ema";
+}
+
+/// Everything that decides the bytes of a session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionOptions {
+    /// Frames and clips of a micro-batch.
+    pub capacity: Capacity,
+    /// Blocks that are recomputed.
+    pub checkpoint: Blocks,
+    /// Optimizer constants; without, the session has no update (`gradients`).
+    pub adamw: Option<AdamW>,
+    /// Keep a moving average.
+    pub ema: bool,
+    /// Include evaluation.
+    pub evaluate: bool,
+    /// Frames and clips of a sampling step.
+    pub sample: Option<Capacity>,
+}
+
+/// Builds, differentiates, optimises and plans. Reads no file and touches no device.
+///
+/// # Errors
+/// See [`CompileError`].
+pub fn compile(
+    cfg: &Config,
+    options: &SessionOptions,
+    target: &dyn Target,
+) -> Result<PlannedSession, CompileError> {
+    let mut s = Session::default();
+    let forward = model::loss(&mut s, cfg, options.capacity, program::MICRO, true);
+    let passes = Options { checkpoint: options.checkpoint };
+    let mut programs = vec![pipeline::micro(&mut s, forward, passes, target)?];
+    if let Some(adamw) = &options.adamw {
+        let p = optimizer::update(&mut s, adamw);
+        programs.push(pipeline::plain(&mut s, p, target));
+        if options.ema {
+            let p = optimizer::ema(&mut s);
+            programs.push(pipeline::plain(&mut s, p, target));
+        }
+    }
+    let mut forwards = Vec::new();
+    if options.evaluate {
+        let p = model::loss(&mut s, cfg, options.capacity, program::EVALUATE, false);
+        forwards.push((p, program::EVALUATE_EMA));
+    }
+    if let Some(cap) = options.sample {
+        let p = model::sample(&mut s, cfg, cap, program::SAMPLE);
+        forwards.push((p, program::SAMPLE_EMA));
+    }
+    for (p, on_averages) in forwards {
+        let p = pipeline::plain(&mut s, p, target);
+        let averaged = (options.ema && options.adamw.is_some())
+            .then(|| optimizer::on_averages(&s, &p, on_averages));
+        programs.push(p);
+        programs.extend(averaged);
+    }
+    s.programs = programs;
+    Ok(plan::plan(s, target, 1))
+}
+
+/// Elements of all parameters of a kind.
+pub fn parameter_count(session: &Session, trainable_only: bool) -> u64 {
+    let parameters = session.states.iter().filter(|s| s.kind == StateKind::Parameter);
+    let counted = parameters.filter(|s| s.trainable || !trainable_only);
+    counted.map(|s| s.ty.shape.elements() as u64).sum()
+}
