@@ -2,7 +2,7 @@
 
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::ops::optim::{AdamW, Lerp};
-use ambitus_ir::{Builder, Program, Session, StateId, StateKind, TensorType};
+use ambitus_ir::{Builder, Phase, Program, Session, StateId, StateKind, TensorType};
 
 /// Name of the state that counts applied updates, f32 `[1]`.
 pub const STEP: &str = "step";
@@ -19,6 +19,11 @@ fn trained(session: &Session) -> Vec<(StateId, StateId)> {
     .collect()
 }
 
+fn start<'s>(session: &'s mut Session, name: &str) -> Builder<'s> {
+    let program = Program { name: name.to_owned(), ..Program::default() };
+    Builder::resume(session, program, Phase::Update)
+}
+
 /// `update`: clips by global norm and applies AdamW, all of it selected by `apply`, which is computed here: every
 /// gradient is finite.
 ///
@@ -26,7 +31,7 @@ fn trained(session: &Session) -> Vec<(StateId, StateId)> {
 /// The clip factor is min(1, clip / (norm + 1e-6)), as `torch.nn.utils.clip_grad_norm_`.
 pub fn update(session: &mut Session, adamw: &AdamW) -> Program {
     let trained = trained(session);
-    let mut b = Builder::new(session, "update");
+    let mut b = start(session, "update");
     let lr = b.input("lr", TensorType::f32(&[1]));
     let clip = b.input("clip", TensorType::f32(&[1]));
     let grads: Vec<_> = trained.iter().map(|(_, g)| b.state(*g)).collect();
@@ -64,7 +69,7 @@ pub fn update(session: &mut Session, adamw: &AdamW) -> Program {
 /// `ema`: average = average + (1 - decay) * (weight - average) for every trainable parameter. Inputs `decay` `[1]`.
 pub fn ema(session: &mut Session) -> Program {
     let trained = trained(session);
-    let mut b = Builder::new(session, "ema");
+    let mut b = start(session, "ema");
     let decay = b.input("decay", TensorType::f32(&[1]));
     let apply = b.fill_like(decay, 1.0);
     for (param, _) in trained {

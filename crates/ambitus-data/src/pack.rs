@@ -44,10 +44,7 @@ pub fn pack(frames: &[u32], capacity: Capacity) -> Result<Vec<Vec<usize>>, DataE
     if other.len() < best.len() {
         best = other;
     }
-    let total: u64 = frames.iter().map(|&n| u64::from(n)).sum();
-    let least = total
-        .div_ceil(u64::from(capacity.frames.max(1)))
-        .max(frames.len().div_ceil(capacity.clips.max(1)) as u64) as usize;
+    let least = least(frames, capacity);
     for bins in least..best.len() {
         if let Some(found) = Search::new(frames, &descending, capacity, bins).run() {
             best = found;
@@ -68,6 +65,20 @@ pub fn fill(frames: &[u32], batches: &[Vec<usize>], capacity: Capacity) -> f64 {
         .map(|&i| u64::from(frames[i]))
         .sum();
     used as f64 / (batches.len().max(1) as f64 * f64::from(capacity.frames))
+}
+
+/// The number of micro-batches that the sums alone demand.
+pub(crate) fn least(frames: &[u32], capacity: Capacity) -> usize {
+    let total: u64 = frames.iter().map(|&n| u64::from(n)).sum();
+    let by_frames = total.div_ceil(u64::from(capacity.frames.max(1))) as usize;
+    by_frames.max(frames.len().div_ceil(capacity.clips.max(1)))
+}
+
+/// The number of micro-batches that best-fit decreasing takes; no clip may be longer than the capacity.
+pub(crate) fn quick(frames: &[u32], capacity: Capacity) -> usize {
+    let mut order: Vec<usize> = (0..frames.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(frames[i]));
+    best_fit(frames, &order, capacity).len()
 }
 
 fn best_fit(frames: &[u32], order: &[usize], capacity: Capacity) -> Vec<Vec<usize>> {
@@ -98,7 +109,7 @@ struct Search<'a> {
 }
 
 /// Exchanges looked at in one search; bounds the time for very large updates.
-const MAX_WORK: u64 = 4_000_000;
+const MAX_WORK: u64 = 1_000_000;
 const DISTURBANCES: usize = 40;
 
 impl<'a> Search<'a> {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use crate::error::DataError;
 use crate::mel::{HOP, SAMPLE_RATE};
-use crate::pack::{Capacity, pack};
+use crate::pack::{self, Capacity};
 use crate::rng::SplitMix;
 
 /// How large an update is.
@@ -36,7 +36,8 @@ pub struct Draw {
 
 /// Updates by frames stop at this share of their size: micro-batches packed to the last frame hardly exist.
 const HIGHEST_FILL: f64 = 0.985;
-/// Clips that may be preferred to the next in order.
+/// Clips that may be preferred to the next in order, but no more than half of all: with a few clips, none may wait for
+/// many epochs.
 const LOOK_AHEAD: usize = 96;
 
 /// The endless sequence of updates.
@@ -91,12 +92,23 @@ impl Updates {
         }
     }
 
-    /// The frame capacity to plan for micro-batches of at most `requested` frames (and `clips` clips): the smallest, in
-    /// steps of half a percent, with which the first updates need no more micro-batches than with `requested`. Eight
-    /// thousand frames in micro-batches of 1,500 become six of about 1,360 instead of five and a third; the work is the
-    /// same and the memory less. An error names a clip longer than `requested`.
+    /// The frame capacity to plan for micro-batches of at most `requested` frames (and `clips` clips): between half of
+    /// it and all of it, the largest with which the first updates take nearly the fewest planned frames. Eight thousand
+    /// frames in micro-batches of 1,500 become six of about 1,360 instead of five and a third, and five and a half
+    /// clips of equal length become five; the work is less or the same, and so is the memory. An error names a clip
+    /// longer than `requested`.
     pub fn micro_batch(&self, requested: u32, clips: usize) -> Result<u32, DataError> {
-        const SAMPLED: usize = 16;
+        const SAMPLED: usize = 8;
+        const STEPS: u32 = 50;
+        const TRIED: usize = 8;
+        /// Planned frames over the fewest possible that a larger micro-batch is worth.
+        const WORTH: f64 = 1.01;
+        let capacity = |frames: u32| Capacity { frames, clips };
+        let longest = self.frames.iter().copied().max().unwrap_or(0);
+        if longest > requested {
+            // Perhaps not in the first updates, but it will come.
+            pack::pack(&self.frames, capacity(requested))?;
+        }
         let sample: Vec<Vec<u32>> = Self::new(&self.frames, self.size, self.seed)?
             .take(SAMPLED)
             .map(|update| {
@@ -106,35 +118,39 @@ impl Updates {
                     .collect()
             })
             .collect();
-        let needed = |frames: u32| -> Result<usize, DataError> {
-            let capacity = Capacity { frames, clips };
-            sample
+        let lowest = (requested / 2).max(longest);
+        let candidates: Vec<u32> = (0..=STEPS)
+            .map(|i| {
+                requested - (u64::from(requested - lowest) * u64::from(i) / u64::from(STEPS)) as u32
+            })
+            .collect();
+        // What sums allow and what best-fit reaches bound the search on both sides; the best of either are tried.
+        let mut tried = vec![requested];
+        for count in [pack::least as fn(&[u32], Capacity) -> usize, pack::quick] {
+            let mut ranked: Vec<(u64, u32)> = candidates
                 .iter()
-                .map(|update| Ok(pack(update, capacity)?.len()))
-                .sum()
-        };
-        let least = needed(requested)?;
-        let longest = self.frames.iter().copied().max().unwrap_or(0);
-        if longest > requested {
-            // Not in the sample, but it will come.
-            pack(
-                &self.frames,
-                Capacity {
-                    frames: requested,
-                    clips,
-                },
-            )?;
+                .map(|&c| {
+                    let batches: usize =
+                        sample.iter().map(|update| count(update, capacity(c))).sum();
+                    (batches as u64 * u64::from(c), c)
+                })
+                .collect();
+            ranked.sort_by_key(|&(planned, c)| (planned, std::cmp::Reverse(c)));
+            tried.extend(ranked.into_iter().take(TRIED).map(|(_, c)| c));
         }
-        let (mut low, mut high) = (longest, requested);
-        while high - low > requested / 200 {
-            let middle = low + (high - low) / 2;
-            if needed(middle)? <= least {
-                high = middle;
-            } else {
-                low = middle + 1;
+        let mut planned = Vec::new();
+        for c in tried {
+            let mut batches = 0;
+            for update in &sample {
+                batches += pack::pack(update, capacity(c))?.len() as u64;
             }
+            planned.push((batches * u64::from(c), c));
         }
-        Ok(high)
+        let fewest = planned.iter().map(|&(frames, _)| frames).min().unwrap_or(0);
+        let good = planned
+            .iter()
+            .filter(|&&(frames, _)| frames as f64 <= WORTH * fewest as f64);
+        Ok(good.map(|&(_, c)| c).max().unwrap_or(requested))
     }
 
     /// Updates that go once, or `epochs` times, through the clips; rounded up.
@@ -172,17 +188,22 @@ impl Updates {
         }
     }
 
+    fn look_ahead(&self) -> usize {
+        (self.frames.len() / 2).clamp(2, LOOK_AHEAD)
+    }
+
     fn frames_of(&self, draw: Draw) -> u64 {
         u64::from(self.frames[draw.clip as usize])
     }
 
     /// One or two of the next clips that come nearest to `wanted` frames without exceeding it.
     fn nearest(&mut self, wanted: u64) -> Vec<usize> {
-        self.fetch(LOOK_AHEAD);
+        let ahead = self.look_ahead();
+        self.fetch(ahead);
         let sizes: Vec<u64> = self
             .waiting
             .iter()
-            .take(LOOK_AHEAD)
+            .take(ahead)
             .map(|&d| self.frames_of(d))
             .collect();
         let mut best = (0, Vec::new());
@@ -203,13 +224,15 @@ impl Updates {
     /// back comes first in the next update, in the half that stays.
     fn balance(&mut self, update: &mut [Draw], target: u64) {
         const ROUNDS: usize = 4;
-        self.fetch(LOOK_AHEAD);
+        let ahead = self.look_ahead();
+        self.fetch(ahead);
         let mut sum: u64 = update.iter().map(|&d| self.frames_of(d)).sum();
         let mut returned = Vec::new();
-        for _ in 0..ROUNDS {
+        // What is put back must fit into the half that stays.
+        for _ in 0..ROUNDS.min(update.len() / 2) {
             let mut best = (sum.abs_diff(target), None);
             for (i, &out) in update.iter().enumerate().skip(update.len().div_ceil(2)) {
-                for (j, &back) in self.waiting.iter().take(LOOK_AHEAD).enumerate() {
+                for (j, &back) in self.waiting.iter().take(ahead).enumerate() {
                     let miss = (sum - self.frames_of(out) + self.frames_of(back)).abs_diff(target);
                     if miss < best.0 {
                         best = (miss, Some((i, j)));

@@ -22,10 +22,12 @@
 //! [`parse`] is the inverse of [`print_session`]. It infers every result's type again and compares it with the text.
 //! Whether the program means anything is [`crate::verify`]'s business: its invariants are not checked here.
 
+mod cursor;
 mod parse;
 mod print;
 
-pub use parse::{TextError, parse, parse_program};
+pub use cursor::TextError;
+pub use parse::{parse, parse_program};
 pub use print::{print_program, print_session};
 
 /// True for names that need no quotes.

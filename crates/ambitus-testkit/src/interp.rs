@@ -32,9 +32,9 @@ pub enum InterpError {
         /// its name
         name: String,
         /// declared type
-        want: TensorType,
+        want: String,
         /// given type
-        got: TensorType,
+        got: String,
     },
     /// An instruction reads a value that is not there.
     #[error(
@@ -232,11 +232,12 @@ fn given<'a>(
     };
     let t = from.get(name).ok_or_else(missing)?;
     if t.ty != want {
+        let (want, got) = (want.to_string(), t.ty.to_string());
         return Err(InterpError::Type {
             what,
             name: name.to_owned(),
             want,
-            got: t.ty,
+            got,
         });
     }
     Ok(t)

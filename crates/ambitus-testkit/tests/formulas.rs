@@ -286,9 +286,8 @@ fn formula(op: &Op, x: &[Tensor]) -> Option<Vec<Data>> {
             let c = cols(&x[0]);
             let mut y = x[0].data.clone();
             each_segment(&x[3], |s, range| {
-                for i in range.start * c..range.end * c {
-                    y[i] += at(1, s * c + i % c) * at(2, i);
-                }
+                (range.start * c..range.end * c)
+                    .for_each(|i| y[i] += at(1, s * c + i % c) * at(2, i));
             });
             vec![y]
         }

@@ -35,7 +35,7 @@ pub struct Shape {
     pub session: SessionOptions,
     /// Worker threads.
     pub threads: usize,
-    /// Frames of the largest update: what the loader holds.
+    /// Frames of an update, on average.
     pub update_frames: usize,
     /// Micro-batches of an update.
     pub micro_batches: usize,
@@ -316,10 +316,10 @@ pub fn process_bytes(threads: usize) -> u64 {
     PROCESS_BYTES + THREAD_BYTES * threads as u64
 }
 
-/// Bytes of the loader: the clips of the running and the next update with their noise, and a batch each.
+/// Bytes of the loader: three batches (in use, ready, being filled) and one clip with its file image.
 fn loader_bytes(shape: &Shape) -> u64 {
-    let clips = shape.update_frames as u64 * (2 * MELS as u64 + 4) * 4;
-    2 * (clips + Batch::bytes(shape.session.capacity))
+    let cap = shape.session.capacity;
+    3 * Batch::bytes(cap) + 2 * (cap.frames * MELS * 4) as u64
 }
 
 fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {

@@ -20,6 +20,7 @@ use std::path::Path;
 /// A clip of a batch file.
 struct GivenClip {
     mel: Vec<f32>,
+    noise: Vec<f32>,
     text: Vec<i32>,
     span: Vec<bool>,
     draw: Draw,
@@ -27,7 +28,13 @@ struct GivenClip {
 
 impl GivenClip {
     fn clip(&self) -> Clip<'_> {
-        Clip { mel: &self.mel, text: &self.text, draw: &self.draw, span: Some(&self.span) }
+        Clip {
+            mel: &self.mel,
+            text: &self.text,
+            draw: self.draw,
+            noise: Some(&self.noise),
+            span: Some(&self.span),
+        }
     }
 }
 
@@ -202,8 +209,8 @@ fn read_batch(path: &Path, cfg: &Config) -> Result<Vec<GivenClip>, RunError> {
         batch::check_text(&text, cfg).map_err(|id| {
             bad(&name, format!("id {id} has no row; the vocabulary has {} tokens", cfg.text_rows - 1))
         })?;
-        let draw = Draw { noise, time, span: (0, 0), drop_audio, drop_text, key: [0, 0] };
-        clips.push(GivenClip { mel, text, span, draw });
+        let draw = Draw { time, span: (0, 0), drop_audio, drop_text, key: [0, 0] };
+        clips.push(GivenClip { mel, noise, text, span, draw });
     }
     if clips.is_empty() {
         return Err(bad("clips.0.mel", "is missing; the batch has no clip".to_owned()));

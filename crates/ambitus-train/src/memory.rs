@@ -1,1 +1,251 @@
-//! ...
+//! What the operating system says about memory: this process, the machine, the container, the others.
+//!
+//! Linux only, from `/proc` and the cgroup file systems (v1 and v2); elsewhere every function says so. Reads are bounded,
+//! and [`process`] allocates nothing, so it can be called between steps.
+
+mod container;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::size::ByteSize;
+pub use container::{Container, container};
+
+/// A reading that this system does not give.
+#[derive(Debug, Error)]
+pub enum MemoryError {
+    /// A file of `/proc` cannot be read: not Linux, or hidden here.
+    #[error("{file} cannot be read ({source}): memory is measured on Linux only; give --memory")]
+    Unreadable {
+        /// The file.
+        file: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It lacks a row.
+    #[error("{file} has no row {row}: give --memory")]
+    Missing {
+        /// The file.
+        file: &'static str,
+        /// The row.
+        row: &'static str,
+    },
+}
+
+const STATUS: &str = "/proc/self/status";
+const MEMINFO: &str = "/proc/meminfo";
+/// More than `status` and `meminfo` have; a longer file is cut here, after the rows that are read.
+const FILE_BYTES: usize = 8192;
+
+/// This process at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Process {
+    /// Resident bytes now.
+    pub rss_bytes: u64,
+    /// High-water mark of resident bytes, since the start or the last [`reset_peak`].
+    pub peak_rss_bytes: u64,
+    /// Page faults served from memory, since the start.
+    pub minor_faults: u64,
+    /// Page faults that waited for a disk, since the start.
+    pub major_faults: u64,
+    /// Times a thread of this process lost its core to another, since the start.
+    pub involuntary_switches: u64,
+    /// Processor time of all threads since the start, in microseconds.
+    pub cpu_micros: u64,
+}
+
+/// Reads this process's row. Allocates nothing.
+pub fn process() -> Result<Process, MemoryError> {
+    let mut buffer = [0; FILE_BYTES];
+    let status = read_text(STATUS, &mut buffer)?;
+    let row = |row| kib(status, row).ok_or(MemoryError::Missing { file: STATUS, row });
+    let mut p = Process { rss_bytes: row("VmRSS:")?, peak_rss_bytes: row("VmHWM:")?, ..Process::default() };
+    usage(&mut p);
+    Ok(p)
+}
+
+/// Starts the high-water mark again at the present resident size. `false` where the system does not permit it.
+pub fn reset_peak() -> bool {
+    std::fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// The machine's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// Bytes of memory.
+    pub total_bytes: u64,
+    /// Bytes that programs can still take without swapping, as the kernel estimates it.
+    pub available_bytes: u64,
+}
+
+/// Reads the machine's memory.
+pub fn machine() -> Result<Machine, MemoryError> {
+    let mut buffer = [0; FILE_BYTES];
+    let text = read_text(MEMINFO, &mut buffer)?;
+    let row = |row| kib(text, row).ok_or(MemoryError::Missing { file: MEMINFO, row });
+    Ok(Machine { total_bytes: row("MemTotal:")?, available_bytes: row("MemAvailable:")? })
+}
+
+/// Share of the free memory that a run without `--memory` may use, in percent.
+pub const DEFAULT_PERCENT: u64 = 90;
+
+/// The budget of a run without `--memory`, and what it was made from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DefaultBudget {
+    /// The budget.
+    pub bytes: u64,
+    /// Available memory.
+    pub available_bytes: u64,
+    /// The container, if it has a limit.
+    pub container: Option<Container>,
+}
+
+impl std::fmt::Display for DefaultBudget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (budget, available) = (ByteSize(self.bytes), ByteSize(self.available_bytes));
+        write!(f, "{budget} ({DEFAULT_PERCENT} % of ")?;
+        match &self.container {
+            Some(c) if c.remaining_bytes < self.available_bytes => {
+                let (left, limit) = (ByteSize(c.remaining_bytes), ByteSize(c.limit_bytes));
+                write!(f, "the {left} that the container's limit of {limit} leaves; the machine has {available} available)")
+            }
+            _ => write!(f, "the {available} of memory that are available)"),
+        }
+    }
+}
+
+/// 90 % of the smaller of available memory and what the container's limit leaves.
+pub fn default_budget() -> Result<DefaultBudget, MemoryError> {
+    let available_bytes = machine()?.available_bytes;
+    let container = container();
+    let free = container.as_ref().map_or(available_bytes, |c| c.remaining_bytes.min(available_bytes));
+    // Multiplying first would overflow only beyond 2^57 bytes.
+    Ok(DefaultBudget { bytes: free / 100 * DEFAULT_PERCENT, available_bytes, container })
+}
+
+/// Another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Other {
+    /// Process id.
+    pub pid: u32,
+    /// Its name, at most 15 bytes, as the kernel keeps it.
+    pub name: String,
+    /// Resident bytes; pages shared between processes count in each.
+    pub rss_bytes: u64,
+}
+
+/// The `most` other processes that hold most memory, largest first. Empty where processes cannot be seen.
+pub fn top_processes(most: usize) -> Vec<Other> {
+    let mut found = Vec::new();
+    let own = std::process::id();
+    let mut buffer = [0; FILE_BYTES];
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
+        if pid == own {
+            continue;
+        }
+        // Processes end while they are listed, and kernel threads have no VmRSS: both are passed over.
+        let Ok(n) = read_some(&entry.path().join("status"), &mut buffer) else { continue };
+        let text = String::from_utf8_lossy(&buffer[..n]);
+        if let Some(rss_bytes) = kib(&text, "VmRSS:") {
+            let name = text.lines().find_map(|l| l.strip_prefix("Name:")).unwrap_or("?").trim().to_owned();
+            found.push(Other { pid, name, rss_bytes });
+        }
+    }
+    found.sort_by_key(|o| (std::cmp::Reverse(o.rss_bytes), o.pid));
+    found.truncate(most);
+    found
+}
+
+/// Fills the counters of `getrusage`; they stay 0 where it does not exist.
+#[cfg(unix)]
+fn usage(p: &mut Process) {
+    let mut raw = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is to a live, writable rusage, which is all the call asks for.
+    let ok = unsafe { libc::getrusage(libc::RUSAGE_SELF, raw.as_mut_ptr()) } == 0;
+    // SAFETY: all-zero bytes are a valid rusage (plain integers), whether or not the call filled it.
+    let raw = unsafe { raw.assume_init() };
+    if ok {
+        let count = |n: libc::c_long| u64::try_from(n).unwrap_or(0);
+        p.minor_faults = count(raw.ru_minflt);
+        p.major_faults = count(raw.ru_majflt);
+        p.involuntary_switches = count(raw.ru_nivcsw);
+        let micros = |t: libc::timeval| (t.tv_sec.max(0) as u64).saturating_mul(1_000_000) + t.tv_usec.max(0) as u64;
+        p.cpu_micros = micros(raw.ru_utime) + micros(raw.ru_stime);
+    }
+}
+
+#[cfg(not(unix))]
+fn usage(_: &mut Process) {}
+
+/// Reads until the buffer is full or the file ends.
+fn read_some(path: &Path, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut file = File::open(path)?;
+    let mut n = 0;
+    while n < buffer.len() {
+        match file.read(&mut buffer[n..]) {
+            Ok(0) => break,
+            Ok(more) => n += more,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(n)
+}
+
+fn read_text<'a>(file: &'static str, buffer: &'a mut [u8]) -> Result<&'a str, MemoryError> {
+    let n = read_some(Path::new(file), buffer).map_err(|source| MemoryError::Unreadable { file, source })?;
+    // Only a process name could be something else than ASCII; what stands before it is enough of an answer.
+    let bytes = &buffer[..n];
+    Ok(std::str::from_utf8(bytes).unwrap_or_else(|e| std::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or("")))
+}
+
+/// The value of a `Row:   123 kB` in bytes.
+fn kib(text: &str, row: &str) -> Option<u64> {
+    let line = text.lines().find_map(|l| l.strip_prefix(row))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_follows_what_is_touched() {
+        const TOUCHED: usize = 64 << 20;
+        let before = process().unwrap();
+        assert!(before.rss_bytes > 0 && before.peak_rss_bytes >= before.rss_bytes / 2);
+        let held = vec![1_u8; TOUCHED];
+        let during = process().unwrap();
+        assert_eq!(std::hint::black_box(&held)[TOUCHED - 1], 1);
+        assert!(during.peak_rss_bytes >= before.rss_bytes + TOUCHED as u64 / 2, "{before:?} {during:?}");
+        assert!(during.minor_faults >= before.minor_faults && during.cpu_micros >= before.cpu_micros);
+        drop(held);
+        if reset_peak() {
+            assert!(process().unwrap().peak_rss_bytes < during.peak_rss_bytes);
+        }
+    }
+
+    #[test]
+    fn the_machine_is_measured() {
+        let machine = machine().unwrap();
+        assert!(machine.available_bytes > 0 && machine.available_bytes <= machine.total_bytes);
+        let budget = default_budget().unwrap();
+        assert!(budget.bytes > 0 && budget.bytes <= budget.available_bytes);
+        assert!(budget.to_string().contains("90 % of the "), "{budget}");
+        let top = top_processes(3);
+        assert!(top.len() <= 3 && top.is_sorted_by(|a, b| a.rss_bytes >= b.rss_bytes));
+    }
+
+    #[test]
+    fn rows_are_read_or_refused() {
+        assert_eq!(kib("VmPeak: 1 kB\nVmHWM:\t     24 kB\n", "VmHWM:"), Some(24 << 10));
+        for bad in ["", "VmHWM:", "VmHWM: 24", "VmHWM: -1 kB", "VmHWM: 99999999999999999999 kB", "VmHWM: 18446744073709551615 kB"] {
+            assert_eq!(kib(bad, "VmHWM:"), None, "{bad}");
+        }
+    }
+}

@@ -60,26 +60,29 @@ impl Pass for Accumulate {
         let mut b = Builder::resume(session, p, Phase::Backward);
         let beta = b.input("beta", TensorType::f32(&[1]));
         let mut started = vec![false; grads.len()];
-        let mut add = |b: &mut Builder<'_>, v: ValueId, origin: &ambitus_ir::Origin| {
-            for &k in parts.get(&v).into_iter().flatten() {
-                let ty = b.ty(v);
-                let (id, g) = b.declare(&grads[k].name, ty, StateKind::Gradient);
-                let first = !std::mem::replace(&mut started[k], true);
-                b.derived(origin, Phase::Backward, |b| {
-                    let beta = if first { beta } else { b.fill(TensorType::f32(&[1]), 1.0) };
-                    let g = b.accumulate(g, v, beta);
-                    b.give_back(id, g);
-                });
-            }
-        };
+        let mut one = None;
         for (instr, dropped) in instrs.into_iter().zip(dropped) {
             if dropped {
                 continue;
             }
             let (made, origin) = (instr.outputs.clone(), instr.origin.clone());
-            b.append(instr);
+            let targets = |v: &ValueId| parts.get(v).cloned().unwrap_or_default();
+            let mut sums: Vec<(ValueId, usize, bool)> = Vec::new();
             for v in made {
-                add(&mut b, v, &origin);
+                let started = |k| (v, k, !std::mem::replace(&mut started[k], true));
+                sums.extend(targets(&v).into_iter().map(started));
+            }
+            // The factor of later contributions stands before the op that makes them, which may then add in place.
+            if one.is_none() && sums.iter().any(|(_, _, first)| !first) {
+                let ty = TensorType::f32(&[1]);
+                one = Some(b.derived(&origin, Phase::Backward, |b| b.fill(ty, 1.0)));
+            }
+            b.append(instr);
+            for (v, k, first) in sums {
+                let (id, g) = b.declare(&grads[k].name, b.ty(v), StateKind::Gradient);
+                let factor = one.filter(|_| !first).unwrap_or(beta);
+                let g = b.derived(&origin, Phase::Backward, |b| b.accumulate(g, v, factor));
+                b.give_back(id, g);
             }
         }
         b.finish()

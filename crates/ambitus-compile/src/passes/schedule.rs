@@ -2,8 +2,8 @@
 //!
 //! Before: `%1 = fill{0}; (a thousand instructions); %9 = concat(%1, %8)`. After: the fill stands before the concat.
 //!
-//! Only instructions whose results are larger than what they would keep alive are moved, within their phase, and never
-//! starts, dones or donations: their order is meaning.
+//! Only instructions whose results are larger than what they would keep alive are moved, and never starts, dones or
+//! donations: their order is meaning.
 
 use super::{Numerics, Pass};
 use ambitus_ir::{Program, Session};

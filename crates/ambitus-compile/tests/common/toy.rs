@@ -78,39 +78,57 @@ fn llama(s: &mut Session) -> Program {
     llama::loss(s, &cfg, TOKENS, "micro")
 }
 
+/// Inputs of the F5 program for these clips, laid end to end.
 fn f5_batch(clips: &[usize]) -> Tensors {
-    let draws: Vec<_> = (0..CLIPS.len())
-        .map(|i| f5::draw::draw(f5::draw::clip_key(7, 0, i as u64), CLIPS[i]))
-        .collect();
-    let mel = |i: usize| {
-        let mut rng = Rng::new(100 + i as u64);
-        (0..CLIPS[i] * f5::config::MELS).map(|_| rng.range(-2.0, 1.0) as f32).collect::<Vec<_>>()
-    };
-    let mels: Vec<Vec<f32>> = (0..CLIPS.len()).map(mel).collect();
-    let text = [vec![3, 1, 4, 1, 5], vec![9, 2, 6]];
-    let clip = |i: usize| f5::batch::Clip { mel: &mels[i], text: &text[i], draw: &draws[i], span: None };
-    let all: usize = (0..CLIPS.len()).map(|i| clip(i).span_frames()).sum();
-    let mut batch = f5::batch::Batch::new(FRAMES);
-    batch.fill(&clips.iter().map(|i| clip(*i)).collect::<Vec<_>>());
-    let mut out = Tensors::new();
-    let cap = FRAMES;
-    for (name, data) in batch.floats() {
-        let dims = if data.len() == cap.frames * f5::config::MELS {
-            vec![cap.frames, f5::config::MELS]
-        } else {
-            vec![data.len()]
-        };
-        out.insert(name.to_owned(), Tensor::f32(&dims, data));
-    }
-    for (name, data) in batch.ints() {
-        let mut t = Tensor::i32(data);
-        if name == "keys" {
-            t.ty = TensorType::i32(&[cap.clips, 2]);
+    const MELS: usize = f5::config::MELS;
+    let (rows, segs) = (FRAMES.frames, FRAMES.clips);
+    let wide = TensorType::f32(&[rows, MELS]);
+    let mut floats = [wide, wide].map(|ty| Tensor::full(ty, 0.0));
+    let mut masks = [0; 3].map(|_| Tensor::full(TensorType::f32(&[rows]), 0.0));
+    let mut time = Tensor::full(TensorType::f32(&[segs]), 0.0);
+    let mut keys = Tensor::full(TensorType::i32(&[segs, 2]), 0.0);
+    let (mut text, mut segments) = (vec![0; rows], vec![0]);
+    let mut at = 0;
+    for (s, &clip) in clips.iter().enumerate() {
+        let mut rng = Rng::new(100 + clip as u64);
+        let n = CLIPS[clip];
+        for t in &mut floats {
+            t.data[at * MELS..(at + n) * MELS].fill_with(|| rng.range(-2.0, 1.0));
         }
-        out.insert(name.to_owned(), t);
+        for i in 0..n {
+            // The middle is predicted, the first frame and the last are given; text ends before the audio does.
+            let predicted = (1..n - 1).contains(&i);
+            masks[0].data[at + i] = f64::from(u8::from(!predicted));
+            masks[1].data[at + i] = f64::from(u8::from(predicted));
+            masks[2].data[at + i] = f64::from(u8::from(i + 2 < n));
+            text[at + i] = if i + 2 < n { 1 + rng.below(11) as i32 } else { 0 };
+        }
+        time.data[s] = rng.range(0.1, 0.9);
+        keys.data[2 * s..2 * s + 2].fill_with(|| rng.below(1000) as f64);
+        at += n;
+        segments.push(at as i32);
     }
-    out.insert("norm".to_owned(), Tensor::scalar(f5::batch::norm(all)));
-    out
+    segments.resize(segs + 1, at as i32);
+    let predicted: usize = CLIPS.iter().map(|n| n - 2).sum();
+    let [mel, noise] = floats;
+    let [cond_mask, span, text_mask] = masks;
+    let norm = Tensor::scalar(1.0 / (MELS * predicted) as f32);
+    named([
+        ("mel", mel),
+        ("noise", noise),
+        ("cond_mask", cond_mask),
+        ("span", span),
+        ("text_mask", text_mask),
+        ("time", time),
+        ("keys", keys),
+        ("text", Tensor::i32(&text)),
+        ("segments", Tensor::i32(&segments)),
+        ("norm", norm),
+    ])
+}
+
+fn named<const N: usize>(tensors: [(&str, Tensor); N]) -> Tensors {
+    tensors.into_iter().map(|(name, t)| (name.to_owned(), t)).collect()
 }
 
 fn llama_batch(clips: &[usize]) -> Tensors {
@@ -131,15 +149,12 @@ fn llama_batch(clips: &[usize]) -> Tensors {
     }
     segments.resize(TOKENS.clips + 1, at as i32);
     let scored: usize = CLIPS.iter().map(|n| n - 1).sum();
-    [
+    named([
         ("input_ids", Tensor::i32(&ids)),
         ("labels", Tensor::i32(&labels)),
         ("segments", Tensor::i32(&segments)),
         ("norm", Tensor::scalar(1.0 / scored as f32)),
-    ]
-    .into_iter()
-    .map(|(name, t)| (name.to_owned(), t))
-    .collect()
+    ])
 }
 
 /// Weights near those of a trained model: no zero, so that every gradient is felt; norms around one. States that are

@@ -35,9 +35,9 @@ pub struct CpuOptions {
 
 /// A planned session in this process's memory.
 pub struct CpuExecutor {
-    planned: Arc<PlannedSession>,
-    arena: Arena,
-    host: Arena,
+    pub(super) planned: Arc<PlannedSession>,
+    pub(super) arena: Arena,
+    pub(super) host: Arena,
     pool: Pool,
     one: Pool,
     /// Kernels of every program's instructions, in the plan's order.
@@ -128,7 +128,7 @@ impl CpuExecutor {
     }
 
     /// The arena and the byte at which an address starts, for transfers.
-    fn locate(&self, at: Address, slot: usize) -> (&Arena, u64) {
+    pub(super) fn locate(&self, at: Address, slot: usize) -> (&Arena, u64) {
         let arena = if at.region == Region::Host { &self.host } else { &self.arena };
         (arena, self.planned.base(at.region, slot) + at.offset)
     }

@@ -4,13 +4,9 @@ pub use super::kernels::*;
 pub use shim::*;
 mod shim {
     use crate::cpu::kernels::*;
-    #[derive(Clone, Copy)] pub enum Act { GeluErf, GeluTanh, Silu, Mish }
-    #[derive(Clone, Copy)] pub enum Pairing { Interleaved, Halves }
-    #[derive(Clone, Copy)] pub struct Rotary { pub head_dim: usize, pub rot_heads: usize, pub pairing: Pairing, pub inverse: bool }
     #[derive(Clone, Copy)] pub struct Conv1d { pub cin: usize, pub cout: usize, pub groups: usize, pub kernel: usize, pub pad_left: usize }
     #[derive(Clone, Copy)] pub struct AdamW { pub lr: f32, pub beta1: f32, pub beta2: f32, pub eps: f32, pub weight_decay: f32, pub bias_correction1: f32, pub bias_correction2: f32, pub grad_scale: f32, pub apply: bool }
     pub struct CrossEntropyGrad<'a> { pub scale: f32, pub dx: MatMut<'a>, pub dw: Option<MatMut<'a>>, pub acc: f32 }
-    pub fn rotary(_: &Pool, _: Option<Mat>, _: &[i32], _: Rotary, _: &[f32], _: MatMut) { unimplemented!() }
     pub fn conv1d(_: &Pool, _: Mat, _: &[i32], _: &[f32], _: Option<&[f32]>, _: &Conv1d, _: MatMut, _: &mut [f32]) { unimplemented!() }
     pub fn conv1d_grad_input(_: &Pool, _: Mat, _: &[i32], _: &[f32], _: &Conv1d, _: MatMut, _: &mut [f32]) { unimplemented!() }
     pub fn conv1d_grad_weight(_: &Pool, _: Mat, _: Mat, _: &[i32], _: &Conv1d, _: f32, _: &mut [f32], _: &mut [f32]) { unimplemented!() }
@@ -23,25 +19,9 @@ mod shim {
     pub fn masked_mse_grad(_: &Pool, _: Mat, _: Mat, _: &[f32], _: f32, _: MatMut) { unimplemented!() }
     pub fn linear_cross_entropy(_: &Pool, _: Mat, _: Mat, _: &[i32], _: f32, _: usize, _: Option<CrossEntropyGrad>, _: &mut [f32]) -> f32 { unimplemented!() }
     pub fn linear_cross_entropy_workspace(_: usize, _: usize, _: usize, _: usize, _: usize) -> usize { 0 }
-    pub fn activation(_: &Pool, _: Act, _: Mat, _: MatMut) { unimplemented!() }
-    pub fn activation_grad(_: &Pool, _: Act, _: Mat, _: Mat, _: MatMut) { unimplemented!() }
-    pub fn swiglu(_: &Pool, _: Mat, _: Mat, _: MatMut) { unimplemented!() }
-    pub fn swiglu_grad(_: &Pool, _: Mat, _: Mat, _: Mat, _: MatMut, _: MatMut) { unimplemented!() }
-    pub fn layer_norm(_: &Pool, _: Mat, _: Option<&[f32]>, _: Option<&[f32]>, _: f32, _: MatMut) { unimplemented!() }
-    pub fn layer_norm_grad(_: &Pool, _: Mat, _: Option<&[f32]>, _: f32, _: Mat, _: MatMut, _: f32, _: Option<&mut [f32]>, _: Option<&mut [f32]>, _: &mut [f32]) { unimplemented!() }
-    pub fn layer_norm_grad_workspace(_: usize, _: usize) -> usize { 0 }
-    pub fn rms_norm(_: &Pool, _: Mat, _: &[f32], _: f32, _: MatMut) { unimplemented!() }
-    pub fn rms_norm_grad(_: &Pool, _: Mat, _: &[f32], _: f32, _: Mat, _: MatMut, _: f32, _: Option<&mut [f32]>, _: &mut [f32]) { unimplemented!() }
-    pub fn rms_norm_grad_workspace(_: usize, _: usize) -> usize { 0 }
     pub fn grn(_: &Pool, _: Mat, _: &[i32], _: &[f32], _: &[f32], _: MatMut, _: &mut [f32]) { unimplemented!() }
     pub fn grn_grad(_: &Pool, _: Mat, _: &[i32], _: &[f32], _: Mat, _: MatMut, _: f32, _: &mut [f32], _: &mut [f32], _: &mut [f32]) { unimplemented!() }
     pub fn grn_workspace(_: usize, _: usize, _: usize) -> usize { 0 }
     pub fn adamw(_: &Pool, _: &AdamW, _: &mut [f32], _: &[f32], _: &mut [f32], _: &mut [f32]) { unimplemented!() }
-    pub fn ada_layer_norm(_: &Pool, _: Mat, _: &[i32], _: Mat, _: Mat, _: f32, _: MatMut) { unimplemented!() }
-    pub fn ada_layer_norm_grad(_: &Pool, _: Mat, _: &[i32], _: Mat, _: f32, _: Mat, _: MatMut, _: MatMut, _: MatMut, _: &mut [f32]) { unimplemented!() }
-    pub fn ada_layer_norm_grad_workspace(_: usize, _: usize, _: usize) -> usize { 0 }
-    pub fn gated_residual(_: &Pool, _: Mat, _: Mat, _: Mat, _: &[i32], _: MatMut) { unimplemented!() }
-    pub fn gated_residual_grad(_: &Pool, _: Mat, _: Mat, _: &[i32], _: Mat, _: MatMut, _: MatMut, _: &mut [f32]) { unimplemented!() }
-    pub fn gated_residual_grad_workspace(_: usize, _: usize, _: usize) -> usize { 0 }
     pub fn dropout(_: &Pool, _: Mat, _: &[i32], _: &[[u32; 2]], _: u64, _: f32, _: MatMut) { unimplemented!() }
 }

@@ -20,7 +20,7 @@ op! {
 impl OpDef for RotaryFrequencies {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(x, 0)?;
-        want(self.dim > 0 && self.dim % 2 == 0, "an even number of channels is needed")?;
+        want(self.dim > 0 && self.dim.is_multiple_of(2), "an even number of channels is needed")?;
         Ok(vec![TensorType::f32(&[self.dim / 2])])
     }
 }
@@ -47,7 +47,7 @@ impl OpDef for Rotary {
         arity(x, 3)?;
         let (_, cols) = matrix(x[0])?;
         want(self.head_dim > 0 && self.head_dim.is_multiple_of(2), "channels of a head do not pair")?;
-        want(cols % self.head_dim == 0, "channels are not whole heads")?;
+        want(cols.is_multiple_of(self.head_dim), "channels are not whole heads")?;
         want(self.rotated * self.head_dim <= cols, "more heads are rotated than there are")?;
         want(*x[1].shape == [self.head_dim / 2], "one frequency per pair is needed")?;
         segments(x[2])?;

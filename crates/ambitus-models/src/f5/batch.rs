@@ -1,7 +1,7 @@
 //! From clips to the inputs of the programs in [`super::model`].
 
 use super::config::{Config, MELS};
-use super::draw::Draw;
+use super::draw::{self, Draw};
 use super::model::Capacity;
 
 /// One clip of a micro-batch.
@@ -12,7 +12,9 @@ pub struct Clip<'a> {
     /// Token ids as lines of vocab.txt, from 0; -1 is filler. Longer text is cut to the frames.
     pub text: &'a [i32],
     /// The random choices.
-    pub draw: &'a Draw,
+    pub draw: Draw,
+    /// Noise `[N, M]`; drawn from the draw's key when absent.
+    pub noise: Option<&'a [f32]>,
     /// 1 where the frame is predicted, `[N]`; overrides the draw's span when given.
     pub span: Option<&'a [bool]>,
 }
@@ -97,7 +99,11 @@ impl Batch {
             let n = clip.frames();
             self.segments[s] = at as i32;
             self.mel[at * MELS..(at + n) * MELS].copy_from_slice(clip.mel);
-            self.noise[at * MELS..(at + n) * MELS].copy_from_slice(&clip.draw.noise);
+            let noise = &mut self.noise[at * MELS..(at + n) * MELS];
+            match clip.noise {
+                Some(given) => noise.copy_from_slice(given),
+                None => draw::noise(clip.draw.key, noise),
+            }
             self.time[s] = clip.draw.time;
             for (k, word) in clip.draw.key.iter().enumerate() {
                 self.keys[2 * s + k] = *word as i32;

@@ -79,18 +79,18 @@ impl Recipe {
 
     /// Reads and checks a recipe from its text; `file` is for messages.
     pub fn parse(text: &str, file: &str) -> Result<(Recipe, Origins), RecipeError> {
-        let mut places = Origins::new();
+        let mut places = Places::default();
         let tree = serde_saphyr::from_str_with_options::<Tree>(text, options()).map_err(|e| explain(&e, file, &places))?;
         tree.flatten(&mut String::new(), &mut places);
         let recipe: Recipe =
             serde_saphyr::from_str_with_options(text, options()).map_err(|e| explain(&e, file, &places))?;
         recipe.validate().map_err(|bad| RecipeError {
             file: file.to_owned(),
-            place: place_of(bad.key, &places),
+            place: place_of(bad.key, &places.values),
             key: Some(bad.key.to_owned()),
             why: bad.why,
         })?;
-        Ok((recipe, places))
+        Ok((recipe, places.values))
     }
 
     /// The recipe as YAML that [`Recipe::parse`] reads back unchanged.
@@ -133,22 +133,31 @@ fn options() -> Options {
     }
 }
 
-fn explain(error: &Yaml, file: &str, places: &Origins) -> RecipeError {
+/// Of each path, where its key and where its value stand.
+#[derive(Default)]
+struct Places {
+    keys: Origins,
+    values: Origins,
+}
+
+fn explain(error: &Yaml, file: &str, places: &Places) -> RecipeError {
     let error = error.without_snippet();
-    let known = |l: Location| l != Location::UNKNOWN && l.line() > 0;
-    let place = error.location().filter(|&l| known(l)).map(|l| Place { line: l.line(), column: l.column() });
+    let known = |l: &Location| *l != Location::UNKNOWN && l.line() > 0;
+    let place = error.location().filter(known).map(place);
+    // The innermost key there, which has the longest path.
+    let at = |origins: &Origins| {
+        let here = origins.iter().filter(|(_, p)| Some(**p) == place).map(|(k, _)| k);
+        here.max_by_key(|k| k.len()).cloned()
+    };
+    // A missing key is an error of the mapping, which starts where its first key does.
+    let of_mapping = matches!(error, Yaml::SerdeMissingField { .. });
+    let key = if of_mapping { None } else { at(&places.keys) }.or_else(|| at(&places.values));
     let list = |names: &[&str]| names.join(", ");
-    // The key whose value stands where the error is: the innermost, which is the longest path.
-    let mut key = places.iter().filter(|(_, p)| Some(**p) == place).map(|(k, _)| k).max_by_key(|k| k.len()).cloned();
     let why = match error {
         Yaml::SerdeUnknownField { field, expected, .. } => {
-            key = None;
             format!("unknown key `{}`; known here: {}", short(field), list(expected))
         }
-        Yaml::SerdeMissingField { field, .. } => {
-            key = None;
-            format!("`{field}` is missing")
-        }
+        Yaml::SerdeMissingField { field, .. } => format!("the key `{field}` is missing"),
         Yaml::DuplicateMappingKey { key: Some(name), .. } => format!("the key `{}` is there twice", short(name)),
         Yaml::SerdeUnknownVariant { variant, expected, .. } => {
             format!("`{}` is not one of {}", short(variant), list(expected))
@@ -158,10 +167,22 @@ fn explain(error: &Yaml, file: &str, places: &Origins) -> RecipeError {
         }
         Yaml::InvalidScalar { ty, .. } => match *ty {
             "floating point" => "expected a number".to_owned(),
+            "u64" | "u32" => "expected a whole number, 0 or more".to_owned(),
             ty => format!("expected {ty}"),
         },
+        Yaml::InvalidBooleanStrict { .. } => "expected true or false".to_owned(),
+        Yaml::NullIntoString { .. } => "is empty".to_owned(),
+        Yaml::ExpectedMappingEndAfterEnumVariantValue { .. } => "give only one of these keys".to_owned(),
+        Yaml::Eof { .. } => "the text ends here; at least model.dir and data.dir are needed".to_owned(),
+        Yaml::Budget { .. } => "not a recipe: anchors and aliases (& and *), several documents, and nesting or numbers of \
+                                values beyond any recipe are not read"
+            .to_owned(),
+        Yaml::MergeKeyNotAllowed { .. } => "merge keys (<<) are not read in a recipe".to_owned(),
         Yaml::Message { msg, .. } => short(msg),
-        other => short(&other.to_string()),
+        other => {
+            let text = other.to_string();
+            short(text.split(" at line ").next().unwrap_or(&text))
+        }
     };
     RecipeError { file: file.to_owned(), place, key, why }
 }
@@ -186,34 +207,41 @@ struct Tree {
 enum Node {
     Scalar,
     List(Vec<Tree>),
-    Map(Vec<(String, Tree)>),
+    Map(Vec<(Spanned<String>, Tree)>),
 }
 
 impl Tree {
     /// Depth is bounded by the parser's `max_depth`.
-    fn flatten(&self, path: &mut String, places: &mut Origins) {
+    fn flatten(&self, path: &mut String, places: &mut Places) {
         let start = path.len();
-        let mut visit = |path: &mut String, name: &str, child: &Tree| {
+        let mut visit = |name: &str, key: Option<Location>, child: &Tree| {
             if start > 0 {
                 path.push('.');
             }
             path.push_str(name);
-            places.insert(path.clone(), child.place);
+            places.values.insert(path.clone(), child.place);
+            if let Some(key) = key {
+                places.keys.insert(path.clone(), place(key));
+            }
             child.flatten(path, places);
             path.truncate(start);
         };
         match &self.inner {
             Node::Scalar => {}
-            Node::List(items) => items.iter().enumerate().for_each(|(i, t)| visit(path, &i.to_string(), t)),
-            Node::Map(items) => items.iter().for_each(|(k, t)| visit(path, k, t)),
+            Node::List(items) => items.iter().enumerate().for_each(|(i, t)| visit(&i.to_string(), None, t)),
+            Node::Map(items) => items.iter().for_each(|(k, t)| visit(&k.value, Some(k.referenced), t)),
         }
     }
+}
+
+fn place(l: Location) -> Place {
+    Place { line: l.line(), column: l.column() }
 }
 
 impl<'de> Deserialize<'de> for Tree {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Tree, D::Error> {
         let Spanned { value, referenced, .. } = Spanned::<Node>::deserialize(d)?;
-        Ok(Tree { place: Place { line: referenced.line(), column: referenced.column() }, inner: value })
+        Ok(Tree { place: place(referenced), inner: value })
     }
 }
 

@@ -15,7 +15,7 @@ pub fn rotary(op: &Rotary, mut io: Io) -> Resolved {
     let rotary = k::Rotary {
         head_dim: op.head_dim,
         rot_heads: op.rotated,
-        pairing: if op.interleaved { k::Pairing::Interleaved } else { k::Pairing::Halves },
+        pairing: if op.interleaved { k::Pairing::Interleaved } else { k::Pairing::HalfSplit },
         inverse: op.inverse,
     };
     let (x, freqs, seg, mut y) = (io.source(0, 0)?, io.x(1)?, io.x(2)?, io.y(0));
@@ -24,7 +24,7 @@ pub fn rotary(op: &Rotary, mut io: Io) -> Resolved {
             Source::In(x) => Some(x.mat(f)),
             Source::Result => None,
         };
-        k::rotary(f.pool, x, seg.ints(f), rotary, freqs.vec(f), y.mat(f));
+        k::rotary(f.pool, x, seg.ints(f), &rotary, freqs.vec(f), y.mat(f));
     })
 }
 

@@ -30,9 +30,9 @@
 //!              layer_norm_grad(pool, x, gamma?, eps, dy, dx, acc, dgamma?, dbeta?, ws)     layer_norm_grad_workspace(rows, cols)
 //!              rms_norm(pool, x, gamma, eps, out)
 //!              rms_norm_grad(pool, x, gamma, eps, dy, dx, acc, dgamma?, ws)                rms_norm_grad_workspace(rows, cols)
-//! modulate     ada_layer_norm(pool, x, seg, scale[S,D], shift[S,D], eps, out)
+//!              ada_layer_norm(pool, x, seg, scale[S,D], shift[S,D], eps, out)
 //!              ada_layer_norm_grad(pool, x, seg, scale, eps, dy, dx, dscale[S,D], dshift[S,D], ws)  .._workspace(rows, segments, cols)
-//!              gated_residual(pool, x, y, gate[S,D], seg, out)
+//! modulate     gated_residual(pool, x, y, gate[S,D], seg, out)
 //!              gated_residual_grad(pool, y, gate, seg, dout, dy, dgate[S,D], ws)           .._workspace(rows, segments, cols)
 //! rotary       rotary(pool, x: Option<Mat> (None: in place), seg, Rotary { head_dim, rot_heads, pairing, inverse }, inv_freq, out)
 //! attention    attention(pool, q, k, v, q_seg, k_seg, &Attention { heads, kv_heads, head_dim, causal, scale }, o, lse[T,H], ws)
@@ -62,11 +62,15 @@ pub mod attention;
 pub mod gemm;
 mod map;
 mod math;
+pub mod modulate;
+pub mod norm;
 mod pool;
+pub mod rotary;
 mod scratch;
 mod simd;
 #[cfg(test)]
 mod testing;
+mod tiles;
 mod view;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -78,6 +82,12 @@ pub use attention::{
     Attention, attention, attention_grad, attention_grad_workspace, attention_workspace,
 };
 pub use gemm::{Operand, gemm, gemm_workspace};
+pub use modulate::{gated_residual, gated_residual_grad, gated_residual_grad_workspace};
+pub use norm::{
+    ada_layer_norm, ada_layer_norm_grad, ada_layer_norm_grad_workspace, layer_norm,
+    layer_norm_grad, layer_norm_grad_workspace, rms_norm, rms_norm_grad, rms_norm_grad_workspace,
+};
+pub use rotary::{Pairing, Rotary, rotary};
 pub use pool::{DisjointMut, Pool};
 pub use simd::Isa;
 pub use view::{Mat, MatMut, check_segments, segment, segment_of};

@@ -1,50 +1,196 @@
 use super::*;
+use crate::recipe::{Batch, Checkpoint, Length, MicroBatch, Outside, Sample, Tokenizer, Validation, Variant};
+use crate::size::ByteSize;
+
+const SMALLEST: &str = "model: {dir: a}\ndata: {dir: b}\n";
+
+const FULL: &str = "
+model:
+  dir: models/base
+  variant: v0
+  from_scratch: true
+  extend_vocab: true
+data:
+  dir: voice
+  tokenizer: char
+  min_seconds: 1
+  max_seconds: 12.5
+  outside: cut
+  validation: [a/one, 'two: 2', ü]
+  cache: cache
+memory: 1.5GiB
+checkpoint: 3
+micro_batch: {frames: 768, clips: 4}
+batch: {seconds: 60}
+epochs: 2.5
+learning_rate: 7.5e-5
+warmup: 10
+weight_decay: 0
+betas: [0.8, 0.99]
+eps: 1e-6
+clip: 2
+dropout: 0.05
+ema: false
+validate_every: 0
+save_every: 25
+keep: 1
+seed: 18446744073709551615
+threads: 2
+run_dir: runs/x
+sample: {clip: 'no', steps: 8, cfg: 0}
+";
+
+fn why(text: &str) -> String {
+    Recipe::parse(text, "r.yaml").expect_err(text).to_string()
+}
 
 #[test]
-fn probe() {
-    for text in [
-        "model: {dir: a}\ndata: {dir: b}\n",
-        "model: {dir: a}\ndata: {dir: b}\nlearning_rat: 1\n",
-        "model: {dir: a, foo: 1}\ndata: {dir: b}\n",
-        "model: {dir: a}\ndata: {}\n",
-        "model: {dir: a}\n",
-        "",
-        "model: {dir: a}\ndata: {dir: b}\nlearning_rate: .nan\n",
-        "model: {dir: a}\ndata: {dir: b}\nlearning_rate: -.inf\n",
-        "model: {dir: a}\ndata: {dir: b}\nlearning_rate: 1e999\n",
-        "model: {dir: a}\ndata: {dir: b}\nlearning_rate: -1e-5\n",
-        "model: {dir: a}\ndata: {dir: b}\nupdates: -5\n",
-        "model: {dir: a}\ndata: {dir: b}\nupdates: 5.5\n",
-        "model: {dir: a}\ndata: {dir: b}\nupdates: five\n",
-        "model: {dir: a}\ndata: {dir: b}\nmemory: 20\n",
-        "model: {dir: a}\ndata: {dir: b}\nmemory: .nan\n",
-        "model: {dir: a}\ndata: {dir: b}\nmemory: [1]\n",
-        "model: {dir: a}\ndata: {dir: b}\ncheckpoint: some\n",
-        "model: {dir: a}\ndata: {dir: b}\ncheckpoint: -1\n",
-        "model: {dir: a}\ndata: {dir: b}\nmicro_batch: {frame: 1}\n",
-        "model: {dir: a}\ndata: {dir: b}\nmicro_batch: 0\n",
-        "model: {dir: a}\ndata: {dir: b}\nbatch: {clips: 4, frames: 3}\n",
-        "model: {dir: a}\ndata: {dir: b}\nbatch: {clip: 4}\n",
-        "model: {dir: a}\ndata: {dir: b}\nbatch: 4\n",
-        "model: {dir: a}\ndata: {dir: b}\nema: yes\n",
-        "model: {dir: a}\ndata: {dir: b}\nseed: 1\nseed: 2\n",
-        "model: {dir: a}\ndata: {dir: b, validation: [a, b, 3]}\nsample: false\nbetas: [0.5]\n",
-        "model: {dir: a}\ndata: {dir: b, validation: {share: 2}}\n",
-        "model: &x {dir: a}\ndata: *x\n",
-        "model: {dir: a\ndata: {dir: b}\n",
-        "model:\n\tdir: a\n",
-        "--- \nmodel: {dir: a}\ndata: {dir: b}\n---\nmodel: {dir: a}\n",
-        "model: {dir: a}\ndata: {dir: b}\n<<: {seed: 3}\n",
-        "model: !!python/object:x {dir: a}\ndata: {dir: b}\n",
-        "[1,2]", "a: {b: {c: {d: {e: {f: {g: {h: {i: {j: 1}}}}}}}}}",
-        "model: {dir: a}\ndata: {dir: b}\nupdates: 5\nepochs: 2\n",
-        "? [a, b]\n: c\n",
-        "model: {dir: ~}\ndata: {dir: b}\n",
-        "model: {dir: 5}\ndata: {dir: b}\n",
-    ] {
-        match Recipe::parse(text, "r.yaml") {
-            Ok((r, o)) => println!("ok {}\n{o:?}", r.to_yaml().unwrap()),
-            Err(e) => println!("{:?}\n     {e}", text.strip_prefix("model: {dir: a}\ndata: {dir: b}\n").unwrap_or(text)),
-        }
+fn absent_keys_are_the_documented_defaults() {
+    let (recipe, origins) = Recipe::parse(SMALLEST, "r.yaml").unwrap();
+    assert_eq!(recipe, Recipe::new("a", "b"));
+    assert_eq!(recipe.length(), Length::Updates(1000));
+    assert_eq!(origins["data.dir"], Place { line: 2, column: 13 });
+    assert!(!origins.contains_key("seed"));
+}
+
+#[test]
+fn every_key_is_read() {
+    let (recipe, _) = Recipe::parse(FULL, "r.yaml").unwrap();
+    assert_eq!(recipe.model.variant, Some(Variant::V0));
+    assert_eq!(recipe.data.tokenizer, Some(Tokenizer::Char));
+    assert_eq!(recipe.data.outside, Outside::Cut);
+    assert_eq!(recipe.data.validation, Validation::Names(vec!["a/one".into(), "two: 2".into(), "ü".into()]));
+    assert_eq!(recipe.memory, Some(ByteSize(3 << 29)));
+    assert_eq!(recipe.checkpoint, Checkpoint::Blocks(3));
+    assert_eq!(recipe.micro_batch, MicroBatch { frames: Some(768), clips: Some(4) });
+    assert_eq!(recipe.batch, Batch::Seconds(60.0));
+    assert_eq!(recipe.length(), Length::Epochs(2.5));
+    assert_eq!((recipe.seed, recipe.threads, recipe.ema), (u64::MAX, Some(2), false));
+    assert_eq!(recipe.sample, Some(Sample { clip: Some("no".into()), steps: 8, cfg: 0.0 }));
+}
+
+#[test]
+fn other_forms_are_read() {
+    let read = |more: &str| Recipe::parse(&format!("{SMALLEST}{more}\n"), "r.yaml").unwrap().0;
+    assert_eq!(read("micro_batch: 768").micro_batch, MicroBatch { frames: Some(768), clips: None });
+    assert_eq!(read("checkpoint: all").checkpoint, Checkpoint::All);
+    assert_eq!(read("sample: false").sample, None);
+    assert_eq!(read("batch: {frames: 9}").batch, Batch::Frames(9));
+    let share = Recipe::parse("model: {dir: a}\ndata: {dir: b, validation: {share: 0}}", "r.yaml").unwrap().0;
+    assert_eq!(share.data.validation, Validation::Share(0.0));
+}
+
+#[test]
+fn what_is_written_reads_back_the_same() {
+    for text in [SMALLEST, FULL, &format!("{SMALLEST}checkpoint: all\nsample: false\nmicro_batch: 5\nupdates: 7")] {
+        let (recipe, _) = Recipe::parse(text, "r.yaml").unwrap();
+        let written = recipe.to_yaml().unwrap();
+        assert_eq!(Recipe::parse(&written, "w.yaml").expect(&written).0, recipe, "{written}");
     }
+    arbtest::arbtest(|u| {
+        let mut recipe = Recipe::new("m", "d");
+        recipe.learning_rate = f64::from(u.int_in_range(1..=u32::MAX)?) / f64::from(u32::MAX);
+        recipe.eps = recipe.learning_rate * 1e-12;
+        recipe.memory = Some(ByteSize(u.int_in_range(1..=u64::MAX)?));
+        recipe.data.validation = Validation::Names(vec![u.arbitrary()?, "null".into(), "1e5".into(), " x ".into()]);
+        recipe.model.dir = u.arbitrary::<String>()?.into();
+        if recipe.validate().is_ok() {
+            let written = recipe.to_yaml().unwrap();
+            assert_eq!(Recipe::parse(&written, "w.yaml").expect(&written).0, recipe, "{written}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn errors_name_file_line_column_and_key() {
+    for (more, message) in [
+        ("learning_rat: 1", "r.yaml:3:1: learning_rat: unknown key `learning_rat`; known here: model, data"),
+        ("learning_rate: .nan", "r.yaml:3:16: learning_rate: NaN is not above 0"),
+        ("learning_rate: .inf", "r.yaml:3:16: learning_rate: inf is not above 0"),
+        ("learning_rate: -1e-5", "r.yaml:3:16: learning_rate: -0.00001 is not above 0"),
+        ("learning_rate: 1e999", "r.yaml:3:16: learning_rate: expected a number"),
+        ("updates: -5", "r.yaml:3:10: updates: expected a whole number, 0 or more"),
+        ("updates: 0", "r.yaml:3:10: updates: 0 is not between 1"),
+        ("updates: 1\nepochs: 2", "r.yaml:4:9: epochs: stands beside `updates`"),
+        ("memory: 20", "r.yaml:3:9: memory: `20` has no unit: write 20GiB"),
+        ("memory: [1]", "memory: expected a size with a unit"),
+        ("checkpoint: some", "checkpoint: expected none, all or a number of blocks, found string \"some\""),
+        ("checkpoint: -1", "checkpoint: expected none, all"),
+        ("micro_batch: 0", "r.yaml:3:14: micro_batch.frames: 0 is not between"),
+        ("micro_batch: {frame: 1}", "r.yaml:3:15: micro_batch.frame: unknown key `frame`; known here: frames, clips"),
+        ("batch: {clips: 4, frames: 3}", "r.yaml:3:19: batch.frames: give only one of these keys"),
+        ("batch: {seconds: .nan}", "batch.seconds: NaN is not a number of seconds above 0"),
+        ("ema: yes", "r.yaml:3:6: ema: expected true or false"),
+        ("seed: 1\nseed: 2", "r.yaml:4:1: the key `seed` is there twice"),
+        ("seed: 1\n<<: {seed: 2}", "merge keys (<<) are not read"),
+        ("betas: [0.5]", "betas: invalid length 1"),
+        ("betas: [0.9, 1]", "betas: 1 is not from 0 to below 1"),
+        ("sample: {cfg: -1}", "r.yaml:3:15: sample.cfg: -1 is not from 0 to 100"),
+        ("---\nmodel: {dir: a}", "several documents"),
+        ("run_dir: ''", "run_dir: is empty"),
+    ] {
+        let got = why(&format!("{SMALLEST}{more}\n"));
+        assert!(got.contains(message), "{more}: {got}");
+    }
+    assert!(why("model: {dir: a}").contains("r.yaml:1:1: the key `data` is missing"));
+    assert!(why("model: {dir: a}\ndata: {}").contains("r.yaml:2:7: data: the key `dir` is missing"));
+    assert!(why("").contains("model.dir and data.dir are needed"));
+    assert!(why("model: {dir: a}\ndata: {dir: b, validation: []}").contains("data.validation: is empty"));
+}
+
+#[test]
+fn bombs_are_refused() {
+    let mut laughs = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for i in b'b'..=b'j' {
+        let (here, before) = (i as char, (i - 1) as char);
+        laughs += &format!("{here}: &{here} [{}]\n", format!("*{before}, ").repeat(9));
+    }
+    let deep = "[".repeat(100_000);
+    let nested = (0..3000).map(|i| format!("{}a:\n", " ".repeat(i))).collect::<String>();
+    let wide = format!("{SMALLEST}x: [{}]", "1,".repeat(200_000));
+    let documents = "--- a\n".repeat(100_000);
+    for bomb in [&laughs, &deep, &nested, &wide, &documents] {
+        let error = why(bomb);
+        assert!(error.len() < 1000, "{error}");
+    }
+    let long = why(&format!("{SMALLEST}seed: {}", "x".repeat(1 << 19)));
+    assert!(long.len() < 1000);
+}
+
+#[test]
+fn mutated_text_never_panics() {
+    arbtest::arbtest(|u| {
+        let mut bytes = FULL.as_bytes().to_vec();
+        for _ in 0..u.int_in_range(1..=8)? {
+            let at = u.choose_index(bytes.len())?;
+            match u.int_in_range(0..=3)? {
+                0 => bytes[at] = *u.choose(b"{}[]:,-&*!|>'\"%@`#\n\t ?~<=.0e")?,
+                1 => bytes[at] = u.arbitrary()?,
+                2 => drop(bytes.remove(at)),
+                _ => bytes.insert(at, *u.choose(b"{}[]:,-&*!|>'\"%@`#\n\t ?~<=.0e")?),
+            }
+        }
+        if let Ok((recipe, _)) = Recipe::parse(&String::from_utf8_lossy(&bytes), "fuzz.yaml") {
+            recipe.validate().unwrap();
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn files_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        Recipe::read(&path).map_err(|e| e.to_string())
+    };
+    assert!(read("a.yaml", SMALLEST.as_bytes()).is_ok());
+    assert!(read("crlf.yaml", SMALLEST.replace('\n', "\r\n").as_bytes()).is_ok());
+    assert!(read("bom.yaml", format!("\u{feff}{SMALLEST}").as_bytes()).is_ok());
+    assert!(read("b.yaml", b"model: x\n\xff").unwrap_err().contains("b.yaml: line 2 is not UTF-8"));
+    assert!(read("c.yaml", &vec![b'#'; 1 + MAX_RECIPE_BYTES as usize]).unwrap_err().contains("larger than 1 MiB"));
+    assert!(Recipe::read(folder.path()).unwrap_err().to_string().contains("not a file"));
+    assert!(Recipe::read(&folder.path().join("none.yaml")).is_err());
 }

@@ -1,0 +1,86 @@
+//! Fills the masked middle of a clip by integrating the learned flow: what a person looks at and listens to.
+
+use crate::error::RunError;
+use crate::gradients::write_batch;
+use ambitus_exec::executor::Executor;
+use ambitus_models::f5::batch::{Batch, Clip};
+use ambitus_models::f5::config::MELS;
+use ambitus_models::f5::draw::{self, Draw};
+use ambitus_models::f5::model::Capacity;
+
+/// How the flow is integrated.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Euler steps.
+    pub steps: u32,
+    /// Classifier-free guidance: v = conditional + cfg * (conditional - unconditional).
+    pub cfg: f32,
+    /// Seed of the starting noise.
+    pub seed: u64,
+}
+
+/// F5-TTS's sway sampling coefficient (arXiv 2410.06885, section 3.3): steps are denser near noise.
+const SWAY: f32 = -1.0;
+
+/// The middle half of a clip: what is masked and generated.
+pub fn middle(frames: usize) -> (usize, usize) {
+    (frames / 4, frames - frames / 4)
+}
+
+/// Generates the middle of a clip with `program` (a sampling program of at least two clips of `frames`): mel `[N, M]` with
+/// the known frames as they were.
+///
+/// # Errors
+/// From the executor.
+pub fn inpaint(
+    exec: &mut dyn Executor,
+    program: &str,
+    capacity: Capacity,
+    mel: &[f32],
+    text: &[i32],
+    settings: Settings,
+) -> Result<Vec<f32>, RunError> {
+    let frames = mel.len() / MELS;
+    let (from, to) = middle(frames);
+    let mut cond = mel.to_vec();
+    cond[from * MELS..to * MELS].fill(0.0);
+    let mut x = vec![0.0; mel.len()];
+    draw::noise(draw::clip_key(settings.seed, 0, 0), &mut x);
+
+    // Two clips in one pass: with the conditions and without.
+    let wide = capacity.frames * MELS;
+    let (mut host, mut velocity) = (Batch::new(capacity), vec![0.0; wide]);
+    let (mut xs, mut conds) = (vec![0.0; wide], vec![0.0; wide]);
+    conds[..cond.len()].copy_from_slice(&cond);
+    let at = |i: u32| {
+        let t = i as f32 / settings.steps as f32;
+        t + SWAY * ((std::f32::consts::FRAC_PI_2 * t).cos() - 1.0 + t)
+    };
+    for step in 0..settings.steps {
+        let (t, next) = (at(step), at(step + 1));
+        let given = |drop: bool| Draw {
+            time: t,
+            span: (from, to),
+            drop_audio: drop,
+            drop_text: drop,
+            key: [0, 0],
+        };
+        let clip = |drop| Clip { mel, text, draw: given(drop), noise: Some(mel), span: None };
+        host.fill(&[clip(false), clip(true)]);
+        xs[..x.len()].copy_from_slice(&x);
+        xs[x.len()..2 * x.len()].copy_from_slice(&x);
+        write_batch(exec, program, &host)?;
+        exec.write_f32(program, "x", 0, &xs)?;
+        exec.write_f32(program, "cond", 0, &conds)?;
+        exec.run(program, 0)?;
+        exec.read_f32(program, "velocity", 0, &mut velocity)?;
+        let (with, without) = velocity.split_at(x.len());
+        for ((x, v), u) in x.iter_mut().zip(with).zip(without) {
+            *x += (next - t) * (v + settings.cfg * (v - u));
+        }
+    }
+    for i in (0..from).chain(to..frames) {
+        x[i * MELS..(i + 1) * MELS].copy_from_slice(&mel[i * MELS..(i + 1) * MELS]);
+    }
+    Ok(x)
+}

@@ -1,0 +1,112 @@
+//! Checkpoints of a run: parameters, optimizer, averages, counters, and where the run was.
+//!
+//! `step-N/` holds `model.safetensors` (the reference's names), `optimizer.safetensors`, `ema.safetensors` and the manifest,
+//! written last. Gradients are not kept: an update ends before a checkpoint begins.
+
+use crate::error::RunError;
+use ambitus_exec::executor::Executor;
+use ambitus_ir::{StateDecl, StateId, StateKind};
+use ambitus_store::checkpoint::{Checkpoint, CheckpointDir};
+use ambitus_store::{DType, TensorFile, TensorSpec};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Where a run is; everything that is not a state of the session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// Updates tried: the next update's number.
+    pub update: u64,
+    /// Updates applied: those whose gradients were finite.
+    pub applied: u64,
+    /// Validation loss of the model the run started from.
+    pub validation_base: Option<f64>,
+    /// The best validation loss and its update.
+    pub best: Option<(u64, f64)>,
+    /// Digest of recipe and data: a checkpoint belongs to one run.
+    pub run: String,
+}
+
+/// Files of a checkpoint and the states in each.
+const SHARDS: [(&str, &[StateKind]); 3] = [
+    ("model.safetensors", &[StateKind::Parameter]),
+    ("optimizer.safetensors", &[StateKind::Optimizer, StateKind::Counter]),
+    ("ema.safetensors", &[StateKind::Ema]),
+];
+
+fn members<'a>(
+    states: &'a [StateDecl],
+    kinds: &'a [StateKind],
+) -> impl Iterator<Item = (StateId, &'a StateDecl)> {
+    let all = states.iter().enumerate().map(|(i, s)| (StateId(i as u32), s));
+    all.filter(move |(_, s)| kinds.contains(&s.kind))
+}
+
+/// Writes a checkpoint; it exists whole or not at all.
+///
+/// # Errors
+/// A full disk and the like; earlier checkpoints are untouched.
+pub fn save(
+    exec: &dyn Executor,
+    dir: &CheckpointDir,
+    progress: &Progress,
+) -> Result<Checkpoint, RunError> {
+    let states = &exec.planned().session.states;
+    let mut pending = dir.begin(progress.update)?;
+    let mut values = Vec::new();
+    for (file, kinds) in SHARDS {
+        let specs: Vec<TensorSpec> = members(states, kinds)
+            .map(|(_, s)| TensorSpec::new(s.name.as_str(), DType::F32, &s.ty.shape))
+            .collect();
+        if specs.is_empty() {
+            continue;
+        }
+        let by_name: BTreeMap<&str, StateId> =
+            members(states, kinds).map(|(id, s)| (s.name.as_str(), id)).collect();
+        let mut shard = pending.writer(file, specs, &BTreeMap::new())?;
+        let order: Vec<String> = shard.specs().iter().map(|s| s.name.clone()).collect();
+        for name in order {
+            let id = by_name[name.as_str()];
+            values.resize(states[id.index()].ty.shape.elements(), 0.0);
+            exec.read_state(id, &mut values)?;
+            shard.write_f32(&name, &values)?;
+        }
+        shard.finish()?;
+    }
+    let meta = serde_json::to_value(progress).map_err(|e| RunError::Io(e.to_string()))?;
+    Ok(pending.commit(meta)?)
+}
+
+/// Reads a checkpoint back.
+///
+/// # Errors
+/// Tensors that do not fit the session, by name.
+pub fn restore(exec: &mut dyn Executor, checkpoint: &Checkpoint) -> Result<Progress, RunError> {
+    let states = exec.planned().session.states.clone();
+    let mut scratch = vec![0u8; crate::load::STAGING_BYTES];
+    let mut values = Vec::new();
+    for (file, kinds) in SHARDS {
+        if members(&states, kinds).next().is_none() {
+            continue;
+        }
+        let path = checkpoint.path.join(file);
+        let tensors = TensorFile::open(&path)?;
+        for (id, s) in members(&states, kinds) {
+            let have = tensors.get(&s.name)?.shape();
+            if have != &*s.ty.shape {
+                return Err(RunError::Model(format!(
+                    "{}: {} is {have:?}, the run has {}; this checkpoint belongs to another run",
+                    path.display(),
+                    s.name,
+                    s.ty.shape
+                )));
+            }
+            values.resize(s.ty.shape.elements(), 0.0);
+            tensors.read_into(&s.name, &mut values, &mut scratch)?;
+            exec.write_state(id, &values)?;
+        }
+    }
+    serde_json::from_value(checkpoint.manifest.meta.clone()).map_err(|e| {
+        RunError::Model(format!("{}: manifest.json: {e}", checkpoint.path.display()))
+    })
+}
