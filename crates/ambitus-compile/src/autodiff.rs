@@ -5,7 +5,7 @@
 
 use crate::CompileError;
 use ambitus_ir::ops::Vjp;
-use ambitus_ir::{Builder, Output, Phase, Program, Session, StateKind, ValueId};
+use ambitus_ir::{Builder, Output, Phase, Program, Session, StateDecl, StateKind, ValueId};
 use std::collections::HashMap;
 
 /// Appends the backward of `loss` to a forward program.
@@ -14,14 +14,25 @@ use std::collections::HashMap;
 /// No loss, an op without gradient on the way to a trainable parameter, or trainable parameters that the loss does not
 /// depend on, all by name.
 pub fn differentiate(session: &mut Session, program: Program) -> Result<Program, CompileError> {
-    let loss = program
-        .output("loss")
-        .ok_or_else(|| CompileError::NoLoss(program.name.clone()))?;
+    differentiate_for(session, program, &|_| true)
+}
+
+/// As [`differentiate`], for those trainable parameters that `trains` picks; the others are constants. Two programs of one
+/// session may train different parts, as a generator and its discriminator do.
+///
+/// # Errors
+/// As [`differentiate`].
+pub fn differentiate_for(
+    session: &mut Session,
+    program: Program,
+    trains: &dyn Fn(&StateDecl) -> bool,
+) -> Result<Program, CompileError> {
+    let loss = program.output("loss").ok_or_else(|| CompileError::NoLoss(program.name.clone()))?;
     let trainable: Vec<(ValueId, String)> = program
         .states
         .iter()
         .map(|u| (u.enters, &session.states[u.state.index()]))
-        .filter(|(_, s)| s.kind == StateKind::Parameter && s.trainable)
+        .filter(|(_, s)| s.kind == StateKind::Parameter && s.trainable && trains(s))
         .map(|(v, s)| (v, s.name.clone()))
         .collect();
 
@@ -50,11 +61,12 @@ pub fn differentiate(session: &mut Session, program: Program) -> Result<Program,
             continue;
         }
         let vjp = Vjp { x: &instr.inputs, y: &instr.outputs, dy: &dy, need: &need };
-        let made = b
-            .derived(&instr.origin, Phase::Backward, |b| instr.op.def().vjp(b, &vjp))
-            .map_err(|why| CompileError::NoGradient {
-                path: instr.origin.path.clone(),
-                why: format!("{} {why}", instr.op.name()),
+        let made =
+            b.derived(&instr.origin, Phase::Backward, |b| instr.op.def().vjp(b, &vjp)).map_err(|why| {
+                CompileError::NoGradient {
+                    path: instr.origin.path.clone(),
+                    why: format!("{} {why}", instr.op.name()),
+                }
             })?;
         for ((x, dx), need) in instr.inputs.iter().zip(made).zip(&need) {
             let (Some(dx), true) = (dx, need) else { continue };

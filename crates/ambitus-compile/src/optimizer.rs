@@ -2,17 +2,17 @@
 
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::ops::optim::{AdamW, Lerp};
-use ambitus_ir::{Builder, Phase, Program, Session, StateId, StateKind, TensorType};
+use ambitus_ir::{Builder, Phase, Program, Session, StateDecl, StateId, StateKind, TensorType};
 
 /// Name of the state that counts applied updates, f32 `[1]`.
 pub const STEP: &str = "step";
 
-/// Trainable parameters with their gradient states, in declaration order.
-fn trained(session: &Session) -> Vec<(StateId, StateId)> {
+/// Trainable parameters of the group with their gradient states, in declaration order.
+fn trained(session: &Session, group: &dyn Fn(&StateDecl) -> bool) -> Vec<(StateId, StateId)> {
     let ids = (0..session.states.len() as u32).map(StateId);
     ids.filter_map(|id| {
         let s = &session.states[id.index()];
-        let trained = s.kind == StateKind::Parameter && s.trainable;
+        let trained = s.kind == StateKind::Parameter && s.trainable && group(s);
         let grad = session.state(&format!("grad.{}", s.name))?;
         trained.then_some((id, grad))
     })
@@ -30,8 +30,19 @@ fn start<'s>(session: &'s mut Session, name: &str) -> Builder<'s> {
 /// Inputs `lr` `[1]` and `clip` `[1]` (largest norm; infinite for none). Outputs `grad_norm`, `apply`, `step` `[1]`.
 /// The clip factor is min(1, clip / (norm + 1e-6)), as `torch.nn.utils.clip_grad_norm_`.
 pub fn update(session: &mut Session, adamw: &AdamW) -> Program {
-    let trained = trained(session);
-    let mut b = start(session, "update");
+    update_for(session, "update", STEP, adamw, &|_| true)
+}
+
+/// As [`update`], for the parameters of one group, under a program name and a counter of its own.
+pub fn update_for(
+    session: &mut Session,
+    name: &str,
+    step: &str,
+    adamw: &AdamW,
+    group: &dyn Fn(&StateDecl) -> bool,
+) -> Program {
+    let trained = trained(session, group);
+    let mut b = start(session, name);
     let lr = b.input("lr", TensorType::f32(&[1]));
     let clip = b.input("clip", TensorType::f32(&[1]));
     let grads: Vec<_> = trained.iter().map(|(_, g)| b.state(*g)).collect();
@@ -43,7 +54,7 @@ pub fn update(session: &mut Session, adamw: &AdamW) -> Program {
     let ratio = b.div(clip, padded);
     let one = b.fill_like(norm, 1.0);
     let coef = b.binary(BinaryKind::Min, ratio, one);
-    let (step_id, step) = b.declare(STEP, TensorType::f32(&[1]), StateKind::Counter);
+    let (step_id, step) = b.declare(step, TensorType::f32(&[1]), StateKind::Counter);
     // `apply` is 0 or 1: the counter moves by exactly that.
     let next = b.accumulate(step, apply, one);
     b.give_back(step_id, next);
@@ -52,8 +63,7 @@ pub fn update(session: &mut Session, adamw: &AdamW) -> Program {
         b.scope(&decl.name, |b| {
             let w = b.state(*param);
             let (m_id, m) = b.declare(&format!("exp_avg.{}", decl.name), decl.ty, StateKind::Optimizer);
-            let (v_id, v) =
-                b.declare(&format!("exp_avg_sq.{}", decl.name), decl.ty, StateKind::Optimizer);
+            let (v_id, v) = b.declare(&format!("exp_avg_sq.{}", decl.name), decl.ty, StateKind::Optimizer);
             let new = b.push(adamw.clone(), &[w, *grad, m, v, lr, coef, next, apply]);
             b.give_back(*param, new[0]);
             b.give_back(m_id, new[1]);
@@ -68,7 +78,7 @@ pub fn update(session: &mut Session, adamw: &AdamW) -> Program {
 
 /// `ema`: average = average + (1 - decay) * (weight - average) for every trainable parameter. Inputs `decay` `[1]`.
 pub fn ema(session: &mut Session) -> Program {
-    let trained = trained(session);
+    let trained = trained(session, &|_| true);
     let mut b = start(session, "ema");
     let decay = b.input("decay", TensorType::f32(&[1]));
     let apply = b.fill_like(decay, 1.0);

@@ -12,7 +12,7 @@ use crate::passes::{Numerics, Pass};
 use crate::{CompileError, autodiff};
 use ambitus_ir::target::Target;
 use ambitus_ir::verify::verify;
-use ambitus_ir::{Program, Session};
+use ambitus_ir::{Program, Session, StateDecl};
 
 /// What the caller may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,22 @@ pub fn micro(
     options: Options,
     target: &dyn Target,
 ) -> Result<Program, CompileError> {
+    micro_for(session, forward, options, target, &|_| true)
+}
+
+/// As [`micro`], training only those trainable parameters that `trains` picks.
+///
+/// # Errors
+/// See [`CompileError`].
+pub fn micro_for(
+    session: &mut Session,
+    forward: Program,
+    options: Options,
+    target: &dyn Target,
+    trains: &dyn Fn(&StateDecl) -> bool,
+) -> Result<Program, CompileError> {
     let p = run(session, forward, &Simplify);
-    let p = autodiff::differentiate(session, p)?;
+    let p = autodiff::differentiate_for(session, p, trains)?;
     check(session, &p, "autodiff");
     let p = run(session, p, &Simplify);
     let p = run(session, p, &Lower { target });

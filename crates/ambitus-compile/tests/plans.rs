@@ -10,7 +10,7 @@ use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::{PlannedProgram, PlannedSession, Region};
 use ambitus_ir::{Phase, Session};
 use ambitus_models::{f5, llama};
-use common::{FULL, compiled, f5_base, llama_3b};
+use common::{FULL, compiled, f5_base, llama_3b, owners};
 
 /// Transient arena over live bytes, per program: the rest is what stacking costs.
 const SLACK: f64 = 1.02;
@@ -38,7 +38,8 @@ fn llama_micro(checkpoint: Blocks) -> PlannedSession {
 /// Bytes that live from forward into backward, made inside the block.
 fn kept(p: &PlannedProgram, block: usize) -> u64 {
     let instrs = &p.program.instrs;
-    let turn = instrs.iter().position(|i| i.origin.phase != Phase::Forward).expect("there is a backward") as u32;
+    let turn =
+        instrs.iter().position(|i| i.origin.phase != Phase::Forward).expect("there is a backward") as u32;
     let lives = p.lives.iter().filter(|l| l.first < turn && l.last >= turn);
     let inside = lives.filter(|l| p.program.block_of(&instrs[l.first as usize]) == Some(block));
     inside.map(|l| l.place.bytes).sum()
@@ -48,6 +49,7 @@ fn kept(p: &PlannedProgram, block: usize) -> u64 {
 fn plans_are_near_their_bound() {
     for checkpoint in SETTINGS {
         for (name, planned) in [("f5", f5_micro(checkpoint)), ("llama", llama_micro(checkpoint))] {
+            owners::check(&planned, &FULL);
             for p in &planned.programs {
                 let ratio = p.transient_bytes as f64 / p.live_bound_bytes as f64;
                 assert!(ratio <= SLACK, "{name} {checkpoint:?}: {ratio:.4}");
@@ -112,6 +114,7 @@ fn a_session_shares_one_arena() {
         session.programs.push(p);
     }
     let planned = plan(session, &FULL, 2);
+    owners::check(&planned, &FULL);
     assert_eq!(planned.transient_bytes, planned.programs[0].transient_bytes, "the micro-batch needs most");
     for p in &planned.programs {
         // Inputs of one name are one place in every program: a batch is written once.

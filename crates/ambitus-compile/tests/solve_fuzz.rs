@@ -23,16 +23,8 @@ fn problem(u: &mut Unstructured, most: usize) -> Result<Problem> {
         Ok(Buffer {
             first,
             last: first + u.int_in_range(0..=longest)?,
-            size: if u.ratio(1, 20)? {
-                0
-            } else {
-                u.int_in_range(1..=largest)?
-            },
-            align: if mixed {
-                1 << u.int_in_range(0..=8)?
-            } else {
-                align
-            },
+            size: if u.ratio(1, 20)? { 0 } else { u.int_in_range(1..=largest)? },
+            align: if mixed { 1 << u.int_in_range(0..=8)? } else { align },
         })
     };
     let buffers = (0..count).map(|_| buffer()).collect::<Result<Vec<_>>>()?;
@@ -43,21 +35,12 @@ fn solved(problem: &Problem) -> Solution {
     let solution = solve(problem);
     check(problem, &solution).unwrap_or_else(|violation| panic!("{violation}\n{problem}"));
     let (bound, _) = live_bound(problem);
-    assert!(
-        solution.height >= bound,
-        "{} < {bound}\n{problem}",
-        solution.height
-    );
+    assert!(solution.height >= bound, "{} < {bound}\n{problem}", solution.height);
     solution
 }
 
 fn buffer(first: u32, last: u32, size: u64, align: u64) -> Buffer {
-    Buffer {
-        first,
-        last,
-        size,
-        align,
-    }
+    Buffer { first, last, size, align }
 }
 
 #[test]
@@ -70,15 +53,9 @@ fn random_problems_are_solved_within_their_bounds() {
         let mixed = buffers.iter().any(|b| b.align != buffers[0].align);
         // Where alignments differ, each buffer may also leave a gap below itself.
         let whole = |b: &Buffer| b.footprint() + if mixed { b.align } else { 0 };
-        assert!(
-            solution.height <= buffers.iter().map(whole).sum(),
-            "above the sum\n{problem}"
-        );
+        assert!(solution.height <= buffers.iter().map(whole).sum(), "above the sum\n{problem}");
         // The text form replays the same problem, and the solver depends on nothing else.
-        let replayed: Problem = problem
-            .to_string()
-            .parse()
-            .expect("what was printed parses");
+        let replayed: Problem = problem.to_string().parse().expect("what was printed parses");
         assert_eq!(solve(&replayed), solution);
         Ok(())
     })
@@ -134,23 +111,17 @@ fn every_corruption_of_a_plan_is_caught() {
         let problem = problem(u, 30)?;
         let good = solved(&problem);
         let buffers = problem.buffers();
-        let solid: Vec<usize> = (0..buffers.len())
-            .filter(|&i| buffers[i].size > 0)
-            .collect();
+        let solid: Vec<usize> = (0..buffers.len()).filter(|&i| buffers[i].size > 0).collect();
         if solid.is_empty() {
             return Ok(());
         }
-        let caught =
-            |bad: &Solution| check(&problem, bad).expect_err("a corrupt plan was accepted");
+        let caught = |bad: &Solution| check(&problem, bad).expect_err("a corrupt plan was accepted");
 
         let mut bad = good.clone();
         bad.offsets.pop();
         assert!(matches!(caught(&bad), Violation::CountMismatch { .. }));
 
-        let low = Solution {
-            height: good.height - 1,
-            ..good.clone()
-        };
+        let low = Solution { height: good.height - 1, ..good.clone() };
         assert!(matches!(caught(&low), Violation::BeyondHeight { .. }));
 
         let &i = u.choose(&solid)?;
@@ -190,22 +161,11 @@ fn hand_cases() {
     assert_eq!(height(vec![buffer(0, 9, 0, 256)]), 0);
     assert_eq!(height(vec![buffer(7, 7, 1, 256)]), 256);
     // One after another: the same bytes. Meeting at one inclusive instant: not.
-    assert_eq!(
-        height(vec![buffer(0, 4, 100, 4), buffer(5, 9, 100, 4)]),
-        100
-    );
-    assert_eq!(
-        height(vec![buffer(0, 5, 100, 4), buffer(5, 9, 100, 4)]),
-        200
-    );
+    assert_eq!(height(vec![buffer(0, 4, 100, 4), buffer(5, 9, 100, 4)]), 100);
+    assert_eq!(height(vec![buffer(0, 5, 100, 4), buffer(5, 9, 100, 4)]), 200);
     // Nested, as forward and backward are.
-    let nested = (0..50)
-        .map(|i| buffer(i, 99 - i, 1000 + u64::from(i), 8))
-        .collect();
-    assert_eq!(
-        height(nested),
-        (0..50).map(|i: u64| (1000 + i).next_multiple_of(8)).sum()
-    );
+    let nested = (0..50).map(|i| buffer(i, 99 - i, 1000 + u64::from(i), 8)).collect();
+    assert_eq!(height(nested), (0..50).map(|i: u64| (1000 + i).next_multiple_of(8)).sum());
     // A chain in which the 5s and 4s must alternate between floor and top to meet the bound of 9.
     let chain = vec![
         buffer(0, 1, 4, 1),
@@ -217,13 +177,7 @@ fn hand_cases() {
     ];
     assert_eq!(height(chain), 9);
     // Sizes at the edge of what is accepted neither overflow nor panic.
-    assert_eq!(
-        height(vec![
-            buffer(0, u32::MAX, 1 << 62, 1 << 40),
-            buffer(0, 0, 1, 1 << 60)
-        ]),
-        5 << 60
-    );
+    assert_eq!(height(vec![buffer(0, u32::MAX, 1 << 62, 1 << 40), buffer(0, 0, 1, 1 << 60)]), 5 << 60);
 }
 
 /// Steps of several shapes: activations or gradients prevail, sizes are odd, tokens few or many.
@@ -236,24 +190,20 @@ fn steps() -> impl Iterator<Item = Step> {
         (60, 1237, 1024, 4096, 2000),
         (60, 517, 1280, 3413, 2000),
     ];
-    shapes
-        .into_iter()
-        .flat_map(|(blocks, tokens, width, hidden, classes)| {
-            [Keep::All, Keep::Products, Keep::Inputs]
-                .into_iter()
-                .flat_map(move |keep| {
-                    [false, true].map(|hold_gradients| Step {
-                        blocks,
-                        tokens,
-                        width,
-                        hidden,
-                        heads: 16,
-                        classes,
-                        keep,
-                        hold_gradients,
-                    })
-                })
+    shapes.into_iter().flat_map(|(blocks, tokens, width, hidden, classes)| {
+        [Keep::All, Keep::Products, Keep::Inputs].into_iter().flat_map(move |keep| {
+            [false, true].map(|hold_gradients| Step {
+                blocks,
+                tokens,
+                width,
+                hidden,
+                heads: 16,
+                classes,
+                keep,
+                hold_gradients,
+            })
         })
+    })
 }
 
 #[test]
@@ -261,10 +211,6 @@ fn training_steps_are_near_their_bound() {
     for step in steps() {
         let problem = step.problem();
         let ratio = solved(&problem).height as f64 / live_bound(&problem).0 as f64;
-        assert!(
-            ratio <= STEP_SLACK,
-            "{ratio:.4} for {step:?}, {} buffers",
-            problem.buffers().len()
-        );
+        assert!(ratio <= STEP_SLACK, "{ratio:.4} for {step:?}, {} buffers", problem.buffers().len());
     }
 }

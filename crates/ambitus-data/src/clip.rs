@@ -51,12 +51,7 @@ pub struct Measured {
     pub trimmed: bool,
 }
 
-pub(crate) fn save(
-    path: &Path,
-    key: &[u8; 32],
-    clip: &Clip,
-    measured: &Measured,
-) -> Result<(), DataError> {
+pub(crate) fn save(path: &Path, key: &[u8; 32], clip: &Clip, measured: &Measured) -> Result<(), DataError> {
     let mut bytes = Vec::with_capacity(file_length(clip.frames(), clip.ids.len()));
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(key);
@@ -67,12 +62,8 @@ pub(crate) fn save(
     bytes.extend_from_slice(&measured.peak.to_le_bytes());
     let flags = u32::from(measured.clipped) | u32::from(measured.trimmed) << 1;
     bytes.extend_from_slice(&flags.to_le_bytes());
-    clip.ids
-        .iter()
-        .for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()));
-    clip.mel
-        .iter()
-        .for_each(|v| bytes.extend_from_slice(&v.to_le_bytes()));
+    clip.ids.iter().for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()));
+    clip.mel.iter().for_each(|v| bytes.extend_from_slice(&v.to_le_bytes()));
     let checksum = blake3::hash(&bytes);
     bytes.extend_from_slice(checksum.as_bytes());
     atomic::write(path, |file| file.write_all(&bytes))
@@ -85,10 +76,7 @@ fn file_length(frames: usize, tokens: usize) -> usize {
 /// Reads a clip file with its key and measurements; a damaged one is an error.
 pub(crate) fn read(path: &Path) -> Result<([u8; 32], Clip, Measured), DataError> {
     let damaged = |what: &str| {
-        DataError::file(
-            path,
-            format!("damaged clip ({what}); delete it and run `prepare` again"),
-        )
+        DataError::file(path, format!("damaged clip ({what}); delete it and run `prepare` again"))
     };
     let bytes = files::read_bytes(path, MAX_BYTES)?;
     if bytes.len() < HEADER + CHECKSUM || &bytes[..8] != MAGIC {
@@ -113,15 +101,10 @@ pub(crate) fn read(path: &Path) -> Result<([u8; 32], Clip, Measured), DataError>
         trimmed: flags & 2 != 0,
     };
     let words = |from: &[u8]| -> Vec<u32> {
-        from.chunks_exact(4)
-            .map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
-            .collect()
+        from.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
     };
     let (ids, mel) = content[HEADER..].split_at(4 * tokens);
-    let clip = Clip {
-        ids: words(ids),
-        mel: words(mel).into_iter().map(f32::from_bits).collect(),
-    };
+    let clip = Clip { ids: words(ids), mel: words(mel).into_iter().map(f32::from_bits).collect() };
     Ok((key, clip, measured))
 }
 

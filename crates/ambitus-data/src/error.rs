@@ -110,9 +110,7 @@ pub enum AudioFault {
     #[error("{0} channels; from 1 to {max} can be read", max = crate::audio::MAX_CHANNELS)]
     Channels(usize),
     /// NaN, infinity or a value far beyond full scale.
-    #[error(
-        "sample {value} at {seconds:.3} s; floating-point audio must be finite and within -1 to 1"
-    )]
+    #[error("sample {value} at {seconds:.3} s; floating-point audio must be finite and within -1 to 1")]
     Sample {
         /// The value.
         value: f32,
@@ -126,43 +124,26 @@ pub enum AudioFault {
 
 impl DataError {
     pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
-        Self::Io {
-            path: path.to_owned(),
-            source,
-        }
+        Self::Io { path: path.to_owned(), source }
     }
 
     pub(crate) fn file(path: &Path, reason: impl Into<String>) -> Self {
-        Self::File {
-            path: path.to_owned(),
-            reason: reason.into(),
-        }
+        Self::File { path: path.to_owned(), reason: reason.into() }
     }
 
     pub(crate) fn line(path: &Path, line: u64, reason: impl Into<String>) -> Self {
-        Self::Line {
-            path: path.to_owned(),
-            line,
-            reason: reason.into(),
-        }
+        Self::Line { path: path.to_owned(), line, reason: reason.into() }
     }
 
     pub(crate) fn audio(path: &Path, reason: AudioFault) -> Self {
-        Self::Audio {
-            path: path.to_owned(),
-            reason,
-        }
+        Self::Audio { path: path.to_owned(), reason }
     }
 }
 
 const SHOWN: usize = 10;
 
 fn top(tokens: &[(String, u64)]) -> String {
-    let shown: Vec<_> = tokens
-        .iter()
-        .take(SHOWN)
-        .map(|(t, n)| format!("{t:?} x {n}"))
-        .collect();
+    let shown: Vec<_> = tokens.iter().take(SHOWN).map(|(t, n)| format!("{t:?} x {n}")).collect();
     shown.join(", ")
 }
 

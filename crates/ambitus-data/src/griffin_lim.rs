@@ -27,21 +27,13 @@ pub fn mel_to_magnitude(log_mel: &[f32]) -> Vec<f32> {
         let target: Vec<f32> = row.iter().map(|v| v.clamp(-30.0, 30.0).exp()).collect();
         let mut numerator = vec![0.0f32; BINS];
         scatter(&filters, &target, &mut numerator);
-        let mut s: Vec<f32> = numerator
-            .iter()
-            .zip(&column_sum)
-            .map(|(&n, &c)| if c > 0.0 { n / c } else { 0.0 })
-            .collect();
+        let mut s: Vec<f32> =
+            numerator.iter().zip(&column_sum).map(|(&n, &c)| if c > 0.0 { n / c } else { 0.0 }).collect();
         let mut denominator = vec![0.0f32; BINS];
         let mut projected = [0.0f32; MELS];
         for _ in 0..INVERSION_STEPS {
             for (p, f) in projected.iter_mut().zip(&filters) {
-                *p = f
-                    .weights
-                    .iter()
-                    .zip(&s[f.start..])
-                    .map(|(w, x)| w * x)
-                    .sum();
+                *p = f.weights.iter().zip(&s[f.start..]).map(|(w, x)| w * x).sum();
             }
             denominator.fill(0.0);
             scatter(&filters, &projected, &mut denominator);
@@ -107,10 +99,7 @@ struct Stft {
 impl Stft {
     fn new(frames: usize) -> Self {
         let mut planner = RealFftPlanner::<f32>::new();
-        let (forward, inverse) = (
-            planner.plan_fft_forward(N_FFT),
-            planner.plan_fft_inverse(N_FFT),
-        );
+        let (forward, inverse) = (planner.plan_fft_forward(N_FFT), planner.plan_fft_inverse(N_FFT));
         let window = hann();
         let mut norm = vec![0.0f32; (frames - 1) * HOP + N_FFT];
         for f in 0..frames {
@@ -132,25 +121,15 @@ impl Stft {
     /// `wave` from magnitude and phase [N, 513] by windowed overlap-add.
     fn inverse(&mut self, magnitude: &[f32], phase: &[Complex<f32>]) {
         self.wave.fill(0.0);
-        for (f, (m, p)) in magnitude
-            .chunks_exact(BINS)
-            .zip(phase.chunks_exact(BINS))
-            .enumerate()
-        {
+        for (f, (m, p)) in magnitude.chunks_exact(BINS).zip(phase.chunks_exact(BINS)).enumerate() {
             for ((to, &m), &p) in self.spectrum.iter_mut().zip(m).zip(p) {
                 *to = p * m;
             }
             // A real signal has real ends.
             self.spectrum[0].im = 0.0;
             self.spectrum[BINS - 1].im = 0.0;
-            self.inverse
-                .process(&mut self.spectrum, &mut self.time)
-                .expect("buffers come from the plan");
-            for ((to, &x), &w) in self.wave[f * HOP..]
-                .iter_mut()
-                .zip(&self.time)
-                .zip(&self.window)
-            {
+            self.inverse.process(&mut self.spectrum, &mut self.time).expect("buffers come from the plan");
+            for ((to, &x), &w) in self.wave[f * HOP..].iter_mut().zip(&self.time).zip(&self.window) {
                 *to += x * w / N_FFT as f32;
             }
         }
@@ -162,17 +141,10 @@ impl Stft {
     /// Spectrum [N, 513] of `wave`.
     fn forward(&mut self, out: &mut [Complex<f32>]) {
         for (f, to) in out.chunks_exact_mut(BINS).enumerate() {
-            for ((t, &x), &w) in self
-                .time
-                .iter_mut()
-                .zip(&self.wave[f * HOP..])
-                .zip(&self.window)
-            {
+            for ((t, &x), &w) in self.time.iter_mut().zip(&self.wave[f * HOP..]).zip(&self.window) {
                 *t = x * w;
             }
-            self.forward
-                .process(&mut self.time, to)
-                .expect("buffers come from the plan");
+            self.forward.process(&mut self.time, to).expect("buffers come from the plan");
         }
     }
 }
@@ -190,9 +162,7 @@ mod tests {
         let wave: Vec<f32> = (0..24_000)
             .map(|i| {
                 let t = i as f32 / 24_000.0;
-                (1..20)
-                    .map(|h| (std::f32::consts::TAU * 150.0 * h as f32 * t).sin() / h as f32)
-                    .sum::<f32>()
+                (1..20).map(|h| (std::f32::consts::TAU * 150.0 * h as f32 * t).sin() / h as f32).sum::<f32>()
                     * 0.2
                     * (1.0 + (t * 20.0).sin())
             })
@@ -204,8 +174,7 @@ mod tests {
         let again = log_mel(&back).expect("long enough");
         let n = again.len().min(mel.len());
         let loud: Vec<usize> = (0..n).filter(|&i| mel[i] > -3.0).collect();
-        let error: f32 =
-            loud.iter().map(|&i| (again[i] - mel[i]).abs()).sum::<f32>() / loud.len() as f32;
+        let error: f32 = loud.iter().map(|&i| (again[i] - mel[i]).abs()).sum::<f32>() / loud.len() as f32;
         assert!(error < CLOSE, "{error}");
         assert!(griffin_lim(&mel[..MELS], 3, 1).is_empty());
     }

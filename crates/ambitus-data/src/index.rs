@@ -89,38 +89,36 @@ impl ClipIndex {
                 return Err(DataError::file(path, format!("damaged index: clip {i}")));
             }
             if i > 0 && index.clips[i - 1].name >= clip.name {
-                return Err(DataError::file(
-                    path,
-                    format!("damaged index: order at clip {i}"),
-                ));
+                return Err(DataError::file(path, format!("damaged index: order at clip {i}")));
             }
         }
         Ok(index)
     }
 
-    /// Validation clips: those in `list` if there is one, else a tenth (at least one of two) by a seeded hash of the
-    /// name, so that adding clips moves few others.
-    ///
-    /// A list entry is a clip's name, or its last part with or without extension; one that fits no clip is an error.
-    pub fn split(&self, list: Option<&[String]>, seed: u64) -> Result<Split, DataError> {
+    /// Holds out the clips that `list` names: a clip's name, or its last part with or without extension. An entry that
+    /// fits no clip is an error.
+    pub fn split(&self, list: &[String]) -> Result<Split, DataError> {
+        let mut held_out = vec![false; self.clips.len()];
+        for wanted in list {
+            let before = held_out.iter().filter(|h| **h).count();
+            for (clip, held) in self.clips.iter().zip(&mut held_out) {
+                *held |= matches_name(&clip.name, wanted);
+            }
+            if held_out.iter().filter(|h| **h).count() == before {
+                return Err(DataError::Packing(format!(
+                    "the validation list names {wanted:?}, which is not a usable clip of this data"
+                )));
+            }
+        }
+        Split::new(&held_out)
+    }
+
+    /// Holds out a share of the clips by a seeded hash of the name, so that adding clips moves few others: at least one
+    /// of two, unless the share is 0.
+    pub fn split_share(&self, share: f64, seed: u64) -> Result<Split, DataError> {
         let n = self.clips.len();
         let mut held_out = vec![false; n];
-        if let Some(list) = list {
-            for wanted in list {
-                let mut found = false;
-                for (clip, held) in self.clips.iter().zip(&mut held_out) {
-                    if matches_name(&clip.name, wanted) {
-                        *held = true;
-                        found = true;
-                    }
-                }
-                if !found {
-                    return Err(DataError::Packing(format!(
-                        "the validation list names {wanted:?}, which is not a usable clip of this data"
-                    )));
-                }
-            }
-        } else if n >= 2 {
+        if n >= 2 && share > 0.0 {
             let mut order: Vec<usize> = (0..n).collect();
             order.sort_by_cached_key(|&i| {
                 let mut hash = blake3::Hasher::new();
@@ -128,13 +126,20 @@ impl ClipIndex {
                 hash.update(self.clips[i].name.as_bytes());
                 *hash.finalize().as_bytes()
             });
-            let count = ((n + 5) / 10).max(1);
-            order[..count].iter().for_each(|&i| held_out[i] = true);
+            let count = ((n as f64 * share).round() as usize).max(1);
+            order.iter().take(count).for_each(|&i| held_out[i] = true);
         }
-        let (validation, train): (Vec<usize>, Vec<usize>) = (0..n).partition(|&i| held_out[i]);
+        Split::new(&held_out)
+    }
+}
+
+impl Split {
+    fn new(held_out: &[bool]) -> Result<Split, DataError> {
+        let (validation, train): (Vec<usize>, Vec<usize>) = (0..held_out.len()).partition(|&i| held_out[i]);
         if train.is_empty() {
             return Err(DataError::Packing(format!(
-                "no clip is left for training: {n} usable, {} held out for validation",
+                "no clip is left for training: {} usable, {} held out for validation",
+                held_out.len(),
                 validation.len()
             )));
         }

@@ -44,9 +44,7 @@ pub fn seconds(frames: u64) -> f64 {
 /// that of the FFT.
 pub(crate) fn hann() -> Vec<f32> {
     let step = (2.0 * std::f64::consts::PI / N_FFT as f64) as f32;
-    (0..N_FFT)
-        .map(|i| 0.5 - 0.5 * (f64::from(i as f32 * step).cos() as f32))
-        .collect()
+    (0..N_FFT).map(|i| 0.5 - 0.5 * (f64::from(i as f32 * step).cos() as f32)).collect()
 }
 
 /// One triangular filter: weights of the bins from `start`.
@@ -79,10 +77,7 @@ pub(crate) fn filter_bank() -> Vec<Filter> {
                 .collect();
             let start = weights.iter().position(|&w| w > 0.0).unwrap_or(0);
             let end = weights.iter().rposition(|&w| w > 0.0).map_or(0, |e| e + 1);
-            Filter {
-                start,
-                weights: weights[start..end.max(start)].to_vec(),
-            }
+            Filter { start, weights: weights[start..end.max(start)].to_vec() }
         })
         .collect()
 }
@@ -90,15 +85,7 @@ pub(crate) fn filter_bank() -> Vec<Filter> {
 /// `torch.linspace` in f32: counted from the nearer end.
 fn linspace(from: f32, to: f32, n: usize) -> Vec<f32> {
     let step = (to - from) / (n - 1) as f32;
-    (0..n)
-        .map(|i| {
-            if i < n / 2 {
-                from + step * i as f32
-            } else {
-                to - step * (n - 1 - i) as f32
-            }
-        })
-        .collect()
+    (0..n).map(|i| if i < n / 2 { from + step * i as f32 } else { to - step * (n - 1 - i) as f32 }).collect()
 }
 
 /// Streaming log-mel: samples in, rows of [`MELS`] out. Holds less than three windows of samples whatever the length.
@@ -181,12 +168,7 @@ impl MelStream {
     fn emit(&mut self, rows: &mut Vec<f32>) {
         let mut at = 0;
         while at + N_FFT <= self.pending.len() {
-            for ((to, &x), &w) in self
-                .windowed
-                .iter_mut()
-                .zip(&self.pending[at..])
-                .zip(&self.window)
-            {
+            for ((to, &x), &w) in self.windowed.iter_mut().zip(&self.pending[at..]).zip(&self.window) {
                 *to = f64::from(x * w);
             }
             self.fft
@@ -224,9 +206,8 @@ mod tests {
 
     #[test]
     fn pieces_give_the_same_rows_as_the_whole() {
-        let wave: Vec<f32> = (0..5000)
-            .map(|i| (i as f32 * 0.05).sin() * 0.3 + (i as f32 * 0.71).cos() * 0.1)
-            .collect();
+        let wave: Vec<f32> =
+            (0..5000).map(|i| (i as f32 * 0.05).sin() * 0.3 + (i as f32 * 0.71).cos() * 0.1).collect();
         for length in [513, 514, 767, 768, 1024, 1279, 1280, 5000] {
             let whole = log_mel(&wave[..length]).expect("long enough");
             assert_eq!(whole.len(), frames(length as u64) as usize * MELS);

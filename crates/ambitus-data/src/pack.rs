@@ -24,11 +24,7 @@ pub fn pack(frames: &[u32], capacity: Capacity) -> Result<Vec<Vec<usize>>, DataE
     if capacity.clips == 0 && !frames.is_empty() {
         return Err(DataError::Packing("a micro-batch of no clips".into()));
     }
-    if let Some((i, &n)) = frames
-        .iter()
-        .enumerate()
-        .find(|(_, n)| **n > capacity.frames)
-    {
+    if let Some((i, &n)) = frames.iter().enumerate().find(|(_, n)| **n > capacity.frames) {
         return Err(DataError::Packing(format!(
             "clip {i} has {n} frames ({:.1} s), more than the micro-batch of {}; raise --micro-batch to at least {n} or \
              lower the longest clip that is allowed",
@@ -59,11 +55,7 @@ pub fn pack(frames: &[u32], capacity: Capacity) -> Result<Vec<Vec<usize>>, DataE
 
 /// Share of the frames of `batches` micro-batches that hold a clip.
 pub fn fill(frames: &[u32], batches: &[Vec<usize>], capacity: Capacity) -> f64 {
-    let used: u64 = batches
-        .iter()
-        .flatten()
-        .map(|&i| u64::from(frames[i]))
-        .sum();
+    let used: u64 = batches.iter().flatten().map(|&i| u64::from(frames[i])).sum();
     used as f64 / (batches.len().max(1) as f64 * f64::from(capacity.frames))
 }
 
@@ -205,16 +197,14 @@ impl<'a> Search<'a> {
         let clips = &self.bins[bin];
         let size = |i: usize| i64::from(self.frames[i]);
         let mut out = vec![Choice::default()];
-        out.extend(clips.iter().map(|&i| Choice {
-            clips: [Some(i), None],
-            frames: size(i),
-        }));
+        out.extend(clips.iter().map(|&i| Choice { clips: [Some(i), None], frames: size(i) }));
         if clips.len() <= PAIRS_UP_TO {
             for (n, &i) in clips.iter().enumerate() {
-                out.extend(clips[n + 1..].iter().map(|&j| Choice {
-                    clips: [Some(i), Some(j)],
-                    frames: size(i) + size(j),
-                }));
+                out.extend(
+                    clips[n + 1..]
+                        .iter()
+                        .map(|&j| Choice { clips: [Some(i), Some(j)], frames: size(i) + size(j) }),
+                );
             }
         }
         out
@@ -229,17 +219,11 @@ impl<'a> Search<'a> {
     /// Exchanges a few random clips.
     fn disturb(&mut self) {
         for _ in 0..3 {
-            let (a, b) = (
-                self.rng.below(self.bins.len()),
-                self.rng.below(self.bins.len()),
-            );
+            let (a, b) = (self.rng.below(self.bins.len()), self.rng.below(self.bins.len()));
             if a == b || self.bins[a].is_empty() || self.bins[b].is_empty() {
                 continue;
             }
-            let (i, j) = (
-                self.rng.below(self.bins[a].len()),
-                self.rng.below(self.bins[b].len()),
-            );
+            let (i, j) = (self.rng.below(self.bins[a].len()), self.rng.below(self.bins[b].len()));
             let (i, j) = (self.bins[a][i], self.bins[b][j]);
             self.shift(a, b, i);
             self.shift(b, a, j);

@@ -11,9 +11,7 @@ impl SplitMix {
         hash.update(&seed.to_le_bytes());
         hash.update(&counter.to_le_bytes());
         let bytes = hash.finalize();
-        Self(u64::from_le_bytes(
-            bytes.as_bytes()[..8].try_into().expect("eight bytes"),
-        ))
+        Self(u64::from_le_bytes(bytes.as_bytes()[..8].try_into().expect("eight bytes")))
     }
 
     pub(crate) fn next(&mut self) -> u64 {

@@ -56,9 +56,7 @@ impl Updates {
     /// `frames` are the lengths of the clips to train on.
     pub fn new(frames: &[u32], size: UpdateSize, seed: u64) -> Result<Self, DataError> {
         if frames.is_empty() || frames.contains(&0) {
-            return Err(DataError::Packing(
-                "no clips, or clips without frames, to form updates of".into(),
-            ));
+            return Err(DataError::Packing("no clips, or clips without frames, to form updates of".into()));
         }
         let valid = match size {
             UpdateSize::Clips(n) => n > 0,
@@ -66,9 +64,7 @@ impl Updates {
             UpdateSize::Seconds(s) => s.is_finite() && s > 0.0 && s < 1e9,
         };
         if !valid {
-            return Err(DataError::Packing(format!(
-                "an update of {size:?} cannot be formed"
-            )));
+            return Err(DataError::Packing(format!("an update of {size:?} cannot be formed")));
         }
         Ok(Self {
             total: frames.iter().map(|&n| u64::from(n)).sum(),
@@ -85,9 +81,7 @@ impl Updates {
     pub fn target_frames(&self) -> u64 {
         match self.size {
             UpdateSize::Frames(n) => n,
-            UpdateSize::Seconds(s) => {
-                (s * f64::from(SAMPLE_RATE) / HOP as f64).round().max(1.0) as u64
-            }
+            UpdateSize::Seconds(s) => (s * f64::from(SAMPLE_RATE) / HOP as f64).round().max(1.0) as u64,
             UpdateSize::Clips(n) => (n as u64 * self.total).div_ceil(self.frames.len() as u64),
         }
     }
@@ -111,18 +105,11 @@ impl Updates {
         }
         let sample: Vec<Vec<u32>> = Self::new(&self.frames, self.size, self.seed)?
             .take(SAMPLED)
-            .map(|update| {
-                update
-                    .iter()
-                    .map(|d| self.frames[d.clip as usize])
-                    .collect()
-            })
+            .map(|update| update.iter().map(|d| self.frames[d.clip as usize]).collect())
             .collect();
         let lowest = (requested / 2).max(longest);
         let candidates: Vec<u32> = (0..=STEPS)
-            .map(|i| {
-                requested - (u64::from(requested - lowest) * u64::from(i) / u64::from(STEPS)) as u32
-            })
+            .map(|i| requested - (u64::from(requested - lowest) * u64::from(i) / u64::from(STEPS)) as u32)
             .collect();
         // What sums allow and what best-fit reaches bound the search on both sides; the best of either are tried.
         let mut tried = vec![requested];
@@ -130,27 +117,35 @@ impl Updates {
             let mut ranked: Vec<(u64, u32)> = candidates
                 .iter()
                 .map(|&c| {
-                    let batches: usize =
-                        sample.iter().map(|update| count(update, capacity(c))).sum();
+                    let batches: usize = sample.iter().map(|update| count(update, capacity(c))).sum();
                     (batches as u64 * u64::from(c), c)
                 })
                 .collect();
             ranked.sort_by_key(|&(planned, c)| (planned, std::cmp::Reverse(c)));
             tried.extend(ranked.into_iter().take(TRIED).map(|(_, c)| c));
         }
+        let batches = |c: u32| -> Result<u64, DataError> {
+            sample.iter().map(|update| Ok(pack::pack(update, capacity(c))?.len() as u64)).sum()
+        };
         let mut planned = Vec::new();
         for c in tried {
-            let mut batches = 0;
-            for update in &sample {
-                batches += pack::pack(update, capacity(c))?.len() as u64;
-            }
-            planned.push((batches * u64::from(c), c));
+            planned.push((batches(c)? * u64::from(c), c));
         }
         let fewest = planned.iter().map(|&(frames, _)| frames).min().unwrap_or(0);
-        let good = planned
-            .iter()
-            .filter(|&&(frames, _)| frames as f64 <= WORTH * fewest as f64);
-        Ok(good.map(|&(_, c)| c).max().unwrap_or(requested))
+        let good = planned.iter().filter(|&&(frames, _)| frames as f64 <= WORTH * fewest as f64);
+        let mut high = good.map(|&(_, c)| c).max().unwrap_or(requested);
+        // And down as far as that takes no more micro-batches.
+        let count = batches(high)?;
+        let mut low = (high - high / 8).max(longest);
+        while high - low > requested / 400 {
+            let middle = low + (high - low) / 2;
+            if batches(middle)? <= count {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        Ok(high)
     }
 
     /// Updates that go once, or `epochs` times, through the clips; rounded up.
@@ -182,8 +177,7 @@ impl Updates {
             let mut clips: Vec<u32> = (0..self.frames.len() as u32).collect();
             SplitMix::keyed("epoch", self.seed, u64::from(self.epoch)).shuffle(&mut clips);
             let epoch = self.epoch;
-            self.waiting
-                .extend(clips.into_iter().map(|clip| Draw { clip, epoch }));
+            self.waiting.extend(clips.into_iter().map(|clip| Draw { clip, epoch }));
             self.epoch += 1;
         }
     }
@@ -200,12 +194,7 @@ impl Updates {
     fn nearest(&mut self, wanted: u64) -> Vec<usize> {
         let ahead = self.look_ahead();
         self.fetch(ahead);
-        let sizes: Vec<u64> = self
-            .waiting
-            .iter()
-            .take(ahead)
-            .map(|&d| self.frames_of(d))
-            .collect();
+        let sizes: Vec<u64> = self.waiting.iter().take(ahead).map(|&d| self.frames_of(d)).collect();
         let mut best = (0, Vec::new());
         for (i, &one) in sizes.iter().enumerate() {
             if one <= wanted && one > best.0 {

@@ -9,10 +9,7 @@ use crate::error::DataError;
 /// Writes mono samples (1 = full scale, clamped) as 16-bit PCM. The file appears whole or not at all.
 pub fn write_wav(path: &Path, samples: &[f32], rate: u32) -> Result<(), DataError> {
     if let Some(i) = samples.iter().position(|x| !x.is_finite()) {
-        return Err(DataError::file(
-            path,
-            format!("not written: sample {i} is {}", samples[i]),
-        ));
+        return Err(DataError::file(path, format!("not written: sample {i} is {}", samples[i])));
     }
     let spec = hound::WavSpec {
         channels: 1,

@@ -6,17 +6,12 @@ use ambitus_data::audio::{AudioReader, Container, load};
 use ambitus_data::{AudioFault, DataError};
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
 fn fault(path: &Path) -> AudioFault {
     match load(path, 60.0) {
-        Err(DataError::Audio {
-            path: named,
-            reason,
-        }) => {
+        Err(DataError::Audio { path: named, reason }) => {
             assert_eq!(named, path);
             reason
         }
@@ -33,21 +28,13 @@ fn write_wav(path: &Path, bits: u16, float: bool, rate: u32, channels: u16, n: u
         channels,
         sample_rate: rate,
         bits_per_sample: bits,
-        sample_format: if float {
-            hound::SampleFormat::Float
-        } else {
-            hound::SampleFormat::Int
-        },
+        sample_format: if float { hound::SampleFormat::Float } else { hound::SampleFormat::Int },
     };
     let mut writer = hound::WavWriter::create(path, spec).expect("created");
     for i in 0..n {
         for c in 0..channels {
             // Channels differ, and their mean is the tone.
-            let side = if channels == 1 {
-                0.0
-            } else {
-                0.2 * (f32::from(c) - f32::from(channels - 1) / 2.0)
-            };
+            let side = if channels == 1 { 0.0 } else { 0.2 * (f32::from(c) - f32::from(channels - 1) / 2.0) };
             let x = tone(i) + side;
             if float {
                 writer.write_sample(x).expect("written");
@@ -64,13 +51,7 @@ fn write_wav(path: &Path, bits: u16, float: bool, rate: u32, channels: u16, n: u
 fn wav_of_every_depth_and_channel_count() {
     let dir = tempfile::tempdir().expect("folder");
     let path = dir.path().join("a.wav");
-    for (bits, float) in [
-        (8, false),
-        (16, false),
-        (24, false),
-        (32, false),
-        (32, true),
-    ] {
+    for (bits, float) in [(8, false), (16, false), (24, false), (32, false), (32, true)] {
         for channels in [1, 2, 3] {
             write_wav(&path, bits, float, 24_000, channels, 5000);
             let samples = load(&path, 60.0).expect("readable");
@@ -78,10 +59,7 @@ fn wav_of_every_depth_and_channel_count() {
             // One step of the coarsest quantisation, twice (writing truncates, reading scales by 2^n).
             let step = 2.0 / f32::from(1u16 << (bits.min(12) - 1));
             for (i, &x) in samples.iter().enumerate() {
-                assert!(
-                    (x - tone(i)).abs() < step,
-                    "{bits} bits, {channels} channels, sample {i}: {x}"
-                );
+                assert!((x - tone(i)).abs() < step, "{bits} bits, {channels} channels, sample {i}: {x}");
             }
         }
     }
@@ -99,11 +77,7 @@ fn compressed_formats_hold_the_same_speech() {
     ] {
         let path = fixture(name);
         let info = AudioReader::open(&path).expect("readable").info();
-        assert_eq!(
-            (info.container, info.rate, info.channels),
-            (container, rate, channels),
-            "{name}"
-        );
+        assert_eq!((info.container, info.rate, info.channels), (container, rate, channels), "{name}");
         let samples = load(&path, 60.0).expect("readable");
         // Encoders without a length tag pad the ends; the best alignment within that padding counts.
         const MOST_PADDING: usize = 4000;
@@ -111,11 +85,8 @@ fn compressed_formats_hold_the_same_speech() {
             .map(|shift| {
                 let part = &samples[shift..];
                 let n = part.len().min(reference.len());
-                let dot: f64 = part[..n]
-                    .iter()
-                    .zip(&reference)
-                    .map(|(&a, &b)| f64::from(a) * f64::from(b))
-                    .sum();
+                let dot: f64 =
+                    part[..n].iter().zip(&reference).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
                 dot / (energy(&part[..n]) * energy(&reference[..n])).sqrt()
             })
             .fold(0.0, f64::max);
@@ -144,10 +115,7 @@ fn reasons_of_faults() {
     put(&good[..good.len() - 100]);
     assert!(matches!(fault(&path), AudioFault::Truncated(_)));
     put(&good[..20]);
-    assert!(matches!(
-        fault(&path),
-        AudioFault::Truncated(_) | AudioFault::Header(_)
-    ));
+    assert!(matches!(fault(&path), AudioFault::Truncated(_) | AudioFault::Header(_)));
     put(&with(22, &[0, 0]));
     assert_eq!(fault(&path), AudioFault::Channels(0));
     put(&with(22, &[0xff, 0xff]));
@@ -177,9 +145,7 @@ fn reasons_of_faults() {
         };
         let mut writer = hound::WavWriter::create(&path, spec).expect("created");
         for i in 0..3000 {
-            writer
-                .write_sample(if i == 2400 { bad } else { tone(i) })
-                .expect("written");
+            writer.write_sample(if i == 2400 { bad } else { tone(i) }).expect("written");
         }
         writer.finalize().expect("finished");
         match fault(&path) {
@@ -190,28 +156,18 @@ fn reasons_of_faults() {
     for name in ["speech_22k_mono.flac", "speech_24k_stereo.ogg"] {
         let bytes = std::fs::read(fixture(name)).expect("fixture");
         put(&bytes[..bytes.len() * 2 / 3]);
-        assert!(
-            matches!(fault(&path), AudioFault::Truncated(_)),
-            "{name}: {}",
-            fault(&path)
-        );
+        assert!(matches!(fault(&path), AudioFault::Truncated(_)), "{name}: {}", fault(&path));
         // A flipped bit in the middle is noticed by the checksums.
         let mut changed = bytes.clone();
         changed[bytes.len() / 2] ^= 0x10;
         put(&changed);
         let fault = fault(&path);
         assert!(
-            matches!(
-                fault,
-                AudioFault::Truncated(_) | AudioFault::Damaged { .. } | AudioFault::Header(_)
-            ),
+            matches!(fault, AudioFault::Truncated(_) | AudioFault::Damaged { .. } | AudioFault::Header(_)),
             "{name}: {fault}"
         );
     }
-    assert!(matches!(
-        load(&dir.path().join("none.wav"), 1.0),
-        Err(DataError::Io { .. })
-    ));
+    assert!(matches!(load(&dir.path().join("none.wav"), 1.0), Err(DataError::Io { .. })));
     assert!(matches!(load(dir.path(), 1.0), Err(DataError::File { .. })));
     write_wav(&path, 16, false, 24_000, 1, 48_000);
     assert!(load(&path, 1.0).is_err());
@@ -225,17 +181,8 @@ fn written_wav_is_read_back() {
     ambitus_data::wav::write_wav(&path, &wave, 24_000).expect("written");
     let back = load(&path, 1.0).expect("readable");
     // One step of 16 bits.
-    assert!(
-        wave.iter()
-            .zip(&back)
-            .all(|(a, b)| (a - b).abs() < 1.0 / 16_000.0)
-    );
+    assert!(wave.iter().zip(&back).all(|(a, b)| (a - b).abs() < 1.0 / 16_000.0));
     assert!(ambitus_data::wav::write_wav(&path, &[f32::NAN], 24_000).is_err());
     assert_eq!(load(&path, 1.0).expect("still there").len(), 4800);
-    assert_eq!(
-        std::fs::read_dir(dir.path().join("sub"))
-            .expect("folder")
-            .count(),
-        1
-    );
+    assert_eq!(std::fs::read_dir(dir.path().join("sub")).expect("folder").count(), 1);
 }

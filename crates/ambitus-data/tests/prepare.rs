@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ambitus_data::prepare::{PrepareOptions, Progress, Verdict};
 use ambitus_data::sources::Format;
 use ambitus_data::{
-    ClipIndex, DataError, Limits, Policy, Prepared, Source, Tokenizer, TokenizerKind, Vocab,
-    load_clip, prepare,
+    ClipIndex, DataError, Limits, Policy, Prepared, Source, Tokenizer, TokenizerKind, Vocab, load_clip,
+    prepare,
 };
 
 fn write_tone(path: &Path, seconds: f64, lead: f64, level: f32) {
@@ -21,11 +21,7 @@ fn write_tone(path: &Path, seconds: f64, lead: f64, level: f32) {
     let silent = (lead * 16_000.0) as usize;
     for i in 0..(seconds * 16_000.0) as usize + 2 * silent {
         let inside = i >= silent && i < silent + (seconds * 16_000.0) as usize;
-        let x = if inside {
-            (i as f32 * 0.1).sin() * level
-        } else {
-            0.0
-        };
+        let x = if inside { (i as f32 * 0.1).sin() * level } else { 0.0 };
         writer.write_sample((x * 32767.0) as i16).expect("written");
     }
     writer.finalize().expect("finished");
@@ -39,37 +35,20 @@ fn english() -> Tokenizer {
     let mut tokens = vec![" ".to_owned()];
     tokens.extend(('!'..='~').map(String::from));
     tokens.push("é".into());
-    Tokenizer::new(
-        TokenizerKind::Pinyin,
-        Some(Vocab::new(tokens).expect("valid")),
-    )
-    .expect("valid")
+    Tokenizer::new(TokenizerKind::Pinyin, Some(Vocab::new(tokens).expect("valid"))).expect("valid")
 }
 
 fn options(dir: &Path) -> PrepareOptions {
-    PrepareOptions {
-        limits: Limits::default(),
-        policy: Policy::Skip,
-        cache: dir.join("cache"),
-        threads: 2,
-    }
+    PrepareOptions { limits: Limits::default(), policy: Policy::Skip, cache: dir.join("cache"), threads: 2 }
 }
 
 fn run(dir: &Path, options: &PrepareOptions) -> Result<Prepared, DataError> {
-    prepare(
-        &Source::read(&dir.join("data"))?,
-        &english(),
-        options,
-        &|_| true,
-    )
+    prepare(&Source::read(&dir.join("data"))?, &english(), options, &|_| true)
 }
 
 fn reason<'a>(prepared: &'a Prepared, name: &str) -> &'a str {
-    let outcome = prepared
-        .outcomes
-        .iter()
-        .find(|o| o.name == name)
-        .unwrap_or_else(|| panic!("{name} is missing"));
+    let outcome =
+        prepared.outcomes.iter().find(|o| o.name == name).unwrap_or_else(|| panic!("{name} is missing"));
     match &outcome.verdict {
         Verdict::Ok { .. } => "ok",
         Verdict::Bad { reason, .. } | Verdict::Outside { reason } => reason,
@@ -113,26 +92,14 @@ fn every_clip_is_used_or_reported() {
 
     let source = Source::read(&data).expect("readable");
     assert_eq!(source.format, Format::Csv);
-    let first = source
-        .entries
-        .iter()
-        .find(|e| e.name == "wavs/good.wav")
-        .expect("found");
+    let first = source.entries.iter().find(|e| e.name == "wavs/good.wav").expect("found");
     assert_eq!(first.text, r#"She said "caf\u00e9" | no\yes."#);
     assert_eq!(first.line, 2);
 
     let options = options(dir.path());
     let prepared = run(dir.path(), &options).expect("prepared");
-    let names: Vec<_> = prepared
-        .index
-        .clips
-        .iter()
-        .map(|c| c.name.as_str())
-        .collect();
-    assert_eq!(
-        names,
-        ["wavs/good.wav", "wavs/loud.wav", r"wavs\windows.wav"]
-    );
+    let names: Vec<_> = prepared.index.clips.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["wavs/good.wav", "wavs/loud.wav", r"wavs\windows.wav"]);
     for (name, expected) in [
         ("wavs/short.wav", "shorter than 0.3 s"),
         ("wavs/long.wav", "longer than 30 s"),
@@ -144,55 +111,30 @@ fn every_clip_is_used_or_reported() {
         ("wavs/wordy.wav", "one text position per frame"),
         ("only one field", "1 field(s)"),
     ] {
-        assert!(
-            reason(&prepared, name).contains(expected),
-            "{name}: {}",
-            reason(&prepared, name)
-        );
+        assert!(reason(&prepared, name).contains(expected), "{name}: {}", reason(&prepared, name));
     }
     assert!(
-        prepared
-            .outcomes
-            .iter()
-            .any(|o| o.to_string().contains("metadata.csv:15")),
+        prepared.outcomes.iter().any(|o| o.to_string().contains("metadata.csv:15")),
         "duplicate has its line"
     );
     let summary = &prepared.summary;
     assert_eq!((summary.clips, summary.outside, summary.bad), (3, 3, 8));
-    assert_eq!(
-        summary.outside + summary.bad + summary.clips,
-        prepared.outcomes.len()
-    );
+    assert_eq!(summary.outside + summary.bad + summary.clips, prepared.outcomes.len());
     assert_eq!(summary.over_two_sentences, [r"wavs\windows.wav"]);
     assert_eq!(summary.loud, ["wavs/loud.wav"]);
     assert_eq!(summary.clipped, ["wavs/loud.wav"]);
     assert_eq!(summary.silent, ["wavs/silent.wav"]);
     assert!(summary.to_string().contains("3 clips"));
 
-    let cut = PrepareOptions {
-        policy: Policy::Cut,
-        ..options.clone()
-    };
+    let cut = PrepareOptions { policy: Policy::Cut, ..options.clone() };
     let prepared = run(dir.path(), &cut).expect("prepared");
     assert_eq!(prepared.summary.trimmed, ["wavs/padded.wav"]);
-    let padded = prepared
-        .index
-        .clips
-        .iter()
-        .find(|c| c.name == "wavs/padded.wav")
-        .expect("used");
+    let padded = prepared.index.clips.iter().find(|c| c.name == "wavs/padded.wav").expect("used");
     // Twenty seconds of tone with 0.1 s kept at both ends.
-    assert!(
-        (padded.measured.seconds - 20.2).abs() < 0.05,
-        "{}",
-        padded.measured.seconds
-    );
+    assert!((padded.measured.seconds - 20.2).abs() < 0.05, "{}", padded.measured.seconds);
     assert!(reason(&prepared, "wavs/long.wav").contains("transcript cannot be cut"));
 
-    let refuse = PrepareOptions {
-        policy: Policy::Refuse,
-        ..options
-    };
+    let refuse = PrepareOptions { policy: Policy::Refuse, ..options };
     match run(dir.path(), &refuse) {
         Err(DataError::OutsideLimits { clips }) => assert_eq!(clips.len(), 3),
         other => panic!("{other:?}"),
@@ -205,12 +147,7 @@ fn cache_is_resumed_repaired_and_keyed_by_content() {
     let data = dir.path().join("data");
     std::fs::create_dir_all(&data).expect("folder");
     for i in 0..6 {
-        write_tone(
-            &data.join(format!("{i}.wav")),
-            0.5 + 0.1 * f64::from(i),
-            0.0,
-            0.3,
-        );
+        write_tone(&data.join(format!("{i}.wav")), 0.5 + 0.1 * f64::from(i), 0.0, 0.3);
         put(&data.join(format!("{i}.txt")), format!("Clip {i}."));
     }
     let options = options(dir.path());
@@ -219,28 +156,14 @@ fn cache_is_resumed_repaired_and_keyed_by_content() {
     // Stopped in the middle, then continued.
     let seen = AtomicUsize::new(0);
     let stopping = |_: Progress<'_>| seen.fetch_add(1, Ordering::Relaxed) < 2;
-    assert!(matches!(
-        prepare(&source, &english(), &options, &stopping),
-        Err(DataError::Stopped)
-    ));
+    assert!(matches!(prepare(&source, &english(), &options, &stopping), Err(DataError::Stopped)));
     let first = run(dir.path(), &options).expect("prepared");
-    assert!(
-        (2..6).contains(&first.summary.cached),
-        "{}",
-        first.summary.cached
-    );
+    assert!((2..6).contains(&first.summary.cached), "{}", first.summary.cached);
     assert_eq!(first.index.clips.len(), 6);
 
-    let one_thread = PrepareOptions {
-        threads: 1,
-        cache: dir.path().join("other"),
-        ..options.clone()
-    };
+    let one_thread = PrepareOptions { threads: 1, cache: dir.path().join("other"), ..options.clone() };
     let other = run(dir.path(), &one_thread).expect("prepared");
-    assert_eq!(
-        other.index.clips, first.index.clips,
-        "threads change nothing"
-    );
+    assert_eq!(other.index.clips, first.index.clips, "threads change nothing");
     assert_eq!(other.index.digest(), first.index.digest());
 
     // The index stands without the audio.
@@ -273,10 +196,7 @@ fn cache_is_resumed_repaired_and_keyed_by_content() {
     assert_ne!(changed.index.digest(), first.index.digest());
     let leftovers = std::fs::read_dir(&options.cache)
         .expect("folder")
-        .filter(|f| {
-            f.as_ref()
-                .is_ok_and(|f| f.file_name().as_encoded_bytes().starts_with(b"."))
-        })
+        .filter(|f| f.as_ref().is_ok_and(|f| f.file_name().as_encoded_bytes().starts_with(b".")))
         .count();
     assert_eq!(leftovers, 0);
 }
@@ -289,38 +209,22 @@ fn metadata_in_its_other_forms() {
     for name in ["LJ001-0001", "LJ001-0002", "LJ001-0003"] {
         write_tone(&data.join(format!("wavs/{name}.wav")), 0.5, 0.0, 0.3);
     }
-    let texts = |source: &Source| -> Vec<String> {
-        source.entries.iter().map(|e| e.text.clone()).collect()
-    };
+    let texts = |source: &Source| -> Vec<String> { source.entries.iter().map(|e| e.text.clone()).collect() };
     put(
         &data.join("metadata.csv"),
         "LJ001-0001|It cost $1|It cost one dollar\nLJ001-0002|\"Quoted,\" he said|\nLJ001-0003|a\\b\n",
     );
     let source = Source::read(&data).expect("readable");
     assert_eq!(source.format, Format::Headerless);
-    assert_eq!(
-        texts(&source),
-        ["It cost one dollar", "\"Quoted,\" he said", "a\\b"]
-    );
+    assert_eq!(texts(&source), ["It cost one dollar", "\"Quoted,\" he said", "a\\b"]);
     assert!(source.problems.is_empty());
 
     // Not UTF-8: the file and the line.
-    put(
-        &data.join("metadata.csv"),
-        b"LJ001-0001|fine\nLJ001-0002|caf\xe9\n",
-    );
+    put(&data.join("metadata.csv"), b"LJ001-0001|fine\nLJ001-0002|caf\xe9\n");
     let error = Source::read(&data).expect_err("not UTF-8").to_string();
-    assert!(
-        error.contains("metadata.csv:2:") && error.contains("UTF-8"),
-        "{error}"
-    );
+    assert!(error.contains("metadata.csv:2:") && error.contains("UTF-8"), "{error}");
     put(&data.join("metadata.csv"), b"LJ001-0001|bin\0ary\n");
-    assert!(
-        Source::read(&data)
-            .expect_err("binary")
-            .to_string()
-            .contains("metadata.csv:1:")
-    );
+    assert!(Source::read(&data).expect_err("binary").to_string().contains("metadata.csv:1:"));
     put(&data.join("metadata.csv"), "no bars at all\n");
     assert!(Source::read(&data).is_err());
 
@@ -345,19 +249,9 @@ fn metadata_in_its_other_forms() {
     let lines: Vec<_> = source.problems.iter().map(|p| p.line).collect();
     assert_eq!(lines, [Some(5), Some(6), Some(7)]);
     // A metadata file may be given itself.
-    assert_eq!(
-        Source::read(&data.join("train.jsonl"))
-            .expect("readable")
-            .entries,
-        source.entries
-    );
+    assert_eq!(Source::read(&data.join("train.jsonl")).expect("readable").entries, source.entries);
     put(&data.join("eval.jsonl"), "");
-    assert!(
-        Source::read(&data)
-            .expect_err("two files")
-            .to_string()
-            .contains("several metadata files")
-    );
+    assert!(Source::read(&data).expect_err("two files").to_string().contains("several metadata files"));
 }
 
 #[cfg(unix)]
@@ -368,8 +262,7 @@ fn links_do_not_lead_out_of_the_folder() {
     std::fs::create_dir_all(&data).expect("folder");
     write_tone(&dir.path().join("secret.wav"), 0.5, 0.0, 0.3);
     write_tone(&data.join("inside.wav"), 0.5, 0.0, 0.3);
-    std::os::unix::fs::symlink(dir.path().join("secret.wav"), data.join("link.wav"))
-        .expect("linked");
+    std::os::unix::fs::symlink(dir.path().join("secret.wav"), data.join("link.wav")).expect("linked");
     std::os::unix::fs::symlink(data.join("inside.wav"), data.join("near.wav")).expect("linked");
     std::os::unix::fs::symlink("/etc/passwd", data.join("inside.txt")).expect("linked");
     put(&data.join("link.txt"), "Text.");
@@ -378,12 +271,7 @@ fn links_do_not_lead_out_of_the_folder() {
     let names: Vec<_> = source.entries.iter().map(|e| e.name.as_str()).collect();
     assert_eq!(names, ["near.wav"]);
     assert_eq!(source.problems.len(), 2);
-    assert!(
-        source
-            .problems
-            .iter()
-            .all(|p| p.reason.contains("outside the data folder"))
-    );
+    assert!(source.problems.iter().all(|p| p.reason.contains("outside the data folder")));
 }
 
 #[test]
@@ -401,14 +289,7 @@ fn transcripts_and_vocabularies_that_cannot_be_used() {
     let options = options(dir.path());
     let prepared = run(dir.path(), &options).expect("prepared");
     assert_eq!(reason(&prepared, "a.wav"), "ok");
-    let shown = |name: &str| {
-        prepared
-            .outcomes
-            .iter()
-            .find(|o| o.name == name)
-            .expect("listed")
-            .to_string()
-    };
+    let shown = |name: &str| prepared.outcomes.iter().find(|o| o.name == name).expect("listed").to_string();
     assert!(shown("b.wav").contains("b.txt:2:") && shown("b.wav").contains("UTF-8"));
     assert!(reason(&prepared, "c.wav").contains("empty transcript"));
     assert!(reason(&prepared, "d.wav").contains("binary"));
@@ -420,9 +301,7 @@ fn transcripts_and_vocabularies_that_cannot_be_used() {
     assert_eq!(prepared.summary.unknown, [("ж".to_owned(), 1)]);
     put(&data.join("b.txt"), "xxxxxxxxжжж");
     match run(dir.path(), &options) {
-        Err(DataError::UnknownTokens {
-            unknown, tokens, ..
-        }) => {
+        Err(DataError::UnknownTokens { unknown, tokens, .. }) => {
             assert_eq!((unknown, tokens), (3, vec![("ж".to_owned(), 3)]));
         }
         other => panic!("{other:?}"),
@@ -430,9 +309,7 @@ fn transcripts_and_vocabularies_that_cannot_be_used() {
     for (text, line) in [("", 1), ("a\nb\n", 1), (" \na\na\n", 3), (" \n\nb\n", 2)] {
         let path = dir.path().join("vocab.txt");
         put(&path, text);
-        let error = Vocab::read(&path)
-            .expect_err("not a vocabulary")
-            .to_string();
+        let error = Vocab::read(&path).expect_err("not a vocabulary").to_string();
         assert!(error.contains(&format!("vocab.txt:{line}:")), "{error}");
     }
     put(&dir.path().join("vocab.txt"), " \r\na\r\n");
@@ -440,10 +317,7 @@ fn transcripts_and_vocabularies_that_cannot_be_used() {
     assert_eq!((vocab.len(), vocab.id("a")), (2, Some(1)));
     let empty = dir.path().join("nothing");
     std::fs::create_dir_all(&empty).expect("folder");
-    assert!(matches!(
-        Source::read(&empty),
-        Err(DataError::NoClips { .. })
-    ));
+    assert!(matches!(Source::read(&empty), Err(DataError::NoClips { .. })));
 }
 
 #[test]
@@ -460,26 +334,20 @@ fn split_follows_the_list_or_a_tenth() {
             key: String::new(),
         });
     }
-    let split = index.split(None, 7).expect("split");
+    let split = index.split_share(0.1, 7).expect("split");
     assert_eq!((split.train.len(), split.validation.len()), (36, 4));
-    assert_eq!(split, index.split(None, 7).expect("split"));
-    assert_ne!(split, index.split(None, 8).expect("split"));
+    assert_eq!(split, index.split_share(0.1, 7).expect("split"));
+    assert_ne!(split, index.split_share(0.1, 8).expect("split"));
     let list = ["wavs/003.wav".to_owned(), "010".into(), "020.wav".into()];
-    assert_eq!(
-        index.split(Some(&list), 7).expect("split").validation,
-        [3, 10, 20]
-    );
-    assert!(index.split(Some(&["nobody".to_owned()]), 7).is_err());
+    assert_eq!(index.split(&list).expect("split").validation, [3, 10, 20]);
+    assert!(index.split(&["nobody".to_owned()]).is_err());
     index.clips.truncate(2);
-    assert_eq!(index.split(None, 7).expect("split").validation.len(), 1);
+    assert_eq!(index.split_share(0.1, 7).expect("split").validation.len(), 1);
     index.clips.truncate(1);
-    assert_eq!(index.split(None, 7).expect("split").validation.len(), 0);
-    assert!(index.split(Some(&["000".to_owned()]), 7).is_err());
+    assert_eq!(index.split_share(0.1, 7).expect("split").validation.len(), 0);
+    assert!(index.split(&["000".to_owned()]).is_err());
     index.clips.clear();
-    assert!(index.split(None, 7).is_err());
-    put(
-        &dir.path().join("index.json"),
-        r#"{"clips": [{"name": "a", "file": "../../x"}]}"#,
-    );
+    assert!(index.split_share(0.1, 7).is_err());
+    put(&dir.path().join("index.json"), r#"{"clips": [{"name": "a", "file": "../../x"}]}"#);
     assert!(ClipIndex::load(&dir.path().join("index.json")).is_err());
 }

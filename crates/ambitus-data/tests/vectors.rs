@@ -6,21 +6,13 @@ use ambitus_data::{audio, mel, text};
 use safetensors::SafeTensors;
 
 fn fixture(name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../parity/f5/fixtures")
-        .join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../parity/f5/fixtures").join(name);
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 fn values(tensors: &SafeTensors<'_>, name: &str) -> Vec<f32> {
-    let tensor = tensors
-        .tensor(name)
-        .unwrap_or_else(|e| panic!("{name}: {e}"));
-    tensor
-        .data()
-        .chunks_exact(4)
-        .map(|b| f32::from_le_bytes(b.try_into().expect("four bytes")))
-        .collect()
+    let tensor = tensors.tensor(name).unwrap_or_else(|e| panic!("{name}: {e}"));
+    tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
 }
 
 /// Tolerance that the project promises for the linear mel: |Δ| <= 1e-5 + 1e-4·value.
@@ -42,10 +34,7 @@ fn mel_matches_the_package() {
         assert_eq!(rows.len(), expected.len(), "{case}");
         for (i, (&row, &expected)) in rows.iter().zip(&expected).enumerate() {
             let expected = expected.max(mel::FLOOR);
-            let (error, allowed) = (
-                (row.exp() - expected).abs(),
-                MEL_ABSOLUTE + MEL_RELATIVE * expected,
-            );
+            let (error, allowed) = ((row.exp() - expected).abs(), MEL_ABSOLUTE + MEL_RELATIVE * expected);
             worst = worst.max(error / allowed);
             assert!(
                 error <= allowed,
@@ -58,10 +47,7 @@ fn mel_matches_the_package() {
         cases += 1;
     }
     assert!(cases >= 5);
-    println!(
-        "{cases} waveforms; worst error {:.1} % of the tolerance",
-        100.0 * worst
-    );
+    println!("{cases} waveforms; worst error {:.1} % of the tolerance", 100.0 * worst);
 }
 
 /// The project promises 1e-3 relative L2 of torchaudio's kernel; the same sum in another order stays far below.
@@ -76,20 +62,12 @@ fn resampling_matches_torchaudio() {
         let Some(case) = name.strip_suffix(".input") else {
             continue;
         };
-        let rate: u32 = case
-            .split('.')
-            .next()
-            .and_then(|r| r.parse().ok())
-            .expect("rate in the name");
+        let rate: u32 = case.split('.').next().and_then(|r| r.parse().ok()).expect("rate in the name");
         let out = audio::resample(&values(&tensors, name), rate);
         let expected = values(&tensors, &format!("{case}.output"));
         assert_eq!(out.len(), expected.len(), "{case}");
         let square = |v: f64| v * v;
-        let error: f64 = out
-            .iter()
-            .zip(&expected)
-            .map(|(&a, &b)| square(f64::from(a) - f64::from(b)))
-            .sum();
+        let error: f64 = out.iter().zip(&expected).map(|(&a, &b)| square(f64::from(a) - f64::from(b))).sum();
         let norm: f64 = expected.iter().map(|&b| square(f64::from(b))).sum();
         let relative = (error / norm).sqrt();
         println!("{case}: {relative:.2e}");
@@ -106,27 +84,16 @@ fn tokens_match_the_package() {
         text: String,
         tokens: Vec<String>,
     }
-    let vectors: Vec<Vector> =
-        serde_json::from_slice(&fixture("text_vectors.json")).expect("valid file");
+    let vectors: Vec<Vector> = serde_json::from_slice(&fixture("text_vectors.json")).expect("valid file");
     let vocab = text::Vocab::new(vec![" ".into()]).expect("valid");
     let tokenizer = text::Tokenizer::new(text::TokenizerKind::Pinyin, Some(vocab)).expect("valid");
     let wrong: Vec<String> = vectors
         .iter()
         .filter_map(|v| {
             let tokens = tokenizer.tokens(&v.text);
-            (tokens != v.tokens).then(|| {
-                format!(
-                    "{:?}\n  is       {tokens:?}\n  expected {:?}",
-                    v.text, v.tokens
-                )
-            })
+            (tokens != v.tokens)
+                .then(|| format!("{:?}\n  is       {tokens:?}\n  expected {:?}", v.text, v.tokens))
         })
         .collect();
-    assert!(
-        wrong.is_empty(),
-        "{} of {}:\n{}",
-        wrong.len(),
-        vectors.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), vectors.len(), wrong.join("\n"));
 }

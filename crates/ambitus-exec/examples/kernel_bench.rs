@@ -37,11 +37,8 @@ fn time(name: &str, (filter, threads): (&str, usize), flop: f64, mut f: impl FnM
 
 /// Deterministic values on a cache-line boundary, as an executor's arena has them.
 fn data(n: usize) -> &'static mut [f32] {
-    let all: &'static mut [f32] = Vec::leak(
-        (0..n + 16)
-            .map(|i| ((i * 7919 % 2003) as f32 - 1001.0) / 1001.0)
-            .collect(),
-    );
+    let all: &'static mut [f32] =
+        Vec::leak((0..n + 16).map(|i| ((i * 7919 % 2003) as f32 - 1001.0) / 1001.0).collect());
     let skip = all.as_ptr().align_offset(64);
     &mut all[skip..skip + n]
 }
@@ -64,16 +61,10 @@ fn gemms(pool: &Pool, filter: (&str, usize)) {
         let ws = data(gemm_workspace(m, n, k, pool.threads()));
         let flop = 2.0 * (m * n * k) as f64;
         for (layout, ta, tb) in [("nn", false, false), ("nt", false, true), ("tn", true, false)] {
-            let a = if ta {
-                Operand::new(Mat::dense(a, k, m)).t()
-            } else {
-                Operand::new(Mat::dense(a, m, k))
-            };
-            let b = if tb {
-                Operand::new(Mat::dense(b, n, k)).t()
-            } else {
-                Operand::new(Mat::dense(b, k, n))
-            };
+            let a =
+                if ta { Operand::new(Mat::dense(a, k, m)).t() } else { Operand::new(Mat::dense(a, m, k)) };
+            let b =
+                if tb { Operand::new(Mat::dense(b, n, k)).t() } else { Operand::new(Mat::dense(b, k, n)) };
             time(&format!("gemm {name} {m}x{n}x{k} {layout}"), filter, flop, || {
                 gemm(pool, 1.0, a, b, 0.0, MatMut::dense(c, m, n), None, ws)
             });
@@ -105,6 +96,127 @@ fn attentions(pool: &Pool, filter: (&str, usize)) {
     }
 }
 
+/// Everything else, at the shapes of an F5 step of four clips of 256 frames (d = 512).
+fn others(pool: &Pool, filter: (&str, usize)) {
+    let (t, d, segments) = (1024, 512, 4);
+    let seg = [0, 256, 512, 768, 1024];
+    let (n, th) = ((t * d) as f64, pool.threads());
+    let (x, dy) = (&*data(t * d), &*data(t * d));
+    let (xm, dym) = (Mat::dense(x, t, d), Mat::dense(dy, t, d));
+    let (wide, wide_dy) = (&*data(t * 2 * d), &*data(t * 2 * d));
+    let (wm, wdm) = (Mat::dense(wide, t, 2 * d), Mat::dense(wide_dy, t, 2 * d));
+    let [out, wide_out] = [data(t * d), data(t * 2 * d)];
+    let table = &*data(segments * d);
+    let tm = Mat::dense(table, segments, d);
+    let (g1, g2) = (data(segments * d), data(segments * d));
+    let ws = data(8 << 20);
+    let (gamma, vec) = (&*data(2 * d), data(2 * d));
+    let vec2 = data(2 * d);
+    for act in [Act::GeluTanh, Act::GeluErf, Act::Mish, Act::Silu] {
+        time(&format!("{act:?}"), filter, 2.0 * n, || {
+            activation(pool, act, wm, MatMut::dense(wide_out, t, 2 * d))
+        });
+        time(&format!("{act:?} grad"), filter, 2.0 * n, || {
+            activation_grad(pool, act, wm, wdm, MatMut::dense(wide_out, t, 2 * d))
+        });
+    }
+    time("axpby", filter, n, || axpby(pool, 1.0, xm, 1.0, dym, MatMut::dense(out, t, d)));
+    time("ada_layer_norm", filter, n, || {
+        ada_layer_norm(pool, xm, &seg, tm, tm, 1e-6, MatMut::dense(out, t, d))
+    });
+    time("ada_layer_norm_grad", filter, n, || {
+        let (g1, g2) = (MatMut::dense(g1, segments, d), MatMut::dense(g2, segments, d));
+        ada_layer_norm_grad(pool, xm, &seg, tm, 1e-6, dym, MatMut::dense(out, t, d), g1, g2, ws)
+    });
+    time("layer_norm_grad", filter, n, || {
+        let (dg, db) = (Some(&mut vec[..]), Some(&mut vec2[..]));
+        layer_norm_grad(pool, xm, Some(gamma), 1e-6, dym, MatMut::dense(out, t, d), 1.0, dg, db, ws)
+    });
+    time("gated_residual", filter, n, || gated_residual(pool, xm, dym, tm, &seg, MatMut::dense(out, t, d)));
+    time("gated_residual_grad", filter, n, || {
+        let g1 = MatMut::dense(g1, segments, d);
+        gated_residual_grad(pool, xm, tm, &seg, dym, MatMut::dense(out, t, d), g1, ws)
+    });
+    let inv: Vec<f32> = (0..32).map(|i| 1e4f32.powf(-(i as f32) / 32.0)).collect();
+    for (name, rot_heads, pairing) in [
+        ("rotary interleaved", 8, Pairing::Interleaved),
+        ("rotary one head", 1, Pairing::Interleaved),
+        ("rotary half", 8, Pairing::HalfSplit),
+    ] {
+        let spec = Rotary { head_dim: 64, rot_heads, pairing, inverse: false };
+        time(name, filter, n, || rotary(pool, Some(xm), &seg, &spec, &inv, MatMut::dense(out, t, d)));
+    }
+    time("column_sum", filter, n, || column_sum(pool, xm, 1.0, vec, ws));
+    time("concat", filter, n, || concat_cols(pool, &[xm], MatMut::dense(out, t, d)));
+    time("dropout", filter, n, || dropout(pool, xm, &seg, &[[1, 2]; 4], 7, 0.1, MatMut::dense(out, t, d)));
+    let rest = (grn_workspace(t, segments, 2 * d), masked_mse_workspace(t, d));
+    time("grn", filter, 2.0 * n, || {
+        let out = MatMut::dense(wide_out, t, 2 * d);
+        grn(pool, wm, &seg, gamma, gamma, out, &mut ws[..rest.0])
+    });
+    time("grn_grad", filter, 2.0 * n, || {
+        let out = MatMut::dense(wide_out, t, 2 * d);
+        grn_grad(pool, wm, &seg, gamma, wdm, out, 1.0, vec, vec2, &mut ws[..rest.0])
+    });
+    let mask = vec![1.0; t];
+    time("masked_mse", filter, n, || {
+        std::hint::black_box(masked_mse(pool, xm, dym, &mask, 1.0, &mut ws[..rest.1]));
+    });
+    for (name, spec) in [
+        ("conv grouped", Conv1d { cin: d, cout: d, groups: 16, kernel: 31, pad_left: 15 }),
+        ("conv depthwise", Conv1d { cin: d, cout: d, groups: d, kernel: 7, pad_left: 3 }),
+    ] {
+        let (w, dw) = (&*data(spec.weights()), data(spec.weights()));
+        let ws = data(conv1d_workspace(&spec, t, segments, th));
+        let flop = 2.0 * (t * spec.weights()) as f64;
+        time(name, filter, flop, || {
+            conv1d(pool, xm, &seg, w, Some(gamma), &spec, MatMut::dense(out, t, d), ws)
+        });
+        time(&format!("{name} grad input"), filter, flop, || {
+            conv1d_grad_input(pool, dym, &seg, w, &spec, MatMut::dense(out, t, d), ws)
+        });
+        time(&format!("{name} grad weight"), filter, flop, || {
+            conv1d_grad_weight(pool, xm, dym, &seg, &spec, 1.0, dw, ws)
+        });
+    }
+    let (p, m, v, g) = (data(4 << 20), data(4 << 20), data(4 << 20), &*data(4 << 20));
+    let step = AdamW {
+        lr: 1e-4,
+        beta1: 0.9,
+        beta2: 0.999,
+        eps: 1e-8,
+        weight_decay: 0.01,
+        bias_correction1: 0.5,
+        bias_correction2: 0.1,
+        grad_scale: 1.0,
+        apply: true,
+    };
+    let bytes = (4 << 20) as f64;
+    time("adamw (bytes/s)", filter, 28.0 * bytes, || adamw(pool, &step, p, g, m, v));
+    time("lerp (bytes/s)", filter, 12.0 * bytes, || lerp(pool, 0.001, g, p));
+    time("sum_squares (bytes/s)", filter, 4.0 * bytes, || {
+        std::hint::black_box(sum_squares(pool, g, ws));
+    });
+    let (vocab, rows) = (8192, 1024);
+    let (w, dw, dx) = (&*data(vocab * d), data(vocab * d), data(rows * d));
+    let labels: Vec<i32> = (0..rows).map(|i| (i * 37 % vocab) as i32).collect();
+    let tile = 512;
+    let ws = data(linear_cross_entropy_workspace(rows, d, vocab, tile, th));
+    let flop = 6.0 * (rows * vocab * d) as f64;
+    time("linear_cross_entropy + grad", filter, flop, || {
+        let wm = Mat::dense(w, vocab, d);
+        let grad = CrossEntropyGrad {
+            scale: 1.0,
+            dx: MatMut::dense(dx, rows, d),
+            dw: MatMut::dense(dw, vocab, d),
+            acc: 1.0,
+        };
+        let xm = xm.rows_range(0..rows);
+        let loss = linear_cross_entropy(pool, xm, wm, &labels, 1.0, tile, Some(grad), ws);
+        std::hint::black_box(loss);
+    });
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     let filter = args.get(1).map_or("", |s| s.as_str());
@@ -118,4 +230,5 @@ fn main() {
     println!("{} threads, {}", pool.threads(), pool.isa().name());
     gemms(&pool, (filter, threads));
     attentions(&pool, (filter, threads));
+    others(&pool, (filter, threads));
 }

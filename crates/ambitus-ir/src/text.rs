@@ -4,6 +4,7 @@
 //! state proj.weight = parameter f32[100,64] trainable
 //! state proj.weight.grad = gradient f32[100,64]
 //! program micro {
+//!   block layers.0
 //!   %0 = input mel f32[128,100]
 //!   %1 = state proj.weight
 //!   %2 = state proj.weight.grad
@@ -15,9 +16,10 @@
 //! ```
 //!
 //! One definition a line; `#` starts a comment. A name that is not made of letters, digits and `_.~/:-` stands in quotes
-//! with `\"`, `\\` and `\u{..}`. A type whose rows do not have the usual pitch carries it: `f32[3,40]/48`. `leaves` says
-//! which value a state has at the end, where that is not the value it entered with. `unused` keeps the type of a value
-//! that nothing defines (a pass removed it), so that numbers need not change.
+//! with `\"`, `\\` and `\u{..}`. A type whose rows do not have the usual pitch carries it: `f32[3,40]/48`. `block` names a
+//! repeated block by its provenance prefix. `leaves` says which value a state has at the end, where that is not the value
+//! it entered with. `unused` keeps the type of a value that nothing defines (a pass removed it), so that numbers need not
+//! change.
 //!
 //! [`parse`] is the inverse of [`print_session`]. It infers every result's type again and compares it with the text.
 //! Whether the program means anything is [`crate::verify`]'s business: its invariants are not checked here.

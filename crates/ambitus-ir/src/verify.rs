@@ -10,7 +10,8 @@
 //! 4. A state leaves a program on its own bytes: its last value descends from its entry by donations only.
 //! 5. Every start has exactly one done, later, on the same queue; between the two nothing touches the result, and nothing
 //!    donates the source.
-//! 6. Inputs, outputs and states are named at most once; outputs are defined.
+//! 6. Inputs, outputs and states are named at most once, and no output as an input of the same program: equal names are
+//!    equal bytes of the slot. Outputs are defined.
 //! 7. Instructions of phase `recompute` have an original: a forward instruction of the same path.
 
 use crate::ops::Op;
@@ -133,8 +134,7 @@ impl Checker<'_> {
                     return self.fail(at, 1, format!("{v} is defined twice"));
                 }
             }
-            if instr.origin.phase == Phase::Recompute && !forward.contains(instr.origin.path.as_str())
-            {
+            if instr.origin.phase == Phase::Recompute && !forward.contains(instr.origin.path.as_str()) {
                 return self.fail(at, 7, format!("{} has no original", instr.origin.path));
             }
         }
@@ -157,8 +157,8 @@ impl Checker<'_> {
     fn names(&self, end: usize) -> Result<(), Violation> {
         let p = self.p;
         let mut seen = HashSet::new();
-        let inputs = p.inputs.iter().map(|i| ("input", i.name.clone()));
-        let outputs = p.outputs.iter().map(|o| ("output", o.name.clone()));
+        let inputs = p.inputs.iter().map(|i| ("input or output", i.name.clone()));
+        let outputs = p.outputs.iter().map(|o| ("input or output", o.name.clone()));
         let states = p.states.iter().map(|s| ("state", s.state.0.to_string()));
         for (kind, name) in inputs.chain(outputs).chain(states) {
             if !seen.insert((kind, name.clone())) {

@@ -19,6 +19,7 @@ fn golden() {
         state v = optimizer f32[48]
 
         program micro {
+          block blocks.0
           %0 = input mel f32[12,100]
           %1 = input segments i32[4]
           %12 = input beta f32[1]
@@ -290,7 +291,7 @@ fn errors_say_where_and_what() {
     check(
         &neg("ключ = unary(%0)"),
         expect![
-            "line 4, column 3: a value, `state`, `output`, `unused` or `}` is expected, found `ключ = unary(%0)`"
+            "line 4, column 3: a value, `state`, `block`, `output`, `unused` or `}` is expected, found `ключ = unary(%0)`"
         ],
     );
 }

@@ -88,13 +88,7 @@ fn layer(b: &mut Builder<'_>, cfg: &Config, freqs: ValueId, segs: ValueId, x: Va
     b.add(x, h)
 }
 
-fn attention(
-    b: &mut Builder<'_>,
-    cfg: &Config,
-    freqs: ValueId,
-    segs: ValueId,
-    h: ValueId,
-) -> ValueId {
+fn attention(b: &mut Builder<'_>, cfg: &Config, freqs: ValueId, segs: ValueId, h: ValueId) -> ValueId {
     let Config { heads, kv_heads, head_dim, .. } = *cfg;
     let q = project(b, "q_proj", h, heads * head_dim);
     let k = project(b, "k_proj", h, kv_heads * head_dim);

@@ -347,8 +347,9 @@ fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
     out.extend(running("update", [program::UPDATE, program::EMA]));
     out.extend(running("evaluate", [program::EVALUATE, program::EVALUATE_EMA]));
     out.extend(running("sample", [program::SAMPLE, program::SAMPLE_EMA]));
-    for name in ["save", "resume", "export"] {
-        out.push(phase(name, loader + staging, planned.state_bytes));
+    out.push(phase("save", loader + staging, planned.state_bytes));
+    for name in ["resume", "export"] {
+        out.push(phase(name, load, planned.state_bytes));
     }
     out
 }

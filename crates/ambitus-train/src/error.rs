@@ -71,3 +71,15 @@ impl From<ambitus_exec::executor::ExecError> for RunError {
         RunError::Training(e.to_string())
     }
 }
+
+impl From<crate::metrics::LogError> for RunError {
+    fn from(e: crate::metrics::LogError) -> RunError {
+        RunError::Io(e.to_string())
+    }
+}
+
+impl From<crate::pictures::PictureError> for RunError {
+    fn from(e: crate::pictures::PictureError) -> RunError {
+        RunError::Io(e.to_string())
+    }
+}

@@ -3,7 +3,8 @@
 use crate::error::RunError;
 use crate::load;
 use crate::model_dir::ModelDir;
-use crate::session::{self, SessionOptions, program};
+use crate::budget::{RunPlan, Shape};
+use crate::session::{SessionOptions, program};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
@@ -47,6 +48,8 @@ pub struct GradientOptions {
     pub micro_batch: Option<usize>,
     /// Threads of the executor.
     pub threads: usize,
+    /// Budget in bytes.
+    pub memory: Option<u64>,
 }
 
 /// Computes loss and gradients of the clips in `batch` and writes them to `out`.
@@ -72,15 +75,26 @@ pub fn gradients(
             capacity.frames
         )))?;
     let target = CpuTarget::new(options.threads);
-    let session_options = SessionOptions {
-        capacity,
-        checkpoint: options.checkpoint,
-        adamw: None,
-        ema: false,
-        evaluate: false,
-        sample: None,
+    let shape = Shape {
+        config: cfg.clone(),
+        session: SessionOptions {
+            capacity,
+            checkpoint: options.checkpoint,
+            adamw: None,
+            ema: false,
+            evaluate: false,
+            sample: None,
+        },
+        threads: options.threads,
+        update_frames: total,
+        micro_batches: micro_batches.len(),
+        prepare_bytes: 0,
     };
-    let planned = session::compile(&cfg, &session_options, &target)?;
+    let plan = RunPlan::new(shape, &target)?;
+    if let Some(budget) = options.memory {
+        plan.require(budget, frames.iter().copied().max().unwrap_or(1), &target)?;
+    }
+    let planned = plan.planned;
     let weights = model.weights.as_ref();
     if let Some(w) = weights {
         w.check(&planned.session.states, false)?;

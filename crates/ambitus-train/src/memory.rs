@@ -111,7 +111,10 @@ impl std::fmt::Display for DefaultBudget {
         match &self.container {
             Some(c) if c.remaining_bytes < self.available_bytes => {
                 let (left, limit) = (ByteSize(c.remaining_bytes), ByteSize(c.limit_bytes));
-                write!(f, "the {left} that the container's limit of {limit} leaves; the machine has {available} available)")
+                write!(
+                    f,
+                    "the {left} that the container's limit of {limit} leaves; the machine has {available} available)"
+                )
             }
             _ => write!(f, "the {available} of memory that are available)"),
         }
@@ -174,7 +177,8 @@ fn usage(p: &mut Process) {
         p.minor_faults = count(raw.ru_minflt);
         p.major_faults = count(raw.ru_majflt);
         p.involuntary_switches = count(raw.ru_nivcsw);
-        let micros = |t: libc::timeval| (t.tv_sec.max(0) as u64).saturating_mul(1_000_000) + t.tv_usec.max(0) as u64;
+        let micros =
+            |t: libc::timeval| (t.tv_sec.max(0) as u64).saturating_mul(1_000_000) + t.tv_usec.max(0) as u64;
         p.cpu_micros = micros(raw.ru_utime) + micros(raw.ru_stime);
     }
 }
@@ -201,7 +205,8 @@ fn read_text<'a>(file: &'static str, buffer: &'a mut [u8]) -> Result<&'a str, Me
     let n = read_some(Path::new(file), buffer).map_err(|source| MemoryError::Unreadable { file, source })?;
     // Only a process name could be something else than ASCII; what stands before it is enough of an answer.
     let bytes = &buffer[..n];
-    Ok(std::str::from_utf8(bytes).unwrap_or_else(|e| std::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or("")))
+    Ok(std::str::from_utf8(bytes)
+        .unwrap_or_else(|e| std::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or("")))
 }
 
 /// The value of a `Row:   123 kB` in bytes.
@@ -244,7 +249,14 @@ mod tests {
     #[test]
     fn rows_are_read_or_refused() {
         assert_eq!(kib("VmPeak: 1 kB\nVmHWM:\t     24 kB\n", "VmHWM:"), Some(24 << 10));
-        for bad in ["", "VmHWM:", "VmHWM: 24", "VmHWM: -1 kB", "VmHWM: 99999999999999999999 kB", "VmHWM: 18446744073709551615 kB"] {
+        for bad in [
+            "",
+            "VmHWM:",
+            "VmHWM: 24",
+            "VmHWM: -1 kB",
+            "VmHWM: 99999999999999999999 kB",
+            "VmHWM: 18446744073709551615 kB",
+        ] {
             assert_eq!(kib(bad, "VmHWM:"), None, "{bad}");
         }
     }

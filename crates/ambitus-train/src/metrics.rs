@@ -1,1 +1,264 @@
-//! ...
+//! What a run leaves behind in numbers: `metrics.jsonl` (a line per update), `summary.json`, the progress line and the
+//! one-line explanation of a slow step.
+
+mod log;
+mod progress;
+mod slow;
+
+use std::io::Write;
+use std::path::Path;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use log::{Log, LogError, read_log};
+pub use progress::{Progress, duration};
+pub use slow::{SlowSteps, StepFacts};
+
+/// Name of the log in a run folder.
+pub const LOG_FILE: &str = "metrics.jsonl";
+/// Name of the summary in a run folder.
+pub const SUMMARY_FILE: &str = "summary.json";
+
+/// One update, one line of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Update {
+    /// Updates done, this one included: 1, 2, 3, …
+    pub update: u64,
+    /// Passes over the data done, as a fraction.
+    pub epoch: f64,
+    /// Mean squared error over the span frames of the update. `null` in the file when not finite.
+    #[serde(with = "finite")]
+    pub loss: f64,
+    /// The rate of this update.
+    pub learning_rate: f64,
+    /// Global L2 norm of the gradients before clipping. `null` in the file when not finite.
+    #[serde(with = "finite")]
+    pub grad_norm: f64,
+    /// Whether the weights moved; `false` if a gradient was not finite.
+    pub applied: bool,
+    /// Wall time of the update.
+    pub step_seconds: f64,
+    /// Of it, waiting for data.
+    pub loader_wait_seconds: f64,
+    /// Page faults that waited for a disk.
+    pub page_faults_major: u64,
+    /// Page faults served from memory.
+    pub page_faults_minor: u64,
+    /// Resident bytes of the process at the end of the update.
+    pub rss_bytes: u64,
+    /// Bytes of the arena.
+    pub arena_bytes: u64,
+    /// Mel frames computed on.
+    pub frames: u64,
+    /// Frames per second of the step.
+    pub frames_per_second: f64,
+    /// Frames over the capacity of the micro-batches that were run.
+    pub fill: f64,
+}
+
+/// A float that JSON may not be able to write: not finite is `null`, and `null` is NaN.
+mod finite {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(x: &f64, s: S) -> Result<S::Ok, S::Error> {
+        x.is_finite().then_some(x).serialize(s)
+    }
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+        Ok(Option::deserialize(d)?.unwrap_or(f64::NAN))
+    }
+}
+
+/// `summary.json`: a run in one object. Times in seconds, sizes in bytes. What was not measured is `null`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Updates done.
+    pub updates: u64,
+    /// Mel frames of all updates over their time, checkpoints and validation not counted.
+    pub tokens_per_second: Option<f64>,
+    /// Median time of an update.
+    pub step_seconds_median: Option<f64>,
+    /// Mean loss of the first tenth of the updates.
+    pub loss_first: Option<f64>,
+    /// Mean loss of the last tenth.
+    pub loss_last: Option<f64>,
+    /// Validation loss before the first update.
+    pub validation_base: Option<f64>,
+    /// Validation loss after the last.
+    pub validation_last: Option<f64>,
+    /// The arena, as planned.
+    pub arena_bytes_planned: u64,
+    /// The arena, as the executor used it.
+    pub arena_bytes_used: u64,
+    /// High-water mark of the process's resident bytes.
+    pub peak_rss_bytes: Option<u64>,
+    /// The highest phase's peak, as planned.
+    pub peak_planned_bytes: u64,
+    /// Frames over capacity, all updates.
+    pub packing_fill: Option<f64>,
+
+    /// Lowest validation loss.
+    #[serde(default)]
+    pub validation_best: Option<f64>,
+    /// The update it was measured after.
+    #[serde(default)]
+    pub best_update: Option<u64>,
+    /// `ema` or `raw`, whichever validates better.
+    #[serde(default)]
+    pub best_weights: Option<String>,
+    /// Why the run ended: `finished`, `interrupted`.
+    #[serde(default)]
+    pub ended: String,
+    /// Passes over the data.
+    #[serde(default)]
+    pub epochs: f64,
+    /// Clips trained on.
+    #[serde(default)]
+    pub clips: u64,
+    /// Clips validated on.
+    #[serde(default)]
+    pub validation_clips: u64,
+    /// Mel frames of all updates.
+    #[serde(default)]
+    pub frames: u64,
+    /// Updates that were not applied because a gradient was not finite.
+    #[serde(default)]
+    pub skipped_updates: u64,
+    /// Wall time of the process that ended the run, from its start.
+    #[serde(default)]
+    pub wall_seconds: f64,
+    /// Waiting for data, all updates.
+    #[serde(default)]
+    pub loader_wait_seconds: f64,
+    /// Steps over twice the median.
+    #[serde(default)]
+    pub slow_steps: u64,
+    /// The budget.
+    #[serde(default)]
+    pub budget_bytes: Option<u64>,
+    /// Compute threads.
+    #[serde(default)]
+    pub threads: Option<u32>,
+    /// The program's version.
+    #[serde(default)]
+    pub version: String,
+}
+
+impl Summary {
+    /// The fields that follow from the log: counts, speed, losses, waiting. The log is the whole run's, across resumes.
+    pub fn from_log(log: &[Update]) -> Summary {
+        let mut seconds: Vec<f64> = log.iter().map(|u| u.step_seconds).collect();
+        seconds.sort_by(f64::total_cmp);
+        let total: f64 = seconds.iter().sum();
+        let frames: u64 = log.iter().map(|u| u.frames).sum();
+        // Capacity of an update = frames / fill.
+        let capacity: f64 = log.iter().filter(|u| u.fill > 0.0).map(|u| u.frames as f64 / u.fill).sum();
+        let tenth = log.len().div_ceil(10);
+        let mean = |part: &[Update]| {
+            let known = part.iter().map(|u| u.loss).filter(|l| l.is_finite());
+            let (n, sum) = known.fold((0_u32, 0.0), |(n, sum), l| (n + 1, sum + l));
+            (n > 0).then(|| sum / f64::from(n))
+        };
+        Summary {
+            updates: log.last().map_or(0, |u| u.update),
+            epochs: log.last().map_or(0.0, |u| u.epoch),
+            tokens_per_second: (total > 0.0).then(|| frames as f64 / total),
+            step_seconds_median: median(&seconds),
+            loss_first: mean(&log[..tenth]),
+            loss_last: mean(&log[log.len() - tenth..]),
+            packing_fill: (capacity > 0.0).then(|| frames as f64 / capacity),
+            frames,
+            skipped_updates: log.iter().filter(|u| !u.applied).count() as u64,
+            loader_wait_seconds: log.iter().map(|u| u.loader_wait_seconds).sum(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Summary::default()
+        }
+    }
+
+    /// Writes `summary.json` into the run folder; it appears whole or not at all.
+    pub fn write(&self, run: &Path) -> std::io::Result<()> {
+        let temporary = run.join(format!("{SUMMARY_FILE}.tmp"));
+        let mut file = std::fs::File::create(&temporary)?;
+        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other)?;
+        file.write_all(text.as_bytes())?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, run.join(SUMMARY_FILE))
+    }
+}
+
+/// Middle of sorted numbers; of two middles, their mean.
+fn median(sorted: &[f64]) -> Option<f64> {
+    let n = sorted.len();
+    (n > 0).then(|| (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0)
+}
+
+#[cfg(test)]
+pub(crate) fn sample_update(update: u64) -> Update {
+    Update {
+        update,
+        epoch: update as f64 / 4.0,
+        loss: 1.0 / update as f64,
+        learning_rate: 1e-5,
+        grad_norm: 0.5,
+        applied: true,
+        step_seconds: 0.5,
+        loader_wait_seconds: 0.01,
+        page_faults_major: 0,
+        page_faults_minor: 3,
+        rss_bytes: 1 << 30,
+        arena_bytes: 1 << 29,
+        frames: 900,
+        frames_per_second: 1800.0,
+        fill: 0.9,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_follows_from_the_log() {
+        let mut log: Vec<Update> = (1..=20).map(sample_update).collect();
+        log[19].loss = f64::NAN;
+        log[19].applied = false;
+        log[4].step_seconds = 9.5;
+        let s = Summary::from_log(&log);
+        assert_eq!((s.updates, s.frames, s.skipped_updates), (20, 18_000, 1));
+        assert_eq!(s.step_seconds_median, Some(0.5));
+        assert!((s.tokens_per_second.unwrap() - 18_000.0 / 19.0).abs() < 1e-9);
+        assert_eq!(s.loss_first, Some(0.75));
+        assert_eq!(s.loss_last, Some(1.0 / 19.0));
+        assert!((s.packing_fill.unwrap() - 0.9).abs() < 1e-12);
+        let empty = Summary::from_log(&[]);
+        assert_eq!((empty.updates, empty.loss_first, empty.tokens_per_second), (0, None, None));
+    }
+
+    #[test]
+    fn a_summary_reads_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let log: Vec<Update> = (1..=3).map(sample_update).collect();
+        let summary = Summary { validation_base: Some(0.7), ..Summary::from_log(&log) };
+        summary.write(folder.path()).unwrap();
+        let text = std::fs::read_to_string(folder.path().join(SUMMARY_FILE)).unwrap();
+        assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), summary);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for key in [
+            "updates",
+            "tokens_per_second",
+            "step_seconds_median",
+            "loss_first",
+            "loss_last",
+            "validation_base",
+            "validation_last",
+            "arena_bytes_planned",
+            "arena_bytes_used",
+            "peak_rss_bytes",
+            "peak_planned_bytes",
+            "packing_fill",
+        ] {
+            assert!(json.get(key).is_some(), "{key}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

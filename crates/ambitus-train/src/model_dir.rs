@@ -50,6 +50,8 @@ pub struct OpenOptions {
     pub extend_vocab: bool,
     /// Dropout instead of the configuration's.
     pub dropout: Option<f32>,
+    /// Tokenizer instead of the configuration's.
+    pub tokenizer: Option<TokenizerKind>,
 }
 
 impl ModelDir {
@@ -71,7 +73,7 @@ impl ModelDir {
             RunError::Model(format!("{}: {why}", config_path.display()))
         };
         let file: File = parse_config(&config_text).map_err(|e| at(&e))?;
-        let (tokenizer, vocab_path) = open_tokenizer(dir, &file, &config_path)?;
+        let (tokenizer, vocab_path) = open_tokenizer(dir, &file, &config_path, options.tokenizer)?;
         let mut config = file.config(tokenizer.size(), options.variant).map_err(|e| at(&e))?;
         if let Some(p) = options.dropout {
             config.dropout = p;
@@ -117,19 +119,24 @@ fn open_tokenizer(
     dir: &Path,
     file: &File,
     config_path: &Path,
+    chosen: Option<TokenizerKind>,
 ) -> Result<(Tokenizer, Option<PathBuf>), RunError> {
-    let kind = match file.model.tokenizer.as_deref() {
-        None | Some("pinyin") => TokenizerKind::Pinyin,
-        Some("char") => TokenizerKind::Char,
-        Some("byte") => return Ok((Tokenizer::new(TokenizerKind::Byte, None)?, None)),
-        Some("custom") => TokenizerKind::Custom,
-        Some(other) => {
+    let kind = match (chosen, file.model.tokenizer.as_deref()) {
+        (Some(kind), _) => kind,
+        (None, None | Some("pinyin")) => TokenizerKind::Pinyin,
+        (None, Some("char")) => TokenizerKind::Char,
+        (None, Some("byte")) => TokenizerKind::Byte,
+        (None, Some("custom")) => TokenizerKind::Custom,
+        (None, Some(other)) => {
             return Err(RunError::Model(format!(
                 "{}: model.tokenizer: `{other}` is unknown; one of pinyin, char, byte, custom",
                 config_path.display()
             )));
         }
     };
+    if kind == TokenizerKind::Byte {
+        return Ok((Tokenizer::new(kind, None)?, None));
+    }
     let path = dir.join("vocab.txt");
     if !path.is_file() {
         return Err(RunError::Model(format!(

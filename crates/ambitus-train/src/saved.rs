@@ -6,7 +6,7 @@
 use crate::error::RunError;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{StateDecl, StateId, StateKind};
-use ambitus_store::checkpoint::{Checkpoint, CheckpointDir};
+use ambitus_store::{Checkpoint, CheckpointDir};
 use ambitus_store::{DType, TensorFile, TensorSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,6 +23,8 @@ pub struct Progress {
     pub validation_base: Option<f64>,
     /// The best validation loss and its update.
     pub best: Option<(u64, f64)>,
+    /// The last validation: losses of the weights and of the average.
+    pub last: Option<(f64, Option<f64>)>,
     /// Digest of recipe and data: a checkpoint belongs to one run.
     pub run: String,
 }
@@ -67,14 +69,34 @@ pub fn save(
         let order: Vec<String> = shard.specs().iter().map(|s| s.name.clone()).collect();
         for name in order {
             let id = by_name[name.as_str()];
-            values.resize(states[id.index()].ty.shape.elements(), 0.0);
-            exec.read_state(id, &mut values)?;
-            shard.write_f32(&name, &values)?;
+            read_in_chunks(exec, id, &mut values, &mut |chunk| Ok(shard.write_f32(&name, chunk)?))?;
         }
         shard.finish()?;
     }
     let meta = serde_json::to_value(progress).map_err(|e| RunError::Io(e.to_string()))?;
     Ok(pending.commit(meta)?)
+}
+
+/// Hands a state to `take` in pieces of at most [`STAGING_BYTES`](crate::load::STAGING_BYTES).
+///
+/// # Errors
+/// From the executor or from `take`.
+pub fn read_in_chunks(
+    exec: &dyn Executor,
+    id: StateId,
+    staging: &mut Vec<f32>,
+    take: &mut dyn FnMut(&[f32]) -> Result<(), RunError>,
+) -> Result<(), RunError> {
+    let total = exec.planned().session.states[id.index()].ty.shape.elements();
+    let mut start = 0;
+    while start < total {
+        let len = (total - start).min(crate::load::STAGING_BYTES / 4);
+        staging.resize(len, 0.0);
+        exec.read_state_at(id, start, staging)?;
+        take(staging)?;
+        start += len;
+    }
+    Ok(())
 }
 
 /// Reads a checkpoint back.

@@ -85,7 +85,10 @@ mod tests {
             };
             for (s, want) in run["rates"].as_array().unwrap().iter().enumerate() {
                 let (got, want) = (schedule.at(s as u64), want.as_f64().unwrap());
-                assert!((got - want).abs() <= RATE_TOLERANCE * schedule.base, "{schedule:?} update {s}: {got} {want}");
+                assert!(
+                    (got - want).abs() <= RATE_TOLERANCE * schedule.base,
+                    "{schedule:?} update {s}: {got} {want}"
+                );
             }
         }
     }
@@ -112,7 +115,8 @@ mod tests {
         let mut blends = 0;
         for list in ["ema_from_0", "ema_from_1200000"] {
             for row in recorded[list].as_array().unwrap() {
-                let (step, kind, want) = (row[0].as_u64().unwrap(), row[1].as_str().unwrap(), row[2].as_f64().unwrap());
+                let (step, kind, want) =
+                    (row[0].as_u64().unwrap(), row[1].as_str().unwrap(), row[2].as_f64().unwrap());
                 match (kind, ema_decay(step)) {
                     ("keep", None) | ("copy", Some(0.0)) => {}
                     ("blend", Some(d)) => {

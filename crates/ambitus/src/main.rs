@@ -1,2 +1,32 @@
-//! The `ambitus` command line.
-fn main() {}
+//! The `ambitus` command line: arguments in, messages on stderr, results on stdout, documented exit codes.
+
+mod args;
+mod commands;
+mod terminal;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Without a handler the first signal would end the process in the middle of a step; that is safe as well.
+    let _ = ctrlc::set_handler(ambitus_train::stop::request);
+    let result = match cli.command {
+        Command::Prepare(a) => commands::prepare(&a),
+        Command::Plan(a) => commands::plan(&a),
+        Command::Train(a) => commands::train(&a),
+        Command::Resume(a) => commands::resume(&a),
+        Command::Gradients(a) => commands::gradients(&a),
+        Command::Export(a) => commands::export(&a),
+        Command::Runs(a) => commands::runs(&a),
+        Command::Doctor(a) => commands::doctor(&a),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            terminal::message(&format!("error: {e}"));
+            ExitCode::from(e.exit_code())
+        }
+    }
+}

@@ -34,7 +34,8 @@ impl Pass for Checkpoint {
             }
             at
         };
-        let mut cloner = Cloner { originals: &originals, defs, tags: &self.recompute, p, made: HashMap::new() };
+        let mut cloner =
+            Cloner { originals: &originals, defs, tags: &self.recompute, p, made: HashMap::new() };
         for instr in &originals {
             let mut instr = instr.clone();
             if instr.origin.phase == Phase::Backward {

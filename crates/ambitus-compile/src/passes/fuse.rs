@@ -29,7 +29,7 @@ impl Pass for Fuse<'_> {
         p.instrs.iter().flat_map(|i| &i.inputs).for_each(|v| readers[v.index()] += 1);
         p.outputs.iter().for_each(|o| readers[o.value.index()] += 1);
         let mut gone = vec![false; p.instrs.len()];
-        for at in 0..p.instrs.len() {
+        for (at, gone) in gone.iter_mut().enumerate() {
             let Op::Accumulate(_) = p.instrs[at].op else { continue };
             let &[acc, addend, beta] = p.instrs[at].inputs.as_slice() else { continue };
             let Some(from) = defs[addend.index()].filter(|_| readers[addend.index()] == 1) else {
@@ -48,7 +48,7 @@ impl Pass for Fuse<'_> {
             maker.op = op;
             maker.inputs.extend([acc, beta]);
             maker.outputs[k] = result;
-            gone[at] = true;
+            *gone = true;
         }
         let mut gone = gone.into_iter();
         p.instrs.retain(|_| !gone.next().unwrap_or(false));

@@ -46,7 +46,11 @@ impl Pass for Lower<'_> {
                     def.donates().is_empty().then(|| def.decompose(b, &instr.inputs)).flatten()
                 });
                 let Some(values) = core else {
-                    panic!("target {} lacks the op {}, which cannot be lowered", self.target.name(), instr.op.name());
+                    panic!(
+                        "target {} lacks the op {}, which cannot be lowered",
+                        self.target.name(),
+                        instr.op.name()
+                    );
                 };
                 with.extend(instr.outputs.iter().copied().zip(values));
             }

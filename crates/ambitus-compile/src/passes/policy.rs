@@ -39,7 +39,7 @@ pub fn tag(p: &Program, blocks: Blocks) -> Vec<bool> {
             && if block.is_some_and(|b| b < recomputed) {
                 cheap || facts.bytes(p, &instr.outputs) * SMALL > facts.bytes(p, &instr.inputs)
             } else {
-                cheap && (block.is_some() || deep <= DEPTH) && facts.from_kept(p, instr, &depth)
+                cheap && (block.is_some() || deep <= DEPTH) && facts.is_from_kept(p, instr, &depth)
             };
         if again {
             instr.outputs.iter().for_each(|v| depth[v.index()] = deep);
@@ -99,14 +99,11 @@ impl Facts {
 
     /// True when making the results again keeps nothing alive that backward does not hold anyway: every operand is a state,
     /// an input, small, made again too, or read by backward.
-    fn from_kept(&self, p: &Program, instr: &Instr, depth: &[u32]) -> bool {
+    fn is_from_kept(&self, p: &Program, instr: &Instr, depth: &[u32]) -> bool {
         let out = self.bytes(p, &instr.outputs);
         instr.inputs.iter().all(|v| {
             let i = v.index();
-            !self.made_here[i]
-                || self.read_in_backward[i]
-                || depth[i] > 0
-                || p.ty(*v).bytes() * SMALL <= out
+            !self.made_here[i] || self.read_in_backward[i] || depth[i] > 0 || p.ty(*v).bytes() * SMALL <= out
         })
     }
 }

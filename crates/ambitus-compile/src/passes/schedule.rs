@@ -22,43 +22,45 @@ impl Pass for Schedule {
 
     fn run(&self, _: &mut Session, mut p: Program) -> Program {
         let n = p.instrs.len();
-        let mut first_reader = vec![usize::MAX; p.types.len()];
         let mut last_reader = vec![0; p.types.len()];
         let mut overwritten = vec![false; p.types.len()];
         for (i, instr) in p.instrs.iter().enumerate() {
             for v in &instr.inputs {
-                first_reader[v.index()] = first_reader[v.index()].min(i);
                 last_reader[v.index()] = i;
             }
             for (x, _) in instr.op.def().donates() {
                 overwritten[instr.inputs[x].index()] = true;
             }
         }
-        // Position keys: an instruction stays at its index, or goes right before its first reader.
+        // Position keys: an instruction stays at its index, (i, 1), or goes right before the first of its readers as they
+        // are placed.
         let mut place: Vec<(usize, usize)> = (0..n).map(|i| (i, 1)).collect();
+        let mut first_read = vec![usize::MAX; p.types.len()];
         for i in (0..n).rev() {
             let instr = &p.instrs[i];
             let def = instr.op.def();
             let props = def.props();
-            if props.starts || props.waits || !def.donates().is_empty() {
-                continue;
-            }
-            let target = instr.outputs.iter().map(|v| first_reader[v.index()]).min();
-            let Some(target) = target.filter(|t| *t != usize::MAX && *t > i + 1) else { continue };
-            let reads_mutable = instr.inputs.iter().any(|v| overwritten[v.index()]);
-            // Operands that would live longer than now.
-            let kept: u64 = instr
-                .inputs
-                .iter()
-                .filter(|v| last_reader[v.index()] < target)
-                .map(|v| p.ty(*v).bytes())
-                .sum();
-            let held: u64 = instr.outputs.iter().map(|v| p.ty(*v).bytes()).sum();
-            if !reads_mutable && kept < held {
-                place[i] = (place[target].0, 0);
-                for v in &instr.inputs {
-                    last_reader[v.index()] = last_reader[v.index()].max(target);
+            let fixed = props.starts || props.waits || !def.donates().is_empty();
+            let target = instr.outputs.iter().map(|v| first_read[v.index()]).min();
+            if let Some(target) = target.filter(|t| !fixed && *t != usize::MAX && *t > i + 1) {
+                let reads_mutable = instr.inputs.iter().any(|v| overwritten[v.index()]);
+                // Operands that would live longer than now.
+                let longer = instr
+                    .inputs
+                    .iter()
+                    .enumerate()
+                    .filter(|(k, v)| last_reader[v.index()] < target && !instr.inputs[..*k].contains(v));
+                let kept: u64 = longer.map(|(_, v)| p.ty(*v).bytes()).sum();
+                let held: u64 = instr.outputs.iter().map(|v| p.ty(*v).bytes()).sum();
+                if !reads_mutable && kept < held {
+                    place[i] = (target, 0);
+                    for v in &instr.inputs {
+                        last_reader[v.index()] = last_reader[v.index()].max(target);
+                    }
                 }
+            }
+            for v in &instr.inputs {
+                first_read[v.index()] = first_read[v.index()].min(place[i].0);
             }
         }
         let mut order: Vec<usize> = (0..n).collect();

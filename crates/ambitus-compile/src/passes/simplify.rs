@@ -5,8 +5,8 @@
 //! Never merges across the forward/recompute mark: that would bring back the memory that recomputing freed.
 
 use super::{Numerics, Pass};
-use ambitus_ir::{Op, Phase, Program, Session, ValueId};
-use std::collections::HashMap;
+use ambitus_ir::{Instr, Op, Phase, Program, Session, ValueId};
+use std::collections::{HashMap, HashSet};
 
 /// The pass.
 pub struct Simplify;
@@ -58,17 +58,54 @@ impl Pass for Simplify {
                 }
             }
         }
-        // A cross-entropy head walks its tiles once, in the gradient op, which gives the loss as well.
-        for instr in &p.instrs {
-            let Op::LinearCrossEntropyGrad(_) = instr.op else { continue };
-            let forward = p.instrs.iter().find(|f| {
-                matches!(f.op, Op::LinearCrossEntropy(_)) && f.inputs[..4] == instr.inputs[..4]
-            });
-            if let Some(f) = forward {
-                with.insert(f.outputs[0], instr.outputs[0]);
-            }
-        }
+        let heads = losses_from_gradients(&p);
+        let moved = !heads.is_empty();
+        with.extend(heads);
         substitute(&mut p, &with);
+        if moved {
+            in_order(&mut p);
+        }
         super::dead::Dead.run(&mut Session::default(), p)
     }
+}
+
+/// A cross-entropy head walks its tiles once, in the gradient op, which gives the loss as well: for every such pair, the
+/// forward's loss and the gradient op's. Left alone where the gradient itself depends on the loss.
+fn losses_from_gradients(p: &Program) -> Vec<(ValueId, ValueId)> {
+    let mut pairs = Vec::new();
+    for (f, forward) in p.instrs.iter().enumerate() {
+        let Op::LinearCrossEntropy(_) = forward.op else { continue };
+        let is_gradient = |i: &&Instr| {
+            matches!(i.op, Op::LinearCrossEntropyGrad(_)) && i.inputs[..4] == forward.inputs[..4]
+        };
+        let Some(gradient) = p.instrs[f..].iter().find(is_gradient) else { continue };
+        let mut from_loss: HashSet<ValueId> = forward.outputs.iter().copied().collect();
+        for instr in &p.instrs[f..] {
+            if instr.inputs.iter().any(|v| from_loss.contains(v)) {
+                from_loss.extend(&instr.outputs);
+            }
+        }
+        if !from_loss.contains(&gradient.outputs[0]) {
+            pairs.push((forward.outputs[0], gradient.outputs[0]));
+        }
+    }
+    pairs
+}
+
+/// Moves instructions whose operands are made later to just after these.
+fn in_order(p: &mut Program) {
+    let mut made = vec![false; p.types.len()];
+    let entries = p.inputs.iter().map(|i| i.value).chain(p.states.iter().map(|s| s.enters));
+    entries.for_each(|v| made[v.index()] = true);
+    let mut waiting: Vec<Instr> = Vec::new();
+    let mut sorted = Vec::with_capacity(p.instrs.len());
+    for instr in std::mem::take(&mut p.instrs) {
+        waiting.push(instr);
+        while let Some(at) = waiting.iter().position(|i| i.inputs.iter().all(|v| made[v.index()])) {
+            let ready = waiting.remove(at);
+            ready.outputs.iter().for_each(|v| made[v.index()] = true);
+            sorted.push(ready);
+        }
+    }
+    p.instrs = sorted;
 }

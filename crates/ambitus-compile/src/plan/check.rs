@@ -40,9 +40,7 @@ pub enum Violation {
         height: u64,
     },
     /// Two buffers that are live at one instant and share bytes.
-    #[error(
-        "buffers {a} ({a_start}..{a_end}) and {b} ({b_start}..{b_end}) overlap at instant {instant}"
-    )]
+    #[error("buffers {a} ({a_start}..{a_end}) and {b} ({b_start}..{b_end}) overlap at instant {instant}")]
     Overlap {
         /// The buffer that was live first.
         a: usize,
@@ -68,35 +66,21 @@ pub fn check(problem: &Problem, solution: &Solution) -> Result<(), Violation> {
     let buffers = problem.buffers();
     let offsets = &solution.offsets;
     if buffers.len() != offsets.len() {
-        return Err(Violation::CountMismatch {
-            buffers: buffers.len(),
-            offsets: offsets.len(),
-        });
+        return Err(Violation::CountMismatch { buffers: buffers.len(), offsets: offsets.len() });
     }
     let height = solution.height;
     for (buffer, (b, &offset)) in buffers.iter().zip(offsets).enumerate() {
         if offset % b.align != 0 {
-            return Err(Violation::Misaligned {
-                buffer,
-                offset,
-                align: b.align,
-            });
+            return Err(Violation::Misaligned { buffer, offset, align: b.align });
         }
         let footprint = b.footprint();
         if offset.checked_add(footprint).is_none_or(|end| end > height) {
-            return Err(Violation::BeyondHeight {
-                buffer,
-                offset,
-                footprint,
-                height,
-            });
+            return Err(Violation::BeyondHeight { buffer, offset, footprint, height });
         }
     }
 
     // Empty buffers own no byte: they cannot overlap, and would hide a neighbour at their offset.
-    let solid: Vec<usize> = (0..buffers.len())
-        .filter(|&i| buffers[i].size > 0)
-        .collect();
+    let solid: Vec<usize> = (0..buffers.len()).filter(|&i| buffers[i].size > 0).collect();
     let mut starts = solid.clone();
     starts.sort_by_key(|&i| (buffers[i].first, i));
     let mut ends = solid;
@@ -114,15 +98,7 @@ pub fn check(problem: &Problem, solution: &Solution) -> Result<(), Violation> {
         if let Some((&a_start, &(a_end, a))) = live.range(..b_end).next_back()
             && a_end > b_start
         {
-            return Err(Violation::Overlap {
-                a,
-                a_start,
-                a_end,
-                b,
-                b_start,
-                b_end,
-                instant,
-            });
+            return Err(Violation::Overlap { a, a_start, a_end, b, b_start, b_end, instant });
         }
         live.insert(b_start, (b_end, b));
     }
@@ -136,25 +112,9 @@ mod tests {
 
     /// Two buffers that meet at instant 2, one that comes after, one that is empty.
     fn plan() -> (Problem, Solution) {
-        let b = |first, last, size, align| Buffer {
-            first,
-            last,
-            size,
-            align,
-        };
-        let problem = Problem::new(vec![
-            b(0, 2, 100, 64),
-            b(2, 4, 64, 64),
-            b(5, 5, 192, 64),
-            b(0, 9, 0, 1),
-        ]);
-        (
-            problem.unwrap(),
-            Solution {
-                offsets: vec![0, 128, 0, 64],
-                height: 192,
-            },
-        )
+        let b = |first, last, size, align| Buffer { first, last, size, align };
+        let problem = Problem::new(vec![b(0, 2, 100, 64), b(2, 4, 64, 64), b(5, 5, 192, 64), b(0, 9, 0, 1)]);
+        (problem.unwrap(), Solution { offsets: vec![0, 128, 0, 64], height: 192 })
     }
 
     #[test]
@@ -169,78 +129,30 @@ mod tests {
         // Inside the rounded tail of buffer 0 (its 100 bytes own 128).
         assert_eq!(
             with(1, 64),
-            Violation::Overlap {
-                a: 0,
-                a_start: 0,
-                a_end: 128,
-                b: 1,
-                b_start: 64,
-                b_end: 128,
-                instant: 2
-            }
+            Violation::Overlap { a: 0, a_start: 0, a_end: 128, b: 1, b_start: 64, b_end: 128, instant: 2 }
         );
-        assert_eq!(
-            with(1, 96),
-            Violation::Misaligned {
-                buffer: 1,
-                offset: 96,
-                align: 64
-            }
-        );
+        assert_eq!(with(1, 96), Violation::Misaligned { buffer: 1, offset: 96, align: 64 });
         assert_eq!(
             with(2, 64),
-            Violation::BeyondHeight {
-                buffer: 2,
-                offset: 64,
-                footprint: 192,
-                height: 192
-            }
+            Violation::BeyondHeight { buffer: 2, offset: 64, footprint: 192, height: 192 }
         );
         assert_eq!(
             with(0, u64::MAX - 63),
-            Violation::BeyondHeight {
-                buffer: 0,
-                offset: u64::MAX - 63,
-                footprint: 128,
-                height: 192
-            }
+            Violation::BeyondHeight { buffer: 0, offset: u64::MAX - 63, footprint: 128, height: 192 }
         );
         let mut bad = good.clone();
         bad.offsets.pop();
-        assert_eq!(
-            check(&problem, &bad),
-            Err(Violation::CountMismatch {
-                buffers: 4,
-                offsets: 3
-            })
-        );
-        let low = Solution {
-            height: 191,
-            ..good.clone()
-        };
-        assert!(matches!(
-            check(&problem, &low),
-            Err(Violation::BeyondHeight { buffer: 1, .. })
-        ));
+        assert_eq!(check(&problem, &bad), Err(Violation::CountMismatch { buffers: 4, offsets: 3 }));
+        let low = Solution { height: 191, ..good.clone() };
+        assert!(matches!(check(&problem, &low), Err(Violation::BeyondHeight { buffer: 1, .. })));
     }
 
     #[test]
     fn ends_are_inclusive_up_to_the_last_instant() {
-        let b = |first, last| Buffer {
-            first,
-            last,
-            size: 8,
-            align: 8,
-        };
-        let same_bytes = Solution {
-            offsets: vec![0, 0],
-            height: 8,
-        };
+        let b = |first, last| Buffer { first, last, size: 8, align: 8 };
+        let same_bytes = Solution { offsets: vec![0, 0], height: 8 };
         let meet = Problem::new(vec![b(0, u32::MAX), b(u32::MAX, u32::MAX)]).unwrap();
-        assert!(matches!(
-            check(&meet, &same_bytes),
-            Err(Violation::Overlap { .. })
-        ));
+        assert!(matches!(check(&meet, &same_bytes), Err(Violation::Overlap { .. })));
         let follow = Problem::new(vec![b(0, u32::MAX - 1), b(u32::MAX, u32::MAX)]).unwrap();
         assert_eq!(check(&follow, &same_bytes), Ok(()));
     }

@@ -40,12 +40,7 @@ pub struct Lifetimes {
 }
 
 fn buffer(ty: TensorType, at: u32) -> Buffer {
-    Buffer {
-        first: at,
-        last: at,
-        size: ty.bytes(),
-        align: TensorType::ALIGN,
-    }
+    Buffer { first: at, last: at, size: ty.bytes(), align: TensorType::ALIGN }
 }
 
 /// Computes all stretches of a verified program.
@@ -53,15 +48,9 @@ pub fn lifetimes(p: &Program, target: &dyn Target) -> Lifetimes {
     let end = p.instrs.len() as u32;
     let mut last_use = vec![0u32; p.types.len()];
     for (i, instr) in p.instrs.iter().enumerate() {
-        instr
-            .inputs
-            .iter()
-            .for_each(|v| last_use[v.index()] = i as u32);
+        instr.inputs.iter().for_each(|v| last_use[v.index()] = i as u32);
     }
-    let mut out = Lifetimes {
-        homes: vec![None; p.types.len()],
-        ..Lifetimes::default()
-    };
+    let mut out = Lifetimes { homes: vec![None; p.types.len()], ..Lifetimes::default() };
     let mut read_by_host = vec![None; p.types.len()];
     for (k, o) in p.outputs.iter().enumerate() {
         read_by_host[o.value.index()].get_or_insert(k);
@@ -81,10 +70,7 @@ pub fn lifetimes(p: &Program, target: &dyn Target) -> Lifetimes {
         let mut taken = Vec::new();
         for (o, v) in instr.outputs.iter().enumerate() {
             let ty = p.ty(*v);
-            let given = donates
-                .iter()
-                .find(|(_, to)| *to == o)
-                .map(|(from, _)| instr.inputs[*from]);
+            let given = donates.iter().find(|(_, to)| *to == o).map(|(from, _)| instr.inputs[*from]);
             if let Some(from) = given {
                 out.homes[v.index()] = out.homes[from.index()];
                 continue;
@@ -99,19 +85,15 @@ pub fn lifetimes(p: &Program, target: &dyn Target) -> Lifetimes {
                 out.host.push(buffer(ty, at));
                 continue;
             }
-            let shared = may_share
-                .iter()
-                .filter(|(_, to)| *to == o)
-                .find_map(|&(from, _)| {
-                    let x = instr.inputs[from];
-                    let Some(Home::Device(k)) = out.homes[x.index()] else {
-                        return None;
-                    };
-                    let alone = instr.inputs.iter().filter(|y| **y == x).count() == 1;
-                    let fits = p.ty(x).bytes() == ty.bytes() && last_use[x.index()] == at;
-                    (alone && fits && !taken.contains(&k) && target.shares(&instr.op, from, o))
-                        .then_some(k)
-                });
+            let shared = may_share.iter().filter(|(_, to)| *to == o).find_map(|&(from, _)| {
+                let x = instr.inputs[from];
+                let Some(Home::Device(k)) = out.homes[x.index()] else {
+                    return None;
+                };
+                let alone = instr.inputs.iter().filter(|y| **y == x).count() == 1;
+                let fits = p.ty(x).bytes() == ty.bytes() && last_use[x.index()] == at;
+                (alone && fits && !taken.contains(&k) && target.shares(&instr.op, from, o)).then_some(k)
+            });
             let k = shared.unwrap_or(out.device.len());
             if shared.is_none() {
                 out.device.push(buffer(ty, at));
@@ -134,12 +116,7 @@ pub fn lifetimes(p: &Program, target: &dyn Target) -> Lifetimes {
         let size = target.workspace(&instr.op, &x, &y);
         out.workspaces.push((size > 0).then(|| {
             let at = i as u32;
-            out.device.push(Buffer {
-                first: at,
-                last: at,
-                size,
-                align: TensorType::ALIGN,
-            });
+            out.device.push(Buffer { first: at, last: at, size, align: TensorType::ALIGN });
             out.device.len() - 1
         }));
     }

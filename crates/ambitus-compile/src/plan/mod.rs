@@ -27,11 +27,7 @@ impl Stack {
     fn push(&mut self, region: Region, bytes: u64) -> Address {
         let offset = self.top;
         self.top = (offset + bytes).next_multiple_of(TensorType::ALIGN);
-        Address {
-            region,
-            offset,
-            bytes,
-        }
+        Address { region, offset, bytes }
     }
 }
 
@@ -41,17 +37,11 @@ impl Stack {
 /// When the independent checker finds a fault: that is a bug of `solve`.
 pub fn plan(session: Session, target: &dyn Target, slots: usize) -> PlannedSession {
     let mut states = Stack::default();
-    let state_places: Vec<Address> = session
-        .states
-        .iter()
-        .map(|s| states.push(Region::State, s.ty.bytes()))
-        .collect();
+    let state_places: Vec<Address> =
+        session.states.iter().map(|s| states.push(Region::State, s.ty.bytes())).collect();
     let mut slot = SlotLayout::default();
-    let programs: Vec<PlannedProgram> = session
-        .programs
-        .iter()
-        .map(|p| plan_program(p, &state_places, &mut slot, target))
-        .collect();
+    let programs: Vec<PlannedProgram> =
+        session.programs.iter().map(|p| plan_program(p, &state_places, &mut slot, target)).collect();
     let most = |f: &dyn Fn(&PlannedProgram) -> u64| programs.iter().map(f).max().unwrap_or(0);
     let host_bytes = most(&|p| p.host_bytes);
     PlannedSession {
@@ -82,8 +72,8 @@ impl SlotLayout {
 
 /// Solves one arena and proves the solution.
 fn solved(buffers: Vec<Buffer>, program: &str) -> (problem::Solution, u64, u32) {
-    let problem = Problem::new(buffers)
-        .unwrap_or_else(|why| panic!("bug in lifetimes of program `{program}`: {why}"));
+    let problem =
+        Problem::new(buffers).unwrap_or_else(|why| panic!("bug in lifetimes of program `{program}`: {why}"));
     let solution = solve::solve(&problem);
     if let Err(violation) = check::check(&problem, &solution) {
         panic!("bug in solve of program `{program}`: {violation}");
@@ -111,17 +101,9 @@ fn plan_program(
         Home::Input(k) => slot.place(&p.inputs[k].name, p.ty(p.inputs[k].value)),
         Home::Output(k) => slot.place(&p.outputs[k].name, p.ty(p.outputs[k].value)),
         Home::Device(k) => device_place(k),
-        Home::Host(k) => Address {
-            region: Region::Host,
-            offset: host.offsets[k],
-            bytes: lives.host[k].size,
-        },
+        Home::Host(k) => Address { region: Region::Host, offset: host.offsets[k], bytes: lives.host[k].size },
     };
-    let places = lives
-        .homes
-        .iter()
-        .map(|home| home.map(&mut place))
-        .collect();
+    let places = lives.homes.iter().map(|home| home.map(&mut place)).collect();
     let stretch = |(k, b): (usize, &Buffer)| Live {
         first: b.first,
         last: b.last,
@@ -130,11 +112,7 @@ fn plan_program(
     };
     PlannedProgram {
         places,
-        workspaces: lives
-            .workspaces
-            .iter()
-            .map(|w| w.map(device_place))
-            .collect(),
+        workspaces: lives.workspaces.iter().map(|w| w.map(device_place)).collect(),
         lives: lives.device.iter().enumerate().map(stretch).collect(),
         transient_bytes: device.height,
         host_bytes: host.height,

@@ -87,24 +87,13 @@ impl Problem {
     /// Validates the buffers; their indices are their identities from here on.
     pub fn new(buffers: Vec<Buffer>) -> Result<Self, ProblemError> {
         if u32::try_from(buffers.len()).is_err() {
-            return Err(ProblemError::TooMany {
-                count: buffers.len(),
-            });
+            return Err(ProblemError::TooMany { count: buffers.len() });
         }
         let mut total = 0u64;
         for (buffer, b) in buffers.iter().enumerate() {
-            let Buffer {
-                first,
-                last,
-                size,
-                align,
-            } = *b;
+            let Buffer { first, last, size, align } = *b;
             if last < first {
-                return Err(ProblemError::Lifetime {
-                    buffer,
-                    first,
-                    last,
-                });
+                return Err(ProblemError::Lifetime { buffer, first, last });
             }
             if !align.is_power_of_two() {
                 return Err(ProblemError::Alignment { buffer, align });
@@ -157,26 +146,14 @@ pub fn live_bound(problem: &Problem) -> (u64, u32) {
             }
         }
     }
-    (
-        bound,
-        u32::try_from(instant).expect("a start instant is a u32"),
-    )
+    (bound, u32::try_from(instant).expect("a start instant is a u32"))
 }
 
 /// Prints the CSV form: a header line, then one line per buffer.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEADER}")?;
-        for (
-            id,
-            Buffer {
-                first,
-                last,
-                size,
-                align,
-            },
-        ) in self.buffers.iter().enumerate()
-        {
+        for (id, Buffer { first, last, size, align }) in self.buffers.iter().enumerate() {
             writeln!(f, "{id},{first},{last},{size},{align}")?;
         }
         Ok(())
@@ -190,36 +167,24 @@ impl FromStr for Problem {
 
     fn from_str(text: &str) -> Result<Self, ProblemError> {
         let syntax = |line: usize, what: String| ProblemError::Syntax { line, what };
-        let mut lines = (1..)
-            .zip(text.lines().map(str::trim))
-            .filter(|(_, l)| !l.is_empty());
+        let mut lines = (1..).zip(text.lines().map(str::trim)).filter(|(_, l)| !l.is_empty());
         match lines.next() {
             Some((_, HEADER)) => {}
             Some((line, other)) => {
-                return Err(syntax(
-                    line,
-                    format!("expected the header `{HEADER}`, found `{other}`"),
-                ));
+                return Err(syntax(line, format!("expected the header `{HEADER}`, found `{other}`")));
             }
             None => {
-                return Err(syntax(
-                    1,
-                    format!("expected the header `{HEADER}`, found nothing"),
-                ));
+                return Err(syntax(1, format!("expected the header `{HEADER}`, found nothing")));
             }
         }
         let mut buffers = Vec::new();
         for (line, row) in lines {
             let mut fields = row.split(',').map(str::trim);
             let mut number = |name: &str| {
-                let field = fields
-                    .next()
-                    .ok_or_else(|| syntax(line, format!("no `{name}`: a row is `{HEADER}`")))?;
+                let field =
+                    fields.next().ok_or_else(|| syntax(line, format!("no `{name}`: a row is `{HEADER}`")))?;
                 field.parse::<u64>().map_err(|_| {
-                    syntax(
-                        line,
-                        format!("`{name}` is `{field}`, expected a whole number below 2^64"),
-                    )
+                    syntax(line, format!("`{name}` is `{field}`, expected a whole number below 2^64"))
                 })
             };
             let id = number("id")?;
@@ -228,18 +193,14 @@ impl FromStr for Problem {
             let size = number("size")?;
             let align = number("align")?;
             if let Some(extra) = fields.next() {
-                return Err(syntax(
-                    line,
-                    format!("extra field `{extra}`: a row is `{HEADER}`"),
-                ));
+                return Err(syntax(line, format!("extra field `{extra}`: a row is `{HEADER}`")));
             }
             if id != buffers.len() as u64 {
                 return Err(syntax(line, format!("id {id}, expected {}", buffers.len())));
             }
             let instant = |name: &str, at: u64| {
-                u32::try_from(at).map_err(|_| {
-                    syntax(line, format!("`{name}` is {at}, the most is {}", u32::MAX))
-                })
+                u32::try_from(at)
+                    .map_err(|_| syntax(line, format!("`{name}` is {at}, the most is {}", u32::MAX)))
             };
             buffers.push(Buffer {
                 first: instant("first", first)?,
@@ -257,12 +218,7 @@ mod tests {
     use super::*;
 
     fn buffer(first: u32, last: u32, size: u64, align: u64) -> Buffer {
-        Buffer {
-            first,
-            last,
-            size,
-            align,
-        }
+        Buffer { first, last, size, align }
     }
 
     #[test]
@@ -276,60 +232,28 @@ mod tests {
         // t=2: 256 + 16; t=3: 512; t=4: 512 again.
         assert_eq!(live_bound(&p.unwrap()), (512, 3));
         assert_eq!(live_bound(&Problem::default()), (0, 0));
-        let to_the_end = Problem::new(vec![
-            buffer(0, u32::MAX, 8, 8),
-            buffer(u32::MAX, u32::MAX, 8, 8),
-        ]);
+        let to_the_end = Problem::new(vec![buffer(0, u32::MAX, 8, 8), buffer(u32::MAX, u32::MAX, 8, 8)]);
         assert_eq!(live_bound(&to_the_end.unwrap()), (16, u32::MAX));
     }
 
     #[test]
     fn text_round_trips() {
         let p = Problem::new(vec![buffer(0, 3, 100, 256), buffer(2, 7, 0, 1)]).unwrap();
-        assert_eq!(
-            p.to_string(),
-            "id,first,last,size,align\n0,0,3,100,256\n1,2,7,0,1\n"
-        );
+        assert_eq!(p.to_string(), "id,first,last,size,align\n0,0,3,100,256\n1,2,7,0,1\n");
         assert_eq!(p.to_string().parse(), Ok(p));
     }
 
     #[test]
     fn bad_text_and_bad_buffers_are_named() {
-        let error = |rows: &str| {
-            format!("{HEADER}\n{rows}")
-                .parse::<Problem>()
-                .unwrap_err()
-                .to_string()
-        };
-        assert_eq!(
-            error("0,0,1"),
-            "line 2: no `size`: a row is `id,first,last,size,align`"
-        );
-        assert_eq!(
-            error("0,0,1,x,1"),
-            "line 2: `size` is `x`, expected a whole number below 2^64"
-        );
+        let error = |rows: &str| format!("{HEADER}\n{rows}").parse::<Problem>().unwrap_err().to_string();
+        assert_eq!(error("0,0,1"), "line 2: no `size`: a row is `id,first,last,size,align`");
+        assert_eq!(error("0,0,1,x,1"), "line 2: `size` is `x`, expected a whole number below 2^64");
         assert_eq!(error("\n1,0,1,1,1"), "line 3: id 1, expected 0");
-        assert_eq!(
-            error("0,0,1,1,1,1"),
-            "line 2: extra field `1`: a row is `id,first,last,size,align`"
-        );
-        assert_eq!(
-            error("0,0,4294967296,1,1"),
-            "line 2: `last` is 4294967296, the most is 4294967295"
-        );
-        assert_eq!(
-            error("0,2,1,1,1"),
-            "buffer 0: last instant 1 is before first instant 2"
-        );
-        assert_eq!(
-            error("0,1,1,1,3"),
-            "buffer 0: alignment 3 is not a power of two"
-        );
-        assert_eq!(
-            error("0,1,1,1,0"),
-            "buffer 0: alignment 0 is not a power of two"
-        );
+        assert_eq!(error("0,0,1,1,1,1"), "line 2: extra field `1`: a row is `id,first,last,size,align`");
+        assert_eq!(error("0,0,4294967296,1,1"), "line 2: `last` is 4294967296, the most is 4294967295");
+        assert_eq!(error("0,2,1,1,1"), "buffer 0: last instant 1 is before first instant 2");
+        assert_eq!(error("0,1,1,1,3"), "buffer 0: alignment 3 is not a power of two");
+        assert_eq!(error("0,1,1,1,0"), "buffer 0: alignment 0 is not a power of two");
         let too_large = "buffer 1: the buffers up to this one add up to more than 2^63 bytes";
         assert_eq!(error("0,1,1,1,1\n1,3,3,18446744073709551615,2"), too_large);
         assert_eq!(error("0,1,1,1,1\n1,3,3,9223372036854775807,1"), too_large);

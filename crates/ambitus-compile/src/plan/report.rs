@@ -63,26 +63,13 @@ pub fn peak_place(p: &PlannedProgram) -> String {
     let Some(instr) = p.program.instrs.get(p.peak_at) else {
         return p.program.name.clone();
     };
-    let block = p
-        .program
-        .block_of(instr)
-        .map(|b| p.program.blocks[b].clone());
-    let scope = || {
-        instr
-            .origin
-            .path
-            .rsplit_once('.')
-            .map_or("", |(s, _)| s)
-            .to_owned()
-    };
+    let block = p.program.block_of(instr).map(|b| p.program.blocks[b].clone());
+    let scope = || instr.origin.path.rsplit_once('.').map_or("", |(s, _)| s).to_owned();
     let direction = match instr.origin.phase {
         ambitus_ir::Phase::Forward => "forward",
         ambitus_ir::Phase::Backward | ambitus_ir::Phase::Recompute => "backward",
         ambitus_ir::Phase::Update => "update",
     };
     let place = block.unwrap_or_else(scope);
-    format!(
-        "{} {direction}",
-        place.strip_prefix("transformer.").unwrap_or(&place)
-    )
+    format!("{} {direction}", place.strip_prefix("transformer.").unwrap_or(&place))
 }

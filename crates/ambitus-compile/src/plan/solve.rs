@@ -54,37 +54,19 @@ pub fn solve(problem: &Problem) -> Solution {
     for (&name, &offset) in names.iter().zip(&solver.offsets) {
         offsets[name] = offset;
     }
-    Solution {
-        offsets,
-        height: solver.height,
-    }
+    Solution { offsets, height: solver.height }
 }
 
 /// The buffers that own bytes, their indices, and the rank of the instant `peak`.
 fn rank(problem: &Problem, peak: u32) -> (Vec<Item>, Vec<usize>, u32) {
-    let solid = || {
-        problem
-            .buffers()
-            .iter()
-            .enumerate()
-            .filter(|(_, b)| b.size > 0)
-    };
+    let solid = || problem.buffers().iter().enumerate().filter(|(_, b)| b.size > 0);
     let mut firsts: Vec<u32> = solid().map(|(_, b)| b.first).collect();
     firsts.sort_unstable();
     firsts.dedup();
     // Buffers are counted in 32 bits, so ranks fit.
-    let rank = |at: u32| {
-        firsts
-            .partition_point(|&first| first <= at)
-            .saturating_sub(1) as u32
-    };
+    let rank = |at: u32| firsts.partition_point(|&first| first <= at).saturating_sub(1) as u32;
     let item = |(name, b): (usize, &super::problem::Buffer)| {
-        let item = Item {
-            first: rank(b.first),
-            last: rank(b.last),
-            size: b.footprint(),
-            align: b.align,
-        };
+        let item = Item { first: rank(b.first), last: rank(b.last), size: b.footprint(), align: b.align };
         (item, name)
     };
     let (items, names) = solid().map(item).unzip();
@@ -107,15 +89,7 @@ impl<'a> Solver<'a> {
         let offsets = vec![0; items.len()];
         let scratch = offsets.clone();
         let height = if items.is_empty() { 0 } else { u64::MAX };
-        Self {
-            items,
-            bound,
-            placer: Placer::new(items),
-            offsets,
-            height,
-            tried: Vec::new(),
-            scratch,
-        }
+        Self { items, bound, placer: Placer::new(items), offsets, height, tried: Vec::new(), scratch }
     }
 
     fn is_close(&self) -> bool {
@@ -144,27 +118,16 @@ impl<'a> Solver<'a> {
 
     /// One pass per recipe, until one is close to the bound.
     fn greedy(&mut self, peak: u32) {
-        let span = self
-            .items
-            .iter()
-            .map(|i| u64::from(i.last) + 1)
-            .max()
-            .unwrap_or(0);
+        let span = self.items.iter().map(|i| u64::from(i.last) + 1).max().unwrap_or(0);
         let by_length = self.sorted(|i| (Reverse((i.length(), i.size)), i.first));
-        let up = |order| Recipe {
-            order,
-            down: Vec::new(),
-        };
+        let up = |order| Recipe { order, down: Vec::new() };
         let quarter = |k: u64| u32::try_from(span * k / 4).unwrap_or(u32::MAX);
         // Two stacks: activations die as gradients are born. If both grew from the bottom, the one
         // would leave gaps that the other does not fit; so what lives long and is born late hangs
         // from the ceiling.
         let two = |late: u32| {
             let down = |i: &Item| i.first > late && i.length() * LONG > span;
-            Recipe {
-                order: by_length.clone(),
-                down: self.items.iter().map(down).collect(),
-            }
+            Recipe { order: by_length.clone(), down: self.items.iter().map(down).collect() }
         };
         let recipes = [
             up(self.sorted(|i| (Reverse((i.size, i.length())), i.first))),
@@ -195,21 +158,14 @@ impl<'a> Solver<'a> {
     fn repair(&mut self) {
         let end_looks = self.placer.looks + REPAIR_LOOKS;
         self.tried.sort_by_key(|&(height, _)| height);
-        for (mut least, mut recipe) in std::mem::take(&mut self.tried)
-            .into_iter()
-            .take(REPAIR_STARTS)
-        {
+        for (mut least, mut recipe) in std::mem::take(&mut self.tried).into_iter().take(REPAIR_STARTS) {
             let mut patience = REPAIR_PATIENCE;
             self.placer.run(&recipe, self.bound, &mut self.scratch);
             while self.placer.looks < end_looks && patience > 0 && !self.is_close() {
                 let end = |i: u32| self.scratch[i as usize] + self.items[i as usize].size;
                 recipe.order.sort_by_key(|&i| end(i) <= self.bound);
                 let height = self.run(&recipe);
-                patience = if height < least {
-                    REPAIR_PATIENCE
-                } else {
-                    patience - 1
-                };
+                patience = if height < least { REPAIR_PATIENCE } else { patience - 1 };
                 least = least.min(height);
             }
         }
@@ -255,13 +211,7 @@ impl<'a> Solver<'a> {
         let all: Vec<u32> = (0..).take(self.items.len()).collect();
         while self.height > self.bound {
             let mut offsets = self.offsets.clone();
-            match search.run(
-                &all,
-                &mut offsets,
-                self.height - 1,
-                looks,
-                Preference::Length,
-            ) {
+            match search.run(&all, &mut offsets, self.height - 1, looks, Preference::Length) {
                 Found::Placement => self.keep(offsets),
                 Found::Nothing | Found::OutOfBudget => return,
             }
@@ -282,11 +232,7 @@ impl<'a> Solver<'a> {
     }
 
     fn keep(&mut self, offsets: Vec<u64>) {
-        let ends = self
-            .items
-            .iter()
-            .zip(&offsets)
-            .map(|(item, offset)| offset + item.size);
+        let ends = self.items.iter().zip(&offsets).map(|(item, offset)| offset + item.size);
         self.height = ends.max().unwrap_or(0);
         self.offsets = offsets;
     }
@@ -294,8 +240,7 @@ impl<'a> Solver<'a> {
     /// Offsets at which all items end at or below `limit`, if windows around those that do not give them.
     fn pull_under(&self, limit: u64, search: &Searcher, looks: &mut u64) -> Option<Vec<u64>> {
         let mut offsets = self.offsets.clone();
-        let out =
-            |offsets: &[u64], i: u32| offsets[i as usize] + self.items[i as usize].size > limit;
+        let out = |offsets: &[u64], i: u32| offsets[i as usize] + self.items[i as usize].size > limit;
         for i in (0..).take(self.items.len()) {
             if !out(&offsets, i) {
                 continue;
@@ -304,8 +249,7 @@ impl<'a> Solver<'a> {
                 let mut given = WINDOW_LOOKS.min(*looks);
                 *looks -= given;
                 let window = self.window(i, size);
-                let found =
-                    search.run(&window, &mut offsets, limit, &mut given, Preference::Length);
+                let found = search.run(&window, &mut offsets, limit, &mut given, Preference::Length);
                 *looks += given;
                 found == Found::Placement
             });
@@ -318,8 +262,7 @@ impl<'a> Solver<'a> {
 
     /// The item and those it meets in time, the shortest-lived first, `size` in all.
     fn window(&self, item: u32, size: usize) -> Vec<u32> {
-        let meets =
-            |&i: &u32| i != item && self.items[i as usize].meets(&self.items[item as usize]);
+        let meets = |&i: &u32| i != item && self.items[i as usize].meets(&self.items[item as usize]);
         let mut near: Vec<u32> = (0..).take(self.items.len()).filter(meets).collect();
         near.sort_by_key(|&i| self.items[i as usize].length());
         near.truncate(size - 1);
@@ -362,17 +305,8 @@ impl<'a> Searcher<'a> {
                 Some(*live)
             })
             .collect();
-        let crowd = |i: &Item| {
-            live[i.first as usize..=i.last as usize]
-                .iter()
-                .copied()
-                .max()
-                .unwrap_or(0)
-        };
-        Self {
-            items,
-            crowd: items.iter().map(crowd).collect(),
-        }
+        let crowd = |i: &Item| live[i.first as usize..=i.last as usize].iter().copied().max().unwrap_or(0);
+        Self { items, crowd: items.iter().map(crowd).collect() }
     }
 
     fn run(

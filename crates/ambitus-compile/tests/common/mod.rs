@@ -1,10 +1,12 @@
 //! What the tests of passes share: a target on paper, and model shapes.
 #![allow(dead_code)]
 
+pub mod musicgen;
+pub mod owners;
 pub mod toy;
 
-use ambitus_ir::ops::Op;
 use ambitus_compile::pipeline::{self, Options};
+use ambitus_ir::ops::Op;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session, TensorType};
 use ambitus_models::{f5, llama};
@@ -58,9 +60,32 @@ impl Target for Paper {
 
 /// Ops that every target must have: those without a decomposition, and those that overwrite states.
 const CORE: &[&str] = &[
-    "unary", "binary", "select", "cast", "fill", "reduce", "reshape", "permute", "broadcast", "slice", "concat", "iota",
-    "gather", "scatter_add", "matmul", "segment_ids", "segment_positions", "rotary_frequencies", "sinusoid",
-    "sum_partials", "dropout", "accumulate", "adamw", "lerp", "copy_start", "copy_done",
+    "unary",
+    "binary",
+    "select",
+    "cast",
+    "fill",
+    "reduce",
+    "reshape",
+    "permute",
+    "broadcast",
+    "slice",
+    "concat",
+    "iota",
+    "gather",
+    "scatter_add",
+    "matmul",
+    "segment_ids",
+    "segment_positions",
+    "rotary_frequencies",
+    "sinusoid",
+    "sum_partials",
+    "dropout",
+    "accumulate",
+    "adamw",
+    "lerp",
+    "copy_start",
+    "copy_done",
 ];
 
 fn is_core(op: &Op) -> bool {

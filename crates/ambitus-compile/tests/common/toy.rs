@@ -1,6 +1,6 @@
 //! Models small enough for the reference interpreter, with clips of unequal length, one empty segment and free rows.
 
-use super::Paper;
+use super::{Paper, musicgen};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::Options;
 use ambitus_ir::{Program, Session, StateKind, TensorType};
@@ -24,11 +24,32 @@ pub struct Gradients {
     pub by_name: Vec<(String, Vec<f64>)>,
 }
 
-pub fn toys() -> [Toy; 3] {
+pub fn toys() -> [Toy; 4] {
     [
-        Toy { name: "f5 v1", model: f5_v1, whole: f5_batch(&[0, 1]), halves: [f5_batch(&[1]), f5_batch(&[0])] },
-        Toy { name: "f5 v0", model: f5_v0, whole: f5_batch(&[0, 1]), halves: [f5_batch(&[0]), f5_batch(&[1])] },
-        Toy { name: "llama", model: llama, whole: llama_batch(&[0, 1]), halves: [llama_batch(&[0]), llama_batch(&[1])] },
+        Toy {
+            name: "f5 v1",
+            model: f5_v1,
+            whole: f5_batch(&[0, 1]),
+            halves: [f5_batch(&[1]), f5_batch(&[0])],
+        },
+        Toy {
+            name: "f5 v0",
+            model: f5_v0,
+            whole: f5_batch(&[0, 1]),
+            halves: [f5_batch(&[0]), f5_batch(&[1])],
+        },
+        Toy {
+            name: "llama",
+            model: llama,
+            whole: llama_batch(&[0, 1]),
+            halves: [llama_batch(&[0]), llama_batch(&[1])],
+        },
+        Toy {
+            name: "musicgen",
+            model: musicgen::loss,
+            whole: musicgen::batch(&[1, 0]),
+            halves: [musicgen::batch(&[0]), musicgen::batch(&[1])],
+        },
     ]
 }
 
@@ -177,7 +198,13 @@ pub fn states(session: &Session) -> Tensors {
 
 impl Toy {
     /// The update's gradients from these micro-batches, one after another.
-    pub fn gradients(&self, batches: &[&Tensors], checkpoint: Blocks, target: Paper, rounding: Rounding) -> Gradients {
+    pub fn gradients(
+        &self,
+        batches: &[&Tensors],
+        checkpoint: Blocks,
+        target: Paper,
+        rounding: Rounding,
+    ) -> Gradients {
         let session = super::compiled(&self.model, Options { checkpoint }, &target);
         let mut states = states(&session);
         let mut interp = Interp::new(rounding);
@@ -189,8 +216,7 @@ impl Toy {
             loss += out.unwrap_or_else(|e| panic!("{}: {e}", self.name))["loss"].data[0];
         }
         let gradients = session.states.iter().filter(|s| s.kind == StateKind::Gradient);
-        let mut by_name: Vec<_> =
-            gradients.map(|s| (s.name.clone(), states[&s.name].data.clone())).collect();
+        let mut by_name: Vec<_> = gradients.map(|s| (s.name.clone(), states[&s.name].data.clone())).collect();
         by_name.sort_by(|a, b| a.0.cmp(&b.0));
         Gradients { loss, by_name }
     }

@@ -14,12 +14,7 @@ type Value = usize;
 impl Tape {
     /// One operation: reads `inputs`, writes one value per size in `outputs` (bytes), and uses
     /// `scratch` bytes while it runs.
-    fn op<const N: usize>(
-        &mut self,
-        inputs: &[Value],
-        outputs: [u64; N],
-        scratch: u64,
-    ) -> [Value; N] {
+    fn op<const N: usize>(&mut self, inputs: &[Value], outputs: [u64; N], scratch: u64) -> [Value; N] {
         let now = self.now;
         self.now += 1;
         for &input in inputs {
@@ -32,12 +27,7 @@ impl Tape {
     }
 
     fn value(&mut self, now: u32, size: u64) -> Value {
-        self.buffers.push(Buffer {
-            first: now,
-            last: now,
-            size,
-            align: 256,
-        });
+        self.buffers.push(Buffer { first: now, last: now, size, align: 256 });
         self.buffers.len() - 1
     }
 
@@ -159,9 +149,7 @@ impl Step {
 
     fn backward(&self, t: &mut Tape, s: Saved, dy: Value) -> Value {
         let (act, d) = (self.act(), self.width);
-        let active = s
-            .active
-            .unwrap_or_else(|| t.op(&[s.up], [self.wide()], 0)[0]);
+        let active = s.active.unwrap_or_else(|| t.op(&[s.up], [self.wide()], 0)[0]);
         self.weight_gradient(t, active, dy, d * self.hidden);
         let [dactive] = t.op(&[dy], [self.wide()], 0);
         let [dup] = t.op(&[dactive, s.up], [self.wide()], 0);
@@ -174,11 +162,8 @@ impl Step {
         let [dattention] = t.op(&[dmiddle], [act], 0);
         let [q, k] = s.rotated.unwrap_or_else(|| self.rotate(t, s.qkv));
         let [o, lse] = s.attention;
-        let [dq, dk, dv] = t.op(
-            &[q, k, s.qkv[2], o, lse, dattention],
-            [act; 3],
-            2 * self.stats() + (1 << 20),
-        );
+        let [dq, dk, dv] =
+            t.op(&[q, k, s.qkv[2], o, lse, dattention], [act; 3], 2 * self.stats() + (1 << 20));
         let [dq] = t.op(&[dq], [act], 0);
         let [dk] = t.op(&[dk], [act], 0);
         let norm = s.norm.unwrap_or_else(|| self.norm(t, s.x));

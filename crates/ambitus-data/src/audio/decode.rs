@@ -97,9 +97,8 @@ impl MediaSource for Tail {
 
 /// Runs decoder code; a panic in it becomes a fault of the file.
 fn guarded<T>(work: impl FnOnce() -> Result<T, SymphoniaError>) -> Result<T, SymphoniaError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(SymphoniaError::DecodeError(
-        "the decoder gave up on it",
-    )))
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or(Err(SymphoniaError::DecodeError("the decoder gave up on it")))
 }
 
 fn opening_fault(error: SymphoniaError) -> AudioFault {
@@ -128,11 +127,7 @@ impl AudioReader {
         let sniffed = sniff(&mut file, length)?;
         file.seek(SeekFrom::Start(sniffed.start))
             .map_err(|e| AudioFault::Unsupported(format!("cannot be read ({e})")))?;
-        let tail = Tail {
-            file,
-            start: sniffed.start,
-            length: length - sniffed.start,
-        };
+        let tail = Tail { file, start: sniffed.start, length: length - sniffed.start };
         let stream = MediaSourceStream::new(Box::new(tail), Default::default());
         let options = FormatOptions::default();
         let format = guarded(|| {
@@ -145,10 +140,7 @@ impl AudioReader {
         })
         .map_err(opening_fault)?;
         let [track] = format.tracks() else {
-            return Err(AudioFault::Unsupported(format!(
-                "{} tracks in one file",
-                format.tracks().len()
-            )));
+            return Err(AudioFault::Unsupported(format!("{} tracks in one file", format.tracks().len())));
         };
         let params = track
             .codec_params
@@ -164,9 +156,8 @@ impl AudioReader {
         // Trimming encoder padding needs a true length; an estimated one would cut off audio.
         let trim = sniffed.counted || sniffed.container != Container::Mp3;
         let options = AudioDecoderOptions::default().gapless(trim).verify(true);
-        let decoder =
-            guarded(|| symphonia::default::get_codecs().make_audio_decoder(params, &options))
-                .map_err(opening_fault)?;
+        let decoder = guarded(|| symphonia::default::get_codecs().make_audio_decoder(params, &options))
+            .map_err(opening_fault)?;
         let info = AudioInfo {
             container: sniffed.container,
             rate,
@@ -226,9 +217,7 @@ impl AudioReader {
                     break;
                 }
                 Err(SymphoniaError::ResetRequired) => {
-                    return Err(AudioFault::Unsupported(
-                        "several streams chained in one file".into(),
-                    ));
+                    return Err(AudioFault::Unsupported("several streams chained in one file".into()));
                 }
                 Err(other) => return Err(self.damaged(&other)),
             };
@@ -287,10 +276,7 @@ impl AudioReader {
     }
 
     fn damaged(&self, error: &SymphoniaError) -> AudioFault {
-        AudioFault::Damaged {
-            seconds: self.seconds(),
-            reason: error.to_string(),
-        }
+        AudioFault::Damaged { seconds: self.seconds(), reason: error.to_string() }
     }
 
     /// Mean over channels into `mono`, with the checks and counts per sample.

@@ -39,10 +39,7 @@ pub fn load(path: &Path, max_seconds: f64) -> Result<Vec<f32>, DataError> {
     while let Some(chunk) = reader.next_chunk()? {
         resampler.push(chunk, &mut out);
         if out.len() as f64 > max_seconds * f64::from(SAMPLE_RATE) {
-            return Err(DataError::file(
-                path,
-                format!("longer than {max_seconds} s"),
-            ));
+            return Err(DataError::file(path, format!("longer than {max_seconds} s")));
         }
     }
     resampler.finish(&mut out);

@@ -60,11 +60,8 @@ impl Resampler {
     pub fn new(rate: u32) -> Self {
         let divisor = gcd(rate.max(1), SAMPLE_RATE);
         let (orig, new) = (rate.max(1) / divisor, SAMPLE_RATE / divisor);
-        let kernel = Kernel {
-            orig: f64::from(orig),
-            new: f64::from(new),
-            base: f64::from(orig.min(new)) * ROLLOFF,
-        };
+        let kernel =
+            Kernel { orig: f64::from(orig), new: f64::from(new), base: f64::from(orig.min(new)) * ROLLOFF };
         let taps = (2.0 * WIDTH / kernel.base * kernel.orig) as usize + 3;
         let table = if orig != new && new as usize * taps <= TABLE_WEIGHTS {
             (0..u64::from(new))
@@ -141,9 +138,7 @@ impl Resampler {
         }
         // Later outputs reach back no further than one kernel before their block.
         let reach = (WIDTH / self.kernel.base * self.kernel.orig) as u64 + 2;
-        let needed = ((self.given / self.new) * self.orig)
-            .saturating_sub(reach)
-            .min(self.taken);
+        let needed = ((self.given / self.new) * self.orig).saturating_sub(reach).min(self.taken);
         if needed > self.start {
             self.held.drain(..(needed - self.start) as usize);
             self.start = needed;
@@ -193,10 +188,7 @@ mod tests {
         for rate in [16000u32, 22050, 44100, 48000] {
             let tone = |rate: u32, n: usize| -> Vec<f32> {
                 (0..n)
-                    .map(|i| {
-                        (2.0 * std::f64::consts::PI * 440.0 * i as f64 / f64::from(rate)).sin()
-                            as f32
-                    })
+                    .map(|i| (2.0 * std::f64::consts::PI * 440.0 * i as f64 / f64::from(rate)).sin() as f32)
                     .collect()
             };
             let out = resample(&tone(rate, rate as usize), rate);

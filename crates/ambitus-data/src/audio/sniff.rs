@@ -64,11 +64,7 @@ pub(super) fn sniff(file: &mut File, length: u64) -> Result<Sniffed, AudioFault>
             has(&frame[..n], b"Xing") || has(&frame[..n], b"Info") || has(&frame[..n], b"VBRI")
         }
     };
-    Ok(Sniffed {
-        container,
-        start,
-        counted,
-    })
+    Ok(Sniffed { container, start, counted })
 }
 
 fn describe(head: &[u8]) -> String {
@@ -108,15 +104,11 @@ fn skip_id3(file: &mut File, length: u64) -> Result<u64, AudioFault> {
         if read_at(file, at, &mut tag)? < 10 || &tag[..3] != b"ID3" {
             break;
         }
-        let size = tag[6..]
-            .iter()
-            .fold(0u64, |s, &b| s << 7 | u64::from(b & 0x7f));
+        let size = tag[6..].iter().fold(0u64, |s, &b| s << 7 | u64::from(b & 0x7f));
         let footer = if tag[5] & 0x10 != 0 { 10 } else { 0 };
         at += 10 + size + footer;
         if at >= length {
-            return Err(AudioFault::Truncated(format!(
-                "an ID3 tag of {size} bytes in a file of {length}"
-            )));
+            return Err(AudioFault::Truncated(format!("an ID3 tag of {size} bytes in a file of {length}")));
         }
     }
     Ok(at)
@@ -187,9 +179,9 @@ fn check_wav(file: &mut File, start: u64, length: u64) -> Result<bool, AudioFaul
                     // Written by programs that stream to a pipe: the length was not known.
                     u32::MAX => Ok(false),
                     0 => Err(AudioFault::Empty),
-                    size if u64::from(size) > there => Err(AudioFault::Truncated(format!(
-                        "{size} bytes of audio declared, {there} there"
-                    ))),
+                    size if u64::from(size) > there => {
+                        Err(AudioFault::Truncated(format!("{size} bytes of audio declared, {there} there")))
+                    }
                     _ => Ok(true),
                 };
             }
@@ -197,9 +189,7 @@ fn check_wav(file: &mut File, start: u64, length: u64) -> Result<bool, AudioFaul
         }
         at += u64::from(size) + u64::from(size & 1);
     }
-    Err(AudioFault::Header(
-        "too many chunks before the audio".into(),
-    ))
+    Err(AudioFault::Header("too many chunks before the audio".into()))
 }
 
 /// Walks the metadata blocks; true if STREAMINFO declares the number of samples.
@@ -225,9 +215,7 @@ fn check_flac(file: &mut File, start: u64, length: u64) -> Result<bool, AudioFau
                 return Err(AudioFault::Header("STREAMINFO too short".into()));
             }
             // 20 bits rate, 3 bits channels - 1, 5 bits depth - 1, 36 bits samples (RFC 9639, 8.2).
-            let packed = info[10..18]
-                .iter()
-                .fold(0u64, |v, &b| v << 8 | u64::from(b));
+            let packed = info[10..18].iter().fold(0u64, |v, &b| v << 8 | u64::from(b));
             check_format((packed >> 44) as u32, (packed >> 41 & 7) as usize + 1)?;
             counted = Some(packed & ((1 << 36) - 1) > 0);
         }
@@ -245,9 +233,7 @@ fn check_ogg(file: &mut File, start: u64, length: u64) -> Result<(), AudioFault>
     let n = read_at(file, start, &mut head)?;
     let head = &head[..n];
     if has(head, b"OpusHead") {
-        return Err(AudioFault::Unsupported(
-            "opus; convert it to wav or flac".into(),
-        ));
+        return Err(AudioFault::Unsupported("opus; convert it to wav or flac".into()));
     }
     if !has(head, b"\x01vorbis") {
         return Err(AudioFault::Unsupported("ogg without vorbis".into()));
@@ -271,9 +257,7 @@ fn check_ogg(file: &mut File, start: u64, length: u64) -> Result<(), AudioFault>
             return if tail[at + 5] & 4 != 0 {
                 Ok(())
             } else {
-                Err(AudioFault::Truncated(
-                    "the last page is not marked as the end".into(),
-                ))
+                Err(AudioFault::Truncated("the last page is not marked as the end".into()))
             };
         }
     }
@@ -287,11 +271,7 @@ fn check_ogg(file: &mut File, start: u64, length: u64) -> Result<(), AudioFault>
 pub(super) fn check_vorbis_tables(extra: &[u8]) -> Result<(), AudioFault> {
     let mut window = 0u64;
     let mut total = 0u64;
-    for (i, bit) in extra
-        .iter()
-        .flat_map(|&byte| (0..8).map(move |b| u64::from(byte >> b & 1)))
-        .enumerate()
-    {
+    for (i, bit) in extra.iter().flat_map(|&byte| (0..8).map(move |b| u64::from(byte >> b & 1))).enumerate() {
         window = window >> 1 | bit << 63;
         if i >= 63 && window & 0xff_ffff == 0x56_4342 {
             let (dimensions, entries) = (window >> 24 & 0xffff, window >> 40);
@@ -302,10 +282,7 @@ pub(super) fn check_vorbis_tables(extra: &[u8]) -> Result<(), AudioFault> {
         }
     }
     if total > MAX_VORBIS_TABLES {
-        return Err(AudioFault::Header(format!(
-            "its codebooks would take {} MiB",
-            total >> 20
-        )));
+        return Err(AudioFault::Header(format!("its codebooks would take {} MiB", total >> 20)));
     }
     Ok(())
 }

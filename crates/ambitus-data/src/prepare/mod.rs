@@ -58,11 +58,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            min_seconds: 0.3,
-            max_seconds: 30.0,
-            min_chars: 1,
-        }
+        Self { min_seconds: 0.3, max_seconds: 30.0, min_chars: 1 }
     }
 }
 
@@ -181,10 +177,7 @@ pub fn prepare(
     std::fs::create_dir_all(&options.cache).map_err(|e| DataError::io(&options.cache, e))?;
     // Text first: a wrong vocabulary shows at once, not after hours of audio.
     let (texts, tokens, unknown) = encode_all(&source.entries, tokenizer)?;
-    let worker = Worker {
-        fingerprint: tokenizer.fingerprint(),
-        options,
-    };
+    let worker = Worker { fingerprint: tokenizer.fingerprint(), options };
     let results = run(&source.entries, &texts, &worker, progress)?;
 
     let mut outcomes: Vec<Outcome> = source
@@ -194,16 +187,10 @@ pub fn prepare(
             name: p.name.clone(),
             file: p.file.clone(),
             line: p.line,
-            verdict: Verdict::Bad {
-                reason: p.reason.clone(),
-                silent: false,
-            },
+            verdict: Verdict::Bad { reason: p.reason.clone(), silent: false },
         })
         .collect();
-    let mut index = ClipIndex {
-        clips: Vec::new(),
-        folder: options.cache.clone(),
-    };
+    let mut index = ClipIndex { clips: Vec::new(), folder: options.cache.clone() };
     for (entry, (verdict, meta)) in source.entries.iter().zip(results) {
         index.clips.extend(meta);
         outcomes.push(Outcome {
@@ -226,26 +213,15 @@ pub fn prepare(
     }
     if index.clips.is_empty() {
         let reasons: Vec<String> = outcomes.iter().take(3).map(Outcome::to_string).collect();
-        return Err(DataError::NoClips {
-            path: source.path.clone(),
-            reason: reasons.join("; "),
-        });
+        return Err(DataError::NoClips { path: source.path.clone(), reason: reasons.join("; ") });
     }
     index.save(&options.cache.join("index.json"))?;
     let summary = Summary::new(&index, &outcomes, &source.entries, tokens, unknown);
-    Ok(Prepared {
-        index,
-        outcomes,
-        summary,
-    })
+    Ok(Prepared { index, outcomes, summary })
 }
 
 fn check(options: &PrepareOptions) -> Result<(), DataError> {
-    let Limits {
-        min_seconds,
-        max_seconds,
-        ..
-    } = options.limits;
+    let Limits { min_seconds, max_seconds, .. } = options.limits;
     if !(min_seconds >= 0.0 && max_seconds > min_seconds && max_seconds <= MAX_CLIP_SECONDS) {
         return Err(DataError::Packing(format!(
             "length limits {min_seconds} to {max_seconds} s: the first must not be negative, the second larger and at \
@@ -275,11 +251,7 @@ fn encode_all(entries: &[Entry], tokenizer: &Tokenizer) -> Result<Texts, DataErr
     unknown.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let missing: u64 = unknown.iter().map(|(_, n)| n).sum();
     if missing as f64 > MAX_UNKNOWN_SHARE * total as f64 {
-        return Err(DataError::UnknownTokens {
-            unknown: missing,
-            total,
-            tokens: unknown,
-        });
+        return Err(DataError::UnknownTokens { unknown: missing, total, tokens: unknown });
     }
     Ok((texts, total, unknown))
 }
@@ -346,10 +318,7 @@ impl Worker<'_> {
         let limits = &self.options.limits;
         let chars = entry.text.chars().count();
         if chars < limits.min_chars {
-            let reason = format!(
-                "{chars} characters of text, fewer than {}",
-                limits.min_chars
-            );
+            let reason = format!("{chars} characters of text, fewer than {}", limits.min_chars);
             return Ok((Verdict::Outside { reason }, None));
         }
         let bad = |reason: String, silent: bool| Ok((Verdict::Bad { reason, silent }, None));
@@ -374,13 +343,9 @@ impl Worker<'_> {
             && clip.ids == ids
         {
             // The limits are not part of the key: a narrower limit must not use a longer clip from before.
-            let outside =
-                measured.seconds > limits.max_seconds || measured.seconds < limits.min_seconds;
+            let outside = measured.seconds > limits.max_seconds || measured.seconds < limits.min_seconds;
             if !outside {
-                return Ok((
-                    Verdict::Ok { cached: true },
-                    Some(meta(clip.frames(), measured)),
-                ));
+                return Ok((Verdict::Ok { cached: true }, Some(meta(clip.frames(), measured))));
             }
         }
         let (mel, measured) = match take(&entry.audio, limits, self.options.policy) {
@@ -388,19 +353,13 @@ impl Worker<'_> {
             Ok(Taken::Outside(reason)) => return Ok((Verdict::Outside { reason }, None)),
             Ok(Taken::Silent { peak }) => {
                 return bad(
-                    format!(
-                        "nothing to hear in it (peak {:.0} dBFS)",
-                        20.0 * peak.max(1e-6).log10()
-                    ),
+                    format!("nothing to hear in it (peak {:.0} dBFS)", 20.0 * peak.max(1e-6).log10()),
                     true,
                 );
             }
             Err(error) => return bad(error.to_string(), false),
         };
-        let clip = Clip {
-            mel,
-            ids: ids.to_vec(),
-        };
+        let clip = Clip { mel, ids: ids.to_vec() };
         if clip.ids.len() > clip.frames() {
             return bad(
                 format!(
@@ -414,10 +373,7 @@ impl Worker<'_> {
             );
         }
         clip::save(&path, &key, &clip, &measured)?;
-        Ok((
-            Verdict::Ok { cached: false },
-            Some(meta(clip.frames(), measured)),
-        ))
+        Ok((Verdict::Ok { cached: false }, Some(meta(clip.frames(), measured))))
     }
 
     /// Content key: audio bytes, text, tokenizer, mel, cutting.

@@ -27,12 +27,8 @@ pub(super) fn take(path: &Path, limits: &Limits, policy: Policy) -> Result<Taken
     let mut reader = AudioReader::open(path)?;
     let info = reader.info();
     let cut = policy == Policy::Cut;
-    let too_long = |seconds: f64| {
-        Taken::Outside(format!(
-            "{seconds:.1} s, longer than {} s",
-            limits.max_seconds
-        ))
-    };
+    let too_long =
+        |seconds: f64| Taken::Outside(format!("{seconds:.1} s, longer than {} s", limits.max_seconds));
     if let Some(frames) = info.frames.filter(|_| !cut) {
         let seconds = frames as f64 / f64::from(info.rate);
         if seconds > limits.max_seconds {
@@ -52,10 +48,7 @@ pub(super) fn take(path: &Path, limits: &Limits, policy: Policy) -> Result<Taken
         stream.push(&samples, &mut rows);
         keeper.push(&mut rows, &mut levels);
         if !cut && stream.samples() > max_samples {
-            return Ok(Taken::Outside(format!(
-                "longer than {} s",
-                limits.max_seconds
-            )));
+            return Ok(Taken::Outside(format!("longer than {} s", limits.max_seconds)));
         }
     }
     samples.clear();
@@ -66,14 +59,9 @@ pub(super) fn take(path: &Path, limits: &Limits, policy: Policy) -> Result<Taken
     let total = stream.samples();
     let seconds = total as f64 / f64::from(SAMPLE_RATE);
     if seconds < limits.min_seconds {
-        return Ok(Taken::Outside(format!(
-            "{seconds:.2} s, shorter than {} s",
-            limits.min_seconds
-        )));
+        return Ok(Taken::Outside(format!("{seconds:.2} s, shorter than {} s", limits.min_seconds)));
     }
-    stream
-        .finish(&mut rows)
-        .map_err(|n| DataError::audio(path, AudioFault::TooShort(n)))?;
+    stream.finish(&mut rows).map_err(|n| DataError::audio(path, AudioFault::TooShort(n)))?;
     keeper.push(&mut rows, &mut levels);
     let stats = reader.stats();
     if levels.loudest < SILENT_LEVEL {
@@ -87,10 +75,7 @@ pub(super) fn take(path: &Path, limits: &Limits, policy: Policy) -> Result<Taken
         trimmed: false,
     };
     if total <= max_samples {
-        return Ok(Taken::Clip {
-            mel: keeper.whole,
-            measured,
-        });
+        return Ok(Taken::Clip { mel: keeper.whole, measured });
     }
     if !cut {
         return Ok(too_long(seconds));

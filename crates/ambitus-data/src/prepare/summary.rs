@@ -68,17 +68,10 @@ impl Summary {
             })
             .collect();
         let names = |keep: &dyn Fn(&crate::index::ClipMeta) -> bool| -> Vec<String> {
-            index
-                .clips
-                .iter()
-                .filter(|c| keep(c))
-                .map(|c| c.name.clone())
-                .collect()
+            index.clips.iter().filter(|c| keep(c)).map(|c| c.name.clone()).collect()
         };
-        let usable: std::collections::HashSet<&str> =
-            index.clips.iter().map(|c| c.name.as_str()).collect();
-        let count =
-            |keep: fn(&Verdict) -> bool| outcomes.iter().filter(|o| keep(&o.verdict)).count();
+        let usable: std::collections::HashSet<&str> = index.clips.iter().map(|c| c.name.as_str()).collect();
+        let count = |keep: fn(&Verdict) -> bool| outcomes.iter().filter(|o| keep(&o.verdict)).count();
         Self {
             clips: index.clips.len(),
             bad: count(|v| matches!(v, Verdict::Bad { .. })),
@@ -87,11 +80,7 @@ impl Summary {
             minutes: seconds.iter().sum::<f64>() / 60.0,
             seconds: match seconds[..] {
                 [] => [0.0; 3],
-                _ => [
-                    seconds[0],
-                    seconds[seconds.len() / 2],
-                    seconds[seconds.len() - 1],
-                ],
+                _ => [seconds[0], seconds[seconds.len() / 2], seconds[seconds.len() - 1]],
             },
             lengths,
             over_two_sentences: entries
@@ -121,9 +110,9 @@ pub(super) fn sentences(text: &str) -> usize {
     while let Some(c) = chars.next() {
         let ends = match c {
             '。' | '！' | '？' => true,
-            '.' | '!' | '?' | '…' => chars
-                .peek()
-                .is_none_or(|n| n.is_whitespace() || matches!(n, '"' | '\'' | '”' | '’' | ')')),
+            '.' | '!' | '?' | '…' => {
+                chars.peek().is_none_or(|n| n.is_whitespace() || matches!(n, '"' | '\'' | '”' | '’' | ')'))
+            }
             _ => false,
         };
         if ends && open {
@@ -147,10 +136,7 @@ impl fmt::Display for Summary {
             write!(f, "; {least:.0} to {most:.0} min of one voice are advised")?;
         }
         let [short, median, long] = self.seconds;
-        write!(
-            f,
-            "\nlengths {short:.1} / {median:.1} / {long:.1} s (shortest, median, longest):"
-        )?;
+        write!(f, "\nlengths {short:.1} / {median:.1} / {long:.1} s (shortest, median, longest):")?;
         for (upper, count) in self.lengths.iter().filter(|(_, count)| *count > 0) {
             match upper {
                 Some(upper) => write!(f, " <={upper:.0} s: {count}")?,
@@ -158,11 +144,7 @@ impl fmt::Display for Summary {
             }
         }
         if self.bad + self.outside > 0 {
-            write!(
-                f,
-                "\nnot used: {} bad, {} outside the limits",
-                self.bad, self.outside
-            )?;
+            write!(f, "\nnot used: {} bad, {} outside the limits", self.bad, self.outside)?;
         }
         for (what, names) in [
             ("over two sentences", &self.over_two_sentences),
@@ -182,12 +164,8 @@ impl fmt::Display for Summary {
         }
         if !self.unknown.is_empty() {
             let all: u64 = self.unknown.iter().map(|(_, n)| n).sum();
-            let shown: Vec<String> = self
-                .unknown
-                .iter()
-                .take(10)
-                .map(|(t, n)| format!("{t:?} x {n}"))
-                .collect();
+            let shown: Vec<String> =
+                self.unknown.iter().take(10).map(|(t, n)| format!("{t:?} x {n}")).collect();
             write!(
                 f,
                 "\nnot in the vocabulary, read as a space: {all} of {} tokens: {}",

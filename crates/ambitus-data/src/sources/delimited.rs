@@ -6,12 +6,7 @@ use super::resolve::Root;
 use super::{AUDIO_KEYS, Collector, Format, TEXT_KEYS};
 use crate::error::DataError;
 
-pub(super) fn read(
-    root: &Root,
-    file: &Path,
-    text: &str,
-    out: &mut Collector,
-) -> Result<Format, DataError> {
+pub(super) fn read(root: &Root, file: &Path, text: &str, out: &mut Collector) -> Result<Format, DataError> {
     let mut lines = (1u64..)
         .zip(text.split('\n'))
         .map(|(n, line)| (n, line.strip_suffix('\r').unwrap_or(line)))
@@ -20,10 +15,7 @@ pub(super) fn read(
     let Some(&(number, first)) = lines.peek() else {
         return Ok(Format::Headerless);
     };
-    let names: Vec<&str> = first
-        .split('|')
-        .map(|f| f.trim().trim_matches('"'))
-        .collect();
+    let names: Vec<&str> = first.split('|').map(|f| f.trim().trim_matches('"')).collect();
     let column = |keys: &[&str]| keys.iter().find_map(|k| names.iter().position(|n| n == k));
     match (column(&AUDIO_KEYS), column(&TEXT_KEYS)) {
         (Some(audio), Some(text)) => {
@@ -101,10 +93,7 @@ fn quoted_fields(line: &str) -> Result<Vec<String>, &'static str> {
         let (field, after) = match quoted {
             Some((field, after)) => (field, after),
             None if rest.starts_with('"')
-                && rest[1..]
-                    .split('|')
-                    .next()
-                    .is_some_and(|f| !f.contains('"')) =>
+                && rest[1..].split('|').next().is_some_and(|f| !f.contains('"')) =>
             {
                 return Err("a field begins with a double quote that is not closed");
             }
@@ -153,19 +142,10 @@ mod tests {
     fn quotes_and_backslashes() {
         let fields = |line| quoted_fields(line).expect("valid");
         assert_eq!(fields("a|b|c"), ["a", "b", "c"]);
-        assert_eq!(
-            fields(r#"a|"say ""hi"" | now"|c"#),
-            ["a", r#"say "hi" | now"#, "c"]
-        );
+        assert_eq!(fields(r#"a|"say ""hi"" | now"|c"#), ["a", r#"say "hi" | now"#, "c"]);
         assert_eq!(fields(r#"a|he said "hi"|c"#), ["a", r#"he said "hi""#, "c"]);
-        assert_eq!(
-            fields(r#"a|"Hello," she said."#),
-            ["a", r#""Hello," she said."#]
-        );
-        assert_eq!(
-            fields(r"a|back\slash \n \|b"),
-            ["a", r"back\slash \n \", "b"]
-        );
+        assert_eq!(fields(r#"a|"Hello," she said."#), ["a", r#""Hello," she said."#]);
+        assert_eq!(fields(r"a|back\slash \n \|b"), ["a", r"back\slash \n \", "b"]);
         assert_eq!(fields("a|"), ["a", ""]);
         assert_eq!(fields(r#""a"|"""#).len(), 2);
         assert!(quoted_fields(r#"a|"never closed"#).is_err());

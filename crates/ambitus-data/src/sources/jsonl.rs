@@ -18,19 +18,12 @@ pub(super) fn read(root: &Root, file: &Path, text: &str, out: &mut Collector) {
         let Object(object) = match serde_json::from_str(line) {
             Ok(object) => object,
             Err(error) => {
-                out.problem(
-                    &short,
-                    file,
-                    Some(number),
-                    format!("not a JSON object: {error}"),
-                );
+                out.problem(&short, file, Some(number), format!("not a JSON object: {error}"));
                 continue;
             }
         };
-        let get = |keys: &[&str]| {
-            keys.iter()
-                .find_map(|k| object.iter().find(|(key, _)| key == k).map(|(_, v)| v))
-        };
+        let get =
+            |keys: &[&str]| keys.iter().find_map(|k| object.iter().find(|(key, _)| key == k).map(|(_, v)| v));
         // Hugging Face data sets write the audio as an object with a path.
         let audio = get(&AUDIO_KEYS).and_then(|v| v.as_str().or_else(|| v.get("path")?.as_str()));
         let text = get(&TEXT_KEYS).and_then(Value::as_str);

@@ -26,13 +26,7 @@ use resolve::Root;
 /// Largest metadata file, bytes.
 const MAX_METADATA: u64 = 512 << 20;
 /// Names that a column or key of audio paths may have.
-const AUDIO_KEYS: [&str; 5] = [
-    "audio_file",
-    "audio_path",
-    "audio_filepath",
-    "audio",
-    "path",
-];
+const AUDIO_KEYS: [&str; 5] = ["audio_file", "audio_path", "audio_filepath", "audio", "path"];
 /// Names that a column or key of transcripts may have.
 const TEXT_KEYS: [&str; 3] = ["text", "sentence", "transcription"];
 /// Extensions of audio files.
@@ -129,29 +123,19 @@ impl Source {
                 delimited::read(&root, file, &text, &mut collected)?
             };
         }
-        let Collector {
-            mut entries,
-            problems,
-            ..
-        } = collected;
+        let Collector { mut entries, problems, .. } = collected;
         if entries.is_empty() && problems.is_empty() {
             return Err(DataError::NoClips {
                 path: path.to_owned(),
                 reason: if files.is_empty() {
-                    "no metadata.csv, no .jsonl and no audio files (wav, flac, mp3, ogg) in it"
-                        .into()
+                    "no metadata.csv, no .jsonl and no audio files (wav, flac, mp3, ogg) in it".into()
                 } else {
                     "the metadata has no lines".into()
                 },
             });
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self {
-            path: path.to_owned(),
-            format,
-            entries,
-            problems,
-        })
+        Ok(Self { path: path.to_owned(), format, entries, problems })
     }
 }
 
@@ -166,12 +150,7 @@ fn metadata_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
         }
     }
     found.sort();
-    let named = |name: &str| {
-        found
-            .iter()
-            .find(|p| p.file_name().is_some_and(|n| n == name))
-            .cloned()
-    };
+    let named = |name: &str| found.iter().find(|p| p.file_name().is_some_and(|n| n == name)).cloned();
     if let Some(one) = named("metadata.csv").or_else(|| named("metadata.jsonl")) {
         return Ok(vec![one]);
     }
@@ -180,17 +159,10 @@ fn metadata_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
         return Ok(vec![train, eval]);
     }
     if found.len() > 1 {
-        let names: Vec<_> = found
-            .iter()
-            .filter_map(|p| p.file_name())
-            .map(|n| n.to_string_lossy())
-            .collect();
+        let names: Vec<_> = found.iter().filter_map(|p| p.file_name()).map(|n| n.to_string_lossy()).collect();
         return Err(DataError::file(
             folder,
-            format!(
-                "several metadata files ({}); give the one to use as the data path",
-                names.join(", ")
-            ),
+            format!("several metadata files ({}); give the one to use as the data path", names.join(", ")),
         ));
     }
     Ok(found)
@@ -216,14 +188,7 @@ impl Collector {
     }
 
     /// Adds a clip if its audio is found and its text can be used.
-    fn add(
-        &mut self,
-        name: &str,
-        audio: Result<PathBuf, String>,
-        text: &str,
-        file: &Path,
-        line: u64,
-    ) {
+    fn add(&mut self, name: &str, audio: Result<PathBuf, String>, text: &str, file: &Path, line: u64) {
         let name = name.strip_prefix("./").unwrap_or(name);
         let checked = audio.and_then(|audio| Ok((audio, clean(text)?)));
         let (audio, text) = match checked {
@@ -237,13 +202,7 @@ impl Collector {
         }
         self.audio.insert(audio.clone(), (file.to_owned(), line));
         self.names.insert(name.to_owned(), (file.to_owned(), line));
-        self.entries.push(Entry {
-            name: name.to_owned(),
-            audio,
-            text,
-            file: file.to_owned(),
-            line,
-        });
+        self.entries.push(Entry { name: name.to_owned(), audio, text, file: file.to_owned(), line });
     }
 }
 
@@ -255,10 +214,7 @@ fn clean(text: &str) -> Result<String, String> {
     }
     let text: String = text.replace("\r\n", " ").replace(['\n', '\r', '\t'], " ");
     if let Some(c) = text.chars().find(|c| c.is_control()) {
-        return Err(format!(
-            "binary data in the transcript (U+{:04X})",
-            c as u32
-        ));
+        return Err(format!("binary data in the transcript (U+{:04X})", c as u32));
     }
     Ok(text)
 }

@@ -15,9 +15,7 @@ impl Root {
     pub(super) fn new(folder: &Path) -> Result<Self, DataError> {
         Ok(Self {
             given: folder.to_owned(),
-            real: folder
-                .canonicalize()
-                .map_err(|e| DataError::io(folder, e))?,
+            real: folder.canonicalize().map_err(|e| DataError::io(folder, e))?,
         })
     }
 
@@ -46,10 +44,7 @@ impl Root {
                 return self.inside(&found).map(|()| found);
             }
         }
-        Err(format!(
-            "no such audio file ({name}, wavs/{name}, or either with .{})",
-            EXTENSIONS.join(", .")
-        ))
+        Err(format!("no such audio file ({name}, wavs/{name}, or either with .{})", EXTENSIONS.join(", .")))
     }
 
     fn among(candidates: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
@@ -73,9 +68,7 @@ impl Root {
     pub(super) fn inside(&self, path: &Path) -> Result<(), String> {
         match path.canonicalize() {
             Ok(real) if real.starts_with(&self.real) => Ok(()),
-            Ok(_) => {
-                Err("a link to outside the data folder; name the file by its absolute path".into())
-            }
+            Ok(_) => Err("a link to outside the data folder; name the file by its absolute path".into()),
             Err(error) => Err(format!("cannot be opened ({error})")),
         }
     }

@@ -49,17 +49,15 @@ impl Tokenizer {
     /// `vocab` is needed by every kind but [`TokenizerKind::Byte`], which takes none.
     pub fn new(kind: TokenizerKind, vocab: Option<Vocab>) -> Result<Self, DataError> {
         match (kind, &vocab) {
-            (TokenizerKind::Byte, Some(_)) => Err(DataError::Packing(
-                "the byte tokenizer takes no vocabulary".into(),
-            )),
-            (TokenizerKind::Byte, None) | (_, Some(_)) => Ok(Self {
-                kind,
-                vocab,
-                segmenter: pinyin::Segmenter::default(),
-            }),
-            (_, None) => Err(DataError::Packing(format!(
-                "the {kind:?} tokenizer needs a vocabulary (vocab.txt)"
-            ))),
+            (TokenizerKind::Byte, Some(_)) => {
+                Err(DataError::Packing("the byte tokenizer takes no vocabulary".into()))
+            }
+            (TokenizerKind::Byte, None) | (_, Some(_)) => {
+                Ok(Self { kind, vocab, segmenter: pinyin::Segmenter::default() })
+            }
+            (_, None) => {
+                Err(DataError::Packing(format!("the {kind:?} tokenizer needs a vocabulary (vocab.txt)")))
+            }
         }
     }
 
@@ -84,10 +82,7 @@ impl Tokenizer {
     /// Token ids of a text.
     pub fn encode(&self, text: &str) -> Encoded {
         let Some(vocab) = &self.vocab else {
-            return Encoded {
-                ids: text.bytes().map(u32::from).collect(),
-                unknown: Vec::new(),
-            };
+            return Encoded { ids: text.bytes().map(u32::from).collect(), unknown: Vec::new() };
         };
         let mut encoded = Encoded::default();
         for token in self.tokens(text) {

@@ -1,16 +1,27 @@
-//! The package's `convert_char_to_pinyin`.
+//! The package's `convert_char_to_pinyin`: Chinese to syllables with tone numbers, everything else to characters.
+//!
+//! The package cuts text with rjieba, a binding of the `jieba-rs` crate that is used here too, and reads Chinese segments
+//! with pypinyin (`lazy_pinyin`, style TONE3, tone sandhi). pypinyin cuts a segment once more into the longest phrases it
+//! knows (its `mmseg`), reads a phrase by its table or character by character, and changes third tones, 不 and 一 within
+//! the phrase. No maintained crate has its phrases, so its tables are in `data/` (see `data/NOTICE`). Characters that
+//! pypinyin has no reading for stay as they are, as in the package, and then count as unknown tokens.
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use jieba_rs::Jieba;
 
 /// Changes whenever the tokens of some text may change.
-pub(super) const VERSION: &str = "jieba-rs 0.11";
+pub(super) const VERSION: &str = "jieba-rs 0.11 pypinyin 0.55";
 
-/// Splits text into the package's tokens. The dictionary (about 5 MB of text) is loaded at first use.
+static CHARS: &str = include_str!("../../data/pinyin_chars.txt");
+static PHRASES: &str = include_str!("../../data/pinyin_phrases.txt");
+
+/// Splits text into the package's tokens. The dictionaries are loaded at first use.
 #[derive(Default)]
 pub(super) struct Segmenter {
     jieba: OnceLock<Jieba>,
+    readings: OnceLock<Readings>,
 }
 
 impl Segmenter {
@@ -28,15 +39,164 @@ impl Segmenter {
         for token in self.jieba.get_or_init(Jieba::new).cut(&text, true) {
             let segment = token.word;
             if segment.is_ascii() {
-                let glued = out
-                    .last()
-                    .is_some_and(|last| !matches!(last.as_str(), " " | ":" | "'" | "\""));
+                let glued = out.last().is_some_and(|last| !matches!(last.as_str(), " " | ":" | "'" | "\""));
                 if segment.len() > 1 && glued {
                     out.push(" ".into());
                 }
+                out.extend(segment.chars().map(String::from));
+            } else if segment.len() == 3 * segment.chars().count() {
+                // The package's test for "pure east asian"; other mixtures that it lets through are read alike.
+                let syllables = self.readings().segment(segment);
+                for (c, syllable) in segment.chars().zip(syllables) {
+                    if is_chinese(c) {
+                        out.push(" ".into());
+                    }
+                    out.push(syllable);
+                }
+            } else {
+                for c in segment.chars() {
+                    if is_chinese(c) {
+                        out.push(" ".into());
+                        out.extend(self.readings().segment(c.encode_utf8(&mut [0; 4])));
+                    } else {
+                        out.push(c.into());
+                    }
+                }
             }
-            out.extend(segment.chars().map(String::from));
         }
         out
+    }
+
+    fn readings(&self) -> &Readings {
+        self.readings.get_or_init(Readings::new)
+    }
+}
+
+/// The package's range of "common Chinese characters".
+fn is_chinese(c: char) -> bool {
+    ('\u{3100}'..='\u{9fff}').contains(&c)
+}
+
+/// pypinyin's tables.
+struct Readings {
+    chars: HashMap<char, &'static str>,
+    /// Phrases in the order of their code points, which is that of their UTF-8.
+    phrases: Vec<Phrase>,
+}
+
+struct Phrase {
+    text: &'static str,
+    /// Syllables separated by spaces; empty where they are the characters' first readings.
+    readings: &'static str,
+}
+
+impl Readings {
+    fn new() -> Self {
+        let mut chars = HashMap::new();
+        for line in CHARS.lines() {
+            if let Some((syllable, of)) = line.split_once(' ') {
+                chars.extend(of.chars().map(|c| (c, syllable)));
+            }
+        }
+        let phrases = PHRASES
+            .lines()
+            .map(|line| {
+                let (text, readings) = line.split_once('\t').unwrap_or((line, ""));
+                Phrase { text, readings }
+            })
+            .collect();
+        Self { chars, phrases }
+    }
+
+    /// One token per character of a segment.
+    fn segment(&self, segment: &str) -> Vec<String> {
+        let mut out = Vec::new();
+        let mut rest = segment;
+        let mut single = false;
+        while !rest.is_empty() {
+            let (word, known) = if single {
+                let first = rest.chars().next().map_or(0, char::len_utf8);
+                (&rest[..first], None)
+            } else {
+                self.longest_phrase(rest, &mut single)
+            };
+            let mut syllables: Vec<String> = match known {
+                Some(phrase) if !phrase.readings.is_empty() => {
+                    phrase.readings.split(' ').map(String::from).collect()
+                }
+                _ => word
+                    .chars()
+                    .map(|c| self.chars.get(&c).map_or_else(|| c.into(), |s| (*s).to_owned()))
+                    .collect(),
+            };
+            third_tones(&mut syllables);
+            before_fourth(word, &mut syllables, '不', "4");
+            before_fourth(word, &mut syllables, '一', "1");
+            out.append(&mut syllables);
+            rest = &rest[word.len()..];
+        }
+        out
+    }
+
+    /// pypinyin's `mmseg`: the longest phrase at the start of `text`, or else its first character.
+    ///
+    /// As there, the end of a text that begins a phrase without being one (书不尽 of 书不尽言) is cut into characters
+    /// to its end, even if a phrase begins within it: then there are `single` characters to come.
+    fn longest_phrase<'a>(&self, text: &'a str, single: &mut bool) -> (&'a str, Option<&Phrase>) {
+        let first = text.chars().next().map_or(0, char::len_utf8);
+        let mut found = (&text[..first], None);
+        for (at, c) in text.char_indices() {
+            let prefix = &text[..at + c.len_utf8()];
+            let place = self.phrases.partition_point(|p| p.text < prefix);
+            match self.phrases.get(place) {
+                Some(phrase) if phrase.text == prefix => found = (prefix, Some(phrase)),
+                Some(phrase) if phrase.text.starts_with(prefix) => {}
+                _ => return found,
+            }
+        }
+        *single = found.1.is_none();
+        found
+    }
+}
+
+fn tone(syllable: &str) -> Option<char> {
+    syllable.chars().last().filter(char::is_ascii_digit)
+}
+
+fn set_tone(syllable: &mut String, tone: &str) {
+    if self::tone(syllable).is_some() {
+        syllable.pop();
+        syllable.push_str(tone);
+    }
+}
+
+/// pypinyin's `_third_tone`: of the third tones that end the phrase in a row (two: the phrase's first third tone; more:
+/// all but the last), each but the last becomes second.
+fn third_tones(syllables: &mut [String]) {
+    let is_third = |s: &String| tone(s) == Some('3');
+    let row = syllables.iter().rev().take_while(|s| is_third(s)).count();
+    if row < 2 {
+        return;
+    }
+    for syllable in syllables.iter_mut().filter(|s| is_third(s)).take(row - 1) {
+        set_tone(syllable, "2");
+    }
+}
+
+/// pypinyin's `_bu` and `_yi`: second tone before a fourth, fourth before any other, `alone` at the end of the phrase.
+fn before_fourth(word: &str, syllables: &mut [String], which: char, alone: &str) {
+    for (i, c) in word.chars().enumerate() {
+        if c != which {
+            continue;
+        }
+        match syllables.get(i + 1).map(|next| tone(next)) {
+            Some(Some('4')) => {
+                if tone(&syllables[i]) == Some('4') {
+                    set_tone(&mut syllables[i], "2");
+                }
+            }
+            Some(_) => set_tone(&mut syllables[i], "4"),
+            None => set_tone(&mut syllables[i], alone),
+        }
     }
 }

@@ -25,10 +25,7 @@ impl Vocab {
         if tokens.last() == Some(&"") {
             tokens.pop();
         }
-        let tokens = tokens
-            .iter()
-            .map(|t| t.strip_suffix('\r').unwrap_or(t).to_owned())
-            .collect();
+        let tokens = tokens.iter().map(|t| t.strip_suffix('\r').unwrap_or(t).to_owned()).collect();
         Self::new(tokens).map_err(|(line, reason)| DataError::line(path, line, reason))
     }
 
@@ -54,19 +51,12 @@ impl Vocab {
                 return Err((line, "an empty or binary token".into()));
             }
             if let Some(before) = ids.insert(token.clone(), id as u32) {
-                return Err((
-                    line,
-                    format!("token {token:?} is already on line {}", before + 1),
-                ));
+                return Err((line, format!("token {token:?} is already on line {}", before + 1)));
             }
             hash.update(&(token.len() as u64).to_le_bytes());
             hash.update(token.as_bytes());
         }
-        Ok(Self {
-            ids,
-            tokens,
-            fingerprint: *hash.finalize().as_bytes(),
-        })
+        Ok(Self { ids, tokens, fingerprint: *hash.finalize().as_bytes() })
     }
 
     /// Number of tokens; the text embedding has one row more (the filler).

@@ -4,8 +4,12 @@ use crate::executor::ExecError;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-/// Start address and step of the pages that are touched at open.
+/// Alignment of the arena, and step of the pages that are touched at open.
 const PAGE: usize = 4096;
+
+/// Something with that alignment, for the address of an empty arena.
+#[repr(align(4096))]
+struct Page;
 
 /// A zeroed, page-aligned stretch of memory whose every page is resident.
 #[derive(Debug)]
@@ -29,7 +33,7 @@ impl Arena {
         let size = usize::try_from(bytes).map_err(|_| refused())?;
         let layout = Layout::from_size_align(size, PAGE).map_err(|_| refused())?;
         if size == 0 {
-            return Ok(Arena { base: NonNull::dangling(), layout });
+            return Ok(Arena { base: NonNull::<Page>::dangling().cast(), layout });
         }
         // SAFETY: the size is not zero.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;

@@ -33,6 +33,8 @@ const VECTOR: f64 = 0.15;
 const ATTENTION: f64 = 0.6;
 /// Share of the GEMM rate that convolutions reach (short inner products).
 const CONVOLUTION: f64 = 0.5;
+/// The only eps that the GRN kernels know.
+const GRN_EPS: f32 = 1e-6;
 /// Seconds to start an instruction and join its threads.
 const START: f64 = 3e-6;
 
@@ -113,6 +115,9 @@ impl Target for CpuTarget {
             Op::Cast(op) => known(op.to),
             Op::Fill(op) => known(op.dtype),
             Op::Iota(op) => known(op.dtype),
+            // The kernel's constant.
+            Op::Grn(op) => op.eps == GRN_EPS,
+            Op::GrnGrad(op) => op.eps == GRN_EPS,
             _ => true,
         }
     }

@@ -1,6 +1,6 @@
 //! Scratch of every kernel, in one place: the target promises it to the planner, the executor checks it at open.
 
-use super::k;
+use super::kernels as k;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
 use ambitus_ir::ops::reduce::ReduceKind;
@@ -18,7 +18,8 @@ pub(super) fn floats(op: &Op, x: &[TensorType], y: &[TensorType], threads: usize
             if columns { k::column_sum_workspace(rows(&x[0]), cols(&x[0])) } else { 0 }
         }
         Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Concat(_) => 0,
-        Op::Iota(_) | Op::Gather(_) | Op::ScatterAdd(_) | Op::Sinusoid(_) => 0,
+        Op::Iota(_) | Op::Gather(_) | Op::ScatterAdd(_) => 0,
+        Op::Sinusoid(_) => x[0].shape.elements(),
         Op::MatMul(op) => {
             op.dims(x).map_or(0, |(_, m, n, depth)| k::gemm_workspace(m, n, depth, threads))
         }

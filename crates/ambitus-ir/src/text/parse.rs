@@ -157,6 +157,13 @@ impl<'a> Reader<'_, 'a> {
                 return Err(start.error(format!("output `{name}` is named twice")));
             }
             self.p.outputs.push(Output { name, value });
+        } else if c.word("block") {
+            let start = c.clone();
+            let name = c.name()?;
+            if self.p.blocks.contains(&name) {
+                return Err(start.error(format!("block `{name}` is named twice")));
+            }
+            self.p.blocks.push(name);
         } else if c.word("unused") {
             let at = c.clone();
             let v = c.value()?;
@@ -174,7 +181,7 @@ impl<'a> Reader<'_, 'a> {
             c.blanks();
             let at = c.clone();
             if !c.rest().starts_with('%') {
-                return Err(c.expected("a value, `state`, `output`, `unused` or `}`"));
+                return Err(c.expected("a value, `state`, `block`, `output`, `unused` or `}`"));
             }
             results.push((at, c.value()?));
             if !c.mark(",") {

@@ -50,6 +50,9 @@ fn write_program(out: &mut String, session: &Session, p: &Program) -> fmt::Resul
             .map(|s| Name(&s.name).to_string());
         known.unwrap_or_else(|| format!("?{}", id.0))
     };
+    for b in &p.blocks {
+        writeln!(out, "  block {}", Name(b))?;
+    }
     for i in &p.inputs {
         define(i.value);
         writeln!(

@@ -12,7 +12,7 @@ pub fn sample() -> Session {
     let mut b = Builder::new(&mut session, "micro");
     let x = b.input("mel", TensorType::f32(&[12, 100]));
     let segs = b.input("segments", TensorType::i32(&[4]));
-    let y = b.scope("blocks.0", |b| {
+    let y = b.block("blocks", 0, |b| {
         let w = b.parameter("attn.weight", &[48, 100]);
         let bias = b.parameter("attn.bias", &[48]);
         let q = b.linear(x, w, Some(bias));

@@ -46,7 +46,9 @@ enum Version {
 /// The folders, from the process's group up to its mount, of one `id:controllers:path` line.
 fn group_folders(line: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
     let mut fields = line.splitn(3, ':');
-    let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else { return vec![] };
+    let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+        return vec![];
+    };
     let version = match controllers {
         "" => Version::V2,
         list if list.split(',').any(|c| c == "memory") => Version::V1,
@@ -82,7 +84,8 @@ fn mount_of(line: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
 
 /// `mountinfo` writes space, tab, newline and backslash as `\ooo`.
 fn unescape(path: &str) -> PathBuf {
-    let plain = path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");
+    let plain =
+        path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");
     PathBuf::from(plain)
 }
 
@@ -143,7 +146,14 @@ mod tests {
     #[test]
     fn the_parent_may_leave_less() {
         let world = World::new("0::/a/b\n", V2)
-            .group("sys/a", &[("memory.max", "1000\n"), ("memory.current", "900\n"), ("memory.stat", "anon 1\ninactive_file 300\n")])
+            .group(
+                "sys/a",
+                &[
+                    ("memory.max", "1000\n"),
+                    ("memory.current", "900\n"),
+                    ("memory.stat", "anon 1\ninactive_file 300\n"),
+                ],
+            )
             .group("sys/a/b", &[("memory.max", "800\n"), ("memory.current", "100\n")]);
         let c = world.container().unwrap();
         assert_eq!((c.limit_bytes, c.used_bytes, c.remaining_bytes), (1000, 600, 400));
@@ -152,7 +162,8 @@ mod tests {
 
     #[test]
     fn no_limit_is_none() {
-        let world = World::new("0::/\n", V2).group("sys", &[("memory.max", "max\n"), ("memory.current", "5\n")]);
+        let world =
+            World::new("0::/\n", V2).group("sys", &[("memory.max", "max\n"), ("memory.current", "5\n")]);
         assert_eq!(world.container(), None);
         let v1 = "31 23 0:27 / AT/mem rw - cgroup cgroup rw,memory\n";
         let world = World::new("4:cpu,memory:/x\n3:cpuset:/\n0::/\n", v1)
@@ -174,7 +185,9 @@ mod tests {
 
     #[test]
     fn broken_files_are_no_container() {
-        for (cgroup, mounts) in [("", ""), ("0:", "-"), ("0::/\n", "1 2 3 - cgroup2"), ("0::/\n", " - cgroup2 x y")] {
+        for (cgroup, mounts) in
+            [("", ""), ("0:", "-"), ("0::/\n", "1 2 3 - cgroup2"), ("0::/\n", " - cgroup2 x y")]
+        {
             assert_eq!(World::new(cgroup, mounts).container(), None);
         }
         let odd = [("memory.max", "-5"), ("memory.current", "x"), ("memory.stat", "inactive_file y")];

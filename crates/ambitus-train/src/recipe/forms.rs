@@ -105,7 +105,10 @@ impl std::str::FromStr for Checkpoint {
         match text {
             "none" => Ok(Checkpoint::None),
             "all" => Ok(Checkpoint::All),
-            n => n.parse().map(Checkpoint::Blocks).map_err(|_| format!("`{text}` is not none, all or a number of blocks")),
+            n => n
+                .parse()
+                .map(Checkpoint::Blocks)
+                .map_err(|_| format!("`{text}` is not none, all or a number of blocks")),
         }
     }
 }

@@ -80,7 +80,8 @@ impl Recipe {
     /// Reads and checks a recipe from its text; `file` is for messages.
     pub fn parse(text: &str, file: &str) -> Result<(Recipe, Origins), RecipeError> {
         let mut places = Places::default();
-        let tree = serde_saphyr::from_str_with_options::<Tree>(text, options()).map_err(|e| explain(&e, file, &places))?;
+        let tree = serde_saphyr::from_str_with_options::<Tree>(text, options())
+            .map_err(|e| explain(&e, file, &places))?;
         tree.flatten(&mut String::new(), &mut places);
         let recipe: Recipe =
             serde_saphyr::from_str_with_options(text, options()).map_err(|e| explain(&e, file, &places))?;
@@ -158,11 +159,14 @@ fn explain(error: &Yaml, file: &str, places: &Places) -> RecipeError {
             format!("unknown key `{}`; known here: {}", short(field), list(expected))
         }
         Yaml::SerdeMissingField { field, .. } => format!("the key `{field}` is missing"),
-        Yaml::DuplicateMappingKey { key: Some(name), .. } => format!("the key `{}` is there twice", short(name)),
+        Yaml::DuplicateMappingKey { key: Some(name), .. } => {
+            format!("the key `{}` is there twice", short(name))
+        }
         Yaml::SerdeUnknownVariant { variant, expected, .. } => {
             format!("`{}` is not one of {}", short(variant), list(expected))
         }
-        Yaml::SerdeInvalidType { unexpected, expected, .. } | Yaml::SerdeInvalidValue { unexpected, expected, .. } => {
+        Yaml::SerdeInvalidType { unexpected, expected, .. }
+        | Yaml::SerdeInvalidValue { unexpected, expected, .. } => {
             format!("expected {expected}, found {}", short(unexpected))
         }
         Yaml::InvalidScalar { ty, .. } => match *ty {
@@ -174,9 +178,11 @@ fn explain(error: &Yaml, file: &str, places: &Places) -> RecipeError {
         Yaml::NullIntoString { .. } => "is empty".to_owned(),
         Yaml::ExpectedMappingEndAfterEnumVariantValue { .. } => "give only one of these keys".to_owned(),
         Yaml::Eof { .. } => "the text ends here; at least model.dir and data.dir are needed".to_owned(),
-        Yaml::Budget { .. } => "not a recipe: anchors and aliases (& and *), several documents, and nesting or numbers of \
+        Yaml::Budget { .. } => {
+            "not a recipe: anchors and aliases (& and *), several documents, and nesting or numbers of \
                                 values beyond any recipe are not read"
-            .to_owned(),
+                .to_owned()
+        }
         Yaml::MergeKeyNotAllowed { .. } => "merge keys (<<) are not read in a recipe".to_owned(),
         Yaml::Message { msg, .. } => short(msg),
         other => {

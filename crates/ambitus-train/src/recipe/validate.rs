@@ -28,7 +28,11 @@ fn real(key: &'static str, x: f64, good: bool, range: &str) -> Result<(), Invali
 }
 
 fn count(key: &'static str, n: u64, least: u64) -> Result<(), Invalid> {
-    if (least..=MAX_COUNT).contains(&n) { Ok(()) } else { refuse(key, format!("{n} is not between {least} and {MAX_COUNT}")) }
+    if (least..=MAX_COUNT).contains(&n) {
+        Ok(())
+    } else {
+        refuse(key, format!("{n} is not between {least} and {MAX_COUNT}"))
+    }
 }
 
 impl Recipe {
@@ -50,13 +54,28 @@ impl Recipe {
                 }
             }
         }
-        real("data.min_seconds", data.min_seconds, data.min_seconds >= 0.0, "a number of seconds, 0 or more")?;
+        real(
+            "data.min_seconds",
+            data.min_seconds,
+            data.min_seconds >= 0.0,
+            "a number of seconds, 0 or more",
+        )?;
         let (least, most) = (data.min_seconds, data.max_seconds);
-        real("data.max_seconds", most, most > least && most <= MAX_SECONDS, "above min_seconds and at most 600")?;
+        real(
+            "data.max_seconds",
+            most,
+            most > least && most <= MAX_SECONDS,
+            "above min_seconds and at most 600",
+        )?;
         match &data.validation {
-            Validation::Share(x) => real("data.validation.share", *x, (0.0..1.0).contains(x), "a share from 0 to below 1")?,
+            Validation::Share(x) => {
+                real("data.validation.share", *x, (0.0..1.0).contains(x), "a share from 0 to below 1")?
+            }
             Validation::Names(names) if names.is_empty() => {
-                refuse("data.validation", "is empty: list clip names, or write {share: 0} for no validation")?;
+                refuse(
+                    "data.validation",
+                    "is empty: list clip names, or write {share: 0} for no validation",
+                )?;
             }
             Validation::Names(_) => {}
         }
@@ -71,7 +90,9 @@ impl Recipe {
         match self.batch {
             Batch::Clips(n) => count("batch.clips", n, 1)?,
             Batch::Frames(n) => count("batch.frames", n, 1)?,
-            Batch::Seconds(x) => real("batch.seconds", x, x > 0.0 && x <= 1e6, "a number of seconds above 0")?,
+            Batch::Seconds(x) => {
+                real("batch.seconds", x, x > 0.0 && x <= 1e6, "a number of seconds above 0")?
+            }
         }
         self.validate_training()
     }

@@ -76,14 +76,7 @@ impl<'a> Placer<'a> {
         // 64 to 128 buckets: enough to tell the blocks of a model apart, few enough for long items.
         let shift = (ranks / 64).checked_ilog2().unwrap_or(0);
         let buckets = vec![Vec::new(); (ranks >> shift) as usize + 1];
-        Self {
-            items,
-            all: Vec::with_capacity(items.len()),
-            buckets,
-            shift,
-            near: Vec::new(),
-            looks: 0,
-        }
+        Self { items, all: Vec::with_capacity(items.len()), buckets, shift, near: Vec::new(), looks: 0 }
     }
 
     /// Follows a recipe, writing each item's offset; returns the height.
@@ -93,19 +86,10 @@ impl<'a> Placer<'a> {
         let mut height = 0;
         for &i in &recipe.order {
             let item = &self.items[i as usize];
-            let top = recipe
-                .down
-                .get(i as usize)
-                .is_some_and(|&down| down)
-                .then_some(ceiling);
+            let top = recipe.down.get(i as usize).is_some_and(|&down| down).then_some(ceiling);
             let offset = self.find(item, top);
             let end = offset + item.size;
-            self.insert(Placed {
-                offset,
-                end,
-                first: item.first,
-                last: item.last,
-            });
+            self.insert(Placed { offset, end, first: item.first, last: item.last });
             offsets[i as usize] = offset;
             height = height.max(end);
         }
@@ -115,17 +99,10 @@ impl<'a> Placer<'a> {
     fn find(&mut self, item: &Item, top: Option<u64>) -> u64 {
         let meets = |p: &&Placed| p.first <= item.last && item.first <= p.last;
         let range = |p: &Placed| (p.offset, p.end);
-        let (from, to) = (
-            (item.first >> self.shift) as usize,
-            (item.last >> self.shift) as usize,
-        );
+        let (from, to) = ((item.first >> self.shift) as usize, (item.last >> self.shift) as usize);
         if from == to {
             self.looks += self.buckets[from].len() as u64;
-            return gap(
-                item,
-                top,
-                self.buckets[from].iter().filter(meets).map(range),
-            );
+            return gap(item, top, self.buckets[from].iter().filter(meets).map(range));
         }
         if to - from >= FEW_BUCKETS {
             self.looks += self.all.len() as u64;
@@ -147,10 +124,7 @@ impl<'a> Placer<'a> {
             list.insert(at, placed);
         };
         put(&mut self.all);
-        let (from, to) = (
-            (placed.first >> self.shift) as usize,
-            (placed.last >> self.shift) as usize,
-        );
+        let (from, to) = ((placed.first >> self.shift) as usize, (placed.last >> self.shift) as usize);
         self.buckets[from..=to].iter_mut().for_each(put);
     }
 }

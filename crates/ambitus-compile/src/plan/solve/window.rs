@@ -83,11 +83,7 @@ pub(super) fn search<K: Ord>(
     let mut moving = moving.to_vec();
     moving.sort_by_key(|&i| (key(i), i));
     let mut search = Search::new(items, &moving, offsets, limit, rest);
-    let found = if search.hopeless(0) {
-        Found::Nothing
-    } else {
-        search.descend(moving.len(), 0, 0)
-    };
+    let found = if search.hopeless(0) { Found::Nothing } else { search.descend(moving.len(), 0, 0) };
     *budget = search.budget;
     if found == Found::Placement {
         for (&i, mover) in moving.iter().zip(&search.movers) {
@@ -125,8 +121,8 @@ impl Search {
         let mut movers: Vec<Mover> = Vec::with_capacity(moving.len());
         for &i in moving {
             let item = items[i as usize];
-            let meets = (0..moving.len())
-                .filter(|&j| moving[j] != i && items[moving[j] as usize].meets(&item));
+            let meets =
+                (0..moving.len()).filter(|&j| moving[j] != i && items[moving[j] as usize].meets(&item));
             movers.push(Mover {
                 item,
                 offset: 0,
@@ -141,34 +137,18 @@ impl Search {
         let mut instants: Vec<Instant> = Vec::with_capacity(firsts.len());
         for &at in &firsts {
             let live = |item: &Item| item.first <= at && at <= item.last;
-            let mut ranges: Vec<_> = fixed(&live)
-                .into_iter()
-                .map(|(start, end)| (start, end, 0))
-                .collect();
+            let mut ranges: Vec<_> = fixed(&live).into_iter().map(|(start, end)| (start, end, 0)).collect();
             let mut above = 0;
             for (start, end, taken) in ranges.iter_mut().rev() {
                 above += (*end).min(limit) - *start;
                 *taken = above;
             }
-            let live: Vec<usize> = (0..movers.len())
-                .filter(|&m| live(&movers[m].item))
-                .collect();
+            let live: Vec<usize> = (0..movers.len()).filter(|&m| live(&movers[m].item)).collect();
             let need = live.iter().map(|&m| movers[m].item.size).sum();
-            instants.push(Instant {
-                live,
-                fixed: ranges,
-                need,
-                top: 0,
-            });
+            instants.push(Instant { live, fixed: ranges, need, top: 0 });
         }
         let price = (movers.len() + instants.iter().map(|i| i.live.len()).sum::<usize>()) as u64;
-        let mut search = Self {
-            movers,
-            instants,
-            limit,
-            budget,
-            price,
-        };
+        let mut search = Self { movers, instants, limit, budget, price };
         for m in 0..search.movers.len() {
             search.movers[m].lowest = search.lowest(m);
         }
@@ -182,18 +162,15 @@ impl Search {
         let mut at = mover.lowest;
         let mut next = mover.fixed.partition_point(|&(_, end)| end <= at);
         loop {
-            while let Some(&(_, end)) = mover
-                .fixed
-                .get(next)
-                .filter(|&&(start, _)| start < at + item.size)
-            {
+            while let Some(&(_, end)) = mover.fixed.get(next).filter(|&&(start, _)| start < at + item.size) {
                 at = at.max(item.up(end));
                 next += 1;
             }
-            let blocking =
-                mover.meets.iter().map(|&o| &self.movers[o]).filter(|o| {
-                    o.placed && o.offset < at + item.size && at < o.offset + o.item.size
-                });
+            let blocking = mover
+                .meets
+                .iter()
+                .map(|&o| &self.movers[o])
+                .filter(|o| o.placed && o.offset < at + item.size && at < o.offset + o.item.size);
             match blocking.map(|o| o.offset + o.item.size).max() {
                 Some(end) => at = item.up(end),
                 None => return at,
@@ -210,11 +187,7 @@ impl Search {
                 if instant.need == 0 {
                     return false;
                 }
-                let unplaced = instant
-                    .live
-                    .iter()
-                    .map(|&m| &self.movers[m])
-                    .filter(|m| !m.placed);
+                let unplaced = instant.live.iter().map(|&m| &self.movers[m]).filter(|m| !m.placed);
                 let lowest = unplaced.map(|m| m.lowest).min().unwrap_or(0);
                 // Placed movers start at or below `level`, so what shares an instant goes above them.
                 let floor = lowest.max(instant.top).max(level);
@@ -235,10 +208,7 @@ impl Search {
         let unplaced = || self.movers.iter().enumerate().filter(|(_, m)| !m.placed);
         // A mover at or above the end of another that could still go below it is not canonical: later
         // ones go above it too, so that other one could move down.
-        let ceiling = unplaced()
-            .map(|(_, m)| m.lowest + m.item.size)
-            .min()
-            .unwrap_or(0);
+        let ceiling = unplaced().map(|(_, m)| m.lowest + m.item.size).min().unwrap_or(0);
         let mut next: Vec<(u64, usize)> = unplaced()
             .map(|(i, m)| (m.lowest, i))
             .filter(|&(lowest, i)| lowest < ceiling && (lowest, i) >= (level, last))

@@ -73,28 +73,6 @@ pub fn frequencies(op: &Sinusoid) -> Vec<f32> {
     (0..half).map(one).collect()
 }
 
-/// Sine and cosine of f32(scale * p) * f.
-pub fn sinusoid(
-    pool: &Pool,
-    op: &Sinusoid,
-    freqs: &[f32],
-    ty: TensorType,
-    p: &[f32],
-    out: &mut [f32],
-) {
-    rows(pool, ty, out, |t, out| {
-        let p = op.scale * p[t];
-        let (left, right) = out.split_at_mut(op.half);
-        let (sin, cos) = match op.kind {
-            SinusoidKind::SinCos => (left, right),
-            SinusoidKind::CosSin => (right, left),
-        };
-        for ((sin, cos), f) in sin.iter_mut().zip(cos).zip(freqs) {
-            (*sin, *cos) = (p * f).sin_cos();
-        }
-    });
-}
-
 /// Inverse frequencies base^(-2i / dim), in double precision, rounded once.
 pub fn rotary_frequencies(dim: usize, base: f64, out: &mut [f32]) {
     for (i, o) in out.iter_mut().enumerate() {

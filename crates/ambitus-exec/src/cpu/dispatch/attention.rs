@@ -2,7 +2,7 @@
 
 use super::{Resolved, kernel};
 use crate::cpu::core_ops::segment;
-use crate::cpu::k;
+use crate::cpu::kernels as k;
 use crate::cpu::operand::{Io, Source};
 use ambitus_ir::ops::attention::{Attention, AttentionGrad, Rotary, RotaryFrequencies};
 

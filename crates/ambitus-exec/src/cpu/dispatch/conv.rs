@@ -2,7 +2,7 @@
 
 use super::core::accumulator;
 use super::{Resolved, kernel};
-use crate::cpu::k;
+use crate::cpu::kernels as k;
 use crate::cpu::operand::Io;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::conv::{Conv1d, Conv1dInputGrad, Conv1dWeightGrad};

@@ -3,7 +3,7 @@
 use super::{Resolved, kernel};
 use crate::cpu::core_ops::{elementwise, layout, reduce as sums};
 use crate::cpu::executor::AsyncMode;
-use crate::cpu::k;
+use crate::cpu::kernels as k;
 use crate::cpu::operand::{In, Io, contiguous};
 use ambitus_ir::ops::elementwise::{Binary, Fill, Unary};
 use ambitus_ir::ops::index::ScatterAdd;

@@ -2,7 +2,7 @@
 
 use super::core::accumulator;
 use super::{Resolved, kernel};
-use crate::cpu::k;
+use crate::cpu::kernels as k;
 use crate::cpu::operand::Io;
 use ambitus_ir::ops::loss::{LinearCrossEntropy, LinearCrossEntropyGrad};
 
@@ -45,7 +45,7 @@ pub fn linear_cross_entropy_grad(op: &LinearCrossEntropyGrad, mut io: Io) -> Res
         let grad = k::CrossEntropyGrad {
             scale: dloss.scalar(f),
             dx: dx.mat(f),
-            dw: Some(dw.mat(f)),
+            dw: dw.mat(f),
             acc: beta.value(f),
         };
         let ws = ws.data(f);

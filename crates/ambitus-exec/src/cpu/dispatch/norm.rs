@@ -2,10 +2,10 @@
 
 use super::{Resolved, kernel};
 use crate::cpu::core_ops::in_place;
-use crate::cpu::k::{self, Mat, MatMut};
+use crate::cpu::kernels::{self as k, Mat, MatMut};
 use crate::cpu::operand::{Io, Source};
 use ambitus_ir::ops::activation::{Activation, ActivationGrad, ActivationKind};
-use ambitus_ir::ops::norm::{Grn, GrnGrad, LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
+use ambitus_ir::ops::norm::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
 
 fn act(kind: ActivationKind) -> k::Act {
     match kind {
@@ -122,8 +122,7 @@ pub fn rms_norm_grad(op: &RmsNormGrad, mut io: Io) -> Resolved {
     })
 }
 
-pub fn grn(op: &Grn, mut io: Io) -> Resolved {
-    let eps = op.eps;
+pub fn grn(mut io: Io) -> Resolved {
     let (x, gamma, beta, seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
     let (mut y, mut ws) = (io.y(0), io.ws());
     kernel(move |f| {
@@ -132,8 +131,7 @@ pub fn grn(op: &Grn, mut io: Io) -> Resolved {
     })
 }
 
-pub fn grn_grad(op: &GrnGrad, mut io: Io) -> Resolved {
-    let eps = op.eps;
+pub fn grn_grad(mut io: Io) -> Resolved {
     let (x, gamma, dy, seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
     let (mut dx, mut dgamma, mut dbeta, mut ws) = (io.y(0), io.y(1), io.y(2), io.ws());
     kernel(move |f| {

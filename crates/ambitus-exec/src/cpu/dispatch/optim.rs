@@ -2,7 +2,7 @@
 
 use super::{Resolved, kernel};
 use crate::cpu::core_ops::{elementwise, reduce};
-use crate::cpu::k;
+use crate::cpu::kernels as k;
 use crate::cpu::operand::{In, Io};
 use ambitus_ir::ops::optim::AdamW;
 
@@ -39,13 +39,13 @@ pub fn adamw(op: &AdamW, mut io: Io) -> Resolved {
     kernel(move |f| {
         let t = f64::from(t.scalar(f));
         let step = k::AdamW {
-            lr: lr.scalar(f),
-            beta1: op.beta1 as f32,
-            beta2: op.beta2 as f32,
-            eps: op.eps as f32,
-            weight_decay: op.weight_decay as f32,
-            bias_correction1: (1.0 - op.beta1.powf(t)) as f32,
-            bias_correction2: (1.0 - op.beta2.powf(t)) as f32,
+            lr: f64::from(lr.scalar(f)),
+            beta1: op.beta1,
+            beta2: op.beta2,
+            eps: op.eps,
+            weight_decay: op.weight_decay,
+            bias_correction1: 1.0 - op.beta1.powf(t),
+            bias_correction2: 1.0 - op.beta2.powf(t),
             grad_scale: coef.scalar(f),
             apply: apply.scalar(f) != 0.0,
         };

@@ -2,9 +2,9 @@
 
 use super::{Resolved, kernel};
 use crate::cpu::core_ops::{in_place, segment};
-use crate::cpu::k::{self, Mat, MatMut};
+use crate::cpu::kernels::{self as k, Mat, MatMut};
 use crate::cpu::operand::{Io, Source};
-use ambitus_ir::ops::index::Sinusoid;
+use ambitus_ir::ops::index::{Sinusoid, SinusoidKind};
 use ambitus_ir::ops::random::Dropout;
 use ambitus_ir::ops::segment::{AdaLayerNorm, AdaLayerNormGrad};
 
@@ -55,7 +55,12 @@ pub fn gated_residual(mut io: Io) -> Resolved {
     if let (Source::In(x), Source::In(y)) = (&x, &y) {
         let (x, y) = (x.clone(), y.clone());
         return kernel(move |f| {
-            k::gated_residual(f.pool, x.mat(f), y.mat(f), gate.mat(f), seg.ints(f), out.mat(f));
+            let (x, seg) = (x.mat(f), seg.ints(f));
+            k::gated_residual(f.pool, x, y.mat(f), gate.mat(f), seg, out.mat(f));
+            // The kernel leaves rows of no segment zero; the op leaves them x.
+            let mut out = out.mat(f);
+            let tail = seg.last().map_or(0, |end| *end as usize)..x.rows;
+            tail.for_each(|t| out.row_mut(t).copy_from_slice(x.row(t)));
         });
     }
     kernel(move |f| {
@@ -92,7 +97,16 @@ pub fn dropout(op: &Dropout, mut io: Io) -> Resolved {
 }
 
 pub fn sinusoid(op: &Sinusoid, mut io: Io) -> Resolved {
-    let freqs = segment::frequencies(op);
-    let (op, x, mut y) = (op.clone(), io.x(0)?, io.y(0));
-    kernel(move |f| segment::sinusoid(f.pool, &op, &freqs, y.ty(), x.vec(f), y.data(f)))
+    let order = match op.kind {
+        SinusoidKind::SinCos => k::SinusoidOrder::SinCos,
+        SinusoidKind::CosSin => k::SinusoidOrder::CosSin,
+    };
+    let (freqs, scale) = (segment::frequencies(op), op.scale);
+    let (x, mut y, mut ws) = (io.x(0)?, io.y(0), io.ws());
+    kernel(move |f| {
+        let x = x.vec(f);
+        let positions = &mut ws.data(f)[..x.len()];
+        positions.iter_mut().zip(x).for_each(|(p, x)| *p = scale * x);
+        k::sinusoid(f.pool, positions, &freqs, order, y.mat(f));
+    })
 }

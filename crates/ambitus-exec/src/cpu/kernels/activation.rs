@@ -25,7 +25,7 @@ pub enum Act {
 }
 
 /// 2 √(2/π)
-const TWO_ROOT: f32 = 1.595_769_1;
+const TWO_ROOT: f32 = 1.595_769;
 const CUBIC: f32 = 0.044_715;
 /// 1 / √(2π)
 const DENSITY: f32 = 0.398_942_3;
@@ -260,8 +260,7 @@ mod tests {
     #[test]
     fn values_and_slopes() {
         let mut rng = Rng::new(21);
-        let acts =
-            [Act::GeluErf, Act::GeluTanh, Act::Silu, Act::Mish, Act::Relu, Act::Sigmoid, Act::Tanh];
+        let acts = [Act::GeluErf, Act::GeluTanh, Act::Silu, Act::Mish, Act::Relu, Act::Sigmoid, Act::Tanh];
         for act in acts {
             let (rows, cols, pitch) = (37, 29, 31);
             let x: Vec<f32> = rng.vec(rows * pitch).iter().map(|x| x * 5.0).collect();

@@ -16,16 +16,24 @@ fn poly<S: Simd, const N: usize>(s: S, x: S::V, c: [f32; N]) -> S::V {
 /// e^x within 2 ulp; 0 below -87.3, e^88.37 above 88.37, NaN stays.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::V) -> S::V {
-    let low = s.splat(-87.3);
+    exp_above(s, x, -87.3)
+}
+
+/// [`exp`] for softmax: 0 below -64 (1.6e-28, nothing beside the largest term's 1), so that products with probabilities do not
+/// become denormal, which processors multiply a hundred times slower.
+#[inline(always)]
+pub fn exp_softmax<S: Simd>(s: S, x: S::V) -> S::V {
+    exp_above(s, x, -64.0)
+}
+
+#[inline(always)]
+fn exp_above<S: Simd>(s: S, x: S::V, low: f32) -> S::V {
+    let low = s.splat(low);
     let v = s.min(s.splat(88.37), s.max(low, x));
     let n = s.round(s.mul(v, s.splat(std::f32::consts::LOG2_E)));
-    let r = s.fnma(n, s.splat(0.693_359_375), v);
+    let r = s.fnma(n, s.splat(0.693_359_4), v);
     let r = s.fnma(n, s.splat(-2.121_944_4e-4), r);
-    let p = poly(
-        s,
-        r,
-        [0.500_000_009, 0.166_665_19, 4.166_620_7e-2, 8.368_886e-3, 1.395_044_6e-3],
-    );
+    let p = poly(s, r, [0.5, 0.166_665_2, 4.166_620_7e-2, 8.368_886e-3, 1.395_044_6e-3]);
     let y = s.add(s.fma(s.mul(r, r), p, r), s.splat(1.0));
     s.select_lt(x, low, s.zero(), s.mul(y, s.pow2(n)))
 }
@@ -52,7 +60,7 @@ pub fn normal_cdf<S: Simd>(s: S, x: S::V) -> (S::V, S::V) {
             2.256_884_1e-1,
             2.253_824e-1,
             2.105_815_6e-1,
-            1.546_200_9e-1,
+            1.546_201e-1,
             1.813_858_5e-1,
             -6.624_511e-2,
             1.953_443_6e-1,

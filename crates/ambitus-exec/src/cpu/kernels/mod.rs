@@ -49,23 +49,31 @@
 //!              scale_rows(pool, x, factors[T], out) concat_cols(pool, &[Mat], out)   sinusoid(pool, positions, freqs, SinusoidOrder, out)
 //! random       philox4x32_10(counter, key) -> [u32; 4]
 //!              dropout(pool, x, seg, seeds: &[[u32; 2]] (per segment), op_id: u64, p, out)   (its gradient is itself on dy)
-//! loss         masked_mse(pool, pred, target, mask: &[u8], inv_norm, ws) -> f32             masked_mse_workspace(rows, cols)
+//! loss         ordered_sum(&[f32]) -> f32 (compensated)
+//!              masked_mse(pool, pred, target, mask: &[f32], inv_norm, ws) -> f32             masked_mse_workspace(rows, cols)
 //!              masked_mse_grad(pool, pred, target, mask, inv_norm, dpred)   (multiply inv_norm by the upstream gradient)
 //! optimizer    adamw(pool, &AdamW { lr, beta1, beta2, eps, weight_decay, bias_correction1, bias_correction2, grad_scale, apply }, p, g, m, v)
 //!              lerp(pool, weight, target, x)        sum_squares(pool, x, ws) -> f32         sum_squares_workspace(len)
-//! linear_ce    linear_cross_entropy(pool, x, w[V,D], labels, inv_norm, tile_rows, Option<CrossEntropyGrad { dx, dw, acc }>, ws) -> f32
+//! linear_ce    linear_cross_entropy(pool, x, w[V,D], labels, inv_norm, tile_rows, Option<CrossEntropyGrad { scale, dx, dw, acc }>, ws) -> f32
 //!              linear_cross_entropy_workspace(rows, dim, vocab, tile_rows, threads)
 //! ```
 
 pub mod activation;
 pub mod attention;
+pub mod conv;
 pub mod gemm;
+pub mod grn;
+pub mod linear_ce;
+pub mod loss;
 mod map;
 mod math;
 pub mod modulate;
 pub mod norm;
+pub mod optimizer;
 mod pool;
+pub mod random;
 pub mod rotary;
+pub mod rows;
 mod scratch;
 mod simd;
 #[cfg(test)]
@@ -75,19 +83,25 @@ mod view;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use activation::{
-    Act, activation, activation_grad, add_scaled, axpby, mul, scale, swiglu, swiglu_grad,
-};
-pub use attention::{
-    Attention, attention, attention_grad, attention_grad_workspace, attention_workspace,
-};
+pub use activation::{Act, activation, activation_grad, add_scaled, axpby, mul, scale, swiglu, swiglu_grad};
+pub use attention::{Attention, attention, attention_grad, attention_grad_workspace, attention_workspace};
+pub use conv::{Conv1d, conv1d, conv1d_grad_input, conv1d_grad_weight, conv1d_workspace};
 pub use gemm::{Operand, gemm, gemm_workspace};
+pub use grn::{grn, grn_grad, grn_workspace};
+pub use linear_ce::{CrossEntropyGrad, IGNORE, linear_cross_entropy, linear_cross_entropy_workspace};
+pub use loss::{masked_mse, masked_mse_grad, masked_mse_workspace, ordered_sum};
 pub use modulate::{gated_residual, gated_residual_grad, gated_residual_grad_workspace};
 pub use norm::{
-    ada_layer_norm, ada_layer_norm_grad, ada_layer_norm_grad_workspace, layer_norm,
-    layer_norm_grad, layer_norm_grad_workspace, rms_norm, rms_norm_grad, rms_norm_grad_workspace,
+    ada_layer_norm, ada_layer_norm_grad, ada_layer_norm_grad_workspace, layer_norm, layer_norm_grad,
+    layer_norm_grad_workspace, rms_norm, rms_norm_grad, rms_norm_grad_workspace,
 };
-pub use rotary::{Pairing, Rotary, rotary};
+pub use optimizer::{AdamW, adamw, lerp, sum_squares, sum_squares_workspace};
 pub use pool::{DisjointMut, Pool};
+pub use random::{dropout, philox4x32_10};
+pub use rotary::{Pairing, Rotary, rotary};
+pub use rows::{
+    SinusoidOrder, column_sum, column_sum_workspace, concat_cols, gather_rows, scale_rows, scatter_add_rows,
+    sinusoid,
+};
 pub use simd::Isa;
 pub use view::{Mat, MatMut, check_segments, segment, segment_of};

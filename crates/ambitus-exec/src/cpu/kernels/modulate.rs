@@ -19,14 +19,7 @@ fn forward_row_body<S: Simd>(s: S, x: &[f32], y: &[f32], gate: &[f32], out: &mut
 dispatch! { fn grad_row(y: &[f32], gate: &[f32], dout: &[f32], dy: &mut [f32], dgate: &mut [f32]) = grad_row_body }
 
 #[inline(always)]
-fn grad_row_body<S: Simd>(
-    s: S,
-    y: &[f32],
-    gate: &[f32],
-    dout: &[f32],
-    dy: &mut [f32],
-    dgate: &mut [f32],
-) {
+fn grad_row_body<S: Simd>(s: S, y: &[f32], gate: &[f32], dout: &[f32], dy: &mut [f32], dgate: &mut [f32]) {
     each_vector!(S, dy.len(), |at| {
         let d = at.load(s, dout);
         at.store(s, dy, s.mul(at.load(s, gate), d));

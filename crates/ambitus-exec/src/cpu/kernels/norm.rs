@@ -126,14 +126,7 @@ fn norm(pool: &Pool, x: Mat, affine: Affine, out: MatMut) {
 }
 
 /// `out = (x - mean) / √(var + eps) * gamma + beta`; x [T, D], gamma and beta [D].
-pub fn layer_norm(
-    pool: &Pool,
-    x: Mat,
-    gamma: Option<&[f32]>,
-    beta: Option<&[f32]>,
-    eps: f32,
-    out: MatMut,
-) {
+pub fn layer_norm(pool: &Pool, x: Mat, gamma: Option<&[f32]>, beta: Option<&[f32]>, eps: f32, out: MatMut) {
     let affine = Affine {
         factor: gamma.map(|g| &g[..x.cols]),
         plus: 0.0,
@@ -146,13 +139,7 @@ pub fn layer_norm(
 
 /// `out = x / √(mean(x²) + eps) * gamma`; x [T, D], gamma [D].
 pub fn rms_norm(pool: &Pool, x: Mat, gamma: &[f32], eps: f32, out: MatMut) {
-    let affine = Affine {
-        factor: Some(&gamma[..x.cols]),
-        plus: 0.0,
-        shift: None,
-        eps,
-        center: false,
-    };
+    let affine = Affine { factor: Some(&gamma[..x.cols]), plus: 0.0, shift: None, eps, center: false };
     norm(pool, x, affine, out);
 }
 
@@ -180,13 +167,7 @@ pub fn layer_norm_grad(
     dbeta: Option<&mut [f32]>,
     ws: &mut [f32],
 ) {
-    let affine = Affine {
-        factor: gamma.map(|g| &g[..x.cols]),
-        plus: 0.0,
-        shift: None,
-        eps,
-        center: true,
-    };
+    let affine = Affine { factor: gamma.map(|g| &g[..x.cols]), plus: 0.0, shift: None, eps, center: true };
     norm_grad(pool, x, affine, dy, dx, acc, dgamma, dbeta, ws);
 }
 
@@ -203,13 +184,7 @@ pub fn rms_norm_grad(
     dgamma: Option<&mut [f32]>,
     ws: &mut [f32],
 ) {
-    let affine = Affine {
-        factor: Some(&gamma[..x.cols]),
-        plus: 0.0,
-        shift: None,
-        eps,
-        center: false,
-    };
+    let affine = Affine { factor: Some(&gamma[..x.cols]), plus: 0.0, shift: None, eps, center: false };
     norm_grad(pool, x, affine, dy, dx, acc, dgamma, None, ws);
 }
 
@@ -245,8 +220,7 @@ fn norm_grad(
         }
     });
     // SAFETY: the tasks are over.
-    let (factors, shifts) =
-        unsafe { (factors.slice(0, count * stride), shifts.slice(0, count * stride)) };
+    let (factors, shifts) = unsafe { (factors.slice(0, count * stride), shifts.slice(0, count * stride)) };
     if let Some(out) = dfactor {
         reduce(pool, factors, stride, count, acc, &mut out[..d]);
     }
@@ -257,15 +231,7 @@ fn norm_grad(
 
 /// `out = norm(x) * (1 + scale[s]) + shift[s]` with the layer norm of x [T, D] without affine, and tables scale, shift [S, D] of
 /// each row's segment s. Rows of no segment are 0.
-pub fn ada_layer_norm(
-    pool: &Pool,
-    x: Mat,
-    seg: &[i32],
-    scale: Mat,
-    shift: Mat,
-    eps: f32,
-    out: MatMut,
-) {
+pub fn ada_layer_norm(pool: &Pool, x: Mat, seg: &[i32], scale: Mat, shift: Mat, eps: f32, out: MatMut) {
     let st = SegmentTiles::new(seg, x.rows);
     let table = (st.segments(), x.cols);
     assert!((x.rows, x.cols) == (out.rows, out.cols));
@@ -334,13 +300,7 @@ pub fn ada_layer_norm_grad(
         let (df, ds) = unsafe { (scales.slice(i * stride, d), shifts.slice(i * stride, d)) };
         df.fill(0.0);
         ds.fill(0.0);
-        let affine = Affine {
-            factor: Some(scale.row(s)),
-            plus: 1.0,
-            shift: None,
-            eps,
-            center: true,
-        };
+        let affine = Affine { factor: Some(scale.row(s)), plus: 1.0, shift: None, eps, center: true };
         for t in rows {
             // SAFETY: one task per row.
             let dx = unsafe { dx.row_shared(t) };

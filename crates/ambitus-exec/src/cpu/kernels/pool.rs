@@ -25,17 +25,10 @@ impl Pool {
         let inner = match threads {
             1 => None,
             n => Some(
-                ThreadPoolBuilder::new()
-                    .num_threads(n)
-                    .thread_name(|i| format!("ambitus-{i}"))
-                    .build()?,
+                ThreadPoolBuilder::new().num_threads(n).thread_name(|i| format!("ambitus-{i}")).build()?,
             ),
         };
-        Ok(Self {
-            threads,
-            isa,
-            inner,
-        })
+        Ok(Self { threads, isa, inner })
     }
 
     /// Number of threads.
@@ -92,10 +85,7 @@ fn fan_out(first: usize, count: usize, pull: &(impl Fn(usize) + Sync)) {
         pull(first);
     } else {
         let half = count / 2;
-        rayon::join(
-            || fan_out(first, half, pull),
-            || fan_out(first + half, count - half, pull),
-        );
+        rayon::join(|| fan_out(first, half, pull), || fan_out(first + half, count - half, pull));
     }
 }
 
@@ -115,11 +105,7 @@ unsafe impl Sync for DisjointMut<'_> {}
 impl<'a> DisjointMut<'a> {
     /// Takes the slice over for as long as pieces of it are used.
     pub fn new(data: &'a mut [f32]) -> Self {
-        Self {
-            ptr: data.as_mut_ptr(),
-            len: data.len(),
-            life: std::marker::PhantomData,
-        }
+        Self { ptr: data.as_mut_ptr(), len: data.len(), life: std::marker::PhantomData }
     }
 
     /// The piece `start..start + len`; panics outside the slice.
@@ -128,10 +114,7 @@ impl<'a> DisjointMut<'a> {
     /// No other piece that is alive at the same time may overlap it.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [f32] {
-        assert!(
-            start <= self.len && len <= self.len - start,
-            "piece outside the slice"
-        );
+        assert!(start <= self.len && len <= self.len - start, "piece outside the slice");
         // SAFETY: inside the slice by the assertion, exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), len) }
     }

@@ -32,14 +32,7 @@ pub const MAX_FREQUENCIES: usize = 256;
 
 /// Rotates pair i of the first `2 * inv_freq.len()` elements of each rotated head by `position * inv_freq[i]`, the position being
 /// the row's in its segment. x, out [T, H·hd]; `x` None rotates `out` in place. Rows of no segment become 0.
-pub fn rotary(
-    pool: &Pool,
-    x: Option<Mat>,
-    seg: &[i32],
-    spec: &Rotary,
-    inv_freq: &[f32],
-    out: MatMut,
-) {
+pub fn rotary(pool: &Pool, x: Option<Mat>, seg: &[i32], spec: &Rotary, inv_freq: &[f32], out: MatMut) {
     let st = SegmentTiles::new(seg, out.rows);
     if let Some(x) = x {
         assert!((x.rows, x.cols) == (out.rows, out.cols));

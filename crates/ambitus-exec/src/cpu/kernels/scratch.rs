@@ -1,7 +1,7 @@
 //! Cuts a workspace into aligned pieces.
 
 /// Floats per cache line; vectors that cross lines load at half speed.
-const LINE: usize = 16;
+pub const LINE: usize = 16;
 
 /// `n` rounded up to whole cache lines.
 pub const fn padded(n: usize) -> usize {
@@ -32,5 +32,10 @@ impl<'a> Scratch<'a> {
         let (piece, rest) = whole.split_at_mut(padded(n));
         self.0 = rest;
         &mut piece[..n]
+    }
+
+    /// All that is left.
+    pub fn rest(self) -> &'a mut [f32] {
+        self.0
     }
 }

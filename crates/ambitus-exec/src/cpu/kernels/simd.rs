@@ -214,11 +214,7 @@ impl Isa {
             let avx512 = is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
-            const ALL: [Isa; 3] = [
-                Isa::PORTABLE,
-                Isa(IsaKind::Avx2),
-                Isa(IsaKind::Avx512),
-            ];
+            const ALL: [Isa; 3] = [Isa::PORTABLE, Isa(IsaKind::Avx2), Isa(IsaKind::Avx512)];
             match (avx2, avx512) {
                 (true, true) => &ALL,
                 (true, false) => &ALL[..2],
@@ -376,13 +372,7 @@ impl Simd for Portable {
     fn round(self, a: Self::V) -> Self::V {
         // Adding and taking away 1.5 * 2^23 rounds to nearest even for |x| < 2^22; larger values are left alone.
         const BIG: f32 = 12_582_912.0;
-        a.map(|x| {
-            if x.abs() < 4_194_304.0 {
-                (x + BIG) - BIG
-            } else {
-                x.round_ties_even()
-            }
-        })
+        a.map(|x| if x.abs() < 4_194_304.0 { (x + BIG) - BIG } else { x.round_ties_even() })
     }
     #[inline(always)]
     fn pow2(self, a: Self::V) -> Self::V {

@@ -42,10 +42,7 @@ impl Rng {
 
 /// One and three threads for every instruction set of this machine.
 pub fn pools() -> Vec<Pool> {
-    Isa::available()
-        .iter()
-        .flat_map(|&isa| [1, 3].map(|n| Pool::with_isa(n, isa).unwrap()))
-        .collect()
+    Isa::available().iter().flat_map(|&isa| [1, 3].map(|n| Pool::with_isa(n, isa).unwrap())).collect()
 }
 
 /// Every element within `tol * (1 + |want|)`.
@@ -53,10 +50,7 @@ pub fn pools() -> Vec<Pool> {
 pub fn close(got: &[f32], want: &[f32], tol: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
-        assert!(
-            (g - w).abs() <= tol * (1.0 + w.abs()),
-            "{what}: element {i}: got {g}, want {w}"
-        );
+        assert!((g - w).abs() <= tol * (1.0 + w.abs()), "{what}: element {i}: got {g}, want {w}");
     }
 }
 

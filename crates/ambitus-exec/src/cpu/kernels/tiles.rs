@@ -25,12 +25,22 @@ pub fn tile(rows: usize, i: usize) -> Range<usize> {
 pub struct SegmentTiles<'a> {
     seg: &'a [i32],
     rows: usize,
+    height: usize,
 }
 
 impl<'a> SegmentTiles<'a> {
     pub fn new(seg: &'a [i32], rows: usize) -> Self {
+        Self::with_height(seg, rows, TILE)
+    }
+
+    /// Tiles of up to `height` rows instead of [`TILE`].
+    pub fn with_height(seg: &'a [i32], rows: usize, height: usize) -> Self {
         super::check_segments(seg, rows);
-        Self { seg, rows }
+        Self { seg, rows, height }
+    }
+
+    fn count(&self, s: usize) -> usize {
+        segment(self.seg, s).len().div_ceil(self.height)
     }
 
     pub fn segments(&self) -> usize {
@@ -44,19 +54,18 @@ impl<'a> SegmentTiles<'a> {
 
     /// Tiles of segment `s`, numbered through all segments.
     pub fn of(&self, s: usize) -> Range<usize> {
-        let count = |s| tiles(segment(self.seg, s).len());
-        let first: usize = (0..s).map(count).sum();
-        first..first + count(s)
+        let first: usize = (0..s).map(|s| self.count(s)).sum();
+        first..first + self.count(s)
     }
 
     /// Tiles inside segments.
     pub fn inside(&self) -> usize {
-        self.of(self.segments() - 1).end
+        (0..self.segments()).map(|s| self.count(s)).sum()
     }
 
     /// All tiles, also those of no segment.
     pub fn all(&self) -> usize {
-        self.inside() + tiles(self.rows - self.end())
+        self.inside() + (self.rows - self.end()).div_ceil(self.height)
     }
 
     fn end(&self) -> usize {
@@ -67,31 +76,24 @@ impl<'a> SegmentTiles<'a> {
     pub fn get(&self, mut i: usize) -> (Option<usize>, Range<usize>) {
         for s in 0..self.segments() {
             let rows = segment(self.seg, s);
-            if i < tiles(rows.len()) {
-                let r = tile(rows.len(), i);
-                return (Some(s), rows.start + r.start..rows.start + r.end);
+            if i < self.count(s) {
+                let start = rows.start + i * self.height;
+                return (Some(s), start..rows.end.min(start + self.height));
             }
-            i -= tiles(rows.len());
+            i -= self.count(s);
         }
-        let r = tile(self.rows - self.end(), i);
-        (None, self.end() + r.start..self.end() + r.end)
+        let start = self.end() + i * self.height;
+        (None, start..self.rows.min(start + self.height))
     }
 }
 
 dispatch! {
     /// `out = acc * out + Σ parts`, where part i is `partial[i * stride..][..out.len()]`; no parts give `acc * out`.
-    fn add_parts(partial: &[f32], stride: usize, parts: usize, acc: f32, out: &mut [f32]) = add_parts_body
+    pub fn add_parts(partial: &[f32], stride: usize, parts: usize, acc: f32, out: &mut [f32]) = add_parts_body
 }
 
 #[inline(always)]
-fn add_parts_body<S: Simd>(
-    s: S,
-    partial: &[f32],
-    stride: usize,
-    parts: usize,
-    acc: f32,
-    out: &mut [f32],
-) {
+fn add_parts_body<S: Simd>(s: S, partial: &[f32], stride: usize, parts: usize, acc: f32, out: &mut [f32]) {
     each_vector!(S, out.len(), |at| {
         let mut sum = s.zero();
         for i in 0..parts {
@@ -118,13 +120,7 @@ pub fn reduce(pool: &Pool, partial: &[f32], stride: usize, parts: usize, acc: f3
 }
 
 /// Row s of `out` = sum of the partial rows (`stride` apart) of the tiles of segment s.
-pub fn reduce_segments(
-    pool: &Pool,
-    tiles: SegmentTiles,
-    partial: &[f32],
-    stride: usize,
-    out: MatMut,
-) {
+pub fn reduce_segments(pool: &Pool, tiles: SegmentTiles, partial: &[f32], stride: usize, out: MatMut) {
     let isa = pool.isa();
     pool.run(tiles.segments(), |s| {
         let of = tiles.of(s);

@@ -18,11 +18,7 @@ pub struct Mat<'a> {
 
 /// Elements a view must cover.
 fn extent(rows: usize, cols: usize, pitch: usize) -> usize {
-    if rows == 0 {
-        0
-    } else {
-        (rows - 1) * pitch + cols
-    }
+    if rows == 0 { 0 } else { (rows - 1) * pitch + cols }
 }
 
 impl<'a> Mat<'a> {
@@ -33,12 +29,7 @@ impl<'a> Mat<'a> {
             "matrix view {rows}x{cols} with pitch {pitch} over {} elements",
             data.len()
         );
-        Self {
-            data,
-            rows,
-            cols,
-            pitch,
-        }
+        Self { data, rows, cols, pitch }
     }
 
     /// A view without pads.
@@ -66,11 +57,7 @@ impl<'a> Mat<'a> {
     /// The rows `range`.
     pub fn rows_range(&self, range: Range<usize>) -> Mat<'a> {
         assert!(range.start <= range.end && range.end <= self.rows);
-        Mat {
-            data: self.data.get(range.start * self.pitch..).unwrap_or(&[]),
-            rows: range.len(),
-            ..*self
-        }
+        Mat { data: self.data.get(range.start * self.pitch..).unwrap_or(&[]), rows: range.len(), ..*self }
     }
 }
 
@@ -116,44 +103,37 @@ impl<'a> MatMut<'a> {
             "matrix view {rows}x{cols} with pitch {pitch} over {} elements",
             data.len()
         );
-        Self {
-            ptr: data.as_mut_ptr(),
-            rows,
-            cols,
-            pitch,
-            owned: cols,
-            life: PhantomData,
-        }
+        Self { ptr: data.as_mut_ptr(), rows, cols, pitch, owned: cols, life: PhantomData }
     }
 
     /// The same view for a shorter time.
     pub fn reborrow(&mut self) -> MatMut<'_> {
-        MatMut {
-            life: PhantomData,
-            ..*self
-        }
+        MatMut { life: PhantomData, ..*self }
+    }
+
+    /// The rows `range`.
+    pub fn rows_range(self, range: Range<usize>) -> MatMut<'a> {
+        assert!(range.start <= range.end && range.end <= self.rows);
+        let ptr = if range.is_empty() {
+            self.ptr
+        } else {
+            // SAFETY: row range.start exists.
+            unsafe { self.ptr.add(range.start * self.pitch) }
+        };
+        MatMut { ptr, rows: range.len(), ..self }
     }
 
     /// The columns `..at` (without pads) and `at..` (with this view's pads).
     pub fn split_cols(self, at: usize) -> (MatMut<'a>, MatMut<'a>) {
         assert!(at <= self.cols);
-        let left = MatMut {
-            cols: at,
-            owned: at,
-            ..self
-        };
+        let left = MatMut { cols: at, owned: at, ..self };
         let ptr = if self.rows == 0 {
             self.ptr
         } else {
             // SAFETY: at <= cols, so the pointer stays inside (or one past) the first row.
             unsafe { self.ptr.add(at) }
         };
-        let right = MatMut {
-            ptr,
-            cols: self.cols - at,
-            owned: self.owned - at,
-            ..self
-        };
+        let right = MatMut { ptr, cols: self.cols - at, owned: self.owned - at, ..self };
         (left, right)
     }
 
@@ -162,12 +142,7 @@ impl<'a> MatMut<'a> {
         let len = extent(self.rows, self.cols, self.pitch);
         // SAFETY: the constructor checked the extent; `&self` keeps writers away.
         let data = unsafe { std::slice::from_raw_parts(self.ptr, len) };
-        Mat {
-            data,
-            rows: self.rows,
-            cols: self.cols,
-            pitch: self.pitch,
-        }
+        Mat { data, rows: self.rows, cols: self.cols, pitch: self.pitch }
     }
 
     /// Columns written per row: `cols` and the pads.
@@ -195,8 +170,7 @@ impl<'a> MatMut<'a> {
     pub(super) unsafe fn row_shared(&self, r: usize) -> &'a mut [f32] {
         assert!(r < self.rows);
         // SAFETY: r < rows and owned <= pitch (and the data was checked to hold it): inside the borrow; exclusive by the caller.
-        let whole =
-            unsafe { std::slice::from_raw_parts_mut(self.ptr.add(r * self.pitch), self.owned) };
+        let whole = unsafe { std::slice::from_raw_parts_mut(self.ptr.add(r * self.pitch), self.owned) };
         let (row, pad) = whole.split_at_mut(self.cols);
         pad.fill(0.0);
         row
@@ -221,9 +195,7 @@ pub fn segment(seg: &[i32], s: usize) -> Range<usize> {
 /// Number of segments; panics when the table is not ascending from 0 or passes `rows`.
 pub fn check_segments(seg: &[i32], rows: usize) -> usize {
     assert!(
-        seg.first() == Some(&0)
-            && seg.is_sorted()
-            && seg.last().is_some_and(|&end| end as usize <= rows),
+        seg.first() == Some(&0) && seg.is_sorted() && seg.last().is_some_and(|&end| end as usize <= rows),
         "segment offsets must ascend from 0 to at most {rows}"
     );
     seg.len() - 1
@@ -244,10 +216,7 @@ mod tests {
     fn segments_of_rows() {
         let seg = [0, 0, 3, 3, 5];
         let of: Vec<_> = (0..7).map(|t| segment_of(&seg, t)).collect();
-        assert_eq!(
-            of,
-            [Some(1), Some(1), Some(1), Some(3), Some(3), None, None]
-        );
+        assert_eq!(of, [Some(1), Some(1), Some(1), Some(3), Some(3), None, None]);
     }
 
     #[test]

@@ -53,6 +53,8 @@ fn run(
                 let data: Vec<i32> = t.data.iter().map(|x| *x as i32).collect();
                 exec.write_i32(name, input, 0, &data).unwrap();
             }
+            // Queue tokens hold nothing.
+            DType::U8 => {}
             _ => exec.write_f32(name, input, 0, &t.to_f32()).unwrap(),
         }
     }

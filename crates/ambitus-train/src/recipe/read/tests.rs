@@ -82,7 +82,9 @@ fn other_forms_are_read() {
 
 #[test]
 fn what_is_written_reads_back_the_same() {
-    for text in [SMALLEST, FULL, &format!("{SMALLEST}checkpoint: all\nsample: false\nmicro_batch: 5\nupdates: 7")] {
+    for text in
+        [SMALLEST, FULL, &format!("{SMALLEST}checkpoint: all\nsample: false\nmicro_batch: 5\nupdates: 7")]
+    {
         let (recipe, _) = Recipe::parse(text, "r.yaml").unwrap();
         let written = recipe.to_yaml().unwrap();
         assert_eq!(Recipe::parse(&written, "w.yaml").expect(&written).0, recipe, "{written}");
@@ -92,7 +94,8 @@ fn what_is_written_reads_back_the_same() {
         recipe.learning_rate = f64::from(u.int_in_range(1..=u32::MAX)?) / f64::from(u32::MAX);
         recipe.eps = recipe.learning_rate * 1e-12;
         recipe.memory = Some(ByteSize(u.int_in_range(1..=u64::MAX)?));
-        recipe.data.validation = Validation::Names(vec![u.arbitrary()?, "null".into(), "1e5".into(), " x ".into()]);
+        recipe.data.validation =
+            Validation::Names(vec![u.arbitrary()?, "null".into(), "1e5".into(), " x ".into()]);
         recipe.model.dir = u.arbitrary::<String>()?.into();
         if recipe.validate().is_ok() {
             let written = recipe.to_yaml().unwrap();
@@ -118,7 +121,10 @@ fn errors_name_file_line_column_and_key() {
         ("checkpoint: some", "checkpoint: expected none, all or a number of blocks, found string \"some\""),
         ("checkpoint: -1", "checkpoint: expected none, all"),
         ("micro_batch: 0", "r.yaml:3:14: micro_batch.frames: 0 is not between"),
-        ("micro_batch: {frame: 1}", "r.yaml:3:15: micro_batch.frame: unknown key `frame`; known here: frames, clips"),
+        (
+            "micro_batch: {frame: 1}",
+            "r.yaml:3:15: micro_batch.frame: unknown key `frame`; known here: frames, clips",
+        ),
         ("batch: {clips: 4, frames: 3}", "r.yaml:3:19: batch.frames: give only one of these keys"),
         ("batch: {seconds: .nan}", "batch.seconds: NaN is not a number of seconds above 0"),
         ("ema: yes", "r.yaml:3:6: ema: expected true or false"),
@@ -190,7 +196,9 @@ fn files_are_bounded() {
     assert!(read("crlf.yaml", SMALLEST.replace('\n', "\r\n").as_bytes()).is_ok());
     assert!(read("bom.yaml", format!("\u{feff}{SMALLEST}").as_bytes()).is_ok());
     assert!(read("b.yaml", b"model: x\n\xff").unwrap_err().contains("b.yaml: line 2 is not UTF-8"));
-    assert!(read("c.yaml", &vec![b'#'; 1 + MAX_RECIPE_BYTES as usize]).unwrap_err().contains("larger than 1 MiB"));
+    assert!(
+        read("c.yaml", &vec![b'#'; 1 + MAX_RECIPE_BYTES as usize]).unwrap_err().contains("larger than 1 MiB")
+    );
     assert!(Recipe::read(folder.path()).unwrap_err().to_string().contains("not a file"));
     assert!(Recipe::read(&folder.path().join("none.yaml")).is_err());
 }

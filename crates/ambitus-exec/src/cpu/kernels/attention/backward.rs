@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::cpu::kernels::gemm::micro::{Left, Right, Store, block};
-use crate::cpu::kernels::math::exp;
+use crate::cpu::kernels::math::exp_softmax;
 use crate::cpu::kernels::pool::DisjointMut;
 use crate::cpu::kernels::scratch::{SLACK, Scratch, padded};
 use crate::cpu::kernels::simd::dispatch;
@@ -24,12 +24,7 @@ fn per_thread(spec: &Attention) -> usize {
 }
 
 /// Floats of workspace of [`attention_grad`] for `q_rows` query rows.
-pub fn attention_grad_workspace(
-    spec: &Attention,
-    q_rows: usize,
-    _k_rows: usize,
-    threads: usize,
-) -> usize {
+pub fn attention_grad_workspace(spec: &Attention, q_rows: usize, _k_rows: usize, threads: usize) -> usize {
     threads.max(1) * per_thread(spec) + padded(q_rows * spec.heads) + SLACK
 }
 
@@ -236,6 +231,6 @@ fn score_grad<S: Simd>(s: S, p: &mut [f32], g: &mut [f32], scale: f32, lse: f32,
 #[inline(always)]
 fn score_grad_of<S: Simd>(s: S, x: S::V, dp: S::V, row: [S::V; 3]) -> (S::V, S::V) {
     let [scale, neg_lse, delta] = row;
-    let p = exp(s, s.fma(x, scale, neg_lse));
+    let p = exp_softmax(s, s.fma(x, scale, neg_lse));
     (p, s.mul(s.mul(p, scale), s.sub(dp, delta)))
 }

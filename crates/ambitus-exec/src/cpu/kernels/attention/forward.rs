@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cpu::kernels::gemm::micro::{Left, Right, Store, block};
-use crate::cpu::kernels::math::exp;
+use crate::cpu::kernels::math::exp_softmax;
 use crate::cpu::kernels::pool::DisjointMut;
 use crate::cpu::kernels::scratch::{SLACK, Scratch, padded};
 use crate::cpu::kernels::simd::dispatch;
@@ -74,23 +74,17 @@ pub fn attention(
             return;
         }
         let first = rows.start + block * QB;
-        let task = Task {
-            q,
-            k,
-            v,
-            spec,
-            head,
-            rows: first..rows.end.min(first + QB),
-            local: block * QB,
-            keys,
-        };
+        let task =
+            Task { q, k, v, spec, head, rows: first..rows.end.min(first + QB), local: block * QB, keys };
         // SAFETY: workers that run at once have different numbers.
         let ws = unsafe { ws.slice(worker * each, each) };
         if head == 0 {
             for t in task.rows.clone() {
                 // SAFETY: zeroing pads only; this task owns the rows' pads because it has head 0.
-                unsafe { pads(o, t) };
-                unsafe { pads(lse, t) };
+                unsafe {
+                    pads(o, t);
+                    pads(lse, t);
+                }
             }
         }
         run(isa, &task, o, lse, ws);
@@ -171,9 +165,7 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]
                 let queries = Left { ptr: q.data[row * q.pitch + col..].as_ptr(), ld: q.pitch };
                 let store = Store { alpha: spec.scale, ..Store::SET };
                 // SAFETY: q, the packed keys and the score tile hold rows x d, d x m and rows x m.
-                unsafe {
-                    block::<S, false>(s, rows, m, d, queries, keys, scores.as_mut_ptr(), LDS, store)
-                };
+                unsafe { block::<S, false>(s, rows, m, d, queries, keys, scores.as_mut_ptr(), LDS, store) };
                 for i in 0..rows {
                     let line = &mut scores[i * LDS..][..m];
                     if spec.causal {
@@ -205,10 +197,7 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]
             // SAFETY: this task owns these elements of o and lse.
             let (out, l) = unsafe {
                 let p = o.ptr().add(row * o.pitch + head * d);
-                (
-                    std::slice::from_raw_parts_mut(p, d),
-                    &mut *lse.ptr().add(row * lse.pitch + head),
-                )
+                (std::slice::from_raw_parts_mut(p, d), &mut *lse.ptr().add(row * lse.pitch + head))
             };
             scale_by(s, out, 1.0 / sum[state]);
             *l = max[state] + sum[state].ln();
@@ -218,14 +207,7 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]
 
 /// Turns a row of scores into exp(score - max), updates the running maximum and sum, and rescales the output so far.
 #[inline(always)]
-fn softmax_step<S: Simd>(
-    s: S,
-    line: &mut [f32],
-    max: &mut f32,
-    sum: &mut f32,
-    out: &mut [f32],
-    first: bool,
-) {
+fn softmax_step<S: Simd>(s: S, line: &mut [f32], max: &mut f32, sum: &mut f32, out: &mut [f32], first: bool) {
     let (body, tail) = line.split_at_mut(line.len() / S::LANES * S::LANES);
     let mut top = s.splat(*max);
     for x in body.chunks_exact(S::LANES) {
@@ -235,13 +217,13 @@ fn softmax_step<S: Simd>(
     let m = s.splat(new);
     let mut total = s.zero();
     for x in body.chunks_exact_mut(S::LANES) {
-        let e = exp(s, s.sub(s.load(x), m));
+        let e = exp_softmax(s, s.sub(s.load(x), m));
         total = s.add(total, e);
         s.store(x, e);
     }
     let mut rest = 0.0;
     if !tail.is_empty() {
-        let e = exp(s, s.sub(s.load_part(tail), m));
+        let e = exp_softmax(s, s.sub(s.load_part(tail), m));
         s.store_part(tail, e);
         rest = tail.iter().sum();
     }

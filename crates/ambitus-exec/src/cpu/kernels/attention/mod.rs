@@ -68,10 +68,7 @@ impl Attention {
 /// Both segment tables, checked; returns the number of segments.
 fn check_tables(q_seg: &[i32], q_rows: usize, k_seg: &[i32], k_rows: usize) -> usize {
     let s = check_segments(q_seg, q_rows);
-    assert!(
-        check_segments(k_seg, k_rows) == s,
-        "query and key segments differ in number"
-    );
+    assert!(check_segments(k_seg, k_rows) == s, "query and key segments differ in number");
     s
 }
 
@@ -84,9 +81,7 @@ fn pack_rows_t<S: Simd>(s: S, x: &Mat, r: usize, n: usize, c: usize, d: usize, t
     for (p, panel) in to[..n.next_multiple_of(nr) * d].chunks_exact_mut(nr * d).enumerate() {
         let j = p * nr;
         // SAFETY: element (row j + i, column p) is inside `from` by the assertion.
-        unsafe {
-            pack_b(s, from.as_ptr().add(j * x.pitch), 1, x.pitch, d, nr.min(n - j), panel)
-        };
+        unsafe { pack_b(s, from.as_ptr().add(j * x.pitch), 1, x.pitch, d, nr.min(n - j), panel) };
     }
 }
 

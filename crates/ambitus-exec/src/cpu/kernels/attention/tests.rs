@@ -140,13 +140,8 @@ fn cross_attention_with_empty_segments() {
     let mut rng = Rng::new(13);
     for causal in [false, true] {
         let spec = Attention { heads: 2, kv_heads: 2, head_dim: 8, causal, scale: 0.5 };
-        let case = Case {
-            spec,
-            q_seg: vec![0, 5, 5, 12, 20],
-            k_seg: vec![0, 0, 9, 20, 60],
-            q_rows: 22,
-            k_rows: 61,
-        };
+        let case =
+            Case { spec, q_seg: vec![0, 5, 5, 12, 20], k_seg: vec![0, 0, 9, 20, 60], q_rows: 22, k_rows: 61 };
         verify(&mut rng, &case);
     }
 }

@@ -30,16 +30,9 @@ pub struct Store {
 
 impl Store {
     /// `C = AB`
-    pub const SET: Store = Store {
-        alpha: 1.0,
-        beta: 0.0,
-        bias: std::ptr::null(),
-    };
+    pub const SET: Store = Store { alpha: 1.0, beta: 0.0, bias: std::ptr::null() };
     /// `C += AB`
-    pub const ADD: Store = Store {
-        beta: 1.0,
-        ..Store::SET
-    };
+    pub const ADD: Store = Store { beta: 1.0, ..Store::SET };
 }
 
 /// The left operand of a block: element (i, p) is `ptr[i * ld + p]`, or with `COL` `ptr[i + p * ld]`.
@@ -200,16 +193,7 @@ pub unsafe fn block<S: Simd, const COL: bool>(
     ldc: usize,
     store: Store,
 ) {
-    let args = Block {
-        m,
-        n,
-        k,
-        a,
-        b,
-        c,
-        ldc,
-        store,
-    };
+    let args = Block { m, n, k, a, b, c, ldc, store };
     if COL {
         run_cols(s.isa(), &args);
     } else {
@@ -234,41 +218,20 @@ dispatch! { fn run_cols(args: &Block) = run_block::<_, true> }
 
 #[inline(always)]
 fn run_block<S: Simd, const COL: bool>(s: S, args: &Block) {
-    let Block {
-        m,
-        n,
-        k,
-        a,
-        b,
-        c,
-        ldc,
-        store,
-    } = *args;
+    let Block { m, n, k, a, b, c, ldc, store } = *args;
     let nr = nr::<S>();
     let mut j = 0;
     while j < n {
         let width = nr.min(n - j);
         // SAFETY: j < n, i < m below: inside what the caller promised.
         unsafe {
-            let bj = Right {
-                ptr: b.ptr.add(j / nr * b.panel),
-                ..b
-            };
-            let store = Store {
-                bias: if store.bias.is_null() {
-                    store.bias
-                } else {
-                    store.bias.add(j)
-                },
-                ..store
-            };
+            let bj = Right { ptr: b.ptr.add(j / nr * b.panel), ..b };
+            let store =
+                Store { bias: if store.bias.is_null() { store.bias } else { store.bias.add(j) }, ..store };
             let mut i = 0;
             while i < m {
                 let rows = S::MR.min(m - i);
-                let ai = Left {
-                    ptr: a.ptr.add(if COL { i } else { i * a.ld }),
-                    ..a
-                };
+                let ai = Left { ptr: a.ptr.add(if COL { i } else { i * a.ld }), ..a };
                 let ci = c.add(i * ldc + j);
                 if width > S::LANES {
                     tile_rows::<S, NV, COL>(s, rows, k, ai, bj, ci, ldc, width, store);

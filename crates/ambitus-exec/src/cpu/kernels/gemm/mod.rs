@@ -32,13 +32,7 @@ impl<'a> Operand<'a> {
 
     /// Its transpose.
     pub fn t(self) -> Self {
-        Self {
-            rows: self.cols,
-            cols: self.rows,
-            rs: self.cs,
-            cs: self.rs,
-            ..self
-        }
+        Self { rows: self.cols, cols: self.rows, rs: self.cs, cs: self.rs, ..self }
     }
 
     /// Any strides; panics when `data` does not hold every element.
@@ -50,13 +44,7 @@ impl<'a> Operand<'a> {
                 data.len()
             );
         }
-        Self {
-            data,
-            rows,
-            cols,
-            rs,
-            cs,
-        }
+        Self { data, rows, cols, rs, cs }
     }
 }
 
@@ -128,11 +116,7 @@ fn tile_size_of<S: Simd>(_: S) -> (usize, usize) {
 
 /// Floats of workspace for a product of these sizes, under any strides, instruction set and thread count.
 pub fn gemm_workspace(m: usize, n: usize, k: usize, _threads: usize) -> usize {
-    Isa::available()
-        .iter()
-        .map(|&isa| Blocks::of(isa, m, n, k).floats())
-        .max()
-        .unwrap_or(0)
+    Isa::available().iter().map(|&isa| Blocks::of(isa, m, n, k).floats()).max().unwrap_or(0)
 }
 
 /// `c = beta * c + alpha * a b (+ bias on every row)`; a [m, k], b [k, n], c [m, n], bias [n]. `beta == 0` does not read c.
@@ -175,11 +159,7 @@ pub fn gemm(
     let mut k0 = 0;
     loop {
         let kc = t.kc.min(k - k0);
-        let store = Store {
-            alpha,
-            beta: if k0 == 0 { beta } else { 1.0 },
-            bias: std::ptr::null(),
-        };
+        let store = Store { alpha, beta: if k0 == 0 { beta } else { 1.0 }, bias: std::ptr::null() };
         let bias = bias.filter(|_| k0 + kc == k);
         for n0 in (0..n).step_by(t.nc) {
             let nc = t.nc.min(n - n0);
@@ -206,10 +186,7 @@ pub fn gemm(
                 // SAFETY: packing is over and nothing writes the panels until the next round.
                 let packed: (&[f32], &[f32]) = unsafe {
                     let a_len = if packs_a { mc.next_multiple_of(t.mr) * kc } else { 0 };
-                    (
-                        shared_b.slice(0, nc.next_multiple_of(t.nr) * kc),
-                        shared_a.slice(0, a_len),
-                    )
+                    (shared_b.slice(0, nc.next_multiple_of(t.nr) * kc), shared_a.slice(0, a_len))
                 };
                 pool.run(rows * cols, |i| {
                     // Row by row within a strip of columns: the strip's panels stay in the second-level cache.
@@ -218,19 +195,13 @@ pub fn gemm(
                         rows: t.mb.min(mc - r),
                         cols: t.nb.min(nc - j),
                         k: kc,
-                        a: if packs_a {
-                            &packed.1[r * kc..]
-                        } else {
-                            a.part(m0 + r, k0)
-                        },
+                        a: if packs_a { &packed.1[r * kc..] } else { a.part(m0 + r, k0) },
                         lda: if packs_a { None } else { Some(a.rs) },
                         b: &packed.0[j * kc..],
                         ldc,
                     };
-                    let store = Store {
-                        bias: bias.map_or(std::ptr::null(), |b| b[n0 + j..].as_ptr()),
-                        ..store
-                    };
+                    let store =
+                        Store { bias: bias.map_or(std::ptr::null(), |b| b[n0 + j..].as_ptr()), ..store };
                     // SAFETY: element (m0 + r, n0 + j) is inside c, and tasks own disjoint rectangles of it.
                     unsafe {
                         let c = Shared(c_ptr.get().add((m0 + r) * ldc + n0 + j));
@@ -271,15 +242,7 @@ dispatch! {
 }
 
 #[inline(always)]
-fn pack_b_body<S: Simd>(
-    s: S,
-    b: &[f32],
-    rs: usize,
-    cs: usize,
-    k: usize,
-    n: usize,
-    panel: &mut [f32],
-) {
+fn pack_b_body<S: Simd>(s: S, b: &[f32], rs: usize, cs: usize, k: usize, n: usize, panel: &mut [f32]) {
     assert!(k == 0 || (k - 1) * rs + (n - 1) * cs < b.len());
     // SAFETY: the largest index was just checked.
     unsafe { pack::pack_b(s, b.as_ptr(), rs, cs, k, n, panel) }
@@ -290,15 +253,7 @@ dispatch! {
 }
 
 #[inline(always)]
-fn pack_a_body<S: Simd>(
-    _: S,
-    a: &[f32],
-    rs: usize,
-    cs: usize,
-    m: usize,
-    k: usize,
-    panel: &mut [f32],
-) {
+fn pack_a_body<S: Simd>(_: S, a: &[f32], rs: usize, cs: usize, m: usize, k: usize, panel: &mut [f32]) {
     assert!(k == 0 || (m - 1) * rs + (k - 1) * cs < a.len());
     // SAFETY: the largest index was just checked.
     unsafe { pack::pack_a::<S>(a.as_ptr(), rs, cs, m, k, panel) }
@@ -324,23 +279,14 @@ dispatch! {
 
 #[inline(always)]
 fn run_job_body<S: Simd>(s: S, job: Job, c: Shared, store: Store) {
-    let Job {
-        rows, cols, k, ldc, ..
-    } = job;
+    let Job { rows, cols, k, ldc, .. } = job;
     let (mr, nr) = (S::MR, nr::<S>());
     assert!(job.b.len() >= cols.next_multiple_of(nr) * k);
-    let right = Right {
-        ptr: job.b.as_ptr(),
-        ld: nr,
-        panel: nr * k,
-    };
+    let right = Right { ptr: job.b.as_ptr(), ld: nr, panel: nr * k };
     match job.lda {
         Some(ld) => {
             assert!(k == 0 || (rows - 1) * ld + k <= job.a.len());
-            let left = Left {
-                ptr: job.a.as_ptr(),
-                ld,
-            };
+            let left = Left { ptr: job.a.as_ptr(), ld };
             // SAFETY: operands were checked above, C is the caller's promise.
             unsafe { block::<S, false>(s, rows, cols, k, left, right, c.get(), ldc, store) }
         }
@@ -351,19 +297,9 @@ fn run_job_body<S: Simd>(s: S, job: Job, c: Shared, store: Store) {
                 for i in (0..rows).step_by(mr) {
                     // SAFETY: operands were checked above, C is the caller's promise.
                     unsafe {
-                        let left = Left {
-                            ptr: job.a.as_ptr().add(i * k),
-                            ld: mr,
-                        };
-                        let right = Right {
-                            ptr: job.b.as_ptr().add(j * k),
-                            ..right
-                        };
-                        let bias = if store.bias.is_null() {
-                            store.bias
-                        } else {
-                            store.bias.add(j)
-                        };
+                        let left = Left { ptr: job.a.as_ptr().add(i * k), ld: mr };
+                        let right = Right { ptr: job.b.as_ptr().add(j * k), ..right };
+                        let bias = if store.bias.is_null() { store.bias } else { store.bias.add(j) };
                         let (m, n) = (mr.min(rows - i), nr.min(cols - j));
                         let to = c.get().add(i * ldc + j);
                         block::<S, true>(s, m, n, k, left, right, to, ldc, Store { bias, ..store });

@@ -57,14 +57,7 @@ pub unsafe fn pack_b<S: Simd>(
 /// # Safety
 /// `a` must be readable at those elements.
 #[inline(always)]
-pub unsafe fn pack_a<S: Simd>(
-    a: *const f32,
-    rs: usize,
-    cs: usize,
-    m: usize,
-    k: usize,
-    panel: &mut [f32],
-) {
+pub unsafe fn pack_a<S: Simd>(a: *const f32, rs: usize, cs: usize, m: usize, k: usize, panel: &mut [f32]) {
     for (p, row) in panel[..k * S::MR].chunks_exact_mut(S::MR).enumerate() {
         // SAFETY: reads are those the caller promised.
         unsafe {

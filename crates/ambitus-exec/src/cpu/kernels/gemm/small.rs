@@ -98,13 +98,7 @@ fn dots_body<S: Simd>(s: S, t: Task, c: Shared) {
 }
 
 #[inline(always)]
-fn dot_tile<S: Simd, const M: usize, const N: usize>(
-    s: S,
-    t: &Task,
-    i: usize,
-    j: usize,
-    c: Shared,
-) {
+fn dot_tile<S: Simd, const M: usize, const N: usize>(s: S, t: &Task, i: usize, j: usize, c: Shared) {
     let a: [&[f32]; M] = std::array::from_fn(|r| &t.a[(i + r) * t.lda..][..t.k]);
     let b: [&[f32]; N] = std::array::from_fn(|r| &t.b[(j + r) * t.ldb..][..t.k]);
     let mut acc = [[s.zero(); N]; M];
@@ -155,20 +149,9 @@ fn rows_body<S: Simd>(s: S, t: Task, c: Shared) {
     let whole = t.n / nr * nr;
     assert!((t.k - 1) * t.ldb + t.n <= t.b.len() && (t.m - 1) * t.lda + t.k <= t.a.len());
     let bias = t.bias.map_or(std::ptr::null(), |bias| bias[..t.n].as_ptr());
-    let store = Store {
-        alpha: t.alpha,
-        beta: t.beta,
-        bias,
-    };
-    let left = Left {
-        ptr: t.a.as_ptr(),
-        ld: t.lda,
-    };
-    let right = Right {
-        ptr: t.b.as_ptr(),
-        ld: t.ldb,
-        panel: nr,
-    };
+    let store = Store { alpha: t.alpha, beta: t.beta, bias };
+    let left = Left { ptr: t.a.as_ptr(), ld: t.lda };
+    let right = Right { ptr: t.b.as_ptr(), ld: t.ldb, panel: nr };
     // SAFETY: operands were checked above (whole panels only), C is this task's.
     unsafe { block::<S, false>(s, t.m, whole, t.k, left, right, c.get(), t.ldc, store) };
     for j in whole..t.n {

@@ -104,7 +104,8 @@ fn overlapping_rows() {
     let mut want = vec![0.0; t * n];
     for i in 0..t {
         for j in 0..n {
-            want[i * n + j] = (0..width * ch).map(|p| x[i * ch + p] as f64 * w[p * n + j] as f64).sum::<f64>() as f32;
+            want[i * n + j] =
+                (0..width * ch).map(|p| x[i * ch + p] as f64 * w[p * n + j] as f64).sum::<f64>() as f32;
         }
     }
     for pool in pools() {

@@ -1,0 +1,83 @@
+//! A second opinion on plans: walks a planned program and keeps, for every byte, the value that wrote it last. Shares
+//! nothing with the planner but the plan: a value must find its bytes untouched at every read.
+
+use ambitus_ir::Op;
+use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession};
+use ambitus_ir::target::Target;
+use ambitus_ir::{Instr, ValueId};
+
+fn overlap(a: Address, b: Address) -> bool {
+    a.region == b.region && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
+}
+
+struct Memory<'a> {
+    p: &'a PlannedProgram,
+    owned: Vec<(Address, ValueId)>,
+    /// Source and result of copies in flight.
+    in_flight: Vec<(Address, Address)>,
+}
+
+/// Checks every program of a session.
+///
+/// # Panics
+/// At the first byte that is not what its reader expects.
+pub fn check(planned: &PlannedSession, target: &dyn Target) {
+    for p in &planned.programs {
+        let mut memory = Memory { p, owned: Vec::new(), in_flight: Vec::new() };
+        let program = &p.program;
+        let entries = program.inputs.iter().map(|i| i.value);
+        for v in entries.chain(program.states.iter().map(|s| s.enters)) {
+            memory.write(v, "entry");
+        }
+        for (i, instr) in program.instrs.iter().enumerate() {
+            memory.step(instr, p.workspaces[i], target);
+        }
+        let leaves = program.outputs.iter().map(|o| o.value);
+        for v in leaves.chain(program.states.iter().map(|s| s.leaves)) {
+            memory.read(v, "the end");
+        }
+    }
+}
+
+impl Memory<'_> {
+    fn read(&self, v: ValueId, at: &str) {
+        let place = self.p.place(v);
+        assert!(self.owned.contains(&(place, v)), "{at} reads {v}, whose bytes are gone");
+    }
+
+    fn write(&mut self, v: ValueId, at: &str) {
+        let place = self.p.place(v);
+        let torn = self.in_flight.iter().any(|(x, y)| overlap(*x, place) || overlap(*y, place));
+        assert!(!torn, "{at} writes {v} under a copy");
+        self.owned.retain(|(other, _)| !overlap(*other, place));
+        self.owned.push((place, v));
+    }
+
+    fn step(&mut self, instr: &Instr, workspace: Option<Address>, target: &dyn Target) {
+        let at = &instr.origin.path;
+        let def = instr.op.def();
+        let landed = |i: &Instr| (self.p.place(i.inputs[0]), self.p.place(i.inputs[1]));
+        if let Op::CopyDone(_) = instr.op {
+            let landed = landed(instr);
+            self.in_flight.retain(|copy| *copy != landed);
+        }
+        instr.inputs.iter().for_each(|v| self.read(*v, at));
+        for (o, y) in instr.outputs.iter().enumerate() {
+            for (i, x) in instr.inputs.iter().enumerate() {
+                let (from, to) = (self.p.place(*x), self.p.place(*y));
+                let shared = def.may_share().contains(&(i, o)) && target.shares(&instr.op, i, o);
+                let allowed = from == to && (shared || def.donates().contains(&(i, o)));
+                assert!(allowed || !overlap(from, to), "{at} writes result {o} over operand {i}");
+            }
+        }
+        if let Some(scratch) = workspace {
+            let mut own = instr.inputs.iter().chain(&instr.outputs).map(|v| self.p.place(*v));
+            assert!(!own.any(|place| overlap(place, scratch)), "{at}: scratch over its own values");
+            self.owned.retain(|(other, _)| !overlap(*other, scratch));
+        }
+        instr.outputs.iter().for_each(|v| self.write(*v, at));
+        if let Op::CopyStart(_) = instr.op {
+            self.in_flight.push((self.p.place(instr.inputs[0]), self.p.place(instr.outputs[0])));
+        }
+    }
+}

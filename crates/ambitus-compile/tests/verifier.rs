@@ -1,0 +1,190 @@
+//! Every invariant of the verifier, broken on purpose.
+
+use ambitus_ir::ops::copy::Space;
+use ambitus_ir::text::parse;
+use ambitus_ir::verify::verify;
+use ambitus_ir::{Builder, Origin, Output, Phase, Program, Session, StateUse, TensorType, ValueId};
+
+/// A gradient that is added into a state, and a scaled activation.
+const GOOD: &str = "
+    state w = parameter f32[3,4] trainable
+    state grad.w = gradient f32[3,4]
+    program p {
+        %0 = input dy f32[2,3]
+        %1 = input x f32[2,4]
+        %2 = input beta f32[1]
+        %3 = state w
+        %4 = state grad.w
+        %5 = activation(%1) {kind=silu} : f32[2,4] @ a fwd
+        %6 = linear(%5, %3) : f32[2,3] @ b fwd
+        %7 = activation(%1) {kind=silu} : f32[2,4] @ a recompute
+        %8 = matmul(%0, %7) {ta=true, tb=false, acc=false} : f32[3,4] @ b.matmul bwd
+        %9 = accumulate(%4, %8, %2) : f32[3,4] @ b.accumulate bwd
+        state grad.w leaves %9
+        output y %6
+    }";
+const X: ValueId = ValueId(1);
+const BETA: ValueId = ValueId(2);
+const W: ValueId = ValueId(3);
+const OLD: ValueId = ValueId(4);
+const DW: ValueId = ValueId(8);
+const NEW: ValueId = ValueId(9);
+const ACCUMULATE: usize = 4;
+
+/// Breaks the program and returns (instruction, invariant) of the violation.
+fn broken(how: impl FnOnce(&mut Program)) -> (usize, u8) {
+    let mut session = parse(GOOD).expect("the program parses");
+    let mut p = session.programs.remove(0);
+    verify(&session, &p).expect("the program is well formed");
+    how(&mut p);
+    let violation = verify(&session, &p).expect_err("the fault is found");
+    assert!(violation.to_string().contains("program `p`"), "{violation}");
+    (violation.instr, violation.invariant)
+}
+
+fn reader(op: usize, p: &mut Program, input: usize, v: ValueId) {
+    p.instrs[op].inputs[input] = v;
+}
+
+#[test]
+fn values_are_defined_once_and_before_use() {
+    assert_eq!(broken(|p| p.instrs.swap(0, 1)), (0, 1), "used before it is made");
+    assert_eq!(broken(|p| p.instrs[2].outputs = p.instrs[0].outputs.clone()), (2, 1), "made twice");
+    assert_eq!(broken(|p| p.inputs[0].value = X), (5, 1), "entered twice");
+    assert_eq!(broken(|p| drop(p.instrs.remove(0))), (0, 1), "never made");
+}
+
+#[test]
+fn results_have_the_inferred_types() {
+    let wide = TensorType::f32(&[2, 5]);
+    assert_eq!(broken(|p| p.types[5] = wide), (0, 2));
+    assert_eq!(broken(|p| reader(1, p, 1, X)), (1, 2), "operands that do not fit");
+    assert_eq!(broken(|p| p.types[W.index()] = wide), (5, 2), "a state of another type");
+    let mut pitched = TensorType::f32(&[2, 4]);
+    pitched.pitch = 8;
+    assert_eq!(broken(|p| p.types[5] = pitched), (0, 2), "the pitch is part of the type");
+}
+
+#[test]
+fn only_states_are_overwritten_and_nothing_reads_them_after() {
+    assert_eq!(
+        broken(|p| reader(ACCUMULATE, p, 0, DW)),
+        (ACCUMULATE, 3),
+        "overwrites a temporary, which it also reads"
+    );
+    assert_eq!(
+        broken(|p| {
+            reader(ACCUMULATE, p, 0, DW);
+            reader(ACCUMULATE, p, 1, W);
+        }),
+        (ACCUMULATE, 3),
+        "overwrites a temporary"
+    );
+    let again = |p: &mut Program| {
+        let mut again = p.instrs[ACCUMULATE].clone();
+        again.outputs = vec![p.new_value(p.ty(NEW))];
+        p.instrs.push(again);
+    };
+    assert_eq!(broken(again), (5, 3), "overwrites the old bytes twice");
+    let late = |p: &mut Program| {
+        let mut late = p.instrs[ACCUMULATE].clone();
+        late.inputs = vec![NEW, OLD, BETA];
+        late.outputs = vec![p.new_value(p.ty(NEW))];
+        p.instrs.push(late);
+    };
+    assert_eq!(broken(late), (5, 3), "reads the old bytes");
+}
+
+#[test]
+fn states_leave_on_their_own_bytes() {
+    assert_eq!(broken(|p| p.states[1].leaves = OLD), (5, 4), "the overwritten value");
+    assert_eq!(broken(|p| p.states[0].leaves = NEW), (5, 4), "another state's value");
+    assert_eq!(broken(|p| p.states[1].leaves = DW), (5, 4), "no state's value");
+}
+
+#[test]
+fn signatures_name_things_once_and_outputs_exist() {
+    assert_eq!(broken(|p| p.inputs[0].name = "x".to_owned()), (5, 6));
+    let twice = |p: &mut Program| p.outputs.push(p.outputs[0].clone());
+    assert_eq!(broken(twice), (5, 6));
+    let same_bytes = |p: &mut Program| p.outputs[0].name = "x".to_owned();
+    assert_eq!(broken(same_bytes), (5, 6), "an output on an input's bytes");
+    let gone = |p: &mut Program| p.outputs.push(Output { name: "old".to_owned(), value: OLD });
+    assert_eq!(broken(gone), (5, 6), "an overwritten value");
+    let state = |p: &mut Program| {
+        let value = p.new_value(p.ty(W));
+        p.states.push(StateUse { state: p.states[0].state, enters: value, leaves: value });
+    };
+    assert_eq!(broken(state), (5, 6));
+}
+
+#[test]
+fn clones_have_originals() {
+    assert_eq!(broken(|p| p.instrs[2].origin.path = "other".to_owned()), (2, 7));
+    let original = Origin { path: "a".to_owned(), phase: Phase::Backward };
+    assert_eq!(broken(|p| p.instrs[0].origin = original), (2, 7), "the original is a forward instruction");
+}
+
+/// A program with a copy to the host and back, whose parts a test leaves out or changes.
+fn copying(body: impl FnOnce(&mut Builder<'_>, ValueId)) -> Option<u8> {
+    let mut session = Session::default();
+    let mut b = Builder::new(&mut session, "p");
+    let ty = TensorType::f32(&[2, 4]);
+    let (id, state) = b.declare("s", ty, ambitus_ir::StateKind::Gradient);
+    body(&mut b, state);
+    let value =
+        b.program().instrs.iter().rev().find_map(|i| (i.op.name() == "accumulate").then(|| i.outputs[0]));
+    if let Some(value) = value {
+        b.give_back(id, value);
+    }
+    let p = b.finish();
+    verify(&session, &p).err().map(|v| v.invariant)
+}
+
+#[test]
+fn starts_and_dones_pair_and_guard_what_lies_between() {
+    let add = |b: &mut Builder<'_>, old: ValueId, x: ValueId| {
+        let one = b.fill(TensorType::f32(&[1]), 1.0);
+        b.accumulate(old, x, one)
+    };
+    let whole = copying(|b, s| {
+        let copy = b.copy_start(s, 0, Space::Host);
+        let y = b.copy_done(s, copy, 0);
+        add(b, s, y);
+    });
+    assert_eq!(whole, None);
+    let undone = copying(|b, s| {
+        b.copy_start(s, 0, Space::Host);
+    });
+    assert_eq!(undone, Some(5), "never done");
+    let other_queue = copying(|b, s| {
+        let copy = b.copy_start(s, 0, Space::Host);
+        b.copy_done(s, copy, 1);
+    });
+    assert_eq!(other_queue, Some(5));
+    let twice = copying(|b, s| {
+        let copy = b.copy_start(s, 0, Space::Host);
+        b.copy_done(s, copy, 0);
+        b.copy_done(s, copy, 0);
+    });
+    assert!(twice.is_some());
+    let other_source = copying(|b, s| {
+        let x = b.fill_like(s, 0.0);
+        let copy = b.copy_start(s, 0, Space::Host);
+        b.copy_done(x, copy, 0);
+    });
+    assert_eq!(other_source, Some(5));
+    let early = copying(|b, s| {
+        let copy = b.copy_start(s, 0, Space::Host);
+        b.add(copy.0, copy.0);
+        b.copy_done(s, copy, 0);
+    });
+    assert_eq!(early, Some(5), "read before it is done");
+    let torn = copying(|b, s| {
+        let copy = b.copy_start(s, 0, Space::Host);
+        let x = b.fill_like(s, 0.0);
+        add(b, s, x);
+        b.copy_done(s, copy, 0);
+    });
+    assert_eq!(torn, Some(5), "the source is overwritten under the copy");
+}

@@ -1,0 +1,154 @@
+//! Transfers, slots and errors of both executors.
+
+use ambitus_compile::plan::plan;
+use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
+use ambitus_exec::executor::{ExecError, Executor};
+use ambitus_exec::null::NullExecutor;
+use ambitus_ir::plan::{PlannedSession, Region};
+use ambitus_ir::{Builder, DType, Session, StateDecl, StateKind, TensorType};
+use std::sync::Arc;
+
+const ROWS: usize = 3;
+/// Odd, so that rows are padded.
+const COLS: usize = 35;
+
+/// `step`: y = x + w over a padded weight, then w = y.
+fn planned(slots: usize) -> Arc<PlannedSession> {
+    let mut session = Session::default();
+    let ty = TensorType::f32(&[ROWS, COLS]);
+    let (kind, trainable) = (StateKind::Parameter, false);
+    let w = session.declare(StateDecl { name: "w".to_owned(), ty, kind, trainable });
+    let mut b = Builder::new(&mut session, "step");
+    let (x, old) = (b.input("x", ty), b.state(w));
+    let beta = b.input("beta", TensorType::f32(&[1]));
+    b.input("ids", TensorType::i32(&[2]));
+    let y = b.add(x, old);
+    b.output("y", y);
+    let new = b.accumulate(old, y, beta);
+    b.give_back(w, new);
+    let program = b.finish();
+    session.programs.push(program);
+    Arc::new(plan(session, &CpuTarget::new(1), slots))
+}
+
+fn counting(from: usize) -> Vec<f32> {
+    (from..from + ROWS * COLS).map(|i| i as f32).collect()
+}
+
+#[test]
+fn states_stream_in_and_out_in_any_pieces() {
+    let planned = planned(2);
+    let mut exec = CpuExecutor::open(planned.clone(), 2).unwrap();
+    let w = planned.session.state("w").unwrap();
+    let data = counting(1);
+    for piece in [1, 7, 34, 36, 105] {
+        exec.write_state(w, &vec![-1.0; ROWS * COLS]).unwrap();
+        for start in (0..data.len()).step_by(piece) {
+            let end = data.len().min(start + piece);
+            exec.write_state_at(w, start, &data[start..end]).unwrap();
+        }
+        let mut out = vec![0.0; data.len()];
+        for start in (0..data.len()).step_by(piece) {
+            let end = data.len().min(start + piece);
+            exec.read_state_at(w, start, &mut out[start..end]).unwrap();
+        }
+        assert_eq!(out, data, "pieces of {piece}");
+    }
+    assert_eq!(exec.arena_bytes(), planned.arena_bytes());
+}
+
+#[test]
+fn slots_hold_their_own_inputs_and_outputs() {
+    let planned = planned(2);
+    let mut exec = CpuExecutor::open(planned.clone(), 1).unwrap();
+    let w = planned.session.state("w").unwrap();
+    for slot in 0..2 {
+        exec.write_f32("step", "x", slot, &counting(1000 * slot)).unwrap();
+        exec.write_f32("step", "beta", slot, &[0.0]).unwrap();
+    }
+    exec.write_state(w, &counting(0)).unwrap();
+    exec.run("step", 1).unwrap();
+    exec.run("step", 0).unwrap();
+    let mut out = vec![0.0; ROWS * COLS];
+    exec.read_f32("step", "y", 1, &mut out).unwrap();
+    assert!((0..out.len()).all(|i| out[i] == (1000 + 2 * i) as f32));
+    exec.read_f32("step", "y", 0, &mut out).unwrap();
+    assert!((0..out.len()).all(|i| out[i] == (1000 + 3 * i) as f32));
+    let mut state = vec![0.0; ROWS * COLS];
+    exec.read_state(w, &mut state).unwrap();
+    assert_eq!(state, out);
+}
+
+#[test]
+fn bad_transfers_are_refused_by_both_executors() {
+    let planned = planned(1);
+    let w = planned.session.state("w").unwrap();
+    let cpu = CpuExecutor::open(planned.clone(), 1).unwrap();
+    let null = NullExecutor::open(planned).unwrap();
+    let all: [Box<dyn Executor>; 2] = [Box::new(cpu), Box::new(null)];
+    for mut e in all {
+        let mut one = [0.0];
+        assert!(matches!(e.run("other", 0), Err(ExecError::NoProgram(_))));
+        assert!(matches!(e.run("step", 1), Err(ExecError::NoSlot { slot: 1, slots: 1 })));
+        let wrong = e.write_f32("step", "z", 0, &[0.0]);
+        assert!(matches!(wrong, Err(ExecError::NoValue { .. })));
+        let wrong = e.write_f32("step", "x", 0, &[0.0]);
+        assert!(matches!(wrong, Err(ExecError::Length { want: 105, got: 1, .. })));
+        let wrong = e.write_f32("step", "ids", 0, &[0.0; 2]);
+        assert!(matches!(wrong, Err(ExecError::Type { want: DType::I32, got: DType::F32, .. })));
+        let wrong = e.write_i32("step", "beta", 0, &[0]);
+        assert!(matches!(wrong, Err(ExecError::Type { want: DType::F32, got: DType::I32, .. })));
+        let wrong = e.read_f32("step", "y", 0, &mut one);
+        assert!(matches!(wrong, Err(ExecError::Length { .. })));
+        assert!(matches!(e.write_state(w, &[0.0]), Err(ExecError::Length { .. })));
+        assert!(e.write_state_at(w, 104, &[0.0]).is_ok());
+        let past = e.write_state_at(w, 105, &[0.0]);
+        assert!(matches!(past, Err(ExecError::Length { want: 105, got: 106, .. })));
+        assert!(e.read_state_at(w, usize::MAX, &mut one).is_err());
+    }
+}
+
+#[test]
+fn the_null_executor_walks_and_reads_zeros() {
+    let planned = planned(1);
+    let w = planned.session.state("w").unwrap();
+    let mut null = NullExecutor::open(planned).unwrap();
+    null.write_state(w, &counting(1)).unwrap();
+    null.run("step", 0).unwrap();
+    null.run("step", 0).unwrap();
+    assert_eq!((null.instructions(), null.arena_bytes()), (4, 0));
+    let mut out = counting(1);
+    null.read_f32("step", "y", 0, &mut out).unwrap();
+    assert!(out.iter().all(|x| *x == 0.0));
+}
+
+#[test]
+fn plans_with_faults_are_refused_at_open() {
+    let fault = |change: &dyn Fn(&mut PlannedSession)| {
+        let mut planned = (*planned(1)).clone();
+        change(&mut planned);
+        let cpu = CpuExecutor::open(planned, 1).map(drop);
+        cpu.expect_err("a fault").to_string()
+    };
+    let y = |p: &PlannedSession| p.programs[0].program.output("y").unwrap().index();
+    let past = fault(&|p| p.slot_bytes = 256);
+    assert!(past.contains("pass the 256 of Slot"), "{past}");
+    let overlap = fault(&|p| {
+        let (at, x) = (y(p), p.programs[0].program.input("x").unwrap().index());
+        let mut place = p.programs[0].places[x].unwrap();
+        place.offset += TensorType::ALIGN;
+        p.programs[0].places[at] = Some(place);
+        p.slot_bytes += 1024;
+    });
+    assert!(overlap.contains("overwrites operand"), "{overlap}");
+    let moved = fault(&|p| {
+        let v = p.programs[0].program.states[0].leaves.index();
+        p.programs[0].places[v].as_mut().unwrap().region = Region::Slot;
+    });
+    assert!(moved.contains("is not on the state w"), "{moved}");
+    let none = fault(&|p| {
+        let at = y(p);
+        p.programs[0].places[at] = None;
+    });
+    assert!(none.contains("has no place"), "{none}");
+}

@@ -1,0 +1,176 @@
+//! Why a step took long, in one line.
+
+use super::{duration, median};
+
+/// What is known about one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepFacts {
+    /// Updates done, this one included.
+    pub update: u64,
+    /// Wall time.
+    pub seconds: f64,
+    /// Of it, waiting for data.
+    pub loader_wait_seconds: f64,
+    /// Of it, writing checkpoints.
+    pub saving_seconds: f64,
+    /// Processor time of all threads, seconds.
+    pub cpu_seconds: f64,
+    /// Page faults that waited for a disk.
+    pub major_faults: u64,
+    /// Times a thread lost its core to another.
+    pub involuntary_switches: u64,
+    /// Micro-batches run.
+    pub micro_batches: u64,
+}
+
+/// Steps that the running median is taken over.
+const WINDOW: usize = 64;
+/// Steps before a median means anything.
+const LEAST: usize = 5;
+/// A step this many times the median is explained.
+const SLOW: f64 = 2.0;
+/// A cause explains a step if it took this share of the time above the median.
+const SHARE: f64 = 0.5;
+/// A disk read on the way to a page: what even a fast disk needs.
+const FAULT_SECONDS: f64 = 1e-4;
+
+/// The last steps, and how many were slow. Allocates nothing after its creation, but for an explanation.
+#[derive(Clone, Debug)]
+pub struct SlowSteps {
+    last: [StepFacts; WINDOW],
+    seen: usize,
+    slow: u64,
+}
+
+impl Default for SlowSteps {
+    fn default() -> SlowSteps {
+        SlowSteps { last: [StepFacts::default(); WINDOW], seen: 0, slow: 0 }
+    }
+}
+
+impl SlowSteps {
+    /// Takes a step in; a line if it took over twice the running median.
+    pub fn observe(&mut self, step: &StepFacts) -> Option<String> {
+        let known = &self.last[..self.seen.min(WINDOW)];
+        let usual = |of: fn(&StepFacts) -> f64| {
+            let mut sorted = [0.0; WINDOW];
+            let sorted = &mut sorted[..known.len()];
+            sorted.iter_mut().zip(known).for_each(|(x, s)| *x = of(s));
+            sorted.sort_unstable_by(f64::total_cmp);
+            median(sorted).unwrap_or(0.0)
+        };
+        let seconds = usual(|s| s.seconds);
+        let line = (known.len() >= LEAST && step.seconds > SLOW * seconds).then(|| {
+            let times = step.seconds / seconds.max(f64::MIN_POSITIVE);
+            let cause = cause(step, step.seconds - seconds, &usual);
+            let (took, median) = (short(step.seconds), short(seconds));
+            format!("update {} took {took}, {times:.1} x the median of {median}: {cause}", step.update)
+        });
+        self.slow += u64::from(line.is_some());
+        self.last[self.seen % WINDOW] = *step;
+        self.seen += 1;
+        line
+    }
+
+    /// Steps that were over twice the median so far.
+    pub fn count(&self) -> u64 {
+        self.slow
+    }
+}
+
+fn short(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{s:.2} s"),
+        s => duration(s),
+    }
+}
+
+/// The cause that covers the time `above` the median; told apart by what the step did differently from the usual one.
+fn cause(step: &StepFacts, above: f64, usual: &dyn Fn(fn(&StepFacts) -> f64) -> f64) -> String {
+    let wait = step.loader_wait_seconds - usual(|s| s.loader_wait_seconds);
+    if wait >= SHARE * above {
+        return format!(
+            "it waited {} for data (slow disk, or clips being decoded)",
+            short(step.loader_wait_seconds)
+        );
+    }
+    if step.saving_seconds >= SHARE * above {
+        return format!("a checkpoint was written meanwhile ({})", short(step.saving_seconds));
+    }
+    let faults = step.major_faults as f64;
+    if faults - usual(|s| s.major_faults as f64) > 0.0 && faults * FAULT_SECONDS >= SHARE * 0.1 * above {
+        return format!("{} pages came back from disk: the machine is short of memory", step.major_faults);
+    }
+    let micro = usual(|s| s.micro_batches as f64);
+    if step.micro_batches as f64 >= 1.5 * micro && micro > 0.0 {
+        return format!("it had {} micro-batches instead of {micro:.0}", step.micro_batches);
+    }
+    let switches = usual(|s| s.involuntary_switches as f64);
+    let cpu = usual(|s| s.cpu_seconds);
+    if step.involuntary_switches as f64 > SLOW * switches.max(1.0) {
+        return format!(
+            "other programs took the cores ({} times, usually {switches:.0}); `ambitus doctor` lists them",
+            step.involuntary_switches
+        );
+    }
+    if cpu > 0.0 && step.cpu_seconds < SLOW * cpu {
+        return "the process did not get the cores: other load on the machine, or its host".to_owned();
+    }
+    "the cores were slower than usual: other load on shared cores or caches, or a lower clock".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: StepFacts = StepFacts {
+        update: 1,
+        seconds: 1.0,
+        loader_wait_seconds: 0.01,
+        saving_seconds: 0.0,
+        cpu_seconds: 2.0,
+        major_faults: 0,
+        involuntary_switches: 10,
+        micro_batches: 2,
+    };
+
+    fn explained(step: StepFacts) -> String {
+        let mut slow = SlowSteps::default();
+        for _ in 0..100 {
+            assert_eq!(slow.observe(&USUAL), None);
+        }
+        let line = slow.observe(&StepFacts { update: 101, ..step }).unwrap();
+        assert_eq!(slow.count(), 1);
+        assert_eq!(slow.observe(&USUAL), None);
+        assert!(line.starts_with("update 101 took ") && line.lines().count() == 1, "{line}");
+        line
+    }
+
+    #[test]
+    fn each_cause_has_its_line() {
+        let slow = StepFacts { seconds: 3.0, ..USUAL };
+        for (step, words) in [
+            (StepFacts { loader_wait_seconds: 1.9, ..slow }, "it waited 1.90 s for data"),
+            (StepFacts { saving_seconds: 1.5, ..slow }, "a checkpoint was written"),
+            (StepFacts { major_faults: 4000, ..slow }, "4000 pages came back from disk"),
+            (StepFacts { micro_batches: 6, cpu_seconds: 6.0, ..slow }, "6 micro-batches instead of 2"),
+            (
+                StepFacts { involuntary_switches: 900, ..slow },
+                "other programs took the cores (900 times, usually 10)",
+            ),
+            (slow, "did not get the cores"),
+            (StepFacts { cpu_seconds: 6.0, ..slow }, "a lower clock"),
+        ] {
+            let line = explained(step);
+            assert!(line.contains(words) && line.contains("3.0 x the median of 1.00 s"), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_first_steps_are_not_judged() {
+        let mut slow = SlowSteps::default();
+        for i in 0..LEAST {
+            assert_eq!(slow.observe(&StepFacts { seconds: 10_f64.powi(i as i32), ..USUAL }), None);
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! From a recipe to a planned run: opens the model, prepares the data, chooses sizes, plans, and refuses what does not fit.
+
+use crate::budget::{RunPlan, Shape};
+use crate::error::RunError;
+use crate::memory;
+use crate::model_dir::{ModelDir, OpenOptions};
+use crate::recipe::{self, Recipe};
+use crate::session::SessionOptions;
+use crate::size::ByteSize;
+use ambitus_compile::passes::policy::Blocks;
+use ambitus_data::updates::{UpdateSize, Updates};
+use ambitus_data::{ClipIndex, Limits, Policy, PrepareOptions, Prepared, Source, Split, TokenizerKind};
+use ambitus_exec::cpu::CpuTarget;
+use ambitus_ir::ops::optim::AdamW;
+use ambitus_models::f5::config::{MAX_FRAMES, Variant};
+use ambitus_models::f5::model::Capacity;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Micro-batch of a recipe that names none, in frames: the reference trainer's default.
+const DEFAULT_MICRO_FRAMES: u64 = 3200;
+/// The most clips of a micro-batch of a recipe that names none: the reference trainer's `max_samples`.
+const DEFAULT_MICRO_CLIPS: usize = 64;
+
+/// Where messages go. The library never prints.
+pub trait Console: Send {
+    /// A line that stays.
+    fn line(&mut self, text: &str);
+    /// A line that the next one replaces, where the terminal can.
+    fn progress(&mut self, text: &str);
+}
+
+/// A value of the run and where it came from.
+#[derive(Clone, Debug, Serialize)]
+pub struct Choice {
+    /// Key of the recipe.
+    pub key: &'static str,
+    /// The value.
+    pub value: String,
+    /// `recipe.yaml:3:1`, `default`, `data`, `machine`, ...
+    pub from: String,
+}
+
+/// Everything that a run does, decided.
+pub struct Resolved {
+    /// The recipe with every choice filled in.
+    pub recipe: Recipe,
+    /// The values that the recipe did not fix, and where they came from.
+    pub choices: Vec<Choice>,
+    /// The model.
+    pub model: ModelDir,
+    /// The data.
+    pub prepared: Prepared,
+    /// Training and validation clips.
+    pub split: Split,
+    /// Size of an update.
+    pub size: UpdateSize,
+    /// Updates of the run.
+    pub updates: u64,
+    /// Threads.
+    pub threads: usize,
+    /// Budget in bytes.
+    pub budget: u64,
+    /// Longest clip, frames.
+    pub longest: usize,
+    /// The plan.
+    pub plan: RunPlan,
+    /// The executor's kind and rates.
+    pub target: CpuTarget,
+}
+
+/// The data of a recipe, before anything is planned.
+fn prepare(
+    recipe: &Recipe,
+    model: &ModelDir,
+    threads: usize,
+    console: &mut dyn Console,
+) -> Result<(Prepared, u64), RunError> {
+    let source = Source::read(&recipe.data.dir)?;
+    let options = PrepareOptions {
+        limits: Limits {
+            min_seconds: recipe.data.min_seconds,
+            max_seconds: recipe.data.max_seconds,
+            ..Limits::default()
+        },
+        policy: match recipe.data.outside {
+            recipe::Outside::Skip => Policy::Skip,
+            recipe::Outside::Cut => Policy::Cut,
+            recipe::Outside::Refuse => Policy::Refuse,
+        },
+        cache: cache_dir(recipe),
+        threads,
+    };
+    let bound = options.memory_bound();
+    let shared = std::sync::Mutex::new(console);
+    let prepared = ambitus_data::prepare(&source, &model.tokenizer, &options, &|p| {
+        if let Ok(mut console) = shared.lock() {
+            console.progress(&format!("preparing {}/{}: {}", p.done, p.total, p.name));
+        }
+        !crate::stop::requested()
+    })?;
+    Ok((prepared, bound))
+}
+
+/// Where prepared clips are kept.
+pub fn cache_dir(recipe: &Recipe) -> PathBuf {
+    recipe.data.cache.clone().unwrap_or_else(|| PathBuf::from("runs").join("cache"))
+}
+
+/// Opens the model and prepares the data of a recipe.
+///
+/// # Errors
+/// By file, as the modules say.
+pub fn open_and_prepare(
+    recipe: &Recipe,
+    read_weights: bool,
+    console: &mut dyn Console,
+) -> Result<(ModelDir, Prepared, u64), RunError> {
+    let model = open_model(recipe, read_weights)?;
+    let (prepared, bound) = prepare(recipe, &model, threads(recipe).0, console)?;
+    Ok((model, prepared, bound))
+}
+
+fn open_model(recipe: &Recipe, read_weights: bool) -> Result<ModelDir, RunError> {
+    let options = OpenOptions {
+        variant: recipe.model.variant.map(|v| match v {
+            recipe::Variant::V0 => Variant::V0,
+            recipe::Variant::V1 => Variant::V1,
+        }),
+        from_scratch: recipe.model.from_scratch || !read_weights,
+        extend_vocab: recipe.model.extend_vocab,
+        dropout: recipe.dropout.map(|p| p as f32),
+        tokenizer: recipe.data.tokenizer.map(|t| match t {
+            recipe::Tokenizer::Pinyin => TokenizerKind::Pinyin,
+            recipe::Tokenizer::Char => TokenizerKind::Char,
+            recipe::Tokenizer::Byte => TokenizerKind::Byte,
+            recipe::Tokenizer::Custom => TokenizerKind::Custom,
+        }),
+    };
+    ModelDir::open(&recipe.model.dir, options)
+}
+
+fn threads(recipe: &Recipe) -> (usize, &'static str) {
+    match recipe.threads {
+        Some(n) => (n.max(1) as usize, "recipe"),
+        None => (std::thread::available_parallelism().map_or(1, usize::from), "all cores"),
+    }
+}
+
+/// Resolves a recipe. With `read_weights` false the weights are not even indexed: planning works without them.
+///
+/// # Errors
+/// By file and key. Does not check the budget: see [`Resolved::require_fit`].
+pub fn resolve(
+    recipe: Recipe,
+    read_weights: bool,
+    console: &mut dyn Console,
+) -> Result<Resolved, RunError> {
+    let mut recipe = recipe;
+    let mut choices = Vec::new();
+    let mut choose = |key, value: String, from: &str| {
+        choices.push(Choice { key, value, from: from.to_owned() });
+    };
+    let (threads, from) = threads(&recipe);
+    choose("threads", threads.to_string(), from);
+    let (model, prepared, prepare_bytes) = open_and_prepare(&recipe, read_weights, console)?;
+
+    let split = split(&recipe, &prepared.index)?;
+    let all = prepared.index.frames();
+    let longest = all.iter().copied().max().unwrap_or(1) as usize;
+    if longest > MAX_FRAMES && model.config.conv_layers > 0 {
+        return Err(RunError::Usage(format!(
+            "a clip has {longest} frames; the model's text positions end at {MAX_FRAMES} (87 s): lower data.max_seconds"
+        )));
+    }
+    let frames: Vec<u32> = split.train.iter().map(|&i| all[i]).collect();
+    let size = match recipe.batch {
+        recipe::Batch::Clips(n) => UpdateSize::Clips(n as usize),
+        recipe::Batch::Frames(n) => UpdateSize::Frames(n),
+        recipe::Batch::Seconds(s) => UpdateSize::Seconds(s),
+    };
+    let schedule = Updates::new(&frames, size, recipe.seed)?;
+    let target_frames = schedule.target_frames().max(longest as u64);
+
+    // The largest micro-batch asked for, cut down to what its share of the update needs.
+    let (asked, from) = match recipe.micro_batch.frames {
+        Some(n) => (n, "recipe"),
+        None => (DEFAULT_MICRO_FRAMES.max(longest as u64), "default"),
+    };
+    if (longest as u64) > asked {
+        return Err(RunError::Usage(format!(
+            "the longest clip has {longest} frames ({:.1} s), more than the micro-batch of {asked}: raise micro_batch, or lower data.max_seconds",
+            longest as f64 / crate::budget::FRAMES_PER_SECOND
+        )));
+    }
+    let shortest = frames.iter().copied().min().unwrap_or(1).max(1) as usize;
+    let clips = match recipe.micro_batch.clips {
+        Some(n) => n as usize,
+        None => (asked as usize).div_ceil(shortest).clamp(2, DEFAULT_MICRO_CLIPS),
+    };
+    // At least the longest clip: validation clips go through the same capacity.
+    let micro = schedule.micro_batch(asked as u32, clips)?.max(longest as u32) as usize;
+    let capacity = Capacity { frames: micro, clips };
+    choose("micro_batch", format!("{micro} frames, {clips} clips"), from);
+    let updates = match recipe.length() {
+        recipe::Length::Updates(n) => n,
+        recipe::Length::Epochs(e) => schedule.per_epochs(e),
+    };
+    choose("updates", updates.to_string(), if recipe.updates.is_some() { "recipe" } else { "data" });
+    if recipe.warmup.is_none() {
+        recipe.warmup = Some(crate::schedule::default_warmup(updates));
+        choose("warmup", recipe.warmup.unwrap_or(0).to_string(), "min(100, 5 % of the updates)");
+    }
+    let budget = match recipe.memory {
+        Some(ByteSize(n)) => n,
+        None => {
+            let n = memory::default_budget()
+                .map_err(|e| RunError::Usage(format!("{e}; say how much the run may use: --memory 8GiB")))?
+                .bytes;
+            choose("memory", ByteSize(n).to_string(), "90 % of the available memory or the container's limit");
+            n
+        }
+    };
+    let checkpoint = blocks(recipe.checkpoint);
+    let target = CpuTarget::new(threads);
+    let longest_sampled = split.validation.first().map_or(0, |&i| all[i] as usize);
+    let sample_frames = recipe.sample.is_some().then_some(longest_sampled).filter(|n| *n > 0);
+    let shape = Shape {
+        config: model.config.clone(),
+        session: SessionOptions {
+            capacity,
+            checkpoint,
+            adamw: Some(AdamW {
+                beta1: recipe.betas[0],
+                beta2: recipe.betas[1],
+                eps: recipe.eps,
+                weight_decay: recipe.weight_decay,
+            }),
+            ema: recipe.ema,
+            evaluate: !split.validation.is_empty(),
+            sample: sample_frames.map(|n| Capacity { frames: 2 * n, clips: 2 }),
+        },
+        threads,
+        update_frames: target_frames as usize,
+        micro_batches: (target_frames as usize).div_ceil(micro).max(1),
+        prepare_bytes,
+    };
+    let plan = RunPlan::new(shape, &target)?;
+    Ok(Resolved {
+        recipe,
+        choices,
+        model,
+        prepared,
+        split,
+        size,
+        updates,
+        threads,
+        budget,
+        longest,
+        plan,
+        target,
+    })
+}
+
+/// What `--checkpoint` means to the compiler.
+pub fn blocks(checkpoint: recipe::Checkpoint) -> Blocks {
+    match checkpoint {
+        recipe::Checkpoint::None => Blocks::None,
+        recipe::Checkpoint::All => Blocks::All,
+        recipe::Checkpoint::Blocks(n) => Blocks::First(n as usize),
+    }
+}
+
+fn split(recipe: &Recipe, index: &ClipIndex) -> Result<Split, RunError> {
+    let split = match &recipe.data.validation {
+        recipe::Validation::Names(names) => index.split(names)?,
+        recipe::Validation::Share(share) => index.split_share(*share, recipe.seed)?,
+    };
+    Ok(split)
+}
+
+impl Resolved {
+    /// Refuses when the plan exceeds the budget. Call before any weight is read.
+    ///
+    /// # Errors
+    /// [`RunError::DoesNotFit`] with the cheapest changes that fit.
+    pub fn require_fit(&self) -> Result<(), RunError> {
+        self.plan.require(self.budget, self.longest, &self.target)
+    }
+
+    /// The plan as people read it.
+    ///
+    /// # Errors
+    /// From planning the neighbours.
+    pub fn describe(&self) -> Result<Vec<String>, RunError> {
+        let p = &self.plan;
+        let cap = p.shape.session.capacity;
+        let (fixed, per_second) = p.slope(&self.target)?;
+        let mut out = vec![
+            format!(
+                "plan: peak {} of {}; arena {} ({} of transient values against a bound of {})",
+                ByteSize(p.peak_bytes),
+                ByteSize(self.budget),
+                ByteSize(p.planned.arena_bytes()),
+                ByteSize(p.planned.transient_bytes),
+                ByteSize(p.planned.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0)),
+            ),
+            format!("  at the peak, in {}: {}", p.peak_place(), p.categories.line()),
+        ];
+        let phases: Vec<String> =
+            p.phases.iter().map(|f| format!("{} {}", f.name, ByteSize(f.in_use_bytes))).collect();
+        out.push(format!("  in use by phase: {}", phases.join(" · ")));
+        out.push(format!(
+            "  fixed {}, and {} for each further second of audio in a micro-batch ({} frames, {:.0} s now)",
+            ByteSize(fixed),
+            ByteSize(per_second),
+            cap.frames,
+            cap.frames as f64 / crate::budget::FRAMES_PER_SECOND
+        ));
+        out.push(format!(
+            "  as the original runs it (PyTorch fp32, the same micro-batch, by arithmetic): about {}",
+            ByteSize(p.as_original_runs_it())
+        ));
+        out.push(format!(
+            "  an update: {} micro-batches, {:.1} GFLOP, about {:.2} s on {} threads ({})",
+            p.shape.micro_batches,
+            p.step_flops / 1e9,
+            p.step_seconds,
+            self.threads,
+            ambitus_ir::target::Target::name(&self.target)
+        ));
+        if p.shape.session.checkpoint != Blocks::None {
+            let mut without = p.shape.clone();
+            without.session.checkpoint = Blocks::None;
+            let without = RunPlan::new(without, &self.target)?;
+            out.push(format!(
+                "  block checkpointing is on: without it the peak is {}, {} the budget of {}",
+                ByteSize(without.peak_bytes),
+                if without.peak_bytes > self.budget { "over" } else { "still within" },
+                ByteSize(self.budget)
+            ));
+        }
+        Ok(out)
+    }
+}

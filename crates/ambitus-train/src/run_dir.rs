@@ -1,0 +1,128 @@
+//! The run folder: what lies where.
+//!
+//! ```text
+//! recipe.yaml      the run, complete; `ambitus resume` starts from it
+//! plan.json        what was planned, and where each choice came from
+//! metrics.jsonl    a line per update
+//! summary.json     the result
+//! checkpoints/     step-N/, the newest few and the best
+//! export/          what the original project loads
+//! pictures/  audio/
+//! model/           config.yaml and vocab.txt of the model that was trained
+//! ```
+
+use crate::error::RunError;
+use crate::model_dir::ModelDir;
+use crate::recipe::Recipe;
+use ambitus_store::{CheckpointDir, write_atomic};
+use std::path::{Path, PathBuf};
+
+/// Paths of one run.
+#[derive(Clone, Debug)]
+pub struct RunDir {
+    /// The folder.
+    pub root: PathBuf,
+}
+
+impl RunDir {
+    /// Makes the folder of a new run and writes its recipe.
+    ///
+    /// # Errors
+    /// A folder that already holds a run, or cannot be written.
+    pub fn create(recipe: &Recipe, root: PathBuf) -> Result<RunDir, RunError> {
+        let run = RunDir { root };
+        if run.metrics().exists() || run.checkpoints_dir().exists() {
+            return Err(RunError::Usage(format!(
+                "{0}: holds a run already; go on with `ambitus resume {0}`, or set another run_dir",
+                run.root.display()
+            )));
+        }
+        std::fs::create_dir_all(&run.root).map_err(|e| RunError::io(&run.root, "cannot create", e))?;
+        run.write_recipe(recipe)?;
+        Ok(run)
+    }
+
+    /// An existing run and its recipe.
+    ///
+    /// # Errors
+    /// No recipe there, or one that does not read.
+    pub fn open(root: &Path) -> Result<(RunDir, Recipe), RunError> {
+        let run = RunDir { root: root.to_owned() };
+        let path = run.root.join("recipe.yaml");
+        if !path.is_file() {
+            return Err(RunError::Usage(format!(
+                "{}: is not a run folder (no recipe.yaml); give the folder that `ambitus train` named",
+                root.display()
+            )));
+        }
+        let (recipe, _) = Recipe::read(&path).map_err(|e| RunError::Usage(e.to_string()))?;
+        Ok((run, recipe))
+    }
+
+    /// Takes back a folder in which nothing but the recipe was written: the run never started.
+    pub fn discard(&self) {
+        let entries = std::fs::read_dir(&self.root).map_or(usize::MAX, Iterator::count);
+        if entries <= 1 {
+            // Leaving an empty folder behind is no harm.
+            let _ = std::fs::remove_file(self.root.join("recipe.yaml"));
+            let _ = std::fs::remove_dir(&self.root);
+        }
+    }
+
+    fn write_recipe(&self, recipe: &Recipe) -> Result<(), RunError> {
+        let text = recipe.to_yaml().map_err(RunError::Usage)?;
+        Ok(write_atomic(self.root.join("recipe.yaml"), text.as_bytes())?)
+    }
+
+    /// Keeps what an export needs of the model's folder.
+    ///
+    /// # Errors
+    /// Files that cannot be read or written.
+    pub fn keep_model(&self, model: &ModelDir) -> Result<(), RunError> {
+        let dir = self.model();
+        std::fs::create_dir_all(&dir).map_err(|e| RunError::io(&dir, "cannot create", e))?;
+        write_atomic(dir.join("config.yaml"), model.config_text.as_bytes())?;
+        if let Some(vocab) = &model.vocab_path {
+            let bytes = std::fs::read(vocab).map_err(|e| RunError::io(vocab, "cannot read", e))?;
+            write_atomic(dir.join("vocab.txt"), &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a JSON file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_json(&self, name: &str, value: &serde_json::Value) -> Result<(), RunError> {
+        Ok(write_atomic(self.root.join(name), format!("{value:#}\n").as_bytes())?)
+    }
+
+    /// A folder of the run, made when missing.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn folder(&self, name: &str) -> Result<PathBuf, RunError> {
+        let path = self.root.join(name);
+        std::fs::create_dir_all(&path).map_err(|e| RunError::io(&path, "cannot create", e))?;
+        Ok(path)
+    }
+
+    /// The log.
+    pub fn metrics(&self) -> PathBuf {
+        self.root.join("metrics.jsonl")
+    }
+
+    /// `config.yaml` and `vocab.txt`.
+    pub fn model(&self) -> PathBuf {
+        self.root.join("model")
+    }
+
+    fn checkpoints_dir(&self) -> PathBuf {
+        self.root.join("checkpoints")
+    }
+
+    /// The checkpoints.
+    pub fn checkpoints(&self) -> CheckpointDir {
+        CheckpointDir::new(self.checkpoints_dir())
+    }
+}

@@ -1,0 +1,250 @@
+//! The loop: micro-batches, update, average, validation, checkpoints.
+
+use crate::error::RunError;
+use crate::gradients::run_micro;
+use crate::loader::Loader;
+use crate::memory;
+use crate::recipe::Recipe;
+use crate::saved::{self, Progress};
+use crate::schedule::{LearningRate, ema_decay};
+use crate::session::program;
+use crate::stop;
+use crate::validate::Validation;
+use ambitus_exec::executor::Executor;
+use ambitus_ir::{StateId, StateKind};
+use ambitus_store::CheckpointDir;
+use std::time::Instant;
+
+/// Updates after which a tensor whose gradient was always exactly zero is reported.
+const WATCHED_UPDATES: u64 = 20;
+/// Updates in a row whose gradients were not finite, after which the run ends.
+const MOST_SKIPPED: u64 = 20;
+
+/// What one update did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Step {
+    /// Number of the update, from 0.
+    pub update: u64,
+    /// Passes over the data before its first clip.
+    pub epoch: u32,
+    /// Loss of the update's clips.
+    pub loss: f64,
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// Global norm of the gradients before clipping.
+    pub grad_norm: f32,
+    /// All gradients were finite and the update was applied.
+    pub applied: bool,
+    /// Frames trained on.
+    pub frames: usize,
+    /// Micro-batches.
+    pub micro_batches: usize,
+    /// Wall seconds, with waiting.
+    pub seconds: f64,
+    /// Of these, seconds spent waiting for the loader.
+    pub loader_wait: f64,
+    /// Counters of the process before.
+    pub before: memory::Process,
+    /// Counters of the process after.
+    pub after: memory::Process,
+}
+
+/// What the loop tells its caller.
+pub trait Observer {
+    /// After every update.
+    fn step(&mut self, step: &Step, progress: &Progress) -> Result<(), RunError>;
+    /// After every validation: losses of the weights and of the average.
+    fn validated(&mut self, update: u64, raw: f64, ema: Option<f64>);
+    /// Before every checkpoint: what it counts on must be on the disk.
+    fn before_save(&mut self) -> Result<(), RunError>;
+    /// After every checkpoint: seconds it took.
+    fn saved(&mut self, update: u64, seconds: f64);
+    /// Something a person should know.
+    fn note(&mut self, text: &str);
+}
+
+/// A run in motion.
+pub struct Trainer<'a> {
+    /// The executor with the run's states.
+    pub exec: &'a mut dyn Executor,
+    /// The recipe.
+    pub recipe: &'a Recipe,
+    /// Updates of the whole run.
+    pub updates: u64,
+    /// Held-out clips.
+    pub validation: &'a Validation,
+    /// Where checkpoints go.
+    pub checkpoints: &'a CheckpointDir,
+    /// Where the run is.
+    pub progress: Progress,
+}
+
+impl Trainer<'_> {
+    /// Runs to the end, or to the end of the update in which a stop was asked for (then `Ok(false)`); the last state is saved
+    /// either way.
+    ///
+    /// # Errors
+    /// Unreadable clips, a full disk, gradients that stay infinite.
+    pub fn run(&mut self, loader: &Loader, observer: &mut dyn Observer) -> Result<bool, RunError> {
+        let rate = LearningRate {
+            base: self.recipe.learning_rate,
+            warmup: self.recipe.warmup.unwrap_or(0),
+            total: self.updates,
+        };
+        let mut silent = SilentTensors::watch(self.exec, self.progress.applied);
+        let mut skipped = 0;
+        while self.progress.update < self.updates {
+            let step = self.update(loader, &rate)?;
+            observer.step(&step, &self.progress)?;
+            skipped = if step.applied { 0 } else { skipped + 1 };
+            if skipped == MOST_SKIPPED {
+                return Err(RunError::Training(format!(
+                    "the gradients of {MOST_SKIPPED} updates in a row were not finite (last at update {}); \
+                     lower learning_rate, or start from an earlier checkpoint",
+                    step.update
+                )));
+            }
+            if step.applied && let Some(names) = silent.look(self.exec, self.progress.applied)? {
+                observer.note(&format!(
+                    "the gradient of {} was exactly zero in each of the first {WATCHED_UPDATES} updates: nothing trains there",
+                    names.join(", ")
+                ));
+            }
+            let done = self.progress.update;
+            let due = |every: u64| every > 0 && done.is_multiple_of(every);
+            let last = done == self.updates || stop::requested();
+            if due(self.recipe.validate_every) || last {
+                self.validate(observer)?;
+            }
+            if due(self.recipe.save_every) || last {
+                self.save(observer)?;
+            }
+            if stop::requested() && done < self.updates {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn update(&mut self, loader: &Loader, rate: &LearningRate) -> Result<Step, RunError> {
+        let start = Instant::now();
+        let mut step = Step {
+            update: self.progress.update,
+            learning_rate: rate.at(self.progress.applied),
+            before: memory::process().unwrap_or_default(),
+            ..Step::default()
+        };
+        loop {
+            let wait = Instant::now();
+            let item = loader.next()?;
+            step.loader_wait += wait.elapsed().as_secs_f64();
+            debug_assert_eq!(item.update, self.progress.update);
+            let loss = run_micro(self.exec, program::MICRO, &item.batch, item.norm, !item.first)?;
+            step.loss += f64::from(loss);
+            step.frames += item.frames;
+            step.micro_batches += 1;
+            step.epoch = item.epoch;
+            let last = item.last;
+            loader.recycle(item.batch);
+            if last {
+                break;
+            }
+        }
+        let exec = &mut *self.exec;
+        exec.write_f32(program::UPDATE, "lr", 0, &[step.learning_rate as f32])?;
+        exec.write_f32(program::UPDATE, "clip", 0, &[self.recipe.clip as f32])?;
+        exec.run(program::UPDATE, 0)?;
+        let mut out = [0.0];
+        exec.read_f32(program::UPDATE, "grad_norm", 0, &mut out)?;
+        step.grad_norm = out[0];
+        exec.read_f32(program::UPDATE, "apply", 0, &mut out)?;
+        step.applied = out[0] != 0.0;
+        if step.applied {
+            if self.recipe.ema && let Some(decay) = ema_decay(self.progress.applied) {
+                exec.write_f32(program::EMA, "decay", 0, &[decay])?;
+                exec.run(program::EMA, 0)?;
+            }
+            self.progress.applied += 1;
+        }
+        self.progress.update += 1;
+        step.seconds = start.elapsed().as_secs_f64();
+        step.after = memory::process().unwrap_or_default();
+        Ok(step)
+    }
+
+    /// Losses of the weights and of the average on the fixed draws; remembers the best.
+    ///
+    /// # Errors
+    /// Unreadable clips.
+    pub fn validate(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+        if self.validation.is_empty() {
+            return Ok(());
+        }
+        let raw = self.validation.loss(self.exec, program::EVALUATE)?;
+        let ema = if self.recipe.ema {
+            Some(self.validation.loss(self.exec, program::EVALUATE_EMA)?)
+        } else {
+            None
+        };
+        let better = ema.map_or(raw, |e| e.min(raw));
+        if self.progress.best.is_none_or(|(_, best)| better < best) {
+            self.progress.best = Some((self.progress.update, better));
+        }
+        self.progress.last = Some((raw, ema));
+        observer.validated(self.progress.update, raw, ema);
+        Ok(())
+    }
+
+    fn save(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+        let start = Instant::now();
+        observer.before_save()?;
+        saved::save(self.exec, self.checkpoints, &self.progress)?;
+        // The newest few, and the best of those that exist.
+        let mut steps: Vec<u64> = self.checkpoints.list()?.iter().map(|c| c.step).collect();
+        steps.sort_unstable();
+        let mut keep: Vec<u64> = steps.iter().rev().take(self.recipe.keep.max(1) as usize).copied().collect();
+        keep.extend(self.progress.best.map(|(update, _)| update));
+        self.checkpoints.prune(&keep)?;
+        observer.saved(self.progress.update, start.elapsed().as_secs_f64());
+        Ok(())
+    }
+}
+
+/// Trainable tensors whose gradient has been exactly zero so far. Zero at first is normal (a fresh model passes gradient to
+/// its last layer only); zero for long means that the tensor is cut off.
+struct SilentTensors {
+    gradients: Vec<(StateId, String)>,
+}
+
+impl SilentTensors {
+    /// Watches from the first update on; a resumed run does not start again.
+    fn watch(exec: &dyn Executor, applied: u64) -> SilentTensors {
+        let states = exec.planned().session.states.iter().enumerate();
+        let gradients = states
+            .filter(|(_, s)| s.kind == StateKind::Gradient && applied == 0)
+            .map(|(i, s)| (StateId(i as u32), s.name.trim_start_matches("grad.").to_owned()))
+            .collect();
+        SilentTensors { gradients }
+    }
+
+    /// Drops tensors that have moved; after the watched updates gives the names that never did, once.
+    fn look(&mut self, exec: &dyn Executor, applied: u64) -> Result<Option<Vec<String>>, RunError> {
+        if self.gradients.is_empty() || applied > WATCHED_UPDATES {
+            return Ok(None);
+        }
+        let (mut kept, mut staging) = (Vec::new(), Vec::new());
+        for (id, name) in self.gradients.drain(..) {
+            let mut zero = true;
+            saved::read_in_chunks(exec, id, &mut staging, &mut |chunk| {
+                zero &= chunk.iter().all(|x| *x == 0.0);
+                Ok(())
+            })?;
+            if zero {
+                kept.push((id, name));
+            }
+        }
+        self.gradients = kept;
+        let done = applied == WATCHED_UPDATES && !self.gradients.is_empty();
+        Ok(done.then(|| self.gradients.drain(..).map(|(_, name)| name).collect()))
+    }
+}

@@ -1,0 +1,177 @@
+//! Arguments. Help texts are the manual.
+
+use ambitus_train::recipe::{Checkpoint, Variant};
+use ambitus_train::size::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Fine-tune open speech and music models inside a memory budget: planned before the first step, never exceeded.
+#[derive(Parser)]
+#[command(name = "ambitus", version, about, after_help = "Exit codes: 0 done · 1 a bug · 2 usage or recipe · 3 does not fit · 4 model \
+files · 5 data · 6 reading or writing · 7 training went wrong · 10 stopped on request, can be resumed")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Check a folder of audio and its transcripts, and cache what training needs
+    Prepare(TrainArgs),
+    /// Say what a run will need, phase by phase, and whether it fits; reads no weights
+    Plan(TrainArgs),
+    /// Fine-tune
+    #[command(after_help = "Examples:\n  ambitus train recipes/quickstart.yaml\n  ambitus train --model F5TTS_v1_Base --data my-voice --memory 20GiB")]
+    Train(TrainArgs),
+    /// Go on with a run that was stopped or killed
+    Resume(ResumeArgs),
+    /// Loss and gradients of one update on given clips and draws, for comparison with the reference
+    Gradients(GradientsArgs),
+    /// Write a run's model as the original project loads it
+    Export(ExportArgs),
+    /// All runs in a folder in one table: what differs, memory, speed, validation loss
+    Runs(RunsArgs),
+    /// What this machine has: processor, memory, limits, who else uses them
+    Doctor(DoctorArgs),
+}
+
+#[derive(Args, Default)]
+pub struct TrainArgs {
+    /// Recipe (YAML); or use --model and --data
+    pub recipe: Option<PathBuf>,
+    /// Folder with config.yaml, vocab.txt and the weights
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// Folder of audio with transcripts
+    #[arg(long)]
+    pub data: Option<PathBuf>,
+    /// Folder for the run's results [default: a new one under runs/]
+    #[arg(long)]
+    pub run_dir: Option<PathBuf>,
+    /// Memory budget of the whole process, e.g. 20GiB [default: 90 % of what is free]
+    #[arg(long)]
+    pub memory: Option<ByteSize>,
+    /// Blocks that are recomputed in backward: all, none or a number
+    #[arg(long)]
+    pub checkpoint: Option<Checkpoint>,
+    /// Frames of a micro-batch
+    #[arg(long)]
+    pub micro_batch: Option<u64>,
+    /// Threads [default: all cores]; results do not depend on it
+    #[arg(long)]
+    pub threads: Option<u32>,
+    /// Updates
+    #[arg(long)]
+    pub updates: Option<u64>,
+    /// Longest clip in seconds
+    #[arg(long)]
+    pub max_seconds: Option<f64>,
+    /// Peak learning rate
+    #[arg(long)]
+    pub learning_rate: Option<f64>,
+    /// Seed of everything random
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// v0 or v1, where config.yaml does not say
+    #[arg(long)]
+    pub variant: Option<VariantArg>,
+    /// Add embedding rows for a vocabulary longer than the checkpoint's
+    #[arg(long)]
+    pub extend_vocab: bool,
+    /// Machine-readable result on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum VariantArg {
+    V0,
+    V1,
+}
+
+impl From<VariantArg> for Variant {
+    fn from(v: VariantArg) -> Variant {
+        match v {
+            VariantArg::V0 => Variant::V0,
+            VariantArg::V1 => Variant::V1,
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct ResumeArgs {
+    /// The run's folder
+    pub run: PathBuf,
+    /// summary.json on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct GradientsArgs {
+    /// Folder with config.yaml, vocab.txt and model.safetensors
+    #[arg(long)]
+    pub model: PathBuf,
+    /// Clips and draws (safetensors: clips.i.mel, .x0, .time, .text, .span, .drop_audio, .drop_text)
+    #[arg(long)]
+    pub batch: PathBuf,
+    /// Where loss and gradients go (safetensors)
+    #[arg(long)]
+    pub out: PathBuf,
+    /// Blocks that are recomputed in backward: all, none or a number
+    #[arg(long, default_value = "none")]
+    pub checkpoint: Checkpoint,
+    /// Frames of a micro-batch [default: all clips in one]
+    #[arg(long)]
+    pub micro_batch: Option<usize>,
+    /// Threads [default: all cores]
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Memory budget, e.g. 20GiB [default: 90 % of what is free]
+    #[arg(long)]
+    pub memory: Option<ByteSize>,
+    /// v0 or v1, where config.yaml does not say
+    #[arg(long)]
+    pub variant: Option<VariantArg>,
+    /// The loss as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum WeightsArg {
+    Ema,
+    Raw,
+}
+
+#[derive(Args)]
+pub struct ExportArgs {
+    /// The run's folder
+    pub run: PathBuf,
+    /// The moving average or the weights themselves [default: the better by validation]
+    #[arg(long)]
+    pub weights: Option<WeightsArg>,
+    /// Folder to write [default: RUN/export]
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Result as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct RunsArgs {
+    /// Folder of run folders
+    #[arg(default_value = "runs")]
+    pub dir: PathBuf,
+    /// JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,220 @@
+//! What each command does, with the library doing the work.
+
+use crate::args::{DoctorArgs, ExportArgs, GradientsArgs, ResumeArgs, RunsArgs, TrainArgs, WeightsArg};
+use crate::terminal::{self, Terminal};
+use ambitus_train::error::RunError;
+use ambitus_train::export::Source;
+use ambitus_train::gradients::{self, GradientOptions};
+use ambitus_train::model_dir::{ModelDir, OpenOptions};
+use ambitus_train::recipe::{self, Origins, Recipe};
+use ambitus_train::resolve::{self, Console};
+use ambitus_train::run_dir::RunDir;
+use ambitus_train::{doctor, run, runs};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+type Result<T> = std::result::Result<T, RunError>;
+
+fn json(value: &impl serde::Serialize) {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => terminal::result(&text),
+        Err(e) => terminal::message(&format!("error: the result cannot be written as JSON: {e}")),
+    }
+}
+
+/// The recipe file, or one made of --model and --data, with the other options on top.
+fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
+    let (mut r, mut origins) = match (&a.recipe, &a.model, &a.data) {
+        (Some(path), ..) => Recipe::read(path).map_err(|e| RunError::Usage(e.to_string()))?,
+        (None, Some(model), Some(data)) => (Recipe::new(model, data), Origins::new()),
+        _ => {
+            return Err(RunError::Usage(
+                "give a recipe (ambitus train recipes/quickstart.yaml), or --model DIR and --data DIR".to_owned(),
+            ));
+        }
+    };
+    let mut set = |key: &str| {
+        origins.remove(key);
+    };
+    if let (Some(_), Some(model)) = (&a.recipe, &a.model) {
+        r.model.dir.clone_from(model);
+        set("model.dir");
+    }
+    if let (Some(_), Some(data)) = (&a.recipe, &a.data) {
+        r.data.dir.clone_from(data);
+        set("data.dir");
+    }
+    if a.memory.is_some() {
+        r.memory = a.memory;
+        set("memory");
+    }
+    if let Some(c) = a.checkpoint {
+        r.checkpoint = c;
+        set("checkpoint");
+    }
+    if a.micro_batch.is_some() {
+        r.micro_batch.frames = a.micro_batch;
+        set("micro_batch.frames");
+    }
+    if a.threads.is_some() {
+        r.threads = a.threads;
+        set("threads");
+    }
+    if a.updates.is_some() {
+        (r.updates, r.epochs) = (a.updates, None);
+        set("updates");
+    }
+    if let Some(s) = a.max_seconds {
+        r.data.max_seconds = s;
+        set("data.max_seconds");
+    }
+    if let Some(lr) = a.learning_rate {
+        r.learning_rate = lr;
+        set("learning_rate");
+    }
+    if let Some(seed) = a.seed {
+        r.seed = seed;
+        set("seed");
+    }
+    if let Some(v) = a.variant {
+        r.model.variant = Some(v.into());
+        set("model.variant");
+    }
+    if a.extend_vocab {
+        r.model.extend_vocab = true;
+        set("model.extend_vocab");
+    }
+    if a.run_dir.is_some() {
+        r.run_dir.clone_from(&a.run_dir);
+        set("run_dir");
+    }
+    r.validate().map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
+    Ok((r, origins))
+}
+
+pub fn prepare(a: &TrainArgs) -> Result<()> {
+    let mut console = Terminal::new();
+    // Only --data is a usual thing to ask here; the tokenizer needs the model's vocabulary.
+    let (r, _) = recipe(a)?;
+    let (_, prepared, _) = resolve::open_and_prepare(&r, false, &mut console)?;
+    for line in prepared.summary.to_string().lines() {
+        console.line(line);
+    }
+    for outcome in &prepared.outcomes {
+        console.line(&format!("  {outcome}"));
+    }
+    if a.json {
+        json(&serde_json::json!({ "summary": prepared.summary, "outcomes": prepared.outcomes }));
+    }
+    Ok(())
+}
+
+pub fn plan(a: &TrainArgs) -> Result<()> {
+    let mut console = Terminal::new();
+    let (r, _) = recipe(a)?;
+    let resolved = resolve::resolve(r, false, &mut console)?;
+    if a.json {
+        json(&resolved.plan.json(resolved.budget));
+    } else {
+        for line in resolved.describe()? {
+            terminal::result(&line);
+        }
+        for c in &resolved.choices {
+            terminal::result(&format!("  {} = {} ({})", c.key, c.value, c.from));
+        }
+    }
+    resolved.require_fit()
+}
+
+pub fn train(a: &TrainArgs) -> Result<()> {
+    let mut console = Terminal::new();
+    let (r, origins) = recipe(a)?;
+    let root = match &r.run_dir {
+        Some(dir) => dir.clone(),
+        None => new_run_dir(a),
+    };
+    let run = run::train(r, &origins, root, &mut console)?;
+    finished(&run, a.json)
+}
+
+/// `runs/<seconds since 1970>-<recipe or data name>`: sorts by time.
+fn new_run_dir(a: &TrainArgs) -> PathBuf {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let named = a.recipe.as_deref().or(a.data.as_deref()).and_then(Path::file_stem);
+    let name = named.map_or("run".to_owned(), |n| n.to_string_lossy().into_owned());
+    PathBuf::from("runs").join(format!("{seconds}-{name}"))
+}
+
+pub fn resume(a: &ResumeArgs) -> Result<()> {
+    let run = run::resume(&a.run, &mut Terminal::new())?;
+    finished(&run, a.json)
+}
+
+fn finished(run: &RunDir, as_json: bool) -> Result<()> {
+    if as_json {
+        let path = run.root.join("summary.json");
+        let text = std::fs::read_to_string(&path).map_err(|e| RunError::io(&path, "cannot read", e))?;
+        terminal::result(text.trim_end());
+    }
+    Ok(())
+}
+
+pub fn gradients(a: &GradientsArgs) -> Result<()> {
+    let options = OpenOptions {
+        variant: a.variant.map(|v| match recipe::Variant::from(v) {
+            recipe::Variant::V0 => ambitus_train::Variant::V0,
+            recipe::Variant::V1 => ambitus_train::Variant::V1,
+        }),
+        ..OpenOptions::default()
+    };
+    let model = ModelDir::open(&a.model, options)?;
+    let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let options = GradientOptions {
+        checkpoint: resolve::blocks(a.checkpoint),
+        micro_batch: a.micro_batch,
+        threads,
+        memory: a.memory.map(|m| m.0),
+    };
+    let loss = gradients::gradients(&model, &a.batch, &a.out, options)?;
+    if a.json {
+        json(&serde_json::json!({ "loss": loss }));
+    } else {
+        terminal::message(&format!("loss {loss}; gradients in {}", a.out.display()));
+    }
+    Ok(())
+}
+
+pub fn export(a: &ExportArgs) -> Result<()> {
+    let out = a.out.clone().unwrap_or_else(|| a.run.join("export"));
+    let wanted = a.weights.map(|w| match w {
+        WeightsArg::Ema => Source::Ema,
+        WeightsArg::Raw => Source::Raw,
+    });
+    let source = run::export_run(&a.run, wanted, &out)?;
+    if a.json {
+        json(&serde_json::json!({ "export": out, "weights": source.name() }));
+    } else {
+        terminal::message(&format!("{}: {} weights", out.display(), source.name()));
+    }
+    Ok(())
+}
+
+pub fn runs(a: &RunsArgs) -> Result<()> {
+    let table = runs::read(&a.dir).map_err(|e| RunError::io(&a.dir, "cannot list", e))?;
+    if a.json {
+        json(&table);
+    } else {
+        terminal::result(table.to_string().trim_end());
+    }
+    Ok(())
+}
+
+pub fn doctor(a: &DoctorArgs) -> Result<()> {
+    let report = doctor::examine();
+    if a.json {
+        json(&report);
+    } else {
+        terminal::result(report.to_string().trim_end());
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! The repository's recipes can be read, and what they name in the repository is there.
+
+use ambitus_train::recipe::{Recipe, Validation};
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn recipes_read_and_name_what_exists() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates/");
+    let root = crates.parent().expect("the workspace");
+    let folder = fs::read_dir(root.join("recipes")).expect("recipes/");
+    let mut seen = Vec::new();
+    for item in folder {
+        let path = item.expect("a directory entry").path();
+        if path.extension().is_none_or(|e| e != "yaml") {
+            continue;
+        }
+        let (recipe, _) = Recipe::read(&path).unwrap_or_else(|e| panic!("{e}"));
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let model = root.join(&recipe.model.dir);
+        let weights = if recipe.model.from_scratch { "vocab.txt" } else { "model.safetensors" };
+        for file in ["config.yaml", weights] {
+            assert!(model.join(file).is_file(), "{name}: {}: no {file}", recipe.model.dir.display());
+        }
+        // Data below target/ is made by a script.
+        if !recipe.data.dir.starts_with("target") {
+            let data = root.join(&recipe.data.dir);
+            assert!(data.exists(), "{name}: {}: is not there", recipe.data.dir.display());
+            if let Validation::Names(names) = &recipe.data.validation {
+                for clip in names {
+                    assert!(data.join(clip).is_file(), "{name}: no clip {clip}");
+                }
+            }
+        }
+        seen.push(name);
+    }
+    seen.sort();
+    assert_eq!(seen, ["base", "quickstart", "scratch"]);
+}
