@@ -69,9 +69,9 @@ pub enum DataError {
         /// The first reasons.
         reason: String,
     },
-    /// A clip or a list that cannot be packed or split as asked.
+    /// An option or a list that cannot be followed.
     #[error("{0}")]
-    Packing(String),
+    Invalid(String),
     /// The caller's progress function asked to stop; what is cached stays.
     #[error("stopped; clips prepared so far stay in the cache")]
     Stopped,

@@ -22,10 +22,10 @@ pub struct Capacity {
 /// never more than best-fit needs. A clip longer than the capacity is an error that gives its index.
 pub fn pack(frames: &[u32], capacity: Capacity) -> Result<Vec<Vec<usize>>, DataError> {
     if capacity.clips == 0 && !frames.is_empty() {
-        return Err(DataError::Packing("a micro-batch of no clips".into()));
+        return Err(DataError::Invalid("a micro-batch of no clips".into()));
     }
     if let Some((i, &n)) = frames.iter().enumerate().find(|(_, n)| **n > capacity.frames) {
-        return Err(DataError::Packing(format!(
+        return Err(DataError::Invalid(format!(
             "clip {i} has {n} frames ({:.1} s), more than the micro-batch of {}; raise --micro-batch to at least {n} or \
              lower the longest clip that is allowed",
             crate::mel::seconds(u64::from(n)),

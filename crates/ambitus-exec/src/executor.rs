@@ -192,8 +192,7 @@ fn value_place(
     len: usize,
 ) -> Result<(TensorType, Address), ExecError> {
     let owned = || name.to_owned();
-    let value = value
-        .ok_or_else(|| ExecError::NoValue { program: program.to_owned(), name: owned() })?;
+    let value = value.ok_or_else(|| ExecError::NoValue { program: program.to_owned(), name: owned() })?;
     let ty = p.program.ty(value);
     if ty.dtype != got {
         return Err(ExecError::Type { name: owned(), want: ty.dtype, got });
@@ -229,8 +228,7 @@ pub fn check_places(planned: &PlannedSession) -> Result<(), ExecError> {
         }
         for (i, ws) in p.workspaces.iter().enumerate() {
             let Some(ws) = ws else { continue };
-            check_place(planned, *ws, 0)
-                .map_err(|what| plan_error(p, i, &format!("workspace: {what}")))?;
+            check_place(planned, *ws, 0).map_err(|what| plan_error(p, i, &format!("workspace: {what}")))?;
         }
         for s in &p.program.states {
             let want = planned.states[s.state.index()];

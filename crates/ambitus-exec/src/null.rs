@@ -1,9 +1,7 @@
 //! The null executor: everything but arithmetic. It allocates no arena, checks every transfer, and walks programs as the
 //! real executors do; reads give zeros.
 
-use crate::executor::{
-    ExecError, Executor, check_places, input_place, output_place, program, state_place,
-};
+use crate::executor::{ExecError, Executor, check_places, input_place, output_place, program, state_place};
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{DType, StateId};
 use std::sync::Arc;

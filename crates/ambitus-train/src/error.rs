@@ -41,6 +41,7 @@ impl RunError {
             RunError::Usage(_) => 2,
             RunError::DoesNotFit(_) => 3,
             RunError::Model(_) => 4,
+            RunError::Data(ambitus_data::DataError::Stopped) => 10,
             RunError::Data(_) => 5,
             RunError::Io(_) => 6,
             RunError::Training(_) => 7,

@@ -289,7 +289,7 @@ fn report(run: &RunDir, checkpoint: &Path, source: Source, s: &Summary, console:
         console.line(&format!("{what:<11}{place}"));
     }
     console.line("next, with your own folder of clips:");
-    console.line(&format!("  ambitus train --model {root}/export --data YOUR_FOLDER --memory {}", ByteSize(s.budget_bytes.unwrap_or(0)).to_string().replace(' ', "")));
+    console.line(&format!("  ambitus train --model {root}/export --data YOUR_FOLDER --memory {}", ByteSize(s.budget_bytes.unwrap_or(0)).exact()));
 }
 
 /// Writes the log, explains slow steps, prints progress.

@@ -200,7 +200,7 @@ pub fn export(a: &ExportArgs) -> Result<()> {
 }
 
 pub fn runs(a: &RunsArgs) -> Result<()> {
-    let table = runs::read(&a.dir).map_err(|e| RunError::io(&a.dir, "cannot list", e))?;
+    let table = runs::runs(&a.dir).map_err(|e| RunError::io(&a.dir, "cannot list", e))?;
     if a.json {
         json(&table);
     } else {
@@ -210,7 +210,7 @@ pub fn runs(a: &RunsArgs) -> Result<()> {
 }
 
 pub fn doctor(a: &DoctorArgs) -> Result<()> {
-    let report = doctor::examine();
+    let report = doctor::doctor();
     if a.json {
         json(&report);
     } else {

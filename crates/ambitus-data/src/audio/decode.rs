@@ -224,7 +224,7 @@ impl AudioReader {
             if packet.track_id != self.track {
                 continue;
             }
-            if packet.data.len() > READER_BYTES / 4 {
+            if packet.data.len() > READER_BYTES {
                 return Err(AudioFault::Header("an absurdly large packet".into()));
             }
             self.interleaved.clear();

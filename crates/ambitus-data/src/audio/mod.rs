@@ -23,13 +23,14 @@ pub const MAX_CHANNELS: usize = 32;
 pub const MAX_SAMPLE: f32 = 16.0;
 
 /// Bound on what one open [`AudioReader`] allocates at any time, whatever the length of the file: symphonia's ring
-/// buffer, the largest packet (a FLAC block of 65,535 frames x 8 channels) with its decoded and interleaved copies, and
-/// Vorbis tables up to [`MAX_VORBIS_TABLES`]. Usual files stay far below 1 MiB (wav, flac, mp3) or 8 MiB (vorbis).
-pub const READER_BYTES: usize = 48 << 20;
+/// buffer, the largest packet (a FLAC block of 65,535 frames x 8 channels) with its decoded and interleaved copies, or
+/// Vorbis tables up to [`MAX_VORBIS_TABLES`]. Most files take under 1 MiB. Only where a FLAC file is damaged does
+/// symphonia read on, for at most 16 MiB that the file really has, in search of the next frame.
+pub const READER_BYTES: usize = 8 << 20;
 
-/// Largest vector tables a Vorbis header may ask for, bytes. Encoders in use need under 8 MiB; a crafted header of a
+/// Largest vector tables a Vorbis header may ask for, bytes. Encoders in use need under 1 MiB; a crafted header of a
 /// few hundred bytes could otherwise ask for gigabytes.
-pub const MAX_VORBIS_TABLES: u64 = 24 << 20;
+pub const MAX_VORBIS_TABLES: u64 = 4 << 20;
 
 /// Reads a file as 24 kHz mono samples, up to `max_seconds` of them; longer is an error, so that memory stays bounded.
 pub fn load(path: &Path, max_seconds: f64) -> Result<Vec<f32>, DataError> {

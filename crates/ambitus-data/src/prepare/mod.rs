@@ -223,7 +223,7 @@ pub fn prepare(
 fn check(options: &PrepareOptions) -> Result<(), DataError> {
     let Limits { min_seconds, max_seconds, .. } = options.limits;
     if !(min_seconds >= 0.0 && max_seconds > min_seconds && max_seconds <= MAX_CLIP_SECONDS) {
-        return Err(DataError::Packing(format!(
+        return Err(DataError::Invalid(format!(
             "length limits {min_seconds} to {max_seconds} s: the first must not be negative, the second larger and at \
              most {MAX_CLIP_SECONDS}"
         )));

@@ -50,13 +50,13 @@ impl Tokenizer {
     pub fn new(kind: TokenizerKind, vocab: Option<Vocab>) -> Result<Self, DataError> {
         match (kind, &vocab) {
             (TokenizerKind::Byte, Some(_)) => {
-                Err(DataError::Packing("the byte tokenizer takes no vocabulary".into()))
+                Err(DataError::Invalid("the byte tokenizer takes no vocabulary".into()))
             }
             (TokenizerKind::Byte, None) | (_, Some(_)) => {
                 Ok(Self { kind, vocab, segmenter: pinyin::Segmenter::default() })
             }
             (_, None) => {
-                Err(DataError::Packing(format!("the {kind:?} tokenizer needs a vocabulary (vocab.txt)")))
+                Err(DataError::Invalid(format!("the {kind:?} tokenizer needs a vocabulary (vocab.txt)")))
             }
         }
     }

@@ -65,16 +65,13 @@ impl CpuExecutor {
         check_places(&planned)?;
         let isa = options.isa.unwrap_or(Isa::best());
         let pool = |threads: usize| {
-            Pool::with_isa(threads, isa)
-                .map_err(|e| ExecError::Threads { threads, why: e.to_string() })
+            Pool::with_isa(threads, isa).map_err(|e| ExecError::Threads { threads, why: e.to_string() })
         };
         let (pool, one) = (pool(options.threads)?, pool(1)?);
         let mut steps = Vec::with_capacity(planned.programs.len());
         for p in &planned.programs {
             let kernels: Result<Vec<Kernel>, ExecError> = (0..p.program.instrs.len())
-                .map(|i| {
-                    resolve(p, i, &pool, options.copies).map_err(|what| plan_error(p, i, &what))
-                })
+                .map(|i| resolve(p, i, &pool, options.copies).map_err(|what| plan_error(p, i, &what)))
                 .collect();
             steps.push(kernels?);
         }

@@ -73,7 +73,7 @@ impl Place {
 pub(super) struct In(Place);
 
 impl In {
-    /// All words, as the unsigned integers they hold.
+    /// As [`In::vec`], for words of 32 bits.
     pub fn words<'s>(&'s self, f: &'s Frame) -> &'s [u32] {
         let data = self.vec(f);
         // SAFETY: u32 has f32's size and alignment, and every bit pattern is one.
@@ -145,13 +145,6 @@ impl Out {
         let (data, pad) = self.data(f).split_at_mut(len);
         pad.fill(0.0);
         data
-    }
-
-    /// As [`Out::vec`], for i32.
-    pub fn ints<'s>(&'s mut self, f: &'s Frame) -> &'s mut [i32] {
-        let data = self.vec(f);
-        // SAFETY: i32 has f32's size and alignment, and every bit pattern is one.
-        unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast(), data.len()) }
     }
 }
 

@@ -61,8 +61,7 @@ impl CpuTarget {
     /// # Errors
     /// When the system refuses the threads.
     pub fn calibrate(threads: usize) -> Result<CpuTarget, ExecError> {
-        let pool =
-            Pool::new(threads).map_err(|e| ExecError::Threads { threads, why: e.to_string() })?;
+        let pool = Pool::new(threads).map_err(|e| ExecError::Threads { threads, why: e.to_string() })?;
         let n = 512;
         let (a, b, mut c) = (vec![1.0; n * n], vec![1.0; n * n], vec![0.0; n * n]);
         let mut ws = vec![0.0; gemm_workspace(n, n, n, pool.threads())];
@@ -73,10 +72,7 @@ impl CpuTarget {
         let ty = TensorType::f32(&[5 << 20]);
         let (from, mut to) = (vec![1.0; 5 << 20], vec![0.0; 5 << 20]);
         let copy = best(|| elementwise::map(&pool, ty, Some(&from), &mut to, |x| x));
-        let rates = Rates {
-            gemm: 2.0 * (n as f64).powi(3) / product,
-            bytes: 2.0 * ty.bytes() as f64 / copy,
-        };
+        let rates = Rates { gemm: 2.0 * (n as f64).powi(3) / product, bytes: 2.0 * ty.bytes() as f64 / copy };
         Ok(CpuTarget::with_rates(threads, rates))
     }
 
@@ -127,13 +123,23 @@ impl Target for CpuTarget {
     }
 
     fn shares(&self, op: &Op, input: usize, output: usize) -> bool {
-        match op {
-            Op::Unary(_) | Op::Scale(_) | Op::ScaleRows(_) | Op::Reshape(_) => true,
-            Op::Binary(_) | Op::Select(_) | Op::GatedResidual(_) | Op::Rotary(_) => true,
-            Op::Activation(_) | Op::ActivationGrad(_) | Op::SwiGlu(_) | Op::SwiGluGrad(_) => true,
-            // What donates shares by definition.
-            _ => op.def().donates().contains(&(input, output)),
-        }
+        let overwrites = matches!(
+            op,
+            Op::Unary(_)
+                | Op::Binary(_)
+                | Op::Select(_)
+                | Op::Scale(_)
+                | Op::ScaleRows(_)
+                | Op::Reshape(_)
+                | Op::Activation(_)
+                | Op::ActivationGrad(_)
+                | Op::SwiGlu(_)
+                | Op::SwiGluGrad(_)
+                | Op::GatedResidual(_)
+                | Op::Rotary(_)
+        );
+        let pair = (input, output);
+        (overwrites && op.def().may_share().contains(&pair)) || op.def().donates().contains(&pair)
     }
 
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
@@ -145,5 +151,37 @@ impl Target for CpuTarget {
             _ => 1.0,
         };
         START + (cost.flops / (share * self.rates.gemm)).max(cost.bytes / self.rates.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ambitus_testkit::cases;
+
+    #[test]
+    fn promises_are_consistent() {
+        let target = CpuTarget::new(2);
+        for case in cases() {
+            let x = case.types();
+            let y = case.op.def().infer(&x).unwrap();
+            let def = case.op.def();
+            // Donation is sharing by definition; nothing is shared that the op does not allow.
+            let allowed = [def.donates(), def.may_share()].concat();
+            assert!(def.donates().iter().all(|&(i, o)| target.shares(&case.op, i, o)), "{}", case.name);
+            for (i, o) in (0..x.len()).flat_map(|i| (0..y.len()).map(move |o| (i, o))) {
+                let shares = target.shares(&case.op, i, o);
+                assert!(!shares || allowed.contains(&(i, o)), "{}", case.name);
+            }
+            let seconds = target.seconds(&case.op, &x, &y);
+            assert!(seconds.is_finite() && seconds > 0.0, "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn calibration_measures_something() {
+        let rates = CpuTarget::calibrate(1).unwrap().rates();
+        assert!(rates.gemm > 0.0 && rates.gemm.is_finite());
+        assert!(rates.bytes > 0.0 && rates.bytes.is_finite());
     }
 }

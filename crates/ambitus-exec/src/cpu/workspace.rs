@@ -20,17 +20,13 @@ pub(super) fn floats(op: &Op, x: &[TensorType], y: &[TensorType], threads: usize
         Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Concat(_) => 0,
         Op::Iota(_) | Op::Gather(_) | Op::ScatterAdd(_) => 0,
         Op::Sinusoid(_) => x[0].shape.elements(),
-        Op::MatMul(op) => {
-            op.dims(x).map_or(0, |(_, m, n, depth)| k::gemm_workspace(m, n, depth, threads))
-        }
+        Op::MatMul(op) => op.dims(x).map_or(0, |(_, m, n, depth)| k::gemm_workspace(m, n, depth, threads)),
         Op::Linear(_) => k::gemm_workspace(rows(&x[0]), rows(&x[1]), cols(&x[0]), threads),
         Op::Activation(_) | Op::ActivationGrad(_) | Op::SwiGlu(_) | Op::SwiGluGrad(_) => 0,
         Op::LayerNorm(_) | Op::RmsNorm(_) => 0,
         Op::LayerNormGrad(_) => k::layer_norm_grad_workspace(rows(&x[0]), cols(&x[0])),
         Op::RmsNormGrad(_) => k::rms_norm_grad_workspace(rows(&x[0]), cols(&x[0])),
-        Op::Grn(_) | Op::GrnGrad(_) => {
-            k::grn_workspace(rows(&x[0]), segments(&x[3]), cols(&x[0]))
-        }
+        Op::Grn(_) | Op::GrnGrad(_) => k::grn_workspace(rows(&x[0]), segments(&x[3]), cols(&x[0])),
         Op::SegmentIds(_) | Op::SegmentPositions(_) => 0,
         Op::SegmentBroadcast(_) | Op::SegmentSum(_) => 0,
         Op::AdaLayerNorm(_) | Op::GatedResidual(_) => 0,

@@ -6,13 +6,7 @@ use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::{DType, TensorType};
 
 /// out = g(x).
-pub fn map(
-    pool: &Pool,
-    ty: TensorType,
-    x: Option<&[f32]>,
-    out: &mut [f32],
-    g: impl Fn(f32) -> f32 + Sync,
-) {
+pub fn map(pool: &Pool, ty: TensorType, x: Option<&[f32]>, out: &mut [f32], g: impl Fn(f32) -> f32 + Sync) {
     pieces(pool, ty, out, |start, out| match x {
         Some(x) => out.iter_mut().zip(&x[start..]).for_each(|(o, &x)| *o = g(x)),
         None => out.iter_mut().for_each(|o| *o = g(*o)),

@@ -9,12 +9,7 @@ use ambitus_ir::TensorType;
 const STAGE: usize = 4096;
 
 /// Calls `body(start, old, new)` for pieces of a result, `start` their index in storage, `old` what they held.
-pub fn staged(
-    pool: &Pool,
-    ty: TensorType,
-    out: &mut [f32],
-    body: impl Fn(usize, &[f32], &mut [f32]) + Sync,
-) {
+pub fn staged(pool: &Pool, ty: TensorType, out: &mut [f32], body: impl Fn(usize, &[f32], &mut [f32]) + Sync) {
     pieces(pool, ty, out, |start, out| {
         let mut stage = [0.0; STAGE];
         for (i, out) in out.chunks_mut(STAGE).enumerate() {

@@ -152,14 +152,7 @@ fn strided(pool: &Pool, ty: TensorType, by: [usize; Shape::MAX_RANK], x: &[f32],
 }
 
 /// out's axis i is x's axis `axes[i]`.
-pub fn permute(
-    pool: &Pool,
-    axes: &[usize],
-    from: TensorType,
-    ty: TensorType,
-    x: &[f32],
-    out: &mut [f32],
-) {
+pub fn permute(pool: &Pool, axes: &[usize], from: TensorType, ty: TensorType, x: &[f32], out: &mut [f32]) {
     let all = strides(from);
     let mut by = [0; Shape::MAX_RANK];
     for (to, &axis) in by.iter_mut().zip(axes) {

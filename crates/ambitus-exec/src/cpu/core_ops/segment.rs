@@ -23,14 +23,7 @@ pub fn positions(seg: &[i32], out: &mut [f32]) {
 }
 
 /// out[t, :] = table[segment of t, :], zero for rows of no segment.
-pub fn broadcast(
-    pool: &Pool,
-    table: TensorType,
-    ty: TensorType,
-    x: &[f32],
-    seg: &[i32],
-    out: &mut [f32],
-) {
+pub fn broadcast(pool: &Pool, table: TensorType, ty: TensorType, x: &[f32], seg: &[i32], out: &mut [f32]) {
     rows(pool, ty, out, |t, out| match segment_of(seg, t) {
         Some(s) => out.copy_from_slice(&x[s * table.pitch..][..out.len()]),
         None => out.fill(0.0),

@@ -42,12 +42,8 @@ pub fn linear_cross_entropy_grad(op: &LinearCrossEntropyGrad, mut io: Io) -> Res
     let (mut loss, mut dx, mut ws) = (io.y(0), io.y(1), io.ws());
     kernel(move |f| {
         let (x, w, labels, norm) = (x.mat(f), w.mat(f), labels.ints(f), norm.scalar(f));
-        let grad = k::CrossEntropyGrad {
-            scale: dloss.scalar(f),
-            dx: dx.mat(f),
-            dw: dw.mat(f),
-            acc: beta.value(f),
-        };
+        let grad =
+            k::CrossEntropyGrad { scale: dloss.scalar(f), dx: dx.mat(f), dw: dw.mat(f), acc: beta.value(f) };
         let ws = ws.data(f);
         loss.vec(f)[0] = k::linear_cross_entropy(f.pool, x, w, labels, norm, tile, Some(grad), ws);
     })

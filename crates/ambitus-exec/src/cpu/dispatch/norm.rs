@@ -61,9 +61,7 @@ pub fn activation_grad(op: &ActivationGrad, mut io: Io) -> Resolved {
 pub fn swiglu(mut io: Io) -> Resolved {
     let (a, b, mut y) = (io.source(0, 0)?, io.source(1, 0)?, io.y(0));
     match (a, b) {
-        (Source::In(a), Source::In(b)) => {
-            kernel(move |f| k::swiglu(f.pool, a.mat(f), b.mat(f), y.mat(f)))
-        }
+        (Source::In(a), Source::In(b)) => kernel(move |f| k::swiglu(f.pool, a.mat(f), b.mat(f), y.mat(f))),
         (a, b) => kernel(move |f| {
             let (a, b) = (a.data(f), b.data(f));
             in_place::staged(f.pool, y.ty(), y.data(f), |at, old, new| {

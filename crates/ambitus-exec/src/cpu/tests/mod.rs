@@ -4,7 +4,7 @@ mod parity;
 mod sharing;
 
 use super::{AsyncMode, CpuExecutor, CpuOptions};
-use crate::executor::{Executor, ExecError};
+use crate::executor::{ExecError, Executor};
 use ambitus_compile::plan::plan;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
@@ -65,9 +65,8 @@ fn run(
     exec.run(name, 0).unwrap();
     let p = planned.program(name).unwrap();
     let outputs = p.program.outputs.iter().map(|o| (o.name.clone(), o.value));
-    let states = p.program.states.iter().map(|s| {
-        (planned.session.states[s.state.index()].name.clone(), s.leaves)
-    });
+    let states =
+        p.program.states.iter().map(|s| (planned.session.states[s.state.index()].name.clone(), s.leaves));
     let read = |(name, value): (String, ambitus_ir::ValueId)| {
         let ty = p.program.ty(value);
         let (arena, offset) = exec.locate(p.place(value), 0);

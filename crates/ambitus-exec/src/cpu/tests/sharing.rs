@@ -39,12 +39,8 @@ fn copied(b: &mut Builder<'_>, v: ValueId) -> ValueId {
 fn inner_program(case: &Case) -> (Session, Program) {
     let mut session = Session::default();
     let mut b = Builder::new(&mut session, "case");
-    let inputs: Vec<ValueId> = case
-        .types()
-        .into_iter()
-        .enumerate()
-        .map(|(i, ty)| b.input(&format!("x{i}"), ty))
-        .collect();
+    let inputs: Vec<ValueId> =
+        case.types().into_iter().enumerate().map(|(i, ty)| b.input(&format!("x{i}"), ty)).collect();
     let x: Vec<ValueId> = inputs.into_iter().map(|v| copied(&mut b, v)).collect();
     let y = b.push(case.op.clone(), &x);
     for (k, v) in y.into_iter().enumerate() {
@@ -58,14 +54,18 @@ fn inner_program(case: &Case) -> (Session, Program) {
 /// Results of instruction `op` that lie on an operand.
 fn overwrites(planned: &PlannedSession, name: &str) -> usize {
     let p = &planned.programs[0];
-    let instr = p.program.instrs.iter().find(|i| i.op.name() == name && i.inputs.len() > 0);
+    let instr = p.program.instrs.iter().find(|i| i.op.name() == name && !i.inputs.is_empty());
     instr.map_or(0, |i| {
         let on = |v: &&ValueId| i.inputs.iter().any(|x| p.place(*x) == p.place(**v));
         i.outputs.iter().filter(on).count()
     })
 }
 
-fn compare(name: &str, make: &dyn Fn() -> (Session, Program), inputs: &Tensors) -> std::sync::Arc<PlannedSession> {
+fn compare(
+    name: &str,
+    make: &dyn Fn() -> (Session, Program),
+    inputs: &Tensors,
+) -> std::sync::Arc<PlannedSession> {
     let mut results = Vec::new();
     let mut shared = None;
     for threads in [1, 2] {
@@ -74,8 +74,8 @@ fn compare(name: &str, make: &dyn Fn() -> (Session, Program), inputs: &Tensors) 
         for target in targets {
             let (session, program) = make();
             let planned = planned(session, program, target);
-            let mut exec = open(&planned, threads, AsyncMode::Early)
-                .unwrap_or_else(|why| panic!("{name}: {why}"));
+            let mut exec =
+                open(&planned, threads, AsyncMode::Early).unwrap_or_else(|why| panic!("{name}: {why}"));
             results.push(bits(&run(&mut exec, "case", inputs, &Tensors::new())));
             shared.get_or_insert(planned);
         }
@@ -89,19 +89,13 @@ fn every_case_has_the_same_bits_on_its_operands() {
     let target = CpuTarget::new(1);
     let donates = |c: &Case| !c.op.def().donates().is_empty() || c.op.def().props().starts;
     for case in cases().iter().filter(|c| runs_here(c, &target) && !donates(c)) {
-        let inputs = case
-            .values()
-            .into_iter()
-            .enumerate()
-            .map(|(i, t)| (format!("x{i}"), t))
-            .collect();
+        let inputs = case.values().into_iter().enumerate().map(|(i, t)| (format!("x{i}"), t)).collect();
         let planned = compare(&case.name, &|| inner_program(case), &inputs);
         let types = case.types();
         let made = case.op.def().infer(&types).unwrap();
         let pairs = case.op.def().may_share();
-        let can = pairs.iter().any(|&(i, o)| {
-            types[i].bytes() == made[o].bytes() && target.shares(&case.op, i, o)
-        });
+        let can =
+            pairs.iter().any(|&(i, o)| types[i].bytes() == made[o].bytes() && target.shares(&case.op, i, o));
         if can && !matches!(case.op, Op::Reshape(_)) {
             assert!(overwrites(&planned, case.op.name()) > 0, "{}: nothing is shared", case.name);
         }
@@ -151,9 +145,8 @@ fn random_programs_have_the_same_bits() {
             (session, program)
         };
         let mut rng = Rng::new(1000 + seed);
-        let inputs: Tensors = (0..3)
-            .map(|i| (format!("x{i}"), rng.tensor(TensorType::f32(shapes[0]), -1.0, 1.0)))
-            .collect();
+        let inputs: Tensors =
+            (0..3).map(|i| (format!("x{i}"), rng.tensor(TensorType::f32(shapes[0]), -1.0, 1.0))).collect();
         compare(&format!("seed {seed}"), &make, &inputs);
     }
 }
