@@ -25,7 +25,7 @@ const MAX_BYTES: u64 = 64 << 20;
 pub struct Clip {
     /// Log-mel [N, 100], row-major.
     pub mel: Vec<f32>,
-    /// Token ids [Nt].
+    /// Token ids, Nt of them.
     pub ids: Vec<u32>,
 }
 

@@ -69,7 +69,10 @@ pub enum DataError {
         /// The first reasons.
         reason: String,
     },
-    /// An option or a list that cannot be followed.
+    /// Clips that cannot be formed into updates or micro-batches, split or loaded as asked.
+    #[error("{0}")]
+    Packing(String),
+    /// An option that cannot be followed.
     #[error("{0}")]
     Invalid(String),
     /// The caller's progress function asked to stop; what is cached stays.

@@ -105,7 +105,7 @@ impl ClipIndex {
                 *held |= matches_name(&clip.name, wanted);
             }
             if held_out.iter().filter(|h| **h).count() == before {
-                return Err(DataError::Invalid(format!(
+                return Err(DataError::Packing(format!(
                     "the validation list names {wanted:?}, which is not a usable clip of this data"
                 )));
             }
@@ -137,7 +137,7 @@ impl Split {
     fn new(held_out: &[bool]) -> Result<Split, DataError> {
         let (validation, train): (Vec<usize>, Vec<usize>) = (0..held_out.len()).partition(|&i| held_out[i]);
         if train.is_empty() {
-            return Err(DataError::Invalid(format!(
+            return Err(DataError::Packing(format!(
                 "no clip is left for training: {} usable, {} held out for validation",
                 held_out.len(),
                 validation.len()

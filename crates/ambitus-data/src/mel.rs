@@ -30,7 +30,7 @@ pub const MEL_SPEC: &str = "vocos-24k-1024-256-100-htk-v1";
 
 const PAD: usize = N_FFT / 2;
 
-/// Frames [N] of a waveform of `samples` samples: ⌊L/256⌋ + 1.
+/// Frames N of a waveform of `samples` samples: ⌊L/256⌋ + 1.
 pub fn frames(samples: u64) -> u64 {
     samples / HOP as u64 + 1
 }

@@ -22,10 +22,10 @@ pub struct Capacity {
 /// never more than best-fit needs. A clip longer than the capacity is an error that gives its index.
 pub fn pack(frames: &[u32], capacity: Capacity) -> Result<Vec<Vec<usize>>, DataError> {
     if capacity.clips == 0 && !frames.is_empty() {
-        return Err(DataError::Invalid("a micro-batch of no clips".into()));
+        return Err(DataError::Packing("a micro-batch of no clips".into()));
     }
     if let Some((i, &n)) = frames.iter().enumerate().find(|(_, n)| **n > capacity.frames) {
-        return Err(DataError::Invalid(format!(
+        return Err(DataError::Packing(format!(
             "clip {i} has {n} frames ({:.1} s), more than the micro-batch of {}; raise --micro-batch to at least {n} or \
              lower the longest clip that is allowed",
             crate::mel::seconds(u64::from(n)),
@@ -103,6 +103,8 @@ struct Search<'a> {
 /// Exchanges looked at in one search; bounds the time for very large updates.
 const MAX_WORK: u64 = 1_000_000;
 const DISTURBANCES: usize = 40;
+/// Bins that an overfull one exchanges with: those with the most room.
+const EMPTIEST: usize = 16;
 
 impl<'a> Search<'a> {
     /// Starts with the longest clips first, each into the emptiest bin that has a place.
@@ -156,7 +158,10 @@ impl<'a> Search<'a> {
     /// The exchange between bin `a` and any other that lowers the overload most; false if none does.
     fn improve(&mut self, a: usize, work: &mut u64) -> bool {
         let mut best = (0i64, None);
-        for b in (0..self.bins.len()).filter(|&b| b != a) {
+        let mut others: Vec<usize> = (0..self.bins.len()).filter(|&b| b != a).collect();
+        others.sort_by_key(|&b| (self.loads[b], b));
+        others.truncate(EMPTIEST);
+        for b in others {
             let before = self.over(self.loads[a]) + self.over(self.loads[b]);
             let gives = self.choices(a);
             let takes = self.choices(b);

@@ -56,7 +56,7 @@ impl Updates {
     /// `frames` are the lengths of the clips to train on.
     pub fn new(frames: &[u32], size: UpdateSize, seed: u64) -> Result<Self, DataError> {
         if frames.is_empty() || frames.contains(&0) {
-            return Err(DataError::Invalid("no clips, or clips without frames, to form updates of".into()));
+            return Err(DataError::Packing("no clips, or clips without frames, to form updates of".into()));
         }
         let valid = match size {
             UpdateSize::Clips(n) => n > 0,
@@ -64,7 +64,7 @@ impl Updates {
             UpdateSize::Seconds(s) => s.is_finite() && s > 0.0 && s < 1e9,
         };
         if !valid {
-            return Err(DataError::Invalid(format!("an update of {size:?} cannot be formed")));
+            return Err(DataError::Packing(format!("an update of {size:?} cannot be formed")));
         }
         Ok(Self {
             total: frames.iter().map(|&n| u64::from(n)).sum(),

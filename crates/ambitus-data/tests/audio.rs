@@ -153,6 +153,14 @@ fn reasons_of_faults() {
             other => panic!("{other}"),
         }
     }
+    for name in ["speech_44k_mono.mp3", "speech_16k_mono.mp3"] {
+        let bytes = std::fs::read(fixture(name)).expect("fixture");
+        put(&bytes[..bytes.len() * 2 / 3]);
+        assert!(matches!(fault(&path), AudioFault::Truncated(_)), "{name}: {}", fault(&path));
+        // A tag at the end is not a cut frame.
+        put(&[&bytes[..], b"TAG", &[b' '; 125]].concat());
+        assert!(load(&path, 60.0).is_ok(), "{name}");
+    }
     for name in ["speech_22k_mono.flac", "speech_24k_stereo.ogg"] {
         let bytes = std::fs::read(fixture(name)).expect("fixture");
         put(&bytes[..bytes.len() * 2 / 3]);

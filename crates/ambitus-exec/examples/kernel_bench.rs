@@ -228,7 +228,10 @@ fn main() {
         .unwrap_or(Isa::best());
     let pool = Pool::with_isa(threads, isa).expect("thread pool");
     println!("{} threads, {}", pool.threads(), pool.isa().name());
-    gemms(&pool, (filter, threads));
-    attentions(&pool, (filter, threads));
-    others(&pool, (filter, threads));
+    // As an executor does: all kernels run on a pool thread.
+    pool.enter(|| {
+        gemms(&pool, (filter, threads));
+        attentions(&pool, (filter, threads));
+        others(&pool, (filter, threads));
+    });
 }

@@ -57,6 +57,8 @@ pub struct AudioReader {
     interleaved: Vec<f32>,
     mono: Vec<f32>,
     run: Vec<u32>,
+    /// The last bytes of the last packet, to find the end of an mp3 stream in its file.
+    last_bytes: Vec<u8>,
     ended: bool,
 }
 
@@ -99,6 +101,25 @@ impl MediaSource for Tail {
 fn guarded<T>(work: impl FnOnce() -> Result<T, SymphoniaError>) -> Result<T, SymphoniaError> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or(Err(SymphoniaError::DecodeError("the decoder gave up on it")))
+}
+
+/// Bytes by which the end of the last packet is found again.
+const MARK: usize = 32;
+/// Longest layer III frame, bytes (320 kbit/s at 32 kHz, padded), with an ID3v1 tag after it.
+const MP3_TAIL: u64 = 1441 + 128;
+
+/// Whether a frame header follows the last whole frame of an mp3 file: MPEG streams have no declared end, and the
+/// decoder takes a cut frame for the end.
+fn ends_within_frame(path: &Path, last: &[u8]) -> bool {
+    let Ok(mut file) = File::open(path) else { return false };
+    let length = file.metadata().map_or(0, |m| m.len());
+    let mut tail = Vec::new();
+    let from = length.saturating_sub(MP3_TAIL + MARK as u64);
+    if file.seek(SeekFrom::Start(from)).is_err() || file.read_to_end(&mut tail).is_err() || last.is_empty() {
+        return false;
+    }
+    let Some(at) = tail.windows(last.len()).rposition(|w| w == last) else { return false };
+    matches!(tail[at + last.len()..], [0xff] | [0xff, 0xe0..=0xff, ..])
 }
 
 fn opening_fault(error: SymphoniaError) -> AudioFault {
@@ -175,6 +196,7 @@ impl AudioReader {
             interleaved: Vec::new(),
             mono: Vec::new(),
             run: vec![0; channels],
+            last_bytes: Vec::new(),
             ended: false,
         })
     }
@@ -227,6 +249,8 @@ impl AudioReader {
             if packet.data.len() > READER_BYTES {
                 return Err(AudioFault::Header("an absurdly large packet".into()));
             }
+            self.last_bytes.clear();
+            self.last_bytes.extend_from_slice(&packet.data[packet.data.len().saturating_sub(MARK)..]);
             self.interleaved.clear();
             let (decoder, interleaved) = (&mut self.decoder, &mut self.interleaved);
             let format = guarded(|| {
@@ -265,6 +289,9 @@ impl AudioReader {
         }
         if self.stats.frames == 0 {
             return Err(AudioFault::Empty);
+        }
+        if self.info.container == Container::Mp3 && ends_within_frame(&self.path, &self.last_bytes) {
+            return Err(AudioFault::Truncated("it ends within a frame".into()));
         }
         if self.decoder.finalize().verify_ok == Some(false) {
             return Err(AudioFault::Damaged {

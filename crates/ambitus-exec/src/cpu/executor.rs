@@ -8,7 +8,7 @@ use crate::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
 };
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
-use ambitus_ir::{DType, StateId, TensorType, ValueId};
+use ambitus_ir::{DType, Op, StateId, TensorType, ValueId};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -165,12 +165,32 @@ fn for_runs(ty: TensorType, start: usize, len: usize, mut body: impl FnMut(usize
     }
 }
 
+/// True when an op's kernel takes and gives values of an element type.
+fn computes(op: &Op, dtype: DType) -> bool {
+    match dtype {
+        DType::F32 => true,
+        // Tables, ids and labels; these ops would read their words as floats.
+        DType::I32 => !matches!(
+            op,
+            Op::Reduce(_)
+                | Op::Scale(_)
+                | Op::Accumulate(_)
+                | Op::SumSquares(_)
+                | Op::SumPartials(_)
+                | Op::Lerp(_)
+        ),
+        // Queue tokens.
+        DType::U8 => matches!(op, Op::CopyStart(_) | Op::CopyDone(_)),
+        DType::F16 | DType::BF16 => false,
+    }
+}
+
 fn resolve(p: &PlannedProgram, at: usize, pool: &Pool, copies: AsyncMode) -> Result<Kernel, String> {
     let instr = &p.program.instrs[at];
     let place = |v: &ValueId| Place { ty: p.program.ty(*v), at: p.place(*v) };
     let ws = p.workspaces.get(at).copied().flatten().filter(|ws| ws.bytes > 0);
     let (x, y) = p.program.signature(instr);
-    if let Some(t) = x.iter().chain(&y).find(|t| matches!(t.dtype, DType::F16 | DType::BF16)) {
+    if let Some(t) = x.iter().chain(&y).find(|t| !computes(&instr.op, t.dtype)) {
         return Err(format!("there is no CPU kernel for {t}"));
     }
     let want = 4 * super::workspace::floats(&instr.op, &x, &y, pool.threads()) as u64;

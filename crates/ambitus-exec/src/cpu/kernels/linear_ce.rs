@@ -37,9 +37,13 @@ pub fn linear_cross_entropy_workspace(
     threads: usize,
 ) -> usize {
     let tile = tile_rows.clamp(1, rows.max(1));
-    let products = [(tile, vocab, dim), (tile, dim, vocab), (vocab, dim, tile)]
-        .map(|(m, n, k)| gemm_workspace(m, n, k, threads));
-    let most = products.into_iter().max().unwrap_or(0);
+    // The last tile's products may need more than a whole tile's: blocks are even parts of a size.
+    let most = [tile, rows % tile]
+        .into_iter()
+        .flat_map(|n| [(n, vocab, dim), (n, dim, vocab), (vocab, dim, n)])
+        .map(|(m, n, k)| gemm_workspace(m, n, k, threads))
+        .max()
+        .unwrap_or(0);
     padded(tile * logits_pitch(vocab)) + padded(rows) + most + SLACK
 }
 
@@ -150,6 +154,27 @@ mod tests {
 
     /// Products of up to a few dozen fp32 terms.
     const TOL: f32 = 1e-5;
+
+    /// Blocks of a product are not monotonic in its sizes: depth 513 is cut in two, depth 512 is not.
+    #[test]
+    fn a_short_last_tile_has_enough_workspace() {
+        let (t, d, v, tile) = (1025, 64, 600, 513);
+        let mut rng = Rng::new(122);
+        let (x, w) = (rng.vec(t * d), rng.vec(v * d));
+        let labels: Vec<i32> = (0..t).map(|_| rng.below(v) as i32).collect();
+        let pool = Pool::new(1).unwrap();
+        let (mut dx, mut dw) = (vec![f32::NAN; t * d], vec![f32::NAN; v * d]);
+        let mut ws = vec![f32::NAN; linear_cross_entropy_workspace(t, d, v, tile, 1)];
+        let (xm, wm) = (Mat::dense(&x, t, d), Mat::dense(&w, v, d));
+        let grad = CrossEntropyGrad {
+            scale: 1.0,
+            dx: MatMut::dense(&mut dx, t, d),
+            dw: MatMut::dense(&mut dw, v, d),
+            acc: 0.0,
+        };
+        let loss = linear_cross_entropy(&pool, xm, wm, &labels, 1.0 / t as f32, tile, Some(grad), &mut ws);
+        assert!(loss.is_finite() && dx.iter().chain(&dw).all(|g| g.is_finite()));
+    }
 
     #[test]
     fn loss_and_gradients() {

@@ -108,6 +108,11 @@ impl<'a> DisjointMut<'a> {
         Self { ptr: data.as_mut_ptr(), len: data.len(), life: std::marker::PhantomData }
     }
 
+    /// The first element.
+    pub(super) fn as_ptr(&self) -> *mut f32 {
+        self.ptr
+    }
+
     /// The piece `start..start + len`; panics outside the slice.
     ///
     /// # Safety

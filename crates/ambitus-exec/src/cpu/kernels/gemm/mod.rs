@@ -7,7 +7,7 @@ mod small;
 mod tests;
 
 use super::pool::DisjointMut;
-use super::scratch::{SLACK, Scratch, padded};
+use super::scratch::{LINE, SLACK, Scratch, padded};
 use super::simd::{Simd, dispatch};
 use super::{Isa, Mat, MatMut, Pool};
 use micro::{Left, Right, Store, block, nr};
@@ -69,9 +69,14 @@ const KC: usize = 512;
 /// Rows of A and columns of B packed at a time at most (bounds the workspace).
 const MC: usize = 2048;
 const NC: usize = 2048;
-/// Rows and columns of C per task at most.
-const MB: usize = 64;
+/// Rows and columns of C per task at most: small, so that threads end together.
+const MB: usize = 32;
 const NB: usize = 256;
+
+/// Depth per packing task where rows of the depth are contiguous.
+const STRIP: usize = 32;
+/// MR and NR of every instruction set.
+const TILES: [(usize, usize); 3] = [(4, 16), (6, 16), (14, 32)];
 
 /// Splits `n` into the fewest equal parts of at most `most`, rounded up to a multiple of `unit`.
 fn even(n: usize, most: usize, unit: usize) -> usize {
@@ -82,8 +87,7 @@ fn even(n: usize, most: usize, unit: usize) -> usize {
 }
 
 impl Blocks {
-    fn of(isa: Isa, m: usize, n: usize, k: usize) -> Self {
-        let (mr, nr) = tile_size(isa);
+    fn of(mr: usize, nr: usize, m: usize, n: usize, k: usize) -> Self {
         Blocks {
             mr,
             nr,
@@ -96,12 +100,17 @@ impl Blocks {
     }
 
     fn b_floats(&self) -> usize {
-        self.kc * self.nc
+        self.nc / self.nr * panel_floats(self.kc, self.nr)
     }
 
-    fn floats(&self) -> usize {
-        padded(self.b_floats()) + padded(self.kc * self.mc) + SLACK
+    fn a_floats(&self) -> usize {
+        self.mc.div_ceil(self.mr) * panel_floats(self.kc, self.mr)
     }
+}
+
+/// Floats from one panel to the next. The odd cache line keeps panels from sharing cache sets: packing writes all of them at once.
+fn panel_floats(k: usize, width: usize) -> usize {
+    padded(k * width) + LINE
 }
 
 dispatch! {
@@ -114,9 +123,16 @@ fn tile_size_of<S: Simd>(_: S) -> (usize, usize) {
     (S::MR, nr::<S>())
 }
 
-/// Floats of workspace for a product of these sizes, under any strides, instruction set and thread count.
+/// Floats of workspace for a product of these sizes, under any strides, instruction set (so a plan holds on any machine) and thread
+/// count.
 pub fn gemm_workspace(m: usize, n: usize, k: usize, _threads: usize) -> usize {
-    Isa::available().iter().map(|&isa| Blocks::of(isa, m, n, k).floats()).max().unwrap_or(0)
+    let floats = |(mr, nr): (usize, usize)| {
+        // The largest blocks of any product up to this size, so that more is never too little.
+        let size = |n: usize, most: usize, unit: usize| n.clamp(1, most).next_multiple_of(unit);
+        let t = Blocks { mr, nr, mc: size(m, MC, mr), kc: size(k, KC, 8), nc: size(n, NC, nr), mb: 0, nb: 0 };
+        padded(t.b_floats()) + padded(t.a_floats()) + SLACK
+    };
+    TILES.into_iter().map(floats).max().unwrap_or(0)
 }
 
 /// `c = beta * c + alpha * a b (+ bias on every row)`; a [m, k], b [k, n], c [m, n], bias [n]. `beta == 0` does not read c.
@@ -148,12 +164,13 @@ pub fn gemm(
     if small::run(pool, alpha, a, b, beta, &c, bias) {
         return;
     }
-    let t = Blocks::of(isa, m, n, k);
+    let (mr, nr) = tile_size(isa);
+    let t = Blocks::of(mr, nr, m, n, k);
     let mut scratch = Scratch::new(ws);
-    let shared_b = DisjointMut::new(scratch.take(t.b_floats()));
-    let shared_a = DisjointMut::new(scratch.take(t.kc * t.mc));
+    let b_panels = DisjointMut::new(scratch.take(t.b_floats()));
+    let a_panels = DisjointMut::new(scratch.take(t.a_floats()));
     // A contiguous along k is read in place.
-    let packs_a = a.cs != 1;
+    let packs_a = a.cs != 1 && a.rs != 1;
     let ldc = c.pitch;
     let c_ptr = Shared(c.ptr());
     let mut k0 = 0;
@@ -165,29 +182,24 @@ pub fn gemm(
             let nc = t.nc.min(n - n0);
             for m0 in (0..m).step_by(t.mc) {
                 let mc = t.mc.min(m - m0);
-                let b_panels = if m0 == 0 { nc.div_ceil(t.nr) } else { 0 };
-                let a_panels = if packs_a { mc.div_ceil(t.mr) } else { 0 };
-                pool.run(b_panels + a_panels, |i| {
-                    if i < b_panels {
-                        let j = i * t.nr;
-                        // SAFETY: one panel per task.
-                        let panel = unsafe { shared_b.slice(j * kc, kc * t.nr) };
-                        let part = b.part(k0, n0 + j);
-                        pack_b(isa, part, b.rs, b.cs, kc, t.nr.min(nc - j), panel);
-                    } else {
-                        let r = (i - b_panels) * t.mr;
-                        // SAFETY: one panel per task.
-                        let panel = unsafe { shared_a.slice(r * kc, kc * t.mr) };
-                        let part = a.part(m0 + r, k0);
-                        pack_a(isa, part, a.rs, a.cs, t.mr.min(mc - r), kc, panel);
+                let b_pack = Packing { from: b.t(), width: t.nr, n: nc, kc, first: n0, k0, zeros: true };
+                let a_pack = Packing { from: a, width: t.mr, n: mc, kc, first: m0, k0, zeros: false };
+                let b_tasks = if m0 == 0 { b_pack.tasks() } else { 0 };
+                let a_tasks = if packs_a { a_pack.tasks() } else { 0 };
+                pool.run(b_tasks + a_tasks, |i| {
+                    // SAFETY: each task writes its own part of the panels, and the workspace holds them all.
+                    unsafe {
+                        if i < b_tasks {
+                            b_pack.run(isa, i, Shared(b_panels.as_ptr()));
+                        } else {
+                            a_pack.run(isa, i - b_tasks, Shared(a_panels.as_ptr()));
+                        }
                     }
                 });
                 let (rows, cols) = (mc.div_ceil(t.mb), nc.div_ceil(t.nb));
                 // SAFETY: packing is over and nothing writes the panels until the next round.
-                let packed: (&[f32], &[f32]) = unsafe {
-                    let a_len = if packs_a { mc.next_multiple_of(t.mr) * kc } else { 0 };
-                    (shared_b.slice(0, nc.next_multiple_of(t.nr) * kc), shared_a.slice(0, a_len))
-                };
+                let (b_packed, a_packed): (&[f32], &[f32]) =
+                    unsafe { (b_panels.slice(0, t.b_floats()), a_panels.slice(0, t.a_floats())) };
                 pool.run(rows * cols, |i| {
                     // Row by row within a strip of columns: the strip's panels stay in the second-level cache.
                     let (r, j) = (i % rows * t.mb, i / rows * t.nb);
@@ -195,9 +207,14 @@ pub fn gemm(
                         rows: t.mb.min(mc - r),
                         cols: t.nb.min(nc - j),
                         k: kc,
-                        a: if packs_a { &packed.1[r * kc..] } else { a.part(m0 + r, k0) },
+                        a: if packs_a {
+                            &a_packed[r / t.mr * panel_floats(kc, t.mr)..]
+                        } else {
+                            a.part(m0 + r, k0)
+                        },
                         lda: if packs_a { None } else { Some(a.rs) },
-                        b: &packed.0[j * kc..],
+                        col: if a.rs == 1 && a.cs != 1 { a.cs } else { 0 },
+                        b: &b_packed[j / t.nr * panel_floats(kc, t.nr)..],
                         ldc,
                     };
                     let store =
@@ -237,26 +254,111 @@ impl Shared {
     }
 }
 
+/// The packing of an operand's block into panels of `width` of its rows (B is packed as its transpose's rows).
+#[derive(Clone, Copy)]
+struct Packing<'a> {
+    from: Operand<'a>,
+    width: usize,
+    /// Rows of the block, from `first`.
+    n: usize,
+    first: usize,
+    /// Columns of the block (the product's depth), from `k0`.
+    kc: usize,
+    k0: usize,
+    /// Whether lanes beyond `n` are zeroed.
+    zeros: bool,
+}
+
+impl Packing<'_> {
+    /// Tasks along the depth, where that reads memory in order, else one per panel.
+    fn tasks(&self) -> usize {
+        match self.along() {
+            _ if self.kc == 0 => 0,
+            true => self.kc.div_ceil(STRIP),
+            false => self.n.div_ceil(self.width),
+        }
+    }
+
+    fn along(&self) -> bool {
+        self.from.rs == 1
+    }
+
+    /// # Safety
+    /// `to` must hold all panels, and nobody else may use the part of task `i`.
+    unsafe fn run(&self, isa: Isa, i: usize, to: Shared) {
+        let (rs, cs) = (self.from.rs, self.from.cs);
+        if self.along() {
+            let p = i * STRIP;
+            let from = self.from.part(self.first, self.k0 + p);
+            let depth = STRIP.min(self.kc - p);
+            // SAFETY: row p of every panel begins p * width floats into it.
+            let to = unsafe { Shared(to.get().add(p * self.width)) };
+            let panel = panel_floats(self.kc, self.width);
+            pack_strip(isa, from, cs, depth, self.n, self.width, panel, self.zeros, to);
+        } else {
+            let r = i * self.width;
+            let from = self.from.part(self.first + r, self.k0);
+            // SAFETY: panel i begins there.
+            let to = unsafe { Shared(to.get().add(i * panel_floats(self.kc, self.width))) };
+            pack_panel(isa, from, rs, cs, self.kc, self.width.min(self.n - r), self.width, to);
+        }
+    }
+}
+
 dispatch! {
-    fn pack_b(b: &[f32], rs: usize, cs: usize, k: usize, n: usize, panel: &mut [f32]) = pack_b_body
+    fn pack_strip(
+        from: &[f32], stride: usize, depth: usize, n: usize, width: usize, panel: usize, zeros: bool, to: Shared,
+    ) = pack_strip_body
 }
 
 #[inline(always)]
-fn pack_b_body<S: Simd>(s: S, b: &[f32], rs: usize, cs: usize, k: usize, n: usize, panel: &mut [f32]) {
-    assert!(k == 0 || (k - 1) * rs + (n - 1) * cs < b.len());
-    // SAFETY: the largest index was just checked.
-    unsafe { pack::pack_b(s, b.as_ptr(), rs, cs, k, n, panel) }
+#[allow(clippy::too_many_arguments)]
+fn pack_strip_body<S: Simd>(
+    s: S,
+    from: &[f32],
+    stride: usize,
+    depth: usize,
+    n: usize,
+    width: usize,
+    panel: usize,
+    zeros: bool,
+    to: Shared,
+) {
+    assert!((depth - 1) * stride + n <= from.len());
+    // SAFETY: the largest index was just checked; `to` is the caller's promise.
+    unsafe {
+        if width == S::MR {
+            pack::strip::<S>(s, from.as_ptr(), stride, depth, n, S::MR, panel, zeros, to.get());
+        } else {
+            pack::strip::<S>(s, from.as_ptr(), stride, depth, n, nr::<S>(), panel, zeros, to.get());
+        }
+    }
 }
 
 dispatch! {
-    fn pack_a(a: &[f32], rs: usize, cs: usize, m: usize, k: usize, panel: &mut [f32]) = pack_a_body
+    fn pack_panel(
+        from: &[f32], rs: usize, cs: usize, depth: usize, n: usize, width: usize, to: Shared,
+    ) = pack_panel_body
 }
 
 #[inline(always)]
-fn pack_a_body<S: Simd>(_: S, a: &[f32], rs: usize, cs: usize, m: usize, k: usize, panel: &mut [f32]) {
-    assert!(k == 0 || (m - 1) * rs + (k - 1) * cs < a.len());
-    // SAFETY: the largest index was just checked.
-    unsafe { pack::pack_a::<S>(a.as_ptr(), rs, cs, m, k, panel) }
+#[allow(clippy::too_many_arguments)]
+fn pack_panel_body<S: Simd>(
+    s: S,
+    from: &[f32],
+    rs: usize,
+    cs: usize,
+    depth: usize,
+    n: usize,
+    width: usize,
+    to: Shared,
+) {
+    assert!((n - 1) * rs + (depth - 1) * cs < from.len());
+    // SAFETY: the largest index was just checked; `to` is the caller's promise.
+    unsafe {
+        let panel = std::slice::from_raw_parts_mut(to.get(), depth * width);
+        pack::panel(s, from.as_ptr(), cs, rs, depth, n, width, panel)
+    }
 }
 
 /// One task's rectangle of C.
@@ -268,6 +370,7 @@ struct Job<'a> {
     a: &'a [f32],
     /// Row stride of A read in place, or None for packed panels.
     lda: Option<usize>,
+    col: usize,
     b: &'a [f32],
     ldc: usize,
 }
@@ -281,9 +384,16 @@ dispatch! {
 fn run_job_body<S: Simd>(s: S, job: Job, c: Shared, store: Store) {
     let Job { rows, cols, k, ldc, .. } = job;
     let (mr, nr) = (S::MR, nr::<S>());
-    assert!(job.b.len() >= cols.next_multiple_of(nr) * k);
-    let right = Right { ptr: job.b.as_ptr(), ld: nr, panel: nr * k };
+    let (a_panel, b_panel) = (panel_floats(k, mr), panel_floats(k, nr));
+    assert!(job.b.len() >= cols.div_ceil(nr) * b_panel);
+    let right = Right { ptr: job.b.as_ptr(), ld: nr, panel: b_panel };
     match job.lda {
+        Some(_) if job.col > 0 => {
+            let left = Left { ptr: job.a.as_ptr(), ld: job.col };
+            assert!(k == 0 || (k - 1) * job.col + rows <= job.a.len());
+            // SAFETY: operands were checked above, C is the caller's promise.
+            unsafe { block::<S, true>(s, rows, cols, k, left, right, c.get(), ldc, store) }
+        }
         Some(ld) => {
             assert!(k == 0 || (rows - 1) * ld + k <= job.a.len());
             let left = Left { ptr: job.a.as_ptr(), ld };
@@ -291,14 +401,14 @@ fn run_job_body<S: Simd>(s: S, job: Job, c: Shared, store: Store) {
             unsafe { block::<S, false>(s, rows, cols, k, left, right, c.get(), ldc, store) }
         }
         None => {
-            assert!(job.a.len() >= rows.next_multiple_of(mr) * k);
-            // Panels of A go outermost here would re-read B from the second-level cache; instead every panel of B meets all of A's.
+            assert!(job.a.len() >= rows.div_ceil(mr) * a_panel);
+            // Every panel of B meets all panels of A, as in `block`.
             for j in (0..cols).step_by(nr) {
                 for i in (0..rows).step_by(mr) {
                     // SAFETY: operands were checked above, C is the caller's promise.
                     unsafe {
-                        let left = Left { ptr: job.a.as_ptr().add(i * k), ld: mr };
-                        let right = Right { ptr: job.b.as_ptr().add(j * k), ..right };
+                        let left = Left { ptr: job.a.as_ptr().add(i / mr * a_panel), ld: mr };
+                        let right = Right { ptr: job.b.as_ptr().add(j / nr * b_panel), ..right };
                         let bias = if store.bias.is_null() { store.bias } else { store.bias.add(j) };
                         let (m, n) = (mr.min(rows - i), nr.min(cols - j));
                         let to = c.get().add(i * ldc + j);

@@ -8,64 +8,88 @@ use crate::cpu::kernels::simd::Simd;
 /// # Safety
 /// `b` must be readable at those elements.
 #[inline(always)]
-pub unsafe fn pack_b<S: Simd>(
+pub unsafe fn pack_b<S: Simd>(s: S, b: *const f32, rs: usize, cs: usize, k: usize, n: usize, to: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe { panel(s, b, rs, cs, k, n, nr::<S>(), to) }
+}
+
+/// Packs one panel `[k][width]`: element (p, j) is `x[p * rs + j * cs]` for j below n, 0 from there on.
+///
+/// # Safety
+/// `x` must be readable at those elements.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn panel<S: Simd>(
     s: S,
-    b: *const f32,
+    x: *const f32,
     rs: usize,
     cs: usize,
     k: usize,
     n: usize,
+    width: usize,
     panel: &mut [f32],
 ) {
-    let nr = nr::<S>();
-    let panel = &mut panel[..k * nr];
+    let panel = &mut panel[..k * width];
     // SAFETY: reads are those the caller promised; writes stay in `panel`, whose length was just checked.
     unsafe {
-        if cs == 1 && n == nr {
-            for (p, row) in panel.chunks_exact_mut(nr).enumerate() {
-                for (j, part) in row.chunks_exact_mut(S::LANES).enumerate() {
-                    s.store(part, s.load_ptr(b.add(p * rs + j * S::LANES)));
-                }
+        if cs == 1 {
+            strip::<S>(s, x, rs, k, n, width, 0, true, panel.as_mut_ptr());
+            return;
+        }
+        let (k8, n8) = if rs == 1 { (k / 8 * 8, n / 8 * 8) } else { (0, 0) };
+        for p in (0..k8).step_by(8) {
+            for j in (0..n8).step_by(8) {
+                let to = panel.as_mut_ptr().add(p * width + j);
+                s.transpose8(x.add(p + j * cs), cs, to, width);
             }
-        } else if rs == 1 {
-            let (k8, n8) = (k / 8 * 8, n / 8 * 8);
-            for p in (0..k8).step_by(8) {
-                for j in (0..n8).step_by(8) {
-                    let to = panel.as_mut_ptr().add(p * nr + j);
-                    s.transpose8(b.add(p + j * cs), cs, to, nr);
-                }
-            }
-            for (p, row) in panel.chunks_exact_mut(nr).enumerate() {
-                let done = if p < k8 { n8 } else { 0 };
-                for (j, x) in row.iter_mut().enumerate().skip(done) {
-                    *x = if j < n { *b.add(p + j * cs) } else { 0.0 };
-                }
-            }
-        } else {
-            for (p, row) in panel.chunks_exact_mut(nr).enumerate() {
-                for (j, x) in row.iter_mut().enumerate() {
-                    *x = if j < n { *b.add(p * rs + j * cs) } else { 0.0 };
-                }
+        }
+        for (p, row) in panel.chunks_exact_mut(width).enumerate() {
+            let done = if p < k8 { n8 } else { 0 };
+            for (j, v) in row.iter_mut().enumerate().skip(done) {
+                *v = if j < n { *x.add(p * rs + j * cs) } else { 0.0 };
             }
         }
     }
 }
 
-/// Packs rows `0..m` (m <= MR) of A into one panel `[k][MR]`; lanes beyond m are left as they are. Element (i, p) is
-/// `a[i * rs + p * cs]`.
+/// Packs `depth` rows of `n` contiguous floats into panels of `width`, `panel` floats apart; the last panel's other lanes are
+/// zeroed or left as they are.
 ///
 /// # Safety
-/// `a` must be readable at those elements.
+/// `x` must be readable for `depth` rows of n floats, `stride` apart; `to` writable for rows `0..depth` of every panel.
 #[inline(always)]
-pub unsafe fn pack_a<S: Simd>(a: *const f32, rs: usize, cs: usize, m: usize, k: usize, panel: &mut [f32]) {
-    for (p, row) in panel[..k * S::MR].chunks_exact_mut(S::MR).enumerate() {
-        // SAFETY: reads are those the caller promised.
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn strip<S: Simd>(
+    s: S,
+    x: *const f32,
+    stride: usize,
+    depth: usize,
+    n: usize,
+    width: usize,
+    panel: usize,
+    zeros: bool,
+    to: *mut f32,
+) {
+    let whole = n / width * width;
+    for p in 0..depth {
+        // SAFETY: j + width <= n, row p < depth.
         unsafe {
-            if rs == 1 && m == S::MR {
-                std::ptr::copy_nonoverlapping(a.add(p * cs), row.as_mut_ptr(), S::MR);
-            } else {
-                for (i, x) in row.iter_mut().enumerate().take(m) {
-                    *x = *a.add(i * rs + p * cs);
+            let (x, to) = (x.add(p * stride), to.add(p * width));
+            for j in (0..whole).step_by(width) {
+                let to = to.add(j / width * panel);
+                if width == super::micro::NV * S::LANES {
+                    for v in 0..super::micro::NV {
+                        s.store_ptr(to.add(v * S::LANES), s.load_ptr(x.add(j + v * S::LANES)));
+                    }
+                } else {
+                    std::ptr::copy_nonoverlapping(x.add(j), to, width);
+                }
+            }
+            let (to, rest) = (to.add(whole / width * panel), n - whole);
+            if rest > 0 {
+                std::ptr::copy_nonoverlapping(x.add(whole), to, rest);
+                if zeros {
+                    to.add(rest).write_bytes(0, width - rest);
                 }
             }
         }

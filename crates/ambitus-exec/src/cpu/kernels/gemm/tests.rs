@@ -86,9 +86,9 @@ fn random_sizes_and_transposes() {
 }
 
 #[test]
-fn more_than_one_block_of_everything() {
+fn several_blocks_and_none() {
     let mut rng = Rng::new(2);
-    for (m, n, k) in [(2100, 40, 30), (20, 2070, 40), (13, 33, 1100)] {
+    for (m, n, k) in [(2100, 40, 30), (20, 2070, 40), (13, 33, 1100), (20, 20, 0)] {
         for (ta, tb) in [(false, false), (true, true)] {
             check(&mut rng, &Case { m, n, k, ta, tb, alpha: 1.0, beta: 1.0, bias: true });
         }
@@ -122,5 +122,12 @@ fn overlapping_rows() {
             &mut ws,
         );
         close(&y, &want, TOL, "windows");
+    }
+}
+
+#[test]
+fn tile_sizes_are_listed() {
+    for &isa in Isa::available() {
+        assert!(TILES.contains(&tile_size(isa)), "{}", isa.name());
     }
 }

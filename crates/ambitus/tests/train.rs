@@ -1,0 +1,156 @@
+//! Whole runs of the real binary: budget, kill and resume, export, the run folder.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const SHORT: &str = "updates: 6\nbatch: {clips: 3}\nmicro_batch: 200\nsave_every: 2\nvalidate_every: 3\nthreads: 2";
+
+fn number(v: &serde_json::Value, key: &str) -> u64 {
+    v[key].as_u64().unwrap_or_else(|| panic!("{key} in {v:#}"))
+}
+
+#[test]
+fn a_run_keeps_its_promises() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 9);
+    let recipe = common::recipe(dir, "run", SHORT);
+    let recipe = recipe.display().to_string();
+    let plan = common::json(dir, &["plan", &recipe, "--json", "--memory", "1GiB"]);
+    let minimum = number(&plan, "minimum_budget_bytes");
+    assert_eq!(minimum, number(&plan, "peak_bytes"));
+    assert_eq!(plan["fits"], true);
+    let categories = plan["categories"].as_object().expect("categories");
+    let sum: u64 = categories.values().filter_map(serde_json::Value::as_u64).sum();
+    assert_eq!(sum, minimum, "{categories:?}");
+    for program in plan["programs"].as_array().expect("programs") {
+        let (t, bound) = (number(program, "transient_bytes"), number(program, "live_bound_bytes"));
+        assert!(t as f64 <= 1.02 * bound as f64, "{program}");
+    }
+    let names: Vec<&str> = plan["phases"].as_array().expect("phases").iter().filter_map(|p| p["name"].as_str()).collect();
+    let all = ["prepare", "load", "micro", "update", "evaluate", "sample", "save", "resume", "export"];
+    assert_eq!(names, all);
+
+    // One percent under: refused, before the folder of the run is left behind.
+    let less = format!("{}KiB", minimum * 99 / 100 / 1024);
+    let less = less.replace("KiB", "");
+    let less = format!("{:.6}MiB", less.parse::<f64>().expect("a number") / 1024.0);
+    let (code, text) = common::said(dir, &["train", &recipe, "--memory", &less]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("does not fit: needs"), "{text}");
+    assert!(!dir.join("run").exists());
+
+    // At the minimum: ends well, within the plan.
+    let exact = format!("{:.6}MiB", (minimum as f64 / 1_048_576.0 * 1e6).ceil() / 1e6);
+    let summary = common::json(dir, &["train", &recipe, "--memory", &exact, "--json"]);
+    assert_eq!(number(&summary, "updates"), 6);
+    assert_eq!(number(&summary, "arena_bytes_used"), number(&summary, "arena_bytes_planned"));
+    let (peak, planned) = (number(&summary, "peak_rss_bytes"), number(&summary, "peak_planned_bytes"));
+    assert!(peak <= planned, "peak {peak} above the plan {planned}");
+    assert!(planned - peak <= (planned / 50).max(64 << 20), "peak {peak} far under the plan {planned}");
+    let run = dir.join("run");
+    for file in [
+        "recipe.yaml",
+        "plan.json",
+        "metrics.jsonl",
+        "summary.json",
+        "export/model.safetensors",
+        "export/config.yaml",
+        "export/vocab.txt",
+        "pictures/loss.png",
+        "pictures/memory.png",
+        "pictures/mel.png",
+        "audio/true.wav",
+        "audio/base.wav",
+        "audio/tuned.wav",
+    ] {
+        assert!(run.join(file).is_file(), "{file}");
+    }
+    let lines = std::fs::read_to_string(run.join("metrics.jsonl")).expect("metrics");
+    assert_eq!(lines.lines().count(), 6);
+
+    // A second run in the same folder is refused; the table knows the first.
+    let (code, text) = common::said(dir, &["train", &recipe, "--memory", "1GiB"]);
+    assert_eq!(code, 2, "{text}");
+    let table = common::ok(dir, &["runs", &dir.display().to_string()]);
+    assert!(table.contains("run"), "{table}");
+
+    // The export is a model that trains on.
+    let export = run.join("export").display().to_string();
+    let voice = dir.join("voice").display().to_string();
+    let again = ["train", "--model", &export, "--data", &voice, "--updates", "1", "--memory", "1GiB"];
+    common::ok(dir, &again);
+}
+
+fn states(run: &Path) -> Vec<(String, Vec<u8>)> {
+    let step = run.join("checkpoints/step-6");
+    let mut files: Vec<_> = ["model", "optimizer", "ema"]
+        .iter()
+        .map(|n| (n.to_string(), std::fs::read(step.join(format!("{n}.safetensors"))).expect("a shard")))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn killed_runs_end_with_the_same_bits() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 9);
+    let whole = common::recipe(dir, "whole", SHORT).display().to_string();
+    common::ok(dir, &["train", &whole, "--memory", "1GiB"]);
+    let want = states(&dir.join("whole"));
+
+    let cut = common::recipe(dir, "cut", SHORT).display().to_string();
+    let run = dir.join("cut");
+    let mut args = vec!["train".to_owned(), cut, "--memory".to_owned(), "1GiB".to_owned()];
+    for kill in 0..40 {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ambitus"))
+            .current_dir(dir)
+            .args(&args)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary runs");
+        // Later and later, so that the run gets somewhere; whatever moment it is, nothing may be lost.
+        std::thread::sleep(Duration::from_millis(40 + 35 * kill));
+        let done = child.try_wait().expect("a status").is_some_and(|s| s.success());
+        let _ = child.kill();
+        let _ = child.wait();
+        if done {
+            break;
+        }
+        if run.join("recipe.yaml").exists() {
+            args = vec!["resume".to_owned(), run.display().to_string()];
+        }
+    }
+    common::ok(dir, &["resume", &run.display().to_string()]);
+    assert!(states(&run) == want, "the resumed run differs");
+}
+
+#[test]
+fn a_signal_ends_the_step_and_saves() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 9);
+    let lines = SHORT.replace("updates: 6", "updates: 100000").replace("save_every: 2", "save_every: 0");
+    let recipe = common::recipe(dir, "long", &lines).display().to_string();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ambitus"))
+        .current_dir(dir)
+        .args(["train", &recipe, "--memory", "1GiB"])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    let metrics = dir.join("long/metrics.jsonl");
+    while std::fs::read_to_string(&metrics).map_or(0, |t| t.lines().count()) < 3 {
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(child.try_wait().expect("a status").is_none(), "the run ended by itself");
+    }
+    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill runs");
+    assert!(killed.success());
+    assert_eq!(child.wait().expect("a status").code(), Some(10));
+    let saved = std::fs::read_dir(dir.join("long/checkpoints")).expect("checkpoints").count();
+    assert_eq!(saved, 1);
+}
