@@ -2,8 +2,7 @@
 
 use crate::ops::Op;
 use crate::program::{
-    Input, Instr, Origin, Output, Phase, Program, Session, StateDecl, StateId, StateKind, StateUse,
-    ValueId,
+    Input, Instr, Origin, Output, Phase, Program, Session, StateDecl, StateId, StateKind, StateUse, ValueId,
 };
 use crate::tensor::TensorType;
 use std::collections::HashMap;
@@ -181,16 +180,12 @@ impl<'s> Builder<'s> {
     /// Appends an instruction with a given provenance.
     pub fn push_at(&mut self, op: Op, inputs: &[ValueId], origin: Origin) -> Vec<ValueId> {
         let types: Vec<TensorType> = inputs.iter().map(|v| self.ty(*v)).collect();
-        let made = op.def().infer(&types).unwrap_or_else(|why| {
-            panic!("{} at {}: {why}; operands {types:?}", op.name(), origin.path)
-        });
+        let made = op
+            .def()
+            .infer(&types)
+            .unwrap_or_else(|why| panic!("{} at {}: {why}; operands {types:?}", op.name(), origin.path));
         let outputs: Vec<ValueId> = made.into_iter().map(|t| self.program.new_value(t)).collect();
-        self.program.instrs.push(Instr {
-            op,
-            inputs: inputs.to_vec(),
-            outputs: outputs.clone(),
-            origin,
-        });
+        self.program.instrs.push(Instr { op, inputs: inputs.to_vec(), outputs: outputs.clone(), origin });
         outputs
     }
 
@@ -200,12 +195,7 @@ impl<'s> Builder<'s> {
     }
 
     /// Runs `body` so that every instruction it pushes carries the path of `origin` and the phase `phase`.
-    pub fn derived<R>(
-        &mut self,
-        origin: &Origin,
-        phase: Phase,
-        body: impl FnOnce(&mut Self) -> R,
-    ) -> R {
+    pub fn derived<R>(&mut self, origin: &Origin, phase: Phase, body: impl FnOnce(&mut Self) -> R) -> R {
         let scope = std::mem::replace(&mut self.scope, vec![origin.path.clone()]);
         let before = std::mem::replace(&mut self.phase, phase);
         let out = body(self);

@@ -16,7 +16,6 @@ pub mod verify;
 pub use builder::Builder;
 pub use ops::{Cost, Op, OpDef, Props};
 pub use program::{
-    Input, Instr, Origin, Output, Phase, Program, Session, StateDecl, StateId, StateKind, StateUse,
-    ValueId,
+    Input, Instr, Origin, Output, Phase, Program, Session, StateDecl, StateId, StateKind, StateUse, ValueId,
 };
 pub use tensor::{DType, Shape, TensorType};

@@ -187,9 +187,8 @@ pub struct Program {
 impl Program {
     /// The block that an instruction belongs to, as an index into [`Program::blocks`].
     pub fn block_of(&self, instr: &Instr) -> Option<usize> {
-        let inside = |b: &String| {
-            instr.origin.path.strip_prefix(b.as_str()).is_some_and(|rest| rest.starts_with('.'))
-        };
+        let inside =
+            |b: &String| instr.origin.path.strip_prefix(b.as_str()).is_some_and(|rest| rest.starts_with('.'));
         self.blocks.iter().position(inside)
     }
 

@@ -83,52 +83,27 @@ fn comments_and_blanks_mean_nothing() {
 #[test]
 fn round_trips_of_odd_names_numbers_and_layouts() {
     let mut session = Session::default();
-    for name in [
-        "", " ", "a b", "\"", "\\", "\n\t\0", "ключ", "leaves", "%3", "#", "a}b", "𝄞", "~/:-.",
-    ] {
+    for name in ["", " ", "a b", "\"", "\\", "\n\t\0", "ключ", "leaves", "%3", "#", "a}b", "𝄞", "~/:-."]
+    {
         session.declare(StateDecl {
             name: name.to_owned(),
-            ty: TensorType {
-                pitch: 64,
-                ..TensorType::new(DType::BF16, &[3, 33])
-            },
+            ty: TensorType { pitch: 64, ..TensorType::new(DType::BF16, &[3, 33]) },
             kind: StateKind::Counter,
             trainable: name.is_empty(),
         });
     }
     let mut b = Builder::new(&mut session, "of {odd} things");
-    for value in [
-        0.1,
-        -0.0,
-        f32::MIN_POSITIVE,
-        f32::MAX,
-        f32::INFINITY,
-        f32::EPSILON,
-        1.0 / 3.0,
-    ] {
+    for value in [0.1, -0.0, f32::MIN_POSITIVE, f32::MAX, f32::INFINITY, f32::EPSILON, 1.0 / 3.0] {
         for dims in [&[][..], &[0], &[2, 0, 33], &[1, 2, 3, 4]] {
             let shape = Shape::new(dims);
-            let x = b.push1(
-                Fill {
-                    value,
-                    dtype: DType::F16,
-                    shape,
-                },
-                &[],
-            );
+            let x = b.push1(Fill { value, dtype: DType::F16, shape }, &[]);
             b.unary(UnaryKind::Neg, x);
         }
     }
     let x = b.input("x", TensorType::f32(&[2, 3]));
     let keys = b.input("keys # of dropout", TensorType::i32(&[1, 2]));
     let segs = b.input("segs", TensorType::i32(&[2]));
-    b.push(
-        Dropout {
-            p: 0.1,
-            id: u64::MAX,
-        },
-        &[x, keys, segs],
-    );
+    b.push(Dropout { p: 0.1, id: u64::MAX }, &[x, keys, segs]);
     let mut p = b.finish();
     for (instr, (phase, _)) in p.instrs.iter_mut().zip(Phase::ALL.into_iter().cycle()) {
         instr.origin.phase = phase;
@@ -149,10 +124,7 @@ fn prints_what_is_malformed() {
     session.states.clear();
     p.types.truncate(3);
     let text = print_program(&session, &p);
-    assert!(
-        text.contains("= state ?0\n") && text.contains(" : ? @ "),
-        "{text}"
-    );
+    assert!(text.contains("= state ?0\n") && text.contains(" : ? @ "), "{text}");
 }
 
 #[test]
@@ -161,18 +133,12 @@ fn errors_say_where_and_what() {
         expected.assert_eq(&parse(text).expect_err("must not read").to_string());
     }
     let program = |lines: &str| format!("state w = parameter f32[4]\nprogram p {{\n{lines}\n}}\n");
-    check(
-        "stat w",
-        expect!["line 1, column 1: `state` or `program` is expected, found `stat w`"],
-    );
+    check("stat w", expect!["line 1, column 1: `state` or `program` is expected, found `stat w`"]);
     check(
         "state w = weight f32[4]",
         expect!["line 1, column 11: a kind of state is expected, found `weight f32[4]`"],
     );
-    check(
-        "state w = parameter f64[4]",
-        expect!["line 1, column 21: unknown element type `f64`"],
-    );
+    check("state w = parameter f64[4]", expect!["line 1, column 21: unknown element type `f64`"]);
     check(
         "state w = parameter f32[4,",
         expect!["line 1, column 24: a shape such as [2,3] is expected, found `[4,`"],
@@ -185,19 +151,11 @@ fn errors_say_where_and_what() {
         "state w = parameter f32[99999999999]",
         expect!["line 1, column 24: the shape [99999999999] is too large"],
     );
-    check(
-        "state w = parameter f32[2,3]/2",
-        expect!["line 1, column 21: the pitch is below a row"],
-    );
-    check(
-        "state \"w = parameter f32[4]",
-        expect!["line 1, column 28: the name's closing quote is missing"],
-    );
+    check("state w = parameter f32[2,3]/2", expect!["line 1, column 21: the pitch is below a row"]);
+    check("state \"w = parameter f32[4]", expect!["line 1, column 28: the name's closing quote is missing"]);
     check(
         "state \"w\\x\" = parameter f32[4]",
-        expect![[
-            r#"line 1, column 9: `\"`, `\\` or `\u{..}` is expected, found `\x" = parameter f32[`"#
-        ]],
+        expect![[r#"line 1, column 9: `\"`, `\\` or `\u{..}` is expected, found `\x" = parameter f32[`"#]],
     );
     check(
         "state w = ema f32[]\nstate w = ema f32[]",
@@ -207,22 +165,10 @@ fn errors_say_where_and_what() {
         "program p {\n%0 = input x f32[4]",
         expect!["line 2, column 1: the text ends where `}` is expected"],
     );
-    check(
-        "program p {\n}\nprogram p {\n}",
-        expect!["line 3, column 9: program `p` is defined twice"],
-    );
-    check(
-        &program("%0 = state u"),
-        expect!["line 3, column 12: no state is named `u`"],
-    );
-    check(
-        &program("%0 = state w\n%1 = state w"),
-        expect!["line 4, column 6: the state enters twice"],
-    );
-    check(
-        &program("state w leaves %0"),
-        expect!["line 3, column 15: the state did not enter the program"],
-    );
+    check("program p {\n}\nprogram p {\n}", expect!["line 3, column 9: program `p` is defined twice"]);
+    check(&program("%0 = state u"), expect!["line 3, column 12: no state is named `u`"]);
+    check(&program("%0 = state w\n%1 = state w"), expect!["line 4, column 6: the state enters twice"]);
+    check(&program("state w leaves %0"), expect!["line 3, column 15: the state did not enter the program"]);
     check(
         &program("%1 = input x f32[4]"),
         expect!["line 3, column 1: %1 is too high: 1 values are defined, 1 are missing"],
@@ -244,10 +190,7 @@ fn errors_say_where_and_what() {
         expect!["line 4, column 10: %1 is not defined above"],
     );
     let neg = |line: &str| program(&format!("%0 = input x f32[4]\n  {line}"));
-    check(
-        &neg("%1 = negate(%0) : f32[4] @ n fwd"),
-        expect!["line 4, column 8: unknown op `negate`"],
-    );
+    check(&neg("%1 = negate(%0) : f32[4] @ n fwd"), expect!["line 4, column 8: unknown op `negate`"]);
     check(
         &neg("%1 = unary(%0) {kind=neg : f32[4] @ n fwd"),
         expect!["line 4, column 24: `}` is expected, found `neg : f32[4] @ n fwd`"],

@@ -56,10 +56,7 @@ fn mutated_texts_never_panic() {
         }
         Ok(())
     };
-    arbtest::arbtest(mutate)
-        .size_min(128)
-        .size_max(512)
-        .budget_ms(1_000);
+    arbtest::arbtest(mutate).size_min(128).size_max(512).budget_ms(1_000);
 }
 
 /// Every op on operands and attributes of any kind: shape rules refuse or accept, and never panic.
@@ -80,14 +77,7 @@ fn any_op_on_any_operands_never_panics() {
         "f32[2,3,4,5]",
     ];
     const NUMBERS: [&str; 6] = ["0", "1", "2", "3", "4", "2147483648"];
-    const SHAPES: [&str; 6] = [
-        "[]",
-        "[0]",
-        "[1,0]",
-        "[4,6]",
-        "[2,1,0]",
-        "[2147483648,65536]",
-    ];
+    const SHAPES: [&str; 6] = ["[]", "[0]", "[1,0]", "[4,6]", "[2,1,0]", "[2147483648,65536]"];
     let names = ambitus_ir::Op::NAMES;
     let attrs: Vec<Vec<(String, String)>> = names.iter().map(|n| readable_attributes(n)).collect();
     let any = |u: &mut Unstructured<'_>| {
@@ -110,38 +100,23 @@ fn any_op_on_any_operands_never_panics() {
             };
             given.push(format!("{name}={value}"));
         }
-        let given = if given.is_empty() {
-            String::new()
-        } else {
-            format!("{{{}}}", given.join(", "))
-        };
-        text.push_str(&format!(
-            "%12 = {}({}) {given} : f32[1] @ p fwd\n}}",
-            names[at],
-            operands.join(", ")
-        ));
+        let given = if given.is_empty() { String::new() } else { format!("{{{}}}", given.join(", ")) };
+        text.push_str(&format!("%12 = {}({}) {given} : f32[1] @ p fwd\n}}", names[at], operands.join(", ")));
         if let Err(error) = parse(&text) {
             assert!(!error.message.contains("attribute"), "{error}\n{text}");
         }
         Ok(())
     };
-    arbtest::arbtest(any)
-        .size_min(128)
-        .size_max(256)
-        .budget_ms(1_000);
+    arbtest::arbtest(any).size_min(128).size_max(256).budget_ms(1_000);
 }
 
 /// Attributes with which an op reads, found from what its reader says is missing or unreadable.
 fn readable_attributes(name: &str) -> Vec<(String, String)> {
-    const VALUES: [&str; 10] = [
-        "1", "true", "[1]", "f32", "neg", "add", "sum", "gelu_erf", "device", "sin_cos",
-    ];
+    const VALUES: [&str; 10] =
+        ["1", "true", "[1]", "f32", "neg", "add", "sum", "gelu_erf", "device", "sin_cos"];
     let mut found: Vec<(String, usize)> = Vec::new();
     loop {
-        let attrs = found
-            .iter()
-            .map(|(n, v)| (n.clone(), VALUES[*v].to_owned()))
-            .collect();
+        let attrs = found.iter().map(|(n, v)| (n.clone(), VALUES[*v].to_owned())).collect();
         let Err(why) = ambitus_ir::Op::read(name, attrs) else {
             break;
         };
@@ -151,8 +126,5 @@ fn readable_attributes(name: &str) -> Vec<(String, String)> {
             None => found.push((attr.to_owned(), 0)),
         }
     }
-    found
-        .into_iter()
-        .map(|(n, v)| (n, VALUES[v].to_owned()))
-        .collect()
+    found.into_iter().map(|(n, v)| (n, VALUES[v].to_owned())).collect()
 }

@@ -10,17 +10,14 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn for_file(len: u64) -> Self {
-        Self {
-            left: len.saturating_add(FLOOR),
-        }
+        Self { left: len.saturating_add(FLOOR) }
     }
 
     /// Takes `bytes`, or says that the file describes more than its size justifies.
     pub(crate) fn take(&mut self, bytes: usize) -> Result<(), String> {
-        self.left = self
-            .left
-            .checked_sub(bytes as u64)
-            .ok_or("describes more objects than its size justifies: it is damaged, or made to exhaust memory")?;
+        self.left = self.left.checked_sub(bytes as u64).ok_or(
+            "describes more objects than its size justifies: it is damaged, or made to exhaust memory",
+        )?;
         Ok(())
     }
 }

@@ -74,10 +74,7 @@ impl CheckpointDir {
 
     /// [`Self::new`] on the given disk.
     pub fn on(disk: Arc<dyn Disk>, parent: impl Into<PathBuf>) -> Self {
-        Self {
-            disk,
-            parent: parent.into(),
-        }
+        Self { disk, parent: parent.into() }
     }
 
     /// The directory that holds the checkpoints.
@@ -100,11 +97,7 @@ impl CheckpointDir {
             Ok(entries) => entries,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => {
-                return Err(StoreError::io(
-                    &self.parent,
-                    "cannot list the checkpoints",
-                    e,
-                ));
+                return Err(StoreError::io(&self.parent, "cannot list the checkpoints", e));
             }
         };
         let parse = |name: &str| {
@@ -117,11 +110,8 @@ impl CheckpointDir {
             let step: u64 = digits.parse().ok()?;
             (step.to_string() == digits).then_some((step, kind))
         };
-        let mut found: Vec<_> = entries
-            .iter()
-            .filter(|e| e.is_dir)
-            .filter_map(|e| parse(e.name.to_str()?))
-            .collect();
+        let mut found: Vec<_> =
+            entries.iter().filter(|e| e.is_dir).filter_map(|e| parse(e.name.to_str()?)).collect();
         found.sort_unstable();
         Ok(found)
     }
@@ -138,18 +128,12 @@ impl CheckpointDir {
             ));
         }
         manifest.check_lengths(&*self.disk, &path)?;
-        Ok(Checkpoint {
-            step,
-            path,
-            manifest,
-        })
+        Ok(Checkpoint { step, path, manifest })
     }
 
     fn read_verified(&self, step: u64, kind: Kind) -> Result<Checkpoint> {
         let checkpoint = self.read(step, kind)?;
-        checkpoint
-            .manifest
-            .check_hashes(&*self.disk, &checkpoint.path)?;
+        checkpoint.manifest.check_hashes(&*self.disk, &checkpoint.path)?;
         Ok(checkpoint)
     }
 
@@ -180,46 +164,25 @@ impl CheckpointDir {
     /// The newest checkpoint that verifies, with the newer ones that do not.
     pub fn latest_good(&self) -> Result<Latest> {
         let mut skipped = Vec::new();
-        for (step, kind) in self
-            .scan()?
-            .into_iter()
-            .rev()
-            .filter(|&(_, kind)| kind != Kind::Temp)
-        {
+        for (step, kind) in self.scan()?.into_iter().rev().filter(|&(_, kind)| kind != Kind::Temp) {
             match self.read_verified(step, kind) {
                 Ok(checkpoint) => {
-                    return Ok(Latest {
-                        checkpoint: Some(checkpoint),
-                        skipped,
-                    });
+                    return Ok(Latest { checkpoint: Some(checkpoint), skipped });
                 }
-                Err(reason) => skipped.push(Skipped {
-                    path: self.dir(step, kind),
-                    reason,
-                }),
+                Err(reason) => skipped.push(Skipped { path: self.dir(step, kind), reason }),
             }
         }
-        Ok(Latest {
-            checkpoint: None,
-            skipped,
-        })
+        Ok(Latest { checkpoint: None, skipped })
     }
 
     /// Removes every checkpoint whose step is not in `keep`, after the newest of the kept ones has been read again
     /// and verified; if it does not verify, nothing is removed. Gives the removed steps.
     pub fn prune(&self, keep: &[u64]) -> Result<Vec<u64>> {
         let found = self.scan()?;
-        let Some(&(newest, kind)) = found
-            .iter()
-            .rev()
-            .find(|(s, k)| *k != Kind::Temp && keep.contains(s))
+        let Some(&(newest, kind)) = found.iter().rev().find(|(s, k)| *k != Kind::Temp && keep.contains(s))
         else {
             let what = "none of the checkpoints to keep exists, so none is removed";
-            return Err(StoreError::new(
-                &self.parent,
-                what,
-                "keep at least one that is there",
-            ));
+            return Err(StoreError::new(&self.parent, what, "keep at least one that is there"));
         };
         self.read_verified(newest, kind)?;
         let mut removed = Vec::new();
@@ -241,15 +204,11 @@ impl CheckpointDir {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.disk
-            .rename(from, to)
-            .map_err(|e| StoreError::io(from, "cannot rename", e))
+        self.disk.rename(from, to).map_err(|e| StoreError::io(from, "cannot rename", e))
     }
 
     fn sync_parent(&self) -> Result<()> {
-        self.disk
-            .sync_dir(&self.parent)
-            .map_err(|e| StoreError::io(&self.parent, "cannot flush to disk", e))
+        self.disk.sync_dir(&self.parent).map_err(|e| StoreError::io(&self.parent, "cannot flush to disk", e))
     }
 
     /// Clears what a killed save left behind: temporary directories, and of two versions of a step the worse.
@@ -286,26 +245,15 @@ impl CheckpointDir {
         match self.disk.create_dir(&self.parent) {
             Ok(()) => {
                 let above = parent_of(&self.parent);
-                self.disk
-                    .sync_dir(above)
-                    .map_err(|e| StoreError::io(above, "cannot flush to disk", e))?;
+                self.disk.sync_dir(above).map_err(|e| StoreError::io(above, "cannot flush to disk", e))?;
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(StoreError::io(&self.parent, "cannot create", e)),
         }
         self.clean()?;
         let temp = self.dir(step, Kind::Temp);
-        self.disk
-            .create_dir(&temp)
-            .map_err(|e| StoreError::io(&temp, "cannot create", e))?;
-        Ok(Pending {
-            dir: self.clone(),
-            step,
-            temp,
-            shards: Vec::new(),
-            unfinished: 0,
-            done: false,
-        })
+        self.disk.create_dir(&temp).map_err(|e| StoreError::io(&temp, "cannot create", e))?;
+        Ok(Pending { dir: self.clone(), step, temp, shards: Vec::new(), unfinished: 0, done: false })
     }
 }
 
@@ -343,13 +291,8 @@ impl Pending {
     ) -> Result<ShardWriter<'_>> {
         let path = self.claim(name)?;
         self.unfinished += 1;
-        let inner =
-            SafetensorsWriter::start(self.dir.disk.clone(), path.clone(), path, specs, metadata)?;
-        Ok(ShardWriter {
-            inner,
-            pending: self,
-            name: name.into(),
-        })
+        let inner = SafetensorsWriter::start(self.dir.disk.clone(), path.clone(), path, specs, metadata)?;
+        Ok(ShardWriter { inner, pending: self, name: name.into() })
     }
 
     /// Adds the file `name` with this content.
@@ -357,25 +300,15 @@ impl Pending {
         let path = self.claim(name)?;
         self.unfinished += 1;
         let mut file = create_temp(&*self.dir.disk, &path)?;
-        file.write_all(bytes)
-            .map_err(|e| StoreError::io(&path, "cannot write", e))?;
-        file.sync()
-            .map_err(|e| StoreError::io(&path, "cannot flush to disk", e))?;
-        self.add(
-            name,
-            bytes.len() as u64,
-            blake3::hash(bytes).to_hex().to_string(),
-        );
+        file.write_all(bytes).map_err(|e| StoreError::io(&path, "cannot write", e))?;
+        file.sync().map_err(|e| StoreError::io(&path, "cannot flush to disk", e))?;
+        self.add(name, bytes.len() as u64, blake3::hash(bytes).to_hex().to_string());
         Ok(())
     }
 
     fn add(&mut self, name: &str, bytes: u64, blake3: String) {
         self.unfinished -= 1;
-        self.shards.push(Shard {
-            name: name.into(),
-            bytes,
-            blake3,
-        });
+        self.shards.push(Shard { name: name.into(), bytes, blake3 });
     }
 
     /// Writes the manifest with `meta` and gives the checkpoint its name. After `Ok` it survives a power loss; after
@@ -389,11 +322,7 @@ impl Pending {
             ));
         }
         let (dir, step) = (self.dir.clone(), self.step);
-        let manifest = Manifest {
-            step,
-            shards: std::mem::take(&mut self.shards),
-            meta,
-        };
+        let manifest = Manifest { step, shards: std::mem::take(&mut self.shards), meta };
         // An atomic write, so it also flushes the directory, and with it the names of the shards.
         manifest.write(&*dir.disk, &self.temp)?;
         let (path, old) = (dir.dir(step, Kind::Final), dir.dir(step, Kind::Old));
@@ -412,11 +341,7 @@ impl Pending {
         if replaces {
             let _ = dir.retire(step, Kind::Old); // or the next `begin` does it
         }
-        Ok(Checkpoint {
-            step,
-            path,
-            manifest,
-        })
+        Ok(Checkpoint { step, path, manifest })
     }
 }
 
@@ -460,8 +385,7 @@ impl ShardWriter<'_> {
     /// Flushes the file to the device and adds it to the checkpoint.
     pub fn finish(self) -> Result<Written> {
         let written = self.inner.finish()?;
-        self.pending
-            .add(&self.name, written.bytes, written.blake3.clone());
+        self.pending.add(&self.name, written.bytes, written.blake3.clone());
         Ok(written)
     }
 }

@@ -54,21 +54,13 @@ impl DiskFile for fs::File {
 
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(
-            fs::File::options()
-                .write(true)
-                .create_new(true)
-                .open(path)?,
-        ))
+        Ok(Box::new(fs::File::options().write(true).create_new(true).open(path)?))
     }
 
     fn open(&self, path: &Path) -> io::Result<(Box<dyn Read>, u64)> {
         let meta = fs::symlink_metadata(path)?;
         if !meta.is_file() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "not a regular file",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let file = fs::File::open(path)?;
         let len = file.metadata()?.len();
@@ -77,14 +69,7 @@ impl Disk for RealDisk {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
         fs::read_dir(dir)?
-            .map(|e| {
-                e.and_then(|e| {
-                    Ok(Entry {
-                        name: e.file_name(),
-                        is_dir: e.file_type()?.is_dir(),
-                    })
-                })
-            })
+            .map(|e| e.and_then(|e| Ok(Entry { name: e.file_name(), is_dir: e.file_type()?.is_dir() })))
             .collect()
     }
 
@@ -120,10 +105,8 @@ pub fn write_atomic_on(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()>
     let temp = temp_path(path)?;
     let write = || {
         let mut file = create_temp(disk, &temp)?;
-        file.write_all(bytes)
-            .map_err(|e| StoreError::io(path, "cannot write", e))?;
-        file.sync()
-            .map_err(|e| StoreError::io(path, "cannot flush to disk", e))?;
+        file.write_all(bytes).map_err(|e| StoreError::io(path, "cannot write", e))?;
+        file.sync().map_err(|e| StoreError::io(path, "cannot flush to disk", e))?;
         drop(file);
         publish(disk, &temp, path)
     };
@@ -134,31 +117,23 @@ pub fn write_atomic_on(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()>
 pub(crate) fn create_temp(disk: &dyn Disk, temp: &Path) -> Result<Box<dyn DiskFile>> {
     match disk.remove_file(temp) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            return Err(StoreError::io(
-                temp,
-                "cannot remove a stale temporary file",
-                e,
-            ));
+            return Err(StoreError::io(temp, "cannot remove a stale temporary file", e));
         }
         _ => {}
     }
-    disk.create(temp)
-        .map_err(|e| StoreError::io(temp, "cannot create", e))
+    disk.create(temp).map_err(|e| StoreError::io(temp, "cannot create", e))
 }
 
 /// Gives a synced temporary file its name, durably.
 pub(crate) fn publish(disk: &dyn Disk, temp: &Path, path: &Path) -> Result<()> {
-    disk.rename(temp, path)
-        .map_err(|e| StoreError::io(path, "cannot rename into place", e))?;
-    disk.sync_dir(parent_of(path))
-        .map_err(|e| StoreError::io(path, "cannot flush the folder to disk", e))
+    disk.rename(temp, path).map_err(|e| StoreError::io(path, "cannot rename into place", e))?;
+    disk.sync_dir(parent_of(path)).map_err(|e| StoreError::io(path, "cannot flush the folder to disk", e))
 }
 
 /// `.name.tmp` beside `path`: the same directory, since a rename is atomic only within a file system.
 pub(crate) fn temp_path(path: &Path) -> Result<PathBuf> {
-    let name = path
-        .file_name()
-        .ok_or_else(|| StoreError::new(path, "is not a file name", "give a file name"))?;
+    let name =
+        path.file_name().ok_or_else(|| StoreError::new(path, "is not a file name", "give a file name"))?;
     let mut temp = OsString::from(".");
     temp.push(name);
     temp.push(".tmp");

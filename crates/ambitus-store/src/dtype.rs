@@ -77,9 +77,7 @@ impl DType {
 macro_rules! each {
     ($t:ty, $bytes:expr, $out:expr, $f:expr) => {
         for (out, raw) in $out.iter_mut().zip($bytes.chunks_exact(size_of::<$t>())) {
-            *out = $f(<$t>::from_le_bytes(
-                raw.try_into().expect("chunks_exact gives whole elements"),
-            ));
+            *out = $f(<$t>::from_le_bytes(raw.try_into().expect("chunks_exact gives whole elements")));
         }
     };
 }
@@ -122,9 +120,7 @@ pub(crate) fn encode_f32(dtype: DType, values: &[f32], out: &mut [u8]) {
         DType::F32 => chunks.for_each(|(o, v)| o.copy_from_slice(&v.to_le_bytes())),
         DType::F64 => chunks.for_each(|(o, &v)| o.copy_from_slice(&f64::from(v).to_le_bytes())),
         DType::F16 => chunks.for_each(|(o, &v)| o.copy_from_slice(&f16::from_f32(v).to_le_bytes())),
-        DType::Bf16 => {
-            chunks.for_each(|(o, &v)| o.copy_from_slice(&bf16::from_f32(v).to_le_bytes()))
-        }
+        DType::Bf16 => chunks.for_each(|(o, &v)| o.copy_from_slice(&bf16::from_f32(v).to_le_bytes())),
         _ => unreachable!("integers are refused before encoding"),
     }
 }

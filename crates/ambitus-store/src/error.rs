@@ -24,13 +24,7 @@ pub struct StoreError {
 
 impl StoreError {
     pub(crate) fn new(path: &Path, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            path: path.into(),
-            tensor: None,
-            what: what.into(),
-            remedy: remedy.into(),
-            source: None,
-        }
+        Self { path: path.into(), tensor: None, what: what.into(), remedy: remedy.into(), source: None }
     }
 
     pub(crate) fn io(path: &Path, doing: &str, source: io::Error) -> Self {
@@ -44,13 +38,7 @@ impl StoreError {
             _ => "",
         };
         let what = format!("{doing}: {source}");
-        Self {
-            path: path.into(),
-            tensor: None,
-            what,
-            remedy: remedy.into(),
-            source: Some(source),
-        }
+        Self { path: path.into(), tensor: None, what, remedy: remedy.into(), source: Some(source) }
     }
 
     pub(crate) fn of(mut self, tensor: &str) -> Self {
@@ -87,11 +75,7 @@ impl std::error::Error for StoreError {
 /// A name from a file as it may be shown: control characters escaped, long ones cut.
 pub(crate) fn printable(name: &str) -> String {
     const SHOWN: usize = 200;
-    let mut shown: String = name
-        .chars()
-        .take(SHOWN)
-        .flat_map(char::escape_debug)
-        .collect();
+    let mut shown: String = name.chars().take(SHOWN).flat_map(char::escape_debug).collect();
     if name.chars().nth(SHOWN).is_some() {
         shown.push('…');
     }

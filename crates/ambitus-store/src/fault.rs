@@ -154,9 +154,7 @@ impl FaultFile {
         let mut bytes = Vec::new();
         inner.open(&self.path)?.0.read_to_end(&mut bytes)?;
         inner.remove_file(&self.path)?;
-        inner
-            .create(&self.path)?
-            .write_all(&bytes[..bytes.len() / 2])
+        inner.create(&self.path)?.write_all(&bytes[..bytes.len() / 2])
     }
 }
 
@@ -176,23 +174,13 @@ impl Disk for FaultDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         self.check(Op::Allocating)?;
         let file = self.0.inner.create(path)?;
-        Ok(Box::new(FaultFile {
-            disk: self.clone(),
-            file,
-            path: path.into(),
-        }))
+        Ok(Box::new(FaultFile { disk: self.clone(), file, path: path.into() }))
     }
 
     fn open(&self, path: &Path) -> io::Result<(Box<dyn Read>, u64)> {
         self.check(Op::Other)?;
         let (file, len) = self.0.inner.open(path)?;
-        Ok((
-            Box::new(FaultRead {
-                disk: self.clone(),
-                file,
-            }),
-            len,
-        ))
+        Ok((Box::new(FaultRead { disk: self.clone(), file }), len))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {

@@ -56,18 +56,12 @@ impl Manifest {
     /// Writes the manifest into `dir`.
     pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
         let path = dir.join(MANIFEST);
-        let fail = |e: serde_json::Error| {
-            StoreError::new(&path, format!("cannot be written as JSON: {e}"), "")
-        };
-        let body = RawValue::from_string(serde_json::to_string_pretty(self).map_err(fail)?)
-            .map_err(fail)?;
+        let fail =
+            |e: serde_json::Error| StoreError::new(&path, format!("cannot be written as JSON: {e}"), "");
+        let body = RawValue::from_string(serde_json::to_string_pretty(self).map_err(fail)?).map_err(fail)?;
         let blake3 = blake3::hash(body.get().as_bytes()).to_hex().to_string();
-        let text = serde_json::to_vec(&Envelope {
-            ambitus_checkpoint: VERSION,
-            blake3,
-            body,
-        })
-        .map_err(fail)?;
+        let text =
+            serde_json::to_vec(&Envelope { ambitus_checkpoint: VERSION, blake3, body }).map_err(fail)?;
         if text.len() as u64 > MAX_MANIFEST {
             return Err(StoreError::new(
                 &path,
@@ -81,33 +75,21 @@ impl Manifest {
     /// Reads the manifest of the checkpoint in `dir`, and checks it against its own hash.
     pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
-        let (file, len) = disk
-            .open(&path)
-            .map_err(|e| StoreError::io(&path, "cannot open", e))?;
+        let (file, len) = disk.open(&path).map_err(|e| StoreError::io(&path, "cannot open", e))?;
         let bad = |what: String| StoreError::new(&path, what, "use another checkpoint");
         if len > MAX_MANIFEST {
             return Err(bad(format!("has {len} bytes; no manifest is that large")));
         }
         let mut text = Vec::with_capacity(len as usize);
-        file.take(len)
-            .read_to_end(&mut text)
-            .map_err(|e| StoreError::io(&path, "cannot read", e))?;
+        file.take(len).read_to_end(&mut text).map_err(|e| StoreError::io(&path, "cannot read", e))?;
         let damaged = |e: serde_json::Error| bad(format!("is damaged: {e}"));
         let envelope: Envelope = serde_json::from_slice(&text).map_err(damaged)?;
         if envelope.ambitus_checkpoint != VERSION {
             let found = envelope.ambitus_checkpoint;
-            return Err(bad(format!(
-                "has format version {found}; this program reads version {VERSION}"
-            )));
+            return Err(bad(format!("has format version {found}; this program reads version {VERSION}")));
         }
-        if blake3::hash(envelope.body.get().as_bytes())
-            .to_hex()
-            .as_str()
-            != envelope.blake3
-        {
-            return Err(bad(
-                "is damaged: its content does not have the hash that it states".into(),
-            ));
+        if blake3::hash(envelope.body.get().as_bytes()).to_hex().as_str() != envelope.blake3 {
+            return Err(bad("is damaged: its content does not have the hash that it states".into()));
         }
         let manifest: Manifest = serde_json::from_str(envelope.body.get()).map_err(damaged)?;
         for shard in &manifest.shards {
@@ -118,9 +100,7 @@ impl Manifest {
 
     /// Checks that every shard is there with the stated length.
     pub(crate) fn check_lengths(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
-        self.shards
-            .iter()
-            .try_for_each(|shard| open_shard(disk, dir, shard).map(drop))
+        self.shards.iter().try_for_each(|shard| open_shard(disk, dir, shard).map(drop))
     }
 
     /// Reads every shard and compares its hash.
@@ -149,9 +129,7 @@ impl Manifest {
 
 fn open_shard(disk: &dyn Disk, dir: &Path, shard: &Shard) -> Result<Box<dyn Read>> {
     let path = dir.join(&shard.name);
-    let (file, len) = disk
-        .open(&path)
-        .map_err(|e| StoreError::io(&path, "cannot open", e))?;
+    let (file, len) = disk.open(&path).map_err(|e| StoreError::io(&path, "cannot open", e))?;
     if len != shard.bytes {
         let what = format!("has {len} bytes, the manifest says {}", shard.bytes);
         return Err(StoreError::new(&path, what, "use another checkpoint"));
@@ -165,15 +143,10 @@ pub(crate) fn check_file_name(name: &str) -> std::result::Result<(), String> {
         && name.len() <= 200
         && !name.starts_with('.')
         && name != MANIFEST
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     if plain {
         Ok(())
     } else {
-        Err(format!(
-            "`{}` is not a file name for a part of a checkpoint",
-            printable(name)
-        ))
+        Err(format!("`{}` is not a file name for a part of a checkpoint", printable(name)))
     }
 }

@@ -121,11 +121,7 @@ pub(crate) fn read<'a>(bytes: &'a [u8], budget: &mut Budget) -> Result<Pickle<'a
         match m.step() {
             Ok(None) => {}
             Ok(Some(root)) => {
-                return Ok(Pickle {
-                    bytes,
-                    nodes: m.nodes,
-                    root,
-                });
+                return Ok(Pickle { bytes, nodes: m.nodes, root });
             }
             Err(what) => return Err(format!("bad pickle at byte {op_at}: {what}")),
         }
@@ -246,9 +242,7 @@ impl<'a> Machine<'a, '_> {
                 self.node(Node::Global { module, name })?;
             }
             0x93 => match (self.pop()?, self.pop()?) {
-                (Value::Str(name), Value::Str(module)) => {
-                    self.node(Node::Global { module, name })?
-                }
+                (Value::Str(name), Value::Str(module)) => self.node(Node::Global { module, name })?,
                 _ => return Err("a global without a name".into()),
             },
             b'R' | 0x81 => {
@@ -314,11 +308,7 @@ impl<'a> Machine<'a, '_> {
 
     /// A little-endian length of `width` bytes. It is only ever compared with what is there, never allocated.
     fn length(&mut self, width: usize) -> Step<usize> {
-        let value = self
-            .take(width)?
-            .iter()
-            .rev()
-            .fold(0u64, |v, &b| v << 8 | u64::from(b));
+        let value = self.take(width)?.iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b));
         usize::try_from(value).map_err(|_| "a length beyond the file".into())
     }
 
@@ -326,18 +316,12 @@ impl<'a> Machine<'a, '_> {
         let at = self.at;
         let raw = self.take(len)?;
         std::str::from_utf8(raw).map_err(|_| "text that is not UTF-8")?;
-        Ok(Text {
-            at: at as u32,
-            len: len as u32,
-        })
+        Ok(Text { at: at as u32, len: len as u32 })
     }
 
     fn line(&mut self) -> Step<Text> {
         let rest = &self.bytes[self.at..];
-        let len = rest
-            .iter()
-            .position(|&b| b == b'\n')
-            .ok_or("ends in the middle")?;
+        let len = rest.iter().position(|&b| b == b'\n').ok_or("ends in the middle")?;
         let text = self.text(len)?;
         self.at += 1;
         Ok(text)
@@ -352,16 +336,10 @@ impl<'a> Machine<'a, '_> {
     }
 
     fn pop(&mut self) -> Step<Value> {
-        if self
-            .marks
-            .last()
-            .is_some_and(|&mark| mark >= self.stack.len())
-        {
+        if self.marks.last().is_some_and(|&mark| mark >= self.stack.len()) {
             return Err("takes more than was put".into());
         }
-        self.stack
-            .pop()
-            .ok_or_else(|| "takes from an empty stack".into())
+        self.stack.pop().ok_or_else(|| "takes from an empty stack".into())
     }
 
     fn pop_mark(&mut self) -> Step<Vec<Value>> {
@@ -383,11 +361,7 @@ impl<'a> Machine<'a, '_> {
 
     /// The node on top of the stack, which stays there.
     fn top_node(&mut self) -> Step<&mut Node> {
-        if self
-            .marks
-            .last()
-            .is_some_and(|&mark| mark >= self.stack.len())
-        {
+        if self.marks.last().is_some_and(|&mark| mark >= self.stack.len()) {
             return Err("changes an object that is not there".into());
         }
         match self.stack.last() {
@@ -398,20 +372,12 @@ impl<'a> Machine<'a, '_> {
 
     fn int(&mut self, width: usize, signed: bool) -> Step<()> {
         let raw = self.length(width)?;
-        self.push(Value::Int(if signed {
-            i64::from(raw as u32 as i32)
-        } else {
-            raw as i64
-        }))
+        self.push(Value::Int(if signed { i64::from(raw as u32 as i32) } else { raw as i64 }))
     }
 
     fn long(&mut self, n: usize) -> Step<()> {
         let raw = self.take(n)?;
-        let mut wide = [if raw.last().is_some_and(|b| b & 0x80 != 0) {
-            0xff
-        } else {
-            0
-        }; 8];
+        let mut wide = [if raw.last().is_some_and(|b| b & 0x80 != 0) { 0xff } else { 0 }; 8];
         let value = if n <= 8 {
             wide[..n].copy_from_slice(raw);
             Value::Int(i64::from_le_bytes(wide))
@@ -482,10 +448,7 @@ impl<'a> Machine<'a, '_> {
 
     fn recall(&mut self, width: usize) -> Step<()> {
         let key = self.length(width)? as u32;
-        let value = *self
-            .memo
-            .get(&key)
-            .ok_or("recalls what was not remembered")?;
+        let value = *self.memo.get(&key).ok_or("recalls what was not remembered")?;
         self.push(value)
     }
 }

@@ -26,23 +26,17 @@ pub(crate) type Metadata = BTreeMap<String, String>;
 /// Reads and checks the header of a file of `len` bytes.
 pub(crate) fn read_index(file: &File, len: u64, budget: &mut Budget) -> Result<Index, String> {
     let mut head = [0u8; 8];
-    file.read_exact_at(&mut head, 0)
-        .map_err(|e| format!("cannot read the header length: {e}"))?;
+    file.read_exact_at(&mut head, 0).map_err(|e| format!("cannot read the header length: {e}"))?;
     let header_len = u64::from_le_bytes(head);
     if header_len > MAX_HEADER {
-        return Err(format!(
-            "claims a header of {header_len} bytes; at most {MAX_HEADER} are read"
-        ));
+        return Err(format!("claims a header of {header_len} bytes; at most {MAX_HEADER} are read"));
     }
     let data_start = 8 + header_len;
     if data_start > len {
-        return Err(format!(
-            "claims a header of {header_len} bytes, but the file has only {len}"
-        ));
+        return Err(format!("claims a header of {header_len} bytes, but the file has only {len}"));
     }
     let mut json = vec![0u8; header_len as usize];
-    file.read_exact_at(&mut json, 8)
-        .map_err(|e| format!("cannot read the header: {e}"))?;
+    file.read_exact_at(&mut json, 8).map_err(|e| format!("cannot read the header: {e}"))?;
     if json.first() != Some(&b'{') {
         return Err("the header is not a JSON object".into());
     }
@@ -64,28 +58,14 @@ fn check(
 ) -> Result<Index, String> {
     entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     if let Some(pair) = entries.windows(2).find(|w| w[0].0 == w[1].0) {
-        return Err(format!(
-            "the header has the key `{}` twice",
-            printable(&pair[0].0)
-        ));
+        return Err(format!("the header has the key `{}` twice", printable(&pair[0].0)));
     }
     // By place: with no holes and no overlaps, each tensor starts where the last one ended.
     entries.sort_unstable_by_key(|(_, e)| e.data_offsets);
     let data_len = len - data_start;
     let mut at = 0;
-    let mut index = Index {
-        metadata,
-        ..Index::default()
-    };
-    for (
-        name,
-        Entry {
-            dtype,
-            shape: Shape(shape),
-            data_offsets: (begin, end),
-        },
-    ) in entries
-    {
+    let mut index = Index { metadata, ..Index::default() };
+    for (name, Entry { dtype, shape: Shape(shape), data_offsets: (begin, end) }) in entries {
         let shown = printable(&name);
         if begin != at || end < begin {
             return Err(format!(
@@ -99,15 +79,10 @@ fn check(
         }
         at = end;
         let Some(dtype) = DType::from_name(&dtype) else {
-            index.refused.push((
-                name,
-                format!("element type {} is not supported", printable(&dtype)),
-            ));
+            index.refused.push((name, format!("element type {} is not supported", printable(&dtype))));
             continue;
         };
-        let bytes = shape
-            .iter()
-            .try_fold(dtype.size() as u64, |n, &d| n.checked_mul(d as u64));
+        let bytes = shape.iter().try_fold(dtype.size() as u64, |n, &d| n.checked_mul(d as u64));
         if bytes != Some(end - begin) {
             return Err(format!(
                 "tensor `{shown}`: shape {shape:?} of {} does not take the {} bytes it is given",
@@ -124,10 +99,7 @@ fn check(
         });
     }
     if at != data_len {
-        return Err(format!(
-            "{} bytes after the last tensor belong to nothing",
-            data_len - at
-        ));
+        return Err(format!("{} bytes after the last tensor belong to nothing", data_len - at));
     }
     index.sort();
     Ok(index)
@@ -155,9 +127,7 @@ impl<'de> Deserialize<'de> for Shape {
                 let mut dims = Vec::new();
                 while let Some(dim) = seq.next_element()? {
                     if dims.len() == MAX_RANK {
-                        return Err(A::Error::custom(format!(
-                            "a tensor with over {MAX_RANK} dimensions"
-                        )));
+                        return Err(A::Error::custom(format!("a tensor with over {MAX_RANK} dimensions")));
                     }
                     dims.push(dim);
                 }
@@ -194,16 +164,12 @@ impl<'de> Visitor<'de> for HeaderSeed<'_> {
             if name == "__metadata__" {
                 let read = map.next_value_seed(MetadataSeed(&mut *self.0))?;
                 if metadata.replace(read).is_some() {
-                    return Err(A::Error::custom(
-                        "the header has the key `__metadata__` twice",
-                    ));
+                    return Err(A::Error::custom("the header has the key `__metadata__` twice"));
                 }
                 continue;
             }
             check_name(&name).map_err(A::Error::custom)?;
-            self.0
-                .take(PER_TENSOR + 2 * name.len())
-                .map_err(A::Error::custom)?;
+            self.0.take(PER_TENSOR + 2 * name.len()).map_err(A::Error::custom)?;
             let entry = map
                 .next_value::<Entry>()
                 .map_err(|e| A::Error::custom(format!("tensor `{}`: {e}", printable(&name))))?;
@@ -233,14 +199,9 @@ impl<'de> Visitor<'de> for MetadataSeed<'_> {
         const PER_ENTRY: usize = 256;
         let mut metadata = Metadata::new();
         while let Some((key, value)) = map.next_entry::<String, String>()? {
-            self.0
-                .take(PER_ENTRY + key.len() + value.len())
-                .map_err(A::Error::custom)?;
+            self.0.take(PER_ENTRY + key.len() + value.len()).map_err(A::Error::custom)?;
             if key.len() > MAX_NAME {
-                return Err(A::Error::custom(format!(
-                    "a metadata key of {} bytes",
-                    key.len()
-                )));
+                return Err(A::Error::custom(format!("a metadata key of {} bytes", key.len())));
             }
             if metadata.contains_key(&key) {
                 return Err(A::Error::custom(format!(

@@ -10,12 +10,7 @@ pub(crate) struct Odometer<'a> {
 
 impl<'a> Odometer<'a> {
     pub fn new(dims: &'a [usize], strides: &'a [usize]) -> Self {
-        Self {
-            dims,
-            strides,
-            index: vec![0; dims.len()],
-            offset: 0,
-        }
+        Self { dims, strides, index: vec![0; dims.len()], offset: 0 }
     }
 
     pub fn step(&mut self) {

@@ -137,16 +137,13 @@ impl TensorFile {
         let len = meta.len();
         let mut magic = [0u8; 9];
         let have = len.min(9) as usize;
-        file.read_exact_at(&mut magic[..have], 0)
-            .map_err(io("cannot read"))?;
+        file.read_exact_at(&mut magic[..have], 0).map_err(io("cannot read"))?;
         let mut budget = Budget::for_file(len);
         let fetch = "the file is damaged or not what it claims; fetch or export it again";
         let (format, index) = match &magic[..have] {
             [b'P', b'K', 3, 4, ..] => {
-                let index =
-                    torch::read_index(&file, len, &mut budget).map_err(|(what, remedy)| {
-                        StoreError::new(path, what, remedy.unwrap_or(fetch))
-                    })?;
+                let index = torch::read_index(&file, len, &mut budget)
+                    .map_err(|(what, remedy)| StoreError::new(path, what, remedy.unwrap_or(fetch)))?;
                 (Format::TorchZip, index)
             }
             [0x80, 0..=5, ..] => {
@@ -169,13 +166,7 @@ impl TensorFile {
                 ));
             }
         };
-        Ok(Self {
-            file,
-            path: path.into(),
-            len,
-            format,
-            index,
-        })
+        Ok(Self { file, path: path.into(), len, format, index })
     }
 
     /// Where the file is.
@@ -215,11 +206,7 @@ impl TensorFile {
 
     /// The Python number of that name.
     pub fn scalar(&self, name: &str) -> Option<Scalar> {
-        let at = self
-            .index
-            .scalars
-            .binary_search_by(|(n, _)| n.as_str().cmp(name))
-            .ok()?;
+        let at = self.index.scalars.binary_search_by(|(n, _)| n.as_str().cmp(name)).ok()?;
         Some(self.index.scalars[at].1)
     }
 
@@ -229,11 +216,7 @@ impl TensorFile {
     }
 
     fn find(&self, name: &str) -> Option<&TensorInfo> {
-        let at = self
-            .index
-            .tensors
-            .binary_search_by(|t| t.name.as_str().cmp(name))
-            .ok()?;
+        let at = self.index.tensors.binary_search_by(|t| t.name.as_str().cmp(name)).ok()?;
         Some(&self.index.tensors[at])
     }
 
@@ -242,18 +225,13 @@ impl TensorFile {
         if let Some(info) = self.find(name) {
             return Ok(info);
         }
-        let parent = |key: &str| {
-            name.strip_prefix(key)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
+        let parent =
+            |key: &str| name.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
         if let Some((key, why)) = self.index.refused.iter().find(|(key, _)| parent(key)) {
             return Err(self.refusal(key, why));
         }
-        let error = StoreError::new(
-            &self.path,
-            "is not in the file",
-            "check that this is the file of this model",
-        );
+        let error =
+            StoreError::new(&self.path, "is not in the file", "check that this is the file of this model");
         Err(error.of(name))
     }
 
@@ -272,9 +250,7 @@ impl TensorFile {
         let names = tensors
             .chain(self.index.scalars.iter().map(|s| &s.0))
             .chain(self.index.refused.iter().map(|r| &r.0));
-        let mut heads: Vec<&str> = names
-            .map(|n| n.split('.').next().unwrap_or_default())
-            .collect();
+        let mut heads: Vec<&str> = names.map(|n| n.split('.').next().unwrap_or_default()).collect();
         heads.sort_unstable();
         heads.dedup();
         heads
@@ -288,20 +264,10 @@ impl TensorFile {
             "" => Some(name),
             _ => name.strip_prefix(section)?.strip_prefix('.'),
         };
-        if let Some((key, why)) = self
-            .index
-            .refused
-            .iter()
-            .find(|(k, _)| k == section || rest(k).is_some())
-        {
+        if let Some((key, why)) = self.index.refused.iter().find(|(k, _)| k == section || rest(k).is_some()) {
             return Err(self.refusal(key, why));
         }
-        Ok(self
-            .index
-            .tensors
-            .iter()
-            .filter_map(|t| Some((rest(&t.name)?, t)))
-            .collect())
+        Ok(self.index.tensors.iter().filter_map(|t| Some((rest(&t.name)?, t))).collect())
     }
 
     /// Reads a tensor as f32, row-major: floats and integers round to nearest, booleans are 0 and 1.
@@ -312,11 +278,7 @@ impl TensorFile {
         let info = self.get(name)?;
         self.check_len(info, out.len(), info.elements())?;
         self.gather(info, scratch, |i, bytes| {
-            decode_f32(
-                info.dtype,
-                bytes,
-                &mut out[i..i + bytes.len() / info.dtype.size()],
-            );
+            decode_f32(info.dtype, bytes, &mut out[i..i + bytes.len() / info.dtype.size()]);
         })
     }
 
@@ -328,11 +290,7 @@ impl TensorFile {
         }
         self.check_len(info, out.len(), info.elements())?;
         self.gather(info, scratch, |i, bytes| {
-            decode_i64(
-                info.dtype,
-                bytes,
-                &mut out[i..i + bytes.len() / info.dtype.size()],
-            );
+            decode_i64(info.dtype, bytes, &mut out[i..i + bytes.len() / info.dtype.size()]);
         })
     }
 
@@ -353,9 +311,7 @@ impl TensorFile {
             return self.read_at(info, info.start, out);
         }
         let size = info.dtype.size();
-        self.gather(info, scratch, |i, bytes| {
-            out[i * size..][..bytes.len()].copy_from_slice(bytes)
-        })
+        self.gather(info, scratch, |i, bytes| out[i * size..][..bytes.len()].copy_from_slice(bytes))
     }
 
     fn wrong_type(&self, info: &TensorInfo, wanted: &str) -> StoreError {
@@ -367,16 +323,9 @@ impl TensorFile {
         if got == need {
             return Ok(());
         }
-        let what = format!(
-            "has shape {:?} ({need} values to read), but {got} are expected",
-            info.shape
-        );
-        Err(StoreError::new(
-            &self.path,
-            what,
-            "check that the file belongs to this model and configuration",
-        )
-        .of(&info.name))
+        let what = format!("has shape {:?} ({need} values to read), but {got} are expected", info.shape);
+        Err(StoreError::new(&self.path, what, "check that the file belongs to this model and configuration")
+            .of(&info.name))
     }
 
     fn read_at(&self, info: &TensorInfo, at: u64, out: &mut [u8]) -> Result<()> {
@@ -403,15 +352,14 @@ impl TensorFile {
             .of(&info.name));
         }
         // `run` elements from storage element `from`, in pieces that fit the scratch: sink(first of piece, bytes).
-        let mut read_run =
-            |from: usize, run: usize, sink: &mut dyn FnMut(usize, &[u8])| -> Result<()> {
-                for first in (0..run).step_by(fit) {
-                    let piece = &mut scratch[..fit.min(run - first) * size];
-                    self.read_at(info, info.start + ((from + first) * size) as u64, piece)?;
-                    sink(first, piece);
-                }
-                Ok(())
-            };
+        let mut read_run = |from: usize, run: usize, sink: &mut dyn FnMut(usize, &[u8])| -> Result<()> {
+            for first in (0..run).step_by(fit) {
+                let piece = &mut scratch[..fit.min(run - first) * size];
+                self.read_at(info, info.start + ((from + first) * size) as u64, piece)?;
+                sink(first, piece);
+            }
+            Ok(())
+        };
         let n = info.elements();
         match &info.layout {
             _ if n == 0 => Ok(()),
@@ -435,9 +383,7 @@ impl TensorFile {
                     let (outer, run) = rows(&info.shape, strides);
                     let mut odometer = Odometer::new(&info.shape[..outer], &strides[..outer]);
                     for row in 0..n / run {
-                        read_run(odometer.offset, run, &mut |i, bytes| {
-                            sink(row * run + i, bytes)
-                        })?;
+                        read_run(odometer.offset, run, &mut |i, bytes| sink(row * run + i, bytes))?;
                         odometer.step();
                     }
                     Ok(())

@@ -30,11 +30,8 @@ fn plain(what: String) -> Fault {
 /// Reads and checks the index of a file of `len` bytes.
 pub(crate) fn read_index(file: &File, len: u64, budget: &mut Budget) -> Result<Index, Fault> {
     let entries = zip::read_entries(file, len, budget).map_err(plain)?;
-    let mut pickles = entries.iter().filter(|e| {
-        e.name
-            .split_once('/')
-            .is_some_and(|(_, rest)| rest == "data.pkl")
-    });
+    let mut pickles =
+        entries.iter().filter(|e| e.name.split_once('/').is_some_and(|(_, rest)| rest == "data.pkl"));
     let (Some(entry), None) = (pickles.next(), pickles.next()) else {
         return Err(plain(
             "is a zip archive, but not one that torch.save wrote (no data.pkl, or several)".into(),
@@ -44,16 +41,10 @@ pub(crate) fn read_index(file: &File, len: u64, budget: &mut Budget) -> Result<I
     const PACKED: &str =
         "is compressed, which PyTorch never does: this file was packed again by something else";
     if !entry.stored {
-        return Err((
-            PACKED.into(),
-            Some("unpack it and zip it without compression, or save it again"),
-        ));
+        return Err((PACKED.into(), Some("unpack it and zip it without compression, or save it again")));
     }
     if entry.len > MAX_PICKLE {
-        return Err(plain(format!(
-            "has a data.pkl of {} bytes; at most {MAX_PICKLE} are read",
-            entry.len
-        )));
+        return Err(plain(format!("has a data.pkl of {} bytes; at most {MAX_PICKLE} are read", entry.len)));
     }
     if let Some(order) = find(&entries, &format!("{root}/byteorder")) {
         let mut text = [0; 6];
@@ -67,16 +58,9 @@ pub(crate) fn read_index(file: &File, len: u64, budget: &mut Budget) -> Result<I
         }
     }
     let mut bytes = vec![0; entry.len as usize];
-    file.read_exact_at(&mut bytes, entry.start)
-        .map_err(|e| plain(format!("cannot read data.pkl: {e}")))?;
+    file.read_exact_at(&mut bytes, entry.start).map_err(|e| plain(format!("cannot read data.pkl: {e}")))?;
     let pickle = pickle::read(&bytes, budget).map_err(plain)?;
-    let mut walk = Walk {
-        pickle: &pickle,
-        entries: &entries,
-        root,
-        index: Index::default(),
-        budget,
-    };
+    let mut walk = Walk { pickle: &pickle, entries: &entries, root, index: Index::default(), budget };
     walk.top()?;
     let mut index = walk.index;
     index.sort();
@@ -85,19 +69,13 @@ pub(crate) fn read_index(file: &File, len: u64, budget: &mut Budget) -> Result<I
     names.extend(index.refused.iter().map(|r| r.0.as_str()));
     names.sort_unstable();
     if let Some(pair) = names.windows(2).find(|w| w[0] == w[1]) {
-        return Err(plain(format!(
-            "has two values of the name `{}`",
-            printable(pair[0])
-        )));
+        return Err(plain(format!("has two values of the name `{}`", printable(pair[0]))));
     }
     Ok(index)
 }
 
 fn find<'e>(entries: &'e [Entry], name: &str) -> Option<&'e Entry> {
-    entries
-        .binary_search_by(|e| e.name.as_str().cmp(name))
-        .ok()
-        .map(|i| &entries[i])
+    entries.binary_search_by(|e| e.name.as_str().cmp(name)).ok().map(|i| &entries[i])
 }
 
 /// Names everything in the pickle's containers.
@@ -116,15 +94,10 @@ impl Walk<'_, '_> {
         };
         match &self.pickle.nodes[id as usize] {
             &Node::Opaque { of } => {
-                let what = format!(
-                    "is an object made by `{}`, which is not run",
-                    self.pickle.global(of)
-                );
+                let what = format!("is an object made by `{}`, which is not run", self.pickle.global(of));
                 Err((
                     what,
-                    Some(
-                        "save a plain dictionary of tensors (a state dict) where you trust the file",
-                    ),
+                    Some("save a plain dictionary of tensors (a state dict) where you trust the file"),
                 ))
             }
             Node::Dict(_) | Node::List(_) | Node::Tuple(_) => self.container(id, "", 0),
@@ -172,25 +145,16 @@ impl Walk<'_, '_> {
     /// True for what holds no tensor.
     fn is_leaf(&self, value: Value) -> bool {
         match value {
-            Value::Node(id) => matches!(
-                self.pickle.nodes[id as usize],
-                Node::Global { .. } | Node::Set
-            ),
+            Value::Node(id) => matches!(self.pickle.nodes[id as usize], Node::Global { .. } | Node::Set),
             _ => true,
         }
     }
 
     fn join(&mut self, prefix: &str, key: &str) -> Result<String, Fault> {
-        let name = if prefix.is_empty() {
-            key.to_string()
-        } else {
-            format!("{prefix}.{key}")
-        };
+        let name = if prefix.is_empty() { key.to_string() } else { format!("{prefix}.{key}") };
         check_name(&name).map_err(plain)?;
         // The same container may be reached many times; this bounds what it can unfold to.
-        self.budget
-            .take(2 * size_of::<TensorInfo>() + name.len() + size_of::<&str>())
-            .map_err(plain)?;
+        self.budget.take(2 * size_of::<TensorInfo>() + name.len() + size_of::<&str>()).map_err(plain)?;
         Ok(name)
     }
 
@@ -202,9 +166,7 @@ impl Walk<'_, '_> {
             Value::None | Value::Str(_) | Value::Ignored => return Ok(()),
             Value::Node(id) => {
                 return match &self.pickle.nodes[id as usize] {
-                    Node::Dict(_) | Node::List(_) | Node::Tuple(_) => {
-                        self.container(id, &name, depth + 1)
-                    }
+                    Node::Dict(_) | Node::List(_) | Node::Tuple(_) => self.container(id, &name, depth + 1),
                     Node::Tensor(tensor) => match self.tensor(tensor) {
                         Ok(found) => {
                             self.budget.take(4 * 8 * found.shape.len()).map_err(plain)?;
@@ -214,8 +176,7 @@ impl Walk<'_, '_> {
                         Err(why) => self.refuse(name, why),
                     },
                     &Node::Opaque { of } => {
-                        let why =
-                            format!("is made by `{}`, which is not run", self.pickle.global(of));
+                        let why = format!("is made by `{}`, which is not run", self.pickle.global(of));
                         self.refuse(name, why)
                     }
                     Node::Storage(_) => self.refuse(name, "is a bare storage, not a tensor".into()),
@@ -228,9 +189,7 @@ impl Walk<'_, '_> {
     }
 
     fn refuse(&mut self, name: String, why: String) -> Result<(), Fault> {
-        self.budget
-            .take(2 * size_of::<(String, String)>() + why.len())
-            .map_err(plain)?;
+        self.budget.take(2 * size_of::<(String, String)>() + why.len()).map_err(plain)?;
         self.index.refused.push((name, why));
         Ok(())
     }
@@ -238,16 +197,11 @@ impl Walk<'_, '_> {
     /// Checks a tensor against its storage, and the storage against the archive. The name is left empty.
     fn tensor(&self, tensor: &Tensor) -> Result<TensorInfo, String> {
         let kind = self.pickle.global(tensor.storage.kind);
-        let dtype =
-            dtype_of(&kind).ok_or_else(|| format!("has the unsupported storage `{kind}`"))?;
+        let dtype = dtype_of(&kind).ok_or_else(|| format!("has the unsupported storage `{kind}`"))?;
         let size = dtype.size() as u64;
         let key = self.pickle.text(tensor.storage.key);
-        let entry = find(self.entries, &format!("{}/data/{key}", self.root)).ok_or_else(|| {
-            format!(
-                "refers to storage `{}`, which the file does not have",
-                printable(key)
-            )
-        })?;
+        let entry = find(self.entries, &format!("{}/data/{key}", self.root))
+            .ok_or_else(|| format!("refers to storage `{}`, which the file does not have", printable(key)))?;
         if !entry.stored {
             return Err(format!("has the compressed storage `{}`", printable(key)));
         }
@@ -262,48 +216,28 @@ impl Walk<'_, '_> {
         let (shape, strides) = (self.dims(tensor.shape)?, self.dims(tensor.strides)?);
         let offset = u64::try_from(tensor.offset).map_err(|_| "starts before its storage")?;
         if shape.len() != strides.len() {
-            return Err(format!(
-                "has {} dimensions and {} strides",
-                shape.len(),
-                strides.len()
-            ));
+            return Err(format!("has {} dimensions and {} strides", shape.len(), strides.len()));
         }
         let start = offset
             .checked_mul(size)
             .and_then(|b| b.checked_add(entry.start))
             .ok_or("has an offset too large")?;
-        let info = |shape, layout| TensorInfo {
-            name: String::new(),
-            dtype,
-            shape,
-            start,
-            layout,
-        };
+        let info = |shape, layout| TensorInfo { name: String::new(), dtype, shape, start, layout };
         if shape.contains(&0) {
             // Products of the other extents may not fit; nothing is read from an empty tensor.
-            let whole = shape
-                .iter()
-                .map(|&d| d.max(1))
-                .try_fold(8usize, usize::checked_mul);
-            return whole
-                .map(|_| info(shape, Layout::Contiguous))
-                .ok_or("has a shape too large".into());
+            let whole = shape.iter().map(|&d| d.max(1)).try_fold(8usize, usize::checked_mul);
+            return whole.map(|_| info(shape, Layout::Contiguous)).ok_or("has a shape too large".into());
         }
         let outside = || {
             format!(
                 "has shape {shape:?}, strides {strides:?}, offset {offset}: outside its storage of {elements}"
             )
         };
-        let count = shape
-            .iter()
-            .try_fold(1u64, |n, &d| n.checked_mul(d as u64))
-            .ok_or_else(outside)?;
+        let count = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64)).ok_or_else(outside)?;
         let last = shape
             .iter()
             .zip(&strides)
-            .try_fold(offset, |last, (&d, &s)| {
-                last.checked_add((d as u64 - 1).checked_mul(s as u64)?)
-            });
+            .try_fold(offset, |last, (&d, &s)| last.checked_add((d as u64 - 1).checked_mul(s as u64)?));
         if last.is_none_or(|last| last >= elements) {
             return Err(outside());
         }
@@ -322,9 +256,7 @@ impl Walk<'_, '_> {
             return Ok(info(shape, Layout::Contiguous));
         }
         let (outer, _) = rows(&shape, &strides);
-        if dense_order(&shape, &strides).is_none()
-            && shape[..outer].iter().product::<usize>() > MAX_ROWS
-        {
+        if dense_order(&shape, &strides).is_none() && shape[..outer].iter().product::<usize>() > MAX_ROWS {
             return Err(format!(
                 "is scattered (shape {shape:?}, strides {strides:?}); save it after `.contiguous()`"
             ));
@@ -337,15 +269,10 @@ impl Walk<'_, '_> {
             return Err("has a shape that is not a tuple".into());
         };
         if items.len() > MAX_RANK {
-            return Err(format!(
-                "has {} dimensions; at most {MAX_RANK} are supported",
-                items.len()
-            ));
+            return Err(format!("has {} dimensions; at most {MAX_RANK} are supported", items.len()));
         }
         let dim = |v: &Value| match v {
-            Value::Int(n) => {
-                usize::try_from(*n).map_err(|_| format!("has a negative extent or stride {n}"))
-            }
+            Value::Int(n) => usize::try_from(*n).map_err(|_| format!("has a negative extent or stride {n}")),
             _ => Err("has an extent that is not a number".to_string()),
         };
         items.iter().map(dim).collect()
@@ -353,19 +280,17 @@ impl Walk<'_, '_> {
 }
 
 fn dtype_of(storage: &str) -> Option<DType> {
-    Some(
-        match storage.strip_prefix("torch.")?.strip_suffix("Storage")? {
-            "Float" => DType::F32,
-            "Double" => DType::F64,
-            "Half" => DType::F16,
-            "BFloat16" => DType::Bf16,
-            "Long" => DType::I64,
-            "Int" => DType::I32,
-            "Short" => DType::I16,
-            "Char" => DType::I8,
-            "Byte" => DType::U8,
-            "Bool" => DType::Bool,
-            _ => return None,
-        },
-    )
+    Some(match storage.strip_prefix("torch.")?.strip_suffix("Storage")? {
+        "Float" => DType::F32,
+        "Double" => DType::F64,
+        "Half" => DType::F16,
+        "BFloat16" => DType::Bf16,
+        "Long" => DType::I64,
+        "Int" => DType::I32,
+        "Short" => DType::I16,
+        "Char" => DType::I8,
+        "Byte" => DType::U8,
+        "Bool" => DType::Bool,
+        _ => return None,
+    })
 }

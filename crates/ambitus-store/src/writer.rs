@@ -29,17 +29,11 @@ pub struct TensorSpec {
 impl TensorSpec {
     /// A declaration.
     pub fn new(name: impl Into<String>, dtype: DType, shape: &[usize]) -> Self {
-        Self {
-            name: name.into(),
-            dtype,
-            shape: shape.to_vec(),
-        }
+        Self { name: name.into(), dtype, shape: shape.to_vec() }
     }
 
     fn bytes(&self) -> Option<u64> {
-        self.shape
-            .iter()
-            .try_fold(self.dtype.size() as u64, |n, &d| n.checked_mul(d as u64))
+        self.shape.iter().try_fold(self.dtype.size() as u64, |n, &d| n.checked_mul(d as u64))
     }
 }
 
@@ -166,21 +160,18 @@ impl SafetensorsWriter {
         self.expect(name, 0)?;
         let dtype = self.specs[self.current].dtype;
         if !takes(dtype) {
-            return Err(self.misuse(
-                name,
-                format!("is declared {}, which these values are not", dtype.name()),
-            ));
+            return Err(
+                self.misuse(name, format!("is declared {}, which these values are not", dtype.name()))
+            );
         }
         let total = (values.len() as u64).saturating_mul(dtype.size() as u64);
         self.expect(name, total)?;
         let mut staging = std::mem::take(&mut self.staging);
-        let put = values
-            .chunks(staging.len() / dtype.size())
-            .try_for_each(|part| {
-                let bytes = &mut staging[..part.len() * dtype.size()];
-                encode(dtype, part, bytes);
-                self.put(bytes)
-            });
+        let put = values.chunks(staging.len() / dtype.size()).try_for_each(|part| {
+            let bytes = &mut staging[..part.len() * dtype.size()];
+            encode(dtype, part, bytes);
+            self.put(bytes)
+        });
         self.staging = staging;
         put?;
         self.filled += total;
@@ -198,16 +189,12 @@ impl SafetensorsWriter {
             self.filled = 0;
         }
         match self.specs.get(self.current) {
-            Some(next) if next.name != name => Err(self.misuse(
-                name,
-                format!("is written out of turn: `{}` comes next", next.name),
-            )),
+            Some(next) if next.name != name => {
+                Err(self.misuse(name, format!("is written out of turn: `{}` comes next", next.name)))
+            }
             Some(_) if more > self.size(self.current) - self.filled => {
                 let declared = self.size(self.current);
-                Err(self.misuse(
-                    name,
-                    format!("is declared with {declared} bytes; more were given"),
-                ))
+                Err(self.misuse(name, format!("is declared with {declared} bytes; more were given")))
             }
             Some(_) => Ok(()),
             None => Err(self.misuse(name, "comes after the last declared tensor".into())),
@@ -215,9 +202,7 @@ impl SafetensorsWriter {
     }
 
     fn size(&self, i: usize) -> u64 {
-        self.specs[i]
-            .bytes()
-            .expect("sizes were checked when the header was made")
+        self.specs[i].bytes().expect("sizes were checked when the header was made")
     }
 
     fn misuse(&self, name: &str, what: String) -> StoreError {
@@ -254,13 +239,8 @@ impl SafetensorsWriter {
             return Err(StoreError::new(&self.path, "an earlier write failed", ""));
         };
         let mut publish_it = || {
-            file.sync()
-                .map_err(|e| StoreError::io(&self.path, "cannot flush to disk", e))?;
-            if self.at == self.path {
-                Ok(())
-            } else {
-                publish(&*self.disk, &self.at, &self.path)
-            }
+            file.sync().map_err(|e| StoreError::io(&self.path, "cannot flush to disk", e))?;
+            if self.at == self.path { Ok(()) } else { publish(&*self.disk, &self.at, &self.path) }
         };
         if let Err(e) = publish_it() {
             self.file = Some(file); // so that drop removes the temporary file
@@ -285,10 +265,7 @@ impl Drop for SafetensorsWriter {
 }
 
 /// The JSON header, padded with spaces to a multiple of 8 bytes.
-fn header(
-    specs: &[TensorSpec],
-    metadata: &BTreeMap<String, String>,
-) -> std::result::Result<Vec<u8>, String> {
+fn header(specs: &[TensorSpec], metadata: &BTreeMap<String, String>) -> std::result::Result<Vec<u8>, String> {
     let text = |s: &str| serde_json::to_string(s).map_err(|e| e.to_string());
     let mut names: Vec<&str> = specs.iter().map(|s| s.name.as_str()).collect();
     names.sort_unstable();
@@ -306,22 +283,14 @@ fn header(
     for spec in specs {
         check_name(&spec.name)?;
         if spec.name == "__metadata__" || spec.shape.len() > MAX_RANK {
-            return Err(format!(
-                "tensor `{}` has a reserved name or over {MAX_RANK} dimensions",
-                spec.name
-            ));
+            return Err(format!("tensor `{}` has a reserved name or over {MAX_RANK} dimensions", spec.name));
         }
         let end = spec
             .bytes()
             .and_then(|b| at.checked_add(b))
             .ok_or(format!("tensor `{}` is too large", spec.name))?;
         let (name, dtype) = (text(&spec.name)?, spec.dtype.name());
-        let shape = spec
-            .shape
-            .iter()
-            .map(usize::to_string)
-            .collect::<Vec<_>>()
-            .join(",");
+        let shape = spec.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         fields.push(format!(
             "{name}:{{\"dtype\":\"{dtype}\",\"shape\":[{shape}],\"data_offsets\":[{at},{end}]}}"
         ));
@@ -330,10 +299,7 @@ fn header(
     let mut header = format!("{{{}}}", fields.join(",")).into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
     if header.len() as u64 > MAX_HEADER {
-        return Err(format!(
-            "a header of {} bytes is larger than any reader takes",
-            header.len()
-        ));
+        return Err(format!("a header of {} bytes is larger than any reader takes", header.len()));
     }
     Ok(header)
 }

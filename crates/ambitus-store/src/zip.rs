@@ -37,20 +37,13 @@ struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
     fn bytes(&mut self, n: usize) -> Result<&'a [u8], String> {
-        let (head, rest) = self
-            .0
-            .split_at_checked(n)
-            .ok_or("the zip directory is cut short")?;
+        let (head, rest) = self.0.split_at_checked(n).ok_or("the zip directory is cut short")?;
         self.0 = rest;
         Ok(head)
     }
 
     fn number(&mut self, n: usize) -> Result<u64, String> {
-        Ok(self
-            .bytes(n)?
-            .iter()
-            .rev()
-            .fold(0, |value, &b| value << 8 | u64::from(b)))
+        Ok(self.bytes(n)?.iter().rev().fold(0, |value, &b| value << 8 | u64::from(b)))
     }
 
     fn u16(&mut self) -> Result<u64, String> {
@@ -72,22 +65,15 @@ impl<'a> Fields<'a> {
 
 fn read(file: &File, at: u64, len: usize) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0; len];
-    file.read_exact_at(&mut bytes, at)
-        .map_err(|e| format!("cannot read the zip directory: {e}"))?;
+    file.read_exact_at(&mut bytes, at).map_err(|e| format!("cannot read the zip directory: {e}"))?;
     Ok(bytes)
 }
 
 /// All entries, sorted by name.
-pub(crate) fn read_entries(
-    file: &File,
-    file_len: u64,
-    budget: &mut Budget,
-) -> Result<Vec<Entry>, String> {
+pub(crate) fn read_entries(file: &File, file_len: u64, budget: &mut Budget) -> Result<Vec<Entry>, String> {
     let (count, start, len) = find_directory(file, file_len)?;
     if len > MAX_DIRECTORY {
-        return Err(format!(
-            "claims a zip directory of {len} bytes; at most {MAX_DIRECTORY} are read"
-        ));
+        return Err(format!("claims a zip directory of {len} bytes; at most {MAX_DIRECTORY} are read"));
     }
     let directory = read(file, start, len as usize)?;
     let mut fields = Fields(&directory);
@@ -99,10 +85,7 @@ pub(crate) fn read_entries(
         entries.push(entry);
     }
     if entries.len() as u64 != count {
-        return Err(format!(
-            "the zip directory has {} entries and claims {count}",
-            entries.len()
-        ));
+        return Err(format!("the zip directory has {} entries and claims {count}", entries.len()));
     }
     // In file order: each ends before the next local header, the last before the directory.
     entries.sort_unstable_by_key(|e| e.start);
@@ -117,24 +100,17 @@ pub(crate) fn read_entries(
             return Err(fault("overlaps another entry".into()));
         }
         entry.start = local_data(file, entry).map_err(fault)?;
-        free = entry
-            .start
-            .checked_add(entry.len)
-            .filter(|&end| end <= start)
-            .ok_or_else(|| {
-                format!(
-                    "zip entry `{}` claims {} bytes, more than the file holds",
-                    printable(&entry.name),
-                    entry.len
-                )
-            })?;
+        free = entry.start.checked_add(entry.len).filter(|&end| end <= start).ok_or_else(|| {
+            format!(
+                "zip entry `{}` claims {} bytes, more than the file holds",
+                printable(&entry.name),
+                entry.len
+            )
+        })?;
     }
     entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     if let Some(pair) = entries.windows(2).find(|w| w[0].name == w[1].name) {
-        return Err(format!(
-            "zip entry `{}` is there twice",
-            printable(&pair[0].name)
-        ));
+        return Err(format!("zip entry `{}` is there twice", printable(&pair[0].name)));
     }
     Ok(entries)
 }
@@ -150,8 +126,7 @@ fn find_directory(file: &File, file_len: u64) -> Result<(u64, u64, u64), String>
         .rev()
         .find(|&i| {
             tail[i..].starts_with(&END.to_le_bytes())
-                && i + END_LEN + u16::from_le_bytes([tail[i + 20], tail[i + 21]]) as usize
-                    == tail.len()
+                && i + END_LEN + u16::from_le_bytes([tail[i + 20], tail[i + 21]]) as usize == tail.len()
         })
         .ok_or(truncated)?;
     let mut f = Fields(&tail[at..]);
@@ -159,10 +134,7 @@ fn find_directory(file: &File, file_len: u64) -> Result<(u64, u64, u64), String>
     let (disk, directory_disk, here) = (f.u16()?, f.u16()?, f.u16()?);
     let (mut count, mut len, mut start) = (f.u16()?, f.u32()?, f.u32()?);
     let mut end_at = tail_start + at as u64;
-    if disk != 0 && disk != 0xffff
-        || directory_disk != 0 && directory_disk != 0xffff
-        || here != count
-    {
+    if disk != 0 && disk != 0xffff || directory_disk != 0 && directory_disk != 0xffff || here != count {
         return Err("is one part of a zip archive in several files".into());
     }
     let overflows = count == 0xffff || len == 0xffff_ffff || start == 0xffff_ffff;
@@ -236,12 +208,7 @@ fn central_entry(f: &mut Fields, directory_start: u64) -> Result<Entry, String> 
     if (stored && packed != len) || start >= directory_start {
         return fault("has sizes that contradict each other");
     }
-    Ok(Entry {
-        name: name.into(),
-        start,
-        len: packed,
-        stored,
-    })
+    Ok(Entry { name: name.into(), start, len: packed, stored })
 }
 
 /// Checks the local header against the entry; where the entry's bytes start.

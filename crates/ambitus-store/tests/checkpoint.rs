@@ -27,20 +27,13 @@ fn every_changed_byte_of_a_checkpoint_is_found() {
                     assert_eq!(found, older);
                     let said = latest.skipped[0].to_string();
                     assert!(said.contains("step-9") && said.contains(file), "{said}");
-                    assert!(
-                        checkpoints.prune(&[9]).is_err(),
-                        "nothing goes before the newer one verifies"
-                    );
+                    assert!(checkpoints.prune(&[9]).is_err(), "nothing goes before the newer one verifies");
                 }
             }
         }
         std::fs::write(&path, original).unwrap();
     }
-    for (change, what) in [
-        ("state.bin", "cut"),
-        ("state.bin", "gone"),
-        ("manifest.json", "gone"),
-    ] {
+    for (change, what) in [("state.bin", "cut"), ("state.bin", "gone"), ("manifest.json", "gone")] {
         let path = newer.path.join(change);
         let original = std::fs::read(&path).unwrap();
         match what {
@@ -48,10 +41,7 @@ fn every_changed_byte_of_a_checkpoint_is_found() {
             _ => std::fs::remove_file(&path).unwrap(),
         }
         assert_eq!(checkpoints.list().unwrap(), std::slice::from_ref(&older));
-        assert_eq!(
-            checkpoints.latest_good().unwrap().checkpoint.as_ref(),
-            Some(&older)
-        );
+        assert_eq!(checkpoints.latest_good().unwrap().checkpoint.as_ref(), Some(&older));
         std::fs::write(&path, original).unwrap();
     }
     assert_eq!(checkpoints.list().unwrap(), [older.clone(), newer.clone()]);

@@ -13,13 +13,7 @@ fn whatever_fails_a_checkpoint_remains() {
     let parent = Path::new("checkpoints");
     let start = MemDisk::new();
     let base = common::base(Arc::new(start.clone()), parent);
-    for fault in [
-        Fault::Kill,
-        Fault::Eio,
-        Fault::Enospc,
-        Fault::ShortWrite,
-        Fault::Interrupted,
-    ] {
+    for fault in [Fault::Kill, Fault::Eio, Fault::Enospc, Fault::ShortWrite, Fault::Interrupted] {
         for persistent in [false, true] {
             if persistent && fault == Fault::Interrupted {
                 continue; // nobody interrupts for ever
@@ -30,18 +24,10 @@ fn whatever_fails_a_checkpoint_remains() {
                 let log = common::run(Arc::new(disk.clone()), parent);
                 let context = format!("{fault:?} at operation {n}, persistent: {persistent}");
                 if fault == Fault::ShortWrite {
-                    assert!(
-                        log.errors.is_empty(),
-                        "{context}: a short write is no error: {:?}",
-                        log.errors
-                    );
+                    assert!(log.errors.is_empty(), "{context}: a short write is no error: {:?}", log.errors);
                 }
                 if !persistent && fault != Fault::Kill {
-                    assert!(
-                        log.saved.len() >= 4,
-                        "{context}: one fault costs one save: {:?}",
-                        log.errors
-                    );
+                    assert!(log.saved.len() >= 4, "{context}: one fault costs one save: {:?}", log.errors);
                 }
                 common::check(below, parent, base, &log, &context);
                 if n > disk.ops() {
@@ -57,13 +43,7 @@ fn whatever_fails_a_checkpoint_remains() {
 #[test]
 fn a_small_file_is_all_old_or_all_new() {
     let (old, new) = (vec![1u8; 500], vec![2u8; 700]);
-    for fault in [
-        Fault::Kill,
-        Fault::Eio,
-        Fault::Enospc,
-        Fault::ShortWrite,
-        Fault::Interrupted,
-    ] {
+    for fault in [Fault::Kill, Fault::Eio, Fault::Enospc, Fault::ShortWrite, Fault::Interrupted] {
         for n in 1.. {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("summary.json");
@@ -71,16 +51,9 @@ fn a_small_file_is_all_old_or_all_new() {
             let disk = FaultDisk::new(fault, n, false);
             let result = write_atomic_on(&disk, &path, &new);
             let found = std::fs::read(&path).unwrap();
-            assert!(
-                found == new || (found == old && result.is_err()),
-                "{fault:?} at {n}"
-            );
+            assert!(found == new || (found == old && result.is_err()), "{fault:?} at {n}");
             write_atomic(&path, b"next").unwrap();
-            assert_eq!(
-                std::fs::read_dir(dir.path()).unwrap().count(),
-                1,
-                "no temporary file is left"
-            );
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
             if n > disk.ops() {
                 break;
             }

@@ -9,10 +9,7 @@ use counted::exercise;
 
 fn fixtures() -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    let mut all: Vec<PathBuf> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|e| e.unwrap().path())
-        .collect();
+    let mut all: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
     all.retain(|p| p.extension().is_some_and(|e| e != "json"));
     all.sort();
     all
@@ -30,17 +27,7 @@ fn safetensors() -> Vec<u8> {
 }
 
 /// Numbers that lengths like to be when they lie.
-const LIES: [u64; 9] = [
-    0,
-    1,
-    0x7f,
-    0xff,
-    0xffff,
-    0x7fff_ffff,
-    0xffff_ffff,
-    i64::MAX as u64,
-    u64::MAX,
-];
+const LIES: [u64; 9] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, i64::MAX as u64, u64::MAX];
 
 /// Changes bytes: flips, lies, cuts, copies of one part over another.
 fn mutate(u: &mut Unstructured, bytes: &mut Vec<u8>) -> arbtest::arbitrary::Result<()> {
@@ -73,10 +60,7 @@ fn mutate(u: &mut Unstructured, bytes: &mut Vec<u8>) -> arbtest::arbitrary::Resu
 fn mutated_files_never_panic_nor_swell() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mutated");
-    let mut originals: Vec<Vec<u8>> = fixtures()
-        .iter()
-        .map(|p| std::fs::read(p).unwrap())
-        .collect();
+    let mut originals: Vec<Vec<u8>> = fixtures().iter().map(|p| std::fs::read(p).unwrap()).collect();
     originals.push(safetensors());
     arbtest::arbtest(|u| {
         let mut bytes = u.choose(&originals)?.clone();
@@ -94,10 +78,7 @@ fn mutated_files_never_panic_nor_swell() {
 fn every_cut_of_every_fixture_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cut");
-    let mut originals: Vec<Vec<u8>> = fixtures()
-        .iter()
-        .map(|p| std::fs::read(p).unwrap())
-        .collect();
+    let mut originals: Vec<Vec<u8>> = fixtures().iter().map(|p| std::fs::read(p).unwrap()).collect();
     originals.push(safetensors());
     for original in originals {
         for len in (0..original.len()).step_by(7) {
@@ -113,15 +94,10 @@ fn many_small_objects_are_bounded_by_the_file() {
     const N: usize = 150_000;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("many.safetensors");
-    let entries: Vec<String> = (0..N)
-        .map(|i| format!(r#""{i}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#))
-        .collect();
+    let entries: Vec<String> =
+        (0..N).map(|i| format!(r#""{i}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#)).collect();
     let header = format!("{{{}}}", entries.join(","));
-    std::fs::write(
-        &path,
-        [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat(),
-    )
-    .unwrap();
+    std::fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat()).unwrap();
     let message = exercise(&path).unwrap();
     assert!(message.contains("than its size justifies"), "{message}");
 }

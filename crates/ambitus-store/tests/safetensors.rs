@@ -22,14 +22,8 @@ fn file(dir: &tempfile::TempDir, header: &str, data: usize) -> PathBuf {
 
 fn refused(header: &str, data: usize) -> String {
     let dir = dir();
-    let message = TensorFile::open(file(&dir, header, data))
-        .err()
-        .expect("must be refused")
-        .to_string();
-    assert!(
-        message.contains("t.safetensors"),
-        "names the file: {message}"
-    );
+    let message = TensorFile::open(file(&dir, header, data)).err().expect("must be refused").to_string();
+    assert!(message.contains("t.safetensors"), "names the file: {message}");
     message
 }
 
@@ -63,28 +57,17 @@ fn our_bytes_are_the_reference_crates_bytes() {
             }
         }
     }
-    assert!(
-        !path.exists(),
-        "the file has its name only when it is finished"
-    );
+    assert!(!path.exists(), "the file has its name only when it is finished");
     let written = w.finish().unwrap();
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!(written.bytes, bytes.len() as u64);
     assert_eq!(written.blake3, blake3::hash(&bytes).to_hex().to_string());
-    assert_eq!(
-        std::fs::read_dir(dir.path()).unwrap().count(),
-        1,
-        "no temporary file is left"
-    );
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
 
     let parsed = SafeTensors::deserialize(&bytes).unwrap();
     let tensors: Vec<(String, TensorView)> = parsed.tensors();
     assert_eq!(tensors.len(), specs.len());
-    let reference = serialize(
-        tensors,
-        Some(HashMap::from([("format".into(), "pt".into())])),
-    )
-    .unwrap();
+    let reference = serialize(tensors, Some(HashMap::from([("format".into(), "pt".into())]))).unwrap();
     assert_eq!(reference, bytes);
 
     let file = TensorFile::open(&path).unwrap();
@@ -118,50 +101,19 @@ fn every_type_is_read_as_the_reference_wrote_it() {
     let path = dir.path().join("t.safetensors");
     let ints = [-3i8 as u8, 5, 0, 127];
     let data: Vec<(&str, Dtype, Vec<u8>)> = vec![
-        (
-            "f64",
-            Dtype::F64,
-            [-3.0f64, 5.0, 0.0, 127.0]
-                .iter()
-                .flat_map(|v| v.to_le_bytes())
-                .collect(),
-        ),
-        (
-            "i64",
-            Dtype::I64,
-            [-3i64, 5, 0, 127]
-                .iter()
-                .flat_map(|v| v.to_le_bytes())
-                .collect(),
-        ),
-        (
-            "i32",
-            Dtype::I32,
-            [-3i32, 5, 0, 127]
-                .iter()
-                .flat_map(|v| v.to_le_bytes())
-                .collect(),
-        ),
-        (
-            "i16",
-            Dtype::I16,
-            [-3i16, 5, 0, 127]
-                .iter()
-                .flat_map(|v| v.to_le_bytes())
-                .collect(),
-        ),
+        ("f64", Dtype::F64, [-3.0f64, 5.0, 0.0, 127.0].iter().flat_map(|v| v.to_le_bytes()).collect()),
+        ("i64", Dtype::I64, [-3i64, 5, 0, 127].iter().flat_map(|v| v.to_le_bytes()).collect()),
+        ("i32", Dtype::I32, [-3i32, 5, 0, 127].iter().flat_map(|v| v.to_le_bytes()).collect()),
+        ("i16", Dtype::I16, [-3i16, 5, 0, 127].iter().flat_map(|v| v.to_le_bytes()).collect()),
         ("i8", Dtype::I8, ints.to_vec()),
     ];
-    let views = data
-        .iter()
-        .map(|(n, d, b)| (*n, TensorView::new(*d, vec![4], b).unwrap()));
+    let views = data.iter().map(|(n, d, b)| (*n, TensorView::new(*d, vec![4], b).unwrap()));
     std::fs::write(&path, serialize(views, None).unwrap()).unwrap();
     let file = TensorFile::open(&path).unwrap();
     let mut scratch = [0; 16];
     for info in file.tensors() {
         let mut floats = [0.0; 4];
-        file.read_into(info.name(), &mut floats, &mut scratch)
-            .unwrap();
+        file.read_into(info.name(), &mut floats, &mut scratch).unwrap();
         assert_eq!(floats, [-3.0, 5.0, 0.0, 127.0], "{}", info.name());
         let mut ints = [0; 4];
         match file.read_i64(info.name(), &mut ints, &mut scratch) {
@@ -189,86 +141,33 @@ fn lying_headers_are_refused() {
             8,
             "duplicate",
         ),
-        (
-            "duplicate metadata",
-            format!(r#"{{"__metadata__":{{}},"__metadata__":{{}},{a}}}"#),
-            8,
-            "twice",
-        ),
-        (
-            "duplicate metadata key",
-            format!(r#"{{"__metadata__":{{"x":"","x":""}},{a}}}"#),
-            8,
-            "`x` twice",
-        ),
-        (
-            "metadata of another kind",
-            format!(r#"{{"__metadata__":{{"x":1}},{a}}}"#),
-            8,
-            "string",
-        ),
+        ("duplicate metadata", format!(r#"{{"__metadata__":{{}},"__metadata__":{{}},{a}}}"#), 8, "twice"),
+        ("duplicate metadata key", format!(r#"{{"__metadata__":{{"x":"","x":""}},{a}}}"#), 8, "`x` twice"),
+        ("metadata of another kind", format!(r#"{{"__metadata__":{{"x":1}},{a}}}"#), 8, "string"),
         (
             "unknown field",
             r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1}}"#.into(),
             8,
             "unknown field",
         ),
-        (
-            "hole",
-            format!("{{{a},{}}}", t("b", "[1]", 12, 16)),
-            16,
-            "hole",
-        ),
-        (
-            "overlap",
-            format!("{{{a},{}}}", t("b", "[1]", 4, 8)),
-            8,
-            "overlap",
-        ),
+        ("hole", format!("{{{a},{}}}", t("b", "[1]", 12, 16)), 16, "hole"),
+        ("overlap", format!("{{{a},{}}}", t("b", "[1]", 4, 8)), 8, "overlap"),
         ("data left over", format!("{{{a}}}"), 9, "1 bytes after"),
         ("data missing", format!("{{{a},{b}}}"), 11, "holds 11"),
-        (
-            "end before begin",
-            format!("{{{}}}", t("a", "[2]", 0, 8).replace("[0,8]", "[8,0]")),
-            8,
-            "hole",
-        ),
-        (
-            "shape too large",
-            format!("{{{}}}", t("a", "[3]", 0, 8)),
-            8,
-            "does not take",
-        ),
-        (
-            "shape overflows",
-            format!("{{{}}}", t("a", "[9223372036854775807,8]", 0, 8)),
-            8,
-            "does not take",
-        ),
+        ("end before begin", format!("{{{}}}", t("a", "[2]", 0, 8).replace("[0,8]", "[8,0]")), 8, "hole"),
+        ("shape too large", format!("{{{}}}", t("a", "[3]", 0, 8)), 8, "does not take"),
+        ("shape overflows", format!("{{{}}}", t("a", "[9223372036854775807,8]", 0, 8)), 8, "does not take"),
         (
             "overflow to zero",
             format!("{{{}}}", t("a", "[4611686018427387904,4,0]", 0, 0)),
             0,
             "does not take",
         ),
-        (
-            "negative",
-            format!("{{{}}}", t("a", "[-2]", 0, 8)),
-            8,
-            "invalid value",
-        ),
-        (
-            "fraction",
-            format!("{{{}}}", t("a", "[2.0]", 0, 8)),
-            8,
-            "invalid type",
-        ),
+        ("negative", format!("{{{}}}", t("a", "[-2]", 0, 8)), 8, "invalid value"),
+        ("fraction", format!("{{{}}}", t("a", "[2.0]", 0, 8)), 8, "invalid type"),
         (
             "end past 2^64",
-            format!(
-                "{{{}}}",
-                t("a", "[2]", 0, 8).replace("8]}", "18446744073709551616]}")
-            ),
+            format!("{{{}}}", t("a", "[2]", 0, 8).replace("8]}", "18446744073709551616]}")),
             8,
             "invalid",
         ),
@@ -278,27 +177,12 @@ fn lying_headers_are_refused() {
             8,
             "dimensions",
         ),
-        (
-            "empty name",
-            format!("{{{}}}", t("", "[2]", 0, 8)),
-            8,
-            "not a name",
-        ),
-        (
-            "control character",
-            format!("{{{}}}", t("a\\u001b[2J", "[2]", 0, 8)),
-            8,
-            "not a name",
-        ),
+        ("empty name", format!("{{{}}}", t("", "[2]", 0, 8)), 8, "not a name"),
+        ("control character", format!("{{{}}}", t("a\\u001b[2J", "[2]", 0, 8)), 8, "not a name"),
         ("not JSON", "{nonsense".into(), 0, "bad header"),
         ("two values", format!("{{{a}}}{{}}"), 8, "trailing"),
         ("an array", format!("[{{{a}}}]"), 8, "neither a safetensors"),
-        (
-            "deep",
-            format!("{{\"a\":{}", "[".repeat(100_000)),
-            0,
-            "bad header",
-        ),
+        ("deep", format!("{{\"a\":{}", "[".repeat(100_000)), 0, "bad header"),
     ] {
         let message = refused(&header, data);
         assert!(message.contains(expect), "{what}: {message}");
@@ -314,11 +198,7 @@ fn lying_headers_are_refused() {
 fn lying_lengths_are_refused() {
     let dir = dir();
     let path = dir.path().join("t.safetensors");
-    for (len, expect) in [
-        (u64::MAX, "claims a header"),
-        ((16 << 20) + 1, "at most"),
-        (1 << 20, "has only"),
-    ] {
+    for (len, expect) in [(u64::MAX, "claims a header"), ((16 << 20) + 1, "at most"), (1 << 20, "has only")] {
         let mut bytes = len.to_le_bytes().to_vec();
         bytes.extend(b"{}                      ");
         std::fs::write(&path, bytes).unwrap();
@@ -335,64 +215,22 @@ fn lying_lengths_are_refused() {
         std::fs::write(&path, content).unwrap();
         assert!(TensorFile::open(&path).is_err());
     }
-    assert!(
-        TensorFile::open(dir.path())
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("not a file")
-    );
-    assert!(
-        TensorFile::open(dir.path().join("none"))
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("check the path")
-    );
+    assert!(TensorFile::open(dir.path()).err().unwrap().to_string().contains("not a file"));
+    assert!(TensorFile::open(dir.path().join("none")).err().unwrap().to_string().contains("check the path"));
 }
 
 #[test]
 fn a_file_cut_after_opening_is_an_error() {
     let dir = dir();
-    let path = file(
-        &dir,
-        r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#,
-        8,
-    );
+    let path = file(&dir, r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#, 8);
     let open = TensorFile::open(&path).unwrap();
-    std::fs::File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(70 - 8)
-        .unwrap();
-    let error = open
-        .read_into("a", &mut [0.0; 2], &mut [0; 64])
-        .unwrap_err();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(70 - 8).unwrap();
+    let error = open.read_into("a", &mut [0.0; 2], &mut [0; 64]).unwrap_err();
+    assert!(error.is_io() && error.to_string().contains("shorter than when it was opened"), "{error}");
+    assert!(open.read_into("a", &mut [0.0; 3], &mut [0; 64]).unwrap_err().to_string().contains("shape [2]"));
+    assert!(open.read_into("a", &mut [0.0; 2], &mut [0; 3]).unwrap_err().to_string().contains("staging"));
     assert!(
-        error.is_io()
-            && error
-                .to_string()
-                .contains("shorter than when it was opened"),
-        "{error}"
-    );
-    assert!(
-        open.read_into("a", &mut [0.0; 3], &mut [0; 64])
-            .unwrap_err()
-            .to_string()
-            .contains("shape [2]")
-    );
-    assert!(
-        open.read_into("a", &mut [0.0; 2], &mut [0; 3])
-            .unwrap_err()
-            .to_string()
-            .contains("staging")
-    );
-    assert!(
-        open.read_into("b", &mut [0.0; 2], &mut [0; 8])
-            .unwrap_err()
-            .to_string()
-            .contains("not in the file")
+        open.read_into("b", &mut [0.0; 2], &mut [0; 8]).unwrap_err().to_string().contains("not in the file")
     );
 }
 
@@ -400,29 +238,16 @@ fn a_file_cut_after_opening_is_an_error() {
 fn misuse_of_the_writer_leaves_nothing() {
     let dir = dir();
     let path = dir.path().join("t.safetensors");
-    let specs = || {
-        vec![
-            TensorSpec::new("a", DType::F32, &[2]),
-            TensorSpec::new("b", DType::I64, &[1]),
-        ]
-    };
+    let specs = || vec![TensorSpec::new("a", DType::F32, &[2]), TensorSpec::new("b", DType::I64, &[1])];
     let create = || SafetensorsWriter::create(&path, specs(), &BTreeMap::new()).unwrap();
     assert!(create().write_f32("a", &[0.0; 2]).is_err(), "b comes first");
     assert!(create().write_f32("b", &[0.0]).is_err(), "b is not a float");
-    assert!(
-        create().write_i64("b", &[0; 2]).is_err(),
-        "b has one element"
-    );
+    assert!(create().write_i64("b", &[0; 2]).is_err(), "b has one element");
     assert!(create().finish().is_err(), "nothing was written");
     let mut w = create();
     w.write_i64("b", &[1]).unwrap();
     w.write_f32("a", &[1.0]).unwrap();
-    assert!(
-        w.finish()
-            .unwrap_err()
-            .to_string()
-            .contains("not written in full")
-    );
+    assert!(w.finish().unwrap_err().to_string().contains("not written in full"));
     let twice = vec![TensorSpec::new("a", DType::F32, &[2]); 2];
     assert!(SafetensorsWriter::create(&path, twice, &BTreeMap::new()).is_err());
     let huge = vec![TensorSpec::new("a", DType::F32, &[usize::MAX, 2])];

@@ -7,9 +7,7 @@ use ambitus_store::{DType, Format, Scalar, TensorFile};
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures")
-        .join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
 fn expected() -> BTreeMap<String, Value> {
@@ -17,10 +15,7 @@ fn expected() -> BTreeMap<String, Value> {
 }
 
 fn refused(name: &str) -> String {
-    let message = TensorFile::open(fixture(name))
-        .err()
-        .expect("must be refused")
-        .to_string();
+    let message = TensorFile::open(fixture(name)).err().expect("must be refused").to_string();
     assert!(message.contains(name), "names the file: {message}");
     message
 }
@@ -47,32 +42,19 @@ fn files_are_read_as_torch_reads_them() {
         let file = TensorFile::open(fixture(&name)).unwrap();
         assert_eq!(file.format(), Format::TorchZip);
         let tensors = content["tensors"].as_object().unwrap();
-        assert!(
-            file.tensors().iter().map(|t| t.name()).eq(tensors.keys()),
-            "{name}: {:?}",
-            file.tensors()
-        );
+        assert!(file.tensors().iter().map(|t| t.name()).eq(tensors.keys()), "{name}: {:?}", file.tensors());
         for (tensor, want) in tensors {
             let info = file.get(tensor).unwrap();
-            assert_eq!(
-                info.dtype(),
-                dtype(want[0].as_str().unwrap()),
-                "{name} {tensor}"
-            );
+            assert_eq!(info.dtype(), dtype(want[0].as_str().unwrap()), "{name} {tensor}");
             assert_eq!(serde_json::json!(info.shape()), want[1], "{name} {tensor}");
-            let want: Vec<f32> = want[2]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|v| v.as_f64().unwrap() as f32)
-                .collect();
+            let want: Vec<f32> =
+                want[2].as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect();
             let mut raw = vec![0; info.bytes()];
             file.read_bytes(tensor, &mut raw, &mut [0; 8]).unwrap();
             // Staging of one element, of a few, and of all: the pieces must join.
             for staging in [8, 24, 4096] {
                 let mut got = vec![f32::NAN; info.elements()];
-                file.read_into(tensor, &mut got, &mut vec![0; staging])
-                    .unwrap();
+                file.read_into(tensor, &mut got, &mut vec![0; staging]).unwrap();
                 assert_eq!(got, want, "{name} {tensor}");
                 if info.dtype() == DType::F32 {
                     assert_eq!(
@@ -83,12 +65,8 @@ fn files_are_read_as_torch_reads_them() {
                 }
                 if !info.dtype().is_float() {
                     let mut got = vec![i64::MIN; info.elements()];
-                    file.read_i64(tensor, &mut got, &mut vec![0; staging])
-                        .unwrap();
-                    assert!(
-                        got.iter().map(|&v| v as f32).eq(want.iter().copied()),
-                        "{name} {tensor}"
-                    );
+                    file.read_i64(tensor, &mut got, &mut vec![0; staging]).unwrap();
+                    assert!(got.iter().map(|&v| v as f32).eq(want.iter().copied()), "{name} {tensor}");
                 }
             }
         }
@@ -101,11 +79,7 @@ fn files_are_read_as_torch_reads_them() {
             };
             assert!(same, "{name} {key}: {:?}", scalars[key]);
         }
-        assert_eq!(
-            scalars.len(),
-            content["scalars"].as_object().unwrap().len(),
-            "{name}: {scalars:?}"
-        );
+        assert_eq!(scalars.len(), content["scalars"].as_object().unwrap().len(), "{name}: {scalars:?}");
     }
 }
 
@@ -122,12 +96,8 @@ fn a_training_checkpoint_is_taken_by_section() {
     ];
     assert_eq!(file.top_level(), keys);
     assert_eq!(file.scalar("update"), Some(Scalar::Int(1_250_000)));
-    let model: Vec<&str> = file
-        .section("model_state_dict")
-        .unwrap()
-        .into_iter()
-        .map(|(name, _)| name)
-        .collect();
+    let model: Vec<&str> =
+        file.section("model_state_dict").unwrap().into_iter().map(|(name, _)| name).collect();
     assert_eq!(model, ["0.bias", "0.weight", "1.bias", "1.weight"]);
     assert_eq!(file.section("ema_model_state_dict").unwrap().len(), 6);
     assert!(file.section("none").unwrap().is_empty());
@@ -148,12 +118,7 @@ fn what_is_not_needed_is_inert_until_asked_for() {
     }
     let file = TensorFile::open(fixture("hostile_part.pt")).unwrap();
     assert!(file.section("model").is_ok());
-    assert!(
-        file.section("")
-            .unwrap_err()
-            .to_string()
-            .contains("posix.system")
-    );
+    assert!(file.section("").unwrap_err().to_string().contains("posix.system"));
     assert!(!std::path::Path::new("executed").exists());
 }
 
@@ -166,22 +131,13 @@ fn what_cannot_be_read_is_named() {
         ("float8", "_rebuild_tensor_v3"),
         ("sparse", "torch._utils._rebuild_sparse_tensor"),
     ] {
-        let message = file
-            .get(&format!("unreadable.{tensor}"))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            message.contains(why) && message.contains(tensor),
-            "{message}"
-        );
+        let message = file.get(&format!("unreadable.{tensor}")).unwrap_err().to_string();
+        assert!(message.contains(why) && message.contains(tensor), "{message}");
     }
     for (name, why) in [
         ("hostile.pt", "posix.system"),
         ("module.pt", "torch.nn.modules.container.Sequential"),
-        (
-            "script.pt",
-            "made by `__torch__.torch.nn.modules.linear.Linear`",
-        ),
+        ("script.pt", "made by `__torch__.torch.nn.modules.linear.Linear`"),
         ("legacy.pt", "before version 1.6"),
         ("deflated.pt", "compressed"),
     ] {

@@ -57,12 +57,7 @@ impl Case {
         if matches!(self.op, Op::CopyDone(_)) {
             return None;
         }
-        self.op
-            .def()
-            .donates()
-            .into_iter()
-            .find(|d| d.1 == k)
-            .map(|d| d.0)
+        self.op.def().donates().into_iter().find(|d| d.1 == k).map(|d| d.0)
     }
 
     /// The case as a program, for executors. Operand i is the input `x{i}`, or the state `x{i}` where a result
@@ -82,12 +77,7 @@ impl Case {
         for (i, ty) in types.into_iter().enumerate() {
             let name = format!("x{i}");
             if results.contains(&Some(i)) {
-                let decl = StateDecl {
-                    name,
-                    ty,
-                    kind: StateKind::Optimizer,
-                    trainable: false,
-                };
+                let decl = StateDecl { name, ty, kind: StateKind::Optimizer, trainable: false };
                 let (id, v) = b.declare(&decl.name, ty, decl.kind);
                 ids.push(Some(id));
                 x.push(v);
@@ -97,10 +87,7 @@ impl Case {
             }
         }
         if let Op::CopyDone(op) = &self.op {
-            let start = CopyStart {
-                queue: op.queue,
-                to: Space::Host,
-            };
+            let start = CopyStart { queue: op.queue, to: Space::Host };
             x.splice(1.., b.push(start, &x[..1]));
         }
         let mut y: Vec<ValueId> = b.push(self.op.clone(), &x);
@@ -123,9 +110,7 @@ impl Case {
         let named = self.values().into_iter().enumerate();
         let (mut inputs, mut states) = (Tensors::new(), Tensors::new());
         for (i, t) in named {
-            let state = results
-                .iter()
-                .any(|(o, k)| *o == i && self.overwritten(*k).is_some());
+            let state = results.iter().any(|(o, k)| *o == i && self.overwritten(*k).is_some());
             let to = if state { &mut states } else { &mut inputs };
             to.insert(format!("x{i}"), t);
         }
@@ -154,10 +139,7 @@ impl Table {
     /// A differentiable f32 operand in low..high.
     fn within(&mut self, dims: &[usize], low: f64, high: f64) -> Operand {
         let tensor = self.rng.tensor(TensorType::f32(dims), low, high);
-        Operand {
-            tensor,
-            differentiable: true,
-        }
+        Operand { tensor, differentiable: true }
     }
 
     /// An f32 operand in -1..1 that is not differentiated.
@@ -168,10 +150,7 @@ impl Table {
 
 /// An operand that is not differentiated.
 fn constant(tensor: Tensor) -> Operand {
-    Operand {
-        tensor,
-        differentiable: false,
-    }
+    Operand { tensor, differentiable: false }
 }
 
 /// i32 numbers.
@@ -201,10 +180,7 @@ fn typed(rng: &mut Rng, dtype: DType, dims: &[usize]) -> Operand {
 
 /// Every case; at least one for each op of [`Op::NAMES`].
 pub fn cases() -> Vec<Case> {
-    let mut t = Table {
-        rng: Rng::new(20_240_607),
-        cases: Vec::new(),
-    };
+    let mut t = Table { rng: Rng::new(20_240_607), cases: Vec::new() };
     dense::elementwise(&mut t);
     dense::layout(&mut t);
     dense::products(&mut t);

@@ -31,11 +31,8 @@ pub fn gradcheck(case: &Case, seed: u64) -> Result<Vec<Gap>, String> {
     let mut interp = Interp::new(Rounding::Exact);
     let mut rng = Rng::new(seed);
     let x = case.values();
-    let run = |interp: &mut Interp, x: &[Tensor]| {
-        interp
-            .op(&case.op, x)
-            .map_err(|e| format!("{}: {e}", case.name))
-    };
+    let run =
+        |interp: &mut Interp, x: &[Tensor]| interp.op(&case.op, x).map_err(|e| format!("{}: {e}", case.name));
     let y = run(&mut interp, &x)?;
     let weights = rng.tensor(y[0].ty, -1.0, 1.0);
     let gradients = gradients(case, &mut interp, &x, &weights)?;
@@ -55,15 +52,9 @@ pub fn gradcheck(case: &Case, seed: u64) -> Result<Vec<Gap>, String> {
             };
             let differences = (at(STEP)? - at(-STEP)?) / (2.0 * STEP);
             let rule = dot(&gradient.data, &direction);
-            let size =
-                dot(&gradient.data, &gradient.data).sqrt() * dot(&direction, &direction).sqrt();
+            let size = dot(&gradient.data, &gradient.data).sqrt() * dot(&direction, &direction).sqrt();
             let relative = (rule - differences).abs() / size.max(1e-3);
-            gaps.push(Gap {
-                operand,
-                rule,
-                differences,
-                relative,
-            });
+            gaps.push(Gap { operand, rule, differences, relative });
         }
     }
     Ok(gaps)
@@ -79,37 +70,22 @@ fn gradients(
     let fail = |why: &str| format!("{}: {why}", case.name);
     let mut session = Session::default();
     let mut b = Builder::new(&mut session, "gradients");
-    let ids: Vec<ValueId> = x
-        .iter()
-        .enumerate()
-        .map(|(i, t)| b.input(&format!("x{i}"), t.ty))
-        .collect();
+    let ids: Vec<ValueId> = x.iter().enumerate().map(|(i, t)| b.input(&format!("x{i}"), t.ty)).collect();
     let y = b.push(case.op.clone(), &ids);
     let mut dy = vec![None; y.len()];
     dy[0] = Some(b.input("dy", weights.ty));
     let need: Vec<bool> = case.operands.iter().map(|o| o.differentiable).collect();
-    let rule = Vjp {
-        x: &ids,
-        y: &y,
-        dy: &dy,
-        need: &need,
-    };
+    let rule = Vjp { x: &ids, y: &y, dy: &dy, need: &need };
     let grads = case.op.def().vjp(&mut b, &rule).map_err(|e| fail(&e))?;
     if grads.len() != x.len() {
-        return Err(fail(
-            "the gradient rule returns another number of gradients than operands",
-        ));
+        return Err(fail("the gradient rule returns another number of gradients than operands"));
     }
     for (i, g) in grads.iter().enumerate() {
         let Some(g) = g.filter(|_| need[i]) else {
             continue;
         };
         if b.ty(g) != x[i].ty {
-            return Err(fail(&format!(
-                "gradient of operand {i} is {}, not {}",
-                b.ty(g),
-                x[i].ty
-            )));
+            return Err(fail(&format!("gradient of operand {i} is {}, not {}", b.ty(g), x[i].ty)));
         }
         b.output(&format!("d{i}"), g);
     }
@@ -134,9 +110,7 @@ fn gradients(
             (true, Some(g)) => all.push(Some(g)),
             (true, None) => {
                 let zero = missing(i);
-                all.push(Some(
-                    zero.ok_or_else(|| fail(&format!("no gradient of operand {i}")))?,
-                ));
+                all.push(Some(zero.ok_or_else(|| fail(&format!("no gradient of operand {i}")))?));
             }
         }
     }
@@ -147,24 +121,10 @@ fn gradients(
 pub fn has_gradient(op: &Op, types: &[TensorType]) -> bool {
     let mut session = Session::default();
     let mut b = Builder::new(&mut session, "probe");
-    let x: Vec<ValueId> = types
-        .iter()
-        .enumerate()
-        .map(|(i, t)| b.input(&format!("x{i}"), *t))
-        .collect();
+    let x: Vec<ValueId> = types.iter().enumerate().map(|(i, t)| b.input(&format!("x{i}"), *t)).collect();
     let y = b.push(op.clone(), &x);
     let dy = vec![None; y.len()];
-    op.def()
-        .vjp(
-            &mut b,
-            &Vjp {
-                x: &x,
-                y: &y,
-                dy: &dy,
-                need: &vec![false; x.len()],
-            },
-        )
-        .is_ok()
+    op.def().vjp(&mut b, &Vjp { x: &x, y: &y, dy: &dy, need: &vec![false; x.len()] }).is_ok()
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {

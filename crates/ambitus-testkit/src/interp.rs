@@ -74,10 +74,7 @@ pub struct Interp {
 impl Interp {
     /// An interpreter that rounds as given.
     pub fn new(rounding: Rounding) -> Interp {
-        Interp {
-            rounding,
-            fused: HashMap::new(),
-        }
+        Interp { rounding, fused: HashMap::new() }
     }
 
     /// Runs a program of a session: reads every input by name, takes in and gives back its states, returns the outputs
@@ -128,11 +125,7 @@ impl Interp {
     }
 
     /// The instructions in order; values are dropped after their last use.
-    fn straight(
-        &mut self,
-        program: &Program,
-        values: &mut [Option<Rc<Tensor>>],
-    ) -> Result<(), InterpError> {
+    fn straight(&mut self, program: &Program, values: &mut [Option<Rc<Tensor>>]) -> Result<(), InterpError> {
         let last = last_uses(program);
         for (at, instr) in program.instrs.iter().enumerate() {
             let path = || instr.origin.path.clone();
@@ -194,11 +187,7 @@ impl Interp {
             values[i.value.index()] = Some(Rc::clone(t));
         }
         self.straight(&program, &mut values)?;
-        program
-            .outputs
-            .iter()
-            .map(|o| read(&values, o.value, &at))
-            .collect()
+        program.outputs.iter().map(|o| read(&values, o.value, &at)).collect()
     }
 }
 
@@ -206,11 +195,7 @@ impl Interp {
 pub fn decomposition(op: &Op, types: &[TensorType]) -> Option<Program> {
     let mut session = Session::default();
     let mut b = Builder::new(&mut session, op.name());
-    let x: Vec<ValueId> = types
-        .iter()
-        .enumerate()
-        .map(|(i, t)| b.input(&format!("x{i}"), *t))
-        .collect();
+    let x: Vec<ValueId> = types.iter().enumerate().map(|(i, t)| b.input(&format!("x{i}"), *t)).collect();
     let y = op.def().decompose(&mut b, &x)?;
     for (i, v) in y.iter().enumerate() {
         b.output(&format!("y{i}"), *v);
@@ -225,20 +210,11 @@ fn given<'a>(
     from: &'a Tensors,
     want: TensorType,
 ) -> Result<&'a Tensor, InterpError> {
-    let missing = || InterpError::Missing {
-        what,
-        name: name.to_owned(),
-        program: program.name.clone(),
-    };
+    let missing = || InterpError::Missing { what, name: name.to_owned(), program: program.name.clone() };
     let t = from.get(name).ok_or_else(missing)?;
     if t.ty != want {
         let (want, got) = (want.to_string(), t.ty.to_string());
-        return Err(InterpError::Type {
-            what,
-            name: name.to_owned(),
-            want,
-            got,
-        });
+        return Err(InterpError::Type { what, name: name.to_owned(), want, got });
     }
     Ok(t)
 }

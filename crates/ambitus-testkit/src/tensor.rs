@@ -23,26 +23,17 @@ impl Tensor {
 
     /// A value filled with one number.
     pub fn full(ty: TensorType, value: f64) -> Tensor {
-        Tensor {
-            ty,
-            data: vec![value; ty.shape.elements()],
-        }
+        Tensor { ty, data: vec![value; ty.shape.elements()] }
     }
 
     /// f32 of the given axes, from its elements.
     pub fn f32(dims: &[usize], data: &[f32]) -> Tensor {
-        Tensor::new(
-            TensorType::f32(dims),
-            data.iter().map(|x| f64::from(*x)).collect(),
-        )
+        Tensor::new(TensorType::f32(dims), data.iter().map(|x| f64::from(*x)).collect())
     }
 
     /// A vector of i32.
     pub fn i32(data: &[i32]) -> Tensor {
-        Tensor::new(
-            TensorType::i32(&[data.len()]),
-            data.iter().map(|x| f64::from(*x)).collect(),
-        )
+        Tensor::new(TensorType::i32(&[data.len()]), data.iter().map(|x| f64::from(*x)).collect())
     }
 
     /// The scalar `[1]`.
@@ -60,11 +51,7 @@ impl Tensor {
         let cols = self.ty.shape.cols();
         let mut bytes = Vec::with_capacity(self.ty.bytes() as usize);
         for row in self.data.chunks(cols.max(1)) {
-            for x in row
-                .iter()
-                .copied()
-                .chain(std::iter::repeat_n(0.0, self.ty.pitch - cols))
-            {
+            for x in row.iter().copied().chain(std::iter::repeat_n(0.0, self.ty.pitch - cols)) {
                 match self.ty.dtype {
                     DType::F32 => bytes.extend((x as f32).to_le_bytes()),
                     DType::BF16 => bytes.extend(half::bf16::from_f64(x).to_le_bytes()),
@@ -95,10 +82,7 @@ impl Tensor {
         };
         let cols = ty.shape.cols();
         let at = |i: usize| i / cols * ty.pitch + i % cols;
-        Tensor {
-            ty,
-            data: (0..ty.shape.elements()).map(|i| element(at(i))).collect(),
-        }
+        Tensor { ty, data: (0..ty.shape.elements()).map(|i| element(at(i))).collect() }
     }
 
     /// Rounds every element to the element type.
@@ -145,9 +129,7 @@ impl Rng {
 
     /// A float value with elements uniform in low..high, representable in its type.
     pub fn tensor(&mut self, ty: TensorType, low: f64, high: f64) -> Tensor {
-        let data = (0..ty.shape.elements())
-            .map(|_| self.range(low, high))
-            .collect();
+        let data = (0..ty.shape.elements()).map(|_| self.range(low, high)).collect();
         let mut t = Tensor { ty, data };
         t.round();
         t

@@ -18,207 +18,63 @@ pub struct Tolerance {
 pub const F32: f64 = 1.2e-7;
 
 const fn row(op: &'static str, rel: f64, abs: f64, reason: &'static str) -> Tolerance {
-    Tolerance {
-        op,
-        rel,
-        abs,
-        reason,
-    }
+    Tolerance { op, rel, abs, reason }
 }
 
 /// Ops of an f32 executor against the interpreter in f64. Ops that are not listed are exact up to one rounding.
 pub const F32_AGAINST_F64: &[Tolerance] = &[
-    row(
-        "unary",
-        8.0 * F32,
-        4.0 * F32,
-        "polynomials of transcendental functions; sines near their zeros",
-    ),
-    row(
-        "reduce",
-        0.0,
-        16.0 * F32,
-        "rounding grows with the number of terms, which cancel",
-    ),
-    row(
-        "scatter_add",
-        4.0 * F32,
-        8.0 * F32,
-        "few terms a row, and the accumulator's rounding",
-    ),
-    row(
-        "matmul",
-        0.0,
-        16.0 * F32,
-        "products of up to 100 terms that cancel",
-    ),
-    row(
-        "linear",
-        0.0,
-        16.0 * F32,
-        "products of up to 128 terms that cancel",
-    ),
+    row("unary", 8.0 * F32, 4.0 * F32, "polynomials of transcendental functions; sines near their zeros"),
+    row("reduce", 0.0, 16.0 * F32, "rounding grows with the number of terms, which cancel"),
+    row("scatter_add", 4.0 * F32, 8.0 * F32, "few terms a row, and the accumulator's rounding"),
+    row("matmul", 0.0, 16.0 * F32, "products of up to 100 terms that cancel"),
+    row("linear", 0.0, 16.0 * F32, "products of up to 128 terms that cancel"),
     row(
         "activation",
         16.0 * F32,
         8.0 * F32,
         "polynomials of exponentials; tails are below the largest element's last digit",
     ),
-    row(
-        "activation_grad",
-        16.0 * F32,
-        8.0 * F32,
-        "as activation, with a difference",
-    ),
+    row("activation_grad", 16.0 * F32, 8.0 * F32, "as activation, with a difference"),
     row("swiglu", 16.0 * F32, 8.0 * F32, "as activation"),
-    row(
-        "swiglu_grad",
-        16.0 * F32,
-        8.0 * F32,
-        "as activation, with a difference",
-    ),
-    row(
-        "layer_norm",
-        16.0 * F32,
-        16.0 * F32,
-        "the mean is taken off before the variance is known",
-    ),
-    row(
-        "layer_norm_grad",
-        0.0,
-        32.0 * F32,
-        "three sums a row that cancel, and sums over rows",
-    ),
+    row("swiglu_grad", 16.0 * F32, 8.0 * F32, "as activation, with a difference"),
+    row("layer_norm", 16.0 * F32, 16.0 * F32, "the mean is taken off before the variance is known"),
+    row("layer_norm_grad", 0.0, 32.0 * F32, "three sums a row that cancel, and sums over rows"),
     row("rms_norm", 16.0 * F32, 8.0 * F32, "a sum and a root"),
-    row(
-        "rms_norm_grad",
-        0.0,
-        32.0 * F32,
-        "two sums a row that cancel, and sums over rows",
-    ),
+    row("rms_norm_grad", 0.0, 32.0 * F32, "two sums a row that cancel, and sums over rows"),
     row("grn", 16.0 * F32, 8.0 * F32, "sums over rows and channels"),
     row("grn_grad", 0.0, 64.0 * F32, "sums of sums that cancel"),
     row("ada_layer_norm", 16.0 * F32, 16.0 * F32, "as layer_norm"),
     row("ada_layer_norm_grad", 0.0, 32.0 * F32, "as layer_norm_grad"),
-    row(
-        "gated_residual",
-        4.0 * F32,
-        4.0 * F32,
-        "a product and a sum",
-    ),
-    row(
-        "gated_residual_grad",
-        4.0 * F32,
-        16.0 * F32,
-        "sums over a segment's rows",
-    ),
-    row(
-        "segment_sum",
-        0.0,
-        16.0 * F32,
-        "sums over a segment's rows that cancel",
-    ),
+    row("gated_residual", 4.0 * F32, 4.0 * F32, "a product and a sum"),
+    row("gated_residual_grad", 4.0 * F32, 16.0 * F32, "sums over a segment's rows"),
+    row("segment_sum", 0.0, 16.0 * F32, "sums over a segment's rows that cancel"),
     row("rotary_frequencies", 8.0 * F32, 0.0, "a power"),
-    row(
-        "rotary",
-        0.0,
-        16.0 * F32,
-        "the angle is a rounded product of up to 20, then sine and cosine",
-    ),
-    row(
-        "sinusoid",
-        0.0,
-        2e-4,
-        "the angle is rounded to f32 at up to 1000",
-    ),
-    row(
-        "attention",
-        0.0,
-        32.0 * F32,
-        "products, exponentials and a quotient of sums",
-    ),
-    row(
-        "attention_grad",
-        0.0,
-        64.0 * F32,
-        "products of products that cancel",
-    ),
-    row(
-        "conv1d",
-        0.0,
-        16.0 * F32,
-        "products of up to 84 terms that cancel",
-    ),
+    row("rotary", 0.0, 16.0 * F32, "the angle is a rounded product of up to 20, then sine and cosine"),
+    row("sinusoid", 0.0, 2e-4, "the angle is rounded to f32 at up to 1000"),
+    row("attention", 0.0, 32.0 * F32, "products, exponentials and a quotient of sums"),
+    row("attention_grad", 0.0, 64.0 * F32, "products of products that cancel"),
+    row("conv1d", 0.0, 16.0 * F32, "products of up to 84 terms that cancel"),
     row("conv1d_input_grad", 0.0, 16.0 * F32, "as conv1d"),
-    row(
-        "conv1d_weight_grad",
-        0.0,
-        16.0 * F32,
-        "sums over rows that cancel",
-    ),
-    row(
-        "masked_mse",
-        16.0 * F32,
-        0.0,
-        "a sum of squares over thousands of elements, in tiles",
-    ),
-    row(
-        "masked_mse_grad",
-        8.0 * F32,
-        2.0 * F32,
-        "a difference and four products",
-    ),
-    row(
-        "linear_cross_entropy",
-        16.0 * F32,
-        8.0 * F32,
-        "logits, a log-sum-exp and a sum over rows",
-    ),
-    row(
-        "linear_cross_entropy_grad",
-        0.0,
-        32.0 * F32,
-        "logits, a softmax and a product",
-    ),
+    row("conv1d_weight_grad", 0.0, 16.0 * F32, "sums over rows that cancel"),
+    row("masked_mse", 16.0 * F32, 0.0, "a sum of squares over thousands of elements, in tiles"),
+    row("masked_mse_grad", 8.0 * F32, 2.0 * F32, "a difference and four products"),
+    row("linear_cross_entropy", 16.0 * F32, 8.0 * F32, "logits, a log-sum-exp and a sum over rows"),
+    row("linear_cross_entropy_grad", 0.0, 32.0 * F32, "logits, a softmax and a product"),
     row("dropout", 4.0 * F32, 0.0, "1 / (1 - p)"),
     row("sum_squares", 16.0 * F32, 0.0, "4096 terms of one sign"),
-    row(
-        "sum_partials",
-        4.0 * F32,
-        4.0 * F32,
-        "one rounding of a sum that may cancel",
-    ),
-    row(
-        "adamw",
-        16.0 * F32,
-        16.0 * F32,
-        "constants rounded to f32, a root and a quotient",
-    ),
+    row("sum_partials", 4.0 * F32, 4.0 * F32, "one rounding of a sum that may cancel"),
+    row("adamw", 16.0 * F32, 16.0 * F32, "constants rounded to f32, a root and a quotient"),
     row("lerp", 4.0 * F32, 4.0 * F32, "a difference"),
-    row(
-        "accumulate",
-        4.0 * F32,
-        4.0 * F32,
-        "a product and a sum, fused or not",
-    ),
+    row("accumulate", 4.0 * F32, 4.0 * F32, "a product and a sum, fused or not"),
     row("scale_rows", 2.0 * F32, 0.0, "a product"),
     row("scale", 2.0 * F32, 0.0, "a product"),
-    row(
-        "binary",
-        2.0 * F32,
-        0.0,
-        "one rounding, perhaps of a quotient by a reciprocal",
-    ),
+    row("binary", 2.0 * F32, 0.0, "one rounding, perhaps of a quotient by a reciprocal"),
 ];
 
 /// The tolerance of an op for an f32 executor against the interpreter in f64.
 pub fn f32_against_f64(op: &str) -> Tolerance {
     let exact = row("", F32, 0.0, "moves numbers, or rounds once");
-    F32_AGAINST_F64
-        .iter()
-        .find(|t| t.op == op)
-        .copied()
-        .unwrap_or(exact)
+    F32_AGAINST_F64.iter().find(|t| t.op == op).copied().unwrap_or(exact)
 }
 
 /// Gradient rules against differences, relative (see [`crate::gradcheck::Gap`]): the differences of a logarithm at 1/4 are
@@ -232,21 +88,14 @@ pub const FORMULA: f64 = 2e-7;
 /// The first element that differs by more than the tolerance: (index, got, expected). Equal infinities, and NaN where NaN
 /// is expected, agree.
 pub fn differs(got: &[f64], expected: &[f64], t: Tolerance) -> Option<(usize, f64, f64)> {
-    let largest = expected
-        .iter()
-        .filter(|x| x.is_finite())
-        .fold(1.0f64, |m, x| m.max(x.abs()));
+    let largest = expected.iter().filter(|x| x.is_finite()).fold(1.0f64, |m, x| m.max(x.abs()));
     let off = |(g, e): (&f64, &f64)| {
         let same = g == e || (g.is_nan() && e.is_nan());
         let near = (g - e).abs() <= t.abs * largest + t.rel * e.abs();
         !same && !near
     };
     if got.len() != expected.len() {
-        return Some((
-            got.len().min(expected.len()),
-            got.len() as f64,
-            expected.len() as f64,
-        ));
+        return Some((got.len().min(expected.len()), got.len() as f64, expected.len() as f64));
     }
     let at = got.iter().zip(expected).position(off)?;
     Some((at, got[at], expected[at]))

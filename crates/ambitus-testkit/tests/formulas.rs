@@ -32,9 +32,7 @@ fn each_segment(table: &Tensor, mut f: impl FnMut(usize, std::ops::Range<usize>)
 fn activation(kind: ActivationKind, x: f64) -> f64 {
     match kind {
         ActivationKind::GeluErf => 0.5 * x * (1.0 + libm::erf(x * FRAC_1_SQRT_2)),
-        ActivationKind::GeluTanh => {
-            0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
-        }
+        ActivationKind::GeluTanh => 0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
         ActivationKind::Silu => silu(x),
         ActivationKind::Mish => x * x.exp().ln_1p().tanh(),
     }
@@ -49,9 +47,7 @@ fn normalised(row: &[f64], eps: f32) -> Data {
     let n = row.len() as f64;
     let mean = row.iter().sum::<f64>() / n;
     let var = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
-    row.iter()
-        .map(|x| (x - mean) / (var + f64::from(eps)).sqrt())
-        .collect()
+    row.iter().map(|x| (x - mean) / (var + f64::from(eps)).sqrt()).collect()
 }
 
 fn rotary(op: &Rotary, x: &Tensor, freqs: &Tensor, segs: &Tensor) -> Data {
@@ -66,24 +62,12 @@ fn rotary(op: &Rotary, x: &Tensor, freqs: &Tensor, segs: &Tensor) -> Data {
                     y[start + at] = x.data[start + at];
                     continue;
                 }
-                let (pair, second) = if op.interleaved {
-                    (at / 2, at % 2)
-                } else {
-                    (at % half, at / half)
-                };
-                let (ia, ib) = if op.interleaved {
-                    (2 * pair, 2 * pair + 1)
-                } else {
-                    (pair, pair + half)
-                };
+                let (pair, second) = if op.interleaved { (at / 2, at % 2) } else { (at % half, at / half) };
+                let (ia, ib) = if op.interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + half) };
                 let (a, b) = (x.data[start + ia], x.data[start + ib]);
                 let sign = if op.inverse { -1.0 } else { 1.0 };
                 let (sin, cos) = (sign * position as f64 * freqs.data[pair]).sin_cos();
-                y[start + at] = if second == 0 {
-                    a * cos - b * sin
-                } else {
-                    b * cos + a * sin
-                };
+                y[start + at] = if second == 0 { a * cos - b * sin } else { b * cos + a * sin };
             }
         }
     });
@@ -91,9 +75,7 @@ fn rotary(op: &Rotary, x: &Tensor, freqs: &Tensor, segs: &Tensor) -> Data {
 }
 
 fn attention(op: &Attention, x: &[Tensor]) -> Vec<Data> {
-    let [q, k, v, qs, ks] = x else {
-        panic!("five operands")
-    };
+    let [q, k, v, qs, ks] = x else { panic!("five operands") };
     let (d, heads) = (op.head_dim, op.heads);
     let (wide, kwide) = (cols(q), cols(k));
     let mut o = vec![0.0; q.data.len()];
@@ -103,17 +85,12 @@ fn attention(op: &Attention, x: &[Tensor]) -> Vec<Data> {
             for h in 0..heads {
                 let kh = h / (heads / op.kv_heads);
                 let query = &q.data[t * wide + h * d..][..d];
-                let seen = segment(ks, s)
-                    .enumerate()
-                    .filter(|(j, _)| !op.causal || *j <= i);
+                let seen = segment(ks, s).enumerate().filter(|(j, _)| !op.causal || *j <= i);
                 let scored: Vec<(f64, &[f64])> = seen
                     .map(|(_, u)| {
                         let key = &k.data[u * kwide + kh * d..][..d];
                         let dot: f64 = query.iter().zip(key).map(|(a, b)| a * b).sum();
-                        (
-                            f64::from(op.scale) * dot,
-                            &v.data[u * kwide + kh * d..][..d],
-                        )
+                        (f64::from(op.scale) * dot, &v.data[u * kwide + kh * d..][..d])
                     })
                     .collect();
                 if scored.is_empty() {
@@ -133,9 +110,7 @@ fn attention(op: &Attention, x: &[Tensor]) -> Vec<Data> {
 }
 
 fn conv1d(op: &Conv1d, x: &[Tensor]) -> Data {
-    let [x, w, bias, segs] = x else {
-        panic!("four operands")
-    };
+    let [x, w, bias, segs] = x else { panic!("four operands") };
     let (cin, cout) = (cols(x), w.ty.shape[0]);
     let (per, taps) = (w.ty.shape[1], w.ty.shape[2]);
     let mut y = vec![0.0; x.ty.shape[0] * cout];
@@ -150,8 +125,7 @@ fn conv1d(op: &Conv1d, x: &[Tensor]) -> Data {
                         continue;
                     }
                     for c in 0..per {
-                        sum +=
-                            w.data[(o * per + c) * taps + k] * x.data[from * cin + group * per + c];
+                        sum += w.data[(o * per + c) * taps + k] * x.data[from * cin + group * per + c];
                     }
                 }
                 y[t * cout + o] = sum;
@@ -162,9 +136,7 @@ fn conv1d(op: &Conv1d, x: &[Tensor]) -> Data {
 }
 
 fn grn(x: &[Tensor], eps: f32) -> Data {
-    let [x, gamma, beta, segs] = x else {
-        panic!("four operands")
-    };
+    let [x, gamma, beta, segs] = x else { panic!("four operands") };
     let c = cols(x);
     let mut y = vec![0.0; x.data.len()];
     each_segment(segs, |_, rows| {
@@ -182,14 +154,11 @@ fn grn(x: &[Tensor], eps: f32) -> Data {
 }
 
 fn cross_entropy(x: &[Tensor]) -> f64 {
-    let [x, w, labels, norm] = x else {
-        panic!("four operands")
-    };
+    let [x, w, labels, norm] = x else { panic!("four operands") };
     let d = cols(x);
     let mut sum = 0.0;
     for (t, label) in labels.data.iter().enumerate().filter(|(_, l)| **l >= 0.0) {
-        let logit =
-            |v: usize| -> f64 { (0..d).map(|c| x.data[t * d + c] * w.data[v * d + c]).sum() };
+        let logit = |v: usize| -> f64 { (0..d).map(|c| x.data[t * d + c] * w.data[v * d + c]).sum() };
         let logits: Data = (0..w.ty.shape[0]).map(logit).collect();
         let high = logits.iter().copied().fold(f64::MIN, f64::max);
         let total: f64 = logits.iter().map(|l| (l - high).exp()).sum();
@@ -218,46 +187,31 @@ fn adamw(op: &AdamW, x: &[Tensor]) -> Vec<Data> {
 
 /// Results by the formula, or `None` for ops without one here.
 fn formula(op: &Op, x: &[Tensor]) -> Option<Vec<Data>> {
-    let each =
-        |f: &dyn Fn(usize) -> f64| -> Vec<Data> { vec![(0..x[0].data.len()).map(f).collect()] };
+    let each = |f: &dyn Fn(usize) -> f64| -> Vec<Data> { vec![(0..x[0].data.len()).map(f).collect()] };
     let at = |t: usize, i: usize| x[t].data[i];
-    let chunks =
-        |t: &Tensor| -> Vec<Data> { t.data.chunks(cols(t)).map(<[f64]>::to_vec).collect() };
+    let chunks = |t: &Tensor| -> Vec<Data> { t.data.chunks(cols(t)).map(<[f64]>::to_vec).collect() };
     Some(match op {
         Op::Activation(op) => each(&|i| activation(op.kind, at(0, i))),
         Op::SwiGlu(_) => each(&|i| silu(at(0, i)) * at(1, i)),
         Op::Scale(_) => each(&|i| at(0, i) * at(1, 0)),
         Op::ScaleRows(_) => each(&|i| at(0, i) * at(1, i / cols(&x[0]))),
         Op::Accumulate(_) => each(&|i| {
-            let old = if at(2, 0) == 0.0 {
-                0.0
-            } else {
-                at(2, 0) * at(0, i)
-            };
+            let old = if at(2, 0) == 0.0 { 0.0 } else { at(2, 0) * at(0, i) };
             old + at(1, i)
         }),
         Op::Lerp(_) => each(&|i| {
-            if at(3, 0) == 0.0 {
-                at(0, i)
-            } else {
-                at(0, i) + (1.0 - at(2, 0)) * (at(1, i) - at(0, i))
-            }
+            if at(3, 0) == 0.0 { at(0, i) } else { at(0, i) + (1.0 - at(2, 0)) * (at(1, i) - at(0, i)) }
         }),
         Op::Linear(_) => {
             let out = x[1].ty.shape[0];
             let (left, right) = (chunks(&x[0]), chunks(&x[1]));
             let dot = |a: &Data, b: &Data| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
-            let y = left
-                .iter()
-                .flat_map(|a| right.iter().map(move |b| dot(a, b)));
+            let y = left.iter().flat_map(|a| right.iter().map(move |b| dot(a, b)));
             let bias = |o: usize| x.get(2).map_or(0.0, |b| b.data[o]);
             vec![y.enumerate().map(|(i, y)| y + bias(i % out)).collect()]
         }
         Op::LayerNorm(op) => {
-            let n: Data = chunks(&x[0])
-                .iter()
-                .flat_map(|r| normalised(r, op.eps))
-                .collect();
+            let n: Data = chunks(&x[0]).iter().flat_map(|r| normalised(r, op.eps)).collect();
             let c = cols(&x[0]);
             each(&|i| n[i] * at(1, i % c) + at(2, i % c))
         }
@@ -286,8 +240,7 @@ fn formula(op: &Op, x: &[Tensor]) -> Option<Vec<Data>> {
             let c = cols(&x[0]);
             let mut y = x[0].data.clone();
             each_segment(&x[3], |s, range| {
-                (range.start * c..range.end * c)
-                    .for_each(|i| y[i] += at(1, s * c + i % c) * at(2, i));
+                (range.start * c..range.end * c).for_each(|i| y[i] += at(1, s * c + i % c) * at(2, i));
             });
             vec![y]
         }
@@ -326,12 +279,7 @@ fn formula(op: &Op, x: &[Tensor]) -> Option<Vec<Data>> {
     })
 }
 
-const TOLERANCE: Tolerance = Tolerance {
-    op: "",
-    rel: 0.0,
-    abs: FORMULA,
-    reason: "",
-};
+const TOLERANCE: Tolerance = Tolerance { op: "", rel: 0.0, abs: FORMULA, reason: "" };
 
 #[test]
 fn decompositions_are_the_formulas() {
@@ -341,16 +289,10 @@ fn decompositions_are_the_formulas() {
         let Some(expected) = formula(&case.op, &case.values()) else {
             continue;
         };
-        let got = case
-            .expected(&mut interp)
-            .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let got = case.expected(&mut interp).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         for (k, (g, e)) in got.iter().zip(&expected).enumerate() {
             let off = differs(&g.data, e, TOLERANCE);
-            assert_eq!(
-                off, None,
-                "{} result {k}: (index, got, expected)",
-                case.name
-            );
+            assert_eq!(off, None, "{} result {k}: (index, got, expected)", case.name);
         }
         checked.insert(case.op.name());
     }
@@ -364,9 +306,7 @@ fn accumulating_ops_add_to_the_plain_result() {
     let mut rng = Rng::new(11);
     let mut checked = BTreeSet::new();
     for case in cases() {
-        let plain = case
-            .expected(&mut interp)
-            .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let plain = case.expected(&mut interp).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         for k in 0..plain.len() {
             let Some(op) = case.op.def().accumulating(k) else {
                 continue;
@@ -374,32 +314,18 @@ fn accumulating_ops_add_to_the_plain_result() {
             let acc = rng.tensor(plain[k].ty, -1.0, 1.0);
             let mut x = case.values();
             x.extend([acc.clone(), Tensor::scalar(0.375)]);
-            let y = interp
-                .op(&op, &x)
-                .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            let y = interp.op(&op, &x).unwrap_or_else(|e| panic!("{}: {e}", case.name));
             for (i, (got, mut want)) in y.into_iter().zip(plain.clone()).enumerate() {
                 if i == k {
-                    want.data
-                        .iter_mut()
-                        .zip(&acc.data)
-                        .for_each(|(w, a)| *w += 0.375 * a);
+                    want.data.iter_mut().zip(&acc.data).for_each(|(w, a)| *w += 0.375 * a);
                 }
                 let off = differs(&got.data, &want.data, TOLERANCE);
-                assert_eq!(
-                    off, None,
-                    "{} result {i}: (index, got, expected)",
-                    case.name
-                );
+                assert_eq!(off, None, "{} result {i}: (index, got, expected)", case.name);
             }
             checked.insert(op.name());
         }
     }
-    let all = [
-        "conv1d_weight_grad",
-        "linear_cross_entropy_grad",
-        "matmul",
-        "scatter_add",
-    ];
+    let all = ["conv1d_weight_grad", "linear_cross_entropy_grad", "matmul", "scatter_add"];
     assert_eq!(checked, all.into());
 }
 
@@ -422,9 +348,7 @@ fn rows_of_no_segment_reach_nothing() {
             "conv1d_weight_grad" => &[(2, &[0, 1])],
             _ => continue,
         };
-        let clean = case
-            .expected(&mut interp)
-            .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let clean = case.expected(&mut interp).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         let mut x = case.values();
         for (table, operands) in tables {
             let end = *x[*table].data.last().expect("a table has offsets") as usize;
@@ -433,9 +357,7 @@ fn rows_of_no_segment_reach_nothing() {
                 x[*o].data[end * c..].fill(f64::NAN);
             }
         }
-        let dirty = interp
-            .op(&case.op, &x)
-            .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let dirty = interp.op(&case.op, &x).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         assert!(dirty == clean, "{}", case.name);
         checked.insert(case.op.name());
     }

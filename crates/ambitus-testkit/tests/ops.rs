@@ -15,10 +15,7 @@ const OPS: usize = 56;
 fn every_op_has_a_case() {
     assert_eq!(Op::NAMES.len(), OPS, "the list of ops changed");
     let covered: HashSet<&str> = cases().iter().map(|c| c.op.name()).collect();
-    let missing: Vec<_> = Op::NAMES
-        .iter()
-        .filter(|n| !covered.contains(**n))
-        .collect();
+    let missing: Vec<_> = Op::NAMES.iter().filter(|n| !covered.contains(**n)).collect();
     assert!(missing.is_empty(), "no case of {missing:?}");
 }
 
@@ -26,11 +23,7 @@ fn every_op_has_a_case() {
 fn case_names_are_unique() {
     let mut seen = HashSet::new();
     for case in cases() {
-        assert!(
-            seen.insert(case.name.clone()),
-            "two cases are named `{}`",
-            case.name
-        );
+        assert!(seen.insert(case.name.clone()), "two cases are named `{}`", case.name);
     }
 }
 
@@ -42,23 +35,11 @@ fn results_are_finite_and_of_the_declared_types() {
         let mut rounded = case.values();
         for (t, x) in rounded.iter_mut().zip(case.values()) {
             t.round();
-            assert_eq!(
-                differs(&t.data, &x.data, f32_against_f64("")),
-                None,
-                "{}",
-                case.name
-            );
+            assert_eq!(differs(&t.data, &x.data, f32_against_f64("")), None, "{}", case.name);
         }
-        let y = case
-            .expected(&mut interp)
-            .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let y = case.expected(&mut interp).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         let declared = case.op.def().infer(&case.types()).expect(&case.name);
-        assert_eq!(
-            y.iter().map(|t| t.ty).collect::<Vec<_>>(),
-            declared,
-            "{}",
-            case.name
-        );
+        assert_eq!(y.iter().map(|t| t.ty).collect::<Vec<_>>(), declared, "{}", case.name);
         let finite = y.iter().all(|t| t.data.iter().all(|x| x.is_finite()));
         assert!(finite, "{} gives what is not finite", case.name);
     }
@@ -76,12 +57,7 @@ fn decompositions_hold_core_ops_only() {
         for instr in &program.instrs {
             let (x, _) = program.signature(instr);
             let again = decomposition(&instr.op, &x);
-            assert!(
-                again.is_none(),
-                "{} decomposes into {}",
-                case.name,
-                instr.op.name()
-            );
+            assert!(again.is_none(), "{} decomposes into {}", case.name, instr.op.name());
         }
     }
     assert!(fused.len() > 30, "{fused:?}");
@@ -93,9 +69,7 @@ fn texts_of_cases_read_back() {
     for case in cases() {
         let (mut session, program) = case.program();
         session.programs.push(program);
-        session
-            .programs
-            .extend(decomposition(&case.op, &case.types()));
+        session.programs.extend(decomposition(&case.op, &case.types()));
         let text = print_session(&session);
         let again = parse(&text).unwrap_or_else(|e| panic!("{}: {e}\n{text}", case.name));
         assert!(again == session, "{}:\n{text}", case.name);
@@ -108,17 +82,12 @@ fn programs_of_cases_give_the_same_results() {
     let mut interp = Interp::new(Rounding::Exact);
     for case in cases() {
         let (session, program) = case.program();
-        ambitus_ir::verify::verify(&session, &program)
-            .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        ambitus_ir::verify::verify(&session, &program).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         let (inputs, mut states) = case.feeds();
         let outputs = interp.run(&session, &program, &inputs, &mut states);
         let outputs = outputs.unwrap_or_else(|e| panic!("{}: {e}", case.name));
         let expected = case.expected(&mut interp).expect(&case.name);
-        for (k, y) in expected
-            .iter()
-            .enumerate()
-            .filter(|(_, y)| y.ty.dtype != DType::U8)
-        {
+        for (k, y) in expected.iter().enumerate().filter(|(_, y)| y.ty.dtype != DType::U8) {
             let got = match case.overwritten(k) {
                 Some(i) => &states[&format!("x{i}")],
                 None => &outputs[&format!("y{k}")],
@@ -144,10 +113,7 @@ fn f32_decompositions_stay_within_the_tolerances() {
             }
             let off = differs(&g.data, &w.data, f32_against_f64(case.op.name()));
             if let Some((at, g, w)) = off {
-                worst.push(format!(
-                    "{} result {k}[{at}]: {g} instead of {w}",
-                    case.name
-                ));
+                worst.push(format!("{} result {k}[{at}]: {g} instead of {w}", case.name));
             }
         }
     }
@@ -175,11 +141,7 @@ fn gradient_rules_agree_with_differences() {
     for case in cases() {
         let accumulating = case.op.attrs().contains(&("acc", "true".to_owned()));
         if has_gradient(&case.op, &case.types()) && !accumulating {
-            assert!(
-                checked.contains(case.op.name()),
-                "{} is not checked",
-                case.op.name()
-            );
+            assert!(checked.contains(case.op.name()), "{} is not checked", case.op.name());
         }
     }
 }

@@ -196,7 +196,13 @@ impl RunPlan {
         }
         for (i, c) in changes.iter().enumerate() {
             let head = if i == 0 { "cheapest changes that fit:" } else { "" };
-            let _ = write!(text, "\n  {head:<26} {:<36} -{:<10} {}", c.options, ByteSize(c.saved).to_string(), c.note);
+            let _ = write!(
+                text,
+                "\n  {head:<26} {:<36} -{:<10} {}",
+                c.options,
+                ByteSize(c.saved).to_string(),
+                c.note
+            );
         }
         Err(RunError::DoesNotFit(text))
     }
@@ -229,7 +235,9 @@ impl RunPlan {
             Blocks::All => depth,
         };
         let mut found = Vec::new();
-        if now < depth && let Some((n, plan)) = fewest(cap, now)? {
+        if now < depth
+            && let Some((n, plan)) = fewest(cap, now)?
+        {
             found.push(self.change(format!("--checkpoint {n}"), &plan));
         }
         let mut frames = cap.frames / 2;
@@ -357,9 +365,7 @@ fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
 fn categories(shape: &Shape, planned: &PlannedSession, peak: u64) -> Categories {
     let of = |kind| report::state_bytes(planned, kind);
     let top = planned.programs.iter().max_by_key(|p| p.transient_bytes);
-    let workspace = top.map_or(0, |p| {
-        report::timeline(p).get(p.peak_at).map_or(0, |usage| usage.workspace)
-    });
+    let workspace = top.map_or(0, |p| report::timeline(p).get(p.peak_at).map_or(0, |usage| usage.workspace));
     let mut c = Categories {
         parameters: of(StateKind::Parameter),
         gradients: of(StateKind::Gradient),

@@ -60,8 +60,7 @@ pub fn export(
         .collect();
     specs.push(TensorSpec::new("initted", DType::Bool, &[]));
     specs.push(TensorSpec::new("step", DType::I64, &[]));
-    let mut writer =
-        SafetensorsWriter::create(out.join("model.safetensors"), specs, &BTreeMap::new())?;
+    let mut writer = SafetensorsWriter::create(out.join("model.safetensors"), specs, &BTreeMap::new())?;
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
     let mut scratch = vec![0u8; crate::load::STAGING_BYTES];
     let mut values = Vec::new();

@@ -1,9 +1,9 @@
 //! `ambitus gradients`: the loss and every gradient of one update on given clips and draws; for parity with the reference.
 
+use crate::budget::{RunPlan, Shape};
 use crate::error::RunError;
 use crate::load;
 use crate::model_dir::ModelDir;
-use crate::budget::{RunPlan, Shape};
 use crate::session::{SessionOptions, program};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::policy::Blocks;
@@ -68,12 +68,13 @@ pub fn gradients(
     let frames: Vec<usize> = clips.iter().map(|c| c.clip().frames()).collect();
     let total: usize = frames.iter().sum();
     let capacity = Capacity { frames: options.micro_batch.unwrap_or(total), clips: clips.len() };
-    let micro_batches = split(&frames, capacity.frames)
-        .map_err(|(i, n)| RunError::Usage(format!(
+    let micro_batches = split(&frames, capacity.frames).map_err(|(i, n)| {
+        RunError::Usage(format!(
             "{}: clips.{i} has {n} frames, more than the {} of --micro-batch",
             batch.display(),
             capacity.frames
-        )))?;
+        ))
+    })?;
     let target = CpuTarget::new(options.threads);
     let shape = Shape {
         config: cfg.clone(),

@@ -69,9 +69,7 @@ impl ModelDir {
         let weights_path = if options.from_scratch { None } else { Some(find_weights(dir)?) };
         let config_path = dir.join("config.yaml");
         let config_text = read_config(&config_path, weights_path.as_deref())?;
-        let at = |why: &dyn std::fmt::Display| {
-            RunError::Model(format!("{}: {why}", config_path.display()))
-        };
+        let at = |why: &dyn std::fmt::Display| RunError::Model(format!("{}: {why}", config_path.display()));
         let file: File = parse_config(&config_text).map_err(|e| at(&e))?;
         let (tokenizer, vocab_path) = open_tokenizer(dir, &file, &config_path, options.tokenizer)?;
         let mut config = file.config(tokenizer.size(), options.variant).map_err(|e| at(&e))?;
@@ -100,7 +98,11 @@ fn parse_config(text: &str) -> Result<File, String> {
 fn read_config(path: &Path, weights: Option<&Path>) -> Result<String, RunError> {
     let bytes = match std::fs::metadata(path) {
         Ok(m) if m.len() > MAX_CONFIG_BYTES => {
-            return Err(RunError::Model(format!("{}: is {} bytes, too large for a configuration", path.display(), m.len())));
+            return Err(RunError::Model(format!(
+                "{}: is {} bytes, too large for a configuration",
+                path.display(),
+                m.len()
+            )));
         }
         Ok(_) => std::fs::read(path).map_err(|e| RunError::io(path, "cannot read", e))?,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -158,8 +160,7 @@ fn find_weights(dir: &Path) -> Result<PathBuf, RunError> {
     let mut files: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
     files.sort();
     for extension in ["safetensors", "pt", "pth"] {
-        let found: Vec<_> =
-            files.iter().filter(|f| f.extension().is_some_and(|e| e == extension)).collect();
+        let found: Vec<_> = files.iter().filter(|f| f.extension().is_some_and(|e| e == extension)).collect();
         match found.as_slice() {
             [] => {}
             [one] => return Ok((*one).clone()),
@@ -183,9 +184,7 @@ impl Weights {
     fn open(path: &Path) -> Result<Weights, RunError> {
         let file = TensorFile::open(path)?;
         const SECTIONS: [&str; 4] = ["", "ema_model_state_dict.", "model_state_dict.", "state_dict."];
-        let prefixes = SECTIONS
-            .iter()
-            .flat_map(|s| weights::PREFIXES.iter().map(move |p| format!("{s}{p}")));
+        let prefixes = SECTIONS.iter().flat_map(|s| weights::PREFIXES.iter().map(move |p| format!("{s}{p}")));
         for prefix in prefixes {
             if file.contains(&format!("{prefix}transformer.proj_out.weight")) {
                 return Ok(Weights { file, prefix });

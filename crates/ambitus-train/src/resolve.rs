@@ -151,11 +151,7 @@ fn threads(recipe: &Recipe) -> (usize, &'static str) {
 ///
 /// # Errors
 /// By file and key. Does not check the budget: see [`Resolved::require_fit`].
-pub fn resolve(
-    recipe: Recipe,
-    read_weights: bool,
-    console: &mut dyn Console,
-) -> Result<Resolved, RunError> {
+pub fn resolve(recipe: Recipe, read_weights: bool, console: &mut dyn Console) -> Result<Resolved, RunError> {
     let mut recipe = recipe;
     let mut choices = Vec::new();
     let mut choose = |key, value: String, from: &str| {
@@ -217,7 +213,11 @@ pub fn resolve(
             let n = memory::default_budget()
                 .map_err(|e| RunError::Usage(format!("{e}; say how much the run may use: --memory 8GiB")))?
                 .bytes;
-            choose("memory", ByteSize(n).to_string(), "90 % of the available memory or the container's limit");
+            choose(
+                "memory",
+                ByteSize(n).to_string(),
+                "90 % of the available memory or the container's limit",
+            );
             n
         }
     };

@@ -90,7 +90,9 @@ fn check(r: &Resolved, console: &mut dyn Console) -> Result<(), RunError> {
     for line in r.describe()? {
         console.line(&line);
     }
-    if r.model.wants_checkpointing && r.plan.shape.session.checkpoint == ambitus_compile::passes::policy::Blocks::None {
+    if r.model.wants_checkpointing
+        && r.plan.shape.session.checkpoint == ambitus_compile::passes::policy::Blocks::None
+    {
         console.line("config.yaml asks for checkpoint_activations; this recipe does not need it (use --checkpoint all to have it)");
     }
     if let Some(weights) = &r.model.weights {
@@ -246,9 +248,9 @@ fn newest(checkpoints: &CheckpointDir) -> Result<PathBuf, RunError> {
 pub fn export_run(root: &Path, source: Option<Source>, out: &Path) -> Result<Source, RunError> {
     let (run, _) = RunDir::open(root)?;
     let latest = run.checkpoints().latest_good()?;
-    let checkpoint = latest.checkpoint.ok_or_else(|| {
-        RunError::Usage(format!("{}: has no complete checkpoint yet", root.display()))
-    })?;
+    let checkpoint = latest
+        .checkpoint
+        .ok_or_else(|| RunError::Usage(format!("{}: has no complete checkpoint yet", root.display())))?;
     let progress: Progress = serde_json::from_value(checkpoint.manifest.meta.clone())
         .map_err(|e| RunError::Model(format!("{}: manifest.json: {e}", checkpoint.path.display())))?;
     let source = source.unwrap_or_else(|| better(&progress));
@@ -258,7 +260,8 @@ pub fn export_run(root: &Path, source: Option<Source>, out: &Path) -> Result<Sou
 
 fn export_from(run: &RunDir, checkpoint: &Path, source: Source, out: &Path) -> Result<(), RunError> {
     let config_path = run.model().join("config.yaml");
-    let config = std::fs::read_to_string(&config_path).map_err(|e| RunError::io(&config_path, "cannot read", e))?;
+    let config =
+        std::fs::read_to_string(&config_path).map_err(|e| RunError::io(&config_path, "cannot read", e))?;
     let vocab = std::fs::read(run.model().join("vocab.txt")).ok();
     export::export(checkpoint, source, &config, vocab.as_deref(), out)
 }
@@ -289,7 +292,10 @@ fn report(run: &RunDir, checkpoint: &Path, source: Source, s: &Summary, console:
         console.line(&format!("{what:<11}{place}"));
     }
     console.line("next, with your own folder of clips:");
-    console.line(&format!("  ambitus train --model {root}/export --data YOUR_FOLDER --memory {}", ByteSize(s.budget_bytes.unwrap_or(0)).exact()));
+    console.line(&format!(
+        "  ambitus train --model {root}/export --data YOUR_FOLDER --memory {}",
+        ByteSize(s.budget_bytes.unwrap_or(0)).exact()
+    ));
 }
 
 /// Writes the log, explains slow steps, prints progress.
@@ -326,7 +332,10 @@ impl Observer for Watcher<'_> {
         };
         self.log.append(&line)?;
         if !step.applied {
-            self.console.line(&format!("update {}: a gradient was not finite; the update was skipped", progress.update));
+            self.console.line(&format!(
+                "update {}: a gradient was not finite; the update was skipped",
+                progress.update
+            ));
         }
         let facts = StepFacts {
             update: progress.update,

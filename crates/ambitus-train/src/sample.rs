@@ -58,13 +58,8 @@ pub fn inpaint(
     };
     for step in 0..settings.steps {
         let (t, next) = (at(step), at(step + 1));
-        let given = |drop: bool| Draw {
-            time: t,
-            span: (from, to),
-            drop_audio: drop,
-            drop_text: drop,
-            key: [0, 0],
-        };
+        let given =
+            |drop: bool| Draw { time: t, span: (from, to), drop_audio: drop, drop_text: drop, key: [0, 0] };
         let clip = |drop| Clip { mel, text, draw: given(drop), noise: Some(mel), span: None };
         host.fill(&[clip(false), clip(true)]);
         xs[..x.len()].copy_from_slice(&x);

@@ -48,11 +48,7 @@ fn members<'a>(
 ///
 /// # Errors
 /// A full disk and the like; earlier checkpoints are untouched.
-pub fn save(
-    exec: &dyn Executor,
-    dir: &CheckpointDir,
-    progress: &Progress,
-) -> Result<Checkpoint, RunError> {
+pub fn save(exec: &dyn Executor, dir: &CheckpointDir, progress: &Progress) -> Result<Checkpoint, RunError> {
     let states = &exec.planned().session.states;
     let mut pending = dir.begin(progress.update)?;
     let mut values = Vec::new();
@@ -128,7 +124,6 @@ pub fn restore(exec: &mut dyn Executor, checkpoint: &Checkpoint) -> Result<Progr
             exec.write_state(id, &values)?;
         }
     }
-    serde_json::from_value(checkpoint.manifest.meta.clone()).map_err(|e| {
-        RunError::Model(format!("{}: manifest.json: {e}", checkpoint.path.display()))
-    })
+    serde_json::from_value(checkpoint.manifest.meta.clone())
+        .map_err(|e| RunError::Model(format!("{}: manifest.json: {e}", checkpoint.path.display())))
 }

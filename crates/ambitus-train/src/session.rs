@@ -78,8 +78,8 @@ pub fn compile(
     }
     for (p, on_averages) in forwards {
         let p = pipeline::plain(&mut s, p, target);
-        let averaged = (options.ema && options.adamw.is_some())
-            .then(|| optimizer::on_averages(&s, &p, on_averages));
+        let averaged =
+            (options.ema && options.adamw.is_some()).then(|| optimizer::on_averages(&s, &p, on_averages));
         programs.push(p);
         programs.extend(averaged);
     }

@@ -104,7 +104,9 @@ impl Trainer<'_> {
                     step.update
                 )));
             }
-            if step.applied && let Some(names) = silent.look(self.exec, self.progress.applied)? {
+            if step.applied
+                && let Some(names) = silent.look(self.exec, self.progress.applied)?
+            {
                 observer.note(&format!(
                     "the gradient of {} was exactly zero in each of the first {WATCHED_UPDATES} updates: nothing trains there",
                     names.join(", ")
@@ -160,7 +162,9 @@ impl Trainer<'_> {
         exec.read_f32(program::UPDATE, "apply", 0, &mut out)?;
         step.applied = out[0] != 0.0;
         if step.applied {
-            if self.recipe.ema && let Some(decay) = ema_decay(self.progress.applied) {
+            if self.recipe.ema
+                && let Some(decay) = ema_decay(self.progress.applied)
+            {
                 exec.write_f32(program::EMA, "decay", 0, &[decay])?;
                 exec.run(program::EMA, 0)?;
             }

@@ -7,8 +7,13 @@ use std::path::PathBuf;
 
 /// Fine-tune open speech and music models inside a memory budget: planned before the first step, never exceeded.
 #[derive(Parser)]
-#[command(name = "ambitus", version, about, after_help = "Exit codes: 0 done · 1 a bug · 2 usage or recipe · 3 does not fit · 4 model \
-files · 5 data · 6 reading or writing · 7 training went wrong · 10 stopped on request, can be resumed")]
+#[command(
+    name = "ambitus",
+    version,
+    about,
+    after_help = "Exit codes: 0 done · 1 a bug · 2 usage or recipe · 3 does not fit · 4 model \
+files · 5 data · 6 reading or writing · 7 training went wrong · 10 stopped on request, can be resumed"
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -21,7 +26,9 @@ pub enum Command {
     /// Say what a run will need, phase by phase, and whether it fits; reads no weights
     Plan(TrainArgs),
     /// Fine-tune
-    #[command(after_help = "Examples:\n  ambitus train recipes/quickstart.yaml\n  ambitus train --model F5TTS_v1_Base --data my-voice --memory 20GiB")]
+    #[command(
+        after_help = "Examples:\n  ambitus train recipes/quickstart.yaml\n  ambitus train --model F5TTS_v1_Base --data my-voice --memory 20GiB"
+    )]
     Train(TrainArgs),
     /// Go on with a run that was stopped or killed
     Resume(ResumeArgs),

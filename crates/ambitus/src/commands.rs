@@ -29,7 +29,8 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
         (None, Some(model), Some(data)) => (Recipe::new(model, data), Origins::new()),
         _ => {
             return Err(RunError::Usage(
-                "give a recipe (ambitus train recipes/quickstart.yaml), or --model DIR and --data DIR".to_owned(),
+                "give a recipe (ambitus train recipes/quickstart.yaml), or --model DIR and --data DIR"
+                    .to_owned(),
             ));
         }
     };

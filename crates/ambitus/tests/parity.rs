@@ -17,7 +17,8 @@ type Tensors = Vec<(String, Vec<f32>)>;
 fn read(path: &Path) -> Tensors {
     let bytes = std::fs::read(path).expect("a file");
     let file = SafeTensors::deserialize(&bytes).expect("safetensors");
-    let floats = |b: &[u8]| b.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().expect("4 bytes"))).collect();
+    let floats =
+        |b: &[u8]| b.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().expect("4 bytes"))).collect();
     let mut all: Tensors = file.tensors().into_iter().map(|(n, t)| (n, floats(t.data()))).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all
@@ -82,7 +83,8 @@ fn check(model: &str) {
     let frames = longest(model).to_string();
     let (split, _) = gradients(model, dir.path(), &["--micro-batch", &frames]);
     compare(&split, &want, GRADIENT);
-    let grads = |t: &Tensors| t.iter().filter(|(n, _)| n != "loss").flat_map(|(_, g)| g.clone()).collect::<Vec<_>>();
+    let grads =
+        |t: &Tensors| t.iter().filter(|(n, _)| n != "loss").flat_map(|(_, g)| g.clone()).collect::<Vec<_>>();
     let (a, b) = (grads(&split), grads(&plain));
     let delta = norm(values(&a).zip(values(&b)).map(|(x, y)| x - y));
     assert!(delta <= REORDERED.0 * norm(values(&b)), "{model}: {delta:e} between splits");

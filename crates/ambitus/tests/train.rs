@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const SHORT: &str = "updates: 6\nbatch: {clips: 3}\nmicro_batch: 200\nsave_every: 2\nvalidate_every: 3\nthreads: 2";
+const SHORT: &str =
+    "updates: 6\nbatch: {clips: 3}\nmicro_batch: 200\nsave_every: 2\nvalidate_every: 3\nthreads: 2";
 
 fn number(v: &serde_json::Value, key: &str) -> u64 {
     v[key].as_u64().unwrap_or_else(|| panic!("{key} in {v:#}"))
@@ -30,7 +31,8 @@ fn a_run_keeps_its_promises() {
         let (t, bound) = (number(program, "transient_bytes"), number(program, "live_bound_bytes"));
         assert!(t as f64 <= 1.02 * bound as f64, "{program}");
     }
-    let names: Vec<&str> = plan["phases"].as_array().expect("phases").iter().filter_map(|p| p["name"].as_str()).collect();
+    let names: Vec<&str> =
+        plan["phases"].as_array().expect("phases").iter().filter_map(|p| p["name"].as_str()).collect();
     let all = ["prepare", "load", "micro", "update", "evaluate", "sample", "save", "resume", "export"];
     assert_eq!(names, all);
 

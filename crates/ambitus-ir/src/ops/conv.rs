@@ -41,8 +41,7 @@ impl OpDef for Conv1d {
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
         let Some(dy) = v.dy0() else { return Ok(vec![None; 4]) };
         let (groups, pad) = (self.groups, self.pad);
-        let dx =
-            v.need[0].then(|| b.push1(Conv1dInputGrad { groups, pad }, &[v.x[1], dy, v.x[3]]));
+        let dx = v.need[0].then(|| b.push1(Conv1dInputGrad { groups, pad }, &[v.x[1], dy, v.x[3]]));
         let taps = b.dim(v.x[1], 2);
         let dw = v.need[1].then(|| {
             let op = Conv1dWeightGrad { groups, pad, taps, acc: false };

@@ -26,10 +26,8 @@ impl MatMul {
             return None;
         }
         let batch = if rank == 3 { a[0] } else { 1 };
-        let (m, k) =
-            if self.ta { (a[rank - 1], a[rank - 2]) } else { (a[rank - 2], a[rank - 1]) };
-        let (k2, n) =
-            if self.tb { (b[rank - 1], b[rank - 2]) } else { (b[rank - 2], b[rank - 1]) };
+        let (m, k) = if self.ta { (a[rank - 1], a[rank - 2]) } else { (a[rank - 2], a[rank - 1]) };
+        let (k2, n) = if self.tb { (b[rank - 1], b[rank - 2]) } else { (b[rank - 2], b[rank - 1]) };
         (k == k2).then_some((batch, m, n, k))
     }
 }
@@ -38,11 +36,8 @@ impl OpDef for MatMul {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(x, if self.acc { 4 } else { 2 })?;
         let (batch, m, n, _) = self.dims(x).ok_or("operands do not multiply")?;
-        let y = if x[0].shape.len() == 3 {
-            x[0].with_shape(&[batch, m, n])
-        } else {
-            x[0].with_shape(&[m, n])
-        };
+        let y =
+            if x[0].shape.len() == 3 { x[0].with_shape(&[batch, m, n]) } else { x[0].with_shape(&[m, n]) };
         if self.acc {
             want(x[2] == y, "accumulator differs from the product")?;
             scalar(x[3])?;
@@ -55,12 +50,10 @@ impl OpDef for MatMul {
         let Some(dy) = v.dy0() else { return Ok(vec![None; 2]) };
         let (p, q) = (v.x[0], v.x[1]);
         // dA = dY op(B)^T, dB = op(A)^T dY, each transposed again where the operand was.
-        let da = v.need[0].then(|| {
-            if self.ta { b.matmul(q, dy, self.tb, true) } else { b.matmul(dy, q, false, !self.tb) }
-        });
-        let db = v.need[1].then(|| {
-            if self.tb { b.matmul(dy, p, true, self.ta) } else { b.matmul(p, dy, !self.ta, false) }
-        });
+        let da = v.need[0]
+            .then(|| if self.ta { b.matmul(q, dy, self.tb, true) } else { b.matmul(dy, q, false, !self.tb) });
+        let db = v.need[1]
+            .then(|| if self.tb { b.matmul(dy, p, true, self.ta) } else { b.matmul(p, dy, !self.ta, false) });
         Ok(vec![da, db])
     }
 

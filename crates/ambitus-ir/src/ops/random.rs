@@ -60,12 +60,7 @@ pub fn philox4x32_10(mut ctr: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
         }
         let a = MUL[0] * u64::from(ctr[0]);
         let b = MUL[1] * u64::from(ctr[2]);
-        ctr = [
-            (b >> 32) as u32 ^ ctr[1] ^ key[0],
-            b as u32,
-            (a >> 32) as u32 ^ ctr[3] ^ key[1],
-            a as u32,
-        ];
+        ctr = [(b >> 32) as u32 ^ ctr[1] ^ key[0], b as u32, (a >> 32) as u32 ^ ctr[3] ^ key[1], a as u32];
     }
     ctr
 }
@@ -77,10 +72,7 @@ mod tests {
     /// Known answers of the Random123 distribution (`kat_vectors`).
     #[test]
     fn philox_known_answers() {
-        assert_eq!(
-            philox4x32_10([0; 4], [0; 2]),
-            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
-        );
+        assert_eq!(philox4x32_10([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         assert_eq!(
             philox4x32_10([u32::MAX; 4], [u32::MAX; 2]),
             [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]

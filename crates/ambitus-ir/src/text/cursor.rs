@@ -20,13 +20,8 @@ pub struct TextError {
 /// Bounds elements, so that no count or size overflows.
 pub(super) fn check_size(ty: TensorType) -> Result<(), String> {
     let rows = ty.shape.iter().rev().skip(1).copied();
-    let fits =
-        Shape::is_bounded(ty.shape.iter().copied()) && Shape::is_bounded(rows.chain([ty.pitch]));
-    if fits {
-        Ok(())
-    } else {
-        Err(format!("{ty} is too large"))
-    }
+    let fits = Shape::is_bounded(ty.shape.iter().copied()) && Shape::is_bounded(rows.chain([ty.pitch]));
+    if fits { Ok(()) } else { Err(format!("{ty} is too large")) }
 }
 
 /// Lines that hold something.
@@ -37,20 +32,13 @@ pub(super) struct Lines<'a> {
 
 impl<'a> Lines<'a> {
     pub(super) fn new(text: &'a str) -> Lines<'a> {
-        Lines {
-            lines: text.lines().enumerate(),
-            last: 0,
-        }
+        Lines { lines: text.lines().enumerate(), last: 0 }
     }
 
     pub(super) fn next(&mut self) -> Option<Cursor<'a>> {
         for (i, line) in self.lines.by_ref() {
             self.last = i;
-            let mut c = Cursor {
-                line,
-                at: 0,
-                number: i + 1,
-            };
+            let mut c = Cursor { line, at: 0, number: i + 1 };
             c.blanks();
             if !c.rest().is_empty() && !c.rest().starts_with('#') {
                 return Some(c);
@@ -61,11 +49,7 @@ impl<'a> Lines<'a> {
 
     pub(super) fn end(&self, what: &str) -> TextError {
         let message = format!("the text ends where {what} is expected");
-        TextError {
-            line: self.last + 1,
-            column: 1,
-            message,
-        }
+        TextError { line: self.last + 1, column: 1, message }
     }
 }
 
@@ -86,20 +70,12 @@ impl<'a> Cursor<'a> {
 
     pub(super) fn error(&self, message: String) -> TextError {
         let column = self.line[..self.at].chars().count() + 1;
-        TextError {
-            line: self.number,
-            column,
-            message,
-        }
+        TextError { line: self.number, column, message }
     }
 
     pub(super) fn expected(&self, what: &str) -> TextError {
         let found: String = self.rest().trim_start().chars().take(20).collect();
-        let found = if found.is_empty() {
-            "the line ends".to_owned()
-        } else {
-            format!("`{found}`")
-        };
+        let found = if found.is_empty() { "the line ends".to_owned() } else { format!("`{found}`") };
         self.error(format!("{what} is expected, found {found}"))
     }
 
@@ -119,20 +95,13 @@ impl<'a> Cursor<'a> {
     }
 
     pub(super) fn want(&mut self, mark: &str) -> Result<(), TextError> {
-        if self.mark(mark) {
-            Ok(())
-        } else {
-            Err(self.expected(&format!("`{mark}`")))
-        }
+        if self.mark(mark) { Ok(()) } else { Err(self.expected(&format!("`{mark}`"))) }
     }
 
     /// Takes a whole word if it comes next.
     pub(super) fn word(&mut self, word: &str) -> bool {
         self.blanks();
-        let found = self
-            .rest()
-            .strip_prefix(word)
-            .is_some_and(|after| !after.starts_with(is_plain_char));
+        let found = self.rest().strip_prefix(word).is_some_and(|after| !after.starts_with(is_plain_char));
         if found {
             self.at += word.len();
         }
@@ -191,10 +160,7 @@ impl<'a> Cursor<'a> {
             self.at += 2;
             return Ok(ch);
         }
-        let code = rest
-            .strip_prefix("u{")
-            .and_then(|r| r.split_once('}'))
-            .map(|(code, _)| code);
+        let code = rest.strip_prefix("u{").and_then(|r| r.split_once('}')).map(|(code, _)| code);
         let ch = code.and_then(|c| char::from_u32(u32::from_str_radix(c, 16).ok()?));
         let (Some(code), Some(ch)) = (code, ch) else {
             return Err(self.expected("`\\\"`, `\\\\` or `\\u{..}`"));
@@ -217,9 +183,7 @@ impl<'a> Cursor<'a> {
 
     fn digits(&mut self) -> &'a str {
         let rest = self.rest();
-        let end = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(rest.len());
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         self.at += end;
         &rest[..end]
     }

@@ -3,8 +3,7 @@
 use super::cursor::{Cursor, Lines, TextError, check_size};
 use crate::ops::Op;
 use crate::program::{
-    Input, Instr, Origin, Output, Phase, Program, Session, StateDecl, StateId, StateKind, StateUse,
-    ValueId,
+    Input, Instr, Origin, Output, Phase, Program, Session, StateDecl, StateId, StateKind, StateUse, ValueId,
 };
 use crate::tensor::TensorType;
 use std::collections::{HashMap, HashSet};
@@ -32,9 +31,7 @@ pub fn parse(text: &str) -> Result<Session, TextError> {
         } else if c.word("program") {
             let p = program(&mut lines, c, &session, &states)?;
             if !names.insert(p.0.name.clone()) {
-                return Err(p
-                    .1
-                    .error(format!("program `{}` is defined twice", p.0.name)));
+                return Err(p.1.error(format!("program `{}` is defined twice", p.0.name)));
             }
             session.programs.push(p.0);
         } else {
@@ -50,9 +47,7 @@ pub fn parse(text: &str) -> Result<Session, TextError> {
 /// As [`parse`]; also when something follows the program.
 pub fn parse_program(session: &Session, text: &str) -> Result<Program, TextError> {
     let names = session.states.iter().enumerate();
-    let states = names
-        .map(|(i, s)| (s.name.clone(), StateId(i as u32)))
-        .collect();
+    let states = names.map(|(i, s)| (s.name.clone(), StateId(i as u32))).collect();
     let mut lines = Lines::new(text);
     let Some(mut c) = lines.next() else {
         return Err(lines.end("`program`"));
@@ -77,12 +72,7 @@ fn state_decl(c: &mut Cursor<'_>) -> Result<StateDecl, TextError> {
     let ty = c.ty()?;
     let trainable = c.word("trainable");
     c.done()?;
-    Ok(StateDecl {
-        name,
-        ty,
-        kind,
-        trainable,
-    })
+    Ok(StateDecl { name, ty, kind, trainable })
 }
 
 /// The rest of a program after its first word; also the cursor at its name.
@@ -100,10 +90,7 @@ fn program<'a>(
     let mut reader = Reader {
         session,
         states,
-        p: Program {
-            name,
-            ..Program::default()
-        },
+        p: Program { name, ..Program::default() },
         types: HashMap::new(),
         used: HashMap::new(),
         inputs: HashSet::new(),
@@ -205,11 +192,7 @@ impl<'a> Reader<'_, 'a> {
             if self.used.insert(state, self.p.states.len()).is_some() {
                 return Err(start.error("the state enters twice".to_owned()));
             }
-            self.p.states.push(StateUse {
-                state,
-                enters: *v,
-                leaves: *v,
-            });
+            self.p.states.push(StateUse { state, enters: *v, leaves: *v });
         } else {
             let name = c.name()?;
             let ty = c.ty()?;
@@ -270,12 +253,7 @@ impl<'a> Reader<'_, 'a> {
             return Err(c.expected("a phase"));
         };
         let outputs = results.into_iter().map(|(_, v)| v).collect();
-        self.p.instrs.push(Instr {
-            op,
-            inputs,
-            outputs,
-            origin: Origin { path, phase },
-        });
+        self.p.instrs.push(Instr { op, inputs, outputs, origin: Origin { path, phase } });
         Ok(())
     }
 
@@ -294,10 +272,7 @@ impl<'a> Reader<'_, 'a> {
         let start = c.clone();
         let v = c.value()?;
         let ty = self.types.get(&v).copied();
-        Ok((
-            v,
-            ty.ok_or_else(|| start.error(format!("{v} is not defined above")))?,
-        ))
+        Ok((v, ty.ok_or_else(|| start.error(format!("{v} is not defined above")))?))
     }
 
     fn define(&mut self, at: Cursor<'a>, v: ValueId, ty: TensorType) -> Result<(), TextError> {
@@ -317,10 +292,9 @@ impl<'a> Reader<'_, 'a> {
     fn finish(mut self) -> Result<Program, TextError> {
         let count = self.types.len();
         if let Some((v, at)) = self.highest.filter(|(v, _)| v.index() >= count) {
-            let why = format!(
-                "{v} is too high: {count} values are defined, {} are missing",
-                { v.index() + 1 - count }
-            );
+            let why = format!("{v} is too high: {count} values are defined, {} are missing", {
+                v.index() + 1 - count
+            });
             return Err(at.error(why));
         }
         let mut types: Vec<(ValueId, TensorType)> = self.types.into_iter().collect();

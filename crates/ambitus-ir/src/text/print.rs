@@ -44,10 +44,7 @@ fn write_program(out: &mut String, session: &Session, p: &Program) -> fmt::Resul
         }
     };
     let state = |id: StateId| {
-        let known = session
-            .states
-            .get(id.index())
-            .map(|s| Name(&s.name).to_string());
+        let known = session.states.get(id.index()).map(|s| Name(&s.name).to_string());
         known.unwrap_or_else(|| format!("?{}", id.0))
     };
     for b in &p.blocks {
@@ -55,13 +52,7 @@ fn write_program(out: &mut String, session: &Session, p: &Program) -> fmt::Resul
     }
     for i in &p.inputs {
         define(i.value);
-        writeln!(
-            out,
-            "  {} = input {} {}",
-            i.value,
-            Name(&i.name),
-            type_of(p, i.value)
-        )?;
+        writeln!(out, "  {} = input {} {}", i.value, Name(&i.name), type_of(p, i.value))?;
     }
     for s in &p.states {
         define(s.enters);
@@ -86,10 +77,7 @@ fn write_program(out: &mut String, session: &Session, p: &Program) -> fmt::Resul
 
 fn write_instr(out: &mut String, p: &Program, instr: &Instr) -> fmt::Result {
     let ids = |vs: &[ValueId]| -> Vec<String> { vs.iter().map(ValueId::to_string).collect() };
-    let (y, x) = (
-        ids(&instr.outputs).join(", "),
-        ids(&instr.inputs).join(", "),
-    );
+    let (y, x) = (ids(&instr.outputs).join(", "), ids(&instr.inputs).join(", "));
     write!(out, "  {y} = {}({x})", instr.op.name())?;
     let attrs = instr.op.attrs();
     if !attrs.is_empty() {
@@ -102,9 +90,7 @@ fn write_instr(out: &mut String, p: &Program, instr: &Instr) -> fmt::Result {
 }
 
 fn type_of(p: &Program, v: ValueId) -> String {
-    p.types
-        .get(v.index())
-        .map_or_else(|| "?".to_owned(), |ty| Type(*ty).to_string())
+    p.types.get(v.index()).map_or_else(|| "?".to_owned(), |ty| Type(*ty).to_string())
 }
 
 /// A type, with its pitch where that is not the usual one.

@@ -16,22 +16,13 @@ pub fn sample() -> Session {
         let w = b.parameter("attn.weight", &[48, 100]);
         let bias = b.parameter("attn.bias", &[48]);
         let q = b.linear(x, w, Some(bias));
-        let op = Attention {
-            heads: 2,
-            kv_heads: 2,
-            head_dim: 24,
-            causal: true,
-            scale: 0.2041,
-        };
+        let op = Attention { heads: 2, kv_heads: 2, head_dim: 24, causal: true, scale: 0.2041 };
         let o = b.self_attention(op, q, q, q, segs);
         let twice = b.add(o, o);
         b.activation(ActivationKind::GeluTanh, twice)
     });
-    let (gradient, old) = b.declare(
-        "blocks.0.attn.bias gradient",
-        TensorType::f32(&[48]),
-        StateKind::Gradient,
-    );
+    let (gradient, old) =
+        b.declare("blocks.0.attn.bias gradient", TensorType::f32(&[48]), StateKind::Gradient);
     let fresh = b.column_sum(y);
     let beta = b.input("beta", TensorType::f32(&[1]));
     let new = b.accumulate(old, fresh, beta);
@@ -44,10 +35,7 @@ pub fn sample() -> Session {
 
     let mut b = Builder::new(&mut session, "update");
     let w = b.session().state("blocks.0.attn.bias").expect("declared");
-    let g = b
-        .session()
-        .state("blocks.0.attn.bias gradient")
-        .expect("declared");
+    let g = b.session().state("blocks.0.attn.bias gradient").expect("declared");
     let g = b.state(g);
     let weight = b.state(w);
     let ty = TensorType::f32(&[48]);
@@ -57,12 +45,7 @@ pub fn sample() -> Session {
         .iter()
         .map(|name| b.input(name, TensorType::f32(&[1])))
         .collect();
-    let op = AdamW {
-        beta1: 0.9,
-        beta2: 0.999,
-        eps: 1e-8,
-        weight_decay: 0.01,
-    };
+    let op = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
     let mut x = vec![weight, g, m_in, v_in];
     x.extend(scalars);
     let y = b.push(op, &x);
@@ -72,10 +55,7 @@ pub fn sample() -> Session {
     let mut update = b.finish();
     // Types that nothing defines stay, so that numbers need not change.
     update.new_value(TensorType::f32(&[7, 33]));
-    update.new_value(TensorType {
-        pitch: 40,
-        ..TensorType::f32(&[3, 5])
-    });
+    update.new_value(TensorType { pitch: 40, ..TensorType::f32(&[3, 5]) });
     session.programs.push(update);
     session
 }

@@ -200,23 +200,27 @@ impl File {
         match m.backbone.as_deref() {
             None | Some("DiT") => {}
             Some("UNetT") => {
-                return err("model.backbone", "UNetT is E2-TTS, which is not supported; use an F5-TTS (DiT) checkpoint");
+                return err(
+                    "model.backbone",
+                    "UNetT is E2-TTS, which is not supported; use an F5-TTS (DiT) checkpoint",
+                );
             }
             Some(other) => return err("model.backbone", format!("`{other}` is unknown; F5-TTS is `DiT`")),
         }
         let s = &m.mel_spec;
         if s.mel_spec_type != "vocos" {
-            let why = format!(
-                "`{}` mel is not supported; every released default is `vocos`",
-                s.mel_spec_type
-            );
+            let why =
+                format!("`{}` mel is not supported; every released default is `vocos`", s.mel_spec_type);
             return err("model.mel_spec.mel_spec_type", why);
         }
         let d = MelSpec::default();
         let same = (s.target_sample_rate, s.n_mel_channels, s.hop_length, s.win_length, s.n_fft)
             == (d.target_sample_rate, d.n_mel_channels, d.hop_length, d.win_length, d.n_fft);
         if !same {
-            return err("model.mel_spec", "only 24000 Hz, 100 channels, hop 256, window and FFT 1024 are supported");
+            return err(
+                "model.mel_spec",
+                "only 24000 Hz, 100 channels, hop 256, window and FFT 1024 are supported",
+            );
         }
         let a = &m.arch;
         let (text_mask, rotated) = match (variant, a.text_mask_padding, a.pe_attn_head) {
@@ -254,12 +258,17 @@ impl File {
         positive("model.arch.conv_layers", a.conv_layers + 1, 1025)?;
         positive("vocab.txt", vocab, 1 << 24)?;
         if a.text_embedding_average_upsampling {
-            return err("model.arch.text_embedding_average_upsampling", "is not supported; no released model uses it");
+            return err(
+                "model.arch.text_embedding_average_upsampling",
+                "is not supported; no released model uses it",
+            );
         }
         let qk_norm = match a.qk_norm.as_deref() {
             None => false,
             Some("rms_norm") => true,
-            Some(other) => return err("model.arch.qk_norm", format!("`{other}` is unknown; `rms_norm` or null")),
+            Some(other) => {
+                return err("model.arch.qk_norm", format!("`{other}` is unknown; `rms_norm` or null"));
+            }
         };
         Ok(Config {
             dim: a.dim,

@@ -109,8 +109,7 @@ fn linear(b: &mut Builder<'_>, scope: &str, x: ValueId, out: usize) -> ValueId {
 /// The transformer: (phi, cond `[T, M]`) to the predicted velocity `[T, M]`.
 fn velocity(b: &mut Builder<'_>, cfg: &Config, clips: &Clips, phi: ValueId, cond: ValueId) -> ValueId {
     b.scope("transformer", |b| {
-        let inv_freq =
-            b.scope("rotary_embed", |b| b.frozen_parameter("inv_freq", &[cfg.dim_head / 2]));
+        let inv_freq = b.scope("rotary_embed", |b| b.frozen_parameter("inv_freq", &[cfg.dim_head / 2]));
         let time = time_embedding(b, cfg, clips);
         let text = text_embedding(b, cfg, clips, phi);
         let first = input_embedding(b, cfg, clips, phi, cond, text);
@@ -151,8 +150,7 @@ fn time_embedding(b: &mut Builder<'_>, cfg: &Config, clips: &Clips) -> ValueId {
 fn text_embedding(b: &mut Builder<'_>, cfg: &Config, clips: &Clips, phi: ValueId) -> ValueId {
     let frames = b.dim(phi, 0);
     b.scope("text_embed", |b| {
-        let table =
-            b.scope("text_embed", |b| b.parameter("weight", &[cfg.text_rows, cfg.text_dim]));
+        let table = b.scope("text_embed", |b| b.parameter("weight", &[cfg.text_rows, cfg.text_dim]));
         let mut e = b.gather(table, clips.text);
         if cfg.conv_layers == 0 {
             return e;
@@ -253,13 +251,7 @@ fn block(
     b.scope("ff", |b| b.gated_residual(x, gate_mlp, f, clips.segs))
 }
 
-fn attention(
-    b: &mut Builder<'_>,
-    cfg: &Config,
-    clips: &Clips,
-    inv_freq: ValueId,
-    a: ValueId,
-) -> ValueId {
+fn attention(b: &mut Builder<'_>, cfg: &Config, clips: &Clips, inv_freq: ValueId, a: ValueId) -> ValueId {
     let inner = cfg.heads * cfg.dim_head;
     let mut q = linear(b, "to_q", a, inner);
     let mut k = linear(b, "to_k", a, inner);
@@ -268,12 +260,7 @@ fn attention(
         q = head_norm(b, "q_norm", cfg, q);
         k = head_norm(b, "k_norm", cfg, k);
     }
-    let rotary = Rotary {
-        head_dim: cfg.dim_head,
-        rotated: cfg.rotated,
-        interleaved: true,
-        inverse: false,
-    };
+    let rotary = Rotary { head_dim: cfg.dim_head, rotated: cfg.rotated, interleaved: true, inverse: false };
     let q = b.push1(rotary.clone(), &[q, inv_freq, clips.segs]);
     let k = b.push1(rotary, &[k, inv_freq, clips.segs]);
     let op = Attention {
@@ -298,4 +285,3 @@ fn head_norm(b: &mut Builder<'_>, name: &str, cfg: &Config, x: ValueId) -> Value
     });
     b.reshape(normed, &[rows, cols])
 }
-

@@ -25,9 +25,7 @@ impl Machine<'_, '_> {
         };
         let known = match callee {
             Value::Node(id) => match self.nodes[id as usize] {
-                Node::Global { module, name } => {
-                    (slice(self.bytes, module), slice(self.bytes, name))
-                }
+                Node::Global { module, name } => (slice(self.bytes, module), slice(self.bytes, name)),
                 _ => ("", ""),
             },
             _ => ("", ""),
@@ -55,29 +53,18 @@ impl Machine<'_, '_> {
                         return self.opaque(storage);
                     }
                     [storage, Value::Int(offset), shape, strides, ..] => {
-                        match (
-                            as_node(Some(storage)),
-                            as_node(Some(shape)),
-                            as_node(Some(strides)),
-                        ) {
+                        match (as_node(Some(storage)), as_node(Some(shape)), as_node(Some(strides))) {
                             (
                                 Some((_, &Node::Storage(storage))),
                                 Some((shape, Node::Tuple(_))),
                                 Some((strides, Node::Tuple(_))),
-                            ) => Some(Tensor {
-                                storage,
-                                offset: *offset,
-                                shape,
-                                strides,
-                            }),
+                            ) => Some(Tensor { storage, offset: *offset, shape, strides }),
                             _ => None,
                         }
                     }
                     _ => None,
                 };
-                self.node(Node::Tensor(
-                    tensor.ok_or("a tensor without storage, offset, size and stride")?,
-                ))
+                self.node(Node::Tensor(tensor.ok_or("a tensor without storage, offset, size and stride")?))
             }
             _ => self.opaque(callee),
         }
@@ -88,20 +75,11 @@ impl Machine<'_, '_> {
         let storage = match self.pop()? {
             Value::Node(id) => match &self.nodes[id as usize] {
                 Node::Tuple(items) => match items[..] {
-                    [
-                        Value::Str(tag),
-                        Value::Node(kind),
-                        Value::Str(key),
-                        _,
-                        Value::Int(elements),
-                    ] if slice(self.bytes, tag) == "storage"
-                        && matches!(self.nodes[kind as usize], Node::Global { .. }) =>
+                    [Value::Str(tag), Value::Node(kind), Value::Str(key), _, Value::Int(elements)]
+                        if slice(self.bytes, tag) == "storage"
+                            && matches!(self.nodes[kind as usize], Node::Global { .. }) =>
                     {
-                        Some(Storage {
-                            kind,
-                            key,
-                            elements,
-                        })
+                        Some(Storage { kind, key, elements })
                     }
                     _ => None,
                 },
@@ -109,8 +87,6 @@ impl Machine<'_, '_> {
             },
             _ => None,
         };
-        self.node(Node::Storage(
-            storage.ok_or("a reference that is not to a storage")?,
-        ))
+        self.node(Node::Storage(storage.ok_or("a reference that is not to a storage")?))
     }
 }

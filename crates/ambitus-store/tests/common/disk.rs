@@ -21,15 +21,8 @@ type Names = BTreeMap<OsString, usize>;
 
 #[derive(Clone)]
 enum Inode {
-    File {
-        now: Vec<u8>,
-        durable: Vec<u8>,
-    },
-    Dir {
-        now: Names,
-        durable: Names,
-        pending: Vec<Change>,
-    },
+    File { now: Vec<u8>, durable: Vec<u8> },
+    Dir { now: Names, durable: Names, pending: Vec<Change> },
 }
 
 fn apply(names: &mut Names, change: Change) {
@@ -56,15 +49,8 @@ pub struct MemDisk(Arc<Mutex<Tree>>);
 impl MemDisk {
     /// An empty disk.
     pub fn new() -> Self {
-        let root = Inode::Dir {
-            now: Names::new(),
-            durable: Names::new(),
-            pending: Vec::new(),
-        };
-        Self(Arc::new(Mutex::new(Tree {
-            inodes: vec![root],
-            left: u64::MAX,
-        })))
+        let root = Inode::Dir { now: Names::new(), durable: Names::new(), pending: Vec::new() };
+        Self(Arc::new(Mutex::new(Tree { inodes: vec![root], left: u64::MAX })))
     }
 
     /// A copy of the disk as it is, on which the power goes after `left` operations.
@@ -90,20 +76,15 @@ fn not_found() -> io::Error {
 
 impl Tree {
     fn tick(&mut self) -> io::Result<()> {
-        self.left = self
-            .left
-            .checked_sub(1)
-            .ok_or_else(|| io::Error::other("the power is gone"))?;
+        self.left = self.left.checked_sub(1).ok_or_else(|| io::Error::other("the power is gone"))?;
         Ok(())
     }
 
     fn find(&self, path: &Path) -> io::Result<usize> {
-        path.iter()
-            .filter(|name| *name != ".")
-            .try_fold(0, |at, name| match &self.inodes[at] {
-                Inode::Dir { now, .. } => now.get(name).copied().ok_or_else(not_found),
-                Inode::File { .. } => Err(not_found()),
-            })
+        path.iter().filter(|name| *name != ".").try_fold(0, |at, name| match &self.inodes[at] {
+            Inode::Dir { now, .. } => now.get(name).copied().ok_or_else(not_found),
+            Inode::File { .. } => Err(not_found()),
+        })
     }
 
     fn names(&mut self, dir: &Path) -> io::Result<(&mut Names, &mut Vec<Change>)> {
@@ -128,25 +109,15 @@ impl Tree {
         }
         let id = self.inodes.len();
         self.inodes.push(inode);
-        self.change(
-            path.parent().unwrap(),
-            Change::Link(path.file_name().unwrap().into(), id),
-        )?;
+        self.change(path.parent().unwrap(), Change::Link(path.file_name().unwrap().into(), id))?;
         Ok(id)
     }
 
     fn crash(&self, mut draw: impl FnMut() -> u64) -> Tree {
-        let mut after = Tree {
-            left: u64::MAX,
-            ..self.clone()
-        };
+        let mut after = Tree { left: u64::MAX, ..self.clone() };
         for inode in &mut after.inodes {
             match inode {
-                Inode::Dir {
-                    now,
-                    durable,
-                    pending,
-                } => {
+                Inode::Dir { now, durable, pending } => {
                     for change in pending.drain(..) {
                         if draw() & 1 == 0 {
                             apply(durable, change);
@@ -200,13 +171,7 @@ impl DiskFile for MemFile {
 
 impl Disk for MemDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        let id = self.0.lock().unwrap().add(
-            path,
-            Inode::File {
-                now: Vec::new(),
-                durable: Vec::new(),
-            },
-        )?;
+        let id = self.0.lock().unwrap().add(path, Inode::File { now: Vec::new(), durable: Vec::new() })?;
         Ok(Box::new(MemFile(self.clone(), id)))
     }
 
@@ -224,21 +189,11 @@ impl Disk for MemDisk {
         tree.tick()?;
         let names = tree.names(dir)?.0.clone();
         let is_dir = |id: usize| matches!(tree.inodes[id], Inode::Dir { .. });
-        Ok(names
-            .into_iter()
-            .map(|(name, id)| Entry {
-                name,
-                is_dir: is_dir(id),
-            })
-            .collect())
+        Ok(names.into_iter().map(|(name, id)| Entry { name, is_dir: is_dir(id) }).collect())
     }
 
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        let empty = Inode::Dir {
-            now: Names::new(),
-            durable: Names::new(),
-            pending: Vec::new(),
-        };
+        let empty = Inode::Dir { now: Names::new(), durable: Names::new(), pending: Vec::new() };
         self.0.lock().unwrap().add(dir, empty).map(drop)
     }
 
@@ -251,26 +206,16 @@ impl Disk for MemDisk {
         {
             return Err(io::Error::from(io::ErrorKind::DirectoryNotEmpty));
         }
-        assert_eq!(
-            from.parent(),
-            to.parent(),
-            "a rename stays in its directory"
-        );
+        assert_eq!(from.parent(), to.parent(), "a rename stays in its directory");
         let name = |p: &Path| p.file_name().unwrap().to_owned();
-        tree.change(
-            from.parent().unwrap(),
-            Change::Rename(name(from), name(to), id),
-        )
+        tree.change(from.parent().unwrap(), Change::Rename(name(from), name(to), id))
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         let mut tree = self.0.lock().unwrap();
         tree.tick()?;
         tree.find(path)?;
-        tree.change(
-            path.parent().unwrap(),
-            Change::Unlink(path.file_name().unwrap().into()),
-        )
+        tree.change(path.parent().unwrap(), Change::Unlink(path.file_name().unwrap().into()))
     }
 
     fn remove_dir(&self, dir: &Path) -> io::Result<()> {
@@ -279,22 +224,14 @@ impl Disk for MemDisk {
         if !tree.names(dir)?.0.is_empty() {
             return Err(io::Error::from(io::ErrorKind::DirectoryNotEmpty));
         }
-        tree.change(
-            dir.parent().unwrap(),
-            Change::Unlink(dir.file_name().unwrap().into()),
-        )
+        tree.change(dir.parent().unwrap(), Change::Unlink(dir.file_name().unwrap().into()))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut tree = self.0.lock().unwrap();
         tree.tick()?;
         let at = tree.find(dir)?;
-        if let Inode::Dir {
-            now,
-            durable,
-            pending,
-        } = &mut tree.inodes[at]
-        {
+        if let Inode::Dir { now, durable, pending } = &mut tree.inodes[at] {
             durable.clone_from(now);
             pending.clear();
         }

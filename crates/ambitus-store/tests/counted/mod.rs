@@ -56,10 +56,7 @@ pub fn exercise(path: &Path) -> Option<String> {
     PEAK.set(before);
     let opened = TensorFile::open(path);
     let peak = PEAK.get() - before;
-    assert!(
-        peak <= allowed(len),
-        "{len} bytes of file took {peak} bytes of memory"
-    );
+    assert!(peak <= allowed(len), "{len} bytes of file took {peak} bytes of memory");
     let file = match opened {
         Ok(file) => file,
         Err(e) => return Some(e.to_string()),

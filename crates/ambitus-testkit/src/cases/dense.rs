@@ -23,22 +23,8 @@ pub(super) fn elementwise(t: &mut Table) {
         };
         t.add(&kind.show(), Unary { kind: *kind }, vec![x]);
     }
-    let odd = [
-        0.0,
-        -0.0,
-        1.0,
-        f32::INFINITY,
-        f32::NEG_INFINITY,
-        f32::NAN,
-        f32::MAX,
-    ];
-    t.add(
-        "of what is not finite",
-        Unary {
-            kind: UnaryKind::IsFinite,
-        },
-        vec![numbers(&[7], &odd)],
-    );
+    let odd = [0.0, -0.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX];
+    t.add("of what is not finite", Unary { kind: UnaryKind::IsFinite }, vec![numbers(&[7], &odd)]);
 
     for kind in BinaryKind::ALL {
         let a = t.within(&[3, 5, 7], -2.0, 2.0);
@@ -49,31 +35,14 @@ pub(super) fn elementwise(t: &mut Table) {
         t.add(&kind.show(), Binary { kind: *kind }, vec![a, b]);
     }
     let (a, b) = (ints(&[1, -2, 3, 7]), ints(&[1, 5, -3, 2]));
-    t.add(
-        "of integers",
-        Binary {
-            kind: BinaryKind::Equal,
-        },
-        vec![a, b],
-    );
+    t.add("of integers", Binary { kind: BinaryKind::Equal }, vec![a, b]);
     let (a, b) = (t.x(&[6, 33]), t.x(&[6, 33]));
-    t.add(
-        "padded",
-        Binary {
-            kind: BinaryKind::Mul,
-        },
-        vec![a, b],
-    );
+    t.add("padded", Binary { kind: BinaryKind::Mul }, vec![a, b]);
 
     let (a, b) = (t.x(&[4, 35]), t.x(&[4, 35]));
-    let c: Vec<f32> = (0..4 * 35)
-        .map(|i| if i % 3 == 0 { 0.0 } else { i as f32 - 50.0 })
-        .collect();
+    let c: Vec<f32> = (0..4 * 35).map(|i| if i % 3 == 0 { 0.0 } else { i as f32 - 50.0 }).collect();
     t.add("", Select {}, vec![numbers(&[4, 35], &c), a, b]);
-    let (a, b) = (
-        numbers(&[3], &[1.0, f32::NAN, 3.0]),
-        numbers(&[3], &[f32::NAN, 5.0, 6.0]),
-    );
+    let (a, b) = (numbers(&[3], &[1.0, f32::NAN, 3.0]), numbers(&[3], &[f32::NAN, 5.0, 6.0]));
     t.add("leaves out NaN", Select {}, vec![ints(&[1, 0, -1]), a, b]);
 
     for (from, to) in [
@@ -84,40 +53,16 @@ pub(super) fn elementwise(t: &mut Table) {
         (DType::F32, DType::I32),
     ] {
         let x = typed(&mut t.rng, from, &[5, 35]);
-        t.add(
-            &format!("{} to {}", from.name(), to.name()),
-            Cast { to },
-            vec![x],
-        );
+        t.add(&format!("{} to {}", from.name(), to.name()), Cast { to }, vec![x]);
     }
-    t.add(
-        "i32 to f32",
-        Cast { to: DType::F32 },
-        vec![ints(&[0, -7, 16_777_215])],
-    );
+    t.add("i32 to f32", Cast { to: DType::F32 }, vec![ints(&[0, -7, 16_777_215])]);
     let x = t.x(&[6, 33]);
     t.add("f32 to f32", Cast { to: DType::F32 }, vec![x]);
 
     let shape = Shape::new(&[3, 33]);
-    t.add(
-        "",
-        Fill {
-            value: -0.125,
-            dtype: DType::F32,
-            shape,
-        },
-        vec![],
-    );
+    t.add("", Fill { value: -0.125, dtype: DType::F32, shape }, vec![]);
     let shape = Shape::new(&[5]);
-    t.add(
-        "of integers",
-        Fill {
-            value: 7.0,
-            dtype: DType::I32,
-            shape,
-        },
-        vec![],
-    );
+    t.add("of integers", Fill { value: 7.0, dtype: DType::I32, shape }, vec![]);
 
     let x = t.x(&[5, 37]);
     t.add("", Scale {}, vec![x, scalar(-1.75)]);
@@ -128,196 +73,61 @@ pub(super) fn elementwise(t: &mut Table) {
 pub(super) fn layout(t: &mut Table) {
     for axis in 0..3 {
         let x = t.x(&[3, 5, 33]);
-        t.add(
-            &format!("sum of axis {axis}"),
-            Reduce {
-                kind: ReduceKind::Sum,
-                axis,
-            },
-            vec![x],
-        );
+        t.add(&format!("sum of axis {axis}"), Reduce { kind: ReduceKind::Sum, axis }, vec![x]);
     }
     for axis in 0..2 {
         let x = t.fixed(&[7, 39]);
-        t.add(
-            &format!("max of axis {axis}"),
-            Reduce {
-                kind: ReduceKind::Max,
-                axis,
-            },
-            vec![x],
-        );
+        t.add(&format!("max of axis {axis}"), Reduce { kind: ReduceKind::Max, axis }, vec![x]);
     }
     let x = t.x(&[1009, 5]);
-    t.add(
-        "sum of many rows",
-        Reduce {
-            kind: ReduceKind::Sum,
-            axis: 0,
-        },
-        vec![x],
-    );
+    t.add("sum of many rows", Reduce { kind: ReduceKind::Sum, axis: 0 }, vec![x]);
 
     let x = t.x(&[6, 35]);
-    t.add(
-        "",
-        Reshape {
-            shape: Shape::new(&[3, 2, 5, 7]),
-        },
-        vec![x],
-    );
+    t.add("", Reshape { shape: Shape::new(&[3, 2, 5, 7]) }, vec![x]);
     let x = t.x(&[3, 2, 5, 7]);
-    t.add(
-        "into padded rows",
-        Reshape {
-            shape: Shape::new(&[6, 35]),
-        },
-        vec![x],
-    );
+    t.add("into padded rows", Reshape { shape: Shape::new(&[6, 35]) }, vec![x]);
     let x = t.x(&[35, 37]);
-    t.add(
-        "transpose",
-        Permute {
-            axes: Shape::new(&[1, 0]),
-        },
-        vec![x],
-    );
+    t.add("transpose", Permute { axes: Shape::new(&[1, 0]) }, vec![x]);
     let x = t.x(&[2, 3, 4, 5]);
-    t.add(
-        "of four axes",
-        Permute {
-            axes: Shape::new(&[2, 0, 3, 1]),
-        },
-        vec![x],
-    );
+    t.add("of four axes", Permute { axes: Shape::new(&[2, 0, 3, 1]) }, vec![x]);
     let x = t.x(&[1, 37]);
-    t.add(
-        "of a row",
-        Broadcast {
-            shape: Shape::new(&[5, 37]),
-        },
-        vec![x],
-    );
+    t.add("of a row", Broadcast { shape: Shape::new(&[5, 37]) }, vec![x]);
     let x = t.x(&[5, 1]);
-    t.add(
-        "of a column",
-        Broadcast {
-            shape: Shape::new(&[5, 37]),
-        },
-        vec![x],
-    );
+    t.add("of a column", Broadcast { shape: Shape::new(&[5, 37]) }, vec![x]);
     let x = t.x(&[3, 1, 4, 1]);
-    t.add(
-        "of two axes",
-        Broadcast {
-            shape: Shape::new(&[3, 5, 4, 2]),
-        },
-        vec![x],
-    );
+    t.add("of two axes", Broadcast { shape: Shape::new(&[3, 5, 4, 2]) }, vec![x]);
     let x = t.x(&[7, 39]);
-    t.add(
-        "of columns",
-        Slice {
-            axis: 1,
-            start: 3,
-            len: 34,
-        },
-        vec![x],
-    );
+    t.add("of columns", Slice { axis: 1, start: 3, len: 34 }, vec![x]);
     let x = t.x(&[7, 39]);
-    t.add(
-        "of rows",
-        Slice {
-            axis: 0,
-            start: 2,
-            len: 4,
-        },
-        vec![x],
-    );
+    t.add("of rows", Slice { axis: 0, start: 2, len: 4 }, vec![x]);
     let x = t.x(&[3, 6, 5]);
-    t.add(
-        "inside",
-        Slice {
-            axis: 1,
-            start: 1,
-            len: 5,
-        },
-        vec![x],
-    );
+    t.add("inside", Slice { axis: 1, start: 1, len: 5 }, vec![x]);
     let parts = vec![t.x(&[5, 3]), t.x(&[5, 33]), t.x(&[5, 1])];
     t.add("of columns", Concat { axis: 1 }, parts);
     let parts = vec![t.x(&[2, 37]), t.x(&[4, 37])];
     t.add("of rows", Concat { axis: 0 }, parts);
     let shape = Shape::new(&[4, 35]);
-    t.add(
-        "along columns",
-        Iota {
-            axis: 1,
-            dtype: DType::F32,
-            shape,
-        },
-        vec![],
-    );
+    t.add("along columns", Iota { axis: 1, dtype: DType::F32, shape }, vec![]);
     let shape = Shape::new(&[9]);
-    t.add(
-        "of integers",
-        Iota {
-            axis: 0,
-            dtype: DType::I32,
-            shape,
-        },
-        vec![],
-    );
+    t.add("of integers", Iota { axis: 0, dtype: DType::I32, shape }, vec![]);
 
     // Ids beyond the table and repeated ids.
     let ids = [3, -1, 0, 10, 3, 11, 3, 7, -5];
     let x = t.x(&[11, 35]);
     t.add("", Gather {}, vec![x, ints(&ids)]);
     let x = t.x(&[9, 35]);
-    t.add(
-        "",
-        ScatterAdd {
-            rows: 11,
-            acc: false,
-        },
-        vec![x, ints(&ids)],
-    );
+    t.add("", ScatterAdd { rows: 11, acc: false }, vec![x, ints(&ids)]);
     let x = t.fixed(&[9, 35]);
     let acc = t.fixed(&[11, 35]);
-    let op = ScatterAdd {
-        rows: 11,
-        acc: true,
-    };
-    t.add(
-        "accumulating",
-        op.clone(),
-        vec![x, ints(&ids), acc, scalar(0.5)],
-    );
+    let op = ScatterAdd { rows: 11, acc: true };
+    t.add("accumulating", op.clone(), vec![x, ints(&ids), acc, scalar(0.5)]);
     let x = t.fixed(&[9, 35]);
-    t.add(
-        "beta 0",
-        op,
-        vec![x, ints(&ids), poison(&[11, 35]), scalar(0.0)],
-    );
+    t.add("beta 0", op, vec![x, ints(&ids), poison(&[11, 35]), scalar(0.0)]);
 
-    let time = Sinusoid {
-        kind: SinusoidKind::SinCos,
-        half: 17,
-        scale: 1000.0,
-        base: 10_000.0,
-    };
+    let time = Sinusoid { kind: SinusoidKind::SinCos, half: 17, scale: 1000.0, base: 10_000.0 };
     t.add("of times", time, vec![numbers(&[3], &[0.0, 0.25, 0.8125])]);
-    let text = Sinusoid {
-        kind: SinusoidKind::CosSin,
-        half: 8,
-        scale: 1.0,
-        base: 10_000.0,
-    };
-    t.add(
-        "of positions",
-        text,
-        vec![numbers(&[5], &[0.0, 1.0, 2.0, 17.0, 300.0])],
-    );
+    let text = Sinusoid { kind: SinusoidKind::CosSin, half: 8, scale: 1.0, base: 10_000.0 };
+    t.add("of positions", text, vec![numbers(&[5], &[0.0, 1.0, 2.0, 17.0, 300.0])]);
 }
 
 pub(super) fn products(t: &mut Table) {
@@ -325,45 +135,21 @@ pub(super) fn products(t: &mut Table) {
         let (m, k, n) = (13, 37, 35);
         let a = if ta { [k, m] } else { [m, k] };
         let b = if tb { [n, k] } else { [k, n] };
-        let what = format!(
-            "{}{}",
-            if ta { "t" } else { "n" },
-            if tb { "t" } else { "n" }
-        );
+        let what = format!("{}{}", if ta { "t" } else { "n" }, if tb { "t" } else { "n" });
         let (x, y) = (t.x(&a), t.x(&b));
         t.add(&what, MatMul { ta, tb, acc: false }, vec![x, y]);
         let (x, y, acc) = (t.fixed(&a), t.fixed(&b), t.fixed(&[m, n]));
         let op = MatMul { ta, tb, acc: true };
-        t.add(
-            &format!("{what} accumulating"),
-            op,
-            vec![x, y, acc, scalar(1.0)],
-        );
+        t.add(&format!("{what} accumulating"), op, vec![x, y, acc, scalar(1.0)]);
         let (a, b) = ([3, a[0], a[1]], [3, b[0], b[1]]);
         let (x, y) = (t.x(&a), t.x(&b));
-        t.add(
-            &format!("{what} batched"),
-            MatMul { ta, tb, acc: false },
-            vec![x, y],
-        );
+        t.add(&format!("{what} batched"), MatMul { ta, tb, acc: false }, vec![x, y]);
     }
     let (x, y) = (t.fixed(&[70, 5]), t.fixed(&[70, 33]));
-    let op = MatMul {
-        ta: true,
-        tb: false,
-        acc: true,
-    };
+    let op = MatMul { ta: true, tb: false, acc: true };
     t.add("beta 0", op, vec![x, y, poison(&[5, 33]), scalar(0.0)]);
     let (x, y) = (t.x(&[130, 96]), t.x(&[96, 200]));
-    t.add(
-        "larger",
-        MatMul {
-            ta: false,
-            tb: false,
-            acc: false,
-        },
-        vec![x, y],
-    );
+    t.add("larger", MatMul { ta: false, tb: false, acc: false }, vec![x, y]);
 
     let (x, w, b) = (t.x(&[11, 37]), t.x(&[33, 37]), t.x(&[33]));
     t.add("", Linear {}, vec![x, w, b]);
@@ -380,23 +166,12 @@ pub(super) fn activations(t: &mut Table) {
         let kind = *kind;
         let x = t.within(&[5, 37], -4.0, 4.0);
         t.add(&kind.show(), Activation { kind }, vec![x]);
-        t.add(
-            &format!("{} far out", kind.show()),
-            Activation { kind },
-            vec![numbers(&[61], &ends)],
-        );
-        let (x, dy) = (
-            constant(t.within(&[5, 37], -4.0, 4.0).tensor),
-            t.fixed(&[5, 37]),
-        );
+        t.add(&format!("{} far out", kind.show()), Activation { kind }, vec![numbers(&[61], &ends)]);
+        let (x, dy) = (constant(t.within(&[5, 37], -4.0, 4.0).tensor), t.fixed(&[5, 37]));
         t.add(&kind.show(), ActivationGrad { kind }, vec![x, dy]);
         let ones = constant(Tensor::full(TensorType::f32(&[61]), 1.0));
         let far = vec![numbers(&[61], &ends), ones];
-        t.add(
-            &format!("{} far out", kind.show()),
-            ActivationGrad { kind },
-            far,
-        );
+        t.add(&format!("{} far out", kind.show()), ActivationGrad { kind }, far);
     }
     let (a, b) = (t.within(&[6, 35], -4.0, 4.0), t.x(&[6, 35]));
     t.add("", SwiGlu {}, vec![a, b]);

@@ -42,11 +42,7 @@ pub(super) fn tables(t: &mut Table) {
         t.add(p.0, SegmentSum {}, vec![x, table()]);
         let (x, g, f) = (t.x(&[rows, 35]), t.x(&[segs, 35]), t.x(&[rows, 35]));
         t.add(p.0, GatedResidual {}, vec![x, g, f, table()]);
-        let (g, f, dy) = (
-            t.fixed(&[segs, 35]),
-            t.fixed(&[rows, 35]),
-            t.fixed(&[rows, 35]),
-        );
+        let (g, f, dy) = (t.fixed(&[segs, 35]), t.fixed(&[rows, 35]), t.fixed(&[rows, 35]));
         t.add(p.0, GatedResidualGrad {}, vec![g, f, dy, table()]);
     }
 }
@@ -55,26 +51,10 @@ pub(super) fn norms(t: &mut Table) {
     for p in &PACKINGS {
         let (rows, segs) = (p.1, p.segments());
         let table = || ints(p.2);
-        let (x, shift, scale) = (
-            t.within(&[rows, 37], -3.0, 5.0),
-            t.x(&[segs, 37]),
-            t.x(&[segs, 37]),
-        );
-        t.add(
-            p.0,
-            AdaLayerNorm { eps: 1e-6 },
-            vec![x, shift, scale, table()],
-        );
-        let (x, scale, dy) = (
-            t.fixed(&[rows, 37]),
-            t.fixed(&[segs, 37]),
-            t.fixed(&[rows, 37]),
-        );
-        t.add(
-            p.0,
-            AdaLayerNormGrad { eps: 1e-6 },
-            vec![x, scale, dy, table()],
-        );
+        let (x, shift, scale) = (t.within(&[rows, 37], -3.0, 5.0), t.x(&[segs, 37]), t.x(&[segs, 37]));
+        t.add(p.0, AdaLayerNorm { eps: 1e-6 }, vec![x, shift, scale, table()]);
+        let (x, scale, dy) = (t.fixed(&[rows, 37]), t.fixed(&[segs, 37]), t.fixed(&[rows, 37]));
+        t.add(p.0, AdaLayerNormGrad { eps: 1e-6 }, vec![x, scale, dy, table()]);
         let (x, g, b) = (t.x(&[rows, 37]), t.x(&[37]), t.x(&[37]));
         t.add(p.0, Grn { eps: 1e-6 }, vec![x, g, b, table()]);
         let (x, g, dy) = (t.fixed(&[rows, 37]), t.fixed(&[37]), t.fixed(&[rows, 37]));
@@ -87,40 +67,15 @@ pub(super) fn norms(t: &mut Table) {
         x.tensor.data[row * 4 + 2] = 0.0;
     }
     let (g, dy) = (t.fixed(&[4]), t.fixed(&[7, 4]));
-    t.add(
-        "silent channels",
-        GrnGrad { eps: 1e-6 },
-        vec![x, g, dy, ints(&[0, 3, 6])],
-    );
+    t.add("silent channels", GrnGrad { eps: 1e-6 }, vec![x, g, dy, ints(&[0, 3, 6])]);
 }
 
 /// (what, op, query rows, key rows, query segments, key segments)
-type AttentionCase = (
-    &'static str,
-    Attention,
-    usize,
-    usize,
-    &'static [i32],
-    &'static [i32],
-);
+type AttentionCase = (&'static str, Attention, usize, usize, &'static [i32], &'static [i32]);
 
 pub(super) fn attention(t: &mut Table) {
-    t.add(
-        "",
-        RotaryFrequencies {
-            dim: 64,
-            base: 10_000.0,
-        },
-        vec![],
-    );
-    t.add(
-        "of llama",
-        RotaryFrequencies {
-            dim: 10,
-            base: 500_000.0,
-        },
-        vec![],
-    );
+    t.add("", RotaryFrequencies { dim: 64, base: 10_000.0 }, vec![]);
+    t.add("of llama", RotaryFrequencies { dim: 10, base: 500_000.0 }, vec![]);
     for p in &PACKINGS {
         for (what, rotated, interleaved, inverse) in [
             ("neighbours, first head", 1, true, false),
@@ -130,12 +85,7 @@ pub(super) fn attention(t: &mut Table) {
         ] {
             let x = t.x(&[p.1, 36]);
             let freqs = constant(Tensor::f32(&[6], &[1.0, 0.4, 0.15, 0.06, 0.02, 0.01]));
-            let op = Rotary {
-                head_dim: 12,
-                rotated,
-                interleaved,
-                inverse,
-            };
+            let op = Rotary { head_dim: 12, rotated, interleaved, inverse };
             t.add(&format!("{what}, {}", p.0), op, vec![x, freqs, ints(p.2)]);
         }
     }
@@ -152,39 +102,11 @@ pub(super) fn attention(t: &mut Table) {
         ("self", op(3, 3, 6, false), 23, 23, packed, packed),
         ("causal", op(2, 2, 8, true), 23, 23, packed, packed),
         ("grouped, causal", op(6, 2, 6, true), 23, 23, packed, packed),
-        (
-            "one key head",
-            op(4, 1, 10, false),
-            12,
-            12,
-            &[0, 1, 12],
-            &[0, 1, 12],
-        ),
+        ("one key head", op(4, 1, 10, false), 12, 12, &[0, 1, 12], &[0, 1, 12]),
         // The second segment has queries but no keys, the third keys but no queries.
-        (
-            "cross",
-            op(2, 1, 18, false),
-            17,
-            29,
-            &[0, 4, 11, 11, 15],
-            &[0, 9, 9, 20, 27],
-        ),
-        (
-            "all empty",
-            op(2, 2, 4, false),
-            6,
-            6,
-            &[0, 0, 0],
-            &[0, 0, 0],
-        ),
-        (
-            "larger",
-            op(2, 1, 64, true),
-            150,
-            150,
-            &[0, 70, 139],
-            &[0, 70, 139],
-        ),
+        ("cross", op(2, 1, 18, false), 17, 29, &[0, 4, 11, 11, 15], &[0, 9, 9, 20, 27]),
+        ("all empty", op(2, 2, 4, false), 6, 6, &[0, 0, 0], &[0, 0, 0]),
+        ("larger", op(2, 1, 64, true), 150, 150, &[0, 70, 139], &[0, 70, 139]),
     ];
     for (what, op, tq, tk, qs, ks) in table {
         let (wide, kwide) = (op.heads * op.head_dim, op.kv_heads * op.head_dim);
@@ -229,61 +151,30 @@ pub(super) fn conv(t: &mut Table) {
             let (x, w, b) = (t.x(&[rows, cin]), t.x(&dims), t.x(&[cout]));
             t.add(&what, Conv1d { groups, pad }, vec![x, w, b, ints(p.2)]);
             let (w, dy) = (t.fixed(&dims), t.fixed(&[rows, cout]));
-            t.add(
-                &what,
-                Conv1dInputGrad { groups, pad },
-                vec![w, dy, ints(p.2)],
-            );
+            t.add(&what, Conv1dInputGrad { groups, pad }, vec![w, dy, ints(p.2)]);
             let (x, dy) = (t.fixed(&[rows, cin]), t.fixed(&[rows, cout]));
-            let op = Conv1dWeightGrad {
-                groups,
-                pad,
-                taps,
-                acc: false,
-            };
+            let op = Conv1dWeightGrad { groups, pad, taps, acc: false };
             t.add(&what, op, vec![x, dy, ints(p.2)]);
         }
     }
-    let op = Conv1dWeightGrad {
-        groups: 2,
-        pad: 2,
-        taps: 5,
-        acc: true,
-    };
+    let op = Conv1dWeightGrad { groups: 2, pad: 2, taps: 5, acc: true };
     let dims = [6, 2, 5];
     let table = [0, 5, 5, 12];
     let (x, dy, acc) = (t.fixed(&[15, 4]), t.fixed(&[15, 6]), t.fixed(&dims));
-    t.add(
-        "accumulating",
-        op.clone(),
-        vec![x, dy, ints(&table), acc, scalar(1.0)],
-    );
+    t.add("accumulating", op.clone(), vec![x, dy, ints(&table), acc, scalar(1.0)]);
     let (x, dy) = (t.fixed(&[15, 4]), t.fixed(&[15, 6]));
-    t.add(
-        "beta 0",
-        op,
-        vec![x, dy, ints(&table), poison(&dims), scalar(0.0)],
-    );
+    t.add("beta 0", op, vec![x, dy, ints(&table), poison(&dims), scalar(0.0)]);
 }
 
 pub(super) fn random(t: &mut Table) {
     for p in &PACKINGS {
         let x = t.x(&[p.1, 37]);
-        let keys: Vec<f64> = (0..2 * p.segments())
-            .map(|_| f64::from(t.rng.bits() as i32))
-            .collect();
+        let keys: Vec<f64> = (0..2 * p.segments()).map(|_| f64::from(t.rng.bits() as i32)).collect();
         let keys = constant(Tensor::new(TensorType::i32(&[p.segments(), 2]), keys));
-        let op = Dropout {
-            p: 0.3,
-            id: 0xdead_beef_0123_4567,
-        };
+        let op = Dropout { p: 0.3, id: 0xdead_beef_0123_4567 };
         t.add(p.0, op, vec![x, keys, ints(p.2)]);
     }
     let x = t.x(&[4, 5]);
     let keys = constant(Tensor::full(TensorType::i32(&[1, 2]), 3.0));
-    t.add(
-        "p 0",
-        Dropout { p: 0.0, id: 1 },
-        vec![x, keys, ints(&[0, 3])],
-    );
+    t.add("p 0", Dropout { p: 0.0, id: 1 }, vec![x, keys, ints(&[0, 3])]);
 }

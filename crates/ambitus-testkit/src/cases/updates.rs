@@ -10,17 +10,11 @@ pub(super) fn updates(t: &mut Table) {
     let (acc, x) = (t.fixed(&[5, 37]), t.fixed(&[5, 37]));
     t.add("", Accumulate {}, vec![acc, x, scalar(0.75)]);
     let x = t.fixed(&[5, 37]);
-    t.add(
-        "beta 0",
-        Accumulate {},
-        vec![poison(&[5, 37]), x, scalar(0.0)],
-    );
+    t.add("beta 0", Accumulate {}, vec![poison(&[5, 37]), x, scalar(0.0)]);
 
-    for (what, dims) in [
-        ("less than a part", &[5, 37][..]),
-        ("three parts", &[95, 99]),
-        ("whole parts", &[2, 4, 1024]),
-    ] {
+    for (what, dims) in
+        [("less than a part", &[5, 37][..]), ("three parts", &[95, 99]), ("whole parts", &[2, 4, 1024])]
+    {
         let x = t.fixed(dims);
         t.add(what, SumSquares {}, vec![x]);
     }
@@ -34,19 +28,10 @@ pub(super) fn updates(t: &mut Table) {
         ("without decay or momentum", 7.0, 1.0, 0.0, 0.0),
         ("not applied", 3.0, 0.0, 0.9, 0.01),
     ] {
-        let op = AdamW {
-            beta1,
-            beta2: 0.999,
-            eps: 1e-8,
-            weight_decay,
-        };
+        let op = AdamW { beta1, beta2: 0.999, eps: 1e-8, weight_decay };
         let (w, m) = (t.fixed(&[5, 37]), t.fixed(&[5, 37]));
         // A gradient that is not finite must not touch a state that is not updated.
-        let g: Operand = if apply == 0.0 {
-            poison(&[5, 37])
-        } else {
-            t.fixed(&[5, 37])
-        };
+        let g: Operand = if apply == 0.0 { poison(&[5, 37]) } else { t.fixed(&[5, 37]) };
         let v = constant(t.within(&[5, 37], 0.01, 1.0).tensor);
         let scalars = [scalar(1e-3), scalar(0.5), scalar(step), scalar(apply)];
         let mut operands = vec![w, g, m, v];
@@ -54,27 +39,13 @@ pub(super) fn updates(t: &mut Table) {
         t.add(what, op, operands);
     }
 
-    for (what, decay, apply) in [
-        ("", 0.75, 1.0),
-        ("decay 0", 0.0, 1.0),
-        ("not applied", 0.75, 0.0),
-    ] {
+    for (what, decay, apply) in [("", 0.75, 1.0), ("decay 0", 0.0, 1.0), ("not applied", 0.75, 0.0)] {
         let (a, b) = (t.fixed(&[5, 37]), t.fixed(&[5, 37]));
         t.add(what, Lerp {}, vec![a, b, scalar(decay), scalar(apply)]);
     }
 
     let x = t.fixed(&[5, 37]);
-    t.add(
-        "",
-        CopyStart {
-            queue: 1,
-            to: Space::Host,
-        },
-        vec![x.clone()],
-    );
-    let token = constant(Tensor::full(
-        TensorType::new(ambitus_ir::DType::U8, &[1]),
-        0.0,
-    ));
+    t.add("", CopyStart { queue: 1, to: Space::Host }, vec![x.clone()]);
+    let token = constant(Tensor::full(TensorType::new(ambitus_ir::DType::U8, &[1]), 0.0));
     t.add("", CopyDone { queue: 1 }, vec![x.clone(), x, token]);
 }

@@ -31,10 +31,7 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
             one(x[0].data.iter().zip(pairs).map(pick).collect())
         }
         Op::Cast(_) => one(x[0].data.iter().map(|v| cast(*v, y[0].dtype)).collect()),
-        Op::Fill(op) => one(vec![
-            cast(f64::from(op.value), op.dtype);
-            y[0].shape.elements()
-        ]),
+        Op::Fill(op) => one(vec![cast(f64::from(op.value), op.dtype); y[0].shape.elements()]),
         Op::Reduce(op) => one(reduce(op.kind, &x[0], op.axis)),
         Op::Reshape(_) => one(x[0].data.clone()),
         Op::Permute(op) => one(pull(&y[0], &x[0], |at, from| {
@@ -175,10 +172,7 @@ fn pull(y: &TensorType, x: &Tensor, find: impl Fn(&[usize], &mut [usize])) -> Da
     let mut data = Vec::with_capacity(y.shape.elements());
     each_index(&y.shape, |at| {
         find(at, &mut from);
-        let flat = from
-            .iter()
-            .zip(shape.iter())
-            .fold(0, |flat, (i, n)| flat * n + i);
+        let flat = from.iter().zip(shape.iter()).fold(0, |flat, (i, n)| flat * n + i);
         data.push(x.data[flat]);
     });
     data
@@ -186,11 +180,7 @@ fn pull(y: &TensorType, x: &Tensor, find: impl Fn(&[usize], &mut [usize])) -> Da
 
 /// (product of the axes before, length, product of the axes after).
 fn around(shape: &Shape, axis: usize) -> (usize, usize, usize) {
-    (
-        shape[..axis].iter().product(),
-        shape[axis],
-        shape[axis + 1..].iter().product(),
-    )
+    (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
 }
 
 fn reduce(kind: ReduceKind, x: &Tensor, axis: usize) -> Data {
@@ -256,10 +246,7 @@ fn matmul(op: &MatMul, a: &Tensor, b: &Tensor) -> Data {
     let (batch, m, n, k) = op.dims(&[a.ty, b.ty]).expect("the shape rule was checked");
     let mut data = vec![0.0; batch * m * n];
     for g in 0..batch {
-        let (a, b) = (
-            &a.data[g * m * k..(g + 1) * m * k],
-            &b.data[g * k * n..(g + 1) * k * n],
-        );
+        let (a, b) = (&a.data[g * m * k..(g + 1) * m * k], &b.data[g * k * n..(g + 1) * k * n]);
         let y = &mut data[g * m * n..(g + 1) * m * n];
         for i in 0..m {
             for p in 0..k {
@@ -318,17 +305,9 @@ fn dropout(op: &Dropout, x: &Tensor, keys: &Tensor, segments: &Tensor) -> Data {
             continue;
         };
         let n = (at * cols + i % cols) as u64;
-        let key = [
-            keys.data[2 * s] as i32 as u32,
-            keys.data[2 * s + 1] as i32 as u32,
-        ];
+        let key = [keys.data[2 * s] as i32 as u32, keys.data[2 * s + 1] as i32 as u32];
         let block = n / 4;
-        let counter = [
-            block as u32,
-            (block >> 32) as u32,
-            op.id as u32,
-            (op.id >> 32) as u32,
-        ];
+        let counter = [block as u32, (block >> 32) as u32, op.id as u32, (op.id >> 32) as u32];
         let keep = philox4x32_10(counter, key)[(n % 4) as usize] >= least;
         *v = if keep { *v / (1.0 - p) } else { 0.0 };
     }

@@ -58,7 +58,8 @@ pub fn voice(dir: &Path, clips: usize) -> PathBuf {
         for t in 0..12_000 + 1500 * (i % 5) {
             let t = t as f32 / 24_000.0;
             let pitch = 110.0 + 15.0 * i as f32 + 20.0 * (3.0 * t).sin();
-            let voice: f32 = (1..8).map(|k| (std::f32::consts::TAU * pitch * k as f32 * t).sin() / k as f32).sum();
+            let voice: f32 =
+                (1..8).map(|k| (std::f32::consts::TAU * pitch * k as f32 * t).sin() / k as f32).sum();
             wav.write_sample((voice * (6.0 * t).sin().abs() * 6000.0) as i16).expect("a sample");
         }
         wav.finalize().expect("a file");
