@@ -194,7 +194,7 @@ fn long_files_take_no_more_memory_than_short_ones() {
         let prepared = prepared.expect("prepared");
         // A second of noise and 0.1 s of silence on both sides.
         assert!((prepared.index.seconds() - 1.2).abs() < 0.05, "{}", prepared.index.seconds());
-        assert!((peak as u64) < options.memory_bound(), "{peak}");
+        assert!((peak as u64) < options.memory_bound(&tokenizer), "{peak}");
         peaks.push(peak);
     }
     println!("{peaks:?} bytes");

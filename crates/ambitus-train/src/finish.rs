@@ -22,8 +22,11 @@ const ROUNDS: usize = 48;
 /// The base model's sample, kept for the pictures at the end.
 const BASE_SAMPLE: &str = "base_sample.safetensors";
 
-/// The held-out clip that is sampled: mel and text ids.
-fn held_out(r: &Resolved) -> Result<Option<(Vec<f32>, Vec<i32>)>, RunError> {
+/// Mel `[N, M]` and text ids of a clip.
+type Held = (Vec<f32>, Vec<i32>);
+
+/// The held-out clip that is sampled.
+fn held_out(r: &Resolved) -> Result<Option<Held>, RunError> {
     let (Some(sample), Some(_)) = (&r.recipe.sample, r.plan.shape.session.sample) else { return Ok(None) };
     let named = sample.clip.as_ref().and_then(|name| {
         r.split.validation.iter().copied().find(|&i| r.prepared.index.clips[i].name.contains(name.as_str()))
@@ -108,9 +111,11 @@ pub fn pictures(
     Ok(())
 }
 
+/// A category's name and its bytes at every instruction.
+type Series = (String, Vec<u64>);
+
 /// Bytes of every category at every instruction of a micro-batch, and where its parts start.
-#[allow(clippy::type_complexity)]
-fn memory_over_step(r: &Resolved) -> (Vec<(String, Vec<u64>)>, Vec<(usize, String)>) {
+fn memory_over_step(r: &Resolved) -> (Vec<Series>, Vec<(usize, String)>) {
     let Some(micro) = r.plan.planned.program(program::MICRO) else { return Default::default() };
     let usage = report::timeline(micro);
     let c = &r.plan.categories;

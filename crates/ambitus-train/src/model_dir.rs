@@ -23,8 +23,6 @@ pub struct ModelDir {
     pub config: Config,
     /// The YAML asked for activation checkpointing (`checkpoint_activations`).
     pub wants_checkpointing: bool,
-    /// Its tokenizer with the vocabulary.
-    pub tokenizer: Tokenizer,
     /// The vocabulary file, if the tokenizer has one.
     pub vocab_path: Option<PathBuf>,
     /// The weights; absent when training starts from random values.
@@ -55,11 +53,12 @@ pub struct OpenOptions {
 }
 
 impl ModelDir {
-    /// Opens a folder and checks configuration, vocabulary and the index of the weights against each other.
+    /// Opens a folder, checks its configuration against its vocabulary, and indexes the weights. The tokenizer is handed
+    /// out beside it: it may hold a large dictionary.
     ///
     /// # Errors
     /// Names the file and key or tensor, and says what to do.
-    pub fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
+    pub fn open(dir: &Path, options: OpenOptions) -> Result<(ModelDir, Tokenizer), RunError> {
         if !dir.is_dir() {
             return Err(RunError::Model(format!(
                 "{}: is not a folder; give a folder with config.yaml, vocab.txt and model.safetensors",
@@ -82,11 +81,10 @@ impl ModelDir {
             wants_checkpointing: file.model.arch.checkpoint_activations,
             config_text,
             config,
-            tokenizer,
             vocab_path,
             weights,
         };
-        Ok(model)
+        Ok((model, tokenizer))
     }
 }
 

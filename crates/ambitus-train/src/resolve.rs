@@ -9,7 +9,7 @@ use crate::session::SessionOptions;
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_data::updates::{UpdateSize, Updates};
-use ambitus_data::{ClipIndex, Limits, Policy, PrepareOptions, Prepared, Source, Split, TokenizerKind};
+use ambitus_data::{ClipIndex, Limits, Policy, PrepareOptions, Prepared, Source, Split, Tokenizer, TokenizerKind};
 use ambitus_exec::cpu::CpuTarget;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_models::f5::config::{MAX_FRAMES, Variant};
@@ -72,8 +72,9 @@ pub struct Resolved {
 /// The data of a recipe, before anything is planned.
 fn prepare(
     recipe: &Recipe,
-    model: &ModelDir,
+    tokenizer: &Tokenizer,
     threads: usize,
+    budget: u64,
     console: &mut dyn Console,
 ) -> Result<(Prepared, u64), RunError> {
     let source = Source::read(&recipe.data.dir)?;
@@ -91,9 +92,21 @@ fn prepare(
         cache: cache_dir(recipe),
         threads,
     };
-    let bound = options.memory_bound();
+    let bound = options.memory_bound(tokenizer);
+    let needed = crate::budget::process_bytes(threads) + bound;
+    if needed > budget {
+        return Err(RunError::DoesNotFit(format!(
+            "does not fit: needs {}, budget {} ({} short), in prepare\n  io {} · process {}\n  \
+             lower data.max_seconds or --threads, or raise --memory",
+            ByteSize(needed),
+            ByteSize(budget),
+            ByteSize(needed - budget),
+            ByteSize(bound),
+            ByteSize(needed - bound),
+        )));
+    }
     let shared = std::sync::Mutex::new(console);
-    let prepared = ambitus_data::prepare(&source, &model.tokenizer, &options, &|p| {
+    let prepared = ambitus_data::prepare(&source, tokenizer, &options, &|p| {
         if let Ok(mut console) = shared.lock() {
             console.progress(&format!("preparing {}/{}: {}", p.done, p.total, p.name));
         }
@@ -107,7 +120,8 @@ pub fn cache_dir(recipe: &Recipe) -> PathBuf {
     recipe.data.cache.clone().unwrap_or_else(|| PathBuf::from("runs").join("cache"))
 }
 
-/// Opens the model and prepares the data of a recipe.
+/// Opens the model and prepares the data of a recipe; the bytes are the bound on preparing. Needs no weights, and drops
+/// the tokenizer with its dictionary.
 ///
 /// # Errors
 /// By file, as the modules say.
@@ -116,12 +130,13 @@ pub fn open_and_prepare(
     read_weights: bool,
     console: &mut dyn Console,
 ) -> Result<(ModelDir, Prepared, u64), RunError> {
-    let model = open_model(recipe, read_weights)?;
-    let (prepared, bound) = prepare(recipe, &model, threads(recipe).0, console)?;
+    let (model, tokenizer) = open_model(recipe, read_weights)?;
+    let budget = budget(recipe)?.0;
+    let (prepared, bound) = prepare(recipe, &tokenizer, threads(recipe).0, budget, console)?;
     Ok((model, prepared, bound))
 }
 
-fn open_model(recipe: &Recipe, read_weights: bool) -> Result<ModelDir, RunError> {
+fn open_model(recipe: &Recipe, read_weights: bool) -> Result<(ModelDir, Tokenizer), RunError> {
     let options = OpenOptions {
         variant: recipe.model.variant.map(|v| match v {
             recipe::Variant::V0 => Variant::V0,
@@ -138,6 +153,16 @@ fn open_model(recipe: &Recipe, read_weights: bool) -> Result<ModelDir, RunError>
         }),
     };
     ModelDir::open(&recipe.model.dir, options)
+}
+
+/// The budget and where it comes from.
+fn budget(recipe: &Recipe) -> Result<(u64, String), RunError> {
+    match recipe.memory {
+        Some(ByteSize(n)) => Ok((n, "recipe".to_owned())),
+        None => memory::default_budget()
+            .map(|b| (b.bytes, b.to_string()))
+            .map_err(|e| RunError::Usage(format!("{e}; say how much the run may use: --memory 8GiB"))),
+    }
 }
 
 fn threads(recipe: &Recipe) -> (usize, &'static str) {
@@ -207,20 +232,8 @@ pub fn resolve(recipe: Recipe, read_weights: bool, console: &mut dyn Console) ->
         recipe.warmup = Some(crate::schedule::default_warmup(updates));
         choose("warmup", recipe.warmup.unwrap_or(0).to_string(), "min(100, 5 % of the updates)");
     }
-    let budget = match recipe.memory {
-        Some(ByteSize(n)) => n,
-        None => {
-            let n = memory::default_budget()
-                .map_err(|e| RunError::Usage(format!("{e}; say how much the run may use: --memory 8GiB")))?
-                .bytes;
-            choose(
-                "memory",
-                ByteSize(n).to_string(),
-                "90 % of the available memory or the container's limit",
-            );
-            n
-        }
-    };
+    let (budget, from) = budget(&recipe)?;
+    choose("memory", ByteSize(budget).to_string(), &from);
     let checkpoint = blocks(recipe.checkpoint);
     let target = CpuTarget::new(threads);
     let longest_sampled = split.validation.first().map_or(0, |&i| all[i] as usize);

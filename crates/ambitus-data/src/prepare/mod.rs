@@ -80,13 +80,13 @@ pub struct PrepareOptions {
 
 impl PrepareOptions {
     /// Bound on the memory of [`prepare`] beyond its result, bytes: per thread a reader, two copies of the longest clip,
-    /// its file image and the resampler; and once the segmentation dictionary.
-    pub fn memory_bound(&self) -> u64 {
+    /// its file image and the resampler; and once the tokenizer's dictionary, if it has one.
+    pub fn memory_bound(&self, tokenizer: &Tokenizer) -> u64 {
         let frames = mel::frames((self.limits.max_seconds * f64::from(mel::SAMPLE_RATE)) as u64);
         let clip = frames * MELS as u64 * 4;
         // Vectors grow by doubling, so each of the three may hold twice its content.
         let thread = READER_BYTES as u64 + 6 * clip + (4 << 20);
-        self.threads.max(1) as u64 * thread + crate::text::DICTIONARY_BYTES
+        self.threads.max(1) as u64 * thread + tokenizer.dictionary_bytes()
     }
 }
 

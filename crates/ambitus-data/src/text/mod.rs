@@ -13,7 +13,7 @@ use crate::error::DataError;
 pub const MAX_UNKNOWN_SHARE: f64 = 0.01;
 
 /// Bound on the memory of the segmentation dictionary once it is loaded, bytes.
-pub const DICTIONARY_BYTES: u64 = 64 << 20;
+pub const DICTIONARY_BYTES: u64 = 48 << 20;
 
 /// How text becomes tokens; the names are those of the package's `model.tokenizer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -64,6 +64,14 @@ impl Tokenizer {
     /// Kind of tokenizer.
     pub fn kind(&self) -> TokenizerKind {
         self.kind
+    }
+
+    /// Bytes that the segmentation dictionary takes once the first text was split.
+    pub fn dictionary_bytes(&self) -> u64 {
+        match self.kind {
+            TokenizerKind::Pinyin | TokenizerKind::Custom => DICTIONARY_BYTES,
+            TokenizerKind::Char | TokenizerKind::Byte => 0,
+        }
     }
 
     /// Number of ids: tokens of the vocabulary, or 256.

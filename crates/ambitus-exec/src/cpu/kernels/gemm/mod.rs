@@ -170,7 +170,7 @@ pub fn gemm(
     let b_panels = DisjointMut::new(scratch.take(t.b_floats()));
     let a_panels = DisjointMut::new(scratch.take(t.a_floats()));
     // A contiguous along k is read in place.
-    let packs_a = a.cs != 1 && a.rs != 1;
+    let packs_a = a.cs != 1;
     let ldc = c.pitch;
     let c_ptr = Shared(c.ptr());
     let mut k0 = 0;
@@ -186,7 +186,7 @@ pub fn gemm(
                 let a_pack = Packing { from: a, width: t.mr, n: mc, kc, first: m0, k0, zeros: false };
                 let b_tasks = if m0 == 0 { b_pack.tasks() } else { 0 };
                 let a_tasks = if packs_a { a_pack.tasks() } else { 0 };
-                pool.run(b_tasks + a_tasks, |i| {
+                if std::env::var_os("SKIPP").is_none() { pool.run(b_tasks + a_tasks, |i| {
                     // SAFETY: each task writes its own part of the panels, and the workspace holds them all.
                     unsafe {
                         if i < b_tasks {
@@ -195,7 +195,8 @@ pub fn gemm(
                             a_pack.run(isa, i - b_tasks, Shared(a_panels.as_ptr()));
                         }
                     }
-                });
+                }); }
+                if std::env::var_os("SKIPC").is_some() { continue; }
                 let (rows, cols) = (mc.div_ceil(t.mb), nc.div_ceil(t.nb));
                 // SAFETY: packing is over and nothing writes the panels until the next round.
                 let (b_packed, a_packed): (&[f32], &[f32]) =
@@ -213,7 +214,6 @@ pub fn gemm(
                             a.part(m0 + r, k0)
                         },
                         lda: if packs_a { None } else { Some(a.rs) },
-                        col: if a.rs == 1 && a.cs != 1 { a.cs } else { 0 },
                         b: &b_packed[j / t.nr * panel_floats(kc, t.nr)..],
                         ldc,
                     };
@@ -370,7 +370,6 @@ struct Job<'a> {
     a: &'a [f32],
     /// Row stride of A read in place, or None for packed panels.
     lda: Option<usize>,
-    col: usize,
     b: &'a [f32],
     ldc: usize,
 }
@@ -388,12 +387,6 @@ fn run_job_body<S: Simd>(s: S, job: Job, c: Shared, store: Store) {
     assert!(job.b.len() >= cols.div_ceil(nr) * b_panel);
     let right = Right { ptr: job.b.as_ptr(), ld: nr, panel: b_panel };
     match job.lda {
-        Some(_) if job.col > 0 => {
-            let left = Left { ptr: job.a.as_ptr(), ld: job.col };
-            assert!(k == 0 || (k - 1) * job.col + rows <= job.a.len());
-            // SAFETY: operands were checked above, C is the caller's promise.
-            unsafe { block::<S, true>(s, rows, cols, k, left, right, c.get(), ldc, store) }
-        }
         Some(ld) => {
             assert!(k == 0 || (rows - 1) * ld + k <= job.a.len());
             let left = Left { ptr: job.a.as_ptr(), ld };
