@@ -134,10 +134,16 @@ impl RunPlan {
         Ok(RunPlan { shape, planned, phases, categories, peak_bytes, step_flops, step_seconds })
     }
 
-    /// The program whose transient bytes are the most, and where in it.
+    /// The phase with the highest peak; while the model runs, also where in it most bytes live.
     pub fn peak_place(&self) -> String {
-        let top = self.planned.programs.iter().max_by_key(|p| p.transient_bytes);
-        top.map_or(String::new(), |p| format!("{} at {}", p.program.name, report::peak_place(p)))
+        let top = self.phases.iter().max_by_key(|p| p.peak_bytes).map_or("", |p| p.name);
+        let running = self.planned.programs.iter().max_by_key(|p| p.transient_bytes);
+        match running {
+            Some(p) if ["micro", "update", "evaluate", "sample"].contains(&top) => {
+                format!("{} at {}", p.program.name, report::peak_place(p))
+            }
+            _ => top.to_owned(),
+        }
     }
 
     /// The same run with more or fewer frames in a micro-batch.

@@ -63,7 +63,7 @@ pub fn voice(dir: &Path, clips: usize) -> PathBuf {
             wav.write_sample((voice * (6.0 * t).sin().abs() * 6000.0) as i16).expect("a sample");
         }
         wav.finalize().expect("a file");
-        let text = ["abc 12", "bad 7", "hidden 3", "gift 45"][i % 4];
+        let text = ["abc 12", "bad 7", "hide 3", "leaf 45"][i % 4];
         std::fs::write(data.join(format!("clip{i:02}.txt")), text).expect("a file");
     }
     data

@@ -53,6 +53,8 @@ impl<'a> Operand<'a> {
 struct Blocks {
     mr: usize,
     nr: usize,
+    /// Floats of a row of a packed panel of A: a whole vector, of which MR count.
+    ld: usize,
     /// Rows of A packed at a time, a multiple of MR.
     mc: usize,
     /// Depth of a block.
@@ -64,10 +66,11 @@ struct Blocks {
     nb: usize,
 }
 
-/// Depth of a block at most: a panel of B (kc x NR) stays in the first or second-level cache.
-const KC: usize = 512;
+/// Depth of a block at most, per float of a vector: a strip of B (kc x NB) stays in the second-level cache, which is larger (1 to 2 MiB)
+/// where vectors are.
+const KC: usize = 32;
 /// Rows of A and columns of B packed at a time at most (bounds the workspace).
-const MC: usize = 2048;
+const MC: usize = 512;
 const NC: usize = 2048;
 /// Rows and columns of C per task at most: small, so that threads end together.
 const MB: usize = 32;
@@ -75,8 +78,8 @@ const NB: usize = 256;
 
 /// Depth per packing task where rows of the depth are contiguous.
 const STRIP: usize = 32;
-/// MR and NR of every instruction set.
-const TILES: [(usize, usize); 3] = [(4, 16), (6, 16), (14, 32)];
+/// MR, NR and floats per vector of every instruction set.
+const TILES: [[usize; 3]; 3] = [[4, 16, 8], [6, 16, 8], [14, 32, 16]];
 
 /// Splits `n` into the fewest equal parts of at most `most`, rounded up to a multiple of `unit`.
 fn even(n: usize, most: usize, unit: usize) -> usize {
@@ -87,12 +90,13 @@ fn even(n: usize, most: usize, unit: usize) -> usize {
 }
 
 impl Blocks {
-    fn of(mr: usize, nr: usize, m: usize, n: usize, k: usize) -> Self {
+    fn of([mr, nr, ld]: [usize; 3], m: usize, n: usize, k: usize) -> Self {
         Blocks {
             mr,
             nr,
+            ld,
             mc: even(m, MC, mr),
-            kc: even(k, KC, 8),
+            kc: even(k, KC * ld, 8),
             nc: even(n, NC, nr),
             mb: even(m, MB, mr),
             nb: even(n, NB, nr),
@@ -104,7 +108,7 @@ impl Blocks {
     }
 
     fn a_floats(&self) -> usize {
-        self.mc.div_ceil(self.mr) * panel_floats(self.kc, self.mr)
+        self.mc.div_ceil(self.mr) * panel_floats(self.kc, self.ld)
     }
 }
 
@@ -114,22 +118,31 @@ fn panel_floats(k: usize, width: usize) -> usize {
 }
 
 dispatch! {
-    /// MR and NR.
-    fn tile_size() -> (usize, usize) = tile_size_of
+    /// MR, NR and floats per vector.
+    fn tile_size() -> [usize; 3] = tile_size_of
 }
 
 #[inline(always)]
-fn tile_size_of<S: Simd>(_: S) -> (usize, usize) {
-    (S::MR, nr::<S>())
+fn tile_size_of<S: Simd>(_: S) -> [usize; 3] {
+    [S::MR, nr::<S>(), S::LANES]
 }
 
 /// Floats of workspace for a product of these sizes, under any strides, instruction set (so a plan holds on any machine) and thread
 /// count.
 pub fn gemm_workspace(m: usize, n: usize, k: usize, _threads: usize) -> usize {
-    let floats = |(mr, nr): (usize, usize)| {
+    let floats = |[mr, nr, ld]: [usize; 3]| {
         // The largest blocks of any product up to this size, so that more is never too little.
         let size = |n: usize, most: usize, unit: usize| n.clamp(1, most).next_multiple_of(unit);
-        let t = Blocks { mr, nr, mc: size(m, MC, mr), kc: size(k, KC, 8), nc: size(n, NC, nr), mb: 0, nb: 0 };
+        let t = Blocks {
+            mr,
+            nr,
+            ld,
+            mc: size(m, MC, mr),
+            kc: size(k, KC * ld, 8),
+            nc: size(n, NC, nr),
+            mb: 0,
+            nb: 0,
+        };
         padded(t.b_floats()) + padded(t.a_floats()) + SLACK
     };
     TILES.into_iter().map(floats).max().unwrap_or(0)
@@ -164,8 +177,7 @@ pub fn gemm(
     if small::run(pool, alpha, a, b, beta, &c, bias) {
         return;
     }
-    let (mr, nr) = tile_size(isa);
-    let t = Blocks::of(mr, nr, m, n, k);
+    let t = Blocks::of(tile_size(isa), m, n, k);
     let mut scratch = Scratch::new(ws);
     let b_panels = DisjointMut::new(scratch.take(t.b_floats()));
     let a_panels = DisjointMut::new(scratch.take(t.a_floats()));
@@ -182,11 +194,11 @@ pub fn gemm(
             let nc = t.nc.min(n - n0);
             for m0 in (0..m).step_by(t.mc) {
                 let mc = t.mc.min(m - m0);
-                let b_pack = Packing { from: b.t(), width: t.nr, n: nc, kc, first: n0, k0, zeros: true };
-                let a_pack = Packing { from: a, width: t.mr, n: mc, kc, first: m0, k0, zeros: false };
+                let b_pack = Packing { from: b.t(), step: t.nr, ld: t.nr, n: nc, kc, first: n0, k0 };
+                let a_pack = Packing { from: a, step: t.mr, ld: t.ld, n: mc, kc, first: m0, k0 };
                 let b_tasks = if m0 == 0 { b_pack.tasks() } else { 0 };
                 let a_tasks = if packs_a { a_pack.tasks() } else { 0 };
-                if std::env::var_os("SKIPP").is_none() { pool.run(b_tasks + a_tasks, |i| {
+                pool.run(b_tasks + a_tasks, |i| {
                     // SAFETY: each task writes its own part of the panels, and the workspace holds them all.
                     unsafe {
                         if i < b_tasks {
@@ -195,8 +207,7 @@ pub fn gemm(
                             a_pack.run(isa, i - b_tasks, Shared(a_panels.as_ptr()));
                         }
                     }
-                }); }
-                if std::env::var_os("SKIPC").is_some() { continue; }
+                });
                 let (rows, cols) = (mc.div_ceil(t.mb), nc.div_ceil(t.nb));
                 // SAFETY: packing is over and nothing writes the panels until the next round.
                 let (b_packed, a_packed): (&[f32], &[f32]) =
@@ -209,7 +220,7 @@ pub fn gemm(
                         cols: t.nb.min(nc - j),
                         k: kc,
                         a: if packs_a {
-                            &a_packed[r / t.mr * panel_floats(kc, t.mr)..]
+                            &a_packed[r / t.mr * panel_floats(kc, t.ld)..]
                         } else {
                             a.part(m0 + r, k0)
                         },
@@ -254,19 +265,19 @@ impl Shared {
     }
 }
 
-/// The packing of an operand's block into panels of `width` of its rows (B is packed as its transpose's rows).
+/// The packing of an operand's block into panels of `step` of its rows (B is packed as its transpose's rows).
 #[derive(Clone, Copy)]
 struct Packing<'a> {
     from: Operand<'a>,
-    width: usize,
+    step: usize,
+    /// Floats of a panel per column of the block, at least `step`.
+    ld: usize,
     /// Rows of the block, from `first`.
     n: usize,
     first: usize,
     /// Columns of the block (the product's depth), from `k0`.
     kc: usize,
     k0: usize,
-    /// Whether lanes beyond `n` are zeroed.
-    zeros: bool,
 }
 
 impl Packing<'_> {
@@ -275,7 +286,7 @@ impl Packing<'_> {
         match self.along() {
             _ if self.kc == 0 => 0,
             true => self.kc.div_ceil(STRIP),
-            false => self.n.div_ceil(self.width),
+            false => self.n.div_ceil(self.step),
         }
     }
 
@@ -286,78 +297,38 @@ impl Packing<'_> {
     /// # Safety
     /// `to` must hold all panels, and nobody else may use the part of task `i`.
     unsafe fn run(&self, isa: Isa, i: usize, to: Shared) {
-        let (rs, cs) = (self.from.rs, self.from.cs);
-        if self.along() {
-            let p = i * STRIP;
-            let from = self.from.part(self.first, self.k0 + p);
-            let depth = STRIP.min(self.kc - p);
-            // SAFETY: row p of every panel begins p * width floats into it.
-            let to = unsafe { Shared(to.get().add(p * self.width)) };
-            let panel = panel_floats(self.kc, self.width);
-            pack_strip(isa, from, cs, depth, self.n, self.width, panel, self.zeros, to);
+        let panel = panel_floats(self.kc, self.ld);
+        let (p, r) = if self.along() { (i * STRIP, 0) } else { (0, i * self.step) };
+        let (depth, n) = if self.along() {
+            (STRIP.min(self.kc - p), self.n)
         } else {
-            let r = i * self.width;
-            let from = self.from.part(self.first + r, self.k0);
-            // SAFETY: panel i begins there.
-            let to = unsafe { Shared(to.get().add(i * panel_floats(self.kc, self.width))) };
-            pack_panel(isa, from, rs, cs, self.kc, self.width.min(self.n - r), self.width, to);
-        }
+            (self.kc, self.step.min(self.n - r))
+        };
+        let part =
+            Operand { data: self.from.part(self.first + r, self.k0 + p), rows: n, cols: depth, ..self.from };
+        // SAFETY: column p of panel r / step begins there.
+        let to = unsafe { Shared(to.get().add(r / self.step * panel + p * self.ld)) };
+        pack(isa, part, self.step, self.ld, panel, to);
     }
 }
 
 dispatch! {
-    fn pack_strip(
-        from: &[f32], stride: usize, depth: usize, n: usize, width: usize, panel: usize, zeros: bool, to: Shared,
-    ) = pack_strip_body
+    /// `to` must hold the panels, which must be exclusive to this call.
+    fn pack(from: Operand, step: usize, ld: usize, panel: usize, to: Shared) = pack_body
 }
 
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
-fn pack_strip_body<S: Simd>(
-    s: S,
-    from: &[f32],
-    stride: usize,
-    depth: usize,
-    n: usize,
-    width: usize,
-    panel: usize,
-    zeros: bool,
-    to: Shared,
-) {
-    assert!((depth - 1) * stride + n <= from.len());
+fn pack_body<S: Simd>(s: S, from: Operand, step: usize, ld: usize, panel: usize, to: Shared) {
+    let Operand { data, rows, cols, rs, cs } = from;
+    assert!((rows - 1) * rs + (cols - 1) * cs < data.len());
     // SAFETY: the largest index was just checked; `to` is the caller's promise.
     unsafe {
-        if width == S::MR {
-            pack::strip::<S>(s, from.as_ptr(), stride, depth, n, S::MR, panel, zeros, to.get());
+        if rs == 1 {
+            pack::strip(s, data.as_ptr(), cs, cols, rows, step, ld, panel, to.get());
         } else {
-            pack::strip::<S>(s, from.as_ptr(), stride, depth, n, nr::<S>(), panel, zeros, to.get());
+            let panel = std::slice::from_raw_parts_mut(to.get(), cols * ld);
+            pack::panel(s, data.as_ptr(), cs, rs, cols, rows, ld, panel);
         }
-    }
-}
-
-dispatch! {
-    fn pack_panel(
-        from: &[f32], rs: usize, cs: usize, depth: usize, n: usize, width: usize, to: Shared,
-    ) = pack_panel_body
-}
-
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-fn pack_panel_body<S: Simd>(
-    s: S,
-    from: &[f32],
-    rs: usize,
-    cs: usize,
-    depth: usize,
-    n: usize,
-    width: usize,
-    to: Shared,
-) {
-    assert!((n - 1) * rs + (depth - 1) * cs < from.len());
-    // SAFETY: the largest index was just checked; `to` is the caller's promise.
-    unsafe {
-        let panel = std::slice::from_raw_parts_mut(to.get(), depth * width);
-        pack::panel(s, from.as_ptr(), cs, rs, depth, n, width, panel)
     }
 }
 
@@ -383,7 +354,7 @@ dispatch! {
 fn run_job_body<S: Simd>(s: S, job: Job, c: Shared, store: Store) {
     let Job { rows, cols, k, ldc, .. } = job;
     let (mr, nr) = (S::MR, nr::<S>());
-    let (a_panel, b_panel) = (panel_floats(k, mr), panel_floats(k, nr));
+    let (a_panel, b_panel) = (panel_floats(k, S::LANES), panel_floats(k, nr));
     assert!(job.b.len() >= cols.div_ceil(nr) * b_panel);
     let right = Right { ptr: job.b.as_ptr(), ld: nr, panel: b_panel };
     match job.lda {
@@ -400,7 +371,7 @@ fn run_job_body<S: Simd>(s: S, job: Job, c: Shared, store: Store) {
                 for i in (0..rows).step_by(mr) {
                     // SAFETY: operands were checked above, C is the caller's promise.
                     unsafe {
-                        let left = Left { ptr: job.a.as_ptr().add(i / mr * a_panel), ld: mr };
+                        let left = Left { ptr: job.a.as_ptr().add(i / mr * a_panel), ld: S::LANES };
                         let right = Right { ptr: job.b.as_ptr().add(j / nr * b_panel), ..right };
                         let bias = if store.bias.is_null() { store.bias } else { store.bias.add(j) };
                         let (m, n) = (mr.min(rows - i), nr.min(cols - j));

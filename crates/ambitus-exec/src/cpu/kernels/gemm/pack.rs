@@ -33,7 +33,7 @@ pub unsafe fn panel<S: Simd>(
     // SAFETY: reads are those the caller promised; writes stay in `panel`, whose length was just checked.
     unsafe {
         if cs == 1 {
-            strip::<S>(s, x, rs, k, n, width, 0, true, panel.as_mut_ptr());
+            strip(s, x, rs, k, n, width, width, 0, panel.as_mut_ptr());
             return;
         }
         let (k8, n8) = if rs == 1 { (k / 8 * 8, n / 8 * 8) } else { (0, 0) };
@@ -52,8 +52,8 @@ pub unsafe fn panel<S: Simd>(
     }
 }
 
-/// Packs `depth` rows of `n` contiguous floats into panels of `width`, `panel` floats apart; the last panel's other lanes are
-/// zeroed or left as they are.
+/// Packs `depth` rows of `n` contiguous floats into panels of `step` columns, `panel` floats apart, whose rows are `ld` floats (whole
+/// vectors, so that stores fill cache lines): the columns after the panel's own, then zeros.
 ///
 /// # Safety
 /// `x` must be readable for `depth` rows of n floats, `stride` apart; `to` writable for rows `0..depth` of every panel.
@@ -65,33 +65,23 @@ pub unsafe fn strip<S: Simd>(
     stride: usize,
     depth: usize,
     n: usize,
-    width: usize,
+    step: usize,
+    ld: usize,
     panel: usize,
-    zeros: bool,
     to: *mut f32,
 ) {
-    let whole = n / width * width;
     for p in 0..depth {
-        // SAFETY: j + width <= n, row p < depth.
-        unsafe {
-            let (x, to) = (x.add(p * stride), to.add(p * width));
-            for j in (0..whole).step_by(width) {
-                let to = to.add(j / width * panel);
-                if width == super::micro::NV * S::LANES {
-                    for v in 0..super::micro::NV {
-                        s.store_ptr(to.add(v * S::LANES), s.load_ptr(x.add(j + v * S::LANES)));
-                    }
-                } else {
-                    std::ptr::copy_nonoverlapping(x.add(j), to, width);
+        let mut to = to.wrapping_add(p * ld);
+        for j in (0..n).step_by(step) {
+            for v in (0..ld).step_by(S::LANES) {
+                // SAFETY: reads stay below n, writes in row p of a panel, whose ld is a multiple of LANES.
+                unsafe {
+                    let (x, left) = (x.add(p * stride + j).wrapping_add(v), n.saturating_sub(j + v));
+                    let row = if left >= S::LANES { s.load_ptr(x) } else { s.load_part_ptr(x, left) };
+                    s.store_ptr(to.add(v), row);
                 }
             }
-            let (to, rest) = (to.add(whole / width * panel), n - whole);
-            if rest > 0 {
-                std::ptr::copy_nonoverlapping(x.add(whole), to, rest);
-                if zeros {
-                    to.add(rest).write_bytes(0, width - rest);
-                }
-            }
+            to = to.wrapping_add(panel);
         }
     }
 }
