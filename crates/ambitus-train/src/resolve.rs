@@ -22,6 +22,10 @@ const DEFAULT_MICRO_FRAMES: u64 = 3200;
 /// The most clips of a micro-batch of a recipe that names none: the reference trainer's `max_samples`.
 const DEFAULT_MICRO_CLIPS: usize = 64;
 
+/// Threads that prepare clips. One reads audio some hundred times faster than it plays, and the bound on preparing does not
+/// grow with the machine.
+const PREPARE_THREADS: usize = 1;
+
 /// Where messages go. The library never prints.
 pub trait Console: Send {
     /// A line that stays.
@@ -73,7 +77,6 @@ pub struct Resolved {
 fn prepare(
     recipe: &Recipe,
     tokenizer: &Tokenizer,
-    threads: usize,
     budget: u64,
     console: &mut dyn Console,
 ) -> Result<(Prepared, u64), RunError> {
@@ -90,14 +93,14 @@ fn prepare(
             recipe::Outside::Refuse => Policy::Refuse,
         },
         cache: cache_dir(recipe),
-        threads,
+        threads: PREPARE_THREADS,
     };
     let bound = options.memory_bound(tokenizer);
-    let needed = crate::budget::process_bytes(threads) + bound;
+    let needed = crate::budget::process_bytes(PREPARE_THREADS) + bound;
     if needed > budget {
         return Err(RunError::DoesNotFit(format!(
             "does not fit: needs {}, budget {} ({} short), in prepare\n  io {} · process {}\n  \
-             lower data.max_seconds or --threads, or raise --memory",
+             lower data.max_seconds, or raise --memory",
             ByteSize(needed),
             ByteSize(budget),
             ByteSize(needed - budget),
@@ -132,7 +135,7 @@ pub fn open_and_prepare(
 ) -> Result<(ModelDir, Prepared, u64), RunError> {
     let (model, tokenizer) = open_model(recipe, read_weights)?;
     let budget = budget(recipe)?.0;
-    let (prepared, bound) = prepare(recipe, &tokenizer, threads(recipe).0, budget, console)?;
+    let (prepared, bound) = prepare(recipe, &tokenizer, budget, console)?;
     Ok((model, prepared, bound))
 }
 

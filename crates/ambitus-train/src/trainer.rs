@@ -114,14 +114,16 @@ impl Trainer<'_> {
             }
             let done = self.progress.update;
             let due = |every: u64| every > 0 && done.is_multiple_of(every);
-            let last = done == self.updates || stop::requested();
+            // Read once: what is asked for from here on is for the next step.
+            let stopping = stop::requested();
+            let last = done == self.updates || stopping;
             if due(self.recipe.validate_every) || last {
                 self.validate(observer)?;
             }
             if due(self.recipe.save_every) || last {
                 self.save(observer)?;
             }
-            if stop::requested() && done < self.updates {
+            if stopping && done < self.updates {
                 return Ok(false);
             }
         }
