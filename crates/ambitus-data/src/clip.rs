@@ -1,7 +1,7 @@
 //! One prepared clip as a file: log-mel, token ids and what was measured, with a checksum.
 //!
 //! Layout, little-endian: magic (8 bytes), key (32), frames u32, tokens u32, seconds f64, rms, peak f32, flags u32,
-//! token ids u32 [tokens], mel f32 [frames, 100], blake3 of all before (32). The length follows from the two counts, so
+//! token ids u32 [tokens], mel f32 `[frames, 100]`, blake3 of all before (32). The length follows from the two counts, so
 //! a file of another length is refused before anything is allocated.
 
 use std::io::Write;
@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 64 << 20;
 /// A clip as training takes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Clip {
-    /// Log-mel [N, 100], row-major.
+    /// Log-mel `[N, 100]`, row-major.
     pub mel: Vec<f32>,
     /// Token ids, Nt of them.
     pub ids: Vec<u32>,

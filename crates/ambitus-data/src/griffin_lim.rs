@@ -17,7 +17,7 @@ const INVERSION_STEPS: usize = 60;
 const MOMENTUM: f32 = 0.99;
 const TINY: f32 = 1e-12;
 
-/// Linear magnitudes [N, 513] whose mel is closest to exp of the log-mel [N, 100].
+/// Linear magnitudes `[N, 513]` whose mel is closest to exp of the log-mel `[N, 100]`.
 pub fn mel_to_magnitude(log_mel: &[f32]) -> Vec<f32> {
     let filters = filter_bank();
     let mut out = Vec::with_capacity(log_mel.len() / MELS * BINS);
@@ -55,7 +55,7 @@ fn scatter(filters: &[Filter], values: &[f32], to: &mut [f32]) {
     }
 }
 
-/// Waveform of (N − 1)·256 samples at 24 kHz for a log-mel [N, 100]; the same for the same `seed`. Empty for N < 2.
+/// Waveform of (N − 1)·256 samples at 24 kHz for a log-mel `[N, 100]`; the same for the same `seed`. Empty for N < 2.
 pub fn griffin_lim(log_mel: &[f32], iterations: usize, seed: u64) -> Vec<f32> {
     let frames = log_mel.len() / MELS;
     if frames < 2 {
@@ -118,7 +118,7 @@ impl Stft {
         }
     }
 
-    /// `wave` from magnitude and phase [N, 513] by windowed overlap-add.
+    /// `wave` from magnitude and phase `[N, 513]` by windowed overlap-add.
     fn inverse(&mut self, magnitude: &[f32], phase: &[Complex<f32>]) {
         self.wave.fill(0.0);
         for (f, (m, p)) in magnitude.chunks_exact(BINS).zip(phase.chunks_exact(BINS)).enumerate() {
@@ -138,7 +138,7 @@ impl Stft {
         }
     }
 
-    /// Spectrum [N, 513] of `wave`.
+    /// Spectrum `[N, 513]` of `wave`.
     fn forward(&mut self, out: &mut [Complex<f32>]) {
         for (f, to) in out.chunks_exact_mut(BINS).enumerate() {
             for ((t, &x), &w) in self.time.iter_mut().zip(&self.wave[f * HOP..]).zip(&self.window) {

@@ -40,7 +40,7 @@ pub fn seconds(frames: u64) -> f64 {
     frames as f64 * HOP as f64 / f64::from(SAMPLE_RATE)
 }
 
-/// Periodic Hann window [1024] with torch's rounding: its argument is an f32, and the error that this makes is far above
+/// Periodic Hann window `[1024]` with torch's rounding: its argument is an f32, and the error that this makes is far above
 /// that of the FFT.
 pub(crate) fn hann() -> Vec<f32> {
     let step = (2.0 * std::f64::consts::PI / N_FFT as f64) as f32;
@@ -132,7 +132,7 @@ impl MelStream {
         self.samples
     }
 
-    /// Takes samples (24 kHz mono) and appends every frame that is complete to `rows` [n, 100].
+    /// Takes samples (24 kHz mono) and appends every frame that is complete to `rows` `[n, 100]`.
     pub fn push(&mut self, mut samples: &[f32], rows: &mut Vec<f32>) {
         while !samples.is_empty() {
             let (now, later) = samples.split_at(samples.len().min(N_FFT));
@@ -192,7 +192,7 @@ impl MelStream {
     }
 }
 
-/// Log-mel [N, 100], row-major, of a whole waveform (24 kHz mono). `None` below [`MIN_SAMPLES`] samples.
+/// Log-mel `[N, 100]`, row-major, of a whole waveform (24 kHz mono). `None` below [`MIN_SAMPLES`] samples.
 pub fn log_mel(samples: &[f32]) -> Option<Vec<f32>> {
     let mut stream = MelStream::new();
     let mut rows = Vec::with_capacity(frames(samples.len() as u64) as usize * MELS);

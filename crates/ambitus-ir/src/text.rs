@@ -1,17 +1,17 @@
 //! The text form of sessions and programs: for people, for golden tests, for reports of a broken invariant.
 //!
 //! ```text
-//! state proj.weight = parameter f32[100,64] trainable
-//! state proj.weight.grad = gradient f32[100,64]
+//! state proj.weight = parameter `f32[100,64]` trainable
+//! state proj.weight.grad = gradient `f32[100,64]`
 //! program micro {
 //!   block layers.0
-//!   %0 = input mel f32[128,100]
+//!   %0 = input mel `f32[128,100]`
 //!   %1 = state proj.weight
 //!   %2 = state proj.weight.grad
-//!   %3 = matmul(%0, %1) {ta=false, tb=false, acc=false} : f32[128,64] @ proj.matmul fwd
+//!   %3 = matmul(%0, %1) {ta=false, tb=false, acc=false} : `f32[128,64]` @ proj.matmul fwd
 //!   state proj.weight.grad leaves %9
 //!   output loss %8
-//!   unused %4 f32[3]
+//!   unused %4 `f32[3]`
 //! }
 //! ```
 //!

@@ -282,6 +282,29 @@ impl TensorFile {
         })
     }
 
+    /// Reads a tensor as f32 in pieces, in row-major order: `take(first element, values)`, at most as many values as
+    /// `scratch` holds bytes. Tensors that lie scattered in the file come in one piece, whole.
+    pub fn read_pieces(
+        &self,
+        name: &str,
+        scratch: &mut [u8],
+        mut take: impl FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        let info = self.get(name)?;
+        let mut piece = Vec::new();
+        if info.layout != Layout::Contiguous {
+            piece.resize(info.elements(), 0.0);
+            self.read_into(name, &mut piece, scratch)?;
+            take(0, &piece);
+            return Ok(());
+        }
+        self.gather(info, scratch, |first, bytes| {
+            piece.resize(bytes.len() / info.dtype.size(), 0.0);
+            decode_f32(info.dtype, bytes, &mut piece);
+            take(first, &piece);
+        })
+    }
+
     /// Reads a tensor of integers or booleans as i64; a float tensor is an error.
     pub fn read_i64(&self, name: &str, out: &mut [i64], scratch: &mut [u8]) -> Result<()> {
         let info = self.get(name)?;

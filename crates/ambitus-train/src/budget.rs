@@ -4,7 +4,7 @@
 //! arena (staging, loader buffers) is a row of its own. The largest phase decides.
 
 use crate::error::RunError;
-use crate::load::{STAGING_BYTES, load_bytes};
+use crate::load::LOAD_BYTES;
 use crate::session::{self, SessionOptions, program};
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
@@ -136,7 +136,7 @@ impl RunPlan {
 
     /// The phase with the highest peak; while the model runs, also where in it most bytes live.
     pub fn peak_place(&self) -> String {
-        let top = self.phases.iter().max_by_key(|p| p.peak_bytes).map_or("", |p| p.name);
+        let top = self.phases.iter().rev().max_by_key(|p| p.peak_bytes).map_or("", |p| p.name);
         let running = self.planned.programs.iter().max_by_key(|p| p.transient_bytes);
         match running {
             Some(p) if ["micro", "update", "evaluate", "sample"].contains(&top) => {
@@ -338,9 +338,10 @@ fn loader_bytes(shape: &Shape) -> u64 {
 
 fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
     let process = process_bytes(shape.threads);
-    let (arena, loader) = (planned.arena_bytes(), loader_bytes(shape));
+    let arena = planned.arena_bytes();
+    // A checkpoint is written while the loader's batches wait.
+    let loader = loader_bytes(shape) + LOAD_BYTES;
     let held = planned.state_bytes + planned.slot_bytes * planned.slots as u64;
-    let staging = STAGING_BYTES as u64;
     let phase = |name, beside: u64, used: u64| Phase {
         name,
         peak_bytes: process + beside + arena,
@@ -355,15 +356,14 @@ fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
         peak_bytes: process + shape.prepare_bytes,
         in_use_bytes: process + shape.prepare_bytes,
     }];
-    let load = load_bytes(&planned.session.states);
-    out.push(phase("load", load, planned.state_bytes));
+    out.push(phase("load", LOAD_BYTES, planned.state_bytes));
     out.extend(running("micro", [program::MICRO, program::MICRO]));
     out.extend(running("update", [program::UPDATE, program::EMA]));
     out.extend(running("evaluate", [program::EVALUATE, program::EVALUATE_EMA]));
     out.extend(running("sample", [program::SAMPLE, program::SAMPLE_EMA]));
-    out.push(phase("save", loader + staging, planned.state_bytes));
+    out.push(phase("save", loader, planned.state_bytes));
     for name in ["resume", "export"] {
-        out.push(phase(name, load, planned.state_bytes));
+        out.push(phase(name, LOAD_BYTES, planned.state_bytes));
     }
     out
 }

@@ -63,7 +63,6 @@ pub fn export(
     let mut writer = SafetensorsWriter::create(out.join("model.safetensors"), specs, &BTreeMap::new())?;
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
     let mut scratch = vec![0u8; crate::load::STAGING_BYTES];
-    let mut values = Vec::new();
     for name in order {
         match name.strip_prefix(PREFIX) {
             None if name == "initted" => writer.write(&name, &[1])?,
@@ -75,9 +74,13 @@ pub fn export(
                     Some(file) if file.contains(&averaged) => (file, averaged.as_str()),
                     _ => (&model, tensor),
                 };
-                values.resize(file.get(key)?.elements(), 0.0);
-                file.read_into(key, &mut values, &mut scratch)?;
-                writer.write_f32(&name, &values)?;
+                let mut written = Ok(());
+                file.read_pieces(key, &mut scratch, |_, piece| {
+                    if written.is_ok() {
+                        written = writer.write_f32(&name, piece);
+                    }
+                })?;
+                written?;
             }
         }
     }

@@ -8,6 +8,7 @@ use ambitus_ir::{StateDecl, StateId, StateKind};
 use ambitus_models::f5::config::Config;
 use ambitus_models::f5::weights;
 use ambitus_models::init::Init;
+use ambitus_store::TensorFile;
 
 /// Bytes through which tensors are read and converted.
 pub const STAGING_BYTES: usize = 1 << 20;
@@ -25,69 +26,99 @@ pub fn load(
 ) -> Result<(), RunError> {
     let states: Vec<StateDecl> = exec.planned().session.states.clone();
     let mut scratch = vec![0u8; STAGING_BYTES];
-    let mut values = Vec::new();
     for (i, s) in states.iter().enumerate() {
         if s.kind != StateKind::Parameter {
             continue;
         }
-        let want = s.ty.shape.elements();
-        values.clear();
-        values.resize(want, 0.0f32);
+        let id = StateId(i as u32);
         let name = file.map(|f| (f, f.name_of(&s.name))).filter(|(f, n)| f.file.contains(n));
         let have = match &name {
-            Some((f, name)) => {
-                let have = f.file.get(name)?.elements().min(want);
-                f.file.read_into(name, &mut values[..have], &mut scratch)?;
-                have
-            }
+            Some((f, name)) => read_state(exec, id, &s.name, &f.file, name, &mut scratch)?,
             None => 0,
         };
-        if have < want {
-            make(&s.name, &s.ty.shape, cfg, seed, have, &mut values);
-        }
-        if let Some(bad) = values.iter().position(|x| !x.is_finite()) {
-            let path = file.map_or(String::new(), |f| format!("{}: ", f.file.path().display()));
-            return Err(RunError::Model(format!(
-                "{path}tensor {} holds {} at element {bad}; this checkpoint is broken, use an earlier one",
-                s.name, values[bad]
-            )));
-        }
-        exec.write_state(StateId(i as u32), &values)?;
+        make(exec, id, s, cfg, seed, have)?;
     }
     Ok(())
 }
 
-/// Bytes that [`load`] needs beside the arena.
-pub fn load_bytes(states: &[StateDecl]) -> u64 {
-    let largest = states
-        .iter()
-        .filter(|s| s.kind == StateKind::Parameter)
-        .map(|s| s.ty.shape.elements() as u64 * 4)
-        .max();
-    largest.unwrap_or(0) + STAGING_BYTES as u64
+/// Streams a tensor of a file into a state, and returns its elements.
+///
+/// # Errors
+/// Unreadable files, and values that are not finite.
+pub fn read_state(
+    exec: &mut dyn Executor,
+    id: StateId,
+    state: &str,
+    file: &TensorFile,
+    name: &str,
+    scratch: &mut [u8],
+) -> Result<usize, RunError> {
+    let mut failed = None;
+    file.read_pieces(name, scratch, |first, piece| {
+        if failed.is_some() {
+            return;
+        }
+        failed = match piece.iter().position(|x| !x.is_finite()) {
+            Some(bad) => Some(RunError::Model(format!(
+                "{}: tensor {state} holds {} at element {}; this checkpoint is broken, use an earlier one",
+                file.path().display(),
+                piece[bad],
+                first + bad
+            ))),
+            None => exec.write_state_at(id, first, piece).err().map(RunError::from),
+        };
+    })?;
+    match failed {
+        Some(e) => Err(e),
+        None => Ok(file.get(name)?.elements()),
+    }
 }
 
-/// Draws the elements from `from` on.
-fn make(name: &str, dims: &[usize], cfg: &Config, seed: u64, from: usize, out: &mut [f32]) {
-    if name == weights::INV_FREQ {
-        out.copy_from_slice(&weights::inv_freq(cfg));
-        return;
+/// Bytes that reading or writing weights needs beside the arena: the bytes of a piece and its values.
+pub const LOAD_BYTES: u64 = 3 * STAGING_BYTES as u64;
+
+/// Draws a parameter's elements from `from` on.
+fn make(
+    exec: &mut dyn Executor,
+    id: StateId,
+    s: &StateDecl,
+    cfg: &Config,
+    seed: u64,
+    from: usize,
+) -> Result<(), RunError> {
+    let total = s.ty.shape.elements();
+    if from >= total {
+        return Ok(());
     }
-    let hash = blake3::hash(name.as_bytes());
+    if s.name == weights::INV_FREQ {
+        return Ok(exec.write_state(id, &weights::inv_freq(cfg))?);
+    }
+    let hash = blake3::hash(s.name.as_bytes());
     let words = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| hash.as_bytes()[4 * i + k]));
     let key = [seed as u32 ^ words(0), (seed >> 32) as u32 ^ words(1)];
-    let init = weights::init(name, dims, cfg);
-    for (i, x) in out.iter_mut().enumerate().skip(from) {
-        let bits = philox4x32_10([i as u32, (i >> 32) as u32, words(2), words(3)], key);
-        let unit = |k: usize| (f64::from(bits[k]) + 0.5) / 4_294_967_296.0;
-        *x = match init {
-            Init::Zero => 0.0,
-            Init::One => 1.0,
-            Init::Uniform(bound) => ((2.0 * unit(0) - 1.0) * f64::from(bound)) as f32,
-            Init::Normal => {
-                let r = (-2.0 * unit(0).ln()).sqrt();
-                (r * (std::f64::consts::TAU * unit(1)).cos()) as f32
-            }
-        };
+    let init = weights::init(&s.name, &s.ty.shape, cfg);
+    let mut piece = Vec::new();
+    for first in (from..total).step_by(STAGING_BYTES / 4) {
+        piece.clear();
+        let last = total.min(first + STAGING_BYTES / 4);
+        piece.extend((first..last).map(|i| drawn(init, i, key, [words(2), words(3)])));
+        exec.write_state_at(id, first, &piece)?;
+    }
+    Ok(())
+}
+
+/// Element i of a drawn parameter.
+fn drawn(init: Init, i: usize, key: [u32; 2], tensor: [u32; 2]) -> f32 {
+    let bits = || philox4x32_10([i as u32, (i >> 32) as u32, tensor[0], tensor[1]], key);
+    let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
+    match init {
+        Init::Zero => 0.0,
+        Init::One => 1.0,
+        Init::Uniform(bound) => ((2.0 * unit(bits()[0]) - 1.0) * f64::from(bound)) as f32,
+        Init::Normal => {
+            let words = bits();
+            let r = (-2.0 * unit(words[0]).ln()).sqrt();
+            (r * (std::f64::consts::TAU * unit(words[1])).cos()) as f32
+        }
     }
 }

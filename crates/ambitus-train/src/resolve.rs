@@ -9,7 +9,9 @@ use crate::session::SessionOptions;
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_data::updates::{UpdateSize, Updates};
-use ambitus_data::{ClipIndex, Limits, Policy, PrepareOptions, Prepared, Source, Split, Tokenizer, TokenizerKind};
+use ambitus_data::{
+    ClipIndex, Limits, Policy, PrepareOptions, Prepared, Source, Split, Tokenizer, TokenizerKind,
+};
 use ambitus_exec::cpu::CpuTarget;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_models::f5::config::{MAX_FRAMES, Variant};

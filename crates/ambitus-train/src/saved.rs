@@ -102,7 +102,6 @@ pub fn read_in_chunks(
 pub fn restore(exec: &mut dyn Executor, checkpoint: &Checkpoint) -> Result<Progress, RunError> {
     let states = exec.planned().session.states.clone();
     let mut scratch = vec![0u8; crate::load::STAGING_BYTES];
-    let mut values = Vec::new();
     for (file, kinds) in SHARDS {
         if members(&states, kinds).next().is_none() {
             continue;
@@ -119,9 +118,7 @@ pub fn restore(exec: &mut dyn Executor, checkpoint: &Checkpoint) -> Result<Progr
                     s.ty.shape
                 )));
             }
-            values.resize(s.ty.shape.elements(), 0.0);
-            tensors.read_into(&s.name, &mut values, &mut scratch)?;
-            exec.write_state(id, &values)?;
+            crate::load::read_state(exec, id, &s.name, &tensors, &s.name, &mut scratch)?;
         }
     }
     serde_json::from_value(checkpoint.manifest.meta.clone())

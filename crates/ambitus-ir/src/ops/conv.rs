@@ -7,7 +7,7 @@ use crate::program::ValueId;
 use crate::tensor::TensorType;
 
 op! {
-    /// y[t, o] = bias[o] + sum over c, k of w[o, c, k] * x[t + k - pad, group(o) * Cin/groups + c], stride 1.
+    /// `y[t, o]` = `bias[o]` + sum over c, k of `w[o, c, k]` * `x[t + k - pad, group(o) * Cin/groups + c]`, stride 1.
     /// Operands (x `[T, Cin]`, w `[Cout, Cin/groups, K]` as PyTorch stores it, bias `[Cout]`, segments); y `[T, Cout]`.
     /// Rows of no segment are zero.
     Conv1d = "conv1d" {
@@ -82,7 +82,7 @@ impl OpDef for Conv1d {
 
 op! {
     /// dx `[T, Cin]` of [`Conv1d`] from (w, dy `[T, Cout]`, segments):
-    /// dx[t, c] = sum over o, k of w[o, c, k] * dy[t - k + pad, o], o in the group of c. Rows of no segment are zero.
+    /// `dx[t, c]` = sum over o, k of `w[o, c, k]` * `dy[t - k + pad, o]`, o in the group of c. Rows of no segment are zero.
     Conv1dInputGrad = "conv1d_input_grad" {
         /// channel groups
         groups: usize,
@@ -126,7 +126,7 @@ impl OpDef for Conv1dInputGrad {
 
 op! {
     /// dw `[Cout, Cin/groups, K]` of [`Conv1d`] from (x, dy, segments):
-    /// dw[o, c, k] = sum over t of dy[t, o] * x[t + k - pad, group(o) * Cin/groups + c], within segments.
+    /// `dw[o, c, k]` = sum over t of `dy[t, o]` * `x[t + k - pad, group(o) * Cin/groups + c]`, within segments.
     Conv1dWeightGrad = "conv1d_weight_grad" {
         /// channel groups
         groups: usize,

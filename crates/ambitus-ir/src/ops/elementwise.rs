@@ -276,7 +276,7 @@ impl OpDef for Scale {
 }
 
 op! {
-    /// y[t, d] = x[t, d] * m[t]: x `[T, D]`, m f32 `[T]`.
+    /// `y[t, d]` = `x[t, d]` * `m[t]`: x `[T, D]`, m f32 `[T]`.
     ScaleRows = "scale_rows" {}
 }
 

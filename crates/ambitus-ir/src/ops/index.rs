@@ -7,7 +7,7 @@ use crate::program::ValueId;
 use crate::tensor::{DType, TensorType};
 
 op! {
-    /// y[t, :] = table[ids[t], :]: table `[V, D]`, ids i32 `[T]`, y `[T, D]`. An id outside 0..V gives a zero row.
+    /// `y[t, :]` = `table[ids[t], :]`: table `[V, D]`, ids i32 `[T]`, y `[T, D]`. An id outside 0..V gives a zero row.
     Gather = "gather" {}
 }
 
@@ -26,7 +26,7 @@ impl OpDef for Gather {
 }
 
 op! {
-    /// y[v, :] = sum over t with ids[t] = v of x[t, :], in the order of t: x `[T, D]`, ids i32 `[T]`, y `[V, D]`.
+    /// `y[v, :]` = sum over t with `ids[t]` = v of `x[t, :]`, in the order of t: x `[T, D]`, ids i32 `[T]`, y `[V, D]`.
     /// Ids outside 0..V are dropped.
     ScatterAdd = "scatter_add" {
         /// V
@@ -78,15 +78,15 @@ impl OpDef for ScatterAdd {
 words! {
     /// Which sinusoid table; the two round differently, as their references do.
     SinusoidKind {
-        /// `[sin | cos]`, f[i] = exp(f32(i) * f32(-ln(base) / (half - 1))): diffusion time embedding
+        /// `[sin | cos]`, `f[i]` = exp(f32(i) * f32(-ln(base) / (half - 1))): diffusion time embedding
         SinCos = "sin_cos",
-        /// `[cos | sin]`, f[i] = 1 / f32(base^(f32(i) / half)): text position table
+        /// `[cos | sin]`, `f[i]` = 1 / f32(base^(f32(i) / half)): text position table
         CosSin = "cos_sin",
     }
 }
 
 op! {
-    /// Sine and cosine of positions p f32 `[N]`: y `[N, 2 * half]` with angle f32(scale * p) * f[i], i = 0..half, all in
+    /// Sine and cosine of positions p f32 `[N]`: y `[N, 2 * half]` with angle f32(scale * p) * `f[i]`, i = 0..half, all in
     /// fp32.
     Sinusoid = "sinusoid" {
         /// order and frequencies

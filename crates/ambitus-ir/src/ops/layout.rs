@@ -89,7 +89,7 @@ impl OpDef for Broadcast {
 }
 
 op! {
-    /// y = x[.., start .. start+len, ..] along one axis.
+    /// y = `x[.., start .. start+len, ..]` along one axis.
     Slice = "slice" {
         /// sliced axis
         axis: usize,

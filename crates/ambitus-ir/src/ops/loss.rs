@@ -9,7 +9,7 @@ use crate::program::ValueId;
 use crate::tensor::{DType, TensorType};
 
 op! {
-    /// loss `[1]` = norm * sum over rows t, channels c of mask[t] * (pred - target)^2.
+    /// loss `[1]` = norm * sum over rows t, channels c of `mask[t]` * (pred - target)^2.
     /// Operands (pred `[T, C]`, target `[T, C]`, mask f32 `[T]`, norm `[1]`). Sums in fixed tiles of 4096 elements.
     /// Rows of mask 0 count nothing, whatever they hold.
     MaskedMse = "masked_mse" {}
@@ -49,7 +49,7 @@ impl OpDef for MaskedMse {
 }
 
 op! {
-    /// dpred = 2 * norm * dloss * mask[t] * (pred - target) from (pred, target, mask, norm, dloss `[1]`).
+    /// dpred = 2 * norm * dloss * `mask[t]` * (pred - target) from (pred, target, mask, norm, dloss `[1]`).
     MaskedMseGrad = "masked_mse_grad" {}
 }
 
@@ -87,7 +87,7 @@ impl OpDef for MaskedMseGrad {
 }
 
 op! {
-    /// loss `[1]` = norm * sum over rows with labels[t] >= 0 of -log softmax(x w^T)[t, labels[t]].
+    /// loss `[1]` = norm * sum over rows with `labels[t]` >= 0 of -log softmax(x w^T)[t, `labels[t]`].
     /// Operands (x `[T, D]`, w `[V, D]`, labels i32 `[T]` (below V; negative: not scored), norm `[1]`).
     /// The logits exist one tile of `tile` rows at a time, in the op's workspace.
     LinearCrossEntropy = "linear_cross_entropy" {

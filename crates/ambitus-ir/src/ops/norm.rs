@@ -173,7 +173,7 @@ impl OpDef for RmsNormGrad {
 
 op! {
     /// Global response normalisation (ConvNeXt V2, arXiv 2301.00808) over each segment of x `[T, C]`:
-    /// G[s,c] = sqrt(sum_t x^2), N = G / (mean_c G + eps), y = gamma * (x * N) + beta + x.
+    /// `G[s,c]` = sqrt(sum_t x^2), N = G / (mean_c G + eps), y = gamma * (x * N) + beta + x.
     /// Operands (x, gamma `[C]`, beta `[C]`, segments). Rows of no segment are zero.
     Grn = "grn" {
         /// added to the mean over channels
@@ -219,7 +219,7 @@ impl OpDef for Grn {
 
 op! {
     /// (dx, dgamma, dbeta) of [`Grn`] from (x, gamma, dy, segments). With M = mean_c G + eps, N = G / M and
-    /// P[s,c] = sum_t gamma dy x: dG = P / M - sum_c(P G) / (C M^2); dx = dy (gamma N + 1) + x dG / G (0 where G is 0);
+    /// `P[s,c]` = sum_t gamma dy x: dG = P / M - sum_c(P G) / (C M^2); dx = dy (gamma N + 1) + x dG / G (0 where G is 0);
     /// dgamma = sum_t dy x N; dbeta = sum_t dy; all sums over the rows of segments, dx zero in other rows.
     GrnGrad = "grn_grad" {
         /// added to the mean over channels

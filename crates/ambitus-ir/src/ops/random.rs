@@ -8,7 +8,7 @@ use crate::tensor::{DType, TensorType};
 op! {
     /// y = x * keep / (1 - p), keep drawn per element with probability 1 - p. Operands (x `[T, D]`, keys i32 `[S, 2]`,
     /// segments). Bits of element n = position * D + channel of a clip: word n mod 4 of Philox4x32-10 (Salmon et al.,
-    /// SC 2011) with key words keys[segment] and counter words (n / 4 low, n / 4 high, op id low, op id high); keep where
+    /// SC 2011) with key words `keys[segment]` and counter words (n / 4 low, n / 4 high, op id low, op id high); keep where
     /// bits >= floor(p * 2^32). Rows of no segment are zero.
     Dropout = "dropout" {
         /// probability of dropping

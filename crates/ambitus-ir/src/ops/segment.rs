@@ -47,7 +47,7 @@ impl OpDef for SegmentPositions {
 }
 
 op! {
-    /// y[t, :] = table[segment of t, :]: table `[S, D]`, segments; y `[rows, D]`, zero for rows of no segment.
+    /// `y[t, :]` = `table[segment of t, :]`: table `[S, D]`, segments; y `[rows, D]`, zero for rows of no segment.
     SegmentBroadcast = "segment_broadcast" {
         /// T
         rows: usize,
@@ -73,7 +73,7 @@ impl OpDef for SegmentBroadcast {
 }
 
 op! {
-    /// y[s, :] = sum over the rows t of segment s of x[t, :]: x `[T, D]`, segments; y `[S, D]`.
+    /// `y[s, :]` = sum over the rows t of segment s of `x[t, :]`: x `[T, D]`, segments; y `[S, D]`.
     SegmentSum = "segment_sum" {}
 }
 
@@ -100,7 +100,7 @@ impl OpDef for SegmentSum {
 }
 
 op! {
-    /// y = LN(x) * (1 + scale[s, :]) + shift[s, :] with s the row's segment and LN without affine (adaptive layer norm
+    /// y = LN(x) * (1 + `scale[s, :]`) + `shift[s, :]` with s the row's segment and LN without affine (adaptive layer norm
     /// of DiT, arXiv 2212.09748). Operands (x `[T, D]`, shift `[S, D]`, scale `[S, D]`, segments).
     AdaLayerNorm = "ada_layer_norm" {
         /// added to the variance
@@ -144,7 +144,7 @@ impl OpDef for AdaLayerNorm {
 
 op! {
     /// (dx `[T, D]`, dshift `[S, D]`, dscale `[S, D]`) of [`AdaLayerNorm`] from (x, scale, dy, segments): as layer norm
-    /// with g = dy * (1 + scale[s]); dshift = segment sum of dy, dscale = segment sum of dy * n. dx is zero in rows of no
+    /// with g = dy * (1 + `scale[s]`); dshift = segment sum of dy, dscale = segment sum of dy * n. dx is zero in rows of no
     /// segment.
     AdaLayerNormGrad = "ada_layer_norm_grad" {
         /// added to the variance
@@ -187,7 +187,7 @@ impl OpDef for AdaLayerNormGrad {
 }
 
 op! {
-    /// y = x + gate[s, :] * f: (x `[T, D]`, gate `[S, D]`, f `[T, D]`, segments). Rows of no segment are x.
+    /// y = x + `gate[s, :]` * f: (x `[T, D]`, gate `[S, D]`, f `[T, D]`, segments). Rows of no segment are x.
     GatedResidual = "gated_residual" {}
 }
 
@@ -226,7 +226,7 @@ impl OpDef for GatedResidual {
 }
 
 op! {
-    /// (df `[T, D]`, dgate `[S, D]`) of [`GatedResidual`] from (gate, f, dy, segments): df = gate[s] * dy,
+    /// (df `[T, D]`, dgate `[S, D]`) of [`GatedResidual`] from (gate, f, dy, segments): df = `gate[s]` * dy,
     /// dgate = segment sum of dy * f. df is zero in rows of no segment (the gradient of x is dy itself, everywhere).
     GatedResidualGrad = "gated_residual_grad" {}
 }

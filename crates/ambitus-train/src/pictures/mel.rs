@@ -17,7 +17,7 @@ const BRIGHTEST: f64 = 0.998;
 pub struct MelPicture<'a> {
     /// The picture's name.
     pub title: &'a str,
-    /// Name and values, f32 [N, 100] row by row, of one to four panels.
+    /// Name and values, f32 `[N, 100]` row by row, of one to four panels.
     pub panels: &'a [(&'a str, &'a [f32])],
     /// Frames that were masked.
     pub masked: Range<usize>,

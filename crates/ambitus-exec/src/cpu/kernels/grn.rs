@@ -21,7 +21,7 @@ pub fn grn_workspace(rows: usize, segments: usize, cols: usize) -> usize {
     (PARTS * SegmentTiles::most(rows, segments) + KEPT * segments) * padded(cols) + SLACK
 }
 
-/// `y = gamma (x N) + beta + x`; x, out [T, C], gamma, beta [C]. Rows of no segment become 0.
+/// `y = gamma (x N) + beta + x`; x, out `[T, C]`, gamma, beta `[C]`. Rows of no segment become 0.
 pub fn grn(pool: &Pool, x: Mat, seg: &[i32], gamma: &[f32], beta: &[f32], out: MatMut, ws: &mut [f32]) {
     let c = x.cols;
     assert!((x.rows, c) == (out.rows, out.cols));
@@ -43,7 +43,7 @@ pub fn grn(pool: &Pool, x: Mat, seg: &[i32], gamma: &[f32], beta: &[f32], out: M
     });
 }
 
-/// Gradients of [`grn`]: dx [T, C] (0 for rows of no segment); `d = acc * d + Σ` for gamma and beta.
+/// Gradients of [`grn`]: dx `[T, C]` (0 for rows of no segment); `d = acc * d + Σ` for gamma and beta.
 #[allow(clippy::too_many_arguments)]
 pub fn grn_grad(
     pool: &Pool,

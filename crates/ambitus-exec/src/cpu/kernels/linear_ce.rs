@@ -13,9 +13,9 @@ pub const IGNORE: i32 = -100;
 
 /// Where the gradients go.
 pub struct CrossEntropyGrad<'a> {
-    /// [T, D]
+    /// `[T, D]`
     pub dx: MatMut<'a>,
-    /// [V, D], `dw = acc * dw + Σ`.
+    /// `[V, D]`, `dw = acc * dw + Σ`.
     pub dw: MatMut<'a>,
     /// Factor of the old dw.
     pub acc: f32,
@@ -49,7 +49,7 @@ pub fn linear_cross_entropy_workspace(
 
 /// `inv_norm * Σ_{t: labels[t] >= 0} -ln softmax(x wᵀ)[t, labels[t]]`, and its gradients where asked for.
 ///
-/// x [T, D], w [V, D], labels [T] below V (panics on others). `tile_rows` rows of logits exist at a time.
+/// x `[T, D]`, w `[V, D]`, labels `[T]` below V (panics on others). `tile_rows` rows of logits exist at a time.
 #[allow(clippy::too_many_arguments)]
 pub fn linear_cross_entropy(
     pool: &Pool,

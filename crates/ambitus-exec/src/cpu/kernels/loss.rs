@@ -31,7 +31,7 @@ pub fn masked_mse_workspace(rows: usize, cols: usize) -> usize {
     padded(rows.div_ceil(rows_per_partial(cols))) + SLACK
 }
 
-/// `inv_norm * Σ_t mask[t] Σ_c (pred - target)²`; pred, target [T, C], mask [T]. Rows of weight 0 are not read.
+/// `inv_norm * Σ_t mask[t] Σ_c (pred - target)²`; pred, target `[T, C]`, mask `[T]`. Rows of weight 0 are not read.
 pub fn masked_mse(pool: &Pool, pred: Mat, target: Mat, mask: &[f32], inv_norm: f32, ws: &mut [f32]) -> f32 {
     assert!((pred.rows, pred.cols) == (target.rows, target.cols) && mask.len() == pred.rows);
     let (isa, per) = (pool.isa(), rows_per_partial(pred.cols));

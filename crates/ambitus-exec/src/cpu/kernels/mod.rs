@@ -18,11 +18,11 @@
 //!
 //! ```text
 //! Pool::new(threads) / Pool::with_isa(threads, Isa)   pool.threads()  pool.isa()  pool.run(tasks, |i| ..)  pool.enter(|| ..)
-//! Mat::new(&[f32], rows, cols, pitch)  Mat::dense(&[f32], rows, cols)  .cols_range(a..b)
-//! MatMut::new(&mut [f32], rows, cols, pitch)  ::dense  ::view  .split_cols(at)  .reborrow()
+//! Mat::new(&`[f32]`, rows, cols, pitch)  Mat::dense(&`[f32]`, rows, cols)  .cols_range(a..b)
+//! MatMut::new(&mut `[f32]`, rows, cols, pitch)  ::dense  ::view  .split_cols(at)  .reborrow()
 //!
 //! gemm         Operand::new(mat)  .t()  Operand::strided(data, rows, cols, rs, cs)
-//!              gemm(pool, alpha, a, b, beta, c: MatMut, bias: Option<&[f32]>, ws)          gemm_workspace(m, n, k, threads)
+//!              gemm(pool, alpha, a, b, beta, c: MatMut, bias: Option<&`[f32]`>, ws)          gemm_workspace(m, n, k, threads)
 //! activation   activation(pool, Act, x, out)   activation_grad(pool, Act, x, dy, dx)
 //!              swiglu(pool, gate, up, out)     swiglu_grad(pool, gate, up, dy, dgate, dup)
 //!              axpby(pool, a, x, b, y, out) = a x + b y    add_scaled(pool, a, x, out): out += a x    mul(pool, x, y, out)    scale(pool, a, x, out)
@@ -46,11 +46,11 @@
 //!              grn_grad(pool, x, seg, gamma, dy, dx, acc, dgamma, dbeta, ws)               grn_workspace(rows, segments, cols)
 //! rows         gather_rows(pool, table, idx, out)   scatter_add_rows(pool, idx, dy, acc, dtable)
 //!              column_sum(pool, x, acc, out, ws)    column_sum_workspace(rows, cols)
-//!              scale_rows(pool, x, factors[T], out) concat_cols(pool, &[Mat], out)   sinusoid(pool, positions, freqs, SinusoidOrder, out)
+//!              scale_rows(pool, x, factors[T], out) concat_cols(pool, &`[Mat]`, out)   sinusoid(pool, positions, freqs, SinusoidOrder, out)
 //! random       philox4x32_10(counter, key) -> [u32; 4]
 //!              dropout(pool, x, seg, seeds: &[[u32; 2]] (per segment), op_id: u64, p, out)   (its gradient is itself on dy)
-//! loss         ordered_sum(&[f32]) -> f32 (compensated)
-//!              masked_mse(pool, pred, target, mask: &[f32], inv_norm, ws) -> f32             masked_mse_workspace(rows, cols)
+//! loss         ordered_sum(&`[f32]`) -> f32 (compensated)
+//!              masked_mse(pool, pred, target, mask: &`[f32]`, inv_norm, ws) -> f32             masked_mse_workspace(rows, cols)
 //!              masked_mse_grad(pool, pred, target, mask, inv_norm, dpred)   (multiply inv_norm by the upstream gradient)
 //! optimizer    adamw(pool, &AdamW { lr, beta1, beta2, eps, weight_decay, bias_correction1, bias_correction2, grad_scale, apply }, p, g, m, v)
 //!              lerp(pool, weight, target, x)        sum_squares(pool, x, ws) -> f32         sum_squares_workspace(len)

@@ -28,7 +28,7 @@ fn grad_row_body<S: Simd>(s: S, y: &[f32], gate: &[f32], dout: &[f32], dy: &mut 
     });
 }
 
-/// `out = x + gate[s] * y`; x, y, out [T, D], gate [S, D] by the row's segment s. Rows of no segment are 0.
+/// `out = x + gate[s] * y`; x, y, out `[T, D]`, gate `[S, D]` by the row's segment s. Rows of no segment are 0.
 pub fn gated_residual(pool: &Pool, x: Mat, y: Mat, gate: Mat, seg: &[i32], out: MatMut) {
     let st = SegmentTiles::new(seg, x.rows);
     let shape = (x.rows, x.cols);

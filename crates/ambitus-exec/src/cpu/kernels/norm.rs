@@ -125,7 +125,7 @@ fn norm(pool: &Pool, x: Mat, affine: Affine, out: MatMut) {
     });
 }
 
-/// `out = (x - mean) / √(var + eps) * gamma + beta`; x [T, D], gamma and beta [D].
+/// `out = (x - mean) / √(var + eps) * gamma + beta`; x `[T, D]`, gamma and beta `[D]`.
 pub fn layer_norm(pool: &Pool, x: Mat, gamma: Option<&[f32]>, beta: Option<&[f32]>, eps: f32, out: MatMut) {
     let affine = Affine {
         factor: gamma.map(|g| &g[..x.cols]),
@@ -137,7 +137,7 @@ pub fn layer_norm(pool: &Pool, x: Mat, gamma: Option<&[f32]>, beta: Option<&[f32
     norm(pool, x, affine, out);
 }
 
-/// `out = x / √(mean(x²) + eps) * gamma`; x [T, D], gamma [D].
+/// `out = x / √(mean(x²) + eps) * gamma`; x `[T, D]`, gamma `[D]`.
 pub fn rms_norm(pool: &Pool, x: Mat, gamma: &[f32], eps: f32, out: MatMut) {
     let affine = Affine { factor: Some(&gamma[..x.cols]), plus: 0.0, shift: None, eps, center: false };
     norm(pool, x, affine, out);
@@ -153,7 +153,7 @@ pub fn rms_norm_grad_workspace(rows: usize, cols: usize) -> usize {
     layer_norm_grad_workspace(rows, cols)
 }
 
-/// Gradients of [`layer_norm`]: dx [T, D], and `d = acc * d + Σ_t` for gamma and beta where asked for.
+/// Gradients of [`layer_norm`]: dx `[T, D]`, and `d = acc * d + Σ_t` for gamma and beta where asked for.
 #[allow(clippy::too_many_arguments)]
 pub fn layer_norm_grad(
     pool: &Pool,
@@ -229,7 +229,7 @@ fn norm_grad(
     }
 }
 
-/// `out = norm(x) * (1 + scale[s]) + shift[s]` with the layer norm of x [T, D] without affine, and tables scale, shift [S, D] of
+/// `out = norm(x) * (1 + scale[s]) + shift[s]` with the layer norm of x `[T, D]` without affine, and tables scale, shift `[S, D]` of
 /// each row's segment s. Rows of no segment are 0.
 pub fn ada_layer_norm(pool: &Pool, x: Mat, seg: &[i32], scale: Mat, shift: Mat, eps: f32, out: MatMut) {
     let st = SegmentTiles::new(seg, x.rows);
@@ -264,7 +264,7 @@ pub fn ada_layer_norm_grad_workspace(rows: usize, segments: usize, cols: usize) 
     2 * padded(SegmentTiles::most(rows, segments) * padded(cols)) + SLACK
 }
 
-/// Gradients of [`ada_layer_norm`]: dx [T, D] (0 for rows of no segment), dscale and dshift [S, D].
+/// Gradients of [`ada_layer_norm`]: dx `[T, D]` (0 for rows of no segment), dscale and dshift `[S, D]`.
 #[allow(clippy::too_many_arguments)]
 pub fn ada_layer_norm_grad(
     pool: &Pool,

@@ -35,7 +35,7 @@ fn philox<const L: usize>(mut c: [[u32; L]; 4], mut key: [u32; 2]) -> [[u32; L];
 /// Blocks of four words computed together.
 const BLOCKS: usize = 16;
 
-/// `out = x / (1 - p)` where kept, else 0; x, out [T, C]. Element e = (row in its segment) * C + column of segment s is kept when word
+/// `out = x / (1 - p)` where kept, else 0; x, out `[T, C]`. Element e = (row in its segment) * C + column of segment s is kept when word
 /// e mod 4 of `philox4x32_10([lo(e / 4), hi(e / 4), lo(op_id), hi(op_id)], seeds[s])` is at least p 2³², so the mask depends on neither
 /// packing nor threads. The gradient is the same function of dy. Rows of no segment become 0.
 pub fn dropout(pool: &Pool, x: Mat, seg: &[i32], seeds: &[[u32; 2]], op_id: u64, p: f32, out: MatMut) {

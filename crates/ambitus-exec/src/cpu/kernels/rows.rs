@@ -140,7 +140,7 @@ pub enum SinusoidOrder {
     CosSin,
 }
 
-/// `out[t] = [sin(p f) | cos(p f)]` (or the other order) of position p = positions[t] and every frequency f; out [T, 2 F], |p f| < 9000.
+/// `out[t] = [sin(p f) | cos(p f)]` (or the other order) of position p = `positions[t]` and every frequency f; out `[T, 2 F]`, |p f| < 9000.
 pub fn sinusoid(pool: &Pool, positions: &[f32], freqs: &[f32], order: SinusoidOrder, out: MatMut) {
     assert!(out.rows == positions.len() && out.cols == 2 * freqs.len());
     let isa = pool.isa();

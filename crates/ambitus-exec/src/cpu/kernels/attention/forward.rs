@@ -29,7 +29,7 @@ pub fn attention_workspace(spec: &Attention, threads: usize) -> usize {
 
 /// `o = softmax(scale · q kᵀ) v` per head and segment, and `lse = ln Σ exp(scale · q·k)`.
 ///
-/// q, o [T, H·hd]; k, v [Tk, Hkv·hd]; lse [T, H]. Rows of no segment and queries without keys give o = 0 and lse = 0.
+/// q, o [T, H·hd]; k, v [Tk, Hkv·hd]; lse `[T, H]`. Rows of no segment and queries without keys give o = 0 and lse = 0.
 #[allow(clippy::too_many_arguments)]
 pub fn attention(
     pool: &Pool,

@@ -48,7 +48,7 @@ impl Conv1d {
         self.per_group() == (1, 1)
     }
 
-    /// Elements of the weight [cout, cin / groups, kernel].
+    /// Elements of the weight `[cout, cin / groups, kernel]`.
     pub fn weights(&self) -> usize {
         self.cout * self.per_group().0 * self.kernel
     }
@@ -69,7 +69,7 @@ pub fn conv1d_workspace(spec: &Conv1d, rows: usize, segments: usize, threads: us
     floats + SLACK
 }
 
-/// The convolution. x [T, cin], w [cout, cin / groups, K], bias [cout], out [T, cout]; rows of no segment become 0.
+/// The convolution. x `[T, cin]`, w `[cout, cin / groups, K]`, bias `[cout]`, out `[T, cout]`; rows of no segment become 0.
 #[allow(clippy::too_many_arguments)]
 pub fn conv1d(
     pool: &Pool,
@@ -92,7 +92,7 @@ pub fn conv1d(
     }
 }
 
-/// Gradient by the input: dy [T, cout] -> dx [T, cin]; rows of no segment become 0.
+/// Gradient by the input: dy `[T, cout]` -> dx `[T, cin]`; rows of no segment become 0.
 pub fn conv1d_grad_input(
     pool: &Pool,
     dy: Mat,

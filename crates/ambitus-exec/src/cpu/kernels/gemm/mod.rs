@@ -148,7 +148,7 @@ pub fn gemm_workspace(m: usize, n: usize, k: usize, _threads: usize) -> usize {
     TILES.into_iter().map(floats).max().unwrap_or(0)
 }
 
-/// `c = beta * c + alpha * a b (+ bias on every row)`; a [m, k], b [k, n], c [m, n], bias [n]. `beta == 0` does not read c.
+/// `c = beta * c + alpha * a b (+ bias on every row)`; a `[m, k]`, b `[k, n]`, c `[m, n]`, bias `[n]`. `beta == 0` does not read c.
 #[allow(clippy::too_many_arguments)]
 pub fn gemm(
     pool: &Pool,
