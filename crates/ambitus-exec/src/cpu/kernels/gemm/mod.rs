@@ -183,6 +183,7 @@ pub fn gemm(
     let a_panels = DisjointMut::new(scratch.take(t.a_floats()));
     // A contiguous along k is read in place.
     let packs_a = a.cs != 1;
+    let m_step = if packs_a { t.mc } else { m };
     let ldc = c.pitch;
     let c_ptr = Shared(c.ptr());
     let mut k0 = 0;
@@ -192,8 +193,8 @@ pub fn gemm(
         let bias = bias.filter(|_| k0 + kc == k);
         for n0 in (0..n).step_by(t.nc) {
             let nc = t.nc.min(n - n0);
-            for m0 in (0..m).step_by(t.mc) {
-                let mc = t.mc.min(m - m0);
+            for m0 in (0..m).step_by(m_step) {
+                let mc = m_step.min(m - m0);
                 let b_pack = Packing { from: b.t(), step: t.nr, ld: t.nr, n: nc, kc, first: n0, k0 };
                 let a_pack = Packing { from: a, step: t.mr, ld: t.ld, n: mc, kc, first: m0, k0 };
                 let b_tasks = if m0 == 0 { b_pack.tasks() } else { 0 };
