@@ -23,6 +23,8 @@ use std::fmt::Write as _;
 pub const PROCESS_BYTES: u64 = 20 << 20;
 /// Resident bytes of one worker thread: touched stack and the pool's queues.
 pub const THREAD_BYTES: u64 = 1 << 19;
+/// Name of the phase before the arena exists.
+const PREPARE: &str = "prepare";
 /// Mel frames in a second of audio.
 pub const FRAMES_PER_SECOND: f64 = 24_000.0 / 256.0;
 
@@ -122,9 +124,10 @@ impl RunPlan {
     pub fn new(shape: Shape, target: &dyn Target) -> Result<RunPlan, RunError> {
         let planned = session::compile(&shape.config, &shape.session, target)?;
         let phases = phases(&shape, &planned);
-        let top = phases.iter().max_by_key(|p| p.peak_bytes);
+        let top = phases.iter().rev().max_by_key(|p| p.peak_bytes);
         let peak_bytes = top.map_or(0, |p| p.peak_bytes);
-        let categories = categories(&shape, &planned, peak_bytes);
+        let preparing = top.is_some_and(|p| p.name == PREPARE);
+        let categories = categories(&shape, &planned, peak_bytes, preparing);
         let n = shape.micro_batches as f64;
         let of = |name: &str| planned.program(name);
         let cost = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::cost(p).flops);
@@ -352,7 +355,7 @@ fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
         transients.max().map(|t| phase(name, loader, held + t))
     };
     let mut out = vec![Phase {
-        name: "prepare",
+        name: PREPARE,
         peak_bytes: process + shape.prepare_bytes,
         in_use_bytes: process + shape.prepare_bytes,
     }];
@@ -368,7 +371,12 @@ fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
     out
 }
 
-fn categories(shape: &Shape, planned: &PlannedSession, peak: u64) -> Categories {
+/// `preparing`: the peak is in `prepare`, when no arena exists yet.
+fn categories(shape: &Shape, planned: &PlannedSession, peak: u64, preparing: bool) -> Categories {
+    let process = process_bytes(shape.threads);
+    if preparing {
+        return Categories { process, io: peak - process, ..Categories::default() };
+    }
     let of = |kind| report::state_bytes(planned, kind);
     let top = planned.programs.iter().max_by_key(|p| p.transient_bytes);
     let workspace = top.map_or(0, |p| report::timeline(p).get(p.peak_at).map_or(0, |usage| usage.workspace));
@@ -380,14 +388,9 @@ fn categories(shape: &Shape, planned: &PlannedSession, peak: u64) -> Categories 
         activations: planned.transient_bytes - workspace,
         workspace,
         io: 0,
-        process: process_bytes(shape.threads),
+        process,
     };
-    let counted: u64 = c.rows().iter().map(|(_, bytes)| bytes).sum();
-    if counted <= peak {
-        c.io = peak - counted;
-    } else {
-        // Preparing the data is the peak: no arena exists then.
-        c = Categories { process: c.process, io: peak - c.process, ..Categories::default() };
-    }
+    // The rest lies beside the arena (loader, staging) or in its slots.
+    c.io = peak - c.rows().iter().map(|(_, bytes)| bytes).sum::<u64>();
     c
 }

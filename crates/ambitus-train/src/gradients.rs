@@ -100,6 +100,15 @@ pub fn gradients(
     if let Some(w) = weights {
         w.check(&planned.session.states, false)?;
     }
+    for (i, clip) in clips.iter().enumerate() {
+        batch::check_text(&clip.text, &cfg).map_err(|id| {
+            RunError::Usage(format!(
+                "{}: clips.{i}.text: id {id} has no row; the vocabulary has {} tokens",
+                batch.display(),
+                cfg.text_rows - 1
+            ))
+        })?;
+    }
     let mut exec = CpuExecutor::open(planned, options.threads)?;
     load::load(&mut exec, &cfg, weights, 0)?;
 
@@ -221,9 +230,6 @@ fn read_batch(path: &Path, cfg: &Config) -> Result<Vec<GivenClip>, RunError> {
         let mut ids = vec![0i64; file.get(&name)?.elements()];
         file.read_i64(&name, &mut ids, &mut scratch)?;
         let text: Vec<i32> = ids.iter().map(|id| i32::try_from(*id).unwrap_or(i32::MAX)).collect();
-        batch::check_text(&text, cfg).map_err(|id| {
-            bad(&name, format!("id {id} has no row; the vocabulary has {} tokens", cfg.text_rows - 1))
-        })?;
         let draw = Draw { time, span: (0, 0), drop_audio, drop_text, key: [0, 0] };
         clips.push(GivenClip { mel, noise, text, span, draw });
     }

@@ -194,7 +194,11 @@ impl Weights {
         } else {
             "holds no F5-TTS transformer (no tensor `transformer.proj_out.weight`, with or without `ema_model.`)"
         };
-        Err(RunError::Model(format!("{}: {why}", path.display())))
+        let refused = file
+            .refused()
+            .first()
+            .map_or(String::new(), |(key, reason)| format!("; `{key}` was not read: {reason}"));
+        Err(RunError::Model(format!("{}: {why}{refused}", path.display())))
     }
 
     /// The name in the file of a model tensor.
