@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// The most bytes that a configuration may have.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// The most bytes that a vocabulary may have.
+const MAX_VOCAB_BYTES: u64 = 64 << 20;
 /// Names listed in a message before "and n more".
 const LISTED: usize = 8;
 
@@ -59,6 +61,41 @@ impl ModelDir {
     /// # Errors
     /// Names the file and key or tensor, and says what to do.
     pub fn open(dir: &Path, options: OpenOptions) -> Result<(ModelDir, Tokenizer), RunError> {
+        let files = Files::read(dir, options)?;
+        let (tokenizer, vocab_path) =
+            open_tokenizer(dir, &files.file, &files.config_path, options.tokenizer)?;
+        let model = files.model(dir, options, tokenizer.size(), vocab_path)?;
+        Ok((model, tokenizer))
+    }
+
+    /// As [`ModelDir::open`] for text that comes as ids: of the vocabulary only the number of distinct lines matters, which
+    /// is how the reference package sizes the embedding.
+    ///
+    /// # Errors
+    /// As [`ModelDir::open`].
+    pub fn open_for_ids(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
+        let files = Files::read(dir, options)?;
+        if files.file.model.tokenizer.as_deref() == Some("byte") {
+            return files.model(dir, options, 256, None);
+        }
+        let path = dir.join("vocab.txt");
+        let text =
+            read_text(&path, MAX_VOCAB_BYTES, "copy the vocab.txt that the checkpoint was trained with")?;
+        let distinct: std::collections::HashSet<&str> = text.lines().collect();
+        files.model(dir, options, distinct.len(), Some(path))
+    }
+}
+
+/// The files of a folder before the vocabulary's size is known.
+struct Files {
+    file: File,
+    config_path: PathBuf,
+    config_text: String,
+    weights_path: Option<PathBuf>,
+}
+
+impl Files {
+    fn read(dir: &Path, options: OpenOptions) -> Result<Files, RunError> {
         if !dir.is_dir() {
             return Err(RunError::Model(format!(
                 "{}: is not a folder; give a folder with config.yaml, vocab.txt and model.safetensors",
@@ -67,24 +104,35 @@ impl ModelDir {
         }
         let weights_path = if options.from_scratch { None } else { Some(find_weights(dir)?) };
         let config_path = dir.join("config.yaml");
-        let config_text = read_config(&config_path, weights_path.as_deref())?;
-        let at = |why: &dyn std::fmt::Display| RunError::Model(format!("{}: {why}", config_path.display()));
-        let file: File = parse_config(&config_text).map_err(|e| at(&e))?;
-        let (tokenizer, vocab_path) = open_tokenizer(dir, &file, &config_path, options.tokenizer)?;
-        let mut config = file.config(tokenizer.size(), options.variant).map_err(|e| at(&e))?;
+        let remedy = "put the model's YAML there (in F5-TTS: src/f5_tts/configs/F5TTS_v1_Base.yaml)";
+        let config_text = read_text(&config_path, MAX_CONFIG_BYTES, remedy)?;
+        let file = parse_config(&config_text)
+            .map_err(|why| RunError::Model(format!("{}: {why}", config_path.display())))?;
+        Ok(Files { file, config_path, config_text, weights_path })
+    }
+
+    fn model(
+        self,
+        dir: &Path,
+        options: OpenOptions,
+        vocabulary: usize,
+        vocab_path: Option<PathBuf>,
+    ) -> Result<ModelDir, RunError> {
+        let mut config = self
+            .file
+            .config(vocabulary, options.variant)
+            .map_err(|why| RunError::Model(format!("{}: {why}", self.config_path.display())))?;
         if let Some(p) = options.dropout {
             config.dropout = p;
         }
-        let weights = weights_path.map(|path| Weights::open(&path)).transpose()?;
-        let model = ModelDir {
+        Ok(ModelDir {
             dir: dir.to_owned(),
-            wants_checkpointing: file.model.arch.checkpoint_activations,
-            config_text,
+            wants_checkpointing: self.file.model.arch.checkpoint_activations,
+            config_text: self.config_text,
             config,
             vocab_path,
-            weights,
-        };
-        Ok((model, tokenizer))
+            weights: self.weights_path.map(|path| Weights::open(&path)).transpose()?,
+        })
     }
 }
 
@@ -93,22 +141,19 @@ fn parse_config(text: &str) -> Result<File, String> {
     serde_saphyr::from_str(text).map_err(|e| e.to_string())
 }
 
-fn read_config(path: &Path, weights: Option<&Path>) -> Result<String, RunError> {
+/// Reads a text file of at most `most` bytes; `remedy` is for when it is missing.
+fn read_text(path: &Path, most: u64, remedy: &str) -> Result<String, RunError> {
     let bytes = match std::fs::metadata(path) {
-        Ok(m) if m.len() > MAX_CONFIG_BYTES => {
+        Ok(m) if m.len() > most => {
             return Err(RunError::Model(format!(
-                "{}: is {} bytes, too large for a configuration",
+                "{}: is {} bytes, more than the {most} that are read",
                 path.display(),
                 m.len()
             )));
         }
         Ok(_) => std::fs::read(path).map_err(|e| RunError::io(path, "cannot read", e))?,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            let beside = weights.map_or(String::new(), |w| format!(" beside {}", w.display()));
-            return Err(RunError::Model(format!(
-                "{}: is missing; put the model's YAML there{beside} (in F5-TTS: src/f5_tts/configs/F5TTS_v1_Base.yaml)",
-                path.display()
-            )));
+            return Err(RunError::Model(format!("{}: is missing; {remedy}", path.display())));
         }
         Err(e) => return Err(RunError::io(path, "cannot read", e)),
     };

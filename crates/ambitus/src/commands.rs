@@ -168,7 +168,7 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
         }),
         ..OpenOptions::default()
     };
-    let (model, _) = ModelDir::open(&a.model, options)?;
+    let model = ModelDir::open_for_ids(&a.model, options)?;
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let options = GradientOptions {
         checkpoint: resolve::blocks(a.checkpoint),
