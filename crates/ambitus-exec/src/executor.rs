@@ -21,6 +21,9 @@ pub enum ExecError {
         /// the system's answer
         why: String,
     },
+    /// The device is missing, refused or failed; the text says what to do.
+    #[error("{0}")]
+    Device(String),
     /// No program of that name.
     #[error("the session has no program `{0}`")]
     NoProgram(String),

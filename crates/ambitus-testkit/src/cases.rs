@@ -193,5 +193,8 @@ pub fn cases() -> Vec<Case> {
     segmented::random(&mut t);
     losses::losses(&mut t);
     updates::updates(&mut t);
+    dense::larger(&mut t);
+    segmented::larger(&mut t);
+    segmented::large_conv(&mut t);
     t.cases
 }

@@ -1,7 +1,9 @@
 //! What tests compare with: the slow reference interpreter, op cases, tolerances, gradient checks.
 
 pub mod cases;
+pub mod emulated_cuda;
 pub mod gradcheck;
+pub mod gradients;
 pub mod interp;
 pub mod tensor;
 pub mod tolerances;

@@ -3,6 +3,7 @@
 //! The arena is allocated and touched once, so every phase after `load` holds all of it; what a phase adds beside the
 //! arena (staging, loader buffers) is a row of its own. The largest phase decides.
 
+use crate::device::Beside;
 use crate::error::RunError;
 use crate::load::LOAD_BYTES;
 use crate::session::{self, SessionOptions, program};
@@ -35,8 +36,8 @@ pub struct Shape {
     pub config: Config,
     /// The session.
     pub session: SessionOptions,
-    /// Worker threads.
-    pub threads: usize,
+    /// What the budget holds beside the arena.
+    pub beside: Beside,
     /// Frames of an update, on average.
     pub update_frames: usize,
     /// Micro-batches of an update.
@@ -339,11 +340,19 @@ fn loader_bytes(shape: &Shape) -> u64 {
     3 * Batch::bytes(cap) + 2 * (cap.frames * MELS * 4) as u64
 }
 
+/// Host bytes of a run whose arena is a card's, at most: the process, and what waits for the card or comes from it.
+pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
+    process_bytes(threads) + (loader_bytes(shape) + LOAD_BYTES).max(shape.prepare_bytes)
+}
+
 fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
-    let process = process_bytes(shape.threads);
+    let process = shape.beside.fixed_bytes;
     let arena = planned.arena_bytes();
+    // In the host's memory: on a card, not in the budget's.
+    let host = |bytes| if shape.beside.with_host { bytes } else { 0 };
     // A checkpoint is written while the loader's batches wait.
-    let loader = loader_bytes(shape) + LOAD_BYTES;
+    let loader = host(loader_bytes(shape) + LOAD_BYTES);
+    let (staging, prepare) = (host(LOAD_BYTES), host(shape.prepare_bytes));
     let held = planned.state_bytes + planned.slot_bytes * planned.slots as u64;
     let phase = |name, beside: u64, used: u64| Phase {
         name,
@@ -354,26 +363,23 @@ fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
         let transients = programs.iter().filter_map(|p| planned.program(p)).map(|p| p.transient_bytes);
         transients.max().map(|t| phase(name, loader, held + t))
     };
-    let mut out = vec![Phase {
-        name: PREPARE,
-        peak_bytes: process + shape.prepare_bytes,
-        in_use_bytes: process + shape.prepare_bytes,
-    }];
-    out.push(phase("load", LOAD_BYTES, planned.state_bytes));
+    let mut out =
+        vec![Phase { name: PREPARE, peak_bytes: process + prepare, in_use_bytes: process + prepare }];
+    out.push(phase("load", staging, planned.state_bytes));
     out.extend(running("micro", [program::MICRO, program::MICRO]));
     out.extend(running("update", [program::UPDATE, program::EMA]));
     out.extend(running("evaluate", [program::EVALUATE, program::EVALUATE_EMA]));
     out.extend(running("sample", [program::SAMPLE, program::SAMPLE_EMA]));
     out.push(phase("save", loader, planned.state_bytes));
     for name in ["resume", "export"] {
-        out.push(phase(name, LOAD_BYTES, planned.state_bytes));
+        out.push(phase(name, staging, planned.state_bytes));
     }
     out
 }
 
 /// `preparing`: the peak is in `prepare`, when no arena exists yet.
 fn categories(shape: &Shape, planned: &PlannedSession, peak: u64, preparing: bool) -> Categories {
-    let process = process_bytes(shape.threads);
+    let process = shape.beside.fixed_bytes;
     if preparing {
         return Categories { process, io: peak - process, ..Categories::default() };
     }

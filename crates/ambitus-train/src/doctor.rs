@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::device::{self, CardsReport};
 use crate::memory::{self, DefaultBudget, Machine, Other};
 use crate::size::ByteSize;
 
@@ -28,6 +29,8 @@ pub struct Doctor {
     pub memory: Option<Machine>,
     /// The budget of a run without `--memory`, with the container's limit.
     pub budget: Option<DefaultBudget>,
+    /// NVIDIA cards.
+    pub cuda: CardsReport,
     /// The largest other processes.
     pub others: Vec<Other>,
     /// Free bytes of the disk that the current folder is on.
@@ -72,6 +75,7 @@ pub fn doctor() -> Doctor {
         load,
         memory,
         budget,
+        cuda: device::report(),
         others: memory::top_processes(OTHERS),
         disk_free_bytes,
         notes,
@@ -159,6 +163,7 @@ impl fmt::Display for Doctor {
             "disk       {} free here",
             self.disk_free_bytes.map_or_else(unknown, |b| ByteSize(b).to_string())
         )?;
+        write_cards(f, &self.cuda)?;
         for (i, other) in self.others.iter().enumerate() {
             let label = if i == 0 { "others     " } else { "           " };
             writeln!(
@@ -173,6 +178,23 @@ impl fmt::Display for Doctor {
     }
 }
 
+fn write_cards(f: &mut fmt::Formatter<'_>, cuda: &CardsReport) -> fmt::Result {
+    if let Some(driver) = &cuda.driver {
+        writeln!(f, "cuda       driver {driver} · {}", cuda.libraries.join(" · "))?;
+    }
+    for (i, card) in cuda.cards.iter().enumerate() {
+        let capability = card.capability.as_ref().map_or(String::new(), |c| format!(" · capability {c}"));
+        let (free, total) = (ByteSize(card.free_bytes), ByteSize(card.total_bytes));
+        writeln!(f, "cuda:{i}     {}{capability} · {free} free of {total}", card.name)?;
+        card.holders.iter().try_for_each(|holder| writeln!(f, "             held by {holder}"))?;
+    }
+    match &cuda.note {
+        Some(note) => writeln!(f, "cuda       {note}"),
+        None if cuda.cards.is_empty() => writeln!(f, "cuda       no card"),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,7 +204,7 @@ mod tests {
         let report = doctor();
         assert!(report.cores > 0);
         let text = report.to_string();
-        for row in ["ambitus ", "processor ", "memory ", "container ", "budget ", "disk "] {
+        for row in ["ambitus ", "processor ", "memory ", "container ", "budget ", "disk ", "cuda "] {
             assert!(text.lines().any(|l| l.starts_with(row)), "{row}\n{text}");
         }
         let json = serde_json::to_value(&report).unwrap();

@@ -21,6 +21,9 @@ pub enum RunError {
     /// Reading or writing failed: disk full, permissions.
     #[error("{0}")]
     Io(String),
+    /// No card, driver or library, or a card that failed.
+    #[error("{0}")]
+    Device(String),
     /// The loss or a gradient went wrong in a way that more steps cannot mend.
     #[error("{0}")]
     Training(String),
@@ -45,6 +48,7 @@ impl RunError {
             RunError::Data(_) => 5,
             RunError::Io(_) => 6,
             RunError::Training(_) => 7,
+            RunError::Device(_) => 8,
             RunError::Stopped { .. } => 10,
         }
     }
@@ -69,7 +73,10 @@ impl From<ambitus_compile::CompileError> for RunError {
 
 impl From<ambitus_exec::executor::ExecError> for RunError {
     fn from(e: ambitus_exec::executor::ExecError) -> RunError {
-        RunError::Training(e.to_string())
+        match e {
+            ambitus_exec::executor::ExecError::Device(text) => RunError::Device(text),
+            other => RunError::Training(other.to_string()),
+        }
     }
 }
 

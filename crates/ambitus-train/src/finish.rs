@@ -1,6 +1,6 @@
 //! What a run leaves for eyes and ears: loss, memory over the step, and a held-out clip whose middle was generated.
 
-use crate::budget::{FRAMES_PER_SECOND, process_bytes};
+use crate::budget::FRAMES_PER_SECOND;
 use crate::error::RunError;
 use crate::export::Source;
 use crate::metrics::Update;
@@ -121,7 +121,7 @@ fn memory_over_step(r: &Resolved) -> (Vec<Series>, Vec<(usize, String)>) {
     let c = &r.plan.categories;
     let flat = |bytes: u64| vec![bytes; usage.len()];
     let series = [
-        ("process", flat(process_bytes(r.threads))),
+        ("process", flat(c.process)),
         ("io", flat(c.io)),
         ("parameters", flat(c.parameters)),
         ("gradients", flat(c.gradients)),

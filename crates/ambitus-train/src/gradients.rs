@@ -1,13 +1,14 @@
 //! `ambitus gradients`: the loss and every gradient of one update on given clips and draws; for parity with the reference.
 
 use crate::budget::{RunPlan, Shape};
+use crate::device::Device;
 use crate::error::RunError;
 use crate::load;
 use crate::model_dir::ModelDir;
+use crate::recipe::DeviceChoice;
 use crate::session::{SessionOptions, program};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{StateId, StateKind};
@@ -46,7 +47,9 @@ pub struct GradientOptions {
     pub checkpoint: Blocks,
     /// Frames of a micro-batch; all clips in one without.
     pub micro_batch: Option<usize>,
-    /// Threads of the executor.
+    /// Where to compute.
+    pub device: DeviceChoice,
+    /// Threads of the CPU executor.
     pub threads: usize,
     /// Budget in bytes.
     pub memory: Option<u64>,
@@ -75,7 +78,7 @@ pub fn gradients(
             capacity.frames
         ))
     })?;
-    let target = CpuTarget::new(options.threads);
+    let device = Device::find(options.device, options.threads)?;
     let shape = Shape {
         config: cfg.clone(),
         session: SessionOptions {
@@ -86,15 +89,16 @@ pub fn gradients(
             evaluate: false,
             sample: None,
         },
-        threads: options.threads,
+        beside: device.beside(),
         update_frames: total,
         micro_batches: micro_batches.len(),
         prepare_bytes: 0,
     };
-    let plan = RunPlan::new(shape, &target)?;
+    let plan = RunPlan::new(shape, device.target())?;
     if let Some(budget) = options.memory {
-        plan.require(budget, frames.iter().copied().max().unwrap_or(1), &target)?;
+        plan.require(budget, frames.iter().copied().max().unwrap_or(1), device.target())?;
     }
+    device.require_free(plan.peak_bytes)?;
     let planned = plan.planned;
     let weights = model.weights.as_ref();
     if let Some(w) = weights {
@@ -109,8 +113,8 @@ pub fn gradients(
             ))
         })?;
     }
-    let mut exec = CpuExecutor::open(planned, options.threads)?;
-    load::load(&mut exec, &cfg, weights, 0)?;
+    let mut exec = device.open(planned)?;
+    load::load(&mut *exec, &cfg, weights, 0)?;
 
     let scored: usize = clips.iter().map(|c| c.clip().span_frames()).sum();
     if scored == 0 {
@@ -122,9 +126,9 @@ pub fn gradients(
     for (i, members) in micro_batches.iter().enumerate() {
         let members: Vec<Clip<'_>> = members.iter().map(|&k| clips[k].clip()).collect();
         host.fill(&members);
-        loss += f64::from(run_micro(&mut exec, program::MICRO, &host, norm, i > 0)?);
+        loss += f64::from(run_micro(&mut *exec, program::MICRO, &host, norm, i > 0)?);
     }
-    write(&exec, loss as f32, out)?;
+    write(&*exec, loss as f32, out)?;
     Ok(loss as f32)
 }
 

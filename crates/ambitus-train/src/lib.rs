@@ -1,6 +1,7 @@
 //! From a recipe to a finished run: planning, loading, the loop, checkpoints, metrics, reports.
 
 pub mod budget;
+pub mod device;
 pub mod doctor;
 pub mod error;
 pub mod export;

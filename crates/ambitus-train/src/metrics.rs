@@ -89,7 +89,7 @@ pub struct Summary {
     pub arena_bytes_planned: u64,
     /// The arena, as the executor used it.
     pub arena_bytes_used: u64,
-    /// High-water mark of the process's resident bytes.
+    /// High-water mark of the process's resident bytes; on a card, of what it holds there.
     pub peak_rss_bytes: Option<u64>,
     /// The highest phase's peak, as planned.
     pub peak_planned_bytes: u64,

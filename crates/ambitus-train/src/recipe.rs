@@ -21,7 +21,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::size::ByteSize;
-pub use forms::{Batch, Checkpoint, Length, MicroBatch, Outside, Sample, Tokenizer, Validation, Variant};
+pub use forms::{
+    Batch, Checkpoint, DeviceChoice, Length, MicroBatch, Outside, Sample, Tokenizer, Validation, Variant,
+};
 pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
 pub use validate::Invalid;
 
@@ -36,7 +38,10 @@ pub struct Recipe {
     pub model: Model,
     /// What it is trained on.
     pub data: Data,
-    /// The memory budget of the whole process, as `20GiB` or `512MB`. Absent: 90 % of the smaller of available memory and
+    /// Where to compute: `cpu`, `cuda` (the first card) or `cuda:N`. Absent: cpu.
+    #[serde(default)]
+    pub device: DeviceChoice,
+    /// The memory budget of the whole process (on a card: of the card), as `20GiB` or `512MB`. Absent: 90 % of the smaller of available memory and
     /// the container's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
@@ -161,6 +166,7 @@ impl Recipe {
                 validation: Validation::default(),
                 cache: None,
             },
+            device: DeviceChoice::default(),
             memory: None,
             checkpoint: Checkpoint::default(),
             micro_batch: MicroBatch::default(),

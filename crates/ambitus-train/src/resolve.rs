@@ -1,10 +1,10 @@
 //! From a recipe to a planned run: opens the model, prepares the data, chooses sizes, plans, and refuses what does not fit.
 
-use crate::budget::{RunPlan, Shape};
+use crate::budget::{RunPlan, Shape, host_bytes};
+use crate::device::Device;
 use crate::error::RunError;
-use crate::memory;
 use crate::model_dir::{ModelDir, OpenOptions};
-use crate::recipe::{self, Recipe};
+use crate::recipe::{self, DeviceChoice, Recipe};
 use crate::session::SessionOptions;
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
@@ -12,7 +12,6 @@ use ambitus_data::updates::{UpdateSize, Updates};
 use ambitus_data::{
     ClipIndex, Limits, Policy, PrepareOptions, Prepared, Source, Split, Tokenizer, TokenizerKind,
 };
-use ambitus_exec::cpu::CpuTarget;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_models::f5::config::{MAX_FRAMES, Variant};
 use ambitus_models::f5::model::Capacity;
@@ -71,8 +70,8 @@ pub struct Resolved {
     pub longest: usize,
     /// The plan.
     pub plan: RunPlan,
-    /// The executor's kind and rates.
-    pub target: CpuTarget,
+    /// Where it computes.
+    pub device: Device,
 }
 
 /// The data of a recipe, before anything is planned.
@@ -132,11 +131,12 @@ pub fn cache_dir(recipe: &Recipe) -> PathBuf {
 /// By file, as the modules say.
 pub fn open_and_prepare(
     recipe: &Recipe,
+    device: &Device,
     read_weights: bool,
     console: &mut dyn Console,
 ) -> Result<(ModelDir, Prepared, u64), RunError> {
     let (model, tokenizer) = open_model(recipe, read_weights)?;
-    let budget = budget(recipe)?.0;
+    let budget = device.prepare_budget(budget(recipe, device)?.0)?;
     let (prepared, bound) = prepare(recipe, &tokenizer, budget, console)?;
     Ok((model, prepared, bound))
 }
@@ -161,16 +161,15 @@ fn open_model(recipe: &Recipe, read_weights: bool) -> Result<(ModelDir, Tokenize
 }
 
 /// The budget and where it comes from.
-fn budget(recipe: &Recipe) -> Result<(u64, String), RunError> {
+fn budget(recipe: &Recipe, device: &Device) -> Result<(u64, String), RunError> {
     match recipe.memory {
         Some(ByteSize(n)) => Ok((n, "recipe".to_owned())),
-        None => memory::default_budget()
-            .map(|b| (b.bytes, b.to_string()))
-            .map_err(|e| RunError::Usage(format!("{e}; say how much the run may use: --memory 8GiB"))),
+        None => device.default_budget(),
     }
 }
 
-fn threads(recipe: &Recipe) -> (usize, &'static str) {
+/// Compute threads of a recipe, and where the number comes from.
+pub fn threads(recipe: &Recipe) -> (usize, &'static str) {
     match recipe.threads {
         Some(n) => (n.max(1) as usize, "recipe"),
         None => (std::thread::available_parallelism().map_or(1, usize::from), "all cores"),
@@ -189,7 +188,13 @@ pub fn resolve(recipe: Recipe, read_weights: bool, console: &mut dyn Console) ->
     };
     let (threads, from) = threads(&recipe);
     choose("threads", threads.to_string(), from);
-    let (model, prepared, prepare_bytes) = open_and_prepare(&recipe, read_weights, console)?;
+    let device = Device::find(recipe.device, threads)?;
+    choose(
+        "device",
+        device.name(),
+        if recipe.device == DeviceChoice::default() { "default" } else { "recipe" },
+    );
+    let (model, prepared, prepare_bytes) = open_and_prepare(&recipe, &device, read_weights, console)?;
 
     let split = split(&recipe, &prepared.index)?;
     let all = prepared.index.frames();
@@ -237,10 +242,9 @@ pub fn resolve(recipe: Recipe, read_weights: bool, console: &mut dyn Console) ->
         recipe.warmup = Some(crate::schedule::default_warmup(updates));
         choose("warmup", recipe.warmup.unwrap_or(0).to_string(), "min(100, 5 % of the updates)");
     }
-    let (budget, from) = budget(&recipe)?;
+    let (budget, from) = budget(&recipe, &device)?;
     choose("memory", ByteSize(budget).to_string(), &from);
     let checkpoint = blocks(recipe.checkpoint);
-    let target = CpuTarget::new(threads);
     let longest_sampled = split.validation.first().map_or(0, |&i| all[i] as usize);
     let sample_frames = recipe.sample.is_some().then_some(longest_sampled).filter(|n| *n > 0);
     let shape = Shape {
@@ -258,12 +262,12 @@ pub fn resolve(recipe: Recipe, read_weights: bool, console: &mut dyn Console) ->
             evaluate: !split.validation.is_empty(),
             sample: sample_frames.map(|n| Capacity { frames: 2 * n, clips: 2 }),
         },
-        threads,
+        beside: device.beside(),
         update_frames: target_frames as usize,
         micro_batches: (target_frames as usize).div_ceil(micro).max(1),
         prepare_bytes,
     };
-    let plan = RunPlan::new(shape, &target)?;
+    let plan = RunPlan::new(shape, device.target())?;
     Ok(Resolved {
         recipe,
         choices,
@@ -276,7 +280,7 @@ pub fn resolve(recipe: Recipe, read_weights: bool, console: &mut dyn Console) ->
         budget,
         longest,
         plan,
-        target,
+        device,
     })
 }
 
@@ -303,7 +307,8 @@ impl Resolved {
     /// # Errors
     /// [`RunError::DoesNotFit`] with the cheapest changes that fit.
     pub fn require_fit(&self) -> Result<(), RunError> {
-        self.plan.require(self.budget, self.longest, &self.target)
+        self.plan.require(self.budget, self.longest, self.device.target())?;
+        self.device.require_free(self.plan.peak_bytes)
     }
 
     /// The plan as people read it.
@@ -313,7 +318,7 @@ impl Resolved {
     pub fn describe(&self) -> Result<Vec<String>, RunError> {
         let p = &self.plan;
         let cap = p.shape.session.capacity;
-        let (fixed, per_second) = p.slope(&self.target)?;
+        let (fixed, per_second) = p.slope(self.device.target())?;
         let mut out = vec![
             format!(
                 "plan: peak {} of {}; arena {} ({} of transient values against a bound of {})",
@@ -340,17 +345,23 @@ impl Resolved {
             ByteSize(p.as_original_runs_it())
         ));
         out.push(format!(
-            "  an update: {} micro-batches, {:.1} GFLOP, about {:.2} s on {} threads ({})",
+            "  an update: {} micro-batches, {:.1} GFLOP, about {:.2} s on {}",
             p.shape.micro_batches,
             p.step_flops / 1e9,
             p.step_seconds,
-            self.threads,
-            ambitus_ir::target::Target::name(&self.target)
+            self.device.name()
         ));
+        if let Some(note) = self.device.reserve_note() {
+            out.push(format!("  {note}"));
+            out.push(format!(
+                "  beside it, of this machine's memory: at most {}",
+                ByteSize(host_bytes(&p.shape, self.threads))
+            ));
+        }
         if p.shape.session.checkpoint != Blocks::None {
             let mut without = p.shape.clone();
             without.session.checkpoint = Blocks::None;
-            let without = RunPlan::new(without, &self.target)?;
+            let without = RunPlan::new(without, self.device.target())?;
             out.push(format!(
                 "  block checkpointing is on: without it the peak is {}, {} the budget of {}",
                 ByteSize(without.peak_bytes),

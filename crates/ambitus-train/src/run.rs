@@ -5,7 +5,6 @@ use crate::export::{self, Source};
 use crate::finish;
 use crate::load;
 use crate::loader::{self, Loader, Work};
-use crate::memory;
 use crate::metrics::{self, Log, SlowSteps, StepFacts, Summary, Update};
 use crate::recipe::{Origins, Recipe};
 use crate::resolve::{Console, Resolved, resolve};
@@ -15,8 +14,6 @@ use crate::session::program;
 use crate::size::ByteSize;
 use crate::trainer::{Observer, Step, Trainer};
 use crate::validate::Validation;
-use ambitus_exec::cpu::CpuExecutor;
-use ambitus_exec::executor::Executor;
 use ambitus_store::CheckpointDir;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -128,7 +125,8 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
     for skipped in &latest.skipped {
         console.line(&format!("damaged checkpoint passed over: {skipped}"));
     }
-    let mut exec = CpuExecutor::open(r.plan.planned.clone(), r.threads)?;
+    let mut exec = r.device.open(r.plan.planned.clone())?;
+    let exec = &mut *exec;
     let digest = digest(r)?;
     let validation = Validation::new(
         loader::sources(&r.prepared.index, &r.split.validation),
@@ -137,7 +135,7 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
     )?;
     let (progress, log) = match &latest.checkpoint {
         Some(checkpoint) => {
-            let progress = saved::restore(&mut exec, checkpoint)?;
+            let progress = saved::restore(exec, checkpoint)?;
             if progress.run != digest {
                 return Err(RunError::Usage(format!(
                     "{}: recipe or data changed since this checkpoint was written; put them back, or start a new run",
@@ -148,14 +146,14 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
             (progress, Log::resume(&run.metrics(), checkpoint.step)?)
         }
         None => {
-            load::load(&mut exec, &r.model.config, r.model.weights.as_ref(), r.recipe.seed)?;
+            load::load(exec, &r.model.config, r.model.weights.as_ref(), r.recipe.seed)?;
             let mut progress = Progress { run: digest, ..Progress::default() };
             if !validation.is_empty() {
-                let base = validation.loss(&mut exec, program::EVALUATE)?;
+                let base = validation.loss(exec, program::EVALUATE)?;
                 console.line(&format!("validation loss of the base: {base:.4}"));
                 progress.validation_base = Some(base);
             }
-            finish::sample_base(r, run, &mut exec)?;
+            finish::sample_base(r, run, exec)?;
             (progress, (Log::create(&run.metrics())?, Vec::new()))
         }
     };
@@ -178,7 +176,7 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
         console,
     };
     let mut trainer = Trainer {
-        exec: &mut exec,
+        exec,
         recipe: &r.recipe,
         updates: r.updates,
         validation: &validation,
@@ -197,12 +195,11 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
     let newest = newest(&checkpoints)?;
     let out = run.folder("export")?;
     export_from(run, &newest, source, &out)?;
-    finish::pictures(r, run, &mut exec, source, &lines, &validations, progress.validation_base)?;
+    finish::pictures(r, run, exec, source, &lines, &validations, progress.validation_base)?;
     let last = progress.last.map(|(raw, ema)| match source {
         Source::Ema => ema.unwrap_or(raw),
         Source::Raw => raw,
     });
-    let process = memory::process().ok();
     let summary = Summary {
         validation_base: progress.validation_base,
         validation_last: last,
@@ -211,7 +208,7 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
         best_weights: Some(source.name().to_owned()),
         arena_bytes_planned: r.plan.planned.arena_bytes(),
         arena_bytes_used: exec.arena_bytes(),
-        peak_rss_bytes: process.map(|p| p.peak_rss_bytes),
+        peak_rss_bytes: r.device.measured_peak(),
         peak_planned_bytes: r.plan.peak_bytes,
         budget_bytes: Some(r.budget),
         threads: Some(r.threads as u32),

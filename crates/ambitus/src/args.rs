@@ -1,6 +1,6 @@
 //! Arguments. Help texts are the manual.
 
-use ambitus_train::recipe::{Checkpoint, Variant};
+use ambitus_train::recipe::{Checkpoint, DeviceChoice, Variant};
 use ambitus_train::size::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
     version,
     about,
     after_help = "Exit codes: 0 done · 1 a bug · 2 usage or recipe · 3 does not fit · 4 model \
-files · 5 data · 6 reading or writing · 7 training went wrong · 10 stopped on request, can be resumed"
+files · 5 data · 6 reading or writing · 7 training went wrong · 8 no card, driver or CUDA library, or it failed · 10 stopped on request, can be resumed"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -55,7 +55,10 @@ pub struct TrainArgs {
     /// Folder for the run's results [default: a new one under runs/]
     #[arg(long)]
     pub run_dir: Option<PathBuf>,
-    /// Memory budget of the whole process, e.g. 20GiB [default: 90 % of what is free]
+    /// Where to compute: cpu, cuda or cuda:N [default: cpu]
+    #[arg(long)]
+    pub device: Option<DeviceChoice>,
+    /// Memory budget of the whole process, on a card of the card, e.g. 20GiB [default: 90 % of what is free]
     #[arg(long)]
     pub memory: Option<ByteSize>,
     /// Blocks that are recomputed in backward: all, none or a number
@@ -131,6 +134,9 @@ pub struct GradientsArgs {
     /// Frames of a micro-batch [default: all clips in one]
     #[arg(long)]
     pub micro_batch: Option<usize>,
+    /// Where to compute: cpu, cuda or cuda:N
+    #[arg(long, default_value = "cpu")]
+    pub device: DeviceChoice,
     /// Threads [default: all cores]
     #[arg(long)]
     pub threads: Option<usize>,

@@ -2,6 +2,7 @@
 
 use crate::args::{DoctorArgs, ExportArgs, GradientsArgs, ResumeArgs, RunsArgs, TrainArgs, WeightsArg};
 use crate::terminal::{self, Terminal};
+use ambitus_train::device::Device;
 use ambitus_train::error::RunError;
 use ambitus_train::export::Source;
 use ambitus_train::gradients::{self, GradientOptions};
@@ -44,6 +45,10 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
     if let (Some(_), Some(data)) = (&a.recipe, &a.data) {
         r.data.dir.clone_from(data);
         set("data.dir");
+    }
+    if let Some(device) = a.device {
+        r.device = device;
+        set("device");
     }
     if a.memory.is_some() {
         r.memory = a.memory;
@@ -97,7 +102,9 @@ pub fn prepare(a: &TrainArgs) -> Result<()> {
     let mut console = Terminal::new();
     // Only --data is a usual thing to ask here; the tokenizer needs the model's vocabulary.
     let (r, _) = recipe(a)?;
-    let (_, prepared, _) = resolve::open_and_prepare(&r, false, &mut console)?;
+    // Preparing uses no device.
+    let device = Device::find(recipe::DeviceChoice::Cpu, resolve::threads(&r).0)?;
+    let (_, prepared, _) = resolve::open_and_prepare(&r, &device, false, &mut console)?;
     for line in prepared.summary.to_string().lines() {
         console.line(line);
     }
@@ -173,6 +180,7 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
     let options = GradientOptions {
         checkpoint: resolve::blocks(a.checkpoint),
         micro_batch: a.micro_batch,
+        device: a.device,
         threads,
         memory: a.memory.map(|m| m.0),
     };

@@ -81,15 +81,36 @@ pub(super) fn layout(t: &mut Table) {
     }
     let x = t.x(&[1009, 5]);
     t.add("sum of many rows", Reduce { kind: ReduceKind::Sum, axis: 0 }, vec![x]);
+    // Longer than any tile.
+    for (dims, axis) in [([1301, 37], 0), ([5003, 1], 0), ([3, 1501], 1), ([2, 8201], 1)] {
+        for kind in ReduceKind::ALL {
+            let x = t.fixed(&dims);
+            t.add(
+                &format!("{} of axis {axis} of {dims:?}", kind.show()),
+                Reduce { kind: *kind, axis },
+                vec![x],
+            );
+        }
+    }
+    let x = t.fixed(&[2, 600, 3, 13]);
+    t.add("sum inside", Reduce { kind: ReduceKind::Sum, axis: 1 }, vec![x]);
 
     let x = t.x(&[6, 35]);
     t.add("", Reshape { shape: Shape::new(&[3, 2, 5, 7]) }, vec![x]);
     let x = t.x(&[3, 2, 5, 7]);
     t.add("into padded rows", Reshape { shape: Shape::new(&[6, 35]) }, vec![x]);
+    let x = t.x(&[6, 35]);
+    t.add("between padded rows", Reshape { shape: Shape::new(&[5, 42]) }, vec![x]);
+    let x = t.x(&[2, 3, 36]);
+    t.add("of whole rows", Reshape { shape: Shape::new(&[6, 36]) }, vec![x]);
     let x = t.x(&[35, 37]);
     t.add("transpose", Permute { axes: Shape::new(&[1, 0]) }, vec![x]);
     let x = t.x(&[2, 3, 4, 5]);
     t.add("of four axes", Permute { axes: Shape::new(&[2, 0, 3, 1]) }, vec![x]);
+    let x = t.fixed(&[3, 35, 2, 33]);
+    t.add("of four long axes", Permute { axes: Shape::new(&[2, 3, 0, 1]) }, vec![x]);
+    let x = t.x(&[2, 9, 3, 16]);
+    t.add("of heads", Permute { axes: Shape::new(&[0, 2, 1, 3]) }, vec![x]);
     let x = t.x(&[1, 37]);
     t.add("of a row", Broadcast { shape: Shape::new(&[5, 37]) }, vec![x]);
     let x = t.x(&[5, 1]);
@@ -98,17 +119,25 @@ pub(super) fn layout(t: &mut Table) {
     t.add("of two axes", Broadcast { shape: Shape::new(&[3, 5, 4, 2]) }, vec![x]);
     let x = t.x(&[7, 39]);
     t.add("of columns", Slice { axis: 1, start: 3, len: 34 }, vec![x]);
+    let x = t.x(&[7, 48]);
+    t.add("of whole chunks", Slice { axis: 1, start: 8, len: 36 }, vec![x]);
     let x = t.x(&[7, 39]);
     t.add("of rows", Slice { axis: 0, start: 2, len: 4 }, vec![x]);
     let x = t.x(&[3, 6, 5]);
     t.add("inside", Slice { axis: 1, start: 1, len: 5 }, vec![x]);
     let parts = vec![t.x(&[5, 3]), t.x(&[5, 33]), t.x(&[5, 1])];
     t.add("of columns", Concat { axis: 1 }, parts);
+    let parts = vec![ints(&[1, -2, 3]), ints(&[4])];
+    t.add("of integers", Concat { axis: 0 }, parts);
+    let parts = vec![t.x(&[2, 3, 5]), t.x(&[2, 1, 5])];
+    t.add("inside", Concat { axis: 1 }, parts);
     let parts = vec![t.x(&[2, 37]), t.x(&[4, 37])];
     t.add("of rows", Concat { axis: 0 }, parts);
     let shape = Shape::new(&[4, 35]);
     t.add("along columns", Iota { axis: 1, dtype: DType::F32, shape }, vec![]);
     let shape = Shape::new(&[9]);
+    let inner = Shape::new(&[2, 3, 4, 5]);
+    t.add("inside", Iota { axis: 1, dtype: DType::I32, shape: inner }, vec![]);
     t.add("of integers", Iota { axis: 0, dtype: DType::I32, shape }, vec![]);
 
     // Ids beyond the table and repeated ids.
@@ -122,7 +151,18 @@ pub(super) fn layout(t: &mut Table) {
     let op = ScatterAdd { rows: 11, acc: true };
     t.add("accumulating", op.clone(), vec![x, ints(&ids), acc, scalar(0.5)]);
     let x = t.fixed(&[9, 35]);
-    t.add("beta 0", op, vec![x, ints(&ids), poison(&[11, 35]), scalar(0.0)]);
+    t.add("beta 0", op.clone(), vec![x, ints(&ids), poison(&[11, 35]), scalar(0.0)]);
+    let x = t.fixed(&[9, 35]);
+    let acc = t.fixed(&[11, 35]);
+    t.add("beta 1", op, vec![x, ints(&ids), acc, scalar(1.0)]);
+    // Many ids, some of them often.
+    let ids: Vec<i32> = (0..301).map(|i| i * i % 71 - 2).collect();
+    let (table, x) = (t.fixed(&[64, 269]), t.fixed(&[301, 269]));
+    t.add("many", Gather {}, vec![table, ints(&ids)]);
+    t.add("many", ScatterAdd { rows: 64, acc: false }, vec![x, ints(&ids)]);
+    let (table, x) = (t.fixed(&[9, 5]), t.fixed(&[301, 5]));
+    t.add("of narrow rows", Gather {}, vec![table, ints(&ids)]);
+    t.add("of narrow rows", ScatterAdd { rows: 9, acc: false }, vec![x, ints(&ids)]);
 
     let time = Sinusoid { kind: SinusoidKind::SinCos, half: 17, scale: 1000.0, base: 10_000.0 };
     t.add("of times", time, vec![numbers(&[3], &[0.0, 0.25, 0.8125])]);
@@ -200,4 +240,21 @@ pub(super) fn norms(t: &mut Table) {
     let zeros = constant(Tensor::full(TensorType::f32(&[2, 6]), 0.0));
     let g = t.fixed(&[6]);
     t.add("zero rows", RmsNorm { eps: 1e-5 }, vec![zeros, g]);
+}
+
+/// More rows and columns than the tiles of kernels.
+pub(super) fn larger(t: &mut Table) {
+    for (rows, cols) in [(9, 1101), (150, 133)] {
+        let what = format!("[{rows},{cols}]");
+        let dims = [rows, cols];
+        let row = |t: &mut Table| constant(t.within(&dims, -3.0, 5.0).tensor);
+        let (x, g, b) = (row(t), t.fixed(&[cols]), t.fixed(&[cols]));
+        t.add(&what, LayerNorm { eps: 1e-6 }, vec![x, g, b]);
+        let (x, g, dy) = (row(t), t.fixed(&[cols]), t.fixed(&dims));
+        t.add(&what, LayerNormGrad { eps: 1e-6 }, vec![x, g, dy]);
+        let (x, g) = (row(t), t.fixed(&[cols]));
+        t.add(&what, RmsNorm { eps: 1e-5 }, vec![x, g]);
+        let (x, g, dy) = (row(t), t.fixed(&[cols]), t.fixed(&dims));
+        t.add(&what, RmsNormGrad { eps: 1e-5 }, vec![x, g, dy]);
+    }
 }

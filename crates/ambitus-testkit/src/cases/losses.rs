@@ -41,6 +41,16 @@ pub(super) fn losses(t: &mut Table) {
         operands.extend([scalar(1.0), poison(&[45, 33]), scalar(0.0)]);
         t.add(&format!("{what} beta 0"), op, operands);
     }
+    // More classes than a block of threads takes at a time.
+    let wide = |t: &mut Table| {
+        let (x, w) = (t.fixed(&[5, 7]), t.fixed(&[2309, 7]));
+        vec![x, w, ints(&[2308, -100, 0, 1024, 1023]), scalar(0.25)]
+    };
+    let operands = wide(t);
+    t.add("many classes", LinearCrossEntropy { tile: 3 }, operands);
+    let mut operands = wide(t);
+    operands.push(scalar(-2.0));
+    t.add("many classes", LinearCrossEntropyGrad { tile: 3, acc: false }, operands);
     // Logits far beyond where e^x overflows.
     let x = constant(Tensor::full(TensorType::f32(&[2, 3]), 100.0));
     let w = numbers(&[3, 3], &[9.0, 9.0, 9.0, -9.0, -9.0, -9.0, 8.0, 8.0, 8.0]);

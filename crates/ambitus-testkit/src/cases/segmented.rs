@@ -45,6 +45,11 @@ pub(super) fn tables(t: &mut Table) {
         let (g, f, dy) = (t.fixed(&[segs, 35]), t.fixed(&[rows, 35]), t.fixed(&[rows, 35]));
         t.add(p.0, GatedResidualGrad {}, vec![g, f, dy, table()]);
     }
+    // Segments longer than a tile of rows, some that end where tiles do.
+    let table = [0, 0, 1, 129, 385, 385, 642, 643, 700];
+    let (segs, x) = (t.fixed(&[8, 45]), t.fixed(&[711, 45]));
+    t.add("long", SegmentBroadcast { rows: 711 }, vec![segs, ints(&table)]);
+    t.add("long", SegmentSum {}, vec![x, ints(&table)]);
 }
 
 pub(super) fn norms(t: &mut Table) {
@@ -90,6 +95,11 @@ pub(super) fn attention(t: &mut Table) {
         }
     }
 
+    // More pairs than a block of threads, and more heads than a thread turns by one angle.
+    let (x, freqs) = (t.x(&[100, 6 * 18]), t.fixed(&[9]));
+    let op = Rotary { head_dim: 18, rotated: 5, interleaved: false, inverse: false };
+    t.add("six heads", op, vec![x, freqs, ints(&[0, 40, 40, 97])]);
+
     let op = |heads, kv_heads, head_dim, causal| Attention {
         heads,
         kv_heads,
@@ -98,7 +108,9 @@ pub(super) fn attention(t: &mut Table) {
         scale: 1.0 / (head_dim as f32).sqrt(),
     };
     let packed: &[i32] = &[0, 5, 5, 12, 19];
-    let table: [AttentionCase; 7] = [
+    // Several tiles of an executor, of up to 64 rows, with clips that begin and end inside them.
+    let (tiles, aligned): (&[i32], &[i32]) = (&[0, 3, 3, 90, 141], &[0, 64, 128]);
+    let table: [AttentionCase; 15] = [
         ("self", op(3, 3, 6, false), 23, 23, packed, packed),
         ("causal", op(2, 2, 8, true), 23, 23, packed, packed),
         ("grouped, causal", op(6, 2, 6, true), 23, 23, packed, packed),
@@ -107,6 +119,15 @@ pub(super) fn attention(t: &mut Table) {
         ("cross", op(2, 1, 18, false), 17, 29, &[0, 4, 11, 11, 15], &[0, 9, 9, 20, 27]),
         ("all empty", op(2, 2, 4, false), 6, 6, &[0, 0, 0], &[0, 0, 0]),
         ("larger", op(2, 1, 64, true), 150, 150, &[0, 70, 139], &[0, 70, 139]),
+        ("tiles", op(4, 2, 40, false), 150, 150, tiles, tiles),
+        ("tiles, causal", op(4, 2, 40, true), 150, 150, tiles, tiles),
+        ("aligned tiles", op(2, 2, 64, false), 128, 128, aligned, aligned),
+        ("tiles, cross", op(1, 1, 64, false), 140, 170, &[0, 70, 70, 95, 133], &[0, 10, 30, 30, 162]),
+        // More queries than keys, then fewer.
+        ("tiles, cross, causal", op(2, 1, 20, true), 100, 150, &[0, 75, 79, 95], &[0, 20, 121, 121]),
+        ("96 channels", op(2, 1, 96, true), 70, 70, &[0, 2, 68], &[0, 2, 68]),
+        ("130 channels", op(2, 1, 130, false), 70, 70, &[0, 67], &[0, 67]),
+        ("many heads", op(33, 11, 2, true), 12, 12, &[0, 1, 12], &[0, 1, 12]),
     ];
     for (what, op, tq, tk, qs, ks) in table {
         let (wide, kwide) = (op.heads * op.head_dim, op.kv_heads * op.head_dim);
@@ -130,6 +151,22 @@ pub(super) fn attention(t: &mut Table) {
         more.extend(y.into_iter().map(constant));
         more.push(t.fixed(&[tq, wide]));
         more.extend([still(3), still(4)]);
+        // What rows of no segment hold must not matter.
+        if what == "tiles" || what == "tiles, causal" {
+            let (q_end, k_end) = (qs[qs.len() - 1] as usize, ks[ks.len() - 1] as usize);
+            let spoil = |all: &[Operand], which: &[(usize, usize)]| {
+                let mut all: Vec<Operand> = all.iter().map(|o| constant(o.tensor.clone())).collect();
+                for (i, end) in which {
+                    let cols = all[*i].tensor.ty.shape.cols();
+                    all[*i].tensor.data[end * cols..].fill(f64::NAN);
+                }
+                all
+            };
+            let name = format!("{what}, NaN outside");
+            t.add(&name, op.clone(), spoil(&operands, &[(0, q_end), (1, k_end), (2, k_end)]));
+            let which = [(0, q_end), (1, k_end), (2, k_end), (5, q_end)];
+            t.add(&name, grad.clone(), spoil(&more, &which));
+        }
         t.add(what, op, operands);
         t.add(what, grad, more);
     }
@@ -166,6 +203,27 @@ pub(super) fn conv(t: &mut Table) {
     t.add("beta 0", op, vec![x, dy, ints(&table), poison(&dims), scalar(0.0)]);
 }
 
+/// Convolutions larger than the tiles of any executor's kernels: many rows, channels, taps.
+pub(super) fn large_conv(t: &mut Table) {
+    let (rows, table) = (301, [0, 3, 3, 150, 290]);
+    for (what, cin, cout, groups, taps, pad) in [
+        ("many inputs", 41, 6, 1, 3, 1),
+        ("many outputs", 6, 138, 2, 9, 4),
+        ("many taps", 4, 5, 1, 37, 20),
+        ("wide, depthwise", 135, 135, 135, 11, 2),
+    ] {
+        let what = format!("large, {what}");
+        let dims = [cout, cin / groups, taps];
+        let (x, w, b) = (t.fixed(&[rows, cin]), t.fixed(&dims), t.fixed(&[cout]));
+        t.add(&what, Conv1d { groups, pad }, vec![x, w, b, ints(&table)]);
+        let (w, dy) = (t.fixed(&dims), t.fixed(&[rows, cout]));
+        t.add(&what, Conv1dInputGrad { groups, pad }, vec![w, dy, ints(&table)]);
+        let (x, dy) = (t.fixed(&[rows, cin]), t.fixed(&[rows, cout]));
+        let op = Conv1dWeightGrad { groups, pad, taps, acc: false };
+        t.add(&what, op, vec![x, dy, ints(&table)]);
+    }
+}
+
 pub(super) fn random(t: &mut Table) {
     for p in &PACKINGS {
         let x = t.x(&[p.1, 37]);
@@ -174,7 +232,28 @@ pub(super) fn random(t: &mut Table) {
         let op = Dropout { p: 0.3, id: 0xdead_beef_0123_4567 };
         t.add(p.0, op, vec![x, keys, ints(p.2)]);
     }
+    let x = t.fixed(&[7, 1031]);
+    let keys = constant(Tensor::full(TensorType::i32(&[2, 2]), -5.0));
+    t.add("wide", Dropout { p: 0.1, id: 7 }, vec![x, keys, ints(&[0, 2, 6])]);
     let x = t.x(&[4, 5]);
     let keys = constant(Tensor::full(TensorType::i32(&[1, 2]), 3.0));
     t.add("p 0", Dropout { p: 0.0, id: 1 }, vec![x, keys, ints(&[0, 3])]);
+}
+
+/// More rows and columns than the tiles of kernels.
+pub(super) fn larger(t: &mut Table) {
+    let wide: (usize, &[i32]) = (1101, &[0, 4, 4, 7]);
+    let long: (usize, &[i32]) = (133, &[0, 90, 97, 145]);
+    for (rows, (cols, offsets)) in [(9, wide), (150, long)] {
+        let what = format!("[{rows},{cols}]");
+        let (dims, table) = ([rows, cols], [offsets.len() - 1, cols]);
+        let (x, shift, scale) = (t.fixed(&dims), t.fixed(&table), t.fixed(&table));
+        t.add(&what, AdaLayerNorm { eps: 1e-6 }, vec![x, shift, scale, ints(offsets)]);
+        let (x, scale, dy) = (t.fixed(&dims), t.fixed(&table), t.fixed(&dims));
+        t.add(&what, AdaLayerNormGrad { eps: 1e-6 }, vec![x, scale, dy, ints(offsets)]);
+        let (x, gate, f) = (t.fixed(&dims), t.fixed(&table), t.fixed(&dims));
+        t.add(&what, GatedResidual {}, vec![x, gate, f, ints(offsets)]);
+        let (gate, f, dy) = (t.fixed(&table), t.fixed(&dims), t.fixed(&dims));
+        t.add(&what, GatedResidualGrad {}, vec![gate, f, dy, ints(offsets)]);
+    }
 }

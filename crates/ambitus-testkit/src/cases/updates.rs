@@ -20,6 +20,8 @@ pub(super) fn updates(t: &mut Table) {
     }
     let parts = vec![t.fixed(&[3]), t.fixed(&[1]), t.fixed(&[7])];
     t.add("", SumPartials {}, parts);
+    let parts = (0..101).map(|i| t.fixed(&[1 + i % 3 * 150])).collect();
+    t.add("many tensors", SumPartials {}, parts);
 
     // (what, step, apply, beta1, weight decay)
     for (what, step, apply, beta1, weight_decay) in [

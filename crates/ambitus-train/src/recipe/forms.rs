@@ -123,6 +123,51 @@ impl fmt::Display for Checkpoint {
     }
 }
 
+/// Where a run computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// This machine's processor.
+    #[default]
+    Cpu,
+    /// The NVIDIA card of this number.
+    Cuda(usize),
+}
+
+impl std::str::FromStr for DeviceChoice {
+    type Err = String;
+    /// `cpu`, `cuda` or `cuda:N`, as after `--device`.
+    fn from_str(text: &str) -> Result<DeviceChoice, String> {
+        let bad = || format!("`{text}` is not cpu, cuda or cuda:N");
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(DeviceChoice::Cpu),
+            None if text == "cuda" => Ok(DeviceChoice::Cuda(0)),
+            Some(("cuda", n)) => n.parse().map(DeviceChoice::Cuda).map_err(|_| bad()),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Cpu => f.pad("cpu"),
+            DeviceChoice::Cuda(n) => write!(f, "cuda:{n}"),
+        }
+    }
+}
+
+impl Serialize for DeviceChoice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DeviceChoice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DeviceChoice, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
 /// Validation clips.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Validation {

@@ -1,0 +1,231 @@
+//! Matrix products by cuBLASLt, each with its algorithm chosen once.
+
+use crate::step::{Gemm, Matrix};
+use ambitus_ir::DType;
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys;
+use cudarc::driver::sys::CUstream;
+use std::collections::HashMap;
+use std::ffi::c_void;
+
+/// The library's handle and the algorithms chosen so far.
+pub struct Products {
+    handle: sys::cublasLtHandle_t,
+    chosen: HashMap<String, sys::cublasLtMatmulAlgo_t>,
+    /// Addresses of the constants 1 and 0 on the card.
+    one: u64,
+}
+
+impl Products {
+    /// Takes a handle; `one` is the address of the constant 1 in f32 on the card.
+    ///
+    /// # Errors
+    /// When the library refuses.
+    pub fn new(one: u64) -> Result<Products, String> {
+        let handle = result::create_handle().map_err(|e| format!("cuBLASLt: {e}"))?;
+        Ok(Products { handle, chosen: HashMap::new(), one })
+    }
+
+    /// Puts a product on a stream.
+    ///
+    /// # Errors
+    /// Products that the library has no algorithm for.
+    pub fn launch(&mut self, g: &Gemm, stream: CUstream) -> Result<(), String> {
+        let what = || format!("product [{}, {}] x [{}, {}] of {}", g.m, g.k, g.k, g.n, g.a.dtype.name());
+        self.launch_inner(g, stream).map_err(|e| format!("cuBLASLt: {}: {e}", what()))
+    }
+
+    fn launch_inner(&mut self, g: &Gemm, stream: CUstream) -> Result<(), CublasError> {
+        let call = Call::new(g)?;
+        let algorithm = match self.chosen.get(&key(g)) {
+            Some(algorithm) => *algorithm,
+            None => {
+                let found = call.choose(self.handle, g)?;
+                self.chosen.insert(key(g), found);
+                found
+            }
+        };
+        let (one, zero) = (1.0f32, 0.0f32);
+        let host = |x: &f32| std::ptr::from_ref(x).cast::<c_void>();
+        let device = |at: u64| at as *const c_void;
+        let (alpha, beta) =
+            if g.beta == 0 { (host(&one), host(&zero)) } else { (device(self.one), device(g.beta)) };
+        // SAFETY: the descriptors are live; addresses lie in the arena by the plan's check, with the shapes and pitches that
+        // the descriptors say; host scalars are read before the call returns.
+        unsafe {
+            sys::cublasLtMatmul(
+                self.handle,
+                call.operation,
+                alpha,
+                device(g.a.at),
+                call.a,
+                device(g.b.at),
+                call.b,
+                beta,
+                device(g.d.at),
+                call.d,
+                g.d.at as *mut c_void,
+                call.d,
+                &algorithm,
+                g.workspace as *mut c_void,
+                g.workspace_bytes as usize,
+                stream.cast(),
+            )
+            .result()
+        }
+    }
+}
+
+impl Drop for Products {
+    fn drop(&mut self) {
+        // SAFETY: created in `new`, destroyed once.
+        let _ = unsafe { result::destroy_handle(self.handle) };
+    }
+}
+
+/// What an algorithm depends on: everything but addresses.
+fn key(g: &Gemm) -> String {
+    let without = |m: Matrix| Matrix { at: 0, ..m };
+    let flags = |at: u64| u64::from(at != 0);
+    let shape = Gemm {
+        a: without(g.a),
+        b: without(g.b),
+        d: without(g.d),
+        beta: flags(g.beta),
+        bias: flags(g.bias),
+        workspace: 0,
+        ..*g
+    };
+    format!("{shape:?}")
+}
+
+/// Descriptors of one product.
+struct Call {
+    operation: sys::cublasLtMatmulDesc_t,
+    a: sys::cublasLtMatrixLayout_t,
+    b: sys::cublasLtMatrixLayout_t,
+    d: sys::cublasLtMatrixLayout_t,
+}
+
+impl Call {
+    fn new(g: &Gemm) -> Result<Call, CublasError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        // Sums in fp32 of what was read, never TF32: results must not depend on the card's generation.
+        let operation = result::create_matmul_desc(
+            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            sys::cudaDataType_t::CUDA_R_32F,
+        )?;
+        let null = std::ptr::null_mut();
+        let mut call = Call { operation, a: null, b: null, d: null };
+        let set = |attribute, value: &[u8]| {
+            // SAFETY: the descriptor is live; the buffer is as long as it says.
+            unsafe {
+                result::set_matmul_desc_attribute(operation, attribute, value.as_ptr().cast(), value.len())
+            }
+        };
+        // CUBLAS_OP_T and CUBLAS_OP_N.
+        let transposed = |m: Matrix| i32::from(m.transposed).to_ne_bytes();
+        set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &transposed(g.a))?;
+        set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &transposed(g.b))?;
+        if g.beta != 0 {
+            let mode = sys::cublasLtPointerMode_t::CUBLASLT_POINTER_MODE_DEVICE as u32;
+            set(Attribute::CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode.to_ne_bytes())?;
+        }
+        if g.bias != 0 {
+            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
+            set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue.to_ne_bytes())?;
+            set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g.bias.to_ne_bytes())?;
+        }
+        // As stored: op(A) is [m, k].
+        let stored = |m: Matrix, rows: u64, cols: u64| if m.transposed { (cols, rows) } else { (rows, cols) };
+        call.a = layout(g.a, stored(g.a, g.m, g.k), g.batch)?;
+        call.b = layout(g.b, stored(g.b, g.k, g.n), g.batch)?;
+        call.d = layout(g.d, (g.m, g.n), g.batch)?;
+        Ok(call)
+    }
+
+    /// The library's first choice that needs no more than the planned scratch and adds parts of sums in a fixed order.
+    fn choose(
+        &self,
+        handle: sys::cublasLtHandle_t,
+        g: &Gemm,
+    ) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let preference = Preference(result::create_matmul_pref()?);
+        let set = |attribute, value: &[u8]| {
+            // SAFETY: the preference is live; the buffer is as long as it says.
+            unsafe {
+                result::set_matmul_pref_attribute(preference.0, attribute, value.as_ptr().cast(), value.len())
+            }
+        };
+        set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &g.workspace_bytes.to_ne_bytes())?;
+        let reduction = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction.to_ne_bytes())?;
+        let alignment = |at: u64| (1u32 << at.trailing_zeros().min(8)).to_ne_bytes();
+        set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignment(g.a.at))?;
+        set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &alignment(g.b.at))?;
+        set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &alignment(g.d.at))?;
+        set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &alignment(g.d.at))?;
+        // SAFETY: all descriptors are live.
+        let found = unsafe {
+            result::get_matmul_algo_heuristic(
+                handle,
+                self.operation,
+                self.a,
+                self.b,
+                self.d,
+                self.d,
+                preference.0,
+            )
+        };
+        found.map(|f| f.algo)
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        for layout in [self.a, self.b, self.d] {
+            if !layout.is_null() {
+                // SAFETY: created in `new`, destroyed once.
+                let _ = unsafe { result::destroy_matrix_layout(layout) };
+            }
+        }
+        // SAFETY: as above.
+        let _ = unsafe { result::destroy_matmul_desc(self.operation) };
+    }
+}
+
+struct Preference(sys::cublasLtMatmulPreference_t);
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: created by `choose`, destroyed once.
+        let _ = unsafe { result::destroy_matmul_pref(self.0) };
+    }
+}
+
+/// A matrix as it is stored: rows and columns before any transposition.
+fn layout(
+    m: Matrix,
+    (rows, cols): (u64, u64),
+    batch: u64,
+) -> Result<sys::cublasLtMatrixLayout_t, CublasError> {
+    use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+    let dtype = match m.dtype {
+        DType::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
+        DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
+        _ => sys::cudaDataType_t::CUDA_R_32F,
+    };
+    let layout = result::create_matrix_layout(dtype, rows, cols, m.ld as i64)?;
+    if batch > 1 {
+        let set = |attribute, value: &[u8]| {
+            // SAFETY: the layout is live; the buffer is as long as it says.
+            unsafe {
+                result::set_matrix_layout_attribute(layout, attribute, value.as_ptr().cast(), value.len())
+            }
+        };
+        set(Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &(batch as i32).to_ne_bytes())?;
+        set(Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &(m.stride as i64).to_ne_bytes())?;
+    }
+    Ok(layout)
+}

@@ -1,0 +1,274 @@
+//! Opening and running planned sessions.
+
+use crate::bind::{Io, Tensor, bind};
+use crate::driver::{Arenas, Card, Graph, Rect};
+use crate::reserve;
+use crate::step::Step;
+use ambitus_exec::executor::{
+    ExecError, Executor, check_places, input_place, output_place, program, state_place,
+};
+use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
+use ambitus_ir::{DType, Instr, StateId, TensorType, ValueId};
+use std::sync::Arc;
+
+/// A planned session on a card.
+pub struct CudaExecutor {
+    planned: Arc<PlannedSession>,
+    /// Of every program, on every slot; dropped before the card.
+    graphs: Vec<Vec<Graph>>,
+    card: Card,
+    arenas: Arenas,
+}
+
+impl CudaExecutor {
+    /// Takes the arenas and records every program for every slot.
+    ///
+    /// # Errors
+    /// When the card has too little memory left, or a plan cannot run there.
+    pub fn open(planned: impl Into<Arc<PlannedSession>>, card: Card) -> Result<Self, ExecError> {
+        CudaExecutor::open_or_return(planned, card).map_err(|e| e.1)
+    }
+
+    /// As [`CudaExecutor::open`]; gives the card back when it fails.
+    ///
+    /// # Errors
+    /// As [`CudaExecutor::open`].
+    pub fn open_or_return(
+        planned: impl Into<Arc<PlannedSession>>,
+        mut card: Card,
+    ) -> Result<Self, Box<(Card, ExecError)>> {
+        let planned = planned.into();
+        match prepare(&planned, &mut card) {
+            Ok((arenas, graphs)) => Ok(CudaExecutor { planned, graphs, card, arenas }),
+            Err(why) => {
+                card.release();
+                Err(Box::new((card, why)))
+            }
+        }
+    }
+
+    /// The card.
+    pub fn card(&self) -> &Card {
+        &self.card
+    }
+
+    /// The card, with the arenas given back.
+    pub fn into_card(self) -> Card {
+        let CudaExecutor { graphs, mut card, .. } = self;
+        drop(graphs);
+        card.release();
+        card
+    }
+
+    /// Fills the arena with NaN, for checks: what is read without having been written shows.
+    ///
+    /// # Errors
+    /// When the card fails.
+    pub fn poison(&mut self) -> Result<(), ExecError> {
+        let poison = vec![0xff; self.planned.arena_bytes() as usize];
+        let (at, width) = (self.arenas.device, poison.len());
+        self.card.write(Rect { at, rows: 1, width, pitch: width }, &poison)
+    }
+
+    /// Writes raw bytes to a place of slot 0, for checks of types that the seam does not move.
+    ///
+    /// # Errors
+    /// When the card fails.
+    pub fn write_bytes(&mut self, at: Address, data: &[u8]) -> Result<(), ExecError> {
+        let at = address(&self.planned, self.arenas, at, 0);
+        self.card.write(Rect { at, rows: 1, width: data.len(), pitch: data.len() }, data)
+    }
+
+    /// Raw bytes of a place of slot 0.
+    ///
+    /// # Errors
+    /// When the card fails.
+    pub fn read_bytes(&self, at: Address, len: usize) -> Result<Vec<u8>, ExecError> {
+        let mut out = vec![0; len];
+        let at = address(&self.planned, self.arenas, at, 0);
+        self.card.read(Rect { at, rows: 1, width: len, pitch: len }, &mut out)?;
+        Ok(out)
+    }
+
+    /// Seconds of every instruction of a program, each run `repeats` times in a row on what the arena holds: for
+    /// measuring. States are changed by it.
+    ///
+    /// # Errors
+    /// No such program, or when the card fails.
+    pub fn time_instructions(&mut self, name: &str, repeats: u32) -> Result<Vec<f64>, ExecError> {
+        let p = program(&self.planned, name, 0)?;
+        let steps = steps(&self.planned, p, self.arenas, 0)?;
+        steps.iter().map(|of_one| self.card.time(of_one, repeats)).collect()
+    }
+
+    fn write(
+        &mut self,
+        (ty, at): (TensorType, Address),
+        slot: usize,
+        start: usize,
+        data: &[u8],
+    ) -> Result<(), ExecError> {
+        let base = address(&self.planned, self.arenas, at, slot);
+        let len = data.len() / ty.dtype.size();
+        for (rect, from) in rectangles(ty, base, start, len) {
+            self.card.write(rect, &data[from..from + rect.rows * rect.width])?;
+        }
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        (ty, at): (TensorType, Address),
+        slot: usize,
+        start: usize,
+        out: &mut [f32],
+    ) -> Result<(), ExecError> {
+        let base = address(&self.planned, self.arenas, at, slot);
+        let mut bytes = vec![0; out.len() * ty.dtype.size()];
+        for (rect, to) in rectangles(ty, base, start, out.len()) {
+            self.card.read(rect, &mut bytes[to..to + rect.rows * rect.width])?;
+        }
+        for (x, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+            *x = f32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
+        }
+        Ok(())
+    }
+}
+
+/// The address of a place on a slot.
+fn address(planned: &PlannedSession, arenas: Arenas, at: Address, slot: usize) -> u64 {
+    let arena = if at.region == Region::Host { arenas.host } else { arenas.device };
+    arena + planned.base(at.region, slot) + at.offset
+}
+
+/// Arenas and graphs of every program on every slot.
+fn prepare(planned: &PlannedSession, card: &mut Card) -> Result<(Arenas, Vec<Vec<Graph>>), ExecError> {
+    check_places(planned)?;
+    let arenas = card.allocate(planned.arena_bytes(), planned.host_bytes)?;
+    let mut graphs = Vec::with_capacity(planned.programs.len());
+    for p in &planned.programs {
+        let on_slots: Result<_, _> =
+            (0..planned.slots.max(1)).map(|slot| record(planned, p, arenas, slot, card)).collect();
+        graphs.push(on_slots?);
+    }
+    reserve::measure(card.info(), planned.arena_bytes());
+    Ok((arenas, graphs))
+}
+
+fn fault(p: &PlannedProgram, instr: usize, what: String) -> ExecError {
+    ExecError::Plan {
+        program: p.program.name.clone(),
+        instr,
+        op: p.program.instrs.get(instr).map_or("", |i| i.op.name()).to_owned(),
+        what,
+    }
+}
+
+/// The steps of every instruction of a program on a slot.
+fn steps(
+    planned: &PlannedSession,
+    p: &PlannedProgram,
+    arenas: Arenas,
+    slot: usize,
+) -> Result<Vec<Vec<Step>>, ExecError> {
+    let tensor =
+        |v: &ValueId| Tensor { at: address(planned, arenas, p.place(*v), slot), ty: p.program.ty(*v) };
+    let of_one = |(i, instr): (usize, &Instr)| {
+        let workspace = p.workspaces.get(i).copied().flatten();
+        let io = Io {
+            x: instr.inputs.iter().map(tensor).collect(),
+            y: instr.outputs.iter().map(tensor).collect(),
+            workspace: workspace.map_or(0, |at| address(planned, arenas, at, slot)),
+            workspace_bytes: workspace.map_or(0, |at| at.bytes),
+        };
+        bind(&instr.op, &io).map_err(|what| fault(p, i, what))
+    };
+    p.program.instrs.iter().enumerate().map(of_one).collect()
+}
+
+/// Records a program on a slot.
+fn record(
+    planned: &PlannedSession,
+    p: &PlannedProgram,
+    arenas: Arenas,
+    slot: usize,
+    card: &mut Card,
+) -> Result<Graph, ExecError> {
+    let steps = steps(planned, p, arenas, slot)?;
+    let of: Vec<usize> = steps.iter().enumerate().flat_map(|(i, s)| vec![i; s.len()]).collect();
+    let all: Vec<Step> = steps.into_iter().flatten().collect();
+    let end = p.program.instrs.len();
+    card.record(&all).map_err(|(step, what)| fault(p, of.get(step).copied().unwrap_or(end), what))
+}
+
+/// The elements `start..start + len` of a tensor as rectangles, each with its offset in the transfer's bytes: the rest of a
+/// row, whole rows, the start of a row. A dense tensor is one row.
+fn rectangles(ty: TensorType, base: u64, start: usize, len: usize) -> Vec<(Rect, usize)> {
+    let size = ty.dtype.size();
+    let elements = ty.shape.elements();
+    let (cols, pitch) = if ty.is_dense() { (elements, elements) } else { (ty.shape.cols(), ty.pitch) };
+    let mut found = Vec::new();
+    let (mut at, end) = (start, start + len);
+    while at < end {
+        let (row, col) = (at / cols, at % cols);
+        let (rows, width) = if col == 0 && end - at >= cols {
+            ((end - at) / cols, cols)
+        } else {
+            (1, (cols - col).min(end - at))
+        };
+        let place = base + ((row * pitch + col) * size) as u64;
+        let rect = Rect { at: place, rows, width: width * size, pitch: pitch * size };
+        found.push((rect, (at - start) * size));
+        at += rows * width;
+    }
+    found
+}
+
+/// The bytes of plain numbers.
+fn bytes_of<T: Copy, const N: usize>(data: &[T], to: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    data.iter().flat_map(|x| to(*x)).collect()
+}
+
+impl Executor for CudaExecutor {
+    fn planned(&self) -> &PlannedSession {
+        &self.planned
+    }
+
+    fn arena_bytes(&self) -> u64 {
+        self.planned.arena_bytes()
+    }
+
+    fn write_state_at(&mut self, state: StateId, start: usize, data: &[f32]) -> Result<(), ExecError> {
+        let place = state_place(&self.planned, state, start, data.len())?;
+        self.write(place, 0, start, &bytes_of(data, f32::to_ne_bytes))
+    }
+
+    fn read_state_at(&self, state: StateId, start: usize, out: &mut [f32]) -> Result<(), ExecError> {
+        let place = state_place(&self.planned, state, start, out.len())?;
+        self.read(place, 0, start, out)
+    }
+
+    fn write_f32(&mut self, program: &str, input: &str, slot: usize, data: &[f32]) -> Result<(), ExecError> {
+        let place = input_place(&self.planned, (program, input), slot, DType::F32, data.len())?;
+        self.write(place, slot, 0, &bytes_of(data, f32::to_ne_bytes))
+    }
+
+    fn write_i32(&mut self, program: &str, input: &str, slot: usize, data: &[i32]) -> Result<(), ExecError> {
+        let place = input_place(&self.planned, (program, input), slot, DType::I32, data.len())?;
+        self.write(place, slot, 0, &bytes_of(data, i32::to_ne_bytes))
+    }
+
+    fn run(&mut self, name: &str, slot: usize) -> Result<(), ExecError> {
+        program(&self.planned, name, slot)?;
+        let at = self.planned.programs.iter().position(|p| p.program.name == name);
+        match at.and_then(|at| self.graphs.get(at)?.get(slot)) {
+            Some(graph) => self.card.replay(graph),
+            None => Ok(()),
+        }
+    }
+
+    fn read_f32(&self, program: &str, output: &str, slot: usize, out: &mut [f32]) -> Result<(), ExecError> {
+        let place = output_place(&self.planned, (program, output), slot, DType::F32, out.len())?;
+        self.read(place, slot, 0, out)
+    }
+}

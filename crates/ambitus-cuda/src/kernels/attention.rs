@@ -1,0 +1,169 @@
+//! Attention over segments, forward and backward.
+
+use super::{View, kernels, launch, launch_over};
+use crate::bind::{Io, Steps};
+use crate::step::Step;
+use ambitus_ir::TensorType;
+use ambitus_ir::ops::attention::{Attention, AttentionGrad};
+
+/// Declares the kernels, three for each number of channels that a block sums, and functions that launch the
+/// right ones. 128 registers: two blocks on a multiprocessor, which the kernels demand of the compiler.
+macro_rules! widths {
+    ($($width:literal:
+        $forward:ident $forward_name:literal,
+        $queries:ident $queries_name:literal,
+        $keys:ident $keys_name:literal;
+    )*) => {
+        kernels! { "attention";
+            /// delta = rowsum(do * o), `[heads, Tq]`.
+            Delta "attention_delta" [256 threads, 64 registers] {
+                o: View, d_o: View, delta: View, head_dim: i32,
+            }
+            $(
+                /// o and lse of some channels of a head.
+                $forward $forward_name [256 threads, 128 registers] {
+                    q: View, k: View, v: View, q_segs: View, k_segs: View, o: View, lse: View,
+                    heads: i32, group: i32, head_dim: i32, causal: i32, scale: f32,
+                }
+                /// dq of some channels of a head.
+                $queries $queries_name [256 threads, 128 registers] {
+                    q: View, k: View, v: View, lse: View, delta: View, d_o: View, q_segs: View, k_segs: View,
+                    dq: View, heads: i32, group: i32, head_dim: i32, causal: i32, scale: f32,
+                }
+                /// dk and dv of some channels of a key head.
+                $keys $keys_name [256 threads, 128 registers] {
+                    q: View, k: View, v: View, lse: View, delta: View, d_o: View, q_segs: View, k_segs: View,
+                    dk: View, dv: View, kv_heads: i32, group: i32, head_dim: i32, causal: i32, scale: f32,
+                }
+            )*
+        }
+
+        impl Shape {
+            fn forward(&self, io: &Io) -> Option<Step> {
+                let x = |i: usize| io.x[i].view();
+                let (q, k, v, q_segs, k_segs) = (x(0), x(1), x(2), x(3), x(4));
+                let (o, lse) = (io.y[0].view(), io.y[1].view());
+                let Shape { heads, group, head_dim, causal, scale, .. } = *self;
+                let grid = self.grid(q, heads)?;
+                Some(match self.width() {
+                    $($width => launch(
+                        &$forward { q, k, v, q_segs, k_segs, o, lse, heads, group, head_dim, causal, scale },
+                        grid,
+                    ),)*
+                    _ => unreachable!("widths are multiples of 32"),
+                })
+            }
+
+            fn queries(&self, io: &Io, delta: View) -> Option<Step> {
+                let x = |i: usize| io.x[i].view();
+                let (q, k, v, lse, d_o, q_segs, k_segs) = (x(0), x(1), x(2), x(4), x(5), x(6), x(7));
+                let dq = io.y[0].view();
+                let Shape { heads, group, head_dim, causal, scale, .. } = *self;
+                let grid = self.grid(q, heads)?;
+                Some(match self.width() {
+                    $($width => launch(
+                        &$queries {
+                            q, k, v, lse, delta, d_o, q_segs, k_segs, dq,
+                            heads, group, head_dim, causal, scale,
+                        },
+                        grid,
+                    ),)*
+                    _ => unreachable!("widths are multiples of 32"),
+                })
+            }
+
+            fn keys(&self, io: &Io, delta: View) -> Option<Step> {
+                let x = |i: usize| io.x[i].view();
+                let (q, k, v, lse, d_o, q_segs, k_segs) = (x(0), x(1), x(2), x(4), x(5), x(6), x(7));
+                let (dk, dv) = (io.y[1].view(), io.y[2].view());
+                let Shape { kv_heads, group, head_dim, causal, scale, .. } = *self;
+                let grid = self.grid(k, kv_heads)?;
+                Some(match self.width() {
+                    $($width => launch(
+                        &$keys {
+                            q, k, v, lse, delta, d_o, q_segs, k_segs, dk, dv,
+                            kv_heads, group, head_dim, causal, scale,
+                        },
+                        grid,
+                    ),)*
+                    _ => unreachable!("widths are multiples of 32"),
+                })
+            }
+        }
+    };
+}
+
+widths! {
+    32: Forward32 "attention_32", Queries32 "attention_queries_grad_32", Keys32 "attention_keys_grad_32";
+    64: Forward64 "attention_64", Queries64 "attention_queries_grad_64", Keys64 "attention_keys_grad_64";
+    96: Forward96 "attention_96", Queries96 "attention_queries_grad_96", Keys96 "attention_keys_grad_96";
+    128: Forward128 "attention_128", Queries128 "attention_queries_grad_128",
+        Keys128 "attention_keys_grad_128";
+}
+
+/// Rows of a block: as `TILE` in the kernels.
+const TILE: u32 = 64;
+/// Channels of the widest kernel.
+const WIDEST: i32 = 128;
+
+/// What kernels know of an attention besides its tensors.
+#[derive(Clone, Copy)]
+struct Shape {
+    heads: i32,
+    kv_heads: i32,
+    /// Query heads of a key head.
+    group: i32,
+    head_dim: i32,
+    causal: i32,
+    scale: f32,
+}
+
+impl Shape {
+    fn new(op: &Attention) -> Shape {
+        Shape {
+            heads: op.heads as i32,
+            kv_heads: op.kv_heads as i32,
+            group: (op.heads / op.kv_heads) as i32,
+            head_dim: op.head_dim as i32,
+            causal: i32::from(op.causal),
+            scale: op.scale,
+        }
+    }
+
+    /// Channels that a block sums.
+    fn width(&self) -> i32 {
+        ((self.head_dim + 31) / 32 * 32).min(WIDEST)
+    }
+
+    /// Tiles of rows, times heads and the parts of each head's channels; nothing without rows.
+    fn grid(&self, rows: View, heads: i32) -> Option<[u32; 2]> {
+        let parts = (self.head_dim as u32).div_ceil(self.width() as u32);
+        let tiles = (rows.rows as u64).div_ceil(u64::from(TILE)) as u32;
+        (tiles > 0).then_some([tiles, heads as u32 * parts])
+    }
+}
+
+pub(crate) fn forward(op: &Attention, io: &Io) -> Steps {
+    Ok(Vec::from_iter(Shape::new(op).forward(io)))
+}
+
+/// Delta `[heads, Tq]`, without pads.
+fn delta_type(op: &AttentionGrad, q: TensorType) -> TensorType {
+    TensorType::f32(&[op.heads * q.shape.rows()])
+}
+
+pub(crate) fn backward(op: &AttentionGrad, io: &Io) -> Steps {
+    let AttentionGrad { heads, kv_heads, head_dim, causal, scale } = *op;
+    let shape = Shape::new(&Attention { heads, kv_heads, head_dim, causal, scale });
+    let (o, d_o) = (io.x[3].view(), io.x[5].view());
+    let delta = View::new(io.workspace, delta_type(op, io.x[0].ty));
+    let mut steps = launch_over(&Delta { o, d_o, delta, head_dim: shape.head_dim }, 32 * delta.stored());
+    steps.extend(shape.queries(io, delta));
+    steps.extend(shape.keys(io, delta));
+    Ok(steps)
+}
+
+/// Bytes of delta.
+pub(crate) fn workspace(op: &AttentionGrad, x: &[TensorType]) -> u64 {
+    delta_type(op, x[0]).bytes()
+}

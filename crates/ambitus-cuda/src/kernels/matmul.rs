@@ -1,0 +1,79 @@
+//! Matrix products: cuBLASLt, and a kernel for the pads that it leaves alone.
+
+use super::{View, kernels, launch_over};
+use crate::bind::{Io, Steps, Tensor};
+use crate::step::{Gemm, Matrix, Step};
+use ambitus_ir::ops::matmul::MatMul;
+
+kernels! { "matmul";
+    /// Zeroes the pads of every row.
+    ClearPads "clear_pads" [256 threads, 32 registers] { y: View }
+}
+
+/// Name of the constant 1 in the family's code.
+pub(crate) const ONE: &std::ffi::CStr = c"one";
+
+pub(crate) fn matmul(op: &MatMul, io: &Io) -> Steps {
+    let beta = if op.acc { io.x[3].at } else { 0 };
+    product(io, op.ta, op.tb, beta, None)
+}
+
+pub(crate) fn linear(io: &Io) -> Steps {
+    product(io, false, true, 0, io.x.get(2))
+}
+
+/// The step of [`gemm`] on an instruction's operands, then its pads.
+fn product(io: &Io, ta: bool, tb: bool, beta: u64, bias: Option<&Tensor>) -> Steps {
+    let y = &io.y[0];
+    let mut steps =
+        vec![gemm([&io.x[0], &io.x[1], y], [ta, tb], beta, bias, [io.workspace, io.workspace_bytes])?];
+    steps.extend(clear_pads(y));
+    Ok(steps)
+}
+
+/// y = op(a) op(b) + beta y + bias on row-major tensors a, b, y; a and b may be transposed. A row-major
+/// tensor read column by column is its transpose, so this is the column-major product yᵀ = op(b)ᵀ op(a)ᵀ.
+/// `scratch`: address and bytes.
+pub(crate) fn gemm(
+    [a, b, y]: [&Tensor; 3],
+    [ta, tb]: [bool; 2],
+    beta: u64,
+    bias: Option<&Tensor>,
+    scratch: [u64; 2],
+) -> Result<Step, String> {
+    if a.ty.dtype != b.ty.dtype || !a.ty.dtype.is_float() {
+        return Err(format!("cuBLASLt has no product of {} and {}", a.ty, b.ty));
+    }
+    if let Some(bias) = bias.filter(|bias| bias.ty.dtype != y.ty.dtype) {
+        return Err(format!("the bias is {}, the product {}", bias.ty, y.ty));
+    }
+    Ok(Step::Gemm(Gemm {
+        m: y.ty.shape.cols() as u64,
+        n: y.ty.shape[y.ty.shape.len() - 2] as u64,
+        k: if ta { a.ty.shape[a.ty.shape.len() - 2] } else { a.ty.shape.cols() } as u64,
+        batch: if y.ty.shape.len() == 3 { y.ty.shape[0] as u64 } else { 1 },
+        a: matrix(b, tb),
+        b: matrix(a, ta),
+        d: matrix(y, false),
+        beta,
+        bias: bias.map_or(0, |bias| bias.at),
+        workspace: scratch[0],
+        workspace_bytes: scratch[1],
+    }))
+}
+
+/// A row-major tensor as a column-major operand.
+fn matrix(t: &Tensor, transposed: bool) -> Matrix {
+    let rows = t.ty.shape[t.ty.shape.len() - 2];
+    let ld = t.ty.pitch as u64;
+    Matrix { at: t.at, dtype: t.ty.dtype, ld, stride: rows as u64 * ld, transposed }
+}
+
+/// Zeroes the pads of a product.
+pub(crate) fn clear_pads(y: &Tensor) -> Vec<Step> {
+    if y.ty.is_dense() {
+        return Vec::new();
+    }
+    let y = y.view();
+    launch_over(&ClearPads { y }, y.rows as u64 * (y.pitch - y.cols) as u64)
+}

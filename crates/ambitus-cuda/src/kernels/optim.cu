@@ -1,0 +1,103 @@
+// Accumulation, norms and updates. What is updated is overwritten in place: the thread that writes elements
+// has read them.
+
+KERNEL(accumulate) {
+    float beta = get(a.beta, 0);
+    each4(a.y, [&](i64 i, int n, int real) {
+        Four x = get4(a.x, i, n);
+        if (beta != 0.0f) {
+            Four y = get4(a.y, i, n);
+#pragma unroll
+            for (int k = 0; k < 4; k++) x.v[k] += beta * y.v[k];
+        }
+        put4(a.y, i, n, real, x);
+    });
+}
+
+// Elements of one partial sum, as the op says.
+enum { PARTIAL = 4096 };
+
+// Runs are of elements without pads, so in a tensor with pads they start and end anywhere in a row.
+KERNEL(sum_squares) {
+    __shared__ float shared[32];
+    i64 first = (i64)blockIdx.x * PARTIAL, n = a.x.rows * a.x.cols;
+    int count = n - first < PARTIAL ? (int)(n - first) : PARTIAL;
+    float sum = 0.0f;
+    if (a.x.pitch == a.x.cols) {
+        for (int i = (int)threadIdx.x * 4; i < count; i += (int)blockDim.x * 4) {
+            Four x = get4(a.x, first + i, up_to_four(count - i));
+            sum += (x.v[0] * x.v[0] + x.v[1] * x.v[1]) + (x.v[2] * x.v[2] + x.v[3] * x.v[3]);
+        }
+    } else {
+        for (int i = threadIdx.x; i < count; i += (int)blockDim.x) {
+            float x = get(a.x, place(a.x, first + i));
+            sum += x * x;
+        }
+    }
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) put(a.y, blockIdx.x, sum);
+}
+
+KERNEL(sum_each) {
+    __shared__ double shared[sum_each_block];
+    const View& x = a.x.at[blockIdx.x];
+    i64 n = x.rows * x.cols;
+    double sum = 0.0;
+    for (i64 i = threadIdx.x; i < n; i += blockDim.x) sum += (double)get(x, place(x, i));
+    sum = block_sum_double(sum, shared);
+    if (threadIdx.x == 0) ((double*)a.sums)[blockIdx.x] = sum;
+}
+
+KERNEL(sum_all) {
+    __shared__ double shared[sum_all_block];
+    double sum = 0.0;
+    for (int i = threadIdx.x; i < a.n; i += (int)blockDim.x) sum += ((const double*)a.sums)[i];
+    sum = block_sum_double(sum, shared);
+    if (threadIdx.x == 0) put(a.y, 0, (float)sum);
+}
+
+// The place in `x` of what lies at place i of `y`: tensors of one shape and several types may have several
+// pitches.
+__device__ inline i64 same_place(const View& y, i64 i, const View& x) {
+    return x.pitch == y.pitch ? i : i / y.pitch * x.pitch + i % y.pitch;
+}
+
+KERNEL(adamw) {
+    if (get(a.apply, 0) == 0.0f) return;
+    float lr = get(a.lr, 0), coef = get(a.coef, 0), t = get(a.t, 0);
+    // 1 - beta^t without cancellation where beta^t is near 1.
+    float correction1 = -expm1f(t * a.ln_beta1), correction2 = -expm1f(t * a.ln_beta2);
+    float keep = 1.0f - lr * a.weight_decay, rate = lr / correction1, scale = 1.0f / sqrtf(correction2);
+    each4(a.w, [&](i64 i, int n, int real) {
+        i64 at_m = same_place(a.w, i, a.m), at_v = same_place(a.w, i, a.v);
+        // Moments of another pitch keep their pads, which are zero: they may have fewer.
+        int n_m = a.m.pitch == a.w.pitch ? n : real, n_v = a.v.pitch == a.w.pitch ? n : real;
+        Four w = get4(a.w, i, n), g = get4(a.g, same_place(a.w, i, a.g), real);
+        Four m = get4(a.m, at_m, n_m), v = get4(a.v, at_v, n_v);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            float grad = coef * g.v[k];
+            m.v[k] = a.beta1 * m.v[k] + a.new1 * grad;
+            v.v[k] = a.beta2 * v.v[k] + a.new2 * (grad * grad);
+            w.v[k] = w.v[k] * keep - rate * (m.v[k] / (sqrtf(v.v[k]) * scale + a.eps));
+        }
+        put4(a.w, i, n, real, w);
+        put4(a.m, at_m, n_m, real, m);
+        put4(a.v, at_v, n_v, real, v);
+    });
+}
+
+KERNEL(lerp) {
+    if (get(a.apply, 0) == 0.0f) return;
+    float decay = get(a.decay, 0), weight = 1.0f - decay;
+    each4(a.y, [&](i64 i, int n, int real) {
+        Four b = get4(a.b, i, n);
+        // a + (b - a) is b only up to rounding.
+        if (decay != 0.0f) {
+            Four y = get4(a.y, i, n);
+#pragma unroll
+            for (int k = 0; k < 4; k++) b.v[k] = y.v[k] + weight * (b.v[k] - y.v[k]);
+        }
+        put4(a.y, i, n, real, b);
+    });
+}

@@ -1,0 +1,140 @@
+//! Finding CUDA's libraries at run time.
+//!
+//! The driver comes with the card's driver package, NVRTC and cuBLASLt with the CUDA toolkit or as Python wheels (every
+//! CUDA build of PyTorch brings them). [`find`] loads a library from wherever it is, so that cudarc, which asks the
+//! system's loader by name, finds it loaded.
+
+use libloading::Library;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Folders that hold libraries, separated like `PATH`: looked into before all others.
+pub const FOLDERS_VARIABLE: &str = "AMBITUS_CUDA_LIBS";
+
+/// A library that the executor needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needed {
+    /// The driver.
+    Driver,
+    /// The run-time compiler.
+    Nvrtc,
+    /// Matrix products.
+    CublasLt,
+}
+
+/// A library that is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing(pub Needed);
+
+impl Needed {
+    /// Every library.
+    pub const ALL: [Needed; 3] = [Needed::Driver, Needed::Nvrtc, Needed::CublasLt];
+
+    /// File names, newest first.
+    fn files(self) -> &'static [&'static str] {
+        match self {
+            Needed::Driver => &["libcuda.so.1", "libcuda.so", "nvcuda.dll"],
+            Needed::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+            Needed::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+        }
+    }
+
+    /// True when cudarc's own search succeeds.
+    fn visible(self) -> bool {
+        // SAFETY: loading a library of this name runs its start-up code: the vendor's, which is what is asked for.
+        unsafe {
+            match self {
+                Needed::Driver => cudarc::driver::sys::is_culib_present(),
+                Needed::Nvrtc => cudarc::nvrtc::sys::is_culib_present(),
+                Needed::CublasLt => cudarc::cublaslt::sys::is_culib_present(),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, how) = match self.0 {
+            Needed::Driver => (
+                "the NVIDIA driver (libcuda.so.1)",
+                "install the driver of your card (version 525 or newer), or train without --device cuda",
+            ),
+            Needed::Nvrtc => (
+                "NVRTC (libnvrtc.so)",
+                "install the CUDA toolkit 12 or 13, or `pip install nvidia-cuda-nvrtc-cu12`",
+            ),
+            Needed::CublasLt => (
+                "cuBLASLt (libcublasLt.so)",
+                "install the CUDA toolkit 12 or 13, or `pip install nvidia-cublas-cu12`",
+            ),
+        };
+        write!(f, "{what} was not found: {how}")?;
+        if self.0 != Needed::Driver {
+            write!(f, "; where it lies elsewhere, name its folder in {FOLDERS_VARIABLE}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Loads a library, for the rest of the process.
+///
+/// # Errors
+/// When it is nowhere.
+pub fn find(needed: Needed) -> Result<(), Missing> {
+    let named = std::env::var_os(FOLDERS_VARIABLE).map(|v| std::env::split_paths(&v).collect());
+    let named: Vec<PathBuf> = named.unwrap_or_default();
+    if load(needed, &named) || needed.visible() || (load(needed, &folders()) && needed.visible()) {
+        return Ok(());
+    }
+    Err(Missing(needed))
+}
+
+/// Loads a library from the first folder that has it.
+pub fn load(needed: Needed, folders: &[PathBuf]) -> bool {
+    let mut files = folders.iter().flat_map(|folder| needed.files().iter().map(|file| folder.join(file)));
+    // SAFETY: as in `Needed::visible`; the file is the vendor's library by its name and folder.
+    files.any(|path| path.exists() && unsafe { Library::new(&path) }.map(std::mem::forget).is_ok())
+}
+
+/// Where libraries lie beside the loader's own folders: the toolkit's, and those of Python wheels in the active
+/// environment.
+fn folders() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for variable in ["CUDA_HOME", "CUDA_PATH"] {
+        let toolkit = std::env::var_os(variable).map(PathBuf::from);
+        found.extend(toolkit.iter().flat_map(|t| [t.join("lib64"), t.join("lib")]));
+    }
+    for name in ["cuda", "cuda-13", "cuda-12"] {
+        found.push(Path::new("/usr/local").join(name).join("lib64"));
+    }
+    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from);
+    for environment in environments {
+        found.push(environment.join("lib"));
+        for python in entries(&environment.join("lib")) {
+            for package in entries(&python.join("site-packages/nvidia")) {
+                found.push(package.join("lib"));
+            }
+        }
+    }
+    found
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> =
+        std::fs::read_dir(folder).map(|d| d.flatten().map(|e| e.path()).collect()).unwrap_or_default();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_says_what_to_install() {
+        for needed in Needed::ALL {
+            let text = Missing(needed).to_string();
+            assert!(text.contains("install") && text.contains("lib"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What a card holds beside the arena: its context, the kernels, cuBLASLt, the recorded graphs. A constant for a card, a
+//! driver and a build; measured at the first run, stated before.
+
+use crate::driver::CardInfo;
+use crate::{nvml, nvrtc};
+use std::path::PathBuf;
+
+/// Reserved while nothing was measured: contexts are reported at 300 to 500 MiB, cuBLASLt's kernels and a graph of some
+/// thousand nodes at some tens each.
+pub const STATED: u64 = 768 << 20;
+/// What a later run may take more than the measured one: a longer graph, another product's kernel.
+const MARGIN: u64 = 64 << 20;
+
+/// The measured reserve of a card, if a run here measured it.
+pub fn known(card: &CardInfo) -> Option<u64> {
+    let text = std::fs::read_to_string(file(card)?).ok()?;
+    // No card's context is larger than this; a damaged file is no measurement.
+    text.trim().parse().ok().filter(|bytes| *bytes > 0 && *bytes < 16 << 30)
+}
+
+/// Remembers what this process holds beside its arena. Where the driver does not tell, nothing is remembered.
+pub(crate) fn measure(card: &CardInfo, arena_bytes: u64) {
+    let held = |h: &nvml::Holder| (h.pid == std::process::id()).then_some(h.bytes).flatten();
+    let used = nvml::card_at(&card.pci).ok().and_then(|used| used.holders.iter().find_map(held));
+    let beside = used.and_then(|used| used.checked_sub(arena_bytes)).filter(|beside| *beside > 0);
+    let (Some(beside), Some(file)) = (beside, file(card)) else { return };
+    let bytes = (beside + MARGIN).max(known(card).unwrap_or(0));
+    let half = file.with_extension(format!("{}.tmp", std::process::id()));
+    let kept = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+    let kept = kept.and_then(|()| std::fs::write(&half, bytes.to_string()));
+    // A reserve that cannot be kept is measured again by the next run.
+    let _ = kept.and_then(|()| std::fs::rename(&half, &file));
+}
+
+fn file(card: &CardInfo) -> Option<PathBuf> {
+    let what = format!("{} {:?} {}", card.name, card.driver, env!("CARGO_PKG_VERSION"));
+    let name = format!("reserve-{}", &blake3::hash(what.as_bytes()).to_hex()[..16]);
+    Some(nvrtc::cache()?.join(name))
+}

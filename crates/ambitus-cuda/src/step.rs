@@ -1,0 +1,84 @@
+//! What a card is asked to do, with every address final: the form in which programs are recorded.
+
+use ambitus_ir::DType;
+
+/// One thing to do. Steps of a program run in order, except that a copy runs beside the steps up to its [`Step::Join`].
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// A kernel.
+    Launch(Launch),
+    /// A matrix product.
+    Gemm(Gemm),
+    /// Starts copying bytes on a queue of copies.
+    Fork {
+        /// the queue
+        queue: u32,
+        /// from this address
+        from: u64,
+        /// to this address
+        to: u64,
+        /// so many bytes
+        bytes: u64,
+    },
+    /// Waits for the copy to an address.
+    Join {
+        /// where the copy goes
+        to: u64,
+    },
+}
+
+/// A kernel launch.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Name of the kernel.
+    pub kernel: &'static str,
+    /// Threads of a block.
+    pub block: u32,
+    /// Blocks.
+    pub grid: [u32; 2],
+    /// The struct of its arguments.
+    pub args: Vec<u8>,
+}
+
+/// A column-major matrix product as BLAS has it: D = op(A) op(B) + beta C, with C and D the same bytes, op(A) `[m, k]`,
+/// op(B) `[k, n]`, D `[m, n]`, sums in fp32; and on top a bias per row of D.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gemm {
+    /// Rows of D.
+    pub m: u64,
+    /// Columns of D.
+    pub n: u64,
+    /// Length of the sums.
+    pub k: u64,
+    /// Products: matrix i starts `stride` elements after matrix i - 1.
+    pub batch: u64,
+    /// A.
+    pub a: Matrix,
+    /// B.
+    pub b: Matrix,
+    /// D.
+    pub d: Matrix,
+    /// Address of beta; 0: D is not read.
+    pub beta: u64,
+    /// Address of a bias `[m]` of D's type; 0: none.
+    pub bias: u64,
+    /// Scratch.
+    pub workspace: u64,
+    /// Bytes of scratch.
+    pub workspace_bytes: u64,
+}
+
+/// A column-major operand of a [`Gemm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Address.
+    pub at: u64,
+    /// Element type.
+    pub dtype: DType,
+    /// Elements from column to column.
+    pub ld: u64,
+    /// Elements from one matrix of a batch to the next.
+    pub stride: u64,
+    /// Used transposed.
+    pub transposed: bool,
+}

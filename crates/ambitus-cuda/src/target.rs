@@ -1,0 +1,87 @@
+//! What compilation may know of a card before anything runs.
+
+use crate::kernels;
+use ambitus_ir::TensorType;
+use ambitus_ir::ops::Op;
+use ambitus_ir::target::Target;
+
+/// What a card does per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Floating-point operations of a large fp32 product.
+    pub gemm: f64,
+    /// Bytes moved in its memory.
+    pub bytes: f64,
+}
+
+/// Share of the GEMM rate that plain arithmetic reaches.
+const VECTOR: f64 = 0.5;
+/// Share of the GEMM rate that the simple attention and convolution kernels reach.
+const TILED: f64 = 0.2;
+/// Seconds from one node of a graph to the next.
+const START: f64 = 2e-6;
+
+/// A card as compilation sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaTarget {
+    rates: Rates,
+    /// Scratch of one matrix product.
+    gemm_workspace: u64,
+}
+
+impl CudaTarget {
+    /// A card of a compute capability (major, minor) with measured or known rates. Hopper's products want 32 MiB of
+    /// scratch, older cards' 4 MiB (what cuBLASLt's documentation advises).
+    pub fn new(capability: (u32, u32), rates: Rates) -> CudaTarget {
+        CudaTarget { rates, gemm_workspace: if capability.0 >= 9 { 32 << 20 } else { 4 << 20 } }
+    }
+}
+
+impl Target for CudaTarget {
+    fn name(&self) -> &str {
+        "cuda"
+    }
+
+    fn has_kernel(&self, op: &Op) -> bool {
+        crate::bind::has_kernel(op)
+    }
+
+    fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {
+        kernels::workspace(op, x, y, self.gemm_workspace)
+    }
+
+    fn shares(&self, op: &Op, input: usize, output: usize) -> bool {
+        // Kernels whose threads read an element's operands before they write it; of a gated residual's gradient, the
+        // kernel that reads f runs before the one that may overwrite it.
+        let overwrites = matches!(
+            op,
+            Op::Unary(_)
+                | Op::Binary(_)
+                | Op::Select(_)
+                | Op::Scale(_)
+                | Op::ScaleRows(_)
+                | Op::Activation(_)
+                | Op::ActivationGrad(_)
+                | Op::SwiGlu(_)
+                | Op::SwiGluGrad(_)
+                | Op::LayerNorm(_)
+                | Op::RmsNorm(_)
+                | Op::GatedResidual(_)
+                | Op::GatedResidualGrad(_)
+                | Op::Rotary(_)
+        );
+        let pair = (input, output);
+        (overwrites && op.def().may_share().contains(&pair)) || op.def().donates().contains(&pair)
+    }
+
+    fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
+        let cost = op.cost(x, y);
+        let share = match op {
+            Op::Attention(_) | Op::AttentionGrad(_) => TILED,
+            Op::Conv1d(_) | Op::Conv1dInputGrad(_) | Op::Conv1dWeightGrad(_) => TILED,
+            _ if op.def().props().memory_bound => VECTOR,
+            _ => 1.0,
+        };
+        START + (cost.flops / (share * self.rates.gemm)).max(cost.bytes / self.rates.bytes)
+    }
+}

@@ -1,0 +1,314 @@
+// The CUDA driver's calls that Ambitus makes, on host memory: kernels are the emulated blocks of block.h, streams and
+// graphs are lists of work with the dependencies that events give them. For tests without a card.
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#define API extern "C" __attribute__((visibility("default")))
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, UNJOINED = 904 };
+
+typedef void (*Entry)(const void*, unsigned, unsigned, unsigned);
+
+struct Function {
+    std::string name;
+    Entry entry;
+    unsigned size;
+};
+struct Module {
+    void* library;
+    std::map<std::string, Function*> functions;
+};
+struct Node {
+    std::function<void()> work;
+    std::vector<int> after;
+    bool on_origin;
+};
+struct Graph {
+    std::vector<Node> nodes;
+    void* origin;
+};
+struct Stream;
+static std::vector<Stream*> streams;
+struct Stream {
+    Graph* graph = nullptr;
+    std::vector<int> last;  // what the next node comes after
+};
+struct Event {
+    Graph* graph = nullptr;
+    std::vector<int> last;
+};
+
+static const size_t TOTAL = (size_t)4 << 30;
+static std::recursive_mutex lock;
+static std::map<uintptr_t, size_t> allocations;  // device and host memory alike
+static size_t device_bytes;
+static unsigned order;
+static int late;
+
+// How threads of a block take turns, and whether copies run as early or as late as they may.
+API void emulated_settings(int turns_of_threads, int copies_late) {
+    order = (unsigned)turns_of_threads;
+    late = copies_late;
+}
+
+static bool inside(uintptr_t at, size_t bytes) {
+    auto next = allocations.upper_bound(at);
+    if (next == allocations.begin()) return false;
+    auto found = --next;
+    return at + bytes <= found->first + found->second;
+}
+
+// Pages with unmapped neighbours, so that a kernel which runs past the arena stops there.
+static void* take(size_t bytes, unsigned char filled) {
+    size_t page = 4096, whole = (bytes + page - 1) / page * page;
+    char* at = (char*)mmap(nullptr, whole + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == (char*)MAP_FAILED) return nullptr;
+    if (mprotect(at + page, whole, PROT_READ | PROT_WRITE) != 0) return nullptr;
+    // The end of the arena, up to its alignment of 256 bytes, is the end of the last page.
+    char* start = at + page + (whole - (bytes + 255) / 256 * 256);
+    memset(start, filled, bytes);
+    allocations[(uintptr_t)start] = bytes;
+    return start;
+}
+static bool give_back(uintptr_t at) {
+    auto found = allocations.find(at);
+    if (found == allocations.end()) return false;
+    size_t page = 4096, whole = (found->second + page - 1) / page * page;
+    munmap((char*)(at / page * page) - page, whole + 2 * page);
+    allocations.erase(found);
+    return true;
+}
+
+// Runs work now, or adds it to the graph that the stream records.
+API int emulated_enqueue(void* stream, void (*call)(void*), void* data) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    Stream* s = (Stream*)stream;
+    if (!s || !s->graph) {
+        call(data);
+        return SUCCESS;
+    }
+    s->graph->nodes.push_back({[call, data] { call(data); }, s->last, s->graph->origin == stream});
+    s->last = {(int)s->graph->nodes.size() - 1};
+    return SUCCESS;
+}
+static int enqueue(Stream* s, std::function<void()> work) {
+    if (!s || !s->graph) {
+        work();
+        return SUCCESS;
+    }
+    auto* kept = new std::function<void()>(std::move(work));
+    return emulated_enqueue(s, [](void* f) { (*(std::function<void()>*)f)(); }, kept);
+}
+
+API int cuInit(unsigned) { return SUCCESS; }
+API int cuDriverGetVersion(int* v) { *v = 12000; return SUCCESS; }
+API int cuGetErrorName(int e, const char** s) { *s = e == OUT_OF_MEMORY ? "out of memory" : "error of the emulated card"; return SUCCESS; }
+API int cuGetErrorString(int e, const char** s) { return cuGetErrorName(e, s); }
+API int cuDeviceGetCount(int* n) { *n = 1; return SUCCESS; }
+API int cuDeviceGet(int* d, int i) { *d = i; return i == 0 ? SUCCESS : 101; }
+API int cuDeviceGetName(char* name, int n, int) { snprintf(name, n, "emulated card"); return SUCCESS; }
+API int cuDeviceGetPCIBusId(char* name, int n, int) { snprintf(name, n, "0000:01:00.0"); return SUCCESS; }
+API uint64_t emulated_device_bytes() { return device_bytes; }
+API int cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = TOTAL; return SUCCESS; }
+API int cuDeviceGetAttribute(int* v, int attribute, int) {
+    *v = attribute == 75 ? 8 : 0;  // compute capability 8.0: 75 is its major, 76 its minor number
+    return SUCCESS;
+}
+API int cuDevicePrimaryCtxRetain(void** context, int) { *context = (void*)1; return SUCCESS; }
+API int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+API int cuCtxSetCurrent(void*) { return SUCCESS; }
+
+API int cuMemGetInfo_v2(size_t* free, size_t* total) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    *total = TOTAL;
+    *free = TOTAL - device_bytes;
+    return SUCCESS;
+}
+API int cuMemAlloc_v2(uint64_t* at, size_t bytes) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    if (device_bytes + bytes > TOTAL) return OUT_OF_MEMORY;
+    // Full of NaN: what is read without having been written shows.
+    void* made = take(bytes, 0xff);
+    if (!made) return OUT_OF_MEMORY;
+    device_bytes += bytes;
+    *at = (uint64_t)made;
+    return SUCCESS;
+}
+API int cuMemFree_v2(uint64_t at) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    auto found = allocations.find(at);
+    if (found == allocations.end()) return INVALID_VALUE;
+    device_bytes -= found->second;
+    return give_back(at) ? SUCCESS : INVALID_VALUE;
+}
+API int cuMemHostAlloc(void** at, size_t bytes, unsigned) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    *at = take(bytes, 0xff);
+    return *at ? SUCCESS : OUT_OF_MEMORY;
+}
+API int cuMemFreeHost(void* at) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    return give_back((uintptr_t)at) ? SUCCESS : INVALID_VALUE;
+}
+API int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    if (!inside(at, bytes)) return ILLEGAL_ADDRESS;
+    memset((void*)at, value, bytes);
+    return SUCCESS;
+}
+API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    if (!inside(to, bytes) || !inside(from, bytes)) return ILLEGAL_ADDRESS;
+    return enqueue((Stream*)stream, [=] { memmove((void*)to, (const void*)from, bytes); });
+}
+
+struct Copy2D {
+    size_t src_x, src_y; int src_type; const void* src_host; uint64_t src_device; void* src_array; size_t src_pitch;
+    size_t dst_x, dst_y; int dst_type; void* dst_host; uint64_t dst_device; void* dst_array; size_t dst_pitch;
+    size_t width, height;
+};
+API int cuMemcpy2DUnaligned_v2(const Copy2D* c) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    const int HOST = 1;
+    const char* from = c->src_type == HOST ? (const char*)c->src_host : (const char*)c->src_device;
+    char* to = c->dst_type == HOST ? (char*)c->dst_host : (char*)c->dst_device;
+    for (size_t row = 0; row < c->height; row++, from += c->src_pitch, to += c->dst_pitch) {
+        if (c->src_type != HOST && !inside((uintptr_t)from, c->width)) return ILLEGAL_ADDRESS;
+        if (c->dst_type != HOST && !inside((uintptr_t)to, c->width)) return ILLEGAL_ADDRESS;
+        memcpy(to, from, c->width);
+    }
+    return SUCCESS;
+}
+
+// A module's image is what the emulated compiler made: a magic word, a length, a shared library.
+API int cuModuleLoadData(void** module, const void* image) {
+    uint64_t head[2];
+    memcpy(head, image, sizeof head);
+    if (head[0] != 0x44454d554c415445ull) return 200;
+    int file = memfd_create("kernels", 0);
+    if (file < 0 || write(file, (const char*)image + sizeof head, head[1]) != (ssize_t)head[1]) return OUT_OF_MEMORY;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    // The loader knows libraries by their path: the descriptor stays open, so that the next module has another.
+    if (!library) { fprintf(stderr, "%s\n", dlerror()); return 200; }
+    *module = new Module{library, {}};
+    return SUCCESS;
+}
+API int cuModuleGetFunction(void** function, void* module, const char* name) {
+    void* library = ((Module*)module)->library;
+    Entry entry = (Entry)dlsym(library, (std::string("emulated_") + name).c_str());
+    const unsigned* size = (const unsigned*)dlsym(library, (std::string("emulated_") + name + "_size").c_str());
+    if (!entry || !size) return NOT_FOUND;
+    *function = new Function{name, entry, *size};
+    return SUCCESS;
+}
+API int cuModuleGetGlobal_v2(uint64_t* at, size_t* bytes, void* module, const char* name) {
+    *at = (uint64_t)dlsym(((Module*)module)->library, name);
+    if (bytes) *bytes = 0;
+    return *at ? SUCCESS : NOT_FOUND;
+}
+API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                       unsigned shared, void* stream, void** parameters, void**) {
+    if (!gx || !gy || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || gy > 65535 || shared) return INVALID_VALUE;
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    Function* f = (Function*)function;
+    std::vector<uint64_t> args((f->size + 7) / 8);
+    memcpy(args.data(), parameters[0], f->size);
+    return enqueue((Stream*)stream, [=] { f->entry(args.data(), gx, gy, order); });
+}
+
+API int cuStreamCreate(void** stream, unsigned) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    streams.push_back(new Stream);
+    *stream = streams.back();
+    return SUCCESS;
+}
+API int cuStreamDestroy_v2(void* stream) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    for (Stream*& s : streams) if (s == stream) { s = streams.back(); streams.pop_back(); break; }
+    delete (Stream*)stream;
+    return SUCCESS;
+}
+API int cuStreamSynchronize(void*) { return SUCCESS; }
+API int cuEventCreate(void** event, unsigned) { *event = new Event; return SUCCESS; }
+API int cuEventDestroy_v2(void* event) { delete (Event*)event; return SUCCESS; }
+API int cuEventRecord(void* event, void* stream) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    Stream* s = (Stream*)stream;
+    *(Event*)event = Event{s->graph, s->last};
+    return SUCCESS;
+}
+API int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    Stream* s = (Stream*)stream;
+    Event* e = (Event*)event;
+    if (!e->graph) return SUCCESS;
+    if (s->graph && s->graph != e->graph) return INVALID_VALUE;
+    s->graph = e->graph;
+    s->last.insert(s->last.end(), e->last.begin(), e->last.end());
+    return SUCCESS;
+}
+
+API int cuStreamBeginCapture_v2(void* stream, int) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    Stream* s = (Stream*)stream;
+    if (s->graph) return INVALID_VALUE;
+    s->graph = new Graph{{}, stream};
+    s->last.clear();
+    return SUCCESS;
+}
+// Fails unless all recorded work comes before the end of the stream that began.
+API int cuStreamEndCapture(void* stream, void** graph) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    Stream* s = (Stream*)stream;
+    if (!s->graph || s->graph->origin != stream) return INVALID_VALUE;
+    Graph* g = s->graph;
+    std::vector<char> reached(g->nodes.size(), 0);
+    std::vector<int> open = s->last;
+    while (!open.empty()) {
+        int n = open.back();
+        open.pop_back();
+        if (reached[n]) continue;
+        reached[n] = 1;
+        open.insert(open.end(), g->nodes[n].after.begin(), g->nodes[n].after.end());
+    }
+    for (Stream* other : streams) if (other->graph == g) *other = Stream();
+    *graph = nullptr;
+    for (char r : reached) if (!r) return UNJOINED;
+    *graph = g;
+    return SUCCESS;
+}
+API int cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
+    *exec = new Graph(*(Graph*)graph);
+    return SUCCESS;
+}
+API int cuGraphDestroy(void* graph) { delete (Graph*)graph; return SUCCESS; }
+API int cuGraphExecDestroy(void* exec) { delete (Graph*)exec; return SUCCESS; }
+API int cuGraphUpload(void*, void*) { return SUCCESS; }
+
+static void run(Graph* g, std::vector<char>& done, int n) {
+    if (done[n]) return;
+    done[n] = 1;
+    for (int before : g->nodes[n].after) run(g, done, before);
+    g->nodes[n].work();
+}
+API int cuGraphLaunch(void* exec, void*) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    Graph* g = (Graph*)exec;
+    std::vector<char> done(g->nodes.size(), 0);
+    // Late: what other streams do waits until the first stream needs it.
+    for (int n = 0; n < (int)g->nodes.size(); n++) if (!late || g->nodes[n].on_origin) run(g, done, n);
+    for (int n = 0; n < (int)g->nodes.size(); n++) run(g, done, n);
+    return SUCCESS;
+}

@@ -1,0 +1,47 @@
+//! Comparing gradients with those that a reference package gave.
+
+/// Loss: relative error. The reference itself moves by 1e-7 between thread counts.
+pub const LOSS: f64 = 1e-5;
+/// A gradient: ‖Δ‖ over max(‖g‖, 1e-3 √(n/N) ‖all g‖), as some gradients are mathematically zero.
+pub const GRADIENT: f64 = 1e-4;
+
+/// Values by name, sorted; one of them is `loss`.
+pub type Named = Vec<(String, Vec<f32>)>;
+
+/// L2 norm.
+pub fn norm(x: impl Iterator<Item = f64>) -> f64 {
+    x.map(|v| v * v).sum::<f64>().sqrt()
+}
+
+/// Elements as f64.
+pub fn values(x: &[f32]) -> impl Iterator<Item = f64> + '_ {
+    x.iter().map(|v| f64::from(*v))
+}
+
+/// Errors as shares of what [`LOSS`] and `tolerance` (of gradients) allow, by name: nothing may be above 1. `Err` when the
+/// names differ.
+///
+/// # Errors
+/// Both lists of names.
+pub fn errors(got: &Named, want: &Named, tolerance: f64) -> Result<Vec<(String, f64)>, String> {
+    let names = |t: &Named| t.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
+    if names(got) != names(want) {
+        return Err(format!("names differ: {:?}, not {:?}", names(got), names(want)));
+    }
+    let grads = || want.iter().filter(|(n, _)| n != "loss");
+    let all = norm(grads().flat_map(|(_, g)| values(g)));
+    let total: usize = grads().map(|(_, g)| g.len()).sum();
+    type Pair<'a> = (&'a (String, Vec<f32>), &'a (String, Vec<f32>));
+    let share = |((name, a), (_, b)): Pair<'_>| {
+        let delta = norm(values(a).zip(values(b)).map(|(x, y)| x - y));
+        let allowed = if name == "loss" {
+            LOSS * values(b).map(f64::abs).sum::<f64>()
+        } else {
+            let floor = 1e-3 * (b.len() as f64 / total as f64).sqrt() * all;
+            tolerance * norm(values(b)).max(floor)
+        };
+        let share = delta / allowed;
+        (name.clone(), if share.is_nan() { f64::INFINITY } else { share })
+    };
+    Ok(got.iter().zip(want).map(share).collect())
+}

@@ -1,0 +1,214 @@
+//! Where a run computes, and whose memory its budget bounds: this process (`cpu`) or a card (`cuda`).
+//!
+//! The one place that chooses between builds with and without CUDA.
+
+#[cfg_attr(feature = "cuda", path = "device/cuda.rs")]
+#[cfg_attr(not(feature = "cuda"), path = "device/no_cuda.rs")]
+mod cuda;
+
+use crate::budget::process_bytes;
+use crate::error::RunError;
+use crate::memory;
+use crate::recipe::DeviceChoice;
+use crate::size::ByteSize;
+use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
+use ambitus_exec::executor::Executor;
+use ambitus_ir::plan::PlannedSession;
+use ambitus_ir::target::Target;
+use serde::Serialize;
+
+pub use cuda::report;
+
+/// A device as planning sees it. Nothing of its memory is taken before [`Device::open`].
+pub struct Device {
+    choice: DeviceChoice,
+    threads: usize,
+    target: Box<dyn Target>,
+    card: Option<Card>,
+}
+
+/// What planning must know of a card.
+#[derive(Clone, Debug, PartialEq)]
+struct Card {
+    /// Its name.
+    name: String,
+    /// PCI address.
+    pci: String,
+    /// Bytes that are free now; `None` where the driver does not tell without a context.
+    free_bytes: Option<u64>,
+    /// Its whole memory.
+    total_bytes: u64,
+    /// What context, kernels and libraries take beside the arena.
+    reserve_bytes: u64,
+    /// The reserve was measured on this card with this driver.
+    calibrated: bool,
+    /// Who holds the rest, for messages.
+    holders: String,
+}
+
+/// What a run takes of the budget's memory beside its arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// Held from start to end: the process, or the card's context and kernels.
+    pub fixed_bytes: u64,
+    /// Loader and staging count too: they are in the same memory.
+    pub with_host: bool,
+}
+
+/// The cards of this machine, for `doctor`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CardsReport {
+    /// The driver's version.
+    pub driver: Option<String>,
+    /// Versions of the libraries, or what is missing and what to install.
+    pub libraries: Vec<String>,
+    /// Every card.
+    pub cards: Vec<CardReport>,
+    /// Why there are none.
+    pub note: Option<String>,
+}
+
+/// One card and who uses it.
+#[derive(Clone, Debug, Serialize)]
+pub struct CardReport {
+    /// Name.
+    pub name: String,
+    /// Compute capability, where CUDA starts.
+    pub capability: Option<String>,
+    /// Bytes of memory.
+    pub total_bytes: u64,
+    /// Bytes that nobody holds.
+    pub free_bytes: u64,
+    /// Processes that hold memory, largest first.
+    pub holders: Vec<String>,
+}
+
+impl Device {
+    /// Looks for the device of a recipe.
+    ///
+    /// # Errors
+    /// No such card, or a build without CUDA: what to do is in the text.
+    pub fn find(choice: DeviceChoice, threads: usize) -> Result<Device, RunError> {
+        let (target, card): (Box<dyn Target>, _) = match choice {
+            DeviceChoice::Cpu => (Box::new(CpuTarget::new(threads)), None),
+            DeviceChoice::Cuda(index) => {
+                let (target, card) = cuda::find(index).map_err(RunError::Device)?;
+                (target, Some(card))
+            }
+        };
+        Ok(Device { choice, threads, target, card })
+    }
+
+    /// What compilation asks.
+    pub fn target(&self) -> &dyn Target {
+        &*self.target
+    }
+
+    /// For lines that say where a run computes: `2 threads (cpu)`, or the card's name.
+    pub fn name(&self) -> String {
+        match &self.card {
+            None => format!("{} threads (cpu)", self.threads),
+            Some(card) => card.name.clone(),
+        }
+    }
+
+    /// What the budget must hold beside the arena.
+    pub fn beside(&self) -> Beside {
+        match &self.card {
+            None => Beside { fixed_bytes: process_bytes(self.threads), with_host: true },
+            Some(card) => Beside { fixed_bytes: card.reserve_bytes, with_host: false },
+        }
+    }
+
+    /// The budget of a run that names none, and what it was made from.
+    ///
+    /// # Errors
+    /// When this machine's memory cannot be read.
+    pub fn default_budget(&self) -> Result<(u64, String), RunError> {
+        let Some(card) = &self.card else { return host_budget() };
+        let (free, what) = match card.free_bytes {
+            Some(free) => (free, "free"),
+            None => (card.total_bytes, "there in all (the driver does not tell what is free)"),
+        };
+        let bytes = free / 100 * memory::DEFAULT_PERCENT;
+        let from = format!(
+            "{} % of the {} of {} that are {what}{}",
+            memory::DEFAULT_PERCENT,
+            ByteSize(free),
+            card.name,
+            card.holders
+        );
+        Ok((bytes, from))
+    }
+
+    /// What preparing may use of the host's memory, where the budget is another memory's.
+    ///
+    /// # Errors
+    /// When this machine's memory cannot be read.
+    pub fn prepare_budget(&self, budget: u64) -> Result<u64, RunError> {
+        if self.card.is_none() { Ok(budget) } else { host_budget().map(|(bytes, _)| bytes) }
+    }
+
+    /// Refuses a plan for which the card has too little left, whatever the budget says.
+    ///
+    /// # Errors
+    /// [`RunError::DoesNotFit`] with who holds the rest.
+    pub fn require_free(&self, peak: u64) -> Result<(), RunError> {
+        match &self.card {
+            Some(card) if card.free_bytes.is_some_and(|free| peak > free) => {
+                Err(RunError::DoesNotFit(format!(
+                    "does not fit: needs {} of {}, {} of its {} are free{}\n  end what holds the rest, or leave out \
+                     --memory to plan for what is free",
+                    ByteSize(peak),
+                    card.name,
+                    ByteSize(card.free_bytes.unwrap_or(0)),
+                    ByteSize(card.total_bytes),
+                    card.holders
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How the fixed bytes are known, for plans.
+    pub fn reserve_note(&self) -> Option<String> {
+        let card = self.card.as_ref()?;
+        let known = if card.calibrated {
+            "measured here before"
+        } else {
+            "a reserve until the first run measures it"
+        };
+        Some(format!(
+            "context, kernels and libraries of {}: {} ({known})",
+            card.name,
+            ByteSize(card.reserve_bytes)
+        ))
+    }
+
+    /// Takes the memory and makes everything ready to run.
+    ///
+    /// # Errors
+    /// When the device refuses.
+    pub fn open(&self, planned: PlannedSession) -> Result<Box<dyn Executor>, RunError> {
+        match self.choice {
+            DeviceChoice::Cpu => Ok(Box::new(CpuExecutor::open(planned, self.threads)?)),
+            DeviceChoice::Cuda(index) => Ok(cuda::open(index, planned)?),
+        }
+    }
+
+    /// The high-water mark of the memory that the budget bounds: of this process, or of it on the card. A card's memory is
+    /// all taken when it is opened.
+    pub fn measured_peak(&self) -> Option<u64> {
+        match &self.card {
+            None => memory::process().ok().map(|p| p.peak_rss_bytes),
+            Some(card) => cuda::held(&card.pci),
+        }
+    }
+}
+
+/// What a run may use of this machine's memory.
+fn host_budget() -> Result<(u64, String), RunError> {
+    memory::default_budget()
+        .map(|b| (b.bytes, b.to_string()))
+        .map_err(|e| RunError::Usage(format!("{e}; say how much the run may use: --memory 8GiB")))
+}

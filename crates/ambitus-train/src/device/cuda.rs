@@ -1,0 +1,95 @@
+//! A build with CUDA.
+
+use super::{Card, CardReport, CardsReport};
+use crate::size::ByteSize;
+use ambitus_cuda::driver::{self, CardInfo};
+use ambitus_cuda::libraries::{self, Needed};
+use ambitus_cuda::nvml::{self, Holder, Nvml};
+use ambitus_cuda::{CudaExecutor, CudaTarget, nvrtc, reserve};
+use ambitus_exec::executor::{ExecError, Executor};
+use ambitus_ir::plan::PlannedSession;
+use ambitus_ir::target::Target;
+
+pub(super) fn find(index: usize) -> Result<(Box<dyn Target>, Card), String> {
+    let info = driver::card(index)?;
+    // What would stop the run later is said now.
+    for needed in Needed::ALL {
+        libraries::find(needed).map_err(|e| e.to_string())?;
+    }
+    let used = nvml::card_at(&info.pci).ok();
+    let holders = used.as_ref().map_or(String::new(), |u| holders(&u.holders));
+    let reserve = reserve::known(&info);
+    let card = Card {
+        name: info.name.clone(),
+        pci: info.pci.clone(),
+        free_bytes: used.map(|u| u.free_bytes),
+        total_bytes: info.total_bytes,
+        reserve_bytes: reserve.unwrap_or(reserve::STATED),
+        calibrated: reserve.is_some(),
+        holders,
+    };
+    Ok((Box::new(CudaTarget::new(info.capability, info.rates)), card))
+}
+
+/// `; held by python (812) 3.2 GiB`, or nothing.
+fn holders(list: &[Holder]) -> String {
+    let shown: Vec<String> = list.iter().filter(|h| h.pid != std::process::id()).map(holder).collect();
+    if shown.is_empty() { String::new() } else { format!("; held by {}", shown.join(", ")) }
+}
+
+fn holder(h: &Holder) -> String {
+    let name = if h.name.is_empty() { "process" } else { &h.name };
+    let bytes = h.bytes.map_or("an unknown part".to_owned(), |b| ByteSize(b).to_string());
+    format!("{name} ({}) {bytes}", h.pid)
+}
+
+pub(super) fn open(index: usize, planned: PlannedSession) -> Result<Box<dyn Executor>, ExecError> {
+    Ok(Box::new(CudaExecutor::open(planned, driver::Card::open(index)?)?))
+}
+
+pub(super) fn held(pci: &str) -> Option<u64> {
+    let used = nvml::card_at(pci).ok()?;
+    used.holders.iter().find(|h| h.pid == std::process::id())?.bytes
+}
+
+/// What `doctor` says of cards. Makes no context.
+pub fn report() -> CardsReport {
+    let mut report = CardsReport::default();
+    let nvml = match Nvml::load() {
+        Ok(nvml) => nvml,
+        Err(why) => return CardsReport { note: Some(why), ..report },
+    };
+    report.driver = nvml.driver_version().ok();
+    let infos = driver::cards();
+    report.libraries = vec![
+        match nvrtc::version() {
+            Ok((major, minor)) => format!("NVRTC {major}.{minor}"),
+            Err(why) => why,
+        },
+        match libraries::find(Needed::CublasLt) {
+            Ok(()) => "cuBLASLt".to_owned(),
+            Err(why) => why.to_string(),
+        },
+    ];
+    let capability = |pci: &str| -> Option<String> {
+        let own = |c: &&CardInfo| pci.ends_with(&c.pci.to_lowercase());
+        infos.as_ref().ok()?.iter().find(own).map(|c| format!("{}.{}", c.capability.0, c.capability.1))
+    };
+    match nvml.cards() {
+        Ok(cards) => {
+            report.cards = cards
+                .into_iter()
+                .map(|c| CardReport {
+                    capability: capability(&c.pci),
+                    name: c.name,
+                    total_bytes: c.total_bytes,
+                    free_bytes: c.free_bytes,
+                    holders: c.holders.iter().map(holder).collect(),
+                })
+                .collect();
+            report.note = infos.err();
+        }
+        Err(why) => report.note = Some(why),
+    }
+    report
+}

@@ -1,0 +1,88 @@
+//! F5's gradients on a card against those recorded from the reference package (`parity/f5/record.py`): the fixtures are
+//! part of this program, so that it can be carried alone.
+
+use ambitus_compile::passes::policy::Blocks;
+use ambitus_testkit::gradients::{GRADIENT, Named, errors};
+use ambitus_train::gradients::{GradientOptions, gradients};
+use ambitus_train::model_dir::{ModelDir, OpenOptions};
+use ambitus_train::recipe::DeviceChoice;
+use safetensors::SafeTensors;
+use std::path::Path;
+
+/// A model folder, a batch, and what the reference gave.
+struct Fixture {
+    name: &'static str,
+    files: [(&'static str, &'static [u8]); 4],
+    expected: &'static [u8],
+}
+
+macro_rules! fixture {
+    ($name:literal) => {
+        Fixture {
+            name: $name,
+            files: [
+                fixture!($name, "config.yaml"),
+                fixture!($name, "vocab.txt"),
+                fixture!($name, "model.safetensors"),
+                fixture!($name, "batch.safetensors"),
+            ],
+            expected: fixture!($name, "expected.safetensors").1,
+        }
+    };
+    ($name:literal, $file:literal) => {
+        ($file, include_bytes!(concat!("../../parity/f5/fixtures/", $name, "/", $file)).as_slice())
+    };
+}
+
+const FIXTURES: [Fixture; 3] = [fixture!("v1"), fixture!("v0"), fixture!("options")];
+
+/// A fixture's worst error on a card.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parity {
+    /// Fixture and plan options.
+    pub what: String,
+    /// The largest error as a share of what is allowed, and whose.
+    pub worst: (f64, String),
+}
+
+/// Every fixture on a device, with and without block checkpointing.
+///
+/// # Errors
+/// What stopped it.
+pub fn check(device: DeviceChoice) -> Result<Vec<Parity>, String> {
+    let dir = tempfile::tempdir().map_err(|e| format!("a folder for fixtures: {e}"))?;
+    let mut found = Vec::new();
+    for fixture in &FIXTURES {
+        let folder = dir.path().join(fixture.name);
+        std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        for (name, bytes) in fixture.files {
+            let path = folder.join(name);
+            std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
+        }
+        let want = read(fixture.expected)?;
+        for (checkpoint, shown) in [(Blocks::None, "all kept"), (Blocks::All, "blocks recomputed")] {
+            let options = GradientOptions { checkpoint, micro_batch: None, device, threads: 1, memory: None };
+            let got = run(&folder, options).map_err(|e| format!("{}: {e}", fixture.name))?;
+            let worst = errors(&got, &want, GRADIENT)?.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+            let (name, share) = worst.ok_or("a fixture without gradients")?;
+            found.push(Parity { what: format!("{}, {shown}", fixture.name), worst: (share, name) });
+        }
+    }
+    Ok(found)
+}
+
+fn run(folder: &Path, options: GradientOptions) -> Result<Named, String> {
+    let model = ModelDir::open_for_ids(folder, OpenOptions::default()).map_err(|e| e.to_string())?;
+    let out = folder.join("out.safetensors");
+    gradients(&model, &folder.join("batch.safetensors"), &out, options).map_err(|e| e.to_string())?;
+    read(&std::fs::read(&out).map_err(|e| e.to_string())?)
+}
+
+fn read(bytes: &[u8]) -> Result<Named, String> {
+    let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
+    let float = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+    let floats = |b: &[u8]| b.chunks_exact(4).map(float).collect();
+    let mut all: Named = file.tensors().into_iter().map(|(n, t)| (n, floats(t.data()))).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(all)
+}

@@ -1,0 +1,301 @@
+//! Parity of every op: the test kit's cases on a card against the reference interpreter.
+
+use ambitus_compile::plan::plan;
+use ambitus_cuda::driver::Card;
+use ambitus_cuda::{CudaExecutor, CudaTarget};
+use ambitus_exec::executor::{ExecError, Executor};
+use ambitus_ir::ops::elementwise::Cast;
+use ambitus_ir::plan::PlannedSession;
+use ambitus_ir::target::Target;
+use ambitus_ir::{Builder, DType, Instr, Op, Output, Session, TensorType, ValueId};
+use ambitus_testkit::tolerances::{differs, f32_against_f64};
+use ambitus_testkit::{Case, Interp, Rounding, Tensor, cases};
+use std::sync::Arc;
+
+/// Relative L2 distance of fp32 results.
+pub const F32: f64 = 1e-5;
+/// Relative L2 distance of 16-bit results: two roundings of bfloat16 (2^-9 each), and sums of them.
+pub const SIXTEEN_BIT: f64 = 2e-2;
+
+/// What came of a walk over the cases.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Cases that ran.
+    pub cases: usize,
+    /// The largest relative L2 distance, and whose.
+    pub worst: (f64, String),
+    /// What was wrong.
+    pub faults: Vec<String>,
+    /// Bits of all results, in order.
+    pub bits: Vec<Vec<u64>>,
+}
+
+/// Runs every case that the card has a kernel for, in an element type, and whose name has `word` in it.
+pub fn check(mut card: Card, dtype: DType, word: &str) -> (Option<Card>, Outcome) {
+    let info = card.info().clone();
+    let target = CudaTarget::new(info.capability, info.rates);
+    let mut interp = Interp::new(Rounding::Exact);
+    let mut outcome = Outcome::default();
+    for case in cases() {
+        if !target.has_kernel(&case.op) || !case.name.contains(word) {
+            continue;
+        }
+        let Some(case) = in_type(&case, dtype) else { continue };
+        // Some decompositions, so the interpreter, are of f32 only.
+        let Ok(want) = case.expected(&mut interp) else { continue };
+        outcome.cases += 1;
+        match run(&case, &target, card) {
+            (Some(back), Ok(got)) => {
+                card = back;
+                judge(&case, dtype, &want, &got, &mut outcome);
+            }
+            (Some(back), Err(why)) => {
+                card = back;
+                outcome.faults.push(format!("{}: {why}", case.name));
+            }
+            (None, result) => {
+                let why = result.err().unwrap_or_default();
+                outcome.faults.push(format!("{}: {why}; nothing further was tried", case.name));
+                return (None, outcome);
+            }
+        }
+    }
+    (Some(card), outcome)
+}
+
+/// Runs every op whose results may lie on its operands with and without sharing bytes: how many results did lie on
+/// operands, and the cases whose bits differ.
+pub fn check_sharing(mut card: Card) -> (usize, Vec<String>) {
+    let info = card.info().clone();
+    let near = CudaTarget::new(info.capability, info.rates);
+    let (mut shared, mut faults) = (0, Vec::new());
+    for base in cases() {
+        for dtype in [DType::F32, DType::BF16] {
+            let Some(case) = in_type(&base, dtype) else { continue };
+            let def = case.op.def();
+            if !near.has_kernel(&case.op) || !def.donates().is_empty() || def.may_share().is_empty() {
+                continue;
+            }
+            let mut results = Vec::new();
+            for target in [&near as &dyn Target, &Apart(near)] {
+                let planned = on_copies(&case, target);
+                if results.is_empty() {
+                    shared += on_operands(&planned, &case);
+                }
+                match bits(&case, planned, card) {
+                    (back, Ok(bits)) => {
+                        card = back;
+                        results.push(bits);
+                    }
+                    (back, Err(why)) => {
+                        card = back;
+                        faults.push(format!("{}: {why}", case.name));
+                    }
+                }
+            }
+            if results.windows(2).any(|pair| pair[0] != pair[1]) {
+                faults.push(format!("{}: other bits on its operands' bytes", case.name));
+            }
+        }
+    }
+    (shared, faults)
+}
+
+/// A card whose results never lie on operands.
+struct Apart(CudaTarget);
+
+impl Target for Apart {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn has_kernel(&self, op: &Op) -> bool {
+        self.0.has_kernel(op)
+    }
+    fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {
+        self.0.workspace(op, x, y)
+    }
+    fn shares(&self, _: &Op, _: usize, _: usize) -> bool {
+        false
+    }
+    fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
+        self.0.seconds(op, x, y)
+    }
+}
+
+/// The op on copies of its inputs: only values of the program may be overwritten.
+fn on_copies(case: &Case, target: &dyn Target) -> Arc<PlannedSession> {
+    let mut session = Session::default();
+    let mut b = Builder::new(&mut session, "case");
+    let copy = |b: &mut Builder<'_>, v| {
+        let dtype = b.ty(v).dtype;
+        if dtype.is_float() { b.push1(Cast { to: dtype }, &[v]) } else { v }
+    };
+    let inputs: Vec<ValueId> =
+        case.types().iter().enumerate().map(|(i, ty)| b.input(&format!("x{i}"), *ty)).collect();
+    let x: Vec<ValueId> = inputs.into_iter().map(|v| copy(&mut b, v)).collect();
+    let y = b.push(case.op.clone(), &x);
+    for (k, v) in y.into_iter().enumerate() {
+        let v = copy(&mut b, v);
+        b.output(&format!("y{k}"), v);
+    }
+    let program = b.finish();
+    session.programs.push(program);
+    Arc::new(plan(session, target, 1))
+}
+
+/// Results of the op that lie on one of its operands.
+fn on_operands(planned: &PlannedSession, case: &Case) -> usize {
+    let p = planned.program("case").expect("the case's program");
+    let own = p.program.instrs.iter().filter(|i| i.op == case.op);
+    let on =
+        |i: &Instr| i.outputs.iter().filter(|o| i.inputs.iter().any(|x| p.place(*x) == p.place(**o))).count();
+    own.map(on).sum()
+}
+
+/// Bytes of every output.
+fn bits(case: &Case, planned: Arc<PlannedSession>, card: Card) -> (Card, Result<Vec<Vec<u8>>, String>) {
+    let mut exec = match CudaExecutor::open_or_return(planned.clone(), card) {
+        Ok(exec) => exec,
+        Err(e) => return (e.0, Err(e.1.to_string())),
+    };
+    let p = planned.program("case").expect("the case's program");
+    let mut all = || {
+        for (i, t) in case.values().iter().enumerate() {
+            let input = p.program.input(&format!("x{i}")).expect("an input");
+            exec.write_bytes(p.place(input), &t.to_bytes())?;
+        }
+        exec.run("case", 0)?;
+        let read = |o: &Output| exec.read_bytes(p.place(o.value), p.program.ty(o.value).bytes() as usize);
+        p.program.outputs.iter().map(read).collect::<Result<Vec<_>, ExecError>>()
+    };
+    let found = all().map_err(|e| e.to_string());
+    (exec.into_card(), found)
+}
+
+/// Results and states by name.
+type Results = Vec<(String, Tensor)>;
+
+fn judge(case: &Case, dtype: DType, want: &[Tensor], got: &Results, outcome: &mut Outcome) {
+    for (name, got) in got {
+        // The interpreter is exact; a result of another type is rounded once.
+        let mut want = expected(want, case, name).clone();
+        want.ty = got.ty;
+        want.round();
+        let off = relative(&got.data, &want.data);
+        if off > outcome.worst.0 {
+            outcome.worst = (off, case.name.clone());
+        }
+        let most = if dtype == DType::F32 { F32 } else { SIXTEEN_BIT };
+        if off > most {
+            outcome.faults.push(format!("{}: {name} is off by {off:.1e}", case.name));
+        }
+        if dtype == DType::F32
+            && let Some((at, got, want)) = differs(&got.data, &want.data, f32_against_f64(case.op.name()))
+        {
+            outcome.faults.push(format!("{}: {name}[{at}] is {got}, not {want}", case.name));
+        }
+        outcome.bits.push(got.data.iter().map(|x| x.to_bits()).collect());
+    }
+}
+
+/// Runs a case on its planned bytes, in memory full of NaN. Pads must be zero.
+fn run(case: &Case, target: &dyn Target, card: Card) -> (Option<Card>, Result<Results, String>) {
+    let (mut session, program) = case.program();
+    session.programs.push(program);
+    let planned: Arc<PlannedSession> = Arc::new(plan(session, target, 1));
+    let mut exec = match CudaExecutor::open_or_return(planned.clone(), card) {
+        Ok(exec) => exec,
+        Err(e) => return (Some(e.0), Err(e.1.to_string())),
+    };
+    let results = on(&mut exec, case, &planned);
+    match results {
+        Ok(results) => (Some(exec.into_card()), results),
+        Err(why) => (None, Err(why.to_string())),
+    }
+}
+
+fn on(
+    exec: &mut CudaExecutor,
+    case: &Case,
+    planned: &PlannedSession,
+) -> Result<Result<Results, String>, ExecError> {
+    exec.poison()?;
+    let p = planned.program("case").expect("the case's program");
+    let (inputs, states) = case.feeds();
+    for (name, t) in inputs {
+        let at = p.place(p.program.input(&name).expect("an input"));
+        exec.write_bytes(at, &t.to_bytes())?;
+    }
+    for (name, t) in states {
+        let (_, at) = planned.state(&name).expect("a state");
+        exec.write_bytes(at, &t.to_bytes())?;
+    }
+    exec.run("case", 0)?;
+    let outputs = p.program.outputs.iter().map(|o| (o.name.clone(), o.value));
+    let states = p.program.states.iter();
+    let states = states.map(|s| (planned.session.states[s.state.index()].name.clone(), s.leaves));
+    let mut results = Vec::new();
+    for (name, value) in outputs.chain(states) {
+        let ty = p.program.ty(value);
+        let bytes = exec.read_bytes(p.place(value), ty.bytes() as usize)?;
+        let (row, used) = (ty.pitch * ty.dtype.size(), ty.shape.cols() * ty.dtype.size());
+        if bytes.chunks(row.max(1)).any(|r| r[used..].iter().any(|b| *b != 0)) {
+            return Ok(Err(format!("the pads of {name} are not zero")));
+        }
+        results.push((name, Tensor::from_bytes(ty, &bytes)));
+    }
+    Ok(Ok(results))
+}
+
+/// What result `name` should be: `y<k>`, or the state `x<i>` that holds the result which overwrote operand i.
+fn expected<'a>(all: &'a [Tensor], case: &Case, name: &str) -> &'a Tensor {
+    let number: usize = name[1..].parse().expect("a numbered name");
+    let at = match &name[..1] {
+        "y" => number,
+        _ => (0..all.len()).find(|k| case.overwritten(*k) == Some(number)).expect("an overwritten operand"),
+    };
+    &all[at]
+}
+
+/// The case with its float operands of more than one element in an element type: all that the op takes so. `None` when it
+/// takes none.
+fn in_type(case: &Case, dtype: DType) -> Option<Case> {
+    if dtype == DType::F32 {
+        return Some(case.clone());
+    }
+    let mut narrow = case.clone();
+    let wide = |t: &Tensor| t.ty.dtype == DType::F32 && t.data.len() > 1;
+    let all: Vec<usize> = (0..case.operands.len()).filter(|i| wide(&case.operands[*i].tensor)).collect();
+    let fits = |chosen: &[usize]| {
+        let mut types = case.types();
+        chosen.iter().for_each(|i| types[*i] = TensorType::new(dtype, &types[*i].shape));
+        case.op.def().infer(&types).is_ok()
+    };
+    // All, or only the matrices (tables of factors per row or channel stay in fp32).
+    let matrices: Vec<usize> =
+        all.iter().copied().filter(|i| case.operands[*i].tensor.ty.shape.len() > 1).collect();
+    let chosen = [all, matrices].into_iter().find(|set| !set.is_empty() && fits(set))?;
+    for i in chosen {
+        let t = &mut narrow.operands[i].tensor;
+        t.ty = TensorType::new(dtype, &t.ty.shape);
+        t.round();
+    }
+    narrow.name = format!("{} in {}", case.name, dtype.name());
+    Some(narrow)
+}
+
+/// ‖got − want‖ / ‖want‖ over the finite elements; infinite where one is finite and the other is not.
+fn relative(got: &[f64], want: &[f64]) -> f64 {
+    let (mut off, mut all) = (0.0, 0.0);
+    for (g, w) in got.iter().zip(want) {
+        if g.is_finite() != w.is_finite() {
+            return f64::INFINITY;
+        }
+        if w.is_finite() {
+            off += (g - w).powi(2);
+            all += w.powi(2);
+        }
+    }
+    // Results that are zero mathematically are compared as they are.
+    off.sqrt() / f64::max(all.sqrt(), 1e-6 * (want.len() as f64).sqrt()).max(1e-12)
+}

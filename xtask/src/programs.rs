@@ -1,0 +1,292 @@
+//! Whole steps to time on a card: F5 Base and a Llama block, on random weights and clips.
+
+use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::{optimizer, plan};
+use ambitus_cuda::CudaExecutor;
+use ambitus_exec::executor::Executor;
+use ambitus_ir::ops::optim::AdamW;
+use ambitus_ir::plan::PlannedSession;
+use ambitus_ir::target::Target;
+use ambitus_ir::{DType, Op, Session, StateId, StateKind};
+use ambitus_models::f5::batch::{self, Batch, Clip};
+use ambitus_models::f5::config::{Config, MELS};
+use ambitus_models::f5::draw::Draw;
+use ambitus_models::{f5, llama};
+use ambitus_testkit::Rng;
+use ambitus_train::gradients::write_batch;
+use ambitus_train::session::{self, SessionOptions, program};
+
+const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+/// Spread of random weights: that of an initialised transformer.
+const SPREAD: f64 = 0.02;
+
+/// Frames of an F5 step and its clips, each of the same length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct F5Shape {
+    /// Frames of all clips.
+    pub frames: usize,
+    /// Clips.
+    pub clips: usize,
+}
+
+/// The shape of `F5TTS_v1_Base` (its YAML in F5-TTS 1.1), or a tiny one.
+pub fn f5_config(small: bool) -> Config {
+    let base = Config {
+        dim: 1024,
+        depth: 22,
+        heads: 16,
+        dim_head: 64,
+        ff_dim: 2048,
+        dropout: 0.0,
+        text_dim: 512,
+        conv_layers: 4,
+        text_rows: 2546,
+        text_mask: true,
+        rotated: 16,
+        qk_norm: false,
+        long_skip: false,
+    };
+    if !small {
+        return base;
+    }
+    Config {
+        dim: 64,
+        depth: 2,
+        heads: 2,
+        dim_head: 32,
+        ff_dim: 128,
+        text_dim: 32,
+        conv_layers: 1,
+        text_rows: 40,
+        rotated: 2,
+        ..base
+    }
+}
+
+/// Orpheus' decoder with one block (Llama-3.2-3B's widths, its 156,940 tokens), or a tiny one.
+pub fn llama_config(small: bool) -> llama::Config {
+    let block = llama::Config {
+        dim: 3072,
+        heads: 24,
+        kv_heads: 8,
+        head_dim: 128,
+        ffn: 8192,
+        layers: 1,
+        vocab: 156_940,
+        eps: 1e-5,
+        rope_base: 500_000.0,
+        tied: true,
+    };
+    if !small {
+        return block;
+    }
+    llama::Config { dim: 96, heads: 4, kv_heads: 2, head_dim: 24, ffn: 128, vocab: 300, ..block }
+}
+
+/// Plans one F5 update with its moving average.
+///
+/// # Errors
+/// A model that cannot be trained.
+pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<PlannedSession, String> {
+    let options = SessionOptions {
+        capacity: f5::model::Capacity { frames: shape.frames, clips: shape.clips },
+        checkpoint: Blocks::None,
+        adamw: Some(ADAMW),
+        ema: true,
+        evaluate: false,
+        sample: None,
+    };
+    session::compile(config, &options, target).map_err(|e| e.to_string())
+}
+
+/// Plans one Llama update.
+///
+/// # Errors
+/// A model that cannot be trained.
+pub fn plan_llama(
+    config: &llama::Config,
+    capacity: llama::Capacity,
+    target: &dyn Target,
+) -> Result<PlannedSession, String> {
+    let mut s = Session::default();
+    let forward = llama::loss(&mut s, config, capacity, program::MICRO);
+    let passes = Options { checkpoint: Blocks::None };
+    let micro = pipeline::micro(&mut s, forward, passes, target).map_err(|e| e.to_string())?;
+    let update = optimizer::update(&mut s, &ADAMW);
+    let update = pipeline::plain(&mut s, update, target);
+    s.programs = vec![micro, update];
+    Ok(plan::plan(s, target, 1))
+}
+
+/// Writes random weights: spread as an initialised transformer's, ones for the factors of norms.
+///
+/// # Errors
+/// From the executor.
+pub fn random_weights(exec: &mut dyn Executor) -> Result<(), String> {
+    let mut rng = Rng::new(7);
+    let states = exec.planned().session.states.clone();
+    for (i, state) in states.iter().enumerate().filter(|(_, s)| s.kind == StateKind::Parameter) {
+        let one = state.ty.shape.len() == 1 && state.name.contains("norm") && state.name.ends_with("weight");
+        let n = state.ty.shape.elements();
+        let data: Vec<f32> =
+            (0..n).map(|_| if one { 1.0 } else { rng.range(-SPREAD, SPREAD) as f32 }).collect();
+        exec.write_state(StateId(i as u32), &data).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// Writes random clips of equal length as the micro-batch of an F5 session.
+///
+/// # Errors
+/// From the executor.
+pub fn random_clips(exec: &mut dyn Executor, config: &Config, shape: F5Shape) -> Result<(), String> {
+    let mut rng = Rng::new(11);
+    let n = shape.frames / shape.clips;
+    let text: Vec<i32> = (0..n / 8).map(|i| (i % (config.text_rows - 1)) as i32).collect();
+    let mels: Vec<Vec<f32>> =
+        (0..shape.clips).map(|_| (0..n * MELS).map(|_| rng.range(-2.0, 2.0) as f32).collect()).collect();
+    let clips: Vec<Clip<'_>> = mels
+        .iter()
+        .enumerate()
+        .map(|(i, mel)| {
+            let span = (n / 10, n - n / 10);
+            let draw = Draw { time: 0.5, span, drop_audio: false, drop_text: false, key: [1, i as u32] };
+            Clip { mel, text: &text, draw, noise: None, span: None }
+        })
+        .collect();
+    let mut host = Batch::new(f5::model::Capacity { frames: shape.frames, clips: shape.clips });
+    host.fill(&clips);
+    let scored = clips.iter().map(Clip::span_frames).sum();
+    write_batch(exec, program::MICRO, &host).map_err(|e| e.to_string())?;
+    write(exec, program::MICRO, "norm", batch::norm(scored))
+}
+
+/// Writes random tokens as one sequence of a Llama session.
+///
+/// # Errors
+/// From the executor.
+pub fn random_tokens(
+    exec: &mut dyn Executor,
+    config: &llama::Config,
+    capacity: llama::Capacity,
+) -> Result<(), String> {
+    let mut rng = Rng::new(13);
+    let ids: Vec<i32> = (0..=capacity.tokens).map(|_| rng.below(config.vocab) as i32).collect();
+    let mut segments = vec![capacity.tokens as i32; capacity.clips + 1];
+    segments[0] = 0;
+    let tables =
+        [("input_ids", &ids[..capacity.tokens]), ("labels", &ids[1..]), ("segments", segments.as_slice())];
+    for (name, data) in tables {
+        exec.write_i32(program::MICRO, name, 0, data).map_err(|e| e.to_string())?;
+    }
+    write(exec, program::MICRO, "norm", 1.0 / capacity.tokens as f32)
+}
+
+fn write(exec: &mut dyn Executor, name: &str, input: &str, value: f32) -> Result<(), String> {
+    exec.write_f32(name, input, 0, &[value]).map_err(|e| e.to_string())
+}
+
+/// One update: micro-batch, clip and AdamW, moving average where there is one. Gives the loss.
+///
+/// # Errors
+/// From the executor.
+pub fn step(exec: &mut dyn Executor) -> Result<f32, String> {
+    let has = |exec: &dyn Executor, name: &str| exec.planned().program(name).is_some();
+    write(exec, program::MICRO, "beta", 0.0)?;
+    exec.run(program::MICRO, 0).map_err(|e| e.to_string())?;
+    write(exec, program::UPDATE, "lr", 1e-5)?;
+    write(exec, program::UPDATE, "clip", 1.0)?;
+    exec.run(program::UPDATE, 0).map_err(|e| e.to_string())?;
+    if has(exec, program::EMA) {
+        write(exec, program::EMA, "decay", 0.999)?;
+        exec.run(program::EMA, 0).map_err(|e| e.to_string())?;
+    }
+    let mut loss = [0.0];
+    exec.read_f32(program::MICRO, "loss", 0, &mut loss).map_err(|e| e.to_string())?;
+    Ok(loss[0])
+}
+
+/// What a card really does per second: a large fp32 product, and reading and writing a large tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Floating-point operations of the product.
+    pub gemm: f64,
+    /// Bytes moved.
+    pub bytes: f64,
+}
+
+/// A session with one large product and one large copy, to measure a card's rates with [`rates`].
+pub fn plan_rates(target: &dyn Target, small: bool) -> PlannedSession {
+    let (n, rows) = if small { (64, 256) } else { (4096, 65_536) };
+    let mut s = Session::default();
+    let mut b = ambitus_ir::Builder::new(&mut s, "rates");
+    let (p, q) = (b.input("p", matrix(n, n)), b.input("q", matrix(n, n)));
+    let y = b.matmul(p, q, false, false);
+    b.output("y", y);
+    let (x, by) = (b.input("x", matrix(rows, 1024)), b.input("by", matrix(1, 1)));
+    let by = b.reshape(by, &[1]);
+    let z = b.scale(x, by);
+    b.output("z", z);
+    s.programs = vec![b.finish()];
+    plan::plan(s, target, 1)
+}
+
+fn matrix(rows: usize, cols: usize) -> ambitus_ir::TensorType {
+    ambitus_ir::TensorType::new(DType::F32, &[rows, cols])
+}
+
+/// The rates of the card that [`plan_rates`] is opened on.
+///
+/// # Errors
+/// From the executor.
+pub fn rates(exec: &mut CudaExecutor) -> Result<Measured, String> {
+    let seconds = exec.time_instructions("rates", 20).map_err(|e| e.to_string())?;
+    let p = exec.planned().program("rates").ok_or("no program")?;
+    let mut measured = Measured { gemm: 0.0, bytes: 0.0 };
+    for (instr, seconds) in p.program.instrs.iter().zip(seconds) {
+        let (x, y) = p.program.signature(instr);
+        let cost = instr.op.cost(&x, &y);
+        match instr.op {
+            Op::MatMul(_) => measured.gemm = cost.flops / seconds,
+            Op::Scale(_) => measured.bytes = cost.bytes / seconds,
+            _ => {}
+        }
+    }
+    Ok(measured)
+}
+
+/// Time of an op's instructions in a program, against the least that the measured rates allow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpShare {
+    /// The op.
+    pub op: &'static str,
+    /// Its instructions.
+    pub count: usize,
+    /// Seconds of all of them.
+    pub seconds: f64,
+    /// The least: the larger of arithmetic and bytes, at the measured rates.
+    pub floor: f64,
+}
+
+/// Every op of a program, the most expensive first.
+///
+/// # Errors
+/// From the executor.
+pub fn shares(exec: &mut CudaExecutor, name: &str, measured: Measured) -> Result<Vec<OpShare>, String> {
+    let seconds = exec.time_instructions(name, 3).map_err(|e| e.to_string())?;
+    let p = exec.planned().program(name).ok_or("no program")?;
+    let mut ops: Vec<OpShare> = Vec::new();
+    for (instr, seconds) in p.program.instrs.iter().zip(seconds) {
+        let (x, y) = p.program.signature(instr);
+        let cost = instr.op.cost(&x, &y);
+        let floor = (cost.flops / measured.gemm).max(cost.bytes / measured.bytes);
+        let op = instr.op.name();
+        match ops.iter_mut().find(|o| o.op == op) {
+            Some(o) => (o.count, o.seconds, o.floor) = (o.count + 1, o.seconds + seconds, o.floor + floor),
+            None => ops.push(OpShare { op, count: 1, seconds, floor }),
+        }
+    }
+    ops.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    Ok(ops)
+}
