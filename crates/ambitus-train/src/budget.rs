@@ -125,7 +125,7 @@ impl RunPlan {
     pub fn new(shape: Shape, target: &dyn Target) -> Result<RunPlan, RunError> {
         let planned = session::compile(&shape.config, &shape.session, target)?;
         let phases = phases(&shape, &planned);
-        let top = phases.iter().rev().max_by_key(|p| p.peak_bytes);
+        let top = highest(&phases);
         let peak_bytes = top.map_or(0, |p| p.peak_bytes);
         let preparing = top.is_some_and(|p| p.name == PREPARE);
         let categories = categories(&shape, &planned, peak_bytes, preparing);
@@ -140,7 +140,7 @@ impl RunPlan {
 
     /// The phase with the highest peak; while the model runs, also where in it most bytes live.
     pub fn peak_place(&self) -> String {
-        let top = self.phases.iter().rev().max_by_key(|p| p.peak_bytes).map_or("", |p| p.name);
+        let top = highest(&self.phases).map_or("", |p| p.name);
         let running = self.planned.programs.iter().max_by_key(|p| p.transient_bytes);
         match running {
             Some(p) if ["micro", "update", "evaluate", "sample"].contains(&top) => {
@@ -313,6 +313,11 @@ impl RunPlan {
             "step_seconds": self.step_seconds,
         })
     }
+}
+
+/// The phase with the highest peak; of equal ones (a card's arena is all taken from `load` on) the one that uses most.
+fn highest(phases: &[Phase]) -> Option<&Phase> {
+    phases.iter().max_by_key(|p| (p.peak_bytes, p.in_use_bytes))
 }
 
 struct Change {

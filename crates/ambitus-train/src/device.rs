@@ -112,6 +112,11 @@ impl Device {
         }
     }
 
+    /// The budget bounds a card's memory.
+    pub fn is_card(&self) -> bool {
+        self.card.is_some()
+    }
+
     /// What the budget must hold beside the arena.
     pub fn beside(&self) -> Beside {
         match &self.card {

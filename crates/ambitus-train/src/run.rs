@@ -173,6 +173,7 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
         saving_seconds: 0.0,
         validations: Vec::new(),
         arena: exec.arena_bytes(),
+        on_card: r.device.is_card().then(|| r.device.measured_peak()).flatten(),
         console,
     };
     let mut trainer = Trainer {
@@ -220,7 +221,7 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
         ..Summary::from_log(&lines)
     };
     summary.write(&run.root).map_err(|e| RunError::io(&run.root, "cannot write summary.json", e))?;
-    report(run, &newest, source, &summary, console);
+    report(r, run, &newest, source, &summary, console);
     Ok(())
 }
 
@@ -263,7 +264,14 @@ fn export_from(run: &RunDir, checkpoint: &Path, source: Source, out: &Path) -> R
     export::export(checkpoint, source, &config, vocab.as_deref(), out)
 }
 
-fn report(run: &RunDir, checkpoint: &Path, source: Source, s: &Summary, console: &mut dyn Console) {
+fn report(
+    r: &Resolved,
+    run: &RunDir,
+    checkpoint: &Path,
+    source: Source,
+    s: &Summary,
+    console: &mut dyn Console,
+) {
     let root = run.root.display();
     if let (Some(base), Some(last)) = (s.validation_base, s.validation_last) {
         console.line(&format!(
@@ -290,7 +298,8 @@ fn report(run: &RunDir, checkpoint: &Path, source: Source, s: &Summary, console:
     }
     console.line("next, with your own folder of clips:");
     console.line(&format!(
-        "  ambitus train --model {root}/export --data YOUR_FOLDER --memory {}",
+        "  ambitus train --model {root}/export --data YOUR_FOLDER --device {} --memory {}",
+        r.recipe.device,
         ByteSize(s.budget_bytes.unwrap_or(0)).exact()
     ));
 }
@@ -304,6 +313,8 @@ struct Watcher<'a> {
     saving_seconds: f64,
     validations: Vec<(u64, f64)>,
     arena: u64,
+    /// What this process holds on its card: a constant since the executor was opened.
+    on_card: Option<u64>,
     console: &'a mut dyn Console,
 }
 
@@ -354,7 +365,7 @@ impl Observer for Watcher<'_> {
             epoch: f64::from(step.epoch),
             loss: step.loss,
             frames_per_second: line.frames_per_second,
-            rss_bytes: Some(step.after.rss_bytes),
+            rss_bytes: self.on_card.or(Some(step.after.rss_bytes)),
             budget_bytes: self.r.budget,
             step_seconds: step.seconds,
         };
