@@ -10,6 +10,7 @@ use ambitus_ir::DType;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_models::llama;
 use ambitus_train::recipe::DeviceChoice;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -153,7 +154,7 @@ fn sanitize(options: &Options, page: &mut Report) {
     let Ok(me) = std::env::current_exe() else { return };
     let mut command = Command::new("compute-sanitizer");
     command.args(["--tool", "memcheck", "--error-exitcode", "9"]).arg(me);
-    command.args(["gpu", "--card", &options.card.to_string()]).env(SANITIZED, "1");
+    command.args(["gpu", "--card", &options.card.to_string()]).env(SANITIZED, "1").process_group(0);
     let Ok(mut child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
         return page.line("\ncompute-sanitizer is not installed here: not run.");
     };
@@ -166,7 +167,8 @@ fn sanitize(options: &Options, page: &mut Report) {
             Ok(Some(status)) => return page.fault(format!("compute-sanitizer: {status}")),
             Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(200)),
             _ => {
-                let _ = child.kill();
+                // Its whole group: the program under it would go on alone.
+                let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
                 let _ = child.wait();
                 return page.line("\ncompute-sanitizer took too long and was stopped: no verdict.");
             }

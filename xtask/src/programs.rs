@@ -241,7 +241,7 @@ fn matrix(rows: usize, cols: usize) -> ambitus_ir::TensorType {
 /// # Errors
 /// From the executor.
 pub fn rates(exec: &mut CudaExecutor) -> Result<Measured, String> {
-    let seconds = exec.time_instructions("rates", 20).map_err(|e| e.to_string())?;
+    let seconds = exec.time_instructions("rates").map_err(|e| e.to_string())?;
     let p = exec.planned().program("rates").ok_or("no program")?;
     let mut measured = Measured { gemm: 0.0, bytes: 0.0 };
     for (instr, seconds) in p.program.instrs.iter().zip(seconds) {
@@ -274,7 +274,7 @@ pub struct OpShare {
 /// # Errors
 /// From the executor.
 pub fn shares(exec: &mut CudaExecutor, name: &str, measured: Measured) -> Result<Vec<OpShare>, String> {
-    let seconds = exec.time_instructions(name, 3).map_err(|e| e.to_string())?;
+    let seconds = exec.time_instructions(name).map_err(|e| e.to_string())?;
     let p = exec.planned().program(name).ok_or("no program")?;
     let mut ops: Vec<OpShare> = Vec::new();
     for (instr, seconds) in p.program.instrs.iter().zip(seconds) {

@@ -2,13 +2,13 @@
 
 use crate::bind::{Io, Tensor, bind};
 use crate::driver::{Arenas, Card, Graph, Rect};
-use crate::reserve;
 use crate::step::Step;
 use ambitus_exec::executor::{
     ExecError, Executor, check_places, input_place, output_place, program, state_place,
 };
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::{DType, Instr, StateId, TensorType, ValueId};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A planned session on a card.
@@ -65,9 +65,8 @@ impl CudaExecutor {
     /// # Errors
     /// When the card fails.
     pub fn poison(&mut self) -> Result<(), ExecError> {
-        let poison = vec![0xff; self.planned.arena_bytes() as usize];
-        let (at, width) = (self.arenas.device, poison.len());
-        self.card.write(Rect { at, rows: 1, width, pitch: width }, &poison)
+        let bytes = self.planned.arena_bytes() as usize;
+        self.card.fill(0xff, bytes)
     }
 
     /// Writes raw bytes to a place of slot 0, for checks of types that the seam does not move.
@@ -90,15 +89,26 @@ impl CudaExecutor {
         Ok(out)
     }
 
-    /// Seconds of every instruction of a program, each run `repeats` times in a row on what the arena holds: for
-    /// measuring. States are changed by it.
+    /// Seconds of every instruction of a program, run on what the arena holds: for measuring. Instructions of one op on
+    /// equal types are measured once. States are changed by it.
     ///
     /// # Errors
     /// No such program, or when the card fails.
-    pub fn time_instructions(&mut self, name: &str, repeats: u32) -> Result<Vec<f64>, ExecError> {
+    pub fn time_instructions(&mut self, name: &str) -> Result<Vec<f64>, ExecError> {
         let p = program(&self.planned, name, 0)?;
         let steps = steps(&self.planned, p, self.arenas, 0)?;
-        steps.iter().map(|of_one| self.card.time(of_one, repeats)).collect()
+        let mut known: HashMap<String, f64> = HashMap::new();
+        let mut seconds = Vec::with_capacity(steps.len());
+        for (instr, steps) in p.program.instrs.iter().zip(&steps) {
+            let kind = format!("{:?} {:?}", instr.op, p.program.signature(instr));
+            let each = match known.get(&kind) {
+                Some(each) => *each,
+                None => self.card.time(steps)?,
+            };
+            known.insert(kind, each);
+            seconds.push(each);
+        }
+        Ok(seconds)
     }
 
     fn write(
@@ -151,7 +161,6 @@ fn prepare(planned: &PlannedSession, card: &mut Card) -> Result<(Arenas, Vec<Vec
             (0..planned.slots.max(1)).map(|slot| record(planned, p, arenas, slot, card)).collect();
         graphs.push(on_slots?);
     }
-    reserve::measure(card.info(), planned.arena_bytes());
     Ok((arenas, graphs))
 }
 

@@ -8,7 +8,8 @@ use libloading::Library;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Folders that hold libraries, separated like `PATH`: looked into before all others.
+/// Folders that hold libraries, separated like `PATH`: for what the system's loader does not find. (To be preferred to a
+/// toolkit that it finds, a folder must stand in `LD_LIBRARY_PATH`.)
 pub const FOLDERS_VARIABLE: &str = "AMBITUS_CUDA_LIBS";
 
 /// A library that the executor needs.

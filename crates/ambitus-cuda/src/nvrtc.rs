@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 /// What a family was compiled to.
 pub struct Compiled {
-    /// Machine code.
-    pub cubin: Vec<u8>,
-    /// The assembler's report: registers, shared memory, spills; empty when the code was kept from before.
+    /// Machine code, or PTX with a final zero.
+    pub image: Vec<u8>,
+    /// The assembler's report: registers, shared memory, spills; empty for PTX and for what was kept from before.
     pub log: String,
+    /// From the cache.
+    pub kept: bool,
 }
 
 /// NVRTC's version, e.g. (12, 9).
@@ -28,13 +30,33 @@ pub fn version() -> Result<(i32, i32), String> {
     Ok((major, minor))
 }
 
-/// `sm_90a` for (9, 0): Hopper's own instructions need the `a`.
-pub fn architecture((major, minor): (u32, u32)) -> String {
-    let own = if (major, minor) == (9, 0) { "a" } else { "" };
-    format!("sm_{major}{minor}{own}")
+/// What to compile for: `sm_80` for (8, 0) where NVRTC knows it; for a card newer than NVRTC the newest `compute_NN`, which
+/// is PTX that the driver translates.
+///
+/// # Errors
+/// NVRTC is missing, or knows only newer cards.
+pub fn architecture((major, minor): (u32, u32)) -> Result<String, String> {
+    let (has, can) = version()?;
+    let mut count = 0;
+    // SAFETY: the library is loaded; the pointer is a live integer.
+    unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) }.result().map_err(|e| format!("NVRTC: {e:?}"))?;
+    let mut known = vec![0; count.max(0) as usize];
+    // SAFETY: the buffer has as many integers as NVRTC asked for.
+    unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) }
+        .result()
+        .map_err(|e| format!("NVRTC: {e:?}"))?;
+    let own = (10 * major + minor) as i32;
+    if known.contains(&own) {
+        return Ok(format!("sm_{own}"));
+    }
+    let newest = known.iter().filter(|a| **a < own).max();
+    let newest = newest.ok_or_else(|| {
+        format!("NVRTC {has}.{can} no longer knows compute capability {major}.{minor}: install NVRTC 12")
+    })?;
+    Ok(format!("compute_{newest}"))
 }
 
-/// Compiles a family for an architecture such as `sm_80`.
+/// Compiles a family for an architecture such as `sm_80` (machine code) or `compute_90` (PTX).
 ///
 /// # Errors
 /// When NVRTC is missing, does not know the architecture or refuses the code.
@@ -56,15 +78,21 @@ pub(crate) fn compile(family: &Family, architecture: &str) -> Result<Compiled, S
         let (major, minor) = version().unwrap_or_default();
         return Err(format!("NVRTC {major}.{minor} cannot compile {name} for {architecture} ({e:?}): {log}"));
     }
+    if architecture.starts_with("compute_") {
+        // SAFETY: the program is compiled.
+        let ptx = unsafe { result::get_ptx(program.0) }.map_err(|e| format!("{name}: {e:?}"))?;
+        let image = ptx.into_iter().map(|c| c as u8).chain([0]).collect();
+        return Ok(Compiled { image, log: String::new(), kept: false });
+    }
     let mut size = 0;
     // SAFETY: the program is compiled; the pointer is a live integer.
     unsafe { sys::nvrtcGetCUBINSize(program.0, &mut size) }.result().map_err(|e| format!("{name}: {e:?}"))?;
-    let mut cubin = vec![0u8; size];
+    let mut image = vec![0u8; size];
     // SAFETY: the buffer has the size that NVRTC asked for.
-    unsafe { sys::nvrtcGetCUBIN(program.0, cubin.as_mut_ptr().cast()) }
+    unsafe { sys::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast()) }
         .result()
         .map_err(|e| format!("{name}: {e:?}"))?;
-    Ok(Compiled { cubin, log })
+    Ok(Compiled { image, log, kept: false })
 }
 
 fn options(architecture: &str) -> [String; 3] {
@@ -72,29 +100,42 @@ fn options(architecture: &str) -> [String; 3] {
     [architecture, "--std=c++17".to_owned(), "--ptxas-options=-v".to_owned()]
 }
 
-/// As [`compile`], from the folder `cache` where the same code was compiled before. A cache that cannot be written is no
-/// error.
+/// As [`compile`], from the folder `cache` where the same code was compiled before.
 pub(crate) fn compile_cached(
     family: &Family,
     architecture: &str,
     cache: Option<&Path>,
 ) -> Result<Compiled, String> {
+    let kept = cache.map(|dir| kept(family, architecture, dir)).transpose()?;
+    match kept.and_then(|file| std::fs::read(file).ok()).filter(|image| !image.is_empty()) {
+        Some(image) => Ok(Compiled { image, log: String::new(), kept: true }),
+        None => compile_anew(family, architecture, cache),
+    }
+}
+
+/// As [`compile`], and keeps the result in `cache`. A cache that cannot be written is no error.
+pub(crate) fn compile_anew(
+    family: &Family,
+    architecture: &str,
+    cache: Option<&Path>,
+) -> Result<Compiled, String> {
+    let compiled = compile(family, architecture)?;
+    if let Some(dir) = cache {
+        let file = kept(family, architecture, dir)?;
+        let half = file.with_extension(format!("{}.tmp", std::process::id()));
+        let written = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&half, &compiled.image));
+        let _ = written.and_then(|()| std::fs::rename(&half, &file));
+    }
+    Ok(compiled)
+}
+
+/// Where a family's code for an architecture is kept: the name has everything that it depends on.
+fn kept(family: &Family, architecture: &str, cache: &Path) -> Result<PathBuf, String> {
     let mut hash = blake3::Hasher::new();
     hash.update(source(family).as_bytes());
     hash.update(options(architecture).concat().as_bytes());
     hash.update(format!("{:?}", version()?).as_bytes());
-    let file = cache.map(|dir| dir.join(format!("{}-{}.cubin", family.name, hash.finalize().to_hex())));
-    if let Some(cubin) = file.as_ref().and_then(|f| std::fs::read(f).ok()).filter(|c| !c.is_empty()) {
-        return Ok(Compiled { cubin, log: String::new() });
-    }
-    let compiled = compile(family, architecture)?;
-    if let Some(file) = file {
-        let half = file.with_extension(format!("{}.tmp", std::process::id()));
-        let kept = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-        let kept = kept.and_then(|()| std::fs::write(&half, &compiled.cubin));
-        drop(kept.and_then(|()| std::fs::rename(&half, &file)));
-    }
-    Ok(compiled)
+    Ok(cache.join(format!("{}-{}.cubin", family.name, hash.finalize().to_hex())))
 }
 
 /// What the assembler says of a kernel, and what it was promised.

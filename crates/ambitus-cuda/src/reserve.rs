@@ -18,8 +18,9 @@ pub fn known(card: &CardInfo) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes > 0 && *bytes < 16 << 30)
 }
 
-/// Remembers what this process holds beside its arena. Where the driver does not tell, nothing is remembered.
-pub(crate) fn measure(card: &CardInfo, arena_bytes: u64) {
+/// Remembers what this process holds beside its arena, for later plans. Where the driver does not tell, nothing is
+/// remembered.
+pub fn measure(card: &CardInfo, arena_bytes: u64) {
     let held = |h: &nvml::Holder| (h.pid == std::process::id()).then_some(h.bytes).flatten();
     let used = nvml::card_at(&card.pci).ok().and_then(|used| used.holders.iter().find_map(held));
     let beside = used.and_then(|used| used.checked_sub(arena_bytes)).filter(|beside| *beside > 0);

@@ -160,15 +160,17 @@ API int cuMemFreeHost(void* at) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     return give_back((uintptr_t)at) ? SUCCESS : INVALID_VALUE;
 }
-API int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
+API int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, void* stream) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     if (!inside(at, bytes)) return ILLEGAL_ADDRESS;
-    memset((void*)at, value, bytes);
-    return SUCCESS;
+    return enqueue((Stream*)stream, [=] { memset((void*)at, value, bytes); });
 }
 API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
     std::lock_guard<std::recursive_mutex> hold(lock);
-    if (!inside(to, bytes) || !inside(from, bytes)) return ILLEGAL_ADDRESS;
+    // One side may be any host memory; that is not recorded.
+    bool both = inside(to, bytes) && inside(from, bytes);
+    bool recording = stream && ((Stream*)stream)->graph;
+    if (!both && (recording || (!inside(to, bytes) && !inside(from, bytes)))) return ILLEGAL_ADDRESS;
     return enqueue((Stream*)stream, [=] { memmove((void*)to, (const void*)from, bytes); });
 }
 
@@ -177,8 +179,10 @@ struct Copy2D {
     size_t dst_x, dst_y; int dst_type; void* dst_host; uint64_t dst_device; void* dst_array; size_t dst_pitch;
     size_t width, height;
 };
-API int cuMemcpy2DUnaligned_v2(const Copy2D* c) {
+API int cuMemcpy2DAsync_v2(const Copy2D* c, void* stream) {
     std::lock_guard<std::recursive_mutex> hold(lock);
+    if (!stream || ((Stream*)stream)->graph || c->src_pitch < c->width || c->dst_pitch < c->width) return INVALID_VALUE;
+    if (c->src_pitch > 0x7fffffff || c->dst_pitch > 0x7fffffff) return INVALID_VALUE;
     const int HOST = 1;
     const char* from = c->src_type == HOST ? (const char*)c->src_host : (const char*)c->src_device;
     char* to = c->dst_type == HOST ? (char*)c->dst_host : (char*)c->dst_device;
@@ -210,13 +214,13 @@ API int cuModuleGetFunction(void** function, void* module, const char* name) {
     Entry entry = (Entry)dlsym(library, (std::string("emulated_") + name).c_str());
     const unsigned* size = (const unsigned*)dlsym(library, (std::string("emulated_") + name + "_size").c_str());
     if (!entry || !size) return NOT_FOUND;
-    *function = new Function{name, entry, *size};
+    *function = ((Module*)module)->functions[name] = new Function{name, entry, *size};
     return SUCCESS;
 }
-API int cuModuleGetGlobal_v2(uint64_t* at, size_t* bytes, void* module, const char* name) {
-    *at = (uint64_t)dlsym(((Module*)module)->library, name);
-    if (bytes) *bytes = 0;
-    return *at ? SUCCESS : NOT_FOUND;
+API int cuModuleUnload(void* module) {
+    for (auto& f : ((Module*)module)->functions) delete f.second;
+    delete (Module*)module;
+    return SUCCESS;
 }
 API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                        unsigned shared, void* stream, void** parameters, void**) {

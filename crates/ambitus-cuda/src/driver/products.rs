@@ -12,7 +12,7 @@ use std::ffi::c_void;
 pub struct Products {
     handle: sys::cublasLtHandle_t,
     chosen: HashMap<String, sys::cublasLtMatmulAlgo_t>,
-    /// Addresses of the constants 1 and 0 on the card.
+    /// Address of the constant 1 on the card.
     one: u64,
 }
 
@@ -83,9 +83,9 @@ impl Drop for Products {
     }
 }
 
-/// What an algorithm depends on: everything but addresses.
+/// What an algorithm depends on: everything but addresses, of which only the alignment counts.
 fn key(g: &Gemm) -> String {
-    let without = |m: Matrix| Matrix { at: 0, ..m };
+    let without = |m: Matrix| Matrix { at: u64::from(alignment(m.at)), ..m };
     let flags = |at: u64| u64::from(at != 0);
     let shape = Gemm {
         a: without(g.a),
@@ -97,6 +97,11 @@ fn key(g: &Gemm) -> String {
         ..*g
     };
     format!("{shape:?}")
+}
+
+/// Bytes that an address is a multiple of, at most 256.
+fn alignment(at: u64) -> u32 {
+    1 << at.trailing_zeros().min(8)
 }
 
 /// Descriptors of one product.
@@ -161,7 +166,7 @@ impl Call {
         set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &g.workspace_bytes.to_ne_bytes())?;
         let reduction = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction.to_ne_bytes())?;
-        let alignment = |at: u64| (1u32 << at.trailing_zeros().min(8)).to_ne_bytes();
+        let alignment = |at| alignment(at).to_ne_bytes();
         set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignment(g.a.at))?;
         set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &alignment(g.b.at))?;
         set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &alignment(g.d.at))?;

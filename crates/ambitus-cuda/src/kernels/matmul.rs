@@ -2,16 +2,16 @@
 
 use super::{View, kernels, launch_over};
 use crate::bind::{Io, Steps, Tensor};
-use crate::step::{Gemm, Matrix, Step};
+use crate::step::{Gemm, Launch, Matrix, Step};
+use ambitus_ir::TensorType;
 use ambitus_ir::ops::matmul::MatMul;
 
 kernels! { "matmul";
+    /// y = y + bias, to every row.
+    AddBias "add_bias" [256 threads, 40 registers] { y: View, bias: View }
     /// Zeroes the pads of every row.
     ClearPads "clear_pads" [256 threads, 32 registers] { y: View }
 }
-
-/// Name of the constant 1 in the family's code.
-pub(crate) const ONE: &std::ffi::CStr = c"one";
 
 pub(crate) fn matmul(op: &MatMul, io: &Io) -> Steps {
     let beta = if op.acc { io.x[3].at } else { 0 };
@@ -60,6 +60,16 @@ pub(crate) fn gemm(
         workspace: scratch[0],
         workspace_bytes: scratch[1],
     }))
+}
+
+/// The bias of a product, where cuBLASLt does not add it. D's columns are the rows of a tensor.
+pub(crate) fn add_bias(g: &Gemm) -> Vec<Launch> {
+    let vector = TensorType::new(g.d.dtype, &[g.m as usize]);
+    let mut ty = TensorType::new(g.d.dtype, &[(g.n * g.batch) as usize, g.m as usize]);
+    ty.pitch = g.d.ld as usize;
+    let (y, bias) = (View::new(g.d.at, ty), View::new(g.bias, vector));
+    let steps = launch_over(&AddBias { y, bias }, y.stored());
+    steps.into_iter().filter_map(|s| if let Step::Launch(l) = s { Some(l) } else { None }).collect()
 }
 
 /// A row-major tensor as a column-major operand.

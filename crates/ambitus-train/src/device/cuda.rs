@@ -22,7 +22,8 @@ pub(super) fn find(index: usize) -> Result<(Box<dyn Target>, Card), String> {
     let card = Card {
         name: info.name.clone(),
         pci: info.pci.clone(),
-        free_bytes: used.map(|u| u.free_bytes),
+        // A slice of a card has less than the whole card's free memory.
+        free_bytes: used.map(|u| u.free_bytes.min(info.total_bytes)),
         total_bytes: info.total_bytes,
         reserve_bytes: reserve.unwrap_or(reserve::STATED),
         calibrated: reserve.is_some(),
@@ -44,7 +45,10 @@ fn holder(h: &Holder) -> String {
 }
 
 pub(super) fn open(index: usize, planned: PlannedSession) -> Result<Box<dyn Executor>, ExecError> {
-    Ok(Box::new(CudaExecutor::open(planned, driver::Card::open(index)?)?))
+    let arena = planned.arena_bytes();
+    let exec = CudaExecutor::open(planned, driver::Card::open(index)?)?;
+    reserve::measure(exec.card().info(), arena);
+    Ok(Box::new(exec))
 }
 
 pub(super) fn held(pci: &str) -> Option<u64> {
@@ -52,12 +56,25 @@ pub(super) fn held(pci: &str) -> Option<u64> {
     used.holders.iter().find(|h| h.pid == std::process::id())?.bytes
 }
 
+/// Cards where only CUDA answers: who holds them is not told.
+fn without_management(why: String) -> CardsReport {
+    let report = |c: CardInfo| CardReport {
+        capability: Some(format!("{}.{}", c.capability.0, c.capability.1)),
+        name: c.name,
+        total_bytes: c.total_bytes,
+        free_bytes: c.total_bytes,
+        holders: Vec::new(),
+    };
+    let cards: Vec<CardReport> = driver::cards().unwrap_or_default().into_iter().map(report).collect();
+    CardsReport { cards, note: Some(why), ..CardsReport::default() }
+}
+
 /// What `doctor` says of cards. Makes no context.
 pub fn report() -> CardsReport {
     let mut report = CardsReport::default();
     let nvml = match Nvml::load() {
         Ok(nvml) => nvml,
-        Err(why) => return CardsReport { note: Some(why), ..report },
+        Err(why) => return without_management(why),
     };
     report.driver = nvml.driver_version().ok();
     let infos = driver::cards();
