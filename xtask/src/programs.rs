@@ -1,7 +1,7 @@
 //! Whole steps to time on a card: F5 Base and a Llama block, on random weights and clips.
 
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::pipeline::{self, Options, Trained};
 use ambitus_compile::{optimizer, plan};
 use ambitus_cuda::CudaExecutor;
 use ambitus_exec::executor::Executor;
@@ -92,6 +92,7 @@ pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<P
     let options = SessionOptions {
         capacity: f5::model::Capacity { frames: shape.frames, clips: shape.clips },
         checkpoint: Blocks::None,
+        trained: Trained::All,
         adamw: Some(ADAMW),
         ema: true,
         evaluate: false,

@@ -1,3 +1,4 @@
+use ambitus_ir::Shape;
 use thiserror::Error;
 
 /// Why a session cannot be compiled. Everything else that goes wrong here is a bug and panics with the pass's name.
@@ -17,4 +18,40 @@ pub enum CompileError {
     /// Trainable tensors that the loss does not depend on.
     #[error("the loss does not depend on {}; freeze them", .0.join(", "))]
     NoPath(Vec<String>),
+    /// A pattern of names that is none of the model's.
+    #[error("`{pattern}` matches no parameter that it could be about; there are {names}")]
+    NoMatch {
+        /// the pattern
+        pattern: String,
+        /// some names that there are
+        names: String,
+    },
+    /// Every parameter is frozen.
+    #[error("nothing is left to train: every parameter is frozen; freeze less")]
+    NothingTrains,
+    /// An adapter that is no smaller than what it adapts.
+    #[error("rank {rank} does not suit {weight} {shape}: take 1 to {}, or leave it out of the targets", .shape[0].min(.shape[1]))]
+    Rank {
+        /// the adapter's rank
+        rank: usize,
+        /// the adapted weight
+        weight: String,
+        /// its shape
+        shape: Shape,
+    },
+    /// A weight that is adapted and trained itself.
+    #[error(
+        "{weight} has an adapter, and `{pattern}` would train it as well: make one of the two patterns narrower"
+    )]
+    Both {
+        /// the pattern of what else is trained
+        pattern: String,
+        /// the weight
+        weight: String,
+    },
+    /// Dropout needs to know whose row is whose.
+    #[error(
+        "program `{0}` has no input `segments`, which an adapter's dropout is drawn by: set the dropout to 0"
+    )]
+    NoSegments(String),
 }

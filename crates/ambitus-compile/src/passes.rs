@@ -3,8 +3,11 @@
 pub mod accumulate;
 pub mod checkpoint;
 pub mod dead;
+pub mod freeze;
 pub mod fuse;
+pub mod lora;
 pub mod lower;
+pub mod pattern;
 pub mod policy;
 pub mod schedule;
 pub mod simplify;

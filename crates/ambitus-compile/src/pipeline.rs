@@ -3,8 +3,11 @@
 use crate::passes::accumulate::Accumulate;
 use crate::passes::checkpoint::Checkpoint;
 use crate::passes::dead::Dead;
+use crate::passes::freeze;
 use crate::passes::fuse::Fuse;
+use crate::passes::lora::{self, Lora};
 use crate::passes::lower::Lower;
+use crate::passes::pattern::Pattern;
 use crate::passes::policy::{self, Blocks};
 use crate::passes::schedule::Schedule;
 use crate::passes::simplify::Simplify;
@@ -19,6 +22,40 @@ use ambitus_ir::{Program, Session, StateDecl};
 pub struct Options {
     /// Blocks that are recomputed whole.
     pub checkpoint: Blocks,
+}
+
+/// What of a model is trained.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Trained {
+    /// Every parameter that the model calls trainable.
+    #[default]
+    All,
+    /// All but those that match.
+    Except(Vec<Pattern>),
+    /// Adapters beside chosen products.
+    Adapters(Lora),
+}
+
+/// Readies a built forward program for what is trained; comes before [`micro`] and [`plain`], and for every forward program
+/// of a session, as they share the parameters. `training`: with the dropout of adapters.
+///
+/// # Errors
+/// Patterns that match nothing or leave nothing, by name.
+pub fn choose(
+    session: &mut Session,
+    forward: Program,
+    trained: &Trained,
+    training: bool,
+) -> Result<Program, CompileError> {
+    match trained {
+        Trained::All => Ok(forward),
+        Trained::Except(patterns) => freeze::freeze(session, patterns).map(|()| forward),
+        Trained::Adapters(lora) => {
+            let p = lora::adapt(session, forward, lora, training)?;
+            check(session, &p, "lora");
+            Ok(p)
+        }
+    }
 }
 
 /// Turns a forward program with an output `loss` into the micro-batch program: forward, backward, accumulation.

@@ -6,11 +6,13 @@ use ambitus_compile::autodiff::differentiate;
 use ambitus_compile::passes::accumulate::Accumulate;
 use ambitus_compile::passes::dead::Dead;
 use ambitus_compile::passes::fuse::Fuse;
+use ambitus_compile::passes::lora::Lora;
 use ambitus_compile::passes::lower::Lower;
+use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::schedule::Schedule;
 use ambitus_compile::passes::simplify::Simplify;
-use ambitus_compile::pipeline;
-use ambitus_ir::text::{parse, print_program};
+use ambitus_compile::pipeline::{self, Trained};
+use ambitus_ir::text::{parse, print_program, print_session};
 use ambitus_ir::verify::verify;
 use ambitus_ir::{Program, Session};
 use common::{FULL, Paper};
@@ -64,6 +66,59 @@ fn simplify_merges_equal_instructions() {
 }
 
 #[test]
+fn lora_adds_a_narrow_way_and_freezes_the_rest() {
+    let text = "
+    state m.q.weight = parameter f32[8,4] trainable
+    state m.q.bias = parameter f32[8] trainable
+    program p {
+        %0 = input x f32[6,4]
+        %1 = input segments i32[3]
+        %2 = state m.q.weight
+        %3 = state m.q.bias
+        %4 = linear(%0, %2, %3) : f32[6,8] @ m.q.linear fwd
+        %5 = activation(%4) {kind=silu} : f32[6,8] @ m.activation fwd
+        output y %5
+    }";
+    let (mut session, p) = read(text);
+    let lora = Lora {
+        rank: 2,
+        alpha: 3.0,
+        dropout: 0.5,
+        rank_stabilised: false,
+        targets: vec![Pattern::new("*.q")],
+        also_train: Vec::new(),
+    };
+    let p = pipeline::choose(&mut session, p, &Trained::Adapters(lora), true).expect("the pattern fits");
+    session.programs.push(p);
+    expect![[r#"
+        state m.q.weight = parameter f32[8,4]
+        state m.q.bias = parameter f32[8]
+        state m.q.lora_A.weight = parameter f32[2,4] trainable
+        state m.q.lora_B.weight = parameter f32[8,2] trainable
+
+        program p {
+          %0 = input x f32[6,4]
+          %1 = input segments i32[3]
+          %6 = input keys i32[2,2]
+          %2 = state m.q.weight
+          %3 = state m.q.bias
+          %8 = state m.q.lora_A.weight
+          %9 = state m.q.lora_B.weight
+          %4 = linear(%0, %2, %3) : f32[6,8] @ m.q.linear fwd
+          %7 = dropout(%0, %6, %1) {p=0.5, id=4191167323322370211} : f32[6,4] @ m.q.linear.lora.dropout fwd
+          %10 = linear(%7, %8) : f32[6,2] @ m.q.linear.lora.linear fwd
+          %11 = fill() {value=1.5, dtype=f32, shape=[1]} : f32[1] @ m.q.linear.lora.fill fwd
+          %12 = scale(%10, %11) : f32[6,2] @ m.q.linear.lora.scale fwd
+          %13 = linear(%12, %9) : f32[6,8] @ m.q.linear.lora.linear~2 fwd
+          %14 = binary(%4, %13) {kind=add} : f32[6,8] @ m.q.linear.lora.binary fwd
+          %5 = activation(%14) {kind=silu} : f32[6,8] @ m.activation fwd
+          output y %5
+        }
+    "#]]
+    .assert_eq(&print_session(&session));
+}
+
+#[test]
 fn simplify_keeps_clones_apart_from_their_originals() {
     let text = "program p {
         %0 = input x f32[2,4]
@@ -98,7 +153,7 @@ fn simplify_takes_the_loss_from_the_heads_gradient() {
         %3 = state w
         %4 = linear_cross_entropy(%0, %3, %1, %2) {tile=2} : f32[1] @ head fwd
         %5 = fill() {value=1, dtype=f32, shape=[1]} : f32[1] @ seed bwd
-        %6, %7, %8 = linear_cross_entropy_grad(%0, %3, %1, %2, %5) {tile=2, acc=false} : f32[1], f32[2,4], f32[8,4] @ head bwd
+        %6, %7, %8 = linear_cross_entropy_grad(%0, %3, %1, %2, %5) {tile=2, dw=true, acc=false} : f32[1], f32[2,4], f32[8,4] @ head bwd
         output loss %4
         output grad.w %8
     }";
@@ -112,7 +167,7 @@ fn simplify_takes_the_loss_from_the_heads_gradient() {
           %2 = input norm f32[1]
           %3 = state w
           %5 = fill() {value=1, dtype=f32, shape=[1]} : f32[1] @ seed bwd
-          %6, %7, %8 = linear_cross_entropy_grad(%0, %3, %1, %2, %5) {tile=2, acc=false} : f32[1], f32[2,4], f32[8,4] @ head bwd
+          %6, %7, %8 = linear_cross_entropy_grad(%0, %3, %1, %2, %5) {tile=2, dw=true, acc=false} : f32[1], f32[2,4], f32[8,4] @ head bwd
           output loss %6
           output grad.w %8
           unused %4 f32[1]
@@ -133,7 +188,7 @@ fn simplify_moves_the_sum_of_losses_behind_the_heads() {
         %4 = linear_cross_entropy(%0, %3, %1, %2) {tile=2} : f32[1] @ head fwd
         %5 = binary(%4, %2) {kind=add} : f32[1] @ sum fwd
         %6 = fill() {value=1, dtype=f32, shape=[1]} : f32[1] @ seed bwd
-        %7, %8, %9 = linear_cross_entropy_grad(%0, %3, %1, %2, %6) {tile=2, acc=false} : f32[1], f32[2,4], f32[8,4] @ head bwd
+        %7, %8, %9 = linear_cross_entropy_grad(%0, %3, %1, %2, %6) {tile=2, dw=true, acc=false} : f32[1], f32[2,4], f32[8,4] @ head bwd
         output loss %5
         output grad.w %9
     }";
@@ -147,7 +202,7 @@ fn simplify_moves_the_sum_of_losses_behind_the_heads() {
           %2 = input norm f32[1]
           %3 = state w
           %6 = fill() {value=1, dtype=f32, shape=[1]} : f32[1] @ seed bwd
-          %7, %8, %9 = linear_cross_entropy_grad(%0, %3, %1, %2, %6) {tile=2, acc=false} : f32[1], f32[2,4], f32[8,4] @ head bwd
+          %7, %8, %9 = linear_cross_entropy_grad(%0, %3, %1, %2, %6) {tile=2, dw=true, acc=false} : f32[1], f32[2,4], f32[8,4] @ head bwd
           %5 = binary(%7, %2) {kind=add} : f32[1] @ sum fwd
           output loss %5
           output grad.w %9
@@ -169,7 +224,7 @@ fn simplify_moves_the_sum_of_losses_behind_the_heads() {
           %3 = state w
           %4 = linear_cross_entropy(%0, %3, %1, %2) {tile=2} : f32[1] @ head fwd
           %5 = binary(%4, %4) {kind=mul} : f32[1] @ sum fwd
-          %7, %8, %9 = linear_cross_entropy_grad(%0, %3, %1, %2, %4) {tile=2, acc=false} : f32[1], f32[2,4], f32[8,4] @ head bwd
+          %7, %8, %9 = linear_cross_entropy_grad(%0, %3, %1, %2, %4) {tile=2, dw=true, acc=false} : f32[1], f32[2,4], f32[8,4] @ head bwd
           output loss %5
           output grad.w %9
           unused %6 f32[1]

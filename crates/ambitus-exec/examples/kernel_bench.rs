@@ -208,7 +208,7 @@ fn others(pool: &Pool, filter: (&str, usize)) {
         let grad = CrossEntropyGrad {
             scale: 1.0,
             dx: MatMut::dense(dx, rows, d),
-            dw: MatMut::dense(dw, vocab, d),
+            dw: Some(MatMut::dense(dw, vocab, d)),
             acc: 1.0,
         };
         let xm = xm.rows_range(0..rows);

@@ -5,14 +5,16 @@
 
 use crate::device::Beside;
 use crate::error::RunError;
+use crate::export::merge_bytes;
 use crate::load::LOAD_BYTES;
 use crate::session::{self, SessionOptions, program};
 use crate::size::ByteSize;
+use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::plan::report;
-use ambitus_ir::StateKind;
 use ambitus_ir::plan::{PlannedProgram, PlannedSession};
 use ambitus_ir::target::Target;
+use ambitus_ir::{StateDecl, StateKind};
 use ambitus_models::f5::batch::Batch;
 use ambitus_models::f5::config::{Config, MELS};
 use ambitus_models::f5::model::Capacity;
@@ -179,7 +181,9 @@ impl RunPlan {
     /// What the reference package's fp32 training takes for the same micro-batch, by the arithmetic of
     /// [`original_bytes`].
     pub fn as_original_runs_it(&self) -> u64 {
-        let parameters = session::parameter_count(&self.planned.session, false);
+        let states = &self.planned.session.states;
+        let of_model = |s: &&StateDecl| s.kind == StateKind::Parameter && adapted_module(&s.name).is_none();
+        let parameters = states.iter().filter(of_model).map(|s| s.ty.shape.elements() as u64).sum();
         original_bytes(&self.shape.config, parameters, self.shape.session.capacity.frames)
     }
 
@@ -307,6 +311,7 @@ impl RunPlan {
             "micro_batch": { "frames": self.shape.session.capacity.frames, "clips": self.shape.session.capacity.clips },
             "micro_batches": self.shape.micro_batches,
             "parameters": session::parameter_count(&self.planned.session, false),
+            "trained_parameters": session::parameter_count(&self.planned.session, true),
             "instructions_per_micro_batch": micro.map(|p| p.program.instrs.len()),
             "as_original_bytes": self.as_original_runs_it(),
             "step_flops": self.step_flops,
@@ -376,9 +381,9 @@ fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
     out.extend(running("evaluate", [program::EVALUATE, program::EVALUATE_EMA]));
     out.extend(running("sample", [program::SAMPLE, program::SAMPLE_EMA]));
     out.push(phase("save", loader, planned.state_bytes));
-    for name in ["resume", "export"] {
-        out.push(phase(name, staging, planned.state_bytes));
-    }
+    out.push(phase("resume", staging, planned.state_bytes));
+    let merging = host(merge_bytes(&planned.session.states));
+    out.push(phase("export", staging + merging, planned.state_bytes));
     out
 }
 

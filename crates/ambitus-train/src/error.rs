@@ -67,7 +67,14 @@ impl From<ambitus_store::StoreError> for RunError {
 
 impl From<ambitus_compile::CompileError> for RunError {
     fn from(e: ambitus_compile::CompileError) -> RunError {
-        RunError::Model(e.to_string())
+        use ambitus_compile::CompileError as E;
+        match e {
+            // What the recipe's patterns and rank say does not suit the model.
+            E::NoMatch { .. } | E::NothingTrains | E::Rank { .. } | E::Both { .. } => {
+                RunError::Usage(e.to_string())
+            }
+            other => RunError::Model(other.to_string()),
+        }
     }
 }
 

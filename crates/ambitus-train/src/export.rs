@@ -1,10 +1,18 @@
 //! Export: the folder that the F5-TTS project loads.
 //!
 //! `model.safetensors` holds `ema_model.transformer.*`, `ema_model.…inv_freq` and the scalars `initted` and `step`, which is
-//! what its trainer loads strictly and its inference strips; beside it `config.yaml` and `vocab.txt` as they were.
+//! what its trainer loads strictly and its inference strips; beside it `config.yaml` and `vocab.txt` as they were. Adapters
+//! are added to the weights that they adapt; alone they are written by [`adapter`].
+
+pub mod adapter;
+mod merge;
 
 use crate::error::RunError;
+use crate::recipe::Lora;
+use ambitus_compile::passes::lora::adapted_module;
 use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorSpec, write_atomic};
+use merge::Adapter;
+pub use merge::merge_bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -27,36 +35,115 @@ impl Source {
     }
 }
 
+/// In which form a model is exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// The whole model, with adapters added in.
+    Model,
+    /// The adapters alone.
+    Adapter,
+}
+
+/// What is done to values on their way: `change(first element, values)`.
+type Change<'a> = &'a mut dyn FnMut(usize, &mut [f32]);
+
+/// The parameters of a checkpoint folder (`step-N`), averaged where that is asked for.
+struct Parameters {
+    model: TensorFile,
+    ema: Option<TensorFile>,
+}
+
+impl Parameters {
+    fn open(checkpoint: &Path, source: Source) -> Result<Parameters, RunError> {
+        let model = TensorFile::open(checkpoint.join("model.safetensors"))?;
+        let ema_path = checkpoint.join("ema.safetensors");
+        let ema = match source {
+            Source::Raw => None,
+            Source::Ema if ema_path.is_file() => Some(TensorFile::open(&ema_path)?),
+            Source::Ema => {
+                return Err(RunError::Usage(format!(
+                    "{}: the run kept no moving average (`ema: false`); export --weights raw",
+                    checkpoint.display()
+                )));
+            }
+        };
+        Ok(Parameters { model, ema })
+    }
+
+    /// Names and shapes, sorted by name.
+    fn all(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        self.model.tensors().iter().map(|t| (t.name(), t.shape()))
+    }
+
+    /// The file that holds a parameter, and its name there. Frozen tensors have no average: they never moved.
+    fn place(&self, parameter: &str) -> (&TensorFile, String) {
+        let averaged = format!("ema.{parameter}");
+        match &self.ema {
+            Some(file) if file.contains(&averaged) => (file, averaged),
+            _ => (&self.model, parameter.to_owned()),
+        }
+    }
+
+    /// A whole parameter.
+    fn read(&self, parameter: &str, scratch: &mut [u8]) -> Result<Vec<f32>, RunError> {
+        let (file, key) = self.place(parameter);
+        let mut values = vec![0.0; file.get(&key)?.elements()];
+        file.read_into(&key, &mut values, scratch)?;
+        Ok(values)
+    }
+
+    /// Writes a parameter as the tensor `name`, piece by piece.
+    fn copy(
+        &self,
+        parameter: &str,
+        writer: &mut SafetensorsWriter,
+        name: &str,
+        scratch: &mut [u8],
+        change: Option<Change<'_>>,
+    ) -> Result<(), RunError> {
+        let (file, key) = self.place(parameter);
+        let (mut written, mut change, mut changed) = (Ok(()), change, Vec::new());
+        file.read_pieces(&key, scratch, |first, piece| {
+            if written.is_err() {
+                return;
+            }
+            written = match &mut change {
+                None => writer.write_f32(name, piece),
+                Some(change) => {
+                    changed.clear();
+                    changed.extend_from_slice(piece);
+                    change(first, &mut changed);
+                    writer.write_f32(name, &changed)
+                }
+            };
+        })?;
+        Ok(written?)
+    }
+}
+
 const PREFIX: &str = "ema_model.";
 
-/// Writes the export of a checkpoint folder (`step-N`) to `out`. `config` and `vocab` are the files' contents.
+/// What an export needs of a run beside a checkpoint.
+pub struct Run<'a> {
+    /// Contents of `config.yaml`.
+    pub config: &'a str,
+    /// Contents of `vocab.txt`.
+    pub vocab: Option<&'a [u8]>,
+    /// The recipe's adapters.
+    pub lora: Option<&'a Lora>,
+}
+
+/// Writes the export of a checkpoint folder (`step-N`) to `out`.
 ///
 /// # Errors
 /// A checkpoint without averages when they are asked for; files that cannot be read or written.
-pub fn export(
-    checkpoint: &Path,
-    source: Source,
-    config: &str,
-    vocab: Option<&[u8]>,
-    out: &Path,
-) -> Result<(), RunError> {
-    let model = TensorFile::open(checkpoint.join("model.safetensors"))?;
-    let ema_path = checkpoint.join("ema.safetensors");
-    let ema = match source {
-        Source::Raw => None,
-        Source::Ema if ema_path.is_file() => Some(TensorFile::open(&ema_path)?),
-        Source::Ema => {
-            return Err(RunError::Usage(format!(
-                "{}: the run kept no moving average (`ema: false`); export --weights raw",
-                checkpoint.display()
-            )));
-        }
-    };
+pub fn export(checkpoint: &Path, source: Source, run: &Run<'_>, out: &Path) -> Result<(), RunError> {
+    let parameters = Parameters::open(checkpoint, source)?;
     std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
-    let mut specs: Vec<TensorSpec> = model
-        .tensors()
-        .iter()
-        .map(|t| TensorSpec::new(format!("{PREFIX}{}", t.name()), DType::F32, t.shape()))
+    let mut specs: Vec<TensorSpec> = parameters
+        .all()
+        .filter(|(name, _)| adapted_module(name).is_none())
+        .map(|(name, shape)| TensorSpec::new(format!("{PREFIX}{name}"), DType::F32, shape))
         .collect();
     specs.push(TensorSpec::new("initted", DType::Bool, &[]));
     specs.push(TensorSpec::new("step", DType::I64, &[]));
@@ -67,26 +154,18 @@ pub fn export(
         match name.strip_prefix(PREFIX) {
             None if name == "initted" => writer.write(&name, &[1])?,
             None => writer.write_i64(&name, &[0])?,
-            Some(tensor) => {
-                // Frozen tensors have no average: they never moved.
-                let averaged = format!("ema.{tensor}");
-                let (file, key) = match &ema {
-                    Some(file) if file.contains(&averaged) => (file, averaged.as_str()),
-                    _ => (&model, tensor),
-                };
-                let mut written = Ok(());
-                file.read_pieces(key, &mut scratch, |_, piece| {
-                    if written.is_ok() {
-                        written = writer.write_f32(&name, piece);
-                    }
-                })?;
-                written?;
-            }
+            Some(weight) => match Adapter::read(&parameters, weight, run.lora, &mut scratch)? {
+                None => parameters.copy(weight, &mut writer, &name, &mut scratch, None)?,
+                Some(mut adapter) => {
+                    let mut add = |first: usize, piece: &mut [f32]| adapter.add(first, piece);
+                    parameters.copy(weight, &mut writer, &name, &mut scratch, Some(&mut add))?;
+                }
+            },
         }
     }
     writer.finish()?;
-    write_atomic(out.join("config.yaml"), config.as_bytes())?;
-    if let Some(vocab) = vocab {
+    write_atomic(out.join("config.yaml"), run.config.as_bytes())?;
+    if let Some(vocab) = run.vocab {
         write_atomic(out.join("vocab.txt"), vocab)?;
     }
     Ok(())

@@ -9,6 +9,7 @@ use crate::recipe::DeviceChoice;
 use crate::session::{SessionOptions, program};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::pipeline::Trained;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{StateId, StateKind};
@@ -84,6 +85,7 @@ pub fn gradients(
         session: SessionOptions {
             capacity,
             checkpoint: options.checkpoint,
+            trained: Trained::All,
             adamw: None,
             ema: false,
             evaluate: false,

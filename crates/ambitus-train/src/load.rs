@@ -2,6 +2,7 @@
 
 use crate::error::RunError;
 use crate::model_dir::Weights;
+use ambitus_compile::passes::lora;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::ops::random::philox4x32_10;
 use ambitus_ir::{StateDecl, StateId, StateKind};
@@ -13,7 +14,7 @@ use ambitus_store::TensorFile;
 /// Bytes through which tensors are read and converted.
 pub const STAGING_BYTES: usize = 1 << 20;
 
-/// Writes every parameter. Tensors that the file lacks by agreement (the rotary buffer, new vocabulary rows) are made;
+/// Writes every parameter. Tensors that the file lacks by agreement (the rotary buffer, new vocabulary rows, adapters) are made;
 /// without a file all are drawn.
 ///
 /// # Errors
@@ -96,7 +97,7 @@ fn make(
     let hash = blake3::hash(s.name.as_bytes());
     let words = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| hash.as_bytes()[4 * i + k]));
     let key = [seed as u32 ^ words(0), (seed >> 32) as u32 ^ words(1)];
-    let init = weights::init(&s.name, &s.ty.shape, cfg);
+    let init = adapter_init(s).unwrap_or_else(|| weights::init(&s.name, &s.ty.shape, cfg));
     let mut piece = Vec::new();
     for first in (from..total).step_by(STAGING_BYTES / 4) {
         piece.clear();
@@ -105,6 +106,15 @@ fn make(
         exec.write_state_at(id, first, &piece)?;
     }
     Ok(())
+}
+
+/// How an adapter's parameter starts, as in PEFT: A as PyTorch starts a linear layer (`kaiming_uniform_` with a = sqrt 5 is
+/// uniform in ± 1/sqrt(In)), B at zero, so that the model starts as it was.
+fn adapter_init(s: &StateDecl) -> Option<Init> {
+    if s.name.ends_with(lora::B) {
+        return Some(Init::Zero);
+    }
+    s.name.ends_with(lora::A).then(|| Init::Uniform(1.0 / (s.ty.shape.cols() as f32).sqrt()))
 }
 
 /// Element i of a drawn parameter.

@@ -1,6 +1,7 @@
 //! A folder with a model: `config.yaml`, `vocab.txt` and a file of weights. The family is recognised from the files.
 
 use crate::error::RunError;
+use ambitus_compile::passes::lora::adapted_module;
 use ambitus_data::{Tokenizer, TokenizerKind, Vocab};
 use ambitus_ir::{StateDecl, StateKind};
 use ambitus_models::f5::config::{Config, File, Variant};
@@ -257,7 +258,9 @@ impl Weights {
     /// One message that names every missing, extra and misshapen tensor, and says what to do.
     pub fn check(&self, states: &[StateDecl], extend_vocab: bool) -> Result<(), RunError> {
         let path = self.file.path().display();
-        let parameters = || states.iter().filter(|s| s.kind == StateKind::Parameter);
+        // Adapters are made, not read.
+        let of_file = |s: &&StateDecl| s.kind == StateKind::Parameter && adapted_module(&s.name).is_none();
+        let parameters = || states.iter().filter(of_file);
         let (mut missing, mut misshapen, mut vocabulary) = (Vec::new(), Vec::new(), None);
         for s in parameters() {
             let name = self.name_of(&s.name);

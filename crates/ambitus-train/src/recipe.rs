@@ -14,6 +14,7 @@
 
 mod forms;
 mod read;
+mod trained;
 mod validate;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ pub use forms::{
     Batch, Checkpoint, DeviceChoice, Length, MicroBatch, Outside, Sample, Tokenizer, Validation, Variant,
 };
 pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
+pub use trained::Lora;
 pub use validate::Invalid;
 
 /// Updates of a run whose recipe says neither `updates` nor `epochs`.
@@ -83,6 +85,13 @@ pub struct Recipe {
     /// Dropout probability. Absent: the model's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropout: Option<f64>,
+    /// Parameters and modules that are not trained, by pattern: `*` is anything, `transformer.text_embed` is all of it. They
+    /// keep no gradient, no optimizer state and no average. Absent: everything is trained.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub freeze: Vec<String>,
+    /// Train small additions to a frozen model, `{rank: 16, ...}` (see [`Lora`]). Absent: the model itself is trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
     /// Keep an exponential moving average of the weights (decay and rhythm are the reference's).
     #[serde(default = "default::yes")]
     pub ema: bool,
@@ -180,6 +189,8 @@ impl Recipe {
             eps: default::eps(),
             clip: default::clip(),
             dropout: None,
+            freeze: Vec::new(),
+            lora: None,
             ema: true,
             validate_every: default::every(),
             save_every: default::every(),

@@ -8,6 +8,7 @@ use crate::recipe::{self, DeviceChoice, Recipe};
 use crate::session::SessionOptions;
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::pipeline::Trained;
 use ambitus_data::updates::{UpdateSize, Updates};
 use ambitus_data::{
     ClipIndex, Limits, Policy, PrepareOptions, Prepared, Source, Split, Tokenizer, TokenizerKind,
@@ -252,6 +253,7 @@ pub fn resolve(recipe: Recipe, read_weights: bool, console: &mut dyn Console) ->
         session: SessionOptions {
             capacity,
             checkpoint,
+            trained: recipe.trained(),
             adamw: Some(AdamW {
                 beta1: recipe.betas[0],
                 beta2: recipe.betas[1],
@@ -351,6 +353,14 @@ impl Resolved {
             p.step_seconds,
             self.device.name()
         ));
+        if p.shape.session.trained != Trained::All {
+            let count = |trained| crate::session::parameter_count(&p.planned.session, trained);
+            let (trained, all) = (count(true), count(false));
+            let share = 100.0 * trained as f64 / all as f64;
+            out.push(format!(
+                "  trained: {trained} of {all} parameters ({share:.2} %); the others are frozen"
+            ));
+        }
         if let Some(note) = self.device.reserve_note() {
             out.push(format!("  {note}"));
             out.push(format!(

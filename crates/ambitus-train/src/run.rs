@@ -1,7 +1,7 @@
 //! A whole run: `train` and `resume` from recipe to results.
 
 use crate::error::RunError;
-use crate::export::{self, Source};
+use crate::export::{self, Layout, Source};
 use crate::finish;
 use crate::load;
 use crate::loader::{self, Loader, Work};
@@ -195,7 +195,7 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
     let source = better(&progress);
     let newest = newest(&checkpoints)?;
     let out = run.folder("export")?;
-    export_from(run, &newest, source, &out)?;
+    export_from(run, &r.recipe, &newest, (source, Layout::Model), &out)?;
     finish::pictures(r, run, exec, source, &lines, &validations, progress.validation_base)?;
     let last = progress.last.map(|(raw, ema)| match source {
         Source::Ema => ema.unwrap_or(raw),
@@ -242,9 +242,14 @@ fn newest(checkpoints: &CheckpointDir) -> Result<PathBuf, RunError> {
 /// Exports a run's newest checkpoint: `ambitus export`. Without `source`, the better weights by validation.
 ///
 /// # Errors
-/// No checkpoint yet, or files that cannot be written.
-pub fn export_run(root: &Path, source: Option<Source>, out: &Path) -> Result<Source, RunError> {
-    let (run, _) = RunDir::open(root)?;
+/// No checkpoint yet, no adapters where they are asked for, or files that cannot be written.
+pub fn export_run(
+    root: &Path,
+    source: Option<Source>,
+    layout: Layout,
+    out: &Path,
+) -> Result<Source, RunError> {
+    let (run, recipe) = RunDir::open(root)?;
     let latest = run.checkpoints().latest_good()?;
     let checkpoint = latest
         .checkpoint
@@ -252,16 +257,27 @@ pub fn export_run(root: &Path, source: Option<Source>, out: &Path) -> Result<Sou
     let progress: Progress = serde_json::from_value(checkpoint.manifest.meta.clone())
         .map_err(|e| RunError::Model(format!("{}: manifest.json: {e}", checkpoint.path.display())))?;
     let source = source.unwrap_or_else(|| better(&progress));
-    export_from(&run, &checkpoint.path, source, out)?;
+    export_from(&run, &recipe, &checkpoint.path, (source, layout), out)?;
     Ok(source)
 }
 
-fn export_from(run: &RunDir, checkpoint: &Path, source: Source, out: &Path) -> Result<(), RunError> {
+fn export_from(
+    run: &RunDir,
+    recipe: &Recipe,
+    checkpoint: &Path,
+    (source, layout): (Source, Layout),
+    out: &Path,
+) -> Result<(), RunError> {
+    let lora = recipe.lora.as_ref();
+    if layout == Layout::Adapter {
+        return export::adapter::export(checkpoint, source, lora, out);
+    }
     let config_path = run.model().join("config.yaml");
     let config =
         std::fs::read_to_string(&config_path).map_err(|e| RunError::io(&config_path, "cannot read", e))?;
     let vocab = std::fs::read(run.model().join("vocab.txt")).ok();
-    export::export(checkpoint, source, &config, vocab.as_deref(), out)
+    let of_run = export::Run { config: &config, vocab: vocab.as_deref(), lora };
+    export::export(checkpoint, source, &of_run, out)
 }
 
 fn report(

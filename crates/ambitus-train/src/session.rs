@@ -2,7 +2,7 @@
 
 use ambitus_compile::optimizer;
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::pipeline::{self, Options, Trained};
 use ambitus_compile::{CompileError, plan};
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::PlannedSession;
@@ -36,6 +36,8 @@ pub struct SessionOptions {
     pub capacity: Capacity,
     /// Blocks that are recomputed.
     pub checkpoint: Blocks,
+    /// What of the model is trained.
+    pub trained: Trained,
     /// Optimizer constants; without, the session has no update (`gradients`).
     pub adamw: Option<AdamW>,
     /// Keep a moving average.
@@ -57,6 +59,7 @@ pub fn compile(
 ) -> Result<PlannedSession, CompileError> {
     let mut s = Session::default();
     let forward = model::loss(&mut s, cfg, options.capacity, program::MICRO, true);
+    let forward = pipeline::choose(&mut s, forward, &options.trained, true)?;
     let passes = Options { checkpoint: options.checkpoint };
     let mut programs = vec![pipeline::micro(&mut s, forward, passes, target)?];
     if let Some(adamw) = &options.adamw {
@@ -77,6 +80,7 @@ pub fn compile(
         forwards.push((p, program::SAMPLE_EMA));
     }
     for (p, on_averages) in forwards {
+        let p = pipeline::choose(&mut s, p, &options.trained, false)?;
         let p = pipeline::plain(&mut s, p, target);
         let averaged =
             (options.ema && options.adamw.is_some()).then(|| optimizer::on_averages(&s, &p, on_averages));

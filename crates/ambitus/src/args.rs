@@ -88,6 +88,16 @@ pub struct TrainArgs {
     /// Add embedding rows for a vocabulary longer than the checkpoint's
     #[arg(long)]
     pub extend_vocab: bool,
+    /// Do not train what matches: a parameter or module, `*` is anything, e.g. '*.text_embed'; repeatable.
+    /// Saves gradient, optimizer state and average (16 of a parameter's 20 bytes) and what only they would keep of the
+    /// forward pass; costs what the frozen part could have learned
+    #[arg(long, value_name = "PATTERN")]
+    pub freeze: Vec<String>,
+    /// Train additions of this rank to attention and feed-forward, and freeze the model (LoRA; `lora:` in a recipe has more).
+    /// Saves gradient, optimizer state and average of nearly everything; costs a few percent more arithmetic forward, and
+    /// what low rank cannot express. 8 to 32 is usual, with a learning rate of about 1e-4
+    #[arg(long, value_name = "RANK", conflicts_with = "freeze")]
+    pub lora: Option<u32>,
     /// Machine-readable result on stdout
     #[arg(long)]
     pub json: bool,
@@ -164,7 +174,10 @@ pub struct ExportArgs {
     /// The moving average or the weights themselves [default: the better by validation]
     #[arg(long)]
     pub weights: Option<WeightsArg>,
-    /// Folder to write [default: RUN/export]
+    /// Only the adapters of a LoRA run, as Hugging Face's PEFT stores them; without it they are merged into the model
+    #[arg(long)]
+    pub adapter: bool,
+    /// Folder to write [default: RUN/export, RUN/adapter with --adapter]
     #[arg(long)]
     pub out: Option<PathBuf>,
     /// Result as JSON on stdout

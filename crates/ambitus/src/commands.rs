@@ -4,7 +4,7 @@ use crate::args::{DoctorArgs, ExportArgs, GradientsArgs, ResumeArgs, RunsArgs, T
 use crate::terminal::{self, Terminal};
 use ambitus_train::device::Device;
 use ambitus_train::error::RunError;
-use ambitus_train::export::Source;
+use ambitus_train::export::{Layout, Source};
 use ambitus_train::gradients::{self, GradientOptions};
 use ambitus_train::model_dir::{ModelDir, OpenOptions};
 use ambitus_train::recipe::{self, Origins, Recipe};
@@ -89,6 +89,14 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
     if a.extend_vocab {
         r.model.extend_vocab = true;
         set("model.extend_vocab");
+    }
+    if !a.freeze.is_empty() {
+        r.freeze.clone_from(&a.freeze);
+        set("freeze");
+    }
+    if let Some(rank) = a.lora {
+        r.lora.get_or_insert_default().rank = rank;
+        set("lora.rank");
     }
     if a.run_dir.is_some() {
         r.run_dir.clone_from(&a.run_dir);
@@ -194,12 +202,13 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
 }
 
 pub fn export(a: &ExportArgs) -> Result<()> {
-    let out = a.out.clone().unwrap_or_else(|| a.run.join("export"));
+    let (layout, name) = if a.adapter { (Layout::Adapter, "adapter") } else { (Layout::Model, "export") };
+    let out = a.out.clone().unwrap_or_else(|| a.run.join(name));
     let wanted = a.weights.map(|w| match w {
         WeightsArg::Ema => Source::Ema,
         WeightsArg::Raw => Source::Raw,
     });
-    let source = run::export_run(&a.run, wanted, &out)?;
+    let source = run::export_run(&a.run, wanted, layout, &out)?;
     if a.json {
         json(&serde_json::json!({ "export": out, "weights": source.name() }));
     } else {

@@ -105,14 +105,16 @@ pub(crate) fn linear_cross_entropy(op: &LinearCrossEntropy, io: &Io) -> Steps {
 
 pub(crate) fn linear_cross_entropy_grad(op: &LinearCrossEntropyGrad, io: &Io) -> Steps {
     let beta = op.acc.then(|| io.x[6]);
-    head(op.tile, io, Some(Gradients { dloss: io.x[4].view(), dx: io.y[1], dw: io.y[2], beta }))
+    let dw = op.dw.then(|| io.y[2]);
+    head(op.tile, io, Some(Gradients { dloss: io.x[4].view(), dx: io.y[1], dw, beta }))
 }
 
 /// Where gradients go.
 struct Gradients {
     dloss: View,
     dx: Tensor,
-    dw: Tensor,
+    /// of a head that is trained
+    dw: Option<Tensor>,
     /// factor of the old dw
     beta: Option<Tensor>,
 }
@@ -154,16 +156,18 @@ fn head(tile: usize, io: &Io, grad: Option<Gradients>) -> Steps {
             let g = Tensor { at, ty: in_place(logits.ty, x.ty.dtype) };
             steps.push(gemm([&g, w, &rows_of(&grad.dx, first, n)], [false, false], 0, None, products)?);
             let beta = if first == 0 { grad.beta.map_or(0, |beta| beta.at) } else { one };
-            steps.push(gemm([&g, &part, &grad.dw], [true, false], beta, None, products)?);
+            if let Some(dw) = &grad.dw {
+                steps.push(gemm([&g, &part, dw], [true, false], beta, None, products)?);
+            }
         }
     }
     if let Some(Gradients { dx, dw, beta, .. }) = &grad {
-        if rows == 0 {
+        if let Some(dw) = dw.filter(|_| rows == 0) {
             let (beta, y) = (beta.map_or(View::NONE, |beta| beta.view()), dw.view());
             steps.extend(launch_over(&NoRows { beta, y }, y.stored()));
         }
         steps.extend(clear_pads(dx));
-        steps.extend(clear_pads(dw));
+        steps.extend(dw.iter().flat_map(clear_pads));
     }
     steps.push(launch(&LossSum { parts: losses, n: rows as i64, norm, y: io.y[0].view() }, [1, 1]));
     Ok(steps)

@@ -113,9 +113,9 @@ impl OpDef for LinearCrossEntropy {
 
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
         let Some(dy) = v.dy0() else { return Ok(vec![None; 4]) };
-        let op = LinearCrossEntropyGrad { tile: self.tile, acc: false };
+        let op = LinearCrossEntropyGrad { tile: self.tile, dw: v.need[1], acc: false };
         let d = b.push(op, &[v.x[0], v.x[1], v.x[2], v.x[3], dy]);
-        Ok(vec![Some(d[1]), Some(d[2]), None, None])
+        Ok(vec![Some(d[1]), d.get(2).copied(), None, None])
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
@@ -138,6 +138,8 @@ op! {
     LinearCrossEntropyGrad = "linear_cross_entropy_grad" {
         /// rows of logits that exist at once
         tile: usize,
+        /// forms dw; without, as of a frozen head, there are two results
+        dw: bool,
         /// also takes (accumulator `[V, D]`, beta `[1]`): dw = beta * accumulator + sum
         acc: bool,
     }
@@ -145,6 +147,7 @@ op! {
 
 impl OpDef for LinearCrossEntropyGrad {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        want(self.dw || !self.acc, "a gradient that is not formed is not accumulated")?;
         arity(x, if self.acc { 7 } else { 5 })?;
         check_head(x)?;
         scalar(x[4])?;
@@ -152,7 +155,9 @@ impl OpDef for LinearCrossEntropyGrad {
             want(x[5] == x[1], "accumulator differs from w")?;
             scalar(x[6])?;
         }
-        Ok(vec![TensorType::f32(&[1]), x[0], x[1]])
+        let mut y = vec![TensorType::f32(&[1]), x[0]];
+        y.extend(self.dw.then_some(x[1]));
+        Ok(y)
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
@@ -167,9 +172,12 @@ impl OpDef for LinearCrossEntropyGrad {
         let g = b.keep(s.scored, g);
         let (a, w) = (b.as_f32(x[0]), b.as_f32(x[1]));
         let dx = b.matmul(g, w, false, false);
-        let dw = b.matmul(g, a, true, false);
-        let dw = if self.acc { b.accumulated(dw, x[5], x[6]) } else { b.as_like(dw, x[1]) };
-        Some(vec![loss, b.as_like(dx, x[0]), dw])
+        let mut y = vec![loss, b.as_like(dx, x[0])];
+        if self.dw {
+            let dw = b.matmul(g, a, true, false);
+            y.push(if self.acc { b.accumulated(dw, x[5], x[6]) } else { b.as_like(dw, x[1]) });
+        }
+        Some(y)
     }
 
     fn props(&self) -> Props {
@@ -177,7 +185,8 @@ impl OpDef for LinearCrossEntropyGrad {
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
-        6.0 * x[0].shape.elements() as f64 * x[1].shape[0] as f64
+        let products = if self.dw { 3.0 } else { 2.0 };
+        2.0 * products * x[0].shape.elements() as f64 * x[1].shape[0] as f64
     }
 
     fn donates(&self) -> Vec<(usize, usize)> {
@@ -185,7 +194,7 @@ impl OpDef for LinearCrossEntropyGrad {
     }
 
     fn accumulating(&self, k: usize) -> Option<Op> {
-        (k == 2 && !self.acc).then(|| LinearCrossEntropyGrad { acc: true, ..*self }.into())
+        (k == 2 && self.dw && !self.acc).then(|| LinearCrossEntropyGrad { acc: true, ..*self }.into())
     }
 }
 

@@ -202,6 +202,16 @@ impl OpDef for GatedResidual {
 
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
         let Some(dy) = v.dy0() else { return Ok(vec![None; 4]) };
+        if !v.need[1] {
+            // Only the gate's gradient reads f: a frozen gate does not keep it for backward.
+            let df = v.need[2].then(|| {
+                let rows = b.dim(dy, 0);
+                let gate = b.segment_broadcast(v.x[1], v.x[3], rows);
+                let gate = b.as_like(gate, dy);
+                b.mul(gate, dy)
+            });
+            return Ok(vec![Some(dy), None, df, None]);
+        }
         let d = b.push(GatedResidualGrad {}, &[v.x[1], v.x[2], dy, v.x[3]]);
         Ok(vec![Some(dy), Some(d[1]), Some(d[0]), None])
     }

@@ -32,10 +32,11 @@ pub(super) fn losses(t: &mut Table) {
         let still = |t: &mut Table| -> Vec<_> { head(t).into_iter().map(|o| constant(o.tensor)).collect() };
         let mut operands = still(t);
         operands.push(scalar(-2.0));
-        t.add(what, LinearCrossEntropyGrad { tile, acc: false }, operands);
+        t.add(what, LinearCrossEntropyGrad { tile, dw: true, acc: false }, operands.clone());
+        t.add(&format!("{what} frozen"), LinearCrossEntropyGrad { tile, dw: false, acc: false }, operands);
         let mut operands = still(t);
         operands.extend([scalar(1.0), t.fixed(&[45, 33]), scalar(1.0)]);
-        let op = LinearCrossEntropyGrad { tile, acc: true };
+        let op = LinearCrossEntropyGrad { tile, dw: true, acc: true };
         t.add(&format!("{what} accumulating"), op.clone(), operands);
         let mut operands = still(t);
         operands.extend([scalar(1.0), poison(&[45, 33]), scalar(0.0)]);
@@ -50,7 +51,7 @@ pub(super) fn losses(t: &mut Table) {
     t.add("many classes", LinearCrossEntropy { tile: 3 }, operands);
     let mut operands = wide(t);
     operands.push(scalar(-2.0));
-    t.add("many classes", LinearCrossEntropyGrad { tile: 3, acc: false }, operands);
+    t.add("many classes", LinearCrossEntropyGrad { tile: 3, dw: true, acc: false }, operands);
     // Logits far beyond where e^x overflows.
     let x = constant(Tensor::full(TensorType::f32(&[2, 3]), 100.0));
     let w = numbers(&[3, 3], &[9.0, 9.0, 9.0, -9.0, -9.0, -9.0, 8.0, 8.0, 8.0]);

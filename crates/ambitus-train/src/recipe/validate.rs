@@ -19,11 +19,11 @@ const MAX_SECONDS: f64 = 600.0;
 /// Bound on counts: far above any use, low enough that sums and products of counts stay inside 64 bits.
 const MAX_COUNT: u64 = 1 << 31;
 
-fn refuse(key: &'static str, why: impl Into<String>) -> Result<(), Invalid> {
+pub(super) fn refuse(key: &'static str, why: impl Into<String>) -> Result<(), Invalid> {
     Err(Invalid { key, why: why.into() })
 }
 
-fn real(key: &'static str, x: f64, good: bool, range: &str) -> Result<(), Invalid> {
+pub(super) fn real(key: &'static str, x: f64, good: bool, range: &str) -> Result<(), Invalid> {
     if x.is_finite() && good { Ok(()) } else { refuse(key, format!("{x} is not {range}")) }
 }
 
@@ -94,6 +94,7 @@ impl Recipe {
                 real("batch.seconds", x, x > 0.0 && x <= 1e6, "a number of seconds above 0")?
             }
         }
+        self.validate_trained()?;
         self.validate_training()
     }
 

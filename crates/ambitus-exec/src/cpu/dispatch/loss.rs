@@ -38,12 +38,15 @@ pub fn linear_cross_entropy(op: &LinearCrossEntropy, mut io: Io) -> Resolved {
 pub fn linear_cross_entropy_grad(op: &LinearCrossEntropyGrad, mut io: Io) -> Resolved {
     let tile = op.tile;
     let (x, w, labels, norm, dloss) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?, io.x(4)?);
-    let (beta, mut dw) = accumulator(op.acc, &mut io, 5, 2)?;
+    let mut weight = op.dw.then(|| accumulator(op.acc, &mut io, 5, 2)).transpose()?;
     let (mut loss, mut dx, mut ws) = (io.y(0), io.y(1), io.ws());
     kernel(move |f| {
         let (x, w, labels, norm) = (x.mat(f), w.mat(f), labels.ints(f), norm.scalar(f));
-        let grad =
-            k::CrossEntropyGrad { scale: dloss.scalar(f), dx: dx.mat(f), dw: dw.mat(f), acc: beta.value(f) };
+        let (dw, acc) = match &mut weight {
+            Some((beta, dw)) => (Some(dw.mat(f)), beta.value(f)),
+            None => (None, 0.0),
+        };
+        let grad = k::CrossEntropyGrad { scale: dloss.scalar(f), dx: dx.mat(f), dw, acc };
         let ws = ws.data(f);
         loss.vec(f)[0] = k::linear_cross_entropy(f.pool, x, w, labels, norm, tile, Some(grad), ws);
     })

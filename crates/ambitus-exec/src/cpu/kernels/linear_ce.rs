@@ -15,8 +15,8 @@ pub const IGNORE: i32 = -100;
 pub struct CrossEntropyGrad<'a> {
     /// `[T, D]`
     pub dx: MatMut<'a>,
-    /// `[V, D]`, `dw = acc * dw + Σ`.
-    pub dw: MatMut<'a>,
+    /// `[V, D]`, `dw = acc * dw + Σ`, where it is wanted.
+    pub dw: Option<MatMut<'a>>,
     /// Factor of the old dw.
     pub acc: f32,
     /// Factor of both gradients: the upstream gradient of the loss.
@@ -75,7 +75,7 @@ pub fn linear_cross_entropy(
     let (mut grad, mut acc, mut factor) = (grad, 1.0, None);
     if let Some(grad) = &grad {
         assert!((grad.dx.rows, grad.dx.cols) == (rows, x.cols));
-        assert!((grad.dw.rows, grad.dw.cols) == (vocab, x.cols));
+        assert!(grad.dw.as_ref().is_none_or(|dw| (dw.rows, dw.cols) == (vocab, x.cols)));
         acc = grad.acc;
         factor = Some(grad.scale * inv_norm);
     }
@@ -100,12 +100,14 @@ pub fn linear_cross_entropy(
             let d = Operand::new(Mat::new(logits, n, vocab, pitch));
             let dx = grad.dx.reborrow().rows_range(first..first + n);
             gemm(pool, 1.0, d, Operand::new(w), 0.0, dx, None, ws);
-            gemm(pool, 1.0, d.t(), Operand::new(part), acc, grad.dw.reborrow(), None, ws);
-            acc = 1.0;
+            if let Some(dw) = &mut grad.dw {
+                gemm(pool, 1.0, d.t(), Operand::new(part), acc, dw.reborrow(), None, ws);
+                acc = 1.0;
+            }
         }
     }
     if rows == 0
-        && let Some(CrossEntropyGrad { dw, .. }) = grad
+        && let Some(CrossEntropyGrad { dw: Some(dw), .. }) = grad
     {
         // An empty product still applies `acc`.
         let none = |r, c| Operand::strided(&[], r, c, 0, 0);
@@ -169,7 +171,7 @@ mod tests {
         let grad = CrossEntropyGrad {
             scale: 1.0,
             dx: MatMut::dense(&mut dx, t, d),
-            dw: MatMut::dense(&mut dw, v, d),
+            dw: Some(MatMut::dense(&mut dw, v, d)),
             acc: 0.0,
         };
         let loss = linear_cross_entropy(&pool, xm, wm, &labels, 1.0 / t as f32, tile, Some(grad), &mut ws);
@@ -215,7 +217,7 @@ mod tests {
                 let grad = CrossEntropyGrad {
                     scale: 0.5,
                     dx: MatMut::dense(&mut dx, t, d),
-                    dw: MatMut::dense(&mut dw, v, d),
+                    dw: Some(MatMut::dense(&mut dw, v, d)),
                     acc,
                 };
                 let with = linear_cross_entropy(pool, xm, wm, &labels, inv, tile, Some(grad), &mut ws);

@@ -146,6 +146,37 @@ fn errors_name_file_line_column_and_key() {
 }
 
 #[test]
+fn what_is_trained_is_read_and_checked() {
+    let read = |more: &str| Recipe::parse(&format!("{SMALLEST}{more}\n"), "r.yaml").unwrap().0;
+    let lora = |more: &str| read(more).lora.expect("adapters");
+    assert_eq!(lora("lora: {}"), crate::recipe::Lora::default());
+    let adapters = lora("lora: {rank: 8, rslora: true}").adapters();
+    assert_eq!((adapters.rank, adapters.alpha, adapters.scale()), (8, 8.0, 8.0 / 8f64.sqrt()));
+    assert_eq!(adapters.targets.len(), 6);
+    let lines =
+        "lora: {rank: 4, alpha: 6, dropout: 0.1, targets: ['*.to_q'], also_train: [transformer.text_embed]}";
+    assert_eq!(lora(lines).adapters().scale(), 1.5);
+    for lines in [lines, "freeze: ['*.attn', transformer.text_embed]", "lora: {}"] {
+        let recipe = read(lines);
+        let written = recipe.to_yaml().unwrap();
+        assert_eq!(Recipe::parse(&written, "w.yaml").expect(&written).0, recipe, "{written}");
+    }
+    for (more, message) in [
+        ("lora: {rank: 0}", "r.yaml:3:14: lora.rank: 0 is not between 1 and 65536"),
+        ("lora: {alpha: 0}", "r.yaml:3:15: lora.alpha: 0 is not above 0"),
+        ("lora: {dropout: 1}", "lora.dropout: 1 is not a probability"),
+        ("lora: {targets: []}", "lora.targets: is empty"),
+        ("lora: {targets: ['']}", "lora.targets: holds an empty pattern"),
+        ("lora: {rnak: 3}", "unknown key `rnak`; known here: rank, alpha"),
+        ("freeze: [' ']", "r.yaml:3:9: freeze: holds an empty pattern"),
+        ("freeze: ['*.attn']\nlora: {}", "r.yaml:3:9: freeze: stands beside `lora`"),
+    ] {
+        let said = why(&format!("{SMALLEST}{more}\n"));
+        assert!(said.contains(message), "{more}: {said}");
+    }
+}
+
+#[test]
 fn bombs_are_refused() {
     let mut laughs = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for i in b'b'..=b'j' {

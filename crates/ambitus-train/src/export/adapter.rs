@@ -1,0 +1,78 @@
+//! The adapters of a run alone, as Hugging Face's PEFT stores them: `adapter_model.safetensors` with
+//! `base_model.model.<module>.lora_A.weight` `[r, In]` and `lora_B.weight` `[Out, r]`, and `adapter_config.json`.
+//!
+//! What the recipe trained whole beside them (`also_train`) goes along as `modules_to_save`, by module.
+
+use super::{Parameters, Source};
+use crate::error::RunError;
+use crate::recipe::Lora;
+use ambitus_compile::passes::lora::adapted_module;
+use ambitus_store::{DType, SafetensorsWriter, TensorSpec, write_atomic};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// What PEFT puts before the names of the model it wraps.
+const PREFIX: &str = "base_model.model.";
+
+/// Writes the adapters of a checkpoint folder (`step-N`) to `out`.
+///
+/// # Errors
+/// A run without adapters, biases trained beside them in their own layers, and files that cannot be read or written.
+pub fn export(checkpoint: &Path, source: Source, lora: Option<&Lora>, out: &Path) -> Result<(), RunError> {
+    let lora = lora.ok_or_else(|| {
+        RunError::Usage(
+            "the run trained no adapters (no `lora` in its recipe): export without --adapter".to_owned(),
+        )
+    })?;
+    let parameters = Parameters::open(checkpoint, source)?;
+    let adapted: BTreeSet<&str> = parameters.all().filter_map(|(name, _)| adapted_module(name)).collect();
+    let module = |name: &str| name.rsplit_once('.').map_or("", |(module, _)| module).to_owned();
+    let also = lora.adapters().also_train;
+    let base = || parameters.all().filter(|(name, _)| adapted_module(name).is_none());
+    let saved: BTreeSet<String> = base()
+        .filter(|(name, _)| also.iter().any(|p| p.matches(name)))
+        .map(|(name, _)| module(name))
+        .collect();
+    if let Some(both) = saved.iter().find(|m| adapted.contains(m.as_str())) {
+        return Err(RunError::Usage(format!(
+            "`lora.also_train` trained the bias of {both}, which has an adapter: PEFT's layout cannot hold both; \
+             export without --adapter, which writes the merged model"
+        )));
+    }
+    let kept = |name: &str| adapted_module(name).is_some() || saved.contains(&module(name));
+    let specs: Vec<TensorSpec> = parameters
+        .all()
+        .filter(|(name, _)| kept(name))
+        .map(|(name, shape)| TensorSpec::new(format!("{PREFIX}{name}"), DType::F32, shape))
+        .collect();
+    std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
+    // What Hugging Face's readers ask for.
+    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    let mut writer = SafetensorsWriter::create(out.join("adapter_model.safetensors"), specs, &metadata)?;
+    let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
+    let mut scratch = vec![0u8; crate::load::STAGING_BYTES];
+    for name in &order {
+        let parameter = name.strip_prefix(PREFIX).unwrap_or(name);
+        parameters.copy(parameter, &mut writer, name, &mut scratch, None)?;
+    }
+    writer.finish()?;
+    let alpha = lora.alpha();
+    let config = serde_json::json!({
+        "peft_type": "LORA",
+        "task_type": null,
+        "base_model_name_or_path": null,
+        "inference_mode": true,
+        "r": lora.rank,
+        // Whole numbers as such, as PEFT writes them.
+        "lora_alpha": if alpha.fract() == 0.0 { serde_json::json!(alpha as u64) } else { serde_json::json!(alpha) },
+        "lora_dropout": lora.dropout,
+        "use_rslora": lora.rslora,
+        "use_dora": false,
+        "fan_in_fan_out": false,
+        "bias": "none",
+        "target_modules": adapted,
+        "modules_to_save": (!saved.is_empty()).then_some(&saved),
+    });
+    write_atomic(out.join("adapter_config.json"), format!("{config:#}\n").as_bytes())?;
+    Ok(())
+}

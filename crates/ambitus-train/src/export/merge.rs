@@ -1,0 +1,119 @@
+//! W + s B A: an adapter added to the weight it adapts, row by row.
+
+use super::Parameters;
+use crate::error::RunError;
+use crate::recipe::Lora;
+use ambitus_compile::passes::lora::{A, B, adapted_module};
+use ambitus_ir::{StateDecl, StateKind};
+use std::collections::HashMap;
+
+/// The adapter of one weight `[Out, In]`.
+pub(super) struct Adapter {
+    /// `[r, In]`
+    a: Vec<f32>,
+    /// `[Out, r]`
+    b: Vec<f32>,
+    inner: usize,
+    rank: usize,
+    scale: f64,
+    /// A row's sums.
+    sums: Vec<f64>,
+}
+
+impl Adapter {
+    /// The adapter of a parameter; `None` for those that have none.
+    pub fn read(
+        parameters: &Parameters,
+        weight: &str,
+        lora: Option<&Lora>,
+        scratch: &mut [u8],
+    ) -> Result<Option<Adapter>, RunError> {
+        let Some(module) = weight.strip_suffix(".weight") else { return Ok(None) };
+        let (a, b) = (format!("{module}{A}"), format!("{module}{B}"));
+        if !parameters.model.contains(&a) {
+            return Ok(None);
+        }
+        let path = parameters.model.path().display();
+        let lora = lora.ok_or_else(|| {
+            RunError::Model(format!(
+                "{path}: holds {a}, but the run's recipe.yaml has no `lora`; put it back"
+            ))
+        })?;
+        let shape = |name: &str| parameters.model.get(name).map(|t| t.shape().to_vec());
+        let (a_shape, b_shape, w_shape) = (shape(&a)?, shape(&b)?, shape(weight)?);
+        let ([rank, inner], [out, also_rank], [rows, cols]) = (&*a_shape, &*b_shape, &*w_shape) else {
+            return Err(RunError::Model(format!("{path}: {a} and {b} are not matrices beside {weight}")));
+        };
+        if (out, inner, rank) != (rows, cols, also_rank) {
+            return Err(RunError::Model(format!(
+                "{path}: {a} {a_shape:?} and {b} {b_shape:?} do not fit {weight} {w_shape:?}"
+            )));
+        }
+        let (rank, inner) = (*rank, *inner);
+        let (a, b) = (parameters.read(&a, scratch)?, parameters.read(&b, scratch)?);
+        Ok(Some(Adapter { a, b, inner, rank, scale: lora.adapters().scale(), sums: Vec::new() }))
+    }
+
+    /// Adds s B A to the elements of W from `first` on, in double precision.
+    pub fn add(&mut self, first: usize, piece: &mut [f32]) {
+        let mut at = 0;
+        while at < piece.len() {
+            let (row, col) = ((first + at) / self.inner, (first + at) % self.inner);
+            let n = (self.inner - col).min(piece.len() - at);
+            self.sums.clear();
+            self.sums.resize(n, 0.0);
+            for k in 0..self.rank {
+                let b = f64::from(self.b[row * self.rank + k]);
+                let a = &self.a[k * self.inner + col..][..n];
+                self.sums.iter_mut().zip(a).for_each(|(s, a)| *s += b * f64::from(*a));
+            }
+            for (w, s) in piece[at..at + n].iter_mut().zip(&self.sums) {
+                *w = (f64::from(*w) + self.scale * s) as f32;
+            }
+            at += n;
+        }
+    }
+}
+
+/// Bytes of the host's memory that merging takes beside what reading takes: the largest adapter, and a row in double
+/// precision.
+pub fn merge_bytes(states: &[StateDecl]) -> u64 {
+    let mut by_module: HashMap<&str, u64> = HashMap::new();
+    for s in states {
+        let Some(module) = adapted_module(&s.name).filter(|_| s.kind == StateKind::Parameter) else {
+            continue;
+        };
+        let row = if s.name.ends_with(A) { 8 * s.ty.shape.cols() as u64 } else { 0 };
+        *by_module.entry(module).or_default() += 4 * s.ty.shape.elements() as u64 + row;
+    }
+    by_module.into_values().max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pieces that end in the middle of rows give what the formula gives.
+    #[test]
+    fn a_piece_may_begin_and_end_anywhere() {
+        let (out, inner, rank, scale) = (5, 7, 2, 0.5);
+        let value = |i: usize| ((i * 37 % 19) as f32 - 9.0) / 8.0;
+        let a: Vec<f32> = (0..rank * inner).map(value).collect();
+        let b: Vec<f32> = (0..out * rank).map(|i| value(i + 3)).collect();
+        let w: Vec<f32> = (0..out * inner).map(|i| value(i + 11)).collect();
+        let want: Vec<f32> = (0..out * inner)
+            .map(|i| {
+                let product: f32 =
+                    (0..rank).map(|k| b[i / inner * rank + k] * a[k * inner + i % inner]).sum();
+                w[i] + 0.5 * product
+            })
+            .collect();
+        let mut adapter = Adapter { a, b, inner, rank, scale, sums: Vec::new() };
+        for step in [1, 3, 7, 10, 35] {
+            let mut got = w.clone();
+            got.chunks_mut(step).enumerate().for_each(|(i, piece)| adapter.add(i * step, piece));
+            // Eighths and their products are exact in either precision.
+            assert_eq!(got, want, "{step}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What of the model a recipe trains: `freeze` and `lora`.
+
+use super::Recipe;
+use super::validate::{Invalid, real, refuse};
+use ambitus_compile::passes::lora::Lora as Adapters;
+use ambitus_compile::passes::pattern::Pattern;
+use ambitus_compile::pipeline::Trained;
+use serde::{Deserialize, Serialize};
+
+/// The layers that are adapted where a recipe names none: attention's projections and the feed-forward of F5-TTS's blocks.
+const TARGETS: [&str; 6] = ["*.to_q", "*.to_k", "*.to_v", "*.to_out.0", "*.ff.ff.0.0", "*.ff.ff.2"];
+/// Above the widest layer of any model.
+const MAX_RANK: u32 = 1 << 16;
+
+/// `lora:`, small trained additions to chosen layers of a frozen model (arXiv 2106.09685).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Lora {
+    /// Inner width of the additions: the larger, the more they can express.
+    pub rank: u32,
+    /// The additions are scaled by alpha / rank. Absent: the rank, so that the scale is 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    /// Dropout probability on the additions' inputs, in training.
+    pub dropout: f64,
+    /// Linear layers that get one, by pattern (`*` is anything). Absent: attention's projections and the feed-forward.
+    pub targets: Vec<String>,
+    /// Scale by alpha / sqrt(rank) instead (rsLoRA, arXiv 2312.03732).
+    pub rslora: bool,
+    /// Parameters that are trained whole beside the additions, by pattern, as `transformer.text_embed.text_embed` for a
+    /// vocabulary's new rows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also_train: Vec<String>,
+}
+
+impl Default for Lora {
+    fn default() -> Lora {
+        Lora {
+            rank: 16,
+            alpha: None,
+            dropout: 0.0,
+            targets: TARGETS.map(str::to_owned).into(),
+            rslora: false,
+            also_train: Vec::new(),
+        }
+    }
+}
+
+impl Lora {
+    /// alpha: as given, or the rank.
+    pub fn alpha(&self) -> f64 {
+        self.alpha.unwrap_or(self.rank.into())
+    }
+
+    /// What it asks of the compiler.
+    pub fn adapters(&self) -> Adapters {
+        Adapters {
+            rank: self.rank as usize,
+            alpha: self.alpha(),
+            dropout: self.dropout as f32,
+            rank_stabilised: self.rslora,
+            targets: patterns(&self.targets),
+            also_train: patterns(&self.also_train),
+        }
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        if !(1..=MAX_RANK).contains(&self.rank) {
+            refuse("lora.rank", format!("{} is not between 1 and {MAX_RANK}; 4 to 64 is usual", self.rank))?;
+        }
+        real(
+            "lora.alpha",
+            self.alpha(),
+            self.alpha() > 0.0 && self.alpha() <= 1e6,
+            "above 0; the rank is usual",
+        )?;
+        real(
+            "lora.dropout",
+            self.dropout,
+            (0.0..1.0).contains(&self.dropout),
+            "a probability from 0 to below 1",
+        )?;
+        if self.targets.is_empty() {
+            refuse("lora.targets", "is empty: name layers, as in ['*.to_q'], or leave the key out")?;
+        }
+        no_empty("lora.targets", &self.targets)?;
+        no_empty("lora.also_train", &self.also_train)
+    }
+}
+
+fn patterns(texts: &[String]) -> Vec<Pattern> {
+    texts.iter().map(Pattern::new).collect()
+}
+
+fn no_empty(key: &'static str, patterns: &[String]) -> Result<(), Invalid> {
+    if patterns.iter().any(|p| p.trim().is_empty()) {
+        refuse(key, "holds an empty pattern, which matches nothing: write a name, `*` in it is anything")?;
+    }
+    Ok(())
+}
+
+impl Recipe {
+    /// What the recipe trains, for the compiler.
+    pub fn trained(&self) -> Trained {
+        match &self.lora {
+            Some(lora) => Trained::Adapters(lora.adapters()),
+            None if self.freeze.is_empty() => Trained::All,
+            None => Trained::Except(patterns(&self.freeze)),
+        }
+    }
+
+    /// The keys `freeze` and `lora`.
+    pub(super) fn validate_trained(&self) -> Result<(), Invalid> {
+        no_empty("freeze", &self.freeze)?;
+        let Some(lora) = &self.lora else { return Ok(()) };
+        if !self.freeze.is_empty() {
+            refuse(
+                "freeze",
+                "stands beside `lora`, which freezes everything but its additions: leave `freeze` out \
+                 (`lora.also_train` names what is to be trained beside them)",
+            )?;
+        }
+        lora.validate()
+    }
+}
