@@ -4,7 +4,7 @@ use crate::programs::{self, F5Shape, Measured};
 use crate::report::{Report, quartiles};
 use crate::{f5, ops, peers};
 use ambitus_cuda::driver::{self, Card, CardInfo};
-use ambitus_cuda::{CudaExecutor, CudaTarget, nvml, nvrtc, reserve};
+use ambitus_cuda::{CudaExecutor, CudaTarget, STATED_RESERVE, nvml, nvrtc, reserve};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::DType;
 use ambitus_ir::plan::PlannedSession;
@@ -339,7 +339,7 @@ fn memory(
     page: &mut Report,
 ) {
     let arena = exec.planned().arena_bytes();
-    let reserve = reserve::known(info).unwrap_or(reserve::STATED);
+    let reserve = reserve::known(info).unwrap_or(STATED_RESERVE);
     page.line(&format!("Planned: arena {}, beside it at most {}.", mib(arena), mib(reserve)));
     match (before, after) {
         (Ok(before), Ok(after)) => {

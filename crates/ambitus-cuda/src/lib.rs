@@ -1,21 +1,34 @@
 //! The CUDA executor.
 //!
 //! From the plan to the card: `bind` turns every instruction into [`Step`](step::Step)s (kernel launches, matrix
-//! products, copies) with the addresses that the plan gave; the [`driver`] records the steps of a program once, as a
+//! products, copies) with the addresses that the plan gave; `driver` records the steps of a program once, as a
 //! CUDA graph, and replays it. Kernels lie in `kernels/`, `<family>.cu` beside `<family>.rs`.
 //!
-//! Nothing of CUDA is needed to build: libraries are loaded at run time.
+//! Nothing of CUDA is needed to build: libraries are loaded at run time. Without the feature `driver` there is only what
+//! compilation asks of a card ([`CudaTarget`]): plans for any card are made on any machine.
+
+// Then plans ask kernels for their scratch, and nothing launches them.
+#![cfg_attr(not(feature = "driver"), allow(dead_code))]
 
 mod bind;
-pub mod driver;
-mod executor;
 mod kernels;
-pub mod libraries;
-pub mod nvml;
-pub mod nvrtc;
-pub mod reserve;
 pub mod step;
 mod target;
 
+pub use target::{CudaTarget, Rates, STATED_RESERVE};
+
+// What runs on a card.
+#[cfg(feature = "driver")]
+pub mod driver;
+#[cfg(feature = "driver")]
+mod executor;
+#[cfg(feature = "driver")]
+pub mod libraries;
+#[cfg(feature = "driver")]
+pub mod nvml;
+#[cfg(feature = "driver")]
+pub mod nvrtc;
+#[cfg(feature = "driver")]
+pub mod reserve;
+#[cfg(feature = "driver")]
 pub use executor::CudaExecutor;
-pub use target::{CudaTarget, Rates};

@@ -1,13 +1,11 @@
 //! What a card holds beside the arena: its context, the kernels, cuBLASLt, the recorded graphs. A constant for a card, a
-//! driver and a build; measured at the first run, stated before.
+//! driver and a build; measured at the first run,
+//! [`STATED_RESERVE`](crate::STATED_RESERVE) before.
 
 use crate::driver::CardInfo;
 use crate::{nvml, nvrtc};
 use std::path::PathBuf;
 
-/// Reserved while nothing was measured: contexts are reported at 300 to 500 MiB, cuBLASLt's kernels and a graph of some
-/// thousand nodes at some tens each.
-pub const STATED: u64 = 768 << 20;
 /// What a later run may take more than the measured one: a longer graph, another product's kernel.
 const MARGIN: u64 = 64 << 20;
 

@@ -153,7 +153,7 @@ impl RunPlan {
     }
 
     /// The same run with more or fewer frames in a micro-batch.
-    fn with(&self, capacity: Capacity, checkpoint: Blocks) -> Shape {
+    pub fn with(&self, capacity: Capacity, checkpoint: Blocks) -> Shape {
         let mut shape = self.shape.clone();
         let before = shape.session.capacity.frames;
         shape.session.capacity = capacity;
@@ -221,8 +221,11 @@ impl RunPlan {
         Err(RunError::DoesNotFit(text))
     }
 
-    /// Plans that fit a budget, by predicted time.
-    fn changes(&self, budget: u64, longest: usize, target: &dyn Target) -> Result<Vec<Change>, RunError> {
+    /// Changes of `--checkpoint` or `--micro-batch` that fit a budget, by predicted time.
+    ///
+    /// # Errors
+    /// As [`RunPlan::new`].
+    pub fn changes(&self, budget: u64, longest: usize, target: &dyn Target) -> Result<Vec<Change>, RunError> {
         let cap = self.shape.session.capacity;
         let depth = self.shape.config.depth;
         let tried = |capacity: Capacity, n: usize| -> Result<Option<RunPlan>, RunError> {
@@ -283,7 +286,7 @@ impl RunPlan {
             format!("{was} -> {is} micro-batches, same update")
         };
         let saved = self.peak_bytes - plan.peak_bytes;
-        Change { options, saved, note, seconds: plan.step_seconds }
+        Change { options, saved, note, peak_bytes: plan.peak_bytes, seconds: plan.step_seconds }
     }
 
     /// The fields of `plan --json`.
@@ -325,11 +328,19 @@ fn highest(phases: &[Phase]) -> Option<&Phase> {
     phases.iter().max_by_key(|p| (p.peak_bytes, p.in_use_bytes))
 }
 
-struct Change {
-    options: String,
-    saved: u64,
-    note: String,
-    seconds: f64,
+/// A change of options that fits.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// As they are typed.
+    pub options: String,
+    /// Bytes less than before.
+    pub saved: u64,
+    /// What it costs.
+    pub note: String,
+    /// The peak with it.
+    pub peak_bytes: u64,
+    /// Predicted seconds of an update with it.
+    pub seconds: f64,
 }
 
 /// Bytes of the reference package's fp32 step: 20 per parameter (weight, gradient, two moments, EMA), and per frame

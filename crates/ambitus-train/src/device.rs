@@ -7,10 +7,12 @@
 mod cuda;
 
 use crate::budget::process_bytes;
+use crate::cards;
 use crate::error::RunError;
 use crate::memory;
 use crate::recipe::DeviceChoice;
 use crate::size::ByteSize;
+use ambitus_cuda::{CudaTarget, Rates, STATED_RESERVE};
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
@@ -21,7 +23,8 @@ pub use cuda::report;
 
 /// A device as planning sees it. Nothing of its memory is taken before [`Device::open`].
 pub struct Device {
-    choice: DeviceChoice,
+    /// `None`: a card of `cards.toml`, which can only be planned for.
+    choice: Option<DeviceChoice>,
     threads: usize,
     target: Box<dyn Target>,
     card: Option<Card>,
@@ -96,7 +99,28 @@ impl Device {
                 (target, Some(card))
             }
         };
-        Ok(Device { choice, threads, target, card })
+        Ok(Device { choice: Some(choice), threads, target, card })
+    }
+
+    /// A card of `cards.toml`, on any machine: what `--device cuda` compiles there, by the table's figures.
+    pub fn for_card(card: &cards::Card, threads: usize) -> Device {
+        let rates = Rates { gemm: card.fp32_tflops * 1e12, bytes: card.memory_gb_per_s * 1e9 };
+        let target = Box::new(CudaTarget::new(card.capability, rates));
+        let card = Card {
+            name: card.name.clone(),
+            pci: String::new(),
+            free_bytes: None,
+            total_bytes: card.usable.0,
+            reserve_bytes: STATED_RESERVE,
+            calibrated: false,
+            holders: String::new(),
+        };
+        Device { choice: None, threads, target, card: Some(card) }
+    }
+
+    /// It is a card of `cards.toml`.
+    pub fn is_listed(&self) -> bool {
+        self.choice.is_none()
     }
 
     /// What compilation asks.
@@ -131,6 +155,9 @@ impl Device {
     /// When this machine's memory cannot be read.
     pub fn default_budget(&self) -> Result<(u64, String), RunError> {
         let Some(card) = &self.card else { return host_budget() };
+        if self.is_listed() {
+            return Ok((card.total_bytes, format!("usable on {}, by cards.toml", card.name)));
+        }
         let (free, what) = match card.free_bytes {
             Some(free) => (free, "free"),
             None => (card.total_bytes, "there in all (the driver does not tell what is free)"),
@@ -178,10 +205,10 @@ impl Device {
     /// How the fixed bytes are known, for plans.
     pub fn reserve_note(&self) -> Option<String> {
         let card = self.card.as_ref()?;
-        let known = if card.calibrated {
-            "measured here before"
-        } else {
-            "a reserve until the first run measures it"
+        let known = match (self.is_listed(), card.calibrated) {
+            (true, _) => "a reserve; the first run there measures it",
+            (false, true) => "measured here before",
+            (false, false) => "a reserve until the first run measures it",
         };
         Some(format!(
             "context, kernels and libraries of {}: {} ({known})",
@@ -196,8 +223,12 @@ impl Device {
     /// When the device refuses.
     pub fn open(&self, planned: PlannedSession) -> Result<Box<dyn Executor>, RunError> {
         match self.choice {
-            DeviceChoice::Cpu => Ok(Box::new(CpuExecutor::open(planned, self.threads)?)),
-            DeviceChoice::Cuda(index) => Ok(cuda::open(index, planned)?),
+            Some(DeviceChoice::Cpu) => Ok(Box::new(CpuExecutor::open(planned, self.threads)?)),
+            Some(DeviceChoice::Cuda(index)) => Ok(cuda::open(index, planned)?),
+            None => Err(RunError::Usage(format!(
+                "{} was planned for, and is not here: --device cuda",
+                self.name()
+            ))),
         }
     }
 

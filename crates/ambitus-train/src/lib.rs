@@ -1,6 +1,7 @@
 //! From a recipe to a finished run: planning, loading, the loop, checkpoints, metrics, reports.
 
 pub mod budget;
+pub mod cards;
 pub mod device;
 pub mod doctor;
 pub mod error;
@@ -24,6 +25,7 @@ pub mod schedule;
 pub mod session;
 pub mod size;
 pub mod stop;
+pub mod tiers;
 pub mod trainer;
 pub mod validate;
 

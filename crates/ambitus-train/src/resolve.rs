@@ -182,6 +182,20 @@ pub fn threads(recipe: &Recipe) -> (usize, &'static str) {
 /// # Errors
 /// By file and key. Does not check the budget: see [`Resolved::require_fit`].
 pub fn resolve(recipe: Recipe, read_weights: bool, console: &mut dyn Console) -> Result<Resolved, RunError> {
+    let device = Device::find(recipe.device, threads(&recipe).0)?;
+    resolve_on(recipe, device, read_weights, console)
+}
+
+/// As [`resolve`], on a device that was chosen beside the recipe.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_on(
+    recipe: Recipe,
+    device: Device,
+    read_weights: bool,
+    console: &mut dyn Console,
+) -> Result<Resolved, RunError> {
     let mut recipe = recipe;
     let mut choices = Vec::new();
     let mut choose = |key, value: String, from: &str| {
@@ -189,12 +203,12 @@ pub fn resolve(recipe: Recipe, read_weights: bool, console: &mut dyn Console) ->
     };
     let (threads, from) = threads(&recipe);
     choose("threads", threads.to_string(), from);
-    let device = Device::find(recipe.device, threads)?;
-    choose(
-        "device",
-        device.name(),
-        if recipe.device == DeviceChoice::default() { "default" } else { "recipe" },
-    );
+    let from = match recipe.device {
+        _ if device.is_listed() => "cards.toml",
+        choice if choice == DeviceChoice::default() => "default",
+        _ => "recipe",
+    };
+    choose("device", device.name(), from);
     let (model, prepared, prepare_bytes) = open_and_prepare(&recipe, &device, read_weights, console)?;
 
     let split = split(&recipe, &prepared.index)?;
@@ -363,8 +377,11 @@ impl Resolved {
         }
         if let Some(note) = self.device.reserve_note() {
             out.push(format!("  {note}"));
+            if self.device.is_listed() {
+                out.push("  seconds follow from the rates of cards.toml; they were not measured".to_owned());
+            }
             out.push(format!(
-                "  beside it, of this machine's memory: at most {}",
+                "  beside it, of the machine's own memory: at most {}",
                 ByteSize(host_bytes(&p.shape, self.threads))
             ));
         }

@@ -24,9 +24,13 @@ pub enum Command {
     /// Check a folder of audio and its transcripts, and cache what training needs
     Prepare(TrainArgs),
     /// Say what a run will need, phase by phase, and whether it fits; reads no weights
-    Plan(TrainArgs),
+    #[command(
+        after_help = "Examples:\n  ambitus plan recipes/quickstart.yaml\n  ambitus plan recipes/quickstart.yaml --card rtx3090\n  ambitus plan recipes/quickstart.yaml --cards"
+    )]
+    Plan(PlanArgs),
     /// Fine-tune
     #[command(
+        arg(clap::Arg::new("card").long("card").hide(true).value_parser(only_planned)),
         after_help = "Examples:\n  ambitus train recipes/quickstart.yaml\n  ambitus train --model F5TTS_v1_Base --data my-voice --memory 20GiB"
     )]
     Train(TrainArgs),
@@ -40,6 +44,27 @@ pub enum Command {
     Runs(RunsArgs),
     /// What this machine has: processor, memory, limits, who else uses them
     Doctor(DoctorArgs),
+}
+
+/// `train --card NAME` is what one types after `plan --card NAME`.
+fn only_planned(_: &str) -> Result<String, String> {
+    Err("a card of cards.toml is only planned for (`ambitus plan`); `train` computes on this machine's: --device cuda".to_owned())
+}
+
+#[derive(Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub run: TrainArgs,
+    /// Plan for this card of cards.toml, which need not be here: budget its usable memory [or --memory], in place of the
+    /// recipe's device and memory; seconds by the table's rates
+    #[arg(long, value_name = "NAME", group = "table", conflicts_with = "device")]
+    pub card: Option<String>,
+    /// Plan for every card of cards.toml: which can train this, with what changes, and how fast. Exit code 3 when none can
+    #[arg(long, group = "table", conflicts_with_all = ["device", "memory"])]
+    pub cards: bool,
+    /// Cards to add and replace [default: cards.toml of the working directory, if there is one]
+    #[arg(long, value_name = "FILE", requires = "table")]
+    pub cards_file: Option<PathBuf>,
 }
 
 #[derive(Args, Default)]

@@ -1,7 +1,10 @@
 //! What each command does, with the library doing the work.
 
-use crate::args::{DoctorArgs, ExportArgs, GradientsArgs, ResumeArgs, RunsArgs, TrainArgs, WeightsArg};
+use crate::args::{
+    DoctorArgs, ExportArgs, GradientsArgs, PlanArgs, ResumeArgs, RunsArgs, TrainArgs, WeightsArg,
+};
 use crate::terminal::{self, Terminal};
+use ambitus_train::cards::{Card, Cards};
 use ambitus_train::device::Device;
 use ambitus_train::error::RunError;
 use ambitus_train::export::{Layout, Source};
@@ -10,6 +13,7 @@ use ambitus_train::model_dir::{ModelDir, OpenOptions};
 use ambitus_train::recipe::{self, Origins, Recipe};
 use ambitus_train::resolve::{self, Console};
 use ambitus_train::run_dir::RunDir;
+use ambitus_train::tiers::Tiers;
 use ambitus_train::{doctor, run, runs};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -125,12 +129,25 @@ pub fn prepare(a: &TrainArgs) -> Result<()> {
     Ok(())
 }
 
-pub fn plan(a: &TrainArgs) -> Result<()> {
+pub fn plan(a: &PlanArgs) -> Result<()> {
+    if a.cards {
+        return plan_cards(a);
+    }
     let mut console = Terminal::new();
-    let (r, _) = recipe(a)?;
-    let resolved = resolve::resolve(r, false, &mut console)?;
-    if a.json {
-        json(&resolved.plan.json(resolved.budget));
+    let card = match &a.card {
+        Some(name) => Some(Cards::load(a.cards_file.as_deref())?.find(name)?.clone()),
+        None => None,
+    };
+    let resolved = match &card {
+        Some(card) => plan_for(a, card, &mut console)?,
+        None => resolve::resolve(recipe(&a.run)?.0, false, &mut console)?,
+    };
+    if a.run.json {
+        let mut plan = resolved.plan.json(resolved.budget);
+        if let Some(card) = card {
+            plan["card"] = serde_json::json!(card);
+        }
+        json(&plan);
     } else {
         for line in resolved.describe()? {
             terminal::result(&line);
@@ -140,6 +157,32 @@ pub fn plan(a: &TrainArgs) -> Result<()> {
         }
     }
     resolved.require_fit()
+}
+
+/// The recipe on a card. Its own `memory` is a size for its own device.
+fn plan_for(a: &PlanArgs, card: &Card, console: &mut Terminal) -> Result<resolve::Resolved> {
+    let (mut r, _) = recipe(&a.run)?;
+    if a.run.memory.is_none() {
+        r.memory = None;
+    }
+    let device = Device::for_card(card, resolve::threads(&r).0);
+    resolve::resolve_on(r, device, false, console)
+}
+
+/// A row for every card.
+fn plan_cards(a: &PlanArgs) -> Result<()> {
+    let known = Cards::load(a.cards_file.as_deref())?;
+    let cards = known.by_memory();
+    let Some(any) = cards.first() else { return Ok(()) };
+    // Model, data and sizes are the same for all.
+    let r = plan_for(a, any, &mut Terminal::new())?;
+    let tiers = Tiers::new(&r.plan.shape, r.longest, &cards, r.threads)?;
+    if a.run.json {
+        json(&tiers);
+    } else {
+        terminal::result(&tiers.to_string());
+    }
+    if tiers.any() { Ok(()) } else { Err(RunError::DoesNotFit("does not fit any of these cards".to_owned())) }
 }
 
 pub fn train(a: &TrainArgs) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::size::ByteSize;
 use ambitus_cuda::driver::{self, CardInfo};
 use ambitus_cuda::libraries::{self, Needed};
 use ambitus_cuda::nvml::{self, Holder, Nvml};
-use ambitus_cuda::{CudaExecutor, CudaTarget, nvrtc, reserve};
+use ambitus_cuda::{CudaExecutor, CudaTarget, STATED_RESERVE, nvrtc, reserve};
 use ambitus_exec::executor::{ExecError, Executor};
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
@@ -25,7 +25,7 @@ pub(super) fn find(index: usize) -> Result<(Box<dyn Target>, Card), String> {
         // A slice of a card has less than the whole card's free memory.
         free_bytes: used.map(|u| u.free_bytes.min(info.total_bytes)),
         total_bytes: info.total_bytes,
-        reserve_bytes: reserve.unwrap_or(reserve::STATED),
+        reserve_bytes: reserve.unwrap_or(STATED_RESERVE),
         calibrated: reserve.is_some(),
         holders,
     };

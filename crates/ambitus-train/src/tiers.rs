@@ -1,0 +1,115 @@
+//! Which cards can train a run, how, and how fast.
+
+use crate::budget::{RunPlan, Shape};
+use crate::cards::Card;
+use crate::device::Device;
+use crate::error::RunError;
+use crate::size::ByteSize;
+use ambitus_compile::passes::policy::Blocks;
+use ambitus_models::f5::model::Capacity;
+use serde::Serialize;
+use std::fmt;
+
+/// A run on a card: the plan that `plan --card` makes, or the fastest change that fits.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tier {
+    /// The card.
+    pub card: Card,
+    /// Fits as asked, or with [`Tier::changes`].
+    pub fits: bool,
+    /// Options that make it fit; `None` where it fits as asked, or not at all.
+    pub changes: Option<String>,
+    /// The peak on the card. Where nothing fits: the least that the longest clip needs, every block recomputed.
+    pub peak_bytes: u64,
+    /// Predicted seconds of an update, where it fits.
+    pub step_seconds: Option<f64>,
+    /// Mel frames in a second, where it fits.
+    pub frames_per_second: Option<f64>,
+}
+
+/// Every card's row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tiers {
+    /// Rows by memory.
+    pub cards: Vec<Tier>,
+    /// Frames and clips of the micro-batch as asked.
+    #[serde(skip)]
+    pub asked: Capacity,
+    /// Frames of an update.
+    pub tokens_per_step: usize,
+}
+
+impl Tiers {
+    /// Plans a run for each card; `longest` clip in frames.
+    ///
+    /// # Errors
+    /// As [`RunPlan::new`]. That a card is too small is none.
+    pub fn new(shape: &Shape, longest: usize, cards: &[&Card], threads: usize) -> Result<Tiers, RunError> {
+        let rows = cards.iter().map(|card| tier(shape, longest, card, threads));
+        Ok(Tiers {
+            cards: rows.collect::<Result<_, _>>()?,
+            asked: shape.session.capacity,
+            tokens_per_step: shape.update_frames,
+        })
+    }
+
+    /// Some card can train it.
+    pub fn any(&self) -> bool {
+        self.cards.iter().any(|t| t.fits)
+    }
+}
+
+fn tier(shape: &Shape, longest: usize, card: &Card, threads: usize) -> Result<Tier, RunError> {
+    let device = Device::for_card(card, threads);
+    let shape = Shape { beside: device.beside(), ..shape.clone() };
+    let asked = RunPlan::new(shape, device.target())?;
+    let budget = card.usable.0;
+    let row = |changes: Option<String>, peak_bytes, seconds: Option<f64>| Tier {
+        card: card.clone(),
+        fits: seconds.is_some(),
+        changes,
+        peak_bytes,
+        step_seconds: seconds,
+        frames_per_second: seconds.map(|s| asked.shape.update_frames as f64 / s),
+    };
+    if asked.peak_bytes <= budget {
+        return Ok(row(None, asked.peak_bytes, Some(asked.step_seconds)));
+    }
+    if let Some(change) = asked.changes(budget, longest, device.target())?.into_iter().next() {
+        return Ok(row(Some(change.options), change.peak_bytes, Some(change.seconds)));
+    }
+    let smallest = Capacity { frames: longest.max(1), ..asked.shape.session.capacity };
+    let least = RunPlan::new(asked.with(smallest, Blocks::All), device.target())?;
+    Ok(row(None, least.peak_bytes.min(asked.peak_bytes), None))
+}
+
+impl fmt::Display for Tiers {
+    /// A header that says where the times come from, and a line for each card.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "as asked: a micro-batch of {} frames and {} clips, an update of {} frames\nbytes are planned; times follow \
+             from the rates of cards.toml and were not measured",
+            self.asked.frames, self.asked.clips, self.tokens_per_step
+        )?;
+        let how = |t: &Tier| match &t.changes {
+            _ if !t.fits => format!("does not fit: needs {}", ByteSize(t.peak_bytes)),
+            None => "as asked".to_owned(),
+            Some(options) => options.clone(),
+        };
+        let names = self.cards.iter().map(|t| t.card.id.chars().count()).max().unwrap_or(0).max(4);
+        let hows = self.cards.iter().map(|t| how(t).chars().count()).max().unwrap_or(0).max(4);
+        write!(
+            f,
+            "{:<names$}  {:>9}  {:<hows$}  {:>9}  {:>11}  {:>8}",
+            "card", "usable", "fits", "peak", "s an update", "frames/s"
+        )?;
+        for t in &self.cards {
+            write!(f, "\n{:<names$}  {:>9}  {:<hows$}", t.card.id, t.card.usable, how(t))?;
+            if let (Some(seconds), Some(rate)) = (t.step_seconds, t.frames_per_second) {
+                write!(f, "  {:>9}  {seconds:>11.3}  {rate:>8.0}", ByteSize(t.peak_bytes))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! Planning for cards that are not here, by the real binary.
+
+mod common;
+
+use common::{json, ok, said};
+use std::path::{Path, PathBuf};
+
+const MIB: u64 = 1 << 20;
+/// The recipe's own budget is for its own device.
+const SHORT: &str = "updates: 6\nbatch: {clips: 3}\nmicro_batch: 200\nmemory: 60MiB\nthreads: 2";
+
+const MINE: &str = "[mine]\nname = \"Mine\"\nusable = \"2GiB\"\ncapability = \"8.6\"\nfp32_tflops = 1\nhalf_tflops = 1\n\
+                    memory_gb_per_s = 100\nlink_gb_per_s = 10\nbf16 = true\n";
+
+fn bytes(v: &serde_json::Value, key: &str) -> u64 {
+    v[key].as_u64().unwrap_or_else(|| panic!("{key} in {v:#}"))
+}
+
+fn recipe(dir: &Path) -> String {
+    common::voice(dir, 9);
+    common::recipe(dir, "run", SHORT).display().to_string()
+}
+
+/// The fixture's shapes with a width that no card holds. Plans read no weights.
+fn huge(dir: &Path) -> PathBuf {
+    let model = dir.join("huge");
+    std::fs::create_dir_all(&model).expect("a folder");
+    let from = common::fixture("v1");
+    let config = std::fs::read_to_string(from.join("config.yaml")).expect("a file");
+    let dim = config.lines().find(|l| l.trim_start().starts_with("dim:")).expect("dim");
+    let indent = dim.len() - dim.trim_start().len();
+    let config = config.replace(dim, &format!("{:indent$}dim: 65536", ""));
+    std::fs::write(model.join("config.yaml"), config).expect("a file");
+    std::fs::copy(from.join("vocab.txt"), model.join("vocab.txt")).expect("a file");
+    model
+}
+
+#[test]
+fn a_plan_for_a_card_needs_no_card() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (dir, recipe) = (dir.path(), recipe(dir.path()));
+    let plan = json(dir, &["plan", &recipe, "--card", "RTX 3090", "--json"]);
+    assert_eq!((&plan["card"]["id"], &plan["fits"]), (&"rtx3090".into(), &true.into()));
+    assert_eq!(bytes(&plan, "budget_bytes"), bytes(&plan["card"], "usable_bytes"));
+    assert!(ok(dir, &["plan", &recipe, "--card", "rtx3090"]).contains("on GeForce RTX 3090"));
+    // One generation, one plan; Hopper's products want 28 MiB more.
+    let arena = |card: &str| bytes(&json(dir, &["plan", &recipe, "--card", card, "--json"]), "arena_bytes");
+    assert_eq!(arena("rtx3090"), arena("gtx1650"));
+    assert_eq!(arena("h200"), arena("h100"));
+    assert!(arena("h100") > arena("a100"));
+
+    let less = format!("{:.6}MiB", (bytes(&plan, "peak_bytes") - MIB / 16) as f64 / MIB as f64);
+    let (code, text) = said(dir, &["plan", &recipe, "--card", "rtx3090", "--memory", &less]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("cheapest changes that fit: --"), "{text}");
+}
+
+#[test]
+fn every_row_of_the_table_is_that_cards_plan() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (dir, recipe) = (dir.path(), recipe(dir.path()));
+    let file = dir.join("more.toml");
+    std::fs::write(&file, MINE).expect("a file");
+    let file = file.display().to_string();
+    let table = json(dir, &["plan", &recipe, "--cards", "--cards-file", &file, "--json"]);
+    let rows = table["cards"].as_array().expect("rows");
+    assert_eq!((rows.len(), &rows[0]["card"]["id"]), (12, &"mine".into()));
+    for row in rows {
+        let id = row["card"]["id"].as_str().expect("an id");
+        let plan = json(dir, &["plan", &recipe, "--card", id, "--cards-file", &file, "--json"]);
+        assert_eq!(bytes(&plan, "peak_bytes"), bytes(row, "peak_bytes"), "{id}");
+        assert_eq!((&plan["step_seconds"], &row["fits"]), (&row["step_seconds"], &true.into()), "{id}");
+    }
+    let text = ok(dir, &["plan", &recipe, "--cards"]);
+    assert!(text.contains("not measured") && text.contains("as asked"), "{text}");
+
+    // A file of the working directory is read without being named, and replaces.
+    std::fs::write(dir.join("cards.toml"), MINE.replace("[mine]", "[rtx3090]")).expect("a file");
+    let plan = json(dir, &["plan", &recipe, "--card", "rtx3090", "--json"]);
+    assert_eq!(bytes(&plan, "budget_bytes"), 2048 * MIB);
+}
+
+#[test]
+fn a_model_for_which_every_card_is_too_small() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let (voice, model) = (common::voice(dir, 9), huge(dir));
+    let (voice, model) = (voice.display().to_string(), model.display().to_string());
+    let (code, text) = said(dir, &["plan", "--model", &model, "--data", &voice, "--cards"]);
+    assert_eq!(code, 3, "{text}");
+    assert_eq!(text.matches("does not fit: needs").count(), 11, "{text}");
+    let (code, text) = said(dir, &["plan", "--model", &model, "--data", &voice, "--card", "h200"]);
+    assert_eq!(code, 3, "{text}");
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (dir, recipe) = (dir.path(), recipe(dir.path()));
+    let refused = |args: &[&str], why: &str| {
+        let (code, text) = said(dir, args);
+        assert!(code == 2 && text.contains(why), "{args:?}: {code}: {text}");
+    };
+    refused(&["plan", &recipe, "--card", "rtx3091"], "did you mean rtx3090?");
+    refused(&["plan", &recipe, "--card", "rtx3090", "--device", "cuda"], "cannot be used with");
+    refused(&["plan", &recipe, "--card", "rtx3090", "--cards"], "cannot be used with");
+    refused(&["plan", &recipe, "--cards", "--memory", "8GiB"], "cannot be used with");
+    refused(&["plan", &recipe, "--cards-file", "x.toml"], "--card");
+    refused(&["plan", &recipe, "--cards", "--cards-file", "x.toml"], "x.toml: ");
+    refused(&["train", &recipe, "--card", "rtx3090"], "only planned for");
+    std::fs::write(dir.join("cards.toml"), MINE.replace("= 100", "= -1")).expect("a file");
+    refused(&["plan", &recipe, "--cards"], "cards.toml:7: [mine] memory_gb_per_s: -1");
+    // Who asks for no card is not bothered with the table.
+    ok(dir, &["plan", &recipe, "--memory", "1GiB"]);
+}
