@@ -94,6 +94,8 @@ pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<P
         checkpoint: Blocks::None,
         trained: Trained::All,
         adamw: Some(ADAMW),
+        clip_per_tensor: false,
+        update_in_backward: false,
         ema: true,
         evaluate: false,
         sample: None,

@@ -1,11 +1,17 @@
 //! The programs that end an update: gradient norm, clipping, AdamW, and the moving average.
 
+use crate::passes::accumulate::GRAD;
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
-use ambitus_ir::ops::optim::{AdamW, Lerp};
-use ambitus_ir::{Builder, Phase, Program, Session, StateDecl, StateId, StateKind, TensorType};
+use ambitus_ir::ops::optim::{AdamW, Lerp, SumPartials};
+use ambitus_ir::{Builder, Phase, Program, Session, StateDecl, StateId, StateKind, TensorType, ValueId};
 
 /// Name of the state that counts applied updates, f32 `[1]`.
 pub const STEP: &str = "step";
+
+/// Prefix of the first moment's state.
+pub const FIRST_MOMENT: &str = "exp_avg.";
+/// Prefix of the second moment's state.
+const SECOND_MOMENT: &str = "exp_avg_sq.";
 
 /// Trainable parameters of the group with their gradient states, in declaration order.
 fn trained(session: &Session, group: &dyn Fn(&StateDecl) -> bool) -> Vec<(StateId, StateId)> {
@@ -13,7 +19,7 @@ fn trained(session: &Session, group: &dyn Fn(&StateDecl) -> bool) -> Vec<(StateI
     ids.filter_map(|id| {
         let s = &session.states[id.index()];
         let trained = s.kind == StateKind::Parameter && s.trainable && group(s);
-        let grad = session.state(&format!("grad.{}", s.name))?;
+        let grad = session.state(&format!("{GRAD}{}", s.name))?;
         trained.then_some((id, grad))
     })
     .collect()
@@ -62,8 +68,9 @@ pub fn update_for(
         let decl = b.session().states[param.index()].clone();
         b.scope(&decl.name, |b| {
             let w = b.state(*param);
-            let (m_id, m) = b.declare(&format!("exp_avg.{}", decl.name), decl.ty, StateKind::Optimizer);
-            let (v_id, v) = b.declare(&format!("exp_avg_sq.{}", decl.name), decl.ty, StateKind::Optimizer);
+            let (m_id, m) = b.declare(&format!("{FIRST_MOMENT}{}", decl.name), decl.ty, StateKind::Optimizer);
+            let (v_id, v) =
+                b.declare(&format!("{SECOND_MOMENT}{}", decl.name), decl.ty, StateKind::Optimizer);
             let new = b.push(adamw.clone(), &[w, *grad, m, v, lr, coef, next, apply]);
             b.give_back(*param, new[0]);
             b.give_back(m_id, new[1]);
@@ -76,13 +83,112 @@ pub fn update_for(
     b.finish()
 }
 
+/// `update` with every gradient clipped by its own norm and applied for itself: what
+/// [`in_backward`](crate::passes::in_backward) computes, bit for bit, from gradients that are kept.
+///
+/// Inputs and outputs are those of [`update`], with what `PerTensor` says of `apply` and `step`.
+pub fn update_per_tensor(session: &mut Session, adamw: &AdamW) -> Program {
+    update_per_tensor_for(session, "update", STEP, adamw, &|_| true)
+}
+
+/// As [`update_per_tensor`], for the parameters of one group, under a program name and a counter of its own.
+pub fn update_per_tensor_for(
+    session: &mut Session,
+    name: &str,
+    step: &str,
+    adamw: &AdamW,
+    group: &dyn Fn(&StateDecl) -> bool,
+) -> Program {
+    let trained = trained(session, group);
+    let mut b = start(session, name);
+    let rule = PerTensor::begin(&mut b, step, adamw);
+    let mut squares = Vec::new();
+    for (param, grad) in trained {
+        let grad = b.state(grad);
+        squares.push(rule.update(&mut b, param, grad));
+    }
+    rule.end(&mut b, &squares);
+    b.finish()
+}
+
+/// AdamW on one parameter after the other, each as soon as its gradient is there. No tensor waits for another, so
+/// - a gradient is clipped by its own norm: by min(1, clip / (norm + 1e-6));
+/// - a tensor whose gradient is not finite keeps its bytes, and the others are updated all the same;
+/// - the counter counts every update, and all tensors take the bias correction of that one count.
+pub(crate) struct PerTensor {
+    adamw: AdamW,
+    lr: ValueId,
+    clip: ValueId,
+    step: ValueId,
+    one: ValueId,
+    tiny: ValueId,
+}
+
+impl PerTensor {
+    /// Brings in `lr` and `clip` and counts the update.
+    pub(crate) fn begin(b: &mut Builder<'_>, step: &str, adamw: &AdamW) -> PerTensor {
+        let scalar = TensorType::f32(&[1]);
+        let (lr, clip) = (b.input("lr", scalar), b.input("clip", scalar));
+        let (one, tiny) = (b.fill(scalar, 1.0), b.fill(scalar, 1e-6));
+        let (id, before) = b.declare(step, scalar, StateKind::Counter);
+        let step = b.accumulate(before, one, one);
+        b.give_back(id, step);
+        PerTensor { adamw: adamw.clone(), lr, clip, step, one, tiny }
+    }
+
+    /// Clips `grad` and applies it to `param`, which nothing may read afterwards; gives its sum of squares `[1]`.
+    pub(crate) fn update(&self, b: &mut Builder<'_>, param: StateId, grad: ValueId) -> ValueId {
+        let decl = b.session().states[param.index()].clone();
+        b.scope(&decl.name, |b| {
+            let squares = b.sum_of_squares(&[grad]);
+            let apply = b.unary(UnaryKind::IsFinite, squares);
+            let norm = b.unary(UnaryKind::Sqrt, squares);
+            let padded = b.add(norm, self.tiny);
+            let ratio = b.div(self.clip, padded);
+            let coef = b.binary(BinaryKind::Min, ratio, self.one);
+            let w = b.state(param);
+            let (m_id, m) = b.declare(&format!("{FIRST_MOMENT}{}", decl.name), decl.ty, StateKind::Optimizer);
+            let (v_id, v) =
+                b.declare(&format!("{SECOND_MOMENT}{}", decl.name), decl.ty, StateKind::Optimizer);
+            let new = b.push(self.adamw.clone(), &[w, grad, m, v, self.lr, coef, self.step, apply]);
+            b.give_back(param, new[0]);
+            b.give_back(m_id, new[1]);
+            b.give_back(v_id, new[2]);
+            squares
+        })
+    }
+
+    /// Outputs from all sums of squares, in declaration order: `grad_norm` (of all gradients together), `apply` (every
+    /// gradient was finite), `step`.
+    pub(crate) fn end(&self, b: &mut Builder<'_>, squares: &[ValueId]) {
+        let total = if squares.is_empty() {
+            b.fill(TensorType::f32(&[1]), 0.0)
+        } else {
+            b.push1(SumPartials {}, squares)
+        };
+        let norm = b.unary(UnaryKind::Sqrt, total);
+        let apply = b.unary(UnaryKind::IsFinite, total);
+        b.output("grad_norm", norm);
+        b.output("apply", apply);
+        b.output("step", self.step);
+    }
+}
+
 /// `ema`: average = average + (1 - decay) * (weight - average) for every trainable parameter. Inputs `decay` `[1]`.
 pub fn ema(session: &mut Session) -> Program {
-    let trained = trained(session, &|_| true);
+    // Those with an update: their gradients may have no states.
+    let trained: Vec<StateId> = (0..session.states.len() as u32)
+        .map(StateId)
+        .filter(|id| {
+            let s = &session.states[id.index()];
+            let has = |prefix: &str| session.state(&format!("{prefix}{}", s.name)).is_some();
+            s.kind == StateKind::Parameter && s.trainable && (has(GRAD) || has(FIRST_MOMENT))
+        })
+        .collect();
     let mut b = start(session, "ema");
     let decay = b.input("decay", TensorType::f32(&[1]));
     let apply = b.fill_like(decay, 1.0);
-    for (param, _) in trained {
+    for param in trained {
         let decl = b.session().states[param.index()].clone();
         b.scope(&decl.name, |b| {
             let w = b.state(param);

@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod dead;
 pub mod freeze;
 pub mod fuse;
+pub mod in_backward;
 pub mod lora;
 pub mod lower;
 pub mod pattern;

@@ -5,6 +5,7 @@ use crate::passes::checkpoint::Checkpoint;
 use crate::passes::dead::Dead;
 use crate::passes::freeze;
 use crate::passes::fuse::Fuse;
+use crate::passes::in_backward::InBackward;
 use crate::passes::lora::{self, Lora};
 use crate::passes::lower::Lower;
 use crate::passes::pattern::Pattern;
@@ -82,16 +83,48 @@ pub fn micro_for(
     target: &dyn Target,
     trains: &dyn Fn(&StateDecl) -> bool,
 ) -> Result<Program, CompileError> {
+    build(session, forward, options, target, trains, None)
+}
+
+/// As [`micro_for`], with the update in its backward: the program is a whole update, of one micro-batch, and needs none of
+/// [`optimizer`](crate::optimizer)'s `update` programs.
+///
+/// # Errors
+/// See [`CompileError`].
+pub fn micro_in_backward(
+    session: &mut Session,
+    forward: Program,
+    options: Options,
+    target: &dyn Target,
+    trains: &dyn Fn(&StateDecl) -> bool,
+    update: InBackward<'_>,
+) -> Result<Program, CompileError> {
+    build(session, forward, options, target, trains, Some(update))
+}
+
+fn build(
+    session: &mut Session,
+    forward: Program,
+    options: Options,
+    target: &dyn Target,
+    trains: &dyn Fn(&StateDecl) -> bool,
+    update: Option<InBackward<'_>>,
+) -> Result<Program, CompileError> {
     let p = run(session, forward, &Simplify);
     let p = autodiff::differentiate_for(session, p, trains)?;
     check(session, &p, "autodiff");
     let p = run(session, p, &Simplify);
     let p = run(session, p, &Lower { target });
-    let p = run(session, p, &Accumulate);
+    let p = run(session, p, &Accumulate { several_only: update.is_some() });
     let p = run(session, p, &Fuse { target });
     let recompute = policy::tag(&p, options.checkpoint);
     let p = run(session, p, &Checkpoint { recompute });
-    let p = run(session, p, &Dead);
+    let mut p = run(session, p, &Dead);
+    if let Some(update) = update {
+        // After checkpointing, when every instruction that reads a weight is there.
+        p = run(session, p, &update);
+        p = run(session, p, &Lower { target });
+    }
     Ok(run(session, p, &Schedule))
 }
 

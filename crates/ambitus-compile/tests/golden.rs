@@ -328,7 +328,7 @@ const SHARED: &str = "
 fn accumulate_adds_each_contribution_where_it_is_made() {
     after(
         SHARED,
-        &[&Accumulate],
+        &[&Accumulate { several_only: false }],
         expect![[r#"
         program p {
           %0 = input dy f32[2,3]
@@ -351,7 +351,7 @@ fn accumulate_adds_each_contribution_where_it_is_made() {
 fn fuse_adds_in_place() {
     after(
         SHARED,
-        &[&Accumulate, &Fuse { target: &FULL }],
+        &[&Accumulate { several_only: false }, &Fuse { target: &FULL }],
         expect![[r#"
         program p {
           %0 = input dy f32[2,3]
@@ -370,7 +370,7 @@ fn fuse_adds_in_place() {
     );
     after(
         SHARED,
-        &[&Accumulate, &Fuse { target: &BARE }],
+        &[&Accumulate { several_only: false }, &Fuse { target: &BARE }],
         expect![[r#"
         program p {
           %0 = input dy f32[2,3]

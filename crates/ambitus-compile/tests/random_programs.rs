@@ -3,10 +3,13 @@
 mod common;
 
 use ambitus_compile::autodiff::differentiate;
+use ambitus_compile::optimizer::{self, STEP};
+use ambitus_compile::passes::in_backward::InBackward;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options};
 use ambitus_compile::plan::plan;
 use ambitus_ir::ops::activation::ActivationKind;
+use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::verify::verify;
 use ambitus_ir::{Builder, Program, Session, StateKind, TensorType, ValueId};
 use ambitus_testkit::{Interp, Rng, Rounding, Tensor, Tensors};
@@ -128,6 +131,52 @@ fn run(session: &Session, p: &Program) -> Vec<(String, Vec<f64>)> {
     let mut all: Vec<_> = out.into_iter().chain(grads).map(|(name, t)| (name, t.data)).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all
+}
+
+/// Weights and moments after the session's programs, which are an update.
+fn updated(session: &Session) -> Vec<(String, Vec<u64>)> {
+    let mut states = states(session);
+    for s in session.states.iter().filter(|s| matches!(s.kind, StateKind::Optimizer | StateKind::Counter)) {
+        states.insert(s.name.clone(), Tensor::full(s.ty, 0.0));
+    }
+    let mut inputs = inputs();
+    inputs.insert("lr".to_owned(), Tensor::scalar(0.01));
+    inputs.insert("clip".to_owned(), Tensor::scalar(0.1));
+    for p in &session.programs {
+        let out = Interp::new(Rounding::ToType).run(session, p, &inputs, &mut states);
+        out.unwrap_or_else(|e| panic!("{e}"));
+    }
+    let kept = states.into_iter().filter(|(name, _)| !name.starts_with("grad."));
+    let mut all: Vec<_> =
+        kept.map(|(name, t)| (name, t.data.iter().map(|x| x.to_bits()).collect())).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+#[test]
+fn updates_in_backward_give_the_same_bits() {
+    let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+    arbtest::arbtest(|u| {
+        let mut session = Session::default();
+        let forward = model(&mut session, u)?;
+        for checkpoint in [Blocks::None, Blocks::All] {
+            let options = Options { checkpoint };
+            let mut s = session.clone();
+            let Ok(micro) = pipeline::micro(&mut s, forward.clone(), options, &FULL) else { return Ok(()) };
+            let update = optimizer::update_per_tensor(&mut s, &adamw);
+            let update = pipeline::plain(&mut s, update, &FULL);
+            s.programs.extend([micro, update]);
+            let want = updated(&s);
+            let mut s = session.clone();
+            let rule = InBackward { adamw: &adamw, step: STEP };
+            let p = pipeline::micro_in_backward(&mut s, forward.clone(), options, &FULL, &|_| true, rule);
+            s.programs.push(p.expect("it was differentiable before"));
+            assert_eq!(want, updated(&s), "{checkpoint:?}");
+            owners::check(&plan(s, &FULL, 1), &FULL);
+        }
+        Ok(())
+    })
+    .budget_ms(1500);
 }
 
 #[test]

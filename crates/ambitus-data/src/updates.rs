@@ -157,6 +157,17 @@ impl Updates {
         (one * epochs).ceil().max(1.0) as u64
     }
 
+    /// Frames of the largest of the first `n` updates, and clips of the one with the most: what a micro-batch holds that
+    /// is a whole update.
+    pub fn largest(&self, n: u64) -> Result<(u64, usize), DataError> {
+        let mut most = (0, 0);
+        for update in Self::new(&self.frames, self.size, self.seed)?.take(n as usize) {
+            let frames = update.iter().map(|&d| self.frames_of(d)).sum::<u64>();
+            most = (most.0.max(frames), most.1.max(update.len()));
+        }
+        Ok(most)
+    }
+
     /// Number of the update that [`next`](Iterator::next) returns.
     pub fn position(&self) -> u64 {
         self.done

@@ -134,6 +134,26 @@ fn updates_fill_their_micro_batches() {
 }
 
 #[test]
+fn the_largest_update_is_one_micro_batch_and_no_larger_than_needed() {
+    for (kind, size) in
+        [(0, UpdateSize::Clips(7)), (1, UpdateSize::Frames(4000)), (2, UpdateSize::Seconds(30.0))]
+    {
+        let frames = lengths(3, kind, 60);
+        let updates = Updates::new(&frames, size, 5).unwrap();
+        let (most, clips) = updates.largest(40).unwrap();
+        let capacity = Capacity { frames: most as u32, clips };
+        let mut full = (false, false);
+        for update in updates.take(40) {
+            let lengths: Vec<u32> = update.iter().map(|d| frames[d.clip as usize]).collect();
+            assert_eq!(pack(&lengths, capacity).unwrap().len(), 1);
+            full.0 |= lengths.iter().sum::<u32>() == capacity.frames;
+            full.1 |= lengths.len() == clips;
+        }
+        assert_eq!(full, (true, true), "{size:?}");
+    }
+}
+
+#[test]
 fn every_clip_is_used_once_per_epoch() {
     arbtest(|u| {
         let n = u.int_in_range(1..=60)?;

@@ -205,7 +205,10 @@ impl RunPlan {
             self.categories.line()
         );
         let changes = self.changes(budget, longest, target)?;
-        if changes.is_empty() {
+        if changes.is_empty() && self.shape.session.update_in_backward {
+            text += "\n  no change of --checkpoint fits, and an update in backward must be one micro-batch: make the \
+                     update smaller (batch), or raise --memory";
+        } else if changes.is_empty() {
             text += "\n  no change of --checkpoint or --micro-batch fits; shorten the longest clip (--max-seconds) or raise --memory";
         }
         for (i, c) in changes.iter().enumerate() {
@@ -257,8 +260,10 @@ impl RunPlan {
         {
             found.push(self.change(format!("--checkpoint {n}"), &plan));
         }
+        let whole = self.shape.session.update_in_backward;
         let mut frames = cap.frames / 2;
-        while frames >= longest.max(1) {
+        // An update in backward has one micro-batch: a smaller one would be another update.
+        while !whole && frames >= longest.max(1) {
             let smaller = Capacity { frames, ..cap };
             if let Some(plan) = tried(smaller, now)? {
                 found.push(self.change(format!("--micro-batch {frames}"), &plan));
@@ -266,7 +271,7 @@ impl RunPlan {
             }
             frames /= 2;
         }
-        if found.is_empty() && longest > 0 && longest < cap.frames {
+        if !whole && found.is_empty() && longest > 0 && longest < cap.frames {
             let smallest = Capacity { frames: longest, ..cap };
             if let Some((n, plan)) = fewest(smallest, now)? {
                 let options = format!("--checkpoint {n} --micro-batch {longest}");
@@ -407,12 +412,14 @@ fn categories(shape: &Shape, planned: &PlannedSession, peak: u64, preparing: boo
     let of = |kind| report::state_bytes(planned, kind);
     let top = planned.programs.iter().max_by_key(|p| p.transient_bytes);
     let workspace = top.map_or(0, |p| report::timeline(p).get(p.peak_at).map_or(0, |usage| usage.workspace));
+    // Of an update in backward: those that are made and not yet applied.
+    let live_gradients = top.map_or(0, report::live_gradients);
     let mut c = Categories {
         parameters: of(StateKind::Parameter),
-        gradients: of(StateKind::Gradient),
+        gradients: of(StateKind::Gradient) + live_gradients,
         optimizer: of(StateKind::Optimizer) + of(StateKind::Counter),
         ema: of(StateKind::Ema),
-        activations: planned.transient_bytes - workspace,
+        activations: planned.transient_bytes - workspace - live_gradients,
         workspace,
         io: 0,
         process,

@@ -87,6 +87,8 @@ pub fn gradients(
             checkpoint: options.checkpoint,
             trained: Trained::All,
             adamw: None,
+            clip_per_tensor: false,
+            update_in_backward: false,
             ema: false,
             evaluate: false,
             sample: None,

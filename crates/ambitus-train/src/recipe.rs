@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::size::ByteSize;
 pub use forms::{
-    Batch, Checkpoint, DeviceChoice, Length, MicroBatch, Outside, Sample, Tokenizer, Validation, Variant,
+    Batch, Checkpoint, DeviceChoice, Length, MicroBatch, Outside, Sample, Tokenizer, UpdateAt, Validation,
+    Variant,
 };
 pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
 pub use trained::Lora;
@@ -82,6 +83,14 @@ pub struct Recipe {
     /// Largest global L2 norm of the gradients; longer ones are scaled down to it.
     #[serde(default = "default::clip")]
     pub clip: f64,
+    /// `clip` is the largest norm of each tensor's gradient, for itself: other numbers than clipping by the global norm. A
+    /// gradient that is not finite then leaves its own tensor as it was, and the others are updated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub clip_per_tensor: bool,
+    /// `end`, or `backward`: each gradient is applied where backward has made it and takes no memory afterwards. Needs
+    /// `clip_per_tensor: true` and updates of one micro-batch; then the same numbers. Absent: end.
+    #[serde(default, skip_serializing_if = "UpdateAt::is_end")]
+    pub update: UpdateAt,
     /// Dropout probability. Absent: the model's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropout: Option<f64>,
@@ -188,6 +197,8 @@ impl Recipe {
             betas: default::betas(),
             eps: default::eps(),
             clip: default::clip(),
+            clip_per_tensor: false,
+            update: UpdateAt::default(),
             dropout: None,
             freeze: Vec::new(),
             lora: None,

@@ -4,7 +4,7 @@ use crate::budget::{RunPlan, Shape, host_bytes};
 use crate::device::Device;
 use crate::error::RunError;
 use crate::model_dir::{ModelDir, OpenOptions};
-use crate::recipe::{self, DeviceChoice, Recipe};
+use crate::recipe::{self, DeviceChoice, Recipe, UpdateAt};
 use crate::session::SessionOptions;
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
@@ -228,10 +228,19 @@ pub fn resolve_on(
     let schedule = Updates::new(&frames, size, recipe.seed)?;
     let target_frames = schedule.target_frames().max(longest as u64);
 
+    let updates = match recipe.length() {
+        recipe::Length::Updates(n) => n,
+        recipe::Length::Epochs(e) => schedule.per_epochs(e),
+    };
+    let in_backward = recipe.update == UpdateAt::Backward;
+    let largest = if in_backward { Some(schedule.largest(updates)?) } else { None };
     // The largest micro-batch asked for, cut down to what its share of the update needs.
     let (asked, from) = match recipe.micro_batch.frames {
         Some(n) => (n, "recipe"),
-        None => (DEFAULT_MICRO_FRAMES.max(longest as u64), "default"),
+        None => match largest {
+            Some((frames, _)) => (frames.max(longest as u64), "the largest update"),
+            None => (DEFAULT_MICRO_FRAMES.max(longest as u64), "default"),
+        },
     };
     if (longest as u64) > asked {
         return Err(RunError::Usage(format!(
@@ -245,13 +254,15 @@ pub fn resolve_on(
         None => (asked as usize).div_ceil(shortest).clamp(2, DEFAULT_MICRO_CLIPS),
     };
     // At least the longest clip: validation clips go through the same capacity.
-    let micro = schedule.micro_batch(asked as u32, clips)?.max(longest as u32) as usize;
-    let capacity = Capacity { frames: micro, clips };
-    choose("micro_batch", format!("{micro} frames, {clips} clips"), from);
-    let updates = match recipe.length() {
-        recipe::Length::Updates(n) => n,
-        recipe::Length::Epochs(e) => schedule.per_epochs(e),
+    let capacity = match largest {
+        Some(largest) => whole_update(&recipe, asked, largest, longest)?,
+        None => {
+            let micro = schedule.micro_batch(asked as u32, clips)?.max(longest as u32) as usize;
+            Capacity { frames: micro, clips }
+        }
     };
+    let Capacity { frames: micro, clips } = capacity;
+    choose("micro_batch", format!("{micro} frames, {clips} clips"), from);
     choose("updates", updates.to_string(), if recipe.updates.is_some() { "recipe" } else { "data" });
     if recipe.warmup.is_none() {
         recipe.warmup = Some(crate::schedule::default_warmup(updates));
@@ -274,13 +285,15 @@ pub fn resolve_on(
                 eps: recipe.eps,
                 weight_decay: recipe.weight_decay,
             }),
+            clip_per_tensor: recipe.clip_per_tensor,
+            update_in_backward: in_backward,
             ema: recipe.ema,
             evaluate: !split.validation.is_empty(),
             sample: sample_frames.map(|n| Capacity { frames: 2 * n, clips: 2 }),
         },
         beside: device.beside(),
         update_frames: target_frames as usize,
-        micro_batches: (target_frames as usize).div_ceil(micro).max(1),
+        micro_batches: if in_backward { 1 } else { (target_frames as usize).div_ceil(micro).max(1) },
         prepare_bytes,
     };
     let plan = RunPlan::new(shape, device.target())?;
@@ -298,6 +311,26 @@ pub fn resolve_on(
         plan,
         device,
     })
+}
+
+/// The micro-batch of an update in backward: it holds the largest update (`most`: its frames, its clips).
+fn whole_update(
+    recipe: &Recipe,
+    asked: u64,
+    most: (u64, usize),
+    longest: usize,
+) -> Result<Capacity, RunError> {
+    let (frames, clips) = (most.0.max(longest as u64), most.1);
+    let given = recipe.micro_batch.clips.map_or(clips, |n| n as usize);
+    if asked < most.0 || given < clips {
+        return Err(RunError::Usage(format!(
+            "update: backward (--update-in-backward) applies gradients as they are made, so an update must be one \
+             micro-batch; the largest update of this run has {frames} frames in {clips} clips, the micro-batch holds \
+             {asked} frames and {given} clips: set micro_batch: {{frames: {frames}, clips: {clips}}} (--micro-batch \
+             {frames}) or leave it out, or make the update smaller (batch: {{frames: {asked}}}), or set update: end"
+        )));
+    }
+    Ok(Capacity { frames: frames as usize, clips: given })
 }
 
 /// What `--checkpoint` means to the compiler.
@@ -383,6 +416,18 @@ impl Resolved {
             out.push(format!(
                 "  beside it, of the machine's own memory: at most {}",
                 ByteSize(host_bytes(&p.shape, self.threads))
+            ));
+        }
+        if p.shape.session.update_in_backward {
+            let mut at_end = p.shape.clone();
+            at_end.session.update_in_backward = false;
+            let at_end = RunPlan::new(at_end, self.device.target())?;
+            out.push(format!(
+                "  the update is in backward, gradients are not kept: at the end of the update the peak would be {}, {} \
+                 the budget of {}, for the same numbers and time",
+                ByteSize(at_end.peak_bytes),
+                if at_end.peak_bytes > self.budget { "over" } else { "within" },
+                ByteSize(self.budget)
             ));
         }
         if p.shape.session.checkpoint != Blocks::None {

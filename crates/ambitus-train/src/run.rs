@@ -356,10 +356,11 @@ impl Observer for Watcher<'_> {
         };
         self.log.append(&line)?;
         if !step.applied {
-            self.console.line(&format!(
-                "update {}: a gradient was not finite; the update was skipped",
-                progress.update
-            ));
+            let skipped = match self.r.recipe.clip_per_tensor {
+                false => "the update was skipped",
+                true => "that tensor was not updated, the others were",
+            };
+            self.console.line(&format!("update {}: a gradient was not finite; {skipped}", progress.update));
         }
         let facts = StepFacts {
             update: progress.update,

@@ -1,6 +1,7 @@
 //! From a model's shape and a run's options to a planned session.
 
 use ambitus_compile::optimizer;
+use ambitus_compile::passes::in_backward::InBackward;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options, Trained};
 use ambitus_compile::{CompileError, plan};
@@ -13,9 +14,9 @@ use ambitus_models::f5::model::{self, Capacity};
 
 /// Names of the programs, which are also the names of their phases.
 pub mod program {
-    /// Forward and backward of one micro-batch.
+    /// Forward and backward of one micro-batch; the whole update, where that is in backward.
     pub const MICRO: &str = "micro";
-    /// Clip, AdamW, counters.
+    /// Clip, AdamW, counters; absent where the update is in backward.
     pub const UPDATE: &str = "update";
     /// Moving average.
     pub const EMA: &str = "ema";
@@ -40,6 +41,10 @@ pub struct SessionOptions {
     pub trained: Trained,
     /// Optimizer constants; without, the session has no update (`gradients`).
     pub adamw: Option<AdamW>,
+    /// Clip each gradient by its own norm, not all by the global one.
+    pub clip_per_tensor: bool,
+    /// The micro-batch program is the whole update, and no gradient is kept. Needs `adamw` and `clip_per_tensor`.
+    pub update_in_backward: bool,
     /// Keep a moving average.
     pub ema: bool,
     /// Include evaluation.
@@ -61,10 +66,20 @@ pub fn compile(
     let forward = model::loss(&mut s, cfg, options.capacity, program::MICRO, true);
     let forward = pipeline::choose(&mut s, forward, &options.trained, true)?;
     let passes = Options { checkpoint: options.checkpoint };
-    let mut programs = vec![pipeline::micro(&mut s, forward, passes, target)?];
+    let in_backward = options.adamw.as_ref().filter(|_| options.update_in_backward);
+    let mut programs = vec![match in_backward {
+        Some(adamw) => {
+            let update = InBackward { adamw, step: optimizer::STEP };
+            pipeline::micro_in_backward(&mut s, forward, passes, target, &|_| true, update)?
+        }
+        None => pipeline::micro(&mut s, forward, passes, target)?,
+    }];
     if let Some(adamw) = &options.adamw {
-        let p = optimizer::update(&mut s, adamw);
-        programs.push(pipeline::plain(&mut s, p, target));
+        if in_backward.is_none() {
+            let rule = if options.clip_per_tensor { optimizer::update_per_tensor } else { optimizer::update };
+            let p = rule(&mut s, adamw);
+            programs.push(pipeline::plain(&mut s, p, target));
+        }
         if options.ema {
             let p = optimizer::ema(&mut s);
             programs.push(pipeline::plain(&mut s, p, target));

@@ -4,14 +4,16 @@ use crate::error::RunError;
 use crate::gradients::run_micro;
 use crate::loader::Loader;
 use crate::memory;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, UpdateAt};
 use crate::saved::{self, Progress};
 use crate::schedule::{LearningRate, ema_decay};
 use crate::session::program;
 use crate::stop;
 use crate::validate::Validation;
+use ambitus_compile::optimizer::FIRST_MOMENT;
+use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_exec::executor::Executor;
-use ambitus_ir::{StateId, StateKind};
+use ambitus_ir::{StateDecl, StateId, StateKind};
 use ambitus_store::CheckpointDir;
 use std::time::Instant;
 
@@ -33,7 +35,7 @@ pub struct Step {
     pub learning_rate: f64,
     /// Global norm of the gradients before clipping.
     pub grad_norm: f32,
-    /// All gradients were finite and the update was applied.
+    /// All gradients were finite and the update was applied. (Clipped per tensor, it was applied to those that were.)
     pub applied: bool,
     /// Frames trained on.
     pub frames: usize,
@@ -138,11 +140,25 @@ impl Trainer<'_> {
             before: memory::process().unwrap_or_default(),
             ..Step::default()
         };
+        // The program that applies gradients.
+        let applies = match self.recipe.update {
+            UpdateAt::End => program::UPDATE,
+            UpdateAt::Backward => program::MICRO,
+        };
+        self.exec.write_f32(applies, "lr", 0, &[step.learning_rate as f32])?;
+        self.exec.write_f32(applies, "clip", 0, &[self.recipe.clip as f32])?;
         loop {
             let wait = Instant::now();
             let item = loader.next()?;
             step.loader_wait += wait.elapsed().as_secs_f64();
             debug_assert_eq!(item.update, self.progress.update);
+            if applies == program::MICRO && !(item.first && item.last) {
+                return Err(RunError::Training(format!(
+                    "update {} has several micro-batches, which an update in backward cannot take: this is a bug, please \
+                     report it; a larger --micro-batch goes around it",
+                    item.update
+                )));
+            }
             let loss = run_micro(self.exec, program::MICRO, &item.batch, item.norm, !item.first)?;
             step.loss += f64::from(loss);
             step.frames += item.frames;
@@ -155,13 +171,13 @@ impl Trainer<'_> {
             }
         }
         let exec = &mut *self.exec;
-        exec.write_f32(program::UPDATE, "lr", 0, &[step.learning_rate as f32])?;
-        exec.write_f32(program::UPDATE, "clip", 0, &[self.recipe.clip as f32])?;
-        exec.run(program::UPDATE, 0)?;
+        if applies == program::UPDATE {
+            exec.run(program::UPDATE, 0)?;
+        }
         let mut out = [0.0];
-        exec.read_f32(program::UPDATE, "grad_norm", 0, &mut out)?;
+        exec.read_f32(applies, "grad_norm", 0, &mut out)?;
         step.grad_norm = out[0];
-        exec.read_f32(program::UPDATE, "apply", 0, &mut out)?;
+        exec.read_f32(applies, "apply", 0, &mut out)?;
         step.applied = out[0] != 0.0;
         if step.applied {
             if self.recipe.ema
@@ -217,7 +233,8 @@ impl Trainer<'_> {
 }
 
 /// Trainable tensors whose gradient has been exactly zero so far. Zero at first is normal (a fresh model passes gradient to
-/// its last layer only); zero for long means that the tensor is cut off.
+/// its last layer only); zero for long means that the tensor is cut off. Where no gradient is kept, the first moment tells:
+/// it is zero until a gradient was not.
 struct SilentTensors {
     gradients: Vec<(StateId, String)>,
 }
@@ -225,12 +242,13 @@ struct SilentTensors {
 impl SilentTensors {
     /// Watches from the first update on; a resumed run does not start again.
     fn watch(exec: &dyn Executor, applied: u64) -> SilentTensors {
-        let states = exec.planned().session.states.iter().enumerate();
-        let gradients = states
-            .filter(|(_, s)| s.kind == StateKind::Gradient && applied == 0)
-            .map(|(i, s)| (StateId(i as u32), s.name.trim_start_matches("grad.").to_owned()))
-            .collect();
-        SilentTensors { gradients }
+        let session = &exec.planned().session;
+        let watched = |s: &StateDecl| {
+            let state = |prefix: &str| session.state(&format!("{prefix}{}", s.name));
+            Some((state(GRAD).or_else(|| state(FIRST_MOMENT))?, s.name.clone()))
+        };
+        let parameters = session.states.iter().filter(|s| s.kind == StateKind::Parameter && applied == 0);
+        SilentTensors { gradients: parameters.filter_map(watched).collect() }
     }
 
     /// Drops tensors that have moved; after the watched updates gives the names that never did, once.

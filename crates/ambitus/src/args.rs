@@ -89,6 +89,13 @@ pub struct TrainArgs {
     /// Blocks that are recomputed in backward: all, none or a number
     #[arg(long)]
     pub checkpoint: Option<Checkpoint>,
+    /// Apply each gradient where backward has made it: saves the bytes of all gradients (a quarter of weights, gradients and
+    /// moments), costs no time; same numbers. Needs --clip-per-tensor and updates of one micro-batch
+    #[arg(long)]
+    pub update_in_backward: bool,
+    /// Clip each tensor's gradient by its own norm instead of all by the global one: other numbers, no memory or time
+    #[arg(long)]
+    pub clip_per_tensor: bool,
     /// Frames of a micro-batch
     #[arg(long)]
     pub micro_batch: Option<u64>,

@@ -62,6 +62,14 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
         r.checkpoint = c;
         set("checkpoint");
     }
+    if a.update_in_backward {
+        r.update = recipe::UpdateAt::Backward;
+        set("update");
+    }
+    if a.clip_per_tensor {
+        r.clip_per_tensor = true;
+        set("clip_per_tensor");
+    }
     if a.micro_batch.is_some() {
         r.micro_batch.frames = a.micro_batch;
         set("micro_batch.frames");

@@ -5,6 +5,9 @@
 //!
 //! A parameter that is used several times has a sum of contributions as its gradient; each is accumulated as it appears, so
 //! none is kept waiting for the others.
+//!
+//! With `several_only`, a gradient of one contribution stays an output: [`super::in_backward`] takes it from there. One of
+//! several contributions lives through most of backward anyway, as it waits for its last, so a state costs it nothing.
 
 use super::{Numerics, Pass};
 use ambitus_ir::ops::elementwise::BinaryKind;
@@ -12,7 +15,10 @@ use ambitus_ir::{Builder, Op, Phase, Program, Session, StateKind, TensorType, Va
 use std::collections::HashMap;
 
 /// The pass.
-pub struct Accumulate;
+pub struct Accumulate {
+    /// Leave gradients of a single contribution as outputs.
+    pub several_only: bool,
+}
 
 /// Prefix of gradient outputs and states.
 pub const GRAD: &str = "grad.";
@@ -27,19 +33,21 @@ impl Pass for Accumulate {
     }
 
     fn run(&self, session: &mut Session, mut p: Program) -> Program {
-        let (grads, outputs) = p.outputs.drain(..).partition(|o| o.name.starts_with(GRAD));
-        p.outputs = outputs;
-        let grads: Vec<ambitus_ir::Output> = grads;
         let defs = p.definitions();
         let mut readers = vec![0usize; p.types.len()];
         p.instrs.iter().flat_map(|i| &i.inputs).for_each(|v| readers[v.index()] += 1);
-        grads.iter().for_each(|o| readers[o.value.index()] += 1);
+        p.outputs.iter().for_each(|o| readers[o.value.index()] += 1);
 
         // The contributions to each gradient: leaves of its tree of sums.
+        let mut grads: Vec<ambitus_ir::Output> = Vec::new();
         let mut parts: HashMap<ValueId, Vec<usize>> = HashMap::new();
         let mut dropped = vec![false; p.instrs.len()];
-        for (k, out) in grads.iter().enumerate() {
-            let mut stack = vec![out.value];
+        for out in std::mem::take(&mut p.outputs) {
+            if !out.name.starts_with(GRAD) {
+                p.outputs.push(out);
+                continue;
+            }
+            let (mut stack, mut sums, mut leaves) = (vec![out.value], Vec::new(), Vec::new());
             while let Some(v) = stack.pop() {
                 let sum = defs[v.index()].filter(|&d| {
                     let instr = &p.instrs[d];
@@ -48,12 +56,22 @@ impl Pass for Accumulate {
                 });
                 match sum {
                     Some(d) => {
-                        dropped[d] = true;
+                        sums.push(d);
                         stack.extend(&p.instrs[d].inputs);
                     }
-                    None => parts.entry(v).or_default().push(k),
+                    None => leaves.push(v),
                 }
             }
+            if self.several_only && leaves.len() == 1 {
+                p.outputs.push(out);
+                continue;
+            }
+            sums.into_iter().for_each(|d| dropped[d] = true);
+            leaves.into_iter().for_each(|v| parts.entry(v).or_default().push(grads.len()));
+            grads.push(out);
+        }
+        if grads.is_empty() {
+            return p;
         }
 
         let instrs = std::mem::take(&mut p.instrs);

@@ -2,8 +2,8 @@
 //!
 //! Before: `%1 = fill{0}; (a thousand instructions); %9 = concat(%1, %8)`. After: the fill stands before the concat.
 //!
-//! Only instructions whose results are larger than what they would keep alive are moved, and never starts, dones or
-//! donations: their order is meaning.
+//! Only instructions whose results are larger than what they would keep alive are moved, never past a donation of what
+//! they read, and never starts, dones or donations themselves: their order is meaning.
 
 use super::{Numerics, Pass};
 use ambitus_ir::{Program, Session};
@@ -23,13 +23,14 @@ impl Pass for Schedule {
     fn run(&self, _: &mut Session, mut p: Program) -> Program {
         let n = p.instrs.len();
         let mut last_reader = vec![0; p.types.len()];
-        let mut overwritten = vec![false; p.types.len()];
+        // Where a value is donated: it cannot be read after.
+        let mut overwritten = vec![usize::MAX; p.types.len()];
         for (i, instr) in p.instrs.iter().enumerate() {
             for v in &instr.inputs {
                 last_reader[v.index()] = i;
             }
             for (x, _) in instr.op.def().donates() {
-                overwritten[instr.inputs[x].index()] = true;
+                overwritten[instr.inputs[x].index()] = i;
             }
         }
         // Position keys: an instruction stays at its index, (i, 1), or goes right before the first of its readers as they
@@ -41,9 +42,11 @@ impl Pass for Schedule {
             let def = instr.op.def();
             let props = def.props();
             let fixed = props.starts || props.waits || !def.donates().is_empty();
-            let target = instr.outputs.iter().map(|v| first_read[v.index()]).min();
-            if let Some(target) = target.filter(|t| !fixed && *t != usize::MAX && *t > i + 1) {
-                let reads_mutable = instr.inputs.iter().any(|v| overwritten[v.index()]);
+            let read = instr.outputs.iter().map(|v| first_read[v.index()]).min();
+            // Right before what it reads is donated, if that is earlier.
+            let donated = instr.inputs.iter().map(|v| overwritten[v.index()]).min().unwrap_or(usize::MAX);
+            let target = read.filter(|t| *t != usize::MAX).map(|t| t.min(donated));
+            if let Some(target) = target.filter(|t| !fixed && *t > i + 1) {
                 // Operands that would live longer than now.
                 let longer = instr
                     .inputs
@@ -52,7 +55,7 @@ impl Pass for Schedule {
                     .filter(|(k, v)| last_reader[v.index()] < target && !instr.inputs[..*k].contains(v));
                 let kept: u64 = longer.map(|(_, v)| p.ty(*v).bytes()).sum();
                 let held: u64 = instr.outputs.iter().map(|v| p.ty(*v).bytes()).sum();
-                if !reads_mutable && kept < held {
+                if kept < held {
                     place[i] = (target, 0);
                     for v in &instr.inputs {
                         last_reader[v.index()] = last_reader[v.index()].max(target);

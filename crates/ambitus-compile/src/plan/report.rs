@@ -1,8 +1,9 @@
 //! What a plan says: what lives when, and what the work costs.
 
-use ambitus_ir::plan::{PlannedProgram, PlannedSession};
+use ambitus_ir::plan::{PlannedProgram, PlannedSession, Region};
 use ambitus_ir::target::Target;
-use ambitus_ir::{Cost, StateKind};
+use ambitus_ir::{Cost, Phase, StateKind, ValueId};
+use std::collections::BTreeMap;
 
 /// Transient bytes in use at one instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +35,28 @@ pub fn state_bytes(s: &PlannedSession, kind: StateKind) -> u64 {
         .filter(|(d, _)| d.kind == kind)
         .map(|(_, a)| a.bytes.next_multiple_of(ambitus_ir::TensorType::ALIGN))
         .sum()
+}
+
+/// Transient bytes of gradients at the program's peak: what backward has made and an update is still to apply. Gradients
+/// in states are not counted.
+pub fn live_gradients(p: &PlannedProgram) -> u64 {
+    let program = &p.program;
+    let made = program.definitions();
+    let backward =
+        |v: ValueId| made[v.index()].filter(|d| program.instrs[*d].origin.phase == Phase::Backward);
+    let mut live = BTreeMap::new();
+    for (i, instr) in program.instrs.iter().enumerate() {
+        if instr.origin.phase != Phase::Update || i < p.peak_at {
+            continue;
+        }
+        for v in instr.inputs.iter().filter(|v| backward(**v).is_some_and(|d| d <= p.peak_at)) {
+            let place = p.place(*v);
+            if place.region == Region::Transient {
+                live.insert(place.offset, place.bytes);
+            }
+        }
+    }
+    live.values().sum()
 }
 
 /// Work of one run of a program.

@@ -137,6 +137,8 @@ fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::Plan
         capacity: Capacity { frames: 1200, clips: 5 },
         checkpoint: Blocks::All,
         adamw: Some(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }),
+        clip_per_tensor: false,
+        update_in_backward: false,
         trained: ambitus_compile::pipeline::Trained::All,
         ema: true,
         evaluate: true,

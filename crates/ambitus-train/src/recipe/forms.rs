@@ -123,6 +123,24 @@ impl fmt::Display for Checkpoint {
     }
 }
 
+/// When gradients are applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UpdateAt {
+    /// After the last micro-batch of the update.
+    #[default]
+    End,
+    /// Each where backward has made it.
+    Backward,
+}
+
+impl UpdateAt {
+    /// The default.
+    pub fn is_end(&self) -> bool {
+        *self == UpdateAt::End
+    }
+}
+
 /// Where a run computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {

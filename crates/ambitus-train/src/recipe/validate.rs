@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Batch, Checkpoint, Recipe, Validation};
+use super::{Batch, Checkpoint, Recipe, UpdateAt, Validation};
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -116,6 +116,14 @@ impl Recipe {
         }
         real("eps", self.eps, open(self.eps), "above 0 and at most 1")?;
         real("clip", self.clip, self.clip > 0.0, "above 0 (1e9 never clips)")?;
+        if self.update == UpdateAt::Backward && !self.clip_per_tensor {
+            refuse(
+                "update",
+                "backward applies each gradient before the others exist, so there is no global norm to clip by: set \
+                 clip_per_tensor: true (--clip-per-tensor), which changes numbers (with clip: 1e9, no clipping), or \
+                 update: end",
+            )?;
+        }
         let dropout = self.dropout.unwrap_or(0.0);
         real("dropout", dropout, half_open(dropout), "a probability from 0 to below 1")?;
         count("validate_every", self.validate_every, 0)?;

@@ -1,5 +1,7 @@
 use super::*;
-use crate::recipe::{Batch, Checkpoint, Length, MicroBatch, Outside, Sample, Tokenizer, Validation, Variant};
+use crate::recipe::{
+    Batch, Checkpoint, Length, MicroBatch, Outside, Sample, Tokenizer, UpdateAt, Validation, Variant,
+};
 use crate::size::ByteSize;
 
 const SMALLEST: &str = "model: {dir: a}\ndata: {dir: b}\n";
@@ -29,6 +31,8 @@ weight_decay: 0
 betas: [0.8, 0.99]
 eps: 1e-6
 clip: 2
+clip_per_tensor: true
+update: backward
 dropout: 0.05
 ema: false
 validate_every: 0
@@ -64,6 +68,7 @@ fn every_key_is_read() {
     assert_eq!(recipe.checkpoint, Checkpoint::Blocks(3));
     assert_eq!(recipe.micro_batch, MicroBatch { frames: Some(768), clips: Some(4) });
     assert_eq!(recipe.batch, Batch::Seconds(60.0));
+    assert_eq!((recipe.update, recipe.clip_per_tensor), (UpdateAt::Backward, true));
     assert_eq!(recipe.length(), Length::Epochs(2.5));
     assert_eq!((recipe.seed, recipe.threads, recipe.ema), (u64::MAX, Some(2), false));
     assert_eq!(recipe.sample, Some(Sample { clip: Some("no".into()), steps: 8, cfg: 0.0 }));
@@ -113,6 +118,8 @@ fn errors_name_file_line_column_and_key() {
         ("learning_rate: .inf", "r.yaml:3:16: learning_rate: inf is not above 0"),
         ("learning_rate: -1e-5", "r.yaml:3:16: learning_rate: -0.00001 is not above 0"),
         ("learning_rate: 1e999", "r.yaml:3:16: learning_rate: expected a number"),
+        ("update: backward", "r.yaml:3:9: update: backward applies each gradient before the others exist"),
+        ("update: early", "r.yaml:3:9: update: `early` is not one of end, backward"),
         ("updates: -5", "r.yaml:3:10: updates: expected a whole number, 0 or more"),
         ("updates: 0", "r.yaml:3:10: updates: 0 is not between 1"),
         ("updates: 1\nepochs: 2", "r.yaml:4:9: epochs: stands beside `updates`"),
