@@ -3,8 +3,7 @@
 mod common;
 
 use ambitus_testkit::emulated_cuda;
-use ambitus_testkit::gradients::{GRADIENT, Named, errors};
-use safetensors::SafeTensors;
+use ambitus_testkit::gradients::{GRADIENT, errors};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -38,16 +37,6 @@ fn well(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-fn read(path: &Path) -> Named {
-    let bytes = std::fs::read(path).expect("a file");
-    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
-    let float = |c: &[u8]| f32::from_le_bytes(c.try_into().expect("4 bytes"));
-    let floats = |b: &[u8]| b.chunks_exact(4).map(float).collect();
-    let mut all: Named = file.tensors().into_iter().map(|(n, t)| (n, floats(t.data()))).collect();
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    all
-}
-
 #[test]
 fn without_a_card_it_says_what_to_do() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -70,7 +59,7 @@ fn gradients_agree_with_the_reference() {
     let dir = tempfile::tempdir().expect("a folder");
     for model in ["v1", "v0", "options"] {
         let folder = common::fixture(model);
-        let want = read(&folder.join("expected.safetensors"));
+        let want = common::named(&folder.join("expected.safetensors"));
         let (batch, folder) =
             (folder.join("batch.safetensors").display().to_string(), folder.display().to_string());
         let run = |name: &str, options: &[&str]| {
@@ -79,7 +68,10 @@ fn gradients_agree_with_the_reference() {
             args.extend(options);
             let out = emulated(dir.path(), &[], &args)?;
             well(&out);
-            Some((read(&dir.path().join(name)), std::fs::read(dir.path().join(name)).expect("a file")))
+            Some((
+                common::named(&dir.path().join(name)),
+                std::fs::read(dir.path().join(name)).expect("a file"),
+            ))
         };
         let Some((plain, bytes)) = run("plain.safetensors", &[]) else { return };
         let worst = errors(&plain, &want, GRADIENT).expect("the same names");

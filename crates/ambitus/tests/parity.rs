@@ -9,16 +9,6 @@ use std::path::Path;
 /// Another split into micro-batches: all gradients together, and each.
 const REORDERED: (f64, f64) = (1e-6, 5e-6);
 
-fn read(path: &Path) -> Named {
-    let bytes = std::fs::read(path).expect("a file");
-    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
-    let floats =
-        |b: &[u8]| b.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().expect("4 bytes"))).collect();
-    let mut all: Named = file.tensors().into_iter().map(|(n, t)| (n, floats(t.data()))).collect();
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    all
-}
-
 /// Names are equal; every gradient is within `tolerance` of the reference.
 fn compare(got: &Named, want: &Named, tolerance: f64) {
     let errors = errors(got, want, tolerance).expect("the same names");
@@ -35,7 +25,7 @@ fn gradients(model: &str, dir: &Path, options: &[&str]) -> (Named, Vec<u8>) {
     let mut args = vec!["gradients", "--model", &folder, "--batch", &batch, "--out", &out_text];
     args.extend(options);
     common::ok(dir, &args);
-    (read(&out), std::fs::read(&out).expect("a file"))
+    (common::named(&out), std::fs::read(&out).expect("a file"))
 }
 
 /// Frames of the longest clip of a fixture's batch: the smallest micro-batch.
@@ -48,7 +38,7 @@ fn longest(model: &str) -> usize {
 
 fn check(model: &str) {
     let dir = tempfile::tempdir().expect("a folder");
-    let want = read(&common::fixture(model).join("expected.safetensors"));
+    let want = common::named(&common::fixture(model).join("expected.safetensors"));
     let (plain, bytes) = gradients(model, dir.path(), &["--threads", "2"]);
     compare(&plain, &want, GRADIENT);
     for options in [&["--checkpoint", "all"][..], &["--checkpoint", "1"], &["--threads", "1"]] {
