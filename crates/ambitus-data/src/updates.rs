@@ -92,7 +92,8 @@ impl Updates {
     /// clips of equal length become five; the work is less or the same, and so is the memory. An error names a clip
     /// longer than `requested`.
     pub fn micro_batch(&self, requested: u32, clips: usize) -> Result<u32, DataError> {
-        const SAMPLED: usize = 8;
+        /// So many that an update which needs one micro-batch more is among them.
+        const SAMPLED: usize = 24;
         const STEPS: u32 = 50;
         const TRIED: usize = 8;
         /// Planned frames over the fewest possible that a larger micro-batch is worth.

@@ -78,59 +78,47 @@ fn lengths(seed: u64, kind: u32, n: usize) -> Vec<u32> {
         .collect()
 }
 
-/// In so small a share of data sets and sizes the fill may be less than promised: updates of a heavy tail whose frames
-/// just pass a whole number of micro-batches.
-const RARE: f64 = 0.01;
-/// By at most this much.
-const RARELY_LESS: f64 = 0.03;
-
 /// Promised where a micro-batch holds at least 5 mean clips and an update at least 5 micro-batches.
 const PROMISED_FILL: f64 = 0.95;
 /// Clips of equal length cannot do better than their number allows: 37 of them in batches of 5 are 92.5 %.
 const PROMISED_FILL_OF_EQUALS: f64 = 0.9;
 
+/// Packs the first updates of a drawn data set; the fill is what is promised.
+fn updates_fill(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitrary::Result<()> {
+    let kind = u.int_in_range(0..=3)?;
+    let n = u.int_in_range(60..=400)?;
+    let frames = lengths(u.arbitrary()?, kind, n);
+    let mean = frames.iter().map(|&n| f64::from(n)).sum::<f64>() / frames.len() as f64;
+    let longest = *frames.iter().max().expect("some");
+    let requested = ((mean * (5.0 + f64::from(u.int_in_range(0..=300)?) / 100.0)) as u32).max(longest);
+    let target = (f64::from(requested) * (5.0 + f64::from(u.int_in_range(0..=500)?) / 100.0)) as u64;
+    let by_clips: bool = u.arbitrary()?;
+    let size = if by_clips {
+        UpdateSize::Clips((target as f64 / mean).ceil() as usize)
+    } else {
+        UpdateSize::Frames(target)
+    };
+    let seed = u.arbitrary()?;
+    let updates = Updates::new(&frames, size, seed).expect("valid");
+    let capacity = Capacity { frames: updates.micro_batch(requested, 1000).expect("fits"), clips: 1000 };
+    let (mut used, mut planned) = (0.0, 0.0);
+    for update in updates.take(12) {
+        let parts: Vec<u32> = update.iter().map(|d| frames[d.clip as usize]).collect();
+        let batches = pack(&parts, capacity).expect("fits");
+        used += fill(&parts, &batches, capacity) * batches.len() as f64;
+        planned += batches.len() as f64;
+    }
+    let fill = used / planned;
+    let promised = if kind == 2 { PROMISED_FILL_OF_EQUALS } else { PROMISED_FILL };
+    assert!(fill >= promised, "kind {kind}, {size:?}, capacity {capacity:?}, mean {mean:.0}: fill {fill:.3}");
+    Ok(())
+}
+
 #[test]
 fn updates_fill_their_micro_batches() {
-    let (mut worst, mut drawn, mut below): (f64, u32, u32) = (1.0, 0, 0);
-    arbtest(|u| {
-        let kind = u.int_in_range(0..=3)?;
-        let n = u.int_in_range(60..=400)?;
-        let frames = lengths(u.arbitrary()?, kind, n);
-        let mean = frames.iter().map(|&n| f64::from(n)).sum::<f64>() / frames.len() as f64;
-        let longest = *frames.iter().max().expect("some");
-        let requested = ((mean * (5.0 + f64::from(u.int_in_range(0..=300)?) / 100.0)) as u32).max(longest);
-        let target = (f64::from(requested) * (5.0 + f64::from(u.int_in_range(0..=500)?) / 100.0)) as u64;
-        let by_clips: bool = u.arbitrary()?;
-        let size = if by_clips {
-            UpdateSize::Clips((target as f64 / mean).ceil() as usize)
-        } else {
-            UpdateSize::Frames(target)
-        };
-        let seed = u.arbitrary()?;
-        let updates = Updates::new(&frames, size, seed).expect("valid");
-        let capacity = Capacity { frames: updates.micro_batch(requested, 1000).expect("fits"), clips: 1000 };
-        let (mut used, mut planned) = (0.0, 0.0);
-        for update in updates.take(12) {
-            let parts: Vec<u32> = update.iter().map(|d| frames[d.clip as usize]).collect();
-            let batches = pack(&parts, capacity).expect("fits");
-            used += fill(&parts, &batches, capacity) * batches.len() as f64;
-            planned += batches.len() as f64;
-        }
-        let fill = used / planned;
-        let promised = if kind == 2 { PROMISED_FILL_OF_EQUALS } else { PROMISED_FILL };
-        worst = worst.min(fill - promised);
-        drawn += 1;
-        below += u32::from(fill < promised);
-        assert!(
-            fill >= promised - RARELY_LESS,
-            "kind {kind}, {size:?}, capacity {capacity:?}, mean {mean:.0}: fill {fill:.3}"
-        );
-        Ok(())
-    })
-    .budget_ms(8_000);
-    println!("{below} of {drawn} below the promise, least {worst:.4} above it");
-    // One in any case: few data sets are drawn on a busy machine.
-    assert!(f64::from(below) <= 1.0 + RARE * f64::from(drawn), "{below} of {drawn} below the promise");
+    // A heavy tail, whose first eight updates looked better than those that followed.
+    arbtest(updates_fill).seed(0xd3d5_e33a_0000_2811);
+    arbtest(updates_fill).budget_ms(8_000);
 }
 
 #[test]
