@@ -2,11 +2,10 @@
 //! part of this program, so that it can be carried alone.
 
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_testkit::gradients::{GRADIENT, Named, errors};
+use ambitus_testkit::gradients::{GRADIENT, Named, errors, read};
 use ambitus_train::gradients::{GradientOptions, gradients};
 use ambitus_train::model_dir::{ModelDir, OpenOptions};
 use ambitus_train::recipe::DeviceChoice;
-use safetensors::SafeTensors;
 use std::path::Path;
 
 /// A model folder, a batch, and what the reference gave.
@@ -76,13 +75,4 @@ fn run(folder: &Path, options: GradientOptions) -> Result<Named, String> {
     let out = folder.join("out.safetensors");
     gradients(&model, &folder.join("batch.safetensors"), &out, options).map_err(|e| e.to_string())?;
     read(&std::fs::read(&out).map_err(|e| e.to_string())?)
-}
-
-fn read(bytes: &[u8]) -> Result<Named, String> {
-    let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
-    let float = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    let floats = |b: &[u8]| b.chunks_exact(4).map(float).collect();
-    let mut all: Named = file.tensors().into_iter().map(|(n, t)| (n, floats(t.data()))).collect();
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(all)
 }

@@ -1,4 +1,5 @@
-//! Everything that needs a card, in one run of under eight minutes, with a page of results.
+//! Everything that needs a card, in one run, with a page of results. Meant to take under eight minutes; not yet run on a
+//! card.
 
 use crate::programs::{self, F5Shape, Measured};
 use crate::report::{Report, quartiles};

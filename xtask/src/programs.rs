@@ -30,23 +30,9 @@ pub struct F5Shape {
     pub clips: usize,
 }
 
-/// The shape of `F5TTS_v1_Base` (its YAML in F5-TTS 1.1), or a tiny one.
+/// The shape of `F5TTS_v1_Base` without dropout, or a tiny one.
 pub fn f5_config(small: bool) -> Config {
-    let base = Config {
-        dim: 1024,
-        depth: 22,
-        heads: 16,
-        dim_head: 64,
-        ff_dim: 2048,
-        dropout: 0.0,
-        text_dim: 512,
-        conv_layers: 4,
-        text_rows: 2546,
-        text_mask: true,
-        rotated: 16,
-        qk_norm: false,
-        long_skip: false,
-    };
+    let base = Config { dropout: 0.0, ..Config::v1_base() };
     if !small {
         return base;
     }

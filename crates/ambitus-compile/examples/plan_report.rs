@@ -11,14 +11,14 @@ use ambitus_compile::plan::{self, report};
 use ambitus_ir::plan::PlannedProgram;
 use ambitus_ir::{Phase, Program, Session};
 use ambitus_models::{f5, llama};
-use common::{FULL, compiled, f5_base, llama_3b};
+use common::{FULL, compiled, llama_3b};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 fn main() {
     let f5 = |s: &mut Session| {
         let cap = f5::model::Capacity { frames: 3200, clips: 64 };
-        f5::model::loss(s, &f5_base(), cap, "micro", true)
+        f5::model::loss(s, &f5::config::Config::v1_base(), cap, "micro", true)
     };
     let llama =
         |s: &mut Session| llama::loss(s, &llama_3b(), llama::Capacity { tokens: 8192, clips: 64 }, "micro");

@@ -14,7 +14,7 @@ use ambitus_ir::{Op, Program, Session, StateKind};
 use ambitus_models::f5;
 use ambitus_testkit::{Interp, Rounding, Tensor, Tensors};
 use common::toy::toys;
-use common::{FULL, Paper, f5_base, owners};
+use common::{FULL, Paper, owners};
 use expect_test::expect;
 
 const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
@@ -215,7 +215,7 @@ fn a_tied_weight_is_updated_at_its_last_use() {
 
 #[test]
 fn gradients_take_no_bytes_beside_the_one_in_hand() {
-    let base = f5_base();
+    let base = f5::config::Config::v1_base();
     let (dim, dim_head, ff_dim, text_dim) = (96, 48, 192, 48);
     let small = f5::config::Config {
         dim,
@@ -249,7 +249,7 @@ fn gradients_take_no_bytes_beside_the_one_in_hand() {
 fn no_gradient_outlives_its_layer() {
     // From where a gradient is made to where it is applied: the layer's dx and what is made again for it.
     const MOST: usize = 30;
-    let cfg = f5_base();
+    let cfg = f5::config::Config::v1_base();
     let cap = f5::model::Capacity { frames: 512, clips: 4 };
     let model = |s: &mut Session| f5::model::loss(s, &cfg, cap, "micro", true);
     for checkpoint in [Blocks::None, Blocks::All] {

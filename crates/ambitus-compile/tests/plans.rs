@@ -10,7 +10,7 @@ use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::{PlannedProgram, PlannedSession, Region};
 use ambitus_ir::{Phase, Session};
 use ambitus_models::{f5, llama};
-use common::{FULL, compiled, f5_base, llama_3b, owners};
+use common::{FULL, compiled, llama_3b, owners};
 
 /// Transient arena over live bytes, per program: the rest is what stacking costs.
 const SLACK: f64 = 1.02;
@@ -20,7 +20,7 @@ const TOKENS: u64 = 8192;
 
 fn f5_forward(s: &mut Session) -> ambitus_ir::Program {
     let cap = f5::model::Capacity { frames: FRAMES as usize, clips: 64 };
-    f5::model::loss(s, &f5_base(), cap, "micro", true)
+    f5::model::loss(s, &f5::config::Config::v1_base(), cap, "micro", true)
 }
 
 fn llama_forward(s: &mut Session) -> ambitus_ir::Program {
@@ -106,7 +106,7 @@ fn a_session_shares_one_arena() {
     let ema = optimizer::ema(&mut session);
     let evaluate = {
         let cap = f5::model::Capacity { frames: 3200, clips: 64 };
-        let forward = f5::model::loss(&mut session, &f5_base(), cap, "evaluate", false);
+        let forward = f5::model::loss(&mut session, &f5::config::Config::v1_base(), cap, "evaluate", false);
         optimizer::on_averages(&session, &forward, "evaluate")
     };
     for p in [update, ema, evaluate] {

@@ -4,7 +4,7 @@ use crate::bind::{Io, Tensor, bind};
 use crate::driver::{Arenas, Card, Graph, Rect};
 use crate::step::Step;
 use ambitus_exec::executor::{
-    ExecError, Executor, check_places, input_place, output_place, program, state_place,
+    ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
 };
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::{DType, Instr, StateId, TensorType, ValueId};
@@ -134,12 +134,9 @@ impl CudaExecutor {
         out: &mut [f32],
     ) -> Result<(), ExecError> {
         let base = address(&self.planned, self.arenas, at, slot);
-        let mut bytes = vec![0; out.len() * ty.dtype.size()];
-        for (rect, to) in rectangles(ty, base, start, out.len()) {
+        let bytes = bytes_mut(out);
+        for (rect, to) in rectangles(ty, base, start, bytes.len() / ty.dtype.size()) {
             self.card.read(rect, &mut bytes[to..to + rect.rows * rect.width])?;
-        }
-        for (x, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-            *x = f32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
         }
         Ok(())
     }
@@ -164,15 +161,6 @@ fn prepare(planned: &PlannedSession, card: &mut Card) -> Result<(Arenas, Vec<Vec
     Ok((arenas, graphs))
 }
 
-fn fault(p: &PlannedProgram, instr: usize, what: String) -> ExecError {
-    ExecError::Plan {
-        program: p.program.name.clone(),
-        instr,
-        op: p.program.instrs.get(instr).map_or("", |i| i.op.name()).to_owned(),
-        what,
-    }
-}
-
 /// The steps of every instruction of a program on a slot.
 fn steps(
     planned: &PlannedSession,
@@ -190,7 +178,7 @@ fn steps(
             workspace: workspace.map_or(0, |at| address(planned, arenas, at, slot)),
             workspace_bytes: workspace.map_or(0, |at| at.bytes),
         };
-        bind(&instr.op, &io).map_err(|what| fault(p, i, what))
+        bind(&instr.op, &io).map_err(|what| plan_error(p, i, &what))
     };
     p.program.instrs.iter().enumerate().map(of_one).collect()
 }
@@ -207,7 +195,7 @@ fn record(
     let of: Vec<usize> = steps.iter().enumerate().flat_map(|(i, s)| vec![i; s.len()]).collect();
     let all: Vec<Step> = steps.into_iter().flatten().collect();
     let end = p.program.instrs.len();
-    card.record(&all).map_err(|(step, what)| fault(p, of.get(step).copied().unwrap_or(end), what))
+    card.record(&all).map_err(|(step, what)| plan_error(p, of.get(step).copied().unwrap_or(end), &what))
 }
 
 /// The elements `start..start + len` of a tensor as rectangles, each with its offset in the transfer's bytes: the rest of a
@@ -233,10 +221,22 @@ fn rectangles(ty: TensorType, base: u64, start: usize, len: usize) -> Vec<(Rect,
     found
 }
 
-/// The bytes of plain numbers.
-fn bytes_of<T: Copy, const N: usize>(data: &[T], to: impl Fn(T) -> [u8; N]) -> Vec<u8> {
-    data.iter().flat_map(|x| to(*x)).collect()
+/// The bytes of numbers, as the card has them too.
+fn bytes<T: Number>(data: &[T]) -> &[u8] {
+    // SAFETY: numbers have no padding, and every byte is one.
+    unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data)) }
 }
+
+/// As [`bytes`], to write.
+fn bytes_mut<T: Number>(data: &mut [T]) -> &mut [u8] {
+    // SAFETY: as in `bytes`; any bytes are a number.
+    unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast(), size_of_val(data)) }
+}
+
+/// Types without padding of which every bit pattern is a value.
+trait Number: Copy {}
+impl Number for f32 {}
+impl Number for i32 {}
 
 impl Executor for CudaExecutor {
     fn planned(&self) -> &PlannedSession {
@@ -249,7 +249,7 @@ impl Executor for CudaExecutor {
 
     fn write_state_at(&mut self, state: StateId, start: usize, data: &[f32]) -> Result<(), ExecError> {
         let place = state_place(&self.planned, state, start, data.len())?;
-        self.write(place, 0, start, &bytes_of(data, f32::to_ne_bytes))
+        self.write(place, 0, start, bytes(data))
     }
 
     fn read_state_at(&self, state: StateId, start: usize, out: &mut [f32]) -> Result<(), ExecError> {
@@ -259,12 +259,12 @@ impl Executor for CudaExecutor {
 
     fn write_f32(&mut self, program: &str, input: &str, slot: usize, data: &[f32]) -> Result<(), ExecError> {
         let place = input_place(&self.planned, (program, input), slot, DType::F32, data.len())?;
-        self.write(place, slot, 0, &bytes_of(data, f32::to_ne_bytes))
+        self.write(place, slot, 0, bytes(data))
     }
 
     fn write_i32(&mut self, program: &str, input: &str, slot: usize, data: &[i32]) -> Result<(), ExecError> {
         let place = input_place(&self.planned, (program, input), slot, DType::I32, data.len())?;
-        self.write(place, slot, 0, &bytes_of(data, i32::to_ne_bytes))
+        self.write(place, slot, 0, bytes(data))
     }
 
     fn run(&mut self, name: &str, slot: usize) -> Result<(), ExecError> {

@@ -15,7 +15,7 @@ mod kernels;
 pub mod step;
 mod target;
 
-pub use target::{CudaTarget, Rates, STATED_RESERVE};
+pub use target::{CudaTarget, STATED_RESERVE};
 
 // What runs on a card.
 #[cfg(feature = "driver")]

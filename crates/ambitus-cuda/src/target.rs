@@ -3,27 +3,14 @@
 use crate::kernels;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
-use ambitus_ir::target::Target;
-
-/// What a card does per second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rates {
-    /// Floating-point operations of a large fp32 product.
-    pub gemm: f64,
-    /// Bytes moved in its memory.
-    pub bytes: f64,
-}
+use ambitus_ir::target::{self, Efficiency, Rates, Target};
 
 /// Reserved for what a card holds beside the arena, while no run measured it: contexts are reported at 300 to 500 MiB,
 /// cuBLASLt's kernels and a graph of some thousand nodes at some tens each.
 pub const STATED_RESERVE: u64 = 768 << 20;
 
-/// Share of the GEMM rate that plain arithmetic reaches.
-const VECTOR: f64 = 0.5;
-/// Share of the GEMM rate that the simple attention and convolution kernels reach.
-const TILED: f64 = 0.2;
-/// Seconds from one node of a graph to the next.
-const START: f64 = 2e-6;
+/// Attention and convolution are simple tiles; the start is that of a graph's next node.
+const KERNELS: Efficiency = Efficiency { start: 2e-6, vector: 0.5, attention: 0.2, convolution: 0.2 };
 
 /// A card as compilation sees it.
 #[derive(Clone, Copy, Debug)]
@@ -74,18 +61,10 @@ impl Target for CudaTarget {
                 | Op::GatedResidualGrad(_)
                 | Op::Rotary(_)
         );
-        let pair = (input, output);
-        (overwrites && op.def().may_share().contains(&pair)) || op.def().donates().contains(&pair)
+        target::shares(op, (input, output), overwrites)
     }
 
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
-        let cost = op.cost(x, y);
-        let share = match op {
-            Op::Attention(_) | Op::AttentionGrad(_) => TILED,
-            Op::Conv1d(_) | Op::Conv1dInputGrad(_) | Op::Conv1dWeightGrad(_) => TILED,
-            _ if op.def().props().memory_bound => VECTOR,
-            _ => 1.0,
-        };
-        START + (cost.flops / (share * self.rates.gemm)).max(cost.bytes / self.rates.bytes)
+        self.rates.seconds(&KERNELS, op, x, y)
     }
 }

@@ -278,7 +278,7 @@ fn check_place(planned: &PlannedSession, at: Address, bytes: u64) -> Result<(), 
 }
 
 /// A fault of the plan at an instruction (or at the end, for faults outside).
-pub(crate) fn plan_error(p: &PlannedProgram, instr: usize, what: &str) -> ExecError {
+pub fn plan_error(p: &PlannedProgram, instr: usize, what: &str) -> ExecError {
     ExecError::Plan {
         program: p.program.name.clone(),
         instr,

@@ -17,3 +17,45 @@ pub trait Target {
     /// Predicted seconds of one instruction.
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64;
 }
+
+/// What a target does per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Floating-point operations of a large fp32 product.
+    pub gemm: f64,
+    /// Bytes read and written by a copy too large for caches.
+    pub bytes: f64,
+}
+
+/// How near a target's kernels come to its rates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Efficiency {
+    /// Seconds to start an instruction.
+    pub start: f64,
+    /// Share of the GEMM rate that plain arithmetic reaches: no reuse in registers, exponentials.
+    pub vector: f64,
+    /// Share that attention reaches.
+    pub attention: f64,
+    /// Share that convolutions reach.
+    pub convolution: f64,
+}
+
+impl Rates {
+    /// Predicted seconds of one instruction: the larger of its arithmetic and its bytes (the roofline), and the start.
+    pub fn seconds(&self, kernels: &Efficiency, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
+        let cost = op.cost(x, y);
+        let share = match op {
+            Op::Attention(_) | Op::AttentionGrad(_) => kernels.attention,
+            Op::Conv1d(_) | Op::Conv1dInputGrad(_) | Op::Conv1dWeightGrad(_) => kernels.convolution,
+            _ if op.def().props().memory_bound => kernels.vector,
+            _ => 1.0,
+        };
+        kernels.start + (cost.flops / (share * self.gemm)).max(cost.bytes / self.bytes)
+    }
+}
+
+/// [`Target::shares`] of a target whose kernel for this op does, or does not, read each operand before it overwrites it:
+/// what the op allows, and donation always.
+pub fn shares(op: &Op, pair: (usize, usize), overwrites: bool) -> bool {
+    (overwrites && op.def().may_share().contains(&pair)) || op.def().donates().contains(&pair)
+}

@@ -1,5 +1,7 @@
 //! Comparing gradients with those that a reference package gave.
 
+use safetensors::SafeTensors;
+
 /// Loss: relative error. The reference itself moves by 1e-7 between thread counts.
 pub const LOSS: f64 = 1e-5;
 /// A gradient: ‖Δ‖ over max(‖g‖, 1e-3 √(n/N) ‖all g‖), as some gradients are mathematically zero.
@@ -7,6 +9,18 @@ pub const GRADIENT: f64 = 1e-4;
 
 /// Values by name, sorted; one of them is `loss`.
 pub type Named = Vec<(String, Vec<f32>)>;
+
+/// The tensors of a safetensors file of f32.
+///
+/// # Errors
+/// Bytes that are no such file.
+pub fn read(bytes: &[u8]) -> Result<Named, String> {
+    let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
+    let floats = |b: &[u8]| b.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+    let mut all: Named = file.tensors().into_iter().map(|(n, t)| (n, floats(t.data()))).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(all)
+}
 
 /// L2 norm.
 pub fn norm(x: impl Iterator<Item = f64>) -> f64 {

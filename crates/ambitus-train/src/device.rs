@@ -12,11 +12,11 @@ use crate::error::RunError;
 use crate::memory;
 use crate::recipe::DeviceChoice;
 use crate::size::ByteSize;
-use ambitus_cuda::{CudaTarget, Rates, STATED_RESERVE};
+use ambitus_cuda::{CudaTarget, STATED_RESERVE};
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
-use ambitus_ir::target::Target;
+use ambitus_ir::target::{Rates, Target};
 use serde::Serialize;
 
 pub use cuda::report;

@@ -9,7 +9,7 @@ use ambitus_compile::pipeline::{self, Options};
 use ambitus_ir::ops::Op;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session, TensorType};
-use ambitus_models::{f5, llama};
+use ambitus_models::llama;
 
 /// A target that runs nothing: what passes and the planner see of an executor.
 #[derive(Clone, Copy, Debug)]
@@ -91,25 +91,6 @@ const CORE: &[&str] = &[
 fn is_core(op: &Op) -> bool {
     let accumulates = op.attrs().iter().any(|(name, value)| *name == "acc" && value == "true");
     CORE.contains(&op.name()) && !accumulates
-}
-
-/// F5-TTS, shape of `F5TTS_v1_Base`.
-pub fn f5_base() -> f5::config::Config {
-    f5::config::Config {
-        dim: 1024,
-        depth: 22,
-        heads: 16,
-        dim_head: 64,
-        ff_dim: 2048,
-        dropout: 0.1,
-        text_dim: 512,
-        conv_layers: 4,
-        text_rows: 2546,
-        text_mask: true,
-        rotated: 16,
-        qk_norm: false,
-        long_skip: false,
-    }
 }
 
 /// Llama-3.2-3B with Orpheus' vocabulary.

@@ -2,7 +2,7 @@
 
 use super::failed;
 use crate::libraries::{self, Needed};
-use crate::target::Rates;
+use ambitus_ir::target::Rates;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 

@@ -16,4 +16,4 @@ mod workspace;
 
 pub use arena::Arena;
 pub use executor::{AsyncMode, CpuExecutor, CpuOptions};
-pub use target::{CpuTarget, Rates};
+pub use target::CpuTarget;

@@ -5,38 +5,20 @@ use super::kernels::{Mat, MatMut, Operand, Pool, gemm, gemm_workspace};
 use super::workspace;
 use crate::executor::ExecError;
 use ambitus_ir::ops::Op;
-use ambitus_ir::target::Target;
+use ambitus_ir::target::{self, Efficiency, Rates, Target};
 use ambitus_ir::{DType, TensorType};
 use std::time::{Duration, Instant};
 
-/// What the machine does per second, all threads together.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rates {
-    /// Floating-point operations of a matrix product in cache.
-    pub gemm: f64,
-    /// Bytes read and written by a copy too large for caches.
-    pub bytes: f64,
+/// A guess for a machine that was not measured: a recent x86 core with AVX2 reaches 50-90 GFLOP/s, and two or three
+/// cores saturate two memory channels. Only relative times matter to the planner's choices.
+fn rough(threads: usize) -> Rates {
+    let n = threads.max(1) as f64;
+    Rates { gemm: 60e9 * n, bytes: 10e9 * n.min(3.0) }
 }
-
-impl Rates {
-    /// A guess for a machine that was not measured: a recent x86 core with AVX2 reaches 50-90 GFLOP/s, and two or three
-    /// cores saturate two memory channels. Only relative times matter to the planner's choices.
-    pub fn rough(threads: usize) -> Rates {
-        let n = threads.max(1) as f64;
-        Rates { gemm: 60e9 * n, bytes: 10e9 * n.min(3.0) }
-    }
-}
-
-/// Share of the GEMM rate that other vector arithmetic reaches: no reuse in registers, exponentials.
-const VECTOR: f64 = 0.15;
-/// Share of the GEMM rate that attention reaches (softmax between its two products).
-const ATTENTION: f64 = 0.6;
-/// Share of the GEMM rate that convolutions reach (short inner products).
-const CONVOLUTION: f64 = 0.5;
 /// The only eps that the GRN kernels know.
 const GRN_EPS: f32 = 1e-6;
-/// Seconds to start an instruction and join its threads.
-const START: f64 = 3e-6;
+/// Attention has its softmax between two products, convolutions have short inner products; the start joins the threads.
+const KERNELS: Efficiency = Efficiency { start: 3e-6, vector: 0.15, attention: 0.6, convolution: 0.5 };
 
 /// The CPU executor as compilation sees it.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +30,7 @@ pub struct CpuTarget {
 impl CpuTarget {
     /// For so many threads (0 counts as 1), with rough rates.
     pub fn new(threads: usize) -> CpuTarget {
-        CpuTarget::with_rates(threads, Rates::rough(threads))
+        CpuTarget::with_rates(threads, rough(threads))
     }
 
     /// For so many threads with measured rates.
@@ -138,19 +120,11 @@ impl Target for CpuTarget {
                 | Op::GatedResidual(_)
                 | Op::Rotary(_)
         );
-        let pair = (input, output);
-        (overwrites && op.def().may_share().contains(&pair)) || op.def().donates().contains(&pair)
+        target::shares(op, (input, output), overwrites)
     }
 
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
-        let cost = op.cost(x, y);
-        let share = match op {
-            Op::Attention(_) | Op::AttentionGrad(_) => ATTENTION,
-            Op::Conv1d(_) | Op::Conv1dInputGrad(_) | Op::Conv1dWeightGrad(_) => CONVOLUTION,
-            _ if op.def().props().memory_bound => VECTOR,
-            _ => 1.0,
-        };
-        START + (cost.flops / (share * self.rates.gemm)).max(cost.bytes / self.rates.bytes)
+        self.rates.seconds(&KERNELS, op, x, y)
     }
 }
 

@@ -190,6 +190,27 @@ pub struct Config {
     pub long_skip: bool,
 }
 
+impl Config {
+    /// The shape of `F5TTS_v1_Base` (its YAML and vocabulary of 2,545 tokens in F5-TTS 1.1).
+    pub fn v1_base() -> Config {
+        Config {
+            dim: 1024,
+            depth: 22,
+            heads: 16,
+            dim_head: 64,
+            ff_dim: 2048,
+            dropout: 0.1,
+            text_dim: 512,
+            conv_layers: 4,
+            text_rows: 2546,
+            text_mask: true,
+            rotated: 16,
+            qk_norm: false,
+            long_skip: false,
+        }
+    }
+}
+
 impl File {
     /// Checks the file against a vocabulary size. `variant`, when given, decides the two switches that no shape shows.
     ///

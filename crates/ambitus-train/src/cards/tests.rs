@@ -2,8 +2,9 @@ use super::*;
 use crate::device::Device;
 use crate::session::{self, SessionOptions};
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_cuda::{CudaTarget, Rates};
+use ambitus_cuda::CudaTarget;
 use ambitus_ir::ops::optim::AdamW;
+use ambitus_ir::target::Rates;
 use ambitus_models::f5::model::Capacity;
 use std::path::PathBuf;
 

@@ -1,8 +1,7 @@
 //! Helpers of the end-to-end tests: the real binary on small inputs that are made here.
 #![allow(dead_code)]
 
-use ambitus_testkit::gradients::Named;
-use safetensors::SafeTensors;
+use ambitus_testkit::gradients::{self, Named};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -87,11 +86,5 @@ pub fn recipe(dir: &Path, name: &str, lines: &str) -> PathBuf {
 
 /// The f32 tensors of a safetensors file, by name, sorted.
 pub fn named(path: &Path) -> Named {
-    let bytes = std::fs::read(path).expect("a file");
-    let file = SafeTensors::deserialize(&bytes).expect("safetensors");
-    let float = |c: &[u8]| f32::from_le_bytes(c.try_into().expect("4 bytes"));
-    let floats = |b: &[u8]| b.chunks_exact(4).map(float).collect();
-    let mut all: Named = file.tensors().into_iter().map(|(n, t)| (n, floats(t.data()))).collect();
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    all
+    gradients::read(&std::fs::read(path).expect("a file")).expect("safetensors")
 }
