@@ -23,15 +23,15 @@ fn main() {
     let llama =
         |s: &mut Session| llama::loss(s, &llama_3b(), llama::Capacity { tokens: 8192, clips: 64 }, "micro");
     for checkpoint in [Blocks::None, Blocks::First(10), Blocks::All] {
-        report("F5TTS_v1_Base, 3200 frames", &f5, 3200 * 1024 * 4, checkpoint);
-        report("Llama 3B, 8192 tokens", &llama, 8192 * 3072 * 4, checkpoint);
+        report("F5TTS_v1_Base, 3200 frames", &f5, 3200 * 1024 * 4, &checkpoint);
+        report("Llama 3B, 8192 tokens", &llama, 8192 * 3072 * 4, &checkpoint);
     }
 }
 
 /// Plans a model; `unit` is the bytes of an activation `[rows, width]`.
-fn report(name: &str, model: &dyn Fn(&mut Session) -> Program, unit: u64, checkpoint: Blocks) {
+fn report(name: &str, model: &dyn Fn(&mut Session) -> Program, unit: u64, checkpoint: &Blocks) {
     let start = Instant::now();
-    let session = compiled(model, Options { checkpoint }, &FULL);
+    let session = compiled(model, Options { checkpoint: checkpoint.clone() }, &FULL);
     let built = start.elapsed();
     let planned = plan::plan(session, &FULL, 1);
     let p = &planned.programs[0];

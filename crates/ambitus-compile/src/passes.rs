@@ -14,9 +14,10 @@ pub mod schedule;
 pub mod simplify;
 
 use ambitus_ir::{Program, Session};
+use std::fmt;
 
 /// What a pass may do to numbers; decides its test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Numerics {
     /// Bit-equal on and off.
     Exact,
@@ -24,6 +25,16 @@ pub enum Numerics {
     Reordered,
     /// Other numbers; never chosen unless the recipe allows it.
     Changed,
+}
+
+impl fmt::Display for Numerics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Numerics::Exact => "same numbers",
+            Numerics::Reordered => "reordered sums",
+            Numerics::Changed => "changed numerics",
+        })
+    }
 }
 
 /// One rewrite of one program.

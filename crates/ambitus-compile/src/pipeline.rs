@@ -19,9 +19,9 @@ use ambitus_ir::verify::verify;
 use ambitus_ir::{Program, Session, StateDecl};
 
 /// What the caller may choose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Blocks that are recomputed whole.
+    /// What of the blocks is made again in backward.
     pub checkpoint: Blocks,
 }
 
@@ -117,7 +117,7 @@ fn build(
     let p = run(session, p, &Lower { target });
     let p = run(session, p, &Accumulate { several_only: update.is_some() });
     let p = run(session, p, &Fuse { target });
-    let recompute = policy::tag(&p, options.checkpoint);
+    let recompute = policy::tag(&p, &options.checkpoint, target)?;
     let p = run(session, p, &Checkpoint { recompute });
     let mut p = run(session, p, &Dead);
     if let Some(update) = update {

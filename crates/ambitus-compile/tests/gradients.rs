@@ -43,8 +43,9 @@ fn checkpointing_changes_no_bit() {
         let with = |blocks| toy.gradients(&[&toy.whole], blocks, FULL, Rounding::ToType);
         let none = with(Blocks::None);
         assert!(none.loss.is_finite() && none.loss > 0.0);
-        for blocks in [Blocks::First(1), Blocks::All] {
-            assert_eq!(none, with(blocks), "{}: {blocks:?}", toy.name);
+        let cheapest = (0..8).map(|values| Blocks::Cheapest { values, blocks: values % 2 });
+        for blocks in cheapest.chain([Blocks::First(1), Blocks::All]) {
+            assert_eq!(none, with(blocks.clone()), "{}: {blocks:?}", toy.name);
         }
     }
 }

@@ -68,7 +68,9 @@ fn three_updates_give_the_same_bits() {
     for toy in toys() {
         for (blocks, target) in [(Blocks::None, FULL), (Blocks::All, FULL), (Blocks::First(1), bare)] {
             for clip in [0.05, f32::INFINITY] {
-                let run = |backward| after(&session(&toy.model, blocks, backward, target), &toy.whole, clip);
+                let run = |backward| {
+                    after(&session(&toy.model, blocks.clone(), backward, target), &toy.whole, clip)
+                };
                 let (want, have) = (run(false), run(true));
                 assert_eq!(want.1, have.1, "{}: {blocks:?}", toy.name);
                 assert_eq!(have.1[2][2..], [1.0, 3.0], "{}: applied, and counted once per update", toy.name);
@@ -232,7 +234,7 @@ fn gradients_take_no_bytes_beside_the_one_in_hand() {
         let model = |s: &mut Session| f5::model::loss(s, &cfg, cap, "micro", true);
         for checkpoint in [Blocks::None, Blocks::All] {
             let [at_end, in_backward] =
-                [false, true].map(|b| plan(session(&model, checkpoint, b, FULL), &FULL, 1));
+                [false, true].map(|b| plan(session(&model, checkpoint.clone(), b, FULL), &FULL, 1));
             let gradients = report::state_bytes(&at_end, StateKind::Gradient);
             assert_eq!(report::state_bytes(&in_backward, StateKind::Gradient), 0);
             let states = at_end.session.states.iter().filter(|s| s.kind == StateKind::Gradient);

@@ -3,7 +3,8 @@
 mod common;
 
 use ambitus_compile::optimizer;
-use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::passes::pattern::Pattern;
+use ambitus_compile::passes::policy::{self, Blocks};
 use ambitus_compile::pipeline::{self, Options};
 use ambitus_compile::plan::{plan, report};
 use ambitus_ir::ops::optim::AdamW;
@@ -48,7 +49,9 @@ fn kept(p: &PlannedProgram, block: usize) -> u64 {
 #[test]
 fn plans_are_near_their_bound() {
     for checkpoint in SETTINGS {
-        for (name, planned) in [("f5", f5_micro(checkpoint)), ("llama", llama_micro(checkpoint))] {
+        for (name, planned) in
+            [("f5", f5_micro(checkpoint.clone())), ("llama", llama_micro(checkpoint.clone()))]
+        {
             owners::check(&planned, &FULL);
             for p in &planned.programs {
                 let ratio = p.transient_bytes as f64 / p.live_bound_bytes as f64;
@@ -88,6 +91,43 @@ fn checkpointing_more_blocks_never_needs_more() {
         assert!(planned.transient_bytes < last, "{n} blocks: {} after {last}", planned.transient_bytes);
         last = planned.transient_bytes;
     }
+}
+
+#[test]
+fn every_value_made_again_frees_its_bytes() {
+    for (name, micro) in [("f5", f5_micro as fn(Blocks) -> PlannedSession), ("llama", llama_micro)] {
+        let none = micro(Blocks::None);
+        let values = policy::cheapest(&none.programs[0].program, &FULL);
+        let rates: Vec<f64> = values.iter().map(|v| v.seconds / v.bytes as f64).collect();
+        assert!(values.len() >= 6 && rates.is_sorted(), "{name}: {values:?}");
+        let mut left = none.transient_bytes;
+        for (i, value) in values.iter().enumerate() {
+            let planned = micro(Blocks::Cheapest { values: i + 1, blocks: 0 });
+            // A block's own share is alive while its backward runs, with what that makes.
+            let freed = value.bytes * 3 / 4;
+            assert!(planned.transient_bytes + freed <= left, "{name}: {value:?}, {left} before");
+            left = planned.transient_bytes;
+        }
+        assert_eq!(left, micro(Blocks::All).transient_bytes, "{name}: all values are the whole block");
+    }
+}
+
+#[test]
+fn patterns_choose_what_is_made_again() {
+    let matching = |pattern: &str| {
+        let pattern = Blocks::Matching(vec![Pattern::new(pattern)]);
+        let mut s = Session::default();
+        let forward = f5_forward(&mut s);
+        pipeline::micro(&mut s, forward, Options { checkpoint: pattern }, &FULL)
+    };
+    let again = |p: &ambitus_ir::Program, path: &str| {
+        let clones = p.instrs.iter().filter(|i| i.origin.phase == Phase::Recompute);
+        clones.filter(|i| i.origin.path.contains(path)).count()
+    };
+    let p = matching("*blocks.1*.attn.to_q").expect("there are such products");
+    assert_eq!((again(&p, "attn.to_q.linear"), again(&p, "attn.to_k.linear")), (11, 0));
+    let wrong = matching("*.to_z").expect_err("there are none").to_string();
+    assert!(wrong.contains("`*.to_z`") && wrong.contains("attn.to_q"), "{wrong}");
 }
 
 #[test]

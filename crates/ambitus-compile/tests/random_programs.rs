@@ -160,9 +160,11 @@ fn updates_in_backward_give_the_same_bits() {
         let mut session = Session::default();
         let forward = model(&mut session, u)?;
         for checkpoint in [Blocks::None, Blocks::All] {
-            let options = Options { checkpoint };
+            let options = Options { checkpoint: checkpoint.clone() };
             let mut s = session.clone();
-            let Ok(micro) = pipeline::micro(&mut s, forward.clone(), options, &FULL) else { return Ok(()) };
+            let Ok(micro) = pipeline::micro(&mut s, forward.clone(), options.clone(), &FULL) else {
+                return Ok(());
+            };
             let update = optimizer::update_per_tensor(&mut s, &adamw);
             let update = pipeline::plain(&mut s, update, &FULL);
             s.programs.extend([micro, update]);
@@ -194,7 +196,12 @@ fn passes_keep_invariants_and_numbers() {
         for checkpoint in [Blocks::None, Blocks::First(1), Blocks::All] {
             for target in [FULL, Paper { fused: false, shares: true }] {
                 let mut s = session.clone();
-                let p = pipeline::micro(&mut s, forward.clone(), Options { checkpoint }, &target);
+                let p = pipeline::micro(
+                    &mut s,
+                    forward.clone(),
+                    Options { checkpoint: checkpoint.clone() },
+                    &target,
+                );
                 let p = p.expect("it was differentiable before");
                 let got = run(&s, &p);
                 for ((name, x), (other, y)) in expected.iter().zip(&got) {

@@ -220,7 +220,7 @@ fn checkpointing_adapters_changes_no_bit() {
             };
             let none = with(Blocks::None);
             for blocks in [Blocks::First(1), Blocks::All] {
-                assert_eq!(none, with(blocks), "{}: {blocks:?}, dropout {dropout}", toy.name);
+                assert_eq!(none, with(blocks.clone()), "{}: {blocks:?}, dropout {dropout}", toy.name);
             }
         }
     }

@@ -70,8 +70,8 @@ fn session() -> Session {
     let adamw = AdamW { beta1: 0.8, beta2: 0.99, eps: 1e-9, weight_decay: 0.01 };
     for (player, forward) in [("g", generator as fn(&mut Session) -> Program), ("d", discriminator)] {
         let p = forward(&mut s);
-        let p =
-            pipeline::micro_for(&mut s, p, options, &FULL, &of(player)).expect("the player can be trained");
+        let p = pipeline::micro_for(&mut s, p, options.clone(), &FULL, &of(player))
+            .expect("the player can be trained");
         s.programs.push(p);
     }
     for player in ["g", "d"] {

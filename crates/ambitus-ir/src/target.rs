@@ -3,8 +3,8 @@
 use crate::ops::Op;
 use crate::tensor::TensorType;
 
-/// A kind of executor, as far as passes and the planner care.
-pub trait Target {
+/// A kind of executor, as far as passes and the planner care. Plans are tried side by side.
+pub trait Target: Sync {
     /// Name in reports: `cpu`, `null`, ...
     fn name(&self) -> &str;
     /// True when the target has a kernel; otherwise the op is lowered by its `decompose`.

@@ -10,7 +10,6 @@ use crate::load::LOAD_BYTES;
 use crate::session::{self, SessionOptions, program};
 use crate::size::ByteSize;
 use ambitus_compile::passes::lora::adapted_module;
-use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::plan::report;
 use ambitus_ir::plan::{PlannedProgram, PlannedSession};
 use ambitus_ir::target::Target;
@@ -19,7 +18,6 @@ use ambitus_models::f5::batch::Batch;
 use ambitus_models::f5::config::{Config, MELS};
 use ambitus_models::f5::model::Capacity;
 use serde::Serialize;
-use std::fmt::Write as _;
 
 /// Resident bytes of the program itself: code and data pages, allocator, main thread, reports. Measured; see
 /// `docs/decisions/0005-process-bytes.md`.
@@ -46,6 +44,17 @@ pub struct Shape {
     pub micro_batches: usize,
     /// What preparing the data may use.
     pub prepare_bytes: u64,
+}
+
+impl Shape {
+    /// The same run with more or fewer frames in a micro-batch.
+    pub fn with_capacity(&self, capacity: Capacity) -> Shape {
+        let mut shape = self.clone();
+        let before = self.session.capacity.frames;
+        shape.session.capacity = capacity;
+        shape.micro_batches = (self.micro_batches * before).div_ceil(capacity.frames).max(1);
+        shape
+    }
 }
 
 /// One phase's peak.
@@ -152,16 +161,6 @@ impl RunPlan {
         }
     }
 
-    /// The same run with more or fewer frames in a micro-batch.
-    pub fn with(&self, capacity: Capacity, checkpoint: Blocks) -> Shape {
-        let mut shape = self.shape.clone();
-        let before = shape.session.capacity.frames;
-        shape.session.capacity = capacity;
-        shape.session.checkpoint = checkpoint;
-        shape.micro_batches = (shape.micro_batches * before).div_ceil(capacity.frames).max(1);
-        shape
-    }
-
     /// Bytes that do not depend on the length of the audio, and bytes for one more second of it in a micro-batch.
     ///
     /// # Errors
@@ -170,9 +169,7 @@ impl RunPlan {
         let cap = self.shape.session.capacity;
         let more = (FRAMES_PER_SECOND * 4.0) as usize;
         let longer = Capacity { frames: cap.frames + more, ..cap };
-        let mut shape = self.with(longer, self.shape.session.checkpoint);
-        shape.update_frames = self.shape.update_frames;
-        let longer = RunPlan::new(shape, target)?;
+        let longer = RunPlan::new(self.shape.with_capacity(longer), target)?;
         let per_frame = longer.peak_bytes.saturating_sub(self.peak_bytes) as f64 / more as f64;
         let fixed = self.peak_bytes as f64 - per_frame * cap.frames as f64;
         Ok((fixed.max(0.0) as u64, (per_frame * FRAMES_PER_SECOND) as u64))
@@ -185,113 +182,6 @@ impl RunPlan {
         let of_model = |s: &&StateDecl| s.kind == StateKind::Parameter && adapted_module(&s.name).is_none();
         let parameters = states.iter().filter(of_model).map(|s| s.ty.shape.elements() as u64).sum();
         original_bytes(&self.shape.config, parameters, self.shape.session.capacity.frames)
-    }
-
-    /// Refuses when the plan exceeds the budget, with the cheapest changes that fit.
-    ///
-    /// # Errors
-    /// [`RunError::DoesNotFit`], or failures of planning the alternatives.
-    pub fn require(&self, budget: u64, longest: usize, target: &dyn Target) -> Result<(), RunError> {
-        if self.peak_bytes <= budget {
-            return Ok(());
-        }
-        let short = self.peak_bytes - budget;
-        let mut text = format!(
-            "does not fit: needs {}, budget {} ({} short), in {}\n  {}",
-            ByteSize(self.peak_bytes),
-            ByteSize(budget),
-            ByteSize(short),
-            self.peak_place(),
-            self.categories.line()
-        );
-        let changes = self.changes(budget, longest, target)?;
-        if changes.is_empty() && self.shape.session.update_in_backward {
-            text += "\n  no change of --checkpoint fits, and an update in backward must be one micro-batch: make the \
-                     update smaller (batch), or raise --memory";
-        } else if changes.is_empty() {
-            text += "\n  no change of --checkpoint or --micro-batch fits; shorten the longest clip (--max-seconds) or raise --memory";
-        }
-        for (i, c) in changes.iter().enumerate() {
-            let head = if i == 0 { "cheapest changes that fit:" } else { "" };
-            let _ = write!(
-                text,
-                "\n  {head:<26} {:<36} -{:<10} {}",
-                c.options,
-                ByteSize(c.saved).to_string(),
-                c.note
-            );
-        }
-        Err(RunError::DoesNotFit(text))
-    }
-
-    /// Changes of `--checkpoint` or `--micro-batch` that fit a budget, by predicted time.
-    ///
-    /// # Errors
-    /// As [`RunPlan::new`].
-    pub fn changes(&self, budget: u64, longest: usize, target: &dyn Target) -> Result<Vec<Change>, RunError> {
-        let cap = self.shape.session.capacity;
-        let depth = self.shape.config.depth;
-        let tried = |capacity: Capacity, n: usize| -> Result<Option<RunPlan>, RunError> {
-            let blocks = if n == 0 { Blocks::None } else { Blocks::First(n) };
-            let plan = RunPlan::new(self.with(capacity, blocks), target)?;
-            Ok((plan.peak_bytes <= budget).then_some(plan))
-        };
-        // The fewest recomputed blocks that fit at a capacity.
-        let fewest = |capacity: Capacity, from: usize| -> Result<Option<(usize, RunPlan)>, RunError> {
-            let Some(mut best) = tried(capacity, depth)?.map(|p| (depth, p)) else { return Ok(None) };
-            let mut low = from;
-            while low < best.0 {
-                let middle = low + (best.0 - low) / 2;
-                match tried(capacity, middle)? {
-                    Some(plan) => best = (middle, plan),
-                    None => low = middle + 1,
-                }
-            }
-            Ok(Some(best))
-        };
-        let now = match self.shape.session.checkpoint {
-            Blocks::None => 0,
-            Blocks::First(n) => n.min(depth),
-            Blocks::All => depth,
-        };
-        let mut found = Vec::new();
-        if now < depth
-            && let Some((n, plan)) = fewest(cap, now)?
-        {
-            found.push(self.change(format!("--checkpoint {n}"), &plan));
-        }
-        let whole = self.shape.session.update_in_backward;
-        let mut frames = cap.frames / 2;
-        // An update in backward has one micro-batch: a smaller one would be another update.
-        while !whole && frames >= longest.max(1) {
-            let smaller = Capacity { frames, ..cap };
-            if let Some(plan) = tried(smaller, now)? {
-                found.push(self.change(format!("--micro-batch {frames}"), &plan));
-                break;
-            }
-            frames /= 2;
-        }
-        if !whole && found.is_empty() && longest > 0 && longest < cap.frames {
-            let smallest = Capacity { frames: longest, ..cap };
-            if let Some((n, plan)) = fewest(smallest, now)? {
-                let options = format!("--checkpoint {n} --micro-batch {longest}");
-                found.push(self.change(options, &plan));
-            }
-        }
-        found.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        Ok(found)
-    }
-
-    fn change(&self, options: String, plan: &RunPlan) -> Change {
-        let time = 100.0 * (plan.step_seconds / self.step_seconds - 1.0);
-        let (was, is) = (self.shape.micro_batches, plan.shape.micro_batches);
-        let note = if was == is {
-            format!("{time:+.0} % time   same numbers")
-        } else {
-            format!("{was} -> {is} micro-batches, same update")
-        };
-        let saved = self.peak_bytes - plan.peak_bytes;
-        Change { options, saved, note, peak_bytes: plan.peak_bytes, seconds: plan.step_seconds }
     }
 
     /// The fields of `plan --json`.
@@ -331,21 +221,6 @@ impl RunPlan {
 /// The phase with the highest peak; of equal ones (a card's arena is all taken from `load` on) the one that uses most.
 fn highest(phases: &[Phase]) -> Option<&Phase> {
     phases.iter().max_by_key(|p| (p.peak_bytes, p.in_use_bytes))
-}
-
-/// A change of options that fits.
-#[derive(Clone, Debug)]
-pub struct Change {
-    /// As they are typed.
-    pub options: String,
-    /// Bytes less than before.
-    pub saved: u64,
-    /// What it costs.
-    pub note: String,
-    /// The peak with it.
-    pub peak_bytes: u64,
-    /// Predicted seconds of an update with it.
-    pub seconds: f64,
 }
 
 /// Bytes of the reference package's fp32 step: 20 per parameter (weight, gradient, two moments, EMA), and per frame

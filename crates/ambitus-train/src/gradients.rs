@@ -6,6 +6,7 @@ use crate::error::RunError;
 use crate::load;
 use crate::model_dir::ModelDir;
 use crate::recipe::DeviceChoice;
+use crate::search::{self, Free};
 use crate::session::{SessionOptions, program};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::policy::Blocks;
@@ -42,9 +43,9 @@ impl GivenClip {
 }
 
 /// Options of the plan that `gradients` takes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct GradientOptions {
-    /// Recomputed blocks.
+    /// What backward makes again.
     pub checkpoint: Blocks,
     /// Frames of a micro-batch; all clips in one without.
     pub micro_batch: Option<usize>,
@@ -98,9 +99,13 @@ pub fn gradients(
         micro_batches: micro_batches.len(),
         prepare_bytes: 0,
     };
-    let plan = RunPlan::new(shape, device.target())?;
+    let plan = RunPlan::new(shape.clone(), device.target())?;
     if let Some(budget) = options.memory {
-        plan.require(budget, frames.iter().copied().max().unwrap_or(1), device.target())?;
+        let longest = frames.iter().copied().max().unwrap_or(1);
+        let smaller = Capacity { frames: longest, ..capacity };
+        let micro_batches = vec![(capacity.frames as u64, capacity), (longest as u64, smaller)];
+        let every = Free { checkpoint: true, micro_batches };
+        search::require(&plan, &shape, &every, budget, device.target())?;
     }
     device.require_free(plan.peak_bytes)?;
     let planned = plan.planned;

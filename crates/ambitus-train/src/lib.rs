@@ -22,6 +22,7 @@ pub mod runs;
 pub mod sample;
 pub mod saved;
 pub mod schedule;
+pub mod search;
 pub mod session;
 pub mod size;
 pub mod stop;

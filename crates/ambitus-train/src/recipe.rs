@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::size::ByteSize;
 pub use forms::{
-    Batch, Checkpoint, DeviceChoice, Length, MicroBatch, Outside, Sample, Tokenizer, UpdateAt, Validation,
-    Variant,
+    Batch, Checkpoint, DeviceChoice, Length, Level, MicroBatch, Outside, Sample, Tokenizer, UpdateAt,
+    Validation, Variant,
 };
 pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
 pub use trained::Lora;
@@ -48,10 +48,14 @@ pub struct Recipe {
     /// the container's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
-    /// Blocks whose activations are computed again in the backward pass: `none`, `all`, or how many. Same numbers, less
-    /// memory, more time. Absent: none.
-    #[serde(default)]
-    pub checkpoint: Checkpoint,
+    /// What is computed again in the backward pass: `none`, `all` blocks, how many, `values:N` for the N cheapest values of
+    /// every block (`values:N+M`: one more in M blocks), or names of modules, `'*.to_q,*.ff.ff.2'`. Same numbers, less
+    /// memory, more time. Absent: what the budget needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+    /// How far the planner may go, for what the recipe leaves open: `same` numbers, `reordered` sums, or `changed` numbers.
+    #[serde(default, skip_serializing_if = "Level::is_default")]
+    pub numerics: Level,
     /// What is computed at once, `{frames: N, clips: N}` or `N` frames; the update does not depend on it. Absent: chosen by
     /// the planner.
     #[serde(default, skip_serializing_if = "MicroBatch::is_empty")]
@@ -186,7 +190,8 @@ impl Recipe {
             },
             device: DeviceChoice::default(),
             memory: None,
-            checkpoint: Checkpoint::default(),
+            checkpoint: None,
+            numerics: Level::default(),
             micro_batch: MicroBatch::default(),
             batch: Batch::default(),
             updates: None,

@@ -5,8 +5,10 @@ use crate::device::Device;
 use crate::error::RunError;
 use crate::model_dir::{ModelDir, OpenOptions};
 use crate::recipe::{self, DeviceChoice, Recipe, UpdateAt};
+use crate::search::{self, Candidate, Free};
 use crate::session::SessionOptions;
 use crate::size::ByteSize;
+use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::Trained;
 use ambitus_data::updates::{UpdateSize, Updates};
@@ -23,6 +25,8 @@ use std::path::PathBuf;
 const DEFAULT_MICRO_FRAMES: u64 = 3200;
 /// The most clips of a micro-batch of a recipe that names none: the reference trainer's `max_samples`.
 const DEFAULT_MICRO_CLIPS: usize = 64;
+/// Micro-batches below the usual one that a search tries, each half of the one before.
+const MOST_HALVES: usize = 3;
 
 /// Threads that prepare clips. One reads audio some hundred times faster than it plays, and the bound on preparing does not
 /// grow with the machine.
@@ -71,6 +75,14 @@ pub struct Resolved {
     pub longest: usize,
     /// The plan.
     pub plan: RunPlan,
+    /// What the search tried.
+    pub candidates: Vec<Candidate>,
+    /// The options that are given, and the usual ones for what the recipe leaves open.
+    pub asked: Shape,
+    /// What the recipe leaves open.
+    pub free: Free,
+    /// What could be left open.
+    pub every: Free,
     /// Where it computes.
     pub device: Device,
 }
@@ -235,11 +247,11 @@ pub fn resolve_on(
     let in_backward = recipe.update == UpdateAt::Backward;
     let largest = if in_backward { Some(schedule.largest(updates)?) } else { None };
     // The largest micro-batch asked for, cut down to what its share of the update needs.
-    let (asked, from) = match recipe.micro_batch.frames {
-        Some(n) => (n, "recipe"),
+    let asked = match recipe.micro_batch.frames {
+        Some(n) => n,
         None => match largest {
-            Some((frames, _)) => (frames.max(longest as u64), "the largest update"),
-            None => (DEFAULT_MICRO_FRAMES.max(longest as u64), "default"),
+            Some((frames, _)) => frames.max(longest as u64),
+            None => DEFAULT_MICRO_FRAMES.max(longest as u64),
         },
     };
     if (longest as u64) > asked {
@@ -249,20 +261,30 @@ pub fn resolve_on(
         )));
     }
     let shortest = frames.iter().copied().min().unwrap_or(1).max(1) as usize;
-    let clips = match recipe.micro_batch.clips {
-        Some(n) => n as usize,
-        None => (asked as usize).div_ceil(shortest).clamp(2, DEFAULT_MICRO_CLIPS),
+    let capacity_of = |asked: u64| -> Result<(u64, Capacity), RunError> {
+        let clips = match recipe.micro_batch.clips {
+            Some(n) => n as usize,
+            None => (asked as usize).div_ceil(shortest).clamp(2, DEFAULT_MICRO_CLIPS),
+        };
+        // At least the longest clip: validation clips go through the same capacity.
+        let frames = schedule.micro_batch(asked as u32, clips)?.max(longest as u32) as usize;
+        Ok((asked, Capacity { frames, clips }))
     };
-    // At least the longest clip: validation clips go through the same capacity.
-    let capacity = match largest {
-        Some(largest) => whole_update(&recipe, asked, largest, longest)?,
-        None => {
-            let micro = schedule.micro_batch(asked as u32, clips)?.max(longest as u32) as usize;
-            Capacity { frames: micro, clips }
+    let mut micro_batches = match largest {
+        Some(largest) => vec![(asked, whole_update(&recipe, asked, largest, longest)?)],
+        None => vec![capacity_of(asked)?],
+    };
+    let capacity = micro_batches[0].1;
+    if largest.is_none() {
+        // Others that the search may take or name: the whole update, and halves down to the longest clip.
+        let whole = Some(target_frames).filter(|n| *n > asked && *n <= u64::from(u32::MAX));
+        let half = |n: &u64| Some(n / 2).filter(|n| *n > longest as u64);
+        let halves = std::iter::successors(half(&(capacity.frames as u64)), half).take(MOST_HALVES);
+        let least = Some(longest as u64).filter(|n| *n < capacity.frames as u64);
+        for frames in whole.into_iter().chain(halves).chain(least) {
+            micro_batches.push(capacity_of(frames)?);
         }
-    };
-    let Capacity { frames: micro, clips } = capacity;
-    choose("micro_batch", format!("{micro} frames, {clips} clips"), from);
+    }
     choose("updates", updates.to_string(), if recipe.updates.is_some() { "recipe" } else { "data" });
     if recipe.warmup.is_none() {
         recipe.warmup = Some(crate::schedule::default_warmup(updates));
@@ -270,14 +292,13 @@ pub fn resolve_on(
     }
     let (budget, from) = budget(&recipe, &device)?;
     choose("memory", ByteSize(budget).to_string(), &from);
-    let checkpoint = blocks(recipe.checkpoint);
     let longest_sampled = split.validation.first().map_or(0, |&i| all[i] as usize);
     let sample_frames = recipe.sample.is_some().then_some(longest_sampled).filter(|n| *n > 0);
     let shape = Shape {
         config: model.config.clone(),
         session: SessionOptions {
             capacity,
-            checkpoint,
+            checkpoint: recipe.checkpoint.as_ref().map_or(Blocks::None, |c| c.0.clone()),
             trained: recipe.trained(),
             adamw: Some(AdamW {
                 beta1: recipe.betas[0],
@@ -293,10 +314,30 @@ pub fn resolve_on(
         },
         beside: device.beside(),
         update_frames: target_frames as usize,
-        micro_batches: if in_backward { 1 } else { (target_frames as usize).div_ceil(micro).max(1) },
+        micro_batches: if in_backward {
+            1
+        } else {
+            (target_frames as usize).div_ceil(capacity.frames).max(1)
+        },
         prepare_bytes,
     };
-    let plan = RunPlan::new(shape, device.target())?;
+    let every = Free { checkpoint: true, micro_batches };
+    let mut free = Free { checkpoint: recipe.checkpoint.is_none(), ..every.clone() };
+    if recipe.micro_batch.frames.is_some() || Numerics::from(recipe.numerics) < Numerics::Reordered {
+        free.micro_batches.truncate(1);
+    }
+    let found = search::search(&shape, &free, budget, device.target())?;
+    let searched = |free: bool| if free { "the search" } else { "recipe" };
+    let Capacity { frames, clips } = found.plan.shape.session.capacity;
+    choose(
+        "micro_batch",
+        format!("{frames} frames, {clips} clips"),
+        searched(recipe.micro_batch.frames.is_none()),
+    );
+    let checkpoint = found.plan.shape.session.checkpoint.clone();
+    choose("checkpoint", checkpoint.to_string(), searched(free.checkpoint));
+    recipe.micro_batch.frames = Some(found.asked);
+    recipe.checkpoint = Some(recipe::Checkpoint(checkpoint));
     Ok(Resolved {
         recipe,
         choices,
@@ -308,7 +349,11 @@ pub fn resolve_on(
         threads,
         budget,
         longest,
-        plan,
+        plan: found.plan,
+        candidates: found.candidates,
+        asked: shape,
+        free,
+        every,
         device,
     })
 }
@@ -333,15 +378,6 @@ fn whole_update(
     Ok(Capacity { frames: frames as usize, clips: given })
 }
 
-/// What `--checkpoint` means to the compiler.
-pub fn blocks(checkpoint: recipe::Checkpoint) -> Blocks {
-    match checkpoint {
-        recipe::Checkpoint::None => Blocks::None,
-        recipe::Checkpoint::All => Blocks::All,
-        recipe::Checkpoint::Blocks(n) => Blocks::First(n as usize),
-    }
-}
-
 fn split(recipe: &Recipe, index: &ClipIndex) -> Result<Split, RunError> {
     let split = match &recipe.data.validation {
         recipe::Validation::Names(names) => index.split(names)?,
@@ -356,7 +392,7 @@ impl Resolved {
     /// # Errors
     /// [`RunError::DoesNotFit`] with the cheapest changes that fit.
     pub fn require_fit(&self) -> Result<(), RunError> {
-        self.plan.require(self.budget, self.longest, self.device.target())?;
+        search::require(&self.plan, &self.asked, &self.every, self.budget, self.device.target())?;
         self.device.require_free(self.plan.peak_bytes)
     }
 
@@ -435,7 +471,9 @@ impl Resolved {
             without.session.checkpoint = Blocks::None;
             let without = RunPlan::new(without, self.device.target())?;
             out.push(format!(
-                "  block checkpointing is on: without it the peak is {}, {} the budget of {}",
+                "  made again in backward: {} (+{:.1} % time); with everything kept the peak is {}, {} the budget of {}",
+                p.shape.session.checkpoint,
+                100.0 * (p.step_seconds / without.step_seconds - 1.0),
                 ByteSize(without.peak_bytes),
                 if without.peak_bytes > self.budget { "over" } else { "still within" },
                 ByteSize(self.budget)

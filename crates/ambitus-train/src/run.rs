@@ -42,6 +42,8 @@ pub fn train(
         }
     };
     run.keep_model(&resolved.model)?;
+    // With what the search chose: a resumed run does not search again.
+    run.write_recipe(&resolved.recipe)?;
     run.write_json("plan.json", &plan_json(&resolved, origins))?;
     go(&resolved, &run, console)?;
     Ok(run)

@@ -69,7 +69,11 @@ impl RunDir {
         }
     }
 
-    fn write_recipe(&self, recipe: &Recipe) -> Result<(), RunError> {
+    /// Writes the run's recipe.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_recipe(&self, recipe: &Recipe) -> Result<(), RunError> {
         let text = recipe.to_yaml().map_err(RunError::Usage)?;
         Ok(write_atomic(self.root.join("recipe.yaml"), text.as_bytes())?)
     }

@@ -285,7 +285,7 @@ mod tests {
     fn only_differences_are_columns() {
         let root = tempfile::tempdir().unwrap();
         run(root.path(), "a", |r| r.learning_rate = 1e-4, 0.6);
-        run(root.path(), "deep/er/b", |r| r.checkpoint = crate::recipe::Checkpoint::All, 0.7);
+        run(root.path(), "deep/er/b", |r| r.checkpoint = "all".parse().ok(), 0.7);
         let found = runs(root.path()).unwrap();
         assert_eq!(found.keys, ["checkpoint", "learning_rate"]);
         let names: Vec<&str> = found.runs.iter().map(|r| r.name.as_str()).collect();

@@ -65,7 +65,7 @@ pub fn compile(
     let mut s = Session::default();
     let forward = model::loss(&mut s, cfg, options.capacity, program::MICRO, true);
     let forward = pipeline::choose(&mut s, forward, &options.trained, true)?;
-    let passes = Options { checkpoint: options.checkpoint };
+    let passes = Options { checkpoint: options.checkpoint.clone() };
     let in_backward = options.adamw.as_ref().filter(|_| options.update_in_backward);
     let mut programs = vec![match in_backward {
         Some(adamw) => {

@@ -1,11 +1,11 @@
 //! Which cards can train a run, how, and how fast.
 
-use crate::budget::{RunPlan, Shape};
+use crate::budget::Shape;
 use crate::cards::Card;
 use crate::device::Device;
 use crate::error::RunError;
+use crate::search::{Free, search};
 use crate::size::ByteSize;
-use ambitus_compile::passes::policy::Blocks;
 use ambitus_models::f5::model::Capacity;
 use serde::Serialize;
 use std::fmt;
@@ -40,12 +40,18 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// Plans a run for each card; `longest` clip in frames.
+    /// Plans a run for each card, as `plan --card` does: `free` is what the recipe leaves open, `every` what a card that is
+    /// too small for that may change.
     ///
     /// # Errors
-    /// As [`RunPlan::new`]. That a card is too small is none.
-    pub fn new(shape: &Shape, longest: usize, cards: &[&Card], threads: usize) -> Result<Tiers, RunError> {
-        let rows = cards.iter().map(|card| tier(shape, longest, card, threads));
+    /// As [`RunPlan::new`](crate::budget::RunPlan::new). That a card is too small is none.
+    pub fn new(
+        shape: &Shape,
+        (free, every): (&Free, &Free),
+        cards: &[&Card],
+        threads: usize,
+    ) -> Result<Tiers, RunError> {
+        let rows = cards.iter().map(|card| tier(shape, (free, every), card, threads));
         Ok(Tiers {
             cards: rows.collect::<Result<_, _>>()?,
             asked: shape.session.capacity,
@@ -59,28 +65,25 @@ impl Tiers {
     }
 }
 
-fn tier(shape: &Shape, longest: usize, card: &Card, threads: usize) -> Result<Tier, RunError> {
+fn tier(shape: &Shape, (free, every): (&Free, &Free), card: &Card, threads: usize) -> Result<Tier, RunError> {
     let device = Device::for_card(card, threads);
     let shape = Shape { beside: device.beside(), ..shape.clone() };
-    let asked = RunPlan::new(shape, device.target())?;
     let budget = card.usable.0;
-    let row = |changes: Option<String>, peak_bytes, seconds: Option<f64>| Tier {
+    let mut found = search(&shape, free, budget, device.target())?;
+    if found.plan.peak_bytes > budget {
+        found = search(&shape, every, budget, device.target())?;
+    }
+    let fits = found.plan.peak_bytes <= budget;
+    let seconds = fits.then_some(found.plan.step_seconds);
+    let options = found.candidates.first().map(|c| c.options.clone()).filter(|o| fits && !o.is_empty());
+    Ok(Tier {
         card: card.clone(),
-        fits: seconds.is_some(),
-        changes,
-        peak_bytes,
+        fits,
+        changes: options,
+        peak_bytes: found.plan.peak_bytes,
         step_seconds: seconds,
-        frames_per_second: seconds.map(|s| asked.shape.update_frames as f64 / s),
-    };
-    if asked.peak_bytes <= budget {
-        return Ok(row(None, asked.peak_bytes, Some(asked.step_seconds)));
-    }
-    if let Some(change) = asked.changes(budget, longest, device.target())?.into_iter().next() {
-        return Ok(row(Some(change.options), change.peak_bytes, Some(change.seconds)));
-    }
-    let smallest = Capacity { frames: longest.max(1), ..asked.shape.session.capacity };
-    let least = RunPlan::new(asked.with(smallest, Blocks::All), device.target())?;
-    Ok(row(None, least.peak_bytes.min(asked.peak_bytes), None))
+        frames_per_second: seconds.map(|s| found.plan.shape.update_frames as f64 / s),
+    })
 }
 
 impl fmt::Display for Tiers {

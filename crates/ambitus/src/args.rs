@@ -1,6 +1,6 @@
 //! Arguments. Help texts are the manual.
 
-use ambitus_train::recipe::{Checkpoint, DeviceChoice, Variant};
+use ambitus_train::recipe::{Checkpoint, DeviceChoice, Level, Variant};
 use ambitus_train::size::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -51,10 +51,22 @@ fn only_planned(_: &str) -> Result<String, String> {
     Err("a card of cards.toml is only planned for (`ambitus plan`); `train` computes on this machine's: --device cuda".to_owned())
 }
 
+fn level(text: &str) -> Result<Level, String> {
+    match text {
+        "same" => Ok(Level::Same),
+        "reordered" => Ok(Level::Reordered),
+        "changed" => Ok(Level::Changed),
+        _ => Err("is not same, reordered or changed".to_owned()),
+    }
+}
+
 #[derive(Args)]
 pub struct PlanArgs {
     #[command(flatten)]
     pub run: TrainArgs,
+    /// Also show every combination that the search tried: bytes, seconds, and why it is or is not the plan
+    #[arg(long)]
+    pub explain: bool,
     /// Plan for this card of cards.toml, which need not be here: budget its usable memory [or --memory], in place of the
     /// recipe's device and memory; seconds by the table's rates
     #[arg(long, value_name = "NAME", group = "table", conflicts_with = "device")]
@@ -86,9 +98,15 @@ pub struct TrainArgs {
     /// Memory budget of the whole process, on a card of the card, e.g. 20GiB [default: 90 % of what is free]
     #[arg(long)]
     pub memory: Option<ByteSize>,
-    /// Blocks that are recomputed in backward: all, none or a number
-    #[arg(long)]
+    /// What backward computes again instead of keeping it: none, all, a number of blocks, values:N (the N cheapest values of
+    /// every block), or modules by name ('*.to_q,*.ff.ff.2'). Same numbers; `all` saves most of the activations and costs
+    /// about a third more time [default: what the budget needs, cheapest first]
+    #[arg(long, value_name = "WHAT")]
     pub checkpoint: Option<Checkpoint>,
+    /// How far the planner may go for options that are not given: same (bit for bit), reordered (other micro-batches: sums in
+    /// another order) or changed (16-bit precision, small optimizer states) [default: reordered]
+    #[arg(long, value_parser = level)]
+    pub numerics: Option<Level>,
     /// Apply each gradient where backward has made it: saves the bytes of all gradients (a quarter of weights, gradients and
     /// moments), costs no time; same numbers. Needs --clip-per-tensor and updates of one micro-batch
     #[arg(long)]
@@ -170,7 +188,7 @@ pub struct GradientsArgs {
     /// Where loss and gradients go (safetensors)
     #[arg(long)]
     pub out: PathBuf,
-    /// Blocks that are recomputed in backward: all, none or a number
+    /// What backward computes again: none, all, a number of blocks, values:N, or modules by name
     #[arg(long, default_value = "none")]
     pub checkpoint: Checkpoint,
     /// Frames of a micro-batch [default: all clips in one]

@@ -13,6 +13,7 @@ use ambitus_train::model_dir::{ModelDir, OpenOptions};
 use ambitus_train::recipe::{self, Origins, Recipe};
 use ambitus_train::resolve::{self, Console};
 use ambitus_train::run_dir::RunDir;
+use ambitus_train::search;
 use ambitus_train::tiers::Tiers;
 use ambitus_train::{doctor, run, runs};
 use std::path::{Path, PathBuf};
@@ -58,9 +59,13 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
         r.memory = a.memory;
         set("memory");
     }
-    if let Some(c) = a.checkpoint {
-        r.checkpoint = c;
+    if a.checkpoint.is_some() {
+        r.checkpoint.clone_from(&a.checkpoint);
         set("checkpoint");
+    }
+    if let Some(level) = a.numerics {
+        r.numerics = level;
+        set("numerics");
     }
     if a.update_in_backward {
         r.update = recipe::UpdateAt::Backward;
@@ -152,6 +157,7 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
     };
     if a.run.json {
         let mut plan = resolved.plan.json(resolved.budget);
+        plan["candidates"] = serde_json::json!(resolved.candidates);
         if let Some(card) = card {
             plan["card"] = serde_json::json!(card);
         }
@@ -162,6 +168,12 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
         }
         for c in &resolved.choices {
             terminal::result(&format!("  {} = {} ({})", c.key, c.value, c.from));
+        }
+        if a.explain {
+            terminal::result("what was tried, by predicted time:");
+            for line in search::explain(&resolved.candidates) {
+                terminal::result(&line);
+            }
         }
     }
     resolved.require_fit()
@@ -184,7 +196,7 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
     let Some(any) = cards.first() else { return Ok(()) };
     // Model, data and sizes are the same for all.
     let r = plan_for(a, any, &mut Terminal::new())?;
-    let tiers = Tiers::new(&r.plan.shape, r.longest, &cards, r.threads)?;
+    let tiers = Tiers::new(&r.asked, (&r.free, &r.every), &cards, r.threads)?;
     if a.run.json {
         json(&tiers);
     } else {
@@ -237,7 +249,7 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
     let model = ModelDir::open_for_ids(&a.model, options)?;
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let options = GradientOptions {
-        checkpoint: resolve::blocks(a.checkpoint),
+        checkpoint: a.checkpoint.0.clone(),
         micro_batch: a.micro_batch,
         device: a.device,
         threads,

@@ -50,9 +50,14 @@ fn a_plan_for_a_card_needs_no_card() {
     assert!(arena("h100") > arena("a100"));
 
     let less = format!("{:.6}MiB", (bytes(&plan, "peak_bytes") - MIB / 16) as f64 / MIB as f64);
-    let (code, text) = said(dir, &["plan", &recipe, "--card", "rtx3090", "--memory", &less]);
+    let tight = ["plan", &recipe, "--card", "rtx3090", "--memory", &less];
+    let (code, text) = said(dir, &[&tight[..], &["--checkpoint", "none"]].concat());
     assert_eq!(code, 3, "{text}");
-    assert!(text.contains("cheapest changes that fit: --"), "{text}");
+    assert!(text.contains("cheapest changes that fit: --checkpoint values:"), "{text}");
+    // What is left to the planner is changed by it.
+    let text = ok(dir, &[&tight[..], &["--explain"]].concat());
+    assert!(text.contains("checkpoint = values:1 (the search)"), "{text}");
+    assert!(text.contains("chosen") && text.contains("same numbers"), "{text}");
 }
 
 #[test]

@@ -1,16 +1,91 @@
 //! Policy: decides which values are kept for backward and which are made again. It only tags; [`super::checkpoint`] acts.
+//!
+//! Results of memory-bound ops are always made again where that keeps nothing else alive. Beyond that, results of products,
+//! attention and convolutions are made again as [`Blocks`] says: all of a repeated block's, or value by value in the order
+//! of seconds per byte, the same in every block and one more in some (Rockmate's structure, arXiv 2307.01236: solve one
+//! block, then say how many blocks take which solution).
 
-use ambitus_ir::{Instr, Phase, Program};
+use super::pattern::{Pattern, shown};
+use crate::CompileError;
+use ambitus_ir::target::Target;
+use ambitus_ir::{Instr, Phase, Program, ValueId};
+use std::fmt;
+use std::str::FromStr;
 
-/// How many of the model's repeated blocks are recomputed whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is made again in backward, beside memory-bound results.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocks {
-    /// None: only memory-bound results (norms, activations) are made again.
+    /// Nothing.
     None,
-    /// The first n: their values would live longest.
+    /// Everything in the first n of the model's repeated blocks: their values would live longest.
     First(usize),
-    /// All of them.
+    /// Everything in every block.
     All,
+    /// In every block the first of [`cheapest`]'s values, and in the first blocks one value more.
+    Cheapest {
+        /// values of every block
+        values: usize,
+        /// blocks with one value more
+        blocks: usize,
+    },
+    /// What the modules of these names compute, in blocks or not.
+    Matching(Vec<Pattern>),
+}
+
+impl fmt::Display for Blocks {
+    /// As it is typed: `none`, `all`, `7` blocks, `values:3+7`, or names of modules.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Blocks::None => f.pad("none"),
+            Blocks::All => f.pad("all"),
+            Blocks::First(n) => n.fmt(f),
+            Blocks::Cheapest { values, blocks: 0 } => write!(f, "values:{values}"),
+            Blocks::Cheapest { values, blocks } => write!(f, "values:{values}+{blocks}"),
+            Blocks::Matching(patterns) => {
+                let names: Vec<String> = patterns.iter().map(Pattern::to_string).collect();
+                f.write_str(&names.join(","))
+            }
+        }
+    }
+}
+
+impl FromStr for Blocks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Blocks, String> {
+        let number = |n: &str| {
+            let bad =
+                format!("`{text}`: write values:3, or values:3+7 for a fourth value in the first 7 blocks");
+            n.parse::<u32>().map(|n| n as usize).map_err(|_| bad)
+        };
+        match text.trim() {
+            "none" => Ok(Blocks::None),
+            "all" => Ok(Blocks::All),
+            n if n.parse::<u32>().is_ok() => Ok(Blocks::First(number(n)?)),
+            cheapest if cheapest.starts_with("values:") => {
+                let counts = &cheapest["values:".len()..];
+                let (values, blocks) = counts.split_once('+').unwrap_or((counts, "0"));
+                Ok(Blocks::Cheapest { values: number(values)?, blocks: number(blocks)? })
+            }
+            names if names.contains(['*', '.']) && names.split(',').all(|n| !n.trim().is_empty()) => {
+                Ok(Blocks::Matching(names.split(',').map(|n| Pattern::new(n.trim())).collect()))
+            }
+            _ => Err(format!(
+                "`{text}` is not none, all, a number of blocks, values:N, or names of modules as '*.to_q,*.ff.ff.2'"
+            )),
+        }
+    }
+}
+
+/// A result in the model's blocks that is held for backward and can be made again from what is held anyway.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// Path inside the block, as `attn.to_q.linear`.
+    pub path: String,
+    /// Bytes that it takes in all blocks together.
+    pub bytes: u64,
+    /// Predicted seconds of making it again, in all blocks together.
+    pub seconds: f64,
 }
 
 /// A result this many times smaller than what it is made from is kept, even in a recomputed block: a modulation table of
@@ -22,13 +97,39 @@ const DEPTH: u32 = 2;
 /// For every instruction: are its results made again in backward?
 ///
 /// What one block hands to the next is always kept: a chain of recomputation ends there.
-pub fn tag(p: &Program, blocks: Blocks) -> Vec<bool> {
-    let recomputed = match blocks {
-        Blocks::None => 0,
-        Blocks::First(n) => n,
-        Blocks::All => p.blocks.len(),
-    };
+///
+/// # Errors
+/// A pattern that matches nothing that could be made again, by name.
+pub fn tag(p: &Program, blocks: &Blocks, target: &dyn Target) -> Result<Vec<bool>, CompileError> {
     let facts = Facts::of(p);
+    let whole = match blocks {
+        Blocks::First(n) => *n,
+        Blocks::All => p.blocks.len(),
+        Blocks::None | Blocks::Cheapest { .. } | Blocks::Matching(_) => 0,
+    };
+    let chosen: Vec<bool> = match blocks {
+        Blocks::Cheapest { values, blocks } => {
+            let order = ranked(p, &facts, target);
+            let place = |i: usize| {
+                let path = facts.path_in_block(p, i)?;
+                Some((facts.block[i]?, order.iter().position(|v| v.path == path)?))
+            };
+            let takes = |(block, at)| at < *values || (at == *values && block < *blocks);
+            (0..p.instrs.len()).map(|i| place(i).is_some_and(takes)).collect()
+        }
+        Blocks::Matching(patterns) => matching(p, &facts, patterns)?,
+        _ => vec![false; p.instrs.len()],
+    };
+    Ok(tags(p, &facts, whole, &chosen))
+}
+
+/// The values of blocks that a program holds for its backward, by seconds per byte.
+pub fn cheapest(p: &Program, target: &dyn Target) -> Vec<Value> {
+    ranked(p, &Facts::of(p), target)
+}
+
+/// Tags of everything in the first `whole` blocks, of `chosen` results, and of memory-bound ones.
+fn tags(p: &Program, facts: &Facts, whole: usize, chosen: &[bool]) -> Vec<bool> {
     let mut depth = vec![0u32; p.types.len()];
     let mut tags = Vec::with_capacity(p.instrs.len());
     for (i, instr) in p.instrs.iter().enumerate() {
@@ -36,10 +137,11 @@ pub fn tag(p: &Program, blocks: Blocks) -> Vec<bool> {
         let cheap = instr.op.def().props().memory_bound;
         let block = facts.block[i];
         let again = facts.may_tag(instr, i)
-            && if block.is_some_and(|b| b < recomputed) {
-                cheap || facts.bytes(p, &instr.outputs) * SMALL > facts.bytes(p, &instr.inputs)
+            && if block.is_some_and(|b| b < whole) {
+                cheap || bytes(p, &instr.outputs) * SMALL > bytes(p, &instr.inputs)
             } else {
-                cheap && (block.is_some() || deep <= DEPTH) && facts.is_from_kept(p, instr, &depth)
+                (chosen[i] || (cheap && (block.is_some() || deep <= DEPTH)))
+                    && facts.is_from_kept(p, instr, &depth)
             };
         if again {
             instr.outputs.iter().for_each(|v| depth[v.index()] = deep);
@@ -47,6 +149,79 @@ pub fn tag(p: &Program, blocks: Blocks) -> Vec<bool> {
         tags.push(again);
     }
     tags
+}
+
+/// Bytes that forward makes and holds for backward.
+fn held(p: &Program, tags: &[bool]) -> u64 {
+    let mut held = vec![false; p.types.len()];
+    let mut sum = 0;
+    for (i, instr) in p.instrs.iter().enumerate().rev() {
+        let forward = instr.origin.phase == Phase::Forward;
+        let mine = instr.outputs.iter().filter(|v| held[v.index()]);
+        let (again, bytes) =
+            (tags[i] && mine.clone().next().is_some(), mine.map(|v| p.ty(*v).bytes()).sum::<u64>());
+        if forward && !tags[i] {
+            sum += bytes;
+        }
+        // Backward holds what it reads itself, and what it makes other values from.
+        if !forward || again {
+            instr.inputs.iter().for_each(|v| held[v.index()] = true);
+        }
+    }
+    sum
+}
+
+/// See [`cheapest`].
+fn ranked(p: &Program, facts: &Facts, target: &dyn Target) -> Vec<Value> {
+    // By path inside the block, in the order of the first block: instructions, and seconds.
+    let mut modules: Vec<(&str, Vec<usize>, f64)> = Vec::new();
+    for (i, instr) in p.instrs.iter().enumerate() {
+        let Some(path) = facts.path_in_block(p, i).filter(|_| facts.is_product(instr, i)) else { continue };
+        let (x, y) = p.signature(instr);
+        let seconds = target.seconds(&instr.op, &x, &y);
+        match modules.iter_mut().find(|m| m.0 == path) {
+            Some(m) => {
+                m.1.push(i);
+                m.2 += seconds;
+            }
+            None => modules.push((path, vec![i], seconds)),
+        }
+    }
+    let mut chosen = vec![false; p.instrs.len()];
+    let all = held(p, &tags(p, facts, 0, &chosen));
+    let mut values = Vec::new();
+    for (path, instrs, seconds) in modules {
+        instrs.iter().for_each(|i| chosen[*i] = true);
+        let bytes = all.saturating_sub(held(p, &tags(p, facts, 0, &chosen)));
+        instrs.iter().for_each(|i| chosen[*i] = false);
+        let made: u64 = instrs.iter().map(|i| self::bytes(p, &p.instrs[*i].inputs)).sum();
+        if bytes * SMALL > made {
+            values.push(Value { path: path.to_owned(), bytes, seconds });
+        }
+    }
+    let rate = |v: &Value| v.seconds / v.bytes as f64;
+    // Stable: equal ones stay in the order of the block.
+    values.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
+    values
+}
+
+/// The results of modules that match.
+fn matching(p: &Program, facts: &Facts, patterns: &[Pattern]) -> Result<Vec<bool>, CompileError> {
+    let product = |(i, instr): (usize, &Instr)| facts.is_product(instr, i);
+    let instrs = p.instrs.iter().enumerate();
+    let paths: Vec<Option<&str>> =
+        instrs.map(|at| product(at).then_some(at.1.origin.path.as_str())).collect();
+    for pattern in patterns {
+        if !paths.iter().flatten().any(|path| pattern.matches(path)) {
+            let names = shown(paths.iter().flatten().copied());
+            return Err(CompileError::NoMatch { pattern: pattern.to_string(), names });
+        }
+    }
+    Ok(paths.iter().map(|path| path.is_some_and(|path| patterns.iter().any(|x| x.matches(path)))).collect())
+}
+
+fn bytes(p: &Program, values: &[ValueId]) -> u64 {
+    values.iter().map(|v| p.ty(*v).bytes()).sum()
 }
 
 struct Facts {
@@ -83,8 +258,10 @@ impl Facts {
         facts
     }
 
-    fn bytes(&self, p: &Program, values: &[ambitus_ir::ValueId]) -> u64 {
-        values.iter().map(|v| p.ty(*v).bytes()).sum()
+    /// The path of an instruction inside its block.
+    fn path_in_block<'p>(&self, p: &'p Program, at: usize) -> Option<&'p str> {
+        let block = &p.blocks[self.block[at]?];
+        p.instrs[at].origin.path.get(block.len() + 1..)
     }
 
     fn may_tag(&self, instr: &Instr, at: usize) -> bool {
@@ -97,13 +274,34 @@ impl Facts {
             && !(handed_on && self.block[at].is_some())
     }
 
+    /// Something dearer than a memory-bound op that could be made again.
+    fn is_product(&self, instr: &Instr, at: usize) -> bool {
+        !instr.op.def().props().memory_bound && self.may_tag(instr, at)
+    }
+
     /// True when making the results again keeps nothing alive that backward does not hold anyway: every operand is a state,
     /// an input, small, made again too, or read by backward.
     fn is_from_kept(&self, p: &Program, instr: &Instr, depth: &[u32]) -> bool {
-        let out = self.bytes(p, &instr.outputs);
+        let out = bytes(p, &instr.outputs);
         instr.inputs.iter().all(|v| {
             let i = v.index();
             !self.made_here[i] || self.read_in_backward[i] || depth[i] > 0 || p.ty(*v).bytes() * SMALL <= out
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_read_as_it_is_written() {
+        for text in ["none", "all", "0", "7", "values:3", "values:3+7", "*.to_q,*.ff.ff.2"] {
+            assert_eq!(text.parse::<Blocks>().map(|b| b.to_string()), Ok(text.to_owned()));
+        }
+        for text in ["", "al", "-1", "1.5x", "values:", "values:a", "values:1+", "*.to_q,", "99999999999"] {
+            let read = text.parse::<Blocks>();
+            assert!(read.is_err() || text == "1.5x", "{text}: {read:?}");
+        }
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use ambitus_compile::passes::Numerics;
+use ambitus_compile::passes::policy::Blocks;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{self, Deserializer, MapAccess, SeqAccess};
 use serde::{Deserialize, Serialize, Serializer};
@@ -86,39 +88,44 @@ impl MicroBatch {
     }
 }
 
-/// Blocks whose activations are computed again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Checkpoint {
-    /// None: everything is kept.
-    #[default]
-    None,
-    /// Every block.
-    All,
-    /// This many blocks.
-    Blocks(u32),
-}
+/// What backward makes again, in a recipe and after `--checkpoint`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint(pub Blocks);
 
 impl std::str::FromStr for Checkpoint {
     type Err = String;
-    /// `none`, `all` or a number, as after `--checkpoint`.
+    /// As [`Blocks`] is typed.
     fn from_str(text: &str) -> Result<Checkpoint, String> {
-        match text {
-            "none" => Ok(Checkpoint::None),
-            "all" => Ok(Checkpoint::All),
-            n => n
-                .parse()
-                .map(Checkpoint::Blocks)
-                .map_err(|_| format!("`{text}` is not none, all or a number of blocks")),
-        }
+        text.parse().map(Checkpoint)
     }
 }
 
-impl fmt::Display for Checkpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Checkpoint::None => f.pad("none"),
-            Checkpoint::All => f.pad("all"),
-            Checkpoint::Blocks(n) => n.fmt(f),
+/// How far the planner may go from the numbers of the options that are given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// The same numbers, bit for bit.
+    Same,
+    /// The same sums in another order: other micro-batches.
+    #[default]
+    Reordered,
+    /// Other numbers: 16-bit precision, 8-bit optimizer states, clipping per tensor.
+    Changed,
+}
+
+impl Level {
+    /// The default.
+    pub fn is_default(&self) -> bool {
+        *self == Level::default()
+    }
+}
+
+impl From<Level> for Numerics {
+    fn from(level: Level) -> Numerics {
+        match level {
+            Level::Same => Numerics::Exact,
+            Level::Reordered => Numerics::Reordered,
+            Level::Changed => Numerics::Changed,
         }
     }
 }
@@ -222,8 +229,8 @@ impl Default for Sample {
 
 impl Serialize for Checkpoint {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Checkpoint::Blocks(n) => s.serialize_u32(*n),
+        match &self.0 {
+            Blocks::First(n) => n.serialize(s),
             word => s.collect_str(word),
         }
     }
@@ -299,12 +306,13 @@ fn read<'de, T: Forms<'de>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
 }
 
 impl Forms<'_> for Checkpoint {
-    const EXPECTED: &'static str = "none, all or a number of blocks";
+    const EXPECTED: &'static str =
+        "none, all, a number of blocks, values:N, or names of modules as '*.to_q,*.ff.ff.2'";
     fn text(text: &str) -> Option<Checkpoint> {
         text.parse().ok()
     }
     fn number(n: u64) -> Option<Checkpoint> {
-        u32::try_from(n).ok().map(Checkpoint::Blocks)
+        u32::try_from(n).ok().map(|n| Checkpoint(Blocks::First(n as usize)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Batch, Checkpoint, Recipe, UpdateAt, Validation};
+use super::{Batch, Recipe, UpdateAt, Validation};
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -81,9 +81,6 @@ impl Recipe {
         }
         if self.memory.is_some_and(|m| m.0 == 0) {
             refuse("memory", "is zero: write a budget, as in 20GiB")?;
-        }
-        if let Checkpoint::Blocks(n) = self.checkpoint {
-            count("checkpoint", n.into(), 0)?;
         }
         count("micro_batch.frames", self.micro_batch.frames.unwrap_or(1), 1)?;
         count("micro_batch.clips", self.micro_batch.clips.unwrap_or(1), 1)?;

@@ -3,6 +3,7 @@ use crate::recipe::{
     Batch, Checkpoint, Length, MicroBatch, Outside, Sample, Tokenizer, UpdateAt, Validation, Variant,
 };
 use crate::size::ByteSize;
+use ambitus_compile::passes::policy::Blocks;
 
 const SMALLEST: &str = "model: {dir: a}\ndata: {dir: b}\n";
 
@@ -65,7 +66,7 @@ fn every_key_is_read() {
     assert_eq!(recipe.data.outside, Outside::Cut);
     assert_eq!(recipe.data.validation, Validation::Names(vec!["a/one".into(), "two: 2".into(), "ü".into()]));
     assert_eq!(recipe.memory, Some(ByteSize(3 << 29)));
-    assert_eq!(recipe.checkpoint, Checkpoint::Blocks(3));
+    assert_eq!(recipe.checkpoint, Some(Checkpoint(Blocks::First(3))));
     assert_eq!(recipe.micro_batch, MicroBatch { frames: Some(768), clips: Some(4) });
     assert_eq!(recipe.batch, Batch::Seconds(60.0));
     assert_eq!((recipe.update, recipe.clip_per_tensor), (UpdateAt::Backward, true));
@@ -78,7 +79,9 @@ fn every_key_is_read() {
 fn other_forms_are_read() {
     let read = |more: &str| Recipe::parse(&format!("{SMALLEST}{more}\n"), "r.yaml").unwrap().0;
     assert_eq!(read("micro_batch: 768").micro_batch, MicroBatch { frames: Some(768), clips: None });
-    assert_eq!(read("checkpoint: all").checkpoint, Checkpoint::All);
+    assert_eq!(read("checkpoint: all").checkpoint, Some(Checkpoint(Blocks::All)));
+    let cheapest = Blocks::Cheapest { values: 2, blocks: 5 };
+    assert_eq!(read("checkpoint: values:2+5").checkpoint, Some(Checkpoint(cheapest)));
     assert_eq!(read("sample: false").sample, None);
     assert_eq!(read("batch: {frames: 9}").batch, Batch::Frames(9));
     let share = Recipe::parse("model: {dir: a}\ndata: {dir: b, validation: {share: 0}}", "r.yaml").unwrap().0;
@@ -125,7 +128,10 @@ fn errors_name_file_line_column_and_key() {
         ("updates: 1\nepochs: 2", "r.yaml:4:9: epochs: stands beside `updates`"),
         ("memory: 20", "r.yaml:3:9: memory: `20` has no unit: write 20GiB"),
         ("memory: [1]", "memory: expected a size with a unit"),
-        ("checkpoint: some", "checkpoint: expected none, all or a number of blocks, found string \"some\""),
+        (
+            "checkpoint: some",
+            "checkpoint: expected none, all, a number of blocks, values:N, or names of modules as '*.to_q,*.ff.ff.2', found string \"some\"",
+        ),
         ("checkpoint: -1", "checkpoint: expected none, all"),
         ("micro_batch: 0", "r.yaml:3:14: micro_batch.frames: 0 is not between"),
         (

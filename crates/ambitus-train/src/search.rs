@@ -1,0 +1,372 @@
+//! The search: of the plans that fit a budget, the one with the most frames per second.
+//!
+//! What the recipe leaves open is tried in every combination with everything kept for backward; how much has to be made
+//! again then follows from the bytes that are missing ([`cheapest`]). The fastest few are planned in full, with more or less
+//! made again until they just fit. So the choice rests on predicted seconds, and whether it fits does not.
+
+use crate::budget::{RunPlan, Shape};
+use crate::error::RunError;
+use crate::session::program;
+use crate::size::ByteSize;
+use ambitus_compile::passes::Numerics;
+use ambitus_compile::passes::policy::{Blocks, Value, cheapest};
+use ambitus_ir::target::Target;
+use ambitus_models::f5::model::Capacity;
+use serde::Serialize;
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Mutex;
+
+/// Threads that try plans side by side.
+const THREADS: usize = 2;
+/// Candidates that are planned in full.
+const FEW: usize = 3;
+/// Full plans of one candidate at most, from the estimate to the least that has to be made again.
+const CORRECTIONS: usize = 5;
+/// Changes that a refusal names.
+const NAMED: usize = 4;
+/// A prediction that is better by less is no reason to leave the usual micro-batch.
+const WORTH: f64 = 0.01;
+
+/// What the recipe leaves to the search.
+#[derive(Clone, Debug)]
+pub struct Free {
+    /// What is made again in backward.
+    pub checkpoint: bool,
+    /// Micro-batches that may be taken, as they are asked for and as they then are; the first is the usual one.
+    pub micro_batches: Vec<(u64, Capacity)>,
+}
+
+/// A combination that was tried.
+#[derive(Clone, Debug, Serialize)]
+pub struct Candidate {
+    /// What differs from the options that are given and the usual ones, as it is typed.
+    pub options: String,
+    /// What that does to numbers.
+    #[serde(serialize_with = "text")]
+    pub numerics: Numerics,
+    /// The peak; of what was not planned in full, estimated.
+    pub peak_bytes: u64,
+    /// Predicted seconds of an update.
+    pub seconds: f64,
+    /// Every byte was planned.
+    pub planned: bool,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// The micro-batch as it is asked for.
+    #[serde(skip)]
+    pub asked: u64,
+}
+
+fn text<T: fmt::Display, S: serde::Serializer>(n: &T, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(n)
+}
+
+/// Why a candidate is, or is not, the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The plan.
+    Chosen,
+    /// Fits, and another is faster.
+    Slower,
+    /// Does not fit.
+    TooLarge,
+}
+
+/// What came of a search.
+pub struct Search {
+    /// The plan that was chosen; where nothing fits, that of the candidate which needs least.
+    pub plan: RunPlan,
+    /// Its micro-batch, as it is asked for.
+    pub asked: u64,
+    /// Everything that was tried: the chosen one, what is slower, what does not fit.
+    pub candidates: Vec<Candidate>,
+}
+
+/// Searches for the fastest plan within `budget`. `shape` has the options that are given, and the usual ones for what is left
+/// open.
+///
+/// # Errors
+/// As [`RunPlan::new`]. That nothing fits is none.
+pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> Result<Search, RunError> {
+    let points: Vec<Point> = side_by_side(&free.micro_batches, |&(asked, capacity)| {
+        let usual = asked == free.micro_batches[0].0;
+        Point::new(shape.with_capacity(capacity), (asked, usual), free.checkpoint, target)
+    })?;
+    let mut tried: Vec<(usize, Candidate)> = points
+        .iter()
+        .enumerate()
+        .map(|(i, p)| (i, p.candidate(p.estimate(budget), p.seconds(p.estimate(budget).0), budget)))
+        .collect();
+    tried.sort_by(|(_, a), (_, b)| a.before(b));
+    let few = tried.len().min(FEW);
+    let fitted = side_by_side(&tried[..few], |(i, _)| points[*i].fit(budget, target))?;
+    let mut plans = Vec::with_capacity(few);
+    for ((i, candidate), (steps, plan)) in tried.iter_mut().zip(fitted) {
+        let worth = if points[*i].usual { 1.0 } else { 1.0 + WORTH };
+        *candidate = points[*i].candidate((steps, plan.peak_bytes), worth * plan.step_seconds, budget);
+        candidate.seconds = plan.step_seconds;
+        candidate.planned = true;
+        plans.push((worth * plan.step_seconds, plan));
+    }
+    let mut best = 0;
+    for at in 1..few {
+        let order = tried[at].1.verdict.cmp(&tried[best].1.verdict);
+        let faster = plans[at].0.total_cmp(&plans[best].0);
+        let smaller = tried[at].1.peak_bytes.cmp(&tried[best].1.peak_bytes);
+        let by = if tried[at].1.verdict == Verdict::TooLarge { smaller } else { faster };
+        if order.then(by) == Ordering::Less {
+            best = at;
+        }
+    }
+    if tried[best].1.verdict == Verdict::Slower {
+        tried[best].1.verdict = Verdict::Chosen;
+    }
+    let plan = plans.swap_remove(best).1;
+    let asked = tried[best].1.asked;
+    let mut candidates: Vec<Candidate> = tried.into_iter().map(|(_, c)| c).collect();
+    candidates.sort_by(Candidate::before);
+    Ok(Search { plan, asked, candidates })
+}
+
+/// Refuses a plan that exceeds the budget, and names the fastest changes that fit: `shape` with what `every` leaves open.
+///
+/// # Errors
+/// [`RunError::DoesNotFit`], or failures of planning the alternatives.
+pub fn require(
+    plan: &RunPlan,
+    shape: &Shape,
+    every: &Free,
+    budget: u64,
+    target: &dyn Target,
+) -> Result<(), RunError> {
+    if plan.peak_bytes <= budget {
+        return Ok(());
+    }
+    let mut text = format!(
+        "does not fit: needs {}, budget {} ({} short), in {}\n  {}",
+        ByteSize(plan.peak_bytes),
+        ByteSize(budget),
+        ByteSize(plan.peak_bytes - budget),
+        plan.peak_place(),
+        plan.categories.line()
+    );
+    let others = search(shape, every, budget, target)?.candidates;
+    let fitting: Vec<&Candidate> =
+        others.iter().filter(|c| c.verdict != Verdict::TooLarge).take(NAMED).collect();
+    for (i, c) in fitting.iter().enumerate() {
+        let head = if i == 0 { "cheapest changes that fit:" } else { "" };
+        let saved = ByteSize(plan.peak_bytes.saturating_sub(c.peak_bytes)).to_string();
+        let time = 100.0 * (c.seconds / plan.step_seconds - 1.0);
+        text += &format!("\n  {head:<26} {:<40} -{saved:<10} {time:+.0} % time  {}", c.options, c.numerics);
+    }
+    if fitting.is_empty() {
+        text += match plan.shape.session.update_in_backward {
+            true => {
+                "\n  no change of --checkpoint fits, and an update in backward must be one micro-batch: make the update \
+                 smaller (batch), or raise --memory"
+            }
+            false => {
+                "\n  no change of --checkpoint or --micro-batch fits; shorten the longest clip (--max-seconds) or raise \
+                 --memory"
+            }
+        };
+    }
+    Err(RunError::DoesNotFit(text))
+}
+
+impl Candidate {
+    /// By verdict; what fits by time, what does not by size.
+    fn before(&self, other: &Candidate) -> Ordering {
+        let by_size = self.peak_bytes.cmp(&other.peak_bytes);
+        let by = match self.verdict {
+            Verdict::TooLarge => by_size,
+            _ => self.seconds.total_cmp(&other.seconds).then(by_size),
+        };
+        self.verdict.cmp(&other.verdict).then(by)
+    }
+}
+
+/// A combination with everything kept, and what could be made again: *steps* are pairs of a value and a block, cheapest
+/// value first.
+struct Point {
+    shape: Shape,
+    asked: u64,
+    usual: bool,
+    /// With everything kept.
+    peak: u64,
+    /// With everything kept.
+    seconds: f64,
+    values: Vec<Value>,
+    blocks: usize,
+}
+
+impl Point {
+    fn new(
+        mut shape: Shape,
+        (asked, usual): (u64, bool),
+        checkpoint: bool,
+        target: &dyn Target,
+    ) -> Result<Point, RunError> {
+        if checkpoint {
+            shape.session.checkpoint = Blocks::None;
+        }
+        let plan = RunPlan::new(shape, target)?;
+        let micro = plan.planned.program(program::MICRO).filter(|_| checkpoint);
+        let values = micro.map_or(Vec::new(), |p| cheapest(&p.program, target));
+        let blocks = micro.map_or(1, |p| p.program.blocks.len().max(1));
+        Ok(Point {
+            asked,
+            usual,
+            peak: plan.peak_bytes,
+            seconds: plan.step_seconds,
+            values,
+            blocks,
+            shape: plan.shape,
+        })
+    }
+
+    /// All steps.
+    fn steps(&self) -> usize {
+        self.values.len() * self.blocks
+    }
+
+    /// What so many steps are to the compiler.
+    fn checkpoint(&self, steps: usize) -> Blocks {
+        match steps {
+            0 => Blocks::None,
+            n => Blocks::Cheapest { values: n / self.blocks, blocks: n % self.blocks },
+        }
+    }
+
+    /// What of each value so many steps make again: the value and its share of blocks.
+    fn made_again(&self, steps: usize) -> impl Iterator<Item = (&Value, f64)> {
+        let share = move |i: usize| {
+            steps.saturating_sub(i * self.blocks).min(self.blocks) as f64 / self.blocks as f64
+        };
+        self.values.iter().enumerate().map(move |(i, v)| (v, share(i)))
+    }
+
+    /// Bytes that so many steps should free.
+    fn freed(&self, steps: usize) -> u64 {
+        self.made_again(steps).map(|(v, share)| (v.bytes as f64 * share) as u64).sum()
+    }
+
+    /// The fewest steps that should free so many bytes; all of them where none suffice.
+    fn freeing(&self, bytes: u64) -> usize {
+        (0..self.steps()).find(|n| self.freed(*n) >= bytes).unwrap_or(self.steps())
+    }
+
+    /// Predicted seconds of an update with so many steps.
+    fn seconds(&self, steps: usize) -> f64 {
+        let again: f64 = self.made_again(steps).map(|(v, share)| v.seconds * share).sum();
+        self.seconds + self.shape.micro_batches as f64 * again
+    }
+
+    /// Steps that should fit, and the peak with them.
+    fn estimate(&self, budget: u64) -> (usize, u64) {
+        let steps = self.freeing(self.peak.saturating_sub(budget));
+        (steps, self.peak.saturating_sub(self.freed(steps)))
+    }
+
+    fn candidate(&self, (steps, peak_bytes): (usize, u64), seconds: f64, budget: u64) -> Candidate {
+        let mut options = Vec::new();
+        if steps > 0 {
+            options.push(format!("--checkpoint {}", self.checkpoint(steps)));
+        }
+        if !self.usual {
+            options.push(format!("--micro-batch {}", self.asked));
+        }
+        Candidate {
+            options: options.join(" "),
+            numerics: if self.usual { Numerics::Exact } else { Numerics::Reordered },
+            peak_bytes,
+            seconds,
+            planned: false,
+            verdict: if peak_bytes <= budget { Verdict::Slower } else { Verdict::TooLarge },
+            asked: self.asked,
+        }
+    }
+
+    /// Plans in full, with more or with fewer steps until it just fits; with all steps where it does not.
+    fn fit(&self, budget: u64, target: &dyn Target) -> Result<(usize, RunPlan), RunError> {
+        // Steps that are known to be too few, and the fewest that are known to be enough.
+        let mut few: Option<usize> = None;
+        let mut enough: Option<(usize, RunPlan)> = None;
+        let mut steps = self.estimate(budget).0;
+        for round in 1.. {
+            let mut shape = self.shape.clone();
+            if steps > 0 {
+                shape.session.checkpoint = self.checkpoint(steps);
+            }
+            let plan = RunPlan::new(shape, target)?;
+            let freed = self.freed(steps);
+            let next = if plan.peak_bytes <= budget {
+                let spare = budget - plan.peak_bytes;
+                enough = Some((steps, plan));
+                self.freeing(freed.saturating_sub(spare)).max(few.map_or(0, |n| n + 1))
+            } else {
+                let missing = plan.peak_bytes - budget;
+                few = Some(steps);
+                if steps == self.steps() {
+                    return Ok((steps, plan));
+                }
+                let most = enough.as_ref().map_or(self.steps(), |(n, _)| n - 1);
+                // The last round must fit if anything does.
+                let last = enough.is_none() && round + 1 >= CORRECTIONS;
+                if last { most } else { self.freeing(freed + missing).max(steps + 1).min(most) }
+            };
+            let known = few.is_some_and(|n| next <= n) || enough.as_ref().is_some_and(|(n, _)| next >= *n);
+            if known || round >= CORRECTIONS {
+                break;
+            }
+            steps = next;
+        }
+        Ok(enough.expect("the last round took every step, or returned"))
+    }
+}
+
+/// Runs `work` over `items` on a few threads; results in the order of the items.
+fn side_by_side<T: Sync, R: Send>(
+    items: &[T],
+    work: impl Fn(&T) -> Result<R, RunError> + Sync,
+) -> Result<Vec<R>, RunError> {
+    let next = Mutex::new(items.iter().enumerate());
+    let done = Mutex::new(Vec::with_capacity(items.len()));
+    let take = || next.lock().ok()?.next();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS.min(items.len()) {
+            scope.spawn(|| {
+                while let Some((at, item)) = take() {
+                    let result = work(item);
+                    if let Ok(mut done) = done.lock() {
+                        done.push((at, result));
+                    }
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// A line for each candidate: the plan first, then what is slower, then what does not fit.
+pub fn explain(candidates: &[Candidate]) -> Vec<String> {
+    let options =
+        |c: &Candidate| if c.options.is_empty() { "as given".to_owned() } else { c.options.clone() };
+    let width = candidates.iter().map(|c| options(c).chars().count()).max().unwrap_or(0);
+    let best = candidates.first().map_or(0.0, |c| c.seconds);
+    let line = |c: &Candidate| {
+        let why = match c.verdict {
+            Verdict::Chosen => "chosen".to_owned(),
+            Verdict::Slower => format!("{:+.1} % time", 100.0 * (c.seconds / best - 1.0)),
+            Verdict::TooLarge => "does not fit".to_owned(),
+        };
+        let peak = format!("{}{}", if c.planned { "" } else { "about " }, ByteSize(c.peak_bytes));
+        let (options, seconds) = (options(c), c.seconds);
+        format!("  {options:<width$}  {peak:>15}  {seconds:>9.3} s an update  {why:<14}  {}", c.numerics)
+    };
+    candidates.iter().map(line).collect()
+}
