@@ -103,6 +103,12 @@ pub trait OpDef {
         y.iter().map(|t| t.shape.elements() as f64).sum()
     }
 
+    /// True when the arithmetic is over pairs of rows of one segment. [`OpDef::flops`] counts as if all rows of the second
+    /// operand were one segment's; [`crate::target::share_of_pairs`] says how many pairs there are.
+    fn pairs_rows(&self) -> bool {
+        false
+    }
+
     /// Pairs (operand, result) that share bytes always: the result *is* the operand, overwritten.
     fn donates(&self) -> Vec<(usize, usize)> {
         Vec::new()

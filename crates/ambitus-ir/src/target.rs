@@ -59,3 +59,41 @@ impl Rates {
 pub fn shares(op: &Op, pair: (usize, usize), overwrites: bool) -> bool {
     (overwrites && op.def().may_share().contains(&pair)) || op.def().donates().contains(&pair)
 }
+
+/// Of the pairs of rows that an op counts, the share that lie in one segment: with clips of so many rows (the sum of squared
+/// lengths over the sum of lengths).
+pub fn share_of_pairs(op: &Op, x: &[TensorType], rows: f64) -> f64 {
+    let all = x.get(1).filter(|_| op.def().pairs_rows()).map(|t| t.shape[0] as f64);
+    all.map_or(1.0, |all| (rows / all).min(1.0))
+}
+
+/// A target with the clips of a data set: its seconds are those of packed clips of this length.
+#[derive(Clone, Copy)]
+pub struct Packed<'t> {
+    /// The target.
+    pub target: &'t dyn Target,
+    /// Rows of a clip, as [`share_of_pairs`] takes them.
+    pub rows: f64,
+}
+
+impl Target for Packed<'_> {
+    fn name(&self) -> &str {
+        self.target.name()
+    }
+
+    fn has_kernel(&self, op: &Op) -> bool {
+        self.target.has_kernel(op)
+    }
+
+    fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {
+        self.target.workspace(op, x, y)
+    }
+
+    fn shares(&self, op: &Op, input: usize, output: usize) -> bool {
+        self.target.shares(op, input, output)
+    }
+
+    fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
+        share_of_pairs(op, x, self.rows) * self.target.seconds(op, x, y)
+    }
+}

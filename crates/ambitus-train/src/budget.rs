@@ -12,7 +12,7 @@ use crate::size::ByteSize;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::plan::report;
 use ambitus_ir::plan::{PlannedProgram, PlannedSession};
-use ambitus_ir::target::Target;
+use ambitus_ir::target::{Packed, Target};
 use ambitus_ir::{StateDecl, StateKind};
 use ambitus_models::f5::batch::Batch;
 use ambitus_models::f5::config::{Config, MELS};
@@ -40,6 +40,8 @@ pub struct Shape {
     pub beside: Beside,
     /// Frames of an update, on average.
     pub update_frames: usize,
+    /// Frames of a clip, for attention's time: the sum of squared lengths over the sum of lengths.
+    pub clip_frames: f64,
     /// Micro-batches of an update.
     pub micro_batches: usize,
     /// What preparing the data may use.
@@ -134,6 +136,7 @@ impl RunPlan {
     /// # Errors
     /// A model that cannot be trained.
     pub fn new(shape: Shape, target: &dyn Target) -> Result<RunPlan, RunError> {
+        let target = &Packed { target, rows: shape.clip_frames };
         let planned = session::compile(&shape.config, &shape.session, target)?;
         let phases = phases(&shape, &planned);
         let top = highest(&phases);
@@ -142,7 +145,7 @@ impl RunPlan {
         let categories = categories(&shape, &planned, peak_bytes, preparing);
         let n = shape.micro_batches as f64;
         let of = |name: &str| planned.program(name);
-        let cost = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::cost(p).flops);
+        let cost = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::cost(p, shape.clip_frames).flops);
         let time = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::seconds(p, target));
         let step_flops = n * cost(of(program::MICRO)) + cost(of(program::UPDATE));
         let step_seconds = n * time(of(program::MICRO)) + time(of(program::UPDATE));
@@ -216,6 +219,12 @@ impl RunPlan {
             "step_seconds": self.step_seconds,
         })
     }
+}
+
+/// [`Shape::clip_frames`] of clips of these lengths.
+pub fn clip_frames(lengths: impl Iterator<Item = f64>) -> f64 {
+    let (squares, sum) = lengths.fold((0.0, 0.0), |(squares, sum), n| (squares + n * n, sum + n));
+    if sum > 0.0 { squares / sum } else { 1.0 }
 }
 
 /// The phase with the highest peak; of equal ones (a card's arena is all taken from `load` on) the one that uses most.

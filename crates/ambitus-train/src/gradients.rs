@@ -1,6 +1,6 @@
 //! `ambitus gradients`: the loss and every gradient of one update on given clips and draws; for parity with the reference.
 
-use crate::budget::{RunPlan, Shape};
+use crate::budget::{RunPlan, Shape, clip_frames};
 use crate::device::Device;
 use crate::error::RunError;
 use crate::load;
@@ -96,6 +96,7 @@ pub fn gradients(
         },
         beside: device.beside(),
         update_frames: total,
+        clip_frames: clip_frames(frames.iter().map(|n| *n as f64)),
         micro_batches: micro_batches.len(),
         prepare_bytes: 0,
     };

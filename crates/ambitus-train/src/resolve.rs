@@ -1,6 +1,6 @@
 //! From a recipe to a planned run: opens the model, prepares the data, chooses sizes, plans, and refuses what does not fit.
 
-use crate::budget::{RunPlan, Shape, host_bytes};
+use crate::budget::{RunPlan, Shape, clip_frames, host_bytes};
 use crate::device::Device;
 use crate::error::RunError;
 use crate::model_dir::{ModelDir, OpenOptions};
@@ -314,6 +314,7 @@ pub fn resolve_on(
         },
         beside: device.beside(),
         update_frames: target_frames as usize,
+        clip_frames: clip_frames(frames.iter().map(|n| f64::from(*n))),
         micro_batches: if in_backward {
             1
         } else {

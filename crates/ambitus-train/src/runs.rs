@@ -284,7 +284,8 @@ mod tests {
     #[test]
     fn only_differences_are_columns() {
         let root = tempfile::tempdir().unwrap();
-        run(root.path(), "a", |r| r.learning_rate = 1e-4, 0.6);
+        let a = |r: &mut Recipe| (r.learning_rate, r.checkpoint) = (1e-4, "none".parse().ok());
+        run(root.path(), "a", a, 0.6);
         run(root.path(), "deep/er/b", |r| r.checkpoint = "all".parse().ok(), 0.7);
         let found = runs(root.path()).unwrap();
         assert_eq!(found.keys, ["checkpoint", "learning_rate"]);

@@ -10,7 +10,7 @@ use crate::session::program;
 use crate::size::ByteSize;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::{Blocks, Value, cheapest};
-use ambitus_ir::target::Target;
+use ambitus_ir::target::{Packed, Target};
 use ambitus_models::f5::model::Capacity;
 use serde::Serialize;
 use std::cmp::Ordering;
@@ -214,7 +214,8 @@ impl Point {
         }
         let plan = RunPlan::new(shape, target)?;
         let micro = plan.planned.program(program::MICRO).filter(|_| checkpoint);
-        let values = micro.map_or(Vec::new(), |p| cheapest(&p.program, target));
+        let target = Packed { target, rows: plan.shape.clip_frames };
+        let values = micro.map_or(Vec::new(), |p| cheapest(&p.program, &target));
         let blocks = micro.map_or(1, |p| p.program.blocks.len().max(1));
         Ok(Point {
             asked,

@@ -1,7 +1,7 @@
 //! What a plan says: what lives when, and what the work costs.
 
 use ambitus_ir::plan::{PlannedProgram, PlannedSession, Region};
-use ambitus_ir::target::Target;
+use ambitus_ir::target::{Target, share_of_pairs};
 use ambitus_ir::{Cost, Phase, StateKind, ValueId};
 use std::collections::BTreeMap;
 
@@ -59,13 +59,13 @@ pub fn live_gradients(p: &PlannedProgram) -> u64 {
     live.values().sum()
 }
 
-/// Work of one run of a program.
-pub fn cost(p: &PlannedProgram) -> Cost {
+/// Work of one run of a program over packed clips of so many `rows` (see [`share_of_pairs`]).
+pub fn cost(p: &PlannedProgram, rows: f64) -> Cost {
     let mut sum = Cost::default();
     for instr in &p.program.instrs {
         let (x, y) = p.program.signature(instr);
         let cost = instr.op.cost(&x, &y);
-        sum.flops += cost.flops;
+        sum.flops += share_of_pairs(&instr.op, &x, rows) * cost.flops;
         sum.bytes += cost.bytes;
     }
     sum

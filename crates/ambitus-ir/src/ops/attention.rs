@@ -204,7 +204,11 @@ impl OpDef for Attention {
         Props::COMPUTE
     }
 
-    /// Two products over all pairs, as if the rows were one segment; the planner scales it by the clips' lengths.
+    fn pairs_rows(&self) -> bool {
+        true
+    }
+
+    /// Two products over all pairs.
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         4.0 * x[0].shape.elements() as f64 * x[1].shape[0] as f64
     }
@@ -278,6 +282,10 @@ impl OpDef for AttentionGrad {
 
     fn props(&self) -> Props {
         Props::COMPUTE
+    }
+
+    fn pairs_rows(&self) -> bool {
+        true
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
