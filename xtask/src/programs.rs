@@ -82,6 +82,7 @@ pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<P
         adamw: Some(ADAMW),
         clip_per_tensor: false,
         update_in_backward: false,
+        offload: Default::default(),
         ema: true,
         evaluate: false,
         sample: None,

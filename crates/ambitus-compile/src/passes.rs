@@ -8,6 +8,7 @@ pub mod fuse;
 pub mod in_backward;
 pub mod lora;
 pub mod lower;
+pub mod offload;
 pub mod pattern;
 pub mod policy;
 pub mod schedule;

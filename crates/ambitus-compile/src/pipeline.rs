@@ -8,6 +8,7 @@ use crate::passes::fuse::Fuse;
 use crate::passes::in_backward::InBackward;
 use crate::passes::lora::{self, Lora};
 use crate::passes::lower::Lower;
+use crate::passes::offload::Offload;
 use crate::passes::pattern::Pattern;
 use crate::passes::policy::{self, Blocks};
 use crate::passes::schedule::Schedule;
@@ -134,6 +135,17 @@ pub fn plain(session: &mut Session, program: Program, target: &dyn Target) -> Pr
     let p = run(session, p, &Lower { target });
     let p = run(session, p, &Dead);
     run(session, p, &Schedule)
+}
+
+/// Moves states and activations to the host's memory; the last of all, when every program is there.
+pub fn offload(session: &mut Session, options: &Offload) {
+    if options.is_none() {
+        return;
+    }
+    options.declare(session);
+    let programs = std::mem::take(&mut session.programs);
+    let programs = programs.into_iter().map(|p| run(session, p, options)).collect();
+    session.programs = programs;
 }
 
 /// The loosest effect on numbers of the passes that `micro` runs on every program; options add none.

@@ -150,6 +150,8 @@ fn starts_and_dones_pair_and_guard_what_lies_between() {
     let whole = copying(|b, s| {
         let copy = b.copy_start(s, 0, Space::Host);
         let y = b.copy_done(s, copy, 0);
+        let back = b.copy_start(y, 0, Space::Device);
+        let y = b.copy_done(y, back, 0);
         add(b, s, y);
     });
     assert_eq!(whole, None);
@@ -187,4 +189,57 @@ fn starts_and_dones_pair_and_guard_what_lies_between() {
         b.copy_done(s, copy, 0);
     });
     assert_eq!(torn, Some(5), "the source is overwritten under the copy");
+}
+
+/// The invariant that a program over a weight w and a gradient g on the host breaks first; `leaves` is g's last value.
+fn on_host(lines: &str, leaves: &str) -> Option<u8> {
+    let text = format!(
+        "state w = parameter f32[2,4] host
+        state g = gradient f32[2,4] host
+        program p {{
+            %0 = input x f32[2,4]
+            %1 = input beta f32[1]
+            %2 = state w
+            %3 = state g
+            {lines}
+            state g leaves {leaves}
+        }}"
+    );
+    let s = ambitus_ir::text::parse(&text).unwrap_or_else(|e| panic!("{e}"));
+    verify(&s, &s.programs[0]).err().map(|v| v.invariant)
+}
+
+#[test]
+fn only_copies_reach_the_host() {
+    let fetch = "%4, %5 = copy_start(%3) {queue=0, to=device} : f32[2,4], u8[1] @ a fwd
+        %6 = copy_done(%3, %4, %5) {queue=0} : f32[2,4] @ b fwd
+        %7 = accumulate(%6, %0, %1) : f32[2,4] @ c fwd";
+    let store = "%8, %9 = store_start(%7, %3) {queue=1} : f32[2,4], u8[1] @ d fwd
+        %10 = copy_done(%7, %8, %9) {queue=1} : f32[2,4] @ e fwd";
+    assert_eq!(
+        on_host(&format!("{fetch}\n{store}"), "%10"),
+        None,
+        "a fetched copy is overwritten and stored"
+    );
+    assert_eq!(on_host(&format!("{fetch}\n{store}"), "%3"), Some(4), "the old value is gone");
+    assert_eq!(on_host(fetch, "%7"), Some(4), "a copy on the device is not the state");
+    let again = "%8 = accumulate(%6, %0, %1) : f32[2,4] @ f fwd";
+    assert_eq!(on_host(&format!("{fetch}\n{again}"), "%3"), Some(3), "the copy was overwritten");
+    let direct = "%4 = accumulate(%3, %0, %1) : f32[2,4] @ a fwd";
+    assert_eq!(on_host(direct, "%4"), Some(8));
+    let read = "%4 = binary(%2, %0) {kind=add} : f32[2,4] @ a fwd";
+    assert_eq!(on_host(read, "%3"), Some(8));
+    let across = "%4, %5 = copy_start(%2) {queue=0, to=host} : f32[2,4], u8[1] @ a fwd
+        %6 = copy_done(%2, %4, %5) {queue=0} : f32[2,4] @ b fwd";
+    assert_eq!(on_host(across, "%3"), Some(8), "from host to host");
+    let onto_input = "%4, %5 = store_start(%0, %0) {queue=0} : f32[2,4], u8[1] @ a fwd
+        %6 = copy_done(%0, %4, %5) {queue=0} : f32[2,4] @ b fwd";
+    assert_eq!(on_host(onto_input, "%3"), Some(8), "no state's value");
+    let undone = "%4, %5 = store_start(%0, %3) {queue=0} : f32[2,4], u8[1] @ a fwd";
+    assert_eq!(on_host(undone, "%4"), Some(5));
+    let under = "%4, %5 = copy_start(%3) {queue=0, to=device} : f32[2,4], u8[1] @ a fwd
+        %6, %7 = store_start(%0, %3) {queue=1} : f32[2,4], u8[1] @ b fwd
+        %8 = copy_done(%3, %4, %5) {queue=0} : f32[2,4] @ c fwd
+        %9 = copy_done(%0, %6, %7) {queue=1} : f32[2,4] @ d fwd";
+    assert_eq!(on_host(under, "%9"), Some(5), "stored to while it is fetched");
 }

@@ -94,9 +94,10 @@ pub(crate) fn bind(op: &Op, io: &Io) -> Steps {
         Op::SumPartials(_) => optim::sum_partials(io),
         Op::AdamW(op) => optim::adamw(op, io),
         Op::Lerp(_) => optim::lerp(io),
-        Op::CopyStart(op) => {
+        Op::CopyStart(_) | Op::StoreStart(_) => {
             let (from, to) = (io.x[0].at, io.y[0].at);
-            Ok(vec![Step::Fork { queue: op.queue, from, to, bytes: io.y[0].ty.bytes() }])
+            let queue = op.def().queue().unwrap_or(0);
+            Ok(vec![Step::Fork { queue, from, to, bytes: io.y[0].ty.bytes() }])
         }
         Op::CopyDone(_) => Ok(vec![Step::Join { to: io.y[0].at }]),
         Op::Grn(_) | Op::GrnGrad(_) => Err("has no kernel and was not lowered".to_owned()),

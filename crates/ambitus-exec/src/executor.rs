@@ -24,6 +24,9 @@ pub enum ExecError {
     /// The device is missing, refused or failed; the text says what to do.
     #[error("{0}")]
     Device(String),
+    /// The host arena's file cannot be made, read or written; the text says which and what to do.
+    #[error("{0}")]
+    Disk(String),
     /// No program of that name.
     #[error("the session has no program `{0}`")]
     NoProgram(String),

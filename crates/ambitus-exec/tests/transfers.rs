@@ -4,6 +4,7 @@ use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
 use ambitus_exec::executor::{ExecError, Executor};
 use ambitus_exec::null::NullExecutor;
+use ambitus_ir::ops::copy::Space;
 use ambitus_ir::plan::{PlannedSession, Region};
 use ambitus_ir::{Builder, DType, Session, StateDecl, StateKind, TensorType};
 use std::sync::Arc;
@@ -16,8 +17,8 @@ const COLS: usize = 35;
 fn planned(slots: usize) -> Arc<PlannedSession> {
     let mut session = Session::default();
     let ty = TensorType::f32(&[ROWS, COLS]);
-    let (kind, trainable) = (StateKind::Parameter, false);
-    let w = session.declare(StateDecl { name: "w".to_owned(), ty, kind, trainable });
+    let (kind, trainable, home) = (StateKind::Parameter, false, Space::Device);
+    let w = session.declare(StateDecl { name: "w".to_owned(), ty, kind, trainable, home });
     let mut b = Builder::new(&mut session, "step");
     let (x, old) = (b.input("x", ty), b.state(w));
     let beta = b.input("beta", TensorType::f32(&[1]));

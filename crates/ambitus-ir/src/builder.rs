@@ -1,6 +1,7 @@
 //! The only way to make instructions: infers shapes, names provenance.
 
 use crate::ops::Op;
+use crate::ops::copy::Space;
 use crate::program::{
     Input, Instr, Origin, Output, Phase, Program, Session, StateDecl, StateId, StateKind, StateUse, ValueId,
 };
@@ -115,6 +116,7 @@ impl<'s> Builder<'s> {
                 ty,
                 kind: StateKind::Parameter,
                 trainable: true,
+                home: Space::Device,
             })
         });
         let have = self.session.states[id.index()].ty;
@@ -144,7 +146,8 @@ impl<'s> Builder<'s> {
     /// Declares a state and brings it into the program.
     pub fn declare(&mut self, name: &str, ty: TensorType, kind: StateKind) -> (StateId, ValueId) {
         let id = self.session.state(name).unwrap_or_else(|| {
-            let decl = StateDecl { name: name.to_owned(), ty, kind, trainable: false };
+            let (trainable, home) = (false, Space::Device);
+            let decl = StateDecl { name: name.to_owned(), ty, kind, trainable, home };
             self.session.declare(decl)
         });
         (id, self.state(id))

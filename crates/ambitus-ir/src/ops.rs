@@ -25,6 +25,7 @@ use crate::builder::Builder;
 use crate::program::ValueId;
 use crate::tensor::{DType, TensorType};
 pub use attr::{Attr, AttrReader};
+use copy::Space;
 
 /// Work of one instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -117,6 +118,16 @@ pub trait OpDef {
     /// Pairs (operand, result) that may share bytes when the operand is not used later.
     fn may_share(&self) -> Vec<(usize, usize)> {
         Vec::new()
+    }
+
+    /// The queue of a copy: of ops that start or wait.
+    fn queue(&self) -> Option<u32> {
+        None
+    }
+
+    /// The space in which a start makes its first result.
+    fn makes_in(&self) -> Space {
+        Space::Device
     }
 
     /// The op that adds result `k` into a donated accumulator instead of writing it: the same operands followed by
@@ -217,7 +228,7 @@ ops! {
     random: Dropout;
     index: Sinusoid;
     optim: Accumulate, SumSquares, SumPartials, AdamW, Lerp;
-    copy: CopyStart, CopyDone;
+    copy: CopyStart, StoreStart, CopyDone;
 }
 
 impl Op {

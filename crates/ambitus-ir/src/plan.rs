@@ -13,7 +13,8 @@ pub enum Region {
     /// Host-written inputs and host-read outputs of slot k: the same layout for every slot, so that one program runs on
     /// any of them.
     Slot,
-    /// The host arena.
+    /// The host arena: states of the host's space, at one offset for the whole session, and above them what the running
+    /// program copies there.
     Host,
 }
 
@@ -52,7 +53,7 @@ pub struct PlannedProgram {
     pub workspaces: Vec<Option<Address>>,
     /// The transient region over time.
     pub lives: Vec<Live>,
-    /// Bytes of the host arena that this program reaches.
+    /// Bytes that this program reaches in the host arena above the states there.
     pub host_bytes: u64,
     /// Bytes of the transient region that this program reaches.
     pub transient_bytes: u64,
@@ -89,6 +90,8 @@ pub struct PlannedSession {
     pub slot_bytes: u64,
     /// Slots.
     pub slots: usize,
+    /// Bytes of the host arena that are states.
+    pub host_state_bytes: u64,
     /// Bytes of the host arena.
     pub host_bytes: u64,
 }

@@ -1,6 +1,7 @@
 //! Programs and sessions: the data model of a training run.
 
 use crate::ops::Op;
+use crate::ops::copy::Space;
 use crate::tensor::TensorType;
 use std::fmt;
 
@@ -74,6 +75,8 @@ pub struct StateDecl {
     pub kind: StateKind,
     /// A parameter that training updates.
     pub trainable: bool,
+    /// Where its bytes are between runs; only copies touch those of the host.
+    pub home: Space,
 }
 
 /// Which part of a step an instruction belongs to.

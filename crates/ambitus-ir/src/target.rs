@@ -16,6 +16,10 @@ pub trait Target: Sync {
     fn shares(&self, op: &Op, input: usize, output: usize) -> bool;
     /// Predicted seconds of one instruction.
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64;
+    /// True when copies run beside the instructions between their start and their done.
+    fn copies_beside(&self) -> bool {
+        true
+    }
 }
 
 /// What a target does per second.
@@ -25,6 +29,8 @@ pub struct Rates {
     pub gemm: f64,
     /// Bytes read and written by a copy too large for caches.
     pub bytes: f64,
+    /// Bytes copied between the device's and the host's space, one way.
+    pub link: f64,
 }
 
 /// How near a target's kernels come to its rates.
@@ -43,11 +49,17 @@ pub struct Efficiency {
 impl Rates {
     /// Predicted seconds of one instruction: the larger of its arithmetic and its bytes (the roofline), and the start.
     pub fn seconds(&self, kernels: &Efficiency, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
+        let def = op.def();
+        if def.queue().is_some() {
+            // All of a copy's time is its start's: the wait is the schedule's.
+            let copied = if def.props().starts { y.first().map_or(0, |t| t.bytes()) } else { 0 };
+            return kernels.start + copied as f64 / self.link;
+        }
         let cost = op.cost(x, y);
         let share = match op {
             Op::Attention(_) | Op::AttentionGrad(_) => kernels.attention,
             Op::Conv1d(_) | Op::Conv1dInputGrad(_) | Op::Conv1dWeightGrad(_) => kernels.convolution,
-            _ if op.def().props().memory_bound => kernels.vector,
+            _ if def.props().memory_bound => kernels.vector,
             _ => 1.0,
         };
         kernels.start + (cost.flops / (share * self.gemm)).max(cost.bytes / self.bytes)
@@ -95,5 +107,9 @@ impl Target for Packed<'_> {
 
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
         share_of_pairs(op, x, self.rows) * self.target.seconds(op, x, y)
+    }
+
+    fn copies_beside(&self) -> bool {
+        self.target.copies_beside()
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! state proj.weight = parameter `f32[100,64]` trainable
 //! state proj.weight.grad = gradient `f32[100,64]`
+//! state exp_avg.proj.weight = optimizer `f32[100,64]` host
 //! program micro {
 //!   block layers.0
 //!   %0 = input mel `f32[128,100]`
@@ -18,7 +19,8 @@
 //! One definition a line; `#` starts a comment. A name that is not made of letters, digits and `_.~/:-` stands in quotes
 //! with `\"`, `\\` and `\u{..}`. A type whose rows do not have the usual pitch carries it: `f32[3,40]/48`. `block` names a
 //! repeated block by its provenance prefix. `leaves` says which value a state has at the end, where that is not the value
-//! it entered with. `unused` keeps the type of a value that nothing defines (a pass removed it), so that numbers need not
+//! it entered with. `host`
+//! marks a state that is not on the device between runs. `unused` keeps the type of a value that nothing defines (a pass removed it), so that numbers need not
 //! change.
 //!
 //! [`parse`] is the inverse of [`print_session`]. It infers every result's type again and compares it with the text.

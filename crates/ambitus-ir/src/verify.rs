@@ -5,16 +5,17 @@
 //!
 //! 1. A value is defined exactly once - by an input, a state's entry or an instruction - and before its first use.
 //! 2. Every instruction's results have the types that its op infers from its operands.
-//! 3. Mutation is donation: the operand of a donating pair is a value of a declared state (or an unfinished copy), and
-//!    nothing uses it afterwards.
+//! 3. Mutation is donation: the operand of a donating pair is a value of a declared state, an unfinished copy, or the
+//!    finished copy of another space's value; and nothing uses it afterwards.
 //! 4. A state leaves a program on its own bytes: its last value descends from its entry by donations only.
 //! 5. Every start has exactly one done, later, on the same queue; between the two nothing touches the result, and nothing
 //!    donates the source.
 //! 6. Inputs, outputs and states are named at most once, and no output as an input of the same program: equal names are
 //!    equal bytes of the slot. Outputs are defined.
 //! 7. Instructions of phase `recompute` have an original: a forward instruction of the same path.
+//! 8. Only copies read what is in the host's space, only onto a state's value there do they store, and never host to host.
 
-use crate::ops::Op;
+use crate::ops::copy::Space;
 use crate::program::{Phase, Program, Session, ValueId};
 use std::collections::{HashMap, HashSet};
 use thiserror::Error;
@@ -61,6 +62,9 @@ impl Checker<'_> {
         let mut state_of: HashMap<ValueId, usize> = HashMap::new();
         // Results of starts not yet done, with the source.
         let mut pending: HashMap<ValueId, (ValueId, ValueId, u32)> = HashMap::new();
+        let mut host: HashSet<ValueId> = HashSet::new();
+        // Copies made by the program that it may overwrite.
+        let mut own: HashSet<ValueId> = HashSet::new();
         let entries = p.inputs.iter().map(|i| i.value).chain(p.states.iter().map(|s| s.enters));
         for v in entries {
             if std::mem::replace(&mut defined[v.index()], true) {
@@ -72,6 +76,9 @@ impl Checker<'_> {
                 return self.fail(end, 2, format!("state value {} has another type", s.enters));
             }
             state_of.insert(s.enters, k);
+            if self.session.states[s.state.index()].home == Space::Host {
+                host.insert(s.enters);
+            }
         }
         let forward: HashSet<&str> = p
             .instrs
@@ -88,7 +95,7 @@ impl Checker<'_> {
                 if dead.contains(v) {
                     return self.fail(at, 3, format!("{v} is used after it was overwritten"));
                 }
-                if pending.contains_key(v) && !matches!(instr.op, Op::CopyDone(_)) {
+                if pending.contains_key(v) && !instr.op.def().props().waits {
                     return self.fail(at, 5, format!("{v} is used before its copy is done"));
                 }
             }
@@ -98,20 +105,37 @@ impl Checker<'_> {
                 Ok(t) => return self.fail(at, 2, format!("results are {y:?}, op infers {t:?}")),
                 Err(why) => return self.fail(at, 2, why),
             }
-            match &instr.op {
-                Op::CopyStart(op) => {
-                    let (copy, token) = (instr.outputs[0], instr.outputs[1]);
-                    pending.insert(copy, (instr.inputs[0], token, op.queue));
-                }
-                Op::CopyDone(op) => {
-                    let want = (instr.inputs[0], instr.inputs[2], op.queue);
-                    if pending.remove(&instr.inputs[1]) != Some(want) {
-                        return self.fail(at, 5, "done without its start".to_owned());
-                    }
-                }
-                _ => {}
+            let def = instr.op.def();
+            let (starts, waits) = (def.props().starts, def.props().waits);
+            if let Some(v) = instr.inputs.iter().find(|v| !starts && !waits && host.contains(v)) {
+                return self.fail(at, 8, format!("{v} is on the host, where only copies reach it"));
             }
-            for (i, o) in instr.op.def().donates() {
+            let queue = def.queue().unwrap_or(0);
+            if starts {
+                let (from, copy, token) = (instr.inputs[0], instr.outputs[0], instr.outputs[1]);
+                if def.makes_in() == Space::Host {
+                    if host.contains(&from) {
+                        return self.fail(at, 8, format!("{from} is copied from host to host"));
+                    }
+                    host.insert(copy);
+                }
+                if let Some(old) = instr.inputs.get(1).filter(|v| !host.contains(v)) {
+                    return self.fail(at, 8, format!("{old} is stored to, and is not on the host"));
+                }
+                pending.insert(copy, (from, token, queue));
+            }
+            if waits {
+                let (copy, done) = (instr.inputs[1], instr.outputs[0]);
+                if pending.remove(&copy) != Some((instr.inputs[0], instr.inputs[2], queue)) {
+                    return self.fail(at, 5, "done without its start".to_owned());
+                }
+                if host.contains(&copy) {
+                    host.insert(done);
+                } else if host.contains(&instr.inputs[0]) {
+                    own.insert(done);
+                }
+            }
+            for (i, o) in def.donates() {
                 let (from, to) = (instr.inputs[i], instr.outputs[o]);
                 if instr.inputs.iter().filter(|v| **v == from).count() > 1 {
                     return self.fail(at, 3, format!("{from} is overwritten and read at once"));
@@ -124,7 +148,10 @@ impl Checker<'_> {
                         let k = *k;
                         state_of.insert(to, k);
                     }
-                    None if matches!(instr.op, Op::CopyDone(_)) => {}
+                    None if waits => {}
+                    None if own.contains(&from) => {
+                        own.insert(to);
+                    }
                     None => return self.fail(at, 3, format!("{from} is no state's value")),
                 }
                 dead.insert(from);

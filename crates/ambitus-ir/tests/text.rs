@@ -2,6 +2,7 @@
 
 mod common;
 
+use ambitus_ir::ops::copy::Space;
 use ambitus_ir::ops::elementwise::{Fill, UnaryKind};
 use ambitus_ir::ops::random::Dropout;
 use ambitus_ir::text::{parse, parse_program, print_program, print_session};
@@ -90,6 +91,7 @@ fn round_trips_of_odd_names_numbers_and_layouts() {
             ty: TensorType { pitch: 64, ..TensorType::new(DType::BF16, &[3, 33]) },
             kind: StateKind::Counter,
             trainable: name.is_empty(),
+            home: if name.len() > 1 { Space::Host } else { Space::Device },
         });
     }
     let mut b = Builder::new(&mut session, "of {odd} things");

@@ -11,7 +11,7 @@ mod updates;
 use crate::interp::{Interp, InterpError, Tensors};
 use crate::tensor::{Rng, Tensor};
 use ambitus_ir::ops::copy::{CopyStart, Space};
-use ambitus_ir::{Builder, DType, Op, Program, Session, StateDecl, StateKind, TensorType, ValueId};
+use ambitus_ir::{Builder, DType, Op, Program, Session, StateKind, TensorType, ValueId};
 
 /// One operand of a case.
 #[derive(Clone, Debug)]
@@ -77,8 +77,7 @@ impl Case {
         for (i, ty) in types.into_iter().enumerate() {
             let name = format!("x{i}");
             if results.contains(&Some(i)) {
-                let decl = StateDecl { name, ty, kind: StateKind::Optimizer, trainable: false };
-                let (id, v) = b.declare(&decl.name, ty, decl.kind);
+                let (id, v) = b.declare(&name, ty, StateKind::Optimizer);
                 ids.push(Some(id));
                 x.push(v);
             } else {
@@ -91,8 +90,9 @@ impl Case {
             x.splice(1.., b.push(start, &x[..1]));
         }
         let mut y: Vec<ValueId> = b.push(self.op.clone(), &x);
-        if let Op::CopyStart(op) = &self.op {
-            y = vec![b.copy_done(x[0], (y[0], y[1]), op.queue)];
+        let def = self.op.def();
+        if def.props().starts {
+            y = vec![b.copy_done(x[0], (y[0], y[1]), def.queue().unwrap_or(0))];
         }
         for (k, v) in y.into_iter().enumerate() {
             match results[k].and_then(|i| ids[i]) {
@@ -101,6 +101,9 @@ impl Case {
             }
         }
         let program = b.finish();
+        if matches!(self.op, Op::StoreStart(_)) {
+            session.states.iter_mut().for_each(|s| s.home = Space::Host);
+        }
         (session, program)
     }
 

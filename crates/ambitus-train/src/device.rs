@@ -13,11 +13,12 @@ use crate::memory;
 use crate::recipe::DeviceChoice;
 use crate::size::ByteSize;
 use ambitus_cuda::{CudaTarget, STATED_RESERVE};
-use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
+use ambitus_exec::cpu::{CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::{Rates, Target};
 use serde::Serialize;
+use std::path::Path;
 
 pub use cuda::report;
 
@@ -104,7 +105,11 @@ impl Device {
 
     /// A card of `cards.toml`, on any machine: what `--device cuda` compiles there, by the table's figures.
     pub fn for_card(card: &cards::Card, threads: usize) -> Device {
-        let rates = Rates { gemm: card.fp32_tflops * 1e12, bytes: card.memory_gb_per_s * 1e9 };
+        let rates = Rates {
+            gemm: card.fp32_tflops * 1e12,
+            bytes: card.memory_gb_per_s * 1e9,
+            link: card.link_gb_per_s * 1e9,
+        };
         let target = Box::new(CudaTarget::new(card.capability, rates));
         let card = Card {
             name: card.name.clone(),
@@ -173,6 +178,22 @@ impl Device {
         Ok((bytes, from))
     }
 
+    /// What a run that names no budget for it may use of the host's memory beside `taken` bytes of the budget, and what that
+    /// was made from. `None` on a card that is not here.
+    ///
+    /// # Errors
+    /// When this machine's memory cannot be read.
+    pub fn default_host_budget(&self, taken: u64) -> Result<Option<(u64, String)>, RunError> {
+        if self.is_listed() {
+            return Ok(None);
+        }
+        let (free, from) = host_budget()?;
+        Ok(Some(match self.card {
+            None => (free.saturating_sub(taken), format!("{from}, less the plan's {}", ByteSize(taken))),
+            Some(_) => (free, from),
+        }))
+    }
+
     /// What preparing may use of the host's memory, where the budget is another memory's.
     ///
     /// # Errors
@@ -217,13 +238,20 @@ impl Device {
         ))
     }
 
-    /// Takes the memory and makes everything ready to run.
+    /// Takes the memory and makes everything ready to run; `disk` is the folder of the host arena's file, where it is in
+    /// none of this machine's memory.
     ///
     /// # Errors
-    /// When the device refuses.
-    pub fn open(&self, planned: PlannedSession) -> Result<Box<dyn Executor>, RunError> {
+    /// When the device refuses, or the disk is full.
+    pub fn open(&self, planned: PlannedSession, disk: Option<&Path>) -> Result<Box<dyn Executor>, RunError> {
         match self.choice {
-            Some(DeviceChoice::Cpu) => Ok(Box::new(CpuExecutor::open(planned, self.threads)?)),
+            Some(DeviceChoice::Cpu) => {
+                let options = CpuOptions { threads: self.threads, ..CpuOptions::default() };
+                Ok(Box::new(match disk {
+                    Some(folder) => CpuExecutor::open_on_disk(planned, options, folder)?,
+                    None => CpuExecutor::open_with(planned, options)?,
+                }))
+            }
             Some(DeviceChoice::Cuda(index)) => Ok(cuda::open(index, planned)?),
             None => Err(RunError::Usage(format!(
                 "{} was planned for, and is not here: --device cuda",

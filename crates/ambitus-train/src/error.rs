@@ -82,6 +82,7 @@ impl From<ambitus_exec::executor::ExecError> for RunError {
     fn from(e: ambitus_exec::executor::ExecError) -> RunError {
         match e {
             ambitus_exec::executor::ExecError::Device(text) => RunError::Device(text),
+            ambitus_exec::executor::ExecError::Disk(text) => RunError::Io(text),
             other => RunError::Training(other.to_string()),
         }
     }

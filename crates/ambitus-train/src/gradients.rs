@@ -90,6 +90,7 @@ pub fn gradients(
             adamw: None,
             clip_per_tensor: false,
             update_in_backward: false,
+            offload: Default::default(),
             ema: false,
             evaluate: false,
             sample: None,
@@ -123,7 +124,7 @@ pub fn gradients(
             ))
         })?;
     }
-    let mut exec = device.open(planned)?;
+    let mut exec = device.open(planned, None)?;
     load::load(&mut *exec, &cfg, weights, 0)?;
 
     let scored: usize = clips.iter().map(|c| c.clip().span_frames()).sum();

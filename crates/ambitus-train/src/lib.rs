@@ -8,6 +8,7 @@ pub mod error;
 pub mod export;
 pub mod finish;
 pub mod gradients;
+mod host;
 pub mod load;
 pub mod loader;
 pub mod memory;

@@ -89,9 +89,12 @@ pub struct Summary {
     pub arena_bytes_planned: u64,
     /// The arena, as the executor used it.
     pub arena_bytes_used: u64,
+    /// The host arena, in memory or on disk.
+    #[serde(default)]
+    pub host_arena_bytes: u64,
     /// High-water mark of the process's resident bytes; on a card, of what it holds there.
     pub peak_rss_bytes: Option<u64>,
-    /// The highest phase's peak, as planned.
+    /// The highest phase's peak, as planned; without a card with the host arena, where that is in memory.
     pub peak_planned_bytes: u64,
     /// Frames over capacity, all updates.
     pub packing_fill: Option<f64>,

@@ -13,6 +13,7 @@
 //! lies. The resolved recipe, written into the run folder, reads back as the same [`Recipe`].
 
 mod forms;
+mod offload;
 mod read;
 mod trained;
 mod validate;
@@ -26,6 +27,7 @@ pub use forms::{
     Batch, Checkpoint, DeviceChoice, Length, Level, MicroBatch, Outside, Sample, Tokenizer, UpdateAt,
     Validation, Variant,
 };
+pub use offload::{Activations, Offload};
 pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
 pub use trained::Lora;
 pub use validate::Invalid;
@@ -48,6 +50,13 @@ pub struct Recipe {
     /// the container's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
+    /// The budget of what is offloaded, on a card of the process too. Absent: what is free beside `memory`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_memory: Option<ByteSize>,
+    /// What waits in the host's memory, `all` or `{parameters: true, gradients: true, optimizer: 0.5, ema: true,
+    /// activations: true}`. Same numbers, less of the device's memory, copies to wait for. Absent: nothing.
+    #[serde(default, skip_serializing_if = "Offload::is_empty")]
+    pub offload: Offload,
     /// What is computed again in the backward pass: `none`, `all` blocks, how many, `values:N` for the N cheapest values of
     /// every block (`values:N+M`: one more in M blocks), or names of modules, `'*.to_q,*.ff.ff.2'`. Same numbers, less
     /// memory, more time. Absent: what the budget needs.
@@ -190,6 +199,8 @@ impl Recipe {
             },
             device: DeviceChoice::default(),
             memory: None,
+            host_memory: None,
+            offload: Offload::default(),
             checkpoint: None,
             numerics: Level::default(),
             micro_batch: MicroBatch::default(),

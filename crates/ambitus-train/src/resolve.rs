@@ -71,6 +71,8 @@ pub struct Resolved {
     pub threads: usize,
     /// Budget in bytes.
     pub budget: u64,
+    /// Budget of the host's memory in bytes; `None` where nothing is offloaded to it, or the host is not known.
+    pub host_budget: Option<u64>,
     /// Longest clip, frames.
     pub longest: usize,
     /// The plan.
@@ -308,6 +310,7 @@ pub fn resolve_on(
             }),
             clip_per_tensor: recipe.clip_per_tensor,
             update_in_backward: in_backward,
+            offload: recipe.offload.pass(),
             ema: recipe.ema,
             evaluate: !split.validation.is_empty(),
             sample: sample_frames.map(|n| Capacity { frames: 2 * n, clips: 2 }),
@@ -322,6 +325,12 @@ pub fn resolve_on(
         },
         prepare_bytes,
     };
+    if device.is_card() && recipe.offload.disk.is_some() {
+        return Err(RunError::Usage(
+            "offload.disk: a card copies from and to page-locked memory, never a file: leave it out, or use --device cpu"
+                .to_owned(),
+        ));
+    }
     let every = Free { checkpoint: true, micro_batches };
     let mut free = Free { checkpoint: recipe.checkpoint.is_none(), ..every.clone() };
     if recipe.micro_batch.frames.is_some() || Numerics::from(recipe.numerics) < Numerics::Reordered {
@@ -339,6 +348,15 @@ pub fn resolve_on(
     choose("checkpoint", checkpoint.to_string(), searched(free.checkpoint));
     recipe.micro_batch.frames = Some(found.asked);
     recipe.checkpoint = Some(recipe::Checkpoint(checkpoint));
+    let host_budget = match recipe.host_memory {
+        _ if recipe.offload.pass().is_none() || recipe.offload.disk.is_some() => None,
+        Some(ByteSize(n)) => Some((n, "recipe".to_owned())),
+        None => device.default_host_budget(found.plan.peak_bytes)?,
+    };
+    if let Some((bytes, from)) = &host_budget {
+        choose("host_memory", ByteSize(*bytes).to_string(), from);
+    }
+    let host_budget = host_budget.map(|(bytes, _)| bytes);
     Ok(Resolved {
         recipe,
         choices,
@@ -349,6 +367,7 @@ pub fn resolve_on(
         updates,
         threads,
         budget,
+        host_budget,
         longest,
         plan: found.plan,
         candidates: found.candidates,
@@ -394,6 +413,7 @@ impl Resolved {
     /// [`RunError::DoesNotFit`] with the cheapest changes that fit.
     pub fn require_fit(&self) -> Result<(), RunError> {
         search::require(&self.plan, &self.asked, &self.every, self.budget, self.device.target())?;
+        self.require_host()?;
         self.device.require_free(self.plan.peak_bytes)
     }
 
@@ -455,6 +475,7 @@ impl Resolved {
                 ByteSize(host_bytes(&p.shape, self.threads))
             ));
         }
+        out.extend(self.describe_host());
         if p.shape.session.update_in_backward {
             let mut at_end = p.shape.clone();
             at_end.session.update_in_backward = false;

@@ -70,6 +70,9 @@ fn absolute(mut recipe: Recipe) -> Result<Recipe, RunError> {
     for path in [&mut recipe.model.dir, &mut recipe.data.dir] {
         *path = std::path::absolute(&*path).map_err(|e| RunError::io(path, "cannot resolve", e))?;
     }
+    if let Some(disk) = &mut recipe.offload.disk {
+        *disk = std::path::absolute(&*disk).map_err(|e| RunError::io(disk, "cannot resolve", e))?;
+    }
     let cache = std::path::absolute(crate::resolve::cache_dir(&recipe));
     recipe.data.cache = Some(cache.map_err(|e| RunError::io(Path::new("runs/cache"), "cannot resolve", e))?);
     Ok(recipe)
@@ -101,7 +104,7 @@ fn check(r: &Resolved, console: &mut dyn Console) -> Result<(), RunError> {
 }
 
 fn plan_json(r: &Resolved, origins: &Origins) -> serde_json::Value {
-    let mut json = r.plan.json(r.budget);
+    let mut json = r.json();
     json["choices"] = serde_json::json!(r.choices);
     json["recipe_places"] = origins
         .iter()
@@ -127,7 +130,7 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
     for skipped in &latest.skipped {
         console.line(&format!("damaged checkpoint passed over: {skipped}"));
     }
-    let mut exec = r.device.open(r.plan.planned.clone())?;
+    let mut exec = r.device.open(r.plan.planned.clone(), r.recipe.offload.disk.as_deref())?;
     let exec = &mut *exec;
     let digest = digest(r)?;
     let validation = Validation::new(
@@ -212,7 +215,8 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
         arena_bytes_planned: r.plan.planned.arena_bytes(),
         arena_bytes_used: exec.arena_bytes(),
         peak_rss_bytes: r.device.measured_peak(),
-        peak_planned_bytes: r.plan.peak_bytes,
+        host_arena_bytes: r.plan.planned.host_bytes,
+        peak_planned_bytes: r.measurable_peak(),
         budget_bytes: Some(r.budget),
         threads: Some(r.threads as u32),
         clips: r.split.train.len() as u64,
@@ -385,7 +389,7 @@ impl Observer for Watcher<'_> {
             loss: step.loss,
             frames_per_second: line.frames_per_second,
             rss_bytes: self.on_card.or(Some(step.after.rss_bytes)),
-            budget_bytes: self.r.budget,
+            budget_bytes: self.r.budget + self.r.measurable_peak() - self.r.plan.peak_bytes,
             step_seconds: step.seconds,
         };
         self.console.progress(&show.to_string());

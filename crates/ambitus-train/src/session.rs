@@ -2,6 +2,7 @@
 
 use ambitus_compile::optimizer;
 use ambitus_compile::passes::in_backward::InBackward;
+use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options, Trained};
 use ambitus_compile::{CompileError, plan};
@@ -45,6 +46,8 @@ pub struct SessionOptions {
     pub clip_per_tensor: bool,
     /// The micro-batch program is the whole update, and no gradient is kept. Needs `adamw` and `clip_per_tensor`.
     pub update_in_backward: bool,
+    /// What waits in the host's memory.
+    pub offload: Offload,
     /// Keep a moving average.
     pub ema: bool,
     /// Include evaluation.
@@ -103,6 +106,7 @@ pub fn compile(
         programs.extend(averaged);
     }
     s.programs = programs;
+    pipeline::offload(&mut s, &options.offload);
     Ok(plan::plan(s, target, 1))
 }
 

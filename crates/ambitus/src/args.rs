@@ -1,6 +1,6 @@
 //! Arguments. Help texts are the manual.
 
-use ambitus_train::recipe::{Checkpoint, DeviceChoice, Level, Variant};
+use ambitus_train::recipe::{Checkpoint, DeviceChoice, Level, Offload, Variant};
 use ambitus_train::size::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -98,6 +98,18 @@ pub struct TrainArgs {
     /// Memory budget of the whole process, on a card of the card, e.g. 20GiB [default: 90 % of what is free]
     #[arg(long)]
     pub memory: Option<ByteSize>,
+    /// What waits in the host's memory and comes to the device while it is used, as a list: all, parameters, gradients,
+    /// optimizer, optimizer=0.5 (half of it), ema, activations, activations=blocks, disk=FOLDER (cpu: in a file). Saves the
+    /// device nearly all of their bytes, same numbers; costs host memory and what copying takes beyond computing
+    #[arg(long, value_name = "WHAT")]
+    pub offload: Option<Offload>,
+    /// Everything waits in the host's memory (--offload all): the least of the device that these options can take, and the
+    /// slowest; same numbers
+    #[arg(long, conflicts_with = "offload")]
+    pub low_vram: bool,
+    /// Budget of what is offloaded, on a card with the process [default: what is free beside --memory]
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<ByteSize>,
     /// What backward computes again instead of keeping it: none, all, a number of blocks, values:N (the N cheapest values of
     /// every block), or modules by name ('*.to_q,*.ff.ff.2'). Same numbers; `all` saves most of the activations and costs
     /// about a third more time [default: what the budget needs, cheapest first]

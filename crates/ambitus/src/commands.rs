@@ -59,6 +59,18 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
         r.memory = a.memory;
         set("memory");
     }
+    if let Some(offload) = &a.offload {
+        r.offload.clone_from(offload);
+        set("offload");
+    }
+    if a.low_vram {
+        r.offload = recipe::Offload::all();
+        set("offload");
+    }
+    if a.host_memory.is_some() {
+        r.host_memory = a.host_memory;
+        set("host_memory");
+    }
     if a.checkpoint.is_some() {
         r.checkpoint.clone_from(&a.checkpoint);
         set("checkpoint");
@@ -156,7 +168,7 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
         None => resolve::resolve(recipe(&a.run)?.0, false, &mut console)?,
     };
     if a.run.json {
-        let mut plan = resolved.plan.json(resolved.budget);
+        let mut plan = resolved.json();
         plan["candidates"] = serde_json::json!(resolved.candidates);
         if let Some(card) = card {
             plan["card"] = serde_json::json!(card);
@@ -183,7 +195,7 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
 fn plan_for(a: &PlanArgs, card: &Card, console: &mut Terminal) -> Result<resolve::Resolved> {
     let (mut r, _) = recipe(&a.run)?;
     if a.run.memory.is_none() {
-        r.memory = None;
+        (r.memory, r.host_memory) = (None, a.run.host_memory);
     }
     let device = Device::for_card(card, resolve::threads(&r).0);
     resolve::resolve_on(r, device, false, console)

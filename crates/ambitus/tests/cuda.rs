@@ -133,6 +133,29 @@ fn a_run_trains_stops_within_its_plan_and_resumes() {
 }
 
 #[test]
+fn states_on_the_host_give_the_same_bits_from_less_of_the_card() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 6);
+    let lines = "updates: 2\nbatch: {clips: 2}\nmicro_batch: 120\nsave_every: 1\ndevice: cuda\nmemory: 3GiB";
+    let run = |name: &str, lines: &str| -> Option<serde_json::Value> {
+        let recipe = common::recipe(dir, name, lines).display().to_string();
+        let out = emulated(dir, &[], &["train", &recipe, "--json"])?;
+        serde_json::from_str(&well(&out)).ok()
+    };
+    let Some(plain) = run("plain", lines) else { return };
+    let host = run("host", &format!("{lines}\noffload: all\nhost_memory: 1GiB")).expect("as before");
+    let arena = |summary: &serde_json::Value| summary["arena_bytes_used"].as_u64().expect("bytes");
+    assert!(arena(&host) < arena(&plain), "{host:#}");
+    assert!(host["peak_rss_bytes"].as_u64() <= host["peak_planned_bytes"].as_u64(), "{host:#}");
+    for shard in ["model", "optimizer", "ema"] {
+        let bytes =
+            |run: &str| std::fs::read(dir.join(format!("{run}/checkpoints/step-2/{shard}.safetensors")));
+        assert!(bytes("plain").expect("a shard") == bytes("host").expect("a shard"), "{shard} differs");
+    }
+}
+
+#[test]
 fn a_card_that_others_hold_is_refused_by_name() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();

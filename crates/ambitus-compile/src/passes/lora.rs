@@ -19,6 +19,7 @@
 use super::freeze::{keep_training, parameters, require_match};
 use super::pattern::Pattern;
 use crate::CompileError;
+use ambitus_ir::ops::copy::Space;
 use ambitus_ir::ops::elementwise::BinaryKind;
 use ambitus_ir::{
     Builder, DType, Instr, Op, Program, Session, StateDecl, StateId, StateKind, TensorType, ValueId,
@@ -156,7 +157,8 @@ fn declare(
             let name = format!("{module}{end}");
             session.state(&name).unwrap_or_else(|| {
                 let ty = ty.with_shape(dims);
-                session.declare(StateDecl { name, ty, kind: StateKind::Parameter, trainable: true })
+                let (kind, home) = (StateKind::Parameter, Space::Device);
+                session.declare(StateDecl { name, ty, kind, trainable: true, home })
             })
         };
         *adapter = Some([parameter(A, &[lora.rank, inner]), parameter(B, &[out, lora.rank])]);

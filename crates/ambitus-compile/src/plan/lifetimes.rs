@@ -7,7 +7,7 @@
 use super::problem::Buffer;
 use ambitus_ir::ops::copy::Space;
 use ambitus_ir::target::Target;
-use ambitus_ir::{Op, Program, TensorType, ValueId};
+use ambitus_ir::{Program, TensorType, ValueId};
 
 /// Where a value lies, before offsets are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +79,7 @@ pub fn lifetimes(p: &Program, target: &dyn Target) -> Lifetimes {
                 out.homes[v.index()] = Some(Home::Output(k));
                 continue;
             }
-            let host = matches!(&instr.op, Op::CopyStart(c) if c.to == Space::Host && o == 0);
-            if host {
+            if o == 0 && def.makes_in() == Space::Host {
                 out.homes[v.index()] = Some(Home::Host(out.host.len()));
                 out.host.push(buffer(ty, at));
                 continue;

@@ -1,7 +1,7 @@
 //! The planner: every value of every program gets its bytes.
 //!
 //! `lifetimes` says what must live when, `solve` assigns offsets, `check` proves the result independently. States have one
-//! offset for the whole session; programs run one at a time and share the transient region; inputs and outputs have one
+//! offset for the whole session, in the arena or in the host's; programs run one at a time and share the transient region; inputs and outputs have one
 //! layout for all slots, by name, so that programs that read the same batch read the same bytes.
 
 pub mod check;
@@ -10,9 +10,10 @@ pub mod problem;
 pub mod report;
 pub mod solve;
 
+use ambitus_ir::ops::copy::Space;
 use ambitus_ir::plan::{Address, Live, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::target::Target;
-use ambitus_ir::{Program, Session, TensorType};
+use ambitus_ir::{Program, Session, StateDecl, TensorType};
 use lifetimes::{Home, Lifetimes};
 use problem::{Buffer, Problem};
 use std::collections::HashMap;
@@ -36,19 +37,27 @@ impl Stack {
 /// # Panics
 /// When the independent checker finds a fault: that is a bug of `solve`.
 pub fn plan(session: Session, target: &dyn Target, slots: usize) -> PlannedSession {
-    let mut states = Stack::default();
-    let state_places: Vec<Address> =
-        session.states.iter().map(|s| states.push(Region::State, s.ty.bytes())).collect();
+    let (mut states, mut on_host) = (Stack::default(), Stack::default());
+    let mut home = |s: &StateDecl| match s.home {
+        Space::Device => states.push(Region::State, s.ty.bytes()),
+        Space::Host => on_host.push(Region::Host, s.ty.bytes()),
+    };
+    let state_places: Vec<Address> = session.states.iter().map(&mut home).collect();
     let mut slot = SlotLayout::default();
-    let programs: Vec<PlannedProgram> =
-        session.programs.iter().map(|p| plan_program(p, &state_places, &mut slot, target)).collect();
+    let programs: Vec<PlannedProgram> = session
+        .programs
+        .iter()
+        .map(|p| plan_program(p, &state_places, on_host.top, &mut slot, target))
+        .collect();
     let most = |f: &dyn Fn(&PlannedProgram) -> u64| programs.iter().map(f).max().unwrap_or(0);
-    let host_bytes = most(&|p| p.host_bytes);
+    // The states of the host's space, and above them what programs copy there.
+    let host_bytes = on_host.top + most(&|p| p.host_bytes);
     PlannedSession {
         state_bytes: states.top,
         transient_bytes: most(&|p| p.transient_bytes),
         slot_bytes: slot.stack.top,
         slots,
+        host_state_bytes: on_host.top,
         host_bytes,
         states: state_places,
         programs,
@@ -85,6 +94,7 @@ fn solved(buffers: Vec<Buffer>, program: &str) -> (problem::Solution, u64, u32) 
 fn plan_program(
     p: &Program,
     states: &[Address],
+    host_states: u64,
     slot: &mut SlotLayout,
     target: &dyn Target,
 ) -> PlannedProgram {
@@ -101,7 +111,10 @@ fn plan_program(
         Home::Input(k) => slot.place(&p.inputs[k].name, p.ty(p.inputs[k].value)),
         Home::Output(k) => slot.place(&p.outputs[k].name, p.ty(p.outputs[k].value)),
         Home::Device(k) => device_place(k),
-        Home::Host(k) => Address { region: Region::Host, offset: host.offsets[k], bytes: lives.host[k].size },
+        Home::Host(k) => {
+            let (offset, bytes) = (host_states + host.offsets[k], lives.host[k].size);
+            Address { region: Region::Host, offset, bytes }
+        }
     };
     let places = lives.homes.iter().map(|home| home.map(&mut place)).collect();
     let stretch = |(k, b): (usize, &Buffer)| Live {

@@ -28,11 +28,11 @@ pub fn timeline(p: &PlannedProgram) -> Vec<Usage> {
     at
 }
 
-/// Bytes of all states of a kind, each rounded up as it lies in the arena.
+/// Bytes of all states of a kind that are at home in the arena, each rounded up as it lies there.
 pub fn state_bytes(s: &PlannedSession, kind: StateKind) -> u64 {
     let places = s.session.states.iter().zip(&s.states);
     places
-        .filter(|(d, _)| d.kind == kind)
+        .filter(|(d, a)| d.kind == kind && a.region == Region::State)
         .map(|(_, a)| a.bytes.next_multiple_of(ambitus_ir::TensorType::ALIGN))
         .sum()
 }
@@ -42,8 +42,11 @@ pub fn state_bytes(s: &PlannedSession, kind: StateKind) -> u64 {
 pub fn live_gradients(p: &PlannedProgram) -> u64 {
     let program = &p.program;
     let made = program.definitions();
-    let backward =
-        |v: ValueId| made[v.index()].filter(|d| program.instrs[*d].origin.phase == Phase::Backward);
+    let backward = |v: ValueId| {
+        // Fetched weights and moments are not gradients.
+        let computed = |d: &usize| program.instrs[*d].op.def().queue().is_none();
+        made[v.index()].filter(|d| program.instrs[*d].origin.phase == Phase::Backward).filter(computed)
+    };
     let mut live = BTreeMap::new();
     for (i, instr) in program.instrs.iter().enumerate() {
         if instr.origin.phase != Phase::Update || i < p.peak_at {
@@ -71,13 +74,27 @@ pub fn cost(p: &PlannedProgram, rows: f64) -> Cost {
     sum
 }
 
-/// Predicted seconds of one run of a program on a target.
+/// Predicted seconds of one run of a program on a target. Copies of one queue run one after another, beside what stands
+/// between start and done where the target can; only what a done waits for counts.
 pub fn seconds(p: &PlannedProgram, target: &dyn Target) -> f64 {
-    let each = p.program.instrs.iter().map(|instr| {
+    let mut now = 0.0;
+    let mut queues: BTreeMap<u32, f64> = BTreeMap::new();
+    let mut ready: BTreeMap<ValueId, f64> = BTreeMap::new();
+    for instr in &p.program.instrs {
         let (x, y) = p.program.signature(instr);
-        target.seconds(&instr.op, &x, &y)
-    });
-    each.sum()
+        let def = instr.op.def();
+        let takes = target.seconds(&instr.op, &x, &y);
+        match def.queue().filter(|_| target.copies_beside()) {
+            Some(queue) if def.props().starts => {
+                let free = queues.entry(queue).or_insert(0.0);
+                *free = free.max(now) + takes;
+                ready.insert(instr.outputs[0], *free);
+            }
+            Some(_) => now = ready.get(&instr.inputs[1]).map_or(now, |at| now.max(*at)),
+            None => now += takes,
+        }
+    }
+    now
 }
 
 /// The provenance of the instruction at which most bytes live, as people read it:

@@ -85,6 +85,7 @@ const CORE: &[&str] = &[
     "adamw",
     "lerp",
     "copy_start",
+    "store_start",
     "copy_done",
 ];
 

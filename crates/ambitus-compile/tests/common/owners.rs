@@ -1,7 +1,6 @@
 //! A second opinion on plans: walks a planned program and keeps, for every byte, the value that wrote it last. Shares
 //! nothing with the planner but the plan: a value must find its bytes untouched at every read.
 
-use ambitus_ir::Op;
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession};
 use ambitus_ir::target::Target;
 use ambitus_ir::{Instr, ValueId};
@@ -57,7 +56,7 @@ impl Memory<'_> {
         let at = &instr.origin.path;
         let def = instr.op.def();
         let landed = |i: &Instr| (self.p.place(i.inputs[0]), self.p.place(i.inputs[1]));
-        if let Op::CopyDone(_) = instr.op {
+        if def.props().waits {
             let landed = landed(instr);
             self.in_flight.retain(|copy| *copy != landed);
         }
@@ -76,7 +75,7 @@ impl Memory<'_> {
             self.owned.retain(|(other, _)| !overlap(*other, scratch));
         }
         instr.outputs.iter().for_each(|v| self.write(*v, at));
-        if let Op::CopyStart(_) = instr.op {
+        if def.props().starts {
             self.in_flight.push((self.p.place(instr.inputs[0]), self.p.place(instr.outputs[0])));
         }
     }

@@ -136,39 +136,48 @@ impl Card {
         Ok(stream)
     }
 
-    /// Makes `after` wait for all work put on `before` so far.
-    fn order(before: sys::CUstream, after: sys::CUstream) -> Result<(), DriverError> {
+    /// An event that all work put on a stream so far comes before.
+    fn mark(stream: sys::CUstream) -> Result<sys::CUevent, DriverError> {
         let event = result::event::create(sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING)?;
-        // SAFETY: event and streams are live. An event may be destroyed while work waits for it; while recording it only
+        // SAFETY: event and stream are live.
+        unsafe { result::event::record(event, stream) }.map(|()| event)
+    }
+
+    /// Makes a stream wait for a mark, which ends here.
+    fn follow(stream: sys::CUstream, event: sys::CUevent) -> Result<(), DriverError> {
+        // SAFETY: event and stream are live. An event may be destroyed while work waits for it; while recording it only
         // stands for an edge of the graph.
         unsafe {
-            result::event::record(event, before)?;
             let flags = sys::CUevent_wait_flags_enum::CU_EVENT_WAIT_DEFAULT;
-            result::stream::wait_event(after, event, flags)?;
+            result::stream::wait_event(stream, event, flags)?;
             result::event::destroy(event)
         }
     }
 
-    /// Puts one step on the streams. `running` has the queue of every copy that is not joined yet, by its destination.
-    fn put(&mut self, step: &Step, running: &mut HashMap<u64, u32>) -> Result<(), String> {
+    /// Puts one step on the streams. `running` has the end of every copy that is not joined yet, by its destination: what
+    /// was put on its queue later is not waited for.
+    fn put(&mut self, step: &Step, running: &mut HashMap<u64, sys::CUevent>) -> Result<(), String> {
         match step {
             Step::Launch(l) => self.launch(l),
             Step::Gemm(g) => self.multiply(g),
             Step::Fork { queue, from, to, bytes } => {
-                running.insert(*to, *queue);
                 let copy = |stream| {
                     // SAFETY: both ranges lie in the arenas by the plan's check, which are mapped for the card.
                     unsafe { sys::cuMemcpyAsync(*to, *from, *bytes as usize, stream) }.result()
                 };
-                let stream = self.queue(*queue);
-                stream
-                    .and_then(|s| Card::order(self.main, s).and_then(|()| copy(s)))
-                    .map_err(|e| failed("copying", e))
+                let main = self.main;
+                let put = |stream| {
+                    Card::follow(stream, Card::mark(main)?)?;
+                    copy(stream)?;
+                    Card::mark(stream)
+                };
+                let end = self.queue(*queue).and_then(put).map_err(|e| failed("copying", e))?;
+                running.insert(*to, end);
+                Ok(())
             }
             Step::Join { to } => {
-                let queue = running.remove(to).ok_or("a copy is waited for that was not started")?;
-                let stream = self.queue(queue).map_err(|e| failed("waiting for a copy", e))?;
-                Card::order(stream, self.main).map_err(|e| failed("waiting for a copy", e))
+                let end = running.remove(to).ok_or("a copy is waited for that was not started")?;
+                Card::follow(self.main, end).map_err(|e| failed("waiting for a copy", e))
             }
         }
     }

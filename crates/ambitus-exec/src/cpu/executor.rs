@@ -1,6 +1,7 @@
 //! Opening and running planned sessions.
 
 use super::arena::Arena;
+use super::disk::{Disk, bytes, bytes_mut};
 use super::dispatch::{self, Kernel};
 use super::kernels::{Isa, Pool};
 use super::operand::{Frame, Io, Place};
@@ -9,6 +10,7 @@ use crate::executor::{
 };
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::{DType, Op, StateId, TensorType, ValueId};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,6 +40,8 @@ pub struct CpuExecutor {
     pub(super) planned: Arc<PlannedSession>,
     pub(super) arena: Arena,
     pub(super) host: Arena,
+    /// In place of `host`, which is then empty.
+    disk: Option<Disk>,
     pool: Pool,
     one: Pool,
     /// Kernels of every program's instructions, in the plan's order.
@@ -61,7 +65,26 @@ impl CpuExecutor {
         planned: impl Into<Arc<PlannedSession>>,
         options: CpuOptions,
     ) -> Result<CpuExecutor, ExecError> {
-        let planned = planned.into();
+        CpuExecutor::open_on(planned.into(), options, None)
+    }
+
+    /// As [`CpuExecutor::open_with`], with the host arena in a file of a folder: only the arena is in memory.
+    ///
+    /// # Errors
+    /// As [`CpuExecutor::open`], and when the disk is full or refuses.
+    pub fn open_on_disk(
+        planned: impl Into<Arc<PlannedSession>>,
+        options: CpuOptions,
+        folder: &Path,
+    ) -> Result<CpuExecutor, ExecError> {
+        CpuExecutor::open_on(planned.into(), options, Some(folder))
+    }
+
+    fn open_on(
+        planned: Arc<PlannedSession>,
+        options: CpuOptions,
+        folder: Option<&Path>,
+    ) -> Result<CpuExecutor, ExecError> {
         check_places(&planned)?;
         let isa = options.isa.unwrap_or(Isa::best());
         let pool = |threads: usize| {
@@ -76,8 +99,9 @@ impl CpuExecutor {
             steps.push(kernels?);
         }
         let arena = Arena::new(planned.arena_bytes())?;
-        let host = Arena::new(planned.host_bytes)?;
-        Ok(CpuExecutor { planned, arena, host, pool, one, steps })
+        let disk = folder.map(|folder| Disk::new(folder, planned.host_bytes)).transpose()?;
+        let host = Arena::new(if disk.is_some() { 0 } else { planned.host_bytes })?;
+        Ok(CpuExecutor { planned, arena, host, disk, pool, one, steps })
     }
 
     /// Number of threads.
@@ -108,7 +132,7 @@ impl CpuExecutor {
         slot: usize,
         mut step: impl FnMut(usize, &mut Kernel, &Frame<'_>) + Send,
     ) -> Result<(), ExecError> {
-        let CpuExecutor { planned, arena, host, pool, one, steps } = self;
+        let CpuExecutor { planned, arena, host, disk, pool, one, steps } = self;
         program(planned, name, slot)?;
         let at = planned.programs.iter().position(|p| p.program.name == name);
         let Some(kernels) = at.and_then(|at| steps.get_mut(at)) else { return Ok(()) };
@@ -119,9 +143,17 @@ impl CpuExecutor {
             if region == Region::Host { host } else { device() }
         };
         // SAFETY: `check_places` put every place inside its region; the arenas are borrowed exclusively until the end.
-        let frame = unsafe { Frame::new(base, pool, one) };
-        pool.enter(|| kernels.iter_mut().enumerate().for_each(|(i, k)| step(i, k, &frame)));
-        Ok(())
+        // Without memory for the host's, copies ask `disk`, and no other instruction has places there.
+        let frame = unsafe { Frame::new(base, pool, one, disk.as_ref()) };
+        pool.enter(|| {
+            for (i, k) in kernels.iter_mut().enumerate() {
+                step(i, k, &frame);
+                if frame.disk.is_some_and(Disk::has_failed) {
+                    break;
+                }
+            }
+        });
+        disk.as_ref().map_or(Ok(()), Disk::check)
     }
 
     /// The arena and the byte at which an address starts, for transfers.
@@ -131,6 +163,11 @@ impl CpuExecutor {
     }
 
     fn read(&self, (ty, at): (TensorType, Address), slot: usize, start: usize, out: &mut [f32]) {
+        if let (Region::Host, Some(disk)) = (at.region, &self.disk) {
+            return for_runs(ty, start, out.len(), |place, done, n, _| {
+                disk.fetch(at.offset + 4 * place as u64, bytes_mut(&mut out[done..done + n]));
+            });
+        }
         let (arena, offset) = self.locate(at, slot);
         let data = arena.floats(offset, ty.bytes() as usize / 4);
         for_runs(ty, start, out.len(), |place, done, n, _| {
@@ -139,6 +176,12 @@ impl CpuExecutor {
     }
 
     fn write(&mut self, (ty, at): (TensorType, Address), slot: usize, start: usize, from: &[f32]) {
+        if let (Region::Host, Some(disk)) = (at.region, &self.disk) {
+            // Pads are zero since the file was made.
+            return for_runs(ty, start, from.len(), |place, done, n, _| {
+                disk.store(at.offset + 4 * place as u64, bytes(&from[done..done + n]));
+            });
+        }
         let offset = self.planned.base(at.region, slot) + at.offset;
         let arena = if at.region == Region::Host { &mut self.host } else { &mut self.arena };
         let data = arena.floats_mut(offset, ty.bytes() as usize / 4);
@@ -167,6 +210,10 @@ fn for_runs(ty: TensorType, start: usize, len: usize, mut body: impl FnMut(usize
 
 /// True when an op's kernel takes and gives values of an element type.
 fn computes(op: &Op, dtype: DType) -> bool {
+    if op.def().queue().is_some() {
+        // Copies move bytes of any type, and have the queue's tokens.
+        return true;
+    }
     match dtype {
         DType::F32 => true,
         // Tables, ids and labels; these ops would read their words as floats.
@@ -179,9 +226,7 @@ fn computes(op: &Op, dtype: DType) -> bool {
                 | Op::SumPartials(_)
                 | Op::Lerp(_)
         ),
-        // Queue tokens.
-        DType::U8 => matches!(op, Op::CopyStart(_) | Op::CopyDone(_)),
-        DType::F16 | DType::BF16 => false,
+        DType::U8 | DType::F16 | DType::BF16 => false,
     }
 }
 
@@ -192,6 +237,10 @@ fn resolve(p: &PlannedProgram, at: usize, pool: &Pool, copies: AsyncMode) -> Res
     let (x, y) = p.program.signature(instr);
     if let Some(t) = x.iter().chain(&y).find(|t| !computes(&instr.op, t.dtype)) {
         return Err(format!("there is no CPU kernel for {t}"));
+    }
+    let mut places = instr.inputs.iter().chain(&instr.outputs).map(|v| p.place(*v));
+    if instr.op.def().queue().is_none() && places.any(|at| at.region == Region::Host) {
+        return Err("only copies reach the host arena".to_owned());
     }
     let want = 4 * super::workspace::floats(&instr.op, &x, &y, pool.threads()) as u64;
     let have = ws.map_or(0, |ws| ws.bytes);
@@ -216,13 +265,13 @@ impl Executor for CpuExecutor {
     fn write_state_at(&mut self, state: StateId, start: usize, data: &[f32]) -> Result<(), ExecError> {
         let place = state_place(&self.planned, state, start, data.len())?;
         self.write(place, 0, start, data);
-        Ok(())
+        self.disk.as_ref().map_or(Ok(()), Disk::check)
     }
 
     fn read_state_at(&self, state: StateId, start: usize, out: &mut [f32]) -> Result<(), ExecError> {
         let place = state_place(&self.planned, state, start, out.len())?;
         self.read(place, 0, start, out);
-        Ok(())
+        self.disk.as_ref().map_or(Ok(()), Disk::check)
     }
 
     fn write_f32(&mut self, program: &str, input: &str, slot: usize, data: &[f32]) -> Result<(), ExecError> {
@@ -246,6 +295,6 @@ impl Executor for CpuExecutor {
     fn read_f32(&self, program: &str, output: &str, slot: usize, out: &mut [f32]) -> Result<(), ExecError> {
         let place = output_place(&self.planned, (program, output), slot, DType::F32, out.len())?;
         self.read(place, slot, 0, out);
-        Ok(())
+        self.disk.as_ref().map_or(Ok(()), Disk::check)
     }
 }

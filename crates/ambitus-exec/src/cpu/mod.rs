@@ -5,6 +5,7 @@
 
 mod arena;
 mod core_ops;
+mod disk;
 mod dispatch;
 mod executor;
 pub mod kernels;

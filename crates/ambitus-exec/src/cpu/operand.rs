@@ -7,6 +7,7 @@
 //! instructions which are live at one time do not overlap is the plan checker's proof: a fault there would give wrong
 //! numbers, never a view outside the arena.
 
+use super::disk::Disk;
 use super::kernels::{Mat, MatMut, Pool};
 use ambitus_ir::TensorType;
 use ambitus_ir::plan::{Address, Region};
@@ -19,6 +20,8 @@ pub(super) struct Frame<'a> {
     pub pool: &'a Pool,
     /// The calling thread only, same instruction set: for kernels called inside tasks.
     pub one: &'a Pool,
+    /// The host arena, where it is a file: then its region has no memory.
+    pub disk: Option<&'a Disk>,
     life: PhantomData<&'a mut [u8]>,
 }
 
@@ -31,10 +34,15 @@ impl<'a> Frame<'a> {
     /// # Safety
     /// `base(region)` must be the start of a stretch that holds every place of that region in the program that runs, and
     /// nothing else may use those bytes during `'a`.
-    pub unsafe fn new(base: impl Fn(Region) -> *mut u8, pool: &'a Pool, one: &'a Pool) -> Frame<'a> {
+    pub unsafe fn new(
+        base: impl Fn(Region) -> *mut u8,
+        pool: &'a Pool,
+        one: &'a Pool,
+        disk: Option<&'a Disk>,
+    ) -> Frame<'a> {
         let order = [Region::State, Region::Transient, Region::Slot, Region::Host];
         debug_assert!(order.iter().enumerate().all(|(i, r)| *r as usize == i));
-        Frame { bases: order.map(base), pool, one, life: PhantomData }
+        Frame { bases: order.map(base), pool, one, disk, life: PhantomData }
     }
 
     fn at(&self, place: &Place) -> *mut f32 {
@@ -53,8 +61,13 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Whole words: a value owns its bytes up to the next multiple of [`TensorType::ALIGN`].
     fn words(&self) -> usize {
-        self.ty.bytes() as usize / 4
+        self.ty.bytes().div_ceil(4) as usize
+    }
+
+    fn on_host(&self) -> Option<u64> {
+        (self.at.region == Region::Host).then_some(self.at.offset)
     }
 
     fn overlaps(&self, other: &Place) -> bool {
@@ -83,6 +96,11 @@ impl In {
     /// Type of the value.
     pub fn ty(&self) -> TensorType {
         self.0.ty
+    }
+
+    /// Its place in the host arena, if it is there.
+    pub fn on_host(&self) -> Option<u64> {
+        self.0.on_host()
     }
 
     /// All elements with their pads.
@@ -124,6 +142,11 @@ impl Out {
     /// Type of the value.
     pub fn ty(&self) -> TensorType {
         self.0.ty
+    }
+
+    /// Its place in the host arena, if it is there.
+    pub fn on_host(&self) -> Option<u64> {
+        self.0.on_host()
     }
 
     /// All elements with their pads.

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 /// cores saturate two memory channels. Only relative times matter to the planner's choices.
 fn rough(threads: usize) -> Rates {
     let n = threads.max(1) as f64;
-    Rates { gemm: 60e9 * n, bytes: 10e9 * n.min(3.0) }
+    let bytes = 10e9 * n.min(3.0);
+    Rates { gemm: 60e9 * n, bytes, link: bytes / 2.0 }
 }
 /// The only eps that the GRN kernels know.
 const GRN_EPS: f32 = 1e-6;
@@ -54,7 +55,9 @@ impl CpuTarget {
         let ty = TensorType::f32(&[5 << 20]);
         let (from, mut to) = (vec![1.0; 5 << 20], vec![0.0; 5 << 20]);
         let copy = best(|| elementwise::map(&pool, ty, Some(&from), &mut to, |x| x));
-        let rates = Rates { gemm: 2.0 * (n as f64).powi(3) / product, bytes: 2.0 * ty.bytes() as f64 / copy };
+        // The host's space is memory too: a byte copied is one read and one written.
+        let link = ty.bytes() as f64 / copy;
+        let rates = Rates { gemm: 2.0 * (n as f64).powi(3) / product, bytes: 2.0 * link, link };
         Ok(CpuTarget::with_rates(threads, rates))
     }
 
@@ -125,6 +128,11 @@ impl Target for CpuTarget {
 
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
         self.rates.seconds(&KERNELS, op, x, y)
+    }
+
+    /// The threads that compute copy too.
+    fn copies_beside(&self) -> bool {
+        false
     }
 }
 

@@ -1,5 +1,5 @@
 //! Asynchronous copies between spaces: two instructions on a named queue. Operand and result are in use from start to
-//! done; whoever plans bytes must treat the whole stretch as live.
+//! done; whoever plans bytes must treat the whole stretch as live. Nothing else reads or writes the host's space.
 
 use super::attr::words;
 use super::{OpDef, Props, arity, op, want};
@@ -40,6 +40,51 @@ impl OpDef for CopyStart {
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> f64 {
         0.0
     }
+
+    fn queue(&self) -> Option<u32> {
+        Some(self.queue)
+    }
+
+    fn makes_in(&self) -> Space {
+        self.to
+    }
+}
+
+op! {
+    /// Starts copying x over the value of a state in the host's space: (x, that value); results (y, x's bytes on the
+    /// state's, a queue token u8 `[1]`). y may be read after the done only.
+    StoreStart = "store_start" {
+        /// queue that runs copies in order
+        queue: u32,
+    }
+}
+
+impl OpDef for StoreStart {
+    fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        arity(x, 2)?;
+        want(x[0] == x[1], "takes a value and the state's value of its type")?;
+        Ok(vec![x[0], TensorType::new(DType::U8, &[1])])
+    }
+
+    fn props(&self) -> Props {
+        Props { memory_bound: false, starts: true, waits: false }
+    }
+
+    fn flops(&self, _: &[TensorType], _: &[TensorType]) -> f64 {
+        0.0
+    }
+
+    fn donates(&self) -> Vec<(usize, usize)> {
+        vec![(1, 0)]
+    }
+
+    fn queue(&self) -> Option<u32> {
+        Some(self.queue)
+    }
+
+    fn makes_in(&self) -> Space {
+        Space::Host
+    }
 }
 
 op! {
@@ -69,12 +114,21 @@ impl OpDef for CopyDone {
     fn donates(&self) -> Vec<(usize, usize)> {
         vec![(1, 0)]
     }
+
+    fn queue(&self) -> Option<u32> {
+        Some(self.queue)
+    }
 }
 
 impl Builder<'_> {
     /// Starts a copy of `x`; returns (copy, token).
     pub fn copy_start(&mut self, x: ValueId, queue: u32, to: Space) -> (ValueId, ValueId) {
         let out = self.push(CopyStart { queue, to }, &[x]);
+        (out[0], out[1])
+    }
+    /// Starts a copy of `x` over `old`, the value of a state in the host's space; returns (copy, token).
+    pub fn store_start(&mut self, x: ValueId, old: ValueId, queue: u32) -> (ValueId, ValueId) {
+        let out = self.push(StoreStart { queue }, &[x, old]);
         (out[0], out[1])
     }
     /// Waits for a copy of `x`; returns it ready.

@@ -2,6 +2,7 @@
 
 use super::cursor::{Cursor, Lines, TextError, check_size};
 use crate::ops::Op;
+use crate::ops::copy::Space;
 use crate::program::{
     Input, Instr, Origin, Output, Phase, Program, Session, StateDecl, StateId, StateKind, StateUse, ValueId,
 };
@@ -71,8 +72,9 @@ fn state_decl(c: &mut Cursor<'_>) -> Result<StateDecl, TextError> {
     };
     let ty = c.ty()?;
     let trainable = c.word("trainable");
+    let home = if c.word("host") { Space::Host } else { Space::Device };
     c.done()?;
-    Ok(StateDecl { name, ty, kind, trainable })
+    Ok(StateDecl { name, ty, kind, trainable, home })
 }
 
 /// The rest of a program after its first word; also the cursor at its name.

@@ -1,6 +1,7 @@
 //! Printing. Never fails: a malformed program is printed as far as it makes sense.
 
 use super::is_plain;
+use crate::ops::copy::Space;
 use crate::program::{Instr, Program, Session, StateId, ValueId};
 use crate::tensor::TensorType;
 use std::fmt::{self, Display, Write};
@@ -11,7 +12,8 @@ pub fn print_session(session: &Session) -> String {
     for s in &session.states {
         let ty = Type(s.ty);
         let _ = write!(out, "state {} = {} {ty}", Name(&s.name), s.kind.name());
-        out.push_str(if s.trainable { " trainable\n" } else { "\n" });
+        out.push_str(if s.trainable { " trainable" } else { "" });
+        out.push_str(if s.home == Space::Host { " host\n" } else { "\n" });
     }
     for p in &session.programs {
         if !out.is_empty() {

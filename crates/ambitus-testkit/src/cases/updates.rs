@@ -3,7 +3,7 @@
 use super::{Operand, Table, constant, poison, scalar};
 use crate::tensor::Tensor;
 use ambitus_ir::TensorType;
-use ambitus_ir::ops::copy::{CopyDone, CopyStart, Space};
+use ambitus_ir::ops::copy::{CopyDone, CopyStart, Space, StoreStart};
 use ambitus_ir::ops::optim::{Accumulate, AdamW, Lerp, SumPartials, SumSquares};
 
 pub(super) fn updates(t: &mut Table) {
@@ -48,6 +48,8 @@ pub(super) fn updates(t: &mut Table) {
 
     let x = t.fixed(&[5, 37]);
     t.add("", CopyStart { queue: 1, to: Space::Host }, vec![x.clone()]);
+    let old = t.fixed(&[5, 37]);
+    t.add("", StoreStart { queue: 1 }, vec![x.clone(), old]);
     let token = constant(Tensor::full(TensorType::new(ambitus_ir::DType::U8, &[1]), 0.0));
     t.add("", CopyDone { queue: 1 }, vec![x.clone(), x, token]);
 }

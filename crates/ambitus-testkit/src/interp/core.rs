@@ -72,7 +72,7 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         Op::Dropout(op) => one(dropout(op, &x[0], &x[1], &x[2])),
         Op::Sinusoid(op) => one(sinusoid(op, &x[0])),
         Op::SumPartials(_) => one(vec![x.iter().flat_map(|t| &t.data).sum()]),
-        Op::CopyStart(_) => Some(vec![x[0].data.clone(), vec![0.0]]),
+        Op::CopyStart(_) | Op::StoreStart(_) => Some(vec![x[0].data.clone(), vec![0.0]]),
         Op::CopyDone(_) => one(x[1].data.clone()),
 
         Op::ScatterAdd(_)

@@ -140,6 +140,7 @@ fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::Plan
         adamw: Some(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }),
         clip_per_tensor: false,
         update_in_backward: false,
+        offload: Default::default(),
         trained: ambitus_compile::pipeline::Trained::All,
         ema: true,
         evaluate: true,
@@ -153,7 +154,7 @@ fn a_cards_plan_is_that_of_the_card_itself_whatever_its_rates() {
     for card in &own().0 {
         let planned = quickstart(Device::for_card(card, 1).target());
         // As `train --device cuda` makes it, from what a driver says.
-        let other = CudaTarget::new(card.capability, Rates { gemm: 1e9, bytes: 1e15 });
+        let other = CudaTarget::new(card.capability, Rates { gemm: 1e9, bytes: 1e15, link: 1e9 });
         let there = quickstart(&other);
         assert_eq!(planned.arena_bytes(), there.arena_bytes(), "{}", card.id);
         assert_eq!(format!("{:?}", planned.programs), format!("{:?}", there.programs), "{}", card.id);

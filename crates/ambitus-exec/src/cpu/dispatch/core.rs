@@ -1,8 +1,7 @@
-//! Core ops and copies.
+//! Core ops.
 
 use super::{Resolved, kernel};
 use crate::cpu::core_ops::{elementwise, layout, reduce as sums};
-use crate::cpu::executor::AsyncMode;
 use crate::cpu::kernels as k;
 use crate::cpu::operand::{In, Io, contiguous};
 use ambitus_ir::ops::elementwise::{Binary, Fill, Unary};
@@ -120,27 +119,6 @@ pub fn scatter_add(op: &ScatterAdd, mut io: Io) -> Resolved {
     kernel(move |f| {
         k::scatter_add_rows(f.pool, ids.ints(f), x.mat(f), beta.value(f), y.mat(f));
     })
-}
-
-pub fn copy_start(mut io: Io, copies: AsyncMode) -> Resolved {
-    let (x, mut y) = (io.x(0)?, io.y(0));
-    if copies == AsyncMode::Late {
-        return kernel(|_| ());
-    }
-    kernel(move |f| copy(f, &x, &mut y))
-}
-
-pub fn copy_done(mut io: Io, copies: AsyncMode) -> Resolved {
-    let (x, mut y) = (io.x(0)?, io.donated(1, 0)?);
-    if copies == AsyncMode::Early {
-        return kernel(|_| ());
-    }
-    kernel(move |f| copy(f, &x, &mut y))
-}
-
-/// A copy of all bytes, pads included; U8 queue tokens hold none.
-fn copy(f: &crate::cpu::operand::Frame<'_>, x: &In, y: &mut crate::cpu::operand::Out) {
-    elementwise::map(f.pool, y.ty(), Some(x.data(f)), y.data(f), |x| x);
 }
 
 /// The factor of an accumulating op's old result.

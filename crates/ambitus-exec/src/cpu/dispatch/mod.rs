@@ -2,6 +2,7 @@
 
 mod attention;
 mod conv;
+mod copy;
 mod core;
 mod loss;
 mod matmul;
@@ -46,8 +47,8 @@ pub(super) fn resolve(op: &Op, io: Io, copies: AsyncMode) -> Resolved {
         Op::Iota(op) => core::iota(op, io),
         Op::Gather(_) => core::gather(io),
         Op::ScatterAdd(op) => core::scatter_add(op, io),
-        Op::CopyStart(_) => core::copy_start(io, copies),
-        Op::CopyDone(_) => core::copy_done(io, copies),
+        Op::CopyStart(_) | Op::StoreStart(_) => copy::start(io, copies),
+        Op::CopyDone(_) => copy::done(io, copies),
         Op::MatMul(op) => matmul::matmul(op, io),
         Op::Linear(_) => matmul::linear(io),
         Op::Activation(op) => norm::activation(op, io),

@@ -1,0 +1,95 @@
+//! The host's side of a plan: what is offloaded, whose memory or disk holds it, and whether it fits there.
+
+use crate::budget::host_bytes;
+use crate::error::RunError;
+use crate::resolve::Resolved;
+use crate::size::ByteSize;
+use ambitus_ir::StateKind;
+use ambitus_ir::ops::copy::Space;
+
+impl Resolved {
+    /// Bytes of this process's memory that the host's budget bounds: the host arena, and on a card the process.
+    pub fn host_bytes(&self) -> u64 {
+        let arena = self.host_arena_in_memory();
+        if self.device.is_card() { arena + host_bytes(&self.plan.shape, self.threads) } else { arena }
+    }
+
+    /// Bytes of the host arena, unless it is a file.
+    pub fn host_arena_in_memory(&self) -> u64 {
+        if self.recipe.offload.disk.is_some() { 0 } else { self.plan.planned.host_bytes }
+    }
+
+    /// High-water mark of the memory that is measured, as planned: without a card the host arena is in this process too.
+    pub fn measurable_peak(&self) -> u64 {
+        let beside = if self.device.is_card() { 0 } else { self.host_arena_in_memory() };
+        self.plan.peak_bytes + beside
+    }
+
+    /// The plan as JSON, with the host's side.
+    pub fn json(&self) -> serde_json::Value {
+        let mut json = self.plan.json(self.budget);
+        let host = self.host_bytes();
+        let fits = json["fits"].as_bool().unwrap_or(false) && self.host_budget.is_none_or(|b| host <= b);
+        json["fits"] = fits.into();
+        json["host_bytes"] = self.plan.planned.host_bytes.into();
+        json["host_state_bytes"] = self.plan.planned.host_state_bytes.into();
+        json["host_needed_bytes"] = host.into();
+        json["host_budget_bytes"] = serde_json::json!(self.host_budget);
+        json["host_on_disk"] = serde_json::json!(self.recipe.offload.disk);
+        json
+    }
+
+    /// What the host arena holds, by kind.
+    fn host_line(&self) -> String {
+        let planned = &self.plan.planned;
+        let of = |kind| -> u64 {
+            let there = planned.session.states.iter().filter(|s| s.kind == kind && s.home == Space::Host);
+            there.map(|s| s.ty.bytes()).sum()
+        };
+        let rows = [
+            ("parameters", of(StateKind::Parameter)),
+            ("gradients", of(StateKind::Gradient)),
+            ("optimizer", of(StateKind::Optimizer)),
+            ("ema", of(StateKind::Ema)),
+            ("activations", planned.host_bytes - planned.host_state_bytes),
+            ("process", self.host_bytes() - self.host_arena_in_memory()),
+        ];
+        let shown = rows.iter().filter(|(_, bytes)| *bytes > 0);
+        shown.map(|(name, bytes)| format!("{name} {}", ByteSize(*bytes))).collect::<Vec<_>>().join(" · ")
+    }
+
+    /// Refuses a host arena that its budget has no room for.
+    ///
+    /// # Errors
+    /// [`RunError::DoesNotFit`] with both sizes.
+    pub(crate) fn require_host(&self) -> Result<(), RunError> {
+        let needs = self.host_bytes();
+        let Some(budget) = self.host_budget.filter(|b| needs > *b) else { return Ok(()) };
+        let disk = if self.device.is_card() { "" } else { ", or put it on disk (disk=FOLDER)" };
+        Err(RunError::DoesNotFit(format!(
+            "does not fit: needs {} of the host's memory, budget {} ({} short)\n  {}\n  offload less (--offload), or raise \
+             --host-memory{disk}",
+            ByteSize(needs),
+            ByteSize(budget),
+            ByteSize(needs - budget),
+            self.host_line(),
+        )))
+    }
+
+    /// The plan's lines on what is offloaded; none where nothing is.
+    pub(crate) fn describe_host(&self) -> Vec<String> {
+        if self.plan.shape.session.offload.is_none() {
+            return Vec::new();
+        }
+        let place = match (&self.recipe.offload.disk, self.host_budget) {
+            (Some(folder), _) => {
+                format!("{} in a file in {}", ByteSize(self.plan.planned.host_bytes), folder.display())
+            }
+            (None, Some(budget)) => {
+                format!("{} of {} of the host's memory", ByteSize(self.host_bytes()), ByteSize(budget))
+            }
+            (None, None) => format!("{} of the host's memory", ByteSize(self.host_bytes())),
+        };
+        vec![format!("  offloaded, same numbers: {place}: {}", self.host_line())]
+    }
+}
