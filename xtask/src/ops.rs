@@ -8,14 +8,12 @@ use ambitus_ir::ops::elementwise::Cast;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Builder, DType, Instr, Op, Output, Session, TensorType, ValueId};
-use ambitus_testkit::tolerances::{differs, f32_against_f64};
+use ambitus_testkit::tolerances::{SIXTEEN_BIT, differs, f32_against_f64, relative};
 use ambitus_testkit::{Case, Interp, Rounding, Tensor, cases};
 use std::sync::Arc;
 
 /// Relative L2 distance of fp32 results.
 pub const F32: f64 = 1e-5;
-/// Relative L2 distance of 16-bit results: two roundings of bfloat16 (2^-9 each), and sums of them.
-pub const SIXTEEN_BIT: f64 = 2e-2;
 
 /// What came of a walk over the cases.
 #[derive(Clone, Debug, Default)]
@@ -37,10 +35,10 @@ pub fn check(mut card: Card, dtype: DType, word: &str) -> (Option<Card>, Outcome
     let mut interp = Interp::new(Rounding::Exact);
     let mut outcome = Outcome::default();
     for case in cases() {
-        if !target.has_kernel(&case.op) || !case.name.contains(word) {
+        let Some(case) = case.in_type(dtype) else { continue };
+        if !runs(&case, &target) || !case.name.contains(word) {
             continue;
         }
-        let Some(case) = in_type(&case, dtype) else { continue };
         // Some decompositions, so the interpreter, are of f32 only.
         let Ok(want) = case.expected(&mut interp) else { continue };
         outcome.cases += 1;
@@ -63,6 +61,12 @@ pub fn check(mut card: Card, dtype: DType, word: &str) -> (Option<Card>, Outcome
     (Some(card), outcome)
 }
 
+/// True when the card has a kernel for a case.
+fn runs(case: &Case, target: &CudaTarget) -> bool {
+    let x = case.types();
+    case.op.def().infer(&x).is_ok_and(|y| target.has_kernel(&case.op, &x, &y))
+}
+
 /// Runs every op whose results may lie on its operands with and without sharing bytes: how many results did lie on
 /// operands, and the cases whose bits differ.
 pub fn check_sharing(mut card: Card) -> (usize, Vec<String>) {
@@ -71,9 +75,9 @@ pub fn check_sharing(mut card: Card) -> (usize, Vec<String>) {
     let (mut shared, mut faults) = (0, Vec::new());
     for base in cases() {
         for dtype in [DType::F32, DType::BF16] {
-            let Some(case) = in_type(&base, dtype) else { continue };
+            let Some(case) = base.in_type(dtype) else { continue };
             let def = case.op.def();
-            if !near.has_kernel(&case.op) || !def.donates().is_empty() || def.may_share().is_empty() {
+            if !runs(&case, &near) || !def.donates().is_empty() || def.may_share().is_empty() {
                 continue;
             }
             let mut results = Vec::new();
@@ -108,8 +112,8 @@ impl Target for Apart {
     fn name(&self) -> &str {
         self.0.name()
     }
-    fn has_kernel(&self, op: &Op) -> bool {
-        self.0.has_kernel(op)
+    fn has_kernel(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> bool {
+        self.0.has_kernel(op, x, y)
     }
     fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {
         self.0.workspace(op, x, y)
@@ -178,7 +182,7 @@ type Results = Vec<(String, Tensor)>;
 fn judge(case: &Case, dtype: DType, want: &[Tensor], got: &Results, outcome: &mut Outcome) {
     for (name, got) in got {
         // The interpreter is exact; a result of another type is rounded once.
-        let mut want = expected(want, case, name).clone();
+        let mut want = case.result(want, name).clone();
         want.ty = got.ty;
         want.round();
         let off = relative(&got.data, &want.data);
@@ -245,57 +249,4 @@ fn on(
         results.push((name, Tensor::from_bytes(ty, &bytes)));
     }
     Ok(Ok(results))
-}
-
-/// What result `name` should be: `y<k>`, or the state `x<i>` that holds the result which overwrote operand i.
-fn expected<'a>(all: &'a [Tensor], case: &Case, name: &str) -> &'a Tensor {
-    let number: usize = name[1..].parse().expect("a numbered name");
-    let at = match &name[..1] {
-        "y" => number,
-        _ => (0..all.len()).find(|k| case.overwritten(*k) == Some(number)).expect("an overwritten operand"),
-    };
-    &all[at]
-}
-
-/// The case with its float operands of more than one element in an element type: all that the op takes so. `None` when it
-/// takes none.
-fn in_type(case: &Case, dtype: DType) -> Option<Case> {
-    if dtype == DType::F32 {
-        return Some(case.clone());
-    }
-    let mut narrow = case.clone();
-    let wide = |t: &Tensor| t.ty.dtype == DType::F32 && t.data.len() > 1;
-    let all: Vec<usize> = (0..case.operands.len()).filter(|i| wide(&case.operands[*i].tensor)).collect();
-    let fits = |chosen: &[usize]| {
-        let mut types = case.types();
-        chosen.iter().for_each(|i| types[*i] = TensorType::new(dtype, &types[*i].shape));
-        case.op.def().infer(&types).is_ok()
-    };
-    // All, or only the matrices (tables of factors per row or channel stay in fp32).
-    let matrices: Vec<usize> =
-        all.iter().copied().filter(|i| case.operands[*i].tensor.ty.shape.len() > 1).collect();
-    let chosen = [all, matrices].into_iter().find(|set| !set.is_empty() && fits(set))?;
-    for i in chosen {
-        let t = &mut narrow.operands[i].tensor;
-        t.ty = TensorType::new(dtype, &t.ty.shape);
-        t.round();
-    }
-    narrow.name = format!("{} in {}", case.name, dtype.name());
-    Some(narrow)
-}
-
-/// ‖got − want‖ / ‖want‖ over the finite elements; infinite where one is finite and the other is not.
-fn relative(got: &[f64], want: &[f64]) -> f64 {
-    let (mut off, mut all) = (0.0, 0.0);
-    for (g, w) in got.iter().zip(want) {
-        if g.is_finite() != w.is_finite() {
-            return f64::INFINITY;
-        }
-        if w.is_finite() {
-            off += (g - w).powi(2);
-            all += w.powi(2);
-        }
-    }
-    // Results that are zero mathematically are compared as they are.
-    off.sqrt() / f64::max(all.sqrt(), 1e-6 * (want.len() as f64).sqrt()).max(1e-12)
 }

@@ -12,9 +12,10 @@ use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::schedule::Schedule;
 use ambitus_compile::passes::simplify::Simplify;
 use ambitus_compile::pipeline::{self, Trained};
+use ambitus_ir::target::Target;
 use ambitus_ir::text::{parse, print_program, print_session};
 use ambitus_ir::verify::verify;
-use ambitus_ir::{Program, Session};
+use ambitus_ir::{DType, Op, Program, Session, TensorType};
 use common::{FULL, Paper};
 use expect_test::{Expect, expect};
 
@@ -323,6 +324,61 @@ const SHARED: &str = "
         %4 = binary(%2, %3) {kind=add} : f32[3,4] @ early.binary bwd
         output grad.w %4
     }";
+
+/// A target whose attention takes f32 only.
+struct Narrow;
+
+impl Target for Narrow {
+    fn name(&self) -> &str {
+        "narrow"
+    }
+    fn has_kernel(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> bool {
+        let wide = x.iter().chain(y).all(|t| !t.dtype.is_float() || t.dtype == DType::F32);
+        !matches!(op, Op::Attention(_)) || wide
+    }
+    fn workspace(&self, _: &Op, _: &[TensorType], _: &[TensorType]) -> u64 {
+        0
+    }
+    fn shares(&self, _: &Op, _: usize, _: usize) -> bool {
+        false
+    }
+    fn seconds(&self, _: &Op, _: &[TensorType], _: &[TensorType]) -> f64 {
+        0.0
+    }
+}
+
+#[test]
+fn lower_wraps_what_the_target_has_in_f32_only() {
+    let text = "program p {
+        %0 = input q bf16[4,2]
+        %1 = input k bf16[4,2]
+        %2 = input seg i32[3]
+        %3, %4 = attention(%0, %1, %1, %2, %2) {heads=1, kv_heads=1, head_dim=2, causal=false, scale=1} : bf16[4,2], f32[4,1] @ a.attention fwd
+        %5 = binary(%3, %0) {kind=add} : bf16[4,2] @ a.binary fwd
+        output y %5
+        output lse %4
+    }";
+    after(
+        text,
+        &[&Lower { target: &Narrow }],
+        expect![[r#"
+        program p {
+          %0 = input q bf16[4,2]
+          %1 = input k bf16[4,2]
+          %2 = input seg i32[3]
+          %6 = cast(%0) {to=f32} : f32[4,2] @ a.attention.cast fwd
+          %7 = cast(%1) {to=f32} : f32[4,2] @ a.attention.cast~2 fwd
+          %8, %9 = attention(%6, %7, %7, %2, %2) {heads=1, kv_heads=1, head_dim=2, causal=false, scale=1} : f32[4,2], f32[4,1] @ a.attention fwd
+          %10 = cast(%8) {to=bf16} : bf16[4,2] @ a.attention.cast~3 fwd
+          %5 = binary(%10, %0) {kind=add} : bf16[4,2] @ a.binary fwd
+          output y %5
+          output lse %9
+          unused %3 bf16[4,2]
+          unused %4 f32[4,1]
+        }
+    "#]],
+    );
+}
 
 #[test]
 fn accumulate_adds_each_contribution_where_it_is_made() {

@@ -92,7 +92,7 @@ fn three_updates_give_the_same_bits_with_every_form() {
             [(Blocks::None, false, 2), (Blocks::All, false, 12), (Blocks::First(1), true, 0)]
         {
             let run = |offload: &Offload| {
-                let s = session(&toy.model, blocks, in_backward, offload);
+                let s = session(&toy.model, blocks.clone(), in_backward, offload);
                 let moved = s.states.iter().filter(|d| d.home == Space::Host).count();
                 let copies = s.programs.iter().flat_map(|p| &p.instrs);
                 (after(&s, &toy.whole), moved, copies.filter(|i| i.op.def().queue().is_some()).count())
@@ -121,7 +121,7 @@ fn plans_hold_byte_by_byte() {
     for toy in toys() {
         for (blocks, in_backward, near) in [(Blocks::None, false, 32), (Blocks::All, true, 3)] {
             for (name, form) in forms(near) {
-                let s = session(&toy.model, blocks, in_backward, &form);
+                let s = session(&toy.model, blocks.clone(), in_backward, &form);
                 let text = print_session(&s);
                 assert_eq!(
                     print_session(&parse(&text).expect(name)),

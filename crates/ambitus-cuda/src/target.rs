@@ -33,7 +33,8 @@ impl Target for CudaTarget {
         "cuda"
     }
 
-    fn has_kernel(&self, op: &Op) -> bool {
+    /// Kernels take any mix of float types that their ops take.
+    fn has_kernel(&self, op: &Op, _: &[TensorType], _: &[TensorType]) -> bool {
         crate::bind::has_kernel(op)
     }
 

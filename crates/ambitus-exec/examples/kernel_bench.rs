@@ -80,13 +80,13 @@ fn attentions(pool: &Pool, filter: (&str, usize)) {
         let mat = || Mat::dense(data(rows * cols), rows, cols);
         let (q, k, v, d_o) = (mat(), mat(), mat(), mat());
         let (o, lse) = (data(rows * cols), data(rows * 8));
-        let ws = data(attention_workspace(&spec, pool.threads()));
+        let ws = data(attention_workspace(&spec, pool.threads(), false));
         let flop = 4.0 * (segments * n * n * cols) as f64;
         time(&format!("attention {segments}x{n}"), filter, flop, || {
             let (o, lse) = (MatMut::dense(o, rows, cols), MatMut::dense(lse, rows, 8));
             attention(pool, q, k, v, &seg, &seg, &spec, o, lse, ws)
         });
-        let ws = data(attention_grad_workspace(&spec, rows, rows, pool.threads()));
+        let ws = data(attention_grad_workspace(&spec, rows, pool.threads(), false));
         let (o, lse) = (Mat::dense(o, rows, cols), Mat::dense(lse, rows, 8));
         let [dq, dk, dv] = [(); 3].map(|()| data(rows * cols));
         time(&format!("attention grad {segments}x{n}"), filter, 2.5 * flop, || {

@@ -33,11 +33,12 @@ static COUNTING: Counting = Counting;
 /// What a whole step may allocate: the row that the plan reserves for the thread pool.
 const MOST: usize = 1 << 20;
 
+/// True when the executor has a kernel for a case, and the host can write its operands.
 fn runs_here(case: &Case, target: &CpuTarget) -> bool {
     let types = case.types();
     let made = case.op.def().infer(&types).unwrap();
     let half = |t: &TensorType| matches!(t.dtype, DType::F16 | DType::BF16);
-    target.has_kernel(&case.op) && !types.iter().chain(&made).any(half)
+    target.has_kernel(&case.op, &types, &made) && !types.iter().chain(&made).any(half)
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn weights_and_moments_are_the_same_bits() {
         let want = after(&toy, Blocks::None, false, 1);
         for checkpoint in [Blocks::None, Blocks::First(1), Blocks::All] {
             for threads in [1, 2] {
-                let have = after(&toy, checkpoint, true, threads);
+                let have = after(&toy, checkpoint.clone(), true, threads);
                 assert_eq!(want.len(), have.len());
                 for (w, h) in want.iter().zip(&have) {
                     assert!(w == h, "{}: {}, {checkpoint:?}, {threads} threads", toy.name, w.0);

@@ -107,10 +107,10 @@ fn states_are_the_same_bits() {
     ];
     for toy in toys() {
         for checkpoint in [Blocks::None, Blocks::All] {
-            let plain = planned(&toy, checkpoint, &Offload::default());
+            let plain = planned(&toy, checkpoint.clone(), &Offload::default());
             let want = after(&toy, &mut open(&plain, AsyncMode::Early, None).expect("a small arena"));
             for form in &forms {
-                let planned = planned(&toy, checkpoint, form);
+                let planned = planned(&toy, checkpoint.clone(), form);
                 assert!(planned.host_bytes > 0);
                 for (copies, disk) in [
                     (AsyncMode::Early, None),

@@ -7,8 +7,9 @@ use crate::tensor::TensorType;
 pub trait Target: Sync {
     /// Name in reports: `cpu`, `null`, ...
     fn name(&self) -> &str;
-    /// True when the target has a kernel; otherwise the op is lowered by its `decompose`.
-    fn has_kernel(&self, op: &Op) -> bool;
+    /// True when the target has a kernel for operands and results of these types. Otherwise the op is lowered: to itself
+    /// between casts where the target has the kernel for f32 in place of 16-bit types, else by its `decompose`.
+    fn has_kernel(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> bool;
     /// Scratch bytes of one instruction, for its operand and result types.
     fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64;
     /// True when the kernel may write result `output` over operand `input`, a pair of
@@ -93,8 +94,8 @@ impl Target for Packed<'_> {
         self.target.name()
     }
 
-    fn has_kernel(&self, op: &Op) -> bool {
-        self.target.has_kernel(op)
+    fn has_kernel(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> bool {
+        self.target.has_kernel(op, x, y)
     }
 
     fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {

@@ -52,6 +52,85 @@ impl Case {
         interp.op(&self.op, &self.values())
     }
 
+    /// The case with its float operands of more than one element in an element type: all that the op takes so. `None` when
+    /// it takes none.
+    pub fn in_type(&self, dtype: DType) -> Option<Case> {
+        self.variants_in(dtype).into_iter().next()
+    }
+
+    /// The case with its float operands of more than one element in an element type, in every way in which programs mix
+    /// types: all of them, or without accumulators, or only the matrices (tables of factors per row or channel stay in
+    /// fp32), or all but one. Those that the op takes.
+    pub fn variants_in(&self, dtype: DType) -> Vec<Case> {
+        if dtype == DType::F32 {
+            return vec![self.clone()];
+        }
+        let wide = |t: &Tensor| t.ty.dtype == DType::F32 && t.data.len() > 1;
+        let all: Vec<usize> = (0..self.operands.len()).filter(|i| wide(&self.operands[*i].tensor)).collect();
+        let fits = |chosen: &[usize]| {
+            let mut types = self.types();
+            chosen.iter().for_each(|i| types[*i] = TensorType::new(dtype, &types[*i].shape));
+            self.op.def().infer(&types).is_ok()
+        };
+        let among = |keep: &dyn Fn(usize) -> bool| all.iter().copied().filter(|i| keep(*i)).collect();
+        let overwritten = |i: usize| self.op.def().donates().iter().any(|d| d.0 == i);
+        let matrix = |i: usize| self.operands[i].tensor.ty.shape.len() > 1;
+        let mut sets: Vec<Vec<usize>> = vec![
+            all.clone(),
+            among(&|i| !overwritten(i)),
+            among(&matrix),
+            among(&|i| matrix(i) && !overwritten(i)),
+        ];
+        sets.extend(all.iter().map(|out| among(&|i| i != *out)));
+        let mut seen: Vec<Vec<usize>> = Vec::new();
+        sets.retain(|set| {
+            let new = !set.is_empty() && !seen.contains(set) && fits(set);
+            seen.push(set.clone());
+            new
+        });
+        let narrowed = |(k, set): (usize, Vec<usize>)| {
+            let mut narrow = self.clone();
+            for i in set {
+                let t = &mut narrow.operands[i].tensor;
+                t.ty = TensorType::new(dtype, &t.ty.shape);
+                t.round();
+            }
+            let part = if k == 0 { String::new() } else { format!(", mix {k}") };
+            narrow.name = format!("{} in {}{part}", self.name, dtype.name());
+            narrow
+        };
+        sets.into_iter().enumerate().map(narrowed).collect()
+    }
+
+    /// The case on f32 operands of the same numbers: what a kernel of narrower types computes before it rounds.
+    pub fn widened(&self) -> Case {
+        let mut wide = self.clone();
+        for o in &mut wide.operands {
+            let ty = &mut o.tensor.ty;
+            if ty.dtype.is_float() {
+                *ty = TensorType::f32(&ty.shape);
+            }
+        }
+        wide
+    }
+
+    /// What result `name` of [`Case::program`] should be, of all results: `y{k}`, or the state `x{i}` that holds the result
+    /// which overwrote operand i.
+    ///
+    /// # Panics
+    /// For other names.
+    pub fn result<'a>(&self, all: &'a [Tensor], name: &str) -> &'a Tensor {
+        let number: usize = name[1..].parse().expect("a numbered name");
+        let at = match &name[..1] {
+            "y" => number,
+            _ => {
+                let overwrote = |k: &usize| self.overwritten(*k) == Some(number);
+                (0..all.len()).find(overwrote).expect("an overwritten operand")
+            }
+        };
+        &all[at]
+    }
+
     /// The operand that result `k` overwrites.
     pub fn overwritten(&self, k: usize) -> Option<usize> {
         if matches!(self.op, Op::CopyDone(_)) {

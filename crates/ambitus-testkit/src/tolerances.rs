@@ -100,3 +100,23 @@ pub fn differs(got: &[f64], expected: &[f64], t: Tolerance) -> Option<(usize, f6
     let at = got.iter().zip(expected).position(off)?;
     Some((at, got[at], expected[at]))
 }
+
+/// Relative L2 distance of 16-bit results from the interpreter's, rounded once: two roundings of bfloat16 (2^-9 each), and
+/// sums of them.
+pub const SIXTEEN_BIT: f64 = 2e-2;
+
+/// ‖got − want‖ / ‖want‖ over the finite elements; infinite where one is finite and the other is not.
+pub fn relative(got: &[f64], want: &[f64]) -> f64 {
+    let (mut off, mut all) = (0.0, 0.0);
+    for (g, w) in got.iter().zip(want) {
+        if g.is_finite() != w.is_finite() {
+            return f64::INFINITY;
+        }
+        if w.is_finite() {
+            off += (g - w).powi(2);
+            all += w.powi(2);
+        }
+    }
+    // Results that are zero mathematically are compared as they are.
+    off.sqrt() / f64::max(all.sqrt(), 1e-6 * (want.len() as f64).sqrt()).max(1e-12)
+}

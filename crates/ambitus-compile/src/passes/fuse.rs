@@ -37,7 +37,14 @@ impl Pass for Fuse<'_> {
             };
             let Some(k) = p.instrs[from].outputs.iter().position(|v| *v == addend) else { continue };
             let op = p.instrs[from].op.def().accumulating(k);
-            let Some(op) = op.filter(|op| self.target.has_kernel(op)) else { continue };
+            let Some(op) = op else { continue };
+            let (mut x, mut y) = p.signature(&p.instrs[from]);
+            x.extend([p.ty(acc), p.ty(beta)]);
+            y[k] = p.ty(acc);
+            // The sum must have the accumulator's type before it can be formed there.
+            if op.def().infer(&x).as_ref() != Ok(&y) || !self.target.has_kernel(&op, &x, &y) {
+                continue;
+            }
             // The accumulator and beta must exist where the addend is formed.
             let early = |v: ambitus_ir::ValueId| defs[v.index()].is_none_or(|d| d < from);
             if !early(acc) || !early(beta) {

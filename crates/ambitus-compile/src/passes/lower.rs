@@ -1,13 +1,16 @@
-//! Lower: replaces ops for which the target has no kernel by their decomposition.
+//! Lower: replaces what the target has no kernel for by what it has.
 //!
-//! Before: `%5 = grn(%1, %2, %3, %4)`. After: the core ops of its page, with the same provenance and phase.
+//! - An op whose kernel takes f32 only is wrapped in casts. Before: `%5 = conv1d(%1, %2, %3, %4)` with `%1`, `%5` in
+//!   bf16. After: `%6 = cast(%1) {f32}; %7 = conv1d(%6, %2, %3, %4); %5 = cast(%7) {bf16}`. The results are rounded once, as
+//!   a kernel of these types would; the f32 copies live for one instruction.
+//! - An op without a kernel becomes its decomposition. Before: `%5 = grn(%1, %2, %3, %4)`. After: the core ops of its page.
 //!
-//! Every target has kernels for the core ops and for those that overwrite states: a decomposition makes new values, and
-//! a state has to stay on its bytes.
+//! Both keep provenance and phase. Every target has kernels for the core ops in f32, for casts, and for ops that overwrite
+//! states: casts and decompositions make new values, and a state has to stay on its bytes.
 
 use super::{Numerics, Pass};
 use ambitus_ir::target::Target;
-use ambitus_ir::{Builder, Phase, Program, Session, ValueId};
+use ambitus_ir::{Builder, DType, Instr, Phase, Program, Session, TensorType, ValueId};
 use std::collections::HashMap;
 
 /// The pass.
@@ -26,10 +29,10 @@ impl Pass for Lower<'_> {
     }
 
     /// # Panics
-    /// When the target lacks an op that has no decomposition.
+    /// When the target lacks an op that neither casts nor a decomposition can stand for.
     fn run(&self, session: &mut Session, mut p: Program) -> Program {
         // A decomposition may use fused ops in turn.
-        while p.instrs.iter().any(|i| !self.target.has_kernel(&i.op)) {
+        while p.instrs.iter().any(|i| !self.runs(&p, i)) {
             let work = std::mem::take(&mut p.instrs);
             let mut with: HashMap<ValueId, ValueId> = HashMap::new();
             let mut b = Builder::resume(session, p, Phase::Forward);
@@ -37,19 +40,17 @@ impl Pass for Lower<'_> {
                 for v in &mut instr.inputs {
                     *v = with.get(v).copied().unwrap_or(*v);
                 }
-                if self.target.has_kernel(&instr.op) {
+                if self.runs(b.program(), &instr) {
                     b.append(instr);
                     continue;
                 }
-                let def = instr.op.def();
-                let core = b.derived(&instr.origin, instr.origin.phase, |b| {
-                    def.donates().is_empty().then(|| def.decompose(b, &instr.inputs)).flatten()
-                });
-                let Some(values) = core else {
+                let Some(values) = self.between_casts(&mut b, &instr).or_else(|| decomposed(&mut b, &instr))
+                else {
                     panic!(
-                        "target {} lacks the op {}, which cannot be lowered",
+                        "target {} lacks the op {} for {:?}, which cannot be lowered",
                         self.target.name(),
-                        instr.op.name()
+                        instr.op.name(),
+                        b.program().signature(&instr).0
                     );
                 };
                 with.extend(instr.outputs.iter().copied().zip(values));
@@ -59,4 +60,44 @@ impl Pass for Lower<'_> {
         }
         p
     }
+}
+
+impl Lower<'_> {
+    fn runs(&self, p: &Program, instr: &Instr) -> bool {
+        let (x, y) = p.signature(instr);
+        self.target.has_kernel(&instr.op, &x, &y)
+    }
+
+    /// The instruction on f32 copies of its 16-bit operands, its results cast back; `None` where that does not help.
+    fn between_casts(&self, b: &mut Builder<'_>, instr: &Instr) -> Option<Vec<ValueId>> {
+        let wide = |t: TensorType| {
+            let narrow = t.dtype.is_float() && t.dtype != DType::F32;
+            if narrow { TensorType::new(DType::F32, &t.shape) } else { t }
+        };
+        let (x, y) = b.program().signature(instr);
+        let x: Vec<TensorType> = x.into_iter().map(wide).collect();
+        let def = instr.op.def();
+        let made = def.infer(&x).ok().filter(|_| def.donates().is_empty())?;
+        if !self.target.has_kernel(&instr.op, &x, &made) {
+            return None;
+        }
+        let cast = |b: &mut Builder<'_>, v: ValueId, to: DType| {
+            let same = b.ty(v).dtype == to;
+            if same { v } else { b.derived(&instr.origin, instr.origin.phase, |b| b.cast(v, to)) }
+        };
+        let mut copies: HashMap<ValueId, ValueId> = HashMap::new();
+        let mut inputs = instr.inputs.clone();
+        for (v, t) in inputs.iter_mut().zip(&x) {
+            *v = *copies.entry(*v).or_insert_with(|| cast(b, *v, t.dtype));
+        }
+        let results = b.push_at(instr.op.clone(), &inputs, instr.origin.clone());
+        Some(results.into_iter().zip(y).map(|(v, t)| cast(b, v, t.dtype)).collect())
+    }
+}
+
+fn decomposed(b: &mut Builder<'_>, instr: &Instr) -> Option<Vec<ValueId>> {
+    let def = instr.op.def();
+    b.derived(&instr.origin, instr.origin.phase, |b| {
+        def.donates().is_empty().then(|| def.decompose(b, &instr.inputs)).flatten()
+    })
 }

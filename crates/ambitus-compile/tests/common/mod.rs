@@ -28,7 +28,7 @@ impl Target for Paper {
         "paper"
     }
 
-    fn has_kernel(&self, op: &Op) -> bool {
+    fn has_kernel(&self, op: &Op, _: &[TensorType], _: &[TensorType]) -> bool {
         self.fused || is_core(op)
     }
 

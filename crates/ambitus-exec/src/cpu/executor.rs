@@ -9,7 +9,7 @@ use crate::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
 };
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
-use ambitus_ir::{DType, Op, StateId, TensorType, ValueId};
+use ambitus_ir::{DType, StateId, TensorType, ValueId};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -208,35 +208,13 @@ fn for_runs(ty: TensorType, start: usize, len: usize, mut body: impl FnMut(usize
     }
 }
 
-/// True when an op's kernel takes and gives values of an element type.
-fn computes(op: &Op, dtype: DType) -> bool {
-    if op.def().queue().is_some() {
-        // Copies move bytes of any type, and have the queue's tokens.
-        return true;
-    }
-    match dtype {
-        DType::F32 => true,
-        // Tables, ids and labels; these ops would read their words as floats.
-        DType::I32 => !matches!(
-            op,
-            Op::Reduce(_)
-                | Op::Scale(_)
-                | Op::Accumulate(_)
-                | Op::SumSquares(_)
-                | Op::SumPartials(_)
-                | Op::Lerp(_)
-        ),
-        DType::U8 | DType::F16 | DType::BF16 => false,
-    }
-}
-
 fn resolve(p: &PlannedProgram, at: usize, pool: &Pool, copies: AsyncMode) -> Result<Kernel, String> {
     let instr = &p.program.instrs[at];
     let place = |v: &ValueId| Place { ty: p.program.ty(*v), at: p.place(*v) };
     let ws = p.workspaces.get(at).copied().flatten().filter(|ws| ws.bytes > 0);
     let (x, y) = p.program.signature(instr);
-    if let Some(t) = x.iter().chain(&y).find(|t| !computes(&instr.op, t.dtype)) {
-        return Err(format!("there is no CPU kernel for {t}"));
+    if !super::types::computes(&instr.op, &x, &y) {
+        return Err(format!("there is no CPU kernel for {x:?} to {y:?}"));
     }
     let mut places = instr.inputs.iter().chain(&instr.outputs).map(|v| p.place(*v));
     if instr.op.def().queue().is_none() && places.any(|at| at.region == Region::Host) {

@@ -13,6 +13,7 @@ mod operand;
 mod target;
 #[cfg(test)]
 mod tests;
+mod types;
 mod workspace;
 
 pub use arena::Arena;

@@ -8,9 +8,9 @@
 //! numbers, never a view outside the arena.
 
 use super::disk::Disk;
-use super::kernels::{Mat, MatMut, Pool};
-use ambitus_ir::TensorType;
+use super::kernels::{Half, Mat, MatMut, Pool, Rows, RowsMut};
 use ambitus_ir::plan::{Address, Region};
+use ambitus_ir::{DType, TensorType};
 use std::marker::PhantomData;
 
 /// Start of every region, for one run of a program, and the threads to run on.
@@ -70,6 +70,16 @@ impl Place {
         (self.at.region == Region::Host).then_some(self.at.offset)
     }
 
+    /// Elements of this width, pads included.
+    fn len<E: Element>(&self) -> usize {
+        debug_assert!(self.ty.dtype.size() == size_of::<E>(), "{} as {} bytes", self.ty, size_of::<E>());
+        self.ty.bytes() as usize / size_of::<E>()
+    }
+
+    fn half(&self) -> Option<Half> {
+        half(self.ty)
+    }
+
     fn overlaps(&self, other: &Place) -> bool {
         let (a, b) = (&self.at, &other.at);
         let end = |p: &Place| p.at.offset + p.ty.bytes();
@@ -78,6 +88,34 @@ impl Place {
 
     fn same_start(&self, other: &Place) -> bool {
         self.at.region == other.at.region && self.at.offset == other.at.offset
+    }
+}
+
+/// How elements are moved: words of 32 bits, whatever they mean, or of 16.
+pub(super) trait Element: Copy + Default + Send + Sync + 'static {}
+impl Element for f32 {}
+impl Element for u16 {}
+
+/// Runs an expression with the type `E` of a value's elements as they are moved.
+macro_rules! by_width {
+    ($ty:expr, $E:ident => $body:expr) => {
+        if $ty.dtype.size() == 2 {
+            type $E = u16;
+            $body
+        } else {
+            type $E = f32;
+            $body
+        }
+    };
+}
+pub(super) use by_width;
+
+/// The 16-bit type of a value's elements, if they have one.
+pub(super) fn half(ty: TensorType) -> Option<Half> {
+    match ty.dtype {
+        DType::BF16 => Some(Half::Bf16),
+        DType::F16 => Some(Half::F16),
+        _ => None,
     }
 }
 
@@ -113,6 +151,22 @@ impl In {
     pub fn mat<'s>(&'s self, f: &'s Frame) -> Mat<'s> {
         let TensorType { shape, pitch, .. } = self.0.ty;
         Mat::new(self.data(f), shape.rows(), shape.cols(), pitch)
+    }
+
+    /// All elements with their pads, by their width: 32-bit words as `f32`, 16-bit ones as `u16`.
+    pub fn slice<'s, E: Element>(&'s self, f: &'s Frame) -> &'s [E] {
+        // SAFETY: inside the region, 256-aligned; every bit pattern is an `E`; `Io` made sure that no `Out` of this
+        // instruction overlaps it.
+        unsafe { std::slice::from_raw_parts(f.at(&self.0).cast(), self.0.len::<E>()) }
+    }
+
+    /// As rows of the last axis, in any float type.
+    pub fn rows<'s>(&'s self, f: &'s Frame) -> Rows<'s> {
+        let TensorType { shape, pitch, .. } = self.0.ty;
+        match self.0.half() {
+            None => Rows::F32(self.mat(f)),
+            Some(half) => Rows::Half(half, Mat::new(self.slice(f), shape.rows(), shape.cols(), pitch)),
+        }
     }
 
     /// The elements of a value without inner pads (a vector, one row, or dense).
@@ -155,6 +209,22 @@ impl Out {
         unsafe { std::slice::from_raw_parts_mut(f.at(&self.0), self.0.words()) }
     }
 
+    /// All elements with their pads, by their width: 32-bit words as `f32`, 16-bit ones as `u16`.
+    pub fn slice<'s, E: Element>(&'s mut self, f: &'s Frame) -> &'s mut [E] {
+        // SAFETY: inside the region, 256-aligned; every bit pattern is an `E`; `Io` handed this place out once and
+        // overlapping no other; `&mut self`.
+        unsafe { std::slice::from_raw_parts_mut(f.at(&self.0).cast(), self.0.len::<E>()) }
+    }
+
+    /// As rows of the last axis, in any float type; kernels zero the pads.
+    pub fn rows<'s>(&'s mut self, f: &'s Frame) -> RowsMut<'s> {
+        let TensorType { shape, pitch, .. } = self.0.ty;
+        match self.0.half() {
+            None => RowsMut::F32(self.mat(f)),
+            Some(half) => RowsMut::Half(half, MatMut::new(self.slice(f), shape.rows(), shape.cols(), pitch)),
+        }
+    }
+
     /// As rows of the last axis; kernels zero the pads.
     pub fn mat<'s>(&'s mut self, f: &'s Frame) -> MatMut<'s> {
         let TensorType { shape, pitch, .. } = self.0.ty;
@@ -183,9 +253,22 @@ pub(super) enum Source {
 impl Source {
     /// The operand's elements with pads, or `None` where they are the result's.
     pub fn data<'s>(&'s self, f: &'s Frame) -> Option<&'s [f32]> {
+        self.slice(f)
+    }
+
+    /// As [`Source::data`], by the elements' width.
+    pub fn slice<'s, E: Element>(&'s self, f: &'s Frame) -> Option<&'s [E]> {
         match self {
             Source::Result => None,
-            Source::In(x) => Some(x.data(f)),
+            Source::In(x) => Some(x.slice(f)),
+        }
+    }
+
+    /// The operand's rows, or `None` where they are the result's.
+    pub fn rows<'s>(&'s self, f: &'s Frame) -> Option<Rows<'s>> {
+        match self {
+            Source::Result => None,
+            Source::In(x) => Some(x.rows(f)),
         }
     }
 }

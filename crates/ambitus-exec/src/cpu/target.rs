@@ -2,11 +2,11 @@
 
 use super::core_ops::elementwise;
 use super::kernels::{Mat, MatMut, Operand, Pool, gemm, gemm_workspace};
-use super::workspace;
+use super::{types, workspace};
 use crate::executor::ExecError;
+use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
 use ambitus_ir::target::{self, Efficiency, Rates, Target};
-use ambitus_ir::{DType, TensorType};
 use std::time::{Duration, Instant};
 
 /// A guess for a machine that was not measured: a recent x86 core with AVX2 reaches 50-90 GFLOP/s, and two or three
@@ -90,17 +90,14 @@ impl Target for CpuTarget {
         "cpu"
     }
 
-    fn has_kernel(&self, op: &Op) -> bool {
-        let known = |dtype: DType| matches!(dtype, DType::F32 | DType::I32);
-        match op {
-            Op::Cast(op) => known(op.to),
-            Op::Fill(op) => known(op.dtype),
-            Op::Iota(op) => known(op.dtype),
+    fn has_kernel(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> bool {
+        let known = match op {
             // The kernel's constant.
             Op::Grn(op) => op.eps == GRN_EPS,
             Op::GrnGrad(op) => op.eps == GRN_EPS,
             _ => true,
-        }
+        };
+        known && types::computes(op, x, y)
     }
 
     fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {

@@ -1,6 +1,7 @@
 //! Scratch of every kernel, in one place: the target promises it to the planner, the executor checks it at open.
 
 use super::kernels as k;
+use super::operand::half;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
 use ambitus_ir::ops::reduce::ReduceKind;
@@ -20,27 +21,36 @@ pub(super) fn floats(op: &Op, x: &[TensorType], y: &[TensorType], threads: usize
         Op::Reshape(_) | Op::Permute(_) | Op::Broadcast(_) | Op::Slice(_) | Op::Concat(_) => 0,
         Op::Iota(_) | Op::Gather(_) | Op::ScatterAdd(_) => 0,
         Op::Sinusoid(_) => x[0].shape.elements(),
-        Op::MatMul(op) => op.dims(x).map_or(0, |(_, m, n, depth)| k::gemm_workspace(m, n, depth, threads)),
-        Op::Linear(_) => k::gemm_workspace(rows(&x[0]), rows(&x[1]), cols(&x[0]), threads),
+        Op::MatMul(op) => op.dims(x).map_or(0, |(_, m, n, depth)| product(&y[0], m, n, depth, threads)),
+        Op::Linear(_) => {
+            let bias = x.get(2).map_or(0, small);
+            bias + product(&y[0], rows(&x[0]), rows(&x[1]), cols(&x[0]), threads)
+        }
         Op::Activation(_) | Op::ActivationGrad(_) | Op::SwiGlu(_) | Op::SwiGluGrad(_) => 0,
-        Op::LayerNorm(_) | Op::RmsNorm(_) => 0,
-        Op::LayerNormGrad(_) => k::layer_norm_grad_workspace(rows(&x[0]), cols(&x[0])),
-        Op::RmsNormGrad(_) => k::rms_norm_grad_workspace(rows(&x[0]), cols(&x[0])),
+        Op::LayerNorm(_) => small(&x[1]) + small(&x[2]),
+        Op::RmsNorm(_) => small(&x[1]),
+        Op::LayerNormGrad(_) => small(&x[1]) + k::layer_norm_grad_workspace(rows(&x[0]), cols(&x[0])),
+        Op::RmsNormGrad(_) => small(&x[1]) + k::rms_norm_grad_workspace(rows(&x[0]), cols(&x[0])),
         Op::Grn(_) | Op::GrnGrad(_) => k::grn_workspace(rows(&x[0]), segments(&x[3]), cols(&x[0])),
         Op::SegmentIds(_) | Op::SegmentPositions(_) => 0,
         Op::SegmentBroadcast(_) | Op::SegmentSum(_) => 0,
-        Op::AdaLayerNorm(_) | Op::GatedResidual(_) => 0,
+        Op::AdaLayerNorm(_) => small(&x[1]) + small(&x[2]),
+        Op::GatedResidual(_) => small(&x[1]),
         Op::AdaLayerNormGrad(_) => {
-            k::ada_layer_norm_grad_workspace(rows(&x[0]), segments(&x[3]), cols(&x[0]))
+            small(&x[1]) + k::ada_layer_norm_grad_workspace(rows(&x[0]), segments(&x[3]), cols(&x[0]))
         }
         Op::GatedResidualGrad(_) => {
-            k::gated_residual_grad_workspace(rows(&x[1]), segments(&x[3]), cols(&x[1]))
+            small(&x[0]) + k::gated_residual_grad_workspace(rows(&x[1]), segments(&x[3]), cols(&x[1]))
         }
         Op::RotaryFrequencies(_) | Op::Rotary(_) => 0,
-        Op::Attention(op) => k::attention_workspace(&super::dispatch::attention(op), threads),
+        Op::Attention(op) => {
+            let narrow = x.iter().chain(y).any(|t| half(*t).is_some());
+            k::attention_workspace(&super::dispatch::attention(op), threads, narrow)
+        }
         Op::AttentionGrad(op) => {
             let op = super::dispatch::attention_of_grad(op);
-            k::attention_grad_workspace(&op, rows(&x[0]), rows(&x[1]), threads)
+            let narrow = x.iter().chain(y).any(|t| half(*t).is_some());
+            k::attention_grad_workspace(&op, rows(&x[0]), threads, narrow)
         }
         Op::Conv1d(op) => {
             let conv = super::dispatch::conv(x[1], op.groups, op.pad);
@@ -62,6 +72,18 @@ pub(super) fn floats(op: &Op, x: &[TensorType], y: &[TensorType], threads: usize
         Op::Accumulate(_) | Op::SumSquares(_) | Op::SumPartials(_) | Op::AdamW(_) | Op::Lerp(_) => 0,
         Op::CopyStart(_) | Op::StoreStart(_) | Op::CopyDone(_) => 0,
     }
+}
+
+fn product(y: &TensorType, m: usize, n: usize, depth: usize, threads: usize) -> usize {
+    match half(*y) {
+        None => k::gemm_workspace(m, n, depth, threads),
+        Some(_) => k::gemm_narrow_workspace(m, n, depth, threads),
+    }
+}
+
+/// Room for an `f32` copy of a small operand or result of 16 bits.
+fn small(t: &TensorType) -> usize {
+    if half(*t).is_some() { t.shape.elements() } else { 0 }
 }
 
 fn head(x: &[TensorType], tile: usize, threads: usize) -> usize {

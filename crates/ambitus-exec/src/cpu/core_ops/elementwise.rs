@@ -2,6 +2,7 @@
 
 use super::{pieces, rows};
 use crate::cpu::kernels::Pool;
+use crate::cpu::operand::Element;
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::{DType, TensorType};
 
@@ -95,20 +96,20 @@ fn binary_i32(
     zip(pool, ty, a, b, out, |a, b| word(g(int(a), int(b))));
 }
 
-/// out = a where c is not 0, else b; the condition's element type is `cond`.
-pub fn select(
+/// out = a where c is not 0, else b; `cond` is the condition's type, `ty` the branches'.
+pub fn select<C: Element, E: Element>(
     pool: &Pool,
-    ty: TensorType,
-    cond: DType,
-    c: &[f32],
-    a: Option<&[f32]>,
-    b: Option<&[f32]>,
-    out: &mut [f32],
+    (cond, ty): (TensorType, TensorType),
+    c: &[C],
+    holds: impl Fn(C) -> bool + Sync,
+    a: Option<&[E]>,
+    b: Option<&[E]>,
+    out: &mut [E],
 ) {
-    // As an integer, -0.0 is not zero.
-    let holds = |c: f32| if cond == DType::I32 { int(c) != 0 } else { c != 0.0 };
+    // Types of other widths may have other pitches.
+    let at = |i: usize| if cond.pitch == ty.pitch { i } else { i / ty.pitch * cond.pitch + i % ty.pitch };
     pieces(pool, ty, out, |start, out| {
-        for (i, (o, &c)) in out.iter_mut().zip(&c[start..]).enumerate() {
+        for (i, (o, &c)) in out.iter_mut().zip(&c[at(start)..]).enumerate() {
             let from = if holds(c) { a } else { b };
             if let Some(from) = from {
                 *o = from[start + i];
@@ -117,7 +118,7 @@ pub fn select(
     });
 }
 
-/// out = x as another element type; `ty` is the result's.
+/// out = x as another 32-bit element type; `ty` is the result's.
 pub fn cast(pool: &Pool, from: DType, ty: TensorType, x: &[f32], out: &mut [f32]) {
     match (from, ty.dtype) {
         (DType::F32, DType::I32) => map(pool, ty, Some(x), out, |x| word(x as i32)),

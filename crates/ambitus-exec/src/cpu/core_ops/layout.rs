@@ -3,6 +3,7 @@
 use super::elementwise::word;
 use super::{pieces, rows};
 use crate::cpu::kernels::{DisjointMut, Pool};
+use crate::cpu::operand::Element;
 use ambitus_ir::{DType, Shape, TensorType};
 
 /// A copy between two values seen as `outer` groups of rows: in each group, `rows` rows of `cols` elements.
@@ -69,7 +70,7 @@ impl Block {
     }
 
     /// Copies; pads that the block reaches are zeroed.
-    pub fn run(&self, pool: &Pool, x: &[f32], y: &mut [f32]) {
+    pub fn run<E: Element>(&self, pool: &Pool, x: &[E], y: &mut [E]) {
         let Block { outer, rows, cols, from, to } = *self;
         let shared = DisjointMut::new(y);
         let step = (super::TILE / to.pitch.max(1)).max(1);
@@ -80,7 +81,7 @@ impl Block {
                 // SAFETY: every row belongs to one task, and parts of a row to one block.
                 let row = unsafe { shared.slice(at(&to), cols + to.pad) };
                 let (row, pad) = row.split_at_mut(cols);
-                pad.fill(0.0);
+                pad.fill(E::default());
                 row.copy_from_slice(&x[at(&from)..][..cols]);
             }
         });
@@ -88,7 +89,7 @@ impl Block {
 }
 
 /// The same elements in row-major order under other axes.
-pub fn reshape(pool: &Pool, from: TensorType, ty: TensorType, x: &[f32], out: &mut [f32]) {
+pub fn reshape<E: Element>(pool: &Pool, from: TensorType, ty: TensorType, x: &[E], out: &mut [E]) {
     let cols = from.shape.cols();
     pieces(pool, ty, out, |start, out| {
         let mut at = start / ty.pitch.max(1) * ty.shape.cols() + start % ty.pitch.max(1);
@@ -105,7 +106,7 @@ pub fn reshape(pool: &Pool, from: TensorType, ty: TensorType, x: &[f32], out: &m
 }
 
 /// As [`reshape`] where the result starts on the operand's first byte: `data` holds the longer of the two.
-pub fn reshape_in_place(from: TensorType, ty: TensorType, data: &mut [f32]) {
+pub fn reshape_in_place<E: Element>(from: TensorType, ty: TensorType, data: &mut [E]) {
     // To dense, first row first: elements only move down. Then to the new pitch, last row first: they only move up.
     let n = from.shape.elements();
     if !super::super::operand::contiguous(from) {
@@ -118,7 +119,7 @@ pub fn reshape_in_place(from: TensorType, ty: TensorType, data: &mut [f32]) {
     }
     for r in (0..rows).rev() {
         data.copy_within(r * cols..(r + 1) * cols, r * pitch);
-        data[r * pitch + cols..(r + 1) * pitch].fill(0.0);
+        data[r * pitch + cols..(r + 1) * pitch].fill(E::default());
     }
 }
 
@@ -135,7 +136,7 @@ fn strides(ty: TensorType) -> [usize; Shape::MAX_RANK] {
 }
 
 /// out[i] = x at the strides `by` of each of out's axes.
-fn strided(pool: &Pool, ty: TensorType, by: [usize; Shape::MAX_RANK], x: &[f32], out: &mut [f32]) {
+fn strided<E: Element>(pool: &Pool, ty: TensorType, by: [usize; Shape::MAX_RANK], x: &[E], out: &mut [E]) {
     let rank = ty.shape.len();
     rows(pool, ty, out, |r, out| {
         let (mut left, mut base) = (r, 0);
@@ -152,7 +153,14 @@ fn strided(pool: &Pool, ty: TensorType, by: [usize; Shape::MAX_RANK], x: &[f32],
 }
 
 /// out's axis i is x's axis `axes[i]`.
-pub fn permute(pool: &Pool, axes: &[usize], from: TensorType, ty: TensorType, x: &[f32], out: &mut [f32]) {
+pub fn permute<E: Element>(
+    pool: &Pool,
+    axes: &[usize],
+    from: TensorType,
+    ty: TensorType,
+    x: &[E],
+    out: &mut [E],
+) {
     let all = strides(from);
     let mut by = [0; Shape::MAX_RANK];
     for (to, &axis) in by.iter_mut().zip(axes) {
@@ -162,7 +170,7 @@ pub fn permute(pool: &Pool, axes: &[usize], from: TensorType, ty: TensorType, x:
 }
 
 /// Axes of length 1 repeated.
-pub fn broadcast(pool: &Pool, from: TensorType, ty: TensorType, x: &[f32], out: &mut [f32]) {
+pub fn broadcast<E: Element>(pool: &Pool, from: TensorType, ty: TensorType, x: &[E], out: &mut [E]) {
     let mut by = strides(from);
     for (axis, step) in by.iter_mut().enumerate().take(ty.shape.len()) {
         if from.shape[axis] == 1 && ty.shape[axis] != 1 {
@@ -187,12 +195,19 @@ pub fn iota(pool: &Pool, axis: usize, ty: TensorType, out: &mut [f32]) {
 }
 
 /// out[t, :] = table[ids[t], :], zero where the id is outside.
-pub fn gather(pool: &Pool, table: TensorType, ty: TensorType, x: &[f32], ids: &[i32], out: &mut [f32]) {
+pub fn gather<E: Element>(
+    pool: &Pool,
+    table: TensorType,
+    ty: TensorType,
+    x: &[E],
+    ids: &[i32],
+    out: &mut [E],
+) {
     rows(pool, ty, out, |r, out| match usize::try_from(ids[r]) {
         Ok(id) if id < table.shape[0] => {
             out.copy_from_slice(&x[id * table.pitch..][..out.len()]);
         }
-        _ => out.fill(0.0),
+        _ => out.fill(E::default()),
     });
 }
 

@@ -1,15 +1,18 @@
 //! Kernels of the core ops: plain loops over fixed pieces, parallel, the same bits at any thread count.
 //!
-//! Slices here are a value's whole storage, pads included; results' pads are written as zero. Movement ops copy 4-byte
-//! words whatever they mean, so they serve `f32` and `i32` alike.
+//! Slices here are a value's whole storage, pads included; results' pads are written as zero. Movement ops copy
+//! elements of a width whatever they mean, so they serve all types alike. Arithmetic is `f32`; [`narrow`] brings 16-bit
+//! values to it.
 
 pub mod elementwise;
 pub mod in_place;
 pub mod layout;
+pub mod narrow;
 pub mod reduce;
 pub mod segment;
 
 use super::kernels::{DisjointMut, Pool};
+use super::operand::Element;
 use ambitus_ir::TensorType;
 
 /// Elements of one task. Fixed, so that cuts never depend on the number of threads.
@@ -17,7 +20,7 @@ pub const TILE: usize = 16 * 1024;
 
 /// Cuts a result into runs of elements that follow each other and calls `body(start, run)` for each, `start` the run's
 /// index in storage; pads are zeroed here.
-pub fn pieces(pool: &Pool, ty: TensorType, out: &mut [f32], body: impl Fn(usize, &mut [f32]) + Sync) {
+pub fn pieces<E: Element>(pool: &Pool, ty: TensorType, out: &mut [E], body: impl Fn(usize, &mut [E]) + Sync) {
     let (rows, cols, pitch) = (ty.shape.rows(), ty.shape.cols(), ty.pitch);
     let shared = DisjointMut::new(out);
     if ty.is_dense() {
@@ -33,14 +36,14 @@ pub fn pieces(pool: &Pool, ty: TensorType, out: &mut [f32], body: impl Fn(usize,
         for r in i * step..rows.min((i + 1) * step) {
             // SAFETY: every row belongs to one task.
             let (row, pad) = unsafe { shared.slice(r * pitch, pitch) }.split_at_mut(cols);
-            pad.fill(0.0);
+            pad.fill(E::default());
             body(r * pitch, row);
         }
     });
 }
 
 /// Calls `body(r, row)` for every row of the last axis; pads are zeroed here.
-pub fn rows(pool: &Pool, ty: TensorType, out: &mut [f32], body: impl Fn(usize, &mut [f32]) + Sync) {
+pub fn rows<E: Element>(pool: &Pool, ty: TensorType, out: &mut [E], body: impl Fn(usize, &mut [E]) + Sync) {
     let (rows, cols, pitch) = (ty.shape.rows(), ty.shape.cols(), ty.pitch);
     let shared = DisjointMut::new(out);
     let step = (TILE / pitch.max(1)).max(1);
@@ -48,7 +51,7 @@ pub fn rows(pool: &Pool, ty: TensorType, out: &mut [f32], body: impl Fn(usize, &
         for r in i * step..rows.min((i + 1) * step) {
             // SAFETY: every row belongs to one task.
             let (row, pad) = unsafe { shared.slice(r * pitch, pitch) }.split_at_mut(cols);
-            pad.fill(0.0);
+            pad.fill(E::default());
             body(r, row);
         }
     });

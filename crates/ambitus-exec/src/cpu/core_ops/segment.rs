@@ -2,7 +2,8 @@
 
 use super::elementwise::word;
 use super::rows;
-use crate::cpu::kernels::{DisjointMut, Pool, segment, segment_of};
+use crate::cpu::kernels::{DisjointMut, Pool, Rows, Stage, segment, segment_of};
+use crate::cpu::operand::Element;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::index::{Sinusoid, SinusoidKind};
 
@@ -23,15 +24,22 @@ pub fn positions(seg: &[i32], out: &mut [f32]) {
 }
 
 /// out[t, :] = table[segment of t, :], zero for rows of no segment.
-pub fn broadcast(pool: &Pool, table: TensorType, ty: TensorType, x: &[f32], seg: &[i32], out: &mut [f32]) {
+pub fn broadcast<E: Element>(
+    pool: &Pool,
+    table: TensorType,
+    ty: TensorType,
+    x: &[E],
+    seg: &[i32],
+    out: &mut [E],
+) {
     rows(pool, ty, out, |t, out| match segment_of(seg, t) {
         Some(s) => out.copy_from_slice(&x[s * table.pitch..][..out.len()]),
-        None => out.fill(0.0),
+        None => out.fill(E::default()),
     });
 }
 
-/// out[s, :] = sum of the rows of segment s, in order.
-pub fn sum(pool: &Pool, from: TensorType, ty: TensorType, x: &[f32], seg: &[i32], out: &mut [f32]) {
+/// out[s, :] = sum of the rows of segment s, in order; `ty` is the result's type.
+pub fn sum(pool: &Pool, ty: TensorType, x: Rows, seg: &[i32], out: &mut [f32]) {
     /// Columns of one task.
     const SPAN: usize = 64;
     let (cols, pitch) = (ty.shape.cols(), ty.pitch);
@@ -45,8 +53,9 @@ pub fn sum(pool: &Pool, from: TensorType, ty: TensorType, x: &[f32], seg: &[i32]
         let (out, pad) = unsafe { shared.slice(s * pitch + c, n + pad) }.split_at_mut(n);
         pad.fill(0.0);
         out.fill(0.0);
+        let mut stage = Stage::new();
         for t in segment(seg, s) {
-            let row = &x[t * from.pitch + c..][..n];
+            let row = x.part(pool.isa(), t, c, n, &mut stage);
             out.iter_mut().zip(row).for_each(|(o, &x)| *o += x);
         }
     });

@@ -3,7 +3,7 @@
 use super::{Resolved, kernel};
 use crate::cpu::core_ops::segment;
 use crate::cpu::kernels as k;
-use crate::cpu::operand::{Io, Source};
+use crate::cpu::operand::Io;
 use ambitus_ir::ops::attention::{Attention, AttentionGrad, Rotary, RotaryFrequencies};
 
 pub fn rotary_frequencies(op: &RotaryFrequencies, mut io: Io) -> Resolved {
@@ -20,11 +20,8 @@ pub fn rotary(op: &Rotary, mut io: Io) -> Resolved {
     };
     let (x, freqs, seg, mut y) = (io.source(0, 0)?, io.x(1)?, io.x(2)?, io.y(0));
     kernel(move |f| {
-        let x = match &x {
-            Source::In(x) => Some(x.mat(f)),
-            Source::Result => None,
-        };
-        k::rotary(f.pool, x, seg.ints(f), &rotary, freqs.vec(f), y.mat(f));
+        let x = x.rows(f);
+        k::rotary(f.pool, x, seg.ints(f), &rotary, freqs.vec(f), y.rows(f));
     })
 }
 
@@ -45,8 +42,8 @@ pub fn forward(op: &Attention, mut io: Io) -> Resolved {
     let (q, key, v, q_seg, k_seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?, io.x(4)?);
     let (mut o, mut lse, mut ws) = (io.y(0), io.y(1), io.ws());
     kernel(move |f| {
-        let (q, key, v) = (q.mat(f), key.mat(f), v.mat(f));
-        let (o, lse, ws) = (o.mat(f), lse.mat(f), ws.data(f));
+        let (q, key, v) = (q.rows(f), key.rows(f), v.rows(f));
+        let (o, lse, ws) = (o.rows(f), lse.mat(f), ws.data(f));
         k::attention(f.pool, q, key, v, q_seg.ints(f), k_seg.ints(f), &op, o, lse, ws);
     })
 }
@@ -57,9 +54,9 @@ pub fn grad(op: &AttentionGrad, mut io: Io) -> Resolved {
     let (lse, d_o, q_seg, k_seg) = (io.x(4)?, io.x(5)?, io.x(6)?, io.x(7)?);
     let (mut dq, mut dk, mut dv, mut ws) = (io.y(0), io.y(1), io.y(2), io.ws());
     kernel(move |f| {
-        let (q, key, v, o, lse) = (q.mat(f), key.mat(f), v.mat(f), o.mat(f), lse.mat(f));
-        let (d_o, q_seg, k_seg) = (d_o.mat(f), q_seg.ints(f), k_seg.ints(f));
-        let (dq, dk, dv, ws) = (dq.mat(f), dk.mat(f), dv.mat(f), ws.data(f));
+        let (q, key, v, o, lse) = (q.rows(f), key.rows(f), v.rows(f), o.rows(f), lse.mat(f));
+        let (d_o, q_seg, k_seg) = (d_o.rows(f), q_seg.ints(f), k_seg.ints(f));
+        let (dq, dk, dv, ws) = (dq.rows(f), dk.rows(f), dv.rows(f), ws.data(f));
         k::attention_grad(f.pool, q, key, v, o, lse, d_o, q_seg, k_seg, &op, dq, dk, dv, ws);
     })
 }

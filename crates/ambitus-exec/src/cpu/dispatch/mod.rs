@@ -14,7 +14,8 @@ pub(super) use attention::{attention, attention_of_grad};
 pub(super) use conv::conv;
 
 use super::executor::AsyncMode;
-use super::operand::{Frame, Io};
+use super::kernels::{Mat, Rows};
+use super::operand::{Frame, In, Io};
 use ambitus_ir::ops::Op;
 
 /// An instruction bound to its places. Allocates nothing when called.
@@ -26,6 +27,21 @@ type Resolved = Result<Kernel, String>;
 /// Gives a closure the type of a kernel.
 fn kernel(body: impl FnMut(&Frame<'_>) + Send + 'static) -> Resolved {
     Ok(Box::new(body))
+}
+
+/// A small operand (a vector or a table of few rows) as an `f32` matrix: itself, or a copy in front of the scratch, whose
+/// rest is left. [`workspace`](super::workspace) plans the room.
+fn widened<'s>(f: &'s Frame<'_>, x: &'s In, ws: &'s mut [f32]) -> (Mat<'s>, &'s mut [f32]) {
+    match x.rows(f) {
+        Rows::F32(mat) => (mat, ws),
+        Rows::Half(half, mat) => {
+            let (to, rest) = ws.split_at_mut(mat.rows * mat.cols);
+            for (r, to) in to.chunks_exact_mut(mat.cols.max(1)).enumerate() {
+                half.widen(f.pool.isa(), mat.row(r), to);
+            }
+            (Mat::dense(to, mat.rows, mat.cols), rest)
+        }
+    }
 }
 
 /// Binds an instruction to its places.

@@ -1,9 +1,10 @@
 //! Activations and normalisations.
 
-use super::{Resolved, kernel};
+use super::{Resolved, kernel, widened};
 use crate::cpu::core_ops::in_place;
+use crate::cpu::core_ops::narrow::{self, Operand};
 use crate::cpu::kernels::{self as k, Mat, MatMut};
-use crate::cpu::operand::{Io, Source};
+use crate::cpu::operand::{Io, Source, half};
 use ambitus_ir::ops::activation::{Activation, ActivationGrad, ActivationKind};
 use ambitus_ir::ops::norm::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
 
@@ -16,7 +17,8 @@ fn act(kind: ActivationKind) -> k::Act {
     }
 }
 
-fn row(data: &[f32]) -> Mat<'_> {
+/// A piece as a matrix of one row.
+pub fn row(data: &[f32]) -> Mat<'_> {
     Mat::dense(data, 1, data.len())
 }
 
@@ -32,6 +34,13 @@ fn part<'a>(data: Option<&'a [f32]>, at: usize, staged: &'a [f32]) -> Mat<'a> {
 
 pub fn activation(op: &Activation, mut io: Io) -> Resolved {
     let (act, x, mut y) = (act(op.kind), io.source(0, 0)?, io.y(0));
+    if half(y.ty()).is_some() {
+        return kernel(move |f| {
+            narrow::staged(f.pool, [Operand::new(x.rows(f), 0)], [y.rows(f)], |_, [x], [y]| {
+                k::activation(f.one, act, row(x), row_mut(y));
+            });
+        });
+    }
     match x {
         Source::In(x) => kernel(move |f| k::activation(f.pool, act, x.mat(f), y.mat(f))),
         Source::Result => kernel(move |f| {
@@ -45,6 +54,14 @@ pub fn activation(op: &Activation, mut io: Io) -> Resolved {
 pub fn activation_grad(op: &ActivationGrad, mut io: Io) -> Resolved {
     let (act, x, dy) = (act(op.kind), io.source(0, 0)?, io.source(1, 0)?);
     let mut dx = io.y(0);
+    if half(dx.ty()).is_some() {
+        return kernel(move |f| {
+            let x = [Operand::new(x.rows(f), 0), Operand::new(dy.rows(f), 0)];
+            narrow::staged(f.pool, x, [dx.rows(f)], |_, [x, dy], [dx]| {
+                k::activation_grad(f.one, act, row(x), row(dy), row_mut(dx));
+            });
+        });
+    }
     match (x, dy) {
         (Source::In(x), Source::In(dy)) => {
             kernel(move |f| k::activation_grad(f.pool, act, x.mat(f), dy.mat(f), dx.mat(f)))
@@ -60,6 +77,14 @@ pub fn activation_grad(op: &ActivationGrad, mut io: Io) -> Resolved {
 
 pub fn swiglu(mut io: Io) -> Resolved {
     let (a, b, mut y) = (io.source(0, 0)?, io.source(1, 0)?, io.y(0));
+    if half(y.ty()).is_some() {
+        return kernel(move |f| {
+            let x = [Operand::new(a.rows(f), 0), Operand::new(b.rows(f), 0)];
+            narrow::staged(f.pool, x, [y.rows(f)], |_, [a, b], [y]| {
+                k::swiglu(f.one, row(a), row(b), row_mut(y));
+            });
+        });
+    }
     match (a, b) {
         (Source::In(a), Source::In(b)) => kernel(move |f| k::swiglu(f.pool, a.mat(f), b.mat(f), y.mat(f))),
         (a, b) => kernel(move |f| {
@@ -74,6 +99,14 @@ pub fn swiglu(mut io: Io) -> Resolved {
 pub fn swiglu_grad(mut io: Io) -> Resolved {
     let (a, b, dy) = (io.source(0, 0)?, io.source(1, 1)?, io.x(2)?);
     let (mut da, mut db) = (io.y(0), io.y(1));
+    if half(da.ty()).is_some() {
+        return kernel(move |f| {
+            let x = [Operand::new(a.rows(f), 0), Operand::new(b.rows(f), 1), Operand::Of(dy.rows(f))];
+            narrow::staged(f.pool, x, [da.rows(f), db.rows(f)], |_, [a, b, dy], [da, db]| {
+                k::swiglu_grad(f.one, row(a), row(b), row(dy), row_mut(da), row_mut(db));
+            });
+        });
+    }
     match (a, b) {
         (Source::In(a), Source::In(b)) => kernel(move |f| {
             k::swiglu_grad(f.pool, a.mat(f), b.mat(f), dy.mat(f), da.mat(f), db.mat(f));
@@ -91,8 +124,11 @@ pub fn swiglu_grad(mut io: Io) -> Resolved {
 
 pub fn layer_norm(op: &LayerNorm, mut io: Io) -> Resolved {
     let (eps, x, gamma, beta, mut y) = (op.eps, io.x(0)?, io.x(1)?, io.x(2)?, io.y(0));
+    let mut ws = io.ws();
     kernel(move |f| {
-        k::layer_norm(f.pool, x.mat(f), Some(gamma.vec(f)), Some(beta.vec(f)), eps, y.mat(f));
+        let (gamma, ws) = widened(f, &gamma, ws.data(f));
+        let (beta, _) = widened(f, &beta, ws);
+        k::layer_norm(f.pool, x.rows(f), Some(gamma.data), Some(beta.data), eps, y.rows(f));
     })
 }
 
@@ -101,22 +137,27 @@ pub fn layer_norm_grad(op: &LayerNormGrad, mut io: Io) -> Resolved {
     let (mut dx, mut dgamma, mut dbeta, mut ws) = (io.y(0), io.y(1), io.y(2), io.ws());
     kernel(move |f| {
         let (dgamma, dbeta) = (Some(dgamma.vec(f)), Some(dbeta.vec(f)));
-        let (x, gamma, dy) = (x.mat(f), Some(gamma.vec(f)), dy.mat(f));
-        k::layer_norm_grad(f.pool, x, gamma, eps, dy, dx.mat(f), 0.0, dgamma, dbeta, ws.data(f));
+        let (gamma, ws) = widened(f, &gamma, ws.data(f));
+        let (x, gamma, dy) = (x.rows(f), Some(gamma.data), dy.rows(f));
+        k::layer_norm_grad(f.pool, x, gamma, eps, dy, dx.rows(f), 0.0, dgamma, dbeta, ws);
     })
 }
 
 pub fn rms_norm(op: &RmsNorm, mut io: Io) -> Resolved {
-    let (eps, x, gamma, mut y) = (op.eps, io.x(0)?, io.x(1)?, io.y(0));
-    kernel(move |f| k::rms_norm(f.pool, x.mat(f), gamma.vec(f), eps, y.mat(f)))
+    let (eps, x, gamma, mut y, mut ws) = (op.eps, io.x(0)?, io.x(1)?, io.y(0), io.ws());
+    kernel(move |f| {
+        let (gamma, _) = widened(f, &gamma, ws.data(f));
+        k::rms_norm(f.pool, x.rows(f), gamma.data, eps, y.rows(f));
+    })
 }
 
 pub fn rms_norm_grad(op: &RmsNormGrad, mut io: Io) -> Resolved {
     let (eps, x, gamma, dy) = (op.eps, io.x(0)?, io.x(1)?, io.x(2)?);
     let (mut dx, mut dgamma, mut ws) = (io.y(0), io.y(1), io.ws());
     kernel(move |f| {
-        let (x, gamma, dy, dgamma) = (x.mat(f), gamma.vec(f), dy.mat(f), Some(dgamma.vec(f)));
-        k::rms_norm_grad(f.pool, x, gamma, eps, dy, dx.mat(f), 0.0, dgamma, ws.data(f));
+        let (gamma, ws) = widened(f, &gamma, ws.data(f));
+        let (x, gamma, dy, dgamma) = (x.rows(f), gamma.data, dy.rows(f), Some(dgamma.vec(f)));
+        k::rms_norm_grad(f.pool, x, gamma, eps, dy, dx.rows(f), 0.0, dgamma, ws);
     })
 }
 

@@ -1,9 +1,11 @@
 //! Ops on segments: modulation, tables, dropout, sinusoids.
 
-use super::{Resolved, kernel};
+use super::norm::row;
+use super::{Resolved, kernel, widened};
+use crate::cpu::core_ops::narrow::{self, Operand};
 use crate::cpu::core_ops::{in_place, segment};
-use crate::cpu::kernels::{self as k, Mat, MatMut};
-use crate::cpu::operand::{Io, Source};
+use crate::cpu::kernels::{self as k, MatMut};
+use crate::cpu::operand::{Io, Source, by_width, half};
 use ambitus_ir::ops::index::{Sinusoid, SinusoidKind};
 use ambitus_ir::ops::random::Dropout;
 use ambitus_ir::ops::segment::{AdaLayerNorm, AdaLayerNormGrad};
@@ -20,21 +22,24 @@ pub fn positions(mut io: Io) -> Resolved {
 
 pub fn broadcast(mut io: Io) -> Resolved {
     let (x, seg, mut y) = (io.x(0)?, io.x(1)?, io.y(0));
-    kernel(move |f| segment::broadcast(f.pool, x.ty(), y.ty(), x.data(f), seg.ints(f), y.data(f)))
+    by_width!(x.ty(), E => kernel(move |f| {
+        segment::broadcast(f.pool, x.ty(), y.ty(), x.slice::<E>(f), seg.ints(f), y.slice::<E>(f));
+    }))
 }
 
 pub fn sum(mut io: Io) -> Resolved {
     let (x, seg, mut y) = (io.x(0)?, io.x(1)?, io.y(0));
-    kernel(move |f| segment::sum(f.pool, x.ty(), y.ty(), x.data(f), seg.ints(f), y.data(f)))
+    kernel(move |f| segment::sum(f.pool, y.ty(), x.rows(f), seg.ints(f), y.data(f)))
 }
 
 pub fn ada_layer_norm(op: &AdaLayerNorm, mut io: Io) -> Resolved {
     let eps = op.eps;
     let (x, shift, scale, seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
-    let mut y = io.y(0);
+    let (mut y, mut ws) = (io.y(0), io.ws());
     kernel(move |f| {
-        let (scale, shift) = (scale.mat(f), shift.mat(f));
-        k::ada_layer_norm(f.pool, x.mat(f), seg.ints(f), scale, shift, eps, y.mat(f));
+        let (scale, ws) = widened(f, &scale, ws.data(f));
+        let (shift, _) = widened(f, &shift, ws);
+        k::ada_layer_norm(f.pool, x.rows(f), seg.ints(f), scale, shift, eps, y.rows(f));
     })
 }
 
@@ -43,15 +48,28 @@ pub fn ada_layer_norm_grad(op: &AdaLayerNormGrad, mut io: Io) -> Resolved {
     let (x, scale, dy, seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
     let (mut dx, mut dshift, mut dscale, mut ws) = (io.y(0), io.y(1), io.y(2), io.ws());
     kernel(move |f| {
-        let (x, seg, scale, dy) = (x.mat(f), seg.ints(f), scale.mat(f), dy.mat(f));
-        let (dx, dscale, dshift) = (dx.mat(f), dscale.mat(f), dshift.mat(f));
-        k::ada_layer_norm_grad(f.pool, x, seg, scale, eps, dy, dx, dscale, dshift, ws.data(f));
+        let (scale, ws) = widened(f, &scale, ws.data(f));
+        let (x, seg, dy) = (x.rows(f), seg.ints(f), dy.rows(f));
+        let (dx, dscale, dshift) = (dx.rows(f), dscale.rows(f), dshift.rows(f));
+        k::ada_layer_norm_grad(f.pool, x, seg, scale, eps, dy, dx, dscale, dshift, ws);
     })
 }
 
 pub fn gated_residual(mut io: Io) -> Resolved {
     let (x, gate, y) = (io.source(0, 0)?, io.x(1)?, io.source(2, 0)?);
     let (seg, mut out) = (io.x(3)?, io.y(0));
+    if half(out.ty()).is_some() {
+        let mut ws = io.ws();
+        return kernel(move |f| {
+            let (gate, _) = widened(f, &gate, ws.data(f));
+            let (seg, x) = (seg.ints(f), [Operand::new(x.rows(f), 0), Operand::new(y.rows(f), 0)]);
+            narrow::staged(f.pool, x, [out.rows(f)], |(t, c), [x, y], [new]| {
+                let Some(s) = k::segment_of(seg, t) else { return new.copy_from_slice(x) };
+                let (n, gate) = (new.len(), row(&gate.row(s)[c..][..x.len()]));
+                k::gated_residual(f.one, row(x), row(y), gate, &[0, 1], MatMut::dense(new, 1, n));
+            });
+        });
+    }
     if let (Source::In(x), Source::In(y)) = (&x, &y) {
         let (x, y) = (x.clone(), y.clone());
         return kernel(move |f| {
@@ -71,7 +89,6 @@ pub fn gated_residual(mut io: Io) -> Resolved {
             let x = x.map_or(old, |x| &x[at..][..n]);
             let y = y.map_or(old, |y| &y[at..][..n]);
             let Some(s) = k::segment_of(seg, t) else { return new.copy_from_slice(x) };
-            let row = |data| Mat::dense(data, 1, n);
             let gate = row(&gate.row(s)[c..][..n]);
             k::gated_residual(f.one, row(x), row(y), gate, &[0, 1], MatMut::dense(new, 1, n));
         });
@@ -82,8 +99,9 @@ pub fn gated_residual_grad(mut io: Io) -> Resolved {
     let (gate, y, dy, seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
     let (mut df, mut dgate, mut ws) = (io.y(0), io.y(1), io.ws());
     kernel(move |f| {
-        let (y, gate, seg, dy) = (y.mat(f), gate.mat(f), seg.ints(f), dy.mat(f));
-        k::gated_residual_grad(f.pool, y, gate, seg, dy, df.mat(f), dgate.mat(f), ws.data(f));
+        let (gate, ws) = widened(f, &gate, ws.data(f));
+        let (y, seg, dy) = (y.rows(f), seg.ints(f), dy.rows(f));
+        k::gated_residual_grad(f.pool, y, gate, seg, dy, df.rows(f), dgate.rows(f), ws);
     })
 }
 
@@ -92,7 +110,7 @@ pub fn dropout(op: &Dropout, mut io: Io) -> Resolved {
     let (x, keys, seg, mut y) = (io.x(0)?, io.x(1)?, io.x(2)?, io.y(0));
     kernel(move |f| {
         let (keys, _) = keys.words(f).as_chunks::<2>();
-        k::dropout(f.pool, x.mat(f), seg.ints(f), keys, id, p, y.mat(f));
+        k::dropout(f.pool, x.rows(f), seg.ints(f), keys, id, p, y.rows(f));
     })
 }
 

@@ -1,4 +1,4 @@
-//! The CPU executor's kernels: plain functions on `f32` views, with no knowledge of the IR, plans or models.
+//! The CPU executor's kernels: plain functions on views, with no knowledge of the IR, plans or models. They compute in `f32`.
 //!
 //! # Rules every kernel keeps
 //!
@@ -10,6 +10,8 @@
 //!   zero (not for [`MatMut::view`]s); pads of inputs are never read into a result.
 //! - **Segments.** `seg: &[i32]` holds S + 1 ascending row offsets, `seg[0] = 0`. Rows from `seg[S]` on belong to no segment:
 //!   segment kernels write zero there. Empty segments give exactly zero.
+//! - **16 bits.** [`Rows`] and [`RowsMut`] are matrices of any float type: rows, or tiles while they are packed, are widened to
+//!   `f32` and results rounded once, in bounded scratch. What is `f32` already is used in place, and [`Mat`]s become them.
 //! - **Accumulation.** Parameter gradients take `acc`: `d = acc * d + sum`; `acc == 0` does not read `d`.
 //!
 //! Letters: T rows (packed tokens or frames), S segments, C or D channels, H heads, hd head width, V vocabulary.
@@ -23,6 +25,8 @@
 //!
 //! gemm         Operand::new(mat)  .t()  Operand::strided(data, rows, cols, rs, cs)
 //!              gemm(pool, alpha, a, b, beta, c: MatMut, bias: Option<&`[f32]`>, ws)          gemm_workspace(m, n, k, threads)
+//!              gemm_narrow(pool, a, b, beta, c: RowsMut, bias, ws): any float types              gemm_narrow_workspace(m, n, k, threads)
+//! half         Half { Bf16, F16 }.widen(isa, &`[u16]`, &mut `[f32]`)  .narrow(isa, &`[f32]`, &mut `[u16]`)   Rows  RowsMut  Stage
 //! activation   activation(pool, Act, x, out)   activation_grad(pool, Act, x, dy, dx)
 //!              swiglu(pool, gate, up, out)     swiglu_grad(pool, gate, up, dy, dgate, dup)
 //!              axpby(pool, a, x, b, y, out) = a x + b y    add_scaled(pool, a, x, out): out += a x    mul(pool, x, y, out)    scale(pool, a, x, out)
@@ -36,9 +40,9 @@
 //!              gated_residual_grad(pool, y, gate, seg, dout, dy, dgate[S,D], ws)           .._workspace(rows, segments, cols)
 //! rotary       rotary(pool, x: Option<Mat> (None: in place), seg, Rotary { head_dim, rot_heads, pairing, inverse }, inv_freq, out)
 //! attention    attention(pool, q, k, v, q_seg, k_seg, &Attention { heads, kv_heads, head_dim, causal, scale }, o, lse[T,H], ws)
-//!              attention_workspace(&Attention, threads)
+//!              attention_workspace(&Attention, threads, narrow)
 //!              attention_grad(pool, q, k, v, o, lse, d_o, q_seg, k_seg, &Attention, dq, dk, dv, ws)
-//!              attention_grad_workspace(&Attention, q_rows, k_rows, threads)
+//!              attention_grad_workspace(&Attention, q_rows, threads, narrow)
 //! conv         conv1d(pool, x, seg, w, bias?, &Conv1d { cin, cout, groups, kernel, pad_left }, out, ws)
 //!              conv1d_grad_input(pool, dy, seg, w, &Conv1d, dx, ws)
 //!              conv1d_grad_weight(pool, x, dy, seg, &Conv1d, acc, dw, ws)                  conv1d_workspace(&Conv1d, rows, segments, threads)
@@ -63,6 +67,7 @@ pub mod attention;
 pub mod conv;
 pub mod gemm;
 pub mod grn;
+pub mod half;
 pub mod linear_ce;
 pub mod loss;
 mod map;
@@ -86,8 +91,9 @@ mod x86;
 pub use activation::{Act, activation, activation_grad, add_scaled, axpby, mul, scale, swiglu, swiglu_grad};
 pub use attention::{Attention, attention, attention_grad, attention_grad_workspace, attention_workspace};
 pub use conv::{Conv1d, conv1d, conv1d_grad_input, conv1d_grad_weight, conv1d_workspace};
-pub use gemm::{Operand, gemm, gemm_workspace};
+pub use gemm::{Operand, gemm, gemm_narrow, gemm_narrow_workspace, gemm_workspace};
 pub use grn::{grn, grn_grad, grn_workspace};
+pub use half::{Half, Rows, RowsMut, Stage};
 pub use linear_ce::{CrossEntropyGrad, IGNORE, linear_cross_entropy, linear_cross_entropy_workspace};
 pub use loss::{masked_mse, masked_mse_grad, masked_mse_workspace, ordered_sum};
 pub use modulate::{gated_residual, gated_residual_grad, gated_residual_grad_workspace};

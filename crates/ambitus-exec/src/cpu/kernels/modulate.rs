@@ -4,7 +4,7 @@ use super::pool::DisjointMut;
 use super::scratch::{SLACK, Scratch, padded};
 use super::simd::{At, Simd, dispatch, each_vector};
 use super::tiles::{SegmentTiles, reduce_segments};
-use super::{Mat, MatMut, Pool};
+use super::{Mat, MatMut, Pool, Rows, RowsMut, Stage};
 
 dispatch! { fn forward_row(x: &[f32], y: &[f32], gate: &[f32], out: &mut [f32]) = forward_row_body }
 
@@ -55,38 +55,41 @@ pub fn gated_residual_grad_workspace(rows: usize, segments: usize, cols: usize) 
 
 /// Gradients of [`gated_residual`]: `dy = gate[s] * dout` (0 for rows of no segment), `dgate[s] = Σ_t dout * y`. (dx is dout.)
 #[allow(clippy::too_many_arguments)]
-pub fn gated_residual_grad(
+pub fn gated_residual_grad<'a>(
     pool: &Pool,
-    y: Mat,
+    y: impl Into<Rows<'a>>,
     gate: Mat,
     seg: &[i32],
-    dout: Mat,
-    dy: MatMut,
-    dgate: MatMut,
+    dout: impl Into<Rows<'a>>,
+    dy: impl Into<RowsMut<'a>>,
+    dgate: impl Into<RowsMut<'a>>,
     ws: &mut [f32],
 ) {
-    let st = SegmentTiles::new(seg, y.rows);
-    let (shape, d) = ((y.rows, y.cols), y.cols);
-    assert!((dout.rows, dout.cols) == shape && (dy.rows, dy.cols) == shape);
-    assert!((gate.rows, gate.cols) == (st.segments(), d));
-    assert!((dgate.rows, dgate.cols) == (st.segments(), d));
+    let (y, dout, dy, dgate) = (y.into(), dout.into(), dy.into(), dgate.into());
+    let (rows, d) = y.shape();
+    let st = SegmentTiles::new(seg, rows);
+    assert!(dout.shape() == (rows, d) && dy.shape() == (rows, d));
+    assert!((gate.rows, gate.cols) == (st.segments(), d) && dgate.shape() == (st.segments(), d));
     let (isa, stride) = (pool.isa(), padded(d));
-    let most = SegmentTiles::most(y.rows, st.segments()) * stride;
+    let most = SegmentTiles::most(rows, st.segments()) * stride;
     let partial = DisjointMut::new(Scratch::new(ws).take(most));
     pool.run(st.all(), |i| {
         let (s, rows) = st.get(i);
+        let mut s0 = Stage::new();
+        let mut s1 = Stage::new();
+        let mut s2 = Stage::new();
         let Some(s) = s else {
             // SAFETY: one task per row.
-            rows.for_each(|t| unsafe { dy.row_shared(t) }.fill(0.0));
+            rows.for_each(|t| unsafe { dy.write(isa, t, &mut s2, |dy| dy.fill(0.0)) });
             return;
         };
         // SAFETY: one partial row per tile, one tile per task.
         let sum = unsafe { partial.slice(i * stride, d) };
         sum.fill(0.0);
         for t in rows {
+            let (y, dout) = (y.row(isa, t, &mut s0), dout.row(isa, t, &mut s1));
             // SAFETY: one task per row.
-            let dy = unsafe { dy.row_shared(t) };
-            grad_row(isa, y.row(t), gate.row(s), dout.row(t), dy, sum);
+            unsafe { dy.write(isa, t, &mut s2, |dy| grad_row(isa, y, gate.row(s), dout, dy, sum)) };
         }
     });
     // SAFETY: the tasks are over.

@@ -8,7 +8,7 @@ use super::pool::DisjointMut;
 use super::scratch::{SLACK, Scratch, padded};
 use super::simd::{At, Simd, dispatch, each_vector};
 use super::tiles::{SegmentTiles, reduce, reduce_segments, tile, tiles};
-use super::{Mat, MatMut, Pool};
+use super::{Mat, Pool, Rows, RowsMut, Stage};
 
 /// What a normalised row is multiplied with and shifted by.
 #[derive(Clone, Copy)]
@@ -114,33 +114,48 @@ fn grad_row_body<S: Simd>(
     });
 }
 
-fn norm(pool: &Pool, x: Mat, affine: Affine, out: MatMut) {
-    assert!((x.rows, x.cols) == (out.rows, out.cols));
+fn norm(pool: &Pool, x: Rows, affine: Affine, out: RowsMut) {
+    let (rows, _) = x.shape();
+    assert!(x.shape() == out.shape());
     let isa = pool.isa();
-    pool.run(tiles(x.rows), |i| {
-        for t in tile(x.rows, i) {
+    pool.run(tiles(rows), |i| {
+        let mut from = Stage::new();
+        let mut to = Stage::new();
+        for t in tile(rows, i) {
+            let x = x.row(isa, t, &mut from);
             // SAFETY: one task per row.
-            norm_row(isa, x.row(t), &affine, unsafe { out.row_shared(t) });
+            unsafe { out.write(isa, t, &mut to, |out| norm_row(isa, x, &affine, out)) };
         }
     });
 }
 
 /// `out = (x - mean) / √(var + eps) * gamma + beta`; x `[T, D]`, gamma and beta `[D]`.
-pub fn layer_norm(pool: &Pool, x: Mat, gamma: Option<&[f32]>, beta: Option<&[f32]>, eps: f32, out: MatMut) {
-    let affine = Affine {
-        factor: gamma.map(|g| &g[..x.cols]),
-        plus: 0.0,
-        shift: beta.map(|b| &b[..x.cols]),
-        eps,
-        center: true,
-    };
-    norm(pool, x, affine, out);
+pub fn layer_norm<'a>(
+    pool: &Pool,
+    x: impl Into<Rows<'a>>,
+    gamma: Option<&[f32]>,
+    beta: Option<&[f32]>,
+    eps: f32,
+    out: impl Into<RowsMut<'a>>,
+) {
+    let x = x.into();
+    let (_, d) = x.shape();
+    let affine =
+        Affine { factor: gamma.map(|g| &g[..d]), plus: 0.0, shift: beta.map(|b| &b[..d]), eps, center: true };
+    norm(pool, x, affine, out.into());
 }
 
 /// `out = x / √(mean(x²) + eps) * gamma`; x `[T, D]`, gamma `[D]`.
-pub fn rms_norm(pool: &Pool, x: Mat, gamma: &[f32], eps: f32, out: MatMut) {
-    let affine = Affine { factor: Some(&gamma[..x.cols]), plus: 0.0, shift: None, eps, center: false };
-    norm(pool, x, affine, out);
+pub fn rms_norm<'a>(
+    pool: &Pool,
+    x: impl Into<Rows<'a>>,
+    gamma: &[f32],
+    eps: f32,
+    out: impl Into<RowsMut<'a>>,
+) {
+    let x = x.into();
+    let factor = Some(&gamma[..x.shape().1]);
+    norm(pool, x, Affine { factor, plus: 0.0, shift: None, eps, center: false }, out.into());
 }
 
 /// Floats of workspace of [`layer_norm_grad`].
@@ -155,54 +170,58 @@ pub fn rms_norm_grad_workspace(rows: usize, cols: usize) -> usize {
 
 /// Gradients of [`layer_norm`]: dx `[T, D]`, and `d = acc * d + Σ_t` for gamma and beta where asked for.
 #[allow(clippy::too_many_arguments)]
-pub fn layer_norm_grad(
+pub fn layer_norm_grad<'a>(
     pool: &Pool,
-    x: Mat,
+    x: impl Into<Rows<'a>>,
     gamma: Option<&[f32]>,
     eps: f32,
-    dy: Mat,
-    dx: MatMut,
+    dy: impl Into<Rows<'a>>,
+    dx: impl Into<RowsMut<'a>>,
     acc: f32,
     dgamma: Option<&mut [f32]>,
     dbeta: Option<&mut [f32]>,
     ws: &mut [f32],
 ) {
-    let affine = Affine { factor: gamma.map(|g| &g[..x.cols]), plus: 0.0, shift: None, eps, center: true };
-    norm_grad(pool, x, affine, dy, dx, acc, dgamma, dbeta, ws);
+    let x = x.into();
+    let factor = gamma.map(|g| &g[..x.shape().1]);
+    let affine = Affine { factor, plus: 0.0, shift: None, eps, center: true };
+    norm_grad(pool, x, affine, dy.into(), dx.into(), acc, dgamma, dbeta, ws);
 }
 
 /// Gradients of [`rms_norm`].
 #[allow(clippy::too_many_arguments)]
-pub fn rms_norm_grad(
+pub fn rms_norm_grad<'a>(
     pool: &Pool,
-    x: Mat,
+    x: impl Into<Rows<'a>>,
     gamma: &[f32],
     eps: f32,
-    dy: Mat,
-    dx: MatMut,
+    dy: impl Into<Rows<'a>>,
+    dx: impl Into<RowsMut<'a>>,
     acc: f32,
     dgamma: Option<&mut [f32]>,
     ws: &mut [f32],
 ) {
-    let affine = Affine { factor: Some(&gamma[..x.cols]), plus: 0.0, shift: None, eps, center: false };
-    norm_grad(pool, x, affine, dy, dx, acc, dgamma, None, ws);
+    let x = x.into();
+    let factor = Some(&gamma[..x.shape().1]);
+    let affine = Affine { factor, plus: 0.0, shift: None, eps, center: false };
+    norm_grad(pool, x, affine, dy.into(), dx.into(), acc, dgamma, None, ws);
 }
 
 #[allow(clippy::too_many_arguments)]
 fn norm_grad(
     pool: &Pool,
-    x: Mat,
+    x: Rows,
     affine: Affine,
-    dy: Mat,
-    dx: MatMut,
+    dy: Rows,
+    dx: RowsMut,
     acc: f32,
     dfactor: Option<&mut [f32]>,
     dshift: Option<&mut [f32]>,
     ws: &mut [f32],
 ) {
-    let d = x.cols;
-    assert!((x.rows, d) == (dy.rows, dy.cols) && (x.rows, d) == (dx.rows, dx.cols));
-    let (isa, count, stride) = (pool.isa(), tiles(x.rows), padded(d));
+    let (rows, d) = x.shape();
+    assert!((rows, d) == dy.shape() && (rows, d) == dx.shape());
+    let (isa, count, stride) = (pool.isa(), tiles(rows), padded(d));
     let mut scratch = Scratch::new(ws);
     let width = |wanted: bool| if wanted { d } else { 0 };
     let (wf, wsh) = (width(dfactor.is_some()), width(dshift.is_some()));
@@ -213,10 +232,13 @@ fn norm_grad(
         let (df, ds) = unsafe { (factors.slice(i * stride, wf), shifts.slice(i * stride, wsh)) };
         df.fill(0.0);
         ds.fill(0.0);
-        for t in tile(x.rows, i) {
+        let mut s0 = Stage::new();
+        let mut s1 = Stage::new();
+        let mut s2 = Stage::new();
+        for t in tile(rows, i) {
+            let (x, dy) = (x.row(isa, t, &mut s0), dy.row(isa, t, &mut s1));
             // SAFETY: rows of different tiles are disjoint.
-            let dx = unsafe { dx.row_shared(t) };
-            grad_row(isa, x.row(t), dy.row(t), &affine, dx, df, ds);
+            unsafe { dx.write(isa, t, &mut s2, |dx| grad_row(isa, x, dy, &affine, dx, df, ds)) };
         }
     });
     // SAFETY: the tasks are over.
@@ -231,18 +253,28 @@ fn norm_grad(
 
 /// `out = norm(x) * (1 + scale[s]) + shift[s]` with the layer norm of x `[T, D]` without affine, and tables scale, shift `[S, D]` of
 /// each row's segment s. Rows of no segment are 0.
-pub fn ada_layer_norm(pool: &Pool, x: Mat, seg: &[i32], scale: Mat, shift: Mat, eps: f32, out: MatMut) {
-    let st = SegmentTiles::new(seg, x.rows);
-    let table = (st.segments(), x.cols);
-    assert!((x.rows, x.cols) == (out.rows, out.cols));
+pub fn ada_layer_norm<'a>(
+    pool: &Pool,
+    x: impl Into<Rows<'a>>,
+    seg: &[i32],
+    scale: Mat,
+    shift: Mat,
+    eps: f32,
+    out: impl Into<RowsMut<'a>>,
+) {
+    let (x, out) = (x.into(), out.into());
+    let (rows, d) = x.shape();
+    let st = SegmentTiles::new(seg, rows);
+    let table = (st.segments(), d);
+    assert!(x.shape() == out.shape());
     assert!((scale.rows, scale.cols) == table && (shift.rows, shift.cols) == table);
     let isa = pool.isa();
     pool.run(st.all(), |i| {
         let (s, rows) = st.get(i);
+        let mut from = Stage::new();
+        let mut to = Stage::new();
         for t in rows {
-            // SAFETY: one task per row.
-            let out = unsafe { out.row_shared(t) };
-            match s {
+            let norm = |out: &mut [f32]| match s {
                 None => out.fill(0.0),
                 Some(s) => {
                     let affine = Affine {
@@ -252,9 +284,11 @@ pub fn ada_layer_norm(pool: &Pool, x: Mat, seg: &[i32], scale: Mat, shift: Mat, 
                         eps,
                         center: true,
                     };
-                    norm_row(isa, x.row(t), &affine, out);
+                    norm_row(isa, x.row(isa, t, &mut from), &affine, out);
                 }
-            }
+            };
+            // SAFETY: one task per row.
+            unsafe { out.write(isa, t, &mut to, norm) };
         }
     });
 }
@@ -266,34 +300,37 @@ pub fn ada_layer_norm_grad_workspace(rows: usize, segments: usize, cols: usize) 
 
 /// Gradients of [`ada_layer_norm`]: dx `[T, D]` (0 for rows of no segment), dscale and dshift `[S, D]`.
 #[allow(clippy::too_many_arguments)]
-pub fn ada_layer_norm_grad(
+pub fn ada_layer_norm_grad<'a>(
     pool: &Pool,
-    x: Mat,
+    x: impl Into<Rows<'a>>,
     seg: &[i32],
     scale: Mat,
     eps: f32,
-    dy: Mat,
-    dx: MatMut,
-    dscale: MatMut,
-    dshift: MatMut,
+    dy: impl Into<Rows<'a>>,
+    dx: impl Into<RowsMut<'a>>,
+    dscale: impl Into<RowsMut<'a>>,
+    dshift: impl Into<RowsMut<'a>>,
     ws: &mut [f32],
 ) {
-    let st = SegmentTiles::new(seg, x.rows);
-    let d = x.cols;
+    let (x, dy, dx, dscale, dshift) = (x.into(), dy.into(), dx.into(), dscale.into(), dshift.into());
+    let (rows, d) = x.shape();
+    let st = SegmentTiles::new(seg, rows);
     let table = (st.segments(), d);
-    assert!((x.rows, d) == (dy.rows, dy.cols) && (x.rows, d) == (dx.rows, dx.cols));
-    assert!((scale.rows, scale.cols) == table && (dscale.rows, dscale.cols) == table);
-    assert!((dshift.rows, dshift.cols) == table);
+    assert!((rows, d) == dy.shape() && (rows, d) == dx.shape());
+    assert!((scale.rows, scale.cols) == table && dscale.shape() == table && dshift.shape() == table);
     let (isa, stride) = (pool.isa(), padded(d));
-    let most = SegmentTiles::most(x.rows, table.0) * stride;
+    let most = SegmentTiles::most(rows, table.0) * stride;
     let mut scratch = Scratch::new(ws);
     let scales = DisjointMut::new(scratch.take(most));
     let shifts = DisjointMut::new(scratch.take(most));
     pool.run(st.all(), |i| {
         let (s, rows) = st.get(i);
+        let mut s0 = Stage::new();
+        let mut s1 = Stage::new();
+        let mut s2 = Stage::new();
         let Some(s) = s else {
             // SAFETY: one task per row.
-            rows.for_each(|t| unsafe { dx.row_shared(t) }.fill(0.0));
+            rows.for_each(|t| unsafe { dx.write(isa, t, &mut s2, |dx| dx.fill(0.0)) });
             return;
         };
         // SAFETY: one partial row per tile, one tile per task.
@@ -302,9 +339,9 @@ pub fn ada_layer_norm_grad(
         ds.fill(0.0);
         let affine = Affine { factor: Some(scale.row(s)), plus: 1.0, shift: None, eps, center: true };
         for t in rows {
+            let (x, dy) = (x.row(isa, t, &mut s0), dy.row(isa, t, &mut s1));
             // SAFETY: one task per row.
-            let dx = unsafe { dx.row_shared(t) };
-            grad_row(isa, x.row(t), dy.row(t), &affine, dx, df, ds);
+            unsafe { dx.write(isa, t, &mut s2, |dx| grad_row(isa, x, dy, &affine, dx, df, ds)) };
         }
     });
     // SAFETY: the tasks are over.
@@ -316,6 +353,7 @@ pub fn ada_layer_norm_grad(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::kernels::MatMut;
     use crate::cpu::kernels::segment_of;
     use crate::cpu::kernels::testing::{Rng, check};
 

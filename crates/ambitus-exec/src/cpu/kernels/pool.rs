@@ -91,25 +91,25 @@ fn fan_out(first: usize, count: usize, pull: &(impl Fn(usize) + Sync)) {
 
 /// A mutable slice that tasks share and write in disjoint pieces.
 #[derive(Clone, Copy)]
-pub struct DisjointMut<'a> {
-    ptr: *mut f32,
+pub struct DisjointMut<'a, T = f32> {
+    ptr: *mut T,
     len: usize,
-    life: std::marker::PhantomData<&'a mut [f32]>,
+    life: std::marker::PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the only access is `slice`, whose contract forbids overlapping live pieces; f32 is Send.
-unsafe impl Send for DisjointMut<'_> {}
+// SAFETY: the only access is `slice`, whose contract forbids overlapping live pieces.
+unsafe impl<T: Send> Send for DisjointMut<'_, T> {}
 // SAFETY: as above.
-unsafe impl Sync for DisjointMut<'_> {}
+unsafe impl<T: Send> Sync for DisjointMut<'_, T> {}
 
-impl<'a> DisjointMut<'a> {
+impl<'a, T> DisjointMut<'a, T> {
     /// Takes the slice over for as long as pieces of it are used.
-    pub fn new(data: &'a mut [f32]) -> Self {
+    pub fn new(data: &'a mut [T]) -> Self {
         Self { ptr: data.as_mut_ptr(), len: data.len(), life: std::marker::PhantomData }
     }
 
     /// The first element.
-    pub(super) fn as_ptr(&self) -> *mut f32 {
+    pub(super) fn as_ptr(&self) -> *mut T {
         self.ptr
     }
 
@@ -118,7 +118,7 @@ impl<'a> DisjointMut<'a> {
     /// # Safety
     /// No other piece that is alive at the same time may overlap it.
     #[allow(clippy::mut_from_ref)]
-    pub unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [f32] {
+    pub unsafe fn slice(&self, start: usize, len: usize) -> &'a mut [T] {
         assert!(start <= self.len && len <= self.len - start, "piece outside the slice");
         // SAFETY: inside the slice by the assertion, exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), len) }

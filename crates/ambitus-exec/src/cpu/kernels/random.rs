@@ -2,7 +2,7 @@
 
 use super::simd::{Simd, dispatch};
 use super::tiles::SegmentTiles;
-use super::{Mat, MatMut, Pool};
+use super::{Pool, Rows, RowsMut, Stage};
 
 const MUL: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
 const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
@@ -38,30 +38,41 @@ const BLOCKS: usize = 16;
 /// `out = x / (1 - p)` where kept, else 0; x, out `[T, C]`. Element e = (row in its segment) * C + column of segment s is kept when word
 /// e mod 4 of `philox4x32_10([lo(e / 4), hi(e / 4), lo(op_id), hi(op_id)], seeds[s])` is at least p 2³², so the mask depends on neither
 /// packing nor threads. The gradient is the same function of dy. Rows of no segment become 0.
-pub fn dropout(pool: &Pool, x: Mat, seg: &[i32], seeds: &[[u32; 2]], op_id: u64, p: f32, out: MatMut) {
-    let st = SegmentTiles::new(seg, x.rows);
-    assert!((x.rows, x.cols) == (out.rows, out.cols) && seeds.len() == st.segments());
+pub fn dropout<'a>(
+    pool: &Pool,
+    x: impl Into<Rows<'a>>,
+    seg: &[i32],
+    seeds: &[[u32; 2]],
+    op_id: u64,
+    p: f32,
+    out: impl Into<RowsMut<'a>>,
+) {
+    let (x, out) = (x.into(), out.into());
+    let (rows, cols) = x.shape();
+    let st = SegmentTiles::new(seg, rows);
+    assert!(x.shape() == out.shape() && seeds.len() == st.segments());
     assert!((0.0..1.0).contains(&p), "dropout probability {p}");
     let isa = pool.isa();
     // p = 0 keeps every word.
     let threshold = (p as f64 * 4_294_967_296.0) as u32;
     pool.run(st.all(), |i| {
         let (s, rows) = st.get(i);
+        let mut from = Stage::new();
+        let mut to = Stage::new();
         for t in rows {
+            let drop = |out: &mut [f32]| {
+                let Some(s) = s else { return out.fill(0.0) };
+                let mask = Mask {
+                    first: ((t - seg[s] as usize) * cols) as u64,
+                    op_id,
+                    seed: seeds[s],
+                    threshold,
+                    scale: 1.0 / (1.0 - p),
+                };
+                dropout_row(isa, x.row(isa, t, &mut from), &mask, out);
+            };
             // SAFETY: one task per row.
-            let out = unsafe { out.row_shared(t) };
-            let Some(s) = s else {
-                out.fill(0.0);
-                continue;
-            };
-            let mask = Mask {
-                first: ((t - seg[s] as usize) * x.cols) as u64,
-                op_id,
-                seed: seeds[s],
-                threshold,
-                scale: 1.0 / (1.0 - p),
-            };
-            dropout_row(isa, x.row(t), &mask, out);
+            unsafe { out.write(isa, t, &mut to, drop) };
         }
     });
 }
@@ -110,6 +121,7 @@ mod tests {
     use super::*;
     use crate::cpu::kernels::segment_of;
     use crate::cpu::kernels::testing::{Rng, check};
+    use crate::cpu::kernels::{Mat, MatMut};
 
     /// Known answers published with Random123 (kat_vectors, philox4x32 10).
     #[test]

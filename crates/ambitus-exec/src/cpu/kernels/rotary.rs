@@ -3,7 +3,7 @@
 use super::math::sin_cos;
 use super::simd::{At, Simd, dispatch, each_vector};
 use super::tiles::SegmentTiles;
-use super::{Mat, MatMut, Pool};
+use super::{Pool, Rows, RowsMut, Stage};
 
 /// Which elements of a head are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,33 +32,47 @@ pub const MAX_FREQUENCIES: usize = 256;
 
 /// Rotates pair i of the first `2 * inv_freq.len()` elements of each rotated head by `position * inv_freq[i]`, the position being
 /// the row's in its segment. x, out [T, H·hd]; `x` None rotates `out` in place. Rows of no segment become 0.
-pub fn rotary(pool: &Pool, x: Option<Mat>, seg: &[i32], spec: &Rotary, inv_freq: &[f32], out: MatMut) {
-    let st = SegmentTiles::new(seg, out.rows);
-    if let Some(x) = x {
-        assert!((x.rows, x.cols) == (out.rows, out.cols));
-    }
+pub fn rotary<'a>(
+    pool: &Pool,
+    x: Option<impl Into<Rows<'a>>>,
+    seg: &[i32],
+    spec: &Rotary,
+    inv_freq: &[f32],
+    out: impl Into<RowsMut<'a>>,
+) {
+    let (x, out): (Option<Rows>, RowsMut) = (x.map(Into::into), out.into());
+    let (rows, cols) = out.shape();
+    let st = SegmentTiles::new(seg, rows);
+    assert!(x.is_none_or(|x| x.shape() == (rows, cols)));
     assert!(
         2 * inv_freq.len() <= spec.head_dim
             && inv_freq.len() <= MAX_FREQUENCIES
-            && spec.rot_heads * spec.head_dim <= out.cols,
+            && spec.rot_heads * spec.head_dim <= cols,
         "rotary: {spec:?} with {} frequencies over {} columns",
         inv_freq.len(),
-        out.cols
+        cols
     );
     let isa = pool.isa();
     pool.run(st.all(), |i| {
         let (s, rows) = st.get(i);
+        let mut from = Stage::new();
+        let mut to = Stage::new();
         for t in rows {
-            // SAFETY: one task per row.
-            let out = unsafe { out.row_shared(t) };
-            let Some(s) = s else {
-                out.fill(0.0);
-                continue;
+            let x = match (x, &out) {
+                (Some(x), _) => Some(x.row(isa, t, &mut from)),
+                // SAFETY: one task per row.
+                (None, RowsMut::Half(..)) => Some(unsafe { out.old(isa, t, 0, cols, &mut from) }),
+                (None, RowsMut::F32(_)) => None,
             };
-            if let Some(x) = x {
-                out.copy_from_slice(x.row(t));
-            }
-            rotate_row(isa, out, spec, inv_freq, (t - seg[s] as usize) as f32);
+            let rotate = |row: &mut [f32]| {
+                let Some(s) = s else { return row.fill(0.0) };
+                if let Some(x) = x {
+                    row.copy_from_slice(x);
+                }
+                rotate_row(isa, row, spec, inv_freq, (t - seg[s] as usize) as f32);
+            };
+            // SAFETY: one task per row.
+            unsafe { out.write(isa, t, &mut to, rotate) };
         }
     });
 }
@@ -102,8 +116,8 @@ fn rotate_row_body<S: Simd>(s: S, row: &mut [f32], spec: &Rotary, inv_freq: &[f3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::kernels::segment_of;
     use crate::cpu::kernels::testing::{Rng, check};
+    use crate::cpu::kernels::{Mat, MatMut, segment_of};
 
     /// Rounding of angles up to 90 radians.
     const TOL: f32 = 1e-5;
@@ -146,7 +160,7 @@ mod tests {
                     rotary(pool, Some(xm), &seg, &spec, &inv, MatMut::dense(&mut y, rows, cols));
                     let mut back = y.clone();
                     spec.inverse = true;
-                    rotary(pool, None, &seg, &spec, &inv, MatMut::dense(&mut back, rows, cols));
+                    rotary(pool, None::<Mat>, &seg, &spec, &inv, MatMut::dense(&mut back, rows, cols));
                     [y, back].concat()
                 });
             }

@@ -6,7 +6,7 @@ use super::pool::DisjointMut;
 use super::scratch::{SLACK, Scratch, padded};
 use super::simd::{At, Simd, dispatch, each_vector};
 use super::tiles::{reduce, tile, tiles};
-use super::{Mat, MatMut, Pool};
+use super::{Mat, MatMut, Pool, Rows, Stage};
 
 /// Table rows per task of a scatter.
 const SCATTER: usize = 128;
@@ -34,8 +34,9 @@ fn check_indices(idx: &[i32], rows: usize) {
 }
 
 /// Gradient of [`gather_rows`]: `dtable = acc * dtable`, then `dtable[idx[t]] += dy[t]` in the order of t; indices outside the table are left out.
-pub fn scatter_add_rows(pool: &Pool, idx: &[i32], dy: Mat, acc: f32, dtable: MatMut) {
-    assert!(idx.len() == dy.rows && dtable.cols == dy.cols);
+pub fn scatter_add_rows<'a>(pool: &Pool, idx: &[i32], dy: impl Into<Rows<'a>>, acc: f32, dtable: MatMut) {
+    let dy = dy.into();
+    assert!((idx.len(), dtable.cols) == dy.shape());
     let isa = pool.isa();
     pool.run(dtable.rows.div_ceil(SCATTER), |i| {
         let own = i * SCATTER..dtable.rows.min((i + 1) * SCATTER);
@@ -48,10 +49,11 @@ pub fn scatter_add_rows(pool: &Pool, idx: &[i32], dy: Mat, acc: f32, dtable: Mat
                 row.iter_mut().for_each(|v| *v *= acc);
             }
         }
+        let mut stage = Stage::new();
         for (t, &r) in idx.iter().enumerate() {
             if r >= 0 && own.contains(&(r as usize)) {
                 // SAFETY: one task per table row.
-                add_row(isa, dy.row(t), unsafe { dtable.row_shared(r as usize) });
+                add_row(isa, dy.row(isa, t, &mut stage), unsafe { dtable.row_shared(r as usize) });
             }
         }
     });
@@ -73,20 +75,23 @@ pub fn column_sum_workspace(rows: usize, cols: usize) -> usize {
 }
 
 /// `out[c] = acc * out[c] + Σ_t x[t, c]` (gradient of a bias).
-pub fn column_sum(pool: &Pool, x: Mat, acc: f32, out: &mut [f32], ws: &mut [f32]) {
-    let (isa, count, stride) = (pool.isa(), tiles(x.rows), padded(x.cols));
+pub fn column_sum<'a>(pool: &Pool, x: impl Into<Rows<'a>>, acc: f32, out: &mut [f32], ws: &mut [f32]) {
+    let x = x.into();
+    let (rows, cols) = x.shape();
+    let (isa, count, stride) = (pool.isa(), tiles(rows), padded(cols));
     let partial = DisjointMut::new(Scratch::new(ws).take(count * stride));
     pool.run(count, |i| {
         // SAFETY: one tile per task.
-        let sum = unsafe { partial.slice(i * stride, x.cols) };
+        let sum = unsafe { partial.slice(i * stride, cols) };
         sum.fill(0.0);
-        for t in tile(x.rows, i) {
-            add_row(isa, x.row(t), sum);
+        let mut stage = Stage::new();
+        for t in tile(rows, i) {
+            add_row(isa, x.row(isa, t, &mut stage), sum);
         }
     });
     // SAFETY: the tasks are over.
     let partial = unsafe { partial.slice(0, count * stride) };
-    reduce(pool, partial, stride, count, acc, &mut out[..x.cols]);
+    reduce(pool, partial, stride, count, acc, &mut out[..cols]);
 }
 
 struct ScaleBy(f32);

@@ -2,7 +2,7 @@
 
 use super::pool::DisjointMut;
 use super::simd::{At, Simd, dispatch, each_vector};
-use super::{MatMut, Pool, segment};
+use super::{Pool, RowsMut, Stage, segment};
 use std::ops::Range;
 
 /// Rows of a tile.
@@ -120,14 +120,14 @@ pub fn reduce(pool: &Pool, partial: &[f32], stride: usize, parts: usize, acc: f3
 }
 
 /// Row s of `out` = sum of the partial rows (`stride` apart) of the tiles of segment s.
-pub fn reduce_segments(pool: &Pool, tiles: SegmentTiles, partial: &[f32], stride: usize, out: MatMut) {
+pub fn reduce_segments(pool: &Pool, tiles: SegmentTiles, partial: &[f32], stride: usize, out: RowsMut) {
     let isa = pool.isa();
     pool.run(tiles.segments(), |s| {
         let of = tiles.of(s);
-        // SAFETY: one row per task.
-        let row = unsafe { out.row_shared(s) };
         let first = partial.get(of.start * stride..).unwrap_or(&[]);
-        add_parts(isa, first, stride, of.len(), 0.0, row);
+        let mut stage = Stage::new();
+        // SAFETY: one row per task.
+        unsafe { out.write(isa, s, &mut stage, |row| add_parts(isa, first, stride, of.len(), 0.0, row)) };
     });
 }
 

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 /// A read-only matrix view: row r is `data[r * pitch..][..cols]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Mat<'a> {
+pub struct Mat<'a, E = f32> {
     /// Elements; at least `(rows - 1) * pitch + cols`.
-    pub data: &'a [f32],
+    pub data: &'a [E],
     /// Number of rows.
     pub rows: usize,
     /// Number of columns that count.
@@ -21,9 +21,9 @@ fn extent(rows: usize, cols: usize, pitch: usize) -> usize {
     if rows == 0 { 0 } else { (rows - 1) * pitch + cols }
 }
 
-impl<'a> Mat<'a> {
+impl<'a, E: Copy> Mat<'a, E> {
     /// A view with a row pitch; panics when `data` is too short or `pitch < cols`.
-    pub fn new(data: &'a [f32], rows: usize, cols: usize, pitch: usize) -> Self {
+    pub fn new(data: &'a [E], rows: usize, cols: usize, pitch: usize) -> Self {
         assert!(
             pitch >= cols && data.len() >= extent(rows, cols, pitch),
             "matrix view {rows}x{cols} with pitch {pitch} over {} elements",
@@ -33,18 +33,18 @@ impl<'a> Mat<'a> {
     }
 
     /// A view without pads.
-    pub fn dense(data: &'a [f32], rows: usize, cols: usize) -> Self {
+    pub fn dense(data: &'a [E], rows: usize, cols: usize) -> Self {
         Self::new(data, rows, cols, cols)
     }
 
     /// Row `r`, `cols` long.
     #[inline(always)]
-    pub fn row(&self, r: usize) -> &'a [f32] {
+    pub fn row(&self, r: usize) -> &'a [E] {
         &self.data[r * self.pitch..][..self.cols]
     }
 
     /// The columns `range` of every row.
-    pub fn cols_range(&self, range: Range<usize>) -> Mat<'a> {
+    pub fn cols_range(&self, range: Range<usize>) -> Mat<'a, E> {
         assert!(range.start <= range.end && range.end <= self.cols);
         Mat {
             data: self.data.get(range.start..).unwrap_or(&[]),
@@ -55,7 +55,7 @@ impl<'a> Mat<'a> {
     }
 
     /// The rows `range`.
-    pub fn rows_range(&self, range: Range<usize>) -> Mat<'a> {
+    pub fn rows_range(&self, range: Range<usize>) -> Mat<'a, E> {
         assert!(range.start <= range.end && range.end <= self.rows);
         Mat { data: self.data.get(range.start * self.pitch..).unwrap_or(&[]), rows: range.len(), ..*self }
     }
@@ -63,8 +63,8 @@ impl<'a> Mat<'a> {
 
 /// A mutable matrix view. It owns `owned >= cols` columns of each row: the columns `cols..owned` are pads, which kernels zero.
 #[derive(Debug)]
-pub struct MatMut<'a> {
-    ptr: *mut f32,
+pub struct MatMut<'a, E = f32> {
+    ptr: *mut E,
     /// Number of rows.
     pub rows: usize,
     /// Number of columns that count.
@@ -72,17 +72,17 @@ pub struct MatMut<'a> {
     /// Elements from one row to the next.
     pub pitch: usize,
     owned: usize,
-    life: PhantomData<&'a mut [f32]>,
+    life: PhantomData<&'a mut [E]>,
 }
 
 // SAFETY: a MatMut is an exclusive borrow of its elements; shared access goes only through the unsafe `row_shared`.
-unsafe impl Send for MatMut<'_> {}
+unsafe impl<E: Send> Send for MatMut<'_, E> {}
 // SAFETY: as above.
-unsafe impl Sync for MatMut<'_> {}
+unsafe impl<E: Send> Sync for MatMut<'_, E> {}
 
-impl<'a> MatMut<'a> {
+impl<'a, E: Copy + Default> MatMut<'a, E> {
     /// A view that owns its pads (they are written as zero; the last row's only as far as `data` goes).
-    pub fn new(data: &'a mut [f32], rows: usize, cols: usize, pitch: usize) -> Self {
+    pub fn new(data: &'a mut [E], rows: usize, cols: usize, pitch: usize) -> Self {
         let full = data.len() >= rows * pitch;
         let mut view = Self::view(data, rows, cols, pitch);
         if full {
@@ -92,12 +92,12 @@ impl<'a> MatMut<'a> {
     }
 
     /// A view without pads.
-    pub fn dense(data: &'a mut [f32], rows: usize, cols: usize) -> Self {
+    pub fn dense(data: &'a mut [E], rows: usize, cols: usize) -> Self {
         Self::view(data, rows, cols, cols)
     }
 
     /// A view that leaves the elements between its rows alone.
-    pub fn view(data: &'a mut [f32], rows: usize, cols: usize, pitch: usize) -> Self {
+    pub fn view(data: &'a mut [E], rows: usize, cols: usize, pitch: usize) -> Self {
         assert!(
             pitch >= cols && data.len() >= extent(rows, cols, pitch),
             "matrix view {rows}x{cols} with pitch {pitch} over {} elements",
@@ -107,12 +107,12 @@ impl<'a> MatMut<'a> {
     }
 
     /// The same view for a shorter time.
-    pub fn reborrow(&mut self) -> MatMut<'_> {
+    pub fn reborrow(&mut self) -> MatMut<'_, E> {
         MatMut { life: PhantomData, ..*self }
     }
 
     /// The rows `range`.
-    pub fn rows_range(self, range: Range<usize>) -> MatMut<'a> {
+    pub fn rows_range(self, range: Range<usize>) -> MatMut<'a, E> {
         assert!(range.start <= range.end && range.end <= self.rows);
         let ptr = if range.is_empty() {
             self.ptr
@@ -124,7 +124,7 @@ impl<'a> MatMut<'a> {
     }
 
     /// The columns `..at` (without pads) and `at..` (with this view's pads).
-    pub fn split_cols(self, at: usize) -> (MatMut<'a>, MatMut<'a>) {
+    pub fn split_cols(self, at: usize) -> (MatMut<'a, E>, MatMut<'a, E>) {
         assert!(at <= self.cols);
         let left = MatMut { cols: at, owned: at, ..self };
         let ptr = if self.rows == 0 {
@@ -138,7 +138,7 @@ impl<'a> MatMut<'a> {
     }
 
     /// Read-only view of the same elements.
-    pub fn as_mat(&self) -> Mat<'_> {
+    pub fn as_mat(&self) -> Mat<'_, E> {
         let len = extent(self.rows, self.cols, self.pitch);
         // SAFETY: the constructor checked the extent; `&self` keeps writers away.
         let data = unsafe { std::slice::from_raw_parts(self.ptr, len) };
@@ -151,12 +151,12 @@ impl<'a> MatMut<'a> {
     }
 
     /// First element.
-    pub(super) fn ptr(&self) -> *mut f32 {
+    pub(super) fn ptr(&self) -> *mut E {
         self.ptr
     }
 
     /// Row `r` (`cols` long) with its pads zeroed.
-    pub fn row_mut(&mut self, r: usize) -> &mut [f32] {
+    pub fn row_mut(&mut self, r: usize) -> &mut [E] {
         // SAFETY: `&mut self` is exclusive.
         unsafe { self.row_shared(r) }
     }
@@ -167,13 +167,28 @@ impl<'a> MatMut<'a> {
     /// No other live slice may cover this row.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn row_shared(&self, r: usize) -> &'a mut [f32] {
+    pub(super) unsafe fn row_shared(&self, r: usize) -> &'a mut [E] {
         assert!(r < self.rows);
         // SAFETY: r < rows and owned <= pitch (and the data was checked to hold it): inside the borrow; exclusive by the caller.
         let whole = unsafe { std::slice::from_raw_parts_mut(self.ptr.add(r * self.pitch), self.owned) };
         let (row, pad) = whole.split_at_mut(self.cols);
-        pad.fill(0.0);
+        pad.fill(E::default());
         row
+    }
+
+    /// Columns `c..c + n` of row `r`, for tasks that share the row; whoever takes the last column zeroes the pads.
+    ///
+    /// # Safety
+    /// No other live slice may cover these elements.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn part_shared(&self, r: usize, c: usize, n: usize) -> &'a mut [E] {
+        assert!(r < self.rows && c <= self.cols && n <= self.cols - c);
+        let pads = if c + n == self.cols { self.owned - self.cols } else { 0 };
+        // SAFETY: inside row r (see `row_shared`); exclusive by the caller.
+        let whole = unsafe { std::slice::from_raw_parts_mut(self.ptr.add(r * self.pitch + c), n + pads) };
+        let (part, pad) = whole.split_at_mut(n);
+        pad.fill(E::default());
+        part
     }
 
     /// Zeroes the pads of all rows.

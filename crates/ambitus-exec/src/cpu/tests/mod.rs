@@ -6,7 +6,7 @@ mod sharing;
 use super::{AsyncMode, CpuExecutor, CpuOptions};
 use crate::executor::{ExecError, Executor};
 use ambitus_compile::plan::plan;
-use ambitus_ir::plan::PlannedSession;
+use ambitus_ir::plan::{Address, PlannedSession, Region};
 use ambitus_ir::target::Target;
 use ambitus_ir::{DType, Program, Session, TensorType};
 use ambitus_testkit::{Case, Tensor, Tensors};
@@ -29,78 +29,63 @@ fn open(planned: &Arc<PlannedSession>, threads: usize, copies: AsyncMode) -> Res
     Ok(exec)
 }
 
-/// The numbers in a value's words.
-fn numbers(dtype: DType, words: &[f32]) -> Vec<f64> {
-    let number = |w: &f32| match dtype {
-        DType::I32 => f64::from(w.to_bits() as i32),
-        _ => f64::from(*w),
-    };
-    words.iter().map(number).collect()
+/// Writes a value with its pads. Room is planned in multiples of 256 bytes, so whole words may be written.
+fn put(exec: &mut CpuExecutor, at: Address, t: &Tensor) {
+    let mut bytes = t.to_bytes();
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    let words = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
+    let offset = exec.planned.base(at.region, 0) + at.offset;
+    let arena = if at.region == Region::Host { &mut exec.host } else { &mut exec.arena };
+    arena.floats_mut(offset, words.len()).iter_mut().zip(words).for_each(|(to, word)| *to = word);
 }
 
-/// Runs program `name` on named inputs and states; gives every output's and state's words without pads, by name. Pads
-/// must be zero.
-fn run(
-    exec: &mut CpuExecutor,
-    name: &str,
-    inputs: &Tensors,
-    states: &Tensors,
-) -> Vec<(String, TensorType, Vec<f32>)> {
+/// A result: name, type, and bytes with pads.
+type Found = (String, TensorType, Vec<u8>);
+
+/// Runs program `name` on named inputs and states; gives every output's and state's bytes, by name. Pads must be zero.
+fn run(exec: &mut CpuExecutor, name: &str, inputs: &Tensors, states: &Tensors) -> Vec<Found> {
     let planned = exec.planned.clone();
+    let p = planned.program(name).unwrap();
     for (input, t) in inputs {
-        match t.ty.dtype {
-            DType::I32 => {
-                let data: Vec<i32> = t.data.iter().map(|x| *x as i32).collect();
-                exec.write_i32(name, input, 0, &data).unwrap();
-            }
-            // Queue tokens hold nothing.
-            DType::U8 => {}
-            _ => exec.write_f32(name, input, 0, &t.to_f32()).unwrap(),
+        // Queue tokens hold nothing.
+        if t.ty.dtype != DType::U8 {
+            put(exec, p.place(p.program.input(input).unwrap()), t);
         }
     }
     for (state, t) in states {
-        let id = planned.session.state(state).unwrap();
-        exec.write_state(id, &t.to_f32()).unwrap();
+        put(exec, planned.state(state).unwrap().1, t);
     }
     exec.run(name, 0).unwrap();
-    let p = planned.program(name).unwrap();
     let outputs = p.program.outputs.iter().map(|o| (o.name.clone(), o.value));
     let states =
         p.program.states.iter().map(|s| (planned.session.states[s.state.index()].name.clone(), s.leaves));
     let read = |(name, value): (String, ambitus_ir::ValueId)| {
         let ty = p.program.ty(value);
         let (arena, offset) = exec.locate(p.place(value), 0);
-        let data = arena.floats(offset, ty.bytes() as usize / 4);
-        let (cols, pitch) = (ty.shape.cols(), ty.pitch);
-        let mut words = Vec::new();
-        for row in data.chunks(pitch) {
-            words.extend_from_slice(&row[..cols]);
-            assert!(row[cols..].iter().all(|pad| pad.to_bits() == 0), "{name}: pads are {row:?}");
+        let words = arena.floats(offset, ty.bytes().div_ceil(4) as usize);
+        let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        bytes.truncate(ty.bytes() as usize);
+        let (row, used) = (ty.pitch * ty.dtype.size(), ty.shape.cols() * ty.dtype.size());
+        for row in bytes.chunks(row.max(1)) {
+            assert!(row[used..].iter().all(|pad| *pad == 0), "{name}: pads are {row:?}");
         }
-        (name, ty, words)
+        (name, ty, bytes)
     };
     outputs.chain(states).map(read).collect()
 }
 
-/// True when the executor has a kernel for a case and its types.
-fn runs_here(case: &Case, target: &dyn Target) -> bool {
-    let types = case.types();
-    let made = case.op.def().infer(&types).unwrap();
-    let half = |t: &TensorType| matches!(t.dtype, DType::F16 | DType::BF16);
-    target.has_kernel(&case.op) && !types.iter().chain(&made).any(half)
+/// The case's variants in an element type for which the executor has kernels.
+fn run_here(case: &Case, dtype: DType, target: &dyn Target) -> Vec<Case> {
+    let mut cases = case.variants_in(dtype);
+    cases.retain(|case| {
+        let types = case.types();
+        let made = case.op.def().infer(&types).unwrap();
+        target.has_kernel(&case.op, &types, &made)
+    });
+    cases
 }
 
-/// Bit patterns of results.
-fn bits(results: &[(String, TensorType, Vec<f32>)]) -> Vec<Vec<u32>> {
-    results.iter().map(|(_, _, words)| words.iter().map(|w| w.to_bits()).collect()).collect()
-}
-
-fn value<'a>(expected: &'a [Tensor], case: &Case, name: &str) -> &'a Tensor {
-    let number: usize = name[1..].parse().unwrap();
-    // A state x{i} holds the result that overwrote operand i.
-    let at = match &name[..1] {
-        "y" => number,
-        _ => (0..expected.len()).find(|k| case.overwritten(*k) == Some(number)).unwrap(),
-    };
-    &expected[at]
+/// Bytes of results.
+fn bits(results: &[Found]) -> Vec<Vec<u8>> {
+    results.iter().map(|(_, _, bytes)| bytes.clone()).collect()
 }

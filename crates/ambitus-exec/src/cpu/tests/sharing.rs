@@ -1,11 +1,11 @@
 //! Results that overwrite operands have the same bits as results that do not.
 
-use super::{bits, open, planned, run, runs_here};
+use super::{bits, open, planned, run, run_here};
 use crate::cpu::{AsyncMode, CpuTarget};
 use ambitus_ir::ops::layout::Reshape;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
-use ambitus_ir::{Builder, Op, Program, Session, TensorType, ValueId};
+use ambitus_ir::{Builder, DType, Op, Program, Session, TensorType, ValueId};
 use ambitus_testkit::{Case, Rng, Tensors, cases};
 
 /// The CPU, without overwriting.
@@ -15,8 +15,8 @@ impl Target for Apart {
     fn name(&self) -> &str {
         "apart"
     }
-    fn has_kernel(&self, op: &Op) -> bool {
-        self.0.has_kernel(op)
+    fn has_kernel(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> bool {
+        self.0.has_kernel(op, x, y)
     }
     fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {
         self.0.workspace(op, x, y)
@@ -88,7 +88,10 @@ fn compare(
 fn every_case_has_the_same_bits_on_its_operands() {
     let target = CpuTarget::new(1);
     let donates = |c: &Case| !c.op.def().donates().is_empty() || c.op.def().props().starts;
-    for case in cases().iter().filter(|c| runs_here(c, &target) && !donates(c)) {
+    let types = [DType::F32, DType::BF16, DType::F16];
+    let all = cases();
+    let in_types = |c: &Case| types.map(|dtype| run_here(c, dtype, &target)).concat();
+    for case in &all.iter().filter(|c| !donates(c)).flat_map(in_types).collect::<Vec<_>>() {
         let inputs = case.values().into_iter().enumerate().map(|(i, t)| (format!("x{i}"), t)).collect();
         let planned = compare(&case.name, &|| inner_program(case), &inputs);
         let types = case.types();

@@ -5,9 +5,9 @@ use super::*;
 use crate::cpu::kernels::gemm::micro::{Left, Right, Store, block};
 use crate::cpu::kernels::math::exp_softmax;
 use crate::cpu::kernels::pool::DisjointMut;
-use crate::cpu::kernels::scratch::{SLACK, Scratch, padded};
+use crate::cpu::kernels::scratch::{SLACK, Scratch};
 use crate::cpu::kernels::simd::dispatch;
-use crate::cpu::kernels::{MatMut, Pool, segment};
+use crate::cpu::kernels::{Pool, Stage, segment};
 use std::ops::Range;
 
 /// Query rows per score tile.
@@ -16,74 +16,83 @@ const QT: usize = 128;
 const ROWS: usize = 64;
 
 /// Floats of one thread's workspace.
-fn per_thread(spec: &Attention) -> usize {
+fn per_thread(spec: &Attention, q_rows: usize, narrow: bool) -> usize {
     2 * padded(spec.head_dim * KT)
         + padded(spec.head_panels() * KT)
         + 2 * padded(spec.head_panels() * QT)
         + 2 * padded(QT * LDS)
+        + 2 * extra(narrow, spec.head_dim * QT)
+        + 3 * extra(narrow, spec.head_dim * KT)
+        // dq is summed over the tiles of keys, so as a whole: of one segment, at most all rows.
+        + extra(narrow, q_rows * spec.group() * spec.head_dim)
 }
 
-/// Floats of workspace of [`attention_grad`] for `q_rows` query rows.
-pub fn attention_grad_workspace(spec: &Attention, q_rows: usize, _k_rows: usize, threads: usize) -> usize {
-    threads.max(1) * per_thread(spec) + padded(q_rows * spec.heads) + SLACK
+/// Floats of workspace of [`attention_grad`] for `q_rows` query rows; `narrow`: some operand or gradient has 16 bits.
+pub fn attention_grad_workspace(spec: &Attention, q_rows: usize, threads: usize, narrow: bool) -> usize {
+    threads.max(1) * per_thread(spec, q_rows, narrow) + padded(q_rows * spec.heads) + SLACK
 }
 
 /// Gradients of [`super::attention`]: dq [T, H·hd]; dk, dv [Tk, Hkv·hd] (summed over the query heads of a key head). Rows of no
 /// segment get 0.
 #[allow(clippy::too_many_arguments)]
-pub fn attention_grad(
+pub fn attention_grad<'a>(
     pool: &Pool,
-    q: Mat,
-    k: Mat,
-    v: Mat,
-    o: Mat,
+    q: impl Into<Rows<'a>>,
+    k: impl Into<Rows<'a>>,
+    v: impl Into<Rows<'a>>,
+    o: impl Into<Rows<'a>>,
     lse: Mat,
-    d_o: Mat,
+    d_o: impl Into<Rows<'a>>,
     q_seg: &[i32],
     k_seg: &[i32],
     spec: &Attention,
-    dq: MatMut,
-    dk: MatMut,
-    dv: MatMut,
+    dq: impl Into<RowsMut<'a>>,
+    dk: impl Into<RowsMut<'a>>,
+    dv: impl Into<RowsMut<'a>>,
     ws: &mut [f32],
 ) {
-    let segments = check_tables(q_seg, q.rows, k_seg, k.rows);
-    spec.check(q.cols, k.cols);
-    let same = |m: &MatMut, rows, cols| m.rows == rows && m.cols == cols;
-    assert!(v.rows == k.rows && v.cols == k.cols && o.rows == q.rows && o.cols == q.cols);
-    assert!(d_o.rows == q.rows && d_o.cols == q.cols);
-    assert!(lse.rows == q.rows && lse.cols == spec.heads);
-    assert!(same(&dq, q.rows, q.cols) && same(&dk, k.rows, k.cols) && same(&dv, k.rows, k.cols));
+    let (q, k, v, o, d_o) = (q.into(), k.into(), v.into(), o.into(), d_o.into());
+    let (dq, dk, dv) = (dq.into(), dk.into(), dv.into());
+    let ((q_rows, q_cols), (k_rows, k_cols)) = (q.shape(), k.shape());
+    let segments = check_tables(q_seg, q_rows, k_seg, k_rows);
+    spec.check(q_cols, k_cols);
+    assert!(v.shape() == k.shape() && o.shape() == q.shape() && d_o.shape() == q.shape());
+    assert!(lse.rows == q_rows && lse.cols == spec.heads);
+    assert!(dq.shape() == q.shape() && dk.shape() == k.shape() && dv.shape() == k.shape());
     let isa = pool.isa();
-    let each = per_thread(spec);
+    let narrow = [q, k, v, d_o].iter().any(Rows::is_half) || [&dq, &dk, &dv].iter().any(|d| d.is_half());
+    let each = per_thread(spec, q_rows, narrow);
     let mut scratch = Scratch::new(ws);
     let threads = DisjointMut::new(scratch.take(pool.threads() * each));
-    let delta = DisjointMut::new(scratch.take(q.rows * spec.heads));
+    let delta = DisjointMut::new(scratch.take(q_rows * spec.heads));
     // Clears the gradients (tiles add to them) and computes D.
-    let (q_tasks, k_tasks) = (q.rows.div_ceil(ROWS), k.rows.div_ceil(ROWS));
+    let (q_tasks, k_tasks) = (q_rows.div_ceil(ROWS), k_rows.div_ceil(ROWS));
     pool.run(q_tasks + k_tasks, |i| {
+        let mut a = Stage::new();
+        let mut b = Stage::new();
         if i < q_tasks {
-            for t in i * ROWS..q.rows.min((i + 1) * ROWS) {
+            for t in i * ROWS..q_rows.min((i + 1) * ROWS) {
                 // SAFETY: one task per row.
                 unsafe {
-                    dq.row_shared(t).fill(0.0);
+                    dq.write(isa, t, &mut a, |dq| dq.fill(0.0));
                     let d = delta.slice(t * spec.heads, spec.heads);
-                    head_dots(isa, o.row(t), d_o.row(t), spec.head_dim, d);
+                    let (o, d_o) = (o.row(isa, t, &mut a), d_o.row(isa, t, &mut b));
+                    head_dots(isa, o, d_o, spec.head_dim, d);
                 }
             }
         } else {
             let i = i - q_tasks;
-            for t in i * ROWS..k.rows.min((i + 1) * ROWS) {
+            for t in i * ROWS..k_rows.min((i + 1) * ROWS) {
                 // SAFETY: one task per row.
                 unsafe {
-                    dk.row_shared(t).fill(0.0);
-                    dv.row_shared(t).fill(0.0);
+                    dk.write(isa, t, &mut a, |dk| dk.fill(0.0));
+                    dv.write(isa, t, &mut b, |dv| dv.fill(0.0));
                 }
             }
         }
     });
     // SAFETY: written above, only read from here on.
-    let delta: &[f32] = unsafe { delta.slice(0, q.rows * spec.heads) };
+    let delta: &[f32] = unsafe { delta.slice(0, q_rows * spec.heads) };
     let g = spec.kv_heads;
     pool.run_with(segments * g, |i, worker| {
         let task = Task {
@@ -94,6 +103,7 @@ pub fn attention_grad(
             lse,
             delta,
             spec,
+            narrow,
             head: i % g,
             rows: segment(q_seg, i / g),
             keys: segment(k_seg, i / g),
@@ -126,24 +136,26 @@ fn head_dots_body<S: Simd>(s: S, a: &[f32], b: &[f32], d: usize, out: &mut [f32]
 
 /// One segment, the query heads of one key head.
 struct Task<'a> {
-    q: Mat<'a>,
-    k: Mat<'a>,
-    v: Mat<'a>,
-    d_o: Mat<'a>,
+    q: Rows<'a>,
+    k: Rows<'a>,
+    v: Rows<'a>,
+    d_o: Rows<'a>,
     lse: Mat<'a>,
     delta: &'a [f32],
     spec: &'a Attention,
+    /// Some matrix has 16 bits.
+    narrow: bool,
     head: usize,
     rows: Range<usize>,
     keys: Range<usize>,
 }
 
 dispatch! {
-    fn run(task: &Task, dq: &MatMut, dk: &MatMut, dv: &MatMut, ws: &mut [f32]) = run_body
+    fn run(task: &Task, dq: &RowsMut, dk: &RowsMut, dv: &RowsMut, ws: &mut [f32]) = run_body
 }
 
 #[inline(always)]
-fn run_body<S: Simd>(s: S, task: &Task, dq: &MatMut, dk: &MatMut, dv: &MatMut, ws: &mut [f32]) {
+fn run_body<S: Simd>(s: S, task: &Task, dq: &RowsMut, dk: &RowsMut, dv: &RowsMut, ws: &mut [f32]) {
     let Task { q, k, v, d_o, spec, .. } = *task;
     let (d, group) = (spec.head_dim, spec.group());
     let mut scratch = Scratch::new(ws);
@@ -156,13 +168,26 @@ fn run_body<S: Simd>(s: S, task: &Task, dq: &MatMut, dk: &MatMut, dv: &MatMut, w
     let grads = scratch.take(QT * LDS);
     let nr = nr::<S>();
     let panels = |x: &[f32], depth: usize| Right { ptr: x.as_ptr(), ld: nr, panel: nr * depth };
-    let kv_col = task.head * d;
+    let (isa, narrow, kv_col) = (s.isa(), task.narrow, task.head * d);
+    let [q_tile, do_tile] = [(); 2].map(|()| scratch.take(extra(narrow, d * QT)));
+    let [kv_tile, dk_tile, dv_tile] = [(); 3].map(|()| scratch.take(extra(narrow, d * KT)));
+    let (width, q_rows) = (group * d, task.rows.len());
+    let dq_all = scratch.take(extra(narrow, q_rows * width));
+    dq_all.fill(0.0);
+    let dq_at = (task.rows.start, task.head * width);
+    let (sum_dq, dq_pitch) = sums(dq, dq_at, dq_all, width);
     for k0 in (0..task.keys.len()).step_by(KT) {
         let m = KT.min(task.keys.len() - k0);
         let key = task.keys.start + k0;
-        pack_rows_t(s, &k, key, m, kv_col, d, kt);
-        pack_rows_t(s, &v, key, m, kv_col, d, vt);
-        pack_rows(s, &k, key, m, kv_col, d, kp);
+        let (tile, r, c) = v.tile(isa, (key, m), (kv_col, d), kv_tile);
+        pack_rows_t(s, &tile, r, m, c, d, vt);
+        let (tile, r, c) = k.tile(isa, (key, m), (kv_col, d), kv_tile);
+        pack_rows_t(s, &tile, r, m, c, d, kt);
+        pack_rows(s, &tile, r, m, c, d, kp);
+        dk_tile.fill(0.0);
+        dv_tile.fill(0.0);
+        let (sum_dk, dk_pitch) = sums(dk, (key, kv_col), dk_tile, d);
+        let (sum_dv, dv_pitch) = sums(dv, (key, kv_col), dv_tile, d);
         for h in 0..group {
             let head = task.head * group + h;
             let col = head * d;
@@ -172,9 +197,14 @@ fn run_body<S: Simd>(s: S, task: &Task, dq: &MatMut, dk: &MatMut, dv: &MatMut, w
                     continue;
                 }
                 let row = task.rows.start + q0;
-                pack_rows(s, &q, row, n, col, d, qp);
-                pack_rows(s, &d_o, row, n, col, d, dop);
-                let left = |x: &Mat| Left { ptr: x.data[row * x.pitch + col..].as_ptr(), ld: x.pitch };
+                let q = q.tile(isa, (row, n), (col, d), q_tile);
+                let d_o = d_o.tile(isa, (row, n), (col, d), do_tile);
+                pack_rows(s, &q.0, q.1, n, q.2, d, qp);
+                pack_rows(s, &d_o.0, d_o.1, n, d_o.2, d, dop);
+                let left = |(x, r, c): &(Mat, usize, usize)| Left {
+                    ptr: x.data[r * x.pitch + c..].as_ptr(),
+                    ld: x.pitch,
+                };
                 // SAFETY: operands hold n x d and d x m, the tiles n x m.
                 unsafe {
                     let (p, g) = (probs.as_mut_ptr(), grads.as_mut_ptr());
@@ -194,18 +224,23 @@ fn run_body<S: Simd>(s: S, task: &Task, dq: &MatMut, dk: &MatMut, dv: &MatMut, w
                 let add = Store::ADD;
                 // SAFETY: tiles hold n x m, panels n x d and m x d; this task owns these rows and columns of dq, dk and dv.
                 unsafe {
-                    let to = dv.ptr().add(key * dv.pitch + kv_col);
                     let left = Left { ptr: p, ld: LDS };
-                    block::<S, true>(s, m, d, n, left, panels(dop, n), to, dv.pitch, add);
-                    let to = dk.ptr().add(key * dk.pitch + kv_col);
+                    block::<S, true>(s, m, d, n, left, panels(dop, n), sum_dv, dv_pitch, add);
                     let left = Left { ptr: g, ld: LDS };
-                    block::<S, true>(s, m, d, n, left, panels(qp, n), to, dk.pitch, add);
-                    let to = dq.ptr().add(row * dq.pitch + col);
-                    block::<S, false>(s, n, d, m, left, panels(kp, m), to, dq.pitch, add);
+                    block::<S, true>(s, m, d, n, left, panels(qp, n), sum_dk, dk_pitch, add);
+                    let to = sum_dq.add(q0 * dq_pitch + h * d);
+                    block::<S, false>(s, n, d, m, left, panels(kp, m), to, dq_pitch, add);
                 }
             }
         }
+        // SAFETY: this task owns these rows and columns of dk and dv.
+        unsafe {
+            settle(isa, dk, (key, m), (kv_col, d), dk_tile);
+            settle(isa, dv, (key, m), (kv_col, d), dv_tile);
+        }
     }
+    // SAFETY: this task owns these rows and columns of dq.
+    unsafe { settle(isa, dq, (dq_at.0, q_rows), (dq_at.1, width), dq_all) };
 }
 
 /// Scores to probabilities and dP to dS, in place.

@@ -4,9 +4,9 @@ use super::*;
 use crate::cpu::kernels::gemm::micro::{Left, Right, Store, block};
 use crate::cpu::kernels::math::exp_softmax;
 use crate::cpu::kernels::pool::DisjointMut;
-use crate::cpu::kernels::scratch::{SLACK, Scratch, padded};
+use crate::cpu::kernels::scratch::{SLACK, Scratch};
 use crate::cpu::kernels::simd::dispatch;
-use crate::cpu::kernels::{MatMut, Pool, segment};
+use crate::cpu::kernels::{MatMut, Pool, Stage, segment};
 use std::ops::Range;
 
 /// Query rows per task: keys and values are packed once for them.
@@ -15,50 +15,55 @@ const QB: usize = 256;
 const QT: usize = 56;
 
 /// Floats of one thread's workspace.
-fn per_thread(spec: &Attention) -> usize {
+fn per_thread(spec: &Attention, narrow: bool) -> usize {
     padded(spec.head_dim * KT)
         + padded(spec.head_panels() * KT)
         + padded(QT * LDS)
         + 2 * padded(QB * spec.group())
+        + extra(narrow, spec.head_dim * KT)
+        + 2 * extra(narrow, QB * spec.group() * spec.head_dim)
 }
 
-/// Floats of workspace of [`attention`].
-pub fn attention_workspace(spec: &Attention, threads: usize) -> usize {
-    threads.max(1) * per_thread(spec) + SLACK
+/// Floats of workspace of [`attention`]; `narrow`: some operand or o has 16 bits.
+pub fn attention_workspace(spec: &Attention, threads: usize, narrow: bool) -> usize {
+    threads.max(1) * per_thread(spec, narrow) + SLACK
 }
 
 /// `o = softmax(scale · q kᵀ) v` per head and segment, and `lse = ln Σ exp(scale · q·k)`.
 ///
 /// q, o [T, H·hd]; k, v [Tk, Hkv·hd]; lse `[T, H]`. Rows of no segment and queries without keys give o = 0 and lse = 0.
 #[allow(clippy::too_many_arguments)]
-pub fn attention(
+pub fn attention<'a>(
     pool: &Pool,
-    q: Mat,
-    k: Mat,
-    v: Mat,
+    q: impl Into<Rows<'a>>,
+    k: impl Into<Rows<'a>>,
+    v: impl Into<Rows<'a>>,
     q_seg: &[i32],
     k_seg: &[i32],
     spec: &Attention,
-    o: MatMut,
+    o: impl Into<RowsMut<'a>>,
     lse: MatMut,
     ws: &mut [f32],
 ) {
-    let segments = check_tables(q_seg, q.rows, k_seg, k.rows);
-    spec.check(q.cols, k.cols);
-    assert!(v.rows == k.rows && v.cols == k.cols && o.rows == q.rows && o.cols == q.cols);
-    assert!(lse.rows == q.rows && lse.cols == spec.heads);
+    let (q, k, v, o) = (q.into(), k.into(), v.into(), o.into());
+    let ((q_rows, q_cols), (k_rows, k_cols)) = (q.shape(), k.shape());
+    let segments = check_tables(q_seg, q_rows, k_seg, k_rows);
+    spec.check(q_cols, k_cols);
+    assert!(v.shape() == k.shape() && o.shape() == q.shape());
+    assert!(lse.rows == q_rows && lse.cols == spec.heads);
     let (isa, g) = (pool.isa(), spec.kv_heads);
-    let each = per_thread(spec);
+    let narrow = [q, k, v].iter().any(Rows::is_half) || o.is_half();
+    let each = per_thread(spec, narrow);
     let ws = DisjointMut::new(Scratch::new(ws).take(pool.threads() * each));
     // Rows that no task covers, and pads.
     let end = q_seg[segments] as usize;
     for s in 0..segments {
         let rows = segment(q_seg, s);
         if segment(k_seg, s).is_empty() {
-            clear(&o, &lse, rows);
+            clear(isa, &o, &lse, rows);
         }
     }
-    clear(&o, &lse, end..q.rows);
+    clear(isa, &o, &lse, end..q_rows);
     let blocks = |s: usize| segment(q_seg, s).len().div_ceil(QB);
     let tasks: usize = (0..segments).map(blocks).sum();
     let (o, lse) = (&o, &lse);
@@ -82,7 +87,10 @@ pub fn attention(
             for t in task.rows.clone() {
                 // SAFETY: zeroing pads only; this task owns the rows' pads because it has head 0.
                 unsafe {
-                    pads(o, t);
+                    // Of 16-bit rows, whoever writes the last column does it.
+                    if let RowsMut::F32(o) = o {
+                        pads(o, t);
+                    }
                     pads(lse, t);
                 }
             }
@@ -92,11 +100,12 @@ pub fn attention(
 }
 
 /// Zeroes rows, with their pads.
-fn clear(o: &MatMut, lse: &MatMut, rows: Range<usize>) {
+fn clear(isa: Isa, o: &RowsMut, lse: &MatMut, rows: Range<usize>) {
+    let mut stage = Stage::new();
     for t in rows {
         // SAFETY: called before tasks start.
         unsafe {
-            o.row_shared(t).fill(0.0);
+            o.write(isa, t, &mut stage, |o| o.fill(0.0));
             lse.row_shared(t).fill(0.0);
         }
     }
@@ -115,9 +124,9 @@ unsafe fn pads(m: &MatMut, t: usize) {
 
 /// Some query rows of one segment, for the query heads of one key head.
 struct Task<'a> {
-    q: Mat<'a>,
-    k: Mat<'a>,
-    v: Mat<'a>,
+    q: Rows<'a>,
+    k: Rows<'a>,
+    v: Rows<'a>,
     spec: &'a Attention,
     head: usize,
     rows: Range<usize>,
@@ -127,11 +136,11 @@ struct Task<'a> {
 }
 
 dispatch! {
-    fn run(task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]) = run_body
+    fn run(task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32]) = run_body
 }
 
 #[inline(always)]
-fn run_body<S: Simd>(s: S, task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]) {
+fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32]) {
     let Task { q, k, v, spec, .. } = *task;
     let (d, group, n) = (spec.head_dim, spec.group(), task.rows.len());
     let mut scratch = Scratch::new(ws);
@@ -140,6 +149,13 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]
     let scores = scratch.take(QT * LDS);
     let max = scratch.take(QB * group);
     let sum = scratch.take(QB * group);
+    let narrow = [q, k, v].iter().any(Rows::is_half) || o.is_half();
+    let kv_tile = scratch.take(extra(narrow, d * KT));
+    let [q_tile, o_tile] = [(); 2].map(|()| scratch.take(extra(narrow, QB * group * d)));
+    let (isa, width) = (s.isa(), group * d);
+    let (first_row, first_col) = (task.rows.start, task.head * width);
+    let (q, q_row, q_col) = q.tile(isa, (first_row, n), (first_col, width), q_tile);
+    let (sum_o, o_pitch) = sums(o, (first_row, first_col), o_tile, width);
     max.fill(f32::NEG_INFINITY);
     sum.fill(0.0);
     let nr = nr::<S>();
@@ -149,20 +165,22 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]
             break;
         }
         let m = KT.min(task.keys.len() - k0);
-        pack_rows_t(s, &k, task.keys.start + k0, m, task.head * d, d, kt);
-        pack_rows(s, &v, task.keys.start + k0, m, task.head * d, d, vp);
+        let at = ((task.keys.start + k0, m), (task.head * d, d));
+        let (tile, r, c) = k.tile(isa, at.0, at.1, kv_tile);
+        pack_rows_t(s, &tile, r, m, c, d, kt);
+        let (tile, r, c) = v.tile(isa, at.0, at.1, kv_tile);
+        pack_rows(s, &tile, r, m, c, d, vp);
         let keys = Right { ptr: kt.as_ptr(), ld: nr, panel: nr * d };
         let values = Right { ptr: vp.as_ptr(), ld: nr, panel: nr * m };
         for h in 0..group {
-            let col = (task.head * group + h) * d;
             for q0 in (0..n).step_by(QT) {
                 let rows = QT.min(n - q0);
                 let at = task.local + q0;
                 if spec.causal && k0 >= at + rows {
                     continue;
                 }
-                let row = task.rows.start + q0;
-                let queries = Left { ptr: q.data[row * q.pitch + col..].as_ptr(), ld: q.pitch };
+                let queries = &q.data[(q_row + q0) * q.pitch + q_col + h * d..];
+                let queries = Left { ptr: queries.as_ptr(), ld: q.pitch };
                 let store = Store { alpha: spec.scale, ..Store::SET };
                 // SAFETY: q, the packed keys and the score tile hold rows x d, d x m and rows x m.
                 unsafe { block::<S, false>(s, rows, m, d, queries, keys, scores.as_mut_ptr(), LDS, store) };
@@ -175,7 +193,7 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]
                     let state = h * QB + q0 + i;
                     // SAFETY: this task owns these rows and columns of o.
                     let out = unsafe {
-                        let p = o.ptr().add((row + i) * o.pitch + col);
+                        let p = sum_o.add((q0 + i) * o_pitch + h * d);
                         std::slice::from_raw_parts_mut(p, d)
                     };
                     softmax_step(s, line, &mut max[state], &mut sum[state], out, k0 == 0);
@@ -184,8 +202,8 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]
                 let store = if k0 == 0 { Store::SET } else { Store::ADD };
                 // SAFETY: the tile holds rows x m, the packed values m x d, and this task owns these rows and columns of o.
                 unsafe {
-                    let to = o.ptr().add(row * o.pitch + col);
-                    block::<S, false>(s, rows, d, m, p, values, to, o.pitch, store)
+                    let to = sum_o.add(q0 * o_pitch + h * d);
+                    block::<S, false>(s, rows, d, m, p, values, to, o_pitch, store)
                 };
             }
         }
@@ -196,13 +214,15 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &MatMut, lse: &MatMut, ws: &mut [f32]
             let (state, row) = (h * QB + i, task.rows.start + i);
             // SAFETY: this task owns these elements of o and lse.
             let (out, l) = unsafe {
-                let p = o.ptr().add(row * o.pitch + head * d);
+                let p = sum_o.add(i * o_pitch + h * d);
                 (std::slice::from_raw_parts_mut(p, d), &mut *lse.ptr().add(row * lse.pitch + head))
             };
             scale_by(s, out, 1.0 / sum[state]);
             *l = max[state] + sum[state].ln();
         }
     }
+    // SAFETY: this task owns these rows and columns of o.
+    unsafe { settle(isa, o, (first_row, n), (first_col, width), o_tile) };
 }
 
 /// Turns a row of scores into exp(score - max), updates the running maximum and sum, and rescales the output so far.

@@ -14,8 +14,9 @@ pub use forward::{attention, attention_workspace};
 
 use super::gemm::micro::nr;
 use super::gemm::pack::pack_b;
+use super::scratch::padded;
 use super::simd::Simd;
-use super::{Mat, check_segments};
+use super::{Isa, Mat, Rows, RowsMut, check_segments};
 
 /// Shape and options of an attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,6 +71,37 @@ fn check_tables(q_seg: &[i32], q_rows: usize, k_seg: &[i32], k_rows: usize) -> u
     let s = check_segments(q_seg, q_rows);
     assert!(check_segments(k_seg, k_rows) == s, "query and key segments differ in number");
     s
+}
+
+/// Where a task sums the part of a result at row `r`, column `c`, and the distance of its rows: in place, or in `wide`, of
+/// rows of `d`, where the result has 16 bits.
+fn sums(m: &RowsMut, (r, c): (usize, usize), wide: &mut [f32], d: usize) -> (*mut f32, usize) {
+    match m {
+        RowsMut::F32(m) => {
+            assert!(r < m.rows && c + d <= m.cols);
+            // SAFETY: inside the view by the assertion.
+            (unsafe { m.ptr().add(r * m.pitch + c) }, m.pitch)
+        }
+        RowsMut::Half(..) => (wide.as_mut_ptr(), d),
+    }
+}
+
+/// Rounds `n` rows of such sums to their places.
+///
+/// # Safety
+/// No other task may use these elements.
+unsafe fn settle(isa: Isa, m: &RowsMut, (r, n): (usize, usize), (c, d): (usize, usize), wide: &[f32]) {
+    if let RowsMut::Half(..) = m {
+        for i in 0..n {
+            // SAFETY: the caller's promise.
+            unsafe { m.put(isa, r + i, c, &wide[i * d..][..d]) };
+        }
+    }
+}
+
+/// `n` floats of scratch where 16-bit values are widened, else none.
+fn extra(narrow: bool, n: usize) -> usize {
+    if narrow { padded(n) } else { 0 }
 }
 
 /// Packs the transpose of rows `r..r + n` of a head (columns `c..c + d`) into panels `[d][NR]` over the rows.

@@ -73,7 +73,7 @@ fn verify(rng: &mut Rng, c: &Case) {
         let mut o = vec![f32::NAN; q.len()];
         let mut lse = vec![f32::NAN; c.q_rows * c.spec.heads];
         let (mut dq, mut dk, mut dv) = (o.clone(), vec![f32::NAN; k.len()], vec![f32::NAN; k.len()]);
-        let mut ws = vec![f32::NAN; attention_workspace(&c.spec, pool.threads())];
+        let mut ws = vec![f32::NAN; attention_workspace(&c.spec, pool.threads(), false)];
         let qm = |x| Mat::dense(x, c.q_rows, qc);
         let km = |x| Mat::dense(x, c.k_rows, kc);
         attention(
@@ -88,7 +88,7 @@ fn verify(rng: &mut Rng, c: &Case) {
             MatMut::dense(&mut lse, c.q_rows, c.spec.heads),
             &mut ws,
         );
-        let mut ws = vec![f32::NAN; attention_grad_workspace(&c.spec, c.q_rows, c.k_rows, pool.threads())];
+        let mut ws = vec![f32::NAN; attention_grad_workspace(&c.spec, c.q_rows, pool.threads(), false)];
         attention_grad(
             pool,
             qm(&q),

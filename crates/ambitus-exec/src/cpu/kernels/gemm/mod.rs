@@ -5,17 +5,19 @@ pub(crate) mod pack;
 mod small;
 #[cfg(test)]
 mod tests;
+mod widen;
 
 use super::pool::DisjointMut;
 use super::scratch::{LINE, SLACK, Scratch, padded};
 use super::simd::{Simd, dispatch};
-use super::{Isa, Mat, MatMut, Pool};
+use super::{Half, Isa, MatMut, Pool, Rows};
 use micro::{Left, Right, Store, block, nr};
+pub use widen::{gemm_narrow, gemm_narrow_workspace};
 
 /// A GEMM operand: element (r, c) is `data[r * rs + c * cs]`. Rows may overlap (`rs < cols`), as in the windows of a convolution.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
-    data: &'a [f32],
+    data: Data<'a>,
     /// Rows.
     pub rows: usize,
     /// Columns.
@@ -24,10 +26,37 @@ pub struct Operand<'a> {
     cs: usize,
 }
 
+/// An operand's elements. Those of 16 bits are widened where they are packed.
+#[derive(Clone, Copy, Debug)]
+enum Data<'a> {
+    F32(&'a [f32]),
+    Half(Half, &'a [u16]),
+}
+
+impl<'a> Data<'a> {
+    fn len(&self) -> usize {
+        match self {
+            Data::F32(x) => x.len(),
+            Data::Half(_, x) => x.len(),
+        }
+    }
+
+    /// The elements from `at` on.
+    fn from(&self, at: usize) -> Data<'a> {
+        match self {
+            Data::F32(x) => Data::F32(x.get(at..).unwrap_or(&[])),
+            Data::Half(half, x) => Data::Half(*half, x.get(at..).unwrap_or(&[])),
+        }
+    }
+}
+
 impl<'a> Operand<'a> {
     /// A matrix as it is.
-    pub fn new(mat: Mat<'a>) -> Self {
-        Self::strided(mat.data, mat.rows, mat.cols, mat.pitch, 1)
+    pub fn new(mat: impl Into<Rows<'a>>) -> Self {
+        match mat.into() {
+            Rows::F32(m) => Self::of(Data::F32(m.data), m.rows, m.cols, m.pitch, 1),
+            Rows::Half(half, m) => Self::of(Data::Half(half, m.data), m.rows, m.cols, m.pitch, 1),
+        }
     }
 
     /// Its transpose.
@@ -37,6 +66,10 @@ impl<'a> Operand<'a> {
 
     /// Any strides; panics when `data` does not hold every element.
     pub fn strided(data: &'a [f32], rows: usize, cols: usize, rs: usize, cs: usize) -> Self {
+        Self::of(Data::F32(data), rows, cols, rs, cs)
+    }
+
+    fn of(data: Data<'a>, rows: usize, cols: usize, rs: usize, cs: usize) -> Self {
         if rows > 0 && cols > 0 {
             assert!(
                 (rows - 1) * rs + (cols - 1) * cs < data.len(),
@@ -181,8 +214,12 @@ pub fn gemm(
     let mut scratch = Scratch::new(ws);
     let b_panels = DisjointMut::new(scratch.take(t.b_floats()));
     let a_panels = DisjointMut::new(scratch.take(t.a_floats()));
-    // A contiguous along k is read in place.
-    let packs_a = a.cs != 1;
+    // A contiguous along k is read in place, if it is f32.
+    let in_place = match a.data {
+        Data::F32(data) if a.cs == 1 => Some(data),
+        _ => None,
+    };
+    let packs_a = in_place.is_none();
     let m_step = if packs_a { t.mc } else { m };
     let ldc = c.pitch;
     let c_ptr = Shared(c.ptr());
@@ -220,10 +257,9 @@ pub fn gemm(
                         rows: t.mb.min(mc - r),
                         cols: t.nb.min(nc - j),
                         k: kc,
-                        a: if packs_a {
-                            &a_packed[r / t.mr * panel_floats(kc, t.ld)..]
-                        } else {
-                            a.part(m0 + r, k0)
+                        a: match in_place {
+                            None => &a_packed[r / t.mr * panel_floats(kc, t.ld)..],
+                            Some(data) => data.get((m0 + r) * a.rs + k0..).unwrap_or(&[]),
                         },
                         lda: if packs_a { None } else { Some(a.rs) },
                         b: &b_packed[j / t.nr * panel_floats(kc, t.nr)..],
@@ -248,8 +284,14 @@ pub fn gemm(
 
 impl<'a> Operand<'a> {
     /// The elements from (r, c) on.
-    fn part(&self, r: usize, c: usize) -> &'a [f32] {
-        self.data.get(r * self.rs + c * self.cs..).unwrap_or(&[])
+    fn part(&self, r: usize, c: usize) -> Data<'a> {
+        self.data.from(r * self.rs + c * self.cs)
+    }
+
+    /// The rows `r..r + rows` of the columns `c..c + cols`.
+    fn block(&self, (r, rows): (usize, usize), (c, cols): (usize, usize)) -> Operand<'a> {
+        assert!(r + rows <= self.rows && c + cols <= self.cols);
+        Operand { data: self.part(r, c), rows, cols, ..*self }
     }
 }
 
@@ -322,6 +364,13 @@ dispatch! {
 fn pack_body<S: Simd>(s: S, from: Operand, step: usize, ld: usize, panel: usize, to: Shared) {
     let Operand { data, rows, cols, rs, cs } = from;
     assert!((rows - 1) * rs + (cols - 1) * cs < data.len());
+    let data = match data {
+        Data::F32(data) => data,
+        Data::Half(half, data) => {
+            // SAFETY: the largest index was just checked; `to` is the caller's promise.
+            return unsafe { widen::widened(s, half, data, from, step, ld, panel, to.get()) };
+        }
+    };
     // SAFETY: the largest index was just checked; `to` is the caller's promise.
     unsafe {
         if rs == 1 {

@@ -1,7 +1,7 @@
 //! Products with few rows (m <= 8): limited by reading B once, so B is not packed.
 
 use super::micro::{Left, Right, Store, block, nr};
-use super::{Operand, Shared};
+use super::{Data, Operand, Shared};
 use crate::cpu::kernels::simd::{Simd, dispatch};
 use crate::cpu::kernels::{MatMut, Pool};
 
@@ -21,6 +21,7 @@ pub(super) fn run(
     bias: Option<&[f32]>,
 ) -> bool {
     let (m, n, k) = (a.rows, b.cols, a.cols);
+    let (Data::F32(a_data), Data::F32(b_data)) = (a.data, b.data) else { return false };
     if m > ROWS || a.cs != 1 || k == 0 || !(b.rs == 1 || b.cs == 1) {
         return false;
     }
@@ -32,9 +33,9 @@ pub(super) fn run(
             m,
             n: COLS.min(n - j),
             k,
-            a: a.data,
+            a: a_data,
             lda: a.rs,
-            b: b.part(0, j),
+            b: b_data.get(j * b.cs..).unwrap_or(&[]),
             ldb: if b.rs == 1 { b.cs } else { b.rs },
             bias: bias.map(|bias| &bias[j..]),
             alpha,

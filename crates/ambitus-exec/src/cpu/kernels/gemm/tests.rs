@@ -1,5 +1,6 @@
 use super::*;
 use crate::cpu::kernels::testing::{Rng, close, pools};
+use crate::cpu::kernels::{Half, Mat, RowsMut};
 
 /// fp32 sums of k products against f64: errors grow like eps * sqrt(k) here, far below this.
 const TOL: f32 = 2e-5;
@@ -129,5 +130,54 @@ fn overlapping_rows() {
 fn tile_sizes_are_listed() {
     for &isa in Isa::available() {
         assert!(TILES.contains(&tile_size(isa)), "{}", isa.name());
+    }
+}
+
+/// 16-bit operands of every layout, into f32 that is added to, and into 16-bit results in several bands.
+#[test]
+fn sixteen_bit_operands_and_results() {
+    let mut rng = Rng::new(9);
+    let (m, n, k) = (530, 70, 600);
+    let kinds = [Half::Bf16, Half::F16];
+    for (half, (ta, tb)) in kinds.into_iter().flat_map(|h| [(false, true), (true, false)].map(|t| (h, t))) {
+        let (a, pa) = stored(&mut rng, m, k, ta, 3);
+        let (b, pb) = stored(&mut rng, k, n, tb, 1);
+        let (bias, c0) = (rng.vec(n), rng.vec(m * n));
+        let round = |x: &[f32]| {
+            let (mut bits, mut back) = (vec![0; x.len()], vec![0.0; x.len()]);
+            half.narrow(Isa::best(), x, &mut bits);
+            half.widen(Isa::best(), &bits, &mut back);
+            (bits, back)
+        };
+        let ((a16, a), (b16, b), (c16, c0)) = (round(&a), round(&b), round(&c0));
+        let of = |data| {
+            move |rows, cols, pitch, t: bool| {
+                let (r, c) = if t { (cols, rows) } else { (rows, cols) };
+                let x = Operand::new(Rows::Half(half, Mat::<u16>::new(data, r, c, pitch)));
+                if t { x.t() } else { x }
+            }
+        };
+        let (a16, b16) = (of(&a16[..])(m, k, pa, ta), of(&b16[..])(k, n, pb, tb));
+        let mut seen: Vec<(Isa, Vec<f32>, Vec<u16>)> = Vec::new();
+        for pool in pools() {
+            let mut ws = vec![f32::NAN; gemm_narrow_workspace(m, n, k, pool.threads())];
+            let (mut want, mut wide, mut small) = (c0.clone(), c0.clone(), c16.clone());
+            let (fa, fb) = (operand(&a, pa, m, k, ta), operand(&b, pb, k, n, tb));
+            gemm(&pool, 1.0, fa, fb, 0.5, MatMut::dense(&mut want, m, n), Some(&bias), &mut ws);
+            let c = RowsMut::F32(MatMut::dense(&mut wide, m, n));
+            gemm_narrow(&pool, a16, b16, 0.5, c, Some(&bias), &mut ws);
+            let c = RowsMut::Half(half, MatMut::dense(&mut small, m, n));
+            gemm_narrow(&pool, a16, b16, 0.5, c, Some(&bias), &mut ws);
+            close(&wide, &want, TOL, "16-bit operands");
+            let mut back = vec![0.0; small.len()];
+            half.widen(pool.isa(), &small, &mut back);
+            close(&back, &want, if half == Half::Bf16 { 8e-3 } else { 1e-3 }, "16-bit results");
+            match seen.iter().find(|(isa, ..)| *isa == pool.isa()) {
+                Some((_, w, s)) => {
+                    assert!(*w == wide && *s == small, "other bits with {} threads", pool.threads())
+                }
+                None => seen.push((pool.isa(), wide, small)),
+            }
+        }
     }
 }

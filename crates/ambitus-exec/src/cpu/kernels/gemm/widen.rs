@@ -1,0 +1,118 @@
+//! Products of 16-bit operands and into 16-bit results. Everything is computed in `f32`; operands are widened while they
+//! are packed, results rounded once.
+
+use super::super::half::{Half, RowsMut};
+use super::{Operand, gemm, gemm_workspace, pack};
+use crate::cpu::kernels::scratch::{Scratch, padded};
+use crate::cpu::kernels::simd::Simd;
+use crate::cpu::kernels::{Mat, MatMut, Pool, Stage};
+
+/// Columns of one panel that are widened at a time.
+const DEPTH: usize = 64;
+/// Widest panel of any instruction set.
+const WIDTH: usize = 32;
+
+/// [`super::pack`] of 16-bit data.
+///
+/// # Safety
+/// As there; the largest index must have been checked.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn widened<S: Simd>(
+    s: S,
+    half: Half,
+    data: &[u16],
+    from: Operand,
+    step: usize,
+    ld: usize,
+    panel: usize,
+    to: *mut f32,
+) {
+    let Operand { rows, cols, rs, cs, .. } = from;
+    if rs == 1 {
+        let mut stage = Stage::new();
+        for p in 0..cols {
+            let row = stage.floats(rows);
+            half.widen(s.isa(), &data[p * cs..][..rows], row);
+            // SAFETY: `row` holds `rows` floats; column p of the panels begins there.
+            unsafe { pack::strip(s, row.as_ptr(), 0, 1, rows, step, ld, panel, to.add(p * ld)) };
+        }
+        return;
+    }
+    let mut wide = [0.0; WIDTH * DEPTH];
+    for p in (0..cols).step_by(DEPTH) {
+        let n = DEPTH.min(cols - p);
+        for (r, row) in wide.chunks_exact_mut(DEPTH).enumerate().take(rows) {
+            if cs == 1 {
+                half.widen(s.isa(), &data[r * rs + p..][..n], &mut row[..n]);
+            } else {
+                let one = |i: usize| &data[r * rs + (p + i) * cs..][..1];
+                (0..n).for_each(|i| half.widen(s.isa(), one(i), &mut row[i..][..1]));
+            }
+        }
+        // SAFETY: `wide` holds rows x n; rows p.. of the panel begin there, and it holds them all.
+        unsafe {
+            let to = std::slice::from_raw_parts_mut(to.add(p * ld), n * ld);
+            pack::panel(s, wide.as_ptr(), 1, DEPTH, n, rows, ld, to);
+        }
+    }
+}
+
+/// Rows and columns of the `f32` band in which a part of a 16-bit result is summed over all of k: 2 MiB. Each operand is
+/// packed once for each band that it meets.
+const BAND: (usize, usize) = (512, 1024);
+
+/// Floats of workspace of [`gemm_narrow`].
+pub fn gemm_narrow_workspace(m: usize, n: usize, k: usize, threads: usize) -> usize {
+    let (rows, cols) = (m.min(BAND.0), n.min(BAND.1));
+    gemm_workspace(rows, cols, k, threads) + 2 * padded(rows * cols)
+}
+
+/// As [`gemm`] with alpha 1, into a result of any float type, rounded once after the whole sum.
+#[allow(clippy::too_many_arguments)]
+pub fn gemm_narrow(
+    pool: &Pool,
+    a: Operand,
+    b: Operand,
+    beta: f32,
+    c: RowsMut,
+    bias: Option<&[f32]>,
+    ws: &mut [f32],
+) {
+    let (half, c) = match c {
+        RowsMut::F32(c) => return gemm(pool, 1.0, a, b, beta, c, bias, ws),
+        RowsMut::Half(half, c) => (half, c),
+    };
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    assert!(c.rows == m && c.cols == n, "gemm: [{m}, {n}] into [{}, {}]", c.rows, c.cols);
+    let isa = pool.isa();
+    let mut scratch = Scratch::new(ws);
+    let band = scratch.take(BAND.0.min(m) * BAND.1.min(n));
+    let ws = scratch.rest();
+    for m0 in (0..m).step_by(BAND.0) {
+        let rows = BAND.0.min(m - m0);
+        for n0 in (0..n).step_by(BAND.1) {
+            let cols = BAND.1.min(n - n0);
+            let band = &mut band[..rows * cols];
+            if beta != 0.0 {
+                for (r, row) in band.chunks_exact_mut(cols).enumerate() {
+                    // SAFETY: nothing else refers to c here.
+                    half.widen(isa, unsafe { c.part_shared(m0 + r, n0, cols) }, row);
+                }
+            }
+            let (a, b) = (a.block((m0, rows), (0, k)), b.block((0, k), (n0, cols)));
+            let bias = bias.map(|bias| &bias[n0..n0 + cols]);
+            gemm(pool, 1.0, a, b, beta, MatMut::dense(band, rows, cols), bias, ws);
+            let band = Mat::dense(band, rows, cols);
+            pool.run(rows.div_ceil(ROWS), |i| {
+                for r in i * ROWS..rows.min((i + 1) * ROWS) {
+                    // SAFETY: every row of the band belongs to one task.
+                    half.narrow(isa, band.row(r), unsafe { c.part_shared(m0 + r, n0, cols) });
+                }
+            });
+        }
+    }
+}
+
+/// Rows per task of rounding.
+const ROWS: usize = 16;
