@@ -60,7 +60,14 @@ pub fn check(device: DeviceChoice) -> Result<Vec<Parity>, String> {
         }
         let want = read(fixture.expected)?;
         for (checkpoint, shown) in [(Blocks::None, "all kept"), (Blocks::All, "blocks recomputed")] {
-            let options = GradientOptions { checkpoint, micro_batch: None, device, threads: 1, memory: None };
+            let options = GradientOptions {
+                checkpoint,
+                precision: Default::default(),
+                micro_batch: None,
+                device,
+                threads: 1,
+                memory: None,
+            };
             let got = run(&folder, options).map_err(|e| format!("{}: {e}", fixture.name))?;
             let worst = errors(&got, &want, GRADIENT)?.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
             let (name, share) = worst.ok_or("a fixture without gradients")?;

@@ -76,6 +76,7 @@ pub fn llama_config(small: bool) -> llama::Config {
 /// A model that cannot be trained.
 pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<PlannedSession, String> {
     let options = SessionOptions {
+        precision: Default::default(),
         capacity: f5::model::Capacity { frames: shape.frames, clips: shape.clips },
         checkpoint: Blocks::None,
         trained: Trained::All,

@@ -2,10 +2,15 @@
 //!
 //! Before: `... output loss %9`. After: the same, then backward instructions, and for every trainable parameter `w` of the
 //! program an output `grad.w` with its gradient. Each op states its own rule ([`OpDef::vjp`](ambitus_ir::OpDef::vjp)).
+//!
+//! A gradient is of its value's type, rounded where a rule gives f32 for a 16-bit value; ops that only move numbers hand f32
+//! on, so that a parameter behind a cast gets it whole. Gradients of parameters are f32, whatever the model computes in.
+//! Backward begins from 1, or from the session's loss scale where there is one.
 
 use crate::CompileError;
+use crate::passes::precision::LOSS_SCALE;
 use ambitus_ir::ops::Vjp;
-use ambitus_ir::{Builder, Output, Phase, Program, Session, StateDecl, StateKind, ValueId};
+use ambitus_ir::{Builder, DType, Instr, Output, Phase, Program, Session, StateDecl, StateKind, ValueId};
 use std::collections::HashMap;
 
 /// Appends the backward of `loss` to a forward program.
@@ -52,7 +57,10 @@ pub fn differentiate_for(
     let forward = program.instrs.clone();
     let mut b = Builder::resume(session, program, Phase::Backward);
     let mut grads: HashMap<ValueId, ValueId> = HashMap::new();
-    let seed = b.scope("loss", |b| b.fill_like(loss, 1.0));
+    let seed = match b.session().state(LOSS_SCALE) {
+        Some(scale) => b.state(scale),
+        None => b.scope("loss", |b| b.fill_like(loss, 1.0)),
+    };
     grads.insert(loss, seed);
     for instr in forward.iter().rev() {
         let dy: Vec<Option<ValueId>> = instr.outputs.iter().map(|v| grads.get(v).copied()).collect();
@@ -60,6 +68,7 @@ pub fn differentiate_for(
         if dy.iter().all(Option::is_none) || !need.contains(&true) {
             continue;
         }
+        let dy = rounded(&mut b, instr, dy);
         let vjp = Vjp { x: &instr.inputs, y: &instr.outputs, dy: &dy, need: &need };
         let made =
             b.derived(&instr.origin, Phase::Backward, |b| instr.op.def().vjp(b, &vjp)).map_err(|why| {
@@ -72,9 +81,14 @@ pub fn differentiate_for(
             let (Some(dx), true) = (dx, need) else { continue };
             let sum = match grads.get(x) {
                 None => dx,
-                Some(&old) => b.derived(&instr.origin, Phase::Backward, |b| b.add(old, dx)),
+                Some(&old) => b.derived(&instr.origin, Phase::Backward, |b| sum(b, old, dx)),
             };
             grads.insert(*x, sum);
+        }
+    }
+    for (v, _) in &trainable {
+        if let Some(g) = grads.get_mut(v) {
+            *g = b.scope("loss", |b| b.as_dtype(*g, DType::F32));
         }
     }
     let mut program = b.finish();
@@ -86,4 +100,25 @@ pub fn differentiate_for(
         }
     }
     if cut.is_empty() { Ok(program) } else { Err(CompileError::NoPath(cut)) }
+}
+
+/// The gradients of an instruction's results in the types of these, but for ops that hand on what they get.
+fn rounded(b: &mut Builder<'_>, instr: &Instr, dy: Vec<Option<ValueId>>) -> Vec<Option<ValueId>> {
+    if instr.op.def().conducts() {
+        return dy;
+    }
+    let one = |(dy, y): (Option<ValueId>, &ValueId)| {
+        let dtype = b.ty(*y).dtype;
+        dy.map(|dy| b.derived(&instr.origin, Phase::Backward, |b| b.as_dtype(dy, dtype)))
+    };
+    dy.into_iter().zip(&instr.outputs).map(one).collect()
+}
+
+/// The sum of two gradients of one value; in f32 where they differ in type.
+fn sum(b: &mut Builder<'_>, p: ValueId, q: ValueId) -> ValueId {
+    if b.ty(p).dtype == b.ty(q).dtype {
+        return b.add(p, q);
+    }
+    let (p, q) = (b.as_dtype(p, DType::F32), b.as_dtype(q, DType::F32));
+    b.add(p, q)
 }

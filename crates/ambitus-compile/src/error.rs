@@ -54,4 +54,9 @@ pub enum CompileError {
         "program `{0}` has no input `segments`, which an adapter's dropout is drawn by: set the dropout to 0"
     )]
     NoSegments(String),
+    /// A loss scale is known to be right when all gradients are there.
+    #[error(
+        "an update in backward cannot skip itself when a later gradient overflows, as a loss scale needs: compute in bf16"
+    )]
+    ScaledInBackward,
 }

@@ -1,6 +1,7 @@
 //! The programs that end an update: gradient norm, clipping, AdamW, and the moving average.
 
 use crate::passes::accumulate::GRAD;
+use crate::passes::precision::{GOOD_STEPS, LOSS_SCALE};
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::ops::optim::{AdamW, Lerp, SumPartials};
 use ambitus_ir::{Builder, Phase, Program, Session, StateDecl, StateId, StateKind, TensorType, ValueId};
@@ -35,6 +36,9 @@ fn start<'s>(session: &'s mut Session, name: &str) -> Builder<'s> {
 ///
 /// Inputs `lr` `[1]` and `clip` `[1]` (largest norm; infinite for none). Outputs `grad_norm`, `apply`, `step` `[1]`.
 /// The clip factor is min(1, clip / (norm + 1e-6)), as `torch.nn.utils.clip_grad_norm_`.
+///
+/// In a session with a loss scale, gradients are this many times too large: norm and update are of what they mean, and the
+/// scale follows `torch.amp.GradScaler`, as `LossScale` says. Output `loss_scale` `[1]` is the next update's.
 pub fn update(session: &mut Session, adamw: &AdamW) -> Program {
     update_for(session, "update", STEP, adamw, &|_| true)
 }
@@ -55,11 +59,14 @@ pub fn update_for(
     let total = b.sum_of_squares(&grads);
     let apply = b.unary(UnaryKind::IsFinite, total);
     let norm = b.unary(UnaryKind::Sqrt, total);
+    let scale = LossScale::of(&mut b);
+    let norm = scale.as_ref().map_or(norm, |s| b.div(norm, s.scale));
     let tiny = b.fill_like(norm, 1e-6);
     let padded = b.add(norm, tiny);
     let ratio = b.div(clip, padded);
     let one = b.fill_like(norm, 1.0);
     let coef = b.binary(BinaryKind::Min, ratio, one);
+    let coef = scale.as_ref().map_or(coef, |s| b.div(coef, s.scale));
     let (step_id, step) = b.declare(step, TensorType::f32(&[1]), StateKind::Counter);
     // `apply` is 0 or 1: the counter moves by exactly that.
     let next = b.accumulate(step, apply, one);
@@ -80,7 +87,50 @@ pub fn update_for(
     b.output("grad_norm", norm);
     b.output("apply", apply);
     b.output("step", next);
+    if let Some(scale) = scale {
+        scale.follow(&mut b, apply);
+    }
     b.finish()
+}
+
+/// The loss scale of a session that declares one: halved by an update that overflowed, doubled by the last of
+/// [`GROWTH_INTERVAL`] that did not, but never to infinity.
+struct LossScale {
+    scale: ValueId,
+    good: ValueId,
+    ids: [StateId; 2],
+}
+
+/// Updates in a row without overflow after which the loss scale doubles (as `torch.amp.GradScaler`).
+pub const GROWTH_INTERVAL: u32 = 2000;
+
+impl LossScale {
+    fn of(b: &mut Builder<'_>) -> Option<LossScale> {
+        let ids = [b.session().state(LOSS_SCALE)?, b.session().state(GOOD_STEPS)?];
+        Some(LossScale { scale: b.state(ids[0]), good: b.state(ids[1]), ids })
+    }
+
+    /// Gives back the next scale and count, and the scale as output.
+    fn follow(&self, b: &mut Builder<'_>, apply: ValueId) {
+        let number = |b: &mut Builder<'_>, x: f32| b.fill(TensorType::f32(&[1]), x);
+        let (zero, one) = (number(b, 0.0), number(b, 1.0));
+        let (half, two) = (number(b, 0.5), number(b, 2.0));
+        // The count is of updates before this one.
+        let last = number(b, (GROWTH_INTERVAL - 1) as f32);
+        let waits = b.binary(BinaryKind::Less, self.good, last);
+        let doubled = b.mul(self.scale, two);
+        let finite = b.unary(UnaryKind::IsFinite, doubled);
+        let grown = b.select(finite, two, one);
+        let factor = b.select(waits, one, grown);
+        let factor = b.select(apply, factor, half);
+        let counts = b.mul(apply, waits);
+        // Exact: a power of two times the scale; the count or nothing, and one more.
+        let scale = b.accumulate(self.scale, zero, factor);
+        let good = b.accumulate(self.good, counts, counts);
+        b.give_back(self.ids[0], scale);
+        b.give_back(self.ids[1], good);
+        b.output(LOSS_SCALE, scale);
+    }
 }
 
 /// `update` with every gradient clipped by its own norm and applied for itself: what

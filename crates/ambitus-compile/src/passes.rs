@@ -11,6 +11,7 @@ pub mod lower;
 pub mod offload;
 pub mod pattern;
 pub mod policy;
+pub mod precision;
 pub mod schedule;
 pub mod simplify;
 

@@ -11,6 +11,7 @@ use crate::passes::lower::Lower;
 use crate::passes::offload::Offload;
 use crate::passes::pattern::Pattern;
 use crate::passes::policy::{self, Blocks};
+use crate::passes::precision::{self, Mixed, Precision};
 use crate::passes::schedule::Schedule;
 use crate::passes::simplify::Simplify;
 use crate::passes::{Numerics, Pass};
@@ -57,6 +58,18 @@ pub fn choose(
             check(session, &p, "lora");
             Ok(p)
         }
+    }
+}
+
+/// Puts a forward program into a precision; comes after [`choose`], for every forward program of a session. Where the
+/// precision needs a loss scale, the session declares it.
+pub fn precise(session: &mut Session, forward: Program, precision: Precision) -> Program {
+    if precision.scales_loss() {
+        precision::declare_loss_scale(session);
+    }
+    match precision.narrow() {
+        None => forward,
+        Some(dtype) => run(session, forward, &Mixed { dtype }),
     }
 }
 
@@ -111,6 +124,9 @@ fn build(
     trains: &dyn Fn(&StateDecl) -> bool,
     update: Option<InBackward<'_>>,
 ) -> Result<Program, CompileError> {
+    if update.is_some() && session.state(precision::LOSS_SCALE).is_some() {
+        return Err(CompileError::ScaledInBackward);
+    }
     let p = run(session, forward, &Simplify);
     let p = autodiff::differentiate_for(session, p, trains)?;
     check(session, &p, "autodiff");
@@ -148,7 +164,8 @@ pub fn offload(session: &mut Session, options: &Offload) {
     session.programs = programs;
 }
 
-/// The loosest effect on numbers of the passes that `micro` runs on every program; options add none.
+/// The loosest effect on numbers of the passes that `micro` runs on every program; options add none. [`precise`] changes them
+/// where it is asked for 16 bits.
 pub const NUMERICS: Numerics = Numerics::Reordered;
 
 /// Runs one pass and verifies its result.

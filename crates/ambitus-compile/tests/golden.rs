@@ -268,7 +268,7 @@ fn autodiff_appends_the_backward() {
           %10 = binary(%9, %5) {kind=mul} : f32[2,3] @ a.square.binary bwd
           %11 = binary(%9, %5) {kind=mul} : f32[2,3] @ a.square.binary~2 bwd
           %12 = binary(%10, %11) {kind=add} : f32[2,3] @ a.square.binary~3 bwd
-          %13 = matmul(%12, %0) {ta=true, tb=false, acc=false} : f32[3,4] @ a.linear.matmul bwd
+          %13 = matmul(%12, %0) {ta=true, tb=false, acc=false, wide=false} : f32[3,4] @ a.linear.matmul bwd
           output loss %7
           output grad.w %13
         }
@@ -319,8 +319,8 @@ const SHARED: &str = "
     program p {
         %0 = input dy f32[2,3]
         %1 = input x f32[2,4]
-        %2 = matmul(%0, %1) {ta=true, tb=false, acc=false} : f32[3,4] @ late bwd
-        %3 = matmul(%0, %1) {ta=true, tb=false, acc=false} : f32[3,4] @ early bwd
+        %2 = matmul(%0, %1) {ta=true, tb=false, acc=false, wide=false} : f32[3,4] @ late bwd
+        %3 = matmul(%0, %1) {ta=true, tb=false, acc=false, wide=false} : f32[3,4] @ early bwd
         %4 = binary(%2, %3) {kind=add} : f32[3,4] @ early.binary bwd
         output grad.w %4
     }";
@@ -391,10 +391,10 @@ fn accumulate_adds_each_contribution_where_it_is_made() {
           %1 = input x f32[2,4]
           %5 = input beta f32[1]
           %6 = state grad.w
-          %2 = matmul(%0, %1) {ta=true, tb=false, acc=false} : f32[3,4] @ late bwd
+          %2 = matmul(%0, %1) {ta=true, tb=false, acc=false, wide=false} : f32[3,4] @ late bwd
           %7 = accumulate(%6, %2, %5) : f32[3,4] @ late.accumulate bwd
           %8 = fill() {value=1, dtype=f32, shape=[1]} : f32[1] @ early.fill bwd
-          %3 = matmul(%0, %1) {ta=true, tb=false, acc=false} : f32[3,4] @ early bwd
+          %3 = matmul(%0, %1) {ta=true, tb=false, acc=false, wide=false} : f32[3,4] @ early bwd
           %9 = accumulate(%7, %3, %8) : f32[3,4] @ early.accumulate bwd
           state grad.w leaves %9
           unused %4 f32[3,4]
@@ -414,9 +414,9 @@ fn fuse_adds_in_place() {
           %1 = input x f32[2,4]
           %5 = input beta f32[1]
           %6 = state grad.w
-          %7 = matmul(%0, %1, %6, %5) {ta=true, tb=false, acc=true} : f32[3,4] @ late bwd
+          %7 = matmul(%0, %1, %6, %5) {ta=true, tb=false, acc=true, wide=false} : f32[3,4] @ late bwd
           %8 = fill() {value=1, dtype=f32, shape=[1]} : f32[1] @ early.fill bwd
-          %9 = matmul(%0, %1, %7, %8) {ta=true, tb=false, acc=true} : f32[3,4] @ early bwd
+          %9 = matmul(%0, %1, %7, %8) {ta=true, tb=false, acc=true, wide=false} : f32[3,4] @ early bwd
           state grad.w leaves %9
           unused %2 f32[3,4]
           unused %3 f32[3,4]
@@ -433,10 +433,10 @@ fn fuse_adds_in_place() {
           %1 = input x f32[2,4]
           %5 = input beta f32[1]
           %6 = state grad.w
-          %2 = matmul(%0, %1) {ta=true, tb=false, acc=false} : f32[3,4] @ late bwd
+          %2 = matmul(%0, %1) {ta=true, tb=false, acc=false, wide=false} : f32[3,4] @ late bwd
           %7 = accumulate(%6, %2, %5) : f32[3,4] @ late.accumulate bwd
           %8 = fill() {value=1, dtype=f32, shape=[1]} : f32[1] @ early.fill bwd
-          %3 = matmul(%0, %1) {ta=true, tb=false, acc=false} : f32[3,4] @ early bwd
+          %3 = matmul(%0, %1) {ta=true, tb=false, acc=false, wide=false} : f32[3,4] @ early bwd
           %9 = accumulate(%7, %3, %8) : f32[3,4] @ early.accumulate bwd
           state grad.w leaves %9
           unused %4 f32[3,4]

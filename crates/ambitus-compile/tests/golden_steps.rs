@@ -75,13 +75,13 @@ fn without_checkpointing_cheap_results_are_made_again() {
           %10 = masked_mse(%9, %0, %1, %2) : f32[1] @ loss fwd
           %11 = fill() {value=1, dtype=f32, shape=[1]} : f32[1] @ loss.fill bwd
           %12 = masked_mse_grad(%9, %0, %1, %2, %11) : f32[2,4] @ loss.masked_mse_grad bwd
-          %13 = matmul(%12, %5) {ta=false, tb=false, acc=false} : f32[2,6] @ layers.0.down.matmul bwd
+          %13 = matmul(%12, %5) {ta=false, tb=false, acc=false, wide=false} : f32[2,6] @ layers.0.down.matmul bwd
           %27 = activation(%7) {kind=silu} : f32[2,6] @ layers.0.activation recompute
-          %22 = matmul(%12, %27, %21, %20) {ta=true, tb=false, acc=true} : f32[4,6] @ layers.0.down.matmul~2 bwd
+          %22 = matmul(%12, %27, %21, %20) {ta=true, tb=false, acc=true, wide=false} : f32[4,6] @ layers.0.down.matmul~2 bwd
           %15 = activation_grad(%7, %13) {kind=silu} : f32[2,6] @ layers.0.activation.activation_grad bwd
-          %16 = matmul(%15, %4) {ta=false, tb=false, acc=false} : f32[2,4] @ layers.0.up.matmul bwd
+          %16 = matmul(%15, %4) {ta=false, tb=false, acc=false, wide=false} : f32[2,4] @ layers.0.up.matmul bwd
           %28 = rms_norm(%0, %3) {eps=0.00001} : f32[2,4] @ layers.0.rms_norm recompute
-          %24 = matmul(%15, %28, %23, %20) {ta=true, tb=false, acc=true} : f32[6,4] @ layers.0.up.matmul~2 bwd
+          %24 = matmul(%15, %28, %23, %20) {ta=true, tb=false, acc=true, wide=false} : f32[6,4] @ layers.0.up.matmul~2 bwd
           %18, %19 = rms_norm_grad(%0, %3, %16) {eps=0.00001} : f32[2,4], f32[4] @ layers.0.rms_norm.rms_norm_grad bwd
           %26 = accumulate(%25, %19, %20) : f32[4] @ layers.0.rms_norm.rms_norm_grad.accumulate bwd
           state grad.down leaves %22
@@ -119,14 +119,14 @@ fn checkpointing_makes_the_block_again() {
           %10 = masked_mse(%9, %0, %1, %2) : f32[1] @ loss fwd
           %11 = fill() {value=1, dtype=f32, shape=[1]} : f32[1] @ loss.fill bwd
           %12 = masked_mse_grad(%9, %0, %1, %2, %11) : f32[2,4] @ loss.masked_mse_grad bwd
-          %13 = matmul(%12, %5) {ta=false, tb=false, acc=false} : f32[2,6] @ layers.0.down.matmul bwd
+          %13 = matmul(%12, %5) {ta=false, tb=false, acc=false, wide=false} : f32[2,6] @ layers.0.down.matmul bwd
           %27 = rms_norm(%0, %3) {eps=0.00001} : f32[2,4] @ layers.0.rms_norm recompute
           %28 = linear(%27, %4) : f32[2,6] @ layers.0.up recompute
           %29 = activation(%28) {kind=silu} : f32[2,6] @ layers.0.activation recompute
-          %22 = matmul(%12, %29, %21, %20) {ta=true, tb=false, acc=true} : f32[4,6] @ layers.0.down.matmul~2 bwd
+          %22 = matmul(%12, %29, %21, %20) {ta=true, tb=false, acc=true, wide=false} : f32[4,6] @ layers.0.down.matmul~2 bwd
           %15 = activation_grad(%28, %13) {kind=silu} : f32[2,6] @ layers.0.activation.activation_grad bwd
-          %16 = matmul(%15, %4) {ta=false, tb=false, acc=false} : f32[2,4] @ layers.0.up.matmul bwd
-          %24 = matmul(%15, %27, %23, %20) {ta=true, tb=false, acc=true} : f32[6,4] @ layers.0.up.matmul~2 bwd
+          %16 = matmul(%15, %4) {ta=false, tb=false, acc=false, wide=false} : f32[2,4] @ layers.0.up.matmul bwd
+          %24 = matmul(%15, %27, %23, %20) {ta=true, tb=false, acc=true, wide=false} : f32[6,4] @ layers.0.up.matmul~2 bwd
           %18, %19 = rms_norm_grad(%0, %3, %16) {eps=0.00001} : f32[2,4], f32[4] @ layers.0.rms_norm.rms_norm_grad bwd
           %26 = accumulate(%25, %19, %20) : f32[4] @ layers.0.rms_norm.rms_norm_grad.accumulate bwd
           state grad.down leaves %22

@@ -168,12 +168,12 @@ fn a_tied_weight_is_updated_at_its_last_use() {
           %9 = masked_mse(%8, %0, %1, %2) : f32[1] @ loss fwd
           %10 = fill() {value=1, dtype=f32, shape=[1]} : f32[1] @ loss.fill bwd
           %11 = masked_mse_grad(%8, %0, %1, %2, %10) : f32[2,4] @ loss.masked_mse_grad bwd
-          %12 = matmul(%11, %3) {ta=false, tb=false, acc=false} : f32[2,4] @ head.matmul bwd
-          %21 = matmul(%11, %7, %20, %19) {ta=true, tb=false, acc=true} : f32[4,4] @ head.matmul~2 bwd
+          %12 = matmul(%11, %3) {ta=false, tb=false, acc=false, wide=false} : f32[2,4] @ head.matmul bwd
+          %21 = matmul(%11, %7, %20, %19) {ta=true, tb=false, acc=true, wide=false} : f32[4,4] @ head.matmul~2 bwd
           %24 = linear(%5, %4) : f32[2,4] @ layers.0.up recompute
           %14 = activation_grad(%24, %12) {kind=silu} : f32[2,4] @ layers.0.activation.activation_grad bwd
-          %15 = matmul(%14, %4) {ta=false, tb=false, acc=false} : f32[2,4] @ layers.0.up.matmul bwd
-          %16 = matmul(%14, %5) {ta=true, tb=false, acc=false} : f32[4,4] @ layers.0.up.matmul~2 bwd
+          %15 = matmul(%14, %4) {ta=false, tb=false, acc=false, wide=false} : f32[2,4] @ layers.0.up.matmul bwd
+          %16 = matmul(%14, %5) {ta=true, tb=false, acc=false, wide=false} : f32[4,4] @ layers.0.up.matmul~2 bwd
           %31 = sum_squares(%16) : f32[1] @ up.sum_squares update
           %32 = sum_partials(%31) : f32[1] @ up.sum_partials update
           %34 = unary(%32) {kind=sqrt} : f32[1] @ up.unary~2 update
@@ -184,7 +184,7 @@ fn a_tied_weight_is_updated_at_its_last_use() {
           %33 = unary(%32) {kind=is_finite} : f32[1] @ up.unary update
           %40, %41, %42 = adamw(%4, %16, %38, %39, %25, %37, %30, %33) {beta1=0.9, beta2=0.999, eps=0.00000001, weight_decay=0.01} : f32[4,4], f32[4,4], f32[4,4] @ up.adamw update
           %22 = fill() {value=1, dtype=f32, shape=[1]} : f32[1] @ embed.matmul.fill bwd
-          %23 = matmul(%15, %0, %21, %22) {ta=true, tb=false, acc=true} : f32[4,4] @ embed.matmul bwd
+          %23 = matmul(%15, %0, %21, %22) {ta=true, tb=false, acc=true, wide=false} : f32[4,4] @ embed.matmul bwd
           %43 = sum_squares(%23) : f32[1] @ w.sum_squares update
           %44 = sum_partials(%43) : f32[1] @ w.sum_partials update
           %46 = unary(%44) {kind=sqrt} : f32[1] @ w.unary~2 update

@@ -150,8 +150,8 @@ const PAIR: &str = "
         %3 = state grad.w
         %4 = linear(%0, %2) : f32[4,4] @ layer fwd
         %5 = activation(%4) {kind=silu} : f32[4,4] @ silu fwd
-        %6 = matmul(%5, %2) {ta=false, tb=false, acc=false} : f32[4,4] @ layer.dx bwd
-        %7 = matmul(%6, %0, %3, %1) {ta=true, tb=false, acc=true} : f32[4,4] @ layer.dw bwd
+        %6 = matmul(%5, %2) {ta=false, tb=false, acc=false, wide=false} : f32[4,4] @ layer.dx bwd
+        %7 = matmul(%6, %0, %3, %1) {ta=true, tb=false, acc=true, wide=false} : f32[4,4] @ layer.dw bwd
         output dx %6
         state grad.w leaves %7
     }";
@@ -172,9 +172,9 @@ fn before_and_after() {
           %12 = copy_done(%2, %8, %9) {queue=0} : f32[4,4] @ layer.copy_done fwd
           %4 = linear(%0, %12) : f32[4,4] @ layer fwd
           %5 = activation(%4) {kind=silu} : f32[4,4] @ silu fwd
-          %6 = matmul(%5, %12) {ta=false, tb=false, acc=false} : f32[4,4] @ layer.dx bwd
+          %6 = matmul(%5, %12) {ta=false, tb=false, acc=false, wide=false} : f32[4,4] @ layer.dx bwd
           %13 = copy_done(%3, %10, %11) {queue=0} : f32[4,4] @ layer.dw.copy_done bwd
-          %7 = matmul(%6, %0, %13, %1) {ta=true, tb=false, acc=true} : f32[4,4] @ layer.dw bwd
+          %7 = matmul(%6, %0, %13, %1) {ta=true, tb=false, acc=true, wide=false} : f32[4,4] @ layer.dw bwd
           %14, %15 = store_start(%7, %3) {queue=1} : f32[4,4], u8[1] @ layer.dw.store_start bwd
           %16 = copy_done(%7, %14, %15) {queue=1} : f32[4,4] @ layer.dw.copy_done~2 bwd
           state grad.w leaves %16

@@ -18,7 +18,7 @@ const GOOD: &str = "
         %5 = activation(%1) {kind=silu} : f32[2,4] @ a fwd
         %6 = linear(%5, %3) : f32[2,3] @ b fwd
         %7 = activation(%1) {kind=silu} : f32[2,4] @ a recompute
-        %8 = matmul(%0, %7) {ta=true, tb=false, acc=false} : f32[3,4] @ b.matmul bwd
+        %8 = matmul(%0, %7) {ta=true, tb=false, acc=false, wide=false} : f32[3,4] @ b.matmul bwd
         %9 = accumulate(%4, %8, %2) : f32[3,4] @ b.accumulate bwd
         state grad.w leaves %9
         output y %6

@@ -78,7 +78,8 @@ pub type Grads = Vec<Option<ValueId>>;
 
 /// What every operation says of itself.
 pub trait OpDef {
-    /// Result types, or why the operands do not fit.
+    /// Result types, or why the operands do not fit. Main operands are f32, bf16 or f16, and results have their type, but
+    /// for sums over rows (gradients of parameters among them), statistics and losses: these are f32 whatever the operands.
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String>;
 
     /// Appends the gradient instructions. `Err` says that the op has no gradient.
@@ -128,6 +129,20 @@ pub trait OpDef {
     /// The space in which a start makes its first result.
     fn makes_in(&self) -> Space {
         Space::Device
+    }
+
+    /// True when operand `k`, a float, may be a 16-bit one and results of the main operands' type then lose no more than
+    /// that rounding: mixed precision makes it one. False for what steers such an op from the side (factors, statistics,
+    /// tables and vectors of a norm), which stays f32, and for functions that need f32 (exponentials, sums, losses).
+    fn narrows(&self, k: usize) -> bool {
+        let _ = k;
+        false
+    }
+
+    /// True when the gradient rule takes a gradient of any float type: of ops that move numbers and do not compute. Others
+    /// get it in the type of their result.
+    fn conducts(&self) -> bool {
+        false
     }
 
     /// The op that adds result `k` into a donated accumulator instead of writing it: the same operands followed by
@@ -259,6 +274,17 @@ pub(crate) fn segments(t: TensorType) -> Result<usize, String> {
     let ok = t.dtype == DType::I32 && t.shape.len() == 1 && t.shape[0] >= 2;
     want(ok, &format!("{t} is not a segment table i32[S+1]"))?;
     Ok(t.shape[0] - 1)
+}
+
+/// Checks that a value is a float.
+pub(crate) fn float(t: TensorType) -> Result<(), String> {
+    want(t.dtype.is_float(), &format!("{t} is not of a float type"))
+}
+
+/// Checks that operands have one float type, without regard to axes.
+pub(crate) fn alike(x: &[TensorType]) -> Result<(), String> {
+    let one = x.iter().all(|t| t.dtype == x[0].dtype && t.dtype.is_float());
+    want(one, &format!("operands {x:?} are not of one float type; cast explicitly"))
 }
 
 /// Checks a matrix and returns (rows, columns).

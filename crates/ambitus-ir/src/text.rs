@@ -9,7 +9,7 @@
 //!   %0 = input mel `f32[128,100]`
 //!   %1 = state proj.weight
 //!   %2 = state proj.weight.grad
-//!   %3 = matmul(%0, %1) {ta=false, tb=false, acc=false} : `f32[128,64]` @ proj.matmul fwd
+//!   %3 = matmul(%0, %1) {ta=false, tb=false, acc=false, wide=false} : `f32[128,64]` @ proj.matmul fwd
 //!   state proj.weight.grad leaves %9
 //!   output loss %8
 //!   unused %4 `f32[3]`

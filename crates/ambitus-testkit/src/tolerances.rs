@@ -81,6 +81,14 @@ pub fn f32_against_f64(op: &str) -> Tolerance {
 /// good to about 3e-9, and a constant rounded to f32 is off by up to 6e-8 of the part that it multiplies.
 pub const GRADIENT: f64 = 3e-8;
 
+/// (loss and all gradients together, each gradient) of a small model in fp16 against fp32, relative; of the single ones not
+/// below 1e-3 of all together. A rounding is 2^-11; about thirty stand one behind the other, and the gradients of queries and
+/// keys are differences of nearly equal numbers (o is rounded, and a softmax's gradient sums to zero).
+pub const FP16_GRADIENTS: (f64, f64) = (2e-3, 1.25e-2);
+
+/// The same of bf16: a rounding is 2^-8, eight times fp16's, and so is everything.
+pub const BF16_GRADIENTS: (f64, f64) = (1.6e-2, 1e-1);
+
 /// Decompositions against straight loops in f64, in units of the largest expected element (at least 1): constants of
 /// decompositions are rounded to f32.
 pub const FORMULA: f64 = 2e-7;

@@ -10,6 +10,7 @@ use crate::load::LOAD_BYTES;
 use crate::session::{self, SessionOptions, program};
 use crate::size::ByteSize;
 use ambitus_compile::passes::lora::adapted_module;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::plan::report;
 use ambitus_ir::plan::{PlannedProgram, PlannedSession};
 use ambitus_ir::target::{Packed, Target};
@@ -178,13 +179,17 @@ impl RunPlan {
         Ok((fixed.max(0.0) as u64, (per_frame * FRAMES_PER_SECOND) as u64))
     }
 
-    /// What the reference package's fp32 training takes for the same micro-batch, by the arithmetic of
-    /// [`original_bytes`].
+    /// What the reference package's training in fp32 or with autocast takes for the same micro-batch, by the arithmetic of
+    /// [`original_bytes`], beside the same context on a card.
     pub fn as_original_runs_it(&self) -> u64 {
         let states = &self.planned.session.states;
         let of_model = |s: &&StateDecl| s.kind == StateKind::Parameter && adapted_module(&s.name).is_none();
         let parameters = states.iter().filter(of_model).map(|s| s.ty.shape.elements() as u64).sum();
-        original_bytes(&self.shape.config, parameters, self.shape.session.capacity.frames)
+        let mixed = self.shape.session.precision != Precision::Fp32;
+        let own = original_bytes(&self.shape.config, parameters, self.shape.session.capacity.frames, mixed);
+        // On a card it has a context as well.
+        let beside = self.shape.beside;
+        own + if beside.with_host { 0 } else { beside.fixed_bytes }
     }
 
     /// The fields of `plan --json`.
@@ -233,10 +238,12 @@ fn highest(phases: &[Phase]) -> Option<&Phase> {
 }
 
 /// Bytes of the reference package's fp32 step: 20 per parameter (weight, gradient, two moments, EMA), and per frame
-/// 72.1 d per block and 119.6 d beside (measured by hooking what autograd saves; fused attention).
-pub fn original_bytes(cfg: &Config, parameters: u64, frames: usize) -> u64 {
-    let per_frame = (72.1 * cfg.depth as f64 + 119.6) * cfg.dim as f64;
-    parameters * 20 + (per_frame * frames as f64) as u64
+/// 72.1 d per block and 119.6 d beside (measured by hooking what autograd saves; fused attention). `mixed`: with autocast, 22
+/// per parameter (weights' 16-bit copies live until backward), 50.1 d per block and 68.2 d beside.
+pub fn original_bytes(cfg: &Config, parameters: u64, frames: usize, mixed: bool) -> u64 {
+    let (each, block, beside) = if mixed { (22, 50.1, 68.2) } else { (20, 72.1, 119.6) };
+    let per_frame = (block * cfg.depth as f64 + beside) * cfg.dim as f64;
+    parameters * each + (per_frame * frames as f64) as u64
 }
 
 /// Bytes that the process holds whatever it does.

@@ -18,7 +18,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Oldest compute capability that the kernels are compiled for.
 const OLDEST: (u32, u32) = (7, 5);
 /// Oldest compute capability whose tensor cores take bfloat16.
-const OLDEST_BF16: (u32, u32) = (8, 0);
+pub(crate) const OLDEST_BF16: (u32, u32) = (8, 0);
 /// Rates outside are slips of the unit, in TFLOPS and GB/s alike.
 const RATES: RangeInclusive<f64> = 0.01..=1e6;
 /// Memory outside is a slip of the unit.

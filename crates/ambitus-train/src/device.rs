@@ -12,9 +12,11 @@ use crate::error::RunError;
 use crate::memory;
 use crate::recipe::DeviceChoice;
 use crate::size::ByteSize;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_cuda::{CudaTarget, STATED_RESERVE};
 use ambitus_exec::cpu::{CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::Executor;
+use ambitus_ir::DType;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::{Rates, Target};
 use serde::Serialize;
@@ -48,6 +50,8 @@ struct Card {
     calibrated: bool,
     /// Who holds the rest, for messages.
     holders: String,
+    /// It computes in bfloat16.
+    bf16: bool,
 }
 
 /// What a run takes of the budget's memory beside its arena.
@@ -112,6 +116,7 @@ impl Device {
         };
         let target = Box::new(CudaTarget::new(card.capability, rates));
         let card = Card {
+            bf16: card.bf16,
             name: card.name.clone(),
             pci: String::new(),
             free_bytes: None,
@@ -121,6 +126,23 @@ impl Device {
             holders: String::new(),
         };
         Device { choice: None, threads, target, card: Some(card) }
+    }
+
+    /// Refuses a precision that the device has not.
+    ///
+    /// # Errors
+    /// [`RunError::Usage`] with what to set instead.
+    pub fn require(&self, precision: Precision) -> Result<(), RunError> {
+        match &self.card {
+            Some(card) if precision.narrow() == Some(DType::BF16) && !card.bf16 => {
+                Err(RunError::Usage(format!(
+                    "precision: {} has no bfloat16 (cards have it from capability 8.0 on): use fp16-mixed (--precision \
+                 fp16-mixed)",
+                    card.name
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// It is a card of `cards.toml`.

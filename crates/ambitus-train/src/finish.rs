@@ -49,12 +49,13 @@ fn sampled(r: &Resolved, exec: &mut dyn Executor, name: &str) -> Result<Option<V
     sample::inpaint(exec, name, capacity, &mel, &text, settings).map(Some)
 }
 
-/// Samples from the model that the run starts with, before it changes.
+/// Samples from the model that the run starts with, before it changes. Where that overflows fp16 there is no sample.
 ///
 /// # Errors
 /// From the executor or the disk.
 pub fn sample_base(r: &Resolved, run: &RunDir, exec: &mut dyn Executor) -> Result<(), RunError> {
-    let Some(base) = sampled(r, exec, program::SAMPLE)? else { return Ok(()) };
+    let base = sampled(r, exec, program::SAMPLE)?.filter(|mel| mel.iter().all(|x| x.is_finite()));
+    let Some(base) = base else { return Ok(()) };
     let shape = [base.len() / MELS, MELS];
     let specs = vec![TensorSpec::new("mel", DType::F32, &shape)];
     let path = run.folder("audio")?.join(BASE_SAMPLE);
@@ -97,9 +98,13 @@ pub fn pictures(
     let audio = run.folder("audio")?;
     let mut base = vec![0.0; truth.len()];
     let path = audio.join(BASE_SAMPLE);
-    TensorFile::open(&path)?.read_into("mel", &mut base, &mut vec![0; crate::load::STAGING_BYTES])?;
+    let mut panels = vec![("true", truth.as_slice())];
+    if path.exists() {
+        TensorFile::open(&path)?.read_into("mel", &mut base, &mut vec![0; crate::load::STAGING_BYTES])?;
+        panels.push(("base", base.as_slice()));
+    }
+    panels.push(("tuned", tuned.as_slice()));
     let masked = sample::middle(truth.len() / MELS);
-    let panels = [("true", truth.as_slice()), ("base", base.as_slice()), ("tuned", tuned.as_slice())];
     let title = "a held-out clip, its middle generated";
     let frame_seconds = 1.0 / FRAMES_PER_SECOND;
     let mels = MelPicture { title, panels: &panels, masked: masked.0..masked.1, frame_seconds };

@@ -10,6 +10,7 @@ use crate::search::{self, Free};
 use crate::session::{SessionOptions, program};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::passes::precision::{INITIAL_SCALE, Precision};
 use ambitus_compile::pipeline::Trained;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
@@ -47,6 +48,8 @@ impl GivenClip {
 pub struct GradientOptions {
     /// What backward makes again.
     pub checkpoint: Blocks,
+    /// What to compute in; gradients are f32 and unscaled all the same.
+    pub precision: Precision,
     /// Frames of a micro-batch; all clips in one without.
     pub micro_batch: Option<usize>,
     /// Where to compute.
@@ -81,11 +84,13 @@ pub fn gradients(
         ))
     })?;
     let device = Device::find(options.device, options.threads)?;
+    device.require(options.precision)?;
     let shape = Shape {
         config: cfg.clone(),
         session: SessionOptions {
             capacity,
             checkpoint: options.checkpoint,
+            precision: options.precision,
             trained: Trained::All,
             adamw: None,
             clip_per_tensor: false,
@@ -139,7 +144,8 @@ pub fn gradients(
         host.fill(&members);
         loss += f64::from(run_micro(&mut *exec, program::MICRO, &host, norm, i > 0)?);
     }
-    write(&*exec, loss as f32, out)?;
+    let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
+    write(&*exec, loss as f32, scale, out)?;
     Ok(loss as f32)
 }
 
@@ -254,7 +260,8 @@ fn read_batch(path: &Path, cfg: &Config) -> Result<Vec<GivenClip>, RunError> {
     Ok(clips)
 }
 
-fn write(exec: &dyn Executor, loss: f32, out: &Path) -> Result<(), RunError> {
+/// Writes loss and gradients; these are `scale` times too large in the executor.
+fn write(exec: &dyn Executor, loss: f32, scale: f32, out: &Path) -> Result<(), RunError> {
     let session = &exec.planned().session;
     let grads: Vec<(usize, &str)> = session
         .states
@@ -280,6 +287,7 @@ fn write(exec: &dyn Executor, loss: f32, out: &Path) -> Result<(), RunError> {
         let Some((i, _)) = grads.iter().find(|(_, name)| *name == spec.name) else { continue };
         values.resize(session.states[*i].ty.shape.elements(), 0.0);
         exec.read_state(StateId(*i as u32), &mut values)?;
+        values.iter_mut().for_each(|x| *x /= scale);
         writer.write_f32(&spec.name, &values)?;
     }
     writer.finish()?;

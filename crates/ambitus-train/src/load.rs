@@ -3,6 +3,7 @@
 use crate::error::RunError;
 use crate::model_dir::Weights;
 use ambitus_compile::passes::lora;
+use ambitus_compile::passes::precision::{INITIAL_SCALE, LOSS_SCALE};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::ops::random::philox4x32_10;
 use ambitus_ir::{StateDecl, StateId, StateKind};
@@ -14,7 +15,7 @@ use ambitus_store::TensorFile;
 /// Bytes through which tensors are read and converted.
 pub const STAGING_BYTES: usize = 1 << 20;
 
-/// Writes every parameter. Tensors that the file lacks by agreement (the rotary buffer, new vocabulary rows, adapters) are made;
+/// Writes every parameter, and the first loss scale where there is one. Tensors that the file lacks by agreement (the rotary buffer, new vocabulary rows, adapters) are made;
 /// without a file all are drawn.
 ///
 /// # Errors
@@ -28,10 +29,13 @@ pub fn load(
     let states: Vec<StateDecl> = exec.planned().session.states.clone();
     let mut scratch = vec![0u8; STAGING_BYTES];
     for (i, s) in states.iter().enumerate() {
+        let id = StateId(i as u32);
+        if s.name == LOSS_SCALE {
+            exec.write_state(id, &[INITIAL_SCALE])?;
+        }
         if s.kind != StateKind::Parameter {
             continue;
         }
-        let id = StateId(i as u32);
         let name = file.map(|f| (f, f.name_of(&s.name))).filter(|(f, n)| f.file.contains(n));
         let have = match &name {
             Some((f, name)) => read_state(exec, id, &s.name, &f.file, name, &mut scratch)?,

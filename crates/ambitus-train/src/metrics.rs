@@ -34,6 +34,9 @@ pub struct Update {
     /// Global L2 norm of the gradients before clipping. `null` in the file when not finite.
     #[serde(with = "finite")]
     pub grad_norm: f64,
+    /// The loss scale of the next update; only where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
     /// Whether the weights moved; `false` if a gradient was not finite.
     pub applied: bool,
     /// Wall time of the update.
@@ -203,6 +206,7 @@ pub(crate) fn sample_update(update: u64) -> Update {
         loss: 1.0 / update as f64,
         learning_rate: 1e-5,
         grad_norm: 0.5,
+        loss_scale: None,
         applied: true,
         step_seconds: 0.5,
         loader_wait_seconds: 0.01,

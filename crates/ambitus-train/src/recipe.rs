@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::size::ByteSize;
 pub use forms::{
-    Batch, Checkpoint, DeviceChoice, Length, Level, MicroBatch, Outside, Sample, Tokenizer, UpdateAt,
-    Validation, Variant,
+    Batch, Checkpoint, DeviceChoice, Length, Level, MicroBatch, Outside, Precision, Sample, Tokenizer,
+    UpdateAt, Validation, Variant,
 };
 pub use offload::{Activations, Offload};
 pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
@@ -50,6 +50,10 @@ pub struct Recipe {
     /// the container's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
+    /// What the model computes in: `fp32`, `bf16-mixed` or `fp16-mixed`. The 16-bit ones halve activations; parameters, their
+    /// gradients and the optimizer stay fp32. Absent: fp32.
+    #[serde(default, skip_serializing_if = "Precision::is_fp32")]
+    pub precision: Precision,
     /// The budget of what is offloaded, on a card of the process too. Absent: what is free beside `memory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<ByteSize>,
@@ -199,6 +203,7 @@ impl Recipe {
             },
             device: DeviceChoice::default(),
             memory: None,
+            precision: Precision::default(),
             host_memory: None,
             offload: Offload::default(),
             checkpoint: None,

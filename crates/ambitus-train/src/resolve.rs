@@ -10,6 +10,7 @@ use crate::session::SessionOptions;
 use crate::size::ByteSize;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::Trained;
 use ambitus_data::updates::{UpdateSize, Updates};
 use ambitus_data::{
@@ -223,6 +224,12 @@ pub fn resolve_on(
         _ => "recipe",
     };
     choose("device", device.name(), from);
+    choose(
+        "precision",
+        recipe.precision.to_string(),
+        if recipe.precision.is_fp32() { "default" } else { "recipe" },
+    );
+    device.require(precision(recipe.precision))?;
     let (model, prepared, prepare_bytes) = open_and_prepare(&recipe, &device, read_weights, console)?;
 
     let split = split(&recipe, &prepared.index)?;
@@ -301,6 +308,7 @@ pub fn resolve_on(
         session: SessionOptions {
             capacity,
             checkpoint: recipe.checkpoint.as_ref().map_or(Blocks::None, |c| c.0.clone()),
+            precision: precision(recipe.precision),
             trained: recipe.trained(),
             adamw: Some(AdamW {
                 beta1: recipe.betas[0],
@@ -398,6 +406,15 @@ fn whole_update(
     Ok(Capacity { frames: frames as usize, clips: given })
 }
 
+/// What `--precision` means to the compiler.
+pub fn precision(precision: recipe::Precision) -> Precision {
+    match precision {
+        recipe::Precision::Fp32 => Precision::Fp32,
+        recipe::Precision::Bf16Mixed => Precision::Bf16Mixed,
+        recipe::Precision::Fp16Mixed => Precision::Fp16Mixed,
+    }
+}
+
 fn split(recipe: &Recipe, index: &ClipIndex) -> Result<Split, RunError> {
     let split = match &recipe.data.validation {
         recipe::Validation::Names(names) => index.split(names)?,
@@ -415,6 +432,29 @@ impl Resolved {
         search::require(&self.plan, &self.asked, &self.every, self.budget, self.device.target())?;
         self.require_host()?;
         self.device.require_free(self.plan.peak_bytes)
+    }
+
+    /// Plans the same run in fp32, for when fp16 cannot go on, and says so.
+    ///
+    /// # Errors
+    /// [`RunError::Training`] where that does not fit.
+    pub fn in_fp32(&mut self) -> Result<String, RunError> {
+        let mut shape = self.plan.shape.clone();
+        shape.session.precision = Precision::Fp32;
+        let plan = RunPlan::new(shape, self.device.target())?;
+        let why = "the loss scale fell below 1: numbers of this run overflow fp16 at any scale";
+        if plan.peak_bytes > self.budget {
+            return Err(RunError::Training(format!(
+                "{why}; in fp32 it would need {} of {}, so it ends here, saved. Set precision: bf16-mixed \
+                 (--precision bf16-mixed) where the device has it, or precision: fp32 with a smaller micro_batch, \
+                 checkpoint: all or more memory, in a new run",
+                ByteSize(plan.peak_bytes),
+                ByteSize(self.budget)
+            )));
+        }
+        self.plan = plan;
+        let peak = ByteSize(self.plan.peak_bytes);
+        Ok(format!("{why}; it goes on in fp32 (peak {peak} of {})", ByteSize(self.budget)))
     }
 
     /// The plan as people read it.
@@ -447,7 +487,8 @@ impl Resolved {
             cap.frames as f64 / crate::budget::FRAMES_PER_SECOND
         ));
         out.push(format!(
-            "  as the original runs it (PyTorch fp32, the same micro-batch, by arithmetic): about {}",
+            "  as the original runs it (PyTorch {}, the same micro-batch, by arithmetic): about {}",
+            if p.shape.session.precision == Precision::Fp32 { "fp32" } else { "AMP" },
             ByteSize(p.as_original_runs_it())
         ));
         out.push(format!(

@@ -12,8 +12,9 @@ use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
 use crate::session::program;
 use crate::size::ByteSize;
-use crate::trainer::{Observer, Step, Trainer};
+use crate::trainer::{Ended, Observer, Step, Trainer};
 use crate::validate::Validation;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_store::CheckpointDir;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -34,7 +35,7 @@ pub fn train(
         check(&r, console)?;
         Ok(r)
     });
-    let resolved = match result {
+    let mut resolved = match result {
         Ok(resolved) => resolved,
         Err(e) => {
             run.discard();
@@ -45,7 +46,7 @@ pub fn train(
     // With what the search chose: a resumed run does not search again.
     run.write_recipe(&resolved.recipe)?;
     run.write_json("plan.json", &plan_json(&resolved, origins))?;
-    go(&resolved, &run, console)?;
+    go(&mut resolved, &run, console)?;
     Ok(run)
 }
 
@@ -55,13 +56,13 @@ pub fn train(
 /// As [`train`]; also when recipe or data changed since.
 pub fn resume(root: &Path, console: &mut dyn Console) -> Result<RunDir, RunError> {
     let (run, recipe) = RunDir::open(root)?;
-    let resolved = resolve(recipe, true, console)?;
+    let mut resolved = resolve(recipe, true, console)?;
     check(&resolved, console)?;
     run.keep_model(&resolved.model)?;
     if !run.root.join("plan.json").exists() {
         run.write_json("plan.json", &plan_json(&resolved, &Origins::new()))?;
     }
-    go(&resolved, &run, console)?;
+    go(&mut resolved, &run, console)?;
     Ok(run)
 }
 
@@ -123,12 +124,28 @@ fn digest(r: &Resolved) -> Result<String, RunError> {
     Ok(hash.finalize().to_hex().to_string())
 }
 
-fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunError> {
+/// Runs to the end; from where fp16 cannot go on, in fp32.
+fn go(r: &mut Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunError> {
+    if attempt(r, run, console)? == Ended::Collapsed {
+        console.line(&r.in_fp32()?);
+        attempt(r, run, console)?;
+    }
+    Ok(())
+}
+
+/// Runs as planned, from the newest checkpoint on. A checkpoint of a run that left its planned precision is not run on.
+fn attempt(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<Ended, RunError> {
     let started = Instant::now();
     let checkpoints = run.checkpoints();
     let latest = checkpoints.latest_good()?;
     for skipped in &latest.skipped {
         console.line(&format!("damaged checkpoint passed over: {skipped}"));
+    }
+    if let Some(checkpoint) = &latest.checkpoint
+        && r.plan.shape.session.precision != Precision::Fp32
+        && saved::progress(checkpoint)?.fp32_from.is_some()
+    {
+        return Ok(Ended::Collapsed);
     }
     let mut exec = r.device.open(r.plan.planned.clone(), r.recipe.offload.disk.as_deref())?;
     let exec = &mut *exec;
@@ -189,12 +206,15 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
         checkpoints: &checkpoints,
         progress,
     };
-    let complete = trainer.run(&loader, &mut watcher)?;
+    let ended = trainer.run(&loader, &mut watcher)?;
     let progress = trainer.progress.clone();
     drop(loader);
     let slow_steps = watcher.slow.count();
     let (lines, validations) = (watcher.lines, watcher.validations);
-    if !complete {
+    if ended == Ended::Collapsed {
+        return Ok(ended);
+    }
+    if ended == Ended::Stopped {
         return Err(RunError::Stopped { update: progress.update, run: run.root.display().to_string() });
     }
     let source = better(&progress);
@@ -228,7 +248,7 @@ fn go(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<(), RunEr
     };
     summary.write(&run.root).map_err(|e| RunError::io(&run.root, "cannot write summary.json", e))?;
     report(r, run, &newest, source, &summary, console);
-    Ok(())
+    Ok(ended)
 }
 
 /// The better weights by the last validation; without validation the average, unless the run kept none.
@@ -349,6 +369,7 @@ impl Observer for Watcher<'_> {
             loss: step.loss,
             learning_rate: step.learning_rate,
             grad_norm: f64::from(step.grad_norm),
+            loss_scale: step.loss_scale.map(f64::from),
             applied: step.applied,
             step_seconds: step.seconds,
             loader_wait_seconds: step.loader_wait,
@@ -362,9 +383,10 @@ impl Observer for Watcher<'_> {
         };
         self.log.append(&line)?;
         if !step.applied {
-            let skipped = match self.r.recipe.clip_per_tensor {
-                false => "the update was skipped",
-                true => "that tensor was not updated, the others were",
+            let skipped = match (self.r.recipe.clip_per_tensor, step.loss_scale) {
+                (false, None) => "the update was skipped".to_owned(),
+                (false, Some(scale)) => format!("the update was skipped, the loss scale is {scale} now"),
+                (true, _) => "that tensor was not updated, the others were".to_owned(),
             };
             self.console.line(&format!("update {}: a gradient was not finite; {skipped}", progress.update));
         }

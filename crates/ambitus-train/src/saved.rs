@@ -25,6 +25,9 @@ pub struct Progress {
     pub best: Option<(u64, f64)>,
     /// The last validation: losses of the weights and of the average.
     pub last: Option<(f64, Option<f64>)>,
+    /// The update from which the run computes in fp32, because fp16 could not go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fp32_from: Option<u64>,
     /// Digest of recipe and data: a checkpoint belongs to one run.
     pub run: String,
 }
@@ -121,6 +124,14 @@ pub fn restore(exec: &mut dyn Executor, checkpoint: &Checkpoint) -> Result<Progr
             crate::load::read_state(exec, id, &s.name, &tensors, &s.name, &mut scratch)?;
         }
     }
+    progress(checkpoint)
+}
+
+/// Where the run of a checkpoint was.
+///
+/// # Errors
+/// A manifest that is none of a run.
+pub fn progress(checkpoint: &Checkpoint) -> Result<Progress, RunError> {
     serde_json::from_value(checkpoint.manifest.meta.clone())
         .map_err(|e| RunError::Model(format!("{}: manifest.json: {e}", checkpoint.path.display())))
 }

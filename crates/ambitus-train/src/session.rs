@@ -4,6 +4,7 @@ use ambitus_compile::optimizer;
 use ambitus_compile::passes::in_backward::InBackward;
 use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::{self, Options, Trained};
 use ambitus_compile::{CompileError, plan};
 use ambitus_ir::ops::optim::AdamW;
@@ -38,6 +39,8 @@ pub struct SessionOptions {
     pub capacity: Capacity,
     /// Blocks that are recomputed.
     pub checkpoint: Blocks,
+    /// What the model computes in.
+    pub precision: Precision,
     /// What of the model is trained.
     pub trained: Trained,
     /// Optimizer constants; without, the session has no update (`gradients`).
@@ -68,6 +71,7 @@ pub fn compile(
     let mut s = Session::default();
     let forward = model::loss(&mut s, cfg, options.capacity, program::MICRO, true);
     let forward = pipeline::choose(&mut s, forward, &options.trained, true)?;
+    let forward = pipeline::precise(&mut s, forward, options.precision);
     let passes = Options { checkpoint: options.checkpoint.clone() };
     let in_backward = options.adamw.as_ref().filter(|_| options.update_in_backward);
     let mut programs = vec![match in_backward {
@@ -99,6 +103,7 @@ pub fn compile(
     }
     for (p, on_averages) in forwards {
         let p = pipeline::choose(&mut s, p, &options.trained, false)?;
+        let p = pipeline::precise(&mut s, p, options.precision);
         let p = pipeline::plain(&mut s, p, target);
         let averaged =
             (options.ema && options.adamw.is_some()).then(|| optimizer::on_averages(&s, &p, on_averages));

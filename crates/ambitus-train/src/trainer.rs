@@ -12,6 +12,7 @@ use crate::stop;
 use crate::validate::Validation;
 use ambitus_compile::optimizer::FIRST_MOMENT;
 use ambitus_compile::passes::accumulate::GRAD;
+use ambitus_compile::passes::precision::LOSS_SCALE;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{StateDecl, StateId, StateKind};
 use ambitus_store::CheckpointDir;
@@ -21,6 +22,10 @@ use std::time::Instant;
 const WATCHED_UPDATES: u64 = 20;
 /// Updates in a row whose gradients were not finite, after which the run ends.
 const MOST_SKIPPED: u64 = 20;
+
+/// The loss scale at which an overflow is no longer a matter of the scale: gradients overflow fp16 as they are, or the
+/// forward pass does. A fresh run is there after 17 updates skipped in a row.
+const LEAST_SCALE: f32 = 1.0;
 
 /// What one update did.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -37,6 +42,8 @@ pub struct Step {
     pub grad_norm: f32,
     /// All gradients were finite and the update was applied. (Clipped per tensor, it was applied to those that were.)
     pub applied: bool,
+    /// The next update's loss scale, where there is one.
+    pub loss_scale: Option<f32>,
     /// Frames trained on.
     pub frames: usize,
     /// Micro-batches.
@@ -49,6 +56,17 @@ pub struct Step {
     pub before: memory::Process,
     /// Counters of the process after.
     pub after: memory::Process,
+}
+
+/// How the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All updates were done.
+    Complete,
+    /// A stop was asked for.
+    Stopped,
+    /// Gradients overflow fp16 at any useful loss scale: the run goes on in another precision, or not at all.
+    Collapsed,
 }
 
 /// What the loop tells its caller.
@@ -82,12 +100,12 @@ pub struct Trainer<'a> {
 }
 
 impl Trainer<'_> {
-    /// Runs to the end, or to the end of the update in which a stop was asked for (then `Ok(false)`); the last state is saved
-    /// either way.
+    /// Runs to the end, or to the end of the update in which a stop was asked for or the loss scale collapsed; the last state
+    /// is saved in any case.
     ///
     /// # Errors
     /// Unreadable clips, a full disk, gradients that stay infinite.
-    pub fn run(&mut self, loader: &Loader, observer: &mut dyn Observer) -> Result<bool, RunError> {
+    pub fn run(&mut self, loader: &Loader, observer: &mut dyn Observer) -> Result<Ended, RunError> {
         let rate = LearningRate {
             base: self.recipe.learning_rate,
             warmup: self.recipe.warmup.unwrap_or(0),
@@ -98,7 +116,12 @@ impl Trainer<'_> {
         while self.progress.update < self.updates {
             let step = self.update(loader, &rate)?;
             observer.step(&step, &self.progress)?;
-            skipped = if step.applied { 0 } else { skipped + 1 };
+            if !step.applied && step.loss_scale.is_some_and(|s| s < LEAST_SCALE) {
+                self.progress.fp32_from = Some(self.progress.update);
+                self.save(observer)?;
+                return Ok(Ended::Collapsed);
+            }
+            skipped = if step.applied || step.loss_scale.is_some() { 0 } else { skipped + 1 };
             if skipped == MOST_SKIPPED {
                 return Err(RunError::Training(format!(
                     "the gradients of {MOST_SKIPPED} updates in a row were not finite (last at update {}); \
@@ -126,10 +149,10 @@ impl Trainer<'_> {
                 self.save(observer)?;
             }
             if stopping && done < self.updates {
-                return Ok(false);
+                return Ok(Ended::Stopped);
             }
         }
-        Ok(true)
+        Ok(Ended::Complete)
     }
 
     fn update(&mut self, loader: &Loader, rate: &LearningRate) -> Result<Step, RunError> {
@@ -179,6 +202,11 @@ impl Trainer<'_> {
         step.grad_norm = out[0];
         exec.read_f32(applies, "apply", 0, &mut out)?;
         step.applied = out[0] != 0.0;
+        let scaled = exec.planned().program(applies).is_some_and(|p| p.program.output(LOSS_SCALE).is_some());
+        if scaled {
+            exec.read_f32(applies, LOSS_SCALE, 0, &mut out)?;
+            step.loss_scale = Some(out[0]);
+        }
         if step.applied {
             if self.recipe.ema
                 && let Some(decay) = ema_decay(self.progress.applied)
@@ -209,10 +237,11 @@ impl Trainer<'_> {
             None
         };
         let better = ema.map_or(raw, |e| e.min(raw));
-        if self.progress.best.is_none_or(|(_, best)| better < best) {
+        // A manifest cannot hold what is not finite, which fp16 may give before it is left.
+        if better.is_finite() && self.progress.best.is_none_or(|(_, best)| better < best) {
             self.progress.best = Some((self.progress.update, better));
         }
-        self.progress.last = Some((raw, ema));
+        self.progress.last = raw.is_finite().then_some((raw, ema.filter(|e| e.is_finite())));
         observer.validated(self.progress.update, raw, ema);
         Ok(())
     }

@@ -59,6 +59,10 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
         r.memory = a.memory;
         set("memory");
     }
+    if let Some(p) = a.precision {
+        r.precision = p;
+        set("precision");
+    }
     if let Some(offload) = &a.offload {
         r.offload.clone_from(offload);
         set("offload");
@@ -262,6 +266,7 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let options = GradientOptions {
         checkpoint: a.checkpoint.0.clone(),
+        precision: resolve::precision(a.precision),
         micro_batch: a.micro_batch,
         device: a.device,
         threads,

@@ -96,7 +96,8 @@ const DEPTH: u32 = 2;
 
 /// For every instruction: are its results made again in backward?
 ///
-/// What one block hands to the next is always kept: a chain of recomputation ends there.
+/// What one block hands to the next is always kept: a chain of recomputation ends there. Only what is made of states and
+/// inputs alone (a weight in another type) is made again nevertheless: it starts no chain.
 ///
 /// # Errors
 /// A pattern that matches nothing that could be made again, by name.
@@ -268,10 +269,11 @@ impl Facts {
         let handed_on = instr.outputs.iter().any(|v| self.leaves_block[v.index()]);
         // What forward itself never reads would leave a clone without an original.
         let read = instr.outputs.iter().any(|v| self.read_in_forward[v.index()]);
+        let starts = instr.inputs.iter().all(|v| !self.made_here[v.index()]);
         instr.origin.phase == Phase::Forward
             && read
             && instr.op.def().donates().is_empty()
-            && !(handed_on && self.block[at].is_some())
+            && !(handed_on && self.block[at].is_some() && !starts)
     }
 
     /// Something dearer than a memory-bound op that could be made again.

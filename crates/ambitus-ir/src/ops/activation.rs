@@ -60,6 +60,10 @@ impl OpDef for Activation {
         Some(vec![b.as_like(y, x[0])])
     }
 
+    fn narrows(&self, _: usize) -> bool {
+        true
+    }
+
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         15.0 * x[0].shape.elements() as f64
     }
@@ -160,6 +164,10 @@ impl OpDef for SwiGlu {
         let silu = b.mul(p, s);
         let y = b.mul(silu, q);
         Some(vec![b.as_like(y, x[0])])
+    }
+
+    fn narrows(&self, _: usize) -> bool {
+        true
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {

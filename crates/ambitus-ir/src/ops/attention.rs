@@ -101,6 +101,10 @@ impl OpDef for Rotary {
         Some(vec![b.as_like(y, x[0])])
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k == 0
+    }
+
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         6.0 * x[0].shape.elements() as f64
     }
@@ -137,7 +141,7 @@ impl Attention {
         let (_, kcols) = matrix(x[1])?;
         want(cols == self.heads * self.head_dim, "q is not heads * head_dim wide")?;
         want(kcols == self.kv_heads * self.head_dim, "k is not kv_heads * head_dim wide")?;
-        want(x[1] == x[2], "k and v differ")?;
+        want(x[1] == x[2] && x[0].dtype == x[1].dtype, "q, k and v differ in type, or k and v in shape")?;
         want(self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads), "heads do not group")?;
         Ok(rows)
     }
@@ -205,6 +209,10 @@ impl OpDef for Attention {
     }
 
     fn pairs_rows(&self) -> bool {
+        true
+    }
+
+    fn narrows(&self, _: usize) -> bool {
         true
     }
 

@@ -32,6 +32,7 @@ impl OpDef for Conv1d {
         arity(x, 4)?;
         let (rows, cin) = matrix(x[0])?;
         check_weight(x[1], cin, self.groups)?;
+        super::alike(&x[..2])?;
         want(self.pad < x[1].shape[2], "more padding than taps")?;
         want(*x[2].shape == [x[1].shape[0]], "the bias is not [Cout]")?;
         segments(x[3])?;
@@ -75,6 +76,10 @@ impl OpDef for Conv1d {
         Props::COMPUTE
     }
 
+    fn narrows(&self, _: usize) -> bool {
+        true
+    }
+
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         2.0 * x[0].shape[0] as f64 * x[1].shape.elements() as f64
     }
@@ -97,6 +102,7 @@ impl OpDef for Conv1dInputGrad {
         let (rows, cout) = matrix(x[1])?;
         let cin = x[0].shape.get(1).map_or(0, |c| c * self.groups);
         check_weight(x[0], cin, self.groups)?;
+        super::alike(&x[..2])?;
         want(x[0].shape[0] == cout, "dy is not [T, Cout]")?;
         segments(x[2])?;
         Ok(vec![x[1].with_shape(&[rows, cin])])
@@ -125,7 +131,7 @@ impl OpDef for Conv1dInputGrad {
 }
 
 op! {
-    /// dw `[Cout, Cin/groups, K]` of [`Conv1d`] from (x, dy, segments):
+    /// dw f32 `[Cout, Cin/groups, K]` of [`Conv1d`] from (x, dy, segments):
     /// `dw[o, c, k]` = sum over t of `dy[t, o]` * `x[t + k - pad, group(o) * Cin/groups + c]`, within segments.
     Conv1dWeightGrad = "conv1d_weight_grad" {
         /// channel groups
@@ -147,7 +153,8 @@ impl OpDef for Conv1dWeightGrad {
         want(rows == rows_y, "x and dy differ in rows")?;
         want(self.groups > 0 && cin.is_multiple_of(self.groups), "channels do not group")?;
         segments(x[2])?;
-        let dw = x[0].with_shape(&[cout, cin / self.groups, self.taps]);
+        super::alike(&x[..2])?;
+        let dw = TensorType::f32(&[cout, cin / self.groups, self.taps]);
         if self.acc {
             want(x[3] == dw, "accumulator differs from the result")?;
             scalar(x[4])?;
@@ -166,7 +173,7 @@ impl OpDef for Conv1dWeightGrad {
         let dw = b.reshape(dw, &[self.groups, self.taps, c, out]);
         let dw = b.permute(dw, &[0, 3, 2, 1]);
         let dw = b.reshape(dw, &[cout, c, self.taps]);
-        let dw = if self.acc { b.accumulated(dw, x[3], x[4]) } else { b.as_like(dw, x[0]) };
+        let dw = if self.acc { b.accumulated(dw, x[3], x[4]) } else { dw };
         Some(vec![dw])
     }
 

@@ -23,7 +23,7 @@ use crate::tensor::DType;
 
 impl Builder<'_> {
     /// `x` as `dtype`; `x` itself where it is one.
-    pub(super) fn as_dtype(&mut self, x: ValueId, dtype: DType) -> ValueId {
+    pub fn as_dtype(&mut self, x: ValueId, dtype: DType) -> ValueId {
         if self.ty(x).dtype == dtype { x } else { self.cast(x, dtype) }
     }
 

@@ -118,6 +118,10 @@ impl OpDef for Unary {
         Ok(vec![Some(dx)])
     }
 
+    fn narrows(&self, _: usize) -> bool {
+        self.kind == UnaryKind::Neg
+    }
+
     fn may_share(&self) -> Vec<(usize, usize)> {
         vec![(0, 0)]
     }
@@ -172,6 +176,10 @@ impl OpDef for Binary {
         Ok(vec![da, db])
     }
 
+    fn narrows(&self, _: usize) -> bool {
+        !matches!(self.kind, BinaryKind::Div | BinaryKind::Less | BinaryKind::Equal)
+    }
+
     fn may_share(&self) -> Vec<(usize, usize)> {
         vec![(0, 0), (1, 0)]
     }
@@ -198,6 +206,10 @@ impl OpDef for Select {
         Ok(vec![None, Some(da), Some(db)])
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k > 0
+    }
+
     fn may_share(&self) -> Vec<(usize, usize)> {
         vec![(1, 0), (2, 0)]
     }
@@ -222,7 +234,11 @@ impl OpDef for Cast {
         if !to.is_float() {
             return Ok(vec![None]);
         }
-        Ok(vec![v.dy0().map(|dy| b.cast(dy, to))])
+        Ok(vec![v.dy0().map(|dy| b.as_dtype(dy, to))])
+    }
+
+    fn conducts(&self) -> bool {
+        true
     }
 }
 
@@ -270,6 +286,10 @@ impl OpDef for Scale {
         Some(vec![b.as_like(y, x[0])])
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k == 0
+    }
+
     fn may_share(&self) -> Vec<(usize, usize)> {
         vec![(0, 0)]
     }
@@ -292,7 +312,8 @@ impl OpDef for ScaleRows {
         let Some(dy) = v.dy0() else { return Ok(vec![None; 2]) };
         let dx = v.need[0].then(|| b.scale_rows(dy, v.x[1]));
         let dm = v.need[1].then(|| {
-            let p = b.mul(dy, v.x[0]);
+            let (dy, x) = (b.as_f32(dy), b.as_f32(v.x[0]));
+            let p = b.mul(dy, x);
             let rows = b.dim(p, 0);
             let s = b.reduce(super::reduce::ReduceKind::Sum, p, 1);
             b.reshape(s, &[rows])
@@ -305,6 +326,10 @@ impl OpDef for ScaleRows {
         let m = b.each_column(x[1], a);
         let y = b.mul(a, m);
         Some(vec![b.as_like(y, x[0])])
+    }
+
+    fn narrows(&self, k: usize) -> bool {
+        k == 0
     }
 
     fn may_share(&self) -> Vec<(usize, usize)> {

@@ -19,6 +19,14 @@ impl OpDef for Gather {
         Ok(vec![x[0].with_shape(&[x[1].shape[0], cols])])
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k == 0
+    }
+
+    fn conducts(&self) -> bool {
+        true
+    }
+
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
         let rows = b.dim(v.x[0], 0);
         Ok(vec![v.dy0().map(|dy| b.scatter_add(dy, v.x[1], rows)), None])
@@ -26,7 +34,7 @@ impl OpDef for Gather {
 }
 
 op! {
-    /// `y[v, :]` = sum over t with `ids[t]` = v of `x[t, :]`, in the order of t: x `[T, D]`, ids i32 `[T]`, y `[V, D]`.
+    /// `y[v, :]` = sum over t with `ids[t]` = v of `x[t, :]`, in the order of t: x `[T, D]`, ids i32 `[T]`, y f32 `[V, D]`.
     /// Ids outside 0..V are dropped.
     ScatterAdd = "scatter_add" {
         /// V
@@ -40,8 +48,9 @@ impl OpDef for ScatterAdd {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(x, if self.acc { 4 } else { 2 })?;
         let (rows, cols) = matrix(x[0])?;
+        super::float(x[0])?;
         want(x[1].dtype == DType::I32 && *x[1].shape == [rows], "ids are i32[T]")?;
-        let y = x[0].with_shape(&[self.rows, cols]);
+        let y = TensorType::f32(&[self.rows, cols]);
         if self.acc {
             want(x[2] == y, "accumulator differs from the result")?;
             scalar(x[3])?;

@@ -21,6 +21,14 @@ impl OpDef for Reshape {
         Ok(vec![x[0].with_shape(&self.shape)])
     }
 
+    fn narrows(&self, _: usize) -> bool {
+        true
+    }
+
+    fn conducts(&self) -> bool {
+        true
+    }
+
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
         let shape = b.ty(v.x[0]).shape;
         Ok(vec![v.dy0().map(|dy| b.reshape(dy, &shape))])
@@ -50,6 +58,14 @@ impl OpDef for Permute {
         Ok(vec![x[0].with_shape(&dims)])
     }
 
+    fn narrows(&self, _: usize) -> bool {
+        true
+    }
+
+    fn conducts(&self) -> bool {
+        true
+    }
+
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
         let mut back = vec![0; self.axes.len()];
         for (i, &a) in self.axes.iter().enumerate() {
@@ -74,6 +90,14 @@ impl OpDef for Broadcast {
         let fits = x[0].shape.iter().zip(self.shape.iter()).all(|(a, b)| a == b || *a == 1);
         want(same_rank && fits, "only axes of length 1 are repeated")?;
         Ok(vec![x[0].with_shape(&self.shape)])
+    }
+
+    fn narrows(&self, _: usize) -> bool {
+        true
+    }
+
+    fn conducts(&self) -> bool {
+        true
     }
 
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
@@ -110,9 +134,17 @@ impl OpDef for Slice {
         Ok(vec![x[0].with_shape(&dims)])
     }
 
+    fn narrows(&self, _: usize) -> bool {
+        true
+    }
+
+    fn conducts(&self) -> bool {
+        true
+    }
+
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
         let Some(dy) = v.dy0() else { return Ok(vec![None]) };
-        let ty = b.ty(v.x[0]);
+        let ty = TensorType { dtype: b.ty(dy).dtype, ..b.ty(v.x[0]) };
         let mut parts = Vec::new();
         let zeros = |b: &mut Builder<'_>, len: usize| {
             let mut dims = ty.shape.to_vec();
@@ -147,6 +179,14 @@ impl OpDef for Concat {
             dims[self.axis] += t.shape[self.axis];
         }
         Ok(vec![x[0].with_shape(&dims)])
+    }
+
+    fn narrows(&self, _: usize) -> bool {
+        true
+    }
+
+    fn conducts(&self) -> bool {
+        true
     }
 
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {

@@ -99,6 +99,7 @@ op! {
 fn check_head(x: &[TensorType]) -> Result<(), String> {
     let (rows, cols) = matrix(x[0])?;
     let (_, inner) = matrix(x[1])?;
+    super::alike(&x[..2])?;
     want(cols == inner, "x and w differ in the inner axis")?;
     want(x[2].dtype == DType::I32 && *x[2].shape == [rows], "labels are not i32[T]")?;
     scalar(x[3])
@@ -126,6 +127,10 @@ impl OpDef for LinearCrossEntropy {
         Props::COMPUTE
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k < 2
+    }
+
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         2.0 * x[0].shape.elements() as f64 * x[1].shape[0] as f64
     }
@@ -133,7 +138,7 @@ impl OpDef for LinearCrossEntropy {
 
 op! {
     /// (loss `[1]`, dx, dw) in one walk over the tiles, from (x, w, labels, norm, dloss `[1]`): with
-    /// g = norm * dloss * (softmax - onehot) on scored rows, dx = g w, dw = g^T x. The loss equals
+    /// g = norm * dloss * (softmax - onehot) on scored rows, dx = g w, dw = g^T x in f32. The loss equals
     /// [`LinearCrossEntropy`]'s bit for bit, so that the forward walk can be dropped.
     LinearCrossEntropyGrad = "linear_cross_entropy_grad" {
         /// rows of logits that exist at once
@@ -152,11 +157,11 @@ impl OpDef for LinearCrossEntropyGrad {
         check_head(x)?;
         scalar(x[4])?;
         if self.acc {
-            want(x[5] == x[1], "accumulator differs from w")?;
+            want(x[5] == TensorType::f32(&x[1].shape), "the accumulator is not f32 like w")?;
             scalar(x[6])?;
         }
         let mut y = vec![TensorType::f32(&[1]), x[0]];
-        y.extend(self.dw.then_some(x[1]));
+        y.extend(self.dw.then(|| TensorType::f32(&x[1].shape)));
         Ok(y)
     }
 
@@ -175,7 +180,7 @@ impl OpDef for LinearCrossEntropyGrad {
         let mut y = vec![loss, b.as_like(dx, x[0])];
         if self.dw {
             let dw = b.matmul(g, a, true, false);
-            y.push(if self.acc { b.accumulated(dw, x[5], x[6]) } else { b.as_like(dw, x[1]) });
+            y.push(if self.acc { b.accumulated(dw, x[5], x[6]) } else { dw });
         }
         Some(y)
     }

@@ -1,19 +1,22 @@
 //! Matrix products.
 
-use super::{Grads, Op, OpDef, Props, Vjp, arity, op, scalar, want};
+use super::{Grads, Op, OpDef, Props, Vjp, alike, arity, op, scalar, want};
 use crate::builder::Builder;
 use crate::program::ValueId;
-use crate::tensor::TensorType;
+use crate::tensor::{DType, TensorType};
 
 op! {
-    /// y = op(a) op(b), rank 2 or batched rank 3 (equal leading axis): op(a) `[.., M, K]`, op(b) `[.., K, N]`.
+    /// y = op(a) op(b), rank 2 or batched rank 3 (equal leading axis): op(a) `[.., M, K]`, op(b) `[.., K, N]`. Operands have
+    /// one type, which is y's; sums are in fp32.
     MatMul = "matmul" {
         /// a is stored `[.., K, M]`
         ta: bool,
         /// b is stored `[.., N, K]`
         tb: bool,
-        /// also takes (accumulator `[.., M, N]`, beta `[1]`): y = beta * accumulator + product, in fp32
+        /// also takes (accumulator `[.., M, N]` of y's type, beta `[1]`): y = beta * accumulator + product, in fp32
         acc: bool,
+        /// y is f32 whatever the operands: gradients of parameters, which are never rounded to 16 bits
+        wide: bool,
     }
 }
 
@@ -35,9 +38,11 @@ impl MatMul {
 impl OpDef for MatMul {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(x, if self.acc { 4 } else { 2 })?;
+        alike(&x[..2])?;
         let (batch, m, n, _) = self.dims(x).ok_or("operands do not multiply")?;
-        let y =
-            if x[0].shape.len() == 3 { x[0].with_shape(&[batch, m, n]) } else { x[0].with_shape(&[m, n]) };
+        let dtype = if self.wide { DType::F32 } else { x[0].dtype };
+        let all = [batch, m, n];
+        let y = TensorType::new(dtype, if x[0].shape.len() == 3 { &all } else { &all[1..] });
         if self.acc {
             want(x[2] == y, "accumulator differs from the product")?;
             scalar(x[3])?;
@@ -49,11 +54,14 @@ impl OpDef for MatMul {
         want(!self.acc, "an accumulating op has no gradient")?;
         let Some(dy) = v.dy0() else { return Ok(vec![None; 2]) };
         let (p, q) = (v.x[0], v.x[1]);
-        // dA = dY op(B)^T, dB = op(A)^T dY, each transposed again where the operand was.
+        // A product of 16-bit operands with an f32 result has an f32 gradient: rounded once to multiply with them.
+        let dy = b.as_like(dy, p);
+        // dA = dY op(B)^T, dB = op(A)^T dY, each transposed again where the operand was. Either may be a parameter's.
+        let (ta, tb) = (self.ta, self.tb);
         let da = v.need[0]
-            .then(|| if self.ta { b.matmul(q, dy, self.tb, true) } else { b.matmul(dy, q, false, !self.tb) });
+            .then(|| if ta { b.wide_product(q, dy, tb, true) } else { b.wide_product(dy, q, false, !tb) });
         let db = v.need[1]
-            .then(|| if self.tb { b.matmul(dy, p, true, self.ta) } else { b.matmul(p, dy, !self.ta, false) });
+            .then(|| if tb { b.wide_product(dy, p, true, ta) } else { b.wide_product(p, dy, !ta, false) });
         Ok(vec![da, db])
     }
 
@@ -61,8 +69,12 @@ impl OpDef for MatMul {
         if !self.acc {
             return None;
         }
-        let y = b.matmul(x[0], x[1], self.ta, self.tb);
+        let y = b.wide_product(x[0], x[1], self.ta, self.tb);
         Some(vec![b.accumulated(y, x[2], x[3])])
+    }
+
+    fn narrows(&self, k: usize) -> bool {
+        !self.wide && !self.acc && k < 2
     }
 
     fn props(&self) -> Props {
@@ -83,7 +95,7 @@ impl OpDef for MatMul {
 }
 
 op! {
-    /// y = x w^T + bias: x `[T, In]`, w `[Out, In]` (the checkpoint's layout), bias `[Out]` (optional), y `[T, Out]`.
+    /// y = x w^T + bias: x `[T, In]`, w `[Out, In]` of x's type (the checkpoint's layout), bias `[Out]` (optional), y `[T, Out]`.
     Linear = "linear" {}
 }
 
@@ -92,6 +104,7 @@ impl OpDef for Linear {
         want(x.len() == 2 || x.len() == 3, "takes x, w and perhaps a bias")?;
         let (rows, cols) = super::matrix(x[0])?;
         let (out, inner) = super::matrix(x[1])?;
+        alike(&x[..2])?;
         want(cols == inner, "x and w differ in the inner axis")?;
         if let Some(bias) = x.get(2) {
             want(*bias.shape == [out], "the bias is not [Out]")?;
@@ -102,7 +115,7 @@ impl OpDef for Linear {
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
         let Some(dy) = v.dy0() else { return Ok(vec![None; v.x.len()]) };
         let dx = v.need[0].then(|| b.matmul(dy, v.x[1], false, false));
-        let dw = v.need[1].then(|| b.matmul(dy, v.x[0], true, false));
+        let dw = v.need[1].then(|| b.wide_product(dy, v.x[0], true, false));
         let mut grads = vec![dx, dw];
         if let Some(need) = v.need.get(2) {
             grads.push(need.then(|| b.column_sum(dy)));
@@ -111,12 +124,15 @@ impl OpDef for Linear {
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
-        let y = b.matmul(x[0], x[1], false, true);
-        let Some(&bias) = x.get(2) else { return Some(vec![y]) };
-        let shape = b.ty(y).shape;
-        let row = b.reshape(bias, &[1, shape[1]]);
-        let all = b.broadcast(row, &shape);
-        Some(vec![b.add(y, all)])
+        let Some(&bias) = x.get(2) else { return Some(vec![b.matmul(x[0], x[1], false, true)]) };
+        let y = b.wide_product(x[0], x[1], false, true);
+        let all = b.each_row(bias, y);
+        let y = b.add(y, all);
+        Some(vec![b.as_like(y, x[0])])
+    }
+
+    fn narrows(&self, _: usize) -> bool {
+        true
     }
 
     fn props(&self) -> Props {
@@ -131,7 +147,13 @@ impl OpDef for Linear {
 impl Builder<'_> {
     /// op(a) op(b).
     pub fn matmul(&mut self, a: ValueId, b: ValueId, ta: bool, tb: bool) -> ValueId {
-        self.push1(MatMul { ta, tb, acc: false }, &[a, b])
+        self.push1(MatMul { ta, tb, acc: false, wide: false }, &[a, b])
+    }
+
+    /// op(a) op(b) in f32, whatever the operands' type.
+    pub fn wide_product(&mut self, a: ValueId, b: ValueId, ta: bool, tb: bool) -> ValueId {
+        let wide = self.ty(a).dtype != DType::F32;
+        self.push1(MatMul { ta, tb, acc: false, wide }, &[a, b])
     }
 
     /// x w^T + bias.

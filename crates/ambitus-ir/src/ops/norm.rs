@@ -44,6 +44,10 @@ impl OpDef for LayerNorm {
         Some(vec![b.as_like(y, x[0])])
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k == 0
+    }
+
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         8.0 * x[0].shape.elements() as f64
     }
@@ -68,7 +72,8 @@ impl OpDef for LayerNormGrad {
         let (_, cols) = matrix(x[0])?;
         per_channel(x[1], cols)?;
         want(x[0] == x[2], "x and dy differ")?;
-        Ok(vec![x[0], x[1], x[1]])
+        let d = TensorType::f32(&[cols]);
+        Ok(vec![x[0], d, d])
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
@@ -80,7 +85,7 @@ impl OpDef for LayerNormGrad {
         let weighted = b.mul(dy, n.n);
         let dgamma = b.column_sum(weighted);
         let dbeta = b.column_sum(dy);
-        Some(vec![b.as_like(dx, x[0]), b.as_like(dgamma, x[1]), b.as_like(dbeta, x[1])])
+        Some(vec![b.as_like(dx, x[0]), dgamma, dbeta])
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
@@ -122,6 +127,10 @@ impl OpDef for RmsNorm {
         Some(vec![b.as_like(y, x[0])])
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k == 0
+    }
+
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         5.0 * x[0].shape.elements() as f64
     }
@@ -146,7 +155,7 @@ impl OpDef for RmsNormGrad {
         let (_, cols) = matrix(x[0])?;
         per_channel(x[1], cols)?;
         want(x[0] == x[2], "x and dy differ")?;
-        Ok(vec![x[0], x[1]])
+        Ok(vec![x[0], TensorType::f32(&[cols])])
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
@@ -159,7 +168,7 @@ impl OpDef for RmsNormGrad {
         let dx = b.mul(n.r, d);
         let weighted = b.mul(dy, n.n);
         let dgamma = b.column_sum(weighted);
-        Some(vec![b.as_like(dx, x[0]), b.as_like(dgamma, x[1])])
+        Some(vec![b.as_like(dx, x[0]), dgamma])
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
@@ -212,6 +221,10 @@ impl OpDef for Grn {
         Some(vec![b.as_like(y, x[0])])
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k == 0
+    }
+
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         6.0 * x[0].shape.elements() as f64
     }
@@ -234,7 +247,8 @@ impl OpDef for GrnGrad {
         per_channel(x[1], cols)?;
         want(x[0] == x[2], "x and dy differ")?;
         segments(x[3])?;
-        Ok(vec![x[0], x[1], x[1]])
+        let d = TensorType::f32(&[cols]);
+        Ok(vec![x[0], d, d])
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
@@ -272,7 +286,7 @@ impl OpDef for GrnGrad {
         let dgamma = b.mul(dyx, n);
         let dgamma = b.column_sum(dgamma);
         let dbeta = b.column_sum(dy);
-        Some(vec![b.as_like(dx, x[0]), b.as_like(dgamma, x[1]), b.as_like(dbeta, x[1])])
+        Some(vec![b.as_like(dx, x[0]), dgamma, dbeta])
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {

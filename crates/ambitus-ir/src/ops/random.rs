@@ -33,6 +33,10 @@ impl OpDef for Dropout {
         Ok(vec![v.dy0().map(|dy| b.push1(self.clone(), &[dy, v.x[1], v.x[2]])), None, None])
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k == 0
+    }
+
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         12.0 * x[0].shape.elements() as f64
     }

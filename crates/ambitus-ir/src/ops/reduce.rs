@@ -4,12 +4,12 @@ use super::attr::words;
 use super::{Grads, OpDef, Vjp, arity, op, want};
 use crate::builder::Builder;
 use crate::program::ValueId;
-use crate::tensor::TensorType;
+use crate::tensor::{DType, TensorType};
 
 words! {
     /// How elements are combined.
     ReduceKind {
-        /// Sum, in fp32 over fixed tiles.
+        /// Sum, in fp32 over fixed tiles; the result is f32.
         Sum = "sum",
         /// Largest.
         Max = "max",
@@ -32,7 +32,10 @@ impl OpDef for Reduce {
         want(self.axis < x[0].shape.len(), "no such axis")?;
         let mut dims = x[0].shape.to_vec();
         dims[self.axis] = 1;
-        Ok(vec![x[0].with_shape(&dims)])
+        // Sums of integers are theirs.
+        let sums = self.kind == ReduceKind::Sum && x[0].dtype.is_float();
+        let dtype = if sums { DType::F32 } else { x[0].dtype };
+        Ok(vec![TensorType::new(dtype, &dims)])
     }
 
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
@@ -52,7 +55,7 @@ impl Builder<'_> {
         self.push1(Reduce { kind, axis }, &[x])
     }
 
-    /// Sum over rows: x `[T, D]` to `[D]`.
+    /// Sum over rows: x `[T, D]` to f32 `[D]`.
     pub fn column_sum(&mut self, x: ValueId) -> ValueId {
         let cols = self.dim(x, 1);
         let sum = self.reduce(ReduceKind::Sum, x, 0);

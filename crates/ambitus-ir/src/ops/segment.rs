@@ -62,6 +62,14 @@ impl OpDef for SegmentBroadcast {
         Ok(vec![x[0].with_shape(&[self.rows, cols])])
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k == 0
+    }
+
+    fn conducts(&self) -> bool {
+        true
+    }
+
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
         Ok(vec![v.dy0().map(|dy| b.push1(SegmentSum {}, &[dy, v.x[1]])), None])
     }
@@ -73,7 +81,7 @@ impl OpDef for SegmentBroadcast {
 }
 
 op! {
-    /// `y[s, :]` = sum over the rows t of segment s of `x[t, :]`: x `[T, D]`, segments; y `[S, D]`.
+    /// `y[s, :]` = sum over the rows t of segment s of `x[t, :]`: x `[T, D]`, segments; y f32 `[S, D]`.
     SegmentSum = "segment_sum" {}
 }
 
@@ -81,7 +89,8 @@ impl OpDef for SegmentSum {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(x, 2)?;
         let (_, cols) = matrix(x[0])?;
-        Ok(vec![x[0].with_shape(&[segments(x[1])?, cols])])
+        super::float(x[0])?;
+        Ok(vec![TensorType::f32(&[segments(x[1])?, cols])])
     }
 
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
@@ -137,6 +146,10 @@ impl OpDef for AdaLayerNorm {
         Some(vec![b.as_like(y, x[0])])
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k == 0
+    }
+
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         9.0 * x[0].shape.elements() as f64
     }
@@ -156,9 +169,11 @@ impl OpDef for AdaLayerNormGrad {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(x, 4)?;
         let (_, cols) = matrix(x[0])?;
-        table(x[1], segments(x[3])?, cols)?;
+        let segs = segments(x[3])?;
+        table(x[1], segs, cols)?;
         want(x[0] == x[2], "x and dy differ")?;
-        Ok(vec![x[0], x[1], x[1]])
+        let d = TensorType::f32(&[segs, cols]);
+        Ok(vec![x[0], d, d])
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
@@ -174,7 +189,7 @@ impl OpDef for AdaLayerNormGrad {
         let dshift = b.sum_by_segment(dy, x[3]);
         let weighted = b.mul(dy, n.n);
         let dscale = b.sum_by_segment(weighted, x[3]);
-        Some(vec![b.as_like(dx, x[0]), b.as_like(dshift, x[1]), b.as_like(dscale, x[1])])
+        Some(vec![b.as_like(dx, x[0]), dshift, dscale])
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
@@ -226,6 +241,10 @@ impl OpDef for GatedResidual {
         Some(vec![b.as_like(y, x[0])])
     }
 
+    fn narrows(&self, k: usize) -> bool {
+        k == 0 || k == 2
+    }
+
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         2.0 * x[0].shape.elements() as f64
     }
@@ -245,9 +264,10 @@ impl OpDef for GatedResidualGrad {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(x, 4)?;
         let (_, cols) = matrix(x[1])?;
-        table(x[0], segments(x[3])?, cols)?;
+        let segs = segments(x[3])?;
+        table(x[0], segs, cols)?;
         want(x[1] == x[2], "f and dy differ")?;
-        Ok(vec![x[1], x[0]])
+        Ok(vec![x[1], TensorType::f32(&[segs, cols])])
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
@@ -259,7 +279,7 @@ impl OpDef for GatedResidualGrad {
         let df = b.mul(gate, dy);
         let weighted = b.mul(dy, f);
         let dgate = b.sum_by_segment(weighted, x[3]);
-        Some(vec![b.as_like(df, x[1]), b.as_like(dgate, x[0])])
+        Some(vec![b.as_like(df, x[1]), dgate])
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {

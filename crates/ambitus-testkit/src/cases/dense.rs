@@ -177,19 +177,28 @@ pub(super) fn products(t: &mut Table) {
         let b = if tb { [n, k] } else { [k, n] };
         let what = format!("{}{}", if ta { "t" } else { "n" }, if tb { "t" } else { "n" });
         let (x, y) = (t.x(&a), t.x(&b));
-        t.add(&what, MatMul { ta, tb, acc: false }, vec![x, y]);
+        t.add(&what, MatMul { ta, tb, acc: false, wide: false }, vec![x, y]);
         let (x, y, acc) = (t.fixed(&a), t.fixed(&b), t.fixed(&[m, n]));
-        let op = MatMul { ta, tb, acc: true };
+        let op = MatMul { ta, tb, acc: true, wide: false };
         t.add(&format!("{what} accumulating"), op, vec![x, y, acc, scalar(1.0)]);
         let (a, b) = ([3, a[0], a[1]], [3, b[0], b[1]]);
         let (x, y) = (t.x(&a), t.x(&b));
-        t.add(&format!("{what} batched"), MatMul { ta, tb, acc: false }, vec![x, y]);
+        t.add(&format!("{what} batched"), MatMul { ta, tb, acc: false, wide: false }, vec![x, y]);
     }
     let (x, y) = (t.fixed(&[70, 5]), t.fixed(&[70, 33]));
-    let op = MatMul { ta: true, tb: false, acc: true };
+    let op = MatMul { ta: true, tb: false, acc: true, wide: false };
     t.add("beta 0", op, vec![x, y, poison(&[5, 33]), scalar(0.0)]);
+    for dtype in [DType::BF16, DType::F16] {
+        let mut of = |dims: &[usize]| typed(&mut t.rng, dtype, dims);
+        let (x, y, a, b) = (of(&[41, 13]), of(&[41, 35]), of(&[41, 13]), of(&[41, 35]));
+        let acc = t.fixed(&[13, 35]);
+        let wide = |acc: bool| MatMul { ta: true, tb: false, acc, wide: true };
+        t.add(&format!("of {} to f32", dtype.name()), wide(false), vec![x, y]);
+        let operands = vec![a, b, acc, scalar(1.0)];
+        t.add(&format!("of {} to f32, accumulating", dtype.name()), wide(true), operands);
+    }
     let (x, y) = (t.x(&[130, 96]), t.x(&[96, 200]));
-    t.add("larger", MatMul { ta: false, tb: false, acc: false }, vec![x, y]);
+    t.add("larger", MatMul { ta: false, tb: false, acc: false, wide: false }, vec![x, y]);
 
     let (x, w, b) = (t.x(&[11, 37]), t.x(&[33, 37]), t.x(&[33]));
     t.add("", Linear {}, vec![x, w, b]);

@@ -135,6 +135,7 @@ fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::Plan
     let options = crate::model_dir::OpenOptions { from_scratch: true, ..Default::default() };
     let (model, _) = crate::model_dir::ModelDir::open(&dir, options).unwrap();
     let options = SessionOptions {
+        precision: Default::default(),
         capacity: Capacity { frames: 1200, clips: 5 },
         checkpoint: Blocks::All,
         adamw: Some(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }),

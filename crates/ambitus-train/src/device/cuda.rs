@@ -27,6 +27,7 @@ pub(super) fn find(index: usize) -> Result<(Box<dyn Target>, Card), String> {
         total_bytes: info.total_bytes,
         reserve_bytes: reserve.unwrap_or(STATED_RESERVE),
         calibrated: reserve.is_some(),
+        bf16: info.capability >= crate::cards::OLDEST_BF16,
         holders,
     };
     Ok((Box::new(CudaTarget::new(info.capability, info.rates)), card))

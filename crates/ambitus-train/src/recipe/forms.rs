@@ -130,6 +130,46 @@ impl From<Level> for Numerics {
     }
 }
 
+/// What the model computes in. Parameters, their gradients, optimizer and average are fp32 in all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Precision {
+    /// fp32.
+    #[default]
+    Fp32,
+    /// Activations in bfloat16.
+    Bf16Mixed,
+    /// Activations in half precision, the loss scaled.
+    Fp16Mixed,
+}
+
+impl Precision {
+    /// The default.
+    pub fn is_fp32(&self) -> bool {
+        *self == Precision::Fp32
+    }
+}
+
+impl std::str::FromStr for Precision {
+    type Err = String;
+    /// As after `--precision`.
+    fn from_str(text: &str) -> Result<Precision, String> {
+        let all = [Precision::Fp32, Precision::Bf16Mixed, Precision::Fp16Mixed];
+        let found = all.into_iter().find(|p| p.to_string() == text);
+        found.ok_or_else(|| format!("`{text}` is not fp32, bf16-mixed or fp16-mixed"))
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Precision::Fp32 => "fp32",
+            Precision::Bf16Mixed => "bf16-mixed",
+            Precision::Fp16Mixed => "fp16-mixed",
+        })
+    }
+}
+
 /// When gradients are applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Batch, Recipe, UpdateAt, Validation};
+use super::{Batch, Precision, Recipe, UpdateAt, Validation};
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -114,6 +114,16 @@ impl Recipe {
         }
         real("eps", self.eps, open(self.eps), "above 0 and at most 1")?;
         real("clip", self.clip, self.clip > 0.0, "above 0 (1e9 never clips)")?;
+        if self.precision == Precision::Fp16Mixed
+            && (self.update == UpdateAt::Backward || self.clip_per_tensor)
+        {
+            refuse(
+                "precision",
+                "fp16-mixed skips an update when any gradient overflows, so all must be there before one is applied: \
+                 set update: end and clip_per_tensor: false, or precision: bf16-mixed (--precision bf16-mixed), which \
+                 needs no loss scale",
+            )?;
+        }
         if self.update == UpdateAt::Backward && !self.clip_per_tensor {
             refuse(
                 "update",

@@ -1,6 +1,7 @@
 use super::*;
 use crate::recipe::{
-    Batch, Checkpoint, Length, MicroBatch, Outside, Sample, Tokenizer, UpdateAt, Validation, Variant,
+    Batch, Checkpoint, Length, MicroBatch, Outside, Precision, Sample, Tokenizer, UpdateAt, Validation,
+    Variant,
 };
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
@@ -22,6 +23,7 @@ data:
   validation: [a/one, 'two: 2', ü]
   cache: cache
 memory: 1.5GiB
+precision: bf16-mixed
 checkpoint: 3
 micro_batch: {frames: 768, clips: 4}
 batch: {seconds: 60}
@@ -66,6 +68,7 @@ fn every_key_is_read() {
     assert_eq!(recipe.data.outside, Outside::Cut);
     assert_eq!(recipe.data.validation, Validation::Names(vec!["a/one".into(), "two: 2".into(), "ü".into()]));
     assert_eq!(recipe.memory, Some(ByteSize(3 << 29)));
+    assert_eq!(recipe.precision, Precision::Bf16Mixed);
     assert_eq!(recipe.checkpoint, Some(Checkpoint(Blocks::First(3))));
     assert_eq!(recipe.micro_batch, MicroBatch { frames: Some(768), clips: Some(4) });
     assert_eq!(recipe.batch, Batch::Seconds(60.0));
@@ -206,6 +209,23 @@ fn bombs_are_refused() {
     }
     let long = why(&format!("{SMALLEST}seed: {}", "x".repeat(1 << 19)));
     assert!(long.len() < 1000);
+}
+
+#[test]
+fn precision_is_read_and_a_scaled_loss_needs_whole_updates() {
+    let with = |more: &str| Recipe::parse(&format!("{SMALLEST}\n{more}"), "r.yaml").map(|r| r.0);
+    let message = |more: &str| with(more).unwrap_err().to_string();
+    let (none, bf16) = (with("").unwrap(), with("precision: bf16-mixed").unwrap());
+    assert_eq!((none.precision, bf16.precision), (Precision::Fp32, Precision::Bf16Mixed));
+    assert!(!none.to_yaml().unwrap().contains("precision"));
+    assert!(bf16.to_yaml().unwrap().contains("precision: bf16-mixed"));
+    assert!(message("precision: half").contains("`half` is not one of fp32, bf16-mixed, fp16-mixed"));
+    let backward = "update: backward\nclip_per_tensor: true";
+    assert!(with(&format!("precision: bf16-mixed\n{backward}")).is_ok());
+    for more in [backward, "clip_per_tensor: true"] {
+        let why = message(&format!("precision: fp16-mixed\n{more}"));
+        assert!(why.contains("precision: bf16-mixed (--precision bf16-mixed)"), "{why}");
+    }
 }
 
 #[test]
