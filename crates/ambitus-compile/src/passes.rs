@@ -19,9 +19,10 @@ use ambitus_ir::{Program, Session};
 use std::fmt;
 
 /// What a pass may do to numbers; decides its test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Numerics {
     /// Bit-equal on and off.
+    #[default]
     Exact,
     /// The same sums in another order.
     Reordered,

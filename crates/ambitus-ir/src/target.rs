@@ -28,6 +28,8 @@ pub trait Target: Sync {
 pub struct Rates {
     /// Floating-point operations of a large fp32 product.
     pub gemm: f64,
+    /// The same of a product of 16-bit operands.
+    pub half: f64,
     /// Bytes read and written by a copy too large for caches.
     pub bytes: f64,
     /// Bytes copied between the device's and the host's space, one way.
@@ -63,7 +65,10 @@ impl Rates {
             _ if def.props().memory_bound => kernels.vector,
             _ => 1.0,
         };
-        kernels.start + (cost.flops / (share * self.gemm)).max(cost.bytes / self.bytes)
+        // Attention and convolutions compute in fp32 whatever they read.
+        let halves = share == 1.0 && x.iter().take(2).all(|t| t.dtype.size() == 2);
+        let rate = if halves { self.half } else { self.gemm };
+        kernels.start + (cost.flops / (share * rate)).max(cost.bytes / self.bytes)
     }
 }
 

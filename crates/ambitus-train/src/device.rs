@@ -111,6 +111,7 @@ impl Device {
     pub fn for_card(card: &cards::Card, threads: usize) -> Device {
         let rates = Rates {
             gemm: card.fp32_tflops * 1e12,
+            half: card.half_tflops * 1e12,
             bytes: card.memory_gb_per_s * 1e9,
             link: card.link_gb_per_s * 1e9,
         };
@@ -143,6 +144,11 @@ impl Device {
             }
             _ => Ok(()),
         }
+    }
+
+    /// It computes in bfloat16 as fast as in any 16-bit type.
+    pub fn computes_bf16(&self) -> bool {
+        self.card.as_ref().is_none_or(|card| card.bf16)
     }
 
     /// It is a card of `cards.toml`.

@@ -111,7 +111,7 @@ pub fn gradients(
         let longest = frames.iter().copied().max().unwrap_or(1);
         let smaller = Capacity { frames: longest, ..capacity };
         let micro_batches = vec![(capacity.frames as u64, capacity), (longest as u64, smaller)];
-        let every = Free { checkpoint: true, micro_batches };
+        let every = Free { checkpoint: true, micro_batches, variants: Vec::new() };
         search::require(&plan, &shape, &every, budget, device.target())?;
     }
     device.require_free(plan.peak_bytes)?;

@@ -30,5 +30,6 @@ pub mod stop;
 pub mod tiers;
 pub mod trainer;
 pub mod validate;
+mod variants;
 
 pub use ambitus_models::f5::config::Variant;

@@ -51,9 +51,9 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     /// What the model computes in: `fp32`, `bf16-mixed` or `fp16-mixed`. The 16-bit ones halve activations; parameters, their
-    /// gradients and the optimizer stay fp32. Absent: fp32.
-    #[serde(default, skip_serializing_if = "Precision::is_fp32")]
-    pub precision: Precision,
+    /// gradients and the optimizer stay fp32. Absent: fp32, unless `numerics: changed` lets the planner choose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
     /// The budget of what is offloaded, on a card of the process too. Absent: what is free beside `memory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<ByteSize>,
@@ -203,7 +203,7 @@ impl Recipe {
             },
             device: DeviceChoice::default(),
             memory: None,
-            precision: Precision::default(),
+            precision: None,
             host_memory: None,
             offload: Offload::default(),
             checkpoint: None,

@@ -8,6 +8,7 @@ use crate::recipe::{self, DeviceChoice, Recipe, UpdateAt};
 use crate::search::{self, Candidate, Free};
 use crate::session::SessionOptions;
 use crate::size::ByteSize;
+use crate::variants;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
@@ -80,12 +81,8 @@ pub struct Resolved {
     pub plan: RunPlan,
     /// What the search tried.
     pub candidates: Vec<Candidate>,
-    /// The options that are given, and the usual ones for what the recipe leaves open.
-    pub asked: Shape,
-    /// What the recipe leaves open.
-    pub free: Free,
-    /// What could be left open.
-    pub every: Free,
+    /// What was asked for.
+    pub asked: Asked,
     /// Where it computes.
     pub device: Device,
 }
@@ -224,12 +221,7 @@ pub fn resolve_on(
         _ => "recipe",
     };
     choose("device", device.name(), from);
-    choose(
-        "precision",
-        recipe.precision.to_string(),
-        if recipe.precision.is_fp32() { "default" } else { "recipe" },
-    );
-    device.require(precision(recipe.precision))?;
+    device.require(precision(recipe.precision.unwrap_or_default()))?;
     let (model, prepared, prepare_bytes) = open_and_prepare(&recipe, &device, read_weights, console)?;
 
     let split = split(&recipe, &prepared.index)?;
@@ -308,7 +300,7 @@ pub fn resolve_on(
         session: SessionOptions {
             capacity,
             checkpoint: recipe.checkpoint.as_ref().map_or(Blocks::None, |c| c.0.clone()),
-            precision: precision(recipe.precision),
+            precision: precision(recipe.precision.unwrap_or_default()),
             trained: recipe.trained(),
             adamw: Some(AdamW {
                 beta1: recipe.betas[0],
@@ -339,12 +331,11 @@ pub fn resolve_on(
                 .to_owned(),
         ));
     }
-    let every = Free { checkpoint: true, micro_batches };
-    let mut free = Free { checkpoint: recipe.checkpoint.is_none(), ..every.clone() };
-    if recipe.micro_batch.frames.is_some() || Numerics::from(recipe.numerics) < Numerics::Reordered {
-        free.micro_batches.truncate(1);
+    let asked = Asked { recipe: recipe.clone(), shape, micro_batches };
+    let found = search::search(&asked.shape, &asked.open(&device), budget, device.target())?;
+    if let Some(variant) = &found.variant {
+        variant.to_recipe(&mut recipe);
     }
-    let found = search::search(&shape, &free, budget, device.target())?;
     let searched = |free: bool| if free { "the search" } else { "recipe" };
     let Capacity { frames, clips } = found.plan.shape.session.capacity;
     choose(
@@ -353,8 +344,19 @@ pub fn resolve_on(
         searched(recipe.micro_batch.frames.is_none()),
     );
     let checkpoint = found.plan.shape.session.checkpoint.clone();
-    choose("checkpoint", checkpoint.to_string(), searched(free.checkpoint));
+    choose("checkpoint", checkpoint.to_string(), searched(recipe.checkpoint.is_none()));
     recipe.micro_batch.frames = Some(found.asked);
+    let precise = recipe.precision.unwrap_or_default();
+    choose(
+        "precision",
+        precise.to_string(),
+        searched(found.variant.as_ref().is_some_and(|v| v.precision.is_some())),
+    );
+    if !recipe.offload.is_empty() {
+        let searched = searched(found.variant.as_ref().is_some_and(|v| v.offload.is_some()));
+        choose("offload", recipe.offload.to_string(), searched);
+    }
+    recipe.precision = Some(precise);
     recipe.checkpoint = Some(recipe::Checkpoint(checkpoint));
     let host_budget = match recipe.host_memory {
         _ if recipe.offload.pass().is_none() || recipe.offload.disk.is_some() => None,
@@ -379,11 +381,39 @@ pub fn resolve_on(
         longest,
         plan: found.plan,
         candidates: found.candidates,
-        asked: shape,
-        free,
-        every,
+        asked,
         device,
     })
+}
+
+/// A recipe before the search.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// As it is given.
+    pub recipe: Recipe,
+    /// Its options, and the usual ones for what it leaves open.
+    pub shape: Shape,
+    /// Micro-batches that may be taken, the usual one first.
+    micro_batches: Vec<(u64, Capacity)>,
+}
+
+impl Asked {
+    /// What the recipe leaves open on a device.
+    pub fn open(&self, device: &Device) -> Free {
+        let level = Numerics::from(self.recipe.numerics);
+        let mut free = Free { checkpoint: self.recipe.checkpoint.is_none(), ..self.every(device) };
+        if self.recipe.micro_batch.frames.is_some() || level < Numerics::Reordered {
+            free.micro_batches.truncate(1);
+        }
+        free.variants.retain(|v| v.numerics <= level && v.is_open());
+        free
+    }
+
+    /// What could be changed on a device, whatever the recipe says.
+    pub fn every(&self, device: &Device) -> Free {
+        let variants = variants::every(&self.recipe, device);
+        Free { checkpoint: true, micro_batches: self.micro_batches.clone(), variants }
+    }
 }
 
 /// The micro-batch of an update in backward: it holds the largest update (`most`: its frames, its clips).
@@ -429,7 +459,8 @@ impl Resolved {
     /// # Errors
     /// [`RunError::DoesNotFit`] with the cheapest changes that fit.
     pub fn require_fit(&self) -> Result<(), RunError> {
-        search::require(&self.plan, &self.asked, &self.every, self.budget, self.device.target())?;
+        let every = self.asked.every(&self.device);
+        search::require(&self.plan, &self.asked.shape, &every, self.budget, self.device.target())?;
         self.require_host()?;
         self.device.require_free(self.plan.peak_bytes)
     }

@@ -8,6 +8,7 @@ use crate::budget::{RunPlan, Shape};
 use crate::error::RunError;
 use crate::session::program;
 use crate::size::ByteSize;
+use crate::variants::Variant;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::{Blocks, Value, cheapest};
 use ambitus_ir::target::{Packed, Target};
@@ -35,6 +36,8 @@ pub struct Free {
     pub checkpoint: bool,
     /// Micro-batches that may be taken, as they are asked for and as they then are; the first is the usual one.
     pub micro_batches: Vec<(u64, Capacity)>,
+    /// Other options that may be taken, one of them at a time.
+    pub variants: Vec<Variant>,
 }
 
 /// A combination that was tried.
@@ -53,9 +56,6 @@ pub struct Candidate {
     pub planned: bool,
     /// What became of it.
     pub verdict: Verdict,
-    /// The micro-batch as it is asked for.
-    #[serde(skip)]
-    pub asked: u64,
 }
 
 fn text<T: fmt::Display, S: serde::Serializer>(n: &T, s: S) -> Result<S::Ok, S::Error> {
@@ -80,6 +80,8 @@ pub struct Search {
     pub plan: RunPlan,
     /// Its micro-batch, as it is asked for.
     pub asked: u64,
+    /// Its options, where they are not those that are given.
+    pub variant: Option<Variant>,
     /// Everything that was tried: the chosen one, what is slower, what does not fit.
     pub candidates: Vec<Candidate>,
 }
@@ -90,10 +92,20 @@ pub struct Search {
 /// # Errors
 /// As [`RunPlan::new`]. That nothing fits is none.
 pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> Result<Search, RunError> {
-    let points: Vec<Point> = side_by_side(&free.micro_batches, |&(asked, capacity)| {
-        let usual = asked == free.micro_batches[0].0;
-        Point::new(shape.with_capacity(capacity), (asked, usual), free.checkpoint, target)
-    })?;
+    let usual = free.micro_batches.iter().take(1);
+    let given: Vec<Choice> =
+        free.micro_batches.iter().map(|m| Choice { micro_batch: m, variant: None }).collect();
+    let point = |c: &Choice<'_>| Point::new(shape, c, free, target);
+    let mut points: Vec<Point> = side_by_side(&given, point)?;
+    // What is exact only saves memory: it is of use where memory is short.
+    let short = points.first().is_none_or(|p| p.peak > budget);
+    let variants = free.variants.iter().filter(|v| short || v.numerics == Numerics::Changed);
+    let least = free.micro_batches.iter().skip(1).min_by_key(|m| m.1.frames);
+    let sizes: Vec<_> = usual.chain(least.filter(|_| short)).collect();
+    let varied: Vec<Choice> = variants
+        .flat_map(|v| sizes.iter().map(move |m| Choice { micro_batch: m, variant: Some(v) }))
+        .collect();
+    points.extend(side_by_side(&varied, point)?);
     let mut tried: Vec<(usize, Candidate)> = points
         .iter()
         .enumerate()
@@ -105,8 +117,7 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
     let mut plans = Vec::with_capacity(few);
     for ((i, candidate), (steps, plan)) in tried.iter_mut().zip(fitted) {
         let worth = if points[*i].usual { 1.0 } else { 1.0 + WORTH };
-        *candidate = points[*i].candidate((steps, plan.peak_bytes), worth * plan.step_seconds, budget);
-        candidate.seconds = plan.step_seconds;
+        *candidate = points[*i].candidate((steps, plan.peak_bytes), plan.step_seconds, budget);
         candidate.planned = true;
         plans.push((worth * plan.step_seconds, plan));
     }
@@ -124,10 +135,10 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
         tried[best].1.verdict = Verdict::Chosen;
     }
     let plan = plans.swap_remove(best).1;
-    let asked = tried[best].1.asked;
+    let Point { asked, variant, .. } = points.swap_remove(tried[best].0);
     let mut candidates: Vec<Candidate> = tried.into_iter().map(|(_, c)| c).collect();
     candidates.sort_by(Candidate::before);
-    Ok(Search { plan, asked, candidates })
+    Ok(Search { plan, asked, variant, candidates })
 }
 
 /// Refuses a plan that exceeds the budget, and names the fastest changes that fit: `shape` with what `every` leaves open.
@@ -188,12 +199,19 @@ impl Candidate {
     }
 }
 
+/// What a combination takes.
+struct Choice<'f> {
+    micro_batch: &'f (u64, Capacity),
+    variant: Option<&'f Variant>,
+}
+
 /// A combination with everything kept, and what could be made again: *steps* are pairs of a value and a block, cheapest
 /// value first.
 struct Point {
     shape: Shape,
     asked: u64,
     usual: bool,
+    variant: Option<Variant>,
     /// With everything kept.
     peak: u64,
     /// With everything kept.
@@ -203,14 +221,15 @@ struct Point {
 }
 
 impl Point {
-    fn new(
-        mut shape: Shape,
-        (asked, usual): (u64, bool),
-        checkpoint: bool,
-        target: &dyn Target,
-    ) -> Result<Point, RunError> {
+    fn new(shape: &Shape, choice: &Choice<'_>, free: &Free, target: &dyn Target) -> Result<Point, RunError> {
+        let &(asked, capacity) = choice.micro_batch;
+        let mut shape = shape.with_capacity(capacity);
+        let checkpoint = free.checkpoint;
         if checkpoint {
             shape.session.checkpoint = Blocks::None;
+        }
+        if let Some(variant) = choice.variant {
+            variant.to_session(&mut shape.session);
         }
         let plan = RunPlan::new(shape, target)?;
         let micro = plan.planned.program(program::MICRO).filter(|_| checkpoint);
@@ -219,7 +238,8 @@ impl Point {
         let blocks = micro.map_or(1, |p| p.program.blocks.len().max(1));
         Ok(Point {
             asked,
-            usual,
+            usual: asked == free.micro_batches[0].0,
+            variant: choice.variant.cloned(),
             peak: plan.peak_bytes,
             seconds: plan.step_seconds,
             values,
@@ -276,17 +296,22 @@ impl Point {
         if steps > 0 {
             options.push(format!("--checkpoint {}", self.checkpoint(steps)));
         }
-        if !self.usual {
+        let (mut numerics, usual) = (Numerics::Exact, self.usual);
+        if let Some(variant) = &self.variant {
+            options.push(variant.options.clone());
+            numerics = variant.numerics;
+        }
+        if !usual {
             options.push(format!("--micro-batch {}", self.asked));
+            numerics = numerics.max(Numerics::Reordered);
         }
         Candidate {
             options: options.join(" "),
-            numerics: if self.usual { Numerics::Exact } else { Numerics::Reordered },
+            numerics,
             peak_bytes,
             seconds,
             planned: false,
             verdict: if peak_bytes <= budget { Verdict::Slower } else { Verdict::TooLarge },
-            asked: self.asked,
         }
     }
 

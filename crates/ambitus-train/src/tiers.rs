@@ -4,7 +4,8 @@ use crate::budget::Shape;
 use crate::cards::Card;
 use crate::device::Device;
 use crate::error::RunError;
-use crate::search::{Free, search};
+use crate::resolve::Asked;
+use crate::search::search;
 use crate::size::ByteSize;
 use ambitus_models::f5::model::Capacity;
 use serde::Serialize;
@@ -40,22 +41,16 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// Plans a run for each card, as `plan --card` does: `free` is what the recipe leaves open, `every` what a card that is
-    /// too small for that may change.
+    /// Plans a run for each card, as `plan --card` does; on a card that is too small for that, with whatever change fits.
     ///
     /// # Errors
     /// As [`RunPlan::new`](crate::budget::RunPlan::new). That a card is too small is none.
-    pub fn new(
-        shape: &Shape,
-        (free, every): (&Free, &Free),
-        cards: &[&Card],
-        threads: usize,
-    ) -> Result<Tiers, RunError> {
-        let rows = cards.iter().map(|card| tier(shape, (free, every), card, threads));
+    pub fn new(asked: &Asked, cards: &[&Card], threads: usize) -> Result<Tiers, RunError> {
+        let rows = cards.iter().map(|card| tier(asked, card, threads));
         Ok(Tiers {
             cards: rows.collect::<Result<_, _>>()?,
-            asked: shape.session.capacity,
-            tokens_per_step: shape.update_frames,
+            asked: asked.shape.session.capacity,
+            tokens_per_step: asked.shape.update_frames,
         })
     }
 
@@ -65,13 +60,13 @@ impl Tiers {
     }
 }
 
-fn tier(shape: &Shape, (free, every): (&Free, &Free), card: &Card, threads: usize) -> Result<Tier, RunError> {
+fn tier(asked: &Asked, card: &Card, threads: usize) -> Result<Tier, RunError> {
     let device = Device::for_card(card, threads);
-    let shape = Shape { beside: device.beside(), ..shape.clone() };
+    let shape = Shape { beside: device.beside(), ..asked.shape.clone() };
     let budget = card.usable.0;
-    let mut found = search(&shape, free, budget, device.target())?;
+    let mut found = search(&shape, &asked.open(&device), budget, device.target())?;
     if found.plan.peak_bytes > budget {
-        found = search(&shape, every, budget, device.target())?;
+        found = search(&shape, &asked.every(&device), budget, device.target())?;
     }
     let fits = found.plan.peak_bytes <= budget;
     let seconds = fits.then_some(found.plan.step_seconds);

@@ -59,8 +59,8 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
         r.memory = a.memory;
         set("memory");
     }
-    if let Some(p) = a.precision {
-        r.precision = p;
+    if a.precision.is_some() {
+        r.precision = a.precision;
         set("precision");
     }
     if let Some(offload) = &a.offload {
@@ -212,7 +212,7 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
     let Some(any) = cards.first() else { return Ok(()) };
     // Model, data and sizes are the same for all.
     let r = plan_for(a, any, &mut Terminal::new())?;
-    let tiers = Tiers::new(&r.asked, (&r.free, &r.every), &cards, r.threads)?;
+    let tiers = Tiers::new(&r.asked, &cards, r.threads)?;
     if a.run.json {
         json(&tiers);
     } else {

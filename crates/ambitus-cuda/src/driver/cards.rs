@@ -47,7 +47,10 @@ impl Units {
         let cycles = f64::from(self.multiprocessors) * f64::from(self.kilohertz) * 1e3;
         let transfers = 2.0 * f64::from(self.memory_kilohertz) * 1e3 * f64::from(self.memory_bits) / 8.0;
         let good = |x: f64| (0.85 * x).max(1e9);
-        Rates { gemm: good(2.0 * lanes * cycles), bytes: good(transfers), link: LINK }
+        // Tensor cores: 16 times fp32 in data centres' cards, where sums are fp32 twice in the others.
+        let cores = if matches!(capability, (8, 0) | (9.., _)) { 16.0 } else { 2.0 };
+        let gemm = good(2.0 * lanes * cycles);
+        Rates { gemm, half: cores * gemm, bytes: good(transfers), link: LINK }
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 fn rough(threads: usize) -> Rates {
     let n = threads.max(1) as f64;
     let bytes = 10e9 * n.min(3.0);
-    Rates { gemm: 60e9 * n, bytes, link: bytes / 2.0 }
+    Rates { gemm: 60e9 * n, half: 60e9 * n, bytes, link: bytes / 2.0 }
 }
 /// The only eps that the GRN kernels know.
 const GRN_EPS: f32 = 1e-6;
@@ -57,7 +57,8 @@ impl CpuTarget {
         let copy = best(|| elementwise::map(&pool, ty, Some(&from), &mut to, |x| x));
         // The host's space is memory too: a byte copied is one read and one written.
         let link = ty.bytes() as f64 / copy;
-        let rates = Rates { gemm: 2.0 * (n as f64).powi(3) / product, bytes: 2.0 * link, link };
+        let gemm = 2.0 * (n as f64).powi(3) / product;
+        let rates = Rates { gemm, half: gemm, bytes: 2.0 * link, link };
         Ok(CpuTarget::with_rates(threads, rates))
     }
 

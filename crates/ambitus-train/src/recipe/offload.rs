@@ -98,6 +98,28 @@ impl FromStr for Offload {
     }
 }
 
+impl fmt::Display for Offload {
+    /// As the list that `--offload` takes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = Offload { disk: self.disk.clone(), ..Offload::all() };
+        let mut words: Vec<String> = Vec::new();
+        let mut word = |on: bool, text: &str| words.extend(on.then(|| text.to_owned()));
+        if *self == all {
+            word(true, "all");
+        } else {
+            word(self.parameters, "parameters");
+            word(self.gradients, "gradients");
+            word(self.optimizer == 1.0, "optimizer");
+            word(self.optimizer > 0.0 && self.optimizer < 1.0, &format!("optimizer={}", self.optimizer));
+            word(self.ema, "ema");
+            word(self.activations == Activations::All, "activations");
+            word(self.activations == Activations::Blocks, "activations=blocks");
+        }
+        words.extend(self.disk.iter().map(|folder| format!("disk={}", folder.display())));
+        f.write_str(&words.join(","))
+    }
+}
+
 impl Recipe {
     /// The keys of offloading.
     pub(super) fn validate_offload(&self) -> Result<(), Invalid> {

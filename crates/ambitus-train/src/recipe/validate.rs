@@ -114,7 +114,7 @@ impl Recipe {
         }
         real("eps", self.eps, open(self.eps), "above 0 and at most 1")?;
         real("clip", self.clip, self.clip > 0.0, "above 0 (1e9 never clips)")?;
-        if self.precision == Precision::Fp16Mixed
+        if self.precision == Some(Precision::Fp16Mixed)
             && (self.update == UpdateAt::Backward || self.clip_per_tensor)
         {
             refuse(

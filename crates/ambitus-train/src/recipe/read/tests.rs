@@ -68,7 +68,7 @@ fn every_key_is_read() {
     assert_eq!(recipe.data.outside, Outside::Cut);
     assert_eq!(recipe.data.validation, Validation::Names(vec!["a/one".into(), "two: 2".into(), "ü".into()]));
     assert_eq!(recipe.memory, Some(ByteSize(3 << 29)));
-    assert_eq!(recipe.precision, Precision::Bf16Mixed);
+    assert_eq!(recipe.precision, Some(Precision::Bf16Mixed));
     assert_eq!(recipe.checkpoint, Some(Checkpoint(Blocks::First(3))));
     assert_eq!(recipe.micro_batch, MicroBatch { frames: Some(768), clips: Some(4) });
     assert_eq!(recipe.batch, Batch::Seconds(60.0));
@@ -216,7 +216,7 @@ fn precision_is_read_and_a_scaled_loss_needs_whole_updates() {
     let with = |more: &str| Recipe::parse(&format!("{SMALLEST}\n{more}"), "r.yaml").map(|r| r.0);
     let message = |more: &str| with(more).unwrap_err().to_string();
     let (none, bf16) = (with("").unwrap(), with("precision: bf16-mixed").unwrap());
-    assert_eq!((none.precision, bf16.precision), (Precision::Fp32, Precision::Bf16Mixed));
+    assert_eq!((none.precision, bf16.precision), (None, Some(Precision::Bf16Mixed)));
     assert!(!none.to_yaml().unwrap().contains("precision"));
     assert!(bf16.to_yaml().unwrap().contains("precision: bf16-mixed"));
     assert!(message("precision: half").contains("`half` is not one of fp32, bf16-mixed, fp16-mixed"));

@@ -1,0 +1,101 @@
+//! Options that a search may take in place of those that a recipe leaves out.
+
+use crate::device::Device;
+use crate::recipe::{Lora, Offload, Precision, Recipe};
+use crate::resolve::precision;
+use crate::session::SessionOptions;
+use ambitus_compile::passes::Numerics;
+use ambitus_compile::pipeline::Trained;
+
+/// Options that go together.
+#[derive(Clone, Debug, Default)]
+pub struct Variant {
+    /// As they are typed.
+    pub options: String,
+    /// What they do to numbers.
+    pub numerics: Numerics,
+    /// What the model computes in.
+    pub precision: Option<Precision>,
+    /// What waits on the host.
+    pub offload: Option<Offload>,
+    /// Adapters in place of the model.
+    pub lora: Option<Lora>,
+}
+
+/// Rank of adapters that are proposed.
+const RANK: u32 = 16;
+
+/// Everything that could be proposed beside a recipe on a device, the least change first.
+pub fn every(recipe: &Recipe, device: &Device) -> Vec<Variant> {
+    let mut out = Vec::new();
+    // In this process's own memory it frees nothing, unless there is a budget of its own for it.
+    if (device.is_card() || recipe.host_memory.is_some()) && recipe.offload.is_empty() {
+        let (ema, optimizer) = (recipe.ema, 1.0);
+        let none = Offload::default();
+        let states = Offload { ema, optimizer, gradients: true, ..none.clone() };
+        let mut forms = vec![
+            Offload { optimizer: 0.5, ..none.clone() },
+            Offload { optimizer, ..none.clone() },
+            Offload { optimizer, ema, ..none.clone() },
+            states.clone(),
+            Offload { parameters: true, ..states },
+            Offload { ema, ..Offload::all() },
+        ];
+        if ema {
+            forms.insert(0, Offload { ema, ..none });
+        }
+        forms.dedup();
+        out.extend(forms.into_iter().map(|o| Variant {
+            options: format!("--offload {o}"),
+            offload: Some(o),
+            ..Variant::default()
+        }));
+    }
+    let half = if device.computes_bf16() { Precision::Bf16Mixed } else { Precision::Fp16Mixed };
+    let scales = half == Precision::Fp16Mixed && (recipe.clip_per_tensor || !recipe.update.is_end());
+    if recipe.precision.is_none() && !scales {
+        out.push(Variant {
+            options: format!("--precision {half}"),
+            numerics: Numerics::Changed,
+            precision: Some(half),
+            ..Variant::default()
+        });
+    }
+    if recipe.lora.is_none() && recipe.freeze.is_empty() {
+        let lora = Some(Lora { rank: RANK, ..Lora::default() });
+        let numerics = Numerics::Changed;
+        out.push(Variant { options: format!("--lora {RANK}"), numerics, lora, ..Variant::default() });
+    }
+    out
+}
+
+impl Variant {
+    /// It changes only how a recipe is carried out, not what it trains.
+    pub fn is_open(&self) -> bool {
+        self.lora.is_none()
+    }
+
+    /// Puts the options into a session.
+    pub fn to_session(&self, session: &mut SessionOptions) {
+        if let Some(p) = self.precision {
+            session.precision = precision(p);
+        }
+        if let Some(offload) = &self.offload {
+            session.offload = offload.pass();
+        }
+        if let Some(lora) = &self.lora {
+            session.trained = Trained::Adapters(lora.adapters());
+        }
+    }
+
+    /// Puts the options into a recipe.
+    pub fn to_recipe(&self, recipe: &mut Recipe) {
+        recipe.precision = self.precision.or(recipe.precision);
+        if let Some(offload) = &self.offload {
+            recipe.offload.clone_from(offload);
+        }
+        if self.lora.is_some() {
+            recipe.lora.clone_from(&self.lora);
+        }
+    }
+}
