@@ -1,8 +1,9 @@
 //! Whole steps to time on a card: F5 Base and a Llama block, on random weights and clips.
 
+use ambitus_compile::optimizer::{self, Optimizer, States};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options, Trained};
-use ambitus_compile::{optimizer, plan};
+use ambitus_compile::plan;
 use ambitus_cuda::CudaExecutor;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::ops::optim::AdamW;
@@ -17,7 +18,10 @@ use ambitus_testkit::Rng;
 use ambitus_train::gradients::write_batch;
 use ambitus_train::session::{self, SessionOptions, program};
 
-const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+const ADAMW: Optimizer = Optimizer {
+    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    states: States::Fp32,
+};
 /// Spread of random weights: that of an initialised transformer.
 const SPREAD: f64 = 0.02;
 
@@ -80,7 +84,7 @@ pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<P
         capacity: f5::model::Capacity { frames: shape.frames, clips: shape.clips },
         checkpoint: Blocks::None,
         trained: Trained::All,
-        adamw: Some(ADAMW),
+        optimizer: Some(ADAMW),
         clip_per_tensor: false,
         update_in_backward: false,
         offload: Default::default(),
@@ -102,7 +106,7 @@ pub fn plan_llama(
 ) -> Result<PlannedSession, String> {
     let mut s = Session::default();
     let forward = llama::loss(&mut s, config, capacity, program::MICRO);
-    let passes = Options { checkpoint: Blocks::None };
+    let passes = Options::new(Blocks::None);
     let micro = pipeline::micro(&mut s, forward, passes, target).map_err(|e| e.to_string())?;
     let update = optimizer::update(&mut s, &ADAMW);
     let update = pipeline::plain(&mut s, update, target);

@@ -31,7 +31,7 @@ fn main() {
 /// Plans a model; `unit` is the bytes of an activation `[rows, width]`.
 fn report(name: &str, model: &dyn Fn(&mut Session) -> Program, unit: u64, checkpoint: &Blocks) {
     let start = Instant::now();
-    let session = compiled(model, Options { checkpoint: checkpoint.clone() }, &FULL);
+    let session = compiled(model, Options::new(checkpoint.clone()), &FULL);
     let built = start.elapsed();
     let planned = plan::plan(session, &FULL, 1);
     let p = &planned.programs[0];

@@ -2,17 +2,110 @@
 
 use crate::passes::accumulate::GRAD;
 use crate::passes::precision::{GOOD_STEPS, LOSS_SCALE};
+use crate::passes::pure;
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
+use ambitus_ir::ops::narrow::{self, AdamW8bit, AdamWBf16};
 use ambitus_ir::ops::optim::{AdamW, Lerp, SumPartials};
-use ambitus_ir::{Builder, Phase, Program, Session, StateDecl, StateId, StateKind, TensorType, ValueId};
+use ambitus_ir::{
+    Builder, DType, Op, Origin, Phase, Program, Session, StateDecl, StateId, StateKind, TensorType, ValueId,
+};
 
 /// Name of the state that counts applied updates, f32 `[1]`.
 pub const STEP: &str = "step";
 
 /// Prefix of the first moment's state.
 pub const FIRST_MOMENT: &str = "exp_avg.";
+/// Prefix of the scales of the first moment, where it is kept in 8 bits.
+pub const FIRST_SCALES: &str = "exp_avg_scale.";
 /// Prefix of the second moment's state.
 const SECOND_MOMENT: &str = "exp_avg_sq.";
+/// Prefix of the scales of the second moment, where it is kept in 8 bits.
+const SECOND_SCALES: &str = "exp_avg_sq_scale.";
+/// Input of what rounds stochastically, i32 `[2]`: the run's seed and the update's number.
+pub const SEED: &str = "seed";
+
+/// How moments are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum States {
+    /// fp32: 8 bytes a parameter.
+    #[default]
+    Fp32,
+    /// bf16, the second moment stochastically rounded: 4 bytes a parameter.
+    Bf16,
+    /// 8-bit with a scale for every 256 elements: 2 bytes and 1/32 a parameter. Vectors, and tensors of fewer than
+    /// [`LEAST_8BIT`] elements, stay fp32: they are few bytes and their moments spread widest.
+    EightBit,
+}
+
+/// Elements from which on a tensor's moments are kept in 8 bits, as bitsandbytes and torchao have it.
+pub const LEAST_8BIT: usize = 4096;
+
+/// AdamW: its constants, and how its moments are stored. Weights are updated in the type that they are declared in; those
+/// of bf16 are rounded stochastically.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Optimizer {
+    /// The constants.
+    pub adamw: AdamW,
+    /// Storage of the moments.
+    pub states: States,
+}
+
+impl From<AdamW> for Optimizer {
+    /// With moments in fp32.
+    fn from(adamw: AdamW) -> Optimizer {
+        Optimizer { adamw, states: States::Fp32 }
+    }
+}
+
+impl Optimizer {
+    /// The update of a parameter with gradient `grad`, where nothing reads the old value afterwards: declares its moments,
+    /// and gives all back. `scalars`: lr, coef, t, apply of [`AdamW`].
+    fn apply(&self, b: &mut Builder<'_>, param: StateId, grad: ValueId, scalars: [ValueId; 4]) {
+        let decl = b.session().states[param.index()].clone();
+        let w = b.state(param);
+        let AdamW { beta1, beta2, eps, weight_decay } = self.adamw;
+        let id = |b: &Builder<'_>, op: &str| Origin { path: b.path(op), phase: Phase::Update }.op_id();
+        let rounds = decl.ty.dtype == DType::BF16;
+        let moment = |b: &mut Builder<'_>, prefix: &str, ty: TensorType| {
+            b.declare(&format!("{prefix}{}", decl.name), ty, StateKind::Optimizer)
+        };
+        let eight_bit = self.states == States::EightBit
+            && decl.ty.shape.len() > 1
+            && decl.ty.shape.elements() >= LEAST_8BIT;
+        let (op, moments) = if eight_bit {
+            let (codes, scales) = narrow::eight_bit(decl.ty);
+            let moments = vec![
+                moment(b, FIRST_MOMENT, codes),
+                moment(b, FIRST_SCALES, scales),
+                moment(b, SECOND_MOMENT, codes),
+                moment(b, SECOND_SCALES, scales),
+            ];
+            let id = id(b, AdamW8bit::NAME);
+            (Op::from(AdamW8bit { beta1, beta2, eps, weight_decay, id }), moments)
+        } else {
+            let dtype = if self.states == States::Bf16 { DType::BF16 } else { DType::F32 };
+            let ty = TensorType::new(dtype, &decl.ty.shape);
+            let moments = vec![moment(b, FIRST_MOMENT, ty), moment(b, SECOND_MOMENT, ty)];
+            if rounds || dtype == DType::BF16 {
+                let id = id(b, AdamWBf16::NAME);
+                (Op::from(AdamWBf16 { beta1, beta2, eps, weight_decay, id }), moments)
+            } else {
+                (Op::from(self.adamw.clone()), moments)
+            }
+        };
+        let mut operands = vec![w, grad];
+        operands.extend(moments.iter().map(|(_, value)| *value));
+        operands.extend(scalars);
+        if rounds || matches!(op, Op::AdamWBf16(_)) {
+            operands.push(b.input(SEED, TensorType::i32(&[2])));
+        }
+        let new = b.push(op, &operands);
+        b.give_back(param, new[0]);
+        for ((state, _), value) in moments.iter().zip(&new[1..]) {
+            b.give_back(*state, *value);
+        }
+    }
+}
 
 /// Trainable parameters of the group with their gradient states, in declaration order.
 fn trained(session: &Session, group: &dyn Fn(&StateDecl) -> bool) -> Vec<(StateId, StateId)> {
@@ -34,13 +127,13 @@ fn start<'s>(session: &'s mut Session, name: &str) -> Builder<'s> {
 /// `update`: clips by global norm and applies AdamW, all of it selected by `apply`, which is computed here: every
 /// gradient is finite.
 ///
-/// Inputs `lr` `[1]` and `clip` `[1]` (largest norm; infinite for none). Outputs `grad_norm`, `apply`, `step` `[1]`.
+/// Inputs `lr` `[1]` and `clip` `[1]` (largest norm; infinite for none), and [`SEED`] where bf16 is written. Outputs `grad_norm`, `apply`, `step` `[1]`.
 /// The clip factor is min(1, clip / (norm + 1e-6)), as `torch.nn.utils.clip_grad_norm_`.
 ///
 /// In a session with a loss scale, gradients are this many times too large: norm and update are of what they mean, and the
 /// scale follows `torch.amp.GradScaler`, as `LossScale` says. Output `loss_scale` `[1]` is the next update's.
-pub fn update(session: &mut Session, adamw: &AdamW) -> Program {
-    update_for(session, "update", STEP, adamw, &|_| true)
+pub fn update(session: &mut Session, optimizer: &Optimizer) -> Program {
+    update_for(session, "update", STEP, optimizer, &|_| true)
 }
 
 /// As [`update`], for the parameters of one group, under a program name and a counter of its own.
@@ -48,7 +141,7 @@ pub fn update_for(
     session: &mut Session,
     name: &str,
     step: &str,
-    adamw: &AdamW,
+    optimizer: &Optimizer,
     group: &dyn Fn(&StateDecl) -> bool,
 ) -> Program {
     let trained = trained(session, group);
@@ -72,17 +165,8 @@ pub fn update_for(
     let next = b.accumulate(step, apply, one);
     b.give_back(step_id, next);
     for ((param, _), grad) in trained.iter().zip(&grads) {
-        let decl = b.session().states[param.index()].clone();
-        b.scope(&decl.name, |b| {
-            let w = b.state(*param);
-            let (m_id, m) = b.declare(&format!("{FIRST_MOMENT}{}", decl.name), decl.ty, StateKind::Optimizer);
-            let (v_id, v) =
-                b.declare(&format!("{SECOND_MOMENT}{}", decl.name), decl.ty, StateKind::Optimizer);
-            let new = b.push(adamw.clone(), &[w, *grad, m, v, lr, coef, next, apply]);
-            b.give_back(*param, new[0]);
-            b.give_back(m_id, new[1]);
-            b.give_back(v_id, new[2]);
-        });
+        let name = b.session().states[param.index()].name.clone();
+        b.scope(&name, |b| optimizer.apply(b, *param, *grad, [lr, coef, next, apply]));
     }
     b.output("grad_norm", norm);
     b.output("apply", apply);
@@ -137,8 +221,8 @@ impl LossScale {
 /// [`in_backward`](crate::passes::in_backward) computes, bit for bit, from gradients that are kept.
 ///
 /// Inputs and outputs are those of [`update`], with what `PerTensor` says of `apply` and `step`.
-pub fn update_per_tensor(session: &mut Session, adamw: &AdamW) -> Program {
-    update_per_tensor_for(session, "update", STEP, adamw, &|_| true)
+pub fn update_per_tensor(session: &mut Session, optimizer: &Optimizer) -> Program {
+    update_per_tensor_for(session, "update", STEP, optimizer, &|_| true)
 }
 
 /// As [`update_per_tensor`], for the parameters of one group, under a program name and a counter of its own.
@@ -146,12 +230,12 @@ pub fn update_per_tensor_for(
     session: &mut Session,
     name: &str,
     step: &str,
-    adamw: &AdamW,
+    optimizer: &Optimizer,
     group: &dyn Fn(&StateDecl) -> bool,
 ) -> Program {
     let trained = trained(session, group);
     let mut b = start(session, name);
-    let rule = PerTensor::begin(&mut b, step, adamw);
+    let rule = PerTensor::begin(&mut b, step, optimizer);
     let mut squares = Vec::new();
     for (param, grad) in trained {
         let grad = b.state(grad);
@@ -166,7 +250,7 @@ pub fn update_per_tensor_for(
 /// - a tensor whose gradient is not finite keeps its bytes, and the others are updated all the same;
 /// - the counter counts every update, and all tensors take the bias correction of that one count.
 pub(crate) struct PerTensor {
-    adamw: AdamW,
+    optimizer: Optimizer,
     lr: ValueId,
     clip: ValueId,
     step: ValueId,
@@ -176,34 +260,27 @@ pub(crate) struct PerTensor {
 
 impl PerTensor {
     /// Brings in `lr` and `clip` and counts the update.
-    pub(crate) fn begin(b: &mut Builder<'_>, step: &str, adamw: &AdamW) -> PerTensor {
+    pub(crate) fn begin(b: &mut Builder<'_>, step: &str, optimizer: &Optimizer) -> PerTensor {
         let scalar = TensorType::f32(&[1]);
         let (lr, clip) = (b.input("lr", scalar), b.input("clip", scalar));
         let (one, tiny) = (b.fill(scalar, 1.0), b.fill(scalar, 1e-6));
         let (id, before) = b.declare(step, scalar, StateKind::Counter);
         let step = b.accumulate(before, one, one);
         b.give_back(id, step);
-        PerTensor { adamw: adamw.clone(), lr, clip, step, one, tiny }
+        PerTensor { optimizer: optimizer.clone(), lr, clip, step, one, tiny }
     }
 
     /// Clips `grad` and applies it to `param`, which nothing may read afterwards; gives its sum of squares `[1]`.
     pub(crate) fn update(&self, b: &mut Builder<'_>, param: StateId, grad: ValueId) -> ValueId {
-        let decl = b.session().states[param.index()].clone();
-        b.scope(&decl.name, |b| {
+        let name = b.session().states[param.index()].name.clone();
+        b.scope(&name, |b| {
             let squares = b.sum_of_squares(&[grad]);
             let apply = b.unary(UnaryKind::IsFinite, squares);
             let norm = b.unary(UnaryKind::Sqrt, squares);
             let padded = b.add(norm, self.tiny);
             let ratio = b.div(self.clip, padded);
             let coef = b.binary(BinaryKind::Min, ratio, self.one);
-            let w = b.state(param);
-            let (m_id, m) = b.declare(&format!("{FIRST_MOMENT}{}", decl.name), decl.ty, StateKind::Optimizer);
-            let (v_id, v) =
-                b.declare(&format!("{SECOND_MOMENT}{}", decl.name), decl.ty, StateKind::Optimizer);
-            let new = b.push(self.adamw.clone(), &[w, grad, m, v, self.lr, coef, self.step, apply]);
-            b.give_back(param, new[0]);
-            b.give_back(m_id, new[1]);
-            b.give_back(v_id, new[2]);
+            self.optimizer.apply(b, param, grad, [self.lr, coef, self.step, apply]);
             squares
         })
     }
@@ -224,7 +301,7 @@ impl PerTensor {
     }
 }
 
-/// `ema`: average = average + (1 - decay) * (weight - average) for every trainable parameter. Inputs `decay` `[1]`.
+/// `ema`: average = average + (1 - decay) * (weight - average) for every trainable parameter, in fp32. Inputs `decay` `[1]`.
 pub fn ema(session: &mut Session) -> Program {
     // Those with an update: their gradients may have no states.
     let trained: Vec<StateId> = (0..session.states.len() as u32)
@@ -242,7 +319,9 @@ pub fn ema(session: &mut Session) -> Program {
         let decl = b.session().states[param.index()].clone();
         b.scope(&decl.name, |b| {
             let w = b.state(param);
-            let (id, e) = b.declare(&format!("ema.{}", decl.name), decl.ty, StateKind::Ema);
+            // Steps of (1 - decay) are far below bf16's digits.
+            let ty = TensorType::f32(&decl.ty.shape);
+            let (id, e) = b.declare(&format!("ema.{}", decl.name), ty, StateKind::Ema);
             let new = b.push1(Lerp {}, &[e, w, decay, apply]);
             b.give_back(id, new);
         });
@@ -250,8 +329,8 @@ pub fn ema(session: &mut Session) -> Program {
     b.finish()
 }
 
-/// The same program reading the averages instead of the trainable parameters.
-pub fn on_averages(session: &Session, program: &Program, name: &str) -> Program {
+/// The same program reading the averages, which are fp32, instead of the trainable parameters.
+pub fn on_averages(session: &mut Session, program: &Program, name: &str) -> Program {
     let mut p = program.clone();
     name.clone_into(&mut p.name);
     for used in &mut p.states {
@@ -260,5 +339,5 @@ pub fn on_averages(session: &Session, program: &Program, name: &str) -> Program 
             used.state = id;
         }
     }
-    p
+    pure::as_declared(session, p)
 }

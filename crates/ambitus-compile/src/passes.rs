@@ -12,6 +12,7 @@ pub mod offload;
 pub mod pattern;
 pub mod policy;
 pub mod precision;
+pub mod pure;
 pub mod schedule;
 pub mod simplify;
 

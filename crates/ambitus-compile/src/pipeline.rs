@@ -12,6 +12,7 @@ use crate::passes::offload::Offload;
 use crate::passes::pattern::Pattern;
 use crate::passes::policy::{self, Blocks};
 use crate::passes::precision::{self, Mixed, Precision};
+use crate::passes::pure::{self, Pure};
 use crate::passes::schedule::Schedule;
 use crate::passes::simplify::Simplify;
 use crate::passes::{Numerics, Pass};
@@ -25,6 +26,15 @@ use ambitus_ir::{Program, Session, StateDecl};
 pub struct Options {
     /// What of the blocks is made again in backward.
     pub checkpoint: Blocks,
+    /// Parameters are kept in bf16 alone ([`crate::passes::pure`]).
+    pub pure: bool,
+}
+
+impl Options {
+    /// With parameters as they are declared.
+    pub fn new(checkpoint: Blocks) -> Options {
+        Options { checkpoint, pure: false }
+    }
 }
 
 /// What of a model is trained.
@@ -133,7 +143,11 @@ fn build(
     let p = run(session, p, &Simplify);
     let p = run(session, p, &Lower { target });
     let p = run(session, p, &Accumulate { several_only: update.is_some() });
-    let p = run(session, p, &Fuse { target });
+    let mut p = run(session, p, &Fuse { target });
+    if options.pure {
+        pure::declare(session);
+        p = run(session, p, &Pure);
+    }
     let recompute = policy::tag(&p, &options.checkpoint, target)?;
     let p = run(session, p, &Checkpoint { recompute });
     let mut p = run(session, p, &Dead);
@@ -145,9 +159,11 @@ fn build(
     Ok(run(session, p, &Schedule))
 }
 
-/// Prepares a program without backward: evaluation, sampling, updates.
+/// Prepares a program without backward: evaluation, sampling, updates. Forward programs of pure bf16 are built before the
+/// micro-batch's parameters are declared so, and prepared after it.
 pub fn plain(session: &mut Session, program: Program, target: &dyn Target) -> Program {
     let p = run(session, program, &Simplify);
+    let p = run(session, p, &Pure);
     let p = run(session, p, &Lower { target });
     let p = run(session, p, &Dead);
     run(session, p, &Schedule)

@@ -4,7 +4,7 @@
 mod common;
 
 use ambitus_compile::autodiff::differentiate;
-use ambitus_compile::optimizer;
+use ambitus_compile::optimizer::{self, Optimizer};
 use ambitus_compile::passes::checkpoint::Checkpoint;
 use ambitus_compile::passes::policy::{self, Blocks};
 use ambitus_compile::pipeline::{self, Options};
@@ -46,7 +46,7 @@ const BLOCK: &str = "
 
 fn checkpointed(blocks: Blocks, expected: Expect) {
     let (mut session, p) = read(BLOCK);
-    let micro = pipeline::micro(&mut session, p, Options { checkpoint: blocks }, &FULL);
+    let micro = pipeline::micro(&mut session, p, Options::new(blocks), &FULL);
     let micro = micro.expect("the block is differentiable");
     expected.assert_eq(&print_program(&session, &micro));
 }
@@ -158,7 +158,7 @@ fn update_and_averages() {
         state grad.w = gradient f32[3,4]",
     )
     .expect("the states parse");
-    let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+    let adamw = Optimizer::from(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 });
     for p in [optimizer::update(&mut session, &adamw), optimizer::ema(&mut session)] {
         verify(&session, &p).expect("the optimizer's programs are well formed");
         session.programs.push(p);

@@ -105,7 +105,7 @@ fn gradients_are_the_slopes_of_the_loss() {
 fn options_are_only_about_memory() {
     for toy in toys() {
         let states_of = |checkpoint| {
-            let session = common::compiled(&toy.model, Options { checkpoint }, &FULL);
+            let session = common::compiled(&toy.model, Options::new(checkpoint), &FULL);
             session.states
         };
         assert_eq!(states_of(Blocks::None), states_of(Blocks::All), "{}", toy.name);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use ambitus_compile::optimizer::{self, STEP};
+use ambitus_compile::optimizer::{self, Optimizer, STEP, States};
 use ambitus_compile::passes::in_backward::InBackward;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options};
@@ -17,8 +17,11 @@ use common::toy::toys;
 use common::{FULL, Paper, owners};
 use expect_test::expect;
 
-const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
-const IN_BACKWARD: InBackward<'static> = InBackward { adamw: &ADAMW, step: STEP };
+const ADAMW: Optimizer = Optimizer {
+    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    states: States::Fp32,
+};
+const IN_BACKWARD: InBackward<'static> = InBackward { optimizer: &ADAMW, step: STEP };
 
 type Model<'a> = &'a dyn Fn(&mut Session) -> Program;
 
@@ -26,7 +29,7 @@ type Model<'a> = &'a dyn Fn(&mut Session) -> Program;
 fn session(model: Model<'_>, checkpoint: Blocks, in_backward: bool, target: Paper) -> Session {
     let mut s = Session::default();
     let forward = model(&mut s);
-    let options = Options { checkpoint };
+    let options = Options::new(checkpoint);
     if in_backward {
         let p = pipeline::micro_in_backward(&mut s, forward, options, &target, &|_| true, IN_BACKWARD);
         s.programs.push(p.expect("the model is differentiable"));
@@ -138,7 +141,7 @@ const TIED: &str = "
 fn a_tied_weight_is_updated_at_its_last_use() {
     let mut s = parse(TIED).expect("the text parses");
     let forward = s.programs.remove(0);
-    let options = Options { checkpoint: Blocks::All };
+    let options = Options::new(Blocks::All);
     let p = pipeline::micro_in_backward(&mut s, forward, options, &FULL, &|_| true, IN_BACKWARD);
     let p = p.expect("the block is differentiable");
     verify(&s, &p).expect("the program is well formed");

@@ -3,7 +3,7 @@
 
 mod common;
 
-use ambitus_compile::optimizer::{self, STEP};
+use ambitus_compile::optimizer::{self, Optimizer, STEP, States};
 use ambitus_compile::passes::in_backward::InBackward;
 use ambitus_compile::passes::offload::{Kept, Offload};
 use ambitus_compile::passes::policy::Blocks;
@@ -21,7 +21,10 @@ use common::toy::toys;
 use common::{FULL, owners};
 use expect_test::expect;
 
-const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+const ADAMW: Optimizer = Optimizer {
+    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    states: States::Fp32,
+};
 
 type Model<'a> = &'a dyn Fn(&mut Session) -> Program;
 
@@ -29,9 +32,9 @@ type Model<'a> = &'a dyn Fn(&mut Session) -> Program;
 fn session(model: Model<'_>, checkpoint: Blocks, in_backward: bool, offload: &Offload) -> Session {
     let mut s = Session::default();
     let forward = model(&mut s);
-    let options = Options { checkpoint };
+    let options = Options::new(checkpoint);
     if in_backward {
-        let rule = InBackward { adamw: &ADAMW, step: STEP };
+        let rule = InBackward { optimizer: &ADAMW, step: STEP };
         let p = pipeline::micro_in_backward(&mut s, forward, options, &FULL, &|_| true, rule);
         s.programs.push(p.expect("the model is differentiable"));
     } else {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use ambitus_compile::optimizer;
+use ambitus_compile::optimizer::{self, Optimizer};
 use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::policy::{self, Blocks};
 use ambitus_compile::pipeline::{self, Options};
@@ -29,11 +29,11 @@ fn llama_forward(s: &mut Session) -> ambitus_ir::Program {
 }
 
 fn f5_micro(checkpoint: Blocks) -> PlannedSession {
-    plan(compiled(&f5_forward, Options { checkpoint }, &FULL), &FULL, 1)
+    plan(compiled(&f5_forward, Options::new(checkpoint), &FULL), &FULL, 1)
 }
 
 fn llama_micro(checkpoint: Blocks) -> PlannedSession {
-    plan(compiled(&llama_forward, Options { checkpoint }, &FULL), &FULL, 1)
+    plan(compiled(&llama_forward, Options::new(checkpoint), &FULL), &FULL, 1)
 }
 
 /// Bytes that live from forward into backward, made inside the block.
@@ -118,7 +118,7 @@ fn patterns_choose_what_is_made_again() {
         let pattern = Blocks::Matching(vec![Pattern::new(pattern)]);
         let mut s = Session::default();
         let forward = f5_forward(&mut s);
-        pipeline::micro(&mut s, forward, Options { checkpoint: pattern }, &FULL)
+        pipeline::micro(&mut s, forward, Options::new(pattern), &FULL)
     };
     let again = |p: &ambitus_ir::Program, path: &str| {
         let clones = p.instrs.iter().filter(|i| i.origin.phase == Phase::Recompute);
@@ -140,14 +140,14 @@ fn no_gradient_of_a_weight_is_a_temporary() {
 
 #[test]
 fn a_session_shares_one_arena() {
-    let mut session = compiled(&f5_forward, Options { checkpoint: Blocks::First(3) }, &FULL);
-    let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+    let mut session = compiled(&f5_forward, Options::new(Blocks::First(3)), &FULL);
+    let adamw = Optimizer::from(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 });
     let update = optimizer::update(&mut session, &adamw);
     let ema = optimizer::ema(&mut session);
     let evaluate = {
         let cap = f5::model::Capacity { frames: 3200, clips: 64 };
         let forward = f5::model::loss(&mut session, &f5::config::Config::v1_base(), cap, "evaluate", false);
-        optimizer::on_averages(&session, &forward, "evaluate")
+        optimizer::on_averages(&mut session, &forward, "evaluate")
     };
     for p in [update, ema, evaluate] {
         let p = pipeline::plain(&mut session, p, &FULL);

@@ -22,7 +22,7 @@ fn micro(model: fn(&mut Session) -> Program, precision: Precision) -> Session {
     let mut session = Session::default();
     let forward = model(&mut session);
     let forward = pipeline::precise(&mut session, forward, precision);
-    let options = Options { checkpoint: Blocks::None };
+    let options = Options::new(Blocks::None);
     let micro = pipeline::micro(&mut session, forward, options, &FULL).expect("the model is differentiable");
     session.programs.push(micro);
     session
@@ -185,7 +185,7 @@ impl Scaled {
     fn new(precision: Precision) -> Scaled {
         let [toy, ..] = toys();
         let mut session = micro(toy.model, precision);
-        let update = optimizer::update(&mut session, &ADAMW);
+        let update = optimizer::update(&mut session, &ADAMW.into());
         let update = pipeline::plain(&mut session, update, &FULL);
         session.programs.push(update);
         let mut held = states(&session);

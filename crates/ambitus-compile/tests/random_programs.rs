@@ -3,7 +3,7 @@
 mod common;
 
 use ambitus_compile::autodiff::differentiate;
-use ambitus_compile::optimizer::{self, STEP};
+use ambitus_compile::optimizer::{self, Optimizer, STEP};
 use ambitus_compile::passes::in_backward::InBackward;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options};
@@ -155,12 +155,12 @@ fn updated(session: &Session) -> Vec<(String, Vec<u64>)> {
 
 #[test]
 fn updates_in_backward_give_the_same_bits() {
-    let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+    let adamw = Optimizer::from(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 });
     arbtest::arbtest(|u| {
         let mut session = Session::default();
         let forward = model(&mut session, u)?;
         for checkpoint in [Blocks::None, Blocks::All] {
-            let options = Options { checkpoint: checkpoint.clone() };
+            let options = Options::new(checkpoint.clone());
             let mut s = session.clone();
             let Ok(micro) = pipeline::micro(&mut s, forward.clone(), options.clone(), &FULL) else {
                 return Ok(());
@@ -170,7 +170,7 @@ fn updates_in_backward_give_the_same_bits() {
             s.programs.extend([micro, update]);
             let want = updated(&s);
             let mut s = session.clone();
-            let rule = InBackward { adamw: &adamw, step: STEP };
+            let rule = InBackward { optimizer: &adamw, step: STEP };
             let p = pipeline::micro_in_backward(&mut s, forward.clone(), options, &FULL, &|_| true, rule);
             s.programs.push(p.expect("it was differentiable before"));
             assert_eq!(want, updated(&s), "{checkpoint:?}");
@@ -196,12 +196,7 @@ fn passes_keep_invariants_and_numbers() {
         for checkpoint in [Blocks::None, Blocks::First(1), Blocks::All] {
             for target in [FULL, Paper { fused: false, shares: true }] {
                 let mut s = session.clone();
-                let p = pipeline::micro(
-                    &mut s,
-                    forward.clone(),
-                    Options { checkpoint: checkpoint.clone() },
-                    &target,
-                );
+                let p = pipeline::micro(&mut s, forward.clone(), Options::new(checkpoint.clone()), &target);
                 let p = p.expect("it was differentiable before");
                 let got = run(&s, &p);
                 for ((name, x), (other, y)) in expected.iter().zip(&got) {

@@ -2,12 +2,13 @@
 
 mod common;
 
+use ambitus_compile::CompileError;
+use ambitus_compile::optimizer::{self, Optimizer};
 use ambitus_compile::passes::lora::{A, B, Lora, adapted_module};
 use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options, Trained};
 use ambitus_compile::plan::plan;
-use ambitus_compile::{CompileError, optimizer};
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::{Instr, Op, Phase, Session, StateKind};
 use ambitus_testkit::{Interp, Rounding, Tensor, Tensors};
@@ -47,7 +48,7 @@ fn compiled(toy: &Toy, trained: &Trained, checkpoint: Blocks, target: Paper) -> 
     let mut session = Session::default();
     let forward = (toy.model)(&mut session);
     let forward = pipeline::choose(&mut session, forward, trained, true).expect("the patterns fit");
-    let micro = pipeline::micro(&mut session, forward, Options { checkpoint }, &target);
+    let micro = pipeline::micro(&mut session, forward, Options::new(checkpoint), &target);
     session.programs.push(micro.unwrap_or_else(|e| panic!("{}: {e}", toy.name)));
     session
 }
@@ -163,7 +164,7 @@ fn only_adapters_have_gradients_and_none_is_dense() {
             assert!(!dense.is_empty(), "{}", toy.name);
             let formed = types(backward);
             assert!(dense.iter().all(|s| !formed.contains(s)), "{}: {dense:?} in {formed:?}", toy.name);
-            let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
+            let adamw = Optimizer::from(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 });
             let update = optimizer::update(&mut session, &adamw);
             let ema = optimizer::ema(&mut session);
             session.programs.extend([update, ema]);

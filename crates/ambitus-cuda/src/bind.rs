@@ -1,8 +1,8 @@
 //! From an instruction and its places to steps, once, at open.
 
 use crate::kernels::{
-    View, activation, attention, conv, elementwise, index, layout, loss, matmul, modulation, norm, optim,
-    random, reduce, rotary, segment,
+    View, activation, attention, conv, elementwise, index, layout, loss, matmul, modulation, narrow, norm,
+    optim, random, reduce, rotary, segment,
 };
 use crate::step::Step;
 use ambitus_ir::TensorType;
@@ -93,6 +93,8 @@ pub(crate) fn bind(op: &Op, io: &Io) -> Steps {
         Op::SumSquares(_) => optim::sum_squares(io),
         Op::SumPartials(_) => optim::sum_partials(io),
         Op::AdamW(op) => optim::adamw(op, io),
+        Op::AdamWBf16(op) => narrow::adamw_bf16(op, io),
+        Op::AdamW8bit(op) => narrow::adamw_8bit(op, io),
         Op::Lerp(_) => optim::lerp(io),
         Op::CopyStart(_) | Op::StoreStart(_) => {
             let (from, to) = (io.x[0].at, io.y[0].at);

@@ -6,6 +6,7 @@ use crate::step::Step;
 use ambitus_exec::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
 };
+use ambitus_exec::transfer;
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::{DType, Instr, StateId, TensorType, ValueId};
 use std::collections::HashMap;
@@ -131,12 +132,11 @@ impl CudaExecutor {
         (ty, at): (TensorType, Address),
         slot: usize,
         start: usize,
-        out: &mut [f32],
+        out: &mut [u8],
     ) -> Result<(), ExecError> {
         let base = address(&self.planned, self.arenas, at, slot);
-        let bytes = bytes_mut(out);
-        for (rect, to) in rectangles(ty, base, start, bytes.len() / ty.dtype.size()) {
-            self.card.read(rect, &mut bytes[to..to + rect.rows * rect.width])?;
+        for (rect, to) in rectangles(ty, base, start, out.len() / ty.dtype.size()) {
+            self.card.read(rect, &mut out[to..to + rect.rows * rect.width])?;
         }
         Ok(())
     }
@@ -249,12 +249,23 @@ impl Executor for CudaExecutor {
 
     fn write_state_at(&mut self, state: StateId, start: usize, data: &[f32]) -> Result<(), ExecError> {
         let place = state_place(&self.planned, state, start, data.len())?;
-        self.write(place, 0, start, bytes(data))
+        if place.0.dtype == DType::F32 {
+            return self.write(place, 0, start, bytes(data));
+        }
+        let mut narrow = vec![0; data.len() * place.0.dtype.size()];
+        transfer::narrow(place.0.dtype, data, &mut narrow);
+        self.write(place, 0, start, &narrow)
     }
 
     fn read_state_at(&self, state: StateId, start: usize, out: &mut [f32]) -> Result<(), ExecError> {
         let place = state_place(&self.planned, state, start, out.len())?;
-        self.read(place, 0, start, out)
+        if place.0.dtype == DType::F32 {
+            return self.read(place, 0, start, bytes_mut(out));
+        }
+        let mut narrow = vec![0; out.len() * place.0.dtype.size()];
+        self.read(place, 0, start, &mut narrow)?;
+        transfer::widen(place.0.dtype, &narrow, out);
+        Ok(())
     }
 
     fn write_f32(&mut self, program: &str, input: &str, slot: usize, data: &[f32]) -> Result<(), ExecError> {
@@ -278,6 +289,6 @@ impl Executor for CudaExecutor {
 
     fn read_f32(&self, program: &str, output: &str, slot: usize, out: &mut [f32]) -> Result<(), ExecError> {
         let place = output_place(&self.planned, (program, output), slot, DType::F32, out.len())?;
-        self.read(place, slot, 0, out)
+        self.read(place, slot, 0, bytes_mut(out))
     }
 }

@@ -1,5 +1,6 @@
 //! The seam: a planned session goes in, programs run.
 
+use crate::transfer;
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::{DType, StateId, TensorType, ValueId};
 use thiserror::Error;
@@ -82,15 +83,16 @@ pub enum ExecError {
 
 /// A planned session on a device.
 ///
-/// Transfers are row-major without pads; executors add the pitch and zero the pads.
+/// Transfers are row-major without pads; executors add the pitch and zero the pads. States of other types than f32 pass as
+/// f32, without loss (see [`transfer`](crate::transfer)).
 pub trait Executor {
     /// The session it was opened with.
     fn planned(&self) -> &PlannedSession;
     /// Bytes of the arena that were really allocated.
     fn arena_bytes(&self) -> u64;
-    /// Writes the elements `start..start + data.len()` of an `f32` state.
+    /// Writes the elements `start..start + data.len()` of a state.
     fn write_state_at(&mut self, state: StateId, start: usize, data: &[f32]) -> Result<(), ExecError>;
-    /// Reads the elements `start..start + out.len()` of an `f32` state.
+    /// Reads the elements `start..start + out.len()` of a state.
     fn read_state_at(&self, state: StateId, start: usize, out: &mut [f32]) -> Result<(), ExecError>;
     /// Writes an `f32` input of a program into a slot.
     fn write_f32(&mut self, program: &str, input: &str, slot: usize, data: &[f32]) -> Result<(), ExecError>;
@@ -101,12 +103,12 @@ pub trait Executor {
     /// Reads an `f32` output of a program from a slot.
     fn read_f32(&self, program: &str, output: &str, slot: usize, out: &mut [f32]) -> Result<(), ExecError>;
 
-    /// Writes a whole `f32` state.
+    /// Writes a whole state.
     fn write_state(&mut self, state: StateId, data: &[f32]) -> Result<(), ExecError> {
         whole(self.planned(), state, data.len())?;
         self.write_state_at(state, 0, data)
     }
-    /// Reads a whole `f32` state.
+    /// Reads a whole state.
     fn read_state(&self, state: StateId, out: &mut [f32]) -> Result<(), ExecError> {
         whole(self.planned(), state, out.len())?;
         self.read_state_at(state, 0, out)
@@ -131,7 +133,7 @@ pub fn state_place(
 ) -> Result<(TensorType, Address), ExecError> {
     let decl = &planned.session.states[state.index()];
     let want = decl.ty.shape.elements();
-    if decl.ty.dtype != DType::F32 {
+    if !transfer::passes(decl.ty.dtype) {
         return Err(ExecError::Type { name: decl.name.clone(), want: decl.ty.dtype, got: DType::F32 });
     }
     match start.checked_add(len) {

@@ -6,3 +6,4 @@
 pub mod cpu;
 pub mod executor;
 pub mod null;
+pub mod transfer;

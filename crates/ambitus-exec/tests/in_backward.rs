@@ -4,7 +4,7 @@
 #[path = "../../ambitus-compile/tests/common/mod.rs"]
 mod common;
 
-use ambitus_compile::optimizer::{self, STEP};
+use ambitus_compile::optimizer::{self, Optimizer, SEED, STEP, States};
 use ambitus_compile::passes::in_backward::InBackward;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options};
@@ -16,22 +16,31 @@ use ambitus_ir::{DType, Session, StateId, StateKind};
 use ambitus_testkit::Tensor;
 use common::toy::{Toy, states, toys};
 
-const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+const ADAMW: Optimizer = Optimizer {
+    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    states: States::Fp32,
+};
 
 /// Names and bits of weights, moments and counters after three updates, with the gradient norms.
-fn after(toy: &Toy, checkpoint: Blocks, in_backward: bool, threads: usize) -> Vec<(String, Vec<u32>)> {
+fn after(
+    toy: &Toy,
+    optimizer: &Optimizer,
+    checkpoint: Blocks,
+    in_backward: bool,
+    threads: usize,
+) -> Vec<(String, Vec<u32>)> {
     let target = CpuTarget::new(threads);
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
-    let options = Options { checkpoint };
+    let options = Options::new(checkpoint);
     let names: &[&str] = if in_backward {
-        let rule = InBackward { adamw: &ADAMW, step: STEP };
+        let rule = InBackward { optimizer, step: STEP };
         let p = pipeline::micro_in_backward(&mut s, forward, options, &target, &|_| true, rule);
         s.programs.push(p.expect("the model is differentiable"));
         &["micro"]
     } else {
         let micro = pipeline::micro(&mut s, forward, options, &target).expect("the model is differentiable");
-        let update = optimizer::update_per_tensor(&mut s, &ADAMW);
+        let update = optimizer::update_per_tensor(&mut s, optimizer);
         let update = pipeline::plain(&mut s, update, &target);
         s.programs.extend([micro, update]);
         &["micro", "update"]
@@ -49,6 +58,7 @@ fn after(toy: &Toy, checkpoint: Blocks, in_backward: bool, threads: usize) -> Ve
     }
     let mut out = Vec::new();
     for update in 0..3 {
+        inputs.insert(SEED.to_owned(), Tensor::i32(&[7, update]));
         for name in names {
             let p = &exec.planned().program(name).expect("a program").program;
             let wanted: Vec<String> = p.inputs.iter().map(|i| i.name.clone()).collect();
@@ -79,16 +89,31 @@ fn after(toy: &Toy, checkpoint: Blocks, in_backward: bool, threads: usize) -> Ve
 
 #[test]
 fn weights_and_moments_are_the_same_bits() {
+    let mut narrow = 0;
     for toy in toys() {
-        let want = after(&toy, Blocks::None, false, 1);
-        for checkpoint in [Blocks::None, Blocks::First(1), Blocks::All] {
-            for threads in [1, 2] {
-                let have = after(&toy, checkpoint.clone(), true, threads);
-                assert_eq!(want.len(), have.len());
-                for (w, h) in want.iter().zip(&have) {
-                    assert!(w == h, "{}: {}, {checkpoint:?}, {threads} threads", toy.name, w.0);
+        for states in [States::Fp32, States::Bf16, States::EightBit] {
+            let optimizer = Optimizer { states, ..ADAMW };
+            let want = after(&toy, &optimizer, Blocks::None, false, 1);
+            narrow += want.iter().filter(|(name, _)| name.starts_with("exp_avg_scale.")).count();
+            let all: &[Blocks] = match states {
+                States::Fp32 => &[Blocks::None, Blocks::First(1), Blocks::All],
+                _ => &[Blocks::All],
+            };
+            for checkpoint in all {
+                for threads in [1, 2] {
+                    let have = after(&toy, &optimizer, checkpoint.clone(), true, threads);
+                    assert_eq!(want.len(), have.len());
+                    for (w, h) in want.iter().zip(&have) {
+                        assert!(
+                            w == h,
+                            "{}: {}, {states:?}, {checkpoint:?}, {threads} threads",
+                            toy.name,
+                            w.0
+                        );
+                    }
                 }
             }
         }
     }
+    assert!(narrow > 0, "no tensor is large enough for 8 bits");
 }

@@ -3,7 +3,7 @@
 #[path = "../../ambitus-compile/tests/common/mod.rs"]
 mod common;
 
-use ambitus_compile::optimizer;
+use ambitus_compile::optimizer::{self, Optimizer, States};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::{GOOD_STEPS, LOSS_SCALE, Precision, declare_loss_scale};
 use ambitus_compile::pipeline::{self, Options};
@@ -15,7 +15,10 @@ use ambitus_ir::{DType, Session, StateId, StateKind};
 use ambitus_testkit::{Tensor, Tensors};
 use common::toy::{Toy, states, toys};
 
-const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+const ADAMW: Optimizer = Optimizer {
+    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    states: States::Fp32,
+};
 const THREADS: usize = 2;
 /// What the executor computes in.
 const PRECISIONS: [Precision; 3] = [Precision::Fp32, Precision::Bf16Mixed, Precision::Fp16Mixed];
@@ -29,7 +32,7 @@ fn open(toy: &Toy, precision: Precision) -> CpuExecutor {
     let forward = pipeline::precise(&mut s, forward, precision);
     // Where it is of no use the scale does the same: what overflows is another number.
     declare_loss_scale(&mut s);
-    let options = Options { checkpoint: Blocks::None };
+    let options = Options::new(Blocks::None);
     let micro = pipeline::micro(&mut s, forward, options, &target).expect("the model is differentiable");
     let update = optimizer::update(&mut s, &ADAMW);
     let update = pipeline::plain(&mut s, update, &target);

@@ -4,7 +4,7 @@
 #[path = "../../ambitus-compile/tests/common/mod.rs"]
 mod common;
 
-use ambitus_compile::optimizer;
+use ambitus_compile::optimizer::{self, Optimizer, States};
 use ambitus_compile::passes::offload::{Kept, Offload};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options};
@@ -18,14 +18,17 @@ use ambitus_testkit::Tensor;
 use common::toy::{Toy, states, toys};
 use std::path::Path;
 
-const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+const ADAMW: Optimizer = Optimizer {
+    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    states: States::Fp32,
+};
 const THREADS: usize = 2;
 
 fn planned(toy: &Toy, checkpoint: Blocks, offload: &Offload) -> PlannedSession {
     let target = CpuTarget::new(THREADS);
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
-    let micro = pipeline::micro(&mut s, forward, Options { checkpoint }, &target);
+    let micro = pipeline::micro(&mut s, forward, Options::new(checkpoint), &target);
     s.programs.push(micro.expect("the model is differentiable"));
     for make in [|s: &mut Session| optimizer::update(s, &ADAMW), optimizer::ema] {
         let p = make(&mut s);

@@ -58,6 +58,34 @@ fn states_stream_in_and_out_in_any_pieces() {
     assert_eq!(exec.arena_bytes(), planned.arena_bytes());
 }
 
+/// States of every type that passes as f32, their rows padded each in its own way.
+#[test]
+fn narrow_states_come_back_bit_by_bit_in_any_pieces() {
+    for dtype in [DType::BF16, DType::F16, DType::U8] {
+        let mut session = Session::default();
+        let ty = TensorType::new(dtype, &[ROWS, COLS]);
+        let (kind, trainable) = (StateKind::Optimizer, false);
+        let id =
+            session.declare(StateDecl { name: "m".to_owned(), ty, kind, trainable, home: Space::Device });
+        let mut exec = CpuExecutor::open(plan(session, &CpuTarget::new(1), 1), 1).unwrap();
+        // Whole numbers up to 255 are numbers of all three types.
+        let data: Vec<f32> = (0..ROWS * COLS).map(|i| (i * 2) as f32).collect();
+        for piece in [1, 7, 34, 36, 105] {
+            exec.write_state(id, &vec![3.0; ROWS * COLS]).unwrap();
+            for start in (0..data.len()).step_by(piece) {
+                let end = data.len().min(start + piece);
+                exec.write_state_at(id, start, &data[start..end]).unwrap();
+            }
+            let mut out = vec![0.0; data.len()];
+            for start in (0..data.len()).step_by(piece) {
+                let end = data.len().min(start + piece);
+                exec.read_state_at(id, start, &mut out[start..end]).unwrap();
+            }
+            assert_eq!(out, data, "{dtype:?} in pieces of {piece}");
+        }
+    }
+}
+
 #[test]
 fn slots_hold_their_own_inputs_and_outputs() {
     let planned = planned(2);

@@ -15,6 +15,7 @@ pub mod index;
 pub mod layout;
 pub mod loss;
 pub mod matmul;
+pub mod narrow;
 pub mod norm;
 pub mod optim;
 pub mod random;
@@ -243,6 +244,7 @@ ops! {
     random: Dropout;
     index: Sinusoid;
     optim: Accumulate, SumSquares, SumPartials, AdamW, Lerp;
+    narrow: AdamWBf16, AdamW8bit;
     copy: CopyStart, StoreStart, CopyDone;
 }
 

@@ -1,6 +1,7 @@
 //! The slow reference interpreter: what a program means, with nothing planned, fused or fast.
 
 mod core;
+mod narrow;
 
 use crate::tensor::Tensor;
 use ambitus_ir::{Builder, Op, Program, Session, TensorType, ValueId};

@@ -64,6 +64,13 @@ pub const F32_AGAINST_F64: &[Tolerance] = &[
     row("sum_squares", 16.0 * F32, 0.0, "4096 terms of one sign"),
     row("sum_partials", 4.0 * F32, 4.0 * F32, "one rounding of a sum that may cancel"),
     row("adamw", 16.0 * F32, 16.0 * F32, "constants rounded to f32, a root and a quotient"),
+    row(
+        "adamw_bf16",
+        16.0 * F32,
+        16.0 * F32,
+        "as adamw: what lies between two bf16 is rounded by the same bits",
+    ),
+    row("adamw_8bit", 16.0 * F32, 16.0 * F32, "as adamw; codes are equal"),
     row("lerp", 4.0 * F32, 4.0 * F32, "a difference"),
     row("accumulate", 4.0 * F32, 4.0 * F32, "a product and a sum, fused or not"),
     row("scale_rows", 2.0 * F32, 0.0, "a product"),

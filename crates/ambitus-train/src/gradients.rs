@@ -92,7 +92,7 @@ pub fn gradients(
             checkpoint: options.checkpoint,
             precision: options.precision,
             trained: Trained::All,
-            adamw: None,
+            optimizer: None,
             clip_per_tensor: false,
             update_in_backward: false,
             offload: Default::default(),
@@ -189,7 +189,8 @@ pub fn write_batch(exec: &mut dyn Executor, name: &str, host: &Batch) -> Result<
     Ok(())
 }
 
-fn has_input(planned: &PlannedSession, program: &str, input: &str) -> bool {
+/// True when a program of the plan has such an input.
+pub fn has_input(planned: &PlannedSession, program: &str, input: &str) -> bool {
     planned.program(program).is_some_and(|p| p.program.input(input).is_some())
 }
 

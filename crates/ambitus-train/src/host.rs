@@ -6,8 +6,14 @@ use crate::resolve::Resolved;
 use crate::size::ByteSize;
 use ambitus_ir::StateKind;
 use ambitus_ir::ops::copy::Space;
+use std::path::Path;
 
 impl Resolved {
+    /// The folder of the file that holds what is offloaded, if one does.
+    pub fn disk(&self) -> Option<&Path> {
+        self.recipe.offload.as_ref()?.disk.as_deref()
+    }
+
     /// Bytes of this process's memory that the host's budget bounds: the host arena, and on a card the process.
     pub fn host_bytes(&self) -> u64 {
         let arena = self.host_arena_in_memory();
@@ -16,7 +22,7 @@ impl Resolved {
 
     /// Bytes of the host arena, unless it is a file.
     pub fn host_arena_in_memory(&self) -> u64 {
-        if self.recipe.offload.disk.is_some() { 0 } else { self.plan.planned.host_bytes }
+        if self.disk().is_some() { 0 } else { self.plan.planned.host_bytes }
     }
 
     /// High-water mark of the memory that is measured, as planned: without a card the host arena is in this process too.
@@ -35,7 +41,7 @@ impl Resolved {
         json["host_state_bytes"] = self.plan.planned.host_state_bytes.into();
         json["host_needed_bytes"] = host.into();
         json["host_budget_bytes"] = serde_json::json!(self.host_budget);
-        json["host_on_disk"] = serde_json::json!(self.recipe.offload.disk);
+        json["host_on_disk"] = serde_json::json!(self.disk());
         json
     }
 
@@ -81,7 +87,7 @@ impl Resolved {
         if self.plan.shape.session.offload.is_none() {
             return Vec::new();
         }
-        let place = match (&self.recipe.offload.disk, self.host_budget) {
+        let place = match (self.disk(), self.host_budget) {
             (Some(folder), _) => {
                 format!("{} in a file in {}", ByteSize(self.plan.planned.host_bytes), folder.display())
             }

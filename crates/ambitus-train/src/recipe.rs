@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::size::ByteSize;
 pub use forms::{
-    Batch, Checkpoint, DeviceChoice, Length, Level, MicroBatch, Outside, Precision, Sample, Tokenizer,
-    UpdateAt, Validation, Variant,
+    Batch, Checkpoint, DeviceChoice, Length, Level, MicroBatch, OptimizerChoice, Outside, Precision, Sample,
+    Tokenizer, UpdateAt, Validation, Variant,
 };
 pub use offload::{Activations, Offload};
 pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
@@ -50,7 +50,8 @@ pub struct Recipe {
     /// the container's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
-    /// What the model computes in: `fp32`, `bf16-mixed` or `fp16-mixed`. The 16-bit ones halve activations; parameters, their
+    /// What the model computes in: `fp32`, `bf16-mixed`, `fp16-mixed` or `bf16-pure`. The 16-bit ones halve activations;
+    /// `bf16-pure` halves parameters as well, and rounds updates to them stochastically. In the others parameters, their
     /// gradients and the optimizer stay fp32. Absent: fp32, unless `numerics: changed` lets the planner choose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
@@ -58,9 +59,10 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<ByteSize>,
     /// What waits in the host's memory, `all` or `{parameters: true, gradients: true, optimizer: 0.5, ema: true,
-    /// activations: true}`. Same numbers, less of the device's memory, copies to wait for. Absent: nothing.
-    #[serde(default, skip_serializing_if = "Offload::is_empty")]
-    pub offload: Offload,
+    /// activations: true}`. Same numbers, less of the device's memory, copies to wait for. Absent: on a card what
+    /// the budget needs, elsewhere nothing unless `host_memory` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<Offload>,
     /// What is computed again in the backward pass: `none`, `all` blocks, how many, `values:N` for the N cheapest values of
     /// every block (`values:N+M`: one more in M blocks), or names of modules, `'*.to_q,*.ff.ff.2'`. Same numbers, less
     /// memory, more time. Absent: what the budget needs.
@@ -91,6 +93,10 @@ pub struct Recipe {
     /// AdamW's decoupled weight decay, on every parameter as the reference has it.
     #[serde(default = "default::weight_decay")]
     pub weight_decay: f64,
+    /// How AdamW keeps its two moments: `adamw` (fp32, 8 bytes a parameter), `adamw-bf16` (4) or `adamw-8bit` (2, with a
+    /// scale for every 256; vectors and small tensors fp32). The last two are other numbers. Absent: adamw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<OptimizerChoice>,
     /// AdamW's β1 and β2.
     #[serde(default = "default::betas")]
     pub betas: [f64; 2],
@@ -205,7 +211,7 @@ impl Recipe {
             memory: None,
             precision: None,
             host_memory: None,
-            offload: Offload::default(),
+            offload: None,
             checkpoint: None,
             numerics: Level::default(),
             micro_batch: MicroBatch::default(),
@@ -215,6 +221,7 @@ impl Recipe {
             learning_rate: default::learning_rate(),
             warmup: None,
             weight_decay: default::weight_decay(),
+            optimizer: None,
             betas: default::betas(),
             eps: default::eps(),
             clip: default::clip(),

@@ -17,7 +17,6 @@ use ambitus_data::updates::{UpdateSize, Updates};
 use ambitus_data::{
     ClipIndex, Limits, Policy, PrepareOptions, Prepared, Source, Split, Tokenizer, TokenizerKind,
 };
-use ambitus_ir::ops::optim::AdamW;
 use ambitus_models::f5::config::{MAX_FRAMES, Variant};
 use ambitus_models::f5::model::Capacity;
 use serde::Serialize;
@@ -302,15 +301,10 @@ pub fn resolve_on(
             checkpoint: recipe.checkpoint.as_ref().map_or(Blocks::None, |c| c.0.clone()),
             precision: precision(recipe.precision.unwrap_or_default()),
             trained: recipe.trained(),
-            adamw: Some(AdamW {
-                beta1: recipe.betas[0],
-                beta2: recipe.betas[1],
-                eps: recipe.eps,
-                weight_decay: recipe.weight_decay,
-            }),
+            optimizer: Some(recipe.adamw()),
             clip_per_tensor: recipe.clip_per_tensor,
             update_in_backward: in_backward,
-            offload: recipe.offload.pass(),
+            offload: recipe.offloaded().pass(),
             ema: recipe.ema,
             evaluate: !split.validation.is_empty(),
             sample: sample_frames.map(|n| Capacity { frames: 2 * n, clips: 2 }),
@@ -325,7 +319,7 @@ pub fn resolve_on(
         },
         prepare_bytes,
     };
-    if device.is_card() && recipe.offload.disk.is_some() {
+    if device.is_card() && recipe.offloaded().disk.is_some() {
         return Err(RunError::Usage(
             "offload.disk: a card copies from and to page-locked memory, never a file: leave it out, or use --device cpu"
                 .to_owned(),
@@ -352,14 +346,21 @@ pub fn resolve_on(
         precise.to_string(),
         searched(found.variant.as_ref().is_some_and(|v| v.precision.is_some())),
     );
-    if !recipe.offload.is_empty() {
-        let searched = searched(found.variant.as_ref().is_some_and(|v| v.offload.is_some()));
-        choose("offload", recipe.offload.to_string(), searched);
-    }
+    let offload = recipe.offloaded();
+    let by_search = found.variant.as_ref().is_some_and(|v| v.offload.is_some()) || recipe.offload.is_none();
+    choose("offload", offload.to_string(), searched(by_search));
+    recipe.offload = Some(offload.clone());
+    let optimizer = recipe.optimizer.unwrap_or_default();
+    choose(
+        "optimizer",
+        optimizer.to_string(),
+        searched(found.variant.as_ref().is_some_and(|v| v.optimizer.is_some())),
+    );
+    recipe.optimizer = Some(optimizer);
     recipe.precision = Some(precise);
     recipe.checkpoint = Some(recipe::Checkpoint(checkpoint));
     let host_budget = match recipe.host_memory {
-        _ if recipe.offload.pass().is_none() || recipe.offload.disk.is_some() => None,
+        _ if offload.pass().is_none() || offload.disk.is_some() => None,
         Some(ByteSize(n)) => Some((n, "recipe".to_owned())),
         None => device.default_host_budget(found.plan.peak_bytes)?,
     };
@@ -442,6 +443,7 @@ pub fn precision(precision: recipe::Precision) -> Precision {
         recipe::Precision::Fp32 => Precision::Fp32,
         recipe::Precision::Bf16Mixed => Precision::Bf16Mixed,
         recipe::Precision::Fp16Mixed => Precision::Fp16Mixed,
+        recipe::Precision::Bf16Pure => Precision::Bf16Pure,
     }
 }
 

@@ -71,7 +71,7 @@ fn absolute(mut recipe: Recipe) -> Result<Recipe, RunError> {
     for path in [&mut recipe.model.dir, &mut recipe.data.dir] {
         *path = std::path::absolute(&*path).map_err(|e| RunError::io(path, "cannot resolve", e))?;
     }
-    if let Some(disk) = &mut recipe.offload.disk {
+    if let Some(disk) = recipe.offload.as_mut().and_then(|o| o.disk.as_mut()) {
         *disk = std::path::absolute(&*disk).map_err(|e| RunError::io(disk, "cannot resolve", e))?;
     }
     let cache = std::path::absolute(crate::resolve::cache_dir(&recipe));
@@ -147,7 +147,7 @@ fn attempt(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<Ende
     {
         return Ok(Ended::Collapsed);
     }
-    let mut exec = r.device.open(r.plan.planned.clone(), r.recipe.offload.disk.as_deref())?;
+    let mut exec = r.device.open(r.plan.planned.clone(), r.disk())?;
     let exec = &mut *exec;
     let digest = digest(r)?;
     let validation = Validation::new(

@@ -1,11 +1,11 @@
 //! Checkpoints of a run: parameters, optimizer, averages, counters, and where the run was.
 //!
 //! `step-N/` holds `model.safetensors` (the reference's names), `optimizer.safetensors`, `ema.safetensors` and the manifest,
-//! written last. Gradients are not kept: an update ends before a checkpoint begins.
+//! written last, every state in its own element type. Gradients are not kept: an update ends before a checkpoint begins.
 
 use crate::error::RunError;
 use ambitus_exec::executor::Executor;
-use ambitus_ir::{StateDecl, StateId, StateKind};
+use ambitus_ir::{self as ir, StateDecl, StateId, StateKind};
 use ambitus_store::{Checkpoint, CheckpointDir};
 use ambitus_store::{DType, TensorFile, TensorSpec};
 use serde::{Deserialize, Serialize};
@@ -57,7 +57,7 @@ pub fn save(exec: &dyn Executor, dir: &CheckpointDir, progress: &Progress) -> Re
     let mut values = Vec::new();
     for (file, kinds) in SHARDS {
         let specs: Vec<TensorSpec> = members(states, kinds)
-            .map(|(_, s)| TensorSpec::new(s.name.as_str(), DType::F32, &s.ty.shape))
+            .map(|(_, s)| TensorSpec::new(s.name.as_str(), stored(s.ty.dtype), &s.ty.shape))
             .collect();
         if specs.is_empty() {
             continue;
@@ -68,12 +68,31 @@ pub fn save(exec: &dyn Executor, dir: &CheckpointDir, progress: &Progress) -> Re
         let order: Vec<String> = shard.specs().iter().map(|s| s.name.clone()).collect();
         for name in order {
             let id = by_name[name.as_str()];
-            read_in_chunks(exec, id, &mut values, &mut |chunk| Ok(shard.write_f32(&name, chunk)?))?;
+            let codes = states[id.index()].ty.dtype == ir::DType::U8;
+            read_in_chunks(exec, id, &mut values, &mut |chunk| {
+                if codes {
+                    let bytes: Vec<u8> = chunk.iter().map(|x| *x as u8).collect();
+                    return Ok(shard.write(&name, &bytes)?);
+                }
+                // Numbers of the type that they are written in: none is rounded.
+                Ok(shard.write_f32(&name, chunk)?)
+            })?;
         }
         shard.finish()?;
     }
     let meta = serde_json::to_value(progress).map_err(|e| RunError::Io(e.to_string()))?;
     Ok(pending.commit(meta)?)
+}
+
+/// The type in which a state is kept in a file: its own.
+fn stored(dtype: ir::DType) -> DType {
+    match dtype {
+        ir::DType::F32 => DType::F32,
+        ir::DType::BF16 => DType::Bf16,
+        ir::DType::F16 => DType::F16,
+        ir::DType::I32 => DType::I32,
+        ir::DType::U8 => DType::U8,
+    }
 }
 
 /// Hands a state to `take` in pieces of at most [`STAGING_BYTES`](crate::load::STAGING_BYTES).
@@ -112,13 +131,15 @@ pub fn restore(exec: &mut dyn Executor, checkpoint: &Checkpoint) -> Result<Progr
         let path = checkpoint.path.join(file);
         let tensors = TensorFile::open(&path)?;
         for (id, s) in members(&states, kinds) {
-            let have = tensors.get(&s.name)?.shape();
-            if have != &*s.ty.shape {
+            let have = tensors.get(&s.name)?;
+            if have.shape() != &*s.ty.shape || have.dtype() != stored(s.ty.dtype) {
                 return Err(RunError::Model(format!(
-                    "{}: {} is {have:?}, the run has {}; this checkpoint belongs to another run",
+                    "{}: {} is {}{:?}, the run has {}; this checkpoint belongs to another run",
                     path.display(),
                     s.name,
-                    s.ty.shape
+                    have.dtype().name().to_lowercase(),
+                    have.shape(),
+                    s.ty
                 )));
             }
             crate::load::read_state(exec, id, &s.name, &tensors, &s.name, &mut scratch)?;

@@ -1,13 +1,12 @@
 //! From a model's shape and a run's options to a planned session.
 
-use ambitus_compile::optimizer;
+use ambitus_compile::optimizer::{self, Optimizer};
 use ambitus_compile::passes::in_backward::InBackward;
 use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::{self, Options, Trained};
 use ambitus_compile::{CompileError, plan};
-use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Session, StateKind};
@@ -43,11 +42,11 @@ pub struct SessionOptions {
     pub precision: Precision,
     /// What of the model is trained.
     pub trained: Trained,
-    /// Optimizer constants; without, the session has no update (`gradients`).
-    pub adamw: Option<AdamW>,
+    /// Optimizer; without, the session has no update (`gradients`).
+    pub optimizer: Option<Optimizer>,
     /// Clip each gradient by its own norm, not all by the global one.
     pub clip_per_tensor: bool,
-    /// The micro-batch program is the whole update, and no gradient is kept. Needs `adamw` and `clip_per_tensor`.
+    /// The micro-batch program is the whole update, and no gradient is kept. Needs `optimizer` and `clip_per_tensor`.
     pub update_in_backward: bool,
     /// What waits in the host's memory.
     pub offload: Offload,
@@ -72,26 +71,7 @@ pub fn compile(
     let forward = model::loss(&mut s, cfg, options.capacity, program::MICRO, true);
     let forward = pipeline::choose(&mut s, forward, &options.trained, true)?;
     let forward = pipeline::precise(&mut s, forward, options.precision);
-    let passes = Options { checkpoint: options.checkpoint.clone() };
-    let in_backward = options.adamw.as_ref().filter(|_| options.update_in_backward);
-    let mut programs = vec![match in_backward {
-        Some(adamw) => {
-            let update = InBackward { adamw, step: optimizer::STEP };
-            pipeline::micro_in_backward(&mut s, forward, passes, target, &|_| true, update)?
-        }
-        None => pipeline::micro(&mut s, forward, passes, target)?,
-    }];
-    if let Some(adamw) = &options.adamw {
-        if in_backward.is_none() {
-            let rule = if options.clip_per_tensor { optimizer::update_per_tensor } else { optimizer::update };
-            let p = rule(&mut s, adamw);
-            programs.push(pipeline::plain(&mut s, p, target));
-        }
-        if options.ema {
-            let p = optimizer::ema(&mut s);
-            programs.push(pipeline::plain(&mut s, p, target));
-        }
-    }
+    // Every forward program is built before parameters may be declared in another type.
     let mut forwards = Vec::new();
     if options.evaluate {
         let p = model::loss(&mut s, cfg, options.capacity, program::EVALUATE, false);
@@ -101,12 +81,35 @@ pub fn compile(
         let p = model::sample(&mut s, cfg, cap, program::SAMPLE);
         forwards.push((p, program::SAMPLE_EMA));
     }
+    for (p, _) in &mut forwards {
+        let forward = pipeline::choose(&mut s, std::mem::take(p), &options.trained, false)?;
+        *p = pipeline::precise(&mut s, forward, options.precision);
+    }
+    let pure = options.precision == Precision::Bf16Pure;
+    let passes = Options { checkpoint: options.checkpoint.clone(), pure };
+    let in_backward = options.optimizer.as_ref().filter(|_| options.update_in_backward);
+    let mut programs = vec![match in_backward {
+        Some(optimizer) => {
+            let update = InBackward { optimizer, step: optimizer::STEP };
+            pipeline::micro_in_backward(&mut s, forward, passes, target, &|_| true, update)?
+        }
+        None => pipeline::micro(&mut s, forward, passes, target)?,
+    }];
+    if let Some(optimizer) = &options.optimizer {
+        if in_backward.is_none() {
+            let rule = if options.clip_per_tensor { optimizer::update_per_tensor } else { optimizer::update };
+            let p = rule(&mut s, optimizer);
+            programs.push(pipeline::plain(&mut s, p, target));
+        }
+        if options.ema {
+            let p = optimizer::ema(&mut s);
+            programs.push(pipeline::plain(&mut s, p, target));
+        }
+    }
     for (p, on_averages) in forwards {
-        let p = pipeline::choose(&mut s, p, &options.trained, false)?;
-        let p = pipeline::precise(&mut s, p, options.precision);
         let p = pipeline::plain(&mut s, p, target);
-        let averaged =
-            (options.ema && options.adamw.is_some()).then(|| optimizer::on_averages(&s, &p, on_averages));
+        let averaged = (options.ema && options.optimizer.is_some())
+            .then(|| optimizer::on_averages(&mut s, &p, on_averages));
         programs.push(p);
         programs.extend(averaged);
     }

@@ -1,7 +1,7 @@
 //! The loop: micro-batches, update, average, validation, checkpoints.
 
 use crate::error::RunError;
-use crate::gradients::run_micro;
+use crate::gradients::{has_input, run_micro};
 use crate::loader::Loader;
 use crate::memory;
 use crate::recipe::{Recipe, UpdateAt};
@@ -10,7 +10,7 @@ use crate::schedule::{LearningRate, ema_decay};
 use crate::session::program;
 use crate::stop;
 use crate::validate::Validation;
-use ambitus_compile::optimizer::FIRST_MOMENT;
+use ambitus_compile::optimizer::{FIRST_MOMENT, FIRST_SCALES, SEED};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::precision::LOSS_SCALE;
 use ambitus_exec::executor::Executor;
@@ -170,6 +170,9 @@ impl Trainer<'_> {
         };
         self.exec.write_f32(applies, "lr", 0, &[step.learning_rate as f32])?;
         self.exec.write_f32(applies, "clip", 0, &[self.recipe.clip as f32])?;
+        if has_input(self.exec.planned(), applies, SEED) {
+            self.exec.write_i32(applies, SEED, 0, &rounding_key(self.recipe.seed, self.progress.update))?;
+        }
         loop {
             let wait = Instant::now();
             let item = loader.next()?;
@@ -261,9 +264,14 @@ impl Trainer<'_> {
     }
 }
 
+/// What an update rounds stochastically by: the run's seed and the update's number.
+fn rounding_key(seed: u64, update: u64) -> [i32; 2] {
+    [(seed ^ (seed >> 32)) as i32, update as i32]
+}
+
 /// Trainable tensors whose gradient has been exactly zero so far. Zero at first is normal (a fresh model passes gradient to
 /// its last layer only); zero for long means that the tensor is cut off. Where no gradient is kept, the first moment tells:
-/// it is zero until a gradient was not.
+/// it is zero until a gradient was not; in 8 bits, its scales are.
 struct SilentTensors {
     gradients: Vec<(StateId, String)>,
 }
@@ -274,7 +282,8 @@ impl SilentTensors {
         let session = &exec.planned().session;
         let watched = |s: &StateDecl| {
             let state = |prefix: &str| session.state(&format!("{prefix}{}", s.name));
-            Some((state(GRAD).or_else(|| state(FIRST_MOMENT))?, s.name.clone()))
+            let tells = [GRAD, FIRST_SCALES, FIRST_MOMENT].into_iter().find_map(state);
+            Some((tells?, s.name.clone()))
         };
         let parameters = session.states.iter().filter(|s| s.kind == StateKind::Parameter && applied == 0);
         SilentTensors { gradients: parameters.filter_map(watched).collect() }

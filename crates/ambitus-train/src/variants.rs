@@ -1,7 +1,7 @@
 //! Options that a search may take in place of those that a recipe leaves out.
 
 use crate::device::Device;
-use crate::recipe::{Lora, Offload, Precision, Recipe};
+use crate::recipe::{Lora, Offload, OptimizerChoice, Precision, Recipe};
 use crate::resolve::precision;
 use crate::session::SessionOptions;
 use ambitus_compile::passes::Numerics;
@@ -16,6 +16,8 @@ pub struct Variant {
     pub numerics: Numerics,
     /// What the model computes in.
     pub precision: Option<Precision>,
+    /// How AdamW keeps its moments.
+    pub optimizer: Option<OptimizerChoice>,
     /// What waits on the host.
     pub offload: Option<Offload>,
     /// Adapters in place of the model.
@@ -29,7 +31,7 @@ const RANK: u32 = 16;
 pub fn every(recipe: &Recipe, device: &Device) -> Vec<Variant> {
     let mut out = Vec::new();
     // In this process's own memory it frees nothing, unless there is a budget of its own for it.
-    if (device.is_card() || recipe.host_memory.is_some()) && recipe.offload.is_empty() {
+    if (device.is_card() || recipe.host_memory.is_some()) && recipe.offload.is_none() {
         let (ema, optimizer) = (recipe.ema, 1.0);
         let none = Offload::default();
         let states = Offload { ema, optimizer, gradients: true, ..none.clone() };
@@ -53,13 +55,27 @@ pub fn every(recipe: &Recipe, device: &Device) -> Vec<Variant> {
     }
     let half = if device.computes_bf16() { Precision::Bf16Mixed } else { Precision::Fp16Mixed };
     let scales = half == Precision::Fp16Mixed && (recipe.clip_per_tensor || !recipe.update.is_end());
-    if recipe.precision.is_none() && !scales {
-        out.push(Variant {
-            options: format!("--precision {half}"),
-            numerics: Numerics::Changed,
-            precision: Some(half),
-            ..Variant::default()
-        });
+    let precision = Some(half).filter(|_| recipe.precision.is_none() && !scales);
+    let optimizer = Some(OptimizerChoice::AdamW8bit).filter(|_| recipe.optimizer.is_none());
+    let given = recipe.offload.is_none() && device.is_card();
+    let offload = Some(Offload { ema: recipe.ema, ..Offload::all() }).filter(|_| given);
+    for (precision, optimizer, offload) in [
+        (precision, None, None),
+        (None, optimizer, None),
+        (precision, optimizer, None),
+        (precision, optimizer, offload),
+    ] {
+        let words = [
+            precision.map(|p| format!("--precision {p}")),
+            optimizer.map(|o| format!("--optimizer {o}")),
+            offload.as_ref().map(|o| format!("--offload {o}")),
+        ];
+        let options = words.iter().flatten().cloned().collect::<Vec<_>>().join(" ");
+        let known = out.iter().any(|v: &Variant| v.options == options);
+        if !options.is_empty() && !known {
+            let numerics = Numerics::Changed;
+            out.push(Variant { options, numerics, precision, optimizer, offload, lora: None });
+        }
     }
     if recipe.lora.is_none() && recipe.freeze.is_empty() {
         let lora = Some(Lora { rank: RANK, ..Lora::default() });
@@ -80,6 +96,9 @@ impl Variant {
         if let Some(p) = self.precision {
             session.precision = precision(p);
         }
+        if let (Some(o), Some(optimizer)) = (self.optimizer, &mut session.optimizer) {
+            optimizer.states = o.states();
+        }
         if let Some(offload) = &self.offload {
             session.offload = offload.pass();
         }
@@ -91,8 +110,9 @@ impl Variant {
     /// Puts the options into a recipe.
     pub fn to_recipe(&self, recipe: &mut Recipe) {
         recipe.precision = self.precision.or(recipe.precision);
+        recipe.optimizer = self.optimizer.or(recipe.optimizer);
         if let Some(offload) = &self.offload {
-            recipe.offload.clone_from(offload);
+            recipe.offload = Some(offload.clone());
         }
         if self.lora.is_some() {
             recipe.lora.clone_from(&self.lora);

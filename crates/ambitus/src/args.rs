@@ -1,6 +1,6 @@
 //! Arguments. Help texts are the manual.
 
-use ambitus_train::recipe::{Checkpoint, DeviceChoice, Level, Offload, Precision, Variant};
+use ambitus_train::recipe::{Checkpoint, DeviceChoice, Level, Offload, OptimizerChoice, Precision, Variant};
 use ambitus_train::size::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -98,12 +98,13 @@ pub struct TrainArgs {
     /// Memory budget of the whole process, on a card of the card, e.g. 20GiB [default: 90 % of what is free]
     #[arg(long)]
     pub memory: Option<ByteSize>,
-    /// What the model computes in: fp32, bf16-mixed or fp16-mixed. The 16-bit ones save half of all activations and are faster
+    /// What the model computes in: fp32, bf16-mixed, fp16-mixed or bf16-pure. The 16-bit ones save half of all activations and are faster
     /// on cards; they cost digits (gradients within about 1 % of fp32's; weights, their gradients and moments stay fp32).
-    /// fp16-mixed is for cards without bfloat16: it scales the loss, and skips updates that overflow [default: fp32]
+    /// fp16-mixed is for cards without bfloat16: it scales the loss, and skips updates that overflow. bf16-pure keeps weights
+    /// in bfloat16 too: 2 bytes a parameter less than the 4, for updates rounded at random [default: fp32]
     #[arg(long)]
     pub precision: Option<Precision>,
-    /// What waits in the host's memory and comes to the device while it is used, as a list: all, parameters, gradients,
+    /// What waits in the host's memory and comes to the device while it is used, as a list: all, none, parameters, gradients,
     /// optimizer, optimizer=0.5 (half of it), ema, activations, activations=blocks, disk=FOLDER (cpu: in a file). Saves the
     /// device nearly all of their bytes, same numbers; costs host memory and what copying takes beyond computing
     #[arg(long, value_name = "WHAT")]
@@ -131,6 +132,11 @@ pub struct TrainArgs {
     /// Clip each tensor's gradient by its own norm instead of all by the global one: other numbers, no memory or time
     #[arg(long)]
     pub clip_per_tensor: bool,
+    /// How AdamW keeps its moments: adamw (fp32, 8 bytes a parameter), adamw-bf16 (4) or adamw-8bit (2). The narrow ones save
+    /// half and three quarters of the moments and cost precision (other numbers, much the same loss), on the CPU also some
+    /// time per update
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<OptimizerChoice>,
     /// Frames of a micro-batch
     #[arg(long)]
     pub micro_batch: Option<u64>,
@@ -205,7 +211,7 @@ pub struct GradientsArgs {
     /// Where loss and gradients go (safetensors)
     #[arg(long)]
     pub out: PathBuf,
-    /// What to compute in: fp32, bf16-mixed or fp16-mixed; half the activations, fewer digits. Gradients come out in fp32
+    /// What to compute in: fp32, bf16-mixed, fp16-mixed or bf16-pure; half the activations, fewer digits. Gradients come out in fp32
     #[arg(long, default_value = "fp32")]
     pub precision: Precision,
     /// What backward computes again: none, all, a number of blocks, values:N, or modules by name

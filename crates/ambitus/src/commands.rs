@@ -63,12 +63,12 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
         r.precision = a.precision;
         set("precision");
     }
-    if let Some(offload) = &a.offload {
-        r.offload.clone_from(offload);
+    if a.offload.is_some() {
+        r.offload.clone_from(&a.offload);
         set("offload");
     }
     if a.low_vram {
-        r.offload = recipe::Offload::all();
+        r.offload = Some(recipe::Offload::all());
         set("offload");
     }
     if a.host_memory.is_some() {
@@ -90,6 +90,10 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
     if a.clip_per_tensor {
         r.clip_per_tensor = true;
         set("clip_per_tensor");
+    }
+    if a.optimizer.is_some() {
+        r.optimizer = a.optimizer;
+        set("optimizer");
     }
     if a.micro_batch.is_some() {
         r.micro_batch.frames = a.micro_batch;

@@ -16,15 +16,14 @@
 
 use super::accumulate::GRAD;
 use super::{Numerics, Pass};
-use crate::optimizer::PerTensor;
-use ambitus_ir::ops::optim::AdamW;
+use crate::optimizer::{Optimizer, PerTensor};
 use ambitus_ir::{Builder, Phase, Program, Session, StateId, StateKind, ValueId};
 
 /// The pass.
 #[derive(Clone, Copy, Debug)]
 pub struct InBackward<'a> {
-    /// Optimizer constants.
-    pub adamw: &'a AdamW,
+    /// What applies gradients.
+    pub optimizer: &'a Optimizer,
     /// Name of the state that counts updates.
     pub step: &'a str,
 }
@@ -57,7 +56,7 @@ impl Pass for InBackward<'_> {
 
         let instrs = std::mem::take(&mut p.instrs);
         let mut b = Builder::resume(session, p, Phase::Update);
-        let rule = PerTensor::begin(&mut b, self.step, self.adamw);
+        let rule = PerTensor::begin(&mut b, self.step, self.optimizer);
         let mut squares = vec![None; trained.len()];
         for (instr, due) in instrs.into_iter().zip(due) {
             b.append(instr);

@@ -35,6 +35,8 @@ pub enum Precision {
     Bf16Mixed,
     /// Activations in half precision, fp32 parameters, a dynamic loss scale.
     Fp16Mixed,
+    /// Activations and matrices of parameters in bfloat16, without an fp32 copy ([`super::pure`]).
+    Bf16Pure,
 }
 
 impl Precision {
@@ -42,7 +44,7 @@ impl Precision {
     pub fn narrow(self) -> Option<DType> {
         match self {
             Precision::Fp32 => None,
-            Precision::Bf16Mixed => Some(DType::BF16),
+            Precision::Bf16Mixed | Precision::Bf16Pure => Some(DType::BF16),
             Precision::Fp16Mixed => Some(DType::F16),
         }
     }

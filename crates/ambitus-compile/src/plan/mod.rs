@@ -44,10 +44,20 @@ pub fn plan(session: Session, target: &dyn Target, slots: usize) -> PlannedSessi
     };
     let state_places: Vec<Address> = session.states.iter().map(&mut home).collect();
     let mut slot = SlotLayout::default();
+    let lives: Vec<Lifetimes> = session.programs.iter().map(|p| lifetimes::lifetimes(p, target)).collect();
+    let problems: Vec<[Problem; 2]> =
+        session.programs.iter().zip(&lives).map(|(p, l)| problems(p, l)).collect();
+    // All programs run in the same bytes: what the largest needs at least is enough for every one.
+    let enough =
+        [0, 1].map(|arena| problems.iter().map(|p| problem::live_bound(&p[arena]).0).max().unwrap_or(0));
     let programs: Vec<PlannedProgram> = session
         .programs
         .iter()
-        .map(|p| plan_program(p, &state_places, on_host.top, &mut slot, target))
+        .zip(lives.iter().zip(&problems))
+        .map(|(p, (lives, problems))| {
+            let solved = [0, 1].map(|arena| solved(&problems[arena], enough[arena], &p.name));
+            plan_program(p, &state_places, on_host.top, &mut slot, (lives, solved))
+        })
         .collect();
     let most = |f: &dyn Fn(&PlannedProgram) -> u64| programs.iter().map(f).max().unwrap_or(0);
     // The states of the host's space, and above them what programs copy there.
@@ -79,15 +89,21 @@ impl SlotLayout {
     }
 }
 
-/// Solves one arena and proves the solution.
-fn solved(buffers: Vec<Buffer>, program: &str) -> (problem::Solution, u64, u32) {
-    let problem =
-        Problem::new(buffers).unwrap_or_else(|why| panic!("bug in lifetimes of program `{program}`: {why}"));
-    let solution = solve::solve(&problem);
-    if let Err(violation) = check::check(&problem, &solution) {
+/// A program's problems: the transient region's and the host's.
+fn problems(p: &Program, lives: &Lifetimes) -> [Problem; 2] {
+    [&lives.device, &lives.host].map(|buffers| {
+        Problem::new(buffers.clone())
+            .unwrap_or_else(|why| panic!("bug in lifetimes of program `{}`: {why}", p.name))
+    })
+}
+
+/// Solves one arena and proves the solution; with the bound and its instant.
+fn solved(problem: &Problem, enough: u64, program: &str) -> (problem::Solution, u64, u32) {
+    let solution = solve::solve_within(problem, enough);
+    if let Err(violation) = check::check(problem, &solution) {
         panic!("bug in solve of program `{program}`: {violation}");
     }
-    let (bound, at) = problem::live_bound(&problem);
+    let (bound, at) = problem::live_bound(problem);
     (solution, bound, at)
 }
 
@@ -96,11 +112,9 @@ fn plan_program(
     states: &[Address],
     host_states: u64,
     slot: &mut SlotLayout,
-    target: &dyn Target,
+    (lives, [device, host]): (&Lifetimes, [(problem::Solution, u64, u32); 2]),
 ) -> PlannedProgram {
-    let lives: Lifetimes = lifetimes::lifetimes(p, target);
-    let (device, live_bound_bytes, peak_at) = solved(lives.device.clone(), &p.name);
-    let (host, _, _) = solved(lives.host.clone(), &p.name);
+    let ((device, live_bound_bytes, peak_at), (host, _, _)) = (device, host);
     let device_place = |k: usize| Address {
         region: Region::Transient,
         offset: device.offsets[k],

@@ -22,7 +22,7 @@ const LONG: u64 = 64;
 /// Looks at a placed item that the greedy passes may spend, and that repair may. A pass over the 6,000
 /// buffers of a large model takes one to eight million, some milliseconds.
 const GREEDY_LOOKS: u64 = 200_000_000;
-const REPAIR_LOOKS: u64 = 50_000_000;
+const REPAIR_LOOKS: u64 = 20_000_000;
 /// The best recipes that repair starts from.
 const REPAIR_STARTS: usize = 4;
 /// Passes after which repair of one recipe that did not get lower ends.
@@ -33,7 +33,7 @@ const PROOF: usize = 64;
 /// Most items that one window moves.
 const WINDOW: usize = 32;
 /// Looks at an item that all exact searches may spend, those of a small problem, and one window's.
-const SEARCH_LOOKS: u64 = 100_000_000;
+const SEARCH_LOOKS: u64 = 20_000_000;
 const PROOF_LOOKS: u64 = 10_000_000;
 const WINDOW_LOOKS: u64 = 5_000_000;
 
@@ -41,9 +41,14 @@ const WINDOW_LOOKS: u64 = 5_000_000;
 ///
 /// The height is at least [`live_bound`]; for a handful of buffers it is the least possible.
 pub fn solve(problem: &Problem) -> Solution {
+    solve_within(problem, 0)
+}
+
+/// As [`solve`], for a place that has `enough` bytes anyway: a height within them is not made lower.
+pub fn solve_within(problem: &Problem, enough: u64) -> Solution {
     let (bound, peak) = live_bound(problem);
     let (items, names, peak) = rank(problem, peak);
-    let mut solver = Solver::new(&items, bound);
+    let mut solver = Solver::new(&items, bound, enough);
     solver.greedy(peak);
     if !solver.is_good() {
         solver.repair();
@@ -76,6 +81,8 @@ fn rank(problem: &Problem, peak: u32) -> (Vec<Item>, Vec<usize>, u32) {
 struct Solver<'a> {
     items: &'a [Item],
     bound: u64,
+    /// A height within this is low enough.
+    enough: u64,
     placer: Placer<'a>,
     /// The lowest placement so far, its height, and what was tried, with the heights.
     offsets: Vec<u64>,
@@ -85,19 +92,19 @@ struct Solver<'a> {
 }
 
 impl<'a> Solver<'a> {
-    fn new(items: &'a [Item], bound: u64) -> Self {
+    fn new(items: &'a [Item], bound: u64, enough: u64) -> Self {
         let offsets = vec![0; items.len()];
         let scratch = offsets.clone();
         let height = if items.is_empty() { 0 } else { u64::MAX };
-        Self { items, bound, placer: Placer::new(items), offsets, height, tried: Vec::new(), scratch }
+        Self { items, bound, enough, placer: Placer::new(items), offsets, height, tried: Vec::new(), scratch }
     }
 
     fn is_close(&self) -> bool {
-        self.height <= self.bound + self.bound / CLOSE
+        self.height <= (self.bound + self.bound / CLOSE).max(self.enough)
     }
 
     fn is_good(&self) -> bool {
-        self.height <= self.bound + self.bound / GOOD
+        self.height <= (self.bound + self.bound / GOOD).max(self.enough)
     }
 
     /// Runs a recipe and keeps the placement if it is lower.

@@ -205,7 +205,7 @@ impl Toy {
         target: Paper,
         rounding: Rounding,
     ) -> Gradients {
-        let session = super::compiled(&self.model, Options { checkpoint }, &target);
+        let session = super::compiled(&self.model, Options::new(checkpoint), &target);
         let mut states = states(&session);
         let mut interp = Interp::new(rounding);
         let mut loss = 0.0;

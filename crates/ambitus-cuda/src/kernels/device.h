@@ -67,6 +67,11 @@ struct Views {
     View at[48];
 };
 
+// What codes of 8 bits mean.
+struct Map {
+    float x[256];
+};
+
 __device__ inline float bf16_to_float(u16 h) { return float_of((u32)h << 16); }
 
 // Round to nearest, ties to even; NaN stays NaN.
@@ -374,4 +379,21 @@ __device__ inline double block_sum_double(double x, double* shared) {
     double sum = shared[0];
     __syncthreads();
     return sum;
+}
+
+// Random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+struct Words {
+    u32 w[4];
+};
+
+__device__ inline Words philox4x32_10(Words c, u32 key0, u32 key1) {
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u32 high0 = __umulhi(0xd2511f53u, c.w[0]), low0 = 0xd2511f53u * c.w[0];
+        u32 high1 = __umulhi(0xcd9e8d57u, c.w[2]), low1 = 0xcd9e8d57u * c.w[2];
+        c = Words{{high1 ^ c.w[1] ^ key0, low1, high0 ^ c.w[3] ^ key1, low0}};
+        key0 += 0x9e3779b9u;
+        key1 += 0xbb67ae85u;
+    }
+    return c;
 }

@@ -12,6 +12,7 @@ pub(crate) mod layout;
 pub(crate) mod loss;
 pub(crate) mod matmul;
 pub(crate) mod modulation;
+pub(crate) mod narrow;
 pub(crate) mod norm;
 pub(crate) mod optim;
 pub(crate) mod random;
@@ -63,6 +64,7 @@ pub(crate) const FAMILIES: &[&Family] = &[
     &loss::FAMILY,
     &matmul::FAMILY,
     &modulation::FAMILY,
+    &narrow::FAMILY,
     &norm::FAMILY,
     &optim::FAMILY,
     &random::FAMILY,

@@ -91,7 +91,8 @@ KERNEL(lerp) {
     if (get(a.apply, 0) == 0.0f) return;
     float decay = get(a.decay, 0), weight = 1.0f - decay;
     each4(a.y, [&](i64 i, int n, int real) {
-        Four b = get4(a.b, i, n);
+        // b may be of another type, and its pads others.
+        Four b = get4(a.b, same_place(a.y, i, a.b), real);
         // a + (b - a) is b only up to rounding.
         if (decay != 0.0f) {
             Four y = get4(a.y, i, n);

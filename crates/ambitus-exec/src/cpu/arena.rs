@@ -75,6 +75,26 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(at).cast(), len) }
     }
 
+    /// The bytes at an offset.
+    ///
+    /// # Panics
+    /// Outside the arena.
+    pub(super) fn raw(&self, offset: u64, len: usize) -> &[u8] {
+        assert!(offset <= self.bytes() && len as u64 <= self.bytes() - offset, "outside the arena");
+        // SAFETY: inside the allocation (just checked); `&self` keeps writers away.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset as usize), len) }
+    }
+
+    /// As [`Arena::raw`], to write.
+    ///
+    /// # Panics
+    /// Outside the arena.
+    pub(super) fn raw_mut(&mut self, offset: u64, len: usize) -> &mut [u8] {
+        assert!(offset <= self.bytes() && len as u64 <= self.bytes() - offset, "outside the arena");
+        // SAFETY: inside the allocation (just checked); `&mut self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(offset as usize), len) }
+    }
+
     fn index(&self, offset: u64, len: usize) -> usize {
         let end = (len as u64).checked_mul(4).and_then(|n| n.checked_add(offset));
         let inside = end.is_some_and(|end| end <= self.bytes()) && offset.is_multiple_of(4);

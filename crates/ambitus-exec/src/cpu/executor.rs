@@ -8,6 +8,7 @@ use super::operand::{Frame, Io, Place};
 use crate::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
 };
+use crate::transfer;
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::{DType, StateId, TensorType, ValueId};
 use std::path::Path;
@@ -169,6 +170,13 @@ impl CpuExecutor {
             });
         }
         let (arena, offset) = self.locate(at, slot);
+        let size = ty.dtype.size();
+        if size < 4 {
+            let data = arena.raw(offset, ty.bytes() as usize);
+            return for_runs(ty, start, out.len(), |place, done, n, _| {
+                transfer::widen(ty.dtype, &data[place * size..(place + n) * size], &mut out[done..done + n]);
+            });
+        }
         let data = arena.floats(offset, ty.bytes() as usize / 4);
         for_runs(ty, start, out.len(), |place, done, n, _| {
             out[done..done + n].copy_from_slice(&data[place..place + n]);
@@ -184,6 +192,15 @@ impl CpuExecutor {
         }
         let offset = self.planned.base(at.region, slot) + at.offset;
         let arena = if at.region == Region::Host { &mut self.host } else { &mut self.arena };
+        let size = ty.dtype.size();
+        if size < 4 {
+            let data = arena.raw_mut(offset, ty.bytes() as usize);
+            return for_runs(ty, start, from.len(), |place, done, n, pad| {
+                let (whole, end) = (place * size, (place + n) * size);
+                transfer::narrow(ty.dtype, &from[done..done + n], &mut data[whole..end]);
+                data[end..end + pad * size].fill(0);
+            });
+        }
         let data = arena.floats_mut(offset, ty.bytes() as usize / 4);
         for_runs(ty, start, from.len(), |place, done, n, pad| {
             data[place..place + n].copy_from_slice(&from[done..done + n]);

@@ -91,10 +91,11 @@ impl Place {
     }
 }
 
-/// How elements are moved: words of 32 bits, whatever they mean, or of 16.
+/// How elements are moved: words of 32 bits, whatever they mean, or of 16, or bytes.
 pub(super) trait Element: Copy + Default + Send + Sync + 'static {}
 impl Element for f32 {}
 impl Element for u16 {}
+impl Element for u8 {}
 
 /// Runs an expression with the type `E` of a value's elements as they are moved.
 macro_rules! by_width {

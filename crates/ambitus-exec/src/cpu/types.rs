@@ -25,7 +25,8 @@ pub(super) fn computes(op: &Op, x: &[TensorType], y: &[TensorType]) -> bool {
                 | Op::SumPartials(_)
                 | Op::Lerp(_)
         ),
-        DType::U8 => false,
+        // Codes of moments.
+        DType::U8 => matches!(op, Op::AdamW8bit(_)),
         DType::F32 | DType::F16 | DType::BF16 => true,
     });
     words && (all().all(|t| half(*t).is_none()) || narrow(op, x, y))
@@ -34,6 +35,10 @@ pub(super) fn computes(op: &Op, x: &[TensorType], y: &[TensorType]) -> bool {
 /// True when a stage holds a row.
 fn staged(t: TensorType) -> bool {
     t.shape.cols() <= WIDEST
+}
+
+fn bfloat(types: &[TensorType]) -> bool {
+    types.iter().all(|t| t.dtype != DType::F16)
 }
 
 /// As [`computes`], where at least one type has 16 bits.
@@ -51,6 +56,10 @@ fn narrow(op: &Op, x: &[TensorType], y: &[TensorType]) -> bool {
             x.get(2).is_none_or(|acc| acc.dtype == y[0].dtype) && x.get(3).is_none_or(|_| f32_at(3))
         }
         Op::Linear(_) => true,
+        // Weights and moments in bfloat16; gradients, scales and averages in f32.
+        Op::AdamWBf16(_) => f32_at(1) && bfloat(y),
+        Op::AdamW8bit(_) => [1, 3, 5].into_iter().all(f32_at) && bfloat(y),
+        Op::Lerp(_) => f32_at(0) && bfloat(x),
         Op::Activation(_) | Op::ActivationGrad(_) | Op::SwiGlu(_) | Op::SwiGluGrad(_) => half(y[0]).is_some(),
         // By row, on a stage; small tables are copied to the scratch.
         Op::LayerNorm(_) | Op::RmsNorm(_) | Op::AdaLayerNorm(_) | Op::AdaLayerNormGrad(_) => staged(x[0]),

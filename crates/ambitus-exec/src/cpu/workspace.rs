@@ -70,6 +70,7 @@ pub(super) fn floats(op: &Op, x: &[TensorType], y: &[TensorType], threads: usize
         Op::LinearCrossEntropyGrad(op) => head(x, op.tile, threads),
         Op::Dropout(_) => 0,
         Op::Accumulate(_) | Op::SumSquares(_) | Op::SumPartials(_) | Op::AdamW(_) | Op::Lerp(_) => 0,
+        Op::AdamWBf16(_) | Op::AdamW8bit(_) => 0,
         Op::CopyStart(_) | Op::StoreStart(_) | Op::CopyDone(_) => 0,
     }
 }

@@ -9,6 +9,7 @@
 //! - `rotary_frequencies` and `sinusoid`: their constants need more digits than a `fill` has;
 //! - `sum_partials`: adds in double precision;
 //! - `dropout`: its bits are integer arithmetic on 64-bit products;
+//! - `adamw_bf16` and `adamw_8bit`: what they store are bits of numbers, not numbers;
 //! - `copy_start`, `store_start` and `copy_done`: they move bytes and compute nothing.
 //!
 //! Decompositions compute in f32 whatever the operands' float type, and round once, at the result. Rows of no segment

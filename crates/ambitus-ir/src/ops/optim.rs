@@ -152,14 +152,15 @@ impl OpDef for AdamW {
 
 op! {
     /// a + (1 - decay) * (b - a), where `apply` is not 0: (a, b, decay `[1]`, apply `[1]`); a is overwritten.
-    /// With decay 0 the result is b exactly. The EMA step.
+    /// With decay 0 the result is b exactly. b may be another float type than a. The EMA step.
     Lerp = "lerp" {}
 }
 
 impl OpDef for Lerp {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(x, 4)?;
-        want(x[0] == x[1], "a and b differ")?;
+        want(x[0].shape == x[1].shape, "a and b differ in shape")?;
+        want(x[..2].iter().all(|t| t.dtype.is_float()), "takes floats")?;
         scalar(x[2])?;
         scalar(x[3])?;
         Ok(vec![x[0]])

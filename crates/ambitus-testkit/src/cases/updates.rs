@@ -1,10 +1,11 @@
 //! Cases of ops that overwrite states, and of copies.
 
-use super::{Operand, Table, constant, poison, scalar};
+use super::{Operand, Table, constant, ints, poison, scalar};
 use crate::tensor::Tensor;
-use ambitus_ir::TensorType;
 use ambitus_ir::ops::copy::{CopyDone, CopyStart, Space, StoreStart};
+use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, eight_bit};
 use ambitus_ir::ops::optim::{Accumulate, AdamW, Lerp, SumPartials, SumSquares};
+use ambitus_ir::{DType, TensorType};
 
 pub(super) fn updates(t: &mut Table) {
     let (acc, x) = (t.fixed(&[5, 37]), t.fixed(&[5, 37]));
@@ -46,10 +47,89 @@ pub(super) fn updates(t: &mut Table) {
         t.add(what, Lerp {}, vec![a, b, scalar(decay), scalar(apply)]);
     }
 
+    bf16(t);
+    eight_bits(t);
+    let (a, b) = (t.fixed(&[5, 37]), stored(t, DType::BF16, &[5, 37], -1.0, 1.0));
+    t.add("of bf16 weights", Lerp {}, vec![a, b, scalar(0.75), scalar(1.0)]);
+
     let x = t.fixed(&[5, 37]);
     t.add("", CopyStart { queue: 1, to: Space::Host }, vec![x.clone()]);
     let old = t.fixed(&[5, 37]);
     t.add("", StoreStart { queue: 1 }, vec![x.clone(), old]);
-    let token = constant(Tensor::full(TensorType::new(ambitus_ir::DType::U8, &[1]), 0.0));
+    let token = constant(Tensor::full(TensorType::new(DType::U8, &[1]), 0.0));
     t.add("", CopyDone { queue: 1 }, vec![x.clone(), x, token]);
+}
+
+/// An operand of numbers in low..high as a type stores them.
+fn stored(t: &mut Table, dtype: DType, dims: &[usize], low: f64, high: f64) -> Operand {
+    constant(t.rng.tensor(TensorType::new(dtype, dims), low, high))
+}
+
+/// lr, coef, t, apply; and the key of what is rounded stochastically.
+fn scalars(step: f32, apply: f32) -> [Operand; 4] {
+    [scalar(1e-3), scalar(0.5), scalar(step), scalar(apply)]
+}
+
+/// Rows that are padded by other amounts in 16 bits than in 32, and longer than a random block or a tile.
+fn bf16(t: &mut Table) {
+    use DType::{BF16, F32};
+    // (what, axes, types of w, m, v, update, apply)
+    for (what, dims, types, step, apply) in [
+        ("all narrow", &[5, 37][..], [BF16; 3], 1.0, 1.0),
+        ("narrow moments", &[5, 37], [F32, BF16, BF16], 1234.0, 1.0),
+        ("narrow weight", &[3, 5, 7], [BF16, F32, F32], 7.0, 1.0),
+        ("several tiles", &[9, 1003], [BF16; 3], 7.0, 1.0),
+        ("not applied", &[5, 37], [BF16; 3], 7.0, 0.0),
+    ] {
+        let op = AdamWBf16 { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, id: 0x1_0000_0007 };
+        let g = if apply == 0.0 { poison(dims) } else { t.fixed(dims) };
+        let (w, m) = (stored(t, types[0], dims, -1.0, 1.0), stored(t, types[1], dims, -1.0, 1.0));
+        let v = stored(t, types[2], dims, 0.01, 1.0);
+        let mut operands = vec![w, g, m, v];
+        operands.extend(scalars(step, apply));
+        operands.push(ints(&[-5, 40]));
+        t.add(what, op, operands);
+    }
+}
+
+/// Blocks that end within rows, a last one that is not full, elements that never had a gradient.
+fn eight_bits(t: &mut Table) {
+    for (what, dims, w, step, apply) in [
+        ("", &[7, 43][..], DType::F32, 7.0, 1.0),
+        ("first", &[2, 3, 128], DType::F32, 1.0, 1.0),
+        ("several tiles", &[9, 1003], DType::F32, 1234.0, 1.0),
+        ("narrow weight", &[16, 64], DType::BF16, 7.0, 1.0),
+        ("not applied", &[7, 43], DType::BF16, 7.0, 0.0),
+    ] {
+        let op = AdamW8bit { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, id: 0x1_0000_0007 };
+        let mut g = if apply == 0.0 { poison(dims) } else { t.fixed(dims) };
+        let w = stored(t, w, dims, -1.0, 1.0);
+        let (codes, scales) = eight_bit(w.tensor.ty);
+        let n = codes.shape.elements();
+        let mut moment = |least: f64| {
+            let mut codes = t.rng.tensor(codes, least, 256.0);
+            codes.data.iter_mut().for_each(|c| *c = c.floor());
+            [codes, t.rng.tensor(scales, 0.1, 1.0)]
+        };
+        // Second moments not so small that a step is large.
+        let (mut m, mut v) = (moment(0.0), moment(160.0));
+        for i in (0..n).step_by(5).filter(|_| apply != 0.0) {
+            g.tensor.data[i] = 0.0;
+        }
+        for i in (0..n).step_by(7).filter(|_| apply != 0.0) {
+            // Nothing before, little now: beside the others it would be rounded to zero.
+            g.tensor.data[i] = f64::from(1e-6f32);
+            (m[0].data[i], v[0].data[i]) = (127.0, 0.0);
+        }
+        if step == 1.0 {
+            m.iter_mut().chain(&mut v).for_each(|t| t.data.fill(0.0));
+        }
+        let mut operands = vec![w.clone(), g];
+        operands.extend(m.into_iter().chain(v).map(constant));
+        operands.extend(scalars(step, apply));
+        if w.tensor.ty.dtype == DType::BF16 {
+            operands.push(ints(&[-5, 40]));
+        }
+        t.add(what, op, operands);
+    }
 }

@@ -1,5 +1,6 @@
 //! Core ops on dense values, one element after another.
 
+use super::narrow;
 use crate::tensor::Tensor;
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::ops::index::{Sinusoid, SinusoidKind};
@@ -9,7 +10,7 @@ use ambitus_ir::ops::reduce::ReduceKind;
 use ambitus_ir::{DType, Op, Shape, TensorType};
 use std::rc::Rc;
 
-type Data = Vec<f64>;
+pub(super) type Data = Vec<f64>;
 
 /// The results of a core op whose operands passed its shape rule, `None` for fused ops. The list of ops is written out:
 /// a new op has to be put on one side.
@@ -71,6 +72,8 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         }
         Op::Dropout(op) => one(dropout(op, &x[0], &x[1], &x[2])),
         Op::Sinusoid(op) => one(sinusoid(op, &x[0])),
+        Op::AdamWBf16(op) => Some(narrow::bf16(op, x)),
+        Op::AdamW8bit(op) => Some(narrow::eight_bit(op, x)),
         Op::SumPartials(_) => one(vec![x.iter().flat_map(|t| &t.data).sum()]),
         Op::CopyStart(_) | Op::StoreStart(_) => Some(vec![x[0].data.clone(), vec![0.0]]),
         Op::CopyDone(_) => one(x[1].data.clone()),

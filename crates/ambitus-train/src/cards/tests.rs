@@ -138,7 +138,7 @@ fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::Plan
         precision: Default::default(),
         capacity: Capacity { frames: 1200, clips: 5 },
         checkpoint: Blocks::All,
-        adamw: Some(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }),
+        optimizer: Some(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }.into()),
         clip_per_tensor: false,
         update_in_backward: false,
         offload: Default::default(),

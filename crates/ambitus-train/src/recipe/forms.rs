@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use ambitus_compile::optimizer::States;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
@@ -130,7 +131,7 @@ impl From<Level> for Numerics {
     }
 }
 
-/// What the model computes in. Parameters, their gradients, optimizer and average are fp32 in all of them.
+/// What the model computes in. Gradients of parameters, optimizer and average do not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
@@ -141,6 +142,8 @@ pub enum Precision {
     Bf16Mixed,
     /// Activations in half precision, the loss scaled.
     Fp16Mixed,
+    /// Activations and weights in bfloat16, no fp32 copy of them.
+    Bf16Pure,
 }
 
 impl Precision {
@@ -154,9 +157,9 @@ impl std::str::FromStr for Precision {
     type Err = String;
     /// As after `--precision`.
     fn from_str(text: &str) -> Result<Precision, String> {
-        let all = [Precision::Fp32, Precision::Bf16Mixed, Precision::Fp16Mixed];
+        let all = [Precision::Fp32, Precision::Bf16Mixed, Precision::Fp16Mixed, Precision::Bf16Pure];
         let found = all.into_iter().find(|p| p.to_string() == text);
-        found.ok_or_else(|| format!("`{text}` is not fp32, bf16-mixed or fp16-mixed"))
+        found.ok_or_else(|| format!("`{text}` is not fp32, bf16-mixed, fp16-mixed or bf16-pure"))
     }
 }
 
@@ -166,6 +169,7 @@ impl fmt::Display for Precision {
             Precision::Fp32 => "fp32",
             Precision::Bf16Mixed => "bf16-mixed",
             Precision::Fp16Mixed => "fp16-mixed",
+            Precision::Bf16Pure => "bf16-pure",
         })
     }
 }
@@ -185,6 +189,54 @@ impl UpdateAt {
     /// The default.
     pub fn is_end(&self) -> bool {
         *self == UpdateAt::End
+    }
+}
+
+/// How AdamW keeps its moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OptimizerChoice {
+    /// In fp32.
+    #[default]
+    #[serde(rename = "adamw")]
+    AdamW,
+    /// In bf16, the second stochastically rounded.
+    #[serde(rename = "adamw-bf16")]
+    AdamWBf16,
+    /// In 8 bits, block by block.
+    #[serde(rename = "adamw-8bit")]
+    AdamW8bit,
+}
+
+impl OptimizerChoice {
+    /// Every choice with its name.
+    const ALL: [(OptimizerChoice, &'static str); 3] = [
+        (OptimizerChoice::AdamW, "adamw"),
+        (OptimizerChoice::AdamWBf16, "adamw-bf16"),
+        (OptimizerChoice::AdamW8bit, "adamw-8bit"),
+    ];
+
+    /// What it means to the compiler.
+    pub fn states(self) -> States {
+        match self {
+            OptimizerChoice::AdamW => States::Fp32,
+            OptimizerChoice::AdamWBf16 => States::Bf16,
+            OptimizerChoice::AdamW8bit => States::EightBit,
+        }
+    }
+}
+
+impl fmt::Display for OptimizerChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(OptimizerChoice::ALL.iter().find(|(o, _)| o == self).map_or("", |(_, name)| name))
+    }
+}
+
+impl std::str::FromStr for OptimizerChoice {
+    type Err = String;
+    /// As in a recipe, and as after `--optimizer`.
+    fn from_str(text: &str) -> Result<OptimizerChoice, String> {
+        let found = OptimizerChoice::ALL.into_iter().find(|(_, name)| *name == text);
+        found.map(|(o, _)| o).ok_or_else(|| format!("`{text}` is not adamw, adamw-bf16 or adamw-8bit"))
     }
 }
 

@@ -41,7 +41,7 @@ pub enum Activations {
 }
 
 /// What to write, for errors.
-const WORDS: &str = "all, parameters, gradients, optimizer, optimizer=0.5, ema, activations, activations=blocks or disk=FOLDER";
+const WORDS: &str = "all, none, parameters, gradients, optimizer, optimizer=0.5, ema, activations, activations=blocks or disk=FOLDER";
 
 impl Offload {
     /// Everything.
@@ -80,6 +80,7 @@ impl FromStr for Offload {
         for word in text.split(',').map(str::trim) {
             match word.split_once('=') {
                 None if word == "all" => out = Offload { disk: out.disk, ..Offload::all() },
+                None if word == "none" => out = Offload { disk: out.disk, ..Offload::default() },
                 None if word == "parameters" => out.parameters = true,
                 None if word == "gradients" => out.gradients = true,
                 None if word == "optimizer" => out.optimizer = 1.0,
@@ -115,15 +116,23 @@ impl fmt::Display for Offload {
             word(self.activations == Activations::All, "activations");
             word(self.activations == Activations::Blocks, "activations=blocks");
         }
+        if words.is_empty() {
+            words.push("none".to_owned());
+        }
         words.extend(self.disk.iter().map(|folder| format!("disk={}", folder.display())));
         f.write_str(&words.join(","))
     }
 }
 
 impl Recipe {
+    /// What is offloaded; nothing where the recipe leaves it open.
+    pub fn offloaded(&self) -> Offload {
+        self.offload.clone().unwrap_or_default()
+    }
+
     /// The keys of offloading.
     pub(super) fn validate_offload(&self) -> Result<(), Invalid> {
-        let o = &self.offload;
+        let o = &self.offloaded();
         real("offload.optimizer", o.optimizer, (0.0..=1.0).contains(&o.optimizer), "a share from 0 to 1")?;
         let nothing = o.pass().is_none();
         if nothing && o.disk.is_some() {
@@ -147,7 +156,7 @@ impl Recipe {
         if size.0 == 0 {
             refuse("host_memory", "is zero: write a budget, as in 20GiB, or offload nothing")?;
         }
-        if nothing {
+        if nothing && self.offload.is_some() {
             refuse(
                 "host_memory",
                 "(--host-memory) bounds what is offloaded, and nothing is: add offload: all (--offload all), or leave it out",

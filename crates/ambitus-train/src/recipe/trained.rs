@@ -1,10 +1,12 @@
-//! What of the model a recipe trains: `freeze` and `lora`.
+//! What of the model a recipe trains, and with what: `freeze`, `lora`, `optimizer`.
 
 use super::Recipe;
 use super::validate::{Invalid, real, refuse};
+use ambitus_compile::optimizer::Optimizer;
 use ambitus_compile::passes::lora::Lora as Adapters;
 use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::pipeline::Trained;
+use ambitus_ir::ops::optim::AdamW;
 use serde::{Deserialize, Serialize};
 
 /// The layers that are adapted where a recipe names none: attention's projections and the feed-forward of F5-TTS's blocks.
@@ -100,6 +102,15 @@ fn no_empty(key: &'static str, patterns: &[String]) -> Result<(), Invalid> {
 }
 
 impl Recipe {
+    /// What applies gradients.
+    pub fn adamw(&self) -> Optimizer {
+        let Recipe { betas: [beta1, beta2], eps, weight_decay, optimizer, .. } = *self;
+        Optimizer {
+            adamw: AdamW { beta1, beta2, eps, weight_decay },
+            states: optimizer.unwrap_or_default().states(),
+        }
+    }
+
     /// What the recipe trains, for the compiler.
     pub fn trained(&self) -> Trained {
         match &self.lora {

@@ -102,6 +102,8 @@ pub(super) fn resolve(op: &Op, io: Io, copies: AsyncMode) -> Resolved {
         Op::SumSquares(_) => optim::sum_squares(io),
         Op::SumPartials(_) => optim::sum_partials(io),
         Op::AdamW(op) => optim::adamw(op, io),
+        Op::AdamWBf16(op) => optim::adamw_bf16(op, io),
+        Op::AdamW8bit(op) => optim::adamw_8bit(op, io),
         Op::Lerp(_) => optim::lerp(io),
     }
 }

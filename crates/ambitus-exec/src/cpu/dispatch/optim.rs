@@ -3,7 +3,9 @@
 use super::{Resolved, kernel};
 use crate::cpu::core_ops::{elementwise, reduce};
 use crate::cpu::kernels as k;
-use crate::cpu::operand::{In, Io};
+use crate::cpu::operand::{Frame, In, Io, Out};
+use ambitus_ir::DType;
+use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16};
 use ambitus_ir::ops::optim::AdamW;
 
 pub fn accumulate(mut io: Io) -> Resolved {
@@ -32,29 +34,89 @@ pub fn sum_partials(mut io: Io) -> Resolved {
     })
 }
 
+/// One update by its constants and its scalars lr, coef, t and apply.
+fn step(op: &AdamW, [lr, coef, t, apply]: [f32; 4]) -> k::AdamW {
+    let t = f64::from(t);
+    k::AdamW {
+        lr: f64::from(lr),
+        beta1: op.beta1,
+        beta2: op.beta2,
+        eps: op.eps,
+        weight_decay: op.weight_decay,
+        bias_correction1: 1.0 - op.beta1.powf(t),
+        bias_correction2: 1.0 - op.beta2.powf(t),
+        grad_scale: coef,
+        apply: apply != 0.0,
+    }
+}
+
 pub fn adamw(op: &AdamW, mut io: Io) -> Resolved {
     let op = op.clone();
     let (g, lr, coef, t, apply) = (io.x(1)?, io.x(4)?, io.x(5)?, io.x(6)?, io.x(7)?);
     let (mut w, mut m, mut v) = (io.donated(0, 0)?, io.donated(2, 1)?, io.donated(3, 2)?);
     kernel(move |f| {
-        let t = f64::from(t.scalar(f));
-        let step = k::AdamW {
-            lr: f64::from(lr.scalar(f)),
-            beta1: op.beta1,
-            beta2: op.beta2,
-            eps: op.eps,
-            weight_decay: op.weight_decay,
-            bias_correction1: 1.0 - op.beta1.powf(t),
-            bias_correction2: 1.0 - op.beta2.powf(t),
-            grad_scale: coef.scalar(f),
-            apply: apply.scalar(f) != 0.0,
-        };
+        let step = step(&op, [&lr, &coef, &t, &apply].map(|x| x.scalar(f)));
         // Pads take part: zero gradients and moments leave them zero.
         k::adamw(f.pool, &step, w.data(f), g.data(f), m.data(f), v.data(f));
     })
 }
 
+/// The values of a result, as their type stores them.
+fn values<'s>(y: &'s mut Out, f: &'s Frame<'_>) -> k::Values<'s> {
+    let pitch = y.ty().pitch;
+    match y.ty().dtype {
+        DType::BF16 => k::Values::Bf16(k::PitchedMut { data: k::DisjointMut::new(y.slice(f)), pitch }),
+        _ => k::Values::F32(k::PitchedMut { data: k::DisjointMut::new(y.slice(f)), pitch }),
+    }
+}
+
+/// What bf16 is rounded by: the key, and the op's id.
+fn random(key: &In, id: u64, f: &Frame<'_>) -> k::Random {
+    let key = key.words(f);
+    k::Random { key: [key[0], key[1]], id }
+}
+
+pub fn adamw_bf16(op: &AdamWBf16, mut io: Io) -> Resolved {
+    let AdamWBf16 { beta1, beta2, eps, weight_decay, id } = *op;
+    let op = AdamW { beta1, beta2, eps, weight_decay };
+    let (g, lr, coef, t, apply, key) = (io.x(1)?, io.x(4)?, io.x(5)?, io.x(6)?, io.x(7)?, io.x(8)?);
+    let (mut w, mut m, mut v) = (io.donated(0, 0)?, io.donated(2, 1)?, io.donated(3, 2)?);
+    kernel(move |f| {
+        let step = step(&op, [&lr, &coef, &t, &apply].map(|x| x.scalar(f)));
+        let shape = (w.ty().shape.rows(), w.ty().shape.cols());
+        let x = k::Narrow { shape, w: values(&mut w, f), m: values(&mut m, f), v: values(&mut v, f) };
+        let g = k::Pitched { data: g.data(f), pitch: g.ty().pitch };
+        k::adamw_narrow(f.pool, &step, &x, g, Some(random(&key, id, f)));
+    })
+}
+
+pub fn adamw_8bit(op: &AdamW8bit, mut io: Io) -> Resolved {
+    let AdamW8bit { beta1, beta2, eps, weight_decay, id } = *op;
+    let op = AdamW { beta1, beta2, eps, weight_decay };
+    let (g, lr, coef, t, apply) = (io.x(1)?, io.x(6)?, io.x(7)?, io.x(8)?, io.x(9)?);
+    let key = if io.operands() > 10 { Some(io.x(10)?) } else { None };
+    let mut w = io.donated(0, 0)?;
+    let mut m = (io.donated(2, 1)?, io.donated(3, 2)?);
+    let mut v = (io.donated(4, 3)?, io.donated(5, 4)?);
+    // Made here: a step allocates nothing.
+    let books = [true, false].map(k::Codebook::of);
+    kernel(move |f| {
+        let step = step(&op, [&lr, &coef, &t, &apply].map(|x| x.scalar(f)));
+        let shape = (w.ty().shape.rows(), w.ty().shape.cols());
+        let [m, v] = [(&mut m, books[0]), (&mut v, books[1])].map(|((codes, scales), book)| {
+            let codes = k::DisjointMut::new(codes.slice(f));
+            k::Values::Codes { codes, scales: k::DisjointMut::new(scales.data(f)), book }
+        });
+        let x = k::Narrow { shape, w: values(&mut w, f), m, v };
+        let g = k::Pitched { data: g.data(f), pitch: g.ty().pitch };
+        k::adamw_narrow(f.pool, &step, &x, g, key.as_ref().map(|key| random(key, id, f)));
+    })
+}
+
 pub fn lerp(mut io: Io) -> Resolved {
+    if io.x_ty(1).dtype == DType::BF16 {
+        return lerp_bf16(io);
+    }
     let (b, decay, apply) = (io.x(1)?, io.x(2)?, io.x(3)?);
     let mut a = io.donated(0, 0)?;
     kernel(move |f| {
@@ -67,5 +129,22 @@ pub fn lerp(mut io: Io) -> Resolved {
         }
         let step = 1.0 - decay;
         elementwise::zip(f.pool, ty, None, b, a.data(f), |a, b| a + step * (b - a));
+    })
+}
+
+fn lerp_bf16(mut io: Io) -> Resolved {
+    let (b, decay, apply) = (io.x(1)?, io.x(2)?, io.x(3)?);
+    let mut a = io.donated(0, 0)?;
+    if a.ty().dtype != DType::F32 {
+        return Err(format!("there is no CPU kernel that moves {} towards {}", a.ty(), b.ty()));
+    }
+    kernel(move |f| {
+        if apply.scalar(f) == 0.0 {
+            return;
+        }
+        let (ty, weight) = (a.ty(), 1.0 - decay.scalar(f));
+        let to = k::PitchedMut { data: k::DisjointMut::new(a.data(f)), pitch: ty.pitch };
+        let from = k::Pitched { data: b.slice(f), pitch: b.ty().pitch };
+        k::lerp_bf16(f.pool, (ty.shape.rows(), ty.shape.cols()), weight, from, to);
     })
 }

@@ -55,8 +55,9 @@ pub fn map_slices<M: Map<I, O>, const I: usize, const O: usize>(
     }
 }
 
+/// As [`map_slices`], inside a function that has chosen its instruction set.
 #[inline(always)]
-fn body<S: Simd, M: Map<I, O>, const I: usize, const O: usize>(
+pub(super) fn body<S: Simd, M: Map<I, O>, const I: usize, const O: usize>(
     s: S,
     f: &M,
     inputs: [&[f32]; I],

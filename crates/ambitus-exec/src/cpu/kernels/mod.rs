@@ -58,6 +58,8 @@
 //!              masked_mse_grad(pool, pred, target, mask, inv_norm, dpred)   (multiply inv_norm by the upstream gradient)
 //! optimizer    adamw(pool, &AdamW { lr, beta1, beta2, eps, weight_decay, bias_correction1, bias_correction2, grad_scale, apply }, p, g, m, v)
 //!              lerp(pool, weight, target, x)        sum_squares(pool, x, ws) -> f32         sum_squares_workspace(len)
+//! narrow       adamw_narrow(pool, &AdamW, &Narrow { shape, w, m, v: Values }, g: Rows, Option<Random { key, id }>)
+//!              lerp_bf16(pool, shape, weight, target: Rows, x: RowsMut)
 //! linear_ce    linear_cross_entropy(pool, x, w[V,D], labels, inv_norm, tile_rows, Option<CrossEntropyGrad { scale, dx, dw, acc }>, ws) -> f32
 //!              linear_cross_entropy_workspace(rows, dim, vocab, tile_rows, threads)
 //! ```
@@ -73,6 +75,7 @@ pub mod loss;
 mod map;
 mod math;
 pub mod modulate;
+pub mod narrow;
 pub mod norm;
 pub mod optimizer;
 mod pool;
@@ -97,6 +100,7 @@ pub use half::{Half, Rows, RowsMut, Stage};
 pub use linear_ce::{CrossEntropyGrad, IGNORE, linear_cross_entropy, linear_cross_entropy_workspace};
 pub use loss::{masked_mse, masked_mse_grad, masked_mse_workspace, ordered_sum};
 pub use modulate::{gated_residual, gated_residual_grad, gated_residual_grad_workspace};
+pub use narrow::{Codebook, Narrow, Pitched, PitchedMut, Random, Values, adamw_narrow, lerp_bf16};
 pub use norm::{
     ada_layer_norm, ada_layer_norm_grad, ada_layer_norm_grad_workspace, layer_norm, layer_norm_grad,
     layer_norm_grad_workspace, rms_norm, rms_norm_grad, rms_norm_grad_workspace,

@@ -33,23 +33,13 @@ pub struct AdamW {
 
 /// `g' = grad_scale g; p *= 1 - lr wd; m += (g' - m)(1 - β1); v = β2 v + (1 - β2) g'²; p -= lr / bc1 · m / (√v / √bc2 + eps)`.
 pub fn adamw(pool: &Pool, step: &AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
-    let factors = Factors {
-        grad: step.grad_scale,
-        keep: (1.0 - step.lr * step.weight_decay) as f32,
-        first: (1.0 - step.beta1) as f32,
-        second: (1.0 - step.beta2) as f32,
-        beta2: step.beta2 as f32,
-        root: step.bias_correction2.sqrt() as f32,
-        eps: step.eps as f32,
-        size: (step.lr / step.bias_correction1) as f32,
-    };
     if step.apply {
-        map_flat(pool, &factors, [g], [p, m, v]);
+        map_flat(pool, &Factors::new(step), [g], [p, m, v]);
     }
 }
 
 /// The numbers of [`AdamW`] that meet elements.
-struct Factors {
+pub(super) struct Factors {
     grad: f32,
     keep: f32,
     first: f32,
@@ -58,6 +48,21 @@ struct Factors {
     root: f32,
     eps: f32,
     size: f32,
+}
+
+impl Factors {
+    pub fn new(step: &AdamW) -> Factors {
+        Factors {
+            grad: step.grad_scale,
+            keep: (1.0 - step.lr * step.weight_decay) as f32,
+            first: (1.0 - step.beta1) as f32,
+            second: (1.0 - step.beta2) as f32,
+            beta2: step.beta2 as f32,
+            root: step.bias_correction2.sqrt() as f32,
+            eps: step.eps as f32,
+            size: (step.lr / step.bias_correction1) as f32,
+        }
+    }
 }
 
 impl Map<1, 3> for Factors {

@@ -35,6 +35,31 @@ fn philox<const L: usize>(mut c: [[u32; L]; 4], mut key: [u32; 2]) -> [[u32; L];
 /// Blocks of four words computed together.
 const BLOCKS: usize = 16;
 
+/// Counters from `first` on, of an op.
+#[inline(always)]
+fn counters(first: u64, id: u64) -> [[u32; BLOCKS]; 4] {
+    let at = |i: usize| first + i as u64;
+    [
+        std::array::from_fn(|i| at(i) as u32),
+        std::array::from_fn(|i| (at(i) >> 32) as u32),
+        [id as u32; BLOCKS],
+        [(id >> 32) as u32; BLOCKS],
+    ]
+}
+
+/// The random words of 256 consecutive elements, of which the first has the counter `first`: word n mod 4 of counter n / 4.
+#[inline(always)]
+pub(super) fn block_words(first: u64, id: u64, key: [u32; 2]) -> [u32; 256] {
+    let mut words = [0; 256];
+    for (k, some) in words.chunks_exact_mut(4 * BLOCKS).enumerate() {
+        let drawn = philox(counters(first + (k * BLOCKS) as u64, id), key);
+        for (i, four) in some.chunks_exact_mut(4).enumerate() {
+            four.iter_mut().zip(&drawn).for_each(|(to, word)| *to = word[i]);
+        }
+    }
+    words
+}
+
 /// `out = x / (1 - p)` where kept, else 0; x, out `[T, C]`. Element e = (row in its segment) * C + column of segment s is kept when word
 /// e mod 4 of `philox4x32_10([lo(e / 4), hi(e / 4), lo(op_id), hi(op_id)], seeds[s])` is at least p 2³², so the mask depends on neither
 /// packing nor threads. The gradient is the same function of dy. Rows of no segment become 0.
@@ -95,12 +120,7 @@ fn dropout_row_body<S: Simd>(_: S, x: &[f32], mask: &Mask, out: &mut [f32]) {
     while done < x.len() {
         let e = mask.first + done as u64;
         let (block, skip) = (e / 4, (e % 4) as usize);
-        let mut counter = [[0; BLOCKS]; 4];
-        counter[0] = std::array::from_fn(|i| (block + i as u64) as u32);
-        counter[1] = std::array::from_fn(|i| ((block + i as u64) >> 32) as u32);
-        counter[2] = [mask.op_id as u32; BLOCKS];
-        counter[3] = [(mask.op_id >> 32) as u32; BLOCKS];
-        let words = philox(counter, mask.seed);
+        let words = philox(counters(block, mask.op_id), mask.seed);
         let mut factor = [0.0f32; 4 * BLOCKS];
         for (i, f) in factor.chunks_exact_mut(4).enumerate() {
             for (f, word) in f.iter_mut().zip(&words) {

@@ -1,0 +1,99 @@
+//! AdamW on narrow weights and moments.
+
+use super::{Argument, View, kernels, launch_over};
+use crate::bind::{Io, Steps};
+use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, BLOCK, dynamic_map};
+
+kernels! { "narrow";
+    /// One step of AdamW on f32 and bf16, in fours of elements; nothing where `apply` is 0.
+    AdamWBf16Args "adamw_bf16" [256 threads, 64 registers] {
+        w: View, g: View, m: View, v: View,
+        lr: View, coef: View, t: View, apply: View, seed: View,
+        id: u64,
+        beta1: f32, beta2: f32,
+        new1: f32, new2: f32,
+        ln_beta1: f32, ln_beta2: f32,
+        eps: f32, weight_decay: f32,
+    }
+    /// One step of AdamW with 8-bit moments, a warp for each block of 256 elements; nothing where `apply` is 0.
+    AdamW8bitArgs "adamw_8bit" [256 threads, 64 registers] {
+        w: View, g: View, codes_m: View, scales_m: View, codes_v: View, scales_v: View,
+        lr: View, coef: View, t: View, apply: View, seed: View,
+        id: u64,
+        beta1: f32, beta2: f32,
+        new1: f32, new2: f32,
+        ln_beta1: f32, ln_beta2: f32,
+        eps: f32, weight_decay: f32,
+        map_m: Map, map_v: Map,
+    }
+}
+
+/// What codes of 8 bits mean: the mirror of `Map` in `device.h`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Map([f32; 256]);
+
+impl Argument for Map {
+    const C: &'static str = "Map";
+    fn put(self, to: &mut [u8]) {
+        for (x, to) in self.0.into_iter().zip(to.chunks_mut(4)) {
+            x.put(to);
+        }
+    }
+}
+
+pub(crate) fn adamw_bf16(op: &AdamWBf16, io: &Io) -> Steps {
+    let x = |i: usize| io.x[i].view();
+    let args = AdamWBf16Args {
+        w: x(0),
+        g: x(1),
+        m: x(2),
+        v: x(3),
+        lr: x(4),
+        coef: x(5),
+        t: x(6),
+        apply: x(7),
+        seed: x(8),
+        id: op.id,
+        beta1: op.beta1 as f32,
+        beta2: op.beta2 as f32,
+        // In f64 here: 1 - 0.999 in f32 is off by 5e-5.
+        new1: (1.0 - op.beta1) as f32,
+        new2: (1.0 - op.beta2) as f32,
+        ln_beta1: op.beta1.ln() as f32,
+        ln_beta2: op.beta2.ln() as f32,
+        eps: op.eps as f32,
+        weight_decay: op.weight_decay as f32,
+    };
+    Ok(launch_over(&args, (io.x[0].ty.shape.elements() as u64).div_ceil(4)))
+}
+
+pub(crate) fn adamw_8bit(op: &AdamW8bit, io: &Io) -> Steps {
+    let x = |i: usize| io.x[i].view();
+    let args = AdamW8bitArgs {
+        w: x(0),
+        g: x(1),
+        codes_m: x(2),
+        scales_m: x(3),
+        codes_v: x(4),
+        scales_v: x(5),
+        lr: x(6),
+        coef: x(7),
+        t: x(8),
+        apply: x(9),
+        seed: io.x.get(10).map_or(View::NONE, |x| x.view()),
+        id: op.id,
+        beta1: op.beta1 as f32,
+        beta2: op.beta2 as f32,
+        new1: (1.0 - op.beta1) as f32,
+        new2: (1.0 - op.beta2) as f32,
+        ln_beta1: op.beta1.ln() as f32,
+        ln_beta2: op.beta2.ln() as f32,
+        eps: op.eps as f32,
+        weight_decay: op.weight_decay as f32,
+        map_m: Map(dynamic_map(true)),
+        map_v: Map(dynamic_map(false)),
+    };
+    // 32 threads for each block of elements.
+    Ok(launch_over(&args, 32 * io.x[0].ty.shape.elements().div_ceil(BLOCK) as u64))
+}
