@@ -162,8 +162,8 @@ fn build(
 /// Prepares a program without backward: evaluation, sampling, updates. Forward programs of pure bf16 are built before the
 /// micro-batch's parameters are declared so, and prepared after it.
 pub fn plain(session: &mut Session, program: Program, target: &dyn Target) -> Program {
-    let p = run(session, program, &Simplify);
-    let p = run(session, p, &Pure);
+    let p = run(session, program, &Pure);
+    let p = run(session, p, &Simplify);
     let p = run(session, p, &Lower { target });
     let p = run(session, p, &Dead);
     run(session, p, &Schedule)

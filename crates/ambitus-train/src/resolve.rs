@@ -325,40 +325,47 @@ pub fn resolve_on(
                 .to_owned(),
         ));
     }
+    let mut shape = shape;
+    if recipe.micro_batch.max && largest.is_none() {
+        let least = Capacity { frames: longest, ..capacity };
+        // Where nothing fits, the longest clip alone is refused with what would.
+        let most = search::most_frames(&shape.with_capacity(least), budget, device.target())?;
+        micro_batches = vec![capacity_of(most.unwrap_or(longest) as u64)?];
+        shape = shape.with_capacity(micro_batches[0].1);
+    }
+    recipe.micro_batch.max = false;
     let asked = Asked { recipe: recipe.clone(), shape, micro_batches };
     let found = search::search(&asked.shape, &asked.open(&device), budget, device.target())?;
-    if let Some(variant) = &found.variant {
-        variant.to_recipe(&mut recipe);
-    }
-    let searched = |free: bool| if free { "the search" } else { "recipe" };
+    let taken = found.variant.clone().unwrap_or_default();
+    taken.to_recipe(&mut recipe);
+    let given = &asked.recipe;
+    let from = |given: bool, searched: bool| match (given, searched) {
+        (true, _) => "recipe",
+        (_, true) => "the search",
+        _ => "default",
+    };
     let Capacity { frames, clips } = found.plan.shape.session.capacity;
-    choose(
-        "micro_batch",
-        format!("{frames} frames, {clips} clips"),
-        searched(recipe.micro_batch.frames.is_none()),
-    );
     let checkpoint = found.plan.shape.session.checkpoint.clone();
-    choose("checkpoint", checkpoint.to_string(), searched(recipe.checkpoint.is_none()));
-    recipe.micro_batch.frames = Some(found.asked);
-    let precise = recipe.precision.unwrap_or_default();
-    choose(
-        "precision",
-        precise.to_string(),
-        searched(found.variant.as_ref().is_some_and(|v| v.precision.is_some())),
-    );
-    let offload = recipe.offloaded();
-    let by_search = found.variant.as_ref().is_some_and(|v| v.offload.is_some()) || recipe.offload.is_none();
-    choose("offload", offload.to_string(), searched(by_search));
-    recipe.offload = Some(offload.clone());
+    let (precise, offload) = (recipe.precision.unwrap_or_default(), recipe.offloaded());
     let optimizer = recipe.optimizer.unwrap_or_default();
-    choose(
-        "optimizer",
-        optimizer.to_string(),
-        searched(found.variant.as_ref().is_some_and(|v| v.optimizer.is_some())),
-    );
-    recipe.optimizer = Some(optimizer);
-    recipe.precision = Some(precise);
+    for (key, value, from) in [
+        (
+            "micro_batch",
+            format!("{frames} frames, {clips} clips"),
+            from(given.micro_batch.frames.is_some(), true),
+        ),
+        ("checkpoint", checkpoint.to_string(), from(given.checkpoint.is_some(), true)),
+        ("precision", precise.to_string(), from(given.precision.is_some(), taken.precision.is_some())),
+        ("optimizer", optimizer.to_string(), from(given.optimizer.is_some(), taken.optimizer.is_some())),
+        ("offload", offload.to_string(), from(given.offload.is_some(), taken.offload.is_some())),
+    ] {
+        choose(key, value, from);
+    }
+    recipe.micro_batch.frames = Some(found.asked);
     recipe.checkpoint = Some(recipe::Checkpoint(checkpoint));
+    recipe.precision = Some(precise);
+    recipe.optimizer = Some(optimizer);
+    recipe.offload = Some(offload.clone());
     let host_budget = match recipe.host_memory {
         _ if offload.pass().is_none() || offload.disk.is_some() => None,
         Some(ByteSize(n)) => Some((n, "recipe".to_owned())),
@@ -403,7 +410,8 @@ impl Asked {
     pub fn open(&self, device: &Device) -> Free {
         let level = Numerics::from(self.recipe.numerics);
         let mut free = Free { checkpoint: self.recipe.checkpoint.is_none(), ..self.every(device) };
-        if self.recipe.micro_batch.frames.is_some() || level < Numerics::Reordered {
+        let given = self.recipe.micro_batch.frames.is_some() || self.micro_batches.len() == 1;
+        if given || level < Numerics::Reordered {
             free.micro_batches.truncate(1);
         }
         free.variants.retain(|v| v.numerics <= level && v.is_open());
@@ -488,6 +496,43 @@ impl Resolved {
         self.plan = plan;
         let peak = ByteSize(self.plan.peak_bytes);
         Ok(format!("{why}; it goes on in fp32 (peak {peak} of {})", ByteSize(self.budget)))
+    }
+
+    /// The most frames that fit the budget: of a micro-batch with these options, and of one clip with everything made again.
+    ///
+    /// # Errors
+    /// From planning.
+    pub fn largest(&self) -> Result<[Option<usize>; 2], RunError> {
+        let shape = &self.plan.shape;
+        let [micro_batch, clip] =
+            search::largest(shape, self.longest.max(1), self.budget, self.device.target())?;
+        // The model's text positions end there.
+        let most = if shape.config.conv_layers > 0 { MAX_FRAMES } else { usize::MAX };
+        Ok([micro_batch, clip.map(|n| n.min(most))])
+    }
+
+    /// [`Resolved::largest`] as people read it.
+    ///
+    /// # Errors
+    /// From planning.
+    pub fn describe_largest(&self) -> Result<Vec<String>, RunError> {
+        let seconds = |frames: usize| frames as f64 / crate::budget::FRAMES_PER_SECOND;
+        let [micro_batch, clip] = self.largest()?;
+        let clips = |frames: usize| frames as f64 / self.plan.shape.clip_frames;
+        let micro_batch = micro_batch.map(|n| {
+            format!(
+                "  the largest micro-batch that fits with these options: {n} frames ({:.1} s, about {:.0} clips)",
+                seconds(n),
+                clips(n)
+            )
+        });
+        let clip = clip.map(|n| {
+            format!(
+                "  the longest clip that fits, with everything made again: {n} frames ({:.1} s)",
+                seconds(n)
+            )
+        });
+        Ok(micro_batch.into_iter().chain(clip).collect())
     }
 
     /// The plan as people read it.

@@ -24,6 +24,8 @@ const THREADS: usize = 2;
 const FEW: usize = 3;
 /// Full plans of one candidate at most, from the estimate to the least that has to be made again.
 const CORRECTIONS: usize = 5;
+/// Beyond an hour of audio at once nothing is asked for.
+const MOST_FRAMES: usize = 1 << 19;
 /// Changes that a refusal names.
 const NAMED: usize = 4;
 /// A prediction that is better by less is no reason to leave the usual micro-batch.
@@ -351,6 +353,61 @@ impl Point {
         }
         Ok(enough.expect("the last round took every step, or returned"))
     }
+}
+
+/// The most frames of a micro-batch with which a shape fits, from its own on; `None` where it does not fit as it is.
+///
+/// # Errors
+/// As [`RunPlan::new`].
+pub fn most_frames(shape: &Shape, budget: u64, target: &dyn Target) -> Result<Option<usize>, RunError> {
+    let capacity = shape.session.capacity;
+    let peak = |frames: usize| -> Result<u64, RunError> {
+        let capacity = Capacity { frames, ..capacity };
+        Ok(RunPlan::new(shape.with_capacity(capacity), target)?.peak_bytes)
+    };
+    // Frames that fit and that do not, with their peaks.
+    let mut fits = (capacity.frames, peak(capacity.frames)?);
+    if fits.1 > budget {
+        return Ok(None);
+    }
+    let mut large: Option<(usize, u64)> = None;
+    let mut next = 2 * fits.0;
+    while fits.0 < MOST_FRAMES {
+        let bytes = peak(next)?;
+        if bytes <= budget {
+            fits = (next, bytes);
+        } else {
+            large = Some((next, bytes));
+        }
+        next = match large {
+            None => (2 * next).min(MOST_FRAMES),
+            Some((n, _)) if n <= fits.0 + 1 => break,
+            Some((n, bytes)) => {
+                // Bytes are nearly a line in frames; a step aside keeps a kink from stopping it.
+                let slope = (bytes - fits.1).max(1) as f64 / (n - fits.0) as f64;
+                let line = fits.0 + ((budget - fits.1) as f64 / slope) as usize;
+                line.clamp(fits.0 + 1 + (n - fits.0) / 64, n - 1 - (n - fits.0) / 64).clamp(fits.0 + 1, n - 1)
+            }
+        };
+    }
+    Ok(Some(fits.0))
+}
+
+/// The most frames that fit a budget with a plan's options: of a micro-batch, and of one clip with everything made again.
+///
+/// # Errors
+/// As [`RunPlan::new`].
+pub fn largest(
+    shape: &Shape,
+    longest: usize,
+    budget: u64,
+    target: &dyn Target,
+) -> Result<[Option<usize>; 2], RunError> {
+    let as_planned = shape.with_capacity(Capacity { frames: longest, ..shape.session.capacity });
+    let mut one_clip = shape.with_capacity(Capacity { frames: longest, clips: 1 });
+    one_clip.session.checkpoint = Blocks::All;
+    let found = side_by_side(&[as_planned, one_clip], |shape| most_frames(shape, budget, target))?;
+    Ok([found[0], found[1]])
 }
 
 /// Runs `work` over `items` on a few threads; results in the order of the items.

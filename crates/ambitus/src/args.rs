@@ -1,6 +1,8 @@
 //! Arguments. Help texts are the manual.
 
-use ambitus_train::recipe::{Checkpoint, DeviceChoice, Level, Offload, OptimizerChoice, Precision, Variant};
+use ambitus_train::recipe::{
+    Checkpoint, DeviceChoice, Level, MicroBatch, Offload, OptimizerChoice, Precision, Variant,
+};
 use ambitus_train::size::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -137,9 +139,10 @@ pub struct TrainArgs {
     /// time per update
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<OptimizerChoice>,
-    /// Frames of a micro-batch
-    #[arg(long)]
-    pub micro_batch: Option<u64>,
+    /// What is computed at once: frames, seconds of audio as 20s, or max (the most that fits; exact, because it is planned).
+    /// The update stays the same; less saves memory and costs a little time [default: what is fastest within the budget]
+    #[arg(long, value_name = "SIZE")]
+    pub micro_batch: Option<MicroBatch>,
     /// Threads [default: all cores]; results do not depend on it
     #[arg(long)]
     pub threads: Option<u32>,

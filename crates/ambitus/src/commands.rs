@@ -95,8 +95,8 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
         r.optimizer = a.optimizer;
         set("optimizer");
     }
-    if a.micro_batch.is_some() {
-        r.micro_batch.frames = a.micro_batch;
+    if let Some(size) = a.micro_batch {
+        r.micro_batch = recipe::MicroBatch { clips: r.micro_batch.clips, ..size };
         set("micro_batch.frames");
     }
     if a.threads.is_some() {
@@ -178,12 +178,18 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
     if a.run.json {
         let mut plan = resolved.json();
         plan["candidates"] = serde_json::json!(resolved.candidates);
+        let [micro_batch, clip] = resolved.largest()?;
+        plan["largest_micro_batch_frames"] = serde_json::json!(micro_batch);
+        plan["longest_clip_frames"] = serde_json::json!(clip);
         if let Some(card) = card {
             plan["card"] = serde_json::json!(card);
         }
         json(&plan);
     } else {
         for line in resolved.describe()? {
+            terminal::result(&line);
+        }
+        for line in resolved.describe_largest()? {
             terminal::result(&line);
         }
         for c in &resolved.choices {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use crate::budget::FRAMES_PER_SECOND;
 use ambitus_compile::optimizer::States;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
@@ -71,15 +72,46 @@ pub enum Length {
     Epochs(f64),
 }
 
-/// Capacity of a micro-batch; what is absent the planner chooses. `N` alone is frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// Capacity of a micro-batch; what is absent the planner chooses. `N` alone is frames, `max` the most that fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MicroBatch {
     /// Mel frames.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<u64>,
     /// Clips.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub clips: Option<u64>,
+    /// The most frames that fit the budget; then `frames` is `None`.
+    pub max: bool,
+}
+
+impl std::str::FromStr for MicroBatch {
+    type Err = String;
+    /// A number of frames, seconds as `20s`, or `max`, as after `--micro-batch`.
+    fn from_str(text: &str) -> Result<MicroBatch, String> {
+        let seconds = text.strip_suffix('s').and_then(|s| s.parse().ok()).and_then(frames_of);
+        match text {
+            "max" => Ok(MicroBatch { max: true, ..MicroBatch::default() }),
+            _ if seconds.is_some() => Ok(MicroBatch { frames: seconds, ..MicroBatch::default() }),
+            n => match n.parse() {
+                Ok(n) => Ok(MicroBatch { frames: Some(n), ..MicroBatch::default() }),
+                Err(_) => Err(format!("`{text}` is not a number of frames, seconds as 20s, or max")),
+            },
+        }
+    }
+}
+
+/// Whole frames in so many seconds.
+fn frames_of(seconds: f64) -> Option<u64> {
+    (seconds > 0.0 && seconds < 1e6).then(|| (seconds * FRAMES_PER_SECOND) as u64)
+}
+
+impl Serialize for MicroBatch {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        if self.max {
+            return s.serialize_str("max");
+        }
+        let keys = [("frames", self.frames), ("clips", self.clips)];
+        s.collect_map(keys.into_iter().filter_map(|(key, n)| Some((key, n?))))
+    }
 }
 
 impl MicroBatch {
@@ -409,19 +441,31 @@ impl Forms<'_> for Checkpoint {
 }
 
 impl<'de> Forms<'de> for MicroBatch {
-    const EXPECTED: &'static str = "a number of frames, or {frames: N, clips: N}";
+    const EXPECTED: &'static str = "a number of frames, max, or {frames: N, seconds: X, clips: N}";
+    fn text(text: &str) -> Option<MicroBatch> {
+        text.parse().ok()
+    }
     fn number(n: u64) -> Option<MicroBatch> {
-        Some(MicroBatch { frames: Some(n), clips: None })
+        Some(MicroBatch { frames: Some(n), ..MicroBatch::default() })
     }
     fn map<A: MapAccess<'de>>(map: A) -> Option<Result<MicroBatch, A::Error>> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Full {
             frames: Option<u64>,
+            seconds: Option<f64>,
             clips: Option<u64>,
         }
         let full = Full::deserialize(MapAccessDeserializer::new(map));
-        Some(full.map(|Full { frames, clips }| MicroBatch { frames, clips }))
+        let read = |Full { frames, seconds, clips }: Full| match (frames, seconds) {
+            (Some(_), Some(_)) => Err(de::Error::custom("frames and seconds say the same thing: keep one")),
+            (None, Some(x)) => match frames_of(x) {
+                Some(n) => Ok(MicroBatch { frames: Some(n), clips, max: false }),
+                None => Err(de::Error::custom(format!("{x} is not a number of seconds above 0"))),
+            },
+            (frames, None) => Ok(MicroBatch { frames, clips, max: false }),
+        };
+        Some(full.and_then(read))
     }
 }
 
