@@ -107,6 +107,15 @@ impl Device {
         Ok(Device { choice: Some(choice), threads, target, card })
     }
 
+    /// This machine's processor with rates that are measured now, in 0.2 seconds.
+    ///
+    /// # Errors
+    /// When the system refuses the threads.
+    pub fn calibrated_cpu(threads: usize) -> Result<Device, RunError> {
+        let target = Box::new(CpuTarget::calibrate(threads)?);
+        Ok(Device { choice: Some(DeviceChoice::Cpu), threads, target, card: None })
+    }
+
     /// A card of `cards.toml`, on any machine: what `--device cuda` compiles there, by the table's figures.
     pub fn for_card(card: &cards::Card, threads: usize) -> Device {
         let rates = Rates {

@@ -70,7 +70,7 @@ pub struct PlanArgs {
     #[arg(long)]
     pub explain: bool,
     /// Plan for this card of cards.toml, which need not be here: budget its usable memory [or --memory], in place of the
-    /// recipe's device and memory; seconds by the table's rates
+    /// recipe's device and memory; seconds by the table's rates. `cpu`: this machine's processor, its rates measured now
     #[arg(long, value_name = "NAME", group = "table", conflicts_with = "device")]
     pub card: Option<String>,
     /// Plan for every card of cards.toml: which can train this, with what changes, and how fast. Exit code 3 when none can

@@ -4,7 +4,7 @@ use crate::args::{
     DoctorArgs, ExportArgs, GradientsArgs, PlanArgs, ResumeArgs, RunsArgs, TrainArgs, WeightsArg,
 };
 use crate::terminal::{self, Terminal};
-use ambitus_train::cards::{Card, Cards};
+use ambitus_train::cards::Cards;
 use ambitus_train::device::Device;
 use ambitus_train::error::RunError;
 use ambitus_train::export::{Layout, Source};
@@ -167,12 +167,14 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
         return plan_cards(a);
     }
     let mut console = Terminal::new();
+    let on_cpu = a.card.as_ref().is_some_and(|name| name.eq_ignore_ascii_case("cpu"));
     let card = match &a.card {
-        Some(name) => Some(Cards::load(a.cards_file.as_deref())?.find(name)?.clone()),
-        None => None,
+        Some(name) if !on_cpu => Some(Cards::load(a.cards_file.as_deref())?.find(name)?.clone()),
+        _ => None,
     };
     let resolved = match &card {
-        Some(card) => plan_for(a, card, &mut console)?,
+        Some(card) => plan_for(a, &|threads| Ok(Device::for_card(card, threads)), &mut console)?,
+        None if on_cpu => plan_for(a, &Device::calibrated_cpu, &mut console)?,
         None => resolve::resolve(recipe(&a.run)?.0, false, &mut console)?,
     };
     if a.run.json {
@@ -205,13 +207,17 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
     resolved.require_fit()
 }
 
-/// The recipe on a card. Its own `memory` is a size for its own device.
-fn plan_for(a: &PlanArgs, card: &Card, console: &mut Terminal) -> Result<resolve::Resolved> {
+/// The recipe on another device. Its own `memory` is a size for its own device.
+fn plan_for(
+    a: &PlanArgs,
+    device: &dyn Fn(usize) -> Result<Device>,
+    console: &mut Terminal,
+) -> Result<resolve::Resolved> {
     let (mut r, _) = recipe(&a.run)?;
     if a.run.memory.is_none() {
-        (r.memory, r.host_memory) = (None, a.run.host_memory);
+        r.memory = None;
     }
-    let device = Device::for_card(card, resolve::threads(&r).0);
+    let device = device(resolve::threads(&r).0)?;
     resolve::resolve_on(r, device, false, console)
 }
 
@@ -221,7 +227,7 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
     let cards = known.by_memory();
     let Some(any) = cards.first() else { return Ok(()) };
     // Model, data and sizes are the same for all.
-    let r = plan_for(a, any, &mut Terminal::new())?;
+    let r = plan_for(a, &|threads| Ok(Device::for_card(any, threads)), &mut Terminal::new())?;
     let tiers = Tiers::new(&r.asked, &cards, r.threads)?;
     if a.run.json {
         json(&tiers);

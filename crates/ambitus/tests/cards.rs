@@ -54,6 +54,7 @@ fn a_plan_for_a_card_needs_no_card() {
     let (code, text) = said(dir, &[&tight[..], &["--checkpoint", "none", "--offload", "none"]].concat());
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("cheapest changes that fit: --"), "{text}");
+    assert!(ok(dir, &["plan", &recipe, "--card", "cpu"]).contains("on 2 threads (cpu)"));
     // What is left to the planner is changed by it.
     let text = ok(dir, &[&tight[..], &["--offload", "none", "--explain"]].concat());
     assert!(text.contains("checkpoint = values:1"), "{text}");

@@ -4,7 +4,8 @@ mod common;
 
 use std::path::Path;
 
-const SHORT: &str = "updates: 6\nsave_every: 3\nkeep: 9\nbatch: {clips: 3}\nmemory: 1GiB\nthreads: 2\ncheckpoint: none";
+const SHORT: &str =
+    "updates: 6\nsave_every: 3\nkeep: 9\nbatch: {clips: 3}\nmemory: 1GiB\nthreads: 2\ncheckpoint: none";
 
 /// The shards of a run's last checkpoint.
 fn last(run: &Path) -> Vec<(String, Vec<u8>)> {

@@ -101,7 +101,7 @@ impl std::str::FromStr for MicroBatch {
 
 /// Whole frames in so many seconds.
 fn frames_of(seconds: f64) -> Option<u64> {
-    (seconds > 0.0 && seconds < 1e6).then(|| (seconds * FRAMES_PER_SECOND) as u64)
+    (seconds > 0.0 && seconds < 1e6).then_some((seconds * FRAMES_PER_SECOND) as u64)
 }
 
 impl Serialize for MicroBatch {

@@ -70,7 +70,7 @@ fn every_key_is_read() {
     assert_eq!(recipe.memory, Some(ByteSize(3 << 29)));
     assert_eq!(recipe.precision, Some(Precision::Bf16Mixed));
     assert_eq!(recipe.checkpoint, Some(Checkpoint(Blocks::First(3))));
-    assert_eq!(recipe.micro_batch, MicroBatch { frames: Some(768), clips: Some(4) });
+    assert_eq!(recipe.micro_batch, MicroBatch { frames: Some(768), clips: Some(4), max: false });
     assert_eq!(recipe.batch, Batch::Seconds(60.0));
     assert_eq!((recipe.update, recipe.clip_per_tensor), (UpdateAt::Backward, true));
     assert_eq!(recipe.length(), Length::Epochs(2.5));
@@ -81,7 +81,10 @@ fn every_key_is_read() {
 #[test]
 fn other_forms_are_read() {
     let read = |more: &str| Recipe::parse(&format!("{SMALLEST}{more}\n"), "r.yaml").unwrap().0;
-    assert_eq!(read("micro_batch: 768").micro_batch, MicroBatch { frames: Some(768), clips: None });
+    let frames = |n: u64| MicroBatch { frames: Some(n), ..MicroBatch::default() };
+    assert_eq!(read("micro_batch: 768").micro_batch, frames(768));
+    assert_eq!(read("micro_batch: {seconds: 8}").micro_batch, frames(750));
+    assert!(read("micro_batch: max").micro_batch.max);
     assert_eq!(read("checkpoint: all").checkpoint, Some(Checkpoint(Blocks::All)));
     let cheapest = Blocks::Cheapest { values: 2, blocks: 5 };
     assert_eq!(read("checkpoint: values:2+5").checkpoint, Some(Checkpoint(cheapest)));
