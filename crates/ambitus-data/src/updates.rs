@@ -96,6 +96,7 @@ impl Updates {
         const SAMPLED: usize = 24;
         const STEPS: u32 = 50;
         const TRIED: usize = 8;
+        const MANY: usize = 64;
         /// Planned frames over the fewest possible that a larger micro-batch is worth.
         const WORTH: f64 = 1.01;
         let capacity = |frames: u32| Capacity { frames, clips };
@@ -126,7 +127,12 @@ impl Updates {
             tried.extend(ranked.into_iter().take(TRIED).map(|(_, c)| c));
         }
         let batches = |c: u32| -> Result<u64, DataError> {
-            sample.iter().map(|update| Ok(pack::pack(update, capacity(c))?.len() as u64)).sum()
+            let of = |update: &Vec<u32>| match update.len() {
+                // With so many clips a simple packing is as good, and this would take minutes.
+                MANY.. => Ok(pack::quick(update, capacity(c)) as u64),
+                _ => Ok(pack::pack(update, capacity(c))?.len() as u64),
+            };
+            sample.iter().map(of).sum()
         };
         let mut planned = Vec::new();
         for c in tried {

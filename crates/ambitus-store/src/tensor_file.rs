@@ -146,17 +146,18 @@ impl TensorFile {
                     .map_err(|(what, remedy)| StoreError::new(path, what, remedy.unwrap_or(fetch)))?;
                 (Format::TorchZip, index)
             }
+            // Before pickles: a header of 0x180 bytes begins as they do.
+            [.., b'{'] if have == 9 => {
+                let index = safetensors::read_index(&file, len, &mut budget)
+                    .map_err(|what| StoreError::new(path, what, fetch))?;
+                (Format::Safetensors, index)
+            }
             [0x80, 0..=5, ..] => {
                 return Err(StoreError::new(
                     path,
                     "is a PyTorch checkpoint in the format from before version 1.6, which is one executable pickle",
                     "convert it where you trust it: `torch.save(torch.load(path, weights_only=True), new_path)` in PyTorch 2",
                 ));
-            }
-            [.., b'{'] if have == 9 => {
-                let index = safetensors::read_index(&file, len, &mut budget)
-                    .map_err(|what| StoreError::new(path, what, fetch))?;
-                (Format::Safetensors, index)
             }
             _ => {
                 return Err(StoreError::new(

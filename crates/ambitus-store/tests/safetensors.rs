@@ -28,6 +28,18 @@ fn refused(header: &str, data: usize) -> String {
 }
 
 #[test]
+fn headers_of_every_length_are_read() {
+    // The length comes first in the file: some begin like a pickle (80 01 is 384).
+    let dir = dir();
+    for length in (64..2048).step_by(8) {
+        let header = format!("{:<length$}", r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#);
+        let path = file(&dir, &header, 1);
+        let read = TensorFile::open(path).unwrap_or_else(|e| panic!("{length}: {e}"));
+        assert!(read.contains("a"), "{length}");
+    }
+}
+
+#[test]
 fn our_bytes_are_the_reference_crates_bytes() {
     let dir = dir();
     let path = dir.path().join("ours.safetensors");

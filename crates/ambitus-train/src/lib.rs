@@ -26,6 +26,7 @@ pub mod schedule;
 pub mod search;
 pub mod session;
 pub mod size;
+pub mod stages;
 pub mod stop;
 pub mod tiers;
 pub mod trainer;

@@ -73,6 +73,15 @@ pub fn reset_peak() -> bool {
     std::fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
+/// Gives memory that was freed back to the system, where the allocator would keep it.
+pub fn return_freed() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: takes no pointer, and is safe to call while other threads allocate.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// The machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {

@@ -15,6 +15,7 @@
 mod forms;
 mod offload;
 mod read;
+mod stages;
 mod trained;
 mod validate;
 
@@ -29,6 +30,7 @@ pub use forms::{
 };
 pub use offload::{Activations, Offload};
 pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
+pub use stages::Stage;
 pub use trained::Lora;
 pub use validate::Invalid;
 
@@ -124,6 +126,11 @@ pub struct Recipe {
     /// Train small additions to a frozen model, `{rank: 16, ...}` (see [`Lora`]). Absent: the model itself is trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
+    /// Runs one after another, `[{name: head, freeze: [...], updates: 200, learning_rate: 1e-4}, ...]` (see [`Stage`]), each
+    /// on what the one before made. Needs the memory of the largest; costs a load, an export and a new optimizer between
+    /// them. Absent: one run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
     /// Keep an exponential moving average of the weights (decay and rhythm are the reference's).
     #[serde(default = "default::yes")]
     pub ema: bool,
@@ -230,6 +237,7 @@ impl Recipe {
             dropout: None,
             freeze: Vec::new(),
             lora: None,
+            stages: Vec::new(),
             ema: true,
             validate_every: default::every(),
             save_every: default::every(),

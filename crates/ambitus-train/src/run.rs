@@ -12,6 +12,7 @@ use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
 use crate::session::program;
 use crate::size::ByteSize;
+use crate::stages;
 use crate::trainer::{Ended, Observer, Step, Trainer};
 use crate::validate::Validation;
 use ambitus_compile::passes::precision::Precision;
@@ -30,6 +31,9 @@ pub fn train(
     console: &mut dyn Console,
 ) -> Result<RunDir, RunError> {
     let recipe = absolute(recipe)?;
+    if !recipe.stages.is_empty() {
+        return stages::train(&recipe, origins, root, console);
+    }
     let run = RunDir::create(&recipe, root)?;
     let result = resolve(recipe, true, console).and_then(|r| {
         check(&r, console)?;
@@ -56,6 +60,9 @@ pub fn train(
 /// As [`train`]; also when recipe or data changed since.
 pub fn resume(root: &Path, console: &mut dyn Console) -> Result<RunDir, RunError> {
     let (run, recipe) = RunDir::open(root)?;
+    if !recipe.stages.is_empty() {
+        return stages::resume(run, &recipe, console);
+    }
     let mut resolved = resolve(recipe, true, console)?;
     check(&resolved, console)?;
     run.keep_model(&resolved.model)?;
@@ -104,7 +111,7 @@ fn check(r: &Resolved, console: &mut dyn Console) -> Result<(), RunError> {
     Ok(())
 }
 
-fn plan_json(r: &Resolved, origins: &Origins) -> serde_json::Value {
+pub(crate) fn plan_json(r: &Resolved, origins: &Origins) -> serde_json::Value {
     let mut json = r.json();
     json["choices"] = serde_json::json!(r.choices);
     json["recipe_places"] = origins
@@ -265,7 +272,7 @@ fn newest(checkpoints: &CheckpointDir) -> Result<PathBuf, RunError> {
     newest.ok_or_else(|| RunError::Io("the run has no complete checkpoint".to_owned()))
 }
 
-/// Exports a run's newest checkpoint: `ambitus export`. Without `source`, the better weights by validation.
+/// Exports a run's newest checkpoint: `ambitus export`. Of a run in stages, the last complete one's. Without `source`, the better weights by validation.
 ///
 /// # Errors
 /// No checkpoint yet, no adapters where they are asked for, or files that cannot be written.
@@ -275,7 +282,7 @@ pub fn export_run(
     layout: Layout,
     out: &Path,
 ) -> Result<Source, RunError> {
-    let (run, recipe) = RunDir::open(root)?;
+    let (run, recipe) = RunDir::open(root).and_then(|(run, recipe)| stages::latest(run, recipe))?;
     let latest = run.checkpoints().latest_good()?;
     let checkpoint = latest
         .checkpoint

@@ -10,6 +10,8 @@
 //! pictures/  audio/
 //! model/           config.yaml and vocab.txt of the model that was trained
 //! ```
+//!
+//! A run in stages has `recipe.yaml`, `plan.json`, `summary.json`, `export/`, and `stages/1-NAME/`, ..., each as above.
 
 use crate::error::RunError;
 use crate::model_dir::ModelDir;
@@ -31,7 +33,7 @@ impl RunDir {
     /// A folder that already holds a run, or cannot be written.
     pub fn create(recipe: &Recipe, root: PathBuf) -> Result<RunDir, RunError> {
         let run = RunDir { root };
-        if run.metrics().exists() || run.checkpoints_dir().exists() {
+        if [run.metrics(), run.checkpoints_dir(), run.stages()].iter().any(|p| p.exists()) {
             return Err(RunError::Usage(format!(
                 "{0}: holds a run already; go on with `ambitus resume {0}`, or set another run_dir",
                 run.root.display()
@@ -114,6 +116,11 @@ impl RunDir {
     /// The log.
     pub fn metrics(&self) -> PathBuf {
         self.root.join("metrics.jsonl")
+    }
+
+    /// The folders of a run's stages.
+    pub fn stages(&self) -> PathBuf {
+        self.root.join("stages")
     }
 
     /// `config.yaml` and `vocab.txt`.

@@ -33,7 +33,11 @@ pub enum Command {
     /// Fine-tune
     #[command(
         arg(clap::Arg::new("card").long("card").hide(true).value_parser(only_planned)),
-        after_help = "Examples:\n  ambitus train recipes/quickstart.yaml\n  ambitus train --model F5TTS_v1_Base --data my-voice --memory 20GiB"
+        after_help = "Examples:\n  ambitus train recipes/quickstart.yaml\n  ambitus train --model F5TTS_v1_Base --data my-voice --memory 20GiB\n\nA recipe may \
+declare stages, each with its own freeze, lora, updates or epochs, learning_rate, warmup, batch, checkpoint, precision and \
+optimizer:\n  stages: [{name: head, freeze: ['*.transformer_blocks'], updates: 200}, {name: all, updates: 800}]\nEach goes on from \
+the model that the one before made. All are planned before the first begins; the memory is that of the largest, the time the \
+sum, and between two an export, a load and a new optimizer."
     )]
     Train(TrainArgs),
     /// Go on with a run that was stopped or killed

@@ -15,7 +15,7 @@ use ambitus_train::resolve::{self, Console};
 use ambitus_train::run_dir::RunDir;
 use ambitus_train::search;
 use ambitus_train::tiers::Tiers;
-use ambitus_train::{doctor, run, runs};
+use ambitus_train::{doctor, run, runs, stages};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -40,8 +40,10 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
             ));
         }
     };
-    let mut set = |key: &str| {
+    let mut given = Vec::new();
+    let mut set = |key: &'static str| {
         origins.remove(key);
+        given.push(key);
     };
     if let (Some(_), Some(model)) = (&a.recipe, &a.model) {
         r.model.dir.clone_from(model);
@@ -140,6 +142,17 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
         set("run_dir");
     }
     r.validate().map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
+    for key in given {
+        // Either length of a stage goes before either of the recipe.
+        let keys = if key == "updates" { vec![key, "epochs"] } else { vec![key] };
+        if let Some(stage) = r.stage_that_says(&keys) {
+            return Err(RunError::Usage(format!(
+                "--{}: stage `{stage}` of the recipe says its own {}, which this option would not change: change it there",
+                key.replace('_', "-"),
+                keys.join(" or ")
+            )));
+        }
+    }
     Ok((r, origins))
 }
 
@@ -172,48 +185,83 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
         Some(name) if !on_cpu => Some(Cards::load(a.cards_file.as_deref())?.find(name)?.clone()),
         _ => None,
     };
-    let resolved = match &card {
-        Some(card) => plan_for(a, &|threads| Ok(Device::for_card(card, threads)), &mut console)?,
-        None if on_cpu => plan_for(a, &Device::calibrated_cpu, &mut console)?,
-        None => resolve::resolve(recipe(&a.run)?.0, false, &mut console)?,
-    };
-    if a.run.json {
-        let mut plan = resolved.json();
-        plan["candidates"] = serde_json::json!(resolved.candidates);
-        let [micro_batch, clip] = resolved.largest()?;
-        plan["largest_micro_batch_frames"] = serde_json::json!(micro_batch);
-        plan["longest_clip_frames"] = serde_json::json!(clip);
-        if let Some(card) = card {
-            plan["card"] = serde_json::json!(card);
-        }
-        json(&plan);
-    } else {
-        for line in resolved.describe()? {
-            terminal::result(&line);
-        }
-        for line in resolved.describe_largest()? {
-            terminal::result(&line);
-        }
-        for c in &resolved.choices {
-            terminal::result(&format!("  {} = {} ({})", c.key, c.value, c.from));
-        }
-        if a.explain {
-            terminal::result("what was tried, by predicted time:");
-            for line in search::explain(&resolved.candidates) {
-                terminal::result(&line);
+    let (whole, _) = recipe(&a.run)?;
+    let (mut plans, mut fits) = (Vec::new(), Ok(()));
+    for (i, r) in parts(&whole).into_iter().enumerate() {
+        let resolved = match &card {
+            Some(card) => plan_for(a, r, &|threads| Ok(Device::for_card(card, threads)), &mut console),
+            None if on_cpu => plan_for(a, r, &Device::calibrated_cpu, &mut console),
+            None => resolve::resolve(r, false, &mut console),
+        };
+        let resolved = resolved.map_err(|e| of_part(&whole, i, e))?;
+        if a.run.json {
+            let mut plan = resolved.json();
+            plan["candidates"] = serde_json::json!(resolved.candidates);
+            let [micro_batch, clip] = resolved.largest()?;
+            plan["largest_micro_batch_frames"] = serde_json::json!(micro_batch);
+            plan["longest_clip_frames"] = serde_json::json!(clip);
+            if let Some(card) = &card {
+                plan["card"] = serde_json::json!(card);
             }
+            plans.push(plan);
+        } else {
+            head(&whole, i);
+            show(&resolved, a.explain)?;
+        }
+        fits = fits.and_then(|()| resolved.require_fit().map_err(|e| of_part(&whole, i, e)));
+    }
+    if a.run.json {
+        match plans.as_slice() {
+            [plan] if whole.stages.is_empty() => json(plan),
+            _ => json(&stages::whole_plan(&whole, plans)),
         }
     }
-    resolved.require_fit()
+    fits
 }
 
-/// The recipe on another device. Its own `memory` is a size for its own device.
+/// The runs that a recipe is: its stages, or itself.
+fn parts(whole: &Recipe) -> Vec<Recipe> {
+    match whole.stages.len() {
+        0 => vec![whole.clone()],
+        n => (0..n).map(|i| whole.stage(i)).collect(),
+    }
+}
+
+/// A line above what is said of a stage.
+fn head(whole: &Recipe, part: usize) {
+    if !whole.stages.is_empty() {
+        terminal::result(&format!("{}:", stages::label(whole, part)));
+    }
+}
+
+fn of_part(whole: &Recipe, part: usize, e: RunError) -> RunError {
+    if whole.stages.is_empty() { e } else { stages::in_stage(whole, part, e) }
+}
+
+/// A plan for people.
+fn show(resolved: &resolve::Resolved, explain: bool) -> Result<()> {
+    for line in resolved.describe()?.into_iter().chain(resolved.describe_largest()?) {
+        terminal::result(&line);
+    }
+    for c in &resolved.choices {
+        terminal::result(&format!("  {} = {} ({})", c.key, c.value, c.from));
+    }
+    if explain {
+        terminal::result("what was tried, by predicted time:");
+        for line in search::explain(&resolved.candidates) {
+            terminal::result(&line);
+        }
+    }
+    Ok(())
+}
+
+/// A recipe on another device. Its own `memory` is a size for its own device.
 fn plan_for(
     a: &PlanArgs,
+    mut r: Recipe,
     device: &dyn Fn(usize) -> Result<Device>,
     console: &mut Terminal,
 ) -> Result<resolve::Resolved> {
-    let (mut r, _) = recipe(&a.run)?;
     if a.run.memory.is_none() {
         r.memory = None;
     }
@@ -226,15 +274,29 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
     let known = Cards::load(a.cards_file.as_deref())?;
     let cards = known.by_memory();
     let Some(any) = cards.first() else { return Ok(()) };
-    // Model, data and sizes are the same for all.
-    let r = plan_for(a, &|threads| Ok(Device::for_card(any, threads)), &mut Terminal::new())?;
-    let tiers = Tiers::new(&r.asked, &cards, r.threads)?;
-    if a.run.json {
-        json(&tiers);
-    } else {
-        terminal::result(&tiers.to_string());
+    let (whole, _) = recipe(&a.run)?;
+    let (mut tables, mut fits) = (Vec::new(), Ok(()));
+    for (i, r) in parts(&whole).into_iter().enumerate() {
+        // Model, data and sizes are the same for all.
+        let r = plan_for(a, r, &|threads| Ok(Device::for_card(any, threads)), &mut Terminal::new())
+            .map_err(|e| of_part(&whole, i, e))?;
+        let tiers = Tiers::new(&r.asked, &cards, r.threads)?;
+        if !tiers.any() && fits.is_ok() {
+            let none = RunError::DoesNotFit("does not fit any of these cards".to_owned());
+            fits = Err(of_part(&whole, i, none));
+        }
+        if !a.run.json {
+            head(&whole, i);
+            terminal::result(&tiers.to_string());
+        }
+        tables.push(tiers);
     }
-    if tiers.any() { Ok(()) } else { Err(RunError::DoesNotFit("does not fit any of these cards".to_owned())) }
+    match tables.as_slice() {
+        _ if !a.run.json => {}
+        [tiers] if whole.stages.is_empty() => json(tiers),
+        _ => json(&serde_json::json!({ "stages": tables })),
+    }
+    fits
 }
 
 pub fn train(a: &TrainArgs) -> Result<()> {

@@ -87,8 +87,8 @@ impl Recipe {
             serde_saphyr::from_str_with_options(text, options()).map_err(|e| explain(&e, file, &places))?;
         recipe.validate().map_err(|bad| RecipeError {
             file: file.to_owned(),
-            place: place_of(bad.key, &places.values),
-            key: Some(bad.key.to_owned()),
+            place: place_of(&bad.key, &places.values),
+            key: Some(bad.key),
             why: bad.why,
         })?;
         Ok((recipe, places.values))

@@ -9,7 +9,7 @@ use super::{Batch, Precision, Recipe, UpdateAt, Validation};
 #[error("{key}: {why}")]
 pub struct Invalid {
     /// The key's path, as `data.min_seconds`.
-    pub key: &'static str,
+    pub key: String,
     /// What is wrong and what to write.
     pub why: String,
 }
@@ -20,7 +20,7 @@ const MAX_SECONDS: f64 = 600.0;
 const MAX_COUNT: u64 = 1 << 31;
 
 pub(super) fn refuse(key: &'static str, why: impl Into<String>) -> Result<(), Invalid> {
-    Err(Invalid { key, why: why.into() })
+    Err(Invalid { key: key.to_owned(), why: why.into() })
 }
 
 pub(super) fn real(key: &'static str, x: f64, good: bool, range: &str) -> Result<(), Invalid> {
@@ -93,7 +93,8 @@ impl Recipe {
         }
         self.validate_offload()?;
         self.validate_trained()?;
-        self.validate_training()
+        self.validate_training()?;
+        self.validate_stages()
     }
 
     /// The keys of optimizer, length and reports.

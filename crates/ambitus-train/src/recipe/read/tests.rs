@@ -142,7 +142,7 @@ fn errors_name_file_line_column_and_key() {
         ("micro_batch: 0", "r.yaml:3:14: micro_batch.frames: 0 is not between"),
         (
             "micro_batch: {frame: 1}",
-            "r.yaml:3:15: micro_batch.frame: unknown key `frame`; known here: frames, clips",
+            "r.yaml:3:15: micro_batch.frame: unknown key `frame`; known here: frames, seconds, clips",
         ),
         ("batch: {clips: 4, frames: 3}", "r.yaml:3:19: batch.frames: give only one of these keys"),
         ("batch: {seconds: .nan}", "batch.seconds: NaN is not a number of seconds above 0"),
@@ -268,4 +268,25 @@ fn files_are_bounded() {
     );
     assert!(Recipe::read(folder.path()).unwrap_err().to_string().contains("not a file"));
     assert!(Recipe::read(&folder.path().join("none.yaml")).is_err());
+}
+
+#[test]
+fn a_stage_is_the_recipe_with_its_own_keys_over_it() {
+    let text = format!(
+        "{SMALLEST}updates: 9\nwarmup: 3\nstages:\n  - {{name: a, freeze: ['*.x'], epochs: 2, batch: {{clips: 3}}}}\n  \
+         - {{lora: {{rank: 2}}, learning_rate: 1e-4, optimizer: adamw-8bit, precision: bf16-mixed, checkpoint: 2}}\n"
+    );
+    let (recipe, origins) = Recipe::parse(&text, "r.yaml").unwrap();
+    assert_eq!(Recipe::parse(&recipe.to_yaml().unwrap(), "w.yaml").unwrap().0, recipe);
+    assert_eq!(origins["stages.1.learning_rate"].line, 7);
+    assert_eq!([0, 1].map(|i| recipe.stage_name(i)), ["a", "stage-2"]);
+    let (a, b) = (recipe.stage(0), recipe.stage(1));
+    let own = Recipe::new("a", "b");
+    let mut expected = Recipe { epochs: Some(2.0), warmup: Some(3), batch: Batch::Clips(3), ..own.clone() };
+    expected.freeze = vec!["*.x".into()];
+    assert_eq!(a, expected);
+    assert_eq!((b.updates, b.warmup, b.learning_rate, b.batch), (Some(9), Some(3), 1e-4, own.batch));
+    assert_eq!((b.precision, b.checkpoint), (Some(Precision::Bf16Mixed), Some(Checkpoint(Blocks::First(2)))));
+    assert_eq!(recipe.stage_that_says(&["updates", "epochs"]).as_deref(), Some("a"));
+    assert_eq!(recipe.stage_that_says(&["dropout"]), None);
 }

@@ -1,0 +1,134 @@
+//! `stages`: runs one after another, each on what the one before made.
+//!
+//! ```yaml
+//! learning_rate: 1e-5                  # what a stage does not say is the recipe's own
+//! stages:
+//!   - {name: head, freeze: ['*.transformer_blocks'], updates: 200, learning_rate: 1e-4}
+//!   - {name: all, updates: 800}
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use super::validate::{Invalid, refuse};
+use super::{Batch, Checkpoint, Lora, OptimizerChoice, Precision, Recipe};
+
+/// Longest name of a stage, which is part of a folder's name.
+const MAX_NAME: usize = 40;
+
+/// What of a recipe is different in one stage. An absent key is the recipe's own; `freeze` and `lora` only a stage says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Stage {
+    /// For messages and the stage's folder: letters, digits, `-` and `_`. Absent: `stage-N`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What is not trained, as [`Recipe::freeze`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub freeze: Vec<String>,
+    /// Additions that are trained and, at the stage's end, merged into the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
+    /// Its length, in updates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub updates: Option<u64>,
+    /// Its length, in passes over the data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    /// Rate at the end of its warm-up; it falls to zero at the stage's end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+    /// Updates of its warm-up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<u64>,
+    /// Audio of an update.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
+    /// What backward makes again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+    /// What the model computes in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
+    /// How AdamW keeps its moments. They are not handed over: a stage begins with none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<OptimizerChoice>,
+}
+
+impl Recipe {
+    /// The name of a stage, from 0.
+    ///
+    /// # Panics
+    /// Without such a stage.
+    pub fn stage_name(&self, index: usize) -> String {
+        self.stages[index].name.clone().unwrap_or_else(|| format!("stage-{}", index + 1))
+    }
+
+    /// A stage, from 0, as a recipe without stages. Its model is still the whole recipe's.
+    ///
+    /// # Panics
+    /// Without such a stage.
+    pub fn stage(&self, index: usize) -> Recipe {
+        let mut whole = self.clone();
+        let s = whole.stages.swap_remove(index);
+        let mut r = Recipe { stages: Vec::new(), freeze: s.freeze, lora: s.lora, ..whole };
+        if s.updates.is_some() || s.epochs.is_some() {
+            (r.updates, r.epochs) = (s.updates, s.epochs);
+        }
+        r.learning_rate = s.learning_rate.unwrap_or(r.learning_rate);
+        r.warmup = s.warmup.or(r.warmup);
+        r.batch = s.batch.unwrap_or(r.batch);
+        r.checkpoint = s.checkpoint.or(r.checkpoint);
+        r.precision = s.precision.or(r.precision);
+        r.optimizer = s.optimizer.or(r.optimizer);
+        r
+    }
+
+    /// A stage that says one of these keys itself.
+    pub fn stage_that_says(&self, keys: &[&str]) -> Option<String> {
+        let says = |s: &Stage| {
+            let said = serde_json::to_value(s).unwrap_or_default();
+            keys.iter().any(|key| said.get(key).is_some())
+        };
+        self.stages.iter().position(says).map(|i| self.stage_name(i))
+    }
+
+    /// The key `stages`: each stage is a recipe that can be meant.
+    pub(super) fn validate_stages(&self) -> Result<(), Invalid> {
+        if self.stages.is_empty() {
+            return Ok(());
+        }
+        for (key, given) in [("freeze", !self.freeze.is_empty()), ("lora", self.lora.is_some())] {
+            if given {
+                refuse(
+                    key,
+                    format!(
+                        "stands beside `stages`, and each stage says what it trains: write `{key}` there"
+                    ),
+                )?;
+            }
+        }
+        let mut names = Vec::new();
+        for i in 0..self.stages.len() {
+            let of_stage = |key: &str, why: String| Err(Invalid { key: format!("stages.{i}.{key}"), why });
+            let name = self.stage_name(i);
+            let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+            if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(fits) {
+                return of_stage(
+                    "name",
+                    format!("{name:?} is not 1 to {MAX_NAME} letters, digits, - and _: it names a folder"),
+                );
+            }
+            if names.contains(&name) {
+                return of_stage(
+                    "name",
+                    format!("two stages are called `{name}`: give each a name of its own"),
+                );
+            }
+            names.push(name);
+            if let Err(bad) = self.stage(i).validate() {
+                return of_stage(&bad.key, bad.why);
+            }
+        }
+        Ok(())
+    }
+}
