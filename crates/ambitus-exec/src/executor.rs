@@ -84,7 +84,7 @@ pub enum ExecError {
 /// A planned session on a device.
 ///
 /// Transfers are row-major without pads; executors add the pitch and zero the pads. States of other types than f32 pass as
-/// f32, without loss (see [`transfer`](crate::transfer)).
+/// f32, without loss (see [`transfer`](mod@crate::transfer)).
 pub trait Executor {
     /// The session it was opened with.
     fn planned(&self) -> &PlannedSession;

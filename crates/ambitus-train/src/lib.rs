@@ -2,6 +2,7 @@
 
 pub mod budget;
 pub mod cards;
+mod describe;
 pub mod device;
 pub mod doctor;
 pub mod error;

@@ -1,6 +1,6 @@
 //! From a recipe to a planned run: opens the model, prepares the data, chooses sizes, plans, and refuses what does not fit.
 
-use crate::budget::{RunPlan, Shape, clip_frames, host_bytes};
+use crate::budget::{RunPlan, Shape, clip_frames};
 use crate::device::Device;
 use crate::error::RunError;
 use crate::model_dir::{ModelDir, OpenOptions};
@@ -12,7 +12,6 @@ use crate::variants;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
-use ambitus_compile::pipeline::Trained;
 use ambitus_data::updates::{UpdateSize, Updates};
 use ambitus_data::{
     ClipIndex, Limits, Policy, PrepareOptions, Prepared, Source, Split, Tokenizer, TokenizerKind,
@@ -496,130 +495,5 @@ impl Resolved {
         self.plan = plan;
         let peak = ByteSize(self.plan.peak_bytes);
         Ok(format!("{why}; it goes on in fp32 (peak {peak} of {})", ByteSize(self.budget)))
-    }
-
-    /// The most frames that fit the budget: of a micro-batch with these options, and of one clip with everything made again.
-    ///
-    /// # Errors
-    /// From planning.
-    pub fn largest(&self) -> Result<[Option<usize>; 2], RunError> {
-        let shape = &self.plan.shape;
-        let [micro_batch, clip] =
-            search::largest(shape, self.longest.max(1), self.budget, self.device.target())?;
-        // The model's text positions end there.
-        let most = if shape.config.conv_layers > 0 { MAX_FRAMES } else { usize::MAX };
-        Ok([micro_batch, clip.map(|n| n.min(most))])
-    }
-
-    /// [`Resolved::largest`] as people read it.
-    ///
-    /// # Errors
-    /// From planning.
-    pub fn describe_largest(&self) -> Result<Vec<String>, RunError> {
-        let seconds = |frames: usize| frames as f64 / crate::budget::FRAMES_PER_SECOND;
-        let [micro_batch, clip] = self.largest()?;
-        let clips = |frames: usize| frames as f64 / self.plan.shape.clip_frames;
-        let micro_batch = micro_batch.map(|n| {
-            format!(
-                "  the largest micro-batch that fits with these options: {n} frames ({:.1} s, about {:.0} clips)",
-                seconds(n),
-                clips(n)
-            )
-        });
-        let clip = clip.map(|n| {
-            format!(
-                "  the longest clip that fits, with everything made again: {n} frames ({:.1} s)",
-                seconds(n)
-            )
-        });
-        Ok(micro_batch.into_iter().chain(clip).collect())
-    }
-
-    /// The plan as people read it.
-    ///
-    /// # Errors
-    /// From planning the neighbours.
-    pub fn describe(&self) -> Result<Vec<String>, RunError> {
-        let p = &self.plan;
-        let cap = p.shape.session.capacity;
-        let (fixed, per_second) = p.slope(self.device.target())?;
-        let mut out = vec![
-            format!(
-                "plan: peak {} of {}; arena {} ({} of transient values against a bound of {})",
-                ByteSize(p.peak_bytes),
-                ByteSize(self.budget),
-                ByteSize(p.planned.arena_bytes()),
-                ByteSize(p.planned.transient_bytes),
-                ByteSize(p.planned.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0)),
-            ),
-            format!("  at the peak, in {}: {}", p.peak_place(), p.categories.line()),
-        ];
-        let phases: Vec<String> =
-            p.phases.iter().map(|f| format!("{} {}", f.name, ByteSize(f.in_use_bytes))).collect();
-        out.push(format!("  in use by phase: {}", phases.join(" · ")));
-        out.push(format!(
-            "  fixed {}, and {} for each further second of audio in a micro-batch ({} frames, {:.0} s now)",
-            ByteSize(fixed),
-            ByteSize(per_second),
-            cap.frames,
-            cap.frames as f64 / crate::budget::FRAMES_PER_SECOND
-        ));
-        out.push(format!(
-            "  as the original runs it (PyTorch {}, the same micro-batch, by arithmetic): about {}",
-            if p.shape.session.precision == Precision::Fp32 { "fp32" } else { "AMP" },
-            ByteSize(p.as_original_runs_it())
-        ));
-        out.push(format!(
-            "  an update: {} micro-batches, {:.1} GFLOP, about {:.2} s on {}",
-            p.shape.micro_batches,
-            p.step_flops / 1e9,
-            p.step_seconds,
-            self.device.name()
-        ));
-        if p.shape.session.trained != Trained::All {
-            let count = |trained| crate::session::parameter_count(&p.planned.session, trained);
-            let (trained, all) = (count(true), count(false));
-            let share = 100.0 * trained as f64 / all as f64;
-            out.push(format!(
-                "  trained: {trained} of {all} parameters ({share:.2} %); the others are frozen"
-            ));
-        }
-        if let Some(note) = self.device.reserve_note() {
-            out.push(format!("  {note}"));
-            if self.device.is_listed() {
-                out.push("  seconds follow from the rates of cards.toml; they were not measured".to_owned());
-            }
-            out.push(format!(
-                "  beside it, of the machine's own memory: at most {}",
-                ByteSize(host_bytes(&p.shape, self.threads))
-            ));
-        }
-        out.extend(self.describe_host());
-        if p.shape.session.update_in_backward {
-            let mut at_end = p.shape.clone();
-            at_end.session.update_in_backward = false;
-            let at_end = RunPlan::new(at_end, self.device.target())?;
-            out.push(format!(
-                "  the update is in backward, gradients are not kept: at the end of the update the peak would be {}, {} \
-                 the budget of {}, for the same numbers and time",
-                ByteSize(at_end.peak_bytes),
-                if at_end.peak_bytes > self.budget { "over" } else { "within" },
-                ByteSize(self.budget)
-            ));
-        }
-        if p.shape.session.checkpoint != Blocks::None {
-            let mut without = p.shape.clone();
-            without.session.checkpoint = Blocks::None;
-            let without = RunPlan::new(without, self.device.target())?;
-            out.push(format!(
-                "  made again in backward: {} (+{:.1} % time); with everything kept the peak is {}, {} the budget of {}",
-                p.shape.session.checkpoint,
-                100.0 * (p.step_seconds / without.step_seconds - 1.0),
-                ByteSize(without.peak_bytes),
-                if without.peak_bytes > self.budget { "over" } else { "still within" },
-                ByteSize(self.budget)
-            ));
-        }
-        Ok(out)
     }
 }
