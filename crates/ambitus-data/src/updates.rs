@@ -52,6 +52,17 @@ pub struct Updates {
     done: u64,
 }
 
+/// Micro-batches that these updates take in all.
+fn batches(updates: &[Vec<u32>], capacity: Capacity) -> Result<u64, DataError> {
+    /// With so many clips a simple packing is as good, and the exact one would take minutes.
+    const MANY: usize = 64;
+    let of = |update: &Vec<u32>| match update.len() {
+        MANY.. => Ok(pack::quick(update, capacity) as u64),
+        _ => Ok(pack::pack(update, capacity)?.len() as u64),
+    };
+    updates.iter().map(of).sum()
+}
+
 impl Updates {
     /// `frames` are the lengths of the clips to train on.
     pub fn new(frames: &[u32], size: UpdateSize, seed: u64) -> Result<Self, DataError> {
@@ -92,11 +103,8 @@ impl Updates {
     /// clips of equal length become five; the work is less or the same, and so is the memory. An error names a clip
     /// longer than `requested`.
     pub fn micro_batch(&self, requested: u32, clips: usize) -> Result<u32, DataError> {
-        /// So many that an update which needs one micro-batch more is among them.
-        const SAMPLED: usize = 24;
         const STEPS: u32 = 50;
         const TRIED: usize = 8;
-        const MANY: usize = 64;
         /// Planned frames over the fewest possible that a larger micro-batch is worth.
         const WORTH: f64 = 1.01;
         let capacity = |frames: u32| Capacity { frames, clips };
@@ -105,10 +113,7 @@ impl Updates {
             // Perhaps not in the first updates, but it will come.
             pack::pack(&self.frames, capacity(requested))?;
         }
-        let sample: Vec<Vec<u32>> = Self::new(&self.frames, self.size, self.seed)?
-            .take(SAMPLED)
-            .map(|update| update.iter().map(|d| self.frames[d.clip as usize]).collect())
-            .collect();
+        let sample = self.sample()?;
         let lowest = (requested / 2).max(longest);
         let candidates: Vec<u32> = (0..=STEPS)
             .map(|i| requested - (u64::from(requested - lowest) * u64::from(i) / u64::from(STEPS)) as u32)
@@ -126,14 +131,7 @@ impl Updates {
             ranked.sort_by_key(|&(planned, c)| (planned, std::cmp::Reverse(c)));
             tried.extend(ranked.into_iter().take(TRIED).map(|(_, c)| c));
         }
-        let batches = |c: u32| -> Result<u64, DataError> {
-            let of = |update: &Vec<u32>| match update.len() {
-                // With so many clips a simple packing is as good, and this would take minutes.
-                MANY.. => Ok(pack::quick(update, capacity(c)) as u64),
-                _ => Ok(pack::pack(update, capacity(c))?.len() as u64),
-            };
-            sample.iter().map(of).sum()
-        };
+        let batches = |c: u32| batches(&sample, capacity(c));
         let mut planned = Vec::new();
         for c in tried {
             planned.push((batches(c)? * u64::from(c), c));
@@ -153,6 +151,22 @@ impl Updates {
             }
         }
         Ok(high)
+    }
+
+    /// Micro-batches of an update, on average over the first ones.
+    ///
+    /// # Errors
+    /// A clip longer than the capacity.
+    pub fn micro_batches(&self, capacity: Capacity) -> Result<f64, DataError> {
+        let sample = self.sample()?;
+        Ok(batches(&sample, capacity)? as f64 / sample.len().max(1) as f64)
+    }
+
+    /// Lengths of the clips of the first updates: so many that an update which needs one micro-batch more is among them.
+    fn sample(&self) -> Result<Vec<Vec<u32>>, DataError> {
+        const SAMPLED: usize = 24;
+        let updates = Self::new(&self.frames, self.size, self.seed)?.take(SAMPLED);
+        Ok(updates.map(|update| update.iter().map(|d| self.frames[d.clip as usize]).collect()).collect())
     }
 
     /// Updates that go once, or `epochs` times, through the clips; rounded up.

@@ -60,6 +60,17 @@ impl Shape {
     }
 }
 
+/// A micro-batch that may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MicroBatch {
+    /// Frames as they are asked for.
+    pub asked: u64,
+    /// Its sizes, cut to what its share of an update needs.
+    pub capacity: Capacity,
+    /// How many of it an update takes.
+    pub count: usize,
+}
+
 /// One phase's peak.
 #[derive(Clone, Debug, Serialize)]
 pub struct Phase {

@@ -1,6 +1,6 @@
 //! `ambitus gradients`: the loss and every gradient of one update on given clips and draws; for parity with the reference.
 
-use crate::budget::{RunPlan, Shape, clip_frames};
+use crate::budget::{MicroBatch, RunPlan, Shape, clip_frames};
 use crate::device::Device;
 use crate::error::RunError;
 use crate::load;
@@ -110,7 +110,8 @@ pub fn gradients(
     if let Some(budget) = options.memory {
         let longest = frames.iter().copied().max().unwrap_or(1);
         let smaller = Capacity { frames: longest, ..capacity };
-        let micro_batches = vec![(capacity.frames as u64, capacity), (longest as u64, smaller)];
+        let of = |capacity: Capacity, count| MicroBatch { asked: capacity.frames as u64, capacity, count };
+        let micro_batches = vec![of(capacity, micro_batches.len()), of(smaller, clips.len())];
         let every = Free { checkpoint: true, micro_batches, variants: Vec::new() };
         search::require(&plan, &shape, &every, budget, device.target())?;
     }

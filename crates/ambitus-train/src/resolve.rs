@@ -1,6 +1,6 @@
 //! From a recipe to a planned run: opens the model, prepares the data, chooses sizes, plans, and refuses what does not fit.
 
-use crate::budget::{RunPlan, Shape, clip_frames};
+use crate::budget::{MicroBatch, RunPlan, Shape, clip_frames};
 use crate::device::Device;
 use crate::error::RunError;
 use crate::model_dir::{ModelDir, OpenOptions};
@@ -260,20 +260,25 @@ pub fn resolve_on(
         )));
     }
     let shortest = frames.iter().copied().min().unwrap_or(1).max(1) as usize;
-    let capacity_of = |asked: u64| -> Result<(u64, Capacity), RunError> {
+    let capacity_of = |asked: u64| -> Result<MicroBatch, RunError> {
         let clips = match recipe.micro_batch.clips {
             Some(n) => n as usize,
             None => (asked as usize).div_ceil(shortest).clamp(2, DEFAULT_MICRO_CLIPS),
         };
         // At least the longest clip: validation clips go through the same capacity.
         let frames = schedule.micro_batch(asked as u32, clips)?.max(longest as u32) as usize;
-        Ok((asked, Capacity { frames, clips }))
+        let capacity = Capacity { frames, clips };
+        let count = schedule.micro_batches(ambitus_data::pack::Capacity { frames: frames as u32, clips })?;
+        Ok(MicroBatch { asked, capacity, count: (count.round() as usize).max(1) })
     };
     let mut micro_batches = match largest {
-        Some(largest) => vec![(asked, whole_update(&recipe, asked, largest, longest)?)],
+        Some(largest) => {
+            let capacity = whole_update(&recipe, asked, largest, longest)?;
+            vec![MicroBatch { asked, capacity, count: 1 }]
+        }
         None => vec![capacity_of(asked)?],
     };
-    let capacity = micro_batches[0].1;
+    let capacity = micro_batches[0].capacity;
     if largest.is_none() {
         // Others that the search may take or name: the whole update, and halves down to the longest clip.
         let whole = Some(target_frames).filter(|n| *n > asked && *n <= u64::from(u32::MAX));
@@ -311,11 +316,7 @@ pub fn resolve_on(
         beside: device.beside(),
         update_frames: target_frames as usize,
         clip_frames: clip_frames(frames.iter().map(|n| f64::from(*n))),
-        micro_batches: if in_backward {
-            1
-        } else {
-            (target_frames as usize).div_ceil(capacity.frames).max(1)
-        },
+        micro_batches: micro_batches[0].count,
         prepare_bytes,
     };
     if device.is_card() && recipe.offloaded().disk.is_some() {
@@ -330,7 +331,7 @@ pub fn resolve_on(
         // Where nothing fits, the longest clip alone is refused with what would.
         let most = search::most_frames(&shape.with_capacity(least), budget, device.target())?;
         micro_batches = vec![capacity_of(most.unwrap_or(longest) as u64)?];
-        shape = shape.with_capacity(micro_batches[0].1);
+        shape = shape.with_capacity(micro_batches[0].capacity);
     }
     recipe.micro_batch.max = false;
     let asked = Asked { recipe: recipe.clone(), shape, micro_batches };
@@ -401,7 +402,7 @@ pub struct Asked {
     /// Its options, and the usual ones for what it leaves open.
     pub shape: Shape,
     /// Micro-batches that may be taken, the usual one first.
-    micro_batches: Vec<(u64, Capacity)>,
+    micro_batches: Vec<MicroBatch>,
 }
 
 impl Asked {

@@ -4,7 +4,7 @@
 //! again then follows from the bytes that are missing ([`cheapest`]). The fastest few are planned in full, with more or less
 //! made again until they just fit. So the choice rests on predicted seconds, and whether it fits does not.
 
-use crate::budget::{RunPlan, Shape};
+use crate::budget::{MicroBatch, RunPlan, Shape};
 use crate::error::RunError;
 use crate::session::program;
 use crate::size::ByteSize;
@@ -36,8 +36,8 @@ const WORTH: f64 = 0.01;
 pub struct Free {
     /// What is made again in backward.
     pub checkpoint: bool,
-    /// Micro-batches that may be taken, as they are asked for and as they then are; the first is the usual one.
-    pub micro_batches: Vec<(u64, Capacity)>,
+    /// Micro-batches that may be taken; the first is the usual one.
+    pub micro_batches: Vec<MicroBatch>,
     /// Other options that may be taken, one of them at a time.
     pub variants: Vec<Variant>,
 }
@@ -102,7 +102,7 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
     // What is exact only saves memory: it is of use where memory is short.
     let short = points.first().is_none_or(|p| p.peak > budget);
     let variants = free.variants.iter().filter(|v| short || v.numerics == Numerics::Changed);
-    let least = free.micro_batches.iter().skip(1).min_by_key(|m| m.1.frames);
+    let least = free.micro_batches.iter().skip(1).min_by_key(|m| m.capacity.frames);
     let sizes: Vec<_> = usual.chain(least.filter(|_| short)).collect();
     let varied: Vec<Choice> = variants
         .flat_map(|v| sizes.iter().map(move |m| Choice { micro_batch: m, variant: Some(v) }))
@@ -203,7 +203,7 @@ impl Candidate {
 
 /// What a combination takes.
 struct Choice<'f> {
-    micro_batch: &'f (u64, Capacity),
+    micro_batch: &'f MicroBatch,
     variant: Option<&'f Variant>,
 }
 
@@ -224,8 +224,9 @@ struct Point {
 
 impl Point {
     fn new(shape: &Shape, choice: &Choice<'_>, free: &Free, target: &dyn Target) -> Result<Point, RunError> {
-        let &(asked, capacity) = choice.micro_batch;
+        let &MicroBatch { asked, capacity, count } = choice.micro_batch;
         let mut shape = shape.with_capacity(capacity);
+        shape.micro_batches = count;
         let checkpoint = free.checkpoint;
         if checkpoint {
             shape.session.checkpoint = Blocks::None;
@@ -240,7 +241,7 @@ impl Point {
         let blocks = micro.map_or(1, |p| p.program.blocks.len().max(1));
         Ok(Point {
             asked,
-            usual: asked == free.micro_batches[0].0,
+            usual: asked == free.micro_batches[0].asked,
             variant: choice.variant.cloned(),
             peak: plan.peak_bytes,
             seconds: plan.step_seconds,
