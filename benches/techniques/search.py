@@ -2,7 +2,7 @@
 
     cargo build --release && python3 benches/techniques/search.py [--rounds 7] [--budgets 48,52,56,60,72]
 
-At each budget (MiB) every candidate of `ambitus plan --json` that fits is run, taking turns with the automatic plan; a row says
+At each budget (MiB) every candidate of `ambitus plan --json` that is planned in full and fits is run, taking turns with the automatic plan; a row says
 how the automatic plan's step compares with the fastest candidate's. Needs only the standard library.
 Writes benches/results/<date>-search-cpu.md and prints it.
 """
@@ -60,7 +60,7 @@ def main() -> None:
         recipe.write_text(json.dumps(RECIPE | {"threads": args.threads}))  # JSON is YAML
         for budget in map(int, args.budgets.split(",")):
             plan = json.loads(ambitus(args, ["plan", str(recipe), "--memory", f"{budget}MiB", "--json"]))
-            fitting = [c["options"] for c in plan["candidates"] if c["verdict"] != "too_large"]
+            fitting = [c["options"] for c in plan["candidates"] if c["planned"] and c["verdict"] != "too_large"]
             # What a candidate does not name is fixed as the recipe's usual, or the search would choose again.
             usual = ["--micro-batch", "3200"]
             full = lambda o: shlex.split(o) + ([] if "--micro-batch" in o else usual) + ([] if "--checkpoint" in o else ["--checkpoint", "none"])

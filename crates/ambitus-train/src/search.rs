@@ -167,7 +167,7 @@ pub fn require(
     );
     let others = search(shape, every, budget, target)?.candidates;
     let fitting: Vec<&Candidate> =
-        others.iter().filter(|c| c.verdict != Verdict::TooLarge).take(NAMED).collect();
+        others.iter().filter(|c| c.planned && c.verdict != Verdict::TooLarge).take(NAMED).collect();
     for (i, c) in fitting.iter().enumerate() {
         let head = if i == 0 { "cheapest changes that fit:" } else { "" };
         let saved = ByteSize(plan.peak_bytes.saturating_sub(c.peak_bytes)).to_string();
