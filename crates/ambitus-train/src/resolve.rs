@@ -366,6 +366,10 @@ pub fn resolve_on(
     recipe.precision = Some(precise);
     recipe.optimizer = Some(optimizer);
     recipe.offload = Some(offload.clone());
+    if offload.is_empty() {
+        // It bounds nothing; a recipe that is read again must not name it.
+        recipe.host_memory = None;
+    }
     let host_budget = match recipe.host_memory {
         _ if offload.pass().is_none() || offload.disk.is_some() => None,
         Some(ByteSize(n)) => Some((n, "recipe".to_owned())),

@@ -70,7 +70,7 @@ fn text<T: fmt::Display, S: serde::Serializer>(n: &T, s: S) -> Result<S::Ok, S::
 pub enum Verdict {
     /// The plan.
     Chosen,
-    /// Fits, and another is faster.
+    /// Fits (by the estimate, where it was not planned), and another is faster.
     Slower,
     /// Does not fit.
     TooLarge,
@@ -114,8 +114,16 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
         .map(|(i, p)| (i, p.candidate(p.estimate(budget), p.seconds(p.estimate(budget).0), budget)))
         .collect();
     tried.sort_by(|(_, a), (_, b)| a.before(b));
-    let few = tried.len().min(FEW);
-    let fitted = side_by_side(&tried[..few], |(i, _)| points[*i].fit(budget, target))?;
+    let mut fitted: Vec<(usize, RunPlan)> = Vec::new();
+    // An estimate may be wrong: nothing is refused while something that should fit was not planned.
+    while fitted.is_empty()
+        || (fitted.iter().all(|(_, plan)| plan.peak_bytes > budget)
+            && tried.get(fitted.len()).is_some_and(|(_, c)| c.verdict != Verdict::TooLarge))
+    {
+        let next = &tried[fitted.len()..tried.len().min(fitted.len() + FEW)];
+        fitted.extend(side_by_side(next, |(i, _)| points[*i].fit(budget, target))?);
+    }
+    let few = fitted.len();
     let mut plans = Vec::with_capacity(few);
     for ((i, candidate), (steps, plan)) in tried.iter_mut().zip(fitted) {
         let worth = if points[*i].usual { 1.0 } else { 1.0 + WORTH };

@@ -104,3 +104,18 @@ fn plans_name_the_hosts_budget_and_contradictions_are_refused() {
     assert_eq!(code, 6, "{text}");
     assert!(text.contains("offload.disk"), "{text}");
 }
+
+/// A bound on the host's memory leaves open what is offloaded; a run that needs nothing of it must resume all the same.
+#[test]
+fn a_host_budget_that_nothing_needs_does_not_stop_a_resume() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 9);
+    let lines =
+        "updates: 4\nsave_every: 2\nkeep: 9\nbatch: {clips: 3}\nmemory: 1GiB\nhost_memory: 1GiB\nthreads: 2";
+    let recipe = common::recipe(dir, "run", lines).display().to_string();
+    common::ok(dir, &["train", &recipe]);
+    std::fs::remove_dir_all(dir.join("run/checkpoints/step-4")).expect("the last checkpoint");
+    common::ok(dir, &["resume", &dir.join("run").display().to_string()]);
+    assert!(dir.join("run/checkpoints/step-4").is_dir());
+}
