@@ -83,7 +83,12 @@ const PROMISED_FILL: f64 = 0.95;
 /// Clips of equal length cannot do better than their number allows: 37 of them in batches of 5 are 92.5 %.
 const PROMISED_FILL_OF_EQUALS: f64 = 0.9;
 
-/// Packs the first updates of a drawn data set; the fill is what is promised.
+/// What the promise is measured over: a run, of which the choice of the capacity saw half. In a dozen updates of eight
+/// micro-batches two that drew a long clip more than they have micro-batches are two per cent, and no capacity could
+/// have known.
+const RUN: usize = 48;
+
+/// Packs a run over a drawn data set; the fill is what is promised.
 fn updates_fill(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitrary::Result<()> {
     let kind = u.int_in_range(0..=3)?;
     let n = u.int_in_range(60..=400)?;
@@ -102,7 +107,7 @@ fn updates_fill(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitr
     let updates = Updates::new(&frames, size, seed).expect("valid");
     let capacity = Capacity { frames: updates.micro_batch(requested, 1000).expect("fits"), clips: 1000 };
     let (mut used, mut planned) = (0.0, 0.0);
-    for update in updates.take(12) {
+    for update in updates.take(RUN) {
         let parts: Vec<u32> = update.iter().map(|d| frames[d.clip as usize]).collect();
         let batches = pack(&parts, capacity).expect("fits");
         used += fill(&parts, &batches, capacity) * batches.len() as f64;
@@ -118,6 +123,8 @@ fn updates_fill(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitr
 fn updates_fill_their_micro_batches() {
     // A heavy tail, whose first eight updates looked better than those that followed.
     arbtest(updates_fill).seed(0xd3d5_e33a_0000_2811);
+    // One long clip to a micro-batch, and twice more long clips than micro-batches among the first updates.
+    arbtest(updates_fill).seed(0x595d_d20d_0000_0096);
     arbtest(updates_fill).budget_ms(8_000);
 }
 
