@@ -1,8 +1,9 @@
 """Every memory technique on and off, taking turns: planned and measured peak, and step time.
 
-    cargo build --release && python3 benches/techniques/run.py [--rounds 7] [--only NAME,NAME] [--threads 2]
+    cargo build --release && python3 benches/techniques/run.py [--rounds 7] [--only NAME,NAME] [--threads 2] [--dim 320]
 
 Each round is one run of `ambitus train` without a technique and one with it, the order alternating; a run is a process of its own.
+What a process touches beside its arena scatters by one or two MiB, so savings are told apart best on a wide model: `--dim 640`.
 Model: benches/techniques/model (random weights); clips: recipes/quickstart/clips. Needs only the standard library.
 Writes benches/results/<date>-techniques-cpu.md and prints it. Exits with 1 when a measured peak is above the planned one.
 """
@@ -13,6 +14,7 @@ import argparse
 import datetime
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -24,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "peers"))
 from run import RESULTS, commit, processor  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+MODEL = Path(__file__).resolve().parent / "model"
 MIB = 1 << 20
 
 RECIPE = {
-    "model": {"dir": "benches/techniques/model", "from_scratch": True},
     "data": {"dir": "recipes/quickstart/clips", "max_seconds": 10, "validation": {"share": 0}},
     "batch": {"clips": 5},
     "micro_batch": {"frames": 1300, "clips": 5},
@@ -71,10 +73,23 @@ class Measured:
     arena: int
 
 
+def model(directory: str, dim: int) -> dict:
+    """The recipe's model: the one of this folder at another width, heads of 64 channels as there."""
+    out = Path(directory) / "model"
+    out.mkdir()
+    config = (MODEL / "config.yaml").read_text()
+    config = re.sub(r"\bdim: \d+", f"dim: {dim}", config, count=1)
+    config = re.sub(r"\bheads: \d+", f"heads: {dim // 64}", config, count=1)
+    (out / "config.yaml").write_text(config)
+    (out / "vocab.txt").write_bytes((MODEL / "vocab.txt").read_bytes())
+    return {"dir": str(out), "from_scratch": True}
+
+
 def run(args: argparse.Namespace, keys: dict) -> Measured:
     with tempfile.TemporaryDirectory() as directory:
         recipe = Path(directory) / "recipe.yaml"
-        filled = json.dumps(RECIPE | {"threads": args.threads} | keys).replace("{disk}", directory)
+        keys = {"model": model(directory, args.dim), "threads": args.threads} | keys
+        filled = json.dumps(RECIPE | keys).replace("{disk}", directory)
         recipe.write_text(filled)  # JSON is YAML
         out = Path(directory) / "run"
         done = subprocess.run([args.ambitus, "train", str(recipe), "--run-dir", str(out)], cwd=ROOT, capture_output=True, text=True)
@@ -108,6 +123,7 @@ def main() -> None:
     parser.add_argument("--ambitus", default=str(ROOT / "target/release/ambitus"))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dim", type=int, default=320, help="width of the model, a multiple of 64")
     parser.add_argument("--only", default="")
     parser.add_argument("--name", default="techniques-cpu")
     args = parser.parse_args()
@@ -131,7 +147,7 @@ def main() -> None:
             f"# Techniques on and off, on the CPU, {datetime.date.today()}",
             "",
             f"- processor: {processor()}, {os.cpu_count()} logical cores, {args.threads} threads; load average {min(loads):.1f} to {max(loads):.1f}",
-            f"- Ambitus {commit()}; `python3 benches/techniques/run.py --rounds {args.rounds}`: {args.rounds} runs of each side, taking turns",
+            f"- Ambitus {commit()}; `python3 benches/techniques/run.py --rounds {args.rounds} --dim {args.dim}`: {args.rounds} runs of each side, taking turns; model of width {args.dim}",
             f"- recipe of both sides but for the row's key: `{json.dumps(RECIPE)}`",
             f"- measured peaks above the planned one: {', '.join(above) or 'none'}",
             "",

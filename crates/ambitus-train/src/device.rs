@@ -6,7 +6,7 @@
 #[cfg_attr(not(feature = "cuda"), path = "device/no_cuda.rs")]
 mod cuda;
 
-use crate::budget::process_bytes;
+use crate::budget::{self, Shape, process_bytes};
 use crate::cards;
 use crate::error::RunError;
 use crate::memory;
@@ -229,6 +229,14 @@ impl Device {
             None => (free.saturating_sub(taken), format!("{from}, less the plan's {}", ByteSize(taken))),
             Some(_) => (free, from),
         }))
+    }
+
+    /// What may wait in the host's memory, at most: its budget, on a card less the process. Unbounded where the machine is
+    /// not known, or cannot be read: a budget that is not given is checked again with the plan.
+    pub fn host_room(&self, given: Option<ByteSize>, shape: &Shape) -> u64 {
+        let free = || self.default_host_budget(0).ok().flatten().map(|(bytes, _)| bytes);
+        let process = if self.is_card() { budget::host_bytes(shape, self.threads) } else { 0 };
+        given.map(|b| b.0).or_else(free).map_or(u64::MAX, |bytes| bytes.saturating_sub(process))
     }
 
     /// What preparing may use of the host's memory, where the budget is another memory's.

@@ -112,7 +112,7 @@ pub fn gradients(
         let smaller = Capacity { frames: longest, ..capacity };
         let of = |capacity: Capacity, count| MicroBatch { asked: capacity.frames as u64, capacity, count };
         let micro_batches = vec![of(capacity, micro_batches.len()), of(smaller, clips.len())];
-        let every = Free { checkpoint: true, micro_batches, variants: Vec::new() };
+        let every = Free { checkpoint: true, micro_batches, variants: Vec::new(), host_room: u64::MAX };
         search::require(&plan, &shape, &every, budget, device.target())?;
     }
     device.require_free(plan.peak_bytes)?;

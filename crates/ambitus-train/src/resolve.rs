@@ -425,7 +425,10 @@ impl Asked {
     /// What could be changed on a device, whatever the recipe says.
     pub fn every(&self, device: &Device) -> Free {
         let variants = variants::every(&self.recipe, device);
-        Free { checkpoint: true, micro_batches: self.micro_batches.clone(), variants }
+        let on_disk = self.recipe.offload.as_ref().is_some_and(|o| o.disk.is_some());
+        let host_room =
+            if on_disk { u64::MAX } else { device.host_room(self.recipe.host_memory, &self.shape) };
+        Free { checkpoint: true, micro_batches: self.micro_batches.clone(), variants, host_room }
     }
 }
 

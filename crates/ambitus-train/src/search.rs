@@ -40,6 +40,8 @@ pub struct Free {
     pub micro_batches: Vec<MicroBatch>,
     /// Other options that may be taken, one of them at a time.
     pub variants: Vec<Variant>,
+    /// Bytes of the host's memory that what waits there may take.
+    pub host_room: u64,
 }
 
 /// A combination that was tried.
@@ -74,6 +76,15 @@ pub enum Verdict {
     Slower,
     /// Does not fit.
     TooLarge,
+    /// The host's memory has no room for what would wait there.
+    HostTooSmall,
+}
+
+impl Verdict {
+    /// It can be run.
+    pub fn fits(self) -> bool {
+        matches!(self, Verdict::Chosen | Verdict::Slower)
+    }
 }
 
 /// What came of a search.
@@ -111,14 +122,17 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
     let mut tried: Vec<(usize, Candidate)> = points
         .iter()
         .enumerate()
-        .map(|(i, p)| (i, p.candidate(p.estimate(budget), p.seconds(p.estimate(budget).0), budget)))
+        .map(|(i, p)| {
+            let (steps, peak) = p.estimate(budget);
+            (i, p.candidate((steps, peak, p.host), p.seconds(steps), budget))
+        })
         .collect();
     tried.sort_by(|(_, a), (_, b)| a.before(b));
     let mut fitted: Vec<(usize, RunPlan)> = Vec::new();
     // An estimate may be wrong: nothing is refused while something that should fit was not planned.
     while fitted.is_empty()
-        || (fitted.iter().all(|(_, plan)| plan.peak_bytes > budget)
-            && tried.get(fitted.len()).is_some_and(|(_, c)| c.verdict != Verdict::TooLarge))
+        || (fitted.iter().zip(&tried).all(|((_, plan), (_, c))| plan.peak_bytes > budget || !c.verdict.fits())
+            && tried.get(fitted.len()).is_some_and(|(_, c)| c.verdict.fits()))
     {
         let next = &tried[fitted.len()..tried.len().min(fitted.len() + FEW)];
         fitted.extend(side_by_side(next, |(i, _)| points[*i].fit(budget, target))?);
@@ -127,7 +141,8 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
     let mut plans = Vec::with_capacity(few);
     for ((i, candidate), (steps, plan)) in tried.iter_mut().zip(fitted) {
         let worth = if points[*i].usual { 1.0 } else { 1.0 + WORTH };
-        *candidate = points[*i].candidate((steps, plan.peak_bytes), plan.step_seconds, budget);
+        let bytes = (steps, plan.peak_bytes, plan.planned.host_bytes);
+        *candidate = points[*i].candidate(bytes, plan.step_seconds, budget);
         candidate.planned = true;
         plans.push((worth * plan.step_seconds, plan));
     }
@@ -136,7 +151,7 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
         let order = tried[at].1.verdict.cmp(&tried[best].1.verdict);
         let faster = plans[at].0.total_cmp(&plans[best].0);
         let smaller = tried[at].1.peak_bytes.cmp(&tried[best].1.peak_bytes);
-        let by = if tried[at].1.verdict == Verdict::TooLarge { smaller } else { faster };
+        let by = if tried[at].1.verdict.fits() { faster } else { smaller };
         if order.then(by) == Ordering::Less {
             best = at;
         }
@@ -175,7 +190,7 @@ pub fn require(
     );
     let others = search(shape, every, budget, target)?.candidates;
     let fitting: Vec<&Candidate> =
-        others.iter().filter(|c| c.planned && c.verdict != Verdict::TooLarge).take(NAMED).collect();
+        others.iter().filter(|c| c.planned && c.verdict.fits()).take(NAMED).collect();
     for (i, c) in fitting.iter().enumerate() {
         let head = if i == 0 { "cheapest changes that fit:" } else { "" };
         let saved = ByteSize(plan.peak_bytes.saturating_sub(c.peak_bytes)).to_string();
@@ -201,9 +216,9 @@ impl Candidate {
     /// By verdict; what fits by time, what does not by size.
     fn before(&self, other: &Candidate) -> Ordering {
         let by_size = self.peak_bytes.cmp(&other.peak_bytes);
-        let by = match self.verdict {
-            Verdict::TooLarge => by_size,
-            _ => self.seconds.total_cmp(&other.seconds).then(by_size),
+        let by = match self.verdict.fits() {
+            false => by_size,
+            true => self.seconds.total_cmp(&other.seconds).then(by_size),
         };
         self.verdict.cmp(&other.verdict).then(by)
     }
@@ -224,6 +239,9 @@ struct Point {
     variant: Option<Variant>,
     /// With everything kept.
     peak: u64,
+    /// Of the host's memory, with everything kept.
+    host: u64,
+    host_room: u64,
     /// With everything kept.
     seconds: f64,
     values: Vec<Value>,
@@ -252,6 +270,8 @@ impl Point {
             usual: asked == free.micro_batches[0].asked,
             variant: choice.variant.cloned(),
             peak: plan.peak_bytes,
+            host: plan.planned.host_bytes,
+            host_room: free.host_room,
             seconds: plan.step_seconds,
             values,
             blocks,
@@ -302,7 +322,9 @@ impl Point {
         (steps, self.peak.saturating_sub(self.freed(steps)))
     }
 
-    fn candidate(&self, (steps, peak_bytes): (usize, u64), seconds: f64, budget: u64) -> Candidate {
+    /// `bytes`: steps, the peak and what waits on the host.
+    fn candidate(&self, bytes: (usize, u64, u64), seconds: f64, budget: u64) -> Candidate {
+        let (steps, peak_bytes, host) = bytes;
         let mut options = Vec::new();
         if steps > 0 {
             options.push(format!("--checkpoint {}", self.checkpoint(steps)));
@@ -322,7 +344,11 @@ impl Point {
             peak_bytes,
             seconds,
             planned: false,
-            verdict: if peak_bytes <= budget { Verdict::Slower } else { Verdict::TooLarge },
+            verdict: match (peak_bytes <= budget, host <= self.host_room) {
+                (true, true) => Verdict::Slower,
+                (true, false) => Verdict::HostTooSmall,
+                (false, _) => Verdict::TooLarge,
+            },
         }
     }
 
@@ -455,6 +481,7 @@ pub fn explain(candidates: &[Candidate]) -> Vec<String> {
             Verdict::Chosen => "chosen".to_owned(),
             Verdict::Slower => format!("{:+.1} % time", 100.0 * (c.seconds / best - 1.0)),
             Verdict::TooLarge => "does not fit".to_owned(),
+            Verdict::HostTooSmall => "host too small".to_owned(),
         };
         let peak = format!("{}{}", if c.planned { "" } else { "about " }, ByteSize(c.peak_bytes));
         let (options, seconds) = (options(c), c.seconds);
@@ -462,3 +489,6 @@ pub fn explain(candidates: &[Candidate]) -> Vec<String> {
     };
     candidates.iter().map(line).collect()
 }
+
+#[cfg(test)]
+mod tests;

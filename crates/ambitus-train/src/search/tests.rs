@@ -1,0 +1,161 @@
+use super::*;
+use crate::device::Device;
+use crate::recipe::{DeviceChoice, Offload};
+use crate::session::SessionOptions;
+use ambitus_compile::pipeline::Trained;
+use ambitus_ir::ops::optim::AdamW;
+use ambitus_models::f5::config::Config;
+
+const UPDATE: usize = 240;
+
+fn device() -> Device {
+    Device::find(DeviceChoice::Cpu, 1).expect("every machine has a processor")
+}
+
+/// A small F5 with an update of 240 frames.
+fn shape(device: &Device) -> Shape {
+    Shape {
+        config: Config {
+            dim: 32,
+            depth: 3,
+            heads: 2,
+            dim_head: 16,
+            ff_dim: 64,
+            text_dim: 16,
+            conv_layers: 1,
+            text_rows: 9,
+            rotated: 2,
+            ..Config::v1_base()
+        },
+        session: SessionOptions {
+            capacity: micro_batch(120).capacity,
+            checkpoint: Blocks::None,
+            precision: Default::default(),
+            trained: Trained::All,
+            optimizer: Some(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }.into()),
+            clip_per_tensor: false,
+            update_in_backward: false,
+            offload: Default::default(),
+            ema: true,
+            evaluate: false,
+            sample: None,
+        },
+        beside: device.beside(),
+        update_frames: UPDATE,
+        clip_frames: 40.0,
+        micro_batches: 2,
+        prepare_bytes: 0,
+    }
+}
+
+fn micro_batch(frames: usize) -> MicroBatch {
+    MicroBatch { asked: frames as u64, capacity: Capacity { frames, clips: 6 }, count: UPDATE / frames }
+}
+
+fn free(frames: &[usize]) -> Free {
+    let micro_batches = frames.iter().map(|n| micro_batch(*n)).collect();
+    Free { checkpoint: true, micro_batches, variants: Vec::new(), host_room: u64::MAX }
+}
+
+/// Peak and seconds of every plan that a search may choose.
+fn every_plan(shape: &Shape, free: &Free, target: &dyn Target) -> Vec<(u64, f64)> {
+    let mut plans = Vec::new();
+    for micro_batch in &free.micro_batches {
+        let choice = super::Choice { micro_batch, variant: None };
+        let point = Point::new(shape, &choice, free, target).expect("plans");
+        for steps in 0..=point.steps() {
+            let mut shape = point.shape.clone();
+            shape.session.checkpoint = point.checkpoint(steps);
+            let plan = RunPlan::new(shape, target).expect("plans");
+            plans.push((plan.peak_bytes, plan.step_seconds));
+        }
+    }
+    plans
+}
+
+#[test]
+fn no_plan_that_fits_is_much_faster() {
+    let device = device();
+    let (shape, free) = (shape(&device), free(&[120, 240, 60, 40]));
+    let plans = every_plan(&shape, &free, device.target());
+    let least = plans.iter().map(|p| p.0).min().expect("some");
+    let most = plans.iter().map(|p| p.0).max().expect("some");
+    assert!(plans.len() > 40 && most > least, "{} plans from {least} to {most} bytes", plans.len());
+    for share in 0..=10 {
+        let budget = least + (most - least) * share / 10;
+        let found = search(&shape, &free, budget, device.target()).expect("plans");
+        assert!(found.plan.peak_bytes <= budget, "share {share}: {} of {budget}", found.plan.peak_bytes);
+        let best = plans.iter().filter(|p| p.0 <= budget).map(|p| p.1).fold(f64::INFINITY, f64::min);
+        // The usual micro-batch is kept for WORTH, and a step more than necessary may be made again.
+        let allowed = best * (1.0 + WORTH) * 1.01;
+        assert!(found.plan.step_seconds <= allowed, "share {share}: {} and {best} s", found.plan.step_seconds);
+        assert_eq!(found.candidates[0].verdict, Verdict::Chosen);
+        assert_eq!(found.candidates[0].peak_bytes, found.plan.peak_bytes);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_what_would() {
+    let device = device();
+    let (shape, every) = (shape(&device), free(&[120, 240, 60, 40]));
+    let plans = every_plan(&shape, &every, device.target());
+    let least = plans.iter().map(|p| p.0).min().expect("some");
+    let found = search(&shape, &every, least - 1, device.target()).expect("plans");
+    assert!(found.candidates.iter().all(|c| !c.verdict.fits()));
+    // As it is given it does not fit; the smallest that would is named.
+    let given = RunPlan::new(shape.clone(), device.target()).expect("plans");
+    let refusal = |budget| {
+        require(&given, &shape, &every, budget, device.target()).expect_err("does not fit").to_string()
+    };
+    let told = refusal(least);
+    assert!(told.contains("cheapest changes that fit:") && told.contains("--micro-batch 40"), "{told}");
+    let told = refusal(least - 1);
+    assert!(told.contains("no change of --checkpoint or --micro-batch fits"), "{told}");
+}
+
+#[test]
+fn what_the_hosts_memory_cannot_hold_is_not_chosen() {
+    let device = device();
+    let shape = shape(&device);
+    let form = |optimizer: f64| Variant {
+        options: format!("--offload optimizer={optimizer}"),
+        offload: Some(Offload { optimizer, ..Offload::default() }),
+        ..Variant::default()
+    };
+    let mut free = Free { checkpoint: false, variants: vec![form(1.0), form(0.5)], ..free(&[120]) };
+    let kept = RunPlan::new(shape.clone(), device.target()).expect("plans").peak_bytes;
+    // Either form would do for the device.
+    let found = search(&shape, &free, kept - 4096, device.target()).expect("plans");
+    let whole = found.candidates.iter().filter(|c| c.verdict.fits()).count();
+    assert_eq!(whole, 2, "{:?}", found.candidates);
+    let mut moments = shape.session.clone();
+    form(1.0).to_session(&mut moments);
+    let all = RunPlan::new(Shape { session: moments, ..shape.clone() }, device.target()).expect("plans");
+    free.host_room = all.planned.host_bytes - 1;
+    let found = search(&shape, &free, kept - 4096, device.target()).expect("plans");
+    assert_eq!(found.variant.map(|v| v.options), Some("--offload optimizer=0.5".to_owned()));
+    assert!(found.plan.planned.host_bytes <= free.host_room);
+    let refused: Vec<&str> = found
+        .candidates
+        .iter()
+        .filter(|c| c.verdict == Verdict::HostTooSmall)
+        .map(|c| c.options.as_str())
+        .collect();
+    assert_eq!(refused, ["--offload optimizer=1"]);
+}
+
+#[test]
+fn the_most_frames_fit_and_one_more_does_not() {
+    let device = device();
+    let shape = shape(&device);
+    let kept = RunPlan::new(shape.clone(), device.target()).expect("plans").peak_bytes;
+    let peak = |frames| {
+        let longer = shape.with_capacity(micro_batch(frames).capacity);
+        RunPlan::new(longer, device.target()).expect("plans").peak_bytes
+    };
+    for budget in [kept, kept + 1_000_000, kept + 7_654_321] {
+        let most = most_frames(&shape, budget, device.target()).expect("plans").expect("it fits as it is");
+        assert!(peak(most) <= budget && peak(most + 1) > budget, "{most} frames in {budget}");
+    }
+    assert_eq!(most_frames(&shape, kept - 1, device.target()).expect("plans"), None);
+}
