@@ -256,41 +256,41 @@ impl Op {
     }
 }
 
-/// `Err(why)` unless `ok`.
-pub(crate) fn want(ok: bool, why: &str) -> Result<(), String> {
-    if ok { Ok(()) } else { Err(why.to_owned()) }
+/// `Err(why)` unless `ok`. `why` is written only then: inference runs after every pass.
+pub(crate) fn want(ok: bool, why: impl std::fmt::Display) -> Result<(), String> {
+    if ok { Ok(()) } else { Err(why.to_string()) }
 }
 
 /// Checks the number of operands.
 pub(crate) fn arity(x: &[TensorType], n: usize) -> Result<(), String> {
-    want(x.len() == n, &format!("takes {n} operands, got {}", x.len()))
+    want(x.len() == n, format_args!("takes {n} operands, got {}", x.len()))
 }
 
 /// Checks that a value is an `f32` scalar `[1]`.
 pub(crate) fn scalar(t: TensorType) -> Result<(), String> {
-    want(t.dtype == DType::F32 && *t.shape == [1], &format!("{t} is not the scalar f32[1]"))
+    want(t.dtype == DType::F32 && *t.shape == [1], format_args!("{t} is not the scalar f32[1]"))
 }
 
 /// Checks a segment table i32 `[S+1]` and returns S.
 pub(crate) fn segments(t: TensorType) -> Result<usize, String> {
     let ok = t.dtype == DType::I32 && t.shape.len() == 1 && t.shape[0] >= 2;
-    want(ok, &format!("{t} is not a segment table i32[S+1]"))?;
+    want(ok, format_args!("{t} is not a segment table i32[S+1]"))?;
     Ok(t.shape[0] - 1)
 }
 
 /// Checks that a value is a float.
 pub(crate) fn float(t: TensorType) -> Result<(), String> {
-    want(t.dtype.is_float(), &format!("{t} is not of a float type"))
+    want(t.dtype.is_float(), format_args!("{t} is not of a float type"))
 }
 
 /// Checks that operands have one float type, without regard to axes.
 pub(crate) fn alike(x: &[TensorType]) -> Result<(), String> {
     let one = x.iter().all(|t| t.dtype == x[0].dtype && t.dtype.is_float());
-    want(one, &format!("operands {x:?} are not of one float type; cast explicitly"))
+    want(one, format_args!("operands {x:?} are not of one float type; cast explicitly"))
 }
 
 /// Checks a matrix and returns (rows, columns).
 pub(crate) fn matrix(t: TensorType) -> Result<(usize, usize), String> {
-    want(t.shape.len() == 2, &format!("{t} is not a matrix"))?;
+    want(t.shape.len() == 2, format_args!("{t} is not a matrix"))?;
     Ok((t.shape[0], t.shape[1]))
 }

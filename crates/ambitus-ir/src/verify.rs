@@ -56,15 +56,15 @@ impl Checker<'_> {
         let p = self.p;
         let end = p.instrs.len();
         self.names(end)?;
-        let mut defined = vec![false; p.types.len()];
-        let mut dead: HashSet<ValueId> = HashSet::new();
+        let none = || vec![false; p.types.len()];
+        let (mut defined, mut dead) = (none(), none());
         // For a value that holds a state's bytes: which state.
-        let mut state_of: HashMap<ValueId, usize> = HashMap::new();
+        let mut state_of: Vec<Option<usize>> = vec![None; p.types.len()];
         // Results of starts not yet done, with the source.
         let mut pending: HashMap<ValueId, (ValueId, ValueId, u32)> = HashMap::new();
-        let mut host: HashSet<ValueId> = HashSet::new();
+        let mut host = none();
         // Copies made by the program that it may overwrite.
-        let mut own: HashSet<ValueId> = HashSet::new();
+        let mut own = none();
         let entries = p.inputs.iter().map(|i| i.value).chain(p.states.iter().map(|s| s.enters));
         for v in entries {
             if std::mem::replace(&mut defined[v.index()], true) {
@@ -75,15 +75,16 @@ impl Checker<'_> {
             if self.session.states[s.state.index()].ty != p.ty(s.enters) {
                 return self.fail(end, 2, format!("state value {} has another type", s.enters));
             }
-            state_of.insert(s.enters, k);
+            state_of[s.enters.index()] = Some(k);
             if self.session.states[s.state.index()].home == Space::Host {
-                host.insert(s.enters);
+                host[s.enters.index()] = true;
             }
         }
+        let recomputes = p.instrs.iter().any(|i| i.origin.phase == Phase::Recompute);
         let forward: HashSet<&str> = p
             .instrs
             .iter()
-            .filter(|i| i.origin.phase == Phase::Forward)
+            .filter(|i| recomputes && i.origin.phase == Phase::Forward)
             .map(|i| i.origin.path.as_str())
             .collect();
 
@@ -92,7 +93,7 @@ impl Checker<'_> {
                 if !defined[v.index()] {
                     return self.fail(at, 1, format!("{v} is used before it is defined"));
                 }
-                if dead.contains(v) {
+                if dead[v.index()] {
                     return self.fail(at, 3, format!("{v} is used after it was overwritten"));
                 }
                 if pending.contains_key(v) && !instr.op.def().props().waits {
@@ -107,19 +108,19 @@ impl Checker<'_> {
             }
             let def = instr.op.def();
             let (starts, waits) = (def.props().starts, def.props().waits);
-            if let Some(v) = instr.inputs.iter().find(|v| !starts && !waits && host.contains(v)) {
+            if let Some(v) = instr.inputs.iter().find(|v| !starts && !waits && host[v.index()]) {
                 return self.fail(at, 8, format!("{v} is on the host, where only copies reach it"));
             }
             let queue = def.queue().unwrap_or(0);
             if starts {
                 let (from, copy, token) = (instr.inputs[0], instr.outputs[0], instr.outputs[1]);
                 if def.makes_in() == Space::Host {
-                    if host.contains(&from) {
+                    if host[from.index()] {
                         return self.fail(at, 8, format!("{from} is copied from host to host"));
                     }
-                    host.insert(copy);
+                    host[copy.index()] = true;
                 }
-                if let Some(old) = instr.inputs.get(1).filter(|v| !host.contains(v)) {
+                if let Some(old) = instr.inputs.get(1).filter(|v| !host[v.index()]) {
                     return self.fail(at, 8, format!("{old} is stored to, and is not on the host"));
                 }
                 pending.insert(copy, (from, token, queue));
@@ -129,10 +130,10 @@ impl Checker<'_> {
                 if pending.remove(&copy) != Some((instr.inputs[0], instr.inputs[2], queue)) {
                     return self.fail(at, 5, "done without its start".to_owned());
                 }
-                if host.contains(&copy) {
-                    host.insert(done);
-                } else if host.contains(&instr.inputs[0]) {
-                    own.insert(done);
+                if host[copy.index()] {
+                    host[done.index()] = true;
+                } else if host[instr.inputs[0].index()] {
+                    own[done.index()] = true;
                 }
             }
             for (i, o) in def.donates() {
@@ -143,18 +144,13 @@ impl Checker<'_> {
                 if pending.values().any(|(source, _, _)| *source == from) {
                     return self.fail(at, 5, format!("{from} is overwritten while it is copied"));
                 }
-                match state_of.get(&from) {
-                    Some(k) => {
-                        let k = *k;
-                        state_of.insert(to, k);
-                    }
+                match state_of[from.index()] {
+                    Some(k) => state_of[to.index()] = Some(k),
                     None if waits => {}
-                    None if own.contains(&from) => {
-                        own.insert(to);
-                    }
+                    None if own[from.index()] => own[to.index()] = true,
                     None => return self.fail(at, 3, format!("{from} is no state's value")),
                 }
-                dead.insert(from);
+                dead[from.index()] = true;
             }
             for v in &instr.outputs {
                 if std::mem::replace(&mut defined[v.index()], true) {
@@ -169,12 +165,12 @@ impl Checker<'_> {
             return self.fail(end, 5, format!("the copy {v} is never done"));
         }
         for (k, s) in p.states.iter().enumerate() {
-            if dead.contains(&s.leaves) || state_of.get(&s.leaves) != Some(&k) {
+            if dead[s.leaves.index()] || state_of[s.leaves.index()] != Some(k) {
                 return self.fail(end, 4, format!("{} is not the state's last value", s.leaves));
             }
         }
         for o in &p.outputs {
-            if !defined[o.value.index()] || dead.contains(&o.value) {
+            if !defined[o.value.index()] || dead[o.value.index()] {
                 return self.fail(end, 6, format!("output {} is undefined", o.name));
             }
         }

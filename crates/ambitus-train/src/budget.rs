@@ -11,7 +11,7 @@ use crate::session::{self, SessionOptions, program};
 use crate::size::ByteSize;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::passes::precision::Precision;
-use ambitus_compile::plan::report;
+use ambitus_compile::plan::{self, report};
 use ambitus_ir::plan::{PlannedProgram, PlannedSession};
 use ambitus_ir::target::{Packed, Target};
 use ambitus_ir::{StateDecl, StateKind};
@@ -148,8 +148,23 @@ impl RunPlan {
     /// # Errors
     /// A model that cannot be trained.
     pub fn new(shape: Shape, target: &dyn Target) -> Result<RunPlan, RunError> {
+        Self::plan(shape, target, None)
+    }
+
+    /// As [`RunPlan::new`], for when it only matters whether `budget` is enough: a plan that is within it, or that no work
+    /// could bring within it, is not made lower.
+    ///
+    /// # Errors
+    /// As [`RunPlan::new`].
+    pub fn within(shape: Shape, target: &dyn Target, budget: u64) -> Result<RunPlan, RunError> {
+        Self::plan(shape, target, Some(budget))
+    }
+
+    fn plan(shape: Shape, target: &dyn Target, budget: Option<u64>) -> Result<RunPlan, RunError> {
         let target = &Packed { target, rows: shape.clip_frames };
-        let planned = session::compile(&shape.config, &shape.session, target)?;
+        let session = session::build(&shape.config, &shape.session, target)?;
+        let room = budget.map(|bytes| bytes.saturating_sub(most_beside(&shape, &session.states)));
+        let planned = plan::plan_within(session, target, 1, room);
         let phases = phases(&shape, &planned);
         let top = highest(&phases);
         let peak_bytes = top.map_or(0, |p| p.peak_bytes);
@@ -162,6 +177,14 @@ impl RunPlan {
         let step_flops = n * cost(of(program::MICRO)) + cost(of(program::UPDATE));
         let step_seconds = n * time(of(program::MICRO)) + time(of(program::UPDATE));
         Ok(RunPlan { shape, planned, phases, categories, peak_bytes, step_flops, step_seconds })
+    }
+
+    /// The peak if no byte of the arena were lost between values: no plan of these programs is lower.
+    pub fn least_bytes(&self) -> u64 {
+        let bound = self.planned.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0);
+        let lost = self.planned.transient_bytes.saturating_sub(bound);
+        let preparing = self.phases.iter().find(|p| p.name == PREPARE).map_or(0, |p| p.peak_bytes);
+        (self.peak_bytes - lost).max(preparing)
     }
 
     /// The phase with the highest peak; while the model runs, also where in it most bytes live.
@@ -273,14 +296,24 @@ pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
     process_bytes(threads) + (loader_bytes(shape) + LOAD_BYTES).max(shape.prepare_bytes)
 }
 
+/// What the budget holds beside the arena and the process while a run loads, runs or saves, and while it exports. Without
+/// a card: the rest is in the host's memory, not in the budget's.
+fn beside_arena(shape: &Shape, states: &[StateDecl]) -> [u64; 3] {
+    let host = |bytes| if shape.beside.with_host { bytes } else { 0 };
+    // A checkpoint is written while the loader's batches wait.
+    [LOAD_BYTES, loader_bytes(shape) + LOAD_BYTES, LOAD_BYTES + merge_bytes(states)].map(host)
+}
+
+/// The most that the budget holds beside the arena.
+fn most_beside(shape: &Shape, states: &[StateDecl]) -> u64 {
+    shape.beside.fixed_bytes + beside_arena(shape, states).into_iter().max().unwrap_or(0)
+}
+
 fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
     let process = shape.beside.fixed_bytes;
     let arena = planned.arena_bytes();
-    // In the host's memory: on a card, not in the budget's.
-    let host = |bytes| if shape.beside.with_host { bytes } else { 0 };
-    // A checkpoint is written while the loader's batches wait.
-    let loader = host(loader_bytes(shape) + LOAD_BYTES);
-    let (staging, prepare) = (host(LOAD_BYTES), host(shape.prepare_bytes));
+    let [staging, loader, exporting] = beside_arena(shape, &planned.session.states);
+    let prepare = if shape.beside.with_host { shape.prepare_bytes } else { 0 };
     let held = planned.state_bytes + planned.slot_bytes * planned.slots as u64;
     let phase = |name, beside: u64, used: u64| Phase {
         name,
@@ -300,8 +333,7 @@ fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
     out.extend(running("sample", [program::SAMPLE, program::SAMPLE_EMA]));
     out.push(phase("save", loader, planned.state_bytes));
     out.push(phase("resume", staging, planned.state_bytes));
-    let merging = host(merge_bytes(&planned.session.states));
-    out.push(phase("export", staging + merging, planned.state_bytes));
+    out.push(phase("export", exporting, planned.state_bytes));
     out
 }
 

@@ -108,15 +108,26 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
     let usual = free.micro_batches.iter().take(1);
     let given: Vec<Choice> =
         free.micro_batches.iter().map(|m| Choice { micro_batch: m, variant: None }).collect();
-    let point = |c: &Choice<'_>| Point::new(shape, c, free, target);
+    let point = |c: &Choice<'_>| Point::new(shape, c, free, budget, target);
     let mut points: Vec<Point> = side_by_side(&given, point)?;
-    // What is exact only saves memory: it is of use where memory is short.
+    // What is exact only saves memory and costs time: it is of use where memory is short, and where the same without it
+    // is faster than everything that should fit.
     let short = points.first().is_none_or(|p| p.peak > budget);
-    let variants = free.variants.iter().filter(|v| short || v.numerics == Numerics::Changed);
-    let least = free.micro_batches.iter().skip(1).min_by_key(|m| m.capacity.frames);
-    let sizes: Vec<_> = usual.chain(least.filter(|_| short)).collect();
-    let varied: Vec<Choice> = variants
-        .flat_map(|v| sizes.iter().map(move |m| Choice { micro_batch: m, variant: Some(v) }))
+    let estimates = points.iter().map(|p| (p, p.estimate(budget)));
+    let fitting = estimates.filter(|(_, (_, peak))| *peak <= budget).map(|(p, (steps, _))| p.seconds(steps));
+    let best = fitting.fold(f64::INFINITY, f64::min);
+    let least = free.micro_batches.iter().enumerate().skip(1).min_by_key(|(_, m)| m.capacity.frames);
+    let sizes: Vec<(f64, &MicroBatch)> = usual
+        .enumerate()
+        .chain(least.filter(|_| short))
+        .map(|(at, micro_batch)| (points[at].seconds(0), micro_batch))
+        .collect();
+    let of_use = |v: &Variant, seconds: f64| v.numerics == Numerics::Changed || (short && seconds < best);
+    let varied: Vec<Choice> = free
+        .variants
+        .iter()
+        .flat_map(|v| sizes.iter().filter(|s| of_use(v, s.0)).map(move |s| (s.1, v)))
+        .map(|(micro_batch, variant)| Choice { micro_batch, variant: Some(variant) })
         .collect();
     points.extend(side_by_side(&varied, point)?);
     let mut tried: Vec<(usize, Candidate)> = points
@@ -131,7 +142,10 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
     let mut fitted: Vec<(usize, RunPlan)> = Vec::new();
     // An estimate may be wrong: nothing is refused while something that should fit was not planned.
     while fitted.is_empty()
-        || (fitted.iter().zip(&tried).all(|((_, plan), (_, c))| plan.peak_bytes > budget || !c.verdict.fits())
+        || (fitted
+            .iter()
+            .zip(&tried)
+            .all(|((_, plan), (_, c))| plan.peak_bytes > budget || !c.verdict.fits())
             && tried.get(fitted.len()).is_some_and(|(_, c)| c.verdict.fits()))
     {
         let next = &tried[fitted.len()..tried.len().min(fitted.len() + FEW)];
@@ -159,7 +173,9 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
     if tried[best].1.verdict == Verdict::Slower {
         tried[best].1.verdict = Verdict::Chosen;
     }
-    let plan = plans.swap_remove(best).1;
+    // Its offsets were good enough for the budget; what is run is made as low as can be.
+    let plan = RunPlan::new(plans.swap_remove(best).1.shape, target)?;
+    tried[best].1.peak_bytes = plan.peak_bytes;
     let Point { asked, variant, .. } = points.swap_remove(tried[best].0);
     let mut candidates: Vec<Candidate> = tried.into_iter().map(|(_, c)| c).collect();
     candidates.sort_by(Candidate::before);
@@ -249,7 +265,13 @@ struct Point {
 }
 
 impl Point {
-    fn new(shape: &Shape, choice: &Choice<'_>, free: &Free, target: &dyn Target) -> Result<Point, RunError> {
+    fn new(
+        shape: &Shape,
+        choice: &Choice<'_>,
+        free: &Free,
+        budget: u64,
+        target: &dyn Target,
+    ) -> Result<Point, RunError> {
         let &MicroBatch { asked, capacity, count } = choice.micro_batch;
         let mut shape = shape.with_capacity(capacity);
         shape.micro_batches = count;
@@ -260,7 +282,7 @@ impl Point {
         if let Some(variant) = choice.variant {
             variant.to_session(&mut shape.session);
         }
-        let plan = RunPlan::new(shape, target)?;
+        let plan = RunPlan::within(shape, target, budget)?;
         let micro = plan.planned.program(program::MICRO).filter(|_| checkpoint);
         let target = Packed { target, rows: plan.shape.clip_frames };
         let values = micro.map_or(Vec::new(), |p| cheapest(&p.program, &target));
@@ -269,7 +291,7 @@ impl Point {
             asked,
             usual: asked == free.micro_batches[0].asked,
             variant: choice.variant.cloned(),
-            peak: plan.peak_bytes,
+            peak: if plan.peak_bytes <= budget { plan.peak_bytes } else { plan.least_bytes() },
             host: plan.planned.host_bytes,
             host_room: free.host_room,
             seconds: plan.step_seconds,
@@ -363,14 +385,14 @@ impl Point {
             if steps > 0 {
                 shape.session.checkpoint = self.checkpoint(steps);
             }
-            let plan = RunPlan::new(shape, target)?;
+            let plan = RunPlan::within(shape, target, budget)?;
             let freed = self.freed(steps);
             let next = if plan.peak_bytes <= budget {
-                let spare = budget - plan.peak_bytes;
+                let spare = budget - plan.least_bytes();
                 enough = Some((steps, plan));
                 self.freeing(freed.saturating_sub(spare)).max(few.map_or(0, |n| n + 1))
             } else {
-                let missing = plan.peak_bytes - budget;
+                let missing = plan.least_bytes().saturating_sub(budget);
                 few = Some(steps);
                 if steps == self.steps() {
                     return Ok((steps, plan));
@@ -398,7 +420,8 @@ pub fn most_frames(shape: &Shape, budget: u64, target: &dyn Target) -> Result<Op
     let capacity = shape.session.capacity;
     let peak = |frames: usize| -> Result<u64, RunError> {
         let capacity = Capacity { frames, ..capacity };
-        Ok(RunPlan::new(shape.with_capacity(capacity), target)?.peak_bytes)
+        let plan = RunPlan::within(shape.with_capacity(capacity), target, budget)?;
+        Ok(if plan.peak_bytes <= budget { plan.least_bytes() } else { plan.least_bytes().max(budget + 1) })
     };
     // Frames that fit and that do not, with their peaks.
     let mut fits = (capacity.frames, peak(capacity.frames)?);

@@ -67,6 +67,14 @@ pub fn compile(
     options: &SessionOptions,
     target: &dyn Target,
 ) -> Result<PlannedSession, CompileError> {
+    Ok(plan::plan(build(cfg, options, target)?, target, 1))
+}
+
+/// The session before it is planned.
+///
+/// # Errors
+/// See [`CompileError`].
+pub fn build(cfg: &Config, options: &SessionOptions, target: &dyn Target) -> Result<Session, CompileError> {
     let mut s = Session::default();
     let forward = model::loss(&mut s, cfg, options.capacity, program::MICRO, true);
     let forward = pipeline::choose(&mut s, forward, &options.trained, true)?;
@@ -115,7 +123,7 @@ pub fn compile(
     }
     s.programs = programs;
     pipeline::offload(&mut s, &options.offload);
-    Ok(plan::plan(s, target, 1))
+    Ok(s)
 }
 
 /// Elements of all parameters of a kind.

@@ -16,6 +16,7 @@ use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session, StateDecl, TensorType};
 use lifetimes::{Home, Lifetimes};
 use problem::{Buffer, Problem};
+use solve::Aim;
 use std::collections::HashMap;
 
 /// Byte ranges handed out one after another.
@@ -37,6 +38,11 @@ impl Stack {
 /// # Panics
 /// When the independent checker finds a fault: that is a bug of `solve`.
 pub fn plan(session: Session, target: &dyn Target, slots: usize) -> PlannedSession {
+    plan_within(session, target, slots, None)
+}
+
+/// As [`plan`], for an arena of `room` bytes: work goes into lower offsets only where they decide whether it is enough.
+pub fn plan_within(session: Session, target: &dyn Target, slots: usize, room: Option<u64>) -> PlannedSession {
     let (mut states, mut on_host) = (Stack::default(), Stack::default());
     let mut home = |s: &StateDecl| match s.home {
         Space::Device => states.push(Region::State, s.ty.bytes()),
@@ -47,15 +53,26 @@ pub fn plan(session: Session, target: &dyn Target, slots: usize) -> PlannedSessi
     let lives: Vec<Lifetimes> = session.programs.iter().map(|p| lifetimes::lifetimes(p, target)).collect();
     let problems: Vec<[Problem; 2]> =
         session.programs.iter().zip(&lives).map(|(p, l)| problems(p, l)).collect();
+    for p in &session.programs {
+        let outputs = p.outputs.iter().map(|o| (&o.name, o.value));
+        for (name, value) in p.inputs.iter().map(|i| (&i.name, i.value)).chain(outputs) {
+            slot.place(name, p.ty(value));
+        }
+    }
+    let room = room.map(|bytes| bytes.saturating_sub(states.top + slot.stack.top * slots as u64));
     // All programs run in the same bytes: what the largest needs at least is enough for every one.
-    let enough =
+    let least =
         [0, 1].map(|arena| problems.iter().map(|p| problem::live_bound(&p[arena]).0).max().unwrap_or(0));
+    let aims = [(least[0], room), (least[1], None)].map(|(least, room)| match room {
+        Some(room) if room < least => Aim::Any,
+        room => Aim::Height(least.max(room.unwrap_or(0))),
+    });
     let programs: Vec<PlannedProgram> = session
         .programs
         .iter()
         .zip(lives.iter().zip(&problems))
         .map(|(p, (lives, problems))| {
-            let solved = [0, 1].map(|arena| solved(&problems[arena], enough[arena], &p.name));
+            let solved = [0, 1].map(|arena| solved(&problems[arena], aims[arena], &p.name));
             plan_program(p, &state_places, on_host.top, &mut slot, (lives, solved))
         })
         .collect();
@@ -98,8 +115,8 @@ fn problems(p: &Program, lives: &Lifetimes) -> [Problem; 2] {
 }
 
 /// Solves one arena and proves the solution; with the bound and its instant.
-fn solved(problem: &Problem, enough: u64, program: &str) -> (problem::Solution, u64, u32) {
-    let solution = solve::solve_within(problem, enough);
+fn solved(problem: &Problem, aim: Aim, program: &str) -> (problem::Solution, u64, u32) {
+    let solution = solve::solve_within(problem, aim);
     if let Err(violation) = check::check(problem, &solution) {
         panic!("bug in solve of program `{program}`: {violation}");
     }

@@ -41,14 +41,23 @@ const WINDOW_LOOKS: u64 = 5_000_000;
 ///
 /// The height is at least [`live_bound`]; for a handful of buffers it is the least possible.
 pub fn solve(problem: &Problem) -> Solution {
-    solve_within(problem, 0)
+    solve_within(problem, Aim::Height(0))
 }
 
-/// As [`solve`], for a place that has `enough` bytes anyway: a height within them is not made lower.
-pub fn solve_within(problem: &Problem, enough: u64) -> Solution {
+/// How low a placement is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// As low as can be found, but a height within this is not made lower.
+    Height(u64),
+    /// Any height: one pass, for a placement that decides nothing.
+    Any,
+}
+
+/// As [`solve`], with less work where the aim allows it.
+pub fn solve_within(problem: &Problem, aim: Aim) -> Solution {
     let (bound, peak) = live_bound(problem);
     let (items, names, peak) = rank(problem, peak);
-    let mut solver = Solver::new(&items, bound, enough);
+    let mut solver = Solver::new(&items, bound, aim);
     solver.greedy(peak);
     if !solver.is_good() {
         solver.repair();
@@ -81,8 +90,7 @@ fn rank(problem: &Problem, peak: u32) -> (Vec<Item>, Vec<usize>, u32) {
 struct Solver<'a> {
     items: &'a [Item],
     bound: u64,
-    /// A height within this is low enough.
-    enough: u64,
+    aim: Aim,
     placer: Placer<'a>,
     /// The lowest placement so far, its height, and what was tried, with the heights.
     offsets: Vec<u64>,
@@ -92,19 +100,27 @@ struct Solver<'a> {
 }
 
 impl<'a> Solver<'a> {
-    fn new(items: &'a [Item], bound: u64, enough: u64) -> Self {
+    fn new(items: &'a [Item], bound: u64, aim: Aim) -> Self {
         let offsets = vec![0; items.len()];
         let scratch = offsets.clone();
         let height = if items.is_empty() { 0 } else { u64::MAX };
-        Self { items, bound, enough, placer: Placer::new(items), offsets, height, tried: Vec::new(), scratch }
+        Self { items, bound, aim, placer: Placer::new(items), offsets, height, tried: Vec::new(), scratch }
     }
 
     fn is_close(&self) -> bool {
-        self.height <= (self.bound + self.bound / CLOSE).max(self.enough)
+        self.is_within(self.bound / CLOSE)
     }
 
     fn is_good(&self) -> bool {
-        self.height <= (self.bound + self.bound / GOOD).max(self.enough)
+        self.is_within(self.bound / GOOD)
+    }
+
+    /// Low enough, or within so many bytes of the bound.
+    fn is_within(&self, bytes: u64) -> bool {
+        match self.aim {
+            Aim::Height(enough) => self.height <= (self.bound + bytes).max(enough),
+            Aim::Any => self.height < u64::MAX,
+        }
     }
 
     /// Runs a recipe and keeps the placement if it is lower.
@@ -183,7 +199,7 @@ impl<'a> Solver<'a> {
         let search = Searcher::new(self.items);
         let small = self.items.len() <= PROOF;
         let mut looks = if small { PROOF_LOOKS } else { SEARCH_LOOKS };
-        if small {
+        if small && self.aim != Aim::Any {
             self.search_whole(&search, &mut looks);
         } else if !self.is_good() {
             if self.items.len() <= WHOLE {

@@ -97,8 +97,8 @@ impl OpDef for AdamW8bit {
         )?;
         let (codes, scales) = eight_bit(x[0]);
         for (c, s) in [(x[2], x[3]), (x[4], x[5])] {
-            want(c == codes, &format!("codes are {c}, not {codes}"))?;
-            want(s == scales, &format!("scales are {s}, not {scales}"))?;
+            want(c == codes, format_args!("codes are {c}, not {codes}"))?;
+            want(s == scales, format_args!("scales are {s}, not {scales}"))?;
         }
         x[6..10].iter().try_for_each(|t| scalar(*t))?;
         x[10..].iter().try_for_each(|t| key(*t))?;
@@ -154,7 +154,7 @@ fn weight(w: TensorType) -> Result<(), String> {
 }
 
 fn key(t: TensorType) -> Result<(), String> {
-    want(t.dtype == DType::I32 && *t.shape == [2], &format!("{t} is not the key i32[2]"))
+    want(t.dtype == DType::I32 && *t.shape == [2], format_args!("{t} is not the key i32[2]"))
 }
 
 #[cfg(test)]

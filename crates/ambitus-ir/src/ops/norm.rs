@@ -8,7 +8,7 @@ use crate::program::ValueId;
 use crate::tensor::TensorType;
 
 fn per_channel(t: TensorType, cols: usize) -> Result<(), String> {
-    want(*t.shape == [cols], &format!("{t} is not one number per channel"))
+    want(*t.shape == [cols], format_args!("{t} is not one number per channel"))
 }
 
 op! {

@@ -11,7 +11,7 @@ use crate::program::ValueId;
 use crate::tensor::TensorType;
 
 fn table(t: TensorType, segs: usize, cols: usize) -> Result<(), String> {
-    want(*t.shape == [segs, cols], &format!("{t} is not a per-segment table [{segs},{cols}]"))
+    want(*t.shape == [segs, cols], format_args!("{t} is not a per-segment table [{segs},{cols}]"))
 }
 
 op! {

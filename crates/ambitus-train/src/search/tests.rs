@@ -62,7 +62,7 @@ fn every_plan(shape: &Shape, free: &Free, target: &dyn Target) -> Vec<(u64, f64)
     let mut plans = Vec::new();
     for micro_batch in &free.micro_batches {
         let choice = super::Choice { micro_batch, variant: None };
-        let point = Point::new(shape, &choice, free, target).expect("plans");
+        let point = Point::new(shape, &choice, free, u64::MAX, target).expect("plans");
         for steps in 0..=point.steps() {
             let mut shape = point.shape.clone();
             shape.session.checkpoint = point.checkpoint(steps);
@@ -88,7 +88,11 @@ fn no_plan_that_fits_is_much_faster() {
         let best = plans.iter().filter(|p| p.0 <= budget).map(|p| p.1).fold(f64::INFINITY, f64::min);
         // The usual micro-batch is kept for WORTH, and a step more than necessary may be made again.
         let allowed = best * (1.0 + WORTH) * 1.01;
-        assert!(found.plan.step_seconds <= allowed, "share {share}: {} and {best} s", found.plan.step_seconds);
+        assert!(
+            found.plan.step_seconds <= allowed,
+            "share {share}: {} and {best} s",
+            found.plan.step_seconds
+        );
         assert_eq!(found.candidates[0].verdict, Verdict::Chosen);
         assert_eq!(found.candidates[0].peak_bytes, found.plan.peak_bytes);
     }

@@ -54,6 +54,42 @@ struct Placed {
     last: u32,
 }
 
+/// Placed items in order of offset, in chunks: to put one in moves a chunk's worth, not half of all.
+#[derive(Clone, Default)]
+struct Sorted {
+    chunks: Vec<Vec<Placed>>,
+    len: usize,
+}
+
+impl Sorted {
+    /// A chunk that grows beyond this is split.
+    const CHUNK: usize = 128;
+
+    fn clear(&mut self) {
+        self.chunks.clear();
+        self.len = 0;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Placed> {
+        self.chunks.iter().flatten()
+    }
+
+    fn insert(&mut self, placed: Placed) {
+        self.len += 1;
+        let before = |p: &Placed| p.offset < placed.offset;
+        let at = self.chunks.partition_point(|chunk| before(&chunk[0])).saturating_sub(1);
+        let Some(chunk) = self.chunks.get_mut(at) else {
+            self.chunks.push(vec![placed]);
+            return;
+        };
+        chunk.insert(chunk.partition_point(before), placed);
+        if chunk.len() > Self::CHUNK {
+            let upper = chunk.split_off(Self::CHUNK / 2);
+            self.chunks.insert(at + 1, upper);
+        }
+    }
+}
+
 /// Items that touch more buckets than this are compared with every placed item.
 const FEW_BUCKETS: usize = 4;
 
@@ -61,8 +97,8 @@ const FEW_BUCKETS: usize = 4;
 /// short-lived items are compared with those of their own time only.
 pub(super) struct Placer<'a> {
     items: &'a [Item],
-    all: Vec<Placed>,
-    buckets: Vec<Vec<Placed>>,
+    all: Sorted,
+    buckets: Vec<Sorted>,
     /// A rank's bucket is the rank shifted right by this.
     shift: u32,
     near: Vec<(u64, u64)>,
@@ -75,14 +111,14 @@ impl<'a> Placer<'a> {
         let ranks = items.iter().map(|i| i.last + 1).max().unwrap_or(0);
         // 64 to 128 buckets: enough to tell the blocks of a model apart, few enough for long items.
         let shift = (ranks / 64).checked_ilog2().unwrap_or(0);
-        let buckets = vec![Vec::new(); (ranks >> shift) as usize + 1];
-        Self { items, all: Vec::with_capacity(items.len()), buckets, shift, near: Vec::new(), looks: 0 }
+        let buckets = vec![Sorted::default(); (ranks >> shift) as usize + 1];
+        Self { items, all: Sorted::default(), buckets, shift, near: Vec::new(), looks: 0 }
     }
 
     /// Follows a recipe, writing each item's offset; returns the height.
     pub(super) fn run(&mut self, recipe: &Recipe, ceiling: u64, offsets: &mut [u64]) -> u64 {
         self.all.clear();
-        self.buckets.iter_mut().for_each(Vec::clear);
+        self.buckets.iter_mut().for_each(Sorted::clear);
         let mut height = 0;
         for &i in &recipe.order {
             let item = &self.items[i as usize];
@@ -101,16 +137,16 @@ impl<'a> Placer<'a> {
         let range = |p: &Placed| (p.offset, p.end);
         let (from, to) = ((item.first >> self.shift) as usize, (item.last >> self.shift) as usize);
         if from == to {
-            self.looks += self.buckets[from].len() as u64;
+            self.looks += self.buckets[from].len as u64;
             return gap(item, top, self.buckets[from].iter().filter(meets).map(range));
         }
         if to - from >= FEW_BUCKETS {
-            self.looks += self.all.len() as u64;
+            self.looks += self.all.len as u64;
             return gap(item, top, self.all.iter().filter(meets).map(range));
         }
         self.near.clear();
         for bucket in &self.buckets[from..=to] {
-            self.looks += bucket.len() as u64;
+            self.looks += bucket.len as u64;
             self.near.extend(bucket.iter().filter(meets).map(range));
         }
         // The stable sort merges the buckets' sorted runs; an item met twice does no harm.
@@ -119,13 +155,9 @@ impl<'a> Placer<'a> {
     }
 
     fn insert(&mut self, placed: Placed) {
-        let put = |list: &mut Vec<Placed>| {
-            let at = list.partition_point(|p| p.offset < placed.offset);
-            list.insert(at, placed);
-        };
-        put(&mut self.all);
+        self.all.insert(placed);
         let (from, to) = ((placed.first >> self.shift) as usize, (placed.last >> self.shift) as usize);
-        self.buckets[from..=to].iter_mut().for_each(put);
+        self.buckets[from..=to].iter_mut().for_each(|bucket| bucket.insert(placed));
     }
 }
 
