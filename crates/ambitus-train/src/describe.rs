@@ -17,11 +17,9 @@ impl Resolved {
     /// From planning.
     pub fn largest(&self) -> Result<[Option<usize>; 2], RunError> {
         let shape = &self.plan.shape;
-        let [micro_batch, clip] =
-            search::largest(shape, self.longest.max(1), self.budget, self.device.target())?;
         // The model's text positions end there.
         let most = if shape.config.conv_layers > 0 { MAX_FRAMES } else { usize::MAX };
-        Ok([micro_batch, clip.map(|n| n.min(most))])
+        search::largest(shape, self.longest.max(1), most, self.budget, self.device.target())
     }
 
     /// [`Resolved::largest`] as people read it.

@@ -412,59 +412,70 @@ impl Point {
     }
 }
 
-/// The most frames of a micro-batch with which a shape fits, from its own on; `None` where it does not fit as it is.
+/// The most frames of a micro-batch, up to `most`, with which a shape fits, from its own on; `None` where it does not fit as
+/// it is.
 ///
 /// # Errors
 /// As [`RunPlan::new`].
-pub fn most_frames(shape: &Shape, budget: u64, target: &dyn Target) -> Result<Option<usize>, RunError> {
+pub fn most_frames(
+    shape: &Shape,
+    most: usize,
+    budget: u64,
+    target: &dyn Target,
+) -> Result<Option<usize>, RunError> {
     let capacity = shape.session.capacity;
     let peak = |frames: usize| -> Result<u64, RunError> {
         let capacity = Capacity { frames, ..capacity };
         let plan = RunPlan::within(shape.with_capacity(capacity), target, budget)?;
         Ok(if plan.peak_bytes <= budget { plan.least_bytes() } else { plan.least_bytes().max(budget + 1) })
     };
-    // Frames that fit and that do not, with their peaks.
+    // Frames that fit and, once there are some, that do not, with their peaks.
     let mut fits = (capacity.frames, peak(capacity.frames)?);
     if fits.1 > budget {
         return Ok(None);
     }
-    let mut large: Option<(usize, u64)> = None;
+    let most = most.min(MOST_FRAMES);
+    let mut large: Option<usize> = None;
     let mut next = 2 * fits.0;
-    while fits.0 < MOST_FRAMES {
-        let bytes = peak(next)?;
+    while fits.0 < most && large.is_none_or(|n| n > fits.0 + 1) {
+        let frames = next.min(most);
+        let bytes = peak(frames)?;
+        // Bytes are nearly a line in frames. A step aside of it finds the other side, and keeps a kink from stopping it.
+        let slope = bytes.saturating_sub(fits.1).max(1) as f64 / (frames - fits.0) as f64;
+        let line = fits.0 + ((budget - fits.1) as f64 / slope) as usize;
         if bytes <= budget {
-            fits = (next, bytes);
+            fits = (frames, bytes);
         } else {
-            large = Some((next, bytes));
+            large = Some(frames);
         }
         next = match large {
-            None => (2 * next).min(MOST_FRAMES),
-            Some((n, _)) if n <= fits.0 + 1 => break,
-            Some((n, bytes)) => {
-                // Bytes are nearly a line in frames; a step aside keeps a kink from stopping it.
-                let slope = (bytes - fits.1).max(1) as f64 / (n - fits.0) as f64;
-                let line = fits.0 + ((budget - fits.1) as f64 / slope) as usize;
-                line.clamp(fits.0 + 1 + (n - fits.0) / 64, n - 1 - (n - fits.0) / 64).clamp(fits.0 + 1, n - 1)
+            None => (line + line / 64).clamp(frames + frames / 8 + 1, 64 * frames),
+            Some(n) => {
+                let aside = 1 + (n - fits.0) / 64;
+                line.clamp(fits.0 + aside, (n - aside).max(fits.0 + aside))
             }
         };
     }
     Ok(Some(fits.0))
 }
 
-/// The most frames that fit a budget with a plan's options: of a micro-batch, and of one clip with everything made again.
+/// The most frames that fit a budget with a plan's options: of a micro-batch, and of one clip, up to `most`, with everything
+/// made again.
 ///
 /// # Errors
 /// As [`RunPlan::new`].
 pub fn largest(
     shape: &Shape,
     longest: usize,
+    most: usize,
     budget: u64,
     target: &dyn Target,
 ) -> Result<[Option<usize>; 2], RunError> {
     let as_planned = shape.with_capacity(Capacity { frames: longest, ..shape.session.capacity });
     let mut one_clip = shape.with_capacity(Capacity { frames: longest, clips: 1 });
     one_clip.session.checkpoint = Blocks::All;
-    let found = side_by_side(&[as_planned, one_clip], |shape| most_frames(shape, budget, target))?;
+    let asked = [(as_planned, usize::MAX), (one_clip, most)];
+    let found = side_by_side(&asked, |(shape, most)| most_frames(shape, *most, budget, target))?;
     Ok([found[0], found[1]])
 }
 
