@@ -2,7 +2,7 @@
 
     python run.py --python PEER_PYTHON --bench DIR --ours "target/release/ambitus train RECIPE --out {out}" [--rounds 10]
 
-DIR is what parity/f5/make_bench_model.py wrote. PEER_PYTHON is an interpreter with parity/requirements.txt installed.
+DIR is what parity/f5/make_bench_model.py wrote, or parity/orpheus/make_bench_model.py with --peer orpheus. PEER_PYTHON is an interpreter with parity/requirements.txt installed.
 The command given as --ours trains the same clips for a few updates into the run folder {out} ({model}, {data} and {threads} are
 filled in too) and must leave `summary.json` there with `step_seconds_median` and `peak_rss_bytes`. Without --ours only the peer is measured.
 Each round is one run of ours and `--steps` steps of the peer; the side that goes first alternates. Needs only the standard library.
@@ -47,7 +47,7 @@ class Peer:
     """The PyTorch process, alive over all rounds and silent between its turns."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        command = [args.python, str(HERE / "f5_torch.py"), str(args.bench / "model"), str(args.bench / "batch.safetensors"), "--threads", str(args.threads), *args.peer_options.split()]
+        command = [args.python, str(HERE / f"{args.peer}_torch.py"), str(args.bench / "model"), str(args.bench / "batch.safetensors"), "--threads", str(args.threads), *args.peer_options.split()]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.about = self.read()
         for _ in range(WARM_UP_STEPS):
@@ -124,7 +124,7 @@ def report(args: argparse.Namespace, peer: Peer, theirs: list[Measured], own: li
         f"# {args.name}: {'Ambitus against ' if own else ''}PyTorch, {datetime.date.today()}",
         "",
         f"- processor: {processor()}, {os.cpu_count()} logical cores; both sides {args.threads} threads; load average over the run {min(loads):.1f} to {max(loads):.1f}",
-        f"- PyTorch {peer.about['torch']}, Python {peer.about['python']}, f5-tts {peer.about['f5_tts']}, {peer.about['parameters']:,} parameters; options: {args.peer_options or 'none'}",
+        f"- PyTorch {peer.about['torch']}, Python {peer.about['python']}, {peer.about['package']}, {peer.about['parameters']:,} parameters; options: {args.peer_options or 'none'}",
         f"- Ambitus {commit()}: `{args.ours}`" if own else "- Ambitus: not run",
         f"- {len(theirs)} rounds of {args.steps} PyTorch steps{' and one run of ours, taking turns' if own else ''}; fp32, dropout 0, no EMA",
         f"- CPU seconds (all threads) of one PyTorch step: median {statistics.median(peer.cpu_seconds):.3f}; per thread {statistics.median(peer.cpu_seconds) / args.threads:.3f}",
@@ -148,14 +148,16 @@ def report(args: argparse.Namespace, peer: Peer, theirs: list[Measured], own: li
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--peer", choices=("f5", "orpheus"), default="f5")
     parser.add_argument("--bench", type=Path, required=True)
     parser.add_argument("--ours")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3, help="PyTorch steps per round; their median counts")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--name", default="f5-peers", help="of the result file")
-    parser.add_argument("--peer-options", default="", help='passed to f5_torch.py, for example "--fused --mask"')
+    parser.add_argument("--name", help="of the result file; PEER-peers without")
+    parser.add_argument("--peer-options", default="", help='passed to the peer, for example "--fused"')
     args = parser.parse_args()
+    args.name = args.name or f"{args.peer}-peers"
 
     peer = Peer(args)
     theirs: list[Measured] = []
