@@ -75,6 +75,14 @@ pub enum DataError {
     /// An option that cannot be followed.
     #[error("{0}")]
     Invalid(String),
+    /// The audio codec failed, which is no fault of the clip.
+    #[error("{clip}: the audio codec failed: {reason}")]
+    Codec {
+        /// Clip it was given.
+        clip: String,
+        /// What it said.
+        reason: String,
+    },
     /// The caller's progress function asked to stop; what is cached stays.
     #[error("stopped; clips prepared so far stay in the cache")]
     Stopped,

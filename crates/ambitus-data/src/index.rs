@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 512 << 20;
 pub struct ClipMeta {
     /// Name, unique in the index: the audio's path as the metadata gives it.
     pub name: String,
-    /// Frames N of the mel.
+    /// Length in the model's sequence, which is what packing counts: frames N of the mel, or of a token clip all its ids.
     pub frames: u32,
     /// Tokens Nt of the text.
     pub tokens: u32,
@@ -43,12 +43,12 @@ pub struct ClipIndex {
 }
 
 impl ClipIndex {
-    /// Path of clip `i`'s file, for [`load_clip`](crate::load_clip).
+    /// Path of clip `i`'s file, for [`load_clip`](crate::load_clip) or [`load_token_clip`](crate::speech::load_token_clip).
     pub fn path(&self, i: usize) -> PathBuf {
         self.folder.join(&self.clips[i].file)
     }
 
-    /// Frames of every clip.
+    /// Length of every clip in the model's sequence: frames, or ids of token clips.
     pub fn frames(&self) -> Vec<u32> {
         self.clips.iter().map(|c| c.frames).collect()
     }

@@ -1,7 +1,7 @@
 //! Audio files to checked, cut, tokenised and cached clips.
 //!
 //! [`Source::read`] finds out which clips a folder describes, [`prepare()`] turns them into clip files and a
-//! [`ClipIndex`], [`load_clip`] reads one back, and [`pack`]/[`updates`] say which clips train together.
+//! [`ClipIndex`], [`load_clip`] reads one back ([`speech`] does the same for sequences of codec tokens), and [`pack`]/[`updates`] say which clips train together.
 
 mod atomic;
 pub mod audio;
@@ -15,6 +15,7 @@ pub mod pack;
 pub mod prepare;
 mod rng;
 pub mod sources;
+pub mod speech;
 pub mod text;
 pub mod updates;
 pub mod wav;
@@ -24,4 +25,4 @@ pub use error::{AudioFault, DataError};
 pub use index::{ClipIndex, ClipMeta, Split};
 pub use prepare::{Limits, Policy, PrepareOptions, Prepared, prepare};
 pub use sources::Source;
-pub use text::{Tokenizer, TokenizerKind, Vocab};
+pub use text::{Bpe, Tokenizer, TokenizerKind, Vocab};

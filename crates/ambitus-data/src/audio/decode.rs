@@ -1,9 +1,8 @@
 //! Decoding through symphonia, with its failures turned into reasons.
 
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
 use symphonia::core::errors::Error as SymphoniaError;
@@ -11,6 +10,7 @@ use symphonia::core::formats::{FormatOptions, FormatReader};
 use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::default::formats::{FlacReader, MpaReader, OggReader, WavReader};
 
+use super::input::{AudioInput, Medium};
 use super::sniff::{Container, check_format, check_vorbis_tables, sniff};
 use super::{MAX_SAMPLE, READER_BYTES};
 use crate::error::{AudioFault, DataError};
@@ -48,7 +48,7 @@ impl AudioStats {
 
 /// A file being decoded to mono (mean of the channels), in chunks. Memory is bounded by [`READER_BYTES`].
 pub struct AudioReader {
-    path: PathBuf,
+    input: AudioInput,
     info: AudioInfo,
     stats: AudioStats,
     format: Box<dyn FormatReader>,
@@ -64,7 +64,7 @@ pub struct AudioReader {
 
 /// A file from a byte on: what precedes it (an ID3 tag) does not exist for the reader.
 struct Tail {
-    file: File,
+    file: Box<dyn Medium>,
     start: u64,
     length: u64,
 }
@@ -110,9 +110,8 @@ const MP3_TAIL: u64 = 1441 + 128;
 
 /// Whether a frame header follows the last whole frame of an mp3 file: MPEG streams have no declared end, and the
 /// decoder takes a cut frame for the end.
-fn ends_within_frame(path: &Path, last: &[u8]) -> bool {
-    let Ok(mut file) = File::open(path) else { return false };
-    let length = file.metadata().map_or(0, |m| m.len());
+fn ends_within_frame(input: &AudioInput, last: &[u8]) -> bool {
+    let Ok((mut file, length)) = input.open() else { return false };
     let mut tail = Vec::new();
     let from = length.saturating_sub(MP3_TAIL + MARK as u64);
     if file.seek(SeekFrom::Start(from)).is_err() || file.read_to_end(&mut tail).is_err() || last.is_empty() {
@@ -135,17 +134,17 @@ fn opening_fault(error: SymphoniaError) -> AudioFault {
 impl AudioReader {
     /// Opens a regular file and checks its header.
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        // Opening a pipe would wait for a writer, so the kind is looked at first.
-        let meta = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
-        if !meta.is_file() {
-            return Err(DataError::file(path, "not a regular file"));
-        }
-        let file = File::open(path).map_err(|e| DataError::io(path, e))?;
-        Self::from_file(path, file, meta.len()).map_err(|fault| DataError::audio(path, fault))
+        Self::read(AudioInput::File(path.to_owned()))
     }
 
-    fn from_file(path: &Path, mut file: File, length: u64) -> Result<Self, AudioFault> {
-        let sniffed = sniff(&mut file, length)?;
+    /// Opens a file, or one that lies in memory, and checks its header.
+    pub fn read(input: AudioInput) -> Result<Self, DataError> {
+        let (file, length) = input.open()?;
+        Self::checked(&input, file, length).map_err(|fault| DataError::audio(input.name(), fault))
+    }
+
+    fn checked(input: &AudioInput, mut file: Box<dyn Medium>, length: u64) -> Result<Self, AudioFault> {
+        let sniffed = sniff(&mut *file, length)?;
         file.seek(SeekFrom::Start(sniffed.start))
             .map_err(|e| AudioFault::Unsupported(format!("cannot be read ({e})")))?;
         let tail = Tail { file, start: sniffed.start, length: length - sniffed.start };
@@ -187,7 +186,7 @@ impl AudioReader {
         };
         let track = track.id;
         Ok(Self {
-            path: path.to_owned(),
+            input: input.clone(),
             info,
             stats: AudioStats::default(),
             format,
@@ -218,7 +217,7 @@ impl AudioReader {
             Ok(false) => Ok(None),
             Err(fault) => {
                 self.ended = true;
-                Err(DataError::audio(&self.path, fault))
+                Err(DataError::audio(self.input.name(), fault))
             }
         }
     }
@@ -290,7 +289,7 @@ impl AudioReader {
         if self.stats.frames == 0 {
             return Err(AudioFault::Empty);
         }
-        if self.info.container == Container::Mp3 && ends_within_frame(&self.path, &self.last_bytes) {
+        if self.info.container == Container::Mp3 && ends_within_frame(&self.input, &self.last_bytes) {
             return Err(AudioFault::Truncated("it ends within a frame".into()));
         }
         if self.decoder.finalize().verify_ok == Some(false) {

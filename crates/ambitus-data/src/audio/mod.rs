@@ -1,10 +1,12 @@
 //! Audio files of any rate and channel count as a stream of mono samples.
 
 mod decode;
+mod input;
 mod resample;
 mod sniff;
 
 pub use decode::{AudioInfo, AudioReader, AudioStats};
+pub use input::AudioInput;
 pub use resample::{Resampler, resample};
 pub use sniff::Container;
 

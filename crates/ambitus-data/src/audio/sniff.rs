@@ -3,9 +3,9 @@
 //! Done before any decoder sees the file, so that a lying header is refused with a plain reason and cannot make a
 //! decoder allocate by it.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::SeekFrom;
 
+use super::input::Medium;
 use super::{MAX_CHANNELS, MAX_RATE, MAX_VORBIS_TABLES, MIN_RATE};
 use crate::error::AudioFault;
 
@@ -35,7 +35,7 @@ pub(super) struct Sniffed {
 /// ID3 tags and chunk lists are walked, not read; this many steps at most.
 const MAX_STEPS: usize = 4096;
 
-pub(super) fn sniff(file: &mut File, length: u64) -> Result<Sniffed, AudioFault> {
+pub(super) fn sniff(file: &mut dyn Medium, length: u64) -> Result<Sniffed, AudioFault> {
     if length == 0 {
         return Err(AudioFault::Empty);
     }
@@ -84,7 +84,7 @@ fn io(error: std::io::Error) -> AudioFault {
 }
 
 /// Fills as much of `buffer` as the file has from `at`.
-fn read_at(file: &mut File, at: u64, buffer: &mut [u8]) -> Result<usize, AudioFault> {
+fn read_at(file: &mut dyn Medium, at: u64, buffer: &mut [u8]) -> Result<usize, AudioFault> {
     file.seek(SeekFrom::Start(at)).map_err(io)?;
     let mut filled = 0;
     while filled < buffer.len() {
@@ -97,7 +97,7 @@ fn read_at(file: &mut File, at: u64, buffer: &mut [u8]) -> Result<usize, AudioFa
 }
 
 /// ID3v2 tags in front: their size is in 4 x 7 bits (id3.org, ID3v2.4.0 structure, 3.1).
-fn skip_id3(file: &mut File, length: u64) -> Result<u64, AudioFault> {
+fn skip_id3(file: &mut dyn Medium, length: u64) -> Result<u64, AudioFault> {
     let mut at = 0;
     for _ in 0..16 {
         let mut tag = [0u8; 10];
@@ -133,7 +133,7 @@ fn le32(bytes: &[u8]) -> u32 {
 }
 
 /// Walks the chunks to `data`; true if the length of the data is declared.
-fn check_wav(file: &mut File, start: u64, length: u64) -> Result<bool, AudioFault> {
+fn check_wav(file: &mut dyn Medium, start: u64, length: u64) -> Result<bool, AudioFault> {
     let mut at = start + 12;
     let mut seen_format = false;
     for _ in 0..MAX_STEPS {
@@ -193,7 +193,7 @@ fn check_wav(file: &mut File, start: u64, length: u64) -> Result<bool, AudioFaul
 }
 
 /// Walks the metadata blocks; true if STREAMINFO declares the number of samples.
-fn check_flac(file: &mut File, start: u64, length: u64) -> Result<bool, AudioFault> {
+fn check_flac(file: &mut dyn Medium, start: u64, length: u64) -> Result<bool, AudioFault> {
     let mut at = start + 4;
     let mut counted = None;
     for _ in 0..MAX_STEPS {
@@ -228,7 +228,7 @@ fn check_flac(file: &mut File, start: u64, length: u64) -> Result<bool, AudioFau
 }
 
 /// The last page must be whole and marked as the end (RFC 3533, 6).
-fn check_ogg(file: &mut File, start: u64, length: u64) -> Result<(), AudioFault> {
+fn check_ogg(file: &mut dyn Medium, start: u64, length: u64) -> Result<(), AudioFault> {
     let mut head = [0u8; 64];
     let n = read_at(file, start, &mut head)?;
     let head = &head[..n];

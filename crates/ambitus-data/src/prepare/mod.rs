@@ -9,27 +9,29 @@
 //! appears whole or not at all. So an interrupted pass continues where it stopped, a changed file is prepared again, and
 //! a damaged cache file is replaced.
 
+mod engine;
 mod pass;
-mod summary;
+pub(crate) mod summary;
 
 use std::collections::HashMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
+
+pub(crate) use engine::{Found, Make, conclude, finish, make_all};
+pub(crate) use pass::WaveFrames;
 
 pub use summary::{ADVISED_MINUTES, LOUD_RMS, Summary};
 
 use crate::audio::READER_BYTES;
-use crate::clip::{self, Clip};
+use crate::clip::{self, Clip, Measured};
 use crate::error::DataError;
-use crate::index::{ClipIndex, ClipMeta};
+use crate::index::ClipIndex;
 use crate::mel::{self, MEL_SPEC, MELS};
 use crate::sources::{Entry, Source};
 use crate::text::{MAX_UNKNOWN_SHARE, Tokenizer};
-use pass::{Taken, take};
+use pass::MelFrames;
+use summary::Advice;
 
 /// What to do with clips outside the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -87,6 +89,19 @@ impl PrepareOptions {
         // Vectors grow by doubling, so each of the three may hold twice its content.
         let thread = READER_BYTES as u64 + 6 * clip + (4 << 20);
         self.threads.max(1) as u64 * thread + tokenizer.dictionary_bytes()
+    }
+}
+
+impl PrepareOptions {
+    pub(crate) fn check(&self) -> Result<(), DataError> {
+        let Limits { min_seconds, max_seconds, .. } = self.limits;
+        if !(min_seconds >= 0.0 && max_seconds > min_seconds && max_seconds <= MAX_CLIP_SECONDS) {
+            return Err(DataError::Invalid(format!(
+                "length limits {min_seconds} to {max_seconds} s: the first must not be negative, the second larger \
+                 and at most {MAX_CLIP_SECONDS}"
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -165,70 +180,23 @@ pub struct Progress<'a> {
     pub name: &'a str,
 }
 
-/// Prepares every clip of `source`. `progress` is called after each clip, from any worker; when it returns false the
-/// pass ends with [`DataError::Stopped`].
+/// Prepares every clip of `source` as mel frames and characters. `progress` is called after each clip, from any worker;
+/// when it returns false the pass ends with [`DataError::Stopped`].
 pub fn prepare(
     source: &Source,
     tokenizer: &Tokenizer,
     options: &PrepareOptions,
     progress: &(dyn Fn(Progress<'_>) -> bool + Sync),
 ) -> Result<Prepared, DataError> {
-    check(options)?;
-    std::fs::create_dir_all(&options.cache).map_err(|e| DataError::io(&options.cache, e))?;
+    options.check()?;
     // Text first: a wrong vocabulary shows at once, not after hours of audio.
     let (texts, tokens, unknown) = encode_all(&source.entries, tokenizer)?;
-    let worker = Worker { fingerprint: tokenizer.fingerprint(), options };
-    let results = run(&source.entries, &texts, &worker, progress)?;
-
-    let mut outcomes: Vec<Outcome> = source
-        .problems
-        .iter()
-        .map(|p| Outcome {
-            name: p.name.clone(),
-            file: p.file.clone(),
-            line: p.line,
-            verdict: Verdict::Bad { reason: p.reason.clone(), silent: false },
-        })
-        .collect();
-    let mut index = ClipIndex { clips: Vec::new(), folder: options.cache.clone() };
-    for (entry, (verdict, meta)) in source.entries.iter().zip(results) {
-        index.clips.extend(meta);
-        outcomes.push(Outcome {
-            name: entry.name.clone(),
-            file: entry.file.clone(),
-            line: Some(entry.line),
-            verdict,
-        });
-    }
-    outcomes.sort_by(|a, b| a.name.cmp(&b.name).then(a.line.cmp(&b.line)));
-    let outside: Vec<String> = outcomes
-        .iter()
-        .filter_map(|o| match &o.verdict {
-            Verdict::Outside { reason } => Some(format!("{}: {reason}", o.name)),
-            _ => None,
-        })
-        .collect();
-    if options.policy == Policy::Refuse && !outside.is_empty() {
-        return Err(DataError::OutsideLimits { clips: outside });
-    }
-    if index.clips.is_empty() {
-        let reasons: Vec<String> = outcomes.iter().take(3).map(Outcome::to_string).collect();
-        return Err(DataError::NoClips { path: source.path.clone(), reason: reasons.join("; ") });
-    }
-    index.save(&options.cache.join("index.json"))?;
-    let summary = Summary::new(&index, &outcomes, &source.entries, tokens, unknown);
-    Ok(Prepared { index, outcomes, summary })
-}
-
-fn check(options: &PrepareOptions) -> Result<(), DataError> {
-    let Limits { min_seconds, max_seconds, .. } = options.limits;
-    if !(min_seconds >= 0.0 && max_seconds > min_seconds && max_seconds <= MAX_CLIP_SECONDS) {
-        return Err(DataError::Invalid(format!(
-            "length limits {min_seconds} to {max_seconds} s: the first must not be negative, the second larger and at \
-             most {MAX_CLIP_SECONDS}"
-        )));
-    }
-    Ok(())
+    let maker = MelClips { texts, fingerprint: tokenizer.fingerprint() };
+    let results = make_all(source, &maker, options, progress)?;
+    let advice = Advice { minutes: Some(ADVISED_MINUTES), sentences: Some(2), ..Advice::default() };
+    finish(source, results, options, |index, outcomes| {
+        Summary::new(index, outcomes, &source.entries, (tokens, unknown), &advice)
+    })
 }
 
 type Texts = (Vec<Vec<u32>>, u64, Vec<(String, u64)>);
@@ -256,150 +224,53 @@ fn encode_all(entries: &[Entry], tokenizer: &Tokenizer) -> Result<Texts, DataErr
     Ok((texts, total, unknown))
 }
 
-type Result1 = (Verdict, Option<ClipMeta>);
-
-/// Runs the worker over all entries on the options' threads; results in the order of the entries.
-fn run(
-    entries: &[Entry],
-    texts: &[Vec<u32>],
-    worker: &Worker<'_>,
-    progress: &(dyn Fn(Progress<'_>) -> bool + Sync),
-) -> Result<Vec<Result1>, DataError> {
-    let next = AtomicUsize::new(0);
-    let done = AtomicUsize::new(0);
-    let stop = AtomicBool::new(false);
-    let results: Vec<Mutex<Option<Result<Result1, DataError>>>> =
-        entries.iter().map(|_| Mutex::new(None)).collect();
-    let work = || {
-        while !stop.load(Ordering::Relaxed) {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(entry) = entries.get(i) else { break };
-            let result = worker.clip(entry, &texts[i]);
-            let failed = result.is_err();
-            *results[i].lock().unwrap_or_else(|e| e.into_inner()) = Some(result);
-            let now = Progress {
-                done: done.fetch_add(1, Ordering::Relaxed) + 1,
-                total: entries.len(),
-                name: &entry.name,
-            };
-            if failed || !progress(now) {
-                stop.store(true, Ordering::Relaxed);
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..worker.options.threads {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let mut out = Vec::with_capacity(entries.len());
-    let mut stopped = false;
-    for slot in results {
-        match slot.into_inner().unwrap_or_else(|e| e.into_inner()) {
-            Some(result) => out.push(result?),
-            None => stopped = true,
-        }
-    }
-    if stopped {
-        return Err(DataError::Stopped);
-    }
-    Ok(out)
-}
-
-struct Worker<'a> {
+/// Makes clips of mel frames and text ids.
+struct MelClips {
+    texts: Vec<Vec<u32>>,
     fingerprint: [u8; 32],
-    options: &'a PrepareOptions,
 }
 
-impl Worker<'_> {
-    /// One clip. An error is one of the cache, which ends the pass; what is wrong with the clip is a verdict.
-    fn clip(&self, entry: &Entry, ids: &[u32]) -> Result<Result1, DataError> {
-        let limits = &self.options.limits;
-        let chars = entry.text.chars().count();
-        if chars < limits.min_chars {
-            let reason = format!("{chars} characters of text, fewer than {}", limits.min_chars);
-            return Ok((Verdict::Outside { reason }, None));
-        }
-        let bad = |reason: String, silent: bool| Ok((Verdict::Bad { reason, silent }, None));
-        let key = match self.key(&entry.audio, &entry.text) {
-            Ok(key) => key,
-            Err(error) => return bad(error.to_string(), false),
-        };
-        let hex = blake3::Hash::from_bytes(key).to_hex();
-        let file = format!("{}.clip", &hex[..32]);
-        let path = self.options.cache.join(&file);
-        let meta = |frames: usize, measured| ClipMeta {
-            name: entry.name.clone(),
-            frames: frames as u32,
-            tokens: ids.len() as u32,
-            measured,
-            file: file.clone(),
-            key: hex.to_string(),
-        };
-        if path.exists()
-            && let Ok((found, clip, measured)) = clip::read(&path)
-            && found == key
-            && clip.ids == ids
-        {
-            // The limits are not part of the key: a narrower limit must not use a longer clip from before.
-            let outside = measured.seconds > limits.max_seconds || measured.seconds < limits.min_seconds;
-            if !outside {
-                return Ok((Verdict::Ok { cached: true }, Some(meta(clip.frames(), measured))));
-            }
-        }
-        let (mel, measured) = match take(&entry.audio, limits, self.options.policy) {
-            Ok(Taken::Clip { mel, measured }) => (mel, measured),
-            Ok(Taken::Outside(reason)) => return Ok((Verdict::Outside { reason }, None)),
-            Ok(Taken::Silent { peak }) => {
-                return bad(
-                    format!("nothing to hear in it (peak {:.0} dBFS)", 20.0 * peak.max(1e-6).log10()),
-                    true,
-                );
-            }
-            Err(error) => return bad(error.to_string(), false),
-        };
-        let clip = Clip { mel, ids: ids.to_vec() };
-        if clip.ids.len() > clip.frames() {
-            return bad(
-                format!(
-                    "{} tokens of text for {} frames of audio ({:.1} s); the model has one text position per frame, so \
-                     audio and text cannot belong together",
-                    clip.ids.len(),
-                    clip.frames(),
-                    measured.seconds
-                ),
-                false,
-            );
-        }
-        clip::save(&path, &key, &clip, &measured)?;
-        Ok((Verdict::Ok { cached: false }, Some(meta(clip.frames(), measured))))
+impl Make for MelClips {
+    type Frames = MelFrames;
+
+    const SPEC: &'static str = MEL_SPEC;
+    const EXTENSION: &'static str = "clip";
+
+    fn key(&self, _: usize, entry: &Entry, hash: &mut blake3::Hasher) {
+        hash.update(&self.fingerprint);
+        hash.update(entry.text.as_bytes());
     }
 
-    /// Content key: audio bytes, text, tokenizer, mel, cutting.
-    fn key(&self, audio: &Path, text: &str) -> Result<[u8; 32], DataError> {
-        let io = |e| DataError::io(audio, e);
-        if !std::fs::metadata(audio).map_err(io)?.is_file() {
-            return Err(DataError::file(audio, "not a regular file"));
+    fn cached(&self, i: usize, path: &Path, key: &[u8; 32]) -> Option<Found> {
+        let (found, clip, measured) = clip::read(path).ok()?;
+        (found == *key && clip.ids == self.texts[i]).then(|| Found::of_clip(&clip, measured))
+    }
+
+    fn make(
+        &self,
+        i: usize,
+        _: &Entry,
+        mel: Vec<f32>,
+        measured: Measured,
+        (path, key): (&Path, &[u8; 32]),
+    ) -> Result<Result<Found, String>, DataError> {
+        let clip = Clip { mel, ids: self.texts[i].clone() };
+        if clip.ids.len() > clip.frames() {
+            return Ok(Err(format!(
+                "{} tokens of text for {} frames of audio ({:.1} s); the model has one text position per frame, so \
+                 audio and text cannot belong together",
+                clip.ids.len(),
+                clip.frames(),
+                measured.seconds
+            )));
         }
-        let mut file = std::fs::File::open(audio).map_err(io)?;
-        let mut hash = blake3::Hasher::new();
-        let mut buffer = vec![0u8; 1 << 16];
-        loop {
-            match file.read(&mut buffer).map_err(io)? {
-                0 => break,
-                n => hash.update(&buffer[..n]),
-            };
-        }
-        let audio = hash.finalize();
-        let mut key = blake3::Hasher::new();
-        key.update(MEL_SPEC.as_bytes());
-        if self.options.policy == Policy::Cut {
-            key.update(&self.options.limits.max_seconds.to_le_bytes());
-        }
-        key.update(audio.as_bytes());
-        key.update(&self.fingerprint);
-        key.update(text.as_bytes());
-        Ok(*key.finalize().as_bytes())
+        clip::save(path, key, &clip, &measured)?;
+        Ok(Ok(Found::of_clip(&clip, measured)))
+    }
+}
+
+impl Found {
+    fn of_clip(clip: &Clip, measured: Measured) -> Self {
+        Self { frames: clip.frames() as u32, tokens: clip.ids.len() as u32, measured }
     }
 }

@@ -1,10 +1,10 @@
-//! One audio file to one clip's mel, in memory bounded by the longest clip allowed.
+//! One audio file to one clip's frames, in memory bounded by the longest clip allowed. A frame is a row of a fixed width
+//! for each 256 samples: of the mel, or those samples themselves.
 
 use std::collections::VecDeque;
-use std::path::Path;
 
 use super::{Limits, Policy};
-use crate::audio::{AudioReader, Resampler};
+use crate::audio::{AudioInput, AudioReader, Resampler};
 use crate::clip::Measured;
 use crate::error::{AudioFault, DataError};
 use crate::mel::{self, HOP, MELS, MelStream, SAMPLE_RATE};
@@ -16,15 +16,88 @@ const TRIM_MARGIN: usize = 10;
 /// A file whose loudest block is under this level (−60 dBFS) holds no speech.
 const SILENT_LEVEL: f64 = 1e-3;
 
-/// What became of a file.
-pub(super) enum Taken {
-    Clip { mel: Vec<f32>, measured: Measured },
-    Outside(String),
-    Silent { peak: f32 },
+/// What of the audio is kept.
+pub(crate) trait Framing: Default {
+    /// Numbers of a frame.
+    const WIDTH: usize;
+
+    /// Frames of that many samples at 24 kHz.
+    fn frames(samples: u64) -> u64;
+
+    /// Takes samples and appends finished frames.
+    fn push(&mut self, samples: &[f32], rows: &mut Vec<f32>);
+
+    /// Appends the rest; `Err` says how many samples there were if they are too few.
+    fn finish(self, rows: &mut Vec<f32>) -> Result<(), u64>;
 }
 
-pub(super) fn take(path: &Path, limits: &Limits, policy: Policy) -> Result<Taken, DataError> {
-    let mut reader = AudioReader::open(path)?;
+/// Log-mel frames.
+#[derive(Default)]
+pub(crate) struct MelFrames(MelStream);
+
+impl Framing for MelFrames {
+    const WIDTH: usize = MELS;
+
+    fn frames(samples: u64) -> u64 {
+        mel::frames(samples)
+    }
+
+    fn push(&mut self, samples: &[f32], rows: &mut Vec<f32>) {
+        self.0.push(samples, rows);
+    }
+
+    fn finish(self, rows: &mut Vec<f32>) -> Result<(), u64> {
+        self.0.finish(rows).map(|_| ())
+    }
+}
+
+/// The samples themselves; the last frame is filled up with zeros.
+#[derive(Default)]
+pub(crate) struct WaveFrames {
+    samples: u64,
+}
+
+impl Framing for WaveFrames {
+    const WIDTH: usize = HOP;
+
+    fn frames(samples: u64) -> u64 {
+        samples.div_ceil(HOP as u64)
+    }
+
+    fn push(&mut self, samples: &[f32], rows: &mut Vec<f32>) {
+        self.samples += samples.len() as u64;
+        rows.extend_from_slice(samples);
+    }
+
+    fn finish(self, rows: &mut Vec<f32>) -> Result<(), u64> {
+        if self.samples == 0 {
+            return Err(0);
+        }
+        rows.resize(rows.len().next_multiple_of(HOP), 0.0);
+        Ok(())
+    }
+}
+
+/// What became of a file.
+pub(super) enum Taken {
+    /// Frames, each [`Framing::WIDTH`] wide.
+    Clip {
+        rows: Vec<f32>,
+        measured: Measured,
+    },
+    Outside(String),
+    Silent {
+        peak: f32,
+    },
+}
+
+pub(super) fn take<F: Framing>(
+    input: AudioInput,
+    limits: &Limits,
+    policy: Policy,
+) -> Result<Taken, DataError> {
+    let name = input.name().to_owned();
+    let mut reader = AudioReader::read(input)?;
     let info = reader.info();
     let cut = policy == Policy::Cut;
     let too_long =
@@ -36,32 +109,34 @@ pub(super) fn take(path: &Path, limits: &Limits, policy: Policy) -> Result<Taken
         }
     }
     let max_samples = (limits.max_seconds * f64::from(SAMPLE_RATE)) as u64;
-    let mut keeper = Keeper::new(mel::frames(max_samples) as usize, cut);
+    let mut keeper = Keeper::new(F::WIDTH, F::frames(max_samples) as usize, cut);
     let mut resampler = Resampler::new(info.rate);
-    let mut stream = MelStream::new();
+    let mut stream = F::default();
+    let mut total = 0u64;
     let mut levels = Levels::default();
     let (mut samples, mut rows) = (Vec::new(), Vec::new());
     while let Some(chunk) = reader.next_chunk()? {
         samples.clear();
         resampler.push(chunk, &mut samples);
+        total += samples.len() as u64;
         levels.push(&samples);
         stream.push(&samples, &mut rows);
         keeper.push(&mut rows, &mut levels);
-        if !cut && stream.samples() > max_samples {
+        if !cut && total > max_samples {
             return Ok(Taken::Outside(format!("longer than {} s", limits.max_seconds)));
         }
     }
     samples.clear();
     resampler.finish(&mut samples);
+    total += samples.len() as u64;
     levels.push(&samples);
     levels.finish();
     stream.push(&samples, &mut rows);
-    let total = stream.samples();
     let seconds = total as f64 / f64::from(SAMPLE_RATE);
     if seconds < limits.min_seconds {
         return Ok(Taken::Outside(format!("{seconds:.2} s, shorter than {} s", limits.min_seconds)));
     }
-    stream.finish(&mut rows).map_err(|n| DataError::audio(path, AudioFault::TooShort(n)))?;
+    stream.finish(&mut rows).map_err(|n| DataError::audio(&name, too_short(n)))?;
     keeper.push(&mut rows, &mut levels);
     let stats = reader.stats();
     if levels.loudest < SILENT_LEVEL {
@@ -75,22 +150,22 @@ pub(super) fn take(path: &Path, limits: &Limits, policy: Policy) -> Result<Taken
         trimmed: false,
     };
     if total <= max_samples {
-        return Ok(Taken::Clip { mel: keeper.whole, measured });
+        return Ok(Taken::Clip { rows: keeper.whole, measured });
     }
     if !cut {
         return Ok(too_long(seconds));
     }
     match keeper.trimmed() {
-        Some(mel) => {
+        Some(rows) => {
             measured.trimmed = true;
-            measured.seconds = mel::seconds((mel.len() / MELS) as u64);
+            measured.seconds = mel::seconds((rows.len() / F::WIDTH) as u64);
             if measured.seconds < limits.min_seconds {
                 return Ok(Taken::Outside(format!(
                     "{seconds:.1} s, of which only {:.2} s are not silence",
                     measured.seconds
                 )));
             }
-            Ok(Taken::Clip { mel, measured })
+            Ok(Taken::Clip { rows, measured })
         }
         None => Ok(Taken::Outside(format!(
             "{seconds:.1} s, longer than {} s even without the silence at its ends; its transcript cannot be cut with \
@@ -98,6 +173,10 @@ pub(super) fn take(path: &Path, limits: &Limits, policy: Policy) -> Result<Taken
             limits.max_seconds
         ))),
     }
+}
+
+fn too_short(samples: u64) -> AudioFault {
+    if samples == 0 { AudioFault::Empty } else { AudioFault::TooShort(samples) }
 }
 
 /// Loudness of blocks of one hop, in the order of the frames.
@@ -140,6 +219,7 @@ impl Levels {
 
 /// Keeps frames up to the limit: all of them, and with `cut` also those between the silences at both ends.
 struct Keeper {
+    width: usize,
     max: usize,
     cut: bool,
     whole: Vec<f32>,
@@ -151,8 +231,9 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn new(max: usize, cut: bool) -> Self {
+    fn new(width: usize, max: usize, cut: bool) -> Self {
         Self {
+            width,
             max,
             cut,
             whole: Vec::new(),
@@ -163,19 +244,20 @@ impl Keeper {
         }
     }
 
-    /// Takes finished rows; a frame is finished only after the block of the same number, so its level is there, except
-    /// for the one frame past the end of a file of whole blocks.
+    /// Takes whole rows; a frame is finished only after the block of the same number, so its level is there, except
+    /// for the one mel frame past the end of a file of whole blocks.
     fn push(&mut self, rows: &mut Vec<f32>, levels: &mut Levels) {
-        for row in rows.chunks_exact(MELS) {
+        let whole = rows.len() / self.width * self.width;
+        for row in rows[..whole].chunks_exact(self.width) {
             let loud = levels.loud.pop_front().unwrap_or(false);
-            if self.whole.len() < self.max * MELS {
+            if self.whole.len() < self.max * self.width {
                 self.whole.extend_from_slice(row);
             }
             if self.cut {
                 self.push_inner(row, loud);
             }
         }
-        rows.clear();
+        rows.drain(..whole);
     }
 
     fn push_inner(&mut self, row: &[f32], loud: bool) {
@@ -187,14 +269,14 @@ impl Keeper {
             return;
         }
         self.inner.extend(self.lead.drain(..).flatten());
-        if self.inner.len() >= self.max * MELS {
+        if self.inner.len() >= self.max * self.width {
             // Silence past the limit may be dropped; speech past it means that the clip is too long.
             self.overflow |= loud;
             return;
         }
         self.inner.extend_from_slice(row);
         if loud {
-            self.loud_end = self.inner.len() / MELS;
+            self.loud_end = self.inner.len() / self.width;
         }
     }
 
@@ -202,7 +284,7 @@ impl Keeper {
         if self.overflow || self.loud_end == 0 {
             return None;
         }
-        self.inner.truncate((self.loud_end + TRIM_MARGIN) * MELS);
+        self.inner.truncate((self.loud_end + TRIM_MARGIN) * self.width);
         Some(self.inner)
     }
 }

@@ -32,7 +32,7 @@ pub struct Summary {
     pub seconds: [f64; 3],
     /// Usable clips by length: (upper bound in seconds, clips); the last class has no bound.
     pub lengths: Vec<(Option<f64>, usize)>,
-    /// Usable clips of more than two sentences.
+    /// Usable clips of more than two sentences, where the family does better with fewer.
     pub over_two_sentences: Vec<String>,
     /// Usable clips louder than [`LOUD_RMS`].
     pub loud: Vec<String>,
@@ -46,15 +46,38 @@ pub struct Summary {
     pub tokens: u64,
     /// Tokens not in the vocabulary, most frequent first.
     pub unknown: Vec<(String, u64)>,
+    /// What more data is advised, if it is.
+    pub advice: Option<String>,
+}
+
+/// What a family's authors and users advise.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Advice {
+    /// Least and most minutes of one voice.
+    pub(crate) minutes: Option<(f64, f64)>,
+    /// Least clips, and clips of each voice.
+    pub(crate) clips: Option<(usize, usize)>,
+    /// Most sentences of a clip.
+    pub(crate) sentences: Option<usize>,
+}
+
+impl Advice {
+    fn text(&self, clips: usize, minutes: f64) -> Option<String> {
+        if let Some((least, most)) = self.minutes.filter(|(least, _)| minutes < *least) {
+            return Some(format!("{least:.0} to {most:.0} min of one voice are advised"));
+        }
+        let (least, each) = self.clips.filter(|(least, _)| clips < *least)?;
+        Some(format!("at least {least} clips are advised, better {each} of each voice"))
+    }
 }
 
 impl Summary {
-    pub(super) fn new(
+    pub(crate) fn new(
         index: &ClipIndex,
         outcomes: &[Outcome],
         entries: &[Entry],
-        tokens: u64,
-        unknown: Vec<(String, u64)>,
+        (tokens, unknown): (u64, Vec<(String, u64)>),
+        advice: &Advice,
     ) -> Self {
         let mut seconds: Vec<f64> = index.clips.iter().map(|c| c.measured.seconds).collect();
         seconds.sort_by(f64::total_cmp);
@@ -72,12 +95,13 @@ impl Summary {
         };
         let usable: std::collections::HashSet<&str> = index.clips.iter().map(|c| c.name.as_str()).collect();
         let count = |keep: fn(&Verdict) -> bool| outcomes.iter().filter(|o| keep(&o.verdict)).count();
+        let minutes = seconds.iter().sum::<f64>() / 60.0;
         Self {
             clips: index.clips.len(),
             bad: count(|v| matches!(v, Verdict::Bad { .. })),
             outside: count(|v| matches!(v, Verdict::Outside { .. })),
             cached: count(|v| matches!(v, Verdict::Ok { cached: true })),
-            minutes: seconds.iter().sum::<f64>() / 60.0,
+            minutes,
             seconds: match seconds[..] {
                 [] => [0.0; 3],
                 _ => [seconds[0], seconds[seconds.len() / 2], seconds[seconds.len() - 1]],
@@ -85,7 +109,8 @@ impl Summary {
             lengths,
             over_two_sentences: entries
                 .iter()
-                .filter(|e| usable.contains(e.name.as_str()) && sentences(&e.text) > 2)
+                .filter(|e| usable.contains(e.name.as_str()))
+                .filter(|e| advice.sentences.is_some_and(|most| sentences(&e.text) > most))
                 .map(|e| e.name.clone())
                 .collect(),
             loud: names(&|c| c.measured.rms > LOUD_RMS),
@@ -98,6 +123,7 @@ impl Summary {
                 .collect(),
             tokens,
             unknown,
+            advice: advice.text(index.clips.len(), minutes),
         }
     }
 }
@@ -131,9 +157,8 @@ impl fmt::Display for Summary {
         if self.cached > 0 {
             write!(f, " ({} from the cache)", self.cached)?;
         }
-        let (least, most) = ADVISED_MINUTES;
-        if self.minutes < least {
-            write!(f, "; {least:.0} to {most:.0} min of one voice are advised")?;
+        if let Some(advice) = &self.advice {
+            write!(f, "; {advice}")?;
         }
         let [short, median, long] = self.seconds;
         write!(f, "\nlengths {short:.1} / {median:.1} / {long:.1} s (shortest, median, longest):")?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::resolve::Root;
-use super::{AUDIO_KEYS, Collector, Format, TEXT_KEYS};
+use super::{AUDIO_KEYS, Collector, Format, TEXT_KEYS, VOICE_KEYS};
 use crate::error::DataError;
 
 pub(super) fn read(root: &Root, file: &Path, text: &str, out: &mut Collector) -> Result<Format, DataError> {
@@ -20,8 +20,9 @@ pub(super) fn read(root: &Root, file: &Path, text: &str, out: &mut Collector) ->
     match (column(&AUDIO_KEYS), column(&TEXT_KEYS)) {
         (Some(audio), Some(text)) => {
             lines.next();
+            let columns = Columns { names: names.len(), audio, text, voice: column(&VOICE_KEYS) };
             for (number, line) in lines {
-                with_header(root, file, number, line, (names.len(), audio, text), out);
+                with_header(root, file, number, line, &columns, out);
             }
             Ok(Format::Csv)
         }
@@ -39,32 +40,34 @@ pub(super) fn read(root: &Root, file: &Path, text: &str, out: &mut Collector) ->
     }
 }
 
-/// A row under a header of `columns` names, of which `audio` and `text` are read.
-fn with_header(
-    root: &Root,
-    file: &Path,
-    number: u64,
-    line: &str,
-    (columns, audio, text): (usize, usize, usize),
-    out: &mut Collector,
-) {
+/// Names in a header, and the places of those that are read.
+struct Columns {
+    names: usize,
+    audio: usize,
+    text: usize,
+    voice: Option<usize>,
+}
+
+fn with_header(root: &Root, file: &Path, number: u64, line: &str, columns: &Columns, out: &mut Collector) {
     let fields = match quoted_fields(line) {
         Ok(fields) => fields,
         Err(reason) => return out.problem(&shorten(line), file, Some(number), reason),
     };
-    if fields.len() > columns {
+    let names = columns.names;
+    if fields.len() > names {
         let reason = format!(
-            "{} fields under a header of {columns}; a text with `|` in it must stand in double quotes",
+            "{} fields under a header of {names}; a text with `|` in it must stand in double quotes",
             fields.len()
         );
         return out.problem(&shorten(line), file, Some(number), reason);
     }
-    let (Some(audio), Some(text)) = (fields.get(audio), fields.get(text)) else {
-        let reason = format!("{} field(s) under a header of {columns}", fields.len());
+    let (Some(audio), Some(text)) = (fields.get(columns.audio), fields.get(columns.text)) else {
+        let reason = format!("{} field(s) under a header of {names}", fields.len());
         return out.problem(&shorten(line), file, Some(number), reason);
     };
     let audio = audio.trim();
-    out.add(audio, root.audio(audio), text, file, number);
+    let voice = columns.voice.and_then(|at| fields.get(at)).map(String::as_str);
+    out.add(audio, root.audio(audio), (text, voice), file, number);
 }
 
 /// `id|text` or `id|text|normalised text`; the normalised text is the one that is spoken.
@@ -79,7 +82,7 @@ fn without_header(root: &Root, file: &Path, number: u64, line: &str, out: &mut C
             return out.problem(&shorten(line), file, Some(number), reason);
         }
     };
-    out.add(id, root.audio(id), text, file, number);
+    out.add(id, root.audio(id), (text, None), file, number);
 }
 
 /// Fields of a line. A field that stands in double quotes loses them, and `""` in it means `"`; quotes anywhere else,

@@ -33,7 +33,10 @@ pub(super) fn read(root: &Root, out: &mut Collector) -> Result<(), DataError> {
             continue;
         }
         match crate::files::read_utf8(&transcript, MAX_TRANSCRIPT) {
-            Ok(text) => out.add(&name, root.inside(&path).map(|()| path.clone()), &text, &transcript, 1),
+            Ok(text) => {
+                let audio = root.inside(&path).map(|()| path.clone());
+                out.add(&name, audio, (&text, None), &transcript, 1);
+            }
             Err(DataError::Line { line, reason, .. }) => {
                 out.problem(&name, &transcript, Some(line), reason);
             }

@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::resolve::Root;
-use super::{AUDIO_KEYS, Collector, TEXT_KEYS};
+use super::{AUDIO_KEYS, Collector, TEXT_KEYS, VOICE_KEYS};
 
 pub(super) fn read(root: &Root, file: &Path, text: &str, out: &mut Collector) {
     for (number, line) in (1u64..).zip(text.lines()) {
@@ -27,8 +27,16 @@ pub(super) fn read(root: &Root, file: &Path, text: &str, out: &mut Collector) {
         // Hugging Face data sets write the audio as an object with a path.
         let audio = get(&AUDIO_KEYS).and_then(|v| v.as_str().or_else(|| v.get("path")?.as_str()));
         let text = get(&TEXT_KEYS).and_then(Value::as_str);
+        // A speaker may be a name or a number.
+        let voice = get(&VOICE_KEYS).and_then(|v| match v {
+            Value::String(name) => Some(name.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        });
         match (audio, text) {
-            (Some(audio), Some(text)) => out.add(audio, root.audio(audio), text, file, number),
+            (Some(audio), Some(text)) => {
+                out.add(audio, root.audio(audio), (text, voice.as_deref()), file, number);
+            }
             (None, _) => {
                 let reason = format!("no audio path (a string under {})", AUDIO_KEYS.join(", "));
                 out.problem(&short, file, Some(number), reason);

@@ -1,0 +1,54 @@
+//! Parquet in a build without it: an error that says how to build with it.
+
+use std::path::Path;
+
+use super::Collector;
+use super::resolve::Root;
+use crate::audio::AudioInput;
+use crate::error::DataError;
+
+/// What every parquet file is answered with.
+pub(crate) fn refusal(file: &Path) -> DataError {
+    DataError::file(file, REASON)
+}
+
+const REASON: &str = "this build does not read parquet files; build it with the feature `parquet`: \
+                      cargo build --release --features parquet";
+
+pub(super) fn read(_: &Root, file: &Path, _: &mut Collector) -> Result<(), DataError> {
+    Err(refusal(file))
+}
+
+/// Never holds a row.
+#[derive(Default)]
+pub(super) struct AudioRows;
+
+impl AudioRows {
+    pub(super) fn audio(&mut self, _: &Path, _: &Path, _: u64) -> Result<AudioInput, String> {
+        Err(REASON.into())
+    }
+}
+
+/// A tokenised row.
+pub(crate) struct TokenRow {
+    pub(crate) ids: Vec<i64>,
+    pub(crate) labels: Option<Vec<i64>>,
+    pub(crate) mask: Option<Vec<i64>>,
+}
+
+/// Never opens.
+pub(crate) struct TokenRows;
+
+impl TokenRows {
+    pub(crate) fn open(file: &Path) -> Result<Option<Self>, DataError> {
+        Err(refusal(file))
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        0
+    }
+
+    pub(crate) fn next(&mut self) -> Result<TokenRow, String> {
+        Err(REASON.into())
+    }
+}

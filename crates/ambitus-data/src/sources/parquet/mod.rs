@@ -1,0 +1,225 @@
+//! Parquet files: speech in the Hugging Face audio layout, and sequences that are tokenised already.
+//!
+//! Read through `parquet` of arrow-rs, row by row, with one page of each needed column in memory. Before a page is read,
+//! its sizes are compared with the file's ([`pages`]). Uncompressed, snappy and zstd files can be read, which is what
+//! pyarrow, pandas and `datasets` write.
+
+mod pages;
+mod table;
+
+use std::path::{Path, PathBuf};
+
+use super::resolve::Root;
+use super::{Audio, Collector, Entry, TEXT_KEYS, VOICE_KEYS};
+use crate::audio::AudioInput;
+use crate::error::DataError;
+use table::{Cell, Cursor, Table};
+
+/// Names of the column of audio.
+const AUDIO: &str = "audio";
+/// Longest audio of one row, bytes.
+const MAX_ROW: usize = 512 << 20;
+
+/// Lists the rows of a file in the audio layout.
+pub(super) fn read(_: &Root, file: &Path, out: &mut Collector) -> Result<(), DataError> {
+    let table = Table::open(file)?;
+    let columns = || table.names().join(", ");
+    if table.leaf(&["input_ids"]).is_some() {
+        let reason = "the rows are tokenised already (`input_ids`), so there is no audio in them; only a family that \
+                      trains on token sequences can read them";
+        return Err(DataError::file(file, reason));
+    }
+    let Some(text) = TEXT_KEYS.iter().find_map(|key| table.leaf(&[key])) else {
+        let reason = format!("no text column ({}) among its columns: {}", TEXT_KEYS.join(", "), columns());
+        return Err(DataError::file(file, reason));
+    };
+    let audio = AudioColumns::find(&table).ok_or_else(|| {
+        let reason = format!(
+            "no `{AUDIO}` column of {{bytes, path}} or {{array, sampling_rate}} among its columns: {}",
+            columns()
+        );
+        DataError::file(file, reason)
+    })?;
+    out.row_bytes = out.row_bytes.max(table.page_bytes(&audio.leaves())?);
+    let mut leaves = vec![text];
+    leaves.extend(VOICE_KEYS.iter().find_map(|key| table.leaf(&[key])));
+    table.page_bytes(&leaves)?;
+    let (rows, stem) = (table.rows(), file.file_stem().unwrap_or_default().to_string_lossy().into_owned());
+    let width = rows.to_string().len();
+    let mut cursor = Cursor::new(table, leaves);
+    for row in 0..rows {
+        let name = format!("{stem}#{row:0width$}");
+        let cells = cursor.next().map_err(|reason| DataError::line(file, row + 1, reason))?;
+        let checked = match &cells[0] {
+            Cell::Null => Err("no text".to_owned()),
+            cell => cell.text().and_then(checked_text),
+        };
+        let voice = cells.get(1).map_or(Ok(None), Cell::label);
+        match checked.and_then(|text| Ok((text, voice?))) {
+            Ok((text, voice)) => out.entries.push(Entry {
+                name,
+                audio: Audio::Row(row),
+                text,
+                voice,
+                file: file.to_owned(),
+                line: row + 1,
+            }),
+            Err(reason) => out.problem(&name, file, Some(row + 1), reason),
+        }
+    }
+    Ok(())
+}
+
+/// A text as it stands: the official preprocessing changes nothing in it.
+fn checked_text(text: String) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("empty text".into());
+    }
+    match text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\r' | '\t')) {
+        Some(c) => Err(format!("binary data in the text (U+{:04X})", c as u32)),
+        None => Ok(text),
+    }
+}
+
+/// Leaves of the audio column, of those that there are.
+struct AudioColumns {
+    bytes: Option<usize>,
+    path: Option<usize>,
+    samples: Option<(usize, usize)>,
+}
+
+impl AudioColumns {
+    fn find(table: &Table) -> Option<Self> {
+        let leaf = |name: &str| table.leaf(&[AUDIO, name]);
+        let columns = Self {
+            bytes: leaf("bytes"),
+            path: leaf("path"),
+            samples: leaf("array").zip(leaf("sampling_rate")),
+        };
+        (columns.bytes.is_some() || columns.path.is_some() || columns.samples.is_some()).then_some(columns)
+    }
+
+    fn leaves(&self) -> Vec<usize> {
+        let samples = self.samples.map(|(array, rate)| [array, rate]);
+        self.bytes.into_iter().chain(self.path).chain(samples.into_iter().flatten()).collect()
+    }
+}
+
+/// Audio of rows, read in order.
+#[derive(Default)]
+pub(super) struct AudioRows {
+    open: Option<Open>,
+}
+
+struct Open {
+    file: PathBuf,
+    columns: AudioColumns,
+    cursor: Cursor,
+    /// Why nothing more can be read of the file.
+    failed: Option<String>,
+}
+
+impl AudioRows {
+    /// Audio of a row of `file`, in a data set at `set`.
+    pub(super) fn audio(&mut self, set: &Path, file: &Path, row: u64) -> Result<AudioInput, String> {
+        let behind =
+            |open: &Open| open.file != file || (open.failed.is_none() && open.cursor.position() > row);
+        if self.open.as_ref().is_none_or(behind) {
+            self.open = None;
+            let table = Table::open(file).map_err(|e| e.to_string())?;
+            let columns = AudioColumns::find(&table).ok_or("its audio column is gone")?;
+            let leaves = columns.leaves();
+            table.page_bytes(&leaves).map_err(|e| e.to_string())?;
+            let cursor = Cursor::new(table, leaves);
+            self.open = Some(Open { file: file.to_owned(), columns, cursor, failed: None });
+        }
+        let open = self.open.as_mut().ok_or("not open")?;
+        if let Some(reason) = &open.failed {
+            return Err(reason.clone());
+        }
+        let read = open.cursor.skip_to(row).and_then(|()| open.cursor.next());
+        let cells = read.map_err(|reason| {
+            let reason = format!("{reason}; neither this row nor what follows in the file can be read");
+            open.failed.insert(reason).clone()
+        })?;
+        open.columns.input(cells, set, file, row)
+    }
+}
+
+impl AudioColumns {
+    fn input(&self, cells: Vec<Cell>, set: &Path, file: &Path, row: u64) -> Result<AudioInput, String> {
+        let mut name = file.as_os_str().to_owned();
+        name.push(format!("#{}", row + 1));
+        let name = PathBuf::from(name);
+        let mut cells = cells.into_iter();
+        let bytes = self.bytes.and_then(|_| cells.next());
+        let path = self.path.and_then(|_| cells.next());
+        let samples = self.samples.and_then(|_| cells.next().zip(cells.next()));
+        if let Some(Cell::Bytes(bytes)) = bytes {
+            if bytes.len() > MAX_ROW {
+                return Err(format!("{} bytes of audio in one row; at most {MAX_ROW} are read", bytes.len()));
+            }
+            return Ok(AudioInput::Memory { name, bytes: bytes.into() });
+        }
+        if let Some((Cell::Floats(samples), rate)) = samples {
+            let rate = match rate {
+                Cell::Int(rate) => u32::try_from(rate).map_err(|_| format!("sampling_rate {rate}"))?,
+                _ => return Err("no sampling_rate".into()),
+            };
+            return AudioInput::of_samples(name, &samples, rate);
+        }
+        match path {
+            Some(path @ Cell::Bytes(_)) => {
+                let folder = if set.is_dir() { set } else { set.parent().unwrap_or(Path::new(".")) };
+                let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+                let root = Root::new(folder).map_err(|e| e.to_string())?;
+                Ok(AudioInput::File(root.audio(&path.text()?)?))
+            }
+            _ => Err("no audio in the row: neither bytes, samples nor a path".into()),
+        }
+    }
+}
+
+/// A tokenised row: whole numbers as they stand.
+pub(crate) struct TokenRow {
+    pub(crate) ids: Vec<i64>,
+    pub(crate) labels: Option<Vec<i64>>,
+    /// `None` where all ids count.
+    pub(crate) mask: Option<Vec<i64>>,
+}
+
+/// Rows of a file with a column `input_ids`, and perhaps `labels` and `attention_mask`.
+pub(crate) struct TokenRows {
+    cursor: Cursor,
+    labels: bool,
+    mask: bool,
+}
+
+impl TokenRows {
+    /// `None` if the file has no `input_ids`.
+    pub(crate) fn open(file: &Path) -> Result<Option<Self>, DataError> {
+        let table = Table::open(file)?;
+        let Some(ids) = table.leaf(&["input_ids"]) else { return Ok(None) };
+        let labels = table.leaf(&["labels"]);
+        // A mask of ones is often one run of a hundred million values, which says nothing.
+        let mask = table.leaf(&["attention_mask"]).filter(|&leaf| !table.is_all_ones(leaf));
+        let leaves: Vec<usize> = [Some(ids), labels, mask].into_iter().flatten().collect();
+        table.page_bytes(&leaves)?;
+        let (labels, mask) = (labels.is_some(), mask.is_some());
+        Ok(Some(Self { cursor: Cursor::new(table, leaves), labels, mask }))
+    }
+
+    /// Rows of the file.
+    pub(crate) fn rows(&self) -> u64 {
+        self.cursor.rows()
+    }
+
+    /// The next row. After an error nothing more can be read.
+    pub(crate) fn next(&mut self) -> Result<TokenRow, String> {
+        let mut cells = self.cursor.next()?.into_iter();
+        let mut list =
+            |present: bool| present.then(|| cells.next().map_or(Ok(Vec::new()), Cell::ints)).transpose();
+        let ids = list(true)?.unwrap_or_default();
+        Ok(TokenRow { ids, labels: list(self.labels)?, mask: list(self.mask)? })
+    }
+}

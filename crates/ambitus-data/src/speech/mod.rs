@@ -1,0 +1,17 @@
+//! Speech as one sequence of token ids, for language models over codec tokens (Orpheus-TTS).
+//!
+//! [`interleave`] lays the three layers of SNAC codes out as seven ids a frame, [`sequence`] puts text and audio between
+//! their wrapper ids, [`token_clip`] is the prepared file, [`prepare_speech`] makes such files of text and audio.
+//! Sets that are tokenised already go through [`prepare_tokens`].
+
+pub mod interleave;
+mod prepare;
+pub mod sequence;
+pub mod token_clip;
+mod tokenised;
+
+pub use interleave::Codes;
+pub use prepare::{Codec, SpeechOptions, prepare_speech};
+pub use sequence::{LabelScope, Sequences};
+pub use token_clip::{TokenClip, load_token_clip};
+pub use tokenised::{is_tokenised, prepare_tokens};

@@ -1,0 +1,198 @@
+//! Text and audio to token clips, through a codec that the caller brings.
+//!
+//! The pass is that of [`crate::prepare`](mod@crate::prepare): the same limits, verdicts, cache and resumption. Each file
+//! is decoded and resampled from its own rate, piece by piece, and given up where it exceeds the longest clip; so the codec
+//! gets at most `max_seconds` of samples, and an hour-long file takes no more memory than a clip. What one pass may take is
+//! [`SpeechOptions::memory_bound`], beside the codec's own plan.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use super::interleave::{CODEBOOK, Codes, FRAME_SAMPLES, SLOTS};
+use super::sequence::{LabelScope, Sequences};
+use super::token_clip::{self, Facts, TokenClip};
+use crate::audio::READER_BYTES;
+use crate::clip::Measured;
+use crate::error::DataError;
+use crate::mel::SAMPLE_RATE;
+use crate::prepare::summary::Advice;
+use crate::prepare::{
+    Found, Make, PrepareOptions, Prepared, Progress, Summary, WaveFrames, finish, make_all,
+};
+use crate::sources::{Entry, Source};
+
+/// Version of what is made of codes and text; part of every key.
+const SPEC: &str = "orpheus-snac-24k-v1";
+/// Clips of a data set that begin to work, and of each voice that the authors advise (Orpheus-TTS README).
+const ADVISED_CLIPS: (usize, usize) = (50, 300);
+
+/// The audio codec. It is called from one thread at a time, in any order of the clips.
+pub trait Codec: Send {
+    /// SNAC codes of mono samples at 24 kHz, one frame for each 2,048 begun.
+    ///
+    /// # Errors
+    /// Only what is wrong with the codec: an error ends the pass.
+    fn encode(&mut self, samples: &[f32]) -> Result<Codes, String>;
+
+    /// Changes whenever codes may change, as with other weights; part of every key.
+    fn fingerprint(&self) -> [u8; 32];
+}
+
+/// What a pass over speech needs beside [`PrepareOptions`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SpeechOptions {
+    /// Longest sequence, ids: longer clips are outside the limits.
+    pub max_tokens: Option<usize>,
+    /// Voice of clips whose data set names none.
+    pub voice: Option<String>,
+}
+
+impl SpeechOptions {
+    /// Bound on the memory of [`prepare_speech`] beyond its result and the codec, bytes: the tokenizer, and per thread a
+    /// reader, the longest clip's samples with what `cut` keeps of them, its sequence, and of a table the row's audio.
+    pub fn memory_bound(&self, source: &Source, options: &PrepareOptions, sequences: &Sequences) -> u64 {
+        let samples = (options.limits.max_seconds * f64::from(SAMPLE_RATE)) as u64;
+        let ids = samples.div_ceil(FRAME_SAMPLES as u64) * SLOTS as u64 + (64 << 10);
+        // Vectors grow by doubling. Of samples: all, and those between silences. Of ids: codes, ids before and after
+        // frames were dropped, labels, file image.
+        let thread = READER_BYTES as u64 + 4 * 4 * samples + 2 * 6 * 4 * ids + (4 << 20);
+        let threads = options.threads.max(1) as u64;
+        // A row lies in the reader's page, and twice with the thread that has it: as samples and as a file.
+        threads * (thread + 2 * source.row_bytes) + source.row_bytes + sequences.bpe().memory_bytes()
+    }
+}
+
+/// Prepares every clip of `source` as ids: [`ClipIndex::frames`](crate::ClipIndex::frames) gives their counts, which is
+/// what packing takes. `progress` is called after each clip, from any worker; when it returns false the pass ends with
+/// [`DataError::Stopped`].
+///
+/// # Errors
+/// What ends the pass: options, the cache, the codec, no usable clip, or clips outside the limits under `refuse`. What is
+/// wrong with one clip is its verdict.
+pub fn prepare_speech(
+    source: &Source,
+    sequences: &Sequences,
+    codec: &mut dyn Codec,
+    speech: &SpeechOptions,
+    options: &PrepareOptions,
+    progress: &(dyn Fn(Progress<'_>) -> bool + Sync),
+) -> Result<Prepared, DataError> {
+    options.check()?;
+    let voice = |entry: &Entry| entry.voice.clone().or_else(|| speech.voice.clone());
+    // Text first: a wrong tokenizer shows at once, not after hours of audio.
+    let texts: Vec<Text> = source
+        .entries
+        .iter()
+        .map(|entry| {
+            let voice = voice(entry);
+            let ids = sequences.text(&entry.text, voice.as_deref()).map_err(|e| e.to_string());
+            Text { voice, ids }
+        })
+        .collect();
+    let tokens = texts.iter().filter_map(|t| t.ids.as_ref().ok()).map(|ids| ids.len() as u64).sum();
+    let maker = SpeechClips {
+        texts,
+        sequences,
+        fingerprint: codec.fingerprint(),
+        codec: Mutex::new(codec),
+        max_tokens: speech.max_tokens,
+    };
+    let results = make_all(source, &maker, options, progress)?;
+    let advice = Advice { clips: Some(ADVISED_CLIPS), ..Advice::default() };
+    finish(source, results, options, |index, outcomes| {
+        Summary::new(index, outcomes, &source.entries, (tokens, Vec::new()), &advice)
+    })
+}
+
+struct Text {
+    voice: Option<String>,
+    ids: Result<Vec<u32>, String>,
+}
+
+struct SpeechClips<'a> {
+    texts: Vec<Text>,
+    sequences: &'a Sequences,
+    fingerprint: [u8; 32],
+    codec: Mutex<&'a mut dyn Codec>,
+    max_tokens: Option<usize>,
+}
+
+impl SpeechClips<'_> {
+    /// Ids of a text that was not refused.
+    fn text(&self, i: usize) -> &[u32] {
+        self.texts[i].ids.as_deref().unwrap_or_default()
+    }
+}
+
+impl Make for SpeechClips<'_> {
+    type Frames = WaveFrames;
+
+    const SPEC: &'static str = SPEC;
+    const EXTENSION: &'static str = "tokens";
+
+    fn key(&self, i: usize, entry: &Entry, hash: &mut blake3::Hasher) {
+        hash.update(&self.fingerprint);
+        hash.update(&self.sequences.bpe().fingerprint());
+        hash.update(&[match self.sequences.labels {
+            LabelScope::All => 0,
+            LabelScope::Audio => 1,
+        }]);
+        let voice = self.texts[i].voice.as_deref();
+        for part in [Some(entry.name.as_str()), voice, Some(entry.text.as_str())] {
+            // A missing voice is not an empty one.
+            hash.update(&part.map_or(u64::MAX, |p| p.len() as u64).to_le_bytes());
+            hash.update(part.unwrap_or_default().as_bytes());
+        }
+    }
+
+    fn cached(&self, _: usize, path: &Path, key: &[u8; 32]) -> Option<Found> {
+        let (facts, clip) = token_clip::read(path).ok()?;
+        (facts.key == *key).then(|| found(&facts, &clip))
+    }
+
+    fn refuse(&self, i: usize) -> Option<String> {
+        self.texts[i].ids.as_ref().err().cloned()
+    }
+
+    fn outside(&self, found: &Found) -> Option<String> {
+        let most = self.max_tokens.filter(|&most| found.frames as usize > most)?;
+        Some(format!("{} ids ({:.1} s), more than {most}", found.frames, found.measured.seconds))
+    }
+
+    fn make(
+        &self,
+        i: usize,
+        entry: &Entry,
+        mut samples: Vec<f32>,
+        measured: Measured,
+        (path, key): (&Path, &[u8; 32]),
+    ) -> Result<Result<Found, String>, DataError> {
+        // The last frame was filled up.
+        samples.truncate((measured.seconds * f64::from(SAMPLE_RATE)).round() as usize);
+        let failed = |reason: String| DataError::Codec { clip: entry.name.clone(), reason };
+        let codes = {
+            let mut codec = self.codec.lock().unwrap_or_else(PoisonError::into_inner);
+            codec.encode(&samples).map_err(failed)?
+        };
+        let expected = samples.len().div_ceil(FRAME_SAMPLES);
+        if codes.frames() != expected {
+            let reason = format!(
+                "{} frames of codes for {} samples; {expected} expected ({FRAME_SAMPLES} samples each, of {CODEBOOK} codes)",
+                codes.frames(),
+                samples.len()
+            );
+            return Err(failed(reason));
+        }
+        drop(samples);
+        let text = self.text(i);
+        let (ids, labels) = self.sequences.whole(text, &codes);
+        let clip = TokenClip { ids, labels, name: entry.name.clone() };
+        let facts = Facts { key: *key, text_tokens: text.len() as u32, measured };
+        token_clip::save(path, &facts, &clip)?;
+        Ok(Ok(found(&facts, &clip)))
+    }
+}
+
+fn found(facts: &Facts, clip: &TokenClip) -> Found {
+    Found { frames: clip.ids.len() as u32, tokens: facts.text_tokens, measured: facts.measured }
+}

@@ -1,0 +1,223 @@
+//! Sequences that are tokenised already: parquet rows of `input_ids`, and perhaps `labels` and `attention_mask`, as the
+//! official training script reads them. They need neither audio nor codec.
+
+use std::path::{Path, PathBuf};
+
+use super::interleave::{FRAME_SAMPLES, SLOTS};
+use super::sequence::{FIRST_AUDIO, IGNORED, LAST_AUDIO};
+use super::token_clip::{self, Facts, MAX_IDS, TokenClip};
+use crate::clip::Measured;
+use crate::error::DataError;
+use crate::index::{ClipIndex, ClipMeta};
+use crate::mel::SAMPLE_RATE;
+use crate::prepare::summary::Advice;
+use crate::prepare::{Outcome, PrepareOptions, Prepared, Progress, Summary, Verdict, conclude};
+use crate::sources::parquet::{TokenRow, TokenRows};
+use crate::sources::{is_parquet, parquet_files};
+
+const SPEC: &str = "token-rows-v1";
+
+/// Whether a data path (a file or a folder of them) holds tokenised rows.
+///
+/// # Errors
+/// A parquet file that cannot be read, also because this build reads none.
+pub fn is_tokenised(path: &Path) -> Result<bool, DataError> {
+    let files = files_of(path)?;
+    match files.first() {
+        Some(first) => Ok(TokenRows::open(first)?.is_some()),
+        None => Ok(false),
+    }
+}
+
+/// The parquet files of a data path; none if it is something else.
+fn files_of(path: &Path) -> Result<Vec<PathBuf>, DataError> {
+    if path.is_dir() {
+        parquet_files(path)
+    } else {
+        Ok(path.to_owned()).map(|p| Vec::from_iter(is_parquet(&p).then_some(p)))
+    }
+}
+
+/// Checks each row and keeps it as a token clip, one row in memory at a time. Positions that the mask leaves out are
+/// dropped where they lie at the ends (padding). Of the limits only `max_tokens` counts: a row has no length in seconds but
+/// that of its audio ids, which goes into the index. `vocabulary` is the number of ids that the model knows.
+///
+/// # Errors
+/// What ends the pass: options, the cache, no usable row, or rows outside the limits under `refuse`. What is wrong with one
+/// row is its verdict.
+pub fn prepare_tokens(
+    path: &Path,
+    vocabulary: u32,
+    max_tokens: Option<usize>,
+    options: &PrepareOptions,
+    progress: &(dyn Fn(Progress<'_>) -> bool + Sync),
+) -> Result<Prepared, DataError> {
+    std::fs::create_dir_all(&options.cache).map_err(|e| DataError::io(&options.cache, e))?;
+    let mut index = ClipIndex { clips: Vec::new(), folder: options.cache.clone() };
+    let mut outcomes = Vec::new();
+    let mut done = 0;
+    let files = files_of(path)?;
+    let open = |file: &PathBuf| {
+        let missing = || DataError::file(file, "no column `input_ids`; it is no file of tokenised rows");
+        TokenRows::open(file)?.ok_or_else(missing)
+    };
+    // Every file is opened before any is read: what is wrong with the last shows at once.
+    let total = files.iter().map(|f| Ok(open(f)?.rows() as usize)).sum::<Result<usize, DataError>>()?;
+    for file in &files {
+        let mut rows = open(file)?;
+        let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let (count, width) = (rows.rows(), rows.rows().to_string().len());
+        let mut failed = false;
+        for row in 0..count {
+            let name = format!("{stem}#{row:0width$}");
+            let read = rows.next().map_err(|reason| {
+                failed = true;
+                format!("{reason}; nor can the {} rows after it be read", count - row - 1)
+            });
+            let clip = read.and_then(|row| clip(row, vocabulary, name.clone()));
+            let (verdict, meta) = match clip {
+                Err(reason) => (Verdict::Bad { reason, silent: false }, None),
+                Ok(clip) => keep(&clip, max_tokens, &options.cache)?,
+            };
+            index.clips.extend(meta);
+            done += 1;
+            let go_on = progress(Progress { done, total, name: &name });
+            outcomes.push(Outcome { name, file: file.clone(), line: Some(row + 1), verdict });
+            if !go_on {
+                return Err(DataError::Stopped);
+            }
+            if failed {
+                // The rest of the file is out of step.
+                break;
+            }
+        }
+    }
+    index.clips.sort_by(|a, b| a.name.cmp(&b.name));
+    outcomes.sort_by(|a, b| a.name.cmp(&b.name));
+    conclude(path, index, outcomes, options, |index, outcomes| {
+        let tokens = index.clips.iter().map(|c| u64::from(c.tokens)).sum();
+        Summary::new(index, outcomes, &[], (tokens, Vec::new()), &Advice::default())
+    })
+}
+
+/// Writes a clip, or finds it written.
+fn keep(
+    clip: &TokenClip,
+    max_tokens: Option<usize>,
+    cache: &Path,
+) -> Result<(Verdict, Option<ClipMeta>), DataError> {
+    let length = clip.ids.len();
+    if let Some(most) = max_tokens.filter(|&most| length > most) {
+        return Ok((Verdict::Outside { reason: format!("{length} ids, more than {most}") }, None));
+    }
+    let mut hash = blake3::Hasher::new();
+    hash.update(SPEC.as_bytes());
+    for (id, label) in clip.ids.iter().zip(&clip.labels) {
+        hash.update(&id.to_le_bytes());
+        hash.update(&label.to_le_bytes());
+    }
+    hash.update(clip.name.as_bytes());
+    let key = *hash.finalize().as_bytes();
+    let hex = blake3::Hash::from_bytes(key).to_hex();
+    let file = format!("{}.tokens", &hex[..32]);
+    let path = cache.join(&file);
+    let audio = clip.ids.iter().filter(|id| (FIRST_AUDIO..=LAST_AUDIO).contains(id)).count();
+    let seconds = (audio / SLOTS * FRAME_SAMPLES) as f64 / f64::from(SAMPLE_RATE);
+    let measured = Measured { seconds, ..Measured::default() };
+    let facts = Facts { key, text_tokens: (length - audio) as u32, measured };
+    let cached = token_clip::read(&path).is_ok_and(|(found, _)| found.key == key);
+    if !cached {
+        token_clip::save(&path, &facts, clip)?;
+    }
+    let meta = ClipMeta {
+        name: clip.name.clone(),
+        frames: length as u32,
+        tokens: facts.text_tokens,
+        measured,
+        file,
+        key: hex.to_string(),
+    };
+    Ok((Verdict::Ok { cached }, Some(meta)))
+}
+
+/// A row as a clip; `Err` says what is wrong with it.
+fn clip(row: TokenRow, vocabulary: u32, name: String) -> Result<TokenClip, String> {
+    let TokenRow { ids, labels, mask } = row;
+    let n = ids.len();
+    for (what, other) in [("labels", &labels), ("attention_mask", &mask)] {
+        if let Some(other) = other.as_ref().filter(|o| o.len() != n) {
+            return Err(format!("{} {what} for {n} input_ids", other.len()));
+        }
+    }
+    let kept = match &mask {
+        None => 0..n,
+        Some(mask) => {
+            if let Some(odd) = mask.iter().find(|&&m| m != 0 && m != 1) {
+                return Err(format!("{odd} in attention_mask, which is 0 or 1"));
+            }
+            let start = mask.iter().position(|&m| m == 1).unwrap_or(n);
+            let end = mask.iter().rposition(|&m| m == 1).map_or(start, |at| at + 1);
+            if mask[start..end].contains(&0) {
+                return Err(
+                    "attention_mask leaves out ids between others; only padding at the ends can be".into()
+                );
+            }
+            start..end
+        }
+    };
+    if kept.len() > MAX_IDS {
+        return Err(format!("{} ids in one row; at most {MAX_IDS} are read", kept.len()));
+    }
+    let known = |&id: &i64| (0..i64::from(vocabulary)).contains(&id);
+    let ids = &ids[kept.clone()];
+    if let Some(id) = ids.iter().find(|id| !known(id)) {
+        return Err(format!("input id {id}; the model has {vocabulary} ids"));
+    }
+    let labels = labels.as_ref().map_or(ids, |labels| &labels[kept]);
+    if let Some(label) = labels.iter().find(|&l| *l != i64::from(IGNORED) && !known(l)) {
+        return Err(format!("label {label}; the model has {vocabulary} ids, and {IGNORED} is not scored"));
+    }
+    let clip = TokenClip {
+        ids: ids.iter().map(|&id| id as u32).collect(),
+        labels: labels.iter().map(|&l| l as i32).collect(),
+        name,
+    };
+    if clip.scored() == 0 {
+        return Err(format!("{} ids of which none is scored", clip.ids.len()));
+    }
+    Ok(clip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(ids: &[i64], labels: Option<&[i64]>, mask: Option<&[i64]>) -> Result<TokenClip, String> {
+        let own = |list: &[i64]| list.to_vec();
+        clip(TokenRow { ids: own(ids), labels: labels.map(own), mask: mask.map(own) }, 100, "a".into())
+    }
+
+    #[test]
+    fn rows_are_checked_and_padding_dropped() {
+        let plain = row(&[5, 6, 7], None, None).expect("valid");
+        assert_eq!((plain.ids, plain.labels), (vec![5, 6, 7], vec![5, 6, 7]));
+        let padded =
+            row(&[0, 5, 6, 7, 0], Some(&[-100, -100, 6, 7, -100]), Some(&[0, 1, 1, 1, 0])).expect("valid");
+        assert_eq!((padded.ids, padded.labels), (vec![5, 6, 7], vec![-100, 6, 7]));
+        for (row, reason) in [
+            (row(&[5, 6], Some(&[5]), None), "1 labels for 2"),
+            (row(&[5, 6], None, Some(&[1])), "1 attention_mask for 2"),
+            (row(&[5, 100], None, None), "input id 100"),
+            (row(&[5, -1], None, None), "input id -1"),
+            (row(&[5, 6], Some(&[5, -7]), None), "label -7"),
+            (row(&[5, 6, 7], None, Some(&[1, 0, 1])), "leaves out"),
+            (row(&[5, 6], None, Some(&[1, 2])), "2 in attention_mask"),
+            (row(&[5, 6], None, Some(&[0, 0])), "none is scored"),
+            (row(&[5, 6], Some(&[5, -100]), None), "none is scored"),
+            (row(&[], None, None), "none is scored"),
+        ] {
+            let error = row.expect_err(reason);
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Parquet files as pyarrow writes them (`parity/orpheus/record_parquet.py` has the formulas), whole and damaged.
+
+use std::path::{Path, PathBuf};
+
+use ambitus_data::prepare::Verdict;
+use ambitus_data::sources::Format;
+use ambitus_data::speech::{
+    Codec, Codes, LabelScope, Sequences, SpeechOptions, is_tokenised, load_token_clip, prepare_speech,
+    prepare_tokens,
+};
+use ambitus_data::{Bpe, DataError, Limits, Policy, PrepareOptions, Prepared, Source};
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../parity/orpheus/fixtures")
+}
+
+fn options(dir: &Path) -> PrepareOptions {
+    PrepareOptions { limits: Limits::default(), policy: Policy::Skip, cache: dir.join("cache"), threads: 2 }
+}
+
+/// Keeps the samples that it is given.
+#[derive(Default)]
+struct Keeping(Vec<Vec<f32>>);
+
+impl Codec for Keeping {
+    fn encode(&mut self, samples: &[f32]) -> Result<Codes, String> {
+        self.0.push(samples.to_vec());
+        let n = samples.len().div_ceil(2048) as u32;
+        // No frame repeats the coarse code of the one before.
+        Codes::new([(0..n).collect(), (0..2 * n).collect(), (0..4 * n).collect()])
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        [0; 32]
+    }
+}
+
+fn prepare(source: &Source, dir: &Path, codec: &mut Keeping) -> Result<Prepared, DataError> {
+    let sequences = Sequences::new(Bpe::read(&fixtures())?, LabelScope::All)?;
+    prepare_speech(source, &sequences, codec, &SpeechOptions::default(), &options(dir), &|_| true)
+}
+
+fn verdicts(prepared: &Prepared) -> Vec<(&str, String)> {
+    let reason = |v: &Verdict| match v {
+        Verdict::Ok { .. } => "ok".to_owned(),
+        Verdict::Bad { reason, .. } | Verdict::Outside { reason } => reason.clone(),
+    };
+    prepared.outcomes.iter().map(|o| (o.name.as_str(), reason(&o.verdict))).collect()
+}
+
+fn check(prepared: &Prepared, expected: &[(&str, &str)]) {
+    let found = verdicts(prepared);
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    for ((name, reason), (wanted, part)) in found.iter().zip(expected) {
+        assert!(name == wanted && reason.contains(part), "{name}: {reason}; expected {wanted}: {part}");
+    }
+}
+
+#[test]
+fn embedded_audio_is_read_row_by_row() {
+    let dir = tempfile::tempdir().expect("folder");
+    let data = dir.path().join("data");
+    std::fs::create_dir_all(&data).expect("folder");
+    std::fs::copy(fixtures().join("train-00000-of-00001.parquet"), data.join("train-00000-of-00001.parquet"))
+        .expect("copied");
+    let beside: Vec<f32> = (0..24_000).map(|i| (i as f32 * 0.05).sin() * 0.3).collect();
+    ambitus_data::wav::write_wav(&data.join("beside.wav"), &beside, 24_000).expect("written");
+
+    let source = Source::read(&data).expect("readable");
+    assert_eq!(source.format, Format::Parquet);
+    let texts: Vec<_> = source.entries.iter().map(|e| (e.text.as_str(), e.voice.as_deref())).collect();
+    // As they stand, as in the official preprocessing.
+    assert_eq!(texts[..2], [("First.", Some("tara")), ("Two\nlines ", Some("leo"))]);
+    assert_eq!(texts[4..], [("Beside.", None), ("Last <laugh>.", Some("leo"))]);
+    assert!((1..64 << 10).contains(&source.row_bytes), "{}", source.row_bytes);
+
+    let mut codec = Keeping::default();
+    let prepared = prepare(&source, dir.path(), &mut codec).expect("prepared");
+    let name = |row: usize| format!("train-00000-of-00001#{row}");
+    let names: Vec<String> = (0..7).map(name).collect();
+    check(
+        &prepared,
+        &[
+            (&names[0], "ok"),
+            (&names[1], "ok"),
+            (&names[2], "train-00000-of-00001.parquet#3"),
+            (&names[3], "no audio in the row"),
+            (&names[4], "ok"),
+            (&names[5], "empty text"),
+            (&names[6], "ok"),
+        ],
+    );
+    // Half a second at 8, 24 and 48 kHz, each by its own rate, and the second that lies beside.
+    let mut lengths: Vec<usize> = codec.0.iter().map(Vec::len).collect();
+    lengths.sort_unstable();
+    assert_eq!(lengths, [12_000, 12_000, 12_000, 24_000]);
+    let tone = |i: usize| 0.3 * (2.0 * std::f32::consts::PI * (i % 16) as f32 / 16.0).sin();
+    const SIXTEEN_BIT: f32 = 1.0 / 32768.0;
+    let same = |samples: &Vec<f32>| {
+        samples.len() == 12_000
+            && samples.iter().enumerate().all(|(i, x)| (x - tone(i)).abs() < 2.0 * SIXTEEN_BIT)
+    };
+    assert!(codec.0.iter().any(same), "the row at 24 kHz is not changed");
+    // Again, and everything is there.
+    let again = prepare(&source, dir.path(), &mut codec).expect("prepared");
+    assert_eq!((again.summary.cached, codec.0.len()), (4, 4));
+    assert_eq!(again.index.clips, prepared.index.clips);
+}
+
+#[test]
+fn decoded_audio_and_numbered_speakers() {
+    let dir = tempfile::tempdir().expect("folder");
+    let source = Source::read(&fixtures().join("arrays.parquet")).expect("readable");
+    let voices: Vec<_> = source.entries.iter().map(|e| e.voice.as_deref()).collect();
+    assert_eq!(voices, [Some("7"), None]);
+    let mut codec = Keeping::default();
+    let prepared = prepare(&source, dir.path(), &mut codec).expect("prepared");
+    check(&prepared, &[("arrays#0", "ok"), ("arrays#1", "ok")]);
+    // 0.4 s from 8 and from 16 kHz.
+    assert!(codec.0.iter().all(|samples| samples.len() == 9_600));
+    let expected = ambitus_data::audio::resample(
+        &(0..3200)
+            .map(|i| (0.3 * (2.0 * std::f64::consts::PI * f64::from(i % 16) / 16.0).sin()) as f32)
+            .collect::<Vec<_>>(),
+        8_000,
+    );
+    let near = |samples: &Vec<f32>| samples.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6);
+    assert!(codec.0.iter().any(near));
+}
+
+#[test]
+fn tokenised_rows_are_checked_and_kept() {
+    let dir = tempfile::tempdir().expect("folder");
+    let path = fixtures().join("tokens.parquet");
+    assert!(is_tokenised(&path).expect("readable"));
+    assert!(!is_tokenised(&fixtures().join("arrays.parquet")).expect("readable"));
+    let run = || prepare_tokens(&path, 156_939, Some(250), &options(dir.path()), &|_| true);
+    let prepared = run().expect("prepared");
+    check(
+        &prepared,
+        &[
+            ("tokens#0", "ok"),
+            ("tokens#1", "300 ids, more than 250"),
+            ("tokens#2", "ok"),
+            ("tokens#3", "input id -5"),
+            ("tokens#4", "none is scored"),
+            ("tokens#5", "1 labels for 2"),
+            ("tokens#6", "input id 156939"),
+        ],
+    );
+    let clips: Vec<_> = (0..2).map(|i| load_token_clip(&prepared.index.path(i)).expect("readable")).collect();
+    assert_eq!(
+        (clips[0].ids.clone(), clips[0].labels.clone()),
+        (vec![128_259, 5, 6, 7], vec![128_259, 5, 6, 7])
+    );
+    // Its padding is gone.
+    assert_eq!((clips[1].ids.clone(), clips[1].labels.clone()), (vec![9, 9], vec![9, 9]));
+    assert_eq!(prepared.index.frames(), [4, 2]);
+    assert_eq!(run().expect("prepared").summary.cached, 2);
+
+    // Labels that begin late, in a row that is longer than a page of the next file.
+    let prepared = prepare_tokens(&path, 156_940, None, &options(dir.path()), &|_| true).expect("prepared");
+    let late = load_token_clip(&prepared.index.path(1)).expect("readable");
+    assert_eq!((late.ids.len(), late.scored(), late.labels[99], late.labels[100]), (300, 200, -100, 100));
+    let ids = prepare_tokens(&fixtures().join("ids.parquet"), 7, None, &options(dir.path()), &|_| true);
+    let ids = ids.expect("prepared");
+    assert_eq!(ids.index.frames(), (2..40).collect::<Vec<u32>>());
+    for (i, n) in (2u32..40).enumerate() {
+        let clip = load_token_clip(&ids.index.path(i)).expect("readable");
+        assert_eq!(clip.ids, (0..n).map(|i| i % 7).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_cannot_be_read_says_why() {
+    let dir = tempfile::tempdir().expect("folder");
+    let error = |path: &Path| Source::read(path).expect_err("refused").to_string();
+    let refused = error(&fixtures().join("tokens.parquet"));
+    assert!(refused.contains("tokenised already"), "{refused}");
+    // Every file in the folder is a split of its own.
+    let several = error(&fixtures());
+    assert!(several.contains("several splits") && several.contains("train"), "{several}");
+    let gzip = prepare_tokens(&fixtures().join("gzip.parquet"), 7, None, &options(dir.path()), &|_| true);
+    let gzip = gzip.expect_err("not read").to_string();
+    assert!(gzip.to_lowercase().contains("gzip") || gzip.contains("flate2"), "{gzip}");
+    for (bytes, reason) in [
+        (&b"PAR1"[..], "not all of one"),
+        (b"not a parquet file at all", "not all of one"),
+        (b"PAR1\xff\xff\xff\x7fPAR1", "a footer of 2147483647 bytes in a file of 12"),
+    ] {
+        let path = dir.path().join("x.parquet");
+        std::fs::write(&path, bytes).expect("written");
+        let refused = error(&path);
+        assert!(refused.contains(reason), "{refused}");
+    }
+}
+
+#[test]
+fn damaged_files_never_panic() {
+    let dir = tempfile::tempdir().expect("folder");
+    // A linear congruential generator (Knuth) is random enough here.
+    let mut state = 7u64;
+    let mut below = |n: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((state >> 33) as usize) % n.max(1)
+    };
+    // The decoder's own panics are caught; their messages would only fill the output.
+    std::panic::set_hook(Box::new(|_| {}));
+    for name in ["tokens.parquet", "arrays.parquet", "ids.parquet"] {
+        let good = std::fs::read(fixtures().join(name)).expect("fixture");
+        let path = dir.path().join(name);
+        for round in 0..120 {
+            let mut bad = good.clone();
+            for _ in 0..=below(3) {
+                let at = below(bad.len());
+                match below(3) {
+                    0 => bad[at] ^= 1 << below(8),
+                    1 => bad[at] = [0, 0xff, 0x7f, 0x80][below(4)],
+                    _ => bad.truncate(at.max(1)),
+                }
+            }
+            std::fs::write(&path, &bad).expect("written");
+            let cache = options(&dir.path().join(round.to_string()));
+            if name == "arrays.parquet" {
+                if let Ok(source) = Source::read(&path) {
+                    let _ = prepare(&source, dir.path(), &mut Keeping::default());
+                }
+            } else {
+                let _ = prepare_tokens(&path, 156_940, None, &cache, &|_| true);
+            }
+        }
+    }
+    let _ = std::panic::take_hook();
+}
