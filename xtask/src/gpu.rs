@@ -9,7 +9,7 @@ use ambitus_cuda::{CudaExecutor, CudaTarget, STATED_RESERVE, nvml, nvrtc, reserv
 use ambitus_exec::executor::Executor;
 use ambitus_ir::DType;
 use ambitus_ir::plan::PlannedSession;
-use ambitus_models::llama;
+use ambitus_models::Capacity;
 use ambitus_train::recipe::DeviceChoice;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -274,7 +274,7 @@ impl Subject {
                     ("ffn", c.ffn),
                     ("vocab", c.vocab),
                     ("layers", c.layers),
-                    ("tokens", llama_capacity(options).tokens),
+                    ("tokens", llama_capacity(options).rows),
                 ];
                 ("llama_plain_torch.py", numbers(&sizes))
             }
@@ -323,8 +323,8 @@ fn f5_shape(options: &Options) -> F5Shape {
     if options.small { F5Shape { frames: 64, clips: 2 } } else { F5Shape { frames: 3200, clips: 4 } }
 }
 
-fn llama_capacity(options: &Options) -> llama::Capacity {
-    llama::Capacity { tokens: if options.small { 64 } else { 8192 }, clips: 1 }
+fn llama_capacity(options: &Options) -> Capacity {
+    Capacity { rows: if options.small { 64 } else { 8192 }, clips: 1 }
 }
 
 fn mib(bytes: u64) -> String {

@@ -10,10 +10,11 @@ use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
 use ambitus_ir::{DType, Op, Session, StateId, StateKind};
-use ambitus_models::f5::batch::{self, Batch, Clip};
+use ambitus_models::f5::batch::{self, Clip};
 use ambitus_models::f5::config::{Config, MELS};
 use ambitus_models::f5::draw::Draw;
-use ambitus_models::{f5, llama};
+use ambitus_models::orpheus::{self, config::Config as Llama};
+use ambitus_models::{Batch, Capacity};
 use ambitus_testkit::Rng;
 use ambitus_train::gradients::write_batch;
 use ambitus_train::session::{self, SessionOptions, program};
@@ -55,23 +56,12 @@ pub fn f5_config(small: bool) -> Config {
 }
 
 /// Orpheus' decoder with one block (Llama-3.2-3B's widths, its 156,940 tokens), or a tiny one.
-pub fn llama_config(small: bool) -> llama::Config {
-    let block = llama::Config {
-        dim: 3072,
-        heads: 24,
-        kv_heads: 8,
-        head_dim: 128,
-        ffn: 8192,
-        layers: 1,
-        vocab: 156_940,
-        eps: 1e-5,
-        rope_base: 500_000.0,
-        tied: true,
-    };
+pub fn llama_config(small: bool) -> Llama {
+    let block = Llama { layers: 1, ..Llama::orpheus_3b() };
     if !small {
         return block;
     }
-    llama::Config { dim: 96, heads: 4, kv_heads: 2, head_dim: 24, ffn: 128, vocab: 300, ..block }
+    Llama { dim: 96, heads: 4, kv_heads: 2, head_dim: 24, ffn: 128, vocab: 300, ..block }
 }
 
 /// Plans one F5 update with its moving average.
@@ -81,7 +71,7 @@ pub fn llama_config(small: bool) -> llama::Config {
 pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<PlannedSession, String> {
     let options = SessionOptions {
         precision: Default::default(),
-        capacity: f5::model::Capacity { frames: shape.frames, clips: shape.clips },
+        capacity: Capacity { rows: shape.frames, clips: shape.clips },
         checkpoint: Blocks::None,
         trained: Trained::All,
         optimizer: Some(ADAMW),
@@ -92,20 +82,16 @@ pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<P
         evaluate: false,
         sample: None,
     };
-    session::compile(config, &options, target).map_err(|e| e.to_string())
+    session::compile(&config.clone().into(), &options, target).map_err(|e| e.to_string())
 }
 
 /// Plans one Llama update.
 ///
 /// # Errors
 /// A model that cannot be trained.
-pub fn plan_llama(
-    config: &llama::Config,
-    capacity: llama::Capacity,
-    target: &dyn Target,
-) -> Result<PlannedSession, String> {
+pub fn plan_llama(config: &Llama, capacity: Capacity, target: &dyn Target) -> Result<PlannedSession, String> {
     let mut s = Session::default();
-    let forward = llama::loss(&mut s, config, capacity, program::MICRO);
+    let forward = orpheus::model::loss(&mut s, config, capacity, program::MICRO);
     let passes = Options::new(Blocks::None);
     let micro = pipeline::micro(&mut s, forward, passes, target).map_err(|e| e.to_string())?;
     let update = optimizer::update(&mut s, &ADAMW);
@@ -150,8 +136,8 @@ pub fn random_clips(exec: &mut dyn Executor, config: &Config, shape: F5Shape) ->
             Clip { mel, text: &text, draw, noise: None, span: None }
         })
         .collect();
-    let mut host = Batch::new(f5::model::Capacity { frames: shape.frames, clips: shape.clips });
-    host.fill(&clips);
+    let mut host = Batch::new(&batch::layout(Capacity { rows: shape.frames, clips: shape.clips }));
+    batch::fill(&mut host, &clips);
     let scored = clips.iter().map(Clip::span_frames).sum();
     write_batch(exec, program::MICRO, &host).map_err(|e| e.to_string())?;
     write(exec, program::MICRO, "norm", batch::norm(scored))
@@ -161,21 +147,17 @@ pub fn random_clips(exec: &mut dyn Executor, config: &Config, shape: F5Shape) ->
 ///
 /// # Errors
 /// From the executor.
-pub fn random_tokens(
-    exec: &mut dyn Executor,
-    config: &llama::Config,
-    capacity: llama::Capacity,
-) -> Result<(), String> {
+pub fn random_tokens(exec: &mut dyn Executor, config: &Llama, capacity: Capacity) -> Result<(), String> {
     let mut rng = Rng::new(13);
-    let ids: Vec<i32> = (0..=capacity.tokens).map(|_| rng.below(config.vocab) as i32).collect();
-    let mut segments = vec![capacity.tokens as i32; capacity.clips + 1];
+    let ids: Vec<i32> = (0..=capacity.rows).map(|_| rng.below(config.vocab) as i32).collect();
+    let mut segments = vec![capacity.rows as i32; capacity.clips + 1];
     segments[0] = 0;
     let tables =
-        [("input_ids", &ids[..capacity.tokens]), ("labels", &ids[1..]), ("segments", segments.as_slice())];
+        [("input_ids", &ids[..capacity.rows]), ("labels", &ids[1..]), ("segments", segments.as_slice())];
     for (name, data) in tables {
         exec.write_i32(program::MICRO, name, 0, data).map_err(|e| e.to_string())?;
     }
-    write(exec, program::MICRO, "norm", 1.0 / capacity.tokens as f32)
+    write(exec, program::MICRO, "norm", 1.0 / capacity.rows as f32)
 }
 
 fn write(exec: &mut dyn Executor, name: &str, input: &str, value: f32) -> Result<(), String> {

@@ -10,18 +10,18 @@ use ambitus_compile::pipeline::Options;
 use ambitus_compile::plan::{self, report};
 use ambitus_ir::plan::PlannedProgram;
 use ambitus_ir::{Phase, Program, Session};
-use ambitus_models::{f5, llama};
+use ambitus_models::{Capacity, f5, orpheus};
 use common::{FULL, compiled, llama_3b};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 fn main() {
     let f5 = |s: &mut Session| {
-        let cap = f5::model::Capacity { frames: 3200, clips: 64 };
+        let cap = Capacity { rows: 3200, clips: 64 };
         f5::model::loss(s, &f5::config::Config::v1_base(), cap, "micro", true)
     };
     let llama =
-        |s: &mut Session| llama::loss(s, &llama_3b(), llama::Capacity { tokens: 8192, clips: 64 }, "micro");
+        |s: &mut Session| orpheus::model::loss(s, &llama_3b(), Capacity { rows: 8192, clips: 64 }, "micro");
     for checkpoint in [Blocks::None, Blocks::First(10), Blocks::All] {
         report("F5TTS_v1_Base, 3200 frames", &f5, 3200 * 1024 * 4, &checkpoint);
         report("Llama 3B, 8192 tokens", &llama, 8192 * 3072 * 4, &checkpoint);

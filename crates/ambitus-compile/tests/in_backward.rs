@@ -11,7 +11,7 @@ use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::text::{parse, print_program};
 use ambitus_ir::verify::verify;
 use ambitus_ir::{Op, Program, Session, StateKind};
-use ambitus_models::f5;
+use ambitus_models::{Capacity, f5};
 use ambitus_testkit::{Interp, Rounding, Tensor, Tensors};
 use common::toy::toys;
 use common::{FULL, Paper, owners};
@@ -233,7 +233,7 @@ fn gradients_take_no_bytes_beside_the_one_in_hand() {
         ..base.clone()
     };
     for (cfg, frames) in [(base, 512), (small, 1232)] {
-        let cap = f5::model::Capacity { frames, clips: 4 };
+        let cap = Capacity { rows: frames, clips: 4 };
         let model = |s: &mut Session| f5::model::loss(s, &cfg, cap, "micro", true);
         for checkpoint in [Blocks::None, Blocks::All] {
             let [at_end, in_backward] =
@@ -255,7 +255,7 @@ fn no_gradient_outlives_its_layer() {
     // From where a gradient is made to where it is applied: the layer's dx and what is made again for it.
     const MOST: usize = 30;
     let cfg = f5::config::Config::v1_base();
-    let cap = f5::model::Capacity { frames: 512, clips: 4 };
+    let cap = Capacity { rows: 512, clips: 4 };
     let model = |s: &mut Session| f5::model::loss(s, &cfg, cap, "micro", true);
     for checkpoint in [Blocks::None, Blocks::All] {
         let s = session(&model, checkpoint, true, FULL);

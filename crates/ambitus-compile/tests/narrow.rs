@@ -11,7 +11,7 @@ use ambitus_compile::pipeline::{self, Options};
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::text::{parse, print_program};
 use ambitus_ir::{DType, Op, Program, Session, StateKind};
-use ambitus_models::f5;
+use ambitus_models::{Capacity, f5};
 use ambitus_testkit::{Interp, Rounding, Tensor, Tensors};
 use common::FULL;
 use common::toy::toys;
@@ -108,7 +108,7 @@ fn pure_bf16_learns_what_fp32_learns() {
 #[test]
 fn bytes_of_moments_are_the_known_formulas() {
     let cfg = f5::config::Config::v1_base();
-    let cap = f5::model::Capacity { frames: 512, clips: 4 };
+    let cap = Capacity { rows: 512, clips: 4 };
     let bytes = |states: States, pure: bool| {
         let mut s = Session::default();
         let forward = f5::model::loss(&mut s, &cfg, cap, "micro", true);

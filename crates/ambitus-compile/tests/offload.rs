@@ -15,7 +15,7 @@ use ambitus_ir::plan::{PlannedSession, Region};
 use ambitus_ir::target::Target;
 use ambitus_ir::text::{parse, print_program, print_session};
 use ambitus_ir::{Program, Session, StateDecl, StateKind, TensorType};
-use ambitus_models::f5;
+use ambitus_models::{Capacity, f5};
 use ambitus_testkit::{Interp, Rounding, Tensor, Tensors};
 use common::toy::toys;
 use common::{FULL, owners};
@@ -92,7 +92,7 @@ fn after(s: &Session, batch: &Tensors) -> (Tensors, Vec<Vec<f64>>) {
 fn three_updates_give_the_same_bits_with_every_form() {
     for toy in toys() {
         for (blocks, in_backward, near) in
-            [(Blocks::None, false, 2), (Blocks::All, false, 12), (Blocks::First(1), true, 0)]
+            [(Blocks::None, false, 2), (Blocks::All, false, 8), (Blocks::First(1), true, 0)]
         {
             let run = |offload: &Offload| {
                 let s = session(&toy.model, blocks.clone(), in_backward, offload);
@@ -209,7 +209,7 @@ fn the_fraction_takes_whole_tensors_in_order_and_small_ones_stay() {
 
 fn base(frames: usize, checkpoint: Blocks, in_backward: bool, offload: &Offload) -> PlannedSession {
     let cfg = f5::config::Config::v1_base();
-    let cap = f5::model::Capacity { frames, clips: 8 };
+    let cap = Capacity { rows: frames, clips: 8 };
     let model = |s: &mut Session| f5::model::loss(s, &cfg, cap, "micro", true);
     plan(session(&model, checkpoint, in_backward, offload), &FULL, 1)
 }

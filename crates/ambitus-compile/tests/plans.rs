@@ -10,7 +10,7 @@ use ambitus_compile::plan::{plan, report};
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::{PlannedProgram, PlannedSession, Region};
 use ambitus_ir::{Phase, Session};
-use ambitus_models::{f5, llama};
+use ambitus_models::{Capacity, f5, orpheus};
 use common::{FULL, compiled, llama_3b, owners};
 
 /// Transient arena over live bytes, per program: the rest is what stacking costs.
@@ -20,12 +20,12 @@ const FRAMES: u64 = 3200;
 const TOKENS: u64 = 8192;
 
 fn f5_forward(s: &mut Session) -> ambitus_ir::Program {
-    let cap = f5::model::Capacity { frames: FRAMES as usize, clips: 64 };
+    let cap = Capacity { rows: FRAMES as usize, clips: 64 };
     f5::model::loss(s, &f5::config::Config::v1_base(), cap, "micro", true)
 }
 
 fn llama_forward(s: &mut Session) -> ambitus_ir::Program {
-    llama::loss(s, &llama_3b(), llama::Capacity { tokens: TOKENS as usize, clips: 64 }, "micro")
+    orpheus::model::loss(s, &llama_3b(), Capacity { rows: TOKENS as usize, clips: 64 }, "micro")
 }
 
 fn f5_micro(checkpoint: Blocks) -> PlannedSession {
@@ -145,7 +145,7 @@ fn a_session_shares_one_arena() {
     let update = optimizer::update(&mut session, &adamw);
     let ema = optimizer::ema(&mut session);
     let evaluate = {
-        let cap = f5::model::Capacity { frames: 3200, clips: 64 };
+        let cap = Capacity { rows: 3200, clips: 64 };
         let forward = f5::model::loss(&mut session, &f5::config::Config::v1_base(), cap, "evaluate", false);
         optimizer::on_averages(&mut session, &forward, "evaluate")
     };

@@ -102,11 +102,11 @@ pub(crate) fn bind(op: &Op, io: &Io) -> Steps {
             Ok(vec![Step::Fork { queue, from, to, bytes: io.y[0].ty.bytes() }])
         }
         Op::CopyDone(_) => Ok(vec![Step::Join { to: io.y[0].at }]),
-        Op::Grn(_) | Op::GrnGrad(_) => Err("has no kernel and was not lowered".to_owned()),
+        Op::Grn(_) | Op::GrnGrad(_) | Op::Snake(_) => Err("has no kernel and was not lowered".to_owned()),
     }
 }
 
 /// True when [`bind`] knows an op; the others are lowered by their decomposition.
 pub(crate) fn has_kernel(op: &Op) -> bool {
-    !matches!(op, Op::Grn(_) | Op::GrnGrad(_))
+    !matches!(op, Op::Grn(_) | Op::GrnGrad(_) | Op::Snake(_))
 }

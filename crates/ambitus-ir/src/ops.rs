@@ -234,7 +234,7 @@ ops! {
     layout: Reshape, Permute, Broadcast, Slice, Concat, Iota;
     index: Gather, ScatterAdd;
     matmul: MatMul, Linear;
-    activation: Activation, ActivationGrad, SwiGlu, SwiGluGrad;
+    activation: Activation, ActivationGrad, SwiGlu, SwiGluGrad, Snake;
     norm: LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad, Grn, GrnGrad;
     segment: SegmentIds, SegmentPositions, AdaLayerNorm, AdaLayerNormGrad, GatedResidual, GatedResidualGrad,
              SegmentBroadcast, SegmentSum;

@@ -9,6 +9,6 @@ pub enum Init {
     One,
     /// Uniform in `-bound..bound`. PyTorch's linear and convolution layers: bound = 1/sqrt(fan in).
     Uniform(f32),
-    /// Normal with mean 0 and variance 1.
-    Normal,
+    /// Normal with mean 0 and this standard deviation.
+    Normal(f32),
 }

@@ -1,5 +1,13 @@
 //! Model families as programs: what is computed, in the reference's own tensor names. No passes, devices or files here.
 
+pub mod batch;
+pub mod error;
 pub mod f5;
 pub mod init;
-pub mod llama;
+mod model;
+pub mod orpheus;
+pub mod snac;
+
+pub use batch::{Batch, Capacity, Layout};
+pub use error::ConfigError;
+pub use model::{Model, Rows};

@@ -37,6 +37,7 @@ pub const F32_AGAINST_F64: &[Tolerance] = &[
     row("activation_grad", 16.0 * F32, 8.0 * F32, "as activation, with a difference"),
     row("swiglu", 16.0 * F32, 8.0 * F32, "as activation"),
     row("swiglu_grad", 16.0 * F32, 8.0 * F32, "as activation, with a difference"),
+    row("snake", 8.0 * F32, 8.0 * F32, "a rounded angle's sine, squared, over a small number"),
     row("layer_norm", 16.0 * F32, 16.0 * F32, "the mean is taken off before the variance is known"),
     row("layer_norm_grad", 0.0, 32.0 * F32, "three sums a row that cancel, and sums over rows"),
     row("rms_norm", 16.0 * F32, 8.0 * F32, "a sum and a root"),
@@ -95,6 +96,9 @@ pub const FP16_GRADIENTS: (f64, f64) = (2e-3, 1.25e-2);
 
 /// The same of bf16: a rounding is 2^-8, eight times fp16's, and so is everything.
 pub const BF16_GRADIENTS: (f64, f64) = (1.6e-2, 1e-1);
+
+/// Samples of a decoded sound against the codec's package: fp32 through some forty layers, and half a step of 16 bits.
+pub const CODEC_AUDIO: f32 = 1e-4;
 
 /// Decompositions against straight loops in f64, in units of the largest expected element (at least 1): constants of
 /// decompositions are rounded to f32.

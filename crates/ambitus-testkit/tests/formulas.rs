@@ -192,6 +192,10 @@ fn formula(op: &Op, x: &[Tensor]) -> Option<Vec<Data>> {
     let chunks = |t: &Tensor| -> Vec<Data> { t.data.chunks(cols(t)).map(<[f64]>::to_vec).collect() };
     Some(match op {
         Op::Activation(op) => each(&|i| activation(op.kind, at(0, i))),
+        Op::Snake(_) => {
+            let c = cols(&x[0]);
+            each(&|i| at(0, i) + (at(1, i % c) * at(0, i)).sin().powi(2) / (at(1, i % c) + 1e-9))
+        }
         Op::SwiGlu(_) => each(&|i| silu(at(0, i)) * at(1, i)),
         Op::Scale(_) => each(&|i| at(0, i) * at(1, 0)),
         Op::ScaleRows(_) => each(&|i| at(0, i) * at(1, i / cols(&x[0]))),
@@ -296,7 +300,7 @@ fn decompositions_are_the_formulas() {
         }
         checked.insert(case.op.name());
     }
-    assert_eq!(checked.len(), 21, "{checked:?}");
+    assert_eq!(checked.len(), 22, "{checked:?}");
 }
 
 /// An accumulating op is its plain form plus beta times the accumulator, and leaves other results alone.

@@ -15,9 +15,7 @@ use ambitus_compile::plan::{self, report};
 use ambitus_ir::plan::{PlannedProgram, PlannedSession};
 use ambitus_ir::target::{Packed, Target};
 use ambitus_ir::{StateDecl, StateKind};
-use ambitus_models::f5::batch::Batch;
-use ambitus_models::f5::config::{Config, MELS};
-use ambitus_models::f5::model::Capacity;
+use ambitus_models::{Capacity, Model};
 use serde::Serialize;
 
 /// Resident bytes of the program itself: code and data pages, allocator, main thread, reports. Measured; see
@@ -27,22 +25,20 @@ pub const PROCESS_BYTES: u64 = 20 << 20;
 pub const THREAD_BYTES: u64 = 1 << 19;
 /// Name of the phase before the arena exists.
 const PREPARE: &str = "prepare";
-/// Mel frames in a second of audio.
-pub const FRAMES_PER_SECOND: f64 = 24_000.0 / 256.0;
 
 /// Everything that decides a run's bytes.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// The model.
-    pub config: Config,
+    pub model: Model,
     /// The session.
     pub session: SessionOptions,
     /// What the budget holds beside the arena.
     pub beside: Beside,
-    /// Frames of an update, on average.
-    pub update_frames: usize,
-    /// Frames of a clip, for attention's time: the sum of squared lengths over the sum of lengths.
-    pub clip_frames: f64,
+    /// Rows of an update, on average.
+    pub update_rows: usize,
+    /// Rows of a clip, for attention's time: the sum of squared lengths over the sum of lengths.
+    pub clip_rows: f64,
     /// Micro-batches of an update.
     pub micro_batches: usize,
     /// What preparing the data may use.
@@ -50,12 +46,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The same run with more or fewer frames in a micro-batch.
+    /// The same run with more or fewer rows in a micro-batch.
     pub fn with_capacity(&self, capacity: Capacity) -> Shape {
         let mut shape = self.clone();
-        let before = self.session.capacity.frames;
+        let before = self.session.capacity.rows;
         shape.session.capacity = capacity;
-        shape.micro_batches = (self.micro_batches * before).div_ceil(capacity.frames).max(1);
+        shape.micro_batches = (self.micro_batches * before).div_ceil(capacity.rows).max(1);
         shape
     }
 }
@@ -63,7 +59,7 @@ impl Shape {
 /// A micro-batch that may be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MicroBatch {
-    /// Frames as they are asked for.
+    /// Rows as they are asked for.
     pub asked: u64,
     /// Its sizes, cut to what its share of an update needs.
     pub capacity: Capacity,
@@ -161,8 +157,8 @@ impl RunPlan {
     }
 
     fn plan(shape: Shape, target: &dyn Target, budget: Option<u64>) -> Result<RunPlan, RunError> {
-        let target = &Packed { target, rows: shape.clip_frames };
-        let session = session::build(&shape.config, &shape.session, target)?;
+        let target = &Packed { target, rows: shape.clip_rows };
+        let session = session::build(&shape.model, &shape.session, target)?;
         let room = budget.map(|bytes| bytes.saturating_sub(most_beside(&shape, &session.states)));
         let planned = plan::plan_within(session, target, 1, room);
         let phases = phases(&shape, &planned);
@@ -172,7 +168,7 @@ impl RunPlan {
         let categories = categories(&shape, &planned, peak_bytes, preparing);
         let n = shape.micro_batches as f64;
         let of = |name: &str| planned.program(name);
-        let cost = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::cost(p, shape.clip_frames).flops);
+        let cost = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::cost(p, shape.clip_rows).flops);
         let time = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::seconds(p, target));
         let step_flops = n * cost(of(program::MICRO)) + cost(of(program::UPDATE));
         let step_seconds = n * time(of(program::MICRO)) + time(of(program::UPDATE));
@@ -205,22 +201,23 @@ impl RunPlan {
     /// As [`RunPlan::new`].
     pub fn slope(&self, target: &dyn Target) -> Result<(u64, u64), RunError> {
         let cap = self.shape.session.capacity;
-        let more = (FRAMES_PER_SECOND * 4.0) as usize;
-        let longer = Capacity { frames: cap.frames + more, ..cap };
+        let per_second = self.shape.model.rows().per_second;
+        let more = (per_second * 4.0) as usize;
+        let longer = Capacity { rows: cap.rows + more, ..cap };
         let longer = RunPlan::new(self.shape.with_capacity(longer), target)?;
-        let per_frame = longer.peak_bytes.saturating_sub(self.peak_bytes) as f64 / more as f64;
-        let fixed = self.peak_bytes as f64 - per_frame * cap.frames as f64;
-        Ok((fixed.max(0.0) as u64, (per_frame * FRAMES_PER_SECOND) as u64))
+        let per_row = longer.peak_bytes.saturating_sub(self.peak_bytes) as f64 / more as f64;
+        let fixed = self.peak_bytes as f64 - per_row * cap.rows as f64;
+        Ok((fixed.max(0.0) as u64, (per_row * per_second) as u64))
     }
 
-    /// What the reference package's training in fp32 or with autocast takes for the same micro-batch, by the arithmetic of
-    /// [`original_bytes`], beside the same context on a card.
+    /// What the reference package's training in fp32 or with autocast takes for the same micro-batch, by the family's
+    /// arithmetic ([`Model::original_bytes`]), beside the same context on a card.
     pub fn as_original_runs_it(&self) -> u64 {
         let states = &self.planned.session.states;
         let of_model = |s: &&StateDecl| s.kind == StateKind::Parameter && adapted_module(&s.name).is_none();
         let parameters = states.iter().filter(of_model).map(|s| s.ty.shape.elements() as u64).sum();
         let mixed = self.shape.session.precision != Precision::Fp32;
-        let own = original_bytes(&self.shape.config, parameters, self.shape.session.capacity.frames, mixed);
+        let own = self.shape.model.original_bytes(parameters, self.shape.session.capacity.rows, mixed);
         // On a card it has a context as well.
         let beside = self.shape.beside;
         own + if beside.with_host { 0 } else { beside.fixed_bytes }
@@ -247,8 +244,8 @@ impl RunPlan {
             "phases": self.phases,
             "categories": self.categories,
             "peak_in": self.peak_place(),
-            "tokens_per_step": self.shape.update_frames,
-            "micro_batch": { "frames": self.shape.session.capacity.frames, "clips": self.shape.session.capacity.clips },
+            "tokens_per_step": self.shape.update_rows,
+            "micro_batch": { self.shape.model.rows().unit: self.shape.session.capacity.rows, "clips": self.shape.session.capacity.clips },
             "micro_batches": self.shape.micro_batches,
             "parameters": session::parameter_count(&self.planned.session, false),
             "trained_parameters": session::parameter_count(&self.planned.session, true),
@@ -260,8 +257,8 @@ impl RunPlan {
     }
 }
 
-/// [`Shape::clip_frames`] of clips of these lengths.
-pub fn clip_frames(lengths: impl Iterator<Item = f64>) -> f64 {
+/// [`Shape::clip_rows`] of clips of these lengths.
+pub fn clip_rows(lengths: impl Iterator<Item = f64>) -> f64 {
     let (squares, sum) = lengths.fold((0.0, 0.0), |(squares, sum), n| (squares + n * n, sum + n));
     if sum > 0.0 { squares / sum } else { 1.0 }
 }
@@ -269,15 +266,6 @@ pub fn clip_frames(lengths: impl Iterator<Item = f64>) -> f64 {
 /// The phase with the highest peak; of equal ones (a card's arena is all taken from `load` on) the one that uses most.
 fn highest(phases: &[Phase]) -> Option<&Phase> {
     phases.iter().max_by_key(|p| (p.peak_bytes, p.in_use_bytes))
-}
-
-/// Bytes of the reference package's fp32 step: 20 per parameter (weight, gradient, two moments, EMA), and per frame
-/// 72.1 d per block and 119.6 d beside (measured by hooking what autograd saves; fused attention). `mixed`: with autocast, 22
-/// per parameter (weights' 16-bit copies live until backward), 50.1 d per block and 68.2 d beside.
-pub fn original_bytes(cfg: &Config, parameters: u64, frames: usize, mixed: bool) -> u64 {
-    let (each, block, beside) = if mixed { (22, 50.1, 68.2) } else { (20, 72.1, 119.6) };
-    let per_frame = (block * cfg.depth as f64 + beside) * cfg.dim as f64;
-    parameters * each + (per_frame * frames as f64) as u64
 }
 
 /// Bytes that the process holds whatever it does.
@@ -288,7 +276,7 @@ pub fn process_bytes(threads: usize) -> u64 {
 /// Bytes of the loader: three batches (in use, ready, being filled) and one clip with its file image.
 fn loader_bytes(shape: &Shape) -> u64 {
     let cap = shape.session.capacity;
-    3 * Batch::bytes(cap) + 2 * (cap.frames * MELS * 4) as u64
+    3 * shape.model.layout(cap).bytes() + 2 * shape.model.clip_bytes(cap.rows)
 }
 
 /// Host bytes of a run whose arena is a card's, at most: the process, and what waits for the card or comes from it.

@@ -182,7 +182,7 @@ fn plain(name: &str) -> String {
 }
 
 /// Least number of insertions, deletions and replacements from one to the other.
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {

@@ -8,17 +8,16 @@ use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::Trained;
-use ambitus_models::f5::config::MAX_FRAMES;
+use ambitus_models::Rows;
 
 impl Resolved {
-    /// The most frames that fit the budget: of a micro-batch with these options, and of one clip with everything made again.
+    /// The most rows that fit the budget: of a micro-batch with these options, and of one clip with everything made again.
     ///
     /// # Errors
     /// From planning.
     pub fn largest(&self) -> Result<[Option<usize>; 2], RunError> {
         let shape = &self.plan.shape;
-        // The model's text positions end there.
-        let most = if shape.config.conv_layers > 0 { MAX_FRAMES } else { usize::MAX };
+        let most = shape.model.rows().most.unwrap_or(usize::MAX);
         search::largest(shape, self.longest.max(1), most, self.budget, self.device.target())
     }
 
@@ -27,19 +26,20 @@ impl Resolved {
     /// # Errors
     /// From planning.
     pub fn describe_largest(&self) -> Result<Vec<String>, RunError> {
-        let seconds = |frames: usize| frames as f64 / crate::budget::FRAMES_PER_SECOND;
+        let Rows { unit, per_second, .. } = self.plan.shape.model.rows();
+        let seconds = |rows: usize| rows as f64 / per_second;
         let [micro_batch, clip] = self.largest()?;
-        let clips = |frames: usize| frames as f64 / self.plan.shape.clip_frames;
+        let clips = |rows: usize| rows as f64 / self.plan.shape.clip_rows;
         let micro_batch = micro_batch.map(|n| {
             format!(
-                "  the largest micro-batch that fits with these options: {n} frames ({:.1} s, about {:.0} clips)",
+                "  the largest micro-batch that fits with these options: {n} {unit} ({:.1} s, about {:.0} clips)",
                 seconds(n),
                 clips(n)
             )
         });
         let clip = clip.map(|n| {
             format!(
-                "  the longest clip that fits, with everything made again: {n} frames ({:.1} s)",
+                "  the longest clip that fits, with everything made again: {n} {unit} ({:.1} s)",
                 seconds(n)
             )
         });
@@ -53,6 +53,7 @@ impl Resolved {
     pub fn describe(&self) -> Result<Vec<String>, RunError> {
         let p = &self.plan;
         let cap = p.shape.session.capacity;
+        let Rows { unit, per_second: rows_per_second, .. } = p.shape.model.rows();
         let (fixed, per_second) = p.slope(self.device.target())?;
         let mut out = vec![
             format!(
@@ -69,11 +70,11 @@ impl Resolved {
             p.phases.iter().map(|f| format!("{} {}", f.name, ByteSize(f.in_use_bytes))).collect();
         out.push(format!("  in use by phase: {}", phases.join(" · ")));
         out.push(format!(
-            "  fixed {}, and {} for each further second of audio in a micro-batch ({} frames, {:.0} s now)",
+            "  fixed {}, and {} for each further second of audio in a micro-batch ({} {unit}, {:.0} s now)",
             ByteSize(fixed),
             ByteSize(per_second),
-            cap.frames,
-            cap.frames as f64 / crate::budget::FRAMES_PER_SECOND
+            cap.rows,
+            cap.rows as f64 / rows_per_second
         ));
         out.push(format!(
             "  as the original runs it (PyTorch {}, the same micro-batch, by arithmetic): about {}",

@@ -239,6 +239,11 @@ impl Device {
         given.map(|b| b.0).or_else(free).map_or(u64::MAX, |bytes| bytes.saturating_sub(process))
     }
 
+    /// Compute threads on the host.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
     /// What preparing may use of the host's memory, where the budget is another memory's.
     ///
     /// # Errors

@@ -1,13 +1,15 @@
-//! Export: the folder that the F5-TTS project loads.
+//! Export: the folder that the original project loads.
 //!
-//! `model.safetensors` holds `ema_model.transformer.*`, `ema_model.…inv_freq` and the scalars `initted` and `step`, which is
-//! what its trainer loads strictly and its inference strips; beside it `config.yaml` and `vocab.txt` as they were. Adapters
-//! are added to the weights that they adapt; alone they are written by [`adapter`].
+//! F5-TTS: `model.safetensors` holds `ema_model.transformer.*`, `ema_model.…inv_freq` and the scalars `initted` and `step`,
+//! which is what its trainer loads strictly and its inference strips. Orpheus: the names of `LlamaForCausalLM`, without a
+//! head where it is tied, which is what `from_pretrained` loads. Beside it configuration, vocabulary or tokenizer as they
+//! were. Adapters are added to the weights that they adapt; alone they are written by [`adapter`].
 
 pub mod adapter;
 mod merge;
 
 use crate::error::RunError;
+use crate::model_dir::Family;
 use crate::recipe::Lora;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorSpec, write_atomic};
@@ -121,14 +123,10 @@ impl Parameters {
     }
 }
 
-const PREFIX: &str = "ema_model.";
-
 /// What an export needs of a run beside a checkpoint.
 pub struct Run<'a> {
-    /// Contents of `config.yaml`.
-    pub config: &'a str,
-    /// Contents of `vocab.txt`.
-    pub vocab: Option<&'a [u8]>,
+    /// The folder with the model's configuration and vocabulary or tokenizer, all of which go along.
+    pub model: &'a Path,
     /// The recipe's adapters.
     pub lora: Option<&'a Lora>,
 }
@@ -140,19 +138,24 @@ pub struct Run<'a> {
 pub fn export(checkpoint: &Path, source: Source, run: &Run<'_>, out: &Path) -> Result<(), RunError> {
     let parameters = Parameters::open(checkpoint, source)?;
     std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
-    let mut specs: Vec<TensorSpec> = parameters
+    let (prefix, scalars, metadata) = match Family::of(run.model)? {
+        Family::F5 => ("ema_model.", vec![("initted", DType::Bool), ("step", DType::I64)], BTreeMap::new()),
+        // What Hugging Face's readers ask for.
+        Family::Orpheus => ("", Vec::new(), BTreeMap::from([("format".to_owned(), "pt".to_owned())])),
+    };
+    let specs = parameters
         .all()
         .filter(|(name, _)| adapted_module(name).is_none())
-        .map(|(name, shape)| TensorSpec::new(format!("{PREFIX}{name}"), DType::F32, shape))
+        .map(|(name, shape)| TensorSpec::new(format!("{prefix}{name}"), DType::F32, shape))
+        .chain(scalars.iter().map(|(name, dtype)| TensorSpec::new(*name, *dtype, &[])))
         .collect();
-    specs.push(TensorSpec::new("initted", DType::Bool, &[]));
-    specs.push(TensorSpec::new("step", DType::I64, &[]));
-    let mut writer = SafetensorsWriter::create(out.join("model.safetensors"), specs, &BTreeMap::new())?;
+    let mut writer = SafetensorsWriter::create(out.join("model.safetensors"), specs, &metadata)?;
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
     let mut scratch = vec![0u8; crate::load::STAGING_BYTES];
     for name in order {
-        match name.strip_prefix(PREFIX) {
-            None if name == "initted" => writer.write(&name, &[1])?,
+        let scalar = scalars.iter().find(|(scalar, _)| *scalar == name);
+        match name.strip_prefix(prefix).filter(|_| scalar.is_none()) {
+            None if scalar.is_some_and(|(_, dtype)| *dtype == DType::Bool) => writer.write(&name, &[1])?,
             None => writer.write_i64(&name, &[0])?,
             Some(weight) => match Adapter::read(&parameters, weight, run.lora, &mut scratch)? {
                 None => parameters.copy(weight, &mut writer, &name, &mut scratch, None)?,
@@ -164,9 +167,11 @@ pub fn export(checkpoint: &Path, source: Source, run: &Run<'_>, out: &Path) -> R
         }
     }
     writer.finish()?;
-    write_atomic(out.join("config.yaml"), run.config.as_bytes())?;
-    if let Some(vocab) = run.vocab {
-        write_atomic(out.join("vocab.txt"), vocab)?;
+    let unreadable = |e| RunError::io(run.model, "cannot list", e);
+    for entry in std::fs::read_dir(run.model).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let bytes = std::fs::read(entry.path()).map_err(|e| RunError::io(&entry.path(), "cannot read", e))?;
+        write_atomic(out.join(entry.file_name()), &bytes)?;
     }
     Ok(())
 }

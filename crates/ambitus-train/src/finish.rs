@@ -1,6 +1,5 @@
 //! What a run leaves for eyes and ears: loss, memory over the step, and a held-out clip whose middle was generated.
 
-use crate::budget::FRAMES_PER_SECOND;
 use crate::error::RunError;
 use crate::export::Source;
 use crate::metrics::Update;
@@ -27,13 +26,22 @@ type Held = (Vec<f32>, Vec<i32>);
 
 /// The held-out clip that is sampled.
 fn held_out(r: &Resolved) -> Result<Option<Held>, RunError> {
-    let (Some(sample), Some(_)) = (&r.recipe.sample, r.plan.shape.session.sample) else { return Ok(None) };
+    let (Some(sample), Some(_), Some(prepared)) =
+        (&r.recipe.sample, r.plan.shape.session.sample, r.data.mel())
+    else {
+        return Ok(None);
+    };
     let named = sample.clip.as_ref().and_then(|name| {
-        r.split.validation.iter().copied().find(|&i| r.prepared.index.clips[i].name.contains(name.as_str()))
+        r.data
+            .split
+            .validation
+            .iter()
+            .copied()
+            .find(|&i| prepared.index.clips[i].name.contains(name.as_str()))
     });
-    let Some(i) = named.or(r.split.validation.first().copied()) else { return Ok(None) };
-    let clip = load_clip(&r.prepared.index.path(i))?;
-    let capacity = r.plan.shape.session.sample.map_or(0, |c| c.frames / 2);
+    let Some(i) = named.or(r.data.split.validation.first().copied()) else { return Ok(None) };
+    let clip = load_clip(&prepared.index.path(i))?;
+    let capacity = r.plan.shape.session.sample.map_or(0, |c| c.rows / 2);
     let frames = clip.frames().min(capacity);
     let ids = clip.ids.iter().map(|id| *id as i32).collect();
     Ok(Some((clip.mel[..frames * MELS].to_vec(), ids)))
@@ -106,7 +114,7 @@ pub fn pictures(
     panels.push(("tuned", tuned.as_slice()));
     let masked = sample::middle(truth.len() / MELS);
     let title = "a held-out clip, its middle generated";
-    let frame_seconds = 1.0 / FRAMES_PER_SECOND;
+    let frame_seconds = 1.0 / r.plan.shape.model.rows().per_second;
     let mels = MelPicture { title, panels: &panels, masked: masked.0..masked.1, frame_seconds };
     mels.save(&dir.join("mel.png"))?;
     for (name, mel) in panels {

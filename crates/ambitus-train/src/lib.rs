@@ -2,6 +2,9 @@
 
 pub mod budget;
 pub mod cards;
+pub mod clips;
+pub mod codec;
+pub mod data;
 mod describe;
 pub mod device;
 pub mod doctor;

@@ -1,31 +1,25 @@
 //! Fills an executor's parameters: from a file of weights, or drawn.
 
 use crate::error::RunError;
-use crate::model_dir::Weights;
+use crate::model_dir::ModelDir;
 use ambitus_compile::passes::lora;
 use ambitus_compile::passes::precision::{INITIAL_SCALE, LOSS_SCALE};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::ops::random::philox4x32_10;
 use ambitus_ir::{StateDecl, StateId, StateKind};
-use ambitus_models::f5::config::Config;
-use ambitus_models::f5::weights;
+use ambitus_models::Model;
 use ambitus_models::init::Init;
 use ambitus_store::TensorFile;
 
 /// Bytes through which tensors are read and converted.
 pub const STAGING_BYTES: usize = 1 << 20;
 
-/// Writes every parameter, and the first loss scale where there is one. Tensors that the file lacks by agreement (the rotary buffer, new vocabulary rows, adapters) are made;
-/// without a file all are drawn.
+/// Writes every parameter, and the first loss scale where there is one. Tensors that the files lack by agreement (the rotary
+/// buffer, new vocabulary rows, adapters) are made; without files all are drawn. Gives what is odd about the files.
 ///
 /// # Errors
 /// Unreadable files.
-pub fn load(
-    exec: &mut dyn Executor,
-    cfg: &Config,
-    file: Option<&Weights>,
-    seed: u64,
-) -> Result<(), RunError> {
+pub fn load(exec: &mut dyn Executor, from: &ModelDir, seed: u64) -> Result<Vec<String>, RunError> {
     let states: Vec<StateDecl> = exec.planned().session.states.clone();
     let mut scratch = vec![0u8; STAGING_BYTES];
     for (i, s) in states.iter().enumerate() {
@@ -36,14 +30,14 @@ pub fn load(
         if s.kind != StateKind::Parameter {
             continue;
         }
-        let name = file.map(|f| (f, f.name_of(&s.name))).filter(|(f, n)| f.file.contains(n));
-        let have = match &name {
-            Some((f, name)) => read_state(exec, id, &s.name, &f.file, name, &mut scratch)?,
+        let have = match from.weights.as_ref().and_then(|w| w.find(&s.name)) {
+            Some((file, name)) => read_state(exec, id, &s.name, file, &name, &mut scratch)?,
             None => 0,
         };
-        make(exec, id, s, cfg, seed, have)?;
+        make(exec, id, s, &from.model, seed, have)?;
     }
-    Ok(())
+    drop(scratch);
+    from.doubts()
 }
 
 /// Streams a tensor of a file into a state, and returns its elements.
@@ -87,7 +81,7 @@ fn make(
     exec: &mut dyn Executor,
     id: StateId,
     s: &StateDecl,
-    cfg: &Config,
+    model: &Model,
     seed: u64,
     from: usize,
 ) -> Result<(), RunError> {
@@ -95,13 +89,13 @@ fn make(
     if from >= total {
         return Ok(());
     }
-    if s.name == weights::INV_FREQ {
-        return Ok(exec.write_state(id, &weights::inv_freq(cfg))?);
+    if let Some(values) = model.made(&s.name) {
+        return Ok(exec.write_state(id, &values)?);
     }
     let hash = blake3::hash(s.name.as_bytes());
     let words = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| hash.as_bytes()[4 * i + k]));
     let key = [seed as u32 ^ words(0), (seed >> 32) as u32 ^ words(1)];
-    let init = adapter_init(s).unwrap_or_else(|| weights::init(&s.name, &s.ty.shape, cfg));
+    let init = adapter_init(s).unwrap_or_else(|| model.init(&s.name, &s.ty.shape));
     let mut piece = Vec::new();
     for first in (from..total).step_by(STAGING_BYTES / 4) {
         piece.clear();
@@ -129,9 +123,9 @@ fn drawn(init: Init, i: usize, key: [u32; 2], tensor: [u32; 2]) -> f32 {
         Init::Zero => 0.0,
         Init::One => 1.0,
         Init::Uniform(bound) => ((2.0 * unit(bits()[0]) - 1.0) * f64::from(bound)) as f32,
-        Init::Normal => {
+        Init::Normal(spread) => {
             let words = bits();
-            let r = (-2.0 * unit(words[0]).ln()).sqrt();
+            let r = (-2.0 * unit(words[0]).ln()).sqrt() * f64::from(spread);
             (r * (std::f64::consts::TAU * unit(words[1])).cos()) as f32
         }
     }

@@ -1,15 +1,13 @@
-//! Prepares micro-batches in the background: reads the clips of each update, packs them, draws their noise and spans.
+//! Prepares micro-batches in the background: reads the clips of each update, packs them, fills batches.
 //!
 //! What comes out is a pure function of (data, recipe, update): a resumed run gets the same batches. At most one finished
 //! batch waits while one is in use and one is being filled; buffers go round.
 
+use crate::clips::{Clips, Use, When};
+use ambitus_data::DataError;
 use ambitus_data::pack::{Capacity, pack};
 use ambitus_data::updates::{UpdateSize, Updates};
-use ambitus_data::{ClipIndex, DataError, load_clip};
-use ambitus_models::f5::batch::{self, Batch, Clip};
-use ambitus_models::f5::draw::{self, Draw};
-use ambitus_models::f5::model;
-use std::path::PathBuf;
+use ambitus_models::{Batch, Model};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -17,42 +15,17 @@ use std::thread::JoinHandle;
 pub const BUFFERS: usize = 3;
 
 /// What the loader works on.
-#[derive(Clone)]
 pub struct Work {
-    /// Clip files to train on, in the order of their names.
-    pub clips: Vec<Source>,
+    /// Clips to train on.
+    pub clips: Box<dyn Clips>,
+    /// Whose batches they fill.
+    pub model: Model,
     /// Size of an update.
     pub size: UpdateSize,
     /// Capacity of a micro-batch.
-    pub capacity: model::Capacity,
-    /// Seed of order and draws.
+    pub capacity: ambitus_models::Capacity,
+    /// Seed of the order.
     pub seed: u64,
-}
-
-/// One training clip on disk.
-#[derive(Clone)]
-pub struct Source {
-    /// Stable identity for draws: a hash of the name.
-    pub sample: u64,
-    /// Prepared clip file.
-    pub path: PathBuf,
-    /// Frames.
-    pub frames: u32,
-}
-
-/// The clips of an index that training uses.
-pub fn sources(index: &ClipIndex, chosen: &[usize]) -> Vec<Source> {
-    let source = |&i: &usize| {
-        let c = &index.clips[i];
-        Source { sample: sample_id(&c.name), path: index.path(i), frames: c.frames }
-    };
-    chosen.iter().map(source).collect()
-}
-
-/// Identity of a clip in random draws: independent of its place in the data.
-pub fn sample_id(name: &str) -> u64 {
-    let hash = blake3::hash(name.as_bytes());
-    u64::from_le_bytes(std::array::from_fn(|i| hash.as_bytes()[i]))
 }
 
 /// A micro-batch of an update.
@@ -69,8 +42,8 @@ pub struct Item {
     pub first: bool,
     /// Last micro-batch of its update.
     pub last: bool,
-    /// Frames that are filled.
-    pub frames: usize,
+    /// Rows that are filled.
+    pub rows: usize,
 }
 
 /// The background thread and its channels.
@@ -86,16 +59,15 @@ impl Loader {
     /// # Errors
     /// Clips that do not fit, or a thread that cannot be started.
     pub fn start(work: Work, from: u64) -> Result<Loader, DataError> {
-        let frames: Vec<u32> = work.clips.iter().map(|c| c.frames).collect();
-        let updates = Updates::at(&frames, work.size, work.seed, from)?;
+        let updates = Updates::at(work.clips.rows(), work.size, work.seed, from)?;
         let (ready_in, ready) = sync_channel(1);
         let (spent, spent_out) = sync_channel(BUFFERS);
         for _ in 0..BUFFERS {
             // The channel has room for every buffer.
-            let _ = spent.try_send(Batch::new(work.capacity));
+            let _ = spent.try_send(work.model.batch(work.capacity));
         }
         let body = move || {
-            let end = produce(&work, &frames, updates, &ready_in, &spent_out);
+            let end = produce(&work, updates, &ready_in, &spent_out);
             if let Err(Some(why)) = end {
                 let _ = ready_in.send(Err(why));
             }
@@ -139,42 +111,23 @@ impl Drop for Loader {
 /// Fills batches until the receiver is gone (`Err(None)`) or a clip is unreadable.
 fn produce(
     work: &Work,
-    frames: &[u32],
     mut updates: Updates,
     ready: &SyncSender<Result<Item, DataError>>,
     spent: &Receiver<Batch>,
 ) -> Result<(), Option<DataError>> {
-    let capacity = Capacity { frames: work.capacity.frames as u32, clips: work.capacity.clips };
+    let capacity = Capacity { frames: work.capacity.rows as u32, clips: work.capacity.clips };
     loop {
         let update = updates.position();
         let Some(members) = updates.next() else { return Err(None) };
-        let lengths: Vec<u32> = members.iter().map(|d| frames[d.clip as usize]).collect();
-        let draws: Vec<Draw> = members
-            .iter()
-            .map(|d| {
-                let clip = &work.clips[d.clip as usize];
-                let key = draw::clip_key(work.seed, u64::from(d.epoch), clip.sample);
-                draw::draw(key, clip.frames as usize)
-            })
-            .collect();
-        let scored: usize = draws.iter().map(|d| d.span.1 - d.span.0).sum();
-        let norm = batch::norm(scored);
+        let lengths: Vec<u32> = members.iter().map(|d| work.clips.rows()[d.clip as usize]).collect();
+        let uses: Vec<Use> =
+            members.iter().map(|d| Use { clip: d.clip as usize, when: When::Epoch(d.epoch) }).collect();
+        let norm = work.clips.norm(&uses)?;
         let packed = pack(&lengths, capacity)?;
         for (k, group) in packed.iter().enumerate() {
-            let loaded = group
-                .iter()
-                .map(|&i| {
-                    let clip = load_clip(&work.clips[members[i].clip as usize].path)?;
-                    let text: Vec<i32> = clip.ids.iter().map(|id| *id as i32).collect();
-                    Ok((i, clip.mel, text))
-                })
-                .collect::<Result<Vec<_>, DataError>>()?;
-            let clips: Vec<Clip<'_>> = loaded
-                .iter()
-                .map(|(i, mel, text)| Clip { mel, text, draw: draws[*i], noise: None, span: None })
-                .collect();
+            let group_uses: Vec<Use> = group.iter().map(|&i| uses[i]).collect();
             let mut batch = spent.recv().map_err(|_| None)?;
-            batch.fill(&clips);
+            work.clips.fill(&group_uses, &mut batch)?;
             let item = Item {
                 update,
                 epoch: members.first().map_or(0, |d| d.epoch),
@@ -182,7 +135,7 @@ fn produce(
                 norm,
                 first: k == 0,
                 last: k + 1 == packed.len(),
-                frames: group.iter().map(|&i| lengths[i] as usize).sum(),
+                rows: group.iter().map(|&i| lengths[i] as usize).sum(),
             };
             ready.send(Ok(item)).map_err(|_| None)?;
         }

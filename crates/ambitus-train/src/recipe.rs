@@ -1,4 +1,5 @@
-//! A whole run as YAML. Everything is optional except `model.dir` and `data.dir`; unknown and duplicate keys are errors.
+//! A whole run as YAML. Everything is optional except `model.dir` and `data.dir`, and an absent key means what the model's
+//! family means by it; unknown and duplicate keys are errors.
 //!
 //! ```yaml
 //! model: {dir: models/base}            # the checkpoint to fine-tune
@@ -12,6 +13,7 @@
 //! `ambitus train recipes/quickstart.yaml` is typed in the repository's root); they do not depend on where the recipe
 //! lies. The resolved recipe, written into the run folder, reads back as the same [`Recipe`].
 
+mod family;
 mod forms;
 mod offload;
 mod read;
@@ -19,6 +21,7 @@ mod stages;
 mod trained;
 mod validate;
 
+use ambitus_data::speech::LabelScope;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -73,28 +76,29 @@ pub struct Recipe {
     /// How far the planner may go, for what the recipe leaves open: `same` numbers, `reordered` sums, or `changed` numbers.
     #[serde(default, skip_serializing_if = "Level::is_default")]
     pub numerics: Level,
-    /// What is computed at once, `{frames: N, clips: N}` or `N` frames; the update does not depend on it. Absent: chosen by
-    /// the planner.
+    /// What is computed at once, `{frames: N, clips: N}` or `N` frames (of Orpheus, tokens); the update does not depend on it.
+    /// Absent: chosen by the planner.
     #[serde(default, skip_serializing_if = "MicroBatch::is_empty")]
     pub micro_batch: MicroBatch,
-    /// Audio of one update: `{clips: N}`, `{frames: N}` or `{seconds: X}`. Absent: 8 clips.
-    #[serde(default)]
-    pub batch: Batch,
+    /// Audio of one update: `{clips: N}`, `{frames: N}` (of Orpheus `{tokens: N}`) or `{seconds: X}`. Absent: 8 clips, of
+    /// Orpheus 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
     /// How many updates. Not together with `epochs`; without both, [`DEFAULT_UPDATES`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updates: Option<u64>,
     /// How many passes over the data; fractions are fine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// AdamW's rate at the end of warm-up; it then falls linearly to zero.
-    #[serde(default = "default::learning_rate")]
-    pub learning_rate: f64,
-    /// Updates of linear warm-up. Absent: min(100, 5 % of the updates).
+    /// AdamW's rate at the end of warm-up; it then falls linearly to zero. Absent: 1e-5, of Orpheus 5e-5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+    /// Updates of linear warm-up. Absent: min(100, 5 % of the updates), of Orpheus none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup: Option<u64>,
-    /// AdamW's decoupled weight decay, on every parameter as the reference has it.
-    #[serde(default = "default::weight_decay")]
-    pub weight_decay: f64,
+    /// AdamW's decoupled weight decay, on every parameter as the reference has it. Absent: 0.01, of Orpheus 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
     /// How AdamW keeps its two moments: `adamw` (fp32, 8 bytes a parameter), `adamw-bf16` (4) or `adamw-8bit` (2, with a
     /// scale for every 256; vectors and small tensors fp32). The last two are other numbers. Absent: adamw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,9 +135,9 @@ pub struct Recipe {
     /// them. Absent: one run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<Stage>,
-    /// Keep an exponential moving average of the weights (decay and rhythm are the reference's).
-    #[serde(default = "default::yes")]
-    pub ema: bool,
+    /// Keep an exponential moving average of the weights (decay and rhythm are F5-TTS's). Absent: true, of Orpheus false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema: Option<bool>,
     /// Updates between validations; 0: only before the first and after the last.
     #[serde(default = "default::every")]
     pub validate_every: u64,
@@ -152,7 +156,7 @@ pub struct Recipe {
     /// Folder of the run's results. Absent: a new one under `runs/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_dir: Option<PathBuf>,
-    /// The clip that is drawn and sounded at the end, `{clip: NAME, steps: N, cfg: X}`, or `false` for none.
+    /// The clip that is drawn and sounded at the end, `{clip: NAME, steps: N, cfg: X}`, or `false` for none. F5-TTS only.
     #[serde(default = "default::sample", with = "forms::sample")]
     pub sample: Option<Sample>,
 }
@@ -161,7 +165,8 @@ pub struct Recipe {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// Folder with `config.yaml`, `vocab.txt` and `model.safetensors` or `.pt` (from scratch: without weights).
+    /// Folder with `config.yaml`, `vocab.txt` and `model.safetensors` or `.pt` (F5-TTS), or with `config.json` and
+    /// `model.safetensors`, or shards and their index (Orpheus). From scratch: without weights.
     pub dir: PathBuf,
     /// `v0` or `v1`, where the model's YAML does not say (their shapes are equal).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,11 +183,24 @@ pub struct Model {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Data {
-    /// Folder of audio with transcripts, or a CSV or JSONL file.
-    pub dir: PathBuf,
+    /// Folder of audio with transcripts, or a CSV or JSONL file. `None` only in plans that assume the clips' lengths.
+    #[serde(deserialize_with = "default::required")]
+    pub dir: Option<PathBuf>,
     /// `pinyin`, `char`, `byte` or `custom`. Absent: the model's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<Tokenizer>,
+    /// Orpheus: folder of the SNAC codec that makes tokens of audio. Not needed for sets that are tokenised already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codec: Option<PathBuf>,
+    /// Orpheus: which tokens are scored, `all` or `audio`. Absent: all, as the official script does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<LabelScope>,
+    /// Orpheus: the voice of clips whose data set names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voice: Option<String>,
+    /// Orpheus: longest sequence, tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
     /// Shortest clip in seconds.
     #[serde(default = "default::min_seconds")]
     pub min_seconds: f64,
@@ -203,11 +221,22 @@ pub struct Data {
 impl Recipe {
     /// The recipe that names a model and data and nothing else: `ambitus train --model DIR --data DIR`.
     pub fn new(model: impl Into<PathBuf>, data: impl Into<PathBuf>) -> Recipe {
+        let mut recipe = Recipe::without_data(model);
+        recipe.data.dir = Some(data.into());
+        recipe
+    }
+
+    /// The recipe of a plan for clips whose lengths are assumed: `ambitus plan --model DIR`.
+    pub fn without_data(model: impl Into<PathBuf>) -> Recipe {
         Recipe {
             model: Model { dir: model.into(), ..Model::default() },
             data: Data {
-                dir: data.into(),
+                dir: None,
                 tokenizer: None,
+                codec: None,
+                labels: None,
+                voice: None,
+                max_tokens: None,
                 min_seconds: default::min_seconds(),
                 max_seconds: default::max_seconds(),
                 outside: Outside::default(),
@@ -222,12 +251,12 @@ impl Recipe {
             checkpoint: None,
             numerics: Level::default(),
             micro_batch: MicroBatch::default(),
-            batch: Batch::default(),
+            batch: None,
             updates: None,
             epochs: None,
-            learning_rate: default::learning_rate(),
+            learning_rate: None,
             warmup: None,
-            weight_decay: default::weight_decay(),
+            weight_decay: None,
             optimizer: None,
             betas: default::betas(),
             eps: default::eps(),
@@ -238,7 +267,7 @@ impl Recipe {
             freeze: Vec::new(),
             lora: None,
             stages: Vec::new(),
-            ema: true,
+            ema: None,
             validate_every: default::every(),
             save_every: default::every(),
             keep: default::keep(),
@@ -261,12 +290,12 @@ impl Recipe {
 /// Defaults as functions, which is how serde wants them.
 mod default {
     use super::Sample;
+    use serde::Deserialize;
+    use std::path::PathBuf;
 
-    pub fn learning_rate() -> f64 {
-        1e-5
-    }
-    pub fn weight_decay() -> f64 {
-        0.01
+    /// A key that must be there.
+    pub fn required<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<PathBuf>, D::Error> {
+        PathBuf::deserialize(d).map(Some)
     }
     pub fn betas() -> [f64; 2] {
         [0.9, 0.999]
@@ -276,9 +305,6 @@ mod default {
     }
     pub fn clip() -> f64 {
         1.0
-    }
-    pub fn yes() -> bool {
-        true
     }
     pub fn every() -> u64 {
         100

@@ -1,6 +1,7 @@
 //! From a recipe to a planned run: opens the model, prepares the data, chooses sizes, plans, and refuses what does not fit.
 
-use crate::budget::{MicroBatch, RunPlan, Shape, clip_frames};
+use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows};
+use crate::data::Data;
 use crate::device::Device;
 use crate::error::RunError;
 use crate::model_dir::{ModelDir, OpenOptions};
@@ -13,16 +14,14 @@ use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_data::updates::{UpdateSize, Updates};
-use ambitus_data::{
-    ClipIndex, Limits, Policy, PrepareOptions, Prepared, Source, Split, Tokenizer, TokenizerKind,
-};
-use ambitus_models::f5::config::{MAX_FRAMES, Variant};
-use ambitus_models::f5::model::Capacity;
+use ambitus_data::{Tokenizer, TokenizerKind};
+use ambitus_models::f5::config::Variant;
+use ambitus_models::{Capacity, Rows};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Micro-batch of a recipe that names none, in frames: the reference trainer's default.
-const DEFAULT_MICRO_FRAMES: u64 = 3200;
+/// Micro-batch of a recipe that names none, in rows: F5-TTS's default.
+const DEFAULT_MICRO_ROWS: u64 = 3200;
 /// The most clips of a micro-batch of a recipe that names none: the reference trainer's `max_samples`.
 const DEFAULT_MICRO_CLIPS: usize = 64;
 /// Micro-batches below the usual one that a search tries, each half of the one before.
@@ -30,7 +29,7 @@ const MOST_HALVES: usize = 3;
 
 /// Threads that prepare clips. One reads audio some hundred times faster than it plays, and the bound on preparing does not
 /// grow with the machine.
-const PREPARE_THREADS: usize = 1;
+pub(crate) const PREPARE_THREADS: usize = 1;
 
 /// Where messages go. The library never prints.
 pub trait Console: Send {
@@ -59,10 +58,8 @@ pub struct Resolved {
     pub choices: Vec<Choice>,
     /// The model.
     pub model: ModelDir,
-    /// The data.
-    pub prepared: Prepared,
-    /// Training and validation clips.
-    pub split: Split,
+    /// The clips.
+    pub data: Data,
     /// Size of an update.
     pub size: UpdateSize,
     /// Updates of the run.
@@ -73,7 +70,7 @@ pub struct Resolved {
     pub budget: u64,
     /// Budget of the host's memory in bytes; `None` where nothing is offloaded to it, or the host is not known.
     pub host_budget: Option<u64>,
-    /// Longest clip, frames.
+    /// Longest clip, rows.
     pub longest: usize,
     /// The plan.
     pub plan: RunPlan,
@@ -85,74 +82,41 @@ pub struct Resolved {
     pub device: Device,
 }
 
-/// The data of a recipe, before anything is planned.
-fn prepare(
-    recipe: &Recipe,
-    tokenizer: &Tokenizer,
-    budget: u64,
-    console: &mut dyn Console,
-) -> Result<(Prepared, u64), RunError> {
-    let source = Source::read(&recipe.data.dir)?;
-    let options = PrepareOptions {
-        limits: Limits {
-            min_seconds: recipe.data.min_seconds,
-            max_seconds: recipe.data.max_seconds,
-            ..Limits::default()
-        },
-        policy: match recipe.data.outside {
-            recipe::Outside::Skip => Policy::Skip,
-            recipe::Outside::Cut => Policy::Cut,
-            recipe::Outside::Refuse => Policy::Refuse,
-        },
-        cache: cache_dir(recipe),
-        threads: PREPARE_THREADS,
-    };
-    let bound = options.memory_bound(tokenizer);
-    let needed = crate::budget::process_bytes(PREPARE_THREADS) + bound;
-    if needed > budget {
-        return Err(RunError::DoesNotFit(format!(
-            "does not fit: needs {}, budget {} ({} short), in prepare\n  io {} · process {}\n  \
-             lower data.max_seconds, or raise --memory",
-            ByteSize(needed),
-            ByteSize(budget),
-            ByteSize(needed - budget),
-            ByteSize(bound),
-            ByteSize(needed - bound),
-        )));
-    }
-    let shared = std::sync::Mutex::new(console);
-    let prepared = ambitus_data::prepare(&source, tokenizer, &options, &|p| {
-        if let Ok(mut console) = shared.lock() {
-            console.progress(&format!("preparing {}/{}: {}", p.done, p.total, p.name));
-        }
-        !crate::stop::requested()
-    })?;
-    Ok((prepared, bound))
-}
-
 /// Where prepared clips are kept.
 pub fn cache_dir(recipe: &Recipe) -> PathBuf {
     recipe.data.cache.clone().unwrap_or_else(|| PathBuf::from("runs").join("cache"))
 }
 
-/// Opens the model and prepares the data of a recipe; the bytes are the bound on preparing. Needs no weights, and drops
-/// the tokenizer with its dictionary.
+/// Prepares the data of a recipe and nothing else. Needs no weights.
 ///
 /// # Errors
 /// By file, as the modules say.
-pub fn open_and_prepare(
-    recipe: &Recipe,
+pub fn prepare(recipe: &Recipe, device: &Device, console: &mut dyn Console) -> Result<Data, RunError> {
+    let (model, tokenizer) = open_model(recipe, false)?;
+    Data::prepare(recipe, &model, tokenizer.as_ref(), device, console)
+}
+
+/// Opens the model and prepares the data of a recipe. Needs no weights, and drops the tokenizer with its dictionary.
+///
+/// # Errors
+/// By file, as the modules say.
+fn open_and_prepare(
+    recipe: &mut Recipe,
     device: &Device,
     read_weights: bool,
     console: &mut dyn Console,
-) -> Result<(ModelDir, Prepared, u64), RunError> {
+) -> Result<(ModelDir, Data), RunError> {
     let (model, tokenizer) = open_model(recipe, read_weights)?;
-    let budget = device.prepare_budget(budget(recipe, device)?.0)?;
-    let (prepared, bound) = prepare(recipe, &tokenizer, budget, console)?;
-    Ok((model, prepared, bound))
+    recipe.settle(&model.model);
+    // A plan needs lengths; token clips take a codec's weights to make.
+    let data = match tokenizer.is_none() && !read_weights {
+        true => Data::assume(recipe, &model),
+        false => Data::prepare(recipe, &model, tokenizer.as_ref(), device, console)?,
+    };
+    Ok((model, data))
 }
 
-fn open_model(recipe: &Recipe, read_weights: bool) -> Result<(ModelDir, Tokenizer), RunError> {
+fn open_model(recipe: &Recipe, read_weights: bool) -> Result<(ModelDir, Option<Tokenizer>), RunError> {
     let options = OpenOptions {
         variant: recipe.model.variant.map(|v| match v {
             recipe::Variant::V0 => Variant::V0,
@@ -172,7 +136,7 @@ fn open_model(recipe: &Recipe, read_weights: bool) -> Result<(ModelDir, Tokenize
 }
 
 /// The budget and where it comes from.
-fn budget(recipe: &Recipe, device: &Device) -> Result<(u64, String), RunError> {
+pub(crate) fn budget(recipe: &Recipe, device: &Device) -> Result<(u64, String), RunError> {
     match recipe.memory {
         Some(ByteSize(n)) => Ok((n, "recipe".to_owned())),
         None => device.default_budget(),
@@ -220,24 +184,27 @@ pub fn resolve_on(
     };
     choose("device", device.name(), from);
     device.require(precision(recipe.precision.unwrap_or_default()))?;
-    let (model, prepared, prepare_bytes) = open_and_prepare(&recipe, &device, read_weights, console)?;
-
-    let split = split(&recipe, &prepared.index)?;
-    let all = prepared.index.frames();
+    let (model, data) = open_and_prepare(&mut recipe, &device, read_weights, console)?;
+    let Rows { unit, per_second, most } = model.model.rows();
+    if let Some(assumed) = data.assumed(unit) {
+        choose("data", assumed, "assumed: the plan has no prepared data");
+    }
+    let all = &data.rows;
     let longest = all.iter().copied().max().unwrap_or(1) as usize;
-    if longest > MAX_FRAMES && model.config.conv_layers > 0 {
+    if let Some(most) = most.filter(|most| longest > *most) {
         return Err(RunError::Usage(format!(
-            "a clip has {longest} frames; the model's text positions end at {MAX_FRAMES} (87 s): lower data.max_seconds"
+            "a clip has {longest} {unit}; the model's text positions end at {most} ({:.0} s): lower data.max_seconds",
+            most as f64 / per_second
         )));
     }
-    let frames: Vec<u32> = split.train.iter().map(|&i| all[i]).collect();
-    let size = match recipe.batch {
+    let rows: Vec<u32> = data.split.train.iter().map(|&i| all[i]).collect();
+    let size = match recipe.batch.unwrap_or(recipe::Batch::Clips(1)) {
         recipe::Batch::Clips(n) => UpdateSize::Clips(n as usize),
         recipe::Batch::Frames(n) => UpdateSize::Frames(n),
-        recipe::Batch::Seconds(s) => UpdateSize::Seconds(s),
+        recipe::Batch::Seconds(s) => UpdateSize::Frames((s * per_second).round().max(1.0) as u64),
     };
-    let schedule = Updates::new(&frames, size, recipe.seed)?;
-    let target_frames = schedule.target_frames().max(longest as u64);
+    let schedule = Updates::new(&rows, size, recipe.seed)?;
+    let target_rows = schedule.target_frames().max(longest as u64);
 
     let updates = match recipe.length() {
         recipe::Length::Updates(n) => n,
@@ -249,31 +216,31 @@ pub fn resolve_on(
     let asked = match recipe.micro_batch.frames {
         Some(n) => n,
         None => match largest {
-            Some((frames, _)) => frames.max(longest as u64),
-            None => DEFAULT_MICRO_FRAMES.max(longest as u64),
+            Some((rows, _)) => rows.max(longest as u64),
+            None => DEFAULT_MICRO_ROWS.max(longest as u64),
         },
     };
     if (longest as u64) > asked {
         return Err(RunError::Usage(format!(
-            "the longest clip has {longest} frames ({:.1} s), more than the micro-batch of {asked}: raise micro_batch, or lower data.max_seconds",
-            longest as f64 / crate::budget::FRAMES_PER_SECOND
+            "the longest clip has {longest} {unit} ({:.1} s), more than the micro-batch of {asked}: raise micro_batch, or lower data.max_seconds",
+            longest as f64 / per_second
         )));
     }
-    let shortest = frames.iter().copied().min().unwrap_or(1).max(1) as usize;
+    let shortest = rows.iter().copied().min().unwrap_or(1).max(1) as usize;
     let capacity_of = |asked: u64| -> Result<MicroBatch, RunError> {
         let clips = match recipe.micro_batch.clips {
             Some(n) => n as usize,
             None => (asked as usize).div_ceil(shortest).clamp(2, DEFAULT_MICRO_CLIPS),
         };
         // At least the longest clip: validation clips go through the same capacity.
-        let frames = schedule.micro_batch(asked as u32, clips)?.max(longest as u32) as usize;
-        let capacity = Capacity { frames, clips };
-        let count = schedule.micro_batches(ambitus_data::pack::Capacity { frames: frames as u32, clips })?;
+        let rows = schedule.micro_batch(asked as u32, clips)?.max(longest as u32) as usize;
+        let capacity = Capacity { rows, clips };
+        let count = schedule.micro_batches(ambitus_data::pack::Capacity { frames: rows as u32, clips })?;
         Ok(MicroBatch { asked, capacity, count: (count.round() as usize).max(1) })
     };
     let mut micro_batches = match largest {
         Some(largest) => {
-            let capacity = whole_update(&recipe, asked, largest, longest)?;
+            let capacity = whole_update(&recipe, unit, asked, largest, longest)?;
             vec![MicroBatch { asked, capacity, count: 1 }]
         }
         None => vec![capacity_of(asked)?],
@@ -281,12 +248,12 @@ pub fn resolve_on(
     let capacity = micro_batches[0].capacity;
     if largest.is_none() {
         // Others that the search may take or name: the whole update, and halves down to the longest clip.
-        let whole = Some(target_frames).filter(|n| *n > asked && *n <= u64::from(u32::MAX));
+        let whole = Some(target_rows).filter(|n| *n > asked && *n <= u64::from(u32::MAX));
         let half = |n: &u64| Some(n / 2).filter(|n| *n > longest as u64);
-        let halves = std::iter::successors(half(&(capacity.frames as u64)), half).take(MOST_HALVES);
-        let least = Some(longest as u64).filter(|n| *n < capacity.frames as u64);
-        for frames in whole.into_iter().chain(halves).chain(least) {
-            micro_batches.push(capacity_of(frames)?);
+        let halves = std::iter::successors(half(&(capacity.rows as u64)), half).take(MOST_HALVES);
+        let least = Some(longest as u64).filter(|n| *n < capacity.rows as u64);
+        for rows in whole.into_iter().chain(halves).chain(least) {
+            micro_batches.push(capacity_of(rows)?);
         }
     }
     choose("updates", updates.to_string(), if recipe.updates.is_some() { "recipe" } else { "data" });
@@ -296,10 +263,10 @@ pub fn resolve_on(
     }
     let (budget, from) = budget(&recipe, &device)?;
     choose("memory", ByteSize(budget).to_string(), &from);
-    let longest_sampled = split.validation.first().map_or(0, |&i| all[i] as usize);
-    let sample_frames = recipe.sample.is_some().then_some(longest_sampled).filter(|n| *n > 0);
+    let longest_sampled = data.split.validation.first().map_or(0, |&i| all[i] as usize);
+    let sample_rows = recipe.sample.is_some().then_some(longest_sampled).filter(|n| *n > 0);
     let shape = Shape {
-        config: model.config.clone(),
+        model: model.model.clone(),
         session: SessionOptions {
             capacity,
             checkpoint: recipe.checkpoint.as_ref().map_or(Blocks::None, |c| c.0.clone()),
@@ -309,15 +276,15 @@ pub fn resolve_on(
             clip_per_tensor: recipe.clip_per_tensor,
             update_in_backward: in_backward,
             offload: recipe.offloaded().pass(),
-            ema: recipe.ema,
-            evaluate: !split.validation.is_empty(),
-            sample: sample_frames.map(|n| Capacity { frames: 2 * n, clips: 2 }),
+            ema: recipe.ema(),
+            evaluate: !data.split.validation.is_empty(),
+            sample: sample_rows.map(|n| Capacity { rows: 2 * n, clips: 2 }),
         },
         beside: device.beside(),
-        update_frames: target_frames as usize,
-        clip_frames: clip_frames(frames.iter().map(|n| f64::from(*n))),
+        update_rows: target_rows as usize,
+        clip_rows: clip_rows(rows.iter().map(|n| f64::from(*n))),
         micro_batches: micro_batches[0].count,
-        prepare_bytes,
+        prepare_bytes: data.prepare_bytes,
     };
     if device.is_card() && recipe.offloaded().disk.is_some() {
         return Err(RunError::Usage(
@@ -327,7 +294,7 @@ pub fn resolve_on(
     }
     let mut shape = shape;
     if recipe.micro_batch.max && largest.is_none() {
-        let least = Capacity { frames: longest, ..capacity };
+        let least = Capacity { rows: longest, ..capacity };
         // Where nothing fits, the longest clip alone is refused with what would.
         let most = search::most_frames(&shape.with_capacity(least), usize::MAX, budget, device.target())?;
         micro_batches = vec![capacity_of(most.unwrap_or(longest) as u64)?];
@@ -344,14 +311,14 @@ pub fn resolve_on(
         (_, true) => "the search",
         _ => "default",
     };
-    let Capacity { frames, clips } = found.plan.shape.session.capacity;
+    let Capacity { rows, clips } = found.plan.shape.session.capacity;
     let checkpoint = found.plan.shape.session.checkpoint.clone();
     let (precise, offload) = (recipe.precision.unwrap_or_default(), recipe.offloaded());
     let optimizer = recipe.optimizer.unwrap_or_default();
     for (key, value, from) in [
         (
             "micro_batch",
-            format!("{frames} frames, {clips} clips"),
+            format!("{rows} {unit}, {clips} clips"),
             from(given.micro_batch.frames.is_some(), true),
         ),
         ("checkpoint", checkpoint.to_string(), from(given.checkpoint.is_some(), true)),
@@ -383,8 +350,7 @@ pub fn resolve_on(
         recipe,
         choices,
         model,
-        prepared,
-        split,
+        data,
         size,
         updates,
         threads,
@@ -432,24 +398,25 @@ impl Asked {
     }
 }
 
-/// The micro-batch of an update in backward: it holds the largest update (`most`: its frames, its clips).
+/// The micro-batch of an update in backward: it holds the largest update (`most`: its rows, its clips).
 fn whole_update(
     recipe: &Recipe,
+    unit: &str,
     asked: u64,
     most: (u64, usize),
     longest: usize,
 ) -> Result<Capacity, RunError> {
-    let (frames, clips) = (most.0.max(longest as u64), most.1);
+    let (rows, clips) = (most.0.max(longest as u64), most.1);
     let given = recipe.micro_batch.clips.map_or(clips, |n| n as usize);
     if asked < most.0 || given < clips {
         return Err(RunError::Usage(format!(
             "update: backward (--update-in-backward) applies gradients as they are made, so an update must be one \
-             micro-batch; the largest update of this run has {frames} frames in {clips} clips, the micro-batch holds \
-             {asked} frames and {given} clips: set micro_batch: {{frames: {frames}, clips: {clips}}} (--micro-batch \
-             {frames}) or leave it out, or make the update smaller (batch: {{frames: {asked}}}), or set update: end"
+             micro-batch; the largest update of this run has {rows} {unit} in {clips} clips, the micro-batch holds \
+             {asked} {unit} and {given} clips: set micro_batch: {{{unit}: {rows}, clips: {clips}}} (--micro-batch \
+             {rows}) or leave it out, or make the update smaller (batch: {{{unit}: {asked}}}), or set update: end"
         )));
     }
-    Ok(Capacity { frames: frames as usize, clips: given })
+    Ok(Capacity { rows: rows as usize, clips: given })
 }
 
 /// What `--precision` means to the compiler.
@@ -460,14 +427,6 @@ pub fn precision(precision: recipe::Precision) -> Precision {
         recipe::Precision::Fp16Mixed => Precision::Fp16Mixed,
         recipe::Precision::Bf16Pure => Precision::Bf16Pure,
     }
-}
-
-fn split(recipe: &Recipe, index: &ClipIndex) -> Result<Split, RunError> {
-    let split = match &recipe.data.validation {
-        recipe::Validation::Names(names) => index.split(names)?,
-        recipe::Validation::Share(share) => index.split_share(*share, recipe.seed)?,
-    };
-    Ok(split)
 }
 
 impl Resolved {

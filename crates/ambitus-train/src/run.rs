@@ -1,10 +1,11 @@
 //! A whole run: `train` and `resume` from recipe to results.
 
+use crate::data::no_data;
 use crate::error::RunError;
 use crate::export::{self, Layout, Source};
 use crate::finish;
 use crate::load;
-use crate::loader::{self, Loader, Work};
+use crate::loader::{Loader, Work};
 use crate::metrics::{self, Log, SlowSteps, StepFacts, Summary, Update};
 use crate::recipe::{Origins, Recipe};
 use crate::resolve::{Console, Resolved, resolve};
@@ -75,7 +76,8 @@ pub fn resume(root: &Path, console: &mut dyn Console) -> Result<RunDir, RunError
 
 /// Paths that mean the same from any folder: a run may be resumed from elsewhere.
 fn absolute(mut recipe: Recipe) -> Result<Recipe, RunError> {
-    for path in [&mut recipe.model.dir, &mut recipe.data.dir] {
+    let data = recipe.data.dir.as_mut().ok_or_else(no_data)?;
+    for path in [&mut recipe.model.dir, data].into_iter().chain(&mut recipe.data.codec) {
         *path = std::path::absolute(&*path).map_err(|e| RunError::io(path, "cannot resolve", e))?;
     }
     if let Some(disk) = recipe.offload.as_mut().and_then(|o| o.disk.as_mut()) {
@@ -88,13 +90,8 @@ fn absolute(mut recipe: Recipe) -> Result<Recipe, RunError> {
 
 /// What is checked and said before anything is loaded.
 fn check(r: &Resolved, console: &mut dyn Console) -> Result<(), RunError> {
-    for line in r.prepared.summary.to_string().lines() {
-        console.line(line);
-    }
-    for outcome in &r.prepared.outcomes {
-        if !matches!(outcome.verdict, ambitus_data::prepare::Verdict::Ok { .. }) {
-            console.line(&format!("  {outcome}"));
-        }
+    for line in r.data.describe() {
+        console.line(&line);
     }
     r.require_fit()?;
     for line in r.describe()? {
@@ -105,10 +102,7 @@ fn check(r: &Resolved, console: &mut dyn Console) -> Result<(), RunError> {
     {
         console.line("config.yaml asks for checkpoint_activations; this recipe does not need it (use --checkpoint all to have it)");
     }
-    if let Some(weights) = &r.model.weights {
-        weights.check(&r.plan.planned.session.states, r.recipe.model.extend_vocab)?;
-    }
-    Ok(())
+    r.model.check(&r.plan.planned.session.states, r.recipe.model.extend_vocab)
 }
 
 pub(crate) fn plan_json(r: &Resolved, origins: &Origins) -> serde_json::Value {
@@ -127,7 +121,7 @@ fn digest(r: &Resolved) -> Result<String, RunError> {
     let recipe = r.recipe.to_yaml().map_err(RunError::Usage)?;
     let mut hash = blake3::Hasher::new();
     hash.update(recipe.as_bytes());
-    hash.update(r.prepared.index.digest().as_bytes());
+    hash.update(r.data.digest().as_bytes());
     Ok(hash.finalize().to_hex().to_string())
 }
 
@@ -157,11 +151,9 @@ fn attempt(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<Ende
     let mut exec = r.device.open(r.plan.planned.clone(), r.disk())?;
     let exec = &mut *exec;
     let digest = digest(r)?;
-    let validation = Validation::new(
-        loader::sources(&r.prepared.index, &r.split.validation),
-        r.plan.shape.session.capacity,
-        r.recipe.seed,
-    )?;
+    let (model, capacity) = (&r.plan.shape.model, r.plan.shape.session.capacity);
+    let held_out = r.data.clips(&r.data.split.validation, r.recipe.seed)?;
+    let validation = Validation::new(held_out, model.clone(), capacity)?;
     let (progress, log) = match &latest.checkpoint {
         Some(checkpoint) => {
             let progress = saved::restore(exec, checkpoint)?;
@@ -175,7 +167,9 @@ fn attempt(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<Ende
             (progress, Log::resume(&run.metrics(), checkpoint.step)?)
         }
         None => {
-            load::load(exec, &r.model.config, r.model.weights.as_ref(), r.recipe.seed)?;
+            for doubt in load::load(exec, &r.model, r.recipe.seed)? {
+                console.line(&doubt);
+            }
             let mut progress = Progress { run: digest, ..Progress::default() };
             if !validation.is_empty() {
                 let base = validation.loss(exec, program::EVALUATE)?;
@@ -188,9 +182,10 @@ fn attempt(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<Ende
     };
     let (log, lines) = log;
     let work = Work {
-        clips: loader::sources(&r.prepared.index, &r.split.train),
+        clips: r.data.clips(&r.data.split.train, r.recipe.seed)?,
+        model: model.clone(),
         size: r.size,
-        capacity: r.plan.shape.session.capacity,
+        capacity,
         seed: r.recipe.seed,
     };
     let loader = Loader::start(work, progress.update)?;
@@ -246,8 +241,8 @@ fn attempt(r: &Resolved, run: &RunDir, console: &mut dyn Console) -> Result<Ende
         peak_planned_bytes: r.measurable_peak(),
         budget_bytes: Some(r.budget),
         threads: Some(r.threads as u32),
-        clips: r.split.train.len() as u64,
-        validation_clips: r.split.validation.len() as u64,
+        clips: r.data.split.train.len() as u64,
+        validation_clips: r.data.split.validation.len() as u64,
         slow_steps,
         wall_seconds: started.elapsed().as_secs_f64(),
         ended: "complete".to_owned(),
@@ -305,12 +300,7 @@ fn export_from(
     if layout == Layout::Adapter {
         return export::adapter::export(checkpoint, source, lora, out);
     }
-    let config_path = run.model().join("config.yaml");
-    let config =
-        std::fs::read_to_string(&config_path).map_err(|e| RunError::io(&config_path, "cannot read", e))?;
-    let vocab = std::fs::read(run.model().join("vocab.txt")).ok();
-    let of_run = export::Run { config: &config, vocab: vocab.as_deref(), lora };
-    export::export(checkpoint, source, &of_run, out)
+    export::export(checkpoint, source, &export::Run { model: &run.model(), lora }, out)
 }
 
 fn report(
@@ -336,14 +326,17 @@ fn report(
         s.arena_bytes_planned,
         s.arena_bytes_used
     ));
+    let project = r.plan.shape.model.project();
     for (what, place) in [
         ("checkpoint", checkpoint.display().to_string()),
-        ("export", format!("{root}/export ({} weights; loads in F5-TTS)", source.name())),
+        ("export", format!("{root}/export ({} weights; loads in {project})", source.name())),
         ("metrics", format!("{root}/metrics.jsonl, {root}/summary.json")),
         ("pictures", format!("{root}/pictures")),
-        ("audio", format!("{root}/audio")),
     ] {
         console.line(&format!("{what:<11}{place}"));
+    }
+    if r.recipe.sample.is_some() {
+        console.line(&format!("audio      {root}/audio"));
     }
     console.line("next, with your own folder of clips:");
     console.line(&format!(
@@ -369,7 +362,12 @@ struct Watcher<'a> {
 
 impl Observer for Watcher<'_> {
     fn step(&mut self, step: &Step, progress: &Progress) -> Result<(), RunError> {
-        let capacity = self.r.plan.shape.session.capacity.frames * step.micro_batches;
+        if progress.update == 1
+            && let Some(said) = self.r.plan.shape.model.first_loss(step.loss)
+        {
+            self.console.line(&said);
+        }
+        let capacity = self.r.plan.shape.session.capacity.rows * step.micro_batches;
         let line = Update {
             update: progress.update,
             epoch: f64::from(step.epoch),
@@ -384,9 +382,9 @@ impl Observer for Watcher<'_> {
             page_faults_minor: step.after.minor_faults - step.before.minor_faults,
             rss_bytes: step.after.rss_bytes,
             arena_bytes: self.arena,
-            frames: step.frames as u64,
-            frames_per_second: step.frames as f64 / step.seconds,
-            fill: step.frames as f64 / capacity.max(1) as f64,
+            frames: step.rows as u64,
+            frames_per_second: step.rows as f64 / step.seconds,
+            fill: step.rows as f64 / capacity.max(1) as f64,
         };
         self.log.append(&line)?;
         if !step.applied {

@@ -8,7 +8,7 @@
 //! checkpoints/     step-N/, the newest few and the best
 //! export/          what the original project loads
 //! pictures/  audio/
-//! model/           config.yaml and vocab.txt of the model that was trained
+//! model/           configuration and vocabulary of the model that was trained
 //! ```
 //!
 //! A run in stages has `recipe.yaml`, `plan.json`, `summary.json`, `export/`, and `stages/1-NAME/`, ..., each as above.
@@ -87,10 +87,10 @@ impl RunDir {
     pub fn keep_model(&self, model: &ModelDir) -> Result<(), RunError> {
         let dir = self.model();
         std::fs::create_dir_all(&dir).map_err(|e| RunError::io(&dir, "cannot create", e))?;
-        write_atomic(dir.join("config.yaml"), model.config_text.as_bytes())?;
-        if let Some(vocab) = &model.vocab_path {
-            let bytes = std::fs::read(vocab).map_err(|e| RunError::io(vocab, "cannot read", e))?;
-            write_atomic(dir.join("vocab.txt"), &bytes)?;
+        for name in &model.kept {
+            let path = model.dir.join(name);
+            let bytes = std::fs::read(&path).map_err(|e| RunError::io(&path, "cannot read", e))?;
+            write_atomic(dir.join(name), &bytes)?;
         }
         Ok(())
     }
@@ -123,7 +123,7 @@ impl RunDir {
         self.root.join("stages")
     }
 
-    /// `config.yaml` and `vocab.txt`.
+    /// The model's configuration and vocabulary or tokenizer.
     pub fn model(&self) -> PathBuf {
         self.root.join("model")
     }

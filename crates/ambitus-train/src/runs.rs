@@ -284,9 +284,10 @@ mod tests {
     #[test]
     fn only_differences_are_columns() {
         let root = tempfile::tempdir().unwrap();
-        let a = |r: &mut Recipe| (r.learning_rate, r.checkpoint) = (1e-4, "none".parse().ok());
+        let a = |r: &mut Recipe| (r.learning_rate, r.checkpoint) = (Some(1e-4), "none".parse().ok());
+        let b = |r: &mut Recipe| (r.learning_rate, r.checkpoint) = (Some(1e-5), "all".parse().ok());
         run(root.path(), "a", a, 0.6);
-        run(root.path(), "deep/er/b", |r| r.checkpoint = "all".parse().ok(), 0.7);
+        run(root.path(), "deep/er/b", b, 0.7);
         let found = runs(root.path()).unwrap();
         assert_eq!(found.keys, ["checkpoint", "learning_rate"]);
         let names: Vec<&str> = found.runs.iter().map(|r| r.name.as_str()).collect();
@@ -340,7 +341,9 @@ deep/er/b         all           1e-5       20  1.50 GiB  1.00 GiB      1840  0.8
     fn small_numbers_and_long_values_stay_short() {
         assert_eq!(cell(&"x".repeat(100)).chars().count(), MAX_CELL);
         assert_eq!(cell("a\nb"), "a b");
-        let values = flat(&Recipe::new("m", "d"));
+        let mut recipe = Recipe::new("m", "d");
+        (recipe.learning_rate, recipe.weight_decay) = (Some(1e-5), Some(0.01));
+        let values = flat(&recipe);
         assert_eq!((values["learning_rate"].as_str(), values["weight_decay"].as_str()), ("1e-5", "0.01"));
     }
 }

@@ -3,10 +3,10 @@
 use crate::error::RunError;
 use crate::gradients::write_batch;
 use ambitus_exec::executor::Executor;
-use ambitus_models::f5::batch::{Batch, Clip};
+use ambitus_models::f5::batch::{self, Clip};
 use ambitus_models::f5::config::MELS;
 use ambitus_models::f5::draw::{self, Draw};
-use ambitus_models::f5::model::Capacity;
+use ambitus_models::{Batch, Capacity};
 
 /// How the flow is integrated.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +48,8 @@ pub fn inpaint(
     draw::noise(draw::clip_key(settings.seed, 0, 0), &mut x);
 
     // Two clips in one pass: with the conditions and without.
-    let wide = capacity.frames * MELS;
-    let (mut host, mut velocity) = (Batch::new(capacity), vec![0.0; wide]);
+    let wide = capacity.rows * MELS;
+    let (mut host, mut velocity) = (Batch::new(&batch::layout(capacity)), vec![0.0; wide]);
     let (mut xs, mut conds) = (vec![0.0; wide], vec![0.0; wide]);
     conds[..cond.len()].copy_from_slice(&cond);
     let at = |i: u32| {
@@ -61,7 +61,7 @@ pub fn inpaint(
         let given =
             |drop: bool| Draw { time: t, span: (from, to), drop_audio: drop, drop_text: drop, key: [0, 0] };
         let clip = |drop| Clip { mel, text, draw: given(drop), noise: Some(mel), span: None };
-        host.fill(&[clip(false), clip(true)]);
+        batch::fill(&mut host, &[clip(false), clip(true)]);
         xs[..x.len()].copy_from_slice(&x);
         xs[x.len()..2 * x.len()].copy_from_slice(&x);
         write_batch(exec, program, &host)?;

@@ -12,7 +12,7 @@ use crate::variants::Variant;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::{Blocks, Value, cheapest};
 use ambitus_ir::target::{Packed, Target};
-use ambitus_models::f5::model::Capacity;
+use ambitus_models::Capacity;
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::fmt;
@@ -116,7 +116,7 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
     let estimates = points.iter().map(|p| (p, p.estimate(budget)));
     let fitting = estimates.filter(|(_, (_, peak))| *peak <= budget).map(|(p, (steps, _))| p.seconds(steps));
     let best = fitting.fold(f64::INFINITY, f64::min);
-    let least = free.micro_batches.iter().enumerate().skip(1).min_by_key(|(_, m)| m.capacity.frames);
+    let least = free.micro_batches.iter().enumerate().skip(1).min_by_key(|(_, m)| m.capacity.rows);
     let sizes: Vec<(f64, &MicroBatch)> = usual
         .enumerate()
         .chain(least.filter(|_| short))
@@ -284,7 +284,7 @@ impl Point {
         }
         let plan = RunPlan::within(shape, target, budget)?;
         let micro = plan.planned.program(program::MICRO).filter(|_| checkpoint);
-        let target = Packed { target, rows: plan.shape.clip_frames };
+        let target = Packed { target, rows: plan.shape.clip_rows };
         let values = micro.map_or(Vec::new(), |p| cheapest(&p.program, &target));
         let blocks = micro.map_or(1, |p| p.program.blocks.len().max(1));
         Ok(Point {
@@ -425,12 +425,12 @@ pub fn most_frames(
 ) -> Result<Option<usize>, RunError> {
     let capacity = shape.session.capacity;
     let peak = |frames: usize| -> Result<u64, RunError> {
-        let capacity = Capacity { frames, ..capacity };
+        let capacity = Capacity { rows: frames, ..capacity };
         let plan = RunPlan::within(shape.with_capacity(capacity), target, budget)?;
         Ok(if plan.peak_bytes <= budget { plan.least_bytes() } else { plan.least_bytes().max(budget + 1) })
     };
     // Frames that fit and, once there are some, that do not, with their peaks.
-    let mut fits = (capacity.frames, peak(capacity.frames)?);
+    let mut fits = (capacity.rows, peak(capacity.rows)?);
     if fits.1 > budget {
         return Ok(None);
     }
@@ -471,8 +471,8 @@ pub fn largest(
     budget: u64,
     target: &dyn Target,
 ) -> Result<[Option<usize>; 2], RunError> {
-    let as_planned = shape.with_capacity(Capacity { frames: longest, ..shape.session.capacity });
-    let mut one_clip = shape.with_capacity(Capacity { frames: longest, clips: 1 });
+    let as_planned = shape.with_capacity(Capacity { rows: longest, ..shape.session.capacity });
+    let mut one_clip = shape.with_capacity(Capacity { rows: longest, clips: 1 });
     one_clip.session.checkpoint = Blocks::All;
     let asked = [(as_planned, usize::MAX), (one_clip, most)];
     let found = side_by_side(&asked, |(shape, most)| most_frames(shape, *most, budget, target))?;

@@ -2,7 +2,9 @@
 
 use ambitus_compile::optimizer::{self, Optimizer};
 use ambitus_compile::passes::in_backward::InBackward;
+use ambitus_compile::passes::lora::Lora;
 use ambitus_compile::passes::offload::Offload;
+use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::{self, Options, Trained};
@@ -10,8 +12,7 @@ use ambitus_compile::{CompileError, plan};
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Session, StateKind};
-use ambitus_models::f5::config::Config;
-use ambitus_models::f5::model::{self, Capacity};
+use ambitus_models::{Capacity, Model};
 
 /// Names of the programs, which are also the names of their phases.
 pub mod program {
@@ -25,7 +26,7 @@ pub mod program {
     pub const EVALUATE: &str = "evaluate";
     /// The same on the moving average.
     pub const EVALUATE_EMA: &str = "evaluate_ema";
-    /// Velocity field for sampling, on the weights.
+    /// One step of sampling, on the weights.
     pub const SAMPLE: &str = "sample";
     /// The same on the moving average.
     pub const SAMPLE_EMA: &str = "sample_ema";
@@ -34,7 +35,7 @@ pub mod program {
 /// Everything that decides the bytes of a session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionOptions {
-    /// Frames and clips of a micro-batch.
+    /// Rows and clips of a micro-batch.
     pub capacity: Capacity,
     /// Blocks that are recomputed.
     pub checkpoint: Blocks,
@@ -54,7 +55,7 @@ pub struct SessionOptions {
     pub ema: bool,
     /// Include evaluation.
     pub evaluate: bool,
-    /// Frames and clips of a sampling step.
+    /// Rows and clips of a sampling step, of families that have one.
     pub sample: Option<Capacity>,
 }
 
@@ -63,34 +64,35 @@ pub struct SessionOptions {
 /// # Errors
 /// See [`CompileError`].
 pub fn compile(
-    cfg: &Config,
+    model: &Model,
     options: &SessionOptions,
     target: &dyn Target,
 ) -> Result<PlannedSession, CompileError> {
-    Ok(plan::plan(build(cfg, options, target)?, target, 1))
+    Ok(plan::plan(build(model, options, target)?, target, 1))
 }
 
 /// The session before it is planned.
 ///
 /// # Errors
 /// See [`CompileError`].
-pub fn build(cfg: &Config, options: &SessionOptions, target: &dyn Target) -> Result<Session, CompileError> {
+pub fn build(model: &Model, options: &SessionOptions, target: &dyn Target) -> Result<Session, CompileError> {
     let mut s = Session::default();
-    let forward = model::loss(&mut s, cfg, options.capacity, program::MICRO, true);
-    let forward = pipeline::choose(&mut s, forward, &options.trained, true)?;
+    let trained = &trained(model, &options.trained);
+    let forward = model.loss(&mut s, options.capacity, program::MICRO, true);
+    let forward = pipeline::choose(&mut s, forward, trained, true)?;
     let forward = pipeline::precise(&mut s, forward, options.precision);
     // Every forward program is built before parameters may be declared in another type.
     let mut forwards = Vec::new();
     if options.evaluate {
-        let p = model::loss(&mut s, cfg, options.capacity, program::EVALUATE, false);
+        let p = model.loss(&mut s, options.capacity, program::EVALUATE, false);
         forwards.push((p, program::EVALUATE_EMA));
     }
     if let Some(cap) = options.sample {
-        let p = model::sample(&mut s, cfg, cap, program::SAMPLE);
-        forwards.push((p, program::SAMPLE_EMA));
+        let p = model.sample(&mut s, cap, program::SAMPLE);
+        forwards.extend(p.map(|p| (p, program::SAMPLE_EMA)));
     }
     for (p, _) in &mut forwards {
-        let forward = pipeline::choose(&mut s, std::mem::take(p), &options.trained, false)?;
+        let forward = pipeline::choose(&mut s, std::mem::take(p), trained, false)?;
         *p = pipeline::precise(&mut s, forward, options.precision);
     }
     let pure = options.precision == Precision::Bf16Pure;
@@ -124,6 +126,17 @@ pub fn build(cfg: &Config, options: &SessionOptions, target: &dyn Target) -> Res
     s.programs = programs;
     pipeline::offload(&mut s, &options.offload);
     Ok(s)
+}
+
+/// What is trained, with the family's own layers for adapters that name none.
+fn trained(model: &Model, asked: &Trained) -> Trained {
+    match asked {
+        Trained::Adapters(lora) if lora.targets.is_empty() => {
+            let targets = model.adapted().iter().map(|t| Pattern::new(*t)).collect();
+            Trained::Adapters(Lora { targets, ..lora.clone() })
+        }
+        other => other.clone(),
+    }
 }
 
 /// Elements of all parameters of a kind.

@@ -140,9 +140,7 @@ fn plan_missing(
 /// Refuses what does not fit, or does not go with the weights where these were opened.
 fn fitting(r: Resolved) -> Result<Resolved, RunError> {
     r.require_fit()?;
-    if let Some(weights) = &r.model.weights {
-        weights.check(&r.plan.planned.session.states, r.recipe.model.extend_vocab)?;
-    }
+    r.model.check(&r.plan.planned.session.states, r.recipe.model.extend_vocab)?;
     Ok(r)
 }
 

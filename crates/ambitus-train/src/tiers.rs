@@ -7,7 +7,7 @@ use crate::error::RunError;
 use crate::resolve::Asked;
 use crate::search::search;
 use crate::size::ByteSize;
-use ambitus_models::f5::model::Capacity;
+use ambitus_models::Capacity;
 use serde::Serialize;
 use std::fmt;
 
@@ -24,8 +24,9 @@ pub struct Tier {
     pub peak_bytes: u64,
     /// Predicted seconds of an update, where it fits.
     pub step_seconds: Option<f64>,
-    /// Mel frames in a second, where it fits.
-    pub frames_per_second: Option<f64>,
+    /// Rows (mel frames, tokens) in a second, where it fits.
+    #[serde(rename = "frames_per_second")]
+    pub rows_per_second: Option<f64>,
 }
 
 /// Every card's row.
@@ -33,10 +34,12 @@ pub struct Tier {
 pub struct Tiers {
     /// Rows by memory.
     pub cards: Vec<Tier>,
-    /// Frames and clips of the micro-batch as asked.
+    /// Rows and clips of the micro-batch as asked.
     #[serde(skip)]
     pub asked: Capacity,
-    /// Frames of an update.
+    /// What a row is.
+    pub unit: &'static str,
+    /// Rows of an update.
     pub tokens_per_step: usize,
 }
 
@@ -50,7 +53,8 @@ impl Tiers {
         Ok(Tiers {
             cards: rows.collect::<Result<_, _>>()?,
             asked: asked.shape.session.capacity,
-            tokens_per_step: asked.shape.update_frames,
+            unit: asked.shape.model.rows().unit,
+            tokens_per_step: asked.shape.update_rows,
         })
     }
 
@@ -77,18 +81,19 @@ fn tier(asked: &Asked, card: &Card, threads: usize) -> Result<Tier, RunError> {
         changes: options,
         peak_bytes: found.plan.peak_bytes,
         step_seconds: seconds,
-        frames_per_second: seconds.map(|s| found.plan.shape.update_frames as f64 / s),
+        rows_per_second: seconds.map(|s| found.plan.shape.update_rows as f64 / s),
     })
 }
 
 impl fmt::Display for Tiers {
     /// A header that says where the times come from, and a line for each card.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = self.unit;
         writeln!(
             f,
-            "as asked: a micro-batch of {} frames and {} clips, an update of {} frames\nbytes are planned; times follow \
+            "as asked: a micro-batch of {} {unit} and {} clips, an update of {} {unit}\nbytes are planned; times follow \
              from the rates of cards.toml and were not measured",
-            self.asked.frames, self.asked.clips, self.tokens_per_step
+            self.asked.rows, self.asked.clips, self.tokens_per_step
         )?;
         let how = |t: &Tier| match &t.changes {
             _ if !t.fits => format!("does not fit: needs {}", ByteSize(t.peak_bytes)),
@@ -100,11 +105,16 @@ impl fmt::Display for Tiers {
         write!(
             f,
             "{:<names$}  {:>9}  {:<hows$}  {:>9}  {:>11}  {:>8}",
-            "card", "usable", "fits", "peak", "s an update", "frames/s"
+            "card",
+            "usable",
+            "fits",
+            "peak",
+            "s an update",
+            format!("{unit}/s")
         )?;
         for t in &self.cards {
             write!(f, "\n{:<names$}  {:>9}  {:<hows$}", t.card.id, t.card.usable, how(t))?;
-            if let (Some(seconds), Some(rate)) = (t.step_seconds, t.frames_per_second) {
+            if let (Some(seconds), Some(rate)) = (t.step_seconds, t.rows_per_second) {
                 write!(f, "  {:>9}  {seconds:>11.3}  {rate:>8.0}", ByteSize(t.peak_bytes))?;
             }
         }

@@ -44,8 +44,8 @@ pub struct Step {
     pub applied: bool,
     /// The next update's loss scale, where there is one.
     pub loss_scale: Option<f32>,
-    /// Frames trained on.
-    pub frames: usize,
+    /// Rows trained on.
+    pub rows: usize,
     /// Micro-batches.
     pub micro_batches: usize,
     /// Wall seconds, with waiting.
@@ -107,7 +107,7 @@ impl Trainer<'_> {
     /// Unreadable clips, a full disk, gradients that stay infinite.
     pub fn run(&mut self, loader: &Loader, observer: &mut dyn Observer) -> Result<Ended, RunError> {
         let rate = LearningRate {
-            base: self.recipe.learning_rate,
+            base: self.recipe.learning_rate.unwrap_or(0.0),
             warmup: self.recipe.warmup.unwrap_or(0),
             total: self.updates,
         };
@@ -187,7 +187,7 @@ impl Trainer<'_> {
             }
             let loss = run_micro(self.exec, program::MICRO, &item.batch, item.norm, !item.first)?;
             step.loss += f64::from(loss);
-            step.frames += item.frames;
+            step.rows += item.rows;
             step.micro_batches += 1;
             step.epoch = item.epoch;
             let last = item.last;
@@ -211,7 +211,7 @@ impl Trainer<'_> {
             step.loss_scale = Some(out[0]);
         }
         if step.applied {
-            if self.recipe.ema
+            if self.recipe.ema()
                 && let Some(decay) = ema_decay(self.progress.applied)
             {
                 exec.write_f32(program::EMA, "decay", 0, &[decay])?;
@@ -234,7 +234,7 @@ impl Trainer<'_> {
             return Ok(());
         }
         let raw = self.validation.loss(self.exec, program::EVALUATE)?;
-        let ema = if self.recipe.ema {
+        let ema = if self.recipe.ema() {
             Some(self.validation.loss(self.exec, program::EVALUATE_EMA)?)
         } else {
             None

@@ -32,7 +32,7 @@ pub fn every(recipe: &Recipe, device: &Device) -> Vec<Variant> {
     let mut out = Vec::new();
     // In this process's own memory it frees nothing, unless there is a budget of its own for it.
     if (device.is_card() || recipe.host_memory.is_some()) && recipe.offload.is_none() {
-        let (ema, optimizer) = (recipe.ema, 1.0);
+        let (ema, optimizer) = (recipe.ema(), 1.0);
         let none = Offload::default();
         let states = Offload { ema, optimizer, gradients: true, ..none.clone() };
         let mut forms = vec![
@@ -58,7 +58,7 @@ pub fn every(recipe: &Recipe, device: &Device) -> Vec<Variant> {
     let precision = Some(half).filter(|_| recipe.precision.is_none() && !scales);
     let optimizer = Some(OptimizerChoice::AdamW8bit).filter(|_| recipe.optimizer.is_none());
     let given = recipe.offload.is_none() && device.is_card();
-    let offload = Some(Offload { ema: recipe.ema, ..Offload::all() }).filter(|_| given);
+    let offload = Some(Offload { ema: recipe.ema(), ..Offload::all() }).filter(|_| given);
     for (precision, optimizer, offload) in [
         (precision, None, None),
         (None, optimizer, None),

@@ -27,7 +27,7 @@ pub enum Command {
     Prepare(TrainArgs),
     /// Say what a run will need, phase by phase, and whether it fits; reads no weights
     #[command(
-        after_help = "Examples:\n  ambitus plan recipes/quickstart.yaml\n  ambitus plan recipes/quickstart.yaml --card rtx3090\n  ambitus plan recipes/quickstart.yaml --cards"
+        after_help = "Examples:\n  ambitus plan recipes/quickstart.yaml\n  ambitus plan recipes/quickstart.yaml --card rtx3090\n  ambitus plan recipes/quickstart.yaml --cards\n  ambitus plan recipes/orpheus-full.yaml --card a800"
     )]
     Plan(PlanArgs),
     /// Fine-tune
@@ -48,6 +48,11 @@ sum, and between two an export, a load and a new optimizer."
     Export(ExportArgs),
     /// All runs in a folder in one table: what differs, memory, speed, validation loss
     Runs(RunsArgs),
+    /// Audio to the codes of a frozen codec (SNAC at 24 kHz) and back, on the CPU
+    Codec {
+        #[command(subcommand)]
+        command: crate::codec::CodecCommand,
+    },
     /// What this machine has: processor, memory, limits, who else uses them
     Doctor(DoctorArgs),
 }
@@ -89,10 +94,11 @@ pub struct PlanArgs {
 pub struct TrainArgs {
     /// Recipe (YAML); or use --model and --data
     pub recipe: Option<PathBuf>,
-    /// Folder with config.yaml, vocab.txt and the weights
+    /// Folder with config.yaml, vocab.txt and the weights (F5-TTS), or config.json and the weights (Orpheus)
     #[arg(long)]
     pub model: Option<PathBuf>,
-    /// Folder of audio with transcripts
+    /// Folder of audio with transcripts. `plan` of an Orpheus model needs none: it assumes clips as long as the micro-batch or
+    /// --max-seconds
     #[arg(long)]
     pub data: Option<PathBuf>,
     /// Folder for the run's results [default: a new one under runs/]
@@ -143,7 +149,7 @@ pub struct TrainArgs {
     /// time per update
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<OptimizerChoice>,
-    /// What is computed at once: frames, seconds of audio as 20s, or max (the most that fits; exact, because it is planned).
+    /// What is computed at once: frames (of Orpheus, tokens), seconds of audio as 20s, or max (the most that fits; exact, because it is planned).
     /// The update stays the same; less saves memory and costs a little time [default: what is fastest within the budget]
     #[arg(long, value_name = "SIZE")]
     pub micro_batch: Option<MicroBatch>,
@@ -153,6 +159,10 @@ pub struct TrainArgs {
     /// Updates
     #[arg(long)]
     pub updates: Option<u64>,
+    /// Folder of the SNAC codec (Orpheus): makes tokens of audio once, before the first update, in memory of its own that is
+    /// given back
+    #[arg(long, value_name = "DIR")]
+    pub codec: Option<PathBuf>,
     /// Longest clip in seconds
     #[arg(long)]
     pub max_seconds: Option<f64>,
@@ -162,7 +172,7 @@ pub struct TrainArgs {
     /// Seed of everything random
     #[arg(long)]
     pub seed: Option<u64>,
-    /// v0 or v1, where config.yaml does not say
+    /// v0 or v1, where an F5-TTS config.yaml does not say
     #[arg(long)]
     pub variant: Option<VariantArg>,
     /// Add embedding rows for a vocabulary longer than the checkpoint's
@@ -209,10 +219,11 @@ pub struct ResumeArgs {
 
 #[derive(Args)]
 pub struct GradientsArgs {
-    /// Folder with config.yaml, vocab.txt and model.safetensors
+    /// Folder with config.yaml, vocab.txt and model.safetensors (F5-TTS), or config.json and model.safetensors or shards (Orpheus)
     #[arg(long)]
     pub model: PathBuf,
-    /// Clips and draws (safetensors: clips.i.mel, .x0, .time, .text, .span, .drop_audio, .drop_text)
+    /// Clips and draws (safetensors: clips.i.mel, .x0, .time, .text, .span, .drop_audio, .drop_text; of Orpheus clips.i.input_ids,
+    /// .labels, not shifted, -100 not scored)
     #[arg(long)]
     pub batch: PathBuf,
     /// Where loss and gradients go (safetensors)
@@ -224,7 +235,7 @@ pub struct GradientsArgs {
     /// What backward computes again: none, all, a number of blocks, values:N, or modules by name
     #[arg(long, default_value = "none")]
     pub checkpoint: Checkpoint,
-    /// Frames of a micro-batch [default: all clips in one]
+    /// Frames (of Orpheus, tokens) of a micro-batch: less takes less memory [default: all clips in one]
     #[arg(long)]
     pub micro_batch: Option<usize>,
     /// Where to compute: cpu, cuda or cuda:N
@@ -236,7 +247,7 @@ pub struct GradientsArgs {
     /// Memory budget, e.g. 20GiB [default: 90 % of what is free]
     #[arg(long)]
     pub memory: Option<ByteSize>,
-    /// v0 or v1, where config.yaml does not say
+    /// v0 or v1, where an F5-TTS config.yaml does not say
     #[arg(long)]
     pub variant: Option<VariantArg>,
     /// The loss as JSON on stdout

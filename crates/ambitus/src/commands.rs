@@ -28,11 +28,13 @@ fn json(value: &impl serde::Serialize) {
     }
 }
 
-/// The recipe file, or one made of --model and --data, with the other options on top.
-fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
+/// The recipe file, or one made of --model and --data, with the other options on top. Some models can be `planned` for without
+/// data.
+fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
     let (mut r, mut origins) = match (&a.recipe, &a.model, &a.data) {
         (Some(path), ..) => Recipe::read(path).map_err(|e| RunError::Usage(e.to_string()))?,
         (None, Some(model), Some(data)) => (Recipe::new(model, data), Origins::new()),
+        (None, Some(model), None) if planned => (Recipe::without_data(model), Origins::new()),
         _ => {
             return Err(RunError::Usage(
                 "give a recipe (ambitus train recipes/quickstart.yaml), or --model DIR and --data DIR"
@@ -50,7 +52,7 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
         set("model.dir");
     }
     if let (Some(_), Some(data)) = (&a.recipe, &a.data) {
-        r.data.dir.clone_from(data);
+        r.data.dir = Some(data.clone());
         set("data.dir");
     }
     if let Some(device) = a.device {
@@ -109,12 +111,16 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
         (r.updates, r.epochs) = (a.updates, None);
         set("updates");
     }
+    if a.codec.is_some() {
+        r.data.codec.clone_from(&a.codec);
+        set("data.codec");
+    }
     if let Some(s) = a.max_seconds {
         r.data.max_seconds = s;
         set("data.max_seconds");
     }
     if let Some(lr) = a.learning_rate {
-        r.learning_rate = lr;
+        r.learning_rate = Some(lr);
         set("learning_rate");
     }
     if let Some(seed) = a.seed {
@@ -159,10 +165,11 @@ fn recipe(a: &TrainArgs) -> Result<(Recipe, Origins)> {
 pub fn prepare(a: &TrainArgs) -> Result<()> {
     let mut console = Terminal::new();
     // Only --data is a usual thing to ask here; the tokenizer needs the model's vocabulary.
-    let (r, _) = recipe(a)?;
+    let (r, _) = recipe(a, false)?;
     // Preparing uses no device.
     let device = Device::find(recipe::DeviceChoice::Cpu, resolve::threads(&r).0)?;
-    let (_, prepared, _) = resolve::open_and_prepare(&r, &device, false, &mut console)?;
+    let data = resolve::prepare(&r, &device, &mut console)?;
+    let Some(prepared) = data.prepared() else { return Ok(()) };
     for line in prepared.summary.to_string().lines() {
         console.line(line);
     }
@@ -185,7 +192,7 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
         Some(name) if !on_cpu => Some(Cards::load(a.cards_file.as_deref())?.find(name)?.clone()),
         _ => None,
     };
-    let (whole, _) = recipe(&a.run)?;
+    let (whole, _) = recipe(&a.run, true)?;
     let (mut plans, mut fits) = (Vec::new(), Ok(()));
     for (i, r) in parts(&whole).into_iter().enumerate() {
         let resolved = match &card {
@@ -198,8 +205,9 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
             let mut plan = resolved.json();
             plan["candidates"] = serde_json::json!(resolved.candidates);
             let [micro_batch, clip] = resolved.largest()?;
-            plan["largest_micro_batch_frames"] = serde_json::json!(micro_batch);
-            plan["longest_clip_frames"] = serde_json::json!(clip);
+            let unit = resolved.plan.shape.model.rows().unit;
+            plan[format!("largest_micro_batch_{unit}")] = serde_json::json!(micro_batch);
+            plan[format!("longest_clip_{unit}")] = serde_json::json!(clip);
             if let Some(card) = &card {
                 plan["card"] = serde_json::json!(card);
             }
@@ -274,7 +282,7 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
     let known = Cards::load(a.cards_file.as_deref())?;
     let cards = known.by_memory();
     let Some(any) = cards.first() else { return Ok(()) };
-    let (whole, _) = recipe(&a.run)?;
+    let (whole, _) = recipe(&a.run, true)?;
     let (mut tables, mut fits) = (Vec::new(), Ok(()));
     for (i, r) in parts(&whole).into_iter().enumerate() {
         // Model, data and sizes are the same for all.
@@ -301,7 +309,7 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
 
 pub fn train(a: &TrainArgs) -> Result<()> {
     let mut console = Terminal::new();
-    let (r, origins) = recipe(a)?;
+    let (r, origins) = recipe(a, false)?;
     let root = match &r.run_dir {
         Some(dir) => dir.clone(),
         None => new_run_dir(a),
@@ -350,7 +358,8 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
         threads,
         memory: a.memory.map(|m| m.0),
     };
-    let loss = gradients::gradients(&model, &a.batch, &a.out, options)?;
+    let gradients::Computed { loss, doubts } = gradients::gradients(&model, &a.batch, &a.out, options)?;
+    doubts.iter().for_each(|doubt| terminal::message(doubt));
     if a.json {
         json(&serde_json::json!({ "loss": loss }));
     } else {

@@ -1,6 +1,7 @@
 //! The `ambitus` command line: arguments in, messages on stderr, results on stdout, documented exit codes.
 
 mod args;
+mod codec;
 mod commands;
 mod terminal;
 
@@ -11,7 +12,10 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // Without a handler the first signal would end the process in the middle of a step; that is safe as well.
-    let _ = ctrlc::set_handler(ambitus_train::stop::request);
+    // A codec has nothing to finish first.
+    if !matches!(cli.command, Command::Codec { .. }) {
+        let _ = ctrlc::set_handler(ambitus_train::stop::request);
+    }
     let result = match cli.command {
         Command::Prepare(a) => commands::prepare(&a),
         Command::Plan(a) => commands::plan(&a),
@@ -20,6 +24,7 @@ fn main() -> ExitCode {
         Command::Gradients(a) => commands::gradients(&a),
         Command::Export(a) => commands::export(&a),
         Command::Runs(a) => commands::runs(&a),
+        Command::Codec { command } => codec::run(&command),
         Command::Doctor(a) => commands::doctor(&a),
     };
     match result {

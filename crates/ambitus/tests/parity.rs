@@ -1,4 +1,5 @@
-//! Loss and gradients of the real binary against those recorded from the reference package (`parity/f5/record.py`).
+//! Loss and gradients of the real binary against those recorded from the references (`parity/f5/record.py`,
+//! `parity/orpheus/record.py`).
 
 mod common;
 
@@ -16,8 +17,7 @@ fn compare(got: &Named, want: &Named, tolerance: f64) {
     assert!(over.is_empty(), "errors, in units of what is allowed: {over:?}");
 }
 
-fn gradients(model: &str, dir: &Path, options: &[&str]) -> (Named, Vec<u8>) {
-    let folder = common::fixture(model);
+fn gradients(folder: &Path, dir: &Path, options: &[&str]) -> (Named, Vec<u8>) {
     let batch = folder.join("batch.safetensors");
     let out = dir.join("out.safetensors");
     let (folder, batch, out_text) =
@@ -28,45 +28,62 @@ fn gradients(model: &str, dir: &Path, options: &[&str]) -> (Named, Vec<u8>) {
     (common::named(&out), std::fs::read(&out).expect("a file"))
 }
 
-/// Frames of the longest clip of a fixture's batch: the smallest micro-batch.
-fn longest(model: &str) -> usize {
-    let bytes = std::fs::read(common::fixture(model).join("batch.safetensors")).expect("a file");
+/// Rows of the longest clip of a fixture's batch: the smallest micro-batch.
+fn longest(folder: &Path) -> usize {
+    let bytes = std::fs::read(folder.join("batch.safetensors")).expect("a file");
     let file = SafeTensors::deserialize(&bytes).expect("safetensors");
-    let frames = file.tensors().into_iter().filter(|(n, _)| n.ends_with(".mel")).map(|(_, t)| t.shape()[0]);
-    frames.max().expect("a clip")
+    let of_rows = |name: &str| name.ends_with(".mel") || name.ends_with(".input_ids");
+    let rows = file.tensors().into_iter().filter(|(n, _)| of_rows(n)).map(|(_, t)| t.shape()[0]);
+    rows.max().expect("a clip")
 }
 
-fn check(model: &str) {
+fn check(model: &Path) {
     let dir = tempfile::tempdir().expect("a folder");
-    let want = common::named(&common::fixture(model).join("expected.safetensors"));
+    let want = common::named(&model.join("expected.safetensors"));
+    let shown = model.display();
     let (plain, bytes) = gradients(model, dir.path(), &["--threads", "2"]);
     compare(&plain, &want, GRADIENT);
     for options in [&["--checkpoint", "all"][..], &["--checkpoint", "1"], &["--threads", "1"]] {
         let (_, other) = gradients(model, dir.path(), options);
-        assert!(other == bytes, "{model} {options:?}: not the same bits");
+        assert!(other == bytes, "{shown} {options:?}: not the same bits");
     }
-    let frames = longest(model).to_string();
-    let (split, _) = gradients(model, dir.path(), &["--micro-batch", &frames]);
+    let rows = longest(model).to_string();
+    let (split, _) = gradients(model, dir.path(), &["--micro-batch", &rows]);
     compare(&split, &want, GRADIENT);
     let grads =
         |t: &Named| t.iter().filter(|(n, _)| n != "loss").flat_map(|(_, g)| g.clone()).collect::<Vec<_>>();
     let (a, b) = (grads(&split), grads(&plain));
     let delta = norm(values(&a).zip(values(&b)).map(|(x, y)| x - y));
-    assert!(delta <= REORDERED.0 * norm(values(&b)), "{model}: {delta:e} between splits");
+    assert!(delta <= REORDERED.0 * norm(values(&b)), "{shown}: {delta:e} between splits");
     compare(&split, &plain, REORDERED.1);
 }
 
 #[test]
 fn v1_agrees_with_the_reference() {
-    check("v1");
+    check(&common::fixture("v1"));
 }
 
 #[test]
 fn v0_agrees_with_the_reference() {
-    check("v0");
+    check(&common::fixture("v0"));
 }
 
 #[test]
 fn rare_options_agree_with_the_reference() {
-    check("options");
+    check(&common::fixture("options"));
+}
+
+#[test]
+fn a_tied_llama_agrees_with_transformers() {
+    check(&common::orpheus("tied"));
+}
+
+#[test]
+fn a_llama_with_its_own_head_agrees_with_transformers() {
+    check(&common::orpheus("untied"));
+}
+
+#[test]
+fn shards_and_the_newer_spelling_agree_with_transformers() {
+    check(&common::orpheus("sharded"));
 }

@@ -9,7 +9,7 @@ use ambitus_compile::pipeline::{self, Options};
 use ambitus_ir::ops::Op;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session, TensorType};
-use ambitus_models::llama;
+use ambitus_models::orpheus::config::Config;
 
 /// A target that runs nothing: what passes and the planner see of an executor.
 #[derive(Clone, Copy, Debug)]
@@ -95,19 +95,8 @@ fn is_core(op: &Op) -> bool {
 }
 
 /// Llama-3.2-3B with Orpheus' vocabulary.
-pub fn llama_3b() -> llama::Config {
-    llama::Config {
-        dim: 3072,
-        heads: 24,
-        kv_heads: 8,
-        head_dim: 128,
-        ffn: 8192,
-        layers: 28,
-        vocab: 156_939,
-        eps: 1e-5,
-        rope_base: 500_000.0,
-        tied: true,
-    }
+pub fn llama_3b() -> Config {
+    Config { vocab: 156_939, ..Config::orpheus_3b() }
 }
 
 /// The micro-batch program of a model, compiled, alone in its session.

@@ -4,7 +4,7 @@ use super::{Paper, musicgen};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::Options;
 use ambitus_ir::{Program, Session, StateKind, TensorType};
-use ambitus_models::{f5, llama};
+use ambitus_models::{Capacity, f5, orpheus};
 use ambitus_testkit::{Interp, Rng, Rounding, Tensor, Tensors};
 
 /// A model and one update's clips.
@@ -53,8 +53,8 @@ pub fn toys() -> [Toy; 4] {
     ]
 }
 
-const FRAMES: f5::model::Capacity = f5::model::Capacity { frames: 17, clips: 3 };
-const TOKENS: llama::Capacity = llama::Capacity { tokens: 15, clips: 3 };
+const FRAMES: Capacity = Capacity { rows: 17, clips: 3 };
+const TOKENS: Capacity = Capacity { rows: 15, clips: 3 };
 const CLIPS: [usize; 2] = [9, 5];
 
 fn f5_config(text_mask: bool, rotated: usize) -> f5::config::Config {
@@ -84,7 +84,7 @@ fn f5_v0(s: &mut Session) -> Program {
 }
 
 fn llama(s: &mut Session) -> Program {
-    let cfg = llama::Config {
+    let cfg = orpheus::config::Config {
         dim: 12,
         heads: 6,
         kv_heads: 2,
@@ -94,15 +94,17 @@ fn llama(s: &mut Session) -> Program {
         vocab: 23,
         eps: 1e-5,
         rope_base: 10_000.0,
+        stretch: Some(orpheus::config::Stretch { factor: 4.0, low: 1.0, high: 4.0, original: 64.0 }),
         tied: true,
+        spread: 0.02,
     };
-    llama::loss(s, &cfg, TOKENS, "micro")
+    orpheus::model::loss(s, &cfg, TOKENS, "micro")
 }
 
 /// Inputs of the F5 program for these clips, laid end to end.
 fn f5_batch(clips: &[usize]) -> Tensors {
     const MELS: usize = f5::config::MELS;
-    let (rows, segs) = (FRAMES.frames, FRAMES.clips);
+    let (rows, segs) = (FRAMES.rows, FRAMES.clips);
     let wide = TensorType::f32(&[rows, MELS]);
     let mut floats = [wide, wide].map(|ty| Tensor::full(ty, 0.0));
     let mut masks = [0; 3].map(|_| Tensor::full(TensorType::f32(&[rows]), 0.0));
@@ -153,8 +155,8 @@ fn named<const N: usize>(tensors: [(&str, Tensor); N]) -> Tensors {
 }
 
 fn llama_batch(clips: &[usize]) -> Tensors {
-    let mut ids = vec![0; TOKENS.tokens];
-    let mut labels = vec![-100; TOKENS.tokens];
+    let mut ids = vec![0; TOKENS.rows];
+    let mut labels = vec![-100; TOKENS.rows];
     let mut segments = vec![0];
     let mut at = 0;
     for &i in clips {

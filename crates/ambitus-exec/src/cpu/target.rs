@@ -118,6 +118,7 @@ impl Target for CpuTarget {
                 | Op::ActivationGrad(_)
                 | Op::SwiGlu(_)
                 | Op::SwiGluGrad(_)
+                | Op::Snake(_)
                 | Op::GatedResidual(_)
                 | Op::Rotary(_)
         );

@@ -27,6 +27,7 @@ pub(super) fn floats(op: &Op, x: &[TensorType], y: &[TensorType], threads: usize
             bias + product(&y[0], rows(&x[0]), rows(&x[1]), cols(&x[0]), threads)
         }
         Op::Activation(_) | Op::ActivationGrad(_) | Op::SwiGlu(_) | Op::SwiGluGrad(_) => 0,
+        Op::Snake(_) => 0,
         Op::LayerNorm(_) => small(&x[1]) + small(&x[2]),
         Op::RmsNorm(_) => small(&x[1]),
         Op::LayerNormGrad(_) => small(&x[1]) + k::layer_norm_grad_workspace(rows(&x[0]), cols(&x[0])),

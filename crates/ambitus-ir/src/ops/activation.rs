@@ -268,7 +268,50 @@ fn silu_slope(b: &mut Builder<'_>, x: ValueId) -> ValueId {
     b.mul(s, r)
 }
 
+op! {
+    /// `y[t, c]` = `x[t, c]` + sin(`a[c]` `x[t, c]`)^2 / (`a[c]` + 1e-9) from (x `[T, C]`, a `[C]`): Ziyin et al., arXiv 2006.08195,
+    /// with the small number that audio codecs add. For inference: it has no gradient.
+    Snake = "snake" {}
+}
+
+/// Keeps a snake of frequency 0 finite.
+const SNAKE_EPS: f32 = 1e-9;
+
+impl OpDef for Snake {
+    fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        arity(x, 2)?;
+        let (_, cols) = super::matrix(x[0])?;
+        want(x[0].dtype.is_float() && x[1].dtype.is_float(), "takes floats")?;
+        want(*x[1].shape == [cols], "one frequency per channel is needed")?;
+        Ok(vec![x[0]])
+    }
+
+    fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
+        let a = b.as_f32(x[0]);
+        let f = b.each_row(x[1], a);
+        let angle = b.mul(f, a);
+        let s = b.unary(UnaryKind::Sin, angle);
+        let s = b.mul(s, s);
+        let f = b.plus(f, SNAKE_EPS);
+        let s = b.div(s, f);
+        let y = b.add(a, s);
+        Some(vec![b.as_like(y, x[0])])
+    }
+
+    fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
+        25.0 * x[0].shape.elements() as f64
+    }
+
+    fn may_share(&self) -> Vec<(usize, usize)> {
+        vec![(0, 0)]
+    }
+}
+
 impl Builder<'_> {
+    /// x + sin(a x)^2 / a, a `[C]`.
+    pub fn snake(&mut self, x: ValueId, a: ValueId) -> ValueId {
+        self.push1(Snake {}, &[x, a])
+    }
     /// f(x).
     pub fn activation(&mut self, kind: ActivationKind, x: ValueId) -> ValueId {
         self.push1(Activation { kind }, &[x])

@@ -1,7 +1,9 @@
 //! The shape of an F5-TTS model, from the project's own YAML (`model.arch`, `model.mel_spec`, `model.tokenizer`).
 
+pub use crate::error::ConfigError;
+use crate::error::err;
+use crate::model::Rows;
 use serde::Deserialize;
-use thiserror::Error;
 
 /// Mel channels of every released model.
 pub const MELS: usize = 100;
@@ -9,20 +11,6 @@ pub const MELS: usize = 100;
 pub const MAX_FRAMES: usize = 8192;
 /// Groups of the convolutional position embedding.
 pub const POSITION_GROUPS: usize = 16;
-
-/// A configuration that cannot be trained, and why.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("{key}: {why}")]
-pub struct ConfigError {
-    /// The YAML key.
-    pub key: &'static str,
-    /// What is wrong with it and what to do.
-    pub why: String,
-}
-
-fn err<T>(key: &'static str, why: impl Into<String>) -> Result<T, ConfigError> {
-    Err(ConfigError { key, why: why.into() })
-}
 
 /// The file as F5-TTS writes it. Sections that only its own trainer reads are accepted and ignored.
 #[derive(Clone, Debug, Deserialize)]
@@ -148,6 +136,12 @@ fn tenth() -> f32 {
 }
 fn four() -> f64 {
     4.0
+}
+
+/// A mel frame of a packed batch: hop 256 at 24 kHz.
+pub fn rows(cfg: &Config) -> Rows {
+    let most = (cfg.conv_layers > 0).then_some(MAX_FRAMES);
+    Rows { unit: "frames", per_second: 24_000.0 / 256.0, most }
 }
 
 /// Which released family the two shape-less switches follow.

@@ -46,7 +46,7 @@ fn uniform(bits: u32) -> f32 {
 }
 
 /// Two N(0, 1) from two words (Box-Muller, in double precision).
-fn normal_pair(a: u32, b: u32) -> [f32; 2] {
+pub(crate) fn normal_pair(a: u32, b: u32) -> [f32; 2] {
     let u = (f64::from(a) + 1.0) / 4_294_967_296.0;
     let r = (-2.0 * u.ln()).sqrt();
     let (sin, cos) = (std::f64::consts::TAU * f64::from(b) / 4_294_967_296.0).sin_cos();

@@ -1,6 +1,7 @@
 //! The forward pass as a program. T frames of packed clips, S clips, D width, E text width, M mel channels.
 
 use super::config::{Config, MELS, POSITION_GROUPS};
+use crate::batch::Capacity;
 use ambitus_ir::ops::activation::ActivationKind;
 use ambitus_ir::ops::attention::{Attention, Rotary};
 use ambitus_ir::ops::index::{Sinusoid, SinusoidKind};
@@ -8,21 +9,12 @@ use ambitus_ir::{Builder, Program, Session, TensorType, ValueId};
 
 const EPS: f32 = 1e-6;
 
-/// Planned sizes of one packed batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
-    /// T: frames of all clips together.
-    pub frames: usize,
-    /// S: clips.
-    pub clips: usize,
-}
-
 /// Builds the training step's forward: flow matching at drawn times (see `batch` for the inputs), output `loss` `[1]`.
 /// With `train`, dropout is applied where the configuration has it.
 pub fn loss(session: &mut Session, cfg: &Config, cap: Capacity, name: &str, train: bool) -> Program {
     let mut b = Builder::new(session, name);
-    let frames = TensorType::f32(&[cap.frames, MELS]);
-    let rows = TensorType::f32(&[cap.frames]);
+    let frames = TensorType::f32(&[cap.rows, MELS]);
+    let rows = TensorType::f32(&[cap.rows]);
     let x1 = b.input("mel", frames);
     let x0 = b.input("noise", frames);
     let cond_mask = b.input("cond_mask", rows);
@@ -31,7 +23,7 @@ pub fn loss(session: &mut Session, cfg: &Config, cap: Capacity, name: &str, trai
     let clips = Clips::input(&mut b, cfg, cap, train);
     // phi = (1 - t) x0 + t x1, target = x1 - x0
     let target = b.sub(x1, x0);
-    let t_rows = clips.per_frame(&mut b, clips.time, cap.frames);
+    let t_rows = clips.per_frame(&mut b, clips.time, cap.rows);
     let step = b.scale_rows(target, t_rows);
     let phi = b.add(x0, step);
     let cond = b.scale_rows(x1, cond_mask);
@@ -44,7 +36,7 @@ pub fn loss(session: &mut Session, cfg: &Config, cap: Capacity, name: &str, trai
 /// Builds the velocity field for sampling: inputs `x` and `cond` `[T, M]` and the clip inputs; output `velocity` `[T, M]`.
 pub fn sample(session: &mut Session, cfg: &Config, cap: Capacity, name: &str) -> Program {
     let mut b = Builder::new(session, name);
-    let frames = TensorType::f32(&[cap.frames, MELS]);
+    let frames = TensorType::f32(&[cap.rows, MELS]);
     let x = b.input("x", frames);
     let cond = b.input("cond", frames);
     let clips = Clips::input(&mut b, cfg, cap, false);
@@ -74,8 +66,8 @@ impl Clips {
         Clips {
             segs: b.input("segments", TensorType::i32(&[cap.clips + 1])),
             time: b.input("time", TensorType::f32(&[cap.clips])),
-            text: b.input("text", TensorType::i32(&[cap.frames])),
-            text_mask: masks.then(|| b.input("text_mask", TensorType::f32(&[cap.frames]))),
+            text: b.input("text", TensorType::i32(&[cap.rows])),
+            text_mask: masks.then(|| b.input("text_mask", TensorType::f32(&[cap.rows]))),
             dropout: drops.then(|| (cfg.dropout, b.input("keys", TensorType::i32(&[cap.clips, 2])))),
         }
     }

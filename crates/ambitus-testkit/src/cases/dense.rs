@@ -1,7 +1,7 @@
 //! Cases of ops that treat every row alike.
 
 use super::{Operand, Table, constant, ints, numbers, poison, scalar, typed};
-use ambitus_ir::ops::activation::{Activation, ActivationGrad, ActivationKind, SwiGlu, SwiGluGrad};
+use ambitus_ir::ops::activation::{Activation, ActivationGrad, ActivationKind, Snake, SwiGlu, SwiGluGrad};
 use ambitus_ir::ops::elementwise::{
     Binary, BinaryKind, Cast, Fill, Scale, ScaleRows, Select, Unary, UnaryKind,
 };
@@ -226,6 +226,12 @@ pub(super) fn activations(t: &mut Table) {
     t.add("", SwiGlu {}, vec![a, b]);
     let (a, b, dy) = (t.fixed(&[6, 35]), t.fixed(&[6, 35]), t.fixed(&[6, 35]));
     t.add("", SwiGluGrad {}, vec![a, b, dy]);
+    for (rows, cols) in [(5, 37), (33, 48), (7, 1)] {
+        let (x, mut a) = (constant(t.within(&[rows, cols], -9.0, 9.0).tensor), t.fixed(&[cols]));
+        // Where the small number beside it decides.
+        a.tensor.data[0] = 0.0;
+        t.add(&format!("[{rows},{cols}]"), Snake {}, vec![x, a]);
+    }
 }
 
 pub(super) fn norms(t: &mut Table) {

@@ -87,6 +87,7 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         | Op::ActivationGrad(_)
         | Op::SwiGlu(_)
         | Op::SwiGluGrad(_)
+        | Op::Snake(_)
         | Op::LayerNorm(_)
         | Op::LayerNormGrad(_)
         | Op::RmsNorm(_)

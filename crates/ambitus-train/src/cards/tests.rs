@@ -5,7 +5,7 @@ use ambitus_compile::passes::policy::Blocks;
 use ambitus_cuda::CudaTarget;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::target::Rates;
-use ambitus_models::f5::model::Capacity;
+use ambitus_models::Capacity;
 use std::path::PathBuf;
 
 const GOOD: &str = "[mine]\nname = \"Mine\"\nusable = \"8GiB\"\ncapability = \"8.6\"\nfp32_tflops = 10\nhalf_tflops = 20.5\n\
@@ -136,7 +136,7 @@ fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::Plan
     let (model, _) = crate::model_dir::ModelDir::open(&dir, options).unwrap();
     let options = SessionOptions {
         precision: Default::default(),
-        capacity: Capacity { frames: 1200, clips: 5 },
+        capacity: Capacity { rows: 1200, clips: 5 },
         checkpoint: Blocks::All,
         optimizer: Some(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }.into()),
         clip_per_tensor: false,
@@ -145,9 +145,9 @@ fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::Plan
         trained: ambitus_compile::pipeline::Trained::All,
         ema: true,
         evaluate: true,
-        sample: Some(Capacity { frames: 800, clips: 2 }),
+        sample: Some(Capacity { rows: 800, clips: 2 }),
     };
-    session::compile(&model.config, &options, target).unwrap()
+    session::compile(&model.model, &options, target).unwrap()
 }
 
 #[test]

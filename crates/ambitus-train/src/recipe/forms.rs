@@ -3,7 +3,6 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use crate::budget::FRAMES_PER_SECOND;
 use ambitus_compile::optimizer::States;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
@@ -51,16 +50,11 @@ pub enum Outside {
 pub enum Batch {
     /// This many clips.
     Clips(u64),
-    /// Clips until this many mel frames.
+    /// Clips until this many rows: mel frames, of Orpheus tokens.
+    #[serde(alias = "tokens")]
     Frames(u64),
     /// Clips until this many seconds.
     Seconds(f64),
-}
-
-impl Default for Batch {
-    fn default() -> Batch {
-        Batch::Clips(8)
-    }
 }
 
 /// How long a run is.
@@ -73,10 +67,12 @@ pub enum Length {
 }
 
 /// Capacity of a micro-batch; what is absent the planner chooses. `N` alone is frames, `max` the most that fit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MicroBatch {
-    /// Mel frames.
+    /// Rows: mel frames, of Orpheus tokens.
     pub frames: Option<u64>,
+    /// The same in seconds of audio, until the family is known.
+    pub seconds: Option<f64>,
     /// Clips.
     pub clips: Option<u64>,
     /// The most frames that fit the budget; then `frames` is `None`.
@@ -85,23 +81,24 @@ pub struct MicroBatch {
 
 impl std::str::FromStr for MicroBatch {
     type Err = String;
-    /// A number of frames, seconds as `20s`, or `max`, as after `--micro-batch`.
+    /// A number of frames or tokens, seconds as `20s`, or `max`, as after `--micro-batch`.
     fn from_str(text: &str) -> Result<MicroBatch, String> {
-        let seconds = text.strip_suffix('s').and_then(|s| s.parse().ok()).and_then(frames_of);
+        let seconds = text.strip_suffix('s').and_then(|s| s.parse().ok()).filter(is_length);
         match text {
             "max" => Ok(MicroBatch { max: true, ..MicroBatch::default() }),
-            _ if seconds.is_some() => Ok(MicroBatch { frames: seconds, ..MicroBatch::default() }),
+            _ if seconds.is_some() => Ok(MicroBatch { seconds, ..MicroBatch::default() }),
             n => match n.parse() {
                 Ok(n) => Ok(MicroBatch { frames: Some(n), ..MicroBatch::default() }),
-                Err(_) => Err(format!("`{text}` is not a number of frames, seconds as 20s, or max")),
+                Err(_) => {
+                    Err(format!("`{text}` is not a number of frames or tokens, seconds as 20s, or max"))
+                }
             },
         }
     }
 }
 
-/// Whole frames in so many seconds.
-fn frames_of(seconds: f64) -> Option<u64> {
-    (seconds > 0.0 && seconds < 1e6).then_some((seconds * FRAMES_PER_SECOND) as u64)
+fn is_length(seconds: &f64) -> bool {
+    *seconds > 0.0 && *seconds < 1e6
 }
 
 impl Serialize for MicroBatch {
@@ -109,8 +106,17 @@ impl Serialize for MicroBatch {
         if self.max {
             return s.serialize_str("max");
         }
-        let keys = [("frames", self.frames), ("clips", self.clips)];
-        s.collect_map(keys.into_iter().filter_map(|(key, n)| Some((key, n?))))
+        #[derive(Serialize)]
+        struct Full {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            frames: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            seconds: Option<f64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            clips: Option<u64>,
+        }
+        let MicroBatch { frames, seconds, clips, .. } = *self;
+        Full { frames, seconds, clips }.serialize(s)
     }
 }
 
@@ -441,7 +447,7 @@ impl Forms<'_> for Checkpoint {
 }
 
 impl<'de> Forms<'de> for MicroBatch {
-    const EXPECTED: &'static str = "a number of frames, max, or {frames: N, seconds: X, clips: N}";
+    const EXPECTED: &'static str = "a number of frames, max, or {frames: N, tokens: N, seconds: X, clips: N}";
     fn text(text: &str) -> Option<MicroBatch> {
         text.parse().ok()
     }
@@ -452,6 +458,7 @@ impl<'de> Forms<'de> for MicroBatch {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Full {
+            #[serde(alias = "tokens")]
             frames: Option<u64>,
             seconds: Option<f64>,
             clips: Option<u64>,
@@ -459,11 +466,10 @@ impl<'de> Forms<'de> for MicroBatch {
         let full = Full::deserialize(MapAccessDeserializer::new(map));
         let read = |Full { frames, seconds, clips }: Full| match (frames, seconds) {
             (Some(_), Some(_)) => Err(de::Error::custom("frames and seconds say the same thing: keep one")),
-            (None, Some(x)) => match frames_of(x) {
-                Some(n) => Ok(MicroBatch { frames: Some(n), clips, max: false }),
-                None => Err(de::Error::custom(format!("{x} is not a number of seconds above 0"))),
-            },
-            (frames, None) => Ok(MicroBatch { frames, clips, max: false }),
+            (None, Some(x)) if !is_length(&x) => {
+                Err(de::Error::custom(format!("{x} is not a number of seconds above 0")))
+            }
+            (frames, seconds) => Ok(MicroBatch { frames, seconds, clips, max: false }),
         };
         Some(full.and_then(read))
     }

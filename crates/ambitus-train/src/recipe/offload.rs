@@ -146,7 +146,7 @@ impl Recipe {
         }
         // As a part of `all` it means: if there is one.
         let all = Offload { disk: o.disk.clone(), ..Offload::all() };
-        if o.ema && !self.ema && *o != all {
+        if o.ema && self.ema == Some(false) && *o != all {
             refuse(
                 "offload.ema",
                 "offloads the average, and ema: false keeps none: leave out one of the two",

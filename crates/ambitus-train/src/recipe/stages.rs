@@ -74,9 +74,9 @@ impl Recipe {
         if s.updates.is_some() || s.epochs.is_some() {
             (r.updates, r.epochs) = (s.updates, s.epochs);
         }
-        r.learning_rate = s.learning_rate.unwrap_or(r.learning_rate);
+        r.learning_rate = s.learning_rate.or(r.learning_rate);
         r.warmup = s.warmup.or(r.warmup);
-        r.batch = s.batch.unwrap_or(r.batch);
+        r.batch = s.batch.or(r.batch);
         r.checkpoint = s.checkpoint.or(r.checkpoint);
         r.precision = s.precision.or(r.precision);
         r.optimizer = s.optimizer.or(r.optimizer);

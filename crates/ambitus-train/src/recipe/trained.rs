@@ -9,8 +9,6 @@ use ambitus_compile::pipeline::Trained;
 use ambitus_ir::ops::optim::AdamW;
 use serde::{Deserialize, Serialize};
 
-/// The layers that are adapted where a recipe names none: attention's projections and the feed-forward of F5-TTS's blocks.
-const TARGETS: [&str; 6] = ["*.to_q", "*.to_k", "*.to_v", "*.to_out.0", "*.ff.ff.0.0", "*.ff.ff.2"];
 /// Above the widest layer of any model.
 const MAX_RANK: u32 = 1 << 16;
 
@@ -26,7 +24,8 @@ pub struct Lora {
     /// Dropout probability on the additions' inputs, in training.
     pub dropout: f64,
     /// Linear layers that get one, by pattern (`*` is anything). Absent: attention's projections and the feed-forward.
-    pub targets: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub targets: Option<Vec<String>>,
     /// Scale by alpha / sqrt(rank) instead (rsLoRA, arXiv 2312.03732).
     pub rslora: bool,
     /// Parameters that are trained whole beside the additions, by pattern, as `transformer.text_embed.text_embed` for a
@@ -37,14 +36,7 @@ pub struct Lora {
 
 impl Default for Lora {
     fn default() -> Lora {
-        Lora {
-            rank: 16,
-            alpha: None,
-            dropout: 0.0,
-            targets: TARGETS.map(str::to_owned).into(),
-            rslora: false,
-            also_train: Vec::new(),
-        }
+        Lora { rank: 16, alpha: None, dropout: 0.0, targets: None, rslora: false, also_train: Vec::new() }
     }
 }
 
@@ -61,7 +53,8 @@ impl Lora {
             alpha: self.alpha(),
             dropout: self.dropout as f32,
             rank_stabilised: self.rslora,
-            targets: patterns(&self.targets),
+            // None: the family's own.
+            targets: self.targets.as_deref().map_or(Vec::new(), patterns),
             also_train: patterns(&self.also_train),
         }
     }
@@ -82,10 +75,12 @@ impl Lora {
             (0.0..1.0).contains(&self.dropout),
             "a probability from 0 to below 1",
         )?;
-        if self.targets.is_empty() {
-            refuse("lora.targets", "is empty: name layers, as in ['*.to_q'], or leave the key out")?;
+        if let Some(targets) = &self.targets {
+            if targets.is_empty() {
+                refuse("lora.targets", "is empty: name layers, as in ['*.to_q'], or leave the key out")?;
+            }
+            no_empty("lora.targets", targets)?;
         }
-        no_empty("lora.targets", &self.targets)?;
         no_empty("lora.also_train", &self.also_train)
     }
 }
@@ -102,9 +97,10 @@ fn no_empty(key: &'static str, patterns: &[String]) -> Result<(), Invalid> {
 }
 
 impl Recipe {
-    /// What applies gradients.
+    /// What applies gradients. Of a settled recipe.
     pub fn adamw(&self) -> Optimizer {
-        let Recipe { betas: [beta1, beta2], eps, weight_decay, optimizer, .. } = *self;
+        let Recipe { betas: [beta1, beta2], eps, optimizer, .. } = *self;
+        let weight_decay = self.weight_decay.unwrap_or(0.0);
         Optimizer {
             adamw: AdamW { beta1, beta2, eps, weight_decay },
             states: optimizer.unwrap_or_default().states(),

@@ -41,7 +41,7 @@ impl Recipe {
         let Recipe { model, data, .. } = self;
         for (key, path) in [
             ("model.dir", Some(&model.dir)),
-            ("data.dir", Some(&data.dir)),
+            ("data.dir", data.dir.as_ref()),
             ("data.cache", data.cache.as_ref()),
             ("run_dir", self.run_dir.as_ref()),
         ] {
@@ -85,9 +85,10 @@ impl Recipe {
         count("micro_batch.frames", self.micro_batch.frames.unwrap_or(1), 1)?;
         count("micro_batch.clips", self.micro_batch.clips.unwrap_or(1), 1)?;
         match self.batch {
-            Batch::Clips(n) => count("batch.clips", n, 1)?,
-            Batch::Frames(n) => count("batch.frames", n, 1)?,
-            Batch::Seconds(x) => {
+            None => {}
+            Some(Batch::Clips(n)) => count("batch.clips", n, 1)?,
+            Some(Batch::Frames(n)) => count("batch.frames", n, 1)?,
+            Some(Batch::Seconds(x)) => {
                 real("batch.seconds", x, x > 0.0 && x <= 1e6, "a number of seconds above 0")?
             }
         }
@@ -107,9 +108,11 @@ impl Recipe {
         real("epochs", epochs, epochs > 0.0 && epochs <= 1e6, "a number of epochs above 0")?;
         let open = |x: f64| x > 0.0 && x <= 1.0;
         let half_open = |x: f64| (0.0..1.0).contains(&x);
-        real("learning_rate", self.learning_rate, open(self.learning_rate), "above 0 and at most 1")?;
+        let rate = self.learning_rate.unwrap_or(1.0);
+        real("learning_rate", rate, open(rate), "above 0 and at most 1")?;
         count("warmup", self.warmup.unwrap_or(0), 0)?;
-        real("weight_decay", self.weight_decay, half_open(self.weight_decay), "from 0 to below 1")?;
+        let decay = self.weight_decay.unwrap_or(0.0);
+        real("weight_decay", decay, half_open(decay), "from 0 to below 1")?;
         for beta in self.betas {
             real("betas", beta, half_open(beta), "from 0 to below 1")?;
         }

@@ -15,7 +15,7 @@ fn device() -> Device {
 /// A small F5 with an update of 240 frames.
 fn shape(device: &Device) -> Shape {
     Shape {
-        config: Config {
+        model: Config {
             dim: 32,
             depth: 3,
             heads: 2,
@@ -26,7 +26,8 @@ fn shape(device: &Device) -> Shape {
             text_rows: 9,
             rotated: 2,
             ..Config::v1_base()
-        },
+        }
+        .into(),
         session: SessionOptions {
             capacity: micro_batch(120).capacity,
             checkpoint: Blocks::None,
@@ -41,15 +42,15 @@ fn shape(device: &Device) -> Shape {
             sample: None,
         },
         beside: device.beside(),
-        update_frames: UPDATE,
-        clip_frames: 40.0,
+        update_rows: UPDATE,
+        clip_rows: 40.0,
         micro_batches: 2,
         prepare_bytes: 0,
     }
 }
 
 fn micro_batch(frames: usize) -> MicroBatch {
-    MicroBatch { asked: frames as u64, capacity: Capacity { frames, clips: 6 }, count: UPDATE / frames }
+    MicroBatch { asked: frames as u64, capacity: Capacity { rows: frames, clips: 6 }, count: UPDATE / frames }
 }
 
 fn free(frames: &[usize]) -> Free {

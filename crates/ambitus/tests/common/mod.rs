@@ -15,6 +15,11 @@ pub fn fixture(name: &str) -> PathBuf {
     root().join("parity/f5/fixtures").join(name)
 }
 
+/// A recorded model folder of `parity/orpheus/fixtures`.
+pub fn orpheus(name: &str) -> PathBuf {
+    root().join("parity/orpheus/fixtures").join(name)
+}
+
 /// The command line, run in `dir`.
 pub fn ambitus(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ambitus"));

@@ -71,6 +71,7 @@ pub(super) fn resolve(op: &Op, io: Io, copies: AsyncMode) -> Resolved {
         Op::ActivationGrad(op) => norm::activation_grad(op, io),
         Op::SwiGlu(_) => norm::swiglu(io),
         Op::SwiGluGrad(_) => norm::swiglu_grad(io),
+        Op::Snake(_) => norm::snake(io),
         Op::LayerNorm(op) => norm::layer_norm(op, io),
         Op::LayerNormGrad(op) => norm::layer_norm_grad(op, io),
         Op::RmsNorm(op) => norm::rms_norm(op, io),

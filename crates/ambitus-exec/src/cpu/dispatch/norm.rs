@@ -122,6 +122,14 @@ pub fn swiglu_grad(mut io: Io) -> Resolved {
     }
 }
 
+pub fn snake(mut io: Io) -> Resolved {
+    let (x, a, mut y) = (io.source(0, 0)?, io.x(1)?, io.y(0));
+    match x {
+        Source::In(x) => kernel(move |f| k::snake(f.pool, Some(x.mat(f)), a.vec(f), y.mat(f))),
+        Source::Result => kernel(move |f| k::snake(f.pool, None, a.vec(f), y.mat(f))),
+    }
+}
+
 pub fn layer_norm(op: &LayerNorm, mut io: Io) -> Resolved {
     let (eps, x, gamma, beta, mut y) = (op.eps, io.x(0)?, io.x(1)?, io.x(2)?, io.y(0));
     let mut ws = io.ws();

@@ -30,6 +30,7 @@
 //! activation   activation(pool, Act, x, out)   activation_grad(pool, Act, x, dy, dx)
 //!              swiglu(pool, gate, up, out)     swiglu_grad(pool, gate, up, dy, dgate, dup)
 //!              axpby(pool, a, x, b, y, out) = a x + b y    add_scaled(pool, a, x, out): out += a x    mul(pool, x, y, out)    scale(pool, a, x, out)
+//! snake        snake(pool, x: Option<Mat> (None: in place), frequencies[C], out)
 //! norm         layer_norm(pool, x, gamma?, beta?, eps, out)
 //!              layer_norm_grad(pool, x, gamma?, eps, dy, dx, acc, dgamma?, dbeta?, ws)     layer_norm_grad_workspace(rows, cols)
 //!              rms_norm(pool, x, gamma, eps, out)
@@ -84,6 +85,7 @@ pub mod rotary;
 pub mod rows;
 mod scratch;
 mod simd;
+pub mod snake;
 #[cfg(test)]
 mod testing;
 mod tiles;
@@ -114,4 +116,5 @@ pub use rows::{
     sinusoid,
 };
 pub use simd::Isa;
+pub use snake::snake;
 pub use view::{Mat, MatMut, check_segments, segment, segment_of};

@@ -5,6 +5,7 @@ use crate::recipe::{
 };
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_models::Model;
 
 const SMALLEST: &str = "model: {dir: a}\ndata: {dir: b}\n";
 
@@ -70,11 +71,11 @@ fn every_key_is_read() {
     assert_eq!(recipe.memory, Some(ByteSize(3 << 29)));
     assert_eq!(recipe.precision, Some(Precision::Bf16Mixed));
     assert_eq!(recipe.checkpoint, Some(Checkpoint(Blocks::First(3))));
-    assert_eq!(recipe.micro_batch, MicroBatch { frames: Some(768), clips: Some(4), max: false });
-    assert_eq!(recipe.batch, Batch::Seconds(60.0));
+    assert_eq!(recipe.micro_batch, MicroBatch { frames: Some(768), clips: Some(4), ..MicroBatch::default() });
+    assert_eq!(recipe.batch, Some(Batch::Seconds(60.0)));
     assert_eq!((recipe.update, recipe.clip_per_tensor), (UpdateAt::Backward, true));
     assert_eq!(recipe.length(), Length::Epochs(2.5));
-    assert_eq!((recipe.seed, recipe.threads, recipe.ema), (u64::MAX, Some(2), false));
+    assert_eq!((recipe.seed, recipe.threads, recipe.ema), (u64::MAX, Some(2), Some(false)));
     assert_eq!(recipe.sample, Some(Sample { clip: Some("no".into()), steps: 8, cfg: 0.0 }));
 }
 
@@ -83,13 +84,15 @@ fn other_forms_are_read() {
     let read = |more: &str| Recipe::parse(&format!("{SMALLEST}{more}\n"), "r.yaml").unwrap().0;
     let frames = |n: u64| MicroBatch { frames: Some(n), ..MicroBatch::default() };
     assert_eq!(read("micro_batch: 768").micro_batch, frames(768));
-    assert_eq!(read("micro_batch: {seconds: 8}").micro_batch, frames(750));
+    assert_eq!(read("micro_batch: {seconds: 8}").micro_batch.seconds, Some(8.0));
+    assert_eq!(read("micro_batch: {tokens: 768}").micro_batch, frames(768));
     assert!(read("micro_batch: max").micro_batch.max);
     assert_eq!(read("checkpoint: all").checkpoint, Some(Checkpoint(Blocks::All)));
     let cheapest = Blocks::Cheapest { values: 2, blocks: 5 };
     assert_eq!(read("checkpoint: values:2+5").checkpoint, Some(Checkpoint(cheapest)));
     assert_eq!(read("sample: false").sample, None);
-    assert_eq!(read("batch: {frames: 9}").batch, Batch::Frames(9));
+    assert_eq!(read("batch: {frames: 9}").batch, Some(Batch::Frames(9)));
+    assert_eq!(read("batch: {tokens: 9}").batch, Some(Batch::Frames(9)));
     let share = Recipe::parse("model: {dir: a}\ndata: {dir: b, validation: {share: 0}}", "r.yaml").unwrap().0;
     assert_eq!(share.data.validation, Validation::Share(0.0));
 }
@@ -105,8 +108,9 @@ fn what_is_written_reads_back_the_same() {
     }
     arbtest::arbtest(|u| {
         let mut recipe = Recipe::new("m", "d");
-        recipe.learning_rate = f64::from(u.int_in_range(1..=u32::MAX)?) / f64::from(u32::MAX);
-        recipe.eps = recipe.learning_rate * 1e-12;
+        let rate = f64::from(u.int_in_range(1..=u32::MAX)?) / f64::from(u32::MAX);
+        recipe.learning_rate = Some(rate);
+        recipe.eps = rate * 1e-12;
         recipe.memory = Some(ByteSize(u.int_in_range(1..=u64::MAX)?));
         recipe.data.validation =
             Validation::Names(vec![u.arbitrary()?, "null".into(), "1e5".into(), " x ".into()]);
@@ -142,7 +146,7 @@ fn errors_name_file_line_column_and_key() {
         ("micro_batch: 0", "r.yaml:3:14: micro_batch.frames: 0 is not between"),
         (
             "micro_batch: {frame: 1}",
-            "r.yaml:3:15: micro_batch.frame: unknown key `frame`; known here: frames, seconds, clips",
+            "r.yaml:3:15: micro_batch.frame: unknown key `frame`; known here: frames, tokens, seconds, clips",
         ),
         ("batch: {clips: 4, frames: 3}", "r.yaml:3:19: batch.frames: give only one of these keys"),
         ("batch: {seconds: .nan}", "batch.seconds: NaN is not a number of seconds above 0"),
@@ -171,7 +175,7 @@ fn what_is_trained_is_read_and_checked() {
     assert_eq!(lora("lora: {}"), crate::recipe::Lora::default());
     let adapters = lora("lora: {rank: 8, rslora: true}").adapters();
     assert_eq!((adapters.rank, adapters.alpha, adapters.scale()), (8, 8.0, 8.0 / 8f64.sqrt()));
-    assert_eq!(adapters.targets.len(), 6);
+    assert!(adapters.targets.is_empty(), "the family's own");
     let lines =
         "lora: {rank: 4, alpha: 6, dropout: 0.1, targets: ['*.to_q'], also_train: [transformer.text_embed]}";
     assert_eq!(lora(lines).adapters().scale(), 1.5);
@@ -282,11 +286,44 @@ fn a_stage_is_the_recipe_with_its_own_keys_over_it() {
     assert_eq!([0, 1].map(|i| recipe.stage_name(i)), ["a", "stage-2"]);
     let (a, b) = (recipe.stage(0), recipe.stage(1));
     let own = Recipe::new("a", "b");
-    let mut expected = Recipe { epochs: Some(2.0), warmup: Some(3), batch: Batch::Clips(3), ..own.clone() };
+    let mut expected =
+        Recipe { epochs: Some(2.0), warmup: Some(3), batch: Some(Batch::Clips(3)), ..own.clone() };
     expected.freeze = vec!["*.x".into()];
     assert_eq!(a, expected);
-    assert_eq!((b.updates, b.warmup, b.learning_rate, b.batch), (Some(9), Some(3), 1e-4, own.batch));
+    assert_eq!((b.updates, b.warmup, b.learning_rate, b.batch), (Some(9), Some(3), Some(1e-4), own.batch));
     assert_eq!((b.precision, b.checkpoint), (Some(Precision::Bf16Mixed), Some(Checkpoint(Blocks::First(2)))));
     assert_eq!(recipe.stage_that_says(&["updates", "epochs"]).as_deref(), Some("a"));
     assert_eq!(recipe.stage_that_says(&["dropout"]), None);
+}
+
+#[test]
+fn absent_keys_mean_what_the_family_means() {
+    let f5 = Model::from(ambitus_models::f5::config::Config::v1_base());
+    let orpheus = Model::from(ambitus_models::orpheus::config::Config::orpheus_3b());
+    let settled = |more: &str, model: &Model| {
+        let mut recipe = Recipe::parse(&format!("{SMALLEST}{more}\n"), "r.yaml").unwrap().0;
+        recipe.settle(model);
+        recipe
+    };
+    let r = settled("lora: {}", &f5);
+    assert_eq!(
+        (r.learning_rate, r.weight_decay, r.ema, r.warmup),
+        (Some(1e-5), Some(0.01), Some(true), None)
+    );
+    assert_eq!((r.batch, r.lora.clone().unwrap().targets.unwrap().len()), (Some(Batch::Clips(8)), 6));
+    assert_eq!(r.sample, Some(Sample::default()));
+    let r = settled("lora: {}", &orpheus);
+    let rates = (r.learning_rate, r.weight_decay, r.ema, r.warmup);
+    assert_eq!(rates, (Some(5e-5), Some(0.0), Some(false), Some(0)));
+    assert_eq!((r.batch, r.lora.clone().unwrap().targets.unwrap().len()), (Some(Batch::Clips(1)), 7));
+    assert_eq!((r.sample, r.betas, r.eps, r.clip), (None, [0.9, 0.999], 1e-8, 1.0));
+    // What is said stays.
+    let said = "learning_rate: 2e-4\nweight_decay: 0.1\nema: true\nwarmup: 5\nbatch: {tokens: 9}";
+    let r = settled(said, &orpheus);
+    assert_eq!((r.learning_rate, r.weight_decay, r.ema), (Some(2e-4), Some(0.1), Some(true)));
+    assert_eq!((r.warmup, r.batch), (Some(5), Some(Batch::Frames(9))));
+    // Seconds are the family's rows.
+    let seconds = |model: &Model| settled("micro_batch: {seconds: 8}", model).micro_batch;
+    assert_eq!(seconds(&f5), MicroBatch { frames: Some(750), ..MicroBatch::default() });
+    assert_eq!(seconds(&orpheus), MicroBatch { frames: Some(656), ..MicroBatch::default() });
 }

@@ -1,0 +1,65 @@
+//! What every family's packed batches share: planned sizes, and the host's copies of a program's inputs.
+
+/// Planned sizes of one packed batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// T: rows of all clips together, in the family's own unit (mel frames, tokens).
+    pub rows: usize,
+    /// S: clips.
+    pub clips: usize,
+}
+
+/// The inputs of a family's programs by name, with their numbers of elements.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// f32 inputs.
+    pub floats: Vec<(&'static str, usize)>,
+    /// i32 inputs.
+    pub ints: Vec<(&'static str, usize)>,
+}
+
+impl Layout {
+    /// Bytes of one batch on the host.
+    pub fn bytes(&self) -> u64 {
+        let elements = |inputs: &[(&str, usize)]| inputs.iter().map(|(_, n)| *n as u64).sum::<u64>();
+        4 * (elements(&self.floats) + elements(&self.ints))
+    }
+}
+
+/// Host copies of inputs, at capacity. Reused from batch to batch.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    floats: Vec<(&'static str, Vec<f32>)>,
+    ints: Vec<(&'static str, Vec<i32>)>,
+}
+
+impl Batch {
+    /// A batch of zeros.
+    pub fn new(layout: &Layout) -> Batch {
+        Batch {
+            floats: layout.floats.iter().map(|&(name, n)| (name, vec![0.0; n])).collect(),
+            ints: layout.ints.iter().map(|&(name, n)| (name, vec![0; n])).collect(),
+        }
+    }
+
+    /// The float inputs by name. Callers skip those that a program does not take.
+    pub fn floats(&self) -> impl Iterator<Item = (&'static str, &[f32])> {
+        self.floats.iter().map(|(name, data)| (*name, data.as_slice()))
+    }
+
+    /// The integer inputs by name.
+    pub fn ints(&self) -> impl Iterator<Item = (&'static str, &[i32])> {
+        self.ints.iter().map(|(name, data)| (*name, data.as_slice()))
+    }
+
+    /// All inputs in the order of the layout, to be filled.
+    ///
+    /// # Panics
+    /// When there are fewer: a family fills the batches of its own layout.
+    pub(crate) fn tables<const F: usize, const I: usize>(&mut self) -> ([&mut [f32]; F], [&mut [i32]; I]) {
+        let (mut floats, mut ints) = (self.floats.iter_mut(), self.ints.iter_mut());
+        let floats = std::array::from_fn(|_| floats.next().expect("an input of the layout").1.as_mut_slice());
+        let ints = std::array::from_fn(|_| ints.next().expect("an input of the layout").1.as_mut_slice());
+        (floats, ints)
+    }
+}

@@ -1,0 +1,371 @@
+//! A frozen audio codec (SNAC at 24 kHz): samples to codes and back on the CPU, in memory that does not grow with the sound.
+//!
+//! A program has room for about three seconds. Longer sound goes through it in windows of whole frames that overlap by as
+//! many frames, on both sides, as a frame's codes or samples depend on ([`rows::encoder_reach`], [`rows::decoder_reach`]);
+//! what is within reach of a cut is left to the neighbouring window. So the result is that of the whole sound in one piece.
+
+mod files;
+mod folder;
+#[cfg(test)]
+mod tests;
+
+pub use files::{CodesFile, decode_file, encode_file};
+
+use crate::error::RunError;
+use ambitus_compile::{pipeline, plan};
+use ambitus_data::DataError;
+use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
+use ambitus_exec::executor::Executor;
+use ambitus_ir::Session;
+use ambitus_ir::plan::PlannedSession;
+use ambitus_models::snac::config::Config;
+use ambitus_models::snac::model::{self, DECODE, ENCODE};
+use ambitus_models::snac::{noise, rows};
+use folder::Folder;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Samples of a window, at least.
+const WINDOW: usize = 72_000;
+/// Latent rows of a window that are enough: each is compared with every entry of a codebook.
+const WINDOW_ROWS: usize = 512;
+
+/// The codes of a sound.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Codes {
+    /// The codes of each codebook, the slowest first: n, 2n and 4n of them for strides 4, 2, 1.
+    pub layers: Vec<Vec<u32>>,
+}
+
+/// What a session is for; the decoder with noise blocks is another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Encode,
+    Decode,
+    DecodeNoisy,
+}
+
+/// A codec whose weights and work lie in one planned arena: that of the direction used last.
+pub struct Codec {
+    folder: Folder,
+    threads: usize,
+    /// Frames of a window.
+    frames: usize,
+    encode: Arc<PlannedSession>,
+    decode: Arc<PlannedSession>,
+    open: Option<(Direction, CpuExecutor)>,
+}
+
+impl Codec {
+    /// Opens a folder with `config.json` and `model.safetensors` or `pytorch_model.bin`, and plans. No weight is read before
+    /// the first use.
+    ///
+    /// # Errors
+    /// Names the file and key, or every tensor that does not fit.
+    pub fn open(dir: &Path, threads: usize) -> Result<Codec, RunError> {
+        Codec::open_with(dir, threads, 0)
+    }
+
+    /// As [`Codec::open`] with windows of at least so many frames: more take more memory and overlap less.
+    ///
+    /// # Errors
+    /// As [`Codec::open`].
+    pub fn open_with(dir: &Path, threads: usize, frames: usize) -> Result<Codec, RunError> {
+        let folder = Folder::open(dir)?;
+        let cfg = &folder.config;
+        let reach = rows::encoder_reach(cfg).max(rows::decoder_reach(cfg));
+        let least = if frames == 0 {
+            WINDOW.min(WINDOW_ROWS * cfg.hop()).div_ceil(cfg.frame()).max(4 * reach)
+        } else {
+            frames
+        };
+        let frames = least.max(2 * reach + 1).next_multiple_of(rows::PHASES);
+        let threads = threads.max(1);
+        let encode = planned(cfg, Direction::Encode, frames, threads);
+        let decode = planned(cfg, Direction::Decode, frames, threads);
+        Ok(Codec { folder, threads, frames, encode, decode, open: None })
+    }
+
+    /// Changes whenever codes may: of configuration and weights.
+    ///
+    /// # Errors
+    /// Files that cannot be read.
+    pub fn fingerprint(&self) -> Result<[u8; 32], RunError> {
+        self.folder.fingerprint()
+    }
+
+    /// The codec's shape.
+    pub fn config(&self) -> &Config {
+        &self.folder.config
+    }
+
+    /// Bytes of the arena, the larger of the two directions: only that of the direction used last is held.
+    pub fn bytes(&self) -> u64 {
+        self.encode_bytes().max(self.decode.arena_bytes())
+    }
+
+    /// Bytes of the arena while encoding: weights and a window's values.
+    pub fn encode_bytes(&self) -> u64 {
+        self.encode.arena_bytes()
+    }
+
+    /// Codes of a sound at 24 kHz, padded with zeros to whole frames.
+    ///
+    /// # Errors
+    /// The executor; weights that cannot be read; numbers that are not finite.
+    pub fn encode(&mut self, samples: &[f32]) -> Result<Codes, RunError> {
+        let mut encoding = self.encoding()?;
+        encoding.push(samples)?;
+        encoding.finish()
+    }
+
+    /// Begins to encode a sound that comes in pieces.
+    ///
+    /// # Errors
+    /// The executor; weights that cannot be read.
+    pub fn encoding(&mut self) -> Result<Encoding<'_>, RunError> {
+        self.ready(Direction::Encode)?;
+        let codes = Codes { layers: vec![Vec::new(); self.config().vq_strides.len()] };
+        Ok(Encoding { codec: self, held: Vec::new(), start: 0, done: 0, codes })
+    }
+
+    /// Samples of codes, whole frames; noise blocks add nothing.
+    ///
+    /// # Errors
+    /// Codes that are not this codec's; the executor; weights that cannot be read.
+    pub fn decode(&mut self, codes: &Codes) -> Result<Vec<f32>, RunError> {
+        let mut decoding = self.decoding(codes, None)?;
+        let mut all = Vec::new();
+        while let Some(piece) = decoding.next_piece()? {
+            all.extend_from_slice(piece);
+        }
+        Ok(all)
+    }
+
+    /// Begins to decode in pieces. With a seed, noise blocks add noise: a function of the seed and the place in the sound.
+    ///
+    /// # Errors
+    /// Codes that are not this codec's; a seed for a codec without noise blocks; the executor; weights that cannot be read.
+    pub fn decoding<'c>(&'c mut self, codes: &'c Codes, seed: Option<u64>) -> Result<Decoding<'c>, RunError> {
+        let total = self.check(codes).map_err(|why| RunError::Data(DataError::Invalid(why)))?;
+        if seed.is_some() && !self.config().noise {
+            let why = "this codec has no noise blocks (config.json: \"noise\": false); leave the seed out";
+            return Err(RunError::Usage(why.to_owned()));
+        }
+        self.ready(if seed.is_some() { Direction::DecodeNoisy } else { Direction::Decode })?;
+        let audio = vec![0.0; self.frames * self.config().frame()];
+        Ok(Decoding { codec: self, codes, seed, total, start: 0, done: 0, audio })
+    }
+
+    /// The number of frames, if these are this codec's codes, or why they are not.
+    ///
+    /// # Errors
+    /// Names the codebook and the code.
+    pub fn check(&self, codes: &Codes) -> Result<usize, String> {
+        let cfg = self.config();
+        let (have, want) = (codes.layers.len(), cfg.vq_strides.len());
+        if have != want {
+            return Err(format!("layers: {have} are given, the codec has {want} codebooks"));
+        }
+        let frames = codes.layers[0].len();
+        for (i, layer) in codes.layers.iter().enumerate() {
+            let want = frames * cfg.codes_per_frame(i);
+            if layer.len() != want {
+                return Err(format!(
+                    "layers[{i}]: {} codes, {want} belong to the {frames} of layers[0]",
+                    layer.len()
+                ));
+            }
+            if let Some(at) = layer.iter().position(|c| *c as usize >= cfg.codebook_size) {
+                return Err(format!(
+                    "layers[{i}][{at}]: {} is not below the codebook's size {}",
+                    layer[at], cfg.codebook_size
+                ));
+            }
+        }
+        Ok(frames)
+    }
+
+    /// Opens and fills the arena of a direction, after the other's was given back.
+    fn ready(&mut self, direction: Direction) -> Result<(), RunError> {
+        if self.open.as_ref().is_some_and(|(d, _)| *d == direction) {
+            return Ok(());
+        }
+        self.open = None;
+        let planned = match direction {
+            Direction::Encode => self.encode.clone(),
+            Direction::Decode => self.decode.clone(),
+            Direction::DecodeNoisy => planned(self.config(), direction, self.frames, self.threads),
+        };
+        let mut exec = CpuExecutor::open(planned, self.threads)?;
+        self.folder.load(&mut exec)?;
+        self.open = Some((direction, exec));
+        Ok(())
+    }
+
+    /// Samples of a window.
+    fn window(&self) -> usize {
+        self.frames * self.config().frame()
+    }
+
+    fn exec(&mut self) -> Result<&mut CpuExecutor, RunError> {
+        let open = self.open.as_mut().map(|(_, exec)| exec);
+        open.ok_or_else(|| RunError::Training("the codec was used before it was opened".to_owned()))
+    }
+
+    /// Tells a program how many of its frames are sound.
+    fn write_tables(&mut self, program: &str, valid: usize) -> Result<(), RunError> {
+        let (window, valid) = (self.window(), valid * self.config().frame());
+        let exec = self.exec()?;
+        let tables = exec.planned().program(program).map_or(Vec::new(), |p| rows::tables(&p.program));
+        for table in tables {
+            exec.write_i32(program, &table.name(), 0, &table.fill(window, valid))?;
+        }
+        Ok(())
+    }
+}
+
+/// The session of one direction: one program.
+fn planned(cfg: &Config, direction: Direction, frames: usize, threads: usize) -> Arc<PlannedSession> {
+    let (target, samples) = (CpuTarget::new(threads), frames * cfg.frame());
+    let mut s = Session::default();
+    let p = match direction {
+        Direction::Encode => model::encode(&mut s, cfg, samples),
+        Direction::Decode => model::decode(&mut s, cfg, samples, false),
+        Direction::DecodeNoisy => model::decode(&mut s, cfg, samples, true),
+    };
+    let p = pipeline::plain(&mut s, p, &target);
+    s.programs = vec![p];
+    Arc::new(plan::plan(s, &target, 1))
+}
+
+/// A sound being encoded.
+pub struct Encoding<'c> {
+    codec: &'c mut Codec,
+    /// Samples from the frame `start` on, at most a window.
+    held: Vec<f32>,
+    start: usize,
+    /// Frames whose codes are known.
+    done: usize,
+    codes: Codes,
+}
+
+impl Encoding<'_> {
+    /// Takes the next samples.
+    ///
+    /// # Errors
+    /// The executor; samples or weights that do not give numbers.
+    pub fn push(&mut self, mut samples: &[f32]) -> Result<(), RunError> {
+        let (frame, window) = (self.codec.config().frame(), self.codec.window());
+        let reach = rows::encoder_reach(self.codec.config());
+        while !samples.is_empty() {
+            if self.held.len() == window {
+                // More follows: the last frames wait for what is within their reach.
+                let until = self.start + self.codec.frames - reach;
+                self.run(self.codec.frames, until)?;
+                let next = until - reach;
+                self.held.drain(..(next - self.start) * frame);
+                self.start = next;
+            }
+            let (now, later) = samples.split_at(samples.len().min(window - self.held.len()));
+            self.held.extend_from_slice(now);
+            samples = later;
+        }
+        Ok(())
+    }
+
+    /// Ends the sound and gives its codes.
+    ///
+    /// # Errors
+    /// As [`Encoding::push`].
+    pub fn finish(mut self) -> Result<Codes, RunError> {
+        let valid = self.held.len().div_ceil(self.codec.config().frame());
+        if valid > 0 {
+            self.run(valid, self.start + valid)?;
+        }
+        Ok(self.codes)
+    }
+
+    /// Encodes the window, of which `valid` frames are sound, and keeps the codes of the frames `done..until`.
+    fn run(&mut self, valid: usize, until: usize) -> Result<(), RunError> {
+        let len = self.held.len();
+        self.held.resize(self.codec.window(), 0.0);
+        self.codec.write_tables(ENCODE, valid)?;
+        let (frames, cfg) = (self.codec.frames, self.codec.config().clone());
+        let exec = self.codec.exec()?;
+        exec.write_f32(ENCODE, "audio", 0, &self.held)?;
+        exec.run(ENCODE, 0)?;
+        for (i, layer) in self.codes.layers.iter_mut().enumerate() {
+            let each = cfg.codes_per_frame(i);
+            let mut codes = vec![0.0; frames * each];
+            exec.read_f32(ENCODE, &format!("codes.{i}"), 0, &mut codes)?;
+            let kept = &codes[(self.done - self.start) * each..(until - self.start) * each];
+            if kept.iter().any(|c| *c as usize >= cfg.codebook_size) {
+                return Err(RunError::Model(
+                    "the codec gives numbers that are not finite; check the audio's samples and the codec's weights"
+                        .to_owned(),
+                ));
+            }
+            layer.extend(kept.iter().map(|c| *c as u32));
+        }
+        self.held.truncate(len);
+        self.done = until;
+        Ok(())
+    }
+}
+
+/// Codes being decoded.
+pub struct Decoding<'c> {
+    codec: &'c mut Codec,
+    codes: &'c Codes,
+    seed: Option<u64>,
+    /// Frames in all.
+    total: usize,
+    /// First frame of the next window.
+    start: usize,
+    /// Frames whose samples were given.
+    done: usize,
+    audio: Vec<f32>,
+}
+
+impl Decoding<'_> {
+    /// The next samples, whole frames; `None` at the end.
+    ///
+    /// # Errors
+    /// The executor.
+    pub fn next_piece(&mut self) -> Result<Option<&[f32]>, RunError> {
+        if self.done == self.total {
+            return Ok(None);
+        }
+        let (frames, cfg) = (self.codec.frames, self.codec.config().clone());
+        let (reach, frame) = (rows::decoder_reach(&cfg), cfg.frame());
+        let start = self.start;
+        let valid = frames.min(self.total - start);
+        let last = start + valid == self.total;
+        let until = if last { self.total } else { start + valid - reach };
+        self.codec.write_tables(DECODE, valid)?;
+        let exec = self.codec.exec()?;
+        for (i, layer) in self.codes.layers.iter().enumerate() {
+            let each = cfg.codes_per_frame(i);
+            let mut ids = vec![-1; frames * each];
+            let codes = &layer[start * each..(start + valid) * each];
+            ids.iter_mut().zip(codes).for_each(|(id, code)| *id = *code as i32);
+            exec.write_i32(DECODE, &format!("codes.{i}"), 0, &ids)?;
+        }
+        if let Some(seed) = self.seed {
+            let mut per_frame = cfg.vq_strides[0];
+            for (j, rate) in cfg.decoder_rates.iter().enumerate() {
+                per_frame *= rate;
+                let mut drawn = vec![0.0; frames * per_frame];
+                noise::noise(seed, j, (start * per_frame) as u64, &mut drawn);
+                exec.write_f32(DECODE, &format!("noise.{j}"), 0, &drawn)?;
+            }
+        }
+        exec.run(DECODE, 0)?;
+        exec.read_f32(DECODE, "audio", 0, &mut self.audio)?;
+        let kept = (self.done - start) * frame..(until - start) * frame;
+        self.done = until;
+        self.start = until.saturating_sub(reach);
+        Ok(Some(&self.audio[kept]))
+    }
+}

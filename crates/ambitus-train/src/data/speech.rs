@@ -1,0 +1,117 @@
+//! Orpheus: audio to token clips through the SNAC codec, or sequences that are tokenised already.
+
+use super::{no_data, prepare_options};
+use crate::budget::process_bytes;
+use crate::codec;
+use crate::device::Device;
+use crate::error::RunError;
+use crate::model_dir::ModelDir;
+use crate::recipe::Recipe;
+use crate::resolve::{Console, PREPARE_THREADS, budget};
+use crate::size::ByteSize;
+use ambitus_data::prepare::Progress;
+use ambitus_data::speech::interleave::{CODEBOOK, FRAME_SAMPLES};
+use ambitus_data::speech::sequence::LAST_AUDIO;
+use ambitus_data::speech::{
+    Codec, Codes, Sequences, SpeechOptions, is_tokenised, prepare_speech, prepare_tokens,
+};
+use ambitus_data::{Bpe, Prepared, Source};
+use std::path::Path;
+
+/// The codec as preparing sees it.
+struct Snac {
+    codec: codec::Codec,
+    fingerprint: [u8; 32],
+}
+
+impl Codec for Snac {
+    fn encode(&mut self, samples: &[f32]) -> Result<Codes, String> {
+        let layers = self.codec.encode(samples).map_err(|e| e.to_string())?.layers;
+        // `open` has checked that there are three.
+        Codes::new(layers.try_into().map_err(|_| "the codec has not three codebooks".to_owned())?)
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+}
+
+impl Snac {
+    fn open(dir: &Path, threads: usize) -> Result<Snac, RunError> {
+        let codec = codec::Codec::open(dir, threads)?;
+        let cfg = codec.config();
+        let known = cfg.frame() == FRAME_SAMPLES
+            && cfg.vq_strides == [4, 2, 1]
+            && cfg.codebook_size == CODEBOOK as usize;
+        if !known {
+            return Err(RunError::Model(format!(
+                "{}: is not the codec that Orpheus speaks: frames of {} samples, strides {:?}, codebooks of {}; it takes \
+                 SNAC at 24 kHz ({FRAME_SAMPLES} samples, [4, 2, 1], {CODEBOOK}; hubertsiuzdak/snac_24khz)",
+                dir.display(),
+                cfg.frame(),
+                cfg.vq_strides,
+                cfg.codebook_size
+            )));
+        }
+        let fingerprint = codec.fingerprint()?;
+        Ok(Snac { codec, fingerprint })
+    }
+}
+
+/// Token clips of a recipe's data, and the bound on the memory that preparing them takes.
+pub(super) fn prepare(
+    recipe: &Recipe,
+    model: &ModelDir,
+    vocabulary: usize,
+    device: &Device,
+    console: &mut dyn Console,
+) -> Result<(Prepared, u64), RunError> {
+    let dir = recipe.data.dir.as_ref().ok_or_else(no_data)?;
+    let options = prepare_options(recipe);
+    let max_tokens = recipe.data.max_tokens.map(|n| n as usize);
+    let shared = std::sync::Mutex::new(console);
+    let progress = |p: Progress<'_>| {
+        if let Ok(mut console) = shared.lock() {
+            console.progress(&format!("preparing {}/{}: {}", p.done, p.total, p.name));
+        }
+        !crate::stop::requested()
+    };
+    if is_tokenised(dir)? {
+        // A row at a time: within what the process is counted with.
+        return Ok((prepare_tokens(dir, vocabulary as u32, max_tokens, &options, &progress)?, 0));
+    }
+    if vocabulary as u64 <= u64::from(LAST_AUDIO) {
+        return Err(RunError::Model(format!(
+            "{}: vocab_size {vocabulary} has no ids for audio (they end at {LAST_AUDIO}): use an Orpheus checkpoint \
+             (156939 or 156940 ids)",
+            model.dir.display()
+        )));
+    }
+    let Some(codec_dir) = &recipe.data.codec else {
+        return Err(RunError::Usage(
+            "data.codec: is missing; Orpheus speaks SNAC's tokens: name the folder of that codec (config.json and \
+             pytorch_model.bin of hubertsiuzdak/snac_24khz; --codec DIR), or give data that is tokenised already"
+                .to_owned(),
+        ));
+    };
+    let source = Source::read(dir)?;
+    let sequences = Sequences::new(Bpe::read(&model.dir)?, recipe.data.labels.unwrap_or_default())?;
+    let mut codec = Snac::open(codec_dir, device.threads())?;
+    let speech = SpeechOptions { max_tokens, voice: recipe.data.voice.clone() };
+    let bound = codec.codec.encode_bytes() + speech.memory_bound(&source, &options, &sequences);
+    let needed = process_bytes(PREPARE_THREADS + device.threads()) + bound;
+    let allowed = device.prepare_budget(budget(recipe, device)?.0)?;
+    if needed > allowed {
+        return Err(RunError::DoesNotFit(format!(
+            "does not fit: needs {}, budget {} ({} short), in prepare\n  codec {} · text and audio {}\n  lower \
+             data.max_seconds, raise --memory, or prepare first with more memory (the prepared clips are kept)",
+            ByteSize(needed),
+            ByteSize(allowed),
+            ByteSize(needed - allowed),
+            ByteSize(codec.codec.encode_bytes()),
+            ByteSize(bound - codec.codec.encode_bytes()),
+        )));
+    }
+    let prepared = prepare_speech(&source, &sequences, &mut codec, &speech, &options, &progress)?;
+    Ok((prepared, bound))
+}

@@ -1,0 +1,216 @@
+//! An F5-TTS folder: `config.yaml`, `vocab.txt` and a file of weights.
+
+use super::{Differences, MAX_CONFIG_BYTES, ModelDir, OpenOptions, Weights, read_text, say};
+use crate::error::RunError;
+use ambitus_data::{Tokenizer, TokenizerKind, Vocab};
+use ambitus_ir::StateDecl;
+use ambitus_models::Model;
+use ambitus_models::f5::config::File;
+use ambitus_models::f5::weights;
+use ambitus_store::TensorFile;
+use std::path::{Path, PathBuf};
+
+/// The configuration's file.
+pub(super) const CONFIG: &str = "config.yaml";
+const VOCAB: &str = "vocab.txt";
+/// The most bytes that a vocabulary may have.
+const MAX_VOCAB_BYTES: u64 = 64 << 20;
+
+pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<(ModelDir, Tokenizer), RunError> {
+    let files = Files::read(dir, options)?;
+    let (tokenizer, has_vocab) = open_tokenizer(dir, &files.file, &files.config_path, options.tokenizer)?;
+    let model = files.model(dir, options, tokenizer.size(), has_vocab)?;
+    Ok((model, tokenizer))
+}
+
+/// Of the vocabulary only the number of distinct lines matters, which is how the reference package sizes the embedding.
+pub(super) fn open_for_ids(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
+    let files = Files::read(dir, options)?;
+    if files.file.model.tokenizer.as_deref() == Some("byte") {
+        return files.model(dir, options, 256, false);
+    }
+    let path = dir.join(VOCAB);
+    let text = read_text(&path, MAX_VOCAB_BYTES, "copy the vocab.txt that the checkpoint was trained with")?;
+    let distinct: std::collections::HashSet<&str> = text.lines().collect();
+    files.model(dir, options, distinct.len(), true)
+}
+
+/// The files of a folder before the vocabulary's size is known.
+struct Files {
+    file: File,
+    config_path: PathBuf,
+    weights_path: Option<PathBuf>,
+}
+
+impl Files {
+    fn read(dir: &Path, options: OpenOptions) -> Result<Files, RunError> {
+        let weights_path = if options.from_scratch { None } else { Some(find_weights(dir)?) };
+        let config_path = dir.join(CONFIG);
+        let remedy = "put the model's YAML there (in F5-TTS: src/f5_tts/configs/F5TTS_v1_Base.yaml)";
+        let config_text = read_text(&config_path, MAX_CONFIG_BYTES, remedy)?;
+        let file = parse_config(&config_text)
+            .map_err(|why| RunError::Model(format!("{}: {why}", config_path.display())))?;
+        Ok(Files { file, config_path, weights_path })
+    }
+
+    fn model(
+        self,
+        dir: &Path,
+        options: OpenOptions,
+        vocabulary: usize,
+        has_vocab: bool,
+    ) -> Result<ModelDir, RunError> {
+        let mut config = self
+            .file
+            .config(vocabulary, options.variant)
+            .map_err(|why| RunError::Model(format!("{}: {why}", self.config_path.display())))?;
+        if let Some(p) = options.dropout {
+            config.dropout = p;
+        }
+        Ok(ModelDir {
+            dir: dir.to_owned(),
+            wants_checkpointing: self.file.model.arch.checkpoint_activations,
+            model: Model::F5(config),
+            kept: [Some(CONFIG), has_vocab.then_some(VOCAB)]
+                .into_iter()
+                .flatten()
+                .map(str::to_owned)
+                .collect(),
+            weights: self.weights_path.map(|path| open_weights(&path)).transpose()?,
+        })
+    }
+}
+
+/// Parses F5's YAML within a budget: aliases, depth and size are bounded.
+fn parse_config(text: &str) -> Result<File, String> {
+    serde_saphyr::from_str(text).map_err(|e| e.to_string())
+}
+
+fn open_tokenizer(
+    dir: &Path,
+    file: &File,
+    config_path: &Path,
+    chosen: Option<TokenizerKind>,
+) -> Result<(Tokenizer, bool), RunError> {
+    let kind = match (chosen, file.model.tokenizer.as_deref()) {
+        (Some(kind), _) => kind,
+        (None, None | Some("pinyin")) => TokenizerKind::Pinyin,
+        (None, Some("char")) => TokenizerKind::Char,
+        (None, Some("byte")) => TokenizerKind::Byte,
+        (None, Some("custom")) => TokenizerKind::Custom,
+        (None, Some(other)) => {
+            return Err(RunError::Model(format!(
+                "{}: model.tokenizer: `{other}` is unknown; one of pinyin, char, byte, custom",
+                config_path.display()
+            )));
+        }
+    };
+    if kind == TokenizerKind::Byte {
+        return Ok((Tokenizer::new(kind, None)?, false));
+    }
+    let path = dir.join(VOCAB);
+    if !path.is_file() {
+        return Err(RunError::Model(format!(
+            "{}: is missing; copy the vocab.txt that the checkpoint was trained with",
+            path.display()
+        )));
+    }
+    let vocab = Vocab::read(&path)?;
+    Ok((Tokenizer::new(kind, Some(vocab))?, true))
+}
+
+/// The one file of weights in a folder: `model.safetensors`, else the only `.safetensors`, else the only `.pt`.
+fn find_weights(dir: &Path) -> Result<PathBuf, RunError> {
+    let usual = dir.join("model.safetensors");
+    if usual.is_file() {
+        return Ok(usual);
+    }
+    let entries = std::fs::read_dir(dir).map_err(|e| RunError::io(dir, "cannot list", e))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
+    files.sort();
+    for extension in ["safetensors", "pt", "pth"] {
+        let found: Vec<_> = files.iter().filter(|f| f.extension().is_some_and(|e| e == extension)).collect();
+        match found.as_slice() {
+            [] => {}
+            [one] => return Ok((*one).clone()),
+            many => {
+                let names: Vec<String> = many.iter().map(|p| p.display().to_string()).collect();
+                return Err(RunError::Model(format!(
+                    "{}: several files of weights ({}); rename the one to use to model.{extension} in a folder of its own",
+                    dir.display(),
+                    names.join(", ")
+                )));
+            }
+        }
+    }
+    Err(RunError::Model(format!(
+        "{}: no model.safetensors (or .pt) in this folder; put the checkpoint there, or set `from_scratch: true`",
+        dir.display()
+    )))
+}
+
+fn open_weights(path: &Path) -> Result<Weights, RunError> {
+    let file = TensorFile::open(path)?;
+    const SECTIONS: [&str; 4] = ["", "ema_model_state_dict.", "model_state_dict.", "state_dict."];
+    let prefixes = SECTIONS.iter().flat_map(|s| weights::PREFIXES.iter().map(move |p| format!("{s}{p}")));
+    for prefix in prefixes {
+        if file.contains(&format!("{prefix}transformer.proj_out.weight")) {
+            return Ok(Weights { files: vec![file], prefix, path: path.to_owned() });
+        }
+    }
+    let e2 = file.tensors().iter().any(|t| t.name().contains("transformer.layers.0."));
+    let why = if e2 {
+        "holds E2-TTS (UNetT), which is not supported; use an F5-TTS checkpoint"
+    } else {
+        "holds no F5-TTS transformer (no tensor `transformer.proj_out.weight`, with or without `ema_model.`)"
+    };
+    let refused = file
+        .refused()
+        .first()
+        .map_or(String::new(), |(key, reason)| format!("; `{key}` was not read: {reason}"));
+    Err(RunError::Model(format!("{}: {why}{refused}", path.display())))
+}
+
+/// Compares the file's index with the parameters that the model declares.
+pub(super) fn check(weights: &Weights, states: &[StateDecl], extend_vocab: bool) -> Result<(), RunError> {
+    let made = |name: &str| name == weights::INV_FREQ;
+    let mut all = Differences::new(weights, states, made, weights::ignored);
+    if weights.prefix.is_empty() {
+        all.extra.retain(|n| n.starts_with("transformer."));
+    }
+    let vocabulary = all.misshapen.iter().position(|(name, have, want)| {
+        weights::is_text_embedding(name) && have.len() == 2 && want.len() == 2 && have[1] == want[1]
+    });
+    let vocabulary = vocabulary.map(|i| all.misshapen.remove(i)).map(|(_, have, want)| (have[0], want[0]));
+    let names = |all: Vec<String>| all.into_iter().map(|n| weights.name_of(&n)).collect::<Vec<_>>();
+    let misshapen = all.misshapen.into_iter().map(|(name, have, want)| {
+        format!("{} is {have:?}, the configuration says {want:?}", weights.name_of(name))
+    });
+    let mut problems = Vec::new();
+    let missing = all.missing.into_iter().map(str::to_owned).collect();
+    say(&mut problems, "tensors missing", names(missing));
+    say(&mut problems, "tensors that the configuration does not have", names(all.extra));
+    say(&mut problems, "tensors of another shape", misshapen.collect());
+    match vocabulary {
+        Some((have, want)) if have < want && extend_vocab => {}
+        Some((have, want)) => {
+            let remedy = if have < want {
+                "use the vocab.txt that the checkpoint was trained with, or --extend-vocab to add rows (keep the old lines first)"
+            } else {
+                "use the vocab.txt that the checkpoint was trained with"
+            };
+            problems.push(format!(
+                "the vocabulary does not fit: vocab.txt gives {want} embedding rows (its lines + 1), the checkpoint has {have}; {remedy}"
+            ));
+        }
+        None => {}
+    }
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(RunError::Model(format!(
+        "{}: does not fit config.yaml:\n  {}\ncheck that config.yaml and vocab.txt belong to this checkpoint",
+        weights.path.display(),
+        problems.join("\n  ")
+    )))
+}

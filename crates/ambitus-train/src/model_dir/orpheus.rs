@@ -1,0 +1,252 @@
+//! A Hugging Face folder of a `LlamaForCausalLM`: `config.json` and `model.safetensors`, or shards and their index.
+
+use super::{Differences, MAX_CONFIG_BYTES, ModelDir, OpenOptions, Weights, read_text, say};
+use crate::cards::distance;
+use crate::error::RunError;
+use crate::load::STAGING_BYTES;
+use ambitus_ir::StateDecl;
+use ambitus_models::Model;
+use ambitus_models::orpheus::config::{Config, File};
+use ambitus_models::orpheus::weights::{EMBEDDING, HEAD, ignored};
+use ambitus_store::{DType, TensorFile};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The configuration's file.
+pub(super) const CONFIG: &str = "config.json";
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// The most bytes that an index of shards may have.
+const MAX_INDEX_BYTES: u64 = 16 << 20;
+/// What an export copies beside the configuration, where it is there: tokenizer and generation.
+const BESIDE: [&str; 9] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+];
+
+/// An index of shards, as transformers writes it.
+#[derive(Deserialize)]
+struct Shards {
+    /// The file of every tensor.
+    weight_map: BTreeMap<String, String>,
+}
+
+pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
+    for (given, what) in [
+        (options.variant.is_some(), "model.variant (--variant)"),
+        (options.extend_vocab, "model.extend_vocab (--extend-vocab)"),
+        (options.dropout.is_some(), "dropout"),
+        (options.tokenizer.is_some(), "data.tokenizer"),
+    ] {
+        if given {
+            return Err(RunError::Usage(format!(
+                "{what}: is for F5-TTS, and {} holds a Llama model (config.json): leave it out",
+                dir.display()
+            )));
+        }
+    }
+    let path = dir.join(CONFIG);
+    let text = read_text(&path, MAX_CONFIG_BYTES, "copy it from the checkpoint's own folder")?;
+    let fail = |why: String| RunError::Model(format!("{}: {why}", path.display()));
+    let file: File = serde_json::from_str(&text).map_err(|e| fail(e.to_string()))?;
+    let config = file.config().map_err(|why| fail(why.to_string()))?;
+    let beside = BESIDE.iter().filter(|name| dir.join(name).is_file());
+    Ok(ModelDir {
+        dir: dir.to_owned(),
+        model: Model::Orpheus(config),
+        wants_checkpointing: false,
+        kept: [CONFIG].iter().chain(beside).map(|name| (*name).to_owned()).collect(),
+        weights: if options.from_scratch { None } else { Some(open_weights(dir)?) },
+    })
+}
+
+/// `model.safetensors`, else the shards of the index.
+fn open_weights(dir: &Path) -> Result<Weights, RunError> {
+    let single = dir.join(SINGLE);
+    let (path, files) = if single.is_file() {
+        (single.clone(), vec![TensorFile::open(&single)?])
+    } else if dir.join(INDEX).is_file() {
+        (dir.join(INDEX), open_shards(dir, &dir.join(INDEX))?)
+    } else {
+        let pickled =
+            dir.join("pytorch_model.bin").is_file() || dir.join("pytorch_model.bin.index.json").is_file();
+        return Err(RunError::Model(format!(
+            "{}: no {SINGLE} and no {INDEX} in this folder; {}, or set `from_scratch: true`",
+            dir.display(),
+            if pickled {
+                "it holds pytorch_model.bin: save it again with `save_pretrained(..., safe_serialization=True)`"
+            } else {
+                "put the checkpoint there"
+            }
+        )));
+    };
+    for file in &files {
+        let wrong = |t: &&ambitus_store::TensorInfo| {
+            !matches!(t.dtype(), DType::F32 | DType::Bf16 | DType::F16) && !ignored(t.name())
+        };
+        let others: Vec<String> = file
+            .tensors()
+            .iter()
+            .filter(wrong)
+            .map(|t| format!("{} ({})", t.name(), t.dtype().name()))
+            .collect();
+        let refused = file.refused().iter().map(|(name, why)| format!("{name} ({why})"));
+        let others: Vec<String> = others.into_iter().chain(refused).collect();
+        if !others.is_empty() {
+            return Err(RunError::Model(format!(
+                "{}: {} tensors are not F32, BF16 or F16: {}; use the checkpoint that was not quantised",
+                file.path().display(),
+                others.len(),
+                super::listed(&others)
+            )));
+        }
+    }
+    Ok(Weights { files, prefix: String::new(), path })
+}
+
+/// Every shard that the index names. One message for all that is wrong with them.
+fn open_shards(dir: &Path, index: &Path) -> Result<Vec<TensorFile>, RunError> {
+    let text = read_text(index, MAX_INDEX_BYTES, "copy it from the checkpoint's own folder")?;
+    let shards: Shards = serde_json::from_str(&text)
+        .map_err(|e| RunError::Model(format!("{}: {e}; fetch it again", index.display())))?;
+    let mut by_shard: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (tensor, shard) in &shards.weight_map {
+        by_shard.entry(shard).or_default().push(tensor);
+    }
+    let (mut files, mut problems) = (Vec::new(), Vec::new());
+    for (shard, tensors) in &by_shard {
+        let plain =
+            Path::new(shard).components().count() == 1 && !shard.contains(['/', '\\']) && *shard != "..";
+        if !plain {
+            problems.push(format!("`{}` is not a file of this folder", shard.escape_debug()));
+            continue;
+        }
+        let path: PathBuf = dir.join(shard);
+        if !path.is_file() {
+            let names: Vec<String> = tensors.iter().map(|t| (*t).to_owned()).collect();
+            problems.push(format!(
+                "{shard} is missing, which holds {} tensors: {}",
+                names.len(),
+                super::listed(&names)
+            ));
+            continue;
+        }
+        match TensorFile::open(&path) {
+            Err(e) => problems.push(e.to_string()),
+            Ok(file) => {
+                let absent = tensors.iter().filter(|t| !file.contains(t)).map(|t| (*t).to_owned()).collect();
+                say(&mut problems, &format!("tensors missing from {shard}"), absent);
+                files.push((*shard, file));
+            }
+        }
+    }
+    let mut holders: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (shard, file) in &files {
+        for tensor in file.tensors() {
+            holders.entry(tensor.name()).or_default().push(shard);
+        }
+    }
+    let twice = holders.iter().filter(|(_, shards)| shards.len() > 1);
+    let twice = twice.map(|(tensor, shards)| format!("{tensor} (in {})", shards.join(" and "))).collect();
+    say(&mut problems, "tensors in two shards", twice);
+    if problems.is_empty() {
+        return Ok(files.into_iter().map(|(_, file)| file).collect());
+    }
+    Err(RunError::Model(format!(
+        "{}: does not fit its shards:\n  {}\nfetch the folder again, whole: shards and index of one checkpoint",
+        index.display(),
+        problems.join("\n  ")
+    )))
+}
+
+/// Compares the files' index with the parameters that the model declares. The head of a tied model is the embedding: a copy
+/// of it may be there.
+pub(super) fn check(weights: &Weights, cfg: &Config, states: &[StateDecl]) -> Result<(), RunError> {
+    let beside = |name: &str| ignored(name) || (cfg.tied && name == HEAD);
+    let mut all = Differences::new(weights, states, |_| false, beside);
+    let mut problems = Vec::new();
+    // A tensor that is missing and one of its shape that is too much may be one that was renamed.
+    let mut renamed = Vec::new();
+    all.missing.retain(|name| {
+        let want = states.iter().find(|s| s.name == **name).map(|s| s.ty.shape.to_vec());
+        let alike = all.extra.iter().filter(|extra| weights.shape_of(extra) == want);
+        let Some(nearest) = alike.min_by_key(|extra| distance(extra, name)).cloned() else { return true };
+        if distance(&nearest, name) > name.len() / 2 {
+            return true;
+        }
+        renamed.push(format!("{name} (the file has {nearest})"));
+        all.extra.retain(|extra| *extra != nearest);
+        false
+    });
+    let missing: Vec<String> = all.missing.iter().map(|n| (*n).to_owned()).collect();
+    let no_head = missing.iter().any(|n| n == HEAD);
+    say(&mut problems, "tensors missing", missing);
+    say(&mut problems, "tensors under another name, rename them", renamed);
+    say(&mut problems, "tensors that the configuration does not have", all.extra);
+    let other_rows = all
+        .misshapen
+        .iter()
+        .find(|(n, have, want)| *n == EMBEDDING && have.len() == 2 && have[1..] == want[1..]);
+    let rows = other_rows.map(|(_, have, _)| have[0]);
+    let shapes = all.misshapen.into_iter();
+    let shapes =
+        shapes.map(|(name, have, want)| format!("{name} is {have:?}, the configuration says {want:?}"));
+    say(&mut problems, "tensors of another shape", shapes.collect());
+    if no_head {
+        problems.push(format!(
+            "without {HEAD} the head must be the embedding: if this checkpoint is tied, set \"tie_word_embeddings\": true"
+        ));
+    }
+    if let Some(rows) = rows {
+        problems.push(format!(
+            "the vocabulary does not fit: vocab_size is {}, the embedding has {rows} rows; they must be equal (Orpheus has \
+             156939 before fine-tuning and 156940 after)",
+            cfg.vocab
+        ));
+    }
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(RunError::Model(format!(
+        "{}: does not fit config.json:\n  {}\ncheck that config.json belongs to this checkpoint, and fetch the files again if it does",
+        weights.path.display(),
+        problems.join("\n  ")
+    )))
+}
+
+/// A tied model's own head, where the files hold one that is not the embedding.
+pub(super) fn doubts(weights: &Weights, cfg: &Config) -> Result<Vec<String>, RunError> {
+    let (true, Some(_), Some(_)) = (cfg.tied, weights.find(EMBEDDING), weights.find(HEAD)) else {
+        return Ok(Vec::new());
+    };
+    if digest(weights, EMBEDDING)? == digest(weights, HEAD)? {
+        return Ok(Vec::new());
+    }
+    Ok(vec![format!(
+        "{}: {HEAD} is not {EMBEDDING}, though config.json ties them (tie_word_embeddings): the embedding is used for both, as \
+         transformers does; if the head was trained for itself, set it to false",
+        weights.path.display()
+    )])
+}
+
+/// A hash of a tensor's shape and values, whatever type they are stored in.
+fn digest(weights: &Weights, name: &str) -> Result<Option<blake3::Hash>, RunError> {
+    let Some((file, name)) = weights.find(name) else { return Ok(None) };
+    let mut hash = blake3::Hasher::new();
+    hash.update(format!("{:?}", file.get(&name)?.shape()).as_bytes());
+    let mut bytes = Vec::new();
+    file.read_pieces(&name, &mut vec![0; STAGING_BYTES / 4], |_, piece| {
+        bytes.clear();
+        bytes.extend(piece.iter().flat_map(|x| x.to_le_bytes()));
+        hash.update(&bytes);
+    })?;
+    Ok(Some(hash.finalize()))
+}
