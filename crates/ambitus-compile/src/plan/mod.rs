@@ -63,10 +63,12 @@ pub fn plan_within(session: Session, target: &dyn Target, slots: usize, room: Op
     // All programs run in the same bytes: what the largest needs at least is enough for every one.
     let least =
         [0, 1].map(|arena| problems.iter().map(|p| problem::live_bound(&p[arena]).0).max().unwrap_or(0));
-    let aims = [(least[0], room), (least[1], None)].map(|(least, room)| match room {
-        Some(room) if room < least => Aim::Any,
-        room => Aim::Height(least.max(room.unwrap_or(0))),
-    });
+    let aims = match room {
+        None => least.map(Aim::Height),
+        // The host's arena is another question.
+        Some(room) if room < least[0] => [Aim::Any, Aim::Any],
+        Some(room) => [Aim::Height(room), Aim::Any],
+    };
     let programs: Vec<PlannedProgram> = session
         .programs
         .iter()
