@@ -296,7 +296,7 @@ pub fn resolve_on(
     if recipe.micro_batch.max && largest.is_none() {
         let least = Capacity { rows: longest, ..capacity };
         // Where nothing fits, the longest clip alone is refused with what would.
-        let most = search::most_frames(&shape.with_capacity(least), usize::MAX, budget, device.target())?;
+        let most = search::most_rows(&shape.with_capacity(least), usize::MAX, budget, device.target())?;
         micro_batches = vec![capacity_of(most.unwrap_or(longest) as u64)?];
         shape = shape.with_capacity(micro_batches[0].capacity);
     }

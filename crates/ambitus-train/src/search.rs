@@ -25,7 +25,9 @@ const FEW: usize = 3;
 /// Full plans of one candidate at most, from the estimate to the least that has to be made again.
 const CORRECTIONS: usize = 5;
 /// Beyond an hour of audio at once nothing is asked for.
-const MOST_FRAMES: usize = 1 << 19;
+const MOST_ROWS: usize = 1 << 19;
+/// Programs for which the largest micro-batch is found to the row.
+const EXACT_INSTRUCTIONS: usize = 12_000;
 /// Changes that a refusal names.
 const NAMED: usize = 4;
 /// A prediction that is better by less is no reason to leave the usual micro-batch.
@@ -412,51 +414,73 @@ impl Point {
     }
 }
 
-/// The most frames of a micro-batch, up to `most`, with which a shape fits, from its own on; `None` where it does not fit as
-/// it is.
+/// The most rows of a micro-batch, up to `most`, with which a shape fits, from its own on; `None` where it does not fit as it
+/// is. Exact for programs up to [`EXACT_INSTRUCTIONS`]; of larger ones (offload makes some of tens of thousands), each of
+/// whose plans takes a second of work, so many as are found in a few of them.
 ///
 /// # Errors
 /// As [`RunPlan::new`].
-pub fn most_frames(
+pub fn most_rows(
     shape: &Shape,
     most: usize,
     budget: u64,
     target: &dyn Target,
 ) -> Result<Option<usize>, RunError> {
     let capacity = shape.session.capacity;
-    let peak = |frames: usize| -> Result<u64, RunError> {
-        let capacity = Capacity { rows: frames, ..capacity };
-        let plan = RunPlan::within(shape.with_capacity(capacity), target, budget)?;
-        Ok(if plan.peak_bytes <= budget { plan.least_bytes() } else { plan.least_bytes().max(budget + 1) })
+    let plan = |rows: usize, budget: u64| {
+        RunPlan::within(shape.with_capacity(Capacity { rows, ..capacity }), target, budget)
     };
-    // Frames that fit and, once there are some, that do not, with their peaks.
-    let mut fits = (capacity.rows, peak(capacity.rows)?);
-    if fits.1 > budget {
+    let first = plan(capacity.rows, budget)?;
+    if first.peak_bytes > budget {
         return Ok(None);
     }
-    let most = most.min(MOST_FRAMES);
+    let exact = first.planned.programs.iter().all(|p| p.program.instrs.len() <= EXACT_INSTRUCTIONS);
+    let most = most.min(MOST_ROWS);
+    // By what is live alone, which no placement is below. It is nearly a line in rows; a step aside of the line finds the
+    // other side of the budget, and keeps a kink from stopping it.
+    let mut fits = (capacity.rows, first.least_bytes());
+    let mut lost = 0;
     let mut large: Option<usize> = None;
     let mut next = 2 * fits.0;
-    while fits.0 < most && large.is_none_or(|n| n > fits.0 + 1) {
-        let frames = next.min(most);
-        let bytes = peak(frames)?;
-        // Bytes are nearly a line in frames. A step aside of it finds the other side, and keeps a kink from stopping it.
-        let slope = bytes.saturating_sub(fits.1).max(1) as f64 / (frames - fits.0) as f64;
+    while fits.0 < most && large.is_none_or(|n| n > fits.0 + 1 + fits.0 / 512) {
+        let rows = next.min(most);
+        let plan = plan(rows, 0)?;
+        let bytes = plan.least_bytes();
+        lost = plan.peak_bytes - bytes;
+        let slope = bytes.saturating_sub(fits.1).max(1) as f64 / (rows - fits.0) as f64;
         let line = fits.0 + ((budget - fits.1) as f64 / slope) as usize;
         if bytes <= budget {
-            fits = (frames, bytes);
+            fits = (rows, bytes);
         } else {
-            large = Some(frames);
+            large = Some(rows);
         }
         next = match large {
-            None => (line + line / 64).clamp(frames + frames / 8 + 1, 64 * frames),
+            None => (line + line / 64).clamp(rows + rows / 8 + 1, 64 * rows),
             Some(n) => {
                 let aside = 1 + (n - fits.0) / 64;
                 line.clamp(fits.0 + aside, (n - aside).max(fits.0 + aside))
             }
         };
     }
-    Ok(Some(fits.0))
+    // And down from there by what offsets lose between values.
+    let (mut low, mut high) = (capacity.rows, large.unwrap_or(fits.0 + 1));
+    let slope = (fits.1 - first.least_bytes()).max(1) as f64 / (fits.0 - capacity.rows).max(1) as f64;
+    let below = |lost: u64| (lost.saturating_sub(budget - fits.1) as f64 / slope) as usize;
+    let mut next = fits.0 - if exact { 0 } else { below(lost).min(fits.0) };
+    while high > low + 1 && (exact || low == capacity.rows) {
+        let rows = next.clamp(low + 1, high - 1);
+        let plan = plan(rows, budget)?;
+        if plan.peak_bytes <= budget {
+            low = rows;
+        } else {
+            high = rows;
+        }
+        next = match low == capacity.rows {
+            true => rows - below(plan.peak_bytes - plan.least_bytes()).clamp(1, rows),
+            false => low + (high - low) / 2,
+        };
+    }
+    Ok(Some(low))
 }
 
 /// The most frames that fit a budget with a plan's options: of a micro-batch, and of one clip, up to `most`, with everything
@@ -475,7 +499,7 @@ pub fn largest(
     let mut one_clip = shape.with_capacity(Capacity { rows: longest, clips: 1 });
     one_clip.session.checkpoint = Blocks::All;
     let asked = [(as_planned, usize::MAX), (one_clip, most)];
-    let found = side_by_side(&asked, |(shape, most)| most_frames(shape, *most, budget, target))?;
+    let found = side_by_side(&asked, |(shape, most)| most_rows(shape, *most, budget, target))?;
     Ok([found[0], found[1]])
 }
 

@@ -159,11 +159,11 @@ fn the_most_frames_fit_and_one_more_does_not() {
         RunPlan::new(longer, device.target()).expect("plans").peak_bytes
     };
     for budget in [kept + 100_000, kept + 1_000_000, kept + 7_654_321] {
-        let most = most_frames(&shape, usize::MAX, budget, device.target()).expect("plans");
+        let most = most_rows(&shape, usize::MAX, budget, device.target()).expect("plans");
         let most = most.expect("it fits as it is");
         assert!(peak(most) <= budget && peak(most + 1) > budget, "{most} frames in {budget}");
-        let no_more = most_frames(&shape, most - 7, budget, device.target()).expect("plans");
+        let no_more = most_rows(&shape, most - 7, budget, device.target()).expect("plans");
         assert_eq!(no_more, Some(most - 7));
     }
-    assert_eq!(most_frames(&shape, usize::MAX, kept - 1, device.target()).expect("plans"), None);
+    assert_eq!(most_rows(&shape, usize::MAX, kept - 1, device.target()).expect("plans"), None);
 }
