@@ -189,16 +189,20 @@ pub struct Data {
     /// `pinyin`, `char`, `byte` or `custom`. Absent: the model's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<Tokenizer>,
-    /// Orpheus: folder of the SNAC codec that makes tokens of audio. Not needed for sets that are tokenised already.
+    /// Orpheus: folder of the SNAC codec (`config.json`, `model.safetensors` or `pytorch_model.bin`) that makes tokens of audio,
+    /// once: they are kept in `cache`. Its memory is given back before training. Not needed for sets that are tokenised already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub codec: Option<PathBuf>,
-    /// Orpheus: which tokens are scored, `all` or `audio`. Absent: all, as the official script does.
+    /// Orpheus: which tokens are scored, `all` or `audio` (from the first audio token to the end: text is not learned; the loss is
+    /// another mean). Sets that are tokenised already bring their own. Absent: all, as the official script does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<LabelScope>,
-    /// Orpheus: the voice of clips whose data set names none.
+    /// Orpheus: the voice of clips whose data set names none (in a column or key `source` or `speaker_id`); it stands before
+    /// the text, `voice: text`. Absent: the text alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub voice: Option<String>,
-    /// Orpheus: longest sequence, tokens.
+    /// Orpheus: longest sequence in tokens (text, audio at 82 a second, and eight that wrap them); longer ones are left out, or
+    /// refused with `outside: refuse`. Bounds the largest micro-batch. Absent: as long as `max_seconds` makes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     /// Shortest clip in seconds.
@@ -213,7 +217,7 @@ pub struct Data {
     /// Validation clips: a list of names, or `{share: X}` of the clips by a seeded hash of the name.
     #[serde(default)]
     pub validation: Validation,
-    /// Folder of prepared clips. Absent: inside the run folder's parent, shared by runs.
+    /// Folder of prepared clips. Absent: `runs/cache`, shared by runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<PathBuf>,
 }

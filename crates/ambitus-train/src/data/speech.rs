@@ -77,6 +77,17 @@ pub(super) fn prepare(
         !crate::stop::requested()
     };
     if is_tokenised(dir)? {
+        let of_audio = [
+            (recipe.data.codec.is_some(), "codec (--codec)"),
+            (recipe.data.labels.is_some(), "labels"),
+            (recipe.data.voice.is_some(), "voice"),
+        ];
+        if let Some((_, key)) = of_audio.iter().find(|(given, _)| *given) {
+            return Err(RunError::Usage(format!(
+                "data.{key}: {} is tokenised already, which this would not change: leave it out",
+                dir.display()
+            )));
+        }
         // A row at a time: within what the process is counted with.
         return Ok((prepare_tokens(dir, vocabulary as u32, max_tokens, &options, &progress)?, 0));
     }
@@ -104,7 +115,7 @@ pub(super) fn prepare(
     if needed > allowed {
         return Err(RunError::DoesNotFit(format!(
             "does not fit: needs {}, budget {} ({} short), in prepare\n  codec {} · text and audio {}\n  lower \
-             data.max_seconds, raise --memory, or prepare first with more memory (the prepared clips are kept)",
+             data.max_seconds, or raise --memory",
             ByteSize(needed),
             ByteSize(allowed),
             ByteSize(needed - allowed),
