@@ -415,7 +415,7 @@ impl Point {
 }
 
 /// The most rows of a micro-batch, up to `most`, with which a shape fits, from its own on; `None` where it does not fit as it
-/// is. Exact for programs up to [`EXACT_INSTRUCTIONS`]; of larger ones (offload makes some of tens of thousands), each of
+/// is. Exact for programs up to 12,000 instructions; of larger ones (offload makes some of tens of thousands), each of
 /// whose plans takes a second of work, so many as are found in a few of them.
 ///
 /// # Errors
