@@ -87,6 +87,21 @@ const PROMISED_FILL_OF_EQUALS: f64 = 0.9;
 /// micro-batches two that drew a long clip more than they have micro-batches are two per cent, and no capacity could
 /// have known.
 const RUN: usize = 48;
+/// Of two kinds, clips of 700 to 1,100 frames among others of 80 to 160, each micro-batch takes one or two of the long, and
+/// for some sizes of an update no capacity reaches the promise. Then the choice is this near to the best there is.
+const NEAR_THE_BEST: f64 = 0.015;
+
+/// The fill of a run's micro-batches at a capacity.
+fn fill_of_run(frames: &[u32], updates: &Updates, capacity: Capacity) -> f64 {
+    let (mut used, mut planned) = (0.0, 0.0);
+    for update in updates.clone().take(RUN) {
+        let parts: Vec<u32> = update.iter().map(|d| frames[d.clip as usize]).collect();
+        let batches = pack(&parts, capacity).expect("fits");
+        used += fill(&parts, &batches, capacity) * batches.len() as f64;
+        planned += batches.len() as f64;
+    }
+    used / planned
+}
 
 /// Packs a run over a drawn data set; the fill is what is promised.
 fn updates_fill(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitrary::Result<()> {
@@ -106,15 +121,14 @@ fn updates_fill(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitr
     let seed = u.arbitrary()?;
     let updates = Updates::new(&frames, size, seed).expect("valid");
     let capacity = Capacity { frames: updates.micro_batch(requested, 1000).expect("fits"), clips: 1000 };
-    let (mut used, mut planned) = (0.0, 0.0);
-    for update in updates.take(RUN) {
-        let parts: Vec<u32> = update.iter().map(|d| frames[d.clip as usize]).collect();
-        let batches = pack(&parts, capacity).expect("fits");
-        used += fill(&parts, &batches, capacity) * batches.len() as f64;
-        planned += batches.len() as f64;
+    let fill = fill_of_run(&frames, &updates, capacity);
+    let mut promised = if kind == 2 { PROMISED_FILL_OF_EQUALS } else { PROMISED_FILL };
+    if kind == 3 && fill < promised {
+        let others = (longest.max(requested / 2)..=requested).step_by(requested as usize / 100);
+        let fills = others
+            .map(|frames_of| fill_of_run(&frames, &updates, Capacity { frames: frames_of, clips: 1000 }));
+        promised = promised.min(fills.fold(0.0, f64::max) - NEAR_THE_BEST);
     }
-    let fill = used / planned;
-    let promised = if kind == 2 { PROMISED_FILL_OF_EQUALS } else { PROMISED_FILL };
     assert!(fill >= promised, "kind {kind}, {size:?}, capacity {capacity:?}, mean {mean:.0}: fill {fill:.3}");
     Ok(())
 }
@@ -125,6 +139,8 @@ fn updates_fill_their_micro_batches() {
     arbtest(updates_fill).seed(0xd3d5_e33a_0000_2811);
     // One long clip to a micro-batch, and twice more long clips than micro-batches among the first updates.
     arbtest(updates_fill).seed(0x595d_d20d_0000_0096);
+    // Two kinds for which no capacity fills 95 %: the best has 94.6 %.
+    arbtest(updates_fill).seed(0x2a4e_62bf_0000_004d);
     arbtest(updates_fill).budget_ms(8_000);
 }
 
