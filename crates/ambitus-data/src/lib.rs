@@ -11,6 +11,7 @@ mod files;
 pub mod griffin_lim;
 mod index;
 pub mod mel;
+mod order;
 pub mod pack;
 pub mod prepare;
 mod rng;

@@ -1,16 +1,18 @@
 //! Which clips train together in which update.
 //!
-//! The clips form an endless stream: epoch after epoch, each a seeded shuffle of all. Updates are cut from that stream,
-//! across the ends of epochs, so no update is a small rest. Each takes clips from the front until its size is reached;
-//! the last places go to those of the next few clips that bring it closest to its size, and what was passed over comes
-//! first in the next update. So every clip is used once per epoch, and all updates are nearly equally large, which is
-//! what lets them fill their micro-batches. The list depends on the lengths, the size, the seed and the number of the
-//! update alone: not on micro-batches, threads or ranks.
+//! The clips form an endless stream: epoch after epoch, each all of them in a seeded random order in which every stretch
+//! has its share of the long and of the short (`order.rs`). Updates are cut from that stream, across the ends of epochs, so
+//! no update is a small rest. Each takes clips from the front until its size is reached; the last places go to those of the
+//! next few clips that bring it closest to its size, and what was passed over comes first in the next update. So every clip
+//! is used once per epoch, and all updates are nearly equally large and nearly alike, which is what lets them fill their
+//! micro-batches. The list depends on the lengths, the size, the seed and the number of the update alone: not on
+//! micro-batches, threads or ranks.
 
 use std::collections::VecDeque;
 
 use crate::error::DataError;
 use crate::mel::{HOP, SAMPLE_RATE};
+use crate::order;
 use crate::pack::{self, Capacity};
 use crate::rng::SplitMix;
 
@@ -206,9 +208,9 @@ impl Updates {
     /// Makes sure that `n` clips wait.
     fn fetch(&mut self, n: usize) {
         while self.waiting.len() < n {
-            let mut clips: Vec<u32> = (0..self.frames.len() as u32).collect();
-            SplitMix::keyed("epoch", self.seed, u64::from(self.epoch)).shuffle(&mut clips);
             let epoch = self.epoch;
+            let mut rng = SplitMix::keyed("epoch", self.seed, u64::from(epoch));
+            let clips = order::epoch(&self.frames, &mut rng);
             self.waiting.extend(clips.into_iter().map(|clip| Draw { clip, epoch }));
             self.epoch += 1;
         }

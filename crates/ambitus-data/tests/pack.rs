@@ -83,25 +83,8 @@ const PROMISED_FILL: f64 = 0.95;
 /// Clips of equal length cannot do better than their number allows: 37 of them in batches of 5 are 92.5 %.
 const PROMISED_FILL_OF_EQUALS: f64 = 0.9;
 
-/// What the promise is measured over: a run, of which the choice of the capacity saw half. In a dozen updates of eight
-/// micro-batches two that drew a long clip more than they have micro-batches are two per cent, and no capacity could
-/// have known.
-const RUN: usize = 48;
-/// Of two kinds, clips of 700 to 1,100 frames among others of 80 to 160, each micro-batch takes one or two of the long, and
-/// for some sizes of an update no capacity reaches the promise. Then the choice is this near to the best there is.
-const NEAR_THE_BEST: f64 = 0.015;
-
-/// The fill of a run's micro-batches at a capacity.
-fn fill_of_run(frames: &[u32], updates: &Updates, capacity: Capacity) -> f64 {
-    let (mut used, mut planned) = (0.0, 0.0);
-    for update in updates.clone().take(RUN) {
-        let parts: Vec<u32> = update.iter().map(|d| frames[d.clip as usize]).collect();
-        let batches = pack(&parts, capacity).expect("fits");
-        used += fill(&parts, &batches, capacity) * batches.len() as f64;
-        planned += batches.len() as f64;
-    }
-    used / planned
-}
+/// Updates that the promise is measured over, from the first: it holds early, and beyond what the capacity was chosen by.
+const RUNS: [usize; 2] = [12, 48];
 
 /// Packs a run over a drawn data set; the fill is what is promised.
 fn updates_fill(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitrary::Result<()> {
@@ -121,15 +104,19 @@ fn updates_fill(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitr
     let seed = u.arbitrary()?;
     let updates = Updates::new(&frames, size, seed).expect("valid");
     let capacity = Capacity { frames: updates.micro_batch(requested, 1000).expect("fits"), clips: 1000 };
-    let fill = fill_of_run(&frames, &updates, capacity);
-    let mut promised = if kind == 2 { PROMISED_FILL_OF_EQUALS } else { PROMISED_FILL };
-    if kind == 3 && fill < promised {
-        let others = (longest.max(requested / 2)..=requested).step_by(requested as usize / 100);
-        let fills = others
-            .map(|frames_of| fill_of_run(&frames, &updates, Capacity { frames: frames_of, clips: 1000 }));
-        promised = promised.min(fills.fold(0.0, f64::max) - NEAR_THE_BEST);
+    let promised = if kind == 2 { PROMISED_FILL_OF_EQUALS } else { PROMISED_FILL };
+    let (mut used, mut planned) = (0.0, 0.0);
+    for (done, update) in (1..=RUNS[1]).zip(updates) {
+        let parts: Vec<u32> = update.iter().map(|d| frames[d.clip as usize]).collect();
+        let batches = pack(&parts, capacity).expect("fits");
+        used += fill(&parts, &batches, capacity) * batches.len() as f64;
+        planned += batches.len() as f64;
+        let fill = used / planned;
+        assert!(
+            fill >= promised || !RUNS.contains(&done),
+            "kind {kind}, {size:?}, capacity {capacity:?}, mean {mean:.0}: fill {fill:.3} of {done} updates"
+        );
     }
-    assert!(fill >= promised, "kind {kind}, {size:?}, capacity {capacity:?}, mean {mean:.0}: fill {fill:.3}");
     Ok(())
 }
 
@@ -139,7 +126,7 @@ fn updates_fill_their_micro_batches() {
     arbtest(updates_fill).seed(0xd3d5_e33a_0000_2811);
     // One long clip to a micro-batch, and twice more long clips than micro-batches among the first updates.
     arbtest(updates_fill).seed(0x595d_d20d_0000_0096);
-    // Two kinds for which no capacity fills 95 %: the best has 94.6 %.
+    // The same, with updates of a size for which shuffled clips left no capacity at 95 %.
     arbtest(updates_fill).seed(0x2a4e_62bf_0000_004d);
     arbtest(updates_fill).budget_ms(8_000);
 }
