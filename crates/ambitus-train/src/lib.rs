@@ -13,6 +13,8 @@ pub mod export;
 pub mod finish;
 pub mod gradients;
 mod host;
+pub mod import;
+pub mod launch;
 pub mod load;
 pub mod loader;
 pub mod memory;

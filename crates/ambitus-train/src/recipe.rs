@@ -17,8 +17,10 @@ mod family;
 mod forms;
 mod offload;
 mod read;
+mod sharding;
 mod stages;
 mod trained;
+pub(crate) mod tree;
 mod validate;
 
 use ambitus_data::speech::LabelScope;
@@ -33,6 +35,8 @@ pub use forms::{
 };
 pub use offload::{Activations, Offload};
 pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
+pub(crate) use read::{read_text, read_tree, short};
+pub use sharding::{BackwardPrefetch, MAX_RANKS, Sharding, Strategy, Units};
 pub use stages::Stage;
 pub use trained::Lora;
 pub use validate::Invalid;
@@ -51,6 +55,13 @@ pub struct Recipe {
     /// Where to compute: `cpu`, `cuda` (the first card) or `cuda:N`. Absent: cpu.
     #[serde(default)]
     pub device: DeviceChoice,
+    /// Over how many ranks the run is spread, a card or processor each. Absent: 1. This version plans and trains on one only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<u32>,
+    /// What each of several ranks keeps, `{strategy: full, units: block, ...}` (see [`Sharding`]). Same numbers, less memory
+    /// of each, time of gathering. Absent: full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharding: Option<Sharding>,
     /// The memory budget of the whole process (on a card: of the card), as `20GiB` or `512MB`. Absent: 90 % of the smaller of available memory and
     /// the container's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -248,6 +259,8 @@ impl Recipe {
                 cache: None,
             },
             device: DeviceChoice::default(),
+            ranks: None,
+            sharding: None,
             memory: None,
             precision: None,
             host_memory: None,

@@ -171,6 +171,7 @@ pub fn resolve_on(
     console: &mut dyn Console,
 ) -> Result<Resolved, RunError> {
     let mut recipe = recipe;
+    recipe.require_one_rank().map_err(RunError::Usage)?;
     let mut choices = Vec::new();
     let mut choose = |key, value: String, from: &str| {
         choices.push(Choice { key, value, from: from.to_owned() });

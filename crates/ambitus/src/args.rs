@@ -30,6 +30,13 @@ pub enum Command {
         after_help = "Examples:\n  ambitus plan recipes/quickstart.yaml\n  ambitus plan recipes/quickstart.yaml --card rtx3090\n  ambitus plan recipes/quickstart.yaml --cards\n  ambitus plan recipes/orpheus-full.yaml --card a800"
     )]
     Plan(PlanArgs),
+    /// Read other trainers' configurations (accelerate, TrainingArguments, Orpheus, F5-TTS) into a recipe, key by key
+    #[command(
+        after_help = "Examples:\n  ambitus import accelerate.yaml args.json -o recipe.yaml --model DIR --data DIR\n  ambitus import \
+accelerate.yaml -- --fsdp 'full_shard auto_wrap' --bf16 --per_device_train_batch_size 4\n\nEach key is used (as what), default (what \
+happens anyway), without effect (and why), a question, or unknown (with the nearest name). Nothing in a file is run."
+    )]
+    Import(crate::import::ImportArgs),
     /// Fine-tune
     #[command(
         arg(clap::Arg::new("card").long("card").hide(true).value_parser(only_planned)),
@@ -85,6 +92,10 @@ pub struct PlanArgs {
     /// Plan for every card of cards.toml: which can train this, with what changes, and how fast. Exit code 3 when none can
     #[arg(long, group = "table", conflicts_with_all = ["device", "memory"])]
     pub cards: bool,
+    /// Lay this accelerate file (or whatever `ambitus import` reads) over the recipe: its ranks, sharding, precision, offload
+    /// and recomputing. Costs nothing: no other key of the recipe changes
+    #[arg(long, value_name = "FILE")]
+    pub accelerate: Option<PathBuf>,
     /// Cards to add and replace [default: cards.toml of the working directory, if there is one]
     #[arg(long, value_name = "FILE", requires = "table")]
     pub cards_file: Option<PathBuf>,

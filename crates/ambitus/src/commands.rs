@@ -21,7 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 type Result<T> = std::result::Result<T, RunError>;
 
-fn json(value: &impl serde::Serialize) {
+pub fn json(value: &impl serde::Serialize) {
     match serde_json::to_string_pretty(value) {
         Ok(text) => terminal::result(&text),
         Err(e) => terminal::message(&format!("error: the result cannot be written as JSON: {e}")),
@@ -192,7 +192,7 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
         Some(name) if !on_cpu => Some(Cards::load(a.cards_file.as_deref())?.find(name)?.clone()),
         _ => None,
     };
-    let (whole, _) = recipe(&a.run, true)?;
+    let whole = planned(a)?;
     let (mut plans, mut fits) = (Vec::new(), Ok(()));
     for (i, r) in parts(&whole).into_iter().enumerate() {
         let resolved = match &card {
@@ -225,6 +225,25 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
         }
     }
     fits
+}
+
+/// The recipe of a plan: `--accelerate` goes before the file, the other options before `--accelerate`.
+fn planned(a: &PlanArgs) -> Result<Recipe> {
+    let (given, _) = recipe(&a.run, true)?;
+    let Some(file) = &a.accelerate else { return Ok(given) };
+    let mut whole = given.clone();
+    crate::import::lay_over(&mut whole, file)?;
+    let TrainArgs { precision, offload, low_vram, checkpoint, .. } = &a.run;
+    if precision.is_some() {
+        whole.precision = given.precision;
+    }
+    if offload.is_some() || *low_vram {
+        whole.offload = given.offload;
+    }
+    if checkpoint.is_some() {
+        whole.checkpoint = given.checkpoint;
+    }
+    Ok(whole)
 }
 
 /// The runs that a recipe is: its stages, or itself.
@@ -282,7 +301,7 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
     let known = Cards::load(a.cards_file.as_deref())?;
     let cards = known.by_memory();
     let Some(any) = cards.first() else { return Ok(()) };
-    let (whole, _) = recipe(&a.run, true)?;
+    let whole = planned(a)?;
     let (mut tables, mut fits) = (Vec::new(), Ok(()));
     for (i, r) in parts(&whole).into_iter().enumerate() {
         // Model, data and sizes are the same for all.

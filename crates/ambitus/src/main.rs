@@ -3,6 +3,7 @@
 mod args;
 mod codec;
 mod commands;
+mod import;
 mod terminal;
 
 use args::{Cli, Command};
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Prepare(a) => commands::prepare(&a),
         Command::Plan(a) => commands::plan(&a),
+        Command::Import(a) => import::run(&a),
         Command::Train(a) => commands::train(&a),
         Command::Resume(a) => commands::resume(&a),
         Command::Gradients(a) => commands::gradients(&a),

@@ -6,12 +6,12 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess};
 use serde_saphyr::options::{MergeKeyPolicy, NonFiniteFloatPolicy};
-use serde_saphyr::{Error as Yaml, Location, Options, Spanned};
+use serde_saphyr::{Error as Yaml, Location, Options};
 use thiserror::Error;
 
 use super::Recipe;
+use super::tree::{Node, Tree, place};
 
 /// Largest recipe file.
 pub const MAX_RECIPE_BYTES: u64 = 1 << 20;
@@ -58,31 +58,14 @@ impl Recipe {
     /// Reads and checks a recipe file of at most [`MAX_RECIPE_BYTES`].
     pub fn read(path: &Path) -> Result<(Recipe, Origins), RecipeError> {
         let file = path.display().to_string();
-        let fail = |why: String| RecipeError { file: file.clone(), place: None, key: None, why };
-        let open = std::fs::File::open(path).map_err(|e| fail(e.to_string()))?;
-        if !open.metadata().map_err(|e| fail(e.to_string()))?.is_file() {
-            return Err(fail("is not a file: a recipe is a YAML file".to_owned()));
-        }
-        let mut bytes = Vec::new();
-        open.take(MAX_RECIPE_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
-        if bytes.len() as u64 > MAX_RECIPE_BYTES {
-            return Err(fail("is larger than 1 MiB: this is not a recipe".to_owned()));
-        }
-        match std::str::from_utf8(&bytes) {
-            Ok(text) => Recipe::parse(text, &file),
-            Err(e) => {
-                let line = bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
-                Err(fail(format!("line {line} is not UTF-8 text")))
-            }
-        }
+        Recipe::parse(&read_text(path, "a recipe is a YAML file")?, &file)
     }
 
     /// Reads and checks a recipe from its text; `file` is for messages.
     pub fn parse(text: &str, file: &str) -> Result<(Recipe, Origins), RecipeError> {
         let mut places = Places::default();
-        let tree = serde_saphyr::from_str_with_options::<Tree>(text, options())
-            .map_err(|e| explain(&e, file, &places))?;
-        tree.flatten(&mut String::new(), &mut places);
+        let tree = read_tree(text, file)?;
+        flatten(&tree, &mut String::new(), &mut places);
         let recipe: Recipe =
             serde_saphyr::from_str_with_options(text, options()).map_err(|e| explain(&e, file, &places))?;
         recipe.validate().map_err(|bad| RecipeError {
@@ -98,6 +81,31 @@ impl Recipe {
     pub fn to_yaml(&self) -> Result<String, String> {
         serde_saphyr::to_string(self).map_err(|e| format!("the recipe cannot be written as YAML: {e}"))
     }
+}
+
+/// The text of a file of at most [`MAX_RECIPE_BYTES`]; `what` says what is expected of it.
+pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, RecipeError> {
+    let file = path.display().to_string();
+    let fail = |why: String| RecipeError { file: file.clone(), place: None, key: None, why };
+    let open = std::fs::File::open(path).map_err(|e| fail(e.to_string()))?;
+    if !open.metadata().map_err(|e| fail(e.to_string()))?.is_file() {
+        return Err(fail(format!("is not a file: {what}")));
+    }
+    let mut bytes = Vec::new();
+    open.take(MAX_RECIPE_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
+    if bytes.len() as u64 > MAX_RECIPE_BYTES {
+        return Err(fail("is larger than 1 MiB: this is not a recipe".to_owned()));
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        let good = e.utf8_error().valid_up_to();
+        let line = e.as_bytes()[..good].iter().filter(|b| **b == b'\n').count() + 1;
+        fail(format!("line {line} is not UTF-8 text"))
+    })
+}
+
+/// A file's keys and values with their places, under the limits of [`options`].
+pub(crate) fn read_tree(text: &str, file: &str) -> Result<Tree, RecipeError> {
+    serde_saphyr::from_str_with_options(text, options()).map_err(|e| explain(&e, file, &Places::default()))
 }
 
 /// The place of a key, or of the nearest key around it (`micro_batch: 0` is `micro_batch.frames`).
@@ -194,7 +202,7 @@ fn explain(error: &Yaml, file: &str, places: &Places) -> RecipeError {
 }
 
 /// One line of bounded length: errors repeat text of a file nobody vouches for.
-fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     const MOST: usize = 300;
     let clean = |c: char| if c.is_control() { ' ' } else { c };
     let mut out: String = text.chars().take(MOST).map(clean).collect();
@@ -204,104 +212,25 @@ fn short(text: &str) -> String {
     out
 }
 
-/// The file's keys and where their values stand; nothing else of it.
-struct Tree {
-    place: Place,
-    inner: Node,
-}
-
-enum Node {
-    Scalar,
-    List(Vec<Tree>),
-    Map(Vec<(Spanned<String>, Tree)>),
-}
-
-impl Tree {
-    /// Depth is bounded by the parser's `max_depth`.
-    fn flatten(&self, path: &mut String, places: &mut Places) {
-        let start = path.len();
-        let mut visit = |name: &str, key: Option<Location>, child: &Tree| {
-            if start > 0 {
-                path.push('.');
-            }
-            path.push_str(name);
-            places.values.insert(path.clone(), child.place);
-            if let Some(key) = key {
-                places.keys.insert(path.clone(), place(key));
-            }
-            child.flatten(path, places);
-            path.truncate(start);
-        };
-        match &self.inner {
-            Node::Scalar => {}
-            Node::List(items) => items.iter().enumerate().for_each(|(i, t)| visit(&i.to_string(), None, t)),
-            Node::Map(items) => items.iter().for_each(|(k, t)| visit(&k.value, Some(k.referenced), t)),
+/// Puts the places of what is in a tree below `path` into `places`. Depth is bounded by the parser's `max_depth`.
+fn flatten(tree: &Tree, path: &mut String, places: &mut Places) {
+    let start = path.len();
+    let mut visit = |name: &str, key: Option<Place>, child: &Tree| {
+        if start > 0 {
+            path.push('.');
         }
-    }
-}
-
-fn place(l: Location) -> Place {
-    Place { line: l.line(), column: l.column() }
-}
-
-impl<'de> Deserialize<'de> for Tree {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Tree, D::Error> {
-        let Spanned { value, referenced, .. } = Spanned::<Node>::deserialize(d)?;
-        Ok(Tree { place: place(referenced), inner: value })
-    }
-}
-
-impl<'de> Deserialize<'de> for Node {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Node, D::Error> {
-        struct Visitor;
-        impl<'de> de::Visitor<'de> for Visitor {
-            type Value = Node;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value")
-            }
-            fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
-                Ok(Node::Scalar)
-            }
-            fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
-                Ok(Node::Scalar)
-            }
-            fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
-                Ok(Node::Scalar)
-            }
-            fn visit_i128<E>(self, _: i128) -> Result<Node, E> {
-                Ok(Node::Scalar)
-            }
-            fn visit_u128<E>(self, _: u128) -> Result<Node, E> {
-                Ok(Node::Scalar)
-            }
-            fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
-                Ok(Node::Scalar)
-            }
-            fn visit_str<E>(self, _: &str) -> Result<Node, E> {
-                Ok(Node::Scalar)
-            }
-            fn visit_bytes<E>(self, _: &[u8]) -> Result<Node, E> {
-                Ok(Node::Scalar)
-            }
-            fn visit_unit<E>(self) -> Result<Node, E> {
-                Ok(Node::Scalar)
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
-                let mut items = Vec::new();
-                while let Some(item) = list.next_element()? {
-                    items.push(item);
-                }
-                Ok(Node::List(items))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
-                let mut items = Vec::new();
-                while let Some(item) = map.next_entry()? {
-                    items.push(item);
-                }
-                Ok(Node::Map(items))
-            }
+        path.push_str(name);
+        places.values.insert(path.clone(), child.place);
+        if let Some(key) = key {
+            places.keys.insert(path.clone(), key);
         }
-        d.deserialize_any(Visitor)
+        flatten(child, path, places);
+        path.truncate(start);
+    };
+    match &tree.node {
+        Node::List(items) => items.iter().enumerate().for_each(|(i, t)| visit(&i.to_string(), None, t)),
+        Node::Map(items) => items.iter().for_each(|(k, t)| visit(&k.name, Some(k.place), t)),
+        _ => {}
     }
 }
 

@@ -92,6 +92,7 @@ impl Recipe {
                 real("batch.seconds", x, x > 0.0 && x <= 1e6, "a number of seconds above 0")?
             }
         }
+        self.validate_sharding()?;
         self.validate_offload()?;
         self.validate_trained()?;
         self.validate_training()?;

@@ -1,0 +1,207 @@
+//! One key that was given, with its value read in the ways that these files write it.
+
+use crate::recipe::tree::{Node, Tree};
+use crate::recipe::{Place, RecipeError, short};
+
+/// Most characters of a value that are shown.
+const SHOWN: usize = 60;
+
+/// A key with its value and place.
+#[derive(Clone, Debug)]
+pub(super) struct Given {
+    /// The file, as it was named.
+    pub file: String,
+    /// Where the value stands.
+    pub place: Place,
+    /// The key as the file has it, with the sections around it.
+    pub path: String,
+    /// What it means to us: a key of [`super::keys`], or `None` where nobody knows it.
+    pub known: Option<super::keys::Known>,
+    /// The value.
+    pub node: Node,
+}
+
+impl Given {
+    pub fn new(file: &str, path: String, tree: Tree) -> Given {
+        Given { file: file.to_owned(), place: tree.place, known: None, path, node: tree.node }
+    }
+
+    /// `file:line:column`.
+    pub fn at(&self) -> String {
+        format!("{}:{}:{}", short(&self.file), self.place.line, self.place.column)
+    }
+
+    /// `key at file:line:column`, for the recipe's comments.
+    pub fn from(&self) -> String {
+        format!("{} at {}", short(&self.path), self.at())
+    }
+
+    /// `key: value (file:line:column)`, for messages about two of them.
+    pub fn full(&self) -> String {
+        format!("{}: {} ({})", short(&self.path), self.shown(), self.at())
+    }
+
+    /// The value on one short line.
+    pub fn shown(&self) -> String {
+        let text = short(&show(&self.node));
+        match text.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        }
+    }
+
+    /// What is wrong with it.
+    pub fn bad(&self, why: impl Into<String>) -> RecipeError {
+        RecipeError {
+            file: short(&self.file),
+            place: Some(self.place),
+            key: Some(short(&self.path)),
+            why: why.into(),
+        }
+    }
+
+    /// It is the same value as another, however the two are written.
+    pub fn same(&self, other: &Given) -> bool {
+        loose(&self.node) == loose(&other.node)
+    }
+
+    /// As if it were not there.
+    pub fn is_null(&self) -> bool {
+        match &self.node {
+            Node::Null => true,
+            Node::Text(t) => t.is_empty() || t.eq_ignore_ascii_case("none") || t.eq_ignore_ascii_case("null"),
+            Node::List(items) => items.is_empty(),
+            Node::Map(items) => items.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// It says no more than that the thing is off or empty.
+    pub fn is_off(&self) -> bool {
+        self.is_null() || self.switch() == Some(false)
+    }
+
+    fn switch(&self) -> Option<bool> {
+        match &self.node {
+            Node::Bool(on) => Some(*on),
+            Node::Whole(1) => Some(true),
+            Node::Whole(0) => Some(false),
+            Node::Text(word) => match word.to_ascii_lowercase().as_str() {
+                "y" | "yes" | "t" | "true" | "on" | "1" => Some(true),
+                "n" | "no" | "f" | "false" | "off" | "0" => Some(false),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// A switch, in any of accelerate's spellings.
+    pub fn flag(&self) -> Result<bool, RecipeError> {
+        self.switch().ok_or_else(|| self.bad(format!("{} is not true or false", self.shown())))
+    }
+
+    /// A number.
+    pub fn real(&self) -> Result<f64, RecipeError> {
+        let number = match &self.node {
+            Node::Whole(n) => Some(*n as f64),
+            Node::Real(x) => Some(*x),
+            // `5e-5`, which is a text to YAML 1.1, and quoted numbers.
+            Node::Text(t) => match super::python::number(&t.trim().replace('_', "")) {
+                Some(Node::Whole(n)) => Some(n as f64),
+                Some(Node::Real(x)) => Some(x),
+                _ => None,
+            },
+            _ => None,
+        };
+        let number = number.filter(|x| x.is_finite());
+        number.ok_or_else(|| self.bad(format!("{} is not a number", self.shown())))
+    }
+
+    /// A whole number, with or without `.0`.
+    pub fn whole(&self) -> Result<i64, RecipeError> {
+        let x = self.real()?;
+        // Every count in use is exact in f64.
+        let fits = x.fract() == 0.0 && x.abs() < 9e15;
+        if fits { Ok(x as i64) } else { Err(self.bad(format!("{} is not a whole number", self.shown()))) }
+    }
+
+    /// A whole number from `least` to `most`.
+    pub fn count(&self, least: u64, most: u64) -> Result<u64, RecipeError> {
+        let n = self.whole()?;
+        let found = u64::try_from(n).ok().filter(|n| (least..=most).contains(n));
+        found.ok_or_else(|| self.bad(format!("{n} is not between {least} and {most}")))
+    }
+
+    /// A word as it is written.
+    pub fn text(&self) -> Result<String, RecipeError> {
+        match &self.node {
+            Node::Text(t) => Ok(t.clone()),
+            Node::Whole(n) => Ok(n.to_string()),
+            Node::Bool(on) => Ok(on.to_string()),
+            _ => Err(self.bad(format!("{} is not a word", self.shown()))),
+        }
+    }
+
+    /// One of `names`, in any case, with or without the enum it is of (`StateDictType.FULL`); or its code, 1 for the first.
+    pub fn choice(&self, names: &[&'static str]) -> Result<&'static str, RecipeError> {
+        let text = self.text()?;
+        let word = text.rsplit('.').next().unwrap_or_default();
+        if let Some(name) = names.iter().find(|n| n.eq_ignore_ascii_case(word)) {
+            return Ok(name);
+        }
+        let code = word.parse().ok().and_then(|n: usize| names.get(n.checked_sub(1)?));
+        code.copied().ok_or_else(|| {
+            let near = super::near::nearest(&word.to_ascii_uppercase(), names.iter().copied());
+            let near = near.map(|n| format!("; {n} is nearest")).unwrap_or_default();
+            let of = names.iter().enumerate().map(|(i, n)| format!("{n} ({})", i + 1));
+            self.bad(format!("`{}` is not one of {}{near}", short(&text), of.collect::<Vec<_>>().join(", ")))
+        })
+    }
+
+    /// Words between spaces or commas, or a list of them.
+    pub fn words(&self) -> Result<Vec<String>, RecipeError> {
+        let split = |t: &str| t.split([' ', ',']).filter(|w| !w.is_empty()).map(str::to_owned).collect();
+        match &self.node {
+            Node::List(items) => {
+                let text = |t: &Tree| match &t.node {
+                    Node::Text(t) => Ok(t.clone()),
+                    _ => Err(self.bad(format!("{} is not a list of words", self.shown()))),
+                };
+                items.iter().map(text).collect()
+            }
+            Node::Null | Node::Bool(false) => Ok(Vec::new()),
+            _ => Ok(split(&self.text()?)),
+        }
+    }
+}
+
+/// As one would write it.
+fn show(node: &Node) -> String {
+    let all = |items: &mut dyn Iterator<Item = String>| items.take(20).collect::<Vec<_>>().join(", ");
+    match node {
+        Node::Null => "null".to_owned(),
+        Node::Bool(on) => on.to_string(),
+        Node::Whole(n) => n.to_string(),
+        Node::Real(x) => super::lines::number(*x),
+        Node::Text(t) if t.is_empty() => "\"\"".to_owned(),
+        Node::Text(t) | Node::Code(t) => t.clone(),
+        Node::List(items) => format!("[{}]", all(&mut items.iter().map(|t| show(&t.node)))),
+        Node::Map(items) => {
+            format!("{{{}}}", all(&mut items.iter().map(|(k, t)| format!("{}: {}", k.name, show(&t.node)))))
+        }
+    }
+}
+
+/// For comparing: numbers by value, words without case.
+fn loose(node: &Node) -> String {
+    match node {
+        Node::Whole(n) => (*n as f64).to_string(),
+        Node::Real(x) => x.to_string(),
+        Node::Text(t) => match super::python::number(t) {
+            Some(n) => loose(&n),
+            None => t.to_ascii_lowercase(),
+        },
+        Node::List(items) => items.iter().map(|t| loose(&t.node)).collect::<Vec<_>>().join(" "),
+        other => show(other),
+    }
+}

@@ -1,0 +1,272 @@
+//! YAML, JSON, flags and Python; what is not a literal; bad text.
+
+use super::*;
+use crate::recipe::{Batch, Offload};
+
+/// One set of arguments in every form.
+#[test]
+fn every_form_says_the_same() {
+    let python = "
+# what the report has
+from transformers import (TrainingArguments,
+                          Trainer)
+import torch
+training_args = transformers.TrainingArguments(
+    output_dir='out',  # comment, with a comma
+    per_device_train_batch_size=4,
+    gradient_accumulation_steps = 4,
+    fp16=True,
+    learning_rate=5.0e-5,
+    max_steps=1_000,
+    weight_decay=0.,
+    fsdp=['full_shard', \"auto_wrap\"],
+    fsdp_config={'transformer_layer_cls_to_wrap': [\"LlamaDecoderLayer\",], 'min_num_params': 0},
+)
+";
+    let bare = "output_dir = r'out', per_device_train_batch_size=4,\n\
+                gradient_accumulation_steps=4, fp16=True, learning_rate=5e-5\n\
+                max_steps=1000\nweight_decay=0\nfsdp='full_' \\\n  'shard auto_wrap'\n\
+                fsdp_config=dict(transformer_layer_cls_to_wrap=('LlamaDecoderLayer'), min_num_params=0)";
+    let flags = "accelerate launch train.py --output_dir \"out\" --per-device-train-batch-size=4 \\\n  \
+                 --gradient_accumulation_steps 4 --fp16 --learning_rate 5.0e-5 # the rate\n --max_steps 1000 \
+                 --weight_decay 0 --fsdp full_shard auto_wrap \
+                 --fsdp_config '{\"transformer_layer_cls_to_wrap\": [\"LlamaDecoderLayer\"], \"min_num_params\": 0}'";
+    let json = "{\"output_dir\": \"out\", \"per_device_train_batch_size\": 4, \"gradient_accumulation_steps\": 4,
+\t\"fp16\": true, \"learning_rate\": 5e-05, \"max_steps\": 1000, \"weight_decay\": 0.0, \"fsdp\": \"full_shard auto_wrap\",
+  \"fsdp_config\": {\"transformer_layer_cls_to_wrap\": [\"LlamaDecoderLayer\"], \"min_num_params\": 0}, \"deepspeed\": null}";
+    let yaml = "output_dir: out\nper_device_train_batch_size: 4\ngradient_accumulation_steps: '4'\nfp16: yes\n\
+                learning_rate: 5e-5\nmax_steps: 1000\nweight_decay: 0.0\nfsdp: full_shard auto_wrap\nfsdp_config:\n  \
+                fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer\n  fsdp_min_num_params: 0\n";
+    let first = recipe_of(&[("a.py", python)]);
+    assert_eq!(first.run_dir.as_deref(), Some(Path::new("out")));
+    assert_eq!((first.batch, first.updates), (Some(Batch::Clips(16)), Some(1000)));
+    assert_eq!((first.learning_rate, first.weight_decay), (Some(5e-5), Some(0.0)));
+    assert_eq!(first.precision, Some(Precision::Fp16Mixed));
+    let sharding = Sharding { backward_prefetch: BackwardPrefetch::None, ..Sharding::default() };
+    assert_eq!(first.sharding, Some(sharding));
+    for (name, text) in [
+        ("a.txt", python),
+        ("b.txt", bare),
+        ("c.sh", flags),
+        ("d.json", json),
+        ("d", json),
+        ("e.yaml", yaml),
+        ("e", yaml),
+    ] {
+        assert_eq!(recipe_of(&[(name, text)]), first, "{name}: {text}");
+    }
+    let words = flags::words(flags).unwrap().into_iter().map(|(w, _)| w).collect::<Vec<_>>();
+    let imported = import(&[Source::words(&words)], &Folders::default()).unwrap();
+    assert_eq!(Recipe::parse(&imported.recipe, "w").unwrap().0, first);
+    assert_eq!(imported.rows[0].file, "command line");
+}
+
+/// Orpheus' finetune/config.yaml, as its script reads it.
+#[test]
+fn orpheus_own_configuration() {
+    let text = "# Datasets\nTTS_dataset: canopylabs/zac-sample-dataset\n\nmodel_name: canopylabs/orpheus-tts-0.1-pretrained\n\n\
+                # Training Args\nepochs: 1\nbatch_size: 1\nnumber_processes: 1\npad_token: 128263\nsave_steps: 5000\n\
+                learning_rate: 5.0e-5\n\n# Naming and paths\nsave_folder: checkpoints\nproject_name: tuning-orpheus\n\
+                run_name: 5e5-0\n";
+    let imported = good(&[("config.yaml", text)]);
+    let never = "no effect, because finetune/train.py reads it and never uses it";
+    assert_eq!(
+        (said(&imported, "number_processes"), said(&imported, "pad_token")),
+        (never.into(), never.into())
+    );
+    assert_eq!(
+        said(&imported, "batch_size"),
+        "used: batch: {clips: 1}; what of it is computed at once, the plan chooses"
+    );
+    assert!(
+        said(&imported, "TTS_dataset").starts_with("asks: `canopylabs/zac-sample-dataset` is not downloaded")
+    );
+    assert!(imported.notes.iter().any(|n| n.contains("--model DIR")), "{:?}", imported.notes);
+    let recipe = recipe_of(&[("config.yaml", text)]);
+    assert_eq!((recipe.epochs, recipe.save_every, recipe.learning_rate), (Some(1.0), 5000, Some(5e-5)));
+    assert_eq!((recipe.precision, recipe.ranks), (Some(Precision::Bf16Mixed), None));
+    let folders = Folders { model: Some("m: #x".into()), data: Some("d".into()) };
+    let with = import(&[Source::text("config.yaml", text)], &folders).unwrap();
+    assert_eq!(said(&with, "model_name"), "no effect, because --model names the folder");
+    assert_eq!(Recipe::parse(&with.recipe, "r").unwrap().0.model.dir, Path::new("m: #x"));
+}
+
+#[test]
+fn frames_and_samples_of_f5() {
+    let config = |kind: &str, n: u32| {
+        format!(
+            "datasets:\n  name: voice\n  batch_size_per_gpu: {n}\n  batch_size_type: {kind}\n  max_samples: 64\n  num_workers: 16\n\
+             optim:\n  epochs: 11\n  learning_rate: 7.5e-5\n  num_warmup_updates: 20000\n  grad_accumulation_steps: 2\n  \
+             max_grad_norm: 1.0\n  bnb_optimizer: True\nmodel:\n  name: F5TTS_v1_Base\n  tokenizer: pinyin\n  arch:\n    \
+             dim: 1024\n    checkpoint_activations: True\nckpts:\n  save_per_updates: 50000\n  keep_last_n_checkpoints: -1\n"
+        )
+    };
+    let frames = good(&[("f5.yaml", &config("frame", 3200))]);
+    assert!(frames.rows.iter().all(|r| !matches!(r.verdict, Verdict::Unknown(_))), "{frames}");
+    assert_eq!(said(&frames, "model.arch.checkpoint_activations"), "used: checkpoint: all");
+    assert!(said(&frames, "datasets.num_workers").contains("loader threads, not data parallel"));
+    let recipe = recipe_of(&[("f5.yaml", &config("frame", 3200))]);
+    assert_eq!(
+        (recipe.batch, recipe.epochs, recipe.warmup),
+        (Some(Batch::Frames(6400)), Some(11.0), Some(20000))
+    );
+    let samples = good(&[("f5.yaml", &config("sample", 3200))]);
+    let asked = said(&samples, "datasets.batch_size_per_gpu");
+    assert!(asked.starts_with("asks: 3200 clips at once on one device: were frames meant?"), "{asked}");
+    assert!(
+        asked.contains("`batch: {frames: 6400}`") && samples.recipe.contains("were frames meant"),
+        "{asked}"
+    );
+    let few = good(&[("f5.yaml", &config("sample", 8))]);
+    assert!(said(&few, "datasets.batch_size_per_gpu").starts_with("used: batch: {clips: 16}"));
+    refused(&[("f5.yaml", &config("frams", 8))], "datasets.batch_size_type: `frams` is not frame or sample");
+}
+
+#[test]
+fn code_is_said_and_never_guessed() {
+    let text = "TrainingArguments(\n  'out',\n  num_train_epochs=epochs,\n  learning_rate=config['lr'],\n  \
+                max_steps=2 * 500,\n  output_dir=os.path.join(a, \"b,)\"),\n  seed=f\"{x}\",\n  fp16=not bf16,\n  \
+                per_device_train_batch_size=[n for n in (1, 2)],\n  **more,\n  bf16=True)";
+    let imported = good(&[("a.py", text)]);
+    for (key, value) in [
+        ("num_train_epochs", "epochs"),
+        ("learning_rate", "config['lr']"),
+        ("max_steps", "2 * 500"),
+        ("output_dir", "os.path.join(a, \"b,)\")"),
+        ("seed", "f\"{x}\""),
+        ("fp16", "not bf16"),
+    ] {
+        let row = imported.rows.iter().find(|r| r.key == key).unwrap();
+        assert_eq!(row.value, value);
+        assert!(row.verdict.to_string().starts_with("asks: it is code, not a literal"), "{key}");
+    }
+    assert!(imported.rows.iter().any(|r| r.value == "**more" && matches!(r.verdict, Verdict::Unknown(None))));
+    assert!(imported.rows.iter().any(|r| r.key == "TrainingArguments(argument 1)" && r.value == "'out'"));
+    assert_eq!(recipe_of(&[("a.py", text)]).precision, Some(Precision::Bf16Mixed));
+}
+
+#[test]
+fn text_that_cannot_be_read_is_refused_at_its_place() {
+    for (name, text, message) in [
+        ("a.py", "TrainingArguments(fp16=True", "a.py:1:18: the bracket of TrainingArguments( is not closed"),
+        ("a.py", "f(a='x)", "a.py:1:5: the text is not closed"),
+        ("a.py", "f(a='x\n')", "a.py:1:5: the text is not closed on its line"),
+        ("a.py", "x == 3", "a.py:1:1: `x` is no keyword argument"),
+        ("a.py", "import os; os.remove('x')\nfp16=)", "a.py:2:6: the value is missing"),
+        ("a.py", "def f(x): pass", "a.py:1:1: `def` is no keyword argument"),
+        ("a.py", "a=(1]", "a.py:1:5: expected `,` or `)`"),
+        ("a.py", "a={1: 2}", "a.py:1:4: a key in { } must be a text in quotes"),
+        ("a.sh", "--fp16 'x", "a.sh:1:8: the quote is not closed"),
+        ("a.yaml", "a: [", "a.yaml:"),
+        ("a.yaml", "- 1", "a.yaml: holds no keys"),
+        ("a.yaml", "fp16: true\nfp16: false", "the key `fp16` is there twice"),
+        ("a.json", "{\"fp16\": tru", "a.json:"),
+        ("a.py", "", "a.py: holds no keys"),
+        ("a", "only words", "a: holds no keys"),
+        ("a.yaml", "num_processes: four", "a.yaml:1:16: num_processes: four is not a number"),
+        ("a.yaml", "num_processes: 2.5", "a.yaml:1:16: num_processes: 2.5 is not a whole number"),
+        ("a.yaml", "fp16: maybe", "a.yaml:1:7: fp16: maybe is not true or false"),
+        ("a.yaml", "learning_rate: 1e999", "learning_rate"),
+    ] {
+        refused(&[(name, text)], message);
+    }
+    let deep = format!("a={}", "[".repeat(100_000));
+    refused(&[("a.py", &deep)], "is nested deeper");
+    let deep = format!("{}x{}", "A(b=".repeat(50_000), ")".repeat(50_000));
+    refused(&[("a.py", &deep)], "is nested deeper");
+    refused(&[("a.py", &"dict(a=".repeat(100))], "");
+    refused(&[("a.py", &"k=1\n".repeat(5000))], "has more than 2000 keys");
+    refused(&[("a.yaml", &"#".repeat(2 << 20))], "is larger than 1 MiB");
+}
+
+#[test]
+fn offload_and_recomputing() {
+    let recipe = recipe_of(&[(
+        "a.yaml",
+        "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  offload_params: 'TRUE'\n  activation_checkpointing: 1\n  \
+         activation_checkpointing_offload: on\n",
+    )]);
+    let offload = Offload { parameters: true, gradients: true, optimizer: 1.0, ..Offload::default() };
+    let found = recipe.offload.unwrap();
+    assert_eq!(Offload { activations: offload.activations, ..found.clone() }, offload);
+    assert_eq!(found.activations, crate::recipe::Activations::Blocks);
+    assert_eq!(recipe.checkpoint.unwrap().0.to_string(), "all");
+    let words = recipe_of(&[("a.py", "fsdp='full_shard offload'")]);
+    assert_eq!(words.offload, Some(offload));
+}
+
+/// Any text, and any text made of what the readers know.
+#[test]
+fn nothing_in_a_file_panics() {
+    let names: Vec<&str> = keys::all().collect();
+    let values = [
+        "1",
+        "0",
+        "-1",
+        "true",
+        "False",
+        "None",
+        "null",
+        "no",
+        "\"x\"",
+        "'full_shard auto_wrap'",
+        "[1, 2]",
+        "{}",
+        "{'a': 1}",
+        "5e-5",
+        "1e400",
+        "99999999999999999999",
+        "FULL_SHARD",
+        "2",
+        "x",
+        "dict(a=1)",
+        "(",
+        ")",
+        "\\",
+        "'",
+        "--",
+        "é",
+        "\u{2028}",
+        "HYBRID_SHARD",
+        "FSDP",
+        "MULTI_GPU",
+        "3200",
+        "bf16",
+        "fp16",
+        "frame",
+        "sample",
+    ];
+    arbtest::arbtest(|u| {
+        let mut sources = Vec::new();
+        for _ in 0..u.int_in_range(1..=3)? {
+            let name = *u.choose(&["a.yaml", "a.py", "a.json", "a", "a.sh"])?;
+            let mut text = String::new();
+            for _ in 0..u.int_in_range(0..=12)? {
+                match u.int_in_range(0..=7)? {
+                    0 => text.push_str(&u.arbitrary::<String>()?),
+                    1 => text.push_str(u.choose(&[
+                        "TrainingArguments(",
+                        "fsdp_config:\n ",
+                        "fsdp_config={",
+                        ")",
+                        "}",
+                        "# ",
+                    ])?),
+                    _ => {
+                        let form = u.choose(&["K: V\n", "K=V,\n", "--K V ", "'K': V, ", "  K: V\n"])?;
+                        let key = u.choose(&names)?.replace("fsdp.", "fsdp_").replace("parallel.", "");
+                        text.push_str(&form.replace('K', &key).replace('V', u.choose(&values)?));
+                    }
+                }
+            }
+            sources.push(Source::text(name, text));
+        }
+        if let Ok(imported) = import(&sources, &Folders::default()) {
+            let _ = imported.to_string();
+            Recipe::parse(&imported.recipe, "r").unwrap();
+            assert_eq!(imported.rows.iter().filter(|r| r.line == 0).count(), 0);
+        }
+        Ok(())
+    })
+    .budget_ms(3000);
+}

@@ -1,0 +1,275 @@
+//! Length, rate, optimizer, rhythm and folders, as TrainingArguments and the other trainers name them.
+
+use super::judge::Judge;
+use super::lines::{number, quoted};
+use super::{Folders, Origin, Verdict};
+use crate::recipe::RecipeError;
+
+/// The recipe's own bound on counts.
+const MOST: u64 = 1 << 31;
+
+/// # Errors
+/// Values that the recipe would refuse, at their place.
+pub(super) fn training(j: &mut Judge, origin: Origin, folders: &Folders) -> Result<(), RecipeError> {
+    let updates = length(j, origin)?;
+    rate(j, updates)?;
+    optimizer(j)?;
+    rhythm(j)?;
+    match j.get("gradient_checkpointing").map(|g| g.flag()).transpose()? {
+        Some(true) => j.used("gradient_checkpointing", "checkpoint", "all"),
+        _ => j.default(
+            "gradient_checkpointing",
+            "recomputes only what the budget needs; `checkpoint: none` forbids it",
+        ),
+    }
+    for (id, what) in
+        [("label_smoothing_factor", "label smoothing"), ("neftune_noise_alpha", "NEFTune's noise")]
+    {
+        if j.get(id).map(|g| g.real()).transpose()? == Some(0.0) {
+            j.default(id, "there is none");
+        }
+        j.lost(id, &format!("{what} is not there"));
+    }
+    if let Some(g) = j.get("seed") {
+        j.used("seed", "seed", g.count(0, i64::MAX as u64)?);
+    }
+    let seconds = |j: &Judge, id| j.get(id).map(|g| g.real().map(number)).transpose();
+    if let Some(x) = seconds(j, "min_seconds")? {
+        j.used("min_seconds", "data.min_seconds", x);
+    }
+    if let Some(x) = seconds(j, "max_seconds")? {
+        j.used("max_seconds", "data.max_seconds", x);
+    }
+    files(j, folders)
+}
+
+/// Updates, where the files say them.
+fn length(j: &mut Judge, origin: Origin) -> Result<Option<u64>, RecipeError> {
+    let steps = match j.get("max_steps") {
+        Some(g) if g.whole()? > 0 => Some(g.count(1, MOST)?),
+        _ => None,
+    };
+    if let Some(n) = steps {
+        j.used("max_steps", "updates", n);
+        j.nothing("epochs", "max_steps goes before it");
+        return Ok(steps);
+    }
+    j.default("max_steps", "the length is said in epochs");
+    match j.get("epochs") {
+        Some(g) => {
+            let x = g.real()?;
+            if x <= 0.0 || x > 1e6 {
+                return Err(g.bad(format!("{x} is not a number of epochs above 0")));
+            }
+            j.used("epochs", "epochs", number(x));
+        }
+        None if origin.arguments && !origin.f5 => {
+            j.line("epochs", 3, "num_train_epochs, transformers' default")
+        }
+        None => {}
+    }
+    Ok(None)
+}
+
+fn rate(j: &mut Judge, updates: Option<u64>) -> Result<(), RecipeError> {
+    if let Some(g) = j.get("learning_rate") {
+        let x = g.real()?;
+        if x <= 0.0 || x > 1.0 {
+            return Err(g.bad(format!("{x} is not above 0 and at most 1")));
+        }
+        j.used("learning_rate", "learning_rate", number(x));
+    }
+    if let Some(g) = j.get("lr_scheduler_type") {
+        match g.text()?.to_ascii_lowercase().rsplit('.').next() {
+            Some("linear") => j.default("lr_scheduler_type", "the rate falls linearly to zero"),
+            _ => j.lost(
+                "lr_scheduler_type",
+                "the rate falls linearly to zero after warm-up; there is no other schedule",
+            ),
+        }
+    }
+    let steps = j.get("warmup_steps").map(|g| g.real().map(|x| (g, x))).transpose()?;
+    let ratio = j.get("warmup_ratio").map(|g| g.real().map(|x| (g, x))).transpose()?;
+    // transformers 5 reads a fraction in warmup_steps as a ratio.
+    let (share, id) = match (steps, ratio) {
+        (Some((_, x)), _) if x > 0.0 && x < 1.0 => (Some(x), "warmup_steps"),
+        (Some((g, x)), _) if x > 0.0 => {
+            j.used("warmup_steps", "warmup", g.count(0, MOST)?);
+            j.nothing("warmup_ratio", "warmup_steps goes before it");
+            return Ok(());
+        }
+        (_, Some((g, x))) if !(0.0..=1.0).contains(&x) => {
+            return Err(g.bad(format!("{x} is not from 0 to 1")));
+        }
+        (_, Some((_, x))) if x > 0.0 => (Some(x), "warmup_ratio"),
+        (Some((g, x)), _) if x < 0.0 => return Err(g.bad(format!("{x} is below 0"))),
+        (Some(_), _) => {
+            j.used("warmup_steps", "warmup", 0);
+            (None, "warmup_ratio")
+        }
+        _ => (None, "warmup_ratio"),
+    };
+    match (share, updates) {
+        (None, _) => j.default("warmup_ratio", "warmup_steps says it, or there is none"),
+        (Some(x), Some(n)) => j.used(id, "warmup", (x * n as f64).ceil() as u64),
+        (Some(x), None) => j.ask(
+            id,
+            &format!(
+                "{} of the updates, whose number follows from the data: `ambitus plan` says it; write `warmup:` as a number",
+                number(x)
+            ),
+        ),
+    }
+    for id in ["warmup_steps", "warmup_ratio"] {
+        j.default(id, "the other of the two says it");
+    }
+    Ok(())
+}
+
+fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
+    if let Some(g) = j.get("optim") {
+        let name = g.text()?.to_ascii_lowercase();
+        match name.rsplit('.').next().unwrap_or_default() {
+            "adamw_torch" | "adamw_torch_fused" | "adamw_hf" | "adamw_apex_fused" | "adamw" => {
+                j.default("optim", "AdamW with moments in fp32");
+            }
+            "adamw_bnb_8bit" | "adamw_8bit" | "adamw_torch_8bit" | "adamw_bnb" | "paged_adamw_8bit" => {
+                j.used("optim", "optimizer", "adamw-8bit");
+            }
+            "paged_adamw_32bit" | "paged_adamw" => {
+                j.default(
+                    "optim",
+                    "AdamW with moments in fp32; they wait in the host's memory where the budget needs it",
+                );
+            }
+            _ => j.lost("optim", "the optimizers are adamw, adamw-bf16 and adamw-8bit"),
+        }
+    }
+    if let Some(g) = j.get("bnb_optimizer") {
+        match (g.flag()?, j.lines.iter().any(|l| l.key == "optimizer")) {
+            (true, false) => j.used("bnb_optimizer", "optimizer", "adamw-8bit"),
+            _ => j.default("bnb_optimizer", "AdamW with moments in fp32, unless `optim` says otherwise"),
+        }
+    }
+    match j.get("adafactor").map(|g| g.flag()).transpose()? {
+        Some(true) => j.lost("adafactor", "the optimizers are adamw, adamw-bf16 and adamw-8bit"),
+        _ => j.default("adafactor", "AdamW"),
+    }
+    let share = |j: &Judge, id: &str| -> Result<Option<f64>, RecipeError> {
+        let Some(g) = j.get(id) else { return Ok(None) };
+        let x = g.real()?;
+        if (0.0..1.0).contains(&x) {
+            Ok(Some(x))
+        } else {
+            Err(g.bad(format!("{x} is not from 0 to below 1")))
+        }
+    };
+    if let Some(x) = share(j, "weight_decay")? {
+        if let Some(g) = j.get("weight_decay").filter(|_| x > 0.0) {
+            j.notes.push(format!(
+                "{}: the Trainer leaves biases and norms out of weight decay; here it is on every parameter",
+                g.full()
+            ));
+        }
+        j.used("weight_decay", "weight_decay", number(x));
+    }
+    let (b1, b2) = (share(j, "adam_beta1")?, share(j, "adam_beta2")?);
+    if b1.is_some() || b2.is_some() {
+        let value = format!("[{}, {}]", number(b1.unwrap_or(0.9)), number(b2.unwrap_or(0.999)));
+        j.used("adam_beta1", "betas", &value);
+        j.used("adam_beta2", "betas", &value);
+    }
+    if let Some(g) = j.get("adam_epsilon") {
+        let x = g.real()?;
+        if x <= 0.0 || x > 1.0 {
+            return Err(g.bad(format!("{x} is not above 0 and at most 1")));
+        }
+        j.used("adam_epsilon", "eps", number(x));
+    }
+    if let Some(g) = j.get("max_grad_norm") {
+        let x = g.real()?;
+        if x < 0.0 {
+            return Err(g.bad(format!("{x} is below 0")));
+        }
+        // 0 turns clipping off there.
+        j.used("max_grad_norm", "clip", if x == 0.0 { "1e9".to_owned() } else { number(x) });
+    }
+    Ok(())
+}
+
+/// When it saves and validates.
+fn rhythm(j: &mut Judge) -> Result<(), RecipeError> {
+    let strategy = |j: &Judge, id: &str| -> Result<String, RecipeError> {
+        let word = j.get(id).map(|g| if g.is_off() { Ok("no".to_owned()) } else { g.text() }).transpose()?;
+        let word = word.unwrap_or_default().to_ascii_lowercase();
+        Ok(word.rsplit('.').next().unwrap_or_default().to_owned())
+    };
+    let every = |j: &Judge, id: &str| -> Result<Option<u64>, RecipeError> {
+        let Some(g) = j.get(id) else { return Ok(None) };
+        // Below 1 it is a share of the run there.
+        if g.real()? > 0.0 && g.real()? < 1.0 { Ok(None) } else { g.count(0, MOST).map(Some) }
+    };
+    for (when, steps, key) in
+        [("save_strategy", "save_steps", "save_every"), ("eval_strategy", "eval_steps", "validate_every")]
+    {
+        let n = every(j, steps)?;
+        match strategy(j, when)?.as_str() {
+            "no" => {
+                j.used(when, key, 0);
+                j.nothing(steps, &format!("{when}: no goes before it"));
+            }
+            "epoch" | "best" => {
+                j.nothing(when, &format!("it is every so many updates here: write `{key}:`"));
+                j.nothing(steps, &format!("{when} goes before it"));
+            }
+            // Evaluation is off there unless its strategy says otherwise.
+            "" if when == "eval_strategy" && n.is_some() => j.used(steps, key, n.unwrap_or(0)),
+            _ => {
+                if let Some(n) = n {
+                    j.used(steps, key, n);
+                }
+                j.default(when, &format!("every so many updates ({key})"));
+                j.nothing(steps, &format!("a share of the run: write `{key}:` as a number of updates"));
+            }
+        }
+    }
+    if let Some(g) = j.get("save_total_limit") {
+        match g.whole()? {
+            // F5-TTS: -1 keeps all, 0 only the last.
+            n if n < 0 => j.lost(
+                "save_total_limit",
+                "the newest `keep` checkpoints and the best are kept, 2 unless said",
+            ),
+            0 => j.used("save_total_limit", "keep", 1),
+            _ => j.used("save_total_limit", "keep", g.count(1, u64::from(u32::MAX >> 1))?),
+        }
+    }
+    Ok(())
+}
+
+fn files(j: &mut Judge, folders: &Folders) -> Result<(), RecipeError> {
+    if let Some(g) = j.get("output_dir") {
+        let dir = g.text()?;
+        if !dir.trim().is_empty() {
+            j.used("output_dir", "run_dir", quoted(&dir));
+        }
+    }
+    for (id, flag, dir) in [("model_name", "model", &folders.model), ("dataset_name", "data", &folders.data)]
+    {
+        let Some(g) = j.get(id) else { continue };
+        match dir {
+            Some(_) => j.say(id, Verdict::NoEffect(format!("--{flag} names the folder"))),
+            None => {
+                let name = g.text()?;
+                j.ask(
+                    id,
+                    &format!(
+                        "`{}` is not downloaded: say where it lies on this disk (--{flag} DIR, or `{flag}: {{dir: …}}`)",
+                        crate::recipe::short(&name)
+                    ),
+                );
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,278 @@
+//! `ranks` and `sharding`: over how many ranks a run is spread, and what of the model each keeps.
+//!
+//! ```yaml
+//! ranks: 4
+//! sharding:
+//!   strategy: full          # full | grad_op | none | hybrid_full | hybrid_grad_op
+//!   group: 2                # hybrids only: ranks of a shard group
+//!   units: block            # or {min_params: 100000000}
+//!   backward_prefetch: pre  # pre | post | none
+//!   forward_prefetch: false
+//! ```
+
+use super::Recipe;
+use super::validate::{Invalid, refuse};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// More ranks than any cluster this is planned for.
+pub const MAX_RANKS: u32 = 1 << 16;
+/// No unit is larger than this many parameters.
+const MAX_PARAMS: u64 = 1 << 48;
+
+/// What each rank keeps of parameters, gradients and optimizer states. The fields' defaults are what an absent key means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sharding {
+    /// What is sharded.
+    pub strategy: Strategy,
+    /// Of the hybrids: ranks that share one copy of the model; the groups hold replicas of each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+    /// What is gathered at once.
+    pub units: Units,
+    /// When backward gathers its next unit.
+    pub backward_prefetch: BackwardPrefetch,
+    /// Forward gathers its next unit while it computes one: a unit's bytes for time of waiting.
+    pub forward_prefetch: bool,
+}
+
+/// What is sharded, as FSDP names it. The numbers are the same; less memory costs more gathering.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// Parameters, gradients and optimizer states (FULL_SHARD, ZeRO-3): the least memory, a gather in forward and backward.
+    #[default]
+    Full,
+    /// The same, and gathered parameters stay from forward to backward (SHARD_GRAD_OP, as ZeRO-2): one gather.
+    GradOp,
+    /// Nothing: every rank has all of it (NO_SHARD, data parallel).
+    None,
+    /// [`Strategy::Full`] inside a group, replicas between groups (HYBRID_SHARD).
+    HybridFull,
+    /// [`Strategy::GradOp`] inside a group, replicas between groups (HYBRID_SHARD_ZERO2).
+    HybridGradOp,
+}
+
+impl Strategy {
+    /// Has groups.
+    pub fn is_hybrid(self) -> bool {
+        matches!(self, Strategy::HybridFull | Strategy::HybridGradOp)
+    }
+}
+
+impl fmt::Display for Strategy {
+    /// As in a recipe.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Strategy::Full => "full",
+            Strategy::GradOp => "grad_op",
+            Strategy::None => "none",
+            Strategy::HybridFull => "hybrid_full",
+            Strategy::HybridGradOp => "hybrid_grad_op",
+        })
+    }
+}
+
+/// How the model is cut into what is gathered at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Units {
+    /// Each block; embedding and head are units too.
+    #[default]
+    Block,
+    /// Neighbours together until they have this many parameters.
+    MinParams(u64),
+}
+
+/// When backward gathers its next unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackwardPrefetch {
+    /// Before it computes the current one: two units live together, least waiting.
+    #[default]
+    Pre,
+    /// After it has computed the current one, while its gradients are reduced.
+    Post,
+    /// When it is needed: least memory, most waiting.
+    None,
+}
+
+impl Recipe {
+    /// Ranks of the run: 1 where the recipe says nothing.
+    pub fn ranks(&self) -> u32 {
+        self.ranks.unwrap_or(1)
+    }
+
+    /// How the run is sharded: fully where the recipe says nothing.
+    pub fn sharding(&self) -> Sharding {
+        self.sharding.unwrap_or_default()
+    }
+
+    /// Refuses what only several ranks could run.
+    ///
+    /// # Errors
+    /// What to do instead, naming the key.
+    pub fn require_one_rank(&self) -> Result<(), String> {
+        match self.ranks() {
+            1 => Ok(()),
+            n => Err(format!(
+                "ranks: the recipe spreads the run over {n} ranks, and this version plans and trains on one rank only: \
+                 it reads and checks `ranks` and `sharding` and cannot run them. Remove `ranks` (or write ranks: 1) for a \
+                 run on one rank"
+            )),
+        }
+    }
+
+    /// The keys `ranks` and `sharding`.
+    pub(super) fn validate_sharding(&self) -> Result<(), Invalid> {
+        if let Some(ranks) = self.ranks
+            && !(1..=MAX_RANKS).contains(&ranks)
+        {
+            refuse("ranks", format!("{ranks} is not between 1 and {MAX_RANKS}"))?;
+        }
+        let Some(Sharding { strategy, group, units, forward_prefetch, .. }) = self.sharding else {
+            return Ok(());
+        };
+        match group {
+            None if strategy.is_hybrid() => refuse(
+                "sharding.strategy",
+                format!(
+                    "{strategy} shards inside groups and does not say how large they are: add group: N, the ranks of \
+                     one machine as a rule, or write strategy: full"
+                ),
+            )?,
+            Some(_) if !strategy.is_hybrid() => refuse(
+                "sharding.group",
+                format!(
+                    "is a key of the hybrids, and strategy: {strategy} has no groups: leave it out, or write \
+                     strategy: hybrid_full"
+                ),
+            )?,
+            Some(group) if group < 2 => refuse(
+                "sharding.group",
+                format!(
+                    "{group}: a group of one rank shards nothing: write strategy: none, or a group of 2 or more"
+                ),
+            )?,
+            Some(group) if self.ranks.is_some_and(|ranks| ranks % group != 0) => refuse(
+                "sharding.group",
+                format!(
+                    "{group} does not divide ranks: {}, and every rank is in one group: change one of the two",
+                    self.ranks()
+                ),
+            )?,
+            _ => {}
+        }
+        if let Units::MinParams(n) = units
+            && !(1..=MAX_PARAMS).contains(&n)
+        {
+            refuse("sharding.units.min_params", format!("{n} is not between 1 and {MAX_PARAMS}"))?;
+        }
+        if strategy == Strategy::None {
+            let nothing = "strategy: none gathers nothing: leave it out, or write strategy: full";
+            if units != Units::default() {
+                refuse("sharding.units", format!("says what is gathered at once, and {nothing}"))?;
+            }
+            if forward_prefetch {
+                refuse("sharding.forward_prefetch", format!("gathers ahead, and {nothing}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(more: &str) -> Recipe {
+        let text = format!("model: {{dir: a}}\ndata: {{dir: b}}\n{more}\n");
+        Recipe::parse(&text, "r.yaml").unwrap_or_else(|e| panic!("{e}")).0
+    }
+
+    fn why(more: &str) -> String {
+        let text = format!("model: {{dir: a}}\ndata: {{dir: b}}\n{more}\n");
+        Recipe::parse(&text, "r.yaml").expect_err(more).to_string()
+    }
+
+    #[test]
+    fn every_key_is_read_and_written_back() {
+        let r = read(
+            "ranks: 8\nsharding:\n  strategy: hybrid_grad_op\n  group: 4\n  units: {min_params: 1000000}\n  \
+             backward_prefetch: post\n  forward_prefetch: true",
+        );
+        let expected = Sharding {
+            strategy: Strategy::HybridGradOp,
+            group: Some(4),
+            units: Units::MinParams(1_000_000),
+            backward_prefetch: BackwardPrefetch::Post,
+            forward_prefetch: true,
+        };
+        assert_eq!((r.ranks(), r.sharding()), (8, expected));
+        for recipe in [r, read("ranks: 1\nsharding: {}"), read("sharding: {strategy: none}")] {
+            let written = recipe.to_yaml().unwrap();
+            assert_eq!(Recipe::parse(&written, "w.yaml").expect(&written).0, recipe, "{written}");
+        }
+    }
+
+    #[test]
+    fn absent_keys_are_one_rank_and_full_sharding() {
+        let r = read("");
+        assert_eq!((r.ranks, r.sharding, r.ranks()), (None, None, 1));
+        assert_eq!(r.sharding(), read("sharding: {}").sharding());
+        assert_eq!(
+            r.sharding(),
+            read("sharding: {strategy: full, units: block, backward_prefetch: pre}").sharding()
+        );
+        assert!(r.require_one_rank().is_ok() && read("ranks: 1").require_one_rank().is_ok());
+        let refused = read("ranks: 4").require_one_rank().unwrap_err();
+        assert!(refused.starts_with("ranks: the recipe spreads the run over 4 ranks"), "{refused}");
+    }
+
+    #[test]
+    fn contradictions_are_refused_at_their_line() {
+        for (more, message) in [
+            ("ranks: 0", "r.yaml:3:8: ranks: 0 is not between 1 and 65536"),
+            ("ranks: 65537", "r.yaml:3:8: ranks: 65537 is not between"),
+            ("ranks: -1", "r.yaml:3:8: ranks: expected a whole number"),
+            (
+                "ranks: 4\nsharding: {group: 2}",
+                "r.yaml:4:19: sharding.group: is a key of the hybrids, and strategy: full has no groups",
+            ),
+            (
+                "ranks: 6\nsharding: {strategy: hybrid_full, group: 4}",
+                "r.yaml:4:42: sharding.group: 4 does not divide ranks: 6",
+            ),
+            (
+                "sharding: {strategy: hybrid_full, group: 1}",
+                "r.yaml:3:42: sharding.group: 1: a group of one rank",
+            ),
+            (
+                "ranks: 4\nsharding: {strategy: hybrid_full}",
+                "r.yaml:4:22: sharding.strategy: hybrid_full shards inside groups and does not say how large",
+            ),
+            (
+                "sharding: {units: {min_params: 0}}",
+                "r.yaml:3:32: sharding.units.min_params: 0 is not between 1",
+            ),
+            (
+                "sharding: {strategy: none, units: {min_params: 5}}",
+                "r.yaml:3:35: sharding.units: says what is gathered at once, and strategy: none gathers nothing",
+            ),
+            (
+                "sharding: {strategy: none, forward_prefetch: true}",
+                "r.yaml:3:46: sharding.forward_prefetch: gathers ahead",
+            ),
+            (
+                "sharding: {strategy: zero3}",
+                "r.yaml:3:22: sharding.strategy: `zero3` is not one of full, grad_op, none, hybrid_full, hybrid_grad_op",
+            ),
+            ("sharding: {unit: block}", "unknown key `unit`; known here: strategy, group, units"),
+            ("sharding: {forward_prefetch: maybe}", "expected true or false"),
+        ] {
+            let said = why(more);
+            assert!(said.contains(message), "{more}: {said}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `ambitus import`: other trainers' configurations into a recipe.
+
+use crate::terminal;
+use ambitus_train::error::RunError;
+use ambitus_train::import::{self, Folders, Source};
+use ambitus_train::recipe::{Recipe, RecipeError};
+use clap::Args;
+use std::path::PathBuf;
+
+/// What `import` is asked.
+#[derive(Args)]
+pub struct ImportArgs {
+    /// accelerate's YAML or JSON; TrainingArguments as JSON, YAML, a text of --key value flags, or pasted Python keyword
+    /// arguments (read, never run); Orpheus' finetune/config.yaml; F5-TTS's YAML. Several are merged; where two contradict
+    /// each other, both places are named and nothing is written
+    #[arg(value_name = "FILE", required_unless_present = "flags")]
+    pub files: Vec<PathBuf>,
+    /// Flags as they stood on the original's command line, after `--`
+    #[arg(last = true, value_name = "FLAGS", allow_hyphen_values = true)]
+    pub flags: Vec<String>,
+    /// Write the recipe here, where nothing may be yet [default: to stdout, and the table to stderr]
+    #[arg(short, long, value_name = "RECIPE")]
+    pub out: Option<PathBuf>,
+    /// Folder of the checkpoint, for the recipe; without it a place to write it
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Folder of the audio, for the recipe; without it a place to write it
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Every key with what became of it, and the recipe, as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(a: &ImportArgs) -> Result<(), RunError> {
+    let mut sources = read(&a.files)?;
+    if !a.flags.is_empty() {
+        sources.push(Source::words(&a.flags));
+    }
+    let folders = Folders { model: a.model.clone(), data: a.data.clone() };
+    let imported = import::import(&sources, &folders).map_err(usage)?;
+    if let Some(path) = &a.out {
+        import::write(path, &imported.recipe)?;
+    }
+    if a.json {
+        crate::commands::json(&imported);
+        return Ok(());
+    }
+    let table = imported.to_string();
+    match &a.out {
+        Some(path) => {
+            terminal::result(table.trim_end());
+            terminal::message(&format!("{}: next, ambitus plan {0}", path.display()));
+        }
+        None => {
+            terminal::message(table.trim_end());
+            terminal::result(imported.recipe.trim_end());
+        }
+    }
+    Ok(())
+}
+
+/// What `plan --accelerate` lays over a recipe; the table goes to stderr.
+pub fn lay_over(recipe: &mut Recipe, file: &PathBuf) -> Result<(), RunError> {
+    let imported = import::lay_over(recipe, &read(std::slice::from_ref(file))?).map_err(usage)?;
+    terminal::message(imported.to_string().trim_end());
+    Ok(())
+}
+
+fn read(files: &[PathBuf]) -> Result<Vec<Source>, RunError> {
+    files.iter().map(|path| Source::read(path).map_err(usage)).collect()
+}
+
+fn usage(e: RecipeError) -> RunError {
+    RunError::Usage(e.to_string())
+}

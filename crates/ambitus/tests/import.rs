@@ -1,0 +1,94 @@
+//! `ambitus import` and `plan --accelerate` from the outside, and the refusal of more than one rank.
+
+mod common;
+
+use common::{ambitus, json, ok, said};
+use std::fs;
+use std::path::Path;
+
+const ACCELERATE: &str = "distributed_type: FSDP\nnum_processes: 4\nmixed_precision: bf16\nfsdp_config:\n  \
+                          fsdp_sharding_strategy: 1\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
+
+fn put(dir: &Path, name: &str, text: &str) {
+    fs::write(dir.join(name), text).expect("a file");
+}
+
+#[test]
+fn files_and_flags_become_a_recipe() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    put(dir, "a.yaml", ACCELERATE);
+    put(dir, "args.txt", "TrainingArguments(\n  per_device_train_batch_size=2, # clips\n)");
+    let files = ["import", "a.yaml", "args.txt"];
+    // The table is a message, the recipe the result.
+    let out = ambitus(
+        dir,
+        &[&files[..], &["--model", "m", "--data", "d", "--", "--learning_rate", "1e-4"]].concat(),
+    );
+    let (recipe, table) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{table}");
+    assert!(
+        recipe.starts_with("# From a.yaml, args.txt, command line, by `ambitus import`.\nmodel:\n"),
+        "{recipe}"
+    );
+    assert!(recipe.contains("ranks: 4 ") && recipe.contains("learning_rate: 1e-4 "), "{recipe}");
+    assert!(table.contains("used: sharding.strategy: full"), "{table}");
+    assert!(
+        table.contains("effective batch: 2 clips per device × 1 accumulated × 4 ranks = 8 clips an update"),
+        "{table}"
+    );
+    // With -o the table is the result; nothing is written over.
+    let to = [&files[..], &["-o", "r.yaml"]].concat();
+    assert!(ok(dir, &to).contains("used: ranks: 4"));
+    assert!(fs::read_to_string(dir.join("r.yaml")).expect("a recipe").contains("strategy: full"));
+    let (code, text) = said(dir, &to);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("r.yaml: is there already"), "{text}");
+    let as_json = json(dir, &[&files[..], &["--json"]].concat());
+    assert_eq!(
+        (as_json["rows"][0]["key"].as_str(), as_json["rows"][0]["is"].as_str()),
+        (Some("distributed_type"), Some("used"))
+    );
+    // What contradicts itself writes nothing.
+    let (code, text) = said(dir, &["import", "a.yaml", "-o", "x.yaml", "--", "--fp16"]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("fp16: is true, and mixed_precision: bf16 (a.yaml:3:18) says otherwise"), "{text}");
+    assert!(!dir.join("x.yaml").exists());
+    let (code, text) = said(dir, &["import", "none.yaml"]);
+    assert!(code == 2 && text.contains("none.yaml: No such file"), "{text}");
+    assert_eq!(said(dir, &["import"]).0, 2);
+}
+
+#[test]
+fn more_than_one_rank_is_refused_and_never_run_as_one() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    // Only its shape is there, which is all that a plan reads.
+    let model = common::root().join("recipes/orpheus");
+    let recipe = format!("model: {{dir: {}}}\ndata: {{dir: d}}\n", model.display());
+    put(dir, "one.yaml", &recipe);
+    put(dir, "four.yaml", &format!("{recipe}ranks: 4\nsharding: {{strategy: full}}\nrun_dir: run\n"));
+    put(dir, "stages.yaml", &format!("{recipe}ranks: 2\nrun_dir: run\nstages: [{{name: a, updates: 1}}]\n"));
+    put(dir, "a.yaml", ACCELERATE);
+    let refusal = "ranks: the recipe spreads the run over";
+    for args in [
+        &["train", "four.yaml"][..],
+        &["train", "stages.yaml"],
+        &["plan", "four.yaml"],
+        &["plan", "four.yaml", "--card", "a800"],
+        &["plan", "four.yaml", "--cards"],
+        &["plan", "--accelerate", "a.yaml", "one.yaml"],
+    ] {
+        let (code, text) = said(dir, args);
+        assert_eq!(code, 2, "{args:?}: {text}");
+        assert!(text.contains(refusal), "{args:?}: {text}");
+    }
+    assert!(!dir.join("run").exists(), "no folder is left");
+    put(dir, "no.yaml", "distributed_type: 'NO'\nmixed_precision: bf16\n");
+    // On a card that need not be here. Options go before the file, and the file before the recipe.
+    let plan = ["plan", "--accelerate", "no.yaml", "one.yaml", "--card", "a800", "--micro-batch", "2600"];
+    let text = said(dir, &plan).1;
+    assert!(text.contains("precision = bf16-mixed (recipe)"), "{text}");
+    let text = said(dir, &[&plan[..], &["--precision", "bf16-pure"]].concat()).1;
+    assert!(text.contains("precision = bf16-pure (recipe)"), "{text}");
+}
