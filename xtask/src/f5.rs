@@ -64,6 +64,7 @@ pub fn check(device: DeviceChoice) -> Result<Vec<Parity>, String> {
                 checkpoint,
                 precision: Default::default(),
                 micro_batch: None,
+                sharding: None,
                 device,
                 threads: 1,
                 memory: None,

@@ -78,6 +78,7 @@ pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<P
         clip_per_tensor: false,
         update_in_backward: false,
         offload: Default::default(),
+        sharding: None,
         ema: true,
         evaluate: false,
         sample: None,

@@ -59,4 +59,10 @@ pub enum CompileError {
         "an update in backward cannot skip itself when a later gradient overflows, as a loss scale needs: compute in bf16"
     )]
     ScaledInBackward,
+    /// A tensor's norm is known to be right when all ranks' parts of it are there.
+    #[error(
+        "ranks that share parameters clip by the global norm, when all gradients are there: clip no tensor by its own norm, \
+         and do not update in backward"
+    )]
+    ShardedPerTensor,
 }

@@ -3,11 +3,14 @@
 use crate::passes::accumulate::GRAD;
 use crate::passes::precision::{GOOD_STEPS, LOSS_SCALE};
 use crate::passes::pure;
+use ambitus_ir::ops::collective::{AllGatherStart, GATHER, Group, Mesh, Part, Parts};
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::ops::narrow::{self, AdamW8bit, AdamWBf16};
-use ambitus_ir::ops::optim::{AdamW, Lerp, SumPartials};
+use ambitus_ir::ops::optim::{AdamW, Lerp, SumPartials, SumSquares};
+use ambitus_ir::ops::reduce::ReduceKind;
 use ambitus_ir::{
-    Builder, DType, Op, Origin, Phase, Program, Session, StateDecl, StateId, StateKind, TensorType, ValueId,
+    Builder, DType, Op, Origin, Phase, Program, Session, Shape, StateDecl, StateId, StateKind, TensorType,
+    ValueId,
 };
 
 /// Name of the state that counts applied updates, f32 `[1]`.
@@ -21,7 +24,8 @@ pub const FIRST_SCALES: &str = "exp_avg_scale.";
 const SECOND_MOMENT: &str = "exp_avg_sq.";
 /// Prefix of the scales of the second moment, where it is kept in 8 bits.
 const SECOND_SCALES: &str = "exp_avg_sq_scale.";
-/// Input of what rounds stochastically, i32 `[2]`: the run's seed and the update's number.
+/// Input of what rounds stochastically, i32 `[2]`: the run's seed and the update's number. Of ranks that share flats, `[3]`: also
+/// the shard that the rank holds.
 pub const SEED: &str = "seed";
 
 /// How moments are stored.
@@ -144,12 +148,58 @@ pub fn update_for(
     optimizer: &Optimizer,
     group: &dyn Fn(&StateDecl) -> bool,
 ) -> Program {
+    update_on(session, (name, step), optimizer, group, None)
+}
+
+/// As [`update`], of the shards that a rank holds: the norm is all gradients', with the same bits on every rank and however
+/// many share a flat.
+pub fn update_sharded(session: &mut Session, optimizer: &Optimizer, mesh: Mesh) -> Program {
+    update_on(session, ("update", STEP), optimizer, &|_| true, Some(mesh))
+}
+
+/// Sum of squares of flats' gradients, of which the rank holds shards: sums in fp32 of each rank's piece, flat by flat, and
+/// these together in the order of the pieces. A rank that holds several pieces sums each for itself.
+fn sum_of_squares(b: &mut Builder<'_>, grads: &[ValueId], mesh: Mesh) -> ValueId {
+    let held = mesh.replicas();
+    let columns: Vec<ValueId> = grads
+        .iter()
+        .map(|g| {
+            let partials = b.push1(SumSquares {}, &[*g]);
+            let parts = b.dim(partials, 0);
+            let by_piece = b.reshape(partials, &[held, parts / held]);
+            b.reduce(ReduceKind::Sum, by_piece, 1)
+        })
+        .collect();
+    let mine = b.concat(&columns, 1);
+    let mut all = b.reshape(mine, &[held * grads.len()]);
+    if mesh.shard > 1 {
+        let shape = Shape::new(&[mesh.ranks * grads.len()]);
+        let parts = Parts(vec![Part { at: 0, shape }]);
+        all = b.all_gather(all, AllGatherStart { queue: GATHER, mesh, group: Group::Shard, parts })[0];
+    }
+    b.push1(SumPartials {}, &[all])
+}
+
+fn update_on(
+    session: &mut Session,
+    (name, step): (&str, &str),
+    optimizer: &Optimizer,
+    group: &dyn Fn(&StateDecl) -> bool,
+    mesh: Option<Mesh>,
+) -> Program {
     let trained = trained(session, group);
     let mut b = start(session, name);
     let lr = b.input("lr", TensorType::f32(&[1]));
     let clip = b.input("clip", TensorType::f32(&[1]));
     let grads: Vec<_> = trained.iter().map(|(_, g)| b.state(*g)).collect();
-    let total = b.sum_of_squares(&grads);
+    let rounds = |id: StateId| b.session().states[id.index()].ty.dtype == DType::BF16;
+    if mesh.is_some() && (optimizer.states == States::Bf16 || trained.iter().any(|(w, _)| rounds(*w))) {
+        b.input(SEED, TensorType::i32(&[3]));
+    }
+    let total = match mesh {
+        Some(mesh) => sum_of_squares(&mut b, &grads, mesh),
+        None => b.sum_of_squares(&grads),
+    };
     let apply = b.unary(UnaryKind::IsFinite, total);
     let norm = b.unary(UnaryKind::Sqrt, total);
     let scale = LossScale::of(&mut b);

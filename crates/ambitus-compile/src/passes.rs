@@ -14,6 +14,7 @@ pub mod policy;
 pub mod precision;
 pub mod pure;
 pub mod schedule;
+pub mod shard;
 pub mod simplify;
 
 use ambitus_ir::{Program, Session};

@@ -14,6 +14,7 @@ use crate::passes::policy::{self, Blocks};
 use crate::passes::precision::{self, Mixed, Precision};
 use crate::passes::pure::{self, Pure};
 use crate::passes::schedule::Schedule;
+use crate::passes::shard::{self, Layout, Shard};
 use crate::passes::simplify::Simplify;
 use crate::passes::{Numerics, Pass};
 use crate::{CompileError, autodiff};
@@ -28,12 +29,14 @@ pub struct Options {
     pub checkpoint: Blocks,
     /// Parameters are kept in bf16 alone ([`crate::passes::pure`]).
     pub pure: bool,
+    /// Which rank holds what, where there are several.
+    pub shard: Option<Layout>,
 }
 
 impl Options {
     /// With parameters as they are declared.
     pub fn new(checkpoint: Blocks) -> Options {
-        Options { checkpoint, pure: false }
+        Options { checkpoint, pure: false, shard: None }
     }
 }
 
@@ -137,18 +140,27 @@ fn build(
     if update.is_some() && session.state(precision::LOSS_SCALE).is_some() {
         return Err(CompileError::ScaledInBackward);
     }
+    if update.is_some() && options.shard.is_some() {
+        return Err(CompileError::ShardedPerTensor);
+    }
     let p = run(session, forward, &Simplify);
     let p = autodiff::differentiate_for(session, p, trains)?;
     check(session, &p, "autodiff");
     let p = run(session, p, &Simplify);
-    let p = run(session, p, &Lower { target });
+    let mut p = run(session, p, &Lower { target });
+    if let Some(layout) = &options.shard {
+        p = run(session, p, &Shard { layout });
+    }
     let p = run(session, p, &Accumulate { several_only: update.is_some() });
     let mut p = run(session, p, &Fuse { target });
     if options.pure {
         pure::declare(session);
         p = run(session, p, &Pure);
     }
-    let recompute = policy::tag(&p, &options.checkpoint, target)?;
+    let mut recompute = policy::tag(&p, &options.checkpoint, target)?;
+    if let Some(layout) = &options.shard {
+        shard::tag(&p, &layout.sharding, &mut recompute);
+    }
     let p = run(session, p, &Checkpoint { recompute });
     let mut p = run(session, p, &Dead);
     if let Some(update) = update {
@@ -156,17 +168,44 @@ fn build(
         p = run(session, p, &update);
         p = run(session, p, &Lower { target });
     }
-    Ok(run(session, p, &Schedule))
+    p = run(session, p, &Schedule);
+    if let Some(layout) = &options.shard {
+        p = run(session, p, &layout.sharding.prefetch);
+    }
+    Ok(p)
 }
 
 /// Prepares a program without backward: evaluation, sampling, updates. Forward programs of pure bf16 are built before the
 /// micro-batch's parameters are declared so, and prepared after it.
 pub fn plain(session: &mut Session, program: Program, target: &dyn Target) -> Program {
+    plain_sharded(session, program, target, None)
+}
+
+/// As [`plain`], for ranks that share parameters. Updates and averages, which work on what a rank holds, need no layout.
+pub fn plain_sharded(
+    session: &mut Session,
+    program: Program,
+    target: &dyn Target,
+    layout: Option<&Layout>,
+) -> Program {
     let p = run(session, program, &Pure);
     let p = run(session, p, &Simplify);
-    let p = run(session, p, &Lower { target });
+    let mut p = run(session, p, &Lower { target });
+    if let Some(layout) = layout {
+        p = run(session, p, &Shard { layout });
+    }
     let p = run(session, p, &Dead);
-    run(session, p, &Schedule)
+    let p = run(session, p, &Schedule);
+    match layout {
+        Some(layout) => run(session, p, &layout.sharding.prefetch),
+        None => p,
+    }
+}
+
+/// Takes what flats replaced out of a session of ranks, when every program is there.
+pub fn sharded(session: &mut Session, layout: &Layout) {
+    shard::drop_tensors(session, layout);
+    session.programs.iter().for_each(|p| check(session, p, "shard"));
 }
 
 /// Moves states and activations to the host's memory; the last of all, when every program is there.

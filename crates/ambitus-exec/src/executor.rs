@@ -28,6 +28,9 @@ pub enum ExecError {
     /// The host arena's file cannot be made, read or written; the text says which and what to do.
     #[error("{0}")]
     Disk(String),
+    /// Another rank is gone, or does something else.
+    #[error("{0}")]
+    Ranks(#[from] ambitus_comm::CommError),
     /// No program of that name.
     #[error("the session has no program `{0}`")]
     NoProgram(String),

@@ -7,6 +7,7 @@
 pub mod activation;
 pub mod attention;
 mod attr;
+pub mod collective;
 pub mod conv;
 pub mod copy;
 mod decompose;
@@ -42,9 +43,9 @@ pub struct Cost {
 pub struct Props {
     /// Time is set by bytes, not arithmetic: cheap to run again in backward.
     pub memory_bound: bool,
-    /// Starts work on a queue; its operands and results are in use until the matching done.
+    /// Starts work on a queue; its operands and results are in use until the matching done. Its last result is the token.
     pub starts: bool,
-    /// Waits for a queue.
+    /// Waits for a queue: takes the start's operands (but those it donates), its results and its token.
     pub waits: bool,
 }
 
@@ -122,9 +123,14 @@ pub trait OpDef {
         Vec::new()
     }
 
-    /// The queue of a copy: of ops that start or wait.
+    /// The queue of ops that start or wait.
     fn queue(&self) -> Option<u32> {
         None
+    }
+
+    /// True when the op may read and write what is in the host's space: of copies.
+    fn reaches_host(&self) -> bool {
+        false
     }
 
     /// The space in which a start makes its first result.
@@ -246,6 +252,7 @@ ops! {
     optim: Accumulate, SumSquares, SumPartials, AdamW, Lerp;
     narrow: AdamWBf16, AdamW8bit;
     copy: CopyStart, StoreStart, CopyDone;
+    collective: AllGatherStart, ReduceScatterStart, CollectiveDone;
 }
 
 impl Op {

@@ -55,8 +55,14 @@ impl Rates {
         let def = op.def();
         if def.queue().is_some() {
             // All of a copy's time is its start's: the wait is the schedule's.
-            let copied = if def.props().starts { y.first().map_or(0, |t| t.bytes()) } else { 0 };
-            return kernels.start + copied as f64 / self.link;
+            // Copies make one tensor; collectives take or make the whole of many.
+            let bytes = |t: &[TensorType]| t.iter().map(|t| t.bytes()).sum::<u64>();
+            let moved = match (def.props().starts, def.reaches_host()) {
+                (false, _) => 0,
+                (true, true) => y.first().map_or(0, |t| t.bytes()),
+                (true, false) => bytes(x).max(bytes(y)),
+            };
+            return kernels.start + moved as f64 / self.link;
         }
         let cost = op.cost(x, y);
         let share = match op {

@@ -42,6 +42,14 @@ pub fn verify(session: &Session, p: &Program) -> Result<(), Violation> {
     Checker { session, p }.run()
 }
 
+/// A start that is not yet done: its operands but those it overwrites, its results but the token, its queue.
+#[derive(PartialEq)]
+struct Running {
+    sources: Vec<ValueId>,
+    results: Vec<ValueId>,
+    queue: u32,
+}
+
 struct Checker<'a> {
     session: &'a Session,
     p: &'a Program,
@@ -60,8 +68,9 @@ impl Checker<'_> {
         let (mut defined, mut dead) = (none(), none());
         // For a value that holds a state's bytes: which state.
         let mut state_of: Vec<Option<usize>> = vec![None; p.types.len()];
-        // Results of starts not yet done, with the source.
-        let mut pending: HashMap<ValueId, (ValueId, ValueId, u32)> = HashMap::new();
+        // What was started and is not yet done, by token; and the results of it.
+        let mut running: HashMap<ValueId, Running> = HashMap::new();
+        let mut pending: HashSet<ValueId> = HashSet::new();
         let mut host = none();
         // Copies made by the program that it may overwrite.
         let mut own = none();
@@ -96,7 +105,7 @@ impl Checker<'_> {
                 if dead[v.index()] {
                     return self.fail(at, 3, format!("{v} is used after it was overwritten"));
                 }
-                if pending.contains_key(v) && !instr.op.def().props().waits {
+                if pending.contains(v) && !instr.op.def().props().waits {
                     return self.fail(at, 5, format!("{v} is used before its copy is done"));
                 }
             }
@@ -108,32 +117,42 @@ impl Checker<'_> {
             }
             let def = instr.op.def();
             let (starts, waits) = (def.props().starts, def.props().waits);
-            if let Some(v) = instr.inputs.iter().find(|v| !starts && !waits && host[v.index()]) {
+            if let Some(v) = instr.inputs.iter().find(|v| !def.reaches_host() && host[v.index()]) {
                 return self.fail(at, 8, format!("{v} is on the host, where only copies reach it"));
             }
             let queue = def.queue().unwrap_or(0);
             if starts {
-                let (from, copy, token) = (instr.inputs[0], instr.outputs[0], instr.outputs[1]);
+                let (from, copy) = (instr.inputs[0], instr.outputs[0]);
                 if def.makes_in() == Space::Host {
                     if host[from.index()] {
                         return self.fail(at, 8, format!("{from} is copied from host to host"));
                     }
                     host[copy.index()] = true;
                 }
-                if let Some(old) = instr.inputs.get(1).filter(|v| !host[v.index()]) {
+                let given: Vec<usize> = def.donates().iter().map(|(i, _)| *i).collect();
+                if let Some(old) = given.iter().map(|i| instr.inputs[*i]).find(|v| !host[v.index()]) {
                     return self.fail(at, 8, format!("{old} is stored to, and is not on the host"));
                 }
-                pending.insert(copy, (from, token, queue));
+                let kept = |(i, v): (usize, &ValueId)| (!given.contains(&i)).then_some(*v);
+                let sources = instr.inputs.iter().enumerate().filter_map(kept).collect();
+                let (token, results) = instr.outputs.split_last().expect("a start makes a token");
+                pending.extend(results);
+                running.insert(*token, Running { sources, results: results.to_vec(), queue });
             }
             if waits {
-                let (copy, done) = (instr.inputs[1], instr.outputs[0]);
-                if pending.remove(&copy) != Some((instr.inputs[0], instr.inputs[2], queue)) {
+                let (token, rest) = instr.inputs.split_last().expect("a done takes a token");
+                let (sources, results) = rest.split_at(rest.len() - instr.outputs.len());
+                let done = Running { sources: sources.to_vec(), results: results.to_vec(), queue };
+                if running.remove(token) != Some(done) {
                     return self.fail(at, 5, "done without its start".to_owned());
                 }
-                if host[copy.index()] {
-                    host[done.index()] = true;
-                } else if host[instr.inputs[0].index()] {
-                    own[done.index()] = true;
+                for (started, done) in results.iter().zip(&instr.outputs) {
+                    pending.remove(started);
+                    if host[started.index()] {
+                        host[done.index()] = true;
+                    } else if host[sources[0].index()] {
+                        own[done.index()] = true;
+                    }
                 }
             }
             for (i, o) in def.donates() {
@@ -141,7 +160,7 @@ impl Checker<'_> {
                 if instr.inputs.iter().filter(|v| **v == from).count() > 1 {
                     return self.fail(at, 3, format!("{from} is overwritten and read at once"));
                 }
-                if pending.values().any(|(source, _, _)| *source == from) {
+                if running.values().any(|r| r.sources.contains(&from)) {
                     return self.fail(at, 5, format!("{from} is overwritten while it is copied"));
                 }
                 match state_of[from.index()] {
@@ -161,7 +180,7 @@ impl Checker<'_> {
                 return self.fail(at, 7, format!("{} has no original", instr.origin.path));
             }
         }
-        if let Some(v) = pending.keys().next() {
+        if let Some(v) = pending.iter().min() {
             return self.fail(end, 5, format!("the copy {v} is never done"));
         }
         for (k, s) in p.states.iter().enumerate() {

@@ -112,8 +112,21 @@ fn any_op_on_any_operands_never_panics() {
 
 /// Attributes with which an op reads, found from what its reader says is missing or unreadable.
 fn readable_attributes(name: &str) -> Vec<(String, String)> {
-    const VALUES: [&str; 10] =
-        ["1", "true", "[1]", "f32", "neg", "add", "sum", "gelu_erf", "device", "sin_cos"];
+    const VALUES: [&str; 13] = [
+        "1",
+        "true",
+        "[1]",
+        "f32",
+        "neg",
+        "add",
+        "sum",
+        "gelu_erf",
+        "device",
+        "sin_cos",
+        "shard",
+        "2/1",
+        "[0[1],256[2,3,4]]",
+    ];
     let mut found: Vec<(String, usize)> = Vec::new();
     loop {
         let attrs = found.iter().map(|(n, v)| (n.clone(), VALUES[*v].to_owned())).collect();

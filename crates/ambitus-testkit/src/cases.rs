@@ -10,6 +10,7 @@ mod updates;
 
 use crate::interp::{Interp, InterpError, Tensors};
 use crate::tensor::{Rng, Tensor};
+use ambitus_ir::ops::collective::{self, AllGatherStart, Group, Mesh, Part, Parts};
 use ambitus_ir::ops::copy::{CopyStart, Space};
 use ambitus_ir::{Builder, DType, Op, Program, Session, StateKind, TensorType, ValueId};
 
@@ -133,7 +134,7 @@ impl Case {
 
     /// The operand that result `k` overwrites.
     pub fn overwritten(&self, k: usize) -> Option<usize> {
-        if matches!(self.op, Op::CopyDone(_)) {
+        if self.op.def().props().waits {
             return None;
         }
         self.op.def().donates().into_iter().find(|d| d.1 == k).map(|d| d.0)
@@ -168,10 +169,27 @@ impl Case {
             let start = CopyStart { queue: op.queue, to: Space::Host };
             x.splice(1.., b.push(start, &x[..1]));
         }
+        if let Op::CollectiveDone(op) = &self.op {
+            // A start that makes the same: of the flat, the tensors one after another.
+            let mut at = 0;
+            let part = |v: &ValueId| {
+                let shape = b.ty(*v).shape;
+                at += shape.elements();
+                Part { at: at - shape.elements(), shape }
+            };
+            let parts = Parts(x[1..=op.results].iter().map(part).collect());
+            let (mesh, group) = (Mesh { ranks: op.members, shard: op.members }, Group::Shard);
+            let start = AllGatherStart { queue: op.queue, mesh, group, parts };
+            x.splice(1.., b.push(start, &x[..1]));
+        }
         let mut y: Vec<ValueId> = b.push(self.op.clone(), &x);
         let def = self.op.def();
         if def.props().starts {
-            y = vec![b.copy_done(x[0], (y[0], y[1]), def.queue().unwrap_or(0))];
+            let queue = def.queue().unwrap_or(0);
+            y = match collective::mesh(&self.op) {
+                Some(mesh) => b.collective_done(queue, mesh.ranks, &x, &y),
+                None => vec![b.copy_done(x[0], (y[0], y[1]), queue)],
+            };
         }
         for (k, v) in y.into_iter().enumerate() {
             match results[k].and_then(|i| ids[i]) {
@@ -278,5 +296,6 @@ pub fn cases() -> Vec<Case> {
     dense::larger(&mut t);
     segmented::larger(&mut t);
     segmented::large_conv(&mut t);
+    updates::ranks(&mut t);
     t.cases
 }

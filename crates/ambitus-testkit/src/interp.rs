@@ -1,5 +1,6 @@
 //! The slow reference interpreter: what a program means, with nothing planned, fused or fast.
 
+mod collective;
 mod core;
 mod narrow;
 

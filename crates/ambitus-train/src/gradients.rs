@@ -1,6 +1,7 @@
 //! `ambitus gradients`: the loss and every gradient of one update on given clips and draws; for parity with the reference.
 
 mod mel;
+mod ranks;
 mod tokens;
 
 use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows};
@@ -15,6 +16,7 @@ use crate::session::{SessionOptions, program};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::{INITIAL_SCALE, Precision};
+use ambitus_compile::passes::shard::{Layout, Sharding};
 use ambitus_compile::pipeline::Trained;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
@@ -32,6 +34,8 @@ pub struct GradientOptions {
     pub precision: Precision,
     /// Rows of a micro-batch; all clips in one without.
     pub micro_batch: Option<usize>,
+    /// How ranks in this process share the model; without, there is one.
+    pub sharding: Option<Sharding>,
     /// Where to compute.
     pub device: DeviceChoice,
     /// Threads of the CPU executor.
@@ -81,23 +85,22 @@ pub fn gradients(
             capacity.rows
         ))
     })?;
-    let uses = |members: &[usize]| -> Vec<Use> {
-        members.iter().map(|&clip| Use { clip, when: When::Epoch(0) }).collect()
-    };
     let norm = clips.norm(&uses(&(0..rows.len()).collect::<Vec<_>>()))?;
-    let device = Device::find(options.device, options.threads)?;
+    let count = options.sharding.map_or(1, |s| s.mesh.ranks);
+    let device = Device::find(options.device, options.threads.div_ceil(count).max(1))?;
     device.require(options.precision)?;
     let shape = Shape {
         model: model.clone(),
         session: SessionOptions {
             capacity,
-            checkpoint: options.checkpoint,
+            checkpoint: options.checkpoint.clone(),
             precision: options.precision,
             trained: Trained::All,
             optimizer: None,
             clip_per_tensor: false,
             update_in_backward: false,
             offload: Default::default(),
+            sharding: options.sharding,
             ema: false,
             evaluate: false,
             sample: None,
@@ -109,6 +112,12 @@ pub fn gradients(
         prepare_bytes: 0,
     };
     let plan = RunPlan::new(shape.clone(), device.target())?;
+    if let Some(sharding) = options.sharding {
+        let work = ranks::Work { dir, clips: &*clips, micro_batches: &micro_batches, norm, capacity };
+        let doubts = dir.doubts()?;
+        let loss = work.gradients(plan, sharding, &device, &options, out)?;
+        return Ok(Computed { loss, doubts });
+    }
     if let Some(budget) = options.memory {
         let longest = rows.iter().copied().max().unwrap_or(1);
         let smaller = Capacity { rows: longest, ..capacity };
@@ -129,8 +138,12 @@ pub fn gradients(
         loss += f64::from(run_micro(&mut *exec, program::MICRO, &host, norm, i > 0)?);
     }
     let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
-    write(&*exec, loss as f32, scale, out)?;
+    write(&[&*exec], None, loss as f32, scale, out)?;
     Ok(Computed { loss: loss as f32, doubts })
+}
+
+fn uses(members: &[usize]) -> Vec<Use> {
+    members.iter().map(|&clip| Use { clip, when: When::Epoch(0) }).collect()
 }
 
 /// Writes a batch and runs a program with output `loss` on it. `further`: gradients are added to what is there.
@@ -198,21 +211,29 @@ fn split(rows: &[usize], capacity: usize) -> Result<Vec<Vec<usize>>, (usize, usi
     Ok(out)
 }
 
-/// Writes loss and gradients; these are `scale` times too large in the executor.
-fn write(exec: &dyn Executor, loss: f32, scale: f32, out: &Path) -> Result<(), RunError> {
-    let session = &exec.planned().session;
-    let grads: Vec<(usize, &str)> = session
-        .states
-        .iter()
-        .enumerate()
-        .filter(|(_, s)| s.kind == StateKind::Gradient)
-        .map(|(i, s)| (i, s.name.as_str()))
-        .collect();
-    let mut specs: Vec<TensorSpec> = grads
-        .iter()
-        .map(|(i, name)| TensorSpec::new(*name, DType::F32, &session.states[*i].ty.shape))
-        .collect();
-    debug_assert!(grads.iter().all(|(_, name)| name.starts_with(GRAD)));
+/// Writes loss and gradients; these are `scale` times too large in the executors. With a layout, these are the ranks that hold
+/// one copy.
+fn write(
+    ranks: &[&dyn Executor],
+    layout: Option<&Layout>,
+    loss: f32,
+    scale: f32,
+    out: &Path,
+) -> Result<(), RunError> {
+    let session = &ranks[0].planned().session;
+    // By tensor: the state, and where it begins in it.
+    let mut grads: Vec<(TensorSpec, usize, usize)> = Vec::new();
+    for (i, s) in session.states.iter().enumerate().filter(|(_, s)| s.kind == StateKind::Gradient) {
+        let flat = s.name.strip_prefix(GRAD).and_then(|name| layout?.flat(name));
+        match flat {
+            None => grads.push((TensorSpec::new(s.name.as_str(), DType::F32, &s.ty.shape), i, 0)),
+            Some(flat) => grads.extend(flat.tensors.iter().map(|t| {
+                let name = format!("{GRAD}{}", t.name);
+                (TensorSpec::new(name.as_str(), DType::F32, &t.shape), i, t.at)
+            })),
+        }
+    }
+    let mut specs: Vec<TensorSpec> = grads.iter().map(|(spec, ..)| spec.clone()).collect();
     specs.push(TensorSpec::new("loss", DType::F32, &[1]));
     let mut writer = SafetensorsWriter::create(out, specs, &Default::default())?;
     let order: Vec<TensorSpec> = writer.specs().to_vec();
@@ -222,9 +243,17 @@ fn write(exec: &dyn Executor, loss: f32, scale: f32, out: &Path) -> Result<(), R
             writer.write_f32("loss", &[loss])?;
             continue;
         }
-        let Some((i, _)) = grads.iter().find(|(_, name)| *name == spec.name) else { continue };
-        values.resize(session.states[*i].ty.shape.elements(), 0.0);
-        exec.read_state(StateId(*i as u32), &mut values)?;
+        let Some((_, i, at)) = grads.iter().find(|(s, ..)| s.name == spec.name) else { continue };
+        values.resize(spec.shape.iter().product(), 0.0);
+        // Each rank has as many elements, one after another; alone it has all.
+        let held = session.states[*i].ty.shape.elements();
+        for (k, exec) in ranks.iter().enumerate() {
+            let (from, to) = ((k * held).max(*at), ((k + 1) * held).min(at + values.len()));
+            if from < to {
+                let part = &mut values[from - at..to - at];
+                exec.read_state_at(StateId(*i as u32), from - k * held, part)?;
+            }
+        }
         values.iter_mut().for_each(|x| *x /= scale);
         writer.write_f32(&spec.name, &values)?;
     }

@@ -39,4 +39,5 @@ pub mod trainer;
 pub mod validate;
 mod variants;
 
+pub use ambitus_compile::passes::shard::{Sharding, Strategy, Units};
 pub use ambitus_models::f5::config::Variant;

@@ -4,12 +4,14 @@ use crate::error::RunError;
 use crate::model_dir::ModelDir;
 use ambitus_compile::passes::lora;
 use ambitus_compile::passes::precision::{INITIAL_SCALE, LOSS_SCALE};
+use ambitus_compile::passes::shard::Layout;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::ops::random::philox4x32_10;
 use ambitus_ir::{StateDecl, StateId, StateKind};
 use ambitus_models::Model;
 use ambitus_models::init::Init;
 use ambitus_store::TensorFile;
+use std::ops::Range;
 
 /// Bytes through which tensors are read and converted.
 pub const STAGING_BYTES: usize = 1 << 20;
@@ -20,6 +22,20 @@ pub const STAGING_BYTES: usize = 1 << 20;
 /// # Errors
 /// Unreadable files.
 pub fn load(exec: &mut dyn Executor, from: &ModelDir, seed: u64) -> Result<Vec<String>, RunError> {
+    fill(exec, from, seed, None)?;
+    from.doubts()
+}
+
+/// As [`load`], of one of several ranks: what it holds. Says nothing of the files.
+///
+/// # Errors
+/// Unreadable files.
+pub fn fill(
+    exec: &mut dyn Executor,
+    from: &ModelDir,
+    seed: u64,
+    rank: Option<(&Layout, usize)>,
+) -> Result<(), RunError> {
     let states: Vec<StateDecl> = exec.planned().session.states.clone();
     let mut scratch = vec![0u8; STAGING_BYTES];
     for (i, s) in states.iter().enumerate() {
@@ -30,14 +46,51 @@ pub fn load(exec: &mut dyn Executor, from: &ModelDir, seed: u64) -> Result<Vec<S
         if s.kind != StateKind::Parameter {
             continue;
         }
-        let have = match from.weights.as_ref().and_then(|w| w.find(&s.name)) {
-            Some((file, name)) => read_state(exec, id, &s.name, file, &name, &mut scratch)?,
-            None => 0,
+        let mut tensor = |s: &StateDecl, place: Place| -> Result<(), RunError> {
+            let have = match from.weights.as_ref().and_then(|w| w.find(&s.name)) {
+                Some((file, name)) => read_part(exec, &place, &s.name, file, &name, &mut scratch)?,
+                None => 0,
+            };
+            make(exec, &place, s, &from.model, seed, have)
         };
-        make(exec, id, s, &from.model, seed, have)?;
+        match rank.and_then(|(layout, rank)| Some((layout, rank, layout.flat(&s.name)?))) {
+            None => tensor(s, Place::whole(id))?,
+            Some((layout, rank, flat)) => {
+                let held = flat.held(layout.mesh(), rank);
+                for (t, decl) in flat.tensors.iter().zip(layout.tensors(std::slice::from_ref(s))) {
+                    let range = t.range();
+                    if range.start < held.end && held.start < range.end {
+                        tensor(&decl, Place { state: id, at: t.at, held: held.clone() })?;
+                    }
+                }
+            }
+        }
     }
-    drop(scratch);
-    from.doubts()
+    Ok(())
+}
+
+/// Where a tensor's elements are: in a state of its own, or from `at` on in a flat, of which the state has those `held`.
+struct Place {
+    state: StateId,
+    at: usize,
+    held: Range<usize>,
+}
+
+impl Place {
+    fn whole(state: StateId) -> Place {
+        Place { state, at: 0, held: 0..usize::MAX }
+    }
+
+    /// Writes what the state has of the tensor's elements from `first` on.
+    fn write(&self, exec: &mut dyn Executor, first: usize, data: &[f32]) -> Result<(), RunError> {
+        let start = self.at + first;
+        let (from, to) = (start.max(self.held.start), (start + data.len()).min(self.held.end));
+        if from < to {
+            let data = &data[from - start..to - start];
+            exec.write_state_at(self.state, from - self.held.start, data)?;
+        }
+        Ok(())
+    }
 }
 
 /// Streams a tensor of a file into a state, and returns its elements.
@@ -47,6 +100,18 @@ pub fn load(exec: &mut dyn Executor, from: &ModelDir, seed: u64) -> Result<Vec<S
 pub fn read_state(
     exec: &mut dyn Executor,
     id: StateId,
+    state: &str,
+    file: &TensorFile,
+    name: &str,
+    scratch: &mut [u8],
+) -> Result<usize, RunError> {
+    read_part(exec, &Place::whole(id), state, file, name, scratch)
+}
+
+/// As [`read_state`], to where the tensor is.
+fn read_part(
+    exec: &mut dyn Executor,
+    place: &Place,
     state: &str,
     file: &TensorFile,
     name: &str,
@@ -64,7 +129,7 @@ pub fn read_state(
                 piece[bad],
                 first + bad
             ))),
-            None => exec.write_state_at(id, first, piece).err().map(RunError::from),
+            None => place.write(exec, first, piece).err(),
         };
     })?;
     match failed {
@@ -79,7 +144,7 @@ pub const LOAD_BYTES: u64 = 3 * STAGING_BYTES as u64;
 /// Draws a parameter's elements from `from` on.
 fn make(
     exec: &mut dyn Executor,
-    id: StateId,
+    place: &Place,
     s: &StateDecl,
     model: &Model,
     seed: u64,
@@ -90,7 +155,7 @@ fn make(
         return Ok(());
     }
     if let Some(values) = model.made(&s.name) {
-        return Ok(exec.write_state(id, &values)?);
+        return place.write(exec, 0, &values);
     }
     let hash = blake3::hash(s.name.as_bytes());
     let words = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| hash.as_bytes()[4 * i + k]));
@@ -101,7 +166,7 @@ fn make(
         piece.clear();
         let last = total.min(first + STAGING_BYTES / 4);
         piece.extend((first..last).map(|i| drawn(init, i, key, [words(2), words(3)])));
-        exec.write_state_at(id, first, &piece)?;
+        place.write(exec, first, &piece)?;
     }
     Ok(())
 }

@@ -277,6 +277,7 @@ pub fn resolve_on(
             clip_per_tensor: recipe.clip_per_tensor,
             update_in_backward: in_backward,
             offload: recipe.offloaded().pass(),
+            sharding: None,
             ema: recipe.ema(),
             evaluate: !data.split.validation.is_empty(),
             sample: sample_rows.map(|n| Capacity { rows: 2 * n, clips: 2 }),

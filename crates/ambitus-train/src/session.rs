@@ -7,11 +7,12 @@ use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
+use ambitus_compile::passes::shard::{Layout, Sharding};
 use ambitus_compile::pipeline::{self, Options, Trained};
 use ambitus_compile::{CompileError, plan};
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
-use ambitus_ir::{Session, StateKind};
+use ambitus_ir::{Program, Session, StateKind};
 use ambitus_models::{Capacity, Model};
 
 /// Names of the programs, which are also the names of their phases.
@@ -51,6 +52,8 @@ pub struct SessionOptions {
     pub update_in_backward: bool,
     /// What waits in the host's memory.
     pub offload: Offload,
+    /// How ranks share what is kept; without, there is one.
+    pub sharding: Option<Sharding>,
     /// Keep a moving average.
     pub ema: bool,
     /// Include evaluation.
@@ -76,11 +79,12 @@ pub fn compile(
 /// # Errors
 /// See [`CompileError`].
 pub fn build(model: &Model, options: &SessionOptions, target: &dyn Target) -> Result<Session, CompileError> {
+    if options.sharding.is_some() && options.clip_per_tensor {
+        return Err(CompileError::ShardedPerTensor);
+    }
     let mut s = Session::default();
     let trained = &trained(model, &options.trained);
-    let forward = model.loss(&mut s, options.capacity, program::MICRO, true);
-    let forward = pipeline::choose(&mut s, forward, trained, true)?;
-    let forward = pipeline::precise(&mut s, forward, options.precision);
+    let (forward, layout) = forward(&mut s, model, options)?;
     // Every forward program is built before parameters may be declared in another type.
     let mut forwards = Vec::new();
     if options.evaluate {
@@ -96,7 +100,7 @@ pub fn build(model: &Model, options: &SessionOptions, target: &dyn Target) -> Re
         *p = pipeline::precise(&mut s, forward, options.precision);
     }
     let pure = options.precision == Precision::Bf16Pure;
-    let passes = Options { checkpoint: options.checkpoint.clone(), pure };
+    let passes = Options { checkpoint: options.checkpoint.clone(), pure, shard: layout.clone() };
     let in_backward = options.optimizer.as_ref().filter(|_| options.update_in_backward);
     let mut programs = vec![match in_backward {
         Some(optimizer) => {
@@ -107,8 +111,11 @@ pub fn build(model: &Model, options: &SessionOptions, target: &dyn Target) -> Re
     }];
     if let Some(optimizer) = &options.optimizer {
         if in_backward.is_none() {
-            let rule = if options.clip_per_tensor { optimizer::update_per_tensor } else { optimizer::update };
-            let p = rule(&mut s, optimizer);
+            let p = match options.sharding {
+                Some(sharding) => optimizer::update_sharded(&mut s, optimizer, sharding.mesh),
+                None if options.clip_per_tensor => optimizer::update_per_tensor(&mut s, optimizer),
+                None => optimizer::update(&mut s, optimizer),
+            };
             programs.push(pipeline::plain(&mut s, p, target));
         }
         if options.ema {
@@ -117,15 +124,39 @@ pub fn build(model: &Model, options: &SessionOptions, target: &dyn Target) -> Re
         }
     }
     for (p, on_averages) in forwards {
-        let p = pipeline::plain(&mut s, p, target);
+        let p = pipeline::plain_sharded(&mut s, p, target, layout.as_ref());
         let averaged = (options.ema && options.optimizer.is_some())
             .then(|| optimizer::on_averages(&mut s, &p, on_averages));
         programs.push(p);
         programs.extend(averaged);
     }
     s.programs = programs;
+    if let Some(layout) = &layout {
+        pipeline::sharded(&mut s, layout);
+    }
     pipeline::offload(&mut s, &options.offload);
     Ok(s)
+}
+
+/// The step's forward, and where ranks keep its parameters.
+fn forward(
+    s: &mut Session,
+    model: &Model,
+    options: &SessionOptions,
+) -> Result<(Program, Option<Layout>), CompileError> {
+    let forward = model.loss(s, options.capacity, program::MICRO, true);
+    let forward = pipeline::choose(s, forward, &trained(model, &options.trained), true)?;
+    let forward = pipeline::precise(s, forward, options.precision);
+    let layout = options.sharding.map(|sharding| Layout::of(s, &forward, sharding));
+    Ok((forward, layout))
+}
+
+/// Where the ranks of a session keep its parameters: by it they are loaded and read.
+///
+/// # Errors
+/// As [`build`].
+pub fn layout(model: &Model, options: &SessionOptions) -> Result<Option<Layout>, CompileError> {
+    forward(&mut Session::default(), model, options).map(|(_, layout)| layout)
 }
 
 /// What is trained, with the family's own layers for adapters that name none.

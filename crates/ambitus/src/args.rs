@@ -4,6 +4,7 @@ use ambitus_train::recipe::{
     Checkpoint, DeviceChoice, Level, MicroBatch, Offload, OptimizerChoice, Precision, Variant,
 };
 use ambitus_train::size::ByteSize;
+use ambitus_train::{Strategy, Units};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -249,6 +250,18 @@ pub struct GradientsArgs {
     /// Frames (of Orpheus, tokens) of a micro-batch: less takes less memory [default: all clips in one]
     #[arg(long)]
     pub micro_batch: Option<usize>,
+    /// Virtual devices in this process that share the model and take turns at the micro-batches, each with an arena and threads of
+    /// its own: what several cards will compute, on the CPU. Costs memory and time, saves nothing here
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// How ranks share: full (parameters and gradients, gathered again in backward: least memory), grad_op (gathered tensors stay
+    /// until backward is through: half the gathering, a copy of the model), none (every rank has all of it), hybrid:S or
+    /// hybrid_grad_op:S (as these in groups of S ranks). The same bits with each
+    #[arg(long, value_name = "STRATEGY", default_value = "full", requires = "ranks")]
+    pub sharding: Strategy,
+    /// What ranks gather together: block, or modules of so many parameters. Larger units are fewer collectives and more memory
+    #[arg(long, value_name = "UNITS", default_value = "block", requires = "ranks")]
+    pub units: Units,
     /// Where to compute: cpu, cuda or cuda:N
     #[arg(long, default_value = "cpu")]
     pub device: DeviceChoice,

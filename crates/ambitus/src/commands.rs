@@ -15,7 +15,7 @@ use ambitus_train::resolve::{self, Console};
 use ambitus_train::run_dir::RunDir;
 use ambitus_train::search;
 use ambitus_train::tiers::Tiers;
-use ambitus_train::{doctor, run, runs, stages};
+use ambitus_train::{Sharding, doctor, run, runs, stages};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -369,10 +369,14 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
     };
     let model = ModelDir::open_for_ids(&a.model, options)?;
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let shared = |ranks| Sharding::new(a.sharding, ranks).map(|s| Sharding { units: a.units, ..s });
+    let sharding = a.ranks.map(shared).transpose();
+    let sharding = sharding.map_err(|why| RunError::Usage(format!("--sharding {}: {why}", a.sharding)))?;
     let options = GradientOptions {
         checkpoint: a.checkpoint.0.clone(),
         precision: resolve::precision(a.precision),
         micro_batch: a.micro_batch,
+        sharding,
         device: a.device,
         threads,
         memory: a.memory.map(|m| m.0),

@@ -23,6 +23,47 @@ pub struct Accumulate {
 /// Prefix of gradient outputs and states.
 pub const GRAD: &str = "grad.";
 
+/// Which values are sums of contributions to a gradient.
+pub(super) struct Sums {
+    defs: Vec<Option<usize>>,
+    readers: Vec<usize>,
+}
+
+impl Sums {
+    /// Of a program.
+    pub fn of(p: &Program) -> Sums {
+        let mut readers = vec![0usize; p.types.len()];
+        p.instrs.iter().flat_map(|i| &i.inputs).for_each(|v| readers[v.index()] += 1);
+        p.outputs.iter().for_each(|o| readers[o.value.index()] += 1);
+        Sums { defs: p.definitions(), readers }
+    }
+
+    /// The instruction that makes a value.
+    pub fn made(&self, v: ValueId) -> Option<usize> {
+        self.defs[v.index()]
+    }
+
+    /// The instructions that form a gradient from its contributions, and these: the leaves of its tree of sums.
+    pub fn leaves(&self, p: &Program, grad: ValueId) -> (Vec<usize>, Vec<ValueId>) {
+        let (mut stack, mut sums, mut leaves) = (vec![grad], Vec::new(), Vec::new());
+        while let Some(v) = stack.pop() {
+            let sum = self.defs[v.index()].filter(|&d| {
+                let instr = &p.instrs[d];
+                let add = matches!(&instr.op, Op::Binary(b) if b.kind == BinaryKind::Add);
+                add && instr.origin.phase == Phase::Backward && self.readers[v.index()] == 1
+            });
+            match sum {
+                Some(d) => {
+                    sums.push(d);
+                    stack.extend(&p.instrs[d].inputs);
+                }
+                None => leaves.push(v),
+            }
+        }
+        (sums, leaves)
+    }
+}
+
 impl Pass for Accumulate {
     fn name(&self) -> &'static str {
         "accumulate"
@@ -33,12 +74,7 @@ impl Pass for Accumulate {
     }
 
     fn run(&self, session: &mut Session, mut p: Program) -> Program {
-        let defs = p.definitions();
-        let mut readers = vec![0usize; p.types.len()];
-        p.instrs.iter().flat_map(|i| &i.inputs).for_each(|v| readers[v.index()] += 1);
-        p.outputs.iter().for_each(|o| readers[o.value.index()] += 1);
-
-        // The contributions to each gradient: leaves of its tree of sums.
+        let all = Sums::of(&p);
         let mut grads: Vec<ambitus_ir::Output> = Vec::new();
         let mut parts: HashMap<ValueId, Vec<usize>> = HashMap::new();
         let mut dropped = vec![false; p.instrs.len()];
@@ -47,21 +83,7 @@ impl Pass for Accumulate {
                 p.outputs.push(out);
                 continue;
             }
-            let (mut stack, mut sums, mut leaves) = (vec![out.value], Vec::new(), Vec::new());
-            while let Some(v) = stack.pop() {
-                let sum = defs[v.index()].filter(|&d| {
-                    let instr = &p.instrs[d];
-                    let add = matches!(&instr.op, Op::Binary(b) if b.kind == BinaryKind::Add);
-                    add && instr.origin.phase == Phase::Backward && readers[v.index()] == 1
-                });
-                match sum {
-                    Some(d) => {
-                        sums.push(d);
-                        stack.extend(&p.instrs[d].inputs);
-                    }
-                    None => leaves.push(v),
-                }
-            }
+            let (sums, leaves) = all.leaves(&p, out.value);
             if self.several_only && leaves.len() == 1 {
                 p.outputs.push(out);
                 continue;

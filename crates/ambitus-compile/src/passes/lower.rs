@@ -65,7 +65,8 @@ impl Pass for Lower<'_> {
 impl Lower<'_> {
     fn runs(&self, p: &Program, instr: &Instr) -> bool {
         let (x, y) = p.signature(instr);
-        self.target.has_kernel(&instr.op, &x, &y)
+        // Nothing stands for what moves between places.
+        instr.op.def().queue().is_some() || self.target.has_kernel(&instr.op, &x, &y)
     }
 
     /// The instruction on f32 copies of its 16-bit operands, its results cast back; `None` where that does not help.

@@ -157,7 +157,8 @@ fn held(p: &Program, tags: &[bool]) -> u64 {
     let mut held = vec![false; p.types.len()];
     let mut sum = 0;
     for (i, instr) in p.instrs.iter().enumerate().rev() {
-        let forward = instr.origin.phase == Phase::Forward;
+        // Of what a queue brings, nothing is decided here.
+        let forward = instr.origin.phase == Phase::Forward && instr.op.def().queue().is_none();
         let mine = instr.outputs.iter().filter(|v| held[v.index()]);
         let (again, bytes) =
             (tags[i] && mine.clone().next().is_some(), mine.map(|v| p.ty(*v).bytes()).sum::<u64>());
@@ -245,6 +246,10 @@ impl Facts {
             block,
         };
         for (i, instr) in p.instrs.iter().enumerate() {
+            // What a queue brings is there as a state is: it is fetched for backward, or kept, whatever is decided here.
+            if instr.op.def().queue().is_some() {
+                instr.outputs.iter().for_each(|v| facts.made_here[v.index()] = false);
+            }
             for v in &instr.inputs {
                 match instr.origin.phase {
                     Phase::Forward => {
@@ -273,6 +278,7 @@ impl Facts {
         instr.origin.phase == Phase::Forward
             && read
             && instr.op.def().donates().is_empty()
+            && instr.op.def().queue().is_none()
             && !(handed_on && self.block[at].is_some() && !starts)
     }
 

@@ -60,6 +60,8 @@ pub(crate) fn as_declared(session: &mut Session, mut p: Program) -> Program {
     }
     let instrs = std::mem::take(&mut p.instrs);
     let mut with: HashMap<ValueId, ValueId> = HashMap::new();
+    // What starts read, by token: their dones name the same.
+    let mut started: HashMap<ValueId, Vec<ValueId>> = HashMap::new();
     let mut b = Builder::resume(session, p, Phase::Forward);
     for mut instr in instrs {
         if let (Op::Cast(op), [x]) = (&instr.op, &instr.inputs[..])
@@ -69,13 +71,20 @@ pub(crate) fn as_declared(session: &mut Session, mut p: Program) -> Program {
             with.insert(instr.outputs[0], *x);
             continue;
         }
+        let props = instr.op.def().props();
+        let begun = instr.inputs.last().filter(|_| props.waits).and_then(|token| started.get(token)).cloned();
         for (k, v) in instr.inputs.iter_mut().enumerate() {
-            if let Some(to) = was.get(v) {
+            if let Some(same) = begun.as_ref().and_then(|all| all.get(k)) {
+                *v = *same;
+            } else if let Some(to) = was.get(v) {
                 // By the operand: a clone's cast is its original's.
                 let path = format!("{}.cast.{k}", instr.origin.path);
                 let origin = Origin { path, phase: instr.origin.phase };
                 *v = b.push_at(Cast { to: *to }.into(), &[*v], origin)[0];
             }
+        }
+        if let (true, Some(token)) = (props.starts, instr.outputs.last()) {
+            started.insert(*token, instr.inputs.clone());
         }
         b.append(instr);
     }

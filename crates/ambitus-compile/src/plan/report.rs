@@ -88,9 +88,13 @@ pub fn seconds(p: &PlannedProgram, target: &dyn Target) -> f64 {
             Some(queue) if def.props().starts => {
                 let free = queues.entry(queue).or_insert(0.0);
                 *free = free.max(now) + takes;
-                ready.insert(instr.outputs[0], *free);
+                // By token, the last of both.
+                ready.extend(instr.outputs.last().map(|token| (*token, *free)));
             }
-            Some(_) => now = ready.get(&instr.inputs[1]).map_or(now, |at| now.max(*at)),
+            Some(_) => {
+                let at = instr.inputs.last().and_then(|token| ready.get(token));
+                now = at.map_or(now, |at| now.max(*at));
+            }
             None => now += takes,
         }
     }

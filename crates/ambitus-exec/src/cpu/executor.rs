@@ -5,12 +5,15 @@ use super::disk::{Disk, bytes, bytes_mut};
 use super::dispatch::{self, Kernel};
 use super::kernels::{Isa, Pool};
 use super::operand::{Frame, Io, Place};
+use super::ranks::Ranks;
 use crate::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
 };
 use crate::transfer;
+use ambitus_comm::Communicator;
+use ambitus_ir::ops::collective;
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
-use ambitus_ir::{DType, StateId, TensorType, ValueId};
+use ambitus_ir::{DType, Instr, Op, StateId, TensorType, ValueId};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,6 +46,8 @@ pub struct CpuExecutor {
     pub(super) host: Arena,
     /// In place of `host`, which is then empty.
     disk: Option<Disk>,
+    /// Where the session is one rank's of several.
+    ranks: Option<Ranks>,
     pool: Pool,
     one: Pool,
     /// Kernels of every program's instructions, in the plan's order.
@@ -66,7 +71,7 @@ impl CpuExecutor {
         planned: impl Into<Arc<PlannedSession>>,
         options: CpuOptions,
     ) -> Result<CpuExecutor, ExecError> {
-        CpuExecutor::open_on(planned.into(), options, None)
+        CpuExecutor::open_on(planned.into(), options, None, None)
     }
 
     /// As [`CpuExecutor::open_with`], with the host arena in a file of a folder: only the arena is in memory.
@@ -78,15 +83,30 @@ impl CpuExecutor {
         options: CpuOptions,
         folder: &Path,
     ) -> Result<CpuExecutor, ExecError> {
-        CpuExecutor::open_on(planned.into(), options, Some(folder))
+        CpuExecutor::open_on(planned.into(), options, Some(folder), None)
+    }
+
+    /// As [`CpuExecutor::open_with`], as one of several ranks; with the host arena in a file of `folder`, if given.
+    ///
+    /// # Errors
+    /// As [`CpuExecutor::open_on_disk`], and when the session was compiled for another number of ranks.
+    pub fn open_rank(
+        planned: impl Into<Arc<PlannedSession>>,
+        options: CpuOptions,
+        folder: Option<&Path>,
+        comm: Arc<dyn Communicator>,
+    ) -> Result<CpuExecutor, ExecError> {
+        CpuExecutor::open_on(planned.into(), options, folder, Some(Ranks::new(comm)))
     }
 
     fn open_on(
         planned: Arc<PlannedSession>,
         options: CpuOptions,
         folder: Option<&Path>,
+        ranks: Option<Ranks>,
     ) -> Result<CpuExecutor, ExecError> {
         check_places(&planned)?;
+        let here = ranks.as_ref().map_or(1, Ranks::ranks);
         let isa = options.isa.unwrap_or(Isa::best());
         let pool = |threads: usize| {
             Pool::with_isa(threads, isa).map_err(|e| ExecError::Threads { threads, why: e.to_string() })
@@ -95,14 +115,14 @@ impl CpuExecutor {
         let mut steps = Vec::with_capacity(planned.programs.len());
         for p in &planned.programs {
             let kernels: Result<Vec<Kernel>, ExecError> = (0..p.program.instrs.len())
-                .map(|i| resolve(p, i, &pool, options.copies).map_err(|what| plan_error(p, i, &what)))
+                .map(|i| resolve(p, i, &pool, here, options.copies).map_err(|what| plan_error(p, i, &what)))
                 .collect();
             steps.push(kernels?);
         }
         let arena = Arena::new(planned.arena_bytes())?;
         let disk = folder.map(|folder| Disk::new(folder, planned.host_bytes)).transpose()?;
         let host = Arena::new(if disk.is_some() { 0 } else { planned.host_bytes })?;
-        Ok(CpuExecutor { planned, arena, host, disk, pool, one, steps })
+        Ok(CpuExecutor { planned, arena, host, disk, ranks, pool, one, steps })
     }
 
     /// Number of threads.
@@ -133,7 +153,7 @@ impl CpuExecutor {
         slot: usize,
         mut step: impl FnMut(usize, &mut Kernel, &Frame<'_>) + Send,
     ) -> Result<(), ExecError> {
-        let CpuExecutor { planned, arena, host, disk, pool, one, steps } = self;
+        let CpuExecutor { planned, arena, host, disk, ranks, pool, one, steps } = self;
         program(planned, name, slot)?;
         let at = planned.programs.iter().position(|p| p.program.name == name);
         let Some(kernels) = at.and_then(|at| steps.get_mut(at)) else { return Ok(()) };
@@ -145,15 +165,16 @@ impl CpuExecutor {
         };
         // SAFETY: `check_places` put every place inside its region; the arenas are borrowed exclusively until the end.
         // Without memory for the host's, copies ask `disk`, and no other instruction has places there.
-        let frame = unsafe { Frame::new(base, pool, one, disk.as_ref()) };
+        let frame = unsafe { Frame::new(base, pool, one, disk.as_ref(), ranks.as_ref()) };
         pool.enter(|| {
             for (i, k) in kernels.iter_mut().enumerate() {
                 step(i, k, &frame);
-                if frame.disk.is_some_and(Disk::has_failed) {
+                if frame.disk.is_some_and(Disk::has_failed) || frame.ranks.is_some_and(Ranks::has_failed) {
                     break;
                 }
             }
         });
+        ranks.as_ref().map_or(Ok(()), Ranks::check)?;
         disk.as_ref().map_or(Ok(()), Disk::check)
     }
 
@@ -225,7 +246,19 @@ fn for_runs(ty: TensorType, start: usize, len: usize, mut body: impl FnMut(usize
     }
 }
 
-fn resolve(p: &PlannedProgram, at: usize, pool: &Pool, copies: AsyncMode) -> Result<Kernel, String> {
+/// The instruction that a done of a collective waits for.
+fn begun<'p>(p: &'p PlannedProgram, instr: &Instr) -> Option<&'p Instr> {
+    let token = instr.inputs.last().filter(|_| matches!(instr.op, Op::CollectiveDone(_)))?;
+    p.program.instrs.iter().find(|i| i.outputs.last() == Some(token))
+}
+
+fn resolve(
+    p: &PlannedProgram,
+    at: usize,
+    pool: &Pool,
+    ranks: usize,
+    copies: AsyncMode,
+) -> Result<Kernel, String> {
     let instr = &p.program.instrs[at];
     let place = |v: &ValueId| Place { ty: p.program.ty(*v), at: p.place(*v) };
     let ws = p.workspaces.get(at).copied().flatten().filter(|ws| ws.bytes > 0);
@@ -234,8 +267,12 @@ fn resolve(p: &PlannedProgram, at: usize, pool: &Pool, copies: AsyncMode) -> Res
         return Err(format!("there is no CPU kernel for {x:?} to {y:?}"));
     }
     let mut places = instr.inputs.iter().chain(&instr.outputs).map(|v| p.place(*v));
-    if instr.op.def().queue().is_none() && places.any(|at| at.region == Region::Host) {
+    if !instr.op.def().reaches_host() && places.any(|at| at.region == Region::Host) {
         return Err("only copies reach the host arena".to_owned());
+    }
+    let begun = begun(p, instr).map(|i| &i.op);
+    if let Some(mesh) = collective::mesh(begun.unwrap_or(&instr.op)).filter(|mesh| mesh.ranks != ranks) {
+        return Err(format!("the session is for {} ranks, there are {ranks}", mesh.ranks));
     }
     let want = 4 * super::workspace::floats(&instr.op, &x, &y, pool.threads()) as u64;
     let have = ws.map_or(0, |ws| ws.bytes);
@@ -245,7 +282,7 @@ fn resolve(p: &PlannedProgram, at: usize, pool: &Pool, copies: AsyncMode) -> Res
     let ws = ws.map(|at| Place { ty: TensorType::f32(&[at.bytes as usize / 4]), at });
     let x = instr.inputs.iter().map(place).collect();
     let y = instr.outputs.iter().map(place).collect();
-    dispatch::resolve(&instr.op, Io::new(x, y, ws)?, copies)
+    dispatch::resolve(&instr.op, begun, Io::new(x, y, ws)?, &instr.origin.path, copies)
 }
 
 impl Executor for CpuExecutor {

@@ -10,6 +10,7 @@ mod dispatch;
 mod executor;
 pub mod kernels;
 mod operand;
+mod ranks;
 mod target;
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@
 
 use super::disk::Disk;
 use super::kernels::{Half, Mat, MatMut, Pool, Rows, RowsMut};
+use super::ranks::Ranks;
 use ambitus_ir::plan::{Address, Region};
 use ambitus_ir::{DType, TensorType};
 use std::marker::PhantomData;
@@ -22,6 +23,8 @@ pub(super) struct Frame<'a> {
     pub one: &'a Pool,
     /// The host arena, where it is a file: then its region has no memory.
     pub disk: Option<&'a Disk>,
+    /// The other ranks, where there are some.
+    pub ranks: Option<&'a Ranks>,
     life: PhantomData<&'a mut [u8]>,
 }
 
@@ -39,10 +42,11 @@ impl<'a> Frame<'a> {
         pool: &'a Pool,
         one: &'a Pool,
         disk: Option<&'a Disk>,
+        ranks: Option<&'a Ranks>,
     ) -> Frame<'a> {
         let order = [Region::State, Region::Transient, Region::Slot, Region::Host];
         debug_assert!(order.iter().enumerate().all(|(i, r)| *r as usize == i));
-        Frame { bases: order.map(base), pool, one, disk, life: PhantomData }
+        Frame { bases: order.map(base), pool, one, disk, ranks, life: PhantomData }
     }
 
     fn at(&self, place: &Place) -> *mut f32 {
@@ -306,6 +310,11 @@ impl Io {
     /// Number of operands.
     pub fn operands(&self) -> usize {
         self.x.len()
+    }
+
+    /// Number of results.
+    pub fn results(&self) -> usize {
+        self.y.len()
     }
 
     /// Operand `i`, which no result overlaps.

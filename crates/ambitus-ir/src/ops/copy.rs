@@ -45,6 +45,10 @@ impl OpDef for CopyStart {
         Some(self.queue)
     }
 
+    fn reaches_host(&self) -> bool {
+        true
+    }
+
     fn makes_in(&self) -> Space {
         self.to
     }
@@ -82,6 +86,10 @@ impl OpDef for StoreStart {
         Some(self.queue)
     }
 
+    fn reaches_host(&self) -> bool {
+        true
+    }
+
     fn makes_in(&self) -> Space {
         Space::Host
     }
@@ -117,6 +125,10 @@ impl OpDef for CopyDone {
 
     fn queue(&self) -> Option<u32> {
         Some(self.queue)
+    }
+
+    fn reaches_host(&self) -> bool {
+        true
     }
 }
 

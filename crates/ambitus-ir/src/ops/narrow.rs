@@ -11,7 +11,8 @@
 //! Random bits of element n (row-major, without pads): word n mod 4 of Philox4x32-10 with key words `seed` (the run's seed,
 //! the update's number) and counter words (n / 4 low, n / 4 high, id low, id high). The weight takes its upper half, the
 //! second moment its lower half. An fp32's low 16 bits are what is lost; the magnitude is rounded up where they and the
-//! random half carry.
+//! random half carry. Of a shard, the key has a third word, which shard it is of those of this many elements: elements are
+//! numbered as in the whole.
 //!
 //! **8-bit, block-wise** (Dettmers et al., arXiv 2110.02861). Runs of [`BLOCK`] elements share a scale, the largest magnitude
 //! in them; elements over scale become the nearest of 256 numbers, [`dynamic_map`], ties upwards. One thing differs from the
@@ -28,7 +29,7 @@ op! {
     /// AdamW on weights and moments of f32 or bf16, each bf16 rounded as said above; the formula, and where `apply` is 0 the
     /// old bytes, are those of `adamw`.
     ///
-    /// Operands (w, g, m, v, lr `[1]`, coef `[1]`, t `[1]`, apply `[1]`, seed i32 `[2]`); results (w, m, v), overwritten.
+    /// Operands (w, g, m, v, lr `[1]`, coef `[1]`, t `[1]`, apply `[1]`, seed i32 `[2]`, of a shard `[3]`); results (w, m, v), overwritten.
     AdamWBf16 = "adamw_bf16" {
         /// decay of the first moment
         beta1: f64,
@@ -70,7 +71,7 @@ op! {
     /// the weight, row-major, without pads; N elements in all.
     ///
     /// Operands (w, g, codes of m u8 `[N]`, scales of m f32 `[ceil(N / 256)]`, codes of v, scales of v, lr `[1]`, coef `[1]`,
-    /// t `[1]`, apply `[1]`, and for a bf16 weight seed i32 `[2]`); results (w, and the four of the moments), overwritten.
+    /// t `[1]`, apply `[1]`, and for a bf16 weight seed i32 `[2]` or `[3]`); results (w, and the four of the moments), overwritten.
     AdamW8bit = "adamw_8bit" {
         /// decay of the first moment
         beta1: f64,
@@ -154,7 +155,8 @@ fn weight(w: TensorType) -> Result<(), String> {
 }
 
 fn key(t: TensorType) -> Result<(), String> {
-    want(t.dtype == DType::I32 && *t.shape == [2], format_args!("{t} is not the key i32[2]"))
+    let words = *t.shape == [2] || *t.shape == [3];
+    want(t.dtype == DType::I32 && words, format_args!("{t} is not the key i32[2], or i32[3] of a shard"))
 }
 
 #[cfg(test)]

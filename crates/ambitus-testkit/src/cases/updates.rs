@@ -2,10 +2,13 @@
 
 use super::{Operand, Table, constant, ints, poison, scalar};
 use crate::tensor::Tensor;
+use ambitus_ir::ops::collective::{
+    AllGatherStart, CollectiveDone, Group, Mesh, Part, Parts, ReduceScatterStart,
+};
 use ambitus_ir::ops::copy::{CopyDone, CopyStart, Space, StoreStart};
 use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, eight_bit};
 use ambitus_ir::ops::optim::{Accumulate, AdamW, Lerp, SumPartials, SumSquares};
-use ambitus_ir::{DType, TensorType};
+use ambitus_ir::{DType, Shape, TensorType};
 
 pub(super) fn updates(t: &mut Table) {
     let (acc, x) = (t.fixed(&[5, 37]), t.fixed(&[5, 37]));
@@ -58,6 +61,37 @@ pub(super) fn updates(t: &mut Table) {
     t.add("", StoreStart { queue: 1 }, vec![x.clone(), old]);
     let token = constant(Tensor::full(TensorType::new(DType::U8, &[1]), 0.0));
     t.add("", CopyDone { queue: 1 }, vec![x.clone(), x, token]);
+}
+
+/// What ranks do, but of one rank: rows with pads, gaps between the parts and at the end; the third shard of a weight.
+pub(super) fn ranks(t: &mut Table) {
+    let op = AdamWBf16 { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, id: 0x1_0000_0007 };
+    let dims = [8, 37];
+    let (w, m) = (stored(t, DType::BF16, &dims, -1.0, 1.0), stored(t, DType::BF16, &dims, -1.0, 1.0));
+    let (g, v) = (t.fixed(&dims), stored(t, DType::BF16, &dims, 0.01, 1.0));
+    let operands = [vec![w, g, m, v], scalars(1.0, 1.0).to_vec(), vec![ints(&[-5, 40, 2])]].concat();
+    t.add("a shard", op, operands);
+
+    let token = constant(Tensor::full(TensorType::new(DType::U8, &[1]), 0.0));
+    let mesh = Mesh { ranks: 1, shard: 1 };
+    let part = |at, dims: &[usize]| Part { at, shape: Shape::new(dims) };
+    let parts = Parts(vec![part(0, &[5, 37]), part(256, &[3]), part(300, &[2, 3, 4])]);
+    let flat = t.fixed(&[512]);
+    t.add(
+        "",
+        AllGatherStart { queue: 2, mesh, group: Group::Shard, parts: parts.clone() },
+        vec![flat.clone()],
+    );
+    let tensors = parts.0.iter().map(|p| t.fixed(&p.shape)).collect();
+    let piece = Shape::new(&[2, 256]);
+    t.add("", ReduceScatterStart { queue: 3, mesh, parts, piece }, tensors);
+    // What a start made of the flat's first elements.
+    let made = [(0, [5, 37]), (185, [2, 3])].map(|(at, dims)| {
+        let ty = TensorType::f32(&dims);
+        constant(Tensor::new(ty, flat.tensor.data[at..][..ty.shape.elements()].to_vec()))
+    });
+    let done = CollectiveDone { queue: 2, members: 1, sources: 1, results: 2 };
+    t.add("", done, [vec![flat], made.to_vec(), vec![token]].concat());
 }
 
 /// An operand of numbers in low..high as a type stores them.

@@ -1,6 +1,6 @@
 //! Core ops on dense values, one element after another.
 
-use super::narrow;
+use super::{collective, narrow};
 use crate::tensor::Tensor;
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::ops::index::{Sinusoid, SinusoidKind};
@@ -77,6 +77,9 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         Op::SumPartials(_) => one(vec![x.iter().flat_map(|t| &t.data).sum()]),
         Op::CopyStart(_) | Op::StoreStart(_) => Some(vec![x[0].data.clone(), vec![0.0]]),
         Op::CopyDone(_) => one(x[1].data.clone()),
+        Op::AllGatherStart(op) => collective::gather(op, x, y),
+        Op::ReduceScatterStart(op) => collective::reduce(op, x, y),
+        Op::CollectiveDone(op) => Some(x[op.sources..x.len() - 1].iter().map(|t| t.data.clone()).collect()),
 
         Op::ScatterAdd(_)
         | Op::MatMul(_)

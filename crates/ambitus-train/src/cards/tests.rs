@@ -142,6 +142,7 @@ fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::Plan
         clip_per_tensor: false,
         update_in_backward: false,
         offload: Default::default(),
+        sharding: None,
         trained: ambitus_compile::pipeline::Trained::All,
         ema: true,
         evaluate: true,

@@ -37,6 +37,7 @@ fn shape(device: &Device) -> Shape {
             clip_per_tensor: false,
             update_in_backward: false,
             offload: Default::default(),
+            sharding: None,
             ema: true,
             evaluate: false,
             sample: None,

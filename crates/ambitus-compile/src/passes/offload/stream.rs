@@ -24,6 +24,8 @@ pub(super) struct Uses {
     /// The instruction that overwrites a value, and what it makes of it.
     donated: Vec<Option<(usize, ValueId)>>,
     made: Vec<Option<usize>>,
+    /// The last instruction for which each needs its operands: of a start, its done.
+    until: Vec<usize>,
     /// Uses at most this many instructions apart are one stay.
     near: usize,
 }
@@ -35,11 +37,16 @@ impl Uses {
             readers: vec![Vec::new(); p.types.len()],
             donated: vec![None; p.types.len()],
             made: p.definitions(),
+            until: (0..p.instrs.len()).collect(),
             near,
         };
         for (i, instr) in p.instrs.iter().enumerate() {
             for v in &instr.inputs {
                 uses.readers[v.index()].push(i);
+            }
+            let start = instr.inputs.last().and_then(|token| uses.made[token.index()]);
+            if let (true, Some(start)) = (instr.op.def().props().waits, start) {
+                uses.until[start] = i;
             }
             for (x, y) in instr.op.def().donates() {
                 uses.donated[instr.inputs[x].index()] = Some((i, instr.outputs[y]));
@@ -63,7 +70,7 @@ impl Uses {
                 if last.is_none_or(|last| at > last + self.near) {
                     out.push(Stretch { base: v, state: Some(state), fetch: Some(at), store: None });
                 }
-                last = Some(at);
+                last = last.max(Some(self.until[at]));
             }
             if let (Some((at, made)), Some(now)) = (self.donated[v.index()], out.last_mut()) {
                 now.store = Some((made, at + 1));

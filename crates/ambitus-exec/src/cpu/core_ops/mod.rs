@@ -5,6 +5,7 @@
 //! values to it.
 
 pub mod elementwise;
+pub mod flat;
 pub mod in_place;
 pub mod layout;
 pub mod narrow;

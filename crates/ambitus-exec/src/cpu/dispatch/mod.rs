@@ -1,6 +1,7 @@
 //! From an instruction and its places to a kernel, once, at open. Files by op family.
 
 mod attention;
+mod collective;
 mod conv;
 mod copy;
 mod core;
@@ -11,6 +12,7 @@ mod optim;
 mod segment;
 
 pub(super) use attention::{attention, attention_of_grad};
+pub(super) use collective::workspace as collective_workspace;
 pub(super) use conv::conv;
 
 use super::executor::AsyncMode;
@@ -44,8 +46,8 @@ fn widened<'s>(f: &'s Frame<'_>, x: &'s In, ws: &'s mut [f32]) -> (Mat<'s>, &'s 
     }
 }
 
-/// Binds an instruction to its places.
-pub(super) fn resolve(op: &Op, io: Io, copies: AsyncMode) -> Resolved {
+/// Binds an instruction at `path` to its places; `begun`: what a done waits for.
+pub(super) fn resolve(op: &Op, begun: Option<&Op>, io: Io, path: &str, copies: AsyncMode) -> Resolved {
     match op {
         Op::Unary(op) => core::unary(op, io),
         Op::Binary(op) => core::binary(op, io),
@@ -65,6 +67,8 @@ pub(super) fn resolve(op: &Op, io: Io, copies: AsyncMode) -> Resolved {
         Op::ScatterAdd(op) => core::scatter_add(op, io),
         Op::CopyStart(_) | Op::StoreStart(_) => copy::start(io, copies),
         Op::CopyDone(_) => copy::done(io, copies),
+        Op::AllGatherStart(_) | Op::ReduceScatterStart(_) => collective::start(op, io, path, copies),
+        Op::CollectiveDone(_) => collective::done(begun.unwrap_or(op), io, path, copies),
         Op::MatMul(op) => matmul::matmul(op, io),
         Op::Linear(_) => matmul::linear(io),
         Op::Activation(op) => norm::activation(op, io),

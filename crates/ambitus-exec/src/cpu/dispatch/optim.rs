@@ -70,10 +70,11 @@ fn values<'s>(y: &'s mut Out, f: &'s Frame<'_>) -> k::Values<'s> {
     }
 }
 
-/// What bf16 is rounded by: the key, and the op's id.
-fn random(key: &In, id: u64, f: &Frame<'_>) -> k::Random {
+/// What the bf16 of a weight of so many elements is rounded by: the key, the op's id, and where a shard begins.
+fn random(key: &In, id: u64, elements: usize, f: &Frame<'_>) -> k::Random {
     let key = key.words(f);
-    k::Random { key: [key[0], key[1]], id }
+    let shard = key.get(2).map_or(0, |shard| u64::from(*shard));
+    k::Random { key: [key[0], key[1]], id, first: shard * elements as u64 }
 }
 
 pub fn adamw_bf16(op: &AdamWBf16, mut io: Io) -> Resolved {
@@ -84,9 +85,10 @@ pub fn adamw_bf16(op: &AdamWBf16, mut io: Io) -> Resolved {
     kernel(move |f| {
         let step = step(&op, [&lr, &coef, &t, &apply].map(|x| x.scalar(f)));
         let shape = (w.ty().shape.rows(), w.ty().shape.cols());
+        let elements = w.ty().shape.elements();
         let x = k::Narrow { shape, w: values(&mut w, f), m: values(&mut m, f), v: values(&mut v, f) };
         let g = k::Pitched { data: g.data(f), pitch: g.ty().pitch };
-        k::adamw_narrow(f.pool, &step, &x, g, Some(random(&key, id, f)));
+        k::adamw_narrow(f.pool, &step, &x, g, Some(random(&key, id, elements, f)));
     })
 }
 
@@ -103,13 +105,14 @@ pub fn adamw_8bit(op: &AdamW8bit, mut io: Io) -> Resolved {
     kernel(move |f| {
         let step = step(&op, [&lr, &coef, &t, &apply].map(|x| x.scalar(f)));
         let shape = (w.ty().shape.rows(), w.ty().shape.cols());
+        let elements = w.ty().shape.elements();
         let [m, v] = [(&mut m, books[0]), (&mut v, books[1])].map(|((codes, scales), book)| {
             let codes = k::DisjointMut::new(codes.slice(f));
             k::Values::Codes { codes, scales: k::DisjointMut::new(scales.data(f)), book }
         });
         let x = k::Narrow { shape, w: values(&mut w, f), m, v };
         let g = k::Pitched { data: g.data(f), pitch: g.ty().pitch };
-        k::adamw_narrow(f.pool, &step, &x, g, key.as_ref().map(|key| random(key, id, f)));
+        k::adamw_narrow(f.pool, &step, &x, g, key.as_ref().map(|key| random(key, id, elements, f)));
     })
 }
 

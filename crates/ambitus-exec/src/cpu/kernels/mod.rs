@@ -59,7 +59,7 @@
 //!              masked_mse_grad(pool, pred, target, mask, inv_norm, dpred)   (multiply inv_norm by the upstream gradient)
 //! optimizer    adamw(pool, &AdamW { lr, beta1, beta2, eps, weight_decay, bias_correction1, bias_correction2, grad_scale, apply }, p, g, m, v)
 //!              lerp(pool, weight, target, x)        sum_squares(pool, x, ws) -> f32         sum_squares_workspace(len)
-//! narrow       adamw_narrow(pool, &AdamW, &Narrow { shape, w, m, v: Values }, g: Rows, Option<Random { key, id }>)
+//! narrow       adamw_narrow(pool, &AdamW, &Narrow { shape, w, m, v: Values }, g: Rows, Option<Random { key, id, first }>)
 //!              lerp_bf16(pool, shape, weight, target: Rows, x: RowsMut)
 //! linear_ce    linear_cross_entropy(pool, x, w[V,D], labels, inv_norm, tile_rows, Option<CrossEntropyGrad { scale, dx, dw, acc }>, ws) -> f32
 //!              linear_cross_entropy_workspace(rows, dim, vocab, tile_rows, threads)

@@ -59,6 +59,8 @@ pub struct Random {
     pub key: [u32; 2],
     /// Stable op id.
     pub id: u64,
+    /// Number of the first element: a multiple of four.
+    pub first: u64,
 }
 
 /// What an update overwrites.
@@ -112,7 +114,7 @@ fn update_block_body<S: Simd>(
     x.m.load(cols, start, m);
     x.v.load(cols, start, v);
     map::body(s, factors, [gs], [w, m, v]);
-    let words = random.map_or([0; BLOCK], |r| block_words(start as u64 / 4, r.id, r.key));
+    let words = random.map_or([0; BLOCK], |r| block_words((r.first + start as u64) / 4, r.id, r.key));
     x.w.store(cols, start, w, |i| words[i] >> 16);
     x.m.store(cols, start, m, |_| NEAREST);
     x.v.store(cols, start, v, |i| words[i] & 0xffff);
@@ -335,7 +337,7 @@ mod tests {
                 let flat = |x| Values::F32(PitchedMut { data: DisjointMut::new(x), pitch: n });
                 let v = Values::Bf16(PitchedMut { data: DisjointMut::new(&mut v), pitch: n });
                 let x = Narrow { shape: (1, n), w: flat(&mut w), m: flat(&mut m), v };
-                let random = Random { key: [3, update], id: 9 };
+                let random = Random { key: [3, update], id: 9, first: 0 };
                 adamw_narrow(&pool, &step, &x, Pitched { data: &g, pitch: n }, Some(random));
             }
             let mean = v.iter().map(|h| f64::from(wide(*h))).sum::<f64>() / n as f64;

@@ -1,0 +1,82 @@
+//! How ranks exchange bytes: one small trait, and engines behind it.
+//!
+//! An executor cuts a collective into calls of at most [`staging`] bytes, from and to scratch that its plan counts; an engine
+//! moves them. It knows nothing of tensors, and sums nothing: the order of sums is the executor's.
+
+pub mod local;
+
+use std::fmt;
+use thiserror::Error;
+
+/// The most bytes that one call sends, with so many ranks: enough that a call's start costs little beside it.
+pub const fn staging(ranks: usize) -> usize {
+    let least = ranks * 1024;
+    if least > 1 << 20 { least } else { 1 << 20 }
+}
+
+/// Why an exchange did not happen. Whoever gets it must end: the others will.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum CommError {
+    /// Another rank is not there any more.
+    #[error("rank {rank} {why}, and {what} cannot go on without it")]
+    Gone {
+        /// the rank
+        rank: usize,
+        /// what it did
+        why: String,
+        /// the collective that waited for it
+        what: String,
+    },
+    /// Ranks that are to run the same program do not.
+    #[error("ranks disagree: rank {rank} is in {what} with {bytes} bytes, others in {other}")]
+    Disagree {
+        /// a rank
+        rank: usize,
+        /// where it is
+        what: String,
+        /// what it sends
+        bytes: usize,
+        /// where others are
+        other: String,
+    },
+    /// A call beyond the engine's staging.
+    #[error("{what} sends {bytes} bytes at once, staging has {most}")]
+    TooLong {
+        /// the collective
+        what: String,
+        /// what it sends
+        bytes: usize,
+        /// what may be sent
+        most: usize,
+    },
+}
+
+/// One rank's end of a world of ranks. All ranks of a group make the same calls in the same order; each returns when the
+/// group has exchanged. `what` names the collective for messages.
+pub trait Communicator: Send + Sync + fmt::Debug {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// Ranks in all.
+    fn ranks(&self) -> usize;
+
+    /// Every member sends `mine`, of one length; `all` gets them one after another. `members`: ranks, ascending, this one
+    /// among them.
+    ///
+    /// # Errors
+    /// When a member is gone or elsewhere.
+    fn all_gather(&self, what: &str, members: &[usize], mine: &[u8], all: &mut [u8])
+    -> Result<(), CommError>;
+
+    /// `parts` has an equal part for each member; `got` gets what each has for this one, one after another.
+    ///
+    /// # Errors
+    /// When a member is gone or elsewhere.
+    fn all_to_all(
+        &self,
+        what: &str,
+        members: &[usize],
+        parts: &[u8],
+        got: &mut [u8],
+    ) -> Result<(), CommError>;
+}

@@ -1,0 +1,293 @@
+//! Where every tensor lies in which flat: what loading, saving and reports go by.
+
+use super::{Sharding, Units};
+use ambitus_ir::ops::collective::Mesh;
+use ambitus_ir::ops::copy::Space;
+use ambitus_ir::ops::optim::PARTIAL;
+use ambitus_ir::{DType, Op, Program, Session, Shape, StateDecl, StateId, StateKind, TensorType, ValueId};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Tensors begin at multiples of this many elements: blocks of 8-bit moments and vectors of 16 bytes hold one tensor's.
+const ALIGN: usize = 256;
+
+/// A tensor of the model in a flat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its name in the checkpoint.
+    pub name: String,
+    /// Its axes.
+    pub shape: Shape,
+    /// Its first element in the flat.
+    pub at: usize,
+}
+
+impl Tensor {
+    /// Its elements in the flat.
+    pub fn range(&self) -> Range<usize> {
+        self.at..self.at + self.shape.elements()
+    }
+}
+
+/// Tensors of a unit that are alike, one after another; gaps and the end are zero.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flat {
+    /// Name of the state that holds a rank's shard of it.
+    pub name: String,
+    /// What is gathered with it.
+    pub unit: String,
+    /// Training updates it.
+    pub trainable: bool,
+    /// Its tensors have two axes or more: precisions and small moments treat these otherwise than vectors, and tell them by
+    /// the axes of the state.
+    pub matrices: bool,
+    /// Elements, padded so that each rank's piece has as many: whole partial sums of a trained one.
+    pub elements: usize,
+    /// Its tensors, in order.
+    pub tensors: Vec<Tensor>,
+}
+
+impl Flat {
+    /// Elements that are no tensor's.
+    pub fn padding(&self) -> usize {
+        self.elements - self.tensors.iter().map(|t| t.shape.elements()).sum::<usize>()
+    }
+
+    /// Type of a rank's shard: `[pieces, elements of a piece]` of matrices, else `[elements]`.
+    pub fn shard(&self, mesh: Mesh) -> TensorType {
+        if self.matrices {
+            TensorType::f32(&[mesh.replicas(), self.elements / mesh.ranks])
+        } else {
+            TensorType::f32(&[self.elements / mesh.shard])
+        }
+    }
+
+    /// Elements of the flat that a rank holds.
+    pub fn held(&self, mesh: Mesh, rank: usize) -> Range<usize> {
+        let n = self.elements / mesh.shard;
+        let at = mesh.shard_of(rank) * n;
+        at..at + n
+    }
+
+    /// Provenance of its collectives: inside its unit.
+    pub(super) fn path(&self) -> String {
+        let kind = self.name.rsplit_once('.').map_or("", |(_, kind)| kind);
+        format!("{}.{kind}", self.unit)
+    }
+
+    /// The state of its shard.
+    pub(super) fn declare(&self, session: &mut Session, mesh: Mesh) -> StateId {
+        session.state(&self.name).unwrap_or_else(|| {
+            session.declare(StateDecl {
+                name: self.name.clone(),
+                ty: self.shard(mesh),
+                kind: StateKind::Parameter,
+                trainable: self.trainable,
+                home: Space::Device,
+            })
+        })
+    }
+}
+
+/// Every flat of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// What it was made for.
+    pub sharding: Sharding,
+    /// The flats, unit by unit in the order of first use.
+    pub flats: Vec<Flat>,
+    /// Units that follow each other in time; others are used beside them.
+    pub(super) chain: Vec<String>,
+    /// Flat and tensor by the tensor's name.
+    index: HashMap<String, (usize, usize)>,
+}
+
+impl Layout {
+    /// The layout of the parameters of a forward program, which knows what is used where and what is trained. Frozen tensors
+    /// that together are less than one piece for each rank stay as they are.
+    pub fn of(session: &Session, forward: &Program, sharding: Sharding) -> Layout {
+        let (units, chain) = units(session, forward, sharding.units);
+        let mut layout = Layout { sharding, flats: Vec::new(), chain, index: HashMap::new() };
+        let mut groups: Vec<(String, [Vec<&StateDecl>; 4])> = Vec::new();
+        for (decl, unit) in units {
+            let kind = 2 * usize::from(!decl.trainable) + usize::from(decl.ty.shape.len() < 2);
+            match groups.iter_mut().find(|g| g.0 == unit) {
+                Some(group) => group.1[kind].push(decl),
+                None => {
+                    groups.push((unit, Default::default()));
+                    if let Some(group) = groups.last_mut() {
+                        group.1[kind].push(decl);
+                    }
+                }
+            }
+        }
+        for (unit, kinds) in groups {
+            for (kind, tensors) in kinds.into_iter().enumerate() {
+                layout.push(&unit, kind, &tensors);
+            }
+        }
+        layout
+    }
+
+    fn push(&mut self, unit: &str, kind: usize, decls: &[&StateDecl]) {
+        const KINDS: [&str; 4] = ["matrices", "vectors", "frozen_matrices", "frozen_vectors"];
+        let trainable = kind < 2;
+        let mut end = 0usize;
+        let tensors: Vec<Tensor> = decls
+            .iter()
+            .map(|d| {
+                let at = end.next_multiple_of(ALIGN);
+                end = at + d.ty.shape.elements();
+                Tensor { name: d.name.clone(), shape: d.ty.shape, at }
+            })
+            .collect();
+        let step = if trainable { PARTIAL } else { ALIGN } * self.sharding.mesh.ranks;
+        if end == 0 || (!trainable && end < step) {
+            return;
+        }
+        for (k, t) in tensors.iter().enumerate() {
+            self.index.insert(t.name.clone(), (self.flats.len(), k));
+        }
+        self.flats.push(Flat {
+            name: format!("shard.{unit}.{}", KINDS[kind]),
+            unit: unit.to_owned(),
+            trainable,
+            matrices: kind.is_multiple_of(2),
+            elements: end.next_multiple_of(step),
+            tensors,
+        });
+    }
+
+    /// The ranks.
+    pub fn mesh(&self) -> Mesh {
+        self.sharding.mesh
+    }
+
+    /// The flat and the tensor of a name.
+    pub fn find(&self, tensor: &str) -> Option<(&Flat, &Tensor)> {
+        let (flat, at) = self.place(tensor)?;
+        Some((&self.flats[flat], &self.flats[flat].tensors[at]))
+    }
+
+    /// A flat by the name of its state.
+    pub fn flat(&self, state: &str) -> Option<&Flat> {
+        self.flats.iter().find(|f| f.name == state)
+    }
+
+    pub(super) fn place(&self, tensor: &str) -> Option<(usize, usize)> {
+        self.index.get(tensor).copied()
+    }
+
+    /// Elements of every unit, in order.
+    pub fn units(&self) -> Vec<(&str, usize)> {
+        let mut units: Vec<(&str, usize)> = Vec::new();
+        for flat in &self.flats {
+            match units.iter_mut().find(|u| u.0 == flat.unit) {
+                Some(unit) => unit.1 += flat.elements,
+                None => units.push((&flat.unit, flat.elements)),
+            }
+        }
+        units
+    }
+
+    /// The states of a session with the tensors of flats in the place of these: what a model's files hold.
+    pub fn tensors(&self, states: &[StateDecl]) -> Vec<StateDecl> {
+        let one = |s: &StateDecl| match self.flat(&s.name) {
+            None => vec![s.clone()],
+            Some(flat) => {
+                let of = |t: &Tensor| {
+                    let ty = TensorType::new(s.ty.dtype, &t.shape);
+                    StateDecl { name: t.name.clone(), ty, ..s.clone() }
+                };
+                flat.tensors.iter().map(of).collect()
+            }
+        };
+        states.iter().flat_map(one).collect()
+    }
+
+    /// Elements that are no tensor's, of a rank's shards.
+    pub fn padding(&self) -> usize {
+        self.flats.iter().map(Flat::padding).sum::<usize>() / self.mesh().shard
+    }
+}
+
+/// Takes the tensors that flats replaced out of a session, when all its programs are sharded.
+///
+/// # Panics
+/// When a program still reads one.
+pub fn drop_tensors(session: &mut Session, layout: &Layout) {
+    let mut now = Vec::with_capacity(session.states.len());
+    let mut kept = Vec::new();
+    for decl in std::mem::take(&mut session.states) {
+        let gone = decl.kind == StateKind::Parameter && layout.find(&decl.name).is_some();
+        now.push((!gone).then_some(StateId(kept.len() as u32)));
+        if !gone {
+            kept.push(decl);
+        }
+    }
+    session.states = kept;
+    for used in session.programs.iter_mut().flat_map(|p| &mut p.states) {
+        used.state = now[used.state.index()].expect("every program is sharded");
+    }
+}
+
+/// The unit of every parameter, in the order of first use, and the units that follow each other.
+fn units<'s>(session: &'s Session, p: &Program, units: Units) -> (Vec<(&'s StateDecl, String)>, Vec<String>) {
+    let used = p.states.iter().map(|u| (u.enters, &session.states[u.state.index()]));
+    let parameters: Vec<(ValueId, &StateDecl)> =
+        used.filter(|(_, s)| s.kind == StateKind::Parameter && s.ty.dtype == DType::F32).collect();
+    let least = match units {
+        Units::Blocks => return by_block(&parameters, p),
+        Units::Parameters(least) => least,
+    };
+    let mut out: Vec<(&StateDecl, String)> = Vec::new();
+    let (mut chain, mut count) = (Vec::<String>::new(), usize::MAX);
+    let mut before = "";
+    for (_, decl) in parameters {
+        let module = decl.name.rsplit_once('.').map_or(decl.name.as_str(), |(module, _)| module);
+        if count >= least && module != before {
+            chain.push(module.to_owned());
+            count = 0;
+        }
+        before = module;
+        count = count.saturating_add(decl.ty.shape.elements());
+        out.push((decl, chain.last().cloned().unwrap_or_default()));
+    }
+    (out, chain)
+}
+
+fn by_block<'s>(
+    parameters: &[(ValueId, &'s StateDecl)],
+    p: &Program,
+) -> (Vec<(&'s StateDecl, String)>, Vec<String>) {
+    // The block of all readers, through casts: `Some(None)` where they are outside or in several.
+    let mut block: HashMap<ValueId, Option<usize>> = HashMap::new();
+    let mut stands_for: HashMap<ValueId, ValueId> = parameters.iter().map(|(v, _)| (*v, *v)).collect();
+    for instr in &p.instrs {
+        for v in &instr.inputs {
+            let Some(&parameter) = stands_for.get(v) else { continue };
+            if let Op::Cast(_) = instr.op {
+                stands_for.insert(instr.outputs[0], parameter);
+                continue;
+            }
+            let here = p.block_of(instr);
+            block.entry(parameter).and_modify(|b| *b = b.filter(|b| Some(*b) == here)).or_insert(here);
+        }
+    }
+    // Blocks are `<root>.<name>.<index>`.
+    let root = p.blocks.first().map_or("", |b| {
+        let name = b.rsplit_once('.').map_or("", |(name, _)| name);
+        name.rsplit_once('.').map_or("", |(root, _)| root)
+    });
+    let outside = |name: &str| {
+        let inner = name.strip_prefix(root).and_then(|n| n.strip_prefix('.')).filter(|_| !root.is_empty());
+        let head = name.len() - inner.unwrap_or(name).len();
+        let child = name[head..].split('.').next().unwrap_or("");
+        name[..head + child.len()].to_owned()
+    };
+    let unit = |(v, decl): &(ValueId, &'s StateDecl)| {
+        let inside = block.get(v).copied().flatten();
+        (*decl, inside.map_or_else(|| outside(&decl.name), |b| p.blocks[b].clone()))
+    };
+    (parameters.iter().map(unit).collect(), p.blocks.clone())
+}

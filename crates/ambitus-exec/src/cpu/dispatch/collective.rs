@@ -1,0 +1,150 @@
+//! Collectives between executors, in steps of a bounded number of elements through the scratch.
+
+use super::{Resolved, kernel};
+use crate::cpu::core_ops::flat::{pack, unpack, zero_pads};
+use crate::cpu::disk::{bytes, bytes_mut};
+use crate::cpu::executor::AsyncMode;
+use crate::cpu::operand::{Frame, In, Io, Out, Scratch};
+use ambitus_comm::staging;
+use ambitus_ir::TensorType;
+use ambitus_ir::ops::Op;
+use ambitus_ir::ops::collective::{AllGatherStart, Group, Mesh, ReduceScatterStart};
+
+/// Elements of one step, of as many as there are, when each of `members` sends so many to one or all.
+fn step(members: usize, elements: usize) -> usize {
+    (staging(members) / 4 / members.max(1)).min(elements)
+}
+
+/// Floats of scratch of a collective's start, or of its done, which may do the work in its place.
+pub fn workspace(op: &Op, x: &[TensorType], y: &[TensorType]) -> usize {
+    match op {
+        Op::AllGatherStart(op) => {
+            let members = op.mesh.size(op.group);
+            if members == 1 { 0 } else { members * step(members, x[0].shape.elements()) }
+        }
+        Op::ReduceScatterStart(op) => {
+            let ranks = op.mesh.ranks;
+            if ranks == 1 { 0 } else { 2 * ranks * step(ranks, y[0].shape.elements()) }
+        }
+        Op::CollectiveDone(op) if op.members > 1 => {
+            let elements = x[0].shape.elements().max(y[0].shape.elements());
+            2 * op.members * step(op.members, elements)
+        }
+        _ => 0,
+    }
+}
+
+/// The start: does the work, or leaves it to the done.
+pub fn start(op: &Op, mut io: Io, path: &str, copies: AsyncMode) -> Resolved {
+    let results = io.results() - 1;
+    let xs = (0..io.operands()).map(|i| io.x(i)).collect::<Result<Vec<_>, _>>()?;
+    let ys = (0..results).map(|k| io.y(k)).collect();
+    match copies {
+        AsyncMode::Early => work(op, xs, ys, io.ws(), path),
+        AsyncMode::Late => kernel(|_| ()),
+    }
+}
+
+/// The done of a start with these attributes.
+pub fn done(op: &Op, mut io: Io, path: &str, copies: AsyncMode) -> Resolved {
+    let results = io.results();
+    let sources = io.operands() - results - 1;
+    let xs = (0..sources).map(|i| io.x(i)).collect::<Result<Vec<_>, _>>()?;
+    let ys = (0..results).map(|k| io.donated(sources + k, k)).collect::<Result<Vec<_>, _>>()?;
+    match copies {
+        AsyncMode::Early => kernel(|_| ()),
+        AsyncMode::Late => work(op, xs, ys, io.ws(), path),
+    }
+}
+
+fn work(op: &Op, xs: Vec<In>, ys: Vec<Out>, ws: Scratch, path: &str) -> Resolved {
+    match op {
+        Op::AllGatherStart(op) => gather(op.clone(), xs, ys, ws, path.to_owned()),
+        Op::ReduceScatterStart(op) => reduce(op.clone(), xs, ys, ws, path.to_owned()),
+        _ => Err("is no collective".to_owned()),
+    }
+}
+
+/// The bytes of an operand, pads included.
+fn raw<'s>(x: &'s In, f: &'s Frame<'_>) -> &'s [u8] {
+    bytes(x.data(f))
+}
+
+fn gather(op: AllGatherStart, mut xs: Vec<In>, mut ys: Vec<Out>, mut ws: Scratch, path: String) -> Resolved {
+    let x = xs.pop().ok_or("has no operand")?;
+    let (elements, size) = (x.ty().shape.elements(), x.ty().dtype.size());
+    let mesh = op.mesh;
+    let members = mesh.size(op.group);
+    let each = step(members, elements).max(1);
+    // Filled in the first run: who this rank is, is not known before.
+    let mut group: Vec<usize> = Vec::with_capacity(members);
+    kernel(move |f| {
+        for y in &mut ys {
+            let ty = y.ty();
+            zero_pads(ty, bytes_mut(y.data(f)));
+        }
+        let mine = &raw(&x, f)[..elements * size];
+        let put = |first: usize, data: &[u8], ys: &mut [Out]| {
+            for (part, y) in op.parts.0.iter().zip(ys) {
+                let ty = y.ty();
+                unpack(part, ty, first..first + data.len() / size, data, bytes_mut(y.data(f)));
+            }
+        };
+        if members == 1 {
+            return put(0, mine, &mut ys);
+        }
+        let Some(ranks) = f.ranks else { return };
+        fill(&mut group, mesh, op.group, ranks.rank());
+        for first in (0..elements).step_by(each) {
+            let mine = &mine[first * size..(first + each).min(elements) * size];
+            let all = &mut bytes_mut(ws.data(f))[..members * mine.len()];
+            if !ranks.call(|comm| comm.all_gather(&path, &group, mine, all)) {
+                return;
+            }
+            for (k, theirs) in all.chunks_exact(mine.len()).enumerate() {
+                put(k * elements + first, theirs, &mut ys);
+            }
+        }
+    })
+}
+
+fn reduce(op: ReduceScatterStart, xs: Vec<In>, mut ys: Vec<Out>, mut ws: Scratch, path: String) -> Resolved {
+    let mut y = ys.pop().ok_or("has no result")?;
+    let elements = y.ty().shape.elements();
+    let (mesh, types) = (op.mesh, xs.iter().map(In::ty).collect::<Vec<_>>());
+    let each = step(mesh.ranks, elements).max(1);
+    let all: Vec<usize> = (0..mesh.ranks).collect();
+    kernel(move |f| {
+        let part = |stretch, data: &mut [u8]| pack(&op.parts, &types, stretch, data, |k| raw(&xs[k], f));
+        let out = &mut y.data(f)[..elements];
+        if mesh.ranks == 1 {
+            return part(0..elements, bytes_mut(out));
+        }
+        let Some(ranks) = f.ranks else { return };
+        for first in (0..elements).step_by(each) {
+            let n = each.min(elements - first);
+            let (send, rest) = ws.data(f).split_at_mut(mesh.ranks * n);
+            let got = &mut rest[..mesh.ranks * n];
+            for (rank, to) in send.chunks_exact_mut(n).enumerate() {
+                let at = mesh.piece_of(rank) * elements + first;
+                part(at..at + n, bytes_mut(to));
+            }
+            if !ranks.call(|comm| comm.all_to_all(&path, &all, bytes(send), bytes_mut(got))) {
+                return;
+            }
+            let out = &mut out[first..first + n];
+            let (head, tail) = got.split_at(n);
+            out.copy_from_slice(head);
+            for theirs in tail.chunks_exact(n) {
+                out.iter_mut().zip(theirs).for_each(|(sum, x)| *sum += x);
+            }
+        }
+    })
+}
+
+/// The ranks of this rank's group, once.
+fn fill(group: &mut Vec<usize>, mesh: Mesh, which: Group, rank: usize) {
+    if group.is_empty() {
+        group.extend(mesh.members(which, rank));
+    }
+}
