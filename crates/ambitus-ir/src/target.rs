@@ -1,6 +1,7 @@
 //! What compilation asks of an executor, before anything runs.
 
 use crate::ops::Op;
+use crate::ops::collective::{Group, Mesh};
 use crate::tensor::TensorType;
 
 /// A kind of executor, as far as passes and the planner care. Plans are tried side by side.
@@ -34,6 +35,53 @@ pub struct Rates {
     pub bytes: f64,
     /// Bytes copied between the device's and the host's space, one way.
     pub link: f64,
+    /// What joins ranks.
+    pub links: Links,
+}
+
+/// What joins ranks: equal hosts with so many ranks each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Links {
+    /// Ranks of a host.
+    pub per_host: usize,
+    /// Bytes that a rank sends to another of its host, while it receives as many.
+    pub peer: f64,
+    /// Bytes that a host sends to another, while it receives as many; of all its ranks together.
+    pub network: f64,
+    /// Seconds of a message between two ranks, however short.
+    pub hop: f64,
+}
+
+/// Seconds of a message between two cards: NCCL starts a collective of two in some 15 microseconds.
+const HOP: f64 = 15e-6;
+
+impl Links {
+    /// Cards of one host.
+    pub fn of_host(ranks: usize, peer: f64) -> Links {
+        Links { per_host: ranks, peer, network: f64::INFINITY, hop: HOP }
+    }
+
+    /// Predicted seconds in which every rank of the groups that `mesh` makes gets the `bytes` that its group shares out, or
+    /// sums as many, with rings: all but its own part goes through each rank once, and of what is not its hosts' once through
+    /// the network of each host, which the groups of a host share (Thakur, Rabenseifner and Gropp, 2005; NCCL's rings). Short
+    /// messages take the hops of a tree.
+    pub fn seconds(&self, mesh: Mesh, group: Group, bytes: f64) -> f64 {
+        let ranks = mesh.size(group);
+        if ranks < 2 {
+            return 0.0;
+        }
+        // Of a host, the ranks in one group, and the groups.
+        let together = match group {
+            Group::Shard => mesh.shard.min(self.per_host),
+            Group::Replica => (self.per_host / mesh.shard).clamp(1, ranks),
+        };
+        let hosts = ranks.div_ceil(together);
+        let groups = self.per_host.min(mesh.ranks).div_ceil(together);
+        let rest = |n: usize| (n - 1) as f64 / n as f64 * bytes;
+        let inside = if together > 1 { rest(ranks) / self.peer } else { 0.0 };
+        let between = if hosts > 1 { rest(hosts) * groups as f64 / self.network } else { 0.0 };
+        inside.max(between) + self.hop * (ranks as f64).log2().ceil()
+    }
 }
 
 /// How near a target's kernels come to its rates.
@@ -55,14 +103,21 @@ impl Rates {
         let def = op.def();
         if def.queue().is_some() {
             // All of a copy's time is its start's: the wait is the schedule's.
-            // Copies make one tensor; collectives take or make the whole of many.
-            let bytes = |t: &[TensorType]| t.iter().map(|t| t.bytes()).sum::<u64>();
-            let moved = match (def.props().starts, def.reaches_host()) {
-                (false, _) => 0,
-                (true, true) => y.first().map_or(0, |t| t.bytes()),
-                (true, false) => bytes(x).max(bytes(y)),
+            if !def.props().starts {
+                return kernels.start;
+            }
+            let bytes = |t: &[TensorType]| t.iter().map(|t| t.bytes() as f64).sum::<f64>();
+            let moving = match op {
+                Op::AllGatherStart(op) if op.mesh.size(op.group) == 1 => 2.0 * bytes(y) / self.bytes,
+                Op::AllGatherStart(op) => self.links.seconds(op.mesh, op.group, bytes(y)),
+                // Over all ranks, whoever shares the flat.
+                Op::ReduceScatterStart(op) => {
+                    let all = Mesh { shard: op.mesh.ranks, ..op.mesh };
+                    self.links.seconds(all, Group::Shard, bytes(x))
+                }
+                _ => y.first().map_or(0.0, |t| t.bytes() as f64) / self.link,
             };
-            return kernels.start + moved as f64 / self.link;
+            return kernels.start + moving;
         }
         let cost = op.cost(x, y);
         let share = match op {

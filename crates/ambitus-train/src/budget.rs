@@ -11,7 +11,8 @@ use crate::session::{self, SessionOptions, program};
 use crate::size::ByteSize;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::passes::precision::Precision;
-use ambitus_compile::plan::{self, report};
+use ambitus_compile::plan;
+use ambitus_compile::plan::report::{self, Exchange};
 use ambitus_ir::plan::{PlannedProgram, PlannedSession};
 use ambitus_ir::target::{Packed, Target};
 use ambitus_ir::{StateDecl, StateKind};
@@ -136,6 +137,8 @@ pub struct RunPlan {
     pub step_flops: f64,
     /// Predicted seconds of one update.
     pub step_seconds: f64,
+    /// What ranks exchange in one update.
+    pub exchange: Exchange,
 }
 
 impl RunPlan {
@@ -172,7 +175,14 @@ impl RunPlan {
         let time = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::seconds(p, target));
         let step_flops = n * cost(of(program::MICRO)) + cost(of(program::UPDATE));
         let step_seconds = n * time(of(program::MICRO)) + time(of(program::UPDATE));
-        Ok(RunPlan { shape, planned, phases, categories, peak_bytes, step_flops, step_seconds })
+        let exchanged = |name: &str| of(name).map_or(Exchange::default(), |p| report::exchange(p, target));
+        let (micro, update) = (exchanged(program::MICRO), exchanged(program::UPDATE));
+        let exchange = Exchange {
+            seconds: n * micro.seconds + update.seconds,
+            exposed: n * micro.exposed + update.exposed,
+            bytes: n * micro.bytes + update.bytes,
+        };
+        Ok(RunPlan { shape, planned, phases, categories, peak_bytes, step_flops, step_seconds, exchange })
     }
 
     /// The peak if no byte of the arena were lost between values: no plan of these programs is lower.
@@ -218,6 +228,10 @@ impl RunPlan {
         let parameters = states.iter().filter(of_model).map(|s| s.ty.shape.elements() as u64).sum();
         let mixed = self.shape.session.precision != Precision::Fp32;
         let own = self.shape.model.original_bytes(parameters, self.shape.session.capacity.rows, mixed);
+        // Of replicas (DDP, `gradient_as_bucket_view` as it is by default) gradients are also in buckets.
+        let replicated = self.shape.session.sharding.is_some_and(|s| s.mesh.shard == 1);
+        let own =
+            own + if replicated { 4 * session::parameter_count(&self.planned.session, true) } else { 0 };
         // On a card it has a context as well.
         let beside = self.shape.beside;
         own + if beside.with_host { 0 } else { beside.fixed_bytes }

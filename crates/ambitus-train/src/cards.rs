@@ -44,6 +44,8 @@ pub struct Card {
     pub memory_gb_per_s: f64,
     /// The same of copies from and to the host, one way.
     pub link_gb_per_s: f64,
+    /// The same of what a card sends to another of its host while it receives as much.
+    pub peer_gb_per_s: f64,
     /// Its tensor cores take bfloat16.
     pub bf16: bool,
 }
@@ -52,7 +54,7 @@ fn bytes<S: serde::Serializer>(size: &ByteSize, s: S) -> Result<S::Ok, S::Error>
     s.serialize_u64(size.0)
 }
 
-/// A card as it is written. Every key must be there.
+/// A card as it is written. Every key must be there but `peer_gb_per_s`, which is that of the host's link where it is not.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a card, as [NAME] and its figures")]
 struct Entry {
@@ -63,6 +65,7 @@ struct Entry {
     half_tflops: Spanned<f64>,
     memory_gb_per_s: Spanned<f64>,
     link_gb_per_s: Spanned<f64>,
+    peer_gb_per_s: Option<Spanned<f64>>,
     bf16: Spanned<bool>,
 }
 
@@ -97,6 +100,8 @@ impl Entry {
             // NaN and infinities too.
             value => Err((Some(x.span()), format!("{key}: {value} is no rate: 0.01 to 1000000"))),
         };
+        let link = rate("link_gb_per_s", &self.link_gb_per_s)?;
+        let peer = self.peer_gb_per_s.as_ref().map(|x| rate("peer_gb_per_s", x)).transpose()?;
         Ok(Card {
             id: id.to_owned(),
             usable,
@@ -104,7 +109,8 @@ impl Entry {
             fp32_tflops: rate("fp32_tflops", &self.fp32_tflops)?,
             half_tflops: rate("half_tflops", &self.half_tflops)?,
             memory_gb_per_s: rate("memory_gb_per_s", &self.memory_gb_per_s)?,
-            link_gb_per_s: rate("link_gb_per_s", &self.link_gb_per_s)?,
+            link_gb_per_s: link,
+            peer_gb_per_s: peer.unwrap_or(link),
             bf16: self.bf16.into_inner(),
             name: self.name.into_inner(),
         })

@@ -88,6 +88,7 @@ impl Resolved {
             p.step_seconds,
             self.device.name()
         ));
+        out.extend(self.describe_ranks()?);
         if p.shape.session.trained != Trained::All {
             let count = |trained| crate::session::parameter_count(&p.planned.session, trained);
             let (trained, all) = (count(true), count(false));

@@ -18,7 +18,7 @@ use ambitus_exec::cpu::{CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::DType;
 use ambitus_ir::plan::PlannedSession;
-use ambitus_ir::target::{Rates, Target};
+use ambitus_ir::target::{Links, Rates, Target};
 use serde::Serialize;
 use std::path::Path;
 
@@ -118,11 +118,18 @@ impl Device {
 
     /// A card of `cards.toml`, on any machine: what `--device cuda` compiles there, by the table's figures.
     pub fn for_card(card: &cards::Card, threads: usize) -> Device {
+        let links = Links::of_host(usize::MAX, card.peer_gb_per_s * 1e9);
+        Self::for_cards(card, links, threads)
+    }
+
+    /// As [`Device::for_card`], one of several that are joined so.
+    pub fn for_cards(card: &cards::Card, links: Links, threads: usize) -> Device {
         let rates = Rates {
             gemm: card.fp32_tflops * 1e12,
             half: card.half_tflops * 1e12,
             bytes: card.memory_gb_per_s * 1e9,
             link: card.link_gb_per_s * 1e9,
+            links,
         };
         let target = Box::new(CudaTarget::new(card.capability, rates));
         let card = Card {

@@ -42,6 +42,9 @@ impl Resolved {
         json["host_needed_bytes"] = host.into();
         json["host_budget_bytes"] = serde_json::json!(self.host_budget);
         json["host_on_disk"] = serde_json::json!(self.disk());
+        if let Some(ranks) = self.plan.ranks() {
+            json["ranks"] = serde_json::json!(ranks);
+        }
         json
     }
 

@@ -3,6 +3,7 @@
 pub mod budget;
 pub mod cards;
 pub mod clips;
+pub mod cluster;
 pub mod codec;
 pub mod data;
 mod describe;
@@ -21,6 +22,8 @@ pub mod memory;
 pub mod metrics;
 pub mod model_dir;
 pub mod pictures;
+pub mod placements;
+mod ranks;
 pub mod recipe;
 pub mod resolve;
 pub mod run;

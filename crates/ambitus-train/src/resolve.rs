@@ -171,7 +171,11 @@ pub fn resolve_on(
     console: &mut dyn Console,
 ) -> Result<Resolved, RunError> {
     let mut recipe = recipe;
-    recipe.require_one_rank().map_err(RunError::Usage)?;
+    if read_weights {
+        recipe.require_one_rank().map_err(RunError::Usage)?;
+    }
+    let sharding = recipe.shared().map_err(RunError::Usage)?;
+    let ranks = recipe.ranks() as usize;
     let mut choices = Vec::new();
     let mut choose = |key, value: String, from: &str| {
         choices.push(Choice { key, value, from: from.to_owned() });
@@ -237,7 +241,8 @@ pub fn resolve_on(
         let rows = schedule.micro_batch(asked as u32, clips)?.max(longest as u32) as usize;
         let capacity = Capacity { rows, clips };
         let count = schedule.micro_batches(ambitus_data::pack::Capacity { frames: rows as u32, clips })?;
-        Ok(MicroBatch { asked, capacity, count: (count.round() as usize).max(1) })
+        // Each rank takes its share of them, the last of it perhaps empty.
+        Ok(MicroBatch { asked, capacity, count: (count.round() as usize).div_ceil(ranks).max(1) })
     };
     let mut micro_batches = match largest {
         Some(largest) => {
@@ -249,7 +254,8 @@ pub fn resolve_on(
     let capacity = micro_batches[0].capacity;
     if largest.is_none() {
         // Others that the search may take or name: the whole update, and halves down to the longest clip.
-        let whole = Some(target_rows).filter(|n| *n > asked && *n <= u64::from(u32::MAX));
+        let whole =
+            Some(target_rows.div_ceil(ranks as u64)).filter(|n| *n > asked && *n <= u64::from(u32::MAX));
         let half = |n: &u64| Some(n / 2).filter(|n| *n > longest as u64);
         let halves = std::iter::successors(half(&(capacity.rows as u64)), half).take(MOST_HALVES);
         let least = Some(longest as u64).filter(|n| *n < capacity.rows as u64);
@@ -277,7 +283,7 @@ pub fn resolve_on(
             clip_per_tensor: recipe.clip_per_tensor,
             update_in_backward: in_backward,
             offload: recipe.offloaded().pass(),
-            sharding: None,
+            sharding,
             ema: recipe.ema(),
             evaluate: !data.split.validation.is_empty(),
             sample: sample_rows.map(|n| Capacity { rows: 2 * n, clips: 2 }),

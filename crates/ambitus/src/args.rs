@@ -79,7 +79,7 @@ fn level(text: &str) -> Result<Level, String> {
     }
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct PlanArgs {
     #[command(flatten)]
     pub run: TrainArgs,
@@ -90,9 +90,17 @@ pub struct PlanArgs {
     /// recipe's device and memory; seconds by the table's rates. `cpu`: this machine's processor, its rates measured now
     #[arg(long, value_name = "NAME", group = "table", conflicts_with = "device")]
     pub card: Option<String>,
-    /// Plan for every card of cards.toml: which can train this, with what changes, and how fast. Exit code 3 when none can
-    #[arg(long, group = "table", conflicts_with_all = ["device", "memory"])]
-    pub cards: bool,
+    /// Plan for every card of cards.toml: which can train this, with what changes, and how fast. Exit code 3 when none can. With
+    /// several cards of one kind (`--cards 4xa800`): for one of them, as a rank of the recipe's `sharding` or of the one in
+    /// which all share everything, with what each strategy would take
+    #[arg(long, value_name = "NxNAME", num_args = 0..=1, default_missing_value = "", group = "table", conflicts_with_all = ["device", "memory"])]
+    pub cards: Option<String>,
+    /// Plan for the cards of several hosts, described in this file (card, hosts, cards_per_host, network_gb_per_s)
+    #[arg(long, value_name = "FILE", group = "table", conflicts_with_all = ["device", "memory"])]
+    pub cluster: Option<PathBuf>,
+    /// Also show this run on 1 to 1024 such cards, sharded and replicated, by predicted time
+    #[arg(long)]
+    pub scaling: bool,
     /// Lay this accelerate file (or whatever `ambitus import` reads) over the recipe: its ranks, sharding, precision, offload
     /// and recomputing. Costs nothing: no other key of the recipe changes
     #[arg(long, value_name = "FILE")]
@@ -102,7 +110,7 @@ pub struct PlanArgs {
     pub cards_file: Option<PathBuf>,
 }
 
-#[derive(Args, Default)]
+#[derive(Args, Clone, Default)]
 pub struct TrainArgs {
     /// Recipe (YAML); or use --model and --data
     pub recipe: Option<PathBuf>,
@@ -128,6 +136,15 @@ pub struct TrainArgs {
     /// in bfloat16 too: 2 bytes a parameter less than the 4, for updates rounded at random [default: fp32]
     #[arg(long)]
     pub precision: Option<Precision>,
+    /// Ranks, a card or processor each, that share the run: less memory of each by what --sharding shares, for the time of
+    /// exchanging [default: 1; of `plan --cards NxNAME`, the cards]
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<u32>,
+    /// How ranks share: full (parameters and gradients, gathered again in backward: least memory), grad_op (gathered tensors
+    /// stay until backward is through: half the gathering, a copy of the model), none (each has all of it: data parallel),
+    /// hybrid:S or hybrid_grad_op:S (as these in groups of S ranks). The same bits with each [default: full]
+    #[arg(long, value_name = "STRATEGY")]
+    pub sharding: Option<Strategy>,
     /// What waits in the host's memory and comes to the device while it is used, as a list: all, none, parameters, gradients,
     /// optimizer, optimizer=0.5 (half of it), ema, activations, activations=blocks, disk=FOLDER (cpu: in a file). Saves the
     /// device nearly all of their bytes, same numbers; costs host memory and what copying takes beyond computing

@@ -4,12 +4,14 @@ use crate::args::{
     DoctorArgs, ExportArgs, GradientsArgs, PlanArgs, ResumeArgs, RunsArgs, TrainArgs, WeightsArg,
 };
 use crate::terminal::{self, Terminal};
-use ambitus_train::cards::Cards;
+use ambitus_train::cards::{Card, Cards};
+use ambitus_train::cluster::Cluster;
 use ambitus_train::device::Device;
 use ambitus_train::error::RunError;
 use ambitus_train::export::{Layout, Source};
 use ambitus_train::gradients::{self, GradientOptions};
 use ambitus_train::model_dir::{ModelDir, OpenOptions};
+use ambitus_train::placements::Placements;
 use ambitus_train::recipe::{self, Origins, Recipe};
 use ambitus_train::resolve::{self, Console};
 use ambitus_train::run_dir::RunDir;
@@ -66,6 +68,14 @@ fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
     if a.precision.is_some() {
         r.precision = a.precision;
         set("precision");
+    }
+    if a.ranks.is_some() {
+        r.ranks = a.ranks;
+        set("ranks");
+    }
+    if let Some(strategy) = a.sharding {
+        r.share_by(strategy);
+        set("sharding.strategy");
     }
     if a.offload.is_some() {
         r.offload.clone_from(&a.offload);
@@ -183,24 +193,50 @@ pub fn prepare(a: &TrainArgs) -> Result<()> {
 }
 
 pub fn plan(a: &PlanArgs) -> Result<()> {
-    if a.cards {
+    let mut a = a.clone();
+    // `--cards RECIPE`: the option's value is optional.
+    if a.run.recipe.is_none() && a.cards.as_ref().is_some_and(|text| Path::new(text).extension().is_some()) {
+        a.run.recipe = a.cards.replace(String::new()).map(PathBuf::from);
+    }
+    let a = &a;
+    let cluster = cluster(a)?;
+    if a.cards.is_some() && cluster.is_none() {
         return plan_cards(a);
     }
     let mut console = Terminal::new();
     let on_cpu = a.card.as_ref().is_some_and(|name| name.eq_ignore_ascii_case("cpu"));
-    let card = match &a.card {
-        Some(name) if !on_cpu => Some(Cards::load(a.cards_file.as_deref())?.find(name)?.clone()),
+    let card = match (&a.card, &cluster) {
+        (Some(name), _) if !on_cpu => Some(Cards::load(a.cards_file.as_deref())?.find(name)?.clone()),
+        (_, Some(cluster)) => Some(cluster.card.clone()),
         _ => None,
     };
-    let whole = planned(a)?;
+    if a.scaling && card.is_none() {
+        return Err(RunError::Usage("--scaling: needs --card, --cards NxNAME or --cluster".to_owned()));
+    }
+    let mut whole = planned(a)?;
+    if let Some(cluster) = &cluster {
+        let cards = cluster.ranks() as u32;
+        if whole.ranks.is_some_and(|ranks| ranks != cards) {
+            return Err(RunError::Usage(format!(
+                "ranks: the recipe has {}, these are {cards} cards: give as many, or change ranks",
+                whole.ranks()
+            )));
+        }
+        whole.ranks = Some(cards);
+    }
     let (mut plans, mut fits) = (Vec::new(), Ok(()));
     for (i, r) in parts(&whole).into_iter().enumerate() {
-        let resolved = match &card {
-            Some(card) => plan_for(a, r, &|threads| Ok(Device::for_card(card, threads)), &mut console),
-            None if on_cpu => plan_for(a, r, &Device::calibrated_cpu, &mut console),
-            None => resolve::resolve(r, false, &mut console),
+        let resolved = match (&cluster, &card) {
+            (Some(cluster), _) => {
+                let one = |threads| Ok(Device::for_cards(&cluster.card, cluster.links(), threads));
+                plan_for(a, r, &one, &mut console)
+            }
+            (_, Some(card)) => plan_for(a, r, &|threads| Ok(Device::for_card(card, threads)), &mut console),
+            _ if on_cpu => plan_for(a, r, &Device::calibrated_cpu, &mut console),
+            _ => resolve::resolve(r, false, &mut console),
         };
         let resolved = resolved.map_err(|e| of_part(&whole, i, e))?;
+        let tables = placements(a, cluster.as_ref(), card.as_ref(), &resolved)?;
         if a.run.json {
             let mut plan = resolved.json();
             plan["candidates"] = serde_json::json!(resolved.candidates);
@@ -211,10 +247,14 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
             if let Some(card) = &card {
                 plan["card"] = serde_json::json!(card);
             }
+            for (name, table) in &tables {
+                plan[name] = serde_json::json!(table);
+            }
             plans.push(plan);
         } else {
             head(&whole, i);
             show(&resolved, a.explain)?;
+            tables.iter().for_each(|(name, table)| terminal::result(&format!("{name}: {table}")));
         }
         fits = fits.and_then(|()| resolved.require_fit().map_err(|e| of_part(&whole, i, e)));
     }
@@ -225,6 +265,40 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
         }
     }
     fits
+}
+
+/// The cards that are planned for together.
+fn cluster(a: &PlanArgs) -> Result<Option<Cluster>> {
+    let known = || Cards::load(a.cards_file.as_deref());
+    match (&a.cluster, &a.cards) {
+        (Some(file), _) => Cluster::read(file, &known()?).map(Some),
+        (_, Some(text)) if !text.is_empty() => match Cluster::parse(text, &known()?) {
+            Some(cluster) => cluster.map(Some),
+            None => Err(RunError::Usage(format!(
+                "--cards {text}: write several cards of one kind as 4xa800; for one of a kind there is --card {text}"
+            ))),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// What is shown beside a plan for several cards.
+fn placements(
+    a: &PlanArgs,
+    cluster: Option<&Cluster>,
+    card: Option<&Card>,
+    r: &resolve::Resolved,
+) -> Result<Vec<(&'static str, Placements)>> {
+    let shape = &r.plan.shape;
+    let mut out = Vec::new();
+    if let Some(cluster) = cluster {
+        out.push(("strategies", Placements::of(cluster, shape, r.threads)?));
+    }
+    if let Some(card) = card.filter(|_| a.scaling) {
+        let usual = cluster.cloned().unwrap_or_else(|| Cluster::usual(card));
+        out.push(("scaling", Placements::scaling(&usual, shape, r.threads)?));
+    }
+    Ok(out)
 }
 
 /// The recipe of a plan: `--accelerate` goes before the file, the other options before `--accelerate`.

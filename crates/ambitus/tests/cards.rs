@@ -87,6 +87,42 @@ fn every_row_of_the_table_is_that_cards_plan() {
 }
 
 #[test]
+fn several_cards_are_planned_for_together() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (dir, recipe) = (dir.path(), recipe(dir.path()));
+    let plan = json(dir, &["plan", &recipe, "--cards", "2xrtx3090", "--json"]);
+    assert_eq!((bytes(&plan["ranks"], "ranks"), bytes(&plan["ranks"], "shard")), (2, 2));
+    let rows = plan["strategies"]["rows"].as_array().expect("rows");
+    let row = |name: &str| rows.iter().find(|r| r["strategy"] == name).unwrap_or_else(|| panic!("{name}"));
+    // The plan is the row of its strategy, and holds half of what a copy of everything holds.
+    assert_eq!(bytes(&plan, "peak_bytes"), bytes(row("full"), "peak_bytes"));
+    assert!(bytes(row("full"), "peak_bytes") < bytes(row("none"), "peak_bytes"));
+    let states = |strategy: &str| {
+        let plan = json(dir, &["plan", &recipe, "--cards", "2xrtx3090", "--sharding", strategy, "--json"]);
+        bytes(&plan["ranks"], "state_bytes") - bytes(&plan["ranks"], "padding_bytes")
+    };
+    let (half, whole) = (states("full") as f64, states("none") as f64);
+    assert!((2.0 * half / whole - 1.0).abs() < 0.01, "{half} of {whole}");
+    let text = ok(dir, &["plan", &recipe, "--cards", "2xrtx3090", "--sharding", "none"]);
+    assert!(text.contains("data parallel: every rank has a copy of everything"), "{text}");
+
+    // Through a slow network a collective takes longer than inside a host, and more cards are predicted for too.
+    let network = |rate: &str| {
+        let file = format!("card = \"a800\"\nhosts = 2\ncards_per_host = 2\nnetwork_gb_per_s = {rate}\n");
+        std::fs::write(dir.join("c.toml"), file).expect("a file");
+        let plan = json(dir, &["plan", &recipe, "--cluster", "c.toml", "--scaling", "--json"]);
+        assert_eq!(plan["scaling"]["rows"].as_array().map(Vec::len), Some(22));
+        assert_eq!(plan["strategies"]["rows"].as_array().map(Vec::len), Some(5));
+        plan["ranks"]["exchange_seconds"].as_f64().expect("a number")
+    };
+    let alone = json(dir, &["plan", &recipe, "--card", "a800", "--scaling", "--json"]);
+    let first = &alone["scaling"]["rows"][0];
+    let rate = bytes(&alone, "tokens_per_step") as f64 / alone["step_seconds"].as_f64().expect("a number");
+    assert!((first["frames_per_second"].as_f64().expect("a number") / rate - 1.0).abs() < 1e-9, "{first:#}");
+    assert!(network("0.01") > 10.0 * network("100"));
+}
+
+#[test]
 fn a_model_for_which_every_card_is_too_small() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
@@ -112,6 +148,11 @@ fn what_cannot_be_meant_is_refused() {
     refused(&["plan", &recipe, "--card", "rtx3090", "--cards"], "cannot be used with");
     refused(&["plan", &recipe, "--cards", "--memory", "8GiB"], "cannot be used with");
     refused(&["plan", &recipe, "--cards-file", "x.toml"], "--card");
+    refused(&["plan", &recipe, "--cards", "4"], "write several cards of one kind as 4xa800");
+    refused(&["plan", &recipe, "--cards", "4xa801"], "did you mean");
+    refused(&["plan", &recipe, "--cards", "4xa800", "--ranks", "8"], "the recipe has 8, these are 4 cards");
+    refused(&["plan", &recipe, "--cards", "4xa800", "--sharding", "hybrid:3"], "not whole groups of 3");
+    refused(&["plan", &recipe, "--scaling"], "--scaling: needs --card");
     refused(&["plan", &recipe, "--cards", "--cards-file", "x.toml"], "x.toml: ");
     refused(&["train", &recipe, "--card", "rtx3090"], "only planned for");
     std::fs::write(dir.join("cards.toml"), MINE.replace("= 100", "= -1")).expect("a file");

@@ -60,7 +60,7 @@ fn files_and_flags_become_a_recipe() {
 }
 
 #[test]
-fn more_than_one_rank_is_refused_and_never_run_as_one() {
+fn several_ranks_are_planned_for_and_never_run_as_one() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     // Only its shape is there, which is all that a plan reads.
@@ -71,19 +71,18 @@ fn more_than_one_rank_is_refused_and_never_run_as_one() {
     put(dir, "stages.yaml", &format!("{recipe}ranks: 2\nrun_dir: run\nstages: [{{name: a, updates: 1}}]\n"));
     put(dir, "a.yaml", ACCELERATE);
     let refusal = "ranks: the recipe spreads the run over";
-    for args in [
-        &["train", "four.yaml"][..],
-        &["train", "stages.yaml"],
-        &["plan", "four.yaml"],
-        &["plan", "four.yaml", "--card", "a800"],
-        &["plan", "four.yaml", "--cards"],
-        &["plan", "--accelerate", "a.yaml", "one.yaml"],
-    ] {
+    for args in
+        [&["train", "four.yaml"][..], &["train", "stages.yaml"], &["train", "--ranks", "2", "one.yaml"]]
+    {
         let (code, text) = said(dir, args);
         assert_eq!(code, 2, "{args:?}: {text}");
         assert!(text.contains(refusal), "{args:?}: {text}");
     }
     assert!(!dir.join("run").exists(), "no folder is left");
+    for args in [&["plan", "four.yaml"][..], &["plan", "--accelerate", "a.yaml", "one.yaml"]] {
+        let text = ok(dir, &[args, &["--card", "a800", "--micro-batch", "2600"]].concat());
+        assert!(text.contains("4 ranks, each with 1/4 of parameters"), "{args:?}: {text}");
+    }
     put(dir, "no.yaml", "distributed_type: 'NO'\nmixed_precision: bf16\n");
     // On a card that need not be here. Options go before the file, and the file before the recipe.
     let plan = ["plan", "--accelerate", "no.yaml", "one.yaml", "--card", "a800", "--micro-batch", "2600"];

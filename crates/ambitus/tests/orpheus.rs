@@ -292,6 +292,24 @@ fn the_plans_rows_are_hand_arithmetic() {
 }
 
 #[test]
+fn four_cards_share_what_one_original_needs_more_than_a_card_for() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let with =
+        |more: &[&str]| plan(dir.path(), "orpheus-full.yaml", &[more, &["--checkpoint", "none"]].concat());
+    let four = with(&["--cards", "4xa800", "--micro-batch", "8192"]);
+    assert!(bytes(&four, "peak_bytes") <= 35_000_000_000, "{four:#}");
+    // 16 bytes of each of 3.3e9 parameters in four, and what rounds flats up.
+    let (n, ranks) = (3_300_867_072_u64, &four["ranks"]);
+    let states = bytes(ranks, "state_bytes") - bytes(ranks, "padding_bytes");
+    assert!(states.abs_diff(16 * n / 4) < 16 * n / 4 / 1000, "{states}");
+    assert!(bytes(ranks, "padding_bytes") < 16 * n / 4 / 100, "{ranks:#}");
+    // The embedding's gradient is whole before it is summed.
+    assert!(bytes(ranks, "unsharded_gradient_bytes") >= 4 * 3072 * 156_940, "{ranks:#}");
+    let replicas = with(&["--cards", "4xa800", "--micro-batch", "2048", "--sharding", "none"]);
+    assert!(bytes(&replicas, "as_original_bytes") > bytes(&replicas, "budget_bytes"));
+}
+
+#[test]
 fn smaller_cards_have_their_plans() {
     let dir = tempfile::tempdir().expect("a folder");
     let less = plan(dir.path(), "orpheus-24gb.yaml", &["--card", "rtx4090"]);

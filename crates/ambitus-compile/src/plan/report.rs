@@ -1,8 +1,9 @@
 //! What a plan says: what lives when, and what the work costs.
 
-use ambitus_ir::plan::{PlannedProgram, PlannedSession, Region};
+use ambitus_ir::ops::collective;
+use ambitus_ir::plan::{Live, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::target::{Target, share_of_pairs};
-use ambitus_ir::{Cost, Phase, StateKind, ValueId};
+use ambitus_ir::{Cost, Instr, Op, Phase, StateKind, TensorType, ValueId};
 use std::collections::BTreeMap;
 
 /// Transient bytes in use at one instruction.
@@ -74,16 +75,52 @@ pub fn cost(p: &PlannedProgram, rows: f64) -> Cost {
     sum
 }
 
-/// Predicted seconds of one run of a program on a target. Copies of one queue run one after another, beside what stands
-/// between start and done where the target can; only what a done waits for counts.
+/// Predicted seconds of one run of a program on a target. Copies and collectives of one queue run one after another, beside
+/// what stands between start and done where the target can; only what a done waits for counts.
 pub fn seconds(p: &PlannedProgram, target: &dyn Target) -> f64 {
+    elapsed(p, target, &|instr, x, y| target.seconds(&instr.op, x, y))
+}
+
+/// What ranks exchange in one run of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Exchange {
+    /// Seconds that collectives take in all.
+    pub seconds: f64,
+    /// Of these, what computing waits for.
+    pub exposed: f64,
+    /// Bytes that a rank gets and that are summed for it, at most.
+    pub bytes: f64,
+}
+
+/// Predicted exchange of one run of a program on a target.
+pub fn exchange(p: &PlannedProgram, target: &dyn Target) -> Exchange {
+    let mut out = Exchange::default();
+    let collective = |instr: &Instr| collective::mesh(&instr.op).is_some_and(|mesh| mesh.ranks > 1);
+    for instr in p.program.instrs.iter().filter(|i| collective(i)) {
+        let (x, y) = p.program.signature(instr);
+        let bytes = |t: &[TensorType]| t.iter().map(|t| t.bytes()).sum::<u64>();
+        out.bytes += bytes(&x).max(bytes(&y)) as f64;
+        out.seconds += target.seconds(&instr.op, &x, &y);
+    }
+    let without = elapsed(p, target, &|instr, x, y| match collective(instr) {
+        true => 0.0,
+        false => target.seconds(&instr.op, x, y),
+    });
+    out.exposed = seconds(p, target) - without;
+    out
+}
+
+/// Seconds of one instruction with operands and results of these types.
+type Takes<'t> = dyn Fn(&Instr, &[TensorType], &[TensorType]) -> f64 + 't;
+
+fn elapsed(p: &PlannedProgram, target: &dyn Target, takes: &Takes<'_>) -> f64 {
     let mut now = 0.0;
     let mut queues: BTreeMap<u32, f64> = BTreeMap::new();
     let mut ready: BTreeMap<ValueId, f64> = BTreeMap::new();
     for instr in &p.program.instrs {
         let (x, y) = p.program.signature(instr);
         let def = instr.op.def();
-        let takes = target.seconds(&instr.op, &x, &y);
+        let takes = takes(instr, &x, &y);
         match def.queue().filter(|_| target.copies_beside()) {
             Some(queue) if def.props().starts => {
                 let free = queues.entry(queue).or_insert(0.0);
@@ -99,6 +136,28 @@ pub fn seconds(p: &PlannedProgram, target: &dyn Target) -> f64 {
         }
     }
     now
+}
+
+/// Transient bytes at a program's peak of whole tensors: those that ranks gathered, and gradients that are to be summed.
+pub fn unsharded(p: &PlannedProgram) -> (u64, u64) {
+    let (mut gathered, mut gradients) = (BTreeMap::new(), BTreeMap::new());
+    let (at, made) = (p.peak_at as u32, p.program.definitions());
+    for instr in &p.program.instrs {
+        let (live, values) = match instr.op {
+            Op::AllGatherStart(_) => (&mut gathered, &instr.outputs),
+            Op::ReduceScatterStart(_) => (&mut gradients, &instr.inputs),
+            _ => continue,
+        };
+        for v in values {
+            let (Some(made), place) = (made[v.index()], p.place(*v)) else { continue };
+            let there = |l: &&Live| {
+                let over = |i: u32| l.first <= i && i <= l.last;
+                l.place.offset == place.offset && over(at) && over(made as u32)
+            };
+            live.extend(p.lives.iter().find(there).map(|l| (l.place.offset, l.place.bytes)));
+        }
+    }
+    (gathered.values().sum(), gradients.values().sum())
 }
 
 /// The provenance of the instruction at which most bytes live, as people read it:

@@ -2,7 +2,7 @@
 
 use super::failed;
 use crate::libraries::{self, Needed};
-use ambitus_ir::target::Rates;
+use ambitus_ir::target::{Links, Rates};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
@@ -50,7 +50,13 @@ impl Units {
         // Tensor cores: 16 times fp32 in data centres' cards, where sums are fp32 twice in the others.
         let cores = if matches!(capability, (8, 0) | (9.., _)) { 16.0 } else { 2.0 };
         let gemm = good(2.0 * lanes * cycles);
-        Rates { gemm, half: cores * gemm, bytes: good(transfers), link: LINK }
+        Rates {
+            gemm,
+            half: cores * gemm,
+            bytes: good(transfers),
+            link: LINK,
+            links: Links::of_host(usize::MAX, LINK),
+        }
     }
 }
 

@@ -6,15 +6,20 @@ use super::{types, workspace};
 use crate::executor::ExecError;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
-use ambitus_ir::target::{self, Efficiency, Rates, Target};
+use ambitus_ir::target::{self, Efficiency, Links, Rates, Target};
 use std::time::{Duration, Instant};
+
+/// Ranks of one process exchange through its memory: a copy in and one out.
+fn links(copies: f64) -> Links {
+    Links { per_host: usize::MAX, peer: copies / 2.0, network: f64::INFINITY, hop: 20e-6 }
+}
 
 /// A guess for a machine that was not measured: a recent x86 core with AVX2 reaches 50-90 GFLOP/s, and two or three
 /// cores saturate two memory channels. Only relative times matter to the planner's choices.
 fn rough(threads: usize) -> Rates {
     let n = threads.max(1) as f64;
     let bytes = 10e9 * n.min(3.0);
-    Rates { gemm: 60e9 * n, half: 60e9 * n, bytes, link: bytes / 2.0 }
+    Rates { gemm: 60e9 * n, half: 60e9 * n, bytes, link: bytes / 2.0, links: links(bytes / 2.0) }
 }
 /// The only eps that the GRN kernels know.
 const GRN_EPS: f32 = 1e-6;
@@ -58,7 +63,7 @@ impl CpuTarget {
         // The host's space is memory too: a byte copied is one read and one written.
         let link = ty.bytes() as f64 / copy;
         let gemm = 2.0 * (n as f64).powi(3) / product;
-        let rates = Rates { gemm, half: gemm, bytes: 2.0 * link, link };
+        let rates = Rates { gemm, half: gemm, bytes: 2.0 * link, link, links: links(link) };
         Ok(CpuTarget::with_rates(threads, rates))
     }
 

@@ -4,7 +4,7 @@ use crate::session::{self, SessionOptions};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_cuda::CudaTarget;
 use ambitus_ir::ops::optim::AdamW;
-use ambitus_ir::target::Rates;
+use ambitus_ir::target::{Links, Rates};
 use ambitus_models::Capacity;
 use std::path::PathBuf;
 
@@ -156,7 +156,10 @@ fn a_cards_plan_is_that_of_the_card_itself_whatever_its_rates() {
     for card in &own().0 {
         let planned = quickstart(Device::for_card(card, 1).target());
         // As `train --device cuda` makes it, from what a driver says.
-        let other = CudaTarget::new(card.capability, Rates { gemm: 1e9, half: 1e9, bytes: 1e15, link: 1e9 });
+        let other = CudaTarget::new(
+            card.capability,
+            Rates { gemm: 1e9, half: 1e9, bytes: 1e15, link: 1e9, links: Links::of_host(1, 1e9) },
+        );
         let there = quickstart(&other);
         assert_eq!(planned.arena_bytes(), there.arena_bytes(), "{}", card.id);
         assert_eq!(format!("{:?}", planned.programs), format!("{:?}", there.programs), "{}", card.id);

@@ -12,6 +12,7 @@
 
 use super::Recipe;
 use super::validate::{Invalid, refuse};
+use ambitus_compile::passes::shard;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -109,6 +110,50 @@ impl Recipe {
         self.sharding.unwrap_or_default()
     }
 
+    /// Takes another strategy, as `--sharding` names it; the other keys stay.
+    pub fn share_by(&mut self, strategy: shard::Strategy) {
+        let (strategy, group) = match strategy {
+            shard::Strategy::Full => (Strategy::Full, None),
+            shard::Strategy::GradOp => (Strategy::GradOp, None),
+            shard::Strategy::None => (Strategy::None, None),
+            shard::Strategy::Hybrid(n) => (Strategy::HybridFull, Some(n as u32)),
+            shard::Strategy::HybridGradOp(n) => (Strategy::HybridGradOp, Some(n as u32)),
+        };
+        self.sharding = Some(Sharding { strategy, group, ..self.sharding() });
+    }
+
+    /// How ranks share what is kept, as the compiler takes it; `None` for one rank.
+    ///
+    /// # Errors
+    /// Groups that do not divide the ranks.
+    pub fn shared(&self) -> Result<Option<shard::Sharding>, String> {
+        let (ranks, asked) = (self.ranks() as usize, self.sharding());
+        if ranks == 1 {
+            return Ok(None);
+        }
+        let group = asked.group.unwrap_or(self.ranks()) as usize;
+        let strategy = match asked.strategy {
+            Strategy::Full => shard::Strategy::Full,
+            Strategy::GradOp => shard::Strategy::GradOp,
+            Strategy::None => shard::Strategy::None,
+            Strategy::HybridFull => shard::Strategy::Hybrid(group),
+            Strategy::HybridGradOp => shard::Strategy::HybridGradOp(group),
+        };
+        let units = match asked.units {
+            Units::Block => shard::Units::Blocks,
+            Units::MinParams(n) => shard::Units::Parameters(n as usize),
+        };
+        let backward = match asked.backward_prefetch {
+            BackwardPrefetch::Pre => shard::Backward::Pre,
+            BackwardPrefetch::Post => shard::Backward::Post,
+            BackwardPrefetch::None => shard::Backward::None,
+        };
+        let prefetch = shard::Prefetch { forward: asked.forward_prefetch, backward };
+        let sharding =
+            shard::Sharding::new(strategy, ranks).map_err(|why| format!("sharding.group: {why}"))?;
+        Ok(Some(shard::Sharding { units, prefetch, ..sharding }))
+    }
+
     /// Refuses what only several ranks could run.
     ///
     /// # Errors
@@ -117,8 +162,8 @@ impl Recipe {
         match self.ranks() {
             1 => Ok(()),
             n => Err(format!(
-                "ranks: the recipe spreads the run over {n} ranks, and this version plans and trains on one rank only: \
-                 it reads and checks `ranks` and `sharding` and cannot run them. Remove `ranks` (or write ranks: 1) for a \
+                "ranks: the recipe spreads the run over {n} ranks, and this version plans for them (`ambitus plan`) \
+                 and trains on one rank only. Remove `ranks` (or write ranks: 1) for a \
                  run on one rank"
             )),
         }

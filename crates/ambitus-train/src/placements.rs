@@ -1,0 +1,150 @@
+//! Ways to spread a run over the cards of a cluster, side by side; and how a run would scale.
+
+use crate::budget::{RunPlan, Shape};
+use crate::cluster::Cluster;
+use crate::device::Device;
+use crate::error::RunError;
+use crate::size::ByteSize;
+use ambitus_compile::passes::shard::{Backward, Prefetch, Sharding, Strategy};
+use serde::Serialize;
+use std::fmt;
+
+/// A run on so many cards.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Cards, each a rank.
+    pub cards: usize,
+    /// Who holds what.
+    #[serde(serialize_with = "text")]
+    pub strategy: Strategy,
+    /// The peak of each card.
+    pub peak_bytes: u64,
+    /// Within what the card offers.
+    pub fits: bool,
+    /// Predicted seconds of an update.
+    pub step_seconds: f64,
+    /// Of these, seconds in which computing waits for the exchange.
+    pub exposed_seconds: f64,
+    /// Rows (mel frames, tokens) of an update in a second.
+    #[serde(rename = "frames_per_second")]
+    pub rows_per_second: f64,
+}
+
+fn text<S: serde::Serializer>(strategy: &Strategy, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(strategy)
+}
+
+/// Rows of one cluster's kind of card.
+#[derive(Clone, Debug, Serialize)]
+pub struct Placements {
+    /// The cards.
+    pub cluster: Cluster,
+    /// What is compared.
+    pub rows: Vec<Row>,
+    /// What a row of a batch is.
+    pub unit: &'static str,
+}
+
+/// The largest number of cards of [`Placements::scaling`].
+const MOST: usize = 1024;
+
+impl Placements {
+    /// The same update on all cards of a cluster, by every strategy, with options as they are.
+    ///
+    /// # Errors
+    /// From planning.
+    pub fn of(cluster: &Cluster, shape: &Shape, threads: usize) -> Result<Placements, RunError> {
+        let mut strategies = vec![Strategy::None, Strategy::GradOp, Strategy::Full];
+        if cluster.hosts > 1 && cluster.cards_per_host > 1 {
+            let group = cluster.cards_per_host;
+            strategies.extend([Strategy::HybridGradOp(group), Strategy::Hybrid(group)]);
+        }
+        let rows = strategies.into_iter().map(|s| row(cluster, shape, s, threads));
+        Ok(Placements::with(cluster, shape, rows.collect::<Result<_, _>>()?))
+    }
+
+    /// Full sharding and replicas on 1, 2, 4, ... cards, each card with the micro-batches it has now: the update grows with
+    /// the cards (weak scaling). Hosts have as many cards as the cluster's.
+    ///
+    /// # Errors
+    /// From planning.
+    pub fn scaling(cluster: &Cluster, shape: &Shape, threads: usize) -> Result<Placements, RunError> {
+        let counts = std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|n| *n <= MOST);
+        let mut rows = Vec::new();
+        for cards in counts {
+            let hosts = cards.div_ceil(cluster.cards_per_host);
+            let cards_per_host = cards.min(cluster.cards_per_host);
+            let part = Cluster { hosts, cards_per_host, ..cluster.clone() };
+            let before = shape.session.sharding.map_or(1, |s| s.mesh.ranks);
+            let shape = Shape { update_rows: (shape.update_rows / before).max(1) * cards, ..shape.clone() };
+            for strategy in [Strategy::Full, Strategy::None] {
+                rows.push(row(&part, &shape, strategy, threads)?);
+            }
+        }
+        Ok(Placements::with(cluster, shape, rows))
+    }
+
+    fn with(cluster: &Cluster, shape: &Shape, rows: Vec<Row>) -> Placements {
+        Placements { cluster: cluster.clone(), rows, unit: shape.model.rows().unit }
+    }
+}
+
+fn row(cluster: &Cluster, shape: &Shape, strategy: Strategy, threads: usize) -> Result<Row, RunError> {
+    let cards = cluster.ranks();
+    let device = Device::for_cards(&cluster.card, cluster.links(), threads);
+    let mut shape = Shape { beside: device.beside(), ..shape.clone() };
+    let shared = |s: Sharding| match shape.session.sharding {
+        Some(asked) => Sharding { prefetch: asked.prefetch, units: asked.units, ..s },
+        // As a recipe that says nothing.
+        None => Sharding { prefetch: Prefetch { forward: false, backward: Backward::Pre }, ..s },
+    };
+    shape.session.sharding = match cards {
+        1 => None,
+        _ => Some(Sharding::new(strategy, cards).map(shared).map_err(RunError::Usage)?),
+    };
+    let plan = RunPlan::new(shape, device.target())?;
+    Ok(Row {
+        cards,
+        strategy,
+        peak_bytes: plan.peak_bytes,
+        fits: plan.peak_bytes <= cluster.card.usable.0,
+        step_seconds: plan.step_seconds,
+        exposed_seconds: plan.exchange.exposed,
+        rows_per_second: plan.shape.update_rows as f64 / plan.step_seconds,
+    })
+}
+
+impl fmt::Display for Placements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = self.cluster.card.usable;
+        writeln!(
+            f,
+            "each card has {each} of its own, and `none` (data parallel) needs a whole copy in each: cards do not add up for it"
+        )?;
+        write!(
+            f,
+            "{:>5}  {:<18}  {:>10}  {:<4}  {:>11}  {:>9}  {:>10}",
+            "cards",
+            "strategy",
+            "peak each",
+            "fits",
+            "s an update",
+            "s waiting",
+            format!("{}/s", self.unit)
+        )?;
+        for r in &self.rows {
+            write!(
+                f,
+                "\n{:>5}  {:<18}  {:>10}  {:<4}  {:>11.3}  {:>9.3}  {:>10.0}",
+                r.cards,
+                r.strategy.to_string(),
+                ByteSize(r.peak_bytes).to_string(),
+                if r.fits { "yes" } else { "no" },
+                r.step_seconds,
+                r.exposed_seconds,
+                r.rows_per_second
+            )?;
+        }
+        Ok(())
+    }
+}
