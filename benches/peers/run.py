@@ -1,8 +1,9 @@
 """Ambitus and PyTorch, taking turns on the same machine: ratios of step time and of peak memory above the idle process.
 
-    python run.py --python PEER_PYTHON --bench DIR --ours "target/release/ambitus train RECIPE --out {out}" [--rounds 10]
+    python run.py --python PEER_PYTHON --bench DIR --ours "target/release/ambitus train RECIPE --run-dir {out} ..." [--rounds 10]
 
-DIR is what parity/f5/make_bench_model.py wrote; with --peer orpheus a folder of that form, with a Hugging Face folder as its model. PEER_PYTHON is an interpreter with parity/requirements.txt installed.
+DIR is what parity/f5/make_bench_model.py wrote, with --peer orpheus parity/orpheus/make_bench_model.py; RECIPE is f5.yaml or orpheus.yaml
+beside this file, with `--model {model} --data {data} --run-dir {out} --threads {threads}`. PEER_PYTHON is an interpreter with parity/requirements.txt installed.
 The command given as --ours trains the same clips for a few updates into the run folder {out} ({model}, {data} and {threads} are
 filled in too) and must leave `summary.json` there with `step_seconds_median` and `peak_rss_bytes`. Without --ours only the peer is measured.
 Each round is one run of ours and `--steps` steps of the peer; the side that goes first alternates. Needs only the standard library.

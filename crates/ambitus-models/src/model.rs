@@ -101,6 +101,14 @@ impl Model {
         }
     }
 
+    /// Tensors that the original has under a second name: the model's name for it, and the other.
+    pub fn aliases(&self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Model::F5(_) => &[],
+            Model::Orpheus(cfg) => orpheus::weights::aliases(cfg),
+        }
+    }
+
     /// The linear layers that adapters go to where nobody says, by pattern.
     pub fn adapted(&self) -> &'static [&'static str] {
         match self {

@@ -57,15 +57,21 @@ fn check(
     len: u64,
 ) -> Result<Index, String> {
     entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-    if let Some(pair) = entries.windows(2).find(|w| w[0].0 == w[1].0) {
-        return Err(format!("the header has the key `{}` twice", printable(&pair[0].0)));
+    let mut twice: Vec<&str> =
+        entries.windows(2).filter(|w| w[0].0 == w[1].0).map(|w| w[0].0.as_str()).collect();
+    twice.dedup();
+    if let [first, others @ ..] = &twice[..] {
+        let more = and_others(others);
+        return Err(format!("the header has the key `{}` twice{more}", printable(first)));
     }
     // By place: with no holes and no overlaps, each tensor starts where the last one ended.
     entries.sort_unstable_by_key(|(_, e)| e.data_offsets);
     let data_len = len - data_start;
     let mut at = 0;
     let mut index = Index { metadata, ..Index::default() };
-    for (name, Entry { dtype, shape: Shape(shape), data_offsets: (begin, end) }) in entries {
+    let mut entries = entries.into_iter();
+    while let Some((name, Entry { dtype, shape: Shape(shape), data_offsets: (begin, end) })) = entries.next()
+    {
         let shown = printable(&name);
         if begin != at || end < begin {
             return Err(format!(
@@ -73,8 +79,10 @@ fn check(
             ));
         }
         if end > data_len {
+            let cut: Vec<&str> = entries.as_slice().iter().map(|(name, _)| name.as_str()).collect();
+            let more = and_others(&cut);
             return Err(format!(
-                "tensor `{shown}`: ends at byte {end} of the data, but the file holds {data_len}"
+                "tensor `{shown}`: ends at byte {end} of the data, but the file holds {data_len}{more}"
             ));
         }
         at = end;
@@ -103,6 +111,17 @@ fn check(
     }
     index.sort();
     Ok(index)
+}
+
+/// `; the same holds of 3 more: a, b, c`, where there are any.
+fn and_others(names: &[&str]) -> String {
+    const SHOWN: usize = 32;
+    if names.is_empty() {
+        return String::new();
+    }
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| printable(name)).collect();
+    let rest = if names.len() > SHOWN { ", …" } else { "" };
+    format!("; the same holds of {} more: {}{rest}", names.len(), shown.join(", "))
 }
 
 #[derive(Deserialize)]

@@ -296,11 +296,11 @@ fn export_from(
     (source, layout): (Source, Layout),
     out: &Path,
 ) -> Result<(), RunError> {
-    let lora = recipe.lora.as_ref();
-    if layout == Layout::Adapter {
-        return export::adapter::export(checkpoint, source, lora, out);
+    let run = export::Run { model: &run.model(), lora: recipe.lora.as_ref() };
+    match layout {
+        Layout::Model => export::export(checkpoint, source, &run, out),
+        Layout::Adapter => export::adapter::export(checkpoint, source, &run, out),
     }
-    export::export(checkpoint, source, &export::Run { model: &run.model(), lora }, out)
 }
 
 fn report(

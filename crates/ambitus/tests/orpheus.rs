@@ -139,14 +139,39 @@ fn what_is_wrong_with_a_file_is_named() {
     );
 }
 
+/// Entries of the header once more: `serialize` would not write them.
+#[test]
+fn a_tensor_twice_in_one_file_is_named() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = copy("tied", dir.path());
+    let path = folder.join("model.safetensors");
+    let bytes = std::fs::read(&path).expect("a file");
+    let end = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
+    let header = std::str::from_utf8(&bytes[8..end]).expect("text").trim_end();
+    let empty =
+        |name: &str| format!(",\"{name}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}");
+    let (norm, table) = ("model.norm.weight", "model.embed_tokens.weight");
+    let header = format!("{}{}{}}}", header.strip_suffix('}').expect("an object"), empty(norm), empty(table));
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &bytes[end..]].concat();
+    std::fs::write(&path, file).expect("a file");
+    must_say(
+        &folder,
+        &[&format!("the key `{table}` twice; the same holds of 1 more: {norm}"), "fetch or export"],
+    );
+}
+
 #[test]
 fn truncated_and_missing_files_are_named() {
     let dir = tempfile::tempdir().expect("a folder");
     let folder = copy("tied", dir.path());
     let path = folder.join("model.safetensors");
     let bytes = std::fs::read(&path).expect("a file");
+    // The last two tensors in the file, of which the second is not there at all.
     std::fs::write(&path, &bytes[..bytes.len() - 100]).expect("a file");
-    must_say(&folder, &["model.safetensors: tensor `", "but the file holds"]);
+    must_say(
+        &folder,
+        &["model.safetensors: tensor `", "but the file holds", "the same holds of 1 more: model.norm.weight"],
+    );
     std::fs::remove_file(&path).expect("a file");
     must_say(&folder, &["no model.safetensors and no model.safetensors.index.json", "from_scratch"]);
     std::fs::write(folder.join("config.json"), "{\"vocab_size\": ").expect("a file");
@@ -211,6 +236,10 @@ fn what_is_wrong_with_shards_is_named() {
     must_say(&folder, &[&missing, &a[0].0]);
     let index = folder.join("model.safetensors.index.json");
     let text = std::fs::read_to_string(&index).expect("a file");
+    // One place of two for a tensor, the right one last.
+    let first = format!("\"weight_map\": {{\"{}\": \"{}\",", a[0].0, SHARDS[1]);
+    std::fs::write(&index, text.replacen("\"weight_map\": {", &first, 1)).expect("a file");
+    must_say(&folder, &[&format!("1 tensors twice in the index: {} (in {} and", a[0].0, SHARDS[1])]);
     std::fs::write(&index, text.replace(SHARDS[0], "../shard.safetensors")).expect("a file");
     must_say(&folder, &["`../shard.safetensors` is not a file of this folder"]);
 }
@@ -289,6 +318,53 @@ fn the_plans_rows_are_hand_arithmetic() {
     let context = bytes(&full, "as_original_bytes") - original;
     assert!(context < 1 << 30, "{context}");
     assert!(bytes(&full, "as_original_bytes") > bytes(&full, "budget_bytes"));
+}
+
+/// The same in fp32 on the processor, where nothing is hidden by a library: 8 blocks of width 512 at 1024 tokens.
+#[test]
+fn the_processors_rows_are_hand_arithmetic() {
+    let [layers, t, v, d, e, f, heads] = [8u64, 1024, 8192, 512, 256, 1536, 8];
+    let n = v * d + layers * (2 * d * d + 2 * d * e + 3 * d * f + 2 * d) + d;
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = serde_json::json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": v, "hidden_size": d,
+        "intermediate_size": f, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads / 2,
+        "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": true,
+    });
+    std::fs::write(dir.path().join("config.json"), config.to_string()).expect("a file");
+    let plan = |options: &[&str]| {
+        let fixed =
+            ["plan", "--model", ".", "--json", "--micro-batch", "1024", "--memory", "4GiB", "--threads", "2"];
+        json(dir.path(), &[&fixed[..], &["--offload", "none"], options].concat())
+    };
+    let (kept, again) = (plan(&["--checkpoint", "none"]), plan(&["--checkpoint", "all"]));
+    for p in [&kept, &again] {
+        let rows = &p["categories"];
+        assert_eq!((bytes(p, "parameters"), bytes(p, "trained_parameters")), (n, n));
+        assert_eq!((bytes(rows, "parameters"), bytes(rows, "gradients")), (4 * n, 4 * n));
+        let counters = bytes(rows, "optimizer") - 8 * n;
+        assert!(counters < 4096, "{counters}");
+        // All logits of the micro-batch are one tile; beside it, packed pieces of a product.
+        let workspace = bytes(rows, "workspace");
+        assert!((4 * t * v..4 * t * v + (8 << 20)).contains(&workspace), "{workspace}");
+    }
+    // At the peak, the head's gradient: the last hidden states and their normed values or gradient. Of each block what
+    // backward reads: its input; and where it is not made again the residual stream between its halves, q and attention's
+    // output, k and v, gate and up, and the log-sum-exp.
+    let block = 4 * (3 * d + 2 * e + 2 * f) + 4 * heads;
+    let activations = |p: &serde_json::Value| bytes(&p["categories"], "activations");
+    assert_eq!(activations(&kept) - activations(&again), layers * t * block);
+    let rest = activations(&again) - 4 * d * t * (layers + 2);
+    assert!(rest < 4096, "{rest}");
+
+    // Adapters of rank 8 on the seven projections: only they have gradients and moments.
+    let lora = plan(&["--checkpoint", "none", "--lora", "8"]);
+    let adapters = 8 * layers * (2 * (d + d) + 2 * (d + e) + 3 * (d + f));
+    let rows = &lora["categories"];
+    assert_eq!(bytes(&lora, "trained_parameters"), adapters);
+    assert_eq!((bytes(rows, "parameters"), bytes(rows, "gradients")), (4 * (n + adapters), 4 * adapters));
+    let counters = bytes(rows, "optimizer") - 8 * adapters;
+    assert!(counters < 4096, "{counters}");
 }
 
 #[test]

@@ -291,16 +291,20 @@ fn adapters_train_merge_and_stand_alone() {
         dir,
         &recipe(dir, "with", &model, "", &format!("{SHORT}\n{with}").replace("updates: 4", "updates: 1")),
     );
-    for (name, saved) in
-        [("run", serde_json::Value::Null), ("with", serde_json::json!(["model.embed_tokens"]))]
-    {
+    // The head is tied: PEFT would keep the base's.
+    let both = serde_json::json!(["lm_head", "model.embed_tokens"]);
+    for (name, saved) in [("run", serde_json::Value::Null), ("with", both)] {
         let [run, out] = [name, "alone"].map(|f| dir.join(f).display().to_string());
         ok(dir, &["export", &run, "--adapter", "--out", &out]);
-        let mut names: Vec<String> = read(&dir.join("alone/adapter_model.safetensors")).into_keys().collect();
+        let tensors = read(&dir.join("alone/adapter_model.safetensors"));
+        let stored = |name: &str| &tensors[&format!("base_model.model.{name}")];
+        assert!(saved.is_null() || stored(EMBEDDING) == stored(HEAD));
+        let mut names: Vec<String> = tensors.keys().cloned().collect();
         let ends =
             |m: &str| ["A", "B"].map(|ab| format!("base_model.model.model.layers.0.{m}.lora_{ab}.weight"));
         let mut want: Vec<String> = MODULES.iter().flat_map(|m| ends(m)).collect();
-        want.extend((!saved.is_null()).then(|| format!("base_model.model.{EMBEDDING}")));
+        let whole = [EMBEDDING, HEAD].map(|name| format!("base_model.model.{name}"));
+        want.extend(whole.into_iter().filter(|_| !saved.is_null()));
         names.sort();
         want.sort();
         assert_eq!(names, want, "{name}");
@@ -312,6 +316,60 @@ fn adapters_train_merge_and_stand_alone() {
         );
         assert_eq!(config["modules_to_save"], saved);
     }
+}
+
+/// The rows that `parity/orpheus/record_parquet.py` wrote, of which four can be used: ids, and labels.
+#[cfg(feature = "parquet")]
+fn usable_rows() -> [(Vec<i64>, Vec<i64>); 4] {
+    let long: Vec<i64> = (0..300).collect();
+    let late = long.iter().map(|&id| if id < 100 { -100 } else { id }).collect();
+    let same = |ids: &[i64]| (ids.to_vec(), ids.to_vec());
+    [same(&[128_259, 5, 6, 7]), (long, late), same(&[9, 9]), (vec![8, 156_939], vec![8, 8])]
+}
+
+/// Neither codec nor tokenizer is needed, and what is trained on is what the file says: `ambitus gradients` has the same loss
+/// of the same ids.
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet_that_is_tokenised_trains() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let model = llama(dir, "model", VOCABULARY, true);
+    std::fs::remove_file(model.join("tokenizer.json")).expect("a file");
+    std::fs::create_dir(dir.join("rows")).expect("a folder");
+    let table = common::orpheus("tokens.parquet");
+    std::fs::copy(table, dir.join("rows/train-00000-of-00001.parquet")).expect("a file");
+    let text = "model: {dir: model}\ndata: {dir: rows, cache: cache, validation: {share: 0}}\nrun_dir: run\nthreads: 2\nmemory: 1GiB\n\
+                batch: {clips: 4}\nmicro_batch: 300\nupdates: 4\nsave_every: 2\nkeep: 9\nlearning_rate: 1e-2\n";
+    std::fs::write(dir.join("rows.yaml"), text).expect("a file");
+
+    let report = json(dir, &["prepare", "rows.yaml", "--json"]);
+    assert_eq!(report["summary"]["clips"], 4);
+    let outcomes = report["outcomes"].as_array().expect("rows");
+    let bad: Vec<&str> = outcomes.iter().filter_map(|o| o["reason"].as_str()).collect();
+    assert!(bad.len() == 3 && bad[0].contains("input id -5"), "{report:#}");
+
+    let summary = json(dir, &["train", "rows.yaml", "--json"]);
+    assert_eq!((&summary["clips"], &summary["validation_clips"]), (&4.into(), &0.into()));
+    let log = std::fs::read_to_string(dir.join("run/metrics.jsonl")).expect("the log");
+    let losses: Vec<f64> =
+        log.lines().map(|line| number(&serde_json::from_str(line).expect("JSON"), "loss")).collect();
+    assert!(losses.len() == 4 && losses[3] < losses[0], "{losses:?}");
+
+    let mut batch = Tensors::new();
+    for (i, (ids, labels)) in usable_rows().iter().enumerate() {
+        for (name, values) in [("input_ids", ids), ("labels", labels)] {
+            let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            batch.insert(format!("clips.{i}.{name}"), (Dtype::I64, vec![values.len()], bytes));
+        }
+    }
+    write(&dir.join("batch.safetensors"), &batch);
+    ok(dir, &["gradients", "--model", "model", "--batch", "batch.safetensors", "--out", "out.safetensors"]);
+    let loss = read(&dir.join("out.safetensors")).remove("loss").expect("the loss").2;
+    let loss = f64::from(f32::from_le_bytes(loss.try_into().expect("one number")));
+    assert!((losses[0] - loss).abs() <= 1e-5 * loss, "{} in training, {loss} of the same ids", losses[0]);
+
+    resumes_to_the_same_bits(dir, &dir.join("run"));
 }
 
 #[test]

@@ -19,6 +19,11 @@ pub fn ignored(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq")
 }
 
+/// The embedding is the head of a tied model too.
+pub fn aliases(cfg: &Config) -> &'static [(&'static str, &'static str)] {
+    if cfg.tied { &[(EMBEDDING, HEAD)] } else { &[] }
+}
+
 /// How a tensor is drawn for training from scratch, as `LlamaPreTrainedModel._init_weights` does.
 pub fn init(name: &str, cfg: &Config) -> Init {
     let norm = name.rsplit('.').nth(1).is_some_and(|layer| layer.ends_with("norm"));

@@ -51,7 +51,7 @@ fn errors_say_where_and_what() {
         (
             changed("bf16 = true", "bf16 = true\ntf32 = 1"),
             "my.toml:10: unknown field `tf32`, expected one of `name`, `usable`, `capability`, `fp32_tflops`, \
-             `half_tflops`, `memory_gb_per_s`, `link_gb_per_s`, `bf16`",
+             `half_tflops`, `memory_gb_per_s`, `link_gb_per_s`, `peer_gb_per_s`, `bf16`",
         ),
         (changed("bf16 = true\n", ""), "my.toml:1: missing field `bf16`"),
         (

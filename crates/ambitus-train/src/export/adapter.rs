@@ -1,11 +1,12 @@
 //! The adapters of a run alone, as Hugging Face's PEFT stores them: `adapter_model.safetensors` with
 //! `base_model.model.<module>.lora_A.weight` `[r, In]` and `lora_B.weight` `[Out, r]`, and `adapter_config.json`.
 //!
-//! What the recipe trained whole beside them (`also_train`) goes along as `modules_to_save`, by module.
+//! What the recipe trained whole beside them (`also_train`) goes along as `modules_to_save`, by module. PEFT gives each such
+//! module weights of its own, so an embedding that is the head too is written for both: else the head would stay the base's.
 
-use super::{Parameters, Source};
+use super::{Parameters, Run, Source};
 use crate::error::RunError;
-use crate::recipe::Lora;
+use crate::model_dir::{Family, ModelDir, OpenOptions};
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_store::{DType, SafetensorsWriter, TensorSpec, write_atomic};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +19,8 @@ const PREFIX: &str = "base_model.model.";
 ///
 /// # Errors
 /// A run without adapters, biases trained beside them in their own layers, and files that cannot be read or written.
-pub fn export(checkpoint: &Path, source: Source, lora: Option<&Lora>, out: &Path) -> Result<(), RunError> {
-    let lora = lora.ok_or_else(|| {
+pub fn export(checkpoint: &Path, source: Source, run: &Run<'_>, out: &Path) -> Result<(), RunError> {
+    let lora = run.lora.ok_or_else(|| {
         RunError::Usage(
             "the run trained no adapters (no `lora` in its recipe): export without --adapter".to_owned(),
         )
@@ -29,7 +30,7 @@ pub fn export(checkpoint: &Path, source: Source, lora: Option<&Lora>, out: &Path
     let module = |name: &str| name.rsplit_once('.').map_or("", |(module, _)| module).to_owned();
     let also = lora.adapters().also_train;
     let base = || parameters.all().filter(|(name, _)| adapted_module(name).is_none());
-    let saved: BTreeSet<String> = base()
+    let mut saved: BTreeSet<String> = base()
         .filter(|(name, _)| also.iter().any(|p| p.matches(name)))
         .map(|(name, _)| module(name))
         .collect();
@@ -39,12 +40,18 @@ pub fn export(checkpoint: &Path, source: Source, lora: Option<&Lora>, out: &Path
              export without --adapter, which writes the merged model"
         )));
     }
+    let aliases = aliases(run.model)?;
     let kept = |name: &str| adapted_module(name).is_some() || saved.contains(&module(name));
-    let specs: Vec<TensorSpec> = parameters
-        .all()
-        .filter(|(name, _)| kept(name))
-        .map(|(name, shape)| TensorSpec::new(format!("{PREFIX}{name}"), DType::F32, shape))
-        .collect();
+    // What is written, by the name it gets; of a second name, the same tensor again.
+    let mut written: BTreeMap<String, &str> = BTreeMap::new();
+    let mut specs = Vec::new();
+    for (name, shape) in parameters.all().filter(|(name, _)| kept(name)) {
+        let others = aliases.iter().filter(|(one, _)| *one == name).map(|(_, other)| *other);
+        for stored in std::iter::once(name).chain(others) {
+            written.insert(format!("{PREFIX}{stored}"), name);
+            specs.push(TensorSpec::new(format!("{PREFIX}{stored}"), DType::F32, shape));
+        }
+    }
     std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
     // What Hugging Face's readers ask for.
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
@@ -52,10 +59,12 @@ pub fn export(checkpoint: &Path, source: Source, lora: Option<&Lora>, out: &Path
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
     let mut scratch = vec![0u8; crate::load::STAGING_BYTES];
     for name in &order {
-        let parameter = name.strip_prefix(PREFIX).unwrap_or(name);
-        parameters.copy(parameter, &mut writer, name, &mut scratch, None)?;
+        parameters.copy(written[name], &mut writer, name, &mut scratch, None)?;
     }
     writer.finish()?;
+    let seconds = aliases.iter().filter(|(one, _)| saved.contains(&module(one)));
+    let seconds: Vec<String> = seconds.map(|(_, other)| module(other)).collect();
+    saved.extend(seconds);
     let alpha = lora.alpha();
     let config = serde_json::json!({
         "peft_type": "LORA",
@@ -75,4 +84,15 @@ pub fn export(checkpoint: &Path, source: Source, lora: Option<&Lora>, out: &Path
     });
     write_atomic(out.join("adapter_config.json"), format!("{config:#}\n").as_bytes())?;
     Ok(())
+}
+
+/// Second names of the model's tensors.
+fn aliases(model: &Path) -> Result<&'static [(&'static str, &'static str)], RunError> {
+    Ok(match Family::of(model)? {
+        Family::F5 => &[],
+        Family::Orpheus => {
+            let shape = OpenOptions { from_scratch: true, ..OpenOptions::default() };
+            ModelDir::open_for_ids(model, shape)?.model.aliases()
+        }
+    })
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// The most bytes that a configuration may have.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// Names listed in a message before "and n more".
-const LISTED: usize = 8;
+const LISTED: usize = 32;
 
 /// An opened model folder. Weights are indexed, not read.
 pub struct ModelDir {

@@ -10,7 +10,9 @@ use ambitus_models::orpheus::config::{Config, File};
 use ambitus_models::orpheus::weights::{EMBEDDING, HEAD, ignored};
 use ambitus_store::{DType, TensorFile};
 use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// The configuration's file.
@@ -36,7 +38,30 @@ const BESIDE: [&str; 9] = [
 #[derive(Deserialize)]
 struct Shards {
     /// The file of every tensor.
-    weight_map: BTreeMap<String, String>,
+    weight_map: Places,
+}
+
+/// Tensor and file, as they stand: a map would hide a tensor that is named twice.
+struct Places(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Places {
+    fn deserialize<D: Deserializer<'de>>(de: D) -> Result<Places, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Places;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of file names")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Places, A::Error> {
+                let mut places = Vec::new();
+                while let Some(place) = map.next_entry()? {
+                    places.push(place);
+                }
+                Ok(Places(places))
+            }
+        }
+        de.deserialize_map(Pairs)
+    }
 }
 
 pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
@@ -117,11 +142,13 @@ fn open_shards(dir: &Path, index: &Path) -> Result<Vec<TensorFile>, RunError> {
     let text = read_text(index, MAX_INDEX_BYTES, "copy it from the checkpoint's own folder")?;
     let shards: Shards = serde_json::from_str(&text)
         .map_err(|e| RunError::Model(format!("{}: {e}; fetch it again", index.display())))?;
-    let mut by_shard: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (tensor, shard) in &shards.weight_map {
+    let (mut by_shard, mut named) = (BTreeMap::<&str, Vec<&str>>::new(), BTreeMap::<&str, Vec<&str>>::new());
+    for (tensor, shard) in &shards.weight_map.0 {
         by_shard.entry(shard).or_default().push(tensor);
+        named.entry(tensor).or_default().push(shard);
     }
     let (mut files, mut problems) = (Vec::new(), Vec::new());
+    say(&mut problems, "tensors twice in the index", several(&named));
     for (shard, tensors) in &by_shard {
         let plain =
             Path::new(shard).components().count() == 1 && !shard.contains(['/', '\\']) && *shard != "..";
@@ -154,9 +181,7 @@ fn open_shards(dir: &Path, index: &Path) -> Result<Vec<TensorFile>, RunError> {
             holders.entry(tensor.name()).or_default().push(shard);
         }
     }
-    let twice = holders.iter().filter(|(_, shards)| shards.len() > 1);
-    let twice = twice.map(|(tensor, shards)| format!("{tensor} (in {})", shards.join(" and "))).collect();
-    say(&mut problems, "tensors in two shards", twice);
+    say(&mut problems, "tensors in two shards", several(&holders));
     if problems.is_empty() {
         return Ok(files.into_iter().map(|(_, file)| file).collect());
     }
@@ -165,6 +190,12 @@ fn open_shards(dir: &Path, index: &Path) -> Result<Vec<TensorFile>, RunError> {
         index.display(),
         problems.join("\n  ")
     )))
+}
+
+/// Those tensors that are in more than one place, with the places.
+fn several(places: &BTreeMap<&str, Vec<&str>>) -> Vec<String> {
+    let twice = places.iter().filter(|(_, shards)| shards.len() > 1);
+    twice.map(|(tensor, shards)| format!("{tensor} (in {})", shards.join(" and "))).collect()
 }
 
 /// Compares the files' index with the parameters that the model declares. The head of a tied model is the embedding: a copy

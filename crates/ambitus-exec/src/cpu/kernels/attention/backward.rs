@@ -196,6 +196,8 @@ fn run_body<S: Simd>(s: S, task: &Task, dq: &RowsMut, dk: &RowsMut, dv: &RowsMut
                 if spec.causal && k0 >= q0 + n {
                     continue;
                 }
+                let packed = m;
+                let m = spec.seen(m, q0 + n, k0, nr);
                 let row = task.rows.start + q0;
                 let q = q.tile(isa, (row, n), (col, d), q_tile);
                 let d_o = d_o.tile(isa, (row, n), (col, d), do_tile);
@@ -205,7 +207,7 @@ fn run_body<S: Simd>(s: S, task: &Task, dq: &RowsMut, dk: &RowsMut, dv: &RowsMut
                     ptr: x.data[r * x.pitch + c..].as_ptr(),
                     ld: x.pitch,
                 };
-                // SAFETY: operands hold n x d and d x m, the tiles n x m.
+                // SAFETY: operands hold n x d and at least d x m, the tiles n x m.
                 unsafe {
                     let (p, g) = (probs.as_mut_ptr(), grads.as_mut_ptr());
                     block::<S, false>(s, n, m, d, left(&q), panels(kt, d), p, LDS, Store::SET);
@@ -222,14 +224,14 @@ fn run_body<S: Simd>(s: S, task: &Task, dq: &RowsMut, dk: &RowsMut, dv: &RowsMut
                 }
                 let (p, g) = (probs.as_ptr(), grads.as_ptr());
                 let add = Store::ADD;
-                // SAFETY: tiles hold n x m, panels n x d and m x d; this task owns these rows and columns of dq, dk and dv.
+                // SAFETY: tiles hold n x m, panels n x d and at least m x d; this task owns these rows and columns of dq, dk and dv.
                 unsafe {
                     let left = Left { ptr: p, ld: LDS };
                     block::<S, true>(s, m, d, n, left, panels(dop, n), sum_dv, dv_pitch, add);
                     let left = Left { ptr: g, ld: LDS };
                     block::<S, true>(s, m, d, n, left, panels(qp, n), sum_dk, dk_pitch, add);
                     let to = sum_dq.add(q0 * dq_pitch + h * d);
-                    block::<S, false>(s, n, d, m, left, panels(kp, m), to, dq_pitch, add);
+                    block::<S, false>(s, n, d, m, left, panels(kp, packed), to, dq_pitch, add);
                 }
             }
         }

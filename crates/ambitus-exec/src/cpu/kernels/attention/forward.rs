@@ -179,10 +179,11 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32
                 if spec.causal && k0 >= at + rows {
                     continue;
                 }
+                let m = spec.seen(m, at + rows, k0, nr);
                 let queries = &q.data[(q_row + q0) * q.pitch + q_col + h * d..];
                 let queries = Left { ptr: queries.as_ptr(), ld: q.pitch };
                 let store = Store { alpha: spec.scale, ..Store::SET };
-                // SAFETY: q, the packed keys and the score tile hold rows x d, d x m and rows x m.
+                // SAFETY: q, the packed keys and the score tile hold rows x d, at least d x m and rows x m.
                 unsafe { block::<S, false>(s, rows, m, d, queries, keys, scores.as_mut_ptr(), LDS, store) };
                 for i in 0..rows {
                     let line = &mut scores[i * LDS..][..m];
@@ -200,7 +201,7 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32
                 }
                 let p = Left { ptr: scores.as_ptr(), ld: LDS };
                 let store = if k0 == 0 { Store::SET } else { Store::ADD };
-                // SAFETY: the tile holds rows x m, the packed values m x d, and this task owns these rows and columns of o.
+                // SAFETY: the tile holds rows x m, the packed values at least m x d, and this task owns these rows and columns of o.
                 unsafe {
                     let to = sum_o.add(q0 * o_pitch + h * d);
                     block::<S, false>(s, rows, d, m, p, values, to, o_pitch, store)

@@ -60,6 +60,11 @@ impl Attention {
         self.heads / self.kv_heads
     }
 
+    /// Of the `m` keys from `k0` on those that any query before `end` sees, and the rest of their panel of `nr`.
+    fn seen(&self, m: usize, end: usize, k0: usize, nr: usize) -> usize {
+        if self.causal { (end - k0).next_multiple_of(nr).min(m) } else { m }
+    }
+
     /// Panel width of a head, for any instruction set.
     fn head_panels(&self) -> usize {
         self.head_dim.next_multiple_of(NR_MAX)
