@@ -104,7 +104,10 @@ impl World {
             if let Some(broken) = &meeting.broken {
                 return Err(broken.clone());
             }
-            if let Some((rank, why)) = members.iter().find_map(|m| Some((*m, state.gone[*m].clone()?))) {
+            if let Some(gone) = members.iter().find(|m| state.gone[**m].is_some()) {
+                // Whoever failed first is the cause: the member missing here may have ended because of it.
+                let rank = state.first.unwrap_or(*gone);
+                let why = state.gone[rank].clone().unwrap_or_default();
                 return Err(CommError::Gone { rank, why, what: what.to_owned() });
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
