@@ -62,7 +62,7 @@ fn kept(p: &PlannedProgram, unit: u64) {
     for live in p.lives.iter().filter(|l| (l.first as usize) < turn && l.last as usize >= turn) {
         let maker = &instrs[live.first as usize];
         let entry = by_block.entry(p.program.block_of(maker)).or_default();
-        entry.push((maker.origin.path.clone(), live.place.bytes));
+        entry.push((maker.origin.path.to_string(), live.place.bytes));
     }
     for (block, values) in by_block {
         if block.is_some_and(|b| b != 12) {
@@ -86,7 +86,7 @@ fn peak(p: &PlannedProgram) {
         let maker = &p.program.instrs[live.first as usize];
         let path = match p.program.block_of(maker) {
             Some(b) => format!("*{}", &maker.origin.path[p.program.blocks[b].len()..]),
-            None => maker.origin.path.clone(),
+            None => maker.origin.path.to_string(),
         };
         let kind = if live.value.is_some() { maker.origin.phase.name() } else { "workspace" };
         let sum = sums.entry(format!("{path} {kind}")).or_default();

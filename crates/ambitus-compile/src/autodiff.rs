@@ -73,7 +73,7 @@ pub fn differentiate_for(
         let made =
             b.derived(&instr.origin, Phase::Backward, |b| instr.op.def().vjp(b, &vjp)).map_err(|why| {
                 CompileError::NoGradient {
-                    path: instr.origin.path.clone(),
+                    path: instr.origin.path.to_string(),
                     why: format!("{} {why}", instr.op.name()),
                 }
             })?;

@@ -68,7 +68,7 @@ impl Optimizer {
         let decl = b.session().states[param.index()].clone();
         let w = b.state(param);
         let AdamW { beta1, beta2, eps, weight_decay } = self.adamw;
-        let id = |b: &Builder<'_>, op: &str| Origin { path: b.path(op), phase: Phase::Update }.op_id();
+        let id = |b: &Builder<'_>, op: &str| Origin { path: b.path(op).into(), phase: Phase::Update }.op_id();
         let rounds = decl.ty.dtype == DType::BF16;
         let moment = |b: &mut Builder<'_>, prefix: &str, ty: TensorType| {
             b.declare(&format!("{prefix}{}", decl.name), ty, StateKind::Optimizer)

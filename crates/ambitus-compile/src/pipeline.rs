@@ -137,10 +137,27 @@ fn build(
     trains: &dyn Fn(&StateDecl) -> bool,
     update: Option<InBackward<'_>>,
 ) -> Result<Program, CompileError> {
-    if update.is_some() && session.state(precision::LOSS_SCALE).is_some() {
+    let p = begin(session, forward, &options, target, trains, update.is_some())?;
+    end(session, p, &options, target, update)
+}
+
+/// The first part of [`micro_for`], before anything is decided about what backward makes again: the same for every
+/// [`Options::checkpoint`]. `in_backward`: [`end`] will be given an update.
+///
+/// # Errors
+/// See [`CompileError`].
+pub fn begin(
+    session: &mut Session,
+    forward: Program,
+    options: &Options,
+    target: &dyn Target,
+    trains: &dyn Fn(&StateDecl) -> bool,
+    in_backward: bool,
+) -> Result<Program, CompileError> {
+    if in_backward && session.state(precision::LOSS_SCALE).is_some() {
         return Err(CompileError::ScaledInBackward);
     }
-    if update.is_some() && options.shard.is_some() {
+    if in_backward && options.shard.is_some() {
         return Err(CompileError::ShardedPerTensor);
     }
     let p = run(session, forward, &Simplify);
@@ -151,12 +168,26 @@ fn build(
     if let Some(layout) = &options.shard {
         p = run(session, p, &Shard { layout });
     }
-    let p = run(session, p, &Accumulate { several_only: update.is_some() });
+    let p = run(session, p, &Accumulate { several_only: in_backward });
     let mut p = run(session, p, &Fuse { target });
     if options.pure {
         pure::declare(session);
         p = run(session, p, &Pure);
     }
+    Ok(p)
+}
+
+/// The second part of [`micro_for`]. Declares states only for an update in backward.
+///
+/// # Errors
+/// See [`CompileError`].
+pub fn end(
+    session: &mut Session,
+    p: Program,
+    options: &Options,
+    target: &dyn Target,
+    update: Option<InBackward<'_>>,
+) -> Result<Program, CompileError> {
     let mut recompute = policy::tag(&p, &options.checkpoint, target)?;
     if let Some(layout) = &options.shard {
         shard::tag(&p, &layout.sharding, &mut recompute);

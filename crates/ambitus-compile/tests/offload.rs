@@ -267,7 +267,7 @@ fn a_copy_costs_what_computing_does_not_cover() {
             (i.op.name(), FULL.seconds(&i.op, &x, &y))
         });
         let of = |name: &str| each.clone().find(|(n, _)| *n == name).map_or(0.0, |(_, s)| s);
-        (report::seconds(&planned.programs[0], &FULL), of("copy_start"), of("binary"))
+        (report::seconds(&planned.programs[0].program, &FULL), of("copy_start"), of("binary"))
     };
     let near = |a: f64, b: f64| (a - b).abs() < 1e-12;
     let (waited, copy, add) = seconds(&text(other, ""));

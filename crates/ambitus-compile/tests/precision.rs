@@ -101,7 +101,7 @@ fn what_steers_from_the_side_stays_f32() {
     let session = micro(toys()[0].model, Precision::Bf16Mixed);
     let p = &session.programs[0];
     let types = |path: &str| {
-        let made = p.instrs.iter().find(|i| i.origin.path == path && i.origin.phase == Phase::Forward);
+        let made = p.instrs.iter().find(|i| *i.origin.path == *path && i.origin.phase == Phase::Forward);
         let made = made.unwrap_or_else(|| panic!("no {path}"));
         p.ty(made.outputs[0]).dtype
     };

@@ -120,8 +120,8 @@ fn signatures_name_things_once_and_outputs_exist() {
 
 #[test]
 fn clones_have_originals() {
-    assert_eq!(broken(|p| p.instrs[2].origin.path = "other".to_owned()), (2, 7));
-    let original = Origin { path: "a".to_owned(), phase: Phase::Backward };
+    assert_eq!(broken(|p| p.instrs[2].origin.path = "other".into()), (2, 7));
+    let original = Origin { path: "a".into(), phase: Phase::Backward };
     assert_eq!(broken(|p| p.instrs[0].origin = original), (2, 7), "the original is a forward instruction");
 }
 

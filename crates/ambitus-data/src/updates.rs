@@ -8,7 +8,7 @@
 //! micro-batches. The list depends on the lengths, the size, the seed and the number of the update alone: not on
 //! micro-batches, threads or ranks.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use crate::error::DataError;
 use crate::mel::{HOP, SAMPLE_RATE};
@@ -133,7 +133,16 @@ impl Updates {
             ranked.sort_by_key(|&(planned, c)| (planned, std::cmp::Reverse(c)));
             tried.extend(ranked.into_iter().take(TRIED).map(|(_, c)| c));
         }
-        let batches = |c: u32| batches(&sample, capacity(c));
+        // Some are asked for twice, and packing is all of the work.
+        let mut known: HashMap<u32, u64> = HashMap::new();
+        let mut batches = |c: u32| -> Result<u64, DataError> {
+            if let Some(&n) = known.get(&c) {
+                return Ok(n);
+            }
+            let n = batches(&sample, capacity(c))?;
+            known.insert(c, n);
+            Ok(n)
+        };
         let mut planned = Vec::new();
         for c in tried {
             planned.push((batches(c)? * u64::from(c), c));

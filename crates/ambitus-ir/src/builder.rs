@@ -7,6 +7,7 @@ use crate::program::{
 };
 use crate::tensor::TensorType;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Appends instructions to one program of a session.
 ///
@@ -18,9 +19,11 @@ use std::collections::HashMap;
 pub struct Builder<'s> {
     session: &'s mut Session,
     program: Program,
-    scope: Vec<String>,
+    scope: Vec<Arc<str>>,
     phase: Phase,
-    names: HashMap<String, u32>,
+    names: HashMap<Arc<str>, u32>,
+    /// Places in the program's states, by state.
+    uses: HashMap<StateId, usize>,
 }
 
 impl<'s> Builder<'s> {
@@ -36,7 +39,8 @@ impl<'s> Builder<'s> {
         for instr in &program.instrs {
             *names.entry(instr.origin.path.clone()).or_insert(0) += 1;
         }
-        Builder { session, program, scope: Vec::new(), phase, names }
+        let uses = program.states.iter().enumerate().map(|(k, u)| (u.state, k)).collect();
+        Builder { session, program, scope: Vec::new(), phase, names, uses }
     }
 
     /// Ends the program.
@@ -66,7 +70,7 @@ impl<'s> Builder<'s> {
 
     /// Runs `body` with `name` appended to the provenance path.
     pub fn scope<R>(&mut self, name: &str, body: impl FnOnce(&mut Self) -> R) -> R {
-        self.scope.push(name.to_owned());
+        self.scope.push(name.into());
         let out = body(self);
         self.scope.pop();
         out
@@ -84,8 +88,10 @@ impl<'s> Builder<'s> {
 
     /// The provenance path of the current scope followed by `name`.
     pub fn path(&self, name: &str) -> String {
-        let mut path = self.scope.join(".");
-        if !path.is_empty() {
+        let scopes = self.scope.iter().map(|s| s.len() + 1).sum::<usize>();
+        let mut path = String::with_capacity(scopes + name.len());
+        for scope in &self.scope {
+            path.push_str(scope);
             path.push('.');
         }
         path + name
@@ -127,7 +133,7 @@ impl<'s> Builder<'s> {
     /// A parameter that training leaves alone.
     pub fn frozen_parameter(&mut self, name: &str, dims: &[usize]) -> ValueId {
         let value = self.parameter(name, dims);
-        let used = self.program.states.iter().find(|u| u.leaves == value);
+        let used = self.program.states.iter().rev().find(|u| u.leaves == value);
         let id = used.expect("a parameter is a state in use").state;
         self.session.states[id.index()].trainable = false;
         value
@@ -135,10 +141,11 @@ impl<'s> Builder<'s> {
 
     /// The current value of a state in this program.
     pub fn state(&mut self, id: StateId) -> ValueId {
-        if let Some(u) = self.program.states.iter().find(|u| u.state == id) {
-            return u.leaves;
+        if let Some(&k) = self.uses.get(&id) {
+            return self.program.states[k].leaves;
         }
         let value = self.program.new_value(self.session.states[id.index()].ty);
+        self.uses.insert(id, self.program.states.len());
         self.program.states.push(StateUse { state: id, enters: value, leaves: value });
         value
     }
@@ -158,17 +165,17 @@ impl<'s> Builder<'s> {
     /// # Panics
     /// If the state was not brought in before.
     pub fn give_back(&mut self, id: StateId, value: ValueId) {
-        let used = self.program.states.iter_mut().find(|u| u.state == id);
-        used.expect("a state is given back only after it was taken in").leaves = value;
+        let used = self.uses.get(&id).expect("a state is given back only after it was taken in");
+        self.program.states[*used].leaves = value;
     }
 
     /// Appends an instruction and returns its results.
     pub fn push(&mut self, op: impl Into<Op>, inputs: &[ValueId]) -> Vec<ValueId> {
         let op = op.into();
-        let path = self.path(op.name());
+        let path: Arc<str> = self.path(op.name()).into();
         let count = self.names.entry(path.clone()).or_insert(0);
         *count += 1;
-        let path = if *count == 1 { path } else { format!("{path}~{count}") };
+        let path = if *count == 1 { path } else { format!("{path}~{count}").into() };
         let origin = Origin { path, phase: self.phase };
         self.push_at(op, inputs, origin)
     }

@@ -3,7 +3,10 @@
 use crate::ops::Op;
 use crate::ops::copy::Space;
 use crate::tensor::TensorType;
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::sync::Arc;
 
 /// A value of one program: defined once, by an input, a state or an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,8 +113,9 @@ impl Phase {
 /// Where an instruction comes from. Survives every pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Provenance path, e.g. `transformer_blocks.3.attn.attention`. A gradient carries the path of its forward op.
-    pub path: String,
+    /// Provenance path, e.g. `transformer_blocks.3.attn.attention`. A gradient carries the path of its forward op. Shared:
+    /// every pass hands it on.
+    pub path: Arc<str>,
     /// Part of the step.
     pub phase: Phase,
 }
@@ -190,9 +194,23 @@ pub struct Program {
 impl Program {
     /// The block that an instruction belongs to, as an index into [`Program::blocks`].
     pub fn block_of(&self, instr: &Instr) -> Option<usize> {
-        let inside =
-            |b: &String| instr.origin.path.strip_prefix(b.as_str()).is_some_and(|rest| rest.starts_with('.'));
-        self.blocks.iter().position(inside)
+        (0..self.blocks.len()).find(|b| self.is_in_block(instr, *b))
+    }
+
+    /// [`Program::block_of`] for every instruction.
+    pub fn blocks_of(&self) -> Vec<Option<usize>> {
+        // Neighbours are mostly of one block.
+        let mut last = None;
+        let block = |instr: &Instr| {
+            last = last.filter(|b| self.is_in_block(instr, *b)).or_else(|| self.block_of(instr));
+            last
+        };
+        self.instrs.iter().map(block).collect()
+    }
+
+    fn is_in_block(&self, instr: &Instr, block: usize) -> bool {
+        let rest = instr.origin.path.strip_prefix(self.blocks[block].as_str());
+        rest.is_some_and(|rest| rest.starts_with('.'))
     }
 
     /// The type of a value.
@@ -229,31 +247,61 @@ impl Program {
 
     /// Operand and result types of an instruction.
     pub fn signature(&self, instr: &Instr) -> (Vec<TensorType>, Vec<TensorType>) {
-        let types = |vs: &[ValueId]| vs.iter().map(|v| self.ty(*v)).collect();
-        (types(&instr.inputs), types(&instr.outputs))
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        self.signature_into(instr, &mut x, &mut y);
+        (x, y)
+    }
+
+    /// [`Program::signature`] in the place of what `x` and `y` hold: for walks over all instructions.
+    pub fn signature_into(&self, instr: &Instr, x: &mut Vec<TensorType>, y: &mut Vec<TensorType>) {
+        for (types, values) in [(x, &instr.inputs), (y, &instr.outputs)] {
+            types.clear();
+            types.extend(values.iter().map(|v| self.ty(*v)));
+        }
     }
 }
 
 /// All programs of a run over one set of states.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Session {
-    /// Declared states.
+    /// Declared states. A name does not change once it is there.
     pub states: Vec<StateDecl>,
     /// Programs, in the order of their first use.
     pub programs: Vec<Program>,
+    /// The states that [`Session::declare`] declared, by the hash of their names. A model has thousands, and every pass and
+    /// program looks some up.
+    declared: HashMap<u64, StateId>,
+}
+
+impl PartialEq for Session {
+    fn eq(&self, other: &Session) -> bool {
+        self.states == other.states && self.programs == other.programs
+    }
+}
+
+fn hash(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name.as_bytes());
+    hasher.finish()
 }
 
 impl Session {
     /// Declares a state.
     pub fn declare(&mut self, decl: StateDecl) -> StateId {
+        let id = StateId(self.states.len() as u32);
+        self.declared.insert(hash(&decl.name), id);
         self.states.push(decl);
-        StateId(self.states.len() as u32 - 1)
+        id
     }
 
     /// A state by name.
     pub fn state(&self, name: &str) -> Option<StateId> {
-        let at = self.states.iter().position(|s| s.name == name)?;
-        Some(StateId(at as u32))
+        match self.declared.get(&hash(name)) {
+            Some(id) if self.states.get(id.index()).is_some_and(|s| s.name == name) => Some(*id),
+            None if self.declared.len() == self.states.len() => None,
+            // States that were put in otherwise, or two names of one hash.
+            _ => self.states.iter().position(|s| s.name == name).map(|at| StateId(at as u32)),
+        }
     }
 
     /// A program by name.

@@ -62,6 +62,8 @@ impl Checker<'_> {
 
     fn run(&self) -> Result<(), Violation> {
         let p = self.p;
+        // It runs after every pass of every plan that is tried: what an instruction needs is not made anew for each.
+        let (mut x, mut y) = (Vec::new(), Vec::new());
         let end = p.instrs.len();
         self.names(end)?;
         let none = || vec![false; p.types.len()];
@@ -94,7 +96,7 @@ impl Checker<'_> {
             .instrs
             .iter()
             .filter(|i| recomputes && i.origin.phase == Phase::Forward)
-            .map(|i| i.origin.path.as_str())
+            .map(|i| &*i.origin.path)
             .collect();
 
         for (at, instr) in p.instrs.iter().enumerate() {
@@ -109,13 +111,13 @@ impl Checker<'_> {
                     return self.fail(at, 5, format!("{v} is used before its copy is done"));
                 }
             }
-            let (x, y) = p.signature(instr);
-            match instr.op.def().infer(&x) {
+            let def = instr.op.def();
+            p.signature_into(instr, &mut x, &mut y);
+            match def.infer(&x) {
                 Ok(t) if t == y => {}
                 Ok(t) => return self.fail(at, 2, format!("results are {y:?}, op infers {t:?}")),
                 Err(why) => return self.fail(at, 2, why),
             }
-            let def = instr.op.def();
             let (starts, waits) = (def.props().starts, def.props().waits);
             if let Some(v) = instr.inputs.iter().find(|v| !def.reaches_host() && host[v.index()]) {
                 return self.fail(at, 8, format!("{v} is on the host, where only copies reach it"));
@@ -176,7 +178,7 @@ impl Checker<'_> {
                     return self.fail(at, 1, format!("{v} is defined twice"));
                 }
             }
-            if instr.origin.phase == Phase::Recompute && !forward.contains(instr.origin.path.as_str()) {
+            if instr.origin.phase == Phase::Recompute && !forward.contains(&*instr.origin.path) {
                 return self.fail(at, 7, format!("{} has no original", instr.origin.path));
             }
         }
@@ -199,14 +201,16 @@ impl Checker<'_> {
     fn names(&self, end: usize) -> Result<(), Violation> {
         let p = self.p;
         let mut seen = HashSet::new();
-        let inputs = p.inputs.iter().map(|i| ("input or output", i.name.clone()));
-        let outputs = p.outputs.iter().map(|o| ("input or output", o.name.clone()));
-        let states = p.states.iter().map(|s| ("state", s.state.0.to_string()));
-        for (kind, name) in inputs.chain(outputs).chain(states) {
-            if !seen.insert((kind, name.clone())) {
-                return self.fail(end, 6, format!("{kind} {name} is named twice"));
+        let inputs = p.inputs.iter().map(|i| &i.name);
+        for name in inputs.chain(p.outputs.iter().map(|o| &o.name)) {
+            if !seen.insert(name) {
+                return self.fail(end, 6, format!("input or output {name} is named twice"));
             }
         }
-        Ok(())
+        let mut taken = HashSet::new();
+        match p.states.iter().find(|s| !taken.insert(s.state)) {
+            Some(s) => self.fail(end, 6, format!("state {} is named twice", s.state.0)),
+            None => Ok(()),
+        }
     }
 }

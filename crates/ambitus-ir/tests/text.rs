@@ -110,7 +110,7 @@ fn round_trips_of_odd_names_numbers_and_layouts() {
     for (instr, (phase, _)) in p.instrs.iter_mut().zip(Phase::ALL.into_iter().cycle()) {
         instr.origin.phase = phase;
         if phase == Phase::Backward {
-            instr.origin.path.push_str("; \"drop\" table");
+            instr.origin.path = format!("{}; \"drop\" table", instr.origin.path).into();
         }
     }
     session.programs.push(p);

@@ -130,7 +130,7 @@ impl Interp {
     fn straight(&mut self, program: &Program, values: &mut [Option<Rc<Tensor>>]) -> Result<(), InterpError> {
         let last = last_uses(program);
         for (at, instr) in program.instrs.iter().enumerate() {
-            let path = || instr.origin.path.clone();
+            let path = || instr.origin.path.to_string();
             let x = instr.inputs.iter().map(|v| read(values, *v, path));
             let x = x.collect::<Result<Vec<_>, _>>()?;
             let y = self.apply(&instr.op, &x, path)?;

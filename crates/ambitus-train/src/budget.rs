@@ -7,15 +7,15 @@ use crate::device::Beside;
 use crate::error::RunError;
 use crate::export::merge_bytes;
 use crate::load::LOAD_BYTES;
-use crate::session::{self, SessionOptions, program};
+use crate::session::{self, SessionOptions, Stem, program};
 use crate::size::ByteSize;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::passes::precision::Precision;
-use ambitus_compile::plan;
 use ambitus_compile::plan::report::{self, Exchange};
-use ambitus_ir::plan::{PlannedProgram, PlannedSession};
+use ambitus_compile::plan::{Heights, Needs};
+use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::{Packed, Target};
-use ambitus_ir::{StateDecl, StateKind};
+use ambitus_ir::{Program, Session, StateDecl, StateKind};
 use ambitus_models::{Capacity, Model};
 use serde::Serialize;
 
@@ -141,51 +141,121 @@ pub struct RunPlan {
     pub exchange: Exchange,
 }
 
+/// A run that is compiled and not planned: no value has an offset yet. Much cheaper than a plan, and enough to say what no
+/// plan can do.
+pub struct Draft {
+    /// What was compiled.
+    pub shape: Shape,
+    needs: Needs,
+    /// The peak if no byte of the arena were lost between values: no plan of these programs is lower.
+    pub least_bytes: u64,
+}
+
+impl Draft {
+    /// Compiles. Reads no file.
+    ///
+    /// # Errors
+    /// A model that cannot be trained.
+    pub fn new(shape: Shape, target: &dyn Target) -> Result<Draft, RunError> {
+        let packed = &Packed { target, rows: shape.clip_rows };
+        let session = session::build(&shape.model, &shape.session, packed)?;
+        Ok(Self::of(shape, session, target))
+    }
+
+    /// As [`Draft::new`], from what it has in common with other plans: [`Stem::new`] of this shape and target.
+    ///
+    /// # Errors
+    /// As [`Draft::new`].
+    pub fn from_stem(shape: Shape, stem: Stem, target: &dyn Target) -> Result<Draft, RunError> {
+        let packed = &Packed { target, rows: shape.clip_rows };
+        let session = stem.finish(&shape.session, packed)?;
+        Ok(Self::of(shape, session, target))
+    }
+
+    fn of(shape: Shape, session: Session, target: &dyn Target) -> Draft {
+        let needs = Needs::of(session, target, 1);
+        let running = needs.arena_bytes() + most_beside(&shape, &needs.session().states);
+        let least_bytes = running.max(preparing(&shape));
+        Draft { shape, needs, least_bytes }
+    }
+
+    /// The program of a micro-batch.
+    pub fn micro(&self) -> Option<&Program> {
+        self.needs.session().program(program::MICRO)
+    }
+
+    /// Predicted seconds of one update.
+    pub fn step_seconds(&self, target: &dyn Target) -> f64 {
+        let packed = &Packed { target, rows: self.shape.clip_rows };
+        self.of_update(|p| report::seconds(p, packed))
+    }
+
+    /// What ranks exchange in one update.
+    fn exchange(&self, target: &dyn Target) -> Exchange {
+        let packed = &Packed { target, rows: self.shape.clip_rows };
+        let of = |name: &str| {
+            let program = self.needs.session().program(name);
+            program.map_or(Exchange::default(), |p| report::exchange(p, packed))
+        };
+        let (n, micro, update) = (self.shape.micro_batches as f64, of(program::MICRO), of(program::UPDATE));
+        Exchange {
+            seconds: n * micro.seconds + update.seconds,
+            exposed: n * micro.exposed + update.exposed,
+            bytes: n * micro.bytes + update.bytes,
+        }
+    }
+
+    /// Bytes of the host's memory that what waits there takes, or a little more.
+    pub fn host_bytes(&self) -> u64 {
+        self.needs.host_bytes()
+    }
+
+    /// Instructions of the longest program.
+    pub fn instructions(&self) -> usize {
+        self.needs.session().programs.iter().map(|p| p.instrs.len()).max().unwrap_or(0)
+    }
+
+    /// The sum over one update.
+    fn of_update(&self, each: impl Fn(&Program) -> f64) -> f64 {
+        let of = |name: &str| self.needs.session().program(name).map_or(0.0, &each);
+        self.shape.micro_batches as f64 * of(program::MICRO) + of(program::UPDATE)
+    }
+
+    /// The peak, when it only matters whether `budget` is enough: one that is within it, or that no work could bring within
+    /// it, is not made lower.
+    pub fn peak_within(&self, budget: u64, heights: &Heights) -> u64 {
+        if self.least_bytes > budget {
+            return self.least_bytes;
+        }
+        let beside = most_beside(&self.shape, &self.needs.session().states);
+        (self.needs.arena_within(budget - beside, heights) + beside).max(preparing(&self.shape))
+    }
+
+    /// Plans.
+    pub fn plan(&self, target: &dyn Target) -> RunPlan {
+        let step_flops = self.of_update(|p| report::cost(p, self.shape.clip_rows).flops);
+        let step_seconds = self.step_seconds(target);
+        let exchange = self.exchange(target);
+        let (shape, planned) = (self.shape.clone(), self.needs.plan());
+        let phases = phases(&shape, &planned);
+        let top = highest(&phases);
+        let peak_bytes = top.map_or(0, |p| p.peak_bytes);
+        let preparing = top.is_some_and(|p| p.name == PREPARE);
+        let categories = categories(&shape, &planned, peak_bytes, preparing);
+        RunPlan { shape, planned, phases, categories, peak_bytes, step_flops, step_seconds, exchange }
+    }
+}
+
 impl RunPlan {
     /// Compiles and plans. Reads no file.
     ///
     /// # Errors
     /// A model that cannot be trained.
     pub fn new(shape: Shape, target: &dyn Target) -> Result<RunPlan, RunError> {
-        Self::plan(shape, target, None)
+        Ok(Draft::new(shape, target)?.plan(target))
     }
 
-    /// As [`RunPlan::new`], for when it only matters whether `budget` is enough: a plan that is within it, or that no work
-    /// could bring within it, is not made lower.
-    ///
-    /// # Errors
-    /// As [`RunPlan::new`].
-    pub fn within(shape: Shape, target: &dyn Target, budget: u64) -> Result<RunPlan, RunError> {
-        Self::plan(shape, target, Some(budget))
-    }
-
-    fn plan(shape: Shape, target: &dyn Target, budget: Option<u64>) -> Result<RunPlan, RunError> {
-        let target = &Packed { target, rows: shape.clip_rows };
-        let session = session::build(&shape.model, &shape.session, target)?;
-        let room = budget.map(|bytes| bytes.saturating_sub(most_beside(&shape, &session.states)));
-        let planned = plan::plan_within(session, target, 1, room);
-        let phases = phases(&shape, &planned);
-        let top = highest(&phases);
-        let peak_bytes = top.map_or(0, |p| p.peak_bytes);
-        let preparing = top.is_some_and(|p| p.name == PREPARE);
-        let categories = categories(&shape, &planned, peak_bytes, preparing);
-        let n = shape.micro_batches as f64;
-        let of = |name: &str| planned.program(name);
-        let cost = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::cost(p, shape.clip_rows).flops);
-        let time = |p: Option<&PlannedProgram>| p.map_or(0.0, |p| report::seconds(p, target));
-        let step_flops = n * cost(of(program::MICRO)) + cost(of(program::UPDATE));
-        let step_seconds = n * time(of(program::MICRO)) + time(of(program::UPDATE));
-        let exchanged = |name: &str| of(name).map_or(Exchange::default(), |p| report::exchange(p, target));
-        let (micro, update) = (exchanged(program::MICRO), exchanged(program::UPDATE));
-        let exchange = Exchange {
-            seconds: n * micro.seconds + update.seconds,
-            exposed: n * micro.exposed + update.exposed,
-            bytes: n * micro.bytes + update.bytes,
-        };
-        Ok(RunPlan { shape, planned, phases, categories, peak_bytes, step_flops, step_seconds, exchange })
-    }
-
-    /// The peak if no byte of the arena were lost between values: no plan of these programs is lower.
+    /// As [`Draft::least_bytes`].
     pub fn least_bytes(&self) -> u64 {
         let bound = self.planned.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0);
         let lost = self.planned.transient_bytes.saturating_sub(bound);
@@ -214,8 +284,9 @@ impl RunPlan {
         let per_second = self.shape.model.rows().per_second;
         let more = (per_second * 4.0) as usize;
         let longer = Capacity { rows: cap.rows + more, ..cap };
-        let longer = RunPlan::new(self.shape.with_capacity(longer), target)?;
-        let per_row = longer.peak_bytes.saturating_sub(self.peak_bytes) as f64 / more as f64;
+        // By live bytes, of which plans are within a few hundredths.
+        let longer = Draft::new(self.shape.with_capacity(longer), target)?;
+        let per_row = longer.least_bytes.saturating_sub(self.least_bytes()) as f64 / more as f64;
         let fixed = self.peak_bytes as f64 - per_row * cap.rows as f64;
         Ok((fixed.max(0.0) as u64, (per_row * per_second) as u64))
     }
@@ -311,11 +382,16 @@ fn most_beside(shape: &Shape, states: &[StateDecl]) -> u64 {
     shape.beside.fixed_bytes + beside_arena(shape, states).into_iter().max().unwrap_or(0)
 }
 
+/// What the budget holds while the data is prepared, before there is an arena.
+fn preparing(shape: &Shape) -> u64 {
+    shape.beside.fixed_bytes + if shape.beside.with_host { shape.prepare_bytes } else { 0 }
+}
+
 fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
     let process = shape.beside.fixed_bytes;
     let arena = planned.arena_bytes();
+    let prepare = preparing(shape);
     let [staging, loader, exporting] = beside_arena(shape, &planned.session.states);
-    let prepare = if shape.beside.with_host { shape.prepare_bytes } else { 0 };
     let held = planned.state_bytes + planned.slot_bytes * planned.slots as u64;
     let phase = |name, beside: u64, used: u64| Phase {
         name,
@@ -326,8 +402,7 @@ fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
         let transients = programs.iter().filter_map(|p| planned.program(p)).map(|p| p.transient_bytes);
         transients.max().map(|t| phase(name, loader, held + t))
     };
-    let mut out =
-        vec![Phase { name: PREPARE, peak_bytes: process + prepare, in_use_bytes: process + prepare }];
+    let mut out = vec![Phase { name: PREPARE, peak_bytes: prepare, in_use_bytes: prepare }];
     out.push(phase("load", staging, planned.state_bytes));
     out.extend(running("micro", [program::MICRO, program::MICRO]));
     out.extend(running("update", [program::UPDATE, program::EMA]));

@@ -1,6 +1,6 @@
 //! A plan as people read it.
 
-use crate::budget::{RunPlan, host_bytes};
+use crate::budget::{Draft, RunPlan, host_bytes};
 use crate::error::RunError;
 use crate::resolve::Resolved;
 use crate::search;
@@ -8,6 +8,7 @@ use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::Trained;
+use ambitus_compile::plan::Heights;
 use ambitus_models::Rows;
 
 impl Resolved {
@@ -16,9 +17,8 @@ impl Resolved {
     /// # Errors
     /// From planning.
     pub fn largest(&self) -> Result<[Option<usize>; 2], RunError> {
-        let shape = &self.plan.shape;
-        let most = shape.model.rows().most.unwrap_or(usize::MAX);
-        search::largest(shape, self.longest.max(1), most, self.budget, self.device.target())
+        let most = self.plan.shape.model.rows().most.unwrap_or(usize::MAX);
+        search::largest(&self.plan, self.longest.max(1), most, self.budget, self.device.target())
     }
 
     /// [`Resolved::largest`] as people read it.
@@ -123,13 +123,22 @@ impl Resolved {
         if p.shape.session.checkpoint != Blocks::None {
             let mut without = p.shape.clone();
             without.session.checkpoint = Blocks::None;
-            let without = RunPlan::new(without, self.device.target())?;
+            let target = self.device.target();
+            let without = Draft::new(without, target)?;
+            // Offsets matter only where live bytes do not say it.
+            let (about, peak, place) = match without.least_bytes > self.budget {
+                true => ("at least ", without.least_bytes, "over"),
+                false => match without.peak_within(self.budget, &Heights::default()) {
+                    peak if peak > self.budget => ("", peak, "over"),
+                    peak => ("", peak, "still within"),
+                },
+            };
             out.push(format!(
-                "  made again in backward: {} (+{:.1} % time); with everything kept the peak is {}, {} the budget of {}",
+                "  made again in backward: {} (+{:.1} % time); with everything kept the peak is {about}{}, {place} the \
+                 budget of {}",
                 p.shape.session.checkpoint,
-                100.0 * (p.step_seconds / without.step_seconds - 1.0),
-                ByteSize(without.peak_bytes),
-                if without.peak_bytes > self.budget { "over" } else { "still within" },
+                100.0 * (p.step_seconds / without.step_seconds(target) - 1.0),
+                ByteSize(peak),
                 ByteSize(self.budget)
             ));
         }

@@ -19,6 +19,7 @@ use ambitus_models::f5::config::Variant;
 use ambitus_models::{Capacity, Rows};
 use serde::Serialize;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// Micro-batch of a recipe that names none, in rows: F5-TTS's default.
 const DEFAULT_MICRO_ROWS: u64 = 3200;
@@ -76,6 +77,8 @@ pub struct Resolved {
     pub plan: RunPlan,
     /// What the search tried.
     pub candidates: Vec<Candidate>,
+    /// How long it took.
+    pub search_seconds: f64,
     /// What was asked for.
     pub asked: Asked,
     /// Where it computes.
@@ -259,9 +262,8 @@ pub fn resolve_on(
         let half = |n: &u64| Some(n / 2).filter(|n| *n > longest as u64);
         let halves = std::iter::successors(half(&(capacity.rows as u64)), half).take(MOST_HALVES);
         let least = Some(longest as u64).filter(|n| *n < capacity.rows as u64);
-        for rows in whole.into_iter().chain(halves).chain(least) {
-            micro_batches.push(capacity_of(rows)?);
-        }
+        let others: Vec<u64> = whole.into_iter().chain(halves).chain(least).collect();
+        micro_batches.extend(search::side_by_side(&others, |rows| capacity_of(*rows))?);
     }
     choose("updates", updates.to_string(), if recipe.updates.is_some() { "recipe" } else { "data" });
     if recipe.warmup.is_none() {
@@ -310,7 +312,9 @@ pub fn resolve_on(
     }
     recipe.micro_batch.max = false;
     let asked = Asked { recipe: recipe.clone(), shape, micro_batches };
+    let began = Instant::now();
     let found = search::search(&asked.shape, &asked.open(&device), budget, device.target())?;
+    let search_seconds = began.elapsed().as_secs_f64();
     let taken = found.variant.clone().unwrap_or_default();
     taken.to_recipe(&mut recipe);
     let given = &asked.recipe;
@@ -367,6 +371,7 @@ pub fn resolve_on(
         longest,
         plan: found.plan,
         candidates: found.candidates,
+        search_seconds,
         asked,
         device,
     })

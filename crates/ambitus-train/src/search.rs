@@ -4,19 +4,23 @@
 //! again then follows from the bytes that are missing ([`cheapest`]). The fastest few are planned in full, with more or less
 //! made again until they just fit. So the choice rests on predicted seconds, and whether it fits does not.
 
-use crate::budget::{MicroBatch, RunPlan, Shape};
+mod rows;
+mod stems;
+
+use crate::budget::{Draft, MicroBatch, RunPlan, Shape};
 use crate::error::RunError;
-use crate::session::program;
 use crate::size::ByteSize;
 use crate::variants::Variant;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::{Blocks, Value, cheapest};
 use ambitus_ir::target::{Packed, Target};
-use ambitus_models::Capacity;
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Mutex;
+
+pub use rows::{largest, most_rows};
+use stems::Stems;
 
 /// Threads that try plans side by side.
 const THREADS: usize = 2;
@@ -24,10 +28,6 @@ const THREADS: usize = 2;
 const FEW: usize = 3;
 /// Full plans of one candidate at most, from the estimate to the least that has to be made again.
 const CORRECTIONS: usize = 5;
-/// Beyond an hour of audio at once nothing is asked for.
-const MOST_ROWS: usize = 1 << 19;
-/// Programs for which the largest micro-batch is found to the row.
-const EXACT_INSTRUCTIONS: usize = 12_000;
 /// Changes that a refusal names.
 const NAMED: usize = 4;
 /// A prediction that is better by less is no reason to leave the usual micro-batch.
@@ -110,7 +110,8 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
     let usual = free.micro_batches.iter().take(1);
     let given: Vec<Choice> =
         free.micro_batches.iter().map(|m| Choice { micro_batch: m, variant: None }).collect();
-    let point = |c: &Choice<'_>| Point::new(shape, c, free, budget, target);
+    let stems = Stems::of(target);
+    let point = |c: &Choice<'_>| Point::new(shape, c, free, &stems);
     let mut points: Vec<Point> = side_by_side(&given, point)?;
     // What is exact only saves memory and costs time: it is of use where memory is short, and where the same without it
     // is faster than everything that should fit.
@@ -141,26 +142,23 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
         })
         .collect();
     tried.sort_by(|(_, a), (_, b)| a.before(b));
-    let mut fitted: Vec<(usize, RunPlan)> = Vec::new();
+    let mut fitted: Vec<Fitted> = Vec::new();
     // An estimate may be wrong: nothing is refused while something that should fit was not planned.
     while fitted.is_empty()
-        || (fitted
-            .iter()
-            .zip(&tried)
-            .all(|((_, plan), (_, c))| plan.peak_bytes > budget || !c.verdict.fits())
+        || (fitted.iter().zip(&tried).all(|(plan, (_, c))| plan.peak_bytes > budget || !c.verdict.fits())
             && tried.get(fitted.len()).is_some_and(|(_, c)| c.verdict.fits()))
     {
         let next = &tried[fitted.len()..tried.len().min(fitted.len() + FEW)];
-        fitted.extend(side_by_side(next, |(i, _)| points[*i].fit(budget, target))?);
+        fitted.extend(side_by_side(next, |(i, _)| points[*i].fit(budget, &stems))?);
     }
     let few = fitted.len();
     let mut plans = Vec::with_capacity(few);
-    for ((i, candidate), (steps, plan)) in tried.iter_mut().zip(fitted) {
+    for ((i, candidate), plan) in tried.iter_mut().zip(fitted) {
         let worth = if points[*i].usual { 1.0 } else { 1.0 + WORTH };
-        let bytes = (steps, plan.peak_bytes, plan.planned.host_bytes);
-        *candidate = points[*i].candidate(bytes, plan.step_seconds, budget);
+        let bytes = (plan.steps, plan.peak_bytes, plan.host_bytes);
+        *candidate = points[*i].candidate(bytes, plan.seconds, budget);
         candidate.planned = true;
-        plans.push((worth * plan.step_seconds, plan));
+        plans.push((worth * plan.seconds, plan));
     }
     let mut best = 0;
     for at in 1..few {
@@ -176,7 +174,7 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
         tried[best].1.verdict = Verdict::Chosen;
     }
     // Its offsets were good enough for the budget; what is run is made as low as can be.
-    let plan = RunPlan::new(plans.swap_remove(best).1.shape, target)?;
+    let plan = plans.swap_remove(best).1.draft.plan(target);
     tried[best].1.peak_bytes = plan.peak_bytes;
     let Point { asked, variant, .. } = points.swap_remove(tried[best].0);
     let mut candidates: Vec<Candidate> = tried.into_iter().map(|(_, c)| c).collect();
@@ -255,7 +253,7 @@ struct Point {
     asked: u64,
     usual: bool,
     variant: Option<Variant>,
-    /// With everything kept.
+    /// With everything kept, by live bytes.
     peak: u64,
     /// Of the host's memory, with everything kept.
     host: u64,
@@ -266,14 +264,29 @@ struct Point {
     blocks: usize,
 }
 
+/// A combination whose offsets were tried.
+struct Fitted {
+    /// Made again.
+    steps: usize,
+    draft: Draft,
+    /// The peak; where even live bytes are too many, theirs.
+    peak_bytes: u64,
+    /// Of the host's memory.
+    host_bytes: u64,
+    /// Predicted, of an update.
+    seconds: f64,
+}
+
+impl Fitted {
+    fn of(draft: Draft, steps: usize, budget: u64, stems: &Stems<'_>) -> Fitted {
+        let peak_bytes = draft.peak_within(budget, &stems.heights);
+        let (host_bytes, seconds) = (draft.host_bytes(), draft.step_seconds(stems.target));
+        Fitted { steps, peak_bytes, host_bytes, seconds, draft }
+    }
+}
+
 impl Point {
-    fn new(
-        shape: &Shape,
-        choice: &Choice<'_>,
-        free: &Free,
-        budget: u64,
-        target: &dyn Target,
-    ) -> Result<Point, RunError> {
+    fn new(shape: &Shape, choice: &Choice<'_>, free: &Free, stems: &Stems<'_>) -> Result<Point, RunError> {
         let &MicroBatch { asked, capacity, count } = choice.micro_batch;
         let mut shape = shape.with_capacity(capacity);
         shape.micro_batches = count;
@@ -284,22 +297,22 @@ impl Point {
         if let Some(variant) = choice.variant {
             variant.to_session(&mut shape.session);
         }
-        let plan = RunPlan::within(shape, target, budget)?;
-        let micro = plan.planned.program(program::MICRO).filter(|_| checkpoint);
-        let target = Packed { target, rows: plan.shape.clip_rows };
-        let values = micro.map_or(Vec::new(), |p| cheapest(&p.program, &target));
-        let blocks = micro.map_or(1, |p| p.program.blocks.len().max(1));
+        let draft = stems.draft(shape)?;
+        let micro = draft.micro().filter(|_| checkpoint);
+        let target = Packed { target: stems.target, rows: draft.shape.clip_rows };
+        let values = micro.map_or(Vec::new(), |p| cheapest(p, &target));
+        let blocks = micro.map_or(1, |p| p.blocks.len().max(1));
         Ok(Point {
             asked,
             usual: asked == free.micro_batches[0].asked,
             variant: choice.variant.cloned(),
-            peak: if plan.peak_bytes <= budget { plan.peak_bytes } else { plan.least_bytes() },
-            host: plan.planned.host_bytes,
+            peak: draft.least_bytes,
+            host: draft.host_bytes(),
             host_room: free.host_room,
-            seconds: plan.step_seconds,
+            seconds: draft.step_seconds(stems.target),
             values,
             blocks,
-            shape: plan.shape,
+            shape: draft.shape,
         })
     }
 
@@ -377,34 +390,35 @@ impl Point {
     }
 
     /// Plans in full, with more or with fewer steps until it just fits; with all steps where it does not.
-    fn fit(&self, budget: u64, target: &dyn Target) -> Result<(usize, RunPlan), RunError> {
+    fn fit(&self, budget: u64, stems: &Stems<'_>) -> Result<Fitted, RunError> {
         // Steps that are known to be too few, and the fewest that are known to be enough.
         let mut few: Option<usize> = None;
-        let mut enough: Option<(usize, RunPlan)> = None;
+        let mut enough: Option<Fitted> = None;
         let mut steps = self.estimate(budget).0;
         for round in 1.. {
             let mut shape = self.shape.clone();
             if steps > 0 {
                 shape.session.checkpoint = self.checkpoint(steps);
             }
-            let plan = RunPlan::within(shape, target, budget)?;
+            let plan = Fitted::of(stems.draft(shape)?, steps, budget, stems);
+            let least = plan.draft.least_bytes;
             let freed = self.freed(steps);
             let next = if plan.peak_bytes <= budget {
-                let spare = budget - plan.least_bytes();
-                enough = Some((steps, plan));
-                self.freeing(freed.saturating_sub(spare)).max(few.map_or(0, |n| n + 1))
+                enough = Some(plan);
+                self.freeing(freed.saturating_sub(budget - least)).max(few.map_or(0, |n| n + 1))
             } else {
-                let missing = plan.least_bytes().saturating_sub(budget);
+                let missing = least.saturating_sub(budget);
                 few = Some(steps);
                 if steps == self.steps() {
-                    return Ok((steps, plan));
+                    return Ok(plan);
                 }
-                let most = enough.as_ref().map_or(self.steps(), |(n, _)| n - 1);
+                let most = enough.as_ref().map_or(self.steps(), |plan| plan.steps - 1);
                 // The last round must fit if anything does.
                 let last = enough.is_none() && round + 1 >= CORRECTIONS;
                 if last { most } else { self.freeing(freed + missing).max(steps + 1).min(most) }
             };
-            let known = few.is_some_and(|n| next <= n) || enough.as_ref().is_some_and(|(n, _)| next >= *n);
+            let known =
+                few.is_some_and(|n| next <= n) || enough.as_ref().is_some_and(|plan| next >= plan.steps);
             if known || round >= CORRECTIONS {
                 break;
             }
@@ -414,97 +428,8 @@ impl Point {
     }
 }
 
-/// The most rows of a micro-batch, up to `most`, with which a shape fits, from its own on; `None` where it does not fit as it
-/// is. Exact for programs up to 12,000 instructions; of larger ones (offload makes some of tens of thousands), each of
-/// whose plans takes a second of work, so many as are found in a few of them.
-///
-/// # Errors
-/// As [`RunPlan::new`].
-pub fn most_rows(
-    shape: &Shape,
-    most: usize,
-    budget: u64,
-    target: &dyn Target,
-) -> Result<Option<usize>, RunError> {
-    let capacity = shape.session.capacity;
-    let plan = |rows: usize, budget: u64| {
-        RunPlan::within(shape.with_capacity(Capacity { rows, ..capacity }), target, budget)
-    };
-    let first = plan(capacity.rows, budget)?;
-    if first.peak_bytes > budget {
-        return Ok(None);
-    }
-    let exact = first.planned.programs.iter().all(|p| p.program.instrs.len() <= EXACT_INSTRUCTIONS);
-    let most = most.min(MOST_ROWS);
-    // By what is live alone, which no placement is below. It is nearly a line in rows; a step aside of the line finds the
-    // other side of the budget, and keeps a kink from stopping it.
-    let mut fits = (capacity.rows, first.least_bytes());
-    let mut lost = 0;
-    let mut large: Option<usize> = None;
-    let mut next = 2 * fits.0;
-    while fits.0 < most && large.is_none_or(|n| n > fits.0 + 1 + fits.0 / 512) {
-        let rows = next.min(most);
-        let plan = plan(rows, 0)?;
-        let bytes = plan.least_bytes();
-        lost = plan.peak_bytes - bytes;
-        let slope = bytes.saturating_sub(fits.1).max(1) as f64 / (rows - fits.0) as f64;
-        let line = fits.0 + ((budget - fits.1) as f64 / slope) as usize;
-        if bytes <= budget {
-            fits = (rows, bytes);
-        } else {
-            large = Some(rows);
-        }
-        next = match large {
-            None => (line + line / 64).clamp(rows + rows / 8 + 1, 64 * rows),
-            Some(n) => {
-                let aside = 1 + (n - fits.0) / 64;
-                line.clamp(fits.0 + aside, (n - aside).max(fits.0 + aside))
-            }
-        };
-    }
-    // And down from there by what offsets lose between values.
-    let (mut low, mut high) = (capacity.rows, large.unwrap_or(fits.0 + 1));
-    let slope = (fits.1 - first.least_bytes()).max(1) as f64 / (fits.0 - capacity.rows).max(1) as f64;
-    let below = |lost: u64| (lost.saturating_sub(budget - fits.1) as f64 / slope) as usize;
-    let mut next = fits.0 - if exact { 0 } else { below(lost).min(fits.0) };
-    while high > low + 1 && (exact || low == capacity.rows) {
-        let rows = next.clamp(low + 1, high - 1);
-        let plan = plan(rows, budget)?;
-        if plan.peak_bytes <= budget {
-            low = rows;
-        } else {
-            high = rows;
-        }
-        next = match low == capacity.rows {
-            true => rows - below(plan.peak_bytes - plan.least_bytes()).clamp(1, rows),
-            false => low + (high - low) / 2,
-        };
-    }
-    Ok(Some(low))
-}
-
-/// The most frames that fit a budget with a plan's options: of a micro-batch, and of one clip, up to `most`, with everything
-/// made again.
-///
-/// # Errors
-/// As [`RunPlan::new`].
-pub fn largest(
-    shape: &Shape,
-    longest: usize,
-    most: usize,
-    budget: u64,
-    target: &dyn Target,
-) -> Result<[Option<usize>; 2], RunError> {
-    let as_planned = shape.with_capacity(Capacity { rows: longest, ..shape.session.capacity });
-    let mut one_clip = shape.with_capacity(Capacity { rows: longest, clips: 1 });
-    one_clip.session.checkpoint = Blocks::All;
-    let asked = [(as_planned, usize::MAX), (one_clip, most)];
-    let found = side_by_side(&asked, |(shape, most)| most_rows(shape, *most, budget, target))?;
-    Ok([found[0], found[1]])
-}
-
 /// Runs `work` over `items` on a few threads; results in the order of the items.
-fn side_by_side<T: Sync, R: Send>(
+pub(crate) fn side_by_side<T: Sync, R: Send>(
     items: &[T],
     work: impl Fn(&T) -> Result<R, RunError> + Sync,
 ) -> Result<Vec<R>, RunError> {

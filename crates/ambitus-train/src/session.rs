@@ -79,63 +79,147 @@ pub fn compile(
 /// # Errors
 /// See [`CompileError`].
 pub fn build(model: &Model, options: &SessionOptions, target: &dyn Target) -> Result<Session, CompileError> {
-    if options.sharding.is_some() && options.clip_per_tensor {
-        return Err(CompileError::ShardedPerTensor);
-    }
-    let mut s = Session::default();
-    let trained = &trained(model, &options.trained);
-    let (forward, layout) = forward(&mut s, model, options)?;
-    // Every forward program is built before parameters may be declared in another type.
-    let mut forwards = Vec::new();
-    if options.evaluate {
-        let p = model.loss(&mut s, options.capacity, program::EVALUATE, false);
-        forwards.push((p, program::EVALUATE_EMA));
-    }
-    if let Some(cap) = options.sample {
-        let p = model.sample(&mut s, cap, program::SAMPLE);
-        forwards.extend(p.map(|p| (p, program::SAMPLE_EMA)));
-    }
-    for (p, _) in &mut forwards {
-        let forward = pipeline::choose(&mut s, std::mem::take(p), trained, false)?;
-        *p = pipeline::precise(&mut s, forward, options.precision);
-    }
-    let pure = options.precision == Precision::Bf16Pure;
-    let passes = Options { checkpoint: options.checkpoint.clone(), pure, shard: layout.clone() };
-    let in_backward = options.optimizer.as_ref().filter(|_| options.update_in_backward);
-    let mut programs = vec![match in_backward {
-        Some(optimizer) => {
-            let update = InBackward { optimizer, step: optimizer::STEP };
-            pipeline::micro_in_backward(&mut s, forward, passes, target, &|_| true, update)?
+    Stem::new(model, options, target, None)?.finish(options, target)
+}
+
+/// A session up to where its micro-batch program is told what to make again and what waits on the host: plans that differ
+/// in these alone share it.
+#[derive(Clone)]
+pub struct Stem {
+    /// All states, and all programs but `micro`; with an update in backward only what the model itself declares.
+    session: Session,
+    micro: Program,
+    /// Of a session with an update in backward, what is still to be prepared, with its name on averages.
+    forwards: Vec<(Program, &'static str)>,
+    /// Where ranks keep the parameters.
+    layout: Option<Layout>,
+}
+
+impl Stem {
+    /// Builds and differentiates; `options.checkpoint` and `options.offload` are not looked at. What the size of a micro-batch
+    /// does not change is taken from the stem of another size, where there is one.
+    ///
+    /// # Errors
+    /// See [`CompileError`].
+    pub fn new(
+        model: &Model,
+        options: &SessionOptions,
+        target: &dyn Target,
+        other_size: Option<&Stem>,
+    ) -> Result<Stem, CompileError> {
+        if options.sharding.is_some() && options.clip_per_tensor {
+            return Err(CompileError::ShardedPerTensor);
         }
-        None => pipeline::micro(&mut s, forward, passes, target)?,
-    }];
-    if let Some(optimizer) = &options.optimizer {
-        if in_backward.is_none() {
+        let mut s = Session::default();
+        let trained = &trained(model, &options.trained);
+        let (forward, layout) = forward(&mut s, model, options)?;
+        // Every forward program is built before parameters may be declared in another type.
+        let mut forwards = Vec::new();
+        if options.evaluate {
+            let p = model.loss(&mut s, options.capacity, program::EVALUATE, false);
+            forwards.push((p, program::EVALUATE_EMA));
+        }
+        if let Some(cap) = options.sample {
+            let p = model.sample(&mut s, cap, program::SAMPLE);
+            forwards.extend(p.map(|p| (p, program::SAMPLE_EMA)));
+        }
+        for (p, _) in &mut forwards {
+            let forward = pipeline::choose(&mut s, std::mem::take(p), trained, false)?;
+            *p = pipeline::precise(&mut s, forward, options.precision);
+        }
+        let passes = options.passes(layout);
+        let in_backward = options.in_backward().is_some();
+        let micro = pipeline::begin(&mut s, forward, &passes, target, &|_| true, in_backward)?;
+        let mut stem = Stem { session: s, micro, forwards, layout: passes.shard };
+        if !in_backward {
+            let forwards = std::mem::take(&mut stem.forwards);
+            others(&mut stem.session, forwards, options, (target, stem.layout.as_ref()), other_size);
+        }
+        Ok(stem)
+    }
+
+    /// The session with the options that [`Stem::new`] did not look at; the others must be the same.
+    ///
+    /// # Errors
+    /// See [`CompileError`].
+    pub fn finish(self, options: &SessionOptions, target: &dyn Target) -> Result<Session, CompileError> {
+        let mut s = self.session;
+        let update = options.in_backward().map(|optimizer| InBackward { optimizer, step: optimizer::STEP });
+        let in_backward = update.is_some();
+        let passes = options.passes(self.layout);
+        let micro = pipeline::end(&mut s, self.micro, &passes, target, update)?;
+        if in_backward {
+            others(&mut s, self.forwards, options, (target, None), None);
+        }
+        s.programs.insert(0, micro);
+        if let Some(layout) = &passes.shard {
+            pipeline::sharded(&mut s, layout);
+        }
+        pipeline::offload(&mut s, &options.offload);
+        Ok(s)
+    }
+}
+
+/// Adds the programs beside `micro`, and the states that they need.
+fn others(
+    s: &mut Session,
+    forwards: Vec<(Program, &'static str)>,
+    options: &SessionOptions,
+    (target, layout): (&dyn Target, Option<&Layout>),
+    other_size: Option<&Stem>,
+) {
+    let mut programs = Vec::new();
+    if let Some(known) = other_size.map(|stem| &stem.session).filter(|known| begins(known, s)) {
+        // Updates follow from the states alone.
+        known.states[s.states.len()..].iter().for_each(|state| _ = s.declare(state.clone()));
+        let updates = known.programs.iter().filter(|p| [program::UPDATE, program::EMA].contains(&&*p.name));
+        programs.extend(updates.cloned());
+    } else if let Some(optimizer) = &options.optimizer {
+        if options.in_backward().is_none() {
             let p = match options.sharding {
-                Some(sharding) => optimizer::update_sharded(&mut s, optimizer, sharding.mesh),
-                None if options.clip_per_tensor => optimizer::update_per_tensor(&mut s, optimizer),
-                None => optimizer::update(&mut s, optimizer),
+                Some(sharding) => optimizer::update_sharded(s, optimizer, sharding.mesh),
+                None if options.clip_per_tensor => optimizer::update_per_tensor(s, optimizer),
+                None => optimizer::update(s, optimizer),
             };
-            programs.push(pipeline::plain(&mut s, p, target));
+            programs.push(pipeline::plain(s, p, target));
         }
         if options.ema {
-            let p = optimizer::ema(&mut s);
-            programs.push(pipeline::plain(&mut s, p, target));
+            let p = optimizer::ema(s);
+            programs.push(pipeline::plain(s, p, target));
         }
     }
     for (p, on_averages) in forwards {
-        let p = pipeline::plain_sharded(&mut s, p, target, layout.as_ref());
-        let averaged = (options.ema && options.optimizer.is_some())
-            .then(|| optimizer::on_averages(&mut s, &p, on_averages));
+        let p = pipeline::plain_sharded(s, p, target, layout);
+        let averaged =
+            (options.ema && options.optimizer.is_some()).then(|| optimizer::on_averages(s, &p, on_averages));
         programs.push(p);
         programs.extend(averaged);
     }
     s.programs = programs;
-    if let Some(layout) = &layout {
-        pipeline::sharded(&mut s, layout);
+}
+
+/// The first states of `whole` are those of `part`.
+fn begins(whole: &Session, part: &Session) -> bool {
+    whole.states.get(..part.states.len()) == Some(&*part.states)
+}
+
+impl SessionOptions {
+    /// The optimizer, where it is applied in backward.
+    fn in_backward(&self) -> Option<&Optimizer> {
+        self.optimizer.as_ref().filter(|_| self.update_in_backward)
     }
-    pipeline::offload(&mut s, &options.offload);
-    Ok(s)
+
+    /// What the passes of `micro` are told.
+    fn passes(&self, shard: Option<Layout>) -> Options {
+        let pure = self.precision == Precision::Bf16Pure;
+        Options { checkpoint: self.checkpoint.clone(), pure, shard }
+    }
+
+    /// Both have the same [`Stem`].
+    pub fn has_stem_of(&self, other: &SessionOptions) -> bool {
+        let SessionOptions { checkpoint, offload, .. } = other;
+        SessionOptions { checkpoint: checkpoint.clone(), offload: *offload, ..self.clone() } == *other
+    }
 }
 
 /// The step's forward, and where ranks keep its parameters.

@@ -4,7 +4,7 @@ use crate::budget::Shape;
 use crate::cards::Card;
 use crate::device::Device;
 use crate::error::RunError;
-use crate::resolve::Asked;
+use crate::resolve::{Asked, precision};
 use crate::search::search;
 use crate::size::ByteSize;
 use ambitus_models::Capacity;
@@ -20,8 +20,11 @@ pub struct Tier {
     pub fits: bool,
     /// Options that make it fit; `None` where it fits as asked, or not at all.
     pub changes: Option<String>,
-    /// The peak on the card. Where nothing fits: the least that the longest clip needs, every block recomputed.
-    pub peak_bytes: u64,
+    /// What the card lacks for the recipe, whatever its memory: nothing was planned for it.
+    pub unable: Option<String>,
+    /// The peak on the card, where it is able. Where nothing fits: the least that the longest clip needs, every block
+    /// recomputed.
+    pub peak_bytes: Option<u64>,
     /// Predicted seconds of an update, where it fits.
     pub step_seconds: Option<f64>,
     /// Rows (mel frames, tokens) in a second, where it fits.
@@ -66,6 +69,17 @@ impl Tiers {
 
 fn tier(asked: &Asked, card: &Card, threads: usize) -> Result<Tier, RunError> {
     let device = Device::for_card(card, threads);
+    if let Err(lacks) = device.require(precision(asked.recipe.precision.unwrap_or_default())) {
+        return Ok(Tier {
+            card: card.clone(),
+            fits: false,
+            changes: None,
+            unable: Some(lacks.to_string()),
+            peak_bytes: None,
+            step_seconds: None,
+            rows_per_second: None,
+        });
+    }
     let shape = Shape { beside: device.beside(), ..asked.shape.clone() };
     let budget = card.usable.0;
     let mut found = search(&shape, &asked.open(&device), budget, device.target())?;
@@ -79,7 +93,8 @@ fn tier(asked: &Asked, card: &Card, threads: usize) -> Result<Tier, RunError> {
         card: card.clone(),
         fits,
         changes: options,
-        peak_bytes: found.plan.peak_bytes,
+        unable: None,
+        peak_bytes: Some(found.plan.peak_bytes),
         step_seconds: seconds,
         rows_per_second: seconds.map(|s| found.plan.shape.update_rows as f64 / s),
     })
@@ -96,7 +111,8 @@ impl fmt::Display for Tiers {
             self.asked.rows, self.asked.clips, self.tokens_per_step
         )?;
         let how = |t: &Tier| match &t.changes {
-            _ if !t.fits => format!("does not fit: needs {}", ByteSize(t.peak_bytes)),
+            _ if t.unable.is_some() => "unable, see below".to_owned(),
+            _ if !t.fits => format!("does not fit: needs {}", ByteSize(t.peak_bytes.unwrap_or(0))),
             None => "as asked".to_owned(),
             Some(options) => options.clone(),
         };
@@ -114,8 +130,14 @@ impl fmt::Display for Tiers {
         )?;
         for t in &self.cards {
             write!(f, "\n{:<names$}  {:>9}  {:<hows$}", t.card.id, t.card.usable, how(t))?;
-            if let (Some(seconds), Some(rate)) = (t.step_seconds, t.rows_per_second) {
-                write!(f, "  {:>9}  {seconds:>11.3}  {rate:>8.0}", ByteSize(t.peak_bytes))?;
+            if let (Some(peak), Some(seconds), Some(rate)) = (t.peak_bytes, t.step_seconds, t.rows_per_second)
+            {
+                write!(f, "  {:>9}  {seconds:>11.3}  {rate:>8.0}", ByteSize(peak))?;
+            }
+        }
+        for t in &self.cards {
+            if let Some(lacks) = &t.unable {
+                write!(f, "\n{}: {lacks}", t.card.id)?;
             }
         }
         Ok(())

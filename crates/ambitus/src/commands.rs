@@ -240,6 +240,7 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
         if a.run.json {
             let mut plan = resolved.json();
             plan["candidates"] = serde_json::json!(resolved.candidates);
+            plan["search_seconds"] = serde_json::json!(resolved.search_seconds);
             let [micro_batch, clip] = resolved.largest()?;
             let unit = resolved.plan.shape.model.rows().unit;
             plan[format!("largest_micro_batch_{unit}")] = serde_json::json!(micro_batch);
@@ -341,7 +342,11 @@ fn of_part(whole: &Recipe, part: usize, e: RunError) -> RunError {
 
 /// A plan for people.
 fn show(resolved: &resolve::Resolved, explain: bool) -> Result<()> {
-    for line in resolved.describe()?.into_iter().chain(resolved.describe_largest()?) {
+    let (plan, largest) = std::thread::scope(|scope| {
+        let largest = scope.spawn(|| resolved.describe_largest());
+        (resolved.describe(), largest.join().unwrap_or_else(|why| std::panic::resume_unwind(why)))
+    });
+    for line in plan?.into_iter().chain(largest?) {
         terminal::result(&line);
     }
     for c in &resolved.choices {
@@ -374,11 +379,14 @@ fn plan_for(
 fn plan_cards(a: &PlanArgs) -> Result<()> {
     let known = Cards::load(a.cards_file.as_deref())?;
     let cards = known.by_memory();
-    let Some(any) = cards.first() else { return Ok(()) };
+    let Some(first) = cards.first() else { return Ok(()) };
     let whole = planned(a)?;
     let (mut tables, mut fits) = (Vec::new(), Ok(()));
     for (i, r) in parts(&whole).into_iter().enumerate() {
-        // Model, data and sizes are the same for all.
+        // Model, data and sizes are the same for all; a card that cannot compute it at all would be refused.
+        let precision = resolve::precision(r.precision.unwrap_or_default());
+        let able = |card: &&&Card| Device::for_card(card, 1).require(precision).is_ok();
+        let any = cards.iter().find(able).unwrap_or(first);
         let r = plan_for(a, r, &|threads| Ok(Device::for_card(any, threads)), &mut Terminal::new())
             .map_err(|e| of_part(&whole, i, e))?;
         let tiers = Tiers::new(&r.asked, &cards, r.threads)?;

@@ -123,6 +123,24 @@ fn several_cards_are_planned_for_together() {
 }
 
 #[test]
+fn a_card_that_lacks_the_precision_is_a_row_with_the_reason() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (dir, recipe) = (dir.path(), recipe(dir.path()));
+    let table = json(dir, &["plan", &recipe, "--cards", "--precision", "bf16-mixed", "--json"]);
+    let rows = table["cards"].as_array().expect("rows");
+    assert_eq!(rows.len(), 11);
+    for row in rows {
+        let able = row["card"]["bf16"].as_bool().expect("a truth");
+        assert_eq!((&row["fits"], row["peak_bytes"].is_u64()), (&able.into(), able), "{row:#}");
+        let why = row["unable"].as_str().unwrap_or_default();
+        assert_eq!(why.contains("has no bfloat16"), !able, "{row:#}");
+    }
+    let text = ok(dir, &["plan", &recipe, "--cards", "--precision", "bf16-mixed"]);
+    assert_eq!(text.matches("unable, see below").count(), 2, "{text}");
+    assert!(text.contains("gtx1650: precision: GeForce GTX 1650 has no bfloat16"), "{text}");
+}
+
+#[test]
 fn a_model_for_which_every_card_is_too_small() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();

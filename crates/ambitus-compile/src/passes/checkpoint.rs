@@ -34,10 +34,10 @@ impl Pass for Checkpoint {
             }
             at
         };
-        let mut cloner =
-            Cloner { originals: &originals, defs, tags: &self.recompute, p, made: HashMap::new() };
-        for instr in &originals {
-            let mut instr = instr.clone();
+        let tagged = originals.iter().zip(&self.recompute);
+        let tagged = tagged.map(|(instr, again)| again.then(|| instr.clone())).collect();
+        let mut cloner = Cloner { tagged, defs, p, made: HashMap::new() };
+        for mut instr in originals {
             if instr.origin.phase == Phase::Backward {
                 for v in &mut instr.inputs {
                     *v = cloner.fresh(*v);
@@ -49,30 +49,30 @@ impl Pass for Checkpoint {
     }
 }
 
-struct Cloner<'a> {
-    originals: &'a [Instr],
+struct Cloner {
+    /// By instruction; those that are made again.
+    tagged: Vec<Option<Instr>>,
     defs: Vec<Option<usize>>,
-    tags: &'a [bool],
     p: Program,
     made: HashMap<ValueId, ValueId>,
 }
 
-impl Cloner<'_> {
+impl Cloner {
     /// The value to read in backward in place of `v`: itself, or a clone's result.
     fn fresh(&mut self, v: ValueId) -> ValueId {
         if let Some(&w) = self.made.get(&v) {
             return w;
         }
-        let Some(at) = self.defs.get(v.index()).copied().flatten().filter(|&d| self.tags[d]) else {
+        let at = self.defs.get(v.index()).copied().flatten();
+        let Some(original) = at.and_then(|at| self.tagged[at].clone()) else {
             return v;
         };
-        let original = &self.originals[at];
         let inputs = original.inputs.iter().map(|x| self.fresh(*x)).collect();
         let outputs: Vec<ValueId> =
             original.outputs.iter().map(|o| self.p.new_value(self.p.ty(*o))).collect();
-        let origin = Origin { path: original.origin.path.clone(), phase: Phase::Recompute };
-        self.p.instrs.push(Instr { op: original.op.clone(), inputs, outputs: outputs.clone(), origin });
-        self.made.extend(original.outputs.iter().copied().zip(outputs));
+        let origin = Origin { path: original.origin.path, phase: Phase::Recompute };
+        self.p.instrs.push(Instr { op: original.op, inputs, outputs: outputs.clone(), origin });
+        self.made.extend(original.outputs.into_iter().zip(outputs));
         self.made[&v]
     }
 }

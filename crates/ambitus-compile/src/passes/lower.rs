@@ -32,7 +32,13 @@ impl Pass for Lower<'_> {
     /// When the target lacks an op that neither casts nor a decomposition can stand for.
     fn run(&self, session: &mut Session, mut p: Program) -> Program {
         // A decomposition may use fused ops in turn.
-        while p.instrs.iter().any(|i| !self.runs(&p, i)) {
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        let mut runs = |p: &Program, instr: &Instr| {
+            p.signature_into(instr, &mut x, &mut y);
+            // Nothing stands for what moves between places.
+            instr.op.def().queue().is_some() || self.target.has_kernel(&instr.op, &x, &y)
+        };
+        while p.instrs.iter().any(|i| !runs(&p, i)) {
             let work = std::mem::take(&mut p.instrs);
             let mut with: HashMap<ValueId, ValueId> = HashMap::new();
             let mut b = Builder::resume(session, p, Phase::Forward);
@@ -40,7 +46,7 @@ impl Pass for Lower<'_> {
                 for v in &mut instr.inputs {
                     *v = with.get(v).copied().unwrap_or(*v);
                 }
-                if self.runs(b.program(), &instr) {
+                if runs(b.program(), &instr) {
                     b.append(instr);
                     continue;
                 }
@@ -63,12 +69,6 @@ impl Pass for Lower<'_> {
 }
 
 impl Lower<'_> {
-    fn runs(&self, p: &Program, instr: &Instr) -> bool {
-        let (x, y) = p.signature(instr);
-        // Nothing stands for what moves between places.
-        instr.op.def().queue().is_some() || self.target.has_kernel(&instr.op, &x, &y)
-    }
-
     /// The instruction on f32 copies of its 16-bit operands, its results cast back; `None` where that does not help.
     fn between_casts(&self, b: &mut Builder<'_>, instr: &Instr) -> Option<Vec<ValueId>> {
         let wide = |t: TensorType| {

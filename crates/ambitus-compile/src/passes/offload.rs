@@ -23,7 +23,7 @@ mod stream;
 
 use super::{Numerics, Pass};
 use ambitus_ir::ops::copy::Space;
-use ambitus_ir::{Phase, Program, Session, StateDecl, StateKind, ValueId};
+use ambitus_ir::{Instr, Phase, Program, Session, StateDecl, StateKind, ValueId};
 use stream::{Stretch, Uses};
 
 /// Queue of the fetches.
@@ -164,10 +164,10 @@ impl Offload {
         if self.activations == Kept::Nothing {
             return Vec::new();
         }
-        let forward = p.instrs.iter().filter(|i| i.origin.phase == Phase::Forward);
+        let is_forward = |i: &Instr| i.origin.phase == Phase::Forward;
+        let forward = p.instrs.iter().filter(|i| is_forward(i));
         let large = |v: &ValueId| p.ty(*v).bytes() >= self.least && p.outputs.iter().all(|o| o.value != *v);
         let made: Vec<ValueId> = forward
-            .clone()
             .filter(|i| i.op.def().donates().is_empty())
             .flat_map(|i| i.outputs.iter().copied().filter(large))
             .collect();
@@ -176,8 +176,7 @@ impl Offload {
         }
         let mut made_in = vec![None; p.types.len()];
         let mut handed_on = vec![false; p.types.len()];
-        for instr in forward {
-            let block = p.block_of(instr);
+        for (instr, block) in p.instrs.iter().zip(p.blocks_of()).filter(|(i, _)| is_forward(i)) {
             for v in &instr.inputs {
                 handed_on[v.index()] |= made_in[v.index()].is_some_and(|b| Some(b) != block);
             }

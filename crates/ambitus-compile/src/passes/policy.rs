@@ -132,41 +132,36 @@ pub fn cheapest(p: &Program, target: &dyn Target) -> Vec<Value> {
 /// Tags of everything in the first `whole` blocks, of `chosen` results, and of memory-bound ones.
 fn tags(p: &Program, facts: &Facts, whole: usize, chosen: &[bool]) -> Vec<bool> {
     let mut depth = vec![0u32; p.types.len()];
-    let mut tags = Vec::with_capacity(p.instrs.len());
-    for (i, instr) in p.instrs.iter().enumerate() {
+    let mut tags = vec![false; p.instrs.len()];
+    for (i, instr) in facts.forward(p) {
         let deep = instr.inputs.iter().map(|v| depth[v.index()]).max().unwrap_or(0) + 1;
         let cheap = instr.op.def().props().memory_bound;
         let block = facts.block[i];
         let again = facts.may_tag(instr, i)
             && if block.is_some_and(|b| b < whole) {
-                cheap || bytes(p, &instr.outputs) * SMALL > bytes(p, &instr.inputs)
+                cheap || facts.bytes(&instr.outputs) * SMALL > facts.bytes(&instr.inputs)
             } else {
                 (chosen[i] || (cheap && (block.is_some() || deep <= DEPTH)))
-                    && facts.is_from_kept(p, instr, &depth)
+                    && facts.is_from_kept(instr, &depth)
             };
         if again {
             instr.outputs.iter().for_each(|v| depth[v.index()] = deep);
         }
-        tags.push(again);
+        tags[i] = again;
     }
     tags
 }
 
 /// Bytes that forward makes and holds for backward.
-fn held(p: &Program, tags: &[bool]) -> u64 {
-    let mut held = vec![false; p.types.len()];
+fn held(p: &Program, facts: &Facts, tags: &[bool]) -> u64 {
+    // What is held anyway, and what backward makes other values from.
+    let mut held = facts.held.clone();
     let mut sum = 0;
-    for (i, instr) in p.instrs.iter().enumerate().rev() {
-        // Of what a queue brings, nothing is decided here.
-        let forward = instr.origin.phase == Phase::Forward && instr.op.def().queue().is_none();
-        let mine = instr.outputs.iter().filter(|v| held[v.index()]);
-        let (again, bytes) =
-            (tags[i] && mine.clone().next().is_some(), mine.map(|v| p.ty(*v).bytes()).sum::<u64>());
-        if forward && !tags[i] {
-            sum += bytes;
-        }
-        // Backward holds what it reads itself, and what it makes other values from.
-        if !forward || again {
+    for (i, instr) in facts.forward(p).rev() {
+        let mine = || instr.outputs.iter().filter(|v| held[v.index()]);
+        if !tags[i] {
+            sum += mine().map(|v| facts.sizes[v.index()]).sum::<u64>();
+        } else if mine().next().is_some() {
             instr.inputs.iter().for_each(|v| held[v.index()] = true);
         }
     }
@@ -190,13 +185,13 @@ fn ranked(p: &Program, facts: &Facts, target: &dyn Target) -> Vec<Value> {
         }
     }
     let mut chosen = vec![false; p.instrs.len()];
-    let all = held(p, &tags(p, facts, 0, &chosen));
+    let all = held(p, facts, &tags(p, facts, 0, &chosen));
     let mut values = Vec::new();
     for (path, instrs, seconds) in modules {
         instrs.iter().for_each(|i| chosen[*i] = true);
-        let bytes = all.saturating_sub(held(p, &tags(p, facts, 0, &chosen)));
+        let bytes = all.saturating_sub(held(p, facts, &tags(p, facts, 0, &chosen)));
         instrs.iter().for_each(|i| chosen[*i] = false);
-        let made: u64 = instrs.iter().map(|i| self::bytes(p, &p.instrs[*i].inputs)).sum();
+        let made: u64 = instrs.iter().map(|i| facts.bytes(&p.instrs[*i].inputs)).sum();
         if bytes * SMALL > made {
             values.push(Value { path: path.to_owned(), bytes, seconds });
         }
@@ -211,8 +206,7 @@ fn ranked(p: &Program, facts: &Facts, target: &dyn Target) -> Vec<Value> {
 fn matching(p: &Program, facts: &Facts, patterns: &[Pattern]) -> Result<Vec<bool>, CompileError> {
     let product = |(i, instr): (usize, &Instr)| facts.is_product(instr, i);
     let instrs = p.instrs.iter().enumerate();
-    let paths: Vec<Option<&str>> =
-        instrs.map(|at| product(at).then_some(at.1.origin.path.as_str())).collect();
+    let paths: Vec<Option<&str>> = instrs.map(|at| product(at).then_some(&*at.1.origin.path)).collect();
     for pattern in patterns {
         if !paths.iter().flatten().any(|path| pattern.matches(path)) {
             let names = shown(paths.iter().flatten().copied());
@@ -222,35 +216,44 @@ fn matching(p: &Program, facts: &Facts, patterns: &[Pattern]) -> Result<Vec<bool
     Ok(paths.iter().map(|path| path.is_some_and(|path| patterns.iter().any(|x| x.matches(path)))).collect())
 }
 
-fn bytes(p: &Program, values: &[ValueId]) -> u64 {
-    values.iter().map(|v| p.ty(*v).bytes()).sum()
-}
-
 struct Facts {
+    /// The instructions of forward, but those of queues: of what these bring, nothing is decided here.
+    forward: Vec<usize>,
+    /// Bytes of every value.
+    sizes: Vec<u64>,
     block: Vec<Option<usize>>,
     made_here: Vec<bool>,
     read_in_forward: Vec<bool>,
     read_in_backward: Vec<bool>,
+    /// Read by backward, or by a queue.
+    held: Vec<bool>,
     leaves_block: Vec<bool>,
 }
 
 impl Facts {
     fn of(p: &Program) -> Facts {
-        let block: Vec<Option<usize>> = p.instrs.iter().map(|i| p.block_of(i)).collect();
+        let block = p.blocks_of();
         let defs = p.definitions();
+        let queued = |i: usize| p.instrs[i].op.def().queue().is_some();
+        let is_forward = |i: &usize| p.instrs[*i].origin.phase == Phase::Forward && !queued(*i);
         let mut facts = Facts {
+            forward: (0..p.instrs.len()).filter(is_forward).collect(),
+            sizes: p.types.iter().map(|t| t.bytes()).collect(),
             made_here: defs.iter().map(Option::is_some).collect(),
             read_in_forward: vec![false; p.types.len()],
             read_in_backward: vec![false; p.types.len()],
+            held: vec![false; p.types.len()],
             leaves_block: vec![false; p.types.len()],
             block,
         };
         for (i, instr) in p.instrs.iter().enumerate() {
             // What a queue brings is there as a state is: it is fetched for backward, or kept, whatever is decided here.
-            if instr.op.def().queue().is_some() {
+            let queued = queued(i);
+            if queued {
                 instr.outputs.iter().for_each(|v| facts.made_here[v.index()] = false);
             }
             for v in &instr.inputs {
+                facts.held[v.index()] |= queued || instr.origin.phase != Phase::Forward;
                 match instr.origin.phase {
                     Phase::Forward => {
                         facts.read_in_forward[v.index()] = true;
@@ -262,6 +265,14 @@ impl Facts {
             }
         }
         facts
+    }
+
+    fn forward<'p>(&self, p: &'p Program) -> impl DoubleEndedIterator<Item = (usize, &'p Instr)> {
+        self.forward.iter().map(|&i| (i, &p.instrs[i]))
+    }
+
+    fn bytes(&self, values: &[ValueId]) -> u64 {
+        values.iter().map(|v| self.sizes[v.index()]).sum()
     }
 
     /// The path of an instruction inside its block.
@@ -289,11 +300,11 @@ impl Facts {
 
     /// True when making the results again keeps nothing alive that backward does not hold anyway: every operand is a state,
     /// an input, small, made again too, or read by backward.
-    fn is_from_kept(&self, p: &Program, instr: &Instr, depth: &[u32]) -> bool {
-        let out = bytes(p, &instr.outputs);
+    fn is_from_kept(&self, instr: &Instr, depth: &[u32]) -> bool {
+        let out = self.bytes(&instr.outputs);
         instr.inputs.iter().all(|v| {
             let i = v.index();
-            !self.made_here[i] || self.read_in_backward[i] || depth[i] > 0 || p.ty(*v).bytes() * SMALL <= out
+            !self.made_here[i] || self.read_in_backward[i] || depth[i] > 0 || self.sizes[i] * SMALL <= out
         })
     }
 }

@@ -78,7 +78,7 @@ pub(crate) fn as_declared(session: &mut Session, mut p: Program) -> Program {
                 *v = *same;
             } else if let Some(to) = was.get(v) {
                 // By the operand: a clone's cast is its original's.
-                let path = format!("{}.cast.{k}", instr.origin.path);
+                let path = format!("{}.cast.{k}", instr.origin.path).into();
                 let origin = Origin { path, phase: instr.origin.phase };
                 *v = b.push_at(Cast { to: *to }.into(), &[*v], origin)[0];
             }

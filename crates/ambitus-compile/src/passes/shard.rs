@@ -232,7 +232,7 @@ impl Writer<'_, '_> {
         let flat = &self.layout.flats[gather.flat];
         let (mesh, parts) = (self.layout.mesh(), self.parts(gather.flat, gather.tensors.iter().copied()));
         let op = AllGatherStart { queue: GATHER, mesh, group: Group::Shard, parts };
-        let origin = Origin { path: flat.path(), phase: gather.phase };
+        let origin = Origin { path: flat.path().into(), phase: gather.phase };
         let made = self.b.derived(&origin, gather.phase, |b| {
             let shard = b.as_dtype(shard, gather.dtype);
             b.all_gather(shard, op)
@@ -247,7 +247,7 @@ impl Writer<'_, '_> {
         let alone = mesh.replicas() == 1;
         let whole = TensorType::f32(&[flat.elements / mesh.ranks]);
         let piece = if alone { shard.shape } else { whole.shape };
-        let origin = Origin { path: flat.path(), phase: Phase::Backward };
+        let origin = Origin { path: flat.path().into(), phase: Phase::Backward };
         let sums = &mut self.sums[reduction.flat];
         self.b.derived(&origin, Phase::Backward, |b| {
             let full = reduction.tensors.iter().map(|(_, leaves)| {

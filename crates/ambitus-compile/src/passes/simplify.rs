@@ -7,12 +7,16 @@
 use super::{Numerics, Pass};
 use ambitus_ir::{Instr, Op, Phase, Program, Session, ValueId};
 use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// The pass.
 pub struct Simplify;
 
 /// Replaces values by others, everywhere.
 pub(super) fn substitute(p: &mut Program, with: &HashMap<ValueId, ValueId>) {
+    if with.is_empty() {
+        return;
+    }
     let get = |v: &mut ValueId| {
         while let Some(&w) = with.get(v) {
             *v = w;
@@ -34,7 +38,8 @@ impl Pass for Simplify {
 
     fn run(&self, _: &mut Session, mut p: Program) -> Program {
         let mut with: HashMap<ValueId, ValueId> = HashMap::new();
-        let mut seen: HashMap<String, usize> = HashMap::new();
+        // By the hash of name and operands.
+        let mut seen: HashMap<u64, Vec<usize>> = HashMap::new();
         for i in 0..p.instrs.len() {
             let instr = &mut p.instrs[i];
             for v in &mut instr.inputs {
@@ -47,11 +52,11 @@ impl Pass for Simplify {
             if !pure || instr.origin.phase == Phase::Recompute {
                 continue;
             }
-            let key = format!("{}{:?}{:?}", instr.op.name(), instr.op.attrs(), instr.inputs);
-            match seen.get(&key) {
-                None => {
-                    seen.insert(key, i);
-                }
+            let mut key = DefaultHasher::new();
+            (instr.op.name(), &instr.inputs).hash(&mut key);
+            let alike = seen.entry(key.finish()).or_default();
+            match alike.iter().find(|first| same(&p.instrs[**first], &p.instrs[i])) {
+                None => alike.push(i),
                 Some(&first) => {
                     let pairs = p.instrs[i].outputs.iter().zip(&p.instrs[first].outputs);
                     with.extend(pairs.map(|(a, b)| (*a, *b)));
@@ -67,6 +72,11 @@ impl Pass for Simplify {
         }
         super::dead::Dead.run(&mut Session::default(), p)
     }
+}
+
+/// They compute the same bits. Attributes are compared as text too: 0 and -0 are equal numbers.
+fn same(a: &Instr, b: &Instr) -> bool {
+    a.op == b.op && a.inputs == b.inputs && a.op.attrs() == b.op.attrs()
 }
 
 /// A cross-entropy head walks its tiles once, in the gradient op, which gives the loss as well: for every such pair, the

@@ -110,8 +110,9 @@ pub fn lifetimes(p: &Program, target: &dyn Target) -> Lifetimes {
             stretch.last = stretch.last.max(at);
         }
     }
+    let (mut x, mut y) = (Vec::new(), Vec::new());
     for (i, instr) in p.instrs.iter().enumerate() {
-        let (x, y) = p.signature(instr);
+        p.signature_into(instr, &mut x, &mut y);
         let size = target.workspace(&instr.op, &x, &y);
         out.workspaces.push((size > 0).then(|| {
             let at = i as u32;

@@ -15,9 +15,11 @@ use ambitus_ir::plan::{Address, Live, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session, StateDecl, TensorType};
 use lifetimes::{Home, Lifetimes};
-use problem::{Buffer, Problem};
+use problem::{Buffer, Problem, Solution};
 use solve::Aim;
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
 /// Byte ranges handed out one after another.
 #[derive(Default)]
@@ -38,59 +40,155 @@ impl Stack {
 /// # Panics
 /// When the independent checker finds a fault: that is a bug of `solve`.
 pub fn plan(session: Session, target: &dyn Target, slots: usize) -> PlannedSession {
-    plan_within(session, target, slots, None)
+    Needs::of(session, target, slots).plan()
 }
 
-/// As [`plan`], for an arena of `room` bytes: work goes into lower offsets only where they decide whether it is enough.
-pub fn plan_within(session: Session, target: &dyn Target, slots: usize, room: Option<u64>) -> PlannedSession {
-    let (mut states, mut on_host) = (Stack::default(), Stack::default());
-    let mut home = |s: &StateDecl| match s.home {
-        Space::Device => states.push(Region::State, s.ty.bytes()),
-        Space::Host => on_host.push(Region::Host, s.ty.bytes()),
-    };
-    let state_places: Vec<Address> = session.states.iter().map(&mut home).collect();
-    let mut slot = SlotLayout::default();
-    let lives: Vec<Lifetimes> = session.programs.iter().map(|p| lifetimes::lifetimes(p, target)).collect();
-    let problems: Vec<[Problem; 2]> =
-        session.programs.iter().zip(&lives).map(|(p, l)| problems(p, l)).collect();
-    for p in &session.programs {
-        let outputs = p.outputs.iter().map(|o| (&o.name, o.value));
-        for (name, value) in p.inputs.iter().map(|i| (&i.name, i.value)).chain(outputs) {
-            slot.place(name, p.ty(value));
+/// What a session needs, before any value has an offset: enough to say what does not fit.
+pub struct Needs {
+    session: Session,
+    slots: usize,
+    slot: SlotLayout,
+    states: Vec<Address>,
+    state_bytes: u64,
+    host_state_bytes: u64,
+    programs: Vec<ProgramNeeds>,
+}
+
+/// The stretches of one program.
+struct ProgramNeeds {
+    lives: Lifetimes,
+    /// The transient region's and the host's, each with the most bytes that live in it at once, and when.
+    arenas: [(Problem, u64, u32); 2],
+}
+
+impl Needs {
+    /// Of verified programs; `slots` is how many batches are prepared at once.
+    pub fn of(session: Session, target: &dyn Target, slots: usize) -> Needs {
+        let (mut states, mut on_host) = (Stack::default(), Stack::default());
+        let mut home = |s: &StateDecl| match s.home {
+            Space::Device => states.push(Region::State, s.ty.bytes()),
+            Space::Host => on_host.push(Region::Host, s.ty.bytes()),
+        };
+        let places: Vec<Address> = session.states.iter().map(&mut home).collect();
+        let mut slot = SlotLayout::default();
+        for p in &session.programs {
+            let outputs = p.outputs.iter().map(|o| (&o.name, o.value));
+            for (name, value) in p.inputs.iter().map(|i| (&i.name, i.value)).chain(outputs) {
+                slot.place(name, p.ty(value));
+            }
+        }
+        let programs = session.programs.iter().map(|p| ProgramNeeds::of(p, target)).collect();
+        let (state_bytes, host_state_bytes) = (states.top, on_host.top);
+        Needs { session, slots, slot, states: places, state_bytes, host_state_bytes, programs }
+    }
+
+    /// The session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Bytes of the states and slots, and the most transient bytes that live at once: no arena is smaller.
+    pub fn arena_bytes(&self) -> u64 {
+        self.fixed_bytes() + self.most_live(0)
+    }
+
+    /// Bytes of the host's space with one pass of placement there.
+    pub fn host_bytes(&self) -> u64 {
+        let placed = |p: &ProgramNeeds| solve::solve_within(&p.arenas[1].0, Aim::Any).height;
+        self.host_state_bytes + self.programs.iter().map(placed).max().unwrap_or(0)
+    }
+
+    /// Bytes of an arena for the session, when it only matters whether `room` is enough: work goes into lower offsets only
+    /// until it is, and none where nothing helps.
+    ///
+    /// # Panics
+    /// As [`Needs::plan`].
+    pub fn arena_within(&self, room: u64, heights: &Heights) -> u64 {
+        let fixed = self.fixed_bytes();
+        let mut programs: Vec<_> = self.session.programs.iter().zip(&self.programs).collect();
+        // What needs most says most.
+        programs.sort_by_key(|(_, needs)| Reverse(needs.arenas[0].1));
+        let mut most = self.most_live(0);
+        for (p, needs) in programs {
+            if fixed + most > room {
+                break;
+            }
+            most = most.max(heights.within(&needs.arenas[0].0, room - fixed, &p.name));
+        }
+        fixed + most
+    }
+
+    fn fixed_bytes(&self) -> u64 {
+        self.state_bytes + self.slot.stack.top * self.slots as u64
+    }
+
+    fn most_live(&self, arena: usize) -> u64 {
+        self.programs.iter().map(|p| p.arenas[arena].1).max().unwrap_or(0)
+    }
+
+    /// Gives every value its offset, as low as can be.
+    ///
+    /// # Panics
+    /// When the independent checker finds a fault: that is a bug of `solve`.
+    pub fn plan(&self) -> PlannedSession {
+        // All programs run in the same bytes: what the largest needs at least is enough for every one.
+        let aims = [0, 1].map(|arena| Aim::Height(self.most_live(arena)));
+        let Needs { session, slot, host_state_bytes, .. } = self;
+        let one = &|(p, needs): (&Program, &ProgramNeeds)| {
+            let solved = [0, 1].map(|arena| solved(&needs.arenas[arena].0, aims[arena], &p.name));
+            plan_program(p, &self.states, *host_state_bytes, slot, (needs, solved))
+        };
+        // Side by side: one or two of them are most of the work.
+        let programs: Vec<PlannedProgram> = std::thread::scope(|scope| {
+            let work = session.programs.iter().zip(&self.programs);
+            let running: Vec<_> = work.map(|work| scope.spawn(move || one(work))).collect();
+            let done = running.into_iter().map(|thread| thread.join());
+            done.map(|p| p.unwrap_or_else(|why| std::panic::resume_unwind(why))).collect()
+        });
+        let most = |f: &dyn Fn(&PlannedProgram) -> u64| programs.iter().map(f).max().unwrap_or(0);
+        // The states of the host's space, and above them what programs copy there.
+        let host_bytes = *host_state_bytes + most(&|p| p.host_bytes);
+        PlannedSession {
+            state_bytes: self.state_bytes,
+            transient_bytes: most(&|p| p.transient_bytes),
+            slot_bytes: slot.stack.top,
+            slots: self.slots,
+            host_state_bytes: *host_state_bytes,
+            host_bytes,
+            states: self.states.clone(),
+            programs,
+            session: session.clone(),
         }
     }
-    let room = room.map(|bytes| bytes.saturating_sub(states.top + slot.stack.top * slots as u64));
-    // All programs run in the same bytes: what the largest needs at least is enough for every one.
-    let least =
-        [0, 1].map(|arena| problems.iter().map(|p| problem::live_bound(&p[arena]).0).max().unwrap_or(0));
-    let aims = match room {
-        None => least.map(Aim::Height),
-        // The host's arena is another question.
-        Some(room) if room < least[0] => [Aim::Any, Aim::Any],
-        Some(room) => [Aim::Height(room), Aim::Any],
-    };
-    let programs: Vec<PlannedProgram> = session
-        .programs
-        .iter()
-        .zip(lives.iter().zip(&problems))
-        .map(|(p, (lives, problems))| {
-            let solved = [0, 1].map(|arena| solved(&problems[arena], aims[arena], &p.name));
-            plan_program(p, &state_places, on_host.top, &mut slot, (lives, solved))
+}
+
+/// Heights of arenas that were found: sessions of one model share programs, which are placed once.
+#[derive(Default)]
+pub struct Heights(Mutex<Vec<(Problem, u64)>>);
+
+impl Heights {
+    /// A height within `room` where one is known, else what the solver finds for that room.
+    fn within(&self, problem: &Problem, room: u64, program: &str) -> u64 {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known().iter().find(|(p, height)| *height <= room && p == problem).map(|k| k.1);
+        found.unwrap_or_else(|| {
+            let height = solved(problem, Aim::Height(room), program).height;
+            known().push((problem.clone(), height));
+            height
         })
-        .collect();
-    let most = |f: &dyn Fn(&PlannedProgram) -> u64| programs.iter().map(f).max().unwrap_or(0);
-    // The states of the host's space, and above them what programs copy there.
-    let host_bytes = on_host.top + most(&|p| p.host_bytes);
-    PlannedSession {
-        state_bytes: states.top,
-        transient_bytes: most(&|p| p.transient_bytes),
-        slot_bytes: slot.stack.top,
-        slots,
-        host_state_bytes: on_host.top,
-        host_bytes,
-        states: state_places,
-        programs,
-        session,
+    }
+}
+
+impl ProgramNeeds {
+    fn of(p: &Program, target: &dyn Target) -> ProgramNeeds {
+        let lives = lifetimes::lifetimes(p, target);
+        let arenas = [&lives.device, &lives.host].map(|buffers| {
+            let problem = Problem::new(buffers.clone())
+                .unwrap_or_else(|why| panic!("bug in lifetimes of program `{}`: {why}", p.name));
+            let (bound, at) = problem::live_bound(&problem);
+            (problem, bound, at)
+        });
+        ProgramNeeds { lives, arenas }
     }
 }
 
@@ -101,55 +199,49 @@ struct SlotLayout {
 }
 
 impl SlotLayout {
-    fn place(&mut self, name: &str, ty: TensorType) -> Address {
+    fn place(&mut self, name: &str, ty: TensorType) {
         let stack = &mut self.stack;
-        let new = || stack.push(Region::Slot, ty.bytes());
-        *self.places.entry((name.to_owned(), ty)).or_insert_with(new)
+        self.places.entry((name.to_owned(), ty)).or_insert_with(|| stack.push(Region::Slot, ty.bytes()));
+    }
+
+    fn of(&self, name: &str, ty: TensorType) -> Address {
+        self.places[&(name.to_owned(), ty)]
     }
 }
 
-/// A program's problems: the transient region's and the host's.
-fn problems(p: &Program, lives: &Lifetimes) -> [Problem; 2] {
-    [&lives.device, &lives.host].map(|buffers| {
-        Problem::new(buffers.clone())
-            .unwrap_or_else(|why| panic!("bug in lifetimes of program `{}`: {why}", p.name))
-    })
-}
-
-/// Solves one arena and proves the solution; with the bound and its instant.
-fn solved(problem: &Problem, aim: Aim, program: &str) -> (problem::Solution, u64, u32) {
+/// Solves one arena and proves the solution.
+fn solved(problem: &Problem, aim: Aim, program: &str) -> Solution {
     let solution = solve::solve_within(problem, aim);
     if let Err(violation) = check::check(problem, &solution) {
         panic!("bug in solve of program `{program}`: {violation}");
     }
-    let (bound, at) = problem::live_bound(problem);
-    (solution, bound, at)
+    solution
 }
 
 fn plan_program(
     p: &Program,
     states: &[Address],
     host_states: u64,
-    slot: &mut SlotLayout,
-    (lives, [device, host]): (&Lifetimes, [(problem::Solution, u64, u32); 2]),
+    slot: &SlotLayout,
+    (ProgramNeeds { lives, arenas }, [device, host]): (&ProgramNeeds, [Solution; 2]),
 ) -> PlannedProgram {
-    let ((device, live_bound_bytes, peak_at), (host, _, _)) = (device, host);
+    let (_, live_bound_bytes, peak_at) = arenas[0];
     let device_place = |k: usize| Address {
         region: Region::Transient,
         offset: device.offsets[k],
         bytes: lives.device[k].size,
     };
-    let mut place = |home: Home| match home {
+    let place = |home: Home| match home {
         Home::State(k) => states[p.states[k].state.index()],
-        Home::Input(k) => slot.place(&p.inputs[k].name, p.ty(p.inputs[k].value)),
-        Home::Output(k) => slot.place(&p.outputs[k].name, p.ty(p.outputs[k].value)),
+        Home::Input(k) => slot.of(&p.inputs[k].name, p.ty(p.inputs[k].value)),
+        Home::Output(k) => slot.of(&p.outputs[k].name, p.ty(p.outputs[k].value)),
         Home::Device(k) => device_place(k),
         Home::Host(k) => {
             let (offset, bytes) = (host_states + host.offsets[k], lives.host[k].size);
             Address { region: Region::Host, offset, bytes }
         }
     };
-    let places = lives.homes.iter().map(|home| home.map(&mut place)).collect();
+    let places = lives.homes.iter().map(|home| home.map(&place)).collect();
     let stretch = |(k, b): (usize, &Buffer)| Live {
         first: b.first,
         last: b.last,

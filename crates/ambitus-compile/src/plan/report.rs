@@ -3,7 +3,7 @@
 use ambitus_ir::ops::collective;
 use ambitus_ir::plan::{Live, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::target::{Target, share_of_pairs};
-use ambitus_ir::{Cost, Instr, Op, Phase, StateKind, TensorType, ValueId};
+use ambitus_ir::{Cost, Instr, Op, Phase, Program, StateKind, TensorType, ValueId};
 use std::collections::BTreeMap;
 
 /// Transient bytes in use at one instruction.
@@ -17,16 +17,24 @@ pub struct Usage {
 
 /// Transient bytes in use at every instruction.
 pub fn timeline(p: &PlannedProgram) -> Vec<Usage> {
-    let mut at = vec![Usage::default(); p.program.instrs.len()];
+    // What begins at an instruction, and what ended before it.
+    let mut change = vec![[Usage::default(); 2]; p.program.instrs.len() + 1];
     for live in &p.lives {
-        for usage in &mut at[live.first as usize..=live.last as usize] {
+        for (at, way) in [(live.first as usize, 0), (live.last as usize + 1, 1)] {
+            let usage = &mut change[at][way];
             match live.value {
                 Some(_) => usage.activations += live.place.bytes,
                 None => usage.workspace += live.place.bytes,
             }
         }
     }
-    at
+    change.pop();
+    let step = |now: &mut Usage, [begins, ended]: [Usage; 2]| {
+        now.activations = now.activations + begins.activations - ended.activations;
+        now.workspace = now.workspace + begins.workspace - ended.workspace;
+        Some(*now)
+    };
+    change.into_iter().scan(Usage::default(), step).collect()
 }
 
 /// Bytes of all states of a kind that are at home in the arena, each rounded up as it lies there.
@@ -64,10 +72,11 @@ pub fn live_gradients(p: &PlannedProgram) -> u64 {
 }
 
 /// Work of one run of a program over packed clips of so many `rows` (see [`share_of_pairs`]).
-pub fn cost(p: &PlannedProgram, rows: f64) -> Cost {
+pub fn cost(p: &Program, rows: f64) -> Cost {
     let mut sum = Cost::default();
-    for instr in &p.program.instrs {
-        let (x, y) = p.program.signature(instr);
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    for instr in &p.instrs {
+        p.signature_into(instr, &mut x, &mut y);
         let cost = instr.op.cost(&x, &y);
         sum.flops += share_of_pairs(&instr.op, &x, rows) * cost.flops;
         sum.bytes += cost.bytes;
@@ -77,7 +86,7 @@ pub fn cost(p: &PlannedProgram, rows: f64) -> Cost {
 
 /// Predicted seconds of one run of a program on a target. Copies and collectives of one queue run one after another, beside
 /// what stands between start and done where the target can; only what a done waits for counts.
-pub fn seconds(p: &PlannedProgram, target: &dyn Target) -> f64 {
+pub fn seconds(p: &Program, target: &dyn Target) -> f64 {
     elapsed(p, target, &|instr, x, y| target.seconds(&instr.op, x, y))
 }
 
@@ -93,14 +102,17 @@ pub struct Exchange {
 }
 
 /// Predicted exchange of one run of a program on a target.
-pub fn exchange(p: &PlannedProgram, target: &dyn Target) -> Exchange {
+pub fn exchange(p: &Program, target: &dyn Target) -> Exchange {
     let mut out = Exchange::default();
     let collective = |instr: &Instr| collective::mesh(&instr.op).is_some_and(|mesh| mesh.ranks > 1);
-    for instr in p.program.instrs.iter().filter(|i| collective(i)) {
-        let (x, y) = p.program.signature(instr);
+    for instr in p.instrs.iter().filter(|i| collective(i)) {
+        let (x, y) = p.signature(instr);
         let bytes = |t: &[TensorType]| t.iter().map(|t| t.bytes()).sum::<u64>();
         out.bytes += bytes(&x).max(bytes(&y)) as f64;
         out.seconds += target.seconds(&instr.op, &x, &y);
+    }
+    if out == Exchange::default() {
+        return out;
     }
     let without = elapsed(p, target, &|instr, x, y| match collective(instr) {
         true => 0.0,
@@ -113,12 +125,13 @@ pub fn exchange(p: &PlannedProgram, target: &dyn Target) -> Exchange {
 /// Seconds of one instruction with operands and results of these types.
 type Takes<'t> = dyn Fn(&Instr, &[TensorType], &[TensorType]) -> f64 + 't;
 
-fn elapsed(p: &PlannedProgram, target: &dyn Target, takes: &Takes<'_>) -> f64 {
+fn elapsed(p: &Program, target: &dyn Target, takes: &Takes<'_>) -> f64 {
     let mut now = 0.0;
     let mut queues: BTreeMap<u32, f64> = BTreeMap::new();
     let mut ready: BTreeMap<ValueId, f64> = BTreeMap::new();
-    for instr in &p.program.instrs {
-        let (x, y) = p.program.signature(instr);
+    let (mut x, mut y) = (Vec::new(), Vec::new());
+    for instr in &p.instrs {
+        p.signature_into(instr, &mut x, &mut y);
         let def = instr.op.def();
         let takes = takes(instr, &x, &y);
         match def.queue().filter(|_| target.copies_beside()) {

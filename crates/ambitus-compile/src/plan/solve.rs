@@ -87,6 +87,13 @@ fn rank(problem: &Problem, peak: u32) -> (Vec<Item>, Vec<usize>, u32) {
     (items, names, rank(peak))
 }
 
+/// The items by a key, then by index.
+fn ordered<K: Ord>(items: &[Item], key: impl Fn(&Item) -> K) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..).take(items.len()).collect();
+    order.sort_by_key(|&i| key(&items[i as usize]));
+    order
+}
+
 struct Solver<'a> {
     items: &'a [Item],
     bound: u64,
@@ -133,16 +140,11 @@ impl<'a> Solver<'a> {
         height
     }
 
-    fn sorted<K: Ord>(&self, key: impl Fn(&Item) -> K) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..).take(self.items.len()).collect();
-        order.sort_by_key(|&i| key(&self.items[i as usize]));
-        order
-    }
-
     /// One pass per recipe, until one is close to the bound.
     fn greedy(&mut self, peak: u32) {
         let span = self.items.iter().map(|i| u64::from(i.last) + 1).max().unwrap_or(0);
-        let by_length = self.sorted(|i| (Reverse((i.length(), i.size)), i.first));
+        let items = self.items;
+        let by_length = || ordered(items, |i| (Reverse((i.length(), i.size)), i.first));
         let up = |order| Recipe { order, down: Vec::new() };
         let quarter = |k: u64| u32::try_from(span * k / 4).unwrap_or(u32::MAX);
         // Two stacks: activations die as gradients are born. If both grew from the bottom, the one
@@ -150,27 +152,30 @@ impl<'a> Solver<'a> {
         // from the ceiling.
         let two = |late: u32| {
             let down = |i: &Item| i.first > late && i.length() * LONG > span;
-            Recipe { order: by_length.clone(), down: self.items.iter().map(down).collect() }
+            Recipe { order: by_length(), down: items.iter().map(down).collect() }
         };
-        let recipes = [
-            up(self.sorted(|i| (Reverse((i.size, i.length())), i.first))),
-            two(peak),
-            two(quarter(1)),
-            two(quarter(2)),
+        let recipes: [&dyn Fn() -> Recipe; 9] = [
+            &|| up(ordered(items, |i| (Reverse((i.size, i.length())), i.first))),
+            &|| two(peak),
+            &|| two(quarter(1)),
+            &|| two(quarter(2)),
             // What lives long in order of birth, so that what dies last lies lowest.
-            up(self.sorted(|i| match i.length() * LONG >= span {
-                true => (0, u64::from(i.first), Reverse((i.length(), i.size))),
-                false => (1, 0, Reverse((i.size, i.length()))),
-            })),
-            up(by_length.clone()),
-            up(self.sorted(|i| (Reverse(i.last), Reverse((i.size, i.length()))))),
-            up(self.sorted(|i| (i.first, Reverse((i.size, i.length()))))),
-            up(self.sorted(|i| (Reverse(i.area()), i.first))),
+            &|| {
+                up(ordered(items, |i| match i.length() * LONG >= span {
+                    true => (0, u64::from(i.first), Reverse((i.length(), i.size))),
+                    false => (1, 0, Reverse((i.size, i.length()))),
+                }))
+            },
+            &|| up(by_length()),
+            &|| up(ordered(items, |i| (Reverse(i.last), Reverse((i.size, i.length()))))),
+            &|| up(ordered(items, |i| (i.first, Reverse((i.size, i.length()))))),
+            &|| up(ordered(items, |i| (Reverse(i.area()), i.first))),
         ];
         for recipe in recipes {
             if self.is_close() || self.placer.looks > GREEDY_LOOKS {
                 return;
             }
+            let recipe = recipe();
             let height = self.run(&recipe);
             self.tried.push((height, recipe));
         }
@@ -196,8 +201,11 @@ impl<'a> Solver<'a> {
 
     /// Exact searches, within a common budget.
     fn search(&mut self) {
-        let search = Searcher::new(self.items);
         let small = self.items.len() <= PROOF;
+        if !small && self.is_good() {
+            return;
+        }
+        let search = Searcher::new(self.items);
         let mut looks = if small { PROOF_LOOKS } else { SEARCH_LOOKS };
         if small && self.aim != Aim::Any {
             self.search_whole(&search, &mut looks);

@@ -49,7 +49,7 @@ impl OpDef for Dropout {
 impl Builder<'_> {
     /// Dropout; the op id comes from the provenance path.
     pub fn dropout(&mut self, x: ValueId, p: f32, keys: ValueId, segs: ValueId) -> ValueId {
-        let id = Origin { path: self.path(Dropout::NAME), phase: Phase::Forward }.op_id();
+        let id = Origin { path: self.path(Dropout::NAME).into(), phase: Phase::Forward }.op_id();
         self.push1(Dropout { p, id }, &[x, keys, segs])
     }
 }

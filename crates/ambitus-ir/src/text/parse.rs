@@ -255,7 +255,7 @@ impl<'a> Reader<'_, 'a> {
             return Err(c.expected("a phase"));
         };
         let outputs = results.into_iter().map(|(_, v)| v).collect();
-        self.p.instrs.push(Instr { op, inputs, outputs, origin: Origin { path, phase } });
+        self.p.instrs.push(Instr { op, inputs, outputs, origin: Origin { path: path.into(), phase } });
         Ok(())
     }
 

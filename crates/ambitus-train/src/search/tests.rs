@@ -1,9 +1,11 @@
 use super::*;
 use crate::device::Device;
 use crate::recipe::{DeviceChoice, Offload};
-use crate::session::SessionOptions;
+use crate::session::{SessionOptions, Stem, build};
 use ambitus_compile::pipeline::Trained;
+use ambitus_compile::plan::Heights;
 use ambitus_ir::ops::optim::AdamW;
+use ambitus_models::Capacity;
 use ambitus_models::f5::config::Config;
 
 const UPDATE: usize = 240;
@@ -64,7 +66,8 @@ fn every_plan(shape: &Shape, free: &Free, target: &dyn Target) -> Vec<(u64, f64)
     let mut plans = Vec::new();
     for micro_batch in &free.micro_batches {
         let choice = super::Choice { micro_batch, variant: None };
-        let point = Point::new(shape, &choice, free, u64::MAX, target).expect("plans");
+        let stems = Stems::of(target);
+        let point = Point::new(shape, &choice, free, &stems).expect("plans");
         for steps in 0..=point.steps() {
             let mut shape = point.shape.clone();
             shape.session.checkpoint = point.checkpoint(steps);
@@ -97,6 +100,50 @@ fn no_plan_that_fits_is_much_faster() {
         );
         assert_eq!(found.candidates[0].verdict, Verdict::Chosen);
         assert_eq!(found.candidates[0].peak_bytes, found.plan.peak_bytes);
+    }
+}
+
+/// What plans share is what each would make for itself.
+#[test]
+fn a_session_from_shared_parts_is_the_session() {
+    let device = device();
+    let target = device.target();
+    let (base, small) = (shape(&device), shape(&device).with_capacity(micro_batch(40).capacity));
+    for ema in [true, false] {
+        for in_backward in [false, true] {
+            let mut options = SessionOptions { ema, ..small.session.clone() };
+            (options.update_in_backward, options.clip_per_tensor) = (in_backward, in_backward);
+            let sizes = [base.session.capacity, small.session.capacity];
+            let [other, alone] = sizes.map(|capacity| {
+                let options = SessionOptions { capacity, ..options.clone() };
+                Stem::new(&base.model, &options, target, None).expect("compiles")
+            });
+            let shared = Stem::new(&base.model, &options, target, Some(&other)).expect("compiles");
+            for checkpoint in [Blocks::None, Blocks::All] {
+                options.checkpoint = checkpoint;
+                let finished = |stem: &Stem| stem.clone().finish(&options, target).expect("compiles");
+                assert!(finished(&shared) == finished(&alone), "ema {ema}, in backward {in_backward}");
+                assert!(finished(&shared) == build(&base.model, &options, target).expect("compiles"));
+            }
+        }
+    }
+}
+
+/// Without offsets, or with just enough work on them, the same is said as by a plan.
+#[test]
+fn a_draft_says_what_its_plan_says() {
+    let device = device();
+    let draft = Draft::new(shape(&device), device.target()).expect("compiles");
+    let plan = draft.plan(device.target());
+    assert!(draft.least_bytes <= plan.peak_bytes && draft.least_bytes == plan.least_bytes());
+    assert_eq!(draft.step_seconds(device.target()), plan.step_seconds);
+    let heights = Heights::default();
+    for budget in [draft.least_bytes - 1, draft.least_bytes, plan.peak_bytes - 1, plan.peak_bytes, u64::MAX] {
+        let fits = plan.peak_bytes <= budget;
+        // What is known of one budget is not taken for another's.
+        for heights in [&heights, &Heights::default()] {
+            assert_eq!(draft.peak_within(budget, heights) <= budget, fits, "{budget} bytes");
+        }
     }
 }
 

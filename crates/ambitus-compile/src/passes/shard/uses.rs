@@ -83,7 +83,7 @@ impl Uses {
         for (i, instr) in p.instrs.iter().enumerate().filter(|(i, _)| !dropped[*i]) {
             let phase = instr.origin.phase;
             for (v, (flat, tensor, dtype)) in reads(i) {
-                let path = instr.origin.path.as_str();
+                let path = &*instr.origin.path;
                 let original = forward.get(&v).filter(|_| phase != Phase::Forward).and_then(|all| {
                     let of = |(p, _): &&(&str, usize)| {
                         path.strip_prefix(*p).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

@@ -1,5 +1,7 @@
 //! One pass over the buffers in a given order, each put into a gap that those before it leave.
 
+use std::ops::ControlFlow;
+
 /// A buffer as the solver sees it: its footprint, and its lifetime in ranks of first instants.
 ///
 /// Two buffers are live together if and only if they are at the later of their first instants, so the
@@ -54,10 +56,19 @@ struct Placed {
     last: u32,
 }
 
+impl Placed {
+    #[inline]
+    fn meets(&self, item: &Item) -> bool {
+        (self.first <= item.last) & (item.first <= self.last)
+    }
+}
+
 /// Placed items in order of offset, in chunks: to put one in moves a chunk's worth, not half of all.
 #[derive(Clone, Default)]
 struct Sorted {
     chunks: Vec<Vec<Placed>>,
+    /// Emptied chunks: a solver makes many passes.
+    spare: Vec<Vec<Placed>>,
     len: usize,
 }
 
@@ -66,7 +77,8 @@ impl Sorted {
     const CHUNK: usize = 128;
 
     fn clear(&mut self) {
-        self.chunks.clear();
+        self.chunks.iter_mut().for_each(Vec::clear);
+        self.spare.append(&mut self.chunks);
         self.len = 0;
     }
 
@@ -79,12 +91,15 @@ impl Sorted {
         let before = |p: &Placed| p.offset < placed.offset;
         let at = self.chunks.partition_point(|chunk| before(&chunk[0])).saturating_sub(1);
         let Some(chunk) = self.chunks.get_mut(at) else {
-            self.chunks.push(vec![placed]);
+            let mut chunk = self.spare.pop().unwrap_or_default();
+            chunk.push(placed);
+            self.chunks.push(chunk);
             return;
         };
         chunk.insert(chunk.partition_point(before), placed);
         if chunk.len() > Self::CHUNK {
-            let upper = chunk.split_off(Self::CHUNK / 2);
+            let mut upper = self.spare.pop().unwrap_or_default();
+            upper.extend(chunk.drain(Self::CHUNK / 2..));
             self.chunks.insert(at + 1, upper);
         }
     }
@@ -101,7 +116,6 @@ pub(super) struct Placer<'a> {
     buckets: Vec<Sorted>,
     /// A rank's bucket is the rank shifted right by this.
     shift: u32,
-    near: Vec<(u64, u64)>,
     /// Looks at a placed item so far: what the passes cost, whatever the machine.
     pub looks: u64,
 }
@@ -112,7 +126,7 @@ impl<'a> Placer<'a> {
         // 64 to 128 buckets: enough to tell the blocks of a model apart, few enough for long items.
         let shift = (ranks / 64).checked_ilog2().unwrap_or(0);
         let buckets = vec![Sorted::default(); (ranks >> shift) as usize + 1];
-        Self { items, all: Sorted::default(), buckets, shift, near: Vec::new(), looks: 0 }
+        Self { items, all: Sorted::default(), buckets, shift, looks: 0 }
     }
 
     /// Follows a recipe, writing each item's offset; returns the height.
@@ -133,25 +147,26 @@ impl<'a> Placer<'a> {
     }
 
     fn find(&mut self, item: &Item, top: Option<u64>) -> u64 {
-        let meets = |p: &&Placed| p.first <= item.last && item.first <= p.last;
-        let range = |p: &Placed| (p.offset, p.end);
+        let gap = Gap { item, top, free: 0, lowest: None, highest: None };
         let (from, to) = ((item.first >> self.shift) as usize, (item.last >> self.shift) as usize);
-        if from == to {
-            self.looks += self.buckets[from].len as u64;
-            return gap(item, top, self.buckets[from].iter().filter(meets).map(range));
+        if from == to || to - from >= FEW_BUCKETS {
+            let placed = if from == to { &self.buckets[from] } else { &self.all };
+            self.looks += placed.len as u64;
+            return gap.among(placed.iter());
         }
-        if to - from >= FEW_BUCKETS {
-            self.looks += self.all.len as u64;
-            return gap(item, top, self.all.iter().filter(meets).map(range));
-        }
-        self.near.clear();
-        for bucket in &self.buckets[from..=to] {
-            self.looks += bucket.len as u64;
-            self.near.extend(bucket.iter().filter(meets).map(range));
-        }
-        // The stable sort merges the buckets' sorted runs; an item met twice does no harm.
-        self.near.sort();
-        gap(item, top, self.near.iter().copied())
+        let (buckets, shift) = (&self.buckets[from..=to], self.shift);
+        self.looks += buckets.iter().map(|bucket| bucket.len as u64).sum::<u64>();
+        // Merges the buckets' runs; an item that is in several counts where it is first met.
+        let mut runs: [_; FEW_BUCKETS] = std::array::from_fn(|k| {
+            let counts = move |p: &&Placed| k == 0 || (p.first >> shift) as usize == from + k;
+            let run = buckets.get(k).into_iter().flat_map(Sorted::iter);
+            run.filter(move |p| p.meets(item) && counts(p)).peekable()
+        });
+        gap.among(std::iter::from_fn(|| {
+            let heads = runs.iter_mut().enumerate().filter_map(|(k, run)| Some((run.peek()?.offset, k)));
+            let (_, k) = heads.min()?;
+            runs[k].next()
+        }))
     }
 
     fn insert(&mut self, placed: Placed) {
@@ -161,27 +176,46 @@ impl<'a> Placer<'a> {
     }
 }
 
-/// Where `item` goes among the occupied ranges, given by ascending start: the lowest offset that
-/// fits; with `top`, the highest that ends at or below `top`, if any does.
-fn gap(item: &Item, top: Option<u64>, taken: impl Iterator<Item = (u64, u64)>) -> u64 {
-    let mut lowest = None;
-    let mut highest = None;
-    let mut free = 0u64;
-    for (start, end) in taken {
-        if free + item.size <= start {
-            let Some(top) = top else { return free };
-            lowest = lowest.or(Some(free));
-            let end = start.min(top);
-            if free + item.size <= end {
-                highest = Some((end - item.size) & !(item.align - 1));
+/// Where an item goes among those that are placed: the lowest offset that fits; with `top`, the highest that ends at or below
+/// it, if any does.
+struct Gap<'a> {
+    item: &'a Item,
+    top: Option<u64>,
+    /// One past the occupied bytes so far, as the item is aligned.
+    free: u64,
+    lowest: Option<u64>,
+    highest: Option<u64>,
+}
+
+impl Gap<'_> {
+    /// `placed` in order of offset, whatever their times.
+    fn among<'p>(mut self, mut placed: impl Iterator<Item = &'p Placed>) -> u64 {
+        if placed.try_for_each(|p| self.look(p)).is_break() {
+            return self.free;
+        }
+        let Gap { item, top, free, lowest, mut highest } = self;
+        if let Some(top) = top.filter(|&top| free + item.size <= top) {
+            highest = Some((top - item.size) & !(item.align - 1));
+        }
+        highest.or(lowest).unwrap_or(free)
+    }
+
+    /// Breaks where the item goes to `free`. Most of a solver's time: whether the two meet in time is a coin's throw, so
+    /// nothing branches on that alone.
+    #[inline]
+    fn look(&mut self, p: &Placed) -> ControlFlow<()> {
+        let meets = p.meets(self.item);
+        if meets & (self.free + self.item.size <= p.offset) {
+            let Some(top) = self.top else { return ControlFlow::Break(()) };
+            self.lowest = self.lowest.or(Some(self.free));
+            let end = p.offset.min(top);
+            if self.free + self.item.size <= end {
+                self.highest = Some((end - self.item.size) & !(self.item.align - 1));
             }
         }
-        if end > free {
-            free = item.up(end);
-        }
+        let end = if meets { p.end } else { 0 };
+        // `free` is aligned, so what ends below it stays below it.
+        self.free = self.free.max(self.item.up(end));
+        ControlFlow::Continue(())
     }
-    if let Some(top) = top.filter(|&top| free + item.size <= top) {
-        highest = Some((top - item.size) & !(item.align - 1));
-    }
-    highest.or(lowest).unwrap_or(free)
 }
