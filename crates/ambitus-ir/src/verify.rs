@@ -72,8 +72,7 @@ impl Checker<'_> {
         let mut state_of: Vec<Option<usize>> = vec![None; p.types.len()];
         // What was started and is not yet done, by token; and the results of it.
         let mut running: HashMap<ValueId, Running> = HashMap::new();
-        let mut pending: HashSet<ValueId> = HashSet::new();
-        let mut host = none();
+        let (mut pending, mut host) = (none(), none());
         // Copies made by the program that it may overwrite.
         let mut own = none();
         let entries = p.inputs.iter().map(|i| i.value).chain(p.states.iter().map(|s| s.enters));
@@ -107,7 +106,7 @@ impl Checker<'_> {
                 if dead[v.index()] {
                     return self.fail(at, 3, format!("{v} is used after it was overwritten"));
                 }
-                if pending.contains(v) && !instr.op.def().props().waits {
+                if pending[v.index()] && !instr.op.def().props().waits {
                     return self.fail(at, 5, format!("{v} is used before its copy is done"));
                 }
             }
@@ -138,7 +137,7 @@ impl Checker<'_> {
                 let kept = |(i, v): (usize, &ValueId)| (!given.contains(&i)).then_some(*v);
                 let sources = instr.inputs.iter().enumerate().filter_map(kept).collect();
                 let (token, results) = instr.outputs.split_last().expect("a start makes a token");
-                pending.extend(results);
+                results.iter().for_each(|v| pending[v.index()] = true);
                 running.insert(*token, Running { sources, results: results.to_vec(), queue });
             }
             if waits {
@@ -149,7 +148,7 @@ impl Checker<'_> {
                     return self.fail(at, 5, "done without its start".to_owned());
                 }
                 for (started, done) in results.iter().zip(&instr.outputs) {
-                    pending.remove(started);
+                    pending[started.index()] = false;
                     if host[started.index()] {
                         host[done.index()] = true;
                     } else if host[sources[0].index()] {
@@ -182,8 +181,8 @@ impl Checker<'_> {
                 return self.fail(at, 7, format!("{} has no original", instr.origin.path));
             }
         }
-        if let Some(v) = pending.iter().min() {
-            return self.fail(end, 5, format!("the copy {v} is never done"));
+        if let Some(v) = pending.iter().position(|copied| *copied) {
+            return self.fail(end, 5, format!("the copy {} is never done", ValueId(v as u32)));
         }
         for (k, s) in p.states.iter().enumerate() {
             if dead[s.leaves.index()] || state_of[s.leaves.index()] != Some(k) {
