@@ -21,9 +21,9 @@ pub const FIRST_MOMENT: &str = "exp_avg.";
 /// Prefix of the scales of the first moment, where it is kept in 8 bits.
 pub const FIRST_SCALES: &str = "exp_avg_scale.";
 /// Prefix of the second moment's state.
-const SECOND_MOMENT: &str = "exp_avg_sq.";
+pub const SECOND_MOMENT: &str = "exp_avg_sq.";
 /// Prefix of the scales of the second moment, where it is kept in 8 bits.
-const SECOND_SCALES: &str = "exp_avg_sq_scale.";
+pub const SECOND_SCALES: &str = "exp_avg_sq_scale.";
 /// Input of what rounds stochastically, i32 `[2]`: the run's seed and the update's number. Of ranks that share flats, `[3]`: also
 /// the shard that the rank holds.
 pub const SEED: &str = "seed";

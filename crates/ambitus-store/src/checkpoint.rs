@@ -3,7 +3,8 @@
 //! `step-N.tmp/` is being written, `step-N/` is complete. A save writes the shards and last the manifest into the
 //! former, flushes files and directory, renames it, and flushes the parent. Saving a step again moves the old
 //! directory to `step-N.old/` first and removes it at the end; until the new one has its name, the old one counts.
-//! So a kill or a power loss at any point leaves every earlier checkpoint loadable.
+//! So a kill or a power loss at any point leaves every earlier checkpoint loadable. Where several processes write one
+//! checkpoint, one begins and commits, the others [join](CheckpointDir::join) between: the manifest is still the last.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::disk::{create_temp, parent_of, remove_flat_dir};
-use crate::manifest::check_file_name;
+use crate::manifest::{check_file_name, check_length};
 use crate::writer::{SafetensorsWriter, TensorSpec, Written};
 use crate::{Disk, Manifest, RealDisk, Result, Shard, StoreError};
 
@@ -253,24 +254,26 @@ impl CheckpointDir {
         self.clean()?;
         let temp = self.dir(step, Kind::Temp);
         self.disk.create_dir(&temp).map_err(|e| StoreError::io(&temp, "cannot create", e))?;
-        Ok(Pending { dir: self.clone(), step, temp, shards: Vec::new(), unfinished: 0, done: false })
+        Ok(Pending { dir: self.clone(), step, part: Part::new(self.disk.clone(), temp), done: false })
+    }
+
+    /// Takes part in the checkpoint of `step`, which another process has begun and will commit: a shared file system.
+    pub fn join(&self, step: u64) -> Part {
+        Part::new(self.disk.clone(), self.dir(step, Kind::Temp))
     }
 }
 
-/// A checkpoint being written. Dropped without [`Self::commit`], it is removed.
-pub struct Pending {
-    dir: CheckpointDir,
-    step: u64,
+/// The files that one process adds to a checkpoint.
+pub struct Part {
+    disk: Arc<dyn Disk>,
     temp: PathBuf,
     shards: Vec<Shard>,
     unfinished: usize,
-    done: bool,
 }
 
-impl Pending {
-    /// The directory being written.
-    pub fn path(&self) -> &Path {
-        &self.temp
+impl Part {
+    fn new(disk: Arc<dyn Disk>, temp: PathBuf) -> Part {
+        Part { disk, temp, shards: Vec::new(), unfinished: 0 }
     }
 
     fn claim(&self, name: &str) -> Result<PathBuf> {
@@ -291,15 +294,15 @@ impl Pending {
     ) -> Result<ShardWriter<'_>> {
         let path = self.claim(name)?;
         self.unfinished += 1;
-        let inner = SafetensorsWriter::start(self.dir.disk.clone(), path.clone(), path, specs, metadata)?;
-        Ok(ShardWriter { inner, pending: self, name: name.into() })
+        let inner = SafetensorsWriter::start(self.disk.clone(), path.clone(), path, specs, metadata)?;
+        Ok(ShardWriter { inner, part: self, name: name.into() })
     }
 
     /// Adds the file `name` with this content.
     pub fn write_file(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.claim(name)?;
         self.unfinished += 1;
-        let mut file = create_temp(&*self.dir.disk, &path)?;
+        let mut file = create_temp(&*self.disk, &path)?;
         file.write_all(bytes).map_err(|e| StoreError::io(&path, "cannot write", e))?;
         file.sync().map_err(|e| StoreError::io(&path, "cannot flush to disk", e))?;
         self.add(name, bytes.len() as u64, blake3::hash(bytes).to_hex().to_string());
@@ -311,26 +314,90 @@ impl Pending {
         self.shards.push(Shard { name: name.into(), bytes, blake3 });
     }
 
+    fn require_finished(&self) -> Result<()> {
+        if self.unfinished > 0 {
+            let what = "a file of the checkpoint was not finished";
+            return Err(StoreError::new(&self.temp, what, "save again"));
+        }
+        Ok(())
+    }
+
+    /// Flushes the names of the files, and gives them: what [`Pending::adopt`] of the process that commits must be told.
+    pub fn finish(self) -> Result<Vec<Shard>> {
+        self.require_finished()?;
+        if !self.shards.is_empty() {
+            let flushed = self.disk.sync_dir(&self.temp);
+            flushed.map_err(|e| StoreError::io(&self.temp, "cannot flush to disk", e))?;
+        }
+        Ok(self.shards)
+    }
+}
+
+/// A checkpoint being written. Dropped without [`Self::commit`], it is removed.
+pub struct Pending {
+    dir: CheckpointDir,
+    step: u64,
+    part: Part,
+    done: bool,
+}
+
+impl Pending {
+    /// The directory being written.
+    pub fn path(&self) -> &Path {
+        &self.part.temp
+    }
+
+    /// This process's files.
+    pub fn part(&mut self) -> &mut Part {
+        &mut self.part
+    }
+
+    /// See [`Part::writer`].
+    pub fn writer(
+        &mut self,
+        name: &str,
+        specs: Vec<TensorSpec>,
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<ShardWriter<'_>> {
+        self.part.writer(name, specs, metadata)
+    }
+
+    /// See [`Part::write_file`].
+    pub fn write_file(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.part.write_file(name, bytes)
+    }
+
+    /// Adds files that another process has written to its [`Part`].
+    pub fn adopt(&mut self, shards: Vec<Shard>) -> Result<()> {
+        for shard in shards {
+            let path = self.part.claim(&shard.name)?;
+            check_length(&*self.dir.disk, &self.part.temp, &shard).map_err(|e| {
+                let what = format!("was written by another process, and is not so here ({e})");
+                StoreError::new(
+                    &path,
+                    what,
+                    "all processes of a run need its folder on a file system that they share",
+                )
+            })?;
+            self.part.shards.push(shard);
+        }
+        Ok(())
+    }
+
     /// Writes the manifest with `meta` and gives the checkpoint its name. After `Ok` it survives a power loss; after
     /// `Err` earlier checkpoints are as they were, and this one may be there (whole) or not.
     pub fn commit(mut self, meta: serde_json::Value) -> Result<Checkpoint> {
-        if self.unfinished > 0 {
-            return Err(StoreError::new(
-                &self.temp,
-                "a file of the checkpoint was not finished",
-                "save again",
-            ));
-        }
+        self.part.require_finished()?;
         let (dir, step) = (self.dir.clone(), self.step);
-        let manifest = Manifest { step, shards: std::mem::take(&mut self.shards), meta };
+        let manifest = Manifest { step, shards: std::mem::take(&mut self.part.shards), meta };
         // An atomic write, so it also flushes the directory, and with it the names of the shards.
-        manifest.write(&*dir.disk, &self.temp)?;
+        manifest.write(&*dir.disk, &self.part.temp)?;
         let (path, old) = (dir.dir(step, Kind::Final), dir.dir(step, Kind::Old));
         let replaces = dir.scan()?.contains(&(step, Kind::Final));
         if replaces {
             dir.rename(&path, &old)?;
         }
-        if let Err(e) = dir.rename(&self.temp, &path) {
+        if let Err(e) = dir.rename(&self.part.temp, &path) {
             if replaces {
                 let _ = dir.rename(&old, &path); // or the next `begin` does it
             }
@@ -349,15 +416,15 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if !self.done {
             // Nothing better can be done about a failure here; the next `begin` removes what is stale.
-            let _ = remove_flat_dir(&*self.dir.disk, &self.temp);
+            let _ = remove_flat_dir(&*self.dir.disk, &self.part.temp);
         }
     }
 }
 
-/// Writes one safetensors file of a [`Pending`] checkpoint; see [`SafetensorsWriter`].
+/// Writes one safetensors file of a checkpoint; see [`SafetensorsWriter`].
 pub struct ShardWriter<'p> {
     inner: SafetensorsWriter,
-    pending: &'p mut Pending,
+    part: &'p mut Part,
     name: String,
 }
 
@@ -385,7 +452,7 @@ impl ShardWriter<'_> {
     /// Flushes the file to the device and adds it to the checkpoint.
     pub fn finish(self) -> Result<Written> {
         let written = self.inner.finish()?;
-        self.pending.add(&self.name, written.bytes, written.blake3.clone());
+        self.part.add(&self.name, written.bytes, written.blake3.clone());
         Ok(written)
     }
 }

@@ -7,6 +7,7 @@
 //!   BLAKE3 hash on the way. [`write_atomic`] does the same for small files.
 //! * [`CheckpointDir`] keeps `step-N/` directories of shards and a manifest that is written last; a checkpoint is
 //!   whole and verifiable, or it is not listed.
+//! * [`PiecedFiles`] reads tensors that lie piece by piece in several files, as the ranks of a run write them.
 //! * [`Disk`] is every operation of the save path, so that tests fail each of them in turn ([`FaultDisk`]).
 
 mod budget;
@@ -17,6 +18,7 @@ mod error;
 mod fault;
 mod manifest;
 mod pickle;
+mod pieces;
 mod safetensors;
 mod strides;
 mod tensor_file;
@@ -24,11 +26,12 @@ mod torch;
 mod writer;
 mod zip;
 
-pub use checkpoint::{Checkpoint, CheckpointDir, Latest, Pending, ShardWriter, Skipped};
+pub use checkpoint::{Checkpoint, CheckpointDir, Latest, Part, Pending, ShardWriter, Skipped};
 pub use disk::{Disk, DiskFile, Entry, RealDisk, write_atomic, write_atomic_on};
 pub use dtype::DType;
 pub use error::{Result, StoreError};
 pub use fault::{Fault, FaultDisk};
 pub use manifest::{Manifest, Shard};
+pub use pieces::{Pieced, PiecedFiles, piece_spec};
 pub use tensor_file::{DEFAULT_SCRATCH_BYTES, Format, Scalar, TensorFile, TensorInfo};
 pub use writer::{SafetensorsWriter, TensorSpec, Written};

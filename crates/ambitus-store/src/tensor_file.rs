@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -285,24 +286,40 @@ impl TensorFile {
 
     /// Reads a tensor as f32 in pieces, in row-major order: `take(first element, values)`, at most as many values as
     /// `scratch` holds bytes. Tensors that lie scattered in the file come in one piece, whole.
-    pub fn read_pieces(
+    pub fn read_pieces(&self, name: &str, scratch: &mut [u8], take: impl FnMut(usize, &[f32])) -> Result<()> {
+        self.read_range(name, 0..self.get(name)?.elements(), scratch, take)
+    }
+
+    /// As [`Self::read_pieces`], only the elements `range`, and of the file only their bytes (of tensors that lie scattered,
+    /// all).
+    pub fn read_range(
         &self,
         name: &str,
+        range: Range<usize>,
         scratch: &mut [u8],
         mut take: impl FnMut(usize, &[f32]),
     ) -> Result<()> {
         let info = self.get(name)?;
+        if range.end > info.elements() {
+            return self.check_len(info, range.end, info.elements());
+        }
         let mut piece = Vec::new();
         if info.layout != Layout::Contiguous {
             piece.resize(info.elements(), 0.0);
             self.read_into(name, &mut piece, scratch)?;
-            take(0, &piece);
+            take(range.start, &piece[range]);
             return Ok(());
         }
-        self.gather(info, scratch, |first, bytes| {
-            piece.resize(bytes.len() / info.dtype.size(), 0.0);
+        let size = info.dtype.size();
+        let part = TensorInfo {
+            shape: [range.len()].into(),
+            start: info.start + (range.start * size) as u64,
+            ..info.clone()
+        };
+        self.gather(&part, scratch, |first, bytes| {
+            piece.resize(bytes.len() / size, 0.0);
             decode_f32(info.dtype, bytes, &mut piece);
-            take(first, &piece);
+            take(range.start + first, &piece);
         })
     }
 

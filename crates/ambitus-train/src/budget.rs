@@ -9,8 +9,10 @@ use crate::export::merge_bytes;
 use crate::load::LOAD_BYTES;
 use crate::session::{self, SessionOptions, Stem, program};
 use crate::size::ByteSize;
+use ambitus_comm::local;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::passes::precision::Precision;
+use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::report::{self, Exchange};
 use ambitus_compile::plan::{Heights, Needs};
 use ambitus_ir::plan::PlannedSession;
@@ -24,8 +26,11 @@ use serde::Serialize;
 pub const PROCESS_BYTES: u64 = 24 << 20;
 /// Resident bytes of one worker thread: touched stack and the pool's queues.
 pub const THREAD_BYTES: u64 = 1 << 19;
+/// Resident bytes of a rank that is a thread of this process, beside its arena, loader and staging: two threads (it and its
+/// loader) and the kernels that its executor binds. Measured, as [`PROCESS_BYTES`].
+pub const RANK_BYTES: u64 = 3 << 20;
 /// Name of the phase before the arena exists.
-const PREPARE: &str = "prepare";
+pub(crate) const PREPARE: &str = "prepare";
 
 /// Everything that decides a run's bytes.
 #[derive(Clone, Debug)]
@@ -174,7 +179,8 @@ impl Draft {
 
     fn of(shape: Shape, session: Session, target: &dyn Target) -> Draft {
         let needs = Needs::of(session, target, 1);
-        let running = needs.arena_bytes() + most_beside(&shape, &needs.session().states);
+        let ranks = shape.beside.ranks as u64;
+        let running = ranks * needs.arena_bytes() + most_beside(&shape, &needs.session().states);
         let least_bytes = running.max(preparing(&shape));
         Draft { shape, needs, least_bytes }
     }
@@ -207,7 +213,7 @@ impl Draft {
 
     /// Bytes of the host's memory that what waits there takes, or a little more.
     pub fn host_bytes(&self) -> u64 {
-        self.needs.host_bytes()
+        self.shape.beside.ranks as u64 * self.needs.host_bytes()
     }
 
     /// Instructions of the longest program.
@@ -228,7 +234,9 @@ impl Draft {
             return self.least_bytes;
         }
         let beside = most_beside(&self.shape, &self.needs.session().states);
-        (self.needs.arena_within(budget - beside, heights) + beside).max(preparing(&self.shape))
+        let ranks = self.shape.beside.ranks as u64;
+        let arena = self.needs.arena_within((budget - beside) / ranks, heights);
+        (ranks * arena + beside).max(preparing(&self.shape))
     }
 
     /// Plans.
@@ -258,9 +266,14 @@ impl RunPlan {
     /// As [`Draft::least_bytes`].
     pub fn least_bytes(&self) -> u64 {
         let bound = self.planned.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0);
-        let lost = self.planned.transient_bytes.saturating_sub(bound);
+        let lost = self.shape.beside.ranks as u64 * self.planned.transient_bytes.saturating_sub(bound);
         let preparing = self.phases.iter().find(|p| p.name == PREPARE).map_or(0, |p| p.peak_bytes);
         (self.peak_bytes - lost).max(preparing)
+    }
+
+    /// Bytes of the host arenas of all ranks in this process.
+    pub fn host_bytes(&self) -> u64 {
+        self.shape.beside.ranks as u64 * self.planned.host_bytes
     }
 
     /// The phase with the highest peak; while the model runs, also where in it most bytes live.
@@ -358,6 +371,12 @@ pub fn process_bytes(threads: usize) -> u64 {
     PROCESS_BYTES + THREAD_BYTES * threads as u64
 }
 
+/// Bytes that ranks in one process take together beside what each has of the plan: their threads, and what they exchange
+/// through. None of a single rank.
+pub fn ranks_bytes(ranks: usize) -> u64 {
+    if ranks > 1 { ranks as u64 * RANK_BYTES + local::world_bytes(ranks) } else { 0 }
+}
+
 /// Bytes of the loader: three batches (in use, ready, being filled) and one clip with its file image.
 fn loader_bytes(shape: &Shape) -> u64 {
     let cap = shape.session.capacity;
@@ -370,11 +389,15 @@ pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
 }
 
 /// What the budget holds beside the arena and the process while a run loads, runs or saves, and while it exports. Without
-/// a card: the rest is in the host's memory, not in the budget's.
+/// a card: the rest is in the host's memory, not in the budget's. Of all ranks in this process.
 fn beside_arena(shape: &Shape, states: &[StateDecl]) -> [u64; 3] {
-    let host = |bytes| if shape.beside.with_host { bytes } else { 0 };
+    let host = |bytes: u64| if shape.beside.with_host { shape.beside.ranks as u64 * bytes } else { 0 };
+    let adapters = matches!(shape.session.trained, Trained::Adapters(_)) && shape.session.sharding.is_some();
+    // Of flats, the tensors in them.
+    let layout = if adapters { session::layout(&shape.model, &shape.session).ok().flatten() } else { None };
+    let merging = layout.map_or_else(|| merge_bytes(states), |layout| merge_bytes(&layout.tensors(states)));
     // A checkpoint is written while the loader's batches wait.
-    [LOAD_BYTES, loader_bytes(shape) + LOAD_BYTES, LOAD_BYTES + merge_bytes(states)].map(host)
+    [LOAD_BYTES, loader_bytes(shape) + LOAD_BYTES, LOAD_BYTES + merging].map(host)
 }
 
 /// The most that the budget holds beside the arena.
@@ -389,14 +412,15 @@ fn preparing(shape: &Shape) -> u64 {
 
 fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
     let process = shape.beside.fixed_bytes;
-    let arena = planned.arena_bytes();
+    let ranks = shape.beside.ranks as u64;
+    let arena = ranks * planned.arena_bytes();
     let prepare = preparing(shape);
     let [staging, loader, exporting] = beside_arena(shape, &planned.session.states);
     let held = planned.state_bytes + planned.slot_bytes * planned.slots as u64;
     let phase = |name, beside: u64, used: u64| Phase {
         name,
         peak_bytes: process + beside + arena,
-        in_use_bytes: process + beside + used,
+        in_use_bytes: process + beside + ranks * used,
     };
     let running = |name, programs: [&str; 2]| {
         let transients = programs.iter().filter_map(|p| planned.program(p)).map(|p| p.transient_bytes);
@@ -420,17 +444,19 @@ fn categories(shape: &Shape, planned: &PlannedSession, peak: u64, preparing: boo
     if preparing {
         return Categories { process, io: peak - process, ..Categories::default() };
     }
-    let of = |kind| report::state_bytes(planned, kind);
+    let ranks = shape.beside.ranks as u64;
+    let of = |kind| ranks * report::state_bytes(planned, kind);
     let top = planned.programs.iter().max_by_key(|p| p.transient_bytes);
     let workspace = top.map_or(0, |p| report::timeline(p).get(p.peak_at).map_or(0, |usage| usage.workspace));
+    let workspace = ranks * workspace;
     // Of an update in backward: those that are made and not yet applied.
-    let live_gradients = top.map_or(0, report::live_gradients);
+    let live_gradients = ranks * top.map_or(0, report::live_gradients);
     let mut c = Categories {
         parameters: of(StateKind::Parameter),
         gradients: of(StateKind::Gradient) + live_gradients,
         optimizer: of(StateKind::Optimizer) + of(StateKind::Counter),
         ema: of(StateKind::Ema),
-        activations: planned.transient_bytes - workspace - live_gradients,
+        activations: ranks * planned.transient_bytes - workspace - live_gradients,
         workspace,
         io: 0,
         process,

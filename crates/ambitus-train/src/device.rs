@@ -6,12 +6,13 @@
 #[cfg_attr(not(feature = "cuda"), path = "device/no_cuda.rs")]
 mod cuda;
 
-use crate::budget::{self, Shape, process_bytes};
+use crate::budget::{self, Shape, process_bytes, ranks_bytes};
 use crate::cards;
 use crate::error::RunError;
 use crate::memory;
 use crate::recipe::DeviceChoice;
 use crate::size::ByteSize;
+use ambitus_comm::Communicator;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_cuda::{CudaTarget, STATED_RESERVE};
 use ambitus_exec::cpu::{CpuExecutor, CpuOptions, CpuTarget};
@@ -21,6 +22,7 @@ use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::{Links, Rates, Target};
 use serde::Serialize;
 use std::path::Path;
+use std::sync::Arc;
 
 pub use cuda::report;
 
@@ -28,7 +30,10 @@ pub use cuda::report;
 pub struct Device {
     /// `None`: a card of `cards.toml`, which can only be planned for.
     choice: Option<DeviceChoice>,
+    /// Compute threads, of each rank.
     threads: usize,
+    /// Ranks in this process.
+    ranks: usize,
     target: Box<dyn Target>,
     card: Option<Card>,
 }
@@ -55,12 +60,14 @@ struct Card {
 }
 
 /// What a run takes of the budget's memory beside its arena.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beside {
     /// Held from start to end: the process, or the card's context and kernels.
     pub fixed_bytes: u64,
     /// Loader and staging count too: they are in the same memory.
     pub with_host: bool,
+    /// Ranks in that memory, each with an arena, a loader and staging of its own.
+    pub ranks: usize,
 }
 
 /// The cards of this machine, for `doctor`.
@@ -104,7 +111,7 @@ impl Device {
                 (target, Some(card))
             }
         };
-        Ok(Device { choice: Some(choice), threads, target, card })
+        Ok(Device { choice: Some(choice), threads, ranks: 1, target, card })
     }
 
     /// This machine's processor with rates that are measured now, in 0.2 seconds.
@@ -113,7 +120,7 @@ impl Device {
     /// When the system refuses the threads.
     pub fn calibrated_cpu(threads: usize) -> Result<Device, RunError> {
         let target = Box::new(CpuTarget::calibrate(threads)?);
-        Ok(Device { choice: Some(DeviceChoice::Cpu), threads, target, card: None })
+        Ok(Device { choice: Some(DeviceChoice::Cpu), threads, ranks: 1, target, card: None })
     }
 
     /// A card of `cards.toml`, on any machine: what `--device cuda` compiles there, by the table's figures.
@@ -142,7 +149,13 @@ impl Device {
             calibrated: false,
             holders: String::new(),
         };
-        Device { choice: None, threads, target, card: Some(card) }
+        Device { choice: None, threads, ranks: 1, target, card: Some(card) }
+    }
+
+    /// The same, where so many ranks compute in this process. Each has its arena in the same memory; cards have each their own.
+    pub fn with_ranks(self, ranks: usize) -> Device {
+        let ranks = if self.is_card() { 1 } else { ranks };
+        Device { ranks, ..self }
     }
 
     /// Refuses a precision that the device has not.
@@ -180,6 +193,7 @@ impl Device {
     /// For lines that say where a run computes: `2 threads (cpu)`, or the card's name.
     pub fn name(&self) -> String {
         match &self.card {
+            None if self.ranks > 1 => format!("{} ranks of {} threads (cpu)", self.ranks, self.threads),
             None => format!("{} threads (cpu)", self.threads),
             Some(card) => card.name.clone(),
         }
@@ -193,8 +207,12 @@ impl Device {
     /// What the budget must hold beside the arena.
     pub fn beside(&self) -> Beside {
         match &self.card {
-            None => Beside { fixed_bytes: process_bytes(self.threads), with_host: true },
-            Some(card) => Beside { fixed_bytes: card.reserve_bytes, with_host: false },
+            None => Beside {
+                fixed_bytes: process_bytes(self.ranks * self.threads) + ranks_bytes(self.ranks),
+                with_host: true,
+                ranks: self.ranks,
+            },
+            Some(card) => Beside { fixed_bytes: card.reserve_bytes, with_host: false, ranks: 1 },
         }
     }
 
@@ -317,6 +335,23 @@ impl Device {
         }
     }
 
+    /// As [`Device::open`], of one of several ranks.
+    ///
+    /// # Errors
+    /// As [`Device::open`]; a card has no collectives yet.
+    pub fn open_rank(
+        &self,
+        planned: Arc<PlannedSession>,
+        disk: Option<&Path>,
+        comm: Arc<dyn Communicator>,
+    ) -> Result<Box<dyn Executor>, RunError> {
+        if self.choice != Some(DeviceChoice::Cpu) {
+            return Err(RunError::Usage(NO_COLLECTIVES.to_owned()));
+        }
+        let options = CpuOptions { threads: self.threads, ..CpuOptions::default() };
+        Ok(Box::new(CpuExecutor::open_rank(planned, options, disk, comm)?))
+    }
+
     /// The high-water mark of the memory that the budget bounds: of this process, or of it on the card. A card's memory is
     /// all taken when it is opened.
     pub fn measured_peak(&self) -> Option<u64> {
@@ -326,6 +361,9 @@ impl Device {
         }
     }
 }
+
+/// Why a card cannot be one of several ranks.
+pub(crate) const NO_COLLECTIVES: &str = "ranks: cards have no collectives yet, so ranks compute on processors only: set device: cpu (--device cpu), or leave ranks out";
 
 /// What a run may use of this machine's memory.
 fn host_budget() -> Result<(u64, String), RunError> {

@@ -27,6 +27,14 @@ pub enum RunError {
     /// The loss or a gradient went wrong in a way that more steps cannot mend.
     #[error("{0}")]
     Training(String),
+    /// Any of these, of one rank of several.
+    #[error("rank {rank}: {error}")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// What it met.
+        error: Box<RunError>,
+    },
     /// Stopped on request after a finished step; the run can be resumed.
     #[error("stopped on request after update {update}; go on with: ambitus resume {run}")]
     Stopped {
@@ -49,8 +57,14 @@ impl RunError {
             RunError::Io(_) => 6,
             RunError::Training(_) => 7,
             RunError::Device(_) => 8,
+            RunError::Rank { error, .. } => error.exit_code(),
             RunError::Stopped { .. } => 10,
         }
+    }
+
+    /// An error of a rank, with its number.
+    pub fn of_rank(rank: usize, error: RunError) -> RunError {
+        RunError::Rank { rank, error: Box::new(error) }
     }
 
     /// An input/output failure at a path.

@@ -11,8 +11,9 @@ mod merge;
 use crate::error::RunError;
 use crate::model_dir::Family;
 use crate::recipe::Lora;
+use crate::saved;
 use ambitus_compile::passes::lora::adapted_module;
-use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorSpec, write_atomic};
+use ambitus_store::{Checkpoint, DType, PiecedFiles, SafetensorsWriter, TensorSpec, write_atomic};
 use merge::Adapter;
 pub use merge::merge_bytes;
 use std::collections::BTreeMap;
@@ -49,48 +50,49 @@ pub enum Layout {
 /// What is done to values on their way: `change(first element, values)`.
 type Change<'a> = &'a mut dyn FnMut(usize, &mut [f32]);
 
-/// The parameters of a checkpoint folder (`step-N`), averaged where that is asked for.
+/// The parameters of a checkpoint, averaged where that is asked for; whole, whoever has written which part.
 struct Parameters {
-    model: TensorFile,
-    ema: Option<TensorFile>,
+    model: PiecedFiles,
+    ema: Option<PiecedFiles>,
 }
 
 impl Parameters {
-    fn open(checkpoint: &Path, source: Source) -> Result<Parameters, RunError> {
-        let model = TensorFile::open(checkpoint.join("model.safetensors"))?;
-        let ema_path = checkpoint.join("ema.safetensors");
+    fn open(checkpoint: &Checkpoint, source: Source) -> Result<Parameters, RunError> {
+        let path = checkpoint.path.display();
+        let model = saved::open(checkpoint, saved::MODEL)?
+            .ok_or_else(|| RunError::Model(format!("{path}: holds no parameters")))?;
         let ema = match source {
             Source::Raw => None,
-            Source::Ema if ema_path.is_file() => Some(TensorFile::open(&ema_path)?),
-            Source::Ema => {
-                return Err(RunError::Usage(format!(
-                    "{}: the run kept no moving average (`ema: false`); export --weights raw",
-                    checkpoint.display()
-                )));
-            }
+            Source::Ema => Some(saved::open(checkpoint, saved::AVERAGES)?.ok_or_else(|| {
+                RunError::Usage(format!(
+                    "{path}: the run kept no moving average (`ema: false`); export --weights raw"
+                ))
+            })?),
         };
         Ok(Parameters { model, ema })
     }
 
     /// Names and shapes, sorted by name.
     fn all(&self) -> impl Iterator<Item = (&str, &[usize])> {
-        self.model.tensors().iter().map(|t| (t.name(), t.shape()))
+        self.model.tensors().map(|t| (t.name(), t.shape()))
     }
 
-    /// The file that holds a parameter, and its name there. Frozen tensors have no average: they never moved.
-    fn place(&self, parameter: &str) -> (&TensorFile, String) {
+    /// The files that hold a parameter, and its name there. Frozen tensors have no average: they never moved.
+    fn place(&self, parameter: &str) -> (&PiecedFiles, String) {
         let averaged = format!("ema.{parameter}");
         match &self.ema {
-            Some(file) if file.contains(&averaged) => (file, averaged),
+            Some(files) if files.find(&averaged).is_some() => (files, averaged),
             _ => (&self.model, parameter.to_owned()),
         }
     }
 
     /// A whole parameter.
     fn read(&self, parameter: &str, scratch: &mut [u8]) -> Result<Vec<f32>, RunError> {
-        let (file, key) = self.place(parameter);
-        let mut values = vec![0.0; file.get(&key)?.elements()];
-        file.read_into(&key, &mut values, scratch)?;
+        let (files, key) = self.place(parameter);
+        let mut values = vec![0.0; files.get(&key)?.elements()];
+        files.read_range(&key, 0..values.len(), scratch, |first, x| {
+            values[first..first + x.len()].copy_from_slice(x);
+        })?;
         Ok(values)
     }
 
@@ -103,9 +105,9 @@ impl Parameters {
         scratch: &mut [u8],
         change: Option<Change<'_>>,
     ) -> Result<(), RunError> {
-        let (file, key) = self.place(parameter);
+        let (files, key) = self.place(parameter);
         let (mut written, mut change, mut changed) = (Ok(()), change, Vec::new());
-        file.read_pieces(&key, scratch, |first, piece| {
+        files.read_range(&key, 0..files.get(&key)?.elements(), scratch, |first, piece| {
             if written.is_err() {
                 return;
             }
@@ -131,11 +133,11 @@ pub struct Run<'a> {
     pub lora: Option<&'a Lora>,
 }
 
-/// Writes the export of a checkpoint folder (`step-N`) to `out`.
+/// Writes the export of a checkpoint to `out`.
 ///
 /// # Errors
 /// A checkpoint without averages when they are asked for; files that cannot be read or written.
-pub fn export(checkpoint: &Path, source: Source, run: &Run<'_>, out: &Path) -> Result<(), RunError> {
+pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path) -> Result<(), RunError> {
     let parameters = Parameters::open(checkpoint, source)?;
     std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
     let (prefix, scalars, metadata) = match Family::of(run.model)? {

@@ -22,7 +22,7 @@ impl Resolved {
 
     /// Bytes of the host arena, unless it is a file.
     pub fn host_arena_in_memory(&self) -> u64 {
-        if self.disk().is_some() { 0 } else { self.plan.planned.host_bytes }
+        if self.disk().is_some() { 0 } else { self.plan.host_bytes() }
     }
 
     /// High-water mark of the memory that is measured, as planned: without a card the host arena is in this process too.
@@ -37,8 +37,9 @@ impl Resolved {
         let host = self.host_bytes();
         let fits = json["fits"].as_bool().unwrap_or(false) && self.host_budget.is_none_or(|b| host <= b);
         json["fits"] = fits.into();
-        json["host_bytes"] = self.plan.planned.host_bytes.into();
-        json["host_state_bytes"] = self.plan.planned.host_state_bytes.into();
+        json["host_bytes"] = self.plan.host_bytes().into();
+        let ranks = self.plan.shape.beside.ranks as u64;
+        json["host_state_bytes"] = (ranks * self.plan.planned.host_state_bytes).into();
         json["host_needed_bytes"] = host.into();
         json["host_budget_bytes"] = serde_json::json!(self.host_budget);
         json["host_on_disk"] = serde_json::json!(self.disk());
@@ -51,16 +52,17 @@ impl Resolved {
     /// What the host arena holds, by kind.
     fn host_line(&self) -> String {
         let planned = &self.plan.planned;
+        let ranks = self.plan.shape.beside.ranks as u64;
         let of = |kind| -> u64 {
             let there = planned.session.states.iter().filter(|s| s.kind == kind && s.home == Space::Host);
-            there.map(|s| s.ty.bytes()).sum()
+            ranks * there.map(|s| s.ty.bytes()).sum::<u64>()
         };
         let rows = [
             ("parameters", of(StateKind::Parameter)),
             ("gradients", of(StateKind::Gradient)),
             ("optimizer", of(StateKind::Optimizer)),
             ("ema", of(StateKind::Ema)),
-            ("activations", planned.host_bytes - planned.host_state_bytes),
+            ("activations", ranks * (planned.host_bytes - planned.host_state_bytes)),
             ("process", self.host_bytes() - self.host_arena_in_memory()),
         ];
         let shown = rows.iter().filter(|(_, bytes)| *bytes > 0);
@@ -92,7 +94,7 @@ impl Resolved {
         }
         let place = match (self.disk(), self.host_budget) {
             (Some(folder), _) => {
-                format!("{} in a file in {}", ByteSize(self.plan.planned.host_bytes), folder.display())
+                format!("{} in a file in {}", ByteSize(self.plan.host_bytes()), folder.display())
             }
             (None, Some(budget)) => {
                 format!("{} of {} of the host's memory", ByteSize(self.host_bytes()), ByteSize(budget))

@@ -22,6 +22,7 @@ pub mod memory;
 pub mod metrics;
 pub mod model_dir;
 pub mod pictures;
+pub mod pieces;
 pub mod placements;
 mod ranks;
 pub mod recipe;
@@ -41,6 +42,8 @@ pub mod tiers;
 pub mod trainer;
 pub mod validate;
 mod variants;
+mod watcher;
+pub mod world;
 
 pub use ambitus_compile::passes::shard::{Sharding, Strategy, Units};
 pub use ambitus_models::f5::config::Variant;

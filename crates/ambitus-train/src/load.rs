@@ -2,16 +2,16 @@
 
 use crate::error::RunError;
 use crate::model_dir::ModelDir;
+use crate::pieces::{self, Piece};
 use ambitus_compile::passes::lora;
 use ambitus_compile::passes::precision::{INITIAL_SCALE, LOSS_SCALE};
 use ambitus_compile::passes::shard::Layout;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::ops::random::philox4x32_10;
-use ambitus_ir::{StateDecl, StateId, StateKind};
+use ambitus_ir::{StateDecl, StateKind};
 use ambitus_models::Model;
 use ambitus_models::init::Init;
-use ambitus_store::TensorFile;
-use std::ops::Range;
+use std::path::Path;
 
 /// Bytes through which tensors are read and converted.
 pub const STAGING_BYTES: usize = 1 << 20;
@@ -26,7 +26,7 @@ pub fn load(exec: &mut dyn Executor, from: &ModelDir, seed: u64) -> Result<Vec<S
     from.doubts()
 }
 
-/// As [`load`], of one of several ranks: what it holds. Says nothing of the files.
+/// As [`load`], of one of several ranks: what it holds, and only these bytes are read. Says nothing of the files.
 ///
 /// # Errors
 /// Unreadable files.
@@ -38,142 +38,101 @@ pub fn fill(
 ) -> Result<(), RunError> {
     let states: Vec<StateDecl> = exec.planned().session.states.clone();
     let mut scratch = vec![0u8; STAGING_BYTES];
-    for (i, s) in states.iter().enumerate() {
-        let id = StateId(i as u32);
-        if s.name == LOSS_SCALE {
-            exec.write_state(id, &[INITIAL_SCALE])?;
-        }
-        if s.kind != StateKind::Parameter {
+    if let Some(id) = exec.planned().session.state(LOSS_SCALE) {
+        exec.write_state(id, &[INITIAL_SCALE])?;
+    }
+    for piece in pieces::of(&states, rank) {
+        if states[piece.state.index()].kind != StateKind::Parameter {
             continue;
         }
-        let mut tensor = |s: &StateDecl, place: Place| -> Result<(), RunError> {
-            let have = match from.weights.as_ref().and_then(|w| w.find(&s.name)) {
-                Some((file, name)) => read_part(exec, &place, &s.name, file, &name, &mut scratch)?,
-                None => 0,
-            };
-            make(exec, &place, s, &from.model, seed, have)
-        };
-        match rank.and_then(|(layout, rank)| Some((layout, rank, layout.flat(&s.name)?))) {
-            None => tensor(s, Place::whole(id))?,
-            Some((layout, rank, flat)) => {
-                let held = flat.held(layout.mesh(), rank);
-                for (t, decl) in flat.tensors.iter().zip(layout.tensors(std::slice::from_ref(s))) {
-                    let range = t.range();
-                    if range.start < held.end && held.start < range.end {
-                        tensor(&decl, Place { state: id, at: t.at, held: held.clone() })?;
-                    }
+        let have = match from.weights.as_ref().and_then(|w| w.find(&piece.name)) {
+            Some((file, name)) => {
+                // New vocabulary rows are not in the file.
+                let have = file.get(&name)?.elements();
+                let range = piece.range.start..piece.range.end.min(have);
+                if !range.is_empty() {
+                    read(exec, &piece, file.path(), |take| {
+                        Ok(file.read_range(&name, range, &mut scratch, take)?)
+                    })?;
                 }
+                have
             }
-        }
+            None => 0,
+        };
+        make(exec, &piece, &from.model, seed, have)?;
     }
     Ok(())
 }
 
-/// Where a tensor's elements are: in a state of its own, or from `at` on in a flat, of which the state has those `held`.
-struct Place {
-    state: StateId,
-    at: usize,
-    held: Range<usize>,
+/// Writes a tensor's elements from `first` on to the state that has them.
+fn write(exec: &mut dyn Executor, piece: &Piece, first: usize, data: &[f32]) -> Result<(), RunError> {
+    Ok(exec.write_state_at(piece.state, piece.at + first - piece.range.start, data)?)
 }
 
-impl Place {
-    fn whole(state: StateId) -> Place {
-        Place { state, at: 0, held: 0..usize::MAX }
-    }
-
-    /// Writes what the state has of the tensor's elements from `first` on.
-    fn write(&self, exec: &mut dyn Executor, first: usize, data: &[f32]) -> Result<(), RunError> {
-        let start = self.at + first;
-        let (from, to) = (start.max(self.held.start), (start + data.len()).min(self.held.end));
-        if from < to {
-            let data = &data[from - start..to - start];
-            exec.write_state_at(self.state, from - self.held.start, data)?;
-        }
-        Ok(())
-    }
-}
-
-/// Streams a tensor of a file into a state, and returns its elements.
+/// Streams what `source` reads into the state that has it. `source` gives, in parts, elements of the piece's range.
 ///
 /// # Errors
-/// Unreadable files, and values that are not finite.
-pub fn read_state(
+/// From `source`, and values that are not finite.
+pub fn read(
     exec: &mut dyn Executor,
-    id: StateId,
-    state: &str,
-    file: &TensorFile,
-    name: &str,
-    scratch: &mut [u8],
-) -> Result<usize, RunError> {
-    read_part(exec, &Place::whole(id), state, file, name, scratch)
-}
-
-/// As [`read_state`], to where the tensor is.
-fn read_part(
-    exec: &mut dyn Executor,
-    place: &Place,
-    state: &str,
-    file: &TensorFile,
-    name: &str,
-    scratch: &mut [u8],
-) -> Result<usize, RunError> {
-    let mut failed = None;
-    file.read_pieces(name, scratch, |first, piece| {
-        if failed.is_some() {
+    piece: &Piece,
+    path: &Path,
+    source: impl FnOnce(&mut dyn FnMut(usize, &[f32])) -> Result<(), RunError>,
+) -> Result<(), RunError> {
+    let mut done = Ok(());
+    source(&mut |first, values| {
+        if done.is_err() {
             return;
         }
-        failed = match piece.iter().position(|x| !x.is_finite()) {
-            Some(bad) => Some(RunError::Model(format!(
-                "{}: tensor {state} holds {} at element {}; this checkpoint is broken, use an earlier one",
-                file.path().display(),
-                piece[bad],
+        done = match values.iter().position(|x| !x.is_finite()) {
+            Some(bad) => Err(RunError::Model(format!(
+                "{}: tensor {} holds {} at element {}; this checkpoint is broken, use an earlier one",
+                path.display(),
+                piece.name,
+                values[bad],
                 first + bad
             ))),
-            None => place.write(exec, first, piece).err(),
+            None => write(exec, piece, first, values),
         };
     })?;
-    match failed {
-        Some(e) => Err(e),
-        None => Ok(file.get(name)?.elements()),
-    }
+    done
 }
 
 /// Bytes that reading or writing weights needs beside the arena: the bytes of a piece and its values.
 pub const LOAD_BYTES: u64 = 3 * STAGING_BYTES as u64;
 
-/// Draws a parameter's elements from `from` on.
+/// Draws those elements of a piece of a parameter that a file lacks: from `from` on.
 fn make(
     exec: &mut dyn Executor,
-    place: &Place,
-    s: &StateDecl,
+    piece: &Piece,
     model: &Model,
     seed: u64,
     from: usize,
 ) -> Result<(), RunError> {
-    let total = s.ty.shape.elements();
-    if from >= total {
+    let (from, end) = (from.max(piece.range.start), piece.range.end);
+    if from >= end {
         return Ok(());
     }
-    if let Some(values) = model.made(&s.name) {
-        return place.write(exec, 0, &values);
+    if let Some(values) = model.made(&piece.name) {
+        return write(exec, piece, piece.range.start, &values[piece.range.clone()]);
     }
-    let hash = blake3::hash(s.name.as_bytes());
+    let hash = blake3::hash(piece.name.as_bytes());
     let words = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| hash.as_bytes()[4 * i + k]));
     let key = [seed as u32 ^ words(0), (seed >> 32) as u32 ^ words(1)];
-    let init = adapter_init(s).unwrap_or_else(|| model.init(&s.name, &s.ty.shape));
-    let mut piece = Vec::new();
-    for first in (from..total).step_by(STAGING_BYTES / 4) {
-        piece.clear();
-        let last = total.min(first + STAGING_BYTES / 4);
-        piece.extend((first..last).map(|i| drawn(init, i, key, [words(2), words(3)])));
-        place.write(exec, first, &piece)?;
+    let init = adapter_init(piece).unwrap_or_else(|| model.init(&piece.name, &piece.ty.shape));
+    let mut values = Vec::new();
+    for first in (from..end).step_by(STAGING_BYTES / 4) {
+        values.clear();
+        let last = end.min(first + STAGING_BYTES / 4);
+        values.extend((first..last).map(|i| drawn(init, i, key, [words(2), words(3)])));
+        write(exec, piece, first, &values)?;
     }
     Ok(())
 }
 
 /// How an adapter's parameter starts, as in PEFT: A as PyTorch starts a linear layer (`kaiming_uniform_` with a = sqrt 5 is
 /// uniform in ± 1/sqrt(In)), B at zero, so that the model starts as it was.
-fn adapter_init(s: &StateDecl) -> Option<Init> {
+fn adapter_init(s: &Piece) -> Option<Init> {
     if s.name.ends_with(lora::B) {
         return Some(Init::Zero);
     }

@@ -1,7 +1,8 @@
 //! Prepares micro-batches in the background: reads the clips of each update, packs them, fills batches.
 //!
 //! What comes out is a pure function of (data, recipe, update): a resumed run gets the same batches. At most one finished
-//! batch waits while one is in use and one is being filled; buffers go round.
+//! batch waits while one is in use and one is being filled; buffers go round. Of several ranks each takes its turn of an update's
+//! micro-batches, which are the same at any number of ranks; the last may be empty, for all run equally many.
 
 use crate::clips::{Clips, Use, When};
 use ambitus_data::DataError;
@@ -26,6 +27,8 @@ pub struct Work {
     pub capacity: ambitus_models::Capacity,
     /// Seed of the order.
     pub seed: u64,
+    /// Whose micro-batches, of how many ranks.
+    pub rank: (usize, usize),
 }
 
 /// A micro-batch of an update.
@@ -124,7 +127,10 @@ fn produce(
             members.iter().map(|d| Use { clip: d.clip as usize, when: When::Epoch(d.epoch) }).collect();
         let norm = work.clips.norm(&uses)?;
         let packed = pack(&lengths, capacity)?;
-        for (k, group) in packed.iter().enumerate() {
+        let (rank, ranks) = work.rank;
+        let count = packed.len().div_ceil(ranks);
+        for k in 0..count {
+            let group = packed.get(k * ranks + rank).map_or(&[][..], Vec::as_slice);
             let group_uses: Vec<Use> = group.iter().map(|&i| uses[i]).collect();
             let mut batch = spent.recv().map_err(|_| None)?;
             work.clips.fill(&group_uses, &mut batch)?;
@@ -134,7 +140,7 @@ fn produce(
                 batch,
                 norm,
                 first: k == 0,
-                last: k + 1 == packed.len(),
+                last: k + 1 == count,
                 rows: group.iter().map(|&i| lengths[i] as usize).sum(),
             };
             ready.send(Ok(item)).map_err(|_| None)?;

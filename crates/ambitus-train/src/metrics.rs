@@ -88,10 +88,16 @@ pub struct Summary {
     pub validation_base: Option<f64>,
     /// Validation loss after the last.
     pub validation_last: Option<f64>,
-    /// The arena, as planned.
+    /// Ranks that shared the run.
+    #[serde(default)]
+    pub ranks: Option<u32>,
+    /// The arena, as planned; of several ranks, each one's.
     pub arena_bytes_planned: u64,
     /// The arena, as the executor used it.
     pub arena_bytes_used: u64,
+    /// Of several ranks, each one's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arena_bytes_of_ranks: Vec<u64>,
     /// The host arena, in memory or on disk.
     #[serde(default)]
     pub host_arena_bytes: u64,

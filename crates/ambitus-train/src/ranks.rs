@@ -1,10 +1,11 @@
 //! What a plan says of ranks that share a run.
 
-use crate::budget::RunPlan;
+use crate::budget::{self, RunPlan};
 use crate::error::RunError;
 use crate::resolve::Resolved;
 use crate::session::{self, program};
 use crate::size::ByteSize;
+use ambitus_comm::local;
 use ambitus_compile::passes::shard::Layout;
 use ambitus_compile::plan::report;
 use ambitus_ir::StateKind;
@@ -35,6 +36,23 @@ pub struct Ranks {
     pub exchange_seconds: f64,
     /// Of these, what computing waits for.
     pub exposed_seconds: f64,
+    /// What the peak is made of where all ranks are in one process.
+    pub in_process: Option<InProcess>,
+}
+
+/// Ranks in one process, whose memory the budget bounds: the peak is that of all.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct InProcess {
+    /// Ranks in it.
+    pub ranks: u64,
+    /// Bytes of the arena of each.
+    pub arena_bytes: u64,
+    /// Bytes of loader and staging of each, at the peak.
+    pub beside_bytes: u64,
+    /// Bytes of the process and its threads.
+    pub process_bytes: u64,
+    /// Bytes of what ranks exchange through.
+    pub exchange_bytes: u64,
 }
 
 /// Units that are named.
@@ -64,6 +82,22 @@ impl RunPlan {
             exchanged_bytes: self.exchange.bytes,
             exchange_seconds: self.exchange.seconds,
             exposed_seconds: self.exchange.exposed,
+            in_process: self.in_process(),
+        })
+    }
+
+    fn in_process(&self) -> Option<InProcess> {
+        let ranks = Some(self.shape.beside.ranks as u64).filter(|n| *n > 1)?;
+        let (arena_bytes, fixed) = (self.planned.arena_bytes(), self.shape.beside.fixed_bytes);
+        let exchange_bytes = local::world_bytes(ranks as usize);
+        // Of the phases with arenas.
+        let peak = self.phases.iter().filter(|p| p.name != budget::PREPARE).map(|p| p.peak_bytes).max();
+        Some(InProcess {
+            ranks,
+            arena_bytes,
+            beside_bytes: (peak.unwrap_or(0).saturating_sub(fixed) / ranks).saturating_sub(arena_bytes),
+            process_bytes: fixed - exchange_bytes,
+            exchange_bytes,
         })
     }
 
@@ -109,7 +143,17 @@ impl Resolved {
                 r.exposed_seconds
             ),
         ];
-        if r.shard == 1 {
+        if let Some(p) = r.in_process {
+            out.push(format!(
+                "  in this process: {} x (arena {} + loader and staging {}) + process {} + exchange {}",
+                p.ranks,
+                ByteSize(p.arena_bytes),
+                ByteSize(p.beside_bytes),
+                ByteSize(p.process_bytes),
+                ByteSize(p.exchange_bytes)
+            ));
+        }
+        if r.shard == 1 && r.in_process.is_none() {
             let each = ByteSize(self.budget);
             out.push(format!(
                 "  data parallel: every rank has a copy of everything, so each has {each} for it, not {} times {each}",

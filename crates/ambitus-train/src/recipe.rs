@@ -55,7 +55,7 @@ pub struct Recipe {
     /// Where to compute: `cpu`, `cuda` (the first card) or `cuda:N`. Absent: cpu.
     #[serde(default)]
     pub device: DeviceChoice,
-    /// Over how many ranks the run is spread, a card or processor each. Absent: 1. More are planned for; training is on one.
+    /// Over how many ranks the run is spread, a card or processor each. Absent: 1. On one machine they are threads of one process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u32>,
     /// What each of several ranks keeps, `{strategy: full, units: block, ...}` (see [`Sharding`]). Same numbers, less memory

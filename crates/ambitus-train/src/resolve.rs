@@ -2,7 +2,7 @@
 
 use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows};
 use crate::data::Data;
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::error::RunError;
 use crate::model_dir::{ModelDir, OpenOptions};
 use crate::recipe::{self, DeviceChoice, Recipe, UpdateAt};
@@ -154,12 +154,17 @@ pub fn threads(recipe: &Recipe) -> (usize, &'static str) {
     }
 }
 
-/// Resolves a recipe. With `read_weights` false the weights are not even indexed: planning works without them.
+/// Compute threads of each of a recipe's ranks, where all of them are in one process.
+pub fn threads_of_rank(recipe: &Recipe) -> usize {
+    (threads(recipe).0 / recipe.ranks() as usize).max(1)
+}
+
+/// Resolves a recipe, for ranks in this process where it has several. With `read_weights` false the weights are not even indexed: planning works without them.
 ///
 /// # Errors
 /// By file and key. Does not check the budget: see [`Resolved::require_fit`].
 pub fn resolve(recipe: Recipe, read_weights: bool, console: &mut dyn Console) -> Result<Resolved, RunError> {
-    let device = Device::find(recipe.device, threads(&recipe).0)?;
+    let device = Device::find(recipe.device, threads_of_rank(&recipe))?.with_ranks(recipe.ranks() as usize);
     resolve_on(recipe, device, read_weights, console)
 }
 
@@ -174,8 +179,8 @@ pub fn resolve_on(
     console: &mut dyn Console,
 ) -> Result<Resolved, RunError> {
     let mut recipe = recipe;
-    if read_weights {
-        recipe.require_one_rank().map_err(RunError::Usage)?;
+    if read_weights && recipe.ranks() > 1 && device.is_card() {
+        return Err(RunError::Usage(device::NO_COLLECTIVES.to_owned()));
     }
     let sharding = recipe.shared().map_err(RunError::Usage)?;
     let ranks = recipe.ranks() as usize;

@@ -2,14 +2,24 @@
 //!
 //! `step-N/` holds `model.safetensors` (the reference's names), `optimizer.safetensors`, `ema.safetensors` and the manifest,
 //! written last, every state in its own element type. Gradients are not kept: an update ends before a checkpoint begins.
+//!
+//! Ranks that share tensors write what each holds, at the same time: `model.0-of-4.safetensors` and so on, pieces of the same
+//! tensors under the same names ([`ambitus_store::PiecedFiles`]). Of replicas one writes. The first rank begins the folder, is
+//! told what all have written, and writes the manifest. Whoever reads, any number of ranks or none, reads ranges of tensors.
+
+mod moments;
 
 use crate::error::RunError;
+use crate::load::{self, STAGING_BYTES};
+use crate::pieces::Piece;
+use crate::world::World;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{self as ir, StateDecl, StateId, StateKind};
-use ambitus_store::{Checkpoint, CheckpointDir};
-use ambitus_store::{DType, TensorFile, TensorSpec};
+use ambitus_store::{Checkpoint, CheckpointDir, DType, Part, PiecedFiles, Shard, TensorSpec, piece_spec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
 
 /// Where a run is; everything that is not a state of the session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -32,56 +42,118 @@ pub struct Progress {
     pub run: String,
 }
 
-/// Files of a checkpoint and the states in each.
-const SHARDS: [(&str, &[StateKind]); 3] = [
-    ("model.safetensors", &[StateKind::Parameter]),
-    ("optimizer.safetensors", &[StateKind::Optimizer, StateKind::Counter]),
-    ("ema.safetensors", &[StateKind::Ema]),
+/// Files of a checkpoint, without their ending, and the states in each.
+const FILES: [(&str, &[StateKind]); 3] = [
+    (MODEL, &[StateKind::Parameter]),
+    ("optimizer", &[StateKind::Optimizer, StateKind::Counter]),
+    (AVERAGES, &[StateKind::Ema]),
 ];
+/// What parameters are in.
+pub const MODEL: &str = "model";
+/// What averages are in.
+pub const AVERAGES: &str = "ema";
 
-fn members<'a>(
-    states: &'a [StateDecl],
-    kinds: &'a [StateKind],
-) -> impl Iterator<Item = (StateId, &'a StateDecl)> {
-    let all = states.iter().enumerate().map(|(i, s)| (StateId(i as u32), s));
-    all.filter(move |(_, s)| kinds.contains(&s.kind))
-}
-
-/// Writes a checkpoint; it exists whole or not at all.
+/// The files of a checkpoint of a kind; `None` where it has none.
 ///
 /// # Errors
-/// A full disk and the like; earlier checkpoints are untouched.
-pub fn save(exec: &dyn Executor, dir: &CheckpointDir, progress: &Progress) -> Result<Checkpoint, RunError> {
+/// Damaged files, and pieces that are not whole tensors together.
+pub fn open(checkpoint: &Checkpoint, kind: &str) -> Result<Option<PiecedFiles>, RunError> {
+    let of_kind = |s: &&Shard| s.name.split_once('.').is_some_and(|(head, _)| head == kind);
+    let paths: Vec<_> =
+        checkpoint.manifest.shards.iter().filter(of_kind).map(|s| checkpoint.path.join(&s.name)).collect();
+    if paths.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(PiecedFiles::open(paths)?))
+}
+
+fn of_kinds<'p>(
+    pieces: &'p [Piece],
+    states: &'p [StateDecl],
+    kinds: &'p [StateKind],
+) -> impl Iterator<Item = &'p Piece> {
+    pieces.iter().filter(move |p| kinds.contains(&states[p.state.index()].kind))
+}
+
+/// Writes a checkpoint, together with the other ranks; it exists whole or not at all.
+///
+/// # Errors
+/// A full disk and the like, on any rank; earlier checkpoints are untouched.
+pub fn save(
+    exec: &dyn Executor,
+    dir: &CheckpointDir,
+    progress: &Progress,
+    world: &World,
+) -> Result<(), RunError> {
+    let pending = if world.is_first() { Some(dir.begin(progress.update)?) } else { None };
+    world.meet("the start of a checkpoint")?;
+    if let Some(mut pending) = pending {
+        write(exec, pending.part(), world)?;
+        for theirs in world.exchange("a checkpoint", &[])?.into_iter().skip(1) {
+            pending.adopt(from_json(&theirs)?)?;
+        }
+        pending.commit(serde_json::to_value(progress).map_err(|e| RunError::Io(e.to_string()))?)?;
+        return Ok(());
+    }
+    let mut part = dir.join(progress.update);
+    write(exec, &mut part, world)?;
+    world.exchange("a checkpoint", &to_json(&part.finish()?)?).map(drop)
+}
+
+/// What a rank says to others.
+pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, RunError> {
+    serde_json::to_vec(value).map_err(|e| RunError::Io(e.to_string()))
+}
+
+/// What another rank said.
+pub(crate) fn from_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, RunError> {
+    serde_json::from_slice(bytes)
+        .map_err(|e| RunError::Training(format!("ranks do not understand each other: {e}")))
+}
+
+/// Writes what this rank is to write.
+fn write(exec: &dyn Executor, part: &mut Part, world: &World) -> Result<(), RunError> {
+    if !world.writes() {
+        return Ok(());
+    }
     let states = &exec.planned().session.states;
-    let mut pending = dir.begin(progress.update)?;
+    let (k, n) = world.shard();
+    let all = world.pieces(states);
     let mut values = Vec::new();
-    for (file, kinds) in SHARDS {
-        let specs: Vec<TensorSpec> = members(states, kinds)
-            .map(|(_, s)| TensorSpec::new(s.name.as_str(), stored(s.ty.dtype), &s.ty.shape))
-            .collect();
+    for (kind, kinds) in FILES {
+        let (mut metadata, mut specs, mut by_key) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        // What every rank has whole, the first writes.
+        for piece in of_kinds(&all, states, kinds).filter(|p| p.in_flat || world.is_first()) {
+            let whole = TensorSpec::new(piece.name.as_str(), stored(piece.ty.dtype), &piece.ty.shape);
+            let spec = piece_spec(whole, piece.range.clone(), &mut metadata);
+            by_key.insert(spec.name.clone(), piece);
+            specs.push(spec);
+        }
         if specs.is_empty() {
             continue;
         }
-        let by_name: BTreeMap<&str, StateId> =
-            members(states, kinds).map(|(id, s)| (s.name.as_str(), id)).collect();
-        let mut shard = pending.writer(file, specs, &BTreeMap::new())?;
+        let name = match n {
+            1 => format!("{kind}.safetensors"),
+            _ => format!("{kind}.{k}-of-{n}.safetensors"),
+        };
+        let mut shard = part.writer(&name, specs, &metadata)?;
         let order: Vec<String> = shard.specs().iter().map(|s| s.name.clone()).collect();
-        for name in order {
-            let id = by_name[name.as_str()];
-            let codes = states[id.index()].ty.dtype == ir::DType::U8;
-            read_in_chunks(exec, id, &mut values, &mut |chunk| {
+        for key in order {
+            let piece = by_key[&key];
+            let codes = piece.ty.dtype == ir::DType::U8;
+            let place = piece.at..piece.at + piece.range.len();
+            read_in_chunks(exec, piece.state, place, &mut values, &mut |chunk| {
                 if codes {
                     let bytes: Vec<u8> = chunk.iter().map(|x| *x as u8).collect();
-                    return Ok(shard.write(&name, &bytes)?);
+                    return Ok(shard.write(&key, &bytes)?);
                 }
                 // Numbers of the type that they are written in: none is rounded.
-                Ok(shard.write_f32(&name, chunk)?)
+                Ok(shard.write_f32(&key, chunk)?)
             })?;
         }
         shard.finish()?;
     }
-    let meta = serde_json::to_value(progress).map_err(|e| RunError::Io(e.to_string()))?;
-    Ok(pending.commit(meta)?)
+    Ok(())
 }
 
 /// The type in which a state is kept in a file: its own.
@@ -95,20 +167,20 @@ fn stored(dtype: ir::DType) -> DType {
     }
 }
 
-/// Hands a state to `take` in pieces of at most [`STAGING_BYTES`](crate::load::STAGING_BYTES).
+/// Hands elements of a state to `take` in parts of at most [`STAGING_BYTES`].
 ///
 /// # Errors
 /// From the executor or from `take`.
 pub fn read_in_chunks(
     exec: &dyn Executor,
     id: StateId,
+    elements: Range<usize>,
     staging: &mut Vec<f32>,
     take: &mut dyn FnMut(&[f32]) -> Result<(), RunError>,
 ) -> Result<(), RunError> {
-    let total = exec.planned().session.states[id.index()].ty.shape.elements();
-    let mut start = 0;
-    while start < total {
-        let len = (total - start).min(crate::load::STAGING_BYTES / 4);
+    let mut start = elements.start;
+    while start < elements.end {
+        let len = (elements.end - start).min(STAGING_BYTES / 4);
         staging.resize(len, 0.0);
         exec.read_state_at(id, start, staging)?;
         take(staging)?;
@@ -117,35 +189,76 @@ pub fn read_in_chunks(
     Ok(())
 }
 
-/// Reads a checkpoint back.
+/// Reads a checkpoint back, this rank's share of it. Gives the tensors whose moments were rounded to 8 bits on the way.
 ///
 /// # Errors
 /// Tensors that do not fit the session, by name.
-pub fn restore(exec: &mut dyn Executor, checkpoint: &Checkpoint) -> Result<Progress, RunError> {
+pub fn restore(
+    exec: &mut dyn Executor,
+    checkpoint: &Checkpoint,
+    world: &World,
+) -> Result<Vec<String>, RunError> {
     let states = exec.planned().session.states.clone();
-    let mut scratch = vec![0u8; crate::load::STAGING_BYTES];
-    for (file, kinds) in SHARDS {
-        if members(&states, kinds).next().is_none() {
+    let all = world.pieces(&states);
+    let mut scratch = vec![0u8; STAGING_BYTES];
+    let mut rounded = Vec::new();
+    if world.held().is_some() {
+        pad(exec, &states)?;
+    }
+    for (kind, kinds) in FILES {
+        let mut pieces = of_kinds(&all, &states, kinds).peekable();
+        if pieces.peek().is_none() {
             continue;
         }
-        let path = checkpoint.path.join(file);
-        let tensors = TensorFile::open(&path)?;
-        for (id, s) in members(&states, kinds) {
-            let have = tensors.get(&s.name)?;
-            if have.shape() != &*s.ty.shape || have.dtype() != stored(s.ty.dtype) {
-                return Err(RunError::Model(format!(
-                    "{}: {} is {}{:?}, the run has {}; this checkpoint belongs to another run",
-                    path.display(),
-                    s.name,
-                    have.dtype().name().to_lowercase(),
-                    have.shape(),
-                    s.ty
-                )));
+        let tensors = open(checkpoint, kind)?.ok_or_else(|| {
+            let path = checkpoint.path.display();
+            RunError::Model(format!("{path}: has no {kind}; this checkpoint belongs to another run"))
+        })?;
+        for piece in pieces {
+            let have = tensors.find(&piece.name);
+            if have.is_some_and(|t| t.shape() == &*piece.ty.shape && t.dtype() == stored(piece.ty.dtype)) {
+                let path = tensors.path();
+                load::read(exec, piece, path, |take| {
+                    Ok(tensors.read_range(&piece.name, piece.range.clone(), &mut scratch, take)?)
+                })?;
+                continue;
             }
-            crate::load::read_state(exec, id, &s.name, &tensors, &s.name, &mut scratch)?;
+            let Some((values, was_rounded)) = moments::converted(&tensors, piece, &mut scratch)? else {
+                return Err(differs(tensors.path(), tensors.get(&piece.name)?, piece));
+            };
+            load::read(exec, piece, tensors.path(), |take| {
+                take(piece.range.start, &values);
+                Ok(())
+            })?;
+            if was_rounded {
+                rounded.push(piece.name.clone());
+            }
         }
     }
-    progress(checkpoint)
+    Ok(rounded)
+}
+
+fn differs(path: &Path, have: &ambitus_store::Pieced, piece: &Piece) -> RunError {
+    RunError::Model(format!(
+        "{}: {} is {}{:?}, the run has {}; this checkpoint belongs to another run",
+        path.display(),
+        piece.name,
+        have.dtype().name().to_lowercase(),
+        have.shape(),
+        piece.ty
+    ))
+}
+
+/// What lies between the tensors of flats is zero, which in 8 bits is not the code 0.
+fn pad(exec: &mut dyn Executor, states: &[StateDecl]) -> Result<(), RunError> {
+    for (i, s) in states.iter().enumerate().filter(|(_, s)| s.ty.dtype == ir::DType::U8) {
+        let elements = s.ty.shape.elements();
+        let zeros = vec![moments::zero(&s.name); elements.min(STAGING_BYTES / 4)];
+        for at in (0..elements).step_by(zeros.len().max(1)) {
+            exec.write_state_at(StateId(i as u32), at, &zeros[..zeros.len().min(elements - at)])?;
+        }
+    }
+    Ok(())
 }
 
 /// Where the run of a checkpoint was.
@@ -156,3 +269,6 @@ pub fn progress(checkpoint: &Checkpoint) -> Result<Progress, RunError> {
     serde_json::from_value(checkpoint.manifest.meta.clone())
         .map_err(|e| RunError::Model(format!("{}: manifest.json: {e}", checkpoint.path.display())))
 }
+
+#[cfg(test)]
+mod tests;

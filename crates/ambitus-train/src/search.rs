@@ -337,9 +337,10 @@ impl Point {
         self.values.iter().enumerate().map(move |(i, v)| (v, share(i)))
     }
 
-    /// Bytes that so many steps should free.
+    /// Bytes that so many steps should free, of all ranks in this process.
     fn freed(&self, steps: usize) -> u64 {
-        self.made_again(steps).map(|(v, share)| (v.bytes as f64 * share) as u64).sum()
+        let of_rank: u64 = self.made_again(steps).map(|(v, share)| (v.bytes as f64 * share) as u64).sum();
+        self.shape.beside.ranks as u64 * of_rank
     }
 
     /// The fewest steps that should free so many bytes; all of them where none suffice.

@@ -7,10 +7,11 @@ use crate::memory;
 use crate::metrics::{SUMMARY_FILE, Summary};
 use crate::recipe::{Origins, Recipe};
 use crate::resolve::{Console, Resolved, resolve};
-use crate::run;
+use crate::run::{self, Shared};
 use crate::run_dir::RunDir;
 use crate::runs::{PLAN_FILE, RECIPE_FILE};
 use crate::size::ByteSize;
+use crate::world::World;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,7 @@ pub fn in_stage(whole: &Recipe, index: usize, e: RunError) -> RunError {
         E::Io(_) => E::Io,
         E::Device(_) => E::Device,
         E::Training(_) => E::Training,
+        E::Rank { rank, error } => return E::of_rank(rank, in_stage(whole, index, *error)),
         E::Data(_) | E::Stopped { .. } => return e,
     };
     of(format!("{}: {e}", label(whole, index)))
@@ -68,7 +70,7 @@ pub(crate) fn train(
         run.discard();
         return Err(e);
     }
-    go(&run, recipe, console)?;
+    go(&run, recipe, Shared::default(), console)?;
     Ok(run)
 }
 
@@ -76,9 +78,14 @@ pub(crate) fn train(
 ///
 /// # Errors
 /// As [`run::resume`].
-pub(crate) fn resume(run: RunDir, recipe: &Recipe, console: &mut dyn Console) -> Result<RunDir, RunError> {
+pub(crate) fn resume(
+    run: RunDir,
+    recipe: &Recipe,
+    shared: Shared,
+    console: &mut dyn Console,
+) -> Result<RunDir, RunError> {
     plan_missing(&run, recipe, &Origins::new(), console)?;
-    go(&run, recipe, console)?;
+    go(&run, recipe, shared, console)?;
     Ok(run)
 }
 
@@ -140,11 +147,11 @@ fn plan_missing(
 /// Refuses what does not fit, or does not go with the weights where these were opened.
 fn fitting(r: Resolved) -> Result<Resolved, RunError> {
     r.require_fit()?;
-    r.model.check(&r.plan.planned.session.states, r.recipe.model.extend_vocab)?;
+    run::check_weights(&r)?;
     Ok(r)
 }
 
-fn go(run: &RunDir, recipe: &Recipe, console: &mut dyn Console) -> Result<(), RunError> {
+fn go(run: &RunDir, recipe: &Recipe, shared: Shared, console: &mut dyn Console) -> Result<(), RunError> {
     let mut summaries = Vec::new();
     for i in 0..recipe.stages.len() {
         let stage = folder(run, recipe, i);
@@ -160,7 +167,7 @@ fn go(run: &RunDir, recipe: &Recipe, console: &mut dyn Console) -> Result<(), Ru
         // A stage is measured for itself, and does not pay for what the one before has left with the allocator.
         memory::return_freed();
         memory::reset_peak();
-        run::resume(&stage.root, console).map_err(|e| match e {
+        run::resume(&stage.root, shared, &World::alone(), console).map_err(|e| match e {
             RunError::Stopped { update, .. } => {
                 RunError::Stopped { update, run: run.root.display().to_string() }
             }

@@ -4,18 +4,22 @@ use crate::error::RunError;
 use crate::gradients::{has_input, run_micro};
 use crate::loader::Loader;
 use crate::memory;
+use crate::pieces::Piece;
 use crate::recipe::{Recipe, UpdateAt};
 use crate::saved::{self, Progress};
 use crate::schedule::{LearningRate, ema_decay};
 use crate::session::program;
 use crate::stop;
 use crate::validate::Validation;
+use crate::world::{World, interleaved};
 use ambitus_compile::optimizer::{FIRST_MOMENT, FIRST_SCALES, SEED};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::precision::LOSS_SCALE;
 use ambitus_exec::executor::Executor;
-use ambitus_ir::{StateDecl, StateId, StateKind};
+use ambitus_ir::{StateId, StateKind};
 use ambitus_store::CheckpointDir;
+use std::collections::HashSet;
+use std::ops::Range;
 use std::time::Instant;
 
 /// Updates after which a tensor whose gradient was always exactly zero is reported.
@@ -44,18 +48,20 @@ pub struct Step {
     pub applied: bool,
     /// The next update's loss scale, where there is one.
     pub loss_scale: Option<f32>,
-    /// Rows trained on.
+    /// Rows trained on, of all ranks.
     pub rows: usize,
-    /// Micro-batches.
+    /// Micro-batches, of all ranks, with those that were empty.
     pub micro_batches: usize,
     /// Wall seconds, with waiting.
     pub seconds: f64,
-    /// Of these, seconds spent waiting for the loader.
+    /// Of these, seconds that the first rank spent waiting for its loader.
     pub loader_wait: f64,
     /// Counters of the process before.
     pub before: memory::Process,
     /// Counters of the process after.
     pub after: memory::Process,
+    /// Some rank was asked to stop.
+    pub stop: bool,
 }
 
 /// How the loop ended.
@@ -97,21 +103,23 @@ pub struct Trainer<'a> {
     pub checkpoints: &'a CheckpointDir,
     /// Where the run is.
     pub progress: Progress,
+    /// This rank among others.
+    pub world: &'a World,
 }
 
 impl Trainer<'_> {
     /// Runs to the end, or to the end of the update in which a stop was asked for or the loss scale collapsed; the last state
-    /// is saved in any case.
+    /// is saved in any case. Every rank calls it, and all end alike: what decides is the same on all, or was exchanged.
     ///
     /// # Errors
-    /// Unreadable clips, a full disk, gradients that stay infinite.
+    /// Unreadable clips, a full disk, gradients that stay infinite, ranks that are gone.
     pub fn run(&mut self, loader: &Loader, observer: &mut dyn Observer) -> Result<Ended, RunError> {
         let rate = LearningRate {
             base: self.recipe.learning_rate.unwrap_or(0.0),
             warmup: self.recipe.warmup.unwrap_or(0),
             total: self.updates,
         };
-        let mut silent = SilentTensors::watch(self.exec, self.progress.applied);
+        let mut silent = SilentTensors::watch(self.exec, self.progress.applied, self.world);
         let mut skipped = 0;
         while self.progress.update < self.updates {
             let step = self.update(loader, &rate)?;
@@ -130,7 +138,7 @@ impl Trainer<'_> {
                 )));
             }
             if step.applied
-                && let Some(names) = silent.look(self.exec, self.progress.applied)?
+                && let Some(names) = silent.look(self.exec, self.progress.applied, self.world)?
             {
                 observer.note(&format!(
                     "the gradient of {} was exactly zero in each of the first {WATCHED_UPDATES} updates: nothing trains there",
@@ -139,8 +147,7 @@ impl Trainer<'_> {
             }
             let done = self.progress.update;
             let due = |every: u64| every > 0 && done.is_multiple_of(every);
-            // Read once: what is asked for from here on is for the next step.
-            let stopping = stop::requested();
+            let stopping = step.stop;
             let last = done == self.updates || stopping;
             if due(self.recipe.validate_every) || last {
                 self.validate(observer)?;
@@ -171,8 +178,12 @@ impl Trainer<'_> {
         self.exec.write_f32(applies, "lr", 0, &[step.learning_rate as f32])?;
         self.exec.write_f32(applies, "clip", 0, &[self.recipe.clip as f32])?;
         if has_input(self.exec.planned(), applies, SEED) {
-            self.exec.write_i32(applies, SEED, 0, &rounding_key(self.recipe.seed, self.progress.update))?;
+            let [seed, update] = rounding_key(self.recipe.seed, self.progress.update);
+            let key = [seed, update, self.world.shard().0 as i32];
+            let words = if self.world.held().is_some() { 3 } else { 2 };
+            self.exec.write_i32(applies, SEED, 0, &key[..words])?;
         }
+        let (mut losses, mut rows) = (Vec::new(), 0);
         loop {
             let wait = Instant::now();
             let item = loader.next()?;
@@ -186,9 +197,8 @@ impl Trainer<'_> {
                 )));
             }
             let loss = run_micro(self.exec, program::MICRO, &item.batch, item.norm, !item.first)?;
-            step.loss += f64::from(loss);
-            step.rows += item.rows;
-            step.micro_batches += 1;
+            losses.push(f64::from(loss));
+            rows += item.rows;
             step.epoch = item.epoch;
             let last = item.last;
             loader.recycle(item.batch);
@@ -219,10 +229,32 @@ impl Trainer<'_> {
             }
             self.progress.applied += 1;
         }
+        self.share(&mut step, rows, &losses)?;
         self.progress.update += 1;
         step.seconds = start.elapsed().as_secs_f64();
         step.after = memory::process().unwrap_or_default();
         Ok(step)
+    }
+
+    /// What all ranks must know of an update, in one exchange: whether one was asked to stop, rows, losses.
+    fn share(&self, step: &mut Step, rows: usize, losses: &[f64]) -> Result<(), RunError> {
+        const HEAD: usize = 9;
+        // Read once: what is asked for from here on is for the next step.
+        let mut mine = vec![u8::from(stop::requested())];
+        mine.extend((rows as u64).to_le_bytes());
+        mine.extend(losses.iter().flat_map(|x| x.to_le_bytes()));
+        let mut all = self.world.exchange("the end of an update", &mine)?;
+        for said in &mut all {
+            let rest = said.split_off(HEAD.min(said.len()));
+            let head = std::mem::replace(said, rest);
+            let Some((stop, rows)) = head.split_first() else { continue };
+            step.stop |= *stop != 0;
+            step.rows += rows.iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte));
+        }
+        let losses = interleaved(&all);
+        step.micro_batches = losses.len();
+        step.loss = losses.iter().sum();
+        Ok(())
     }
 
     /// Losses of the weights and of the average on the fixed draws; remembers the best.
@@ -233,9 +265,9 @@ impl Trainer<'_> {
         if self.validation.is_empty() {
             return Ok(());
         }
-        let raw = self.validation.loss(self.exec, program::EVALUATE)?;
+        let raw = self.validation.loss(self.exec, program::EVALUATE, self.world)?;
         let ema = if self.recipe.ema() {
-            Some(self.validation.loss(self.exec, program::EVALUATE_EMA)?)
+            Some(self.validation.loss(self.exec, program::EVALUATE_EMA, self.world)?)
         } else {
             None
         };
@@ -252,7 +284,10 @@ impl Trainer<'_> {
     fn save(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
         let start = Instant::now();
         observer.before_save()?;
-        saved::save(self.exec, self.checkpoints, &self.progress)?;
+        saved::save(self.exec, self.checkpoints, &self.progress, self.world)?;
+        if !self.world.is_first() {
+            return Ok(());
+        }
         // The newest few, and the best of those that exist.
         let mut steps: Vec<u64> = self.checkpoints.list()?.iter().map(|c| c.step).collect();
         steps.sort_unstable();
@@ -272,41 +307,77 @@ fn rounding_key(seed: u64, update: u64) -> [i32; 2] {
 /// Trainable tensors whose gradient has been exactly zero so far. Zero at first is normal (a fresh model passes gradient to
 /// its last layer only); zero for long means that the tensor is cut off. Where no gradient is kept, the first moment tells:
 /// it is zero until a gradient was not; in 8 bits, its scales are.
+///
+/// Of several ranks each has parts of tensors; what is zero on all is told at the end of the watch.
 struct SilentTensors {
-    gradients: Vec<(StateId, String)>,
+    gradients: Vec<(String, StateId, Range<usize>)>,
+    moved: Vec<String>,
+    watching: bool,
 }
 
 impl SilentTensors {
     /// Watches from the first update on; a resumed run does not start again.
-    fn watch(exec: &dyn Executor, applied: u64) -> SilentTensors {
+    fn watch(exec: &dyn Executor, applied: u64, world: &World) -> SilentTensors {
         let session = &exec.planned().session;
-        let watched = |s: &StateDecl| {
+        let watched = |piece: Piece| {
+            let s = &session.states[piece.state.index()];
             let state = |prefix: &str| session.state(&format!("{prefix}{}", s.name));
-            let tells = [GRAD, FIRST_SCALES, FIRST_MOMENT].into_iter().find_map(state);
-            Some((tells?, s.name.clone()))
+            let tells = [GRAD, FIRST_SCALES, FIRST_MOMENT].into_iter().find_map(state)?;
+            let (n, all) = (s.ty.shape.elements(), session.states[tells.index()].ty.shape.elements());
+            // Of scales there is one for a block of elements; flats are whole blocks.
+            let per = n / all.max(1);
+            let range = match piece.in_flat {
+                true => piece.at / per..(piece.at + piece.range.len()).div_ceil(per),
+                false => 0..all,
+            };
+            (s.kind == StateKind::Parameter).then_some((piece.name, tells, range))
         };
-        let parameters = session.states.iter().filter(|s| s.kind == StateKind::Parameter && applied == 0);
-        SilentTensors { gradients: parameters.filter_map(watched).collect() }
+        let watching = applied == 0;
+        let pieces = if watching { world.pieces(&session.states) } else { Vec::new() };
+        let gradients = pieces.into_iter().filter_map(watched).collect();
+        SilentTensors { gradients, moved: Vec::new(), watching }
     }
 
     /// Drops tensors that have moved; after the watched updates gives the names that never did, once.
-    fn look(&mut self, exec: &dyn Executor, applied: u64) -> Result<Option<Vec<String>>, RunError> {
-        if self.gradients.is_empty() || applied > WATCHED_UPDATES {
+    fn look(
+        &mut self,
+        exec: &dyn Executor,
+        applied: u64,
+        world: &World,
+    ) -> Result<Option<Vec<String>>, RunError> {
+        if !self.watching || applied > WATCHED_UPDATES {
             return Ok(None);
         }
         let (mut kept, mut staging) = (Vec::new(), Vec::new());
-        for (id, name) in self.gradients.drain(..) {
+        for (name, id, range) in self.gradients.drain(..) {
             let mut zero = true;
-            saved::read_in_chunks(exec, id, &mut staging, &mut |chunk| {
+            saved::read_in_chunks(exec, id, range.clone(), &mut staging, &mut |chunk| {
                 zero &= chunk.iter().all(|x| *x == 0.0);
                 Ok(())
             })?;
             if zero {
-                kept.push((id, name));
+                kept.push((name, id, range));
+            } else {
+                self.moved.push(name);
             }
         }
         self.gradients = kept;
-        let done = applied == WATCHED_UPDATES && !self.gradients.is_empty();
-        Ok(done.then(|| self.gradients.drain(..).map(|(_, name)| name).collect()))
+        if applied < WATCHED_UPDATES {
+            return Ok(None);
+        }
+        self.watching = false;
+        // A line for each name: silent here, or moved here.
+        let silent = self.gradients.drain(..).map(|(name, ..)| format!("0{name}\n"));
+        let mine: String = silent.chain(self.moved.drain(..).map(|name| format!("1{name}\n"))).collect();
+        let all = world.exchange("gradients that stayed zero", mine.as_bytes())?.concat();
+        let all = String::from_utf8_lossy(&all);
+        let moved: HashSet<&str> = all.lines().filter_map(|l| l.strip_prefix('1')).collect();
+        let mut names: Vec<String> = Vec::new();
+        for name in all.lines().filter_map(|l| l.strip_prefix('0')).filter(|n| !moved.contains(n)) {
+            if !names.iter().any(|n| n == name) {
+                names.push(name.to_owned());
+            }
+        }
+        Ok((!names.is_empty()).then_some(names))
     }
 }

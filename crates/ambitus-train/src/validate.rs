@@ -3,6 +3,7 @@
 use crate::clips::{Clips, Use, When};
 use crate::error::RunError;
 use crate::gradients::run_micro;
+use crate::world::World;
 use ambitus_data::pack::{Capacity, pack};
 use ambitus_exec::executor::Executor;
 use ambitus_models::{Batch, Model};
@@ -41,17 +42,21 @@ impl Validation {
         self.clips.rows().is_empty()
     }
 
-    /// The loss of `program` (an evaluation program) over all rounds.
+    /// The loss of `program` (an evaluation program) over all rounds. Ranks take the batches in turn; the sum is in the order of
+    /// the batches, so of the same weights it has the same bits at any number of ranks.
     ///
     /// # Errors
-    /// Damaged clip files.
-    pub fn loss(&self, exec: &mut dyn Executor, program: &str) -> Result<f64, RunError> {
+    /// Damaged clip files, and ranks that are gone.
+    pub fn loss(&self, exec: &mut dyn Executor, program: &str, world: &World) -> Result<f64, RunError> {
         let mut host: Batch = self.model.batch(self.capacity);
-        let mut sum = 0.0;
-        for group in &self.groups {
+        let (rank, ranks) = (world.rank(), world.ranks());
+        let mut losses = Vec::new();
+        for k in 0..self.groups.len().div_ceil(ranks) {
+            // The others' last batch may have no fellow: all ranks run a program together.
+            let group = self.groups.get(k * ranks + rank).map_or(&[][..], Vec::as_slice);
             self.clips.fill(group, &mut host)?;
-            sum += f64::from(run_micro(exec, program, &host, self.norm, false)?);
+            losses.push(f64::from(run_micro(exec, program, &host, self.norm, false)?));
         }
-        Ok(sum)
+        Ok(world.in_order("a validation", &losses)?.iter().sum())
     }
 }

@@ -136,8 +136,9 @@ pub struct TrainArgs {
     /// in bfloat16 too: 2 bytes a parameter less than the 4, for updates rounded at random [default: fp32]
     #[arg(long)]
     pub precision: Option<Precision>,
-    /// Ranks, a card or processor each, that share the run: less memory of each by what --sharding shares, for the time of
-    /// exchanging [default: 1; of `plan --cards NxNAME`, the cards]
+    /// Ranks that share the run: less memory of each by what --sharding shares, for the time of exchanging. With --device cpu
+    /// threads of this process, among which --threads is divided; --memory is of all together [default: 1; of
+    /// `plan --cards NxNAME`, the cards]
     #[arg(long, value_name = "N")]
     pub ranks: Option<u32>,
     /// How ranks share: full (parameters and gradients, gathered again in backward: least memory), grad_op (gathered tensors
@@ -241,6 +242,13 @@ impl From<VariantArg> for Variant {
 pub struct ResumeArgs {
     /// The run's folder
     pub run: PathBuf,
+    /// Go on with so many ranks, any number: the same tensors, cut otherwise. Sums in another order; less memory of each rank by
+    /// what it then holds
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<u32>,
+    /// Go on with another strategy (as for `train`): other bytes and traffic, at the same number of ranks the same bits
+    #[arg(long, value_name = "STRATEGY")]
+    pub sharding: Option<Strategy>,
     /// summary.json on stdout
     #[arg(long)]
     pub json: bool,

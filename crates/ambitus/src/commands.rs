@@ -17,6 +17,7 @@ use ambitus_train::resolve::{self, Console};
 use ambitus_train::run_dir::RunDir;
 use ambitus_train::search;
 use ambitus_train::tiers::Tiers;
+use ambitus_train::world::World;
 use ambitus_train::{Sharding, doctor, run, runs, stages};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -232,7 +233,10 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
                 plan_for(a, r, &one, &mut console)
             }
             (_, Some(card)) => plan_for(a, r, &|threads| Ok(Device::for_card(card, threads)), &mut console),
-            _ if on_cpu => plan_for(a, r, &Device::calibrated_cpu, &mut console),
+            _ if on_cpu => {
+                let threads = resolve::threads_of_rank(&r);
+                plan_for(a, r, &|_| Device::calibrated_cpu(threads), &mut console)
+            }
             _ => resolve::resolve(r, false, &mut console),
         };
         let resolved = resolved.map_err(|e| of_part(&whole, i, e))?;
@@ -371,7 +375,7 @@ fn plan_for(
     if a.run.memory.is_none() {
         r.memory = None;
     }
-    let device = device(resolve::threads(&r).0)?;
+    let device = device(resolve::threads(&r).0)?.with_ranks(r.ranks() as usize);
     resolve::resolve_on(r, device, false, console)
 }
 
@@ -415,7 +419,7 @@ pub fn train(a: &TrainArgs) -> Result<()> {
         Some(dir) => dir.clone(),
         None => new_run_dir(a),
     };
-    let run = run::train(r, &origins, root, &mut console)?;
+    let run = run::train(r, &origins, root, &World::alone(), &mut console)?;
     finished(&run, a.json)
 }
 
@@ -428,7 +432,8 @@ fn new_run_dir(a: &TrainArgs) -> PathBuf {
 }
 
 pub fn resume(a: &ResumeArgs) -> Result<()> {
-    let run = run::resume(&a.run, &mut Terminal::new())?;
+    let shared = run::Shared { ranks: a.ranks, sharding: a.sharding };
+    let run = run::resume(&a.run, shared, &World::alone(), &mut Terminal::new())?;
     finished(&run, a.json)
 }
 

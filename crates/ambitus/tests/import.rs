@@ -60,7 +60,7 @@ fn files_and_flags_become_a_recipe() {
 }
 
 #[test]
-fn several_ranks_are_planned_for_and_never_run_as_one() {
+fn several_ranks_are_planned_for_where_nothing_can_be_trained() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     // Only its shape is there, which is all that a plan reads.
@@ -70,13 +70,11 @@ fn several_ranks_are_planned_for_and_never_run_as_one() {
     put(dir, "four.yaml", &format!("{recipe}ranks: 4\nsharding: {{strategy: full}}\nrun_dir: run\n"));
     put(dir, "stages.yaml", &format!("{recipe}ranks: 2\nrun_dir: run\nstages: [{{name: a, updates: 1}}]\n"));
     put(dir, "a.yaml", ACCELERATE);
-    let refusal = "ranks: the recipe spreads the run over";
     for args in
         [&["train", "four.yaml"][..], &["train", "stages.yaml"], &["train", "--ranks", "2", "one.yaml"]]
     {
         let (code, text) = said(dir, args);
-        assert_eq!(code, 2, "{args:?}: {text}");
-        assert!(text.contains(refusal), "{args:?}: {text}");
+        assert!(code >= 2 && text.contains("error: "), "{args:?}: {code}: {text}");
     }
     assert!(!dir.join("run").exists(), "no folder is left");
     for args in [&["plan", "four.yaml"][..], &["plan", "--accelerate", "a.yaml", "one.yaml"]] {

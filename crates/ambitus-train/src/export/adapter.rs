@@ -8,18 +8,18 @@ use super::{Parameters, Run, Source};
 use crate::error::RunError;
 use crate::model_dir::{Family, ModelDir, OpenOptions};
 use ambitus_compile::passes::lora::adapted_module;
-use ambitus_store::{DType, SafetensorsWriter, TensorSpec, write_atomic};
+use ambitus_store::{Checkpoint, DType, SafetensorsWriter, TensorSpec, write_atomic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What PEFT puts before the names of the model it wraps.
 const PREFIX: &str = "base_model.model.";
 
-/// Writes the adapters of a checkpoint folder (`step-N`) to `out`.
+/// Writes the adapters of a checkpoint to `out`.
 ///
 /// # Errors
 /// A run without adapters, biases trained beside them in their own layers, and files that cannot be read or written.
-pub fn export(checkpoint: &Path, source: Source, run: &Run<'_>, out: &Path) -> Result<(), RunError> {
+pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path) -> Result<(), RunError> {
     let lora = run.lora.ok_or_else(|| {
         RunError::Usage(
             "the run trained no adapters (no `lora` in its recipe): export without --adapter".to_owned(),

@@ -30,7 +30,7 @@ impl Adapter {
     ) -> Result<Option<Adapter>, RunError> {
         let Some(module) = weight.strip_suffix(".weight") else { return Ok(None) };
         let (a, b) = (format!("{module}{A}"), format!("{module}{B}"));
-        if !parameters.model.contains(&a) {
+        if parameters.model.find(&a).is_none() {
             return Ok(None);
         }
         let path = parameters.model.path().display();

@@ -352,7 +352,7 @@ fn beside(j: &mut Judge, words: &Words, second: bool) -> Result<(), RecipeError>
     }
     j.nothing(
         "fsdp.state_dict_type",
-        "checkpoints are written from where each value lives, never gathered; `ambitus export` writes what the original loads",
+        "each rank writes what it holds, nothing is gathered; any number of ranks reads it, and `ambitus export` writes what the original loads",
     );
     match j.get("fsdp.activation_checkpointing").map(|g| g.flag()).transpose()? {
         Some(true) => j.used("fsdp.activation_checkpointing", "checkpoint", "all"),
@@ -387,7 +387,7 @@ fn beside(j: &mut Judge, words: &Words, second: bool) -> Result<(), RecipeError>
     }
     j.nothing(
         "fsdp.cpu_ram_efficient_loading",
-        "weights are read in bounded pieces to where they live, never a whole copy in the host's memory",
+        "each rank reads its own part of the weights, in bounded pieces to where they live: never a whole copy in the host's memory",
     );
     j.nothing(
         "fsdp.sync_module_states",

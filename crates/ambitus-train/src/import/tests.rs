@@ -41,8 +41,7 @@ fn refused(files: &[(&str, &str)], message: &str) {
 /// The accelerate file of a field report (Orpheus 3B on 4 x A800), every key of it.
 #[test]
 fn the_reports_file_key_by_key() {
-    const LOADED: &str =
-        "weights are read in bounded pieces to where they live, never a whole copy in the host's memory";
+    const LOADED: &str = "each rank reads its own part of the weights, in bounded pieces to where they live: never a whole copy in the host's memory";
     const MEETING: &str = "how processes find each other is the launcher's matter, not a recipe's";
     let no = |why: &str| format!("no effect, because {why}");
     let tpu = no("it is for TPUs only");
@@ -78,8 +77,8 @@ fn the_reports_file_key_by_key() {
             "fsdp_config.fsdp_state_dict_type",
             "SHARDED_STATE_DICT",
             no(
-                "checkpoints are written from where each value lives, never gathered; `ambitus export` writes what the \
-                original loads",
+                "each rank writes what it holds, nothing is gathered; any number of ranks reads it, and `ambitus export` \
+                writes what the original loads",
             ),
         ),
         (

@@ -154,21 +154,6 @@ impl Recipe {
         Ok(Some(shard::Sharding { units, prefetch, ..sharding }))
     }
 
-    /// Refuses what only several ranks could run.
-    ///
-    /// # Errors
-    /// What to do instead, naming the key.
-    pub fn require_one_rank(&self) -> Result<(), String> {
-        match self.ranks() {
-            1 => Ok(()),
-            n => Err(format!(
-                "ranks: the recipe spreads the run over {n} ranks, and this version plans for them (`ambitus plan`) \
-                 and trains on one rank only. Remove `ranks` (or write ranks: 1) for a \
-                 run on one rank"
-            )),
-        }
-    }
-
     /// The keys `ranks` and `sharding`.
     pub(super) fn validate_sharding(&self) -> Result<(), Invalid> {
         if let Some(ranks) = self.ranks
@@ -270,9 +255,6 @@ mod tests {
             r.sharding(),
             read("sharding: {strategy: full, units: block, backward_prefetch: pre}").sharding()
         );
-        assert!(r.require_one_rank().is_ok() && read("ranks: 1").require_one_rank().is_ok());
-        let refused = read("ranks: 4").require_one_rank().unwrap_err();
-        assert!(refused.starts_with("ranks: the recipe spreads the run over 4 ranks"), "{refused}");
     }
 
     #[test]

@@ -1,0 +1,281 @@
+//! One rank's run: from the newest checkpoint, or the model, to results. The first rank's alone are seen.
+
+use super::{End, better, export_from};
+use crate::error::RunError;
+use crate::export::{Layout, Source};
+use crate::finish;
+use crate::load;
+use crate::loader::{Loader, Work};
+use crate::metrics::{Log, Summary};
+use crate::recipe::Recipe;
+use crate::resolve::{Console, Resolved};
+use crate::run_dir::RunDir;
+use crate::saved::{self, Progress};
+use crate::session::{self, program};
+use crate::size::ByteSize;
+use crate::trainer::{Ended, Trainer};
+use crate::validate::Validation;
+use crate::watcher::{Silent, Watcher};
+use crate::world::World;
+use ambitus_compile::optimizer::LEAST_8BIT;
+use ambitus_compile::passes::precision::Precision;
+use ambitus_exec::executor::Executor;
+use ambitus_ir::plan::PlannedSession;
+use ambitus_store::{Checkpoint, CheckpointDir, Manifest};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Runs one rank as planned, from the newest checkpoint on. A checkpoint of a run that left its planned precision is not run on.
+pub(super) fn attempt(
+    r: &Resolved,
+    planned: Option<&Arc<PlannedSession>>,
+    run: &RunDir,
+    world: &World,
+    console: &mut dyn Console,
+) -> Result<End, RunError> {
+    let started = Instant::now();
+    let checkpoints = run.checkpoints();
+    let latest = newest_good(&checkpoints, world, console)?;
+    if let Some(checkpoint) = &latest
+        && r.plan.shape.session.precision != Precision::Fp32
+        && let progress = saved::progress(checkpoint)?
+        && progress.fp32_from.is_some()
+    {
+        return Ok((Ended::Collapsed, progress.update));
+    }
+    let shape = &r.plan.shape;
+    let mut exec = match (planned, world.comm()) {
+        (Some(planned), Some(comm)) => r.device.open_rank(planned.clone(), r.disk(), comm.clone())?,
+        _ => r.device.open(r.plan.planned.clone(), r.disk())?,
+    };
+    let exec = &mut *exec;
+    let world = &world.holding(session::layout(&shape.model, &shape.session)?);
+    let (model, capacity) = (&shape.model, shape.session.capacity);
+    let held_out = r.data.clips(&r.data.split.validation, r.recipe.seed)?;
+    let validation = Validation::new(held_out, model.clone(), capacity)?;
+    let progress = match &latest {
+        Some(checkpoint) => go_on(r, exec, checkpoint, world, console)?,
+        None => begin(r, run, exec, &validation, world, console)?,
+    };
+    let work = Work {
+        clips: r.data.clips(&r.data.split.train, r.recipe.seed)?,
+        model: model.clone(),
+        size: r.size,
+        capacity,
+        seed: r.recipe.seed,
+        rank: (world.rank(), world.ranks()),
+    };
+    let mut watcher = match (world.is_first(), &latest) {
+        (false, _) => None,
+        (true, Some(checkpoint)) => Some(Log::resume(&run.metrics(), checkpoint.step)?),
+        (true, None) => Some((Log::create(&run.metrics())?, Vec::new())),
+    }
+    .map(|log| Watcher::new(r, log, exec.arena_bytes(), &mut *console));
+    let loader = Loader::start(work, progress.update)?;
+    let mut trainer = Trainer {
+        exec,
+        recipe: &r.recipe,
+        updates: r.updates,
+        validation: &validation,
+        checkpoints: &checkpoints,
+        progress,
+        world,
+    };
+    let ended = match &mut watcher {
+        Some(watcher) => trainer.run(&loader, watcher)?,
+        None => trainer.run(&loader, &mut Silent)?,
+    };
+    let progress = trainer.progress.clone();
+    drop(loader);
+    let end = (ended, progress.update);
+    if ended != Ended::Complete {
+        return Ok(end);
+    }
+    let source = better(&progress);
+    let tuned = finish::sampled(r, exec, finish::sampler(source))?;
+    let arenas = world.exchange("the end of a run", &exec.arena_bytes().to_le_bytes())?;
+    let Some(watcher) = watcher else { return Ok(end) };
+    let slow_steps = watcher.slow_steps();
+    let (lines, validations) = (watcher.lines, watcher.validations);
+    let newest = newest(&checkpoints)?;
+    let out = run.folder("export")?;
+    export_from(run, &r.recipe, &newest, (source, Layout::Model), &out)?;
+    finish::pictures(r, run, tuned, &lines, &validations, progress.validation_base)?;
+    let last = progress.last.map(|(raw, ema)| match source {
+        Source::Ema => ema.unwrap_or(raw),
+        Source::Raw => raw,
+    });
+    let summary = Summary {
+        validation_base: progress.validation_base,
+        validation_last: last,
+        validation_best: progress.best.map(|(_, loss)| loss),
+        best_update: progress.best.map(|(update, _)| update),
+        best_weights: Some(source.name().to_owned()),
+        ranks: Some(world.ranks() as u32),
+        arena_bytes_planned: r.plan.planned.arena_bytes(),
+        arena_bytes_used: exec.arena_bytes(),
+        arena_bytes_of_ranks: if arenas.len() > 1 {
+            arenas.iter().map(|b| number(b)).collect()
+        } else {
+            Vec::new()
+        },
+        peak_rss_bytes: r.device.measured_peak(),
+        host_arena_bytes: r.plan.host_bytes(),
+        peak_planned_bytes: r.measurable_peak(),
+        budget_bytes: Some(r.budget),
+        threads: Some(r.threads as u32),
+        clips: r.data.split.train.len() as u64,
+        validation_clips: r.data.split.validation.len() as u64,
+        slow_steps,
+        wall_seconds: started.elapsed().as_secs_f64(),
+        ended: "complete".to_owned(),
+        ..Summary::from_log(&lines)
+    };
+    summary.write(&run.root).map_err(|e| RunError::io(&run.root, "cannot write summary.json", e))?;
+    report(r, run, &newest.path, source, &summary, console);
+    Ok(end)
+}
+
+/// The newest checkpoint whose every byte verifies: the first rank looks, all go by what it says.
+fn newest_good(
+    dir: &CheckpointDir,
+    world: &World,
+    console: &mut dyn Console,
+) -> Result<Option<Checkpoint>, RunError> {
+    let said = world.first_says("the newest checkpoint", || {
+        let latest = dir.latest_good()?;
+        for skipped in &latest.skipped {
+            console.line(&format!("damaged checkpoint passed over: {skipped}"));
+        }
+        let found = latest
+            .checkpoint
+            .map(|c| (c.step, c.path.file_name().map(|n| n.to_string_lossy().into_owned()), c.manifest));
+        saved::to_json(&found)
+    })?;
+    let found: Option<(u64, Option<String>, Manifest)> = saved::from_json(&said)?;
+    Ok(found.map(|(step, name, manifest)| Checkpoint {
+        step,
+        path: dir.parent().join(name.unwrap_or_default()),
+        manifest,
+    }))
+}
+
+/// Reads a checkpoint back into an executor.
+fn go_on(
+    r: &Resolved,
+    exec: &mut dyn Executor,
+    checkpoint: &Checkpoint,
+    world: &World,
+    console: &mut dyn Console,
+) -> Result<Progress, RunError> {
+    let progress = saved::progress(checkpoint)?;
+    if progress.run != digest(r)? {
+        return Err(RunError::Usage(format!(
+            "{}: recipe or data changed since this checkpoint was written; put them back, or start a new run",
+            checkpoint.path.display()
+        )));
+    }
+    let rounded = saved::restore(exec, checkpoint, world)?;
+    // Ranks that share a tensor say it twice.
+    let rounded = world.exchange("what was rounded", rounded.join("\n").as_bytes())?;
+    let rounded: BTreeSet<&[u8]> = rounded.iter().flat_map(|names| names.split(|b| *b == b'\n')).collect();
+    let rounded = rounded.iter().filter(|name| !name.is_empty()).count();
+    if rounded > 0 {
+        console.line(&format!(
+            "{rounded} moments of tensors under {LEAST_8BIT} elements were fp32 on one rank and are 8 bits on several: rounded \
+             once, to nearest"
+        ));
+    }
+    console.line(&format!("resuming after update {} of {}", progress.update, r.updates));
+    Ok(progress)
+}
+
+/// Loads the model into an executor, and looks at it before it changes.
+fn begin(
+    r: &Resolved,
+    run: &RunDir,
+    exec: &mut dyn Executor,
+    validation: &Validation,
+    world: &World,
+    console: &mut dyn Console,
+) -> Result<Progress, RunError> {
+    load::fill(exec, &r.model, r.recipe.seed, world.held())?;
+    if world.is_first() {
+        r.model.doubts()?.iter().for_each(|doubt| console.line(doubt));
+    }
+    let mut progress = Progress { run: digest(r)?, ..Progress::default() };
+    if !validation.is_empty() {
+        let base = validation.loss(exec, program::EVALUATE, world)?;
+        console.line(&format!("validation loss of the base: {base:.4}"));
+        progress.validation_base = Some(base);
+    }
+    let base = finish::sampled(r, exec, program::SAMPLE)?;
+    if world.is_first() {
+        finish::keep_base(run, base)?;
+    }
+    Ok(progress)
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte))
+}
+
+/// What a checkpoint must share with the run that resumes it: everything but who computes.
+fn digest(r: &Resolved) -> Result<String, RunError> {
+    let recipe = Recipe { ranks: None, sharding: None, threads: None, ..r.recipe.clone() };
+    let recipe = recipe.to_yaml().map_err(RunError::Usage)?;
+    let mut hash = blake3::Hasher::new();
+    hash.update(recipe.as_bytes());
+    hash.update(r.data.digest().as_bytes());
+    Ok(hash.finalize().to_hex().to_string())
+}
+
+fn newest(checkpoints: &CheckpointDir) -> Result<Checkpoint, RunError> {
+    let newest = checkpoints.list()?.into_iter().max_by_key(|c| c.step);
+    newest.ok_or_else(|| RunError::Io("the run has no complete checkpoint".to_owned()))
+}
+
+fn report(
+    r: &Resolved,
+    run: &RunDir,
+    checkpoint: &Path,
+    source: Source,
+    s: &Summary,
+    console: &mut dyn Console,
+) {
+    let root = run.root.display();
+    if let (Some(base), Some(last)) = (s.validation_base, s.validation_last) {
+        console.line(&format!(
+            "validation loss: base {base:.4}, result {last:.4} ({:+.1} %), same clips and draws, {} weights",
+            100.0 * (last / base - 1.0),
+            source.name()
+        ));
+    }
+    console.line(&format!(
+        "memory: planned {}, measured {}; arena planned {} B, used {} B",
+        ByteSize(s.peak_planned_bytes),
+        s.peak_rss_bytes.map_or("?".to_owned(), |b| ByteSize(b).to_string()),
+        s.arena_bytes_planned,
+        s.arena_bytes_used
+    ));
+    let project = r.plan.shape.model.project();
+    for (what, place) in [
+        ("checkpoint", checkpoint.display().to_string()),
+        ("export", format!("{root}/export ({} weights; loads in {project})", source.name())),
+        ("metrics", format!("{root}/metrics.jsonl, {root}/summary.json")),
+        ("pictures", format!("{root}/pictures")),
+    ] {
+        console.line(&format!("{what:<11}{place}"));
+    }
+    if r.recipe.sample.is_some() {
+        console.line(&format!("audio      {root}/audio"));
+    }
+    console.line("next, with your own folder of clips:");
+    console.line(&format!(
+        "  ambitus train --model {root}/export --data YOUR_FOLDER --device {} --memory {}",
+        r.recipe.device,
+        ByteSize(s.budget_bytes.unwrap_or(0)).exact()
+    ));
+}

@@ -1,0 +1,350 @@
+//! Checkpoints of any number of ranks are read at any other, with every bit, whatever the strategy.
+
+use super::*;
+use crate::budget::{RunPlan, Shape};
+use crate::device::Device;
+use crate::model_dir::{ModelDir, OpenOptions};
+use crate::recipe::{DeviceChoice, Recipe};
+use crate::session::{self, SessionOptions};
+use crate::world;
+use ambitus_compile::optimizer::{LEAST_8BIT, Optimizer, States};
+use ambitus_compile::passes::lora::Lora;
+use ambitus_compile::passes::pattern::Pattern;
+use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::passes::precision::Precision;
+use ambitus_compile::passes::shard::{Sharding, Strategy, Units};
+use ambitus_compile::pipeline::Trained;
+use ambitus_exec::executor::{ExecError, state_place};
+use ambitus_ir::plan::PlannedSession;
+use ambitus_models::Capacity;
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+
+/// States and nothing else.
+struct Kept {
+    planned: Arc<PlannedSession>,
+    states: Vec<Vec<f32>>,
+}
+
+impl Kept {
+    fn new(planned: &Arc<PlannedSession>) -> Kept {
+        let states = planned.session.states.iter().map(|s| vec![0.0; s.ty.shape.elements()]).collect();
+        Kept { planned: planned.clone(), states }
+    }
+}
+
+impl Executor for Kept {
+    fn planned(&self) -> &PlannedSession {
+        &self.planned
+    }
+    fn arena_bytes(&self) -> u64 {
+        0
+    }
+    fn write_state_at(&mut self, state: StateId, start: usize, data: &[f32]) -> Result<(), ExecError> {
+        state_place(&self.planned, state, start, data.len())?;
+        self.states[state.index()][start..start + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+    fn read_state_at(&self, state: StateId, start: usize, out: &mut [f32]) -> Result<(), ExecError> {
+        state_place(&self.planned, state, start, out.len())?;
+        out.copy_from_slice(&self.states[state.index()][start..start + out.len()]);
+        Ok(())
+    }
+    fn write_f32(&mut self, _: &str, _: &str, _: usize, _: &[f32]) -> Result<(), ExecError> {
+        Ok(())
+    }
+    fn write_i32(&mut self, _: &str, _: &str, _: usize, _: &[i32]) -> Result<(), ExecError> {
+        Ok(())
+    }
+    fn run(&mut self, _: &str, _: usize) -> Result<(), ExecError> {
+        Ok(())
+    }
+    fn read_f32(&self, _: &str, _: &str, _: usize, _: &mut [f32]) -> Result<(), ExecError> {
+        Ok(())
+    }
+}
+
+/// What a run trains and keeps.
+struct Form {
+    precision: Precision,
+    trained: Trained,
+    states: States,
+}
+
+/// A session of a form, and how ranks share it.
+struct Shared {
+    planned: Arc<PlannedSession>,
+    options: SessionOptions,
+}
+
+/// Ranks and how they share: every strategy, and units of both kinds.
+const WORLDS: [(usize, Strategy, Units); 5] = [
+    (1, Strategy::Full, Units::Blocks),
+    (2, Strategy::GradOp, Units::Blocks),
+    (3, Strategy::Full, Units::Parameters(3000)),
+    (4, Strategy::Hybrid(2), Units::Blocks),
+    (8, Strategy::HybridGradOp(4), Units::Parameters(20_000)),
+];
+
+fn model() -> &'static ModelDir {
+    static MODEL: OnceLock<ModelDir> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../parity/f5/fixtures/v1");
+        ModelDir::open_for_ids(&dir, OpenOptions::default()).expect("the fixture opens")
+    })
+}
+
+fn shared(form: &Form, (ranks, strategy, units): (usize, Strategy, Units)) -> Shared {
+    let device = Device::find(DeviceChoice::Cpu, 1).expect("a processor");
+    let sharding =
+        (ranks > 1).then(|| Sharding { units, ..Sharding::new(strategy, ranks).expect("whole groups") });
+    let capacity = Capacity { rows: 64, clips: 1 };
+    let options = SessionOptions {
+        capacity,
+        checkpoint: Blocks::None,
+        precision: form.precision,
+        trained: form.trained.clone(),
+        optimizer: Some(Optimizer { states: form.states, ..Recipe::new("model", "data").adamw() }),
+        clip_per_tensor: false,
+        update_in_backward: false,
+        offload: Default::default(),
+        sharding,
+        ema: true,
+        evaluate: false,
+        sample: None,
+    };
+    let shape = Shape {
+        model: model().model.clone(),
+        session: options.clone(),
+        beside: device.beside(),
+        update_rows: 64,
+        clip_rows: 64.0,
+        micro_batches: 1,
+        prepare_bytes: 0,
+    };
+    let plan = RunPlan::new(shape, device.target()).expect("it compiles");
+    Shared { planned: Arc::new(plan.planned), options }
+}
+
+impl Shared {
+    /// Runs `body` on every rank.
+    fn each<T: Send>(
+        &self,
+        ranks: usize,
+        body: impl Fn(&mut Kept, &World) -> Result<T, RunError> + Sync,
+    ) -> Vec<T> {
+        let layout = session::layout(&model().model, &self.options).expect("it compiles");
+        let one = |world: &World| body(&mut Kept::new(&self.planned), &world.holding(layout.clone()));
+        match ranks {
+            1 => vec![one(&World::alone()).expect("nothing fails")],
+            n => world::in_process(n, one).expect("nothing fails"),
+        }
+    }
+
+    /// Reads a checkpoint on all ranks and writes it again.
+    fn again(&self, ranks: usize, from: &Checkpoint, to: &Path) -> Checkpoint {
+        let dir = CheckpointDir::new(to);
+        self.each(ranks, |exec, world| {
+            restore(exec, from, world)?;
+            // What no tensor has: zero, of codes the code of it.
+            let mut of_tensors: Vec<Vec<bool>> = exec.states.iter().map(|s| vec![false; s.len()]).collect();
+            for p in world.pieces(&exec.planned.session.states) {
+                of_tensors[p.state.index()][p.at..p.at + p.range.len()].fill(true);
+            }
+            for ((s, values), of_tensor) in
+                exec.planned.session.states.iter().zip(&exec.states).zip(&of_tensors)
+            {
+                let none = if s.ty.dtype == ir::DType::U8 { moments::zero(&s.name) } else { 0.0 };
+                for (x, _) in values.iter().zip(of_tensor).filter(|(_, of)| !**of) {
+                    assert_eq!(*x, none, "padding of {}", s.name);
+                }
+            }
+            save(exec, &dir, &saved_as(), world)
+        });
+        dir.latest_good().expect("readable").checkpoint.expect("whole")
+    }
+}
+
+fn saved_as() -> Progress {
+    Progress { update: 7, run: "a digest".to_owned(), ..Progress::default() }
+}
+
+/// Element i of a tensor: of its name and number, finite, in the state's type.
+fn value(name: &str, dtype: ir::DType, i: usize) -> f32 {
+    let hash = blake3::hash(format!("{name}.{i}").as_bytes());
+    let x = (u16::from_le_bytes([hash.as_bytes()[0], hash.as_bytes()[1]]) as f32 - 32768.0) / 4096.0;
+    let x = if name.starts_with("exp_avg_sq.") { x.abs() } else { x };
+    match dtype {
+        ir::DType::BF16 => f32::from_bits(x.to_bits() & 0xffff_0000),
+        _ => x,
+    }
+}
+
+/// A checkpoint of one rank: numbers that differ everywhere; codes and scales are of such numbers.
+fn base(form: &Shared, to: &Path) -> Checkpoint {
+    let dir = CheckpointDir::new(to);
+    form.each(1, |exec, world| {
+        let session = exec.planned.session.clone();
+        for (i, s) in session.states.iter().enumerate() {
+            let name = s.name.replace("_scale.", ".");
+            let moment = session.state(&name).map_or(s.ty, |id| session.states[id.index()].ty);
+            if moment.dtype != ir::DType::U8 {
+                exec.states[i] = (0..s.ty.shape.elements()).map(|k| value(&s.name, s.ty.dtype, k)).collect();
+                continue;
+            }
+            let values: Vec<f32> =
+                (0..moment.shape.elements()).map(|k| value(&name, ir::DType::F32, k)).collect();
+            let (codes, scales) = moments::encode(&values, name.starts_with("exp_avg."));
+            exec.states[i] = if s.ty.dtype == ir::DType::U8 { codes } else { scales };
+        }
+        save(exec, &dir, &saved_as(), world)
+    });
+    dir.latest_good().expect("readable").checkpoint.expect("whole")
+}
+
+/// Every tensor of a checkpoint, gathered.
+fn gathered(c: &Checkpoint) -> BTreeMap<String, (DType, Vec<usize>, Vec<f32>)> {
+    let mut out = BTreeMap::new();
+    for (kind, _) in FILES {
+        let Some(files) = open(c, kind).expect("whole tensors") else { continue };
+        for t in files.tensors() {
+            let mut values = vec![f32::NAN; t.elements()];
+            files
+                .read_range(t.name(), 0..values.len(), &mut [0; 4096], |at, x| {
+                    values[at..at + x.len()].copy_from_slice(x)
+                })
+                .expect("readable");
+            out.insert(t.name().to_owned(), (t.dtype(), t.shape().to_vec(), values));
+        }
+    }
+    out
+}
+
+/// All pairs of numbers of ranks, from a checkpoint of one rank on.
+fn every_pair(form: &Form) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: String| folder.path().join(name);
+    let all: Vec<Shared> = WORLDS.iter().map(|w| shared(form, *w)).collect();
+    let first = base(&all[0], &at("base".to_owned()));
+    let want = gathered(&first);
+    assert!(want.len() > 40 && want.keys().any(|n| n.starts_with("ema.")));
+    // What is of small matrices is kept in 8 bits on several ranks: rounded once, and the same ever after.
+    let eight_bit = form.states == States::EightBit;
+    let small = |name: &str| {
+        let moment = name.strip_prefix("exp_avg_sq").or(name.strip_prefix("exp_avg"));
+        let tensor = moment.and_then(|m| m.strip_prefix("_scale").unwrap_or(m).strip_prefix('.'));
+        let matrix = |t: &str| want[t].1.len() > 1 && want[t].2.len() < LEAST_8BIT;
+        eight_bit && tensor.is_some_and(matrix)
+    };
+    let same =
+        |what: &str, have: &Checkpoint, want: &BTreeMap<String, (DType, Vec<usize>, Vec<f32>)>, all: bool| {
+            let have = gathered(have);
+            let names = |m: &BTreeMap<String, (DType, Vec<usize>, Vec<f32>)>| -> Vec<String> {
+                m.keys().filter(|n| all || !small(n)).cloned().collect()
+            };
+            assert_eq!(names(&have), names(want), "{what}");
+            for name in names(want) {
+                assert!(have[&name] == want[&name], "{what}: {name} differs");
+            }
+            have
+        };
+    let mut shared_form = None;
+    let mut alone_form = None;
+    for ((n, ..), from) in WORLDS.iter().zip(&all) {
+        let what = format!("1 to {n}");
+        let here = from.again(*n, &first, &at(format!("from-{n}")));
+        let now = same(&what, &here, &want, *n == 1);
+        if *n > 1 {
+            let shared_form = shared_form.get_or_insert_with(|| now.clone());
+            assert!(now == *shared_form, "{what}: not as on other ranks");
+        }
+        for ((m, ..), to) in WORLDS.iter().zip(&all) {
+            let what = format!("{n} to {m}");
+            let there = to.again(*m, &here, &at(format!("from-{n}-to-{m}")));
+            let then = same(&what, &there, &want, false);
+            match (*n, *m) {
+                (1, 1) => assert!(then == want, "{what}"),
+                // Back in fp32 it is what the codes mean.
+                (_, 1) => {
+                    let alone_form = alone_form.get_or_insert_with(|| then.clone());
+                    assert!(then == *alone_form, "{what}: not as from other ranks");
+                    for (name, (dtype, _, values)) in then.iter().filter(|(n, _)| small(n)) {
+                        let most =
+                            values.iter().zip(&want[name].2).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+                        assert!(*dtype == DType::F32 && most < 0.1, "{what}: {name} is {most} off");
+                    }
+                }
+                _ => assert!(
+                    Some(&then) == shared_form.as_ref().or(Some(&then)),
+                    "{what}: not as on other ranks"
+                ),
+            }
+        }
+    }
+    // One file a kind of one rank, and of replicas of whole tensors; else one of each rank that holds a part.
+    let files = |n: usize| {
+        let c = CheckpointDir::new(at(format!("from-{n}"))).latest_good().expect("readable").checkpoint;
+        c.expect("whole").manifest.shards.into_iter().map(|s| s.name).collect::<BTreeSet<_>>()
+    };
+    assert!(files(1).contains("model.safetensors") && files(1).len() == 3);
+    assert!(files(3).contains("model.1-of-3.safetensors") && files(3).contains("ema.0-of-3.safetensors"));
+    // Of hybrids one replica writes.
+    assert!(files(4).iter().all(|n| n.ends_with("-of-2.safetensors")), "{:?}", files(4));
+    assert!(files(8).iter().all(|n| n.ends_with("-of-4.safetensors")), "{:?}", files(8));
+}
+
+#[test]
+fn all_states_in_fp32() {
+    every_pair(&Form { precision: Precision::Fp32, trained: Trained::All, states: States::Fp32 });
+}
+
+#[test]
+fn moments_in_8_bits() {
+    every_pair(&Form { precision: Precision::Fp16Mixed, trained: Trained::All, states: States::EightBit });
+}
+
+#[test]
+fn weights_and_moments_in_bf16() {
+    every_pair(&Form { precision: Precision::Bf16Pure, trained: Trained::All, states: States::Bf16 });
+}
+
+#[test]
+fn adapters() {
+    let lora = Lora {
+        rank: 3,
+        alpha: 6.0,
+        dropout: 0.0,
+        rank_stabilised: false,
+        targets: vec![Pattern::new("*.to_q"), Pattern::new("*.to_v")],
+        also_train: vec![Pattern::new("*.text_embed.text_embed")],
+    };
+    let trained = Trained::Adapters(lora);
+    every_pair(&Form { precision: Precision::Fp32, trained, states: States::EightBit });
+}
+
+/// A rank that cannot write is named by all, and no checkpoint is left.
+#[test]
+fn a_rank_that_fails_leaves_none() {
+    let form = Form { precision: Precision::Fp32, trained: Trained::All, states: States::Fp32 };
+    let two = shared(&form, WORLDS[1]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = CheckpointDir::new(folder.path().join("checkpoints"));
+    let layout = session::layout(&model().model, &two.options).expect("it compiles");
+    let save_on = |fails: Option<usize>| {
+        world::in_process(2, |world| {
+            let world = world.holding(layout.clone());
+            let exec = Kept::new(&two.planned);
+            if fails == Some(world.rank()) {
+                return Err(RunError::Io("the disk is full".to_owned()));
+            }
+            save(&exec, &dir, &saved_as(), &world)
+        })
+    };
+    for rank in [0, 1] {
+        let error = save_on(Some(rank)).expect_err("a rank fails").to_string();
+        assert_eq!(error, format!("rank {rank}: the disk is full"));
+        assert!(dir.latest_good().expect("readable").checkpoint.is_none());
+    }
+    save_on(None).expect("the next is whole");
+    assert!(dir.latest_good().expect("readable").checkpoint.is_some());
+}

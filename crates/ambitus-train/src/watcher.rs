@@ -1,0 +1,158 @@
+//! What the loop of a run leaves in its log and on the console.
+
+use crate::error::RunError;
+use crate::metrics::{self, Log, SlowSteps, StepFacts, Update};
+use crate::resolve::{Console, Resolved};
+use crate::saved::Progress;
+use crate::trainer::{Observer, Step};
+
+/// Writes the log, explains slow steps, prints progress.
+pub struct Watcher<'a> {
+    r: &'a Resolved,
+    log: Log,
+    /// The log so far, of the whole run.
+    pub lines: Vec<Update>,
+    slow: SlowSteps,
+    saving_seconds: f64,
+    /// Validation losses of this process, by update.
+    pub validations: Vec<(u64, f64)>,
+    arena: u64,
+    /// What this process holds on its card: a constant since the executor was opened.
+    on_card: Option<u64>,
+    console: &'a mut dyn Console,
+}
+
+impl<'a> Watcher<'a> {
+    /// Goes on with a log of which `lines` are there. `arena`: bytes of this rank's.
+    pub fn new(
+        r: &'a Resolved,
+        (log, lines): (Log, Vec<Update>),
+        arena: u64,
+        console: &'a mut dyn Console,
+    ) -> Watcher<'a> {
+        Watcher {
+            r,
+            log,
+            lines,
+            slow: SlowSteps::default(),
+            saving_seconds: 0.0,
+            validations: Vec::new(),
+            arena,
+            on_card: r.device.is_card().then(|| r.device.measured_peak()).flatten(),
+            console,
+        }
+    }
+
+    /// Steps over twice the median.
+    pub fn slow_steps(&self) -> u64 {
+        self.slow.count()
+    }
+}
+
+/// Of ranks that say nothing.
+pub struct Silent;
+
+impl Console for Silent {
+    fn line(&mut self, _: &str) {}
+
+    fn progress(&mut self, _: &str) {}
+}
+
+impl Observer for Silent {
+    fn step(&mut self, _: &Step, _: &Progress) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn validated(&mut self, _: u64, _: f64, _: Option<f64>) {}
+
+    fn before_save(&mut self) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn saved(&mut self, _: u64, _: f64) {}
+
+    fn note(&mut self, _: &str) {}
+}
+
+impl Observer for Watcher<'_> {
+    fn step(&mut self, step: &Step, progress: &Progress) -> Result<(), RunError> {
+        if progress.update == 1
+            && let Some(said) = self.r.plan.shape.model.first_loss(step.loss)
+        {
+            self.console.line(&said);
+        }
+        let capacity = self.r.plan.shape.session.capacity.rows * step.micro_batches;
+        let line = Update {
+            update: progress.update,
+            epoch: f64::from(step.epoch),
+            loss: step.loss,
+            learning_rate: step.learning_rate,
+            grad_norm: f64::from(step.grad_norm),
+            loss_scale: step.loss_scale.map(f64::from),
+            applied: step.applied,
+            step_seconds: step.seconds,
+            loader_wait_seconds: step.loader_wait,
+            page_faults_major: step.after.major_faults - step.before.major_faults,
+            page_faults_minor: step.after.minor_faults - step.before.minor_faults,
+            rss_bytes: step.after.rss_bytes,
+            arena_bytes: self.arena,
+            frames: step.rows as u64,
+            frames_per_second: step.rows as f64 / step.seconds,
+            fill: step.rows as f64 / capacity.max(1) as f64,
+        };
+        self.log.append(&line)?;
+        if !step.applied {
+            let skipped = match (self.r.recipe.clip_per_tensor, step.loss_scale) {
+                (false, None) => "the update was skipped".to_owned(),
+                (false, Some(scale)) => format!("the update was skipped, the loss scale is {scale} now"),
+                (true, _) => "that tensor was not updated, the others were".to_owned(),
+            };
+            self.console.line(&format!("update {}: a gradient was not finite; {skipped}", progress.update));
+        }
+        let facts = StepFacts {
+            update: progress.update,
+            seconds: step.seconds,
+            loader_wait_seconds: step.loader_wait,
+            saving_seconds: self.saving_seconds,
+            cpu_seconds: (step.after.cpu_micros - step.before.cpu_micros) as f64 / 1e6,
+            major_faults: step.after.major_faults - step.before.major_faults,
+            involuntary_switches: step.after.involuntary_switches - step.before.involuntary_switches,
+            micro_batches: step.micro_batches as u64,
+        };
+        self.saving_seconds = 0.0;
+        if let Some(why) = self.slow.observe(&facts) {
+            self.console.line(&why);
+        }
+        let show = metrics::Progress {
+            update: progress.update,
+            updates: self.r.updates,
+            epoch: f64::from(step.epoch),
+            loss: step.loss,
+            frames_per_second: line.frames_per_second,
+            rss_bytes: self.on_card.or(Some(step.after.rss_bytes)),
+            budget_bytes: self.r.budget + self.r.measurable_peak() - self.r.plan.peak_bytes,
+            step_seconds: step.seconds,
+        };
+        self.console.progress(&show.to_string());
+        self.lines.push(line);
+        Ok(())
+    }
+
+    fn validated(&mut self, update: u64, raw: f64, ema: Option<f64>) {
+        let averaged = ema.map_or(String::new(), |e| format!(", of the average {e:.4}"));
+        self.console.line(&format!("update {update}: validation loss {raw:.4}{averaged}"));
+        self.validations.push((update, ema.map_or(raw, |e| e.min(raw))));
+    }
+
+    fn before_save(&mut self) -> Result<(), RunError> {
+        Ok(self.log.sync()?)
+    }
+
+    fn saved(&mut self, _: u64, seconds: f64) {
+        self.saving_seconds = seconds;
+    }
+
+    fn note(&mut self, text: &str) {
+        self.console.line(text);
+    }
+}

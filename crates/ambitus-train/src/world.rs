@@ -1,0 +1,210 @@
+//! The ranks of a run, as one of them sees them: which one it is, what it holds of each tensor, and what all have said.
+//!
+//! All ranks run the same loop. Nothing is shared between them but their [`Communicator`] and the run's folder, on a file
+//! system that all of them see; the first one alone writes what is not a checkpoint, logs and speaks. What they must agree on
+//! (losses, a stop that was asked for, the files of a checkpoint) they tell each other, and each draws the same conclusion.
+
+use crate::error::RunError;
+use crate::pieces::{self, Piece};
+use ambitus_comm::local::{self, Failed};
+use ambitus_comm::{CommError, Communicator};
+use ambitus_compile::passes::shard::Layout;
+use ambitus_ir::StateDecl;
+use std::sync::Arc;
+
+/// Bytes of one call of an exchange: what ranks tell each other is short.
+const CHUNK: usize = 4096;
+
+/// This rank's place among the ranks of a run.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    comm: Option<Arc<dyn Communicator>>,
+    layout: Option<Arc<Layout>>,
+}
+
+impl World {
+    /// One rank.
+    pub fn alone() -> World {
+        World::default()
+    }
+
+    /// A rank of several, by its end of an engine.
+    pub fn of(comm: Arc<dyn Communicator>) -> World {
+        World { comm: Some(comm), layout: None }
+    }
+
+    /// The same, of a session whose tensors lie so.
+    pub fn holding(&self, layout: Option<Layout>) -> World {
+        World { comm: self.comm.clone(), layout: layout.map(Arc::new) }
+    }
+
+    /// The engine, where there are other ranks.
+    pub fn comm(&self) -> Option<&Arc<dyn Communicator>> {
+        self.comm.as_ref()
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.comm.as_ref().map_or(0, |c| c.rank())
+    }
+
+    /// Ranks in all.
+    pub fn ranks(&self) -> usize {
+        self.comm.as_ref().map_or(1, |c| c.ranks())
+    }
+
+    /// The rank that writes, logs and speaks.
+    pub fn is_first(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// Where the session's tensors lie, and which rank's share this is.
+    pub fn held(&self) -> Option<(&Layout, usize)> {
+        Some((self.layout.as_deref()?, self.rank()))
+    }
+
+    /// Which shard of the flats this rank holds, and how many there are.
+    pub fn shard(&self) -> (usize, usize) {
+        self.held().map_or((0, 1), |(l, rank)| (l.mesh().shard_of(rank), l.mesh().shard))
+    }
+
+    /// This rank is of the one replica that writes checkpoints.
+    pub fn writes(&self) -> bool {
+        self.rank() < self.shard().1
+    }
+
+    /// What this rank's states hold, by the tensors that checkpoints name.
+    pub fn pieces(&self, states: &[StateDecl]) -> Vec<Piece> {
+        pieces::of(states, self.held())
+    }
+
+    /// What every rank says, in the order of ranks. `what` is named where one does not answer.
+    ///
+    /// # Errors
+    /// When a rank is gone, with its name.
+    pub fn exchange(&self, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>, RunError> {
+        let Some(comm) = &self.comm else { return Ok(vec![mine.to_vec()]) };
+        let members: Vec<usize> = (0..comm.ranks()).collect();
+        let mut lengths = vec![0; 8 * members.len()];
+        comm.all_gather(what, &members, &(mine.len() as u64).to_le_bytes(), &mut lengths)?;
+        let lengths =
+            lengths.chunks_exact(8).map(|b| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| b[i])));
+        let lengths: Vec<usize> = lengths.map(|n| n as usize).collect();
+        let most = lengths.iter().copied().max().unwrap_or(0);
+        let mut said: Vec<Vec<u8>> = vec![Vec::new(); members.len()];
+        for at in (0..most).step_by(CHUNK) {
+            let n = CHUNK.min(most - at);
+            let mut part = mine.get(at..).unwrap_or(&[]).to_vec();
+            part.resize(n, 0);
+            let mut all = vec![0; n * members.len()];
+            comm.all_gather(what, &members, &part, &mut all)?;
+            said.iter_mut().zip(all.chunks_exact(n)).for_each(|(s, part)| s.extend_from_slice(part));
+        }
+        said.iter_mut().zip(lengths).for_each(|(s, n)| s.truncate(n));
+        Ok(said)
+    }
+
+    /// Waits until all ranks are here.
+    ///
+    /// # Errors
+    /// As [`World::exchange`].
+    pub fn meet(&self, what: &str) -> Result<(), RunError> {
+        self.exchange(what, &[]).map(drop)
+    }
+
+    /// What the first rank says, on every rank.
+    ///
+    /// # Errors
+    /// As [`World::exchange`], and what `say` may meet on the first rank.
+    pub fn first_says(
+        &self,
+        what: &str,
+        say: impl FnOnce() -> Result<Vec<u8>, RunError>,
+    ) -> Result<Vec<u8>, RunError> {
+        let mine = if self.is_first() { say()? } else { Vec::new() };
+        Ok(self.exchange(what, &mine)?.swap_remove(0))
+    }
+
+    /// The numbers of all ranks, of which each has every so manieth from its own number on, in their whole order: sums of them
+    /// have the same bits as one rank's.
+    ///
+    /// # Errors
+    /// As [`World::exchange`].
+    pub fn in_order(&self, what: &str, mine: &[f64]) -> Result<Vec<f64>, RunError> {
+        let bytes: Vec<u8> = mine.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Ok(interleaved(&self.exchange(what, &bytes)?))
+    }
+}
+
+/// Numbers that ranks took in turn, in their whole order.
+pub fn interleaved(by_rank: &[Vec<u8>]) -> Vec<f64> {
+    let of = |bytes: &Vec<u8>| -> Vec<f64> {
+        bytes.chunks_exact(8).map(|b| f64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| b[i]))).collect()
+    };
+    let all: Vec<Vec<f64>> = by_rank.iter().map(of).collect();
+    let most = all.iter().map(Vec::len).max().unwrap_or(0);
+    (0..most).flat_map(|k| all.iter().filter_map(move |of_rank| of_rank.get(k).copied())).collect()
+}
+
+/// Runs `body` on so many ranks that are threads of this process.
+///
+/// # Errors
+/// What the first rank that failed met, with its number.
+pub fn in_process<T: Send>(
+    ranks: usize,
+    body: impl Fn(&World) -> Result<T, RunError> + Sync,
+) -> Result<Vec<T>, RunError> {
+    local::run(ranks, |end| body(&World::of(end))).map_err(|Failed { rank, why }| match why {
+        Ok(error) => RunError::of_rank(rank, error),
+        Err(words) => {
+            RunError::Training(format!("rank {rank} panicked: {words}; this is a bug, please report it"))
+        }
+    })
+}
+
+impl From<CommError> for RunError {
+    fn from(e: CommError) -> RunError {
+        RunError::Training(e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ranks_say_is_heard_by_all_in_order() {
+        let done = in_process(3, |world| {
+            let rank = world.rank();
+            // One says nothing, one more than a call takes.
+            let mine = vec![rank as u8; [0, 5, 2 * CHUNK + 7][rank]];
+            let said = world.exchange("a test", &mine)?;
+            world.meet("a test's end")?;
+            let first = world.first_says("a word", || Ok(b"hello".to_vec()))?;
+            // Seven numbers, in turn: the last ranks have fewer.
+            let numbers: Vec<f64> = (0..7).filter(|k| k % 3 == rank).map(|k| k as f64).collect();
+            Ok((said, first, world.in_order("numbers", &numbers)?))
+        });
+        for (said, first, numbers) in done.expect("nobody fails") {
+            assert_eq!(said.iter().map(Vec::len).collect::<Vec<_>>(), [0, 5, 2 * CHUNK + 7]);
+            assert!(said.iter().enumerate().all(|(k, s)| s.iter().all(|b| *b == k as u8)));
+            assert_eq!(first, b"hello");
+            assert_eq!(numbers, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        }
+        let alone = World::alone();
+        assert_eq!(alone.in_order("numbers", &[1.0, 2.0]).expect("nobody to wait for"), [1.0, 2.0]);
+        assert_eq!((alone.rank(), alone.ranks(), alone.writes()), (0, 1, true));
+    }
+
+    #[test]
+    fn an_error_names_its_rank_and_keeps_its_code() {
+        let failed = in_process(4, |world| {
+            if world.rank() == 2 {
+                return Err(RunError::Io("the disk is full".to_owned()));
+            }
+            world.meet("a test")
+        });
+        let error = failed.expect_err("one fails");
+        assert_eq!((error.to_string().as_str(), error.exit_code()), ("rank 2: the disk is full", 6));
+    }
+}
