@@ -4,6 +4,8 @@
 //! moves them. It knows nothing of tensors, and sums nothing: the order of sums is the executor's.
 
 pub mod local;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 
 use std::fmt;
 use thiserror::Error;
@@ -39,6 +41,21 @@ pub enum CommError {
         /// where others are
         other: String,
     },
+    /// Another rank does not come: it hangs, is stopped, or computes for longer than is waited.
+    #[error("rank {rank} (host {host}) has not come to {what} for {seconds} s")]
+    Late {
+        /// the rank
+        rank: usize,
+        /// where it runs
+        host: String,
+        /// the collective that waits for it
+        what: String,
+        /// how long this rank waited
+        seconds: u64,
+    },
+    /// The engine itself: it is not there, or did not start.
+    #[error("{0}")]
+    Engine(String),
     /// A call beyond the engine's staging.
     #[error("{what} sends {bytes} bytes at once, staging has {most}")]
     TooLong {

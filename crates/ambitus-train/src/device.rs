@@ -34,6 +34,8 @@ pub struct Device {
     threads: usize,
     /// Ranks in this process.
     ranks: usize,
+    /// Bytes of this process that connect it with other ranks.
+    engine_bytes: u64,
     target: Box<dyn Target>,
     card: Option<Card>,
 }
@@ -111,7 +113,7 @@ impl Device {
                 (target, Some(card))
             }
         };
-        Ok(Device { choice: Some(choice), threads, ranks: 1, target, card })
+        Ok(Device { choice: Some(choice), threads, ranks: 1, engine_bytes: 0, target, card })
     }
 
     /// This machine's processor with rates that are measured now, in 0.2 seconds.
@@ -120,7 +122,7 @@ impl Device {
     /// When the system refuses the threads.
     pub fn calibrated_cpu(threads: usize) -> Result<Device, RunError> {
         let target = Box::new(CpuTarget::calibrate(threads)?);
-        Ok(Device { choice: Some(DeviceChoice::Cpu), threads, ranks: 1, target, card: None })
+        Ok(Device { choice: Some(DeviceChoice::Cpu), threads, ranks: 1, engine_bytes: 0, target, card: None })
     }
 
     /// A card of `cards.toml`, on any machine: what `--device cuda` compiles there, by the table's figures.
@@ -149,13 +151,18 @@ impl Device {
             calibrated: false,
             holders: String::new(),
         };
-        Device { choice: None, threads, ranks: 1, target, card: Some(card) }
+        Device { choice: None, threads, ranks: 1, engine_bytes: 0, target, card: Some(card) }
     }
 
     /// The same, where so many ranks compute in this process. Each has its arena in the same memory; cards have each their own.
     pub fn with_ranks(self, ranks: usize) -> Device {
         let ranks = if self.is_card() { 1 } else { ranks };
         Device { ranks, ..self }
+    }
+
+    /// The same, where what connects this process with other ranks takes so many bytes of it.
+    pub fn beside_engine(self, engine_bytes: u64) -> Device {
+        Device { engine_bytes, ..self }
     }
 
     /// Refuses a precision that the device has not.
@@ -208,7 +215,9 @@ impl Device {
     pub fn beside(&self) -> Beside {
         match &self.card {
             None => Beside {
-                fixed_bytes: process_bytes(self.ranks * self.threads) + ranks_bytes(self.ranks),
+                fixed_bytes: process_bytes(self.ranks * self.threads)
+                    + ranks_bytes(self.ranks)
+                    + self.engine_bytes,
                 with_host: true,
                 ranks: self.ranks,
             },

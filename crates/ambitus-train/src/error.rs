@@ -35,6 +35,9 @@ pub enum RunError {
         /// What it met.
         error: Box<RunError>,
     },
+    /// Another rank died, hangs or is elsewhere.
+    #[error("{0}")]
+    Ranks(String),
     /// Stopped on request after a finished step; the run can be resumed.
     #[error("stopped on request after update {update}; go on with: ambitus resume {run}")]
     Stopped {
@@ -58,6 +61,7 @@ impl RunError {
             RunError::Training(_) => 7,
             RunError::Device(_) => 8,
             RunError::Rank { error, .. } => error.exit_code(),
+            RunError::Ranks(_) => 9,
             RunError::Stopped { .. } => 10,
         }
     }
@@ -97,7 +101,17 @@ impl From<ambitus_exec::executor::ExecError> for RunError {
         match e {
             ambitus_exec::executor::ExecError::Device(text) => RunError::Device(text),
             ambitus_exec::executor::ExecError::Disk(text) => RunError::Io(text),
+            ambitus_exec::executor::ExecError::Ranks(why) => why.into(),
             other => RunError::Training(other.to_string()),
+        }
+    }
+}
+
+impl From<ambitus_comm::CommError> for RunError {
+    fn from(e: ambitus_comm::CommError) -> RunError {
+        match e {
+            ambitus_comm::CommError::Engine(text) => RunError::Device(text),
+            other => RunError::Ranks(other.to_string()),
         }
     }
 }

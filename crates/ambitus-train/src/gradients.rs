@@ -8,11 +8,13 @@ use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows};
 use crate::clips::{Clips, Use, When};
 use crate::device::Device;
 use crate::error::RunError;
+use crate::launch::Processes;
 use crate::load;
 use crate::model_dir::ModelDir;
 use crate::recipe::DeviceChoice;
 use crate::search::{self, Free};
 use crate::session::{SessionOptions, program};
+use ambitus_comm::{Communicator, staging};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::{INITIAL_SCALE, Precision};
@@ -34,7 +36,7 @@ pub struct GradientOptions {
     pub precision: Precision,
     /// Rows of a micro-batch; all clips in one without.
     pub micro_batch: Option<usize>,
-    /// How ranks in this process share the model; without, there is one.
+    /// How ranks share the model; without, there is one.
     pub sharding: Option<Sharding>,
     /// Where to compute.
     pub device: DeviceChoice,
@@ -61,7 +63,8 @@ fn read(batch: &Path, model: &Model) -> Result<Box<dyn Clips>, RunError> {
     }
 }
 
-/// Computes loss and gradients of the clips in `batch` and writes them to `out`.
+/// Computes loss and gradients of the clips in `batch` and writes them to `out`. In a world this is one of its ranks, as
+/// many as `options.sharding` has: each computes its share, rank 0 writes.
 ///
 /// # Errors
 /// A model or batch that does not fit together, by file and tensor.
@@ -70,6 +73,7 @@ pub fn gradients(
     batch: &Path,
     out: &Path,
     options: GradientOptions,
+    world: Option<&Processes>,
 ) -> Result<Computed, RunError> {
     let mut model = dir.model.clone();
     model.set_dropout(0.0);
@@ -86,8 +90,8 @@ pub fn gradients(
         ))
     })?;
     let norm = clips.norm(&uses(&(0..rows.len()).collect::<Vec<_>>()))?;
-    let count = options.sharding.map_or(1, |s| s.mesh.ranks);
-    let device = Device::find(options.device, options.threads.div_ceil(count).max(1))?;
+    let here = world.map_or(options.sharding.map_or(1, |s| s.mesh.ranks), |w| w.here);
+    let device = Device::find(options.device, options.threads.div_ceil(here).max(1))?;
     device.require(options.precision)?;
     let shape = Shape {
         model: model.clone(),
@@ -115,7 +119,7 @@ pub fn gradients(
     if let Some(sharding) = options.sharding {
         let work = ranks::Work { dir, clips: &*clips, micro_batches: &micro_batches, norm, capacity };
         let doubts = dir.doubts()?;
-        let loss = work.gradients(plan, sharding, &device, &options, out)?;
+        let loss = work.gradients(plan, sharding, &device, &options, world, out)?;
         return Ok(Computed { loss, doubts });
     }
     if let Some(budget) = options.memory {
@@ -138,7 +142,7 @@ pub fn gradients(
         loss += f64::from(run_micro(&mut *exec, program::MICRO, &host, norm, i > 0)?);
     }
     let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
-    write(&[&*exec], None, loss as f32, scale, out)?;
+    write(&*exec, None, loss as f32, scale, out)?;
     Ok(Computed { loss: loss as f32, doubts })
 }
 
@@ -211,20 +215,69 @@ fn split(rows: &[usize], capacity: usize) -> Result<Vec<Vec<usize>>, (usize, usi
     Ok(out)
 }
 
-/// Writes loss and gradients; these are `scale` times too large in the executors. With a layout, these are the ranks that hold
-/// one copy.
+/// The ranks that hold one copy together: the first `ranks` of all.
+struct Holders<'a> {
+    /// What lies where.
+    layout: &'a Layout,
+    ranks: usize,
+    comm: &'a dyn Communicator,
+}
+
+impl Holders<'_> {
+    /// Elements `at..` of a state that lies across the holders, `held` on each, for rank 0; the others hand in theirs.
+    fn read(
+        &self,
+        exec: &dyn Executor,
+        state: StateId,
+        held: usize,
+        at: usize,
+        values: &mut [f32],
+    ) -> Result<(), RunError> {
+        let name = &exec.planned().session.states[state.0 as usize].name;
+        let rank = self.comm.rank();
+        let most = (staging(self.comm.ranks()) / 4).min(values.len());
+        let (mut mine, mut both) = (vec![0u8; 4 * most], vec![0u8; 8 * most]);
+        for k in 0..self.ranks {
+            let (from, to) = ((k * held).max(at), ((k + 1) * held).min(at + values.len()));
+            for first in (from..to).step_by(most) {
+                let n = most.min(to - first);
+                let part = &mut values[first - at..][..n];
+                if rank == k {
+                    exec.read_state_at(state, first - k * held, part)?;
+                }
+                if k == 0 || (rank != 0 && rank != k) {
+                    continue;
+                }
+                if rank == k {
+                    let bytes = mine.as_chunks_mut().0.iter_mut();
+                    bytes.zip(part.iter()).for_each(|(b, x)| *b = x.to_le_bytes());
+                }
+                let both = &mut both[..8 * n];
+                self.comm.all_gather(name, &[0, k], &mine[..4 * n], both)?;
+                if rank == 0 {
+                    let bytes = both[4 * n..].as_chunks().0.iter();
+                    part.iter_mut().zip(bytes).for_each(|(x, b)| *x = f32::from_le_bytes(*b));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes loss and gradients; these are `scale` times too large in the executor. Of several ranks, which all call it, rank 0
+/// writes.
 fn write(
-    ranks: &[&dyn Executor],
-    layout: Option<&Layout>,
+    exec: &dyn Executor,
+    holders: Option<&Holders>,
     loss: f32,
     scale: f32,
     out: &Path,
 ) -> Result<(), RunError> {
-    let session = &ranks[0].planned().session;
+    let session = &exec.planned().session;
     // By tensor: the state, and where it begins in it.
     let mut grads: Vec<(TensorSpec, usize, usize)> = Vec::new();
     for (i, s) in session.states.iter().enumerate().filter(|(_, s)| s.kind == StateKind::Gradient) {
-        let flat = s.name.strip_prefix(GRAD).and_then(|name| layout?.flat(name));
+        let flat = s.name.strip_prefix(GRAD).and_then(|name| holders?.layout.flat(name));
         match flat {
             None => grads.push((TensorSpec::new(s.name.as_str(), DType::F32, &s.ty.shape), i, 0)),
             Some(flat) => grads.extend(flat.tensors.iter().map(|t| {
@@ -235,28 +288,28 @@ fn write(
     }
     let mut specs: Vec<TensorSpec> = grads.iter().map(|(spec, ..)| spec.clone()).collect();
     specs.push(TensorSpec::new("loss", DType::F32, &[1]));
-    let mut writer = SafetensorsWriter::create(out, specs, &Default::default())?;
-    let order: Vec<TensorSpec> = writer.specs().to_vec();
+    // The order of the file, on every rank.
+    specs.sort_by(|a, b| a.name.cmp(&b.name));
+    let writes = holders.is_none_or(|h| h.comm.rank() == 0);
+    let create = || SafetensorsWriter::create(out, specs.clone(), &Default::default());
+    let mut writer = writes.then(create).transpose()?;
     let mut values = Vec::new();
-    for spec in order {
-        if spec.name == "loss" {
-            writer.write_f32("loss", &[loss])?;
-            continue;
-        }
-        let Some((_, i, at)) = grads.iter().find(|(s, ..)| s.name == spec.name) else { continue };
+    for spec in &specs {
         values.resize(spec.shape.iter().product(), 0.0);
-        // Each rank has as many elements, one after another; alone it has all.
-        let held = session.states[*i].ty.shape.elements();
-        for (k, exec) in ranks.iter().enumerate() {
-            let (from, to) = ((k * held).max(*at), ((k + 1) * held).min(at + values.len()));
-            if from < to {
-                let part = &mut values[from - at..to - at];
-                exec.read_state_at(StateId(*i as u32), from - k * held, part)?;
+        if let Some((_, i, at)) = grads.iter().find(|(s, ..)| s.name == spec.name) {
+            let (state, held) = (StateId(*i as u32), session.states[*i].ty.shape.elements());
+            match holders {
+                None => exec.read_state_at(state, *at, &mut values)?,
+                Some(holders) => holders.read(exec, state, held, *at, &mut values)?,
             }
+            values.iter_mut().for_each(|x| *x /= scale);
+        } else {
+            values.fill(loss);
         }
-        values.iter_mut().for_each(|x| *x /= scale);
-        writer.write_f32(&spec.name, &values)?;
+        if let Some(writer) = &mut writer {
+            writer.write_f32(&spec.name, &values)?;
+        }
     }
-    writer.finish()?;
+    writer.map(SafetensorsWriter::finish).transpose()?;
     Ok(())
 }

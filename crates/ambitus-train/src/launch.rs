@@ -1,4 +1,5 @@
-//! Which rank this process is, from the variables that a launcher sets. A pure function of the environment.
+//! Which rank this process is, from the variables that a launcher sets: a pure function of the environment. What connects
+//! the ranks is in [`world`].
 //!
 //! | launcher | rank | of | on its host |
 //! |---|---|---|---|
@@ -11,8 +12,12 @@
 //! Launchers nest (torchrun or mpirun inside a Slurm job, both inside a pod): the innermost knows the process, and the table
 //! is in that order. Of those that start single processes, two that disagree are an error.
 
+mod world;
+
 use crate::recipe::MAX_RANKS;
 use thiserror::Error;
+
+pub use world::{Processes, WATCHDOG, WorldOptions, abort, finish, this_rank, world};
 
 /// What started this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

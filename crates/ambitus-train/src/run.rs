@@ -3,11 +3,10 @@
 mod rank;
 
 use crate::data::no_data;
-use crate::device::Device;
 use crate::error::RunError;
 use crate::export::{self, Layout, Source};
 use crate::recipe::{Origins, Recipe};
-use crate::resolve::{self, Console, Resolved, resolve, resolve_on};
+use crate::resolve::{Console, Resolved, resolve, resolve_on};
 use crate::run_dir::RunDir;
 use crate::saved::Progress;
 use crate::session;
@@ -156,8 +155,7 @@ fn resolve_for(mut recipe: Recipe, world: &World, console: &mut dyn Console) -> 
     recipe.ranks = Some(ranks);
     let mut first = None;
     let chosen = world.first_says("the plan", || {
-        let device = Device::find(recipe.device, resolve::threads(&recipe).0)?;
-        let resolved = resolve_on(recipe.clone(), device, true, console)?;
+        let resolved = resolve_on(recipe.clone(), world.device(&recipe)?, true, console)?;
         let text = resolved.recipe.to_yaml().map_err(RunError::Usage)?;
         first = Some(resolved);
         Ok(text.into_bytes())
@@ -167,7 +165,7 @@ fn resolve_for(mut recipe: Recipe, world: &World, console: &mut dyn Console) -> 
     }
     let text = String::from_utf8_lossy(&chosen);
     let (recipe, _) = Recipe::parse(&text, "recipe.yaml").map_err(|e| RunError::Usage(e.to_string()))?;
-    let device = Device::find(recipe.device, resolve::threads(&recipe).0)?;
+    let device = world.device(&recipe)?;
     resolve_on(recipe, device, true, console)
 }
 

@@ -4,10 +4,14 @@
 //! system that all of them see; the first one alone writes what is not a checkpoint, logs and speaks. What they must agree on
 //! (losses, a stop that was asked for, the files of a checkpoint) they tell each other, and each draws the same conclusion.
 
+use crate::device::Device;
 use crate::error::RunError;
+use crate::launch::Processes;
 use crate::pieces::{self, Piece};
+use crate::recipe::Recipe;
+use crate::resolve;
+use ambitus_comm::Communicator;
 use ambitus_comm::local::{self, Failed};
-use ambitus_comm::{CommError, Communicator};
 use ambitus_compile::passes::shard::Layout;
 use ambitus_ir::StateDecl;
 use std::sync::Arc;
@@ -16,26 +20,45 @@ use std::sync::Arc;
 const CHUNK: usize = 4096;
 
 /// This rank's place among the ranks of a run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct World {
     comm: Option<Arc<dyn Communicator>>,
     layout: Option<Arc<Layout>>,
+    /// Ranks on this host that are processes, this one among them: they share its cores.
+    here: usize,
+    /// Bytes of this process that its engine takes.
+    bytes: u64,
 }
 
 impl World {
     /// One rank.
     pub fn alone() -> World {
-        World::default()
+        World { comm: None, layout: None, here: 1, bytes: 0 }
     }
 
     /// A rank of several, by its end of an engine.
     pub fn of(comm: Arc<dyn Communicator>) -> World {
-        World { comm: Some(comm), layout: None }
+        World { comm: Some(comm), ..World::alone() }
+    }
+
+    /// A rank that is a process among those of a launcher.
+    pub fn of_processes(processes: Processes) -> World {
+        let Processes { comm, here, bytes } = processes;
+        World { here, bytes, ..World::of(comm) }
+    }
+
+    /// The device of a recipe with this process's share of its host: the threads of a recipe are those of a host.
+    ///
+    /// # Errors
+    /// As [`Device::find`].
+    pub fn device(&self, recipe: &Recipe) -> Result<Device, RunError> {
+        let threads = (resolve::threads(recipe).0 / self.here).max(1);
+        Ok(Device::find(recipe.device, threads)?.beside_engine(self.bytes))
     }
 
     /// The same, of a session whose tensors lie so.
     pub fn holding(&self, layout: Option<Layout>) -> World {
-        World { comm: self.comm.clone(), layout: layout.map(Arc::new) }
+        World { layout: layout.map(Arc::new), ..self.clone() }
     }
 
     /// The engine, where there are other ranks.
@@ -160,12 +183,6 @@ pub fn in_process<T: Send>(
             RunError::Training(format!("rank {rank} panicked: {words}; this is a bug, please report it"))
         }
     })
-}
-
-impl From<CommError> for RunError {
-    fn from(e: CommError) -> RunError {
-        RunError::Training(e.to_string())
-    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::path::PathBuf;
     version,
     about,
     after_help = "Exit codes: 0 done · 1 a bug · 2 usage or recipe · 3 does not fit · 4 model \
-files · 5 data · 6 reading or writing · 7 training went wrong · 8 no card, driver or CUDA library, or it failed · 10 stopped on request, can be resumed"
+files · 5 data · 6 reading or writing · 7 training went wrong · 8 no card, driver or library (CUDA's, Open MPI's), or it failed · 9 another rank died or hangs · 10 stopped on request, can be resumed"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -137,8 +137,8 @@ pub struct TrainArgs {
     #[arg(long)]
     pub precision: Option<Precision>,
     /// Ranks that share the run: less memory of each by what --sharding shares, for the time of exchanging. With --device cpu
-    /// threads of this process, among which --threads is divided; --memory is of all together [default: 1; of
-    /// `plan --cards NxNAME`, the cards]
+    /// threads of this process, among which --threads is divided; --memory is of all together. Under mpirun or srun the processes are
+    /// the ranks, each with a --memory of its own (docs/launch.md) [default: 1; of `plan --cards NxNAME`, the cards]
     #[arg(long, value_name = "N")]
     pub ranks: Option<u32>,
     /// How ranks share: full (parameters and gradients, gathered again in backward: least memory), grad_op (gathered tensors
@@ -218,6 +218,8 @@ pub struct TrainArgs {
     /// what low rank cannot express. 8 to 32 is usual, with a learning rate of about 1e-4
     #[arg(long, value_name = "RANK", conflicts_with = "freeze")]
     pub lora: Option<u32>,
+    #[command(flatten)]
+    pub world: WorldArgs,
     /// Machine-readable result on stdout
     #[arg(long)]
     pub json: bool,
@@ -249,9 +251,21 @@ pub struct ResumeArgs {
     /// Go on with another strategy (as for `train`): other bytes and traffic, at the same number of ranks the same bits
     #[arg(long, value_name = "STRATEGY")]
     pub sharding: Option<Strategy>,
+    #[command(flatten)]
+    pub world: WorldArgs,
     /// summary.json on stdout
     #[arg(long)]
     pub json: bool,
+}
+
+/// Of commands that run on several processes.
+#[derive(Args, Clone, Default)]
+pub struct WorldArgs {
+    /// Seconds that a rank of several processes (mpirun, srun) waits for another in one exchange before the run is ended: must be
+    /// more than the longest that a rank computes or writes alone. Less notices a rank that hangs sooner; costs nothing
+    /// [default: 120]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub watchdog: Option<u64>,
 }
 
 #[derive(Args)]
@@ -276,17 +290,22 @@ pub struct GradientsArgs {
     #[arg(long)]
     pub micro_batch: Option<usize>,
     /// Virtual devices in this process that share the model and take turns at the micro-batches, each with an arena and threads of
-    /// its own: what several cards will compute, on the CPU. Costs memory and time, saves nothing here
+    /// its own: what several cards will compute, on the CPU. Costs memory and time, saves nothing here. Under mpirun or srun the
+    /// processes are the ranks (docs/launch.md)
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// How ranks share: full (parameters and gradients, gathered again in backward: least memory), grad_op (gathered tensors stay
     /// until backward is through: half the gathering, a copy of the model), none (every rank has all of it), hybrid:S or
     /// hybrid_grad_op:S (as these in groups of S ranks). The same bits with each
-    #[arg(long, value_name = "STRATEGY", default_value = "full", requires = "ranks")]
-    pub sharding: Strategy,
+    /// [default: full]
+    #[arg(long, value_name = "STRATEGY")]
+    pub sharding: Option<Strategy>,
     /// What ranks gather together: block, or modules of so many parameters. Larger units are fewer collectives and more memory
-    #[arg(long, value_name = "UNITS", default_value = "block", requires = "ranks")]
-    pub units: Units,
+    /// [default: block]
+    #[arg(long, value_name = "UNITS")]
+    pub units: Option<Units>,
+    #[command(flatten)]
+    pub world: WorldArgs,
     /// Where to compute: cpu, cuda or cuda:N
     #[arg(long, default_value = "cpu")]
     pub device: DeviceChoice,

@@ -1,7 +1,7 @@
 //! What each command does, with the library doing the work.
 
 use crate::args::{
-    DoctorArgs, ExportArgs, GradientsArgs, PlanArgs, ResumeArgs, RunsArgs, TrainArgs, WeightsArg,
+    DoctorArgs, ExportArgs, GradientsArgs, PlanArgs, ResumeArgs, RunsArgs, TrainArgs, WeightsArg, WorldArgs,
 };
 use crate::terminal::{self, Terminal};
 use ambitus_train::cards::{Card, Cards};
@@ -10,6 +10,7 @@ use ambitus_train::device::Device;
 use ambitus_train::error::RunError;
 use ambitus_train::export::{Layout, Source};
 use ambitus_train::gradients::{self, GradientOptions};
+use ambitus_train::launch::{self, Processes, WorldOptions};
 use ambitus_train::model_dir::{ModelDir, OpenOptions};
 use ambitus_train::placements::Placements;
 use ambitus_train::recipe::{self, Origins, Recipe};
@@ -18,9 +19,9 @@ use ambitus_train::run_dir::RunDir;
 use ambitus_train::search;
 use ambitus_train::tiers::Tiers;
 use ambitus_train::world::World;
-use ambitus_train::{Sharding, doctor, run, runs, stages};
+use ambitus_train::{Sharding, Strategy, doctor, run, runs, stages};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 type Result<T> = std::result::Result<T, RunError>;
 
@@ -29,6 +30,18 @@ pub fn json(value: &impl serde::Serialize) {
         Ok(text) => terminal::result(&text),
         Err(e) => terminal::message(&format!("error: the result cannot be written as JSON: {e}")),
     }
+}
+
+/// The processes that were started together as one run, if any.
+fn processes(ranks: Option<usize>, a: &WorldArgs) -> Result<Option<Processes>> {
+    let watchdog = a.watchdog.map_or(launch::WATCHDOG, Duration::from_secs);
+    launch::world(ranks, WorldOptions { watchdog, notice: terminal::message })
+}
+
+/// This process's place among those of a run.
+fn world(ranks: Option<u32>, a: &WorldArgs) -> Result<World> {
+    let processes = processes(ranks.map(|n| n as usize), a)?;
+    Ok(processes.map_or_else(World::alone, World::of_processes))
 }
 
 /// The recipe file, or one made of --model and --data, with the other options on top. Some models can be `planned` for without
@@ -413,14 +426,15 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
 }
 
 pub fn train(a: &TrainArgs) -> Result<()> {
+    let world = world(a.ranks, &a.world)?;
     let mut console = Terminal::new();
     let (r, origins) = recipe(a, false)?;
     let root = match &r.run_dir {
         Some(dir) => dir.clone(),
         None => new_run_dir(a),
     };
-    let run = run::train(r, &origins, root, &World::alone(), &mut console)?;
-    finished(&run, a.json)
+    let run = run::train(r, &origins, root, &world, &mut console)?;
+    finished(&run, a.json && world.is_first())
 }
 
 /// `runs/<seconds since 1970>-<recipe or data name>`: sorts by time.
@@ -433,8 +447,9 @@ fn new_run_dir(a: &TrainArgs) -> PathBuf {
 
 pub fn resume(a: &ResumeArgs) -> Result<()> {
     let shared = run::Shared { ranks: a.ranks, sharding: a.sharding };
-    let run = run::resume(&a.run, shared, &World::alone(), &mut Terminal::new())?;
-    finished(&run, a.json)
+    let world = world(a.ranks, &a.world)?;
+    let run = run::resume(&a.run, shared, &world, &mut Terminal::new())?;
+    finished(&run, a.json && world.is_first())
 }
 
 fn finished(run: &RunDir, as_json: bool) -> Result<()> {
@@ -447,6 +462,7 @@ fn finished(run: &RunDir, as_json: bool) -> Result<()> {
 }
 
 pub fn gradients(a: &GradientsArgs) -> Result<()> {
+    let world = processes(a.ranks, &a.world)?;
     let options = OpenOptions {
         variant: a.variant.map(|v| match recipe::Variant::from(v) {
             recipe::Variant::V0 => ambitus_train::Variant::V0,
@@ -456,9 +472,17 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
     };
     let model = ModelDir::open_for_ids(&a.model, options)?;
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let shared = |ranks| Sharding::new(a.sharding, ranks).map(|s| Sharding { units: a.units, ..s });
-    let sharding = a.ranks.map(shared).transpose();
-    let sharding = sharding.map_err(|why| RunError::Usage(format!("--sharding {}: {why}", a.sharding)))?;
+    let ranks = world.as_ref().map(|w| w.comm.ranks()).or(a.ranks);
+    if ranks.is_none() && (a.sharding.is_some() || a.units.is_some()) {
+        return Err(RunError::Usage(
+            "--sharding, --units: nothing is shared by one rank; give --ranks N, or start several processes (mpirun)"
+                .to_owned(),
+        ));
+    }
+    let (strategy, units) = (a.sharding.unwrap_or(Strategy::Full), a.units.unwrap_or_default());
+    let shared = |ranks| Sharding::new(strategy, ranks).map(|s| Sharding { units, ..s });
+    let sharding = ranks.map(shared).transpose();
+    let sharding = sharding.map_err(|why| RunError::Usage(format!("--sharding {strategy}: {why}")))?;
     let options = GradientOptions {
         checkpoint: a.checkpoint.0.clone(),
         precision: resolve::precision(a.precision),
@@ -468,7 +492,11 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
         threads,
         memory: a.memory.map(|m| m.0),
     };
-    let gradients::Computed { loss, doubts } = gradients::gradients(&model, &a.batch, &a.out, options)?;
+    let gradients::Computed { loss, doubts } =
+        gradients::gradients(&model, &a.batch, &a.out, options, world.as_ref())?;
+    if world.is_some_and(|w| w.comm.rank() > 0) {
+        return Ok(());
+    }
     doubts.iter().for_each(|doubt| terminal::message(doubt));
     if a.json {
         json(&serde_json::json!({ "loss": loss }));

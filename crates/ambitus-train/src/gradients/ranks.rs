@@ -1,16 +1,18 @@
-//! Gradients on several ranks in this process: virtual devices that share the model, each with an arena of its own.
+//! Gradients on several ranks that share the model: virtual devices in this process, each with an arena of its own, or the
+//! processes of a launcher.
 
-use super::{GradientOptions, run_micro, uses, write};
+use super::{GradientOptions, Holders, run_micro, uses, write};
 use crate::budget::RunPlan;
 use crate::clips::Clips;
 use crate::device::Device;
 use crate::error::RunError;
+use crate::launch::Processes;
 use crate::load::{self, LOAD_BYTES};
 use crate::model_dir::ModelDir;
 use crate::session::{self, program};
 use crate::size::ByteSize;
 use ambitus_comm::Communicator;
-use ambitus_comm::local::{self, Failed, LocalRank};
+use ambitus_comm::local::{self, Failed};
 use ambitus_compile::passes::precision::INITIAL_SCALE;
 use ambitus_compile::passes::shard::Sharding;
 use ambitus_exec::cpu::{CpuExecutor, CpuOptions};
@@ -34,16 +36,17 @@ pub struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Computes and writes the gradients; gives the loss.
+    /// Computes the gradients, which rank 0 writes; gives the loss. Without a world the ranks are threads of this process.
     ///
     /// # Errors
-    /// More memory than the budget for all ranks, a device that has no collectives, and what each rank may meet.
+    /// More memory than the budget of this process, a device that has no collectives, and what each rank may meet.
     pub fn gradients(
         &self,
         plan: RunPlan,
         sharding: Sharding,
         device: &Device,
         options: &GradientOptions,
+        world: Option<&Processes>,
         out: &Path,
     ) -> Result<f32, RunError> {
         let mesh = sharding.mesh;
@@ -52,13 +55,18 @@ impl Work<'_> {
                 "--ranks: cards have no collectives yet; use --device cpu".to_owned(),
             ));
         }
-        let others = (mesh.ranks - 1) as u64 * (plan.planned.arena_bytes() + LOAD_BYTES);
-        let needed = plan.peak_bytes + others + local::world_bytes(mesh.ranks);
+        let (here, beside) = match world {
+            Some(world) => (1, world.bytes),
+            None => (mesh.ranks, local::world_bytes(mesh.ranks)),
+        };
+        let others = (here - 1) as u64 * (plan.planned.arena_bytes() + LOAD_BYTES);
+        let needed = plan.peak_bytes + others + beside;
         if let Some(budget) = options.memory.filter(|budget| needed > *budget) {
             return Err(RunError::DoesNotFit(format!(
-                "does not fit: {} ranks in this process need {} together, --memory is {}; take fewer, or a smaller \
-                 --micro-batch",
-                mesh.ranks,
+                "does not fit: {here} rank{} in this process need{} {}, --memory is {}; take a smaller --micro-batch, or \
+                 other ranks",
+                if here == 1 { "" } else { "s" },
+                if here == 1 { "s" } else { "" },
                 ByteSize(needed),
                 ByteSize(budget)
             )));
@@ -67,23 +75,29 @@ impl Work<'_> {
         let layout = layout.ok_or_else(|| RunError::Usage("--ranks: nothing is shared".to_owned()))?;
         let planned = Arc::new(plan.planned);
         self.dir.check(&layout.tensors(&planned.session.states), false)?;
-        let one = |end: Arc<LocalRank>| -> Result<(f64, CpuExecutor), RunError> {
-            let rank = end.rank();
+        let one = |comm: Arc<dyn Communicator>| -> Result<f32, RunError> {
+            let rank = comm.rank();
             let threads = CpuOptions { threads: device.threads(), ..CpuOptions::default() };
-            let mut exec = CpuExecutor::open_rank(planned.clone(), threads, None, end)?;
+            let mut exec = CpuExecutor::open_rank(planned.clone(), threads, None, comm.clone())?;
             load::fill(&mut exec, self.dir, 0, Some((&layout, rank)))?;
-            Ok((self.run(&mut exec, &plan.shape.model, rank, mesh.ranks)?, exec))
+            let mine = self.run(&mut exec, &plan.shape.model, rank, mesh.ranks)?;
+            let loss = sum(&*comm, mine)? as f32;
+            let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
+            let holders = Holders { layout: &layout, ranks: mesh.shard, comm: &*comm };
+            write(&exec, Some(&holders), loss, scale, out)?;
+            Ok(loss)
         };
-        let ranks = local::run(mesh.ranks, one).map_err(|Failed { rank, why }| match why {
-            Ok(error) => error,
-            Err(words) => RunError::Training(format!("rank {rank} panicked: {words}")),
-        })?;
-        let loss = ranks.iter().map(|(loss, _)| loss).sum::<f64>() as f32;
-        let holders: Vec<&dyn Executor> =
-            ranks[..mesh.shard].iter().map(|(_, exec)| exec as &dyn Executor).collect();
-        let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
-        write(&holders, Some(&layout), loss, scale, out)?;
-        Ok(loss)
+        match world {
+            Some(world) => one(world.comm.clone()),
+            None => {
+                let ranks =
+                    local::run(mesh.ranks, |end| one(end)).map_err(|Failed { rank, why }| match why {
+                        Ok(error) => error,
+                        Err(words) => RunError::Training(format!("rank {rank} panicked: {words}")),
+                    })?;
+                Ok(ranks.first().copied().unwrap_or_default())
+            }
+        }
     }
 
     /// The micro-batches of a rank: every so manieth, and empty ones until all ranks have as many.
@@ -103,4 +117,12 @@ impl Work<'_> {
         }
         Ok(loss)
     }
+}
+
+/// The sum over all ranks, in their order.
+fn sum(comm: &dyn Communicator, mine: f64) -> Result<f64, RunError> {
+    let members: Vec<usize> = (0..comm.ranks()).collect();
+    let mut all = vec![0; 8 * members.len()];
+    comm.all_gather("the sum of the loss", &members, &mine.to_le_bytes(), &mut all)?;
+    Ok(all.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).sum())
 }

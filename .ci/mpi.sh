@@ -1,0 +1,257 @@
+#!/usr/bin/env bash
+# Ranks that are processes, over MPI: the same bits as ranks of one process, on one host and on two (network namespaces), and
+# faults: each rank is killed or stopped in turn, and what was trained is resumed. ROUNDS=20 .ci/mpi.sh does so with every
+# signal, rank and world, 20 times; without it each rank meets one of each. What a machine forbids is skipped visibly. AMBITUS=path tests a binary (with the feature mpi) in place of building one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root="$PWD"
+rounds="${ROUNDS:-sample}"
+watchdog=5
+ranks=4
+
+say() { printf '%s\n' "$*"; }
+skipped() { say "skipped: $*"; }
+fail() {
+    say "FAILED: $*"
+    [ ! -s "${log:-}" ] || sed 's/^/    /' "$log"
+    exit 1
+}
+
+if ! command -v mpirun >/dev/null; then
+    (apt-get update && apt-get install -y --no-install-recommends openmpi-bin) >/dev/null 2>&1 || true
+fi
+if ! command -v mpirun >/dev/null; then
+    skipped "ranks over MPI: mpirun is not here, and apt could not install openmpi-bin"
+    exit 0
+fi
+
+work="$(mktemp -d)"
+log="$work/log"
+holders=()
+# What still runs of this script's own binary, whose path nobody else has.
+left() {
+    local p
+    for p in /proc/[0-9]*; do
+        [ "$(readlink "$p/exe" 2>/dev/null || true)" != "$work/ambitus" ] || echo "${p#/proc/}"
+    done
+}
+cleanup() {
+    local p
+    for p in $(left); do kill -KILL "$p" 2>/dev/null || true; done
+    for p in "${holders[@]}"; do kill "$p" 2>/dev/null || true; done
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+if [ -z "${AMBITUS:-}" ]; then
+    cargo build --package ambitus --features mpi
+    AMBITUS="${CARGO_TARGET_DIR:-target}/debug/ambitus"
+fi
+cp "$AMBITUS" "$work/ambitus"
+ambitus="$work/ambitus"
+# No more cores than are here are needed, and root is what containers have.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
+# Open MPI's own transports, also where others are installed.
+export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp
+
+one_host() { mpirun -np "$ranks" "$@"; }
+
+# Two network namespaces with a link between them, each with a host name of its own: Open MPI sees two hosts.
+hosts_why=""
+make_hosts() {
+    local a b
+    [ "$(id -u)" = 0 ] || { hosts_why="two hosts: network namespaces need root"; return; }
+    if ! command -v ip >/dev/null; then
+        (apt-get update && apt-get install -y --no-install-recommends iproute2) >/dev/null 2>&1 || true
+    fi
+    command -v ip >/dev/null && command -v nsenter >/dev/null || { hosts_why="two hosts: ip or nsenter is not here"; return; }
+    unshare --net --uts true 2>"$work/why" || { hosts_why="two hosts: $(cat "$work/why")"; return; }
+    unshare --net --uts sleep 86400 & a=$!
+    unshare --net --uts sleep 86400 & b=$!
+    holders=("$a" "$b")
+    # Until both are in namespaces of their own.
+    local own i
+    own="$(readlink /proc/self/ns/net)"
+    for ((i = 0; i < 100; i++)); do
+        [ "$(readlink "/proc/$a/ns/net")" = "$own" ] || [ "$(readlink "/proc/$b/ns/net")" = "$own" ] || break
+        sleep 0.05
+    done
+    {
+        ip link add veth0 netns "$a" type veth peer name veth0 netns "$b" &&
+            nsenter -t "$a" -n -u sh -c 'hostname ambitus-a && ip addr add 10.77.0.1/24 dev veth0 && ip link set veth0 up && ip link set lo up' &&
+            nsenter -t "$b" -n -u sh -c 'hostname ambitus-b && ip addr add 10.77.0.2/24 dev veth0 && ip link set veth0 up && ip link set lo up'
+    } 2>"$work/why" || { hosts_why="two hosts: $(cat "$work/why")"; return; }
+    # What mpirun calls in place of ssh: HOST COMMAND…
+    cat >"$work/agent" <<AGENT
+#!/bin/sh
+case "\$1" in 10.77.0.1) host=$a ;; 10.77.0.2) host=$b ;; *) exit 255 ;; esac
+shift
+exec nsenter -t "\$host" -n -u sh -c "\$*"
+AGENT
+    chmod +x "$work/agent"
+    two_hosts() {
+        nsenter -t "${holders[0]}" -n -u mpirun -np "$ranks" --host 10.77.0.1:2,10.77.0.2:2 --mca plm_rsh_agent "$work/agent" \
+            --mca btl_tcp_if_include veth0 --mca oob_tcp_if_include veth0 "$@"
+    }
+}
+make_hosts
+worlds=(one_host)
+if [ -z "$hosts_why" ]; then worlds+=(two_hosts); else skipped "$hosts_why"; fi
+
+say "the same bits as ranks of one process: $ranks processes, ${worlds[*]}"
+gradients() { # FOLDER OUT OPTIONS…
+    local folder="$1" out="$2"
+    shift 2
+    "$@" "$ambitus" gradients --model "$folder" --batch "$folder/batch.safetensors" --out "$out" --threads 2 "${options[@]}"
+}
+alone() { "$@" --ranks "$ranks"; }
+for folder in "$root/parity/f5/fixtures/v1" "$root/parity/orpheus/fixtures/tied"; do
+    for strategy in full grad_op none hybrid:2; do
+        options=(--sharding "$strategy")
+        gradients "$folder" "$work/threads" alone >"$log" 2>&1 || fail "$folder, $strategy, ranks of one process"
+        for world in "${worlds[@]}"; do
+            rm -f "$work/processes"
+            gradients "$folder" "$work/processes" "$world" >"$log" 2>&1 || fail "$folder, $strategy, $world"
+            cmp "$work/threads" "$work/processes" || fail "$folder, $strategy, $world: other bits"
+        done
+    done
+done
+
+say "what cannot be is said"
+refused() { # WORDS COMMAND…
+    local words="$1" code=0
+    shift
+    "$@" >"$log" 2>&1 || code=$?
+    [ "$code" = 2 ] && grep -qF -- "$words" "$log" || fail "exit code $code, not 2 with \"$words\": $*"
+}
+folder="$root/parity/orpheus/fixtures/tied"
+options=(--ranks 2)
+refused "--ranks 2: Open MPI started 4 processes" gradients "$folder" "$work/none" one_host
+options=(--sharding hybrid:3)
+refused "4 ranks are not whole groups of 3" gradients "$folder" "$work/none" one_host
+# A build without the feature, if there is one: that of the tests.
+plain="${PLAIN:-}"
+if [ -n "$plain" ]; then
+    refused "--features mpi" one_host "$plain" gradients --model "$folder" --batch "$folder/batch.safetensors" --out "$work/none"
+fi
+[ ! -e "$work/none" ] || fail "what was refused wrote a file"
+
+# --- Faults ---
+
+# CPU seconds, in hundredths, of a process.
+used() { awk '{ print $14 + $15 }' "/proc/$1/stat" 2>/dev/null || echo 0; }
+# The processes of the ranks, in their order, once all are there.
+processes=()
+find_processes() {
+    local p rank
+    processes=()
+    for p in $(left); do
+        rank="$({ tr '\0' '\n' <"/proc/$p/environ"; } 2>/dev/null | sed -n 's/^OMPI_COMM_WORLD_RANK=//p')"
+        [ -z "$rank" ] || processes[rank]="$p"
+    done
+    [ "${#processes[@]}" = "$ranks" ]
+}
+
+# Sends a signal to a rank of a run in the middle, and checks how the run ends.
+fault() { # WORLD SIGNAL RANK COMMAND…
+    local world="$1" signal="$2" rank="$3" i r runner start took code=0 most
+    shift 3
+    "$world" "$@" >"$log" 2>&1 &
+    runner=$!
+    # Until every rank computes: MPI's start, and reading what they compute on, take less.
+    processes=()
+    for ((r = 0, i = 0; r < ranks; i++)); do
+        if [ "${#processes[@]}" -lt "$ranks" ]; then
+            find_processes || sleep 0.1
+        elif [ "$(used "${processes[r]}")" -ge 60 ]; then
+            r=$((r + 1))
+        else
+            sleep 0.1
+        fi
+        kill -0 "$runner" 2>/dev/null || fail "$world: ended before a rank was sent $signal"
+        [ "$i" -lt 1200 ] || fail "$world: rank $r does not compute"
+    done
+    sleep "0.$((RANDOM % 10))"
+    start="$(date +%s%N)"
+    kill "-$signal" "${processes[rank]}"
+    wait "$runner" || code=$?
+    took=$((($(date +%s%N) - start) / 1000000))
+    most=10000
+    [ "$signal" = KILL ] || most=$((watchdog * 1000 + 10000))
+    say "  $world, SIG$signal to rank $rank: over after $took ms with exit code $code"
+    [ "$took" -le "$most" ] || fail "took $took ms, more than $most"
+    if [ "$signal" = KILL ]; then
+        [ "$code" = 137 ] || fail "exit code $code, not 137"
+        grep -qE "rank $rank .*signal 9" "$log" || fail "mpirun does not name the rank"
+        grep -qE "waits for rank $rank \(host [^ )]+\) in [^ ]+" "$log" || fail "nobody names rank, host and collective"
+    else
+        [ "$code" = 9 ] || fail "exit code $code, not 9"
+        grep -qE "rank $rank \(host [^ )]+\) has not come to [^ ]+ for [0-9]+ s" "$log" ||
+            fail "nobody names rank, host and collective"
+    fi
+    for ((i = 0; i < 50; i++)); do
+        [ -n "$(left)" ] || return 0
+        sleep 0.1
+    done
+    fail "processes are left: $(left)"
+}
+
+if ! command -v python3 >/dev/null; then
+    skipped "faults: the long batch that they interrupt is made by python3"
+    exit 0
+fi
+# Orpheus' fixture, of 32 tokens, on thousands of clips one at a time: minutes of exchanges.
+python3 - "$work/long.safetensors" <<'PYTHON'
+import json, struct, sys
+clips, tokens = 3000, 16
+header, data = {}, bytearray()
+for i in range(clips):
+    for leaf in ("input_ids", "labels"):
+        start = len(data)
+        data += struct.pack(f"<{tokens}q", *((i + k) % 30 for k in range(tokens)))
+        header[f"clips.{i}.{leaf}"] = {"dtype": "I64", "shape": [tokens], "data_offsets": [start, len(data)]}
+text = json.dumps(header).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data)
+PYTHON
+long=("$ambitus" gradients --model "$folder" --batch "$work/long.safetensors" --out "$work/none" --micro-batch 16
+    --sharding full --watchdog "$watchdog")
+# The faults that are tried: WORLD SIGNAL RANK, a line each. Of a sample, `first` is the signal of rank 0.
+faults() { # FIRST
+    local round world rank signal
+    if [ "$rounds" = sample ]; then
+        for ((rank = 0; rank < ranks; rank++)); do
+            signal=KILL
+            [ $(((rank + $([ "$1" = KILL ] && echo 0 || echo 1)) % 2)) = 0 ] || signal=STOP
+            echo "${worlds[rank * ${#worlds[@]} / ranks]} $signal $rank"
+        done
+        return
+    fi
+    for ((round = 0; round < rounds; round++)); do
+        for world in "${worlds[@]}"; do
+            for ((rank = 0; rank < ranks; rank++)); do
+                for signal in KILL STOP; do echo "$world $signal $rank"; done
+            done
+        done
+    done
+}
+
+say "faults: ranks are killed and stopped ($rounds)"
+while read -r world signal rank <&3; do
+    fault "$world" "$signal" "$rank" "${long[@]}"
+    [ ! -e "$work/none" ] || fail "a run that was ended wrote its file"
+done 3< <(faults KILL)
+
+# The same with training: what was saved goes on, to the same bits.
+recipe=("$ambitus" train recipes/quickstart.yaml --watchdog "$watchdog" --memory 2GiB --updates 120)
+one_host "${recipe[@]}" --run-dir "$work/whole" >"$log" 2>&1 || fail "train on $ranks processes"
+"$ambitus" train recipes/quickstart.yaml --memory 2GiB --updates 120 --ranks "$ranks" --run-dir "$work/threads-run" >"$log" 2>&1 ||
+    fail "train on ranks of one process"
+diff -r "$work/whole/export" "$work/threads-run/export" || fail "training on processes: other bits than on ranks of one process"
+say "faults of training: ranks are killed and stopped, and the run resumed ($rounds)"
+while read -r world signal rank <&3; do
+    rm -rf "$work/run"
+    fault "$world" "$signal" "$rank" "${recipe[@]}" --run-dir "$work/run"
+    "$world" "$ambitus" resume "$work/run" --watchdog "$watchdog" >"$log" 2>&1 || fail "resume"
+    diff -r "$work/whole/export" "$work/run/export" || fail "resumed to other bits"
+done 3< <(faults STOP)
