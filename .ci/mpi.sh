@@ -243,9 +243,10 @@ while read -r world signal rank <&3; do
 done 3< <(faults KILL)
 
 # The same with training: what was saved goes on, to the same bits.
-recipe=("$ambitus" train recipes/quickstart.yaml --watchdog "$watchdog" --memory 2GiB --updates 120)
+sed 's/^save_every: .*/save_every: 5/; s/^validate_every: .*/validate_every: 0/' recipes/quickstart.yaml >"$work/recipe.yaml"
+recipe=("$ambitus" train "$work/recipe.yaml" --watchdog "$watchdog" --memory 2GiB --updates 60)
 one_host "${recipe[@]}" --run-dir "$work/whole" >"$log" 2>&1 || fail "train on $ranks processes"
-"$ambitus" train recipes/quickstart.yaml --memory 2GiB --updates 120 --ranks "$ranks" --run-dir "$work/threads-run" >"$log" 2>&1 ||
+"$ambitus" train "$work/recipe.yaml" --memory 2GiB --updates 60 --ranks "$ranks" --run-dir "$work/threads-run" >"$log" 2>&1 ||
     fail "train on ranks of one process"
 diff -r "$work/whole/export" "$work/threads-run/export" || fail "training on processes: other bits than on ranks of one process"
 say "faults of training: ranks are killed and stopped, and the run resumed ($rounds)"
