@@ -81,6 +81,6 @@ pub fn check(device: DeviceChoice) -> Result<Vec<Parity>, String> {
 fn run(folder: &Path, options: GradientOptions) -> Result<Named, String> {
     let model = ModelDir::open_for_ids(folder, OpenOptions::default()).map_err(|e| e.to_string())?;
     let out = folder.join("out.safetensors");
-    gradients(&model, &folder.join("batch.safetensors"), &out, options).map_err(|e| e.to_string())?;
+    gradients(&model, &folder.join("batch.safetensors"), &out, options, None).map_err(|e| e.to_string())?;
     read(&std::fs::read(&out).map_err(|e| e.to_string())?)
 }
