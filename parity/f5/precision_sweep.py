@@ -17,7 +17,8 @@ from pathlib import Path
 
 import torch
 
-from check import compare, split
+import check  # noqa: F401 (puts the folder of compare on the path)
+from compare import compare, split
 from make import make_batch, make_model
 from reference import gradients, load, load_batch, save_batch
 from sweep import random_case
