@@ -96,4 +96,26 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         parts: &[u8],
         got: &mut [u8],
     ) -> Result<(), CommError>;
+
+    /// Sends `mine` to rank `to`, which gets it by [`Communicator::receive`]. `both`: scratch of twice as many bytes, for engines
+    /// that only know groups.
+    ///
+    /// # Errors
+    /// When the other is gone or elsewhere.
+    fn send(&self, what: &str, to: usize, mine: &[u8], both: &mut [u8]) -> Result<(), CommError> {
+        let here = self.rank();
+        self.all_gather(what, &[here.min(to), here.max(to)], mine, both)
+    }
+
+    /// Gets what rank `from` sends to this one, of the same length. `both` as in [`Communicator::send`].
+    ///
+    /// # Errors
+    /// When the other is gone or elsewhere.
+    fn receive(&self, what: &str, from: usize, got: &mut [u8], both: &mut [u8]) -> Result<(), CommError> {
+        let here = self.rank();
+        self.all_gather(what, &[here.min(from), here.max(from)], got, both)?;
+        let first = if from < here { 0 } else { got.len() };
+        got.copy_from_slice(&both[first..][..got.len()]);
+        Ok(())
+    }
 }

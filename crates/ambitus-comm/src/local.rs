@@ -179,6 +179,18 @@ impl Communicator for LocalRank {
             got[k * n..][..n].copy_from_slice(&theirs[me * n..][..n]);
         })
     }
+
+    fn send(&self, what: &str, to: usize, mine: &[u8], _: &mut [u8]) -> Result<(), CommError> {
+        self.exchange(what, &[self.rank.min(to), self.rank.max(to)], mine, |_, _| ())
+    }
+
+    fn receive(&self, what: &str, from: usize, got: &mut [u8], _: &mut [u8]) -> Result<(), CommError> {
+        let members = [self.rank.min(from), self.rank.max(from)];
+        self.world.meet(self.rank, what, &members, got.len())?;
+        let theirs = &self.world.boxes[from];
+        got.copy_from_slice(&theirs.read().unwrap_or_else(PoisonError::into_inner)[..got.len()]);
+        self.world.meet(self.rank, what, &members, got.len())
+    }
 }
 
 /// Why a world ended before its work was done.
@@ -275,6 +287,60 @@ mod tests {
                 assert_eq!(pair[1], ALL.map(|from| (16 * from + rank) as u8));
             }
         }
+    }
+
+    /// An engine that knows groups alone.
+    #[derive(Debug)]
+    struct Groups(Arc<LocalRank>);
+
+    impl Communicator for Groups {
+        fn rank(&self) -> usize {
+            self.0.rank()
+        }
+        fn ranks(&self) -> usize {
+            self.0.ranks()
+        }
+        fn all_gather(&self, what: &str, m: &[usize], mine: &[u8], all: &mut [u8]) -> Result<(), CommError> {
+            self.0.all_gather(what, m, mine, all)
+        }
+        fn all_to_all(&self, what: &str, m: &[usize], parts: &[u8], got: &mut [u8]) -> Result<(), CommError> {
+            self.0.all_to_all(what, m, parts, got)
+        }
+    }
+
+    #[test]
+    fn bytes_go_round_from_rank_to_rank() {
+        let round = |end: &dyn Communicator| -> Result<Vec<u8>, CommError> {
+            let (rank, mut held, mut both) = (end.rank(), vec![0; 3], [0; 6]);
+            for turn in 0..20 {
+                // 0 to 1, 1 to 2, 2 to 0: each adds its number.
+                if rank == 0 && turn == 0 {
+                    held = vec![1, 2, 3];
+                } else {
+                    end.receive("a round", (rank + 2) % 3, &mut held, &mut both)?;
+                }
+                held.iter_mut().for_each(|x| *x += rank as u8);
+                if (rank, turn) != (2, 19) {
+                    end.send("a round", (rank + 1) % 3, &held, &mut both)?;
+                }
+            }
+            Ok(held)
+        };
+        let plain = run(3, |end| round(&*end)).expect("nobody failed");
+        let groups = run(3, |end| round(&Groups(end))).expect("nobody failed");
+        assert_eq!(plain, groups);
+        assert_eq!(plain[2], [1 + 60, 2 + 60, 3 + 60]);
+    }
+
+    #[test]
+    fn who_waits_for_a_rank_that_is_gone_is_told() {
+        let done = run(2, |end| match end.rank() {
+            0 => Ok(()),
+            _ => end.receive("a turn", 0, &mut [0], &mut [0; 2]),
+        });
+        let Err(Failed { rank: 1, why: Ok(CommError::Gone { rank: 0, .. }) }) = done else {
+            panic!("{done:?}: rank 0 ended")
+        };
     }
 
     #[test]

@@ -10,12 +10,14 @@ pub mod lora;
 pub mod lower;
 pub mod offload;
 pub mod pattern;
+pub mod place;
 pub mod policy;
 pub mod precision;
 pub mod pure;
 pub mod schedule;
 pub mod shard;
 pub mod simplify;
+pub mod unroll;
 
 use ambitus_ir::{Program, Session};
 use std::fmt;

@@ -102,8 +102,8 @@ pub(crate) fn bind(op: &Op, io: &Io) -> Steps {
             Ok(vec![Step::Fork { queue, from, to, bytes: io.y[0].ty.bytes() }])
         }
         Op::CopyDone(_) => Ok(vec![Step::Join { to: io.y[0].at }]),
-        Op::AllGatherStart(_) | Op::ReduceScatterStart(_) | Op::CollectiveDone(_) => {
-            Err("does not run on cards yet: shard on ranks of the CPU".to_owned())
+        Op::AllGatherStart(_) | Op::ReduceScatterStart(_) | Op::TransferStart(_) | Op::CollectiveDone(_) => {
+            Err("does not run on cards yet: take ranks of the CPU".to_owned())
         }
         Op::Grn(_) | Op::GrnGrad(_) | Op::Snake(_) => Err("has no kernel and was not lowered".to_owned()),
     }
@@ -111,6 +111,9 @@ pub(crate) fn bind(op: &Op, io: &Io) -> Steps {
 
 /// True when [`bind`] knows an op; the others are lowered by their decomposition. Collectives are planned, and refused at open.
 pub(crate) fn has_kernel(op: &Op) -> bool {
-    let collective = matches!(op, Op::AllGatherStart(_) | Op::ReduceScatterStart(_) | Op::CollectiveDone(_));
-    !collective && !matches!(op, Op::Grn(_) | Op::GrnGrad(_) | Op::Snake(_))
+    let between = matches!(
+        op,
+        Op::AllGatherStart(_) | Op::ReduceScatterStart(_) | Op::TransferStart(_) | Op::CollectiveDone(_)
+    );
+    !between && !matches!(op, Op::Grn(_) | Op::GrnGrad(_) | Op::Snake(_))
 }

@@ -22,6 +22,7 @@ pub mod optim;
 pub mod random;
 pub mod reduce;
 pub mod segment;
+pub mod transfer;
 
 use crate::builder::Builder;
 use crate::program::ValueId;
@@ -253,6 +254,7 @@ ops! {
     narrow: AdamWBf16, AdamW8bit;
     copy: CopyStart, StoreStart, CopyDone;
     collective: AllGatherStart, ReduceScatterStart, CollectiveDone;
+    transfer: TransferStart;
 }
 
 impl Op {

@@ -2,6 +2,7 @@
 
 use crate::ops::Op;
 use crate::ops::collective::{Group, Mesh};
+use crate::ops::transfer::{End, Route};
 use crate::tensor::TensorType;
 
 /// A kind of executor, as far as passes and the planner care. Plans are tried side by side.
@@ -61,6 +62,12 @@ impl Links {
         Links { per_host: ranks, peer, network: f64::INFINITY, hop: HOP }
     }
 
+    /// Predicted seconds in which one rank sends `bytes` to another, while nobody else uses what joins them.
+    pub fn pass(&self, route: Route, bytes: f64) -> f64 {
+        let together = route.from / self.per_host == route.to / self.per_host;
+        self.hop + bytes / if together { self.peer } else { self.network }
+    }
+
     /// Predicted seconds in which every rank of the groups that `mesh` makes gets the `bytes` that its group shares out, or
     /// sums as many, with rings: all but its own part goes through each rank once, and of what is not its hosts' once through
     /// the network of each host, which the groups of a host share (Thakur, Rabenseifner and Gropp, 2005; NCCL's rings). Short
@@ -115,6 +122,8 @@ impl Rates {
                     let all = Mesh { shard: op.mesh.ranks, ..op.mesh };
                     self.links.seconds(all, Group::Shard, bytes(x))
                 }
+                Op::TransferStart(op) if op.end == End::Both => 2.0 * bytes(x) / self.bytes,
+                Op::TransferStart(op) => self.links.pass(op.route, op.ty().bytes() as f64),
                 _ => y.first().map_or(0.0, |t| t.bytes() as f64) / self.link,
             };
             return kernels.start + moving;

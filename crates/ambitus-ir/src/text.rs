@@ -16,7 +16,7 @@
 //! }
 //! ```
 //!
-//! One definition a line; `#` starts a comment. A name that is not made of letters, digits and `_.~/:-` stands in quotes
+//! One definition a line, of `_` where an op has no result; `#` starts a comment. A name that is not made of letters, digits and `_.~/:-` stands in quotes
 //! with `\"`, `\\` and `\u{..}`. A type whose rows do not have the usual pitch carries it: `f32[3,40]/48`. `block` names a
 //! repeated block by its provenance prefix. `leaves` says which value a state has at the end, where that is not the value
 //! it entered with. `host`

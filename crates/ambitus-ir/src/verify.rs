@@ -123,8 +123,8 @@ impl Checker<'_> {
             }
             let queue = def.queue().unwrap_or(0);
             if starts {
-                let (from, copy) = (instr.inputs[0], instr.outputs[0]);
                 if def.makes_in() == Space::Host {
+                    let (from, copy) = (instr.inputs[0], instr.outputs[0]);
                     if host[from.index()] {
                         return self.fail(at, 8, format!("{from} is copied from host to host"));
                     }
@@ -151,7 +151,7 @@ impl Checker<'_> {
                     pending[started.index()] = false;
                     if host[started.index()] {
                         host[done.index()] = true;
-                    } else if host[sources[0].index()] {
+                    } else if sources.first().is_some_and(|v| host[v.index()]) {
                         own[done.index()] = true;
                     }
                 }

@@ -112,7 +112,7 @@ fn any_op_on_any_operands_never_panics() {
 
 /// Attributes with which an op reads, found from what its reader says is missing or unreadable.
 fn readable_attributes(name: &str) -> Vec<(String, String)> {
-    const VALUES: [&str; 13] = [
+    const VALUES: [&str; 15] = [
         "1",
         "true",
         "[1]",
@@ -126,6 +126,8 @@ fn readable_attributes(name: &str) -> Vec<(String, String)> {
         "shard",
         "2/1",
         "[0[1],256[2,3,4]]",
+        "send",
+        "0>1/2",
     ];
     let mut found: Vec<(String, usize)> = Vec::new();
     loop {

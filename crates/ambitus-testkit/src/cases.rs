@@ -186,8 +186,8 @@ impl Case {
         let def = self.op.def();
         if def.props().starts {
             let queue = def.queue().unwrap_or(0);
-            y = match collective::mesh(&self.op) {
-                Some(mesh) => b.collective_done(queue, mesh.ranks, &x, &y),
+            y = match collective::ranks(&self.op) {
+                Some(ranks) => b.collective_done(queue, ranks, &x, &y),
                 None => vec![b.copy_done(x[0], (y[0], y[1]), queue)],
             };
         }

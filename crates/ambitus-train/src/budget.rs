@@ -177,7 +177,8 @@ impl Draft {
         Ok(Self::of(shape, session, target))
     }
 
-    fn of(shape: Shape, session: Session, target: &dyn Target) -> Draft {
+    /// Of a session that was compiled from this shape, or of one rank's part of it.
+    pub(crate) fn of(shape: Shape, session: Session, target: &dyn Target) -> Draft {
         let needs = Needs::of(session, target, 1);
         let ranks = shape.beside.ranks as u64;
         let running = ranks * needs.arena_bytes() + most_beside(&shape, &needs.session().states);

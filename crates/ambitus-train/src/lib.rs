@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod model_dir;
 pub mod pictures;
 pub mod pieces;
+pub mod placed;
 pub mod placements;
 mod ranks;
 pub mod recipe;

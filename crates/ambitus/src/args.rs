@@ -92,7 +92,8 @@ pub struct PlanArgs {
     pub card: Option<String>,
     /// Plan for every card of cards.toml: which can train this, with what changes, and how fast. Exit code 3 when none can. With
     /// several cards of one kind (`--cards 4xa800`): for one of them, as a rank of the recipe's `sharding` or of the one in
-    /// which all share everything, with what each strategy would take
+    /// which all share everything, with what each strategy would take; and of that run as data parallel (a whole copy in each
+    /// card), model parallel (blocks on one card each: saves memory, costs waiting) and as a pipeline (waits less, keeps more)
     #[arg(long, value_name = "NxNAME", num_args = 0..=1, default_missing_value = "", group = "table", conflicts_with_all = ["device", "memory"])]
     pub cards: Option<String>,
     /// Plan for the cards of several hosts, described in this file (card, hosts, cards_per_host, network_gb_per_s)

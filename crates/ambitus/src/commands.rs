@@ -12,6 +12,7 @@ use ambitus_train::export::{Layout, Source};
 use ambitus_train::gradients::{self, GradientOptions};
 use ambitus_train::launch::{self, Processes, WorldOptions};
 use ambitus_train::model_dir::{ModelDir, OpenOptions};
+use ambitus_train::placed::Placed;
 use ambitus_train::placements::Placements;
 use ambitus_train::recipe::{self, Origins, Recipe};
 use ambitus_train::resolve::{self, Console};
@@ -265,14 +266,14 @@ pub fn plan(a: &PlanArgs) -> Result<()> {
             if let Some(card) = &card {
                 plan["card"] = serde_json::json!(card);
             }
-            for (name, table) in &tables {
-                plan[name] = serde_json::json!(table);
+            for (name, _, table) in tables {
+                plan[name] = table;
             }
             plans.push(plan);
         } else {
             head(&whole, i);
             show(&resolved, a.explain)?;
-            tables.iter().for_each(|(name, table)| terminal::result(&format!("{name}: {table}")));
+            tables.iter().for_each(|(name, table, _)| terminal::result(&format!("{name}: {table}")));
         }
         fits = fits.and_then(|()| resolved.require_fit().map_err(|e| of_part(&whole, i, e)));
     }
@@ -300,21 +301,30 @@ fn cluster(a: &PlanArgs) -> Result<Option<Cluster>> {
     }
 }
 
+/// A name, and what it is for people and for programs.
+type Table = (&'static str, String, serde_json::Value);
+
 /// What is shown beside a plan for several cards.
 fn placements(
     a: &PlanArgs,
     cluster: Option<&Cluster>,
     card: Option<&Card>,
     r: &resolve::Resolved,
-) -> Result<Vec<(&'static str, Placements)>> {
+) -> Result<Vec<Table>> {
     let shape = &r.plan.shape;
     let mut out = Vec::new();
     if let Some(cluster) = cluster {
-        out.push(("strategies", Placements::of(cluster, shape, r.threads)?));
+        let table = Placements::of(cluster, shape, r.threads)?;
+        out.push(("strategies", table.to_string(), serde_json::json!(table)));
+        if cluster.ranks() > 1 {
+            let table = Placed::of(cluster, shape, r.threads)?;
+            out.push(("placements", table.to_string(), serde_json::json!(table)));
+        }
     }
     if let Some(card) = card.filter(|_| a.scaling) {
         let usual = cluster.cloned().unwrap_or_else(|| Cluster::usual(card));
-        out.push(("scaling", Placements::scaling(&usual, shape, r.threads)?));
+        let table = Placements::scaling(&usual, shape, r.threads)?;
+        out.push(("scaling", table.to_string(), serde_json::json!(table)));
     }
     Ok(out)
 }

@@ -44,7 +44,15 @@ fn recipes_read_and_name_what_exists() {
         seen.push(name);
     }
     seen.sort();
-    let all =
-        ["base", "orpheus-24gb", "orpheus-full", "orpheus-lora", "orpheus-tiny", "quickstart", "scratch"];
+    let all = [
+        "base",
+        "orpheus-24gb",
+        "orpheus-full",
+        "orpheus-lora",
+        "orpheus-tiny",
+        "parler-size",
+        "quickstart",
+        "scratch",
+    ];
     assert_eq!(seen, all);
 }

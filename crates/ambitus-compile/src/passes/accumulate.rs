@@ -23,6 +23,9 @@ pub struct Accumulate {
 /// Prefix of gradient outputs and states.
 pub const GRAD: &str = "grad.";
 
+/// Input that says whether a micro-batch is an update's first.
+pub const BETA: &str = "beta";
+
 /// Which values are sums of contributions to a gradient.
 pub(super) struct Sums {
     defs: Vec<Option<usize>>,
@@ -98,7 +101,7 @@ impl Pass for Accumulate {
 
         let instrs = std::mem::take(&mut p.instrs);
         let mut b = Builder::resume(session, p, Phase::Backward);
-        let beta = b.input("beta", TensorType::f32(&[1]));
+        let beta = b.input(BETA, TensorType::f32(&[1]));
         let mut started = vec![false; grads.len()];
         let mut one = None;
         for (instr, dropped) in instrs.into_iter().zip(dropped) {

@@ -9,6 +9,7 @@ pub mod lifetimes;
 pub mod problem;
 pub mod report;
 pub mod solve;
+pub mod timelines;
 
 use ambitus_ir::ops::copy::Space;
 use ambitus_ir::plan::{Address, Live, PlannedProgram, PlannedSession, Region};

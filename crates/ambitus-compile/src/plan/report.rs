@@ -1,5 +1,6 @@
 //! What a plan says: what lives when, and what the work costs.
 
+use super::timelines::elapsed;
 use ambitus_ir::ops::collective;
 use ambitus_ir::plan::{Live, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::target::{Target, share_of_pairs};
@@ -104,7 +105,7 @@ pub struct Exchange {
 /// Predicted exchange of one run of a program on a target.
 pub fn exchange(p: &Program, target: &dyn Target) -> Exchange {
     let mut out = Exchange::default();
-    let collective = |instr: &Instr| collective::mesh(&instr.op).is_some_and(|mesh| mesh.ranks > 1);
+    let collective = |instr: &Instr| collective::ranks(&instr.op).is_some_and(|ranks| ranks > 1);
     for instr in p.instrs.iter().filter(|i| collective(i)) {
         let (x, y) = p.signature(instr);
         let bytes = |t: &[TensorType]| t.iter().map(|t| t.bytes()).sum::<u64>();
@@ -120,35 +121,6 @@ pub fn exchange(p: &Program, target: &dyn Target) -> Exchange {
     });
     out.exposed = seconds(p, target) - without;
     out
-}
-
-/// Seconds of one instruction with operands and results of these types.
-type Takes<'t> = dyn Fn(&Instr, &[TensorType], &[TensorType]) -> f64 + 't;
-
-fn elapsed(p: &Program, target: &dyn Target, takes: &Takes<'_>) -> f64 {
-    let mut now = 0.0;
-    let mut queues: BTreeMap<u32, f64> = BTreeMap::new();
-    let mut ready: BTreeMap<ValueId, f64> = BTreeMap::new();
-    let (mut x, mut y) = (Vec::new(), Vec::new());
-    for instr in &p.instrs {
-        p.signature_into(instr, &mut x, &mut y);
-        let def = instr.op.def();
-        let takes = takes(instr, &x, &y);
-        match def.queue().filter(|_| target.copies_beside()) {
-            Some(queue) if def.props().starts => {
-                let free = queues.entry(queue).or_insert(0.0);
-                *free = free.max(now) + takes;
-                // By token, the last of both.
-                ready.extend(instr.outputs.last().map(|token| (*token, *free)));
-            }
-            Some(_) => {
-                let at = instr.inputs.last().and_then(|token| ready.get(token));
-                now = at.map_or(now, |at| now.max(*at));
-            }
-            None => now += takes,
-        }
-    }
-    now
 }
 
 /// Transient bytes at a program's peak of whole tensors: those that ranks gathered, and gradients that are to be summed.

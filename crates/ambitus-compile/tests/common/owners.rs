@@ -12,8 +12,8 @@ fn overlap(a: Address, b: Address) -> bool {
 struct Memory<'a> {
     p: &'a PlannedProgram,
     owned: Vec<(Address, ValueId)>,
-    /// Source and result of copies in flight.
-    in_flight: Vec<(Address, Address)>,
+    /// Operands and results of copies in flight, by token.
+    in_flight: Vec<(ValueId, Vec<Address>)>,
 }
 
 /// Checks every program of a session.
@@ -46,7 +46,7 @@ impl Memory<'_> {
 
     fn write(&mut self, v: ValueId, at: &str) {
         let place = self.p.place(v);
-        let torn = self.in_flight.iter().any(|(x, y)| overlap(*x, place) || overlap(*y, place));
+        let torn = self.in_flight.iter().any(|(_, held)| held.iter().any(|x| overlap(*x, place)));
         assert!(!torn, "{at} writes {v} under a copy");
         self.owned.retain(|(other, _)| !overlap(*other, place));
         self.owned.push((place, v));
@@ -55,10 +55,8 @@ impl Memory<'_> {
     fn step(&mut self, instr: &Instr, workspace: Option<Address>, target: &dyn Target) {
         let at = &instr.origin.path;
         let def = instr.op.def();
-        let landed = |i: &Instr| (self.p.place(i.inputs[0]), self.p.place(i.inputs[1]));
         if def.props().waits {
-            let landed = landed(instr);
-            self.in_flight.retain(|copy| *copy != landed);
+            self.in_flight.retain(|(token, _)| Some(token) != instr.inputs.last());
         }
         instr.inputs.iter().for_each(|v| self.read(*v, at));
         for (o, y) in instr.outputs.iter().enumerate() {
@@ -76,7 +74,9 @@ impl Memory<'_> {
         }
         instr.outputs.iter().for_each(|v| self.write(*v, at));
         if def.props().starts {
-            self.in_flight.push((self.p.place(instr.inputs[0]), self.p.place(instr.outputs[0])));
+            let (token, results) = instr.outputs.split_last().expect("a start makes a token");
+            let held = instr.inputs.iter().chain(results).map(|v| self.p.place(*v));
+            self.in_flight.push((*token, held.collect()));
         }
     }
 }

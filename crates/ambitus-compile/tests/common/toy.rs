@@ -83,8 +83,42 @@ fn f5_v0(s: &mut Session) -> Program {
     f5::model::loss(s, &f5_config(false, 1), FRAMES, "micro", true)
 }
 
+/// Models of more blocks, of which three ranks can have some each; the last with a head of its own.
+pub fn deep_toys() -> [Toy; 3] {
+    let [f5, _, llama, _] = toys();
+    let untied = Toy { name: "llama of 3, untied", model: llama_untied, ..batches_of(&llama) };
+    [
+        Toy { name: "f5 v1 of 4", model: f5_deep, ..f5 },
+        Toy { name: "llama of 3", model: llama_deep, ..llama },
+        untied,
+    ]
+}
+
+fn batches_of(toy: &Toy) -> Toy {
+    let (whole, halves) = (toy.whole.clone(), toy.halves.clone());
+    Toy { name: toy.name, model: toy.model, whole, halves }
+}
+
+fn f5_deep(s: &mut Session) -> Program {
+    let cfg = f5::config::Config { depth: 4, ..f5_config(true, 2) };
+    f5::model::loss(s, &cfg, FRAMES, "micro", true)
+}
+
+fn llama_deep(s: &mut Session) -> Program {
+    orpheus::model::loss(s, &orpheus::config::Config { layers: 3, ..llama_config() }, TOKENS, "micro")
+}
+
+fn llama_untied(s: &mut Session) -> Program {
+    let cfg = orpheus::config::Config { layers: 3, tied: false, ..llama_config() };
+    orpheus::model::loss(s, &cfg, TOKENS, "micro")
+}
+
 fn llama(s: &mut Session) -> Program {
-    let cfg = orpheus::config::Config {
+    orpheus::model::loss(s, &llama_config(), TOKENS, "micro")
+}
+
+fn llama_config() -> orpheus::config::Config {
+    orpheus::config::Config {
         dim: 12,
         heads: 6,
         kv_heads: 2,
@@ -97,8 +131,7 @@ fn llama(s: &mut Session) -> Program {
         stretch: Some(orpheus::config::Stretch { factor: 4.0, low: 1.0, high: 4.0, original: 64.0 }),
         tied: true,
         spread: 0.02,
-    };
-    orpheus::model::loss(s, &cfg, TOKENS, "micro")
+    }
 }
 
 /// Inputs of the F5 program for these clips, laid end to end.

@@ -106,7 +106,7 @@ impl CpuExecutor {
         ranks: Option<Ranks>,
     ) -> Result<CpuExecutor, ExecError> {
         check_places(&planned)?;
-        let here = ranks.as_ref().map_or(1, Ranks::ranks);
+        let here = ranks.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()));
         let isa = options.isa.unwrap_or(Isa::best());
         let pool = |threads: usize| {
             Pool::with_isa(threads, isa).map_err(|e| ExecError::Threads { threads, why: e.to_string() })
@@ -256,7 +256,7 @@ fn resolve(
     p: &PlannedProgram,
     at: usize,
     pool: &Pool,
-    ranks: usize,
+    (rank, ranks): (usize, usize),
     copies: AsyncMode,
 ) -> Result<Kernel, String> {
     let instr = &p.program.instrs[at];
@@ -271,8 +271,14 @@ fn resolve(
         return Err("only copies reach the host arena".to_owned());
     }
     let begun = begun(p, instr).map(|i| &i.op);
-    if let Some(mesh) = collective::mesh(begun.unwrap_or(&instr.op)).filter(|mesh| mesh.ranks != ranks) {
-        return Err(format!("the session is for {} ranks, there are {ranks}", mesh.ranks));
+    let started = begun.unwrap_or(&instr.op);
+    if let Some(other) = collective::ranks(started).filter(|n| *n != ranks) {
+        return Err(format!("the session is for {other} ranks, there are {ranks}"));
+    }
+    if let Op::TransferStart(op) = started
+        && op.rank() != rank
+    {
+        return Err(format!("the session is rank {}'s, this is rank {rank}", op.rank()));
     }
     let want = 4 * super::workspace::floats(&instr.op, &x, &y, pool.threads()) as u64;
     let have = ws.map_or(0, |ws| ws.bytes);

@@ -74,7 +74,7 @@ pub(super) fn floats(op: &Op, x: &[TensorType], y: &[TensorType], threads: usize
         Op::AdamWBf16(_) | Op::AdamW8bit(_) => 0,
         Op::CopyStart(_) | Op::StoreStart(_) | Op::CopyDone(_) => 0,
         // The done may do the work.
-        Op::AllGatherStart(_) | Op::ReduceScatterStart(_) | Op::CollectiveDone(_) => {
+        Op::AllGatherStart(_) | Op::ReduceScatterStart(_) | Op::TransferStart(_) | Op::CollectiveDone(_) => {
             super::dispatch::collective_workspace(op, x, y)
         }
     }

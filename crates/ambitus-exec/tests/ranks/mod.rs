@@ -8,6 +8,7 @@ use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::passes::shard::{Layout, Sharding};
+use ambitus_compile::passes::unroll;
 use ambitus_compile::pipeline::{self, Options, Trained};
 use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{AsyncMode, CpuExecutor, CpuOptions, CpuTarget};
@@ -56,6 +57,12 @@ pub type Outcome = BTreeMap<String, Vec<f32>>;
 
 /// The session of a form, planned.
 pub fn planned(toy: &Toy, form: &Form) -> (PlannedSession, Option<Layout>) {
+    let (s, layout) = session(toy, form);
+    (plan(s, &CpuTarget::new(1), 1), layout)
+}
+
+/// The session of a form.
+pub fn session(toy: &Toy, form: &Form) -> (Session, Option<Layout>) {
     let target = CpuTarget::new(1);
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
@@ -78,7 +85,7 @@ pub fn planned(toy: &Toy, form: &Form) -> (PlannedSession, Option<Layout>) {
         pipeline::sharded(&mut s, layout);
     }
     pipeline::offload(&mut s, &form.offload);
-    (plan(s, &target, 1), layout)
+    (s, layout)
 }
 
 /// The weights that every form starts from, by tensor.
@@ -130,7 +137,7 @@ fn scalar(exec: &CpuExecutor, program: &str, output: &str) -> f32 {
 }
 
 /// What a rank holds of each state, by name.
-type Held = BTreeMap<String, Vec<f32>>;
+pub type Held = BTreeMap<String, Vec<f32>>;
 
 fn read(exec: &CpuExecutor, kind: impl Fn(StateKind) -> bool) -> Held {
     let states = exec.planned().session.states.clone();
@@ -168,20 +175,34 @@ pub fn fill(
     }
 }
 
+/// What two updates came to: losses with norms and flags, gradients of the first, weights and moments.
+pub type Ran = (Vec<f32>, Held, Held);
+
 /// Two updates on one rank; `rank` of `ranks` takes every so manieth micro-batch.
-fn updates(
+pub fn updates(
     exec: &mut CpuExecutor,
     toy: &Toy,
     (rank, ranks): (usize, usize),
     mesh: Option<Mesh>,
-) -> Result<(Vec<f32>, Held, Held), ExecError> {
+) -> Result<Ran, ExecError> {
     let batches = batches(toy);
     let empty = empty(toy);
     let (ranked, shard) = (mesh.is_some(), mesh.map_or(0, |m| m.shard_of(rank)));
     let (mut losses, mut grads) = (Vec::new(), Held::new());
     for update in 0..2 {
         let mut loss = 0.0;
-        for k in 0..batches.len().div_ceil(ranks) {
+        let unrolled = exec.planned().program("micro").is_some_and(|p| p.program.output("loss@0").is_some());
+        if unrolled {
+            let named = |k: usize, t: &Tensors| {
+                let one = |(name, t): (&String, &Tensor)| (unroll::of(name, k), t.clone());
+                t.iter().map(one).collect::<Vec<_>>()
+            };
+            let mut given: Tensors = batches.iter().enumerate().flat_map(|(k, t)| named(k, t)).collect();
+            given.insert("beta".to_owned(), Tensor::scalar(0.0));
+            step(exec, "micro", &given)?;
+            loss = (0..batches.len()).fold(0.0, |sum, k| sum + scalar(exec, "micro", &unroll::of("loss", k)));
+        }
+        for k in 0..if unrolled { 0 } else { batches.len().div_ceil(ranks) } {
             let mut given = batches.get(k * ranks + rank).unwrap_or(&empty).clone();
             given.insert("beta".to_owned(), Tensor::scalar(if k == 0 { 0.0 } else { 1.0 }));
             step(exec, "micro", &given)?;
@@ -212,9 +233,13 @@ pub fn alone(toy: &Toy, form: &Form) -> Outcome {
     let options = CpuOptions { threads: 1, copies: form.copies, isa: None };
     let mut exec = CpuExecutor::open_with(planned, options).expect("a small arena");
     fill(&mut exec, None, 0, &weights(toy, form));
-    let (losses, grads, rest) = updates(&mut exec, toy, (0, 1), None).expect("the updates run");
-    let named = |(i, x): (usize, f32)| (format!("loss.{i}"), vec![x]);
-    losses.into_iter().enumerate().map(named).chain(grads).chain(rest).collect()
+    named(updates(&mut exec, toy, (0, 1), None).expect("the updates run"))
+}
+
+/// By name.
+pub fn named((losses, grads, rest): Ran) -> Outcome {
+    let one = |(i, x): (usize, f32)| (format!("loss.{i}"), vec![x]);
+    losses.into_iter().enumerate().map(one).chain(grads).chain(rest).collect()
 }
 
 /// The same on the ranks of the form's mesh, each with an arena of its own.

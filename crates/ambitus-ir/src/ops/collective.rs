@@ -95,11 +95,12 @@ impl Attr for Mesh {
     }
 }
 
-/// The ranks that a program was compiled for, of an op that starts a collective.
-pub fn mesh(op: &Op) -> Option<Mesh> {
+/// The number of ranks that a program was compiled for, of an op that starts a collective or a transfer.
+pub fn ranks(op: &Op) -> Option<usize> {
     match op {
-        Op::AllGatherStart(op) => Some(op.mesh),
-        Op::ReduceScatterStart(op) => Some(op.mesh),
+        Op::AllGatherStart(op) => Some(op.mesh.ranks),
+        Op::ReduceScatterStart(op) => Some(op.mesh.ranks),
+        Op::TransferStart(op) => Some(op.route.ranks),
         _ => None,
     }
 }
@@ -246,8 +247,8 @@ impl OpDef for ReduceScatterStart {
 }
 
 op! {
-    /// Ends a collective: (operands of its start, its results, its token); results are these, ready, on the same bytes.
-    /// Naming the operands keeps them in place until here.
+    /// Ends a collective or a transfer: (operands of its start, its results, its token); results are these, ready, on the same
+    /// bytes. Naming the operands keeps them in place until here.
     CollectiveDone = "collective_done" {
         /// queue of the start
         queue: u32,
@@ -263,7 +264,7 @@ op! {
 impl OpDef for CollectiveDone {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(x, self.sources + self.results + 1)?;
-        want(self.sources > 0 && self.results > 0, "has no operand or no result")?;
+        want(self.sources + self.results > 0, "has neither operand nor result")?;
         want(x[x.len() - 1] == token(), "does not end with a token")?;
         Ok(x[self.sources..x.len() - 1].to_vec())
     }

@@ -166,7 +166,8 @@ impl<'a> Reader<'_, 'a> {
 
     fn definition(&mut self, c: &mut Cursor<'a>) -> Result<(), TextError> {
         let mut results = Vec::new();
-        loop {
+        // `_`: an op without results.
+        while !c.word("_") {
             c.blanks();
             let at = c.clone();
             if !c.rest().starts_with('%') {

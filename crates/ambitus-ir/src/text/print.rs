@@ -80,6 +80,7 @@ fn write_program(out: &mut String, session: &Session, p: &Program) -> fmt::Resul
 fn write_instr(out: &mut String, p: &Program, instr: &Instr) -> fmt::Result {
     let ids = |vs: &[ValueId]| -> Vec<String> { vs.iter().map(ValueId::to_string).collect() };
     let (y, x) = (ids(&instr.outputs).join(", "), ids(&instr.inputs).join(", "));
+    let y = if y.is_empty() { "_" } else { &y };
     write!(out, "  {y} = {}({x})", instr.op.name())?;
     let attrs = instr.op.attrs();
     if !attrs.is_empty() {

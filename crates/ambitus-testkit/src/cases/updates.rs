@@ -8,6 +8,7 @@ use ambitus_ir::ops::collective::{
 use ambitus_ir::ops::copy::{CopyDone, CopyStart, Space, StoreStart};
 use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, eight_bit};
 use ambitus_ir::ops::optim::{Accumulate, AdamW, Lerp, SumPartials, SumSquares};
+use ambitus_ir::ops::transfer::{End, Route, TransferStart};
 use ambitus_ir::{DType, Shape, TensorType};
 
 pub(super) fn updates(t: &mut Table) {
@@ -90,6 +91,14 @@ pub(super) fn ranks(t: &mut Table) {
         let ty = TensorType::f32(&dims);
         constant(Tensor::new(ty, flat.tensor.data[at..][..ty.shape.elements()].to_vec()))
     });
+    let route = Route { from: 0, to: 0, ranks: 1 };
+    for (what, x) in [
+        ("", t.fixed(&[5, 37])),
+        ("in 16 bits", stored(t, DType::BF16, &[3, 35], -1.0, 1.0)),
+        ("of a table", ints(&[4, -1, 7])),
+    ] {
+        t.add(what, TransferStart::new(route, End::Both, x.tensor.ty), vec![x]);
+    }
     let done = CollectiveDone { queue: 2, members: 1, sources: 1, results: 2 };
     t.add("", done, [vec![flat], made.to_vec(), vec![token]].concat());
 }

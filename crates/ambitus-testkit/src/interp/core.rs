@@ -7,6 +7,7 @@ use ambitus_ir::ops::index::{Sinusoid, SinusoidKind};
 use ambitus_ir::ops::matmul::MatMul;
 use ambitus_ir::ops::random::{Dropout, philox4x32_10};
 use ambitus_ir::ops::reduce::ReduceKind;
+use ambitus_ir::ops::transfer::End;
 use ambitus_ir::{DType, Op, Shape, TensorType};
 use std::rc::Rc;
 
@@ -75,7 +76,11 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         Op::AdamWBf16(op) => Some(narrow::bf16(op, x)),
         Op::AdamW8bit(op) => Some(narrow::eight_bit(op, x)),
         Op::SumPartials(_) => one(vec![x.iter().flat_map(|t| &t.data).sum()]),
-        Op::CopyStart(_) | Op::StoreStart(_) => Some(vec![x[0].data.clone(), vec![0.0]]),
+        // Of several ranks, none has what another sends.
+        Op::TransferStart(op) if op.end != End::Both => None,
+        Op::CopyStart(_) | Op::StoreStart(_) | Op::TransferStart(_) => {
+            Some(vec![x[0].data.clone(), vec![0.0]])
+        }
         Op::CopyDone(_) => one(x[1].data.clone()),
         Op::AllGatherStart(op) => collective::gather(op, x, y),
         Op::ReduceScatterStart(op) => collective::reduce(op, x, y),

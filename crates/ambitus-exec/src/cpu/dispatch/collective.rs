@@ -9,6 +9,7 @@ use ambitus_comm::staging;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
 use ambitus_ir::ops::collective::{AllGatherStart, Group, Mesh, ReduceScatterStart};
+use ambitus_ir::ops::transfer::{End, TransferStart};
 
 /// Elements of one step, of as many as there are, when each of `members` sends so many to one or all.
 fn step(members: usize, elements: usize) -> usize {
@@ -26,9 +27,10 @@ pub fn workspace(op: &Op, x: &[TensorType], y: &[TensorType]) -> usize {
             let ranks = op.mesh.ranks;
             if ranks == 1 { 0 } else { 2 * ranks * step(ranks, y[0].shape.elements()) }
         }
+        Op::TransferStart(op) if op.end != End::Both => 2 * step(2, op.ty().bytes().div_ceil(4) as usize),
         Op::CollectiveDone(op) if op.members > 1 => {
-            let elements = x[0].shape.elements().max(y[0].shape.elements());
-            2 * op.members * step(op.members, elements)
+            let elements = |t: &[TensorType]| t.first().map_or(0, |t| t.shape.elements());
+            2 * op.members * step(op.members, elements(x).max(elements(y)))
         }
         _ => 0,
     }
@@ -61,6 +63,7 @@ fn work(op: &Op, xs: Vec<In>, ys: Vec<Out>, ws: Scratch, path: &str) -> Resolved
     match op {
         Op::AllGatherStart(op) => gather(op.clone(), xs, ys, ws, path.to_owned()),
         Op::ReduceScatterStart(op) => reduce(op.clone(), xs, ys, ws, path.to_owned()),
+        Op::TransferStart(op) => transfer(op, xs, ys, ws, path.to_owned()),
         _ => Err("is no collective".to_owned()),
     }
 }
@@ -147,4 +150,38 @@ fn fill(group: &mut Vec<usize>, mesh: Mesh, which: Group, rank: usize) {
     if group.is_empty() {
         group.extend(mesh.members(which, rank));
     }
+}
+
+/// Pads go with the rows: they are zero.
+fn transfer(
+    op: &TransferStart,
+    mut xs: Vec<In>,
+    mut ys: Vec<Out>,
+    mut ws: Scratch,
+    path: String,
+) -> Resolved {
+    let (route, total) = (op.route, op.ty().bytes() as usize);
+    let each = 4 * step(2, total.div_ceil(4)).max(1);
+    let (x, mut y) = (xs.pop(), ys.pop());
+    kernel(move |f| {
+        let mine = x.as_ref().map(|x| &raw(x, f)[..total]);
+        let mut got = y.as_mut().map(|y| &mut bytes_mut(y.data(f))[..total]);
+        if let (Some(mine), Some(got)) = (mine, &mut got) {
+            return got.copy_from_slice(mine);
+        }
+        let Some(ranks) = f.ranks else { return };
+        let both = bytes_mut(ws.data(f));
+        for first in (0..total).step_by(each) {
+            let part = first..(first + each).min(total);
+            let both = &mut both[..2 * part.len()];
+            let done = ranks.call(|comm| match (mine, &mut got) {
+                (Some(mine), _) => comm.send(&path, route.to, &mine[part], both),
+                (_, Some(got)) => comm.receive(&path, route.from, &mut got[part], both),
+                _ => Ok(()),
+            });
+            if !done {
+                return;
+            }
+        }
+    })
 }

@@ -67,7 +67,9 @@ pub(super) fn resolve(op: &Op, begun: Option<&Op>, io: Io, path: &str, copies: A
         Op::ScatterAdd(op) => core::scatter_add(op, io),
         Op::CopyStart(_) | Op::StoreStart(_) => copy::start(io, copies),
         Op::CopyDone(_) => copy::done(io, copies),
-        Op::AllGatherStart(_) | Op::ReduceScatterStart(_) => collective::start(op, io, path, copies),
+        Op::AllGatherStart(_) | Op::ReduceScatterStart(_) | Op::TransferStart(_) => {
+            collective::start(op, io, path, copies)
+        }
         Op::CollectiveDone(_) => collective::done(begun.unwrap_or(op), io, path, copies),
         Op::MatMul(op) => matmul::matmul(op, io),
         Op::Linear(_) => matmul::linear(io),

@@ -1,0 +1,270 @@
+//! One model over several cards, beside a whole copy in each: how a run could be placed, and what each card would hold.
+
+use crate::budget::{Draft, RunPlan, Shape};
+use crate::cluster::Cluster;
+use crate::device::Device;
+use crate::error::RunError;
+use crate::session;
+use crate::size::ByteSize;
+use ambitus_compile::passes::place::{Cut, Piece, cut, pieces, pipeline, place};
+use ambitus_compile::passes::shard::{Sharding, Strategy};
+use ambitus_compile::plan::timelines::{Timeline, together};
+use ambitus_ir::target::{Packed, Target};
+use ambitus_ir::{Program, Session};
+use serde::Serialize;
+use std::fmt;
+
+/// How cards share the work of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// Each card has the whole model and some of the micro-batches.
+    Data,
+    /// Each card has some of the blocks; a micro-batch goes through one after another.
+    Model,
+    /// The same, with a micro-batch in each card at a time.
+    Pipeline,
+}
+
+/// Micro-batches of a pipeline's program, for each rank: with four, ranks wait a fifth of the time or less (GPipe's rule).
+const IN_FLIGHT: usize = 4;
+
+/// What a tied embedding does to a pipeline.
+const SHARED_ENDS: &str = "the first blocks and the head share a weight, which has one home: rows go back to it in every \
+                           micro-batch, and a pipeline's cards wait there for each other";
+
+/// A run in one placement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Which.
+    pub placement: Placement,
+    /// Of a pipeline: backward of a micro-batch goes before forward of later ones (1F1B); not where the ends share a weight.
+    pub interleaved: bool,
+    /// The first and the number of blocks of each card; empty where each has all.
+    pub blocks: Vec<(usize, usize)>,
+    /// Micro-batches of an update that a card computes.
+    pub micro_batches: usize,
+    /// Of these, those that are in the cards together.
+    pub in_flight: usize,
+    /// The peak of each card.
+    pub peak_bytes: Vec<u64>,
+    /// All are within what a card offers.
+    pub fits: bool,
+    /// Predicted seconds of an update.
+    pub step_seconds: f64,
+    /// Of these, seconds in which the cards wait for each other, on average.
+    pub waiting_seconds: f64,
+    /// Bytes that a card sends and gets in an update, at most.
+    pub exchanged_bytes: f64,
+}
+
+/// The placements of a run on the cards of a cluster.
+#[derive(Clone, Debug, Serialize)]
+pub struct Placed {
+    /// What each card has for the run.
+    pub card_bytes: u64,
+    /// Cards.
+    pub cards: usize,
+    /// What is compared.
+    pub rows: Vec<Row>,
+    /// What limits these rows, or why there are no more.
+    pub note: Option<String>,
+}
+
+impl Placed {
+    /// The same update in every placement, with options as they are; what waits on the host stays on the card, as it is not
+    /// planned together with placements.
+    ///
+    /// # Errors
+    /// From planning.
+    pub fn of(cluster: &Cluster, shape: &Shape, threads: usize) -> Result<Placed, RunError> {
+        let (cards, card_bytes) = (cluster.ranks(), cluster.card.usable.0);
+        let device = Device::for_cards(&cluster.card, cluster.links(), threads);
+        let mut shape = Shape { beside: device.beside(), ..shape.clone() };
+        shape.session.offload = Default::default();
+        // Of one copy: each rank of the plan has its share of them.
+        let shares = shape.session.sharding.map_or(1, |s| s.mesh.ranks);
+        let mut rows = vec![replicated(&shape, cards, shares, card_bytes, device.target())?];
+        shape.micro_batches *= shares;
+        shape.session.sharding = None;
+        let cutter = Cutter::new(shape, cards, card_bytes, device.target())?;
+        let (mut note, blocks) = (None, cutter.pieces.len());
+        for placement in [Placement::Model, Placement::Pipeline] {
+            match cutter.row(placement)? {
+                Some(row) => {
+                    if placement == Placement::Pipeline && !row.interleaved {
+                        note = Some(SHARED_ENDS.to_owned());
+                    }
+                    rows.push(row);
+                }
+                None => {
+                    note = Some(format!(
+                        "the model has {blocks} blocks, too few for each of {cards} cards to have one"
+                    ));
+                }
+            }
+        }
+        Ok(Placed { card_bytes, cards, rows, note })
+    }
+}
+
+fn replicated(
+    shape: &Shape,
+    cards: usize,
+    shares: usize,
+    card_bytes: u64,
+    target: &dyn Target,
+) -> Result<Row, RunError> {
+    let mut shape = shape.clone();
+    shape.micro_batches = (shape.micro_batches * shares).div_ceil(cards).max(1);
+    shape.session.sharding = match cards {
+        1 => None,
+        _ => Some(Sharding::new(Strategy::None, cards).map_err(RunError::Usage)?),
+    };
+    let plan = RunPlan::new(shape, target)?;
+    Ok(Row {
+        placement: Placement::Data,
+        interleaved: false,
+        blocks: Vec::new(),
+        micro_batches: plan.shape.micro_batches,
+        in_flight: 1,
+        peak_bytes: vec![plan.peak_bytes; cards],
+        fits: plan.peak_bytes <= card_bytes,
+        step_seconds: plan.step_seconds,
+        waiting_seconds: plan.exchange.exposed,
+        exchanged_bytes: plan.exchange.bytes,
+    })
+}
+
+/// The whole model, and what its blocks take.
+struct Cutter<'t> {
+    shape: Shape,
+    session: Session,
+    pieces: Vec<Piece>,
+    cards: usize,
+    card_bytes: u64,
+    target: &'t dyn Target,
+}
+
+impl Cutter<'_> {
+    fn new(shape: Shape, cards: usize, card_bytes: u64, target: &dyn Target) -> Result<Cutter<'_>, RunError> {
+        let packed = &Packed { target, rows: shape.clip_rows };
+        let session = session::build(&shape.model, &shape.session, packed)?;
+        let pieces = pieces(&session, packed);
+        Ok(Cutter { shape, session, pieces, cards, card_bytes, target })
+    }
+
+    /// The fastest cut that fits; where none does, the one that needs least. `None` where there are too few blocks.
+    fn row(&self, placement: Placement) -> Result<Option<Row>, RunError> {
+        let total = self.shape.micro_batches;
+        let in_flight = if placement == Placement::Pipeline { total.min(IN_FLIGHT * self.cards) } else { 1 };
+        let room = self.card_bytes.saturating_sub(self.shape.beside.fixed_bytes);
+        // A rank keeps what it has forwarded and not yet gone back through.
+        let cut = |room| cut(&self.pieces, self.cards, in_flight.min(self.cards), room);
+        let Some(fastest) = cut(room) else { return Ok(None) };
+        let row = self.of_cut(placement, &fastest, in_flight);
+        if row.fits {
+            return Ok(Some(row));
+        }
+        // What blocks take is not all that a card holds: where that matters, the most even bytes.
+        let least = cut(0).filter(|least| *least != fastest);
+        let other = least.map(|least| self.of_cut(placement, &least, in_flight));
+        let most = |row: &Row| row.peak_bytes.iter().copied().max();
+        Ok(Some(match other {
+            Some(other) if most(&other) < most(&row) => other,
+            _ => row,
+        }))
+    }
+
+    fn of_cut(&self, placement: Placement, cut: &Cut, in_flight: usize) -> Row {
+        let mut session = self.session.clone();
+        let interleaved = placement == Placement::Pipeline && pipeline(&mut session, 0, in_flight, cut);
+        let parts = place(&session, cut);
+        let packed = &Packed { target: self.target, rows: self.shape.clip_rows };
+        let mut ranks = vec![Timeline::default(); self.cards];
+        let mut run = |at: usize| {
+            let programs: Option<Vec<&Program>> = parts.iter().map(|p| p.programs.get(at)).collect();
+            programs.iter().for_each(|programs| together(programs, packed, &mut ranks));
+        };
+        let runs = self.shape.micro_batches.div_ceil(in_flight);
+        (0..runs).for_each(|_| run(0));
+        let update = session.programs.iter().position(|p| p.name == session::program::UPDATE);
+        update.into_iter().for_each(&mut run);
+        let drafts = parts.into_iter().map(|part| Draft::of(self.shape.clone(), part, self.target));
+        let peak_bytes: Vec<u64> = drafts.map(|d| d.plan(self.target).peak_bytes).collect();
+        let last = |f: &dyn Fn(&Timeline) -> f64| ranks.iter().map(f).fold(0.0, f64::max);
+        let step_seconds = last(&|t| t.now);
+        let busy: f64 = ranks.iter().map(|t| t.busy).sum::<f64>() / self.cards as f64;
+        let first = |r: usize| if r == 0 { 0 } else { cut.starts[r - 1] };
+        let end = |r: usize| cut.starts.get(r).copied().unwrap_or(self.pieces.len());
+        Row {
+            placement,
+            interleaved,
+            blocks: (0..self.cards).map(|r| (first(r), end(r) - first(r))).collect(),
+            micro_batches: self.shape.micro_batches,
+            in_flight,
+            fits: peak_bytes.iter().all(|b| *b <= self.card_bytes),
+            peak_bytes,
+            step_seconds,
+            waiting_seconds: step_seconds - busy,
+            exchanged_bytes: last(&|t| t.moved),
+        }
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Placement::Data => "data",
+            Placement::Model => "model",
+            Placement::Pipeline => "pipeline",
+        })
+    }
+}
+
+impl fmt::Display for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // As cards are sold: what a driver takes is less than one of them.
+        let (n, sold) = (self.cards, (self.card_bytes as f64 / (1u64 << 30) as f64).ceil() as u64);
+        writeln!(
+            f,
+            "{n} cards with {sold} GB each, of which {} can be used. data parallel leaves each replica {sold} GB, not {}: every \
+             card has a whole copy, and they share the micro-batches. model and pipeline split one model over all {n}: each \
+             block is on one card, with its gradients and moments. A pipeline works on several micro-batches at a time: \
+             less waiting, and what forward keeps of each of them",
+            ByteSize(self.card_bytes),
+            n as u64 * sold
+        )?;
+        write!(
+            f,
+            "{:<9}  {:<14}  {:>13}  {:>9}  {:<28}  {:<4}  {:>11}  {:>9}",
+            "placement",
+            "blocks",
+            "micro-batches",
+            "at a time",
+            "peak of each card",
+            "fits",
+            "s an update",
+            "s waiting"
+        )?;
+        for r in &self.rows {
+            let blocks: Vec<String> = r.blocks.iter().map(|(_, n)| n.to_string()).collect();
+            let blocks = if blocks.is_empty() { "all".to_owned() } else { blocks.join("+") };
+            let mut peaks: Vec<String> = r.peak_bytes.iter().map(|b| ByteSize(*b).to_string()).collect();
+            peaks.dedup();
+            write!(
+                f,
+                "\n{:<9}  {:<14}  {:>13}  {:>9}  {:<28}  {:<4}  {:>11.3}  {:>9.3}",
+                r.placement,
+                blocks,
+                r.micro_batches,
+                r.in_flight,
+                peaks.join(", "),
+                if r.fits { "yes" } else { "no" },
+                r.step_seconds,
+                r.waiting_seconds
+            )?;
+        }
+        self.note.iter().try_for_each(|note| write!(f, "\n{note}"))
+    }
+}
