@@ -8,6 +8,8 @@ pub mod local;
 pub mod mpi;
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
 /// The most bytes that one call sends, with so many ranks: enough that a call's start costs little beside it.
@@ -68,6 +70,16 @@ pub enum CommError {
     },
 }
 
+/// Held while something is done; true for those that watch it once that is over. See [`Communicator::busy`].
+#[derive(Debug, Default)]
+pub struct Busy(Arc<AtomicBool>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// One rank's end of a world of ranks. All ranks of a group make the same calls in the same order; each returns when the
 /// group has exchanged. `what` names the collective for messages.
 pub trait Communicator: Send + Sync + fmt::Debug {
@@ -76,6 +88,12 @@ pub trait Communicator: Send + Sync + fmt::Debug {
 
     /// Ranks in all.
     fn ranks(&self) -> usize;
+
+    /// This rank works on its own from now on, for as long as that takes: until what is returned is dropped, an engine with a
+    /// watchdog tells the others that this rank lives. It exchanges nothing meanwhile.
+    fn busy(&self) -> Busy {
+        Busy::default()
+    }
 
     /// Every member sends `mine`, of one length; `all` gets them one after another. `members`: ranks, ascending, this one
     /// among them.

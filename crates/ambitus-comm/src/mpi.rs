@@ -7,12 +7,15 @@
 //! Waiting is testing, with pauses that grow with the time waited: ranks may share cores, and what they compute goes first.
 //! Kernels call from threads of a pool: MPI is started with `MPI_THREAD_SERIALIZED`, and a lock keeps calls one at a time.
 //!
+//! A rank that works on its own while others wait ([`Communicator::busy`]) says so in messages without bytes, as long as its process
+//! gets on: uses a processor, which reading and writing do too. So a rank is late that neither comes nor gets on.
+//!
 //! There is one world in a process, from [`open`] to [`finish`] or [`abort`].
 
 mod header;
 mod wire;
 
-use crate::{CommError, Communicator, staging};
+use crate::{Busy, CommError, Communicator, staging};
 use header::Header;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -40,6 +43,11 @@ const PAUSE: Duration = Duration::from_micros(500);
 /// The most that one round of waiting counts: of a process that was stopped itself, or a machine that slept, the rest is not
 /// other ranks' lateness.
 const ROUND: Duration = Duration::from_millis(100);
+/// How often in the watchdog's time a rank at work says so, and how often those that wait look for it.
+const BEATS: u32 = 4;
+const LOOKS: u32 = 8;
+/// A process gets on that uses this part of a processor.
+const GETS_ON: u32 = 1000;
 /// A launcher that ends the job asks first, and kills a second later: what was waited for is said between.
 const ASKED: Duration = Duration::from_millis(200);
 /// How long ending the others may take.
@@ -83,37 +91,44 @@ struct State {
 /// Holds the wire for the rest of the process, as MPI may use its bytes after a failure.
 static WORLD: OnceLock<Arc<MpiRank>> = OnceLock::new();
 
-/// Ends the process if something takes too long that cannot be given up otherwise.
-struct Guard(Arc<AtomicBool>);
-
-impl Guard {
-    fn new(most: Duration, said: String, options: Options) -> Guard {
-        let done = Arc::new(AtomicBool::new(false));
-        let seen = done.clone();
-        // Without a thread there is no guard, and all goes well as a rule.
-        let _ = std::thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
-            let start = Instant::now();
-            while start.elapsed() < most {
-                if seen.load(Ordering::SeqCst) {
-                    return;
-                }
-                std::thread::sleep(ROUND.min(most));
-            }
-            if !seen.load(Ordering::SeqCst) {
-                if !said.is_empty() {
-                    (options.notice)(&said);
-                }
-                end_now(options.code);
-            }
-        });
-        Guard(done)
-    }
+/// Calls `look` every [`ROUND`] in a thread until what is returned is dropped. Without a thread nobody looks, and all goes well as a
+/// rule.
+fn watch(name: &str, mut look: impl FnMut(&AtomicBool) + Send + 'static) -> Busy {
+    let busy = Busy::default();
+    let over = busy.0.clone();
+    let _ = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        while !over.load(Ordering::SeqCst) {
+            std::thread::sleep(ROUND);
+            look(&over);
+        }
+    });
+    busy
 }
 
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
+/// Ends the process if something takes too long that cannot be given up otherwise.
+fn guard(most: Duration, said: String, options: Options) -> Busy {
+    let start = Instant::now();
+    watch("watchdog", move |over| {
+        if start.elapsed() >= most && !over.load(Ordering::SeqCst) {
+            if !said.is_empty() {
+                (options.notice)(&said);
+            }
+            end_now(options.code);
+        }
+    })
+}
+
+/// Time on a processor: of this process, but for this thread.
+fn worked() -> Duration {
+    let of = |clock| {
+        // SAFETY: the time is written to this frame; a clock that is not there leaves zero.
+        unsafe {
+            let mut time: libc::timespec = std::mem::zeroed();
+            libc::clock_gettime(clock, &mut time);
+            Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+        }
+    };
+    of(libc::CLOCK_PROCESS_CPUTIME_ID).saturating_sub(of(libc::CLOCK_THREAD_CPUTIME_ID))
 }
 
 /// Ends this process without asking anybody; its launcher then ends the others.
@@ -133,7 +148,7 @@ pub fn open(options: Options) -> Result<Arc<MpiRank>, CommError> {
     let mut wire = Wire::open().map_err(CommError::Engine)?;
     let seconds = options.watchdog.as_secs();
     let late = format!("MPI has not started for {seconds} s: a process of the job did not come to it");
-    let guard = Guard::new(options.watchdog, late, options);
+    let guard = guard(options.watchdog, late, options);
     wire.start().map_err(CommError::Engine)?;
     drop(guard);
     let (rank, ranks, host) = wire.place().map_err(CommError::Engine)?;
@@ -173,15 +188,21 @@ pub fn finish() -> Result<(), CommError> {
     world.all_gather(END, &all, &[], &mut [])?;
     let seconds = world.options.watchdog.as_secs();
     let late = format!("MPI has not ended for {seconds} s: a process of the job did not come to its end");
-    let _guard = Guard::new(world.options.watchdog, late, world.options);
-    world.lock().wire.finish().map_err(CommError::Engine)
+    let _guard = guard(world.options.watchdog, late, world.options);
+    let mut state = world.lock();
+    // What was said before each rank's end has come, and nobody says more.
+    state.broken = Some(CommError::Engine("the ranks have parted".to_owned()));
+    for rank in world.others() {
+        state.wire.heard(rank).map_err(|failure| world.failed(failure, END, 0))?;
+    }
+    state.wire.finish().map_err(CommError::Engine)
 }
 
 /// Ends all processes of the world with this code; returns where there is no world.
 pub fn abort(code: u8) {
     let Some(world) = WORLD.get() else { return };
     // A launcher that does not answer, or an exchange in another thread that does not end.
-    let guard = Guard::new(ENDING, String::new(), Options { code, ..world.options });
+    let guard = guard(ENDING, String::new(), Options { code, ..world.options });
     world.lock().wire.abort(code);
     drop(guard);
     end_now(code);
@@ -197,6 +218,20 @@ impl MpiRank {
     pub fn here(&self) -> usize {
         let mine = self.host(self.rank);
         (0..self.ranks).filter(|r| self.host(*r) == mine).count()
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let mine = self.rank;
+        (0..self.ranks).filter(move |r| *r != mine)
+    }
+
+    /// Tells the others that this rank works, unless that is over.
+    fn beat(&self, over: &AtomicBool) {
+        let mut state = self.lock();
+        if state.broken.is_none() && !over.load(Ordering::SeqCst) {
+            // Whom this does not reach notices by itself.
+            self.others().for_each(|rank| drop(state.wire.beat(rank)));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -272,23 +307,13 @@ impl MpiRank {
 
     /// Exchanges a slot with each other member.
     fn turn(&self, wire: &mut Wire, what: &str, members: &[usize], slot: usize) -> Result<(), CommError> {
-        let failed = |failure: Failure| match failure {
-            Failure::Length(rank, n) => CommError::Disagree {
-                rank,
-                what: "another collective".to_owned(),
-                bytes: n.unwrap_or(slot + 1).saturating_sub(header::BYTES),
-                other: format!("{what} with {} bytes", slot - header::BYTES),
-            },
-            Failure::Broken(rank, why) => {
-                let why = format!("(host {}) cannot be reached: {why}", self.host(rank));
-                CommError::Gone { rank, why, what: what.to_owned() }
-            }
-        };
+        let failed = |failure| self.failed(failure, what, slot);
         for (k, m) in members.iter().enumerate().filter(|(_, m)| **m != self.rank) {
             wire.exchange(*m, k * slot..(k + 1) * slot).map_err(failed)?;
         }
-        // Since the step began, and since a message moved.
-        let (mut waited, mut idle, mut asked) = (Duration::ZERO, Duration::ZERO, None);
+        // Since the step began; how much of that when a sign of life was looked for and when one had come; since a message moved.
+        let (mut waited, mut looked, mut heard) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        let (mut idle, mut asked) = (Duration::ZERO, None);
         let mut before = Instant::now();
         while let Some(rank) = wire.missing() {
             if wire.poll().map_err(failed)? {
@@ -303,23 +328,46 @@ impl MpiRank {
             let now = Instant::now();
             let round = now.duration_since(before).min(ROUND);
             (waited, idle, before) = (waited + round, idle + round, now);
-            if waited >= self.options.watchdog {
+            if waited - looked >= self.options.watchdog / LOOKS {
+                looked = waited;
+                if wire.heard(rank).map_err(failed)? {
+                    heard = waited;
+                }
+            }
+            let late = waited - heard;
+            if late >= self.options.watchdog {
                 let host = self.host(rank).to_owned();
-                return Err(CommError::Late { rank, host, what: what.to_owned(), seconds: waited.as_secs() });
+                return Err(CommError::Late { rank, host, what: what.to_owned(), seconds: late.as_secs() });
             }
             if (self.options.asked)() {
                 let since = *asked.get_or_insert(waited);
                 if waited - since >= ASKED && !self.noticed.swap(true, Ordering::SeqCst) {
+                    let named = |rank: usize| format!("rank {rank} (host {})", self.host(rank));
+                    let missing: Vec<String> = wire.all_missing().into_iter().map(named).collect();
                     (self.options.notice)(&format!(
-                        "rank {} (host {}) was asked to end while it waits for rank {rank} (host {}) in {what}",
-                        self.rank,
-                        self.host(self.rank),
-                        self.host(rank)
+                        "{} was asked to end while it waits for {} in {what}",
+                        named(self.rank),
+                        missing.join(", ")
                     ));
                 }
             }
         }
         Ok(())
+    }
+
+    fn failed(&self, failure: Failure, what: &str, slot: usize) -> CommError {
+        match failure {
+            Failure::Length(rank, n) => CommError::Disagree {
+                rank,
+                what: "another collective".to_owned(),
+                bytes: n.unwrap_or(slot + 1).saturating_sub(header::BYTES),
+                other: format!("{what} with {} bytes", slot.saturating_sub(header::BYTES)),
+            },
+            Failure::Broken(rank, why) => {
+                let why = format!("(host {}) cannot be reached: {why}", self.host(rank));
+                CommError::Gone { rank, why, what: what.to_owned() }
+            }
+        }
     }
 
     fn short(&self, what: &str, bytes: usize) -> Result<(), CommError> {
@@ -335,6 +383,20 @@ impl Communicator for MpiRank {
 
     fn ranks(&self) -> usize {
         self.ranks
+    }
+
+    fn busy(&self) -> Busy {
+        let every = self.options.watchdog / BEATS;
+        let (mut last, mut before) = (Instant::now(), worked());
+        watch("at work", move |over| {
+            let (since, now) = (last.elapsed(), worked());
+            if since >= every && now.saturating_sub(before) >= since / GETS_ON {
+                (last, before) = (Instant::now(), now);
+                if let Some(world) = WORLD.get() {
+                    world.beat(over);
+                }
+            }
+        })
     }
 
     fn all_gather(

@@ -163,6 +163,7 @@ fn resolve_for(mut recipe: Recipe, world: &World, console: &mut dyn Console) -> 
     if let Some(resolved) = first {
         return Ok(resolved);
     }
+    let _busy = world.busy();
     let text = String::from_utf8_lossy(&chosen);
     let (recipe, _) = Recipe::parse(&text, "recipe.yaml").map_err(|e| RunError::Usage(e.to_string()))?;
     let device = world.device(&recipe)?;

@@ -85,11 +85,15 @@ pub fn save(
     progress: &Progress,
     world: &World,
 ) -> Result<(), RunError> {
+    let busy = world.busy();
     let pending = if world.is_first() { Some(dir.begin(progress.update)?) } else { None };
+    drop(busy);
     world.meet("the start of a checkpoint")?;
     if let Some(mut pending) = pending {
         write(exec, pending.part(), world)?;
-        for theirs in world.exchange("a checkpoint", &[])?.into_iter().skip(1) {
+        let others = world.exchange("a checkpoint", &[])?.into_iter().skip(1);
+        let _busy = world.busy();
+        for theirs in others {
             pending.adopt(from_json(&theirs)?)?;
         }
         pending.commit(serde_json::to_value(progress).map_err(|e| RunError::Io(e.to_string()))?)?;
@@ -116,6 +120,7 @@ fn write(exec: &dyn Executor, part: &mut Part, world: &World) -> Result<(), RunE
     if !world.writes() {
         return Ok(());
     }
+    let _busy = world.busy();
     let states = &exec.planned().session.states;
     let (k, n) = world.shard();
     let all = world.pieces(states);
@@ -198,6 +203,7 @@ pub fn restore(
     checkpoint: &Checkpoint,
     world: &World,
 ) -> Result<Vec<String>, RunError> {
+    let _busy = world.busy();
     let states = exec.planned().session.states.clone();
     let all = world.pieces(&states);
     let mut scratch = vec![0u8; STAGING_BYTES];

@@ -288,6 +288,7 @@ impl Trainer<'_> {
         if !self.world.is_first() {
             return Ok(());
         }
+        let _busy = self.world.busy();
         // The newest few, and the best of those that exist.
         let mut steps: Vec<u64> = self.checkpoints.list()?.iter().map(|c| c.step).collect();
         steps.sort_unstable();

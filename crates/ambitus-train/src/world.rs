@@ -10,8 +10,8 @@ use crate::launch::Processes;
 use crate::pieces::{self, Piece};
 use crate::recipe::Recipe;
 use crate::resolve;
-use ambitus_comm::Communicator;
 use ambitus_comm::local::{self, Failed};
+use ambitus_comm::{Busy, Communicator};
 use ambitus_compile::passes::shard::Layout;
 use ambitus_ir::StateDecl;
 use std::sync::Arc;
@@ -135,7 +135,12 @@ impl World {
         self.exchange(what, &[]).map(drop)
     }
 
-    /// What the first rank says, on every rank.
+    /// Held while this rank works on its own, and exchanges nothing: those that wait know that it lives.
+    pub fn busy(&self) -> Option<Busy> {
+        self.comm.as_ref().map(|comm| comm.busy())
+    }
+
+    /// What the first rank says, on every rank, however long that takes it.
     ///
     /// # Errors
     /// As [`World::exchange`], and what `say` may meet on the first rank.
@@ -144,7 +149,12 @@ impl World {
         what: &str,
         say: impl FnOnce() -> Result<Vec<u8>, RunError>,
     ) -> Result<Vec<u8>, RunError> {
-        let mine = if self.is_first() { say()? } else { Vec::new() };
+        let mine = if self.is_first() {
+            let _busy = self.busy();
+            say()?
+        } else {
+            Vec::new()
+        };
         Ok(self.exchange(what, &mine)?.swap_remove(0))
     }
 

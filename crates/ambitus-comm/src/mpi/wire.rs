@@ -5,6 +5,7 @@
 //! libraries have the same name; [`Wire::open`] refuses other versions.
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW, Symbol};
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -15,14 +16,17 @@ const NAME: &str = "libmpi.so.40";
 const SERIALIZED: c_int = 2;
 /// `MPI_ERR_TRUNCATE`: a message is longer than what waits for it.
 const TRUNCATED: c_int = 15;
-/// Of all messages: MPI keeps the order of two ranks' messages of one tag.
+/// Of exchanges: MPI keeps the order of two ranks' messages of one tag.
 const TAG: c_int = 1;
+/// Of messages without bytes that say that a rank works.
+const BEAT: c_int = 2;
 /// `MPI_MAX_PROCESSOR_NAME`, `MPI_MAX_LIBRARY_VERSION_STRING` and `MPI_MAX_ERROR_STRING`.
 const TEXT: usize = 256;
 
 type Handle = *mut c_void;
 
 /// `MPI_Status`: three public fields and Open MPI's own.
+#[derive(Default)]
 #[repr(C)]
 struct Status {
     source: c_int,
@@ -70,6 +74,8 @@ calls! {
     comm_size = "MPI_Comm_size": fn(Handle, *mut c_int);
     isend = "MPI_Isend": fn(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     irecv = "MPI_Irecv": fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    recv = "MPI_Recv": fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Status);
+    iprobe = "MPI_Iprobe": fn(c_int, c_int, Handle, *mut c_int, *mut Status);
     test = "MPI_Test": fn(*mut Handle, *mut c_int, *mut Status);
     get_count = "MPI_Get_count": fn(*const Status, Handle, *mut c_int);
     processor_name = "MPI_Get_processor_name": fn(*mut c_char, *mut c_int);
@@ -103,6 +109,8 @@ pub struct Wire {
     out: Box<[u8]>,
     got: Box<[u8]>,
     pending: Vec<Pending>,
+    /// What says that this rank works, of 0 bytes, and has not left yet.
+    beats: Vec<Pending>,
 }
 
 // SAFETY: the addresses are of static objects of the library and of requests; with MPI_THREAD_SERIALIZED, which `start` demands, any
@@ -145,7 +153,7 @@ impl Wire {
             let said = version.lines().next().unwrap_or("nothing");
             return Err(format!("{NAME} says that it is {said:?}; Open MPI 4 and 5 are known"));
         }
-        Ok(Wire { calls, out: Box::default(), got: Box::default(), pending: Vec::new() })
+        Ok(Wire { calls, out: Box::default(), got: Box::default(), pending: Vec::new(), beats: Vec::new() })
     }
 
     /// Starts MPI: returns when all processes have.
@@ -229,8 +237,7 @@ impl Wire {
         let mut moved = false;
         let mut at = 0;
         while let Some(p) = self.pending.get_mut(at) {
-            let mut done = 0;
-            let mut status = Status { source: 0, tag: 0, error: 0, cancelled: 0, count: 0 };
+            let (mut done, mut status) = (0, Status::default());
             // SAFETY: the request was started by `exchange` and has not completed.
             let code = unsafe { (self.calls.test)(&mut p.request, &mut done, &mut status) };
             let (rank, expected) = (p.rank, p.expected);
@@ -256,9 +263,60 @@ impl Wire {
         Ok(moved)
     }
 
+    /// Starts to tell a rank that this one works, unless it still does.
+    ///
+    /// # Errors
+    /// A rank that cannot be reached.
+    pub fn beat(&mut self, rank: usize) -> Result<(), Failure> {
+        let test = self.calls.test;
+        self.beats.retain_mut(|p| {
+            let (mut done, mut status) = (0, Status::default());
+            // SAFETY: the request was started here and has not completed.
+            unsafe { test(&mut p.request, &mut done, &mut status) == 0 && done == 0 }
+        });
+        if self.beats.iter().any(|p| p.rank == rank) {
+            return Ok(());
+        }
+        let Calls { world, byte, isend, .. } = self.calls;
+        let mut request = null_mut();
+        // SAFETY: of no bytes, no address is needed.
+        let code = unsafe { isend(null_mut(), 0, byte, rank as c_int, BEAT, world, &mut request) };
+        self.check("MPI_Isend", code).map_err(|why| Failure::Broken(rank, why))?;
+        self.beats.push(Pending { request, rank, expected: None });
+        Ok(())
+    }
+
+    /// Takes what a rank has said of its work; true when it has said something.
+    ///
+    /// # Errors
+    /// A rank that cannot be reached.
+    pub fn heard(&mut self, rank: usize) -> Result<bool, Failure> {
+        let Calls { world, byte, iprobe, recv, .. } = self.calls;
+        for heard in 0.. {
+            let (mut there, mut status) = (0, Status::default());
+            // SAFETY: the results are of this frame; what is received is there, and has no bytes.
+            let code = unsafe {
+                match iprobe(rank as c_int, BEAT, world, &mut there, &mut status) {
+                    0 if there != 0 => recv(null_mut(), 0, byte, rank as c_int, BEAT, world, &mut status),
+                    code => code,
+                }
+            };
+            self.check("MPI_Recv", code).map_err(|why| Failure::Broken(rank, why))?;
+            if there == 0 {
+                return Ok(heard > 0);
+            }
+        }
+        Ok(true)
+    }
+
     /// The rank that is waited for, the first to be received from before those that have not taken what was sent.
     pub fn missing(&self) -> Option<usize> {
         self.pending.iter().map(|p| (p.expected.is_none(), p.rank)).min().map(|(_, rank)| rank)
+    }
+
+    /// All ranks that something is under way to or from.
+    pub fn all_missing(&self) -> BTreeSet<usize> {
+        self.pending.iter().map(|p| p.rank).collect()
     }
 
     /// Ends MPI in an orderly way: returns when all processes have called it.

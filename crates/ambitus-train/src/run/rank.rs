@@ -97,6 +97,7 @@ pub(super) fn attempt(
     let tuned = finish::sampled(r, exec, finish::sampler(source))?;
     let arenas = world.exchange("the end of a run", &exec.arena_bytes().to_le_bytes())?;
     let Some(watcher) = watcher else { return Ok(end) };
+    let _busy = world.busy();
     let slow_steps = watcher.slow_steps();
     let (lines, validations) = (watcher.lines, watcher.validations);
     let newest = newest(&checkpoints)?;
@@ -201,7 +202,9 @@ fn begin(
     world: &World,
     console: &mut dyn Console,
 ) -> Result<Progress, RunError> {
+    let busy = world.busy();
     load::fill(exec, &r.model, r.recipe.seed, world.held())?;
+    drop(busy);
     if world.is_first() {
         r.model.doubts()?.iter().for_each(|doubt| console.line(doubt));
     }
