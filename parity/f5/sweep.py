@@ -3,23 +3,22 @@
     python sweep.py BINARY [--count 20] [--seed N] [--keep DIR]
 
 Each case is run with several option sets. Checked: parity of each with the package; equal bits with block checkpointing
-on and off and at any thread count; the "reordered" tolerance between splits into micro-batches.
+on and off and at any thread count; the "reordered" tolerance between splits into micro-batches and numbers of ranks; equal bits with every sharding strategy.
 The seed is printed; the same seed gives the same cases.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
-from check import bit_equal, check, check_reordered
 from make import make_batch, make_model
 from reference import gradients, load, load_batch, save_batch
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import sweep_sets  # noqa: E402
+from sweep_sets import Set, rank_sets, run_sets  # noqa: E402
 
 
 def random_case(rng: random.Random) -> tuple[dict, list[tuple[int, int, str]]]:
@@ -51,23 +50,20 @@ def random_case(rng: random.Random) -> tuple[dict, list[tuple[int, int, str]]]:
     return model, clips
 
 
-def option_sets(rng: random.Random, model: dict, clips: list) -> list[tuple[str, list[str]]]:
-    """Named sets; the first is the one that the others are compared with."""
+def option_sets(rng: random.Random, model: dict, clips: list) -> list[Set]:
     longest, total = max(c[0] for c in clips), sum(c[0] for c in clips)
     some = rng.randint(longest, max(longest, total))
+    whole = ["--micro-batch", str(total), "--threads", "2"]
     return [
-        ("none", ["--checkpoint", "none", "--micro-batch", str(total), "--threads", "2"]),
-        ("default", []),
-        ("all", ["--checkpoint", "all", "--micro-batch", str(total), "--threads", "2"]),
-        ("part", ["--checkpoint", str(rng.randint(0, model["depth"])), "--micro-batch", str(total), "--threads", "2"]),
-        ("one-thread", ["--checkpoint", "none", "--micro-batch", str(total), "--threads", "1"]),
-        ("longest", ["--checkpoint", "none", "--micro-batch", str(longest)]),
-        ("some", ["--checkpoint", "all", "--micro-batch", str(some), "--threads", "1"]),
+        Set("none", ["--checkpoint", "none", *whole]),
+        Set("default", [], reordered="none"),
+        Set("all", ["--checkpoint", "all", *whole], same_bits="none"),
+        Set("part", ["--checkpoint", str(rng.randint(0, model["depth"])), *whole], same_bits="none"),
+        Set("one-thread", ["--checkpoint", "none", "--micro-batch", str(total), "--threads", "1"], same_bits="none"),
+        Set("longest", ["--checkpoint", "none", "--micro-batch", str(longest)], reordered="none"),
+        Set("some", ["--checkpoint", "all", "--micro-batch", str(some), "--threads", "1"], reordered="none"),
+        *rank_sets("none", some),
     ]
-
-
-SAME_BITS = ("all", "part", "one-thread")
-REORDERED = ("default", "longest", "some")
 
 
 def run_case(binary: str, work: Path, seed: int) -> int:
@@ -80,46 +76,8 @@ def run_case(binary: str, work: Path, seed: int) -> int:
     save_batch(make_batch(seed, model["vocab_size"], shapes), batch)
     want = gradients(load(directory), load_batch(batch))
     print(f"case {seed}: {model} clips {shapes}", flush=True)
-    failures, outs = 0, {}
-    for name, options in option_sets(rng, model, shapes):
-        out = work / f"{name}.safetensors"
-        started = time.monotonic()
-        command = [binary, "gradients", "--model", str(directory), "--batch", str(batch), "--out", str(out), *options]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            failures += 1
-            print(f"  {name:<10} FAIL exit code {done.returncode}: {' '.join(options)}\n{done.stderr.strip()[-2000:]}")
-            continue
-        outs[name] = out
-        verdict = check(want, out)
-        problems = list(verdict.wrong)
-        if name in SAME_BITS and "none" in outs:
-            problems += [f"bits differ from `none`: {n}" for n in bit_equal(outs["none"], out)]
-        if name in REORDERED and "none" in outs:
-            problems += check_reordered(outs["none"], out)
-        failures += not verdict.holds or bool(problems)
-        print(f"  {name:<10} {verdict.line()}  {time.monotonic() - started:.2f} s", flush=True)
-        for problem in problems[:5] + ([f"... {len(problems) - 5} more"] if len(problems) > 5 else []):
-            print(f"    FAIL {problem}")
-    return failures
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("binary")
-    parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=None, help="of the first case; random when absent")
-    parser.add_argument("--keep", type=Path, help="keep every case's files here")
-    args = parser.parse_args()
-    first = random.SystemRandom().randrange(1_000_000) if args.seed is None else args.seed
-    failed = []
-    with tempfile.TemporaryDirectory() as temporary:
-        for seed in range(first, first + args.count):
-            if run_case(args.binary, (args.keep or Path(temporary)) / str(seed), seed):
-                failed.append(seed)
-    print(f"{args.count - len(failed)} of {args.count} cases hold" + (f"; failed: {failed} (rerun one with --seed S --count 1)" if failed else ""))
-    return 1 if failed else 0
+    return run_sets(binary, work, directory, batch, want, option_sets(rng, model, shapes))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(sweep_sets.main(run_case, __doc__))

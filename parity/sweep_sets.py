@@ -1,0 +1,81 @@
+"""Runs the `ambitus` binary with sets of options on random cases and compares; shared by the families' sweep.py.
+
+A set is a name, options, and what it must equal: the bits of another set, or that set within the "reordered" tolerance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from compare import bit_equal, check, check_reordered
+
+
+@dataclass
+class Set:
+    name: str
+    options: list[str]
+    same_bits: str | None = None
+    reordered: str | None = None
+
+
+def rank_sets(like: str, micro_batch: int) -> list[Set]:
+    """Every strategy at every number of ranks: each like one rank, and all of one number with the same bits."""
+    sets = []
+    for ranks in (1, 2, 3, 4, 8):
+        strategies = ["full", "grad_op", "none"] + [f"{kind}:{k}" for k in range(2, ranks) if ranks % k == 0 for kind in ("hybrid", "hybrid_grad_op")]
+        for strategy in strategies:
+            options = ["--ranks", str(ranks), "--sharding", strategy, "--micro-batch", str(micro_batch)]
+            first = None if strategy == "full" else f"{ranks}-full"
+            sets.append(Set(f"{ranks}-{strategy}", options, same_bits=first, reordered=like))
+    return sets
+
+
+def run_sets(binary: str, work: Path, model: Path, batch: Path, want, sets: list[Set]) -> int:
+    """Number of failures. `want`: the reference's loss and gradients."""
+    failures, outs = 0, {}
+    for s in sets:
+        out = work / f"{s.name}.safetensors"
+        started = time.monotonic()
+        command = [binary, "gradients", "--model", str(model), "--batch", str(batch), "--out", str(out), *s.options]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            failures += 1
+            print(f"  {s.name:<10} FAIL exit code {done.returncode}: {' '.join(s.options)}\n{done.stderr.strip()[-2000:]}")
+            continue
+        outs[s.name] = out
+        verdict = check(want, out)
+        problems = list(verdict.wrong)
+        if s.same_bits in outs:
+            problems += [f"bits differ from `{s.same_bits}`: {n}" for n in bit_equal(outs[s.same_bits], out)]
+        if s.reordered in outs:
+            problems += check_reordered(outs[s.reordered], out)
+        failures += not verdict.holds or bool(problems)
+        print(f"  {s.name:<10} {verdict.line()}  {time.monotonic() - started:.2f} s", flush=True)
+        for problem in problems[:5] + ([f"... {len(problems) - 5} more"] if len(problems) > 5 else []):
+            print(f"    FAIL {problem}")
+    return failures
+
+
+def main(run_case: Callable[[str, Path, int], int], description: str) -> int:
+    """The command line of a family's sweep. `run_case` gives the number of failures of a binary, in a folder, with a seed."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary")
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=None, help="of the first case; random when absent")
+    parser.add_argument("--keep", type=Path, help="keep every case's files here")
+    args = parser.parse_args()
+    first = random.SystemRandom().randrange(1_000_000) if args.seed is None else args.seed
+    failed = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for seed in range(first, first + args.count):
+            if run_case(args.binary, (args.keep or Path(temporary)) / str(seed), seed):
+                failed.append(seed)
+    print(f"{args.count - len(failed)} of {args.count} cases hold" + (f"; failed: {failed} (rerun one with --seed S --count 1)" if failed else ""))
+    return 1 if failed else 0
