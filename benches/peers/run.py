@@ -13,10 +13,8 @@ Writes benches/results/<date>-<name>.md and prints it.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import shlex
 import statistics
 import subprocess
@@ -25,8 +23,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from result import commit, load, processor, table, write  # noqa: E402
+
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE.parent / "results"
 WARM_UP_STEPS = 3  # allocator and thread pool settle; PyTorch's resident size grows over its first steps
 GIB = 1 << 30
 
@@ -98,21 +98,6 @@ def ours(template: str, args: argparse.Namespace) -> Measured:
     return Measured(summary["step_seconds_median"], summary["peak_rss_bytes"], idle_bytes(command[0]))
 
 
-def processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
-
-
-def commit() -> str:
-    done = subprocess.run(["git", "-C", str(HERE), "describe", "--always", "--dirty"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
 def row(name: str, values: list[float], form: str) -> str:
     low, high = min(values), max(values)
     quarter = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [low, low, high]
@@ -120,30 +105,29 @@ def row(name: str, values: list[float], form: str) -> str:
     return f"| {name} | " + " | ".join(form.format(v) for v in cells) + " |"
 
 
-def report(args: argparse.Namespace, peer: Peer, theirs: list[Measured], own: list[Measured], loads: list[float]) -> str:
-    lines = [
-        f"# {args.name}: {'Ambitus against ' if own else ''}PyTorch, {datetime.date.today()}",
-        "",
-        f"- processor: {processor()}, {os.cpu_count()} logical cores; both sides {args.threads} threads; load average over the run {min(loads):.1f} to {max(loads):.1f}",
-        f"- PyTorch {peer.about['torch']}, Python {peer.about['python']}, {peer.about['package']}, {peer.about['parameters']:,} parameters; options: {args.peer_options or 'none'}",
-        f"- Ambitus {commit()}: `{args.ours}`" if own else "- Ambitus: not run",
-        f"- {len(theirs)} rounds of {args.steps} PyTorch steps{' and one run of ours, taking turns' if own else ''}; fp32, dropout 0, no EMA",
-        f"- CPU seconds (all threads) of one PyTorch step: median {statistics.median(peer.cpu_seconds):.3f}; per thread {statistics.median(peer.cpu_seconds) / args.threads:.3f}",
-        "",
-        "| | median | lower quartile | upper quartile | least | most |",
-        "|---|---|---|---|---|---|",
+def report(args: argparse.Namespace, peer: Peer, theirs: list[Measured], own: list[Measured], loads: list[float]) -> None:
+    facts = [
+        f"processor: {processor()}; both sides {args.threads} threads; {load(loads)}",
+        f"PyTorch {peer.about['torch']}, Python {peer.about['python']}, {peer.about['package']}, {peer.about['parameters']:,} parameters; options: {args.peer_options or 'none'}",
+        f"Ambitus {commit()}: `{args.ours}`" if own else "Ambitus: not run",
+        f"{len(theirs)} rounds of {args.steps} PyTorch steps{' and one run of ours, taking turns' if own else ''}; fp32, dropout 0, no EMA",
+        f"CPU seconds (all threads) of one PyTorch step: median {statistics.median(peer.cpu_seconds):.3f}; per thread {statistics.median(peer.cpu_seconds) / args.threads:.3f}",
+    ]
+    rows = [
         row("PyTorch step, s", [m.step_seconds for m in theirs], "{:.3f}"),
         row("PyTorch peak above idle, GiB", [m.above_idle / GIB for m in theirs], "{:.3f}"),
     ]
     if own:
-        lines += [
+        rows += [
             row("Ambitus step, s", [m.step_seconds for m in own], "{:.3f}"),
             row("Ambitus peak above idle, GiB", [m.above_idle / GIB for m in own], "{:.3f}"),
             row("**step, ours / theirs**", [a.step_seconds / b.step_seconds for a, b in zip(own, theirs)], "{:.3f}"),
             row("**peak above idle, ours / theirs**", [a.above_idle / b.above_idle for a, b in zip(own, theirs)], "{:.3f}"),
         ]
-    lines += ["", f"Idle: PyTorch {theirs[0].idle_bytes / GIB:.3f} GiB after its imports" + (f", Ambitus {own[0].idle_bytes / GIB:.3f} GiB" if own else "") + "."]
-    return "\n".join(lines) + "\n"
+    idle = f"Idle: PyTorch {theirs[0].idle_bytes / GIB:.3f} GiB after its imports" + (f", Ambitus {own[0].idle_bytes / GIB:.3f} GiB" if own else "") + "."
+    columns = ["", "median", "lower quartile", "upper quartile", "least", "most"]
+    title = f"{args.name}: {'Ambitus against ' if own else ''}PyTorch"
+    write(args.name, title, facts, table(columns, rows), [idle])
 
 
 def main() -> None:
@@ -174,11 +158,7 @@ def main() -> None:
         seconds = f"PyTorch {theirs[-1].step_seconds:.3f} s" + (f", ours {own[-1].step_seconds:.3f} s" if own else "")
         print(f"round {i + 1}/{args.rounds}: {seconds}, load {loads[-1]:.1f}", file=sys.stderr, flush=True)
     peer.close()
-    text = report(args, peer, theirs, own, loads)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{datetime.date.today()}-{args.name}.md"
-    path.write_text(text, encoding="utf-8")
-    print(text + f"\nwritten to {path}")
+    report(args, peer, theirs, own, loads)
 
 
 if __name__ == "__main__":

@@ -11,20 +11,17 @@ library. Writes benches/results/<date>-planning-cpu.md and prints it.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "peers"))
-from run import RESULTS, commit, processor  # noqa: E402
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from result import commit, load, processor, quartiles, table, write  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # F5TTS_v1_Base, as its config.yaml says it, with so many blocks.
@@ -70,8 +67,7 @@ def run(command: list[str]) -> tuple[float, float, str]:
 
 
 def shown(seconds: list[float]) -> str:
-    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return f"{middle:.2f} ({low:.2f} to {high:.2f}), least {min(seconds):.2f}"
+    return f"{quartiles(seconds, 2)}, least {min(seconds):.2f}"
 
 
 def main() -> None:
@@ -96,22 +92,13 @@ def main() -> None:
                 found[name] = (first["options"] or "as given") if plan["fits"] else "does not fit"
             print(f"round {i + 1} of {args.rounds}", file=sys.stderr, flush=True)
     rows = [f"| {name} | {' | '.join(map(shown, values))} | {found[name]} |" for name, values in measured.items()]
-    text = "\n".join(
-        [
-            f"# How long planning takes, {datetime.date.today()}",
-            "",
-            f"- processor: {processor()}, {os.cpu_count()} logical cores; the search uses 2 threads; load average now {os.getloadavg()[0]:.1f}",
-            f"- Ambitus {commit()}; `python3 benches/planning/run.py --rounds {args.rounds}`",
-            "- seconds: median (quartiles) of the rounds, and the least of them. Processor time is of all threads together",
-            "",
-            "| plan | whole command | its processor time | the search alone | what it found |",
-            "|---|---|---|---|---|",
-            *rows,
-        ]
-    )
-    path = RESULTS / f"{datetime.date.today()}-planning-cpu.md"
-    path.write_text(text + "\n", encoding="utf-8")
-    print(text + f"\nwritten to {path}")
+    facts = [
+        f"processor: {processor()}; the search uses 2 threads; {load()}",
+        f"Ambitus {commit()}; `python3 benches/planning/run.py --rounds {args.rounds}`",
+        "seconds: median (quartiles) of the rounds, and the least of them. Processor time is of all threads together",
+    ]
+    columns = ["plan", "whole command", "its processor time", "the search alone", "what it found"]
+    write("planning-cpu", "How long planning takes", facts, table(columns, rows))
 
 
 if __name__ == "__main__":

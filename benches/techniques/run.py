@@ -11,7 +11,6 @@ Writes benches/results/<date>-techniques-cpu.md and prints it. Exits with 1 when
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import re
@@ -22,8 +21,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "peers"))
-from run import RESULTS, commit, processor  # noqa: E402
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from result import commit, load, processor, quartiles, table, write  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = Path(__file__).resolve().parent / "model"
@@ -99,11 +98,6 @@ def run(args: argparse.Namespace, keys: dict) -> Measured:
         return Measured(s["step_seconds_median"], s["peak_planned_bytes"], s["peak_rss_bytes"], s["arena_bytes_planned"])
 
 
-def quartiles(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
-
-
 def mib(n: float) -> str:
     return f"{n / MIB:.1f}"
 
@@ -114,7 +108,7 @@ def row(name: str, off: list[Measured], on: list[Measured]) -> str:
     planned = off[0].planned - on[0].planned
     measured = peak(off) - peak(on)
     off_by = f"{100 * (measured / planned - 1):+.1f} %" if planned else "-"
-    cells = [name, mib(off[0].planned), mib(peak(off)), mib(on[0].planned), mib(peak(on)), mib(planned), mib(measured), off_by, quartiles(ratios)]
+    cells = [name, mib(off[0].planned), mib(peak(off)), mib(on[0].planned), mib(peak(on)), mib(planned), mib(measured), off_by, quartiles(ratios, 3)]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -142,25 +136,15 @@ def main() -> None:
         above += [name for m in off + on if m.measured > m.planned]
         lines.append(row(name, off, on))
         print(lines[-1], file=sys.stderr, flush=True)
-    text = "\n".join(
-        [
-            f"# Techniques on and off, on the CPU, {datetime.date.today()}",
-            "",
-            f"- processor: {processor()}, {os.cpu_count()} logical cores, {args.threads} threads; load average {min(loads):.1f} to {max(loads):.1f}",
-            f"- Ambitus {commit()}; `python3 benches/techniques/run.py --rounds {args.rounds} --dim {args.dim}`: {args.rounds} runs of each side, taking turns; model of width {args.dim}",
-            f"- recipe of both sides but for the row's key: `{json.dumps(RECIPE)}`",
-            f"- measured peaks above the planned one: {', '.join(above) or 'none'}",
-            "",
-            "Peaks in MiB of the whole process, without | with. Saving: off minus on, planned and measured. Step time: with over without, median (quartiles).",
-            "",
-            "| technique | planned without | measured | planned with | measured | saving planned | measured | difference | step time |",
-            "|---|---|---|---|---|---|---|---|---|",
-            *lines,
-        ]
-    )
-    path = RESULTS / f"{datetime.date.today()}-{args.name}.md"
-    path.write_text(text + "\n", encoding="utf-8")
-    print(text + f"\nwritten to {path}")
+    facts = [
+        f"processor: {processor()}, {args.threads} threads; {load(loads)}",
+        f"Ambitus {commit()}; `python3 benches/techniques/run.py --rounds {args.rounds} --dim {args.dim}`: {args.rounds} runs of each side, taking turns; model of width {args.dim}",
+        f"recipe of both sides but for the row's key: `{json.dumps(RECIPE)}`",
+        f"measured peaks above the planned one: {', '.join(above) or 'none'}",
+    ]
+    legend = "Peaks in MiB of the whole process, without | with. Saving: off minus on, planned and measured. Step time: with over without, median (quartiles)."
+    columns = ["technique", "planned without", "measured", "planned with", "measured", "saving planned", "measured", "difference", "step time"]
+    write(args.name, "Techniques on and off, on the CPU", facts, [legend], table(columns, lines))
     sys.exit(1 if above else 0)
 
 

@@ -10,9 +10,7 @@ Writes benches/results/<date>-search-cpu.md and prints it.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
 import shlex
 import statistics
 import subprocess
@@ -20,8 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "peers"))
-from run import RESULTS, commit, processor  # noqa: E402
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from result import commit, load, processor, quartiles, table, write  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECIPE = {
@@ -73,25 +71,16 @@ def main() -> None:
                     turn()
             best = min(times, key=lambda o: statistics.median(times[o]))
             ratios = [a / b for a, b in zip(automatic, times[best])]
-            low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
             chosen = next(c["options"] for c in plan["candidates"] if c["verdict"] == "chosen") or "as given"
-            rows.append(f"| {budget} | {chosen} | {statistics.median(automatic):.4f} | {len(fitting)} | {best or 'as given'} | {statistics.median(times[best]):.4f} | {middle:.3f} ({low:.3f} to {high:.3f}) |")
+            rows.append(f"| {budget} | {chosen} | {statistics.median(automatic):.4f} | {len(fitting)} | {best or 'as given'} | {statistics.median(times[best]):.4f} | {quartiles(ratios, 3)} |")
             print(rows[-1], file=sys.stderr, flush=True)
-    text = "\n".join(
-        [
-            f"# The automatic plan beside the best candidate by measurement, {datetime.date.today()}",
-            "",
-            f"- processor: {processor()}, {os.cpu_count()} logical cores, {args.threads} threads; load average now {os.getloadavg()[0]:.1f}",
-            f"- Ambitus {commit()}; `python3 benches/techniques/search.py --rounds {args.rounds}`; recipe `{json.dumps(RECIPE)}`",
-            "",
-            "| budget, MiB | automatic plan | its step, s | candidates that fit | fastest of them | its step, s | automatic / fastest, median (quartiles) |",
-            "|---|---|---|---|---|---|---|",
-            *rows,
-        ]
-    )
-    path = RESULTS / f"{datetime.date.today()}-search-cpu.md"
-    path.write_text(text + "\n", encoding="utf-8")
-    print(text + f"\nwritten to {path}")
+    facts = [
+        f"processor: {processor()}, {args.threads} threads; {load()}",
+        f"Ambitus {commit()}; `python3 benches/techniques/search.py --rounds {args.rounds}`; recipe `{json.dumps(RECIPE)}`",
+    ]
+    columns = ["budget, MiB", "automatic plan", "its step, s", "candidates that fit", "fastest of them", "its step, s"]
+    columns.append("automatic / fastest, median (quartiles)")
+    write("search-cpu", "The automatic plan beside the best candidate by measurement", facts, table(columns, rows))
 
 
 if __name__ == "__main__":
