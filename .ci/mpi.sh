@@ -117,6 +117,10 @@ for folder in "$root/parity/f5/fixtures/v1" "$root/parity/orpheus/fixtures/tied"
             cmp "$work/threads" "$work/processes" || fail "$folder, $strategy, $world: other bits"
         done
     done
+    # Placed: no more ranks than blocks.
+    options=(--placement pipeline)
+    (ranks=2; gradients "$folder" "$work/threads" alone && gradients "$folder" "$work/processes" one_host) >"$log" 2>&1 &&
+        cmp "$work/threads" "$work/processes" || fail "$folder, placed: other bits, or none"
 done
 
 say "what cannot be is said"

@@ -65,6 +65,7 @@ pub fn check(device: DeviceChoice) -> Result<Vec<Parity>, String> {
                 precision: Default::default(),
                 micro_batch: None,
                 sharding: None,
+                placement: None,
                 device,
                 threads: 1,
                 memory: None,

@@ -79,6 +79,7 @@ pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<P
         update_in_backward: false,
         offload: Default::default(),
         sharding: None,
+        placement: None,
         ema: true,
         evaluate: false,
         sample: None,

@@ -3,23 +3,29 @@
 //! The arena is allocated and touched once, so every phase after `load` holds all of it; what a phase adds beside the
 //! arena (staging, loader buffers) is a row of its own. The largest phase decides.
 
+mod draft;
+mod phases;
+
+pub use draft::Draft;
+
 use crate::device::Beside;
 use crate::error::RunError;
 use crate::export::merge_bytes;
 use crate::load::LOAD_BYTES;
-use crate::session::{self, SessionOptions, Stem, program};
+use crate::parts::PlannedParts;
+use crate::session::{self, SessionOptions, program};
 use crate::size::ByteSize;
 use ambitus_comm::local;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::report::{self, Exchange};
-use ambitus_compile::plan::{Heights, Needs};
 use ambitus_ir::plan::PlannedSession;
-use ambitus_ir::target::{Packed, Target};
-use ambitus_ir::{Program, Session, StateDecl, StateKind};
+use ambitus_ir::target::Target;
+use ambitus_ir::{StateDecl, StateKind};
 use ambitus_models::{Capacity, Model};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// Resident bytes of the program itself: code and data pages, allocator, main thread, reports. Measured; see
 /// `docs/decisions/0005-process-bytes.md`.
@@ -29,6 +35,9 @@ pub const THREAD_BYTES: u64 = 1 << 19;
 /// Resident bytes of a rank that is a thread of this process, beside its arena, loader and staging: two threads (it and its
 /// loader) and the kernels that its executor binds. Measured, as [`PROCESS_BYTES`].
 pub const RANK_BYTES: u64 = 3 << 20;
+/// Resident bytes of an instruction of a rank that has programs of its own: as it was planned, and bound by an executor. Measured,
+/// as [`PROCESS_BYTES`].
+pub const INSTRUCTION_BYTES: u64 = 1 << 10;
 /// Name of the phase before the arena exists.
 pub(crate) const PREPARE: &str = "prepare";
 
@@ -130,8 +139,10 @@ impl Categories {
 pub struct RunPlan {
     /// What was planned.
     pub shape: Shape,
-    /// Every byte of the arena.
-    pub planned: PlannedSession,
+    /// Every byte of the arena; where ranks have their own sessions, of the largest.
+    pub planned: Arc<PlannedSession>,
+    /// Those of all ranks, where the model is placed on them.
+    pub parts: Option<PlannedParts>,
     /// Peaks in legal order.
     pub phases: Vec<Phase>,
     /// At the highest peak.
@@ -146,112 +157,15 @@ pub struct RunPlan {
     pub exchange: Exchange,
 }
 
-/// A run that is compiled and not planned: no value has an offset yet. Much cheaper than a plan, and enough to say what no
-/// plan can do.
-pub struct Draft {
-    /// What was compiled.
-    pub shape: Shape,
-    needs: Needs,
-    /// The peak if no byte of the arena were lost between values: no plan of these programs is lower.
-    pub least_bytes: u64,
-}
-
-impl Draft {
-    /// Compiles. Reads no file.
-    ///
-    /// # Errors
-    /// A model that cannot be trained.
-    pub fn new(shape: Shape, target: &dyn Target) -> Result<Draft, RunError> {
-        let packed = &Packed { target, rows: shape.clip_rows };
-        let session = session::build(&shape.model, &shape.session, packed)?;
-        Ok(Self::of(shape, session, target))
-    }
-
-    /// As [`Draft::new`], from what it has in common with other plans: [`Stem::new`] of this shape and target.
-    ///
-    /// # Errors
-    /// As [`Draft::new`].
-    pub fn from_stem(shape: Shape, stem: Stem, target: &dyn Target) -> Result<Draft, RunError> {
-        let packed = &Packed { target, rows: shape.clip_rows };
-        let session = stem.finish(&shape.session, packed)?;
-        Ok(Self::of(shape, session, target))
-    }
-
-    /// Of a session that was compiled from this shape, or of one rank's part of it.
-    pub(crate) fn of(shape: Shape, session: Session, target: &dyn Target) -> Draft {
-        let needs = Needs::of(session, target, 1);
-        let ranks = shape.beside.ranks as u64;
-        let running = ranks * needs.arena_bytes() + most_beside(&shape, &needs.session().states);
-        let least_bytes = running.max(preparing(&shape));
-        Draft { shape, needs, least_bytes }
-    }
-
-    /// The program of a micro-batch.
-    pub fn micro(&self) -> Option<&Program> {
-        self.needs.session().program(program::MICRO)
-    }
-
-    /// Predicted seconds of one update.
-    pub fn step_seconds(&self, target: &dyn Target) -> f64 {
-        let packed = &Packed { target, rows: self.shape.clip_rows };
-        self.of_update(|p| report::seconds(p, packed))
-    }
-
-    /// What ranks exchange in one update.
-    fn exchange(&self, target: &dyn Target) -> Exchange {
-        let packed = &Packed { target, rows: self.shape.clip_rows };
-        let of = |name: &str| {
-            let program = self.needs.session().program(name);
-            program.map_or(Exchange::default(), |p| report::exchange(p, packed))
-        };
-        let (n, micro, update) = (self.shape.micro_batches as f64, of(program::MICRO), of(program::UPDATE));
-        Exchange {
-            seconds: n * micro.seconds + update.seconds,
-            exposed: n * micro.exposed + update.exposed,
-            bytes: n * micro.bytes + update.bytes,
-        }
-    }
-
-    /// Bytes of the host's memory that what waits there takes, or a little more.
-    pub fn host_bytes(&self) -> u64 {
-        self.shape.beside.ranks as u64 * self.needs.host_bytes()
-    }
-
-    /// Instructions of the longest program.
-    pub fn instructions(&self) -> usize {
-        self.needs.session().programs.iter().map(|p| p.instrs.len()).max().unwrap_or(0)
-    }
-
-    /// The sum over one update.
-    fn of_update(&self, each: impl Fn(&Program) -> f64) -> f64 {
-        let of = |name: &str| self.needs.session().program(name).map_or(0.0, &each);
-        self.shape.micro_batches as f64 * of(program::MICRO) + of(program::UPDATE)
-    }
-
-    /// The peak, when it only matters whether `budget` is enough: one that is within it, or that no work could bring within
-    /// it, is not made lower.
-    pub fn peak_within(&self, budget: u64, heights: &Heights) -> u64 {
-        if self.least_bytes > budget {
-            return self.least_bytes;
-        }
-        let beside = most_beside(&self.shape, &self.needs.session().states);
-        let ranks = self.shape.beside.ranks as u64;
-        let arena = self.needs.arena_within((budget - beside) / ranks, heights);
-        (ranks * arena + beside).max(preparing(&self.shape))
-    }
-
-    /// Plans.
-    pub fn plan(&self, target: &dyn Target) -> RunPlan {
-        let step_flops = self.of_update(|p| report::cost(p, self.shape.clip_rows).flops);
-        let step_seconds = self.step_seconds(target);
-        let exchange = self.exchange(target);
-        let (shape, planned) = (self.shape.clone(), self.needs.plan());
-        let phases = phases(&shape, &planned);
-        let top = highest(&phases);
-        let peak_bytes = top.map_or(0, |p| p.peak_bytes);
-        let preparing = top.is_some_and(|p| p.name == PREPARE);
-        let categories = categories(&shape, &planned, peak_bytes, preparing);
-        RunPlan { shape, planned, phases, categories, peak_bytes, step_flops, step_seconds, exchange }
+/// The sessions of the ranks in the memory that the budget bounds.
+fn here<'p>(
+    shape: &Shape,
+    largest: &'p PlannedSession,
+    parts: Option<&'p [Arc<PlannedSession>]>,
+) -> Vec<&'p PlannedSession> {
+    match (parts, shape.beside.ranks) {
+        (Some(parts), n) if n > 1 => parts.iter().map(|p| &**p).collect(),
+        (_, n) => vec![largest; n],
     }
 }
 
@@ -266,15 +180,33 @@ impl RunPlan {
 
     /// As [`Draft::least_bytes`].
     pub fn least_bytes(&self) -> u64 {
-        let bound = self.planned.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0);
-        let lost = self.shape.beside.ranks as u64 * self.planned.transient_bytes.saturating_sub(bound);
+        let bound = |p: &PlannedSession| p.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0);
+        let lost: u64 = self.here().iter().map(|p| p.transient_bytes.saturating_sub(bound(p))).sum();
         let preparing = self.phases.iter().find(|p| p.name == PREPARE).map_or(0, |p| p.peak_bytes);
         (self.peak_bytes - lost).max(preparing)
     }
 
     /// Bytes of the host arenas of all ranks in this process.
     pub fn host_bytes(&self) -> u64 {
-        self.shape.beside.ranks as u64 * self.planned.host_bytes
+        self.here().iter().map(|p| p.host_bytes).sum()
+    }
+
+    /// The sessions of the ranks in the memory that the budget bounds.
+    pub(crate) fn here(&self) -> Vec<&PlannedSession> {
+        here(&self.shape, &self.planned, self.parts.as_ref().map(|p| &*p.ranks))
+    }
+
+    /// The sessions that hold all that one copy of the model has: of one rank like all, or of all with a part.
+    pub fn whole(&self) -> Vec<&PlannedSession> {
+        match &self.parts {
+            Some(parts) => parts.ranks.iter().map(|p| &**p).collect(),
+            None => vec![&self.planned],
+        }
+    }
+
+    /// Elements of all parameters of a kind.
+    pub fn parameters(&self, trainable_only: bool) -> u64 {
+        self.whole().iter().map(|p| session::parameter_count(&p.session, trainable_only)).sum()
     }
 
     /// The phase with the highest peak; while the model runs, also where in it most bytes live.
@@ -308,15 +240,15 @@ impl RunPlan {
     /// What the reference package's training in fp32 or with autocast takes for the same micro-batch, by the family's
     /// arithmetic ([`Model::original_bytes`]), beside the same context on a card.
     pub fn as_original_runs_it(&self) -> u64 {
-        let states = &self.planned.session.states;
+        let whole = self.whole();
+        let states = whole.iter().flat_map(|p| &p.session.states);
         let of_model = |s: &&StateDecl| s.kind == StateKind::Parameter && adapted_module(&s.name).is_none();
-        let parameters = states.iter().filter(of_model).map(|s| s.ty.shape.elements() as u64).sum();
+        let parameters = states.filter(of_model).map(|s| s.ty.shape.elements() as u64).sum();
         let mixed = self.shape.session.precision != Precision::Fp32;
         let own = self.shape.model.original_bytes(parameters, self.shape.session.capacity.rows, mixed);
         // Of replicas (DDP, `gradient_as_bucket_view` as it is by default) gradients are also in buckets.
         let replicated = self.shape.session.sharding.is_some_and(|s| s.mesh.shard == 1);
-        let own =
-            own + if replicated { 4 * session::parameter_count(&self.planned.session, true) } else { 0 };
+        let own = own + if replicated { 4 * self.parameters(true) } else { 0 };
         // On a card it has a context as well.
         let beside = self.shape.beside;
         own + if beside.with_host { 0 } else { beside.fixed_bytes }
@@ -346,8 +278,8 @@ impl RunPlan {
             "tokens_per_step": self.shape.update_rows,
             "micro_batch": { self.shape.model.rows().unit: self.shape.session.capacity.rows, "clips": self.shape.session.capacity.clips },
             "micro_batches": self.shape.micro_batches,
-            "parameters": session::parameter_count(&self.planned.session, false),
-            "trained_parameters": session::parameter_count(&self.planned.session, true),
+            "parameters": self.parameters(false),
+            "trained_parameters": self.parameters(true),
             "instructions_per_micro_batch": micro.map(|p| p.program.instrs.len()),
             "as_original_bytes": self.as_original_runs_it(),
             "step_flops": self.step_flops,
@@ -403,66 +335,16 @@ fn beside_arena(shape: &Shape, states: &[StateDecl]) -> [u64; 3] {
 
 /// The most that the budget holds beside the arena.
 fn most_beside(shape: &Shape, states: &[StateDecl]) -> u64 {
-    shape.beside.fixed_bytes + beside_arena(shape, states).into_iter().max().unwrap_or(0)
+    process(shape) + beside_arena(shape, states).into_iter().max().unwrap_or(0)
+}
+
+/// What the budget holds from the plan to the end beside arenas: the process, or a card's context; of ranks with programs of their
+/// own, these too.
+fn process(shape: &Shape) -> u64 {
+    shape.beside.fixed_bytes + shape.session.placement.as_ref().map_or(0, |p| p.programs_bytes)
 }
 
 /// What the budget holds while the data is prepared, before there is an arena.
 fn preparing(shape: &Shape) -> u64 {
     shape.beside.fixed_bytes + if shape.beside.with_host { shape.prepare_bytes } else { 0 }
-}
-
-fn phases(shape: &Shape, planned: &PlannedSession) -> Vec<Phase> {
-    let process = shape.beside.fixed_bytes;
-    let ranks = shape.beside.ranks as u64;
-    let arena = ranks * planned.arena_bytes();
-    let prepare = preparing(shape);
-    let [staging, loader, exporting] = beside_arena(shape, &planned.session.states);
-    let held = planned.state_bytes + planned.slot_bytes * planned.slots as u64;
-    let phase = |name, beside: u64, used: u64| Phase {
-        name,
-        peak_bytes: process + beside + arena,
-        in_use_bytes: process + beside + ranks * used,
-    };
-    let running = |name, programs: [&str; 2]| {
-        let transients = programs.iter().filter_map(|p| planned.program(p)).map(|p| p.transient_bytes);
-        transients.max().map(|t| phase(name, loader, held + t))
-    };
-    let mut out = vec![Phase { name: PREPARE, peak_bytes: prepare, in_use_bytes: prepare }];
-    out.push(phase("load", staging, planned.state_bytes));
-    out.extend(running("micro", [program::MICRO, program::MICRO]));
-    out.extend(running("update", [program::UPDATE, program::EMA]));
-    out.extend(running("evaluate", [program::EVALUATE, program::EVALUATE_EMA]));
-    out.extend(running("sample", [program::SAMPLE, program::SAMPLE_EMA]));
-    out.push(phase("save", loader, planned.state_bytes));
-    out.push(phase("resume", staging, planned.state_bytes));
-    out.push(phase("export", exporting, planned.state_bytes));
-    out
-}
-
-/// `preparing`: the peak is in `prepare`, when no arena exists yet.
-fn categories(shape: &Shape, planned: &PlannedSession, peak: u64, preparing: bool) -> Categories {
-    let process = shape.beside.fixed_bytes;
-    if preparing {
-        return Categories { process, io: peak - process, ..Categories::default() };
-    }
-    let ranks = shape.beside.ranks as u64;
-    let of = |kind| ranks * report::state_bytes(planned, kind);
-    let top = planned.programs.iter().max_by_key(|p| p.transient_bytes);
-    let workspace = top.map_or(0, |p| report::timeline(p).get(p.peak_at).map_or(0, |usage| usage.workspace));
-    let workspace = ranks * workspace;
-    // Of an update in backward: those that are made and not yet applied.
-    let live_gradients = ranks * top.map_or(0, report::live_gradients);
-    let mut c = Categories {
-        parameters: of(StateKind::Parameter),
-        gradients: of(StateKind::Gradient) + live_gradients,
-        optimizer: of(StateKind::Optimizer) + of(StateKind::Counter),
-        ema: of(StateKind::Ema),
-        activations: ranks * planned.transient_bytes - workspace - live_gradients,
-        workspace,
-        io: 0,
-        process,
-    };
-    // The rest lies beside the arena (loader, staging) or in its slots.
-    c.io = peak - c.rows().iter().map(|(_, bytes)| bytes).sum::<u64>();
-    c
 }

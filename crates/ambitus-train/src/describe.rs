@@ -89,9 +89,9 @@ impl Resolved {
             self.device.name()
         ));
         out.extend(self.describe_ranks()?);
+        out.extend(p.parts.iter().flat_map(|parts| parts.describe()));
         if p.shape.session.trained != Trained::All {
-            let count = |trained| crate::session::parameter_count(&p.planned.session, trained);
-            let (trained, all) = (count(true), count(false));
+            let (trained, all) = (p.parameters(true), p.parameters(false));
             let share = 100.0 * trained as f64 / all as f64;
             out.push(format!(
                 "  trained: {trained} of {all} parameters ({share:.2} %); the others are frozen"

@@ -374,6 +374,9 @@ impl Device {
 /// Why a card cannot be one of several ranks.
 pub(crate) const NO_COLLECTIVES: &str = "ranks: cards have no collectives yet, so ranks compute on processors only: set device: cpu (--device cpu), or leave ranks out";
 
+/// Why a card cannot have a part of a model.
+pub(crate) const NO_TRANSFERS: &str = "placement: cards send each other no values yet, so a model is placed on processors only: set device: cpu (--device cpu), or leave placement out";
+
 /// What a run may use of this machine's memory.
 fn host_budget() -> Result<(u64, String), RunError> {
     memory::default_budget()

@@ -133,12 +133,21 @@ pub fn pictures(
 /// A category's name and its bytes at every instruction.
 type Series = (String, Vec<u64>);
 
-/// Bytes of every category at every instruction of a micro-batch, and where its parts start.
+/// Bytes of every category at every instruction of a micro-batch, or of those in a pipeline at a time, and where its parts start.
 fn memory_over_step(r: &Resolved) -> (Vec<Series>, Vec<(usize, String)>) {
-    let Some(micro) = r.plan.planned.program(program::MICRO) else { return Default::default() };
+    let planned = &r.plan.planned;
+    let several = planned.program(program::PIPELINE);
+    let Some(micro) = several.or(planned.program(program::MICRO)) else { return Default::default() };
     let usage = report::timeline(micro);
     let c = &r.plan.categories;
-    let ranks = r.plan.shape.beside.ranks as u64;
+    // Ranks do the same at a time; of those with parts of their own, others are shown with all that they ever have.
+    let (ranks, others) = match &r.plan.parts {
+        Some(_) => {
+            let all: u64 = r.plan.here().iter().map(|p| p.transient_bytes).sum();
+            (1, all - planned.transient_bytes)
+        }
+        None => (r.plan.shape.beside.ranks as u64, 0),
+    };
     let flat = |bytes: u64| vec![bytes; usage.len()];
     let series = [
         ("process", flat(c.process)),
@@ -147,7 +156,7 @@ fn memory_over_step(r: &Resolved) -> (Vec<Series>, Vec<(usize, String)>) {
         ("gradients", flat(c.gradients)),
         ("optimizer", flat(c.optimizer)),
         ("ema", flat(c.ema)),
-        ("activations", usage.iter().map(|u| ranks * u.activations).collect()),
+        ("activations", usage.iter().map(|u| ranks * u.activations + others).collect()),
         ("workspace", usage.iter().map(|u| ranks * u.workspace).collect()),
     ];
     let backward = micro.program.instrs.iter().position(|i| i.origin.phase == Phase::Backward);

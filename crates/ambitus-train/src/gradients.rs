@@ -1,6 +1,8 @@
 //! `ambitus gradients`: the loss and every gradient of one update on given clips and draws; for parity with the reference.
 
+mod gathered;
 mod mel;
+mod placed;
 mod ranks;
 mod tokens;
 
@@ -11,21 +13,22 @@ use crate::error::RunError;
 use crate::launch::Processes;
 use crate::load;
 use crate::model_dir::ModelDir;
+use crate::parts;
 use crate::recipe::DeviceChoice;
 use crate::search::{self, Free};
 use crate::session::{SessionOptions, program};
-use ambitus_comm::{Communicator, staging};
-use ambitus_compile::passes::accumulate::GRAD;
+use ambitus_compile::passes::accumulate::BETA;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::{INITIAL_SCALE, Precision};
-use ambitus_compile::passes::shard::{Layout, Sharding};
+use ambitus_compile::passes::shard::Sharding;
+use ambitus_compile::passes::unroll::of;
 use ambitus_compile::pipeline::Trained;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
-use ambitus_ir::{StateId, StateKind};
 use ambitus_models::{Batch, Capacity, Model};
-use ambitus_store::{DType, SafetensorsWriter, TensorSpec};
+use gathered::{Gathered, write};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Options of the plan that `gradients` takes.
 #[derive(Clone, Debug)]
@@ -38,6 +41,8 @@ pub struct GradientOptions {
     pub micro_batch: Option<usize>,
     /// How ranks share the model; without, there is one.
     pub sharding: Option<Sharding>,
+    /// Which part of the model each rank has, in place of sharding; without, none its own.
+    pub placement: Option<parts::Placement>,
     /// Where to compute.
     pub device: DeviceChoice,
     /// Threads of the CPU executor.
@@ -64,7 +69,7 @@ fn read(batch: &Path, model: &Model) -> Result<Box<dyn Clips>, RunError> {
 }
 
 /// Computes loss and gradients of the clips in `batch` and writes them to `out`. In a world this is one of its ranks, as
-/// many as `options.sharding` has: each computes its share, rank 0 writes.
+/// many as `options.sharding` or `options.placement` has: each computes its share, rank 0 writes.
 ///
 /// # Errors
 /// A model or batch that does not fit together, by file and tensor.
@@ -90,8 +95,15 @@ pub fn gradients(
         ))
     })?;
     let norm = clips.norm(&uses(&(0..rows.len()).collect::<Vec<_>>()))?;
-    let here = world.map_or(options.sharding.map_or(1, |s| s.mesh.ranks), |w| w.here);
+    let placed = options.placement.as_ref().map(|p| p.ranks);
+    let ranks = placed.or(options.sharding.map(|s| s.mesh.ranks)).unwrap_or(1);
+    let here = world.map_or(ranks, |w| w.here);
     let device = Device::find(options.device, options.threads.div_ceil(here).max(1))?;
+    let device = match (placed, world) {
+        (Some(ranks), None) => device.with_ranks(ranks),
+        (Some(_), Some(world)) => device.beside_engine(world.bytes),
+        (None, _) => device,
+    };
     device.require(options.precision)?;
     let shape = Shape {
         model: model.clone(),
@@ -105,6 +117,7 @@ pub fn gradients(
             update_in_backward: false,
             offload: Default::default(),
             sharding: options.sharding,
+            placement: options.placement.clone(),
             ema: false,
             evaluate: false,
             sample: None,
@@ -116,6 +129,12 @@ pub fn gradients(
         prepare_bytes: 0,
     };
     let plan = RunPlan::new(shape.clone(), device.target())?;
+    if let Some(parts) = &plan.parts {
+        let work = placed::Work { dir, clips: &*clips, micro_batches: &micro_batches, norm, capacity };
+        let doubts = dir.doubts()?;
+        let loss = work.gradients(&plan, parts, &device, &options, world, out)?;
+        return Ok(Computed { loss, doubts });
+    }
     if let Some(sharding) = options.sharding {
         let work = ranks::Work { dir, clips: &*clips, micro_batches: &micro_batches, norm, capacity };
         let doubts = dir.doubts()?;
@@ -131,7 +150,7 @@ pub fn gradients(
         search::require(&plan, &shape, &every, budget, device.target())?;
     }
     device.require_free(plan.peak_bytes)?;
-    let planned = plan.planned;
+    let planned = Arc::unwrap_or_clone(plan.planned);
     dir.check(&planned.session.states, false)?;
     let mut exec = device.open(planned, None)?;
     let doubts = load::load(&mut *exec, dir, 0)?;
@@ -142,7 +161,7 @@ pub fn gradients(
         loss += f64::from(run_micro(&mut *exec, program::MICRO, &host, norm, i > 0)?);
     }
     let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
-    write(&*exec, None, loss as f32, scale, out)?;
+    write(&*exec, &Gathered::Alone, loss as f32, scale, out)?;
     Ok(Computed { loss: loss as f32, doubts })
 }
 
@@ -162,14 +181,47 @@ pub fn run_micro(
     further: bool,
 ) -> Result<f32, RunError> {
     write_batch(exec, name, host)?;
-    exec.write_f32(name, "norm", 0, &[norm])?;
-    if has_input(exec.planned(), name, "beta") {
-        exec.write_f32(name, "beta", 0, &[f32::from(u8::from(further))])?;
-    }
+    write_f32(exec, name, "norm", norm)?;
+    write_f32(exec, name, BETA, f32::from(u8::from(further)))?;
     exec.run(name, 0)?;
     let mut loss = [0.0];
     exec.read_f32(name, "loss", 0, &mut loss)?;
     Ok(loss[0])
+}
+
+/// Writes a micro-batch, the `k`th of a pipeline's program.
+///
+/// # Errors
+/// From the executor.
+pub fn write_one_of(exec: &mut dyn Executor, k: usize, host: &Batch, norm: f32) -> Result<(), RunError> {
+    write_inputs(exec, program::PIPELINE, host, &|input| of(input, k))?;
+    write_f32(exec, program::PIPELINE, &of("norm", k), norm)
+}
+
+/// Runs a pipeline's program on what was written: the losses of the first `count` of its micro-batches. `further` as of
+/// [`run_micro`].
+///
+/// # Errors
+/// From the executor.
+pub fn run_several(exec: &mut dyn Executor, count: usize, further: bool) -> Result<Vec<f32>, RunError> {
+    write_f32(exec, program::PIPELINE, BETA, f32::from(u8::from(further)))?;
+    exec.run(program::PIPELINE, 0)?;
+    let mut losses = vec![0.0; count];
+    for (k, loss) in losses.iter_mut().enumerate() {
+        exec.read_f32(program::PIPELINE, &of("loss", k), 0, std::slice::from_mut(loss))?;
+    }
+    Ok(losses)
+}
+
+/// Writes a number that a program takes, or not: a rank with a part of the model has that part's inputs.
+///
+/// # Errors
+/// From the executor.
+pub fn write_f32(exec: &mut dyn Executor, name: &str, input: &str, value: f32) -> Result<(), RunError> {
+    if has_input(exec.planned(), name, input) {
+        exec.write_f32(name, input, 0, &[value])?;
+    }
+    Ok(())
 }
 
 /// Writes those inputs of a batch that a program takes.
@@ -177,14 +229,26 @@ pub fn run_micro(
 /// # Errors
 /// From the executor.
 pub fn write_batch(exec: &mut dyn Executor, name: &str, host: &Batch) -> Result<(), RunError> {
-    for (input, data) in host.floats() {
-        if has_input(exec.planned(), name, input) {
-            exec.write_f32(name, input, 0, data)?;
+    write_inputs(exec, name, host, &str::to_owned)
+}
+
+/// The same, where the program has other names for them.
+fn write_inputs(
+    exec: &mut dyn Executor,
+    name: &str,
+    host: &Batch,
+    input: &dyn Fn(&str) -> String,
+) -> Result<(), RunError> {
+    for (plain, data) in host.floats() {
+        let input = input(plain);
+        if has_input(exec.planned(), name, &input) {
+            exec.write_f32(name, &input, 0, data)?;
         }
     }
-    for (input, data) in host.ints() {
-        if has_input(exec.planned(), name, input) {
-            exec.write_i32(name, input, 0, data)?;
+    for (plain, data) in host.ints() {
+        let input = input(plain);
+        if has_input(exec.planned(), name, &input) {
+            exec.write_i32(name, &input, 0, data)?;
         }
     }
     Ok(())
@@ -213,103 +277,4 @@ fn split(rows: &[usize], capacity: usize) -> Result<Vec<Vec<usize>>, (usize, usi
         }
     }
     Ok(out)
-}
-
-/// The ranks that hold one copy together: the first `ranks` of all.
-struct Holders<'a> {
-    /// What lies where.
-    layout: &'a Layout,
-    ranks: usize,
-    comm: &'a dyn Communicator,
-}
-
-impl Holders<'_> {
-    /// Elements `at..` of a state that lies across the holders, `held` on each, for rank 0; the others hand in theirs.
-    fn read(
-        &self,
-        exec: &dyn Executor,
-        state: StateId,
-        held: usize,
-        at: usize,
-        values: &mut [f32],
-    ) -> Result<(), RunError> {
-        let name = &exec.planned().session.states[state.0 as usize].name;
-        let rank = self.comm.rank();
-        let most = (staging(self.comm.ranks()) / 4).min(values.len());
-        let (mut mine, mut both) = (vec![0u8; 4 * most], vec![0u8; 8 * most]);
-        for k in 0..self.ranks {
-            let (from, to) = ((k * held).max(at), ((k + 1) * held).min(at + values.len()));
-            for first in (from..to).step_by(most) {
-                let n = most.min(to - first);
-                let part = &mut values[first - at..][..n];
-                if rank == k {
-                    exec.read_state_at(state, first - k * held, part)?;
-                }
-                if k == 0 || (rank != 0 && rank != k) {
-                    continue;
-                }
-                if rank == k {
-                    let bytes = mine.as_chunks_mut().0.iter_mut();
-                    bytes.zip(part.iter()).for_each(|(b, x)| *b = x.to_le_bytes());
-                }
-                let both = &mut both[..8 * n];
-                self.comm.all_gather(name, &[0, k], &mine[..4 * n], both)?;
-                if rank == 0 {
-                    let bytes = both[4 * n..].as_chunks().0.iter();
-                    part.iter_mut().zip(bytes).for_each(|(x, b)| *x = f32::from_le_bytes(*b));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Writes loss and gradients; these are `scale` times too large in the executor. Of several ranks, which all call it, rank 0
-/// writes.
-fn write(
-    exec: &dyn Executor,
-    holders: Option<&Holders>,
-    loss: f32,
-    scale: f32,
-    out: &Path,
-) -> Result<(), RunError> {
-    let session = &exec.planned().session;
-    // By tensor: the state, and where it begins in it.
-    let mut grads: Vec<(TensorSpec, usize, usize)> = Vec::new();
-    for (i, s) in session.states.iter().enumerate().filter(|(_, s)| s.kind == StateKind::Gradient) {
-        let flat = s.name.strip_prefix(GRAD).and_then(|name| holders?.layout.flat(name));
-        match flat {
-            None => grads.push((TensorSpec::new(s.name.as_str(), DType::F32, &s.ty.shape), i, 0)),
-            Some(flat) => grads.extend(flat.tensors.iter().map(|t| {
-                let name = format!("{GRAD}{}", t.name);
-                (TensorSpec::new(name.as_str(), DType::F32, &t.shape), i, t.at)
-            })),
-        }
-    }
-    let mut specs: Vec<TensorSpec> = grads.iter().map(|(spec, ..)| spec.clone()).collect();
-    specs.push(TensorSpec::new("loss", DType::F32, &[1]));
-    // The order of the file, on every rank.
-    specs.sort_by(|a, b| a.name.cmp(&b.name));
-    let writes = holders.is_none_or(|h| h.comm.rank() == 0);
-    let create = || SafetensorsWriter::create(out, specs.clone(), &Default::default());
-    let mut writer = writes.then(create).transpose()?;
-    let mut values = Vec::new();
-    for spec in &specs {
-        values.resize(spec.shape.iter().product(), 0.0);
-        if let Some((_, i, at)) = grads.iter().find(|(s, ..)| s.name == spec.name) {
-            let (state, held) = (StateId(*i as u32), session.states[*i].ty.shape.elements());
-            match holders {
-                None => exec.read_state_at(state, *at, &mut values)?,
-                Some(holders) => holders.read(exec, state, held, *at, &mut values)?,
-            }
-            values.iter_mut().for_each(|x| *x /= scale);
-        } else {
-            values.fill(loss);
-        }
-        if let Some(writer) = &mut writer {
-            writer.write_f32(&spec.name, &values)?;
-        }
-    }
-    writer.map(SafetensorsWriter::finish).transpose()?;
-    Ok(())
 }

@@ -38,31 +38,33 @@ impl Resolved {
         let fits = json["fits"].as_bool().unwrap_or(false) && self.host_budget.is_none_or(|b| host <= b);
         json["fits"] = fits.into();
         json["host_bytes"] = self.plan.host_bytes().into();
-        let ranks = self.plan.shape.beside.ranks as u64;
-        json["host_state_bytes"] = (ranks * self.plan.planned.host_state_bytes).into();
+        let states: u64 = self.plan.here().iter().map(|p| p.host_state_bytes).sum();
+        json["host_state_bytes"] = states.into();
         json["host_needed_bytes"] = host.into();
         json["host_budget_bytes"] = serde_json::json!(self.host_budget);
         json["host_on_disk"] = serde_json::json!(self.disk());
         if let Some(ranks) = self.plan.ranks() {
             json["ranks"] = serde_json::json!(ranks);
         }
+        if let Some(parts) = &self.plan.parts {
+            json["placement"] = parts.json();
+        }
         json
     }
 
     /// What the host arena holds, by kind.
     fn host_line(&self) -> String {
-        let planned = &self.plan.planned;
-        let ranks = self.plan.shape.beside.ranks as u64;
+        let here = self.plan.here();
         let of = |kind| -> u64 {
-            let there = planned.session.states.iter().filter(|s| s.kind == kind && s.home == Space::Host);
-            ranks * there.map(|s| s.ty.bytes()).sum::<u64>()
+            let states = here.iter().flat_map(|p| &p.session.states);
+            states.filter(|s| s.kind == kind && s.home == Space::Host).map(|s| s.ty.bytes()).sum()
         };
         let rows = [
             ("parameters", of(StateKind::Parameter)),
             ("gradients", of(StateKind::Gradient)),
             ("optimizer", of(StateKind::Optimizer)),
             ("ema", of(StateKind::Ema)),
-            ("activations", ranks * (planned.host_bytes - planned.host_state_bytes)),
+            ("activations", here.iter().map(|p| p.host_bytes - p.host_state_bytes).sum()),
             ("process", self.host_bytes() - self.host_arena_in_memory()),
         ];
         let shown = rows.iter().filter(|(_, bytes)| *bytes > 0);

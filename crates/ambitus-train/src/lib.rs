@@ -21,6 +21,7 @@ pub mod loader;
 pub mod memory;
 pub mod metrics;
 pub mod model_dir;
+pub mod parts;
 pub mod pictures;
 pub mod pieces;
 pub mod placed;

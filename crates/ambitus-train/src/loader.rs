@@ -3,8 +3,10 @@
 //! What comes out is a pure function of (data, recipe, update): a resumed run gets the same batches. At most one finished
 //! batch waits while one is in use and one is being filled; buffers go round. Of several ranks each takes its turn of an update's
 //! micro-batches, which are the same at any number of ranks; the last may be empty, for all run equally many.
+//! So may the last of an update that goes through ranks as a pipeline.
 
 use crate::clips::{Clips, Use, When};
+use crate::parts;
 use ambitus_data::DataError;
 use ambitus_data::pack::{Capacity, pack};
 use ambitus_data::updates::{UpdateSize, Updates};
@@ -29,6 +31,8 @@ pub struct Work {
     pub seed: u64,
     /// Whose micro-batches, of how many ranks.
     pub rank: (usize, usize),
+    /// Of a pipeline over so many ranks: micro-batches that are in it at a time.
+    pub pipeline: Option<(usize, usize)>,
 }
 
 /// A micro-batch of an update.
@@ -45,6 +49,8 @@ pub struct Item {
     pub first: bool,
     /// Last micro-batch of its update.
     pub last: bool,
+    /// Micro-batches of its update with this one and those behind it.
+    pub left: usize,
     /// Rows that are filled.
     pub rows: usize,
 }
@@ -129,6 +135,7 @@ fn produce(
         let packed = pack(&lengths, capacity)?;
         let (rank, ranks) = work.rank;
         let count = packed.len().div_ceil(ranks);
+        let count = work.pipeline.map_or(count, |(in_flight, ranks)| parts::padded(count, in_flight, ranks));
         for k in 0..count {
             let group = packed.get(k * ranks + rank).map_or(&[][..], Vec::as_slice);
             let group_uses: Vec<Use> = group.iter().map(|&i| uses[i]).collect();
@@ -141,6 +148,7 @@ fn produce(
                 norm,
                 first: k == 0,
                 last: k + 1 == count,
+                left: count - k,
                 rows: group.iter().map(|&i| lengths[i] as usize).sum(),
             };
             ready.send(Ok(item)).map_err(|_| None)?;

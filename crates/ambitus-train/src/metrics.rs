@@ -98,6 +98,9 @@ pub struct Summary {
     /// Of several ranks, each one's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arena_bytes_of_ranks: Vec<u64>,
+    /// Of ranks with a part of the model each, as planned for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arena_bytes_planned_of_ranks: Vec<u64>,
     /// The host arena, in memory or on disk.
     #[serde(default)]
     pub host_arena_bytes: u64,

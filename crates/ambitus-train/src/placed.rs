@@ -1,16 +1,14 @@
 //! One model over several cards, beside a whole copy in each: how a run could be placed, and what each card would hold.
 
-use crate::budget::{Draft, RunPlan, Shape};
+use crate::budget::{RunPlan, Shape};
 use crate::cluster::Cluster;
 use crate::device::Device;
 use crate::error::RunError;
-use crate::session;
+use crate::parts;
+use crate::session::program;
 use crate::size::ByteSize;
-use ambitus_compile::passes::place::{Cut, Piece, cut, pieces, pipeline, place};
 use ambitus_compile::passes::shard::{Sharding, Strategy};
-use ambitus_compile::plan::timelines::{Timeline, together};
-use ambitus_ir::target::{Packed, Target};
-use ambitus_ir::{Program, Session};
+use ambitus_ir::target::Target;
 use serde::Serialize;
 use std::fmt;
 
@@ -25,9 +23,6 @@ pub enum Placement {
     /// The same, with a micro-batch in each card at a time.
     Pipeline,
 }
-
-/// Micro-batches of a pipeline's program, for each rank: with four, ranks wait a fifth of the time or less (GPipe's rule).
-const IN_FLIGHT: usize = 4;
 
 /// What a tied embedding does to a pipeline.
 const SHARED_ENDS: &str = "the first blocks and the head share a weight, which has one home: rows go back to it in every \
@@ -84,37 +79,36 @@ impl Placed {
         shape.session.offload = Default::default();
         // Of one copy: each rank of the plan has its share of them.
         let shares = shape.session.sharding.map_or(1, |s| s.mesh.ranks);
-        let mut rows = vec![replicated(&shape, cards, shares, card_bytes, device.target())?];
+        shape.session.placement = None;
+        let (data, blocks) = replicated(&shape, cards, shares, card_bytes, device.target())?;
+        let mut rows = vec![data];
         shape.micro_batches *= shares;
         shape.session.sharding = None;
-        let cutter = Cutter::new(shape, cards, card_bytes, device.target())?;
-        let (mut note, blocks) = (None, cutter.pieces.len());
-        for placement in [Placement::Model, Placement::Pipeline] {
-            match cutter.row(placement)? {
-                Some(row) => {
-                    if placement == Placement::Pipeline && !row.interleaved {
-                        note = Some(SHARED_ENDS.to_owned());
-                    }
-                    rows.push(row);
+        let mut note = None;
+        if blocks < cards {
+            note =
+                Some(format!("the model has {blocks} blocks, too few for each of {cards} cards to have one"));
+        } else {
+            for placement in [Placement::Model, Placement::Pipeline] {
+                let row = cut(&shape, placement, cards, card_bytes, device.target())?;
+                if row.as_ref().is_some_and(|row| placement == Placement::Pipeline && !row.interleaved) {
+                    note = Some(SHARED_ENDS.to_owned());
                 }
-                None => {
-                    note = Some(format!(
-                        "the model has {blocks} blocks, too few for each of {cards} cards to have one"
-                    ));
-                }
+                rows.extend(row);
             }
         }
         Ok(Placed { card_bytes, cards, rows, note })
     }
 }
 
+/// Also the model's blocks.
 fn replicated(
     shape: &Shape,
     cards: usize,
     shares: usize,
     card_bytes: u64,
     target: &dyn Target,
-) -> Result<Row, RunError> {
+) -> Result<(Row, usize), RunError> {
     let mut shape = shape.clone();
     shape.micro_batches = (shape.micro_batches * shares).div_ceil(cards).max(1);
     shape.session.sharding = match cards {
@@ -122,7 +116,8 @@ fn replicated(
         _ => Some(Sharding::new(Strategy::None, cards).map_err(RunError::Usage)?),
     };
     let plan = RunPlan::new(shape, target)?;
-    Ok(Row {
+    let blocks = plan.planned.program(program::MICRO).map_or(0, |p| p.program.blocks.len());
+    let row = Row {
         placement: Placement::Data,
         interleaved: false,
         blocks: Vec::new(),
@@ -133,83 +128,37 @@ fn replicated(
         step_seconds: plan.step_seconds,
         waiting_seconds: plan.exchange.exposed,
         exchanged_bytes: plan.exchange.bytes,
-    })
+    };
+    Ok((row, blocks))
 }
 
-/// The whole model, and what its blocks take.
-struct Cutter<'t> {
-    shape: Shape,
-    session: Session,
-    pieces: Vec<Piece>,
+/// The fastest cut that fits; where none does, the one that needs least.
+fn cut(
+    shape: &Shape,
+    placement: Placement,
     cards: usize,
     card_bytes: u64,
-    target: &'t dyn Target,
-}
-
-impl Cutter<'_> {
-    fn new(shape: Shape, cards: usize, card_bytes: u64, target: &dyn Target) -> Result<Cutter<'_>, RunError> {
-        let packed = &Packed { target, rows: shape.clip_rows };
-        let session = session::build(&shape.model, &shape.session, packed)?;
-        let pieces = pieces(&session, packed);
-        Ok(Cutter { shape, session, pieces, cards, card_bytes, target })
-    }
-
-    /// The fastest cut that fits; where none does, the one that needs least. `None` where there are too few blocks.
-    fn row(&self, placement: Placement) -> Result<Option<Row>, RunError> {
-        let total = self.shape.micro_batches;
-        let in_flight = if placement == Placement::Pipeline { total.min(IN_FLIGHT * self.cards) } else { 1 };
-        let room = self.card_bytes.saturating_sub(self.shape.beside.fixed_bytes);
-        // A rank keeps what it has forwarded and not yet gone back through.
-        let cut = |room| cut(&self.pieces, self.cards, in_flight.min(self.cards), room);
-        let Some(fastest) = cut(room) else { return Ok(None) };
-        let row = self.of_cut(placement, &fastest, in_flight);
-        if row.fits {
-            return Ok(Some(row));
-        }
-        // What blocks take is not all that a card holds: where that matters, the most even bytes.
-        let least = cut(0).filter(|least| *least != fastest);
-        let other = least.map(|least| self.of_cut(placement, &least, in_flight));
-        let most = |row: &Row| row.peak_bytes.iter().copied().max();
-        Ok(Some(match other {
-            Some(other) if most(&other) < most(&row) => other,
-            _ => row,
-        }))
-    }
-
-    fn of_cut(&self, placement: Placement, cut: &Cut, in_flight: usize) -> Row {
-        let mut session = self.session.clone();
-        let interleaved = placement == Placement::Pipeline && pipeline(&mut session, 0, in_flight, cut);
-        let parts = place(&session, cut);
-        let packed = &Packed { target: self.target, rows: self.shape.clip_rows };
-        let mut ranks = vec![Timeline::default(); self.cards];
-        let mut run = |at: usize| {
-            let programs: Option<Vec<&Program>> = parts.iter().map(|p| p.programs.get(at)).collect();
-            programs.iter().for_each(|programs| together(programs, packed, &mut ranks));
-        };
-        let runs = self.shape.micro_batches.div_ceil(in_flight);
-        (0..runs).for_each(|_| run(0));
-        let update = session.programs.iter().position(|p| p.name == session::program::UPDATE);
-        update.into_iter().for_each(&mut run);
-        let drafts = parts.into_iter().map(|part| Draft::of(self.shape.clone(), part, self.target));
-        let peak_bytes: Vec<u64> = drafts.map(|d| d.plan(self.target).peak_bytes).collect();
-        let last = |f: &dyn Fn(&Timeline) -> f64| ranks.iter().map(f).fold(0.0, f64::max);
-        let step_seconds = last(&|t| t.now);
-        let busy: f64 = ranks.iter().map(|t| t.busy).sum::<f64>() / self.cards as f64;
-        let first = |r: usize| if r == 0 { 0 } else { cut.starts[r - 1] };
-        let end = |r: usize| cut.starts.get(r).copied().unwrap_or(self.pieces.len());
-        Row {
-            placement,
-            interleaved,
-            blocks: (0..self.cards).map(|r| (first(r), end(r) - first(r))).collect(),
-            micro_batches: self.shape.micro_batches,
-            in_flight,
-            fits: peak_bytes.iter().all(|b| *b <= self.card_bytes),
-            peak_bytes,
-            step_seconds,
-            waiting_seconds: step_seconds - busy,
-            exchanged_bytes: last(&|t| t.moved),
-        }
-    }
+    target: &dyn Target,
+) -> Result<Option<Row>, RunError> {
+    let mut shape = shape.clone();
+    let room = card_bytes.saturating_sub(shape.beside.fixed_bytes);
+    shape.session.placement = Some(parts::Placement::new(cards, placement == Placement::Pipeline, room));
+    let plan = RunPlan::new(shape, target)?;
+    let Some(parts) = &plan.parts else { return Ok(None) };
+    let fixed = plan.peak_bytes - plan.planned.arena_bytes();
+    let peak_bytes: Vec<u64> = parts.ranks.iter().map(|p| fixed + p.arena_bytes()).collect();
+    Ok(Some(Row {
+        placement,
+        interleaved: parts.how.interleaved,
+        blocks: parts.how.blocks_of_ranks(),
+        micro_batches: plan.shape.micro_batches,
+        in_flight: parts.how.in_flight,
+        fits: peak_bytes.iter().all(|b| *b <= card_bytes),
+        peak_bytes,
+        step_seconds: plan.step_seconds,
+        waiting_seconds: parts.waiting_seconds,
+        exchanged_bytes: parts.exchanged_bytes,
+    }))
 }
 
 impl fmt::Display for Placement {

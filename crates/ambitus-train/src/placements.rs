@@ -102,6 +102,10 @@ fn row(cluster: &Cluster, shape: &Shape, strategy: Strategy, threads: usize) -> 
         1 => None,
         _ => Some(Sharding::new(strategy, cards).map(shared).map_err(RunError::Usage)?),
     };
+    if shape.session.placement.take().is_some() {
+        // Ranks with a part of the model have all micro-batches, those that share it take turns.
+        shape.micro_batches = shape.micro_batches.div_ceil(cards).max(1);
+    }
     let plan = RunPlan::new(shape, device.target())?;
     Ok(Row {
         cards,

@@ -16,6 +16,7 @@
 mod family;
 mod forms;
 mod offload;
+mod placement;
 mod read;
 mod sharding;
 mod stages;
@@ -34,6 +35,7 @@ pub use forms::{
     Tokenizer, UpdateAt, Validation, Variant,
 };
 pub use offload::{Activations, Offload};
+pub use placement::Placement;
 pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
 pub(crate) use read::{read_text, read_tree, short};
 pub use sharding::{BackwardPrefetch, MAX_RANKS, Sharding, Strategy, Units};
@@ -62,6 +64,10 @@ pub struct Recipe {
     /// of each, time of gathering. Absent: full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharding: Option<Sharding>,
+    /// `none`, or which part of the model each of several ranks has instead of a share of everything: `model` or `pipeline` (see
+    /// [`Placement`]). The bits of one rank. Not together with `sharding`. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
     /// The memory budget of the whole process (on a card: of the card), as `20GiB` or `512MB`. Absent: 90 % of the smaller of available memory and
     /// the container's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -261,6 +267,7 @@ impl Recipe {
             device: DeviceChoice::default(),
             ranks: None,
             sharding: None,
+            placement: None,
             memory: None,
             precision: None,
             host_memory: None,

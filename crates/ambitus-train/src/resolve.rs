@@ -5,6 +5,7 @@ use crate::data::Data;
 use crate::device::{self, Device};
 use crate::error::RunError;
 use crate::model_dir::{ModelDir, OpenOptions};
+use crate::parts::Placement;
 use crate::recipe::{self, DeviceChoice, Recipe, UpdateAt};
 use crate::search::{self, Candidate, Free};
 use crate::session::SessionOptions;
@@ -183,7 +184,11 @@ pub fn resolve_on(
         return Err(RunError::Usage(device::NO_COLLECTIVES.to_owned()));
     }
     let sharding = recipe.shared().map_err(RunError::Usage)?;
-    let ranks = recipe.ranks() as usize;
+    if read_weights && recipe.is_placed() && device.is_card() {
+        return Err(RunError::Usage(device::NO_TRANSFERS.to_owned()));
+    }
+    // Ranks that take turns at the micro-batches.
+    let ranks = if recipe.is_placed() { 1 } else { recipe.ranks() as usize };
     let mut choices = Vec::new();
     let mut choose = |key, value: String, from: &str| {
         choices.push(Choice { key, value, from: from.to_owned() });
@@ -291,6 +296,7 @@ pub fn resolve_on(
             update_in_backward: in_backward,
             offload: recipe.offloaded().pass(),
             sharding,
+            placement: Placement::of(&recipe, device.beside(), budget),
             ema: recipe.ema(),
             evaluate: !data.split.validation.is_empty(),
             sample: sample_rows.map(|n| Capacity { rows: 2 * n, clips: 2 }),

@@ -5,19 +5,22 @@ mod rank;
 use crate::data::no_data;
 use crate::error::RunError;
 use crate::export::{self, Layout, Source};
-use crate::recipe::{Origins, Recipe};
+use crate::memory;
+use crate::recipe::{Origins, Placement, Recipe};
 use crate::resolve::{Console, Resolved, resolve, resolve_on};
 use crate::run_dir::RunDir;
-use crate::saved::Progress;
+use crate::saved::{self, Progress};
 use crate::session;
 use crate::stages;
 use crate::trainer::Ended;
 use crate::watcher::Silent;
 use crate::world::{self, World};
+use ambitus_compile::passes::place::Cut;
 use ambitus_compile::passes::shard::Strategy;
+use ambitus_ir::StateDecl;
 use ambitus_store::Checkpoint;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 /// Starts a run. `world`: this process's place among processes that are its ranks; alone, it makes the recipe's ranks of its
 /// threads.
@@ -73,20 +76,28 @@ pub fn train(
 pub struct Shared {
     /// Ranks.
     pub ranks: Option<u32>,
-    /// How they share.
+    /// How they share; then no model is placed.
     pub sharding: Option<Strategy>,
+    /// Which part of the model each has; then nothing is shared.
+    pub placement: Option<Placement>,
 }
 
 impl Shared {
     /// Puts them into a recipe; true when that changed it.
     fn change(&self, recipe: &mut Recipe) -> Result<bool, RunError> {
-        let before = (recipe.ranks, recipe.sharding);
+        let before = (recipe.ranks, recipe.sharding, recipe.placement);
         recipe.ranks = self.ranks.or(recipe.ranks);
+        // One takes the other's place; both together are refused.
+        match (self.sharding, self.placement) {
+            (Some(_), None) | (_, Some(Placement::None)) => recipe.placement = None,
+            (_, Some(placement)) => (recipe.placement, recipe.sharding) = (Some(placement), None),
+            (None, None) => {}
+        }
         if let Some(strategy) = self.sharding {
             recipe.share_by(strategy);
         }
         recipe.validate().map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
-        Ok((recipe.ranks, recipe.sharding) != before)
+        Ok((recipe.ranks, recipe.sharding, recipe.placement) != before)
     }
 }
 
@@ -157,17 +168,23 @@ fn resolve_for(mut recipe: Recipe, world: &World, console: &mut dyn Console) -> 
     let chosen = world.first_says("the plan", || {
         let resolved = resolve_on(recipe.clone(), world.device(&recipe)?, true, console)?;
         let text = resolved.recipe.to_yaml().map_err(RunError::Usage)?;
+        // Hosts may differ in what a cut goes by.
+        let starts = resolved.plan.parts.as_ref().map(|parts| parts.how.cut.starts.clone());
         first = Some(resolved);
-        Ok(text.into_bytes())
+        saved::to_json(&(text, starts))
     })?;
     if let Some(resolved) = first {
         return Ok(resolved);
     }
     let _busy = world.busy();
-    let text = String::from_utf8_lossy(&chosen);
+    let (text, starts): (String, Option<Vec<usize>>) = saved::from_json(&chosen)?;
     let (recipe, _) = Recipe::parse(&text, "recipe.yaml").map_err(|e| RunError::Usage(e.to_string()))?;
     let device = world.device(&recipe)?;
-    resolve_on(recipe, device, true, console)
+    let mut resolved = resolve_on(recipe, device, true, console)?;
+    if let Some(starts) = starts {
+        resolved.cut_at(Cut { starts })?;
+    }
+    Ok(resolved)
 }
 
 /// Paths that mean the same from any folder: a run may be resumed from elsewhere.
@@ -206,10 +223,11 @@ fn check(r: &Resolved, console: &mut dyn Console) -> Result<(), RunError> {
 /// # Errors
 /// As [`ModelDir::check`](crate::model_dir::ModelDir::check).
 pub(crate) fn check_weights(r: &Resolved) -> Result<(), RunError> {
-    let (states, shape) = (&r.plan.planned.session.states, &r.plan.shape);
+    let shape = &r.plan.shape;
+    let states: Vec<StateDecl> = r.plan.whole().iter().flat_map(|p| p.session.states.clone()).collect();
     match session::layout(&shape.model, &shape.session)? {
-        Some(layout) => r.model.check(&layout.tensors(states), r.recipe.model.extend_vocab),
-        None => r.model.check(states, r.recipe.model.extend_vocab),
+        Some(layout) => r.model.check(&layout.tensors(&states), r.recipe.model.extend_vocab),
+        None => r.model.check(&states, r.recipe.model.extend_vocab),
     }
 }
 
@@ -242,20 +260,25 @@ fn go(r: &mut Resolved, run: &RunDir, world: &World, console: &mut dyn Console) 
 
 /// Runs as planned: this rank, or all of them.
 fn on_ranks(r: &Resolved, run: &RunDir, world: &World, console: &mut dyn Console) -> Result<End, RunError> {
+    // What planning took, before arenas are.
+    memory::return_freed();
     let ranks = r.recipe.ranks() as usize;
     if ranks == 1 {
         return rank::attempt(r, None, run, world, console);
     }
-    let planned = Arc::new(r.plan.planned.clone());
+    let planned = match &r.plan.parts {
+        Some(parts) => parts.ranks.clone(),
+        None => std::iter::repeat_n(r.plan.planned.clone(), ranks).collect(),
+    };
     if world.ranks() > 1 {
-        return rank::attempt(r, Some(&planned), run, world, console);
+        return rank::attempt(r, Some(&planned[world.rank()]), run, world, console);
     }
     let console = Mutex::new(Some(console));
     let ends = world::in_process(ranks, |world| {
         let console = world.is_first().then(|| console.lock().ok()?.take()).flatten();
         match console {
-            Some(console) => rank::attempt(r, Some(&planned), run, world, console),
-            None => rank::attempt(r, Some(&planned), run, world, &mut Silent),
+            Some(console) => rank::attempt(r, Some(&planned[world.rank()]), run, world, console),
+            None => rank::attempt(r, Some(&planned[world.rank()]), run, world, &mut Silent),
         }
     })?;
     Ok(ends[0])

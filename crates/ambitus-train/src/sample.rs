@@ -1,7 +1,7 @@
 //! Fills the masked middle of a clip by integrating the learned flow: what a person looks at and listens to.
 
 use crate::error::RunError;
-use crate::gradients::write_batch;
+use crate::gradients::{has_input, write_batch};
 use ambitus_exec::executor::Executor;
 use ambitus_models::f5::batch::{self, Clip};
 use ambitus_models::f5::config::MELS;
@@ -65,8 +65,12 @@ pub fn inpaint(
         xs[..x.len()].copy_from_slice(&x);
         xs[x.len()..2 * x.len()].copy_from_slice(&x);
         write_batch(exec, program, &host)?;
-        exec.write_f32(program, "x", 0, &xs)?;
-        exec.write_f32(program, "cond", 0, &conds)?;
+        // A rank with a part of the model has the inputs of that part.
+        for (input, data) in [("x", &xs), ("cond", &conds)] {
+            if has_input(exec.planned(), program, input) {
+                exec.write_f32(program, input, 0, data)?;
+            }
+        }
         exec.run(program, 0)?;
         exec.read_f32(program, "velocity", 0, &mut velocity)?;
         let (with, without) = velocity.split_at(x.len());

@@ -4,7 +4,8 @@
 //! written last, every state in its own element type. Gradients are not kept: an update ends before a checkpoint begins.
 //!
 //! Ranks that share tensors write what each holds, at the same time: `model.0-of-4.safetensors` and so on, pieces of the same
-//! tensors under the same names ([`ambitus_store::PiecedFiles`]). Of replicas one writes. The first rank begins the folder, is
+//! tensors under the same names ([`ambitus_store::PiecedFiles`]). Of replicas one writes. Ranks with a part of the model each
+//! write its tensors, whole. The first rank begins the folder, is
 //! told what all have written, and writes the manifest. Whoever reads, any number of ranks or none, reads ranges of tensors.
 
 mod moments;
@@ -122,13 +123,13 @@ fn write(exec: &dyn Executor, part: &mut Part, world: &World) -> Result<(), RunE
     }
     let _busy = world.busy();
     let states = &exec.planned().session.states;
-    let (k, n) = world.shard();
+    let (k, n) = world.file();
     let all = world.pieces(states);
     let mut values = Vec::new();
     for (kind, kinds) in FILES {
         let (mut metadata, mut specs, mut by_key) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         // What every rank has whole, the first writes.
-        for piece in of_kinds(&all, states, kinds).filter(|p| p.in_flat || world.is_first()) {
+        for piece in of_kinds(&all, states, kinds).filter(|p| p.in_flat || world.has_own()) {
             let whole = TensorSpec::new(piece.name.as_str(), stored(piece.ty.dtype), &piece.ty.shape);
             let spec = piece_spec(whole, piece.range.clone(), &mut metadata);
             by_key.insert(spec.name.clone(), piece);

@@ -340,7 +340,12 @@ impl Point {
     /// Bytes that so many steps should free, of all ranks in this process.
     fn freed(&self, steps: usize) -> u64 {
         let of_rank: u64 = self.made_again(steps).map(|(v, share)| (v.bytes as f64 * share) as u64).sum();
-        self.shape.beside.ranks as u64 * of_rank
+        match &self.shape.session.placement {
+            // It is the model's, of which ranks of processes have a part each.
+            Some(placement) if self.shape.beside.ranks == 1 => of_rank / placement.ranks as u64,
+            Some(_) => of_rank,
+            None => self.shape.beside.ranks as u64 * of_rank,
+        }
     }
 
     /// The fewest steps that should free so many bytes; all of them where none suffice.

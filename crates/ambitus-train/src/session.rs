@@ -1,5 +1,6 @@
 //! From a model's shape and a run's options to a planned session.
 
+use crate::parts::Placement;
 use ambitus_compile::optimizer::{self, Optimizer};
 use ambitus_compile::passes::in_backward::InBackward;
 use ambitus_compile::passes::lora::Lora;
@@ -19,6 +20,8 @@ use ambitus_models::{Capacity, Model};
 pub mod program {
     /// Forward and backward of one micro-batch; the whole update, where that is in backward.
     pub const MICRO: &str = "micro";
+    /// Forward and backward of several micro-batches, where they go through the ranks as a pipeline.
+    pub const PIPELINE: &str = "pipeline";
     /// Clip, AdamW, counters; absent where the update is in backward.
     pub const UPDATE: &str = "update";
     /// Moving average.
@@ -54,6 +57,9 @@ pub struct SessionOptions {
     pub offload: Offload,
     /// How ranks share what is kept; without, there is one.
     pub sharding: Option<Sharding>,
+    /// Which part of the model each rank has, in place of sharding; the session that is built is the whole one, of which
+    /// [`Parts`](crate::parts::Parts) are made.
+    pub placement: Option<Placement>,
     /// Keep a moving average.
     pub ema: bool,
     /// Include evaluation.
@@ -155,7 +161,10 @@ impl Stem {
         if let Some(layout) = &passes.shard {
             pipeline::sharded(&mut s, layout);
         }
-        pipeline::offload(&mut s, &options.offload);
+        // Parts are made before anything of them is moved to the host.
+        if options.placement.is_none() {
+            pipeline::offload(&mut s, &options.offload);
+        }
         Ok(s)
     }
 }

@@ -80,8 +80,11 @@ fn tier(asked: &Asked, card: &Card, threads: usize) -> Result<Tier, RunError> {
             rows_per_second: None,
         });
     }
-    let shape = Shape { beside: device.beside(), ..asked.shape.clone() };
+    let mut shape = Shape { beside: device.beside(), ..asked.shape.clone() };
     let budget = card.usable.0;
+    if let Some(placement) = &mut shape.session.placement {
+        placement.room = budget.saturating_sub(shape.beside.fixed_bytes);
+    }
     let mut found = search(&shape, &asked.open(&device), budget, device.target())?;
     if found.plan.peak_bytes > budget {
         found = search(&shape, &asked.every(&device), budget, device.target())?;

@@ -1,9 +1,10 @@
 //! The loop: micro-batches, update, average, validation, checkpoints.
 
 use crate::error::RunError;
-use crate::gradients::{has_input, run_micro};
+use crate::gradients::{has_input, run_micro, run_several, write_f32, write_one_of};
 use crate::loader::Loader;
 use crate::memory;
+use crate::parts;
 use crate::pieces::Piece;
 use crate::recipe::{Recipe, UpdateAt};
 use crate::saved::{self, Progress};
@@ -175,37 +176,15 @@ impl Trainer<'_> {
             UpdateAt::End => program::UPDATE,
             UpdateAt::Backward => program::MICRO,
         };
-        self.exec.write_f32(applies, "lr", 0, &[step.learning_rate as f32])?;
-        self.exec.write_f32(applies, "clip", 0, &[self.recipe.clip as f32])?;
+        write_f32(self.exec, applies, "lr", step.learning_rate as f32)?;
+        write_f32(self.exec, applies, "clip", self.recipe.clip as f32)?;
         if has_input(self.exec.planned(), applies, SEED) {
             let [seed, update] = rounding_key(self.recipe.seed, self.progress.update);
             let key = [seed, update, self.world.shard().0 as i32];
             let words = if self.world.held().is_some() { 3 } else { 2 };
             self.exec.write_i32(applies, SEED, 0, &key[..words])?;
         }
-        let (mut losses, mut rows) = (Vec::new(), 0);
-        loop {
-            let wait = Instant::now();
-            let item = loader.next()?;
-            step.loader_wait += wait.elapsed().as_secs_f64();
-            debug_assert_eq!(item.update, self.progress.update);
-            if applies == program::MICRO && !(item.first && item.last) {
-                return Err(RunError::Training(format!(
-                    "update {} has several micro-batches, which an update in backward cannot take: this is a bug, please \
-                     report it; a larger --micro-batch goes around it",
-                    item.update
-                )));
-            }
-            let loss = run_micro(self.exec, program::MICRO, &item.batch, item.norm, !item.first)?;
-            losses.push(f64::from(loss));
-            rows += item.rows;
-            step.epoch = item.epoch;
-            let last = item.last;
-            loader.recycle(item.batch);
-            if last {
-                break;
-            }
-        }
+        let (losses, rows) = self.micro_batches(loader, applies, &mut step)?;
         let exec = &mut *self.exec;
         if applies == program::UPDATE {
             exec.run(program::UPDATE, 0)?;
@@ -224,7 +203,7 @@ impl Trainer<'_> {
             if self.recipe.ema()
                 && let Some(decay) = ema_decay(self.progress.applied)
             {
-                exec.write_f32(program::EMA, "decay", 0, &[decay])?;
+                write_f32(exec, program::EMA, "decay", decay)?;
                 exec.run(program::EMA, 0)?;
             }
             self.progress.applied += 1;
@@ -236,10 +215,57 @@ impl Trainer<'_> {
         Ok(step)
     }
 
+    /// Runs this rank's micro-batches of an update: their losses, and rows in all.
+    fn micro_batches(
+        &mut self,
+        loader: &Loader,
+        applies: &str,
+        step: &mut Step,
+    ) -> Result<(Vec<f64>, usize), RunError> {
+        let (mut losses, mut rows) = (Vec::new(), 0);
+        let several = parts::in_flight(self.exec.planned());
+        // Micro-batches of a pipeline's program that wait for the others of it.
+        let mut written = 0;
+        loop {
+            let wait = Instant::now();
+            let item = loader.next()?;
+            step.loader_wait += wait.elapsed().as_secs_f64();
+            debug_assert_eq!(item.update, self.progress.update);
+            if applies == program::MICRO && !(item.first && item.last) {
+                return Err(RunError::Training(format!(
+                    "update {} has several micro-batches, which an update in backward cannot take: this is a bug, please \
+                     report it; a larger --micro-batch goes around it",
+                    item.update
+                )));
+            }
+            let further = !losses.is_empty();
+            if several > 1 && written + item.left >= several {
+                write_one_of(self.exec, written, &item.batch, item.norm)?;
+                written += 1;
+                if written == several {
+                    let of_several = run_several(self.exec, several, further)?;
+                    losses.extend(of_several.into_iter().map(f64::from));
+                    written = 0;
+                }
+            } else {
+                let loss = run_micro(self.exec, program::MICRO, &item.batch, item.norm, further)?;
+                losses.push(f64::from(loss));
+            }
+            rows += item.rows;
+            step.epoch = item.epoch;
+            let last = item.last;
+            loader.recycle(item.batch);
+            if last {
+                return Ok((losses, rows));
+            }
+        }
+    }
+
     /// What all ranks must know of an update, in one exchange: whether one was asked to stop, rows, losses.
     fn share(&self, step: &mut Step, rows: usize, losses: &[f64]) -> Result<(), RunError> {
         const HEAD: usize = 9;
         // Read once: what is asked for from here on is for the next step.
+        let (losses, rows) = if self.world.says() { (losses, rows) } else { (&[][..], 0) };
         let mut mine = vec![u8::from(stop::requested())];
         mine.extend((rows as u64).to_le_bytes());
         mine.extend(losses.iter().flat_map(|x| x.to_le_bytes()));

@@ -42,14 +42,14 @@ impl Validation {
         self.clips.rows().is_empty()
     }
 
-    /// The loss of `program` (an evaluation program) over all rounds. Ranks take the batches in turn; the sum is in the order of
+    /// The loss of `program` (an evaluation program) over all rounds. Ranks take the batches in turn, or each its part of every one; the sum is in the order of
     /// the batches, so of the same weights it has the same bits at any number of ranks.
     ///
     /// # Errors
     /// Damaged clip files, and ranks that are gone.
     pub fn loss(&self, exec: &mut dyn Executor, program: &str, world: &World) -> Result<f64, RunError> {
         let mut host: Batch = self.model.batch(self.capacity);
-        let (rank, ranks) = (world.rank(), world.ranks());
+        let (rank, ranks) = world.turn();
         let mut losses = Vec::new();
         for k in 0..self.groups.len().div_ceil(ranks) {
             // The others' last batch may have no fellow: all ranks run a program together.

@@ -24,6 +24,8 @@ const CHUNK: usize = 4096;
 pub struct World {
     comm: Option<Arc<dyn Communicator>>,
     layout: Option<Arc<Layout>>,
+    /// Each rank has a part of the model, and all compute the same micro-batches.
+    placed: bool,
     /// Ranks on this host that are processes, this one among them: they share its cores.
     here: usize,
     /// Bytes of this process that its engine takes.
@@ -33,7 +35,7 @@ pub struct World {
 impl World {
     /// One rank.
     pub fn alone() -> World {
-        World { comm: None, layout: None, here: 1, bytes: 0 }
+        World { comm: None, layout: None, placed: false, here: 1, bytes: 0 }
     }
 
     /// A rank of several, by its end of an engine.
@@ -59,6 +61,32 @@ impl World {
     /// The same, of a session whose tensors lie so.
     pub fn holding(&self, layout: Option<Layout>) -> World {
         World { layout: layout.map(Arc::new), ..self.clone() }
+    }
+
+    /// The same, of a model that is placed on the ranks, each a part of it.
+    pub fn of_parts(&self) -> World {
+        World { placed: true, ..self.clone() }
+    }
+
+    /// Which micro-batches are this rank's: of so many ranks that take turns, in the whole order. All, where each has a part of
+    /// the model.
+    pub fn turn(&self) -> (usize, usize) {
+        if self.placed { (0, 1) } else { (self.rank(), self.ranks()) }
+    }
+
+    /// What this rank computed is not computed by another too, or this is the one that says it.
+    pub fn says(&self) -> bool {
+        !self.placed || self.is_first()
+    }
+
+    /// Tensors that this rank has whole are on no other.
+    pub fn has_own(&self) -> bool {
+        self.placed || self.is_first()
+    }
+
+    /// Which file of a checkpoint this rank writes, and how many there are.
+    pub fn file(&self) -> (usize, usize) {
+        if self.placed { (self.rank(), self.ranks()) } else { self.shard() }
     }
 
     /// The engine, where there are other ranks.
@@ -93,7 +121,7 @@ impl World {
 
     /// This rank is of the one replica that writes checkpoints.
     pub fn writes(&self) -> bool {
-        self.rank() < self.shard().1
+        self.rank() < self.file().1
     }
 
     /// What this rank's states hold, by the tensors that checkpoints name.
@@ -159,11 +187,14 @@ impl World {
     }
 
     /// The numbers of all ranks, of which each has every so manieth from its own number on, in their whole order: sums of them
-    /// have the same bits as one rank's.
+    /// have the same bits as one rank's. Where each has all of them, these.
     ///
     /// # Errors
     /// As [`World::exchange`].
     pub fn in_order(&self, what: &str, mine: &[f64]) -> Result<Vec<f64>, RunError> {
+        if self.placed {
+            return Ok(mine.to_vec());
+        }
         let bytes: Vec<u8> = mine.iter().flat_map(|x| x.to_le_bytes()).collect();
         Ok(interleaved(&self.exchange(what, &bytes)?))
     }

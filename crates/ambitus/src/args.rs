@@ -1,7 +1,7 @@
 //! Arguments. Help texts are the manual.
 
 use ambitus_train::recipe::{
-    Checkpoint, DeviceChoice, Level, MicroBatch, Offload, OptimizerChoice, Precision, Variant,
+    Checkpoint, DeviceChoice, Level, MicroBatch, Offload, OptimizerChoice, Placement, Precision, Variant,
 };
 use ambitus_train::size::ByteSize;
 use ambitus_train::{Strategy, Units};
@@ -147,6 +147,11 @@ pub struct TrainArgs {
     /// hybrid:S or hybrid_grad_op:S (as these in groups of S ranks). The same bits with each [default: full]
     #[arg(long, value_name = "STRATEGY")]
     pub sharding: Option<Strategy>,
+    /// Each rank has some blocks of the model in place of a share of everything (--sharding): model (a micro-batch goes through the
+    /// ranks one after another: their memory adds up, and they wait for each other), pipeline (several micro-batches of an update
+    /// are in the ranks at a time: waits less, keeps more activations) or none. The bits of one rank [default: none]
+    #[arg(long, value_name = "HOW")]
+    pub placement: Option<Placement>,
     /// What waits in the host's memory and comes to the device while it is used, as a list: all, none, parameters, gradients,
     /// optimizer, optimizer=0.5 (half of it), ema, activations, activations=blocks, disk=FOLDER (cpu: in a file). Saves the
     /// device nearly all of their bytes, same numbers; costs host memory and what copying takes beyond computing
@@ -249,9 +254,14 @@ pub struct ResumeArgs {
     /// what it then holds
     #[arg(long, value_name = "N")]
     pub ranks: Option<u32>,
-    /// Go on with another strategy (as for `train`): other bytes and traffic, at the same number of ranks the same bits
-    #[arg(long, value_name = "STRATEGY")]
+    /// Go on with another strategy (as for `train`), also of a run that was placed: other bytes and traffic, at the same number of
+    /// ranks the same bits
+    #[arg(long, value_name = "STRATEGY", conflicts_with = "placement")]
     pub sharding: Option<Strategy>,
+    /// Go on with the model placed so on the ranks (as for `train`), also of a run that was sharded: memory adds up, ranks wait for
+    /// each other; of one rank's run the same bits
+    #[arg(long, value_name = "HOW")]
+    pub placement: Option<Placement>,
     #[command(flatten)]
     pub world: WorldArgs,
     /// summary.json on stdout
@@ -301,6 +311,11 @@ pub struct GradientsArgs {
     /// [default: full]
     #[arg(long, value_name = "STRATEGY")]
     pub sharding: Option<Strategy>,
+    /// Each rank has some blocks of the model in place of a share of everything (--sharding): model (a micro-batch goes through the
+    /// ranks one after another: their memory adds up, and they wait for each other), pipeline (several micro-batches of an update
+    /// are in the ranks at a time: waits less, keeps more activations) or none. The bits of one rank
+    #[arg(long, value_name = "HOW", conflicts_with_all = ["sharding", "units"])]
+    pub placement: Option<Placement>,
     /// What ranks gather together: block, or modules of so many parameters. Larger units are fewer collectives and more memory
     /// [default: block]
     #[arg(long, value_name = "UNITS")]

@@ -12,6 +12,7 @@ use ambitus_train::export::{Layout, Source};
 use ambitus_train::gradients::{self, GradientOptions};
 use ambitus_train::launch::{self, Processes, WorldOptions};
 use ambitus_train::model_dir::{ModelDir, OpenOptions};
+use ambitus_train::parts::Placement;
 use ambitus_train::placed::Placed;
 use ambitus_train::placements::Placements;
 use ambitus_train::recipe::{self, Origins, Recipe};
@@ -91,6 +92,10 @@ fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
     if let Some(strategy) = a.sharding {
         r.share_by(strategy);
         set("sharding.strategy");
+    }
+    if a.placement.is_some() {
+        r.placement = a.placement;
+        set("placement");
     }
     if a.offload.is_some() {
         r.offload.clone_from(&a.offload);
@@ -456,7 +461,7 @@ fn new_run_dir(a: &TrainArgs) -> PathBuf {
 }
 
 pub fn resume(a: &ResumeArgs) -> Result<()> {
-    let shared = run::Shared { ranks: a.ranks, sharding: a.sharding };
+    let shared = run::Shared { ranks: a.ranks, sharding: a.sharding, placement: a.placement };
     let world = world(a.ranks, &a.world)?;
     let run = run::resume(&a.run, shared, &world, &mut Terminal::new())?;
     finished(&run, a.json && world.is_first())
@@ -483,21 +488,25 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
     let model = ModelDir::open_for_ids(&a.model, options)?;
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let ranks = world.as_ref().map(|w| w.comm.ranks()).or(a.ranks);
-    if ranks.is_none() && (a.sharding.is_some() || a.units.is_some()) {
+    let placement = a.placement.filter(|p| *p != recipe::Placement::None);
+    if ranks.is_none() && (a.sharding.is_some() || a.units.is_some() || placement.is_some()) {
         return Err(RunError::Usage(
-            "--sharding, --units: nothing is shared by one rank; give --ranks N, or start several processes (mpirun)"
+            "--sharding, --units, --placement: nothing is shared by one rank; give --ranks N, or start several processes (mpirun)"
                 .to_owned(),
         ));
     }
     let (strategy, units) = (a.sharding.unwrap_or(Strategy::Full), a.units.unwrap_or_default());
     let shared = |ranks| Sharding::new(strategy, ranks).map(|s| Sharding { units, ..s });
-    let sharding = ranks.map(shared).transpose();
+    let sharding = ranks.filter(|_| placement.is_none()).map(shared).transpose();
     let sharding = sharding.map_err(|why| RunError::Usage(format!("--sharding {strategy}: {why}")))?;
     let options = GradientOptions {
         checkpoint: a.checkpoint.0.clone(),
         precision: resolve::precision(a.precision),
         micro_batch: a.micro_batch,
         sharding,
+        placement: placement
+            .zip(ranks)
+            .map(|(how, n)| Placement::new(n, how == recipe::Placement::Pipeline, u64::MAX)),
         device: a.device,
         threads,
         memory: a.memory.map(|m| m.0),

@@ -206,14 +206,14 @@ fn ranks_that_plan_for_themselves_agree() {
     assert!(said.contains("ranks: 2"), "{said}");
     let whole = step(&run, 6);
     back(&run);
-    let shared = run::Shared { ranks: None, sharding: Some(Strategy::None) };
+    let shared = run::Shared { ranks: None, sharding: Some(Strategy::None), placement: None };
     world::in_process(2, |world| run::resume(&run, shared, world, &mut Quiet).map(drop)).expect("both go on");
     let export = |name: &str| std::fs::read(dir.join(name).join("export/model.safetensors")).expect("a file");
     assert!(step(&run, 6) != whole && export("apart") == export("here"), "whole tensors of the same bits");
     // Another number of processes than the run's, which it then has.
     back(&run);
     world::in_process(3, |world| {
-        let shared = run::Shared { ranks: None, sharding: Some(Strategy::Full) };
+        let shared = run::Shared { ranks: None, sharding: Some(Strategy::Full), placement: None };
         run::resume(&run, shared, world, &mut Quiet).map(drop)
     })
     .expect("three go on");

@@ -143,6 +143,7 @@ fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::Plan
         update_in_backward: false,
         offload: Default::default(),
         sharding: None,
+        placement: None,
         trained: ambitus_compile::pipeline::Trained::All,
         ema: true,
         evaluate: true,

@@ -1,7 +1,8 @@
 //! Gradients on several ranks that share the model: virtual devices in this process, each with an arena of its own, or the
 //! processes of a launcher.
 
-use super::{GradientOptions, Holders, run_micro, uses, write};
+use super::gathered::{Gathered, Holders, write};
+use super::{GradientOptions, run_micro, uses};
 use crate::budget::RunPlan;
 use crate::clips::Clips;
 use crate::device::Device;
@@ -73,7 +74,7 @@ impl Work<'_> {
         }
         let layout = session::layout(&plan.shape.model, &plan.shape.session)?;
         let layout = layout.ok_or_else(|| RunError::Usage("--ranks: nothing is shared".to_owned()))?;
-        let planned = Arc::new(plan.planned);
+        let planned = plan.planned;
         self.dir.check(&layout.tensors(&planned.session.states), false)?;
         let one = |comm: Arc<dyn Communicator>| -> Result<f32, RunError> {
             let rank = comm.rank();
@@ -84,7 +85,7 @@ impl Work<'_> {
             let loss = sum(&*comm, mine)? as f32;
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
             let holders = Holders { layout: &layout, ranks: mesh.shard, comm: &*comm };
-            write(&exec, Some(&holders), loss, scale, out)?;
+            write(&exec, &Gathered::Shared(holders), loss, scale, out)?;
             Ok(loss)
         };
         match world {

@@ -122,13 +122,13 @@ impl Recipe {
         self.sharding = Some(Sharding { strategy, group, ..self.sharding() });
     }
 
-    /// How ranks share what is kept, as the compiler takes it; `None` for one rank.
+    /// How ranks share what is kept, as the compiler takes it; `None` for one rank, and where each has a part of the model.
     ///
     /// # Errors
     /// Groups that do not divide the ranks.
     pub fn shared(&self) -> Result<Option<shard::Sharding>, String> {
         let (ranks, asked) = (self.ranks() as usize, self.sharding());
-        if ranks == 1 {
+        if ranks == 1 || self.is_placed() {
             return Ok(None);
         }
         let group = asked.group.unwrap_or(self.ranks()) as usize;

@@ -93,6 +93,7 @@ impl Recipe {
             }
         }
         self.validate_sharding()?;
+        self.validate_placement()?;
         self.validate_offload()?;
         self.validate_trained()?;
         self.validate_training()?;

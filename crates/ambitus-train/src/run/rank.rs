@@ -48,10 +48,11 @@ pub(super) fn attempt(
     let shape = &r.plan.shape;
     let mut exec = match (planned, world.comm()) {
         (Some(planned), Some(comm)) => r.device.open_rank(planned.clone(), r.disk(), comm.clone())?,
-        _ => r.device.open(r.plan.planned.clone(), r.disk())?,
+        _ => r.device.open(PlannedSession::clone(&r.plan.planned), r.disk())?,
     };
     let exec = &mut *exec;
     let world = &world.holding(session::layout(&shape.model, &shape.session)?);
+    let world = &if r.plan.parts.is_some() { world.of_parts() } else { world.clone() };
     let (model, capacity) = (&shape.model, shape.session.capacity);
     let held_out = r.data.clips(&r.data.split.validation, r.recipe.seed)?;
     let validation = Validation::new(held_out, model.clone(), capacity)?;
@@ -65,7 +66,8 @@ pub(super) fn attempt(
         size: r.size,
         capacity,
         seed: r.recipe.seed,
-        rank: (world.rank(), world.ranks()),
+        rank: world.turn(),
+        pipeline: r.plan.parts.as_ref().map(|parts| (parts.how.in_flight, world.ranks())),
     };
     let mut watcher = match (world.is_first(), &latest) {
         (false, _) => None,
@@ -115,7 +117,14 @@ pub(super) fn attempt(
         best_update: progress.best.map(|(update, _)| update),
         best_weights: Some(source.name().to_owned()),
         ranks: Some(world.ranks() as u32),
-        arena_bytes_planned: r.plan.planned.arena_bytes(),
+        arena_bytes_planned: exec.planned().arena_bytes(),
+        arena_bytes_planned_of_ranks: r
+            .plan
+            .parts
+            .iter()
+            .flat_map(|p| &p.ranks)
+            .map(|p| p.arena_bytes())
+            .collect(),
         arena_bytes_used: exec.arena_bytes(),
         arena_bytes_of_ranks: if arenas.len() > 1 {
             arenas.iter().map(|b| number(b)).collect()
@@ -227,7 +236,7 @@ fn number(bytes: &[u8]) -> u64 {
 
 /// What a checkpoint must share with the run that resumes it: everything but who computes.
 fn digest(r: &Resolved) -> Result<String, RunError> {
-    let recipe = Recipe { ranks: None, sharding: None, threads: None, ..r.recipe.clone() };
+    let recipe = Recipe { ranks: None, sharding: None, placement: None, threads: None, ..r.recipe.clone() };
     let recipe = recipe.to_yaml().map_err(RunError::Usage)?;
     let mut hash = blake3::Hasher::new();
     hash.update(recipe.as_bytes());

@@ -4,6 +4,7 @@ use super::*;
 use crate::budget::{RunPlan, Shape};
 use crate::device::Device;
 use crate::model_dir::{ModelDir, OpenOptions};
+use crate::parts::Placement;
 use crate::recipe::{DeviceChoice, Recipe};
 use crate::session::{self, SessionOptions};
 use crate::world;
@@ -16,7 +17,7 @@ use ambitus_compile::passes::shard::{Sharding, Strategy, Units};
 use ambitus_compile::pipeline::Trained;
 use ambitus_exec::executor::{ExecError, state_place};
 use ambitus_ir::plan::PlannedSession;
-use ambitus_models::Capacity;
+use ambitus_models::{Capacity, Model};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
@@ -73,17 +74,36 @@ struct Form {
 
 /// A session of a form, and how ranks share it.
 struct Shared {
-    planned: Arc<PlannedSession>,
+    /// Of each rank, or of all.
+    planned: Vec<Arc<PlannedSession>>,
     options: SessionOptions,
 }
 
+/// What ranks have of a model.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Share(Strategy, Units),
+    /// A part each; with a pipeline.
+    Place(bool),
+}
+
+use How::{Place, Share};
+
 /// Ranks and how they share: every strategy, and units of both kinds.
-const WORLDS: [(usize, Strategy, Units); 5] = [
-    (1, Strategy::Full, Units::Blocks),
-    (2, Strategy::GradOp, Units::Blocks),
-    (3, Strategy::Full, Units::Parameters(3000)),
-    (4, Strategy::Hybrid(2), Units::Blocks),
-    (8, Strategy::HybridGradOp(4), Units::Parameters(20_000)),
+const WORLDS: [(usize, How); 5] = [
+    (1, Share(Strategy::Full, Units::Blocks)),
+    (2, Share(Strategy::GradOp, Units::Blocks)),
+    (3, Share(Strategy::Full, Units::Parameters(3000))),
+    (4, Share(Strategy::Hybrid(2), Units::Blocks)),
+    (8, Share(Strategy::HybridGradOp(4), Units::Parameters(20_000))),
+];
+
+/// Ranks among which the model is placed, and others.
+const PLACED: [(usize, How); 4] = [
+    (1, Share(Strategy::Full, Units::Blocks)),
+    (2, Place(false)),
+    (3, Place(true)),
+    (2, Share(Strategy::Full, Units::Blocks)),
 ];
 
 fn model() -> &'static ModelDir {
@@ -94,10 +114,24 @@ fn model() -> &'static ModelDir {
     })
 }
 
-fn shared(form: &Form, (ranks, strategy, units): (usize, Strategy, Units)) -> Shared {
+/// The fixture's model, with a block for each of three ranks.
+fn deep() -> Model {
+    let mut model = model().model.clone();
+    if let Model::F5(cfg) = &mut model {
+        cfg.depth = 3;
+    }
+    model
+}
+
+fn shared(form: &Form, (ranks, how): (usize, How)) -> Shared {
     let device = Device::find(DeviceChoice::Cpu, 1).expect("a processor");
-    let sharding =
-        (ranks > 1).then(|| Sharding { units, ..Sharding::new(strategy, ranks).expect("whole groups") });
+    let (sharding, placement) = match how {
+        Share(strategy, units) => {
+            let whole_groups = || Sharding::new(strategy, ranks).expect("whole groups");
+            ((ranks > 1).then(|| Sharding { units, ..whole_groups() }), None)
+        }
+        Place(pipeline) => (None, Some(Placement::new(ranks, pipeline, u64::MAX))),
+    };
     let capacity = Capacity { rows: 64, clips: 1 };
     let options = SessionOptions {
         capacity,
@@ -109,21 +143,26 @@ fn shared(form: &Form, (ranks, strategy, units): (usize, Strategy, Units)) -> Sh
         update_in_backward: false,
         offload: Default::default(),
         sharding,
+        placement,
         ema: true,
         evaluate: false,
         sample: None,
     };
     let shape = Shape {
-        model: model().model.clone(),
+        model: deep(),
         session: options.clone(),
         beside: device.beside(),
         update_rows: 64,
         clip_rows: 64.0,
-        micro_batches: 1,
+        micro_batches: 4,
         prepare_bytes: 0,
     };
     let plan = RunPlan::new(shape, device.target()).expect("it compiles");
-    Shared { planned: Arc::new(plan.planned), options }
+    let planned = match plan.parts {
+        Some(parts) => parts.ranks,
+        None => std::iter::repeat_n(plan.planned, ranks).collect(),
+    };
+    Shared { planned, options }
 }
 
 impl Shared {
@@ -133,8 +172,12 @@ impl Shared {
         ranks: usize,
         body: impl Fn(&mut Kept, &World) -> Result<T, RunError> + Sync,
     ) -> Vec<T> {
-        let layout = session::layout(&model().model, &self.options).expect("it compiles");
-        let one = |world: &World| body(&mut Kept::new(&self.planned), &world.holding(layout.clone()));
+        let layout = session::layout(&deep(), &self.options).expect("it compiles");
+        let placed = self.options.placement.is_some();
+        let one = |world: &World| {
+            let world = if placed { world.of_parts() } else { world.holding(layout.clone()) };
+            body(&mut Kept::new(&self.planned[world.rank()]), &world)
+        };
         match ranks {
             1 => vec![one(&World::alone()).expect("nothing fails")],
             n => world::in_process(n, one).expect("nothing fails"),
@@ -221,10 +264,10 @@ fn gathered(c: &Checkpoint) -> BTreeMap<String, (DType, Vec<usize>, Vec<f32>)> {
 }
 
 /// All pairs of numbers of ranks, from a checkpoint of one rank on.
-fn every_pair(form: &Form) {
+fn every_pair(form: &Form, worlds: &[(usize, How)]) -> Vec<BTreeSet<String>> {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: String| folder.path().join(name);
-    let all: Vec<Shared> = WORLDS.iter().map(|w| shared(form, *w)).collect();
+    let all: Vec<Shared> = worlds.iter().map(|w| shared(form, *w)).collect();
     let first = base(&all[0], &at("base".to_owned()));
     let want = gathered(&first);
     assert!(want.len() > 40 && want.keys().any(|n| n.starts_with("ema.")));
@@ -250,17 +293,19 @@ fn every_pair(form: &Form) {
         };
     let mut shared_form = None;
     let mut alone_form = None;
-    for ((n, ..), from) in WORLDS.iter().zip(&all) {
-        let what = format!("1 to {n}");
-        let here = from.again(*n, &first, &at(format!("from-{n}")));
+    let mut files = Vec::new();
+    for ((n, how), from) in worlds.iter().zip(&all) {
+        let what = format!("1 to {n} {how:?}");
+        let here = from.again(*n, &first, &at(format!("from-{n}-{}", files.len())));
+        files.push(here.manifest.shards.iter().map(|s| s.name.clone()).collect());
         let now = same(&what, &here, &want, *n == 1);
         if *n > 1 {
             let shared_form = shared_form.get_or_insert_with(|| now.clone());
             assert!(now == *shared_form, "{what}: not as on other ranks");
         }
-        for ((m, ..), to) in WORLDS.iter().zip(&all) {
-            let what = format!("{n} to {m}");
-            let there = to.again(*m, &here, &at(format!("from-{n}-to-{m}")));
+        for (k, ((m, to_how), to)) in worlds.iter().zip(&all).enumerate() {
+            let what = format!("{n} {how:?} to {m} {to_how:?}");
+            let there = to.again(*m, &here, &at(format!("from-{n}-{}-to-{k}", files.len())));
             let then = same(&what, &there, &want, false);
             match (*n, *m) {
                 (1, 1) => assert!(then == want, "{what}"),
@@ -281,31 +326,53 @@ fn every_pair(form: &Form) {
             }
         }
     }
+    files
+}
+
+/// Ranks that share: every pair, and the files that they write.
+fn every_pair_of_shares(form: &Form) {
+    let files = every_pair(form, &WORLDS);
     // One file a kind of one rank, and of replicas of whole tensors; else one of each rank that holds a part.
-    let files = |n: usize| {
-        let c = CheckpointDir::new(at(format!("from-{n}"))).latest_good().expect("readable").checkpoint;
-        c.expect("whole").manifest.shards.into_iter().map(|s| s.name).collect::<BTreeSet<_>>()
-    };
-    assert!(files(1).contains("model.safetensors") && files(1).len() == 3);
-    assert!(files(3).contains("model.1-of-3.safetensors") && files(3).contains("ema.0-of-3.safetensors"));
+    assert!(files[0].contains("model.safetensors") && files[0].len() == 3);
+    assert!(files[2].contains("model.1-of-3.safetensors") && files[2].contains("ema.0-of-3.safetensors"));
     // Of hybrids one replica writes.
-    assert!(files(4).iter().all(|n| n.ends_with("-of-2.safetensors")), "{:?}", files(4));
-    assert!(files(8).iter().all(|n| n.ends_with("-of-4.safetensors")), "{:?}", files(8));
+    assert!(files[3].iter().all(|n| n.ends_with("-of-2.safetensors")), "{:?}", files[3]);
+    assert!(files[4].iter().all(|n| n.ends_with("-of-4.safetensors")), "{:?}", files[4]);
+}
+
+#[test]
+fn parts_of_a_model() {
+    for (precision, states) in [(Precision::Fp32, States::Fp32), (Precision::Bf16Pure, States::Bf16)] {
+        let files = every_pair(&Form { precision, trained: Trained::All, states }, &PLACED);
+        for (at, n) in [(1, 2), (2, 3)] {
+            let of = |kind| (0..n).map(move |k| format!("{kind}.{k}-of-{n}.safetensors"));
+            let want: BTreeSet<String> = ["model", "optimizer", "ema"].into_iter().flat_map(of).collect();
+            assert_eq!(files[at], want, "{n} ranks");
+        }
+    }
 }
 
 #[test]
 fn all_states_in_fp32() {
-    every_pair(&Form { precision: Precision::Fp32, trained: Trained::All, states: States::Fp32 });
+    every_pair_of_shares(&Form { precision: Precision::Fp32, trained: Trained::All, states: States::Fp32 });
 }
 
 #[test]
 fn moments_in_8_bits() {
-    every_pair(&Form { precision: Precision::Fp16Mixed, trained: Trained::All, states: States::EightBit });
+    every_pair_of_shares(&Form {
+        precision: Precision::Fp16Mixed,
+        trained: Trained::All,
+        states: States::EightBit,
+    });
 }
 
 #[test]
 fn weights_and_moments_in_bf16() {
-    every_pair(&Form { precision: Precision::Bf16Pure, trained: Trained::All, states: States::Bf16 });
+    every_pair_of_shares(&Form {
+        precision: Precision::Bf16Pure,
+        trained: Trained::All,
+        states: States::Bf16,
+    });
 }
 
 #[test]
@@ -319,7 +386,7 @@ fn adapters() {
         also_train: vec![Pattern::new("*.text_embed.text_embed")],
     };
     let trained = Trained::Adapters(lora);
-    every_pair(&Form { precision: Precision::Fp32, trained, states: States::EightBit });
+    every_pair_of_shares(&Form { precision: Precision::Fp32, trained, states: States::EightBit });
 }
 
 /// A rank that cannot write is named by all, and no checkpoint is left.
@@ -329,11 +396,11 @@ fn a_rank_that_fails_leaves_none() {
     let two = shared(&form, WORLDS[1]);
     let folder = tempfile::tempdir().expect("a folder");
     let dir = CheckpointDir::new(folder.path().join("checkpoints"));
-    let layout = session::layout(&model().model, &two.options).expect("it compiles");
+    let layout = session::layout(&deep(), &two.options).expect("it compiles");
     let save_on = |fails: Option<usize>| {
         world::in_process(2, |world| {
             let world = world.holding(layout.clone());
-            let exec = Kept::new(&two.planned);
+            let exec = Kept::new(&two.planned[world.rank()]);
             if fails == Some(world.rank()) {
                 return Err(RunError::Io("the disk is full".to_owned()));
             }

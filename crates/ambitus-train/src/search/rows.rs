@@ -142,8 +142,8 @@ pub fn largest(
     let with = (target, &Heights::default());
     let as_planned = || {
         if plan.peak_bytes <= budget {
-            let instructions =
-                plan.planned.programs.iter().map(|p| p.program.instrs.len()).max().unwrap_or(0);
+            let programs = plan.whole().into_iter().flat_map(|p| &p.programs);
+            let instructions = programs.map(|p| p.program.instrs.len()).max().unwrap_or(0);
             let known = (plan.least_bytes(), instructions);
             return more_rows(shape, known, usize::MAX, budget, with).map(Some);
         }

@@ -40,6 +40,7 @@ fn shape(device: &Device) -> Shape {
             update_in_backward: false,
             offload: Default::default(),
             sharding: None,
+            placement: None,
             ema: true,
             evaluate: false,
             sample: None,

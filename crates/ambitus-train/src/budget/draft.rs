@@ -1,0 +1,215 @@
+//! A run before its values have offsets.
+
+use super::{INSTRUCTION_BYTES, PREPARE, RunPlan, Shape, here, highest, most_beside, phases, preparing};
+use crate::error::RunError;
+use crate::parts::{self, Parts, PlannedParts};
+use crate::session::{self, Stem, program};
+use ambitus_compile::plan::report::{self, Exchange};
+use ambitus_compile::plan::timelines::Timeline;
+use ambitus_compile::plan::{Heights, Needs};
+use ambitus_ir::plan::PlannedSession;
+use ambitus_ir::target::{Packed, Target};
+use ambitus_ir::{Program, Session};
+use std::sync::Arc;
+
+/// A run that is compiled and not planned: no value has an offset yet. Much cheaper than a plan, and enough to say what no
+/// plan can do.
+pub struct Draft {
+    /// What was compiled.
+    pub shape: Shape,
+    /// Of each rank with a session of its own; of one, where all have the same.
+    needs: Vec<Needs>,
+    /// The session that was cut, and how.
+    placed: Option<(Session, parts::How)>,
+    /// The peak if no byte of the arena were lost between values: no plan of these programs is lower.
+    pub least_bytes: u64,
+}
+
+impl Draft {
+    /// Compiles. Reads no file.
+    ///
+    /// # Errors
+    /// A model that cannot be trained.
+    pub fn new(shape: Shape, target: &dyn Target) -> Result<Draft, RunError> {
+        let packed = &Packed { target, rows: shape.clip_rows };
+        let session = session::build(&shape.model, &shape.session, packed)?;
+        Self::of(shape, session, target)
+    }
+
+    /// As [`Draft::new`], from what it has in common with other plans: [`Stem::new`] of this shape and target.
+    ///
+    /// # Errors
+    /// As [`Draft::new`].
+    pub fn from_stem(shape: Shape, stem: Stem, target: &dyn Target) -> Result<Draft, RunError> {
+        let packed = &Packed { target, rows: shape.clip_rows };
+        let session = stem.finish(&shape.session, packed)?;
+        Self::of(shape, session, target)
+    }
+
+    /// Of a session that was compiled from this shape.
+    fn of(shape: Shape, session: Session, target: &dyn Target) -> Result<Draft, RunError> {
+        let Some(placement) = &shape.session.placement else {
+            return Ok(Self::of_needs(shape, vec![Needs::of(session, target, 1)], None));
+        };
+        let packed = &Packed { target, rows: shape.clip_rows };
+        let cuts = placement.cuts(&session, shape.micro_batches, packed)?;
+        let of_cut = |cut| {
+            let parts = Parts::of(&session, placement, cut, shape.micro_batches, &shape.session.offload);
+            let programs = parts.sessions.iter().flat_map(|s| &s.programs);
+            let instructions: u64 = programs.map(|p| p.instrs.len() as u64).sum();
+            let needs = parts.sessions.into_iter().map(|part| Needs::of(part, target, 1)).collect();
+            let mut shape = shape.clone();
+            if let Some(placement) = &mut shape.session.placement {
+                placement.cut = Some(parts.how.cut.clone());
+                placement.programs_bytes =
+                    if shape.beside.with_host { instructions * INSTRUCTION_BYTES } else { 0 };
+            }
+            Self::of_needs(shape, needs, Some((session.clone(), parts.how)))
+        };
+        let room = placement.room.saturating_add(shape.beside.fixed_bytes);
+        let mut drafts = cuts.into_iter().map(of_cut);
+        let fastest = drafts.next().ok_or_else(|| RunError::Usage("placement: no cut".to_owned()))?;
+        if fastest.least_bytes <= room {
+            return Ok(fastest);
+        }
+        // What blocks take is not all that a rank holds: where that matters, the most even bytes.
+        Ok(drafts.next().filter(|even| even.least_bytes < fastest.least_bytes).unwrap_or(fastest))
+    }
+
+    fn of_needs(shape: Shape, needs: Vec<Needs>, placed: Option<(Session, parts::How)>) -> Draft {
+        let mut draft = Draft { shape, needs, placed, least_bytes: 0 };
+        let running = draft.together(draft.needs.iter().map(Needs::arena_bytes)) + draft.most_beside();
+        draft.least_bytes = running.max(preparing(&draft.shape));
+        draft
+    }
+
+    /// The session of all ranks, or of one like all.
+    fn session(&self) -> &Session {
+        self.placed.as_ref().map_or(self.needs[0].session(), |(whole, _)| whole)
+    }
+
+    fn most_beside(&self) -> u64 {
+        most_beside(&self.shape, &self.session().states)
+    }
+
+    /// Bytes of ranks in the memory that the budget bounds, of what each has, or one for all: there are all of them, or one, of
+    /// which the largest counts.
+    fn together(&self, of_ranks: impl Iterator<Item = u64>) -> u64 {
+        match (&self.placed, self.shape.beside.ranks) {
+            (None, n) => n as u64 * of_ranks.max().unwrap_or(0),
+            (Some(_), 1) => of_ranks.max().unwrap_or(0),
+            (Some(_), _) => of_ranks.sum(),
+        }
+    }
+
+    /// The program of a micro-batch, of all ranks.
+    pub fn micro(&self) -> Option<&Program> {
+        self.session().program(program::MICRO)
+    }
+
+    /// When ranks that have parts of the model are done with an update.
+    fn timelines(&self, target: &dyn Target) -> Option<Vec<Timeline>> {
+        let packed = &Packed { target, rows: self.shape.clip_rows };
+        let (_, how) = self.placed.as_ref()?;
+        let parts: Vec<&Session> = self.needs.iter().map(Needs::session).collect();
+        Some(parts::timelines(&parts, how.in_flight, self.shape.micro_batches, packed))
+    }
+
+    /// Predicted seconds of one update.
+    pub fn step_seconds(&self, target: &dyn Target) -> f64 {
+        let packed = &Packed { target, rows: self.shape.clip_rows };
+        match self.timelines(target) {
+            Some(ranks) => last(&ranks, |t| t.now),
+            None => self.of_update(|p| report::seconds(p, packed)),
+        }
+    }
+
+    /// What ranks exchange in one update.
+    fn exchange(&self, target: &dyn Target) -> Exchange {
+        let packed = &Packed { target, rows: self.shape.clip_rows };
+        if let Some(ranks) = self.timelines(target) {
+            let busy = ranks.iter().map(|t| t.busy).sum::<f64>() / ranks.len() as f64;
+            let waiting = last(&ranks, |t| t.now) - busy;
+            return Exchange { seconds: waiting, exposed: waiting, bytes: last(&ranks, |t| t.moved) };
+        }
+        let of = |name: &str| {
+            let program = self.session().program(name);
+            program.map_or(Exchange::default(), |p| report::exchange(p, packed))
+        };
+        let (n, micro, update) = (self.shape.micro_batches as f64, of(program::MICRO), of(program::UPDATE));
+        Exchange {
+            seconds: n * micro.seconds + update.seconds,
+            exposed: n * micro.exposed + update.exposed,
+            bytes: n * micro.bytes + update.bytes,
+        }
+    }
+
+    /// Bytes of the host's memory that what waits there takes, or a little more.
+    pub fn host_bytes(&self) -> u64 {
+        self.together(self.needs.iter().map(Needs::host_bytes))
+    }
+
+    /// Instructions of the longest program.
+    pub fn instructions(&self) -> usize {
+        let programs = self.needs.iter().flat_map(|n| &n.session().programs);
+        programs.map(|p| p.instrs.len()).max().unwrap_or(0)
+    }
+
+    /// The sum over one update, of all ranks or of one like all.
+    fn of_update(&self, each: impl Fn(&Program) -> f64) -> f64 {
+        let of = |name: &str| self.session().program(name).map_or(0.0, &each);
+        self.shape.micro_batches as f64 * of(program::MICRO) + of(program::UPDATE)
+    }
+
+    /// The peak, when it only matters whether `budget` is enough: one that is within it, or that no work could bring within
+    /// it, is not made lower.
+    pub fn peak_within(&self, budget: u64, heights: &Heights) -> u64 {
+        if self.least_bytes > budget {
+            return self.least_bytes;
+        }
+        let beside = self.most_beside();
+        let least: Vec<u64> = self.needs.iter().map(Needs::arena_bytes).collect();
+        let all: u64 = least.iter().sum();
+        let room = |least: u64| match (&self.placed, self.shape.beside.ranks) {
+            (None, n) => (budget - beside) / n as u64,
+            (Some(_), 1) => budget - beside,
+            // Each by its share.
+            (Some(_), _) => {
+                least
+                    + (u128::from(budget - beside - all) * u128::from(least) / u128::from(all.max(1))) as u64
+            }
+        };
+        let arenas = self.needs.iter().zip(&least).map(|(n, least)| n.arena_within(room(*least), heights));
+        (self.together(arenas) + beside).max(preparing(&self.shape))
+    }
+
+    /// Plans.
+    pub fn plan(&self, target: &dyn Target) -> RunPlan {
+        let step_flops = self.of_update(|p| report::cost(p, self.shape.clip_rows).flops);
+        let step_seconds = self.step_seconds(target);
+        let exchange = self.exchange(target);
+        let shape = self.shape.clone();
+        let all: Vec<Arc<PlannedSession>> = self.needs.iter().map(|n| Arc::new(n.plan())).collect();
+        let mut planned = &all[0];
+        all.iter().filter(|p| p.arena_bytes() > planned.arena_bytes()).for_each(|p| planned = p);
+        let here = here(&shape, planned, self.placed.as_ref().map(|_| &*all));
+        let phases = phases::phases(&shape, &here, &self.session().states);
+        let top = highest(&phases);
+        let peak_bytes = top.map_or(0, |p| p.peak_bytes);
+        let preparing = top.is_some_and(|p| p.name == PREPARE);
+        let categories = phases::categories(&shape, &here, peak_bytes, preparing);
+        let planned = planned.clone();
+        let parts = self.placed.as_ref().map(|(_, how)| PlannedParts {
+            ranks: all.clone(),
+            how: how.clone(),
+            waiting_seconds: exchange.exposed,
+            exchanged_bytes: exchange.bytes,
+        });
+        RunPlan { shape, planned, parts, phases, categories, peak_bytes, step_flops, step_seconds, exchange }
+    }
+}
+
+/// The latest of ranks, or the most.
+fn last(ranks: &[Timeline], of: impl Fn(&Timeline) -> f64) -> f64 {
+    ranks.iter().map(of).fold(0.0, f64::max)
+}

@@ -1,0 +1,102 @@
+//! Gradients of a model that is placed on several ranks, threads of this process or processes of a launcher: every rank
+//! computes its part of every micro-batch.
+
+use super::gathered::{Gathered, write};
+use super::{GradientOptions, run_micro, run_several, uses, write_one_of};
+use crate::budget::RunPlan;
+use crate::clips::Clips;
+use crate::device::{Device, NO_TRANSFERS};
+use crate::error::RunError;
+use crate::launch::Processes;
+use crate::load;
+use crate::model_dir::ModelDir;
+use crate::parts::PlannedParts;
+use crate::session::program;
+use crate::size::ByteSize;
+use crate::world::{self, World};
+use ambitus_comm::Communicator;
+use ambitus_compile::passes::precision::INITIAL_SCALE;
+use ambitus_exec::executor::Executor;
+use ambitus_models::{Capacity, Model};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What is to be computed.
+pub struct Work<'a> {
+    /// The model.
+    pub dir: &'a ModelDir,
+    /// The update's clips.
+    pub clips: &'a dyn Clips,
+    /// Which of them each micro-batch has.
+    pub micro_batches: &'a [Vec<usize>],
+    /// The update's normaliser.
+    pub norm: f32,
+    /// Sizes of a micro-batch.
+    pub capacity: Capacity,
+}
+
+impl Work<'_> {
+    /// Computes the gradients, which rank 0 writes; gives the loss. Without a world the ranks are threads of this process.
+    ///
+    /// # Errors
+    /// More memory than the budget, a card, and what each rank may meet.
+    pub fn gradients(
+        &self,
+        plan: &RunPlan,
+        parts: &PlannedParts,
+        device: &Device,
+        options: &GradientOptions,
+        world: Option<&Processes>,
+        out: &Path,
+    ) -> Result<f32, RunError> {
+        if device.is_card() {
+            return Err(RunError::Usage(NO_TRANSFERS.to_owned()));
+        }
+        let needed = plan.peak_bytes;
+        if let Some(budget) = options.memory.filter(|budget| needed > *budget) {
+            return Err(RunError::DoesNotFit(format!(
+                "does not fit: the ranks in this process need {}, --memory is {}; take a smaller --micro-batch, or other ranks",
+                ByteSize(needed),
+                ByteSize(budget)
+            )));
+        }
+        let states: Vec<_> = parts.ranks.iter().flat_map(|p| p.session.states.clone()).collect();
+        self.dir.check(&states, false)?;
+        let one = |comm: &Arc<dyn Communicator>| -> Result<f32, RunError> {
+            let mut exec = device.open_rank(parts.ranks[comm.rank()].clone(), None, comm.clone())?;
+            load::fill(&mut *exec, self.dir, 0, None)?;
+            let loss = self.run(&mut *exec, &plan.shape.model, parts.how.in_flight)? as f32;
+            let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
+            write(&*exec, &Gathered::Placed(&parts.ranks, &**comm), loss, scale, out)?;
+            Ok(loss)
+        };
+        let alone = || RunError::Usage("placement: there is one rank".to_owned());
+        match world {
+            Some(world) => one(&world.comm),
+            None => {
+                let of_world = |world: &World| one(world.comm().ok_or_else(alone)?);
+                let losses = world::in_process(parts.ranks.len(), of_world)?;
+                losses.first().copied().ok_or_else(alone)
+            }
+        }
+    }
+
+    /// All micro-batches, as many as go through the ranks at a time together; what is left one by one.
+    fn run(&self, exec: &mut dyn Executor, model: &Model, in_flight: usize) -> Result<f64, RunError> {
+        let mut host = model.batch(self.capacity);
+        let mut losses: Vec<f32> = Vec::new();
+        let several = self.micro_batches.chunks_exact(in_flight).filter(|_| in_flight > 1);
+        for group in several {
+            for (k, members) in group.iter().enumerate() {
+                self.clips.fill(&uses(members), &mut host)?;
+                write_one_of(exec, k, &host, self.norm)?;
+            }
+            losses.extend(run_several(exec, in_flight, !losses.is_empty())?);
+        }
+        for members in &self.micro_batches[losses.len()..] {
+            self.clips.fill(&uses(members), &mut host)?;
+            losses.push(run_micro(exec, program::MICRO, &host, self.norm, !losses.is_empty())?);
+        }
+        Ok(losses.into_iter().map(f64::from).sum())
+    }
+}
