@@ -55,6 +55,28 @@ pub enum CommError {
         /// how long this rank waited
         seconds: u64,
     },
+    /// Another rank does not come, of an engine that does not tell which.
+    #[error(
+        "rank {rank} has waited for {seconds} s in {what}: another rank has not come to it (NCCL does not tell which)"
+    )]
+    Unanswered {
+        /// the rank that waits
+        rank: usize,
+        /// the collective
+        what: String,
+        /// how long
+        seconds: u64,
+    },
+    /// The connection to another rank is lost, of an engine that does not tell which.
+    #[error("rank {rank} has lost another rank in {what} (NCCL does not tell which): {why}")]
+    Lost {
+        /// the rank that noticed
+        rank: usize,
+        /// the collective
+        what: String,
+        /// what the engine says
+        why: String,
+    },
     /// The engine itself: it is not there, or did not start.
     #[error("{0}")]
     Engine(String),

@@ -1,12 +1,13 @@
 //! From an instruction and its places to steps, once, at open.
 
 use crate::kernels::{
-    View, activation, attention, conv, elementwise, index, layout, loss, matmul, modulation, narrow, norm,
-    optim, random, reduce, rotary, segment,
+    View, activation, attention, collective, conv, elementwise, index, layout, loss, matmul, modulation,
+    narrow, norm, optim, random, reduce, rotary, segment,
 };
 use crate::step::Step;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
+use std::sync::Arc;
 
 /// A planned value or workspace with its final address.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +35,10 @@ pub(crate) struct Io {
     pub workspace: u64,
     /// Its bytes.
     pub workspace_bytes: u64,
+    /// The rank that runs it, and how many there are.
+    pub rank: (usize, usize),
+    /// The instruction's path, for messages between ranks.
+    pub path: Arc<str>,
 }
 
 /// Steps, or why the instruction cannot run on these places.
@@ -102,18 +107,15 @@ pub(crate) fn bind(op: &Op, io: &Io) -> Steps {
             Ok(vec![Step::Fork { queue, from, to, bytes: io.y[0].ty.bytes() }])
         }
         Op::CopyDone(_) => Ok(vec![Step::Join { to: io.y[0].at }]),
-        Op::AllGatherStart(_) | Op::ReduceScatterStart(_) | Op::TransferStart(_) | Op::CollectiveDone(_) => {
-            Err("does not run on cards yet: take ranks of the CPU".to_owned())
-        }
+        Op::AllGatherStart(op) => collective::all_gather(op, io),
+        Op::ReduceScatterStart(op) => collective::reduce_scatter(op, io),
+        Op::TransferStart(op) => collective::transfer(op, io),
+        Op::CollectiveDone(_) => collective::done(io),
         Op::Grn(_) | Op::GrnGrad(_) | Op::Snake(_) => Err("has no kernel and was not lowered".to_owned()),
     }
 }
 
-/// True when [`bind`] knows an op; the others are lowered by their decomposition. Collectives are planned, and refused at open.
+/// True when [`bind`] knows an op; the others are lowered by their decomposition.
 pub(crate) fn has_kernel(op: &Op) -> bool {
-    let between = matches!(
-        op,
-        Op::AllGatherStart(_) | Op::ReduceScatterStart(_) | Op::TransferStart(_) | Op::CollectiveDone(_)
-    );
-    !between && !matches!(op, Op::Grn(_) | Op::GrnGrad(_) | Op::Snake(_))
+    !matches!(op, Op::Grn(_) | Op::GrnGrad(_) | Op::Snake(_))
 }

@@ -2,6 +2,7 @@
 
 use crate::bind::{Io, Tensor, bind};
 use crate::driver::{Arenas, Card, Graph, Rect};
+use crate::nccl::Rank;
 use crate::step::Step;
 use ambitus_exec::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
@@ -16,9 +17,20 @@ use std::sync::Arc;
 pub struct CudaExecutor {
     planned: Arc<PlannedSession>,
     /// Of every program, on every slot; dropped before the card.
-    graphs: Vec<Vec<Graph>>,
+    programs: Vec<Vec<Recorded>>,
+    /// Where the session is one rank's of several; ends before the card.
+    rank: Option<Arc<Rank>>,
     card: Card,
     arenas: Arenas,
+}
+
+/// A program on a slot.
+enum Recorded {
+    /// As a graph.
+    Graph(Graph),
+    /// As steps that are put on the streams for each run. Programs that exchange with other ranks: NCCL can be recorded into
+    /// graphs from 2.9 on, but not polled there, so nobody could tell which collective another rank has not come to.
+    Steps(Vec<Step>),
 }
 
 impl CudaExecutor {
@@ -36,11 +48,31 @@ impl CudaExecutor {
     /// As [`CudaExecutor::open`].
     pub fn open_or_return(
         planned: impl Into<Arc<PlannedSession>>,
-        mut card: Card,
+        card: Card,
     ) -> Result<Self, Box<(Card, ExecError)>> {
-        let planned = planned.into();
-        match prepare(&planned, &mut card) {
-            Ok((arenas, graphs)) => Ok(CudaExecutor { planned, graphs, card, arenas }),
+        CudaExecutor::open_on(planned.into(), card, None)
+    }
+
+    /// As [`CudaExecutor::open`], as one of several ranks.
+    ///
+    /// # Errors
+    /// As [`CudaExecutor::open`], and when the session was compiled for another number of ranks.
+    pub fn open_rank(
+        planned: impl Into<Arc<PlannedSession>>,
+        card: Card,
+        rank: Arc<Rank>,
+    ) -> Result<Self, ExecError> {
+        CudaExecutor::open_on(planned.into(), card, Some(rank)).map_err(|e| e.1)
+    }
+
+    fn open_on(
+        planned: Arc<PlannedSession>,
+        mut card: Card,
+        rank: Option<Arc<Rank>>,
+    ) -> Result<Self, Box<(Card, ExecError)>> {
+        let here = rank.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()));
+        match prepare(&planned, &mut card, here) {
+            Ok((arenas, programs)) => Ok(CudaExecutor { planned, programs, rank, card, arenas }),
             Err(why) => {
                 card.release();
                 Err(Box::new((card, why)))
@@ -55,8 +87,8 @@ impl CudaExecutor {
 
     /// The card, with the arenas given back.
     pub fn into_card(self) -> Card {
-        let CudaExecutor { graphs, mut card, .. } = self;
-        drop(graphs);
+        let CudaExecutor { programs, rank, mut card, .. } = self;
+        drop((programs, rank));
         card.release();
         card
     }
@@ -90,14 +122,19 @@ impl CudaExecutor {
         Ok(out)
     }
 
+    /// This rank, and how many there are.
+    fn here(&self) -> (usize, usize) {
+        self.rank.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()))
+    }
+
     /// Seconds of every instruction of a program, run on what the arena holds: for measuring. Instructions of one op on
-    /// equal types are measured once. States are changed by it.
+    /// equal types are measured once, exchanges between ranks without what travels. States are changed by it.
     ///
     /// # Errors
     /// No such program, or when the card fails.
     pub fn time_instructions(&mut self, name: &str) -> Result<Vec<f64>, ExecError> {
         let p = program(&self.planned, name, 0)?;
-        let steps = steps(&self.planned, p, self.arenas, 0)?;
+        let steps = steps(&self.planned, p, self.arenas, 0, self.here())?;
         let mut known: HashMap<String, f64> = HashMap::new();
         let mut seconds = Vec::with_capacity(steps.len());
         for (instr, steps) in p.program.instrs.iter().zip(&steps) {
@@ -148,17 +185,21 @@ fn address(planned: &PlannedSession, arenas: Arenas, at: Address, slot: usize) -
     arena + planned.base(at.region, slot) + at.offset
 }
 
-/// Arenas and graphs of every program on every slot.
-fn prepare(planned: &PlannedSession, card: &mut Card) -> Result<(Arenas, Vec<Vec<Graph>>), ExecError> {
+/// Arenas, and every program on every slot.
+fn prepare(
+    planned: &PlannedSession,
+    card: &mut Card,
+    here: (usize, usize),
+) -> Result<(Arenas, Vec<Vec<Recorded>>), ExecError> {
     check_places(planned)?;
     let arenas = card.allocate(planned.arena_bytes(), planned.host_bytes)?;
-    let mut graphs = Vec::with_capacity(planned.programs.len());
+    let mut programs = Vec::with_capacity(planned.programs.len());
     for p in &planned.programs {
         let on_slots: Result<_, _> =
-            (0..planned.slots.max(1)).map(|slot| record(planned, p, arenas, slot, card)).collect();
-        graphs.push(on_slots?);
+            (0..planned.slots.max(1)).map(|slot| record(planned, p, arenas, (slot, here), card)).collect();
+        programs.push(on_slots?);
     }
-    Ok((arenas, graphs))
+    Ok((arenas, programs))
 }
 
 /// The steps of every instruction of a program on a slot.
@@ -167,6 +208,7 @@ fn steps(
     p: &PlannedProgram,
     arenas: Arenas,
     slot: usize,
+    here: (usize, usize),
 ) -> Result<Vec<Vec<Step>>, ExecError> {
     let tensor =
         |v: &ValueId| Tensor { at: address(planned, arenas, p.place(*v), slot), ty: p.program.ty(*v) };
@@ -177,6 +219,8 @@ fn steps(
             y: instr.outputs.iter().map(tensor).collect(),
             workspace: workspace.map_or(0, |at| address(planned, arenas, at, slot)),
             workspace_bytes: workspace.map_or(0, |at| at.bytes),
+            rank: here,
+            path: instr.origin.path.clone(),
         };
         bind(&instr.op, &io).map_err(|what| plan_error(p, i, &what))
     };
@@ -188,14 +232,19 @@ fn record(
     planned: &PlannedSession,
     p: &PlannedProgram,
     arenas: Arenas,
-    slot: usize,
+    (slot, here): (usize, (usize, usize)),
     card: &mut Card,
-) -> Result<Graph, ExecError> {
-    let steps = steps(planned, p, arenas, slot)?;
+) -> Result<Recorded, ExecError> {
+    let steps = steps(planned, p, arenas, slot, here)?;
     let of: Vec<usize> = steps.iter().enumerate().flat_map(|(i, s)| vec![i; s.len()]).collect();
     let all: Vec<Step> = steps.into_iter().flatten().collect();
     let end = p.program.instrs.len();
-    card.record(&all).map_err(|(step, what)| plan_error(p, of.get(step).copied().unwrap_or(end), &what))
+    let fault = |(step, what): (usize, String)| plan_error(p, of.get(step).copied().unwrap_or(end), &what);
+    if all.iter().any(|s| matches!(s, Step::Exchange(e) if e.is_between_ranks())) {
+        card.rehearse(&all).map_err(fault)?;
+        return Ok(Recorded::Steps(all));
+    }
+    card.record(&all).map(Recorded::Graph).map_err(fault)
 }
 
 /// The elements `start..start + len` of a tensor as rectangles, each with its offset in the transfer's bytes: the rest of a
@@ -281,9 +330,10 @@ impl Executor for CudaExecutor {
     fn run(&mut self, name: &str, slot: usize) -> Result<(), ExecError> {
         program(&self.planned, name, slot)?;
         let at = self.planned.programs.iter().position(|p| p.program.name == name);
-        match at.and_then(|at| self.graphs.get(at)?.get(slot)) {
-            Some(graph) => self.card.replay(graph),
-            None => Ok(()),
+        match (at.and_then(|at| self.programs.get(at)?.get(slot)), &self.rank) {
+            (Some(Recorded::Graph(graph)), _) => self.card.replay(graph),
+            (Some(Recorded::Steps(steps)), Some(rank)) => self.card.run(steps, rank),
+            _ => Ok(()),
         }
     }
 

@@ -25,6 +25,8 @@ mod executor;
 #[cfg(feature = "driver")]
 pub mod libraries;
 #[cfg(feature = "driver")]
+pub mod nccl;
+#[cfg(feature = "driver")]
 pub mod nvml;
 #[cfg(feature = "driver")]
 pub mod nvrtc;

@@ -21,6 +21,8 @@ pub enum Needed {
     Nvrtc,
     /// Matrix products.
     CublasLt,
+    /// Exchanges between cards, where there are several ranks.
+    Nccl,
 }
 
 /// A library that is not there.
@@ -28,7 +30,7 @@ pub enum Needed {
 pub struct Missing(pub Needed);
 
 impl Needed {
-    /// Every library.
+    /// Every library that one card needs.
     pub const ALL: [Needed; 3] = [Needed::Driver, Needed::Nvrtc, Needed::CublasLt];
 
     /// File names, newest first.
@@ -37,6 +39,7 @@ impl Needed {
             Needed::Driver => &["libcuda.so.1", "libcuda.so", "nvcuda.dll"],
             Needed::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
             Needed::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+            Needed::Nccl => &["libnccl.so.2", "libnccl.so"],
         }
     }
 
@@ -48,6 +51,7 @@ impl Needed {
                 Needed::Driver => cudarc::driver::sys::is_culib_present(),
                 Needed::Nvrtc => cudarc::nvrtc::sys::is_culib_present(),
                 Needed::CublasLt => cudarc::cublaslt::sys::is_culib_present(),
+                Needed::Nccl => self.files().iter().any(|file| Library::new(*file).is_ok()),
             }
         }
     }
@@ -67,6 +71,10 @@ impl fmt::Display for Missing {
             Needed::CublasLt => (
                 "cuBLASLt (libcublasLt.so)",
                 "install the CUDA toolkit 12 or 13, or `pip install nvidia-cublas-cu12`",
+            ),
+            Needed::Nccl => (
+                "NCCL (libnccl.so.2), which connects several cards,",
+                "install the package libnccl2 of NVIDIA's repository, or `pip install nvidia-nccl-cu12`",
             ),
         };
         write!(f, "{what} was not found: {how}")?;
@@ -90,11 +98,30 @@ pub fn find(needed: Needed) -> Result<(), Missing> {
     Err(Missing(needed))
 }
 
+/// A library whose functions are looked up by name, from where [`find`] looks.
+///
+/// # Errors
+/// When it is nowhere.
+pub(crate) fn open(needed: Needed) -> Result<Library, Missing> {
+    let named = std::env::var_os(FOLDERS_VARIABLE).map(|v| std::env::split_paths(&v).collect());
+    let named: Vec<PathBuf> = named.unwrap_or_default();
+    let by_name = needed.files().iter().map(PathBuf::from);
+    let mut files =
+        in_folders(needed, &named).into_iter().chain(by_name).chain(in_folders(needed, &folders()));
+    // SAFETY: as in `Needed::visible`.
+    files.find_map(|path| unsafe { Library::new(path) }.ok()).ok_or(Missing(needed))
+}
+
+/// Files of a library that are there.
+fn in_folders(needed: Needed, folders: &[PathBuf]) -> Vec<PathBuf> {
+    let files = folders.iter().flat_map(|folder| needed.files().iter().map(|file| folder.join(file)));
+    files.filter(|path| path.exists()).collect()
+}
+
 /// Loads a library from the first folder that has it.
 pub fn load(needed: Needed, folders: &[PathBuf]) -> bool {
-    let mut files = folders.iter().flat_map(|folder| needed.files().iter().map(|file| folder.join(file)));
     // SAFETY: as in `Needed::visible`; the file is the vendor's library by its name and folder.
-    files.any(|path| path.exists() && unsafe { Library::new(&path) }.map(std::mem::forget).is_ok())
+    in_folders(needed, folders).iter().any(|path| unsafe { Library::new(path) }.map(std::mem::forget).is_ok())
 }
 
 /// Where libraries lie beside the loader's own folders: the toolkit's, and those of Python wheels in the active
@@ -133,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_says_what_to_install() {
-        for needed in Needed::ALL {
+        for needed in Needed::ALL.into_iter().chain([Needed::Nccl]) {
             let text = Missing(needed).to_string();
             assert!(text.contains("install") && text.contains("lib"), "{text}");
         }

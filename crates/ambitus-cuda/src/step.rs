@@ -1,8 +1,10 @@
 //! What a card is asked to do, with every address final: the form in which programs are recorded.
 
 use ambitus_ir::DType;
+use std::sync::Arc;
 
-/// One thing to do. Steps of a program run in order, except that a copy runs beside the steps up to its [`Step::Join`].
+/// One thing to do. Steps of a program run in order, except that a copy or an exchange runs beside the
+/// steps up to its [`Step::Join`].
 #[derive(Clone, Debug)]
 pub enum Step {
     /// A kernel.
@@ -20,11 +22,80 @@ pub enum Step {
         /// so many bytes
         bytes: u64,
     },
-    /// Waits for the copy to an address.
+    /// Waits for the copy to an address, or for the exchange of a token.
     Join {
-        /// where the copy goes
+        /// where the copy goes, or the token's address
         to: u64,
     },
+    /// Starts an exchange with other ranks on a queue of its own.
+    Exchange(Exchange),
+}
+
+/// What a collective or a transfer does, in order, beside the steps up to the [`Step::Join`] of its token.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    /// The queue.
+    pub queue: u32,
+    /// The token's address, by which it is waited for.
+    pub token: u64,
+    /// The instruction's path, for messages.
+    pub what: Arc<str>,
+    /// What it does.
+    pub work: Vec<Work>,
+}
+
+/// One thing of an exchange.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Zeroes bytes.
+    Zero {
+        /// from this address on
+        at: u64,
+        /// so many
+        bytes: u64,
+    },
+    /// A kernel.
+    Launch(Launch),
+    /// Copies bytes.
+    Copy {
+        /// from this address
+        from: u64,
+        /// to this address
+        to: u64,
+        /// so many
+        bytes: u64,
+    },
+    /// The bytes that every rank has `from` here, in the order of all ranks.
+    Gather {
+        /// this rank's
+        from: u64,
+        /// all ranks', one after another
+        to: u64,
+        /// of each rank
+        bytes: u64,
+    },
+    /// Messages that are under way together.
+    Messages(Vec<Message>),
+}
+
+/// Bytes between this rank and another, or itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The other rank.
+    pub rank: usize,
+    /// This rank sends; otherwise it gets.
+    pub sends: bool,
+    /// Address of the bytes.
+    pub at: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Exchange {
+    /// It needs other ranks.
+    pub fn is_between_ranks(&self) -> bool {
+        self.work.iter().any(|w| matches!(w, Work::Gather { .. } | Work::Messages(_)))
+    }
 }
 
 /// A kernel launch.

@@ -114,8 +114,13 @@ API int cuInit(unsigned) { return SUCCESS; }
 API int cuDriverGetVersion(int* v) { *v = 12000; return SUCCESS; }
 API int cuGetErrorName(int e, const char** s) { *s = e == OUT_OF_MEMORY ? "out of memory" : "error of the emulated card"; return SUCCESS; }
 API int cuGetErrorString(int e, const char** s) { return cuGetErrorName(e, s); }
-API int cuDeviceGetCount(int* n) { *n = 1; return SUCCESS; }
-API int cuDeviceGet(int* d, int i) { *d = i; return i == 0 ? SUCCESS : 101; }
+// One card, or as many as EMULATED_CARDS says: all have the same memory.
+static int cards() {
+    const char* n = getenv("EMULATED_CARDS");
+    return n ? atoi(n) : 1;
+}
+API int cuDeviceGetCount(int* n) { *n = cards(); return SUCCESS; }
+API int cuDeviceGet(int* d, int i) { *d = i; return i >= 0 && i < cards() ? SUCCESS : 101; }
 API int cuDeviceGetName(char* name, int n, int) { snprintf(name, n, "emulated card"); return SUCCESS; }
 API int cuDeviceGetPCIBusId(char* name, int n, int) { snprintf(name, n, "0000:01:00.0"); return SUCCESS; }
 API uint64_t emulated_device_bytes() { return device_bytes; }
@@ -245,6 +250,9 @@ API int cuStreamDestroy_v2(void* stream) {
     return SUCCESS;
 }
 API int cuStreamSynchronize(void*) { return SUCCESS; }
+// Outside of graphs all work is done when it is put on a stream.
+API int cuStreamQuery(void*) { return SUCCESS; }
+API int cuEventQuery(void*) { return SUCCESS; }
 API int cuEventCreate(void** event, unsigned) { *event = new Event; return SUCCESS; }
 API int cuEventDestroy_v2(void* event) { delete (Event*)event; return SUCCESS; }
 API int cuEventRecord(void* event, void* stream) {

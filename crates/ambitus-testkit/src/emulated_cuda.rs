@@ -1,4 +1,5 @@
-//! CUDA without a card: a driver, a compiler, a product and a management library that run kernels on the processor.
+//! CUDA without a card: a driver, a compiler, a product, an exchange and a management library that run kernels on
+//! the processor.
 //!
 //! The libraries in `emulated_cuda/` stand in for NVIDIA's: a program that finds them takes the same way as on a
 //! card, from compiling its kernels to replaying graphs. They are slow and check what a card would not: threads may run
@@ -10,10 +11,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 const BLOCK: &str = include_str!("../emulated_cuda/block.h");
-const LIBRARIES: [(&str, &str); 4] = [
+const LIBRARIES: [(&str, &str); 5] = [
     ("libcuda.so", include_str!("../emulated_cuda/cuda.cc")),
     ("libnvrtc.so", include_str!("../emulated_cuda/nvrtc.cc")),
     ("libcublasLt.so", include_str!("../emulated_cuda/cublaslt.cc")),
+    ("libnccl.so.2", include_str!("../emulated_cuda/nccl.cc")),
     ("libnvidia-ml.so", include_str!("../emulated_cuda/nvml.cc")),
 ];
 
@@ -48,7 +50,7 @@ fn make() -> Result<PathBuf, String> {
     let block = folder.join("block.h");
     std::fs::write(mine.join("block.h"), BLOCK).expect("the target folder can be written");
     for (name, code) in LIBRARIES {
-        let path = mine.join(name).with_extension("cc");
+        let path = mine.join(format!("{name}.cc"));
         std::fs::write(&path, code).expect("the target folder can be written");
         let out = Command::new(&compiler)
             .args(["-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden"])
@@ -56,7 +58,7 @@ fn make() -> Result<PathBuf, String> {
             .arg(format!("-Wl,-soname,{name}"))
             .arg("-o")
             .args([&mine.join(name), &path])
-            .arg("-ldl")
+            .args(["-ldl", "-lpthread"])
             .output()
             .expect("the C++ compiler runs");
         assert!(out.status.success(), "{name}:\n{}", String::from_utf8_lossy(&out.stderr));

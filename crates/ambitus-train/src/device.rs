@@ -9,6 +9,7 @@ mod cuda;
 use crate::budget::{self, Shape, process_bytes, ranks_bytes};
 use crate::cards;
 use crate::error::RunError;
+use crate::launch;
 use crate::memory;
 use crate::recipe::DeviceChoice;
 use crate::size::ByteSize;
@@ -23,6 +24,7 @@ use ambitus_ir::target::{Links, Rates, Target};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use cuda::report;
 
@@ -36,6 +38,8 @@ pub struct Device {
     ranks: usize,
     /// Bytes of this process that connect it with other ranks.
     engine_bytes: u64,
+    /// Ranks of this process have the cards from its choice on.
+    cards: bool,
     target: Box<dyn Target>,
     card: Option<Card>,
 }
@@ -113,7 +117,7 @@ impl Device {
                 (target, Some(card))
             }
         };
-        Ok(Device { choice: Some(choice), threads, ranks: 1, engine_bytes: 0, target, card })
+        Ok(Device { choice: Some(choice), threads, ranks: 1, engine_bytes: 0, cards: false, target, card })
     }
 
     /// This machine's processor with rates that are measured now, in 0.2 seconds.
@@ -122,7 +126,15 @@ impl Device {
     /// When the system refuses the threads.
     pub fn calibrated_cpu(threads: usize) -> Result<Device, RunError> {
         let target = Box::new(CpuTarget::calibrate(threads)?);
-        Ok(Device { choice: Some(DeviceChoice::Cpu), threads, ranks: 1, engine_bytes: 0, target, card: None })
+        Ok(Device {
+            choice: Some(DeviceChoice::Cpu),
+            threads,
+            ranks: 1,
+            engine_bytes: 0,
+            cards: false,
+            target,
+            card: None,
+        })
     }
 
     /// A card of `cards.toml`, on any machine: what `--device cuda` compiles there, by the table's figures.
@@ -151,13 +163,46 @@ impl Device {
             calibrated: false,
             holders: String::new(),
         };
-        Device { choice: None, threads, ranks: 1, engine_bytes: 0, target, card: Some(card) }
+        Device { choice: None, threads, ranks: 1, engine_bytes: 0, cards: false, target, card: Some(card) }
     }
 
     /// The same, where so many ranks compute in this process. Each has its arena in the same memory; cards have each their own.
     pub fn with_ranks(self, ranks: usize) -> Device {
-        let ranks = if self.is_card() { 1 } else { ranks };
-        Device { ranks, ..self }
+        match self.is_card() {
+            true => Device { cards: ranks > 1, ..self.connected(ranks) },
+            false => Device { ranks, ..self },
+        }
+    }
+
+    /// The same, as one of so many ranks: what connects a card with others takes of its memory.
+    pub fn connected(mut self, ranks: usize) -> Device {
+        let listed = self.is_listed();
+        if let Some(card) = self.card.as_mut().filter(|_| ranks > 1 && !listed) {
+            card.reserve_bytes += EXCHANGE_RESERVE;
+        }
+        self
+    }
+
+    /// The device of a process that is number `local` of those on its host, where the first has `choice`.
+    ///
+    /// # Errors
+    /// Fewer cards than processes.
+    pub fn of_rank(choice: DeviceChoice, local: usize) -> Result<DeviceChoice, RunError> {
+        match choice {
+            DeviceChoice::Cuda(first) if local > 0 => {
+                let visible = cuda::visible().map_err(RunError::Device)?;
+                card_of(first, local, visible).map(DeviceChoice::Cuda).map_err(RunError::Usage)
+            }
+            choice => Ok(choice),
+        }
+    }
+
+    /// Refuses ranks that nothing would connect here.
+    ///
+    /// # Errors
+    /// A card without NCCL: what to install.
+    pub fn require_engine(&self) -> Result<(), RunError> {
+        if self.is_card() && !self.is_listed() { cuda::exchanges().map_err(RunError::Device) } else { Ok(()) }
     }
 
     /// The same, where what connects this process with other ranks takes so many bytes of it.
@@ -347,18 +392,19 @@ impl Device {
     /// As [`Device::open`], of one of several ranks.
     ///
     /// # Errors
-    /// As [`Device::open`]; a card has no collectives yet.
+    /// As [`Device::open`]; on a card also no NCCL.
     pub fn open_rank(
         &self,
         planned: Arc<PlannedSession>,
         disk: Option<&Path>,
         comm: Arc<dyn Communicator>,
     ) -> Result<Box<dyn Executor>, RunError> {
-        if self.choice != Some(DeviceChoice::Cpu) {
-            return Err(RunError::Usage(NO_COLLECTIVES.to_owned()));
-        }
-        let options = CpuOptions { threads: self.threads, ..CpuOptions::default() };
-        Ok(Box::new(CpuExecutor::open_rank(planned, options, disk, comm)?))
+        let Some(DeviceChoice::Cuda(first)) = self.choice else {
+            let options = CpuOptions { threads: self.threads, ..CpuOptions::default() };
+            return Ok(Box::new(CpuExecutor::open_rank(planned, options, disk, comm)?));
+        };
+        let index = if self.cards { first + comm.rank() } else { first };
+        Ok(cuda::open_rank(index, planned, &*comm, launch::watchdog())?)
     }
 
     /// The high-water mark of the memory that the budget bounds: of this process, or of it on the card. A card's memory is
@@ -371,15 +417,66 @@ impl Device {
     }
 }
 
-/// Why a card cannot be one of several ranks.
-pub(crate) const NO_COLLECTIVES: &str = "ranks: cards have no collectives yet, so ranks compute on processors only: set device: cpu (--device cpu), or leave ranks out";
+/// Reserved on each card of several for NCCL's own buffers: not measured, some hundred MiB are reported.
+const EXCHANGE_RESERVE: u64 = 1 << 30;
 
-/// Why a card cannot have a part of a model.
-pub(crate) const NO_TRANSFERS: &str = "placement: cards send each other no values yet, so a model is placed on processors only: set device: cpu (--device cpu), or leave placement out";
+/// The card of a process that is number `local` on its host, of those it sees from `first` on. One that sees a single card was
+/// given its own (srun --gpus-per-task=1, a pod with one card).
+fn card_of(first: usize, local: usize, visible: usize) -> Result<usize, String> {
+    match first + local {
+        _ if visible == 1 && first == 0 => Ok(0),
+        card if card < visible => Ok(card),
+        card => Err(format!(
+            "this process is number {local} of those on its host, and would have card cuda:{card}: there are {visible} (the \
+             first process has cuda:{first}); start at most {} on this host",
+            visible.saturating_sub(first)
+        )),
+    }
+}
+
+/// Connects this process, which drives card `card`, with others that meet at an address: ranks `(this, of)`.
+///
+/// # Errors
+/// A build without CUDA, no card, no NCCL, or ranks that do not come.
+pub(crate) fn connect(
+    card: DeviceChoice,
+    ranks: (usize, usize),
+    meeting: String,
+    watchdog: Duration,
+) -> Result<Arc<dyn Communicator>, RunError> {
+    let DeviceChoice::Cuda(card) = card else {
+        return Err(RunError::Usage("NCCL connects cards: set device: cuda (--device cuda)".to_owned()));
+    };
+    cuda::connect(card, ranks, meeting, watchdog)
+}
+
+/// Ends what [`connect`] made, in an orderly way; nothing where it was not called.
+///
+/// # Errors
+/// A rank that does not come.
+pub(crate) fn disconnect() -> Result<(), RunError> {
+    cuda::disconnect()
+}
 
 /// What a run may use of this machine's memory.
 fn host_budget() -> Result<(u64, String), RunError> {
     memory::default_budget()
         .map(|b| (b.bytes, b.to_string()))
         .map_err(|e| RunError::Usage(format!("{e}; say how much the run may use: --memory 8GiB")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::card_of;
+
+    #[test]
+    fn processes_of_a_host_have_a_card_each() {
+        assert_eq!(card_of(0, 3, 4), Ok(3));
+        assert_eq!(card_of(2, 1, 4), Ok(3));
+        // Each was given its own, which it sees as the first.
+        assert_eq!(card_of(0, 3, 1), Ok(0));
+        let said = card_of(0, 4, 4).expect_err("too few");
+        assert!(said.contains("cuda:4: there are 4") && said.contains("at most 4"), "{said}");
+        assert!(card_of(1, 0, 1).expect_err("too few").contains("at most 0"));
+    }
 }

@@ -98,11 +98,14 @@ pub fn gradients(
     let placed = options.placement.as_ref().map(|p| p.ranks);
     let ranks = placed.or(options.sharding.map(|s| s.mesh.ranks)).unwrap_or(1);
     let here = world.map_or(ranks, |w| w.here);
-    let device = Device::find(options.device, options.threads.div_ceil(here).max(1))?;
-    let device = match (placed, world) {
-        (Some(ranks), None) => device.with_ranks(ranks),
-        (Some(_), Some(world)) => device.beside_engine(world.bytes),
-        (None, _) => device,
+    let choice = Device::of_rank(options.device, world.map_or(0, |w| w.local))?;
+    let device = Device::find(choice, options.threads.div_ceil(here).max(1))?;
+    let device = match world {
+        Some(world) if placed.is_some() => device.connected(ranks).beside_engine(world.bytes),
+        Some(_) => device.connected(ranks),
+        // Of ranks that share, the processor's memory is counted where they are.
+        None if placed.is_some() || device.is_card() => device.with_ranks(ranks),
+        None => device,
     };
     device.require(options.precision)?;
     let shape = Shape {

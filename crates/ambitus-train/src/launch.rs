@@ -17,7 +17,7 @@ mod world;
 use crate::recipe::MAX_RANKS;
 use thiserror::Error;
 
-pub use world::{Processes, WATCHDOG, WorldOptions, abort, finish, this_rank, world};
+pub use world::{Processes, WATCHDOG, WorldOptions, abort, finish, this_rank, watchdog, world};
 
 /// What started this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

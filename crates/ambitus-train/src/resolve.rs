@@ -2,7 +2,7 @@
 
 use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows};
 use crate::data::Data;
-use crate::device::{self, Device};
+use crate::device::Device;
 use crate::error::RunError;
 use crate::model_dir::{ModelDir, OpenOptions};
 use crate::parts::Placement;
@@ -180,13 +180,10 @@ pub fn resolve_on(
     console: &mut dyn Console,
 ) -> Result<Resolved, RunError> {
     let mut recipe = recipe;
-    if read_weights && recipe.ranks() > 1 && device.is_card() {
-        return Err(RunError::Usage(device::NO_COLLECTIVES.to_owned()));
+    if read_weights && recipe.ranks() > 1 {
+        device.require_engine()?;
     }
     let sharding = recipe.shared().map_err(RunError::Usage)?;
-    if read_weights && recipe.is_placed() && device.is_card() {
-        return Err(RunError::Usage(device::NO_TRANSFERS.to_owned()));
-    }
     // Ranks that take turns at the micro-batches.
     let ranks = if recipe.is_placed() { 1 } else { recipe.ranks() as usize };
     let mut choices = Vec::new();

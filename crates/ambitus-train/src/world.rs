@@ -28,6 +28,8 @@ pub struct World {
     placed: bool,
     /// Ranks on this host that are processes, this one among them: they share its cores.
     here: usize,
+    /// Which of them this is, from 0.
+    local: usize,
     /// Bytes of this process that its engine takes.
     bytes: u64,
 }
@@ -35,7 +37,7 @@ pub struct World {
 impl World {
     /// One rank.
     pub fn alone() -> World {
-        World { comm: None, layout: None, placed: false, here: 1, bytes: 0 }
+        World { comm: None, layout: None, placed: false, here: 1, local: 0, bytes: 0 }
     }
 
     /// A rank of several, by its end of an engine.
@@ -45,17 +47,19 @@ impl World {
 
     /// A rank that is a process among those of a launcher.
     pub fn of_processes(processes: Processes) -> World {
-        let Processes { comm, here, bytes } = processes;
-        World { here, bytes, ..World::of(comm) }
+        let Processes { comm, here, local, bytes } = processes;
+        World { here, local, bytes, ..World::of(comm) }
     }
 
-    /// The device of a recipe with this process's share of its host: the threads of a recipe are those of a host.
+    /// The device of a recipe with this process's share of its host: the threads of a recipe are those of a host, and of its
+    /// cards each process has one.
     ///
     /// # Errors
     /// As [`Device::find`].
     pub fn device(&self, recipe: &Recipe) -> Result<Device, RunError> {
         let threads = (resolve::threads(recipe).0 / self.here).max(1);
-        Ok(Device::find(recipe.device, threads)?.beside_engine(self.bytes))
+        let device = Device::find(Device::of_rank(recipe.device, self.local)?, threads)?;
+        Ok(device.beside_engine(self.bytes).connected(self.ranks()))
     }
 
     /// The same, of a session whose tensors lie so.

@@ -15,7 +15,7 @@ use ambitus_train::model_dir::{ModelDir, OpenOptions};
 use ambitus_train::parts::Placement;
 use ambitus_train::placed::Placed;
 use ambitus_train::placements::Placements;
-use ambitus_train::recipe::{self, Origins, Recipe};
+use ambitus_train::recipe::{self, DeviceChoice, Origins, Recipe};
 use ambitus_train::resolve::{self, Console};
 use ambitus_train::run_dir::RunDir;
 use ambitus_train::search;
@@ -35,14 +35,14 @@ pub fn json(value: &impl serde::Serialize) {
 }
 
 /// The processes that were started together as one run, if any.
-fn processes(ranks: Option<usize>, a: &WorldArgs) -> Result<Option<Processes>> {
+fn processes(ranks: Option<usize>, device: DeviceChoice, a: &WorldArgs) -> Result<Option<Processes>> {
     let watchdog = a.watchdog.map_or(launch::WATCHDOG, Duration::from_secs);
-    launch::world(ranks, WorldOptions { watchdog, notice: terminal::message })
+    launch::world(ranks, WorldOptions { watchdog, device, notice: terminal::message })
 }
 
 /// This process's place among those of a run.
-fn world(ranks: Option<u32>, a: &WorldArgs) -> Result<World> {
-    let processes = processes(ranks.map(|n| n as usize), a)?;
+fn world(ranks: Option<u32>, device: DeviceChoice, a: &WorldArgs) -> Result<World> {
+    let processes = processes(ranks.map(|n| n as usize), device, a)?;
     Ok(processes.map_or_else(World::alone, World::of_processes))
 }
 
@@ -441,9 +441,12 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
 }
 
 pub fn train(a: &TrainArgs) -> Result<()> {
-    let world = world(a.ranks, &a.world)?;
+    // What is wrong with the recipe the first rank says for all.
+    let made = recipe(a, false);
+    let device = made.as_ref().map_or_else(|_| DeviceChoice::default(), |(r, _)| r.device);
+    let world = world(a.ranks, device, &a.world)?;
     let mut console = Terminal::new();
-    let (r, origins) = recipe(a, false)?;
+    let (r, origins) = made?;
     let root = match &r.run_dir {
         Some(dir) => dir.clone(),
         None => new_run_dir(a),
@@ -462,7 +465,8 @@ fn new_run_dir(a: &TrainArgs) -> PathBuf {
 
 pub fn resume(a: &ResumeArgs) -> Result<()> {
     let shared = run::Shared { ranks: a.ranks, sharding: a.sharding, placement: a.placement };
-    let world = world(a.ranks, &a.world)?;
+    let device = RunDir::open(&a.run).map_or_else(|_| DeviceChoice::default(), |(_, r)| r.device);
+    let world = world(a.ranks, device, &a.world)?;
     let run = run::resume(&a.run, shared, &world, &mut Terminal::new())?;
     finished(&run, a.json && world.is_first())
 }
@@ -477,7 +481,7 @@ fn finished(run: &RunDir, as_json: bool) -> Result<()> {
 }
 
 pub fn gradients(a: &GradientsArgs) -> Result<()> {
-    let world = processes(a.ranks, &a.world)?;
+    let world = processes(a.ranks, a.device, &a.world)?;
     let options = OpenOptions {
         variant: a.variant.map(|v| match recipe::Variant::from(v) {
             recipe::Variant::V0 => ambitus_train::Variant::V0,

@@ -1,12 +1,12 @@
 //! Programs on the card: steps are put on streams while these record, and replayed as a CUDA graph.
 
+use super::exchange::Running;
 use super::{Card, device_error, failed};
 use crate::kernels::matmul;
 use crate::step::{Gemm, Launch, Step};
 use ambitus_exec::executor::ExecError;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::time::Instant;
 
@@ -78,7 +78,11 @@ impl Card {
             steps.iter().filter(|s| !matches!(s, Step::Join { .. })).cloned().collect();
         let waits: Vec<Step> = steps
             .iter()
-            .filter_map(|s| if let Step::Fork { to, .. } = s { Some(Step::Join { to: *to }) } else { None })
+            .filter_map(|s| match s {
+                Step::Fork { to, .. } => Some(Step::Join { to: *to }),
+                Step::Exchange(exchange) => Some(Step::Join { to: exchange.token }),
+                _ => None,
+            })
             .collect();
         whole.extend(waits);
         if whole.is_empty() {
@@ -96,7 +100,8 @@ impl Card {
         run(((LONG / once) as usize).clamp(2, MOST))
     }
 
-    fn launch(&self, l: &Launch) -> Result<(), String> {
+    /// Puts a kernel on a stream.
+    pub(super) fn launch(&self, l: &Launch, stream: sys::CUstream) -> Result<(), String> {
         let function = *self.functions.get(l.kernel).ok_or_else(|| format!("no kernel {}", l.kernel))?;
         // Arguments are read as a C struct: aligned.
         let mut args = vec![0u64; l.args.len().div_ceil(8)];
@@ -109,7 +114,7 @@ impl Card {
         let (grid, block) = ((l.grid[0], l.grid[1], 1), (l.block, 1, 1));
         // SAFETY: the kernel takes this one struct, declared from the same Rust type; the driver copies it before the call
         // returns; addresses in it lie in the arenas by the plan's check.
-        unsafe { result::launch_kernel(function, grid, block, 0, self.main, &mut parameters) }
+        unsafe { result::launch_kernel(function, grid, block, 0, stream, &mut parameters) }
             .map_err(|e| failed(l.kernel, e))
     }
 
@@ -120,14 +125,14 @@ impl Card {
         match products.launch(g, main) {
             Err(_) if g.bias != 0 => {
                 products.launch(&Gemm { bias: 0, ..*g }, main)?;
-                matmul::add_bias(g).iter().try_for_each(|l| self.launch(l))
+                matmul::add_bias(g).iter().try_for_each(|l| self.launch(l, main))
             }
             done => done,
         }
     }
 
     /// The stream of a copy queue.
-    fn queue(&mut self, queue: u32) -> Result<sys::CUstream, DriverError> {
+    pub(super) fn queue(&mut self, queue: u32) -> Result<sys::CUstream, DriverError> {
         if let Some(stream) = self.copies.get(&queue) {
             return Ok(*stream);
         }
@@ -137,14 +142,14 @@ impl Card {
     }
 
     /// An event that all work put on a stream so far comes before.
-    fn mark(stream: sys::CUstream) -> Result<sys::CUevent, DriverError> {
+    pub(super) fn mark(stream: sys::CUstream) -> Result<sys::CUevent, DriverError> {
         let event = result::event::create(sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING)?;
         // SAFETY: event and stream are live.
         unsafe { result::event::record(event, stream) }.map(|()| event)
     }
 
     /// Makes a stream wait for a mark, which ends here.
-    fn follow(stream: sys::CUstream, event: sys::CUevent) -> Result<(), DriverError> {
+    pub(super) fn follow(stream: sys::CUstream, event: sys::CUevent) -> Result<(), DriverError> {
         // SAFETY: event and stream are live. An event may be destroyed while work waits for it; while recording it only
         // stands for an edge of the graph.
         unsafe {
@@ -154,11 +159,10 @@ impl Card {
         }
     }
 
-    /// Puts one step on the streams. `running` has the end of every copy that is not joined yet, by its destination: what
-    /// was put on its queue later is not waited for.
-    fn put(&mut self, step: &Step, running: &mut HashMap<u64, sys::CUevent>) -> Result<(), String> {
+    /// Puts one step on the streams.
+    pub(super) fn put(&mut self, step: &Step, running: &mut Running<'_>) -> Result<(), String> {
         match step {
-            Step::Launch(l) => self.launch(l),
+            Step::Launch(l) => self.launch(l, self.main),
             Step::Gemm(g) => self.multiply(g),
             Step::Fork { queue, from, to, bytes } => {
                 let copy = |stream| {
@@ -172,14 +176,27 @@ impl Card {
                     Card::mark(stream)
                 };
                 let end = self.queue(*queue).and_then(put).map_err(|e| failed("copying", e))?;
-                running.insert(*to, end);
+                running.ends.insert(*to, end);
                 Ok(())
             }
+            Step::Exchange(exchange) => self.exchange(exchange, running),
             Step::Join { to } => {
-                let end = running.remove(to).ok_or("a copy is waited for that was not started")?;
+                let end = running.ends.remove(to).ok_or("a copy is waited for that was not started")?;
                 Card::follow(self.main, end).map_err(|e| failed("waiting for a copy", e))
             }
         }
+    }
+
+    /// Records steps and drops them: what the card would refuse is refused now, and libraries load what they need.
+    ///
+    /// # Errors
+    /// Steps that the card refuses, by index.
+    pub(crate) fn rehearse(&mut self, steps: &[Step]) -> Result<(), (usize, String)> {
+        let whole = |e| (steps.len(), failed("recording a program", e));
+        self.enter().map_err(whole)?;
+        let graph = self.capture(steps)?;
+        // SAFETY: just recorded, used by nothing.
+        unsafe { result::graph::destroy(graph) }.map_err(whole)
     }
 
     fn capture(&mut self, steps: &[Step]) -> Result<sys::CUgraph, (usize, String)> {
@@ -188,7 +205,7 @@ impl Card {
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is live and not recording.
         unsafe { result::stream::begin_capture(self.main, mode) }.map_err(whole)?;
-        let mut running = HashMap::new();
+        let mut running = Running::default();
         let fault =
             steps.iter().enumerate().find_map(|(i, s)| self.put(s, &mut running).err().map(|e| (i, e)));
         // SAFETY: the stream is recording.

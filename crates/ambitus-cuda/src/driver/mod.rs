@@ -1,10 +1,12 @@
 //! A card: context, modules, the two arenas, transfers. Only this folder calls the driver.
 
 mod cards;
+mod exchange;
 mod graphs;
 mod products;
 
 pub use cards::{CardInfo, OLDEST, card, cards};
+pub(crate) use exchange::come;
 pub use graphs::Graph;
 
 use crate::kernels::{FAMILIES, Family};
@@ -18,7 +20,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::Path;
 
-fn failed(doing: &str, e: DriverError) -> String {
+pub(crate) fn failed(doing: &str, e: DriverError) -> String {
     format!("{doing}: {e:?}")
 }
 

@@ -5,6 +5,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod attention;
+pub(crate) mod collective;
 pub(crate) mod conv;
 pub(crate) mod elementwise;
 pub(crate) mod index;
@@ -57,6 +58,7 @@ pub(crate) struct Family {
 pub(crate) const FAMILIES: &[&Family] = &[
     &activation::FAMILY,
     &attention::FAMILY,
+    &collective::FAMILY,
     &conv::FAMILY,
     &elementwise::FAMILY,
     &index::FAMILY,
@@ -90,6 +92,8 @@ pub(crate) fn workspace(op: &Op, x: &[TensorType], y: &[TensorType], gemm: u64) 
         Op::MaskedMse(_) => loss::masked_mse_workspace(x),
         Op::LinearCrossEntropy(op) => loss::linear_cross_entropy_workspace(op.tile, x, gemm),
         Op::LinearCrossEntropyGrad(op) => loss::linear_cross_entropy_workspace(op.tile, x, gemm),
+        Op::AllGatherStart(op) => collective::all_gather_workspace(op, x),
+        Op::ReduceScatterStart(op) => collective::reduce_scatter_workspace(op, y),
         _ => 0,
     }
 }

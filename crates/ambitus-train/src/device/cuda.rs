@@ -1,14 +1,19 @@
 //! A build with CUDA.
 
 use super::{Card, CardReport, CardsReport};
+use crate::error::RunError;
 use crate::size::ByteSize;
+use ambitus_comm::Communicator;
 use ambitus_cuda::driver::{self, CardInfo};
 use ambitus_cuda::libraries::{self, Needed};
+use ambitus_cuda::nccl;
 use ambitus_cuda::nvml::{self, Holder, Nvml};
 use ambitus_cuda::{CudaExecutor, CudaTarget, STATED_RESERVE, nvrtc, reserve};
 use ambitus_exec::executor::{ExecError, Executor};
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
+use std::sync::Arc;
+use std::time::Duration;
 
 pub(super) fn find(index: usize) -> Result<(Box<dyn Target>, Card), String> {
     let info = driver::card(index)?;
@@ -50,6 +55,45 @@ pub(super) fn open(index: usize, planned: PlannedSession) -> Result<Box<dyn Exec
     let exec = CudaExecutor::open(planned, driver::Card::open(index)?)?;
     reserve::measure(exec.card().info(), arena);
     Ok(Box::new(exec))
+}
+
+/// Cards that this process sees.
+pub(super) fn visible() -> Result<usize, String> {
+    driver::cards().map(|cards| cards.len())
+}
+
+/// Says whether cards can be connected.
+pub(super) fn exchanges() -> Result<(), String> {
+    nccl::check()
+}
+
+pub(super) fn connect(
+    card: usize,
+    (rank, ranks): (usize, usize),
+    meeting: String,
+    watchdog: Duration,
+) -> Result<Arc<dyn Communicator>, RunError> {
+    Ok(nccl::world::open(&nccl::world::Options { card, rank, ranks, meeting, watchdog })?)
+}
+
+pub(super) fn disconnect() -> Result<(), RunError> {
+    Ok(nccl::world::finish()?)
+}
+
+/// One of several ranks. Where NCCL connects the processes it is what programs use too; otherwise `comm` tells its ranks where to
+/// meet. What the card holds beside the arena is not measured: it would be more than one card alone takes.
+pub(super) fn open_rank(
+    index: usize,
+    planned: Arc<PlannedSession>,
+    comm: &dyn Communicator,
+    watchdog: Duration,
+) -> Result<Box<dyn Executor>, ExecError> {
+    let card = driver::Card::open(index)?;
+    let rank = match nccl::world::opened() {
+        Some(world) => world.communicator(),
+        None => Arc::new(nccl::Rank::connect(comm, watchdog)?),
+    };
+    Ok(Box::new(CudaExecutor::open_rank(planned, card, rank)?))
 }
 
 pub(super) fn held(pci: &str) -> Option<u64> {

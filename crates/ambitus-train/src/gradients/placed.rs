@@ -5,7 +5,7 @@ use super::gathered::{Gathered, write};
 use super::{GradientOptions, run_micro, run_several, uses, write_one_of};
 use crate::budget::RunPlan;
 use crate::clips::Clips;
-use crate::device::{Device, NO_TRANSFERS};
+use crate::device::Device;
 use crate::error::RunError;
 use crate::launch::Processes;
 use crate::load;
@@ -39,7 +39,7 @@ impl Work<'_> {
     /// Computes the gradients, which rank 0 writes; gives the loss. Without a world the ranks are threads of this process.
     ///
     /// # Errors
-    /// More memory than the budget, a card, and what each rank may meet.
+    /// More memory than the budget, a card without NCCL, and what each rank may meet.
     pub fn gradients(
         &self,
         plan: &RunPlan,
@@ -49,9 +49,7 @@ impl Work<'_> {
         world: Option<&Processes>,
         out: &Path,
     ) -> Result<f32, RunError> {
-        if device.is_card() {
-            return Err(RunError::Usage(NO_TRANSFERS.to_owned()));
-        }
+        device.require_engine()?;
         let needed = plan.peak_bytes;
         if let Some(budget) = options.memory.filter(|budget| needed > *budget) {
             return Err(RunError::DoesNotFit(format!(

@@ -16,7 +16,6 @@ use ambitus_comm::Communicator;
 use ambitus_comm::local::{self, Failed};
 use ambitus_compile::passes::precision::INITIAL_SCALE;
 use ambitus_compile::passes::shard::Sharding;
-use ambitus_exec::cpu::{CpuExecutor, CpuOptions};
 use ambitus_exec::executor::Executor;
 use ambitus_models::Capacity;
 use std::path::Path;
@@ -40,7 +39,7 @@ impl Work<'_> {
     /// Computes the gradients, which rank 0 writes; gives the loss. Without a world the ranks are threads of this process.
     ///
     /// # Errors
-    /// More memory than the budget of this process, a device that has no collectives, and what each rank may meet.
+    /// More memory than the budget of this process, a card without NCCL, and what each rank may meet.
     pub fn gradients(
         &self,
         plan: RunPlan,
@@ -51,12 +50,10 @@ impl Work<'_> {
         out: &Path,
     ) -> Result<f32, RunError> {
         let mesh = sharding.mesh;
-        if device.is_card() {
-            return Err(RunError::Usage(
-                "--ranks: cards have no collectives yet; use --device cpu".to_owned(),
-            ));
-        }
+        device.require_engine()?;
+        // A card has one rank, and what connects it in its reserve.
         let (here, beside) = match world {
+            _ if device.is_card() => (1, 0),
             Some(world) => (1, world.bytes),
             None => (mesh.ranks, local::world_bytes(mesh.ranks)),
         };
@@ -78,14 +75,13 @@ impl Work<'_> {
         self.dir.check(&layout.tensors(&planned.session.states), false)?;
         let one = |comm: Arc<dyn Communicator>| -> Result<f32, RunError> {
             let rank = comm.rank();
-            let threads = CpuOptions { threads: device.threads(), ..CpuOptions::default() };
-            let mut exec = CpuExecutor::open_rank(planned.clone(), threads, None, comm.clone())?;
-            load::fill(&mut exec, self.dir, 0, Some((&layout, rank)))?;
-            let mine = self.run(&mut exec, &plan.shape.model, rank, mesh.ranks)?;
+            let mut exec = device.open_rank(planned.clone(), None, comm.clone())?;
+            load::fill(&mut *exec, self.dir, 0, Some((&layout, rank)))?;
+            let mine = self.run(&mut *exec, &plan.shape.model, rank, mesh.ranks)?;
             let loss = sum(&*comm, mine)? as f32;
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
             let holders = Holders { layout: &layout, ranks: mesh.shard, comm: &*comm };
-            write(&exec, &Gathered::Shared(holders), loss, scale, out)?;
+            write(&*exec, &Gathered::Shared(holders), loss, scale, out)?;
             Ok(loss)
         };
         match world {

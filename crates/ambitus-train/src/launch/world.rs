@@ -3,14 +3,16 @@
 //! | launcher | engine |
 //! |---|---|
 //! | Open MPI's mpirun, srun --mpi=pmix, whatever else speaks PMIx | MPI (feature `mpi`) |
-//! | torchrun, a Kubernetes indexed job: variables and a meeting place | none yet (NCCL's); said, with what to use |
+//! | torchrun, srun without PMIx, a Kubernetes indexed job: variables and a meeting place | on cards NCCL (feature `cuda`); on processors none: said, with what to use |
 //!
 //! Every process runs the same program; rank 0 prints and writes. One that fails ends all ([`abort`]).
 
-use super::{Env, Launcher, Worker, present, worker};
+use super::{Env, Launcher, Worker, meeting, present, worker};
+use crate::device::{self, Device};
 use crate::error::RunError;
+use crate::recipe::DeviceChoice;
 use ambitus_comm::Communicator;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long a rank waits for another in one collective, if nothing else is said.
@@ -23,6 +25,8 @@ pub struct Processes {
     pub comm: Arc<dyn Communicator>,
     /// Ranks on its host, itself among them: they share its cores and memory.
     pub here: usize,
+    /// Which of them this is, from 0: of the host's cards it has that one.
+    pub local: usize,
     /// What exchanging takes of this process's memory.
     pub bytes: u64,
 }
@@ -32,6 +36,8 @@ pub struct Processes {
 pub struct WorldOptions {
     /// How long to wait for another rank in one collective.
     pub watchdog: Duration,
+    /// What the run computes on: cards can be connected by NCCL.
+    pub device: DeviceChoice,
     /// Tells people.
     pub notice: fn(&str),
 }
@@ -42,44 +48,71 @@ pub struct WorldOptions {
 /// Variables that contradict each other or `ranks`, a launcher whose engine is not there, a build without it, ranks that do
 /// not come.
 pub fn world(ranks: Option<usize>, options: WorldOptions) -> Result<Option<Processes>, RunError> {
+    WAIT.get_or_init(|| options.watchdog);
     let env = |name: &str| std::env::var(name).ok();
-    let Some(worker) = started(&env, ranks)? else { return Ok(None) };
-    open(&worker, options).map(Some)
+    let on_cards = options.device != DeviceChoice::Cpu;
+    match started(&env, ranks, on_cards)? {
+        None => Ok(None),
+        Some((worker, Engine::Mpi)) => open(&worker, options).map(Some),
+        Some((worker, Engine::Nccl(meeting))) => connect(&worker, meeting, options).map(Some),
+    }
 }
 
-/// The worker that MPI is to connect, if there are several.
-fn started(env: Env, ranks: Option<usize>) -> Result<Option<Worker>, RunError> {
+/// How long ranks wait for each other in this process.
+static WAIT: OnceLock<Duration> = OnceLock::new();
+
+/// How long a rank waits for another in one collective, as [`world`] was told.
+pub fn watchdog() -> Duration {
+    WAIT.get().copied().unwrap_or(WATCHDOG)
+}
+
+/// What connects processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Engine {
+    /// MPI, which finds them itself.
+    Mpi,
+    /// NCCL, whose ranks meet at an address, `host:port`.
+    Nccl(String),
+}
+
+/// The worker that this process is, if there are several, and what connects it.
+fn started(env: Env, ranks: Option<usize>, on_cards: bool) -> Result<Option<(Worker, Engine)>, RunError> {
     let found = worker(env).map_err(|e| RunError::Usage(e.to_string()))?;
     let Some(worker) = found.filter(|w| w.world > 1) else { return Ok(None) };
-    connects(&worker, env).map_err(RunError::Usage)?;
+    let engine = engine(&worker, env, on_cards).map_err(RunError::Usage)?;
     match ranks {
         Some(n) if n != worker.world as usize => Err(RunError::Usage(format!(
             "--ranks {n}: {} started {} processes, and each is a rank: leave --ranks out, or start {n}",
             worker.launcher.name(),
             worker.world
         ))),
-        _ => Ok(Some(worker)),
+        _ => Ok(Some((worker, engine))),
     }
 }
 
-/// Refuses launchers that do not connect their processes by MPI.
-fn connects(worker: &Worker, env: Env) -> Result<(), String> {
+/// What connects the processes of a launcher; refuses those that nothing does.
+fn engine(worker: &Worker, env: Env, on_cards: bool) -> Result<Engine, String> {
     let Worker { launcher, world, .. } = worker;
     let nested = present(env, "TORCHELASTIC_RUN_ID").is_some();
     let mpi = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK"].iter().any(|name| present(env, name).is_some());
     match launcher {
-        _ if mpi && !nested => Ok(()),
+        _ if mpi && !nested => Ok(Engine::Mpi),
+        Launcher::Torchrun | Launcher::Kubernetes | Launcher::Slurm if on_cards => {
+            meets(*launcher, env).map(Engine::Nccl)
+        }
         Launcher::Torchrun => Err(format!(
-            "torchrun (RANK, WORLD_SIZE) started {world} processes, and what connects them (NCCL) is not there yet: \
-             start them as `mpirun -np {world} ambitus …`"
+            "torchrun (RANK, WORLD_SIZE) started {world} processes, and what connects them is NCCL, which needs cards: \
+             set device: cuda (--device cuda), or start them as `mpirun -np {world} ambitus …`"
         )),
         Launcher::Kubernetes => Err(format!(
-            "an indexed job (JOB_COMPLETION_INDEX) started {world} pods, and nothing connects them: run an MPIJob of \
-             kubeflow's mpi-operator instead, which starts mpirun (examples/launch/kubernetes.yaml)"
+            "an indexed job (JOB_COMPLETION_INDEX) started {world} pods, and on processors nothing connects them: set \
+             device: cuda (--device cuda), or run an MPIJob of kubeflow's mpi-operator instead, which starts mpirun \
+             (examples/launch/kubernetes.yaml)"
         )),
         _ if present(env, "SLURM_STEP_ID").is_some() => Err(format!(
             "srun started {world} processes without PMIx, by which MPI finds them: start them as \
-             `srun --mpi=pmix ambitus …`, or as `mpirun ambitus …` in the job"
+             `srun --mpi=pmix ambitus …`, or as `mpirun ambitus …` in the job; on cards (--device cuda) `srun --mpi=none` \
+             with MASTER_ADDR and MASTER_PORT does"
         )),
         _ => Err(format!(
             "an MPI launcher that is not Open MPI's (PMI_RANK, PMI_SIZE) started {world} processes: start them with Open \
@@ -88,10 +121,54 @@ fn connects(worker: &Worker, env: Env) -> Result<(), String> {
     }
 }
 
+/// Where NCCL's ranks meet: its own variable, or a port above the launcher's, whose own store listens at that.
+fn meets(launcher: Launcher, env: Env) -> Result<String, String> {
+    if let Some(address) = present(env, "NCCL_COMM_ID") {
+        return Ok(address);
+    }
+    let Some((host, port)) = meeting(env).map_err(|e| e.to_string())? else {
+        return Err(format!(
+            "MASTER_ADDR: {} does not say where the ranks meet: set MASTER_ADDR to rank 0's host and MASTER_PORT to a port \
+             (NCCL listens at the next one)",
+            launcher.name()
+        ));
+    };
+    let Some(port) = port.checked_add(1) else {
+        return Err(
+            "MASTER_PORT: is 65535, and NCCL's ranks meet at the port after it: set a lower one".to_owned()
+        );
+    };
+    let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
+    Ok(format!("{host}:{port}"))
+}
+
+/// This process among those that NCCL connects, once it does.
+static CONNECTED: OnceLock<(usize, String)> = OnceLock::new();
+
+fn connect(worker: &Worker, meeting: String, options: WorldOptions) -> Result<Processes, RunError> {
+    let (rank, ranks, local) = (worker.rank as usize, worker.world as usize, worker.local_rank as usize);
+    let card = Device::of_rank(options.device, local)?;
+    let comm = device::connect(card, (rank, ranks), meeting, options.watchdog)?;
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    let mut mine = [0; 64];
+    let n = name.len().min(mine.len());
+    mine[..n].copy_from_slice(&name.as_bytes()[..n]);
+    let mut all = vec![0; ranks * mine.len()];
+    comm.all_gather("the start of the run", &(0..ranks).collect::<Vec<_>>(), &mine, &mut all)?;
+    let here = all.chunks_exact(mine.len()).filter(|host| **host == mine).count();
+    CONNECTED.get_or_init(|| (rank, name.to_owned()));
+    // NCCL's buffers on the host are pinned pages of some MiB; its threads share the process's memory.
+    Ok(Processes { comm, here, local, bytes: NCCL_BYTES })
+}
+
+/// What NCCL takes of the host's memory, at most some tens of MiB: not measured. On cards the budget is the card's.
+const NCCL_BYTES: u64 = 64 << 20;
+
 #[cfg(feature = "mpi")]
 fn open(worker: &Worker, options: WorldOptions) -> Result<Processes, RunError> {
     use ambitus_comm::mpi::{self, Options};
-    let WorldOptions { watchdog, notice } = options;
+    let WorldOptions { watchdog, notice, .. } = options;
     let code = RunError::Ranks(String::new()).exit_code();
     let end = mpi::open(Options { watchdog, notice, asked: crate::stop::requested, code })?;
     if (end.rank(), end.ranks()) != (worker.rank as usize, worker.world as usize) {
@@ -105,7 +182,8 @@ fn open(worker: &Worker, options: WorldOptions) -> Result<Processes, RunError> {
             end.ranks()
         )));
     }
-    Ok(Processes { here: end.here(), bytes: mpi::world_bytes(end.ranks()), comm: end })
+    let local = worker.local_rank as usize;
+    Ok(Processes { here: end.here(), local, bytes: mpi::world_bytes(end.ranks()), comm: end })
 }
 
 #[cfg(not(feature = "mpi"))]
@@ -121,9 +199,10 @@ fn open(worker: &Worker, _: WorldOptions) -> Result<Processes, RunError> {
 /// Which rank of several this process is, for messages; `None` where it runs alone or before [`world`].
 pub fn this_rank() -> Option<(usize, String)> {
     #[cfg(feature = "mpi")]
-    return ambitus_comm::mpi::this_rank();
-    #[cfg(not(feature = "mpi"))]
-    None
+    if let Some(rank) = ambitus_comm::mpi::this_rank() {
+        return Some(rank);
+    }
+    CONNECTED.get().cloned()
 }
 
 /// The orderly end of the run: waits for all ranks.
@@ -133,25 +212,38 @@ pub fn this_rank() -> Option<(usize, String)> {
 pub fn finish() -> Result<(), RunError> {
     #[cfg(feature = "mpi")]
     ambitus_comm::mpi::finish()?;
-    Ok(())
+    device::disconnect()
 }
 
-/// Ends all ranks with this exit code; returns where this process runs alone.
+/// Ends all ranks with this exit code; returns where this process runs alone. Of processes that NCCL connects it ends this one:
+/// its launcher ends the others, and they notice.
 pub fn abort(code: u8) {
     #[cfg(feature = "mpi")]
     ambitus_comm::mpi::abort(code);
-    #[cfg(not(feature = "mpi"))]
-    let _ = code;
+    if CONNECTED.get().is_some() {
+        // Without the exit handlers of libraries, which may wait for what another rank does not send.
+        // SAFETY: takes a number and does not return; nothing runs that could see half a state.
+        unsafe { libc::_exit(code.into()) }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(env: &str, ranks: Option<usize>) -> Result<Option<u32>, String> {
+    fn on(env: &str, ranks: Option<usize>, cards: bool) -> Result<Option<(Worker, Engine)>, String> {
         let pairs: Vec<(&str, &str)> = env.split(' ').filter_map(|pair| pair.split_once('=')).collect();
         let env = |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        started(&env, ranks).map(|w| w.map(|w| w.rank)).map_err(|e| e.to_string())
+        started(&env, ranks, cards).map_err(|e| e.to_string())
+    }
+
+    /// On processors, which MPI alone connects.
+    fn of(env: &str, ranks: Option<usize>) -> Result<Option<u32>, String> {
+        let found = on(env, ranks, false)?;
+        Ok(found.map(|(worker, engine)| {
+            assert_eq!(engine, Engine::Mpi);
+            worker.rank
+        }))
     }
 
     const MPIRUN: &str = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1";
@@ -187,5 +279,35 @@ mod tests {
         }
         let said = of(MPIRUN, Some(2)).expect_err("other ranks");
         assert!(said.starts_with("--ranks 2: Open MPI started 4 processes"), "{said}");
+    }
+
+    #[test]
+    fn on_cards_nccl_connects_what_mpi_does_not() {
+        let at = |env: &str| on(env, None, true).map(|found| found.map(|(w, e)| (w.rank, w.local_rank, e)));
+        let nccl = |rank, local, address: &str| Ok(Some((rank, local, Engine::Nccl(address.to_owned()))));
+        let meeting = "MASTER_ADDR=node1 MASTER_PORT=29500";
+        assert_eq!(at(&format!("{TORCH} {meeting}")), nccl(1, 1, "node1:29501"));
+        assert_eq!(at(&format!("{STEP} {meeting}")), nccl(1, 1, "node1:29501"));
+        let pod = "JOB_COMPLETION_INDEX=1 WORLD_SIZE=2";
+        assert_eq!(at(&format!("{pod} {meeting}")), nccl(1, 0, "node1:29501"));
+        // mpirun that starts a torchrun on each host.
+        let nested = format!("{MPIRUN} {TORCH} TORCHELASTIC_RUN_ID=x {meeting}");
+        assert_eq!(at(&nested), nccl(1, 1, "node1:29501"));
+        assert_eq!(at(&format!("{TORCH} MASTER_ADDR=fe80::1 MASTER_PORT=1")), nccl(1, 1, "[fe80::1]:2"));
+        assert_eq!(at(&format!("{TORCH} {meeting} NCCL_COMM_ID=a:5")), nccl(1, 1, "a:5"));
+        // MPI connects what it starts, on cards too.
+        assert_eq!(at(&format!("{MPIRUN} {meeting}")), Ok(Some((3, 1, Engine::Mpi))));
+        assert_eq!(at(&format!("{STEP} PMIX_RANK=1")), Ok(Some((1, 1, Engine::Mpi))));
+        assert_eq!(at("RANK=0 WORLD_SIZE=1"), Ok(None));
+        for (env, words) in [
+            (TORCH.to_owned(), "MASTER_ADDR: torchrun does not say"),
+            (format!("{STEP} MASTER_ADDR=a"), "MASTER_PORT: is not set"),
+            (format!("{TORCH} MASTER_ADDR=a MASTER_PORT=65535"), "MASTER_PORT: is 65535"),
+            ("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1".to_owned(), "Open MPI's mpirun"),
+        ] {
+            let said = at(&env).expect_err(&env);
+            assert!(said.contains(words), "{env}: {said}");
+        }
+        assert!(on(&format!("{TORCH} {meeting}"), Some(2), true).is_err());
     }
 }

@@ -1,0 +1,45 @@
+// Flats of several tensors between ranks. A stretch of every equal part of a flat is staged: place i holds the flat's element
+// (i / n) * stride + first + i % n, parts of `stride` elements, of each n from `first` on.
+
+// The element of the tensor at `at` of the flat that is staged at place i.
+__device__ inline i64 staged_element(i64 i, i64 n, i64 stride, i64 first, i64 at) {
+    i64 part = i / n;
+    return part * stride + first + (i - part * n) - at;
+}
+
+// From `count` staged places on to the tensor.
+KERNEL(unpack) {
+    View staged = a.y;
+    staged.data = (void*)a.staged;
+    for (i64 k = (i64)blockIdx.x * blockDim.x + threadIdx.x; k < a.count; k += (i64)gridDim.x * blockDim.x) {
+        i64 i = a.begin + k;
+        move(staged, i, a.y, place(a.y, staged_element(i, a.n, a.stride, a.first, a.at)));
+    }
+}
+
+// From the tensor to `count` staged places on.
+KERNEL(pack) {
+    View staged = a.x;
+    staged.data = (void*)a.staged;
+    for (i64 k = (i64)blockIdx.x * blockDim.x + threadIdx.x; k < a.count; k += (i64)gridDim.x * blockDim.x) {
+        i64 i = a.begin + k;
+        move(a.x, place(a.x, staged_element(i, a.n, a.stride, a.first, a.at)), staged, i);
+    }
+}
+
+KERNEL(clear_pads) {
+    i64 pad = a.y.pitch - a.y.cols, n = a.y.rows * pad;
+    for (i64 k = (i64)blockIdx.x * blockDim.x + threadIdx.x; k < n; k += (i64)gridDim.x * blockDim.x)
+        zero(a.y, k / pad * a.y.pitch + a.y.cols + k % pad);
+}
+
+// In the order of ranks: the bits do not depend on how the pieces travelled.
+KERNEL(ordered_sum) {
+    const float* got = (const float*)a.got;
+    float* y = (float*)a.y;
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += (i64)gridDim.x * blockDim.x) {
+        float sum = got[i];
+        for (int rank = 1; rank < a.ranks; rank++) sum += got[rank * a.n + i];
+        y[i] = sum;
+    }
+}
