@@ -17,6 +17,7 @@ mod wire;
 
 use crate::{Busy, CommError, Communicator, staging};
 use header::Header;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,8 +49,8 @@ const BEATS: u32 = 4;
 const LOOKS: u32 = 8;
 /// A process gets on that uses this part of a processor.
 const GETS_ON: u32 = 1000;
-/// A launcher that ends the job asks first, and kills a second later: what was waited for is said between.
-const ASKED: Duration = Duration::from_millis(200);
+/// A launcher that ends the job asks first, and kills a second later: what has been waited for this long is said between.
+const ASKED: Duration = Duration::from_millis(100);
 /// How long ending the others may take.
 const ENDING: Duration = Duration::from_secs(5);
 /// The world's own collectives.
@@ -77,8 +78,11 @@ pub struct MpiRank {
     /// Of every rank, from the start on.
     hosts: OnceLock<Vec<String>>,
     options: Options,
-    noticed: AtomicBool,
+    /// Whom the exchange under way waits for, in what, and since when.
+    waits: Mutex<Option<(BTreeSet<usize>, String, Instant)>>,
     wire: Mutex<State>,
+    /// Says what is waited for when this process is asked to end: in a thread, as MPI may be long in a call once a rank is gone.
+    _asked: Busy,
 }
 
 #[derive(Debug)]
@@ -158,8 +162,13 @@ pub fn open(options: Options) -> Result<Arc<MpiRank>, CommError> {
         ranks,
         hosts: OnceLock::new(),
         options,
-        noticed: AtomicBool::new(false),
+        waits: Mutex::new(None),
         wire: Mutex::new(State { wire, broken: None }),
+        _asked: watch("asked to end", move |over| {
+            if (options.asked)() && WORLD.get().is_some_and(|world| world.say_who_is_missing()) {
+                over.store(true, Ordering::SeqCst);
+            }
+        }),
     };
     let world = WORLD.get_or_init(|| Arc::new(end)).clone();
     let mut mine = [0; 64];
@@ -223,6 +232,24 @@ impl MpiRank {
     fn others(&self) -> impl Iterator<Item = usize> {
         let mine = self.rank;
         (0..self.ranks).filter(move |r| *r != mine)
+    }
+
+    /// True when there was something to say.
+    fn say_who_is_missing(&self) -> bool {
+        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((missing, what, _)) = waits.as_ref().filter(|(.., since)| since.elapsed() >= ASKED) else {
+            return false;
+        };
+        let named = |rank: usize| format!("rank {rank} (host {})", self.host(rank));
+        let missing: Vec<String> = missing.iter().copied().map(named).collect();
+        let (me, missing) = (named(self.rank), missing.join(", "));
+        (self.options.notice)(&format!("{me} was asked to end while it waits for {missing} in {what}"));
+        true
+    }
+
+    fn waits(&self, whom: Option<(BTreeSet<usize>, &str)>) {
+        let waits = whom.map(|(missing, what)| (missing, what.to_owned(), Instant::now()));
+        *self.waits.lock().unwrap_or_else(PoisonError::into_inner) = waits;
     }
 
     /// Tells the others that this rank works, unless that is over.
@@ -313,16 +340,19 @@ impl MpiRank {
         }
         // Since the step began; how much of that when a sign of life was looked for and when one had come; since a message moved.
         let (mut waited, mut looked, mut heard) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        let (mut idle, mut asked) = (Duration::ZERO, None);
+        let (mut idle, mut said) = (Duration::ZERO, false);
         let mut before = Instant::now();
         while let Some(rank) = wire.missing() {
             if wire.poll().map_err(failed)? {
-                idle = Duration::ZERO;
+                (idle, said) = (Duration::ZERO, false);
                 continue;
             }
             if idle < EAGER {
                 std::thread::yield_now();
             } else {
+                if !std::mem::replace(&mut said, true) {
+                    self.waits(Some((wire.all_missing(), what)));
+                }
                 std::thread::sleep((idle / 8).min(PAUSE));
             }
             let now = Instant::now();
@@ -339,19 +369,8 @@ impl MpiRank {
                 let host = self.host(rank).to_owned();
                 return Err(CommError::Late { rank, host, what: what.to_owned(), seconds: late.as_secs() });
             }
-            if (self.options.asked)() {
-                let since = *asked.get_or_insert(waited);
-                if waited - since >= ASKED && !self.noticed.swap(true, Ordering::SeqCst) {
-                    let named = |rank: usize| format!("rank {rank} (host {})", self.host(rank));
-                    let missing: Vec<String> = wire.all_missing().into_iter().map(named).collect();
-                    (self.options.notice)(&format!(
-                        "{} was asked to end while it waits for {} in {what}",
-                        named(self.rank),
-                        missing.join(", ")
-                    ));
-                }
-            }
         }
+        self.waits(None);
         Ok(())
     }
 
