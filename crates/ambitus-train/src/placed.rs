@@ -199,8 +199,11 @@ impl fmt::Display for Placed {
         for r in &self.rows {
             let blocks: Vec<String> = r.blocks.iter().map(|(_, n)| n.to_string()).collect();
             let blocks = if blocks.is_empty() { "all".to_owned() } else { blocks.join("+") };
-            let mut peaks: Vec<String> = r.peak_bytes.iter().map(|b| ByteSize(*b).to_string()).collect();
-            peaks.dedup();
+            let peaks = r.peak_bytes.chunk_by(|a, b| a == b).map(|same| match same.len() {
+                1 => ByteSize(same[0]).to_string(),
+                n => format!("{n} x {}", ByteSize(same[0])),
+            });
+            let peaks: Vec<String> = peaks.collect();
             write!(
                 f,
                 "\n{:<9}  {:<14}  {:>13}  {:>9}  {:<28}  {:<4}  {:>11.3}  {:>9.3}",

@@ -47,7 +47,7 @@ optimizer:\n  stages: [{name: head, freeze: ['*.transformer_blocks'], updates: 2
 the model that the one before made. All are planned before the first begins; the memory is that of the largest, the time the \
 sum, and between two an export, a load and a new optimizer."
     )]
-    Train(TrainArgs),
+    Train(RunArgs),
     /// Go on with a run that was stopped or killed
     Resume(ResumeArgs),
     /// Loss and gradients of one update on given clips and draws, for comparison with the reference
@@ -224,11 +224,17 @@ pub struct TrainArgs {
     /// what low rank cannot express. 8 to 32 is usual, with a learning rate of about 1e-4
     #[arg(long, value_name = "RANK", conflicts_with = "freeze")]
     pub lora: Option<u32>,
-    #[command(flatten)]
-    pub world: WorldArgs,
     /// Machine-readable result on stdout
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub run: TrainArgs,
+    #[command(flatten)]
+    pub world: WorldArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

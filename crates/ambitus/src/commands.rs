@@ -1,11 +1,9 @@
 //! What each command does, with the library doing the work.
 
 use crate::args::{
-    DoctorArgs, ExportArgs, GradientsArgs, PlanArgs, ResumeArgs, RunsArgs, TrainArgs, WeightsArg, WorldArgs,
+    DoctorArgs, ExportArgs, GradientsArgs, ResumeArgs, RunArgs, RunsArgs, TrainArgs, WeightsArg, WorldArgs,
 };
 use crate::terminal::{self, Terminal};
-use ambitus_train::cards::{Card, Cards};
-use ambitus_train::cluster::Cluster;
 use ambitus_train::device::Device;
 use ambitus_train::error::RunError;
 use ambitus_train::export::{Layout, Source};
@@ -13,19 +11,15 @@ use ambitus_train::gradients::{self, GradientOptions};
 use ambitus_train::launch::{self, Processes, WorldOptions};
 use ambitus_train::model_dir::{ModelDir, OpenOptions};
 use ambitus_train::parts::Placement;
-use ambitus_train::placed::Placed;
-use ambitus_train::placements::Placements;
 use ambitus_train::recipe::{self, DeviceChoice, Origins, Recipe};
 use ambitus_train::resolve::{self, Console};
 use ambitus_train::run_dir::RunDir;
-use ambitus_train::search;
-use ambitus_train::tiers::Tiers;
 use ambitus_train::world::World;
-use ambitus_train::{Sharding, Strategy, doctor, run, runs, stages};
+use ambitus_train::{Sharding, Strategy, doctor, run, runs};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-type Result<T> = std::result::Result<T, RunError>;
+pub type Result<T> = std::result::Result<T, RunError>;
 
 pub fn json(value: &impl serde::Serialize) {
     match serde_json::to_string_pretty(value) {
@@ -48,7 +42,7 @@ fn world(ranks: Option<u32>, device: DeviceChoice, a: &WorldArgs) -> Result<Worl
 
 /// The recipe file, or one made of --model and --data, with the other options on top. Some models can be `planned` for without
 /// data.
-fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
+pub fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
     let (mut r, mut origins) = match (&a.recipe, &a.model, &a.data) {
         (Some(path), ..) => Recipe::read(path).map_err(|e| RunError::Usage(e.to_string()))?,
         (None, Some(model), Some(data)) => (Recipe::new(model, data), Origins::new()),
@@ -212,239 +206,12 @@ pub fn prepare(a: &TrainArgs) -> Result<()> {
     Ok(())
 }
 
-pub fn plan(a: &PlanArgs) -> Result<()> {
-    let mut a = a.clone();
-    // `--cards RECIPE`: the option's value is optional.
-    if a.run.recipe.is_none() && a.cards.as_ref().is_some_and(|text| Path::new(text).extension().is_some()) {
-        a.run.recipe = a.cards.replace(String::new()).map(PathBuf::from);
-    }
-    let a = &a;
-    let cluster = cluster(a)?;
-    if a.cards.is_some() && cluster.is_none() {
-        return plan_cards(a);
-    }
-    let mut console = Terminal::new();
-    let on_cpu = a.card.as_ref().is_some_and(|name| name.eq_ignore_ascii_case("cpu"));
-    let card = match (&a.card, &cluster) {
-        (Some(name), _) if !on_cpu => Some(Cards::load(a.cards_file.as_deref())?.find(name)?.clone()),
-        (_, Some(cluster)) => Some(cluster.card.clone()),
-        _ => None,
-    };
-    if a.scaling && card.is_none() {
-        return Err(RunError::Usage("--scaling: needs --card, --cards NxNAME or --cluster".to_owned()));
-    }
-    let mut whole = planned(a)?;
-    if let Some(cluster) = &cluster {
-        let cards = cluster.ranks() as u32;
-        if whole.ranks.is_some_and(|ranks| ranks != cards) {
-            return Err(RunError::Usage(format!(
-                "ranks: the recipe has {}, these are {cards} cards: give as many, or change ranks",
-                whole.ranks()
-            )));
-        }
-        whole.ranks = Some(cards);
-    }
-    let (mut plans, mut fits) = (Vec::new(), Ok(()));
-    for (i, r) in parts(&whole).into_iter().enumerate() {
-        let resolved = match (&cluster, &card) {
-            (Some(cluster), _) => {
-                let one = |threads| Ok(Device::for_cards(&cluster.card, cluster.links(), threads));
-                plan_for(a, r, &one, &mut console)
-            }
-            (_, Some(card)) => plan_for(a, r, &|threads| Ok(Device::for_card(card, threads)), &mut console),
-            _ if on_cpu => {
-                let threads = resolve::threads_of_rank(&r);
-                plan_for(a, r, &|_| Device::calibrated_cpu(threads), &mut console)
-            }
-            _ => resolve::resolve(r, false, &mut console),
-        };
-        let resolved = resolved.map_err(|e| of_part(&whole, i, e))?;
-        let tables = placements(a, cluster.as_ref(), card.as_ref(), &resolved)?;
-        if a.run.json {
-            let mut plan = resolved.json();
-            plan["candidates"] = serde_json::json!(resolved.candidates);
-            plan["search_seconds"] = serde_json::json!(resolved.search_seconds);
-            let [micro_batch, clip] = resolved.largest()?;
-            let unit = resolved.plan.shape.model.rows().unit;
-            plan[format!("largest_micro_batch_{unit}")] = serde_json::json!(micro_batch);
-            plan[format!("longest_clip_{unit}")] = serde_json::json!(clip);
-            if let Some(card) = &card {
-                plan["card"] = serde_json::json!(card);
-            }
-            for (name, _, table) in tables {
-                plan[name] = table;
-            }
-            plans.push(plan);
-        } else {
-            head(&whole, i);
-            show(&resolved, a.explain)?;
-            tables.iter().for_each(|(name, table, _)| terminal::result(&format!("{name}: {table}")));
-        }
-        fits = fits.and_then(|()| resolved.require_fit().map_err(|e| of_part(&whole, i, e)));
-    }
-    if a.run.json {
-        match plans.as_slice() {
-            [plan] if whole.stages.is_empty() => json(plan),
-            _ => json(&stages::whole_plan(&whole, plans)),
-        }
-    }
-    fits
-}
-
-/// The cards that are planned for together.
-fn cluster(a: &PlanArgs) -> Result<Option<Cluster>> {
-    let known = || Cards::load(a.cards_file.as_deref());
-    match (&a.cluster, &a.cards) {
-        (Some(file), _) => Cluster::read(file, &known()?).map(Some),
-        (_, Some(text)) if !text.is_empty() => match Cluster::parse(text, &known()?) {
-            Some(cluster) => cluster.map(Some),
-            None => Err(RunError::Usage(format!(
-                "--cards {text}: write several cards of one kind as 4xa800; for one of a kind there is --card {text}"
-            ))),
-        },
-        _ => Ok(None),
-    }
-}
-
-/// A name, and what it is for people and for programs.
-type Table = (&'static str, String, serde_json::Value);
-
-/// What is shown beside a plan for several cards.
-fn placements(
-    a: &PlanArgs,
-    cluster: Option<&Cluster>,
-    card: Option<&Card>,
-    r: &resolve::Resolved,
-) -> Result<Vec<Table>> {
-    let shape = &r.plan.shape;
-    let mut out = Vec::new();
-    if let Some(cluster) = cluster {
-        let table = Placements::of(cluster, shape, r.threads)?;
-        out.push(("strategies", table.to_string(), serde_json::json!(table)));
-        if cluster.ranks() > 1 {
-            let table = Placed::of(cluster, shape, r.threads)?;
-            out.push(("placements", table.to_string(), serde_json::json!(table)));
-        }
-    }
-    if let Some(card) = card.filter(|_| a.scaling) {
-        let usual = cluster.cloned().unwrap_or_else(|| Cluster::usual(card));
-        let table = Placements::scaling(&usual, shape, r.threads)?;
-        out.push(("scaling", table.to_string(), serde_json::json!(table)));
-    }
-    Ok(out)
-}
-
-/// The recipe of a plan: `--accelerate` goes before the file, the other options before `--accelerate`.
-fn planned(a: &PlanArgs) -> Result<Recipe> {
-    let (given, _) = recipe(&a.run, true)?;
-    let Some(file) = &a.accelerate else { return Ok(given) };
-    let mut whole = given.clone();
-    crate::import::lay_over(&mut whole, file)?;
-    let TrainArgs { precision, offload, low_vram, checkpoint, .. } = &a.run;
-    if precision.is_some() {
-        whole.precision = given.precision;
-    }
-    if offload.is_some() || *low_vram {
-        whole.offload = given.offload;
-    }
-    if checkpoint.is_some() {
-        whole.checkpoint = given.checkpoint;
-    }
-    Ok(whole)
-}
-
-/// The runs that a recipe is: its stages, or itself.
-fn parts(whole: &Recipe) -> Vec<Recipe> {
-    match whole.stages.len() {
-        0 => vec![whole.clone()],
-        n => (0..n).map(|i| whole.stage(i)).collect(),
-    }
-}
-
-/// A line above what is said of a stage.
-fn head(whole: &Recipe, part: usize) {
-    if !whole.stages.is_empty() {
-        terminal::result(&format!("{}:", stages::label(whole, part)));
-    }
-}
-
-fn of_part(whole: &Recipe, part: usize, e: RunError) -> RunError {
-    if whole.stages.is_empty() { e } else { stages::in_stage(whole, part, e) }
-}
-
-/// A plan for people.
-fn show(resolved: &resolve::Resolved, explain: bool) -> Result<()> {
-    let (plan, largest) = std::thread::scope(|scope| {
-        let largest = scope.spawn(|| resolved.describe_largest());
-        (resolved.describe(), largest.join().unwrap_or_else(|why| std::panic::resume_unwind(why)))
-    });
-    for line in plan?.into_iter().chain(largest?) {
-        terminal::result(&line);
-    }
-    for c in &resolved.choices {
-        terminal::result(&format!("  {} = {} ({})", c.key, c.value, c.from));
-    }
-    if explain {
-        terminal::result("what was tried, by predicted time:");
-        for line in search::explain(&resolved.candidates) {
-            terminal::result(&line);
-        }
-    }
-    Ok(())
-}
-
-/// A recipe on another device. Its own `memory` is a size for its own device.
-fn plan_for(
-    a: &PlanArgs,
-    mut r: Recipe,
-    device: &dyn Fn(usize) -> Result<Device>,
-    console: &mut Terminal,
-) -> Result<resolve::Resolved> {
-    if a.run.memory.is_none() {
-        r.memory = None;
-    }
-    let device = device(resolve::threads(&r).0)?.with_ranks(r.ranks() as usize);
-    resolve::resolve_on(r, device, false, console)
-}
-
-/// A row for every card.
-fn plan_cards(a: &PlanArgs) -> Result<()> {
-    let known = Cards::load(a.cards_file.as_deref())?;
-    let cards = known.by_memory();
-    let Some(first) = cards.first() else { return Ok(()) };
-    let whole = planned(a)?;
-    let (mut tables, mut fits) = (Vec::new(), Ok(()));
-    for (i, r) in parts(&whole).into_iter().enumerate() {
-        // Model, data and sizes are the same for all; a card that cannot compute it at all would be refused.
-        let precision = resolve::precision(r.precision.unwrap_or_default());
-        let able = |card: &&&Card| Device::for_card(card, 1).require(precision).is_ok();
-        let any = cards.iter().find(able).unwrap_or(first);
-        let r = plan_for(a, r, &|threads| Ok(Device::for_card(any, threads)), &mut Terminal::new())
-            .map_err(|e| of_part(&whole, i, e))?;
-        let tiers = Tiers::new(&r.asked, &cards, r.threads)?;
-        if !tiers.any() && fits.is_ok() {
-            let none = RunError::DoesNotFit("does not fit any of these cards".to_owned());
-            fits = Err(of_part(&whole, i, none));
-        }
-        if !a.run.json {
-            head(&whole, i);
-            terminal::result(&tiers.to_string());
-        }
-        tables.push(tiers);
-    }
-    match tables.as_slice() {
-        _ if !a.run.json => {}
-        [tiers] if whole.stages.is_empty() => json(tiers),
-        _ => json(&serde_json::json!({ "stages": tables })),
-    }
-    fits
-}
-
-pub fn train(a: &TrainArgs) -> Result<()> {
+pub fn train(a: &RunArgs) -> Result<()> {
+    let RunArgs { run: a, world: asked } = a;
     // What is wrong with the recipe the first rank says for all.
     let made = recipe(a, false);
     let device = made.as_ref().map_or_else(|_| DeviceChoice::default(), |(r, _)| r.device);
-    let world = world(a.ranks, device, &a.world)?;
+    let world = world(a.ranks, device, asked)?;
     let mut console = Terminal::new();
     let (r, origins) = made?;
     let root = match &r.run_dir {

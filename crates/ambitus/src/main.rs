@@ -4,6 +4,7 @@ mod args;
 mod codec;
 mod commands;
 mod import;
+mod plan;
 mod terminal;
 
 use ambitus_train::error::RunError;
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Prepare(a) => commands::prepare(&a),
-        Command::Plan(a) => commands::plan(&a),
+        Command::Plan(a) => plan::run(&a),
         Command::Import(a) => import::run(&a),
         Command::Train(a) => commands::train(&a),
         Command::Resume(a) => commands::resume(&a),

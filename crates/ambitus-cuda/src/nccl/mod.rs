@@ -1,7 +1,7 @@
 //! Ranks that have a card each, connected by NCCL, which is loaded at run time.
 //!
 //! [`Rank`] is one rank's communicator: what programs exchange goes through it, on the streams of their queues. Calls return at
-//! once and are polled, so that a watchdog can give up: [`Rank::wait`]. [`world`] has, where no other engine starts
+//! once and are polled, so that a watchdog can give up: `Rank::wait`. [`world`] has, where no other engine starts
 //! the processes' host-side exchanges, one that goes through the same communicator.
 //!
 //! All ranks make the same calls in the same order (of messages: each two ranks). NCCL does not check that: ranks that
