@@ -38,8 +38,11 @@ KERNEL(ordered_sum) {
     const float* got = (const float*)a.got;
     float* y = (float*)a.y;
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += (i64)gridDim.x * blockDim.x) {
-        float sum = got[i];
-        for (int rank = 1; rank < a.ranks; rank++) sum += got[rank * a.n + i];
+        const float* x = got + i;
+        float sum = *x;
+        // Threads hide the loads, not unrolling: that would take registers from them.
+#pragma unroll 1
+        for (int rank = 1; rank < a.ranks; rank++) sum += *(x += a.n);
         y[i] = sum;
     }
 }

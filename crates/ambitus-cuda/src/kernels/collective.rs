@@ -11,11 +11,11 @@ use std::ops::Range;
 
 kernels! { "collective";
     /// A tensor's elements that are staged at the places `begin..begin + count`, to the tensor.
-    UnpackArgs "unpack" [256 threads, 40 registers] {
+    UnpackArgs "unpack" [256 threads, 64 registers] {
         staged: u64, y: View, n: i64, stride: i64, first: i64, at: i64, begin: i64, count: i64
     }
     /// The reverse.
-    PackArgs "pack" [256 threads, 40 registers] {
+    PackArgs "pack" [256 threads, 64 registers] {
         staged: u64, x: View, n: i64, stride: i64, first: i64, at: i64, begin: i64, count: i64
     }
     /// Zeroes the pads between rows.
