@@ -6,8 +6,6 @@ mod common;
 use ambitus_train::recipe::{Placement, Recipe};
 use ambitus_train::{run, world};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// Updates of five micro-batches: each has one clip.
 const SHORT: &str =
@@ -238,27 +236,7 @@ fn killed_ranks_end_with_the_same_bits() {
     train(dir, "whole", SHORT, &[]);
     let lines = format!("{SHORT}\nranks: 2\nplacement: pipeline");
     let run = dir.join("cut");
-    let mut args =
-        ["train", &text(&recipe(dir, "cut", &lines)), "--memory", "2GiB"].map(str::to_owned).to_vec();
-    for kill in 0..40 {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_ambitus"))
-            .current_dir(dir)
-            .args(&args)
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary runs");
-        std::thread::sleep(Duration::from_millis(40 + 35 * kill));
-        let done = child.try_wait().expect("a status").is_some_and(|s| s.success());
-        let _ = child.kill();
-        let _ = child.wait();
-        if done {
-            break;
-        }
-        if run.join("recipe.yaml").exists() {
-            args = vec!["resume".to_owned(), text(&run)];
-        }
-    }
-    common::ok(dir, &["resume", &text(&run)]);
+    common::kill_and_resume(dir, &recipe(dir, "cut", &lines), "2GiB", &run);
     assert!(results(&run, 4).1 == results(&dir.join("whole"), 4).1, "the resumed run differs");
 }
 

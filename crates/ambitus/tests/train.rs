@@ -106,29 +106,8 @@ fn killed_runs_end_with_the_same_bits() {
     common::ok(dir, &["train", &whole, "--memory", "1GiB"]);
     let want = states(&dir.join("whole"));
 
-    let cut = common::recipe(dir, "cut", SHORT).display().to_string();
     let run = dir.join("cut");
-    let mut args = vec!["train".to_owned(), cut, "--memory".to_owned(), "1GiB".to_owned()];
-    for kill in 0..40 {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_ambitus"))
-            .current_dir(dir)
-            .args(&args)
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary runs");
-        // Later and later, so that the run gets somewhere; whatever moment it is, nothing may be lost.
-        std::thread::sleep(Duration::from_millis(40 + 35 * kill));
-        let done = child.try_wait().expect("a status").is_some_and(|s| s.success());
-        let _ = child.kill();
-        let _ = child.wait();
-        if done {
-            break;
-        }
-        if run.join("recipe.yaml").exists() {
-            args = vec!["resume".to_owned(), run.display().to_string()];
-        }
-    }
-    common::ok(dir, &["resume", &run.display().to_string()]);
+    common::kill_and_resume(dir, &common::recipe(dir, "cut", SHORT), "1GiB", &run);
     assert!(states(&run) == want, "the resumed run differs");
 }
 

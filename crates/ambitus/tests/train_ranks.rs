@@ -155,27 +155,7 @@ fn killed_ranks_end_with_the_same_bits() {
     train(dir, "whole", &lines, &[]);
     let want = step(&dir.join("whole"), 6);
     let run = dir.join("cut");
-    let mut args =
-        ["train", &text(&common::recipe(dir, "cut", &lines)), "--memory", "2GiB"].map(str::to_owned).to_vec();
-    for kill in 0..40 {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_ambitus"))
-            .current_dir(dir)
-            .args(&args)
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary runs");
-        std::thread::sleep(Duration::from_millis(40 + 35 * kill));
-        let done = child.try_wait().expect("a status").is_some_and(|s| s.success());
-        let _ = child.kill();
-        let _ = child.wait();
-        if done {
-            break;
-        }
-        if run.join("recipe.yaml").exists() {
-            args = vec!["resume".to_owned(), text(&run)];
-        }
-    }
-    common::ok(dir, &["resume", &text(&run)]);
+    common::kill_and_resume(dir, &common::recipe(dir, "cut", &lines), "2GiB", &run);
     assert!(step(&run, 6) == want, "the resumed run differs");
 }
 

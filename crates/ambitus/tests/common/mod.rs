@@ -93,3 +93,29 @@ pub fn recipe(dir: &Path, name: &str, lines: &str) -> PathBuf {
 pub fn named(path: &Path) -> Named {
     gradients::read(&std::fs::read(path).expect("a file")).expect("safetensors")
 }
+
+/// Starts a run and kills it, later and later, so that it gets somewhere; it is resumed in between, and at last to its end.
+/// Whatever moment a kill comes at, nothing may be lost.
+pub fn kill_and_resume(dir: &Path, recipe: &Path, memory: &str, run: &Path) {
+    let text = |path: &Path| path.display().to_string();
+    let mut args = ["train", &text(recipe), "--memory", memory].map(str::to_owned).to_vec();
+    for kill in 0..40 {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ambitus"))
+            .current_dir(dir)
+            .args(&args)
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("the binary runs");
+        std::thread::sleep(std::time::Duration::from_millis(40 + 35 * kill));
+        let done = child.try_wait().expect("a status").is_some_and(|s| s.success());
+        let _ = child.kill();
+        let _ = child.wait();
+        if done {
+            break;
+        }
+        if run.join("recipe.yaml").exists() {
+            args = vec!["resume".to_owned(), text(run)];
+        }
+    }
+    ok(dir, &["resume", &text(run)]);
+}
