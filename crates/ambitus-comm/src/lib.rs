@@ -8,6 +8,7 @@ pub mod local;
 pub mod mpi;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
@@ -102,6 +103,46 @@ impl Drop for Busy {
     }
 }
 
+/// What a rank sends in an exchange.
+#[derive(Clone, Copy, Debug)]
+pub enum Sent<'a> {
+    /// The same bytes to every member: an all-gather.
+    Same(&'a [u8]),
+    /// A part of its own to each member, equally long, one after another: an all-to-all.
+    Parts(&'a [u8]),
+}
+
+impl<'a> Sent<'a> {
+    /// All of it.
+    pub fn bytes(self) -> &'a [u8] {
+        match self {
+            Sent::Same(bytes) | Sent::Parts(bytes) => bytes,
+        }
+    }
+
+    /// Where in it is what the `k`-th of so many members gets.
+    pub fn part(self, k: usize, members: usize) -> Range<usize> {
+        match self {
+            Sent::Same(bytes) => 0..bytes.len(),
+            Sent::Parts(bytes) => {
+                let n = bytes.len() / members.max(1);
+                k * n..(k + 1) * n
+            }
+        }
+    }
+
+    /// What the `k`-th of so many members gets.
+    pub fn to(self, k: usize, members: usize) -> &'a [u8] {
+        &self.bytes()[self.part(k, members)]
+    }
+}
+
+/// Refuses a call that sends more than [`staging`].
+fn fits(what: &str, bytes: usize, ranks: usize) -> Result<(), CommError> {
+    let most = staging(ranks);
+    if bytes > most { Err(CommError::TooLong { what: what.to_owned(), bytes, most }) } else { Ok(()) }
+}
+
 /// One rank's end of a world of ranks. All ranks of a group make the same calls in the same order; each returns when the
 /// group has exchanged. `what` names the collective for messages.
 pub trait Communicator: Send + Sync + fmt::Debug {
@@ -117,13 +158,35 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         Busy::default()
     }
 
+    /// Every member sends at most [`staging`] bytes, as many as the others and in the same way; `got` gets what each has for
+    /// this one, one after another. `members`: ranks, ascending, this one among them. What [`Communicator::all_gather`] and
+    /// [`Communicator::all_to_all`] are made of.
+    ///
+    /// # Errors
+    /// When a member is gone or elsewhere.
+    fn exchange(
+        &self,
+        what: &str,
+        members: &[usize],
+        sent: Sent<'_>,
+        got: &mut [u8],
+    ) -> Result<(), CommError>;
+
     /// Every member sends `mine`, of one length; `all` gets them one after another. `members`: ranks, ascending, this one
     /// among them.
     ///
     /// # Errors
     /// When a member is gone or elsewhere.
-    fn all_gather(&self, what: &str, members: &[usize], mine: &[u8], all: &mut [u8])
-    -> Result<(), CommError>;
+    fn all_gather(
+        &self,
+        what: &str,
+        members: &[usize],
+        mine: &[u8],
+        all: &mut [u8],
+    ) -> Result<(), CommError> {
+        fits(what, mine.len(), self.ranks())?;
+        self.exchange(what, members, Sent::Same(mine), all)
+    }
 
     /// `parts` has an equal part for each member; `got` gets what each has for this one, one after another.
     ///
@@ -135,7 +198,10 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         members: &[usize],
         parts: &[u8],
         got: &mut [u8],
-    ) -> Result<(), CommError>;
+    ) -> Result<(), CommError> {
+        fits(what, parts.len(), self.ranks())?;
+        self.exchange(what, members, Sent::Parts(parts), got)
+    }
 
     /// Sends `mine` to rank `to`, which gets it by [`Communicator::receive`]. `both`: scratch of twice as many bytes, for engines
     /// that only know groups.

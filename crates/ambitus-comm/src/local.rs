@@ -4,7 +4,7 @@
 //! all meet again before a box may be filled anew. A rank that ends, fails or panics is marked as gone: whoever waits for
 //! it gets an error that names it.
 
-use crate::{CommError, Communicator, staging};
+use crate::{CommError, Communicator, Sent, fits, staging};
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -124,17 +124,13 @@ pub struct LocalRank {
 
 impl LocalRank {
     /// Fills this rank's box, meets the others, reads every member's box, and meets again.
-    fn exchange(
+    fn by_boxes(
         &self,
         what: &str,
         members: &[usize],
         send: &[u8],
         mut read: impl FnMut(usize, &[u8]),
     ) -> Result<(), CommError> {
-        let most = staging(self.ranks());
-        if send.len() > most {
-            return Err(CommError::TooLong { what: what.to_owned(), bytes: send.len(), most });
-        }
         let mine = &self.world.boxes[self.rank];
         mine.write().unwrap_or_else(PoisonError::into_inner)[..send.len()].copy_from_slice(send);
         self.world.meet(self.rank, what, members, send.len())?;
@@ -155,33 +151,24 @@ impl Communicator for LocalRank {
         self.world.boxes.len()
     }
 
-    fn all_gather(
+    fn exchange(
         &self,
         what: &str,
         members: &[usize],
-        mine: &[u8],
-        all: &mut [u8],
-    ) -> Result<(), CommError> {
-        let n = mine.len();
-        self.exchange(what, members, mine, |k, theirs| all[k * n..][..n].copy_from_slice(theirs))
-    }
-
-    fn all_to_all(
-        &self,
-        what: &str,
-        members: &[usize],
-        parts: &[u8],
+        sent: Sent<'_>,
         got: &mut [u8],
     ) -> Result<(), CommError> {
-        let n = parts.len() / members.len().max(1);
         let me = members.iter().position(|m| *m == self.rank).unwrap_or(0);
-        self.exchange(what, members, parts, |k, theirs| {
-            got[k * n..][..n].copy_from_slice(&theirs[me * n..][..n]);
+        let mine = sent.part(me, members.len());
+        let n = mine.len();
+        self.by_boxes(what, members, sent.bytes(), |k, theirs| {
+            got[k * n..][..n].copy_from_slice(&theirs[mine.clone()]);
         })
     }
 
     fn send(&self, what: &str, to: usize, mine: &[u8], _: &mut [u8]) -> Result<(), CommError> {
-        self.exchange(what, &[self.rank.min(to), self.rank.max(to)], mine, |_, _| ())
+        fits(what, mine.len(), self.ranks())?;
+        self.by_boxes(what, &[self.rank.min(to), self.rank.max(to)], mine, |_, _| ())
     }
 
     fn receive(&self, what: &str, from: usize, got: &mut [u8], _: &mut [u8]) -> Result<(), CommError> {
@@ -300,11 +287,8 @@ mod tests {
         fn ranks(&self) -> usize {
             self.0.ranks()
         }
-        fn all_gather(&self, what: &str, m: &[usize], mine: &[u8], all: &mut [u8]) -> Result<(), CommError> {
-            self.0.all_gather(what, m, mine, all)
-        }
-        fn all_to_all(&self, what: &str, m: &[usize], parts: &[u8], got: &mut [u8]) -> Result<(), CommError> {
-            self.0.all_to_all(what, m, parts, got)
+        fn exchange(&self, what: &str, m: &[usize], sent: Sent<'_>, got: &mut [u8]) -> Result<(), CommError> {
+            self.0.exchange(what, m, sent, got)
         }
     }
 

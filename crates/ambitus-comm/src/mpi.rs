@@ -15,7 +15,7 @@
 mod header;
 mod wire;
 
-use crate::{Busy, CommError, Communicator, staging};
+use crate::{Busy, CommError, Communicator, Sent, staging};
 use header::Header;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -265,36 +265,17 @@ impl MpiRank {
         self.wire.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends each other member its `n` bytes, and gives what they send to `put` with their place among the members and the
-    /// first byte.
-    fn exchange<'s>(
-        &self,
-        call: (u8, &str),
-        members: &[usize],
-        n: usize,
-        part: impl Fn(usize) -> &'s [u8],
-        put: impl FnMut(usize, usize, &[u8]),
-    ) -> Result<(), CommError> {
-        let mut state = self.lock();
-        if let Some(why) = &state.broken {
-            return Err(why.clone());
-        }
-        let done = self.steps(&mut state.wire, call, members, n, part, put);
-        state.broken = done.as_ref().err().cloned();
-        done
-    }
-
     /// The steps of an exchange, each of which fits the buffers.
-    fn steps<'s>(
+    fn steps(
         &self,
         wire: &mut Wire,
-        (kind, what): (u8, &str),
+        what: &str,
         members: &[usize],
-        n: usize,
-        part: impl Fn(usize) -> &'s [u8],
-        mut put: impl FnMut(usize, usize, &[u8]),
+        sent: Sent<'_>,
+        got: &mut [u8],
     ) -> Result<(), CommError> {
-        let call = header::call(kind, what, members);
+        let n = sent.part(0, members.len()).len();
+        let call = header::call(u8::from(matches!(sent, Sent::Parts(_))), what, members);
         let most = (staging(self.ranks) / members.len().max(1)).max(1);
         let mut first = 0;
         loop {
@@ -302,9 +283,9 @@ impl MpiRank {
             let slot = header::BYTES + length;
             let mine = Header { bytes: n as u64, first: first as u64, call, what: what.to_owned() };
             for (k, m) in members.iter().enumerate() {
-                let bytes = &part(k)[first..first + length];
+                let bytes = &sent.to(k, members.len())[first..][..length];
                 if *m == self.rank {
-                    put(k, first, bytes);
+                    got[k * n + first..][..length].copy_from_slice(bytes);
                 } else {
                     let to = wire.out(k * slot..(k + 1) * slot);
                     mine.write(to);
@@ -318,7 +299,7 @@ impl MpiRank {
                 if !theirs.meets(&mine) {
                     return Err(self.disagree(*m, theirs.what, theirs.bytes as usize, &mine, members.len()));
                 }
-                put(k, first, bytes);
+                got[k * n + first..][..length].copy_from_slice(bytes);
             }
             first += length;
             if first >= n {
@@ -388,11 +369,6 @@ impl MpiRank {
             }
         }
     }
-
-    fn short(&self, what: &str, bytes: usize) -> Result<(), CommError> {
-        let most = staging(self.ranks);
-        if bytes > most { Err(CommError::TooLong { what: what.to_owned(), bytes, most }) } else { Ok(()) }
-    }
 }
 
 impl Communicator for MpiRank {
@@ -418,43 +394,19 @@ impl Communicator for MpiRank {
         })
     }
 
-    fn all_gather(
+    fn exchange(
         &self,
         what: &str,
         members: &[usize],
-        mine: &[u8],
-        all: &mut [u8],
-    ) -> Result<(), CommError> {
-        let n = mine.len();
-        self.short(what, n)?;
-        self.exchange(
-            (0, what),
-            members,
-            n,
-            |_| mine,
-            |k, first, bytes| {
-                all[k * n + first..][..bytes.len()].copy_from_slice(bytes);
-            },
-        )
-    }
-
-    fn all_to_all(
-        &self,
-        what: &str,
-        members: &[usize],
-        parts: &[u8],
+        sent: Sent<'_>,
         got: &mut [u8],
     ) -> Result<(), CommError> {
-        let n = parts.len() / members.len().max(1);
-        self.short(what, parts.len())?;
-        self.exchange(
-            (1, what),
-            members,
-            n,
-            |k| &parts[k * n..][..n],
-            |k, first, bytes| {
-                got[k * n + first..][..bytes.len()].copy_from_slice(bytes);
-            },
-        )
+        let mut state = self.lock();
+        if let Some(why) = &state.broken {
+            return Err(why.clone());
+        }
+        let done = self.steps(&mut state.wire, what, members, sent, got);
+        state.broken = done.as_ref().err().cloned();
+        done
     }
 }

@@ -3,6 +3,7 @@
 use crate::passes::accumulate::GRAD;
 use crate::passes::precision::{GOOD_STEPS, LOSS_SCALE};
 use crate::passes::pure;
+use crate::passes::shard::Layout;
 use ambitus_ir::ops::collective::{AllGatherStart, GATHER, Group, Mesh, Part, Parts};
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::ops::narrow::{self, AdamW8bit, AdamWBf16};
@@ -62,9 +63,28 @@ impl From<AdamW> for Optimizer {
 }
 
 impl Optimizer {
+    /// Matrices of fewer elements have moments of another type than larger ones.
+    pub fn few(&self) -> usize {
+        if self.states == States::EightBit { LEAST_8BIT } else { 0 }
+    }
+
+    /// Moments of this parameter are kept in 8 bits. A flat's tensors are treated as each would be alone.
+    fn in_8_bits(&self, decl: &StateDecl, layout: Option<&Layout>) -> bool {
+        let flat = layout.and_then(|layout| layout.flat(&decl.name));
+        let small = flat.map_or(decl.ty.shape.elements() < self.few(), |flat| flat.small);
+        self.states == States::EightBit && decl.ty.shape.len() > 1 && !small
+    }
+
     /// The update of a parameter with gradient `grad`, where nothing reads the old value afterwards: declares its moments,
-    /// and gives all back. `scalars`: lr, coef, t, apply of [`AdamW`].
-    fn apply(&self, b: &mut Builder<'_>, param: StateId, grad: ValueId, scalars: [ValueId; 4]) {
+    /// and gives all back. `scalars`: lr, coef, t, apply of [`AdamW`]. `layout`: of ranks that share flats.
+    fn apply(
+        &self,
+        b: &mut Builder<'_>,
+        param: StateId,
+        grad: ValueId,
+        scalars: [ValueId; 4],
+        layout: Option<&Layout>,
+    ) {
         let decl = b.session().states[param.index()].clone();
         let w = b.state(param);
         let AdamW { beta1, beta2, eps, weight_decay } = self.adamw;
@@ -73,10 +93,7 @@ impl Optimizer {
         let moment = |b: &mut Builder<'_>, prefix: &str, ty: TensorType| {
             b.declare(&format!("{prefix}{}", decl.name), ty, StateKind::Optimizer)
         };
-        let eight_bit = self.states == States::EightBit
-            && decl.ty.shape.len() > 1
-            && decl.ty.shape.elements() >= LEAST_8BIT;
-        let (op, moments) = if eight_bit {
+        let (op, moments) = if self.in_8_bits(&decl, layout) {
             let (codes, scales) = narrow::eight_bit(decl.ty);
             let moments = vec![
                 moment(b, FIRST_MOMENT, codes),
@@ -153,8 +170,8 @@ pub fn update_for(
 
 /// As [`update`], of the shards that a rank holds: the norm is all gradients', with the same bits on every rank and however
 /// many share a flat.
-pub fn update_sharded(session: &mut Session, optimizer: &Optimizer, mesh: Mesh) -> Program {
-    update_on(session, ("update", STEP), optimizer, &|_| true, Some(mesh))
+pub fn update_sharded(session: &mut Session, optimizer: &Optimizer, layout: &Layout) -> Program {
+    update_on(session, ("update", STEP), optimizer, &|_| true, Some(layout))
 }
 
 /// Sum of squares of flats' gradients, of which the rank holds shards: sums in fp32 of each rank's piece, flat by flat, and
@@ -185,7 +202,7 @@ fn update_on(
     (name, step): (&str, &str),
     optimizer: &Optimizer,
     group: &dyn Fn(&StateDecl) -> bool,
-    mesh: Option<Mesh>,
+    layout: Option<&Layout>,
 ) -> Program {
     let trained = trained(session, group);
     let mut b = start(session, name);
@@ -193,11 +210,11 @@ fn update_on(
     let clip = b.input("clip", TensorType::f32(&[1]));
     let grads: Vec<_> = trained.iter().map(|(_, g)| b.state(*g)).collect();
     let rounds = |id: StateId| b.session().states[id.index()].ty.dtype == DType::BF16;
-    if mesh.is_some() && (optimizer.states == States::Bf16 || trained.iter().any(|(w, _)| rounds(*w))) {
+    if layout.is_some() && (optimizer.states == States::Bf16 || trained.iter().any(|(w, _)| rounds(*w))) {
         b.input(SEED, TensorType::i32(&[3]));
     }
-    let total = match mesh {
-        Some(mesh) => sum_of_squares(&mut b, &grads, mesh),
+    let total = match layout {
+        Some(layout) => sum_of_squares(&mut b, &grads, layout.mesh()),
         None => b.sum_of_squares(&grads),
     };
     let apply = b.unary(UnaryKind::IsFinite, total);
@@ -216,7 +233,7 @@ fn update_on(
     b.give_back(step_id, next);
     for ((param, _), grad) in trained.iter().zip(&grads) {
         let name = b.session().states[param.index()].name.clone();
-        b.scope(&name, |b| optimizer.apply(b, *param, *grad, [lr, coef, next, apply]));
+        b.scope(&name, |b| optimizer.apply(b, *param, *grad, [lr, coef, next, apply], layout));
     }
     b.output("grad_norm", norm);
     b.output("apply", apply);
@@ -330,7 +347,7 @@ impl PerTensor {
             let padded = b.add(norm, self.tiny);
             let ratio = b.div(self.clip, padded);
             let coef = b.binary(BinaryKind::Min, ratio, self.one);
-            self.optimizer.apply(b, param, grad, [self.lr, coef, self.step, apply]);
+            self.optimizer.apply(b, param, grad, [self.lr, coef, self.step, apply], None);
             squares
         })
     }

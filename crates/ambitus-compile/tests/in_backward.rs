@@ -12,8 +12,8 @@ use ambitus_ir::text::{parse, print_program};
 use ambitus_ir::verify::verify;
 use ambitus_ir::{Op, Program, Session, StateKind};
 use ambitus_models::{Capacity, f5};
-use ambitus_testkit::{Interp, Rounding, Tensor, Tensors};
-use common::toy::toys;
+use ambitus_testkit::{Tensor, Tensors};
+use common::toy::{three_updates, toys};
 use common::{FULL, Paper, owners};
 use expect_test::expect;
 
@@ -44,23 +44,7 @@ fn session(model: Model<'_>, checkpoint: Blocks, in_backward: bool, target: Pape
 
 /// Weights, moments and counters after three updates, and what each said.
 fn after(s: &Session, batch: &Tensors, clip: f32) -> (Tensors, Vec<Vec<f64>>) {
-    let mut states = common::toy::states(s);
-    for d in s.states.iter().filter(|d| matches!(d.kind, StateKind::Optimizer | StateKind::Counter)) {
-        states.insert(d.name.clone(), Tensor::full(d.ty, 0.0));
-    }
-    let mut inputs = batch.clone();
-    for (name, x) in [("beta", 0.0), ("lr", 1e-2), ("clip", clip)] {
-        inputs.insert(name.to_owned(), Tensor::scalar(x));
-    }
-    let mut interp = Interp::new(Rounding::ToType);
-    let mut said = Vec::new();
-    for _ in 0..3 {
-        let mut out = Tensors::new();
-        for p in &s.programs {
-            out.extend(interp.run(s, p, &inputs, &mut states).unwrap_or_else(|e| panic!("{e}")));
-        }
-        said.push(["loss", "grad_norm", "apply", "step"].map(|name| out[name].data[0]).to_vec());
-    }
+    let (mut states, said) = three_updates(s, batch, clip);
     states.retain(|name, _| !name.starts_with("grad."));
     (states, said)
 }

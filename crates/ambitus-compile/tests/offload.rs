@@ -14,10 +14,9 @@ use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::{PlannedSession, Region};
 use ambitus_ir::target::Target;
 use ambitus_ir::text::{parse, print_program, print_session};
-use ambitus_ir::{Program, Session, StateDecl, StateKind, TensorType};
+use ambitus_ir::{Program, Session, StateKind, TensorType};
 use ambitus_models::{Capacity, f5};
-use ambitus_testkit::{Interp, Rounding, Tensor, Tensors};
-use common::toy::toys;
+use common::toy::{three_updates, toys};
 use common::{FULL, owners};
 use expect_test::expect;
 
@@ -65,29 +64,6 @@ fn forms(near: usize) -> Vec<(&'static str, Offload)> {
     ]
 }
 
-/// All states after three updates, and every output.
-fn after(s: &Session, batch: &Tensors) -> (Tensors, Vec<Vec<f64>>) {
-    let mut states = common::toy::states(s);
-    let made = |d: &&StateDecl| matches!(d.kind, StateKind::Optimizer | StateKind::Counter | StateKind::Ema);
-    for d in s.states.iter().filter(made) {
-        states.insert(d.name.clone(), Tensor::full(d.ty, 0.0));
-    }
-    let mut inputs = batch.clone();
-    for (name, x) in [("beta", 0.0), ("lr", 1e-2), ("clip", 0.5), ("decay", 0.25)] {
-        inputs.insert(name.to_owned(), Tensor::scalar(x));
-    }
-    let mut interp = Interp::new(Rounding::ToType);
-    let mut said = Vec::new();
-    for _ in 0..3 {
-        let mut out = Tensors::new();
-        for p in &s.programs {
-            out.extend(interp.run(s, p, &inputs, &mut states).unwrap_or_else(|e| panic!("{e}")));
-        }
-        said.push(["loss", "grad_norm", "apply", "step"].map(|name| out[name].data[0]).to_vec());
-    }
-    (states, said)
-}
-
 #[test]
 fn three_updates_give_the_same_bits_with_every_form() {
     for toy in toys() {
@@ -98,7 +74,11 @@ fn three_updates_give_the_same_bits_with_every_form() {
                 let s = session(&toy.model, blocks.clone(), in_backward, offload);
                 let moved = s.states.iter().filter(|d| d.home == Space::Host).count();
                 let copies = s.programs.iter().flat_map(|p| &p.instrs);
-                (after(&s, &toy.whole), moved, copies.filter(|i| i.op.def().queue().is_some()).count())
+                (
+                    three_updates(&s, &toy.whole, 0.5),
+                    moved,
+                    copies.filter(|i| i.op.def().queue().is_some()).count(),
+                )
             };
             let (want, _, _) = run(&Offload::default());
             for (name, form) in forms(near) {

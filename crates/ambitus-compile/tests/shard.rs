@@ -66,11 +66,11 @@ fn planned(build: Build, sharding: Option<Sharding>) -> (PlannedSession, Option<
     let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }.into();
     let mut s = Session::default();
     let forward = build(&mut s);
-    let layout = sharding.map(|sharding| Layout::of(&s, &forward, sharding));
+    let layout = sharding.map(|sharding| Layout::of(&s, &forward, sharding, 0));
     let options = Options { shard: layout.clone(), ..Options::new(Blocks::All) };
     let micro = pipeline::micro(&mut s, forward, options, &FULL).expect("the model is differentiable");
-    let update = match sharding {
-        Some(sharding) => optimizer::update_sharded(&mut s, &adamw, sharding.mesh),
+    let update = match &layout {
+        Some(layout) => optimizer::update_sharded(&mut s, &adamw, layout),
         None => optimizer::update(&mut s, &adamw),
     };
     let update = pipeline::plain(&mut s, update, &FULL);
@@ -100,7 +100,8 @@ fn full_sharding_divides_states_and_gathers_two_units_at_most() {
             let flats = |kind| each.session.states.iter().filter(|s| s.kind == kind).count();
             assert_eq!(flats(StateKind::Gradient), layout.flats.iter().filter(|f| f.trainable).count());
 
-            let mut units: Vec<u64> = layout.units().iter().map(|u| 4 * u.1 as u64).collect();
+            let mut units: Vec<u64> =
+                layout.units(|flat| 4 * flat.elements as u64).iter().map(|u| u.1).collect();
             units.sort_unstable();
             let two: u64 = units.iter().rev().take(2).sum();
             let (all, alone) = (each.transient_bytes, one.transient_bytes);
@@ -196,7 +197,7 @@ fn tensors_become_parts_of_flats() {
     });
     b.output("loss", loss);
     let forward = b.finish();
-    let layout = Layout::of(&s, &forward, Sharding::new(Strategy::Hybrid(2), 4).expect("whole groups"));
+    let layout = Layout::of(&s, &forward, Sharding::new(Strategy::Hybrid(2), 4).expect("whole groups"), 0);
     let p = differentiate(&mut s, forward).expect("a sum has a gradient");
     let p = pipeline::run(&mut s, p, &Shard { layout: &layout });
     expect![[r#"

@@ -3,6 +3,7 @@
 
 #[path = "../../ambitus-compile/tests/common/mod.rs"]
 mod common;
+mod steps;
 
 use ambitus_compile::optimizer::{self, Optimizer, SEED, STEP, States};
 use ambitus_compile::passes::in_backward::InBackward;
@@ -12,9 +13,10 @@ use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::ops::optim::AdamW;
-use ambitus_ir::{DType, Session, StateId, StateKind};
+use ambitus_ir::{Session, StateId, StateKind};
 use ambitus_testkit::Tensor;
 use common::toy::{Toy, states, toys};
+use steps::step;
 
 const ADAMW: Optimizer = Optimizer {
     adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
@@ -60,18 +62,7 @@ fn after(
     for update in 0..3 {
         inputs.insert(SEED.to_owned(), Tensor::i32(&[7, update]));
         for name in names {
-            let p = &exec.planned().program(name).expect("a program").program;
-            let wanted: Vec<String> = p.inputs.iter().map(|i| i.name.clone()).collect();
-            for input in wanted {
-                let t = &inputs[&input];
-                if t.ty.dtype == DType::I32 {
-                    let ints: Vec<i32> = t.data.iter().map(|x| *x as i32).collect();
-                    exec.write_i32(name, &input, 0, &ints).expect("an input");
-                } else {
-                    exec.write_f32(name, &input, 0, &t.to_f32()).expect("an input");
-                }
-            }
-            exec.run(name, 0).expect("a step");
+            step(&mut exec, name, &inputs).expect("a step");
         }
         let mut norm = [0.0];
         exec.read_f32(names[names.len() - 1], "grad_norm", 0, &mut norm).expect("an output");

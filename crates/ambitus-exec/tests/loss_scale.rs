@@ -2,6 +2,7 @@
 
 #[path = "../../ambitus-compile/tests/common/mod.rs"]
 mod common;
+mod steps;
 
 use ambitus_compile::optimizer::{self, Optimizer, States};
 use ambitus_compile::passes::policy::Blocks;
@@ -11,9 +12,10 @@ use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::ops::optim::AdamW;
-use ambitus_ir::{DType, Session, StateId, StateKind};
-use ambitus_testkit::{Tensor, Tensors};
+use ambitus_ir::{Session, StateId, StateKind};
+use ambitus_testkit::Tensor;
 use common::toy::{Toy, states, toys};
+use steps::step;
 
 const ADAMW: Optimizer = Optimizer {
     adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
@@ -50,21 +52,6 @@ fn open(toy: &Toy, precision: Precision) -> CpuExecutor {
     exec
 }
 
-fn run(exec: &mut CpuExecutor, name: &str, inputs: &Tensors) {
-    let p = &exec.planned().program(name).expect("a program").program;
-    let wanted: Vec<String> = p.inputs.iter().map(|i| i.name.clone()).collect();
-    for input in wanted {
-        let t = &inputs[&input];
-        if t.ty.dtype == DType::I32 {
-            let ints: Vec<i32> = t.data.iter().map(|x| *x as i32).collect();
-            exec.write_i32(name, &input, 0, &ints).expect("an input");
-        } else {
-            exec.write_f32(name, &input, 0, &t.to_f32()).expect("an input");
-        }
-    }
-    exec.run(name, 0).expect("a step");
-}
-
 fn output(exec: &CpuExecutor, program: &str, name: &str) -> f32 {
     let mut out = [0.0];
     exec.read_f32(program, name, 0, &mut out).expect("an output");
@@ -96,9 +83,9 @@ fn training_recovers_from_a_forced_overflow() {
         let mut scale = FORCED;
         let mut skipped = 0;
         let first = loop {
-            run(&mut exec, "micro", &inputs);
+            step(&mut exec, "micro", &inputs).expect("a step");
             let loss = output(&exec, "micro", "loss");
-            run(&mut exec, "update", &inputs);
+            step(&mut exec, "update", &inputs).expect("a step");
             let now = output(&exec, "update", LOSS_SCALE);
             if output(&exec, "update", "apply") == 1.0 {
                 assert_eq!(now, scale, "{}", toy.name);
@@ -112,8 +99,8 @@ fn training_recovers_from_a_forced_overflow() {
         assert!(skipped > 0, "{}: {FORCED} did not overflow", toy.name);
         assert!(output(&exec, "update", "grad_norm").is_finite() && trained(&exec) != before, "{}", toy.name);
         for _ in 0..5 {
-            run(&mut exec, "micro", &inputs);
-            run(&mut exec, "update", &inputs);
+            step(&mut exec, "micro", &inputs).expect("a step");
+            step(&mut exec, "update", &inputs).expect("a step");
         }
         let good = exec.planned().session.state(GOOD_STEPS).expect("the counter");
         let mut count = [0.0];

@@ -11,7 +11,7 @@ use ambitus_compile::optimizer::{Optimizer, States};
 use ambitus_compile::passes::lora::Lora;
 use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::pattern::Pattern;
-use ambitus_compile::passes::place::{Cut, cut, pieces, pipeline as pipelined, place};
+use ambitus_compile::passes::place::{Bound, Cut, cut, pieces, pipeline as pipelined, place};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::passes::unroll::unroll;
@@ -170,7 +170,8 @@ fn offload_composes() {
 fn ranks_have_their_part_alone() {
     for toy in &deep_toys() {
         let (whole, _) = ranks::session(toy, &Form::default());
-        let found = cut(&pieces(&whole, &CpuTarget::new(1)), 3, 1, u64::MAX).expect("three blocks");
+        let found = cut(&pieces(&whole, &CpuTarget::new(1)), &[Bound { waiting: 1, room: u64::MAX }; 3])
+            .expect("three blocks");
         let parts = place(&whole, &found);
         let mut names: Vec<&str> = parts.iter().flat_map(|p| &p.states).map(|s| s.name.as_str()).collect();
         names.sort_unstable();

@@ -54,7 +54,7 @@ pub struct Shape {
     pub update_rows: usize,
     /// Rows of a clip, for attention's time: the sum of squared lengths over the sum of lengths.
     pub clip_rows: f64,
-    /// Micro-batches of an update.
+    /// Micro-batches of an update, of all ranks together.
     pub micro_batches: usize,
     /// What preparing the data may use.
     pub prepare_bytes: u64,
@@ -68,6 +68,13 @@ impl Shape {
         shape.session.capacity = capacity;
         shape.micro_batches = (self.micro_batches * before).div_ceil(capacity.rows).max(1);
         shape
+    }
+
+    /// Micro-batches of an update that each rank computes: those that share a model take them in turns, and the last of some may
+    /// be empty; those with a part of it have all.
+    pub fn micro_batches_of_rank(&self) -> usize {
+        let ranks = self.session.sharding.map_or(1, |s| s.mesh.ranks);
+        self.micro_batches.div_ceil(ranks).max(1)
     }
 }
 
@@ -204,9 +211,15 @@ impl RunPlan {
         }
     }
 
-    /// Elements of all parameters of a kind.
+    /// Elements of all parameters of a kind, of the whole model.
     pub fn parameters(&self, trainable_only: bool) -> u64 {
-        self.whole().iter().map(|p| session::parameter_count(&p.session, trainable_only)).sum()
+        let layout = session::layout(&self.shape.model, &self.shape.session).ok().flatten();
+        let of = |planned: &&PlannedSession| {
+            let states = &planned.session.states;
+            let tensors = layout.as_ref().map(|l| l.tensors(states));
+            session::parameter_count(tensors.as_ref().unwrap_or(states), trainable_only)
+        };
+        self.whole().iter().map(of).sum()
     }
 
     /// The phase with the highest peak; while the model runs, also where in it most bytes live.
@@ -277,7 +290,7 @@ impl RunPlan {
             "peak_in": self.peak_place(),
             "tokens_per_step": self.shape.update_rows,
             "micro_batch": { self.shape.model.rows().unit: self.shape.session.capacity.rows, "clips": self.shape.session.capacity.clips },
-            "micro_batches": self.shape.micro_batches,
+            "micro_batches": self.shape.micro_batches_of_rank(),
             "parameters": self.parameters(false),
             "trained_parameters": self.parameters(true),
             "instructions_per_micro_batch": micro.map(|p| p.program.instrs.len()),

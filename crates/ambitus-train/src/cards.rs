@@ -23,6 +23,8 @@ pub(crate) const OLDEST_BF16: (u32, u32) = (8, 0);
 const RATES: RangeInclusive<f64> = 0.01..=1e6;
 /// Memory outside is a slip of the unit.
 const MEMORY: RangeInclusive<u64> = 1 << 30..=1 << 44;
+/// The same of a card's name, GB.
+const SOLD: RangeInclusive<u64> = 1..=1 << 14;
 
 /// A card: what it holds and what it does per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,6 +36,8 @@ pub struct Card {
     /// Bytes that the driver offers to programs.
     #[serde(rename = "usable_bytes", serialize_with = "bytes")]
     pub usable: ByteSize,
+    /// GB of memory as the card is sold.
+    pub sold_gb: u64,
     /// Compute capability: major, minor.
     pub capability: (u32, u32),
     /// Sustained 1e12 operations per second of large fp32 products.
@@ -54,12 +58,13 @@ fn bytes<S: serde::Serializer>(size: &ByteSize, s: S) -> Result<S::Ok, S::Error>
     s.serialize_u64(size.0)
 }
 
-/// A card as it is written. Every key must be there but `peer_gb_per_s`, which is that of the host's link where it is not.
+/// A card as it is written. Every key must be there but `peer_gb_per_s`, which is that of the host's link where it is not, and `sold_gb`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a card, as [NAME] and its figures")]
 struct Entry {
     name: Spanned<String>,
     usable: Spanned<ByteSize>,
+    sold_gb: Option<Spanned<u64>>,
     capability: Spanned<String>,
     fp32_tflops: Spanned<f64>,
     half_tflops: Spanned<f64>,
@@ -82,6 +87,14 @@ impl Entry {
         if !MEMORY.contains(&usable.0) {
             return at(self.usable.span(), format!("usable: no card has {usable}: 1GiB to 16TiB"));
         }
+        let sold_gb = match &self.sold_gb {
+            Some(gb) if !SOLD.contains(gb.get_ref()) => {
+                return at(gb.span(), format!("sold_gb: no card has {} GB: 1 to 16384", gb.get_ref()));
+            }
+            Some(gb) => *gb.get_ref(),
+            // What drivers take of most is less than one of them.
+            None => usable.0.div_ceil(1 << 30),
+        };
         let parsed = self.capability.get_ref().split_once('.');
         let parsed = parsed.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
         let Some(capability) = parsed else {
@@ -105,6 +118,7 @@ impl Entry {
         Ok(Card {
             id: id.to_owned(),
             usable,
+            sold_gb,
             capability,
             fp32_tflops: rate("fp32_tflops", &self.fp32_tflops)?,
             half_tflops: rate("half_tflops", &self.half_tflops)?,

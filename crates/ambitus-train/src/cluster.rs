@@ -71,7 +71,8 @@ impl Cluster {
         }
         let entry: Entry = toml::from_str(&text).map_err(|e| {
             let line = e.span().map_or(1, |s| text[..s.start.min(text.len())].matches('\n').count() + 1);
-            fail(format!("{line}: {}", e.message().trim_end().replace('\n', ", ")))
+            let shown: String = text.lines().nth(line - 1).unwrap_or("").trim().chars().take(60).collect();
+            fail(format!("{line}: {} (`{shown}`)", e.message().trim_end().replace('\n', ", ")))
         })?;
         let Entry { card, hosts, cards_per_host, network_gb_per_s } = entry;
         let card = known.find(&card)?.clone();

@@ -83,7 +83,7 @@ impl Resolved {
         ));
         out.push(format!(
             "  an update: {} micro-batches, {:.1} GFLOP, about {:.2} s on {}",
-            p.shape.micro_batches,
+            p.shape.micro_batches_of_rank(),
             p.step_flops / 1e9,
             p.step_seconds,
             self.device.name()

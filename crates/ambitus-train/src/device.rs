@@ -57,6 +57,8 @@ struct Card {
     total_bytes: u64,
     /// What context, kernels and libraries take beside the arena.
     reserve_bytes: u64,
+    /// NCCL is one of them.
+    connected: bool,
     /// The reserve was measured on this card with this driver.
     calibrated: bool,
     /// Who holds the rest, for messages.
@@ -160,6 +162,7 @@ impl Device {
             free_bytes: None,
             total_bytes: card.usable.0,
             reserve_bytes: STATED_RESERVE,
+            connected: false,
             calibrated: false,
             holders: String::new(),
         };
@@ -176,9 +179,9 @@ impl Device {
 
     /// The same, as one of so many ranks: what connects a card with others takes of its memory.
     pub fn connected(mut self, ranks: usize) -> Device {
-        let listed = self.is_listed();
-        if let Some(card) = self.card.as_mut().filter(|_| ranks > 1 && !listed) {
+        if let Some(card) = self.card.as_mut().filter(|_| ranks > 1) {
             card.reserve_bytes += EXCHANGE_RESERVE;
+            card.connected = true;
         }
         self
     }
@@ -361,7 +364,8 @@ impl Device {
             (false, false) => "a reserve until the first run measures it",
         };
         Some(format!(
-            "context, kernels and libraries of {}: {} ({known})",
+            "context, kernels and libraries{} of {}: {} ({known})",
+            if card.connected { ", NCCL among them," } else { "" },
             card.name,
             ByteSize(card.reserve_bytes)
         ))

@@ -91,6 +91,9 @@ impl From<ambitus_compile::CompileError> for RunError {
             E::NoMatch { .. } | E::NothingTrains | E::Rank { .. } | E::Both { .. } => {
                 RunError::Usage(e.to_string())
             }
+            E::ShardedPerTensor => {
+                RunError::Usage(format!("ranks: {e} (clip_per_tensor: false, update: end)"))
+            }
             other => RunError::Model(other.to_string()),
         }
     }

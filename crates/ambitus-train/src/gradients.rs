@@ -3,7 +3,7 @@
 mod gathered;
 mod mel;
 mod placed;
-mod ranks;
+mod sharded;
 mod tokens;
 
 use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows};
@@ -58,6 +58,20 @@ pub struct Computed {
     pub loss: f32,
     /// What is odd about the model's files.
     pub doubts: Vec<String>,
+}
+
+/// What is to be computed.
+struct Work<'a> {
+    /// The model.
+    dir: &'a ModelDir,
+    /// The update's clips.
+    clips: &'a dyn Clips,
+    /// Which of them each micro-batch has.
+    micro_batches: &'a [Vec<usize>],
+    /// The update's normaliser.
+    norm: f32,
+    /// Sizes of a micro-batch.
+    capacity: Capacity,
 }
 
 /// The clips of a batch file.
@@ -132,16 +146,15 @@ pub fn gradients(
         prepare_bytes: 0,
     };
     let plan = RunPlan::new(shape.clone(), device.target())?;
+    let work = Work { dir, clips: &*clips, micro_batches: &micro_batches, norm, capacity };
     if let Some(parts) = &plan.parts {
-        let work = placed::Work { dir, clips: &*clips, micro_batches: &micro_batches, norm, capacity };
         let doubts = dir.doubts()?;
-        let loss = work.gradients(&plan, parts, &device, &options, world, out)?;
+        let loss = work.placed(&plan, parts, &device, &options, world, out)?;
         return Ok(Computed { loss, doubts });
     }
     if let Some(sharding) = options.sharding {
-        let work = ranks::Work { dir, clips: &*clips, micro_batches: &micro_batches, norm, capacity };
         let doubts = dir.doubts()?;
-        let loss = work.gradients(plan, sharding, &device, &options, world, out)?;
+        let loss = work.sharded(plan, sharding, &device, &options, world, out)?;
         return Ok(Computed { loss, doubts });
     }
     if let Some(budget) = options.memory {

@@ -8,12 +8,14 @@
 
 mod batch;
 mod flags;
+mod form;
 mod fsdp;
 mod given;
 mod judge;
 mod keys;
 mod lines;
 mod near;
+mod pointers;
 mod precision;
 mod python;
 mod table;
@@ -25,6 +27,7 @@ mod world;
 use crate::error::RunError;
 use crate::recipe::tree::{Key, Node, Tree};
 use crate::recipe::{MAX_RECIPE_BYTES, Place, Recipe, RecipeError, read_text, read_tree, short};
+use form::Form;
 use given::Given;
 use judge::Judge;
 use keys::Known;
@@ -139,57 +142,26 @@ impl Source {
         let entries = match &self.text {
             Text::Words(words) => {
                 let at = |i| Place { line: 1, column: i as u64 + 1 };
-                flags::parse(&words.iter().enumerate().map(|(i, w)| (w.clone(), at(i))).collect::<Vec<_>>())
+                let word = |(i, w): (usize, &String)| flags::Token::Word(flags::Word::plain(w, at(i)));
+                flags::parse(&words.iter().enumerate().map(word).collect::<Vec<_>>())
             }
             Text::File(text) if text.len() as u64 > MAX_RECIPE_BYTES => {
                 return Err(fail(None, "is larger than 1 MiB: this is no configuration".to_owned()));
             }
-            Text::File(text) => match form(&self.name, text) {
+            Text::File(text) => match form::form(&self.name, text) {
                 Form::Yaml => match read_tree(text, &short(&self.name))?.node {
                     Node::Map(entries) => entries,
                     _ => return Err(fail(None, "holds no keys: a map of key: value is expected".to_owned())),
                 },
                 Form::Python => python::parse(text).map_err(wrong)?,
-                Form::Flags => flags::parse(&flags::words(text).map_err(wrong)?),
+                Form::Flags => flags::parse(&form::pieces(text, false).map_err(wrong)?),
+                Form::Batch => flags::parse(&form::pieces(text, true).map_err(wrong)?),
             },
         };
         if entries.is_empty() {
             return Err(fail(None, "holds no keys".to_owned()));
         }
         Ok(entries)
-    }
-}
-
-enum Form {
-    Yaml,
-    Python,
-    Flags,
-}
-
-/// By the name's ending, else by the first line that says something.
-fn form(name: &str, text: &str) -> Form {
-    let lower = name.to_ascii_lowercase();
-    if [".yaml", ".yml", ".json"].iter().any(|end| lower.ends_with(end)) {
-        return Form::Yaml;
-    }
-    if lower.ends_with(".py") {
-        return Form::Python;
-    }
-    let says = |l: &&str| !l.is_empty() && !l.starts_with('#');
-    let first = text.lines().map(str::trim).find(says).unwrap_or_default();
-    if first.starts_with("import ") || first.starts_with("from ") {
-        return Form::Python;
-    }
-    let name_end =
-        first.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).unwrap_or(first.len());
-    let (head, rest) = first.split_at(name_end);
-    let rest = rest.trim_start();
-    if !head.is_empty() && (rest.starts_with('(') || (rest.starts_with('=') && !rest.starts_with("=="))) {
-        Form::Python
-    } else if first.starts_with("--") || first.contains(" --") || first.ends_with('\\') {
-        Form::Flags
-    } else {
-        Form::Yaml
     }
 }
 
@@ -210,8 +182,10 @@ pub fn import(sources: &[Source], folders: &Folders) -> Result<Imported, RecipeE
         }
     }
     let origin = origin(&given);
+    judge::hush(&mut given);
     let mut j = Judge::new(&given)?;
     let world = world::world(&mut j)?;
+    pointers::pointers(&mut j, &world)?;
     fsdp::sharding(&mut j, &world, origin)?;
     precision::precision(&mut j, origin)?;
     let effective_batch = batch::batch(&mut j, &world, origin)?;
@@ -241,12 +215,27 @@ pub fn import(sources: &[Source], folders: &Folders) -> Result<Imported, RecipeE
     Ok(Imported { rows, effective_batch, notes, recipe })
 }
 
+/// Keys of a recipe that [`lay_over`] takes.
+const LAID_OVER: [&str; 5] = ["ranks", "sharding", "precision", "offload", "checkpoint"];
+
 /// Lays what other trainers' files say of ranks, sharding, precision, offload and recomputing over a recipe.
 ///
 /// # Errors
 /// As [`import`], and where the recipe with them contradicts itself.
 pub fn lay_over(recipe: &mut Recipe, sources: &[Source]) -> Result<Imported, RecipeError> {
-    let imported = import(sources, &Folders::default())?;
+    let mut imported = import(sources, &Folders::default())?;
+    imported.effective_batch = None;
+    for row in &mut imported.rows {
+        let Verdict::Used(said) = &row.verdict else { continue };
+        let key = said.split_once(':').map_or("", |(key, _)| key);
+        let section = key.split('.').next().unwrap_or(key);
+        if lines::ORDER.contains(&key) && !LAID_OVER.contains(&section) {
+            row.verdict = Verdict::NoEffect(format!(
+                "only {} are laid over a recipe, which keeps its own {section}",
+                LAID_OVER.join(", ")
+            ));
+        }
+    }
     let (said, _) = Recipe::parse(&imported.recipe, "the recipe")?;
     recipe.ranks = said.ranks.or(recipe.ranks);
     recipe.sharding = said.sharding.or(recipe.sharding);
@@ -291,15 +280,20 @@ fn spread(file: &str, section: &str, key: Key, tree: Tree, out: &mut Vec<Given>)
                 Node::Text(t) if t.trim_start().starts_with('{') => read_tree(t, file).ok(),
                 _ => None,
             };
-            if let Some(Tree { node: Node::Map(entries), .. }) = nested
-                && !entries.is_empty()
-                && keys::SECTIONS.iter().any(|(name, _)| *name == path)
-            {
-                for (key, inner) in entries {
-                    spread(file, &path, key, Tree { place: tree.place, node: inner.node }, out);
+            let node = match nested {
+                Some(Tree { node: Node::Map(entries), .. })
+                    if keys::SECTIONS.iter().any(|(name, _)| *name == path) =>
+                {
+                    if !entries.is_empty() {
+                        for (key, inner) in entries {
+                            spread(file, &path, key, Tree { place: tree.place, node: inner.node }, out);
+                        }
+                        return;
+                    }
+                    Node::Map(entries)
                 }
-                return;
-            }
+                _ => node,
+            };
             let known = keys::find(section_of(section), &key.name);
             let mut given = Given::new(file, path, Tree { place: tree.place, node });
             given.known = known;

@@ -11,7 +11,7 @@ use crate::resolve::Resolved;
 use crate::session::program;
 use crate::size::ByteSize;
 use ambitus_compile::passes::offload::Offload;
-use ambitus_compile::passes::place::{Cut, cut, pieces, pipeline, place};
+use ambitus_compile::passes::place::{Bound, Cut, Piece, cut, pipeline, place};
 use ambitus_compile::passes::unroll::of;
 use ambitus_compile::pipeline::offload;
 use ambitus_compile::plan::timelines::{Timeline, together};
@@ -31,10 +31,12 @@ pub struct Placement {
     pub ranks: usize,
     /// Several micro-batches are in the ranks at a time.
     pub pipeline: bool,
-    /// Bytes that each rank has for its states and what it keeps for backward: of the cuts within it, the fastest is taken.
+    /// Bytes that each rank has for its arena: of the cuts within it, the fastest is taken.
     pub room: u64,
     /// Where the model is cut, if that is known already.
     pub cut: Option<Cut>,
+    /// Micro-batches of a pipeline's program, if that is known already; else fewer where more do not fit.
+    pub in_flight: Option<usize>,
     /// Bytes of the process that the ranks' programs take; known when they are made.
     pub programs_bytes: u64,
 }
@@ -49,55 +51,50 @@ impl Placement {
 
     /// Where it is cut follows from the model.
     pub fn new(ranks: usize, pipeline: bool, room: u64) -> Placement {
-        Placement { ranks, pipeline, room, cut: None, programs_bytes: 0 }
+        Placement { ranks, pipeline, room, cut: None, in_flight: None, programs_bytes: 0 }
     }
 
-    /// Micro-batches of a program, of so many of an update.
-    fn in_flight(&self, micro_batches: usize) -> usize {
-        if self.pipeline { micro_batches.clamp(1, IN_FLIGHT * self.ranks) } else { 1 }
+    /// Micro-batches of a program, of so many of an update: where it has room for them.
+    pub fn in_flight(&self, micro_batches: usize) -> usize {
+        let most = if self.pipeline { self.in_flight.unwrap_or(IN_FLIGHT * self.ranks) } else { 1 };
+        micro_batches.clamp(1, most)
     }
 
-    /// Cuts of a session worth trying, the fastest first; the other has the most even bytes.
+    /// Those worth trying, most first: each half of the one before. With one at a time it is no pipeline.
+    pub fn in_flights(&self, micro_batches: usize) -> impl Iterator<Item = usize> {
+        let (most, open) = (self.in_flight(micro_batches), self.in_flight.is_none());
+        std::iter::successors(Some(most), move |n| Some((n / 2).max(2)).filter(|less| open && less < n))
+    }
+
+    /// The fastest cut within bounds that are as many as there are ranks.
     ///
     /// # Errors
     /// More ranks than blocks.
-    pub fn cuts(
-        &self,
-        whole: &Session,
-        micro_batches: usize,
-        target: &dyn Target,
-    ) -> Result<Vec<Cut>, RunError> {
-        if let Some(cut) = &self.cut {
-            return Ok(vec![cut.clone()]);
-        }
-        let pieces = pieces(whole, target);
-        // A rank keeps what it has forwarded and not yet gone back through.
-        let waiting = self.in_flight(micro_batches).min(self.ranks);
-        let of_room = |room| cut(&pieces, self.ranks, waiting, room);
-        let Some(fastest) = of_room(self.room) else {
-            return Err(RunError::Usage(format!(
+    pub fn cut_within(&self, pieces: &[Piece], bounds: &[Bound]) -> Result<Cut, RunError> {
+        cut(pieces, bounds).ok_or_else(|| {
+            RunError::Usage(format!(
                 "placement: the model has {} blocks, too few for each of {} ranks to have one: take fewer ranks, or sharding in \
                  place of placement",
                 pieces.len(),
                 self.ranks
-            )));
-        };
-        let even = of_room(0).filter(|even| *even != fastest);
-        Ok([fastest].into_iter().chain(even).collect())
+            ))
+        })
     }
 }
 
 impl Resolved {
-    /// Plans the same run with the model cut elsewhere, where it is.
+    /// Plans the same run with the model cut elsewhere, or more or fewer micro-batches at a time, where it is.
     ///
     /// # Errors
     /// From planning.
-    pub(crate) fn cut_at(&mut self, cut: Cut) -> Result<(), RunError> {
+    pub(crate) fn cut_at(&mut self, cut: Cut, in_flight: usize) -> Result<(), RunError> {
         let mut shape = self.plan.shape.clone();
-        match &mut shape.session.placement {
-            Some(placement) if placement.cut.as_ref() != Some(&cut) => placement.cut = Some(cut),
-            _ => return Ok(()),
+        let known = (Some(cut), Some(in_flight));
+        let Some(placement) = &mut shape.session.placement else { return Ok(()) };
+        if (&placement.cut, &placement.in_flight) == (&known.0, &known.1) {
+            return Ok(());
         }
+        (placement.cut, placement.in_flight) = known;
         self.plan = RunPlan::new(shape, self.device.target())?;
         Ok(())
     }
@@ -126,6 +123,14 @@ pub struct How {
 }
 
 impl How {
+    /// Micro-batches of which a rank keeps what backward reads, at most at a time.
+    pub fn waiting(&self, rank: usize) -> usize {
+        match self.interleaved {
+            true => self.in_flight.min(self.cut.ranks() - rank),
+            false => self.in_flight,
+        }
+    }
+
     /// The first block of each rank, and how many it has.
     pub fn blocks_of_ranks(&self) -> Vec<(usize, usize)> {
         let firsts = std::iter::once(0).chain(self.cut.starts.iter().copied());
@@ -135,15 +140,9 @@ impl How {
 }
 
 impl Parts {
-    /// Cuts a session that has no copies. `waits`: what of the parts then waits on the host.
-    pub fn of(
-        whole: &Session,
-        placement: &Placement,
-        cut: Cut,
-        micro_batches: usize,
-        waits: &Offload,
-    ) -> Parts {
-        let in_flight = placement.in_flight(micro_batches);
+    /// Cuts a session that has no copies. `in_flight`: micro-batches of its pipeline, or 1; `waits`: what of the parts then waits
+    /// on the host.
+    pub fn of(whole: &Session, cut: Cut, in_flight: usize, waits: &Offload) -> Parts {
         let blocks = whole.programs.first().map_or(0, |p| p.blocks.len());
         let mut whole = whole.clone();
         let mut interleaved = false;
@@ -295,9 +294,32 @@ mod tests {
         assert_eq!((padded(3, 1, 2), padded(7, 2, 3)), (3, 7));
     }
 
+    fn three_ranks(in_flight: usize, interleaved: bool) -> How {
+        How { cut: Cut { starts: vec![2, 3] }, blocks: 7, in_flight, interleaved }
+    }
+
     #[test]
     fn ranks_have_runs_of_blocks() {
-        let how = How { cut: Cut { starts: vec![2, 3] }, blocks: 7, in_flight: 1, interleaved: false };
-        assert_eq!(how.blocks_of_ranks(), [(0, 2), (2, 1), (3, 4)]);
+        assert_eq!(three_ranks(1, false).blocks_of_ranks(), [(0, 2), (2, 1), (3, 4)]);
+    }
+
+    #[test]
+    fn as_many_wait_as_there_are_ranks_from_it_on() {
+        let waiting = |how: How| [0, 1, 2].map(|rank| how.waiting(rank));
+        assert_eq!(waiting(three_ranks(12, true)), [3, 2, 1]);
+        assert_eq!(waiting(three_ranks(2, true)), [2, 2, 1]);
+        assert_eq!(waiting(three_ranks(12, false)), [12; 3]);
+        assert_eq!(waiting(three_ranks(1, false)), [1; 3]);
+    }
+
+    #[test]
+    fn fewer_micro_batches_at_a_time_are_tried() {
+        let open = Placement::new(3, true, u64::MAX);
+        let of = |p: &Placement, n| p.in_flights(n).collect::<Vec<usize>>();
+        assert_eq!((of(&open, 40), of(&open, 5), of(&open, 1)), (vec![12, 6, 3, 2], vec![5, 2], vec![1]));
+        // One that is known is taken.
+        let known = Placement { in_flight: Some(4), ..open.clone() };
+        assert_eq!((of(&known, 40), of(&known, 3)), (vec![4], vec![3]));
+        assert_eq!(of(&Placement::new(3, false, u64::MAX), 40), [1]);
     }
 }

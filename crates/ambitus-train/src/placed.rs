@@ -5,9 +5,10 @@ use crate::cluster::Cluster;
 use crate::device::Device;
 use crate::error::RunError;
 use crate::parts;
+use crate::placements;
 use crate::session::program;
 use crate::size::ByteSize;
-use ambitus_compile::passes::shard::{Sharding, Strategy};
+use ambitus_compile::passes::shard::Strategy;
 use ambitus_ir::target::Target;
 use serde::Serialize;
 use std::fmt;
@@ -58,6 +59,8 @@ pub struct Row {
 pub struct Placed {
     /// What each card has for the run.
     pub card_bytes: u64,
+    /// The same as cards are sold, GB.
+    pub sold_gb: u64,
     /// Cards.
     pub cards: usize,
     /// What is compared.
@@ -74,15 +77,12 @@ impl Placed {
     /// From planning.
     pub fn of(cluster: &Cluster, shape: &Shape, threads: usize) -> Result<Placed, RunError> {
         let (cards, card_bytes) = (cluster.ranks(), cluster.card.usable.0);
-        let device = Device::for_cards(&cluster.card, cluster.links(), threads);
+        let device = Device::for_cards(&cluster.card, cluster.links(), threads).connected(cards);
         let mut shape = Shape { beside: device.beside(), ..shape.clone() };
         shape.session.offload = Default::default();
-        // Of one copy: each rank of the plan has its share of them.
-        let shares = shape.session.sharding.map_or(1, |s| s.mesh.ranks);
         shape.session.placement = None;
-        let (data, blocks) = replicated(&shape, cards, shares, card_bytes, device.target())?;
+        let (data, blocks) = replicated(&shape, cards, card_bytes, device.target())?;
         let mut rows = vec![data];
-        shape.micro_batches *= shares;
         shape.session.sharding = None;
         let mut note = None;
         if blocks < cards {
@@ -97,7 +97,7 @@ impl Placed {
                 rows.extend(row);
             }
         }
-        Ok(Placed { card_bytes, cards, rows, note })
+        Ok(Placed { card_bytes, sold_gb: cluster.card.sold_gb, cards, rows, note })
     }
 }
 
@@ -105,23 +105,18 @@ impl Placed {
 fn replicated(
     shape: &Shape,
     cards: usize,
-    shares: usize,
     card_bytes: u64,
     target: &dyn Target,
 ) -> Result<(Row, usize), RunError> {
     let mut shape = shape.clone();
-    shape.micro_batches = (shape.micro_batches * shares).div_ceil(cards).max(1);
-    shape.session.sharding = match cards {
-        1 => None,
-        _ => Some(Sharding::new(Strategy::None, cards).map_err(RunError::Usage)?),
-    };
+    shape.session.sharding = placements::shared(&shape, Strategy::None, cards)?;
     let plan = RunPlan::new(shape, target)?;
     let blocks = plan.planned.program(program::MICRO).map_or(0, |p| p.program.blocks.len());
     let row = Row {
         placement: Placement::Data,
         interleaved: false,
         blocks: Vec::new(),
-        micro_batches: plan.shape.micro_batches,
+        micro_batches: plan.shape.micro_batches_of_rank(),
         in_flight: 1,
         peak_bytes: vec![plan.peak_bytes; cards],
         fits: plan.peak_bytes <= card_bytes,
@@ -173,8 +168,7 @@ impl fmt::Display for Placement {
 
 impl fmt::Display for Placed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As cards are sold: what a driver takes is less than one of them.
-        let (n, sold) = (self.cards, (self.card_bytes as f64 / (1u64 << 30) as f64).ceil() as u64);
+        let (n, sold) = (self.cards, self.sold_gb);
         writeln!(
             f,
             "{n} cards with {sold} GB each, of which {} can be used. data parallel leaves each replica {sold} GB, not {}: every \

@@ -14,6 +14,8 @@ use std::fmt;
 pub struct Row {
     /// Cards, each a rank.
     pub cards: usize,
+    /// Which.
+    pub card: String,
     /// Who holds what.
     #[serde(serialize_with = "text")]
     pub strategy: Strategy,
@@ -34,11 +36,11 @@ fn text<S: serde::Serializer>(strategy: &Strategy, s: S) -> Result<S::Ok, S::Err
     s.collect_str(strategy)
 }
 
-/// Rows of one cluster's kind of card.
+/// A run on several cards, of one kind or of each of several.
 #[derive(Clone, Debug, Serialize)]
 pub struct Placements {
     /// The cards.
-    pub cluster: Cluster,
+    pub clusters: Vec<Cluster>,
     /// What is compared.
     pub rows: Vec<Row>,
     /// What a row of a batch is.
@@ -49,66 +51,77 @@ pub struct Placements {
 const MOST: usize = 1024;
 
 impl Placements {
-    /// The same update on all cards of a cluster, by every strategy, with options as they are.
+    /// The same update on all cards of a cluster, by every strategy and the one that is asked for, with options as they are.
     ///
     /// # Errors
     /// From planning.
     pub fn of(cluster: &Cluster, shape: &Shape, threads: usize) -> Result<Placements, RunError> {
-        let mut strategies = vec![Strategy::None, Strategy::GradOp, Strategy::Full];
+        let mut strategies = vec![Strategy::None];
+        if cluster.ranks() > 1 {
+            strategies.extend([Strategy::GradOp, Strategy::Full]);
+        }
         if cluster.hosts > 1 && cluster.cards_per_host > 1 {
             let group = cluster.cards_per_host;
             strategies.extend([Strategy::HybridGradOp(group), Strategy::Hybrid(group)]);
         }
+        let asked = shape.session.sharding.map(|s| s.strategy());
+        strategies.extend(asked.filter(|s| cluster.ranks() > 1 && !strategies.contains(s)));
         let rows = strategies.into_iter().map(|s| row(cluster, shape, s, threads));
-        Ok(Placements::with(cluster, shape, rows.collect::<Result<_, _>>()?))
+        Ok(Placements {
+            clusters: vec![cluster.clone()],
+            rows: rows.collect::<Result<_, _>>()?,
+            unit: shape.model.rows().unit,
+        })
     }
 
     /// Full sharding and replicas on 1, 2, 4, ... cards, each card with the micro-batches it has now: the update grows with
-    /// the cards (weak scaling). Hosts have as many cards as the cluster's.
+    /// the cards (weak scaling). Hosts have as many cards as the cluster's. Several clusters are set side by side.
     ///
     /// # Errors
     /// From planning.
-    pub fn scaling(cluster: &Cluster, shape: &Shape, threads: usize) -> Result<Placements, RunError> {
+    pub fn scaling(clusters: Vec<Cluster>, shape: &Shape, threads: usize) -> Result<Placements, RunError> {
         let counts = std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|n| *n <= MOST);
+        let each = shape.micro_batches_of_rank();
         let mut rows = Vec::new();
         for cards in counts {
-            let hosts = cards.div_ceil(cluster.cards_per_host);
-            let cards_per_host = cards.min(cluster.cards_per_host);
-            let part = Cluster { hosts, cards_per_host, ..cluster.clone() };
-            let before = shape.session.sharding.map_or(1, |s| s.mesh.ranks);
-            let shape = Shape { update_rows: (shape.update_rows / before).max(1) * cards, ..shape.clone() };
-            for strategy in [Strategy::Full, Strategy::None] {
-                rows.push(row(&part, &shape, strategy, threads)?);
+            let micro_batches = each * cards;
+            let update_rows = shape.update_rows * micro_batches / shape.micro_batches.max(1);
+            let shape = Shape { update_rows, micro_batches, ..shape.clone() };
+            for cluster in &clusters {
+                let hosts = cards.div_ceil(cluster.cards_per_host);
+                let cards_per_host = cards.min(cluster.cards_per_host);
+                let part = Cluster { hosts, cards_per_host, ..cluster.clone() };
+                for strategy in [Strategy::Full, Strategy::None] {
+                    rows.push(row(&part, &shape, strategy, threads)?);
+                }
             }
         }
-        Ok(Placements::with(cluster, shape, rows))
+        Ok(Placements { clusters, rows, unit: shape.model.rows().unit })
     }
+}
 
-    fn with(cluster: &Cluster, shape: &Shape, rows: Vec<Row>) -> Placements {
-        Placements { cluster: cluster.clone(), rows, unit: shape.model.rows().unit }
+/// A strategy for a shape on so many cards, gathered as the shape's own is, or as that of a recipe that says nothing.
+pub(crate) fn shared(shape: &Shape, strategy: Strategy, cards: usize) -> Result<Option<Sharding>, RunError> {
+    if cards == 1 {
+        return Ok(None);
     }
+    let sharding = Sharding::new(strategy, cards).map_err(RunError::Usage)?;
+    Ok(Some(match shape.session.sharding {
+        Some(Sharding { prefetch, units, .. }) => Sharding { prefetch, units, ..sharding },
+        None => Sharding { prefetch: Prefetch { forward: false, backward: Backward::Pre }, ..sharding },
+    }))
 }
 
 fn row(cluster: &Cluster, shape: &Shape, strategy: Strategy, threads: usize) -> Result<Row, RunError> {
     let cards = cluster.ranks();
-    let device = Device::for_cards(&cluster.card, cluster.links(), threads);
+    let device = Device::for_cards(&cluster.card, cluster.links(), threads).connected(cards);
     let mut shape = Shape { beside: device.beside(), ..shape.clone() };
-    let shared = |s: Sharding| match shape.session.sharding {
-        Some(asked) => Sharding { prefetch: asked.prefetch, units: asked.units, ..s },
-        // As a recipe that says nothing.
-        None => Sharding { prefetch: Prefetch { forward: false, backward: Backward::Pre }, ..s },
-    };
-    shape.session.sharding = match cards {
-        1 => None,
-        _ => Some(Sharding::new(strategy, cards).map(shared).map_err(RunError::Usage)?),
-    };
-    if shape.session.placement.take().is_some() {
-        // Ranks with a part of the model have all micro-batches, those that share it take turns.
-        shape.micro_batches = shape.micro_batches.div_ceil(cards).max(1);
-    }
+    shape.session.sharding = shared(&shape, strategy, cards)?;
+    shape.session.placement = None;
     let plan = RunPlan::new(shape, device.target())?;
     Ok(Row {
         cards,
+        card: cluster.card.id.clone(),
         strategy,
         peak_bytes: plan.peak_bytes,
         fits: plan.peak_bytes <= cluster.card.usable.0,
@@ -120,15 +133,22 @@ fn row(cluster: &Cluster, shape: &Shape, strategy: Strategy, threads: usize) -> 
 
 impl fmt::Display for Placements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each = self.cluster.card.usable;
+        let each: Vec<String> = self
+            .clusters
+            .iter()
+            .map(|c| format!("each {} has {} of its own", c.card.id, c.card.usable))
+            .collect();
         writeln!(
             f,
-            "each card has {each} of its own, and `none` (data parallel) needs a whole copy in each: cards do not add up for it"
+            "{}, and `none` (data parallel) needs a whole copy in each: cards do not add up for it",
+            each.join(", ")
         )?;
+        let names = self.rows.iter().map(|r| r.card.chars().count()).max().unwrap_or(0).max(4);
         write!(
             f,
-            "{:>5}  {:<18}  {:>10}  {:<4}  {:>11}  {:>9}  {:>10}",
+            "{:>5}  {:<names$}  {:<18}  {:>10}  {:<4}  {:>11}  {:>9}  {:>10}",
             "cards",
+            "card",
             "strategy",
             "peak each",
             "fits",
@@ -139,8 +159,9 @@ impl fmt::Display for Placements {
         for r in &self.rows {
             write!(
                 f,
-                "\n{:>5}  {:<18}  {:>10}  {:<4}  {:>11.3}  {:>9.3}  {:>10.0}",
+                "\n{:>5}  {:<names$}  {:<18}  {:>10}  {:<4}  {:>11.3}  {:>9.3}  {:>10.0}",
                 r.cards,
+                r.card,
                 r.strategy.to_string(),
                 ByteSize(r.peak_bytes).to_string(),
                 if r.fits { "yes" } else { "no" },

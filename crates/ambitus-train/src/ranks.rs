@@ -6,9 +6,10 @@ use crate::resolve::Resolved;
 use crate::session::{self, program};
 use crate::size::ByteSize;
 use ambitus_comm::local;
-use ambitus_compile::passes::shard::Layout;
+use ambitus_compile::passes::shard::{Flat, Layout};
 use ambitus_compile::plan::report;
 use ambitus_ir::StateKind;
+use ambitus_ir::ops::copy::Space;
 use serde::Serialize;
 
 /// Figures of every rank; all have the same.
@@ -24,6 +25,8 @@ pub struct Ranks {
     pub state_bytes: u64,
     /// Of these, bytes of elements that are no tensor's.
     pub padding_bytes: u64,
+    /// Bytes of parameters that every rank keeps whole: too few to share.
+    pub whole_bytes: u64,
     /// Bytes of gathered tensors that live at the micro-batch's peak.
     pub gathered_bytes: u64,
     /// Bytes of gradients there that are still to be summed.
@@ -66,8 +69,12 @@ impl RunPlan {
         let kinds = [StateKind::Parameter, StateKind::Gradient, StateKind::Optimizer, StateKind::Ema];
         let micro = self.planned.program(program::MICRO);
         let (gathered, gradients) = micro.map_or((0, 0), report::unsharded);
+        let session = &self.planned.session;
+        let size =
+            |name: &str| session.state(name).map_or(4, |id| session.states[id.index()].ty.dtype.size());
+        let bytes = |flat: &Flat| (size(&flat.name) * flat.elements) as u64;
         let mut units: Vec<(String, u64)> =
-            layout.units().into_iter().map(|(name, n)| (name.to_owned(), 4 * n as u64)).collect();
+            layout.units(bytes).into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect();
         units.sort_by_key(|u| std::cmp::Reverse(u.1));
         units.truncate(NAMED);
         Some(Ranks {
@@ -76,6 +83,7 @@ impl RunPlan {
             regather: sharding.regather,
             state_bytes: kinds.map(|k| report::state_bytes(&self.planned, k)).iter().sum(),
             padding_bytes: self.padding(&layout),
+            whole_bytes: self.whole_bytes(&layout),
             gathered_bytes: gathered,
             unsharded_gradient_bytes: gradients,
             largest_units: units,
@@ -101,15 +109,23 @@ impl RunPlan {
         })
     }
 
-    /// Bytes of a rank's states that are no tensor's: of each flat, the share in each state that holds something for its
-    /// elements (8-bit moments have scales beside them, which are not counted).
+    /// Bytes of parameters on the device that are in no flat.
+    fn whole_bytes(&self, layout: &Layout) -> u64 {
+        let states = self.planned.session.states.iter();
+        let parameters = states.filter(|s| s.kind == StateKind::Parameter && s.home == Space::Device);
+        parameters.filter(|s| layout.flat(&s.name).is_none()).map(|s| s.ty.bytes()).sum()
+    }
+
+    /// Bytes of a rank's states on the device that are no tensor's: of each flat, the share in each state that holds something
+    /// for its elements (8-bit moments have scales beside them, which are not counted).
     fn padding(&self, layout: &Layout) -> u64 {
         let of = |s: &ambitus_ir::StateDecl| {
             let flat = layout.flats.iter().find(|f| s.name.ends_with(&f.name))?;
             let share = flat.padding() as f64 / flat.elements as f64;
             Some((share * s.ty.bytes() as f64) as u64)
         };
-        self.planned.session.states.iter().filter_map(of).sum()
+        let here = self.planned.session.states.iter().filter(|s| s.home == Space::Device);
+        here.filter_map(of).sum()
     }
 }
 
@@ -120,15 +136,17 @@ impl Resolved {
     /// None today; from planning, as the other lines.
     pub(crate) fn describe_ranks(&self) -> Result<Vec<String>, RunError> {
         let Some(r) = self.plan.ranks() else { return Ok(Vec::new()) };
+        let micro_batches = self.plan.shape.micro_batches;
         let units: Vec<String> =
             r.largest_units.iter().map(|(name, bytes)| format!("{name} {}", ByteSize(*bytes))).collect();
         let mut out = vec![
             format!(
-                "  {} ranks, each with 1/{} of parameters, gradients and moments: {} (padding {})",
+                "  {} ranks, each with 1/{} of parameters, gradients and moments: {} (padding {}, kept whole {})",
                 r.ranks,
                 r.shard,
                 ByteSize(r.state_bytes),
-                ByteSize(r.padding_bytes)
+                ByteSize(r.padding_bytes),
+                ByteSize(r.whole_bytes)
             ),
             format!(
                 "  at the micro-batch's peak: gathered tensors {}, gradients to be summed {}; the largest units: {}",
@@ -143,6 +161,15 @@ impl Resolved {
                 r.exposed_seconds
             ),
         ];
+        if micro_batches < r.ranks {
+            out.push(format!(
+                "  an update has {micro_batches} micro-batch{}: {} of {} ranks have nothing to compute in it; a larger `batch` \
+                 costs no more time",
+                if micro_batches == 1 { "" } else { "es" },
+                r.ranks - micro_batches,
+                r.ranks
+            ));
+        }
         if let Some(p) = r.in_process {
             out.push(format!(
                 "  in this process: {} x (arena {} + loader and staging {}) + process {} + exchange {}",

@@ -251,8 +251,7 @@ pub fn resolve_on(
         let rows = schedule.micro_batch(asked as u32, clips)?.max(longest as u32) as usize;
         let capacity = Capacity { rows, clips };
         let count = schedule.micro_batches(ambitus_data::pack::Capacity { frames: rows as u32, clips })?;
-        // Each rank takes its share of them, the last of it perhaps empty.
-        Ok(MicroBatch { asked, capacity, count: (count.round() as usize).div_ceil(ranks).max(1) })
+        Ok(MicroBatch { asked, capacity, count: (count.round() as usize).max(1) })
     };
     let mut micro_batches = match largest {
         Some(largest) => {

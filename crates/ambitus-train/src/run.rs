@@ -169,20 +169,21 @@ fn resolve_for(mut recipe: Recipe, world: &World, console: &mut dyn Console) -> 
         let resolved = resolve_on(recipe.clone(), world.device(&recipe)?, true, console)?;
         let text = resolved.recipe.to_yaml().map_err(RunError::Usage)?;
         // Hosts may differ in what a cut goes by.
-        let starts = resolved.plan.parts.as_ref().map(|parts| parts.how.cut.starts.clone());
+        let how = resolved.plan.parts.as_ref().map(|parts| &parts.how);
+        let cut = how.map(|how| (how.cut.starts.clone(), how.in_flight));
         first = Some(resolved);
-        saved::to_json(&(text, starts))
+        saved::to_json(&(text, cut))
     })?;
     if let Some(resolved) = first {
         return Ok(resolved);
     }
     let _busy = world.busy();
-    let (text, starts): (String, Option<Vec<usize>>) = saved::from_json(&chosen)?;
+    let (text, cut): (String, Option<(Vec<usize>, usize)>) = saved::from_json(&chosen)?;
     let (recipe, _) = Recipe::parse(&text, "recipe.yaml").map_err(|e| RunError::Usage(e.to_string()))?;
     let device = world.device(&recipe)?;
     let mut resolved = resolve_on(recipe, device, true, console)?;
-    if let Some(starts) = starts {
-        resolved.cut_at(Cut { starts })?;
+    if let Some((starts, in_flight)) = cut {
+        resolved.cut_at(Cut { starts }, in_flight)?;
     }
     Ok(resolved)
 }

@@ -8,12 +8,11 @@
 //! write its tensors, whole. The first rank begins the folder, is
 //! told what all have written, and writes the manifest. Whoever reads, any number of ranks or none, reads ranges of tensors.
 
-mod moments;
-
 use crate::error::RunError;
 use crate::load::{self, STAGING_BYTES};
 use crate::pieces::Piece;
 use crate::world::World;
+use ambitus_compile::optimizer::FIRST_MOMENT;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{self as ir, StateDecl, StateId, StateKind};
 use ambitus_store::{Checkpoint, CheckpointDir, DType, Part, PiecedFiles, Shard, TensorSpec, piece_spec};
@@ -195,20 +194,15 @@ pub fn read_in_chunks(
     Ok(())
 }
 
-/// Reads a checkpoint back, this rank's share of it. Gives the tensors whose moments were rounded to 8 bits on the way.
+/// Reads a checkpoint back, this rank's share of it.
 ///
 /// # Errors
 /// Tensors that do not fit the session, by name.
-pub fn restore(
-    exec: &mut dyn Executor,
-    checkpoint: &Checkpoint,
-    world: &World,
-) -> Result<Vec<String>, RunError> {
+pub fn restore(exec: &mut dyn Executor, checkpoint: &Checkpoint, world: &World) -> Result<(), RunError> {
     let _busy = world.busy();
     let states = exec.planned().session.states.clone();
     let all = world.pieces(&states);
     let mut scratch = vec![0u8; STAGING_BYTES];
-    let mut rounded = Vec::new();
     if world.held().is_some() {
         pad(exec, &states)?;
     }
@@ -222,27 +216,16 @@ pub fn restore(
             RunError::Model(format!("{path}: has no {kind}; this checkpoint belongs to another run"))
         })?;
         for piece in pieces {
-            let have = tensors.find(&piece.name);
-            if have.is_some_and(|t| t.shape() == &*piece.ty.shape && t.dtype() == stored(piece.ty.dtype)) {
-                let path = tensors.path();
-                load::read(exec, piece, path, |take| {
-                    Ok(tensors.read_range(&piece.name, piece.range.clone(), &mut scratch, take)?)
-                })?;
-                continue;
+            let have = tensors.get(&piece.name)?;
+            if have.shape() != &*piece.ty.shape || have.dtype() != stored(piece.ty.dtype) {
+                return Err(differs(tensors.path(), have, piece));
             }
-            let Some((values, was_rounded)) = moments::converted(&tensors, piece, &mut scratch)? else {
-                return Err(differs(tensors.path(), tensors.get(&piece.name)?, piece));
-            };
             load::read(exec, piece, tensors.path(), |take| {
-                take(piece.range.start, &values);
-                Ok(())
+                Ok(tensors.read_range(&piece.name, piece.range.clone(), &mut scratch, take)?)
             })?;
-            if was_rounded {
-                rounded.push(piece.name.clone());
-            }
         }
     }
-    Ok(rounded)
+    Ok(())
 }
 
 fn differs(path: &Path, have: &ambitus_store::Pieced, piece: &Piece) -> RunError {
@@ -256,11 +239,16 @@ fn differs(path: &Path, have: &ambitus_store::Pieced, piece: &Piece) -> RunError
     ))
 }
 
+/// The code of zero in a state of codes, by its name: first moments have signs.
+fn zero(state: &str) -> f32 {
+    if state.starts_with(FIRST_MOMENT) { 127.0 } else { 0.0 }
+}
+
 /// What lies between the tensors of flats is zero, which in 8 bits is not the code 0.
 fn pad(exec: &mut dyn Executor, states: &[StateDecl]) -> Result<(), RunError> {
     for (i, s) in states.iter().enumerate().filter(|(_, s)| s.ty.dtype == ir::DType::U8) {
         let elements = s.ty.shape.elements();
-        let zeros = vec![moments::zero(&s.name); elements.min(STAGING_BYTES / 4)];
+        let zeros = vec![zero(&s.name); elements.min(STAGING_BYTES / 4)];
         for at in (0..elements).step_by(zeros.len().max(1)) {
             exec.write_state_at(StateId(i as u32), at, &zeros[..zeros.len().min(elements - at)])?;
         }

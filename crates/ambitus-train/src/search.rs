@@ -9,6 +9,7 @@ mod stems;
 
 use crate::budget::{Draft, MicroBatch, RunPlan, Shape};
 use crate::error::RunError;
+use crate::parts::Placement;
 use crate::size::ByteSize;
 use crate::variants::Variant;
 use ambitus_compile::passes::Numerics;
@@ -262,6 +263,10 @@ struct Point {
     seconds: f64,
     values: Vec<Value>,
     blocks: usize,
+    /// [`Draft::copies`].
+    copies: f64,
+    /// How the model is placed where that may still be with fewer micro-batches at a time.
+    fewer: Option<Placement>,
 }
 
 /// A combination whose offsets were tried.
@@ -291,8 +296,14 @@ impl Point {
         let mut shape = shape.with_capacity(capacity);
         shape.micro_batches = count;
         let checkpoint = free.checkpoint;
+        let mut fewer = None;
         if checkpoint {
             shape.session.checkpoint = Blocks::None;
+            // Values are made again first; fewer micro-batches at a time are for where all of that is not enough.
+            if let Some(placement) = &mut shape.session.placement {
+                fewer = placement.in_flight.is_none().then(|| placement.clone());
+                placement.in_flight = Some(placement.in_flight(count));
+            }
         }
         if let Some(variant) = choice.variant {
             variant.to_session(&mut shape.session);
@@ -312,6 +323,8 @@ impl Point {
             seconds: draft.step_seconds(stems.target),
             values,
             blocks,
+            copies: draft.copies(),
+            fewer,
             shape: draft.shape,
         })
     }
@@ -340,12 +353,7 @@ impl Point {
     /// Bytes that so many steps should free, of all ranks in this process.
     fn freed(&self, steps: usize) -> u64 {
         let of_rank: u64 = self.made_again(steps).map(|(v, share)| (v.bytes as f64 * share) as u64).sum();
-        match &self.shape.session.placement {
-            // It is the model's, of which ranks of processes have a part each.
-            Some(placement) if self.shape.beside.ranks == 1 => of_rank / placement.ranks as u64,
-            Some(_) => of_rank,
-            None => self.shape.beside.ranks as u64 * of_rank,
-        }
+        (self.copies * of_rank as f64) as u64
     }
 
     /// The fewest steps that should free so many bytes; all of them where none suffice.
@@ -356,7 +364,7 @@ impl Point {
     /// Predicted seconds of an update with so many steps.
     fn seconds(&self, steps: usize) -> f64 {
         let again: f64 = self.made_again(steps).map(|(v, share)| v.seconds * share).sum();
-        self.seconds + self.shape.micro_batches as f64 * again
+        self.seconds + self.shape.micro_batches_of_rank() as f64 * again
     }
 
     /// Steps that should fit, and the peak with them.
@@ -416,7 +424,10 @@ impl Point {
                 let missing = least.saturating_sub(budget);
                 few = Some(steps);
                 if steps == self.steps() {
-                    return Ok(plan);
+                    let Some(placement) = &self.fewer else { return Ok(plan) };
+                    let mut shape = plan.draft.shape;
+                    shape.session.placement = Some(placement.clone());
+                    return Ok(Fitted::of(stems.draft(shape)?, steps, budget, stems));
                 }
                 let most = enough.as_ref().map_or(self.steps(), |plan| plan.steps - 1);
                 // The last round must fit if anything does.

@@ -13,7 +13,7 @@ use ambitus_compile::pipeline::{self, Options, Trained};
 use ambitus_compile::{CompileError, plan};
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
-use ambitus_ir::{Program, Session, StateKind};
+use ambitus_ir::{Program, Session, StateDecl, StateKind};
 use ambitus_models::{Capacity, Model};
 
 /// Names of the programs, which are also the names of their phases.
@@ -185,8 +185,8 @@ fn others(
         programs.extend(updates.cloned());
     } else if let Some(optimizer) = &options.optimizer {
         if options.in_backward().is_none() {
-            let p = match options.sharding {
-                Some(sharding) => optimizer::update_sharded(s, optimizer, sharding.mesh),
+            let p = match layout {
+                Some(layout) => optimizer::update_sharded(s, optimizer, layout),
                 None if options.clip_per_tensor => optimizer::update_per_tensor(s, optimizer),
                 None => optimizer::update(s, optimizer),
             };
@@ -226,8 +226,8 @@ impl SessionOptions {
 
     /// Both have the same [`Stem`].
     pub fn has_stem_of(&self, other: &SessionOptions) -> bool {
-        let SessionOptions { checkpoint, offload, .. } = other;
-        SessionOptions { checkpoint: checkpoint.clone(), offload: *offload, ..self.clone() } == *other
+        let SessionOptions { checkpoint, offload, placement, .. } = other.clone();
+        SessionOptions { checkpoint, offload, placement, ..self.clone() } == *other
     }
 }
 
@@ -240,7 +240,8 @@ fn forward(
     let forward = model.loss(s, options.capacity, program::MICRO, true);
     let forward = pipeline::choose(s, forward, &trained(model, &options.trained), true)?;
     let forward = pipeline::precise(s, forward, options.precision);
-    let layout = options.sharding.map(|sharding| Layout::of(s, &forward, sharding));
+    let few = options.optimizer.as_ref().map_or(0, Optimizer::few);
+    let layout = options.sharding.map(|sharding| Layout::of(s, &forward, sharding, few));
     Ok((forward, layout))
 }
 
@@ -249,6 +250,9 @@ fn forward(
 /// # Errors
 /// As [`build`].
 pub fn layout(model: &Model, options: &SessionOptions) -> Result<Option<Layout>, CompileError> {
+    if options.sharding.is_none() {
+        return Ok(None);
+    }
     forward(&mut Session::default(), model, options).map(|(_, layout)| layout)
 }
 
@@ -264,8 +268,8 @@ fn trained(model: &Model, asked: &Trained) -> Trained {
 }
 
 /// Elements of all parameters of a kind.
-pub fn parameter_count(session: &Session, trainable_only: bool) -> u64 {
-    let parameters = session.states.iter().filter(|s| s.kind == StateKind::Parameter);
+pub fn parameter_count(states: &[StateDecl], trainable_only: bool) -> u64 {
+    let parameters = states.iter().filter(|s| s.kind == StateKind::Parameter);
     let counted = parameters.filter(|s| s.trainable || !trainable_only);
     counted.map(|s| s.ty.shape.elements() as u64).sum()
 }

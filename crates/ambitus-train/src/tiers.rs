@@ -68,7 +68,7 @@ impl Tiers {
 }
 
 fn tier(asked: &Asked, card: &Card, threads: usize) -> Result<Tier, RunError> {
-    let device = Device::for_card(card, threads);
+    let device = Device::for_card(card, threads).connected(asked.recipe.ranks() as usize);
     if let Err(lacks) = device.require(precision(asked.recipe.precision.unwrap_or_default())) {
         return Ok(Tier {
             card: card.clone(),

@@ -99,9 +99,10 @@ pub struct PlanArgs {
     /// Plan for the cards of several hosts, described in this file (card, hosts, cards_per_host, network_gb_per_s)
     #[arg(long, value_name = "FILE", group = "table", conflicts_with_all = ["device", "memory"])]
     pub cluster: Option<PathBuf>,
-    /// Also show this run on 1 to 1024 such cards, sharded and replicated, by predicted time
-    #[arg(long)]
-    pub scaling: bool,
+    /// Also show this run on 1 to 1024 such cards, sharded and replicated, by predicted time; --scaling=a800,h100 sets several
+    /// kinds of cards side by side
+    #[arg(long, value_name = "CARDS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub scaling: Option<String>,
     /// Lay this accelerate file (or whatever `ambitus import` reads) over the recipe: its ranks, sharding, precision, offload
     /// and recomputing. Costs nothing: no other key of the recipe changes
     #[arg(long, value_name = "FILE")]

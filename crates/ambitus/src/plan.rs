@@ -23,25 +23,28 @@ pub fn run(a: &PlanArgs) -> Result<()> {
     }
     let a = &a;
     let cluster = cluster(a)?;
-    if a.cards.is_some() && cluster.is_none() {
-        return plan_cards(a);
-    }
-    let mut console = Terminal::new();
     let on_cpu = a.card.as_ref().is_some_and(|name| name.eq_ignore_ascii_case("cpu"));
     let card = match (&a.card, &cluster) {
         (Some(name), _) if !on_cpu => Some(Cards::load(a.cards_file.as_deref())?.find(name)?.clone()),
         (_, Some(cluster)) => Some(cluster.card.clone()),
         _ => None,
     };
-    if a.scaling && card.is_none() {
-        return Err(RunError::Usage("--scaling: needs --card, --cards NxNAME or --cluster".to_owned()));
+    if a.scaling.is_some() && card.is_none() {
+        return Err(RunError::Usage(
+            "--scaling: needs --card NAME, --cards NxNAME or --cluster FILE, of cards.toml".to_owned(),
+        ));
     }
+    if a.cards.is_some() && cluster.is_none() {
+        return plan_cards(a);
+    }
+    let mut console = Terminal::new();
     let mut whole = planned(a)?;
     if let Some(cluster) = &cluster {
         let cards = cluster.ranks() as u32;
         if whole.ranks.is_some_and(|ranks| ranks != cards) {
             return Err(RunError::Usage(format!(
-                "ranks: the recipe has {}, these are {cards} cards: give as many, or change ranks",
+                "ranks: the recipe has {}, these are {cards} cards: give as many, or change ranks (--ranks; --accelerate may have \
+                     laid it over the recipe)",
                 whole.ranks()
             )));
         }
@@ -129,9 +132,25 @@ fn placements(
             out.push(("placements", table.to_string(), serde_json::json!(table)));
         }
     }
-    if let Some(card) = card.filter(|_| a.scaling) {
-        let usual = cluster.cloned().unwrap_or_else(|| Cluster::usual(card));
-        let table = Placements::scaling(&usual, shape, r.threads)?;
+    if let (Some(names), Some(card)) = (&a.scaling, card) {
+        let usual = Cluster::usual(card);
+        let usual = match cluster {
+            Some(c) if a.cluster.is_some() => {
+                Cluster { network_gb_per_s: c.network_gb_per_s.or(usual.network_gb_per_s), ..c.clone() }
+            }
+            _ => usual,
+        };
+        let known = Cards::load(a.cards_file.as_deref())?;
+        let mut clusters = Vec::new();
+        for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let card = known.find(name)?.clone();
+            Device::for_card(&card, r.threads).require(shape.session.precision)?;
+            clusters.push(Cluster { card, ..usual.clone() });
+        }
+        if clusters.is_empty() {
+            clusters.push(usual);
+        }
+        let table = Placements::scaling(clusters, shape, r.threads)?;
         out.push(("scaling", table.to_string(), serde_json::json!(table)));
     }
     Ok(out)
@@ -143,7 +162,7 @@ fn planned(a: &PlanArgs) -> Result<Recipe> {
     let Some(file) = &a.accelerate else { return Ok(given) };
     let mut whole = given.clone();
     crate::import::lay_over(&mut whole, file)?;
-    let TrainArgs { precision, offload, low_vram, checkpoint, .. } = &a.run;
+    let TrainArgs { precision, offload, low_vram, checkpoint, ranks, sharding, .. } = &a.run;
     if precision.is_some() {
         whole.precision = given.precision;
     }
@@ -152,6 +171,12 @@ fn planned(a: &PlanArgs) -> Result<Recipe> {
     }
     if checkpoint.is_some() {
         whole.checkpoint = given.checkpoint;
+    }
+    if ranks.is_some() {
+        whole.ranks = given.ranks;
+    }
+    if sharding.is_some() {
+        whole.sharding = given.sharding;
     }
     Ok(whole)
 }

@@ -120,6 +120,28 @@ fn several_cards_are_planned_for_together() {
     let rate = bytes(&alone, "tokens_per_step") as f64 / alone["step_seconds"].as_f64().expect("a number");
     assert!((first["frames_per_second"].as_f64().expect("a number") / rate - 1.0).abs() < 1e-9, "{first:#}");
     assert!(network("0.01") > 10.0 * network("100"));
+
+    // However it is asked for, each card keeps its micro-batches.
+    let small = ["--micro-batch", "200", "--scaling", "--json"];
+    let of = |cards: &[&str]| json(dir, &[&["plan", &recipe], cards, &small].concat());
+    let [one, four] = [of(&["--card", "a800"]), of(&["--cards", "4xa800"])];
+    let (one_card, four_cards) = (&one["scaling"]["rows"], &four["scaling"]["rows"]);
+    assert_eq!(one_card[0]["step_seconds"], four_cards[0]["step_seconds"]);
+    assert_eq!(one_card[0]["frames_per_second"], four_cards[0]["frames_per_second"]);
+    // Data parallel is one row in two tables.
+    let none = four["strategies"]["rows"].as_array().expect("rows").iter().find(|r| r["strategy"] == "none");
+    let data = &four["placements"]["rows"][0];
+    let none = none.expect("a row");
+    assert_eq!((&data["peak_bytes"][0], &data["step_seconds"]), (&none["peak_bytes"], &none["step_seconds"]));
+    assert_eq!(four["parameters"], one["parameters"], "the model's, not a rank's");
+
+    // Side by side: the rows of each kind are those that it has alone.
+    let both = json(dir, &["plan", &recipe, "--card", "a800", "--scaling=a800,h100", "--json"]);
+    let rows = both["scaling"]["rows"].as_array().expect("rows");
+    let of = |card: &str| rows.iter().filter(|r| r["card"] == card).cloned().collect::<Vec<_>>();
+    assert_eq!(Some(&of("a800")), alone["scaling"]["rows"].as_array());
+    let seconds = |card: &str| of(card)[0]["step_seconds"].as_f64().expect("seconds");
+    assert!(rows.len() == 44 && of("h100").len() == 22 && seconds("h100") < seconds("a800"), "{rows:#?}");
 }
 
 #[test]
@@ -168,6 +190,13 @@ fn what_cannot_be_meant_is_refused() {
     refused(&["plan", &recipe, "--cards-file", "x.toml"], "--card");
     refused(&["plan", &recipe, "--cards", "4"], "write several cards of one kind as 4xa800");
     refused(&["plan", &recipe, "--cards", "4xa801"], "did you mean");
+    refused(&["plan", &recipe, "--cards", "--scaling"], "--scaling: needs --card");
+    refused(&["plan", &recipe, "--cards", "2xa800", "--clip-per-tensor"], "clip_per_tensor: false");
+    refused(&["plan", &recipe, "--card", "a800", "--scaling=a800,h10"], "did you mean");
+    refused(
+        &["plan", &recipe, "--card", "a800", "--precision", "bf16-mixed", "--scaling=gtx1650"],
+        "has no bfloat16",
+    );
     refused(&["plan", &recipe, "--cards", "4xa800", "--ranks", "8"], "the recipe has 8, these are 4 cards");
     refused(&["plan", &recipe, "--cards", "4xa800", "--sharding", "hybrid:3"], "not whole groups of 3");
     refused(&["plan", &recipe, "--scaling"], "--scaling: needs --card");

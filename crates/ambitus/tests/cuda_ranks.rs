@@ -69,21 +69,10 @@ fn gradients_have_the_same_bits_with_every_strategy() {
         (folder.join("batch.safetensors").display().to_string(), folder.display().to_string());
     let mut first: Option<Vec<u8>> = None;
     let read = |name: &str| std::fs::read(dir.path().join(name)).expect("gradients");
+    let fixed = ["gradients", "--device", "cuda", "--model", &folder, "--batch", &batch, "--out"];
     for (sharding, ranks) in [("full", 4), ("none", 4), ("hybrid:2", 4), ("grad_op", 4)] {
         let name = format!("{}.safetensors", sharding.replace(':', "-"));
-        let args = [
-            "gradients",
-            "--device",
-            "cuda",
-            "--model",
-            &folder,
-            "--batch",
-            &batch,
-            "--out",
-            &name,
-            "--sharding",
-            sharding,
-        ];
+        let args = [&fixed[..], &[&name, "--sharding", sharding]].concat();
         let Some(outs) =
             world(dir.path(), ranks, &format!("gradients-{}", sharding.replace(':', "-")), &args)
         else {
@@ -97,19 +86,7 @@ fn gradients_have_the_same_bits_with_every_strategy() {
         assert!(first.get_or_insert_with(|| bytes.clone()) == &bytes, "{sharding}: other bits");
     }
     // Ranks that are threads of one process, with a card each.
-    let args = [
-        "gradients",
-        "--device",
-        "cuda",
-        "--model",
-        &folder,
-        "--batch",
-        &batch,
-        "--out",
-        "threads",
-        "--ranks",
-        "4",
-    ];
+    let args = [&fixed[..], &["threads", "--ranks", "4"]].concat();
     let out = command(dir.path(), &args).expect("as before").output().expect("the binary runs");
     well(&[out]);
     assert!(first.as_ref() == Some(&read("threads")), "threads: other bits");

@@ -49,6 +49,14 @@ fn files_and_flags_become_a_recipe() {
         (as_json["rows"][0]["key"].as_str(), as_json["rows"][0]["is"].as_str()),
         (Some("distributed_type"), Some("used"))
     );
+    // A launch script beside the file that it names.
+    put(
+        dir,
+        "run.sh",
+        "set -e\nX=1 accelerate launch --config_file a.yaml train.py --bf16 True 2>&1 | tee log\n",
+    );
+    let (code, text) = said(dir, &["import", "run.sh", "a.yaml", "-o", "s.yaml"]);
+    assert!(code == 0 && text.contains("used: a.yaml is read beside it"), "{code}: {text}");
     // What contradicts itself writes nothing.
     let (code, text) = said(dir, &["import", "a.yaml", "-o", "x.yaml", "--", "--fp16"]);
     assert_eq!(code, 2, "{text}");

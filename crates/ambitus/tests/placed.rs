@@ -60,6 +60,53 @@ fn a_decoder_of_parlers_size_is_cut_over_two_cards() {
     }
 }
 
+/// Where the fastest cut does not fit, another one is found that does.
+#[test]
+fn a_pipeline_is_cut_where_it_fits() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let recipes = common::root().join("recipes").display().to_string();
+    let (recipe, model) = (format!("{recipes}/parler-size.yaml"), format!("{recipes}/parler-mini"));
+    let plan = |options: &[&str]| {
+        let args = [&["plan", &recipe, "--model", &model, "--json"], options].concat();
+        json(dir.path(), &args)
+    };
+    let table = plan(&["--cards", "2xrtx3090"]);
+    let pipeline = row(&table, "pipeline");
+    assert_eq!((&pipeline["fits"], &pipeline["interleaved"]), (&true.into(), &true.into()), "{pipeline:#}");
+    assert_eq!(pipeline["in_flight"], 2, "{pipeline:#}");
+    assert!(seconds(pipeline) < seconds(row(&table, "model")), "{table:#}");
+    // A run of that placement: it is cut elsewhere before anything waits on the host or fewer go through at a time.
+    let options = ["--checkpoint", "values:0+20", "--micro-batch", "39376", "--ranks", "2", "--placement"];
+    let cut = |room| plan(&[&options[..], &["pipeline", "--card", "rtx3090", "--memory", room]].concat());
+    let (roomy, tight) = (cut("40GiB"), cut("23.6GiB"));
+    let bytes = |plan: &Value| plan["peak_bytes"].as_u64().expect("bytes");
+    assert!(bytes(&roomy) > bytes(&tight), "{roomy:#} {tight:#}");
+    for run in [&roomy, &tight] {
+        assert_eq!((&run["host_bytes"], &run["placement"]["in_flight"]), (&0.into(), &8.into()), "{run:#}");
+    }
+}
+
+/// Of a tied embedding every micro-batch waits on every card, so their number decides.
+#[test]
+fn fewer_micro_batches_at_a_time_fit_where_more_do_not() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let model = common::root().join("recipes/orpheus").display().to_string();
+    let recipe = dir.join("recipe.yaml");
+    let text = format!(
+        "model: {{dir: {model}}}\ndata: {{dir: voice}}\nprecision: bf16-mixed\nbatch: {{clips: 16}}\nepochs: 1\n"
+    );
+    std::fs::write(&recipe, text).expect("a file");
+    let recipe = recipe.display().to_string();
+    let fixed = ["--checkpoint", "none", "--offload", "none", "--micro-batch", "8192", "--json"];
+    let plan = json(dir, &[&["plan", &recipe, "--cards", "2xa800"], &fixed[..]].concat());
+    let pipeline = row(&plan, "pipeline");
+    assert_eq!((&pipeline["fits"], &pipeline["interleaved"]), (&true.into(), &false.into()), "{pipeline:#}");
+    assert_eq!((&pipeline["in_flight"], &pipeline["micro_batches"]), (&4.into(), &16.into()), "{pipeline:#}");
+    let model = row(&plan, "model");
+    assert!(peaks(pipeline) > peaks(model) && seconds(pipeline) < seconds(model), "{plan:#}");
+}
+
 /// What is said of a run that has too few blocks.
 #[test]
 fn more_cards_than_blocks_are_no_row() {

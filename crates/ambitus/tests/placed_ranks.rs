@@ -240,14 +240,6 @@ fn killed_ranks_end_with_the_same_bits() {
     assert!(results(&run, 4).1 == results(&dir.join("whole"), 4).1, "the resumed run differs");
 }
 
-/// Says nothing.
-struct Quiet;
-
-impl ambitus_train::resolve::Console for Quiet {
-    fn line(&mut self, _: &str) {}
-    fn progress(&mut self, _: &str) {}
-}
-
 /// Ranks that share nothing but their engine and the folder, each with a plan of its own, as processes are.
 #[test]
 fn ranks_that_plan_for_themselves_agree() {
@@ -259,13 +251,14 @@ fn ranks_that_plan_for_themselves_agree() {
     let (recipe, origins) = Recipe::read(&path).expect("a recipe");
     let run = dir.join("apart");
     let begun = world::in_process(3, |world| {
-        run::train(recipe.clone(), &origins, run.clone(), world, &mut Quiet).map(|run| run.root)
+        run::train(recipe.clone(), &origins, run.clone(), world, &mut common::Quiet).map(|run| run.root)
     });
     assert_eq!(begun.expect("all end well").len(), 3);
     assert_same("apart", &run, &dir.join("here"));
     back(&run);
     let shared = run::Shared { placement: Some(Placement::Model), ..run::Shared::default() };
-    world::in_process(2, |world| run::resume(&run, shared, world, &mut Quiet).map(drop)).expect("both go on");
+    world::in_process(2, |world| run::resume(&run, shared, world, &mut common::Quiet).map(drop))
+        .expect("both go on");
     assert_same("two go on", &run, &dir.join("here"));
 }
 

@@ -36,7 +36,7 @@ mod cut;
 mod interleave;
 mod keep;
 
-pub use cut::{Piece, cut, pieces};
+pub use cut::{Bound, Piece, cut, pieces};
 pub use interleave::pipeline;
 
 use ambitus_ir::ops::collective::CollectiveDone;

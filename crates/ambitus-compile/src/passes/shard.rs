@@ -132,6 +132,18 @@ pub struct Sharding {
 }
 
 impl Sharding {
+    /// The strategy.
+    pub fn strategy(&self) -> Strategy {
+        let Mesh { ranks, shard } = self.mesh;
+        match (shard, self.regather) {
+            (1, _) => Strategy::None,
+            (n, true) if n == ranks => Strategy::Full,
+            (n, false) if n == ranks => Strategy::GradOp,
+            (n, true) => Strategy::Hybrid(n),
+            (n, false) => Strategy::HybridGradOp(n),
+        }
+    }
+
     /// A strategy for so many ranks.
     ///
     /// # Errors

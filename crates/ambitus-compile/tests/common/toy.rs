@@ -3,7 +3,7 @@
 use super::{Paper, musicgen};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::Options;
-use ambitus_ir::{Program, Session, StateKind, TensorType};
+use ambitus_ir::{Program, Session, StateDecl, StateKind, TensorType};
 use ambitus_models::{Capacity, f5, orpheus};
 use ambitus_testkit::{Interp, Rng, Rounding, Tensor, Tensors};
 
@@ -255,4 +255,27 @@ impl Toy {
         by_name.sort_by(|a, b| a.0.cmp(&b.0));
         Gradients { loss, by_name }
     }
+}
+
+/// All states after three updates, and what each said.
+pub fn three_updates(s: &Session, batch: &Tensors, clip: f32) -> (Tensors, Vec<Vec<f64>>) {
+    let mut states = states(s);
+    let made = |d: &&StateDecl| matches!(d.kind, StateKind::Optimizer | StateKind::Counter | StateKind::Ema);
+    for d in s.states.iter().filter(made) {
+        states.insert(d.name.clone(), Tensor::full(d.ty, 0.0));
+    }
+    let mut inputs = batch.clone();
+    for (name, x) in [("beta", 0.0), ("lr", 1e-2), ("clip", clip), ("decay", 0.25)] {
+        inputs.insert(name.to_owned(), Tensor::scalar(x));
+    }
+    let mut interp = Interp::new(Rounding::ToType);
+    let mut said = Vec::new();
+    for _ in 0..3 {
+        let mut out = Tensors::new();
+        for p in &s.programs {
+            out.extend(interp.run(s, p, &inputs, &mut states).unwrap_or_else(|e| panic!("{e}")));
+        }
+        said.push(["loss", "grad_norm", "apply", "step"].map(|name| out[name].data[0]).to_vec());
+    }
+    (states, said)
 }

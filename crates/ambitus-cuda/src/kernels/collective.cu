@@ -2,9 +2,9 @@
 // (i / n) * stride + first + i % n, parts of `stride` elements, of each n from `first` on.
 
 // The element of the tensor at `at` of the flat that is staged at place i.
-__device__ inline i64 staged_element(i64 i, i64 n, i64 stride, i64 first, i64 at) {
-    i64 part = i / n;
-    return part * stride + first + (i - part * n) - at;
+__device__ inline i64 staged_element(i64 i, const Stretch& s, i64 at) {
+    i64 part = i / s.n;
+    return part * s.stride + s.first + (i - part * s.n) - at;
 }
 
 // From `count` staged places on to the tensor.
@@ -13,7 +13,7 @@ KERNEL(unpack) {
     staged.data = (void*)a.staged;
     for (i64 k = (i64)blockIdx.x * blockDim.x + threadIdx.x; k < a.count; k += (i64)gridDim.x * blockDim.x) {
         i64 i = a.begin + k;
-        move(staged, i, a.y, place(a.y, staged_element(i, a.n, a.stride, a.first, a.at)));
+        move(staged, i, a.y, place(a.y, staged_element(i, a.stretch, a.at)));
     }
 }
 
@@ -23,7 +23,7 @@ KERNEL(pack) {
     staged.data = (void*)a.staged;
     for (i64 k = (i64)blockIdx.x * blockDim.x + threadIdx.x; k < a.count; k += (i64)gridDim.x * blockDim.x) {
         i64 i = a.begin + k;
-        move(a.x, place(a.x, staged_element(i, a.n, a.stride, a.first, a.at)), staged, i);
+        move(a.x, place(a.x, staged_element(i, a.stretch, a.at)), staged, i);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Collectives and transfers: packing and unpacking of flats, exchanges in steps of bounded scratch, and sums in the order of
 //! ranks. What they give is what the CPU executor's do, bit for bit.
 
-use super::{View, kernels, launch_over};
+use super::{Argument, View, kernels, launch_over};
 use crate::bind::{Io, Steps, Tensor};
 use crate::step::{Exchange, Message, Step, Work};
 use ambitus_ir::TensorType;
@@ -12,11 +12,11 @@ use std::ops::Range;
 kernels! { "collective";
     /// A tensor's elements that are staged at the places `begin..begin + count`, to the tensor.
     UnpackArgs "unpack" [256 threads, 64 registers] {
-        staged: u64, y: View, n: i64, stride: i64, first: i64, at: i64, begin: i64, count: i64
+        staged: u64, y: View, stretch: Stretch, at: i64, begin: i64, count: i64
     }
     /// The reverse.
     PackArgs "pack" [256 threads, 64 registers] {
-        staged: u64, x: View, n: i64, stride: i64, first: i64, at: i64, begin: i64, count: i64
+        staged: u64, x: View, stretch: Stretch, at: i64, begin: i64, count: i64
     }
     /// Zeroes the pads between rows.
     ClearPadsArgs "clear_pads" [256 threads, 32 registers] { y: View }
@@ -49,12 +49,23 @@ pub(crate) fn reduce_scatter_workspace(op: &ReduceScatterStart, y: &[TensorType]
 }
 
 /// What is staged of a flat: of each of `parts` equal parts of `stride` elements, `n` from `first` on, one after another.
-#[derive(Clone, Copy)]
+/// The mirror of `Stretch` in `device.h`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
 struct Stretch {
     parts: usize,
     stride: usize,
     first: usize,
     n: usize,
+}
+
+impl Argument for Stretch {
+    const C: &'static str = "Stretch";
+    fn put(self, to: &mut [u8]) {
+        for (x, to) in [self.parts, self.stride, self.first, self.n].into_iter().zip(to.chunks_mut(8)) {
+            (x as i64).put(to);
+        }
+    }
 }
 
 impl Stretch {
@@ -76,33 +87,17 @@ fn launches(steps: Vec<Step>) -> impl Iterator<Item = Work> {
 }
 
 fn unpack(s: Stretch, staged: u64, part: &Part, y: &Tensor) -> impl Iterator<Item = Work> {
-    let places = s.places(part);
-    let args = UnpackArgs {
-        staged,
-        y: y.view(),
-        n: s.n as i64,
-        stride: s.stride as i64,
-        first: s.first as i64,
-        at: part.at as i64,
-        begin: places.start as i64,
-        count: places.len() as i64,
-    };
-    launches(launch_over(&args, places.len() as u64))
+    let (places, at) = (s.places(part), part.at as i64);
+    let (begin, count) = (places.start as i64, places.len() as i64);
+    let args = UnpackArgs { staged, y: y.view(), stretch: s, at, begin, count };
+    launches(launch_over(&args, count as u64))
 }
 
 fn pack(s: Stretch, staged: u64, part: &Part, x: &Tensor) -> impl Iterator<Item = Work> {
-    let places = s.places(part);
-    let args = PackArgs {
-        staged,
-        x: x.view(),
-        n: s.n as i64,
-        stride: s.stride as i64,
-        first: s.first as i64,
-        at: part.at as i64,
-        begin: places.start as i64,
-        count: places.len() as i64,
-    };
-    launches(launch_over(&args, places.len() as u64))
+    let (places, at) = (s.places(part), part.at as i64);
+    let (begin, count) = (places.start as i64, places.len() as i64);
+    let args = PackArgs { staged, x: x.view(), stretch: s, at, begin, count };
+    launches(launch_over(&args, count as u64))
 }
 
 fn clear_pads(y: &Tensor) -> impl Iterator<Item = Work> {

@@ -67,6 +67,11 @@ struct Views {
     View at[48];
 };
 
+// A stretch of every equal part of a flat, as kernels/collective.rs says.
+struct Stretch {
+    i64 parts, stride, first, n;
+};
+
 // What codes of 8 bits mean.
 struct Map {
     float x[256];
@@ -396,4 +401,32 @@ __device__ inline Words philox4x32_10(Words c, u32 key0, u32 key1) {
         key1 += 0xbb67ae85u;
     }
     return c;
+}
+
+// AdamW, as its op says. Its constants; new1 is 1 - beta1.
+struct Adam {
+    float beta1, beta2, new1, new2, ln_beta1, ln_beta2, eps, weight_decay;
+};
+
+// The numbers of an update that are the same for all elements.
+struct Update {
+    float coef, keep, rate, scale;
+};
+
+template <class Args>
+__device__ inline Update update_of(const Args& a) {
+    float lr = get(a.lr, 0), t = get(a.t, 0);
+    // 1 - beta^t without cancellation where beta^t is near 1.
+    float correction1 = -expm1f(t * a.adam.ln_beta1), correction2 = -expm1f(t * a.adam.ln_beta2);
+    return {get(a.coef, 0), 1.0f - lr * a.adam.weight_decay, lr / correction1, 1.0f / sqrtf(correction2)};
+}
+
+__device__ inline void step4(const Adam& a, const Update& u, const Four& g, Four& w, Four& m, Four& v) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        float grad = u.coef * g.v[k];
+        m.v[k] = a.beta1 * m.v[k] + a.new1 * grad;
+        v.v[k] = a.beta2 * v.v[k] + a.new2 * (grad * grad);
+        w.v[k] = w.v[k] * u.keep - u.rate * (m.v[k] / (sqrtf(v.v[k]) * u.scale + a.eps));
+    }
 }

@@ -26,30 +26,6 @@ __device__ inline float stochastic(float x, u32 random) {
     return x == x ? float_of((bits_of(x) + random) & 0xffff0000u) : x;
 }
 
-// The numbers of an update that are the same for all elements.
-struct Update {
-    float coef, keep, rate, scale;
-};
-
-template <class Args>
-__device__ inline Update update_of(const Args& a) {
-    float lr = get(a.lr, 0), t = get(a.t, 0);
-    // 1 - beta^t without cancellation where beta^t is near 1.
-    float correction1 = -expm1f(t * a.ln_beta1), correction2 = -expm1f(t * a.ln_beta2);
-    return {get(a.coef, 0), 1.0f - lr * a.weight_decay, lr / correction1, 1.0f / sqrtf(correction2)};
-}
-
-template <class Args>
-__device__ inline void step4(const Args& a, const Update& u, const Four& g, Four& w, Four& m, Four& v) {
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        float grad = u.coef * g.v[k];
-        m.v[k] = a.beta1 * m.v[k] + a.new1 * grad;
-        v.v[k] = a.beta2 * v.v[k] + a.new2 * (grad * grad);
-        w.v[k] = w.v[k] * u.keep - u.rate * (m.v[k] / (sqrtf(v.v[k]) * u.scale + a.eps));
-    }
-}
-
 // The random words of elements n to n + 3 of a weight w; n is a multiple of four. A third word of the seed says which shard
 // of as many elements w is.
 __device__ inline Words words_of(const View& seed, u64 id, const View& w, i64 n) {
@@ -67,7 +43,7 @@ KERNEL(adamw_bf16) {
         int count = up_to_four(n - i);
         Four g = load_elements(a.g, i, count), w = load_elements(a.w, i, count);
         Four m = load_elements(a.m, i, count), v = load_elements(a.v, i, count);
-        step4(a, u, g, w, m, v);
+        step4(a.adam, u, g, w, m, v);
         Words random = words_of(a.seed, a.id, a.w, i);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
@@ -166,7 +142,7 @@ KERNEL(adamw_8bit) {
             Four g = load_elements(a.g, i, count), w = load_elements(a.w, i, count);
             m[half] = decoded(maps[0], load_codes(a.codes_m, i, count), scale_m);
             v[half] = decoded(maps[1], load_codes(a.codes_v, i, count), scale_v);
-            step4(a, u, g, w, m[half], v[half]);
+            step4(a.adam, u, g, w, m[half], v[half]);
             if (a.w.dtype == BF16 && count > 0) {
                 Words random = words_of(a.seed, a.id, a.w, i);
 #pragma unroll

@@ -1,5 +1,6 @@
 //! AdamW on narrow weights and moments.
 
+use super::optim::Adam;
 use super::{Argument, View, kernels, launch_over};
 use crate::bind::{Io, Steps};
 use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, BLOCK, dynamic_map};
@@ -10,20 +11,14 @@ kernels! { "narrow";
         w: View, g: View, m: View, v: View,
         lr: View, coef: View, t: View, apply: View, seed: View,
         id: u64,
-        beta1: f32, beta2: f32,
-        new1: f32, new2: f32,
-        ln_beta1: f32, ln_beta2: f32,
-        eps: f32, weight_decay: f32,
+        adam: Adam,
     }
     /// One step of AdamW with 8-bit moments, a warp for each block of 256 elements; nothing where `apply` is 0.
     AdamW8bitArgs "adamw_8bit" [256 threads, 64 registers] {
         w: View, g: View, codes_m: View, scales_m: View, codes_v: View, scales_v: View,
         lr: View, coef: View, t: View, apply: View, seed: View,
         id: u64,
-        beta1: f32, beta2: f32,
-        new1: f32, new2: f32,
-        ln_beta1: f32, ln_beta2: f32,
-        eps: f32, weight_decay: f32,
+        adam: Adam,
         map_m: Map, map_v: Map,
     }
 }
@@ -55,15 +50,7 @@ pub(crate) fn adamw_bf16(op: &AdamWBf16, io: &Io) -> Steps {
         apply: x(7),
         seed: x(8),
         id: op.id,
-        beta1: op.beta1 as f32,
-        beta2: op.beta2 as f32,
-        // In f64 here: 1 - 0.999 in f32 is off by 5e-5.
-        new1: (1.0 - op.beta1) as f32,
-        new2: (1.0 - op.beta2) as f32,
-        ln_beta1: op.beta1.ln() as f32,
-        ln_beta2: op.beta2.ln() as f32,
-        eps: op.eps as f32,
-        weight_decay: op.weight_decay as f32,
+        adam: Adam::new(op.beta1, op.beta2, op.eps, op.weight_decay),
     };
     Ok(launch_over(&args, (io.x[0].ty.shape.elements() as u64).div_ceil(4)))
 }
@@ -83,14 +70,7 @@ pub(crate) fn adamw_8bit(op: &AdamW8bit, io: &Io) -> Steps {
         apply: x(9),
         seed: io.x.get(10).map_or(View::NONE, |x| x.view()),
         id: op.id,
-        beta1: op.beta1 as f32,
-        beta2: op.beta2 as f32,
-        new1: (1.0 - op.beta1) as f32,
-        new2: (1.0 - op.beta2) as f32,
-        ln_beta1: op.beta1.ln() as f32,
-        ln_beta2: op.beta2.ln() as f32,
-        eps: op.eps as f32,
-        weight_decay: op.weight_decay as f32,
+        adam: Adam::new(op.beta1, op.beta2, op.eps, op.weight_decay),
         map_m: Map(dynamic_map(true)),
         map_v: Map(dynamic_map(false)),
     };

@@ -64,23 +64,14 @@ __device__ inline i64 same_place(const View& y, i64 i, const View& x) {
 
 KERNEL(adamw) {
     if (get(a.apply, 0) == 0.0f) return;
-    float lr = get(a.lr, 0), coef = get(a.coef, 0), t = get(a.t, 0);
-    // 1 - beta^t without cancellation where beta^t is near 1.
-    float correction1 = -expm1f(t * a.ln_beta1), correction2 = -expm1f(t * a.ln_beta2);
-    float keep = 1.0f - lr * a.weight_decay, rate = lr / correction1, scale = 1.0f / sqrtf(correction2);
+    Update u = update_of(a);
     each4(a.w, [&](i64 i, int n, int real) {
         i64 at_m = same_place(a.w, i, a.m), at_v = same_place(a.w, i, a.v);
         // Moments of another pitch keep their pads, which are zero: they may have fewer.
         int n_m = a.m.pitch == a.w.pitch ? n : real, n_v = a.v.pitch == a.w.pitch ? n : real;
         Four w = get4(a.w, i, n), g = get4(a.g, same_place(a.w, i, a.g), real);
         Four m = get4(a.m, at_m, n_m), v = get4(a.v, at_v, n_v);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float grad = coef * g.v[k];
-            m.v[k] = a.beta1 * m.v[k] + a.new1 * grad;
-            v.v[k] = a.beta2 * v.v[k] + a.new2 * (grad * grad);
-            w.v[k] = w.v[k] * keep - rate * (m.v[k] / (sqrtf(v.v[k]) * scale + a.eps));
-        }
+        step4(a.adam, u, g, w, m, v);
         put4(a.w, i, n, real, w);
         put4(a.m, at_m, n_m, real, m);
         put4(a.v, at_v, n_v, real, v);

@@ -18,10 +18,7 @@ kernels! { "optim";
     AdamWArgs "adamw" [256 threads, 64 registers] {
         w: View, g: View, m: View, v: View,
         lr: View, coef: View, t: View, apply: View,
-        beta1: f32, beta2: f32,
-        new1: f32, new2: f32,
-        ln_beta1: f32, ln_beta2: f32,
-        eps: f32, weight_decay: f32,
+        adam: Adam,
     }
     /// y = y + (1 - decay) * (b - y); nothing where `apply` is 0.
     LerpArgs "lerp" [256 threads, 48 registers] { b: View, decay: View, apply: View, y: View }
@@ -39,6 +36,28 @@ impl Argument for Views {
     const C: &'static str = "Views";
     fn put(self, to: &mut [u8]) {
         for (x, to) in self.0.into_iter().zip(to.chunks_mut(size_of::<View>())) {
+            x.put(to);
+        }
+    }
+}
+
+/// What updates of AdamW have in common: the mirror of `Adam` in `device.h`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Adam([f32; 8]);
+
+impl Adam {
+    pub fn new(beta1: f64, beta2: f64, eps: f64, weight_decay: f64) -> Adam {
+        // In f64 here: 1 - 0.999 in f32 is off by 5e-5.
+        let (new1, new2) = (1.0 - beta1, 1.0 - beta2);
+        Adam([beta1, beta2, new1, new2, beta1.ln(), beta2.ln(), eps, weight_decay].map(|x| x as f32))
+    }
+}
+
+impl Argument for Adam {
+    const C: &'static str = "Adam";
+    fn put(self, to: &mut [u8]) {
+        for (x, to) in self.0.into_iter().zip(to.chunks_mut(4)) {
             x.put(to);
         }
     }
@@ -89,15 +108,7 @@ pub(crate) fn adamw(op: &AdamW, io: &Io) -> Steps {
         coef: x(5),
         t: x(6),
         apply: x(7),
-        beta1: op.beta1 as f32,
-        beta2: op.beta2 as f32,
-        // In f64 here: 1 - 0.999 in f32 is off by 5e-5.
-        new1: (1.0 - op.beta1) as f32,
-        new2: (1.0 - op.beta2) as f32,
-        ln_beta1: op.beta1.ln() as f32,
-        ln_beta2: op.beta2.ln() as f32,
-        eps: op.eps as f32,
-        weight_decay: op.weight_decay as f32,
+        adam: Adam::new(op.beta1, op.beta2, op.eps, op.weight_decay),
     };
     launch_fours(&args, args.w)
 }

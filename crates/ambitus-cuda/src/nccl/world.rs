@@ -6,7 +6,7 @@
 
 use super::{Calls, END, Rank, unique_id};
 use crate::step::Message;
-use ambitus_comm::{CommError, Communicator, staging};
+use ambitus_comm::{CommError, Communicator, Sent};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use std::ffi::c_void;
@@ -133,67 +133,20 @@ impl Buffers {
         }
         .map_err(|e| failed("moving data", e))
     }
+
+    /// Whether what was put on the stream for an exchange is over.
+    fn look(&self, what: &Arc<str>) -> Result<super::Seen, String> {
+        // SAFETY: the stream is live.
+        let over = crate::driver::come(unsafe { sys::cuStreamQuery(self.stream) });
+        let over = over.map_err(|e| crate::driver::failed(what, e))?;
+        Ok(if over { super::Seen::Over } else { super::Seen::Exchanges(what.clone()) })
+    }
 }
 
 impl NcclWorld {
     /// The communicator, for programs.
     pub fn communicator(&self) -> Arc<Rank> {
         self.rank.clone()
-    }
-
-    /// Exchanges `n` bytes with each member: `part(k)` goes to the k-th, `put(k, first byte, bytes)` gets what it sends.
-    fn exchange<'s>(
-        &self,
-        what: &str,
-        members: &[usize],
-        n: usize,
-        part: impl Fn(usize) -> &'s [u8],
-        mut put: impl FnMut(usize, usize, &[u8]),
-    ) -> Result<(), CommError> {
-        let card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the context is held to the end of the process.
-        unsafe { result::ctx::set_current(card.context) }.map_err(|e| failed("entering the context", e))?;
-        let each = BUFFER / members.len().max(1);
-        if each == 0 {
-            return Err(CommError::Engine(format!("{what}: more than {BUFFER} ranks")));
-        }
-        let mut staged = vec![0; each.min(n) * members.len()];
-        for first in (0..n).step_by(each) {
-            let length = each.min(n - first);
-            let staged = &mut staged[..length * members.len()];
-            for (k, to) in staged.chunks_exact_mut(length).enumerate() {
-                to.copy_from_slice(&part(k)[first..first + length]);
-            }
-            card.copy(card.out, staged.as_ptr() as u64, staged.len())?;
-            let slot = |base: u64, k: usize| base + (k * length) as u64;
-            let message = |k: usize, sends, at| Message { rank: members[k], sends, at, bytes: length as u64 };
-            let out = (0..members.len()).map(|k| message(k, true, slot(card.out, k)));
-            let got = (0..members.len()).map(|k| message(k, false, slot(card.got, k)));
-            let messages: Vec<Message> = out.chain(got).collect();
-            // SAFETY: the buffers are left alone until the wait below is over, and have a slot for each member.
-            unsafe { self.rank.messages(what, &messages, card.stream) }?;
-            let name: Arc<str> = what.into();
-            self.rank.wait(|| card.look(&name))?;
-            card.copy(staged.as_mut_ptr().cast::<c_void>() as u64, card.got, staged.len())?;
-            for (k, bytes) in staged.chunks_exact(length).enumerate() {
-                put(k, first, bytes);
-            }
-        }
-        Ok(())
-    }
-
-    fn short(&self, what: &str, bytes: usize) -> Result<(), CommError> {
-        let most = staging(self.ranks());
-        if bytes > most { Err(CommError::TooLong { what: what.to_owned(), bytes, most }) } else { Ok(()) }
-    }
-}
-
-impl Buffers {
-    fn look(&self, what: &Arc<str>) -> Result<super::Seen, String> {
-        // SAFETY: the stream is live.
-        let over = crate::driver::come(unsafe { sys::cuStreamQuery(self.stream) });
-        let over = over.map_err(|e| crate::driver::failed(what, e))?;
-        Ok(if over { super::Seen::Over } else { super::Seen::Exchanges(what.clone()) })
     }
 }
 
@@ -206,39 +159,43 @@ impl Communicator for NcclWorld {
         self.rank.ranks()
     }
 
-    fn all_gather(
+    fn exchange(
         &self,
         what: &str,
         members: &[usize],
-        mine: &[u8],
-        all: &mut [u8],
-    ) -> Result<(), CommError> {
-        let n = mine.len();
-        self.short(what, n)?;
-        self.exchange(
-            what,
-            members,
-            n,
-            |_| mine,
-            |k, first, bytes| all[k * n + first..][..bytes.len()].copy_from_slice(bytes),
-        )
-    }
-
-    fn all_to_all(
-        &self,
-        what: &str,
-        members: &[usize],
-        parts: &[u8],
+        sent: Sent<'_>,
         got: &mut [u8],
     ) -> Result<(), CommError> {
-        let n = parts.len() / members.len().max(1);
-        self.short(what, parts.len())?;
-        self.exchange(
-            what,
-            members,
-            n,
-            |k| &parts[k * n..][..n],
-            |k, first, bytes| got[k * n + first..][..bytes.len()].copy_from_slice(bytes),
-        )
+        let card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the context is held to the end of the process.
+        unsafe { result::ctx::set_current(card.context) }.map_err(|e| failed("entering the context", e))?;
+        let n = sent.part(0, members.len()).len();
+        let each = BUFFER / members.len().max(1);
+        if each == 0 {
+            return Err(CommError::Engine(format!("{what}: more than {BUFFER} ranks")));
+        }
+        let mut staged = vec![0; each.min(n) * members.len()];
+        for first in (0..n).step_by(each) {
+            let length = each.min(n - first);
+            let staged = &mut staged[..length * members.len()];
+            for (k, to) in staged.chunks_exact_mut(length).enumerate() {
+                to.copy_from_slice(&sent.to(k, members.len())[first..][..length]);
+            }
+            card.copy(card.out, staged.as_ptr() as u64, staged.len())?;
+            let slot = |base: u64, k: usize| base + (k * length) as u64;
+            let message = |k: usize, sends, at| Message { rank: members[k], sends, at, bytes: length as u64 };
+            let out = (0..members.len()).map(|k| message(k, true, slot(card.out, k)));
+            let back = (0..members.len()).map(|k| message(k, false, slot(card.got, k)));
+            let messages: Vec<Message> = out.chain(back).collect();
+            // SAFETY: the buffers are left alone until the wait below is over, and have a slot for each member.
+            unsafe { self.rank.messages(what, &messages, card.stream) }?;
+            let name: Arc<str> = what.into();
+            self.rank.wait(|| card.look(&name))?;
+            card.copy(staged.as_mut_ptr().cast::<c_void>() as u64, card.got, staged.len())?;
+            for (k, bytes) in staged.chunks_exact(length).enumerate() {
+                got[k * n + first..][..length].copy_from_slice(bytes);
+            }
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,9 @@
 //! Updates of toy models on several ranks in one process, and on one without sharding.
 #![allow(dead_code)]
 
+#[path = "../steps/mod.rs"]
+mod steps;
+
 use super::common::toy::{Toy, states};
 use ambitus_comm::local::{self, LocalRank};
 use ambitus_compile::optimizer::{self, Optimizer, SEED, States};
@@ -16,10 +19,11 @@ use ambitus_exec::executor::{ExecError, Executor};
 use ambitus_ir::ops::collective::Mesh;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::PlannedSession;
-use ambitus_ir::{DType, Session, StateId, StateKind};
+use ambitus_ir::{Session, StateId, StateKind};
 use ambitus_testkit::{Tensor, Tensors};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+pub use steps::step;
 
 pub const ADAMW: Optimizer = Optimizer {
     adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
@@ -70,12 +74,12 @@ pub fn session(toy: &Toy, form: &Form) -> (Session, Option<Layout>) {
     let forward = pipeline::precise(&mut s, forward, form.precision);
     let mut evaluate = forward.clone();
     "evaluate".clone_into(&mut evaluate.name);
-    let layout = form.sharding.map(|sharding| Layout::of(&s, &forward, sharding));
+    let layout = form.sharding.map(|sharding| Layout::of(&s, &forward, sharding, form.optimizer.few()));
     let pure = form.precision == Precision::Bf16Pure;
     let options = Options { checkpoint: form.checkpoint.clone(), pure, shard: layout.clone() };
     let micro = pipeline::micro(&mut s, forward, options, &target).expect("the model is differentiable");
-    let update = match form.sharding {
-        Some(sharding) => optimizer::update_sharded(&mut s, &form.optimizer, sharding.mesh),
+    let update = match &layout {
+        Some(layout) => optimizer::update_sharded(&mut s, &form.optimizer, layout),
         None => optimizer::update(&mut s, &form.optimizer),
     };
     let update = pipeline::plain(&mut s, update, &target);
@@ -113,21 +117,6 @@ pub fn empty(toy: &Toy) -> Tensors {
         }
     }
     batch
-}
-
-/// Writes inputs, which are given by name, and runs a program.
-pub fn step(exec: &mut CpuExecutor, name: &str, given: &Tensors) -> Result<(), ExecError> {
-    let planned = exec.planned().program(name).expect("a program").program.clone();
-    for input in &planned.inputs {
-        let t = &given[&input.name];
-        if t.ty.dtype == DType::I32 {
-            let ints: Vec<i32> = t.data.iter().map(|x| *x as i32).collect();
-            exec.write_i32(name, &input.name, 0, &ints)?;
-        } else {
-            exec.write_f32(name, &input.name, 0, &t.to_f32())?;
-        }
-    }
-    exec.run(name, 0)
 }
 
 fn scalar(exec: &CpuExecutor, program: &str, output: &str) -> f32 {

@@ -4,6 +4,7 @@ use super::{INSTRUCTION_BYTES, PREPARE, RunPlan, Shape, here, highest, most_besi
 use crate::error::RunError;
 use crate::parts::{self, Parts, PlannedParts};
 use crate::session::{self, Stem, program};
+use ambitus_compile::passes::place::{Bound, Cut, Piece, pieces};
 use ambitus_compile::plan::report::{self, Exchange};
 use ambitus_compile::plan::timelines::Timeline;
 use ambitus_compile::plan::{Heights, Needs};
@@ -11,6 +12,9 @@ use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::{Packed, Target};
 use ambitus_ir::{Program, Session};
 use std::sync::Arc;
+
+/// Cuts that are tried for each number of micro-batches at a time.
+const MOST_CUTS: usize = 4;
 
 /// A run that is compiled and not planned: no value has an offset yet. Much cheaper than a plan, and enough to say what no
 /// plan can do.
@@ -51,29 +55,72 @@ impl Draft {
         let Some(placement) = &shape.session.placement else {
             return Ok(Self::of_needs(shape, vec![Needs::of(session, target, 1)], None));
         };
-        let packed = &Packed { target, rows: shape.clip_rows };
-        let cuts = placement.cuts(&session, shape.micro_batches, packed)?;
-        let of_cut = |cut| {
-            let parts = Parts::of(&session, placement, cut, shape.micro_batches, &shape.session.offload);
-            let programs = parts.sessions.iter().flat_map(|s| &s.programs);
-            let instructions: u64 = programs.map(|p| p.instrs.len() as u64).sum();
-            let needs = parts.sessions.into_iter().map(|part| Needs::of(part, target, 1)).collect();
-            let mut shape = shape.clone();
-            if let Some(placement) = &mut shape.session.placement {
-                placement.cut = Some(parts.how.cut.clone());
-                placement.programs_bytes =
-                    if shape.beside.with_host { instructions * INSTRUCTION_BYTES } else { 0 };
-            }
-            Self::of_needs(shape, needs, Some((session.clone(), parts.how)))
-        };
-        let room = placement.room.saturating_add(shape.beside.fixed_bytes);
-        let mut drafts = cuts.into_iter().map(of_cut);
-        let fastest = drafts.next().ok_or_else(|| RunError::Usage("placement: no cut".to_owned()))?;
-        if fastest.least_bytes <= room {
-            return Ok(fastest);
+        if let Some(cut) = placement.cut.clone() {
+            let in_flight = placement.in_flight(shape.micro_batches);
+            return Ok(Self::of_cut(&shape, &session, cut, in_flight, target));
         }
-        // What blocks take is not all that a rank holds: where that matters, the most even bytes.
-        Ok(drafts.next().filter(|even| even.least_bytes < fastest.least_bytes).unwrap_or(fastest))
+        let pieces = pieces(&session, &Packed { target, rows: shape.clip_rows });
+        let unbound = Bound { waiting: 1, room: u64::MAX };
+        let fastest = placement.cut_within(&pieces, &vec![unbound; placement.ranks])?;
+        let budget = placement.room.saturating_add(shape.beside.fixed_bytes);
+        let heights = Heights::default();
+        let mut least: Option<(u64, Draft)> = None;
+        for in_flight in placement.in_flights(shape.micro_batches) {
+            let (mut next, mut tried) = (fastest.clone(), Vec::new());
+            while tried.len() < MOST_CUTS && !tried.contains(&next) {
+                let draft = Self::of_cut(&shape, &session, next.clone(), in_flight, target);
+                let bytes = draft.bytes_of_ranks(budget, &heights);
+                let most = bytes.iter().copied().max().unwrap_or(0);
+                if most <= budget {
+                    return Ok(draft);
+                }
+                // What blocks take is not all that a rank holds: the rest was found with this cut, and is much the same with
+                // its neighbours.
+                let bounds = draft.bounds(&pieces, &bytes, budget);
+                tried.push(std::mem::replace(&mut next, placement.cut_within(&pieces, &bounds)?));
+                if least.as_ref().is_none_or(|(before, _)| most < *before) {
+                    least = Some((most, draft));
+                }
+            }
+        }
+        least.map(|(_, draft)| draft).ok_or_else(|| RunError::Usage("placement: no cut".to_owned()))
+    }
+
+    /// Of a session that is cut there.
+    fn of_cut(shape: &Shape, session: &Session, cut: Cut, in_flight: usize, target: &dyn Target) -> Draft {
+        let parts = Parts::of(session, cut, in_flight, &shape.session.offload);
+        let programs = parts.sessions.iter().flat_map(|s| &s.programs);
+        let instructions: u64 = programs.map(|p| p.instrs.len() as u64).sum();
+        let needs = parts.sessions.into_iter().map(|part| Needs::of(part, target, 1)).collect();
+        let mut shape = shape.clone();
+        if let Some(placement) = &mut shape.session.placement {
+            placement.cut = Some(parts.how.cut.clone());
+            placement.in_flight = Some(in_flight);
+            placement.programs_bytes =
+                if shape.beside.with_host { instructions * INSTRUCTION_BYTES } else { 0 };
+        }
+        Self::of_needs(shape, needs, Some((session.clone(), parts.how)))
+    }
+
+    /// What each rank takes of a memory of its own, when it only matters whether `budget` is enough.
+    fn bytes_of_ranks(&self, budget: u64, heights: &Heights) -> Vec<u64> {
+        let beside = self.most_beside();
+        let bytes = |n: &Needs| match n.arena_bytes() + beside {
+            least if least > budget || budget == u64::MAX => least,
+            _ => n.arena_within(budget - beside, heights) + beside,
+        };
+        self.needs.iter().map(bytes).collect()
+    }
+
+    /// What is left of `budget` for blocks on each rank, which takes so many bytes with those it has.
+    fn bounds(&self, pieces: &[Piece], bytes: &[u64], budget: u64) -> Vec<Bound> {
+        let Some((_, how)) = &self.placed else { return Vec::new() };
+        let of_rank = |(rank, (first, n)): (usize, (usize, usize))| {
+            let waiting = how.waiting(rank);
+            let blocks = Piece::bytes(&pieces[first..first + n], waiting);
+            Bound { waiting, room: budget.saturating_add(blocks).saturating_sub(bytes[rank]) }
+        };
+        how.blocks_of_ranks().into_iter().enumerate().map(of_rank).collect()
     }
 
     fn of_needs(shape: Shape, needs: Vec<Needs>, placed: Option<(Session, parts::How)>) -> Draft {
@@ -99,6 +146,18 @@ impl Draft {
             (None, n) => n as u64 * of_ranks.max().unwrap_or(0),
             (Some(_), 1) => of_ranks.max().unwrap_or(0),
             (Some(_), _) => of_ranks.sum(),
+        }
+    }
+
+    /// How often what forward keeps of a micro-batch is in the memory that the budget bounds: each rank has all of it, or, of a
+    /// placed model, a part, of as many micro-batches as wait there.
+    pub fn copies(&self) -> f64 {
+        let Some((_, how)) = &self.placed else { return self.shape.beside.ranks as f64 };
+        let all = (0..self.needs.len()).map(|rank| how.waiting(rank) as f64);
+        match self.shape.beside.ranks {
+            // The one that has most decides.
+            1 => all.fold(0.0, f64::max) / self.needs.len() as f64,
+            _ => all.sum::<f64>() / self.needs.len() as f64,
         }
     }
 
@@ -136,7 +195,8 @@ impl Draft {
             let program = self.session().program(name);
             program.map_or(Exchange::default(), |p| report::exchange(p, packed))
         };
-        let (n, micro, update) = (self.shape.micro_batches as f64, of(program::MICRO), of(program::UPDATE));
+        let n = self.shape.micro_batches_of_rank() as f64;
+        let (micro, update) = (of(program::MICRO), of(program::UPDATE));
         Exchange {
             seconds: n * micro.seconds + update.seconds,
             exposed: n * micro.exposed + update.exposed,
@@ -158,7 +218,7 @@ impl Draft {
     /// The sum over one update, of all ranks or of one like all.
     fn of_update(&self, each: impl Fn(&Program) -> f64) -> f64 {
         let of = |name: &str| self.session().program(name).map_or(0.0, &each);
-        self.shape.micro_batches as f64 * of(program::MICRO) + of(program::UPDATE)
+        self.shape.micro_batches_of_rank() as f64 * of(program::MICRO) + of(program::UPDATE)
     }
 
     /// The peak, when it only matters whether `budget` is enough: one that is within it, or that no work could bring within

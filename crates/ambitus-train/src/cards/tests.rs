@@ -50,7 +50,7 @@ fn errors_say_where_and_what() {
     for (got, want) in [
         (
             changed("bf16 = true", "bf16 = true\ntf32 = 1"),
-            "my.toml:10: unknown field `tf32`, expected one of `name`, `usable`, `capability`, `fp32_tflops`, \
+            "my.toml:10: unknown field `tf32`, expected one of `name`, `usable`, `sold_gb`, `capability`, `fp32_tflops`, \
              `half_tflops`, `memory_gb_per_s`, `link_gb_per_s`, `peer_gb_per_s`, `bf16`",
         ),
         (changed("bf16 = true\n", ""), "my.toml:1: missing field `bf16`"),
@@ -61,6 +61,10 @@ fn errors_say_where_and_what() {
         (changed("20.5", "nan"), "my.toml:6: [mine] half_tflops: NaN is no rate: 0.01 to 1000000"),
         (changed("300", "-300"), "my.toml:7: [mine] memory_gb_per_s: -300 is no rate: 0.01 to 1000000"),
         (changed("12", "inf"), "my.toml:8: [mine] link_gb_per_s: inf is no rate: 0.01 to 1000000"),
+        (
+            changed("usable = \"8GiB\"", "usable = \"8GiB\"\nsold_gb = 9223372036854775807"),
+            "my.toml:4: [mine] sold_gb: no card has 9223372036854775807 GB: 1 to 16384",
+        ),
         (changed("8GiB", "0B"), "my.toml:3: [mine] usable: no card has 0 B: 1GiB to 16TiB"),
         (changed("\"8.6\"", "\"ada\""), "my.toml:4: [mine] capability: `ada` is not one: write \"8.6\""),
         (

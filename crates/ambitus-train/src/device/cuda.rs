@@ -31,6 +31,7 @@ pub(super) fn find(index: usize) -> Result<(Box<dyn Target>, Card), String> {
         free_bytes: used.map(|u| u.free_bytes.min(info.total_bytes)),
         total_bytes: info.total_bytes,
         reserve_bytes: reserve.unwrap_or(STATED_RESERVE),
+        connected: false,
         calibrated: reserve.is_some(),
         bf16: info.capability >= crate::cards::OLDEST_BF16,
         holders,

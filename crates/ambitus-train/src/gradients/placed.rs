@@ -2,14 +2,12 @@
 //! computes its part of every micro-batch.
 
 use super::gathered::{Gathered, write};
-use super::{GradientOptions, run_micro, run_several, uses, write_one_of};
+use super::{GradientOptions, Work, run_micro, run_several, uses, write_one_of};
 use crate::budget::RunPlan;
-use crate::clips::Clips;
 use crate::device::Device;
 use crate::error::RunError;
 use crate::launch::Processes;
 use crate::load;
-use crate::model_dir::ModelDir;
 use crate::parts::PlannedParts;
 use crate::session::program;
 use crate::size::ByteSize;
@@ -17,30 +15,16 @@ use crate::world::{self, World};
 use ambitus_comm::Communicator;
 use ambitus_compile::passes::precision::INITIAL_SCALE;
 use ambitus_exec::executor::Executor;
-use ambitus_models::{Capacity, Model};
+use ambitus_models::Model;
 use std::path::Path;
 use std::sync::Arc;
-
-/// What is to be computed.
-pub struct Work<'a> {
-    /// The model.
-    pub dir: &'a ModelDir,
-    /// The update's clips.
-    pub clips: &'a dyn Clips,
-    /// Which of them each micro-batch has.
-    pub micro_batches: &'a [Vec<usize>],
-    /// The update's normaliser.
-    pub norm: f32,
-    /// Sizes of a micro-batch.
-    pub capacity: Capacity,
-}
 
 impl Work<'_> {
     /// Computes the gradients, which rank 0 writes; gives the loss. Without a world the ranks are threads of this process.
     ///
     /// # Errors
     /// More memory than the budget, a card without NCCL, and what each rank may meet.
-    pub fn gradients(
+    pub(super) fn placed(
         &self,
         plan: &RunPlan,
         parts: &PlannedParts,
@@ -63,7 +47,7 @@ impl Work<'_> {
         let one = |comm: &Arc<dyn Communicator>| -> Result<f32, RunError> {
             let mut exec = device.open_rank(parts.ranks[comm.rank()].clone(), None, comm.clone())?;
             load::fill(&mut *exec, self.dir, 0, None)?;
-            let loss = self.run(&mut *exec, &plan.shape.model, parts.how.in_flight)? as f32;
+            let loss = self.run_all(&mut *exec, &plan.shape.model, parts.how.in_flight)? as f32;
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
             write(&*exec, &Gathered::Placed(&parts.ranks, &**comm), loss, scale, out)?;
             Ok(loss)
@@ -80,7 +64,7 @@ impl Work<'_> {
     }
 
     /// All micro-batches, as many as go through the ranks at a time together; what is left one by one.
-    fn run(&self, exec: &mut dyn Executor, model: &Model, in_flight: usize) -> Result<f64, RunError> {
+    fn run_all(&self, exec: &mut dyn Executor, model: &Model, in_flight: usize) -> Result<f64, RunError> {
         let mut host = model.batch(self.capacity);
         let mut losses: Vec<f32> = Vec::new();
         let several = self.micro_batches.chunks_exact(in_flight).filter(|_| in_flight > 1);

@@ -1,86 +1,291 @@
-//! `--key value` as after a command: in a text (of one or many lines) or as words of our own command line.
+//! `--key value` as after a command: in a text (of one or many lines, a whole launch script too) or as words of our own
+//! command line.
 
 use super::python::{Wrong, number};
 use crate::recipe::Place;
 use crate::recipe::tree::{Key, Node, Tree};
 
-/// A word and where it stands.
-pub(super) type Word = (String, Place);
+/// A piece of a command.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Token {
+    /// A word and where it stands.
+    Word(Word),
+    /// The end of a line.
+    Line,
+    /// What ends a command or sends its output elsewhere: `|`, `&&`, `;`, `>` and the like.
+    End,
+}
 
-/// The words of a text as a shell splits it: quotes, comments, lines joined by a backslash.
-pub(super) fn words(text: &str) -> Result<Vec<Word>, Wrong> {
-    let mut words = Vec::new();
-    let mut word: Option<Word> = None;
+/// A word and where it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Word {
+    pub text: String,
+    pub place: Place,
+    /// It begins with a quote.
+    quoted: bool,
+    /// A shell would put something else in its place: `$N`, `$(nproc)`.
+    code: bool,
+}
+
+impl Word {
+    /// A word that is meant as it stands.
+    pub fn plain(text: &str, place: Place) -> Word {
+        Word { text: text.to_owned(), place, quoted: false, code: false }
+    }
+}
+
+/// Flags that are there or not, of launchers: what follows is their value only if it is true or false.
+const SWITCHES: &[&str] = &[
+    "use_fsdp",
+    "use_deepspeed",
+    "use_megatron_lm",
+    "use_parallelism_config",
+    "multi_gpu",
+    "cpu",
+    "use_cpu",
+    "tpu",
+    "use_mps_device",
+    "ipex",
+    "downcast_bf16",
+    "enable_cpu_affinity",
+    "standalone",
+    "module",
+    "no_python",
+    "quiet",
+];
+
+/// Flags of one value, of launchers: the next word is the program.
+const SINGLE: &[&str] = &[
+    "num_processes",
+    "nproc_per_node",
+    "num_machines",
+    "nnodes",
+    "mixed_precision",
+    "config_file",
+    "machine_rank",
+    "node_rank",
+    "main_process_ip",
+    "main_process_port",
+    "master_addr",
+    "master_port",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_id",
+    "gpu_ids",
+    "dynamo_backend",
+    "num_cpu_threads_per_process",
+    "fsdp_version",
+    "fsdp_sharding_strategy",
+    "fsdp_reshard_after_forward",
+    "fsdp_auto_wrap_policy",
+    "fsdp_min_num_params",
+    "fsdp_backward_prefetch",
+    "fsdp_forward_prefetch",
+    "fsdp_offload_params",
+    "fsdp_state_dict_type",
+    "fsdp_use_orig_params",
+    "fsdp_sync_module_states",
+    "fsdp_cpu_ram_efficient_loading",
+    "fsdp_activation_checkpointing",
+];
+
+/// The pieces of a text as a shell splits it: quotes, comments, lines joined by a backslash. `joins` is what escapes a
+/// character and joins lines: `\`, and `^` in a batch file.
+pub(super) fn tokens(text: &str, joins: char) -> Result<Vec<Token>, Wrong> {
+    let mut lexer = Lexer { chars: text.chars().peekable(), place: Place { line: 1, column: 1 }, word: None };
+    let mut found = Vec::new();
     let mut quote: Option<(char, Place)> = None;
-    let mut place = Place { line: 1, column: 1 };
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        let here = place;
-        place = match c {
-            '\n' => Place { line: here.line + 1, column: 1 },
-            _ => Place { column: here.column + 1, ..here },
-        };
+    while let Some((c, here)) = lexer.next() {
         match (c, quote) {
             (c, Some((q, _))) if c == q => quote = None,
-            ('\\', q) if q.is_none_or(|(q, _)| q == '"') => match chars.next() {
-                Some('\n') => place = Place { line: here.line + 1, column: 1 },
+            (c, q) if c == joins && q.is_none_or(|(q, _)| q == '"') => match lexer.next() {
+                Some(('\n', _)) | None => {}
                 // Of a text with \r\n.
-                Some('\r') => {}
-                Some(c) => {
-                    place.column += 1;
-                    if quote.is_some() && !matches!(c, '"' | '\\' | '$' | '`') {
-                        push(&mut word, here, Some('\\'));
-                    }
-                    push(&mut word, here, Some(c));
+                Some(('\r', _)) => {
+                    lexer.chars.next_if_eq(&'\n').inspect(|_| lexer.place = below(here));
                 }
-                None => {}
+                Some((c, _)) => {
+                    if quote.is_some() && !matches!(c, '"' | '\\' | '$' | '`') {
+                        lexer.push(here, Some(joins));
+                    }
+                    lexer.push(here, Some(c));
+                }
             },
-            (c, Some(_)) => push(&mut word, here, Some(c)),
+            // A batch file has %N% instead.
+            ('$', q) if joins == '\\' && q.is_none_or(|(q, _)| q == '"') => lexer.expansion(here)?,
+            ('`', q) if joins == '\\' && q.is_none_or(|(q, _)| q == '"') => {
+                lexer.code(here, c);
+                lexer.until('`', here)?;
+            }
+            ('%', _) if joins == '^' => lexer.code(here, c),
+            (c, Some(_)) => lexer.push(here, Some(c)),
             ('\'' | '"', None) => {
-                push(&mut word, here, None);
+                let begins = lexer.word.is_none();
+                lexer.push(here, None);
+                lexer.word.iter_mut().for_each(|w| w.quoted |= begins);
                 quote = Some((c, here));
             }
-            ('#', None) if word.is_none() => {
-                while chars.peek().is_some_and(|c| *c != '\n') {
-                    chars.next();
+            ('#', None) if lexer.word.is_none() => {
+                while lexer.chars.peek().is_some_and(|c| *c != '\n') {
+                    lexer.next();
                 }
             }
-            (c, None) if c.is_whitespace() || c == '\u{feff}' => words.extend(word.take()),
-            (c, None) => push(&mut word, here, Some(c)),
+            ('|' | '&' | ';' | '>' | '<', None) => {
+                // In `2>&1` the number is no value.
+                let word = lexer.word.take();
+                let stream = matches!(c, '>' | '<')
+                    && word.as_ref().is_some_and(|w| !w.quoted && w.text.bytes().all(|b| b.is_ascii_digit()));
+                found.extend(word.filter(|_| !stream).map(Token::Word));
+                found.push(Token::End);
+            }
+            (c, None) if c.is_whitespace() || c == '\u{feff}' => {
+                found.extend(lexer.word.take().map(Token::Word));
+                found.extend((c == '\n').then_some(Token::Line));
+            }
+            (c, None) => lexer.push(here, Some(c)),
         }
     }
     if let Some((_, opened)) = quote {
         return Err((opened, "the quote is not closed".to_owned()));
     }
-    words.extend(word);
-    Ok(words)
+    found.extend(lexer.word.take().map(Token::Word));
+    Ok(found)
 }
 
-/// Puts a character on the word, which begins here if there is none.
-fn push(word: &mut Option<Word>, here: Place, c: Option<char>) {
-    word.get_or_insert_with(|| (String::new(), here)).0.extend(c);
+fn below(place: Place) -> Place {
+    Place { line: place.line + 1, column: 1 }
 }
 
-/// The flags among words. Words before the first are the command, a script's name (`train.py`) is nobody's value.
-pub(super) fn parse(words: &[Word]) -> Vec<(Key, Tree)> {
-    let mut found: Vec<(Key, Vec<Word>)> = Vec::new();
-    let mut open = false;
-    for (word, place) in words {
-        if let Some(flag) = word.strip_prefix("--").filter(|flag| !flag.is_empty()) {
-            let (name, value) = match flag.split_once('=') {
-                Some((name, value)) => (name, Some((value.to_owned(), *place))),
-                None => (flag, None),
-            };
-            open = value.is_none();
-            let key = Key { name: name.replace('-', "_"), place: *place };
-            found.push((key, value.into_iter().collect()));
-        } else if word.ends_with(".py") {
-            open = false;
-        } else if open && let Some((_, values)) = found.last_mut() {
-            values.push((word.clone(), *place));
+struct Lexer<'a> {
+    chars: std::iter::Peekable<std::str::Chars<'a>>,
+    place: Place,
+    word: Option<Word>,
+}
+
+impl Lexer<'_> {
+    /// The next character and its place.
+    fn next(&mut self) -> Option<(char, Place)> {
+        let c = self.chars.next()?;
+        let here = self.place;
+        self.place = if c == '\n' { below(here) } else { Place { column: here.column + 1, ..here } };
+        Some((c, here))
+    }
+
+    /// Puts a character on the word, which begins here if there is none.
+    fn push(&mut self, here: Place, c: Option<char>) {
+        self.word.get_or_insert_with(|| Word::plain("", here)).text.extend(c);
+    }
+
+    /// The same for what a shell would run.
+    fn code(&mut self, here: Place, c: char) {
+        self.push(here, Some(c));
+        self.word.iter_mut().for_each(|w| w.code = true);
+    }
+
+    /// What begins with `$`.
+    fn expansion(&mut self, here: Place) -> Result<(), Wrong> {
+        match self.chars.peek() {
+            Some('(') => {
+                self.code(here, '$');
+                self.until(')', here)
+            }
+            Some('{') => {
+                self.code(here, '$');
+                self.until('}', here)
+            }
+            Some(c) if c.is_alphanumeric() || "_@*#?!".contains(*c) => {
+                self.code(here, '$');
+                Ok(())
+            }
+            _ => {
+                self.push(here, Some('$'));
+                Ok(())
+            }
         }
     }
-    let flag = |(key, mut values): (Key, Vec<Word>)| {
+
+    /// All up to where `close` closes what stands here.
+    fn until(&mut self, close: char, opened: Place) -> Result<(), Wrong> {
+        let open = match close {
+            ')' => '(',
+            '}' => '{',
+            // It does not nest, and has been read.
+            _ => '\0',
+        };
+        let mut depth = usize::from(open == '\0');
+        while let Some((c, here)) = self.next() {
+            self.push(here, Some(c));
+            if c == open {
+                depth += 1;
+            } else if c == close {
+                depth -= 1;
+            }
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+        Err((opened, format!("no `{close}` closes what begins here")))
+    }
+}
+
+/// A flag stands among a text's pieces.
+pub(super) fn any(tokens: &[Token]) -> bool {
+    tokens.iter().any(|t| matches!(t, Token::Word(w) if !w.quoted && flag(&w.text).is_some()))
+}
+
+/// What stands behind the dashes of a flag.
+fn flag(word: &str) -> Option<&str> {
+    word.strip_prefix("--").filter(|flag| flag.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+}
+
+/// The flags among the pieces of a text. Words before the first are the command; a script's name (`train.py`), what follows
+/// a short flag (`-m train`), and other commands are nobody's value.
+pub(super) fn parse(tokens: &[Token]) -> Vec<(Key, Tree)> {
+    let mut found: Vec<(Key, Vec<Word>)> = Vec::new();
+    // In a text that is flags alone their values may stand on lines of their own.
+    let first = tokens.iter().find_map(|t| if let Token::Word(w) = t { Some(w) } else { None });
+    let alone = first.is_some_and(|w| flag(&w.text).is_some());
+    // Values that the last flag may still have.
+    let mut open = 0;
+    for token in tokens {
+        let word = match token {
+            Token::Word(word) => word,
+            Token::Line if alone => continue,
+            Token::Line | Token::End => {
+                open = 0;
+                continue;
+            }
+        };
+        let text = word.text.as_str();
+        let short = |c: char| c.is_alphabetic() || c == '-';
+        if let Some(flag) = flag(text) {
+            let (name, value) = match flag.split_once('=') {
+                Some((name, value)) => (name, Some(Word { text: value.to_owned(), ..word.clone() })),
+                None => (flag, None),
+            };
+            let name = name.replace('-', "_");
+            open = match name.as_str() {
+                _ if value.is_some() => 0,
+                name if SWITCHES.contains(&name) || SINGLE.contains(&name) => 1,
+                _ => usize::MAX,
+            };
+            found.push((Key { name, place: word.place }, value.into_iter().collect()));
+        } else if text.ends_with(".py")
+            || (!word.quoted && text.strip_prefix('-').is_some_and(|t| t.starts_with(short)))
+        {
+            open = 0;
+        } else if open > 0
+            && let Some((key, values)) = found.last_mut()
+        {
+            open -= 1;
+            let on =
+                matches!(text.to_ascii_lowercase().as_str(), "true" | "false" | "yes" | "no" | "1" | "0");
+            if on || !SWITCHES.contains(&key.name.as_str()) {
+                values.push(word.clone());
+            }
+        }
+    }
+    let tree = |(key, mut values): (Key, Vec<Word>)| {
         let tree = match values.len() {
             0 => Tree { place: key.place, node: Node::Bool(true) },
             1 => leaf(values.remove(0)),
@@ -88,9 +293,14 @@ pub(super) fn parse(words: &[Word]) -> Vec<(Key, Tree)> {
         };
         (key, tree)
     };
-    found.into_iter().map(flag).collect()
+    found.into_iter().map(tree).collect()
 }
 
-fn leaf((text, place): Word) -> Tree {
-    Tree { place, node: number(&text).unwrap_or(Node::Text(text)) }
+fn leaf(Word { text, place, code, .. }: Word) -> Tree {
+    let node = match number(&text) {
+        _ if code => Node::Code(text),
+        Some(number) => number,
+        None => Node::Text(text),
+    };
+    Tree { place, node }
 }

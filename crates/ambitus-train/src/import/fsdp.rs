@@ -41,11 +41,7 @@ const KEYS: &[&str] = &[
 /// # Errors
 /// Values that FSDP does not have, and keys that contradict each other.
 pub(super) fn sharding(j: &mut Judge, world: &World, origin: Origin) -> Result<(), RecipeError> {
-    if let Some(g) = j.get("fsdp_config")
-        && world.kind == Kind::Sharded
-    {
-        j.ask("fsdp_config", &format!("it names a file: give {} to import as well", g.shown()));
-    }
+    values(j)?;
     match world.kind {
         Kind::Sharded => sharded(j, world, origin)?,
         Kind::Replicated => {
@@ -66,17 +62,49 @@ pub(super) fn sharding(j: &mut Judge, world: &World, origin: Origin) -> Result<(
     Ok(())
 }
 
+/// FSDP2 reads the keys.
+///
+/// # Errors
+/// Another version than 1 and 2.
+pub(super) fn is_second(j: &Judge) -> Result<bool, RecipeError> {
+    Ok(j.get("fsdp.version").map(|g| g.count(1, 2)).transpose()? == Some(2))
+}
+
+/// What is no value of its key is a mistake, also where the key has no effect.
+fn values(j: &Judge) -> Result<(), RecipeError> {
+    is_second(j)?;
+    for (id, names) in [
+        ("fsdp.sharding_strategy", STRATEGIES),
+        ("fsdp.auto_wrap_policy", POLICIES),
+        ("fsdp.backward_prefetch", PREFETCHES),
+        ("fsdp.state_dict_type", STATE_DICTS),
+    ] {
+        j.all(id).try_for_each(|g| g.choice(names).map(drop))?;
+    }
+    for id in [
+        "fsdp.forward_prefetch",
+        "fsdp.offload_params",
+        "fsdp.activation_checkpointing",
+        "fsdp.activation_checkpointing_offload",
+        "fsdp.cpu_ram_efficient_loading",
+        "fsdp.sync_module_states",
+    ] {
+        j.all(id).try_for_each(|g| g.flag().map(drop))?;
+    }
+    j.all("fsdp.min_num_params").try_for_each(|g| g.count(0, MOST_PARAMS).map(drop))?;
+    // FSDP1's is a strategy, FSDP2's a switch.
+    let reshard = |g: &Given| g.flag().map(drop).or_else(|_| g.choice(STRATEGIES).map(drop));
+    j.all("fsdp.reshard_after_forward").try_for_each(reshard)
+}
+
 fn sharded(j: &mut Judge, world: &World, origin: Origin) -> Result<(), RecipeError> {
-    let second = match j.get("fsdp.version") {
-        Some(g) => g.count(1, 2)? == 2,
-        None => false,
-    };
+    let second = is_second(j)?;
     let reading =
         if second { "FSDP2's reading of the other keys" } else { "FSDP1's reading of the other keys" };
     j.say("fsdp.version", Verdict::Used(reading.to_owned()));
     let words = Words::read(j)?;
     let strategy = match second {
-        true => strategy_2(j, world, origin)?,
+        true => strategy_2(j, world, origin, &words)?,
         false => strategy_1(j, &words)?,
     };
     let strategy = hybrid(j, world, strategy)?;
@@ -95,7 +123,7 @@ fn sharded(j: &mut Judge, world: &World, origin: Origin) -> Result<(), RecipeErr
         units(j, &words)?;
         prefetch(j, second)?;
     }
-    beside(j, &words, second)
+    beside(j, &words, origin)
 }
 
 /// What `fsdp="full_shard auto_wrap"` says.
@@ -196,7 +224,7 @@ fn strategy_1(j: &mut Judge, words: &Words) -> Result<Strategy, RecipeError> {
     Ok(strategy)
 }
 
-fn strategy_2(j: &mut Judge, world: &World, origin: Origin) -> Result<Strategy, RecipeError> {
+fn strategy_2(j: &mut Judge, world: &World, origin: Origin, words: &Words) -> Result<Strategy, RecipeError> {
     j.nothing("fsdp.sharding_strategy", "FSDP2 reads fsdp_reshard_after_forward instead");
     let written = j.get("fsdp.reshard_after_forward");
     let reshard = match written {
@@ -227,7 +255,25 @@ fn strategy_2(j: &mut Judge, world: &World, origin: Origin) -> Result<Strategy, 
             ));
         }
     }
-    j.say("fsdp", Verdict::Used(format!("sharding.strategy: {strategy}, by FSDP2's reshard_after_forward")));
+    let said = format!("sharding.strategy: {strategy}, by FSDP2's reshard_after_forward");
+    match (words.given, words.strategy) {
+        // Of `full_shard` and an absent key the note above speaks.
+        (Some(g), Some(word)) if word != strategy && (word != Strategy::Full || written.is_some()) => {
+            let instead = match word {
+                Strategy::HybridFull | Strategy::HybridGradOp => {
+                    "give parallelism_config's dp_replicate_size".to_owned()
+                }
+                word => format!("write `sharding: {{strategy: {word}}}`"),
+            };
+            j.notes.push(format!(
+                "{}: FSDP2 has no such strategy: reshard_after_forward, which is {reshard} here, decides \
+                 (sharding.strategy: {strategy}); if the word was meant, {instead}",
+                g.full()
+            ));
+            j.say("fsdp", Verdict::Used(format!("{said}; FSDP2 has no strategy by that word")));
+        }
+        _ => j.say("fsdp", Verdict::Used(said)),
+    }
     Ok(strategy)
 }
 
@@ -280,6 +326,12 @@ fn units(j: &mut Judge, words: &Words) -> Result<(), RecipeError> {
             );
         }
         Some("SIZE_BASED_WRAP") if min != Some(0) => {
+            let mut sizes = j.all("fsdp.min_num_params");
+            if let Some(first) = sizes.next()
+                && let Some(other) = sizes.find(|g| !g.same(first))
+            {
+                return Err(conflict(first, other));
+            }
             let value = format!("{{min_params: {}}}", min.unwrap_or(MIN_NUM_PARAMS));
             match min {
                 Some(_) => j.used("fsdp.min_num_params", "sharding.units", &value),
@@ -289,8 +341,8 @@ fn units(j: &mut Judge, words: &Words) -> Result<(), RecipeError> {
             j.nothing("fsdp.transformer_layer_cls_to_wrap", "SIZE_BASED_WRAP goes by size alone");
         }
         _ => {
-            let why = "without wrapping the original gathers the whole model at once; units change no number, so it is \
-                       gathered block by block";
+            let why = "without wrapping the original gathers the whole model at once; here it is gathered block by block: \
+                       units change the order of sums (their last bits) and nothing else";
             j.line(
                 "sharding.units",
                 "block",
@@ -331,7 +383,7 @@ fn prefetch(j: &mut Judge, second: bool) -> Result<(), RecipeError> {
 }
 
 /// Keys of FSDP's that are not about sharding.
-fn beside(j: &mut Judge, words: &Words, second: bool) -> Result<(), RecipeError> {
+fn beside(j: &mut Judge, words: &Words, origin: Origin) -> Result<(), RecipeError> {
     const OFFLOADED: &str = "{parameters: true, gradients: true, optimizer: true}";
     let offload = j.get("fsdp.offload_params").map(|g| g.flag()).transpose()?;
     match offload {
@@ -378,12 +430,13 @@ fn beside(j: &mut Judge, words: &Words, second: bool) -> Result<(), RecipeError>
     }
     let on = |j: &Judge, id: &str| j.get(id).map(|g| g.flag()).transpose();
     let (lean, sync) = (on(j, "fsdp.cpu_ram_efficient_loading")?, on(j, "fsdp.sync_module_states")?);
-    if (lean, sync) == (Some(true), Some(false)) && !second {
-        j.notes.push(
-            "fsdp_cpu_ram_efficient_loading: true with fsdp_sync_module_states: false is refused by accelerate; here \
-             neither changes anything"
-                .to_owned(),
-        );
+    // accelerate's launcher turns both on unless told, the Trainer only the second.
+    if lean.unwrap_or(origin.accelerate) && sync == Some(false) {
+        let own = if lean.is_none() { " (accelerate's default)" } else { "" };
+        j.notes.push(format!(
+            "fsdp_cpu_ram_efficient_loading: true{own} with fsdp_sync_module_states: false is refused by accelerate, under \
+             FSDP2 too; here neither changes anything"
+        ));
     }
     j.nothing(
         "fsdp.cpu_ram_efficient_loading",

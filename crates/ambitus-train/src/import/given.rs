@@ -19,11 +19,13 @@ pub(super) struct Given {
     pub known: Option<super::keys::Known>,
     /// The value.
     pub node: Node,
+    /// Another place says what this one leaves open: as if it were not there.
+    pub hushed: bool,
 }
 
 impl Given {
     pub fn new(file: &str, path: String, tree: Tree) -> Given {
-        Given { file: file.to_owned(), place: tree.place, known: None, path, node: tree.node }
+        Given { file: file.to_owned(), place: tree.place, known: None, path, node: tree.node, hushed: false }
     }
 
     /// `file:line:column`.
@@ -144,12 +146,14 @@ impl Given {
 
     /// One of `names`, in any case, with or without the enum it is of (`StateDictType.FULL`); or its code, 1 for the first.
     pub fn choice(&self, names: &[&'static str]) -> Result<&'static str, RecipeError> {
-        let text = self.text()?;
+        // `1.0` is 1, and no member `0` of an enum `1`.
+        let code = self.whole().ok();
+        let text = code.map_or_else(|| self.text(), |n| Ok(n.to_string()))?;
         let word = text.rsplit('.').next().unwrap_or_default();
         if let Some(name) = names.iter().find(|n| n.eq_ignore_ascii_case(word)) {
             return Ok(name);
         }
-        let code = word.parse().ok().and_then(|n: usize| names.get(n.checked_sub(1)?));
+        let code = code.and_then(|n| names.get(usize::try_from(n).ok()?.checked_sub(1)?));
         code.copied().ok_or_else(|| {
             let near = super::near::nearest(&word.to_ascii_uppercase(), names.iter().copied());
             let near = near.map(|n| format!("; {n} is nearest")).unwrap_or_default();
@@ -160,14 +164,17 @@ impl Given {
 
     /// Words between spaces or commas, or a list of them.
     pub fn words(&self) -> Result<Vec<String>, RecipeError> {
-        let split = |t: &str| t.split([' ', ',']).filter(|w| !w.is_empty()).map(str::to_owned).collect();
+        let split = |t: &str| -> Vec<String> {
+            let between = |c: char| c.is_whitespace() || c == ',';
+            t.split(between).filter(|w| !w.is_empty()).map(str::to_owned).collect()
+        };
         match &self.node {
             Node::List(items) => {
                 let text = |t: &Tree| match &t.node {
-                    Node::Text(t) => Ok(t.clone()),
+                    Node::Text(t) => Ok(split(t)),
                     _ => Err(self.bad(format!("{} is not a list of words", self.shown()))),
                 };
-                items.iter().map(text).collect()
+                items.iter().map(text).collect::<Result<Vec<_>, _>>().map(|w| w.concat())
             }
             Node::Null | Node::Bool(false) => Ok(Vec::new()),
             _ => Ok(split(&self.text()?)),

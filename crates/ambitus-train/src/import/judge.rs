@@ -2,9 +2,12 @@
 
 use super::Verdict;
 use super::given::Given;
-use super::keys::Known;
+use super::keys::{self, Known};
 use super::lines::Line;
 use crate::recipe::RecipeError;
+
+/// The size of a unit.
+const MIN_PARAMS: &str = "fsdp.min_num_params";
 
 /// The given keys, what was said of each so far, and the recipe so far.
 pub(super) struct Judge<'a> {
@@ -19,7 +22,8 @@ impl<'a> Judge<'a> {
     /// # Errors
     /// Two places that say different things of one key.
     pub fn new(given: &'a [Given]) -> Result<Judge<'a>, RecipeError> {
-        let said = |g: &&Given| matches!(g.known, Some(Known::Judged(_))) && speaks(g);
+        // A unit's size counts where units go by size: `fsdp::units` compares it there.
+        let said = |g: &&Given| matches!(g.known, Some(Known::Judged(id)) if id != MIN_PARAMS) && speaks(g);
         let all: Vec<&Given> = given.iter().filter(said).collect();
         for (i, second) in all.iter().enumerate() {
             if let Some(first) = all[..i].iter().find(|first| first.known == second.known)
@@ -31,7 +35,13 @@ impl<'a> Judge<'a> {
         let mut judge =
             Judge { given, verdicts: vec![None; given.len()], lines: Vec::new(), notes: Vec::new() };
         for (verdict, g) in judge.verdicts.iter_mut().zip(given) {
+            if matches!(g.known, Some(Known::Nothing(_))) && keys::is_switch(&g.path) && speaks(g) {
+                g.flag()?;
+            }
             *verdict = match (&g.known, &g.node) {
+                _ if g.hushed => {
+                    Some(Verdict::NoEffect("0 is none given, and another place gives one".to_owned()))
+                }
                 (Some(Known::Judged(_)), node) if node.has_code() => Some(Verdict::Ask(
                     "it is code, not a literal, and nothing is run: write its value here".to_owned(),
                 )),
@@ -45,6 +55,18 @@ impl<'a> Judge<'a> {
     /// What says a key, if it says anything.
     pub fn get(&self, id: &str) -> Option<&'a Given> {
         self.given.iter().find(|g| is(g, id) && speaks(g))
+    }
+
+    /// All places that say a key.
+    pub fn all(&self, id: &'static str) -> impl Iterator<Item = &'a Given> + use<'a> {
+        let given = self.given;
+        given.iter().filter(move |g| is(g, id) && speaks(g))
+    }
+
+    /// A file of this name is among those that are read.
+    pub fn reads(&self, path: &str) -> bool {
+        let last = |path: &str| path.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
+        self.given.iter().any(|g| last(&g.file) == last(path))
     }
 
     /// Any key whose name begins so says something.
@@ -107,12 +129,12 @@ impl<'a> Judge<'a> {
     pub fn verdicts(self) -> (Vec<Verdict>, Vec<Line>, Vec<String>) {
         let last = |(verdict, g): (Option<Verdict>, &Given)| match verdict {
             Some(verdict) => verdict,
-            None if g.known.is_some() => {
+            None if g.known.is_some() || (g.is_null() && keys::is_section(&g.path)) => {
                 Verdict::Default("it is off or empty, as if it were not there".to_owned())
             }
             None => {
                 let (section, key) = g.path.rsplit_once('.').unwrap_or(("", &g.path));
-                Verdict::Unknown(super::keys::nearest(super::section_of(section), key))
+                Verdict::Unknown(keys::nearest(super::section_of(section), key))
             }
         };
         let verdicts = self.verdicts.into_iter().zip(self.given).map(last).collect();
@@ -126,7 +148,15 @@ fn is(g: &Given, id: &str) -> bool {
 
 /// It has a value that is known.
 fn speaks(g: &Given) -> bool {
-    !g.is_null() && !g.node.has_code()
+    !g.is_null() && !g.node.has_code() && !g.hushed
+}
+
+/// A size of 0, which saved arguments write for none, says nothing beside a place that gives one.
+pub(super) fn hush(given: &mut [Given]) {
+    let zero = |g: &Given| is(g, MIN_PARAMS) && g.real() == Ok(0.0);
+    if given.iter().any(|g| is(g, MIN_PARAMS) && speaks(g) && !zero(g)) {
+        given.iter_mut().filter(|g| zero(g)).for_each(|g| g.hushed = true);
+    }
 }
 
 /// Two places that cannot both be meant.

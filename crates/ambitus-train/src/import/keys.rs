@@ -45,6 +45,9 @@ const JUDGED: &[(&str, &[&str])] = &[
     // Sharding.
     ("fsdp", &["fsdp"]),
     ("fsdp_config", &["fsdp_config"]),
+    ("accelerator_config", &["accelerator_config"]),
+    ("parallelism_config", &["parallelism_config"]),
+    ("config_file", &["config_file"]),
     ("fsdp.version", &["fsdp.version"]),
     ("fsdp.sharding_strategy", &["fsdp.sharding_strategy"]),
     ("fsdp.reshard_after_forward", &["fsdp.reshard_after_forward"]),
@@ -320,6 +323,7 @@ const NOTHING: &[(&str, &[&str])] = &[
             "overwrite_output_dir",
         ],
     ),
+    ("where checkpoints go is run_dir", &["ckpts.save_dir"]),
     ("a run is taken up again with `ambitus resume RUN`", &["resume_from_checkpoint"]),
     ("train is what `ambitus train` does", &["do_train"]),
     (
@@ -337,8 +341,9 @@ const NOTHING: &[(&str, &[&str])] = &[
             "ray_scope",
             "use_mps_device",
             "use_legacy_prediction_loop",
-            "config_file",
             "module",
+            "no_python",
+            "quiet",
             "m",
             "launcher",
             "parallel.cp_backend",
@@ -350,6 +355,7 @@ const NOTHING: &[(&str, &[&str])] = &[
             "zero_stage",
         ],
     ),
+    ("the sizes of parallelism_config say it", &["use_parallelism_config"]),
     ("finetune/train.py reads it and never uses it", &["pad_token", "number_processes"]),
     (
         "the model's shape is read from its own folder (model.dir)",
@@ -397,11 +403,48 @@ const NOTHING: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Switches among the keys that change nothing: another value is a mistake all the same. Without their prefix.
+const SWITCHES: &[&str] = &[
+    "use_orig_params",
+    "limit_all_gathers",
+    "downcast_bf16",
+    "tpu_use_cluster",
+    "tpu_use_sudo",
+    "same_network",
+    "enable_cpu_affinity",
+    "dataloader_pin_memory",
+    "dataloader_persistent_workers",
+    "dataloader_drop_last",
+    "auto_find_batch_size",
+    "group_by_length",
+    "bf16_full_eval",
+    "fp16_full_eval",
+    "use_liger_kernel",
+    "load_best_model_at_end",
+    "push_to_hub",
+    "tf32",
+];
+
+/// A key by its path is one of the switches that change nothing.
+pub(super) fn is_switch(path: &str) -> bool {
+    let name = path.rsplit('.').next().unwrap_or_default();
+    SWITCHES.contains(&name.strip_prefix("fsdp_").unwrap_or(name))
+}
+
+/// A key by its path is a section.
+pub(super) fn is_section(path: &str) -> bool {
+    SECTIONS.iter().any(|(name, _)| *name == path)
+}
+
 /// A key by its sections and name, as far as it is known.
 pub(super) fn find(section: &str, key: &str) -> Option<Known> {
     let unprefixed = |key: &str, prefix: &str| key.strip_prefix(prefix).unwrap_or(key).to_owned();
     let tries = match section {
-        "" => vec![key.to_owned(), format!("fsdp.{}", unprefixed(key, "fsdp_"))],
+        // A launcher's flags carry the section in their name.
+        "" => match key.strip_prefix("parallelism_config_") {
+            Some(size) => vec![format!("parallel.{size}")],
+            None => vec![key.to_owned(), format!("fsdp.{}", unprefixed(key, "fsdp_"))],
+        },
         "fsdp" => vec![format!("fsdp.{}", unprefixed(key, "fsdp_"))],
         "parallel" => vec![format!("parallel.{}", unprefixed(key, "parallelism_config_"))],
         "accelerator" => vec![format!("accelerator.{key}")],

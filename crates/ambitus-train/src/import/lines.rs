@@ -16,7 +16,7 @@ pub(super) struct Line {
 }
 
 /// The order of a recipe. A section's keys stand together.
-const ORDER: &[&str] = &[
+pub(super) const ORDER: &[&str] = &[
     "model.dir",
     "data.dir",
     "data.min_seconds",

@@ -7,10 +7,11 @@
 //! )
 //! ```
 //!
-//! Read are calls, `key=value` lines or lists, and between them imports and comments. Of calls inside a value, `dict(…)` is a
-//! value and one with a capital letter (a class) has its own arguments read; whatever else is not a literal stays text
-//! ([`Node::Code`]).
+//! Read are calls, `key=value` lines (with or without a type: `args: TrainingArguments = …`) or lists, and between them
+//! imports and comments. `args = {…}` stands for the keys in it. Of calls inside a value, `dict(…)` is a value and one with a
+//! capital letter (a class) has its own arguments read; whatever else is not a literal stays text ([`Node::Code`]).
 
+use super::keys;
 use crate::recipe::Place;
 use crate::recipe::tree::{Key, Node, Tree};
 
@@ -137,11 +138,16 @@ impl Parser {
                 continue;
             }
             self.space(false);
+            if self.peek() == Some(':') {
+                self.annotation();
+            }
             match self.peek() {
                 Some('(') => self.call(&name.name, 0)?,
                 Some('=') if self.peek_at(1) != Some('=') => {
                     self.next();
+                    let before = self.found.len();
                     self.argument(name, 0, false)?;
+                    self.keys_of_variable(before);
                 }
                 _ => {
                     return Err((
@@ -154,6 +160,35 @@ impl Parser {
                     ));
                 }
             }
+        }
+    }
+
+    /// A type, up to the `=` behind it.
+    fn annotation(&mut self) {
+        let mut open = 0_usize;
+        while let Some(c) = self.peek().filter(|c| open > 0 || !matches!(c, '=' | '\n' | '#')) {
+            match c {
+                '[' | '(' => open += 1,
+                ']' | ')' => open = open.saturating_sub(1),
+                _ => {}
+            }
+            self.next();
+        }
+    }
+
+    /// `args = {…}`, found last, becomes what it holds; a section keeps its name.
+    fn keys_of_variable(&mut self, before: usize) {
+        match &mut self.found[before..] {
+            [(key, Tree { node: Node::Map(entries), .. })]
+                if keys::find("", &key.name).is_none()
+                    && !keys::is_section(&key.name)
+                    && !entries.is_empty() =>
+            {
+                let entries = std::mem::take(entries);
+                self.found.truncate(before);
+                self.found.extend(entries);
+            }
+            _ => {}
         }
     }
 
@@ -220,7 +255,7 @@ impl Parser {
         }
         self.space(inside);
         let (start, place) = (self.at, self.place);
-        if let Some(node) = self.literal(depth)? {
+        if let Some(node) = self.literal(depth, inside)? {
             self.space(inside);
             if self.peek().is_none_or(|c| ENDS.contains(&c)) {
                 return Ok(Tree { place, node });
@@ -235,13 +270,13 @@ impl Parser {
         Ok(Tree { place, node: Node::Code(code) })
     }
 
-    fn literal(&mut self, depth: usize) -> Result<Option<Node>, Wrong> {
+    fn literal(&mut self, depth: usize, inside: bool) -> Result<Option<Node>, Wrong> {
         let Some(c) = self.peek() else { return Ok(None) };
         let node = match c {
             '[' => self.items(']', depth)?,
             '(' => self.tuple(depth)?,
             '{' => self.dict(depth)?,
-            '\'' | '"' => self.text()?,
+            '\'' | '"' => self.text(inside)?,
             '-' | '+' | '.' | '0'..='9' => self.number(),
             _ => {
                 let Some(Key { name, .. }) = self.name() else { return Ok(None) };
@@ -305,6 +340,7 @@ impl Parser {
         }
     }
 
+    /// `None` of a set, a comprehension, and what has other keys than texts: these are code.
     fn dict(&mut self, depth: usize) -> Result<Option<Node>, Wrong> {
         let opened = self.place;
         self.next();
@@ -322,12 +358,10 @@ impl Parser {
                 continue;
             }
             let key = self.value(depth + 1, true)?;
-            let Node::Text(name) = key.node else {
-                return Err((key.place, "a key in { } must be a text in quotes".to_owned()));
-            };
+            let Node::Text(name) = key.node else { return Ok(None) };
             self.space(true);
             if !self.eat(':') {
-                return self.wrong(format!("expected `:` after the key {name:?}"));
+                return Ok(None);
             }
             let value = self.value(depth + 1, true)?;
             items.push((Key { name, place: key.place }, value));
@@ -339,12 +373,12 @@ impl Parser {
     }
 
     /// Neighbouring texts are one, as in Python.
-    fn text(&mut self) -> Result<Option<Node>, Wrong> {
+    fn text(&mut self, inside: bool) -> Result<Option<Node>, Wrong> {
         let mut text = String::new();
         while matches!(self.peek(), Some('\'' | '"')) {
             let Some(part) = self.quoted(false)? else { return Ok(None) };
             text.push_str(&part);
-            self.space(false);
+            self.space(inside);
         }
         Ok(Some(Node::Text(text)))
     }
@@ -403,13 +437,23 @@ impl Parser {
         number(&digits)
     }
 
-    /// The text up to the end of what stands here, brackets and quotes balanced.
+    /// The text up to the end of what stands here, brackets and quotes balanced. The commas between a lambda's own arguments
+    /// end nothing.
     fn expression(&mut self, inside: bool) -> Result<String, Wrong> {
         let opened = self.place;
         let start = self.at;
         let mut open = Vec::new();
         while let Some(c) = self.peek() {
             match c {
+                c if c.is_alphabetic() || c == '_' => {
+                    if self.name().is_some_and(|word| word.name == "lambda") {
+                        open.push(':');
+                    }
+                    continue;
+                }
+                ':' if open.last() == Some(&':') => {
+                    open.pop();
+                }
                 '\'' | '"' => {
                     self.quoted(false)?;
                     continue;

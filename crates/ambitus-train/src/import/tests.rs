@@ -1,7 +1,10 @@
 //! The golden reading of a whole file, then the forms, the rules and the traps one by one.
 
 mod forms;
+mod pasted;
+mod quirks;
 mod rules;
+mod scripts;
 
 use super::*;
 use crate::recipe::{BackwardPrefetch, Precision, Sharding, Strategy, Units};

@@ -25,10 +25,10 @@ pub(super) fn training(j: &mut Judge, origin: Origin, folders: &Folders) -> Resu
     for (id, what) in
         [("label_smoothing_factor", "label smoothing"), ("neftune_noise_alpha", "NEFTune's noise")]
     {
-        if j.get(id).map(|g| g.real()).transpose()? == Some(0.0) {
-            j.default(id, "there is none");
+        match j.get(id).map(|g| g.real()).transpose()? {
+            Some(0.0) => j.default(id, "there is none"),
+            _ => j.lost(id, &format!("{what} is not there")),
         }
-        j.lost(id, &format!("{what} is not there"));
     }
     if let Some(g) = j.get("seed") {
         j.used("seed", "seed", g.count(0, i64::MAX as u64)?);

@@ -1,7 +1,7 @@
 //! Over how many ranks, and of what kind.
 
 use super::judge::{Judge, conflict};
-use super::{Verdict, near};
+use super::{Verdict, fsdp, near};
 use crate::recipe::{MAX_RANKS, RecipeError};
 
 /// What several ranks do with the model.
@@ -59,7 +59,7 @@ pub(super) fn world(j: &mut Judge) -> Result<World, RecipeError> {
             }
         }
     }
-    let shard = mesh(j, &mut ranks)?;
+    let shard = mesh(j, kind, &mut ranks)?;
     if let Some(n) = ranks.filter(|n| *n > most) {
         let key = ["nproc_per_node", "num_processes", "parallel.dp_shard_size"]
             .into_iter()
@@ -195,7 +195,7 @@ fn kind(j: &mut Judge) -> Result<Kind, RecipeError> {
 }
 
 /// `parallelism_config`: replicas of shard groups.
-fn mesh(j: &mut Judge, ranks: &mut Option<u64>) -> Result<Option<u64>, RecipeError> {
+fn mesh(j: &mut Judge, kind: Kind, ranks: &mut Option<u64>) -> Result<Option<u64>, RecipeError> {
     let size = |j: &Judge, id: &str| j.get(id).map(|g| g.count(1, u64::from(MAX_RANKS))).transpose();
     let (replicas, shard) = (size(j, "parallel.dp_replicate_size")?, size(j, "parallel.dp_shard_size")?);
     let Some(g) = j.get("parallel.dp_shard_size").or(j.get("parallel.dp_replicate_size")) else {
@@ -214,6 +214,20 @@ fn mesh(j: &mut Judge, ranks: &mut Option<u64>) -> Result<Option<u64>, RecipeErr
         return Err(
             g.bad(format!("{r} replicas of {s} shards are {} ranks, and num_processes says {n}", r * s))
         );
+    }
+    if kind == Kind::Sharded && !fsdp::is_second(j)? {
+        if ranks.is_none() {
+            j.line("ranks", r * s, g.from());
+        }
+        let why = "FSDP1 ignores the mesh: fsdp_version: 2 reads it; under FSDP1 HYBRID_SHARD has replicas";
+        if r > 1 {
+            j.lost("parallel.dp_replicate_size", why);
+        }
+        for id in ["parallel.dp_replicate_size", "parallel.dp_shard_size"] {
+            j.nothing(id, why);
+        }
+        *ranks = Some(r * s);
+        return Ok(None);
     }
     *ranks = Some(r * s);
     Ok(Some(s).filter(|_| r > 1))

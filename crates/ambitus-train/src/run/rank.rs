@@ -17,12 +17,10 @@ use crate::trainer::{Ended, Trainer};
 use crate::validate::Validation;
 use crate::watcher::{Silent, Watcher};
 use crate::world::World;
-use ambitus_compile::optimizer::LEAST_8BIT;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_store::{Checkpoint, CheckpointDir, Manifest};
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -187,17 +185,7 @@ fn go_on(
             checkpoint.path.display()
         )));
     }
-    let rounded = saved::restore(exec, checkpoint, world)?;
-    // Ranks that share a tensor say it twice.
-    let rounded = world.exchange("what was rounded", rounded.join("\n").as_bytes())?;
-    let rounded: BTreeSet<&[u8]> = rounded.iter().flat_map(|names| names.split(|b| *b == b'\n')).collect();
-    let rounded = rounded.iter().filter(|name| !name.is_empty()).count();
-    if rounded > 0 {
-        console.line(&format!(
-            "{rounded} moments of tensors under {LEAST_8BIT} elements were fp32 on one rank and are 8 bits on several: rounded \
-             once, to nearest"
-        ));
-    }
+    saved::restore(exec, checkpoint, world)?;
     console.line(&format!("resuming after update {} of {}", progress.update, r.updates));
     Ok(progress)
 }

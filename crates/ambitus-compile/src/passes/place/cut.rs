@@ -17,6 +17,22 @@ pub struct Piece {
     pub kept: u64,
 }
 
+impl Piece {
+    /// What a run of blocks holds while forward has kept so much of `waiting` micro-batches.
+    pub fn bytes(run: &[Piece], waiting: usize) -> u64 {
+        run.iter().map(|p| p.states + waiting as u64 * p.kept).sum()
+    }
+}
+
+/// What bounds the blocks of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Micro-batches of which forward keeps what backward reads, at most at a time.
+    pub waiting: usize,
+    /// Bytes for [`Piece::bytes`].
+    pub room: u64,
+}
+
 /// What the blocks of a session take, by its first program: the micro-batch's, before [`unroll`](crate::passes::unroll). What
 /// every rank makes for itself is not counted.
 pub fn pieces(session: &Session, target: &dyn Target) -> Vec<Piece> {
@@ -48,26 +64,26 @@ pub fn pieces(session: &Session, target: &dyn Target) -> Vec<Piece> {
     out
 }
 
-/// The cut into runs of blocks for so many ranks whose slowest is fastest, of those where each rank has `room` for its states
-/// and for what forward keeps of `waiting` micro-batches; where there is none, the one that lacks least. `None` for fewer
-/// blocks than ranks.
-pub fn cut(pieces: &[Piece], ranks: usize, waiting: usize, room: u64) -> Option<Cut> {
-    let n = pieces.len();
+/// The cut into a run of blocks for each rank whose slowest is fastest, of those within all bounds; where there is none, the
+/// one that lacks least. `None` for fewer blocks than ranks.
+pub fn cut(pieces: &[Piece], bounds: &[Bound]) -> Option<Cut> {
+    let (n, ranks) = (pieces.len(), bounds.len());
     if ranks == 0 || n < ranks {
         return None;
     }
-    // What a run of blocks lacks, and takes.
-    let cost = |run: &[Piece]| {
-        let bytes: u64 = run.iter().map(|p| p.states + waiting as u64 * p.kept).sum();
-        (bytes.saturating_sub(room), run.iter().map(|p| p.seconds).sum::<f64>())
+    // What a run of blocks lacks on a rank, and takes.
+    let cost = |run: &[Piece], rank: usize| {
+        let Bound { waiting, room } = bounds[rank];
+        let lacks = Piece::bytes(run, waiting).saturating_sub(room);
+        (lacks, run.iter().map(|p| p.seconds).sum::<f64>())
     };
     let order = |a: &(u64, f64), b: &(u64, f64)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1));
     // The best of the first j blocks on k ranks: its worst run, and where the last one begins.
-    let mut best: Vec<Vec<((u64, f64), usize)>> = vec![(0..=n).map(|j| (cost(&pieces[..j]), 0)).collect()];
+    let mut best: Vec<Vec<((u64, f64), usize)>> = vec![(0..=n).map(|j| (cost(&pieces[..j], 0), 0)).collect()];
     for k in 1..ranks {
         let before = &best[k - 1];
         let worst = |i: usize, j: usize| {
-            let (a, b) = (before[i].0, cost(&pieces[i..j]));
+            let (a, b) = (before[i].0, cost(&pieces[i..j], k));
             if order(&a, &b) == Ordering::Less { b } else { a }
         };
         let row = (0..=n).map(|j| {
@@ -101,12 +117,13 @@ mod tests {
         masks.map(|m| Cut { starts: (1..n).filter(|i| m >> (i - 1) & 1 == 1).collect() }).collect()
     }
 
-    fn worst(pieces: &[Piece], cut: &Cut, waiting: u64, room: u64) -> (u64, f64) {
+    fn worst(pieces: &[Piece], cut: &Cut, bounds: &[Bound]) -> (u64, f64) {
         let runs = (0..cut.ranks()).map(|r| {
             let of = (0..pieces.len()).filter(|b| cut.rank_of(*b) == r).map(|b| pieces[b]);
+            let waiting = bounds[r].waiting as u64;
             let (bytes, seconds) =
                 of.fold((0, 0.0), |(b, s), p| (b + p.states + waiting * p.kept, s + p.seconds));
-            (u64::saturating_sub(bytes, room), seconds)
+            (u64::saturating_sub(bytes, bounds[r].room), seconds)
         });
         runs.max_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).unwrap()
     }
@@ -121,14 +138,36 @@ mod tests {
             .collect();
         for ranks in 1..=pieces.len() {
             for (waiting, room) in [(1, u64::MAX), (4, 80), (4, 45), (2, 30), (1, 0)] {
-                let found = cut(&pieces, ranks, waiting as usize, room).unwrap();
-                let all = every(pieces.len(), ranks);
-                let best = all.iter().map(|c| worst(&pieces, c, waiting, room));
-                let best = best.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).unwrap();
-                assert_eq!(worst(&pieces, &found, waiting, room), best, "{ranks} ranks, room {room}");
+                let same = vec![Bound { waiting, room }; ranks];
+                // As a pipeline's ranks, of which the last holds one micro-batch, and with unlike rooms.
+                let falling = |r| Bound { waiting: waiting.min(ranks - r), room: room - room / 9 * r as u64 };
+                for bounds in [same, (0..ranks).map(falling).collect()] {
+                    let found = cut(&pieces, &bounds).unwrap();
+                    let all = every(pieces.len(), ranks);
+                    let best = all.iter().map(|c| worst(&pieces, c, &bounds));
+                    let best = best.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).unwrap();
+                    assert_eq!(worst(&pieces, &found, &bounds), best, "{ranks} ranks, {bounds:?}");
+                }
             }
         }
-        assert_eq!(cut(&pieces, 8, 1, u64::MAX), None);
+        assert_eq!(cut(&pieces, &[Bound { waiting: 1, room: u64::MAX }; 8]), None);
+    }
+
+    #[test]
+    fn a_rank_of_a_pipeline_has_room_for_what_waits_on_it() {
+        // Six blocks alike; a head makes the last one slower, so time alone is for 4 + 2.
+        let mut pieces = [piece((1.0, 2, 5)); 6];
+        pieces[5].seconds = 2.5;
+        let of = |waiting: [usize; 2], room| {
+            cut(&pieces, &waiting.map(|waiting| Bound { waiting, room })).unwrap().starts
+        };
+        assert_eq!(of([2, 1], u64::MAX), [4]);
+        // Two wait on the first rank, one on the last: 3 x 12 and 3 x 7 bytes, where 4 x 12 are too many.
+        assert_eq!(of([2, 1], 47), [3]);
+        // 24 and 28 bytes.
+        assert_eq!(of([2, 1], 30), [2]);
+        // Did two wait on the last as well, four blocks would take 48 there.
+        assert_eq!(of([2, 2], 30), [3]);
     }
 
     #[test]

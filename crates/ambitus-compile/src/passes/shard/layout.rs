@@ -38,9 +38,11 @@ pub struct Flat {
     pub unit: String,
     /// Training updates it.
     pub trainable: bool,
-    /// Its tensors have two axes or more: precisions and small moments treat these otherwise than vectors, and tell them by
-    /// the axes of the state.
+    /// Its tensors have two axes or more: precisions and moments of few bits treat these otherwise than vectors, and tell them
+    /// by the axes of the state.
     pub matrices: bool,
+    /// Its tensors are trained matrices of few elements, which the optimizer treats otherwise than larger ones.
+    pub small: bool,
     /// Elements, padded so that each rank's piece has as many: whole partial sums of a trained one.
     pub elements: usize,
     /// Its tensors, in order.
@@ -104,13 +106,19 @@ pub struct Layout {
 
 impl Layout {
     /// The layout of the parameters of a forward program, which knows what is used where and what is trained. Frozen tensors
-    /// that together are less than one piece for each rank stay as they are.
-    pub fn of(session: &Session, forward: &Program, sharding: Sharding) -> Layout {
+    /// that together are less than one piece for each rank stay as they are. `few`: trained matrices of fewer elements lie in
+    /// flats of their own ([`Optimizer::few`](crate::optimizer::Optimizer::few)).
+    pub fn of(session: &Session, forward: &Program, sharding: Sharding, few: usize) -> Layout {
         let (units, chain) = units(session, forward, sharding.units);
         let mut layout = Layout { sharding, flats: Vec::new(), chain, index: HashMap::new() };
-        let mut groups: Vec<(String, [Vec<&StateDecl>; 4])> = Vec::new();
+        let mut groups: Vec<(String, [Vec<&StateDecl>; 5])> = Vec::new();
         for (decl, unit) in units {
-            let kind = 2 * usize::from(!decl.trainable) + usize::from(decl.ty.shape.len() < 2);
+            let kind = match (decl.trainable, decl.ty.shape.len() > 1) {
+                (true, true) => usize::from(decl.ty.shape.elements() < few),
+                (true, false) => 2,
+                (false, true) => 3,
+                (false, false) => 4,
+            };
             match groups.iter_mut().find(|g| g.0 == unit) {
                 Some(group) => group.1[kind].push(decl),
                 None => {
@@ -130,8 +138,9 @@ impl Layout {
     }
 
     fn push(&mut self, unit: &str, kind: usize, decls: &[&StateDecl]) {
-        const KINDS: [&str; 4] = ["matrices", "vectors", "frozen_matrices", "frozen_vectors"];
-        let trainable = kind < 2;
+        const KINDS: [&str; 5] =
+            ["matrices", "small_matrices", "vectors", "frozen_matrices", "frozen_vectors"];
+        let trainable = kind < 3;
         let mut end = 0usize;
         let tensors: Vec<Tensor> = decls
             .iter()
@@ -152,7 +161,8 @@ impl Layout {
             name: format!("shard.{unit}.{}", KINDS[kind]),
             unit: unit.to_owned(),
             trainable,
-            matrices: kind.is_multiple_of(2),
+            matrices: [0, 1, 3].contains(&kind),
+            small: kind == 1,
             elements: end.next_multiple_of(step),
             tensors,
         });
@@ -178,13 +188,13 @@ impl Layout {
         self.index.get(tensor).copied()
     }
 
-    /// Elements of every unit, in order.
-    pub fn units(&self) -> Vec<(&str, usize)> {
-        let mut units: Vec<(&str, usize)> = Vec::new();
+    /// Every unit, in order, and the sum of what `bytes` says of its flats.
+    pub fn units(&self, bytes: impl Fn(&Flat) -> u64) -> Vec<(&str, u64)> {
+        let mut units: Vec<(&str, u64)> = Vec::new();
         for flat in &self.flats {
             match units.iter_mut().find(|u| u.0 == flat.unit) {
-                Some(unit) => unit.1 += flat.elements,
-                None => units.push((&flat.unit, flat.elements)),
+                Some(unit) => unit.1 += bytes(flat),
+                None => units.push((&flat.unit, bytes(flat))),
             }
         }
         units

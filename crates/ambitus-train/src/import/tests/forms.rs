@@ -55,7 +55,8 @@ training_args = transformers.TrainingArguments(
     ] {
         assert_eq!(recipe_of(&[(name, text)]), first, "{name}: {text}");
     }
-    let words = flags::words(flags).unwrap().into_iter().map(|(w, _)| w).collect::<Vec<_>>();
+    let text = |t| if let flags::Token::Word(w) = t { Some(w.text) } else { None };
+    let words = flags::tokens(flags, '\\').unwrap().into_iter().filter_map(text).collect::<Vec<_>>();
     let imported = import(&[Source::words(&words)], &Folders::default()).unwrap();
     assert_eq!(Recipe::parse(&imported.recipe, "w").unwrap().0, first);
     assert_eq!(imported.rows[0].file, "command line");
@@ -155,7 +156,6 @@ fn text_that_cannot_be_read_is_refused_at_its_place() {
         ("a.py", "import os; os.remove('x')\nfp16=)", "a.py:2:6: the value is missing"),
         ("a.py", "def f(x): pass", "a.py:1:1: `def` is no keyword argument"),
         ("a.py", "a=(1]", "a.py:1:5: expected `,` or `)`"),
-        ("a.py", "a={1: 2}", "a.py:1:4: a key in { } must be a text in quotes"),
         ("a.sh", "--fp16 'x", "a.sh:1:8: the quote is not closed"),
         ("a.yaml", "a: [", "a.yaml:"),
         ("a.yaml", "- 1", "a.yaml: holds no keys"),
@@ -235,11 +235,19 @@ fn nothing_in_a_file_panics() {
         "fp16",
         "frame",
         "sample",
+        "$(a",
+        "${a}",
+        "`a`",
+        "2>&1 |",
+        "lambda a, b=3: a",
+        "{**a, 'b': 1}",
+        "{1: {2}}",
+        "%A%^",
     ];
     arbtest::arbtest(|u| {
         let mut sources = Vec::new();
         for _ in 0..u.int_in_range(1..=3)? {
-            let name = *u.choose(&["a.yaml", "a.py", "a.json", "a", "a.sh"])?;
+            let name = *u.choose(&["a.yaml", "a.py", "a.json", "a", "a.sh", "a.bat"])?;
             let mut text = String::new();
             for _ in 0..u.int_in_range(0..=12)? {
                 match u.int_in_range(0..=7)? {

@@ -2,14 +2,12 @@
 //! processes of a launcher.
 
 use super::gathered::{Gathered, Holders, write};
-use super::{GradientOptions, run_micro, uses};
+use super::{GradientOptions, Work, run_micro, uses};
 use crate::budget::RunPlan;
-use crate::clips::Clips;
 use crate::device::Device;
 use crate::error::RunError;
 use crate::launch::Processes;
 use crate::load::{self, LOAD_BYTES};
-use crate::model_dir::ModelDir;
 use crate::session::{self, program};
 use crate::size::ByteSize;
 use ambitus_comm::Communicator;
@@ -17,30 +15,16 @@ use ambitus_comm::local::{self, Failed};
 use ambitus_compile::passes::precision::INITIAL_SCALE;
 use ambitus_compile::passes::shard::Sharding;
 use ambitus_exec::executor::Executor;
-use ambitus_models::Capacity;
+use ambitus_models::Model;
 use std::path::Path;
 use std::sync::Arc;
-
-/// What is to be computed.
-pub struct Work<'a> {
-    /// The model.
-    pub dir: &'a ModelDir,
-    /// The update's clips.
-    pub clips: &'a dyn Clips,
-    /// Which of them each micro-batch has.
-    pub micro_batches: &'a [Vec<usize>],
-    /// The update's normaliser.
-    pub norm: f32,
-    /// Sizes of a micro-batch.
-    pub capacity: Capacity,
-}
 
 impl Work<'_> {
     /// Computes the gradients, which rank 0 writes; gives the loss. Without a world the ranks are threads of this process.
     ///
     /// # Errors
     /// More memory than the budget of this process, a card without NCCL, and what each rank may meet.
-    pub fn gradients(
+    pub(super) fn sharded(
         &self,
         plan: RunPlan,
         sharding: Sharding,
@@ -77,7 +61,7 @@ impl Work<'_> {
             let rank = comm.rank();
             let mut exec = device.open_rank(planned.clone(), None, comm.clone())?;
             load::fill(&mut *exec, self.dir, 0, Some((&layout, rank)))?;
-            let mine = self.run(&mut *exec, &plan.shape.model, rank, mesh.ranks)?;
+            let mine = self.run_share(&mut *exec, &plan.shape.model, rank, mesh.ranks)?;
             let loss = sum(&*comm, mine)? as f32;
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
             let holders = Holders { layout: &layout, ranks: mesh.shard, comm: &*comm };
@@ -98,10 +82,10 @@ impl Work<'_> {
     }
 
     /// The micro-batches of a rank: every so manieth, and empty ones until all ranks have as many.
-    fn run(
+    fn run_share(
         &self,
         exec: &mut dyn Executor,
-        model: &ambitus_models::Model,
+        model: &Model,
         rank: usize,
         ranks: usize,
     ) -> Result<f64, RunError> {
