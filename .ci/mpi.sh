@@ -152,7 +152,7 @@ for world in "${worlds[@]}"; do
     for way in idles silent; do
         code=0
         "$world" "$work/busy" "$way" >"$log" 2>&1 || code=$?
-        [ "$code" = 9 ] && grep -qE "rank 0 \(host [^ )]+\) has not come to the exchange for 1 s" "$log" ||
+        [ "$code" = 9 ] && grep -qE "rank 0 \(host [^ )]+\) has not come to the exchange for 2 s" "$log" ||
             fail "$world: $way: exit code $code, not 9"
     done
 done

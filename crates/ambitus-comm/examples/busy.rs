@@ -7,26 +7,31 @@
 
 use ambitus_comm::mpi::{self, Options};
 use ambitus_comm::{CommError, Communicator};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-const WATCHDOG: Duration = Duration::from_secs(1);
+const WATCHDOG: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let way = std::env::args().nth(1).unwrap_or_default();
     match run(&way) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("{why}");
+            say(&why.to_string());
             mpi::abort(9);
             ExitCode::FAILURE
         }
     }
 }
 
+/// In one write: mpirun mixes what ranks write between writes.
+fn say(text: &str) {
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
 fn run(way: &str) -> Result<(), CommError> {
-    let notice = |text: &str| eprintln!("{text}");
-    let world = mpi::open(Options { watchdog: WATCHDOG, notice, asked: || false, code: 9 })?;
+    let world = mpi::open(Options { watchdog: WATCHDOG, notice: say, asked: || false, code: 9 })?;
     let all: Vec<usize> = (0..world.ranks()).collect();
     if world.rank() == 0 {
         let _busy = (way != "silent").then(|| world.busy());

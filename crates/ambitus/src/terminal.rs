@@ -9,8 +9,8 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// A message for people.
 pub fn message(text: &str) {
-    // A closed stderr leaves nobody to tell.
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    // In one write, as launchers mix what ranks write between writes. A closed stderr leaves nobody to tell.
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// A result on stdout. A closed pipe ends the output, not the program.
