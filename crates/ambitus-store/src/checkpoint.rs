@@ -53,7 +53,7 @@ impl fmt::Display for Skipped {
 /// What [`CheckpointDir::latest_good`] found.
 #[derive(Debug)]
 pub struct Latest {
-    /// The newest checkpoint whose every byte verifies, if there is one.
+    /// The newest checkpoint whose every byte verifies; `None` where there is none at all.
     pub checkpoint: Option<Checkpoint>,
     /// Newer ones that do not, newest first; to be shown.
     pub skipped: Vec<Skipped>,
@@ -163,6 +163,9 @@ impl CheckpointDir {
     }
 
     /// The newest checkpoint that verifies, with the newer ones that do not.
+    ///
+    /// # Errors
+    /// Checkpoints of which none verifies: whoever takes that for no checkpoint begins a run again, and replaces them.
     pub fn latest_good(&self) -> Result<Latest> {
         let mut skipped = Vec::new();
         for (step, kind) in self.scan()?.into_iter().rev().filter(|&(_, kind)| kind != Kind::Temp) {
@@ -173,7 +176,16 @@ impl CheckpointDir {
                 Err(reason) => skipped.push(Skipped { path: self.dir(step, kind), reason }),
             }
         }
-        Ok(Latest { checkpoint: None, skipped })
+        if skipped.is_empty() {
+            return Ok(Latest { checkpoint: None, skipped });
+        }
+        let reasons: Vec<String> = skipped.iter().map(|s| s.reason.to_string()).collect();
+        let what = format!("no checkpoint here can be used: {}", reasons.join("; "));
+        Err(StoreError::new(
+            &self.parent,
+            what,
+            "put their files back; to begin the run again, move this folder away",
+        ))
     }
 
     /// Removes every checkpoint whose step is not in `keep`, after the newest of the kept ones has been read again

@@ -45,6 +45,17 @@ fn every_changed_byte_of_a_checkpoint_is_found() {
         std::fs::write(&path, original).unwrap();
     }
     assert_eq!(checkpoints.list().unwrap(), [older.clone(), newer.clone()]);
+    // Where none is left that verifies, that is no folder without checkpoints.
+    let (kept, lost) = (older.path.join("state.bin"), newer.path.join("manifest.json"));
+    let originals = [std::fs::read(&kept).unwrap(), std::fs::read(&lost).unwrap()];
+    std::fs::write(&kept, b"").unwrap();
+    std::fs::remove_file(&lost).unwrap();
+    let said = checkpoints.latest_good().unwrap_err();
+    assert!(!said.is_io(), "{said}");
+    let said = said.to_string();
+    assert!([&kept, &lost].iter().all(|file| said.contains(file.to_str().unwrap())), "{said}");
+    std::fs::write(&kept, &originals[0]).unwrap();
+    std::fs::write(&lost, &originals[1]).unwrap();
     // A checkpoint under another's name, and parts that lead elsewhere.
     std::fs::rename(&newer.path, dir.path().join("step-10")).unwrap();
     assert_eq!(checkpoints.latest_good().unwrap().checkpoint, Some(older));

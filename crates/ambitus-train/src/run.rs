@@ -296,17 +296,16 @@ fn better(progress: &Progress) -> Source {
 /// Exports a run's newest checkpoint: `ambitus export`. Of a run in stages, the last complete one's. Without `source`, the better weights by validation.
 ///
 /// # Errors
-/// No checkpoint yet, no adapters where they are asked for, or files that cannot be written.
+/// No checkpoint yet, or none that can be used, no adapters where they are asked for, or files that cannot be written.
 pub fn export_run(
     root: &Path,
     source: Option<Source>,
     layout: Layout,
     out: &Path,
+    console: &mut dyn Console,
 ) -> Result<Source, RunError> {
     let (run, recipe) = RunDir::open(root).and_then(|(run, recipe)| stages::latest(run, recipe))?;
-    let latest = run.checkpoints().latest_good()?;
-    let checkpoint = latest
-        .checkpoint
+    let checkpoint = saved::newest_good(&run.checkpoints(), console)?
         .ok_or_else(|| RunError::Usage(format!("{}: has no complete checkpoint yet", root.display())))?;
     let progress: Progress = serde_json::from_value(checkpoint.manifest.meta.clone())
         .map_err(|e| RunError::Model(format!("{}: manifest.json: {e}", checkpoint.path.display())))?;

@@ -11,6 +11,7 @@
 use crate::error::RunError;
 use crate::load::{self, STAGING_BYTES};
 use crate::pieces::Piece;
+use crate::resolve::Console;
 use crate::world::World;
 use ambitus_compile::optimizer::FIRST_MOMENT;
 use ambitus_exec::executor::Executor;
@@ -52,6 +53,18 @@ const FILES: [(&str, &[StateKind]); 3] = [
 pub const MODEL: &str = "model";
 /// What averages are in.
 pub const AVERAGES: &str = "ema";
+
+/// The newest checkpoint whose every byte verifies; says which newer ones do not.
+///
+/// # Errors
+/// Checkpoints of which none verifies.
+pub fn newest_good(dir: &CheckpointDir, console: &mut dyn Console) -> Result<Option<Checkpoint>, RunError> {
+    let latest = dir.latest_good()?;
+    for skipped in &latest.skipped {
+        console.line(&format!("damaged checkpoint passed over: {}", skipped.reason));
+    }
+    Ok(latest.checkpoint)
+}
 
 /// The files of a checkpoint of a kind; `None` where it has none.
 ///

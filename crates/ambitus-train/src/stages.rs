@@ -177,7 +177,7 @@ fn go(run: &RunDir, recipe: &Recipe, shared: Shared, console: &mut dyn Console) 
         summaries.extend(complete(&stage));
     }
     let out = run.root.join("export");
-    run::export_run(&run.root, None, Layout::Model, &out)?;
+    run::export_run(&run.root, None, Layout::Model, &out, console)?;
     write_summary(run, recipe, &summaries)?;
     console.line(&format!(
         "{} stages: the last one's result is in {}, all figures in {}",

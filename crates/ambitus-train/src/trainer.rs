@@ -315,8 +315,9 @@ impl Trainer<'_> {
             return Ok(());
         }
         let _busy = self.world.busy();
-        // The newest few, and the best of those that exist.
-        let mut steps: Vec<u64> = self.checkpoints.list()?.iter().map(|c| c.step).collect();
+        // The newest few, and the best of those that exist. What is newer than the run was passed over as damaged.
+        let steps = self.checkpoints.list()?.into_iter().map(|c| c.step);
+        let mut steps: Vec<u64> = steps.filter(|step| *step <= self.progress.update).collect();
         steps.sort_unstable();
         let mut keep: Vec<u64> = steps.iter().rev().take(self.recipe.keep.max(1) as usize).copied().collect();
         keep.extend(self.progress.best.map(|(update, _)| update));

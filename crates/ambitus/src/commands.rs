@@ -303,7 +303,7 @@ pub fn export(a: &ExportArgs) -> Result<()> {
         WeightsArg::Ema => Source::Ema,
         WeightsArg::Raw => Source::Raw,
     });
-    let source = run::export_run(&a.run, wanted, layout, &out)?;
+    let source = run::export_run(&a.run, wanted, layout, &out, &mut Terminal::new())?;
     if a.json {
         json(&serde_json::json!({ "export": out, "weights": source.name() }));
     } else {

@@ -111,6 +111,46 @@ fn killed_runs_end_with_the_same_bits() {
     assert!(states(&run) == want, "the resumed run differs");
 }
 
+/// What is damaged is passed over where an older checkpoint is whole, and no run begins again while any is there.
+#[test]
+fn damaged_checkpoints_are_no_missing_ones() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 9);
+    let recipe = common::recipe(dir, "run", &format!("{SHORT}\nkeep: 3")).display().to_string();
+    common::ok(dir, &["train", &recipe, "--memory", "1GiB"]);
+    let run = dir.join("run");
+    let (at, want) = (run.display().to_string(), states(&run));
+    let model = |step: u64| run.join(format!("checkpoints/step-{step}/model.safetensors"));
+    let flip = |step: u64| {
+        let mut bytes = std::fs::read(model(step)).expect("a file");
+        *bytes.last_mut().expect("a byte") ^= 1;
+        std::fs::write(model(step), bytes).expect("a file");
+    };
+
+    // The run is at update 2 again: a checkpoint comes before the damaged one of update 6.
+    [4, 6].into_iter().for_each(flip);
+    let (code, said) = common::said(dir, &["export", &at, "--out", "of-2"]);
+    let passed = |said: &str| said.matches("damaged checkpoint passed over").count();
+    assert!(code == 0 && passed(&said) == 2 && said.contains("step-6"), "{said}");
+    std::fs::remove_file(run.join("summary.json")).expect("a summary");
+    let (code, said) = common::said(dir, &["resume", &at]);
+    assert!(code == 0 && passed(&said) == 2 && said.contains("resuming after update 2"), "{said}");
+    assert!(states(&run) == want, "the resumed run differs");
+
+    [2, 4].into_iter().for_each(flip);
+    let manifest = run.join("checkpoints/step-6/manifest.json");
+    std::fs::rename(&manifest, dir.join("moved")).expect("a file");
+    for command in ["resume", "export"] {
+        let (code, said) = common::said(dir, &[command, &at]);
+        assert!(code == 4 && said.contains("no checkpoint here can be used"), "{command}: {code}: {said}");
+        assert!(said.contains("step-6/manifest.json") && said.contains("step-2/model.safetensors"), "{said}");
+    }
+    std::fs::rename(dir.join("moved"), &manifest).expect("a file");
+    common::ok(dir, &["resume", &at]);
+    assert!(states(&run) == want, "nothing was replaced");
+}
+
 #[test]
 fn a_signal_ends_the_step_and_saves() {
     let dir = tempfile::tempdir().expect("a folder");

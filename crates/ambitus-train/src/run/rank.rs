@@ -153,12 +153,8 @@ fn newest_good(
     console: &mut dyn Console,
 ) -> Result<Option<Checkpoint>, RunError> {
     let said = world.first_says("the newest checkpoint", || {
-        let latest = dir.latest_good()?;
-        for skipped in &latest.skipped {
-            console.line(&format!("damaged checkpoint passed over: {skipped}"));
-        }
-        let found = latest
-            .checkpoint
+        let newest = saved::newest_good(dir, console)?;
+        let found = newest
             .map(|c| (c.step, c.path.file_name().map(|n| n.to_string_lossy().into_owned()), c.manifest));
         saved::to_json(&found)
     })?;
