@@ -18,7 +18,7 @@ use ambitus_compile::pipeline::Trained;
 use ambitus_exec::cpu::{AsyncMode, CpuExecutor, CpuOptions};
 use ambitus_testkit::Tensor;
 use common::toy::toys;
-use ranks::{ADAMW, Form, alone, assert_reordered, assert_same, together};
+use ranks::{ADAMW, Form, Outcome, alone, assert_reordered, assert_same, together};
 use std::sync::{Arc, Mutex};
 
 /// Every strategy that so many ranks allow.
@@ -186,11 +186,18 @@ fn units_and_prefetch_change_no_bits() {
                 }
             }
             let alone = alone(&toy, &form);
+            let gradients = |ran: &Outcome| -> Outcome {
+                ran.clone().into_iter().filter(|(name, _)| name.starts_with("grad.")).collect()
+            };
+            let of_replicas = gradients(&together(&toy, &sharded(&form, Strategy::None, 2)));
+            assert!(!of_replicas.is_empty());
             for units in [Units::Parameters(1), Units::Parameters(1500), Units::Parameters(1 << 40)] {
                 let form = sharded(&form, Strategy::Full, 2);
                 let sharding = form.sharding.map(|s| Sharding { units, ..s });
                 let have = together(&toy, &Form { sharding, ..form });
-                assert_reordered(&format!("{} in units of {units}", toy.name), &have, &alone);
+                let what = format!("{} in units of {units}", toy.name);
+                assert_reordered(&what, &have, &alone);
+                assert_same(&what, &gradients(&have), &of_replicas);
             }
         }
     }

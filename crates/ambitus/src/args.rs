@@ -143,8 +143,8 @@ pub struct TrainArgs {
     /// the ranks, each with a --memory of its own (docs/launch.md) [default: 1; of `plan --cards NxNAME`, the cards]
     #[arg(long, value_name = "N")]
     pub ranks: Option<u32>,
-    /// How ranks share: full (parameters and gradients, gathered again in backward: least memory), grad_op (gathered tensors
-    /// stay until backward is through: half the gathering, a copy of the model), none (each has all of it: data parallel),
+    /// How ranks share: full (parameters and gradients, gathered again in backward: least memory as a rule), grad_op
+    /// (gathered tensors stay until backward is through: half the gathering, a copy of the model), none (each has all of it: data parallel),
     /// hybrid:S or hybrid_grad_op:S (as these in groups of S ranks). The same bits with each [default: full]
     #[arg(long, value_name = "STRATEGY")]
     pub sharding: Option<Strategy>,
@@ -312,10 +312,9 @@ pub struct GradientsArgs {
     /// processes are the ranks (docs/launch.md)
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
-    /// How ranks share: full (parameters and gradients, gathered again in backward: least memory), grad_op (gathered tensors stay
-    /// until backward is through: half the gathering, a copy of the model), none (every rank has all of it), hybrid:S or
-    /// hybrid_grad_op:S (as these in groups of S ranks). The same bits with each
-    /// [default: full]
+    /// How ranks share: full (parameters and gradients, gathered again in backward: least memory as a rule), grad_op
+    /// (gathered tensors stay until backward is through: half the gathering, a copy of the model), none (every rank has all of it),
+    /// hybrid:S or hybrid_grad_op:S (as these in groups of S ranks). The same bits with each [default: full]
     #[arg(long, value_name = "STRATEGY")]
     pub sharding: Option<Strategy>,
     /// Each rank has some blocks of the model in place of a share of everything (--sharding): model (a micro-batch goes through the

@@ -31,15 +31,17 @@ fn check(folder: &Path) {
         let shared = ["--micro-batch", &rows, "--precision", precision];
         let one = named(&gradients(folder, dir.path(), &shared));
         let mut first = None;
-        for strategy in ["full", "grad_op", "none", "hybrid:2", "hybrid_grad_op:2"] {
-            let ranks =
-                [&shared[..], &["--ranks", "4", "--sharding", strategy, "--checkpoint", "all"]].concat();
+        let strategies = ["full", "grad_op", "none", "hybrid:2", "hybrid_grad_op:2"].map(|s| (s, "block"));
+        // In units of one module each, and all in one.
+        for (strategy, units) in strategies.into_iter().chain([("full", "1"), ("hybrid:2", "1000000000")]) {
+            let how = ["--ranks", "4", "--sharding", strategy, "--units", units, "--checkpoint", "all"];
+            let ranks = [&shared[..], &how].concat();
             let have = gradients(folder, dir.path(), &ranks);
             let off = errors(&named(&have), &one, REORDERED).expect("the same names");
             let over: Vec<_> = off.iter().filter(|(_, share)| *share > 1.0).collect();
-            assert!(over.is_empty(), "{}, {strategy}, {precision}: {over:?}", folder.display());
+            assert!(over.is_empty(), "{}, {strategy} of {units}, {precision}: {over:?}", folder.display());
             let same = first.get_or_insert_with(|| have.clone()) == &have;
-            assert!(same, "{}, {strategy}, {precision}: other bytes", folder.display());
+            assert!(same, "{}, {strategy} of {units}, {precision}: other bytes", folder.display());
         }
     }
 }

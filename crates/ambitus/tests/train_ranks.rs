@@ -206,8 +206,12 @@ fn a_run_goes_on_with_other_ranks_and_strategies() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     common::voice(dir, 9);
-    for (form, lines) in [("plain", SHORT.to_owned()), ("narrow", format!("{SHORT}\noptimizer: adamw-bf16"))]
-    {
+    let forms = [
+        ("plain", ""),
+        ("narrow", "optimizer: adamw-bf16"),
+        ("units", "sharding: {units: {min_params: 2000}, forward_prefetch: true}"),
+    ];
+    for (form, lines) in forms.map(|(form, more)| (form, format!("{SHORT}\n{more}"))) {
         let of = |name: &str| format!("{form}-{name}");
         let one = train(dir, &of("one"), &lines, &[]);
         let want = float(&one, "validation_last");

@@ -18,7 +18,7 @@
 //! cast as shards and gathered so.
 //!
 //! Sums are over all ranks in their order, in fp32, for each micro-batch, whoever holds what: gradients have the same bits for
-//! every strategy at one number of ranks. Where shards have replicas, the summed pieces are gathered among these.
+//! every strategy and all units at one number of ranks. Where shards have replicas, the summed pieces are gathered among these.
 //!
 //! The pass never moves what computes, and knows neither which rank it is nor how ranks talk: all run the same program.
 //! A replicated run (`Strategy::None`) is a mesh of shards that are whole: its gathers are copies out of the flat.

@@ -30,7 +30,7 @@ pub struct Sharding {
     /// Of the hybrids: ranks that share one copy of the model; the groups hold replicas of each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
-    /// What is gathered at once.
+    /// What is gathered at once, and whose gradients are one part of the norm: of replicas, the latter alone.
     pub units: Units,
     /// When backward gathers its next unit.
     pub backward_prefetch: BackwardPrefetch,
@@ -110,7 +110,8 @@ impl Recipe {
         self.sharding.unwrap_or_default()
     }
 
-    /// Takes another strategy, as `--sharding` names it; the other keys stay.
+    /// Takes another strategy, as `--sharding` names it. The other keys stay: units, by whose sums the norm is made, also where
+    /// nothing is gathered by them, so that the run's bits do; but nothing is gathered ahead where nothing is gathered.
     pub fn share_by(&mut self, strategy: shard::Strategy) {
         let (strategy, group) = match strategy {
             shard::Strategy::Full => (Strategy::Full, None),
@@ -119,7 +120,9 @@ impl Recipe {
             shard::Strategy::Hybrid(n) => (Strategy::HybridFull, Some(n as u32)),
             shard::Strategy::HybridGradOp(n) => (Strategy::HybridGradOp, Some(n as u32)),
         };
-        self.sharding = Some(Sharding { strategy, group, ..self.sharding() });
+        let before = self.sharding();
+        let forward_prefetch = before.forward_prefetch && strategy != Strategy::None;
+        self.sharding = Some(Sharding { strategy, group, forward_prefetch, ..before });
     }
 
     /// How ranks share what is kept, as the compiler takes it; `None` for one rank, and where each has a part of the model.
@@ -199,14 +202,10 @@ impl Recipe {
         {
             refuse("sharding.units.min_params", format!("{n} is not between 1 and {MAX_PARAMS}"))?;
         }
-        if strategy == Strategy::None {
-            let nothing = "strategy: none gathers nothing: leave it out, or write strategy: full";
-            if units != Units::default() {
-                refuse("sharding.units", format!("says what is gathered at once, and {nothing}"))?;
-            }
-            if forward_prefetch {
-                refuse("sharding.forward_prefetch", format!("gathers ahead, and {nothing}"))?;
-            }
+        if strategy == Strategy::None && forward_prefetch {
+            let why =
+                "gathers ahead, and strategy: none gathers nothing: leave it out, or write strategy: full";
+            refuse("sharding.forward_prefetch", why.to_owned())?;
         }
         Ok(())
     }
@@ -282,10 +281,6 @@ mod tests {
             (
                 "sharding: {units: {min_params: 0}}",
                 "r.yaml:3:32: sharding.units.min_params: 0 is not between 1",
-            ),
-            (
-                "sharding: {strategy: none, units: {min_params: 5}}",
-                "r.yaml:3:35: sharding.units: says what is gathered at once, and strategy: none gathers nothing",
             ),
             (
                 "sharding: {strategy: none, forward_prefetch: true}",

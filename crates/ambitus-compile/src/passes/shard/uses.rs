@@ -1,7 +1,9 @@
 //! Which instructions read which tensors, and from which gather; where gradients are whole.
 //!
 //! Time is cut into *stretches*: a new one begins where a unit of the chain (a block) is touched, read or given a gradient,
-//! and another one was before. What a unit needs within a stretch comes by one gather.
+//! and another one was before. What a unit needs within a stretch comes by one gather. What contributes to a gradient (of a
+//! tied embedding) is added up before ranks sum it where no other block lies between, whatever the units are: so no choice of
+//! units changes a gradient's bits.
 
 use super::Layout;
 use crate::passes::accumulate::{GRAD, Sums};
@@ -73,7 +75,12 @@ impl Uses {
             .iter()
             .flat_map(|(t, all)| all.iter().map(|l| (l.0, t.0)))
             .for_each(|(i, flat)| touched[i].push(flat));
-        let stretch = stretches(layout, &touched);
+        let link = |flat: &usize| layout.chain.iter().position(|unit| *unit == layout.flats[*flat].unit);
+        let stretch = stretches(touched.iter().map(|flats| flats.iter().filter_map(link).collect()));
+        let block = |(flats, block): (&Vec<usize>, Option<usize>)| {
+            block.filter(|_| !flats.is_empty()).into_iter().collect()
+        };
+        let between_blocks = stretches(touched.iter().zip(p.blocks_of()).map(block));
 
         let mut made: Vec<Gather> = Vec::new();
         let mut keys: HashMap<(usize, DType, usize), usize> = HashMap::new();
@@ -111,7 +118,8 @@ impl Uses {
         read.values_mut().for_each(|r| r.0 = place[r.0]);
         made.sort_by_key(|g| g.at);
 
-        Uses { gathers: made, reads: read, reductions: reductions(layout, leaves, &stretch), dropped }
+        let reductions = reductions(layout, leaves, &stretch, &between_blocks);
+        Uses { gathers: made, reads: read, reductions, dropped }
     }
 }
 
@@ -160,22 +168,19 @@ fn tensors(
     out
 }
 
-/// The stretch of every instruction, from the flats that each touches.
-fn stretches(layout: &Layout, touched: &[Vec<usize>]) -> Vec<usize> {
-    let link: Vec<Option<usize>> =
-        layout.flats.iter().map(|f| layout.chain.iter().position(|unit| *unit == f.unit)).collect();
-    let (mut now, mut unit) = (0, None);
-    let mut out = Vec::with_capacity(touched.len());
-    for flats in touched {
-        for link in flats.iter().filter_map(|f| link[*f]) {
-            if unit != Some(link) {
-                unit = Some(link);
+/// The stretch of every instruction, from what each touches of a chain.
+fn stretches(touched: impl Iterator<Item = Vec<usize>>) -> Vec<usize> {
+    let (mut now, mut before) = (0, None);
+    let mut one = |links: Vec<usize>| {
+        for link in links {
+            if before != Some(link) {
+                before = Some(link);
                 now += 1;
             }
         }
-        out.push(now);
-    }
-    out
+        now
+    };
+    touched.map(&mut one).collect()
 }
 
 /// Gathers of one unit in one stretch stand where the first of them must.
@@ -193,31 +198,40 @@ fn together(layout: &Layout, stretch: &[usize], gathers: &mut [Gather]) {
     }
 }
 
-/// One sum for each flat and stretch.
+/// One sum for each flat and stretch, and one more where a tensor has contributions of several times between blocks in it.
 fn reductions(
     layout: &Layout,
     leaves: BTreeMap<(usize, usize), Vec<(usize, ValueId)>>,
     stretch: &[usize],
+    between_blocks: &[usize],
 ) -> Vec<Reduction> {
-    let mut found: BTreeMap<(usize, usize), Reduction> = BTreeMap::new();
+    let mut found: BTreeMap<(usize, usize, usize), Reduction> = BTreeMap::new();
     for ((flat, tensor), all) in leaves {
+        let mut times: BTreeMap<usize, (usize, Vec<ValueId>)> = BTreeMap::new();
         for (at, v) in all {
-            let entry = found.entry((flat, stretch[at]));
-            let sum = entry.or_insert_with(|| Reduction { flat, at, tensors: Vec::new() });
+            let (last, parts) = times.entry(between_blocks[at]).or_default();
+            *last = at.max(*last);
+            parts.push(v);
+        }
+        for (at, parts) in times.into_values() {
+            let free = |k: &usize| {
+                let sum = found.get(&(flat, stretch[at], *k));
+                sum.is_none_or(|sum| sum.tensors.last().is_none_or(|t| t.0 != tensor))
+            };
+            let k = (0..).find(free).unwrap_or_default();
+            let sum = found.entry((flat, stretch[at], k));
+            let sum = sum.or_insert_with(|| Reduction { flat, at, tensors: Vec::new() });
             sum.at = sum.at.max(at);
-            match sum.tensors.last_mut().filter(|t| t.0 == tensor) {
-                Some((_, parts)) => parts.push(v),
-                None => sum.tensors.push((tensor, vec![v])),
-            }
+            sum.tensors.push((tensor, parts));
         }
     }
     // Those of one unit in one stretch stand behind the last of its gradients.
     let mut last: HashMap<(&str, usize), usize> = HashMap::new();
-    for ((flat, stretch), sum) in &found {
+    for ((flat, stretch, _), sum) in &found {
         let at = last.entry((&layout.flats[*flat].unit, *stretch)).or_insert(0);
         *at = (*at).max(sum.at);
     }
-    for ((flat, stretch), sum) in &mut found {
+    for ((flat, stretch, _), sum) in &mut found {
         sum.at = last[&(layout.flats[*flat].unit.as_str(), *stretch)];
     }
     let mut out: Vec<Reduction> = found.into_values().collect();
