@@ -1,10 +1,10 @@
 //! Cards that can be planned for on any machine: the table `cards.toml` of the repository, and the user's own.
 
 use crate::error::RunError;
+use crate::recipe::read_text;
 use crate::size::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use toml::Spanned;
@@ -13,8 +13,6 @@ use toml::Spanned;
 const OWN: &str = include_str!("../../../cards.toml");
 /// The user's table, looked for in the working directory.
 pub const FILE: &str = "cards.toml";
-/// Largest table that is read.
-const MAX_BYTES: u64 = 1 << 20;
 /// Oldest compute capability that the kernels are compiled for.
 const OLDEST: (u32, u32) = (7, 5);
 /// Oldest compute capability whose tensor cores take bfloat16.
@@ -217,17 +215,7 @@ pub(crate) fn distance(a: &str, b: &str) -> usize {
 }
 
 fn read(path: &Path) -> Result<String, RunError> {
-    let fail = |why: String| RunError::Usage(format!("{}: {why}", path.display()));
-    let open = std::fs::File::open(path).map_err(|e| fail(e.to_string()))?;
-    if !open.metadata().map_err(|e| fail(e.to_string()))?.is_file() {
-        return Err(fail("is not a file: a table of cards is a TOML file".to_owned()));
-    }
-    let mut bytes = Vec::new();
-    open.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(fail("is larger than 1 MiB: this is no table of cards".to_owned()));
-    }
-    String::from_utf8(bytes).map_err(|_| fail("is not UTF-8 text".to_owned()))
+    read_text(path, "a table of cards is a TOML file").map_err(|e| RunError::Usage(e.to_string()))
 }
 
 /// Cards of a text; `file` is for messages.

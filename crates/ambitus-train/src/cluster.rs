@@ -10,14 +10,13 @@
 
 use crate::cards::{Card, Cards};
 use crate::error::RunError;
+use crate::recipe::read_text;
 use ambitus_ir::target::Links;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The most cards that are planned for.
 const MOST: usize = 1 << 16;
-/// Largest file that is read.
-const MAX_BYTES: usize = 1 << 16;
 
 /// Equal hosts with equal cards.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -64,11 +63,8 @@ impl Cluster {
     /// # Errors
     /// [`RunError::Usage`] with file, line and key.
     pub fn read(path: &Path, known: &Cards) -> Result<Cluster, RunError> {
-        let text = std::fs::read_to_string(path).map_err(|e| RunError::io(path, "cannot read", e))?;
+        let text = read_text(path, "a cluster is a TOML file").map_err(|e| RunError::Usage(e.to_string()))?;
         let fail = |why: String| RunError::Usage(format!("{}: {why}", path.display()));
-        if text.len() > MAX_BYTES {
-            return Err(fail("is larger than 64 KiB: this is no cluster".to_owned()));
-        }
         let entry: Entry = toml::from_str(&text).map_err(|e| {
             let line = e.span().map_or(1, |s| text[..s.start.min(text.len())].matches('\n').count() + 1);
             let shown: String = text.lines().nth(line - 1).unwrap_or("").trim().chars().take(60).collect();

@@ -13,6 +13,7 @@ mod fsdp;
 mod given;
 mod judge;
 mod keys;
+mod lay_over;
 mod lines;
 mod near;
 mod pointers;
@@ -29,8 +30,9 @@ use crate::recipe::tree::{Key, Node, Tree};
 use crate::recipe::{MAX_RECIPE_BYTES, Place, Recipe, RecipeError, read_text, read_tree, short};
 use form::Form;
 use given::Given;
-use judge::Judge;
+use judge::{Judge, Of};
 use keys::Known;
+pub use lay_over::lay_over;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -87,6 +89,7 @@ pub struct Row {
     pub value: String,
     /// What became of it.
     pub verdict: Verdict,
+    of: Of,
 }
 
 /// A recipe of other trainers' files, and what became of each of their keys.
@@ -171,6 +174,11 @@ impl Source {
 /// What cannot be read, is not a value of its key, contradicts another place, or has no counterpart that could be run; with
 /// file, line and key.
 pub fn import(sources: &[Source], folders: &Folders) -> Result<Imported, RecipeError> {
+    judged(sources, folders).map(|(imported, ..)| imported)
+}
+
+/// An import, of which key of the recipe each of its notes is, and the recipe.
+fn judged(sources: &[Source], folders: &Folders) -> Result<(Imported, Vec<Of>, Recipe), RecipeError> {
     let mut given = Vec::new();
     for source in sources {
         for (key, tree) in source.entries()? {
@@ -191,64 +199,34 @@ pub fn import(sources: &[Source], folders: &Folders) -> Result<Imported, RecipeE
     let effective_batch = batch::batch(&mut j, &world, origin)?;
     training::training(&mut j, origin, folders)?;
     if world.ranks.is_none() && matches!(world.kind, world::Kind::Sharded | world::Kind::Replicated) {
-        j.notes.push(
-            "these files do not say over how many ranks: give accelerate's file too, or write `ranks:` in the recipe"
-                .to_owned(),
-        );
+        let why = "these files do not say over how many ranks: give accelerate's file too, or write `ranks:` in the recipe";
+        j.note(Some("ranks"), why.to_owned());
     }
-    let (verdicts, lines, notes) = j.verdicts();
-    let row = |(g, verdict): (&Given, Verdict)| Row {
+    let (verdicts, lines, notes) = j.done();
+    let (notes, of_notes): (Vec<String>, Vec<Of>) = notes.into_iter().unzip();
+    let row = |(g, (verdict, of)): (&Given, (Verdict, Of))| Row {
         file: g.file.clone(),
         line: g.place.line,
         key: g.path.clone(),
         value: g.shown(),
         verdict,
+        of,
     };
     let rows: Vec<Row> = given.iter().zip(verdicts).map(row).collect();
-    let open = rows.iter().filter(|r| matches!(r.verdict, Verdict::Unknown(_)));
-    let open = open
-        .map(|r| format!("{}: {} ({}:{}): {}", short(&r.key), r.value, short(&r.file), r.line, r.verdict));
+    // What the notes do not ask already.
+    let open = |(r, g): &(&Row, &Given)| match r.verdict {
+        Verdict::Ask(_) => g.node.has_code(),
+        _ => matches!(r.verdict, Verdict::Unknown(_)),
+    };
+    let open = rows.iter().zip(&given).filter(open);
+    let open = open.map(|(r, _)| {
+        format!("{}: {} ({}:{}): {}", short(&r.key), r.value, short(&r.file), r.line, r.verdict)
+    });
     let remarks: Vec<String> = notes.iter().cloned().chain(open).collect();
     let files: Vec<String> = sources.iter().map(|s| s.name.clone()).collect();
     let recipe = lines::recipe(&lines, folders, &files, &remarks);
-    Recipe::parse(&recipe, "the recipe")?;
-    Ok(Imported { rows, effective_batch, notes, recipe })
-}
-
-/// Keys of a recipe that [`lay_over`] takes.
-const LAID_OVER: [&str; 5] = ["ranks", "sharding", "precision", "offload", "checkpoint"];
-
-/// Lays what other trainers' files say of ranks, sharding, precision, offload and recomputing over a recipe.
-///
-/// # Errors
-/// As [`import`], and where the recipe with them contradicts itself.
-pub fn lay_over(recipe: &mut Recipe, sources: &[Source]) -> Result<Imported, RecipeError> {
-    let mut imported = import(sources, &Folders::default())?;
-    imported.effective_batch = None;
-    for row in &mut imported.rows {
-        let Verdict::Used(said) = &row.verdict else { continue };
-        let key = said.split_once(':').map_or("", |(key, _)| key);
-        let section = key.split('.').next().unwrap_or(key);
-        if lines::ORDER.contains(&key) && !LAID_OVER.contains(&section) {
-            row.verdict = Verdict::NoEffect(format!(
-                "only {} are laid over a recipe, which keeps its own {section}",
-                LAID_OVER.join(", ")
-            ));
-        }
-    }
-    let (said, _) = Recipe::parse(&imported.recipe, "the recipe")?;
-    recipe.ranks = said.ranks.or(recipe.ranks);
-    recipe.sharding = said.sharding.or(recipe.sharding);
-    recipe.precision = said.precision.or(recipe.precision);
-    recipe.offload = said.offload.or(recipe.offload.take());
-    recipe.checkpoint = said.checkpoint.or(recipe.checkpoint.take());
-    recipe.validate().map_err(|bad| RecipeError {
-        file: sources.iter().map(|s| short(&s.name)).collect::<Vec<_>>().join(", "),
-        place: None,
-        key: Some(bad.key),
-        why: format!("over this recipe: {}", bad.why),
-    })?;
-    Ok(imported)
+    let (said, _) = Recipe::parse(&recipe, "the recipe")?;
+    Ok((Imported { rows, effective_batch, notes, recipe }, of_notes, said))
 }
 
 /// Writes an import's recipe where nothing is yet: whole, or not at all.

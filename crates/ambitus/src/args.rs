@@ -104,7 +104,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "CARDS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub scaling: Option<String>,
     /// Lay this accelerate file (or whatever `ambitus import` reads) over the recipe: its ranks, sharding, precision, offload
-    /// and recomputing. Costs nothing: no other key of the recipe changes
+    /// and recomputing. Options go before it. Costs nothing: no other key of the recipe changes
     #[arg(long, value_name = "FILE")]
     pub accelerate: Option<PathBuf>,
     /// Cards to add and replace [default: cards.toml of the working directory, if there is one]

@@ -43,22 +43,42 @@ fn world(ranks: Option<u32>, device: DeviceChoice, a: &WorldArgs) -> Result<Worl
 /// The recipe file, or one made of --model and --data, with the other options on top. Some models can be `planned` for without
 /// data.
 pub fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
-    let (mut r, mut origins) = match (&a.recipe, &a.model, &a.data) {
-        (Some(path), ..) => Recipe::read(path).map_err(|e| RunError::Usage(e.to_string()))?,
-        (None, Some(model), Some(data)) => (Recipe::new(model, data), Origins::new()),
-        (None, Some(model), None) if planned => (Recipe::without_data(model), Origins::new()),
-        _ => {
-            return Err(RunError::Usage(
-                "give a recipe (ambitus train recipes/quickstart.yaml), or --model DIR and --data DIR"
-                    .to_owned(),
-            ));
+    let (mut r, mut origins) = without_options(a, planned)?;
+    let given = options(a, &mut r);
+    for key in &given {
+        origins.remove(*key);
+    }
+    r.validate().map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
+    for key in given {
+        // Either length of a stage goes before either of the recipe.
+        let keys = if key == "updates" { vec![key, "epochs"] } else { vec![key] };
+        if let Some(stage) = r.stage_that_says(&keys) {
+            return Err(RunError::Usage(format!(
+                "--{}: stage `{stage}` of the recipe says its own {}, which this option would not change: change it there",
+                key.replace('_', "-"),
+                keys.join(" or ")
+            )));
         }
-    };
+    }
+    Ok((r, origins))
+}
+
+/// The recipe file, or one made of --model and --data.
+pub fn without_options(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
+    match (&a.recipe, &a.model, &a.data) {
+        (Some(path), ..) => Recipe::read(path).map_err(|e| RunError::Usage(e.to_string())),
+        (None, Some(model), Some(data)) => Ok((Recipe::new(model, data), Origins::new())),
+        (None, Some(model), None) if planned => Ok((Recipe::without_data(model), Origins::new())),
+        _ => Err(RunError::Usage(
+            "give a recipe (ambitus train recipes/quickstart.yaml), or --model DIR and --data DIR".to_owned(),
+        )),
+    }
+}
+
+/// Lays the options over a recipe: the keys that they say.
+pub fn options(a: &TrainArgs, r: &mut Recipe) -> Vec<&'static str> {
     let mut given = Vec::new();
-    let mut set = |key: &'static str| {
-        origins.remove(key);
-        given.push(key);
-    };
+    let mut set = |key: &'static str| given.push(key);
     if let (Some(_), Some(model)) = (&a.recipe, &a.model) {
         r.model.dir.clone_from(model);
         set("model.dir");
@@ -171,19 +191,7 @@ pub fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
         r.run_dir.clone_from(&a.run_dir);
         set("run_dir");
     }
-    r.validate().map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
-    for key in given {
-        // Either length of a stage goes before either of the recipe.
-        let keys = if key == "updates" { vec![key, "epochs"] } else { vec![key] };
-        if let Some(stage) = r.stage_that_says(&keys) {
-            return Err(RunError::Usage(format!(
-                "--{}: stage `{stage}` of the recipe says its own {}, which this option would not change: change it there",
-                key.replace('_', "-"),
-                keys.join(" or ")
-            )));
-        }
-    }
-    Ok((r, origins))
+    given
 }
 
 pub fn prepare(a: &TrainArgs) -> Result<()> {

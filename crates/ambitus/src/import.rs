@@ -60,11 +60,16 @@ pub fn run(a: &ImportArgs) -> Result<(), RunError> {
     Ok(())
 }
 
-/// What `plan --accelerate` lays over a recipe; the table goes to stderr.
-pub fn lay_over(recipe: &mut Recipe, file: &PathBuf) -> Result<(), RunError> {
-    let imported = import::lay_over(recipe, &read(std::slice::from_ref(file))?).map_err(usage)?;
+/// What `plan --accelerate` lays over a recipe, with the command line's `options` over both; the table goes to stderr.
+pub fn lay_over(
+    recipe: &Recipe,
+    file: &PathBuf,
+    options: impl FnOnce(&mut Recipe),
+) -> Result<Recipe, RunError> {
+    let sources = read(std::slice::from_ref(file))?;
+    let (whole, imported) = import::lay_over(recipe, &sources, options).map_err(usage)?;
     terminal::message(imported.to_string().trim_end());
-    Ok(())
+    Ok(whole)
 }
 
 fn read(files: &[PathBuf]) -> Result<Vec<Source>, RunError> {

@@ -1,7 +1,7 @@
 //! `ambitus plan`: a plan, or tables of plans, for people and for programs.
 
-use crate::args::{PlanArgs, TrainArgs};
-use crate::commands::{Result, json, recipe};
+use crate::args::PlanArgs;
+use crate::commands::{Result, json, options, recipe, without_options};
 use crate::terminal::{self, Terminal};
 use ambitus_train::cards::{Card, Cards};
 use ambitus_train::cluster::Cluster;
@@ -158,27 +158,10 @@ fn placements(
 
 /// The recipe of a plan: `--accelerate` goes before the file, the other options before `--accelerate`.
 fn planned(a: &PlanArgs) -> Result<Recipe> {
-    let (given, _) = recipe(&a.run, true)?;
-    let Some(file) = &a.accelerate else { return Ok(given) };
-    let mut whole = given.clone();
-    crate::import::lay_over(&mut whole, file)?;
-    let TrainArgs { precision, offload, low_vram, checkpoint, ranks, sharding, .. } = &a.run;
-    if precision.is_some() {
-        whole.precision = given.precision;
-    }
-    if offload.is_some() || *low_vram {
-        whole.offload = given.offload;
-    }
-    if checkpoint.is_some() {
-        whole.checkpoint = given.checkpoint;
-    }
-    if ranks.is_some() {
-        whole.ranks = given.ranks;
-    }
-    if sharding.is_some() {
-        whole.sharding = given.sharding;
-    }
-    Ok(whole)
+    let (whole, _) = recipe(&a.run, true)?;
+    let Some(file) = &a.accelerate else { return Ok(whole) };
+    let (read, _) = without_options(&a.run, true)?;
+    crate::import::lay_over(&read, file, |r| drop(options(&a.run, r)))
 }
 
 /// The runs that a recipe is: its stages, or itself.

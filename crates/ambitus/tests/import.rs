@@ -96,4 +96,57 @@ fn several_ranks_are_planned_for_where_nothing_can_be_trained() {
     assert!(text.contains("precision = bf16-mixed (recipe)"), "{text}");
     let text = said(dir, &[&plan[..], &["--precision", "bf16-pure"]].concat()).1;
     assert!(text.contains("precision = bf16-pure (recipe)"), "{text}");
+    assert!(
+        text.contains("no effect, because the command line says `precision: bf16-pure`"),
+        "what is said of the file is true of the plan: {text}"
+    );
+    put(dir, "own.yaml", &format!("{recipe}checkpoint: all\n"));
+    put(dir, "off.yaml", "distributed_type: 'NO'\ngradient_checkpointing: false\n");
+    let plan = ["plan", "--accelerate", "off.yaml", "own.yaml", "--card", "a800", "--micro-batch", "2600"];
+    let text = said(dir, &plan).1;
+    assert!(
+        text.contains("checkpoint = all") && text.contains("because the recipe says `checkpoint: all`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn files_that_are_none_are_the_command_lines_mistake() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    put(dir, "r.yaml", "model: {dir: m}\ndata: {dir: d}\n");
+    fs::write(dir.join("latin"), b"card = \"\xff\"\n").expect("a file");
+    for file in ["/nonexistent", ".", "latin"] {
+        for args in [
+            &["import", file][..],
+            &["plan", file],
+            &["plan", "--cluster", file, "r.yaml"],
+            &["plan", "--cards", "--cards-file", file, "r.yaml"],
+        ] {
+            let (code, text) = said(dir, args);
+            assert_eq!(code, 2, "{args:?}: {text}");
+            assert!(text.contains(&format!("error: {file}: ")), "{args:?}: {text}");
+        }
+    }
+}
+
+/// Opening a pipe waits for whoever writes to it, and no signal ends that.
+#[cfg(unix)]
+#[test]
+fn pipes_are_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    put(dir, "r.yaml", "model: {dir: m}\ndata: {dir: d}\n");
+    let made = std::process::Command::new("mkfifo").arg(dir.join("pipe")).status().expect("mkfifo");
+    assert!(made.success());
+    for args in [
+        &["import", "pipe"][..],
+        &["plan", "pipe"],
+        &["plan", "--accelerate", "pipe", "r.yaml"],
+        &["plan", "--cluster", "pipe", "r.yaml"],
+        &["plan", "--cards", "--cards-file", "pipe", "r.yaml"],
+    ] {
+        let (code, text) = said(dir, args);
+        assert!(code == 2 && text.contains("pipe: is not a file"), "{args:?}: {code}: {text}");
+    }
 }

@@ -9,6 +9,18 @@ use crate::recipe::RecipeError;
 const MANY_CLIPS: u64 = 256;
 /// The recipe's own bound on counts.
 const MOST: u64 = 1 << 31;
+/// What an update is the product of: keys of the batch, then those of the ranks.
+const FACTORS: &[&str] = &[
+    "per_device",
+    "accumulation",
+    "batch_size_type",
+    "split_batches",
+    "num_processes",
+    "nproc_per_node",
+    "num_machines",
+    "parallel.dp_replicate_size",
+    "parallel.dp_shard_size",
+];
 /// TrainingArguments' own batch.
 const PER_DEVICE: u64 = 8;
 
@@ -26,6 +38,7 @@ pub(super) fn batch(j: &mut Judge, world: &World, origin: Origin) -> Result<Opti
         return Ok(None);
     }
     let per_device = given.map(|g| g.count(1, MOST)).transpose()?;
+    let bound = j.get("max_samples").map(|g| g.count(1, MOST)).transpose()?;
     let frames = match j.get("batch_size_type") {
         None => origin.f5,
         Some(g) => match g.text()?.as_str() {
@@ -34,6 +47,19 @@ pub(super) fn batch(j: &mut Judge, world: &World, origin: Origin) -> Result<Opti
             _ => return Err(g.bad(format!("`{}` is not frame or sample", g.shown()))),
         },
     };
+    match bound {
+        Some(64) => j.default("max_samples", "micro_batch.clips", "a micro-batch holds at most 64 clips"),
+        Some(n) if frames => j.used("max_samples", "micro_batch", format!("{{clips: {n}}}")),
+        _ => j.nothing("max_samples", "it bounds batches of frames only"),
+    }
+    if let Some(g) = j.code(FACTORS) {
+        let why = format!("not known, because {} is code: write `batch:` in the recipe", g.full());
+        for id in FACTORS.iter().take(4) {
+            j.say_of(id, Some("batch"), Verdict::Ask(format!("the effective batch is {why}")));
+        }
+        j.note(Some("batch"), format!("effective batch: {why}"));
+        return Ok(None);
+    }
     let unit = if frames { "frames" } else { "clips" };
     let all = j.get("split_batches").map(|g| g.flag()).transpose()? == Some(true);
     let ranks = if all { 1 } else { world.ranks.unwrap_or(1) };
@@ -61,6 +87,7 @@ pub(super) fn batch(j: &mut Judge, world: &World, origin: Origin) -> Result<Opti
     if !frames && n > MANY_CLIPS {
         j.ask(
             "per_device",
+            Some("batch"),
             &format!(
                 "{n} clips at once on one device: were frames meant? As it stands the recipe says `batch: {value}`; for \
                  frames write `batch: {{frames: {update}}}`"
@@ -69,16 +96,8 @@ pub(super) fn batch(j: &mut Judge, world: &World, origin: Origin) -> Result<Opti
     }
     let of = key.map_or_else(|| "transformers' default".to_owned(), |g| g.from());
     j.line("batch", &value, format!("{words}; {of}"));
-    for id in ["per_device", "accumulation", "batch_size_type", "split_batches"] {
-        if id == "split_batches" && !all {
-            j.default(id, "a batch is per device");
-        }
-        j.say(id, Verdict::Used(format!("batch: {value}; what of it is computed at once, the plan chooses")));
-    }
-    match j.get("max_samples").map(|g| g.count(1, MOST)).transpose()? {
-        Some(64) => j.default("max_samples", "a micro-batch holds at most 64 clips"),
-        Some(n) if frames => j.used("max_samples", "micro_batch", format!("{{clips: {n}}}")),
-        _ => j.nothing("max_samples", "it bounds batches of frames only"),
+    for id in FACTORS.iter().take(4) {
+        j.says(id, "batch", format!("batch: {value}; what of it is computed at once, the plan chooses"));
     }
     Ok(Some(words))
 }

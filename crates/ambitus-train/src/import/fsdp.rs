@@ -45,15 +45,19 @@ pub(super) fn sharding(j: &mut Judge, world: &World, origin: Origin) -> Result<(
     match world.kind {
         Kind::Sharded => sharded(j, world, origin)?,
         Kind::Replicated => {
-            if let Some(g) = j.get("distributed_type").or(j.get("num_processes")).or(j.get("nproc_per_node"))
-            {
+            let ranks = ["distributed_type", "num_processes", "nproc_per_node", "parallel.dp_shard_size"];
+            if let Some(g) = ranks.into_iter().find_map(|id| j.get(id)) {
                 j.line("sharding.strategy", Strategy::None, g.from());
             }
             KEYS.iter().for_each(|id| {
-                j.nothing(id, "every rank holds the whole model: distributed_type is not FSDP")
+                j.nothing(id, "distributed_type is not FSDP: every rank holds the whole model there")
             });
         }
-        _ => KEYS.iter().for_each(|id| j.nothing(id, "there is one rank: nothing is sharded")),
+        Kind::Single => {
+            let why = "distributed_type: NO starts one process, which has nothing to shard";
+            KEYS.iter().for_each(|id| j.nothing(id, why));
+        }
+        Kind::Open => KEYS.iter().for_each(|id| j.nothing(id, "FSDP is off there")),
     }
     j.nothing(
         "num_machines",
@@ -202,6 +206,7 @@ fn strategy_1(j: &mut Judge, words: &Words) -> Result<Strategy, RecipeError> {
                 } else {
                     j.ask(
                         "fsdp.reshard_after_forward",
+                        Some("sharding.strategy"),
                         &format!(
                             "{why}; if {} was meant, write `sharding: {{strategy: {meant}}}`",
                             g.shown()
@@ -215,11 +220,12 @@ fn strategy_1(j: &mut Judge, words: &Words) -> Result<Strategy, RecipeError> {
     if of_file.is_some() {
         j.used("fsdp.sharding_strategy", "sharding.strategy", strategy);
     } else if words.strategy.is_none() {
-        j.line("sharding.strategy", strategy, "FULL_SHARD, accelerate's default");
+        let ids = ["fsdp", "fsdp.version", "fsdp.sharding_strategy"];
+        j.absent(&ids, "sharding.strategy", strategy, "FULL_SHARD, accelerate's default");
     }
     if let Some(g) = words.given {
         j.line("sharding.strategy", strategy, g.from());
-        j.say("fsdp", Verdict::Used(format!("sharding.strategy: {strategy}")));
+        j.says("fsdp", "sharding.strategy", format!("sharding.strategy: {strategy}"));
     }
     Ok(strategy)
 }
@@ -240,6 +246,7 @@ fn strategy_2(j: &mut Judge, world: &World, origin: Origin, words: &Words) -> Re
     };
     match written {
         Some(_) => j.used("fsdp.reshard_after_forward", "sharding.strategy", strategy),
+        None if j.code(&["fsdp.reshard_after_forward"]).is_some() => {}
         None if reshard => {
             j.line("sharding.strategy", strategy, "reshard_after_forward: true, accelerate's default")
         }
@@ -249,7 +256,7 @@ fn strategy_2(j: &mut Judge, world: &World, origin: Origin, words: &Words) -> Re
                 strategy,
                 "reshard_after_forward: false, the Trainer's default with version 2",
             );
-            j.notes.push(format!(
+            j.note(Some("sharding.strategy"), format!(
                 "with FSDP2 and no reshard_after_forward, transformers' Trainer passes false (sharding.strategy: \
                  {strategy}), accelerate's own default is true: if full sharding was meant, write `strategy: full`"
             ));
@@ -265,14 +272,18 @@ fn strategy_2(j: &mut Judge, world: &World, origin: Origin, words: &Words) -> Re
                 }
                 word => format!("write `sharding: {{strategy: {word}}}`"),
             };
-            j.notes.push(format!(
-                "{}: FSDP2 has no such strategy: reshard_after_forward, which is {reshard} here, decides \
+            j.note(
+                Some("sharding.strategy"),
+                format!(
+                    "{}: FSDP2 has no such strategy: reshard_after_forward, which is {reshard} here, decides \
                  (sharding.strategy: {strategy}); if the word was meant, {instead}",
-                g.full()
-            ));
-            j.say("fsdp", Verdict::Used(format!("{said}; FSDP2 has no strategy by that word")));
+                    g.full()
+                ),
+            );
+            let said = format!("{said}; FSDP2 has no strategy by that word");
+            j.says("fsdp", "sharding.strategy", said);
         }
-        _ => j.say("fsdp", Verdict::Used(said)),
+        _ => j.says("fsdp", "sharding.strategy", said),
     }
     Ok(strategy)
 }
@@ -320,9 +331,9 @@ fn units(j: &mut Judge, words: &Words) -> Result<(), RecipeError> {
                 "fsdp.min_num_params",
                 "under TRANSFORMER_BASED_WRAP a unit is a block whatever its size; it counts for SIZE_BASED_WRAP only",
             );
-            j.default(
+            j.always(
                 "fsdp.transformer_layer_cls_to_wrap",
-                "the model's own blocks are the units, embedding and head too",
+                "a block is one of the model's own, whatever its class is called; embedding and head are units too",
             );
         }
         Some("SIZE_BASED_WRAP") if min != Some(0) => {
@@ -335,21 +346,30 @@ fn units(j: &mut Judge, words: &Words) -> Result<(), RecipeError> {
             let value = format!("{{min_params: {}}}", min.unwrap_or(MIN_NUM_PARAMS));
             match min {
                 Some(_) => j.used("fsdp.min_num_params", "sharding.units", &value),
-                None => j.line("sharding.units", &value, "SIZE_BASED_WRAP, accelerate's default size"),
+                None => {
+                    let from = "SIZE_BASED_WRAP, accelerate's default size";
+                    j.absent(&["fsdp.min_num_params"], "sharding.units", &value, from);
+                }
             }
-            j.say("fsdp.auto_wrap_policy", Verdict::Used(format!("sharding.units: {value}")));
+            j.says("fsdp.auto_wrap_policy", "sharding.units", format!("sharding.units: {value}"));
             j.nothing("fsdp.transformer_layer_cls_to_wrap", "SIZE_BASED_WRAP goes by size alone");
         }
         _ => {
-            let why = "without wrapping the original gathers the whole model at once; here it is gathered block by block: \
-                       units change the order of sums (their last bits) and nothing else";
-            j.line(
+            const POLICY: &[&str] = &["fsdp", "fsdp.auto_wrap_policy"];
+            let why = match j.code(POLICY) {
+                Some(g) => format!("{} is code, and says what is wrapped", g.full()),
+                None => "without wrapping the original gathers the whole model at once; here it is gathered block by \
+                         block: units change the order of sums (their last bits) and nothing else"
+                    .to_owned(),
+            };
+            j.absent(
+                POLICY,
                 "sharding.units",
                 "block",
                 "nothing is wrapped there: the whole model would be gathered at once",
             );
             for id in ["fsdp.auto_wrap_policy", "fsdp.min_num_params", "fsdp.transformer_layer_cls_to_wrap"] {
-                j.nothing(id, why);
+                j.nothing(id, &why);
             }
         }
     }
@@ -371,7 +391,10 @@ fn prefetch(j: &mut Judge, second: bool) -> Result<(), RecipeError> {
         return Ok(());
     }
     match backward {
-        None => j.line("sharding.backward_prefetch", "none", "accelerate's default"),
+        None => {
+            let ids = ["fsdp.version", "fsdp.backward_prefetch"];
+            j.absent(&ids, "sharding.backward_prefetch", "none", "accelerate's default");
+        }
         Some("BACKWARD_PRE") => j.used("fsdp.backward_prefetch", "sharding.backward_prefetch", "pre"),
         Some("BACKWARD_POST") => j.used("fsdp.backward_prefetch", "sharding.backward_prefetch", "post"),
         Some(_) => j.used("fsdp.backward_prefetch", "sharding.backward_prefetch", "none"),
@@ -388,15 +411,12 @@ fn beside(j: &mut Judge, words: &Words, origin: Origin) -> Result<(), RecipeErro
     let offload = j.get("fsdp.offload_params").map(|g| g.flag()).transpose()?;
     match offload {
         Some(true) => j.used("fsdp.offload_params", "offload", OFFLOADED),
-        // The Trainer's word turns on what the file leaves off.
-        _ if words.offload => {
-            if let Some(g) = words.given {
+        _ => {
+            if let Some(g) = words.given.filter(|_| words.offload) {
                 j.line("offload", OFFLOADED, format!("offload in {}", g.from()));
             }
-            j.nothing("fsdp.offload_params", "`offload` in the arguments turns it on");
-        }
-        _ => {
-            j.default("fsdp.offload_params", "nothing waits in the host's memory unless the budget needs it")
+            let off = "nothing waits in the host's memory unless the budget needs it";
+            j.default("fsdp.offload_params", "offload", off);
         }
     }
     if let Some(g) = j.get("fsdp.state_dict_type") {
@@ -410,6 +430,7 @@ fn beside(j: &mut Judge, words: &Words, origin: Origin) -> Result<(), RecipeErro
         Some(true) => j.used("fsdp.activation_checkpointing", "checkpoint", "all"),
         _ => j.default(
             "fsdp.activation_checkpointing",
+            "checkpoint",
             "recomputes only what the budget needs; `checkpoint: none` forbids it",
         ),
     }
@@ -417,14 +438,16 @@ fn beside(j: &mut Judge, words: &Words, origin: Origin) -> Result<(), RecipeErro
         Some(true) if words.offload || offload == Some(true) => {
             let all = OFFLOADED.replace('}', ", activations: blocks}");
             j.lines.iter_mut().filter(|l| l.key == "offload").for_each(|l| l.value.clone_from(&all));
-            j.say(
+            j.says(
                 "fsdp.activation_checkpointing_offload",
-                Verdict::Used("offload: {activations: blocks}".to_owned()),
+                "offload.activations",
+                "offload: {activations: blocks}".to_owned(),
             );
         }
         Some(true) => j.used("fsdp.activation_checkpointing_offload", "offload", "{activations: blocks}"),
         _ => j.default(
             "fsdp.activation_checkpointing_offload",
+            "offload.activations",
             "activations stay unless the budget needs their place",
         ),
     }
@@ -433,7 +456,7 @@ fn beside(j: &mut Judge, words: &Words, origin: Origin) -> Result<(), RecipeErro
     // accelerate's launcher turns both on unless told, the Trainer only the second.
     if lean.unwrap_or(origin.accelerate) && sync == Some(false) {
         let own = if lean.is_none() { " (accelerate's default)" } else { "" };
-        j.notes.push(format!(
+        j.note(None, format!(
             "fsdp_cpu_ram_efficient_loading: true{own} with fsdp_sync_module_states: false is refused by accelerate, under \
              FSDP2 too; here neither changes anything"
         ));

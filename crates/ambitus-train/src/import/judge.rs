@@ -9,13 +9,19 @@ use crate::recipe::RecipeError;
 /// The size of a unit.
 const MIN_PARAMS: &str = "fsdp.min_num_params";
 
+/// The key of the recipe that something is said of: where that key says otherwise, it does not hold.
+pub(super) type Of = Option<&'static str>;
+
+/// Things that are said, and of what.
+pub(super) type Said<T> = Vec<(T, Of)>;
+
 /// The given keys, what was said of each so far, and the recipe so far.
 pub(super) struct Judge<'a> {
     given: &'a [Given],
-    verdicts: Vec<Option<Verdict>>,
+    verdicts: Vec<Option<(Verdict, Of)>>,
     pub lines: Vec<Line>,
     /// What the reader must know or answer.
-    pub notes: Vec<String>,
+    pub notes: Said<String>,
 }
 
 impl<'a> Judge<'a> {
@@ -38,7 +44,7 @@ impl<'a> Judge<'a> {
             if matches!(g.known, Some(Known::Nothing(_))) && keys::is_switch(&g.path) && speaks(g) {
                 g.flag()?;
             }
-            *verdict = match (&g.known, &g.node) {
+            let said = match (&g.known, &g.node) {
                 _ if g.hushed => {
                     Some(Verdict::NoEffect("0 is none given, and another place gives one".to_owned()))
                 }
@@ -48,6 +54,7 @@ impl<'a> Judge<'a> {
                 (Some(Known::Nothing(why)), _) => Some(Verdict::NoEffect((*why).to_owned())),
                 _ => None,
             };
+            *verdict = said.map(|said| (said, None));
         }
         Ok(judge)
     }
@@ -75,18 +82,34 @@ impl<'a> Judge<'a> {
         self.given.iter().any(|g| begins(g) && !g.is_off())
     }
 
-    /// Says something of a key. The first word on it stands.
-    pub fn say(&mut self, id: &str, verdict: Verdict) {
+    /// What says one of these keys as code. Such a key is not absent: what its own trainer would take for an absent one is not
+    /// what it means.
+    pub fn code(&self, ids: &[&str]) -> Option<&'a Given> {
+        self.given.iter().find(|g| g.node.has_code() && ids.iter().any(|id| is(g, id)))
+    }
+
+    /// Says something of a key, which is true as long as key `of` of the recipe does not say otherwise. The first word stands.
+    pub fn say_of(&mut self, id: &str, of: Of, verdict: Verdict) {
         for (slot, g) in self.verdicts.iter_mut().zip(self.given) {
             if is(g, id) && speaks(g) && slot.is_none() {
-                *slot = Some(verdict.clone());
+                *slot = Some((verdict.clone(), of));
             }
         }
     }
 
-    /// It is what Ambitus does anyway.
-    pub fn default(&mut self, id: &str, text: &str) {
+    /// Says something of a key that is true of every recipe. The first word stands.
+    pub fn say(&mut self, id: &str, verdict: Verdict) {
+        self.say_of(id, None, verdict);
+    }
+
+    /// It is what Ambitus does in any case.
+    pub fn always(&mut self, id: &str, text: &str) {
         self.say(id, Verdict::Default(text.to_owned()));
+    }
+
+    /// It is what Ambitus does where the recipe does not say `key`.
+    pub fn default(&mut self, id: &str, key: &'static str, text: &str) {
+        self.say_of(id, Some(key), Verdict::Default(text.to_owned()));
     }
 
     /// It changes nothing, because …
@@ -97,25 +120,42 @@ impl<'a> Judge<'a> {
     /// It changes nothing here, and it did something there: the reader must know.
     pub fn lost(&mut self, id: &str, why: &str) {
         if let Some(g) = self.get(id) {
-            self.notes.push(format!("{}: not taken over: {why}", g.full()));
+            self.note(None, format!("{}: not taken over: {why}", g.full()));
         }
         self.nothing(id, why);
     }
 
-    /// It asks something back.
-    pub fn ask(&mut self, id: &str, question: &str) {
+    /// It asks back what key `of` of the recipe is to say.
+    pub fn ask(&mut self, id: &str, of: Of, question: &str) {
         if let Some(g) = self.get(id) {
-            self.notes.push(format!("{}: {question}", g.full()));
+            self.note(of, format!("{}: {question}", g.full()));
         }
-        self.say(id, Verdict::Ask(question.to_owned()));
+        self.say_of(id, of, Verdict::Ask(question.to_owned()));
+    }
+
+    /// The reader must know or answer this; not where a recipe says `of` otherwise.
+    pub fn note(&mut self, of: Of, text: String) {
+        self.notes.push((text, of));
     }
 
     /// It says a key of the recipe. Nothing happens where it is not given.
     pub fn used(&mut self, id: &str, key: &'static str, value: impl ToString) {
         let Some(g) = self.get(id) else { return };
         let value = value.to_string();
-        self.say(id, Verdict::Used(format!("{key}: {value}")));
+        self.says(id, key, format!("{key}: {value}"));
         self.line(key, value, g.from());
+    }
+
+    /// It has a part in a key of the recipe.
+    pub fn says(&mut self, id: &str, key: &'static str, text: String) {
+        self.say_of(id, Some(key), Verdict::Used(text));
+    }
+
+    /// A key of the recipe as its trainer has it where none of the keys `ids` is given.
+    pub fn absent(&mut self, ids: &[&str], key: &'static str, value: impl ToString, from: impl ToString) {
+        if self.code(ids).is_none() {
+            self.line(key, value, from);
+        }
     }
 
     /// A key of the recipe. The first line of a key stands.
@@ -125,21 +165,33 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What was said of every key, in the order given.
-    pub fn verdicts(self) -> (Vec<Verdict>, Vec<Line>, Vec<String>) {
-        let last = |(verdict, g): (Option<Verdict>, &Given)| match verdict {
+    /// What was said of every key, in the order given; the lines of the recipe; what the reader must know.
+    pub fn done(self) -> (Said<Verdict>, Vec<Line>, Said<String>) {
+        let Judge { given, verdicts, lines, notes } = self;
+        let last = |(verdict, g): (Option<(Verdict, Of)>, &Given)| match verdict {
+            // Two keys for one thing: what one leaves off the other may have turned on.
+            Some((Verdict::Default(_), Some(of))) if let Some(line) = line_of(&lines, of) => {
+                let why = format!("{} says `{}: {}`", line.from, line.key, line.value);
+                (Verdict::NoEffect(why), None)
+            }
             Some(verdict) => verdict,
             None if g.known.is_some() || (g.is_null() && keys::is_section(&g.path)) => {
-                Verdict::Default("it is off or empty, as if it were not there".to_owned())
+                (Verdict::Default("it is off or empty, as if it were not there".to_owned()), None)
             }
             None => {
                 let (section, key) = g.path.rsplit_once('.').unwrap_or(("", &g.path));
-                Verdict::Unknown(keys::nearest(super::section_of(section), key))
+                (Verdict::Unknown(keys::nearest(super::section_of(section), key)), None)
             }
         };
-        let verdicts = self.verdicts.into_iter().zip(self.given).map(last).collect();
-        (verdicts, self.lines, self.notes)
+        let verdicts = verdicts.into_iter().zip(given).map(last).collect();
+        (verdicts, lines, notes)
     }
+}
+
+/// The line that says a key of the recipe, itself or in a map.
+fn line_of<'a>(lines: &'a [Line], of: &str) -> Option<&'a Line> {
+    let inner = |l: &&Line| of.rsplit_once('.').is_some_and(|(s, k)| s == l.key && l.value.contains(k));
+    lines.iter().find(|l| l.key == of).or_else(|| lines.iter().find(inner))
 }
 
 fn is(g: &Given, id: &str) -> bool {

@@ -39,6 +39,9 @@ const JUDGED: &[(&str, &[&str])] = &[
     ("model_parallel", &["parallel.tp_size", "parallel.cp_size", "parallel.sp_size", "tp_config"]),
     ("deepspeed", &["deepspeed", "use_deepspeed"]),
     ("deepspeed_config", &["deepspeed_config"]),
+    // Of DeepSpeed's own file.
+    ("zero", &["zero_optimization"]),
+    ("zero_batch", &["train_micro_batch_size_per_gpu"]),
     ("megatron", &["megatron_lm_config", "use_megatron_lm"]),
     ("use_fsdp", &["use_fsdp"]),
     ("multi_gpu", &["multi_gpu"]),

@@ -27,7 +27,7 @@ pub(super) fn pointers(j: &mut Judge, world: &World) -> Result<(), RecipeError> 
         if j.reads(name) {
             j.say(id, Verdict::Used(format!("{} is read beside it", g.shown())));
         } else {
-            j.ask(id, &format!("it names a file: give {} to import as well", g.shown()));
+            j.ask(id, None, &format!("it names a file: give {} to import as well", g.shown()));
         }
     }
     Ok(())

@@ -5,6 +5,8 @@ use super::judge::{Judge, conflict};
 use super::{Origin, near};
 use crate::recipe::{Precision, RecipeError};
 
+const KEYS: &[&str] = &["mixed_precision", "fp16", "bf16", "precision"];
+
 /// # Errors
 /// fp8, and places that ask for different precisions.
 pub(super) fn precision(j: &mut Judge, origin: Origin) -> Result<(), RecipeError> {
@@ -30,9 +32,9 @@ pub(super) fn precision(j: &mut Judge, origin: Origin) -> Result<(), RecipeError
     let all: Vec<_> = strong.into_iter().chain(said).collect();
     let Some((first, _, chosen)) = all.first().copied() else {
         if origin.orpheus {
-            j.line("precision", Precision::Bf16Mixed, "bf16=True in Orpheus' finetune/train.py");
+            j.absent(KEYS, "precision", Precision::Bf16Mixed, "bf16=True in Orpheus' finetune/train.py");
         }
-        rest(j, "off: the run computes in fp32 unless `numerics: changed` lets the planner choose");
+        rest(j);
         return Ok(());
     };
     if let Some((other, ..)) = all.iter().find(|(_, _, p)| *p != chosen) {
@@ -41,13 +43,14 @@ pub(super) fn precision(j: &mut Judge, origin: Origin) -> Result<(), RecipeError
     for (_, id, _) in &all {
         j.used(id, "precision", chosen);
     }
-    rest(j, "it is off, and another key says the precision");
+    rest(j);
     Ok(())
 }
 
-fn rest(j: &mut Judge, why: &str) {
-    for id in ["mixed_precision", "fp16", "bf16", "precision"] {
-        j.default(id, why);
+fn rest(j: &mut Judge) {
+    for id in KEYS {
+        let off = "off: the run computes in fp32 unless `numerics: changed` lets the planner choose";
+        j.default(id, "precision", off);
     }
 }
 

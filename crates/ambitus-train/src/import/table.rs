@@ -65,7 +65,7 @@ impl Serialize for Row {
             is: &'static str,
             said: String,
         }
-        let Row { file, line, key, value, verdict } = self;
+        let Row { file, line, key, value, verdict, of: _ } = self;
         Flat { file, line: *line, key, value, is: verdict.name(), said: verdict.to_string() }.serialize(s)
     }
 }

@@ -1,10 +1,12 @@
 //! The golden reading of a whole file, then the forms, the rules and the traps one by one.
 
 mod forms;
+mod over;
 mod pasted;
 mod quirks;
 mod rules;
 mod scripts;
+mod truth;
 
 use super::*;
 use crate::recipe::{BackwardPrefetch, Precision, Sharding, Strategy, Units};
@@ -183,7 +185,7 @@ fn laid_over_a_recipe_only_sharding_ranks_and_precision_change() {
     recipe.updates = Some(7);
     recipe.precision = Some(Precision::Fp32);
     let before = recipe.clone();
-    lay_over(&mut recipe, &[Source::text("a.yaml", REPORT)]).unwrap();
+    recipe = lay_over(&recipe, &[Source::text("a.yaml", REPORT)], |_| ()).unwrap().0;
     let sharding = recipe.sharding.take();
     assert_eq!(sharding, Some(Sharding::default()));
     let expected = Recipe { ranks: Some(4), precision: Some(Precision::Bf16Mixed), ..before };
@@ -191,7 +193,7 @@ fn laid_over_a_recipe_only_sharding_ranks_and_precision_change() {
     // What the two say together may contradict itself.
     recipe.clip_per_tensor = true;
     let fp16 = Source::text("a.yaml", "distributed_type: 'NO'\nmixed_precision: fp16\n");
-    let error = lay_over(&mut recipe, &[fp16]).unwrap_err().to_string();
+    let error = lay_over(&recipe, &[fp16], |_| ()).unwrap_err().to_string();
     assert!(error.starts_with("a.yaml: precision: over this recipe: fp16-mixed skips an update"), "{error}");
 }
 

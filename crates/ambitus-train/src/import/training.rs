@@ -19,6 +19,7 @@ pub(super) fn training(j: &mut Judge, origin: Origin, folders: &Folders) -> Resu
         Some(true) => j.used("gradient_checkpointing", "checkpoint", "all"),
         _ => j.default(
             "gradient_checkpointing",
+            "checkpoint",
             "recomputes only what the budget needs; `checkpoint: none` forbids it",
         ),
     }
@@ -26,7 +27,7 @@ pub(super) fn training(j: &mut Judge, origin: Origin, folders: &Folders) -> Resu
         [("label_smoothing_factor", "label smoothing"), ("neftune_noise_alpha", "NEFTune's noise")]
     {
         match j.get(id).map(|g| g.real()).transpose()? {
-            Some(0.0) => j.default(id, "there is none"),
+            Some(0.0) => j.always(id, "there is none"),
             _ => j.lost(id, &format!("{what} is not there")),
         }
     }
@@ -54,7 +55,7 @@ fn length(j: &mut Judge, origin: Origin) -> Result<Option<u64>, RecipeError> {
         j.nothing("epochs", "max_steps goes before it");
         return Ok(steps);
     }
-    j.default("max_steps", "the length is said in epochs");
+    j.default("max_steps", "updates", "the length is said in epochs");
     match j.get("epochs") {
         Some(g) => {
             let x = g.real()?;
@@ -64,7 +65,7 @@ fn length(j: &mut Judge, origin: Origin) -> Result<Option<u64>, RecipeError> {
             j.used("epochs", "epochs", number(x));
         }
         None if origin.arguments && !origin.f5 => {
-            j.line("epochs", 3, "num_train_epochs, transformers' default")
+            j.absent(&["epochs", "max_steps"], "epochs", 3, "num_train_epochs, transformers' default");
         }
         None => {}
     }
@@ -81,48 +82,62 @@ fn rate(j: &mut Judge, updates: Option<u64>) -> Result<(), RecipeError> {
     }
     if let Some(g) = j.get("lr_scheduler_type") {
         match g.text()?.to_ascii_lowercase().rsplit('.').next() {
-            Some("linear") => j.default("lr_scheduler_type", "the rate falls linearly to zero"),
+            Some("linear") => j.always("lr_scheduler_type", "the rate falls linearly to zero"),
             _ => j.lost(
                 "lr_scheduler_type",
                 "the rate falls linearly to zero after warm-up; there is no other schedule",
             ),
         }
     }
-    let steps = j.get("warmup_steps").map(|g| g.real().map(|x| (g, x))).transpose()?;
-    let ratio = j.get("warmup_ratio").map(|g| g.real().map(|x| (g, x))).transpose()?;
+    warmup(j, updates)
+}
+
+/// A number above 0 in `warmup_steps` goes before `warmup_ratio`; 0 leaves it to the other.
+fn warmup(j: &mut Judge, updates: Option<u64>) -> Result<(), RecipeError> {
+    let real = |id| j.get(id).map(|g| g.real().map(|x| (g, x))).transpose();
+    let (steps, ratio) = (real("warmup_steps")?, real("warmup_ratio")?);
+    if let Some((g, x)) = ratio.filter(|(_, x)| !(0.0..=1.0).contains(x)) {
+        return Err(g.bad(format!("{x} is not from 0 to 1")));
+    }
+    if let Some((g, x)) = steps.filter(|(_, x)| *x < 0.0) {
+        return Err(g.bad(format!("{x} is below 0")));
+    }
     // transformers 5 reads a fraction in warmup_steps as a ratio.
     let (share, id) = match (steps, ratio) {
-        (Some((_, x)), _) if x > 0.0 && x < 1.0 => (Some(x), "warmup_steps"),
+        (Some((_, x)), _) if x > 0.0 && x < 1.0 => (x, "warmup_steps"),
         (Some((g, x)), _) if x > 0.0 => {
             j.used("warmup_steps", "warmup", g.count(0, MOST)?);
             j.nothing("warmup_ratio", "warmup_steps goes before it");
             return Ok(());
         }
-        (_, Some((g, x))) if !(0.0..=1.0).contains(&x) => {
-            return Err(g.bad(format!("{x} is not from 0 to 1")));
-        }
-        (_, Some((_, x))) if x > 0.0 => (Some(x), "warmup_ratio"),
-        (Some((g, x)), _) if x < 0.0 => return Err(g.bad(format!("{x} is below 0"))),
-        (Some(_), _) => {
-            j.used("warmup_steps", "warmup", 0);
-            (None, "warmup_ratio")
-        }
-        _ => (None, "warmup_ratio"),
+        (_, Some((_, x))) => (x, "warmup_ratio"),
+        (Some((_, x)), None) => (x, "warmup_steps"),
+        (None, None) => return Ok(()),
     };
-    match (share, updates) {
-        (None, _) => j.default("warmup_ratio", "warmup_steps says it, or there is none"),
-        (Some(x), Some(n)) => j.used(id, "warmup", (x * n as f64).ceil() as u64),
-        (Some(x), None) => j.ask(
+    if let Some(g) =
+        j.code(&["warmup_steps", "warmup_ratio"]).filter(|_| id == "warmup_ratio" || share == 0.0)
+    {
+        let question = format!("{} is code, and the two say it together: write `warmup:`", g.full());
+        j.ask(id, Some("warmup"), &question);
+        return Ok(());
+    }
+    match updates {
+        _ if share == 0.0 => {
+            j.used("warmup_steps", "warmup", 0);
+            j.used("warmup_ratio", "warmup", 0);
+        }
+        Some(n) => j.used(id, "warmup", (share * n as f64).ceil() as u64),
+        None => j.ask(
             id,
+            Some("warmup"),
             &format!(
                 "{} of the updates, whose number follows from the data: `ambitus plan` says it; write `warmup:` as a number",
-                number(x)
+                number(share)
             ),
         ),
     }
-    for id in ["warmup_steps", "warmup_ratio"] {
-        j.default(id, "the other of the two says it");
-    }
+    j.nothing("warmup_steps", "0 leaves it to warmup_ratio");
+    j.nothing("warmup_ratio", "warmup_steps goes before it");
     Ok(())
 }
 
@@ -131,7 +146,7 @@ fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
         let name = g.text()?.to_ascii_lowercase();
         match name.rsplit('.').next().unwrap_or_default() {
             "adamw_torch" | "adamw_torch_fused" | "adamw_hf" | "adamw_apex_fused" | "adamw" => {
-                j.default("optim", "AdamW with moments in fp32");
+                j.default("optim", "optimizer", "AdamW with moments in fp32");
             }
             "adamw_bnb_8bit" | "adamw_8bit" | "adamw_torch_8bit" | "adamw_bnb" | "paged_adamw_8bit" => {
                 j.used("optim", "optimizer", "adamw-8bit");
@@ -139,6 +154,7 @@ fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
             "paged_adamw_32bit" | "paged_adamw" => {
                 j.default(
                     "optim",
+                    "optimizer",
                     "AdamW with moments in fp32; they wait in the host's memory where the budget needs it",
                 );
             }
@@ -146,14 +162,14 @@ fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
         }
     }
     if let Some(g) = j.get("bnb_optimizer") {
-        match (g.flag()?, j.lines.iter().any(|l| l.key == "optimizer")) {
-            (true, false) => j.used("bnb_optimizer", "optimizer", "adamw-8bit"),
-            _ => j.default("bnb_optimizer", "AdamW with moments in fp32, unless `optim` says otherwise"),
+        if g.flag()? {
+            j.used("bnb_optimizer", "optimizer", "adamw-8bit");
         }
+        j.default("bnb_optimizer", "optimizer", "AdamW with moments in fp32");
     }
     match j.get("adafactor").map(|g| g.flag()).transpose()? {
         Some(true) => j.lost("adafactor", "the optimizers are adamw, adamw-bf16 and adamw-8bit"),
-        _ => j.default("adafactor", "AdamW"),
+        _ => j.always("adafactor", "AdamW"),
     }
     let share = |j: &Judge, id: &str| -> Result<Option<f64>, RecipeError> {
         let Some(g) = j.get(id) else { return Ok(None) };
@@ -166,7 +182,7 @@ fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
     };
     if let Some(x) = share(j, "weight_decay")? {
         if let Some(g) = j.get("weight_decay").filter(|_| x > 0.0) {
-            j.notes.push(format!(
+            j.note(Some("weight_decay"), format!(
                 "{}: the Trainer leaves biases and norms out of weight decay; here it is on every parameter",
                 g.full()
             ));
@@ -174,7 +190,10 @@ fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
         j.used("weight_decay", "weight_decay", number(x));
     }
     let (b1, b2) = (share(j, "adam_beta1")?, share(j, "adam_beta2")?);
-    if b1.is_some() || b2.is_some() {
+    if let Some(g) = j.code(&["adam_beta1", "adam_beta2"]) {
+        let question = format!("{} is code, and the two are one key: write `betas:`", g.full());
+        ["adam_beta1", "adam_beta2"].into_iter().for_each(|id| j.ask(id, Some("betas"), &question));
+    } else if b1.is_some() || b2.is_some() {
         let value = format!("[{}, {}]", number(b1.unwrap_or(0.9)), number(b2.unwrap_or(0.999)));
         j.used("adam_beta1", "betas", &value);
         j.used("adam_beta2", "betas", &value);
@@ -213,6 +232,10 @@ fn rhythm(j: &mut Judge) -> Result<(), RecipeError> {
         [("save_strategy", "save_steps", "save_every"), ("eval_strategy", "eval_steps", "validate_every")]
     {
         let n = every(j, steps)?;
+        if let Some(g) = j.code(&[when]) {
+            j.ask(steps, Some(key), &format!("{} is code, and goes before it: write `{key}:`", g.full()));
+            continue;
+        }
         match strategy(j, when)?.as_str() {
             "no" => {
                 j.used(when, key, 0);
@@ -227,8 +250,9 @@ fn rhythm(j: &mut Judge) -> Result<(), RecipeError> {
             _ => {
                 if let Some(n) = n {
                     j.used(steps, key, n);
+                    j.says(when, key, format!("{key}: {n}"));
                 }
-                j.default(when, &format!("every so many updates ({key})"));
+                j.default(when, key, &format!("every so many updates ({key})"));
                 j.nothing(steps, &format!("a share of the run: write `{key}:` as a number of updates"));
             }
         }
@@ -254,8 +278,10 @@ fn files(j: &mut Judge, folders: &Folders) -> Result<(), RecipeError> {
             j.used("output_dir", "run_dir", quoted(&dir));
         }
     }
-    for (id, flag, dir) in [("model_name", "model", &folders.model), ("dataset_name", "data", &folders.data)]
-    {
+    for (id, flag, key, dir) in [
+        ("model_name", "model", "model.dir", &folders.model),
+        ("dataset_name", "data", "data.dir", &folders.data),
+    ] {
         let Some(g) = j.get(id) else { continue };
         match dir {
             Some(_) => j.say(id, Verdict::NoEffect(format!("--{flag} names the folder"))),
@@ -263,6 +289,7 @@ fn files(j: &mut Judge, folders: &Folders) -> Result<(), RecipeError> {
                 let name = g.text()?;
                 j.ask(
                     id,
+                    Some(key),
                     &format!(
                         "`{}` is not downloaded: say where it lies on this disk (--{flag} DIR, or `{flag}: {{dir: …}}`)",
                         crate::recipe::short(&name)

@@ -1,7 +1,9 @@
 //! Over how many ranks, and of what kind.
 
+use super::given::Given;
 use super::judge::{Judge, conflict};
-use super::{Verdict, fsdp, near};
+use super::{fsdp, near};
+use crate::recipe::tree::Node;
 use crate::recipe::{MAX_RANKS, RecipeError};
 
 /// What several ranks do with the model.
@@ -27,6 +29,8 @@ pub(super) struct World {
     pub shard: Option<u64>,
 }
 
+/// The sizes of `parallelism_config`.
+const SIZES: [&str; 2] = ["parallel.dp_shard_size", "parallel.dp_replicate_size"];
 const TYPES: &[&str] = &["NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"];
 
 /// # Errors
@@ -39,15 +43,26 @@ pub(super) fn world(j: &mut Judge) -> Result<World, RecipeError> {
     let mut ranks = None;
     if let Some(g) = j.get("num_processes") {
         if g.whole()? == -1 {
-            j.ask("num_processes", "-1 means that the launch command says it: write `ranks:` in the recipe");
+            j.ask(
+                "num_processes",
+                Some("ranks"),
+                "-1 means that the launch command says it: write `ranks:` in the recipe",
+            );
         } else {
             ranks = Some(g.count(1, most)?);
         }
     }
     if let Some(g) = j.get("nproc_per_node") {
         match g.whole() {
+            _ if let Some(m) = j.code(&["num_machines"]) => {
+                let question =
+                    format!("{} is code, and ranks are the product: write `ranks:` in the recipe", m.full());
+                j.ask("nproc_per_node", Some("ranks"), &question);
+            }
             // `gpu`, `cpu` and `auto` count what the machine has.
-            Err(_) => j.ask("nproc_per_node", "depends on the machine: write `ranks:` in the recipe"),
+            Err(_) => {
+                j.ask("nproc_per_node", Some("ranks"), "depends on the machine: write `ranks:` in the recipe")
+            }
             Ok(_) => {
                 let all = g.count(1, most)? * machines.unwrap_or(1);
                 if let (Some(n), Some(other)) = (ranks, j.get("num_processes"))
@@ -75,12 +90,15 @@ pub(super) fn world(j: &mut Judge) -> Result<World, RecipeError> {
         ranks = Some(1);
     }
     if let Some(n) = ranks {
-        for id in ["num_processes", "nproc_per_node", "parallel.dp_shard_size", "parallel.dp_replicate_size"]
+        for id in ["num_processes", "nproc_per_node", "parallel.dp_replicate_size", "parallel.dp_shard_size"]
         {
-            j.used(id, "ranks", n);
+            // Of a hybrid it is the group.
+            if id != "parallel.dp_shard_size" || shard.is_none() {
+                j.used(id, "ranks", n);
+            }
         }
     }
-    let of_machine = ranks.map(|n| n / machines.unwrap_or(1));
+    let of_machine = ranks.filter(|_| j.code(&["num_machines"]).is_none()).map(|n| n / machines.unwrap_or(1));
     if let (Some(n), Some(m), Some(g)) = (ranks, machines, j.get("num_machines"))
         && n % m != 0
     {
@@ -97,7 +115,13 @@ fn refuse_others(j: &mut Judge) -> Result<(), RecipeError> {
     const INSTEAD: &str = "ZeRO-3 is what `distributed_type: FSDP` with `fsdp_sharding_strategy: FULL_SHARD` does, ZeRO-2 \
                            what SHARD_GRAD_OP does, offload_optimizer and offload_param are `fsdp_offload_params: true`: \
                            write these in place of it";
-    if let Some(g) = j.get("deepspeed").filter(|g| !g.is_off()) {
+    // `fp16: {enabled: true}` is DeepSpeed's too; of others it is a switch.
+    let enabled =
+        |g: &&Given| matches!(&g.node, Node::Map(of) if of.iter().any(|(k, _)| k.name == "enabled"));
+    let switch = |id| j.get(id).filter(enabled);
+    let own =
+        j.get("zero").or_else(|| j.get("zero_batch")).or_else(|| switch("fp16")).or_else(|| switch("bf16"));
+    if let Some(g) = own.or(j.get("deepspeed").filter(|g| !g.is_off())) {
         return Err(g.bad(format!("DeepSpeed's configuration is not read. {INSTEAD}")));
     }
     let kind =
@@ -141,7 +165,7 @@ fn refuse_others(j: &mut Judge) -> Result<(), RecipeError> {
     if let Some(g) = j.get("model_parallel") {
         // `tp_config` is a map that holds `tp_size`.
         let one = match &g.node {
-            crate::recipe::tree::Node::Map(_) => false,
+            Node::Map(_) => false,
             _ => g.count(1, u64::from(MAX_RANKS))? == 1,
         };
         if !one {
@@ -162,6 +186,8 @@ fn kind(j: &mut Judge) -> Result<Kind, RecipeError> {
         arguments.as_ref().is_some_and(|w| !w.is_empty() && !j.get("fsdp").is_some_and(|g| g.is_off()));
     let fsdp = words || on(j, "use_fsdp")?;
     let multi = on(j, "multi_gpu")?;
+    let ranks = ["num_processes", "nproc_per_node"].iter().any(|id| j.get(id).is_some())
+        || SIZES.iter().any(|id| j.get(id).is_some_and(|g| g.whole() != Ok(1)));
     let written = j.get("distributed_type").map(|g| g.text()).transpose()?.map(|t| t.to_ascii_uppercase());
     let kind = match written.as_deref().map(|t| t.rsplit('.').next().unwrap_or_default()) {
         Some("NO") => Kind::Single,
@@ -169,44 +195,52 @@ fn kind(j: &mut Judge) -> Result<Kind, RecipeError> {
         Some(_) if fsdp => Kind::Sharded,
         Some(_) => Kind::Replicated,
         None if fsdp || (arguments.is_none() && j.any("fsdp.")) => Kind::Sharded,
-        None if multi || j.get("num_processes").is_some() || j.get("nproc_per_node").is_some() => {
-            Kind::Replicated
-        }
+        None if multi || ranks => Kind::Replicated,
         None => Kind::Open,
     };
-    let verdict = match kind {
-        Kind::Single => Verdict::Used("ranks: 1".to_owned()),
-        Kind::Sharded if written.as_deref().is_some_and(|t| !t.ends_with("FSDP")) => {
-            Verdict::NoEffect("`fsdp` in the arguments shards, which goes before it".to_owned())
-        }
-        Kind::Sharded => Verdict::Used("sharding, as the FSDP keys say".to_owned()),
-        _ => Verdict::Used("sharding.strategy: none".to_owned()),
+    let (key, said) = match kind {
+        Kind::Single => ("ranks", "ranks: 1"),
+        Kind::Sharded => ("sharding.strategy", "sharding, as the FSDP keys say"),
+        _ => ("sharding.strategy", "sharding.strategy: none"),
     };
     if let (Kind::Single, Some(g)) = (kind, j.get("distributed_type")) {
         j.line("ranks", 1, g.from());
     }
+    if kind == Kind::Sharded && written.as_deref().is_some_and(|t| !t.ends_with("FSDP")) {
+        j.nothing("distributed_type", "`fsdp` in the arguments shards, which goes before it");
+    }
     for id in ["distributed_type", "use_fsdp", "multi_gpu"] {
         match j.get(id) {
             Some(g) if id != "distributed_type" && g.is_off() => j.nothing(id, "it is off"),
-            _ => j.say(id, verdict.clone()),
+            _ => j.says(id, key, said.to_owned()),
         }
     }
     Ok(kind)
 }
 
-/// `parallelism_config`: replicas of shard groups.
+/// `parallelism_config`: replicas of shard groups, which FSDP2 makes. Elsewhere accelerate makes none of it: DDP copies the
+/// whole model to each of as many ranks.
 fn mesh(j: &mut Judge, kind: Kind, ranks: &mut Option<u64>) -> Result<Option<u64>, RecipeError> {
-    let size = |j: &Judge, id: &str| j.get(id).map(|g| g.count(1, u64::from(MAX_RANKS))).transpose();
-    let (replicas, shard) = (size(j, "parallel.dp_replicate_size")?, size(j, "parallel.dp_shard_size")?);
-    let Some(g) = j.get("parallel.dp_shard_size").or(j.get("parallel.dp_replicate_size")) else {
+    let size = |id: &str| j.get(id).map(|g| g.count(1, u64::from(MAX_RANKS))).transpose();
+    let (shard, replicas) = (size(SIZES[0])?, size(SIZES[1])?);
+    let Some(g) = SIZES.iter().find_map(|id| j.get(id)) else { return Ok(None) };
+    if let Some(code) = j.code(&SIZES) {
+        let question =
+            format!("{} is code, and ranks are the product: write `ranks:` in the recipe", code.full());
+        SIZES.iter().for_each(|id| j.ask(id, Some("ranks"), &question));
         return Ok(None);
-    };
+    }
     let (r, s) = (replicas.unwrap_or(1), shard.unwrap_or(1));
-    if r > 1 && s == 1 {
+    let second = kind == Kind::Sharded && fsdp::is_second(j)?;
+    if second && r > 1 && s == 1 {
         return Err(g.bad(
             "replicas without shards are data parallel, which accelerate refuses here: write `distributed_type: \
              MULTI_GPU`, or a dp_shard_size above 1",
         ));
+    }
+    if r * s == 1 && !second {
+        SIZES.iter().for_each(|id| j.nothing(id, "1 is none"));
+        return Ok(None);
     }
     if let Some(n) = *ranks
         && n != r * s
@@ -215,22 +249,33 @@ fn mesh(j: &mut Judge, kind: Kind, ranks: &mut Option<u64>) -> Result<Option<u64
             g.bad(format!("{r} replicas of {s} shards are {} ranks, and num_processes says {n}", r * s))
         );
     }
-    if kind == Kind::Sharded && !fsdp::is_second(j)? {
-        if ranks.is_none() {
+    let why = match kind {
+        Kind::Sharded if second => {
+            *ranks = Some(r * s);
+            return Ok(Some(s).filter(|_| r > 1));
+        }
+        Kind::Single => "distributed_type: NO starts one process",
+        Kind::Sharded => {
+            "FSDP1 ignores the mesh: fsdp_version: 2 reads it; under FSDP1 HYBRID_SHARD has replicas"
+        }
+        _ => {
+            "without FSDP every rank holds the whole model, whatever the mesh: FSDP with fsdp_version: 2 reads it"
+        }
+    };
+    for id in SIZES {
+        // As many as there must be for such a mesh.
+        if ranks.is_none() && kind != Kind::Single {
+            j.says(id, "ranks", format!("ranks: {}, and nothing more: {why}", r * s));
             j.line("ranks", r * s, g.from());
         }
-        let why = "FSDP1 ignores the mesh: fsdp_version: 2 reads it; under FSDP1 HYBRID_SHARD has replicas";
-        if r > 1 {
-            j.lost("parallel.dp_replicate_size", why);
-        }
-        for id in ["parallel.dp_replicate_size", "parallel.dp_shard_size"] {
-            j.nothing(id, why);
-        }
-        *ranks = Some(r * s);
-        return Ok(None);
+        j.nothing(id, why);
+    }
+    let lost = if kind == Kind::Sharded { (SIZES[1], r) } else { (SIZES[0], s) };
+    if let (Some(g), (_, 2..)) = (j.get(lost.0), lost) {
+        j.note(None, format!("{}: not taken over: {why}", g.full()));
     }
     *ranks = Some(r * s);
-    Ok(Some(s).filter(|_| r > 1))
+    Ok(None)
 }
 
 fn device(j: &mut Judge) -> Result<(), RecipeError> {

@@ -87,14 +87,15 @@ impl Recipe {
 pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, RecipeError> {
     let file = path.display().to_string();
     let fail = |why: String| RecipeError { file: file.clone(), place: None, key: None, why };
-    let open = std::fs::File::open(path).map_err(|e| fail(e.to_string()))?;
-    if !open.metadata().map_err(|e| fail(e.to_string()))?.is_file() {
+    // Before it is opened: to open a pipe is to wait for its other end.
+    if !std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.is_file() {
         return Err(fail(format!("is not a file: {what}")));
     }
+    let open = std::fs::File::open(path).map_err(|e| fail(e.to_string()))?;
     let mut bytes = Vec::new();
     open.take(MAX_RECIPE_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
     if bytes.len() as u64 > MAX_RECIPE_BYTES {
-        return Err(fail("is larger than 1 MiB: this is not a recipe".to_owned()));
+        return Err(fail(format!("is larger than 1 MiB: {what}")));
     }
     String::from_utf8(bytes).map_err(|e| {
         let good = e.utf8_error().valid_up_to();

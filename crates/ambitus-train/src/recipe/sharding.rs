@@ -30,7 +30,7 @@ pub struct Sharding {
     /// Of the hybrids: ranks that share one copy of the model; the groups hold replicas of each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
-    /// What is gathered at once, and whose gradients are one part of the norm: of replicas, the latter alone.
+    /// What is gathered at once. Replicas gather nothing; by the same units they sum the norm as the others do.
     pub units: Units,
     /// When backward gathers its next unit.
     pub backward_prefetch: BackwardPrefetch,
@@ -110,8 +110,8 @@ impl Recipe {
         self.sharding.unwrap_or_default()
     }
 
-    /// Takes another strategy, as `--sharding` names it. The other keys stay: units, by whose sums the norm is made, also where
-    /// nothing is gathered by them, so that the run's bits do; but nothing is gathered ahead where nothing is gathered.
+    /// Takes another strategy, as `--sharding` names it. The other keys stay: units too, as they order the norm's sums, so the run
+    /// keeps its bits; but nothing is gathered ahead where nothing is gathered.
     pub fn share_by(&mut self, strategy: shard::Strategy) {
         let (strategy, group) = match strategy {
             shard::Strategy::Full => (Strategy::Full, None),

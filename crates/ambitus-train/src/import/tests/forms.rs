@@ -195,7 +195,7 @@ fn offload_and_recomputing() {
     assert_eq!(words.offload, Some(offload));
 }
 
-/// Any text, and any text made of what the readers know.
+/// Any text, and any text made of what the readers know. What is said to be a default the recipe does not say otherwise.
 #[test]
 fn nothing_in_a_file_panics() {
     let names: Vec<&str> = keys::all().collect();
@@ -271,7 +271,11 @@ fn nothing_in_a_file_panics() {
         }
         if let Ok(imported) = import(&sources, &Folders::default()) {
             let _ = imported.to_string();
-            Recipe::parse(&imported.recipe, "r").unwrap();
+            let (recipe, _) = Recipe::parse(&imported.recipe, "r").unwrap();
+            for row in imported.rows.iter().filter(|r| matches!(r.verdict, Verdict::Default(_))) {
+                let said = row.of.and_then(|key| lay_over::value(&recipe, key));
+                assert_eq!(said, None, "{}: {}\n{}", row.key, row.verdict, imported.recipe);
+            }
             assert_eq!(imported.rows.iter().filter(|r| r.line == 0).count(), 0);
         }
         Ok(())
