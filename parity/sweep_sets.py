@@ -26,7 +26,8 @@ class Set:
 
 
 def rank_sets(like: str, micro_batch: int) -> list[Set]:
-    """Every strategy at every number of ranks: each like one rank, and all of one number with the same bits."""
+    """Every strategy at every number of ranks, and units of one module and of the whole model: each like one rank, and all of
+    one number with the same bits."""
     sets = []
     for ranks in (1, 2, 3, 4, 8):
         strategies = ["full", "grad_op", "none"] + [f"{kind}:{k}" for k in range(2, ranks) if ranks % k == 0 for kind in ("hybrid", "hybrid_grad_op")]
@@ -34,6 +35,9 @@ def rank_sets(like: str, micro_batch: int) -> list[Set]:
             options = ["--ranks", str(ranks), "--sharding", strategy, "--micro-batch", str(micro_batch)]
             first = None if strategy == "full" else f"{ranks}-full"
             sets.append(Set(f"{ranks}-{strategy}", options, same_bits=first, reordered=like))
+        for units in ("1", "1000000000"):
+            options = ["--ranks", str(ranks), "--units", units, "--micro-batch", str(micro_batch)]
+            sets.append(Set(f"{ranks}-{units}", options, same_bits=f"{ranks}-full", reordered=like))
     return sets
 
 
