@@ -59,6 +59,18 @@ pub struct Update {
     pub fill: f64,
 }
 
+/// What a phase of a run was planned to hold and held, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseBytes {
+    /// Its name, as in the plan.
+    pub name: String,
+    /// At most, by the plan: what the budget bounds, and without a card the host arena where that is in memory.
+    pub planned_bytes: u64,
+    /// As measured ([`Meter`](crate::memory::Meter)); on a card, of what this process holds there, which is the same from the start
+    /// of the executor to its end.
+    pub measured_bytes: Option<u64>,
+}
+
 /// A float that JSON may not be able to write: not finite is `null`, and `null` is NaN.
 mod finite {
     use super::*;
@@ -91,6 +103,9 @@ pub struct Summary {
     /// Ranks that shared the run.
     #[serde(default)]
     pub ranks: Option<u32>,
+    /// Phase by phase, in legal order, those that took place.
+    #[serde(default)]
+    pub phases: Vec<PhaseBytes>,
     /// The arena, as planned; of several ranks, each one's.
     pub arena_bytes_planned: u64,
     /// The arena, as the executor used it.

@@ -22,9 +22,9 @@ pub use memory::MemoryPicture;
 pub const WIDTH: usize = 1200;
 /// Height of every picture in pixels.
 pub const HEIGHT: usize = 675;
-/// Bound on the memory of drawing and writing one picture, beyond its input, for up to 10,000 validations and 8,192
-/// frames: canvas, compressor and file.
-pub const MEMORY_BYTES: u64 = 16 << 20;
+/// Bound on the memory of drawing and writing one picture, beyond its input, for up to 10,000 validations: canvas, compressor
+/// and file.
+pub const MEMORY_BYTES: u64 = 5 << 20;
 
 /// A picture that cannot be drawn or written.
 #[derive(Debug, Error)]

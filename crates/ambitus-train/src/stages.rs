@@ -165,9 +165,8 @@ fn go(run: &RunDir, recipe: &Recipe, shared: Shared, console: &mut dyn Console) 
             }
             None => console.line(&format!("{}:", label(recipe, i))),
         }
-        // A stage is measured for itself, and does not pay for what the one before has left with the allocator.
+        // A stage does not pay for what the one before has left with the allocator.
         memory::return_freed();
-        memory::reset_peak();
         run::resume(&stage.root, shared, &World::alone(), console).map_err(|e| match e {
             RunError::Stopped { update, .. } => {
                 RunError::Stopped { update, run: run.root.display().to_string() }

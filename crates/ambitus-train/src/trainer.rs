@@ -1,9 +1,10 @@
 //! The loop: micro-batches, update, average, validation, checkpoints.
 
+use crate::budget::phase;
 use crate::error::RunError;
 use crate::gradients::{has_input, run_micro, run_several, write_f32, write_one_of};
 use crate::loader::Loader;
-use crate::memory;
+use crate::memory::{self, Meter};
 use crate::parts;
 use crate::pieces::Piece;
 use crate::recipe::{Recipe, UpdateAt};
@@ -106,6 +107,8 @@ pub struct Trainer<'a> {
     pub progress: Progress,
     /// This rank among others.
     pub world: &'a World,
+    /// What each phase held.
+    pub meter: &'a mut Meter,
 }
 
 impl Trainer<'_> {
@@ -185,6 +188,7 @@ impl Trainer<'_> {
             self.exec.write_i32(applies, SEED, 0, &key[..words])?;
         }
         let (losses, rows) = self.micro_batches(loader, applies, &mut step)?;
+        self.meter.ended(phase::MICRO);
         let exec = &mut *self.exec;
         if applies == program::UPDATE {
             exec.run(program::UPDATE, 0)?;
@@ -209,6 +213,7 @@ impl Trainer<'_> {
             self.progress.applied += 1;
         }
         self.share(&mut step, rows, &losses)?;
+        self.meter.ended(phase::UPDATE);
         self.progress.update += 1;
         step.seconds = start.elapsed().as_secs_f64();
         step.after = memory::process().unwrap_or_default();
@@ -303,6 +308,7 @@ impl Trainer<'_> {
             self.progress.best = Some((self.progress.update, better));
         }
         self.progress.last = raw.is_finite().then_some((raw, ema.filter(|e| e.is_finite())));
+        self.meter.ended(phase::EVALUATE);
         observer.validated(self.progress.update, raw, ema);
         Ok(())
     }
@@ -311,6 +317,7 @@ impl Trainer<'_> {
         let start = Instant::now();
         observer.before_save()?;
         saved::save(self.exec, self.checkpoints, &self.progress, self.world)?;
+        self.meter.ended(phase::SAVE);
         if !self.world.is_first() {
             return Ok(());
         }

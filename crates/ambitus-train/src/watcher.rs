@@ -38,7 +38,7 @@ impl<'a> Watcher<'a> {
             saving_seconds: 0.0,
             validations: Vec::new(),
             arena,
-            on_card: r.device.is_card().then(|| r.device.measured_peak()).flatten(),
+            on_card: r.device.held_on_card(),
             console,
         }
     }

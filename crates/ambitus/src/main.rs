@@ -8,7 +8,7 @@ mod plan;
 mod terminal;
 
 use ambitus_train::error::RunError;
-use ambitus_train::{launch, stop};
+use ambitus_train::{launch, memory, stop};
 use args::{Cli, Command};
 use clap::Parser;
 use std::process::ExitCode;
@@ -18,6 +18,7 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    memory::keep_little_freed();
     let cli = Cli::parse();
     // Without a handler the first signal would end the process in the middle of a step; that is safe as well.
     // A codec has nothing to finish first.

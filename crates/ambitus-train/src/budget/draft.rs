@@ -1,6 +1,7 @@
 //! A run before its values have offsets.
 
-use super::{INSTRUCTION_BYTES, PREPARE, RunPlan, Shape, here, highest, most_beside, phases, preparing};
+use super::phases::{self, Around};
+use super::{Categories, INSTRUCTION_BYTES, RunPlan, Shape, here, highest};
 use crate::error::RunError;
 use crate::parts::{self, Parts, PlannedParts};
 use crate::session::{self, Stem, program};
@@ -104,10 +105,10 @@ impl Draft {
 
     /// What each rank takes of a memory of its own, when it only matters whether `budget` is enough.
     fn bytes_of_ranks(&self, budget: u64, heights: &Heights) -> Vec<u64> {
-        let beside = self.most_beside();
-        let bytes = |n: &Needs| match n.arena_bytes() + beside {
+        let around = self.around();
+        let bytes = |n: &Needs| match around.peak(n.arena_bytes()) {
             least if least > budget || budget == u64::MAX => least,
-            _ => n.arena_within(budget - beside, heights) + beside,
+            _ => around.peak(n.arena_within(around.room(budget), heights)),
         };
         self.needs.iter().map(bytes).collect()
     }
@@ -125,8 +126,7 @@ impl Draft {
 
     fn of_needs(shape: Shape, needs: Vec<Needs>, placed: Option<(Session, parts::How)>) -> Draft {
         let mut draft = Draft { shape, needs, placed, least_bytes: 0 };
-        let running = draft.together(draft.needs.iter().map(Needs::arena_bytes)) + draft.most_beside();
-        draft.least_bytes = running.max(preparing(&draft.shape));
+        draft.least_bytes = draft.around().peak(draft.together(draft.needs.iter().map(Needs::arena_bytes)));
         draft
     }
 
@@ -135,8 +135,8 @@ impl Draft {
         self.placed.as_ref().map_or(self.needs[0].session(), |(whole, _)| whole)
     }
 
-    fn most_beside(&self) -> u64 {
-        most_beside(&self.shape, &self.session().states)
+    fn around(&self) -> Around {
+        Around::of(&self.shape, &self.session().states, self.instructions())
     }
 
     /// Bytes of ranks in the memory that the budget bounds, of what each has, or one for all: there are all of them, or one, of
@@ -227,20 +227,20 @@ impl Draft {
         if self.least_bytes > budget {
             return self.least_bytes;
         }
-        let beside = self.most_beside();
+        let around = self.around();
+        let of_arenas = around.room(budget);
         let least: Vec<u64> = self.needs.iter().map(Needs::arena_bytes).collect();
         let all: u64 = least.iter().sum();
         let room = |least: u64| match (&self.placed, self.shape.beside.ranks) {
-            (None, n) => (budget - beside) / n as u64,
-            (Some(_), 1) => budget - beside,
+            (None, n) => of_arenas / n as u64,
+            (Some(_), 1) => of_arenas,
             // Each by its share.
             (Some(_), _) => {
-                least
-                    + (u128::from(budget - beside - all) * u128::from(least) / u128::from(all.max(1))) as u64
+                least + (u128::from(of_arenas - all) * u128::from(least) / u128::from(all.max(1))) as u64
             }
         };
         let arenas = self.needs.iter().zip(&least).map(|(n, least)| n.arena_within(room(*least), heights));
-        (self.together(arenas) + beside).max(preparing(&self.shape))
+        around.peak(self.together(arenas))
     }
 
     /// Plans.
@@ -253,11 +253,11 @@ impl Draft {
         let mut planned = &all[0];
         all.iter().filter(|p| p.arena_bytes() > planned.arena_bytes()).for_each(|p| planned = p);
         let here = here(&shape, planned, self.placed.as_ref().map(|_| &*all));
-        let phases = phases::phases(&shape, &here, &self.session().states);
+        let around = self.around();
+        let phases = phases::phases(&around, &here);
         let top = highest(&phases);
         let peak_bytes = top.map_or(0, |p| p.peak_bytes);
-        let preparing = top.is_some_and(|p| p.name == PREPARE);
-        let categories = phases::categories(&shape, &here, peak_bytes, preparing);
+        let categories = top.map_or_else(Categories::default, |top| phases::categories(&shape, &here, top));
         let planned = planned.clone();
         let parts = self.placed.as_ref().map(|(_, how)| PlannedParts {
             ranks: all.clone(),
@@ -265,7 +265,18 @@ impl Draft {
             waiting_seconds: exchange.exposed,
             exchanged_bytes: exchange.bytes,
         });
-        RunPlan { shape, planned, parts, phases, categories, peak_bytes, step_flops, step_seconds, exchange }
+        RunPlan {
+            shape,
+            planned,
+            parts,
+            phases,
+            categories,
+            peak_bytes,
+            step_flops,
+            step_seconds,
+            exchange,
+            around,
+        }
     }
 }
 

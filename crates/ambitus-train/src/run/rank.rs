@@ -1,11 +1,13 @@
 //! One rank's run: from the newest checkpoint, or the model, to results. The first rank's alone are seen.
 
 use super::{End, better, export_from};
+use crate::budget::phase;
 use crate::error::RunError;
 use crate::export::{Layout, Source};
 use crate::finish;
 use crate::load;
 use crate::loader::{Loader, Work};
+use crate::memory::Meter;
 use crate::metrics::{Log, Summary};
 use crate::recipe::Recipe;
 use crate::resolve::{Console, Resolved};
@@ -44,19 +46,20 @@ pub(super) fn attempt(
         return Ok((Ended::Collapsed, progress.update));
     }
     let shape = &r.plan.shape;
-    let mut exec = match (planned, world.comm()) {
+    let mut meter = r.meter.clone();
+    let mut opened = match (planned, world.comm()) {
         (Some(planned), Some(comm)) => r.device.open_rank(planned.clone(), r.disk(), comm.clone())?,
         _ => r.device.open(PlannedSession::clone(&r.plan.planned), r.disk())?,
     };
-    let exec = &mut *exec;
+    let exec = &mut *opened;
     let world = &world.holding(session::layout(&shape.model, &shape.session)?);
     let world = &if r.plan.parts.is_some() { world.of_parts() } else { world.clone() };
     let (model, capacity) = (&shape.model, shape.session.capacity);
     let held_out = r.data.clips(&r.data.split.validation, r.recipe.seed)?;
     let validation = Validation::new(held_out, model.clone(), capacity)?;
     let progress = match &latest {
-        Some(checkpoint) => go_on(r, exec, checkpoint, world, console)?,
-        None => begin(r, run, exec, &validation, world, console)?,
+        Some(checkpoint) => go_on(r, exec, checkpoint, (world, &mut meter), console)?,
+        None => begin(r, run, exec, &validation, (world, &mut meter), console)?,
     };
     let work = Work {
         clips: r.data.clips(&r.data.split.train, r.recipe.seed)?,
@@ -82,6 +85,7 @@ pub(super) fn attempt(
         checkpoints: &checkpoints,
         progress,
         world,
+        meter: &mut meter,
     };
     let ended = match &mut watcher {
         Some(watcher) => trainer.run(&loader, watcher)?,
@@ -95,7 +99,12 @@ pub(super) fn attempt(
     }
     let source = better(&progress);
     let tuned = finish::sampled(r, exec, finish::sampler(source))?;
-    let arenas = world.exchange("the end of a run", &exec.arena_bytes().to_le_bytes())?;
+    let on_card = r.device.held_on_card();
+    let (planned_arena, arena) = (exec.planned().arena_bytes(), exec.arena_bytes());
+    // What follows has its bytes: no rank keeps its arena.
+    drop(opened);
+    let arenas = world.exchange("the end of a run", &arena.to_le_bytes())?;
+    meter.ended(phase::SAMPLE);
     let Some(watcher) = watcher else { return Ok(end) };
     let _busy = world.busy();
     let slow_steps = watcher.slow_steps();
@@ -103,7 +112,9 @@ pub(super) fn attempt(
     let newest = newest(&checkpoints)?;
     let out = run.folder("export")?;
     export_from(run, &r.recipe, &newest, (source, Layout::Model), &out)?;
+    meter.ended(phase::EXPORT);
     finish::pictures(r, run, tuned, &lines, &validations, progress.validation_base)?;
+    meter.ended(phase::RESULTS);
     let last = progress.last.map(|(raw, ema)| match source {
         Source::Ema => ema.unwrap_or(raw),
         Source::Raw => raw,
@@ -115,7 +126,7 @@ pub(super) fn attempt(
         best_update: progress.best.map(|(update, _)| update),
         best_weights: Some(source.name().to_owned()),
         ranks: Some(world.ranks() as u32),
-        arena_bytes_planned: exec.planned().arena_bytes(),
+        arena_bytes_planned: planned_arena,
         arena_bytes_planned_of_ranks: r
             .plan
             .parts
@@ -123,13 +134,14 @@ pub(super) fn attempt(
             .flat_map(|p| &p.ranks)
             .map(|p| p.arena_bytes())
             .collect(),
-        arena_bytes_used: exec.arena_bytes(),
+        arena_bytes_used: arena,
         arena_bytes_of_ranks: if arenas.len() > 1 {
             arenas.iter().map(|b| number(b)).collect()
         } else {
             Vec::new()
         },
-        peak_rss_bytes: r.device.measured_peak(),
+        peak_rss_bytes: if r.device.is_card() { on_card } else { meter.most() },
+        phases: r.phases(&meter),
         host_arena_bytes: r.plan.host_bytes(),
         peak_planned_bytes: r.measurable_peak(),
         budget_bytes: Some(r.budget),
@@ -171,7 +183,7 @@ fn go_on(
     r: &Resolved,
     exec: &mut dyn Executor,
     checkpoint: &Checkpoint,
-    world: &World,
+    (world, meter): (&World, &mut Meter),
     console: &mut dyn Console,
 ) -> Result<Progress, RunError> {
     let progress = saved::progress(checkpoint)?;
@@ -182,6 +194,7 @@ fn go_on(
         )));
     }
     saved::restore(exec, checkpoint, world)?;
+    meter.ended(phase::RESUME);
     console.line(&format!("resuming after update {} of {}", progress.update, r.updates));
     Ok(progress)
 }
@@ -192,18 +205,20 @@ fn begin(
     run: &RunDir,
     exec: &mut dyn Executor,
     validation: &Validation,
-    world: &World,
+    (world, meter): (&World, &mut Meter),
     console: &mut dyn Console,
 ) -> Result<Progress, RunError> {
     let busy = world.busy();
     load::fill(exec, &r.model, r.recipe.seed, world.held())?;
     drop(busy);
+    meter.ended(phase::LOAD);
     if world.is_first() {
         r.model.doubts()?.iter().for_each(|doubt| console.line(doubt));
     }
     let mut progress = Progress { run: digest(r)?, ..Progress::default() };
     if !validation.is_empty() {
         let base = validation.loss(exec, program::EVALUATE, world)?;
+        meter.ended(phase::EVALUATE);
         console.line(&format!("validation loss of the base: {base:.4}"));
         progress.validation_base = Some(base);
     }
@@ -211,6 +226,7 @@ fn begin(
     if world.is_first() {
         finish::keep_base(run, base)?;
     }
+    meter.ended(phase::SAMPLE);
     Ok(progress)
 }
 
