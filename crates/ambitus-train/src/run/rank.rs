@@ -93,6 +93,7 @@ pub(super) fn attempt(
     };
     let progress = trainer.progress.clone();
     drop(loader);
+    meter.ended(phase::SAVE);
     let end = (ended, progress.update);
     if ended != Ended::Complete {
         return Ok(end);
