@@ -13,6 +13,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::size::ByteSize;
+pub use ambitus_exec::cpu::return_freed;
 pub use container::{Container, container};
 
 /// A reading that this system does not give.
@@ -71,15 +72,6 @@ pub fn process() -> Result<Process, MemoryError> {
 /// Starts the high-water mark again at the present resident size. `false` where the system does not permit it.
 pub fn reset_peak() -> bool {
     std::fs::write("/proc/self/clear_refs", "5").is_ok()
-}
-
-/// Gives memory that was freed back to the system, where the allocator would keep it.
-pub fn return_freed() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: takes no pointer, and is safe to call while other threads allocate.
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 /// The machine's memory.

@@ -46,7 +46,7 @@ pub(super) fn attempt(
     let shape = &r.plan.shape;
     let mut exec = match (planned, world.comm()) {
         (Some(planned), Some(comm)) => r.device.open_rank(planned.clone(), r.disk(), comm.clone())?,
-        _ => r.device.open(PlannedSession::clone(&r.plan.planned), r.disk())?,
+        _ => r.device.open(r.plan.planned.clone(), r.disk())?,
     };
     let exec = &mut *exec;
     let world = &world.holding(session::layout(&shape.model, &shape.session)?);
