@@ -14,6 +14,7 @@ use ambitus_train::recipe::DeviceChoice;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Rounds of steps on each side, alternating.
@@ -179,8 +180,8 @@ fn sanitize(options: &Options, page: &mut Report) {
 
 fn rates(options: &Options, info: &CardInfo, page: &mut Report) -> Result<Measured, String> {
     let target = CudaTarget::new(info.capability, info.rates);
-    let mut exec = open(options, programs::plan_rates(&target, options.small))?;
-    let measured = programs::rates(&mut exec)?;
+    let planned = Arc::new(programs::plan_rates(&target, options.small));
+    let measured = programs::rates(&mut open(options, planned.clone())?, &planned)?;
     page.section("Measured rates");
     page.line(&format!(
         "fp32 product by cuBLASLt: {:.1} TFLOP/s; reading and writing: {:.0} GB/s (the planner assumed {:.1} and {:.0})",
@@ -192,7 +193,7 @@ fn rates(options: &Options, info: &CardInfo, page: &mut Report) -> Result<Measur
     Ok(measured)
 }
 
-fn open(options: &Options, planned: PlannedSession) -> Result<CudaExecutor, String> {
+fn open(options: &Options, planned: Arc<PlannedSession>) -> Result<CudaExecutor, String> {
     let card = Card::open(options.card).map_err(|e| e.to_string())?;
     CudaExecutor::open(planned, card).map_err(|e| e.to_string())
 }
@@ -213,9 +214,9 @@ impl Subject {
     }
 
     /// Plans, opens, and fills the first micro-batch.
-    fn open(self, options: &Options, info: &CardInfo) -> Result<CudaExecutor, String> {
+    fn open(self, options: &Options, info: &CardInfo) -> Result<(CudaExecutor, Arc<PlannedSession>), String> {
         let target = CudaTarget::new(info.capability, info.rates);
-        let planned = match self {
+        let planned = Arc::new(match self {
             Subject::F5 => {
                 programs::plan_f5(&programs::f5_config(options.small), f5_shape(options), &target)?
             }
@@ -224,8 +225,8 @@ impl Subject {
                 llama_capacity(options),
                 &target,
             )?,
-        };
-        let mut exec = open(options, planned)?;
+        });
+        let mut exec = open(options, planned.clone())?;
         programs::random_weights(&mut exec)?;
         match self {
             Subject::F5 => {
@@ -236,7 +237,7 @@ impl Subject {
                 programs::random_tokens(&mut exec, &config, llama_capacity(options))?;
             }
         }
-        Ok(exec)
+        Ok((exec, planned))
     }
 
     /// Script and arguments of the peer.
@@ -294,7 +295,7 @@ impl Subject {
     ) -> Result<(), String> {
         page.section(&format!("{}, fp32", self.name()));
         let before = nvml::card_at(&info.pci).map(|c| c.total_bytes - c.free_bytes);
-        let mut exec = self.open(options, info)?;
+        let (mut exec, planned) = self.open(options, info)?;
         let loss = programs::step(&mut exec)?;
         if !loss.is_finite() {
             return Err(format!("the loss is {loss}"));
@@ -310,7 +311,7 @@ impl Subject {
         page.line("\nOps of the micro-batch against the measured roofline (each op's kernels alone, back to back):\n");
         let head = ["op", "instructions", "ms", "% of roofline"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
-        for o in programs::shares(&mut exec, "micro", measured)? {
+        for o in programs::shares(&mut exec, &planned, "micro", measured)? {
             let share = format!("{:.0}", 100.0 * o.floor / o.seconds);
             rows.push(vec![o.op.to_owned(), o.count.to_string(), format!("{:.3}", 1e3 * o.seconds), share]);
         }

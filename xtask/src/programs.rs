@@ -215,13 +215,13 @@ fn matrix(rows: usize, cols: usize) -> ambitus_ir::TensorType {
     ambitus_ir::TensorType::new(DType::F32, &[rows, cols])
 }
 
-/// The rates of the card that [`plan_rates`] is opened on.
+/// The rates of the card that [`plan_rates`], which `planned` is, was opened on.
 ///
 /// # Errors
 /// From the executor.
-pub fn rates(exec: &mut CudaExecutor) -> Result<Measured, String> {
-    let seconds = exec.time_instructions("rates").map_err(|e| e.to_string())?;
-    let p = exec.planned().program("rates").ok_or("no program")?;
+pub fn rates(exec: &mut CudaExecutor, planned: &PlannedSession) -> Result<Measured, String> {
+    let p = planned.program("rates").ok_or("no program")?;
+    let seconds = exec.time_instructions(planned, p).map_err(|e| e.to_string())?;
     let mut measured = Measured { gemm: 0.0, bytes: 0.0 };
     for (instr, seconds) in p.program.instrs.iter().zip(seconds) {
         let (x, y) = p.program.signature(instr);
@@ -248,13 +248,18 @@ pub struct OpShare {
     pub floor: f64,
 }
 
-/// Every op of a program, the most expensive first.
+/// Every op of a program of the plan that was opened, the most expensive first.
 ///
 /// # Errors
 /// From the executor.
-pub fn shares(exec: &mut CudaExecutor, name: &str, measured: Measured) -> Result<Vec<OpShare>, String> {
-    let seconds = exec.time_instructions(name).map_err(|e| e.to_string())?;
-    let p = exec.planned().program(name).ok_or("no program")?;
+pub fn shares(
+    exec: &mut CudaExecutor,
+    planned: &PlannedSession,
+    name: &str,
+    measured: Measured,
+) -> Result<Vec<OpShare>, String> {
+    let p = planned.program(name).ok_or("no program")?;
+    let seconds = exec.time_instructions(planned, p).map_err(|e| e.to_string())?;
     let mut ops: Vec<OpShare> = Vec::new();
     for (instr, seconds) in p.program.instrs.iter().zip(seconds) {
         let (x, y) = p.program.signature(instr);

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 /// A planned session on a card.
 pub struct CudaExecutor {
-    planned: Arc<PlannedSession>,
+    /// Without the instructions, which are recorded.
+    planned: PlannedSession,
     /// Of every program, on every slot; dropped before the card.
     programs: Vec<Vec<Recorded>>,
     /// Where the session is one rank's of several; ends before the card.
@@ -72,7 +73,10 @@ impl CudaExecutor {
     ) -> Result<Self, Box<(Card, ExecError)>> {
         let here = rank.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()));
         match prepare(&planned, &mut card, here) {
-            Ok((arenas, programs)) => Ok(CudaExecutor { planned, programs, rank, card, arenas }),
+            Ok((arenas, programs)) => {
+                let planned = planned.without_instructions();
+                Ok(CudaExecutor { planned, programs, rank, card, arenas })
+            }
             Err(why) => {
                 card.release();
                 Err(Box::new((card, why)))
@@ -127,14 +131,18 @@ impl CudaExecutor {
         self.rank.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()))
     }
 
-    /// Seconds of every instruction of a program, run on what the arena holds: for measuring. Instructions of one op on
-    /// equal types are measured once, exchanges between ranks without what travels. States are changed by it.
+    /// Seconds of every instruction of a program of the plan that was opened, run on what the arena holds: for measuring.
+    /// Instructions of one op on equal types are measured once, exchanges between ranks without what travels. States are changed
+    /// by it.
     ///
     /// # Errors
-    /// No such program, or when the card fails.
-    pub fn time_instructions(&mut self, name: &str) -> Result<Vec<f64>, ExecError> {
-        let p = program(&self.planned, name, 0)?;
-        let steps = steps(&self.planned, p, self.arenas, 0, self.here())?;
+    /// When the card fails.
+    pub fn time_instructions(
+        &mut self,
+        planned: &PlannedSession,
+        p: &PlannedProgram,
+    ) -> Result<Vec<f64>, ExecError> {
+        let steps = steps(planned, p, self.arenas, 0, self.here())?;
         let mut known: HashMap<String, f64> = HashMap::new();
         let mut seconds = Vec::with_capacity(steps.len());
         for (instr, steps) in p.program.instrs.iter().zip(&steps) {
@@ -328,9 +336,8 @@ impl Executor for CudaExecutor {
     }
 
     fn run(&mut self, name: &str, slot: usize) -> Result<(), ExecError> {
-        program(&self.planned, name, slot)?;
-        let at = self.planned.programs.iter().position(|p| p.program.name == name);
-        match (at.and_then(|at| self.programs.get(at)?.get(slot)), &self.rank) {
+        let (at, _) = program(&self.planned, name, slot)?;
+        match (self.programs[at].get(slot), &self.rank) {
             (Some(Recorded::Graph(graph)), _) => self.card.replay(graph),
             (Some(Recorded::Steps(steps)), Some(rank)) => self.card.run(steps, rank),
             _ => Ok(()),

@@ -89,7 +89,7 @@ pub enum ExecError {
 /// Transfers are row-major without pads; executors add the pitch and zero the pads. States of other types than f32 pass as
 /// f32, without loss (see [`transfer`](mod@crate::transfer)).
 pub trait Executor {
-    /// The session it was opened with.
+    /// The session it was opened with, [without instructions](PlannedSession::without_instructions).
     fn planned(&self) -> &PlannedSession;
     /// Bytes of the arena that were really allocated.
     fn arena_bytes(&self) -> u64;
@@ -148,7 +148,7 @@ pub fn state_place(
     }
 }
 
-/// A planned program by name.
+/// A planned program by name, with its index.
 ///
 /// # Errors
 /// When there is none, or no such slot.
@@ -156,8 +156,9 @@ pub fn program<'p>(
     planned: &'p PlannedSession,
     name: &str,
     slot: usize,
-) -> Result<&'p PlannedProgram, ExecError> {
-    let found = planned.program(name).ok_or_else(|| ExecError::NoProgram(name.to_owned()))?;
+) -> Result<(usize, &'p PlannedProgram), ExecError> {
+    let found = planned.programs.iter().enumerate().find(|(_, p)| p.program.name == name);
+    let found = found.ok_or_else(|| ExecError::NoProgram(name.to_owned()))?;
     // Programs without inputs and outputs run in sessions without slots.
     if slot >= planned.slots.max(1) {
         return Err(ExecError::NoSlot { slot, slots: planned.slots });
@@ -176,7 +177,7 @@ pub fn input_place(
     dtype: DType,
     len: usize,
 ) -> Result<(TensorType, Address), ExecError> {
-    let p = program(planned, name.0, slot)?;
+    let (_, p) = program(planned, name.0, slot)?;
     value_place(p, name, p.program.input(name.1), dtype, len)
 }
 
@@ -191,7 +192,7 @@ pub fn output_place(
     dtype: DType,
     len: usize,
 ) -> Result<(TensorType, Address), ExecError> {
-    let p = program(planned, name.0, slot)?;
+    let (_, p) = program(planned, name.0, slot)?;
     value_place(p, name, p.program.output(name.1), dtype, len)
 }
 

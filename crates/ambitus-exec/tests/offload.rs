@@ -41,8 +41,9 @@ fn planned(toy: &Toy, checkpoint: Blocks, offload: &Offload) -> PlannedSession {
 
 /// Names and bits of all states after three updates.
 fn after(toy: &Toy, exec: &mut CpuExecutor) -> Vec<(String, Vec<u32>)> {
-    let s = exec.planned().session.clone();
-    let start = states(&s);
+    let planned = exec.planned().clone();
+    let s = &planned.session;
+    let start = states(s);
     for (i, d) in s.states.iter().enumerate() {
         let at_zero = matches!(d.kind, StateKind::Optimizer | StateKind::Counter | StateKind::Ema);
         let data = if at_zero { vec![0.0; d.ty.shape.elements()] } else { start[&d.name].to_f32() };
@@ -52,7 +53,8 @@ fn after(toy: &Toy, exec: &mut CpuExecutor) -> Vec<(String, Vec<u32>)> {
     for (name, x) in [("beta", 0.0), ("lr", 1e-2), ("clip", 0.5), ("decay", 0.25)] {
         inputs.insert(name.to_owned(), Tensor::scalar(x));
     }
-    for p in s.programs.iter().cycle().take(3 * s.programs.len()) {
+    let programs = planned.programs.iter().map(|p| &p.program);
+    for p in programs.cycle().take(3 * planned.programs.len()) {
         for input in &p.inputs {
             let (t, name) = (&inputs[&input.name], &input.name);
             if t.ty.dtype == DType::I32 {

@@ -1,6 +1,6 @@
 //! The plan's types: where every value lies. Made by the planner, obeyed by executors, checked by neither alone.
 
-use crate::program::{Program, Session, ValueId};
+use crate::program::{Input, Instr, Output, Program, Session, ValueId};
 use crate::tensor::TensorType;
 
 /// A stretch of memory with its own base address.
@@ -71,14 +71,53 @@ impl PlannedProgram {
     pub fn place(&self, v: ValueId) -> Address {
         self.places[v.index()].expect("every defined value is planned")
     }
+
+    /// What the outside sees of it; values are numbered anew.
+    fn without_instructions(&self) -> PlannedProgram {
+        let mut program = Program { name: self.program.name.clone(), ..Program::default() };
+        let mut places = Vec::new();
+        let mut take = |program: &mut Program, v: ValueId| {
+            places.push(self.places[v.index()]);
+            program.new_value(self.program.ty(v))
+        };
+        for Input { name, value } in &self.program.inputs {
+            let value = take(&mut program, *value);
+            program.inputs.push(Input { name: name.clone(), value });
+        }
+        for Output { name, value } in &self.program.outputs {
+            let value = take(&mut program, *value);
+            program.outputs.push(Output { name: name.clone(), value });
+        }
+        PlannedProgram { program, places, workspaces: Vec::new(), lives: Vec::new(), ..*self }
+    }
+}
+
+/// Bytes that a planned program takes at most, by its instructions and values; the allocator's own among them.
+pub fn program_bytes(p: &Program) -> u64 {
+    let vector = |len: usize, each: usize| if len == 0 { 0 } else { allocated(len * each) };
+    let (values, instrs) = (p.types.len(), p.instrs.len());
+    let instruction = |i: &Instr| {
+        // The path's two counts stand before its text.
+        let path = allocated(i.origin.path.len() + 2 * size_of::<usize>());
+        path + vector(i.inputs.len(), size_of::<ValueId>()) + vector(i.outputs.len(), size_of::<ValueId>())
+    };
+    // A stretch of memory has a value or an instruction's scratch.
+    let tables = values * (size_of::<TensorType>() + size_of::<Option<Address>>() + size_of::<Live>())
+        + instrs * (size_of::<Instr>() + size_of::<Option<Address>>() + size_of::<Live>());
+    p.instrs.iter().map(instruction).sum::<u64>() + tables as u64
+}
+
+/// Bytes of a heap block: glibc and most others keep 8 for themselves and give multiples of 16, from 32 on.
+pub fn allocated(bytes: usize) -> u64 {
+    ((bytes + 8).next_multiple_of(16)).max(32) as u64
 }
 
 /// A session with every byte assigned.
 #[derive(Clone, Debug)]
 pub struct PlannedSession {
-    /// States and programs after all passes.
+    /// States after all passes. Its programs are in `programs`, and only there.
     pub session: Session,
-    /// Programs, in the session's order.
+    /// Programs, in the order of their first use.
     pub programs: Vec<PlannedProgram>,
     /// Address of every state.
     pub states: Vec<Address>,
@@ -109,6 +148,14 @@ impl PlannedSession {
             Region::Transient => self.state_bytes,
             Region::Slot => self.state_bytes + self.transient_bytes + self.slot_bytes * slot as u64,
         }
+    }
+
+    /// What is left to know of it when an executor has bound every instruction: states, inputs, outputs, and bytes. Thousands of
+    /// instructions take megabytes, which the plan of a run has no room for twice.
+    pub fn without_instructions(&self) -> PlannedSession {
+        let session = self.session.without_programs();
+        let programs = self.programs.iter().map(PlannedProgram::without_instructions).collect();
+        PlannedSession { session, programs, states: self.states.clone(), ..*self }
     }
 
     /// A planned program by name.

@@ -304,6 +304,11 @@ impl Session {
         }
     }
 
+    /// Its states alone.
+    pub fn without_programs(&self) -> Session {
+        Session { states: self.states.clone(), programs: Vec::new(), declared: self.declared.clone() }
+    }
+
     /// A program by name.
     pub fn program(&self, name: &str) -> Option<&Program> {
         self.programs.iter().find(|p| p.name == name)

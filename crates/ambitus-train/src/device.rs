@@ -376,7 +376,11 @@ impl Device {
     ///
     /// # Errors
     /// When the device refuses, or the disk is full.
-    pub fn open(&self, planned: PlannedSession, disk: Option<&Path>) -> Result<Box<dyn Executor>, RunError> {
+    pub fn open(
+        &self,
+        planned: Arc<PlannedSession>,
+        disk: Option<&Path>,
+    ) -> Result<Box<dyn Executor>, RunError> {
         match self.choice {
             Some(DeviceChoice::Cpu) => {
                 let options = CpuOptions { threads: self.threads, ..CpuOptions::default() };

@@ -28,7 +28,6 @@ use ambitus_ir::plan::PlannedSession;
 use ambitus_models::{Batch, Capacity, Model};
 use gathered::{Gathered, write};
 use std::path::Path;
-use std::sync::Arc;
 
 /// Options of the plan that `gradients` takes.
 #[derive(Clone, Debug)]
@@ -166,7 +165,7 @@ pub fn gradients(
         search::require(&plan, &shape, &every, budget, device.target())?;
     }
     device.require_free(plan.peak_bytes)?;
-    let planned = Arc::unwrap_or_clone(plan.planned);
+    let planned = plan.planned;
     dir.check(&planned.session.states, false)?;
     let mut exec = device.open(planned, None)?;
     let doubts = load::load(&mut *exec, dir, 0)?;

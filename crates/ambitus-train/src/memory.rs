@@ -13,6 +13,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::size::ByteSize;
+pub use ambitus_exec::cpu::return_freed;
 pub use container::{Container, container};
 
 /// A reading that this system does not give.
@@ -84,15 +85,6 @@ pub fn keep_little_freed() {
                 libc::mallopt(what, value);
             }
         }
-    }
-}
-
-/// Gives memory that was freed back to the system, where the allocator would keep it.
-pub fn return_freed() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: takes no pointer, and is safe to call while other threads allocate.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 

@@ -158,7 +158,7 @@ impl Needs {
             host_bytes,
             states: self.states.clone(),
             programs,
-            session: session.clone(),
+            session: session.without_programs(),
         }
     }
 }

@@ -112,6 +112,15 @@ impl Drop for Arena {
     }
 }
 
+/// Gives memory that was freed back to the system, where the allocator would keep it.
+pub fn return_freed() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: takes no pointer, and is safe to call while other threads allocate.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! Opening and running planned sessions.
 
-use super::arena::Arena;
+use super::arena::{Arena, return_freed};
 use super::disk::{Disk, bytes, bytes_mut};
 use super::dispatch::{self, Kernel};
 use super::kernels::{Isa, Pool};
@@ -13,7 +13,7 @@ use crate::transfer;
 use ambitus_comm::Communicator;
 use ambitus_ir::ops::collective;
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
-use ambitus_ir::{DType, Instr, Op, StateId, TensorType, ValueId};
+use ambitus_ir::{DType, Instr, Op, Program, StateId, TensorType, ValueId};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -41,7 +41,8 @@ pub struct CpuOptions {
 
 /// A planned session in this process's memory.
 pub struct CpuExecutor {
-    pub(super) planned: Arc<PlannedSession>,
+    /// Without the instructions, which are bound.
+    pub(super) planned: PlannedSession,
     pub(super) arena: Arena,
     pub(super) host: Arena,
     /// In place of `host`, which is then empty.
@@ -55,7 +56,8 @@ pub struct CpuExecutor {
 }
 
 impl CpuExecutor {
-    /// Allocates the arena, touches every page of it, and resolves every instruction.
+    /// Resolves every instruction, and then allocates the arena and touches every page of it. What binding is done with goes
+    /// before the arena comes: the plan too, unless the caller keeps it.
     ///
     /// # Errors
     /// When the system refuses memory or threads, or a plan cannot run here.
@@ -119,6 +121,10 @@ impl CpuExecutor {
                 .collect();
             steps.push(kernels?);
         }
+        let outside = planned.without_instructions();
+        drop(planned);
+        return_freed();
+        let planned = outside;
         let arena = Arena::new(planned.arena_bytes())?;
         let disk = folder.map(|folder| Disk::new(folder, planned.host_bytes)).transpose()?;
         let host = Arena::new(if disk.is_some() { 0 } else { planned.host_bytes })?;
@@ -128,6 +134,11 @@ impl CpuExecutor {
     /// Number of threads.
     pub fn threads(&self) -> usize {
         self.pool.threads()
+    }
+
+    /// Bytes that the bound instructions of a program take at most, beside the arena.
+    pub fn program_bytes(p: &Program) -> u64 {
+        p.instrs.iter().map(dispatch::kernel_bytes).sum()
     }
 
     /// Runs a program as [`Executor::run`] does and tells `observe` the seconds of every instruction, by index.
@@ -154,9 +165,7 @@ impl CpuExecutor {
         mut step: impl FnMut(usize, &mut Kernel, &Frame<'_>) + Send,
     ) -> Result<(), ExecError> {
         let CpuExecutor { planned, arena, host, disk, ranks, pool, one, steps } = self;
-        program(planned, name, slot)?;
-        let at = planned.programs.iter().position(|p| p.program.name == name);
-        let Some(kernels) = at.and_then(|at| steps.get_mut(at)) else { return Ok(()) };
+        let kernels = &mut steps[program(planned, name, slot)?.0];
         let (device, host) = (arena.base(), host.base());
         let base = |region| {
             // SAFETY: regions of existing slots lie inside the arena, whose size is the sum of all of them.

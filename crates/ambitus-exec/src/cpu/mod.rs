@@ -17,6 +17,6 @@ mod tests;
 mod types;
 mod workspace;
 
-pub use arena::Arena;
+pub use arena::{Arena, return_freed};
 pub use executor::{AsyncMode, CpuExecutor, CpuOptions};
 pub use target::CpuTarget;

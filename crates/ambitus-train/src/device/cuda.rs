@@ -51,7 +51,7 @@ fn holder(h: &Holder) -> String {
     format!("{name} ({}) {bytes}", h.pid)
 }
 
-pub(super) fn open(index: usize, planned: PlannedSession) -> Result<Box<dyn Executor>, ExecError> {
+pub(super) fn open(index: usize, planned: Arc<PlannedSession>) -> Result<Box<dyn Executor>, ExecError> {
     let arena = planned.arena_bytes();
     let exec = CudaExecutor::open(planned, driver::Card::open(index)?)?;
     reserve::measure(exec.card().info(), arena);

@@ -47,7 +47,7 @@ pub(super) fn open_rank(
     Err(ExecError::Device(WITHOUT.to_owned()))
 }
 
-pub(super) fn open(_: usize, _: PlannedSession) -> Result<Box<dyn Executor>, ExecError> {
+pub(super) fn open(_: usize, _: Arc<PlannedSession>) -> Result<Box<dyn Executor>, ExecError> {
     Err(ExecError::Device(WITHOUT.to_owned()))
 }
 

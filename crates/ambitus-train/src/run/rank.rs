@@ -49,7 +49,7 @@ pub(super) fn attempt(
     let mut meter = r.meter.clone();
     let mut opened = match (planned, world.comm()) {
         (Some(planned), Some(comm)) => r.device.open_rank(planned.clone(), r.disk(), comm.clone())?,
-        _ => r.device.open(PlannedSession::clone(&r.plan.planned), r.disk())?,
+        _ => r.device.open(r.plan.planned.clone(), r.disk())?,
     };
     let exec = &mut *opened;
     let world = &world.holding(session::layout(&shape.model, &shape.session)?);

@@ -18,10 +18,18 @@ pub(super) use conv::conv;
 use super::executor::AsyncMode;
 use super::kernels::{Mat, Rows};
 use super::operand::{Frame, In, Io};
+use ambitus_ir::Instr;
 use ambitus_ir::ops::Op;
+use ambitus_ir::plan::allocated;
 
 /// An instruction bound to its places. Allocates nothing when called.
 pub(super) type Kernel = Box<dyn FnMut(&Frame<'_>) + Send>;
+
+/// Bytes of an instruction's kernel at most: what it captured of every operand, result and scratch, and of attributes.
+pub(super) fn kernel_bytes(instr: &Instr) -> u64 {
+    let places = instr.inputs.len() + instr.outputs.len() + 1;
+    size_of::<Kernel>() as u64 + allocated(places * size_of::<In>() + size_of::<Op>())
+}
 
 /// A kernel, or why the instruction cannot run on these places.
 type Resolved = Result<Kernel, String>;

@@ -56,12 +56,11 @@ fn run(exec: &mut CpuExecutor, name: &str, inputs: &Tensors, states: &Tensors) -
         put(exec, planned.state(state).unwrap().1, t);
     }
     exec.run(name, 0).unwrap();
-    let outputs = p.program.outputs.iter().map(|o| (o.name.clone(), o.value));
+    let outputs = p.program.outputs.iter().map(|o| (o.name.clone(), p.program.ty(o.value), p.place(o.value)));
     let states =
-        p.program.states.iter().map(|s| (planned.session.states[s.state.index()].name.clone(), s.leaves));
-    let read = |(name, value): (String, ambitus_ir::ValueId)| {
-        let ty = p.program.ty(value);
-        let (arena, offset) = exec.locate(p.place(value), 0);
+        planned.session.states.iter().zip(&planned.states).map(|(s, at)| (s.name.clone(), s.ty, *at));
+    let read = |(name, ty, at): (String, TensorType, Address)| {
+        let (arena, offset) = exec.locate(at, 0);
         let words = arena.floats(offset, ty.bytes().div_ceil(4) as usize);
         let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         bytes.truncate(ty.bytes() as usize);
