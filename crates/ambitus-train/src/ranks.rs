@@ -62,6 +62,11 @@ pub struct InProcess {
 const NAMED: usize = 2;
 
 impl RunPlan {
+    /// For figures that are of one of several ranks.
+    pub(crate) fn of_each_rank(&self) -> &'static str {
+        if self.shape.beside.ranks > 1 { " of each rank" } else { "" }
+    }
+
     /// The figures of a rank, where there are several.
     pub fn ranks(&self) -> Option<Ranks> {
         let sharding = self.shape.session.sharding?;

@@ -282,13 +282,12 @@ fn report(
     ] {
         console.line(&format!("{what:<11}{place}"));
     }
-    if r.recipe.sample.is_some() {
-        console.line(&format!("audio      {root}/audio"));
+    if r.plan.shape.session.sample.is_some() {
+        console.line(&format!(
+            "audio      {root}/audio (a held-out clip; by Griffin-Lim, which buzzes: no vocoder)"
+        ));
     }
-    console.line("next, with your own folder of clips:");
-    console.line(&format!(
-        "  ambitus train --model {root}/export --data YOUR_FOLDER --device {} --memory {}",
-        r.recipe.device,
-        ByteSize(s.budget_bytes.unwrap_or(0)).exact()
-    ));
+    if let Some(listen) = r.plan.shape.model.listen(&format!("{root}/export")) {
+        console.line(&format!("to hear the voice in {project}:\n  {listen}"));
+    }
 }
