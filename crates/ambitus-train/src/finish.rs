@@ -84,7 +84,18 @@ pub fn keep_base(run: &RunDir, base: Option<Vec<f32>>) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Draws all pictures and writes the sounds. `tuned`: what was sampled from the result.
+/// Draws what a micro-batch holds at every instruction, while the plan has them.
+///
+/// # Errors
+/// From the disk.
+pub fn memory_picture(r: &Resolved, run: &RunDir) -> Result<(), RunError> {
+    let (series, marks) = memory_over_step(r);
+    let title = "memory over one micro-batch";
+    let memory = MemoryPicture { title, series: &series, budget: Some(r.budget), marks: &marks };
+    Ok(memory.save(&run.folder("pictures")?.join("memory.png"))?)
+}
+
+/// Draws all other pictures and writes the sounds. `tuned`: what was sampled from the result.
 ///
 /// # Errors
 /// From the disk.
@@ -102,10 +113,6 @@ pub fn pictures(
     let losses: Vec<(u64, f64)> = log.iter().map(|u| (u.update, u.loss)).collect();
     let loss = LossPicture { title: "loss", training: &losses, validation: &[("validation", &points)] };
     loss.save(&dir.join("loss.png"))?;
-    let (series, marks) = memory_over_step(r);
-    let title = "memory over one micro-batch";
-    let memory = MemoryPicture { title, series: &series, budget: Some(r.budget), marks: &marks };
-    memory.save(&dir.join("memory.png"))?;
 
     let Some((truth, _)) = held_out(r)? else { return Ok(()) };
     let Some(tuned) = tuned else { return Ok(()) };

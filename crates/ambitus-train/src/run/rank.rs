@@ -28,7 +28,7 @@ use std::time::Instant;
 /// Runs one rank as planned, from the newest checkpoint on. A checkpoint of a run that left its planned precision is not run on.
 pub(super) fn attempt(
     r: &Resolved,
-    planned: Option<&Arc<PlannedSession>>,
+    planned: Arc<PlannedSession>,
     run: &RunDir,
     world: &World,
     console: &mut dyn Console,
@@ -44,9 +44,9 @@ pub(super) fn attempt(
         return Ok((Ended::Collapsed, progress.update));
     }
     let shape = &r.plan.shape;
-    let mut exec = match (planned, world.comm()) {
-        (Some(planned), Some(comm)) => r.device.open_rank(planned.clone(), r.disk(), comm.clone())?,
-        _ => r.device.open(r.plan.planned.clone(), r.disk())?,
+    let mut exec = match world.comm() {
+        Some(comm) => r.device.open_rank(planned, r.disk(), comm.clone())?,
+        None => r.device.open(planned, r.disk())?,
     };
     let exec = &mut *exec;
     let world = &world.holding(session::layout(&shape.model, &shape.session)?);
