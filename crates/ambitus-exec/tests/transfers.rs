@@ -1,17 +1,20 @@
 //! Transfers, slots and errors of both executors.
 
 use ambitus_compile::plan::plan;
-use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
+use ambitus_exec::cpu::{AsyncMode, CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::{ExecError, Executor};
 use ambitus_exec::null::NullExecutor;
 use ambitus_ir::ops::copy::Space;
 use ambitus_ir::plan::{PlannedSession, Region};
 use ambitus_ir::{Builder, DType, Session, StateDecl, StateKind, TensorType};
+use std::path::Path;
 use std::sync::Arc;
 
 const ROWS: usize = 3;
 /// Odd, so that rows are padded.
 const COLS: usize = 35;
+/// Element types of states.
+const DTYPES: [DType; 4] = [DType::F32, DType::BF16, DType::F16, DType::U8];
 
 /// `step`: y = x + w over a padded weight, then w = y.
 fn planned(slots: usize) -> Arc<PlannedSession> {
@@ -58,31 +61,90 @@ fn states_stream_in_and_out_in_any_pieces() {
     assert_eq!(exec.arena_bytes(), planned.arena_bytes());
 }
 
-/// States of every type that passes as f32, their rows padded each in its own way.
+/// Where a state may lie, and where the host arena is then.
+const PLACES: [(Space, bool); 3] = [(Space::Device, false), (Space::Host, false), (Space::Host, true)];
+
+/// Opens a session whose host arena, if there is one, is in memory or in a file of `folder`.
+fn opened(planned: PlannedSession, in_file: bool, copies: AsyncMode, folder: &Path) -> CpuExecutor {
+    let options = CpuOptions { threads: 2, copies, ..CpuOptions::default() };
+    let exec = match in_file {
+        true => CpuExecutor::open_on_disk(planned, options, folder),
+        false => CpuExecutor::open_with(planned, options),
+    };
+    exec.expect("small arenas")
+}
+
+/// States of every type that passes as f32, wherever they lie, their rows padded each in its own way.
 #[test]
-fn narrow_states_come_back_bit_by_bit_in_any_pieces() {
-    for dtype in [DType::BF16, DType::F16, DType::U8] {
+fn states_of_every_type_come_back_from_every_place_in_any_pieces() {
+    let folder = tempfile::tempdir().unwrap();
+    for (dtype, (home, in_file)) in DTYPES.into_iter().flat_map(|d| PLACES.map(|place| (d, place))) {
         let mut session = Session::default();
-        let ty = TensorType::new(dtype, &[ROWS, COLS]);
-        let (kind, trainable) = (StateKind::Optimizer, false);
-        let id =
-            session.declare(StateDecl { name: "m".to_owned(), ty, kind, trainable, home: Space::Device });
-        let mut exec = CpuExecutor::open(plan(session, &CpuTarget::new(1), 1), 1).unwrap();
-        // Whole numbers up to 255 are numbers of all three types.
+        // Around the one that is written lie others, which must not change.
+        let names = ["before", "m", "after"];
+        let ids = names.map(|name| {
+            let (ty, kind, name) =
+                (TensorType::new(dtype, &[ROWS, COLS]), StateKind::Optimizer, name.to_owned());
+            session.declare(StateDecl { name, ty, kind, trainable: false, home })
+        });
+        let planned = plan(session, &CpuTarget::new(1), 1);
+        let mut exec = opened(planned, in_file, AsyncMode::Early, folder.path());
+        // Whole numbers up to 255 are numbers of all types.
         let data: Vec<f32> = (0..ROWS * COLS).map(|i| (i * 2) as f32).collect();
+        let beside = vec![7.0; ROWS * COLS];
+        for other in [ids[0], ids[2]] {
+            exec.write_state(other, &beside).unwrap();
+        }
         for piece in [1, 7, 34, 36, 105] {
-            exec.write_state(id, &vec![3.0; ROWS * COLS]).unwrap();
+            exec.write_state(ids[1], &vec![3.0; ROWS * COLS]).unwrap();
             for start in (0..data.len()).step_by(piece) {
                 let end = data.len().min(start + piece);
-                exec.write_state_at(id, start, &data[start..end]).unwrap();
+                exec.write_state_at(ids[1], start, &data[start..end]).unwrap();
             }
             let mut out = vec![0.0; data.len()];
             for start in (0..data.len()).step_by(piece) {
                 let end = data.len().min(start + piece);
-                exec.read_state_at(id, start, &mut out[start..end]).unwrap();
+                exec.read_state_at(ids[1], start, &mut out[start..end]).unwrap();
             }
-            assert_eq!(out, data, "{dtype:?} in pieces of {piece}");
+            assert_eq!(out, data, "{dtype:?} in pieces of {piece}, {home:?}, in a file: {in_file}");
         }
+        for other in [ids[0], ids[2]] {
+            let mut out = vec![0.0; data.len()];
+            exec.read_state(other, &mut out).unwrap();
+            assert_eq!(out, beside, "{dtype:?}, {home:?}, in a file: {in_file}");
+        }
+    }
+}
+
+/// A program moves a state of every type to the device and stores it over another one, wherever both lie.
+#[test]
+fn copies_move_every_type_between_every_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let ways = [AsyncMode::Early, AsyncMode::Late].into_iter().flat_map(|m| [(m, false), (m, true)]);
+    for (dtype, (copies, in_file)) in DTYPES.into_iter().flat_map(|d| ways.clone().map(move |w| (d, w))) {
+        let mut session = Session::default();
+        let ty = TensorType::new(dtype, &[ROWS, COLS]);
+        let [from, to] = ["from", "to"].map(|name| {
+            let (kind, home, name) = (StateKind::Optimizer, Space::Host, name.to_owned());
+            session.declare(StateDecl { name, ty, kind, trainable: false, home })
+        });
+        let mut b = Builder::new(&mut session, "move");
+        let (x, old) = (b.state(from), b.state(to));
+        let copy = b.copy_start(x, 0, Space::Device);
+        let here = b.copy_done(x, copy, 0);
+        let store = b.store_start(here, old, 1);
+        let new = b.copy_done(here, store, 1);
+        b.give_back(to, new);
+        let program = b.finish();
+        session.programs.push(program);
+        let planned = plan(session, &CpuTarget::new(1), 1);
+        let mut exec = opened(planned, in_file, copies, folder.path());
+        let data: Vec<f32> = (0..ROWS * COLS).map(|i| (255 - i) as f32).collect();
+        exec.write_state(from, &data).unwrap();
+        exec.run("move", 0).unwrap();
+        let mut out = vec![0.0; data.len()];
+        exec.read_state(to, &mut out).unwrap();
+        assert_eq!(out, data, "{dtype:?}, {copies:?}, in a file: {in_file}");
     }
 }
 

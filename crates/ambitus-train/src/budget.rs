@@ -208,6 +208,19 @@ impl RunPlan {
         here(&self.shape, &self.planned, self.parts.as_ref().map(|p| &*p.ranks))
     }
 
+    /// The sessions of so many ranks, for executors. What is left here are states, inputs, outputs and bytes.
+    pub(crate) fn take_sessions(&mut self, ranks: usize) -> Vec<Arc<PlannedSession>> {
+        let take = |p: &mut Arc<PlannedSession>| {
+            let outside = Arc::new(p.without_instructions());
+            std::mem::replace(p, outside)
+        };
+        let own = take(&mut self.planned);
+        match &mut self.parts {
+            Some(parts) => parts.ranks.iter_mut().map(take).collect(),
+            None => vec![own; ranks],
+        }
+    }
+
     /// The sessions that hold all that one copy of the model has: of one rank like all, or of all with a part.
     pub fn whole(&self) -> Vec<&PlannedSession> {
         match &self.parts {

@@ -8,7 +8,7 @@ use crate::resolve::Resolved;
 use crate::run_dir::RunDir;
 use crate::sample::{self, Settings};
 use crate::session::program;
-use ambitus_compile::plan::report::{self, Usage};
+use ambitus_compile::plan::report;
 use ambitus_data::griffin_lim::GriffinLim;
 use ambitus_data::{DataError, load_clip, mel, wav};
 use ambitus_exec::executor::Executor;
@@ -30,13 +30,9 @@ const BASE_SAMPLE: &str = "base_sample.safetensors";
 type Held = (Vec<f32>, Vec<i32>);
 
 /// Bytes that the results of a run take, once its arena is gone: three mels of the sampled clip, one of them as it is read, and
-/// one picture or sound at a time. `sampled`: of the program that sampled it; `instructions`: of the micro-batch's.
-pub fn bytes(model: &Model, sampled: Option<Capacity>, instructions: usize) -> u64 {
-    /// Of each: what lives at it, as that is found and as it is drawn.
-    const USAGE: u64 = 4 * size_of::<Usage>() as u64;
-    DRAWING_BYTES
-        + sampled.map_or(0, |c| 4 * model.clip_bytes(c.rows.div_ceil(2)))
-        + USAGE * instructions as u64
+/// one picture or sound at a time. `sampled`: of the program that sampled it.
+pub fn bytes(model: &Model, sampled: Option<Capacity>) -> u64 {
+    DRAWING_BYTES + sampled.map_or(0, |c| 4 * model.clip_bytes(c.rows.div_ceil(2)))
 }
 
 /// The held-out clip that is sampled.
@@ -99,7 +95,18 @@ pub fn keep_base(run: &RunDir, base: Option<Vec<f32>>) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Draws all pictures and writes the sounds. `tuned`: what was sampled from the result.
+/// Draws what a micro-batch holds at every instruction, while the plan has them.
+///
+/// # Errors
+/// From the disk.
+pub fn memory_picture(r: &Resolved, run: &RunDir) -> Result<(), RunError> {
+    let (series, marks) = memory_over_step(r);
+    let title = "memory over one micro-batch";
+    let memory = MemoryPicture { title, series: &series, budget: Some(r.budget), marks: &marks };
+    Ok(memory.save(&run.folder("pictures")?.join("memory.png"))?)
+}
+
+/// Draws all other pictures and writes the sounds. `tuned`: what was sampled from the result.
 ///
 /// # Errors
 /// From the disk.
@@ -117,10 +124,6 @@ pub fn pictures(
     let losses: Vec<(u64, f64)> = log.iter().map(|u| (u.update, u.loss)).collect();
     let loss = LossPicture { title: "loss", training: &losses, validation: &[("validation", &points)] };
     loss.save(&dir.join("loss.png"))?;
-    let (series, marks) = memory_over_step(r);
-    let title = "memory over one micro-batch";
-    let memory = MemoryPicture { title, series: &series, budget: Some(r.budget), marks: &marks };
-    memory.save(&dir.join("memory.png"))?;
 
     let Some((truth, _)) = held_out(r)? else { return Ok(()) };
     let Some(tuned) = tuned else { return Ok(()) };

@@ -5,6 +5,7 @@ mod rank;
 use crate::data::no_data;
 use crate::error::RunError;
 use crate::export::{self, Layout, Source};
+use crate::finish;
 use crate::memory;
 use crate::recipe::{Origins, Placement, Recipe};
 use crate::resolve::{Console, Resolved, resolve, resolve_on};
@@ -260,26 +261,34 @@ fn go(r: &mut Resolved, run: &RunDir, world: &World, console: &mut dyn Console) 
 }
 
 /// Runs as planned: this rank, or all of them.
-fn on_ranks(r: &Resolved, run: &RunDir, world: &World, console: &mut dyn Console) -> Result<End, RunError> {
+fn on_ranks(
+    r: &mut Resolved,
+    run: &RunDir,
+    world: &World,
+    console: &mut dyn Console,
+) -> Result<End, RunError> {
+    if world.is_first() {
+        finish::memory_picture(r, run)?;
+    }
+    let ranks = r.recipe.ranks() as usize;
+    // Each executor ends the session that it opens: thousands of instructions take megabytes.
+    let mut planned = r.plan.take_sessions(ranks);
     // What planning took, before arenas are.
     memory::return_freed();
-    let ranks = r.recipe.ranks() as usize;
-    if ranks == 1 {
-        return rank::attempt(r, None, run, world, console);
+    if ranks == 1 || world.ranks() > 1 {
+        let own = planned.swap_remove(world.rank());
+        drop(planned);
+        return rank::attempt(r, own, run, world, console);
     }
-    let planned = match &r.plan.parts {
-        Some(parts) => parts.ranks.clone(),
-        None => std::iter::repeat_n(r.plan.planned.clone(), ranks).collect(),
-    };
-    if world.ranks() > 1 {
-        return rank::attempt(r, Some(&planned[world.rank()]), run, world, console);
-    }
-    let console = Mutex::new(Some(console));
+    let (r, console) = (&*r, Mutex::new(Some(console)));
+    let planned = Mutex::new(planned.into_iter().map(Some).collect::<Vec<_>>());
     let ends = world::in_process(ranks, |world| {
         let console = world.is_first().then(|| console.lock().ok()?.take()).flatten();
+        let own = planned.lock().ok().and_then(|mut all| all[world.rank()].take());
+        let own = own.ok_or_else(|| RunError::Training("a rank began twice".to_owned()))?;
         match console {
-            Some(console) => rank::attempt(r, Some(&planned[world.rank()]), run, world, console),
-            None => rank::attempt(r, Some(&planned[world.rank()]), run, world, &mut Silent),
+            Some(console) => rank::attempt(r, own, run, world, console),
+            None => rank::attempt(r, own, run, world, &mut Silent),
         }
     })?;
     Ok(ends[0])

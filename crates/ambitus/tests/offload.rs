@@ -55,6 +55,29 @@ fn the_same_weights_from_a_smaller_arena() {
     }
 }
 
+/// States of 8 and 16 bits wait in memory and in a file as those of 32 do.
+#[test]
+fn every_element_type_waits_anywhere() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 9);
+    for (form, options) in [
+        ("8bit", &["--optimizer", "adamw-8bit"][..]),
+        ("bf16", &["--optimizer", "adamw-bf16"]),
+        ("pure", &["--precision", "bf16-pure", "--optimizer", "adamw-8bit"]),
+    ] {
+        let run = |place: &str, offload: &[&str]| {
+            let name = format!("{form}-{place}");
+            let recipe = common::recipe(dir, &name, SHORT).display().to_string();
+            common::ok(dir, &[&["train", &recipe], options, offload].concat());
+            shards(&dir.join(name))
+        };
+        let want = run("none", &[]);
+        assert!(run("memory", &["--offload", "all"]) == want, "{form}, in memory");
+        assert!(run("file", &["--offload", "all,disk=scratch"]) == want, "{form}, in a file");
+    }
+}
+
 #[test]
 fn plans_name_the_hosts_budget_and_contradictions_are_refused() {
     let dir = tempfile::tempdir().expect("a folder");

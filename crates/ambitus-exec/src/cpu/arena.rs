@@ -55,26 +55,6 @@ impl Arena {
         self.base.as_ptr()
     }
 
-    /// The 4-byte elements at a byte offset.
-    ///
-    /// # Panics
-    /// Outside the arena, or when the offset is not a multiple of 4.
-    pub(super) fn floats(&self, offset: u64, len: usize) -> &[f32] {
-        let at = self.index(offset, len);
-        // SAFETY: inside the allocation and aligned (just checked); every bit pattern is an f32; `&self` keeps writers away.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at).cast(), len) }
-    }
-
-    /// As [`Arena::floats`], to write.
-    ///
-    /// # Panics
-    /// Outside the arena, or when the offset is not a multiple of 4.
-    pub(super) fn floats_mut(&mut self, offset: u64, len: usize) -> &mut [f32] {
-        let at = self.index(offset, len);
-        // SAFETY: inside the allocation and aligned (just checked); every bit pattern is an f32; `&mut self` is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(at).cast(), len) }
-    }
-
     /// The bytes at an offset.
     ///
     /// # Panics
@@ -93,13 +73,6 @@ impl Arena {
         assert!(offset <= self.bytes() && len as u64 <= self.bytes() - offset, "outside the arena");
         // SAFETY: inside the allocation (just checked); `&mut self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(offset as usize), len) }
-    }
-
-    fn index(&self, offset: u64, len: usize) -> usize {
-        let end = (len as u64).checked_mul(4).and_then(|n| n.checked_add(offset));
-        let inside = end.is_some_and(|end| end <= self.bytes()) && offset.is_multiple_of(4);
-        assert!(inside, "{len} elements at byte {offset} of an arena of {}", self.bytes());
-        offset as usize
     }
 }
 
@@ -129,11 +102,11 @@ mod tests {
     fn zeroed_aligned_and_bounded() {
         let mut a = Arena::new(3 * PAGE as u64 + 8).unwrap();
         assert_eq!(a.base() as usize % PAGE, 0);
-        assert!(a.floats(0, 3 * PAGE / 4 + 2).iter().all(|&x| x == 0.0));
-        a.floats_mut(4, 1)[0] = 2.0;
-        assert_eq!(a.floats(0, 2), [0.0, 2.0]);
+        assert!(a.raw(0, 3 * PAGE + 8).iter().all(|&x| x == 0));
+        a.raw_mut(4, 1)[0] = 2;
+        assert_eq!(a.raw(3, 3), [0, 2, 0]);
         assert_eq!(Arena::new(0).unwrap().bytes(), 0);
         assert!(matches!(Arena::new(u64::MAX), Err(ExecError::OutOfMemory { .. })));
-        assert!(std::panic::catch_unwind(|| a.floats(3 * PAGE as u64 + 4, 2).len()).is_err());
+        assert!(std::panic::catch_unwind(|| a.raw(3 * PAGE as u64 + 4, 5).len()).is_err());
     }
 }

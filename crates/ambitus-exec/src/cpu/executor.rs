@@ -3,6 +3,7 @@
 use super::arena::{Arena, return_freed};
 use super::disk::{Disk, bytes, bytes_mut};
 use super::dispatch::{self, Kernel};
+use super::host::{Bytes, Host};
 use super::kernels::{Isa, Pool};
 use super::operand::{Frame, Io, Place};
 use super::ranks::Ranks;
@@ -44,9 +45,7 @@ pub struct CpuExecutor {
     /// Without the instructions, which are bound.
     pub(super) planned: PlannedSession,
     pub(super) arena: Arena,
-    pub(super) host: Arena,
-    /// In place of `host`, which is then empty.
-    disk: Option<Disk>,
+    pub(super) host: Host,
     /// Where the session is one rank's of several.
     ranks: Option<Ranks>,
     pool: Pool,
@@ -126,9 +125,8 @@ impl CpuExecutor {
         return_freed();
         let planned = outside;
         let arena = Arena::new(planned.arena_bytes())?;
-        let disk = folder.map(|folder| Disk::new(folder, planned.host_bytes)).transpose()?;
-        let host = Arena::new(if disk.is_some() { 0 } else { planned.host_bytes })?;
-        Ok(CpuExecutor { planned, arena, host, disk, ranks, pool, one, steps })
+        let host = Host::new(planned.host_bytes, folder)?;
+        Ok(CpuExecutor { planned, arena, host, ranks, pool, one, steps })
     }
 
     /// Number of threads.
@@ -164,17 +162,17 @@ impl CpuExecutor {
         slot: usize,
         mut step: impl FnMut(usize, &mut Kernel, &Frame<'_>) + Send,
     ) -> Result<(), ExecError> {
-        let CpuExecutor { planned, arena, host, disk, ranks, pool, one, steps } = self;
+        let CpuExecutor { planned, arena, host, ranks, pool, one, steps } = self;
         let kernels = &mut steps[program(planned, name, slot)?.0];
-        let (device, host) = (arena.base(), host.base());
+        let (device, (on_host, disk)) = (arena.base(), host.running());
         let base = |region| {
             // SAFETY: regions of existing slots lie inside the arena, whose size is the sum of all of them.
             let device = || unsafe { device.add(planned.base(region, slot) as usize) };
-            if region == Region::Host { host } else { device() }
+            if region == Region::Host { on_host } else { device() }
         };
         // SAFETY: `check_places` put every place inside its region; the arenas are borrowed exclusively until the end.
         // Without memory for the host's, copies ask `disk`, and no other instruction has places there.
-        let frame = unsafe { Frame::new(base, pool, one, disk.as_ref(), ranks.as_ref()) };
+        let frame = unsafe { Frame::new(base, pool, one, disk, ranks.as_ref()) };
         pool.enter(|| {
             for (i, k) in kernels.iter_mut().enumerate() {
                 step(i, k, &frame);
@@ -184,60 +182,64 @@ impl CpuExecutor {
             }
         });
         ranks.as_ref().map_or(Ok(()), Ranks::check)?;
-        disk.as_ref().map_or(Ok(()), Disk::check)
+        host.check()
     }
 
-    /// The arena and the byte at which an address starts, for transfers.
-    pub(super) fn locate(&self, at: Address, slot: usize) -> (&Arena, u64) {
-        let arena = if at.region == Region::Host { &self.host } else { &self.arena };
-        (arena, self.planned.base(at.region, slot) + at.offset)
+    /// What holds an address, and the byte at which it starts there.
+    pub(super) fn locate(&self, at: Address, slot: usize) -> (&dyn Bytes, u64) {
+        let bytes = if at.region == Region::Host { self.host.bytes() } else { &self.arena };
+        (bytes, self.planned.base(at.region, slot) + at.offset)
+    }
+
+    /// As [`CpuExecutor::locate`], to write.
+    pub(super) fn locate_mut(&mut self, at: Address, slot: usize) -> (&mut dyn Bytes, u64) {
+        let offset = self.planned.base(at.region, slot) + at.offset;
+        (if at.region == Region::Host { self.host.bytes_mut() } else { &mut self.arena }, offset)
     }
 
     fn read(&self, (ty, at): (TensorType, Address), slot: usize, start: usize, out: &mut [f32]) {
-        if let (Region::Host, Some(disk)) = (at.region, &self.disk) {
-            return for_runs(ty, start, out.len(), |place, done, n, _| {
-                disk.fetch(at.offset + 4 * place as u64, bytes_mut(&mut out[done..done + n]));
-            });
-        }
-        let (arena, offset) = self.locate(at, slot);
+        let (held, at) = self.locate(at, slot);
         let size = ty.dtype.size();
-        if size < 4 {
-            let data = arena.raw(offset, ty.bytes() as usize);
-            return for_runs(ty, start, out.len(), |place, done, n, _| {
-                transfer::widen(ty.dtype, &data[place * size..(place + n) * size], &mut out[done..done + n]);
-            });
-        }
-        let data = arena.floats(offset, ty.bytes() as usize / 4);
         for_runs(ty, start, out.len(), |place, done, n, _| {
-            out[done..done + n].copy_from_slice(&data[place..place + n]);
+            let (at, out) = (at + (place * size) as u64, &mut out[done..done + n]);
+            if size == 4 {
+                return held.get(at, bytes_mut(out));
+            }
+            let mut narrow = [0; PIECE];
+            for (k, out) in out.chunks_mut(PIECE / size).enumerate() {
+                let narrow = &mut narrow[..out.len() * size];
+                held.get(at + (k * PIECE) as u64, narrow);
+                transfer::widen(ty.dtype, narrow, out);
+            }
         });
     }
 
     fn write(&mut self, (ty, at): (TensorType, Address), slot: usize, start: usize, from: &[f32]) {
-        if let (Region::Host, Some(disk)) = (at.region, &self.disk) {
-            // Pads are zero since the file was made.
-            return for_runs(ty, start, from.len(), |place, done, n, _| {
-                disk.store(at.offset + 4 * place as u64, bytes(&from[done..done + n]));
-            });
-        }
-        let offset = self.planned.base(at.region, slot) + at.offset;
-        let arena = if at.region == Region::Host { &mut self.host } else { &mut self.arena };
+        let (held, at) = self.locate_mut(at, slot);
         let size = ty.dtype.size();
-        if size < 4 {
-            let data = arena.raw_mut(offset, ty.bytes() as usize);
-            return for_runs(ty, start, from.len(), |place, done, n, pad| {
-                let (whole, end) = (place * size, (place + n) * size);
-                transfer::narrow(ty.dtype, &from[done..done + n], &mut data[whole..end]);
-                data[end..end + pad * size].fill(0);
-            });
-        }
-        let data = arena.floats_mut(offset, ty.bytes() as usize / 4);
         for_runs(ty, start, from.len(), |place, done, n, pad| {
-            data[place..place + n].copy_from_slice(&from[done..done + n]);
-            data[place + n..place + n + pad].fill(0.0);
+            let (at, from) = (at + (place * size) as u64, &from[done..done + n]);
+            if size == 4 {
+                held.put(at, bytes(from));
+            } else {
+                let mut narrow = [0; PIECE];
+                for (k, from) in from.chunks(PIECE / size).enumerate() {
+                    let narrow = &mut narrow[..from.len() * size];
+                    transfer::narrow(ty.dtype, from, narrow);
+                    held.put(at + (k * PIECE) as u64, narrow);
+                }
+            }
+            if pad > 0 {
+                held.put(at + (n * size) as u64, &PAD[..pad * size]);
+            }
         });
     }
 }
+
+/// Bytes of 8- and 16-bit elements that are converted at once.
+const PIECE: usize = 16 << 10;
+/// What a row's pad holds: it has fewer bytes than rows align to.
+const PAD: [u8; 16] = [0; 16];
 
 /// Calls `body(index in storage, index in the transfer, length, pad)` for every run of the elements `start..start + len`;
 /// `pad` is the number of pad elements after a run that ends its row.
@@ -312,13 +314,13 @@ impl Executor for CpuExecutor {
     fn write_state_at(&mut self, state: StateId, start: usize, data: &[f32]) -> Result<(), ExecError> {
         let place = state_place(&self.planned, state, start, data.len())?;
         self.write(place, 0, start, data);
-        self.disk.as_ref().map_or(Ok(()), Disk::check)
+        self.host.check()
     }
 
     fn read_state_at(&self, state: StateId, start: usize, out: &mut [f32]) -> Result<(), ExecError> {
         let place = state_place(&self.planned, state, start, out.len())?;
         self.read(place, 0, start, out);
-        self.disk.as_ref().map_or(Ok(()), Disk::check)
+        self.host.check()
     }
 
     fn write_f32(&mut self, program: &str, input: &str, slot: usize, data: &[f32]) -> Result<(), ExecError> {
@@ -342,6 +344,6 @@ impl Executor for CpuExecutor {
     fn read_f32(&self, program: &str, output: &str, slot: usize, out: &mut [f32]) -> Result<(), ExecError> {
         let place = output_place(&self.planned, (program, output), slot, DType::F32, out.len())?;
         self.read(place, slot, 0, out);
-        self.disk.as_ref().map_or(Ok(()), Disk::check)
+        self.host.check()
     }
 }

@@ -8,6 +8,7 @@ mod core_ops;
 mod disk;
 mod dispatch;
 mod executor;
+mod host;
 pub mod kernels;
 mod operand;
 mod ranks;

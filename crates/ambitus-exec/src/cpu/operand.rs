@@ -76,7 +76,7 @@ impl Place {
 
     /// Elements of this width, pads included.
     fn len<E: Element>(&self) -> usize {
-        debug_assert!(self.ty.dtype.size() == size_of::<E>(), "{} as {} bytes", self.ty, size_of::<E>());
+        assert!(self.ty.dtype.size() == size_of::<E>(), "{} as {} bytes", self.ty, size_of::<E>());
         self.ty.bytes() as usize / size_of::<E>()
     }
 
@@ -352,10 +352,18 @@ impl Io {
         self.y[o].ty
     }
 
-    /// Result `o`, which starts on operand `i`'s first byte, with a type that covers the bytes of both.
-    pub fn longer(&mut self, i: usize, o: usize) -> Out {
-        let (x, y) = (self.x[i], self.y(o));
-        if x.ty.bytes() > y.0.ty.bytes() { Out(x) } else { y }
+    /// Result `o`, which starts on operand `i`'s first byte, with a type that covers the bytes of both. Refuses when what it
+    /// covers overlaps anything else of the instruction.
+    pub fn longer(&mut self, i: usize, o: usize) -> Result<Out, String> {
+        let y = self.donated(i, o)?;
+        let longer = if self.x[i].ty.bytes() > y.0.ty.bytes() { self.x[i] } else { y.0 };
+        let besides = |of: &[Place], at: usize| {
+            of.iter().enumerate().any(|(k, other)| k != at && other.overlaps(&longer))
+        };
+        if besides(&self.x, i) || besides(&self.y, o) || self.ws.iter().any(|ws| ws.overlaps(&longer)) {
+            return Err(format!("operand {i}, under result {o}, overlaps another value or the workspace"));
+        }
+        Ok(Out(longer))
     }
 
     /// Result `o` on the bytes of operand `i`, for ops that donate.
@@ -381,5 +389,32 @@ impl Scratch {
     /// Its floats.
     pub fn data<'s>(&'s mut self, f: &'s Frame) -> &'s mut [f32] {
         self.0.as_mut().map_or(&mut [], |out| out.data(f))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(offset: u64, floats: usize) -> Place {
+        let ty = TensorType::f32(&[floats]);
+        Place { ty, at: Address { region: Region::Transient, offset, bytes: ty.bytes() } }
+    }
+
+    #[test]
+    fn a_tail_is_not_handed_out_over_another_value() {
+        let io =
+            |x: &[Place], ws| Io::new(x.to_vec(), vec![place(0, 64)], ws).expect("nothing is overwritten");
+        let (long, in_its_tail) = (place(0, 128), place(256, 64));
+        let all = io(&[long], None).longer(0, 0).expect("nothing else is there");
+        assert_eq!(all.ty().bytes(), 512);
+        assert!(io(&[long, in_its_tail], None).longer(0, 0).is_err());
+        assert!(io(&[place(512, 64)], None).longer(0, 0).is_err(), "elsewhere");
+    }
+
+    #[test]
+    #[should_panic(expected = "as 2 bytes")]
+    fn elements_are_not_taken_in_another_width() {
+        place(0, 64).len::<u16>();
     }
 }

@@ -136,7 +136,7 @@ impl Draft {
     }
 
     fn around(&self) -> Around {
-        Around::of(&self.shape, &self.session().states, self.instructions())
+        Around::of(&self.shape, &self.session().states)
     }
 
     /// Bytes of ranks in the memory that the budget bounds, of what each has, or one for all: there are all of them, or one, of

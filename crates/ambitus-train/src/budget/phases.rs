@@ -53,8 +53,8 @@ pub(super) struct Around {
 }
 
 impl Around {
-    /// `states`: of the whole model, or of a rank like all; `instructions`: of the longest program.
-    pub fn of(shape: &Shape, states: &[StateDecl], instructions: usize) -> Around {
+    /// `states`: of the whole model, or of a rank like all.
+    pub fn of(shape: &Shape, states: &[StateDecl]) -> Around {
         let of_ranks = |n: usize, bytes: u64| if shape.beside.with_host { n as u64 * bytes } else { 0 };
         let each = |bytes| of_ranks(shape.beside.ranks, bytes);
         let capacity = shape.session.capacity;
@@ -79,7 +79,7 @@ impl Around {
             save: each(loader + LOAD_BYTES),
             // What is left of a run the first rank does.
             export: of_ranks(1, LOAD_BYTES + merging),
-            results: of_ranks(1, finish::bytes(&shape.model, sampled, instructions)),
+            results: of_ranks(1, finish::bytes(&shape.model, sampled)),
         }
     }
 

@@ -30,7 +30,7 @@ use std::time::Instant;
 /// Runs one rank as planned, from the newest checkpoint on. A checkpoint of a run that left its planned precision is not run on.
 pub(super) fn attempt(
     r: &Resolved,
-    planned: Option<&Arc<PlannedSession>>,
+    planned: Arc<PlannedSession>,
     run: &RunDir,
     world: &World,
     console: &mut dyn Console,
@@ -47,9 +47,9 @@ pub(super) fn attempt(
     }
     let shape = &r.plan.shape;
     let mut meter = r.meter.clone();
-    let mut opened = match (planned, world.comm()) {
-        (Some(planned), Some(comm)) => r.device.open_rank(planned.clone(), r.disk(), comm.clone())?,
-        _ => r.device.open(r.plan.planned.clone(), r.disk())?,
+    let mut opened = match world.comm() {
+        Some(comm) => r.device.open_rank(planned, r.disk(), comm.clone())?,
+        None => r.device.open(planned, r.disk())?,
     };
     let exec = &mut *opened;
     let world = &world.holding(session::layout(&shape.model, &shape.session)?);

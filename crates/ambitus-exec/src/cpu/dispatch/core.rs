@@ -125,7 +125,7 @@ pub fn reduce(op: &Reduce, mut io: Io) -> Resolved {
 pub fn reshape(mut io: Io) -> Resolved {
     let from = io.x_ty(0);
     if io.shared(0, 0) {
-        let mut y = io.longer(0, 0);
+        let mut y = io.longer(0, 0)?;
         let ty = io.y_ty(0);
         if contiguous(from) && ty.is_dense() {
             return kernel(|_| ());

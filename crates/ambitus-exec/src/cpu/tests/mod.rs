@@ -3,10 +3,11 @@
 mod parity;
 mod sharing;
 
+use super::host::Host;
 use super::{AsyncMode, CpuExecutor, CpuOptions};
 use crate::executor::{ExecError, Executor};
 use ambitus_compile::plan::plan;
-use ambitus_ir::plan::{Address, PlannedSession, Region};
+use ambitus_ir::plan::{Address, PlannedSession};
 use ambitus_ir::target::Target;
 use ambitus_ir::{DType, Program, Session, TensorType};
 use ambitus_testkit::{Case, Tensor, Tensors};
@@ -22,21 +23,19 @@ fn planned(mut session: Session, program: Program, target: &dyn Target) -> Arc<P
 fn open(planned: &Arc<PlannedSession>, threads: usize, copies: AsyncMode) -> Result<CpuExecutor, ExecError> {
     let options = CpuOptions { threads, copies, isa: None };
     let mut exec = CpuExecutor::open_with(planned.clone(), options)?;
-    for arena in [&mut exec.arena, &mut exec.host] {
-        let floats = arena.bytes() as usize / 4;
-        arena.floats_mut(0, floats).fill(f32::NAN);
+    let Host::Memory(host) = &mut exec.host else { panic!("no file was asked for") };
+    for arena in [&mut exec.arena, host] {
+        let all = arena.bytes() as usize;
+        // A NaN in every float type.
+        arena.raw_mut(0, all).fill(0xff);
     }
     Ok(exec)
 }
 
-/// Writes a value with its pads. Room is planned in multiples of 256 bytes, so whole words may be written.
+/// Writes a value with its pads.
 fn put(exec: &mut CpuExecutor, at: Address, t: &Tensor) {
-    let mut bytes = t.to_bytes();
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    let words = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
-    let offset = exec.planned.base(at.region, 0) + at.offset;
-    let arena = if at.region == Region::Host { &mut exec.host } else { &mut exec.arena };
-    arena.floats_mut(offset, words.len()).iter_mut().zip(words).for_each(|(to, word)| *to = word);
+    let (held, at) = exec.locate_mut(at, 0);
+    held.put(at, &t.to_bytes());
 }
 
 /// A result: name, type, and bytes with pads.
@@ -60,10 +59,9 @@ fn run(exec: &mut CpuExecutor, name: &str, inputs: &Tensors, states: &Tensors) -
     let states =
         planned.session.states.iter().zip(&planned.states).map(|(s, at)| (s.name.clone(), s.ty, *at));
     let read = |(name, ty, at): (String, TensorType, Address)| {
-        let (arena, offset) = exec.locate(at, 0);
-        let words = arena.floats(offset, ty.bytes().div_ceil(4) as usize);
-        let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        bytes.truncate(ty.bytes() as usize);
+        let (held, at) = exec.locate(at, 0);
+        let mut bytes = vec![0; ty.bytes() as usize];
+        held.get(at, &mut bytes);
         let (row, used) = (ty.pitch * ty.dtype.size(), ty.shape.cols() * ty.dtype.size());
         for row in bytes.chunks(row.max(1)) {
             assert!(row[used..].iter().all(|pad| *pad == 0), "{name}: pads are {row:?}");
