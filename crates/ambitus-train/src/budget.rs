@@ -19,24 +19,22 @@ use ambitus_comm::local;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::plan::report::{self, Exchange};
-use ambitus_ir::plan::PlannedSession;
+use ambitus_exec::cpu::CpuExecutor;
+use ambitus_ir::plan::{PlannedSession, program_bytes};
 use ambitus_ir::target::Target;
-use ambitus_ir::{StateDecl, StateKind};
+use ambitus_ir::{Program, Session, StateDecl, StateKind};
 use ambitus_models::{Capacity, Model};
 use serde::Serialize;
 use std::sync::Arc;
 
 /// Resident bytes of the program itself: code and data pages, allocator, main thread, reports. Measured; see
 /// `docs/decisions/0005-process-bytes.md`.
-pub const PROCESS_BYTES: u64 = 28 << 20;
+pub const PROCESS_BYTES: u64 = 26 << 20;
 /// Resident bytes of one worker thread: touched stack and the pool's queues.
 pub const THREAD_BYTES: u64 = 1 << 19;
 /// Resident bytes of a rank that is a thread of this process, beside its arena, loader and staging: two threads (it and its
 /// loader) and the kernels that its executor binds. Measured, as [`PROCESS_BYTES`].
 pub const RANK_BYTES: u64 = 3 << 20;
-/// Resident bytes of an instruction of a rank that has programs of its own: as it was planned, and bound by an executor. Measured,
-/// as [`PROCESS_BYTES`].
-pub const INSTRUCTION_BYTES: u64 = 1 << 10;
 
 /// Everything that decides a run's bytes.
 #[derive(Clone, Debug)]
@@ -168,6 +166,8 @@ pub struct RunPlan {
     pub exchange: Exchange,
     /// What is held beside the arena.
     around: phases::Around,
+    /// Host bytes of the programs, as they are planned and bound.
+    programs_bytes: u64,
 }
 
 /// The sessions of the ranks in the memory that the budget bounds.
@@ -196,6 +196,11 @@ impl RunPlan {
         let bound = |p: &PlannedSession| p.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0);
         let least = |p: &&PlannedSession| p.arena_bytes() - p.transient_bytes + bound(p);
         self.around.peak(self.here().iter().map(least).sum())
+    }
+
+    /// Host bytes of a run whose arena is a card's, at most.
+    pub fn host_process_bytes(&self, threads: usize) -> u64 {
+        host_bytes(&self.shape, threads) + self.programs_bytes
     }
 
     /// Bytes of the host arenas of all ranks in this process.
@@ -347,15 +352,17 @@ fn loader_bytes(shape: &Shape) -> u64 {
     3 * shape.model.layout(cap).bytes() + 2 * shape.model.clip_bytes(cap.rows)
 }
 
-/// Host bytes of a run whose arena is a card's, at most: the process, and what waits for the card or comes from it.
+/// Host bytes of a run whose arena is a card's, at most: the process but for its programs, and what waits for the card or comes
+/// from it.
 pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
     process_bytes(threads) + (loader_bytes(shape) + LOAD_BYTES).max(shape.prepare_bytes)
 }
 
-/// What the budget holds from the plan to the end beside arenas: the process, or a card's context; of ranks with programs of their
-/// own, these too.
-fn process(shape: &Shape) -> u64 {
-    shape.beside.fixed_bytes + shape.session.placement.as_ref().map_or(0, |p| p.programs_bytes)
+/// Bytes of the process that the programs of a session take: as they are planned, and bound by each of some executors. Of what
+/// is planned the allocator keeps as much as it takes, though the executor that binds it drops it.
+fn programs_bytes(session: &Session, executors: usize) -> u64 {
+    let of = |p: &Program| program_bytes(p) + executors as u64 * CpuExecutor::program_bytes(p);
+    session.programs.iter().map(of).sum()
 }
 
 /// What the budget holds while the data is prepared, before there is an arena.

@@ -1,6 +1,6 @@
 //! A plan as people read it.
 
-use crate::budget::{Draft, RunPlan, host_bytes};
+use crate::budget::{Draft, RunPlan};
 use crate::error::RunError;
 use crate::resolve::Resolved;
 use crate::search;
@@ -112,7 +112,7 @@ impl Resolved {
             }
             out.push(format!(
                 "  beside it, of the machine's own memory: at most {}",
-                ByteSize(host_bytes(&p.shape, self.threads))
+                ByteSize(p.host_process_bytes(self.threads))
             ));
         }
         out.extend(self.describe_host());

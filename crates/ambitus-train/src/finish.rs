@@ -2,7 +2,7 @@
 
 use crate::error::RunError;
 use crate::export::Source;
-use crate::metrics::Update;
+use crate::metrics::History;
 use crate::pictures::{self, LossPicture, MelPicture, MemoryPicture, Picture};
 use crate::resolve::Resolved;
 use crate::run_dir::RunDir;
@@ -114,15 +114,15 @@ pub fn pictures(
     r: &Resolved,
     run: &RunDir,
     tuned: Option<Vec<f32>>,
-    log: &[Update],
+    history: &History,
     validations: &[(u64, f64)],
     base_loss: Option<f64>,
 ) -> Result<(), RunError> {
     let dir = run.folder("pictures")?;
     let mut points: Vec<(u64, f64)> = base_loss.map(|l| (0, l)).into_iter().collect();
     points.extend(validations);
-    let losses: Vec<(u64, f64)> = log.iter().map(|u| (u.update, u.loss)).collect();
-    let loss = LossPicture { title: "loss", training: &losses, validation: &[("validation", &points)] };
+    let validation = [("validation", &*points)];
+    let loss = LossPicture { title: "loss", training: &history.losses, validation: &validation };
     loss.save(&dir.join("loss.png"))?;
 
     let Some((truth, _)) = held_out(r)? else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! The host's side of a plan: what is offloaded, whose memory or disk holds it, and whether it fits there.
 
-use crate::budget::{Phase, host_bytes};
+use crate::budget::Phase;
 use crate::error::RunError;
 use crate::memory::Meter;
 use crate::metrics::PhaseBytes;
@@ -19,7 +19,7 @@ impl Resolved {
     /// Bytes of this process's memory that the host's budget bounds: the host arena, and on a card the process.
     pub fn host_bytes(&self) -> u64 {
         let arena = self.host_arena_in_memory();
-        if self.device.is_card() { arena + host_bytes(&self.plan.shape, self.threads) } else { arena }
+        if self.device.is_card() { arena + self.plan.host_process_bytes(self.threads) } else { arena }
     }
 
     /// Bytes of the host arena, unless it is a file.

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
-pub use loss::{LossPicture, Points};
+pub use loss::{Curve, LossPicture, Points};
 pub use mel::MelPicture;
 pub use memory::MemoryPicture;
 

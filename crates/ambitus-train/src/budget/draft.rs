@@ -1,7 +1,7 @@
 //! A run before its values have offsets.
 
 use super::phases::{self, Around};
-use super::{Categories, INSTRUCTION_BYTES, RunPlan, Shape, here, highest};
+use super::{Categories, RunPlan, Shape, here, highest, programs_bytes};
 use crate::error::RunError;
 use crate::parts::{self, Parts, PlannedParts};
 use crate::session::{self, Stem, program};
@@ -90,15 +90,11 @@ impl Draft {
     /// Of a session that is cut there.
     fn of_cut(shape: &Shape, session: &Session, cut: Cut, in_flight: usize, target: &dyn Target) -> Draft {
         let parts = Parts::of(session, cut, in_flight, &shape.session.offload);
-        let programs = parts.sessions.iter().flat_map(|s| &s.programs);
-        let instructions: u64 = programs.map(|p| p.instrs.len() as u64).sum();
         let needs = parts.sessions.into_iter().map(|part| Needs::of(part, target, 1)).collect();
         let mut shape = shape.clone();
         if let Some(placement) = &mut shape.session.placement {
             placement.cut = Some(parts.how.cut.clone());
             placement.in_flight = Some(in_flight);
-            placement.programs_bytes =
-                if shape.beside.with_host { instructions * INSTRUCTION_BYTES } else { 0 };
         }
         Self::of_needs(shape, needs, Some((session.clone(), parts.how)))
     }
@@ -136,7 +132,16 @@ impl Draft {
     }
 
     fn around(&self) -> Around {
-        Around::of(&self.shape, &self.session().states)
+        Around::of(&self.shape, &self.session().states, self.programs_bytes())
+    }
+
+    /// Bytes of the process that the programs of the ranks in it take.
+    fn programs_bytes(&self) -> u64 {
+        let ranks = self.shape.beside.ranks;
+        match &self.placed {
+            None => programs_bytes(self.needs[0].session(), ranks),
+            Some(_) => self.together(self.needs.iter().map(|n| programs_bytes(n.session(), 1))),
+        }
     }
 
     /// Bytes of ranks in the memory that the budget bounds, of what each has, or one for all: there are all of them, or one, of
@@ -257,7 +262,8 @@ impl Draft {
         let phases = phases::phases(&around, &here);
         let top = highest(&phases);
         let peak_bytes = top.map_or(0, |p| p.peak_bytes);
-        let categories = top.map_or_else(Categories::default, |top| phases::categories(&shape, &here, top));
+        let categories =
+            top.map_or_else(Categories::default, |top| phases::categories(&shape, &around, &here, top));
         let planned = planned.clone();
         let parts = self.placed.as_ref().map(|(_, how)| PlannedParts {
             ranks: all.clone(),
@@ -276,6 +282,7 @@ impl Draft {
             step_seconds,
             exchange,
             around,
+            programs_bytes: self.programs_bytes(),
         }
     }
 }

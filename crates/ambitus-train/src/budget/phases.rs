@@ -1,6 +1,6 @@
 //! Peaks phase by phase, and what the highest is made of.
 
-use super::{Categories, Phase, Shape, loader_bytes, preparing, process};
+use super::{Categories, Phase, Shape, loader_bytes, preparing};
 use crate::export::merge_bytes;
 use crate::load::LOAD_BYTES;
 use crate::session::{self, program};
@@ -37,7 +37,7 @@ pub mod phase {
 /// What the budget holds of a run beside its arena, of all ranks in this process. On a card all of it but the context is in the
 /// host's memory, not in the budget's.
 pub(super) struct Around {
-    /// The process, or a card's context; of ranks with programs of their own, these too.
+    /// The process with its programs, or a card's context.
     process: u64,
     /// While the data is prepared.
     prepare: u64,
@@ -53,8 +53,8 @@ pub(super) struct Around {
 }
 
 impl Around {
-    /// `states`: of the whole model, or of a rank like all.
-    pub fn of(shape: &Shape, states: &[StateDecl]) -> Around {
+    /// `states`: of the whole model, or of a rank like all; `programs`: bytes of all programs in this process.
+    pub fn of(shape: &Shape, states: &[StateDecl], programs: u64) -> Around {
         let of_ranks = |n: usize, bytes: u64| if shape.beside.with_host { n as u64 * bytes } else { 0 };
         let each = |bytes| of_ranks(shape.beside.ranks, bytes);
         let capacity = shape.session.capacity;
@@ -70,7 +70,7 @@ impl Around {
             layout.map_or_else(|| merge_bytes(states), |layout| merge_bytes(&layout.tensors(states)));
         let sampled = shape.session.sample;
         Around {
-            process: process(shape),
+            process: shape.beside.fixed_bytes + of_ranks(1, programs),
             prepare: preparing(shape),
             load: each(LOAD_BYTES),
             run: each(loader),
@@ -138,9 +138,14 @@ pub(super) fn phases(around: &Around, here: &[&PlannedSession]) -> Vec<Phase> {
 }
 
 /// What the peak of `top` is made of.
-pub(super) fn categories(shape: &Shape, here: &[&PlannedSession], top: &Phase) -> Categories {
+pub(super) fn categories(
+    shape: &Shape,
+    around: &Around,
+    here: &[&PlannedSession],
+    top: &Phase,
+) -> Categories {
     let peak = top.peak_bytes;
-    let process = if top.name == phase::PREPARE { shape.beside.fixed_bytes } else { process(shape) };
+    let process = if top.name == phase::PREPARE { shape.beside.fixed_bytes } else { around.process };
     let mut c = Categories { process, ..Categories::default() };
     if !top.has_arena() {
         return Categories { io: peak - process, ..c };

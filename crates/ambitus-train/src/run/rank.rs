@@ -8,7 +8,7 @@ use crate::finish;
 use crate::load;
 use crate::loader::{Loader, Work};
 use crate::memory::Meter;
-use crate::metrics::{Log, Summary};
+use crate::metrics::{History, Log, Summary};
 use crate::recipe::Recipe;
 use crate::resolve::{Console, Resolved};
 use crate::run_dir::RunDir;
@@ -70,12 +70,17 @@ pub(super) fn attempt(
         rank: world.turn(),
         pipeline: r.plan.parts.as_ref().map(|parts| (parts.how.in_flight, world.ranks())),
     };
+    let mut history = History::new(r.updates);
     let mut watcher = match (world.is_first(), &latest) {
         (false, _) => None,
-        (true, Some(checkpoint)) => Some(Log::resume(&run.metrics(), checkpoint.step)?),
-        (true, None) => Some((Log::create(&run.metrics())?, Vec::new())),
+        (true, Some(checkpoint)) => {
+            let (log, lines) = Log::resume(&run.metrics(), checkpoint.step)?;
+            lines.iter().for_each(|line| history.add(line));
+            Some(log)
+        }
+        (true, None) => Some(Log::create(&run.metrics())?),
     }
-    .map(|log| Watcher::new(r, log, exec.arena_bytes(), &mut *console));
+    .map(|log| Watcher::new(r, (log, history), exec.arena_bytes(), &mut *console));
     let loader = Loader::start(work, progress.update)?;
     let mut trainer = Trainer {
         exec,
@@ -109,12 +114,12 @@ pub(super) fn attempt(
     let Some(watcher) = watcher else { return Ok(end) };
     let _busy = world.busy();
     let slow_steps = watcher.slow_steps();
-    let (lines, validations) = (watcher.lines, watcher.validations);
+    let (history, validations) = (watcher.history, watcher.validations);
     let newest = newest(&checkpoints)?;
     let out = run.folder("export")?;
     export_from(run, &r.recipe, &newest, (source, Layout::Model), &out)?;
     meter.ended(phase::EXPORT);
-    finish::pictures(r, run, tuned, &lines, &validations, progress.validation_base)?;
+    finish::pictures(r, run, tuned, &history, &validations, progress.validation_base)?;
     meter.ended(phase::RESULTS);
     let last = progress.last.map(|(raw, ema)| match source {
         Source::Ema => ema.unwrap_or(raw),
@@ -152,7 +157,7 @@ pub(super) fn attempt(
         slow_steps,
         wall_seconds: started.elapsed().as_secs_f64(),
         ended: "complete".to_owned(),
-        ..Summary::from_log(&lines)
+        ..history.summary()
     };
     summary.write(&run.root).map_err(|e| RunError::io(&run.root, "cannot write summary.json", e))?;
     report(r, run, &newest.path, source, &summary, console);
