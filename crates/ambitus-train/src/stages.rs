@@ -31,6 +31,7 @@ pub fn in_stage(whole: &Recipe, index: usize, e: RunError) -> RunError {
         E::DoesNotFit(_) => E::DoesNotFit,
         E::Model(_) => E::Model,
         E::Io(_) => E::Io,
+        E::Full(_) => E::Full,
         E::Device(_) => E::Device,
         E::Training(_) => E::Training,
         E::Rank { rank, error } => return E::of_rank(rank, in_stage(whole, index, *error)),

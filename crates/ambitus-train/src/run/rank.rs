@@ -6,9 +6,10 @@ use crate::export::{Layout, Source};
 use crate::finish;
 use crate::load;
 use crate::loader::{Loader, Work};
-use crate::metrics::{Log, Summary};
+use crate::metrics::{Log, Resumed, Summary};
 use crate::recipe::Recipe;
 use crate::resolve::{Console, Resolved};
+use crate::room;
 use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
 use crate::session::{self, program};
@@ -43,6 +44,13 @@ pub(super) fn attempt(
     {
         return Ok((Ended::Collapsed, progress.update));
     }
+    if world.is_first() {
+        let _busy = world.busy();
+        let progress = latest.as_ref().map(saved::progress).transpose()?;
+        saved::tidy(&checkpoints, progress.as_ref(), r.recipe.keep)?;
+        let said = room::check(r, &checkpoints, progress.map_or(0, |p| p.update))?;
+        said.iter().for_each(|said| console.line(said));
+    }
     let shape = &r.plan.shape;
     let mut exec = match (planned, world.comm()) {
         (Some(planned), Some(comm)) => r.device.open_rank(planned.clone(), r.disk(), comm.clone())?,
@@ -67,12 +75,13 @@ pub(super) fn attempt(
         rank: world.turn(),
         pipeline: r.plan.parts.as_ref().map(|parts| (parts.how.in_flight, world.ranks())),
     };
-    let mut watcher = match (world.is_first(), &latest) {
-        (false, _) => None,
-        (true, Some(checkpoint)) => Some(Log::resume(&run.metrics(), checkpoint.step)?),
-        (true, None) => Some((Log::create(&run.metrics())?, Vec::new())),
+    let mut watcher = None;
+    if world.is_first() {
+        let Resumed { log, lines, note } =
+            Log::resume(&run.metrics(), latest.as_ref().map_or(0, |c| c.step))?;
+        note.iter().for_each(|note| console.line(note));
+        watcher = Some(Watcher::new(r, (log, lines), exec.arena_bytes(), &mut *console));
     }
-    .map(|log| Watcher::new(r, log, exec.arena_bytes(), &mut *console));
     let loader = Loader::start(work, progress.update)?;
     let mut trainer = Trainer {
         exec,
@@ -103,12 +112,15 @@ pub(super) fn attempt(
     let newest = newest(&checkpoints)?;
     let out = run.folder("export")?;
     export_from(run, &r.recipe, &newest, (source, Layout::Model), &out)?;
-    finish::pictures(r, run, tuned, &lines, &validations, progress.validation_base)?;
+    let said = finish::pictures(r, run, tuned, &lines, &validations, progress.validation_base)?;
+    said.iter().for_each(|said| console.line(said));
     let last = progress.last.map(|(raw, ema)| match source {
         Source::Ema => ema.unwrap_or(raw),
         Source::Raw => raw,
     });
     let summary = Summary {
+        // Also where lines of the log are lost.
+        updates: progress.update,
         validation_base: progress.validation_base,
         validation_last: last,
         validation_best: progress.best.map(|(_, loss)| loss),
@@ -141,7 +153,7 @@ pub(super) fn attempt(
         ended: "complete".to_owned(),
         ..Summary::from_log(&lines)
     };
-    summary.write(&run.root).map_err(|e| RunError::io(&run.root, "cannot write summary.json", e))?;
+    summary.write(&run.root)?;
     report(r, run, &newest.path, source, &summary, console);
     Ok(end)
 }
@@ -179,6 +191,14 @@ fn go_on(
         return Err(RunError::Usage(format!(
             "{}: recipe or data changed since this checkpoint was written; put them back, or start a new run",
             checkpoint.path.display()
+        )));
+    }
+    if progress.update > r.updates {
+        return Err(RunError::Model(format!(
+            "{}: is of update {}, and the run ends after {}; use another checkpoint",
+            checkpoint.path.display(),
+            progress.update,
+            r.updates
         )));
     }
     saved::restore(exec, checkpoint, world)?;
