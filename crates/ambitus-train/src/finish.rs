@@ -17,6 +17,7 @@ use ambitus_models::f5::config::MELS;
 use ambitus_models::{Capacity, Model};
 use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorSpec};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Griffin-Lim rounds: enough for a speaker to be known by.
 const ROUNDS: usize = 48;
@@ -106,7 +107,7 @@ pub fn memory_picture(r: &Resolved, run: &RunDir) -> Result<(), RunError> {
     Ok(memory.save(&run.folder("pictures")?.join("memory.png"))?)
 }
 
-/// Draws all other pictures and writes the sounds. `tuned`: what was sampled from the result.
+/// Draws all other pictures and writes the sounds. `tuned`: what was sampled from the result. Gives what was left out, for people.
 ///
 /// # Errors
 /// From the disk.
@@ -117,7 +118,7 @@ pub fn pictures(
     history: &History,
     validations: &[(u64, f64)],
     base_loss: Option<f64>,
-) -> Result<(), RunError> {
+) -> Result<Option<String>, RunError> {
     let dir = run.folder("pictures")?;
     let mut points: Vec<(u64, f64)> = base_loss.map(|l| (0, l)).into_iter().collect();
     points.extend(validations);
@@ -125,16 +126,20 @@ pub fn pictures(
     let loss = LossPicture { title: "loss", training: &history.losses, validation: &validation };
     loss.save(&dir.join("loss.png"))?;
 
-    let Some((truth, _)) = held_out(r)? else { return Ok(()) };
-    let Some(tuned) = tuned else { return Ok(()) };
+    let Some((truth, _)) = held_out(r)? else { return Ok(None) };
+    let Some(tuned) = tuned else { return Ok(None) };
     let audio = run.folder("audio")?;
-    let mut base = vec![0.0; truth.len()];
     let path = audio.join(BASE_SAMPLE);
     let mut panels = vec![("true", truth.as_slice())];
-    if path.exists() {
-        TensorFile::open(&path)?.read_into("mel", &mut base, &mut vec![0; crate::load::STAGING_BYTES])?;
-        panels.push(("base", base.as_slice()));
-    }
+    let base = if path.exists() { Some(base_sample(&path, truth.len())) } else { None };
+    let left_out = match &base {
+        Some(Ok(base)) => {
+            panels.push(("base", base.as_slice()));
+            None
+        }
+        Some(Err(why)) => Some(format!("{why}: the base's sample is left out of pictures and sounds")),
+        None => None,
+    };
     panels.push(("tuned", tuned.as_slice()));
     let masked = sample::middle(truth.len() / MELS);
     let title = "a held-out clip, its middle generated";
@@ -147,7 +152,19 @@ pub fn pictures(
             Ok::<_, DataError>(sound.next_piece().map(<[f32]>::to_vec))
         })?;
     }
-    Ok(())
+    Ok(left_out)
+}
+
+/// What was kept of the base; or what is wrong with it, which is no reason to lose the run's result.
+fn base_sample(path: &Path, len: usize) -> Result<Vec<f32>, String> {
+    let mut mel = vec![0.0; len];
+    TensorFile::open(path)
+        .and_then(|file| file.read_into("mel", &mut mel, &mut vec![0; crate::load::STAGING_BYTES]))
+        .map_err(|e| e.to_string())?;
+    match mel.iter().all(|x| x.is_finite()) {
+        true => Ok(mel),
+        false => Err(format!("{}: holds numbers that are not finite", path.display())),
+    }
 }
 
 /// A category's name and its bytes at every instruction.

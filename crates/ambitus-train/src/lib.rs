@@ -29,6 +29,7 @@ pub mod placements;
 mod ranks;
 pub mod recipe;
 pub mod resolve;
+mod room;
 pub mod run;
 pub mod run_dir;
 pub mod runs;

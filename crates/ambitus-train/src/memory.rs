@@ -1,9 +1,10 @@
-//! What the operating system says about memory: this process, the machine, the container, the others.
+//! What the operating system says about memory: this process and its limits, the machine, the container, the others.
 //!
 //! Linux only, from `/proc` and the cgroup file systems (v1 and v2); elsewhere every function says so. Reads are bounded,
 //! and [`process`] allocates nothing, so it can be called between steps.
 
 mod container;
+mod limits;
 
 use std::fs::File;
 use std::io::Read;
@@ -15,6 +16,7 @@ use thiserror::Error;
 use crate::size::ByteSize;
 pub use ambitus_exec::cpu::return_freed;
 pub use container::{Container, container};
+pub use limits::{Limit, at_start, limit, require, stack};
 
 /// A reading that this system does not give.
 #[derive(Debug, Error)]
@@ -157,12 +159,23 @@ pub struct DefaultBudget {
     pub available_bytes: u64,
     /// The container, if it has a limit.
     pub container: Option<Container>,
+    /// The process's own limit, if it has one.
+    pub limit: Option<Limit>,
 }
 
 impl std::fmt::Display for DefaultBudget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (budget, available) = (ByteSize(self.bytes), ByteSize(self.available_bytes));
         write!(f, "{budget} ({DEFAULT_PERCENT} % of ")?;
+        let left = self.container.as_ref().map_or(self.available_bytes, |c| c.remaining_bytes);
+        if let Some(l) = self.limit.as_ref().filter(|l| room(l) < left.min(self.available_bytes)) {
+            let (left, limit) = (ByteSize(room(l)), ByteSize(l.limit_bytes));
+            return write!(
+                f,
+                "the {left} that the limit of {limit} on {} leaves; the machine has {available} available)",
+                l.name
+            );
+        }
         match &self.container {
             Some(c) if c.remaining_bytes < self.available_bytes => {
                 let (left, limit) = (ByteSize(c.remaining_bytes), ByteSize(c.limit_bytes));
@@ -176,13 +189,20 @@ impl std::fmt::Display for DefaultBudget {
     }
 }
 
-/// 90 % of the smaller of available memory and what the container's limit leaves.
+/// What a limit leaves a run on all cores.
+fn room(limit: &Limit) -> u64 {
+    limit.room(std::thread::available_parallelism().map_or(1, usize::from) as u64)
+}
+
+/// 90 % of the smallest of available memory and what the limits of container and process leave.
 pub fn default_budget() -> Result<DefaultBudget, MemoryError> {
     let available_bytes = machine()?.available_bytes;
     let container = container();
     let free = container.as_ref().map_or(available_bytes, |c| c.remaining_bytes.min(available_bytes));
+    let limit = limit();
+    let free = limit.as_ref().map_or(free, |l| free.min(room(l)));
     // Multiplying first would overflow only beyond 2^57 bytes.
-    Ok(DefaultBudget { bytes: free / 100 * DEFAULT_PERCENT, available_bytes, container })
+    Ok(DefaultBudget { bytes: free / 100 * DEFAULT_PERCENT, available_bytes, container, limit })
 }
 
 /// Another process.

@@ -6,13 +6,14 @@ mod log;
 mod progress;
 mod slow;
 
-use std::io::Write;
 use std::path::Path;
 
+use ambitus_store::write_atomic;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::error::RunError;
 pub use history::History;
-pub use log::{Log, LogError, read_log};
+pub use log::{Log, LogError, Resumed};
 pub use progress::{Progress, duration};
 pub use slow::{SlowSteps, StepFacts};
 
@@ -177,14 +178,12 @@ pub struct Summary {
 
 impl Summary {
     /// Writes `summary.json` into the run folder; it appears whole or not at all.
-    pub fn write(&self, run: &Path) -> std::io::Result<()> {
-        let temporary = run.join(format!("{SUMMARY_FILE}.tmp"));
-        let mut file = std::fs::File::create(&temporary)?;
-        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other)?;
-        file.write_all(text.as_bytes())?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, run.join(SUMMARY_FILE))
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, run: &Path) -> Result<(), RunError> {
+        let text = serde_json::to_string_pretty(self).map_err(|e| RunError::Io(e.to_string()))?;
+        Ok(write_atomic(run.join(SUMMARY_FILE), (text + "\n").as_bytes())?)
     }
 }
 

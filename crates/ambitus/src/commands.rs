@@ -248,9 +248,7 @@ pub fn resume(a: &ResumeArgs) -> Result<()> {
 
 fn finished(run: &RunDir, as_json: bool) -> Result<()> {
     if as_json {
-        let path = run.root.join("summary.json");
-        let text = std::fs::read_to_string(&path).map_err(|e| RunError::io(&path, "cannot read", e))?;
-        terminal::result(text.trim_end());
+        terminal::result(runs::summary_text(&run.root)?.trim_end());
     }
     Ok(())
 }

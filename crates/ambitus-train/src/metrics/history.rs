@@ -61,7 +61,7 @@ impl History {
             self.capacity += u.frames as f64 / u.fill;
         }
         self.skipped += u64::from(!u.applied);
-        if u.update % self.every == 0 {
+        if u.update.is_multiple_of(self.every) {
             if self.steps.len() == STEPS {
                 // Every second of them stays.
                 let mut at = 0;
@@ -71,7 +71,7 @@ impl History {
                 });
                 self.every *= 2;
             }
-            if u.update % self.every == 0 {
+            if u.update.is_multiple_of(self.every) {
                 self.steps.push(u.step_seconds);
             }
         }

@@ -8,9 +8,10 @@ use crate::finish;
 use crate::load;
 use crate::loader::{Loader, Work};
 use crate::memory::Meter;
-use crate::metrics::{History, Log, Summary};
+use crate::metrics::{Log, Resumed, Summary};
 use crate::recipe::Recipe;
 use crate::resolve::{Console, Resolved};
+use crate::room;
 use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
 use crate::session::{self, program};
@@ -45,6 +46,13 @@ pub(super) fn attempt(
     {
         return Ok((Ended::Collapsed, progress.update));
     }
+    if world.is_first() {
+        let _busy = world.busy();
+        let progress = latest.as_ref().map(saved::progress).transpose()?;
+        saved::tidy(&checkpoints, progress.as_ref(), r.recipe.keep)?;
+        let said = room::check(r, &checkpoints, progress.map_or(0, |p| p.update))?;
+        said.iter().for_each(|said| console.line(said));
+    }
     let shape = &r.plan.shape;
     let mut meter = r.meter.clone();
     let mut opened = match world.comm() {
@@ -70,17 +78,13 @@ pub(super) fn attempt(
         rank: world.turn(),
         pipeline: r.plan.parts.as_ref().map(|parts| (parts.how.in_flight, world.ranks())),
     };
-    let mut history = History::new(r.updates);
-    let mut watcher = match (world.is_first(), &latest) {
-        (false, _) => None,
-        (true, Some(checkpoint)) => {
-            let (log, lines) = Log::resume(&run.metrics(), checkpoint.step)?;
-            lines.iter().for_each(|line| history.add(line));
-            Some(log)
-        }
-        (true, None) => Some(Log::create(&run.metrics())?),
+    let mut watcher = None;
+    if world.is_first() {
+        let step = latest.as_ref().map_or(0, |c| c.step);
+        let Resumed { log, history, note } = Log::resume(&run.metrics(), step, r.updates)?;
+        note.iter().for_each(|note| console.line(note));
+        watcher = Some(Watcher::new(r, (log, history), exec.arena_bytes(), &mut *console));
     }
-    .map(|log| Watcher::new(r, (log, history), exec.arena_bytes(), &mut *console));
     let loader = Loader::start(work, progress.update)?;
     let mut trainer = Trainer {
         exec,
@@ -119,13 +123,16 @@ pub(super) fn attempt(
     let out = run.folder("export")?;
     export_from(run, &r.recipe, &newest, (source, Layout::Model), &out)?;
     meter.ended(phase::EXPORT);
-    finish::pictures(r, run, tuned, &history, &validations, progress.validation_base)?;
+    let said = finish::pictures(r, run, tuned, &history, &validations, progress.validation_base)?;
+    said.iter().for_each(|said| console.line(said));
     meter.ended(phase::RESULTS);
     let last = progress.last.map(|(raw, ema)| match source {
         Source::Ema => ema.unwrap_or(raw),
         Source::Raw => raw,
     });
     let summary = Summary {
+        // Also where lines of the log are lost.
+        updates: progress.update,
         validation_base: progress.validation_base,
         validation_last: last,
         validation_best: progress.best.map(|(_, loss)| loss),
@@ -159,7 +166,7 @@ pub(super) fn attempt(
         ended: "complete".to_owned(),
         ..history.summary()
     };
-    summary.write(&run.root).map_err(|e| RunError::io(&run.root, "cannot write summary.json", e))?;
+    summary.write(&run.root)?;
     report(r, run, &newest.path, source, &summary, console);
     Ok(end)
 }
@@ -197,6 +204,14 @@ fn go_on(
         return Err(RunError::Usage(format!(
             "{}: recipe or data changed since this checkpoint was written; put them back, or start a new run",
             checkpoint.path.display()
+        )));
+    }
+    if progress.update > r.updates {
+        return Err(RunError::Model(format!(
+            "{}: is of update {}, and the run ends after {}; use another checkpoint",
+            checkpoint.path.display(),
+            progress.update,
+            r.updates
         )));
     }
     saved::restore(exec, checkpoint, world)?;
