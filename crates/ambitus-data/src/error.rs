@@ -75,6 +75,16 @@ pub enum DataError {
     /// An option that cannot be followed.
     #[error("{0}")]
     Invalid(String),
+    /// What would have to be held is more than may be. Nothing of it was read.
+    #[error("{what}: takes {needed} bytes of memory, {room} may be used")]
+    DoesNotFit {
+        /// File, or what there is too much of.
+        what: String,
+        /// Bytes, at least.
+        needed: u64,
+        /// Bytes that there are for it.
+        room: u64,
+    },
     /// The audio codec failed, which is no fault of the clip.
     #[error("{clip}: the audio codec failed: {reason}")]
     Codec {
@@ -152,6 +162,15 @@ impl DataError {
 }
 
 const SHOWN: usize = 10;
+
+/// The beginning of what a file says, to quote it in a message.
+pub(crate) fn short(text: &str) -> std::borrow::Cow<'_, str> {
+    const LONGEST: usize = 200;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
+    }
+}
 
 fn top(tokens: &[(String, u64)]) -> String {
     let shown: Vec<_> = tokens.iter().take(SHOWN).map(|(t, n)| format!("{t:?} x {n}")).collect();

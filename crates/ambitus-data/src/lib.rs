@@ -9,6 +9,7 @@ mod clip;
 mod error;
 mod files;
 pub mod griffin_lim;
+mod guard;
 mod index;
 pub mod mel;
 mod order;
@@ -23,6 +24,7 @@ pub mod wav;
 
 pub use clip::{Clip, Measured, load_clip};
 pub use error::{AudioFault, DataError};
+pub use guard::silence_caught_panics;
 pub use index::{ClipIndex, ClipMeta, Split};
 pub use prepare::{Limits, Policy, PrepareOptions, Prepared, prepare};
 pub use sources::Source;

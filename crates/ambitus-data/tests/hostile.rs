@@ -1,51 +1,15 @@
 //! Damaged and hostile files: an error, no panic, and no allocation that the file's size does not justify.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod counting;
+
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ambitus_data::audio::{AudioReader, READER_BYTES};
 use ambitus_data::prepare::PrepareOptions;
 use ambitus_data::sources::Audio;
 use ambitus_data::speech::{Codec, Codes, LabelScope, Sequences, SpeechOptions, prepare_speech};
 use ambitus_data::{Bpe, Limits, Policy, Source, Tokenizer, TokenizerKind, load_clip, prepare};
-
-/// Counts what is allocated, by all threads.
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on unchanged to the system allocator; only counters are kept beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(live, Ordering::Relaxed);
-        // SAFETY: the caller's promises for `alloc` are those that the system allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: `block` came from `alloc` above with this layout.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Measurements need the process to themselves.
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// Most that `work` allocates beyond what was there.
-fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
-    let before = LIVE.load(Ordering::Relaxed);
-    PEAK.store(before, Ordering::Relaxed);
-    let result = work();
-    (result, PEAK.load(Ordering::Relaxed) - before)
-}
+use counting::{ALONE, peak_of};
 
 /// A repeatable source of choices.
 struct Lcg(u64);
@@ -227,7 +191,7 @@ fn long_files_become_token_clips_in_the_memory_of_short_ones() {
     std::fs::create_dir_all(&data).expect("folder");
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../parity/orpheus/fixtures");
     let sequences =
-        Sequences::new(Bpe::read(&model).expect("tokenizer"), LabelScope::All).expect("tokenizer");
+        Sequences::new(Bpe::read(&model, u64::MAX).expect("tokenizer"), LabelScope::All).expect("tokenizer");
     let speech = SpeechOptions::default();
     let mut options = PrepareOptions {
         limits: Limits { max_seconds: 2.0, ..Limits::default() },

@@ -36,7 +36,7 @@ impl Codec for Keeping {
 }
 
 fn prepare(source: &Source, dir: &Path, codec: &mut Keeping) -> Result<Prepared, DataError> {
-    let sequences = Sequences::new(Bpe::read(&fixtures())?, LabelScope::All)?;
+    let sequences = Sequences::new(Bpe::read(&fixtures(), u64::MAX)?, LabelScope::All)?;
     prepare_speech(source, &sequences, codec, &SpeechOptions::default(), &options(dir), &|_| true)
 }
 

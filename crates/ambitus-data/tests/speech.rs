@@ -24,7 +24,7 @@ fn fixtures() -> PathBuf {
 }
 
 fn bpe() -> Bpe {
-    Bpe::read(&fixtures()).expect("tokenizer")
+    Bpe::read(&fixtures(), u64::MAX).expect("tokenizer")
 }
 
 fn json(name: &str) -> Vec<serde_json::Value> {
@@ -133,13 +133,13 @@ fn tokenizers_and_texts_that_cannot_be_used() {
     let path = dir.path().join("tokenizer.json");
     let write = |text: &str| {
         std::fs::write(&path, text).expect("written");
-        Bpe::read(dir.path()).and_then(|bpe| Sequences::new(bpe, LabelScope::All))
+        Bpe::read(dir.path(), u64::MAX).and_then(|bpe| Sequences::new(bpe, LabelScope::All))
     };
     let refused = |text: &str| match write(text) {
         Err(error) => error.to_string(),
         Ok(_) => panic!("accepted"),
     };
-    assert!(Bpe::read(&dir.path().join("none")).is_err());
+    assert!(Bpe::read(&dir.path().join("none"), u64::MAX).is_err());
     for text in ["", "{}", "[1]", "{\"model\": {\"type\": \"BPE\"}}"] {
         let error = refused(text);
         assert!(error.contains("tokenizer.json: not a tokenizer"), "{error}");

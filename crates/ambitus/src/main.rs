@@ -18,6 +18,7 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    ambitus_train::silence_caught_panics();
     let cli = Cli::parse();
     // Without a handler the first signal would end the process in the middle of a step; that is safe as well.
     // A codec has nothing to finish first.

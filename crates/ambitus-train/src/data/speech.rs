@@ -106,7 +106,10 @@ pub(super) fn prepare(
         ));
     };
     let source = Source::read(dir)?;
-    let sequences = Sequences::new(Bpe::read(&model.dir)?, recipe.data.labels.unwrap_or_default())?;
+    let read = Bpe::read(&model.dir, u64::MAX);
+    let sequences = read.and_then(|bpe| Sequences::new(bpe, recipe.data.labels.unwrap_or_default()));
+    // The model's file, not the data.
+    let sequences = sequences.map_err(|e| RunError::Model(e.to_string()))?;
     let mut codec = Snac::open(codec_dir, device.threads())?;
     let speech = SpeechOptions { max_tokens, voice: recipe.data.voice.clone() };
     let bound = codec.codec.encode_bytes() + speech.memory_bound(&source, &options, &sequences);

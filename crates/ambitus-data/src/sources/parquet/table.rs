@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -12,6 +11,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::pages;
 use crate::error::DataError;
+use crate::guard;
 
 /// Largest footer, bytes: tens of thousands of row groups.
 const MAX_FOOTER: u64 = 64 << 20;
@@ -63,11 +63,11 @@ impl Cell {
 
 /// Runs the decoder; a panic in it becomes a fault of the file.
 fn guarded<T>(work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(ParquetError::NYI(what))) => Err(format!("written in a way that is not read ({what})")),
-        Ok(Err(error)) => Err(format!("damaged ({error})")),
-        Err(_) => Err("damaged (the decoder gave up on it)".into()),
+    match guard::guarded(work) {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(ParquetError::NYI(what))) => Err(format!("written in a way that is not read ({what})")),
+        Some(Err(error)) => Err(format!("damaged ({error})")),
+        None => Err("damaged (the decoder gave up on it)".into()),
     }
 }
 
