@@ -155,12 +155,13 @@ fn long_files_take_no_more_memory_than_short_ones() {
     for seconds in [30, 600] {
         long_wav(&data.join("a.wav"), seconds);
         std::fs::write(data.join("a.txt"), "Noise.").expect("written");
-        let source = Source::read(&data).expect("readable");
+        let source = Source::read(&data, dir.path(), u64::MAX).expect("readable");
         let (prepared, peak) = peak_of(|| prepare(&source, &tokenizer, &options, &|_| true));
         let prepared = prepared.expect("prepared");
         // A second of noise and 0.1 s of silence on both sides.
-        assert!((prepared.index.seconds() - 1.2).abs() < 0.05, "{}", prepared.index.seconds());
-        assert!((peak as u64) < options.memory_bound(&tokenizer), "{peak}");
+        let seconds = 60.0 * prepared.summary.minutes;
+        assert!((seconds - 1.2).abs() < 0.05, "{seconds}");
+        assert!((peak as u64) < options.memory_bound(&tokenizer, &source), "{peak}");
         peaks.push(peak);
     }
     println!("{peaks:?} bytes");
@@ -203,12 +204,12 @@ fn long_files_become_token_clips_in_the_memory_of_short_ones() {
     for seconds in [30, 600] {
         long_wav(&data.join("a.wav"), seconds);
         std::fs::write(data.join("a.txt"), "Noise.").expect("written");
-        let source = Source::read(&data).expect("readable");
+        let source = Source::read(&data, dir.path(), u64::MAX).expect("readable");
         let bound = speech.memory_bound(&source, &options, &sequences) - sequences.bpe().memory_bytes();
         let mut codec = Counted(0);
         let (prepared, peak) =
             peak_of(|| prepare_speech(&source, &sequences, &mut codec, &speech, &options, &|_| true));
-        assert_eq!(prepared.expect("prepared").index.clips.len(), 1);
+        assert_eq!(prepared.expect("prepared").index.len(), 1);
         assert!(codec.0 <= 2 * 24_000, "{}", codec.0);
         assert!((peak as u64) < bound, "{peak} of {bound}");
         peaks.push(peak);
@@ -221,6 +222,9 @@ fn long_files_become_token_clips_in_the_memory_of_short_ones() {
     }
     assert!(peaks[1] < peaks[0] + (64 << 10), "{peaks:?}");
 }
+
+/// Of the reader and of two files without a name.
+const BUFFERS: usize = 256 << 10;
 
 #[test]
 fn damaged_metadata_and_clips_never_panic() {
@@ -241,12 +245,13 @@ fn damaged_metadata_and_clips_never_panic() {
         for _ in 0..ROUNDS {
             let mutated = rng.mutate(bytes.as_bytes());
             std::fs::write(&path, &mutated).expect("written");
-            let (result, peak) = peak_of(|| Source::read(&path));
+            let (result, peak) = peak_of(|| Source::read(&path, dir.path(), u64::MAX));
             if let Ok(source) = result {
-                assert!(source.entries.iter().all(|e| !e.text.trim().is_empty()
+                assert!(source.entries().map(|e| e.expect("readable")).all(|e| !e.text.trim().is_empty()
                     && matches!(&e.audio, Audio::File(path) if path.starts_with(&data))));
             }
-            assert!(peak < 64 * (mutated.len() + 4096), "{name}: {peak}");
+            // Beside the line, what is read and what is wrong waits to be written.
+            assert!(peak < 64 * (mutated.len() + 4096) + BUFFERS, "{name}: {peak}");
         }
         std::fs::remove_file(&path).expect("removed");
     }

@@ -58,6 +58,8 @@ pub struct Shape {
     pub micro_batches: usize,
     /// What preparing the data may use.
     pub prepare_bytes: u64,
+    /// What the run holds of its data while it trains, of all ranks in this process.
+    pub data_bytes: u64,
 }
 
 impl Shape {
@@ -331,7 +333,7 @@ fn loader_bytes(shape: &Shape) -> u64 {
 
 /// Host bytes of a run whose arena is a card's, at most: the process, and what waits for the card or comes from it.
 pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
-    process_bytes(threads) + (loader_bytes(shape) + LOAD_BYTES).max(shape.prepare_bytes)
+    process_bytes(threads) + (shape.data_bytes + loader_bytes(shape) + LOAD_BYTES).max(shape.prepare_bytes)
 }
 
 /// What the budget holds beside the arena and the process while a run loads, runs or saves, and while it exports. Without
@@ -351,10 +353,12 @@ fn most_beside(shape: &Shape, states: &[StateDecl]) -> u64 {
     process(shape) + beside_arena(shape, states).into_iter().max().unwrap_or(0)
 }
 
-/// What the budget holds from the plan to the end beside arenas: the process, or a card's context; of ranks with programs of their
-/// own, these too.
+/// What the budget holds from the plan to the end beside arenas: the process with its data, or a card's context; of ranks with programs
+/// of their own, these too.
 fn process(shape: &Shape) -> u64 {
-    shape.beside.fixed_bytes + shape.session.placement.as_ref().map_or(0, |p| p.programs_bytes)
+    shape.beside.fixed_bytes
+        + if shape.beside.with_host { shape.data_bytes } else { 0 }
+        + shape.session.placement.as_ref().map_or(0, |p| p.programs_bytes)
 }
 
 /// What the budget holds while the data is prepared, before there is an arena.
