@@ -53,6 +53,8 @@ pub struct Shape {
     pub micro_batches: usize,
     /// What preparing the data may use.
     pub prepare_bytes: u64,
+    /// What the run holds of its data while it trains, of all ranks in this process.
+    pub data_bytes: u64,
 }
 
 impl Shape {
@@ -355,7 +357,7 @@ fn loader_bytes(shape: &Shape) -> u64 {
 /// Host bytes of a run whose arena is a card's, at most: the process but for its programs, and what waits for the card or comes
 /// from it.
 pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
-    process_bytes(threads) + (loader_bytes(shape) + LOAD_BYTES).max(shape.prepare_bytes)
+    process_bytes(threads) + (shape.data_bytes + loader_bytes(shape) + LOAD_BYTES).max(shape.prepare_bytes)
 }
 
 /// Bytes of the process that the programs of a session take: as they are planned, and bound by each of some executors. Of what

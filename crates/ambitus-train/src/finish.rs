@@ -44,12 +44,7 @@ fn held_out(r: &Resolved) -> Result<Option<Held>, RunError> {
         return Ok(None);
     };
     let named = sample.clip.as_ref().and_then(|name| {
-        r.data
-            .split
-            .validation
-            .iter()
-            .copied()
-            .find(|&i| prepared.index.clips[i].name.contains(name.as_str()))
+        r.data.split.validation.iter().copied().find(|&i| prepared.index.name(i).contains(name.as_str()))
     });
     let Some(i) = named.or(r.data.split.validation.first().copied()) else { return Ok(None) };
     let mut clip = load_clip(&prepared.index.path(i))?;

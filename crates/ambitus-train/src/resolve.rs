@@ -307,6 +307,7 @@ pub fn resolve_on(
         clip_rows: clip_rows(rows.iter().map(|n| f64::from(*n))),
         micro_batches: micro_batches[0].count,
         prepare_bytes: data.prepare_bytes,
+        data_bytes: data.run_bytes(target_rows, device.beside().ranks),
     };
     if device.is_card() && recipe.offloaded().disk.is_some() {
         return Err(RunError::Usage(

@@ -53,7 +53,7 @@ pub fn train(
         run.root = PathBuf::from(String::from_utf8_lossy(&made).into_owned());
     }
     let result = resolve_for(recipe, world, console).and_then(|r| {
-        check(&r, console)?;
+        check(&r, true, console)?;
         not_stopped(world)?;
         Ok(r)
     });
@@ -117,6 +117,17 @@ pub fn resume(
     world: &World,
     console: &mut dyn Console,
 ) -> Result<RunDir, RunError> {
+    go_on(root, shared, world, true, console)
+}
+
+/// As [`resume`]; `say_data`: what the data is has not been said yet.
+pub(crate) fn go_on(
+    root: &Path,
+    shared: Shared,
+    world: &World,
+    say_data: bool,
+    console: &mut dyn Console,
+) -> Result<RunDir, RunError> {
     let console = if world.is_first() { console } else { &mut Silent };
     let (mut run, mut recipe) = RunDir::open(root)?;
     if world.is_first() {
@@ -133,7 +144,7 @@ pub fn resume(
         return stages::resume(run, &recipe, shared, console);
     }
     let mut resolved = resolve_for(recipe, world, console)?;
-    check(&resolved, console)?;
+    check(&resolved, say_data, console)?;
     not_stopped(world)?;
     if world.is_first() {
         run.keep_model(&resolved.model)?.iter().for_each(|note| console.line(note));
@@ -218,9 +229,9 @@ fn absolute(mut recipe: Recipe) -> Result<Recipe, RunError> {
 }
 
 /// What is checked and said before anything is loaded.
-fn check(r: &Resolved, console: &mut dyn Console) -> Result<(), RunError> {
-    for line in r.data.describe() {
-        console.line(&line);
+fn check(r: &Resolved, say_data: bool, console: &mut dyn Console) -> Result<(), RunError> {
+    if say_data {
+        r.data.describe().iter().for_each(|line| console.line(line));
     }
     r.require_fit()?;
     require_room(r)?;

@@ -157,6 +157,8 @@ fn fitting(r: Resolved) -> Result<Resolved, RunError> {
 
 fn go(run: &RunDir, recipe: &Recipe, shared: Shared, console: &mut dyn Console) -> Result<(), RunError> {
     let mut summaries = Vec::new();
+    // All stages have the same data.
+    let mut say_data = true;
     for i in 0..recipe.stages.len() {
         let stage = folder(run, recipe, i);
         console.line("");
@@ -170,7 +172,9 @@ fn go(run: &RunDir, recipe: &Recipe, shared: Shared, console: &mut dyn Console) 
         }
         // A stage does not pay for what the one before has left with the allocator.
         memory::return_freed();
-        run::resume(&stage.root, shared, &World::alone(), console).map_err(|e| match e {
+        let gone_on = run::go_on(&stage.root, shared, &World::alone(), say_data, console);
+        say_data = false;
+        gone_on.map_err(|e| match e {
             RunError::Stopped { update, .. } => {
                 RunError::Stopped { update, run: run.root.display().to_string() }
             }

@@ -202,14 +202,18 @@ pub fn prepare(a: &TrainArgs) -> Result<()> {
     let device = Device::find(recipe::DeviceChoice::Cpu, resolve::threads(&r).0)?;
     let data = resolve::prepare(&r, &device, &mut console)?;
     let Some(prepared) = data.prepared() else { return Ok(()) };
-    for line in prepared.summary.to_string().lines() {
-        console.line(line);
-    }
-    for outcome in &prepared.outcomes {
-        console.line(&format!("  {outcome}"));
-    }
+    data.describe().iter().for_each(|line| console.line(line));
     if a.json {
-        json(&serde_json::json!({ "summary": prepared.summary, "outcomes": prepared.outcomes }));
+        let summary = serde_json::to_string_pretty(&prepared.summary);
+        let summary =
+            summary.map_err(|e| RunError::Io(format!("the summary cannot be written as JSON: {e}")))?;
+        terminal::result(&format!("{{\n\"summary\": {summary},\n\"outcomes\": ["));
+        // One at a time: there may be millions.
+        let last = prepared.outcomes.len();
+        for (i, outcome) in (1..).zip(prepared.outcomes.lines()) {
+            terminal::result(&format!("{}{}", outcome?, if i < last { "," } else { "" }));
+        }
+        terminal::result("]\n}");
     }
     Ok(())
 }

@@ -29,6 +29,7 @@ const STACK_BYTES: usize = 8 << 20;
 
 fn main() -> ExitCode {
     memory::keep_little_freed();
+    ambitus_train::silence_caught_panics();
     refused::watch();
     let small = memory::stack().is_some_and(|bytes| bytes < STACK_BYTES as u64);
     let done = if small && memory::at_start().is_ok() {

@@ -37,7 +37,7 @@ pub mod phase {
 /// What the budget holds of a run beside its arena, of all ranks in this process. On a card all of it but the context is in the
 /// host's memory, not in the budget's.
 pub(super) struct Around {
-    /// The process with its programs, or a card's context.
+    /// The process with its programs and what it holds of its data, or a card's context.
     process: u64,
     /// While the data is prepared.
     prepare: u64,
@@ -70,7 +70,7 @@ impl Around {
             layout.map_or_else(|| merge_bytes(states), |layout| merge_bytes(&layout.tensors(states)));
         let sampled = shape.session.sample;
         Around {
-            process: shape.beside.fixed_bytes + of_ranks(1, programs),
+            process: shape.beside.fixed_bytes + of_ranks(1, programs + shape.data_bytes),
             prepare: preparing(shape),
             load: each(LOAD_BYTES),
             run: each(loader),
