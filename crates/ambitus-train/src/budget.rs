@@ -29,6 +29,8 @@ use std::sync::Arc;
 
 /// Resident bytes of the program while data is prepared, before anything was planned. Measured, as [`PROCESS_BYTES`].
 pub const START_BYTES: u64 = if cfg!(debug_assertions) { 15 << 20 } else { 12 << 20 };
+/// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`PROCESS_BYTES`].
+const PLANNER_BYTES: u64 = 2 << 20;
 /// Bytes of memory that a byte of the page tables describes.
 const OF_PAGE_TABLE: u64 = 512;
 /// Resident bytes of the program itself: code and data pages, allocator, main thread, reports. Measured; see
@@ -394,7 +396,7 @@ impl ProgramBytes {
 /// What the process takes while a run of these programs is planned.
 fn planning(shape: &Shape, programs: u64) -> u64 {
     match shape.beside.with_host {
-        true => START_BYTES + shape.data_bytes + shape.planned_at_once * programs,
+        true => START_BYTES + PLANNER_BYTES + shape.data_bytes + shape.planned_at_once * programs,
         false => shape.beside.fixed_bytes,
     }
 }
