@@ -75,7 +75,12 @@ fn fields(text: &str, name: &str) -> Option<Vec<(String, String)>> {
 /// Without links of the source's documentation.
 fn plain(said: &str) -> String {
     let said = said.replace("[`DEFAULT_UPDATES`]", &ambitus_train::recipe::DEFAULT_UPDATES.to_string());
-    // `(see [`Lora`])` names a table below.
+    // The tables stand below.
+    let said = said.split(" (see [`").enumerate().map(|(i, part)| match i {
+        0 => part,
+        _ => part.split_once(')').map_or(part, |(_, rest)| rest),
+    });
+    let said: String = said.collect();
     said.replace("[`Recipe::freeze`]", "`freeze`").replace("[`", "`").replace("`]", "`").replace('|', "\\|")
 }
 

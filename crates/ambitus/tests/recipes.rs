@@ -1,8 +1,36 @@
 //! The repository's recipes can be read, and what they name in the repository is there.
 
+mod common;
+
 use ambitus_train::recipe::{Recipe, Validation};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+
+/// What the quickstart is to show: a budget that the usual plan exceeds, kept by a plan that was found.
+#[test]
+fn the_quickstart_fits_a_budget_that_its_usual_plan_does_not() {
+    let plan = |more: &[&str]| -> (u64, u64, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ambitus"));
+        command.current_dir(common::root()).args(["plan", "recipes/quickstart.yaml", "--json"]).args(more);
+        let out = command.output().expect("the binary runs");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+        let bytes = |key: &str| json[key].as_u64().expect("bytes");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        (bytes("peak_bytes"), bytes("budget_bytes"), said)
+    };
+    let (found, budget, _) = plan(&[]);
+    let (usual, ..) = plan(&["--checkpoint", "none", "--memory", "1GiB"]);
+    assert!(found <= budget && budget < usual, "{found} {budget} {usual}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ambitus"));
+    let out = command.current_dir(common::root()).args(["plan", "recipes/quickstart.yaml"]).output();
+    let out = out.expect("the binary runs");
+    let said = [out.stdout, out.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let kept = format!("with everything kept the peak is {}", ambitus_train::size::ByteSize(usual));
+    assert!(said.contains(&kept) && said.contains("over the budget of 60 MiB"), "{kept}\n{said}");
+}
 
 #[test]
 fn recipes_read_and_name_what_exists() {
