@@ -1,4 +1,4 @@
-//! `cargo xtask gpu [--card N] [--out DIR] [--python PYTHON] [--small]` and `cargo xtask nvrtc`.
+//! `cargo xtask gpu`, `cargo xtask nvrtc` and `cargo xtask grade`: see [`USAGE`].
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,13 +10,19 @@ cargo xtask gpu [--card N] [--out DIR] [--python PYTHON] [--small]
     [default: benches/results]. PYTHON [default: python3] needs torch; without it the peers' columns stay empty.
     --small: tiny shapes, to try the way.
 cargo xtask nvrtc
-    Fetches NVRTC as a wheel into target/cuda-libs, for compiling kernels without a card; needs python3 with pip.";
+    Fetches NVRTC as a wheel into target/cuda-libs, for compiling kernels without a card; needs python3 with pip.
+cargo xtask grade [--count N] [--seed S] [--fixed] [--scaled] [--binary PATH] [--keep DIR]
+    Runs N random cases [default: 40] over families, shapes, options, budgets and odd data: each is planned, trained within the
+    smallest budget that its plan names, resumed, exported, and refused with less. Prints how far what was measured from
+    outside is from the plans. --fixed: the small set of CI in their place. --scaled: also what is a thousand times the usual.
+    PATH [default: the release build, made first]. DIR keeps the cases that broke a promise.";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let result = match args.next().as_deref() {
         Some("gpu") => options(args).and_then(|options| xtask::gpu::gpu(&options)),
         Some("nvrtc") => xtask::nvrtc::fetch(),
+        Some("grade") => graded(args).and_then(|options| xtask::grade::grade(&options)),
         _ => Err(USAGE.to_owned()),
     };
     match result {
@@ -39,6 +45,24 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<xtask::gpu::Options
             "--out" => options.out = PathBuf::from(value()?),
             "--python" => options.python = value()?,
             "--small" => options.small = true,
+            _ => return Err(format!("unknown option {arg}\n\n{USAGE}")),
+        }
+    }
+    Ok(options)
+}
+
+fn graded(mut args: impl Iterator<Item = String>) -> Result<xtask::grade::Options, String> {
+    let mut options = xtask::grade::Options::default();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value\n\n{USAGE}"));
+        let number = |text: String| text.parse().map_err(|_| format!("{text} is no number\n\n{USAGE}"));
+        match arg.as_str() {
+            "--count" => options.count = number(value()?)?,
+            "--seed" => options.seed = number(value()?)?,
+            "--fixed" => options.fixed = true,
+            "--scaled" => options.scaled = true,
+            "--binary" => options.binary = Some(PathBuf::from(value()?)),
+            "--keep" => options.keep = Some(PathBuf::from(value()?)),
             _ => return Err(format!("unknown option {arg}\n\n{USAGE}")),
         }
     }

@@ -41,25 +41,29 @@ pub enum DataError {
     },
     /// Too many tokens of the transcripts are not in the vocabulary.
     #[error(
-        "{unknown} of {total} tokens ({:.1} %) are not in the vocabulary, more than {:.0} % allowed; they would all be \
-         read as a space. Most frequent: {}. Check that the vocabulary belongs to this language and tokenizer, or \
-         extend it", 100.0 * *unknown as f64 / *total as f64, 100.0 * crate::text::MAX_UNKNOWN_SHARE, top(tokens)
+        "{missing} of {total} tokens ({:.1} %) are not in the vocabulary, more than {:.0} % allowed; they would all be \
+         read as a space. Most frequent: {}. Check that the vocabulary belongs to this language and tokenizer. If it does, \
+         extend it: append the missing tokens to vocab.txt, a line each, and give --extend-vocab \
+         (model.extend_vocab: true){}", 100.0 * *missing as f64 / *total as f64, 100.0 * crate::text::MAX_UNKNOWN_SHARE,
+        top(tokens), beside(others)
     )]
     UnknownTokens {
         /// Tokens not in the vocabulary.
-        unknown: u64,
+        missing: u64,
         /// All tokens.
         total: u64,
-        /// Each unknown token with its count, most frequent first.
+        /// Unknown tokens with their counts, most frequent first; not all where there are very many.
         tokens: Vec<(String, u64)>,
+        /// Lines on clips that cannot be used for other reasons.
+        others: Vec<String>,
     },
     /// Clips outside the length limits under refuse.
-    #[error(
-        "{} clip(s) are outside the limits and the recipe says `refuse`: {}", clips.len(), top_lines(clips)
-    )]
+    #[error("{} outside the limits and the recipe says `refuse`:\n{}", are(*clips, "clip"), lines.join("\n"))]
     OutsideLimits {
-        /// `name: reason` of each.
-        clips: Vec<String>,
+        /// How many.
+        clips: usize,
+        /// Lines on the first of them and all else that is not usable.
+        lines: Vec<String>,
     },
     /// Nothing usable is left.
     #[error("{}: no usable clip: {reason}", path.display())]
@@ -75,6 +79,16 @@ pub enum DataError {
     /// An option that cannot be followed.
     #[error("{0}")]
     Invalid(String),
+    /// What would have to be held is more than may be. Nothing of it was read.
+    #[error("{what}: takes {needed} bytes of memory, {room} may be used")]
+    DoesNotFit {
+        /// File, or what there is too much of.
+        what: String,
+        /// Bytes, at least.
+        needed: u64,
+        /// Bytes that there are for it.
+        room: u64,
+    },
     /// The audio codec failed, which is no fault of the clip.
     #[error("{clip}: the audio codec failed: {reason}")]
     Codec {
@@ -151,17 +165,35 @@ impl DataError {
     }
 }
 
+/// Tokens that a message names.
 const SHOWN: usize = 10;
+
+/// The beginning of what a file says, to quote it in a message.
+pub(crate) fn short(text: &str) -> std::borrow::Cow<'_, str> {
+    const LONGEST: usize = 200;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
+    }
+}
+
+/// `1 clip`, `2 clips`.
+pub(crate) fn many(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+fn are(n: usize, what: &str) -> String {
+    format!("{} {}", many(n, what), if n == 1 { "is" } else { "are" })
+}
 
 fn top(tokens: &[(String, u64)]) -> String {
     let shown: Vec<_> = tokens.iter().take(SHOWN).map(|(t, n)| format!("{t:?} x {n}")).collect();
     shown.join(", ")
 }
 
-fn top_lines(lines: &[String]) -> String {
-    let mut shown = lines[..lines.len().min(SHOWN)].join("; ");
-    if lines.len() > SHOWN {
-        shown += &format!("; and {} more", lines.len() - SHOWN);
+fn beside(lines: &[String]) -> String {
+    match lines {
+        [] => String::new(),
+        lines => format!("\nbeside that, not usable so far:\n{}", lines.join("\n")),
     }
-    shown
 }

@@ -55,34 +55,103 @@ fn scatter(filters: &[Filter], values: &[f32], to: &mut [f32]) {
     }
 }
 
-/// Waveform of (N − 1)·256 samples at 24 kHz for a log-mel `[N, 100]`; the same for the same `seed`. Empty for N < 2.
-pub fn griffin_lim(log_mel: &[f32], iterations: usize, seed: u64) -> Vec<f32> {
-    let frames = log_mel.len() / MELS;
-    if frames < 2 {
-        return Vec::new();
-    }
-    let magnitude = mel_to_magnitude(log_mel);
-    let mut stft = Stft::new(frames);
-    let mut rng = SplitMix(seed);
-    let mut phase: Vec<Complex<f32>> = (0..frames * BINS)
-        .map(|_| {
-            let turn = (rng.next() >> 40) as f32 / (1u64 << 24) as f32;
-            Complex::from_polar(1.0, std::f32::consts::TAU * turn)
-        })
-        .collect();
-    let mut previous = vec![Complex::default(); frames * BINS];
-    let mut rebuilt = previous.clone();
-    for _ in 0..iterations {
-        stft.inverse(&magnitude, &phase);
-        stft.forward(&mut rebuilt);
-        for ((p, &now), before) in phase.iter_mut().zip(&rebuilt).zip(&mut previous) {
-            let accelerated = now - *before * (MOMENTUM / (1.0 + MOMENTUM));
-            *p = accelerated / accelerated.norm().max(TINY);
-            *before = now;
+/// Frames that are solved together.
+const BLOCK: usize = 256;
+/// Frames at the start of a block whose phases the block before has found. They join the two: both have the same samples there.
+const KNOWN: usize = 16;
+/// Frames at the end of a block that are found again by the next, which sees what follows them.
+const AHEAD: usize = 16;
+
+/// The waveform of a log-mel `[N, 100]`: (N − 1)·256 samples at 24 kHz, none for N < 2; the same for the same seed. It comes
+/// block by block, so that sound of any length takes [`GriffinLim::BYTES`].
+pub struct GriffinLim<'m> {
+    log_mel: &'m [f32],
+    iterations: usize,
+    rng: SplitMix,
+    stft: Stft,
+    /// `[BLOCK, 513]`, as the next four.
+    magnitude: Vec<f32>,
+    phase: Vec<Complex<f32>>,
+    rebuilt: Vec<Complex<f32>>,
+    previous: Vec<Complex<f32>>,
+    /// First frame of the next block.
+    first: usize,
+    /// Frames of it whose phases are known, and those that have a first guess.
+    known: usize,
+    guessed: usize,
+    /// Samples given, counted from the start of the first frame's window.
+    given: usize,
+}
+
+impl<'m> GriffinLim<'m> {
+    /// Bytes that a waveform of any length takes beside its log-mel: four spectra and the wave of a block, filters and tables.
+    pub const BYTES: u64 = (BLOCK * BINS * 28 + (BLOCK * HOP + N_FFT) * 8 + (512 << 10)) as u64;
+
+    /// `iterations` of each block.
+    pub fn new(log_mel: &'m [f32], iterations: usize, seed: u64) -> Self {
+        let frames = (log_mel.len() / MELS).min(BLOCK);
+        Self {
+            log_mel,
+            iterations,
+            rng: SplitMix(seed),
+            stft: Stft::new(frames),
+            magnitude: Vec::new(),
+            phase: vec![Complex::default(); frames * BINS],
+            rebuilt: vec![Complex::default(); frames * BINS],
+            previous: vec![Complex::default(); frames * BINS],
+            first: 0,
+            known: 0,
+            guessed: 0,
+            given: N_FFT / 2,
         }
     }
-    stft.inverse(&magnitude, &phase);
-    stft.wave[N_FFT / 2..][..(frames - 1) * HOP].to_vec()
+
+    /// The next samples.
+    pub fn next_piece(&mut self) -> Option<&[f32]> {
+        let frames = self.log_mel.len() / MELS;
+        let end = N_FFT / 2 + frames.saturating_sub(1) * HOP;
+        if self.given >= end {
+            return None;
+        }
+        let first = self.first;
+        let n = (frames - first).min(BLOCK);
+        self.solve(&self.log_mel[first * MELS..(first + n) * MELS]);
+        let mut until = end;
+        if first + n < frames {
+            // The next block begins with the last of these that are kept, and goes on in the middle of what both know.
+            self.first = first + n - AHEAD - KNOWN;
+            (self.known, self.guessed) = (KNOWN, KNOWN + AHEAD);
+            self.phase.copy_within((n - self.guessed) * BINS.., 0);
+            until = (self.first + KNOWN / 2) * HOP;
+        }
+        let given = std::mem::replace(&mut self.given, until);
+        Some(&self.stft.wave[given - first * HOP..until - first * HOP])
+    }
+
+    /// Finds the phases and the wave of a block: those of its first frames stay as they are.
+    fn solve(&mut self, log_mel: &[f32]) {
+        let n = log_mel.len() / MELS;
+        self.stft.resize(n);
+        self.magnitude = mel_to_magnitude(log_mel);
+        let (phase, rebuilt) = (&mut self.phase[..n * BINS], &mut self.rebuilt[..n * BINS]);
+        for p in &mut phase[self.guessed * BINS..] {
+            let turn = (self.rng.next() >> 40) as f32 / (1u64 << 24) as f32;
+            *p = Complex::from_polar(1.0, std::f32::consts::TAU * turn);
+        }
+        self.previous.fill(Complex::default());
+        for _ in 0..self.iterations {
+            self.stft.inverse(&self.magnitude, phase);
+            self.stft.forward(rebuilt);
+            let new = self.known * BINS..;
+            let found = phase[new.clone()].iter_mut().zip(&rebuilt[new.clone()]);
+            for ((p, &now), before) in found.zip(&mut self.previous[new]) {
+                let accelerated = now - *before * (MOMENTUM / (1.0 + MOMENTUM));
+                *p = accelerated / accelerated.norm().max(TINY);
+                *before = now;
+            }
+        }
+        self.stft.inverse(&self.magnitude, phase);
+    }
 }
 
 /// Padded waveform and both directions of its STFT.
@@ -97,24 +166,32 @@ struct Stft {
 }
 
 impl Stft {
+    /// For at most so many frames.
     fn new(frames: usize) -> Self {
         let mut planner = RealFftPlanner::<f32>::new();
         let (forward, inverse) = (planner.plan_fft_forward(N_FFT), planner.plan_fft_inverse(N_FFT));
-        let window = hann();
-        let mut norm = vec![0.0f32; (frames - 1) * HOP + N_FFT];
-        for f in 0..frames {
-            for (n, w) in norm[f * HOP..].iter_mut().zip(&window) {
-                *n += w * w;
-            }
-        }
+        let samples = frames * HOP + N_FFT;
         Self {
-            wave: vec![0.0; norm.len()],
-            norm,
-            window,
+            wave: Vec::with_capacity(samples),
+            norm: Vec::with_capacity(samples),
+            window: hann(),
             time: forward.make_input_vec(),
             spectrum: forward.make_output_vec(),
             forward,
             inverse,
+        }
+    }
+
+    /// Makes the wave that of so many frames.
+    fn resize(&mut self, frames: usize) {
+        let samples = (frames - 1) * HOP + N_FFT;
+        self.wave.resize(samples, 0.0);
+        self.norm.clear();
+        self.norm.resize(samples, 0.0);
+        for f in 0..frames {
+            for (n, w) in self.norm[f * HOP..].iter_mut().zip(&self.window) {
+                *n += w * w;
+            }
         }
     }
 
@@ -168,14 +245,57 @@ mod tests {
             })
             .collect();
         let mel = log_mel(&wave).expect("long enough");
-        let back = griffin_lim(&mel, ITERATIONS, 7);
+        let back = sound(&mel, ITERATIONS, 7);
         assert_eq!(back.len(), (mel.len() / MELS - 1) * HOP);
-        assert_eq!(back, griffin_lim(&mel, ITERATIONS, 7));
+        assert_eq!(back, sound(&mel, ITERATIONS, 7));
         let again = log_mel(&back).expect("long enough");
         let n = again.len().min(mel.len());
         let loud: Vec<usize> = (0..n).filter(|&i| mel[i] > -3.0).collect();
         let error: f32 = loud.iter().map(|&i| (again[i] - mel[i]).abs()).sum::<f32>() / loud.len() as f32;
         assert!(error < CLOSE, "{error}");
-        assert!(griffin_lim(&mel[..MELS], 3, 1).is_empty());
+        for few in [0, 1] {
+            assert!(sound(&mel[..few * MELS], 3, 1).is_empty());
+        }
+        assert_eq!(sound(&mel[..2 * MELS], 3, 1).len(), HOP);
+    }
+
+    /// Blocks that meet in the same samples make no step, and a sound of many is as near its mel as one of a single block.
+    #[test]
+    fn long_sound_is_one_sound() {
+        for frames in [BLOCK - 1, BLOCK, BLOCK + 1, BLOCK + KNOWN + AHEAD, 5 * BLOCK / 2, 4 * BLOCK] {
+            let wave: Vec<f32> = (0..frames * HOP)
+                .map(|i| (i as f32 * 0.05).sin() * 0.3 + (i as f32 * 0.171).sin() * 0.1)
+                .collect();
+            let mel = log_mel(&wave).expect("long enough");
+            let mut solver = GriffinLim::new(&mel, ITERATIONS, 3);
+            let (mut back, mut joints) = (Vec::new(), Vec::new());
+            while let Some(piece) = solver.next_piece() {
+                back.extend_from_slice(piece);
+                joints.push(back.len());
+            }
+            assert_eq!(back.len(), (mel.len() / MELS - 1) * HOP);
+            let step = |i: usize| (back[i] - 2.0 * back[i - 1] + back[i - 2]).abs();
+            let largest = (2..back.len()).map(step).fold(0.0, f32::max);
+            joints.pop();
+            let blocks = (mel.len() / MELS).saturating_sub(BLOCK).div_ceil(BLOCK - KNOWN - AHEAD);
+            assert_eq!(joints.len(), blocks, "{frames} frames");
+            for at in joints {
+                let here = (at..at + 2).map(step).fold(0.0, f32::max);
+                assert!(here <= 0.5 * largest.max(0.02), "{frames} frames, sample {at}: {here} of {largest}");
+            }
+            let again = log_mel(&back).expect("long enough");
+            let near = |i: &usize| mel[*i] > -3.0;
+            let loud: Vec<usize> = (0..again.len().min(mel.len())).filter(near).collect();
+            let error: f32 = loud.iter().map(|&i| (again[i] - mel[i]).abs()).sum::<f32>() / loud.len() as f32;
+            assert!(error < CLOSE, "{frames}: {error}");
+        }
+    }
+
+    fn sound(log_mel: &[f32], iterations: usize, seed: u64) -> Vec<f32> {
+        let (mut solver, mut wave) = (GriffinLim::new(log_mel, iterations, seed), Vec::new());
+        while let Some(piece) = solver.next_piece() {
+            wave.extend_from_slice(piece);
+        }
+        wave
     }
 }

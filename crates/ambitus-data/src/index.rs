@@ -1,19 +1,21 @@
 //! The list of prepared clips, and its split into training and validation.
 
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::atomic;
 use crate::clip::Measured;
 use crate::error::DataError;
 use crate::files;
+use crate::scratch::Scratch;
 
-/// Largest index file, bytes: about a million clips.
-const MAX_BYTES: u64 = 512 << 20;
+/// Name of the index in the cache folder.
+pub const INDEX_FILE: &str = "index.json";
 
-/// One usable clip.
+/// One usable clip, as the index file has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClipMeta {
@@ -25,86 +27,168 @@ pub struct ClipMeta {
     pub tokens: u32,
     /// Measured of the audio.
     pub measured: Measured,
-    /// Clip file, relative to the index's folder.
+    /// Clip file, relative to the index's folder: the key's first half and an extension.
     pub file: String,
     /// Content key (hex): changes with audio, text, tokenizer or mel.
     pub key: String,
 }
 
-/// Usable clips sorted by name. Can be read without the audio.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+impl ClipMeta {
+    /// Name of the file of a clip with this key.
+    pub(crate) fn file_name(key: &[u8; 32], extension: &str) -> String {
+        let [half, _] = halves(key);
+        file_name(half, extension)
+    }
+}
+
+fn halves(key: &[u8; 32]) -> [[u8; 16]; 2] {
+    [0, 16].map(|from| std::array::from_fn(|i| key[from + i]))
+}
+
+fn file_name(half: [u8; 16], extension: &str) -> String {
+    let mut name = String::with_capacity(2 * half.len() + 1 + extension.len());
+    for byte in half {
+        // Writing to a string cannot fail.
+        let _ = write!(name, "{byte:02x}");
+    }
+    name + "." + extension
+}
+
+/// What a run holds of the usable clips, in the order of their names: fixed bytes for each, and its name. All else is in the
+/// index file, and can be read without the audio.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClipIndex {
-    /// Clips in order of their names.
-    pub clips: Vec<ClipMeta>,
     /// Where the clip files lie.
-    #[serde(skip)]
-    pub folder: PathBuf,
+    folder: PathBuf,
+    /// Of the clip files.
+    extension: String,
+    slots: Vec<Slot>,
+    frames: Vec<u32>,
+    /// All names, one after another.
+    names: String,
+    /// [`ClipIndex::digest`] so far.
+    hash: Hash,
+}
+
+/// A hash that two indices may be compared with.
+#[derive(Debug, Clone, Default)]
+struct Hash(blake3::Hasher);
+
+impl PartialEq for Hash {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.finalize() == other.0.finalize()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Slot {
+    /// The first half of the key, which names the file.
+    file: [u8; 16],
+    /// Where its name ends, in bytes of all names.
+    name_end: usize,
 }
 
 impl ClipIndex {
+    /// An empty index of clip files in a folder.
+    pub fn new(folder: &Path, extension: &str) -> Self {
+        Self { folder: folder.to_owned(), extension: extension.to_owned(), ..Self::default() }
+    }
+
+    /// Bytes that an index with so many clips, whose names have so many bytes, takes at most.
+    pub const fn bytes_of(clips: usize, names: usize) -> u64 {
+        // Vectors grow by doubling.
+        2 * (clips * (size_of::<Slot>() + size_of::<u32>()) + names) as u64
+    }
+
+    /// Bytes that it takes at most.
+    pub fn bytes(&self) -> u64 {
+        Self::bytes_of(self.len(), self.names.len())
+    }
+
+    /// Adds a clip whose name comes after all others.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    pub fn push(&mut self, clip: &ClipMeta) -> Result<(), String> {
+        let mut half = [0; 16];
+        let hex = clip.file.strip_suffix(self.extension.as_str()).and_then(|file| file.strip_suffix('.'));
+        let sound = hex.filter(|hex| hex.len() == 32 && hex.is_ascii()).is_some_and(|hex| {
+            let byte = |i: usize| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16);
+            (0..16).all(|i| byte(i).map(|b| half[i] = b).is_ok())
+        });
+        if !sound || clip.frames == 0 {
+            return Err(format!("damaged index: clip {}", self.len()));
+        }
+        if !self.is_empty() && self.name(self.len() - 1) >= clip.name.as_str() {
+            return Err(format!("damaged index: order at clip {}", self.len()));
+        }
+        self.names.push_str(&clip.name);
+        self.slots.push(Slot { file: half, name_end: self.names.len() });
+        self.frames.push(clip.frames);
+        self.hash.0.update(&(clip.name.len() as u64).to_le_bytes());
+        self.hash.0.update(clip.name.as_bytes());
+        self.hash.0.update(clip.key.as_bytes());
+        Ok(())
+    }
+
+    /// Number of clips.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Name of clip `i`.
+    pub fn name(&self, i: usize) -> &str {
+        let start = if i == 0 { 0 } else { self.slots[i - 1].name_end };
+        &self.names[start..self.slots[i].name_end]
+    }
+
     /// Path of clip `i`'s file, for [`load_clip`](crate::load_clip) or [`load_token_clip`](crate::speech::load_token_clip).
     pub fn path(&self, i: usize) -> PathBuf {
-        self.folder.join(&self.clips[i].file)
+        self.folder.join(file_name(self.slots[i].file, &self.extension))
     }
 
     /// Length of every clip in the model's sequence: frames, or ids of token clips.
-    pub fn frames(&self) -> Vec<u32> {
-        self.clips.iter().map(|c| c.frames).collect()
-    }
-
-    /// Total length, seconds.
-    pub fn seconds(&self) -> f64 {
-        self.clips.iter().map(|c| c.measured.seconds).sum()
+    pub fn frames(&self) -> &[u32] {
+        &self.frames
     }
 
     /// Changes with any clip's content or name: two runs with the same digest train on the same data.
     pub fn digest(&self) -> String {
-        let mut hash = blake3::Hasher::new();
-        for clip in &self.clips {
-            hash.update(&(clip.name.len() as u64).to_le_bytes());
-            hash.update(clip.name.as_bytes());
-            hash.update(clip.key.as_bytes());
-        }
-        hash.finalize().to_hex().to_string()
-    }
-
-    /// Writes the index as JSON; the file appears whole or not at all.
-    pub fn save(&self, path: &Path) -> Result<(), DataError> {
-        atomic::write(path, |file| {
-            serde_json::to_writer(&mut *file, self)?;
-            file.write_all(b"\n")
-        })
+        self.hash.0.finalize().to_hex().to_string()
     }
 
     /// Reads an index; its clip files lie in the same folder.
+    ///
+    /// # Errors
+    /// Damage, by line.
     pub fn load(path: &Path) -> Result<Self, DataError> {
-        let text = files::read_utf8(path, MAX_BYTES)?;
-        let mut index: Self = serde_json::from_str(&text)
-            .map_err(|e| DataError::line(path, e.line() as u64, format!("damaged index: {e}")))?;
-        index.folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        for (i, clip) in index.clips.iter().enumerate() {
-            let plain = !clip.file.is_empty() && Path::new(&clip.file).components().count() == 1;
-            if !plain || clip.file == ".." || clip.frames == 0 {
-                return Err(DataError::file(path, format!("damaged index: clip {i}")));
-            }
-            if i > 0 && index.clips[i - 1].name >= clip.name {
-                return Err(DataError::file(path, format!("damaged index: order at clip {i}")));
-            }
-        }
-        Ok(index)
+        let mut index: Option<Self> = None;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        read_index(path, |clip| {
+            let extension = clip.file.rsplit_once('.').map_or("", |(_, extension)| extension);
+            index.get_or_insert_with(|| Self::new(folder, extension)).push(&clip)
+        })?;
+        Ok(index.unwrap_or_else(|| Self::new(folder, "")))
     }
 
     /// Holds out the clips that `list` names: a clip's name, or its last part with or without extension. An entry that
     /// fits no clip is an error.
     pub fn split(&self, list: &[String]) -> Result<Split, DataError> {
-        let mut held_out = vec![false; self.clips.len()];
+        let mut held_out = vec![false; self.len()];
         for wanted in list {
-            let before = held_out.iter().filter(|h| **h).count();
-            for (clip, held) in self.clips.iter().zip(&mut held_out) {
-                *held |= matches_name(&clip.name, wanted);
+            let mut found = false;
+            for (i, held) in held_out.iter_mut().enumerate() {
+                // What fits only clips that are held out already fits none.
+                if !*held && matches_name(self.name(i), wanted) {
+                    (*held, found) = (true, true);
+                }
             }
-            if held_out.iter().filter(|h| **h).count() == before {
+            if !found {
                 return Err(DataError::Packing(format!(
                     "the validation list names {wanted:?}, which is not a usable clip of this data"
                 )));
@@ -116,20 +200,118 @@ impl ClipIndex {
     /// Holds out a share of the clips by a seeded hash of the name, so that adding clips moves few others: at least one
     /// of two, unless the share is 0.
     pub fn split_share(&self, share: f64, seed: u64) -> Result<Split, DataError> {
-        let n = self.clips.len();
+        let n = self.len();
         let mut held_out = vec![false; n];
         if n >= 2 && share > 0.0 {
             let mut order: Vec<usize> = (0..n).collect();
             order.sort_by_cached_key(|&i| {
                 let mut hash = blake3::Hasher::new();
                 hash.update(&seed.to_le_bytes());
-                hash.update(self.clips[i].name.as_bytes());
+                hash.update(self.name(i).as_bytes());
                 *hash.finalize().as_bytes()
             });
             let count = ((n as f64 * share).round() as usize).max(1);
             order.iter().take(count).for_each(|&i| held_out[i] = true);
         }
         Split::new(&held_out)
+    }
+}
+
+/// Goes through the clips of an index file, one in memory at a time; `each` may say what is wrong with one.
+///
+/// # Errors
+/// Damage, by line.
+pub fn read_index(
+    path: &Path,
+    mut each: impl FnMut(ClipMeta) -> Result<(), String>,
+) -> Result<(), DataError> {
+    let (file, _) = files::open(path)?;
+    let mut json = serde_json::Deserializer::from_reader(BufReader::new(file));
+    let read = json.deserialize_map(Index(&mut each)).and_then(|()| json.end());
+    read.map_err(|e| DataError::line(path, e.line() as u64, format!("damaged index: {e}")))
+}
+
+/// `{"clips": [..]}`.
+struct Index<'f>(&'f mut dyn FnMut(ClipMeta) -> Result<(), String>);
+
+impl<'de> Visitor<'de> for Index<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object with `clips`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        match map.next_key::<String>()?.as_deref() {
+            Some("clips") => map.next_value_seed(Clips(self.0))?,
+            _ => return Err(A::Error::missing_field("clips")),
+        }
+        match map.next_key::<String>()? {
+            Some(other) => Err(A::Error::unknown_field(&other, &["clips"])),
+            None => Ok(()),
+        }
+    }
+}
+
+struct Clips<'f>(&'f mut dyn FnMut(ClipMeta) -> Result<(), String>);
+
+impl<'de> DeserializeSeed<'de> for Clips<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Clips<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a list of clips")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(clip) = list.next_element()? {
+            (self.0)(clip).map_err(A::Error::custom)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes an index file while its clips become known, and makes the index.
+pub(crate) struct IndexWriter {
+    index: ClipIndex,
+    json: Scratch,
+}
+
+impl IndexWriter {
+    pub(crate) fn new(folder: &Path, extension: &str) -> Result<Self, DataError> {
+        let mut json = Scratch::new(folder)?;
+        json.append(b"{\"clips\":[")?;
+        Ok(Self { index: ClipIndex::new(folder, extension), json })
+    }
+
+    /// Adds a clip whose name comes after all others.
+    pub(crate) fn push(&mut self, clip: &ClipMeta) -> Result<(), DataError> {
+        let path = || self.index.folder.join(INDEX_FILE);
+        let json = serde_json::to_vec(clip).map_err(|e| DataError::io(&path(), e.into()))?;
+        if !self.index.is_empty() {
+            self.json.append(b",")?;
+        }
+        self.json.append(&json)?;
+        let added = self.index.push(clip);
+        added.map_err(|reason| DataError::file(&self.index.folder.join(INDEX_FILE), reason))
+    }
+
+    pub(crate) fn index(&self) -> &ClipIndex {
+        &self.index
+    }
+
+    /// Writes the file, whole or not at all.
+    pub(crate) fn finish(mut self) -> Result<ClipIndex, DataError> {
+        self.json.append(b"]}\n")?;
+        self.json.publish(&self.index.folder.join(INDEX_FILE))?;
+        Ok(self.index)
     }
 }
 

@@ -53,6 +53,12 @@ pub fn pack(frames: &[u32], capacity: Capacity) -> Result<Vec<Vec<usize>>, DataE
     Ok(best)
 }
 
+/// Bytes of memory that packing so many clips takes at most, with its result: two orders of them, two packings, and the search's own.
+pub const fn bytes_of(clips: usize) -> u64 {
+    // Micro-batches are vectors that grow by doubling, at worst of one clip each.
+    (clips * (3 * size_of::<usize>() + 3 * (size_of::<(u32, Vec<usize>)>() + 4 * size_of::<usize>()))) as u64
+}
+
 /// Share of the frames of `batches` micro-batches that hold a clip.
 pub fn fill(frames: &[u32], batches: &[Vec<usize>], capacity: Capacity) -> f64 {
     let used: u64 = batches.iter().flatten().map(|&i| u64::from(frames[i])).sum();

@@ -9,6 +9,7 @@
 //! micro-batches, threads or ranks.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::OnceLock;
 
 use crate::error::DataError;
 use crate::mel::{HOP, SAMPLE_RATE};
@@ -41,6 +42,8 @@ const HIGHEST_FILL: f64 = 0.985;
 /// Clips that may be preferred to the next in order, but no more than half of all: with a few clips, none may wait for
 /// many epochs.
 const LOOK_AHEAD: usize = 96;
+/// Memory of a sequence that does not depend on the number of clips.
+const FIXED_BYTES: u64 = 8 << 10;
 
 /// The endless sequence of updates.
 #[derive(Clone)]
@@ -52,6 +55,8 @@ pub struct Updates {
     waiting: VecDeque<Draw>,
     epoch: u32,
     done: u64,
+    /// [`Updates::sample`], once it was asked for.
+    sample: OnceLock<Vec<Vec<u32>>>,
 }
 
 /// Micro-batches that these updates take in all.
@@ -87,7 +92,14 @@ impl Updates {
             waiting: VecDeque::new(),
             epoch: 0,
             done: 0,
+            sample: OnceLock::new(),
         })
+    }
+
+    /// Bytes of memory that the sequence of so many clips takes at most: lengths, the clips that wait (up to two epochs, in a queue that
+    /// grows by doubling), and an epoch while it is ordered.
+    pub const fn bytes_of(clips: usize) -> u64 {
+        (clips * (4 * size_of::<u32>() + 3 * size_of::<Draw>())) as u64 + FIXED_BYTES
     }
 
     /// Frames of an update: the bound by frames, the mean by clips.
@@ -115,7 +127,7 @@ impl Updates {
             // Perhaps not in the first updates, but it will come.
             pack::pack(&self.frames, capacity(requested))?;
         }
-        let sample = self.sample()?;
+        let sample = self.sample();
         let lowest = (requested / 2).max(longest);
         let candidates: Vec<u32> = (0..=STEPS)
             .map(|i| requested - (u64::from(requested - lowest) * u64::from(i) / u64::from(STEPS)) as u32)
@@ -139,7 +151,7 @@ impl Updates {
             if let Some(&n) = known.get(&c) {
                 return Ok(n);
             }
-            let n = batches(&sample, capacity(c))?;
+            let n = batches(sample, capacity(c))?;
             known.insert(c, n);
             Ok(n)
         };
@@ -169,15 +181,24 @@ impl Updates {
     /// # Errors
     /// A clip longer than the capacity.
     pub fn micro_batches(&self, capacity: Capacity) -> Result<f64, DataError> {
-        let sample = self.sample()?;
-        Ok(batches(&sample, capacity)? as f64 / sample.len().max(1) as f64)
+        let sample = self.sample();
+        Ok(batches(sample, capacity)? as f64 / sample.len().max(1) as f64)
     }
 
     /// Lengths of the clips of the first updates: so many that an update which needs one micro-batch more is among them.
-    fn sample(&self) -> Result<Vec<Vec<u32>>, DataError> {
+    fn sample(&self) -> &[Vec<u32>] {
         const SAMPLED: usize = 24;
-        let updates = Self::new(&self.frames, self.size, self.seed)?.take(SAMPLED);
-        Ok(updates.map(|update| update.iter().map(|d| self.frames[d.clip as usize]).collect()).collect())
+        self.sample.get_or_init(|| {
+            let first = self.restarted().take(SAMPLED);
+            first.map(|update| update.iter().map(|d| self.frames[d.clip as usize]).collect()).collect()
+        })
+    }
+
+    /// The same sequence from its start.
+    fn restarted(&self) -> Self {
+        let (frames, size, seed, total) = (self.frames.clone(), self.size, self.seed, self.total);
+        let (waiting, sample) = (VecDeque::new(), OnceLock::new());
+        Self { frames, total, size, seed, waiting, epoch: 0, done: 0, sample }
     }
 
     /// Updates that go once, or `epochs` times, through the clips; rounded up.
@@ -193,7 +214,7 @@ impl Updates {
     /// is a whole update.
     pub fn largest(&self, n: u64) -> Result<(u64, usize), DataError> {
         let mut most = (0, 0);
-        for update in Self::new(&self.frames, self.size, self.seed)?.take(n as usize) {
+        for update in self.restarted().take(n as usize) {
             let frames = update.iter().map(|&d| self.frames_of(d)).sum::<u64>();
             most = (most.0.max(frames), most.1.max(update.len()));
         }

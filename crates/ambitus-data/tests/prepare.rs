@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ambitus_data::prepare::{PrepareOptions, Progress, Verdict};
-use ambitus_data::sources::Format;
+use ambitus_data::prepare::{Cause, PrepareOptions, Progress, Verdict};
+use ambitus_data::sources::{Entry, Format};
 use ambitus_data::{
-    ClipIndex, DataError, Limits, Policy, Prepared, Source, Tokenizer, TokenizerKind, Vocab, load_clip,
-    prepare,
+    ClipIndex, ClipMeta, DataError, Limits, OUTCOMES_FILE, Outcome, Policy, Prepared, Source, Tokenizer,
+    TokenizerKind, Vocab, load_clip, prepare, read_index,
 };
 
 fn write_tone(path: &Path, seconds: f64, lead: f64, level: f32) {
@@ -42,15 +42,46 @@ fn options(dir: &Path) -> PrepareOptions {
     PrepareOptions { limits: Limits::default(), policy: Policy::Skip, cache: dir.join("cache"), threads: 2 }
 }
 
-fn run(dir: &Path, options: &PrepareOptions) -> Result<Prepared, DataError> {
-    prepare(&Source::read(&dir.join("data"))?, &english(), options, &|_| true)
+/// Reads a data set; what is read lies in the system's folder for such things.
+fn source(path: &Path) -> Result<Source, DataError> {
+    Source::read(path, &std::env::temp_dir(), u64::MAX)
 }
 
-fn reason<'a>(prepared: &'a Prepared, name: &str) -> &'a str {
-    let outcome =
-        prepared.outcomes.iter().find(|o| o.name == name).unwrap_or_else(|| panic!("{name} is missing"));
-    match &outcome.verdict {
-        Verdict::Ok { .. } => "ok",
+fn entries(source: &Source) -> Vec<Entry> {
+    source.entries().map(|e| e.expect("readable")).collect()
+}
+
+fn problems(source: &Source) -> Vec<Outcome> {
+    source.problems.iter().map(|o| o.expect("readable")).collect()
+}
+
+fn run(dir: &Path, options: &PrepareOptions) -> Result<Prepared, DataError> {
+    prepare(&source(&dir.join("data"))?, &english(), options, &|_| true)
+}
+
+/// The clips as the index file has them.
+fn clips(options: &PrepareOptions) -> Vec<ClipMeta> {
+    let mut clips = Vec::new();
+    let all = read_index(&options.cache.join("index.json"), |clip| {
+        clips.push(clip);
+        Ok(())
+    });
+    all.expect("readable");
+    clips
+}
+
+fn names(index: &ClipIndex) -> Vec<&str> {
+    (0..index.len()).map(|i| index.name(i)).collect()
+}
+
+fn outcome(prepared: &Prepared, name: &str) -> Outcome {
+    let mut all = prepared.outcomes.iter().map(|o| o.expect("readable"));
+    all.find(|o| o.name == name).unwrap_or_else(|| panic!("{name} is missing"))
+}
+
+fn reason(prepared: &Prepared, name: &str) -> String {
+    match outcome(prepared, name).verdict {
+        Verdict::Ok { .. } => "ok".to_owned(),
         Verdict::Bad { reason, .. } | Verdict::Outside { reason } => reason,
     }
 }
@@ -90,16 +121,15 @@ fn every_clip_is_used_or_reported() {
     csv += "wavs/good.wav|Again.|me\r\nonly one field\r\n";
     put(&data.join("metadata.csv"), &csv);
 
-    let source = Source::read(&data).expect("readable");
-    assert_eq!(source.format, Format::Csv);
-    let first = source.entries.iter().find(|e| e.name == "wavs/good.wav").expect("found");
+    let read = source(&data).expect("readable");
+    assert_eq!(read.format, Format::Csv);
+    let first = entries(&read).into_iter().find(|e| e.name == "wavs/good.wav").expect("found");
     assert_eq!(first.text, r#"She said "caf\u00e9" | no\yes."#);
     assert_eq!(first.line, 2);
 
     let options = options(dir.path());
     let prepared = run(dir.path(), &options).expect("prepared");
-    let names: Vec<_> = prepared.index.clips.iter().map(|c| c.name.as_str()).collect();
-    assert_eq!(names, ["wavs/good.wav", "wavs/loud.wav", r"wavs\windows.wav"]);
+    assert_eq!(names(&prepared.index), ["wavs/good.wav", "wavs/loud.wav", r"wavs\windows.wav"]);
     for (name, expected) in [
         ("wavs/short.wav", "shorter than 0.3 s"),
         ("wavs/long.wav", "longer than 30 s"),
@@ -113,30 +143,44 @@ fn every_clip_is_used_or_reported() {
     ] {
         assert!(reason(&prepared, name).contains(expected), "{name}: {}", reason(&prepared, name));
     }
-    assert!(
-        prepared.outcomes.iter().any(|o| o.to_string().contains("metadata.csv:15")),
-        "duplicate has its line"
-    );
+    let shown = prepared.outcomes.describe();
+    assert!(shown.iter().any(|line| line.contains("metadata.csv:15")), "duplicate has its line");
     let summary = &prepared.summary;
     assert_eq!((summary.clips, summary.outside, summary.bad), (3, 3, 8));
     assert_eq!(summary.outside + summary.bad + summary.clips, prepared.outcomes.len());
-    assert_eq!(summary.over_two_sentences, [r"wavs\windows.wav"]);
-    assert_eq!(summary.loud, ["wavs/loud.wav"]);
-    assert_eq!(summary.clipped, ["wavs/loud.wav"]);
-    assert_eq!(summary.silent, ["wavs/silent.wav"]);
+    assert_eq!(prepared.outcomes.iter().count(), prepared.outcomes.len());
+    let causes: Vec<(Cause, usize)> = summary.causes.iter().map(|(cause, n)| (*cause, *n)).collect();
+    let expected = [
+        (Cause::Metadata, 1),
+        (Cause::NoAudio, 3),
+        (Cause::Twice, 1),
+        (Cause::Transcript, 1),
+        (Cause::Audio, 1),
+        (Cause::Silent, 1),
+    ];
+    assert_eq!(causes, expected);
+    assert_eq!((summary.over_two_sentences.count, summary.loud.count), (1, 1));
+    assert_eq!(summary.over_two_sentences.first, [r"wavs\windows.wav"]);
+    assert_eq!(summary.loud.first, ["wavs/loud.wav"]);
+    assert_eq!(summary.clipped.first, ["wavs/loud.wav"]);
+    assert_eq!(summary.silent.first, ["wavs/silent.wav"]);
+    assert!(summary.to_string().contains("8 bad (1 unreadable lines, 3 without audio"), "{summary}");
     assert!(summary.to_string().contains("3 clips"));
 
     let cut = PrepareOptions { policy: Policy::Cut, ..options.clone() };
     let prepared = run(dir.path(), &cut).expect("prepared");
-    assert_eq!(prepared.summary.trimmed, ["wavs/padded.wav"]);
-    let padded = prepared.index.clips.iter().find(|c| c.name == "wavs/padded.wav").expect("used");
+    assert_eq!(prepared.summary.trimmed.first, ["wavs/padded.wav"]);
+    let padded = clips(&cut).into_iter().find(|c| c.name == "wavs/padded.wav").expect("used");
     // Twenty seconds of tone with 0.1 s kept at both ends.
     assert!((padded.measured.seconds - 20.2).abs() < 0.05, "{}", padded.measured.seconds);
     assert!(reason(&prepared, "wavs/long.wav").contains("transcript cannot be cut"));
 
     let refuse = PrepareOptions { policy: Policy::Refuse, ..options };
     match run(dir.path(), &refuse) {
-        Err(DataError::OutsideLimits { clips }) => assert_eq!(clips.len(), 3),
+        Err(DataError::OutsideLimits { clips, lines }) => {
+            assert_eq!(clips, 3);
+            assert!(lines.iter().any(|line| line.contains("short.wav")), "{lines:?}");
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -151,27 +195,37 @@ fn cache_is_resumed_repaired_and_keyed_by_content() {
         put(&data.join(format!("{i}.txt")), format!("Clip {i}."));
     }
     let options = options(dir.path());
-    let source = Source::read(&data).expect("readable");
-    assert_eq!(source.format, Format::Folder);
+    let read = source(&data).expect("readable");
+    assert_eq!(read.format, Format::Folder);
     // Stopped in the middle, then continued.
     let seen = AtomicUsize::new(0);
     let stopping = |_: Progress<'_>| seen.fetch_add(1, Ordering::Relaxed) < 2;
-    assert!(matches!(prepare(&source, &english(), &options, &stopping), Err(DataError::Stopped)));
+    assert!(matches!(prepare(&read, &english(), &options, &stopping), Err(DataError::Stopped)));
     let first = run(dir.path(), &options).expect("prepared");
     assert!((2..6).contains(&first.summary.cached), "{}", first.summary.cached);
-    assert_eq!(first.index.clips.len(), 6);
+    assert_eq!(first.index.len(), 6);
+    let metas = clips(&options);
 
     let one_thread = PrepareOptions { threads: 1, cache: dir.path().join("other"), ..options.clone() };
     let other = run(dir.path(), &one_thread).expect("prepared");
-    assert_eq!(other.index.clips, first.index.clips, "threads change nothing");
+    assert_eq!(clips(&one_thread), metas, "threads change nothing");
     assert_eq!(other.index.digest(), first.index.digest());
+    // Of every clip its name and key in hexadecimal digits.
+    let mut digest = blake3::Hasher::new();
+    for clip in &metas {
+        digest.update(&(clip.name.len() as u64).to_le_bytes());
+        digest.update(clip.name.as_bytes());
+        digest.update(clip.key.as_bytes());
+        assert_eq!(clip.file, format!("{}.clip", &clip.key[..32]));
+    }
+    assert_eq!(first.index.digest(), digest.finalize().to_hex().to_string());
 
     // The index stands without the audio.
     let loaded = ClipIndex::load(&options.cache.join("index.json")).expect("readable");
-    assert_eq!(loaded, first.index);
+    assert_eq!(loaded, *first.index);
     let before = load_clip(&loaded.path(3)).expect("readable");
-    assert_eq!(before.frames(), loaded.clips[3].frames as usize);
-    assert_eq!(before.ids.len(), loaded.clips[3].tokens as usize);
+    assert_eq!(before.frames(), loaded.frames()[3] as usize);
+    assert_eq!(before.ids.len(), metas[3].tokens as usize);
 
     // Any damage is noticed, and prepared again to the same content.
     let path = loaded.path(3);
@@ -209,24 +263,24 @@ fn metadata_in_its_other_forms() {
     for name in ["LJ001-0001", "LJ001-0002", "LJ001-0003"] {
         write_tone(&data.join(format!("wavs/{name}.wav")), 0.5, 0.0, 0.3);
     }
-    let texts = |source: &Source| -> Vec<String> { source.entries.iter().map(|e| e.text.clone()).collect() };
+    let texts = |source: &Source| -> Vec<String> { entries(source).into_iter().map(|e| e.text).collect() };
     put(
         &data.join("metadata.csv"),
         "LJ001-0001|It cost $1|It cost one dollar\nLJ001-0002|\"Quoted,\" he said|\nLJ001-0003|a\\b\n",
     );
-    let source = Source::read(&data).expect("readable");
-    assert_eq!(source.format, Format::Headerless);
-    assert_eq!(texts(&source), ["It cost one dollar", "\"Quoted,\" he said", "a\\b"]);
-    assert!(source.problems.is_empty());
+    let read = source(&data).expect("readable");
+    assert_eq!(read.format, Format::Headerless);
+    assert_eq!(texts(&read), ["It cost one dollar", "\"Quoted,\" he said", "a\\b"]);
+    assert!(read.problems.is_empty());
 
     // Not UTF-8: the file and the line.
     put(&data.join("metadata.csv"), b"LJ001-0001|fine\nLJ001-0002|caf\xe9\n");
-    let error = Source::read(&data).expect_err("not UTF-8").to_string();
+    let error = source(&data).expect_err("not UTF-8").to_string();
     assert!(error.contains("metadata.csv:2:") && error.contains("UTF-8"), "{error}");
     put(&data.join("metadata.csv"), b"LJ001-0001|bin\0ary\n");
-    assert!(Source::read(&data).expect_err("binary").to_string().contains("metadata.csv:1:"));
+    assert!(source(&data).expect_err("binary").to_string().contains("metadata.csv:1:"));
     put(&data.join("metadata.csv"), "no bars at all\n");
-    assert!(Source::read(&data).is_err());
+    assert!(source(&data).is_err());
 
     std::fs::remove_file(data.join("metadata.csv")).expect("removed");
     let absolute = data.join("wavs/LJ001-0003.wav");
@@ -241,17 +295,17 @@ fn metadata_in_its_other_forms() {
             r#"{"path": "wavs/LJ001-0001.wav"}"#,
         ),
     );
-    let source = Source::read(&data).expect("readable");
-    assert_eq!(source.format, Format::Jsonl);
-    let mut found = texts(&source);
+    let read = source(&data).expect("readable");
+    assert_eq!(read.format, Format::Jsonl);
+    let mut found = texts(&read);
     found.sort();
     assert_eq!(found, ["One line", "Three", "Two"]);
-    let lines: Vec<_> = source.problems.iter().map(|p| p.line).collect();
+    let lines: Vec<_> = problems(&read).iter().map(|p| p.line).collect();
     assert_eq!(lines, [Some(5), Some(6), Some(7)]);
     // A metadata file may be given itself.
-    assert_eq!(Source::read(&data.join("train.jsonl")).expect("readable").entries, source.entries);
+    assert_eq!(entries(&source(&data.join("train.jsonl")).expect("readable")), entries(&read));
     put(&data.join("eval.jsonl"), "");
-    assert!(Source::read(&data).expect_err("two files").to_string().contains("several metadata files"));
+    assert!(source(&data).expect_err("two files").to_string().contains("several metadata files"));
 }
 
 #[cfg(unix)]
@@ -267,11 +321,11 @@ fn links_do_not_lead_out_of_the_folder() {
     std::os::unix::fs::symlink("/etc/passwd", data.join("inside.txt")).expect("linked");
     put(&data.join("link.txt"), "Text.");
     put(&data.join("near.txt"), "Text.");
-    let source = Source::read(&data).expect("readable");
-    let names: Vec<_> = source.entries.iter().map(|e| e.name.as_str()).collect();
+    let read = source(&data).expect("readable");
+    let names: Vec<_> = entries(&read).into_iter().map(|e| e.name).collect();
     assert_eq!(names, ["near.wav"]);
-    assert_eq!(source.problems.len(), 2);
-    assert!(source.problems.iter().all(|p| p.reason.contains("outside the data folder")));
+    assert_eq!(read.problems.len(), 2);
+    assert!(problems(&read).iter().all(|p| p.to_string().contains("outside the data folder")));
 }
 
 #[test]
@@ -289,7 +343,7 @@ fn transcripts_and_vocabularies_that_cannot_be_used() {
     let options = options(dir.path());
     let prepared = run(dir.path(), &options).expect("prepared");
     assert_eq!(reason(&prepared, "a.wav"), "ok");
-    let shown = |name: &str| prepared.outcomes.iter().find(|o| o.name == name).expect("listed").to_string();
+    let shown = |name: &str| outcome(&prepared, name).to_string();
     assert!(shown("b.wav").contains("b.txt:2:") && shown("b.wav").contains("UTF-8"));
     assert!(reason(&prepared, "c.wav").contains("empty transcript"));
     assert!(reason(&prepared, "d.wav").contains("binary"));
@@ -300,9 +354,25 @@ fn transcripts_and_vocabularies_that_cannot_be_used() {
     let prepared = run(dir.path(), &options).expect("prepared");
     assert_eq!(prepared.summary.unknown, [("ж".to_owned(), 1)]);
     put(&data.join("b.txt"), "xxxxxxxxжжж");
+    put(&data.join("f.wav"), b"RIFF....WAVE");
+    put(&data.join("f.txt"), "Broken.");
     match run(dir.path(), &options) {
-        Err(DataError::UnknownTokens { unknown, tokens, .. }) => {
-            assert_eq!((unknown, tokens), (3, vec![("ж".to_owned(), 3)]));
+        Err(error @ DataError::UnknownTokens { .. }) => {
+            // What else is wrong does not have to wait for another vocabulary.
+            let text = error.to_string();
+            for part in [
+                "3 of ",
+                "\"ж\" x 3",
+                "--extend-vocab",
+                "append",
+                "e.wav: not used: no transcript",
+                "f.wav: not used",
+            ] {
+                assert!(text.contains(part), "{text}");
+            }
+            let DataError::UnknownTokens { missing, tokens, .. } = error else { unreachable!() };
+            assert_eq!((missing, tokens), (3, vec![("ж".to_owned(), 3)]));
+            assert!(options.cache.join(OUTCOMES_FILE).is_file());
         }
         other => panic!("{other:?}"),
     }
@@ -317,37 +387,40 @@ fn transcripts_and_vocabularies_that_cannot_be_used() {
     assert_eq!((vocab.len(), vocab.id("a")), (2, Some(1)));
     let empty = dir.path().join("nothing");
     std::fs::create_dir_all(&empty).expect("folder");
-    assert!(matches!(Source::read(&empty), Err(DataError::NoClips { .. })));
+    assert!(matches!(source(&empty), Err(DataError::NoClips { .. })));
 }
 
 #[test]
 fn split_follows_the_list_or_a_tenth() {
     let dir = tempfile::tempdir().expect("folder");
-    let mut index = ClipIndex::default();
-    for i in 0..40 {
-        index.clips.push(ambitus_data::ClipMeta {
-            name: format!("wavs/{i:03}.wav"),
-            frames: 10,
-            tokens: 2,
-            measured: Default::default(),
-            file: format!("{i}.clip"),
-            key: String::new(),
-        });
-    }
-    let split = index.split_share(0.1, 7).expect("split");
+    let index = |clips: usize| {
+        let mut index = ClipIndex::new(dir.path(), "clip");
+        for i in 0..clips {
+            let clip = ClipMeta {
+                name: format!("wavs/{i:03}.wav"),
+                frames: 10,
+                tokens: 2,
+                measured: Default::default(),
+                file: format!("{i:032x}.clip"),
+                key: String::new(),
+            };
+            index.push(&clip).expect("sound");
+        }
+        index
+    };
+    let all = index(40);
+    assert_eq!((all.name(7), all.path(10)), ("wavs/007.wav", dir.path().join(format!("{:032x}.clip", 10))));
+    let split = all.split_share(0.1, 7).expect("split");
     assert_eq!((split.train.len(), split.validation.len()), (36, 4));
-    assert_eq!(split, index.split_share(0.1, 7).expect("split"));
-    assert_ne!(split, index.split_share(0.1, 8).expect("split"));
+    assert_eq!(split, all.split_share(0.1, 7).expect("split"));
+    assert_ne!(split, all.split_share(0.1, 8).expect("split"));
     let list = ["wavs/003.wav".to_owned(), "010".into(), "020.wav".into()];
-    assert_eq!(index.split(&list).expect("split").validation, [3, 10, 20]);
-    assert!(index.split(&["nobody".to_owned()]).is_err());
-    index.clips.truncate(2);
-    assert_eq!(index.split_share(0.1, 7).expect("split").validation.len(), 1);
-    index.clips.truncate(1);
-    assert_eq!(index.split_share(0.1, 7).expect("split").validation.len(), 0);
-    assert!(index.split(&["000".to_owned()]).is_err());
-    index.clips.clear();
-    assert!(index.split_share(0.1, 7).is_err());
+    assert_eq!(all.split(&list).expect("split").validation, [3, 10, 20]);
+    assert!(all.split(&["nobody".to_owned()]).is_err());
+    assert_eq!(index(2).split_share(0.1, 7).expect("split").validation.len(), 1);
+    assert_eq!(index(1).split_share(0.1, 7).expect("split").validation.len(), 0);
+    assert!(index(1).split(&["000".to_owned()]).is_err());
+    assert!(index(0).split_share(0.1, 7).is_err());
     put(&dir.path().join("index.json"), r#"{"clips": [{"name": "a", "file": "../../x"}]}"#);
     assert!(ClipIndex::load(&dir.path().join("index.json")).is_err());
 }

@@ -12,10 +12,11 @@ use ambitus_data::speech::sequence::{
     START_OF_SPEECH,
 };
 use ambitus_data::speech::{
-    Codec, Codes, LabelScope, Sequences, SpeechOptions, is_tokenised, load_token_clip, prepare_speech,
+    Codec, Codes, LabelScope, Sequences, SpeechOptions, TokenSource, load_token_clip, prepare_speech,
 };
 use ambitus_data::{
-    Bpe, ClipIndex, DataError, Limits, Policy, PrepareOptions, Prepared, Source, load_clip, wav,
+    Bpe, ClipIndex, ClipMeta, DataError, Limits, Policy, PrepareOptions, Prepared, Source, load_clip,
+    read_index, wav,
 };
 use arbtest::arbtest;
 
@@ -24,7 +25,7 @@ fn fixtures() -> PathBuf {
 }
 
 fn bpe() -> Bpe {
-    Bpe::read(&fixtures()).expect("tokenizer")
+    Bpe::read(&fixtures(), u64::MAX).expect("tokenizer")
 }
 
 fn json(name: &str) -> Vec<serde_json::Value> {
@@ -133,13 +134,13 @@ fn tokenizers_and_texts_that_cannot_be_used() {
     let path = dir.path().join("tokenizer.json");
     let write = |text: &str| {
         std::fs::write(&path, text).expect("written");
-        Bpe::read(dir.path()).and_then(|bpe| Sequences::new(bpe, LabelScope::All))
+        Bpe::read(dir.path(), u64::MAX).and_then(|bpe| Sequences::new(bpe, LabelScope::All))
     };
     let refused = |text: &str| match write(text) {
         Err(error) => error.to_string(),
         Ok(_) => panic!("accepted"),
     };
-    assert!(Bpe::read(&dir.path().join("none")).is_err());
+    assert!(Bpe::read(&dir.path().join("none"), u64::MAX).is_err());
     for text in ["", "{}", "[1]", "{\"model\": {\"type\": \"BPE\"}}"] {
         let error = refused(text);
         assert!(error.contains("tokenizer.json: not a tokenizer"), "{error}");
@@ -257,13 +258,29 @@ fn run(
     labels: LabelScope,
 ) -> Result<Prepared, DataError> {
     let sequences = Sequences::new(bpe(), labels)?;
-    let source = Source::read(&dir.join("data"))?;
+    let source = read(&dir.join("data"))?;
     prepare_speech(&source, &sequences, codec, speech, &options(dir), &|_| true)
 }
 
-fn reason<'a>(prepared: &'a Prepared, name: &str) -> &'a str {
-    match &prepared.outcomes.iter().find(|o| o.name == name).expect("listed").verdict {
-        Verdict::Ok { .. } => "ok",
+fn read(path: &Path) -> Result<Source, DataError> {
+    Source::read(path, &std::env::temp_dir(), u64::MAX)
+}
+
+/// The clips as the index file has them.
+fn metas(options: &PrepareOptions) -> Vec<ClipMeta> {
+    let mut clips = Vec::new();
+    let all = read_index(&options.cache.join("index.json"), |clip| {
+        clips.push(clip);
+        Ok(())
+    });
+    all.expect("readable");
+    clips
+}
+
+fn reason(prepared: &Prepared, name: &str) -> String {
+    let mut all = prepared.outcomes.iter().map(|o| o.expect("readable"));
+    match all.find(|o| o.name == name).expect("listed").verdict {
+        Verdict::Ok { .. } => "ok".to_owned(),
         Verdict::Bad { reason, .. } | Verdict::Outside { reason } => reason,
     }
 }
@@ -272,11 +289,12 @@ fn reason<'a>(prepared: &'a Prepared, name: &str) -> &'a str {
 fn audio_and_text_become_token_clips() {
     let dir = tempfile::tempdir().expect("folder");
     let data = data(dir.path());
-    assert!(!is_tokenised(&data).expect("readable"));
+    assert!(TokenSource::open(&data, u64::MAX).expect("readable").is_none());
     let mut codec = Hashing::default();
     let speech = SpeechOptions { max_tokens: Some(170), voice: None };
     let prepared = run(dir.path(), &mut codec, &speech, LabelScope::All).expect("prepared");
-    let names: Vec<_> = prepared.index.clips.iter().map(|c| c.name.as_str()).collect();
+    let names: Vec<_> = (0..prepared.index.len()).map(|i| prepared.index.name(i)).collect();
+    let clips = metas(&options(dir.path()));
     assert_eq!(names, ["a.wav", "b.wav", "c.wav"]);
     for (name, expected) in [
         ("long.wav", "longer than 3 s"),
@@ -307,7 +325,8 @@ fn audio_and_text_become_token_clips() {
         let clip = load_token_clip(&prepared.index.path(i)).expect("readable");
         assert_eq!((&clip.ids, &clip.labels, clip.name.as_str()), (&ids, &labels, names[i]));
         assert_eq!(clip.scored(), ids.len() - 1);
-        let meta = &prepared.index.clips[i];
+        let meta = &clips[i];
+        assert_eq!(meta.frames, prepared.index.frames()[i]);
         assert_eq!((meta.frames as usize, meta.tokens as usize), (ids.len(), text.len()));
         assert_eq!((ids[0], ids[1], ids[ids.len() - 1]), (START_OF_HUMAN, BEGIN_OF_TEXT, END_OF_AI));
         assert!(ids.contains(&START_OF_SPEECH) && ids.contains(&END_OF_SPEECH));
@@ -319,7 +338,7 @@ fn audio_and_text_become_token_clips() {
     let voiced = run(dir.path(), &mut codec, &speech, LabelScope::All).expect("prepared");
     assert_eq!(voiced.summary.cached, 2);
     let text = sequences.text("No voice here.", Some("zoe")).expect("text");
-    assert_eq!(voiced.index.clips[1].tokens as usize, text.len());
+    assert_eq!(metas(&options(dir.path()))[1].tokens as usize, text.len());
 }
 
 #[test]
@@ -328,7 +347,7 @@ fn token_clips_are_resumed_repaired_and_keyed_by_what_they_depend_on() {
     let data = data(dir.path());
     let speech = SpeechOptions::default();
     let sequences = Sequences::new(bpe(), LabelScope::All).expect("valid");
-    let source = Source::read(&data).expect("readable");
+    let source = read(&data).expect("readable");
     let mut codec = Hashing::default();
     let seen = AtomicUsize::new(0);
     let stopping = |_: ambitus_data::prepare::Progress<'_>| seen.fetch_add(1, Ordering::Relaxed) < 1;
@@ -337,14 +356,14 @@ fn token_clips_are_resumed_repaired_and_keyed_by_what_they_depend_on() {
     let before = codec.calls.load(Ordering::Relaxed);
     assert!((1..4).contains(&before), "{before}");
     let first = run(dir.path(), &mut codec, &speech, LabelScope::All).expect("prepared");
-    assert_eq!(first.index.clips.len(), 4);
+    assert_eq!(first.index.len(), 4);
     assert_eq!(codec.calls.load(Ordering::Relaxed), 4, "no clip is encoded twice");
-    assert_eq!(ClipIndex::load(&dir.path().join("cache/index.json")).expect("readable"), first.index);
+    assert_eq!(ClipIndex::load(&dir.path().join("cache/index.json")).expect("readable"), *first.index);
 
     // A tighter limit judges what is cached without making it again.
     let tight = SpeechOptions { max_tokens: Some(100), ..speech.clone() };
     let fewer = run(dir.path(), &mut codec, &tight, LabelScope::All).expect("prepared");
-    assert_eq!((fewer.index.clips.len(), codec.calls.load(Ordering::Relaxed)), (2, 4));
+    assert_eq!((fewer.index.len(), codec.calls.load(Ordering::Relaxed)), (2, 4));
 
     // Any damage is noticed and mended.
     let path = first.index.path(0);
@@ -392,15 +411,16 @@ fn silence_is_cut_and_the_codec_never_gets_more_than_the_longest_clip() {
     wav::write_wav(&data.join("a.wav"), &samples, 24_000).expect("written");
     std::fs::write(data.join("a.txt"), "Noise.").expect("written");
     let sequences = Sequences::new(bpe(), LabelScope::All).expect("valid");
-    let source = Source::read(&data).expect("readable");
+    let source = read(&data).expect("readable");
     let cut = PrepareOptions { policy: Policy::Cut, ..options(dir.path()) };
     let mut codec = Hashing::default();
     let prepare = |codec: &mut Hashing, options: &PrepareOptions| {
         prepare_speech(&source, &sequences, codec, &SpeechOptions::default(), options, &|_| true)
     };
     let prepared = prepare(&mut codec, &cut).expect("prepared");
-    assert_eq!(prepared.summary.trimmed, ["a.wav"]);
-    let seconds = prepared.index.clips[0].measured.seconds;
+    assert_eq!(prepared.summary.trimmed.first, ["a.wav"]);
+    assert_eq!(prepared.index.len(), 1);
+    let seconds = metas(&cut)[0].measured.seconds;
     assert!((seconds - 1.2).abs() < 0.05, "{seconds}");
     assert_eq!(codec.longest, (seconds * 24_000.0).round() as usize);
     let whole = PrepareOptions { limits: Limits::default(), cache: dir.path().join("whole"), ..cut };
@@ -412,8 +432,8 @@ fn silence_is_cut_and_the_codec_never_gets_more_than_the_longest_clip() {
 #[test]
 fn without_the_feature_parquet_is_named_with_how_to_build_it() {
     for error in [
-        Source::read(&fixtures().join("arrays.parquet")).expect_err("not read"),
-        is_tokenised(&fixtures().join("tokens.parquet")).expect_err("not read"),
+        read(&fixtures().join("arrays.parquet")).expect_err("not read"),
+        TokenSource::open(&fixtures().join("tokens.parquet"), u64::MAX).expect_err("not read"),
     ] {
         let error = error.to_string();
         assert!(error.contains(".parquet: ") && error.contains("--features parquet"), "{error}");

@@ -133,6 +133,14 @@ impl Model {
         }
     }
 
+    /// How a voice in an export is heard, in the words of the project's own tool.
+    pub fn listen(&self, export: &str) -> Option<String> {
+        match self {
+            Model::F5(_) => Some(f5::listen(export)),
+            Model::Orpheus(_) => None,
+        }
+    }
+
     /// What the first loss of a run says, where the family's users know what it should be.
     pub fn first_loss(&self, loss: f64) -> Option<String> {
         match self {

@@ -88,6 +88,12 @@ fn what_would_change_numbers_is_refused_by_key() {
     assert!(other(r#""llama""#, r#""qwen2""#).starts_with("model_type: `qwen2`"));
     assert!(other(": 48", ": 0").starts_with("hidden_size: 0"));
     assert!(other(": 48", ": 47").contains("say head_dim"));
+    // Each possible, together no model.
+    let large =
+        r#""hidden_size": 65536, "head_dim": 64, "intermediate_size": 1048576, "num_hidden_layers": 1024"#;
+    let text = format!(r#"{{"vocab_size": 128, "num_attention_heads": 6, {large}}}"#);
+    let e = serde_json::from_str::<File>(&text).expect("JSON").config().expect_err("no model");
+    assert!(e.key == "hidden_size" && e.why.contains("2.1e14 parameters"), "{e}");
 }
 
 /// transformers' `_compute_llama3_parameters` in f32, for head_dim 8 and Orpheus' settings; and line by line elsewhere.

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::{create_temp, parent_of, remove_flat_dir};
+use crate::disk::{create_temp, parent_of, remove_dir_all};
 use crate::manifest::{check_file_name, check_length};
 use crate::writer::{SafetensorsWriter, TensorSpec, Written};
 use crate::{Disk, Manifest, RealDisk, Result, Shard, StoreError};
@@ -188,22 +188,25 @@ impl CheckpointDir {
         ))
     }
 
-    /// Removes every checkpoint whose step is not in `keep`, after the newest of the kept ones has been read again
-    /// and verified; if it does not verify, nothing is removed. Gives the removed steps.
-    pub fn prune(&self, keep: &[u64]) -> Result<Vec<u64>> {
+    /// Removes every checkpoint up to the step `last` that is not in `keep`, after the newest of the kept ones has been read
+    /// again and verified; if it does not verify, nothing is removed. Gives the removed steps.
+    pub fn prune(&self, keep: &[u64], last: u64) -> Result<Vec<u64>> {
         let found = self.scan()?;
         let Some(&(newest, kind)) = found.iter().rev().find(|(s, k)| *k != Kind::Temp && keep.contains(s))
         else {
             let what = "none of the checkpoints to keep exists, so none is removed";
             return Err(StoreError::new(&self.parent, what, "keep at least one that is there"));
         };
+        let goes = |(step, kind): &(u64, Kind)| *kind != Kind::Temp && *step <= last && !keep.contains(step);
+        let gone: Vec<_> = found.iter().copied().filter(goes).collect();
+        if gone.is_empty() {
+            return Ok(Vec::new());
+        }
         self.read_verified(newest, kind)?;
         let mut removed = Vec::new();
-        for (step, kind) in found {
-            if kind != Kind::Temp && !keep.contains(&step) {
-                self.retire(step, kind)?;
-                removed.push(step);
-            }
+        for (step, kind) in gone {
+            self.retire(step, kind)?;
+            removed.push(step);
         }
         removed.dedup();
         Ok(removed)
@@ -213,7 +216,7 @@ impl CheckpointDir {
     fn retire(&self, step: u64, kind: Kind) -> Result<()> {
         let (path, temp) = (self.dir(step, kind), self.dir(step, Kind::Temp));
         self.rename(&path, &temp)?;
-        remove_flat_dir(&*self.disk, &temp)
+        remove_dir_all(&*self.disk, &temp)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
@@ -225,11 +228,14 @@ impl CheckpointDir {
     }
 
     /// Clears what a killed save left behind: temporary directories, and of two versions of a step the worse.
-    fn clean(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// Files that cannot be removed or read.
+    pub fn clean(&self) -> Result<()> {
         let found = self.scan()?;
         for &(step, kind) in &found {
             if kind == Kind::Temp {
-                remove_flat_dir(&*self.disk, &self.dir(step, Kind::Temp))?;
+                remove_dir_all(&*self.disk, &self.dir(step, Kind::Temp))?;
             }
         }
         for &(step, _) in found.iter().filter(|(_, kind)| *kind == Kind::Old) {
@@ -428,7 +434,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if !self.done {
             // Nothing better can be done about a failure here; the next `begin` removes what is stale.
-            let _ = remove_flat_dir(&*self.dir.disk, &self.part.temp);
+            let _ = remove_dir_all(&*self.dir.disk, &self.part.temp);
         }
     }
 }

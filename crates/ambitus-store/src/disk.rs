@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use crate::files::{Links, open_regular};
 use crate::{Result, StoreError};
 
 /// A file being written. Bytes count as saved only after `sync` has returned `Ok`.
@@ -58,12 +59,7 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<(Box<dyn Read>, u64)> {
-        let meta = fs::symlink_metadata(path)?;
-        if !meta.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        let file = fs::File::open(path)?;
-        let len = file.metadata()?.len();
+        let (file, len) = open_regular(path, fs::File::options().read(true), Links::Refuse)?;
         Ok((Box::new(file), len))
     }
 
@@ -115,13 +111,15 @@ pub fn write_atomic_on(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()>
 
 /// Creates the temporary file, in place of a stale one of a killed process.
 pub(crate) fn create_temp(disk: &dyn Disk, temp: &Path) -> Result<Box<dyn DiskFile>> {
-    match disk.remove_file(temp) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            return Err(StoreError::io(temp, "cannot remove a stale temporary file", e));
+    let cannot = |e| StoreError::io(temp, "cannot create", e);
+    match disk.create(temp) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            disk.remove_file(temp)
+                .map_err(|e| StoreError::io(temp, "cannot remove a stale temporary file", e))?;
+            disk.create(temp).map_err(cannot)
         }
-        _ => {}
+        made => made.map_err(cannot),
     }
-    disk.create(temp).map_err(|e| StoreError::io(temp, "cannot create", e))
 }
 
 /// Gives a synced temporary file its name, durably.
@@ -148,11 +146,16 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// Removes a flat directory: its files, then itself. A directory inside it is an error.
-pub(crate) fn remove_flat_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
+/// Removes a directory with all that is in it; what links lead to stays.
+pub(crate) fn remove_dir_all(disk: &dyn Disk, dir: &Path) -> Result<()> {
     let fail = |e| StoreError::io(dir, "cannot remove", e);
     for entry in disk.list(dir).map_err(fail)? {
-        disk.remove_file(&dir.join(&entry.name)).map_err(fail)?;
+        let path = dir.join(&entry.name);
+        if entry.is_dir {
+            remove_dir_all(disk, &path)?;
+        } else {
+            disk.remove_file(&path).map_err(fail)?;
+        }
     }
     disk.remove_dir(dir).map_err(fail)
 }

@@ -29,8 +29,12 @@ impl StoreError {
 
     pub(crate) fn io(path: &Path, doing: &str, source: io::Error) -> Self {
         let remedy = match source.kind() {
-            io::ErrorKind::StorageFull => "free some space on this disk and try again",
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                "free some space on this disk and try again"
+            }
+            io::ErrorKind::FileTooLarge => "raise the limit of file sizes (ulimit -f)",
             io::ErrorKind::PermissionDenied => "check the permissions of the file and its folder",
+            io::ErrorKind::ReadOnlyFilesystem => "choose a folder that can be written",
             io::ErrorKind::NotFound => "check the path",
             io::ErrorKind::UnexpectedEof => {
                 "the file is shorter than when it was opened; fetch or write it again"
@@ -41,6 +45,16 @@ impl StoreError {
         Self { path: path.into(), tensor: None, what, remedy: remedy.into(), source: Some(source) }
     }
 
+    /// Of a file that cannot be opened. What is no file is wrong in itself, and no failure of the system.
+    pub(crate) fn opening(path: &Path, e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::InvalidInput => {
+                Self::new(path, e.to_string(), "put a file where this folder, pipe, device or link is")
+            }
+            _ => Self::io(path, "cannot open", e),
+        }
+    }
+
     pub(crate) fn of(mut self, tensor: &str) -> Self {
         self.tensor = Some(printable(tensor));
         self
@@ -49,6 +63,12 @@ impl StoreError {
     /// True if the operating system failed (disk full, unreadable sector, permission), false if the content is wrong.
     pub fn is_io(&self) -> bool {
         self.source.is_some()
+    }
+
+    /// True if the disk, or the user's share of it, is full: the same may succeed later.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        self.source.as_ref().is_some_and(|e| matches!(e.kind(), StorageFull | QuotaExceeded))
     }
 }
 

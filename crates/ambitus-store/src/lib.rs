@@ -8,6 +8,7 @@
 //! * [`CheckpointDir`] keeps `step-N/` directories of shards and a manifest that is written last; a checkpoint is
 //!   whole and verifiable, or it is not listed.
 //! * [`PiecedFiles`] reads tensors that lie piece by piece in several files, as the ranks of a run write them.
+//! * [`open_file`] and [`read_file`] are how files that somebody else named are opened: regular ones, bounded.
 //! * [`Disk`] is every operation of the save path, so that tests fail each of them in turn ([`FaultDisk`]).
 
 mod budget;
@@ -16,6 +17,7 @@ mod disk;
 mod dtype;
 mod error;
 mod fault;
+mod files;
 mod manifest;
 mod pickle;
 mod pieces;
@@ -31,6 +33,7 @@ pub use disk::{Disk, DiskFile, Entry, RealDisk, write_atomic, write_atomic_on};
 pub use dtype::DType;
 pub use error::{Result, StoreError};
 pub use fault::{Fault, FaultDisk};
+pub use files::{copy_file, open_file, open_own_file, read_file};
 pub use manifest::{Manifest, Shard};
 pub use pieces::{Pieced, PiecedFiles, piece_spec};
 pub use tensor_file::{DEFAULT_SCRATCH_BYTES, Format, Scalar, TensorFile, TensorInfo};

@@ -8,14 +8,14 @@ use serde_json::value::RawValue;
 
 use crate::disk::write_atomic_on;
 use crate::error::printable;
-use crate::{Disk, Result, StoreError};
+use crate::{Disk, RealDisk, Result, StoreError};
 
 /// File name of the manifest in a checkpoint's directory.
 pub(crate) const MANIFEST: &str = "manifest.json";
 /// Version of the manifest's format.
 const VERSION: u32 = 1;
 /// Largest manifest that is read.
-const MAX_MANIFEST: u64 = 16 << 20;
+const MAX_MANIFEST: u64 = 4 << 20;
 /// Bytes hashed at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -53,6 +53,31 @@ struct Envelope {
 }
 
 impl Manifest {
+    /// Writes the manifest of a folder of files that belong together.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_to(&self, dir: &Path) -> Result<()> {
+        self.write(&RealDisk, dir)
+    }
+
+    /// Reads the manifest of a folder, and checks it against its own hash.
+    ///
+    /// # Errors
+    /// When it is not there, cannot be read or is damaged.
+    pub fn read_from(dir: &Path) -> Result<Self> {
+        Self::read(&RealDisk, dir)
+    }
+
+    /// Reads the files of a folder and compares lengths and hashes.
+    ///
+    /// # Errors
+    /// The first that is missing, damaged or cannot be read.
+    pub fn check(&self, dir: &Path) -> Result<()> {
+        self.check_lengths(&RealDisk, dir)?;
+        self.check_hashes(&RealDisk, dir)
+    }
+
     /// Writes the manifest into `dir`.
     pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
         let path = dir.join(MANIFEST);
@@ -75,7 +100,7 @@ impl Manifest {
     /// Reads the manifest of the checkpoint in `dir`, and checks it against its own hash.
     pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
-        let (file, len) = disk.open(&path).map_err(|e| StoreError::io(&path, "cannot open", e))?;
+        let (file, len) = disk.open(&path).map_err(|e| StoreError::opening(&path, e))?;
         let bad = |what: String| StoreError::new(&path, what, "use another checkpoint");
         if len > MAX_MANIFEST {
             return Err(bad(format!("has {len} bytes; no manifest is that large")));
@@ -134,7 +159,7 @@ pub(crate) fn check_length(disk: &dyn Disk, dir: &Path, shard: &Shard) -> Result
 
 fn open_shard(disk: &dyn Disk, dir: &Path, shard: &Shard) -> Result<Box<dyn Read>> {
     let path = dir.join(&shard.name);
-    let (file, len) = disk.open(&path).map_err(|e| StoreError::io(&path, "cannot open", e))?;
+    let (file, len) = disk.open(&path).map_err(|e| StoreError::opening(&path, e))?;
     if len != shard.bytes {
         let what = format!("has {len} bytes, the manifest says {}", shard.bytes);
         return Err(StoreError::new(&path, what, "use another checkpoint"));

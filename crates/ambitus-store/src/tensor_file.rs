@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::budget::Budget;
 use crate::dtype::{decode_f32, decode_i64};
 use crate::error::printable;
+use crate::files::open_file;
 use crate::strides::{Odometer, dense_order, row_major, rows};
 use crate::{DType, Result, StoreError, safetensors, torch};
 
@@ -126,16 +127,7 @@ impl TensorFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let io = |doing| move |e| StoreError::io(path, doing, e);
-        let file = File::open(path).map_err(io("cannot open"))?;
-        let meta = file.metadata().map_err(io("cannot read its length"))?;
-        if !meta.is_file() {
-            return Err(StoreError::new(
-                path,
-                "is not a file",
-                "give the path of a .safetensors or .pt file",
-            ));
-        }
-        let len = meta.len();
+        let (file, len) = open_file(path)?;
         let mut magic = [0u8; 9];
         let have = len.min(9) as usize;
         file.read_exact_at(&mut magic[..have], 0).map_err(io("cannot read"))?;

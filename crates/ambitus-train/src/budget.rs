@@ -7,10 +7,10 @@ mod draft;
 mod phases;
 
 pub use draft::Draft;
+pub use phases::phase;
 
 use crate::device::Beside;
 use crate::error::RunError;
-use crate::export::merge_bytes;
 use crate::load::LOAD_BYTES;
 use crate::parts::PlannedParts;
 use crate::session::{self, SessionOptions, program};
@@ -18,28 +18,23 @@ use crate::size::ByteSize;
 use ambitus_comm::local;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::passes::precision::Precision;
-use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::report::{self, Exchange};
-use ambitus_ir::plan::PlannedSession;
+use ambitus_exec::cpu::CpuExecutor;
+use ambitus_ir::plan::{PlannedSession, program_bytes};
 use ambitus_ir::target::Target;
-use ambitus_ir::{StateDecl, StateKind};
+use ambitus_ir::{Program, Session, StateDecl, StateKind};
 use ambitus_models::{Capacity, Model};
 use serde::Serialize;
 use std::sync::Arc;
 
 /// Resident bytes of the program itself: code and data pages, allocator, main thread, reports. Measured; see
 /// `docs/decisions/0005-process-bytes.md`.
-pub const PROCESS_BYTES: u64 = 24 << 20;
+pub const PROCESS_BYTES: u64 = 26 << 20;
 /// Resident bytes of one worker thread: touched stack and the pool's queues.
 pub const THREAD_BYTES: u64 = 1 << 19;
 /// Resident bytes of a rank that is a thread of this process, beside its arena, loader and staging: two threads (it and its
 /// loader) and the kernels that its executor binds. Measured, as [`PROCESS_BYTES`].
 pub const RANK_BYTES: u64 = 3 << 20;
-/// Resident bytes of an instruction of a rank that has programs of its own: as it was planned, and bound by an executor. Measured,
-/// as [`PROCESS_BYTES`].
-pub const INSTRUCTION_BYTES: u64 = 1 << 10;
-/// Name of the phase before the arena exists.
-pub(crate) const PREPARE: &str = "prepare";
 
 /// Everything that decides a run's bytes.
 #[derive(Clone, Debug)]
@@ -58,6 +53,8 @@ pub struct Shape {
     pub micro_batches: usize,
     /// What preparing the data may use.
     pub prepare_bytes: u64,
+    /// What the run holds of its data while it trains, of all ranks in this process.
+    pub data_bytes: u64,
 }
 
 impl Shape {
@@ -92,12 +89,19 @@ pub struct MicroBatch {
 /// One phase's peak.
 #[derive(Clone, Debug, Serialize)]
 pub struct Phase {
-    /// prepare, load, micro, update, evaluate, sample, save, resume or export.
+    /// One of [`phase`].
     pub name: &'static str,
     /// Resident bytes of the process at most.
     pub peak_bytes: u64,
     /// Of these, bytes that the phase really uses; the rest of the arena waits for other phases.
     pub in_use_bytes: u64,
+}
+
+impl Phase {
+    /// The arena is there.
+    pub fn has_arena(&self) -> bool {
+        ![phase::PREPARE, phase::EXPORT, phase::RESULTS].contains(&self.name)
+    }
 }
 
 /// Bytes at the instant of the highest peak; they sum to it.
@@ -162,6 +166,10 @@ pub struct RunPlan {
     pub step_seconds: f64,
     /// What ranks exchange in one update.
     pub exchange: Exchange,
+    /// What is held beside the arena.
+    around: phases::Around,
+    /// Host bytes of the programs, as they are planned and bound.
+    programs_bytes: u64,
 }
 
 /// The sessions of the ranks in the memory that the budget bounds.
@@ -188,9 +196,13 @@ impl RunPlan {
     /// As [`Draft::least_bytes`].
     pub fn least_bytes(&self) -> u64 {
         let bound = |p: &PlannedSession| p.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0);
-        let lost: u64 = self.here().iter().map(|p| p.transient_bytes.saturating_sub(bound(p))).sum();
-        let preparing = self.phases.iter().find(|p| p.name == PREPARE).map_or(0, |p| p.peak_bytes);
-        (self.peak_bytes - lost).max(preparing)
+        let least = |p: &&PlannedSession| p.arena_bytes() - p.transient_bytes + bound(p);
+        self.around.peak(self.here().iter().map(least).sum())
+    }
+
+    /// Host bytes of a run whose arena is a card's, at most.
+    pub fn host_process_bytes(&self, threads: usize) -> u64 {
+        host_bytes(&self.shape, threads) + self.programs_bytes
     }
 
     /// Bytes of the host arenas of all ranks in this process.
@@ -240,7 +252,7 @@ impl RunPlan {
         let top = highest(&self.phases).map_or("", |p| p.name);
         let running = self.planned.programs.iter().max_by_key(|p| p.transient_bytes);
         match running {
-            Some(p) if ["micro", "update", "evaluate", "sample"].contains(&top) => {
+            Some(p) if [phase::MICRO, phase::UPDATE, phase::EVALUATE, phase::SAMPLE].contains(&top) => {
                 format!("{} at {}", p.program.name, report::peak_place(p))
             }
             _ => top.to_owned(),
@@ -342,32 +354,17 @@ fn loader_bytes(shape: &Shape) -> u64 {
     3 * shape.model.layout(cap).bytes() + 2 * shape.model.clip_bytes(cap.rows)
 }
 
-/// Host bytes of a run whose arena is a card's, at most: the process, and what waits for the card or comes from it.
+/// Host bytes of a run whose arena is a card's, at most: the process but for its programs, and what waits for the card or comes
+/// from it.
 pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
-    process_bytes(threads) + (loader_bytes(shape) + LOAD_BYTES).max(shape.prepare_bytes)
+    process_bytes(threads) + (shape.data_bytes + loader_bytes(shape) + LOAD_BYTES).max(shape.prepare_bytes)
 }
 
-/// What the budget holds beside the arena and the process while a run loads, runs or saves, and while it exports. Without
-/// a card: the rest is in the host's memory, not in the budget's. Of all ranks in this process.
-fn beside_arena(shape: &Shape, states: &[StateDecl]) -> [u64; 3] {
-    let host = |bytes: u64| if shape.beside.with_host { shape.beside.ranks as u64 * bytes } else { 0 };
-    let adapters = matches!(shape.session.trained, Trained::Adapters(_)) && shape.session.sharding.is_some();
-    // Of flats, the tensors in them.
-    let layout = if adapters { session::layout(&shape.model, &shape.session).ok().flatten() } else { None };
-    let merging = layout.map_or_else(|| merge_bytes(states), |layout| merge_bytes(&layout.tensors(states)));
-    // A checkpoint is written while the loader's batches wait.
-    [LOAD_BYTES, loader_bytes(shape) + LOAD_BYTES, LOAD_BYTES + merging].map(host)
-}
-
-/// The most that the budget holds beside the arena.
-fn most_beside(shape: &Shape, states: &[StateDecl]) -> u64 {
-    process(shape) + beside_arena(shape, states).into_iter().max().unwrap_or(0)
-}
-
-/// What the budget holds from the plan to the end beside arenas: the process, or a card's context; of ranks with programs of their
-/// own, these too.
-fn process(shape: &Shape) -> u64 {
-    shape.beside.fixed_bytes + shape.session.placement.as_ref().map_or(0, |p| p.programs_bytes)
+/// Bytes of the process that the programs of a session take: as they are planned, and bound by each of some executors. Of what
+/// is planned the allocator keeps as much as it takes, though the executor that binds it drops it.
+fn programs_bytes(session: &Session, executors: usize) -> u64 {
+    let of = |p: &Program| program_bytes(p) + executors as u64 * CpuExecutor::program_bytes(p);
+    session.programs.iter().map(of).sum()
 }
 
 /// What the budget holds while the data is prepared, before there is an arena.

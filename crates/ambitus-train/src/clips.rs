@@ -7,6 +7,10 @@ pub mod tokens;
 use ambitus_data::DataError;
 use ambitus_models::Batch;
 
+/// Seed of all that validation draws: which clips are held out, and what is drawn for them. The run's own seed has no part in it,
+/// so that runs with different seeds compare.
+pub const VALIDATION_SEED: u64 = 0;
+
 /// What a clip is used for. With the clip it identifies everything that is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {

@@ -1,6 +1,6 @@
 //! A plan as people read it.
 
-use crate::budget::{Draft, RunPlan, host_bytes};
+use crate::budget::{Draft, RunPlan};
 use crate::error::RunError;
 use crate::resolve::Resolved;
 use crate::search;
@@ -76,8 +76,16 @@ impl Resolved {
             cap.rows,
             cap.rows as f64 / rows_per_second
         ));
+        // Like with like: nobody has counted what a process with PyTorch takes beside its tensors.
+        let (of_original, here) = match self.device.is_card() {
+            true => ("with its context", format!("the peak is {}", ByteSize(p.peak_bytes))),
+            false => (
+                "of tensors, beside Python and PyTorch",
+                format!("the arena{} is {}", p.of_each_rank(), ByteSize(p.planned.arena_bytes())),
+            ),
+        };
         out.push(format!(
-            "  as the original runs it (PyTorch {}, the same micro-batch, by arithmetic): about {}",
+            "  as the original runs it (PyTorch {}, the same micro-batch, by arithmetic): about {} {of_original}; here {here}",
             if p.shape.session.precision == Precision::Fp32 { "fp32" } else { "AMP" },
             ByteSize(p.as_original_runs_it())
         ));
@@ -104,7 +112,7 @@ impl Resolved {
             }
             out.push(format!(
                 "  beside it, of the machine's own memory: at most {}",
-                ByteSize(host_bytes(&p.shape, self.threads))
+                ByteSize(p.host_process_bytes(self.threads))
             ));
         }
         out.extend(self.describe_host());

@@ -415,13 +415,9 @@ impl Device {
         Ok(cuda::open_rank(index, planned, &*comm, launch::watchdog())?)
     }
 
-    /// The high-water mark of the memory that the budget bounds: of this process, or of it on the card. A card's memory is
-    /// all taken when it is opened.
-    pub fn measured_peak(&self) -> Option<u64> {
-        match &self.card {
-            None => memory::process().ok().map(|p| p.peak_rss_bytes),
-            Some(card) => cuda::held(&card.pci),
-        }
+    /// What this process holds on its card: all of it is taken when the executor is opened. `None` without a card.
+    pub fn held_on_card(&self) -> Option<u64> {
+        self.card.as_ref().and_then(|card| cuda::held(&card.pci))
     }
 }
 

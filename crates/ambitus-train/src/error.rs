@@ -1,10 +1,10 @@
 //! What can go wrong in a run, for people, and the exit code of each kind.
 
+use std::io::{Error, ErrorKind};
 use std::path::Path;
-use thiserror::Error;
 
 /// A failure with its exit code. Messages say what is wrong, where, and what to do.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// Bad command line or recipe.
     #[error("{0}")]
@@ -21,6 +21,9 @@ pub enum RunError {
     /// Reading or writing failed: disk full, permissions.
     #[error("{0}")]
     Io(String),
+    /// The disk is full, or the user's share of it: the same may succeed later.
+    #[error("{0}")]
+    Full(String),
     /// No card, driver or library, or a card that failed.
     #[error("{0}")]
     Device(String),
@@ -56,8 +59,9 @@ impl RunError {
             RunError::DoesNotFit(_) => 3,
             RunError::Model(_) => 4,
             RunError::Data(ambitus_data::DataError::Stopped) => 10,
+            RunError::Data(ambitus_data::DataError::Io { source, .. }) if !is_absent(source) => 6,
             RunError::Data(_) => 5,
-            RunError::Io(_) => 6,
+            RunError::Io(_) | RunError::Full(_) => 6,
             RunError::Training(_) => 7,
             RunError::Device(_) => 8,
             RunError::Rank { error, .. } => error.exit_code(),
@@ -72,14 +76,33 @@ impl RunError {
     }
 
     /// An input/output failure at a path.
-    pub fn io(path: &Path, doing: &str, why: std::io::Error) -> RunError {
-        RunError::Io(format!("{}: {doing}: {why}", path.display()))
+    pub fn io(path: &Path, doing: &str, why: Error) -> RunError {
+        let full = is_full(&why);
+        let text = format!("{}: {doing}: {why}", path.display());
+        if full { RunError::Full(text) } else { RunError::Io(text) }
     }
+}
+
+/// What was named is not there, or is something else: no failure of the system.
+fn is_absent(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidInput)
+}
+
+/// The disk is full, or the user's share of it.
+pub(crate) fn is_full(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 impl From<ambitus_store::StoreError> for RunError {
     fn from(e: ambitus_store::StoreError) -> RunError {
-        if e.is_io() { RunError::Io(e.to_string()) } else { RunError::Model(e.to_string()) }
+        let text = e.to_string();
+        if e.is_full() {
+            RunError::Full(text)
+        } else if e.is_io() {
+            RunError::Io(text)
+        } else {
+            RunError::Model(text)
+        }
     }
 }
 
@@ -101,10 +124,16 @@ impl From<ambitus_compile::CompileError> for RunError {
 
 impl From<ambitus_exec::executor::ExecError> for RunError {
     fn from(e: ambitus_exec::executor::ExecError) -> RunError {
+        use ambitus_exec::executor::ExecError as E;
         match e {
-            ambitus_exec::executor::ExecError::Device(text) => RunError::Device(text),
-            ambitus_exec::executor::ExecError::Disk(text) => RunError::Io(text),
-            ambitus_exec::executor::ExecError::Ranks(why) => why.into(),
+            E::Device(text) => RunError::Device(text),
+            E::Disk(text) => RunError::Io(text),
+            E::Ranks(why) => why.into(),
+            E::OutOfMemory { bytes } => RunError::DoesNotFit(format!(
+                "the system refused {} for the arena; lower --memory, free memory, or raise the limit (ulimit -v, ulimit -d)",
+                crate::size::ByteSize(bytes)
+            )),
+            e @ E::Threads { .. } => RunError::DoesNotFit(e.to_string()),
             other => RunError::Training(other.to_string()),
         }
     }
@@ -121,12 +150,40 @@ impl From<ambitus_comm::CommError> for RunError {
 
 impl From<crate::metrics::LogError> for RunError {
     fn from(e: crate::metrics::LogError) -> RunError {
-        RunError::Io(e.to_string())
+        RunError::io(&e.file, "cannot write the log", e.source)
     }
 }
 
 impl From<crate::pictures::PictureError> for RunError {
     fn from(e: crate::pictures::PictureError) -> RunError {
-        RunError::Io(e.to_string())
+        match e {
+            crate::pictures::PictureError::Write(e) => e.into(),
+            e => RunError::Io(e.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ambitus_data::DataError;
+    use ambitus_exec::executor::ExecError;
+
+    #[test]
+    fn codes_say_whose_fault_it_is() {
+        let refused = RunError::from(ExecError::OutOfMemory { bytes: 3 << 30 });
+        assert_eq!(refused.exit_code(), 3);
+        assert!(refused.to_string().contains("refused 3.00 GiB for the arena"), "{refused}");
+        let threads = ExecError::Threads { threads: 9, why: "no".to_owned() };
+        assert_eq!(RunError::from(threads).exit_code(), 3);
+        let of = |kind: ErrorKind| {
+            RunError::Data(DataError::Io { path: "x".into(), source: kind.into() }).exit_code()
+        };
+        // Data that is not there is wrong data; data or a cache that cannot be read or written is not.
+        assert_eq!([ErrorKind::NotFound, ErrorKind::NotADirectory].map(of), [5, 5]);
+        let system = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem, ErrorKind::StorageFull];
+        assert_eq!(system.map(of), [6, 6, 6]);
+        let full = RunError::io(Path::new("x"), "cannot write", ErrorKind::StorageFull.into());
+        assert!(matches!(full, RunError::Full(_)) && full.exit_code() == 6);
     }
 }

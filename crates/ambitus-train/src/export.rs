@@ -11,9 +11,10 @@ mod merge;
 use crate::error::RunError;
 use crate::model_dir::Family;
 use crate::recipe::Lora;
+use crate::run_dir::RunDir;
 use crate::saved;
 use ambitus_compile::passes::lora::adapted_module;
-use ambitus_store::{Checkpoint, DType, PiecedFiles, SafetensorsWriter, TensorSpec, write_atomic};
+use ambitus_store::{Checkpoint, DType, PiecedFiles, SafetensorsWriter, TensorSpec};
 use merge::Adapter;
 pub use merge::merge_bytes;
 use std::collections::BTreeMap;
@@ -127,8 +128,8 @@ impl Parameters {
 
 /// What an export needs of a run beside a checkpoint.
 pub struct Run<'a> {
-    /// The folder with the model's configuration and vocabulary or tokenizer, all of which go along.
-    pub model: &'a Path,
+    /// Its folder, with the model's configuration and vocabulary or tokenizer, all of which go along.
+    pub dir: &'a RunDir,
     /// The recipe's adapters.
     pub lora: Option<&'a Lora>,
 }
@@ -136,11 +137,12 @@ pub struct Run<'a> {
 /// Writes the export of a checkpoint to `out`.
 ///
 /// # Errors
-/// A checkpoint without averages when they are asked for; files that cannot be read or written.
+/// A checkpoint without averages when they are asked for; kept files that are damaged; files that cannot be read or written.
 pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path) -> Result<(), RunError> {
     let parameters = Parameters::open(checkpoint, source)?;
+    let kept = run.dir.kept()?;
     std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
-    let (prefix, scalars, metadata) = match Family::of(run.model)? {
+    let (prefix, scalars, metadata) = match Family::of(&run.dir.model())? {
         Family::F5 => ("ema_model.", vec![("initted", DType::Bool), ("step", DType::I64)], BTreeMap::new()),
         // What Hugging Face's readers ask for.
         Family::Orpheus => ("", Vec::new(), BTreeMap::from([("format".to_owned(), "pt".to_owned())])),
@@ -169,11 +171,5 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
         }
     }
     writer.finish()?;
-    let unreadable = |e| RunError::io(run.model, "cannot list", e);
-    for entry in std::fs::read_dir(run.model).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
-        let bytes = std::fs::read(entry.path()).map_err(|e| RunError::io(&entry.path(), "cannot read", e))?;
-        write_atomic(out.join(entry.file_name()), &bytes)?;
-    }
-    Ok(())
+    run.dir.copy_kept(&kept, out)
 }

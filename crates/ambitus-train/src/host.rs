@@ -1,7 +1,9 @@
 //! The host's side of a plan: what is offloaded, whose memory or disk holds it, and whether it fits there.
 
-use crate::budget::host_bytes;
+use crate::budget::Phase;
 use crate::error::RunError;
+use crate::memory::Meter;
+use crate::metrics::PhaseBytes;
 use crate::resolve::Resolved;
 use crate::size::ByteSize;
 use ambitus_ir::StateKind;
@@ -17,7 +19,7 @@ impl Resolved {
     /// Bytes of this process's memory that the host's budget bounds: the host arena, and on a card the process.
     pub fn host_bytes(&self) -> u64 {
         let arena = self.host_arena_in_memory();
-        if self.device.is_card() { arena + host_bytes(&self.plan.shape, self.threads) } else { arena }
+        if self.device.is_card() { arena + self.plan.host_process_bytes(self.threads) } else { arena }
     }
 
     /// Bytes of the host arena, unless it is a file.
@@ -29,6 +31,21 @@ impl Resolved {
     pub fn measurable_peak(&self) -> u64 {
         let beside = if self.device.is_card() { 0 } else { self.host_arena_in_memory() };
         self.plan.peak_bytes + beside
+    }
+
+    /// The phases that took place, as planned and as measured.
+    pub(crate) fn phases(&self, meter: &Meter) -> Vec<PhaseBytes> {
+        // Without a card the host arena is in this process too, for as long as the other.
+        let beside = self.measurable_peak() - self.plan.peak_bytes;
+        let of_host = |p: &Phase| if p.has_arena() { beside } else { 0 };
+        let measured = |name: &str| Some((name.to_owned(), meter.of(name)?));
+        let each = self.plan.phases.iter().filter_map(|p| Some((p, measured(p.name)?)));
+        each.map(|(p, (name, measured))| PhaseBytes {
+            planned_bytes: p.peak_bytes + of_host(p),
+            measured_bytes: (!self.device.is_card()).then_some(measured),
+            name,
+        })
+        .collect()
     }
 
     /// The plan as JSON, with the host's side.

@@ -29,6 +29,7 @@ pub mod placements;
 mod ranks;
 pub mod recipe;
 pub mod resolve;
+mod room;
 pub mod run;
 pub mod run_dir;
 pub mod runs;
@@ -48,4 +49,5 @@ mod watcher;
 pub mod world;
 
 pub use ambitus_compile::passes::shard::{Sharding, Strategy, Units};
+pub use ambitus_data::silence_caught_panics;
 pub use ambitus_models::f5::config::Variant;

@@ -1,9 +1,10 @@
-//! What the operating system says about memory: this process, the machine, the container, the others.
+//! What the operating system says about memory: this process and its limits, the machine, the container, the others.
 //!
 //! Linux only, from `/proc` and the cgroup file systems (v1 and v2); elsewhere every function says so. Reads are bounded,
 //! and [`process`] allocates nothing, so it can be called between steps.
 
 mod container;
+mod limits;
 
 use std::fs::File;
 use std::io::Read;
@@ -15,6 +16,7 @@ use thiserror::Error;
 use crate::size::ByteSize;
 pub use ambitus_exec::cpu::return_freed;
 pub use container::{Container, container};
+pub use limits::{Limit, at_start, limit, require, stack};
 
 /// A reading that this system does not give.
 #[derive(Debug, Error)]
@@ -47,7 +49,7 @@ const FILE_BYTES: usize = 8192;
 pub struct Process {
     /// Resident bytes now.
     pub rss_bytes: u64,
-    /// High-water mark of resident bytes, since the start or the last [`reset_peak`].
+    /// High-water mark of resident bytes, since the start.
     pub peak_rss_bytes: u64,
     /// Page faults served from memory, since the start.
     pub minor_faults: u64,
@@ -69,9 +71,63 @@ pub fn process() -> Result<Process, MemoryError> {
     Ok(p)
 }
 
-/// Starts the high-water mark again at the present resident size. `false` where the system does not permit it.
-pub fn reset_peak() -> bool {
-    std::fs::write("/proc/self/clear_refs", "5").is_ok()
+/// Makes the allocator give large blocks back when they are freed, and keep few heaps: to be called before threads are. Left to
+/// itself, glibc's keeps blocks of up to 32 MiB for later, and a heap for each thread.
+pub fn keep_little_freed() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        /// Blocks from this size on are the system's own.
+        const LARGE: libc::c_int = 128 << 10;
+        const HEAPS: libc::c_int = 2;
+        for (what, value) in
+            [(libc::M_MMAP_THRESHOLD, LARGE), (libc::M_TRIM_THRESHOLD, LARGE), (libc::M_ARENA_MAX, HEAPS)]
+        {
+            // SAFETY: takes no pointer; no other thread is there yet.
+            unsafe {
+                libc::mallopt(what, value);
+            }
+        }
+    }
+}
+
+/// What this process held in each phase of a run, as the system counts it.
+///
+/// The system keeps one high-water mark for the whole life of a process. A phase in which it rose is known to the byte. Of
+/// another the most is known that was resident at its ends, which is less than what earlier phases held.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    phases: Vec<(&'static str, u64)>,
+    high: u64,
+    last: u64,
+}
+
+impl Meter {
+    /// Begins now: the first phase that ends began here.
+    pub fn start() -> Meter {
+        let Process { rss_bytes, peak_rss_bytes, .. } = process().unwrap_or_default();
+        Meter { phases: Vec::new(), high: peak_rss_bytes, last: rss_bytes }
+    }
+
+    /// What happened since the last call was this phase.
+    pub fn ended(&mut self, phase: &'static str) {
+        let Ok(Process { rss_bytes, peak_rss_bytes, .. }) = process() else { return };
+        let most = if peak_rss_bytes > self.high { peak_rss_bytes } else { rss_bytes.max(self.last) };
+        (self.high, self.last) = (peak_rss_bytes, rss_bytes);
+        match self.phases.iter_mut().find(|(name, _)| *name == phase) {
+            Some((_, before)) => *before = most.max(*before),
+            None => self.phases.push((phase, most)),
+        }
+    }
+
+    /// Bytes of a phase; `None` of one that was not.
+    pub fn of(&self, phase: &str) -> Option<u64> {
+        self.phases.iter().find(|(name, _)| *name == phase).map(|(_, bytes)| *bytes)
+    }
+
+    /// The most of all phases.
+    pub fn most(&self) -> Option<u64> {
+        self.phases.iter().map(|(_, bytes)| *bytes).max()
+    }
 }
 
 /// The machine's memory.
@@ -103,12 +159,23 @@ pub struct DefaultBudget {
     pub available_bytes: u64,
     /// The container, if it has a limit.
     pub container: Option<Container>,
+    /// The process's own limit, if it has one.
+    pub limit: Option<Limit>,
 }
 
 impl std::fmt::Display for DefaultBudget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (budget, available) = (ByteSize(self.bytes), ByteSize(self.available_bytes));
         write!(f, "{budget} ({DEFAULT_PERCENT} % of ")?;
+        let left = self.container.as_ref().map_or(self.available_bytes, |c| c.remaining_bytes);
+        if let Some(l) = self.limit.as_ref().filter(|l| room(l) < left.min(self.available_bytes)) {
+            let (left, limit) = (ByteSize(room(l)), ByteSize(l.limit_bytes));
+            return write!(
+                f,
+                "the {left} that the limit of {limit} on {} leaves; the machine has {available} available)",
+                l.name
+            );
+        }
         match &self.container {
             Some(c) if c.remaining_bytes < self.available_bytes => {
                 let (left, limit) = (ByteSize(c.remaining_bytes), ByteSize(c.limit_bytes));
@@ -122,13 +189,20 @@ impl std::fmt::Display for DefaultBudget {
     }
 }
 
-/// 90 % of the smaller of available memory and what the container's limit leaves.
+/// What a limit leaves a run on all cores.
+fn room(limit: &Limit) -> u64 {
+    limit.room(std::thread::available_parallelism().map_or(1, usize::from) as u64)
+}
+
+/// 90 % of the smallest of available memory and what the limits of container and process leave.
 pub fn default_budget() -> Result<DefaultBudget, MemoryError> {
     let available_bytes = machine()?.available_bytes;
     let container = container();
     let free = container.as_ref().map_or(available_bytes, |c| c.remaining_bytes.min(available_bytes));
+    let limit = limit();
+    let free = limit.as_ref().map_or(free, |l| free.min(room(l)));
     // Multiplying first would overflow only beyond 2^57 bytes.
-    Ok(DefaultBudget { bytes: free / 100 * DEFAULT_PERCENT, available_bytes, container })
+    Ok(DefaultBudget { bytes: free / 100 * DEFAULT_PERCENT, available_bytes, container, limit })
 }
 
 /// Another process.
@@ -223,6 +297,8 @@ mod tests {
     #[test]
     fn the_peak_follows_what_is_touched() {
         const TOUCHED: usize = 64 << 20;
+        let mut meter = Meter::start();
+        meter.ended("before");
         let before = process().unwrap();
         assert!(before.rss_bytes > 0 && before.peak_rss_bytes >= before.rss_bytes / 2);
         let held = vec![1_u8; TOUCHED];
@@ -230,10 +306,15 @@ mod tests {
         assert_eq!(std::hint::black_box(&held)[TOUCHED - 1], 1);
         assert!(during.peak_rss_bytes >= before.rss_bytes + TOUCHED as u64 / 2, "{before:?} {during:?}");
         assert!(during.minor_faults >= before.minor_faults && during.cpu_micros >= before.cpu_micros);
+        meter.ended("during");
         drop(held);
-        if reset_peak() {
-            assert!(process().unwrap().peak_rss_bytes < during.peak_rss_bytes);
-        }
+        meter.ended("between");
+        meter.ended("after");
+        let of = |phase| meter.of(phase).unwrap();
+        assert!(of("before") <= of("during") && of("during") >= during.peak_rss_bytes);
+        // The mark did not rise: what is known is what was there.
+        assert!(of("after") + TOUCHED as u64 / 2 < of("during"), "{meter:?}");
+        assert!(meter.most() >= Some(of("during")) && meter.of("never").is_none());
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! What a run leaves behind in numbers: `metrics.jsonl` (a line per update), `summary.json`, the progress line and the
 //! one-line explanation of a slow step.
 
+mod history;
 mod log;
 mod progress;
 mod slow;
 
-use std::io::Write;
 use std::path::Path;
 
+use ambitus_store::write_atomic;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use log::{Log, LogError, read_log};
+use crate::error::RunError;
+pub use history::History;
+pub use log::{Log, LogError, Resumed};
 pub use progress::{Progress, duration};
 pub use slow::{SlowSteps, StepFacts};
 
@@ -59,6 +62,18 @@ pub struct Update {
     pub fill: f64,
 }
 
+/// What a phase of a run was planned to hold and held, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseBytes {
+    /// Its name, as in the plan.
+    pub name: String,
+    /// At most, by the plan: what the budget bounds, and without a card the host arena where that is in memory.
+    pub planned_bytes: u64,
+    /// As measured ([`Meter`](crate::memory::Meter)); on a card, of what this process holds there, which is the same from the start
+    /// of the executor to its end.
+    pub measured_bytes: Option<u64>,
+}
+
 /// A float that JSON may not be able to write: not finite is `null`, and `null` is NaN.
 mod finite {
     use super::*;
@@ -91,6 +106,9 @@ pub struct Summary {
     /// Ranks that shared the run.
     #[serde(default)]
     pub ranks: Option<u32>,
+    /// Phase by phase, in legal order, those that took place.
+    #[serde(default)]
+    pub phases: Vec<PhaseBytes>,
     /// The arena, as planned; of several ranks, each one's.
     pub arena_bytes_planned: u64,
     /// The arena, as the executor used it.
@@ -159,45 +177,13 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The fields that follow from the log: counts, speed, losses, waiting. The log is the whole run's, across resumes.
-    pub fn from_log(log: &[Update]) -> Summary {
-        let mut seconds: Vec<f64> = log.iter().map(|u| u.step_seconds).collect();
-        seconds.sort_by(f64::total_cmp);
-        let total: f64 = seconds.iter().sum();
-        let frames: u64 = log.iter().map(|u| u.frames).sum();
-        // Capacity of an update = frames / fill.
-        let capacity: f64 = log.iter().filter(|u| u.fill > 0.0).map(|u| u.frames as f64 / u.fill).sum();
-        let tenth = log.len().div_ceil(10);
-        let mean = |part: &[Update]| {
-            let known = part.iter().map(|u| u.loss).filter(|l| l.is_finite());
-            let (n, sum) = known.fold((0_u32, 0.0), |(n, sum), l| (n + 1, sum + l));
-            (n > 0).then(|| sum / f64::from(n))
-        };
-        Summary {
-            updates: log.last().map_or(0, |u| u.update),
-            epochs: log.last().map_or(0.0, |u| u.epoch),
-            tokens_per_second: (total > 0.0).then(|| frames as f64 / total),
-            step_seconds_median: median(&seconds),
-            loss_first: mean(&log[..tenth]),
-            loss_last: mean(&log[log.len() - tenth..]),
-            packing_fill: (capacity > 0.0).then(|| frames as f64 / capacity),
-            frames,
-            skipped_updates: log.iter().filter(|u| !u.applied).count() as u64,
-            loader_wait_seconds: log.iter().map(|u| u.loader_wait_seconds).sum(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..Summary::default()
-        }
-    }
-
     /// Writes `summary.json` into the run folder; it appears whole or not at all.
-    pub fn write(&self, run: &Path) -> std::io::Result<()> {
-        let temporary = run.join(format!("{SUMMARY_FILE}.tmp"));
-        let mut file = std::fs::File::create(&temporary)?;
-        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other)?;
-        file.write_all(text.as_bytes())?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, run.join(SUMMARY_FILE))
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, run: &Path) -> Result<(), RunError> {
+        let text = serde_json::to_string_pretty(self).map_err(|e| RunError::Io(e.to_string()))?;
+        Ok(write_atomic(run.join(SUMMARY_FILE), (text + "\n").as_bytes())?)
     }
 }
 
@@ -234,27 +220,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_summary_follows_from_the_log() {
-        let mut log: Vec<Update> = (1..=20).map(sample_update).collect();
-        log[19].loss = f64::NAN;
-        log[19].applied = false;
-        log[4].step_seconds = 9.5;
-        let s = Summary::from_log(&log);
-        assert_eq!((s.updates, s.frames, s.skipped_updates), (20, 18_000, 1));
-        assert_eq!(s.step_seconds_median, Some(0.5));
-        assert!((s.tokens_per_second.unwrap() - 18_000.0 / 19.0).abs() < 1e-9);
-        assert_eq!(s.loss_first, Some(0.75));
-        assert_eq!(s.loss_last, Some(1.0 / 19.0));
-        assert!((s.packing_fill.unwrap() - 0.9).abs() < 1e-12);
-        let empty = Summary::from_log(&[]);
-        assert_eq!((empty.updates, empty.loss_first, empty.tokens_per_second), (0, None, None));
-    }
-
-    #[test]
     fn a_summary_reads_back() {
         let folder = tempfile::tempdir().unwrap();
-        let log: Vec<Update> = (1..=3).map(sample_update).collect();
-        let summary = Summary { validation_base: Some(0.7), ..Summary::from_log(&log) };
+        let mut history = History::new(3);
+        (1..=3).map(sample_update).for_each(|u| history.add(&u));
+        let summary = Summary { validation_base: Some(0.7), ..history.summary() };
         summary.write(folder.path()).unwrap();
         let text = std::fs::read_to_string(folder.path().join(SUMMARY_FILE)).unwrap();
         assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), summary);

@@ -37,8 +37,6 @@ pub struct Placement {
     pub cut: Option<Cut>,
     /// Micro-batches of a pipeline's program, if that is known already; else fewer where more do not fit.
     pub in_flight: Option<usize>,
-    /// Bytes of the process that the ranks' programs take; known when they are made.
-    pub programs_bytes: u64,
 }
 
 impl Placement {
@@ -51,7 +49,7 @@ impl Placement {
 
     /// Where it is cut follows from the model.
     pub fn new(ranks: usize, pipeline: bool, room: u64) -> Placement {
-        Placement { ranks, pipeline, room, cut: None, in_flight: None, programs_bytes: 0 }
+        Placement { ranks, pipeline, room, cut: None, in_flight: None }
     }
 
     /// Micro-batches of a program, of so many of an update: where it has room for them.

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
-pub use loss::{LossPicture, Points};
+pub use loss::{Curve, LossPicture, Points};
 pub use mel::MelPicture;
 pub use memory::MemoryPicture;
 
@@ -22,9 +22,9 @@ pub use memory::MemoryPicture;
 pub const WIDTH: usize = 1200;
 /// Height of every picture in pixels.
 pub const HEIGHT: usize = 675;
-/// Bound on the memory of drawing and writing one picture, beyond its input, for up to 10,000 validations and 8,192
-/// frames: canvas, compressor and file.
-pub const MEMORY_BYTES: u64 = 16 << 20;
+/// Bound on the memory of drawing and writing one picture, beyond its input, for up to 10,000 validations: canvas, compressor
+/// and file.
+pub const MEMORY_BYTES: u64 = 5 << 20;
 
 /// A picture that cannot be drawn or written.
 #[derive(Debug, Error)]
@@ -33,13 +33,8 @@ pub enum PictureError {
     #[error("the picture cannot be drawn: {0}")]
     Input(String),
     /// The file cannot be written.
-    #[error("{file}: {source}")]
-    Write {
-        /// The file.
-        file: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] ambitus_store::StoreError),
 }
 
 /// Something that can be drawn.
@@ -49,13 +44,7 @@ pub trait Picture {
 
     /// Writes the PNG; it appears whole or not at all.
     fn save(&self, path: &Path) -> Result<(), PictureError> {
-        let png = self.png()?;
-        let temporary = path.with_extension("png.tmp");
-        let written = std::fs::write(&temporary, png).and_then(|()| std::fs::rename(&temporary, path));
-        written.map_err(|source| {
-            let _ = std::fs::remove_file(&temporary);
-            PictureError::Write { file: path.display().to_string(), source }
-        })
+        Ok(ambitus_store::write_atomic(path, &self.png()?)?)
     }
 }
 

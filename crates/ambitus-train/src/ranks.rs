@@ -1,6 +1,6 @@
 //! What a plan says of ranks that share a run.
 
-use crate::budget::{self, RunPlan};
+use crate::budget::RunPlan;
 use crate::error::RunError;
 use crate::resolve::Resolved;
 use crate::session::{self, program};
@@ -62,6 +62,11 @@ pub struct InProcess {
 const NAMED: usize = 2;
 
 impl RunPlan {
+    /// For figures that are of one of several ranks.
+    pub(crate) fn of_each_rank(&self) -> &'static str {
+        if self.shape.beside.ranks > 1 { " of each rank" } else { "" }
+    }
+
     /// The figures of a rank, where there are several.
     pub fn ranks(&self) -> Option<Ranks> {
         let sharding = self.shape.session.sharding?;
@@ -99,7 +104,7 @@ impl RunPlan {
         let (arena_bytes, fixed) = (self.planned.arena_bytes(), self.shape.beside.fixed_bytes);
         let exchange_bytes = local::world_bytes(ranks as usize);
         // Of the phases with arenas.
-        let peak = self.phases.iter().filter(|p| p.name != budget::PREPARE).map(|p| p.peak_bytes).max();
+        let peak = self.phases.iter().filter(|p| p.has_arena()).map(|p| p.peak_bytes).max();
         Some(InProcess {
             ranks,
             arena_bytes,

@@ -164,7 +164,7 @@ pub struct Recipe {
     /// Newest checkpoints that are kept, beside the best one.
     #[serde(default = "default::keep")]
     pub keep: u32,
-    /// Seed of everything random: order, noise, spans, dropout, validation choice.
+    /// Seed of all that training draws: order, noise, spans, dropout. What is validated on does not depend on it.
     #[serde(default)]
     pub seed: u64,
     /// Compute threads. Absent: all cores. The result does not depend on it.
@@ -231,7 +231,7 @@ pub struct Data {
     /// Clips outside these limits: `skip`, `cut` or `refuse`.
     #[serde(default)]
     pub outside: Outside,
-    /// Validation clips: a list of names, or `{share: X}` of the clips by a seeded hash of the name.
+    /// Validation clips: a list of names, or `{share: X}` of the clips by a hash of the name.
     #[serde(default)]
     pub validation: Validation,
     /// Folder of prepared clips. Absent: `runs/cache`, shared by runs.

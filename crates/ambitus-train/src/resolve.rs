@@ -1,9 +1,10 @@
 //! From a recipe to a planned run: opens the model, prepares the data, chooses sizes, plans, and refuses what does not fit.
 
-use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows};
+use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows, phase};
 use crate::data::Data;
 use crate::device::Device;
 use crate::error::RunError;
+use crate::memory::Meter;
 use crate::model_dir::{ModelDir, OpenOptions};
 use crate::parts::Placement;
 use crate::recipe::{self, DeviceChoice, Recipe, UpdateAt};
@@ -84,6 +85,8 @@ pub struct Resolved {
     pub asked: Asked,
     /// Where it computes.
     pub device: Device,
+    /// What this process held so far.
+    pub meter: Meter,
 }
 
 /// Where prepared clips are kept.
@@ -199,7 +202,9 @@ pub fn resolve_on(
     };
     choose("device", device.name(), from);
     device.require(precision(recipe.precision.unwrap_or_default()))?;
+    let mut meter = Meter::start();
     let (model, data) = open_and_prepare(&mut recipe, &device, read_weights, console)?;
+    meter.ended(phase::PREPARE);
     let Rows { unit, per_second, most } = model.model.rows();
     if let Some(assumed) = data.assumed(unit) {
         choose("data", assumed, "assumed: the plan has no prepared data");
@@ -302,6 +307,7 @@ pub fn resolve_on(
         clip_rows: clip_rows(rows.iter().map(|n| f64::from(*n))),
         micro_batches: micro_batches[0].count,
         prepare_bytes: data.prepare_bytes,
+        data_bytes: data.run_bytes(target_rows, device.beside().ranks),
     };
     if device.is_card() && recipe.offloaded().disk.is_some() {
         return Err(RunError::Usage(
@@ -381,6 +387,7 @@ pub fn resolve_on(
         search_seconds,
         asked,
         device,
+        meter,
     })
 }
 

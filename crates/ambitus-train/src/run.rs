@@ -13,13 +13,16 @@ use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
 use crate::session;
 use crate::stages;
+use crate::stop;
 use crate::trainer::Ended;
 use crate::watcher::Silent;
 use crate::world::{self, World};
 use ambitus_compile::passes::place::Cut;
 use ambitus_compile::passes::shard::Strategy;
+use ambitus_data::DataError;
 use ambitus_ir::StateDecl;
 use ambitus_store::Checkpoint;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -41,7 +44,7 @@ pub fn train(
         in_one_process(world)?;
         return stages::train(&recipe, origins, root, console);
     }
-    let mut run = RunDir { root };
+    let mut run = RunDir::at(root);
     let made = world.first_says("the run's folder", || {
         run = RunDir::create(&recipe, run.root.clone())?;
         Ok(run.root.as_os_str().as_encoded_bytes().to_vec())
@@ -50,7 +53,8 @@ pub fn train(
         run.root = PathBuf::from(String::from_utf8_lossy(&made).into_owned());
     }
     let result = resolve_for(recipe, world, console).and_then(|r| {
-        check(&r, console)?;
+        check(&r, true, console)?;
+        not_stopped(world)?;
         Ok(r)
     });
     let mut resolved = match result {
@@ -63,7 +67,7 @@ pub fn train(
         }
     };
     if world.is_first() {
-        run.keep_model(&resolved.model)?;
+        run.keep_model(&resolved.model)?.iter().for_each(|note| console.line(note));
         // With what the search chose: a resumed run does not search again.
         run.write_recipe(&resolved.recipe)?;
         run.write_json("plan.json", &plan_json(&resolved, origins))?;
@@ -113,8 +117,22 @@ pub fn resume(
     world: &World,
     console: &mut dyn Console,
 ) -> Result<RunDir, RunError> {
+    go_on(root, shared, world, true, console)
+}
+
+/// As [`resume`]; `say_data`: what the data is has not been said yet.
+pub(crate) fn go_on(
+    root: &Path,
+    shared: Shared,
+    world: &World,
+    say_data: bool,
+    console: &mut dyn Console,
+) -> Result<RunDir, RunError> {
     let console = if world.is_first() { console } else { &mut Silent };
-    let (run, mut recipe) = RunDir::open(root)?;
+    let (mut run, mut recipe) = RunDir::open(root)?;
+    if world.is_first() {
+        run.lock()?;
+    }
     let ranks_from_outside = world.ranks() > 1 && shared.ranks.is_none();
     let asked = if ranks_from_outside { Some(world.ranks() as u32) } else { shared.ranks };
     let changed = Shared { ranks: asked, ..shared }.change(&mut recipe)?;
@@ -126,9 +144,10 @@ pub fn resume(
         return stages::resume(run, &recipe, shared, console);
     }
     let mut resolved = resolve_for(recipe, world, console)?;
-    check(&resolved, console)?;
+    check(&resolved, say_data, console)?;
+    not_stopped(world)?;
     if world.is_first() {
-        run.keep_model(&resolved.model)?;
+        run.keep_model(&resolved.model)?.iter().for_each(|note| console.line(note));
         if changed {
             run.write_recipe(&resolved.recipe)?;
         }
@@ -138,6 +157,12 @@ pub fn resume(
     }
     go(&mut resolved, &run, world, console)?;
     Ok(run)
+}
+
+/// Ends a run that was asked to stop before it began. Of several processes each might have heard it or not: they all begin, and
+/// end after an update.
+fn not_stopped(world: &World) -> Result<(), RunError> {
+    if world.ranks() == 1 && stop::requested() { Err(DataError::Stopped.into()) } else { Ok(()) }
 }
 
 fn in_one_process(world: &World) -> Result<(), RunError> {
@@ -204,11 +229,12 @@ fn absolute(mut recipe: Recipe) -> Result<Recipe, RunError> {
 }
 
 /// What is checked and said before anything is loaded.
-fn check(r: &Resolved, console: &mut dyn Console) -> Result<(), RunError> {
-    for line in r.data.describe() {
-        console.line(&line);
+fn check(r: &Resolved, say_data: bool, console: &mut dyn Console) -> Result<(), RunError> {
+    if say_data {
+        r.data.describe().iter().for_each(|line| console.line(line));
     }
     r.require_fit()?;
+    require_room(r)?;
     for line in r.describe()? {
         console.line(&line);
     }
@@ -218,6 +244,18 @@ fn check(r: &Resolved, console: &mut dyn Console) -> Result<(), RunError> {
         console.line("config.yaml asks for checkpoint_activations; this recipe does not need it (use --checkpoint all to have it)");
     }
     check_weights(r)
+}
+
+/// Refuses a plan that the process's own limits have no room for.
+///
+/// # Errors
+/// As [`memory::require`].
+pub(crate) fn require_room(r: &Resolved) -> Result<(), RunError> {
+    // On a card the addresses that the driver maps are no measure.
+    if r.device.is_card() {
+        return Ok(());
+    }
+    memory::require(r.measurable_peak(), r.threads * r.plan.shape.beside.ranks)
 }
 
 /// Compares the model's files with what the run trains.
@@ -316,9 +354,15 @@ pub fn export_run(
     let (run, recipe) = RunDir::open(root).and_then(|(run, recipe)| stages::latest(run, recipe))?;
     let checkpoint = saved::newest_good(&run.checkpoints(), console)?
         .ok_or_else(|| RunError::Usage(format!("{}: has no complete checkpoint yet", root.display())))?;
-    let progress: Progress = serde_json::from_value(checkpoint.manifest.meta.clone())
-        .map_err(|e| RunError::Model(format!("{}: manifest.json: {e}", checkpoint.path.display())))?;
+    let progress = saved::progress(&checkpoint)?;
     let source = source.unwrap_or_else(|| better(&progress));
+    if !run.kept()?.checked {
+        let model = run.model();
+        console.line(&format!(
+            "{}: the run has no hashes of these files, so they are exported unchecked",
+            model.display()
+        ));
+    }
     export_from(&run, &recipe, &checkpoint, (source, layout), out)?;
     Ok(source)
 }
@@ -330,7 +374,12 @@ fn export_from(
     (source, layout): (Source, Layout),
     out: &Path,
 ) -> Result<(), RunError> {
-    let run = export::Run { model: &run.model(), lora: recipe.lora.as_ref() };
+    std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
+    // Another export into this folder waits for this one, and does not write into its files. Where the file system has no locks,
+    // it does not.
+    let held = File::open(out).map_err(|e| RunError::io(out, "cannot open", e))?;
+    let _ = held.lock();
+    let run = export::Run { dir: run, lora: recipe.lora.as_ref() };
     match layout {
         Layout::Model => export::export(checkpoint, source, &run, out),
         Layout::Adapter => export::adapter::export(checkpoint, source, &run, out),

@@ -8,48 +8,70 @@
 //! checkpoints/     step-N/, the newest few and the best
 //! export/          what the original project loads
 //! pictures/  audio/
-//! model/           configuration and vocabulary of the model that was trained
+//! model/           configuration and vocabulary of the model that was trained, with their hashes
+//! .lock            held by the process that runs here
 //! ```
 //!
 //! A run in stages has `recipe.yaml`, `plan.json`, `summary.json`, `export/`, and `stages/1-NAME/`, ..., each as above.
 
+mod kept;
+mod lock;
+
 use crate::error::RunError;
-use crate::model_dir::ModelDir;
 use crate::recipe::Recipe;
 use ambitus_store::{CheckpointDir, write_atomic};
+pub use kept::Kept;
+use lock::LOCK_FILE;
+pub use lock::Lock;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Paths of one run.
 #[derive(Clone, Debug)]
 pub struct RunDir {
     /// The folder.
     pub root: PathBuf,
+    /// While it is this process's alone.
+    lock: Option<Arc<Lock>>,
 }
 
 impl RunDir {
-    /// Makes the folder of a new run and writes its recipe.
+    /// The paths of a folder, whatever is in it.
+    pub fn at(root: PathBuf) -> RunDir {
+        RunDir { root, lock: None }
+    }
+
+    /// Makes the folder of a new run, locks it and writes its recipe.
     ///
     /// # Errors
-    /// A folder that already holds a run, or cannot be written.
+    /// A folder that already holds a run, in which another process runs, or that cannot be written.
     pub fn create(recipe: &Recipe, root: PathBuf) -> Result<RunDir, RunError> {
-        let run = RunDir { root };
+        let run = RunDir { lock: Some(Arc::new(Lock::take(&root)?)), root };
         if [run.metrics(), run.checkpoints_dir(), run.stages()].iter().any(|p| p.exists()) {
             return Err(RunError::Usage(format!(
                 "{0}: holds a run already; go on with `ambitus resume {0}`, or set another run_dir",
                 run.root.display()
             )));
         }
-        std::fs::create_dir_all(&run.root).map_err(|e| RunError::io(&run.root, "cannot create", e))?;
         run.write_recipe(recipe)?;
         Ok(run)
     }
 
-    /// An existing run and its recipe.
+    /// Locks the folder of an existing run.
+    ///
+    /// # Errors
+    /// Another process runs there; a folder that cannot be written.
+    pub fn lock(&mut self) -> Result<(), RunError> {
+        self.lock = Some(Arc::new(Lock::take(&self.root)?));
+        Ok(())
+    }
+
+    /// An existing run and its recipe, to be read.
     ///
     /// # Errors
     /// No recipe there, or one that does not read.
     pub fn open(root: &Path) -> Result<(RunDir, Recipe), RunError> {
-        let run = RunDir { root: root.to_owned() };
+        let run = RunDir::at(root.to_owned());
         let path = run.root.join("recipe.yaml");
         if !path.is_file() {
             return Err(RunError::Usage(format!(
@@ -64,9 +86,11 @@ impl RunDir {
     /// Takes back a folder in which nothing but the recipe was written: the run never started.
     pub fn discard(&self) {
         let entries = std::fs::read_dir(&self.root).map_or(usize::MAX, Iterator::count);
-        if entries <= 1 {
+        if entries <= 2 {
             // Leaving an empty folder behind is no harm.
-            let _ = std::fs::remove_file(self.root.join("recipe.yaml"));
+            for file in ["recipe.yaml", LOCK_FILE] {
+                let _ = std::fs::remove_file(self.root.join(file));
+            }
             let _ = std::fs::remove_dir(&self.root);
         }
     }
@@ -78,21 +102,6 @@ impl RunDir {
     pub fn write_recipe(&self, recipe: &Recipe) -> Result<(), RunError> {
         let text = recipe.to_yaml().map_err(RunError::Usage)?;
         Ok(write_atomic(self.root.join("recipe.yaml"), text.as_bytes())?)
-    }
-
-    /// Keeps what an export needs of the model's folder.
-    ///
-    /// # Errors
-    /// Files that cannot be read or written.
-    pub fn keep_model(&self, model: &ModelDir) -> Result<(), RunError> {
-        let dir = self.model();
-        std::fs::create_dir_all(&dir).map_err(|e| RunError::io(&dir, "cannot create", e))?;
-        for name in &model.kept {
-            let path = model.dir.join(name);
-            let bytes = std::fs::read(&path).map_err(|e| RunError::io(&path, "cannot read", e))?;
-            write_atomic(dir.join(name), &bytes)?;
-        }
-        Ok(())
     }
 
     /// Writes a JSON file.

@@ -5,10 +5,12 @@ use std::fmt;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use ambitus_store::{open_file, read_file};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::error::RunError;
 use crate::metrics::{SUMMARY_FILE, Summary};
 use crate::recipe::Recipe;
 use crate::size::ByteSize;
@@ -22,8 +24,8 @@ pub const PLAN_FILE: &str = "plan.json";
 const MAX_DEPTH: usize = 4;
 /// Folders that are looked into; a folder with more is not a folder of runs.
 const MAX_FOLDERS: usize = 100_000;
-/// Largest `summary.json` and `plan.json`; they are parsed as they are read and only a few numbers are kept.
-const MAX_JSON: u64 = 256 << 20;
+/// Largest `summary.json` and `plan.json`: of 100 stages on 1,000 ranks they have a tenth of it.
+pub(crate) const MAX_JSON: u64 = 4 << 20;
 /// Longest value of a recipe in the table, in characters.
 const MAX_CELL: usize = 32;
 
@@ -87,6 +89,16 @@ pub fn runs(folder: &Path) -> std::io::Result<Runs> {
     Ok(Runs { keys, runs: read.into_iter().map(|r| r.0).collect() })
 }
 
+/// The text of a run's `summary.json`.
+///
+/// # Errors
+/// A file that cannot be read, or is none.
+pub fn summary_text(run: &Path) -> Result<String, RunError> {
+    let path = run.join(SUMMARY_FILE);
+    String::from_utf8(read_file(&path, MAX_JSON)?)
+        .map_err(|_| RunError::Io(format!("{}: is not UTF-8 text", path.display())))
+}
+
 /// Run folders: those with one of the three files. Links are not followed; a run's own folders are not looked into.
 fn find(folder: &Path, depth: usize, looked: &mut usize, found: &mut Vec<PathBuf>) {
     *looked += 1;
@@ -148,10 +160,13 @@ fn read_run(root: &Path, folder: &Path) -> (Run, Option<BTreeMap<String, String>
 /// A JSON file; `None` if there is none.
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(format!("{name}: {e}")),
+    let file = match open_file(path) {
+        Ok((file, _)) => file,
+        Err(e) => match e.source {
+            Some(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Some(e) => return Err(format!("{name}: {e}")),
+            None => return Err(format!("{name}: {}", e.what)),
+        },
     };
     let reader = BufReader::new(file.take(MAX_JSON));
     serde_json::from_reader(reader).map(Some).map_err(|e| format!("{name}: {e}"))
@@ -240,7 +255,7 @@ impl Runs {
             number(run.validation_base, 4),
             number(run.validation_last, 4),
             change,
-            run.state.clone(),
+            cell(&run.state),
         ]);
         row
     }

@@ -6,7 +6,7 @@ use ambitus_exec::executor::Executor;
 use ambitus_models::f5::batch::{self, Clip};
 use ambitus_models::f5::config::MELS;
 use ambitus_models::f5::draw::{self, Draw};
-use ambitus_models::{Batch, Capacity};
+use ambitus_models::{Batch, Capacity, Model};
 
 /// How the flow is integrated.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,13 @@ const SWAY: f32 = -1.0;
 /// The middle half of a clip: what is masked and generated.
 pub fn middle(frames: usize) -> (usize, usize) {
     (frames / 4, frames - frames / 4)
+}
+
+/// Bytes on the host while a clip is sampled with a program of `capacity`: what [`inpaint`] is given and gives, its inputs for
+/// both clips of a step, and what comes back.
+pub fn bytes(model: &Model, capacity: Capacity) -> u64 {
+    let clip = model.clip_bytes(capacity.rows.div_ceil(2));
+    model.layout(capacity).bytes() + 3 * clip + 3 * model.clip_bytes(capacity.rows)
 }
 
 /// Generates the middle of a clip with `program` (a sampling program of at least two clips of `frames`): mel `[N, M]` with

@@ -11,12 +11,16 @@
 use crate::error::RunError;
 use crate::load::{self, STAGING_BYTES};
 use crate::pieces::Piece;
+use crate::recipe::short;
 use crate::resolve::Console;
 use crate::world::World;
 use ambitus_compile::optimizer::FIRST_MOMENT;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{self as ir, StateDecl, StateId, StateKind};
-use ambitus_store::{Checkpoint, CheckpointDir, DType, Part, PiecedFiles, Shard, TensorSpec, piece_spec};
+use ambitus_store::{
+    Checkpoint, CheckpointDir, DType, Part, Pending, PiecedFiles, Shard, TensorSpec, piece_spec,
+};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -88,33 +92,83 @@ fn of_kinds<'p>(
     pieces.iter().filter(move |p| kinds.contains(&states[p.state.index()].kind))
 }
 
-/// Writes a checkpoint, together with the other ranks; it exists whole or not at all.
+/// States of this kind are in checkpoints.
+pub(crate) fn keeps(kind: StateKind) -> bool {
+    FILES.iter().any(|(_, kinds)| kinds.contains(&kind))
+}
+
+/// Writes a checkpoint, together with the other ranks; it exists whole or not at all. `ready`: what had to be done before on
+/// this rank, and whether it was.
 ///
 /// # Errors
-/// A full disk and the like, on any rank; earlier checkpoints are untouched.
+/// A full disk and the like, on any rank; earlier checkpoints are untouched. After [`RunError::Full`] all ranks are where they
+/// would be after a save, and may go on; only the first knows of room that was wanting at the very end.
 pub fn save(
     exec: &dyn Executor,
     dir: &CheckpointDir,
     progress: &Progress,
     world: &World,
+    ready: Result<(), RunError>,
 ) -> Result<(), RunError> {
+    let step = progress.update;
     let busy = world.busy();
-    let pending = if world.is_first() { Some(dir.begin(progress.update)?) } else { None };
+    let mut pending = None;
+    let begun = ready.and_then(|()| {
+        pending = if world.is_first() { Some(dir.begin(step)?) } else { None };
+        Ok(())
+    });
     drop(busy);
-    world.meet("the start of a checkpoint")?;
+    agree(world, "the start of a checkpoint", begun)?;
+    let mut joined = dir.join(step);
+    let part = pending.as_mut().map_or(&mut joined, Pending::part);
+    let written = write(exec, part, world).and_then(|()| Ok(joined.finish()?));
+    let all = agree(world, "a checkpoint", written)?;
     if let Some(mut pending) = pending {
-        write(exec, pending.part(), world)?;
-        let others = world.exchange("a checkpoint", &[])?.into_iter().skip(1);
         let _busy = world.busy();
-        for theirs in others {
-            pending.adopt(from_json(&theirs)?)?;
+        for shards in all {
+            pending.adopt(shards)?;
         }
         pending.commit(serde_json::to_value(progress).map_err(|e| RunError::Io(e.to_string()))?)?;
-        return Ok(());
     }
-    let mut part = dir.join(progress.update);
-    write(exec, &mut part, world)?;
-    world.exchange("a checkpoint", &to_json(&part.finish()?)?).map(drop)
+    Ok(())
+}
+
+/// What all ranks made, in their order. Where one had no room, that is the error of all.
+fn agree<T: Serialize + DeserializeOwned>(
+    world: &World,
+    what: &str,
+    mine: Result<T, RunError>,
+) -> Result<Vec<T>, RunError> {
+    let mine: Result<T, String> = match mine {
+        Err(RunError::Full(why)) => Err(why),
+        other => Ok(other?),
+    };
+    let all = world.exchange(what, &to_json(&mine)?)?;
+    let all = all.iter().map(|said| from_json::<Result<T, String>>(said)?.map_err(RunError::Full));
+    all.collect()
+}
+
+/// Clears what a killed process has left of a save or of a [`prune`], and prunes, after `progress`: where a run goes on.
+///
+/// # Errors
+/// Files that cannot be removed.
+pub fn tidy(dir: &CheckpointDir, progress: Option<&Progress>, keep: u32) -> Result<(), RunError> {
+    dir.clean()?;
+    // Newer ones are damaged, or cannot be read for the moment: they stay until the run comes to them.
+    progress.map_or(Ok(()), |progress| prune(dir, progress, keep, progress.update))
+}
+
+/// Removes checkpoints up to the step `last` but for the newest `keep` up to `progress` and the best.
+///
+/// # Errors
+/// Files that cannot be read or removed.
+pub fn prune(dir: &CheckpointDir, progress: &Progress, keep: u32, last: u64) -> Result<(), RunError> {
+    let mut steps: Vec<u64> = dir.list()?.into_iter().map(|c| c.step).collect();
+    steps.sort_unstable();
+    let newest = steps.into_iter().rev().filter(|step| *step <= progress.update).take(keep.max(1) as usize);
+    let keep: Vec<u64> = newest.chain(progress.best.map(|(update, _)| update)).collect();
+    dir.prune(&keep, last)?;
+    Ok(())
 }
 
 /// What a rank says to others.
@@ -123,7 +177,7 @@ pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, RunError> {
 }
 
 /// What another rank said.
-pub(crate) fn from_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, RunError> {
+pub(crate) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RunError> {
     serde_json::from_slice(bytes)
         .map_err(|e| RunError::Training(format!("ranks do not understand each other: {e}")))
 }
@@ -274,8 +328,17 @@ fn pad(exec: &mut dyn Executor, states: &[StateDecl]) -> Result<(), RunError> {
 /// # Errors
 /// A manifest that is none of a run.
 pub fn progress(checkpoint: &Checkpoint) -> Result<Progress, RunError> {
-    serde_json::from_value(checkpoint.manifest.meta.clone())
-        .map_err(|e| RunError::Model(format!("{}: manifest.json: {e}", checkpoint.path.display())))
+    let bad = |why: String| RunError::Model(format!("{}: manifest.json: {why}", checkpoint.path.display()));
+    let progress: Progress =
+        serde_json::from_value(checkpoint.manifest.meta.clone()).map_err(|e| bad(short(&e.to_string())))?;
+    if progress.update != checkpoint.step || progress.applied > progress.update {
+        let Progress { update, applied, .. } = progress;
+        return Err(bad(format!(
+            "says update {update}, of which {applied} were applied, after step {}",
+            checkpoint.step
+        )));
+    }
+    Ok(progress)
 }
 
 #[cfg(test)]

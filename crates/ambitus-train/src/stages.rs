@@ -9,9 +9,10 @@ use crate::recipe::{Origins, Recipe};
 use crate::resolve::{Console, Resolved, resolve};
 use crate::run::{self, Shared};
 use crate::run_dir::RunDir;
-use crate::runs::{PLAN_FILE, RECIPE_FILE};
+use crate::runs::{MAX_JSON, PLAN_FILE, RECIPE_FILE};
 use crate::size::ByteSize;
 use crate::world::World;
+use ambitus_store::read_file;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -31,6 +32,7 @@ pub fn in_stage(whole: &Recipe, index: usize, e: RunError) -> RunError {
         E::DoesNotFit(_) => E::DoesNotFit,
         E::Model(_) => E::Model,
         E::Io(_) => E::Io,
+        E::Full(_) => E::Full,
         E::Device(_) => E::Device,
         E::Training(_) => E::Training,
         E::Rank { rank, error } => return E::of_rank(rank, in_stage(whole, index, *error)),
@@ -92,7 +94,7 @@ pub(crate) fn resume(
 
 /// The folder of a stage.
 fn folder(run: &RunDir, recipe: &Recipe, index: usize) -> RunDir {
-    RunDir { root: run.stages().join(format!("{}-{}", index + 1, recipe.stage_name(index))) }
+    RunDir::at(run.stages().join(format!("{}-{}", index + 1, recipe.stage_name(index))))
 }
 
 /// Plans the stages that have no folder yet and then, when all fit, makes their folders.
@@ -104,7 +106,7 @@ fn plan_missing(
 ) -> Result<(), RunError> {
     // Stages begin from each other's exports wherever the command is typed.
     let root = std::path::absolute(&run.root).map_err(|e| RunError::io(&run.root, "cannot resolve", e))?;
-    let run = &RunDir { root };
+    let run = &RunDir::at(root);
     let mut planned = Vec::new();
     for i in 0..recipe.stages.len() {
         let stage = folder(run, recipe, i);
@@ -148,12 +150,15 @@ fn plan_missing(
 /// Refuses what does not fit, or does not go with the weights where these were opened.
 fn fitting(r: Resolved) -> Result<Resolved, RunError> {
     r.require_fit()?;
+    run::require_room(&r)?;
     run::check_weights(&r)?;
     Ok(r)
 }
 
 fn go(run: &RunDir, recipe: &Recipe, shared: Shared, console: &mut dyn Console) -> Result<(), RunError> {
     let mut summaries = Vec::new();
+    // All stages have the same data.
+    let mut say_data = true;
     for i in 0..recipe.stages.len() {
         let stage = folder(run, recipe, i);
         console.line("");
@@ -165,10 +170,11 @@ fn go(run: &RunDir, recipe: &Recipe, shared: Shared, console: &mut dyn Console) 
             }
             None => console.line(&format!("{}:", label(recipe, i))),
         }
-        // A stage is measured for itself, and does not pay for what the one before has left with the allocator.
+        // A stage does not pay for what the one before has left with the allocator.
         memory::return_freed();
-        memory::reset_peak();
-        run::resume(&stage.root, shared, &World::alone(), console).map_err(|e| match e {
+        let gone_on = run::go_on(&stage.root, shared, &World::alone(), say_data, console);
+        say_data = false;
+        gone_on.map_err(|e| match e {
             RunError::Stopped { update, .. } => {
                 RunError::Stopped { update, run: run.root.display().to_string() }
             }
@@ -217,7 +223,7 @@ fn complete(stage: &RunDir) -> Option<Summary> {
 }
 
 fn read(path: &Path) -> Result<Value, RunError> {
-    let text = std::fs::read(path).map_err(|e| RunError::io(path, "cannot read", e))?;
+    let text = read_file(path, MAX_JSON)?;
     serde_json::from_slice(&text).map_err(|e| RunError::Io(format!("{}: {e}", path.display())))
 }
 

@@ -1,9 +1,10 @@
 //! The loop: micro-batches, update, average, validation, checkpoints.
 
+use crate::budget::phase;
 use crate::error::RunError;
 use crate::gradients::{has_input, run_micro, run_several, write_f32, write_one_of};
 use crate::loader::Loader;
-use crate::memory;
+use crate::memory::{self, Meter};
 use crate::parts;
 use crate::pieces::Piece;
 use crate::recipe::{Recipe, UpdateAt};
@@ -106,6 +107,8 @@ pub struct Trainer<'a> {
     pub progress: Progress,
     /// This rank among others.
     pub world: &'a World,
+    /// What each phase held.
+    pub meter: &'a mut Meter,
 }
 
 impl Trainer<'_> {
@@ -127,7 +130,7 @@ impl Trainer<'_> {
             observer.step(&step, &self.progress)?;
             if !step.applied && step.loss_scale.is_some_and(|s| s < LEAST_SCALE) {
                 self.progress.fp32_from = Some(self.progress.update);
-                self.save(observer)?;
+                self.save(observer, true)?;
                 return Ok(Ended::Collapsed);
             }
             skipped = if step.applied || step.loss_scale.is_some() { 0 } else { skipped + 1 };
@@ -154,7 +157,7 @@ impl Trainer<'_> {
                 self.validate(observer)?;
             }
             if due(self.recipe.save_every) || last {
-                self.save(observer)?;
+                self.save(observer, last)?;
             }
             if stopping && done < self.updates {
                 return Ok(Ended::Stopped);
@@ -185,6 +188,7 @@ impl Trainer<'_> {
             self.exec.write_i32(applies, SEED, 0, &key[..words])?;
         }
         let (losses, rows) = self.micro_batches(loader, applies, &mut step)?;
+        self.meter.ended(phase::MICRO);
         let exec = &mut *self.exec;
         if applies == program::UPDATE {
             exec.run(program::UPDATE, 0)?;
@@ -209,6 +213,7 @@ impl Trainer<'_> {
             self.progress.applied += 1;
         }
         self.share(&mut step, rows, &losses)?;
+        self.meter.ended(phase::UPDATE);
         self.progress.update += 1;
         step.seconds = start.elapsed().as_secs_f64();
         step.after = memory::process().unwrap_or_default();
@@ -303,25 +308,32 @@ impl Trainer<'_> {
             self.progress.best = Some((self.progress.update, better));
         }
         self.progress.last = raw.is_finite().then_some((raw, ema.filter(|e| e.is_finite())));
+        self.meter.ended(phase::EVALUATE);
         observer.validated(self.progress.update, raw, ema);
         Ok(())
     }
 
-    fn save(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+    /// Saves and prunes. For want of room on the disk a run goes on with the checkpoints that it has, but for the `last`.
+    pub(crate) fn save(&mut self, observer: &mut dyn Observer, last: bool) -> Result<(), RunError> {
         let start = Instant::now();
-        observer.before_save()?;
-        saved::save(self.exec, self.checkpoints, &self.progress, self.world)?;
+        let ready = observer.before_save();
+        match saved::save(self.exec, self.checkpoints, &self.progress, self.world, ready) {
+            Err(RunError::Full(why)) if !last => {
+                observer.note(&format!(
+                    "update {}: no checkpoint was saved: {why}; the earlier ones stay, and the run goes on",
+                    self.progress.update
+                ));
+                return Ok(());
+            }
+            done => done?,
+        }
+        self.meter.ended(phase::SAVE);
         if !self.world.is_first() {
             return Ok(());
         }
         let _busy = self.world.busy();
-        // The newest few, and the best of those that exist. What is newer than the run was passed over as damaged.
-        let steps = self.checkpoints.list()?.into_iter().map(|c| c.step);
-        let mut steps: Vec<u64> = steps.filter(|step| *step <= self.progress.update).collect();
-        steps.sort_unstable();
-        let mut keep: Vec<u64> = steps.iter().rev().take(self.recipe.keep.max(1) as usize).copied().collect();
-        keep.extend(self.progress.best.map(|(update, _)| update));
-        self.checkpoints.prune(&keep)?;
+        // What is newer than the run was passed over as damaged.
+        saved::prune(self.checkpoints, &self.progress, self.recipe.keep, u64::MAX)?;
         observer.saved(self.progress.update, start.elapsed().as_secs_f64());
         Ok(())
     }

@@ -1,17 +1,20 @@
 //! What the loop of a run leaves in its log and on the console.
 
 use crate::error::RunError;
-use crate::metrics::{self, Log, SlowSteps, StepFacts, Update};
+use crate::metrics::{self, History, Log, SlowSteps, StepFacts, Update};
 use crate::resolve::{Console, Resolved};
 use crate::saved::Progress;
 use crate::trainer::{Observer, Step};
+
+/// Validations that are remembered.
+const MOST_VALIDATIONS: usize = 4096;
 
 /// Writes the log, explains slow steps, prints progress.
 pub struct Watcher<'a> {
     r: &'a Resolved,
     log: Log,
     /// The log so far, of the whole run.
-    pub lines: Vec<Update>,
+    pub history: History,
     slow: SlowSteps,
     saving_seconds: f64,
     /// Validation losses of this process, by update.
@@ -23,22 +26,22 @@ pub struct Watcher<'a> {
 }
 
 impl<'a> Watcher<'a> {
-    /// Goes on with a log of which `lines` are there. `arena`: bytes of this rank's.
+    /// Goes on with a log and what was in it. `arena`: bytes of this rank's.
     pub fn new(
         r: &'a Resolved,
-        (log, lines): (Log, Vec<Update>),
+        (log, history): (Log, History),
         arena: u64,
         console: &'a mut dyn Console,
     ) -> Watcher<'a> {
         Watcher {
             r,
             log,
-            lines,
+            history,
             slow: SlowSteps::default(),
             saving_seconds: 0.0,
             validations: Vec::new(),
             arena,
-            on_card: r.device.is_card().then(|| r.device.measured_peak()).flatten(),
+            on_card: r.device.held_on_card(),
             console,
         }
     }
@@ -134,13 +137,21 @@ impl Observer for Watcher<'_> {
             step_seconds: step.seconds,
         };
         self.console.progress(&show.to_string());
-        self.lines.push(line);
+        self.history.add(&line);
         Ok(())
     }
 
     fn validated(&mut self, update: u64, raw: f64, ema: Option<f64>) {
         let averaged = ema.map_or(String::new(), |e| format!(", of the average {e:.4}"));
         self.console.line(&format!("update {update}: validation loss {raw:.4}{averaged}"));
+        if self.validations.len() == MOST_VALIDATIONS {
+            // For a picture every second is as good.
+            let mut at = 0;
+            self.validations.retain(|_| {
+                at += 1;
+                at % 2 == 1
+            });
+        }
         self.validations.push((update, ema.map_or(raw, |e| e.min(raw))));
     }
 

@@ -206,7 +206,7 @@ pub struct TrainArgs {
     /// Peak learning rate
     #[arg(long)]
     pub learning_rate: Option<f64>,
-    /// Seed of everything random
+    /// Seed of all that training draws; what is validated on does not depend on it
     #[arg(long)]
     pub seed: Option<u64>,
     /// v0 or v1, where an F5-TTS config.yaml does not say

@@ -202,14 +202,18 @@ pub fn prepare(a: &TrainArgs) -> Result<()> {
     let device = Device::find(recipe::DeviceChoice::Cpu, resolve::threads(&r).0)?;
     let data = resolve::prepare(&r, &device, &mut console)?;
     let Some(prepared) = data.prepared() else { return Ok(()) };
-    for line in prepared.summary.to_string().lines() {
-        console.line(line);
-    }
-    for outcome in &prepared.outcomes {
-        console.line(&format!("  {outcome}"));
-    }
+    data.describe().iter().for_each(|line| console.line(line));
     if a.json {
-        json(&serde_json::json!({ "summary": prepared.summary, "outcomes": prepared.outcomes }));
+        let summary = serde_json::to_string_pretty(&prepared.summary);
+        let summary =
+            summary.map_err(|e| RunError::Io(format!("the summary cannot be written as JSON: {e}")))?;
+        terminal::result(&format!("{{\n\"summary\": {summary},\n\"outcomes\": ["));
+        // One at a time: there may be millions.
+        let last = prepared.outcomes.len();
+        for (i, outcome) in (1..).zip(prepared.outcomes.lines()) {
+            terminal::result(&format!("{}{}", outcome?, if i < last { "," } else { "" }));
+        }
+        terminal::result("]\n}");
     }
     Ok(())
 }
@@ -248,9 +252,7 @@ pub fn resume(a: &ResumeArgs) -> Result<()> {
 
 fn finished(run: &RunDir, as_json: bool) -> Result<()> {
     if as_json {
-        let path = run.root.join("summary.json");
-        let text = std::fs::read_to_string(&path).map_err(|e| RunError::io(&path, "cannot read", e))?;
-        terminal::result(text.trim_end());
+        terminal::result(runs::summary_text(&run.root)?.trim_end());
     }
     Ok(())
 }

@@ -5,37 +5,62 @@ mod codec;
 mod commands;
 mod import;
 mod plan;
+mod refused;
+mod signals;
 mod terminal;
 
 use ambitus_train::error::RunError;
-use ambitus_train::{launch, stop};
+use ambitus_train::{launch, memory, stop};
 use args::{Cli, Command};
 use clap::Parser;
+use std::any::Any;
+use std::io::ErrorKind;
 use std::process::ExitCode;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What rank 0 has to say an error that all ranks have before the others do.
 const FIRST: Duration = Duration::from_secs(1);
 
+/// Exit code of a bug.
+const BUG: u8 = 1;
+/// Stack of the thread that does the work, where the system gives the first one less.
+const STACK_BYTES: usize = 8 << 20;
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    // Without a handler the first signal would end the process in the middle of a step; that is safe as well.
-    // A codec has nothing to finish first.
-    if !matches!(cli.command, Command::Codec { .. }) {
-        let _ = ctrlc::set_handler(stop::request);
-    }
-    let result = match cli.command {
-        Command::Prepare(a) => commands::prepare(&a),
-        Command::Plan(a) => plan::run(&a),
-        Command::Import(a) => import::run(&a),
-        Command::Train(a) => commands::train(&a),
-        Command::Resume(a) => commands::resume(&a),
-        Command::Gradients(a) => commands::gradients(&a),
-        Command::Export(a) => commands::export(&a),
-        Command::Runs(a) => commands::runs(&a),
-        Command::Codec { command } => codec::run(&command),
-        Command::Doctor(a) => commands::doctor(&a),
+    memory::keep_little_freed();
+    ambitus_train::silence_caught_panics();
+    refused::watch();
+    let small = memory::stack().is_some_and(|bytes| bytes < STACK_BYTES as u64);
+    let done = if small && memory::at_start().is_ok() {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(run);
+        thread.map_err(|e| Box::new(e.to_string()) as Box<dyn Any + Send>).and_then(JoinHandle::join)
+    } else {
+        std::panic::catch_unwind(run)
     };
+    done.unwrap_or_else(|why| panicked(&*why))
+}
+
+/// What a panic ends with: the code of a bug, unless the system refused a thread.
+fn panicked(why: &(dyn Any + Send)) -> ExitCode {
+    let words = why.downcast_ref::<String>().map_or("", String::as_str);
+    if words.contains("failed to spawn thread") {
+        let why = "raise the limits of processes and memory (ulimit -u, ulimit -v)";
+        return failed(&RunError::DoesNotFit(format!("{words}; {why}")));
+    }
+    terminal::message("error: this is a bug in Ambitus: please report it, with the lines above");
+    launch::abort(BUG);
+    ExitCode::from(BUG)
+}
+
+fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(said) => return explained(&said),
+    };
+    let finishes = matches!(cli.command, Command::Prepare(_) | Command::Train(_) | Command::Resume(_));
+    signals::listen(finishes);
+    let result = memory::at_start().and_then(|()| command(cli.command)).and_then(|()| terminal::finish());
     // A run that was stopped on request ended as all ranks agreed.
     let result = match result {
         Ok(()) => launch::finish(),
@@ -48,11 +73,35 @@ fn main() -> ExitCode {
     }
 }
 
+/// Shows help, or what is wrong with the arguments.
+fn explained(said: &clap::Error) -> ExitCode {
+    match said.print() {
+        _ if said.use_stderr() => ExitCode::from(RunError::Usage(String::new()).exit_code()),
+        Err(why) if why.kind() != ErrorKind::BrokenPipe => failed(&terminal::lost(&why)),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn command(command: Command) -> Result<(), RunError> {
+    match command {
+        Command::Prepare(a) => commands::prepare(&a),
+        Command::Plan(a) => plan::run(&a),
+        Command::Import(a) => import::run(&a),
+        Command::Train(a) => commands::train(&a),
+        Command::Resume(a) => commands::resume(&a),
+        Command::Gradients(a) => commands::gradients(&a),
+        Command::Export(a) => commands::export(&a),
+        Command::Runs(a) => commands::runs(&a),
+        Command::Codec { command } => codec::run(&command),
+        Command::Doctor(a) => commands::doctor(&a),
+    }
+}
+
 /// Says why, and ends all ranks.
 fn failed(e: &RunError) -> ExitCode {
     let code = e.exit_code();
     match launch::this_rank() {
-        None => terminal::message(&format!("error: {e}")),
+        None => terminal::error(&e.to_string()),
         Some((rank, _)) if rank > 0 && matches!(e, RunError::Stopped { .. }) => {}
         Some((rank, host)) => {
             // What all ranks would say alike, the first says for them: it ends the others before they come to it.
@@ -62,7 +111,7 @@ fn failed(e: &RunError) -> ExitCode {
                     return ExitCode::from(code);
                 }
             }
-            terminal::message(&format!("error: rank {rank} (host {host}): {e}"));
+            terminal::error(&format!("rank {rank} (host {host}): {e}"));
         }
     }
     if !matches!(e, RunError::Stopped { .. }) {

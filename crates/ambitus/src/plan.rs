@@ -15,6 +15,9 @@ use ambitus_train::tiers::Tiers;
 use ambitus_train::{search, stages};
 use std::path::{Path, PathBuf};
 
+/// Kinds of cards in a table of `--scaling`: each is a column, planned for many times.
+const MOST_KINDS: usize = 16;
+
 pub fn run(a: &PlanArgs) -> Result<()> {
     let mut a = a.clone();
     // `--cards RECIPE`: the option's value is optional.
@@ -33,6 +36,9 @@ pub fn run(a: &PlanArgs) -> Result<()> {
         return Err(RunError::Usage(
             "--scaling: needs --card NAME, --cards NxNAME or --cluster FILE, of cards.toml".to_owned(),
         ));
+    }
+    if a.scaling.as_ref().is_some_and(|names| names.split(',').count() > MOST_KINDS) {
+        return Err(RunError::Usage(format!("--scaling: more than {MOST_KINDS} kinds of cards: name fewer")));
     }
     if a.cards.is_some() && cluster.is_none() {
         return plan_cards(a);

@@ -1,7 +1,9 @@
 //! Printing, in one place: messages to stderr, results to stdout, and quiet when a pipe closes.
 
+use ambitus_train::error::RunError;
 use ambitus_train::resolve::Console;
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Between progress lines where they cannot be overwritten.
@@ -13,9 +15,42 @@ pub fn message(text: &str) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// A result on stdout. A closed pipe ends the output, not the program.
+/// An error. It may repeat what a file says: of that a screen is enough, and no control characters.
+pub fn error(text: &str) {
+    const SHOWN: usize = 8000;
+    let shown: String =
+        text.chars().take(SHOWN).map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect();
+    let more = if shown.len() < text.len() { " …" } else { "" };
+    message(&format!("error: {shown}{more}"));
+}
+
+/// Why a result did not get out, the first time.
+static LOST: OnceLock<std::io::Error> = OnceLock::new();
+
+/// A result on stdout. Whether it got there, [`finish`] says.
 pub fn result(text: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
+    if let Err(why) = writeln!(std::io::stdout().lock(), "{text}") {
+        let _ = LOST.set(why);
+    }
+}
+
+/// Ends what results there were. A closed pipe is no error: its reader wanted no more.
+///
+/// # Errors
+/// Results that cannot be written, as on a full disk.
+pub fn finish() -> Result<(), RunError> {
+    if let Err(why) = std::io::stdout().flush() {
+        let _ = LOST.set(why);
+    }
+    match LOST.get() {
+        Some(why) if why.kind() != ErrorKind::BrokenPipe => Err(lost(why)),
+        _ => Ok(()),
+    }
+}
+
+/// The error of a result that cannot be written.
+pub fn lost(why: &std::io::Error) -> RunError {
+    RunError::Io(format!("standard output: the result cannot be written: {why}"))
 }
 
 /// Messages and progress on stderr.

@@ -33,7 +33,8 @@ fn a_run_keeps_its_promises() {
     }
     let names: Vec<&str> =
         plan["phases"].as_array().expect("phases").iter().filter_map(|p| p["name"].as_str()).collect();
-    let all = ["prepare", "load", "micro", "update", "evaluate", "sample", "save", "resume", "export"];
+    let all =
+        ["prepare", "load", "micro", "update", "evaluate", "sample", "save", "resume", "export", "results"];
     assert_eq!(names, all);
 
     // One percent under: refused, before the folder of the run is left behind.
@@ -53,6 +54,14 @@ fn a_run_keeps_its_promises() {
     let (peak, planned) = (number(&summary, "peak_rss_bytes"), number(&summary, "peak_planned_bytes"));
     assert!(peak <= planned, "peak {peak} above the plan {planned}");
     assert!(planned - peak <= (planned / 50).max(64 << 20), "peak {peak} far under the plan {planned}");
+    // Phase by phase, but for the one that did not take place.
+    let phases = summary["phases"].as_array().expect("phases");
+    let took_place: Vec<&str> = phases.iter().filter_map(|p| p["name"].as_str()).collect();
+    assert_eq!(took_place, all.into_iter().filter(|name| *name != "resume").collect::<Vec<_>>());
+    for phase in phases {
+        let (measured, planned) = (number(phase, "measured_bytes"), number(phase, "planned_bytes"));
+        assert!(measured > 1 << 20 && measured <= planned.min(peak), "{phase}");
+    }
     let run = dir.join("run");
     for file in [
         "recipe.yaml",

@@ -1,7 +1,6 @@
 //! Decoding through symphonia, with its failures turned into reasons.
 
 use std::io::{self, Read, Seek, SeekFrom};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
@@ -14,6 +13,7 @@ use super::input::{AudioInput, Medium};
 use super::sniff::{Container, check_format, check_vorbis_tables, sniff};
 use super::{MAX_SAMPLE, READER_BYTES};
 use crate::error::{AudioFault, DataError};
+use crate::guard;
 
 /// What the header of an audio file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,8 +99,7 @@ impl MediaSource for Tail {
 
 /// Runs decoder code; a panic in it becomes a fault of the file.
 fn guarded<T>(work: impl FnOnce() -> Result<T, SymphoniaError>) -> Result<T, SymphoniaError> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or(Err(SymphoniaError::DecodeError("the decoder gave up on it")))
+    guard::guarded(work).unwrap_or(Err(SymphoniaError::DecodeError("the decoder gave up on it")))
 }
 
 /// Bytes by which the end of the last packet is found again.

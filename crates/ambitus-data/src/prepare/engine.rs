@@ -1,16 +1,23 @@
 //! What every pass over a data set shares, whatever it makes of a clip: workers, content keys, the cache, verdicts.
+//!
+//! Clips are taken in the order of their names, a few at a time, and what becomes of each goes to disk in that order. What stays in memory
+//! is a row of the index.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::pass::{Framing, Taken, take};
-use super::{Outcome, Policy, PrepareOptions, Prepared, Progress, Summary, Verdict};
+use super::{Policy, PrepareOptions, Progress};
 use crate::audio::AudioInput;
 use crate::clip::Measured;
 use crate::error::DataError;
-use crate::index::{ClipIndex, ClipMeta};
+use crate::index::ClipMeta;
+use crate::outcomes::{Cause, Verdict};
 use crate::sources::{Entry, Feed, Source};
+
+/// Clips of a worker that are taken before the next are: what may wait for a slow one.
+const AHEAD: usize = 64;
 
 /// A clip file, made or found.
 #[derive(Debug, Clone, Copy)]
@@ -22,36 +29,39 @@ pub(crate) struct Found {
     pub(crate) measured: Measured,
 }
 
-/// What a pass makes of the clips. `i` is the number of the entry in the source.
+/// What a pass makes of the clips.
 pub(crate) trait Make: Sync {
     /// What of the audio is kept.
     type Frames: Framing;
+    /// What the text becomes.
+    type Text;
 
     /// Version of the numbers that are made of audio; part of every key.
     const SPEC: &'static str;
     /// Of the clip files.
     const EXTENSION: &'static str;
 
+    /// Makes ids of the text; `Err` says what is bad in it, before its audio is opened.
+    fn text(&self, entry: &Entry) -> Result<Self::Text, String>;
+
+    /// Tokens of the text.
+    fn tokens(text: &Self::Text) -> usize;
+
     /// Everything but the audio and the cutting that the file depends on.
-    fn key(&self, i: usize, entry: &Entry, hash: &mut blake3::Hasher);
+    fn key(&self, text: &Self::Text, entry: &Entry, hash: &mut blake3::Hasher);
 
     /// The file if it is whole and has this key.
-    fn cached(&self, i: usize, path: &Path, key: &[u8; 32]) -> Option<Found>;
+    fn cached(&self, text: &Self::Text, path: &Path, key: &[u8; 32]) -> Option<Found>;
 
     /// Makes and saves a clip of audio frames. The inner error is a reason why the clip is bad, the outer one ends the pass.
     fn make(
         &self,
-        i: usize,
+        text: Self::Text,
         entry: &Entry,
         rows: Vec<f32>,
         measured: Measured,
         file: (&Path, &[u8; 32]),
     ) -> Result<Result<Found, String>, DataError>;
-
-    /// Says what is bad in an entry before its audio is opened.
-    fn refuse(&self, _i: usize) -> Option<String> {
-        None
-    }
 
     /// Says why a clip, made or found, is outside limits that are not part of its key.
     fn outside(&self, _found: &Found) -> Option<String> {
@@ -59,97 +69,115 @@ pub(crate) trait Make: Sync {
     }
 }
 
-/// A verdict, with the clip if it is usable.
-pub(crate) type Result1 = (Verdict, Option<ClipMeta>);
+/// What became of a clip.
+pub(crate) struct Done {
+    pub(crate) entry: Entry,
+    pub(crate) verdict: Verdict,
+    /// The clip, if it is usable.
+    pub(crate) clip: Option<ClipMeta>,
+    /// Tokens of its text.
+    pub(crate) tokens: usize,
+}
 
-/// Makes a clip of each entry on the options' threads; results in the order of the entries.
+/// Makes a clip of each entry on the options' threads, and gives what became of them to `each` in the order of the entries.
 pub(crate) fn make_all<M: Make>(
     source: &Source,
     maker: &M,
     options: &PrepareOptions,
     progress: &(dyn Fn(Progress<'_>) -> bool + Sync),
-) -> Result<Vec<Result1>, DataError> {
-    std::fs::create_dir_all(&options.cache).map_err(|e| DataError::io(&options.cache, e))?;
-    let entries = &source.entries;
+    mut each: impl FnMut(Done) -> Result<(), DataError>,
+) -> Result<(), DataError> {
     // Audio that lies in a table is read in order, so taking an entry and its audio is one step.
     let feed = Mutex::new((0, Feed::default()));
-    let take_next = || {
-        let mut feed = feed.lock().unwrap_or_else(PoisonError::into_inner);
-        let (next, feed) = &mut *feed;
-        let entry = entries.get(*next)?;
-        *next += 1;
-        Some((*next - 1, entry, feed.audio(source, entry)))
-    };
-    let done = AtomicUsize::new(0);
-    let stop = AtomicBool::new(false);
-    let results: Vec<Mutex<Option<Result<Result1, DataError>>>> =
-        entries.iter().map(|_| Mutex::new(None)).collect();
-    let work = || {
-        while !stop.load(Ordering::Relaxed) {
-            let Some((i, entry, audio)) = take_next() else { break };
-            let result = clip(maker, options, i, entry, audio);
-            let failed = result.is_err();
-            *results[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            let now = Progress {
-                done: done.fetch_add(1, Ordering::Relaxed) + 1,
-                total: entries.len(),
-                name: &entry.name,
-            };
-            if failed || !progress(now) {
-                stop.store(true, Ordering::Relaxed);
+    let (done, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let total = source.len();
+    let threads = options.threads.max(1);
+    for first in (0..total).step_by(AHEAD * threads) {
+        let end = total.min(first + AHEAD * threads);
+        let results: Vec<Mutex<Option<Result<Done, DataError>>>> =
+            (first..end).map(|_| Mutex::new(None)).collect();
+        let take_next = || {
+            let mut feed = feed.lock().unwrap_or_else(PoisonError::into_inner);
+            let (next, feed) = &mut *feed;
+            let i = Some(*next).filter(|next| *next < end)?;
+            *next += 1;
+            let taken = source.entry(i).map(|entry| {
+                let audio = feed.audio(source, &entry);
+                (entry, audio)
+            });
+            Some((i, taken))
+        };
+        let work = || {
+            while !stop.load(Ordering::Relaxed) {
+                let Some((i, taken)) = take_next() else { break };
+                let result = taken.and_then(|(entry, audio)| clip(maker, options, entry, audio));
+                let now = done.fetch_add(1, Ordering::Relaxed) + 1;
+                let name = result.as_ref().map_or("", |done| &done.entry.name);
+                if result.is_err() || !progress(Progress { done: now, total, name }) {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                *results[i - first].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let mut results: Vec<_> =
+            results.into_iter().map(|r| r.into_inner().unwrap_or_else(PoisonError::into_inner)).collect();
+        // An error goes before what is missing because of it.
+        if let Some(failed) = results.iter().position(|r| matches!(r, Some(Err(_)))) {
+            return results.swap_remove(failed).map_or(Ok(()), |r| r.map(|_| ()));
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..options.threads {
-            scope.spawn(work);
-        }
-        work();
-    });
-    in_order(results)
-}
-
-/// The results, the first error, or that some are missing.
-fn in_order(results: Vec<Mutex<Option<Result<Result1, DataError>>>>) -> Result<Vec<Result1>, DataError> {
-    let mut out = Vec::with_capacity(results.len());
-    let mut stopped = false;
-    for slot in results {
-        match slot.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(result) => out.push(result?),
-            None => stopped = true,
+        for result in results {
+            each(result.ok_or(DataError::Stopped)??)?;
         }
     }
-    if stopped { Err(DataError::Stopped) } else { Ok(out) }
+    Ok(())
 }
 
 /// One clip. An error is one of the cache, which ends the pass; what is wrong with the clip is a verdict.
 fn clip<M: Make>(
     maker: &M,
     options: &PrepareOptions,
-    i: usize,
-    entry: &Entry,
+    entry: Entry,
     audio: Result<AudioInput, String>,
-) -> Result<Result1, DataError> {
+) -> Result<Done, DataError> {
+    let text = maker.text(&entry);
+    let tokens = text.as_ref().map_or(0, M::tokens);
+    let (verdict, clip) = judge(maker, options, &entry, text, audio)?;
+    Ok(Done { entry, verdict, clip, tokens })
+}
+
+fn judge<M: Make>(
+    maker: &M,
+    options: &PrepareOptions,
+    entry: &Entry,
+    text: Result<M::Text, String>,
+    audio: Result<AudioInput, String>,
+) -> Result<(Verdict, Option<ClipMeta>), DataError> {
     let limits = &options.limits;
     let outside = |reason: String| Ok((Verdict::Outside { reason }, None));
-    let bad = |reason: String, silent: bool| Ok((Verdict::Bad { reason, silent }, None));
+    let bad = |cause: Cause, reason: String| Ok((Verdict::Bad { cause, reason }, None));
     let chars = entry.text.chars().count();
     if chars < limits.min_chars {
         return outside(format!("{chars} characters of text, fewer than {}", limits.min_chars));
     }
-    if let Some(reason) = maker.refuse(i) {
-        return bad(reason, false);
-    }
+    let text = match text {
+        Ok(text) => text,
+        Err(reason) => return bad(Cause::Transcript, reason),
+    };
     let audio = match audio {
         Ok(audio) => audio,
-        Err(reason) => return bad(reason, false),
+        Err(reason) => return bad(Cause::Audio, reason),
     };
     let key = match audio.hash() {
-        Ok(hash) => key(maker, options, i, entry, hash),
-        Err(error) => return bad(error.to_string(), false),
+        Ok(hash) => key(maker, options, &text, entry, hash),
+        Err(error) => return bad(Cause::Audio, error.to_string()),
     };
-    let hex = blake3::Hash::from_bytes(key).to_hex();
-    let file = format!("{}.{}", &hex[..32], M::EXTENSION);
+    let file = ClipMeta::file_name(&key, M::EXTENSION);
     let path = options.cache.join(&file);
     let usable = |found: Found, cached: bool| match maker.outside(&found) {
         Some(reason) => outside(reason),
@@ -159,14 +187,14 @@ fn clip<M: Make>(
                 frames: found.frames,
                 tokens: found.tokens,
                 measured: found.measured,
-                file: file.clone(),
-                key: hex.to_string(),
+                file,
+                key: blake3::Hash::from_bytes(key).to_hex().to_string(),
             };
             Ok((Verdict::Ok { cached }, Some(meta)))
         }
     };
     if path.exists()
-        && let Some(found) = maker.cached(i, &path, &key)
+        && let Some(found) = maker.cached(&text, &path, &key)
         // The limits are not part of the key: a narrower limit must not use a longer clip from before.
         && (limits.min_seconds..=limits.max_seconds).contains(&found.measured.seconds)
     {
@@ -177,13 +205,13 @@ fn clip<M: Make>(
         Ok(Taken::Outside(reason)) => return outside(reason),
         Ok(Taken::Silent { peak }) => {
             let reason = format!("nothing to hear in it (peak {:.0} dBFS)", 20.0 * peak.max(1e-6).log10());
-            return bad(reason, true);
+            return bad(Cause::Silent, reason);
         }
-        Err(error) => return bad(error.to_string(), false),
+        Err(error) => return bad(Cause::Audio, error.to_string()),
     };
-    match maker.make(i, entry, rows, measured, (&path, &key))? {
+    match maker.make(text, entry, rows, measured, (&path, &key))? {
         Ok(found) => usable(found, false),
-        Err(reason) => bad(reason, false),
+        Err(reason) => bad(Cause::Transcript, reason),
     }
 }
 
@@ -191,7 +219,7 @@ fn clip<M: Make>(
 fn key<M: Make>(
     maker: &M,
     options: &PrepareOptions,
-    i: usize,
+    text: &M::Text,
     entry: &Entry,
     audio: blake3::Hash,
 ) -> [u8; 32] {
@@ -201,64 +229,6 @@ fn key<M: Make>(
         key.update(&options.limits.max_seconds.to_le_bytes());
     }
     key.update(audio.as_bytes());
-    maker.key(i, entry, &mut key);
+    maker.key(text, entry, &mut key);
     *key.finalize().as_bytes()
-}
-
-/// Outcomes, index and summary of a finished pass; writes `index.json`.
-pub(crate) fn finish(
-    source: &Source,
-    results: Vec<Result1>,
-    options: &PrepareOptions,
-    summary: impl FnOnce(&ClipIndex, &[Outcome]) -> Summary,
-) -> Result<Prepared, DataError> {
-    let mut outcomes: Vec<Outcome> = source
-        .problems
-        .iter()
-        .map(|p| Outcome {
-            name: p.name.clone(),
-            file: p.file.clone(),
-            line: p.line,
-            verdict: Verdict::Bad { reason: p.reason.clone(), silent: false },
-        })
-        .collect();
-    let mut index = ClipIndex { clips: Vec::new(), folder: options.cache.clone() };
-    for (entry, (verdict, meta)) in source.entries.iter().zip(results) {
-        index.clips.extend(meta);
-        outcomes.push(Outcome {
-            name: entry.name.clone(),
-            file: entry.file.clone(),
-            line: Some(entry.line),
-            verdict,
-        });
-    }
-    outcomes.sort_by(|a, b| a.name.cmp(&b.name).then(a.line.cmp(&b.line)));
-    conclude(&source.path, index, outcomes, options, summary)
-}
-
-/// As [`finish`], with outcomes that are complete and sorted.
-pub(crate) fn conclude(
-    path: &Path,
-    index: ClipIndex,
-    outcomes: Vec<Outcome>,
-    options: &PrepareOptions,
-    summary: impl FnOnce(&ClipIndex, &[Outcome]) -> Summary,
-) -> Result<Prepared, DataError> {
-    let outside: Vec<String> = outcomes
-        .iter()
-        .filter_map(|o| match &o.verdict {
-            Verdict::Outside { reason } => Some(format!("{}: {reason}", o.name)),
-            _ => None,
-        })
-        .collect();
-    if options.policy == Policy::Refuse && !outside.is_empty() {
-        return Err(DataError::OutsideLimits { clips: outside });
-    }
-    if index.clips.is_empty() {
-        let reasons: Vec<String> = outcomes.iter().take(3).map(Outcome::to_string).collect();
-        return Err(DataError::NoClips { path: path.to_owned(), reason: reasons.join("; ") });
-    }
-    index.save(&options.cache.join("index.json"))?;
-    let summary = summary(&index, &outcomes);
-    Ok(Prepared { index, outcomes, summary })
 }

@@ -11,17 +11,20 @@
 
 mod engine;
 mod pass;
+mod record;
 pub(crate) mod summary;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use engine::{Found, Make, conclude, finish, make_all};
+pub(crate) use engine::{Found, Make, make_all};
 pub(crate) use pass::WaveFrames;
+pub(crate) use record::Record;
 
-pub use summary::{ADVISED_MINUTES, LOUD_RMS, Summary};
+pub use crate::outcomes::{Cause, Outcome, Outcomes, Verdict};
+pub use summary::{ADVISED_MINUTES, LOUD_RMS, Named, Summary};
 
 use crate::audio::READER_BYTES;
 use crate::clip::{self, Clip, Measured};
@@ -31,7 +34,7 @@ use crate::mel::{self, MEL_SPEC, MELS};
 use crate::sources::{Entry, Source};
 use crate::text::{MAX_UNKNOWN_SHARE, Tokenizer};
 use pass::MelFrames;
-use summary::Advice;
+use summary::{Advice, Unknown};
 
 /// What to do with clips outside the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -80,15 +83,38 @@ pub struct PrepareOptions {
     pub threads: usize,
 }
 
+impl Limits {
+    /// Frames of the longest clip.
+    fn most_frames(&self) -> u64 {
+        mel::frames((self.max_seconds * f64::from(mel::SAMPLE_RATE)) as u64)
+    }
+}
+
+/// Memory that a text takes while it becomes tokens, for each of its bytes: what the segmentation gathers, and a string for each
+/// token.
+const TEXT_BYTES: u64 = 160;
+
 impl PrepareOptions {
-    /// Bound on the memory of [`prepare`] beyond its result, bytes: per thread a reader, two copies of the longest clip,
-    /// its file image and the resampler; and once the tokenizer's dictionary, if it has one.
-    pub fn memory_bound(&self, tokenizer: &Tokenizer) -> u64 {
-        let frames = mel::frames((self.limits.max_seconds * f64::from(mel::SAMPLE_RATE)) as u64);
-        let clip = frames * MELS as u64 * 4;
+    /// Bound on the memory of [`prepare`] that does not depend on the data, bytes: per thread a reader, two copies of the longest
+    /// clip, its file image and the resampler; and once the tokenizer's dictionary, if it has one. Reading a
+    /// [`Source`] takes less than a thread.
+    pub fn fixed_bound(&self, tokenizer: &Tokenizer) -> u64 {
+        let clip = self.limits.most_frames() * MELS as u64 * 4;
         // Vectors grow by doubling, so each of the three may hold twice its content.
         let thread = READER_BYTES as u64 + 6 * clip + (4 << 20);
         self.threads.max(1) as u64 * thread + tokenizer.dictionary_bytes()
+    }
+
+    /// Bound on the memory of [`prepare`], with what it returns, bytes: what is fixed, what is held of each clip, a thread's longest text
+    /// and, of a table, the row's audio.
+    pub fn memory_bound(&self, tokenizer: &Tokenizer, source: &Source) -> u64 {
+        // Longer ones are not read.
+        let text = (source.longest_text() as u64).min(4 * self.limits.most_frames());
+        let thread = TEXT_BYTES * text + 2 * source.row_bytes;
+        self.fixed_bound(tokenizer)
+            + source.held_bytes()
+            + source.row_bytes
+            + self.threads.max(1) as u64 * thread
     }
 }
 
@@ -105,66 +131,13 @@ impl PrepareOptions {
     }
 }
 
-/// What became of one clip of the source.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Outcome {
-    /// Name of the clip.
-    pub name: String,
-    /// File to look at when it is not usable.
-    pub file: PathBuf,
-    /// Line in it.
-    pub line: Option<u64>,
-    /// The verdict.
-    #[serde(flatten)]
-    pub verdict: Verdict,
-}
-
-/// Usable or not.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "verdict", rename_all = "lowercase")]
-pub enum Verdict {
-    /// Usable.
-    Ok {
-        /// It was in the cache already.
-        cached: bool,
-    },
-    /// Cannot be used.
-    Bad {
-        /// Why.
-        reason: String,
-        /// Because nothing is to be heard in it.
-        silent: bool,
-    },
-    /// Outside the limits.
-    Outside {
-        /// How.
-        reason: String,
-    },
-}
-
-impl std::fmt::Display for Outcome {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.file.display())?;
-        if let Some(line) = self.line {
-            write!(f, ":{line}")?;
-        }
-        match &self.verdict {
-            Verdict::Ok { .. } => write!(f, ": {}: ok", self.name),
-            Verdict::Bad { reason, .. } => write!(f, ": {}: not used: {reason}", self.name),
-            Verdict::Outside { reason } => {
-                write!(f, ": {}: outside the limits: {reason}", self.name)
-            }
-        }
-    }
-}
-
 /// A prepared data set.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub struct Prepared {
     /// Usable clips.
-    pub index: ClipIndex,
-    /// Every clip of the source, sorted by name, with what became of it.
-    pub outcomes: Vec<Outcome>,
+    pub index: Arc<ClipIndex>,
+    /// Every clip of the source, with what became of it.
+    pub outcomes: Outcomes,
     /// Overview.
     pub summary: Summary,
 }
@@ -189,76 +162,94 @@ pub fn prepare(
     progress: &(dyn Fn(Progress<'_>) -> bool + Sync),
 ) -> Result<Prepared, DataError> {
     options.check()?;
-    // Text first: a wrong vocabulary shows at once, not after hours of audio.
-    let (texts, tokens, unknown) = encode_all(&source.entries, tokenizer)?;
-    let maker = MelClips { texts, fingerprint: tokenizer.fingerprint() };
-    let results = make_all(source, &maker, options, progress)?;
     let advice = Advice { minutes: Some(ADVISED_MINUTES), sentences: Some(2), ..Advice::default() };
-    finish(source, results, options, |index, outcomes| {
-        Summary::new(index, outcomes, &source.entries, (tokens, unknown), &advice)
-    })
-}
-
-type Texts = (Vec<Vec<u32>>, u64, Vec<(String, u64)>);
-
-fn encode_all(entries: &[Entry], tokenizer: &Tokenizer) -> Result<Texts, DataError> {
-    let mut counts: HashMap<String, u64> = HashMap::new();
-    let mut total = 0;
-    let texts = entries
-        .iter()
-        .map(|entry| {
-            let encoded = tokenizer.encode(&entry.text);
-            total += encoded.ids.len() as u64;
-            for token in encoded.unknown {
-                *counts.entry(token).or_default() += 1;
-            }
-            encoded.ids
-        })
-        .collect();
-    let mut unknown: Vec<(String, u64)> = counts.into_iter().collect();
-    unknown.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let missing: u64 = unknown.iter().map(|(_, n)| n).sum();
-    if missing as f64 > MAX_UNKNOWN_SHARE * total as f64 {
-        return Err(DataError::UnknownTokens { unknown: missing, total, tokens: unknown });
+    let maker = MelClips { tokenizer, fingerprint: tokenizer.fingerprint(), limits: options.limits };
+    let mut record = Record::new(&source.problems, MelClips::EXTENSION, options)?;
+    // Text first: a wrong vocabulary shows at once, not after hours of audio.
+    let (unknown, total) = maker.unknown(source)?;
+    if unknown.missing as f64 > MAX_UNKNOWN_SHARE * total as f64 {
+        record.look_at_audio(source)?;
+        return Err(record.refuse(unknown, total));
     }
-    Ok((texts, total, unknown))
+    make_all(source, &maker, options, progress, |done| record.done(done, &advice))?;
+    record.finish(&source.path, options, unknown, &advice)
 }
 
 /// Makes clips of mel frames and text ids.
-struct MelClips {
-    texts: Vec<Vec<u32>>,
+struct MelClips<'a> {
+    tokenizer: &'a Tokenizer,
     fingerprint: [u8; 32],
+    limits: Limits,
 }
 
-impl Make for MelClips {
+impl MelClips<'_> {
+    /// Tokens of all texts that are not in the vocabulary, and the number of all.
+    fn unknown(&self, source: &Source) -> Result<(Unknown, u64), DataError> {
+        let (mut unknown, mut total) = (Unknown::default(), 0);
+        for entry in source.entries() {
+            let entry = entry?;
+            if self.fits(&entry).is_ok() {
+                let encoded = self.tokenizer.encode(&entry.text);
+                total += encoded.ids.len() as u64;
+                encoded.unknown.into_iter().for_each(|token| unknown.add(token));
+            }
+        }
+        Ok((unknown, total))
+    }
+
+    /// Refuses a text that is too long for every clip: each character is a token at least.
+    fn fits(&self, entry: &Entry) -> Result<(), String> {
+        let (chars, frames) = (entry.text.chars().count() as u64, self.limits.most_frames());
+        if chars <= frames {
+            return Ok(());
+        }
+        Err(format!(
+            "{chars} characters of text for {frames} frames of the longest clip ({} s); {ONE_PER_FRAME}",
+            self.limits.max_seconds
+        ))
+    }
+}
+
+const ONE_PER_FRAME: &str =
+    "the model has one text position per frame, so audio and text cannot belong together";
+
+impl Make for MelClips<'_> {
     type Frames = MelFrames;
+    type Text = Vec<u32>;
 
     const SPEC: &'static str = MEL_SPEC;
     const EXTENSION: &'static str = "clip";
 
-    fn key(&self, _: usize, entry: &Entry, hash: &mut blake3::Hasher) {
+    fn text(&self, entry: &Entry) -> Result<Vec<u32>, String> {
+        self.fits(entry).map(|()| self.tokenizer.encode(&entry.text).ids)
+    }
+
+    fn tokens(ids: &Vec<u32>) -> usize {
+        ids.len()
+    }
+
+    fn key(&self, _: &Vec<u32>, entry: &Entry, hash: &mut blake3::Hasher) {
         hash.update(&self.fingerprint);
         hash.update(entry.text.as_bytes());
     }
 
-    fn cached(&self, i: usize, path: &Path, key: &[u8; 32]) -> Option<Found> {
+    fn cached(&self, ids: &Vec<u32>, path: &Path, key: &[u8; 32]) -> Option<Found> {
         let (found, clip, measured) = clip::read(path).ok()?;
-        (found == *key && clip.ids == self.texts[i]).then(|| Found::of_clip(&clip, measured))
+        (found == *key && clip.ids == *ids).then(|| Found::of_clip(&clip, measured))
     }
 
     fn make(
         &self,
-        i: usize,
+        ids: Vec<u32>,
         _: &Entry,
         mel: Vec<f32>,
         measured: Measured,
         (path, key): (&Path, &[u8; 32]),
     ) -> Result<Result<Found, String>, DataError> {
-        let clip = Clip { mel, ids: self.texts[i].clone() };
+        let clip = Clip { mel, ids };
         if clip.ids.len() > clip.frames() {
             return Ok(Err(format!(
-                "{} tokens of text for {} frames of audio ({:.1} s); the model has one text position per frame, so \
-                 audio and text cannot belong together",
+                "{} tokens of text for {} frames of audio ({:.1} s); {ONE_PER_FRAME}",
                 clip.ids.len(),
                 clip.frames(),
                 measured.seconds

@@ -2,42 +2,66 @@
 
 use std::path::Path;
 
+use super::listing::{Lister, Said};
 use super::resolve::Root;
-use super::{AUDIO_KEYS, Collector, Format, TEXT_KEYS, VOICE_KEYS};
+use super::{AUDIO_KEYS, Format, TEXT_KEYS, VOICE_KEYS, add};
 use crate::error::DataError;
+use crate::files::Lines;
+use crate::outcomes::Cause;
 
-pub(super) fn read(root: &Root, file: &Path, text: &str, out: &mut Collector) -> Result<Format, DataError> {
-    let mut lines = (1u64..)
-        .zip(text.split('\n'))
-        .map(|(n, line)| (n, line.strip_suffix('\r').unwrap_or(line)))
-        .filter(|(_, line)| !line.trim().is_empty())
-        .peekable();
-    let Some(&(number, first)) = lines.peek() else {
-        return Ok(Format::Headerless);
-    };
-    let names: Vec<&str> = first.split('|').map(|f| f.trim().trim_matches('"')).collect();
-    let column = |keys: &[&str]| keys.iter().find_map(|k| names.iter().position(|n| n == k));
-    match (column(&AUDIO_KEYS), column(&TEXT_KEYS)) {
-        (Some(audio), Some(text)) => {
-            lines.next();
-            let columns = Columns { names: names.len(), audio, text, voice: column(&VOICE_KEYS) };
-            for (number, line) in lines {
-                with_header(root, file, number, line, &columns, out);
+/// Most columns that a header may have.
+const MAX_COLUMNS: usize = 256;
+
+pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<Format, DataError> {
+    let file = out.file(path);
+    let mut lines = Lines::open(path)?;
+    let mut header = None;
+    let mut first = true;
+    while let Some((number, line)) = lines.next()? {
+        let line = match line {
+            Ok(line) => line,
+            Err(reason) => {
+                out.problem("a long line", path, Some(number), (Cause::Metadata, reason))?;
+                first = false;
+                continue;
             }
-            Ok(Format::Csv)
-        }
-        _ if names.len() >= 2 => {
-            for (number, line) in lines {
-                without_header(root, file, number, line, out);
+        };
+        if std::mem::take(&mut first) {
+            header = Columns::of(line);
+            if header.is_some() {
+                continue;
             }
-            Ok(Format::Headerless)
+            if !line.contains('|') {
+                return Err(DataError::line(
+                    path,
+                    number,
+                    "no `|` in the line; expected `audio_file|text` (with that header) or `id|text`",
+                ));
+            }
         }
-        _ => Err(DataError::line(
-            file,
-            number,
-            "no `|` in the line; expected `audio_file|text` (with that header) or `id|text`",
-        )),
+        let said = match &header {
+            Some(columns) => columns.read(line),
+            None => without_header(line),
+        };
+        match said {
+            Ok(Fields { audio, text, voice }) => {
+                let said = Said { text: &text, voice: voice.as_deref(), file: Some(file), line: number };
+                add(out, &audio, root.audio(&audio), &said)?;
+            }
+            Err(reason) => {
+                let name: String = line.chars().take(40).collect();
+                out.problem(&name, path, Some(number), (Cause::Metadata, reason))?;
+            }
+        }
     }
+    Ok(if header.is_some() { Format::Csv } else { Format::Headerless })
+}
+
+/// What a line says of a clip.
+struct Fields {
+    audio: String,
+    text: String,
+    voice: Option<String>,
 }
 
 /// Names in a header, and the places of those that are read.
@@ -48,47 +72,50 @@ struct Columns {
     voice: Option<usize>,
 }
 
-fn with_header(root: &Root, file: &Path, number: u64, line: &str, columns: &Columns, out: &mut Collector) {
-    let fields = match quoted_fields(line) {
-        Ok(fields) => fields,
-        Err(reason) => return out.problem(&shorten(line), file, Some(number), reason),
-    };
-    let names = columns.names;
-    if fields.len() > names {
-        let reason = format!(
-            "{} fields under a header of {names}; a text with `|` in it must stand in double quotes",
-            fields.len()
-        );
-        return out.problem(&shorten(line), file, Some(number), reason);
+impl Columns {
+    /// The columns that a header names; `None` if it is none.
+    fn of(line: &str) -> Option<Self> {
+        let names: Vec<&str> =
+            line.split('|').map(|f| f.trim().trim_matches('"')).take(MAX_COLUMNS).collect();
+        let column = |keys: &[&str]| keys.iter().find_map(|k| names.iter().position(|n| n == k));
+        let (audio, text) = (column(&AUDIO_KEYS)?, column(&TEXT_KEYS)?);
+        Some(Self { names: names.len(), audio, text, voice: column(&VOICE_KEYS) })
     }
-    let (Some(audio), Some(text)) = (fields.get(columns.audio), fields.get(columns.text)) else {
-        let reason = format!("{} field(s) under a header of {names}", fields.len());
-        return out.problem(&shorten(line), file, Some(number), reason);
-    };
-    let audio = audio.trim();
-    let voice = columns.voice.and_then(|at| fields.get(at)).map(String::as_str);
-    out.add(audio, root.audio(audio), (text, voice), file, number);
+
+    fn read(&self, line: &str) -> Result<Fields, String> {
+        let mut fields = quoted_fields(line, self.names)?;
+        let (names, count) = (self.names, fields.len());
+        if count > names {
+            let all = count + line.matches('|').count().saturating_sub(count);
+            return Err(format!(
+                "{all} fields under a header of {names}; a text with `|` in it must stand in double quotes"
+            ));
+        }
+        if count <= self.audio.max(self.text) {
+            return Err(format!("{count} field(s) under a header of {names}"));
+        }
+        let mut take = |at: usize| fields.get_mut(at).map(std::mem::take);
+        let audio = take(self.audio).unwrap_or_default().trim().to_owned();
+        Ok(Fields { audio, text: take(self.text).unwrap_or_default(), voice: self.voice.and_then(take) })
+    }
 }
 
 /// `id|text` or `id|text|normalised text`; the normalised text is the one that is spoken.
-fn without_header(root: &Root, file: &Path, number: u64, line: &str, out: &mut Collector) {
-    let fields: Vec<&str> = line.split('|').collect();
-    let (id, text) = match fields[..] {
-        [id, text] => (id.trim(), text),
-        [id, text, normalised] if normalised.trim().is_empty() => (id.trim(), text),
-        [id, _, normalised] => (id.trim(), normalised),
-        _ => {
-            let reason = format!("{} field(s) where 2 or 3 are expected", fields.len());
-            return out.problem(&shorten(line), file, Some(number), reason);
-        }
+fn without_header(line: &str) -> Result<Fields, String> {
+    let mut fields = line.split('|');
+    let (id, text, normalised) = (fields.next(), fields.next(), fields.next());
+    let (Some(id), Some(text), None) = (id, text, fields.next()) else {
+        let count = line.split('|').count();
+        return Err(format!("{count} field(s) where 2 or 3 are expected"));
     };
-    out.add(id, root.audio(id), (text, None), file, number);
+    let text = normalised.filter(|n| !n.trim().is_empty()).unwrap_or(text);
+    Ok(Fields { audio: id.trim().to_owned(), text: text.to_owned(), voice: None })
 }
 
 /// Fields of a line. A field that stands in double quotes loses them, and `""` in it means `"`; quotes anywhere else,
 /// and text that merely begins with a quotation, are literal. A quote that is opened and not closed is an error rather
-/// than, as CSV has it, a text over the following lines: that swallows the other clips.
-fn quoted_fields(line: &str) -> Result<Vec<String>, &'static str> {
+/// than, as CSV has it, a text over the following lines: that swallows the other clips. Only one more than `most` is given.
+fn quoted_fields(line: &str, most: usize) -> Result<Vec<String>, &'static str> {
     let mut fields = Vec::new();
     let mut rest = line;
     loop {
@@ -106,6 +133,9 @@ fn quoted_fields(line: &str) -> Result<Vec<String>, &'static str> {
             }
         };
         fields.push(field);
+        if fields.len() > most {
+            return Ok(fields);
+        }
         match after.strip_prefix('|') {
             Some(next) => rest = next,
             None => return Ok(fields),
@@ -132,18 +162,13 @@ fn closed(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// The beginning of a line, to name a clip that has no name.
-fn shorten(line: &str) -> String {
-    line.chars().take(40).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn quotes_and_backslashes() {
-        let fields = |line| quoted_fields(line).expect("valid");
+        let fields = |line| quoted_fields(line, 9).expect("valid");
         assert_eq!(fields("a|b|c"), ["a", "b", "c"]);
         assert_eq!(fields(r#"a|"say ""hi"" | now"|c"#), ["a", r#"say "hi" | now"#, "c"]);
         assert_eq!(fields(r#"a|he said "hi"|c"#), ["a", r#"he said "hi""#, "c"]);
@@ -151,6 +176,6 @@ mod tests {
         assert_eq!(fields(r"a|back\slash \n \|b"), ["a", r"back\slash \n \", "b"]);
         assert_eq!(fields("a|"), ["a", ""]);
         assert_eq!(fields(r#""a"|"""#).len(), 2);
-        assert!(quoted_fields(r#"a|"never closed"#).is_err());
+        assert!(quoted_fields(r#"a|"never closed"#, 9).is_err());
     }
 }

@@ -3,72 +3,105 @@
 use std::fmt;
 use std::path::Path;
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
-use serde_json::Value;
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::Number;
+use serde_json::value::RawValue;
 
+use super::listing::{Lister, Said};
 use super::resolve::Root;
-use super::{AUDIO_KEYS, Collector, TEXT_KEYS, VOICE_KEYS};
+use super::{AUDIO_KEYS, TEXT_KEYS, VOICE_KEYS, add};
+use crate::error::DataError;
+use crate::files::Lines;
+use crate::outcomes::Cause;
 
-pub(super) fn read(root: &Root, file: &Path, text: &str, out: &mut Collector) {
-    for (number, line) in (1u64..).zip(text.lines()) {
-        if line.trim().is_empty() {
-            continue;
-        }
-        let short: String = line.chars().take(40).collect();
-        let Object(object) = match serde_json::from_str(line) {
-            Ok(object) => object,
-            Err(error) => {
-                out.problem(&short, file, Some(number), format!("not a JSON object: {error}"));
+pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<(), DataError> {
+    let file = out.file(path);
+    let mut lines = Lines::open(path)?;
+    while let Some((number, line)) = lines.next()? {
+        let mut problem =
+            |name: &str, reason: String| out.problem(name, path, Some(number), (Cause::Metadata, reason));
+        let line = match line {
+            Ok(line) => line,
+            Err(reason) => {
+                problem("a long line", reason)?;
                 continue;
             }
         };
-        let get =
-            |keys: &[&str]| keys.iter().find_map(|k| object.iter().find(|(key, _)| key == k).map(|(_, v)| v));
-        // Hugging Face data sets write the audio as an object with a path.
-        let audio = get(&AUDIO_KEYS).and_then(|v| v.as_str().or_else(|| v.get("path")?.as_str()));
-        let text = get(&TEXT_KEYS).and_then(Value::as_str);
-        // A speaker may be a name or a number.
-        let voice = get(&VOICE_KEYS).and_then(|v| match v {
-            Value::String(name) => Some(name.clone()),
-            Value::Number(number) => Some(number.to_string()),
-            _ => None,
-        });
-        match (audio, text) {
+        let start = || line.chars().take(40).collect::<String>();
+        let object: Object<'_> = match serde_json::from_str(line) {
+            Ok(object) => object,
+            Err(error) => {
+                problem(&start(), format!("not a JSON object: {error}"))?;
+                continue;
+            }
+        };
+        match (object.audio(), object.first(&TEXT_KEYS).and_then(string)) {
             (Some(audio), Some(text)) => {
-                out.add(audio, root.audio(audio), (text, voice.as_deref()), file, number);
+                let voice = object.first(&VOICE_KEYS).and_then(name_or_number);
+                let said = Said { text: &text, voice: voice.as_deref(), file: Some(file), line: number };
+                add(out, &audio, root.audio(&audio), &said)?;
             }
             (None, _) => {
-                let reason = format!("no audio path (a string under {})", AUDIO_KEYS.join(", "));
-                out.problem(&short, file, Some(number), reason);
+                problem(&start(), format!("no audio path (a string under {})", AUDIO_KEYS.join(", ")))?;
             }
             (Some(audio), None) => {
-                let reason = format!("no text (a string under {})", TEXT_KEYS.join(", "));
-                out.problem(audio, file, Some(number), reason);
+                problem(&audio, format!("no text (a string under {})", TEXT_KEYS.join(", ")))?;
             }
         }
     }
+    Ok(())
 }
 
-/// An object whose keys are unique: of two texts for one clip, neither can be trusted.
-struct Object(Vec<(String, Value)>);
+/// What an object has under the keys that are read, each at most once: of two texts for one clip, neither can be trusted.
+struct Object<'a>(Vec<(&'static str, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Object {
+impl Object<'_> {
+    fn first(&self, keys: &[&str]) -> Option<&RawValue> {
+        keys.iter().find_map(|k| self.0.iter().find(|(key, _)| key == k).map(|(_, v)| *v))
+    }
+
+    /// A path; Hugging Face data sets write the audio as an object with one.
+    fn audio(&self) -> Option<String> {
+        #[derive(serde::Deserialize)]
+        struct Audio {
+            path: String,
+        }
+        let value = self.first(&AUDIO_KEYS)?;
+        string(value).or_else(|| serde_json::from_str::<Audio>(value.get()).ok().map(|audio| audio.path))
+    }
+}
+
+fn string(value: &RawValue) -> Option<String> {
+    serde_json::from_str(value.get()).ok()
+}
+
+/// A speaker may be a name or a number.
+fn name_or_number(value: &RawValue) -> Option<String> {
+    string(value).or_else(|| Some(serde_json::from_str::<Number>(value.get()).ok()?.to_string()))
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Pairs;
         impl<'de> Visitor<'de> for Pairs {
-            type Value = Object;
+            type Value = Object<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
-                let mut pairs: Vec<(String, Value)> = Vec::new();
-                while let Some((key, value)) = map.next_entry::<String, Value>()? {
-                    if pairs.iter().any(|(k, _)| *k == key) {
-                        return Err(A::Error::custom(format!("key {key:?} twice")));
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
+                let mut pairs: Vec<(&'static str, &'de RawValue)> = Vec::new();
+                while let Some(key) = map.next_key::<String>()? {
+                    let known = [&AUDIO_KEYS[..], &TEXT_KEYS, &VOICE_KEYS].concat();
+                    let Some(known) = known.into_iter().find(|k| *k == key) else {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    };
+                    if pairs.iter().any(|(k, _)| *k == known) {
+                        return Err(A::Error::custom(format!("key {known:?} twice")));
                     }
-                    pairs.push((key, value));
+                    pairs.push((known, map.next_value()?));
                 }
                 Ok(Object(pairs))
             }

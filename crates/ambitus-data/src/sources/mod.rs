@@ -12,13 +12,14 @@
 //!
 //! A column or key `source` or `speaker_id` names the voice.
 //!
-//! Whatever is wrong with one clip becomes a [`Problem`] and the others are read on. What makes the whole file doubtful
+//! Files are read line by line. Whatever is wrong with one clip becomes a problem and the others are read on. What makes the whole file doubtful
 //! (not UTF-8, no known columns) is an error. Relative paths never lead out of the data folder, neither by `..` nor by
 //! a link; absolute paths in metadata are the user's own words and are followed.
 
 mod delimited;
 mod folder;
 mod jsonl;
+mod listing;
 #[cfg(feature = "parquet")]
 pub(crate) mod parquet;
 #[cfg(not(feature = "parquet"))]
@@ -26,15 +27,15 @@ pub(crate) mod parquet;
 pub(crate) mod parquet;
 mod resolve;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::audio::AudioInput;
 use crate::error::DataError;
+use crate::index::ClipIndex;
+use crate::outcomes::{Cause, Outcomes};
+use listing::{Lister, Listing, MAX_TEXT, Said, listing_bytes};
 use resolve::Root;
 
-/// Largest metadata file, bytes.
-const MAX_METADATA: u64 = 512 << 20;
 /// Names that a column or key of audio paths may have.
 const AUDIO_KEYS: [&str; 5] = ["audio_file", "audio_path", "audio_filepath", "audio", "path"];
 /// Names that a column or key of transcripts may have.
@@ -86,29 +87,6 @@ pub struct Entry {
     pub line: u64,
 }
 
-/// Something that cannot be used, with the reason.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Problem {
-    /// Name of the clip, or what stands in its place.
-    pub name: String,
-    /// File to look at.
-    pub file: PathBuf,
-    /// Line in it, from 1, where it has lines.
-    pub line: Option<u64>,
-    /// What is wrong.
-    pub reason: String,
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.file.display())?;
-        if let Some(line) = self.line {
-            write!(f, ":{line}")?;
-        }
-        write!(f, ": {}: {}", self.name, self.reason)
-    }
-}
-
 /// Audio of entries, taken in their order.
 #[derive(Default)]
 pub(crate) struct Feed {
@@ -126,23 +104,34 @@ impl Feed {
 }
 
 /// A data set as written down, before any audio is opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Source {
     /// Folder or metadata file that was given.
     pub path: PathBuf,
     /// How it is written.
     pub format: Format,
-    /// Clips, sorted by name.
-    pub entries: Vec<Entry>,
+    listing: Listing,
     /// What cannot be used.
-    pub problems: Vec<Problem>,
+    pub problems: Outcomes,
     /// Bound on what reading a row of a table holds in memory, bytes; 0 where audio lies in files.
     pub row_bytes: u64,
+    /// Bound on what a table's footer takes.
+    footer_bytes: u64,
+}
+
+/// Bytes that are held of so many clips while they are prepared, whose names have so many bytes: where they are described, what
+/// they become, and their lengths for the summary.
+pub(crate) const fn clip_bytes(clips: usize, names: usize) -> u64 {
+    listing_bytes(clips, names) + ClipIndex::bytes_of(clips, names) + 2 * (clips * size_of::<f64>()) as u64
 }
 
 impl Source {
-    /// Reads a data folder or a metadata file (`.csv`, `.txt` with `|`, `.jsonl`, `.parquet`).
-    pub fn read(path: &Path) -> Result<Self, DataError> {
+    /// Reads a data folder or a metadata file (`.csv`, `.txt` with `|`, `.jsonl`, `.parquet`). What is read is kept in a file
+    /// without a name in the folder `scratch`; in memory are names and places, in at most `room` bytes, and one line.
+    ///
+    /// # Errors
+    /// What makes the whole doubtful, and more clips than there is room for.
+    pub fn read(path: &Path, scratch: &Path, room: u64) -> Result<Self, DataError> {
         let meta = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
         let (root, files) = if meta.is_dir() {
             (path, metadata_in(path)?)
@@ -151,28 +140,21 @@ impl Source {
             (parent.unwrap_or(Path::new(".")), vec![path.to_owned()])
         };
         let root = Root::new(root)?;
-        let mut collected = Collector::default();
+        let mut lister = Lister::new(&root.given, scratch, room)?;
         let mut format = Format::Folder;
         if files.is_empty() {
-            folder::read(&root, &mut collected)?;
+            folder::read(&root, &mut lister)?;
         }
         for file in &files {
-            if is_parquet(file) {
-                parquet::read(&root, file, &mut collected)?;
-                format = Format::Parquet;
-                continue;
-            }
-            let text = crate::files::read_utf8(file, MAX_METADATA)?;
-            let json = file.extension().is_some_and(|e| e == "jsonl");
-            format = if json {
-                jsonl::read(&root, file, &text, &mut collected);
-                Format::Jsonl
-            } else {
-                delimited::read(&root, file, &text, &mut collected)?
+            format = match file.extension().and_then(|e| e.to_str()) {
+                Some("parquet") => parquet::read(file, &mut lister).map(|()| Format::Parquet)?,
+                Some("jsonl") => jsonl::read(&root, file, &mut lister).map(|()| Format::Jsonl)?,
+                _ => delimited::read(&root, file, &mut lister)?,
             };
         }
-        let Collector { mut entries, problems, row_bytes, .. } = collected;
-        if entries.is_empty() && problems.is_empty() {
+        lister.sort()?;
+        let Lister { listing, problems, row_bytes, footer_bytes, .. } = lister;
+        if listing.len() == 0 && problems.is_empty() {
             return Err(DataError::NoClips {
                 path: path.to_owned(),
                 reason: if files.is_empty() {
@@ -183,8 +165,40 @@ impl Source {
                 },
             });
         }
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { path: path.to_owned(), format, entries, problems, row_bytes })
+        Ok(Self { path: path.to_owned(), format, listing, problems, row_bytes, footer_bytes })
+    }
+
+    /// Number of clips that may be usable.
+    pub fn len(&self) -> usize {
+        self.listing.len()
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Clip `i` in the order of names.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn entry(&self, i: usize) -> Result<Entry, DataError> {
+        self.listing.entry(i)
+    }
+
+    /// All clips in the order of names, one in memory at a time.
+    pub fn entries(&self) -> impl Iterator<Item = Result<Entry, DataError>> + '_ {
+        (0..self.len()).map(|i| self.entry(i))
+    }
+
+    /// Longest transcript, bytes.
+    pub fn longest_text(&self) -> usize {
+        self.listing.longest_text
+    }
+
+    /// Bytes that are held all the time while the clips are prepared, at most: of each clip, and of a table its footer.
+    pub fn held_bytes(&self) -> u64 {
+        clip_bytes(self.len(), self.listing.name_bytes()) + self.footer_bytes
     }
 }
 
@@ -256,56 +270,41 @@ pub(crate) fn parquet_files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(found)
 }
 
-/// Entries and problems while reading, with what has been seen.
-#[derive(Default)]
-struct Collector {
-    entries: Vec<Entry>,
-    problems: Vec<Problem>,
-    names: HashMap<String, (PathBuf, u64)>,
-    audio: HashMap<PathBuf, (PathBuf, u64)>,
-    row_bytes: u64,
+/// Adds a clip if its audio is found and its text can be used.
+fn add(
+    lister: &mut Lister,
+    name: &str,
+    audio: Result<PathBuf, String>,
+    said: &Said<'_>,
+) -> Result<(), DataError> {
+    let name = name.strip_prefix("./").unwrap_or(name);
+    let audio = match audio {
+        Ok(audio) => audio,
+        Err(reason) => {
+            let place = lister.place(said, Path::new(name));
+            return lister.problem(name, &place, Some(said.line), (Cause::NoAudio, reason));
+        }
+    };
+    match clean(said.text).and_then(|text| Ok((text, voice(said.voice)?))) {
+        Ok((text, voice)) => lister.add_file(name, &audio, &Said { text: &text, voice, ..*said }),
+        Err(reason) => {
+            let place = lister.place(said, &audio);
+            lister.problem(name, &place, Some(said.line), (Cause::Transcript, reason))
+        }
+    }
 }
 
-impl Collector {
-    fn problem(&mut self, name: &str, file: &Path, line: Option<u64>, reason: impl Into<String>) {
-        self.problems.push(Problem {
-            name: name.to_owned(),
-            file: file.to_owned(),
-            line,
-            reason: reason.into(),
-        });
-    }
+/// Longest name of a voice, bytes: it is spoken to the model with every text.
+const MAX_VOICE: usize = 256;
 
-    /// Adds a clip if its audio is found and its text can be used.
-    fn add(
-        &mut self,
-        name: &str,
-        audio: Result<PathBuf, String>,
-        (text, voice): (&str, Option<&str>),
-        file: &Path,
-        line: u64,
-    ) {
-        let name = name.strip_prefix("./").unwrap_or(name);
-        let checked = audio.and_then(|audio| Ok((audio, clean(text)?)));
-        let (audio, text) = match checked {
-            Ok(both) => both,
-            Err(reason) => return self.problem(name, file, Some(line), reason),
-        };
-        let earlier = self.audio.get(&audio).or_else(|| self.names.get(name));
-        if let Some((other, at)) = earlier {
-            let reason = format!("the same audio is already at {}:{at}", other.display());
-            return self.problem(name, file, Some(line), reason);
+/// The name of a voice, if there is one.
+fn voice(said: Option<&str>) -> Result<Option<&str>, String> {
+    let voice = said.map(str::trim).filter(|v| !v.is_empty());
+    match voice.filter(|v| v.len() > MAX_VOICE) {
+        Some(long) => {
+            Err(format!("a voice whose name has {} bytes; at most {MAX_VOICE} are read", long.len()))
         }
-        self.audio.insert(audio.clone(), (file.to_owned(), line));
-        self.names.insert(name.to_owned(), (file.to_owned(), line));
-        self.entries.push(Entry {
-            name: name.to_owned(),
-            audio: Audio::File(audio),
-            text,
-            voice: voice.map(str::trim).filter(|v| !v.is_empty()).map(str::to_owned),
-            file: file.to_owned(),
-            line,
-        });
+        None => Ok(voice),
     }
 }
 
@@ -315,9 +314,21 @@ fn clean(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("empty transcript".into());
     }
+    speakable(text)?;
     let text: String = text.replace("\r\n", " ").replace(['\n', '\r', '\t'], " ");
     if let Some(c) = text.chars().find(|c| c.is_control()) {
         return Err(format!("binary data in the transcript (U+{:04X})", c as u32));
     }
     Ok(text)
+}
+
+/// Refuses a text that no clip can hold, before anything is made of it.
+fn speakable(text: &str) -> Result<(), String> {
+    match text.len() > MAX_TEXT {
+        true => Err(format!(
+            "{} bytes of text; at most {MAX_TEXT} are read, for nobody says more in ten minutes, which is the longest clip",
+            text.len()
+        )),
+        false => Ok(()),
+    }
 }

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use super::Collector;
-use super::resolve::Root;
+use super::listing::Lister;
 use crate::audio::AudioInput;
 use crate::error::DataError;
 
@@ -15,7 +14,7 @@ pub(crate) fn refusal(file: &Path) -> DataError {
 const REASON: &str = "this build does not read parquet files; build it with the feature `parquet`: \
                       cargo build --release --features parquet";
 
-pub(super) fn read(_: &Root, file: &Path, _: &mut Collector) -> Result<(), DataError> {
+pub(super) fn read(file: &Path, _: &mut Lister) -> Result<(), DataError> {
     Err(refusal(file))
 }
 
@@ -40,11 +39,15 @@ pub(crate) struct TokenRow {
 pub(crate) struct TokenRows;
 
 impl TokenRows {
-    pub(crate) fn open(file: &Path) -> Result<Option<Self>, DataError> {
+    pub(crate) fn open(file: &Path, _: u64) -> Result<Option<Self>, DataError> {
         Err(refusal(file))
     }
 
     pub(crate) fn rows(&self) -> u64 {
+        0
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
         0
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::EXTENSIONS;
-use crate::error::DataError;
+use crate::error::{DataError, short};
 
 /// The data folder.
 pub(super) struct Root {
@@ -32,8 +32,9 @@ impl Root {
                 .ok_or_else(|| "the audio file does not exist".into());
         }
         // Metadata written on Windows separates with backslashes; a file that really has one in its name goes first.
-        for name in [name.to_owned(), name.replace('\\', "/")] {
-            let path = Path::new(&name);
+        let slashes = Some(name.replace('\\', "/")).filter(|other| other != name);
+        for name in [Some(name), slashes.as_deref()].into_iter().flatten() {
+            let path = Path::new(name);
             if path.components().any(|c| c == Component::ParentDir) {
                 return Err(
                     "its path leads out of the data folder with `..`; give the absolute path if that is meant".into(),
@@ -44,6 +45,7 @@ impl Root {
                 return self.inside(&found).map(|()| found);
             }
         }
+        let name = short(name);
         Err(format!("no such audio file ({name}, wavs/{name}, or either with .{})", EXTENSIONS.join(", .")))
     }
 

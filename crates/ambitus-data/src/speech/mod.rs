@@ -14,4 +14,4 @@ pub use interleave::Codes;
 pub use prepare::{Codec, SpeechOptions, prepare_speech};
 pub use sequence::{LabelScope, Sequences};
 pub use token_clip::{TokenClip, load_token_clip};
-pub use tokenised::{is_tokenised, prepare_tokens};
+pub use tokenised::{TokenSource, prepare_tokens};

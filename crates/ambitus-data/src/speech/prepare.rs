@@ -9,17 +9,16 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use super::interleave::{CODEBOOK, Codes, FRAME_SAMPLES, SLOTS};
-use super::sequence::{LabelScope, Sequences};
+use super::sequence::{LabelScope, Sequences, WRAPPERS};
 use super::token_clip::{self, Facts, TokenClip};
 use crate::audio::READER_BYTES;
 use crate::clip::Measured;
 use crate::error::DataError;
 use crate::mel::SAMPLE_RATE;
-use crate::prepare::summary::Advice;
-use crate::prepare::{
-    Found, Make, PrepareOptions, Prepared, Progress, Summary, WaveFrames, finish, make_all,
-};
+use crate::prepare::summary::{Advice, Unknown};
+use crate::prepare::{Found, Make, PrepareOptions, Prepared, Progress, Record, WaveFrames, make_all};
 use crate::sources::{Entry, Source};
+use crate::text::ENCODING_BYTES;
 
 /// Version of what is made of codes and text; part of every key.
 const SPEC: &str = "orpheus-snac-24k-v1";
@@ -48,18 +47,36 @@ pub struct SpeechOptions {
 }
 
 impl SpeechOptions {
-    /// Bound on the memory of [`prepare_speech`] beyond its result and the codec, bytes: the tokenizer, and per thread a
-    /// reader, the longest clip's samples with what `cut` keeps of them, its sequence, and of a table the row's audio.
-    pub fn memory_bound(&self, source: &Source, options: &PrepareOptions, sequences: &Sequences) -> u64 {
+    /// Bound on the memory of [`prepare_speech`] beside tokenizer and codec that does not depend on the data, bytes: per thread a reader,
+    /// the longest clip's samples with what `cut` keeps of them, and its sequence.
+    pub fn fixed_bound(&self, options: &PrepareOptions) -> u64 {
         let samples = (options.limits.max_seconds * f64::from(SAMPLE_RATE)) as u64;
-        let ids = samples.div_ceil(FRAME_SAMPLES as u64) * SLOTS as u64 + (64 << 10);
+        // As many of text as of audio.
+        let ids = 2 * audio_ids(options) + WRAPPERS as u64;
         // Vectors grow by doubling. Of samples: all, and those between silences. Of ids: codes, ids before and after
         // frames were dropped, labels, file image.
         let thread = READER_BYTES as u64 + 4 * 4 * samples + 2 * 6 * 4 * ids + (4 << 20);
+        options.threads.max(1) as u64 * thread
+    }
+
+    /// Bound on the memory of [`prepare_speech`] with what it returns, beside the codec, bytes: what is fixed, the tokenizer, what is held
+    /// of each clip, a thread's longest text and, of a table, the row's audio.
+    pub fn memory_bound(&self, source: &Source, options: &PrepareOptions, sequences: &Sequences) -> u64 {
+        let text = source.longest_text() + self.voice.as_ref().map_or(0, String::len);
         let threads = options.threads.max(1) as u64;
         // A row lies in the reader's page, and twice with the thread that has it: as samples and as a file.
-        threads * (thread + 2 * source.row_bytes) + source.row_bytes + sequences.bpe().memory_bytes()
+        self.fixed_bound(options)
+            + threads * (ENCODING_BYTES * text as u64 + 2 * source.row_bytes)
+            + source.row_bytes
+            + source.held_bytes()
+            + sequences.bpe().memory_bytes()
     }
+}
+
+/// Ids of the audio of the longest clip.
+fn audio_ids(options: &PrepareOptions) -> u64 {
+    let samples = (options.limits.max_seconds * f64::from(SAMPLE_RATE)) as u64;
+    samples.div_ceil(FRAME_SAMPLES as u64) * SLOTS as u64
 }
 
 /// Prepares every clip of `source` as ids: [`ClipIndex::frames`](crate::ClipIndex::frames) gives their counts, which is
@@ -78,66 +95,70 @@ pub fn prepare_speech(
     progress: &(dyn Fn(Progress<'_>) -> bool + Sync),
 ) -> Result<Prepared, DataError> {
     options.check()?;
-    let voice = |entry: &Entry| entry.voice.clone().or_else(|| speech.voice.clone());
-    // Text first: a wrong tokenizer shows at once, not after hours of audio.
-    let texts: Vec<Text> = source
-        .entries
-        .iter()
-        .map(|entry| {
-            let voice = voice(entry);
-            let ids = sequences.text(&entry.text, voice.as_deref()).map_err(|e| e.to_string());
-            Text { voice, ids }
-        })
-        .collect();
-    let tokens = texts.iter().filter_map(|t| t.ids.as_ref().ok()).map(|ids| ids.len() as u64).sum();
     let maker = SpeechClips {
-        texts,
         sequences,
         fingerprint: codec.fingerprint(),
         codec: Mutex::new(codec),
-        max_tokens: speech.max_tokens,
+        speech,
+        most_text: audio_ids(options) as usize,
+        max_seconds: options.limits.max_seconds,
     };
-    let results = make_all(source, &maker, options, progress)?;
     let advice = Advice { clips: Some(ADVISED_CLIPS), ..Advice::default() };
-    finish(source, results, options, |index, outcomes| {
-        Summary::new(index, outcomes, &source.entries, (tokens, Vec::new()), &advice)
-    })
-}
-
-struct Text {
-    voice: Option<String>,
-    ids: Result<Vec<u32>, String>,
+    let mut record = Record::new(&source.problems, SpeechClips::EXTENSION, options)?;
+    make_all(source, &maker, options, progress, |done| record.done(done, &advice))?;
+    record.finish(&source.path, options, Unknown::default(), &advice)
 }
 
 struct SpeechClips<'a> {
-    texts: Vec<Text>,
     sequences: &'a Sequences,
     fingerprint: [u8; 32],
     codec: Mutex<&'a mut dyn Codec>,
-    max_tokens: Option<usize>,
+    speech: &'a SpeechOptions,
+    /// Most tokens of a text: as many as the longest clip has of audio. One clip with more would make every micro-batch as
+    /// long.
+    most_text: usize,
+    max_seconds: f64,
 }
 
 impl SpeechClips<'_> {
-    /// Ids of a text that was not refused.
-    fn text(&self, i: usize) -> &[u32] {
-        self.texts[i].ids.as_deref().unwrap_or_default()
+    /// Who speaks, where anything says so.
+    fn voice<'e>(&'e self, entry: &'e Entry) -> Option<&'e str> {
+        entry.voice.as_deref().or(self.speech.voice.as_deref())
     }
 }
 
 impl Make for SpeechClips<'_> {
     type Frames = WaveFrames;
+    type Text = Vec<u32>;
 
     const SPEC: &'static str = SPEC;
     const EXTENSION: &'static str = "tokens";
 
-    fn key(&self, i: usize, entry: &Entry, hash: &mut blake3::Hasher) {
+    fn text(&self, entry: &Entry) -> Result<Vec<u32>, String> {
+        let ids = self.sequences.text(&entry.text, self.voice(entry)).map_err(|e| e.to_string())?;
+        if ids.len() <= self.most_text {
+            return Ok(ids);
+        }
+        Err(format!(
+            "{} tokens of text for {} of the longest clip's audio ({} s), so audio and text cannot belong together",
+            ids.len(),
+            self.most_text,
+            self.max_seconds
+        ))
+    }
+
+    fn tokens(ids: &Vec<u32>) -> usize {
+        ids.len()
+    }
+
+    fn key(&self, _: &Vec<u32>, entry: &Entry, hash: &mut blake3::Hasher) {
         hash.update(&self.fingerprint);
         hash.update(&self.sequences.bpe().fingerprint());
         hash.update(&[match self.sequences.labels {
             LabelScope::All => 0,
             LabelScope::Audio => 1,
         }]);
-        let voice = self.texts[i].voice.as_deref();
+        let voice = self.voice(entry);
         for part in [Some(entry.name.as_str()), voice, Some(entry.text.as_str())] {
             // A missing voice is not an empty one.
             hash.update(&part.map_or(u64::MAX, |p| p.len() as u64).to_le_bytes());
@@ -145,23 +166,19 @@ impl Make for SpeechClips<'_> {
         }
     }
 
-    fn cached(&self, _: usize, path: &Path, key: &[u8; 32]) -> Option<Found> {
+    fn cached(&self, _: &Vec<u32>, path: &Path, key: &[u8; 32]) -> Option<Found> {
         let (facts, clip) = token_clip::read(path).ok()?;
         (facts.key == *key).then(|| found(&facts, &clip))
     }
 
-    fn refuse(&self, i: usize) -> Option<String> {
-        self.texts[i].ids.as_ref().err().cloned()
-    }
-
     fn outside(&self, found: &Found) -> Option<String> {
-        let most = self.max_tokens.filter(|&most| found.frames as usize > most)?;
+        let most = self.speech.max_tokens.filter(|&most| found.frames as usize > most)?;
         Some(format!("{} ids ({:.1} s), more than {most}", found.frames, found.measured.seconds))
     }
 
     fn make(
         &self,
-        i: usize,
+        text: Vec<u32>,
         entry: &Entry,
         mut samples: Vec<f32>,
         measured: Measured,
@@ -184,8 +201,7 @@ impl Make for SpeechClips<'_> {
             return Err(failed(reason));
         }
         drop(samples);
-        let text = self.text(i);
-        let (ids, labels) = self.sequences.whole(text, &codes);
+        let (ids, labels) = self.sequences.whole(&text, &codes);
         let clip = TokenClip { ids, labels, name: entry.name.clone() };
         let facts = Facts { key: *key, text_tokens: text.len() as u32, measured };
         token_clip::save(path, &facts, &clip)?;

@@ -7,35 +7,93 @@ use super::interleave::{FRAME_SAMPLES, SLOTS};
 use super::sequence::{FIRST_AUDIO, IGNORED, LAST_AUDIO};
 use super::token_clip::{self, Facts, MAX_IDS, TokenClip};
 use crate::clip::Measured;
-use crate::error::DataError;
-use crate::index::{ClipIndex, ClipMeta};
+use crate::error::{DataError, many};
+use crate::index::ClipMeta;
 use crate::mel::SAMPLE_RATE;
-use crate::prepare::summary::Advice;
-use crate::prepare::{Outcome, PrepareOptions, Prepared, Progress, Summary, Verdict, conclude};
+use crate::outcomes::{Cause, Outcome, Verdict};
+use crate::prepare::summary::{Advice, Unknown};
+use crate::prepare::{PrepareOptions, Prepared, Progress, Record};
 use crate::sources::parquet::{TokenRow, TokenRows};
-use crate::sources::{is_parquet, parquet_files};
+use crate::sources::{clip_bytes, is_parquet, parquet_files};
 
 const SPEC: &str = "token-rows-v1";
+/// Extension of the clip files, as that of prepared speech.
+const EXTENSION: &str = "tokens";
 
-/// Whether a data path (a file or a folder of them) holds tokenised rows.
-///
-/// # Errors
-/// A parquet file that cannot be read, also because this build reads none.
-pub fn is_tokenised(path: &Path) -> Result<bool, DataError> {
-    let files = files_of(path)?;
-    match files.first() {
-        Some(first) => Ok(TokenRows::open(first)?.is_some()),
-        None => Ok(false),
+/// Files of tokenised rows, all of which can be opened.
+#[derive(Debug)]
+pub struct TokenSource {
+    path: PathBuf,
+    files: Vec<PathBuf>,
+    /// Rows of all files.
+    rows: usize,
+    memory_bytes: u64,
+}
+
+impl TokenSource {
+    /// Looks for rows with `input_ids` at a data path (a file or a folder of them); `None` if it holds something else. Rows of which
+    /// one, with what is held of all, takes more than `room` bytes of memory are refused.
+    ///
+    /// # Errors
+    /// A parquet file that cannot be read, also because this build reads none, and what does not fit.
+    pub fn open(path: &Path, room: u64) -> Result<Option<Self>, DataError> {
+        let mut files = if path.is_dir() {
+            parquet_files(path)?
+        } else {
+            Vec::from_iter(is_parquet(path).then(|| path.to_owned()))
+        };
+        // As the names of their rows are ordered.
+        files.sort_by_key(|file| stem(file) + "#");
+        let (mut rows, mut names, mut row_bytes) = (0usize, 0usize, 0);
+        for (i, file) in files.iter().enumerate() {
+            match TokenRows::open(file, room)? {
+                Some(open) => {
+                    rows = rows.saturating_add(open.rows() as usize);
+                    names = names.saturating_add(open.rows() as usize * name_of(file, &open, 0).len());
+                    row_bytes = open.bytes().max(row_bytes);
+                }
+                None if i == 0 => return Ok(None),
+                None => {
+                    let reason = "no column `input_ids`; it is no file of tokenised rows";
+                    return Err(DataError::file(file, reason));
+                }
+            }
+        }
+        if files.is_empty() {
+            return Ok(None);
+        }
+        // And their lengths, for the summary.
+        let memory_bytes = row_bytes + clip_bytes(rows, names) + 2 * (rows * size_of::<u32>()) as u64;
+        if memory_bytes > room {
+            let what = format!("{}: {}", path.display(), many(rows, "row"));
+            return Err(DataError::DoesNotFit { what, needed: memory_bytes, room });
+        }
+        Ok(Some(Self { path: path.to_owned(), files, rows, memory_bytes }))
+    }
+
+    /// Rows of all files.
+    pub fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Bound on the memory of [`prepare_tokens`] with what it returns, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
     }
 }
 
-/// The parquet files of a data path; none if it is something else.
-fn files_of(path: &Path) -> Result<Vec<PathBuf>, DataError> {
-    if path.is_dir() {
-        parquet_files(path)
-    } else {
-        Ok(path.to_owned()).map(|p| Vec::from_iter(is_parquet(&p).then_some(p)))
-    }
+fn stem(file: &Path) -> String {
+    file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Name of a row.
+fn name_of(file: &Path, rows: &TokenRows, row: u64) -> String {
+    format!("{}#{row:0width$}", stem(file), width = rows.rows().to_string().len())
 }
 
 /// Checks each row and keeps it as a token clip, one row in memory at a time. Positions that the mask leaves out are
@@ -46,43 +104,33 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, DataError> {
 /// What ends the pass: options, the cache, no usable row, or rows outside the limits under `refuse`. What is wrong with one
 /// row is its verdict.
 pub fn prepare_tokens(
-    path: &Path,
+    source: &TokenSource,
     vocabulary: u32,
     max_tokens: Option<usize>,
     options: &PrepareOptions,
     progress: &(dyn Fn(Progress<'_>) -> bool + Sync),
 ) -> Result<Prepared, DataError> {
-    std::fs::create_dir_all(&options.cache).map_err(|e| DataError::io(&options.cache, e))?;
-    let mut index = ClipIndex { clips: Vec::new(), folder: options.cache.clone() };
-    let mut outcomes = Vec::new();
+    let mut record = Record::of_ids(EXTENSION, options)?;
     let mut done = 0;
-    let files = files_of(path)?;
-    let open = |file: &PathBuf| {
-        let missing = || DataError::file(file, "no column `input_ids`; it is no file of tokenised rows");
-        TokenRows::open(file)?.ok_or_else(missing)
-    };
-    // Every file is opened before any is read: what is wrong with the last shows at once.
-    let total = files.iter().map(|f| Ok(open(f)?.rows() as usize)).sum::<Result<usize, DataError>>()?;
-    for file in &files {
-        let mut rows = open(file)?;
-        let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let (count, width) = (rows.rows(), rows.rows().to_string().len());
+    for file in &source.files {
+        let Some(mut rows) = TokenRows::open(file, u64::MAX)? else { continue };
+        let count = rows.rows();
         let mut failed = false;
         for row in 0..count {
-            let name = format!("{stem}#{row:0width$}");
+            let name = name_of(file, &rows, row);
             let read = rows.next().map_err(|reason| {
                 failed = true;
-                format!("{reason}; nor can the {} rows after it be read", count - row - 1)
+                format!("{reason}; nor can the {} after it be read", many((count - row - 1) as usize, "row"))
             });
             let clip = read.and_then(|row| clip(row, vocabulary, name.clone()));
             let (verdict, meta) = match clip {
-                Err(reason) => (Verdict::Bad { reason, silent: false }, None),
+                Err(reason) => (Verdict::Bad { cause: Cause::Metadata, reason }, None),
                 Ok(clip) => keep(&clip, max_tokens, &options.cache)?,
             };
-            index.clips.extend(meta);
             done += 1;
-            let go_on = progress(Progress { done, total, name: &name });
-            outcomes.push(Outcome { name, file: file.clone(), line: Some(row + 1), verdict });
+            let go_on = progress(Progress { done, total: source.rows, name: &name });
+            let outcome = Outcome { name, file: file.clone(), line: Some(row + 1), verdict };
+            record.outcome(outcome, meta.as_ref())?;
             if !go_on {
                 return Err(DataError::Stopped);
             }
@@ -92,12 +140,7 @@ pub fn prepare_tokens(
             }
         }
     }
-    index.clips.sort_by(|a, b| a.name.cmp(&b.name));
-    outcomes.sort_by(|a, b| a.name.cmp(&b.name));
-    conclude(path, index, outcomes, options, |index, outcomes| {
-        let tokens = index.clips.iter().map(|c| u64::from(c.tokens)).sum();
-        Summary::new(index, outcomes, &[], (tokens, Vec::new()), &Advice::default())
-    })
+    record.finish(&source.path, options, Unknown::default(), &Advice::default())
 }
 
 /// Writes a clip, or finds it written.
@@ -118,8 +161,7 @@ fn keep(
     }
     hash.update(clip.name.as_bytes());
     let key = *hash.finalize().as_bytes();
-    let hex = blake3::Hash::from_bytes(key).to_hex();
-    let file = format!("{}.tokens", &hex[..32]);
+    let file = ClipMeta::file_name(&key, EXTENSION);
     let path = cache.join(&file);
     let audio = clip.ids.iter().filter(|id| (FIRST_AUDIO..=LAST_AUDIO).contains(id)).count();
     let seconds = (audio / SLOTS * FRAME_SAMPLES) as f64 / f64::from(SAMPLE_RATE);
@@ -135,7 +177,7 @@ fn keep(
         tokens: facts.text_tokens,
         measured,
         file,
-        key: hex.to_string(),
+        key: blake3::Hash::from_bytes(key).to_hex().to_string(),
     };
     Ok((Verdict::Ok { cached }, Some(meta)))
 }

@@ -1,74 +1,102 @@
-//! Byte-pair encoding of a `tokenizer.json`, as the `tokenizers` and `transformers` packages do it.
+//! Byte-pair encoding of a `tokenizer.json`, as the `tokenizers` and `transformers` packages do it: truncation and padding that
+//! a file asks for are for those who batch, and no text here is cut or filled by them; merges are never dropped at random, for a
+//! run must repeat. What else a file may ask for, [`admit`](super::admit) says.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{
+    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
+};
 
-use crate::error::DataError;
+use super::admit;
+use crate::error::{DataError, short};
 use crate::files;
+use crate::guard::guarded;
 
 /// Largest `tokenizer.json`, bytes. Llama 3's with Orpheus's 28,683 audio tokens has some 23 MB.
 const MAX_BYTES: u64 = 128 << 20;
 /// Name of the file in a model folder.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 
+type Pipeline =
+    TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+
 /// A tokenizer of a Hugging Face model folder.
 pub struct Bpe {
     path: PathBuf,
-    tokenizer: tokenizers::Tokenizer,
+    pipeline: Pipeline,
     fingerprint: [u8; 32],
-    file_bytes: u64,
+    memory_bytes: u64,
 }
 
 impl Bpe {
-    /// Reads `tokenizer.json` of a model folder.
+    /// Reads `tokenizer.json` of a model folder, in at most `room` bytes of memory.
     ///
     /// # Errors
-    /// The file cannot be read, or is no tokenizer.
-    pub fn read(model_folder: &Path) -> Result<Self, DataError> {
+    /// The file cannot be read, is no tokenizer of a Llama, or takes more memory.
+    pub fn read(model_folder: &Path, room: u64) -> Result<Self, DataError> {
         let path = model_folder.join(TOKENIZER_FILE);
+        let fits = |needed: u64| match needed > room {
+            true => Err(DataError::DoesNotFit { what: format!("{}", path.display()), needed, room }),
+            false => Ok(()),
+        };
+        let length = std::fs::metadata(&path).map_err(|e| DataError::io(&path, e))?.len();
+        fits(length)?;
         let bytes = files::read_bytes(&path, MAX_BYTES)?;
         let refused = |reason: String| {
+            let reason = short(&reason);
             DataError::file(
                 &path,
-                format!("not a tokenizer that can be read ({reason}); copy the model's again"),
+                format!(
+                    "not a tokenizer that can be read ({reason}); copy that of the model that you fine-tune"
+                ),
             )
         };
+        let text = std::str::from_utf8(&bytes).map_err(|e| refused(e.to_string()))?;
+        let file: File<'_> = serde_json::from_str(text).map_err(|e| refused(e.to_string()))?;
+        let sizes = file.sizes(text.len()).map_err(&refused)?;
+        fits(sizes.memory_bytes())?;
         // The package's own checks are not all errors.
-        let tokenizer = catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(&bytes)))
-            .map_err(|_| refused("it contradicts itself".into()))?
-            .map_err(|e| refused(e.to_string()))?;
-        let fingerprint = *blake3::hash(&bytes).as_bytes();
-        Ok(Self { tokenizer, fingerprint, file_bytes: bytes.len() as u64, path })
+        let built = guarded(|| file.build()).unwrap_or_else(|| Err("it contradicts itself".into()));
+        let pipeline = built.map_err(&refused)?;
+        let mut hash = blake3::Hasher::new();
+        hash.update(&bytes);
+        if sizes.asks_for_other_ids {
+            hash.update(b"without truncation, padding, dropout");
+        }
+        let fingerprint = *hash.finalize().as_bytes();
+        Ok(Self { pipeline, fingerprint, memory_bytes: sizes.memory_bytes(), path })
     }
 
-    /// Ids of a text, with what the tokenizer's post-processor puts around it (Llama: the begin-of-text token).
+    /// Ids of a text, with what the tokenizer's post-processor puts around it (Llama: the begin-of-text token). Takes up to
+    /// [`ENCODING_BYTES`] of memory for each byte of it.
     ///
     /// # Errors
     /// The tokenizer refuses the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
-        let encoded = catch_unwind(AssertUnwindSafe(|| self.tokenizer.encode_fast(text, true)));
-        let refused = |reason: String| {
-            let shown: String = text.chars().take(40).collect();
-            DataError::file(&self.path, format!("cannot encode {shown:?} ({reason})"))
-        };
-        let encoding = encoded
-            .map_err(|_| refused("the tokenizer gave up".into()))?
-            .map_err(|e| refused(e.to_string()))?;
+        let refused =
+            |reason: &str| DataError::file(&self.path, format!("cannot encode {:?} ({reason})", short(text)));
+        let encoding = guarded(|| self.pipeline.encode_fast(text, true))
+            .ok_or_else(|| refused("the tokenizer gave up"))?
+            .map_err(|e| refused(&short(&e.to_string())))?;
         Ok(encoding.get_ids().to_vec())
     }
 
     /// Id of a token, by its exact spelling in the file.
     pub fn id(&self, token: &str) -> Option<u32> {
-        self.tokenizer.token_to_id(token)
+        self.pipeline.token_to_id(token)
     }
 
     /// A byte without a token of its own, if there is one: byte-level encoding would leave it out without a word.
     pub(crate) fn missing_byte(&self) -> Option<char> {
         let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
         alphabet.sort_unstable();
-        alphabet.into_iter().find(|c| self.tokenizer.token_to_id(c.encode_utf8(&mut [0; 4])).is_none())
+        alphabet.into_iter().find(|c| self.id(c.encode_utf8(&mut [0; 4])).is_none())
     }
 
     /// The file that was read.
@@ -81,12 +109,206 @@ impl Bpe {
         self.fingerprint
     }
 
-    /// Bound on the memory that the tokenizer takes, bytes.
+    /// Bound on the memory that the tokenizer takes while it is read and then, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        MEMORY_PER_BYTE * self.file_bytes + (16 << 20)
+        self.memory_bytes
     }
 }
 
-/// Memory per byte of the file while it is read: its text, the merges as strings, and the tables made of both. A file of
-/// 17 MB with 157,000 tokens and 131,000 merges was measured at 8.7, and at 6.8 once it was read.
-const MEMORY_PER_BYTE: u64 = 14;
+/// The parts of the file. What else there is (`decoder`, for one) does not matter to ids.
+#[derive(Deserialize)]
+struct File<'a> {
+    #[serde(borrow, default)]
+    truncation: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    padding: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    added_tokens: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    post_processor: Option<&'a RawValue>,
+    #[serde(borrow)]
+    model: &'a RawValue,
+}
+
+impl File<'_> {
+    /// Checks that every part is admitted, and says how much there is of all; takes no memory that matters.
+    fn sizes(&self, file_bytes: usize) -> Result<Sizes, String> {
+        for (part, admitted) in [
+            (self.normalizer, admit::normalizer as fn(&serde_json::Value) -> Result<(), String>),
+            (self.pre_tokenizer, admit::pre_tokenizer),
+            (self.post_processor, admit::post_processor),
+        ] {
+            let Some(part) = part else { continue };
+            if part.get().len() > admit::MAX_PART {
+                let shown = short(part.get());
+                return Err(format!(
+                    "a part of {} bytes, more than any model has: {shown}",
+                    part.get().len()
+                ));
+            }
+            admitted(&serde_json::from_str(part.get()).map_err(|e| e.to_string())?)?;
+        }
+        let parsed = |e: serde_json::Error| e.to_string();
+        let model: Model = serde_json::from_str(self.model.get()).map_err(parsed)?;
+        if let Some(kind) = model.kind.filter(|kind| kind != "BPE") {
+            return Err(format!("its model is of type {}; Llama's are BPE", short(&kind)));
+        }
+        if [model.continuing_subword_prefix, model.end_of_word_suffix].iter().flatten().any(|s| !s.is_empty())
+        {
+            return Err(
+                "its model puts something before or after parts of words, which no Llama's does".into()
+            );
+        }
+        let added: Added = match self.added_tokens {
+            Some(tokens) => serde_json::from_str(tokens.get()).map_err(parsed)?,
+            None => Added::default(),
+        };
+        Ok(Sizes {
+            file: file_bytes as u64,
+            vocabulary: model.vocab.0,
+            merges: model.merges.0,
+            added,
+            asks_for_other_ids: [self.truncation, self.padding].iter().any(Option::is_some)
+                || model.dropout.is_some_and(|share| share != 0.0),
+        })
+    }
+
+    fn build(&self) -> Result<Pipeline, String> {
+        fn part<'de, T: Deserialize<'de>>(of: Option<&'de RawValue>) -> Result<Option<T>, String> {
+            of.map(|raw| serde_json::from_str(raw.get()).map_err(|e| e.to_string())).transpose()
+        }
+        let mut bpe: BPE = serde_json::from_str(self.model.get()).map_err(|e| e.to_string())?;
+        bpe.dropout = None;
+        // Its words would stay with the thread.
+        bpe.resize_cache(0);
+        let mut pipeline = Pipeline::new(bpe);
+        pipeline.with_normalizer(part::<NormalizerWrapper>(self.normalizer)?).map_err(|e| e.to_string())?;
+        pipeline.with_pre_tokenizer(part::<PreTokenizerWrapper>(self.pre_tokenizer)?);
+        pipeline.with_post_processor(part::<PostProcessorWrapper>(self.post_processor)?);
+        let tokens: Vec<AddedToken> = part(self.added_tokens)?.unwrap_or_default();
+        pipeline.add_tokens(tokens).map_err(|e| e.to_string())?;
+        Ok(pipeline)
+    }
+}
+
+/// What of a model says how large it becomes, and what it asks for.
+#[derive(Deserialize)]
+struct Model {
+    #[serde(rename = "type", default)]
+    kind: Option<String>,
+    #[serde(default)]
+    dropout: Option<f64>,
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    end_of_word_suffix: Option<String>,
+    vocab: Count,
+    merges: Count,
+}
+
+/// Entries of an object or a list.
+struct Count(u64);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Counter;
+        impl<'de> Visitor<'de> for Counter {
+            type Value = Count;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object or a list")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Count, A::Error> {
+                let mut count = 0;
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Count(count))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Count, A::Error> {
+                let mut count = 0;
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Count(count))
+            }
+        }
+        deserializer.deserialize_any(Counter)
+    }
+}
+
+/// Added tokens, and bytes of their spellings.
+#[derive(Default)]
+struct Added {
+    tokens: u64,
+    bytes: u64,
+}
+
+impl<'de> Deserialize<'de> for Added {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Token<'a> {
+            #[serde(borrow)]
+            content: &'a RawValue,
+        }
+        struct Summer;
+        impl<'de> Visitor<'de> for Summer {
+            type Value = Added;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list of tokens")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Added, A::Error> {
+                let mut added = Added::default();
+                while let Some(token) = list.next_element::<Token<'de>>()? {
+                    added.tokens += 1;
+                    added.bytes += token.content.get().len() as u64;
+                }
+                Ok(added)
+            }
+        }
+        deserializer.deserialize_seq(Summer)
+    }
+}
+
+/// How much there is of everything that takes memory.
+struct Sizes {
+    file: u64,
+    vocabulary: u64,
+    merges: u64,
+    added: Added,
+    /// It has truncation, padding or dropout, which are not done.
+    asks_for_other_ids: bool,
+}
+
+/// Memory that a tokenizer takes while it is read, measured by tests with files that are made to take much of it: for each byte
+/// of the file (its text, the spellings of both directions), for each token, merge and added token, and for each byte of added tokens (a state of
+/// the automaton that finds them).
+const MEMORY_PER_BYTE: u64 = 4;
+const MEMORY_PER_TOKEN: u64 = 150;
+const MEMORY_PER_MERGE: u64 = 400;
+const MEMORY_PER_ADDED: u64 = 400;
+const MEMORY_PER_ADDED_BYTE: u64 = 200;
+/// Expressions and tables.
+const MEMORY_FIXED: u64 = 16 << 20;
+
+/// Bound on the memory that encoding takes for each byte of text.
+pub const ENCODING_BYTES: u64 = 400;
+
+impl Sizes {
+    fn memory_bytes(&self) -> u64 {
+        MEMORY_FIXED
+            + MEMORY_PER_BYTE * self.file
+            + MEMORY_PER_TOKEN * self.vocabulary
+            + MEMORY_PER_MERGE * self.merges
+            + MEMORY_PER_ADDED * self.added.tokens
+            + MEMORY_PER_ADDED_BYTE * self.added.bytes
+    }
+}

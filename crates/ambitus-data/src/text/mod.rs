@@ -1,11 +1,12 @@
 //! Text to token ids as the f5-tts package does it (`convert_char_to_pinyin`, `list_str_to_idx`, `list_str_to_tensor`
 //! in `f5_tts/model/utils.py`); [`Bpe`] is for language models.
 
+mod admit;
 mod bpe;
 mod pinyin;
 mod vocab;
 
-pub use bpe::{Bpe, TOKENIZER_FILE};
+pub use bpe::{Bpe, ENCODING_BYTES, TOKENIZER_FILE};
 pub use vocab::Vocab;
 
 use crate::error::DataError;

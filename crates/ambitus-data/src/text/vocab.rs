@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::error::DataError;
+use crate::error::{DataError, short};
 use crate::files;
 
 /// Largest vocabulary file, bytes. The released one has 14 kB.
@@ -38,7 +38,8 @@ impl Vocab {
                 return Err((
                     1,
                     format!(
-                        "the first token is {first:?}; it must be a single space, because unknown tokens get its id"
+                        "the first token is {:?}; it must be a single space, because unknown tokens get its id",
+                        short(first)
                     ),
                 ));
             }
@@ -51,7 +52,8 @@ impl Vocab {
                 return Err((line, "an empty or binary token".into()));
             }
             if let Some(before) = ids.insert(token.clone(), id as u32) {
-                return Err((line, format!("token {token:?} is already on line {}", before + 1)));
+                let shown = short(token);
+                return Err((line, format!("token {shown:?} is already on line {}", before + 1)));
             }
             hash.update(&(token.len() as u64).to_le_bytes());
             hash.update(token.as_bytes());

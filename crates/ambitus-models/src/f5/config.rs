@@ -1,7 +1,7 @@
 //! The shape of an F5-TTS model, from the project's own YAML (`model.arch`, `model.mel_spec`, `model.tokenizer`).
 
 pub use crate::error::ConfigError;
-use crate::error::err;
+use crate::error::{err, sensible};
 use crate::model::Rows;
 use serde::Deserialize;
 
@@ -285,6 +285,11 @@ impl File {
                 return err("model.arch.qk_norm", format!("`{other}` is unknown; `rms_norm` or null"));
             }
         };
+        let (d, inner, ff, text) =
+            (a.dim as u64, (a.heads * a.dim_head) as u64, ff_dim as u64, text_dim as u64);
+        let block = d * (6 * d + 4 * inner + 2 * ff);
+        let parameters = block * a.depth as u64 + text * (vocab as u64 + 4 * text * a.conv_layers as u64);
+        sensible("model.arch.dim", parameters)?;
         Ok(Config {
             dim: a.dim,
             depth: a.depth,
@@ -300,5 +305,43 @@ impl File {
             qk_norm,
             long_skip: a.long_skip_connection,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(arch: &str) -> Result<Config, ConfigError> {
+        let text = format!(r#"{{"model": {{"arch": {{"dim": 1024, "pe_attn_head": null, {arch}}}}}}}"#);
+        serde_json::from_str::<File>(&text).expect("JSON").config(2545, None)
+    }
+
+    #[test]
+    fn sizes_that_are_possible_alone_may_be_too_much_together() {
+        // Twenty times the released model.
+        config(r#""depth": 60, "heads": 64, "ff_mult": 8"#).expect("a model");
+        let deep = r#""depth": 1024, "heads": 1024, "dim_head": 256, "ff_mult": 1000"#;
+        let e = config(deep).expect_err("no model");
+        assert_eq!(e.key, "model.arch.dim");
+        assert!(e.why.contains("3.3e12 parameters"), "{e}");
+        let text = r#""text_dim": 65536, "conv_layers": 1024"#;
+        assert_eq!(config(text).expect_err("no model").key, "model.arch.dim");
+        for bad in [
+            r#""depth": 0"#,
+            r#""depth": 1000000000"#,
+            r#""ff_mult": -1"#,
+            r#""ff_mult": 1e308"#,
+            r#""dropout": -0.1"#,
+        ] {
+            let e = config(bad).expect_err(bad);
+            assert!(bad.contains(e.key.trim_start_matches("model.arch.")), "{e}");
+        }
+    }
+
+    #[test]
+    fn what_a_file_says_is_repeated_in_part() {
+        let e = config(&format!(r#""qk_norm": "{}""#, "ä".repeat(100_000))).expect_err("no norm");
+        assert!(e.why.len() < 1000 && e.why.ends_with('…'), "{e}");
     }
 }

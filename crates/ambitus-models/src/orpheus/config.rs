@@ -3,7 +3,7 @@
 //! Keys that are not known are passed over, as transformers does: the file is its. Keys that would change numbers in a way
 //! that is not computed here are refused. Defaults are `LlamaConfig`'s (transformers 4.57), but for sizes, which must be there.
 
-use crate::error::{ConfigError, err};
+use crate::error::{ConfigError, err, sensible};
 use crate::model::Rows;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -171,14 +171,19 @@ impl File {
         let eps = self.rms_norm_eps.unwrap_or(1e-6);
         let spread = self.initializer_range.unwrap_or(0.02);
         let (rope_base, stretch) = self.rope()?;
+        let ffn = positive("intermediate_size", self.intermediate_size, 1 << 20)?;
+        let layers = positive("num_hidden_layers", self.num_hidden_layers, 1024)?;
+        let vocab = positive("vocab_size", self.vocab_size, 1 << 24)?;
+        let layer = dim * (2 * (heads + kv_heads) * head_dim + 3 * ffn);
+        sensible("hidden_size", (layer * layers + 2 * vocab * dim) as u64)?;
         Ok(Config {
             dim,
             heads,
             kv_heads,
             head_dim,
-            ffn: positive("intermediate_size", self.intermediate_size, 1 << 20)?,
-            layers: positive("num_hidden_layers", self.num_hidden_layers, 1024)?,
-            vocab: positive("vocab_size", self.vocab_size, 1 << 24)?,
+            ffn,
+            layers,
+            vocab,
             eps: real("rms_norm_eps", eps, eps > 0.0 && eps < 1.0, "above 0 and below 1")? as f32,
             rope_base,
             stretch,

@@ -1,7 +1,8 @@
 //! The shape of a SNAC codec, from the package's `config.json`.
 
+pub use crate::error::ConfigError;
+use crate::error::err;
 use serde::Deserialize;
-use thiserror::Error;
 
 /// The only sample rate that audio is read at.
 pub const SAMPLE_RATE: u32 = 24_000;
@@ -11,16 +12,6 @@ pub const DILATIONS: [usize; 3] = [1, 3, 9];
 
 /// Taps of the convolutions that are neither strided nor pointwise.
 pub const TAPS: usize = 7;
-
-/// A configuration that cannot be used, and why.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("{key}: {why}")]
-pub struct ConfigError {
-    /// The JSON key.
-    pub key: &'static str,
-    /// What is wrong with it and what to do.
-    pub why: String,
-}
 
 /// The file as the package writes it: keyword arguments of its `SNAC`, with its defaults. Other keys are errors there and here.
 #[derive(Clone, Debug, Deserialize)]
@@ -144,9 +135,6 @@ impl File {
     /// # Errors
     /// Names the key: another sample rate, attention, or sizes that do not go together.
     pub fn config(&self) -> Result<Config, ConfigError> {
-        fn err<T>(key: &'static str, why: String) -> Result<T, ConfigError> {
-            Err(ConfigError { key, why })
-        }
         if self.sampling_rate != SAMPLE_RATE {
             let why = format!(
                 "{} Hz is not supported, audio is read at {SAMPLE_RATE} Hz; use snac_24khz",

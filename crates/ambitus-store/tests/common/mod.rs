@@ -53,7 +53,7 @@ pub fn run(disk: Arc<dyn Disk>, parent: &Path) -> Log {
         if step >= 3 {
             // What to keep is what is known to be saved.
             let keep: Vec<u64> = log.saved.iter().rev().take(2).map(|s| s.0).collect();
-            if let Err(e) = dir.prune(&keep) {
+            if let Err(e) = dir.prune(&keep, u64::MAX) {
                 log.errors.push(e.to_string());
             }
         }
@@ -86,7 +86,7 @@ pub fn check(disk: Arc<dyn Disk>, parent: &Path, base: (u64, u64), log: &Log, co
     assert!(newer, "{context}: found {found:?}, but {last:?} had been acknowledged");
     // The next process carries on and clears what was left.
     save(&dir, 9, 9).unwrap_or_else(|e| panic!("{context}: {e}"));
-    dir.prune(&[9]).unwrap();
+    dir.prune(&[9], u64::MAX).unwrap();
     let left: Vec<_> = disk.list(parent).unwrap().into_iter().map(|e| e.name).collect();
     assert_eq!(left, ["step-9"], "{context}");
 }

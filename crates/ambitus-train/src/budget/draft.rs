@@ -1,6 +1,7 @@
 //! A run before its values have offsets.
 
-use super::{INSTRUCTION_BYTES, PREPARE, RunPlan, Shape, here, highest, most_beside, phases, preparing};
+use super::phases::{self, Around};
+use super::{Categories, RunPlan, Shape, here, highest, programs_bytes};
 use crate::error::RunError;
 use crate::parts::{self, Parts, PlannedParts};
 use crate::session::{self, Stem, program};
@@ -89,25 +90,21 @@ impl Draft {
     /// Of a session that is cut there.
     fn of_cut(shape: &Shape, session: &Session, cut: Cut, in_flight: usize, target: &dyn Target) -> Draft {
         let parts = Parts::of(session, cut, in_flight, &shape.session.offload);
-        let programs = parts.sessions.iter().flat_map(|s| &s.programs);
-        let instructions: u64 = programs.map(|p| p.instrs.len() as u64).sum();
         let needs = parts.sessions.into_iter().map(|part| Needs::of(part, target, 1)).collect();
         let mut shape = shape.clone();
         if let Some(placement) = &mut shape.session.placement {
             placement.cut = Some(parts.how.cut.clone());
             placement.in_flight = Some(in_flight);
-            placement.programs_bytes =
-                if shape.beside.with_host { instructions * INSTRUCTION_BYTES } else { 0 };
         }
         Self::of_needs(shape, needs, Some((session.clone(), parts.how)))
     }
 
     /// What each rank takes of a memory of its own, when it only matters whether `budget` is enough.
     fn bytes_of_ranks(&self, budget: u64, heights: &Heights) -> Vec<u64> {
-        let beside = self.most_beside();
-        let bytes = |n: &Needs| match n.arena_bytes() + beside {
+        let around = self.around();
+        let bytes = |n: &Needs| match around.peak(n.arena_bytes()) {
             least if least > budget || budget == u64::MAX => least,
-            _ => n.arena_within(budget - beside, heights) + beside,
+            _ => around.peak(n.arena_within(around.room(budget), heights)),
         };
         self.needs.iter().map(bytes).collect()
     }
@@ -125,8 +122,7 @@ impl Draft {
 
     fn of_needs(shape: Shape, needs: Vec<Needs>, placed: Option<(Session, parts::How)>) -> Draft {
         let mut draft = Draft { shape, needs, placed, least_bytes: 0 };
-        let running = draft.together(draft.needs.iter().map(Needs::arena_bytes)) + draft.most_beside();
-        draft.least_bytes = running.max(preparing(&draft.shape));
+        draft.least_bytes = draft.around().peak(draft.together(draft.needs.iter().map(Needs::arena_bytes)));
         draft
     }
 
@@ -135,8 +131,17 @@ impl Draft {
         self.placed.as_ref().map_or(self.needs[0].session(), |(whole, _)| whole)
     }
 
-    fn most_beside(&self) -> u64 {
-        most_beside(&self.shape, &self.session().states)
+    fn around(&self) -> Around {
+        Around::of(&self.shape, &self.session().states, self.programs_bytes())
+    }
+
+    /// Bytes of the process that the programs of the ranks in it take.
+    fn programs_bytes(&self) -> u64 {
+        let ranks = self.shape.beside.ranks;
+        match &self.placed {
+            None => programs_bytes(self.needs[0].session(), ranks),
+            Some(_) => self.together(self.needs.iter().map(|n| programs_bytes(n.session(), 1))),
+        }
     }
 
     /// Bytes of ranks in the memory that the budget bounds, of what each has, or one for all: there are all of them, or one, of
@@ -227,20 +232,20 @@ impl Draft {
         if self.least_bytes > budget {
             return self.least_bytes;
         }
-        let beside = self.most_beside();
+        let around = self.around();
+        let of_arenas = around.room(budget);
         let least: Vec<u64> = self.needs.iter().map(Needs::arena_bytes).collect();
         let all: u64 = least.iter().sum();
         let room = |least: u64| match (&self.placed, self.shape.beside.ranks) {
-            (None, n) => (budget - beside) / n as u64,
-            (Some(_), 1) => budget - beside,
+            (None, n) => of_arenas / n as u64,
+            (Some(_), 1) => of_arenas,
             // Each by its share.
             (Some(_), _) => {
-                least
-                    + (u128::from(budget - beside - all) * u128::from(least) / u128::from(all.max(1))) as u64
+                least + (u128::from(of_arenas - all) * u128::from(least) / u128::from(all.max(1))) as u64
             }
         };
         let arenas = self.needs.iter().zip(&least).map(|(n, least)| n.arena_within(room(*least), heights));
-        (self.together(arenas) + beside).max(preparing(&self.shape))
+        around.peak(self.together(arenas))
     }
 
     /// Plans.
@@ -253,11 +258,12 @@ impl Draft {
         let mut planned = &all[0];
         all.iter().filter(|p| p.arena_bytes() > planned.arena_bytes()).for_each(|p| planned = p);
         let here = here(&shape, planned, self.placed.as_ref().map(|_| &*all));
-        let phases = phases::phases(&shape, &here, &self.session().states);
+        let around = self.around();
+        let phases = phases::phases(&around, &here);
         let top = highest(&phases);
         let peak_bytes = top.map_or(0, |p| p.peak_bytes);
-        let preparing = top.is_some_and(|p| p.name == PREPARE);
-        let categories = phases::categories(&shape, &here, peak_bytes, preparing);
+        let categories =
+            top.map_or_else(Categories::default, |top| phases::categories(&shape, &around, &here, top));
         let planned = planned.clone();
         let parts = self.placed.as_ref().map(|(_, how)| PlannedParts {
             ranks: all.clone(),
@@ -265,7 +271,19 @@ impl Draft {
             waiting_seconds: exchange.exposed,
             exchanged_bytes: exchange.bytes,
         });
-        RunPlan { shape, planned, parts, phases, categories, peak_bytes, step_flops, step_seconds, exchange }
+        RunPlan {
+            shape,
+            planned,
+            parts,
+            phases,
+            categories,
+            peak_bytes,
+            step_flops,
+            step_seconds,
+            exchange,
+            around,
+            programs_bytes: self.programs_bytes(),
+        }
     }
 }
 

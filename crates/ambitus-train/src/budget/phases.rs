@@ -1,51 +1,155 @@
 //! Peaks phase by phase, and what the highest is made of.
 
-use super::{Categories, PREPARE, Phase, Shape, beside_arena, preparing, process};
-use crate::session::program;
+use super::{Categories, Phase, Shape, loader_bytes, preparing};
+use crate::export::merge_bytes;
+use crate::load::LOAD_BYTES;
+use crate::session::{self, program};
+use crate::{finish, sample};
+use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::report;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{StateDecl, StateKind};
 
-/// Peaks in legal order, of the ranks `here`; `states`: of the whole model, or of a rank like all.
-pub(super) fn phases(shape: &Shape, here: &[&PlannedSession], states: &[StateDecl]) -> Vec<Phase> {
-    let process = process(shape);
+/// Names of the phases, in legal order.
+pub mod phase {
+    /// Clips are read, checked and cached.
+    pub const PREPARE: &str = "prepare";
+    /// The arena is allocated and filled with the model.
+    pub const LOAD: &str = "load";
+    /// Forward and backward; the whole update, where that is in backward.
+    pub const MICRO: &str = "micro";
+    /// The optimizer and the average.
+    pub const UPDATE: &str = "update";
+    /// A validation.
+    pub const EVALUATE: &str = "evaluate";
+    /// The held-out clip is drawn.
+    pub const SAMPLE: &str = "sample";
+    /// A checkpoint is written.
+    pub const SAVE: &str = "save";
+    /// The arena is allocated and filled from a checkpoint.
+    pub const RESUME: &str = "resume";
+    /// The arena is gone; the model is written as the original project loads it.
+    pub const EXPORT: &str = "export";
+    /// The arena is gone; pictures and sounds are made.
+    pub const RESULTS: &str = "results";
+}
+
+/// What the budget holds of a run beside its arena, of all ranks in this process. On a card all of it but the context is in the
+/// host's memory, not in the budget's.
+pub(super) struct Around {
+    /// The process with its programs and what it holds of its data, or a card's context.
+    process: u64,
+    /// While the data is prepared.
+    prepare: u64,
+    /// Beside the process and the arena.
+    load: u64,
+    run: u64,
+    evaluate: u64,
+    sample: u64,
+    save: u64,
+    /// Beside the process: the arena is gone.
+    export: u64,
+    results: u64,
+}
+
+impl Around {
+    /// `states`: of the whole model, or of a rank like all; `programs`: bytes of all programs in this process.
+    pub fn of(shape: &Shape, states: &[StateDecl], programs: u64) -> Around {
+        let of_ranks = |n: usize, bytes: u64| if shape.beside.with_host { n as u64 * bytes } else { 0 };
+        let each = |bytes| of_ranks(shape.beside.ranks, bytes);
+        let capacity = shape.session.capacity;
+        let loader = loader_bytes(shape);
+        // A batch of its own, while the loader fills the next.
+        let evaluate = shape.model.layout(capacity).bytes() + 2 * shape.model.clip_bytes(capacity.rows);
+        let adapters =
+            matches!(shape.session.trained, Trained::Adapters(_)) && shape.session.sharding.is_some();
+        // Of flats, the tensors in them.
+        let layout =
+            if adapters { session::layout(&shape.model, &shape.session).ok().flatten() } else { None };
+        let merging =
+            layout.map_or_else(|| merge_bytes(states), |layout| merge_bytes(&layout.tensors(states)));
+        let sampled = shape.session.sample;
+        Around {
+            process: shape.beside.fixed_bytes + of_ranks(1, programs + shape.data_bytes),
+            prepare: preparing(shape),
+            load: each(LOAD_BYTES),
+            run: each(loader),
+            evaluate: each(loader + if shape.session.evaluate { evaluate } else { 0 }),
+            sample: each(sampled.map_or(0, |c| sample::bytes(&shape.model, c))),
+            save: each(loader + LOAD_BYTES),
+            // What is left of a run the first rank does.
+            export: of_ranks(1, LOAD_BYTES + merging),
+            results: of_ranks(1, finish::bytes(&shape.model, sampled)),
+        }
+    }
+
+    /// The most beside the process and an arena.
+    fn beside_arena(&self) -> u64 {
+        [self.load, self.run, self.evaluate, self.sample, self.save].into_iter().fold(0, u64::max)
+    }
+
+    /// The peak with arenas of so many bytes together.
+    pub fn peak(&self, arenas: u64) -> u64 {
+        let running = self.process + self.beside_arena() + arenas;
+        running.max(self.without_arena())
+    }
+
+    /// What arenas may take of a budget.
+    pub fn room(&self, budget: u64) -> u64 {
+        budget.saturating_sub(self.process + self.beside_arena())
+    }
+
+    /// The peak of the phases that have no arena.
+    fn without_arena(&self) -> u64 {
+        self.prepare.max(self.process + self.export.max(self.results))
+    }
+}
+
+/// Peaks in legal order, of the ranks `here`.
+pub(super) fn phases(around: &Around, here: &[&PlannedSession]) -> Vec<Phase> {
     let sum = |of: &dyn Fn(&PlannedSession) -> u64| here.iter().map(|p| of(p)).sum::<u64>();
     let arena = sum(&PlannedSession::arena_bytes);
-    let prepare = preparing(shape);
-    let [staging, loader, exporting] = beside_arena(shape, states);
     let of_states = sum(&|p| p.state_bytes);
     let held = sum(&|p| p.state_bytes + p.slot_bytes * p.slots as u64);
+    let process = around.process;
     let phase = |name, beside: u64, used: u64| Phase {
         name,
         peak_bytes: process + beside + arena,
         in_use_bytes: process + beside + used,
     };
-    let running = |name, programs: [&str; 2]| {
+    let before = |name, bytes| Phase { name, peak_bytes: bytes, in_use_bytes: bytes };
+    let running = |name, beside: u64, programs: [&str; 2]| {
         let most = |p: &PlannedSession| {
             programs.iter().filter_map(|n| p.program(n)).map(|p| p.transient_bytes).max()
         };
         let there = here.iter().any(|p| most(p).is_some());
-        there.then(|| phase(name, loader, held + sum(&|p| most(p).unwrap_or(0))))
+        there.then(|| phase(name, beside, held + sum(&|p| most(p).unwrap_or(0))))
     };
-    let mut out = vec![Phase { name: PREPARE, peak_bytes: prepare, in_use_bytes: prepare }];
-    out.push(phase("load", staging, of_states));
-    out.extend(running("micro", [program::MICRO, program::PIPELINE]));
-    out.extend(running("update", [program::UPDATE, program::EMA]));
-    out.extend(running("evaluate", [program::EVALUATE, program::EVALUATE_EMA]));
-    out.extend(running("sample", [program::SAMPLE, program::SAMPLE_EMA]));
-    out.push(phase("save", loader, of_states));
-    out.push(phase("resume", staging, of_states));
-    out.push(phase("export", exporting, of_states));
+    let mut out = vec![before(phase::PREPARE, around.prepare), phase(phase::LOAD, around.load, of_states)];
+    out.extend(running(phase::MICRO, around.run, [program::MICRO, program::PIPELINE]));
+    out.extend(running(phase::UPDATE, around.run, [program::UPDATE, program::EMA]));
+    out.extend(running(phase::EVALUATE, around.evaluate, [program::EVALUATE, program::EVALUATE_EMA]));
+    out.extend(running(phase::SAMPLE, around.sample, [program::SAMPLE, program::SAMPLE_EMA]));
+    out.push(phase(phase::SAVE, around.save, of_states));
+    out.push(phase(phase::RESUME, around.load, of_states));
+    out.push(before(phase::EXPORT, process + around.export));
+    out.push(before(phase::RESULTS, process + around.results));
     out
 }
 
-/// `preparing`: the peak is in `prepare`, when no arena exists yet.
-pub(super) fn categories(shape: &Shape, here: &[&PlannedSession], peak: u64, preparing: bool) -> Categories {
-    if preparing {
-        let process = shape.beside.fixed_bytes;
-        return Categories { process, io: peak - process, ..Categories::default() };
+/// What the peak of `top` is made of.
+pub(super) fn categories(
+    shape: &Shape,
+    around: &Around,
+    here: &[&PlannedSession],
+    top: &Phase,
+) -> Categories {
+    let peak = top.peak_bytes;
+    let process = if top.name == phase::PREPARE { shape.beside.fixed_bytes } else { around.process };
+    let mut c = Categories { process, ..Categories::default() };
+    if !top.has_arena() {
+        return Categories { io: peak - process, ..c };
     }
-    let mut c = Categories { process: process(shape), ..Categories::default() };
     for planned in here {
         let of = |kind| report::state_bytes(planned, kind);
         let top = planned.programs.iter().max_by_key(|p| p.transient_bytes);

@@ -1,44 +1,48 @@
 //! F5-TTS: mel frames and text from prepared files, noise, times and spans drawn for each use.
 
-use super::{Clips, Use, When};
+use super::{Clips, Use, VALIDATION_SEED, When};
 use ambitus_data::{ClipIndex, DataError, load_clip};
 use ambitus_models::Batch;
 use ambitus_models::f5::batch::{self, Clip};
 use ambitus_models::f5::draw::{self, Draw};
-use std::path::PathBuf;
+use std::sync::Arc;
 
-/// Draws per clip of a validation: enough that a small set of clips gives a steady number.
-const ROUNDS: u32 = 4;
 /// Epoch of validation draws: none that training reaches.
 const VALIDATION: u64 = u64::MAX;
 
 /// Prepared clips on the disk.
 pub struct MelClips {
-    /// Stable identity for draws, and the prepared file.
-    clips: Vec<(u64, PathBuf)>,
+    index: Arc<ClipIndex>,
+    /// Which of them.
+    chosen: Vec<u32>,
     frames: Vec<u32>,
     seed: u64,
 }
 
 impl MelClips {
-    /// Those clips of an index, in this order; `seed` is that of their draws.
-    pub fn new(index: &ClipIndex, chosen: &[usize], seed: u64) -> MelClips {
-        MelClips {
-            clips: chosen.iter().map(|&i| (sample_id(&index.clips[i].name), index.path(i))).collect(),
-            frames: chosen.iter().map(|&i| index.clips[i].frames).collect(),
-            seed,
-        }
+    /// Draws per clip of a validation: enough that a small set of clips gives a steady number.
+    pub const ROUNDS: u32 = 4;
+
+    /// Those clips of an index, in this order; `seed` is that of their draws in training.
+    pub fn new(index: Arc<ClipIndex>, chosen: &[usize], seed: u64) -> MelClips {
+        let frames = chosen.iter().map(|&i| index.frames()[i]).collect();
+        MelClips { index, chosen: chosen.iter().map(|&i| i as u32).collect(), frames, seed }
+    }
+
+    fn place(&self, of: &Use) -> usize {
+        self.chosen[of.clip] as usize
     }
 
     /// In a validation conditions are never dropped, and the flow times of a clip are spread evenly over 0..1.
     fn draw(&self, of: &Use) -> Draw {
-        let key = |epoch: u64| draw::clip_key(self.seed, epoch, self.clips[of.clip].0);
+        let id = sample_id(self.index.name(self.place(of)));
         let frames = self.frames[of.clip] as usize;
         match of.when {
-            When::Epoch(epoch) => draw::draw(key(epoch.into()), frames),
+            When::Epoch(epoch) => draw::draw(draw::clip_key(self.seed, epoch.into(), id), frames),
             When::Round(round) => {
-                let d = draw::draw(key(VALIDATION - u64::from(round)), frames);
-                let time = (round as f32 + d.time) / ROUNDS as f32;
+                let key = draw::clip_key(VALIDATION_SEED, VALIDATION - u64::from(round), id);
+                let d = draw::draw(key, frames);
+                let time = (round as f32 + d.time) / Self::ROUNDS as f32;
                 Draw { time, drop_audio: false, drop_text: false, ..d }
             }
         }
@@ -57,7 +61,7 @@ impl Clips for MelClips {
     }
 
     fn rounds(&self) -> u32 {
-        ROUNDS
+        Self::ROUNDS
     }
 
     fn norm(&self, uses: &[Use]) -> Result<f32, DataError> {
@@ -70,7 +74,7 @@ impl Clips for MelClips {
 
     fn fill(&self, uses: &[Use], batch: &mut Batch) -> Result<(), DataError> {
         let load = |of: &Use| {
-            let clip = load_clip(&self.clips[of.clip].1)?;
+            let clip = load_clip(&self.index.path(self.place(of)))?;
             let text: Vec<i32> = clip.ids.iter().map(|id| *id as i32).collect();
             Ok((clip.mel, text, self.draw(of)))
         };

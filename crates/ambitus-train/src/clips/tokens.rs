@@ -6,24 +6,29 @@ use ambitus_data::{ClipIndex, DataError};
 use ambitus_models::Batch;
 use ambitus_models::orpheus::batch::{self, Clip};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Prepared clips on the disk.
 pub struct TokenClips {
-    files: Vec<PathBuf>,
+    index: Arc<ClipIndex>,
+    /// Which of them.
+    chosen: Vec<u32>,
     tokens: Vec<u32>,
 }
 
 impl TokenClips {
     /// Those clips of an index, in this order.
-    pub fn new(index: &ClipIndex, chosen: &[usize]) -> TokenClips {
-        TokenClips {
-            files: chosen.iter().map(|&i| index.path(i)).collect(),
-            tokens: chosen.iter().map(|&i| index.clips[i].frames).collect(),
-        }
+    pub fn new(index: Arc<ClipIndex>, chosen: &[usize]) -> TokenClips {
+        let tokens = chosen.iter().map(|&i| index.frames()[i]).collect();
+        TokenClips { index, chosen: chosen.iter().map(|&i| i as u32).collect(), tokens }
+    }
+
+    fn path(&self, of: &Use) -> PathBuf {
+        self.index.path(self.chosen[of.clip] as usize)
     }
 
     fn load(&self, uses: &[Use]) -> Result<Vec<TokenClip>, DataError> {
-        uses.iter().map(|of| load_token_clip(&self.files[of.clip])).collect()
+        uses.iter().map(|of| load_token_clip(&self.path(of))).collect()
     }
 }
 
@@ -34,7 +39,7 @@ impl Clips for TokenClips {
 
     fn norm(&self, uses: &[Use]) -> Result<f32, DataError> {
         // One clip at a time: an update may have more of them than fit into memory.
-        let scored = |of: &Use| Ok(load_token_clip(&self.files[of.clip])?.scored());
+        let scored = |of: &Use| Ok(load_token_clip(&self.path(of))?.scored());
         Ok(batch::norm(uses.iter().map(scored).sum::<Result<usize, DataError>>()?))
     }
 

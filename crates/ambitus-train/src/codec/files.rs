@@ -2,13 +2,18 @@
 
 use super::{Codec, Codes};
 use crate::error::RunError;
+use crate::recipe::short;
 use ambitus_data::DataError;
 use ambitus_data::audio::{AudioReader, Resampler};
 use ambitus_data::wav::write_wav_pieces;
 use ambitus_models::snac::config::SAMPLE_RATE;
-use ambitus_store::write_atomic;
+use ambitus_store::{open_file, write_atomic};
 use serde::{Deserialize, Serialize};
+use std::io::{BufReader, Read};
 use std::path::Path;
+
+/// The most bytes of a file of codes: a day and a half of sound.
+const MAX_CODES_BYTES: u64 = 64 << 20;
 
 /// A file of codes (JSON).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,9 +38,25 @@ impl CodesFile {
     /// # Errors
     /// Names the place in the file, or the codebook and the code that do not suit the codec.
     pub fn read(path: &Path, codec: &Codec) -> Result<(CodesFile, Codes), RunError> {
-        let text = std::fs::read(path).map_err(|e| RunError::io(path, "cannot read", e))?;
-        let mut file: CodesFile = serde_json::from_slice(&text)
-            .map_err(|e| of_file(path, format!("{e}; give a file that `ambitus codec encode` wrote")))?;
+        let (file, len) = open_file(path).map_err(|e| match e.is_io() {
+            true => RunError::from(e),
+            false => of_file(path, e.what),
+        })?;
+        if len > MAX_CODES_BYTES {
+            return Err(of_file(
+                path,
+                format!("has {len} bytes, more than the {MAX_CODES_BYTES} that are read"),
+            ));
+        }
+        // From the file, not from its text: codes alone are kept in memory.
+        let mut file: CodesFile = serde_json::from_reader(BufReader::new(file.take(MAX_CODES_BYTES)))
+            .map_err(|e| match e.io_error_kind() {
+                Some(_) => RunError::io(path, "cannot read", e.into()),
+                None => of_file(
+                    path,
+                    format!("{}; give a file that `ambitus codec encode` wrote", short(&e.to_string())),
+                ),
+            })?;
         if file.sample_rate != SAMPLE_RATE {
             let why = format!("sample_rate: {} Hz, this codec's is {SAMPLE_RATE} Hz", file.sample_rate);
             return Err(of_file(path, why));

@@ -2,16 +2,16 @@
 
 use crate::error::RunError;
 use crate::load::STAGING_BYTES;
+use crate::model_dir::{MAX_CONFIG_BYTES, read_text};
+use crate::recipe::short;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::StateId;
 use ambitus_models::snac::config::{Config, File};
 use ambitus_models::snac::weights::{Tensor, tensors};
-use ambitus_store::TensorFile;
+use ambitus_store::{TensorFile, open_file};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The most bytes that a configuration may have.
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// The files that may hold the weights, the preferred first.
 const FILES: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
 /// Names listed in a message before "and n more".
@@ -53,7 +53,7 @@ impl Folder {
         let path = self.file.path();
         let mut hash = blake3::Hasher::new();
         hash.update(format!("{:?}", self.config).as_bytes());
-        let read = std::fs::File::open(path).and_then(|file| hash.update_reader(file).map(|_| ()));
+        let read = hash.update_reader(open_file(path)?.0).map(drop);
         read.map_err(|e| RunError::io(path, "cannot read", e))?;
         Ok(*hash.finalize().as_bytes())
     }
@@ -96,21 +96,10 @@ impl Folder {
 fn read_config(dir: &Path) -> Result<Config, RunError> {
     let path = dir.join("config.json");
     let bad = |why: String| RunError::Model(format!("{}: {why}", path.display()));
-    match std::fs::metadata(&path) {
-        Ok(m) if m.len() > MAX_CONFIG_BYTES => {
-            return Err(bad(format!("is {} bytes, more than the {MAX_CONFIG_BYTES} that are read", m.len())));
-        }
-        Ok(_) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(bad(
-                "is missing; give a folder with a SNAC codec's config.json and weights".to_owned()
-            ));
-        }
-        Err(e) => return Err(RunError::io(&path, "cannot read", e)),
-    }
-    let text = std::fs::read(&path).map_err(|e| RunError::io(&path, "cannot read", e))?;
-    let file: File =
-        serde_json::from_slice(&text).map_err(|e| bad(format!("{e}; this is not a SNAC codec's")))?;
+    let remedy = "give a folder with a SNAC codec's config.json and weights";
+    let text = read_text(&path, MAX_CONFIG_BYTES, remedy)?;
+    let file: File = serde_json::from_str(&text)
+        .map_err(|e| bad(format!("{}; this is not a SNAC codec's", short(&e.to_string()))))?;
     file.config().map_err(|e| bad(e.to_string()))
 }
 

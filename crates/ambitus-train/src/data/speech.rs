@@ -1,22 +1,22 @@
 //! Orpheus: audio to token clips through the SNAC codec, or sequences that are tokenised already.
 
-use super::{no_data, prepare_options};
-use crate::budget::process_bytes;
+use super::{Room, no_data, numbers, prepare_options, progress};
 use crate::codec;
 use crate::device::Device;
 use crate::error::RunError;
 use crate::model_dir::ModelDir;
 use crate::recipe::Recipe;
-use crate::resolve::{Console, PREPARE_THREADS, budget};
+use crate::resolve::{Console, PREPARE_THREADS};
 use crate::size::ByteSize;
 use ambitus_data::prepare::Progress;
 use ambitus_data::speech::interleave::{CODEBOOK, FRAME_SAMPLES};
 use ambitus_data::speech::sequence::LAST_AUDIO;
 use ambitus_data::speech::{
-    Codec, Codes, Sequences, SpeechOptions, is_tokenised, prepare_speech, prepare_tokens,
+    Codec, Codes, Sequences, SpeechOptions, TokenSource, prepare_speech, prepare_tokens,
 };
-use ambitus_data::{Bpe, Prepared, Source};
+use ambitus_data::{Bpe, DataError, Prepared, Source};
 use std::path::Path;
+use std::sync::Mutex;
 
 /// The codec as preparing sees it.
 struct Snac {
@@ -69,14 +69,9 @@ pub(super) fn prepare(
     let dir = recipe.data.dir.as_ref().ok_or_else(no_data)?;
     let options = prepare_options(recipe);
     let max_tokens = recipe.data.max_tokens.map(|n| n as usize);
-    let shared = std::sync::Mutex::new(console);
-    let progress = |p: Progress<'_>| {
-        if let Ok(mut console) = shared.lock() {
-            console.progress(&format!("preparing {}/{}: {}", p.done, p.total, p.name));
-        }
-        !crate::stop::requested()
-    };
-    if is_tokenised(dir)? {
+    let console = Mutex::new(console);
+    let room = Room::new(recipe, device, PREPARE_THREADS + device.threads())?;
+    if let Some(source) = room.read(0, TokenSource::open(dir, room.beside(0, "data not read yet")?))? {
         let of_audio = [
             (recipe.data.codec.is_some(), "codec (--codec)"),
             (recipe.data.labels.is_some(), "labels"),
@@ -88,8 +83,9 @@ pub(super) fn prepare(
                 dir.display()
             )));
         }
-        // A row at a time: within what the process is counted with.
-        return Ok((prepare_tokens(dir, vocabulary as u32, max_tokens, &options, &progress)?, 0));
+        let report = |p: Progress<'_>| progress(&console, &p);
+        let prepared = prepare_tokens(&source, vocabulary as u32, max_tokens, &options, &report)?;
+        return Ok((prepared, source.memory_bytes()));
     }
     if vocabulary as u64 <= u64::from(LAST_AUDIO) {
         return Err(RunError::Model(format!(
@@ -105,24 +101,30 @@ pub(super) fn prepare(
                 .to_owned(),
         ));
     };
-    let source = Source::read(dir)?;
-    let sequences = Sequences::new(Bpe::read(&model.dir)?, recipe.data.labels.unwrap_or_default())?;
-    let mut codec = Snac::open(codec_dir, device.threads())?;
     let speech = SpeechOptions { max_tokens, voice: recipe.data.voice.clone() };
-    let bound = codec.codec.encode_bytes() + speech.memory_bound(&source, &options, &sequences);
-    let needed = process_bytes(PREPARE_THREADS + device.threads()) + bound;
-    let allowed = device.prepare_budget(budget(recipe, device)?.0)?;
-    if needed > allowed {
-        return Err(RunError::DoesNotFit(format!(
-            "does not fit: needs {}, budget {} ({} short), in prepare\n  codec {} · text and audio {}\n  lower \
-             data.max_seconds, or raise --memory",
-            ByteSize(needed),
-            ByteSize(allowed),
-            ByteSize(needed - allowed),
-            ByteSize(codec.codec.encode_bytes()),
-            ByteSize(bound - codec.codec.encode_bytes()),
-        )));
-    }
-    let prepared = prepare_speech(&source, &sequences, &mut codec, &speech, &options, &progress)?;
+    let fixed = speech.fixed_bound(&options);
+    let left = room.beside(fixed, &format!("audio {}", ByteSize(fixed)))?;
+    let read = room.read(fixed, Bpe::read(&model.dir, left)).map_err(of_model)?;
+    let sequences = Sequences::new(read, recipe.data.labels.unwrap_or_default());
+    let sequences = sequences.map_err(|e| of_model(e.into()))?;
+    let mut codec = Snac::open(codec_dir, device.threads())?;
+    let encoding = codec.codec.encode_bytes();
+    let beside = fixed + encoding + sequences.bpe().memory_bytes();
+    let parts =
+        |bound: u64| format!("codec {} · text and audio {}", ByteSize(encoding), ByteSize(bound - encoding));
+    let left = room.beside(beside, &parts(beside))?;
+    let source = room.read(beside, Source::read(dir, &options.cache, left))?;
+    let bound = encoding + speech.memory_bound(&source, &options, &sequences);
+    room.beside(bound, &format!("{} ({})", parts(bound), numbers(&source)))?;
+    let report = |p: Progress<'_>| progress(&console, &p);
+    let prepared = prepare_speech(&source, &sequences, &mut codec, &speech, &options, &report)?;
     Ok((prepared, bound))
+}
+
+/// What is wrong with a tokenizer is the model's, not the data's.
+fn of_model(e: RunError) -> RunError {
+    match e {
+        RunError::Data(e @ (DataError::File { .. } | DataError::Io { .. })) => RunError::Model(e.to_string()),
+        other => other,
+    }
 }

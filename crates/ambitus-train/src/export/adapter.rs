@@ -40,7 +40,8 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
              export without --adapter, which writes the merged model"
         )));
     }
-    let aliases = aliases(run.model)?;
+    run.dir.kept()?;
+    let aliases = aliases(&run.dir.model())?;
     let kept = |name: &str| adapted_module(name).is_some() || saved.contains(&module(name));
     // What is written, by the name it gets; of a second name, the same tensor again.
     let mut written: BTreeMap<String, &str> = BTreeMap::new();

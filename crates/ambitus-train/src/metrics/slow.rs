@@ -29,6 +29,8 @@ const WINDOW: usize = 64;
 const LEAST: usize = 5;
 /// A step this many times the median is explained.
 const SLOW: f64 = 2.0;
+/// Seconds above the median below which nobody asks for the cause.
+const NOTICED: f64 = 0.5;
 /// A cause explains a step if it took this share of the time above the median.
 const SHARE: f64 = 0.5;
 /// A disk read on the way to a page: what even a fast disk needs.
@@ -49,7 +51,7 @@ impl Default for SlowSteps {
 }
 
 impl SlowSteps {
-    /// Takes a step in; a line if it took over twice the running median.
+    /// Takes a step in; a line if it took over twice the running median, and noticeably longer.
     pub fn observe(&mut self, step: &StepFacts) -> Option<String> {
         let known = &self.last[..self.seen.min(WINDOW)];
         let usual = |of: fn(&StepFacts) -> f64| {
@@ -60,13 +62,14 @@ impl SlowSteps {
             median(sorted).unwrap_or(0.0)
         };
         let seconds = usual(|s| s.seconds);
-        let line = (known.len() >= LEAST && step.seconds > SLOW * seconds).then(|| {
+        let slow = known.len() >= LEAST && step.seconds > SLOW * seconds;
+        let line = (slow && step.seconds - seconds >= NOTICED).then(|| {
             let times = step.seconds / seconds.max(f64::MIN_POSITIVE);
             let cause = cause(step, step.seconds - seconds, &usual);
             let (took, median) = (short(step.seconds), short(seconds));
             format!("update {} took {took}, {times:.1} x the median of {median}: {cause}", step.update)
         });
-        self.slow += u64::from(line.is_some());
+        self.slow += u64::from(slow);
         self.last[self.seen % WINDOW] = *step;
         self.seen += 1;
         line
@@ -164,6 +167,16 @@ mod tests {
             let line = explained(step);
             assert!(line.contains(words) && line.contains("3.0 x the median of 1.00 s"), "{line}");
         }
+    }
+
+    #[test]
+    fn what_nobody_notices_is_counted_and_not_explained() {
+        let quick = StepFacts { seconds: 0.1, ..USUAL };
+        let mut slow = SlowSteps::default();
+        (0..100).for_each(|_| assert_eq!(slow.observe(&quick), None));
+        assert_eq!(slow.observe(&StepFacts { seconds: 0.59, ..USUAL }), None);
+        assert!(slow.observe(&StepFacts { seconds: 0.61, ..USUAL }).is_some());
+        assert_eq!(slow.count(), 2);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::{Differences, MAX_CONFIG_BYTES, ModelDir, OpenOptions, Weights, read_text, say};
 use crate::error::RunError;
-use ambitus_data::{Tokenizer, TokenizerKind, Vocab};
+use crate::recipe::short;
+use ambitus_data::{DataError, Tokenizer, TokenizerKind, Vocab};
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_models::f5::config::File;
@@ -14,7 +15,9 @@ use std::path::{Path, PathBuf};
 pub(super) const CONFIG: &str = "config.yaml";
 const VOCAB: &str = "vocab.txt";
 /// The most bytes that a vocabulary may have.
-const MAX_VOCAB_BYTES: u64 = 64 << 20;
+const MAX_VOCAB_BYTES: u64 = 16 << 20;
+/// The most lines. A table of them takes a hundred times the bytes of a short line.
+const MAX_VOCAB_LINES: usize = 1 << 17;
 
 pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<(ModelDir, Tokenizer), RunError> {
     let files = Files::read(dir, options)?;
@@ -30,7 +33,7 @@ pub(super) fn open_for_ids(dir: &Path, options: OpenOptions) -> Result<ModelDir,
         return files.model(dir, options, 256, false);
     }
     let path = dir.join(VOCAB);
-    let text = read_text(&path, MAX_VOCAB_BYTES, "copy the vocab.txt that the checkpoint was trained with")?;
+    let text = read_vocab(&path)?;
     let distinct: std::collections::HashSet<&str> = text.lines().collect();
     files.model(dir, options, distinct.len(), true)
 }
@@ -83,7 +86,7 @@ impl Files {
 
 /// Parses F5's YAML within a budget: aliases, depth and size are bounded.
 fn parse_config(text: &str) -> Result<File, String> {
-    serde_saphyr::from_str(text).map_err(|e| e.to_string())
+    serde_saphyr::from_str(text).map_err(|e| short(&e.without_snippet().to_string()))
 }
 
 fn open_tokenizer(
@@ -100,8 +103,9 @@ fn open_tokenizer(
         (None, Some("custom")) => TokenizerKind::Custom,
         (None, Some(other)) => {
             return Err(RunError::Model(format!(
-                "{}: model.tokenizer: `{other}` is unknown; one of pinyin, char, byte, custom",
-                config_path.display()
+                "{}: model.tokenizer: `{}` is unknown; one of pinyin, char, byte, custom",
+                config_path.display(),
+                short(other)
             )));
         }
     };
@@ -115,8 +119,26 @@ fn open_tokenizer(
             path.display()
         )));
     }
-    let vocab = Vocab::read(&path)?;
-    Ok((Tokenizer::new(kind, Some(vocab))?, true))
+    read_vocab(&path)?;
+    let unusable = |e| match e {
+        e @ DataError::Io { .. } => RunError::Data(e),
+        e => RunError::Model(format!("{e}; copy the vocab.txt that the checkpoint was trained with")),
+    };
+    let vocab = Vocab::read(&path).map_err(unusable)?;
+    Ok((Tokenizer::new(kind, Some(vocab)).map_err(unusable)?, true))
+}
+
+/// A vocabulary's text, of a size that a table can be made of.
+fn read_vocab(path: &Path) -> Result<String, RunError> {
+    let text = read_text(path, MAX_VOCAB_BYTES, "copy the vocab.txt that the checkpoint was trained with")?;
+    match text.bytes().filter(|b| *b == b'\n').count() {
+        n if n > MAX_VOCAB_LINES => Err(RunError::Model(format!(
+            "{}: has {n} lines, more than the {MAX_VOCAB_LINES} that are read; copy the vocab.txt that the checkpoint was \
+             trained with",
+            path.display()
+        ))),
+        _ => Ok(text),
+    }
 }
 
 /// The one file of weights in a folder: `model.safetensors`, else the only `.safetensors`, else the only `.pt`.

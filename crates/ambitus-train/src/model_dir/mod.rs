@@ -10,11 +10,11 @@ use ambitus_data::{Tokenizer, TokenizerKind};
 use ambitus_ir::{StateDecl, StateKind};
 use ambitus_models::Model;
 use ambitus_models::f5::config::Variant;
-use ambitus_store::TensorFile;
+use ambitus_store::{TensorFile, read_file};
 use std::path::{Path, PathBuf};
 
 /// The most bytes that a configuration may have.
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
+pub(crate) const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// Names listed in a message before "and n more".
 const LISTED: usize = 32;
 
@@ -204,20 +204,12 @@ fn listed(names: &[String]) -> String {
 }
 
 /// Reads a text file of at most `most` bytes; `remedy` is for when it is missing.
-fn read_text(path: &Path, most: u64, remedy: &str) -> Result<String, RunError> {
-    let bytes = match std::fs::metadata(path) {
-        Ok(m) if m.len() > most => {
-            return Err(RunError::Model(format!(
-                "{}: is {} bytes, more than the {most} that are read",
-                path.display(),
-                m.len()
-            )));
+pub(crate) fn read_text(path: &Path, most: u64, remedy: &str) -> Result<String, RunError> {
+    let bytes = read_file(path, most).map_err(|e| match e.source.as_ref().map(std::io::Error::kind) {
+        Some(std::io::ErrorKind::NotFound) => {
+            RunError::Model(format!("{}: is missing; {remedy}", path.display()))
         }
-        Ok(_) => std::fs::read(path).map_err(|e| RunError::io(path, "cannot read", e))?,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(RunError::Model(format!("{}: is missing; {remedy}", path.display())));
-        }
-        Err(e) => return Err(RunError::io(path, "cannot read", e)),
-    };
+        _ => e.into(),
+    })?;
     String::from_utf8(bytes).map_err(|_| RunError::Model(format!("{}: is not UTF-8 text", path.display())))
 }

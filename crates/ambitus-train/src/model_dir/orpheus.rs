@@ -1,9 +1,10 @@
 //! A Hugging Face folder of a `LlamaForCausalLM`: `config.json` and `model.safetensors`, or shards and their index.
 
-use super::{Differences, MAX_CONFIG_BYTES, ModelDir, OpenOptions, Weights, read_text, say};
+use super::{Differences, LISTED, MAX_CONFIG_BYTES, ModelDir, OpenOptions, Weights, read_text, say};
 use crate::cards::distance;
 use crate::error::RunError;
 use crate::load::STAGING_BYTES;
+use crate::recipe::short;
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_models::orpheus::config::{Config, File};
@@ -11,7 +12,7 @@ use ambitus_models::orpheus::weights::{EMBEDDING, HEAD, ignored};
 use ambitus_store::{DType, TensorFile};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,9 @@ pub(super) const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// The most bytes that an index of shards may have.
-const MAX_INDEX_BYTES: u64 = 16 << 20;
+const MAX_INDEX_BYTES: u64 = 4 << 20;
+/// Pairs of names that are compared in search of renamed tensors: a tenth of a second.
+const MAX_COMPARED: usize = 1 << 14;
 /// What an export copies beside the configuration, where it is there: tokenizer and generation.
 const BESIDE: [&str; 9] = [
     "generation_config.json",
@@ -81,7 +84,7 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
     let path = dir.join(CONFIG);
     let text = read_text(&path, MAX_CONFIG_BYTES, "copy it from the checkpoint's own folder")?;
     let fail = |why: String| RunError::Model(format!("{}: {why}", path.display()));
-    let file: File = serde_json::from_str(&text).map_err(|e| fail(e.to_string()))?;
+    let file: File = serde_json::from_str(&text).map_err(|e| fail(short(&e.to_string())))?;
     let config = file.config().map_err(|why| fail(why.to_string()))?;
     let beside = BESIDE.iter().filter(|name| dir.join(name).is_file());
     Ok(ModelDir {
@@ -185,6 +188,10 @@ fn open_shards(dir: &Path, index: &Path) -> Result<Vec<TensorFile>, RunError> {
     if problems.is_empty() {
         return Ok(files.into_iter().map(|(_, file)| file).collect());
     }
+    if let Some(more) = problems.len().checked_sub(LISTED).filter(|more| *more > 0) {
+        problems.truncate(LISTED);
+        problems.push(format!("and {more} more"));
+    }
     Err(RunError::Model(format!(
         "{}: does not fit its shards:\n  {}\nfetch the folder again, whole: shards and index of one checkpoint",
         index.display(),
@@ -204,19 +211,7 @@ pub(super) fn check(weights: &Weights, cfg: &Config, states: &[StateDecl]) -> Re
     let beside = |name: &str| ignored(name) || (cfg.tied && name == HEAD);
     let mut all = Differences::new(weights, states, |_| false, beside);
     let mut problems = Vec::new();
-    // A tensor that is missing and one of its shape that is too much may be one that was renamed.
-    let mut renamed = Vec::new();
-    all.missing.retain(|name| {
-        let want = states.iter().find(|s| s.name == **name).map(|s| s.ty.shape.to_vec());
-        let alike = all.extra.iter().filter(|extra| weights.shape_of(extra) == want);
-        let Some(nearest) = alike.min_by_key(|extra| distance(extra, name)).cloned() else { return true };
-        if distance(&nearest, name) > name.len() / 2 {
-            return true;
-        }
-        renamed.push(format!("{name} (the file has {nearest})"));
-        all.extra.retain(|extra| *extra != nearest);
-        false
-    });
+    let renamed = take_renamed(weights, states, &mut all);
     let missing: Vec<String> = all.missing.iter().map(|n| (*n).to_owned()).collect();
     let no_head = missing.iter().any(|n| n == HEAD);
     say(&mut problems, "tensors missing", missing);
@@ -253,6 +248,44 @@ pub(super) fn check(weights: &Weights, cfg: &Config, states: &[StateDecl]) -> Re
     )))
 }
 
+/// Tensors that are missing where the file has one too much of the same shape, of the same layer, by nearly the same name: they
+/// may have been renamed. However many names there are, few are compared.
+fn take_renamed(weights: &Weights, states: &[StateDecl], all: &mut Differences<'_>) -> Vec<String> {
+    let numbers = |name: &str| -> Vec<String> {
+        name.split('.').filter(|part| part.bytes().all(|b| b.is_ascii_digit())).map(str::to_owned).collect()
+    };
+    let mut alike: HashMap<(Vec<String>, Vec<usize>), Vec<String>> = HashMap::new();
+    for extra in &all.extra {
+        let shape = weights.shape_of(extra).unwrap_or_default();
+        alike.entry((numbers(extra), shape)).or_default().push(extra.clone());
+    }
+    let shapes: HashMap<&str, Vec<usize>> =
+        states.iter().map(|s| (s.name.as_str(), s.ty.shape.to_vec())).collect();
+    let (mut renamed, mut taken, mut left) = (Vec::new(), HashSet::new(), MAX_COMPARED);
+    all.missing.retain(|name| {
+        let Some(candidates) =
+            shapes.get(name).and_then(|shape| alike.get_mut(&(numbers(name), shape.clone())))
+        else {
+            return true;
+        };
+        let near = |other: &String| other.len().abs_diff(name.len()) <= name.len() / 2;
+        let compared = candidates.iter().enumerate().filter(|(_, other)| near(other)).take(left);
+        let compared: Vec<_> = compared.map(|(i, other)| (distance(other, name), i)).collect();
+        left -= compared.len();
+        match compared.into_iter().min() {
+            Some((away, i)) if away <= name.len() / 2 => {
+                let nearest = candidates.swap_remove(i);
+                renamed.push(format!("{name} (the file has {nearest})"));
+                taken.insert(nearest);
+                false
+            }
+            _ => true,
+        }
+    });
+    all.extra.retain(|extra| !taken.contains(extra));
+    renamed
+}
+
 /// A tied model's own head, where the files hold one that is not the embedding.
 pub(super) fn doubts(weights: &Weights, cfg: &Config) -> Result<Vec<String>, RunError> {
     let (true, Some(_), Some(_)) = (cfg.tied, weights.find(EMBEDDING), weights.find(HEAD)) else {
@@ -280,4 +313,66 @@ fn digest(weights: &Weights, name: &str) -> Result<Option<blake3::Hash>, RunErro
         hash.update(&bytes);
     })?;
     Ok(Some(hash.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ambitus_ir::ops::copy::Space;
+    use ambitus_ir::{StateKind, TensorType};
+    use ambitus_store::{SafetensorsWriter, TensorSpec};
+
+    fn states(names: impl Iterator<Item = String>) -> Vec<StateDecl> {
+        let ty = TensorType::new(ambitus_ir::DType::F32, &[2]);
+        let one =
+            |name| StateDecl { name, ty, kind: StateKind::Parameter, trainable: true, home: Space::Device };
+        names.map(one).collect()
+    }
+
+    fn weights(names: impl Iterator<Item = String>) -> (tempfile::TempDir, Weights) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let specs = names.map(|name| TensorSpec::new(name, DType::F32, &[2])).collect();
+        let mut writer = SafetensorsWriter::create(&path, specs, &BTreeMap::new()).unwrap();
+        let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
+        order.iter().for_each(|name| writer.write_f32(name, &[0.0; 2]).unwrap());
+        writer.finish().unwrap();
+        let file = TensorFile::open(&path).unwrap();
+        (dir, Weights { files: vec![file], prefix: String::new(), path })
+    }
+
+    const PARTS: [&str; 4] = ["self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj", "mlp.down_proj"];
+
+    fn of_layers(layers: usize, end: &'static str) -> impl Iterator<Item = String> {
+        let of = move |i| PARTS.iter().map(move |part| format!("model.layers.{i}.{part}.{end}"));
+        (0..layers).flat_map(of)
+    }
+
+    fn compared(file: impl Iterator<Item = String>, states: &[StateDecl]) -> (usize, Vec<String>, usize) {
+        let (_dir, weights) = weights(file);
+        let mut all = Differences::new(&weights, states, |_| false, |_| false);
+        let renamed = take_renamed(&weights, states, &mut all);
+        (all.missing.len(), renamed, all.extra.len())
+    }
+
+    #[test]
+    fn renamed_tensors_are_found_layer_by_layer() {
+        let states = states(of_layers(40, "weight"));
+        let (missing, renamed, extra) = compared(of_layers(40, "weights"), &states);
+        assert_eq!((missing, renamed.len(), extra), (0, states.len(), 0));
+        let pair = |i: usize, part| {
+            let name = format!("model.layers.{i}.{part}.weight");
+            format!("{name} (the file has {name}s)")
+        };
+        assert!((0..40).all(|i| PARTS.iter().all(|part| renamed.contains(&pair(i, part)))), "{renamed:?}");
+    }
+
+    /// Names in the tens of thousands that are all alike: pair by pair that would take hours.
+    #[test]
+    fn however_many_names_there_are_few_are_compared() {
+        let states = states(of_layers(1024, "weight"));
+        let file = (0..20_000).map(|i| format!("model.layers.{}.self_attn.x{i:0>30}", i % 8));
+        let (missing, renamed, extra) = compared(file, &states);
+        assert_eq!((missing + renamed.len(), extra + renamed.len()), (states.len(), 20_000));
+    }
 }

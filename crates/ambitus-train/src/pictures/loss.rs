@@ -12,8 +12,8 @@ pub type Points<'a> = &'a [(u64, f64)];
 pub struct LossPicture<'a> {
     /// The picture's name.
     pub title: &'a str,
-    /// Loss of each update, in order. Values that are not finite are left out.
-    pub training: Points<'a>,
+    /// Loss of each update.
+    pub training: &'a Curve,
     /// Named validation losses, as `("validation", …)`.
     pub validation: &'a [(&'a str, Points<'a>)],
 }
@@ -31,10 +31,9 @@ impl Picture for LossPicture<'_> {
             |points: Points<'_>| points.iter().copied().filter(|p| p.1.is_finite()).collect::<Vec<_>>();
         let validation: Vec<_> =
             self.validation.iter().map(|(name, points)| (name, finite(points))).collect();
-        let last_of = |points: Points<'_>| points.iter().map(|p| p.0).max();
-        let last = validation.iter().filter_map(|v| last_of(&v.1)).chain(last_of(self.training)).max();
+        let last = validation.iter().flat_map(|v| v.1.iter().map(|p| p.0)).chain([self.training.last]).max();
         let last = last.unwrap_or(1).max(1);
-        let columns = gather(self.training, last);
+        let columns = &self.training.columns;
 
         let mut canvas = Canvas::new();
         title(&mut canvas, self.title);
@@ -50,15 +49,15 @@ impl Picture for LossPicture<'_> {
         let axes = Axes {
             area: [110.0, top, WIDTH as f64 - 40.0, HEIGHT as f64 - 70.0],
             x: [0.0, last as f64],
-            y: range(&columns, validation.iter().flat_map(|v| v.1.iter().map(|p| p.1))),
+            y: range(columns, validation.iter().flat_map(|v| v.1.iter().map(|p| p.1))),
         };
         axes.ticks_y(&mut canvas, &ticks(axes.y, 6));
         let whole = ticks(axes.x, 8).into_iter().filter(|(x, _)| x.fract() == 0.0).collect::<Vec<_>>();
         axes.ticks_x(&mut canvas, &whole);
         axes.frame(&mut canvas);
         canvas.text_centre((axes.area[0] + axes.area[2]) / 2.0, HEIGHT as f64 - 30.0, 2, GREY, "updates");
-        raw(&mut canvas, &axes, &columns);
-        canvas.polyline(&smoothed(&axes, &columns), 3.0, SERIES[0], 1.0);
+        raw(&mut canvas, &axes, columns, self.training.of);
+        canvas.polyline(&smoothed(&axes, columns), 3.0, SERIES[0], 1.0);
         for (i, (_, points)) in validation.iter().enumerate() {
             let at: Vec<[f64; 2]> = points.iter().map(|p| axes.at(p.0 as f64, p.1)).collect();
             let at = thin(&at);
@@ -77,21 +76,30 @@ fn color(validation: usize) -> [u8; 3] {
     SERIES[1 + validation % (SERIES.len() - 1)]
 }
 
-/// The training losses of neighbouring updates.
-struct Column {
-    index: u64,
-    count: f64,
-    updates: f64,
-    losses: f64,
-    low: f64,
-    high: f64,
+/// Losses of the updates of a run, gathered in at most [`COLUMNS`] columns however many they are.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    columns: Vec<Column>,
+    /// Updates of the run.
+    of: u64,
+    /// The last that was added.
+    last: u64,
 }
 
-/// Losses in at most [`COLUMNS`] columns by update; updates are in order.
-fn gather(training: Points<'_>, last: u64) -> Vec<Column> {
-    let mut columns: Vec<Column> = Vec::new();
-    for &(update, loss) in training.iter().filter(|p| p.1.is_finite()) {
-        let index = (u128::from(update) * COLUMNS as u128 / (u128::from(last) + 1)) as u64;
+impl Curve {
+    /// Of a run of so many updates.
+    pub fn new(updates: u64) -> Curve {
+        Curve { columns: Vec::new(), of: updates, last: 0 }
+    }
+
+    /// The loss of the next update. Left out where it is not finite.
+    pub fn add(&mut self, update: u64, loss: f64) {
+        if !loss.is_finite() {
+            return;
+        }
+        self.last = self.last.max(update);
+        let columns = &mut self.columns;
+        let index = (u128::from(update) * COLUMNS as u128 / (u128::from(self.of) + 1)) as u64;
         if columns.last().is_none_or(|c| c.index != index && columns.len() < COLUMNS) {
             let (low, high) = (f64::INFINITY, f64::NEG_INFINITY);
             columns.push(Column { index, count: 0.0, updates: 0.0, losses: 0.0, low, high });
@@ -103,7 +111,23 @@ fn gather(training: Points<'_>, last: u64) -> Vec<Column> {
             (c.low, c.high) = (c.low.min(loss), c.high.max(loss));
         }
     }
-    columns
+
+    /// Columns that there are.
+    #[cfg(test)]
+    pub(crate) fn columns(&self) -> usize {
+        self.columns.len()
+    }
+}
+
+/// The training losses of neighbouring updates.
+#[derive(Clone, Debug)]
+struct Column {
+    index: u64,
+    count: f64,
+    updates: f64,
+    losses: f64,
+    low: f64,
+    high: f64,
 }
 
 /// The scale: all validation losses, and the training losses but for the highest.
@@ -121,15 +145,16 @@ fn range(columns: &[Column], validation: impl Iterator<Item = f64>) -> [f64; 2] 
 }
 
 /// Every update: a pale line, or where a column has several a pale bar over their range.
-fn raw(canvas: &mut Canvas, axes: &Axes, columns: &[Column]) {
+fn raw(canvas: &mut Canvas, axes: &Axes, columns: &[Column], of: u64) {
     if columns.iter().all(|c| c.count < 2.0) {
         let at: Vec<[f64; 2]> = columns.iter().map(|c| axes.at(c.updates, c.losses)).collect();
         return canvas.polyline(&at, 1.2, SERIES[0], 0.3);
     }
-    let width = (axes.area[2] - axes.area[0]) / COLUMNS as f64;
+    // Updates of a column.
+    let wide = (of as f64 + 1.0) / COLUMNS as f64;
     for c in columns {
-        let x = axes.area[0] + c.index as f64 * width;
-        canvas.rect([x, axes.py(c.high) - 0.5, x + width, axes.py(c.low) + 0.5], SERIES[0], 0.25);
+        let [left, right] = [0.0, 1.0].map(|end| axes.px((c.index as f64 + end) * wide));
+        canvas.rect([left, axes.py(c.high) - 0.5, right, axes.py(c.low) + 0.5], SERIES[0], 0.25);
     }
 }
 

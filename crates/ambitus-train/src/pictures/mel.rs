@@ -11,6 +11,8 @@ const MELS: usize = 100;
 /// Shares of the first panel's values at the ends of the colour scale.
 const DARKEST: f64 = 0.02;
 const BRIGHTEST: f64 = 0.998;
+/// Most frames that the scale is taken from.
+const SCALED: usize = 1024;
 
 /// Log-mels of equal length, as `true`, `base` and `tuned`, on one colour scale (the first's).
 #[derive(Clone, Debug)]
@@ -65,10 +67,12 @@ impl Picture for MelPicture<'_> {
     }
 }
 
-/// Values of the darkest and the brightest colour.
+/// Values of the darkest and the brightest colour, by evenly spread frames.
 fn scale_of(mel: &[f32]) -> [f32; 2] {
-    let mut sorted: Vec<f32> = mel.iter().copied().filter(|v| v.is_finite()).collect();
-    sorted.sort_by(f32::total_cmp);
+    let every = (mel.len() / MELS).div_ceil(SCALED);
+    let frames = mel.chunks_exact(MELS).step_by(every.max(1));
+    let mut sorted: Vec<f32> = frames.flatten().copied().filter(|v| v.is_finite()).collect();
+    sorted.sort_unstable_by(f32::total_cmp);
     let at =
         |share: f64| sorted.get(((sorted.len().max(1) - 1) as f64 * share) as usize).copied().unwrap_or(0.0);
     let (low, high) = (at(DARKEST), at(BRIGHTEST));

@@ -10,7 +10,7 @@ use crate::size::ByteSize;
 pub struct MemoryPicture<'a> {
     /// The picture's name.
     pub title: &'a str,
-    /// Categories from the bottom up: name, and bytes at every instruction. All of one length.
+    /// Categories from the bottom up: name, and bytes at every instruction, or one number where it is the same at all.
     pub series: &'a [(String, Vec<u64>)],
     /// The budget in bytes.
     pub budget: Option<u64>,
@@ -20,17 +20,17 @@ pub struct MemoryPicture<'a> {
 
 impl Picture for MemoryPicture<'_> {
     fn png(&self) -> Result<Vec<u8>, PictureError> {
-        let n = self.series.first().map_or(0, |s| s.1.len());
+        let n = self.series.iter().map(|s| s.1.len()).max().unwrap_or(0);
         if n == 0 {
             return Err(PictureError::Input("memory: no category or no instruction".to_owned()));
         }
-        if let Some((name, bytes)) = self.series.iter().find(|s| s.1.len() != n) {
+        if let Some((name, bytes)) = self.series.iter().find(|s| s.1.len() != n && s.1.len() != 1) {
             return Err(PictureError::Input(format!(
                 "memory: {name} has {} instructions, not {n}",
                 bytes.len()
             )));
         }
-        let total = |i: usize| self.series.iter().fold(0_u64, |sum, s| sum.saturating_add(s.1[i]));
+        let total = |i: usize| self.series.iter().fold(0_u64, |sum, s| sum.saturating_add(at(&s.1, i)));
         // Of equal peaks the first.
         let peak = (0..n).rev().max_by_key(|&i| total(i)).unwrap_or(0);
         let peak_bytes = total(peak);
@@ -44,7 +44,7 @@ impl Picture for MemoryPicture<'_> {
         let mut canvas = Canvas::new();
         title(&mut canvas, self.title);
         let label = |(i, s): (usize, &(String, Vec<u64>))| {
-            (SERIES[i % SERIES.len()], format!("{} {}", s.0, ByteSize(s.1[peak])))
+            (SERIES[i % SERIES.len()], format!("{} {}", s.0, ByteSize(at(&s.1, peak))))
         };
         let entries: Vec<_> = self.series.iter().enumerate().map(label).collect();
         let after = canvas.text(30.0, 62.0, 2, GREY, "at the peak:");
@@ -99,7 +99,7 @@ impl MemoryPicture<'_> {
             let Some(i) = (first..last).max_by_key(|&i| total(i)) else { continue };
             let mut base = 0.0;
             for (s, (_, bytes)) in self.series.iter().enumerate() {
-                let top = base + bytes[i] as f64 / unit;
+                let top = base + at(bytes, i) as f64 / unit;
                 let x = left + column as f64;
                 canvas.rect([x, axes.py(top), x + 1.0, axes.py(base)], SERIES[s % SERIES.len()], 0.92);
                 base = top;
@@ -119,6 +119,11 @@ impl MemoryPicture<'_> {
             }
         }
     }
+}
+
+/// Bytes at an instruction.
+fn at(series: &[u64], instruction: usize) -> u64 {
+    series[instruction.min(series.len() - 1)]
 }
 
 /// Text on a white ground, for places where something is drawn already.

@@ -13,6 +13,12 @@ fn has(pixels: &[u8], color: [u8; 3]) -> usize {
     pixels.chunks(3).filter(|p| *p == color).count()
 }
 
+fn curve(of: u64, losses: &[(u64, f64)]) -> Curve {
+    let mut curve = Curve::new(of);
+    losses.iter().for_each(|(update, loss)| curve.add(*update, *loss));
+    curve
+}
+
 /// A falling loss with noise from a small generator.
 fn losses(n: u64) -> Vec<(u64, f64)> {
     let mut state = 1_u32;
@@ -59,11 +65,12 @@ fn keep(name: &str, picture: &dyn Picture) -> Vec<u8> {
 
 #[test]
 fn the_loss_falls_on_the_picture() {
-    let (training, base) = (losses(240), [(0, 1.02), (60, 0.8), (120, 0.69), (180, 0.64), (240, 0.62)]);
+    let (training, base) =
+        (curve(240, &losses(240)), [(0, 1.02), (60, 0.8), (120, 0.69), (180, 0.64), (240, 0.62)]);
     let picture = LossPicture { title: "loss", training: &training, validation: &[("validation", &base)] };
     let pixels = keep("loss.png", &picture);
     assert!(has(&pixels, canvas::SERIES[0]) > 1000 && has(&pixels, canvas::SERIES[1]) > 100);
-    let long = losses(30_000);
+    let long = curve(30_000, &losses(30_000));
     let validation = [("validation (raw)", &base[..]), ("validation (ema)", &base[1..])];
     keep("loss-long.png", &LossPicture { title: "loss", training: &long, validation: &validation });
 }
@@ -79,7 +86,10 @@ fn losses_of_any_kind_are_drawn() {
         vec![(5, f64::INFINITY), (6, 1e-300)],
     ] {
         let validation = [("v", &training[..])];
-        decode(&LossPicture { title: "ä", training: &training, validation: &validation }.png().unwrap());
+        for of in [0, 1, 10, u64::MAX] {
+            let training = &curve(of, &training);
+            decode(&LossPicture { title: "ä", training, validation: &validation }.png().unwrap());
+        }
     }
 }
 
@@ -146,7 +156,7 @@ fn mels_share_a_scale() {
 #[test]
 fn nothing_half_written_stays() {
     let folder = tempfile::tempdir().unwrap();
-    let picture = LossPicture { title: "", training: &[], validation: &[] };
+    let picture = LossPicture { title: "", training: &Curve::new(3), validation: &[] };
     std::fs::create_dir(folder.path().join("taken.png")).unwrap();
     std::fs::write(folder.path().join("taken.png/x"), "x").unwrap();
     assert!(picture.save(&folder.path().join("taken.png")).is_err());

@@ -328,7 +328,7 @@ impl<'de> Deserialize<'de> for DeviceChoice {
 pub enum Validation {
     /// These, by name.
     Names(Vec<String>),
-    /// This share of the clips (0: none), chosen by a seeded hash of the name.
+    /// This share of the clips (0: none), chosen by a hash of the name.
     Share(f64),
 }
 

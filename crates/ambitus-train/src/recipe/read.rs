@@ -87,11 +87,9 @@ impl Recipe {
 pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, RecipeError> {
     let file = path.display().to_string();
     let fail = |why: String| RecipeError { file: file.clone(), place: None, key: None, why };
-    // Before it is opened: to open a pipe is to wait for its other end.
-    if !std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.is_file() {
-        return Err(fail(format!("is not a file: {what}")));
-    }
-    let open = std::fs::File::open(path).map_err(|e| fail(e.to_string()))?;
+    let (open, _) = ambitus_store::open_file(path).map_err(|e| {
+        fail(e.source.as_ref().map_or_else(|| format!("{}: {what}", e.what), ToString::to_string))
+    })?;
     let mut bytes = Vec::new();
     open.take(MAX_RECIPE_BYTES + 1).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
     if bytes.len() as u64 > MAX_RECIPE_BYTES {

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::validate::{Invalid, refuse};
 use super::{Batch, Checkpoint, Lora, OptimizerChoice, Precision, Recipe};
 
+/// Stages of a run, at most: each is planned, trained and exported.
+const MOST_STAGES: usize = 64;
 /// Longest name of a stage, which is part of a folder's name.
 const MAX_NAME: usize = 40;
 
@@ -96,6 +98,9 @@ impl Recipe {
     pub(super) fn validate_stages(&self) -> Result<(), Invalid> {
         if self.stages.is_empty() {
             return Ok(());
+        }
+        if self.stages.len() > MOST_STAGES {
+            refuse("stages", format!("{} are more than the {MOST_STAGES} of a run", self.stages.len()))?;
         }
         for (key, given) in [("freeze", !self.freeze.is_empty()), ("lora", self.lora.is_some())] {
             if given {

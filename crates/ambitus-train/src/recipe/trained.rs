@@ -9,6 +9,9 @@ use ambitus_compile::pipeline::Trained;
 use ambitus_ir::ops::optim::AdamW;
 use serde::{Deserialize, Serialize};
 
+/// Patterns of a list, and bytes of each: every tensor's name is held against all of them.
+const MOST_PATTERNS: usize = 1000;
+const LONGEST_PATTERN: usize = 1000;
 /// Above the widest layer of any model.
 const MAX_RANK: u32 = 1 << 16;
 
@@ -79,9 +82,9 @@ impl Lora {
             if targets.is_empty() {
                 refuse("lora.targets", "is empty: name layers, as in ['*.to_q'], or leave the key out")?;
             }
-            no_empty("lora.targets", targets)?;
+            usable("lora.targets", targets)?;
         }
-        no_empty("lora.also_train", &self.also_train)
+        usable("lora.also_train", &self.also_train)
     }
 }
 
@@ -89,9 +92,14 @@ fn patterns(texts: &[String]) -> Vec<Pattern> {
     texts.iter().map(Pattern::new).collect()
 }
 
-fn no_empty(key: &'static str, patterns: &[String]) -> Result<(), Invalid> {
+fn usable(key: &'static str, patterns: &[String]) -> Result<(), Invalid> {
     if patterns.iter().any(|p| p.trim().is_empty()) {
         refuse(key, "holds an empty pattern, which matches nothing: write a name, `*` in it is anything")?;
+    }
+    let longest = patterns.iter().map(String::len).max().unwrap_or(0);
+    if patterns.len() > MOST_PATTERNS || longest > LONGEST_PATTERN {
+        let most = format!("{MOST_PATTERNS} patterns of {LONGEST_PATTERN} bytes are the most");
+        refuse(key, format!("holds {} patterns, the longest of {longest} bytes; {most}", patterns.len()))?;
     }
     Ok(())
 }
@@ -118,7 +126,7 @@ impl Recipe {
 
     /// The keys `freeze` and `lora`.
     pub(super) fn validate_trained(&self) -> Result<(), Invalid> {
-        no_empty("freeze", &self.freeze)?;
+        usable("freeze", &self.freeze)?;
         let Some(lora) = &self.lora else { return Ok(()) };
         if !self.freeze.is_empty() {
             refuse(

@@ -1,14 +1,17 @@
 //! One rank's run: from the newest checkpoint, or the model, to results. The first rank's alone are seen.
 
 use super::{End, better, export_from};
+use crate::budget::phase;
 use crate::error::RunError;
 use crate::export::{Layout, Source};
 use crate::finish;
 use crate::load;
 use crate::loader::{Loader, Work};
-use crate::metrics::{Log, Summary};
+use crate::memory::Meter;
+use crate::metrics::{Log, Resumed, Summary};
 use crate::recipe::Recipe;
 use crate::resolve::{Console, Resolved};
+use crate::room;
 use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
 use crate::session::{self, program};
@@ -43,20 +46,28 @@ pub(super) fn attempt(
     {
         return Ok((Ended::Collapsed, progress.update));
     }
+    if world.is_first() {
+        let _busy = world.busy();
+        let progress = latest.as_ref().map(saved::progress).transpose()?;
+        saved::tidy(&checkpoints, progress.as_ref(), r.recipe.keep)?;
+        let said = room::check(r, &checkpoints, progress.map_or(0, |p| p.update))?;
+        said.iter().for_each(|said| console.line(said));
+    }
     let shape = &r.plan.shape;
-    let mut exec = match world.comm() {
+    let mut meter = r.meter.clone();
+    let mut opened = match world.comm() {
         Some(comm) => r.device.open_rank(planned, r.disk(), comm.clone())?,
         None => r.device.open(planned, r.disk())?,
     };
-    let exec = &mut *exec;
+    let exec = &mut *opened;
     let world = &world.holding(session::layout(&shape.model, &shape.session)?);
     let world = &if r.plan.parts.is_some() { world.of_parts() } else { world.clone() };
     let (model, capacity) = (&shape.model, shape.session.capacity);
     let held_out = r.data.clips(&r.data.split.validation, r.recipe.seed)?;
     let validation = Validation::new(held_out, model.clone(), capacity)?;
     let progress = match &latest {
-        Some(checkpoint) => go_on(r, exec, checkpoint, world, console)?,
-        None => begin(r, run, exec, &validation, world, console)?,
+        Some(checkpoint) => go_on(r, exec, checkpoint, (world, &mut meter), console)?,
+        None => begin(r, run, exec, &validation, (world, &mut meter), console)?,
     };
     let work = Work {
         clips: r.data.clips(&r.data.split.train, r.recipe.seed)?,
@@ -67,12 +78,13 @@ pub(super) fn attempt(
         rank: world.turn(),
         pipeline: r.plan.parts.as_ref().map(|parts| (parts.how.in_flight, world.ranks())),
     };
-    let mut watcher = match (world.is_first(), &latest) {
-        (false, _) => None,
-        (true, Some(checkpoint)) => Some(Log::resume(&run.metrics(), checkpoint.step)?),
-        (true, None) => Some((Log::create(&run.metrics())?, Vec::new())),
+    let mut watcher = None;
+    if world.is_first() {
+        let step = latest.as_ref().map_or(0, |c| c.step);
+        let Resumed { log, history, note } = Log::resume(&run.metrics(), step, r.updates)?;
+        note.iter().for_each(|note| console.line(note));
+        watcher = Some(Watcher::new(r, (log, history), exec.arena_bytes(), &mut *console));
     }
-    .map(|log| Watcher::new(r, log, exec.arena_bytes(), &mut *console));
     let loader = Loader::start(work, progress.update)?;
     let mut trainer = Trainer {
         exec,
@@ -82,6 +94,7 @@ pub(super) fn attempt(
         checkpoints: &checkpoints,
         progress,
         world,
+        meter: &mut meter,
     };
     let ended = match &mut watcher {
         Some(watcher) => trainer.run(&loader, watcher)?,
@@ -89,33 +102,44 @@ pub(super) fn attempt(
     };
     let progress = trainer.progress.clone();
     drop(loader);
+    meter.ended(phase::SAVE);
     let end = (ended, progress.update);
     if ended != Ended::Complete {
         return Ok(end);
     }
     let source = better(&progress);
     let tuned = finish::sampled(r, exec, finish::sampler(source))?;
-    let arenas = world.exchange("the end of a run", &exec.arena_bytes().to_le_bytes())?;
+    let on_card = r.device.held_on_card();
+    let (planned_arena, arena) = (exec.planned().arena_bytes(), exec.arena_bytes());
+    // What follows has its bytes: no rank keeps its arena.
+    drop(opened);
+    let arenas = world.exchange("the end of a run", &arena.to_le_bytes())?;
+    meter.ended(phase::SAMPLE);
     let Some(watcher) = watcher else { return Ok(end) };
     let _busy = world.busy();
     let slow_steps = watcher.slow_steps();
-    let (lines, validations) = (watcher.lines, watcher.validations);
+    let (history, validations) = (watcher.history, watcher.validations);
     let newest = newest(&checkpoints)?;
     let out = run.folder("export")?;
     export_from(run, &r.recipe, &newest, (source, Layout::Model), &out)?;
-    finish::pictures(r, run, tuned, &lines, &validations, progress.validation_base)?;
+    meter.ended(phase::EXPORT);
+    let said = finish::pictures(r, run, tuned, &history, &validations, progress.validation_base)?;
+    said.iter().for_each(|said| console.line(said));
+    meter.ended(phase::RESULTS);
     let last = progress.last.map(|(raw, ema)| match source {
         Source::Ema => ema.unwrap_or(raw),
         Source::Raw => raw,
     });
     let summary = Summary {
+        // Also where lines of the log are lost.
+        updates: progress.update,
         validation_base: progress.validation_base,
         validation_last: last,
         validation_best: progress.best.map(|(_, loss)| loss),
         best_update: progress.best.map(|(update, _)| update),
         best_weights: Some(source.name().to_owned()),
         ranks: Some(world.ranks() as u32),
-        arena_bytes_planned: exec.planned().arena_bytes(),
+        arena_bytes_planned: planned_arena,
         arena_bytes_planned_of_ranks: r
             .plan
             .parts
@@ -123,13 +147,14 @@ pub(super) fn attempt(
             .flat_map(|p| &p.ranks)
             .map(|p| p.arena_bytes())
             .collect(),
-        arena_bytes_used: exec.arena_bytes(),
+        arena_bytes_used: arena,
         arena_bytes_of_ranks: if arenas.len() > 1 {
             arenas.iter().map(|b| number(b)).collect()
         } else {
             Vec::new()
         },
-        peak_rss_bytes: r.device.measured_peak(),
+        peak_rss_bytes: if r.device.is_card() { on_card } else { meter.most() },
+        phases: r.phases(&meter),
         host_arena_bytes: r.plan.host_bytes(),
         peak_planned_bytes: r.measurable_peak(),
         budget_bytes: Some(r.budget),
@@ -139,9 +164,9 @@ pub(super) fn attempt(
         slow_steps,
         wall_seconds: started.elapsed().as_secs_f64(),
         ended: "complete".to_owned(),
-        ..Summary::from_log(&lines)
+        ..history.summary()
     };
-    summary.write(&run.root).map_err(|e| RunError::io(&run.root, "cannot write summary.json", e))?;
+    summary.write(&run.root)?;
     report(r, run, &newest.path, source, &summary, console);
     Ok(end)
 }
@@ -171,7 +196,7 @@ fn go_on(
     r: &Resolved,
     exec: &mut dyn Executor,
     checkpoint: &Checkpoint,
-    world: &World,
+    (world, meter): (&World, &mut Meter),
     console: &mut dyn Console,
 ) -> Result<Progress, RunError> {
     let progress = saved::progress(checkpoint)?;
@@ -181,7 +206,16 @@ fn go_on(
             checkpoint.path.display()
         )));
     }
+    if progress.update > r.updates {
+        return Err(RunError::Model(format!(
+            "{}: is of update {}, and the run ends after {}; use another checkpoint",
+            checkpoint.path.display(),
+            progress.update,
+            r.updates
+        )));
+    }
     saved::restore(exec, checkpoint, world)?;
+    meter.ended(phase::RESUME);
     console.line(&format!("resuming after update {} of {}", progress.update, r.updates));
     Ok(progress)
 }
@@ -192,18 +226,20 @@ fn begin(
     run: &RunDir,
     exec: &mut dyn Executor,
     validation: &Validation,
-    world: &World,
+    (world, meter): (&World, &mut Meter),
     console: &mut dyn Console,
 ) -> Result<Progress, RunError> {
     let busy = world.busy();
     load::fill(exec, &r.model, r.recipe.seed, world.held())?;
     drop(busy);
+    meter.ended(phase::LOAD);
     if world.is_first() {
         r.model.doubts()?.iter().for_each(|doubt| console.line(doubt));
     }
     let mut progress = Progress { run: digest(r)?, ..Progress::default() };
     if !validation.is_empty() {
         let base = validation.loss(exec, program::EVALUATE, world)?;
+        meter.ended(phase::EVALUATE);
         console.line(&format!("validation loss of the base: {base:.4}"));
         progress.validation_base = Some(base);
     }
@@ -211,6 +247,7 @@ fn begin(
     if world.is_first() {
         finish::keep_base(run, base)?;
     }
+    meter.ended(phase::SAMPLE);
     Ok(progress)
 }
 
@@ -265,13 +302,12 @@ fn report(
     ] {
         console.line(&format!("{what:<11}{place}"));
     }
-    if r.recipe.sample.is_some() {
-        console.line(&format!("audio      {root}/audio"));
+    if r.plan.shape.session.sample.is_some() {
+        console.line(&format!(
+            "audio      {root}/audio (a held-out clip; by Griffin-Lim, which buzzes: no vocoder)"
+        ));
     }
-    console.line("next, with your own folder of clips:");
-    console.line(&format!(
-        "  ambitus train --model {root}/export --data YOUR_FOLDER --device {} --memory {}",
-        r.recipe.device,
-        ByteSize(s.budget_bytes.unwrap_or(0)).exact()
-    ));
+    if let Some(listen) = r.plan.shape.model.listen(&format!("{root}/export")) {
+        console.line(&format!("to hear the voice in {project}:\n  {listen}"));
+    }
 }

@@ -7,6 +7,8 @@ use crate::model_dir::{ModelDir, OpenOptions};
 use crate::parts::Placement;
 use crate::recipe::{DeviceChoice, Recipe};
 use crate::session::{self, SessionOptions};
+use crate::trainer::{Observer, Step, Trainer};
+use crate::validate::Validation;
 use crate::world;
 use ambitus_compile::optimizer::{Optimizer, States};
 use ambitus_compile::passes::lora::Lora;
@@ -18,6 +20,7 @@ use ambitus_compile::pipeline::Trained;
 use ambitus_exec::executor::{ExecError, state_place};
 use ambitus_ir::plan::PlannedSession;
 use ambitus_models::{Capacity, Model};
+use ambitus_store::{Fault, FaultDisk};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
@@ -156,6 +159,7 @@ fn shared(form: &Form, (ranks, how): (usize, How)) -> Shared {
         clip_rows: 64.0,
         micro_batches: 4,
         prepare_bytes: 0,
+        data_bytes: 0,
     };
     let plan = RunPlan::new(shape, device.target()).expect("it compiles");
     let planned = match plan.parts {
@@ -202,7 +206,7 @@ impl Shared {
                     assert_eq!(*x, none, "padding of {}", s.name);
                 }
             }
-            save(exec, &dir, &saved_as(), world)
+            save(exec, &dir, &saved_as(), world, Ok(()))
         });
         dir.latest_good().expect("readable").checkpoint.expect("whole")
     }
@@ -231,7 +235,7 @@ fn base(form: &Shared, to: &Path) -> Checkpoint {
         for (s, values) in exec.planned.session.states.iter().zip(&mut exec.states) {
             *values = (0..s.ty.shape.elements()).map(|k| value(&s.name, s.ty.dtype, k)).collect();
         }
-        save(exec, &dir, &saved_as(), world)
+        save(exec, &dir, &saved_as(), world, Ok(()))
     });
     dir.latest_good().expect("readable").checkpoint.expect("whole")
 }
@@ -359,7 +363,7 @@ fn a_rank_that_fails_leaves_none() {
             if fails == Some(world.rank()) {
                 return Err(RunError::Io("the disk is full".to_owned()));
             }
-            save(&exec, &dir, &saved_as(), &world)
+            save(&exec, &dir, &saved_as(), &world, Ok(()))
         })
     };
     for rank in [0, 1] {
@@ -369,6 +373,195 @@ fn a_rank_that_fails_leaves_none() {
     }
     save_on(None).expect("the next is whole");
     assert!(dir.latest_good().expect("readable").checkpoint.is_some());
+}
+
+/// Wherever the disk is full, of whichever rank: all know, none waits, nothing half-written stays, and the next save is whole.
+#[test]
+fn a_full_disk_is_no_end() {
+    let form = Form { precision: Precision::Fp32, trained: Trained::All, states: States::Fp32 };
+    let layout = |of: &Shared| session::layout(&deep(), &of.options).expect("it compiles");
+    let (one, two) = (shared(&form, WORLDS[0]), shared(&form, WORLDS[1]));
+    let folder = tempfile::tempdir().expect("a folder");
+    let parent = folder.path().join("checkpoints");
+    for (of, ranks) in [(&one, 1), (&two, 2)] {
+        for full in 0..ranks {
+            for at in 1.. {
+                let disk = FaultDisk::new(Fault::Enospc, at, true);
+                let save_on = |disk: &FaultDisk, update: u64| {
+                    let body = |world: &World| {
+                        let dir = match world.rank() == full {
+                            true => CheckpointDir::on(Arc::new(disk.clone()), &parent),
+                            false => CheckpointDir::new(&parent),
+                        };
+                        let world = world.holding(layout(of));
+                        let exec = Kept::new(&of.planned[world.rank()]);
+                        let progress = Progress { update, ..saved_as() };
+                        match save(&exec, &dir, &progress, &world, Ok(())) {
+                            Err(RunError::Full(_)) => Ok(false),
+                            done => done.map(|()| true),
+                        }
+                    };
+                    match ranks {
+                        1 => vec![body(&World::alone()).expect("nothing else fails")],
+                        n => world::in_process(n, body).expect("nothing else fails"),
+                    }
+                };
+                let done = save_on(&disk, 7);
+                // What is wanting at the very end only the first rank knows.
+                assert!(
+                    done.iter().all(|d| *d == done[0]) || (full == 0 && !done[0]),
+                    "{ranks}: {full}, {at}: {done:?}"
+                );
+                let names = std::fs::read_dir(&parent).into_iter().flatten().flatten().map(|e| e.file_name());
+                let left: Vec<_> = names.filter(|n| *n != "step-7").collect();
+                assert!(left.is_empty(), "{full}, {at}: {left:?}");
+                let fired = disk.fired();
+                assert!(fired || done.iter().all(|d| *d));
+                let again = save_on(&FaultDisk::new(Fault::Enospc, u64::MAX, false), 8);
+                assert!(again.iter().all(|d| *d));
+                let latest = CheckpointDir::new(&parent).latest_good().expect("readable").checkpoint;
+                assert_eq!(latest.expect("whole").step, 8);
+                std::fs::remove_dir_all(&parent).expect("a folder");
+                if !fired {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Clips of a run that has none.
+struct NoClips;
+
+impl crate::clips::Clips for NoClips {
+    fn rows(&self) -> &[u32] {
+        &[]
+    }
+    fn norm(&self, _: &[crate::clips::Use]) -> Result<f32, ambitus_data::DataError> {
+        Ok(1.0)
+    }
+    fn fill(
+        &self,
+        _: &[crate::clips::Use],
+        _: &mut ambitus_models::Batch,
+    ) -> Result<(), ambitus_data::DataError> {
+        Ok(())
+    }
+}
+
+/// What a run says.
+#[derive(Default)]
+struct Notes {
+    notes: Vec<String>,
+    ready: Option<RunError>,
+    saved: usize,
+}
+
+impl Observer for Notes {
+    fn step(&mut self, _: &Step, _: &Progress) -> Result<(), RunError> {
+        Ok(())
+    }
+    fn validated(&mut self, _: u64, _: f64, _: Option<f64>) {}
+    fn before_save(&mut self) -> Result<(), RunError> {
+        self.ready.take().map_or(Ok(()), Err)
+    }
+    fn saved(&mut self, _: u64, _: f64) {
+        self.saved += 1;
+    }
+    fn note(&mut self, text: &str) {
+        self.notes.push(text.to_owned());
+    }
+}
+
+#[test]
+fn a_run_goes_on_over_a_full_disk_but_for_its_end() {
+    let form = Form { precision: Precision::Fp32, trained: Trained::All, states: States::Fp32 };
+    let one = shared(&form, WORLDS[0]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = FaultDisk::new(Fault::Enospc, 5, true);
+    let (full, good) = (CheckpointDir::on(Arc::new(disk), folder.path()), CheckpointDir::new(folder.path()));
+    let capacity = one.options.capacity;
+    let validation = Validation::new(Box::new(NoClips), deep(), capacity).expect("nothing to pack");
+    let recipe = Recipe::new("model", "data");
+    let mut exec = Kept::new(&one.planned[0]);
+    let mut trainer = Trainer {
+        exec: &mut exec,
+        recipe: &recipe,
+        updates: 9,
+        validation: &validation,
+        checkpoints: &good,
+        progress: saved_as(),
+        world: &World::alone(),
+        meter: &mut crate::memory::Meter::start(),
+    };
+    let mut said = Notes::default();
+    trainer.save(&mut said, false).expect("there is room");
+    trainer.progress.update = 8;
+    trainer.checkpoints = &full;
+    trainer.save(&mut said, false).expect("the run goes on");
+    assert!(
+        said.notes.len() == 1 && said.notes[0].contains("update 8: no checkpoint was saved"),
+        "{:?}",
+        said.notes
+    );
+    // A log that waits for room is no better.
+    trainer.checkpoints = &good;
+    said.ready = Some(RunError::Full("the log".to_owned()));
+    trainer.save(&mut said, false).expect("the run goes on");
+    assert!(said.notes.len() == 2 && said.saved == 1);
+    trainer.checkpoints = &full;
+    let last = trainer.save(&mut said, true).expect_err("it was the last");
+    assert_eq!((last.exit_code(), said.notes.len()), (6, 2));
+    let kept: Vec<u64> = good.list().expect("readable").iter().map(|c| c.step).collect();
+    assert_eq!(kept, [7]);
+    // With room again the next is whole.
+    trainer.checkpoints = &good;
+    trainer.save(&mut said, true).expect("there is room");
+    assert_eq!(good.latest_good().expect("readable").checkpoint.expect("whole").step, 8);
+    // What is no want of room is an end.
+    said.ready = Some(RunError::Io("the log".to_owned()));
+    assert!(trainer.save(&mut said, false).is_err());
+}
+
+#[test]
+fn a_manifest_that_contradicts_itself_is_refused() {
+    let form = Form { precision: Precision::Fp32, trained: Trained::All, states: States::Fp32 };
+    let folder = tempfile::tempdir().expect("a folder");
+    let checkpoint = base(&shared(&form, WORLDS[0]), folder.path());
+    assert_eq!(progress(&checkpoint).expect("whole"), saved_as());
+    let mut other = checkpoint.clone();
+    other.step = 8;
+    assert_eq!(progress(&other).expect_err("of another step").exit_code(), 4);
+    let mut more = checkpoint;
+    more.manifest.meta["applied"] = 9.into();
+    assert!(
+        progress(&more).expect_err("more than there were").to_string().contains("of which 9 were applied")
+    );
+}
+
+/// A run that goes on leaves no more behind than one that was never killed, and takes nothing that it cannot read for old.
+#[test]
+fn what_was_not_pruned_is_pruned_later() {
+    let form = Form { precision: Precision::Fp32, trained: Trained::All, states: States::Fp32 };
+    let one = shared(&form, WORLDS[0]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = CheckpointDir::new(folder.path());
+    let exec = Kept::new(&one.planned[0]);
+    let at = |update| Progress { update, best: Some((2, 0.5)), ..saved_as() };
+    for update in 1..=6 {
+        save(&exec, &dir, &at(update), &World::alone(), Ok(())).expect("there is room");
+    }
+    let model = folder.path().join("step-6/model.safetensors");
+    std::fs::write(model, "damaged").expect("a file");
+    std::fs::create_dir(folder.path().join("step-9.tmp")).expect("a folder");
+    let names = || {
+        let names = std::fs::read_dir(folder.path()).expect("a folder").flatten();
+        names.map(|e| e.file_name().to_string_lossy().into_owned()).collect::<BTreeSet<_>>()
+    };
+    tidy(&dir, Some(&at(5)), 2).expect("it may be removed");
+    assert!(names().iter().eq(["step-2", "step-4", "step-5", "step-6"]), "{:?}", names());
+    tidy(&dir, None, 2).expect("there is nothing to remove");
+    assert_eq!(names().len(), 4);
 }
 
 #[test]

@@ -9,10 +9,12 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
+use super::listing::{Lister, Said};
 use super::resolve::Root;
-use super::{Audio, Collector, Entry, TEXT_KEYS, VOICE_KEYS};
+use super::{TEXT_KEYS, VOICE_KEYS, voice};
 use crate::audio::AudioInput;
-use crate::error::DataError;
+use crate::error::{DataError, short};
+use crate::outcomes::Cause;
 use table::{Cell, Cursor, Table};
 
 /// Names of the column of audio.
@@ -21,9 +23,10 @@ const AUDIO: &str = "audio";
 const MAX_ROW: usize = 512 << 20;
 
 /// Lists the rows of a file in the audio layout.
-pub(super) fn read(_: &Root, file: &Path, out: &mut Collector) -> Result<(), DataError> {
-    let table = Table::open(file)?;
-    let columns = || table.names().join(", ");
+pub(super) fn read(file: &Path, out: &mut Lister) -> Result<(), DataError> {
+    let number = out.file(file);
+    let table = Table::open(file, out.room())?;
+    let columns = || short(&table.names().join(", ")).into_owned();
     if table.leaf(&["input_ids"]).is_some() {
         let reason = "the rows are tokenised already (`input_ids`), so there is no audio in them; only a family that \
                       trains on token sequences can read them";
@@ -40,34 +43,39 @@ pub(super) fn read(_: &Root, file: &Path, out: &mut Collector) -> Result<(), Dat
         );
         DataError::file(file, reason)
     })?;
-    out.row_bytes = out.row_bytes.max(table.page_bytes(&audio.leaves())?);
     let mut leaves = vec![text];
     leaves.extend(VOICE_KEYS.iter().find_map(|key| table.leaf(&[key])));
-    table.page_bytes(&leaves)?;
+    // Texts are read first, then audio.
+    for leaves in [&audio.leaves(), &leaves] {
+        out.row_bytes = out.row_bytes.max(table.held_bytes(leaves, out.room())?);
+    }
+    out.footer_bytes = out.footer_bytes.max(table.footer_bytes());
     let (rows, stem) = (table.rows(), file.file_stem().unwrap_or_default().to_string_lossy().into_owned());
     let width = rows.to_string().len();
     let mut cursor = Cursor::new(table, leaves);
     for row in 0..rows {
         let name = format!("{stem}#{row:0width$}");
-        let cells = cursor.next().map_err(|reason| DataError::line(file, row + 1, reason))?;
-        let checked = match &cells[0] {
-            Cell::Null => Err("no text".to_owned()),
-            cell => cell.text().and_then(checked_text),
-        };
-        let voice = cells.get(1).map_or(Ok(None), Cell::label);
-        match checked.and_then(|text| Ok((text, voice?))) {
-            Ok((text, voice)) => out.entries.push(Entry {
-                name,
-                audio: Audio::Row(row),
-                text,
-                voice,
-                file: file.to_owned(),
-                line: row + 1,
-            }),
-            Err(reason) => out.problem(&name, file, Some(row + 1), reason),
+        let line = row + 1;
+        let cells = cursor.next().map_err(|reason| DataError::line(file, line, reason))?;
+        match text_and_voice(&cells) {
+            Ok((text, voice)) => {
+                let said = Said { text: &text, voice: voice.as_deref(), file: Some(number), line };
+                out.add_row(&name, row, &said)?;
+            }
+            Err(reason) => out.problem(&name, file, Some(line), (Cause::Transcript, reason))?,
         }
     }
     Ok(())
+}
+
+/// What a row's cells of text and perhaps voice say.
+fn text_and_voice(cells: &[Cell]) -> Result<(String, Option<String>), String> {
+    let text = match &cells[0] {
+        Cell::Null => return Err("no text".into()),
+        cell => checked_text(cell.text()?)?,
+    };
+    let label = cells.get(1).map_or(Ok(None), Cell::label)?;
+    Ok((text, voice(label.as_deref())?.map(str::to_owned)))
 }
 
 /// A text as it stands: the official preprocessing changes nothing in it.
@@ -126,10 +134,11 @@ impl AudioRows {
             |open: &Open| open.file != file || (open.failed.is_none() && open.cursor.position() > row);
         if self.open.as_ref().is_none_or(behind) {
             self.open = None;
-            let table = Table::open(file).map_err(|e| e.to_string())?;
+            // What it takes was asked when the data was listed.
+            let table = Table::open(file, u64::MAX).map_err(|e| e.to_string())?;
             let columns = AudioColumns::find(&table).ok_or("its audio column is gone")?;
             let leaves = columns.leaves();
-            table.page_bytes(&leaves).map_err(|e| e.to_string())?;
+            table.held_bytes(&leaves, u64::MAX).map_err(|e| e.to_string())?;
             let cursor = Cursor::new(table, leaves);
             self.open = Some(Open { file: file.to_owned(), columns, cursor, failed: None });
         }
@@ -156,6 +165,7 @@ impl AudioColumns {
         let path = self.path.and_then(|_| cells.next());
         let samples = self.samples.and_then(|_| cells.next().zip(cells.next()));
         if let Some(Cell::Bytes(bytes)) = bytes {
+            let bytes = bytes.data();
             if bytes.len() > MAX_ROW {
                 return Err(format!("{} bytes of audio in one row; at most {MAX_ROW} are read", bytes.len()));
             }
@@ -191,27 +201,33 @@ pub(crate) struct TokenRow {
 /// Rows of a file with a column `input_ids`, and perhaps `labels` and `attention_mask`.
 pub(crate) struct TokenRows {
     cursor: Cursor,
+    bytes: u64,
     labels: bool,
     mask: bool,
 }
 
 impl TokenRows {
-    /// `None` if the file has no `input_ids`.
-    pub(crate) fn open(file: &Path) -> Result<Option<Self>, DataError> {
-        let table = Table::open(file)?;
+    /// Opens a file of which a row takes at most `room` bytes of memory. `None` if it has no `input_ids`.
+    pub(crate) fn open(file: &Path, room: u64) -> Result<Option<Self>, DataError> {
+        let table = Table::open(file, room)?;
         let Some(ids) = table.leaf(&["input_ids"]) else { return Ok(None) };
         let labels = table.leaf(&["labels"]);
         // A mask of ones is often one run of a hundred million values, which says nothing.
         let mask = table.leaf(&["attention_mask"]).filter(|&leaf| !table.is_all_ones(leaf));
         let leaves: Vec<usize> = [Some(ids), labels, mask].into_iter().flatten().collect();
-        table.page_bytes(&leaves)?;
+        let bytes = table.footer_bytes() + table.held_bytes(&leaves, room)?;
         let (labels, mask) = (labels.is_some(), mask.is_some());
-        Ok(Some(Self { cursor: Cursor::new(table, leaves), labels, mask }))
+        Ok(Some(Self { cursor: Cursor::new(table, leaves), bytes, labels, mask }))
     }
 
     /// Rows of the file.
     pub(crate) fn rows(&self) -> u64 {
         self.cursor.rows()
+    }
+
+    /// Bytes of memory that reading a row takes at most.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The next row. After an error nothing more can be read.

@@ -21,6 +21,8 @@ const WINDOW: usize = 8 << 10;
 pub(super) struct Sizes {
     dictionary: u64,
     data: u64,
+    /// Values of a page.
+    pub(super) values: u64,
 }
 
 impl Sizes {
@@ -57,6 +59,7 @@ pub(super) fn check(file: &mut File, mut at: u64, end: u64) -> Result<Sizes, Str
         let held = compressed + whole;
         let most = if header.dictionary { &mut sizes.dictionary } else { &mut sizes.data };
         *most = (*most).max(held);
+        sizes.values = sizes.values.max(header.values as u64);
         at += compressed;
     }
     Ok(sizes)

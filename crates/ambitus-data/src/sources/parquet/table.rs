@@ -2,24 +2,39 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use parquet::data_type::DataType;
+use parquet::basic::Type;
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
+use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
+use super::super::speakable;
 use super::pages;
 use crate::error::DataError;
+use crate::files;
+use crate::guard;
 
 /// Largest footer, bytes: tens of thousands of row groups.
 const MAX_FOOTER: u64 = 64 << 20;
+/// Memory that a footer takes for each of its bytes, once it is read.
+const FOOTER_MEMORY: u64 = 16;
+/// Values that a row may have in pages after its first: of samples, some minutes; of ids, as many as a clip may have.
+const MORE_SAMPLES: u64 = 16 << 20;
+const MORE_IDS: u64 = 1 << 19;
+/// Memory for each value of a row: itself and two levels, in vectors that grow by doubling, and its copy as what is made of it.
+const SAMPLE_MEMORY: u64 = 2 * (4 + 2 * 2) + 8;
+const ID_MEMORY: u64 = 2 * (8 + 2 * 2) + 8;
 
 /// An opened file whose row groups lie inside it.
 pub(super) struct Table {
     path: PathBuf,
     reader: SerializedFileReader<File>,
+    footer_bytes: u64,
 }
 
 /// A value of one row. Lists are whole.
@@ -30,14 +45,17 @@ pub(super) enum Cell {
     Int(i64),
     Ints(Vec<i64>),
     Floats(Vec<f32>),
-    Bytes(Vec<u8>),
+    /// Part of the page that it is in.
+    Bytes(ByteArray),
 }
 
 impl Cell {
     pub(super) fn text(&self) -> Result<String, String> {
         match self {
             Self::Bytes(bytes) => {
-                String::from_utf8(bytes.clone()).map_err(|_| "the text is not UTF-8".to_owned())
+                let text = std::str::from_utf8(bytes.data()).map_err(|_| "the text is not UTF-8")?;
+                speakable(text)?;
+                Ok(text.to_owned())
             }
             _ => Err("not text".into()),
         }
@@ -63,24 +81,20 @@ impl Cell {
 
 /// Runs the decoder; a panic in it becomes a fault of the file.
 fn guarded<T>(work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(ParquetError::NYI(what))) => Err(format!("written in a way that is not read ({what})")),
-        Ok(Err(error)) => Err(format!("damaged ({error})")),
-        Err(_) => Err("damaged (the decoder gave up on it)".into()),
+    match guard::guarded(work) {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(ParquetError::NYI(what))) => Err(format!("written in a way that is not read ({what})")),
+        Some(Err(error)) => Err(format!("damaged ({error})")),
+        None => Err("damaged (the decoder gave up on it)".into()),
     }
 }
 
 impl Table {
-    pub(super) fn open(path: &Path) -> Result<Self, DataError> {
+    /// Opens a file whose footer takes at most `room` bytes of memory.
+    pub(super) fn open(path: &Path, room: u64) -> Result<Self, DataError> {
         let io = |e| DataError::io(path, e);
         let refused = |reason: String| DataError::file(path, reason);
-        let meta = std::fs::metadata(path).map_err(io)?;
-        if !meta.is_file() {
-            return Err(refused("not a regular file".into()));
-        }
-        let mut file = File::open(path).map_err(io)?;
-        let length = meta.len();
+        let (mut file, length) = files::open(path)?;
         let mut tail = [0; 8];
         if length >= 12 {
             file.seek(SeekFrom::Start(length - 8)).and_then(|_| file.read_exact(&mut tail)).map_err(io)?;
@@ -93,12 +107,17 @@ impl Table {
         if footer > (length - 12).min(MAX_FOOTER) {
             return Err(refused(format!("damaged: a footer of {footer} bytes in a file of {length}")));
         }
+        let footer_bytes = FOOTER_MEMORY * footer;
+        if footer_bytes > room {
+            let what = format!("{}: its footer", path.display());
+            return Err(DataError::DoesNotFit { what, needed: footer_bytes, room });
+        }
         let reader = guarded(|| SerializedFileReader::new(file)).map_err(refused)?;
         let rows: i64 = reader.metadata().row_groups().iter().map(|g| g.num_rows().max(0)).sum();
         if rows != reader.metadata().file_metadata().num_rows() {
             return Err(refused("damaged: its row groups do not have the rows that it says".into()));
         }
-        Ok(Self { path: path.to_owned(), reader })
+        Ok(Self { path: path.to_owned(), reader, footer_bytes })
     }
 
     pub(super) fn rows(&self) -> u64 {
@@ -136,8 +155,14 @@ impl Table {
         })
     }
 
-    /// Checks every page of these leaves against the file; bytes that a reader of a row of all of them holds.
-    pub(super) fn page_bytes(&self, leaves: &[usize]) -> Result<u64, DataError> {
+    /// Bytes that the footer takes.
+    pub(super) fn footer_bytes(&self) -> u64 {
+        self.footer_bytes
+    }
+
+    /// Checks every page of these leaves against the file; bytes that a page and a row of them take. With the footer's they are at
+    /// most `room`.
+    pub(super) fn held_bytes(&self, leaves: &[usize], room: u64) -> Result<u64, DataError> {
         let mut file = File::open(&self.path).map_err(|e| DataError::io(&self.path, e))?;
         let length = file.metadata().map_err(|e| DataError::io(&self.path, e))?.len();
         let mut most = 0;
@@ -152,11 +177,35 @@ impl Table {
                     range.and_then(|(at, bytes)| Some((at, at.checked_add(bytes).filter(|&e| e <= length)?)));
                 let sizes = range.ok_or_else(|| "damaged: a column lies outside the file".to_owned());
                 let sizes = sizes.and_then(|(at, end)| pages::check(&mut file, at, end));
-                held += sizes.map_err(|reason| self.fault(leaf, reason))?.held();
+                let sizes = sizes.map_err(|reason| self.fault(leaf, reason))?;
+                let values = u64::try_from(chunk.num_values()).unwrap_or(0);
+                held += sizes.held() + self.row_bytes(leaf, values, sizes.values);
             }
             most = most.max(held);
         }
+        let needed = self.footer_bytes + most;
+        if needed > room {
+            let what = format!("{}: a page and a row of it", self.path.display());
+            return Err(DataError::DoesNotFit { what, needed, room });
+        }
         Ok(most)
+    }
+
+    /// Bytes of a row of a leaf that has lists, of which a chunk has so many values in all and a page so many. Of other leaves a row is
+    /// in its page.
+    fn row_bytes(&self, leaf: usize, of_chunk: u64, of_page: u64) -> u64 {
+        match self.more_values(leaf) {
+            Some((more, memory)) => memory * of_chunk.min(of_page + more),
+            None => 0,
+        }
+    }
+
+    /// Values that a row of a list may have in pages after its first, and the memory of each.
+    fn more_values(&self, leaf: usize) -> Option<(u64, u64)> {
+        let column = self.reader.metadata().file_metadata().schema_descr().column(leaf);
+        let is_float = matches!(column.physical_type(), Type::FLOAT | Type::DOUBLE);
+        let bounds = if is_float { (MORE_SAMPLES, SAMPLE_MEMORY) } else { (MORE_IDS, ID_MEMORY) };
+        (column.max_rep_level() > 0).then_some(bounds)
     }
 
     fn fault(&self, leaf: usize, reason: String) -> DataError {
@@ -167,13 +216,76 @@ impl Table {
     /// A reader of one leaf in a row group, with its largest levels.
     fn column(&self, group: usize, leaf: usize) -> Result<Column, String> {
         let description = self.reader.metadata().file_metadata().schema_descr().column(leaf);
-        let reader = guarded(|| self.reader.get_row_group(group)?.get_column_reader(leaf))?;
-        Ok(Column { reader, list: description.max_rep_level() > 0, name: description.path().string() })
+        let pages = guarded(|| self.reader.get_row_group(group)?.get_column_page_reader(leaf))?;
+        let more = self.more_values(leaf).map_or(u64::MAX, |(more, _)| more);
+        let left = Arc::new(AtomicU64::new(FIRST_PAGE));
+        let pages = Bounded { pages, left: left.clone(), more };
+        let reader = guarded(|| Ok(get_column_reader(description.clone(), Box::new(pages))))?;
+        Ok(Column { reader, left, list: description.max_rep_level() > 0, name: description.path().string() })
+    }
+}
+
+/// What is left to a row that has no page yet: its first is its own, whatever its size.
+const FIRST_PAGE: u64 = u64::MAX;
+
+/// Pages of a column, of which a row may take only so many: the decoder gathers a row before it says how long it is.
+struct Bounded {
+    pages: Box<dyn PageReader>,
+    /// Values in further pages that the row may still take, or [`FIRST_PAGE`].
+    left: Arc<AtomicU64>,
+    more: u64,
+}
+
+impl PageReader for Bounded {
+    fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+        let page = self.pages.get_next_page()?;
+        let values = match &page {
+            Some(Page::DataPage { num_values, .. } | Page::DataPageV2 { num_values, .. }) => *num_values,
+            _ => return Ok(page),
+        };
+        let left = match self.left.load(Ordering::Relaxed) {
+            FIRST_PAGE => self.more,
+            left => left
+                .checked_sub(u64::from(values))
+                .ok_or_else(|| ParquetError::General(format!("a row of more than {} values", self.more)))?,
+        };
+        self.left.store(left, Ordering::Relaxed);
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
+        self.pages.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+        self.pages.skip_next_page()
+    }
+
+    fn supports_deferred_dictionary(&self) -> bool {
+        self.pages.supports_deferred_dictionary()
+    }
+
+    fn take_deferred_dictionary(&mut self) -> Result<Option<Page>, ParquetError> {
+        self.pages.take_deferred_dictionary()
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool, ParquetError> {
+        self.pages.at_record_boundary()
+    }
+}
+
+impl Iterator for Bounded {
+    type Item = Result<Page, ParquetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
     }
 }
 
 struct Column {
     reader: ColumnReader,
+    /// Of [`Bounded`].
+    left: Arc<AtomicU64>,
     list: bool,
     name: String,
 }
@@ -181,6 +293,7 @@ struct Column {
 impl Column {
     fn next(&mut self) -> Result<Cell, String> {
         let list = self.list;
+        self.left.store(FIRST_PAGE, Ordering::Relaxed);
         let read = match &mut self.reader {
             ColumnReader::Int32ColumnReader(r) => {
                 values(r, list).map(|v| ints(v.into_iter().map(i64::from).collect(), list))
@@ -192,7 +305,7 @@ impl Column {
             }
             ColumnReader::ByteArrayColumnReader(r) => values(r, list).and_then(|mut v| match v.len() {
                 0 => Ok(Cell::Null),
-                1 => Ok(v.pop().map_or(Cell::Null, |b| Cell::Bytes(b.data().to_vec()))),
+                1 => Ok(v.pop().map_or(Cell::Null, Cell::Bytes)),
                 _ => Err("a list where one value is expected".into()),
             }),
             _ => Err("a type that is not read".into()),

@@ -1,0 +1,268 @@
+//! The clips of a data set, as written down: their names in memory, everything else on disk until a clip's turn comes.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Audio, Entry, clip_bytes};
+use crate::error::{DataError, many};
+use crate::outcomes::{Cause, Outcome, Outcomes, Verdict};
+use crate::scratch::Scratch;
+
+/// Longest transcript, bytes. Nobody says more in ten minutes, which is the longest clip there can be.
+pub(crate) const MAX_TEXT: usize = 64 << 10;
+
+/// A finished list, sorted by name.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    /// The data folder; paths on disk are below it, or absolute.
+    root: PathBuf,
+    /// Files that entries are described in.
+    files: Vec<PathBuf>,
+    names: String,
+    rows: Vec<Row>,
+    records: Scratch,
+    /// Longest transcript with the name of its voice, bytes.
+    pub(crate) longest_text: usize,
+}
+
+/// Where things of an entry are.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    /// Its record among all records.
+    at: u64,
+    /// Its name among all names.
+    name: usize,
+    length: u32,
+    name_length: u32,
+}
+
+/// What is on disk of an entry.
+#[derive(Serialize, Deserialize)]
+struct Record<'a> {
+    /// Path of the audio.
+    #[serde(borrow)]
+    audio: Option<Cow<'a, str>>,
+    /// Or its row in the file.
+    row: Option<u64>,
+    #[serde(borrow)]
+    text: Cow<'a, str>,
+    #[serde(borrow)]
+    voice: Option<Cow<'a, str>>,
+    /// Number of the file; none is the text file beside the audio.
+    file: Option<usize>,
+    line: u64,
+}
+
+impl Listing {
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn name(&self, row: &Row) -> &str {
+        &self.names[row.name..row.name + row.name_length as usize]
+    }
+
+    /// Bytes of all names.
+    pub(crate) fn name_bytes(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Entry `i` in the order of names.
+    pub(crate) fn entry(&self, i: usize) -> Result<Entry, DataError> {
+        let row = &self.rows[i];
+        let bytes = self.records.read(row.at, row.length as usize)?;
+        let record: Record<'_> =
+            serde_json::from_slice(&bytes).map_err(|e| DataError::io(&self.root, e.into()))?;
+        let audio = match (&record.audio, record.row) {
+            (Some(path), _) => Audio::File(self.root.join(&**path)),
+            (None, row) => Audio::Row(row.unwrap_or(0)),
+        };
+        let file = match (record.file, &audio) {
+            (Some(file), _) => self.files[file].clone(),
+            (None, Audio::File(path)) => path.with_extension("txt"),
+            (None, Audio::Row(_)) => self.root.clone(),
+        };
+        Ok(Entry {
+            name: self.name(row).to_owned(),
+            audio,
+            text: record.text.into_owned(),
+            voice: record.voice.map(Cow::into_owned),
+            file,
+            line: record.line,
+        })
+    }
+}
+
+/// A list that is being made, with what cannot be on it.
+pub(super) struct Lister {
+    pub(super) listing: Listing,
+    pub(super) problems: Outcomes,
+    /// Paths of audio by their hashes, to find what is named twice.
+    seen: HashMap<u64, u32>,
+    hasher: RandomState,
+    /// Most that the entries may take, bytes.
+    room: u64,
+    /// What a reader of a table holds of a row, bytes.
+    pub(super) row_bytes: u64,
+    /// What it holds of the footer.
+    pub(super) footer_bytes: u64,
+}
+
+/// Bytes of memory for each clip while the list is made: its row, and a path's hash in a table that is between a quarter and
+/// seven eighths full, or is copied to one twice as large. Vectors grow by doubling.
+const LISTING: u64 = 2 * size_of::<Row>() as u64 + 64;
+
+/// Bytes that a list of so many clips takes, whose names have so many bytes.
+pub(crate) const fn listing_bytes(clips: usize, names: usize) -> u64 {
+    LISTING * clips as u64 + 2 * names as u64
+}
+
+/// What is said of a clip.
+pub(super) struct Said<'a> {
+    pub(super) text: &'a str,
+    pub(super) voice: Option<&'a str>,
+    /// Number of the file that says so; none is the text file beside the audio.
+    pub(super) file: Option<usize>,
+    pub(super) line: u64,
+}
+
+impl Lister {
+    pub(super) fn new(root: &Path, scratch: &Path, room: u64) -> Result<Self, DataError> {
+        let listing = Listing {
+            root: root.to_owned(),
+            files: Vec::new(),
+            names: String::new(),
+            rows: Vec::new(),
+            records: Scratch::new(scratch)?,
+            longest_text: 0,
+        };
+        let problems = Outcomes::new(scratch)?;
+        let (seen, hasher) = (HashMap::new(), RandomState::new());
+        Ok(Self { listing, problems, seen, hasher, room, row_bytes: 0, footer_bytes: 0 })
+    }
+
+    /// Bytes that are left for more.
+    #[cfg(feature = "parquet")]
+    pub(super) fn room(&self) -> u64 {
+        self.room.saturating_sub(clip_bytes(self.listing.len(), self.listing.names.len()))
+    }
+
+    /// Number of a file that describes clips.
+    pub(super) fn file(&mut self, path: &Path) -> usize {
+        self.listing.files.push(path.to_owned());
+        self.listing.files.len() - 1
+    }
+
+    pub(super) fn path(&self, file: usize) -> &Path {
+        &self.listing.files[file]
+    }
+
+    /// Where something is said of a clip with this audio.
+    pub(super) fn place(&self, said: &Said<'_>, audio: &Path) -> PathBuf {
+        said.file.map_or_else(|| audio.with_extension("txt"), |file| self.path(file).to_owned())
+    }
+
+    /// Notes something that cannot be used.
+    pub(super) fn problem(
+        &mut self,
+        name: &str,
+        file: &Path,
+        line: Option<u64>,
+        (cause, reason): (Cause, String),
+    ) -> Result<(), DataError> {
+        self.problems.push(Outcome {
+            name: crate::error::short(name).into_owned(),
+            file: file.to_owned(),
+            line,
+            verdict: Verdict::Bad { cause, reason },
+        })
+    }
+
+    /// Adds a clip whose audio is a file below the root, or an absolute path. The same file may come only once.
+    pub(super) fn add_file(&mut self, name: &str, audio: &Path, said: &Said<'_>) -> Result<(), DataError> {
+        let below = audio.strip_prefix(&self.listing.root).unwrap_or(audio);
+        let place = self.place(said, audio);
+        let Some(path) = below.to_str() else {
+            let reason = "its name is not UTF-8; rename it".to_owned();
+            return self.problem(name, &place, Some(said.line), (Cause::NoAudio, reason));
+        };
+        let hash = self.hasher.hash_one(below);
+        if let Some(&i) = self.seen.get(&hash) {
+            let earlier = self.listing.entry(i as usize)?;
+            // Two paths of one hash are as rare as they are harmless.
+            if earlier.audio == Audio::File(self.listing.root.join(path)) {
+                let reason =
+                    format!("the same audio is already at {}:{}", earlier.file.display(), earlier.line);
+                return self.problem(name, &place, Some(said.line), (Cause::Twice, reason));
+            }
+        }
+        let path = path.to_owned();
+        self.add(name, Some(&path), None, said)?;
+        self.seen.insert(hash, self.listing.len() as u32 - 1);
+        Ok(())
+    }
+
+    /// Adds a clip whose audio is a row of a table.
+    #[cfg(feature = "parquet")]
+    pub(super) fn add_row(&mut self, name: &str, row: u64, said: &Said<'_>) -> Result<(), DataError> {
+        self.add(name, None, Some(row), said)
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        audio: Option<&str>,
+        row: Option<u64>,
+        said: &Said<'_>,
+    ) -> Result<(), DataError> {
+        let clips = self.listing.len() + 1;
+        let needed = clip_bytes(clips, self.listing.names.len() + name.len());
+        if needed > self.room || clips > u32::MAX as usize {
+            let what = format!("the data's {} or more", many(clips, "clip"));
+            return Err(DataError::DoesNotFit { what, needed, room: self.room });
+        }
+        let record = Record {
+            audio: audio.map(Cow::Borrowed),
+            row,
+            text: Cow::Borrowed(said.text),
+            voice: said.voice.map(Cow::Borrowed),
+            file: said.file,
+            line: said.line,
+        };
+        let list = &mut self.listing;
+        let json = serde_json::to_vec(&record).map_err(|e| DataError::io(&list.root, e.into()))?;
+        let row = Row {
+            at: list.records.len(),
+            name: list.names.len(),
+            length: json.len() as u32,
+            name_length: name.len() as u32,
+        };
+        list.records.append(&json)?;
+        list.names.push_str(name);
+        list.rows.push(row);
+        let spoken = said.text.len() + said.voice.map_or(0, str::len);
+        list.longest_text = list.longest_text.max(spoken);
+        Ok(())
+    }
+
+    /// Puts the list into the order of names.
+    pub(super) fn sort(&mut self) -> Result<(), DataError> {
+        drop(std::mem::take(&mut self.seen));
+        let mut rows = std::mem::take(&mut self.listing.rows);
+        let names = &self.listing.names;
+        let name = |row: &Row| &names[row.name..row.name + row.name_length as usize];
+        rows.sort_unstable_by(|a, b| name(a).cmp(name(b)));
+        let twice = rows.windows(2).find(|pair| name(&pair[0]) == name(&pair[1])).map(|pair| name(&pair[0]));
+        if let Some(twice) = twice {
+            // A path is written in two ways of which one is absolute and means another file.
+            let reason = format!("two clips are called {:?}; rename one", crate::error::short(twice));
+            return Err(DataError::file(&self.listing.root, reason));
+        }
+        self.listing.rows = rows;
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! What a run remembers of its updates, however many they are.
+
+use super::{Summary, Update, median};
+use crate::pictures::Curve;
+
+/// Step times that a median is taken of, at most.
+const STEPS: usize = 4096;
+
+/// Sums over the updates of a run, the curve of their losses, and step times of some of them.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// Updates of the whole run.
+    of: u64,
+    last: Option<Update>,
+    /// Mean losses of the first and the last tenth: how many are finite, and their sum.
+    tenths: [(u64, f64); 2],
+    seconds: f64,
+    loader_wait: f64,
+    frames: u64,
+    /// Of all micro-batches that were run.
+    capacity: f64,
+    skipped: u64,
+    /// Of every so many updates.
+    steps: Vec<f64>,
+    every: u64,
+    /// Losses by update.
+    pub losses: Curve,
+}
+
+impl History {
+    /// Of a run of so many updates.
+    pub fn new(updates: u64) -> History {
+        History {
+            of: updates,
+            last: None,
+            tenths: [(0, 0.0); 2],
+            seconds: 0.0,
+            loader_wait: 0.0,
+            frames: 0,
+            capacity: 0.0,
+            skipped: 0,
+            steps: Vec::with_capacity(STEPS),
+            every: 1,
+            losses: Curve::new(updates),
+        }
+    }
+
+    /// The next update of the log. Allocates nothing.
+    pub fn add(&mut self, u: &Update) {
+        let tenth = self.of.div_ceil(10);
+        let of_tenth = [u.update <= tenth, u.update > self.of.saturating_sub(tenth)];
+        for ((n, sum), _) in self.tenths.iter_mut().zip(of_tenth).filter(|(_, is)| *is && u.loss.is_finite())
+        {
+            *n += 1;
+            *sum += u.loss;
+        }
+        self.seconds += u.step_seconds;
+        self.loader_wait += u.loader_wait_seconds;
+        self.frames += u.frames;
+        if u.fill > 0.0 {
+            self.capacity += u.frames as f64 / u.fill;
+        }
+        self.skipped += u64::from(!u.applied);
+        if u.update.is_multiple_of(self.every) {
+            if self.steps.len() == STEPS {
+                // Every second of them stays.
+                let mut at = 0;
+                self.steps.retain(|_| {
+                    at += 1;
+                    at % 2 == 0
+                });
+                self.every *= 2;
+            }
+            if u.update.is_multiple_of(self.every) {
+                self.steps.push(u.step_seconds);
+            }
+        }
+        self.losses.add(u.update, u.loss);
+        self.last = Some(*u);
+    }
+
+    /// The fields of a summary that follow from the log: counts, speed, losses, waiting. The log is the whole run's, across
+    /// resumes.
+    pub fn summary(&self) -> Summary {
+        let mut steps = self.steps.clone();
+        steps.sort_by(f64::total_cmp);
+        let mean = |(n, sum): (u64, f64)| (n > 0).then(|| sum / n as f64);
+        Summary {
+            updates: self.last.map_or(0, |u| u.update),
+            epochs: self.last.map_or(0.0, |u| u.epoch),
+            tokens_per_second: (self.seconds > 0.0).then(|| self.frames as f64 / self.seconds),
+            step_seconds_median: median(&steps),
+            loss_first: mean(self.tenths[0]),
+            loss_last: mean(self.tenths[1]),
+            packing_fill: (self.capacity > 0.0).then(|| self.frames as f64 / self.capacity),
+            frames: self.frames,
+            skipped_updates: self.skipped,
+            loader_wait_seconds: self.loader_wait,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Summary::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::sample_update;
+
+    fn of(log: &[Update]) -> History {
+        let mut history = History::new(log.len() as u64);
+        log.iter().for_each(|u| history.add(u));
+        history
+    }
+
+    #[test]
+    fn a_summary_follows_from_the_log() {
+        let mut log: Vec<Update> = (1..=20).map(sample_update).collect();
+        log[19].loss = f64::NAN;
+        log[19].applied = false;
+        log[4].step_seconds = 9.5;
+        let s = of(&log).summary();
+        assert_eq!((s.updates, s.frames, s.skipped_updates), (20, 18_000, 1));
+        assert_eq!(s.step_seconds_median, Some(0.5));
+        assert!((s.tokens_per_second.unwrap() - 18_000.0 / 19.0).abs() < 1e-9);
+        assert_eq!(s.loss_first, Some(0.75));
+        assert_eq!(s.loss_last, Some(1.0 / 19.0));
+        assert!((s.packing_fill.unwrap() - 0.9).abs() < 1e-12);
+        let empty = of(&[]).summary();
+        assert_eq!((empty.updates, empty.loss_first, empty.tokens_per_second), (0, None, None));
+    }
+
+    /// A million updates take what a few thousand do, and say the same.
+    #[test]
+    fn a_long_run_is_remembered_in_few_bytes() {
+        let n = 1_000_000;
+        let mut history = History::new(n);
+        for update in 1..=n {
+            let seconds = if update % 3 == 0 { 2.0 } else { 1.0 + update as f64 * 1e-9 };
+            history.add(&Update { step_seconds: seconds, ..sample_update(update) });
+        }
+        assert!(history.steps.len() <= STEPS && history.steps.capacity() == STEPS);
+        assert!(history.losses.columns() <= 1000, "{}", history.losses.columns());
+        let s = history.summary();
+        assert_eq!((s.updates, s.frames), (n, 900 * n));
+        assert!((s.step_seconds_median.unwrap() - 1.0).abs() < 0.01, "{:?}", s.step_seconds_median);
+    }
+}

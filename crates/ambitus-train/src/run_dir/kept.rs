@@ -1,0 +1,198 @@
+//! The files of the model's folder that a run keeps for its exports: configuration, vocabulary or tokenizer. They lie in `model/`
+//! beside a manifest with the hashes that they had when the run began.
+
+use super::RunDir;
+use crate::error::RunError;
+use crate::model_dir::ModelDir;
+use ambitus_store::{Manifest, Shard, StoreError, copy_file};
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// The most bytes of a kept file: the largest tokenizers have a tenth of it.
+const MAX_KEPT_BYTES: u64 = 256 << 20;
+/// What to do about a damaged one.
+const REMEDY: &str =
+    "put the files back that the run began with, or go on with the run (`ambitus resume`), which does so";
+
+/// The kept files of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// Their names in the folder `model`.
+    pub names: Vec<String>,
+    /// They have the hashes that they began with. Runs of before hashes were kept have files of which nobody knows.
+    pub checked: bool,
+}
+
+impl RunDir {
+    /// Keeps what an export needs of the model's folder. Says when it is not known whether that is what the run began with.
+    ///
+    /// # Errors
+    /// A file that is another than when the run began, is absurdly large, or cannot be read or written.
+    pub fn keep_model(&self, model: &ModelDir) -> Result<Option<String>, RunError> {
+        let dir = self.folder("model")?;
+        let (before, note) = match self.manifest() {
+            Ok(before) => (before, None),
+            Err(e) if e.is_io() => return Err(e.into()),
+            Err(e) => {
+                (None, Some(format!("{}: {}: the model's files are kept anew", e.path.display(), e.what)))
+            }
+        };
+        let mut shards = before.map_or_else(Vec::new, |m| m.shards);
+        for name in &model.kept {
+            let was = shards.iter().position(|s| s.name == *name).map(|i| shards.swap_remove(i));
+            let accept = |hash: &str| match &was {
+                Some(was) if was.blake3 != hash => Err(format!(
+                    "is not what it was when the run began; put that back, or move {} away",
+                    dir.display()
+                )),
+                _ => Ok(()),
+            };
+            let copy = copy_file(model.dir.join(name), dir.join(name), MAX_KEPT_BYTES, accept)?;
+            shards.push(Shard { name: name.clone(), bytes: copy.bytes, blake3: copy.blake3 });
+        }
+        shards.sort_by(|a, b| a.name.cmp(&b.name));
+        Manifest { step: 0, shards, meta: serde_json::Value::Null }.write_to(&dir)?;
+        Ok(note)
+    }
+
+    /// The files that the run keeps, compared with their hashes.
+    ///
+    /// # Errors
+    /// A file that is damaged or gone, by name.
+    pub fn kept(&self) -> Result<Kept, RunError> {
+        let dir = self.model();
+        let unusable = |e: StoreError| match e.source.as_ref().map(std::io::Error::kind) {
+            None | Some(ErrorKind::NotFound) => {
+                RunError::Model(format!("{}: {}; {REMEDY}", e.path.display(), e.what))
+            }
+            _ => e.into(),
+        };
+        let Some(manifest) = self.manifest().map_err(unusable)? else {
+            let names = std::fs::read_dir(&dir).and_then(|entries| {
+                entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+            });
+            let names = names.map_err(|e| RunError::io(&dir, "cannot list", e))?;
+            return Ok(Kept { names, checked: false });
+        };
+        if let Some(large) = manifest.shards.iter().find(|s| s.bytes > MAX_KEPT_BYTES) {
+            let (path, bytes) = (dir.join(&large.name), large.bytes);
+            return Err(RunError::Model(format!("{}: has {bytes} bytes; {REMEDY}", path.display())));
+        }
+        manifest.check(&dir).map_err(unusable)?;
+        Ok(Kept { names: manifest.shards.into_iter().map(|s| s.name).collect(), checked: true })
+    }
+
+    /// Copies kept files into a folder.
+    ///
+    /// # Errors
+    /// Files that cannot be read or written.
+    pub fn copy_kept(&self, kept: &Kept, to: &Path) -> Result<(), RunError> {
+        for name in &kept.names {
+            copy_file(self.model().join(name), to.join(name), MAX_KEPT_BYTES, |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// `None` in a run of before hashes were kept.
+    fn manifest(&self) -> Result<Option<Manifest>, StoreError> {
+        match Manifest::read_from(&self.model()) {
+            Err(e) if e.source.as_ref().is_some_and(|e| e.kind() == ErrorKind::NotFound) => Ok(None),
+            read => read.map(Some),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model_dir::OpenOptions;
+    use std::fs;
+    use std::path::PathBuf;
+
+    /// A model's folder, and a run that keeps its files.
+    fn run() -> (tempfile::TempDir, ModelDir, RunDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../parity/f5/fixtures/v1");
+        let model = dir.path().join("base");
+        fs::create_dir(&model).unwrap();
+        for name in ["config.yaml", "vocab.txt"] {
+            fs::copy(fixture.join(name), model.join(name)).unwrap();
+        }
+        let options = OpenOptions { from_scratch: true, ..OpenOptions::default() };
+        let model = ModelDir::open_for_ids(&model, options).unwrap();
+        let run = RunDir::at(dir.path().join("run"));
+        assert_eq!(run.keep_model(&model).unwrap(), None);
+        (dir, model, run)
+    }
+
+    #[test]
+    fn damage_is_found_by_name_and_mended_by_going_on() {
+        let (_dir, model, run) = run();
+        let names = vec!["config.yaml".to_owned(), "vocab.txt".to_owned()];
+        assert_eq!(run.kept().unwrap(), Kept { names, checked: true });
+        let changed =
+            |path: &Path| fs::write(path, fs::read_to_string(path).unwrap().replacen('k', "j", 1)).unwrap();
+        type Damage<'a> = &'a dyn Fn(&Path);
+        let damages: [(&str, Damage<'_>); 4] = [
+            ("vocab.txt", &changed),
+            ("config.yaml", &|path| fs::write(path, fs::read_to_string(path).unwrap() + " ").unwrap()),
+            ("config.yaml", &|path| fs::remove_file(path).unwrap()),
+            ("manifest.json", &|path| {
+                fs::write(path, fs::read_to_string(path).unwrap().replacen('0', "1", 1)).unwrap()
+            }),
+        ];
+        for (name, damage) in damages {
+            damage(&run.model().join(name));
+            let e = run.kept().unwrap_err();
+            assert!(e.exit_code() == 4 && e.to_string().contains(name), "{e}");
+            let note = run.keep_model(&model).unwrap();
+            assert_eq!(note.is_some(), name == "manifest.json", "{note:?}");
+            assert!(run.kept().unwrap().checked);
+        }
+        // A run of before hashes were kept.
+        fs::remove_file(run.model().join("manifest.json")).unwrap();
+        assert!(!run.kept().unwrap().checked);
+    }
+
+    #[test]
+    fn another_model_is_refused_and_the_kept_one_stays() {
+        let (_dir, model, run) = run();
+        let vocab = model.dir.join("vocab.txt");
+        let was = fs::read(&vocab).unwrap();
+        fs::write(&vocab, "another").unwrap();
+        let e = run.keep_model(&model).unwrap_err();
+        assert!(e.exit_code() == 4 && e.to_string().contains("base/vocab.txt: is not what it was"), "{e}");
+        assert_eq!(fs::read(run.model().join("vocab.txt")).unwrap(), was);
+        assert!(run.kept().unwrap().checked);
+        // Absurd sizes are refused before they are read.
+        fs::File::create(&vocab).unwrap().set_len(3 << 30).unwrap();
+        let e = run.keep_model(&model).unwrap_err();
+        assert!(e.exit_code() == 4 && e.to_string().contains("3221225472 bytes"), "{e}");
+    }
+
+    #[test]
+    fn a_manifest_leads_nowhere_else() {
+        let (dir, _, run) = run();
+        fs::write(dir.path().join("secret"), "x").unwrap();
+        let hash = blake3::hash(b"x").to_hex().to_string();
+        let shard = |name: &str, bytes| Shard { name: name.to_owned(), bytes, blake3: hash.clone() };
+        for bad in [
+            shard("../../secret", 1),
+            shard("/etc/passwd", 1),
+            shard("..", 1),
+            shard("", 1),
+            shard("vocab.txt", 1 << 40),
+        ] {
+            let manifest = Manifest { step: 0, shards: vec![bad.clone()], meta: serde_json::Value::Null };
+            manifest.write_to(&run.model()).unwrap();
+            let e = run.kept().unwrap_err();
+            assert_eq!(e.exit_code(), 4, "{bad:?}: {e}");
+        }
+        let path: PathBuf = run.model().join("manifest.json");
+        for bad in ["[]".to_owned(), "[".repeat(100_000), "\0".to_owned()] {
+            fs::write(&path, &bad).unwrap();
+            let e = run.kept().unwrap_err();
+            assert!(e.exit_code() == 4 && e.to_string().contains("manifest.json: "), "{e}");
+        }
+    }
+}

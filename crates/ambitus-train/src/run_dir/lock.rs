@@ -1,0 +1,133 @@
+//! One process at a time writes in a run's folder.
+
+use crate::error::RunError;
+use ambitus_store::open_own_file;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+/// The file whose lock is the folder's. It stays: a file that comes and goes could be locked by two under one name.
+pub(super) const LOCK_FILE: &str = ".lock";
+/// What is read of it for a message.
+const SHOWN: usize = 100;
+
+/// A run's folder, held until this is dropped or the process ends, however it does.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the folder, which is made where it is missing.
+    ///
+    /// # Errors
+    /// [`RunError::Usage`] that says who has it; a folder that cannot be made or written.
+    pub fn take(root: &Path) -> Result<Lock, RunError> {
+        let path = root.join(LOCK_FILE);
+        loop {
+            std::fs::create_dir_all(root).map_err(|e| RunError::io(root, "cannot create", e))?;
+            let file = match open_own_file(&path) {
+                Ok(file) => file,
+                // Whoever had the folder has just taken it away.
+                Err(e) if e.source.as_ref().is_some_and(|e| e.kind() == io::ErrorKind::NotFound) => continue,
+                Err(e) => return Err(RunError::Io(e.to_string())),
+            };
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(RunError::Usage(taken(root, &file))),
+                // A file system without locks: nobody is kept out.
+                Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => {}
+                Err(TryLockError::Error(e)) => return Err(RunError::io(&path, "cannot lock", e)),
+            }
+            if is_at(&file, &path) {
+                // For the message of others; the lock holds without it, as on a full disk.
+                let _ = file.set_len(0).and_then(|()| file.write_all_at(who().as_bytes(), 0));
+                return Ok(Lock { _file: file });
+            }
+        }
+    }
+}
+
+/// The path still leads to the file that was locked.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |a: &std::fs::Metadata, b: std::fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    file.metadata().is_ok_and(|a| path.symlink_metadata().is_ok_and(|b| same(&a, b)))
+}
+
+fn who() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("process {} on {}\n", std::process::id(), host.trim())
+}
+
+fn taken(root: &Path, file: &File) -> String {
+    let mut text = [0; SHOWN];
+    let n = file.read_at(&mut text, 0).unwrap_or(0);
+    let text = String::from_utf8_lossy(&text[..n]);
+    let line = text.lines().next().unwrap_or("");
+    let who = if line.is_empty() { "another process" } else { line };
+    format!(
+        "{}: {} runs here: wait until it ends or stop it; `ambitus runs` and `ambitus export` may look on",
+        root.display(),
+        who.escape_debug()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_has_it_and_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("run");
+        let first = Lock::take(&root).unwrap();
+        let refused = Lock::take(&root).unwrap_err();
+        assert_eq!(refused.exit_code(), 2);
+        let mine = format!("process {} on ", std::process::id());
+        assert!(refused.to_string().contains(&mine), "{refused}");
+        drop(first);
+        Lock::take(&root).unwrap();
+    }
+
+    /// Many at once, some of which take the folder away again: never two at a time.
+    #[test]
+    fn never_two_at_a_time() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("run");
+        let (inside, times) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|s| {
+            for k in 0..4 {
+                let (root, inside, times) = (&root, &inside, &times);
+                s.spawn(move || {
+                    for _ in 0..300 {
+                        let Ok(lock) = Lock::take(root) else { continue };
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        times.fetch_add(1, Ordering::SeqCst);
+                        if k % 2 == 0 {
+                            std::fs::remove_file(root.join(LOCK_FILE)).unwrap();
+                            let _ = std::fs::remove_dir(root);
+                        }
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(lock);
+                    }
+                });
+            }
+        });
+        assert!(times.load(Ordering::SeqCst) > 100);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = dir.path().join(LOCK_FILE);
+        assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
+        assert_eq!(Lock::take(dir.path()).unwrap_err().exit_code(), 6);
+        std::fs::remove_file(&lock).unwrap();
+        let target = dir.path().join("target");
+        std::os::unix::fs::symlink(&target, &lock).unwrap();
+        assert_eq!(Lock::take(dir.path()).unwrap_err().exit_code(), 6);
+        assert!(!target.exists());
+    }
+}
