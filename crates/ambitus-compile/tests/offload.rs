@@ -7,6 +7,7 @@ use ambitus_compile::optimizer::{self, Optimizer, STEP, States};
 use ambitus_compile::passes::in_backward::InBackward;
 use ambitus_compile::passes::offload::{Kept, Offload};
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::{self, Options};
 use ambitus_compile::plan::{plan, report};
 use ambitus_ir::ops::copy::Space;
@@ -15,7 +16,7 @@ use ambitus_ir::plan::{PlannedSession, Region};
 use ambitus_ir::target::Target;
 use ambitus_ir::text::{parse, print_program, print_session};
 use ambitus_ir::{Program, Session, StateKind, TensorType};
-use ambitus_models::{Capacity, f5};
+use ambitus_models::{Capacity, f5, orpheus};
 use common::toy::{three_updates, toys};
 use common::{FULL, owners};
 use expect_test::expect;
@@ -277,6 +278,51 @@ fn large_tensors_before_and_after() {
     assert!(whole("output updated %13"), "the host reads a moment");
     assert!(!whole("%14 = gather(%11, %0) {part=whole} : f32[5,12] @ new fwd"));
     assert!(whole("%14 = gather(%7, %0) {part=whole} : bf16[5,12] @ late fwd"), "w is overwritten by then");
+}
+
+/// Models as large as they come: what an update needs of the device does not grow with a tensor, and little of it is lost
+/// between what is there at once. A micro-batch holds no whole matrix of the vocabulary.
+#[test]
+fn what_comes_in_parts_takes_under_a_gib() {
+    const SLACK: f64 = 1.05;
+    let cfg = orpheus::config::Config {
+        dim: 3072,
+        heads: 24,
+        kv_heads: 8,
+        head_dim: 128,
+        ..common::toy::wide_config()
+    };
+    let cfg = orpheus::config::Config { ffn: 8192, layers: 2, vocab: 156_940, ..cfg };
+    let shape = Capacity { rows: 2461, clips: 2 };
+    for (precision, states, per_tensor) in [
+        (Precision::Fp32, States::Fp32, false),
+        (Precision::Fp32, States::EightBit, true),
+        (Precision::Bf16Pure, States::Bf16, false),
+    ] {
+        let mut s = Session::default();
+        let forward = orpheus::model::loss(&mut s, &cfg, shape, "micro");
+        let forward = pipeline::precise(&mut s, forward, precision);
+        let options = Options { pure: precision == Precision::Bf16Pure, ..Options::new(Blocks::All) };
+        let micro = pipeline::micro(&mut s, forward, options, &FULL).expect("the model is differentiable");
+        let optimizer = Optimizer { states, ..ADAMW };
+        let update = match per_tensor {
+            true => optimizer::update_per_tensor(&mut s, &optimizer),
+            false => optimizer::update(&mut s, &optimizer),
+        };
+        let update = pipeline::plain(&mut s, update, &FULL);
+        let ema = optimizer::ema(&mut s);
+        let ema = pipeline::plain(&mut s, ema, &FULL);
+        s.programs.extend([micro, update, ema]);
+        pipeline::offload(&mut s, &Offload::all());
+        let planned = plan(s, &FULL, 1);
+        owners::check(&planned, &FULL);
+        for (p, most) in planned.programs.iter().zip([1.5, 1.0, 1.0]) {
+            let (bytes, bound) = (p.transient_bytes as f64, p.live_bound_bytes as f64);
+            let name = format!("{} {precision:?} {states:?} {per_tensor}", p.program.name);
+            assert!(bytes <= most * f64::from(1 << 30), "{name}: {bytes} bytes");
+            assert!(bytes <= SLACK * bound, "{name}: {bytes} bytes of {bound}");
+        }
+    }
 }
 
 #[test]

@@ -132,8 +132,9 @@ impl Needs {
     /// # Panics
     /// When the independent checker finds a fault: that is a bug of `solve`.
     pub fn plan(&self) -> PlannedSession {
-        // All programs run in the same bytes: what the largest needs at least is enough for every one.
-        let aims = [0, 1].map(|arena| Aim::Height(self.most_live(arena)));
+        // On the host all programs run in the same bytes: what the largest needs at least is enough for every one. So they do on
+        // the device, but there each program's own need is shown.
+        let aims = [Aim::Height(0), Aim::Height(self.most_live(1))];
         let Needs { session, slot, host_state_bytes, .. } = self;
         let one = &|(p, needs): (&Program, &ProgramNeeds)| {
             let solved = [0, 1].map(|arena| solved(&needs.arenas[arena].0, aims[arena], &p.name));

@@ -109,7 +109,8 @@ pub fn wide_toys() -> [Toy; 3] {
     ]
 }
 
-fn wide_config() -> orpheus::config::Config {
+/// A small Llama of many words.
+pub fn wide_config() -> orpheus::config::Config {
     orpheus::config::Config {
         dim: 16,
         heads: 2,
