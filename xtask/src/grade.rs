@@ -99,6 +99,7 @@ pub fn grade(options: &Options) -> Result<(), String> {
         one(&binary, case, &folders, &root, &mut report)?;
         let state = if report.broken.len() == before { "kept" } else { "BROKEN" };
         eprintln!("{}/{} {state}: {}", i + 1, cases.len(), case.name());
+        report.broken[before..].iter().for_each(|why| eprintln!("    {why}"));
         if let (Some(keep), true) = (&options.keep, report.broken.len() > before) {
             let _ = std::fs::create_dir_all(keep);
             let _ = std::fs::rename(&root, keep.join(format!("case-{}-{i}", options.seed)));

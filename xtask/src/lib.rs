@@ -3,6 +3,7 @@
 
 pub mod f5;
 pub mod gpu;
+pub mod keys;
 pub mod grade;
 pub mod nvrtc;
 pub mod ops;

@@ -1,4 +1,4 @@
-//! `cargo xtask gpu`, `cargo xtask nvrtc` and `cargo xtask grade`: see [`USAGE`].
+//! `cargo xtask gpu`, `nvrtc`, `grade` and `keys`: see [`USAGE`].
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +15,9 @@ cargo xtask grade [--count N] [--seed S] [--fixed] [--scaled] [--binary PATH] [-
     Runs N random cases [default: 40] over families, shapes, options, budgets and odd data: each is planned, trained within the
     smallest budget that its plan names, resumed, exported, and refused with less. Prints how far what was measured from
     outside is from the plans. --fixed: the small set of CI in their place. --scaled: also what is a thousand times the usual.
-    PATH [default: the release build, made first]. DIR keeps the cases that broke a promise.";
+    PATH [default: the release build, made first]. DIR keeps the cases that broke a promise.
+cargo xtask keys
+    Writes docs/recipe.md, the keys of a recipe, from what the source says of them.";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
         Some("gpu") => options(args).and_then(|options| xtask::gpu::gpu(&options)),
         Some("nvrtc") => xtask::nvrtc::fetch(),
         Some("grade") => graded(args).and_then(|options| xtask::grade::grade(&options)),
+        Some("keys") => xtask::keys::write(),
         _ => Err(USAGE.to_owned()),
     };
     match result {

@@ -27,9 +27,15 @@ use ambitus_models::{Capacity, Model};
 use serde::Serialize;
 use std::sync::Arc;
 
+/// Resident bytes of the program while data is prepared, before anything was planned. Measured, as [`PROCESS_BYTES`].
+pub const START_BYTES: u64 = if cfg!(debug_assertions) { 15 << 20 } else { 12 << 20 };
+/// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`PROCESS_BYTES`].
+const PLANNER_BYTES: u64 = 2 << 20;
+/// Bytes of memory that a byte of the page tables describes.
+const OF_PAGE_TABLE: u64 = 512;
 /// Resident bytes of the program itself: code and data pages, allocator, main thread, reports. Measured; see
 /// `docs/decisions/0005-process-bytes.md`.
-pub const PROCESS_BYTES: u64 = 26 << 20;
+pub const PROCESS_BYTES: u64 = if cfg!(debug_assertions) { 18 << 20 } else { 15 << 20 };
 /// Resident bytes of one worker thread: touched stack and the pool's queues.
 pub const THREAD_BYTES: u64 = 1 << 19;
 /// Resident bytes of a rank that is a thread of this process, beside its arena, loader and staging: two threads (it and its
@@ -51,8 +57,10 @@ pub struct Shape {
     pub clip_rows: f64,
     /// Micro-batches of an update, of all ranks together.
     pub micro_batches: usize,
-    /// What preparing the data may use.
+    /// What the process takes while the data is prepared, at most.
     pub prepare_bytes: u64,
+    /// Times that its programs are in memory while it is planned.
+    pub planned_at_once: u64,
     /// What the run holds of its data while it trains, of all ranks in this process.
     pub data_bytes: u64,
 }
@@ -100,7 +108,7 @@ pub struct Phase {
 impl Phase {
     /// The arena is there.
     pub fn has_arena(&self) -> bool {
-        ![phase::PREPARE, phase::EXPORT, phase::RESULTS].contains(&self.name)
+        ![phase::PREPARE, phase::PLAN, phase::EXPORT, phase::RESULTS].contains(&self.name)
     }
 }
 
@@ -168,8 +176,8 @@ pub struct RunPlan {
     pub exchange: Exchange,
     /// What is held beside the arena.
     around: phases::Around,
-    /// Host bytes of the programs, as they are planned and bound.
-    programs_bytes: u64,
+    /// Host bytes of the programs.
+    programs: ProgramBytes,
 }
 
 /// The sessions of the ranks in the memory that the budget bounds.
@@ -202,7 +210,7 @@ impl RunPlan {
 
     /// Host bytes of a run whose arena is a card's, at most.
     pub fn host_process_bytes(&self, threads: usize) -> u64 {
-        host_bytes(&self.shape, threads) + self.programs_bytes
+        host_bytes(&self.shape, threads) + self.programs.running()
     }
 
     /// Bytes of the host arenas of all ranks in this process.
@@ -357,17 +365,63 @@ fn loader_bytes(shape: &Shape) -> u64 {
 /// Host bytes of a run whose arena is a card's, at most: the process but for its programs, and what waits for the card or comes
 /// from it.
 pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
-    process_bytes(threads) + (shape.data_bytes + loader_bytes(shape) + LOAD_BYTES).max(shape.prepare_bytes)
+    let running = process_bytes(threads) + shape.data_bytes + loader_bytes(shape) + LOAD_BYTES;
+    running.max(shape.prepare_bytes)
 }
 
-/// Bytes of the process that the programs of a session take: as they are planned, and bound by each of some executors. Of what
-/// is planned the allocator keeps as much as it takes, though the executor that binds it drops it.
-fn programs_bytes(session: &Session, executors: usize) -> u64 {
-    let of = |p: &Program| program_bytes(p) + executors as u64 * CpuExecutor::program_bytes(p);
-    session.programs.iter().map(of).sum()
+/// Bytes of the process that programs take.
+#[derive(Clone, Copy, Debug, Default)]
+struct ProgramBytes {
+    /// As they are planned.
+    planned: u64,
+    /// Bound by executors.
+    bound: u64,
+}
+
+impl ProgramBytes {
+    /// Of a session and some executors.
+    fn of(session: &Session, executors: usize) -> ProgramBytes {
+        let sum = |of: &dyn Fn(&Program) -> u64| session.programs.iter().map(of).sum::<u64>();
+        let bound = executors as u64 * sum(&CpuExecutor::program_bytes);
+        ProgramBytes { planned: sum(&program_bytes), bound }
+    }
+
+    /// While the session runs. Of what is planned the allocator keeps as much as it takes, though the executor that binds it drops
+    /// it.
+    fn running(self) -> u64 {
+        self.planned + self.bound
+    }
+}
+
+/// What the process takes while a run of these programs is planned.
+fn planning(shape: &Shape, programs: u64) -> u64 {
+    match shape.beside.with_host {
+        true => START_BYTES + PLANNER_BYTES + shape.data_bytes + shape.planned_at_once * programs,
+        false => shape.beside.fixed_bytes,
+    }
+}
+
+/// Refuses a model that is too long to be planned within the budget, before anything of its size is built but one forward program.
+///
+/// # Errors
+/// [`RunError::DoesNotFit`], with its number of instructions.
+pub fn require_planning(shape: &Shape, budget: u64) -> Result<(), RunError> {
+    let forward = shape.model.loss(&mut Session::default(), shape.session.capacity, program::MICRO, true);
+    // Each instruction has at least one in backward.
+    let least = planning(shape, 2 * program_bytes(&forward));
+    if least <= budget {
+        return Ok(());
+    }
+    Err(RunError::DoesNotFit(format!(
+        "does not fit: needs {} or more, budget {}, in plan\n  the model has {} instructions in forward alone, and planning it takes \
+         more than the budget; raise --memory",
+        ByteSize(least),
+        ByteSize(budget),
+        forward.instrs.len(),
+    )))
 }
 
 /// What the budget holds while the data is prepared, before there is an arena.
 fn preparing(shape: &Shape) -> u64 {
-    shape.beside.fixed_bytes + if shape.beside.with_host { shape.prepare_bytes } else { 0 }
+    if shape.beside.with_host { shape.prepare_bytes } else { shape.beside.fixed_bytes }
 }

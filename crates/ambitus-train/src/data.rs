@@ -2,7 +2,7 @@
 
 mod speech;
 
-use crate::budget::process_bytes;
+use crate::budget::{START_BYTES, THREAD_BYTES};
 use crate::clips::mel::MelClips;
 use crate::clips::tokens::TokenClips;
 use crate::clips::{Clips, Use, VALIDATION_SEED};
@@ -31,9 +31,11 @@ pub struct Data {
     pub rows: Vec<u32>,
     /// Which are trained on.
     pub split: Split,
-    /// What preparing them may use.
+    /// What the process takes while they are prepared, at most.
     pub prepare_bytes: u64,
     digest: String,
+    /// What stays of the tokenizer.
+    tokenizer_bytes: u64,
     kind: Kind,
 }
 
@@ -89,7 +91,9 @@ impl Data {
             // Part of what a checkpoint must share with the run that goes on with it, where the run's seed does not say it.
             digest += &format!(" validated with seed {VALIDATION_SEED}");
         }
-        Ok(Data { rows: prepared.index.frames().to_vec(), split, prepare_bytes, digest, kind })
+        let rows = prepared.index.frames().to_vec();
+        let tokenizer_bytes = tokenizer.map_or(0, Tokenizer::dictionary_pages);
+        Ok(Data { rows, split, prepare_bytes, digest, tokenizer_bytes, kind })
     }
 
     /// Clips of equal length for a plan without data: as long as the micro-batch that a settled recipe asks for, else as
@@ -104,7 +108,7 @@ impl Data {
         let train = ASSUMED_CLIPS - held_out.min(ASSUMED_CLIPS / 2);
         let split = Split { train: (0..train).collect(), validation: (train..ASSUMED_CLIPS).collect() };
         let rows = vec![rows; ASSUMED_CLIPS];
-        Data { rows, split, prepare_bytes: 0, digest: String::new(), kind: Kind::Assumed }
+        Data { rows, split, prepare_bytes: 0, digest: String::new(), tokenizer_bytes: 0, kind: Kind::Assumed }
     }
 
     /// What they are, where they were assumed.
@@ -135,8 +139,8 @@ impl Data {
         summary.lines().map(str::to_owned).chain(prepared.outcomes.describe()).collect()
     }
 
-    /// Bytes that a run holds of its data while it trains, with updates of so many rows, on so many ranks of this process: the index,
-    /// lengths and split, and of each rank the sequence of updates, an update while it is packed, and the packed validation.
+    /// Bytes that a run holds of its data while it trains, with updates of so many rows, on so many ranks of this process: what stays
+    /// of the tokenizer, the index, lengths and split, and of each rank the sequence of updates, an update while it is packed, and the packed validation.
     pub fn run_bytes(&self, update_rows: u64, ranks: usize) -> u64 {
         let (n, train, held_out) = (self.rows.len(), self.split.train.len(), self.split.validation.len());
         let index = self.prepared().map_or(0, |prepared| prepared.index.bytes());
@@ -148,7 +152,8 @@ impl Data {
         let packed = |uses: usize| pack::bytes_of(uses) + (uses * 2 * size_of::<Use>()) as u64;
         let of_rank = Updates::bytes_of(train) + packed(of_update as usize) + packed(rounds * held_out);
         // The split grows by doubling.
-        index
+        self.tokenizer_bytes
+            + index
             + (n * (size_of::<u32>() + 2 * size_of::<usize>())) as u64
             + ranks as u64 * (of_rank + ((train + held_out) * chosen) as u64)
     }
@@ -202,10 +207,10 @@ struct Room {
 }
 
 impl Room {
-    /// `threads`: compute threads while data is prepared.
+    /// `threads`: that prepare it.
     fn new(recipe: &Recipe, device: &Device, threads: usize) -> Result<Room, RunError> {
         let budget = device.prepare_budget(budget(recipe, device)?.0)?;
-        Ok(Room { budget, process: process_bytes(threads) })
+        Ok(Room { budget, process: START_BYTES + THREAD_BYTES * threads as u64 })
     }
 
     /// What is left beside so many bytes, which must fit themselves. `parts` says what they are for.
@@ -275,5 +280,5 @@ pub fn prepare_mel(
     room.beside(bound, &format!("io {} ({})", ByteSize(bound), numbers(&source)))?;
     let console = Mutex::new(console);
     let prepared = prepare(&source, tokenizer, &options, &|p| progress(&console, &p))?;
-    Ok((prepared, bound))
+    Ok((prepared, room.process + bound))
 }

@@ -143,6 +143,7 @@ pub fn gradients(
         clip_rows: clip_rows(rows.iter().map(|n| *n as f64)),
         micro_batches: micro_batches.len(),
         prepare_bytes: 0,
+        planned_at_once: 1,
         data_bytes: 0,
     };
     let plan = RunPlan::new(shape.clone(), device.target())?;

@@ -27,21 +27,27 @@ impl Resolved {
         if self.disk().is_some() { 0 } else { self.plan.host_bytes() }
     }
 
-    /// High-water mark of the memory that is measured, as planned: without a card the host arena is in this process too.
+    /// Bytes that are measured beside the plan's: without a card the host arena is in this process too.
+    pub(crate) fn host_beside(&self) -> u64 {
+        if self.device.is_card() { 0 } else { self.host_arena_in_memory() }
+    }
+
+    /// What is measured in a phase, as planned: the host arena is there as long as the other.
+    fn measurable(&self, p: &Phase) -> u64 {
+        p.peak_bytes + if p.has_arena() { self.host_beside() } else { 0 }
+    }
+
+    /// High-water mark of the memory that is measured, as planned.
     pub fn measurable_peak(&self) -> u64 {
-        let beside = if self.device.is_card() { 0 } else { self.host_arena_in_memory() };
-        self.plan.peak_bytes + beside
+        self.plan.phases.iter().map(|p| self.measurable(p)).max().unwrap_or(0)
     }
 
     /// The phases that took place, as planned and as measured.
     pub(crate) fn phases(&self, meter: &Meter) -> Vec<PhaseBytes> {
-        // Without a card the host arena is in this process too, for as long as the other.
-        let beside = self.measurable_peak() - self.plan.peak_bytes;
-        let of_host = |p: &Phase| if p.has_arena() { beside } else { 0 };
         let measured = |name: &str| Some((name.to_owned(), meter.of(name)?));
         let each = self.plan.phases.iter().filter_map(|p| Some((p, measured(p.name)?)));
         each.map(|(p, (name, measured))| PhaseBytes {
-            planned_bytes: p.peak_bytes + of_host(p),
+            planned_bytes: self.measurable(p),
             measured_bytes: (!self.device.is_card()).then_some(measured),
             name,
         })

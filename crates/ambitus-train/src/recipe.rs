@@ -113,7 +113,8 @@ pub struct Recipe {
     /// Updates of linear warm-up. Absent: min(100, 5 % of the updates), of Orpheus none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup: Option<u64>,
-    /// AdamW's decoupled weight decay, on every parameter as the reference has it. Absent: 0.01, of Orpheus 0.
+    /// AdamW's decoupled weight decay, on every parameter: as F5-TTS has it; transformers leaves out biases and
+    /// norms. Absent: 0.01, of Orpheus 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
     /// How AdamW keeps its two moments: `adamw` (fp32, 8 bytes a parameter), `adamw-bf16` (4) or `adamw-8bit` (2, with a

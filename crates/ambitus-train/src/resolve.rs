@@ -1,6 +1,6 @@
 //! From a recipe to a planned run: opens the model, prepares the data, chooses sizes, plans, and refuses what does not fit.
 
-use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows, phase};
+use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows, phase, require_planning};
 use crate::data::Data;
 use crate::device::Device;
 use crate::error::RunError;
@@ -307,6 +307,7 @@ pub fn resolve_on(
         clip_rows: clip_rows(rows.iter().map(|n| f64::from(*n))),
         micro_batches: micro_batches[0].count,
         prepare_bytes: data.prepare_bytes,
+        planned_at_once: search::PLANNED_AT_ONCE[0],
         data_bytes: data.run_bytes(target_rows, device.beside().ranks),
     };
     if device.is_card() && recipe.offloaded().disk.is_some() {
@@ -315,6 +316,7 @@ pub fn resolve_on(
                 .to_owned(),
         ));
     }
+    require_planning(&shape, budget)?;
     let mut shape = shape;
     if recipe.micro_batch.max && largest.is_none() {
         let least = Capacity { rows: longest, ..capacity };
@@ -324,9 +326,11 @@ pub fn resolve_on(
         shape = shape.with_capacity(micro_batches[0].capacity);
     }
     recipe.micro_batch.max = false;
-    let asked = Asked { recipe: recipe.clone(), shape, micro_batches };
+    let mut asked = Asked { recipe: recipe.clone(), shape, micro_batches };
+    let open = asked.open(&device);
+    asked.shape.planned_at_once = open.planned_at_once();
     let began = Instant::now();
-    let found = search::search(&asked.shape, &asked.open(&device), budget, device.target())?;
+    let found = search::search(&asked.shape, &open, budget, device.target())?;
     let search_seconds = began.elapsed().as_secs_f64();
     let taken = found.variant.clone().unwrap_or_default();
     taken.to_recipe(&mut recipe);

@@ -2,6 +2,7 @@
 
 mod rank;
 
+use crate::budget::phase;
 use crate::data::no_data;
 use crate::error::RunError;
 use crate::export::{self, Layout, Source};
@@ -52,8 +53,8 @@ pub fn train(
     if !world.is_first() {
         run.root = PathBuf::from(String::from_utf8_lossy(&made).into_owned());
     }
-    let result = resolve_for(recipe, world, console).and_then(|r| {
-        check(&r, true, console)?;
+    let result = resolve_for(recipe, world, console).and_then(|mut r| {
+        check(&mut r, true, console)?;
         not_stopped(world)?;
         Ok(r)
     });
@@ -144,7 +145,7 @@ pub(crate) fn go_on(
         return stages::resume(run, &recipe, shared, console);
     }
     let mut resolved = resolve_for(recipe, world, console)?;
-    check(&resolved, say_data, console)?;
+    check(&mut resolved, say_data, console)?;
     not_stopped(world)?;
     if world.is_first() {
         run.keep_model(&resolved.model)?.iter().for_each(|note| console.line(note));
@@ -229,7 +230,7 @@ fn absolute(mut recipe: Recipe) -> Result<Recipe, RunError> {
 }
 
 /// What is checked and said before anything is loaded.
-fn check(r: &Resolved, say_data: bool, console: &mut dyn Console) -> Result<(), RunError> {
+fn check(r: &mut Resolved, say_data: bool, console: &mut dyn Console) -> Result<(), RunError> {
     if say_data {
         r.data.describe().iter().for_each(|line| console.line(line));
     }
@@ -243,7 +244,11 @@ fn check(r: &Resolved, say_data: bool, console: &mut dyn Console) -> Result<(), 
     {
         console.line("config.yaml asks for checkpoint_activations; this recipe does not need it (use --checkpoint all to have it)");
     }
-    check_weights(r)
+    check_weights(r)?;
+    // What planning has left with the allocator is not the run's.
+    memory::return_freed();
+    r.meter.ended(phase::PLAN);
+    Ok(())
 }
 
 /// Refuses a plan that the process's own limits have no room for.

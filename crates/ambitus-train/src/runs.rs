@@ -28,6 +28,8 @@ const MAX_FOLDERS: usize = 100_000;
 pub(crate) const MAX_JSON: u64 = 4 << 20;
 /// Longest value of a recipe in the table, in characters.
 const MAX_CELL: usize = 32;
+/// Widest table, in characters: where more keys differ than have room, they stand below it.
+const MAX_WIDTH: usize = 120;
 
 /// One run folder.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -209,23 +211,24 @@ impl fmt::Display for Runs {
         if self.runs.is_empty() {
             return writeln!(f, "no runs here");
         }
-        let mut head: Vec<String> = vec!["run".to_owned()];
-        head.extend(self.keys.iter().cloned());
-        head.extend(
-            ["updates", "planned", "measured", "frames/s", "base", "tuned", "change", "state"]
-                .map(str::to_owned),
-        );
-        let mut rows = vec![head];
-        rows.extend(self.runs.iter().map(|run| self.row(run)));
-        let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-        // Names and words to the left, numbers to the right.
-        let left = |c: usize| c == 0 || c + 1 == widths.len();
-        for row in &rows {
-            let cells = row.iter().zip(&widths).enumerate();
-            let cells = cells
-                .map(|(c, (cell, &w))| if left(c) { format!("{cell:<w$}") } else { format!("{cell:>w$}") });
-            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        let narrow = self.table(&[]);
+        let wide = self.table(&self.keys);
+        let fits = wide.iter().all(|line| line.chars().count() <= MAX_WIDTH);
+        for line in if fits { &wide } else { &narrow } {
+            writeln!(f, "{line}")?;
+        }
+        for run in self.runs.iter().filter(|run| !fits && !run.differs.is_empty()) {
+            let mut line = format!("{}:", run.name);
+            for (key, value) in &run.differs {
+                let part = format!(" {key} {}", cell(value));
+                if line.chars().count() + part.chars().count() > MAX_WIDTH {
+                    writeln!(f, "{line}")?;
+                    line = "   ".to_owned();
+                }
+                line += &part;
+                line.push(',');
+            }
+            writeln!(f, "{}", line.trim_end_matches(','))?;
         }
         for run in &self.runs {
             for problem in &run.problems {
@@ -237,28 +240,47 @@ impl fmt::Display for Runs {
 }
 
 impl Runs {
-    fn row(&self, run: &Run) -> Vec<String> {
-        let none = || "-".to_owned();
-        let bytes = |b: Option<u64>| b.map_or_else(none, |b| ByteSize(b).to_string());
-        let number = |x: Option<f64>, digits: usize| x.map_or_else(none, |x| format!("{x:.digits$}"));
-        let change = match (run.validation_base, run.validation_last) {
-            (Some(base), Some(last)) if base > 0.0 => format!("{:+.1} %", (last / base - 1.0) * 100.0),
-            _ => none(),
+    /// Lines of a table with these keys.
+    fn table(&self, keys: &[String]) -> Vec<String> {
+        let figures = ["updates", "planned", "measured", "frames/s", "base", "tuned", "change", "state"];
+        let head = ["run"].into_iter().chain(keys.iter().map(String::as_str)).chain(figures);
+        let mut rows: Vec<Vec<String>> = vec![head.map(str::to_owned).collect()];
+        rows.extend(self.runs.iter().map(|run| row(run, keys)));
+        let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+        // Names and words to the left, numbers to the right.
+        let left = |c: usize| c == 0 || c + 1 == widths.len();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).enumerate();
+            let cells = cells
+                .map(|(c, (cell, &w))| if left(c) { format!("{cell:<w$}") } else { format!("{cell:>w$}") });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         };
-        let mut row = vec![run.name.clone()];
-        row.extend(self.keys.iter().map(|k| run.differs.get(k).map_or_else(none, |v| cell(v))));
-        row.extend([
-            run.updates.map_or_else(none, |n| n.to_string()),
-            bytes(run.planned_peak_bytes),
-            bytes(run.measured_peak_bytes),
-            number(run.tokens_per_second, 0),
-            number(run.validation_base, 4),
-            number(run.validation_last, 4),
-            change,
-            cell(&run.state),
-        ]);
-        row
+        rows.iter().map(line).collect()
     }
+}
+
+fn row(run: &Run, keys: &[String]) -> Vec<String> {
+    let none = || "-".to_owned();
+    let bytes = |b: Option<u64>| b.map_or_else(none, |b| ByteSize(b).to_string());
+    let number = |x: Option<f64>, digits: usize| x.map_or_else(none, |x| format!("{x:.digits$}"));
+    let change = match (run.validation_base, run.validation_last) {
+        (Some(base), Some(last)) if base > 0.0 => format!("{:+.1} %", (last / base - 1.0) * 100.0),
+        _ => none(),
+    };
+    let mut row = vec![run.name.clone()];
+    row.extend(keys.iter().map(|k| run.differs.get(k).map_or_else(none, |v| cell(v))));
+    row.extend([
+        run.updates.map_or_else(none, |n| n.to_string()),
+        bytes(run.planned_peak_bytes),
+        bytes(run.measured_peak_bytes),
+        number(run.tokens_per_second, 0),
+        number(run.validation_base, 4),
+        number(run.validation_last, 4),
+        change,
+        cell(&run.state),
+    ]);
+    row
 }
 
 /// The end of a long value says more than its start: paths differ there.
@@ -317,6 +339,22 @@ deep/er/b         all           1e-5       20  1.50 GiB  1.00 GiB      1840  0.8
         let json: Value = serde_json::to_value(&found).unwrap();
         assert_eq!(json["runs"][1]["differs"]["checkpoint"], "all");
         assert_eq!(json["runs"][0]["planned_peak_bytes"], 1_610_612_736_u64);
+    }
+
+    #[test]
+    fn a_table_that_would_be_wide_has_its_keys_below() {
+        let root = tempfile::tempdir().unwrap();
+        run(root.path(), "a", |_| {}, 0.6);
+        let b = |r: &mut Recipe| {
+            (r.learning_rate, r.checkpoint, r.seed, r.keep) = (Some(1e-4), "none".parse().ok(), 7, 9);
+            (r.updates, r.threads, r.save_every) = (Some(123_456), Some(3), 77);
+            r.data.cache = Some("x".repeat(100).into());
+        };
+        run(root.path(), "b", b, 0.7);
+        let text = runs(root.path()).unwrap().to_string();
+        assert!(text.lines().all(|line| line.chars().count() <= MAX_WIDTH), "{text}");
+        assert!(text.starts_with("run  updates   planned"), "{text}");
+        assert!(text.contains("b: checkpoint none,") && text.contains("threads 3"), "{text}");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Learning rate and EMA decay of one update, as the F5-TTS trainer has them (`trainer.py`; recorded in
 //! `parity/f5/fixtures/schedule_vectors.json`). Pure functions of counters: nothing to save, nothing to drift.
 
+use crate::recipe::Recipe;
+
 /// Both ends of the reference's ramps: LinearLR starts at, and decays to, this factor.
 const FLOOR: f64 = 1e-8;
 /// `EMA(beta=0.9999)`: the largest decay.
@@ -24,6 +26,12 @@ pub struct LearningRate {
 }
 
 impl LearningRate {
+    /// That of a settled recipe whose run has so many updates.
+    pub fn of(recipe: &Recipe, updates: u64) -> LearningRate {
+        let (base, warmup) = (recipe.learning_rate.unwrap_or(0.0), recipe.warmup.unwrap_or(0));
+        LearningRate { base, warmup, total: updates }
+    }
+
     /// The rate of the update after `applied` applied ones (from 0).
     ///
     /// `f = FLOOR + (1 - FLOOR) s / warmup` for `s < warmup`, then `1 + (FLOOR - 1)(s - warmup) / (total - warmup)`, constant
@@ -37,6 +45,20 @@ impl LearningRate {
             1.0 + (FLOOR - 1.0) * part((applied - self.warmup).min(rest), rest)
         };
         self.base * factor
+    }
+
+    /// A run that ends before its rate is reached, for people.
+    pub fn warning(&self) -> Option<String> {
+        (self.total > 0 && self.warmup >= self.total).then(|| {
+            format!(
+                "warning: {} updates of warm-up, and the run has {}: it ends at a rate of {:.1e}, and never reaches {:.1e}; \
+                 lower warmup",
+                self.warmup,
+                self.total,
+                self.at(self.total - 1),
+                self.base
+            )
+        })
     }
 }
 
@@ -107,6 +129,8 @@ mod tests {
         });
         assert_eq!([default_warmup(0), default_warmup(60), default_warmup(100_000)], [0, 3, 100]);
         assert_eq!(LearningRate { base: 2.0, warmup: 0, total: 10 }.at(0), 2.0);
+        let warned = |warmup| LearningRate { base: 1e-5, warmup, total: 10 }.warning();
+        assert!(warned(9).is_none() && warned(10).is_some_and(|w| w.contains("10 updates of warm-up")));
     }
 
     #[test]

@@ -29,6 +29,10 @@ const THREADS: usize = 2;
 const FEW: usize = 3;
 /// Full plans of one candidate at most, from the estimate to the least that has to be made again.
 const CORRECTIONS: usize = 5;
+/// Times that the programs of a run are in memory while it is planned: what plans have in common, those that are tried side by side,
+/// their lives, places and costs. With nothing to choose, with what is made again or the micro-batch to choose, and with other
+/// options. Measured: 3.3, 5.6 and 6.6.
+pub const PLANNED_AT_ONCE: [u64; 3] = [4, 6, 7];
 /// Changes that a refusal names.
 const NAMED: usize = 4;
 /// A prediction that is better by less is no reason to leave the usual micro-batch.
@@ -45,6 +49,14 @@ pub struct Free {
     pub variants: Vec<Variant>,
     /// Bytes of the host's memory that what waits there may take.
     pub host_room: u64,
+}
+
+impl Free {
+    /// Times that programs are in memory while these are tried.
+    pub fn planned_at_once(&self) -> u64 {
+        let some = self.checkpoint || self.micro_batches.len() > 1;
+        PLANNED_AT_ONCE[if self.variants.is_empty() { usize::from(some) } else { 2 }]
+    }
 }
 
 /// A combination that was tried.
@@ -175,7 +187,7 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
         tried[best].1.verdict = Verdict::Chosen;
     }
     // Its offsets were good enough for the budget; what is run is made as low as can be.
-    let plan = plans.swap_remove(best).1.draft.plan(target);
+    let plan = stems.into_draft(plans.swap_remove(best).1.shape)?.plan(target);
     tried[best].1.peak_bytes = plan.peak_bytes;
     let Point { asked, variant, .. } = points.swap_remove(tried[best].0);
     let mut candidates: Vec<Candidate> = tried.into_iter().map(|(_, c)| c).collect();
@@ -269,13 +281,16 @@ struct Point {
     fewer: Option<Placement>,
 }
 
-/// A combination whose offsets were tried.
+/// A combination whose offsets were tried. What was compiled is gone: of programs as long as a deep model's there is never more in
+/// memory than [`Stems`] and the threads have.
 struct Fitted {
     /// Made again.
     steps: usize,
-    draft: Draft,
+    shape: Shape,
     /// The peak; where even live bytes are too many, theirs.
     peak_bytes: u64,
+    /// [`Draft::least_bytes`].
+    least_bytes: u64,
     /// Of the host's memory.
     host_bytes: u64,
     /// Predicted, of an update.
@@ -286,7 +301,7 @@ impl Fitted {
     fn of(draft: Draft, steps: usize, budget: u64, stems: &Stems<'_>) -> Fitted {
         let peak_bytes = draft.peak_within(budget, &stems.heights);
         let (host_bytes, seconds) = (draft.host_bytes(), draft.step_seconds(stems.target));
-        Fitted { steps, peak_bytes, host_bytes, seconds, draft }
+        Fitted { steps, peak_bytes, least_bytes: draft.least_bytes, host_bytes, seconds, shape: draft.shape }
     }
 }
 
@@ -308,7 +323,7 @@ impl Point {
         if let Some(variant) = choice.variant {
             variant.to_session(&mut shape.session);
         }
-        let draft = stems.draft(shape)?;
+        let draft = stems.draft_of_size(shape)?;
         let micro = draft.micro().filter(|_| checkpoint);
         let target = Packed { target: stems.target, rows: draft.shape.clip_rows };
         let values = micro.map_or(Vec::new(), |p| cheapest(p, &target));
@@ -415,7 +430,7 @@ impl Point {
                 shape.session.checkpoint = self.checkpoint(steps);
             }
             let plan = Fitted::of(stems.draft(shape)?, steps, budget, stems);
-            let least = plan.draft.least_bytes;
+            let least = plan.least_bytes;
             let freed = self.freed(steps);
             let next = if plan.peak_bytes <= budget {
                 enough = Some(plan);
@@ -425,7 +440,7 @@ impl Point {
                 few = Some(steps);
                 if steps == self.steps() {
                     let Some(placement) = &self.fewer else { return Ok(plan) };
-                    let mut shape = plan.draft.shape;
+                    let mut shape = plan.shape;
                     shape.session.placement = Some(placement.clone());
                     return Ok(Fitted::of(stems.draft(shape)?, steps, budget, stems));
                 }

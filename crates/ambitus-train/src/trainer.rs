@@ -118,11 +118,7 @@ impl Trainer<'_> {
     /// # Errors
     /// Unreadable clips, a full disk, gradients that stay infinite, ranks that are gone.
     pub fn run(&mut self, loader: &Loader, observer: &mut dyn Observer) -> Result<Ended, RunError> {
-        let rate = LearningRate {
-            base: self.recipe.learning_rate.unwrap_or(0.0),
-            warmup: self.recipe.warmup.unwrap_or(0),
-            total: self.updates,
-        };
+        let rate = LearningRate::of(self.recipe, self.updates);
         let mut silent = SilentTensors::watch(self.exec, self.progress.applied, self.world);
         let mut skipped = 0;
         while self.progress.update < self.updates {

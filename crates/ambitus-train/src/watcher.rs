@@ -133,7 +133,7 @@ impl Observer for Watcher<'_> {
             loss: step.loss,
             frames_per_second: line.frames_per_second,
             rss_bytes: self.on_card.or(Some(step.after.rss_bytes)),
-            budget_bytes: self.r.budget + self.r.measurable_peak() - self.r.plan.peak_bytes,
+            budget_bytes: self.r.budget + self.r.host_beside(),
             step_seconds: step.seconds,
         };
         self.console.progress(&show.to_string());

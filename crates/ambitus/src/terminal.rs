@@ -53,6 +53,33 @@ pub fn lost(why: &std::io::Error) -> RunError {
     RunError::Io(format!("standard output: the result cannot be written: {why}"))
 }
 
+/// Columns of the terminal that stderr is, if it is one.
+fn columns() -> Option<usize> {
+    // SAFETY: the call fills the structure, or says that it did not.
+    let size = unsafe {
+        let mut size = std::mem::zeroed::<libc::winsize>();
+        (libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &mut size) == 0).then_some(size)
+    };
+    size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// A line in as many columns, without the parts that have no room. The last column stays free: some terminals go on to the next line
+/// with it.
+fn narrowed(text: &str, columns: usize) -> String {
+    let room = columns.saturating_sub(1);
+    if text.chars().count() <= room {
+        return text.to_owned();
+    }
+    let mut out: String = text.chars().take(room).collect();
+    if let Some(end) = out.rfind(SEPARATOR) {
+        out.truncate(end);
+    }
+    out
+}
+
+/// Between the parts of a progress line.
+const SEPARATOR: &str = " · ";
+
 /// Messages and progress on stderr.
 pub struct Terminal {
     live: bool,
@@ -84,6 +111,7 @@ impl Console for Terminal {
     fn progress(&mut self, text: &str) {
         if self.live {
             self.clear();
+            let text = &columns().map_or(text.to_owned(), |columns| narrowed(text, columns));
             let mut err = std::io::stderr().lock();
             let _ = write!(err, "{text}");
             let _ = err.flush();
@@ -98,5 +126,22 @@ impl Console for Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_narrow_terminal_gets_whole_parts() {
+        let line = "update  12/200 · loss 0.5123 · 1 min 34 s left · 1840 frames/s";
+        for columns in 1..100 {
+            let shown = narrowed(line, columns);
+            assert!(shown.chars().count() < columns.max(2), "{columns}: {shown}");
+            let cut = line.strip_prefix(shown.as_str()).expect("its beginning");
+            assert!(cut.is_empty() || cut.starts_with(SEPARATOR) || !shown.contains(SEPARATOR));
+        }
+        assert_eq!(narrowed(line, 60), "update  12/200 · loss 0.5123 · 1 min 34 s left");
     }
 }

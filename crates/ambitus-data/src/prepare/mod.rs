@@ -96,12 +96,11 @@ const TEXT_BYTES: u64 = 160;
 
 impl PrepareOptions {
     /// Bound on the memory of [`prepare`] that does not depend on the data, bytes: per thread a reader, two copies of the longest
-    /// clip, its file image and the resampler; and once the tokenizer's dictionary, if it has one. Reading a
-    /// [`Source`] takes less than a thread.
+    /// clip (a vector that has grown may hold twice its content, of which half was never touched), its file image and the
+    /// resampler; and once the tokenizer's dictionary, if it has one. Reading a [`Source`] takes less than a thread.
     pub fn fixed_bound(&self, tokenizer: &Tokenizer) -> u64 {
         let clip = self.limits.most_frames() * MELS as u64 * 4;
-        // Vectors grow by doubling, so each of the three may hold twice its content.
-        let thread = READER_BYTES as u64 + 6 * clip + (4 << 20);
+        let thread = READER_BYTES as u64 + 3 * clip + (1 << 20);
         self.threads.max(1) as u64 * thread + tokenizer.dictionary_bytes()
     }
 

@@ -1,7 +1,7 @@
 //! A run before its values have offsets.
 
 use super::phases::{self, Around};
-use super::{Categories, RunPlan, Shape, here, highest, programs_bytes};
+use super::{Categories, ProgramBytes, RunPlan, Shape, here, highest};
 use crate::error::RunError;
 use crate::parts::{self, Parts, PlannedParts};
 use crate::session::{self, Stem, program};
@@ -132,15 +132,18 @@ impl Draft {
     }
 
     fn around(&self) -> Around {
-        Around::of(&self.shape, &self.session().states, self.programs_bytes())
+        Around::of(&self.shape, &self.session().states, self.programs())
     }
 
     /// Bytes of the process that the programs of the ranks in it take.
-    fn programs_bytes(&self) -> u64 {
-        let ranks = self.shape.beside.ranks;
-        match &self.placed {
-            None => programs_bytes(self.needs[0].session(), ranks),
-            Some(_) => self.together(self.needs.iter().map(|n| programs_bytes(n.session(), 1))),
+    fn programs(&self) -> ProgramBytes {
+        if self.placed.is_none() {
+            return ProgramBytes::of(self.needs[0].session(), self.shape.beside.ranks);
+        }
+        let all: Vec<_> = self.needs.iter().map(|n| ProgramBytes::of(n.session(), 1)).collect();
+        ProgramBytes {
+            planned: self.together(all.iter().map(|p| p.planned)),
+            bound: self.together(all.iter().map(|p| p.bound)),
         }
     }
 
@@ -262,8 +265,7 @@ impl Draft {
         let phases = phases::phases(&around, &here);
         let top = highest(&phases);
         let peak_bytes = top.map_or(0, |p| p.peak_bytes);
-        let categories =
-            top.map_or_else(Categories::default, |top| phases::categories(&shape, &around, &here, top));
+        let categories = top.map_or_else(Categories::default, |top| phases::categories(&around, &here, top));
         let planned = planned.clone();
         let parts = self.placed.as_ref().map(|(_, how)| PlannedParts {
             ranks: all.clone(),
@@ -282,7 +284,7 @@ impl Draft {
             step_seconds,
             exchange,
             around,
-            programs_bytes: self.programs_bytes(),
+            programs: self.programs(),
         }
     }
 }

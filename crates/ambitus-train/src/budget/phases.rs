@@ -1,6 +1,8 @@
 //! Peaks phase by phase, and what the highest is made of.
 
-use super::{Categories, Phase, Shape, loader_bytes, preparing};
+use super::{
+    Categories, OF_PAGE_TABLE, Phase, ProgramBytes, START_BYTES, Shape, loader_bytes, planning, preparing,
+};
 use crate::export::merge_bytes;
 use crate::load::LOAD_BYTES;
 use crate::session::{self, program};
@@ -14,6 +16,8 @@ use ambitus_ir::{StateDecl, StateKind};
 pub mod phase {
     /// Clips are read, checked and cached.
     pub const PREPARE: &str = "prepare";
+    /// What the run computes is compiled and planned.
+    pub const PLAN: &str = "plan";
     /// The arena is allocated and filled with the model.
     pub const LOAD: &str = "load";
     /// Forward and backward; the whole update, where that is in backward.
@@ -37,10 +41,13 @@ pub mod phase {
 /// What the budget holds of a run beside its arena, of all ranks in this process. On a card all of it but the context is in the
 /// host's memory, not in the budget's.
 pub(super) struct Around {
+    with_host: bool,
     /// The process with its programs and what it holds of its data, or a card's context.
     process: u64,
     /// While the data is prepared.
     prepare: u64,
+    /// While the run is planned.
+    plan: u64,
     /// Beside the process and the arena.
     load: u64,
     run: u64,
@@ -53,8 +60,8 @@ pub(super) struct Around {
 }
 
 impl Around {
-    /// `states`: of the whole model, or of a rank like all; `programs`: bytes of all programs in this process.
-    pub fn of(shape: &Shape, states: &[StateDecl], programs: u64) -> Around {
+    /// `states`: of the whole model, or of a rank like all; `programs`: all in this process.
+    pub fn of(shape: &Shape, states: &[StateDecl], programs: ProgramBytes) -> Around {
         let of_ranks = |n: usize, bytes: u64| if shape.beside.with_host { n as u64 * bytes } else { 0 };
         let each = |bytes| of_ranks(shape.beside.ranks, bytes);
         let capacity = shape.session.capacity;
@@ -70,8 +77,10 @@ impl Around {
             layout.map_or_else(|| merge_bytes(states), |layout| merge_bytes(&layout.tensors(states)));
         let sampled = shape.session.sample;
         Around {
-            process: shape.beside.fixed_bytes + of_ranks(1, programs + shape.data_bytes),
+            with_host: shape.beside.with_host,
+            process: shape.beside.fixed_bytes + of_ranks(1, programs.running() + shape.data_bytes),
             prepare: preparing(shape),
+            plan: planning(shape, programs.planned),
             load: each(LOAD_BYTES),
             run: each(loader),
             evaluate: each(loader + if shape.session.evaluate { evaluate } else { 0 }),
@@ -88,20 +97,29 @@ impl Around {
         [self.load, self.run, self.evaluate, self.sample, self.save].into_iter().fold(0, u64::max)
     }
 
+    /// Arenas of so many bytes together, with their page tables where these are the host's.
+    fn arenas(&self, bytes: u64) -> u64 {
+        bytes + if self.with_host { bytes / OF_PAGE_TABLE } else { 0 }
+    }
+
     /// The peak with arenas of so many bytes together.
     pub fn peak(&self, arenas: u64) -> u64 {
-        let running = self.process + self.beside_arena() + arenas;
+        let running = self.process + self.beside_arena() + self.arenas(arenas);
         running.max(self.without_arena())
     }
 
     /// What arenas may take of a budget.
     pub fn room(&self, budget: u64) -> u64 {
-        budget.saturating_sub(self.process + self.beside_arena())
+        let left = budget.saturating_sub(self.process + self.beside_arena());
+        match self.with_host {
+            true => (u128::from(left) * u128::from(OF_PAGE_TABLE) / u128::from(OF_PAGE_TABLE + 1)) as u64,
+            false => left,
+        }
     }
 
     /// The peak of the phases that have no arena.
     fn without_arena(&self) -> u64 {
-        self.prepare.max(self.process + self.export.max(self.results))
+        self.prepare.max(self.plan).max(self.process + self.export.max(self.results))
     }
 }
 
@@ -114,8 +132,8 @@ pub(super) fn phases(around: &Around, here: &[&PlannedSession]) -> Vec<Phase> {
     let process = around.process;
     let phase = |name, beside: u64, used: u64| Phase {
         name,
-        peak_bytes: process + beside + arena,
-        in_use_bytes: process + beside + used,
+        peak_bytes: process + beside + around.arenas(arena),
+        in_use_bytes: process + beside + around.arenas(used),
     };
     let before = |name, bytes| Phase { name, peak_bytes: bytes, in_use_bytes: bytes };
     let running = |name, beside: u64, programs: [&str; 2]| {
@@ -125,7 +143,11 @@ pub(super) fn phases(around: &Around, here: &[&PlannedSession]) -> Vec<Phase> {
         let there = here.iter().any(|p| most(p).is_some());
         there.then(|| phase(name, beside, held + sum(&|p| most(p).unwrap_or(0))))
     };
-    let mut out = vec![before(phase::PREPARE, around.prepare), phase(phase::LOAD, around.load, of_states)];
+    let mut out = vec![
+        before(phase::PREPARE, around.prepare),
+        before(phase::PLAN, around.plan),
+        phase(phase::LOAD, around.load, of_states),
+    ];
     out.extend(running(phase::MICRO, around.run, [program::MICRO, program::PIPELINE]));
     out.extend(running(phase::UPDATE, around.run, [program::UPDATE, program::EMA]));
     out.extend(running(phase::EVALUATE, around.evaluate, [program::EVALUATE, program::EVALUATE_EMA]));
@@ -138,14 +160,10 @@ pub(super) fn phases(around: &Around, here: &[&PlannedSession]) -> Vec<Phase> {
 }
 
 /// What the peak of `top` is made of.
-pub(super) fn categories(
-    shape: &Shape,
-    around: &Around,
-    here: &[&PlannedSession],
-    top: &Phase,
-) -> Categories {
+pub(super) fn categories(around: &Around, here: &[&PlannedSession], top: &Phase) -> Categories {
     let peak = top.peak_bytes;
-    let process = if top.name == phase::PREPARE { shape.beside.fixed_bytes } else { around.process };
+    let early = [phase::PREPARE, phase::PLAN].contains(&top.name);
+    let process = if early { START_BYTES.min(peak) } else { around.process };
     let mut c = Categories { process, ..Categories::default() };
     if !top.has_arena() {
         return Categories { io: peak - process, ..c };

@@ -118,7 +118,7 @@ pub(super) fn prepare(
     room.beside(bound, &format!("{} ({})", parts(bound), numbers(&source)))?;
     let report = |p: Progress<'_>| progress(&console, &p);
     let prepared = prepare_speech(&source, &sequences, &mut codec, &speech, &options, &report)?;
-    Ok((prepared, bound))
+    Ok((prepared, room.process + bound))
 }
 
 /// What is wrong with a tokenizer is the model's, not the data's.

@@ -92,6 +92,9 @@ fn rate(j: &mut Judge, updates: Option<u64>) -> Result<(), RecipeError> {
     warmup(j, updates)
 }
 
+/// Updates of warm-up that runs on a folder of clips are longer than.
+const LONG_WARMUP: u64 = 1000;
+
 /// A number above 0 in `warmup_steps` goes before `warmup_ratio`; 0 leaves it to the other.
 fn warmup(j: &mut Judge, updates: Option<u64>) -> Result<(), RecipeError> {
     let real = |id| j.get(id).map(|g| g.real().map(|x| (g, x))).transpose();
@@ -106,7 +109,20 @@ fn warmup(j: &mut Judge, updates: Option<u64>) -> Result<(), RecipeError> {
     let (share, id) = match (steps, ratio) {
         (Some((_, x)), _) if x > 0.0 && x < 1.0 => (x, "warmup_steps"),
         (Some((g, x)), _) if x > 0.0 => {
-            j.used("warmup_steps", "warmup", g.count(0, MOST)?);
+            let steps = g.count(0, MOST)?;
+            j.used("warmup_steps", "warmup", steps);
+            let most = updates.map_or(LONG_WARMUP, |n| n.saturating_sub(1));
+            if steps > most {
+                let run = updates.map_or("this run may have fewer, `ambitus plan` says".to_owned(), |n| {
+                    format!("this run has {n}")
+                });
+                let text = format!(
+                    "{}: {steps} updates of warm-up, and {run}; its rate is reached only after them: is `warmup: {steps}` meant? \
+                     (left out: 5 % of the updates, at most 100)",
+                    g.full()
+                );
+                j.note(Some("warmup"), text);
+            }
             j.nothing("warmup_ratio", "warmup_steps goes before it");
             return Ok(());
         }

@@ -5,7 +5,8 @@ use std::fmt;
 use crate::size::ByteSize;
 
 /// A moment of a run. Prints as
-/// `update 120/2000 · epoch 3.2 · loss 0.5123 · 1840 frames/s · memory 1.21 of 1.50 GiB · 12 min left`.
+/// `update 120/2000 · loss 0.5123 · 12 min left · 1840 frames/s · memory 1.21 of 1.50 GiB · epoch 3.2`: what a narrow terminal
+/// leaves out comes last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
     /// Updates done.
@@ -30,9 +31,10 @@ impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Progress { update, updates, epoch, loss, frames_per_second, .. } = self;
         let width = updates.to_string().len();
+        let left = duration(updates.saturating_sub(*update) as f64 * self.step_seconds);
         write!(
             f,
-            "update {update:>width$}/{updates} · epoch {epoch:.1} · loss {loss:.4} · {frames_per_second:.0} frames/s"
+            "update {update:>width$}/{updates} · loss {loss:.4} · {left} left · {frames_per_second:.0} frames/s"
         )?;
         if let Some(rss) = self.rss_bytes {
             let (used, budget) = (ByteSize(rss).to_string(), ByteSize(self.budget_bytes).to_string());
@@ -43,8 +45,7 @@ impl fmt::Display for Progress {
                 _ => write!(f, " · memory {used} of {budget}")?,
             }
         }
-        let left = updates.saturating_sub(*update) as f64 * self.step_seconds;
-        write!(f, " · {} left", duration(left))
+        write!(f, " · epoch {epoch:.1}")
     }
 }
 
@@ -80,12 +81,12 @@ mod tests {
             budget_bytes: 3 << 29,
             step_seconds: 0.5,
         };
-        let line = "update  12/200 · epoch 1.2 · loss 0.5123 · 1840 frames/s · memory 1.21 of 1.50 GiB · 1 min 34 s left";
+        let line = "update  12/200 · loss 0.5123 · 1 min 34 s left · 1840 frames/s · memory 1.21 of 1.50 GiB · epoch 1.2";
         assert_eq!(p.to_string(), line);
         p.rss_bytes = Some(300 << 20);
         assert!(p.to_string().contains("memory 300 MiB of 1.50 GiB"));
         p.step_seconds = f64::NAN;
-        assert!(p.to_string().ends_with("? left"));
+        assert!(p.to_string().contains(" · ? left · "));
     }
 
     #[test]

@@ -159,6 +159,7 @@ fn shared(form: &Form, (ranks, how): (usize, How)) -> Shared {
         clip_rows: 64.0,
         micro_batches: 4,
         prepare_bytes: 0,
+        planned_at_once: 1,
         data_bytes: 0,
     };
     let plan = RunPlan::new(shape, device.target()).expect("it compiles");

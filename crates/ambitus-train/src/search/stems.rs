@@ -7,6 +7,9 @@ use ambitus_compile::plan::Heights;
 use ambitus_ir::target::{Packed, Target};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Stems that are kept: the first, from which those of other sizes are made, and the latest that each thread works on.
+const KEPT: usize = 1 + super::THREADS;
+
 /// Stems by options, of one model.
 pub(super) struct Stems<'t> {
     pub target: &'t dyn Target,
@@ -26,11 +29,26 @@ impl<'t> Stems<'t> {
             Some(stem) => stem,
             None => {
                 let stem = Arc::new(self.stem(&shape)?);
-                self.known().push((shape.session.clone(), stem.clone()));
+                let mut known = self.known();
+                if known.len() == KEPT {
+                    known.remove(1);
+                }
+                known.push((shape.session.clone(), stem.clone()));
                 stem
             }
         };
         Draft::from_stem(shape, (*stem).clone(), self.target)
+    }
+
+    /// As [`Stems::draft`] of the last shape, for which no other stem has to stay.
+    pub fn into_draft(self, shape: Shape) -> Result<Draft, RunError> {
+        let stem = self.find(&shape.session);
+        let target = self.target;
+        drop(self);
+        match stem {
+            Some(stem) => Draft::from_stem(shape, Arc::unwrap_or_clone(stem), target),
+            None => Draft::new(shape, target),
+        }
     }
 
     /// As [`Stems::draft`] of one among many sizes, each tried once: keeps the stem of the first alone.

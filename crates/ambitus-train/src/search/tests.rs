@@ -50,6 +50,7 @@ fn shape(device: &Device) -> Shape {
         clip_rows: 40.0,
         micro_batches: 2,
         prepare_bytes: 0,
+        planned_at_once: 1,
         data_bytes: 0,
     }
 }

@@ -111,6 +111,14 @@ fn frames_and_samples_of_f5() {
         (recipe.batch, recipe.epochs, recipe.warmup),
         (Some(Batch::Frames(6400)), Some(11.0), Some(20000))
     );
+    let asks = |text: &str| {
+        let imported = good(&[("f5.yaml", text)]);
+        imported.notes.iter().any(|n| n.contains("is `warmup: 20000` meant?"))
+    };
+    let of_frames = config("frame", 3200);
+    assert!(
+        asks(&of_frames) && !asks(&of_frames.replace("num_warmup_updates: 20000", "num_warmup_updates: 200"))
+    );
     let samples = good(&[("f5.yaml", &config("sample", 3200))]);
     let asked = said(&samples, "datasets.batch_size_per_gpu");
     assert!(asked.starts_with("asks: 3200 clips at once on one device: were frames meant?"), "{asked}");

@@ -1,0 +1,94 @@
+//! `cargo xtask keys`: the keys of a recipe for people, from what the source says of each.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// Files, structures in them, and the heads of their tables.
+const TABLES: [(&str, &str, &str); 8] = [
+    ("recipe.rs", "Recipe", "A recipe"),
+    ("recipe.rs", "Model", "`model:`"),
+    ("recipe.rs", "Data", "`data:`"),
+    ("recipe/trained.rs", "Lora", "`lora:`"),
+    ("recipe/forms.rs", "Sample", "`sample:`"),
+    ("recipe/offload.rs", "Offload", "`offload:`"),
+    ("recipe/sharding.rs", "Sharding", "`sharding:`"),
+    ("recipe/stages.rs", "Stage", "A stage of `stages:`"),
+];
+const HEAD: &str = "\
+# Keys of a recipe
+
+A recipe is a YAML file: `ambitus train RECIPE`, `ambitus plan RECIPE`. Only `model.dir` and `data.dir` must be there; options of
+the command line go before it. Relative paths are those of the folder that the command is typed in. Sizes are written `20GiB` or
+`512MB`. The recipe with everything that was chosen is `recipe.yaml` in the run's folder.
+
+Written by `cargo xtask keys` from the source, where each key is explained.
+";
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// Where the page lies.
+pub fn path() -> PathBuf {
+    root().join("docs/recipe.md")
+}
+
+/// Writes the page.
+///
+/// # Errors
+/// Files that cannot be read or written, and a structure that is not where it should be.
+pub fn write() -> Result<(), String> {
+    std::fs::write(path(), page()?).map_err(|e| format!("{}: {e}", path().display()))
+}
+
+/// The page.
+///
+/// # Errors
+/// As [`write`].
+pub fn page() -> Result<String, String> {
+    let mut out = HEAD.to_owned();
+    for (file, name, head) in TABLES {
+        let source = root().join("crates/ambitus-train/src").join(file);
+        let text = std::fs::read_to_string(&source).map_err(|e| format!("{}: {e}", source.display()))?;
+        let fields = fields(&text, name).ok_or_else(|| format!("{}: no struct {name}", source.display()))?;
+        let _ = write!(out, "\n## {head}\n\n| key | what it says |\n|---|---|\n");
+        fields.iter().for_each(|(key, says)| out += &format!("| `{key}` | {says} |\n"));
+    }
+    Ok(out)
+}
+
+/// Public fields of a structure, and what is said of each.
+fn fields(text: &str, name: &str) -> Option<Vec<(String, String)>> {
+    let mut lines = text.lines().skip_while(|line| *line != format!("pub struct {name} {{"));
+    lines.next()?;
+    let (mut fields, mut said) = (Vec::new(), Vec::new());
+    for line in lines.take_while(|line| *line != "}").map(str::trim) {
+        if let Some(comment) = line.strip_prefix("///") {
+            said.push(comment.trim());
+        } else if let Some((key, _)) = line.strip_prefix("pub ").and_then(|field| field.split_once(':')) {
+            fields.push((key.to_owned(), plain(&std::mem::take(&mut said).join(" "))));
+        }
+    }
+    Some(fields)
+}
+
+/// Without links of the source's documentation.
+fn plain(said: &str) -> String {
+    let said = said.replace("[`DEFAULT_UPDATES`]", &ambitus_train::recipe::DEFAULT_UPDATES.to_string());
+    // `(see [`Lora`])` names a table below.
+    said.replace("[`Recipe::freeze`]", "`freeze`").replace("[`", "`").replace("`]", "`").replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_page_is_what_the_source_says() {
+        let page = super::page().expect("the source is there");
+        let there = std::fs::read_to_string(super::path()).unwrap_or_default();
+        assert!(there == page, "docs/recipe.md is not what recipe.rs says: run `cargo xtask keys`");
+        for key in ["`learning_rate`", "`max_seconds`", "`rank`", "`backward_prefetch`"] {
+            assert!(page.contains(key), "{key}");
+        }
+        assert!(!page.contains("| `dir` |  |") && !page.contains("[`"), "{page}");
+    }
+}
