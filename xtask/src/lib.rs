@@ -3,8 +3,8 @@
 
 pub mod f5;
 pub mod gpu;
-pub mod keys;
 pub mod grade;
+pub mod keys;
 pub mod nvrtc;
 pub mod ops;
 pub mod peers;
