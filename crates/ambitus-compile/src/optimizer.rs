@@ -102,14 +102,14 @@ impl Optimizer {
                 moment(b, SECOND_SCALES, scales),
             ];
             let id = id(b, AdamW8bit::NAME);
-            (Op::from(AdamW8bit { beta1, beta2, eps, weight_decay, id }), moments)
+            (Op::from(AdamW8bit { beta1, beta2, eps, weight_decay, id, part: None }), moments)
         } else {
             let dtype = if self.states == States::Bf16 { DType::BF16 } else { DType::F32 };
             let ty = TensorType::new(dtype, &decl.ty.shape);
             let moments = vec![moment(b, FIRST_MOMENT, ty), moment(b, SECOND_MOMENT, ty)];
             if rounds || dtype == DType::BF16 {
                 let id = id(b, AdamWBf16::NAME);
-                (Op::from(AdamWBf16 { beta1, beta2, eps, weight_decay, id }), moments)
+                (Op::from(AdamWBf16 { beta1, beta2, eps, weight_decay, id, part: None }), moments)
             } else {
                 (Op::from(self.adamw.clone()), moments)
             }

@@ -7,6 +7,7 @@ use ambitus_compile::optimizer::{self, Optimizer, STEP, States};
 use ambitus_compile::passes::in_backward::InBackward;
 use ambitus_compile::passes::offload::{Kept, Offload};
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::{self, Options};
 use ambitus_compile::plan::{plan, report};
 use ambitus_ir::ops::copy::Space;
@@ -15,7 +16,7 @@ use ambitus_ir::plan::{PlannedSession, Region};
 use ambitus_ir::target::Target;
 use ambitus_ir::text::{parse, print_program, print_session};
 use ambitus_ir::{Program, Session, StateKind, TensorType};
-use ambitus_models::{Capacity, f5};
+use ambitus_models::{Capacity, f5, orpheus};
 use common::toy::{three_updates, toys};
 use common::{FULL, owners};
 use expect_test::expect;
@@ -165,6 +166,163 @@ fn before_and_after() {
         }
     "#]]
     .assert_eq(&print_program(&s, &p));
+}
+
+const LARGE: &str = "
+    state w = parameter f32[6144,12] trainable host
+    state grad.w = gradient f32[6144,12]
+    state m = optimizer bf16[6144,12] host
+    state v = optimizer bf16[6144,12]
+    program p {
+        %0 = input ids i32[5]
+        %1 = input s f32[1]
+        %2 = input seed i32[2]
+        %3 = state w
+        %4 = state grad.w
+        %5 = state m
+        %6 = state v
+        %7 = cast(%3) {to=bf16} : bf16[6144,12] @ table fwd
+        %8 = gather(%7, %0) {part=whole} : bf16[5,12] @ rows fwd
+        %9 = sum_squares(%4) : f32[18] @ squares update
+        %10 = sum_partials(%9) : f32[1] @ total update
+        %11, %12, %13 = adamw_bf16(%3, %4, %5, %6, %1, %10, %1, %1, %2) {beta1=0.9, beta2=0.99, eps=0.1, weight_decay=0, id=7, part=whole} : f32[6144,12], bf16[6144,12], bf16[6144,12] @ adamw update
+        state w leaves %11
+        state m leaves %12
+        state v leaves %13
+        output y %8
+    }";
+
+/// Rows of w are taken whole, moments and the gradient alike, whether they are on the host or not; the cast of w is made for
+/// each part where it is used.
+#[test]
+fn large_tensors_before_and_after() {
+    let mut s = parse(LARGE).expect("the text parses");
+    let p = s.programs.remove(0);
+    let p = pipeline::run(&mut s, p, &Offload { part: 1, ..Offload::default() });
+    expect![[r#"
+        program p {
+          %0 = input ids i32[5]
+          %1 = input s f32[1]
+          %2 = input seed i32[2]
+          %14 = state w from 0 f32[4096,12]
+          %15 = state w from 49152 f32[2048,12]
+          %16 = state grad.w from 0 f32[4096,12]
+          %17 = state grad.w from 49152 f32[2048,12]
+          %18 = state m from 0 bf16[4096,12]
+          %19 = state m from 49152 bf16[2048,12]
+          %20 = state v from 0 bf16[4096,12]
+          %21 = state v from 49152 bf16[2048,12]
+          %35, %36 = copy_start(%14) {queue=0, to=device} : f32[4096,12], u8[1] @ rows.copy_start fwd
+          %37, %38 = copy_start(%14) {queue=0, to=device} : f32[4096,12], u8[1] @ adamw.copy_start update
+          %39, %40 = copy_start(%15) {queue=0, to=device} : f32[2048,12], u8[1] @ rows.copy_start~2 fwd
+          %41, %42 = copy_start(%18) {queue=0, to=device} : bf16[4096,12], u8[1] @ adamw.copy_start~2 update
+          %43 = copy_done(%14, %35, %36) {queue=0} : f32[4096,12] @ rows.copy_done fwd
+          %22 = cast(%43) {to=bf16} : bf16[4096,12] @ rows fwd
+          %23 = gather(%22, %0) {part=0+4096/6144} : bf16[5,12] @ rows fwd
+          %44 = copy_done(%15, %39, %40) {queue=0} : f32[2048,12] @ rows.copy_done~2 fwd
+          %24 = cast(%44) {to=bf16} : bf16[2048,12] @ rows fwd
+          %25 = gather(%24, %0, %23) {part=4096+2048/6144} : bf16[5,12] @ rows fwd
+          %26 = sum_squares(%16) : f32[12] @ squares update
+          %27 = sum_squares(%17) : f32[6] @ squares update
+          %28 = concat(%26, %27) {axis=0} : f32[18] @ squares update
+          %10 = sum_partials(%28) : f32[1] @ total update
+          %45, %46 = copy_start(%15) {queue=0, to=device} : f32[2048,12], u8[1] @ adamw.copy_start~3 update
+          %47, %48 = copy_start(%19) {queue=0, to=device} : bf16[2048,12], u8[1] @ adamw.copy_start~4 update
+          %49 = copy_done(%14, %37, %38) {queue=0} : f32[4096,12] @ adamw.copy_done update
+          %50 = copy_done(%18, %41, %42) {queue=0} : bf16[4096,12] @ adamw.copy_done~2 update
+          %29, %30, %31 = adamw_bf16(%49, %16, %50, %20, %1, %10, %1, %1, %2) {beta1=0.9, beta2=0.99, eps=0.1, weight_decay=0, id=7, part=0+49152/73728} : f32[4096,12], bf16[4096,12], bf16[4096,12] @ adamw update
+          %51, %52 = store_start(%29, %14) {queue=1} : f32[4096,12], u8[1] @ adamw.store_start update
+          %53, %54 = store_start(%30, %18) {queue=1} : bf16[4096,12], u8[1] @ adamw.store_start~2 update
+          %55 = copy_done(%15, %45, %46) {queue=0} : f32[2048,12] @ adamw.copy_done~3 update
+          %56 = copy_done(%19, %47, %48) {queue=0} : bf16[2048,12] @ adamw.copy_done~4 update
+          %32, %33, %34 = adamw_bf16(%55, %17, %56, %21, %1, %10, %1, %1, %2) {beta1=0.9, beta2=0.99, eps=0.1, weight_decay=0, id=7, part=49152+24576/73728} : f32[2048,12], bf16[2048,12], bf16[2048,12] @ adamw update
+          %57, %58 = store_start(%32, %15) {queue=1} : f32[2048,12], u8[1] @ adamw.store_start~3 update
+          %59, %60 = store_start(%33, %19) {queue=1} : bf16[2048,12], u8[1] @ adamw.store_start~4 update
+          %61 = copy_done(%29, %51, %52) {queue=1} : f32[4096,12] @ adamw.copy_done~5 update
+          %62 = copy_done(%32, %57, %58) {queue=1} : f32[2048,12] @ adamw.copy_done~6 update
+          %63 = copy_done(%30, %53, %54) {queue=1} : bf16[4096,12] @ adamw.copy_done~7 update
+          %64 = copy_done(%33, %59, %60) {queue=1} : bf16[2048,12] @ adamw.copy_done~8 update
+          state w from 0 leaves %61
+          state w from 49152 leaves %62
+          state m from 0 leaves %63
+          state m from 49152 leaves %64
+          state v from 0 leaves %31
+          state v from 49152 leaves %34
+          output y %25
+          unused %3 f32[6144,12]
+          unused %4 f32[6144,12]
+          unused %5 bf16[6144,12]
+          unused %6 bf16[6144,12]
+          unused %7 bf16[6144,12]
+          unused %8 bf16[5,12]
+          unused %9 f32[18]
+          unused %11 f32[6144,12]
+          unused %12 bf16[6144,12]
+          unused %13 bf16[6144,12]
+        }
+    "#]].assert_eq(&print_program(&s, &p));
+    let mut text = print_session(&s);
+    text.push_str(&print_program(&s, &p));
+    assert_eq!(parse(&text).map(|s| s.programs[0] == p), Ok(true), "parts have a text form");
+
+    // What cannot be done in parts leaves all that it meets whole.
+    let whole = |line: &str| {
+        let text = LARGE.replace("output y %8", &format!("{line}\n        output y %8"));
+        let mut s = parse(&text).expect("the text parses");
+        let p = s.programs.remove(0);
+        let p = pipeline::run(&mut s, p, &Offload { part: 1, ..Offload::default() });
+        p.states.iter().all(|u| u.first == 0 && p.ty(u.enters) == s.states[u.state.index()].ty)
+    };
+    assert!(!whole(""));
+    assert!(whole("%14 = scale(%7, %1) : bf16[6144,12] @ scaled fwd"), "a product needs the whole cast");
+    assert!(whole("output updated %13"), "the host reads a moment");
+    assert!(!whole("%14 = gather(%11, %0) {part=whole} : f32[5,12] @ new fwd"));
+    assert!(whole("%14 = gather(%7, %0) {part=whole} : bf16[5,12] @ late fwd"), "w is overwritten by then");
+}
+
+/// Models as large as they come: what an update needs of the device does not grow with a tensor, and little of it is lost
+/// between what is there at once. A micro-batch holds no whole matrix of the vocabulary.
+#[test]
+fn what_comes_in_parts_takes_under_a_gib() {
+    const SLACK: f64 = 1.05;
+    let cfg = orpheus::config::Config {
+        dim: 3072,
+        heads: 24,
+        kv_heads: 8,
+        head_dim: 128,
+        ..common::toy::wide_config()
+    };
+    let cfg = orpheus::config::Config { ffn: 8192, layers: 2, vocab: 156_940, ..cfg };
+    let shape = Capacity { rows: 2461, clips: 2 };
+    for (precision, states, per_tensor) in [
+        (Precision::Fp32, States::Fp32, false),
+        (Precision::Fp32, States::EightBit, true),
+        (Precision::Bf16Pure, States::Bf16, false),
+    ] {
+        let mut s = Session::default();
+        let forward = orpheus::model::loss(&mut s, &cfg, shape, "micro");
+        let forward = pipeline::precise(&mut s, forward, precision);
+        let options = Options { pure: precision == Precision::Bf16Pure, ..Options::new(Blocks::All) };
+        let micro = pipeline::micro(&mut s, forward, options, &FULL).expect("the model is differentiable");
+        let optimizer = Optimizer { states, ..ADAMW };
+        let update = match per_tensor {
+            true => optimizer::update_per_tensor(&mut s, &optimizer),
+            false => optimizer::update(&mut s, &optimizer),
+        };
+        let update = pipeline::plain(&mut s, update, &FULL);
+        let ema = optimizer::ema(&mut s);
+        let ema = pipeline::plain(&mut s, ema, &FULL);
+        s.programs.extend([micro, update, ema]);
+        pipeline::offload(&mut s, &Offload::all());
+        let planned = plan(s, &FULL, 1);
+        owners::check(&planned, &FULL);
+        for (p, most) in planned.programs.iter().zip([1.5, 1.0, 1.0]) {
+            let (bytes, bound) = (p.transient_bytes as f64, p.live_bound_bytes as f64);
+            let name = format!("{} {precision:?} {states:?} {per_tensor}", p.program.name);
+            assert!(bytes <= most * f64::from(1 << 30), "{name}: {bytes} bytes");
+            assert!(bytes <= SLACK * bound, "{name}: {bytes} bytes of {bound}");
+        }
+    }
 }
 
 #[test]

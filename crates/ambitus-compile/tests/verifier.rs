@@ -113,9 +113,28 @@ fn signatures_name_things_once_and_outputs_exist() {
     assert_eq!(broken(gone), (5, 6), "an overwritten value");
     let state = |p: &mut Program| {
         let value = p.new_value(p.ty(W));
-        p.states.push(StateUse { state: p.states[0].state, enters: value, leaves: value });
+        p.states.push(StateUse { state: p.states[0].state, first: 0, enters: value, leaves: value });
     };
     assert_eq!(broken(state), (5, 6));
+}
+
+/// Each part once, and none with the whole.
+#[test]
+fn parts_of_a_state_lie_apart() {
+    let text = |second: &str| {
+        let program = format!("%0 = state w from 0 f32[128]\n%1 = state w {second}");
+        parse(&format!("state w = parameter f32[512]\nprogram p {{\n{program}\n}}")).expect("the text parses")
+    };
+    let verdict = |s: &Session| verify(s, &s.programs[0]).map_err(|v| v.invariant);
+    assert_eq!(verdict(&text("from 128 f32[384]")), Ok(()));
+    assert_eq!(verdict(&text("from 64 f32[448]")), Err(6));
+    let mut whole = text("from 128 f32[384]");
+    let p = &mut whole.programs[0];
+    (p.states[1].first, p.types[1]) = (0, TensorType::f32(&[512]));
+    assert_eq!(verdict(&whole), Err(6));
+    let mut torn = text("from 128 f32[100]");
+    torn.programs[0].states[1].first = 130;
+    assert_eq!(verdict(&torn), Err(2), "not where values may begin");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! From an instruction and its places to steps, once, at open.
 
 use crate::kernels::{
-    View, activation, attention, collective, conv, elementwise, index, layout, loss, matmul, modulation,
-    narrow, norm, optim, random, reduce, rotary, segment,
+    View, activation, attention, collective, conv, elementwise, head, index, layout, loss, matmul,
+    modulation, narrow, norm, optim, random, reduce, rotary, segment,
 };
 use crate::step::Step;
 use ambitus_ir::TensorType;
@@ -61,7 +61,7 @@ pub(crate) fn bind(op: &Op, io: &Io) -> Steps {
         Op::Concat(op) => layout::concat(op, io),
         Op::Iota(op) => layout::iota(op, io),
         Op::Reduce(op) => reduce::reduce(op, io),
-        Op::Gather(_) => index::gather(io),
+        Op::Gather(op) => index::gather(op, io),
         Op::ScatterAdd(op) => index::scatter_add(op, io),
         Op::Sinusoid(op) => index::sinusoid(op, io),
         Op::SegmentIds(_) => segment::ids(io),
@@ -92,8 +92,11 @@ pub(crate) fn bind(op: &Op, io: &Io) -> Steps {
         Op::Dropout(op) => random::dropout(op, io),
         Op::MaskedMse(_) => loss::masked_mse(io),
         Op::MaskedMseGrad(_) => loss::masked_mse_grad(io),
-        Op::LinearCrossEntropy(op) => loss::linear_cross_entropy(op, io),
-        Op::LinearCrossEntropyGrad(op) => loss::linear_cross_entropy_grad(op, io),
+        Op::LinearCrossEntropy(op) => head::linear_cross_entropy(op, io),
+        Op::LinearCrossEntropyGrad(op) => head::linear_cross_entropy_grad(op, io),
+        Op::HeadSums(op) => head::head_sums(op, io),
+        Op::HeadLoss(_) => head::head_loss(io),
+        Op::HeadGrad(op) => head::head_grad(op, io),
         Op::Accumulate(_) => optim::accumulate(io),
         Op::SumSquares(_) => optim::sum_squares(io),
         Op::SumPartials(_) => optim::sum_partials(io),

@@ -44,7 +44,7 @@ impl Target for CudaTarget {
 
     fn shares(&self, op: &Op, input: usize, output: usize) -> bool {
         // Kernels whose threads read an element's operands before they write it; of a gated residual's gradient, the
-        // kernel that reads f runs before the one that may overwrite it.
+        // kernel that reads f runs before the one that may overwrite it. Heads go on from what they overwrite.
         let overwrites = matches!(
             op,
             Op::Unary(_)
@@ -61,6 +61,9 @@ impl Target for CudaTarget {
                 | Op::GatedResidual(_)
                 | Op::GatedResidualGrad(_)
                 | Op::Rotary(_)
+                | Op::Gather(_)
+                | Op::HeadSums(_)
+                | Op::HeadGrad(_)
         );
         target::shares(op, (input, output), overwrites)
     }

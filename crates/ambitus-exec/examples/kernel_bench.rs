@@ -212,7 +212,8 @@ fn others(pool: &Pool, filter: (&str, usize)) {
             acc: 1.0,
         };
         let xm = xm.rows_range(0..rows);
-        let loss = linear_cross_entropy(pool, xm, wm, &labels, 1.0, tile, Some(grad), ws);
+        let head = Head { x: xm, w: wm, labels: &labels, first: 0, of: vocab, tile };
+        let loss = linear_cross_entropy(pool, head, 1.0, Some(grad), ws);
         std::hint::black_box(loss);
     });
 }

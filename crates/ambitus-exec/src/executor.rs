@@ -243,7 +243,7 @@ pub fn check_places(planned: &PlannedSession) -> Result<(), ExecError> {
             check_place(planned, *ws, 0).map_err(|what| plan_error(p, i, &format!("workspace: {what}")))?;
         }
         for s in &p.program.states {
-            let want = planned.states[s.state.index()];
+            let want = planned.state_place(s, p.program.ty(s.enters));
             for v in [s.enters, s.leaves] {
                 if p.places[v.index()] != Some(want) {
                     let name = &session.states[s.state.index()].name;

@@ -24,6 +24,8 @@ pub struct Builder<'s> {
     names: HashMap<Arc<str>, u32>,
     /// Places in the program's states, by state.
     uses: HashMap<StateId, usize>,
+    /// What every instruction that is pushed carries, in place of a path of its own.
+    origin: Option<Origin>,
 }
 
 impl<'s> Builder<'s> {
@@ -40,7 +42,7 @@ impl<'s> Builder<'s> {
             *names.entry(instr.origin.path.clone()).or_insert(0) += 1;
         }
         let uses = program.states.iter().enumerate().map(|(k, u)| (u.state, k)).collect();
-        Builder { session, program, scope: Vec::new(), phase, names, uses }
+        Builder { session, program, scope: Vec::new(), phase, names, uses, origin: None }
     }
 
     /// Ends the program.
@@ -146,7 +148,7 @@ impl<'s> Builder<'s> {
         }
         let value = self.program.new_value(self.session.states[id.index()].ty);
         self.uses.insert(id, self.program.states.len());
-        self.program.states.push(StateUse { state: id, enters: value, leaves: value });
+        self.program.states.push(StateUse { state: id, first: 0, enters: value, leaves: value });
         value
     }
 
@@ -172,6 +174,9 @@ impl<'s> Builder<'s> {
     /// Appends an instruction and returns its results.
     pub fn push(&mut self, op: impl Into<Op>, inputs: &[ValueId]) -> Vec<ValueId> {
         let op = op.into();
+        if let Some(origin) = self.origin.clone() {
+            return self.push_at(op, inputs, origin);
+        }
         let path: Arc<str> = self.path(op.name()).into();
         let count = self.names.entry(path.clone()).or_insert(0);
         *count += 1;
@@ -202,6 +207,14 @@ impl<'s> Builder<'s> {
     /// Appends an instruction as it is; its values exist already.
     pub fn append(&mut self, instr: Instr) {
         self.program.instrs.push(instr);
+    }
+
+    /// Runs `body` so that every instruction it pushes carries `origin`: of one instruction done by several.
+    pub fn at<R>(&mut self, origin: &Origin, body: impl FnOnce(&mut Self) -> R) -> R {
+        let before = self.origin.replace(origin.clone());
+        let out = body(self);
+        self.origin = before;
+        out
     }
 
     /// Runs `body` so that every instruction it pushes carries the path of `origin` and the phase `phase`.

@@ -12,6 +12,7 @@ pub mod conv;
 pub mod copy;
 mod decompose;
 pub mod elementwise;
+pub mod head;
 pub mod index;
 pub mod layout;
 pub mod loss;
@@ -19,6 +20,7 @@ pub mod matmul;
 pub mod narrow;
 pub mod norm;
 pub mod optim;
+pub mod parts;
 pub mod random;
 pub mod reduce;
 pub mod segment;
@@ -29,6 +31,7 @@ use crate::program::ValueId;
 use crate::tensor::{DType, TensorType};
 pub use attr::{Attr, AttrReader};
 use copy::Space;
+use parts::{Cut, Operands, Span};
 
 /// Work of one instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -159,6 +162,28 @@ pub trait OpDef {
         let _ = k;
         None
     }
+
+    /// How the op is done part by part, with the bits that it has at once; `None` where it is not.
+    fn cut(&self) -> Option<Cut> {
+        None
+    }
+
+    /// The op on one part, of ops that do each part by itself and must know which it is.
+    fn of_part(&self, part: Span) -> Option<Op> {
+        let _ = part;
+        None
+    }
+
+    /// [`Op::in_parts`] of ops that do not do each part by itself.
+    fn in_parts(
+        &self,
+        b: &mut Builder<'_>,
+        parts: &[Span],
+        x: &mut Operands<'_>,
+    ) -> Option<Vec<Vec<ValueId>>> {
+        let _ = (b, parts, x);
+        None
+    }
 }
 
 /// Declares an op's attributes: the struct, its text form and its place in [`Op`].
@@ -248,6 +273,7 @@ ops! {
     attention: RotaryFrequencies, Rotary, Attention, AttentionGrad;
     conv: Conv1d, Conv1dInputGrad, Conv1dWeightGrad;
     loss: MaskedMse, MaskedMseGrad, LinearCrossEntropy, LinearCrossEntropyGrad;
+    head: HeadSums, HeadLoss, HeadGrad;
     random: Dropout;
     index: Sinusoid;
     optim: Accumulate, SumSquares, SumPartials, AdamW, Lerp;

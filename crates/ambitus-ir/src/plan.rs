@@ -1,6 +1,6 @@
 //! The plan's types: where every value lies. Made by the planner, obeyed by executors, checked by neither alone.
 
-use crate::program::{Input, Instr, Output, Program, Session, ValueId};
+use crate::program::{Input, Instr, Output, Program, Session, StateUse, ValueId};
 use crate::tensor::TensorType;
 
 /// A stretch of memory with its own base address.
@@ -27,6 +27,13 @@ pub struct Address {
     pub offset: u64,
     /// Length in bytes.
     pub bytes: u64,
+}
+
+impl Address {
+    /// Of a value of type `whole` here, the `part` from element `first` on.
+    pub fn part(self, whole: TensorType, first: usize, part: TensorType) -> Address {
+        Address { offset: self.offset + whole.byte_of(first), bytes: part.bytes(), ..self }
+    }
 }
 
 /// A planned range of the transient region and when it is in use.
@@ -156,6 +163,12 @@ impl PlannedSession {
         let session = self.session.without_programs();
         let programs = self.programs.iter().map(PlannedProgram::without_instructions).collect();
         PlannedSession { session, programs, states: self.states.clone(), ..*self }
+    }
+
+    /// Where a state, or the part of it that a program takes, lies; `part`: the type of its value there.
+    pub fn state_place(&self, used: &StateUse, part: TensorType) -> Address {
+        let whole = self.session.states[used.state.index()].ty;
+        self.states[used.state.index()].part(whole, used.first, part)
     }
 
     /// A planned program by name.

@@ -160,11 +160,14 @@ pub struct Output {
     pub value: ValueId,
 }
 
-/// A state taken into a program and given back on the same bytes.
+/// A state, or a part of one, taken into a program and given back on the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateUse {
     /// Which state.
     pub state: StateId,
+    /// Its first element here, row-major without pads. What follows has the type of `enters`: the state's own, or of some
+    /// whole rows, or of some elements in a line ([`TensorType::has_part`]).
+    pub first: usize,
     /// Its value on entry.
     pub enters: ValueId,
     /// Its value on exit; equal to `enters` when the program only reads it.

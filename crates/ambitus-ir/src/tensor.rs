@@ -195,6 +195,27 @@ impl TensorType {
         TensorType::new(self.dtype, dims)
     }
 
+    /// The byte at which an element begins, row-major without pads.
+    pub fn byte_of(&self, element: usize) -> u64 {
+        let cols = self.shape.cols().max(1);
+        ((element / cols * self.pitch + element % cols) * self.dtype.size()) as u64
+    }
+
+    /// True when the bytes from element `first` on are a value of type `part`: some rows of a matrix, or, where nothing has
+    /// pads, elements in a line. Parts begin where values may.
+    pub fn has_part(&self, first: usize, part: TensorType) -> bool {
+        let rows = self.shape.len() == 2
+            && part.shape.len() == 2
+            && (part.shape[1], part.pitch) == (self.shape[1], self.pitch)
+            && first.is_multiple_of(self.shape[1].max(1));
+        let line = self.is_dense() && part.is_dense() && part.shape.len() == 1;
+        let inside = first.checked_add(part.shape.elements()).is_some_and(|n| n <= self.shape.elements());
+        part.dtype == self.dtype
+            && (rows || line)
+            && inside
+            && self.byte_of(first).is_multiple_of(Self::ALIGN)
+    }
+
     /// True when rows follow each other without pads.
     pub fn is_dense(&self) -> bool {
         self.pitch == self.shape.cols()

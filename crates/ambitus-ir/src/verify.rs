@@ -10,13 +10,13 @@
 //! 4. A state leaves a program on its own bytes: its last value descends from its entry by donations only.
 //! 5. Every start has exactly one done, later, on the same queue; between the two nothing touches the result, and nothing
 //!    donates the source.
-//! 6. Inputs, outputs and states are named at most once, and no output as an input of the same program: equal names are
-//!    equal bytes of the slot. Outputs are defined.
+//! 6. Inputs, outputs and states are named at most once, of states each part, and no output as an input of the same program:
+//!    equal names are equal bytes of the slot. Outputs are defined.
 //! 7. Instructions of phase `recompute` have an original: a forward instruction of the same path.
 //! 8. Only copies read what is in the host's space, only onto a state's value there do they store, and never host to host.
 
 use crate::ops::copy::Space;
-use crate::program::{Phase, Program, Session, ValueId};
+use crate::program::{Phase, Program, Session, StateUse, ValueId};
 use std::collections::{HashMap, HashSet};
 use thiserror::Error;
 
@@ -82,7 +82,8 @@ impl Checker<'_> {
             }
         }
         for (k, s) in p.states.iter().enumerate() {
-            if self.session.states[s.state.index()].ty != p.ty(s.enters) {
+            let (whole, ty) = (self.session.states[s.state.index()].ty, p.ty(s.enters));
+            if !(s.first == 0 && ty == whole || whole.has_part(s.first, ty)) {
                 return self.fail(end, 2, format!("state value {} has another type", s.enters));
             }
             state_of[s.enters.index()] = Some(k);
@@ -206,9 +207,11 @@ impl Checker<'_> {
                 return self.fail(end, 6, format!("input or output {name} is named twice"));
             }
         }
-        let mut taken = HashSet::new();
-        match p.states.iter().find(|s| !taken.insert(s.state)) {
-            Some(s) => self.fail(end, 6, format!("state {} is named twice", s.state.0)),
+        let end_of = |s: &StateUse| s.first + p.ty(s.enters).shape.elements();
+        let mut taken: Vec<_> = p.states.iter().map(|s| (s.state, s.first, end_of(s))).collect();
+        taken.sort_unstable();
+        match taken.windows(2).find(|w| w[0].0 == w[1].0 && w[1].1 < w[0].2.max(w[0].1 + 1)) {
+            Some(w) => self.fail(end, 6, format!("state {} is named twice", w[0].0.0)),
             None => Ok(()),
         }
     }

@@ -118,6 +118,36 @@ fn round_trips_of_odd_names_numbers_and_layouts() {
     assert_eq!(parse(&text).as_ref(), Ok(&session), "{text}");
 }
 
+/// Parts of states have their first element and their type.
+#[test]
+fn parts_of_states_read_back() {
+    let text = "state w = parameter f32[256,35]\nstate m = optimizer u8[1024]\n\nprogram p {\n  \
+                %0 = input beta f32[1]\n  \
+                %1 = state w from 0 f32[64,35]\n  \
+                %2 = state w from 2240 f32[192,35]\n  \
+                %3 = state m from 256 u8[512]\n  \
+                %4 = accumulate(%2, %2, %0) : f32[192,35] @ a update\n  \
+                state w from 2240 leaves %4\n}\n";
+    let session = parse(text).expect("the text parses");
+    assert_eq!(print_session(&session), text);
+    let firsts: Vec<usize> = session.programs[0].states.iter().map(|s| s.first).collect();
+    assert_eq!(firsts, [0, 2240, 256]);
+    for (part, why) in [
+        ("w from 1 f32[64,35]", "not a whole row"),
+        ("w from 35 f32[64,35]", "not where values may begin"),
+        ("w from 0 f32[64]", "rows have pads"),
+        ("w from 2240 f32[193,35]", "past the end"),
+        ("w from 0 bf16[64,35]", "another element type"),
+        ("m from 18446744073709551615 u8[512]", "far past the end"),
+        ("m from -1 u8[512]", "no element"),
+    ] {
+        let text = format!(
+            "state w = parameter f32[256,35]\nstate m = optimizer u8[1024]\nprogram p {{\n%0 = state {part}\n}}"
+        );
+        assert!(parse(&text).is_err(), "{part}: {why}");
+    }
+}
+
 /// Malformed programs print: reports of broken invariants show them.
 #[test]
 fn prints_what_is_malformed() {

@@ -77,6 +77,7 @@ fn any_op_on_any_operands_never_panics() {
         "f32[2,3,4,5]",
     ];
     const NUMBERS: [&str; 6] = ["0", "1", "2", "3", "4", "2147483648"];
+    const SPANS: [&str; 5] = ["whole", "0+1/1", "1024+4/2048", "0+0/0", "1+281474976710655/281474976710656"];
     const SHAPES: [&str; 6] = ["[]", "[0]", "[1,0]", "[4,6]", "[2,1,0]", "[2147483648,65536]"];
     let names = ambitus_ir::Op::NAMES;
     let attrs: Vec<Vec<(String, String)>> = names.iter().map(|n| readable_attributes(n)).collect();
@@ -96,6 +97,7 @@ fn any_op_on_any_operands_never_panics() {
                 "1" => u.choose(&NUMBERS)?,
                 "[1]" => u.choose(&SHAPES)?,
                 "true" => u.choose(&["true", "false"])?,
+                "0+1/1" => u.choose(&SPANS)?,
                 word => word,
             };
             given.push(format!("{name}={value}"));
@@ -112,7 +114,7 @@ fn any_op_on_any_operands_never_panics() {
 
 /// Attributes with which an op reads, found from what its reader says is missing or unreadable.
 fn readable_attributes(name: &str) -> Vec<(String, String)> {
-    const VALUES: [&str; 15] = [
+    const VALUES: [&str; 16] = [
         "1",
         "true",
         "[1]",
@@ -128,6 +130,7 @@ fn readable_attributes(name: &str) -> Vec<(String, String)> {
         "[0[1],256[2,3,4]]",
         "send",
         "0>1/2",
+        "0+1/1",
     ];
     let mut found: Vec<(String, usize)> = Vec::new();
     loop {

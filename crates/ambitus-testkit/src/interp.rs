@@ -99,7 +99,9 @@ impl Interp {
         for s in &program.states {
             let decl = &session.states[s.state.index()];
             let given = given("state", &decl.name, program, states, decl.ty)?;
-            values[s.enters.index()] = Some(Rc::new(given.clone()));
+            let ty = program.ty(s.enters);
+            let part = given.data[s.first..s.first + ty.shape.elements()].to_vec();
+            values[s.enters.index()] = Some(Rc::new(Tensor::new(ty, part)));
         }
         self.straight(program, &mut values)?;
 
@@ -111,7 +113,9 @@ impl Interp {
         for s in &program.states {
             let name = &session.states[s.state.index()].name;
             let value = read(&values, s.leaves, || format!("state `{name}`"))?;
-            states.insert(name.clone(), (*value).clone());
+            if let Some(whole) = states.get_mut(name) {
+                whole.data[s.first..s.first + value.data.len()].copy_from_slice(&value.data);
+            }
         }
         Ok(outputs)
     }

@@ -33,7 +33,7 @@ fn updates_are_torchaos() {
             assert!((f64::from(*a) - b).abs() <= 2e-7 * b.abs(), "{name}: {a} instead of {b}");
         }
     }
-    let op = AdamW8bit { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, id: 0 };
+    let op = AdamW8bit { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, id: 0, part: None };
     let mut interp = Interp::new(Rounding::Exact);
     let state = |t: usize, x: &str| read(&format!("{x}.{t}"));
     const MOMENTS: [&str; 4] = ["codes_m", "scales_m", "codes_v", "scales_v"];

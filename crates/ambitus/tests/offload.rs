@@ -44,7 +44,7 @@ fn the_same_weights_from_a_smaller_arena() {
     }
     // Preparing has the peak of so small a model; a file takes nothing of it.
     assert_eq!(number(&disk, "peak_planned_bytes"), number(&plain, "peak_planned_bytes"));
-    assert!(number(&memory, "peak_planned_bytes") > number(&plain, "peak_planned_bytes"));
+    assert!(number(&memory, "peak_planned_bytes") >= number(&plain, "peak_planned_bytes"));
     assert_eq!(std::fs::read_dir(dir.join("scratch")).expect("the folder").count(), 0, "a file stays");
 
     // Without its last checkpoint the run goes on from the one before, to the same bits.

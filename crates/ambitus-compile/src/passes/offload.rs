@@ -19,6 +19,7 @@
 //! Copies move bytes and compute nothing: bit-equal on and off. Counters and small tensors stay, and so does a state that
 //! some program has as an output. The pass runs last, on programs whose order is final; it never moves what computes.
 
+mod cut;
 mod stream;
 
 use super::{Numerics, Pass};
@@ -37,6 +38,10 @@ const LEAST: u64 = 8 << 10;
 /// Uses at most this many instructions apart share one fetch. A layer's gradients, with what is made again for them and an
 /// update in backward, stand within 30; a block's forward and its backward do not.
 const NEAR: usize = 32;
+
+/// Bytes of fp32 of a part of a large tensor. Two sets of parts are fetched or used and as many are stored at a time: of AdamW with
+/// moments in fp32 under a GiB. A card's link needs some MiB to be at its full rate.
+const PART: u64 = 64 << 20;
 
 /// Which activations wait on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +73,8 @@ pub struct Offload {
     pub least: u64,
     /// Uses at most this many instructions apart share one fetch.
     pub near: usize,
+    /// Larger tensors come and go in parts of at most so many bytes of fp32, where all that uses them can be done so.
+    pub part: u64,
 }
 
 impl Default for Offload {
@@ -80,6 +87,7 @@ impl Default for Offload {
             activations: Kept::Nothing,
             least: LEAST,
             near: NEAR,
+            part: PART,
         }
     }
 }
@@ -100,7 +108,8 @@ impl Offload {
 
     /// True when nothing waits on the host.
     pub fn is_none(&self) -> bool {
-        let none = Offload { least: self.least, near: self.near, ..Offload::default() };
+        let Offload { least, near, part, .. } = *self;
+        let none = Offload { least, near, part, ..Offload::default() };
         *self == none
     }
 
@@ -146,6 +155,7 @@ impl Pass for Offload {
     }
 
     fn run(&self, session: &mut Session, p: Program) -> Program {
+        let p = cut::cut(session, p, self.part);
         let uses = Uses::of(&p, self.near);
         let on_host = |k: &usize| session.states[p.states[*k].state.index()].home == Space::Host;
         let states = (0..p.states.len()).filter(on_host).map(|k| uses.of_state(k, &p));

@@ -132,12 +132,13 @@ impl Needs {
     /// # Panics
     /// When the independent checker finds a fault: that is a bug of `solve`.
     pub fn plan(&self) -> PlannedSession {
-        // All programs run in the same bytes: what the largest needs at least is enough for every one.
-        let aims = [0, 1].map(|arena| Aim::Height(self.most_live(arena)));
+        // On the host all programs run in the same bytes: what the largest needs at least is enough for every one. So they do on
+        // the device, but there each program's own need is shown.
+        let aims = [Aim::Height(0), Aim::Height(self.most_live(1))];
         let Needs { session, slot, host_state_bytes, .. } = self;
         let one = &|(p, needs): (&Program, &ProgramNeeds)| {
             let solved = [0, 1].map(|arena| solved(&needs.arenas[arena].0, aims[arena], &p.name));
-            plan_program(p, &self.states, *host_state_bytes, slot, (needs, solved))
+            plan_program(p, (&session.states, &self.states), *host_state_bytes, slot, (needs, solved))
         };
         // Side by side: one or two of them are most of the work.
         let programs: Vec<PlannedProgram> = std::thread::scope(|scope| {
@@ -221,7 +222,7 @@ fn solved(problem: &Problem, aim: Aim, program: &str) -> Solution {
 
 fn plan_program(
     p: &Program,
-    states: &[Address],
+    (decls, states): (&[StateDecl], &[Address]),
     host_states: u64,
     slot: &SlotLayout,
     (ProgramNeeds { lives, arenas }, [device, host]): (&ProgramNeeds, [Solution; 2]),
@@ -233,7 +234,10 @@ fn plan_program(
         bytes: lives.device[k].size,
     };
     let place = |home: Home| match home {
-        Home::State(k) => states[p.states[k].state.index()],
+        Home::State(k) => {
+            let (used, ty) = (p.states[k], p.ty(p.states[k].enters));
+            states[used.state.index()].part(decls[used.state.index()].ty, used.first, ty)
+        }
         Home::Input(k) => slot.of(&p.inputs[k].name, p.ty(p.inputs[k].value)),
         Home::Output(k) => slot.of(&p.outputs[k].name, p.ty(p.outputs[k].value)),
         Home::Device(k) => device_place(k),

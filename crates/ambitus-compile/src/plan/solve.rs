@@ -1,16 +1,18 @@
-//! Assigns offsets: greedy passes in a few orders, then repair, then exact search in small windows.
+//! Assigns offsets: greedy passes in a few orders, then repair, then ejection, then exact search of what is small.
 //!
 //! Deterministic: every search is bounded by counts, never by time, and ties break by index. All
 //! constants below trade time for height; none of them touches correctness.
 
+mod eject;
+mod exact;
 mod greedy;
-mod window;
 
 use std::cmp::Reverse;
 
 use super::problem::{Problem, Solution, live_bound};
+use eject::Weight;
+use exact::{Found, search};
 use greedy::{Item, Placer, Recipe};
-use window::{Found, search};
 
 /// Heights within one part in this of the bound end the greedy passes: what is left is below the
 /// granularity of any decision that rests on a plan.
@@ -30,12 +32,18 @@ const REPAIR_PATIENCE: usize = 12;
 /// Problems up to this size are searched as a whole; up to `PROOF`, until the height is proven least.
 const WHOLE: usize = 512;
 const PROOF: usize = 64;
-/// Most items that one window moves.
-const WINDOW: usize = 32;
-/// Looks at an item that all exact searches may spend, those of a small problem, and one window's.
+/// Ejection costs most: heights within one part in this of the bound are left to the other searches.
+const FAIR: u64 = 50;
+/// Looks at an item that ejection may spend, about a second, and for one limit with one kind of weight.
+const EJECT_LOOKS: u64 = 80_000_000;
+const EJECT_SHARE: u64 = 8_000_000;
+/// It is not worth that below so many bytes.
+const EJECT_FROM: u64 = 256 << 10;
+/// A limit that is not reached gives way to one this much less far down, at least.
+const EJECT_LEAST: u64 = 16;
+/// Looks at an item that exact searches may spend, and those of a small problem.
 const SEARCH_LOOKS: u64 = 20_000_000;
 const PROOF_LOOKS: u64 = 10_000_000;
-const WINDOW_LOOKS: u64 = 5_000_000;
 
 /// Finds an offset for each buffer such that no two that are live together share bytes.
 ///
@@ -61,6 +69,9 @@ pub fn solve_within(problem: &Problem, aim: Aim) -> Solution {
     solver.greedy(peak);
     if !solver.is_good() {
         solver.repair();
+    }
+    if bound >= EJECT_FROM {
+        solver.eject();
     }
     solver.search();
     // Empty buffers stay at 0.
@@ -199,6 +210,30 @@ impl<'a> Solver<'a> {
         }
     }
 
+    /// Pulls what sticks out of lower and lower limits under them.
+    fn eject(&mut self) {
+        let near = self.bound + self.bound / GOOD;
+        let goal = if let Aim::Height(enough) = self.aim { near.max(enough) } else { near };
+        let (mut looks, mut part) = (EJECT_LOOKS, 1);
+        while !self.is_within(self.bound / FAIR) && part <= EJECT_LEAST {
+            let limit = self.height - (self.height - goal).div_ceil(part);
+            let found = Weight::ALL.into_iter().find_map(|weight| {
+                let mut given = EJECT_SHARE.min(looks);
+                looks -= given;
+                let found = eject::pull_under(self.items, &self.offsets, limit, weight, &mut given);
+                looks += given;
+                found
+            });
+            match found {
+                Some(offsets) => {
+                    self.keep(offsets);
+                    part = 1;
+                }
+                None => part *= 2,
+            }
+        }
+    }
+
     /// Exact searches, within a common budget.
     fn search(&mut self) {
         let small = self.items.len() <= PROOF;
@@ -209,11 +244,8 @@ impl<'a> Solver<'a> {
         let mut looks = if small { PROOF_LOOKS } else { SEARCH_LOOKS };
         if small && self.aim != Aim::Any {
             self.search_whole(&search, &mut looks);
-        } else if !self.is_good() {
-            if self.items.len() <= WHOLE {
-                self.search_bound(&search, &mut looks);
-            }
-            self.search_windows(&search, &mut looks);
+        } else if !self.is_good() && self.items.len() <= WHOLE {
+            self.search_bound(&search, &mut looks);
         }
     }
 
@@ -249,56 +281,10 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// Pulls the items that stick out of a lower and lower limit under it, one window after another.
-    fn search_windows(&mut self, search: &Searcher, looks: &mut u64) {
-        // Halves the distance to the bound; when that fails, takes a quarter of it, then an eighth.
-        let mut part = 2;
-        while !self.is_good() && part <= 8 {
-            let limit = self.height - (self.height - self.bound).div_ceil(part);
-            match self.pull_under(limit, search, looks) {
-                Some(offsets) => self.keep(offsets),
-                None => part *= 2,
-            }
-        }
-    }
-
     fn keep(&mut self, offsets: Vec<u64>) {
         let ends = self.items.iter().zip(&offsets).map(|(item, offset)| offset + item.size);
         self.height = ends.max().unwrap_or(0);
         self.offsets = offsets;
-    }
-
-    /// Offsets at which all items end at or below `limit`, if windows around those that do not give them.
-    fn pull_under(&self, limit: u64, search: &Searcher, looks: &mut u64) -> Option<Vec<u64>> {
-        let mut offsets = self.offsets.clone();
-        let out = |offsets: &[u64], i: u32| offsets[i as usize] + self.items[i as usize].size > limit;
-        for i in (0..).take(self.items.len()) {
-            if !out(&offsets, i) {
-                continue;
-            }
-            let found = [WINDOW / 4, WINDOW / 2, WINDOW].into_iter().any(|size| {
-                let mut given = WINDOW_LOOKS.min(*looks);
-                *looks -= given;
-                let window = self.window(i, size);
-                let found = search.run(&window, &mut offsets, limit, &mut given, Preference::Length);
-                *looks += given;
-                found == Found::Placement
-            });
-            if !found {
-                return None;
-            }
-        }
-        Some(offsets)
-    }
-
-    /// The item and those it meets in time, the shortest-lived first, `size` in all.
-    fn window(&self, item: u32, size: usize) -> Vec<u32> {
-        let meets = |&i: &u32| i != item && self.items[i as usize].meets(&self.items[item as usize]);
-        let mut near: Vec<u32> = (0..).take(self.items.len()).filter(meets).collect();
-        near.sort_by_key(|&i| self.items[i as usize].length());
-        near.truncate(size - 1);
-        near.push(item);
-        near
     }
 }
 

@@ -94,6 +94,47 @@ pub fn deep_toys() -> [Toy; 3] {
     ]
 }
 
+/// Models whose embedding, and head, is larger than a part: tied, untied, and of rows with pads.
+pub fn wide_toys() -> [Toy; 3] {
+    let toy = |name, model, vocab| Toy {
+        name,
+        model,
+        whole: words(&[0, 1], vocab),
+        halves: [words(&[0], vocab), words(&[1], vocab)],
+    };
+    [
+        toy("llama of many words", llama_wide, 2500),
+        toy("llama of many words, untied", llama_wide_untied, 2500),
+        toy("llama of many words in odd rows", llama_odd, 16_500),
+    ]
+}
+
+/// A small Llama of many words.
+pub fn wide_config() -> orpheus::config::Config {
+    orpheus::config::Config {
+        dim: 16,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 8,
+        layers: 1,
+        vocab: 2500,
+        ..llama_config()
+    }
+}
+
+fn llama_wide(s: &mut Session) -> Program {
+    orpheus::model::loss(s, &wide_config(), TOKENS, "micro")
+}
+
+fn llama_wide_untied(s: &mut Session) -> Program {
+    orpheus::model::loss(s, &orpheus::config::Config { tied: false, ..wide_config() }, TOKENS, "micro")
+}
+
+fn llama_odd(s: &mut Session) -> Program {
+    let cfg = orpheus::config::Config { dim: 35, vocab: 16_500, ..wide_config() };
+    orpheus::model::loss(s, &cfg, TOKENS, "micro")
+}
+
 fn batches_of(toy: &Toy) -> Toy {
     let (whole, halves) = (toy.whole.clone(), toy.halves.clone());
     Toy { name: toy.name, model: toy.model, whole, halves }
@@ -188,6 +229,11 @@ fn named<const N: usize>(tensors: [(&str, Tensor); N]) -> Tensors {
 }
 
 fn llama_batch(clips: &[usize]) -> Tensors {
+    words(clips, 23)
+}
+
+/// Inputs of a Llama program of so many words for these clips, laid end to end.
+fn words(clips: &[usize], vocab: usize) -> Tensors {
     let mut ids = vec![0; TOKENS.rows];
     let mut labels = vec![-100; TOKENS.rows];
     let mut segments = vec![0];
@@ -195,7 +241,7 @@ fn llama_batch(clips: &[usize]) -> Tensors {
     for &i in clips {
         let mut rng = Rng::new(200 + i as u64);
         for t in 0..CLIPS[i] {
-            ids[at + t] = rng.below(23) as i32;
+            ids[at + t] = rng.below(vocab) as i32;
             if t > 0 {
                 labels[at + t - 1] = ids[at + t];
             }

@@ -2,6 +2,7 @@
 
 use super::{View, kernels, launch_over};
 use crate::bind::{Io, Steps};
+use crate::step::Step;
 use ambitus_ir::ops::elementwise::{Binary, Fill, Unary};
 
 kernels! { "elementwise";
@@ -38,8 +39,12 @@ pub(crate) fn select(io: &Io) -> Steps {
 }
 
 pub(crate) fn cast(io: &Io) -> Steps {
-    let (x, y) = (io.x[0].view(), io.y[0].view());
-    Ok(launch_over(&CastArgs { x, y }, y.stored()))
+    Ok(cast_to(io.x[0].view(), io.y[0].view()))
+}
+
+/// y = x, perhaps as another type.
+pub(crate) fn cast_to(x: View, y: View) -> Vec<Step> {
+    launch_over(&CastArgs { x, y }, y.stored())
 }
 
 pub(crate) fn fill(op: &Fill, io: &Io) -> Steps {

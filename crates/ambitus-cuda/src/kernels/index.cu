@@ -6,11 +6,13 @@ __device__ inline void gather_rows(const gather_args& a) {
     for (N i = (N)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
         N row = i / (N)a.stored;
         int c = (int)(i - row * (N)a.stored);
-        int id = a.segmented ? segment_of(a.ids, row) : get_int(a.ids, row);
+        int id = (a.segmented ? segment_of(a.ids, row) : get_int(a.ids, row)) - a.first;
         if (id >= 0 && id < a.table.rows && c < a.data)
             move_unit(a.table.data, (i64)id * a.table_step + c, a.y.data, i, a.size);
-        else
+        else if (!a.before.data)
             zero_unit(a.y.data, i, a.size);
+        else if (a.before.data != a.y.data)
+            move_unit(a.before.data, i, a.y.data, i, a.size);
     }
 }
 
@@ -31,11 +33,11 @@ KERNEL(scatter_sort) {
     int id[4], before[4];
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        id[k] = first + k < n ? known(get_int(a.ids, first + k), a.rows) : a.rows;
+        id[k] = first + k < n ? known(get_int(a.ids, first + k) - a.first, a.rows) : a.rows;
         before[k] = 0;
     }
     for (int t = lane; t < n; t += 32) {
-        int other = known(get_int(a.ids, t), a.rows);
+        int other = known(get_int(a.ids, t) - a.first, a.rows);
 #pragma unroll
         for (int k = 0; k < 4; k++) before[k] += other < id[k] || (other == id[k] && t < first + k);
     }

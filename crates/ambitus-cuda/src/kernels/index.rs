@@ -3,17 +3,18 @@
 use super::{View, kernels, launch, launch_over};
 use crate::bind::{Io, Steps};
 use ambitus_ir::TensorType;
-use ambitus_ir::ops::index::{ScatterAdd, Sinusoid, SinusoidKind};
+use ambitus_ir::ops::index::{Gather, ScatterAdd, Sinusoid, SinusoidKind};
 
 kernels! { "index";
-    /// Row t of y = row `ids[t]` of the table, or, `segmented`, the row of t's segment by the table `ids`; zero where
-    /// there is none. Rows are `data` units of `size` bytes that are copied, of `stored` units.
+    /// Row t of y = row `ids[t]` - `first` of the table, or, `segmented`, the row of t's segment by the table `ids`; where there
+    /// is none, the row of `before`, or zero. Rows are `data` units of `size` bytes that are copied, of `stored` units.
     GatherArgs "gather" [256 threads, 40 registers] {
-        table: View, ids: View, y: View, size: i32, data: i32, stored: i32, table_step: i32, segmented: i32
+        table: View, ids: View, before: View, y: View,
+        first: i32, size: i32, data: i32, stored: i32, table_step: i32, segmented: i32
     }
-    /// The numbers of all ids, 0.. , sorted by id and then number, and the sorted ids. Ids outside the table come last,
-    /// as the first number after it.
-    SortArgs "scatter_sort" [256 threads, 48 registers] { ids: View, rows: i32, order: u64, sorted: u64 }
+    /// The numbers of all ids, 0.. , sorted by id and then number, and the sorted ids, less `first`. Ids outside the table come
+    /// last, as the first number after it.
+    SortArgs "scatter_sort" [256 threads, 48 registers] { ids: View, first: i32, rows: i32, order: u64, sorted: u64 }
     /// Rows of y that no id names: beta * y. Zeroes are written in units of `size` bytes, `stored` of them a row.
     RestArgs "scatter_rest" [256 threads, 48 registers] {
         sorted: u64, ids: i32, y: View, beta: View, size: i32, stored: i32
@@ -55,12 +56,17 @@ pub(crate) fn sinusoid(op: &Sinusoid, io: &Io) -> Steps {
     Ok(launch_over(&args, y.stored()))
 }
 
-pub(crate) fn gather(io: &Io) -> Steps {
-    rows(io, false)
+pub(crate) fn gather(op: &Gather, io: &Io) -> Steps {
+    let before = io.x.get(2).map_or(View::NONE, |x| x.view());
+    rows(io, false, (op.part.map_or(0, |p| p.first), before))
 }
 
-/// [`gather`], or with a segment table instead of ids.
-pub(crate) fn rows(io: &Io, segmented: bool) -> Steps {
+/// Rows of each segment, by a segment table in place of ids.
+pub(crate) fn of_segments(io: &Io) -> Steps {
+    rows(io, true, (0, View::NONE))
+}
+
+fn rows(io: &Io, segmented: bool, (first, before): (usize, View)) -> Steps {
     let (from, to) = (io.x[0].ty, io.y[0].ty);
     let (table, ids, y) = (io.x[0].view(), io.x[1].view(), io.y[0].view());
     let element = to.dtype.size();
@@ -74,7 +80,8 @@ pub(crate) fn rows(io: &Io, segmented: bool) -> Steps {
     };
     let (size, data, stored) = (size as i32, data as i32, stored as i32);
     let (table_step, segmented) = (table_step as i32, i32::from(segmented));
-    let args = GatherArgs { table, ids, y, size, data, stored, table_step, segmented };
+    let first = first as i32;
+    let args = GatherArgs { table, ids, before, y, first, size, data, stored, table_step, segmented };
     Ok(launch_over(&args, y.rows as u64 * stored as u64))
 }
 
@@ -103,7 +110,13 @@ pub(crate) fn scatter_add(op: &ScatterAdd, io: &Io) -> Steps {
     if n == 0 {
         return Ok(vec![rest]);
     }
-    let sort = SortArgs { ids: io.x[1].view(), rows: op.rows as i32, order, sorted };
+    let sort = SortArgs {
+        ids: io.x[1].view(),
+        first: op.part.map_or(0, |p| p.first) as i32,
+        rows: op.rows as i32,
+        order,
+        sorted,
+    };
     let sort = launch(&sort, [n.div_ceil(WARPS * RANKED) as u32, 1]);
     let sum = SumArgs { x, order, sorted, ids, y, beta };
     let sum = launch(&sum, [n as u32, (y.pitch as u32).div_ceil(32 * WARPS as u32)]);

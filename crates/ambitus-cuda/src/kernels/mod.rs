@@ -8,6 +8,7 @@ pub(crate) mod attention;
 pub(crate) mod collective;
 pub(crate) mod conv;
 pub(crate) mod elementwise;
+pub(crate) mod head;
 pub(crate) mod index;
 pub(crate) mod layout;
 pub(crate) mod loss;
@@ -61,6 +62,7 @@ pub(crate) const FAMILIES: &[&Family] = &[
     &collective::FAMILY,
     &conv::FAMILY,
     &elementwise::FAMILY,
+    &head::FAMILY,
     &index::FAMILY,
     &layout::FAMILY,
     &loss::FAMILY,
@@ -90,8 +92,10 @@ pub(crate) fn workspace(op: &Op, x: &[TensorType], y: &[TensorType], gemm: u64) 
         Op::Conv1dWeightGrad(op) => conv::weight_grad_workspace(op, x, y),
         Op::SumPartials(_) => optim::sum_partials_workspace(x),
         Op::MaskedMse(_) => loss::masked_mse_workspace(x),
-        Op::LinearCrossEntropy(op) => loss::linear_cross_entropy_workspace(op.tile, x, gemm),
-        Op::LinearCrossEntropyGrad(op) => loss::linear_cross_entropy_workspace(op.tile, x, gemm),
+        Op::LinearCrossEntropy(op) => head::workspace(op.tile, None, x, gemm),
+        Op::LinearCrossEntropyGrad(op) => head::workspace(op.tile, None, x, gemm),
+        Op::HeadSums(op) => head::workspace(op.tile, op.part, x, gemm),
+        Op::HeadGrad(op) => head::workspace(op.tile, op.part, x, gemm),
         Op::AllGatherStart(op) => collective::all_gather_workspace(op, x),
         Op::ReduceScatterStart(op) => collective::reduce_scatter_workspace(op, y),
         _ => 0,

@@ -26,11 +26,14 @@ __device__ inline float stochastic(float x, u32 random) {
     return x == x ? float_of((bits_of(x) + random) & 0xffff0000u) : x;
 }
 
-// The random words of elements n to n + 3 of a weight w; n is a multiple of four. A third word of the seed says which shard
-// of as many elements w is.
-__device__ inline Words words_of(const View& seed, u64 id, const View& w, i64 n) {
-    if (seed.cols > 2) n += get_int(seed, 2) * w.rows * w.cols;
-    u64 counter = (u64)n / 4;
+// The random words of elements n to n + 3 of a part of a weight; n is a multiple of four. A third word of the seed says which
+// shard of `of` elements the weight is.
+template <class Args>
+__device__ inline Words words_of(const Args& a, i64 n) {
+    const View& seed = a.seed;
+    u64 id = a.id, counter = (u64)n + a.first;
+    if (seed.cols > 2) counter += (u64)get_int(seed, 2) * a.of;
+    counter /= 4;
     Words c = {{(u32)counter, (u32)(counter >> 32), (u32)id, (u32)(id >> 32)}};
     return philox4x32_10(c, (u32)get_int(seed, 0), (u32)get_int(seed, 1));
 }
@@ -44,7 +47,7 @@ KERNEL(adamw_bf16) {
         Four g = load_elements(a.g, i, count), w = load_elements(a.w, i, count);
         Four m = load_elements(a.m, i, count), v = load_elements(a.v, i, count);
         step4(a.adam, u, g, w, m, v);
-        Words random = words_of(a.seed, a.id, a.w, i);
+        Words random = words_of(a, i);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             if (a.w.dtype == BF16) w.v[k] = stochastic(w.v[k], random.w[k] >> 16);
@@ -144,7 +147,7 @@ KERNEL(adamw_8bit) {
             v[half] = decoded(maps[1], load_codes(a.codes_v, i, count), scale_v);
             step4(a.adam, u, g, w, m[half], v[half]);
             if (a.w.dtype == BF16 && count > 0) {
-                Words random = words_of(a.seed, a.id, a.w, i);
+                Words random = words_of(a, i);
 #pragma unroll
                 for (int k = 0; k < 4; k++) w.v[k] = stochastic(w.v[k], random.w[k] >> 16);
             }

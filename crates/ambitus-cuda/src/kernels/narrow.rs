@@ -4,20 +4,21 @@ use super::optim::Adam;
 use super::{Argument, View, kernels, launch_over};
 use crate::bind::{Io, Steps};
 use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, BLOCK, dynamic_map};
+use ambitus_ir::ops::parts::Span;
 
 kernels! { "narrow";
     /// One step of AdamW on f32 and bf16, in fours of elements; nothing where `apply` is 0.
     AdamWBf16Args "adamw_bf16" [256 threads, 64 registers] {
         w: View, g: View, m: View, v: View,
         lr: View, coef: View, t: View, apply: View, seed: View,
-        id: u64,
+        id: u64, first: u64, of: u64,
         adam: Adam,
     }
     /// One step of AdamW with 8-bit moments, a warp for each block of 256 elements; nothing where `apply` is 0.
     AdamW8bitArgs "adamw_8bit" [256 threads, 64 registers] {
         w: View, g: View, codes_m: View, scales_m: View, codes_v: View, scales_v: View,
         lr: View, coef: View, t: View, apply: View, seed: View,
-        id: u64,
+        id: u64, first: u64, of: u64,
         adam: Adam,
         map_m: Map, map_v: Map,
     }
@@ -37,8 +38,14 @@ impl Argument for Map {
     }
 }
 
+/// The first element of the weight's operand, and elements of the whole.
+fn part(part: Option<Span>, io: &Io) -> [u64; 2] {
+    part.map_or([0, io.x[0].ty.shape.elements()], |p| [p.first, p.of]).map(|n| n as u64)
+}
+
 pub(crate) fn adamw_bf16(op: &AdamWBf16, io: &Io) -> Steps {
     let x = |i: usize| io.x[i].view();
+    let [first, of] = part(op.part, io);
     let args = AdamWBf16Args {
         w: x(0),
         g: x(1),
@@ -50,6 +57,8 @@ pub(crate) fn adamw_bf16(op: &AdamWBf16, io: &Io) -> Steps {
         apply: x(7),
         seed: x(8),
         id: op.id,
+        first,
+        of,
         adam: Adam::new(op.beta1, op.beta2, op.eps, op.weight_decay),
     };
     Ok(launch_over(&args, (io.x[0].ty.shape.elements() as u64).div_ceil(4)))
@@ -57,6 +66,7 @@ pub(crate) fn adamw_bf16(op: &AdamWBf16, io: &Io) -> Steps {
 
 pub(crate) fn adamw_8bit(op: &AdamW8bit, io: &Io) -> Steps {
     let x = |i: usize| io.x[i].view();
+    let [first, of] = part(op.part, io);
     let args = AdamW8bitArgs {
         w: x(0),
         g: x(1),
@@ -70,6 +80,8 @@ pub(crate) fn adamw_8bit(op: &AdamW8bit, io: &Io) -> Steps {
         apply: x(9),
         seed: io.x.get(10).map_or(View::NONE, |x| x.view()),
         id: op.id,
+        first,
+        of,
         adam: Adam::new(op.beta1, op.beta2, op.eps, op.weight_decay),
         map_m: Map(dynamic_map(true)),
         map_v: Map(dynamic_map(false)),

@@ -31,7 +31,7 @@ pub(crate) fn positions(io: &Io) -> Steps {
 }
 
 pub(crate) fn broadcast(io: &Io) -> Steps {
-    index::rows(io, true)
+    index::of_segments(io)
 }
 
 /// Room for the parts of all segments of a packing: part j of segment s lies in row `start(s) / TILE + s + j`, see the

@@ -7,6 +7,7 @@
 //! instructions which are live at one time do not overlap is the plan checker's proof: a fault there would give wrong
 //! numbers, never a view outside the arena.
 
+use super::core_ops::elementwise;
 use super::disk::Disk;
 use super::kernels::{Half, Mat, MatMut, Pool, Rows, RowsMut};
 use super::ranks::Ranks;
@@ -266,6 +267,14 @@ impl Source {
         match self {
             Source::Result => None,
             Source::In(x) => Some(x.slice(f)),
+        }
+    }
+
+    /// Puts the operand's elements, of 32 bits, into the result that goes on from them.
+    pub fn put(&self, f: &Frame, to: &mut Out) {
+        if let Source::In(x) = self {
+            let (ty, x) = (TensorType::f32(&[x.0.words()]), x.data(f));
+            elementwise::map(f.pool, ty, Some(x), to.data(f), |x| x);
         }
     }
 

@@ -126,6 +126,9 @@ impl Target for CpuTarget {
                 | Op::Snake(_)
                 | Op::GatedResidual(_)
                 | Op::Rotary(_)
+                | Op::Gather(_)
+                | Op::HeadSums(_)
+                | Op::HeadGrad(_)
         );
         target::shares(op, (input, output), overwrites)
     }

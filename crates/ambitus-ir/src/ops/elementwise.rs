@@ -1,6 +1,7 @@
 //! Elementwise core ops.
 
 use super::attr::words;
+use super::parts::Cut;
 use super::{Grads, Op, OpDef, Vjp, arity, op, scalar, want};
 use crate::builder::Builder;
 use crate::program::ValueId;
@@ -239,6 +240,10 @@ impl OpDef for Cast {
 
     fn conducts(&self) -> bool {
         true
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        Some(Cut { again: true, ..Cut::by_element(&[0], &[0]) })
     }
 }
 

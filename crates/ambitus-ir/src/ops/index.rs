@@ -1,22 +1,62 @@
 //! Table look-ups and their gradient, and sinusoid tables.
 
 use super::attr::words;
+use super::parts::{Cut, Operands, Span};
 use super::{Grads, Op, OpDef, Vjp, arity, matrix, op, scalar, want};
 use crate::builder::Builder;
 use crate::program::ValueId;
 use crate::tensor::{DType, TensorType};
 
 op! {
-    /// `y[t, :]` = `table[ids[t], :]`: table `[V, D]`, ids i32 `[T]`, y `[T, D]`. An id outside 0..V gives a zero row.
-    Gather = "gather" {}
+    /// `y[t, :]` = `table[ids[t], :]`: table `[V, D]`, ids i32 `[T]`, y `[T, D]`. An id outside 0..V gives a zero row. Of a part of
+    /// the table that is not the first, ids outside it give the row of a third operand like y: of the parts before.
+    Gather = "gather" {
+        /// which rows the table holds
+        part: Option<Span>,
+    }
+}
+
+impl Gather {
+    /// There are parts before, whose rows are operand 2.
+    fn goes_on(&self) -> bool {
+        self.part.is_some_and(|p| p.first > 0)
+    }
 }
 
 impl OpDef for Gather {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
-        arity(x, 2)?;
-        let (_, cols) = matrix(x[0])?;
+        let goes_on = self.goes_on();
+        arity(x, if goes_on { 3 } else { 2 })?;
+        let (rows, cols) = matrix(x[0])?;
+        want(self.part.is_none_or(|p| p.count == rows), "the table is not the part")?;
         want(x[1].dtype == DType::I32 && x[1].shape.len() == 1, "ids are i32[T]")?;
-        Ok(vec![x[0].with_shape(&[x[1].shape[0], cols])])
+        let y = x[0].with_shape(&[x[1].shape[0], cols]);
+        want(!goes_on || x[2] == y, "the rows so far differ from the result")?;
+        Ok(vec![y])
+    }
+
+    fn may_share(&self) -> Vec<(usize, usize)> {
+        if self.goes_on() { vec![(2, 0)] } else { Vec::new() }
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        self.part.is_none().then(|| Cut::by_rows(&[0], &[], 1))
+    }
+
+    /// Each part puts its rows over those so far.
+    fn in_parts(
+        &self,
+        b: &mut Builder<'_>,
+        parts: &[Span],
+        x: &mut Operands<'_>,
+    ) -> Option<Vec<Vec<ValueId>>> {
+        let mut rows = Vec::new();
+        for (i, part) in parts.iter().enumerate() {
+            let mut operands = x(b, i);
+            operands.append(&mut rows);
+            rows = b.push(Gather { part: Some(*part) }, &operands);
+        }
+        Some(vec![rows])
     }
 
     fn narrows(&self, k: usize) -> bool {
@@ -28,6 +68,7 @@ impl OpDef for Gather {
     }
 
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
+        want(self.part.is_none(), "a part has no gradient")?;
         let rows = b.dim(v.x[0], 0);
         Ok(vec![v.dy0().map(|dy| b.scatter_add(dy, v.x[1], rows)), None])
     }
@@ -35,12 +76,14 @@ impl OpDef for Gather {
 
 op! {
     /// `y[v, :]` = sum over t with `ids[t]` = v of `x[t, :]`, in the order of t: x `[T, D]`, ids i32 `[T]`, y f32 `[V, D]`.
-    /// Ids outside 0..V are dropped.
+    /// Ids outside 0..V, or outside a part of them, are dropped.
     ScatterAdd = "scatter_add" {
-        /// V
+        /// V, or those of the part
         rows: usize,
         /// also takes (accumulator `[V, D]`, beta `[1]`): y = beta * accumulator + sum
         acc: bool,
+        /// which rows the result holds
+        part: Option<Span>,
     }
 }
 
@@ -50,6 +93,7 @@ impl OpDef for ScatterAdd {
         let (rows, cols) = matrix(x[0])?;
         super::float(x[0])?;
         want(x[1].dtype == DType::I32 && *x[1].shape == [rows], "ids are i32[T]")?;
+        want(self.part.is_none_or(|p| p.count == self.rows), "the rows are not the part's")?;
         let y = TensorType::f32(&[self.rows, cols]);
         if self.acc {
             want(x[2] == y, "accumulator differs from the result")?;
@@ -59,7 +103,7 @@ impl OpDef for ScatterAdd {
     }
 
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
-        want(!self.acc, "an accumulating op has no gradient")?;
+        want(!self.acc && self.part.is_none(), "an accumulating op has no gradient")?;
         Ok(vec![v.dy0().map(|dy| b.gather(dy, v.x[1])), None])
     }
 
@@ -67,7 +111,7 @@ impl OpDef for ScatterAdd {
         if !self.acc {
             return None;
         }
-        let y = b.scatter_add(x[0], x[1], self.rows);
+        let y = b.push1(ScatterAdd { acc: false, ..self.clone() }, &x[..2]);
         Some(vec![b.accumulated(y, x[2], x[3])])
     }
 
@@ -80,7 +124,16 @@ impl OpDef for ScatterAdd {
     }
 
     fn accumulating(&self, _: usize) -> Option<Op> {
-        (!self.acc).then(|| ScatterAdd { acc: true, ..*self }.into())
+        (!self.acc).then(|| ScatterAdd { acc: true, ..self.clone() }.into())
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        let operands: &[usize] = if self.acc { &[2] } else { &[] };
+        self.part.is_none().then(|| Cut::by_rows(operands, &[0], 1))
+    }
+
+    fn of_part(&self, part: Span) -> Option<Op> {
+        Some(ScatterAdd { rows: part.count, part: Some(part), ..self.clone() }.into())
     }
 }
 
@@ -124,10 +177,10 @@ impl OpDef for Sinusoid {
 impl Builder<'_> {
     /// Rows of `table` `[V, D]` by `ids` `[T]`.
     pub fn gather(&mut self, table: ValueId, ids: ValueId) -> ValueId {
-        self.push1(Gather {}, &[table, ids])
+        self.push1(Gather { part: None }, &[table, ids])
     }
     /// Rows of `x` `[T, D]` summed by `ids` into `[rows, D]`.
     pub fn scatter_add(&mut self, x: ValueId, ids: ValueId, rows: usize) -> ValueId {
-        self.push1(ScatterAdd { rows, acc: false }, &[x, ids])
+        self.push1(ScatterAdd { rows, acc: false, part: None }, &[x, ids])
     }
 }

@@ -2,6 +2,8 @@
 //! micro-batches gives the same sums.
 
 use super::elementwise::{BinaryKind, UnaryKind};
+use super::head::{self, CLASSES};
+use super::parts::{Cut, Operands, Span};
 use super::reduce::ReduceKind;
 use super::{Grads, Op, OpDef, Props, Vjp, arity, matrix, op, scalar, want};
 use crate::builder::Builder;
@@ -89,7 +91,8 @@ impl OpDef for MaskedMseGrad {
 op! {
     /// loss `[1]` = norm * sum over rows with `labels[t]` >= 0 of -log softmax(x w^T)[t, `labels[t]`].
     /// Operands (x `[T, D]`, w `[V, D]`, labels i32 `[T]` (below V; negative: not scored), norm `[1]`).
-    /// The logits exist one tile of `tile` rows at a time, in the op's workspace.
+    /// The logits exist one tile of `tile` rows at a time, in the op's workspace; sums over classes are formed as
+    /// [`head`](super::head) says.
     LinearCrossEntropy = "linear_cross_entropy" {
         /// rows of logits that exist at once
         tile: usize,
@@ -133,6 +136,19 @@ impl OpDef for LinearCrossEntropy {
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         2.0 * x[0].shape.elements() as f64 * x[1].shape[0] as f64
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        Some(Cut::by_rows(&[1], &[], CLASSES))
+    }
+
+    fn in_parts(
+        &self,
+        b: &mut Builder<'_>,
+        parts: &[Span],
+        x: &mut Operands<'_>,
+    ) -> Option<Vec<Vec<ValueId>>> {
+        Some(head::loss(self, b, parts, x))
     }
 }
 
@@ -200,6 +216,20 @@ impl OpDef for LinearCrossEntropyGrad {
 
     fn accumulating(&self, k: usize) -> Option<Op> {
         (k == 2 && self.dw && !self.acc).then(|| LinearCrossEntropyGrad { acc: true, ..*self }.into())
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        let operands: &[usize] = if self.acc { &[1, 5] } else { &[1] };
+        Some(Cut::by_rows(operands, if self.dw { &[2] } else { &[] }, CLASSES))
+    }
+
+    fn in_parts(
+        &self,
+        b: &mut Builder<'_>,
+        parts: &[Span],
+        x: &mut Operands<'_>,
+    ) -> Option<Vec<Vec<ValueId>>> {
+        Some(head::gradients(self, b, parts, x))
     }
 }
 

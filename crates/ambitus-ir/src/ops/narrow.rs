@@ -11,15 +11,16 @@
 //! Random bits of element n (row-major, without pads): word n mod 4 of Philox4x32-10 with key words `seed` (the run's seed,
 //! the update's number) and counter words (n / 4 low, n / 4 high, id low, id high). The weight takes its upper half, the
 //! second moment its lower half. An fp32's low 16 bits are what is lost; the magnitude is rounded up where they and the
-//! random half carry. Of a shard, the key has a third word, which shard it is of those of this many elements: elements are
-//! numbered as in the whole.
+//! random half carry. Elements of a part are numbered as in the whole; so are those of a shard, for which the key has a third
+//! word: which shard it is, of those of as many elements as the whole of its parts.
 //!
 //! **8-bit, block-wise** (Dettmers et al., arXiv 2110.02861). Runs of [`BLOCK`] elements share a scale, the largest magnitude
 //! in them; elements over scale become the nearest of 256 numbers, [`dynamic_map`], ties upwards. One thing differs from the
 //! paper: a second moment that is not zero never becomes the code of zero, but at least the next. Otherwise an element whose
 //! gradient is exactly zero in the next update (a token that does not occur) would be divided by eps.
 
-use super::{OpDef, arity, op, scalar, want};
+use super::parts::{Cut, Span, Unit};
+use super::{Op, OpDef, arity, op, scalar, want};
 use crate::tensor::{DType, TensorType};
 
 /// Elements that share a scale.
@@ -41,12 +42,15 @@ op! {
         weight_decay: f64,
         /// stable op id
         id: u64,
+        /// which elements the operands hold
+        part: Option<Span>,
     }
 }
 
 impl OpDef for AdamWBf16 {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(x, 9)?;
+        of_weight(self.part, x[0])?;
         want(x[1..4].iter().all(|t| t.shape == x[0].shape), "w, g, m and v differ in shape")?;
         weight(x[0])?;
         want(x[1].dtype.is_float(), "g is not a float")?;
@@ -62,6 +66,14 @@ impl OpDef for AdamWBf16 {
 
     fn donates(&self) -> Vec<(usize, usize)> {
         vec![(0, 0), (2, 1), (3, 2)]
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        Some(Cut::by_element(&[0, 1, 2, 3], &[0, 1, 2]))
+    }
+
+    fn of_part(&self, part: Span) -> Option<Op> {
+        Some(AdamWBf16 { part: Some(part), ..self.clone() }.into())
     }
 }
 
@@ -83,6 +95,8 @@ op! {
         weight_decay: f64,
         /// stable op id
         id: u64,
+        /// which elements the operands hold
+        part: Option<Span>,
     }
 }
 
@@ -92,6 +106,7 @@ impl OpDef for AdamW8bit {
         weight(x[0])?;
         let rounds = x[0].dtype != DType::F32;
         arity(x, if rounds { 11 } else { 10 })?;
+        of_weight(self.part, x[0])?;
         want(
             x[1].shape == x[0].shape && x[1].dtype.is_float(),
             "w and g differ in shape, or g is not a float",
@@ -112,6 +127,16 @@ impl OpDef for AdamW8bit {
 
     fn donates(&self) -> Vec<(usize, usize)> {
         vec![(0, 0), (2, 1), (3, 2), (4, 3), (5, 4)]
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        let operands = vec![(0, 1), (1, 1), (2, 1), (3, BLOCK), (4, 1), (5, BLOCK)];
+        let results = vec![(0, 1), (1, 1), (2, BLOCK), (3, 1), (4, BLOCK)];
+        Some(Cut { unit: Unit::Element, operands, results, again: false })
+    }
+
+    fn of_part(&self, part: Span) -> Option<Op> {
+        Some(AdamW8bit { part: Some(part), ..self.clone() }.into())
     }
 }
 
@@ -144,6 +169,12 @@ pub fn dynamic_map(signed: bool) -> [f32; 256] {
 /// last is NaN, which nothing reaches.
 pub fn code_limits(map: &[f32; 256]) -> [f32; 256] {
     std::array::from_fn(|i| map.get(i + 1).map_or(f32::NAN, |next| 0.5 * (map[i] + next)))
+}
+
+/// A part has the weight's elements, and begins a block.
+fn of_weight(part: Option<Span>, w: TensorType) -> Result<(), String> {
+    let fits = |p: Span| p.count == w.shape.elements() && p.first.is_multiple_of(BLOCK);
+    want(part.is_none_or(fits), format_args!("{w} is not the part"))
 }
 
 fn is_f32_or_bf16(t: TensorType) -> bool {

@@ -1,6 +1,7 @@
 //! Accumulation, norms and updates: the ops that overwrite states.
 
 use super::elementwise::UnaryKind;
+use super::parts::{Cut, Operands, Span};
 use super::reduce::ReduceKind;
 use super::{OpDef, arity, op, scalar, want};
 use crate::builder::Builder;
@@ -63,6 +64,25 @@ impl OpDef for SumSquares {
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
         2.0 * x[0].shape.elements() as f64
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        Some(Cut::by_element(&[0], &[]))
+    }
+
+    /// The runs of all parts, one after another.
+    fn in_parts(
+        &self,
+        b: &mut Builder<'_>,
+        parts: &[Span],
+        x: &mut Operands<'_>,
+    ) -> Option<Vec<Vec<ValueId>>> {
+        let mut runs = Vec::new();
+        for i in 0..parts.len() {
+            let x = x(b, i);
+            runs.push(b.push1(SumSquares {}, &x));
+        }
+        Some(vec![vec![b.concat(&runs, 0)]])
     }
 }
 
@@ -148,6 +168,10 @@ impl OpDef for AdamW {
     fn donates(&self) -> Vec<(usize, usize)> {
         vec![(0, 0), (2, 1), (3, 2)]
     }
+
+    fn cut(&self) -> Option<Cut> {
+        Some(Cut::by_element(&[0, 1, 2, 3], &[0, 1, 2]))
+    }
 }
 
 op! {
@@ -188,6 +212,10 @@ impl OpDef for Lerp {
 
     fn donates(&self) -> Vec<(usize, usize)> {
         vec![(0, 0)]
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        Some(Cut::by_element(&[0, 1], &[0]))
     }
 }
 

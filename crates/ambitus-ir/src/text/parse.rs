@@ -118,8 +118,8 @@ struct Reader<'s, 'a> {
     states: &'s HashMap<String, StateId>,
     p: Program,
     types: HashMap<ValueId, TensorType>,
-    /// Place of a state in [`Program::states`].
-    used: HashMap<StateId, usize>,
+    /// Place of a state, or of the part of it from an element on, in [`Program::states`].
+    used: HashMap<(StateId, usize), usize>,
     inputs: HashSet<String>,
     outputs: HashSet<String>,
     /// The highest value, and where it is defined.
@@ -129,7 +129,7 @@ struct Reader<'s, 'a> {
 impl<'a> Reader<'_, 'a> {
     fn line(&mut self, c: &mut Cursor<'a>) -> Result<(), TextError> {
         if c.word("state") {
-            let place = self.state(c)?;
+            let place = (self.state(c)?, self.from(c)?.unwrap_or(0));
             if !c.word("leaves") {
                 return Err(c.expected("`leaves`"));
             }
@@ -190,12 +190,19 @@ impl<'a> Reader<'_, 'a> {
         };
         if op == "state" {
             let state = self.state(c)?;
-            let ty = self.session.states[state.index()].ty;
+            let whole = self.session.states[state.index()].ty;
+            let (first, ty) = match self.from(c)? {
+                Some(first) => (first, c.ty()?),
+                None => (0, whole),
+            };
+            if ty != whole && !whole.has_part(first, ty) {
+                return Err(start.error(format!("{ty} from element {first} on is no part of {whole}")));
+            }
             self.define(at.clone(), *v, ty)?;
-            if self.used.insert(state, self.p.states.len()).is_some() {
+            if self.used.insert((state, first), self.p.states.len()).is_some() {
                 return Err(start.error("the state enters twice".to_owned()));
             }
-            self.p.states.push(StateUse { state, enters: *v, leaves: *v });
+            self.p.states.push(StateUse { state, first, enters: *v, leaves: *v });
         } else {
             let name = c.name()?;
             let ty = c.ty()?;
@@ -267,6 +274,17 @@ impl<'a> Reader<'_, 'a> {
         let name = c.name()?;
         let found = self.states.get(&name).copied();
         found.ok_or_else(|| start.error(format!("no state is named `{name}`")))
+    }
+
+    /// The first element of a part of a state.
+    fn from(&self, c: &mut Cursor<'a>) -> Result<Option<usize>, TextError> {
+        if !c.word("from") {
+            return Ok(None);
+        }
+        c.blanks();
+        let start = c.clone();
+        let first = c.bare()?.parse().map_err(|_| start.error("an element is a whole number".to_owned()))?;
+        Ok(Some(first))
     }
 
     /// A value that is defined above, with its type.

@@ -2,7 +2,7 @@
 
 use super::is_plain;
 use crate::ops::copy::Space;
-use crate::program::{Instr, Program, Session, StateId, ValueId};
+use crate::program::{Instr, Program, Session, StateId, StateUse, ValueId};
 use crate::tensor::TensorType;
 use std::fmt::{self, Display, Write};
 
@@ -56,16 +56,26 @@ fn write_program(out: &mut String, session: &Session, p: &Program) -> fmt::Resul
         define(i.value);
         writeln!(out, "  {} = input {} {}", i.value, Name(&i.name), type_of(p, i.value))?;
     }
+    // A part is named by its first element.
+    let is_part = |s: &StateUse| {
+        let whole = session.states.get(s.state.index()).map(|decl| decl.ty);
+        s.first > 0 || whole.is_some() && p.types.get(s.enters.index()).copied() != whole
+    };
     for s in &p.states {
         define(s.enters);
-        writeln!(out, "  {} = state {}", s.enters, state(s.state))?;
+        write!(out, "  {} = state {}", s.enters, state(s.state))?;
+        match is_part(s) {
+            true => writeln!(out, " from {} {}", s.first, type_of(p, s.enters))?,
+            false => writeln!(out)?,
+        }
     }
     for instr in &p.instrs {
         instr.outputs.iter().for_each(|v| define(*v));
         write_instr(out, p, instr)?;
     }
     for s in p.states.iter().filter(|s| s.leaves != s.enters) {
-        writeln!(out, "  state {} leaves {}", state(s.state), s.leaves)?;
+        let from = if is_part(s) { format!(" from {}", s.first) } else { String::new() };
+        writeln!(out, "  state {}{from} leaves {}", state(s.state), s.leaves)?;
     }
     for o in &p.outputs {
         writeln!(out, "  output {} {}", Name(&o.name), o.value)?;

@@ -9,6 +9,7 @@ use ambitus_ir::ops::index::{Gather, ScatterAdd, Sinusoid, SinusoidKind};
 use ambitus_ir::ops::layout::{Broadcast, Concat, Iota, Permute, Reshape, Slice};
 use ambitus_ir::ops::matmul::{Linear, MatMul};
 use ambitus_ir::ops::norm::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
+use ambitus_ir::ops::parts::Span;
 use ambitus_ir::ops::reduce::{Reduce, ReduceKind};
 use ambitus_ir::{DType, Shape, TensorType};
 
@@ -143,12 +144,12 @@ pub(super) fn layout(t: &mut Table) {
     // Ids beyond the table and repeated ids.
     let ids = [3, -1, 0, 10, 3, 11, 3, 7, -5];
     let x = t.x(&[11, 35]);
-    t.add("", Gather {}, vec![x, ints(&ids)]);
+    t.add("", Gather { part: None }, vec![x, ints(&ids)]);
     let x = t.x(&[9, 35]);
-    t.add("", ScatterAdd { rows: 11, acc: false }, vec![x, ints(&ids)]);
+    t.add("", ScatterAdd { rows: 11, acc: false, part: None }, vec![x, ints(&ids)]);
     let x = t.fixed(&[9, 35]);
     let acc = t.fixed(&[11, 35]);
-    let op = ScatterAdd { rows: 11, acc: true };
+    let op = ScatterAdd { rows: 11, acc: true, part: None };
     t.add("accumulating", op.clone(), vec![x, ints(&ids), acc, scalar(0.5)]);
     let x = t.fixed(&[9, 35]);
     t.add("beta 0", op.clone(), vec![x, ints(&ids), poison(&[11, 35]), scalar(0.0)]);
@@ -158,11 +159,22 @@ pub(super) fn layout(t: &mut Table) {
     // Many ids, some of them often.
     let ids: Vec<i32> = (0..301).map(|i| i * i % 71 - 2).collect();
     let (table, x) = (t.fixed(&[64, 269]), t.fixed(&[301, 269]));
-    t.add("many", Gather {}, vec![table, ints(&ids)]);
-    t.add("many", ScatterAdd { rows: 64, acc: false }, vec![x, ints(&ids)]);
+    t.add("many", Gather { part: None }, vec![table, ints(&ids)]);
+    t.add("many", ScatterAdd { rows: 64, acc: false, part: None }, vec![x, ints(&ids)]);
     let (table, x) = (t.fixed(&[9, 5]), t.fixed(&[301, 5]));
-    t.add("of narrow rows", Gather {}, vec![table, ints(&ids)]);
-    t.add("of narrow rows", ScatterAdd { rows: 9, acc: false }, vec![x, ints(&ids)]);
+    t.add("of narrow rows", Gather { part: None }, vec![table, ints(&ids)]);
+    t.add("of narrow rows", ScatterAdd { rows: 9, acc: false, part: None }, vec![x, ints(&ids)]);
+    // Rows 4 to 8 of 11: other ids are not there.
+    let (ids, part) = ([3, -1, 4, 10, 8, 11, 7, 9, 4], Some(Span { first: 4, count: 5, of: 11 }));
+    let table = t.fixed(&[5, 35]);
+    let first = Some(Span { first: 0, ..part.expect("some rows") });
+    t.add("of a part", Gather { part: first }, vec![table.clone(), ints(&ids)]);
+    let before = t.fixed(&[9, 35]);
+    t.add("of a further part", Gather { part }, vec![table, ints(&ids), before]);
+    let (x, acc) = (t.fixed(&[9, 35]), t.fixed(&[5, 35]));
+    t.add("of a part", ScatterAdd { rows: 5, acc: false, part }, vec![x.clone(), ints(&ids)]);
+    let op = ScatterAdd { rows: 5, acc: true, part };
+    t.add("of a part, accumulating", op, vec![x, ints(&ids), acc, scalar(0.5)]);
 
     let time = Sinusoid { kind: SinusoidKind::SinCos, half: 17, scale: 1000.0, base: 10_000.0 };
     t.add("of times", time, vec![numbers(&[3], &[0.0, 0.25, 0.8125])]);

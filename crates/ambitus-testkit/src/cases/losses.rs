@@ -3,7 +3,9 @@
 use super::{Table, constant, ints, numbers, poison, scalar};
 use crate::tensor::Tensor;
 use ambitus_ir::TensorType;
+use ambitus_ir::ops::head::{HeadGrad, HeadLoss, HeadSums};
 use ambitus_ir::ops::loss::{LinearCrossEntropy, LinearCrossEntropyGrad, MaskedMse, MaskedMseGrad};
+use ambitus_ir::ops::parts::Span;
 
 pub(super) fn losses(t: &mut Table) {
     let mask = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0];
@@ -41,6 +43,41 @@ pub(super) fn losses(t: &mut Table) {
         let mut operands = still(t);
         operands.extend([scalar(1.0), poison(&[45, 33]), scalar(0.0)]);
         t.add(&format!("{what} beta 0"), op, operands);
+    }
+    // Classes 1024 to 1068 of more, first and after others.
+    let part = |first| Some(Span { first, count: 45, of: 1100 });
+    let labels: Vec<i32> = labels.iter().map(|l| if l % 3 == 0 { *l } else { l + 1024 }).collect();
+    let head = |t: &mut Table| {
+        let (x, w) = (t.fixed(&[23, 33]), t.fixed(&[45, 33]));
+        vec![x, w, ints(&labels)]
+    };
+    let sums = |t: &mut Table| {
+        let mut sums = t.rng.tensor(TensorType::f32(&[23, 3]), 1.0, 4.0);
+        let scored = sums.data.chunks_mut(3).zip(&labels);
+        scored.filter(|(_, l)| **l < 0).for_each(|(row, _)| row.fill(0.0));
+        constant(sums)
+    };
+    let operands = head(t);
+    t.add("first", HeadSums { tile: 8, part: part(0) }, operands);
+    let mut before = sums(t);
+    // No label of these classes was met before.
+    let met = before.tensor.data.chunks_mut(3).zip(&labels);
+    met.filter(|(_, l)| **l >= 1024).for_each(|(row, _)| row[2] = 0.0);
+    let operands = [head(t), vec![before]].concat();
+    t.add("further", HeadSums { tile: 8, part: part(1024) }, operands);
+    let operands = vec![sums(t), ints(&labels), scalar(0.125)];
+    t.add("", HeadLoss {}, operands);
+    for (what, first, dw, acc) in [
+        ("first", 0, true, false),
+        ("first, accumulating", 0, true, true),
+        ("further", 1024, true, true),
+        ("further, frozen", 1024, false, false),
+    ] {
+        let mut operands = head(t);
+        operands.extend([scalar(0.125), scalar(-2.0), sums(t)]);
+        operands.extend((first > 0).then(|| t.fixed(&[23, 33])));
+        operands.extend(acc.then(|| [t.fixed(&[45, 33]), scalar(0.5)]).into_iter().flatten());
+        t.add(what, HeadGrad { tile: 8, part: part(first), dw, acc }, operands);
     }
     // More classes than a block of threads takes at a time.
     let wide = |t: &mut Table| {

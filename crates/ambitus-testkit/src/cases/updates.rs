@@ -8,6 +8,7 @@ use ambitus_ir::ops::collective::{
 use ambitus_ir::ops::copy::{CopyDone, CopyStart, Space, StoreStart};
 use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, eight_bit};
 use ambitus_ir::ops::optim::{Accumulate, AdamW, Lerp, SumPartials, SumSquares};
+use ambitus_ir::ops::parts::Span;
 use ambitus_ir::ops::transfer::{End, Route, TransferStart};
 use ambitus_ir::{DType, Shape, TensorType};
 
@@ -66,12 +67,15 @@ pub(super) fn updates(t: &mut Table) {
 
 /// What ranks do, but of one rank: rows with pads, gaps between the parts and at the end; the third shard of a weight.
 pub(super) fn ranks(t: &mut Table) {
-    let op = AdamWBf16 { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, id: 0x1_0000_0007 };
+    let op =
+        AdamWBf16 { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, id: 0x1_0000_0007, part: None };
     let dims = [8, 37];
     let (w, m) = (stored(t, DType::BF16, &dims, -1.0, 1.0), stored(t, DType::BF16, &dims, -1.0, 1.0));
     let (g, v) = (t.fixed(&dims), stored(t, DType::BF16, &dims, 0.01, 1.0));
     let operands = [vec![w, g, m, v], scalars(1.0, 1.0).to_vec(), vec![ints(&[-5, 40, 2])]].concat();
-    t.add("a shard", op, operands);
+    t.add("a shard", op.clone(), operands.clone());
+    let part = Some(Span { first: 512, count: 296, of: 1000 });
+    t.add("a part of a shard", AdamWBf16 { part, ..op }, operands);
 
     let token = constant(Tensor::full(TensorType::new(DType::U8, &[1]), 0.0));
     let mesh = Mesh { ranks: 1, shard: 1 };
@@ -124,7 +128,14 @@ fn bf16(t: &mut Table) {
         ("several tiles", &[9, 1003], [BF16; 3], 7.0, 1.0),
         ("not applied", &[5, 37], [BF16; 3], 7.0, 0.0),
     ] {
-        let op = AdamWBf16 { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, id: 0x1_0000_0007 };
+        let op = AdamWBf16 {
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.01,
+            id: 0x1_0000_0007,
+            part: None,
+        };
         let g = if apply == 0.0 { poison(dims) } else { t.fixed(dims) };
         let (w, m) = (stored(t, types[0], dims, -1.0, 1.0), stored(t, types[1], dims, -1.0, 1.0));
         let v = stored(t, types[2], dims, 0.01, 1.0);
@@ -142,9 +153,17 @@ fn eight_bits(t: &mut Table) {
         ("first", &[2, 3, 128], DType::F32, 1.0, 1.0),
         ("several tiles", &[9, 1003], DType::F32, 1234.0, 1.0),
         ("narrow weight", &[16, 64], DType::BF16, 7.0, 1.0),
+        ("a part", &[16, 64], DType::BF16, 7.0, 1.0),
         ("not applied", &[7, 43], DType::BF16, 7.0, 0.0),
     ] {
-        let op = AdamW8bit { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, id: 0x1_0000_0007 };
+        let mut op = AdamW8bit {
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.01,
+            id: 0x1_0000_0007,
+            part: None,
+        };
         let mut g = if apply == 0.0 { poison(dims) } else { t.fixed(dims) };
         let w = stored(t, w, dims, -1.0, 1.0);
         let (codes, scales) = eight_bit(w.tensor.ty);
@@ -166,6 +185,9 @@ fn eight_bits(t: &mut Table) {
         }
         if step == 1.0 {
             m.iter_mut().chain(&mut v).for_each(|t| t.data.fill(0.0));
+        }
+        if what == "a part" {
+            op.part = Some(Span { first: 1 << 20, count: n, of: 1 << 21 });
         }
         let mut operands = vec![w.clone(), g];
         operands.extend(m.into_iter().chain(v).map(constant));

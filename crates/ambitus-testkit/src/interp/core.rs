@@ -3,8 +3,9 @@
 use super::{collective, narrow};
 use crate::tensor::Tensor;
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
-use ambitus_ir::ops::index::{Sinusoid, SinusoidKind};
+use ambitus_ir::ops::index::{Gather, ScatterAdd, Sinusoid, SinusoidKind};
 use ambitus_ir::ops::matmul::MatMul;
+use ambitus_ir::ops::parts::Span;
 use ambitus_ir::ops::random::{Dropout, philox4x32_10};
 use ambitus_ir::ops::reduce::ReduceKind;
 use ambitus_ir::ops::transfer::End;
@@ -56,8 +57,8 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
             each_index(&y[0].shape, |at| data.push(at[op.axis] as f64));
             one(data)
         }
-        Op::Gather(_) => one(gather(&x[0], &x[1])),
-        Op::ScatterAdd(op) if !op.acc => one(scatter_add(&x[0], &x[1], op.rows)),
+        Op::Gather(op) => one(gather(op, &x[0], &x[1], x.get(2).map(|t| &**t))),
+        Op::ScatterAdd(op) if !op.acc => one(scatter_add(op, &x[0], &x[1])),
         Op::MatMul(op) if !op.acc => one(matmul(op, &x[0], &x[1])),
         Op::SegmentIds(op) => {
             let of = |t| segment_of(&x[0], t).map_or(-1.0, |(s, _)| s as f64);
@@ -118,6 +119,9 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         | Op::MaskedMseGrad(_)
         | Op::LinearCrossEntropy(_)
         | Op::LinearCrossEntropyGrad(_)
+        | Op::HeadSums(_)
+        | Op::HeadLoss(_)
+        | Op::HeadGrad(_)
         | Op::Accumulate(_)
         | Op::SumSquares(_)
         | Op::AdamW(_)
@@ -225,28 +229,30 @@ fn concat(x: &[Rc<Tensor>], axis: usize) -> Data {
     data
 }
 
-/// An id as a row of a table of `rows` rows.
-fn row(id: f64, rows: usize) -> Option<usize> {
+/// An id as a row of a table of `rows` rows, or of the part that they are of one.
+fn row(id: f64, rows: usize, part: Option<Span>) -> Option<usize> {
+    let id = id - part.map_or(0.0, |p| p.first as f64);
     (id >= 0.0 && id < rows as f64).then_some(id as usize)
 }
 
-fn gather(table: &Tensor, ids: &Tensor) -> Data {
+fn gather(op: &Gather, table: &Tensor, ids: &Tensor, before: Option<&Tensor>) -> Data {
     let (rows, cols) = (table.ty.shape[0], table.ty.shape[1]);
     let mut data = Vec::with_capacity(ids.data.len() * cols);
-    for id in &ids.data {
-        match row(*id, rows) {
-            Some(r) => data.extend(&table.data[r * cols..(r + 1) * cols]),
-            None => data.extend(std::iter::repeat_n(0.0, cols)),
+    for (t, id) in ids.data.iter().enumerate() {
+        match (row(*id, rows, op.part), before) {
+            (Some(r), _) => data.extend(&table.data[r * cols..(r + 1) * cols]),
+            (None, Some(before)) => data.extend(&before.data[t * cols..(t + 1) * cols]),
+            (None, None) => data.extend(std::iter::repeat_n(0.0, cols)),
         }
     }
     data
 }
 
-fn scatter_add(x: &Tensor, ids: &Tensor, rows: usize) -> Data {
+fn scatter_add(op: &ScatterAdd, x: &Tensor, ids: &Tensor) -> Data {
     let cols = x.ty.shape[1];
-    let mut data = vec![0.0; rows * cols];
+    let mut data = vec![0.0; op.rows * cols];
     for (t, id) in ids.data.iter().enumerate() {
-        let Some(r) = row(*id, rows) else { continue };
+        let Some(r) = row(*id, op.rows, op.part) else { continue };
         for c in 0..cols {
             data[r * cols + c] += x.data[t * cols + c];
         }

@@ -5,6 +5,7 @@ use super::core::Data;
 use crate::tensor::Tensor;
 use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, BLOCK, dynamic_map};
 use ambitus_ir::ops::optim::AdamW;
+use ambitus_ir::ops::parts::Span;
 use ambitus_ir::ops::random::philox4x32_10;
 use ambitus_ir::{DType, TensorType};
 use std::rc::Rc;
@@ -26,9 +27,9 @@ fn step(op: &AdamW, [lr, coef, t, _]: Scalars, [w, g, m, v]: [f64; 4]) -> [f64; 
     [w, m, v].map(|x| f64::from(x as f32))
 }
 
-/// The random word of element n of a weight, or of a shard, of so many elements.
-fn word(id: u64, seed: &Tensor, elements: usize, n: usize) -> u32 {
-    let n = n + seed.data.get(2).map_or(0, |shard| *shard as usize * elements);
+/// The random word of element n of a part of a weight, or of a shard.
+fn word(id: u64, seed: &Tensor, part: Span, n: usize) -> u32 {
+    let n = n + part.first + seed.data.get(2).map_or(0, |shard| *shard as usize * part.of);
     let counter = [(n / 4) as u32, ((n as u64 / 4) >> 32) as u32, id as u32, (id >> 32) as u32];
     philox4x32_10(counter, [0, 1].map(|i| seed.data[i] as i32 as u32))[n % 4]
 }
@@ -51,11 +52,12 @@ pub(super) fn bf16(op: &AdamWBf16, x: &[Rc<Tensor>]) -> Vec<Data> {
     if scalars[3] == 0.0 {
         return y.into();
     }
-    let AdamWBf16 { beta1, beta2, eps, weight_decay, id } = *op;
+    let AdamWBf16 { beta1, beta2, eps, weight_decay, id, part } = *op;
+    let part = part.unwrap_or(Span { first: 0, count: y[0].len(), of: y[0].len() });
     let op = AdamW { beta1, beta2, eps, weight_decay };
     for i in 0..y[0].len() {
         let [w, m, v] = step(&op, scalars, [0, 1, 2, 3].map(|k| x[k].data[i]));
-        let random = word(id, &x[8], y[0].len(), i);
+        let random = word(id, &x[8], part, i);
         y[0][i] = stored(x[0].ty, w, random >> 16);
         y[1][i] = if x[2].ty.dtype == DType::BF16 { half::bf16::from_f64(m).to_f64() } else { m };
         y[2][i] = stored(x[3].ty, v, random & 0xffff);
@@ -82,7 +84,8 @@ pub(super) fn eight_bit(op: &AdamW8bit, x: &[Rc<Tensor>]) -> Vec<Data> {
     if scalars[3] == 0.0 {
         return y.into();
     }
-    let AdamW8bit { beta1, beta2, eps, weight_decay, id } = *op;
+    let AdamW8bit { beta1, beta2, eps, weight_decay, id, part } = *op;
+    let part = part.unwrap_or(Span { first: 0, count: y[0].len(), of: y[0].len() });
     let op = AdamW { beta1, beta2, eps, weight_decay };
     let maps = [true, false].map(dynamic_map);
     let moment = |k: usize, i: usize| {
@@ -92,7 +95,7 @@ pub(super) fn eight_bit(op: &AdamW8bit, x: &[Rc<Tensor>]) -> Vec<Data> {
     let mut new = [Vec::new(), Vec::new()];
     for i in 0..y[0].len() {
         let [w, m, v] = step(&op, scalars, [x[0].data[i], x[1].data[i], moment(0, i), moment(1, i)]);
-        y[0][i] = x.get(10).map_or(w, |seed| stored(x[0].ty, w, word(id, seed, x[0].data.len(), i) >> 16));
+        y[0][i] = x.get(10).map_or(w, |seed| stored(x[0].ty, w, word(id, seed, part, i) >> 16));
         new[0].push(m);
         new[1].push(v);
     }

@@ -2,7 +2,7 @@
 
 use super::{FETCH, STORE};
 use ambitus_ir::ops::copy::Space;
-use ambitus_ir::{Builder, Instr, Origin, Phase, Program, Session, ValueId};
+use ambitus_ir::{Builder, Instr, Origin, Phase, Program, Session, StateId, ValueId};
 use std::collections::HashMap;
 
 /// A stay of one tensor on the device.
@@ -28,6 +28,8 @@ pub(super) struct Uses {
     until: Vec<usize>,
     /// Uses at most this many instructions apart are one stay.
     near: usize,
+    /// The uses of states that come in parts.
+    parts: Vec<bool>,
 }
 
 impl Uses {
@@ -39,7 +41,11 @@ impl Uses {
             made: p.definitions(),
             until: (0..p.instrs.len()).collect(),
             near,
+            parts: Vec::new(),
         };
+        let mut count: HashMap<StateId, u32> = HashMap::new();
+        p.states.iter().for_each(|u| *count.entry(u.state).or_default() += 1);
+        uses.parts = p.states.iter().map(|u| count[&u.state] > 1).collect();
         for (i, instr) in p.instrs.iter().enumerate() {
             for v in &instr.inputs {
                 uses.readers[v.index()].push(i);
@@ -63,11 +69,13 @@ impl Uses {
     /// The stays of a state.
     pub fn of_state(&self, state: usize, p: &Program) -> Vec<Stretch> {
         let chain = self.chain(p.states[state].enters);
+        // A part that stayed for its next use would keep others away.
+        let near = if self.parts[state] { 0 } else { self.near };
         let mut out: Vec<Stretch> = Vec::new();
         let mut last = None;
         for v in chain {
             for &at in &self.readers[v.index()] {
-                if last.is_none_or(|last| at > last + self.near) {
+                if last.is_none_or(|last| at > last + near) {
                     out.push(Stretch { base: v, state: Some(state), fetch: Some(at), store: None });
                 }
                 last = last.max(Some(self.until[at]));

@@ -194,20 +194,33 @@ pub fn iota(pool: &Pool, axis: usize, ty: TensorType, out: &mut [f32]) {
     });
 }
 
-/// out[t, :] = table[ids[t], :], zero where the id is outside.
+/// What a gathered row is where its id is outside.
+pub enum Outside<'a, E> {
+    /// Zeros.
+    Zero,
+    /// What is there.
+    Kept,
+    /// The row of this, which has the result's type.
+    Of(&'a [E]),
+}
+
+/// out[t, :] = table[ids[t] - first, :].
 pub fn gather<E: Element>(
     pool: &Pool,
-    table: TensorType,
+    (table, first): (TensorType, usize),
     ty: TensorType,
-    x: &[E],
+    (x, outside): (&[E], Outside<'_, E>),
     ids: &[i32],
     out: &mut [E],
 ) {
-    rows(pool, ty, out, |r, out| match usize::try_from(ids[r]) {
-        Ok(id) if id < table.shape[0] => {
-            out.copy_from_slice(&x[id * table.pitch..][..out.len()]);
+    rows(pool, ty, out, |r, out| {
+        let id = usize::try_from(ids[r]).ok().and_then(|id| id.checked_sub(first));
+        match (id.filter(|id| *id < table.shape[0]), &outside) {
+            (Some(id), _) => out.copy_from_slice(&x[id * table.pitch..][..out.len()]),
+            (None, Outside::Zero) => out.fill(E::default()),
+            (None, Outside::Kept) => {}
+            (None, Outside::Of(before)) => out.copy_from_slice(&before[r * ty.pitch..][..out.len()]),
         }
-        _ => out.fill(E::default()),
     });
 }
 

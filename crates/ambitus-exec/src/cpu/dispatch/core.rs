@@ -6,7 +6,7 @@ use crate::cpu::core_ops::{elementwise, layout, pieces, reduce as sums};
 use crate::cpu::kernels as k;
 use crate::cpu::operand::{In, Io, by_width, contiguous, half};
 use ambitus_ir::ops::elementwise::{Binary, Fill, Unary};
-use ambitus_ir::ops::index::ScatterAdd;
+use ambitus_ir::ops::index::{Gather, ScatterAdd};
 use ambitus_ir::ops::layout::{Concat, Iota, Permute, Slice};
 use ambitus_ir::ops::reduce::{Reduce, ReduceKind};
 use ambitus_ir::{DType, TensorType};
@@ -178,18 +178,26 @@ pub fn iota(op: &Iota, mut io: Io) -> Resolved {
     kernel(move |f| layout::iota(f.pool, axis, y.ty(), y.data(f)))
 }
 
-pub fn gather(mut io: Io) -> Resolved {
+pub fn gather(op: &Gather, mut io: Io) -> Resolved {
+    let first = op.part.map_or(0, |p| p.first);
+    let before = if io.operands() > 2 { Some(io.source(2, 0)?) } else { None };
     let (x, ids, mut y) = (io.x(0)?, io.x(1)?, io.y(0));
     by_width!(x.ty(), E => kernel(move |f| {
-        layout::gather(f.pool, x.ty(), y.ty(), x.slice::<E>(f), ids.ints(f), y.slice::<E>(f));
+        let (table, ty) = ((x.ty(), first), y.ty());
+        let before = match &before {
+            None => layout::Outside::Zero,
+            Some(before) => before.slice::<E>(f).map_or(layout::Outside::Kept, layout::Outside::Of),
+        };
+        layout::gather(f.pool, table, ty, (x.slice::<E>(f), before), ids.ints(f), y.slice::<E>(f));
     }))
 }
 
 pub fn scatter_add(op: &ScatterAdd, mut io: Io) -> Resolved {
     let (x, ids) = (io.x(0)?, io.x(1)?);
+    let first = op.part.map_or(0, |p| p.first);
     let (beta, mut y) = accumulator(op.acc, &mut io, 2, 0)?;
     kernel(move |f| {
-        k::scatter_add_rows(f.pool, ids.ints(f), x.rows(f), beta.value(f), y.mat(f));
+        k::scatter_add_rows(f.pool, (ids.ints(f), first), x.rows(f), beta.value(f), y.mat(f));
     })
 }
 

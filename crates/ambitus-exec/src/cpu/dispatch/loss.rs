@@ -3,8 +3,11 @@
 use super::core::accumulator;
 use super::{Resolved, kernel};
 use crate::cpu::kernels as k;
-use crate::cpu::operand::Io;
+use crate::cpu::operand::{Frame, In, Io, Source};
+use ambitus_ir::TensorType;
+use ambitus_ir::ops::head::{HeadGrad, HeadSums};
 use ambitus_ir::ops::loss::{LinearCrossEntropy, LinearCrossEntropyGrad};
+use ambitus_ir::ops::parts::Span;
 
 pub fn masked_mse(mut io: Io) -> Resolved {
     let (pred, target, mask, norm) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
@@ -24,30 +27,82 @@ pub fn masked_mse_grad(mut io: Io) -> Resolved {
     })
 }
 
+/// The classes of an op, or of its part; of what is there when it runs.
+#[derive(Clone, Copy)]
+struct Classes {
+    tile: usize,
+    first: usize,
+    of: usize,
+}
+
+impl Classes {
+    fn new(tile: usize, part: Option<Span>, w: TensorType) -> Classes {
+        Classes { tile, first: part.map_or(0, |p| p.first), of: part.map_or(w.shape.rows(), |p| p.of) }
+    }
+
+    fn head<'f>(&self, f: &'f Frame<'_>, [x, w, labels]: [&'f In; 3]) -> k::Head<'f> {
+        let Classes { tile, first, of } = *self;
+        k::Head { x: x.mat(f), w: w.mat(f), labels: labels.ints(f), first, of, tile }
+    }
+}
+
 pub fn linear_cross_entropy(op: &LinearCrossEntropy, mut io: Io) -> Resolved {
-    let tile = op.tile;
+    let classes = Classes::new(op.tile, None, io.x_ty(1));
     let (x, w, labels, norm) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
     let (mut loss, mut ws) = (io.y(0), io.ws());
     kernel(move |f| {
-        let (x, w, labels, norm) = (x.mat(f), w.mat(f), labels.ints(f), norm.scalar(f));
-        let ws = ws.data(f);
-        loss.vec(f)[0] = k::linear_cross_entropy(f.pool, x, w, labels, norm, tile, None, ws);
+        let head = classes.head(f, [&x, &w, &labels]);
+        loss.vec(f)[0] = k::linear_cross_entropy(f.pool, head, norm.scalar(f), None, ws.data(f));
     })
 }
 
 pub fn linear_cross_entropy_grad(op: &LinearCrossEntropyGrad, mut io: Io) -> Resolved {
-    let tile = op.tile;
+    let classes = Classes::new(op.tile, None, io.x_ty(1));
     let (x, w, labels, norm, dloss) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?, io.x(4)?);
     let mut weight = op.dw.then(|| accumulator(op.acc, &mut io, 5, 2)).transpose()?;
     let (mut loss, mut dx, mut ws) = (io.y(0), io.y(1), io.ws());
     kernel(move |f| {
-        let (x, w, labels, norm) = (x.mat(f), w.mat(f), labels.ints(f), norm.scalar(f));
+        let head = classes.head(f, [&x, &w, &labels]);
         let (dw, acc) = match &mut weight {
             Some((beta, dw)) => (Some(dw.mat(f)), beta.value(f)),
             None => (None, 0.0),
         };
         let grad = k::CrossEntropyGrad { scale: dloss.scalar(f), dx: dx.mat(f), dw, acc };
-        let ws = ws.data(f);
-        loss.vec(f)[0] = k::linear_cross_entropy(f.pool, x, w, labels, norm, tile, Some(grad), ws);
+        loss.vec(f)[0] = k::linear_cross_entropy(f.pool, head, norm.scalar(f), Some(grad), ws.data(f));
+    })
+}
+
+pub fn head_sums(op: &HeadSums, mut io: Io) -> Resolved {
+    let classes = Classes::new(op.tile, op.part, io.x_ty(1));
+    let (x, w, labels) = (io.x(0)?, io.x(1)?, io.x(2)?);
+    let before = if io.operands() > 3 { io.source(3, 0)? } else { Source::Result };
+    let (mut sums, mut ws) = (io.y(0), io.ws());
+    kernel(move |f| {
+        before.put(f, &mut sums);
+        k::head_sums(f.pool, classes.head(f, [&x, &w, &labels]), sums.vec(f), ws.data(f));
+    })
+}
+
+pub fn head_loss(mut io: Io) -> Resolved {
+    let (sums, labels, norm, mut loss) = (io.x(0)?, io.x(1)?, io.x(2)?, io.y(0));
+    kernel(move |f| loss.vec(f)[0] = k::head_loss(labels.ints(f), sums.vec(f), norm.scalar(f)))
+}
+
+pub fn head_grad(op: &HeadGrad, mut io: Io) -> Resolved {
+    let classes = Classes::new(op.tile, op.part, io.x_ty(1));
+    let (x, w, labels, norm, dloss) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?, io.x(4)?);
+    let sums = io.x(5)?;
+    let before = if op.goes_on() { io.source(6, 0)? } else { Source::Result };
+    let mut weight = op.dw.then(|| accumulator(op.acc, &mut io, op.accumulator(), 1)).transpose()?;
+    let (mut dx, mut ws) = (io.y(0), io.ws());
+    kernel(move |f| {
+        before.put(f, &mut dx);
+        let head = classes.head(f, [&x, &w, &labels]);
+        let (dw, acc) = match &mut weight {
+            Some((beta, dw)) => (Some(dw.mat(f)), beta.value(f)),
+            None => (None, 0.0),
+        };
+        let grad = k::CrossEntropyGrad { scale: dloss.scalar(f), dx: dx.mat(f), dw, acc };
+        k::head_grad(f.pool, head, sums.vec(f), norm.scalar(f), grad, ws.data(f));
     })
 }

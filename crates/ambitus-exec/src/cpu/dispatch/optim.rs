@@ -4,9 +4,10 @@ use super::{Resolved, kernel};
 use crate::cpu::core_ops::{elementwise, reduce};
 use crate::cpu::kernels as k;
 use crate::cpu::operand::{Frame, In, Io, Out};
-use ambitus_ir::DType;
 use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16};
 use ambitus_ir::ops::optim::AdamW;
+use ambitus_ir::ops::parts::Span;
+use ambitus_ir::{DType, TensorType};
 
 pub fn accumulate(mut io: Io) -> Resolved {
     let (x, beta, mut y) = (io.x(1)?, io.x(2)?, io.donated(0, 0)?);
@@ -70,30 +71,37 @@ fn values<'s>(y: &'s mut Out, f: &'s Frame<'_>) -> k::Values<'s> {
     }
 }
 
-/// What the bf16 of a weight of so many elements is rounded by: the key, the op's id, and where a shard begins.
-fn random(key: &In, id: u64, elements: usize, f: &Frame<'_>) -> k::Random {
+/// What the bf16 of a part of a weight is rounded by: the key, the op's id, and where a shard and the part begin.
+fn random(key: &In, id: u64, part: Span, f: &Frame<'_>) -> k::Random {
     let key = key.words(f);
     let shard = key.get(2).map_or(0, |shard| u64::from(*shard));
-    k::Random { key: [key[0], key[1]], id, first: shard * elements as u64 }
+    k::Random { key: [key[0], key[1]], id, first: shard * part.of as u64 + part.first as u64 }
+}
+
+/// The part that a weight's operand is, which may be all of it.
+fn part_of(part: Option<Span>, w: TensorType) -> Span {
+    let all = w.shape.elements();
+    part.unwrap_or(Span { first: 0, count: all, of: all })
 }
 
 pub fn adamw_bf16(op: &AdamWBf16, mut io: Io) -> Resolved {
-    let AdamWBf16 { beta1, beta2, eps, weight_decay, id } = *op;
+    let AdamWBf16 { beta1, beta2, eps, weight_decay, id, part } = *op;
+    let part = part_of(part, io.x_ty(0));
     let op = AdamW { beta1, beta2, eps, weight_decay };
     let (g, lr, coef, t, apply, key) = (io.x(1)?, io.x(4)?, io.x(5)?, io.x(6)?, io.x(7)?, io.x(8)?);
     let (mut w, mut m, mut v) = (io.donated(0, 0)?, io.donated(2, 1)?, io.donated(3, 2)?);
     kernel(move |f| {
         let step = step(&op, [&lr, &coef, &t, &apply].map(|x| x.scalar(f)));
         let shape = (w.ty().shape.rows(), w.ty().shape.cols());
-        let elements = w.ty().shape.elements();
         let x = k::Narrow { shape, w: values(&mut w, f), m: values(&mut m, f), v: values(&mut v, f) };
         let g = k::Pitched { data: g.data(f), pitch: g.ty().pitch };
-        k::adamw_narrow(f.pool, &step, &x, g, Some(random(&key, id, elements, f)));
+        k::adamw_narrow(f.pool, &step, &x, g, Some(random(&key, id, part, f)));
     })
 }
 
 pub fn adamw_8bit(op: &AdamW8bit, mut io: Io) -> Resolved {
-    let AdamW8bit { beta1, beta2, eps, weight_decay, id } = *op;
+    let AdamW8bit { beta1, beta2, eps, weight_decay, id, part } = *op;
+    let part = part_of(part, io.x_ty(0));
     let op = AdamW { beta1, beta2, eps, weight_decay };
     let (g, lr, coef, t, apply) = (io.x(1)?, io.x(6)?, io.x(7)?, io.x(8)?, io.x(9)?);
     let key = if io.operands() > 10 { Some(io.x(10)?) } else { None };
@@ -105,14 +113,13 @@ pub fn adamw_8bit(op: &AdamW8bit, mut io: Io) -> Resolved {
     kernel(move |f| {
         let step = step(&op, [&lr, &coef, &t, &apply].map(|x| x.scalar(f)));
         let shape = (w.ty().shape.rows(), w.ty().shape.cols());
-        let elements = w.ty().shape.elements();
         let [m, v] = [(&mut m, books[0]), (&mut v, books[1])].map(|((codes, scales), book)| {
             let codes = k::DisjointMut::new(codes.slice(f));
             k::Values::Codes { codes, scales: k::DisjointMut::new(scales.data(f)), book }
         });
         let x = k::Narrow { shape, w: values(&mut w, f), m, v };
         let g = k::Pitched { data: g.data(f), pitch: g.ty().pitch };
-        k::adamw_narrow(f.pool, &step, &x, g, key.as_ref().map(|key| random(key, id, elements, f)));
+        k::adamw_narrow(f.pool, &step, &x, g, key.as_ref().map(|key| random(key, id, part, f)));
     })
 }
 

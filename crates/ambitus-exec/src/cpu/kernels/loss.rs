@@ -14,9 +14,9 @@ fn rows_per_partial(cols: usize) -> usize {
 }
 
 /// Sum with compensation (Neumaier 1974), in order.
-pub fn ordered_sum(x: &[f32]) -> f32 {
+pub fn ordered_sum(x: impl IntoIterator<Item = f32>) -> f32 {
     let (mut sum, mut lost) = (0.0f32, 0.0f32);
-    for &v in x {
+    for v in x {
         let t = sum + v;
         lost += if sum.abs() >= v.abs() { (sum - t) + v } else { (v - t) + sum };
         sum = t;
@@ -45,7 +45,7 @@ pub fn masked_mse(pool: &Pool, pred: Mat, target: Mat, mask: &[f32], inv_norm: f
         unsafe { partial.slice(i, 1)[0] = terms.sum() };
     });
     // SAFETY: the tasks are over.
-    inv_norm * ordered_sum(unsafe { partial.slice(0, count) })
+    inv_norm * ordered_sum(unsafe { partial.slice(0, count) }.iter().copied())
 }
 
 dispatch! { fn distance(x: &[f32], y: &[f32]) -> f32 = distance_body }
@@ -127,8 +127,8 @@ mod tests {
     #[test]
     fn compensated_sum() {
         let x: Vec<f32> = std::iter::once(1e8).chain((0..1000).map(|_| 1.0)).chain([-1e8]).collect();
-        assert_eq!(ordered_sum(&x), 1000.0);
-        assert_eq!(ordered_sum(&[f32::INFINITY, 1.0]), f32::INFINITY);
-        assert!(ordered_sum(&[f32::NAN, 1.0]).is_nan());
+        assert_eq!(ordered_sum(x), 1000.0);
+        assert_eq!(ordered_sum([f32::INFINITY, 1.0]), f32::INFINITY);
+        assert!(ordered_sum([f32::NAN, 1.0]).is_nan());
     }
 }

@@ -49,20 +49,21 @@
 //!              conv1d_grad_weight(pool, x, dy, seg, &Conv1d, acc, dw, ws)                  conv1d_workspace(&Conv1d, rows, segments, threads)
 //! grn          grn(pool, x, seg, gamma, beta, out, ws)
 //!              grn_grad(pool, x, seg, gamma, dy, dx, acc, dgamma, dbeta, ws)               grn_workspace(rows, segments, cols)
-//! rows         gather_rows(pool, table, idx, out)   scatter_add_rows(pool, idx, dy, acc, dtable)
+//! rows         gather_rows(pool, table, idx, out)   scatter_add_rows(pool, (idx, first), dy, acc, dtable)
 //!              column_sum(pool, x, acc, out, ws)    column_sum_workspace(rows, cols)
 //!              scale_rows(pool, x, factors[T], out) concat_cols(pool, &`[Mat]`, out)   sinusoid(pool, positions, freqs, SinusoidOrder, out)
 //! random       philox4x32_10(counter, key) -> [u32; 4]
 //!              dropout(pool, x, seg, seeds: &[[u32; 2]] (per segment), op_id: u64, p, out)   (its gradient is itself on dy)
-//! loss         ordered_sum(&`[f32]`) -> f32 (compensated)
+//! loss         ordered_sum(floats) -> f32 (compensated)
 //!              masked_mse(pool, pred, target, mask: &`[f32]`, inv_norm, ws) -> f32             masked_mse_workspace(rows, cols)
 //!              masked_mse_grad(pool, pred, target, mask, inv_norm, dpred)   (multiply inv_norm by the upstream gradient)
 //! optimizer    adamw(pool, &AdamW { lr, beta1, beta2, eps, weight_decay, bias_correction1, bias_correction2, grad_scale, apply }, p, g, m, v)
 //!              lerp(pool, weight, target, x)        sum_squares(pool, x, ws) -> f32         sum_squares_workspace(len)
 //! narrow       adamw_narrow(pool, &AdamW, &Narrow { shape, w, m, v: Values }, g: Rows, Option<Random { key, id, first }>)
 //!              lerp_bf16(pool, shape, weight, target: Rows, x: RowsMut)
-//! linear_ce    linear_cross_entropy(pool, x, w[V,D], labels, inv_norm, tile_rows, Option<CrossEntropyGrad { scale, dx, dw, acc }>, ws) -> f32
-//!              linear_cross_entropy_workspace(rows, dim, vocab, tile_rows, threads)
+//! linear_ce    linear_cross_entropy(pool, Head { x, w, labels, first, of, tile }, inv_norm, Option<CrossEntropyGrad { scale, dx, dw, acc }>, ws) -> f32
+//!              head_sums(pool, Head, sums[T,3], ws)   head_loss(labels, sums, inv_norm) -> f32   head_grad(pool, Head, sums, inv_norm, CrossEntropyGrad, ws)
+//!              linear_cross_entropy_workspace(rows, dim, classes, tile_rows, threads)
 //! ```
 
 pub mod activation;
@@ -99,7 +100,10 @@ pub use conv::{Conv1d, conv1d, conv1d_grad_input, conv1d_grad_weight, conv1d_wor
 pub use gemm::{Operand, gemm, gemm_narrow, gemm_narrow_workspace, gemm_workspace};
 pub use grn::{grn, grn_grad, grn_workspace};
 pub use half::{Half, Rows, RowsMut, Stage};
-pub use linear_ce::{CrossEntropyGrad, IGNORE, linear_cross_entropy, linear_cross_entropy_workspace};
+pub use linear_ce::{
+    CrossEntropyGrad, Head, IGNORE, head_grad, head_loss, head_sums, linear_cross_entropy,
+    linear_cross_entropy_workspace,
+};
 pub use loss::{masked_mse, masked_mse_grad, masked_mse_workspace, ordered_sum};
 pub use modulate::{gated_residual, gated_residual_grad, gated_residual_grad_workspace};
 pub use narrow::{Codebook, Narrow, Pitched, PitchedMut, Random, Values, adamw_narrow, lerp_bf16};

@@ -112,7 +112,7 @@ pub fn sum_squares(pool: &Pool, x: &[f32], ws: &mut [f32]) -> f32 {
         unsafe { partial.slice(i, 1)[0] = squares(isa, part) };
     });
     // SAFETY: the tasks are over.
-    ordered_sum(unsafe { partial.slice(0, count) })
+    ordered_sum(unsafe { partial.slice(0, count) }.iter().copied())
 }
 
 dispatch! { fn squares(x: &[f32]) -> f32 = squares_body }

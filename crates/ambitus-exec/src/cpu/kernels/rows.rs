@@ -33,8 +33,14 @@ fn check_indices(idx: &[i32], rows: usize) {
     }
 }
 
-/// Gradient of [`gather_rows`]: `dtable = acc * dtable`, then `dtable[idx[t]] += dy[t]` in the order of t; indices outside the table are left out.
-pub fn scatter_add_rows<'a>(pool: &Pool, idx: &[i32], dy: impl Into<Rows<'a>>, acc: f32, dtable: MatMut) {
+/// Gradient of [`gather_rows`]: `dtable = acc * dtable`, then `dtable[idx[t] - first] += dy[t]` in the order of t; indices outside the table are left out.
+pub fn scatter_add_rows<'a>(
+    pool: &Pool,
+    (idx, first): (&[i32], usize),
+    dy: impl Into<Rows<'a>>,
+    acc: f32,
+    dtable: MatMut,
+) {
     let dy = dy.into();
     assert!((idx.len(), dtable.cols) == dy.shape());
     let isa = pool.isa();
@@ -51,9 +57,10 @@ pub fn scatter_add_rows<'a>(pool: &Pool, idx: &[i32], dy: impl Into<Rows<'a>>, a
         }
         let mut stage = Stage::new();
         for (t, &r) in idx.iter().enumerate() {
-            if r >= 0 && own.contains(&(r as usize)) {
+            let row = usize::try_from(r).ok().and_then(|r| r.checked_sub(first));
+            if let Some(row) = row.filter(|row| own.contains(row)) {
                 // SAFETY: one task per table row.
-                add_row(isa, dy.row(isa, t, &mut stage), unsafe { dtable.row_shared(r as usize) });
+                add_row(isa, dy.row(isa, t, &mut stage), unsafe { dtable.row_shared(row) });
             }
         }
     });
@@ -203,7 +210,7 @@ mod tests {
                 let mut rows = vec![f32::NAN; t * d];
                 let mut grad = if acc == 0.0 { vec![f32::NAN; v * d] } else { grad0.clone() };
                 gather_rows(pool, Mat::dense(&table, v, d), &idx, MatMut::dense(&mut rows, t, d));
-                scatter_add_rows(pool, &idx, Mat::dense(&dy, t, d), acc, MatMut::dense(&mut grad, v, d));
+                scatter_add_rows(pool, (&idx, 0), Mat::dense(&dy, t, d), acc, MatMut::dense(&mut grad, v, d));
                 [rows, grad].concat()
             });
         }
