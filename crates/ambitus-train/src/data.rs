@@ -25,6 +25,10 @@ const ASSUMED_CLIPS: usize = 64;
 /// Clips that any update may have beyond what is usual.
 const OF_ANY_UPDATE: u64 = 64;
 
+/// What stays of a speech tokenizer and its codec when they are gone: pages of the program's file, and what the allocator keeps
+/// between. Measured.
+const SPEECH_PAGES: u64 = 4 << 20;
+
 /// The clips of a run.
 pub struct Data {
     /// Rows of each clip.
@@ -92,7 +96,7 @@ impl Data {
             digest += &format!(" validated with seed {VALIDATION_SEED}");
         }
         let rows = prepared.index.frames().to_vec();
-        let tokenizer_bytes = tokenizer.map_or(0, Tokenizer::dictionary_pages);
+        let tokenizer_bytes = tokenizer.map_or(SPEECH_PAGES, Tokenizer::dictionary_pages);
         Ok(Data { rows, split, prepare_bytes, digest, tokenizer_bytes, kind })
     }
 
