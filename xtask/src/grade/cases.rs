@@ -32,8 +32,12 @@ impl Shape {
     fn draw(random: &mut Random) -> Shape {
         let family = random.pick(&[Family::F5, Family::F5, Family::Orpheus]);
         let blocks = if random.once_in(8) { random.within(13, 40) } else { random.within(2, 12) };
-        // A vocabulary of 157,000 rows is most of a narrow Llama.
-        let widest = if family == Family::F5 { 12 } else { 4 };
+        // What lies beside an arena does not depend on its size. A vocabulary of 157,000 rows is most of a narrow Llama.
+        let widest = match random.once_in(8) {
+            true => 12,
+            false => 5,
+        };
+        let widest = if family == Family::F5 { widest } else { 4 };
         Shape {
             family,
             blocks,
