@@ -157,6 +157,17 @@ impl ClipIndex {
         &self.frames
     }
 
+    /// Some of the clips, to plan for: their digest is not that of data that was prepared.
+    pub(crate) fn keep(&self, of: impl Fn(usize) -> bool) -> Self {
+        let mut kept = Self::new(&self.folder, &self.extension);
+        for i in (0..self.len()).filter(|i| of(*i)) {
+            kept.names.push_str(self.name(i));
+            kept.slots.push(Slot { name_end: kept.names.len(), ..self.slots[i] });
+            kept.frames.push(self.frames[i]);
+        }
+        kept
+    }
+
     /// Changes with any clip's content or name: two runs with the same digest train on the same data.
     pub fn digest(&self) -> String {
         self.hash.0.finalize().to_hex().to_string()

@@ -29,6 +29,8 @@ use std::sync::Arc;
 
 /// Resident bytes of the program while data is prepared, before anything was planned. Measured, as [`PROCESS_BYTES`].
 pub const START_BYTES: u64 = if cfg!(debug_assertions) { 15 << 20 } else { 12 << 20 };
+/// What a refusal may take to say which changes would fit, however small the budget is.
+const REFUSAL_BYTES: u64 = 128 << 20;
 /// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`PROCESS_BYTES`].
 const PLANNER_BYTES: u64 = 3 << 20;
 /// Bytes of memory that a byte of the page tables describes.
@@ -86,9 +88,7 @@ impl Shape {
 /// A micro-batch that may be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MicroBatch {
-    /// Rows as they are asked for.
-    pub asked: u64,
-    /// Its sizes, cut to what its share of an update needs.
+    /// Its sizes.
     pub capacity: Capacity,
     /// How many of it an update takes.
     pub count: usize,
@@ -257,11 +257,15 @@ impl RunPlan {
 
     /// The phase with the highest peak; while the model runs, also where in it most bytes live.
     pub fn peak_place(&self) -> String {
-        let top = highest(&self.phases).map_or("", |p| p.name);
+        let highest = highest(&self.phases);
+        let (top, has_arena) = highest.map_or(("", false), |p| (p.name, p.has_arena()));
         let running = self.planned.programs.iter().max_by_key(|p| p.transient_bytes);
         match running {
             Some(p) if [phase::MICRO, phase::UPDATE, phase::EVALUATE, phase::SAMPLE].contains(&top) => {
                 format!("{} at {}", p.program.name, report::peak_place(p))
+            }
+            Some(p) if has_arena => {
+                format!("{top}, beside the arena that {} needs at {}", p.program.name, report::peak_place(p))
             }
             _ => top.to_owned(),
         }
@@ -409,7 +413,8 @@ pub fn require_planning(shape: &Shape, budget: u64) -> Result<(), RunError> {
     let forward = shape.model.loss(&mut Session::default(), shape.session.capacity, program::MICRO, true);
     // Each instruction has at least one in backward.
     let least = planning(shape, 2 * program_bytes(&forward));
-    if least <= budget {
+    // Beside a card it is not in the budget.
+    if !shape.beside.with_host || least <= budget.max(REFUSAL_BYTES) {
         return Ok(());
     }
     Err(RunError::DoesNotFit(format!(

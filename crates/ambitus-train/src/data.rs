@@ -1,6 +1,9 @@
-//! The clips that a run trains on: prepared, or for a plan assumed. What families share of them is their lengths.
+//! The clips that a run trains on: prepared, or for a plan measured or assumed. What families share of them is their lengths.
 
+mod assumed;
 mod speech;
+
+pub use assumed::Assume;
 
 use crate::budget::{START_BYTES, THREAD_BYTES};
 use crate::clips::mel::MelClips;
@@ -12,18 +15,21 @@ use crate::model_dir::ModelDir;
 use crate::recipe::{self, Recipe};
 use crate::resolve::{Console, PREPARE_THREADS, budget, cache_dir};
 use crate::size::ByteSize;
-use ambitus_data::prepare::Progress;
+use ambitus_data::prepare::{Lengths, Progress, mel_lengths};
 use ambitus_data::updates::Updates;
 use ambitus_data::{
-    DataError, Limits, Policy, PrepareOptions, Prepared, Source, Split, Tokenizer, pack, prepare,
+    ClipIndex, DataError, INDEX_FILE, Limits, Policy, PrepareOptions, Prepared, Source, Split, Tokenizer,
+    pack, prepare,
 };
 use ambitus_models::Model;
-use std::sync::Mutex;
+use assumed::Assumed;
 
-/// Clips of an assumed data set: enough that updates are formed as of a real one.
-const ASSUMED_CLIPS: usize = 64;
+/// A longest clip is made shorter by at most this many halves, and to the shortest.
+const HALVES: i32 = 3;
 /// Clips that any update may have beyond what is usual.
 const OF_ANY_UPDATE: u64 = 64;
+/// What may be read of any data set to say what it needs, however small the budget is.
+const READ_BYTES: u64 = 16 << 20;
 
 /// What stays of a speech tokenizer and its codec when they are gone: pages of the program's file, and what the allocator keeps
 /// between. Measured.
@@ -37,20 +43,41 @@ pub struct Data {
     pub split: Split,
     /// What the process takes while they are prepared, at most.
     pub prepare_bytes: u64,
+    /// Other longest clips that could be allowed (`--max-seconds`), the longest first.
+    pub limits: Vec<Limit>,
     digest: String,
     /// What stays of the tokenizer.
     tokenizer_bytes: u64,
     kind: Kind,
 }
 
+/// Another longest clip.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    /// Seconds.
+    pub seconds: f64,
+    /// What preparing may then use.
+    pub prepare_bytes: u64,
+    /// Some clips would be left out.
+    pub loses: bool,
+}
+
 enum Kind {
     Mel(Box<Prepared>),
     Tokens(Box<Prepared>),
-    Assumed,
+    /// Nothing was prepared: what it takes is over the budget, or there is no codec. Why.
+    Measured(Lengths, String),
+    Assumed(Assumed),
+}
+
+/// What became of preparing: the clips, or their lengths and why not.
+enum Made {
+    Clips(Prepared),
+    Lengths(Lengths, String),
 }
 
 impl Data {
-    /// Prepares the data of a recipe.
+    /// Prepares the data of a recipe; measures it only where preparing does not fit the budget, as the plan then says.
     ///
     /// # Errors
     /// By file, as `ambitus-data` says, and a family for which nothing is prepared.
@@ -59,6 +86,52 @@ impl Data {
         model: &ModelDir,
         tokenizer: Option<&Tokenizer>,
         device: &Device,
+        console: &mut dyn Console,
+    ) -> Result<Data, RunError> {
+        Self::read(recipe, model, tokenizer, (device, true), console)
+    }
+
+    /// For a plan: as [`Data::prepare`] where all is there that preparing needs, else measured; without data, `assume`d. `named`:
+    /// the command line names the data.
+    ///
+    /// # Errors
+    /// As [`Data::prepare`], and what cannot be assumed.
+    pub fn plan(
+        recipe: &Recipe,
+        model: &ModelDir,
+        tokenizer: Option<&Tokenizer>,
+        device: &Device,
+        (assume, named): (Option<&Assume>, bool),
+        console: &mut dyn Console,
+    ) -> Result<Data, RunError> {
+        let assumed = match (assume, &recipe.data.dir, &model.model) {
+            (Some(assume), ..) => Assumed::named(assume, recipe, &model.model)?,
+            (None, None, Model::Orpheus(_)) => Assumed::as_allowed(recipe, &model.model, None),
+            (None, None, Model::F5(_)) => return Err(no_data()),
+            // A recipe is planned where its data is not.
+            (None, Some(dir), Model::Orpheus(_)) if !named && !dir.exists() => {
+                Assumed::as_allowed(recipe, &model.model, Some(dir))
+            }
+            (None, Some(_), _) => return Self::read(recipe, model, tokenizer, (device, false), console),
+        };
+        let options = prepare_options(recipe);
+        let held = assumed.held_bytes();
+        let bytes = match tokenizer {
+            Some(tokenizer) => {
+                let room = Room::new(recipe, device, PREPARE_THREADS)?;
+                limited(&options, move |o| room.process + o.fixed_bound(tokenizer) + held)
+            }
+            None => speech::bound_of_codec(recipe, device, held)?,
+        };
+        Ok(assumed.data(recipe, stays(tokenizer), &*bytes))
+    }
+
+    /// `run`: a run needs them prepared.
+    fn read(
+        recipe: &Recipe,
+        model: &ModelDir,
+        tokenizer: Option<&Tokenizer>,
+        (device, run): (&Device, bool),
         console: &mut dyn Console,
     ) -> Result<Data, RunError> {
         for (given, key) in [
@@ -74,50 +147,81 @@ impl Data {
                 )));
             }
         }
-        let (kind, prepare_bytes) = match (&model.model, tokenizer) {
-            (Model::Orpheus(cfg), _) => {
-                let (prepared, bytes) = speech::prepare(recipe, model, cfg.vocab, device, console)?;
-                (Kind::Tokens(Box::new(prepared)), bytes)
-            }
+        let dir = recipe.data.dir.as_ref().ok_or_else(no_data)?;
+        let options = prepare_options(recipe);
+        let (source, room);
+        let (made, bytes) = match (&model.model, tokenizer) {
+            (Model::Orpheus(cfg), _) => speech::read(recipe, model, cfg.vocab, (device, run), console)?,
             (Model::F5(_), Some(tokenizer)) => {
-                let (prepared, bytes) = prepare_mel(recipe, tokenizer, device, console)?;
-                (Kind::Mel(Box::new(prepared)), bytes)
+                room = Room::new(recipe, device, PREPARE_THREADS)?;
+                let fixed = options.fixed_bound(tokenizer);
+                source = room.read(fixed, Source::read(dir, &options.cache, room.left(fixed)))?;
+                let bytes = limited(&options, |o| room.process + o.memory_bound(tokenizer, &source));
+                let made = match room.too_small(bytes(recipe.data.max_seconds))? {
+                    Some(why) => {
+                        Made::Lengths(mel_lengths(&source, tokenizer, &options, &shown(console))?, why)
+                    }
+                    None => Made::Clips(prepare(&source, tokenizer, &options, &shown(console))?),
+                };
+                (made, bytes)
             }
             (Model::F5(_), None) => return Err(no_data()),
         };
-        let (Kind::Mel(prepared) | Kind::Tokens(prepared)) = &kind else { return Err(no_data()) };
-        let split = match &recipe.data.validation {
-            recipe::Validation::Names(names) => prepared.index.split(names)?,
-            recipe::Validation::Share(share) => prepared.index.split_share(*share, VALIDATION_SEED)?,
+        let (kind, ends) = match made {
+            Made::Lengths(lengths, why) => {
+                let ends = lengths.ends();
+                (Kind::Measured(lengths, why), ends)
+            }
+            Made::Clips(prepared) => {
+                let [shortest, _, longest] = prepared.summary.seconds;
+                // Of sequences that are tokenised already, seconds limit nothing.
+                let ends = if prepared.summary.ids.is_some() { [0.0; 2] } else { [shortest, longest] };
+                let prepared = Box::new(prepared);
+                (if tokenizer.is_some() { Kind::Mel(prepared) } else { Kind::Tokens(prepared) }, ends)
+            }
         };
-        let mut digest = prepared.index.digest();
+        let limits = seconds_of_limits(ends, recipe).into_iter();
+        let limits =
+            limits.map(|(seconds, loses)| Limit { seconds, prepare_bytes: bytes(seconds), loses }).collect();
+        let Some(index) = kind.index() else { return Err(no_data()) };
+        let (rows, split) = (index.frames().to_vec(), split(index, recipe)?);
+        let mut digest = index.digest();
         if recipe.seed != VALIDATION_SEED {
             // Part of what a checkpoint must share with the run that goes on with it, where the run's seed does not say it.
             digest += &format!(" validated with seed {VALIDATION_SEED}");
         }
-        let rows = prepared.index.frames().to_vec();
-        let tokenizer_bytes = tokenizer.map_or(SPEECH_PAGES, Tokenizer::dictionary_pages);
-        Ok(Data { rows, split, prepare_bytes, digest, tokenizer_bytes, kind })
+        let tokenizer_bytes = stays(tokenizer);
+        let prepare_bytes = bytes(recipe.data.max_seconds);
+        Ok(Data { rows, split, prepare_bytes, limits, digest, tokenizer_bytes, kind })
     }
 
-    /// Clips of equal length for a plan without data: as long as the micro-batch that a settled recipe asks for, else as
-    /// `data.max_seconds` allows.
-    pub fn assume(recipe: &Recipe, model: &ModelDir) -> Data {
-        let longest = (recipe.data.max_seconds * model.model.rows().per_second).ceil() as u64;
-        let rows = recipe.micro_batch.frames.unwrap_or(longest).clamp(1, 1 << 30) as u32;
-        let held_out = match &recipe.data.validation {
-            recipe::Validation::Share(share) => (share * ASSUMED_CLIPS as f64).ceil() as usize,
-            recipe::Validation::Names(names) => names.len(),
+    /// The same under another limit of length, to plan for.
+    ///
+    /// # Errors
+    /// Too few clips are left, or one that is named is not; the index of what was prepared cannot be read again.
+    pub fn up_to(&self, limit: &Limit, recipe: &Recipe, model: &Model) -> Result<Data, RunError> {
+        let index = match &self.kind {
+            Kind::Assumed(assumed) => return assumed.limited(limit, recipe, model, self.tokenizer_bytes),
+            Kind::Measured(lengths, _) => lengths.up_to(limit.seconds),
+            Kind::Mel(_) | Kind::Tokens(_) => {
+                Lengths::read(&cache_dir(recipe).join(INDEX_FILE))?.up_to(limit.seconds)
+            }
         };
-        let train = ASSUMED_CLIPS - held_out.min(ASSUMED_CLIPS / 2);
-        let split = Split { train: (0..train).collect(), validation: (train..ASSUMED_CLIPS).collect() };
-        let rows = vec![rows; ASSUMED_CLIPS];
-        Data { rows, split, prepare_bytes: 0, digest: String::new(), tokenizer_bytes: 0, kind: Kind::Assumed }
+        let (rows, split) = (index.frames().to_vec(), split(&index, recipe)?);
+        let kind = Kind::Measured(Lengths { index, seconds: Vec::new() }, String::new());
+        let (prepare_bytes, limits, digest) = (limit.prepare_bytes, Vec::new(), String::new());
+        Ok(Data { rows, split, prepare_bytes, limits, digest, tokenizer_bytes: self.tokenizer_bytes, kind })
     }
 
-    /// What they are, where they were assumed.
-    pub fn assumed(&self, unit: &str) -> Option<String> {
-        matches!(self.kind, Kind::Assumed).then(|| format!("clips of {} {unit}", self.rows[0]))
+    /// What stands in for clips, or for their lengths, and why; nothing where they are prepared.
+    pub fn assumed(&self) -> Option<(String, String)> {
+        match &self.kind {
+            Kind::Assumed(assumed) => Some((assumed.said.clone(), assumed.why.clone())),
+            Kind::Measured(lengths, why) => {
+                Some((format!("{} clips by the length of their audio", lengths.index.len()), why.clone()))
+            }
+            Kind::Mel(_) | Kind::Tokens(_) => None,
+        }
     }
 
     /// F5-TTS's prepared clips.
@@ -132,7 +236,7 @@ impl Data {
     pub fn prepared(&self) -> Option<&Prepared> {
         match &self.kind {
             Kind::Mel(prepared) | Kind::Tokens(prepared) => Some(prepared),
-            Kind::Assumed => None,
+            Kind::Measured(..) | Kind::Assumed(_) => None,
         }
     }
 
@@ -145,13 +249,17 @@ impl Data {
 
     /// Bytes that a run holds of its data while it trains, with updates of so many rows, on so many ranks of this process: what stays
     /// of the tokenizer, the index, lengths and split, and of each rank the sequence of updates, an update while it is packed, and the packed validation.
-    pub fn run_bytes(&self, update_rows: u64, ranks: usize) -> u64 {
+    pub fn run_bytes(&self, model: &Model, update_rows: u64, ranks: usize) -> u64 {
         let (n, train, held_out) = (self.rows.len(), self.split.train.len(), self.split.validation.len());
-        let index = self.prepared().map_or(0, |prepared| prepared.index.bytes());
+        let index = match &self.kind {
+            Kind::Assumed(assumed) => assumed.index_bytes(),
+            kind => kind.index().map_or(0, ClipIndex::bytes),
+        };
         let all: u64 = self.rows.iter().map(|&rows| u64::from(rows)).sum();
+        let of_mel = matches!(model, Model::F5(_));
         // Updates are nearly alike; some have more of the short clips.
         let of_update = 2 * update_rows.saturating_mul(n as u64) / all.max(1) + OF_ANY_UPDATE;
-        let rounds = if self.mel().is_some() { MelClips::ROUNDS as usize } else { 1 };
+        let rounds = if of_mel { MelClips::ROUNDS as usize } else { 1 };
         let chosen = 2 * size_of::<u32>();
         let packed = |uses: usize| pack::bytes_of(uses) + (uses * 2 * size_of::<Use>()) as u64;
         let of_rank = Updates::bytes_of(train) + packed(of_update as usize) + packed(rounds * held_out);
@@ -175,14 +283,59 @@ impl Data {
         match &self.kind {
             Kind::Mel(prepared) => Ok(Box::new(MelClips::new(prepared.index.clone(), chosen, seed))),
             Kind::Tokens(prepared) => Ok(Box::new(TokenClips::new(prepared.index.clone(), chosen))),
-            Kind::Assumed => Err(no_data()),
+            Kind::Measured(..) | Kind::Assumed(_) => Err(no_data()),
         }
     }
 }
 
+impl Kind {
+    fn index(&self) -> Option<&ClipIndex> {
+        match self {
+            Kind::Mel(prepared) | Kind::Tokens(prepared) => Some(&prepared.index),
+            Kind::Measured(lengths, _) => Some(&lengths.index),
+            Kind::Assumed(_) => None,
+        }
+    }
+}
+
+/// What stays of a tokenizer; without one, of speech.
+fn stays(tokenizer: Option<&Tokenizer>) -> u64 {
+    tokenizer.map_or(SPEECH_PAGES, Tokenizer::dictionary_pages)
+}
+
+/// Which clips of a recipe are held out.
+fn split(index: &ClipIndex, recipe: &Recipe) -> Result<Split, DataError> {
+    match &recipe.data.validation {
+        recipe::Validation::Names(names) => index.split(names),
+        recipe::Validation::Share(share) => index.split_share(*share, VALIDATION_SEED),
+    }
+}
+
+/// Seconds of the longest clip that could be allowed instead of a recipe's, longest first, and whether they leave out some of
+/// these: what the longest has, halves of it, and what the shortest has.
+fn seconds_of_limits([shortest, longest]: [f64; 2], recipe: &Recipe) -> Vec<(f64, bool)> {
+    // A file's header may say a little more than its samples are.
+    let up = |s: f64| ((s + 0.002) * 100.0).ceil() / 100.0;
+    let halves = (0..=HALVES).map(|k| longest / 2f64.powi(k)).filter(|s| *s > shortest);
+    let mut all: Vec<(f64, bool)> = halves.chain([shortest]).map(|s| (up(s), s < longest)).collect();
+    all.dedup();
+    let loses_none = recipe.data.outside != recipe::Outside::Skip;
+    // What is cut to a limit is another clip under another limit.
+    all.retain(|(s, loses)| {
+        *s < recipe.data.max_seconds
+            && *s > recipe.data.min_seconds
+            && recipe.data.outside != recipe::Outside::Cut
+            && !(loses_none && *loses)
+    });
+    all
+}
+
 /// A run without data.
 pub fn no_data() -> RunError {
-    RunError::Usage("data.dir: is missing; name the folder of audio (--data DIR)".to_owned())
+    RunError::Usage(
+        "data.dir: is missing; name the folder of audio (--data DIR), or plan for clips that are assumed (--assume 32x5s)"
+            .to_owned(),
+    )
 }
 
 /// Limits, and where prepared clips are kept.
@@ -203,34 +356,55 @@ fn prepare_options(recipe: &Recipe) -> PrepareOptions {
     }
 }
 
+/// What preparing takes at a longest clip of so many seconds.
+fn limited<'a>(
+    options: &PrepareOptions,
+    of: impl Fn(&PrepareOptions) -> u64 + 'a,
+) -> Box<dyn Fn(f64) -> u64 + 'a> {
+    let options = options.clone();
+    Box::new(move |max_seconds| {
+        let limits = Limits { max_seconds, ..options.limits };
+        of(&PrepareOptions { limits, ..options.clone() })
+    })
+}
+
 /// The memory in which data is prepared.
 struct Room {
     budget: u64,
     /// Of the process, whatever is prepared.
     process: u64,
+    on_card: bool,
 }
 
 impl Room {
     /// `threads`: that prepare it.
     fn new(recipe: &Recipe, device: &Device, threads: usize) -> Result<Room, RunError> {
         let budget = device.prepare_budget(budget(recipe, device)?.0)?;
-        Ok(Room { budget, process: START_BYTES + THREAD_BYTES * threads as u64 })
+        let process = START_BYTES + THREAD_BYTES * threads as u64;
+        Ok(Room { budget, process, on_card: device.is_card() })
     }
 
-    /// What is left beside so many bytes, which must fit themselves. `parts` says what they are for.
-    fn beside(&self, bytes: u64, parts: &str) -> Result<u64, RunError> {
-        let needed = self.process + bytes;
+    /// What may be read beside so many bytes.
+    fn left(&self, beside: u64) -> u64 {
+        self.budget.saturating_sub(self.process + beside).max(READ_BYTES)
+    }
+
+    /// Says that preparing, which takes so many bytes with the process, does not fit. On a card that is not the plan's to say.
+    ///
+    /// # Errors
+    /// [`RunError::DoesNotFit`] in the memory beside a card.
+    fn too_small(&self, needed: u64) -> Result<Option<String>, RunError> {
         if needed <= self.budget {
-            return Ok(self.budget - needed);
+            return Ok(None);
         }
-        Err(RunError::DoesNotFit(format!(
-            "does not fit: needs {}, budget {} ({} short), in prepare\n  {parts} · process {}\n  lower \
-             data.max_seconds, or raise --memory",
-            ByteSize(needed),
-            ByteSize(self.budget),
-            ByteSize(needed - self.budget),
-            ByteSize(self.process),
-        )))
+        let [needs, has] = ByteSize(needed).apart(ByteSize(self.budget));
+        let why = format!("preparing the data needs {needs}, budget {has}");
+        if self.on_card {
+            return Err(RunError::DoesNotFit(format!(
+                "does not fit: {why} of the host's memory: lower data.max_seconds (--max-seconds)"
+            )));
+        }
+        Ok(Some(why))
     }
 
     /// What was read beside so many bytes, or by how much it does not fit.
@@ -238,11 +412,10 @@ impl Room {
         read.map_err(|e| match e {
             DataError::DoesNotFit { what, needed, .. } => {
                 let all = self.process + beside + needed;
+                let [needs, has] = ByteSize(all).apart(ByteSize(self.budget));
                 RunError::DoesNotFit(format!(
-                    "does not fit: needs {} or more, budget {} ({} short), in prepare\n  {what}: {} · beside that {} · process {}\n  \
+                    "does not fit: needs {needs} or more, budget {has} ({} short), in prepare\n  {what}: {} · beside that {} · process {}\n  \
                      raise --memory, or prepare less data",
-                    ByteSize(all),
-                    ByteSize(self.budget),
                     ByteSize(all.saturating_sub(self.budget)),
                     ByteSize(needed),
                     ByteSize(beside),
@@ -254,35 +427,13 @@ impl Room {
     }
 }
 
-/// Shows how far preparing is, and ends it when the run is asked to stop.
-fn progress(console: &Mutex<&mut dyn Console>, p: &Progress<'_>) -> bool {
-    if let Ok(mut console) = console.lock() {
-        console.progress(&format!("preparing {}/{}: {}", p.done, p.total, p.name));
+/// Progress of a pass over the data, for people.
+fn shown(console: &mut dyn Console) -> impl Fn(Progress<'_>) -> bool + Sync {
+    let console = std::sync::Mutex::new(console);
+    move |p: Progress<'_>| {
+        if let Ok(mut console) = console.lock() {
+            console.progress(&format!("preparing {}/{}: {}", p.done, p.total, p.name));
+        }
+        !crate::stop::requested()
     }
-    !crate::stop::requested()
-}
-
-/// What of a data set decides the memory that preparing it takes.
-fn numbers(source: &Source) -> String {
-    format!("{} clips, the longest text {} bytes", source.len(), source.longest_text())
-}
-
-/// Mel frames and text ids of every clip, and the bound on the memory that preparing takes.
-pub fn prepare_mel(
-    recipe: &Recipe,
-    tokenizer: &Tokenizer,
-    device: &Device,
-    console: &mut dyn Console,
-) -> Result<(Prepared, u64), RunError> {
-    let dir = recipe.data.dir.as_ref().ok_or_else(no_data)?;
-    let room = Room::new(recipe, device, PREPARE_THREADS)?;
-    let options = prepare_options(recipe);
-    let fixed = options.fixed_bound(tokenizer);
-    let left = room.beside(fixed, &format!("io {}", ByteSize(fixed)))?;
-    let source = room.read(fixed, Source::read(dir, &options.cache, left))?;
-    let bound = options.memory_bound(tokenizer, &source);
-    room.beside(bound, &format!("io {} ({})", ByteSize(bound), numbers(&source)))?;
-    let console = Mutex::new(console);
-    let prepared = prepare(&source, tokenizer, &options, &|p| progress(&console, &p))?;
-    Ok((prepared, room.process + bound))
 }

@@ -47,6 +47,11 @@ impl Resolved {
         Ok(micro_batch.into_iter().chain(clip).collect())
     }
 
+    /// A size and the budget, told apart.
+    fn against_budget(&self, bytes: u64) -> [String; 2] {
+        ByteSize(bytes).apart(ByteSize(self.budget))
+    }
+
     /// The plan as people read it.
     ///
     /// # Errors
@@ -56,11 +61,10 @@ impl Resolved {
         let cap = p.shape.session.capacity;
         let Rows { unit, per_second: rows_per_second, .. } = p.shape.model.rows();
         let (fixed, per_second) = p.slope(self.device.target())?;
+        let [peak, budget] = self.against_budget(p.peak_bytes);
         let mut out = vec![
             format!(
-                "plan: peak {} of {}; arena {} ({} of transient values against a bound of {})",
-                ByteSize(p.peak_bytes),
-                ByteSize(self.budget),
+                "plan: peak {peak} of {budget}; arena {} ({} of transient values against a bound of {})",
                 ByteSize(p.planned.arena_bytes()),
                 ByteSize(p.planned.transient_bytes),
                 ByteSize(p.planned.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0)),
@@ -91,8 +95,9 @@ impl Resolved {
             ByteSize(p.as_original_runs_it())
         ));
         out.push(format!(
-            "  an update: {} micro-batches, {:.1} GFLOP, about {:.2} s on {}",
+            "  an update: {} micro-batch{}, {:.1} GFLOP, about {:.2} s on {}",
             p.shape.micro_batches_of_rank(),
+            if p.shape.micro_batches_of_rank() == 1 { "" } else { "es" },
             p.step_flops / 1e9,
             p.step_seconds,
             self.device.name()
@@ -122,12 +127,11 @@ impl Resolved {
             let mut at_end = p.shape.clone();
             at_end.session.update_in_backward = false;
             let at_end = RunPlan::new(at_end, self.device.target())?;
+            let [peak, budget] = self.against_budget(at_end.peak_bytes);
             out.push(format!(
-                "  the update is in backward, gradients are not kept: at the end of the update the peak would be {}, {} \
-                 the budget of {}, for the same numbers and time",
-                ByteSize(at_end.peak_bytes),
+                "  the update is in backward, gradients are not kept: at the end of the update the peak would be {peak}, {} \
+                 the budget of {budget}, for the same numbers and time",
                 if at_end.peak_bytes > self.budget { "over" } else { "within" },
-                ByteSize(self.budget)
             ));
         }
         if p.shape.session.checkpoint != Blocks::None {
@@ -143,13 +147,12 @@ impl Resolved {
                     peak => ("", peak, "still within"),
                 },
             };
+            let [peak, budget] = self.against_budget(peak);
             out.push(format!(
-                "  made again in backward: {} (+{:.1} % time); with everything kept the peak is {about}{}, {place} the \
-                 budget of {}",
+                "  made again in backward: {} (+{:.1} % time); with everything kept the peak is {about}{peak}, {place} the \
+                 budget of {budget}",
                 p.shape.session.checkpoint,
                 100.0 * (p.step_seconds / without.step_seconds(target) - 1.0),
-                ByteSize(peak),
-                ByteSize(self.budget)
             ));
         }
         Ok(out)

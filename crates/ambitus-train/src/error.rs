@@ -1,5 +1,6 @@
 //! What can go wrong in a run, for people, and the exit code of each kind.
 
+use crate::refusal::Refusal;
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
@@ -12,6 +13,9 @@ pub enum RunError {
     /// The plan exceeds the budget; nothing was loaded.
     #[error("{0}")]
     DoesNotFit(String),
+    /// The same, with what could be changed.
+    #[error("{0}")]
+    Refused(Box<Refusal>),
     /// A checkpoint, configuration or vocabulary that cannot be used.
     #[error("{0}")]
     Model(String),
@@ -56,7 +60,7 @@ impl RunError {
     pub fn exit_code(&self) -> u8 {
         match self {
             RunError::Usage(_) => 2,
-            RunError::DoesNotFit(_) => 3,
+            RunError::DoesNotFit(_) | RunError::Refused(_) => 3,
             RunError::Model(_) => 4,
             RunError::Data(ambitus_data::DataError::Stopped) => 10,
             RunError::Data(ambitus_data::DataError::Io { source, .. }) if !is_absent(source) => 6,

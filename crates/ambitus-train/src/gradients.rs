@@ -15,7 +15,8 @@ use crate::load;
 use crate::model_dir::ModelDir;
 use crate::parts;
 use crate::recipe::DeviceChoice;
-use crate::search::{self, Free};
+use crate::refusal;
+use crate::search::{Free, HostRoom};
 use crate::session::{SessionOptions, program};
 use ambitus_compile::passes::accumulate::BETA;
 use ambitus_compile::passes::policy::Blocks;
@@ -161,10 +162,10 @@ pub fn gradients(
     if let Some(budget) = options.memory {
         let longest = rows.iter().copied().max().unwrap_or(1);
         let smaller = Capacity { rows: longest, ..capacity };
-        let of = |capacity: Capacity, count| MicroBatch { asked: capacity.rows as u64, capacity, count };
+        let of = |capacity: Capacity, count| MicroBatch { capacity, count };
         let micro_batches = vec![of(capacity, micro_batches.len()), of(smaller, rows.len())];
-        let every = Free { checkpoint: true, micro_batches, variants: Vec::new(), host_room: u64::MAX };
-        search::require(&plan, &shape, &every, budget, device.target())?;
+        let every = Free { checkpoint: true, micro_batches, variants: Vec::new(), host_room: HostRoom::ALL };
+        refusal::require_plan(&plan, &shape, &every, budget, device.target())?;
     }
     device.require_free(plan.peak_bytes)?;
     let planned = plan.planned;

@@ -1,7 +1,6 @@
 //! The host's side of a plan: what is offloaded, whose memory or disk holds it, and whether it fits there.
 
 use crate::budget::Phase;
-use crate::error::RunError;
 use crate::memory::Meter;
 use crate::metrics::PhaseBytes;
 use crate::resolve::Resolved;
@@ -94,22 +93,18 @@ impl Resolved {
         shown.map(|(name, bytes)| format!("{name} {}", ByteSize(*bytes))).collect::<Vec<_>>().join(" · ")
     }
 
-    /// Refuses a host arena that its budget has no room for.
-    ///
-    /// # Errors
-    /// [`RunError::DoesNotFit`] with both sizes.
-    pub(crate) fn require_host(&self) -> Result<(), RunError> {
+    /// What is said of a host arena that its budget has no room for.
+    pub(crate) fn host_refusal(&self) -> Option<String> {
         let needs = self.host_bytes();
-        let Some(budget) = self.host_budget.filter(|b| needs > *b) else { return Ok(()) };
+        let budget = self.host_budget.filter(|b| needs > *b)?;
         let disk = if self.device.is_card() { "" } else { ", or put it on disk (disk=FOLDER)" };
-        Err(RunError::DoesNotFit(format!(
-            "does not fit: needs {} of the host's memory, budget {} ({} short)\n  {}\n  offload less (--offload), or raise \
-             --host-memory{disk}",
-            ByteSize(needs),
-            ByteSize(budget),
+        let [needed, has] = ByteSize(needs).apart(ByteSize(budget));
+        Some(format!(
+            "does not fit: needs {needed} of the host's memory, budget {has} ({} short)\n  {}\n  offload less (--offload), or \
+             raise --host-memory{disk}",
             ByteSize(needs - budget),
             self.host_line(),
-        )))
+        ))
     }
 
     /// The plan's lines on what is offloaded; none where nothing is.

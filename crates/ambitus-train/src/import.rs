@@ -15,7 +15,6 @@ mod judge;
 mod keys;
 mod lay_over;
 mod lines;
-mod near;
 mod pointers;
 mod precision;
 mod python;

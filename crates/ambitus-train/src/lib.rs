@@ -1,5 +1,6 @@
 //! From a recipe to a finished run: planning, loading, the loop, checkpoints, metrics, reports.
 
+pub mod asked;
 pub mod budget;
 pub mod cards;
 pub mod clips;
@@ -21,6 +22,7 @@ pub mod loader;
 pub mod memory;
 pub mod metrics;
 pub mod model_dir;
+mod near;
 pub mod parts;
 pub mod pictures;
 pub mod pieces;
@@ -28,6 +30,7 @@ pub mod placed;
 pub mod placements;
 mod ranks;
 pub mod recipe;
+mod refusal;
 pub mod resolve;
 mod room;
 pub mod run;
@@ -39,6 +42,7 @@ pub mod schedule;
 pub mod search;
 pub mod session;
 pub mod size;
+pub mod sizes;
 pub mod stages;
 pub mod stop;
 pub mod tiers;

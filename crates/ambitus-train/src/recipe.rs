@@ -13,9 +13,11 @@
 //! `ambitus train recipes/quickstart.yaml` is typed in the repository's root); they do not depend on where the recipe
 //! lies. The resolved recipe, written into the run folder, reads back as the same [`Recipe`].
 
+mod batch;
 mod family;
 mod forms;
 mod offload;
+mod origins;
 mod placement;
 mod read;
 mod sharding;
@@ -30,13 +32,16 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::size::ByteSize;
+pub use batch::Batch;
+pub use family::ADAPTER_RATE;
 pub use forms::{
-    Batch, Checkpoint, DeviceChoice, Length, Level, MicroBatch, OptimizerChoice, Outside, Precision, Sample,
+    Checkpoint, DeviceChoice, Length, Level, MicroBatch, OptimizerChoice, Outside, Precision, Sample,
     Tokenizer, UpdateAt, Validation, Variant,
 };
 pub use offload::{Activations, Offload};
+pub use origins::Origins;
 pub use placement::Placement;
-pub use read::{MAX_RECIPE_BYTES, Origins, Place, RecipeError};
+pub use read::{MAX_RECIPE_BYTES, Place, RecipeError};
 pub(crate) use read::{read_text, read_tree, short};
 pub use sharding::{BackwardPrefetch, MAX_RANKS, Sharding, Strategy, Units};
 pub use stages::Stage;
@@ -107,7 +112,7 @@ pub struct Recipe {
     /// How many passes over the data; fractions are fine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// AdamW's rate at the end of warm-up; it then falls linearly to zero. Absent: 1e-5, of Orpheus 5e-5.
+    /// AdamW's rate at the end of warm-up; it then falls linearly to zero. Absent: 1e-5, of Orpheus 5e-5; with `lora` 1e-4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
     /// Updates of linear warm-up. Absent: min(100, 5 % of the updates), of Orpheus none.

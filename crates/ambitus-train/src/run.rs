@@ -9,7 +9,7 @@ use crate::export::{self, Layout, Source};
 use crate::finish;
 use crate::memory;
 use crate::recipe::{Origins, Placement, Recipe};
-use crate::resolve::{Console, Resolved, resolve, resolve_on};
+use crate::resolve::{Console, Purpose, Resolved, resolve, resolve_on};
 use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
 use crate::session;
@@ -53,7 +53,7 @@ pub fn train(
     if !world.is_first() {
         run.root = PathBuf::from(String::from_utf8_lossy(&made).into_owned());
     }
-    let result = resolve_for(recipe, world, console).and_then(|mut r| {
+    let result = resolve_for(recipe, origins, world, console).and_then(|mut r| {
         check(&mut r, true, console)?;
         not_stopped(world)?;
         Ok(r)
@@ -144,7 +144,8 @@ pub(crate) fn go_on(
         }
         return stages::resume(run, &recipe, shared, console);
     }
-    let mut resolved = resolve_for(recipe, world, console)?;
+    let mut resolved = resolve_for(recipe, &Origins::new(), world, console)?;
+    resolved.resumed = true;
     check(&mut resolved, say_data, console)?;
     not_stopped(world)?;
     if world.is_first() {
@@ -179,9 +180,14 @@ fn in_one_process(world: &World) -> Result<(), RunError> {
 
 /// Resolves a recipe for the ranks that there are. Of several processes the first searches and prepares, the others take its
 /// choices and find its clips: what is free at the moment differs between them.
-fn resolve_for(mut recipe: Recipe, world: &World, console: &mut dyn Console) -> Result<Resolved, RunError> {
+fn resolve_for(
+    mut recipe: Recipe,
+    origins: &Origins,
+    world: &World,
+    console: &mut dyn Console,
+) -> Result<Resolved, RunError> {
     if world.ranks() == 1 {
-        return resolve(recipe, true, console);
+        return resolve(recipe, origins, Purpose::Run, console);
     }
     let ranks = world.ranks() as u32;
     if recipe.ranks.is_some_and(|n| n != ranks) {
@@ -193,7 +199,7 @@ fn resolve_for(mut recipe: Recipe, world: &World, console: &mut dyn Console) -> 
     recipe.ranks = Some(ranks);
     let mut first = None;
     let chosen = world.first_says("the plan", || {
-        let resolved = resolve_on(recipe.clone(), world.device(&recipe)?, true, console)?;
+        let resolved = resolve_on(recipe.clone(), origins, world.device(&recipe)?, Purpose::Run, console)?;
         let text = resolved.recipe.to_yaml().map_err(RunError::Usage)?;
         // Hosts may differ in what a cut goes by.
         let how = resolved.plan.parts.as_ref().map(|parts| &parts.how);
@@ -208,7 +214,7 @@ fn resolve_for(mut recipe: Recipe, world: &World, console: &mut dyn Console) -> 
     let (text, cut): (String, Option<(Vec<usize>, usize)>) = saved::from_json(&chosen)?;
     let (recipe, _) = Recipe::parse(&text, "recipe.yaml").map_err(|e| RunError::Usage(e.to_string()))?;
     let device = world.device(&recipe)?;
-    let mut resolved = resolve_on(recipe, device, true, console)?;
+    let mut resolved = resolve_on(recipe, origins, device, Purpose::Run, console)?;
     if let Some((starts, in_flight)) = cut {
         resolved.cut_at(Cut { starts }, in_flight)?;
     }
@@ -280,8 +286,8 @@ pub(crate) fn plan_json(r: &Resolved, origins: &Origins) -> serde_json::Value {
     let mut json = r.json();
     json["choices"] = serde_json::json!(r.choices);
     json["recipe_places"] = origins
-        .iter()
-        .map(|(key, place)| (key.clone(), serde_json::json!(format!("{}:{}", place.line, place.column))))
+        .places()
+        .map(|(key, place)| (key.to_owned(), serde_json::json!(format!("{}:{}", place.line, place.column))))
         .collect::<serde_json::Map<_, _>>()
         .into();
     json

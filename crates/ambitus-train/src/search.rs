@@ -4,24 +4,25 @@
 //! again then follows from the bytes that are missing ([`cheapest`]). The fastest few are planned in full, with more or less
 //! made again until they just fit. So the choice rests on predicted seconds, and whether it fits does not.
 
+mod candidate;
+mod explain;
 mod rows;
 mod stems;
 
 use crate::budget::{Draft, MicroBatch, RunPlan, Shape};
 use crate::error::RunError;
 use crate::parts::Placement;
-use crate::size::ByteSize;
 use crate::variants::Variant;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::{Blocks, Value, cheapest};
 use ambitus_ir::target::{Packed, Target};
-use serde::Serialize;
 use std::cmp::Ordering;
-use std::fmt;
 use std::sync::Mutex;
 
+pub use candidate::{Candidate, Verdict};
+pub use explain::explain;
 pub use rows::{largest, most_rows};
-use stems::Stems;
+pub(crate) use stems::Stems;
 
 /// Threads that try plans side by side.
 const THREADS: usize = 2;
@@ -33,8 +34,6 @@ const CORRECTIONS: usize = 5;
 /// their lives, places and costs. With nothing to choose, with what is made again or the micro-batch to choose, and with other
 /// options. Measured: 3.3, 5.6 and 6.6.
 pub const PLANNED_AT_ONCE: [u64; 3] = [4, 6, 7];
-/// Changes that a refusal names.
-const NAMED: usize = 4;
 /// A prediction that is better by less is no reason to leave the usual micro-batch.
 const WORTH: f64 = 0.01;
 
@@ -45,10 +44,30 @@ pub struct Free {
     pub checkpoint: bool,
     /// Micro-batches that may be taken; the first is the usual one.
     pub micro_batches: Vec<MicroBatch>,
-    /// Other options that may be taken, one of them at a time.
+    /// Other options that may be taken, one of these at a time.
     pub variants: Vec<Variant>,
-    /// Bytes of the host's memory that what waits there may take.
-    pub host_room: u64,
+    /// What may wait in the host's memory.
+    pub host_room: HostRoom,
+}
+
+/// The memory that what waits on the host may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostRoom {
+    /// Bytes.
+    pub bytes: u64,
+    /// The plan's own memory is part of it.
+    pub with_peak: bool,
+}
+
+impl HostRoom {
+    /// As much as is wanted.
+    pub const ALL: HostRoom = HostRoom { bytes: u64::MAX, with_peak: false };
+
+    /// It has room for so many bytes beside a plan's peak.
+    pub fn holds(&self, host: u64, peak: u64) -> bool {
+        let beside = if self.with_peak { peak } else { 0 };
+        host == 0 || host.saturating_add(beside) <= self.bytes
+    }
 }
 
 impl Free {
@@ -59,67 +78,71 @@ impl Free {
     }
 }
 
-/// A combination that was tried.
-#[derive(Clone, Debug, Serialize)]
-pub struct Candidate {
-    /// What differs from the options that are given and the usual ones, as it is typed.
-    pub options: String,
-    /// What that does to numbers.
-    #[serde(serialize_with = "text")]
-    pub numerics: Numerics,
-    /// The peak; of what was not planned in full, estimated.
-    pub peak_bytes: u64,
-    /// Predicted seconds of an update.
-    pub seconds: f64,
-    /// Every byte was planned.
-    pub planned: bool,
-    /// What became of it.
-    pub verdict: Verdict,
-}
-
-fn text<T: fmt::Display, S: serde::Serializer>(n: &T, s: S) -> Result<S::Ok, S::Error> {
-    s.collect_str(n)
-}
-
-/// Why a candidate is, or is not, the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// The plan.
-    Chosen,
-    /// Fits (by the estimate, where it was not planned), and another is faster.
-    Slower,
-    /// Does not fit.
-    TooLarge,
-    /// The host's memory has no room for what would wait there.
-    HostTooSmall,
-}
-
-impl Verdict {
-    /// It can be run.
-    pub fn fits(self) -> bool {
-        matches!(self, Verdict::Chosen | Verdict::Slower)
-    }
-}
-
 /// What came of a search.
 pub struct Search {
     /// The plan that was chosen; where nothing fits, that of the candidate which needs least.
     pub plan: RunPlan,
-    /// Its micro-batch, as it is asked for.
-    pub asked: u64,
     /// Its options, where they are not those that are given.
     pub variant: Option<Variant>,
     /// Everything that was tried: the chosen one, what is slower, what does not fit.
     pub candidates: Vec<Candidate>,
 }
 
-/// Searches for the fastest plan within `budget`. `shape` has the options that are given, and the usual ones for what is left
+impl Search {
+    /// The plan can be run.
+    pub fn fits(&self) -> bool {
+        self.candidates.first().is_some_and(|c| c.verdict.fits())
+    }
+}
+
+/// What a search chose, before it is planned as low as can be.
+pub struct Chosen<'t> {
+    /// What is run.
+    pub shape: Shape,
+    /// As [`Search::variant`].
+    pub variant: Option<Variant>,
+    /// As [`Search::candidates`], the chosen one first.
+    candidates: Vec<Candidate>,
+    stems: Stems<'t>,
+}
+
+impl Chosen<'_> {
+    /// The plan can be run.
+    pub fn fits(&self) -> bool {
+        self.candidates.first().is_some_and(|c| c.verdict.fits())
+    }
+
+    /// Plans. Offsets that were good enough for the budget are made as low as can be.
+    ///
+    /// # Errors
+    /// As [`RunPlan::new`].
+    pub fn plan(self) -> Result<Search, RunError> {
+        let Chosen { shape, variant, mut candidates, stems } = self;
+        let target = stems.target;
+        let plan = stems.into_draft(shape)?.plan(target);
+        if let Some(first) = candidates.first_mut() {
+            first.peak_bytes = plan.peak_bytes;
+        }
+        Ok(Search { plan, variant, candidates })
+    }
+}
+
+/// Searches for the fastest plan within `budget`, and plans it. `shape` has the options that are given, and the usual ones for what is left
 /// open.
 ///
 /// # Errors
 /// As [`RunPlan::new`]. That nothing fits is none.
 pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> Result<Search, RunError> {
+    choose(shape, free, budget, target)?.plan()
+}
+
+/// As [`search`], which plans what was chosen. Fails as it does.
+pub fn choose<'t>(
+    shape: &Shape,
+    free: &Free,
+    budget: u64,
+    target: &'t dyn Target,
+) -> Result<Chosen<'t>, RunError> {
     let usual = free.micro_batches.iter().take(1);
     let given: Vec<Choice> =
         free.micro_batches.iter().map(|m| Choice { micro_batch: m, variant: None }).collect();
@@ -156,10 +179,10 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
         .collect();
     tried.sort_by(|(_, a), (_, b)| a.before(b));
     let mut fitted: Vec<Fitted> = Vec::new();
-    // An estimate may be wrong: nothing is refused while something that should fit was not planned.
+    // An estimate may be wrong: nothing is refused while there is something that was not planned.
     while fitted.is_empty()
-        || (fitted.iter().zip(&tried).all(|(plan, (_, c))| plan.peak_bytes > budget || !c.verdict.fits())
-            && tried.get(fitted.len()).is_some_and(|(_, c)| c.verdict.fits()))
+        || (fitted.len() < tried.len()
+            && !fitted.iter().zip(&tried).any(|(plan, (i, _))| points[*i].fits(plan, budget)))
     {
         let next = &tried[fitted.len()..tried.len().min(fitted.len() + FEW)];
         fitted.extend(side_by_side(next, |(i, _)| points[*i].fit(budget, &stems))?);
@@ -186,71 +209,13 @@ pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> R
     if tried[best].1.verdict == Verdict::Slower {
         tried[best].1.verdict = Verdict::Chosen;
     }
-    // Its offsets were good enough for the budget; what is run is made as low as can be.
-    let plan = stems.into_draft(plans.swap_remove(best).1.shape)?.plan(target);
-    tried[best].1.peak_bytes = plan.peak_bytes;
-    let Point { asked, variant, .. } = points.swap_remove(tried[best].0);
+    let shape = plans.swap_remove(best).1.shape;
+    let Point { variant, .. } = points.swap_remove(tried[best].0);
+    let first = tried.swap_remove(best).1;
     let mut candidates: Vec<Candidate> = tried.into_iter().map(|(_, c)| c).collect();
     candidates.sort_by(Candidate::before);
-    Ok(Search { plan, asked, variant, candidates })
-}
-
-/// Refuses a plan that exceeds the budget, and names the fastest changes that fit: `shape` with what `every` leaves open.
-///
-/// # Errors
-/// [`RunError::DoesNotFit`], or failures of planning the alternatives.
-pub fn require(
-    plan: &RunPlan,
-    shape: &Shape,
-    every: &Free,
-    budget: u64,
-    target: &dyn Target,
-) -> Result<(), RunError> {
-    if plan.peak_bytes <= budget {
-        return Ok(());
-    }
-    let mut text = format!(
-        "does not fit: needs {}, budget {} ({} short), in {}\n  {}",
-        ByteSize(plan.peak_bytes),
-        ByteSize(budget),
-        ByteSize(plan.peak_bytes - budget),
-        plan.peak_place(),
-        plan.categories.line()
-    );
-    let others = search(shape, every, budget, target)?.candidates;
-    let fitting: Vec<&Candidate> =
-        others.iter().filter(|c| c.planned && c.verdict.fits()).take(NAMED).collect();
-    for (i, c) in fitting.iter().enumerate() {
-        let head = if i == 0 { "cheapest changes that fit:" } else { "" };
-        let saved = ByteSize(plan.peak_bytes.saturating_sub(c.peak_bytes)).to_string();
-        let time = 100.0 * (c.seconds / plan.step_seconds - 1.0);
-        text += &format!("\n  {head:<26} {:<40} -{saved:<10} {time:+.0} % time  {}", c.options, c.numerics);
-    }
-    if fitting.is_empty() {
-        text += match plan.shape.session.update_in_backward {
-            true => {
-                "\n  no change of --checkpoint fits, and an update in backward must be one micro-batch: make the update \
-                 smaller (batch), or raise --memory"
-            }
-            false => {
-                "\n  no change of --checkpoint or --micro-batch fits; shorten the longest clip (--max-seconds) or raise \
-                 --memory"
-            }
-        };
-    }
-    Err(RunError::DoesNotFit(text))
-}
-
-impl Candidate {
-    /// By verdict; what fits by time, what does not by size.
-    fn before(&self, other: &Candidate) -> Ordering {
-        let by_size = self.peak_bytes.cmp(&other.peak_bytes);
-        let by = match self.verdict.fits() {
-            false => by_size,
-            true => self.seconds.total_cmp(&other.seconds).then(by_size),
-        };
-        self.verdict.cmp(&other.verdict).then(by)
-    }
+    candidates.insert(0, first);
+    Ok(Chosen { shape, variant, candidates, stems })
 }
 
 /// What a combination takes.
@@ -263,14 +228,15 @@ struct Choice<'f> {
 /// value first.
 struct Point {
     shape: Shape,
-    asked: u64,
     usual: bool,
     variant: Option<Variant>,
     /// With everything kept, by live bytes.
     peak: u64,
     /// Of the host's memory, with everything kept.
     host: u64,
-    host_room: u64,
+    host_room: HostRoom,
+    /// Bytes of programs with everything kept.
+    programs: u64,
     /// With everything kept.
     seconds: f64,
     values: Vec<Value>,
@@ -291,6 +257,8 @@ struct Fitted {
     peak_bytes: u64,
     /// [`Draft::least_bytes`].
     least_bytes: u64,
+    /// [`Draft::programs_bytes`].
+    programs: u64,
     /// Of the host's memory.
     host_bytes: u64,
     /// Predicted, of an update.
@@ -301,13 +269,14 @@ impl Fitted {
     fn of(draft: Draft, steps: usize, budget: u64, stems: &Stems<'_>) -> Fitted {
         let peak_bytes = draft.peak_within(budget, &stems.heights);
         let (host_bytes, seconds) = (draft.host_bytes(), draft.step_seconds(stems.target));
-        Fitted { steps, peak_bytes, least_bytes: draft.least_bytes, host_bytes, seconds, shape: draft.shape }
+        let (least_bytes, programs) = (draft.least_bytes, draft.programs_bytes());
+        Fitted { steps, peak_bytes, least_bytes, programs, host_bytes, seconds, shape: draft.shape }
     }
 }
 
 impl Point {
     fn new(shape: &Shape, choice: &Choice<'_>, free: &Free, stems: &Stems<'_>) -> Result<Point, RunError> {
-        let &MicroBatch { asked, capacity, count } = choice.micro_batch;
+        let &MicroBatch { capacity, count } = choice.micro_batch;
         let mut shape = shape.with_capacity(capacity);
         shape.micro_batches = count;
         let checkpoint = free.checkpoint;
@@ -329,12 +298,12 @@ impl Point {
         let values = micro.map_or(Vec::new(), |p| cheapest(p, &target));
         let blocks = micro.map_or(1, |p| p.blocks.len().max(1));
         Ok(Point {
-            asked,
-            usual: asked == free.micro_batches[0].asked,
+            usual: *choice.micro_batch == free.micro_batches[0],
             variant: choice.variant.cloned(),
             peak: draft.least_bytes,
             host: draft.host_bytes(),
             host_room: free.host_room,
+            programs: draft.programs_bytes(),
             seconds: draft.step_seconds(stems.target),
             values,
             blocks,
@@ -401,7 +370,7 @@ impl Point {
             numerics = variant.numerics;
         }
         if !usual {
-            options.push(format!("--micro-batch {}", self.asked));
+            options.push(format!("--micro-batch {}", self.shape.session.capacity.rows));
             numerics = numerics.max(Numerics::Reordered);
         }
         Candidate {
@@ -410,12 +379,17 @@ impl Point {
             peak_bytes,
             seconds,
             planned: false,
-            verdict: match (peak_bytes <= budget, host <= self.host_room) {
+            verdict: match (peak_bytes <= budget, self.host_room.holds(host, peak_bytes)) {
                 (true, true) => Verdict::Slower,
                 (true, false) => Verdict::HostTooSmall,
                 (false, _) => Verdict::TooLarge,
             },
         }
+    }
+
+    /// What was planned in full can be run.
+    fn fits(&self, plan: &Fitted, budget: u64) -> bool {
+        plan.peak_bytes <= budget && self.host_room.holds(plan.host_bytes, plan.peak_bytes)
     }
 
     /// Plans in full, with more or with fewer steps until it just fits; with all steps where it does not.
@@ -439,6 +413,9 @@ impl Point {
                 let missing = least.saturating_sub(budget);
                 few = Some(steps);
                 if steps == self.steps() {
+                    if let Some(fitting) = self.with_fewer(&plan, budget, stems)? {
+                        return Ok(fitting);
+                    }
                     let Some(placement) = &self.fewer else { return Ok(plan) };
                     let mut shape = plan.shape;
                     shape.session.placement = Some(placement.clone());
@@ -457,6 +434,41 @@ impl Point {
             steps = next;
         }
         Ok(enough.expect("the last round took every step, or returned"))
+    }
+
+    /// A plan that fits with fewer than `all` steps, which do not: what is made again takes programs too, so that the last steps
+    /// may cost more than they free, by these programs at most, as often as they are in memory.
+    fn with_fewer(&self, all: &Fitted, budget: u64, stems: &Stems<'_>) -> Result<Option<Fitted>, RunError> {
+        let programs = all.shape.planned_at_once * all.programs.saturating_sub(self.programs);
+        if all.peak_bytes - budget > programs {
+            return Ok(None);
+        }
+        let draft = |steps: usize| {
+            let mut shape = self.shape.clone();
+            shape.session.checkpoint = self.checkpoint(steps);
+            stems.draft(shape)
+        };
+        // Whole values, and from the best of these by halves.
+        let bytes = |steps: usize| Ok::<_, RunError>((draft(steps)?.least_bytes, steps));
+        let mut best = (all.least_bytes, self.steps());
+        for value in 0..self.values.len() {
+            best = best.min(bytes(value * self.blocks)?);
+        }
+        for by in std::iter::successors(Some(self.blocks / 2), |by| Some(by / 2)).take_while(|by| *by > 0) {
+            loop {
+                let (fewer, more) = (best.1.saturating_sub(by), (best.1 + by).min(self.steps()));
+                let next = bytes(fewer)?.min(bytes(more)?);
+                if next.0 >= best.0 {
+                    break;
+                }
+                best = next;
+            }
+        }
+        if best.0 > budget {
+            return Ok(None);
+        }
+        let plan = Fitted::of(draft(best.1)?, best.1, budget, stems);
+        Ok(Some(plan).filter(|plan| plan.peak_bytes <= budget))
     }
 }
 
@@ -483,26 +495,6 @@ pub(crate) fn side_by_side<T: Sync, R: Send>(
     let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     done.sort_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, result)| result).collect()
-}
-
-/// A line for each candidate: the plan first, then what is slower, then what does not fit.
-pub fn explain(candidates: &[Candidate]) -> Vec<String> {
-    let options =
-        |c: &Candidate| if c.options.is_empty() { "as given".to_owned() } else { c.options.clone() };
-    let width = candidates.iter().map(|c| options(c).chars().count()).max().unwrap_or(0);
-    let best = candidates.first().map_or(0.0, |c| c.seconds);
-    let line = |c: &Candidate| {
-        let why = match c.verdict {
-            Verdict::Chosen => "chosen".to_owned(),
-            Verdict::Slower => format!("{:+.1} % time", 100.0 * (c.seconds / best - 1.0)),
-            Verdict::TooLarge => "does not fit".to_owned(),
-            Verdict::HostTooSmall => "host too small".to_owned(),
-        };
-        let peak = format!("{}{}", if c.planned { "" } else { "about " }, ByteSize(c.peak_bytes));
-        let (options, seconds) = (options(c), c.seconds);
-        format!("  {options:<width$}  {peak:>15}  {seconds:>9.3} s an update  {why:<14}  {}", c.numerics)
-    };
-    candidates.iter().map(line).collect()
 }
 
 #[cfg(test)]

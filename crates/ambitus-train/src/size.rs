@@ -108,6 +108,22 @@ impl fmt::Display for ByteSize {
 }
 
 impl ByteSize {
+    /// Both as they are printed, with as many digits as it takes to tell them apart.
+    pub fn apart(self, other: ByteSize) -> [String; 2] {
+        let sizes = [self, other];
+        let rounded = sizes.map(|size| size.to_string());
+        if rounded[0] != rounded[1] || self == other {
+            return rounded;
+        }
+        // In the unit in which they are alike.
+        let unit = rounded[0].rsplit(' ').next().unwrap_or("B");
+        let scale = UNITS.iter().find(|(name, _)| *name == unit).map_or(1, |(_, scale)| *scale);
+        let with =
+            |digits: usize| sizes.map(|size| format!("{:.digits$} {unit}", size.0 as f64 / scale as f64));
+        let differ = |[a, b]: &[String; 2]| a != b;
+        (1..12).map(with).find(differ).unwrap_or_else(|| sizes.map(|size| format!("{} B", size.0)))
+    }
+
     /// The size without rounding, in the largest unit that divides it: what a recipe stores.
     pub fn exact(self) -> String {
         let whole = |&&(_, scale): &&(&str, u64)| self.0 >= scale && self.0.is_multiple_of(scale);
@@ -199,6 +215,24 @@ mod tests {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }
         assert_eq!(format!("[{:>9}]", ByteSize(96)), "[     96 B]");
+    }
+
+    #[test]
+    fn sizes_that_are_compared_differ_in_print() {
+        for (a, b, [first, second]) in [
+            (48 << 20, (48 << 20) + (1 << 17), ["48.0 MiB", "48.1 MiB"]),
+            (5 << 30, (5 << 30) + 1024, ["5.000000 GiB", "5.000001 GiB"]),
+            (5 << 20, 6 << 20, ["5.0 MiB", "6.0 MiB"]),
+            (7, 7, ["7 B", "7 B"]),
+        ] {
+            assert_eq!(ByteSize(a).apart(ByteSize(b)), [first, second]);
+        }
+        arbtest::arbtest(|u| {
+            let (a, b) = (u.arbitrary::<u64>()?, u.int_in_range(0..=1 << 20)?);
+            let [a_text, b_text] = ByteSize(a >> 8).apart(ByteSize((a >> 8) + b));
+            assert_eq!(a_text == b_text, b == 0);
+            Ok(())
+        });
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::export::Layout;
 use crate::memory;
 use crate::metrics::{SUMMARY_FILE, Summary};
 use crate::recipe::{Origins, Recipe};
-use crate::resolve::{Console, Resolved, resolve};
+use crate::resolve::{Console, Purpose, Resolved, resolve};
 use crate::run::{self, Shared};
 use crate::run_dir::RunDir;
 use crate::runs::{MAX_JSON, PLAN_FILE, RECIPE_FILE};
@@ -30,6 +30,7 @@ pub fn in_stage(whole: &Recipe, index: usize, e: RunError) -> RunError {
     let of: fn(String) -> RunError = match e {
         E::Usage(_) => E::Usage,
         E::DoesNotFit(_) => E::DoesNotFit,
+        E::Refused(refusal) => return E::Refused(Box::new(refusal.of(&label(whole, index)))),
         E::Model(_) => E::Model,
         E::Io(_) => E::Io,
         E::Full(_) => E::Full,
@@ -113,7 +114,8 @@ fn plan_missing(
         if stage.root.join(RECIPE_FILE).is_file() {
             continue;
         }
-        let r = resolve(recipe.stage(i), i == 0, console).and_then(fitting);
+        let purpose = if i == 0 { Purpose::Run } else { Purpose::Later };
+        let r = resolve(recipe.stage(i), &origins.stage(i), purpose, console).and_then(fitting);
         let r = r.map_err(|e| in_stage(recipe, i, e))?;
         console.line(&format!(
             "{}: peak {} of {} (in {}); {} updates of about {:.2} s",

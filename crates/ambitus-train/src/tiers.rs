@@ -1,11 +1,11 @@
 //! Which cards can train a run, how, and how fast.
 
-use crate::budget::Shape;
+use crate::asked::{Asked, precision};
 use crate::cards::Card;
+use crate::data::Data;
 use crate::device::Device;
 use crate::error::RunError;
-use crate::resolve::{Asked, precision};
-use crate::search::search;
+use crate::refusal;
 use crate::size::ByteSize;
 use ambitus_models::Capacity;
 use serde::Serialize;
@@ -22,8 +22,7 @@ pub struct Tier {
     pub changes: Option<String>,
     /// What the card lacks for the recipe, whatever its memory: nothing was planned for it.
     pub unable: Option<String>,
-    /// The peak on the card, where it is able. Where nothing fits: the least that the longest clip needs, every block
-    /// recomputed.
+    /// The peak on the card, where it is able. Where nothing fits: the least that any combination of options needs.
     pub peak_bytes: Option<u64>,
     /// Predicted seconds of an update, where it fits.
     pub step_seconds: Option<f64>,
@@ -51,8 +50,8 @@ impl Tiers {
     ///
     /// # Errors
     /// As [`RunPlan::new`](crate::budget::RunPlan::new). That a card is too small is none.
-    pub fn new(asked: &Asked, cards: &[&Card], threads: usize) -> Result<Tiers, RunError> {
-        let rows = cards.iter().map(|card| tier(asked, card, threads));
+    pub fn new(asked: &Asked, data: &Data, cards: &[&Card], threads: usize) -> Result<Tiers, RunError> {
+        let rows = cards.iter().map(|card| tier(asked, data, card, threads));
         Ok(Tiers {
             cards: rows.collect::<Result<_, _>>()?,
             asked: asked.shape.session.capacity,
@@ -67,7 +66,7 @@ impl Tiers {
     }
 }
 
-fn tier(asked: &Asked, card: &Card, threads: usize) -> Result<Tier, RunError> {
+fn tier(asked: &Asked, data: &Data, card: &Card, threads: usize) -> Result<Tier, RunError> {
     let device = Device::for_card(card, threads).connected(asked.recipe.ranks() as usize);
     if let Err(lacks) = device.require(precision(asked.recipe.precision.unwrap_or_default())) {
         return Ok(Tier {
@@ -80,26 +79,31 @@ fn tier(asked: &Asked, card: &Card, threads: usize) -> Result<Tier, RunError> {
             rows_per_second: None,
         });
     }
-    let mut shape = Shape { beside: device.beside(), ..asked.shape.clone() };
     let budget = card.usable.0;
-    if let Some(placement) = &mut shape.session.placement {
-        placement.room = budget.saturating_sub(shape.beside.fixed_bytes);
-    }
-    let mut found = search(&shape, &asked.open(&device), budget, device.target())?;
-    if found.plan.peak_bytes > budget {
-        found = search(&shape, &asked.every(&device), budget, device.target())?;
-    }
-    let fits = found.plan.peak_bytes <= budget;
-    let seconds = fits.then_some(found.plan.step_seconds);
-    let options = found.candidates.first().map(|c| c.options.clone()).filter(|o| fits && !o.is_empty());
+    let asked = asked.on(&device, budget)?;
+    let found = asked.search(&device, budget)?;
+    let named = match found.plan.peak_bytes <= budget {
+        true => None,
+        false => Some(refusal::first(&asked, data, &device, budget)),
+    };
+    let options = found.candidates.first().map(|c| c.options.clone()).filter(|o| !o.is_empty());
+    let (fits, changes, peak, seconds) = match named {
+        None => (true, options, found.plan.peak_bytes, found.plan.step_seconds),
+        Some(Ok(named)) => (true, Some(named.options), named.peak_bytes, named.seconds),
+        Some(Err(least)) => {
+            let least = least.map_or(found.plan.peak_bytes, |least| least.peak_bytes);
+            (false, None, least, 0.0)
+        }
+    };
+    let seconds = Some(seconds).filter(|_| fits);
     Ok(Tier {
         card: card.clone(),
         fits,
-        changes: options,
+        changes,
         unable: None,
-        peak_bytes: Some(found.plan.peak_bytes),
+        peak_bytes: Some(peak),
         step_seconds: seconds,
-        rows_per_second: seconds.map(|s| found.plan.shape.update_rows as f64 / s),
+        rows_per_second: seconds.map(|s| asked.shape.update_rows as f64 / s),
     })
 }
 

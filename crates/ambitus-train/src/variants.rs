@@ -1,11 +1,10 @@
 //! Options that a search may take in place of those that a recipe leaves out.
 
+use crate::asked::precision;
 use crate::device::Device;
-use crate::recipe::{Lora, Offload, OptimizerChoice, Precision, Recipe};
-use crate::resolve::precision;
+use crate::recipe::{Offload, OptimizerChoice, Precision, Recipe};
 use crate::session::SessionOptions;
 use ambitus_compile::passes::Numerics;
-use ambitus_compile::pipeline::Trained;
 
 /// Options that go together.
 #[derive(Clone, Debug, Default)]
@@ -20,38 +19,14 @@ pub struct Variant {
     pub optimizer: Option<OptimizerChoice>,
     /// What waits on the host.
     pub offload: Option<Offload>,
-    /// Adapters in place of the model.
-    pub lora: Option<Lora>,
 }
 
-/// Rank of adapters that are proposed.
-const RANK: u32 = 16;
-
-/// Everything that could be proposed beside a recipe on a device, the least change first.
-pub fn every(recipe: &Recipe, device: &Device) -> Vec<Variant> {
+/// What may be taken on a device where a recipe leaves it open, the least change first.
+pub fn open(recipe: &Recipe, device: &Device) -> Vec<Variant> {
     let mut out = Vec::new();
     // In this process's own memory it frees nothing, unless there is a budget of its own for it.
     if (device.is_card() || recipe.host_memory.is_some()) && recipe.offload.is_none() {
-        let (ema, optimizer) = (recipe.ema(), 1.0);
-        let none = Offload::default();
-        let states = Offload { ema, optimizer, gradients: true, ..none.clone() };
-        let mut forms = vec![
-            Offload { optimizer: 0.5, ..none.clone() },
-            Offload { optimizer, ..none.clone() },
-            Offload { optimizer, ema, ..none.clone() },
-            states.clone(),
-            Offload { parameters: true, ..states },
-            Offload { ema, ..Offload::all() },
-        ];
-        if ema {
-            forms.insert(0, Offload { ema, ..none });
-        }
-        forms.dedup();
-        out.extend(forms.into_iter().map(|o| Variant {
-            options: format!("--offload {o}"),
-            offload: Some(o),
-            ..Variant::default()
-        }));
+        out.extend(offloads(recipe.ema()).into_iter().map(Variant::of_offload));
     }
     let half = if device.computes_bf16() { Precision::Bf16Mixed } else { Precision::Fp16Mixed };
     let scales = half == Precision::Fp16Mixed && (recipe.clip_per_tensor || !recipe.update.is_end());
@@ -74,21 +49,35 @@ pub fn every(recipe: &Recipe, device: &Device) -> Vec<Variant> {
         let known = out.iter().any(|v: &Variant| v.options == options);
         if !options.is_empty() && !known {
             let numerics = Numerics::Changed;
-            out.push(Variant { options, numerics, precision, optimizer, offload, lora: None });
+            out.push(Variant { options, numerics, precision, optimizer, offload });
         }
-    }
-    if recipe.lora.is_none() && recipe.freeze.is_empty() {
-        let lora = Some(Lora { rank: RANK, ..Lora::default() });
-        let numerics = Numerics::Changed;
-        out.push(Variant { options: format!("--lora {RANK}"), numerics, lora, ..Variant::default() });
     }
     out
 }
 
+/// What may wait on the host, from little to everything; `ema`: an average is kept.
+pub fn offloads(ema: bool) -> Vec<Offload> {
+    let (none, optimizer) = (Offload::default(), 1.0);
+    let states = Offload { ema, optimizer, gradients: true, ..none.clone() };
+    let mut forms = vec![
+        Offload { optimizer: 0.5, ..none.clone() },
+        Offload { optimizer, ..none.clone() },
+        Offload { optimizer, ema, ..none.clone() },
+        states.clone(),
+        Offload { parameters: true, ..states },
+        Offload { ema, ..Offload::all() },
+    ];
+    if ema {
+        forms.insert(0, Offload { ema, ..none });
+    }
+    forms.dedup();
+    forms
+}
+
 impl Variant {
-    /// It changes only how a recipe is carried out, not what it trains.
-    pub fn is_open(&self) -> bool {
-        self.lora.is_none()
+    /// Only this waits on the host.
+    pub fn of_offload(offload: Offload) -> Variant {
+        Variant { options: format!("--offload {offload}"), offload: Some(offload), ..Variant::default() }
     }
 
     /// Puts the options into a session.
@@ -102,9 +91,6 @@ impl Variant {
         if let Some(offload) = &self.offload {
             session.offload = offload.pass();
         }
-        if let Some(lora) = &self.lora {
-            session.trained = Trained::Adapters(lora.adapters());
-        }
     }
 
     /// Puts the options into a recipe.
@@ -113,9 +99,6 @@ impl Variant {
         recipe.optimizer = self.optimizer.or(recipe.optimizer);
         if let Some(offload) = &self.offload {
             recipe.offload = Some(offload.clone());
-        }
-        if self.lora.is_some() {
-            recipe.lora.clone_from(&self.lora);
         }
     }
 }

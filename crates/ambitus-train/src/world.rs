@@ -57,7 +57,7 @@ impl World {
     /// # Errors
     /// As [`Device::find`].
     pub fn device(&self, recipe: &Recipe) -> Result<Device, RunError> {
-        let threads = (resolve::threads(recipe).0 / self.here).max(1);
+        let threads = (resolve::threads(recipe) / self.here).max(1);
         let device = Device::find(Device::of_rank(recipe.device, self.local)?, threads)?;
         Ok(device.beside_engine(self.bytes).connected(self.ranks()))
     }

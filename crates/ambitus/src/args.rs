@@ -1,7 +1,9 @@
 //! Arguments. Help texts are the manual.
 
+use ambitus_train::data::Assume;
 use ambitus_train::recipe::{
-    Checkpoint, DeviceChoice, Level, MicroBatch, Offload, OptimizerChoice, Placement, Precision, Variant,
+    Batch, Checkpoint, DeviceChoice, Level, MicroBatch, Offload, OptimizerChoice, Placement, Precision,
+    Variant,
 };
 use ambitus_train::size::ByteSize;
 use ambitus_train::{Strategy, Units};
@@ -28,7 +30,8 @@ pub enum Command {
     Prepare(TrainArgs),
     /// Say what a run will need, phase by phase, and whether it fits; reads no weights
     #[command(
-        after_help = "Examples:\n  ambitus plan recipes/quickstart.yaml\n  ambitus plan recipes/quickstart.yaml --card rtx3090\n  ambitus plan recipes/quickstart.yaml --cards\n  ambitus plan recipes/orpheus-full.yaml --card a800"
+        args_override_self = true,
+        after_help = "Examples:\n  ambitus plan recipes/quickstart.yaml\n  ambitus plan --model DIR --assume 32x5s,1x17s --memory 8GiB\n  ambitus plan recipes/quickstart.yaml --card rtx3090\n  ambitus plan recipes/quickstart.yaml --cards\n  ambitus plan recipes/orpheus-full.yaml --card a800"
     )]
     Plan(PlanArgs),
     /// Read other trainers' configurations (accelerate, TrainingArguments, Orpheus, F5-TTS) into a recipe, key by key
@@ -40,7 +43,9 @@ happens anyway), without effect (and why), a question, or unknown (with the near
     Import(crate::import::ImportArgs),
     /// Fine-tune
     #[command(
+        args_override_self = true,
         arg(clap::Arg::new("card").long("card").hide(true).value_parser(only_planned)),
+        arg(clap::Arg::new("assume").long("assume").hide(true).value_parser(only_assumed)),
         after_help = "Examples:\n  ambitus train recipes/quickstart.yaml\n  ambitus train --model F5TTS_v1_Base --data my-voice --memory 20GiB\n\nA recipe may \
 declare stages, each with its own freeze, lora, updates or epochs, learning_rate, warmup, batch, checkpoint, precision and \
 optimizer:\n  stages: [{name: head, freeze: ['*.transformer_blocks'], updates: 200}, {name: all, updates: 800}]\nEach goes on from \
@@ -70,6 +75,11 @@ fn only_planned(_: &str) -> Result<String, String> {
     Err("a card of cards.toml is only planned for (`ambitus plan`); `train` computes on this machine's: --device cuda".to_owned())
 }
 
+/// `train --assume CLIPS` is what one types after `plan --assume CLIPS`.
+fn only_assumed(_: &str) -> Result<String, String> {
+    Err("clips that are assumed are only planned for (`ambitus plan`); `train` needs a folder of audio: --data DIR".to_owned())
+}
+
 fn level(text: &str) -> Result<Level, String> {
     match text {
         "same" => Ok(Level::Same),
@@ -83,6 +93,10 @@ fn level(text: &str) -> Result<Level, String> {
 pub struct PlanArgs {
     #[command(flatten)]
     pub run: TrainArgs,
+    /// Clips that stand in for data, by count and length: 32x5s,1x17s of seconds, 32x400f of frames (F5-TTS), 32x800t of tokens
+    /// (Orpheus; of seconds it assumes 4 tokens of text in each). Updates, micro-batches and held-out clips are as of real ones
+    #[arg(long, value_name = "CLIPS", conflicts_with = "data")]
+    pub assume: Option<Assume>,
     /// Also show every combination that the search tried: bytes, seconds, and why it is or is not the plan
     #[arg(long)]
     pub explain: bool,
@@ -119,8 +133,8 @@ pub struct TrainArgs {
     /// Folder with config.yaml, vocab.txt and the weights (F5-TTS), or config.json and the weights (Orpheus)
     #[arg(long)]
     pub model: Option<PathBuf>,
-    /// Folder of audio with transcripts. `plan` of an Orpheus model needs none: it assumes clips as long as the micro-batch or
-    /// --max-seconds
+    /// Folder of audio with transcripts. `plan` can do with --assume instead; of an Orpheus model also without either: it then
+    /// assumes clips as long as the micro-batch or --max-seconds
     #[arg(long)]
     pub data: Option<PathBuf>,
     /// Folder for the run's results [default: a new one under runs/]
@@ -129,7 +143,8 @@ pub struct TrainArgs {
     /// Where to compute: cpu, cuda or cuda:N [default: cpu]
     #[arg(long)]
     pub device: Option<DeviceChoice>,
-    /// Memory budget of the whole process, on a card of the card, e.g. 20GiB [default: 90 % of what is free]
+    /// Memory budget of the whole process, on a card of the card, e.g. 20GiB. What --offload moves to the host's memory counts to
+    /// --host-memory instead, also on a processor, whose process then holds both [default: 90 % of what is free]
     #[arg(long)]
     pub memory: Option<ByteSize>,
     /// What the model computes in: fp32, bf16-mixed, fp16-mixed or bf16-pure. The 16-bit ones save half of all activations and are faster
@@ -150,17 +165,18 @@ pub struct TrainArgs {
     pub sharding: Option<Strategy>,
     /// Each rank has some blocks of the model in place of a share of everything (--sharding): model (a micro-batch goes through the
     /// ranks one after another: their memory adds up, and they wait for each other), pipeline (several micro-batches of an update
-    /// are in the ranks at a time: waits less, keeps more activations) or none. The bits of one rank [default: none]
+    /// are in the ranks at a time: waits less, keeps more activations) or none. The bits of one rank with the same --micro-batch:
+    /// where that is left open, other ranks may be faster with another [default: none]
     #[arg(long, value_name = "HOW")]
     pub placement: Option<Placement>,
     /// What waits in the host's memory and comes to the device while it is used, as a list: all, none, parameters, gradients,
     /// optimizer, optimizer=0.5 (half of it), ema, activations, activations=blocks, disk=FOLDER (cpu: in a file). Saves the
     /// device nearly all of their bytes, same numbers; costs host memory and what copying takes beyond computing
-    #[arg(long, value_name = "WHAT")]
+    #[arg(long, value_name = "WHAT", overrides_with = "low_vram")]
     pub offload: Option<Offload>,
     /// Everything waits in the host's memory (--offload all): the least of the device that these options can take, and the
-    /// slowest; same numbers
-    #[arg(long, conflicts_with = "offload")]
+    /// slowest; same numbers. On a processor the host's memory is this process's too: --memory then bounds the rest of it
+    #[arg(long, overrides_with = "offload")]
     pub low_vram: bool,
     /// Budget of what is offloaded, on a card with the process [default: what is free beside --memory]
     #[arg(long, value_name = "SIZE")]
@@ -196,6 +212,22 @@ pub struct TrainArgs {
     /// Updates
     #[arg(long)]
     pub updates: Option<u64>,
+    /// Audio of one update: clips as 8, seconds as 60s, frames as 3200f (of Orpheus, tokens as 3200t). More is a steadier
+    /// gradient and takes longer; no memory, as it goes through in micro-batches [default: 8, of Orpheus 1]
+    #[arg(long, value_name = "SIZE")]
+    pub batch: Option<Batch>,
+    /// Updates of linear warm-up [default: min(100, 5 % of the updates), of Orpheus none]
+    #[arg(long, value_name = "UPDATES")]
+    pub warmup: Option<u64>,
+    /// Updates between checkpoints; 0: only after the last [default: 100]
+    #[arg(long, value_name = "UPDATES")]
+    pub save_every: Option<u64>,
+    /// Keep a moving average of the weights: 4 bytes for each that is trained [default: of F5-TTS]
+    #[arg(long, overrides_with = "no_ema")]
+    pub ema: bool,
+    /// Keep no moving average: saves its bytes; what is exported are the weights themselves [default: of Orpheus]
+    #[arg(long, overrides_with = "ema")]
+    pub no_ema: bool,
     /// Folder of the SNAC codec (Orpheus): makes tokens of audio once, before the first update, in memory of its own that is
     /// given back
     #[arg(long, value_name = "DIR")]
@@ -203,7 +235,7 @@ pub struct TrainArgs {
     /// Longest clip in seconds
     #[arg(long)]
     pub max_seconds: Option<f64>,
-    /// Peak learning rate
+    /// Peak learning rate [default: 1e-5, of Orpheus 5e-5; of adapters (--lora) 1e-4]
     #[arg(long)]
     pub learning_rate: Option<f64>,
     /// Seed of all that training draws; what is validated on does not depend on it
@@ -222,7 +254,7 @@ pub struct TrainArgs {
     pub freeze: Vec<String>,
     /// Train additions of this rank to attention and feed-forward, and freeze the model (LoRA; `lora:` in a recipe has more).
     /// Saves gradient, optimizer state and average of nearly everything; costs a few percent more arithmetic forward, and
-    /// what low rank cannot express. 8 to 32 is usual, with a learning rate of about 1e-4
+    /// what low rank cannot express. 8 to 32 is usual; the learning rate is 1e-4 where none is given
     #[arg(long, value_name = "RANK", conflicts_with = "freeze")]
     pub lora: Option<u32>,
     /// Machine-readable result on stdout
@@ -266,7 +298,7 @@ pub struct ResumeArgs {
     #[arg(long, value_name = "STRATEGY", conflicts_with = "placement")]
     pub sharding: Option<Strategy>,
     /// Go on with the model placed so on the ranks (as for `train`), also of a run that was sharded: memory adds up, ranks wait for
-    /// each other; of one rank's run the same bits
+    /// each other; of one rank's run the same bits, as the run keeps its micro-batch
     #[arg(long, value_name = "HOW")]
     pub placement: Option<Placement>,
     #[command(flatten)]

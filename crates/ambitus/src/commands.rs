@@ -4,6 +4,7 @@ use crate::args::{
     DoctorArgs, ExportArgs, GradientsArgs, ResumeArgs, RunArgs, RunsArgs, TrainArgs, WeightsArg, WorldArgs,
 };
 use crate::terminal::{self, Terminal};
+use ambitus_train::asked;
 use ambitus_train::device::Device;
 use ambitus_train::error::RunError;
 use ambitus_train::export::{Layout, Source};
@@ -46,7 +47,7 @@ pub fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
     let (mut r, mut origins) = without_options(a, planned)?;
     let given = options(a, &mut r);
     for key in &given {
-        origins.remove(*key);
+        origins.option(key);
     }
     r.validate().map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
     for key in given {
@@ -67,12 +68,18 @@ pub fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
 pub fn without_options(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
     match (&a.recipe, &a.model, &a.data) {
         (Some(path), ..) => Recipe::read(path).map_err(|e| RunError::Usage(e.to_string())),
-        (None, Some(model), Some(data)) => Ok((Recipe::new(model, data), Origins::new())),
-        (None, Some(model), None) if planned => Ok((Recipe::without_data(model), Origins::new())),
+        (None, Some(model), Some(data)) => Ok((Recipe::new(model, data), named(&["model.dir", "data.dir"]))),
+        (None, Some(model), None) if planned => Ok((Recipe::without_data(model), named(&["model.dir"]))),
         _ => Err(RunError::Usage(
             "give a recipe (ambitus train recipes/quickstart.yaml), or --model DIR and --data DIR".to_owned(),
         )),
     }
+}
+
+fn named(keys: &[&str]) -> Origins {
+    let mut origins = Origins::new();
+    keys.iter().for_each(|key| origins.option(key));
+    origins
 }
 
 /// Lays the options over a recipe: the keys that they say.
@@ -155,6 +162,22 @@ pub fn options(a: &TrainArgs, r: &mut Recipe) -> Vec<&'static str> {
         (r.updates, r.epochs) = (a.updates, None);
         set("updates");
     }
+    if a.batch.is_some() {
+        r.batch = a.batch;
+        set("batch");
+    }
+    if a.warmup.is_some() {
+        r.warmup = a.warmup;
+        set("warmup");
+    }
+    if let Some(updates) = a.save_every {
+        r.save_every = updates;
+        set("save_every");
+    }
+    if a.ema || a.no_ema {
+        r.ema = Some(a.ema);
+        set("ema");
+    }
     if a.codec.is_some() {
         r.data.codec.clone_from(&a.codec);
         set("data.codec");
@@ -199,7 +222,7 @@ pub fn prepare(a: &TrainArgs) -> Result<()> {
     // Only --data is a usual thing to ask here; the tokenizer needs the model's vocabulary.
     let (r, _) = recipe(a, false)?;
     // Preparing uses no device.
-    let device = Device::find(recipe::DeviceChoice::Cpu, resolve::threads(&r).0)?;
+    let device = Device::find(recipe::DeviceChoice::Cpu, resolve::threads(&r))?;
     let data = resolve::prepare(&r, &device, &mut console)?;
     let Some(prepared) = data.prepared() else { return Ok(()) };
     data.describe().iter().for_each(|line| console.line(line));
@@ -230,7 +253,8 @@ pub fn train(a: &RunArgs) -> Result<()> {
         Some(dir) => dir.clone(),
         None => new_run_dir(a),
     };
-    let run = run::train(r, &origins, root, &world, &mut console)?;
+    let run = run::train(r, &origins, root, &world, &mut console);
+    let run = run.inspect_err(|e| refused(e, a.json && world.is_first()))?;
     finished(&run, a.json && world.is_first())
 }
 
@@ -246,8 +270,16 @@ pub fn resume(a: &ResumeArgs) -> Result<()> {
     let shared = run::Shared { ranks: a.ranks, sharding: a.sharding, placement: a.placement };
     let device = RunDir::open(&a.run).map_or_else(|_| DeviceChoice::default(), |(_, r)| r.device);
     let world = world(a.ranks, device, &a.world)?;
-    let run = run::resume(&a.run, shared, &world, &mut Terminal::new())?;
+    let run = run::resume(&a.run, shared, &world, &mut Terminal::new());
+    let run = run.inspect_err(|e| refused(e, a.json && world.is_first()))?;
     finished(&run, a.json && world.is_first())
+}
+
+/// A run that does not fit, for programs: its plan, and what could be changed.
+fn refused(e: &RunError, as_json: bool) {
+    if let (RunError::Refused(refusal), true) = (e, as_json) {
+        json(&refusal.json());
+    }
 }
 
 fn finished(run: &RunDir, as_json: bool) -> Result<()> {
@@ -282,7 +314,7 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
     let sharding = sharding.map_err(|why| RunError::Usage(format!("--sharding {strategy}: {why}")))?;
     let options = GradientOptions {
         checkpoint: a.checkpoint.0.clone(),
-        precision: resolve::precision(a.precision),
+        precision: asked::precision(a.precision),
         micro_batch: a.micro_batch,
         sharding,
         placement: placement

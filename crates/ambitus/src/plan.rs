@@ -3,14 +3,15 @@
 use crate::args::PlanArgs;
 use crate::commands::{Result, json, options, recipe, without_options};
 use crate::terminal::{self, Terminal};
+use ambitus_train::asked;
 use ambitus_train::cards::{Card, Cards};
 use ambitus_train::cluster::Cluster;
 use ambitus_train::device::Device;
 use ambitus_train::error::RunError;
 use ambitus_train::placed::Placed;
 use ambitus_train::placements::Placements;
-use ambitus_train::recipe::Recipe;
-use ambitus_train::resolve::{self};
+use ambitus_train::recipe::{Origins, Recipe};
+use ambitus_train::resolve::{self, Purpose};
 use ambitus_train::tiers::Tiers;
 use ambitus_train::{search, stages};
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ pub fn run(a: &PlanArgs) -> Result<()> {
         return plan_cards(a);
     }
     let mut console = Terminal::new();
-    let mut whole = planned(a)?;
+    let (mut whole, origins) = planned(a)?;
     if let Some(cluster) = &cluster {
         let cards = cluster.ranks() as u32;
         if whole.ranks.is_some_and(|ranks| ranks != cards) {
@@ -57,23 +58,34 @@ pub fn run(a: &PlanArgs) -> Result<()> {
         whole.ranks = Some(cards);
     }
     let (mut plans, mut fits) = (Vec::new(), Ok(()));
-    for (i, r) in parts(&whole).into_iter().enumerate() {
+    for (i, (r, origins)) in parts(&whole, &origins).into_iter().enumerate() {
+        let origins = &origins;
         let resolved = match (&cluster, &card) {
             (Some(cluster), _) => {
                 let one = |threads| Ok(Device::for_cards(&cluster.card, cluster.links(), threads));
-                plan_for(a, r, &one, &mut console)
+                plan_for(a, (r, origins), &one, &mut console)
             }
-            (_, Some(card)) => plan_for(a, r, &|threads| Ok(Device::for_card(card, threads)), &mut console),
+            (_, Some(card)) => {
+                plan_for(a, (r, origins), &|threads| Ok(Device::for_card(card, threads)), &mut console)
+            }
             _ if on_cpu => {
                 let threads = resolve::threads_of_rank(&r);
-                plan_for(a, r, &|_| Device::calibrated_cpu(threads), &mut console)
+                plan_for(a, (r, origins), &|_| Device::calibrated_cpu(threads), &mut console)
             }
-            _ => resolve::resolve(r, false, &mut console),
+            _ => resolve::resolve(r, origins, Purpose::Plan(a.assume.as_ref()), &mut console),
         };
         let resolved = resolved.map_err(|e| of_part(&whole, i, e))?;
         let tables = placements(a, cluster.as_ref(), card.as_ref(), &resolved)?;
         if a.run.json {
-            let mut plan = resolved.json();
+            let refused = resolved.require_fit();
+            let mut plan = match &refused {
+                Err(RunError::Refused(refusal)) => refusal.json(),
+                _ => resolved.json(),
+            };
+            plan["minimum_budget_bytes"] = resolved.asked.least_budget(&resolved.device)?.into();
+            plan["choices"] = serde_json::json!(resolved.choices);
+            plan["assumed"] =
+                serde_json::json!(resolved.data.assumed().map(|(what, why)| format!("{what} ({why})")));
             plan["candidates"] = serde_json::json!(resolved.candidates);
             plan["search_seconds"] = serde_json::json!(resolved.search_seconds);
             let [micro_batch, clip] = resolved.largest()?;
@@ -87,12 +99,13 @@ pub fn run(a: &PlanArgs) -> Result<()> {
                 plan[name] = table;
             }
             plans.push(plan);
+            fits = fits.and_then(|()| refused.map_err(|e| of_part(&whole, i, e)));
         } else {
             head(&whole, i);
             show(&resolved, a.explain)?;
             tables.iter().for_each(|(name, table, _)| terminal::result(&format!("{name}: {table}")));
+            fits = fits.and_then(|()| resolved.require_fit().map_err(|e| of_part(&whole, i, e)));
         }
-        fits = fits.and_then(|()| resolved.require_fit().map_err(|e| of_part(&whole, i, e)));
     }
     if a.run.json {
         match plans.as_slice() {
@@ -163,18 +176,19 @@ fn placements(
 }
 
 /// The recipe of a plan: `--accelerate` goes before the file, the other options before `--accelerate`.
-fn planned(a: &PlanArgs) -> Result<Recipe> {
-    let (whole, _) = recipe(&a.run, true)?;
-    let Some(file) = &a.accelerate else { return Ok(whole) };
+fn planned(a: &PlanArgs) -> Result<(Recipe, Origins)> {
+    let (whole, origins) = recipe(&a.run, true)?;
+    let Some(file) = &a.accelerate else { return Ok((whole, origins)) };
     let (read, _) = without_options(&a.run, true)?;
-    crate::import::lay_over(&read, file, |r| drop(options(&a.run, r)))
+    let whole = crate::import::lay_over(&read, file, |r| drop(options(&a.run, r)))?;
+    Ok((whole, origins))
 }
 
-/// The runs that a recipe is: its stages, or itself.
-fn parts(whole: &Recipe) -> Vec<Recipe> {
+/// The runs that a recipe is: its stages, or itself. With who said their values.
+fn parts(whole: &Recipe, origins: &Origins) -> Vec<(Recipe, Origins)> {
     match whole.stages.len() {
-        0 => vec![whole.clone()],
-        n => (0..n).map(|i| whole.stage(i)).collect(),
+        0 => vec![(whole.clone(), origins.clone())],
+        n => (0..n).map(|i| (whole.stage(i), origins.stage(i))).collect(),
     }
 }
 
@@ -213,15 +227,15 @@ fn show(resolved: &resolve::Resolved, explain: bool) -> Result<()> {
 /// A recipe on another device. Its own `memory` is a size for its own device.
 fn plan_for(
     a: &PlanArgs,
-    mut r: Recipe,
+    (mut r, origins): (Recipe, &Origins),
     device: &dyn Fn(usize) -> Result<Device>,
     console: &mut Terminal,
 ) -> Result<resolve::Resolved> {
     if a.run.memory.is_none() {
         r.memory = None;
     }
-    let device = device(resolve::threads(&r).0)?.with_ranks(r.ranks() as usize);
-    resolve::resolve_on(r, device, false, console)
+    let device = device(resolve::threads(&r))?.with_ranks(r.ranks() as usize);
+    resolve::resolve_on(r, origins, device, Purpose::Plan(a.assume.as_ref()), console)
 }
 
 /// A row for every card.
@@ -229,16 +243,16 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
     let known = Cards::load(a.cards_file.as_deref())?;
     let cards = known.by_memory();
     let Some(first) = cards.first() else { return Ok(()) };
-    let whole = planned(a)?;
+    let (whole, origins) = planned(a)?;
     let (mut tables, mut fits) = (Vec::new(), Ok(()));
-    for (i, r) in parts(&whole).into_iter().enumerate() {
+    for (i, (r, origins)) in parts(&whole, &origins).into_iter().enumerate() {
         // Model, data and sizes are the same for all; a card that cannot compute it at all would be refused.
-        let precision = resolve::precision(r.precision.unwrap_or_default());
+        let precision = asked::precision(r.precision.unwrap_or_default());
         let able = |card: &&&Card| Device::for_card(card, 1).require(precision).is_ok();
         let any = cards.iter().find(able).unwrap_or(first);
-        let r = plan_for(a, r, &|threads| Ok(Device::for_card(any, threads)), &mut Terminal::new())
-            .map_err(|e| of_part(&whole, i, e))?;
-        let tiers = Tiers::new(&r.asked, &cards, r.threads)?;
+        let any = |threads| Ok(Device::for_card(any, threads));
+        let r = plan_for(a, (r, &origins), &any, &mut Terminal::new()).map_err(|e| of_part(&whole, i, e))?;
+        let tiers = Tiers::new(&r.asked, &r.data, &cards, r.threads)?;
         if !tiers.any() && fits.is_ok() {
             let none = RunError::DoesNotFit("does not fit any of these cards".to_owned());
             fits = Err(of_part(&whole, i, none));

@@ -53,7 +53,7 @@ fn a_plan_for_a_card_needs_no_card() {
     let tight = ["plan", &recipe, "--card", "rtx3090", "--memory", &less];
     let (code, text) = said(dir, &[&tight[..], &["--checkpoint", "none", "--offload", "none"]].concat());
     assert_eq!(code, 3, "{text}");
-    assert!(text.contains("cheapest changes that fit: --"), "{text}");
+    assert!(text.contains("changes that fit, the smallest change of numbers first:\n    --"), "{text}");
     assert!(ok(dir, &["plan", &recipe, "--card", "cpu"]).contains("on 2 threads (cpu)"));
     // What is left to the planner is changed by it.
     let text = ok(dir, &[&tight[..], &["--offload", "none", "--explain"]].concat());
@@ -198,7 +198,7 @@ fn what_cannot_be_meant_is_refused() {
         "has no bfloat16",
     );
     refused(&["plan", &recipe, "--cards", "4xa800", "--ranks", "8"], "the recipe has 8, these are 4 cards");
-    refused(&["plan", &recipe, "--cards", "4xa800", "--sharding", "hybrid:3"], "not whole groups of 3");
+    refused(&["plan", &recipe, "--cards", "4xa800", "--sharding", "hybrid:3"], "3 does not divide ranks: 4");
     refused(&["plan", &recipe, "--scaling"], "--scaling: needs --card");
     refused(&["plan", &recipe, "--cards", "--cards-file", "x.toml"], "x.toml: ");
     refused(&["train", &recipe, "--card", "rtx3090"], "only planned for");

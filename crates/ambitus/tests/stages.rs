@@ -209,7 +209,11 @@ fn what_cannot_be_meant_is_refused_by_name() {
         ),
         (stages("  - {name: x}\n  - {name: x}"), &[], "stages.1.name: two stages are called `x`"),
         (stages("  - {name: stage-2}\n  - {}"), &[], "two stages are called `stage-2`"),
-        (stages("  - {frees: ['*']}"), &[], "unknown key `frees`; known here: name, freeze, lora"),
+        (
+            stages("  - {frees: ['*']}"),
+            &[],
+            "unknown key `frees` (did you mean `freeze`?); known here: name, freeze, lora",
+        ),
         (stages("  - {updates: 1, epochs: 1}"), &[], "stages.0.epochs: stands beside `updates`"),
         (stages("  - {}\n  - {learning_rate: 3}"), &[], "stages.1.learning_rate: 3 is not above 0"),
         (stages("  - {lora: {rank: 0}}"), &[], "stages.0.lora.rank: 0 is not between"),

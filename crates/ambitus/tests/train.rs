@@ -33,8 +33,10 @@ fn a_run_keeps_its_promises() {
     }
     let names: Vec<&str> =
         plan["phases"].as_array().expect("phases").iter().filter_map(|p| p["name"].as_str()).collect();
-    let all =
-        ["prepare", "load", "micro", "update", "evaluate", "sample", "save", "resume", "export", "results"];
+    let all = [
+        "prepare", "plan", "load", "micro", "update", "evaluate", "sample", "save", "resume", "export",
+        "results",
+    ];
     assert_eq!(names, all);
 
     // One percent under: refused, before the folder of the run is left behind.

@@ -10,6 +10,7 @@
 //! a damaged cache file is replaced.
 
 mod engine;
+mod lengths;
 mod pass;
 mod record;
 pub(crate) mod summary;
@@ -24,6 +25,7 @@ pub(crate) use pass::WaveFrames;
 pub(crate) use record::Record;
 
 pub use crate::outcomes::{Cause, Outcome, Outcomes, Verdict};
+pub use lengths::{Lengths, mel_lengths, speech_lengths};
 pub use summary::{ADVISED_MINUTES, LOUD_RMS, Named, Summary};
 
 use crate::audio::READER_BYTES;
@@ -32,6 +34,7 @@ use crate::error::DataError;
 use crate::index::ClipIndex;
 use crate::mel::{self, MEL_SPEC, MELS};
 use crate::sources::{Entry, Source};
+use crate::speech::interleave::{FRAME_SAMPLES, SLOTS};
 use crate::text::{MAX_UNKNOWN_SHARE, Tokenizer};
 use pass::MelFrames;
 use summary::{Advice, Unknown};
@@ -88,6 +91,13 @@ impl Limits {
     fn most_frames(&self) -> u64 {
         mel::frames((self.max_seconds * f64::from(mel::SAMPLE_RATE)) as u64)
     }
+}
+
+/// Most ids of a text that is spoken: as many as the longest clip has of audio. One clip with more would make every micro-batch
+/// as long.
+pub(crate) fn most_text_ids(limits: &Limits) -> u64 {
+    let samples = (limits.max_seconds * f64::from(mel::SAMPLE_RATE)) as u64;
+    samples.div_ceil(FRAME_SAMPLES as u64) * SLOTS as u64
 }
 
 /// Memory that a text takes while it becomes tokens, for each of its bytes: what the segmentation gathers, and a string for each

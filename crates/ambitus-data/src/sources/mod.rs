@@ -121,7 +121,7 @@ pub struct Source {
 
 /// Bytes that are held of so many clips while they are prepared, whose names have so many bytes: where they are described, what
 /// they become, and their lengths for the summary.
-pub(crate) const fn clip_bytes(clips: usize, names: usize) -> u64 {
+pub const fn clip_bytes(clips: usize, names: usize) -> u64 {
     listing_bytes(clips, names) + ClipIndex::bytes_of(clips, names) + 2 * (clips * size_of::<f64>()) as u64
 }
 

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use super::interleave::{CODEBOOK, Codes, FRAME_SAMPLES, SLOTS};
+use super::interleave::{CODEBOOK, Codes, FRAME_SAMPLES};
 use super::sequence::{LabelScope, Sequences, WRAPPERS};
 use super::token_clip::{self, Facts, TokenClip};
 use crate::audio::READER_BYTES;
@@ -16,7 +16,9 @@ use crate::clip::Measured;
 use crate::error::DataError;
 use crate::mel::SAMPLE_RATE;
 use crate::prepare::summary::{Advice, Unknown};
-use crate::prepare::{Found, Make, PrepareOptions, Prepared, Progress, Record, WaveFrames, make_all};
+use crate::prepare::{
+    Found, Make, PrepareOptions, Prepared, Progress, Record, WaveFrames, make_all, most_text_ids,
+};
 use crate::sources::{Entry, Source};
 use crate::text::ENCODING_BYTES;
 
@@ -52,7 +54,7 @@ impl SpeechOptions {
     pub fn fixed_bound(&self, options: &PrepareOptions) -> u64 {
         let samples = (options.limits.max_seconds * f64::from(SAMPLE_RATE)) as u64;
         // As many of text as of audio.
-        let ids = 2 * audio_ids(options) + WRAPPERS as u64;
+        let ids = 2 * most_text_ids(&options.limits) + WRAPPERS as u64;
         // Vectors grow by doubling. Of samples: all, and those between silences. Of ids: codes, ids before and after
         // frames were dropped, labels, file image.
         let thread = READER_BYTES as u64 + 4 * 4 * samples + 2 * 6 * 4 * ids + (4 << 20);
@@ -71,12 +73,6 @@ impl SpeechOptions {
             + source.held_bytes()
             + sequences.bpe().memory_bytes()
     }
-}
-
-/// Ids of the audio of the longest clip.
-fn audio_ids(options: &PrepareOptions) -> u64 {
-    let samples = (options.limits.max_seconds * f64::from(SAMPLE_RATE)) as u64;
-    samples.div_ceil(FRAME_SAMPLES as u64) * SLOTS as u64
 }
 
 /// Prepares every clip of `source` as ids: [`ClipIndex::frames`](crate::ClipIndex::frames) gives their counts, which is
@@ -100,7 +96,7 @@ pub fn prepare_speech(
         fingerprint: codec.fingerprint(),
         codec: Mutex::new(codec),
         speech,
-        most_text: audio_ids(options) as usize,
+        most_text: most_text_ids(&options.limits) as usize,
         max_seconds: options.limits.max_seconds,
     };
     let advice = Advice { clips: Some(ADVISED_CLIPS), ..Advice::default() };
@@ -114,8 +110,7 @@ struct SpeechClips<'a> {
     fingerprint: [u8; 32],
     codec: Mutex<&'a mut dyn Codec>,
     speech: &'a SpeechOptions,
-    /// Most tokens of a text: as many as the longest clip has of audio. One clip with more would make every micro-batch as
-    /// long.
+    /// Most tokens of a text.
     most_text: usize,
     max_seconds: f64,
 }

@@ -135,6 +135,11 @@ impl Draft {
         Around::of(&self.shape, &self.session().states, self.programs())
     }
 
+    /// Bytes of the process that the programs of the ranks in it take, planned and bound.
+    pub fn programs_bytes(&self) -> u64 {
+        self.programs().running()
+    }
+
     /// Bytes of the process that the programs of the ranks in it take.
     fn programs(&self) -> ProgramBytes {
         if self.placed.is_none() {

@@ -1,22 +1,22 @@
 //! Orpheus: audio to token clips through the SNAC codec, or sequences that are tokenised already.
 
-use super::{Room, no_data, numbers, prepare_options, progress};
+use super::{Made, Room, limited, no_data, prepare_options, shown};
 use crate::codec;
 use crate::device::Device;
 use crate::error::RunError;
 use crate::model_dir::ModelDir;
 use crate::recipe::Recipe;
 use crate::resolve::{Console, PREPARE_THREADS};
-use crate::size::ByteSize;
-use ambitus_data::prepare::Progress;
+use ambitus_data::prepare::speech_lengths;
+use ambitus_data::sources::Entry;
 use ambitus_data::speech::interleave::{CODEBOOK, FRAME_SAMPLES};
 use ambitus_data::speech::sequence::LAST_AUDIO;
 use ambitus_data::speech::{
     Codec, Codes, Sequences, SpeechOptions, TokenSource, prepare_speech, prepare_tokens,
 };
-use ambitus_data::{Bpe, DataError, Prepared, Source};
+use ambitus_data::text::TOKENIZER_FILE;
+use ambitus_data::{Bpe, DataError, PrepareOptions, Source};
 use std::path::Path;
-use std::sync::Mutex;
 
 /// The codec as preparing sees it.
 struct Snac {
@@ -58,67 +58,133 @@ impl Snac {
     }
 }
 
-/// Token clips of a recipe's data, and the bound on the memory that preparing them takes.
-pub(super) fn prepare(
+/// Token clips of a recipe's data, or only their lengths, and the bound on the memory that preparing them takes by the longest
+/// clip's seconds. `run`: a run needs them; a plan takes lengths where there is no codec.
+pub(super) fn read<'a>(
     recipe: &Recipe,
     model: &ModelDir,
     vocabulary: usize,
-    device: &Device,
+    (device, run): (&Device, bool),
     console: &mut dyn Console,
-) -> Result<(Prepared, u64), RunError> {
+) -> Result<(Made, Box<dyn Fn(f64) -> u64 + 'a>), RunError> {
     let dir = recipe.data.dir.as_ref().ok_or_else(no_data)?;
     let options = prepare_options(recipe);
     let max_tokens = recipe.data.max_tokens.map(|n| n as usize);
-    let console = Mutex::new(console);
     let room = Room::new(recipe, device, PREPARE_THREADS + device.threads())?;
-    if let Some(source) = room.read(0, TokenSource::open(dir, room.beside(0, "data not read yet")?))? {
+    if let Some(source) = room.read(0, TokenSource::open(dir, room.left(0)))? {
         let of_audio = [
             (recipe.data.codec.is_some(), "codec (--codec)"),
             (recipe.data.labels.is_some(), "labels"),
             (recipe.data.voice.is_some(), "voice"),
         ];
-        if let Some((_, key)) = of_audio.iter().find(|(given, _)| *given) {
+        if let Some((_, key)) = of_audio.into_iter().find(|(given, _)| *given) {
             return Err(RunError::Usage(format!(
-                "data.{key}: {} is tokenised already, which this would not change: leave it out",
+                "data.{key}: has no effect, because {} is tokenised already: leave it out",
                 dir.display()
             )));
         }
-        let report = |p: Progress<'_>| progress(&console, &p);
-        let prepared = prepare_tokens(&source, vocabulary as u32, max_tokens, &options, &report)?;
-        return Ok((prepared, source.memory_bytes()));
+        let prepared = prepare_tokens(&source, vocabulary as u32, max_tokens, &options, &shown(console))?;
+        let bytes = room.process + source.memory_bytes();
+        return Ok((Made::Clips(prepared), Box::new(move |_| bytes)));
     }
-    if vocabulary as u64 <= u64::from(LAST_AUDIO) {
+    let tokenizer = model.dir.join(TOKENIZER_FILE).is_file();
+    let prepares = run || (tokenizer && recipe.data.codec.is_some());
+    if prepares && vocabulary as u64 <= u64::from(LAST_AUDIO) {
         return Err(RunError::Model(format!(
             "{}: vocab_size {vocabulary} has no ids for audio (they end at {LAST_AUDIO}): use an Orpheus checkpoint \
              (156939 or 156940 ids)",
             model.dir.display()
         )));
     }
-    let Some(codec_dir) = &recipe.data.codec else {
+    if run && recipe.data.codec.is_none() {
         return Err(RunError::Usage(
             "data.codec: is missing; Orpheus speaks SNAC's tokens: name the folder of that codec (config.json and \
              pytorch_model.bin of hubertsiuzdak/snac_24khz; --codec DIR), or give data that is tokenised already"
                 .to_owned(),
         ));
-    };
+    }
     let speech = SpeechOptions { max_tokens, voice: recipe.data.voice.clone() };
     let fixed = speech.fixed_bound(&options);
-    let left = room.beside(fixed, &format!("audio {}", ByteSize(fixed)))?;
-    let read = room.read(fixed, Bpe::read(&model.dir, left)).map_err(of_model)?;
-    let sequences = Sequences::new(read, recipe.data.labels.unwrap_or_default());
-    let sequences = sequences.map_err(|e| of_model(e.into()))?;
-    let mut codec = Snac::open(codec_dir, device.threads())?;
-    let encoding = codec.codec.encode_bytes();
-    let beside = fixed + encoding + sequences.bpe().memory_bytes();
-    let parts =
-        |bound: u64| format!("codec {} · text and audio {}", ByteSize(encoding), ByteSize(bound - encoding));
-    let left = room.beside(beside, &parts(beside))?;
-    let source = room.read(beside, Source::read(dir, &options.cache, left))?;
-    let bound = encoding + speech.memory_bound(&source, &options, &sequences);
-    room.beside(bound, &format!("{} ({})", parts(bound), numbers(&source)))?;
-    let report = |p: Progress<'_>| progress(&console, &p);
-    let prepared = prepare_speech(&source, &sequences, &mut codec, &speech, &options, &report)?;
-    Ok((prepared, room.process + bound))
+    let sequences = match prepares || tokenizer {
+        true => {
+            let read = room.read(fixed, Bpe::read(&model.dir, room.left(fixed))).map_err(of_model)?;
+            let sequences = Sequences::new(read, recipe.data.labels.unwrap_or_default());
+            Some(sequences.map_err(|e| of_model(e.into()))?)
+        }
+        false => None,
+    };
+    let mut codec = match &recipe.data.codec {
+        Some(codec) => Some(Snac::open(codec, device.threads())?),
+        None => None,
+    };
+    let encoding = codec.as_ref().map_or(0, |codec| codec.codec.encode_bytes());
+    let beside = fixed + encoding + sequences.as_ref().map_or(0, |s| s.bpe().memory_bytes());
+    let source = room.read(beside, Source::read(dir, &options.cache, room.left(beside)))?;
+    // Of the arguments only the longest clip changes.
+    let held = match &sequences {
+        Some(sequences) => speech.memory_bound(&source, &options, sequences) - fixed,
+        None => source.held_bytes(),
+    };
+    let bytes = bound(&options, &room, codec.is_some(), held + encoding);
+    let lengths = |why: &str, console: &mut dyn Console| {
+        let text = |entry: &Entry| text_ids(recipe, entry, sequences.as_ref());
+        let lengths = speech_lengths(&source, &text, max_tokens, &options, &shown(console))?;
+        Ok::<_, RunError>(Made::Lengths(lengths, why.to_owned()))
+    };
+    let made = match (&mut codec, &sequences) {
+        (None, _) => lengths("no codec is named (--codec), so at most that many tokens", console)?,
+        (_, None) => lengths(
+            "the model folder has no tokenizer.json, so at most that many tokens, a byte of text one",
+            console,
+        )?,
+        (Some(codec), Some(sequences)) => match room.too_small(bytes(recipe.data.max_seconds))? {
+            Some(why) => lengths(&why, console)?,
+            None => {
+                Made::Clips(prepare_speech(&source, sequences, codec, &speech, &options, &shown(console))?)
+            }
+        },
+    };
+    Ok((made, bytes))
+}
+
+/// Ids of an entry's text with its voice; without a tokenizer the most that there may be. `None`: it cannot be used.
+fn text_ids(recipe: &Recipe, entry: &Entry, sequences: Option<&Sequences>) -> Option<usize> {
+    let voice = entry.voice.as_deref().or(recipe.data.voice.as_deref());
+    match sequences {
+        Some(sequences) => sequences.text(&entry.text, voice).ok().map(|ids| ids.len()),
+        // A token of a byte-level tokenizer has a byte or more; before them is the id that begins a text.
+        None => Some(1 + entry.text.len() + voice.map_or(0, |v| v.len() + 2)),
+    }
+}
+
+/// What preparing takes by the longest clip's seconds, beside so many bytes that it does not decide; only the process without a
+/// codec.
+fn bound<'a>(
+    options: &PrepareOptions,
+    room: &Room,
+    codec: bool,
+    beside: u64,
+) -> Box<dyn Fn(f64) -> u64 + 'a> {
+    let process = room.process;
+    if !codec {
+        return Box::new(move |_| process);
+    }
+    let beside = process + beside;
+    limited(options, move |o| beside + SpeechOptions::default().fixed_bound(o))
+}
+
+/// What preparing takes where no text is read: the codec, if one is named, the longest clip, and what is held of all.
+pub(super) fn bound_of_codec(
+    recipe: &Recipe,
+    device: &Device,
+    held: u64,
+) -> Result<Box<dyn Fn(f64) -> u64>, RunError> {
+    let encoding = match &recipe.data.codec {
+        Some(dir) => codec::Codec::open(dir, device.threads())?.encode_bytes(),
+        None => 0,
+    };
+    let room = Room::new(recipe, device, PREPARE_THREADS + device.threads())?;
+    Ok(bound(&prepare_options(recipe), &room, recipe.data.codec.is_some(), encoding + held))
 }
 
 /// What is wrong with a tokenizer is the model's, not the data's.

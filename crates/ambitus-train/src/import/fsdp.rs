@@ -157,7 +157,7 @@ impl<'a> Words<'a> {
                 _ => {
                     let known = STRATEGIES.iter().map(|s| s.to_ascii_lowercase());
                     let known: Vec<String> = known.chain(["auto_wrap".into(), "offload".into()]).collect();
-                    let near = super::near::nearest(word, known.iter().map(String::as_str));
+                    let near = crate::near::nearest(word, known.iter().map(String::as_str));
                     let near = near.map(|n| format!("; {n} is nearest")).unwrap_or_default();
                     return Err(g.bad(format!(
                         "`{}` is not one of {}{near}",

@@ -155,7 +155,7 @@ impl Given {
         }
         let code = code.and_then(|n| names.get(usize::try_from(n).ok()?.checked_sub(1)?));
         code.copied().ok_or_else(|| {
-            let near = super::near::nearest(&word.to_ascii_uppercase(), names.iter().copied());
+            let near = crate::near::nearest(&word.to_ascii_uppercase(), names.iter().copied());
             let near = near.map(|n| format!("; {n} is nearest")).unwrap_or_default();
             let of = names.iter().enumerate().map(|(i, n)| format!("{n} ({})", i + 1));
             self.bad(format!("`{}` is not one of {}{near}", short(&text), of.collect::<Vec<_>>().join(", ")))

@@ -467,7 +467,7 @@ pub(super) fn nearest(section: &str, key: &str) -> Option<String> {
     match section {
         "fsdp" => {
             let inner = names.filter_map(|n| n.strip_prefix("fsdp."));
-            super::near::nearest(key.strip_prefix("fsdp_").unwrap_or(key), inner).map(|n| format!("fsdp_{n}"))
+            crate::near::nearest(key.strip_prefix("fsdp_").unwrap_or(key), inner).map(|n| format!("fsdp_{n}"))
         }
         _ => {
             let flat: Vec<String> = names
@@ -477,7 +477,7 @@ pub(super) fn nearest(section: &str, key: &str) -> Option<String> {
                     None => n.to_owned(),
                 })
                 .collect();
-            super::near::nearest(key, flat.iter().map(String::as_str)).map(str::to_owned)
+            crate::near::nearest(key, flat.iter().map(String::as_str)).map(str::to_owned)
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What the model computes in, of the launcher's file, the arguments and other trainers.
 
+use super::Origin;
 use super::given::Given;
 use super::judge::{Judge, conflict};
-use super::{Origin, near};
+use crate::near::nearest;
 use crate::recipe::{Precision, RecipeError};
 
 const KEYS: &[&str] = &["mixed_precision", "fp16", "bf16", "precision"];
@@ -67,7 +68,7 @@ fn launcher(g: &Given) -> Result<Precision, RecipeError> {
         "fp32" => Ok(Precision::Fp32),
         "fp8" => Err(g.bad("fp8 is not there: bf16 has the same range with more digits; write bf16")),
         word => {
-            let near = near::nearest(word, ["no", "fp16", "bf16"]).map(|n| format!("; {n} is nearest"));
+            let near = nearest(word, ["no", "fp16", "bf16"]).map(|n| format!("; {n} is nearest"));
             Err(g.bad(format!("`{}` is not no, fp16 or bf16{}", g.shown(), near.unwrap_or_default())))
         }
     }

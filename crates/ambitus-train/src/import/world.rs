@@ -1,8 +1,9 @@
 //! Over how many ranks, and of what kind.
 
+use super::fsdp;
 use super::given::Given;
 use super::judge::{Judge, conflict};
-use super::{fsdp, near};
+use crate::near::nearest;
 use crate::recipe::tree::Node;
 use crate::recipe::{MAX_RANKS, RecipeError};
 
@@ -146,7 +147,7 @@ fn refuse_others(j: &mut Judge) -> Result<(), RecipeError> {
                 )));
             }
             k => {
-                let near = near::nearest(k, TYPES.iter().copied()).map(|n| format!("; {n} is nearest"));
+                let near = nearest(k, TYPES.iter().copied()).map(|n| format!("; {n} is nearest"));
                 return Err(g.bad(format!(
                     "`{}` is not one of {}{}",
                     g.shown(),

@@ -3,6 +3,9 @@
 use super::{Batch, Recipe};
 use ambitus_models::Model;
 
+/// The rate that adapters want, in every family: a full fine-tune's is one at which they learn next to nothing.
+pub const ADAPTER_RATE: f64 = 1e-4;
+
 /// Settings of an original project.
 struct Defaults {
     learning_rate: f64,
@@ -31,7 +34,8 @@ impl Recipe {
     /// Fills in what the model's family means by keys that are absent, and what depends on its rows.
     pub fn settle(&mut self, model: &Model) {
         let d = Defaults::of(model);
-        self.learning_rate.get_or_insert(d.learning_rate);
+        let rate = if self.lora.is_some() { ADAPTER_RATE } else { d.learning_rate };
+        self.learning_rate.get_or_insert(rate);
         self.weight_decay.get_or_insert(d.weight_decay);
         self.ema.get_or_insert(d.ema);
         self.batch.get_or_insert(Batch::Clips(d.clips));

@@ -44,19 +44,6 @@ pub enum Outside {
     Refuse,
 }
 
-/// Audio of one update.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Batch {
-    /// This many clips.
-    Clips(u64),
-    /// Clips until this many rows: mel frames, of Orpheus tokens.
-    #[serde(alias = "tokens")]
-    Frames(u64),
-    /// Clips until this many seconds.
-    Seconds(f64),
-}
-
 /// How long a run is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Length {

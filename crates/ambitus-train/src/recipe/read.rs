@@ -11,7 +11,9 @@ use serde_saphyr::{Error as Yaml, Location, Options};
 use thiserror::Error;
 
 use super::Recipe;
+use super::origins::Origins;
 use super::tree::{Node, Tree, place};
+use crate::near::nearest;
 
 /// Largest recipe file.
 pub const MAX_RECIPE_BYTES: u64 = 1 << 20;
@@ -25,8 +27,8 @@ pub struct Place {
     pub column: u64,
 }
 
-/// Where the value of each key that the file has stands, by path: `data.dir`, `data.validation.0`.
-pub type Origins = BTreeMap<String, Place>;
+/// Where things stand, by path: `data.dir`, `data.validation.0`.
+pub(super) type Places = BTreeMap<String, Place>;
 
 /// A recipe that cannot be used: where, which key, why.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -63,7 +65,7 @@ impl Recipe {
 
     /// Reads and checks a recipe from its text; `file` is for messages.
     pub fn parse(text: &str, file: &str) -> Result<(Recipe, Origins), RecipeError> {
-        let mut places = Places::default();
+        let mut places = KeysAndValues::default();
         let tree = read_tree(text, file)?;
         flatten(&tree, &mut String::new(), &mut places);
         let recipe: Recipe =
@@ -74,7 +76,7 @@ impl Recipe {
             key: Some(bad.key),
             why: bad.why,
         })?;
-        Ok((recipe, places.values))
+        Ok((recipe, Origins::of_file(file, places.values)))
     }
 
     /// The recipe as YAML that [`Recipe::parse`] reads back unchanged.
@@ -104,11 +106,12 @@ pub(crate) fn read_text(path: &Path, what: &str) -> Result<String, RecipeError> 
 
 /// A file's keys and values with their places, under the limits of [`options`].
 pub(crate) fn read_tree(text: &str, file: &str) -> Result<Tree, RecipeError> {
-    serde_saphyr::from_str_with_options(text, options()).map_err(|e| explain(&e, file, &Places::default()))
+    serde_saphyr::from_str_with_options(text, options())
+        .map_err(|e| explain(&e, file, &KeysAndValues::default()))
 }
 
 /// The place of a key, or of the nearest key around it (`micro_batch: 0` is `micro_batch.frames`).
-fn place_of(key: &str, places: &Origins) -> Option<Place> {
+pub(super) fn place_of(key: &str, places: &Places) -> Option<Place> {
     let mut key = key;
     loop {
         if let Some(place) = places.get(key) {
@@ -143,18 +146,18 @@ fn options() -> Options {
 
 /// Of each path, where its key and where its value stand.
 #[derive(Default)]
-struct Places {
-    keys: Origins,
-    values: Origins,
+struct KeysAndValues {
+    keys: Places,
+    values: Places,
 }
 
-fn explain(error: &Yaml, file: &str, places: &Places) -> RecipeError {
+fn explain(error: &Yaml, file: &str, places: &KeysAndValues) -> RecipeError {
     let error = error.without_snippet();
     let known = |l: &Location| *l != Location::UNKNOWN && l.line() > 0;
     let place = error.location().filter(known).map(place);
     // The innermost key there, which has the longest path.
-    let at = |origins: &Origins| {
-        let here = origins.iter().filter(|(_, p)| Some(**p) == place).map(|(k, _)| k);
+    let at = |places: &Places| {
+        let here = places.iter().filter(|(_, p)| Some(**p) == place).map(|(k, _)| k);
         here.max_by_key(|k| k.len()).cloned()
     };
     // A missing key is an error of the mapping, which starts where its first key does.
@@ -163,7 +166,9 @@ fn explain(error: &Yaml, file: &str, places: &Places) -> RecipeError {
     let list = |names: &[&str]| names.join(", ");
     let why = match error {
         Yaml::SerdeUnknownField { field, expected, .. } => {
-            format!("unknown key `{}`; known here: {}", short(field), list(expected))
+            let meant = nearest(field, expected.iter().copied());
+            let meant = meant.map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
+            format!("unknown key `{}`{meant}; known here: {}", short(field), list(expected))
         }
         Yaml::SerdeMissingField { field, .. } => format!("the key `{field}` is missing"),
         Yaml::DuplicateMappingKey { key: Some(name), .. } => {
@@ -212,7 +217,7 @@ pub(crate) fn short(text: &str) -> String {
 }
 
 /// Puts the places of what is in a tree below `path` into `places`. Depth is bounded by the parser's `max_depth`.
-fn flatten(tree: &Tree, path: &mut String, places: &mut Places) {
+fn flatten(tree: &Tree, path: &mut String, places: &mut KeysAndValues) {
     let start = path.len();
     let mut visit = |name: &str, key: Option<Place>, child: &Tree| {
         if start > 0 {

@@ -290,7 +290,10 @@ mod tests {
                 "sharding: {strategy: zero3}",
                 "r.yaml:3:22: sharding.strategy: `zero3` is not one of full, grad_op, none, hybrid_full, hybrid_grad_op",
             ),
-            ("sharding: {unit: block}", "unknown key `unit`; known here: strategy, group, units"),
+            (
+                "sharding: {unit: block}",
+                "unknown key `unit` (did you mean `units`?); known here: strategy, group, units",
+            ),
             ("sharding: {forward_prefetch: maybe}", "expected true or false"),
         ] {
             let said = why(more);

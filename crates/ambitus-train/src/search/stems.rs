@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const KEPT: usize = 1 + super::THREADS;
 
 /// Stems by options, of one model.
-pub(super) struct Stems<'t> {
+pub(crate) struct Stems<'t> {
     pub target: &'t dyn Target,
     known: Mutex<Vec<(SessionOptions, Arc<Stem>)>>,
     pub heights: Heights,

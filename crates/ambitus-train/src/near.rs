@@ -4,7 +4,7 @@
 const MOST: usize = 64;
 
 /// The nearest of `known` by letters changed, added and left out, where that is near at all.
-pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.chars().count() > MOST {
         return None;
     }

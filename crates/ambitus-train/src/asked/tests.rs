@@ -1,0 +1,166 @@
+use super::*;
+use crate::data::Data;
+use crate::model_dir::ModelDir;
+use crate::recipe::{
+    Batch, Checkpoint, DeviceChoice, Level, Lora, MicroBatch as Size, OptimizerChoice, Placement, Precision,
+    Sharding, UpdateAt, Validation,
+};
+use crate::size::ByteSize;
+use ambitus_models::{f5, orpheus};
+use arbtest::arbitrary::{Result as Drawn, Unstructured};
+
+struct Quiet;
+
+impl crate::resolve::Console for Quiet {
+    fn line(&mut self, _: &str) {}
+    fn progress(&mut self, _: &str) {}
+}
+
+fn models() -> [Model; 2] {
+    let f5 = f5::config::Config {
+        dim: 32,
+        depth: 3,
+        heads: 2,
+        dim_head: 16,
+        ff_dim: 64,
+        text_dim: 16,
+        conv_layers: 1,
+        text_rows: 9,
+        rotated: 2,
+        ..f5::config::Config::v1_base()
+    };
+    let llama = orpheus::config::Config {
+        layers: 3,
+        dim: 32,
+        head_dim: 16,
+        ffn: 64,
+        heads: 2,
+        kv_heads: 1,
+        vocab: 64,
+        ..orpheus::config::Config::orpheus_3b()
+    };
+    [f5.into(), llama.into()]
+}
+
+/// Any options that are legal by themselves; together they may not be.
+fn draw(u: &mut Unstructured<'_>) -> Drawn<Recipe> {
+    let mut r = Recipe::new("a", "b");
+    let some = |u: &mut Unstructured<'_>| u.ratio(1, 3);
+    let text = |u: &mut Unstructured<'_>, all: &[&str]| Ok((*u.choose(all)?).to_owned());
+    if some(u)? {
+        let words = [
+            "all",
+            "none",
+            "ema",
+            "optimizer=0.5",
+            "parameters,gradients",
+            "activations=blocks",
+            "ema,disk=x",
+        ];
+        r.offload = text(u, &words)?.parse().ok();
+    }
+    if some(u)? {
+        r.host_memory = Some(ByteSize(1 << 30));
+    }
+    if some(u)? {
+        r.checkpoint = text(u, &["none", "all", "1", "values:2+1"])?.parse::<Checkpoint>().ok();
+    }
+    if some(u)? {
+        let all = [Precision::Fp32, Precision::Bf16Mixed, Precision::Fp16Mixed, Precision::Bf16Pure];
+        r.precision = Some(*u.choose(&all)?);
+    }
+    if some(u)? {
+        r.optimizer = text(u, &["adamw", "adamw-bf16", "adamw-8bit"])?.parse::<OptimizerChoice>().ok();
+    }
+    if some(u)? {
+        r.micro_batch = match u.int_in_range(0..=3)? {
+            0 => Size { max: true, ..Size::default() },
+            1 => Size { seconds: Some(3.0), ..Size::default() },
+            2 => Size { frames: Some(500), clips: Some(3), ..Size::default() },
+            _ => Size { frames: Some(9999), ..Size::default() },
+        };
+    }
+    if some(u)? {
+        r.batch = Some(*u.choose(&[Batch::Clips(2), Batch::Frames(700), Batch::Seconds(4.5)])?);
+    }
+    if some(u)? {
+        r.lora = Some(Lora { rank: 4, also_train: vec!["*norm*".to_owned()], ..Lora::default() });
+    }
+    if some(u)? {
+        (r.update, r.clip_per_tensor) = (UpdateAt::Backward, true);
+    }
+    if some(u)? {
+        r.ranks = Some(2);
+        match u.int_in_range(0..=2)? {
+            0 => r.placement = Some(Placement::Model),
+            1 => r.sharding = Some(Sharding::default()),
+            _ => {}
+        }
+    }
+    r.numerics = *u.choose(&[Level::Same, Level::Reordered, Level::Changed])?;
+    r.ema = *u.choose(&[None, Some(true), Some(false)])?;
+    r.learning_rate = *u.choose(&[None, Some(1e-3)])?;
+    r.epochs = if some(u)? { Some(1.5) } else { None };
+    r.data.validation = Validation::Share(*u.choose(&[0.0, 0.2])?);
+    r.seed = u.arbitrary()?;
+    Ok(r)
+}
+
+/// Bytes that decide draws, the same on every machine.
+fn bytes(seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..256).map(|_| next()).collect()
+}
+
+/// What a run keeps of its recipe can be read again, and is the same plan.
+#[test]
+fn settled_recipes_read_back_and_plan_the_same() {
+    let settled = (0..160).filter(|seed| reads_back(&mut Unstructured::new(&bytes(*seed)))).count();
+    assert!(settled > 40, "{settled}");
+}
+
+/// False where the options that are drawn cannot stand together.
+fn reads_back(u: &mut Unstructured<'_>) -> bool {
+    let mut recipe = draw(u).expect("bytes enough");
+    let models = models();
+    let model = u.choose(&models).expect("bytes enough");
+    recipe.settle(model);
+    if recipe.validate().is_err() {
+        return false;
+    }
+    let device = Device::find(DeviceChoice::Cpu, 1).map(|d| d.with_ranks(recipe.ranks() as usize));
+    let device = device.expect("every machine has a processor");
+    let dir = ModelDir {
+        dir: "a".into(),
+        model: model.clone(),
+        wants_checkpointing: false,
+        kept: Vec::new(),
+        weights: None,
+    };
+    let clips = "6x0.6s,2x1.7s".parse().expect("clips");
+    let data = Data::plan(&recipe, &dir, None, &device, (Some(&clips), false), &mut Quiet).expect("clips");
+    let budget = 64 << 20;
+    let asked =
+        |recipe: &Recipe| Asked::new(recipe, model, &Sizes::of(recipe, model, &data)?, &device, budget);
+    let Ok(first) = asked(&recipe) else { return false };
+    let Ok(found) = first.search(&device, budget) else { return false };
+    let kept = first.settled(&found);
+    let text = kept.to_yaml().expect("YAML");
+    let mut again = Recipe::parse(&text, "recipe.yaml").unwrap_or_else(|e| panic!("{e}\n{text}")).0;
+    assert_eq!(again, kept, "{text}");
+    again.settle(model);
+    assert_eq!(again, kept, "nothing is left to settle");
+    let plan = asked(&again).and_then(|a| a.search(&device, budget)).expect("it was planned before").plan;
+    assert_eq!(plan.peak_bytes, found.plan.peak_bytes, "{text}");
+    // Where a model is cut follows from the rest.
+    let options = |session: &crate::session::SessionOptions| crate::session::SessionOptions {
+        placement: None,
+        ..session.clone()
+    };
+    assert_eq!(options(&plan.shape.session), options(&found.plan.shape.session));
+    true
+}

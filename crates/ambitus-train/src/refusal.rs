@@ -1,0 +1,238 @@
+//! A run that does not fit: what it needs, which changes of its options fit, and the least that any combination needs. What is
+//! named was planned in full, as it would be with those options typed behind the command.
+
+mod change;
+mod dims;
+mod space;
+
+#[cfg(test)]
+mod tests;
+
+use crate::asked::Asked;
+use crate::budget::{RunPlan, Shape};
+use crate::data::Data;
+use crate::device::Device;
+use crate::error::RunError;
+use crate::recipe::Origins;
+use crate::resolve::Resolved;
+use crate::search::{Free, search};
+use crate::size::ByteSize;
+use ambitus_compile::passes::Numerics;
+use ambitus_ir::target::Target;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+use space::Space;
+use std::fmt;
+
+/// Changes that are named.
+const MOST: usize = 6;
+
+/// Options to be typed behind a command, and what they come to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Named {
+    /// As they are typed.
+    pub options: String,
+    /// The peak with them.
+    pub peak_bytes: u64,
+    /// Bytes of the host's memory that what is offloaded takes: beside the peak, on a processor too.
+    pub host_bytes: u64,
+    /// Predicted seconds of an update.
+    pub seconds: f64,
+    /// What they do to numbers.
+    #[serde(serialize_with = "shown")]
+    pub numerics: Numerics,
+}
+
+fn shown<S: Serializer>(numerics: &Numerics, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(numerics)
+}
+
+/// A run that does not fit.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// What it needs, and has.
+    head: String,
+    /// Predicted seconds of an update as it is asked for.
+    seconds: f64,
+    /// Changes that fit, the smallest change of numbers first.
+    pub changes: Vec<Named>,
+    /// The combination of options that needs least.
+    pub least: Named,
+    /// What to do beside changing options.
+    advice: &'static str,
+    /// The plan that does not fit, as JSON.
+    plan: Value,
+}
+
+impl Refusal {
+    /// The plan with what could be changed.
+    pub fn json(&self) -> Value {
+        let mut json = self.plan.clone();
+        json["changes"] = json!(self.changes);
+        json["least"] = json!(self.least);
+        json
+    }
+
+    /// The same, of a part of a run that is called so.
+    pub fn of(mut self, label: &str) -> Refusal {
+        self.head = format!("{label}: {}", self.head);
+        self
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.head)?;
+        if self.changes.is_empty() {
+            return write!(
+                f,
+                "\n  no change of options fits: the least that any combination of them needs is {}, with\n    {}\n  {}",
+                ByteSize(self.least.peak_bytes),
+                self.least.options,
+                self.advice
+            );
+        }
+        f.write_str("\n  changes that fit, the smallest change of numbers first:")?;
+        let width = self.changes.iter().map(|c| c.options.chars().count()).max().unwrap_or(0);
+        for c in &self.changes {
+            let time = 100.0 * (c.seconds / self.seconds - 1.0);
+            let peak = ByteSize(c.peak_bytes).to_string();
+            write!(f, "\n    {:<width$}  {peak:>9}  {time:+.0} % time  {}", c.options, c.numerics)?;
+            if c.host_bytes > 0 {
+                write!(f, ", {} of the host's memory beside it", ByteSize(c.host_bytes))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a run whose plan exceeds its budget, or the host's.
+///
+/// # Errors
+/// [`RunError::Refused`].
+pub(crate) fn require(r: &Resolved) -> Result<(), RunError> {
+    let over = r.plan.peak_bytes > r.budget;
+    let (head, advice) = match r.host_refusal().filter(|_| !over) {
+        Some(head) => (head, "raise --host-memory"),
+        None if over => (head(&r.plan, r.budget), "raise --memory"),
+        None => return Ok(()),
+    };
+    let proposals = Proposals { asked: &r.asked, data: &r.data, device: &r.device, budget: r.budget };
+    // Of a run that goes on, states are there already.
+    let dims = match r.resumed {
+        true => Vec::new(),
+        false => dims::dims(&r.asked.recipe, &r.data, &r.device, &r.origins),
+    };
+    let advice =
+        if r.resumed { "raise memory in its recipe.yaml, where options are changed too" } else { advice };
+    let as_it_is = of_plan(&r.plan);
+    let (changes, least) = proposals.all(dims);
+    let (least, seconds) = (least.unwrap_or(as_it_is), r.plan.step_seconds);
+    Err(RunError::Refused(Box::new(Refusal { head, seconds, changes, least, advice, plan: r.json() })))
+}
+
+/// The first change with which a run fits a device, or what it needs at least.
+pub(crate) fn first(
+    asked: &Asked,
+    data: &Data,
+    device: &Device,
+    budget: u64,
+) -> Result<Named, Option<Named>> {
+    let proposals = Proposals { asked, data, device, budget };
+    let space = proposals.space(dims::dims(&asked.recipe, data, device, &Origins::new()));
+    match space.smallest(1).into_iter().next() {
+        Some(named) => Ok(named),
+        None => match space.least() {
+            Some(least) if proposals.fits(&least) => Ok(least),
+            least => Err(least),
+        },
+    }
+}
+
+/// Refuses one plan that exceeds its budget, with what is left open for it.
+///
+/// # Errors
+/// [`RunError::DoesNotFit`], or failures of planning the alternatives.
+pub(crate) fn require_plan(
+    plan: &RunPlan,
+    shape: &Shape,
+    every: &Free,
+    budget: u64,
+    target: &dyn Target,
+) -> Result<(), RunError> {
+    if plan.peak_bytes <= budget {
+        return Ok(());
+    }
+    let candidates = search(shape, every, budget, target)?.candidates;
+    let named = |c: &crate::search::Candidate| Named {
+        options: c.options.clone(),
+        peak_bytes: c.peak_bytes,
+        host_bytes: 0,
+        seconds: c.seconds,
+        numerics: c.numerics,
+    };
+    let fitting = candidates.iter().filter(|c| c.planned && c.verdict.fits()).take(MOST);
+    let least = candidates.iter().min_by_key(|c| c.peak_bytes).map_or_else(|| of_plan(plan), named);
+    let refusal = Refusal {
+        head: head(plan, budget),
+        seconds: plan.step_seconds,
+        changes: fitting.map(named).collect(),
+        least,
+        advice: "raise --memory",
+        plan: Value::Null,
+    };
+    Err(RunError::DoesNotFit(refusal.to_string()))
+}
+
+/// What a plan needs, and where.
+fn head(plan: &RunPlan, budget: u64) -> String {
+    let [needs, has] = ByteSize(plan.peak_bytes).apart(ByteSize(budget));
+    format!(
+        "does not fit: needs {needs}, budget {has} ({} short), in {}\n  {}",
+        ByteSize(plan.peak_bytes - budget),
+        plan.peak_place(),
+        plan.categories.line()
+    )
+}
+
+fn of_plan(plan: &RunPlan) -> Named {
+    Named {
+        options: String::new(),
+        peak_bytes: plan.peak_bytes,
+        host_bytes: plan.host_bytes(),
+        seconds: plan.step_seconds,
+        numerics: Numerics::Exact,
+    }
+}
+
+/// What is asked for, and where.
+struct Proposals<'r> {
+    asked: &'r Asked,
+    data: &'r Data,
+    device: &'r Device,
+    budget: u64,
+}
+
+impl<'r> Proposals<'r> {
+    fn space(&self, dims: Vec<dims::Dim>) -> Space<'r> {
+        Space::new(self.asked, self.data, self.device, self.budget, dims)
+    }
+
+    /// Changes that fit, and the least.
+    fn all(&self, dims: Vec<dims::Dim>) -> (Vec<Named>, Option<Named>) {
+        let space = self.space(dims);
+        let (mut changes, mut least) = (space.smallest(MOST), space.least());
+        if changes.is_empty() {
+            if !least.as_ref().is_some_and(|least| self.fits(least)) {
+                least = space.at_the_edge().or(least);
+            }
+            changes.extend(least.clone().filter(|least| self.fits(least)));
+        }
+        (changes, least)
+    }
+
+    fn fits(&self, named: &Named) -> bool {
+        named.peak_bytes <= self.budget
+            && self.asked.host_room(self.device).holds(named.host_bytes, named.peak_bytes)
+    }
+}

@@ -1,0 +1,157 @@
+//! Options in place of a recipe's own, as they are typed behind a command.
+
+use crate::data::Limit;
+use crate::recipe::{
+    ADAPTER_RATE, Checkpoint, MicroBatch, Offload, OptimizerChoice, Precision, Recipe, UpdateAt,
+};
+use ambitus_compile::passes::Numerics;
+use ambitus_compile::passes::policy::Blocks;
+
+/// Options in place of a recipe's own; what is absent stays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Change {
+    /// How AdamW keeps its moments.
+    pub optimizer: Option<OptimizerChoice>,
+    /// No average is kept.
+    pub no_average: bool,
+    /// What the model computes in.
+    pub precision: Option<Precision>,
+    /// Gradients are clipped each for itself and applied in backward; an update is one micro-batch.
+    pub in_backward: bool,
+    /// Adapters of this rank.
+    pub lora: Option<u32>,
+    /// Another longest clip.
+    pub limit: Option<Limit>,
+    /// What is made again.
+    pub checkpoint: Option<Blocks>,
+    /// What waits on the host.
+    pub offload: Option<Offload>,
+    /// Rows of a micro-batch.
+    pub micro_batch: Option<usize>,
+}
+
+impl Change {
+    /// These and others, which go before them.
+    pub fn with(&self, other: &Change) -> Change {
+        Change {
+            optimizer: other.optimizer.or(self.optimizer),
+            no_average: other.no_average || self.no_average,
+            precision: other.precision.or(self.precision),
+            in_backward: other.in_backward || self.in_backward,
+            lora: other.lora.or(self.lora),
+            limit: other.limit.or(self.limit),
+            checkpoint: other.checkpoint.clone().or_else(|| self.checkpoint.clone()),
+            offload: other.offload.clone().or_else(|| self.offload.clone()),
+            micro_batch: other.micro_batch.or(self.micro_batch),
+        }
+    }
+
+    /// Puts the options over a recipe, as the command line does.
+    pub fn to_recipe(&self, recipe: &mut Recipe) {
+        recipe.optimizer = self.optimizer.or(recipe.optimizer);
+        recipe.precision = self.precision.or(recipe.precision);
+        if self.no_average {
+            recipe.ema = Some(false);
+        }
+        if self.in_backward {
+            (recipe.update, recipe.clip_per_tensor) = (UpdateAt::Backward, true);
+        }
+        if let Some(rank) = self.lora {
+            recipe.lora.get_or_insert_default().rank = rank;
+            if wants_rate(recipe) {
+                recipe.learning_rate = Some(ADAPTER_RATE);
+            }
+        }
+        if let Some(limit) = self.limit {
+            recipe.data.max_seconds = limit.seconds;
+        }
+        if let Some(blocks) = &self.checkpoint {
+            recipe.checkpoint = Some(Checkpoint(blocks.clone()));
+        }
+        if let Some(offload) = &self.offload {
+            recipe.offload = Some(offload.clone());
+        }
+        if let Some(rows) = self.micro_batch {
+            let clips = recipe.micro_batch.clips;
+            recipe.micro_batch = MicroBatch { frames: Some(rows as u64), clips, ..MicroBatch::default() };
+        }
+    }
+
+    /// As they are typed after a command with this recipe, the largest change of numbers first.
+    pub fn options(&self, recipe: &Recipe) -> String {
+        let mut words = Vec::new();
+        let mut word = |name: &str, value: Option<String>| {
+            words.extend(value.map(|value| format!("--{name} {value}").trim_end().to_owned()));
+        };
+        let flag = |on: bool| on.then(String::new);
+        word("max-seconds", self.limit.map(|limit| limit.seconds.to_string()));
+        word("lora", self.lora.map(|rank| rank.to_string()));
+        let rate = self.lora.filter(|_| wants_rate(recipe)).map(|_| format!("{ADAPTER_RATE:e}"));
+        word("learning-rate", rate);
+        word("precision", self.precision.map(|p| p.to_string()));
+        word("clip-per-tensor", flag(self.in_backward && !recipe.clip_per_tensor));
+        word("update-in-backward", flag(self.in_backward));
+        word("no-ema", flag(self.no_average));
+        word("optimizer", self.optimizer.map(|o| o.to_string()));
+        word("micro-batch", self.micro_batch.map(|rows| rows.to_string()));
+        word("checkpoint", self.checkpoint.as_ref().map(|blocks| blocks.to_string()));
+        word("offload", self.offload.as_ref().map(|offload| offload.to_string()));
+        words.join(" ")
+    }
+
+    /// What they do to numbers.
+    pub fn numerics(&self) -> Numerics {
+        let changed = self.optimizer.is_some()
+            || self.no_average
+            || self.precision.is_some()
+            || self.in_backward
+            || self.lora.is_some()
+            || self.limit.is_some_and(|limit| limit.loses);
+        match (changed, self.micro_batch.is_some()) {
+            (true, _) => Numerics::Changed,
+            (false, true) => Numerics::Reordered,
+            (false, false) => Numerics::Exact,
+        }
+    }
+}
+
+/// Adapters learn next to nothing at its rate.
+fn wants_rate(recipe: &Recipe) -> bool {
+    recipe.learning_rate.is_none_or(|rate| rate < ADAPTER_RATE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_typed_as_the_command_line_reads_them() {
+        let mut recipe = Recipe::new("m", "d");
+        let change = Change {
+            optimizer: Some(OptimizerChoice::AdamW8bit),
+            no_average: true,
+            precision: Some(Precision::Bf16Pure),
+            in_backward: true,
+            lora: Some(8),
+            limit: Some(Limit { seconds: 2.5, prepare_bytes: 0, loses: true }),
+            checkpoint: Some(Blocks::All),
+            offload: Some(Offload::all()),
+            micro_batch: Some(300),
+        };
+        let typed = "--max-seconds 2.5 --lora 8 --learning-rate 1e-4 --precision bf16-pure --clip-per-tensor \
+                     --update-in-backward --no-ema --optimizer adamw-8bit --micro-batch 300 --checkpoint all --offload all";
+        assert_eq!(change.options(&recipe), typed);
+        change.to_recipe(&mut recipe);
+        recipe.validate().expect("it can be meant");
+        assert_eq!((recipe.learning_rate, recipe.data.max_seconds), (Some(1e-4), 2.5));
+        // A rate that is high enough stays.
+        recipe.learning_rate = Some(1e-3);
+        assert!(!change.options(&recipe).contains("rate"));
+        let reordered = Change { micro_batch: Some(3), ..Change::default() };
+        assert_eq!(
+            [Change::default().numerics(), reordered.numerics()],
+            [Numerics::Exact, Numerics::Reordered]
+        );
+        assert_eq!(change.numerics(), Numerics::Changed);
+    }
+}

@@ -1,0 +1,89 @@
+//! What changes numbers, and by how much: the order in which a refusal proposes changes.
+
+use super::change::Change;
+use crate::data::Data;
+use crate::device::Device;
+use crate::recipe::{Activations, Offload, OptimizerChoice, Origins, Precision, Recipe, UpdateAt};
+
+/// Ranks of adapters that are proposed.
+const RANKS: [u32; 2] = [16, 8];
+/// Parts of what may wait on the host.
+pub(super) const PARTS: u8 = 5;
+
+/// Options of which one at most is taken; before the first is what the recipe says.
+pub(super) struct Dim {
+    pub levels: Vec<Level>,
+}
+
+/// One of these options.
+pub(super) struct Level {
+    /// How large a change it is beside all others: a power of two, or 0 of none.
+    pub bit: u32,
+    /// As an option.
+    pub change: Change,
+}
+
+impl Dim {
+    /// How large a change a level is.
+    pub fn bit(&self, level: usize) -> u32 {
+        level.checked_sub(1).map_or(0, |at| self.levels[at].bit)
+    }
+
+    /// Its options may also add bytes: casts of weights, additions, an update that must be one micro-batch.
+    pub fn may_add(&self) -> bool {
+        let adds = |c: &Change| c.precision.is_some() || c.in_backward || c.lora.is_some();
+        self.levels.iter().any(|level| adds(&level.change))
+    }
+}
+
+/// What a recipe's numbers could be changed to on a device. The least change first, where each counts for more than all before
+/// it together: a limit of length that leaves out no clip; moments in bf16, in 8 bits; no average; another precision of
+/// activations; clipping per tensor with the update in backward; weights in bf16; adapters of rank 16, of 8; clips left out.
+pub(super) fn dims(recipe: &Recipe, data: &Data, device: &Device, origins: &Origins) -> Vec<Dim> {
+    let mut out: Vec<Dim> = Vec::new();
+    let mut dim = |key: &str, levels: Vec<(u32, Change)>| {
+        // What a stage says itself no option changes.
+        if !levels.is_empty() && !origins.is_of_a_stage(key) {
+            let levels = levels.into_iter().map(|(bit, change)| Level { bit, change }).collect();
+            out.push(Dim { levels });
+        }
+    };
+    let change = Change::default;
+    let now = recipe.optimizer.unwrap_or_default();
+    let moments = [(1, OptimizerChoice::AdamWBf16), (2, OptimizerChoice::AdamW8bit)];
+    let narrower = moments.into_iter().filter(|(_, o)| *o as u8 > now as u8);
+    dim("optimizer", narrower.map(|(bit, o)| (bit, Change { optimizer: Some(o), ..change() })).collect());
+    let average = recipe.ema().then(|| (4, Change { no_average: true, ..change() }));
+    dim("ema", average.into_iter().collect());
+    let now = recipe.precision.unwrap_or_default();
+    let half = if device.computes_bf16() { Precision::Bf16Mixed } else { Precision::Fp16Mixed };
+    let other = if now.is_fp32() { half } else { Precision::Fp32 };
+    let pure = device.computes_bf16().then_some((32, Precision::Bf16Pure));
+    let others = [(8, other)].into_iter().chain(pure).filter(|_| now != Precision::Bf16Pure);
+    dim("precision", others.map(|(bit, p)| (bit, Change { precision: Some(p), ..change() })).collect());
+    // Ranks that share parameters clip by the norm of all.
+    let alone = matches!(recipe.shared(), Ok(None));
+    let backward =
+        (alone && recipe.update == UpdateAt::End).then(|| (16, Change { in_backward: true, ..change() }));
+    dim("update", backward.into_iter().collect());
+    let rank = recipe.lora.as_ref().map_or(u32::MAX, |lora| lora.rank);
+    let ranks = RANKS.into_iter().zip([64, 128]).filter(|(r, _)| *r < rank && recipe.freeze.is_empty());
+    dim("lora", ranks.map(|(r, bit)| (bit, Change { lora: Some(r), ..change() })).collect());
+    let lossy = data.limits.iter().filter(|l| l.loses).zip(0..).map(|(limit, i)| (256 << i, limit));
+    let limits = data.limits.iter().filter(|l| !l.loses).map(|limit| (0, limit)).chain(lossy);
+    dim("data", limits.map(|(bit, l)| (bit, Change { limit: Some(*l), ..change() })).collect());
+    out
+}
+
+/// What waits on the host, of its parts: optimizer, average, gradients, parameters, activations.
+pub(super) fn offload(parts: u8) -> Offload {
+    let on = |bit: u8| parts & (1 << bit) != 0;
+    Offload {
+        optimizer: f64::from(u8::from(on(0))),
+        ema: on(1),
+        gradients: on(2),
+        parameters: on(3),
+        activations: if on(4) { Activations::All } else { Activations::None },
+        disk: None,
+    }
+}
