@@ -66,15 +66,18 @@ enum Kind {
     Mel(Box<Prepared>),
     Tokens(Box<Prepared>),
     /// Nothing was prepared: what it takes is over the budget, or there is no codec. Why.
-    Measured(Lengths, String),
+    Measured(Box<Lengths>, String),
     Assumed(Assumed),
 }
 
 /// What became of preparing: the clips, or their lengths and why not.
 enum Made {
-    Clips(Prepared),
-    Lengths(Lengths, String),
+    Clips(Box<Prepared>),
+    Lengths(Box<Lengths>, String),
 }
+
+/// What the process takes while clips of so many seconds at most are prepared.
+type Bound<'a> = Box<dyn Fn(f64) -> u64 + 'a>;
 
 impl Data {
     /// Prepares the data of a recipe; measures it only where preparing does not fit the budget, as the plan then says.
@@ -158,10 +161,11 @@ impl Data {
                 source = room.read(fixed, Source::read(dir, &options.cache, room.left(fixed)))?;
                 let bytes = limited(&options, |o| room.process + o.memory_bound(tokenizer, &source));
                 let made = match room.too_small(bytes(recipe.data.max_seconds))? {
-                    Some(why) => {
-                        Made::Lengths(mel_lengths(&source, tokenizer, &options, &shown(console))?, why)
-                    }
-                    None => Made::Clips(prepare(&source, tokenizer, &options, &shown(console))?),
+                    Some(why) => Made::Lengths(
+                        Box::new(mel_lengths(&source, tokenizer, &options, &shown(console))?),
+                        why,
+                    ),
+                    None => Made::Clips(Box::new(prepare(&source, tokenizer, &options, &shown(console))?)),
                 };
                 (made, bytes)
             }
@@ -176,7 +180,6 @@ impl Data {
                 let [shortest, _, longest] = prepared.summary.seconds;
                 // Of sequences that are tokenised already, seconds limit nothing.
                 let ends = if prepared.summary.ids.is_some() { [0.0; 2] } else { [shortest, longest] };
-                let prepared = Box::new(prepared);
                 (if tokenizer.is_some() { Kind::Mel(prepared) } else { Kind::Tokens(prepared) }, ends)
             }
         };
@@ -208,7 +211,7 @@ impl Data {
             }
         };
         let (rows, split) = (index.frames().to_vec(), split(&index, recipe)?);
-        let kind = Kind::Measured(Lengths { index, seconds: Vec::new() }, String::new());
+        let kind = Kind::Measured(Box::new(Lengths { index, seconds: Vec::new() }), String::new());
         let (prepare_bytes, limits, digest) = (limit.prepare_bytes, Vec::new(), String::new());
         Ok(Data { rows, split, prepare_bytes, limits, digest, tokenizer_bytes: self.tokenizer_bytes, kind })
     }
@@ -357,10 +360,7 @@ fn prepare_options(recipe: &Recipe) -> PrepareOptions {
 }
 
 /// What preparing takes at a longest clip of so many seconds.
-fn limited<'a>(
-    options: &PrepareOptions,
-    of: impl Fn(&PrepareOptions) -> u64 + 'a,
-) -> Box<dyn Fn(f64) -> u64 + 'a> {
+fn limited<'a>(options: &PrepareOptions, of: impl Fn(&PrepareOptions) -> u64 + 'a) -> Bound<'a> {
     let options = options.clone();
     Box::new(move |max_seconds| {
         let limits = Limits { max_seconds, ..options.limits };

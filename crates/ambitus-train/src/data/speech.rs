@@ -1,6 +1,6 @@
 //! Orpheus: audio to token clips through the SNAC codec, or sequences that are tokenised already.
 
-use super::{Made, Room, limited, no_data, prepare_options, shown};
+use super::{Bound, Made, Room, limited, no_data, prepare_options, shown};
 use crate::codec;
 use crate::device::Device;
 use crate::error::RunError;
@@ -66,7 +66,7 @@ pub(super) fn read<'a>(
     vocabulary: usize,
     (device, run): (&Device, bool),
     console: &mut dyn Console,
-) -> Result<(Made, Box<dyn Fn(f64) -> u64 + 'a>), RunError> {
+) -> Result<(Made, Bound<'a>), RunError> {
     let dir = recipe.data.dir.as_ref().ok_or_else(no_data)?;
     let options = prepare_options(recipe);
     let max_tokens = recipe.data.max_tokens.map(|n| n as usize);
@@ -85,7 +85,7 @@ pub(super) fn read<'a>(
         }
         let prepared = prepare_tokens(&source, vocabulary as u32, max_tokens, &options, &shown(console))?;
         let bytes = room.process + source.memory_bytes();
-        return Ok((Made::Clips(prepared), Box::new(move |_| bytes)));
+        return Ok((Made::Clips(Box::new(prepared)), Box::new(move |_| bytes)));
     }
     let tokenizer = model.dir.join(TOKENIZER_FILE).is_file();
     let prepares = run || (tokenizer && recipe.data.codec.is_some());
@@ -129,7 +129,7 @@ pub(super) fn read<'a>(
     let lengths = |why: &str, console: &mut dyn Console| {
         let text = |entry: &Entry| text_ids(recipe, entry, sequences.as_ref());
         let lengths = speech_lengths(&source, &text, max_tokens, &options, &shown(console))?;
-        Ok::<_, RunError>(Made::Lengths(lengths, why.to_owned()))
+        Ok::<_, RunError>(Made::Lengths(Box::new(lengths), why.to_owned()))
     };
     let made = match (&mut codec, &sequences) {
         (None, _) => lengths("no codec is named (--codec), so at most that many tokens", console)?,
@@ -139,9 +139,14 @@ pub(super) fn read<'a>(
         )?,
         (Some(codec), Some(sequences)) => match room.too_small(bytes(recipe.data.max_seconds))? {
             Some(why) => lengths(&why, console)?,
-            None => {
-                Made::Clips(prepare_speech(&source, sequences, codec, &speech, &options, &shown(console))?)
-            }
+            None => Made::Clips(Box::new(prepare_speech(
+                &source,
+                sequences,
+                codec,
+                &speech,
+                &options,
+                &shown(console),
+            )?)),
         },
     };
     Ok((made, bytes))
@@ -159,12 +164,7 @@ fn text_ids(recipe: &Recipe, entry: &Entry, sequences: Option<&Sequences>) -> Op
 
 /// What preparing takes by the longest clip's seconds, beside so many bytes that it does not decide; only the process without a
 /// codec.
-fn bound<'a>(
-    options: &PrepareOptions,
-    room: &Room,
-    codec: bool,
-    beside: u64,
-) -> Box<dyn Fn(f64) -> u64 + 'a> {
+fn bound<'a>(options: &PrepareOptions, room: &Room, codec: bool, beside: u64) -> Bound<'a> {
     let process = room.process;
     if !codec {
         return Box::new(move |_| process);
@@ -178,7 +178,7 @@ pub(super) fn bound_of_codec(
     recipe: &Recipe,
     device: &Device,
     held: u64,
-) -> Result<Box<dyn Fn(f64) -> u64>, RunError> {
+) -> Result<Bound<'static>, RunError> {
     let encoding = match &recipe.data.codec {
         Some(dir) => codec::Codec::open(dir, device.threads())?.encode_bytes(),
         None => 0,
