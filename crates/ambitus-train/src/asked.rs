@@ -139,7 +139,7 @@ impl Asked {
         recipe
     }
 
-    /// The smallest budget with which a search finds a plan, to within half a percent: at it one is found, a hundredth below
+    /// The smallest budget with which a search finds a plan, to within a hundredth: at it one is found, a hundredth below
     /// none.
     ///
     /// # Errors
@@ -147,14 +147,15 @@ impl Asked {
     pub fn least_budget(&self, device: &Device) -> Result<u64, RunError> {
         let within = |budget: u64| {
             let found = self.on(device, budget)?.search(device, budget)?;
-            let peak = found.plan.peak_bytes;
-            Ok::<_, RunError>((peak, found.fits()))
+            // By the plan in full, as a run is accepted.
+            let (peak, host) = (found.plan.peak_bytes, found.plan.host_bytes());
+            Ok::<_, RunError>((peak, peak <= budget && self.host_room(device).holds(host, peak)))
         };
         // Of what fits nowhere, what needs least.
         let mut least = within(0)?.0;
         let mut known = None;
         loop {
-            let less = least - least / 200;
+            let less = least - least / 100 - 1;
             match within(less)? {
                 (peak, true) => (least, known) = (peak, Some(less)),
                 (_, false) => break,

@@ -18,6 +18,7 @@ use crate::size::ByteSize;
 use ambitus_comm::local;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::passes::precision::Precision;
+use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::report::{self, Exchange};
 use ambitus_exec::cpu::CpuExecutor;
 use ambitus_ir::plan::{PlannedSession, program_bytes};
@@ -410,9 +411,12 @@ fn planning(shape: &Shape, programs: u64) -> u64 {
 /// # Errors
 /// [`RunError::DoesNotFit`], with its number of instructions.
 pub fn require_planning(shape: &Shape, budget: u64) -> Result<(), RunError> {
-    let forward = shape.model.loss(&mut Session::default(), shape.session.capacity, program::MICRO, true);
-    // Each instruction has at least one in backward.
-    let least = planning(shape, 2 * program_bytes(&forward));
+    let forward = shape.model.loss(&mut Session::default(), shape.session.capacity, program::MICRO, false);
+    let SessionOptions { ema, evaluate, sample, .. } = &shape.session;
+    // Where all is trained each instruction has at least one in backward; the programs beside it are as long.
+    let beside = (u64::from(*evaluate) + u64::from(sample.is_some())) * (1 + u64::from(*ema));
+    let micro = if shape.session.trained == Trained::All { 2 } else { 1 };
+    let least = planning(shape, (micro + beside) * program_bytes(&forward));
     // Beside a card it is not in the budget.
     if !shape.beside.with_host || least <= budget.max(REFUSAL_BYTES) {
         return Ok(());

@@ -160,7 +160,7 @@ impl Data {
                 let fixed = options.fixed_bound(tokenizer);
                 source = room.read(fixed, Source::read(dir, &options.cache, room.left(fixed)))?;
                 let bytes = limited(&options, |o| room.process + o.memory_bound(tokenizer, &source));
-                let made = match room.too_small(bytes(recipe.data.max_seconds))? {
+                let made = match room.too_small(bytes(recipe.data.max_seconds), &source)? {
                     Some(why) => Made::Lengths(
                         Box::new(mel_lengths(&source, tokenizer, &options, &shown(console))?),
                         why,
@@ -393,12 +393,16 @@ impl Room {
     ///
     /// # Errors
     /// [`RunError::DoesNotFit`] in the memory beside a card.
-    fn too_small(&self, needed: u64) -> Result<Option<String>, RunError> {
+    fn too_small(&self, needed: u64, source: &Source) -> Result<Option<String>, RunError> {
         if needed <= self.budget {
             return Ok(None);
         }
         let [needs, has] = ByteSize(needed).apart(ByteSize(self.budget));
-        let why = format!("preparing the data needs {needs}, budget {has}");
+        let why = format!(
+            "preparing the data ({} clips, the longest text {} bytes) needs {needs}, budget {has}",
+            source.len(),
+            source.longest_text()
+        );
         if self.on_card {
             return Err(RunError::DoesNotFit(format!(
                 "does not fit: {why} of the host's memory: lower data.max_seconds (--max-seconds)"

@@ -112,6 +112,11 @@ impl Chosen<'_> {
         self.candidates.first().is_some_and(|c| c.verdict.fits())
     }
 
+    /// The peak as the search saw it.
+    pub fn peak_bytes(&self) -> u64 {
+        self.candidates.first().map_or(u64::MAX, |c| c.peak_bytes)
+    }
+
     /// Plans. Offsets that were good enough for the budget are made as low as can be.
     ///
     /// # Errors

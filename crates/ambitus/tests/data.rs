@@ -172,11 +172,16 @@ fn runs_with_different_seeds_validate_on_the_same() {
     let base = |seed: u64| {
         let recipe = short_recipe(dir, &format!("seed-{seed}"), &format!("{SHORT}\nseed: {seed}"));
         let summary = json(dir, &["train", &recipe, "--json"]);
-        (summary["validation_base"].clone(), summary["validation_last"].clone())
+        ["validation_base", "validation_last"].map(|key| summary[key].as_f64().expect("a loss"))
     };
     let (first, other) = (base(1), base(2));
-    assert_eq!(first.0, other.0, "the untrained model is judged alike");
-    assert_ne!(first.1, other.1, "and trained on other draws");
+    // Updates of other clips may have other micro-batches, which sum in another order.
+    let apart = (first[0] / other[0] - 1.0).abs();
+    assert!(apart < 1e-6, "the untrained model is judged alike: {first:?} {other:?}");
+    assert!(
+        (first[1] / other[1] - 1.0).abs() > 10.0 * apart,
+        "and trained on other draws: {first:?} {other:?}"
+    );
 }
 
 #[test]

@@ -103,7 +103,6 @@ fn plans_name_the_hosts_budget_and_contradictions_are_refused() {
         (&["--offload", "disk=x"], "nothing is offloaded"),
         (&["--offload", "weights"], "is not one of all, none, parameters"),
         (&["--offload", "optimizer=1.5"], "a share from 0 to 1"),
-        (&["--offload", "all", "--low-vram"], "--low-vram"),
         (&["--offload", "all,disk=x", "--card", "gtx1650"], "page-locked"),
     ] {
         let (code, text) = common::said(dir, &[&["plan", &recipe], options].concat());

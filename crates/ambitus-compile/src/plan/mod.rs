@@ -100,7 +100,7 @@ impl Needs {
     }
 
     /// Bytes of an arena for the session, when it only matters whether `room` is enough: work goes into lower offsets only
-    /// until it is, and none where nothing helps.
+    /// until it is, and none where nothing helps. [`Needs::plan`] may find some hundredths less.
     ///
     /// # Panics
     /// As [`Needs::plan`].
@@ -174,7 +174,7 @@ impl Heights {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known().iter().find(|(p, height)| *height <= room && p == problem).map(|k| k.1);
         found.unwrap_or_else(|| {
-            let height = solved(problem, Aim::Height(room), program).height;
+            let height = solved(problem, Aim::About(room), program).height;
             known().push((problem.clone(), height));
             height
         })

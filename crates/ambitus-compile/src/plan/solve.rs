@@ -57,6 +57,8 @@ pub fn solve(problem: &Problem) -> Solution {
 pub enum Aim {
     /// As low as can be found, but a height within this is not made lower.
     Height(u64),
+    /// As a height, by passes and repair alone: for a placement that is made again in full where it is taken.
+    About(u64),
     /// Any height: one pass, for a placement that decides nothing.
     Any,
 }
@@ -70,10 +72,12 @@ pub fn solve_within(problem: &Problem, aim: Aim) -> Solution {
     if !solver.is_good() {
         solver.repair();
     }
-    if bound >= EJECT_FROM {
-        solver.eject();
+    if !matches!(aim, Aim::About(_)) || items.len() <= PROOF {
+        if bound >= EJECT_FROM {
+            solver.eject();
+        }
+        solver.search();
     }
-    solver.search();
     // Empty buffers stay at 0.
     let mut offsets = vec![0; problem.buffers().len()];
     for (&name, &offset) in names.iter().zip(&solver.offsets) {
@@ -136,7 +140,7 @@ impl<'a> Solver<'a> {
     /// Low enough, or within so many bytes of the bound.
     fn is_within(&self, bytes: u64) -> bool {
         match self.aim {
-            Aim::Height(enough) => self.height <= (self.bound + bytes).max(enough),
+            Aim::Height(enough) | Aim::About(enough) => self.height <= (self.bound + bytes).max(enough),
             Aim::Any => self.height < u64::MAX,
         }
     }

@@ -137,7 +137,7 @@ pub(super) fn read<'a>(
             "the model folder has no tokenizer.json, so at most that many tokens, a byte of text one",
             console,
         )?,
-        (Some(codec), Some(sequences)) => match room.too_small(bytes(recipe.data.max_seconds))? {
+        (Some(codec), Some(sequences)) => match room.too_small(bytes(recipe.data.max_seconds), &source)? {
             Some(why) => lengths(&why, console)?,
             None => Made::Clips(Box::new(prepare_speech(
                 &source,

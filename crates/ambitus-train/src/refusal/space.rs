@@ -16,10 +16,12 @@ use crate::device::Device;
 use crate::error::RunError;
 use crate::recipe::{MicroBatch as Size, Offload, Recipe, UpdateAt};
 use crate::search::{Chosen, Free, PLANNED_AT_ONCE, Stems, choose, side_by_side};
+use crate::session::program;
 use crate::sizes::Sizes;
 use crate::variants::{self, Variant};
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::{Blocks, cheapest};
+use ambitus_ir::Session;
 use ambitus_ir::target::Packed;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -33,8 +35,12 @@ const OFFLOADS: [u8; 2] = [(1 << PARTS) - 1, (1 << (PARTS - 1)) - 1];
 /// than it frees bytes, and nothing.
 const STARTS: [Option<u8>; 6] =
     [Some(OFFLOADS[0]), Some(OFFLOADS[1]), Some(0b11000), Some(0b01000), Some(0), None];
+/// Instructions of a forward program from which on only the [`STARTS`] are looked at: of hundreds of blocks each look takes seconds.
+const LONG: usize = 10_000;
 /// Combinations that are planned in full where the least of all does not fit.
 const EDGE: usize = 8;
+/// What a plan in full may be lower than a search saw: one part in this.
+const LITTLE: u64 = 20;
 /// A larger change is worth naming where it is faster by more than this.
 const WORTH: f64 = 0.01;
 
@@ -83,6 +89,8 @@ pub(super) struct Space<'r> {
     device: &'r Device,
     budget: u64,
     dims: Vec<Dim>,
+    /// Of more than [`LONG`].
+    is_long: bool,
     found: Mutex<Found<'r>>,
 }
 
@@ -104,13 +112,19 @@ impl<'r> Space<'r> {
         budget: u64,
         dims: Vec<Dim>,
     ) -> Space<'r> {
-        Space { asked, data, device, budget, dims, found: Mutex::default() }
+        let capacity = asked.shape.session.capacity;
+        let forward = asked.shape.model.loss(&mut Session::default(), capacity, program::MICRO, false);
+        let is_long = forward.instrs.len() > LONG;
+        Space { asked, data, device, budget, dims, is_long, found: Mutex::default() }
     }
 
     /// Changes that fit, at most so many: the smallest change of numbers first, and each larger one that is a single option or
     /// faster than those before it, with the fastest options that leave numbers as they are. Clips are left out where nothing else
     /// fits.
     pub fn smallest(&self, most: usize) -> Vec<Named> {
+        if self.is_long {
+            return Vec::new();
+        }
         // A card's budget is its own. In this process's memory what waits on the host frees nothing of the machine's: without it
         // first.
         let mut out = self.by_size(self.device.is_card(), most);
@@ -180,10 +194,14 @@ impl<'r> Space<'r> {
         // What should never add bytes is looked at last: its programs may.
         let better =
             |best: &Point, all: bool| self.best(self.neighbours(best, all)).filter(|b| b.bytes < best.bytes);
-        while let Some(next) = better(&best, false).or_else(|| better(&best, true)) {
+        while !self.is_long
+            && let Some(next) = better(&best, false).or_else(|| better(&best, true))
+        {
             best = next;
         }
-        self.simplify(&mut best);
+        if !self.is_long {
+            self.simplify(&mut best);
+        }
         let change = self.explicit(&*self.at(&best.set)?, best.helpers)?;
         self.applied(&change, true)
     }
@@ -465,11 +483,17 @@ impl<'r> Space<'r> {
         let sizes = self.measured(&recipe, change.limit).ok()?;
         let asked = Asked::new(&recipe, model, &sizes, self.device, self.budget).ok()?;
         let chosen = asked.choose(self.device, self.budget).ok()?;
-        if !chosen.fits() && !anyway {
+        // The plan in full may take a little less than the search saw.
+        let hopeless = chosen.peak_bytes() > self.budget + self.budget / LITTLE;
+        if !chosen.fits() && hopeless && !anyway {
             return None;
         }
         let plan = chosen.plan().ok()?.plan;
         let (peak_bytes, host_bytes, seconds) = (plan.peak_bytes, plan.host_bytes(), plan.step_seconds);
+        let fits = peak_bytes <= self.budget && asked.host_room(self.device).holds(host_bytes, peak_bytes);
+        if !fits && !anyway {
+            return None;
+        }
         Some(Named { options, peak_bytes, host_bytes, seconds, numerics: change.numerics() })
     }
 

@@ -30,6 +30,9 @@ const GRAIN: usize = {
 /// Bytes of an element by which parts are measured: the most that a state has for one.
 const WIDTH: u64 = 4;
 
+/// Parts of a tensor, or one more: of what no model has yet, they are larger, for each is several instructions.
+const MOST_PARTS: u64 = 64;
+
 /// Values that are cut alike.
 #[derive(Debug)]
 struct Group {
@@ -183,6 +186,7 @@ impl<'p> Groups<'p> {
             }
         }
         let grain = cols.map_or(GRAIN, |cols| lcm(GRAIN, cols * multiple.max(1)));
+        let bytes = bytes.max(all as u64 * WIDTH / MOST_PARTS);
         let part = ((bytes / WIDTH) as usize / grain).max(1) * grain;
         if part >= all {
             return None;
