@@ -91,5 +91,6 @@ fn what_is_not_legal_is_refused() {
     );
     assert_eq!(code, 3, "{text}");
     let offered = text.split("--micro-batch ").nth(1).and_then(|t| t.split(' ').next()).expect(&text);
-    assert_eq!(offered.parse().ok(), Some(named), "{text}");
+    // Shorter clips make another update.
+    assert!(offered.parse().ok() == Some(named) || text.contains("--max-seconds"), "{text}");
 }
