@@ -44,7 +44,7 @@ pub fn write() -> Result<(), String> {
 /// The page.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn page() -> Result<String, String> {
     let mut out = HEAD.to_owned();
     for (file, name, head) in TABLES {

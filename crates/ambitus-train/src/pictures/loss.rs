@@ -76,7 +76,7 @@ fn color(validation: usize) -> [u8; 3] {
     SERIES[1 + validation % (SERIES.len() - 1)]
 }
 
-/// Losses of the updates of a run, gathered in at most [`COLUMNS`] columns however many they are.
+/// Losses of the updates of a run, gathered in at most 1,000 columns however many they are.
 #[derive(Clone, Debug)]
 pub struct Curve {
     columns: Vec<Column>,
