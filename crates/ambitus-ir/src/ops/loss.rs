@@ -92,7 +92,7 @@ op! {
     /// loss `[1]` = norm * sum over rows with `labels[t]` >= 0 of -log softmax(x w^T)[t, `labels[t]`].
     /// Operands (x `[T, D]`, w `[V, D]`, labels i32 `[T]` (below V; negative: not scored), norm `[1]`).
     /// The logits exist one tile of `tile` rows at a time, in the op's workspace; sums over classes are formed as
-    /// [`head`](super::head) says.
+    /// [`super::head`] says.
     LinearCrossEntropy = "linear_cross_entropy" {
         /// rows of logits that exist at once
         tile: usize,
