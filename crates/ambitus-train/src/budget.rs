@@ -33,7 +33,7 @@ pub const START_BYTES: u64 = if cfg!(debug_assertions) { 15 << 20 } else { 12 <<
 /// What a refusal may take to say which changes would fit, however small the budget is.
 const REFUSAL_BYTES: u64 = 128 << 20;
 /// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`PROCESS_BYTES`].
-const PLANNER_BYTES: u64 = 3 << 20;
+const PLANNER_BYTES: u64 = 5 << 20;
 /// Bytes of memory that a byte of the page tables describes.
 const OF_PAGE_TABLE: u64 = 512;
 /// Resident bytes of the program itself: code and data pages, allocator, main thread, reports. Measured; see
