@@ -162,7 +162,17 @@ impl Asked {
             }
         }
         // What was found with a little more may not be found with exactly that.
-        Ok(if within(least)?.1 { least } else { known.unwrap_or(least) })
+        let Some(known) = known else { return Ok(least) };
+        for more in 0..10 {
+            let budget = least + least / 1000 * more;
+            if budget >= known {
+                break;
+            }
+            if within(budget)?.1 {
+                return Ok(budget);
+            }
+        }
+        Ok(known)
     }
 
     /// What the recipe leaves open on a device.

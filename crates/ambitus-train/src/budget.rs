@@ -421,13 +421,16 @@ pub fn require_planning(shape: &Shape, budget: u64) -> Result<(), RunError> {
     if !shape.beside.with_host || least <= budget.max(REFUSAL_BYTES) {
         return Ok(());
     }
-    Err(RunError::DoesNotFit(format!(
-        "does not fit: needs {} or more, budget {}, in plan\n  the model has {} instructions in forward alone, and planning it takes \
+    Err(RunError::does_not_fit(
+        least,
+        format!(
+            "does not fit: needs {} or more, budget {}, in plan\n  the model has {} instructions in forward alone, and planning it takes \
          more than the budget; raise --memory",
-        ByteSize(least),
-        ByteSize(budget),
-        forward.instrs.len(),
-    )))
+            ByteSize(least),
+            ByteSize(budget),
+            forward.instrs.len(),
+        ),
+    ))
 }
 
 /// What the budget holds while the data is prepared, before there is an arena.

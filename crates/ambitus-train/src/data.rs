@@ -404,9 +404,10 @@ impl Room {
             source.longest_text()
         );
         if self.on_card {
-            return Err(RunError::DoesNotFit(format!(
-                "does not fit: {why} of the host's memory: lower data.max_seconds (--max-seconds)"
-            )));
+            return Err(RunError::does_not_fit(
+                needed,
+                format!("does not fit: {why} of the host's memory: lower data.max_seconds (--max-seconds)"),
+            ));
         }
         Ok(Some(why))
     }
@@ -417,7 +418,7 @@ impl Room {
             DataError::DoesNotFit { what, needed, .. } => {
                 let all = self.process + beside + needed;
                 let [needs, has] = ByteSize(all).apart(ByteSize(self.budget));
-                RunError::DoesNotFit(format!(
+                RunError::does_not_fit(all, format!(
                     "does not fit: needs {needs} or more, budget {has} ({} short), in prepare\n  {what}: {} · beside that {} · process {}\n  \
                      raise --memory, or prepare less data",
                     ByteSize(all.saturating_sub(self.budget)),

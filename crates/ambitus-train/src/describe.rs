@@ -13,7 +13,7 @@ use ambitus_compile::plan::Heights;
 use ambitus_models::Rows;
 
 impl Resolved {
-    /// The most rows that fit the budget: of a micro-batch with these options, and of one clip with everything made again.
+    /// The most rows that fit the budget: of a micro-batch with these options, and of one clip with all blocks recomputed.
     ///
     /// # Errors
     /// From planning.
@@ -27,7 +27,8 @@ impl Resolved {
     /// # Errors
     /// From planning.
     pub fn describe_largest(&self) -> Result<Vec<String>, RunError> {
-        let Rows { unit, per_second, .. } = self.plan.shape.model.rows();
+        let Rows { unit, per_second, most } = self.plan.shape.model.rows();
+        let most = most.unwrap_or(usize::MAX);
         let seconds = |rows: usize| rows as f64 / per_second;
         let [micro_batch, clip] = self.largest()?;
         let clips = |rows: usize| rows as f64 / self.plan.shape.clip_rows;
@@ -38,11 +39,16 @@ impl Resolved {
                 clips(n)
             )
         });
-        let clip = clip.map(|n| {
-            format!(
-                "  the longest clip that fits, with everything made again: {n} {unit} ({:.1} s)",
-                seconds(n)
-            )
+        let clip = clip.map(|n| match n == most {
+            true => {
+                format!("  clips of any length that the model takes fit: {n} {unit} ({:.1} s)", seconds(n))
+            }
+            false => {
+                format!(
+                    "  the longest clip that fits, all blocks recomputed: {n} {unit} ({:.1} s)",
+                    seconds(n)
+                )
+            }
         });
         Ok(micro_batch.into_iter().chain(clip).collect())
     }
@@ -149,7 +155,7 @@ impl Resolved {
             };
             let [peak, budget] = self.against_budget(peak);
             out.push(format!(
-                "  made again in backward: {} (+{:.1} % time); with everything kept the peak is {about}{peak}, {place} the \
+                "  recomputed in backward: {} (+{:.1} % time); with everything kept the peak is {about}{peak}, {place} the \
                  budget of {budget}",
                 p.shape.session.checkpoint,
                 100.0 * (p.step_seconds / without.step_seconds(target) - 1.0),

@@ -248,8 +248,11 @@ impl Device {
     /// For lines that say where a run computes: `2 threads (cpu)`, or the card's name.
     pub fn name(&self) -> String {
         match &self.card {
-            None if self.ranks > 1 => format!("{} ranks of {} threads (cpu)", self.ranks, self.threads),
-            None => format!("{} threads (cpu)", self.threads),
+            None => {
+                let threads =
+                    format!("{} thread{} (cpu)", self.threads, if self.threads == 1 { "" } else { "s" });
+                if self.ranks > 1 { format!("{} ranks of {threads}", self.ranks) } else { threads }
+            }
             Some(card) => card.name.clone(),
         }
     }
@@ -340,8 +343,9 @@ impl Device {
     /// [`RunError::DoesNotFit`] with who holds the rest.
     pub fn require_free(&self, peak: u64) -> Result<(), RunError> {
         match &self.card {
-            Some(card) if card.free_bytes.is_some_and(|free| peak > free) => {
-                Err(RunError::DoesNotFit(format!(
+            Some(card) if card.free_bytes.is_some_and(|free| peak > free) => Err(RunError::does_not_fit(
+                peak,
+                format!(
                     "does not fit: needs {} of {}, {} of its {} are free{}\n  end what holds the rest, or leave out \
                      --memory to plan for what is free",
                     ByteSize(peak),
@@ -349,8 +353,8 @@ impl Device {
                     ByteSize(card.free_bytes.unwrap_or(0)),
                     ByteSize(card.total_bytes),
                     card.holders
-                )))
-            }
+                ),
+            )),
             _ => Ok(()),
         }
     }

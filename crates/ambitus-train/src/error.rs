@@ -1,6 +1,7 @@
 //! What can go wrong in a run, for people, and the exit code of each kind.
 
 use crate::refusal::Refusal;
+use serde_json::{Value, json};
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
@@ -11,8 +12,13 @@ pub enum RunError {
     #[error("{0}")]
     Usage(String),
     /// The plan exceeds the budget; nothing was loaded.
-    #[error("{0}")]
-    DoesNotFit(String),
+    #[error("{why}")]
+    DoesNotFit {
+        /// For people.
+        why: String,
+        /// Bytes that it needs at least, where they are known.
+        needed: Option<u64>,
+    },
     /// The same, with what could be changed.
     #[error("{0}")]
     Refused(Box<Refusal>),
@@ -60,7 +66,7 @@ impl RunError {
     pub fn exit_code(&self) -> u8 {
         match self {
             RunError::Usage(_) => 2,
-            RunError::DoesNotFit(_) | RunError::Refused(_) => 3,
+            RunError::DoesNotFit { .. } | RunError::Refused(_) => 3,
             RunError::Model(_) => 4,
             RunError::Data(ambitus_data::DataError::Stopped) => 10,
             RunError::Data(ambitus_data::DataError::Io { source, .. }) if !is_absent(source) => 6,
@@ -71,6 +77,25 @@ impl RunError {
             RunError::Rank { error, .. } => error.exit_code(),
             RunError::Ranks(_) => 9,
             RunError::Stopped { .. } => 10,
+        }
+    }
+
+    /// Something that does not fit, and the bytes that it needs at least.
+    pub fn does_not_fit(needed: impl Into<Option<u64>>, why: impl Into<String>) -> RunError {
+        RunError::DoesNotFit { why: why.into(), needed: needed.into() }
+    }
+
+    /// What does not fit, for programs: `changes` of options that would, and the `least` that any combination of them needs.
+    /// `None` for other errors.
+    pub fn refusal(&self) -> Option<Value> {
+        match self {
+            RunError::Refused(refusal) => Some(refusal.json()),
+            RunError::DoesNotFit { needed, .. } => {
+                let least = needed.map(|bytes| json!({ "options": "", "peak_bytes": bytes }));
+                Some(json!({ "fits": false, "changes": [], "least": least }))
+            }
+            RunError::Rank { error, .. } => error.refusal(),
+            _ => None,
         }
     }
 
@@ -133,11 +158,14 @@ impl From<ambitus_exec::executor::ExecError> for RunError {
             E::Device(text) => RunError::Device(text),
             E::Disk(text) => RunError::Io(text),
             E::Ranks(why) => why.into(),
-            E::OutOfMemory { bytes } => RunError::DoesNotFit(format!(
-                "the system refused {} for the arena; lower --memory, free memory, or raise the limit (ulimit -v, ulimit -d)",
-                crate::size::ByteSize(bytes)
-            )),
-            e @ E::Threads { .. } => RunError::DoesNotFit(e.to_string()),
+            E::OutOfMemory { bytes } => RunError::does_not_fit(
+                bytes,
+                format!(
+                    "the system refused {} for the arena; lower --memory, free memory, or raise the limit (ulimit -v, ulimit -d)",
+                    crate::size::ByteSize(bytes)
+                ),
+            ),
+            e @ E::Threads { .. } => RunError::does_not_fit(None, e.to_string()),
             other => RunError::Training(other.to_string()),
         }
     }

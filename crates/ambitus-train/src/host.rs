@@ -121,6 +121,13 @@ impl Resolved {
             }
             (None, None) => format!("{} of the host's memory", ByteSize(self.host_bytes())),
         };
-        vec![format!("  offloaded, same numbers: {place}: {}", self.host_line())]
+        let mut lines = vec![format!("  offloaded, same numbers: {place}: {}", self.host_line())];
+        if !self.device.is_card() && self.disk().is_none() {
+            lines.push(
+                "    beside the peak: --memory bounds the rest of this process, --host-memory this"
+                    .to_owned(),
+            );
+        }
+        lines
     }
 }

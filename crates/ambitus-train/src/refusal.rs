@@ -152,7 +152,7 @@ pub(crate) fn first(
 /// Refuses one plan that exceeds its budget, with what is left open for it.
 ///
 /// # Errors
-/// [`RunError::DoesNotFit`], or failures of planning the alternatives.
+/// [`RunError::Refused`], or failures of planning the alternatives.
 pub(crate) fn require_plan(
     plan: &RunPlan,
     shape: &Shape,
@@ -181,7 +181,7 @@ pub(crate) fn require_plan(
         advice: "raise --memory",
         plan: Value::Null,
     };
-    Err(RunError::DoesNotFit(refusal.to_string()))
+    Err(RunError::Refused(Box::new(refusal)))
 }
 
 /// What a plan needs, and where.

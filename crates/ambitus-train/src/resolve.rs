@@ -114,7 +114,8 @@ pub fn prepare(recipe: &Recipe, device: &Device, console: &mut dyn Console) -> R
             let fits = data.limits.iter().find(|limit| limit.prepare_bytes <= budget);
             let lower =
                 fits.map_or("lower data.max_seconds".to_owned(), |l| format!("--max-seconds {}", l.seconds));
-            Err(RunError::DoesNotFit(format!("does not fit: {why}\n  {lower}, or raise --memory")))
+            let needed = fits.map_or(data.prepare_bytes, |l| l.prepare_bytes);
+            Err(RunError::does_not_fit(needed, format!("does not fit: {why}\n  {lower}, or raise --memory")))
         }
     }
 }

@@ -29,7 +29,9 @@ pub fn in_stage(whole: &Recipe, index: usize, e: RunError) -> RunError {
     use RunError as E;
     let of: fn(String) -> RunError = match e {
         E::Usage(_) => E::Usage,
-        E::DoesNotFit(_) => E::DoesNotFit,
+        E::DoesNotFit { why, needed } => {
+            return E::does_not_fit(needed, format!("{}: {why}", label(whole, index)));
+        }
         E::Refused(refusal) => return E::Refused(Box::new(refusal.of(&label(whole, index)))),
         E::Model(_) => E::Model,
         E::Io(_) => E::Io,

@@ -223,7 +223,7 @@ pub fn prepare(a: &TrainArgs) -> Result<()> {
     let (r, _) = recipe(a, false)?;
     // Preparing uses no device.
     let device = Device::find(recipe::DeviceChoice::Cpu, resolve::threads(&r))?;
-    let data = resolve::prepare(&r, &device, &mut console)?;
+    let data = resolve::prepare(&r, &device, &mut console).inspect_err(|e| refused(e, a.json))?;
     let Some(prepared) = data.prepared() else { return Ok(()) };
     data.describe().iter().for_each(|line| console.line(line));
     if a.json {
@@ -276,9 +276,9 @@ pub fn resume(a: &ResumeArgs) -> Result<()> {
 }
 
 /// A run that does not fit, for programs: its plan, and what could be changed.
-fn refused(e: &RunError, as_json: bool) {
-    if let (RunError::Refused(refusal), true) = (e, as_json) {
-        json(&refusal.json());
+pub fn refused(e: &RunError, as_json: bool) {
+    if let (Some(refusal), true) = (e.refusal(), as_json) {
+        json(&refusal);
     }
 }
 

@@ -46,7 +46,7 @@ fn panicked(why: &(dyn Any + Send)) -> ExitCode {
     let words = why.downcast_ref::<String>().map_or("", String::as_str);
     if words.contains("failed to spawn thread") {
         let why = "raise the limits of processes and memory (ulimit -u, ulimit -v)";
-        return failed(&RunError::DoesNotFit(format!("{words}; {why}")));
+        return failed(&RunError::does_not_fit(None, format!("{words}; {why}")));
     }
     terminal::message("error: this is a bug in Ambitus: please report it, with the lines above");
     launch::abort(BUG);

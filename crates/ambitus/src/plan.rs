@@ -1,7 +1,7 @@
 //! `ambitus plan`: a plan, or tables of plans, for people and for programs.
 
 use crate::args::PlanArgs;
-use crate::commands::{Result, json, options, recipe, without_options};
+use crate::commands::{Result, json, options, recipe, refused, without_options};
 use crate::terminal::{self, Terminal};
 use ambitus_train::asked;
 use ambitus_train::cards::{Card, Cards};
@@ -14,6 +14,7 @@ use ambitus_train::recipe::{Origins, Recipe};
 use ambitus_train::resolve::{self, Purpose};
 use ambitus_train::tiers::Tiers;
 use ambitus_train::{search, stages};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Kinds of cards in a table of `--scaling`: each is a column, planned for many times.
@@ -74,14 +75,16 @@ pub fn run(a: &PlanArgs) -> Result<()> {
             }
             _ => resolve::resolve(r, origins, Purpose::Plan(a.assume.as_ref()), &mut console),
         };
-        let resolved = resolved.map_err(|e| of_part(&whole, i, e))?;
+        let resolved = resolved.inspect_err(|e| refused(e, a.run.json)).map_err(|e| of_part(&whole, i, e))?;
         let tables = placements(a, cluster.as_ref(), card.as_ref(), &resolved)?;
         if a.run.json {
-            let refused = resolved.require_fit();
-            let mut plan = match &refused {
-                Err(RunError::Refused(refusal)) => refusal.json(),
-                _ => resolved.json(),
-            };
+            let fit = resolved.require_fit();
+            let mut plan = resolved.json();
+            if let (Some(Value::Object(said)), Some(plan)) =
+                (fit.as_ref().err().and_then(RunError::refusal), plan.as_object_mut())
+            {
+                plan.extend(said);
+            }
             plan["minimum_budget_bytes"] = resolved.asked.least_budget(&resolved.device)?.into();
             plan["choices"] = serde_json::json!(resolved.choices);
             plan["assumed"] =
@@ -99,7 +102,7 @@ pub fn run(a: &PlanArgs) -> Result<()> {
                 plan[name] = table;
             }
             plans.push(plan);
-            fits = fits.and_then(|()| refused.map_err(|e| of_part(&whole, i, e)));
+            fits = fits.and_then(|()| fit.map_err(|e| of_part(&whole, i, e)));
         } else {
             head(&whole, i);
             show(&resolved, a.explain)?;
@@ -132,7 +135,7 @@ fn cluster(a: &PlanArgs) -> Result<Option<Cluster>> {
 }
 
 /// A name, and what it is for people and for programs.
-type Table = (&'static str, String, serde_json::Value);
+type Table = (&'static str, String, Value);
 
 /// What is shown beside a plan for several cards.
 fn placements(
@@ -254,7 +257,7 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
         let r = plan_for(a, (r, &origins), &any, &mut Terminal::new()).map_err(|e| of_part(&whole, i, e))?;
         let tiers = Tiers::new(&r.asked, &r.data, &cards, r.threads)?;
         if !tiers.any() && fits.is_ok() {
-            let none = RunError::DoesNotFit("does not fit any of these cards".to_owned());
+            let none = RunError::does_not_fit(None, "does not fit any of these cards");
             fits = Err(of_part(&whole, i, none));
         }
         if !a.run.json {

@@ -55,6 +55,6 @@ extern "C" fn aborted(_: libc::c_int) {
             b"error: the system refused memory: lower --memory, free memory, or raise the limit (ulimit -v, ulimit -d, or the \
               container's)\n",
         );
-        signals::end(&RunError::DoesNotFit(String::new()))
+        signals::end(&RunError::does_not_fit(None, ""))
     }
 }

@@ -27,17 +27,18 @@ fn refused(dir: &Path, args: &[&str]) -> Value {
     serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {told}"))
 }
 
-/// A model wide enough for its states to count beside the process.
-fn wide(dir: &Path) {
-    let model = dir.join("wide");
+/// The fixture's model with another value of one key of its configuration; its folder.
+fn shaped(dir: &Path, key: &str, value: u32) -> String {
+    let model = dir.join(key);
     std::fs::create_dir_all(&model).expect("a folder");
     let from = common::fixture("v1");
     let config = std::fs::read_to_string(from.join("config.yaml")).expect("a file");
-    let dim = config.lines().find(|l| l.trim_start().starts_with("dim:")).expect("dim");
-    let indent = dim.len() - dim.trim_start().len();
-    std::fs::write(model.join("config.yaml"), config.replace(dim, &format!("{:indent$}dim: 320", "")))
+    let line = config.lines().find(|l| l.trim_start().starts_with(&format!("{key}:"))).expect("the key");
+    let indent = &line[..line.len() - line.trim_start().len()];
+    std::fs::write(model.join("config.yaml"), config.replace(line, &format!("{indent}{key}: {value}")))
         .expect("a file");
     std::fs::copy(from.join("vocab.txt"), model.join("vocab.txt")).expect("a file");
+    model.display().to_string()
 }
 
 /// Every change that is named fits typed behind the command; with nothing that fits there is a least all the same.
@@ -73,9 +74,9 @@ fn what_is_named_fits_when_it_is_typed_behind_the_command() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     common::voice(dir, 9);
-    wide(dir);
+    let wide = shaped(dir, "dim", 320);
     let run = recipe(dir, "run", "");
-    let base = ["plan", &run, "--model", "wide", "--max-seconds", "2"];
+    let base = ["plan", &run, "--model", &wide, "--max-seconds", "2"];
     // Options that the command gives already are typed again.
     for given in [
         &[][..],
@@ -166,6 +167,20 @@ fn preparing_is_one_of_the_phases_and_its_limit_is_named() {
 }
 
 #[test]
+fn what_is_too_long_to_be_planned_is_refused_by_its_instructions() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let long = shaped(dir, "depth", 1000);
+    let command = ["plan", "--model", &long, "--assume", "8x2s", "--memory", "200MiB", "--json"];
+    let told = refused(dir, &command);
+    assert_eq!(told["fits"], false, "{told:#}");
+    assert_eq!(told["changes"], serde_json::json!([]), "{told:#}");
+    assert!(number(&told["least"], "peak_bytes") > 200 << 20, "{told:#}");
+    let (_, text) = said(dir, &command);
+    assert!(text.contains("instructions in forward alone"), "{text}");
+}
+
+#[test]
 fn clips_are_assumed_in_every_family() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
@@ -187,6 +202,9 @@ fn clips_are_assumed_in_every_family() {
     assert!(prepare(&short) < prepare(&mel), "{short:#}");
     let tokens = plan(&orpheus, "32x800t", &["--batch", "1", "--micro-batch", "max"]);
     assert_eq!(number(&tokens["micro_batch"], "tokens"), 800, "no update fills more");
+    // As many as 30 s have, which a clip may have by default.
+    let longest = plan(&orpheus, "1x2461t", &["--batch", "1", "--micro-batch", "max"]);
+    assert_eq!(number(&longest["micro_batch"], "tokens"), 2461);
     let seconds = plan(&orpheus, "8x2s", &["--batch", "1"]);
     // 24 frames of 7 tokens, 8 of text, 7 around them.
     assert_eq!(number(&seconds, "tokens_per_step"), 24 * 7 + 8 + 7);

@@ -118,6 +118,7 @@ impl Assumed {
     /// A unit of another family, or clips outside the limits that may not be left out.
     pub fn named(assume: &Assume, recipe: &Recipe, model: &Model) -> Result<Assumed, RunError> {
         let usage = |why: String| Err(RunError::Usage(format!("--assume {assume}: {why}")));
+        let per_second = model.rows().per_second;
         let (mut clips, mut left_out) = (Vec::new(), 0);
         for (count, length) in &assume.0 {
             let clip = match clip(*length, model) {
@@ -125,7 +126,9 @@ impl Assumed {
                 Err(why) => return usage(why),
             };
             let data = &recipe.data;
-            let within = (data.min_seconds..=data.max_seconds).contains(&clip.seconds)
+            // As many rows as `as_allowed` assumes are within the limit, though they are a fraction of a row longer.
+            let longest = (data.max_seconds * per_second).ceil() / per_second;
+            let within = (data.min_seconds..=longest).contains(&clip.seconds)
                 && data.max_tokens.is_none_or(|most| u64::from(clip.rows) <= most);
             match within {
                 true => clips.resize(clips.len() + count, clip),

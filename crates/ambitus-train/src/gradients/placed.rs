@@ -36,11 +36,14 @@ impl Work<'_> {
         device.require_engine()?;
         let needed = plan.peak_bytes;
         if let Some(budget) = options.memory.filter(|budget| needed > *budget) {
-            return Err(RunError::DoesNotFit(format!(
-                "does not fit: the ranks in this process need {}, --memory is {}; take a smaller --micro-batch, or other ranks",
-                ByteSize(needed),
-                ByteSize(budget)
-            )));
+            return Err(RunError::does_not_fit(
+                needed,
+                format!(
+                    "does not fit: the ranks in this process need {}, --memory is {}; take a smaller --micro-batch, or other ranks",
+                    ByteSize(needed),
+                    ByteSize(budget)
+                ),
+            ));
         }
         let states: Vec<_> = parts.ranks.iter().flat_map(|p| p.session.states.clone()).collect();
         self.dir.check(&states, false)?;

@@ -44,14 +44,17 @@ impl Work<'_> {
         let others = (here - 1) as u64 * (plan.planned.arena_bytes() + LOAD_BYTES);
         let needed = plan.peak_bytes + others + beside;
         if let Some(budget) = options.memory.filter(|budget| needed > *budget) {
-            return Err(RunError::DoesNotFit(format!(
-                "does not fit: {here} rank{} in this process need{} {}, --memory is {}; take a smaller --micro-batch, or \
+            return Err(RunError::does_not_fit(
+                needed,
+                format!(
+                    "does not fit: {here} rank{} in this process need{} {}, --memory is {}; take a smaller --micro-batch, or \
                  other ranks",
-                if here == 1 { "" } else { "s" },
-                if here == 1 { "s" } else { "" },
-                ByteSize(needed),
-                ByteSize(budget)
-            )));
+                    if here == 1 { "" } else { "s" },
+                    if here == 1 { "s" } else { "" },
+                    ByteSize(needed),
+                    ByteSize(budget)
+                ),
+            ));
         }
         let layout = session::layout(&plan.shape.model, &plan.shape.session)?;
         let layout = layout.ok_or_else(|| RunError::Usage("--ranks: nothing is shared".to_owned()))?;

@@ -80,15 +80,18 @@ pub fn require(bytes: u64, threads: usize) -> Result<(), RunError> {
     if bytes <= room {
         return Ok(());
     }
-    Err(RunError::DoesNotFit(format!(
-        "does not fit: the plan needs {}, and the limit of {} on {} leaves it {} ({} are mapped beside it, and stacks of threads): \
+    Err(RunError::does_not_fit(
+        bytes,
+        format!(
+            "does not fit: the plan needs {}, and the limit of {} on {} leaves it {} ({} are mapped beside it, and stacks of threads): \
          raise the limit, or lower --memory",
-        ByteSize(bytes),
-        ByteSize(limit.limit_bytes),
-        limit.name,
-        ByteSize(room),
-        ByteSize(limit.used_bytes.saturating_sub(limit.held_bytes)),
-    )))
+            ByteSize(bytes),
+            ByteSize(limit.limit_bytes),
+            limit.name,
+            ByteSize(room),
+            ByteSize(limit.used_bytes.saturating_sub(limit.held_bytes)),
+        ),
+    ))
 }
 
 /// Refuses limits under which not even planning is possible, and has the allocator map no more than it needs where it counts.
@@ -107,13 +110,16 @@ pub fn at_start() -> Result<(), RunError> {
     if limit.remaining_bytes >= needed {
         return Ok(());
     }
-    Err(RunError::DoesNotFit(format!(
-        "the limit of {} on {} leaves {}, and the smallest run takes {} beside what is mapped: raise the limit",
-        ByteSize(limit.limit_bytes),
-        limit.name,
-        ByteSize(limit.remaining_bytes),
-        ByteSize(needed)
-    )))
+    Err(RunError::does_not_fit(
+        needed,
+        format!(
+            "the limit of {} on {} leaves {}, and the smallest run takes {} beside what is mapped: raise the limit",
+            ByteSize(limit.limit_bytes),
+            limit.name,
+            ByteSize(limit.remaining_bytes),
+            ByteSize(needed)
+        ),
+    ))
 }
 
 #[cfg(test)]
