@@ -1,6 +1,6 @@
 //! A recipe before the search: the shape of its run, and what it leaves open.
 
-use crate::budget::{MicroBatch, Shape, require_planning};
+use crate::budget::{MicroBatch, Shape, is_long, require_planning};
 use crate::device::Device;
 use crate::error::RunError;
 use crate::parts::Placement;
@@ -72,9 +72,10 @@ impl Asked {
             planned_at_once: search::PLANNED_AT_ONCE[0],
             data_bytes: sizes.data_bytes(device.beside().ranks),
         };
-        require_planning(&shape, budget)?;
         let micro_batches = sizes.micro_batches.clone();
-        let asked = Asked { recipe: recipe.clone(), shape, micro_batches, sizes: sizes.clone() };
+        let mut asked = Asked { recipe: recipe.clone(), shape, micro_batches, sizes: sizes.clone() };
+        asked.shape.planned_at_once = asked.open(device).planned_at_once();
+        require_planning(&asked.shape, budget, device.target())?;
         asked.on(device, budget)
     }
 
@@ -140,7 +141,7 @@ impl Asked {
     }
 
     /// The smallest budget with which a search finds a plan, to within a hundredth: at it one is found, a hundredth below
-    /// none.
+    /// none. Of a long model, what needs least where nothing fits: each step down would take seconds.
     ///
     /// # Errors
     /// From planning.
@@ -154,6 +155,9 @@ impl Asked {
         // Of what fits nowhere, what needs least.
         let mut least = within(0)?.0;
         let mut known = None;
+        if is_long(&self.shape) {
+            return Ok(least);
+        }
         loop {
             let less = least - least / 100 - 1;
             match within(less)? {

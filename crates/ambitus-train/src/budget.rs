@@ -13,6 +13,7 @@ use crate::device::Beside;
 use crate::error::RunError;
 use crate::load::LOAD_BYTES;
 use crate::parts::PlannedParts;
+use crate::search::PLANNED_AT_ONCE;
 use crate::session::{self, SessionOptions, program};
 use crate::size::ByteSize;
 use ambitus_comm::local;
@@ -32,6 +33,8 @@ use std::sync::Arc;
 pub const START_BYTES: u64 = if cfg!(debug_assertions) { 15 << 20 } else { 12 << 20 };
 /// What a refusal may take to say which changes would fit, however small the budget is.
 const REFUSAL_BYTES: u64 = 128 << 20;
+/// Instructions of a forward program from which on a model is long.
+const LONG: usize = 10_000;
 /// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`PROCESS_BYTES`].
 const PLANNER_BYTES: u64 = 5 << 20;
 /// Bytes of memory that a byte of the page tables describes.
@@ -398,39 +401,64 @@ impl ProgramBytes {
     }
 }
 
-/// What the process takes while a run of these programs is planned.
-fn planning(shape: &Shape, programs: u64) -> u64 {
+/// What the process takes while programs of so many bytes are planned, so often at once.
+fn planning(shape: &Shape, at_once: u64, programs: u64) -> u64 {
     match shape.beside.with_host {
-        true => START_BYTES + PLANNER_BYTES + shape.data_bytes + shape.planned_at_once * programs,
+        true => START_BYTES + PLANNER_BYTES + shape.data_bytes + at_once * programs,
         false => shape.beside.fixed_bytes,
     }
 }
 
-/// Refuses a model that is too long to be planned within the budget, before anything of its size is built but one forward program.
+/// The program of a micro-batch without backward.
+fn forward(shape: &Shape) -> Program {
+    shape.model.loss(&mut Session::default(), shape.session.capacity, program::MICRO, false)
+}
+
+/// A model of hundreds of blocks: each plan takes seconds.
+pub fn is_long(shape: &Shape) -> bool {
+    forward(shape).instrs.len() > LONG
+}
+
+/// Refuses a model that is too long to be planned within the budget, before it is planned: by one forward program, which every
+/// choice of options has; of a long model by all of its programs, which are tried as often as options are open.
 ///
 /// # Errors
-/// [`RunError::DoesNotFit`], with its number of instructions.
-pub fn require_planning(shape: &Shape, budget: u64) -> Result<(), RunError> {
-    let forward = shape.model.loss(&mut Session::default(), shape.session.capacity, program::MICRO, false);
+/// [`RunError::DoesNotFit`], with its number of instructions; a model that cannot be trained.
+pub fn require_planning(shape: &Shape, budget: u64, target: &dyn Target) -> Result<(), RunError> {
+    // Beside a card it is not in the budget.
+    if !shape.beside.with_host {
+        return Ok(());
+    }
+    let most = budget.max(REFUSAL_BYTES);
+    let refuse = |needed: u64, which: &str, n: usize| {
+        Err(RunError::does_not_fit(
+            needed,
+            format!(
+                "does not fit: needs {} or more, budget {}, in plan\n  the model has {n} instructions in {which}, and planning them \
+                 takes more than the budget; raise --memory",
+                ByteSize(needed),
+                ByteSize(budget),
+            ),
+        ))
+    };
+    let forward = forward(shape);
     let SessionOptions { ema, evaluate, sample, .. } = &shape.session;
     // Where all is trained each instruction has at least one in backward; the programs beside it are as long.
     let beside = (u64::from(*evaluate) + u64::from(sample.is_some())) * (1 + u64::from(*ema));
     let micro = if shape.session.trained == Trained::All { 2 } else { 1 };
-    let least = planning(shape, (micro + beside) * program_bytes(&forward));
-    // Beside a card it is not in the budget.
-    if !shape.beside.with_host || least <= budget.max(REFUSAL_BYTES) {
+    let least = planning(shape, PLANNED_AT_ONCE[0], (micro + beside) * program_bytes(&forward));
+    if least > most {
+        return refuse(least, "forward alone", forward.instrs.len());
+    }
+    if forward.instrs.len() <= LONG {
         return Ok(());
     }
-    Err(RunError::does_not_fit(
-        least,
-        format!(
-            "does not fit: needs {} or more, budget {}, in plan\n  the model has {} instructions in forward alone, and planning it takes \
-         more than the budget; raise --memory",
-            ByteSize(least),
-            ByteSize(budget),
-            forward.instrs.len(),
-        ),
-    ))
+    let programs = session::build(&shape.model, &shape.session, target)?.programs;
+    let needed = planning(shape, shape.planned_at_once, programs.iter().map(program_bytes).sum());
+    if needed > most {
+        return refuse(needed, "its programs", programs.iter().map(|p| p.instrs.len()).sum());
+    }
+    Ok(())
 }
 
 /// What the budget holds while the data is prepared, before there is an arena.

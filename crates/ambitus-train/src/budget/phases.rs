@@ -80,7 +80,7 @@ impl Around {
             with_host: shape.beside.with_host,
             process: shape.beside.fixed_bytes + of_ranks(1, programs.running() + shape.data_bytes),
             prepare: preparing(shape),
-            plan: planning(shape, programs.planned),
+            plan: planning(shape, shape.planned_at_once, programs.planned),
             load: each(LOAD_BYTES),
             run: each(loader),
             evaluate: each(loader + if shape.session.evaluate { evaluate } else { 0 }),

@@ -10,18 +10,16 @@ use super::Named;
 use super::change::Change;
 use super::dims::{Dim, PARTS, offload};
 use crate::asked::Asked;
-use crate::budget::{Draft, MicroBatch};
+use crate::budget::{Draft, MicroBatch, is_long};
 use crate::data::{Data, Limit};
 use crate::device::Device;
 use crate::error::RunError;
 use crate::recipe::{MicroBatch as Size, Offload, Recipe, UpdateAt};
 use crate::search::{Chosen, Free, PLANNED_AT_ONCE, Stems, choose, side_by_side};
-use crate::session::program;
 use crate::sizes::Sizes;
 use crate::variants::{self, Variant};
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::{Blocks, cheapest};
-use ambitus_ir::Session;
 use ambitus_ir::target::Packed;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -35,8 +33,6 @@ const OFFLOADS: [u8; 2] = [(1 << PARTS) - 1, (1 << (PARTS - 1)) - 1];
 /// than it frees bytes, and nothing.
 const STARTS: [Option<u8>; 6] =
     [Some(OFFLOADS[0]), Some(OFFLOADS[1]), Some(0b11000), Some(0b01000), Some(0), None];
-/// Instructions of a forward program from which on only the [`STARTS`] are looked at: of hundreds of blocks each look takes seconds.
-const LONG: usize = 10_000;
 /// Combinations that are planned in full where the least of all does not fit.
 const EDGE: usize = 8;
 /// What a plan in full may be lower than a search saw: one part in this.
@@ -89,7 +85,7 @@ pub(super) struct Space<'r> {
     device: &'r Device,
     budget: u64,
     dims: Vec<Dim>,
-    /// Of more than [`LONG`].
+    /// [`is_long`]: only the [`STARTS`] are looked at.
     is_long: bool,
     found: Mutex<Found<'r>>,
 }
@@ -112,9 +108,7 @@ impl<'r> Space<'r> {
         budget: u64,
         dims: Vec<Dim>,
     ) -> Space<'r> {
-        let capacity = asked.shape.session.capacity;
-        let forward = asked.shape.model.loss(&mut Session::default(), capacity, program::MICRO, false);
-        let is_long = forward.instrs.len() > LONG;
+        let is_long = is_long(&asked.shape);
         Space { asked, data, device, budget, dims, is_long, found: Mutex::default() }
     }
 
