@@ -45,6 +45,8 @@ pub mod size;
 pub mod sizes;
 pub mod stages;
 pub mod stop;
+#[cfg(test)]
+mod testing;
 pub mod tiers;
 pub mod trainer;
 pub mod validate;

@@ -82,139 +82,66 @@ fn named(keys: &[&str]) -> Origins {
     origins
 }
 
+/// Keys that options say, as they are laid over a recipe.
+#[derive(Default)]
+struct Given(Vec<&'static str>);
+
+impl Given {
+    /// A key without which the recipe leaves something open.
+    fn open<T: Clone>(&mut self, key: &'static str, option: &Option<T>, value: &mut Option<T>) {
+        self.set(key, option, |given| *value = Some(given));
+    }
+
+    /// A key that always has a value.
+    fn set<T: Clone>(&mut self, key: &'static str, option: &Option<T>, lay: impl FnOnce(T)) {
+        if let Some(given) = option {
+            lay(given.clone());
+            self.0.push(key);
+        }
+    }
+}
+
 /// Lays the options over a recipe: the keys that they say.
 pub fn options(a: &TrainArgs, r: &mut Recipe) -> Vec<&'static str> {
-    let mut given = Vec::new();
-    let mut set = |key: &'static str| given.push(key);
-    if let (Some(_), Some(model)) = (&a.recipe, &a.model) {
-        r.model.dir.clone_from(model);
-        set("model.dir");
+    let mut keys = Given::default();
+    let flag = |is: bool| is.then_some(());
+    if a.recipe.is_some() {
+        keys.set("model.dir", &a.model, |dir| r.model.dir = dir);
+        keys.open("data.dir", &a.data, &mut r.data.dir);
     }
-    if let (Some(_), Some(data)) = (&a.recipe, &a.data) {
-        r.data.dir = Some(data.clone());
-        set("data.dir");
-    }
-    if let Some(device) = a.device {
-        r.device = device;
-        set("device");
-    }
-    if a.memory.is_some() {
-        r.memory = a.memory;
-        set("memory");
-    }
-    if a.precision.is_some() {
-        r.precision = a.precision;
-        set("precision");
-    }
-    if a.ranks.is_some() {
-        r.ranks = a.ranks;
-        set("ranks");
-    }
-    if let Some(strategy) = a.sharding {
-        r.share_by(strategy);
-        set("sharding.strategy");
-    }
-    if a.placement.is_some() {
-        r.placement = a.placement;
-        set("placement");
-    }
-    if a.offload.is_some() {
-        r.offload.clone_from(&a.offload);
-        set("offload");
-    }
-    if a.low_vram {
-        r.offload = Some(recipe::Offload::all());
-        set("offload");
-    }
-    if a.host_memory.is_some() {
-        r.host_memory = a.host_memory;
-        set("host_memory");
-    }
-    if a.checkpoint.is_some() {
-        r.checkpoint.clone_from(&a.checkpoint);
-        set("checkpoint");
-    }
-    if let Some(level) = a.numerics {
-        r.numerics = level;
-        set("numerics");
-    }
-    if a.update_in_backward {
-        r.update = recipe::UpdateAt::Backward;
-        set("update");
-    }
-    if a.clip_per_tensor {
-        r.clip_per_tensor = true;
-        set("clip_per_tensor");
-    }
-    if a.optimizer.is_some() {
-        r.optimizer = a.optimizer;
-        set("optimizer");
-    }
-    if let Some(size) = a.micro_batch {
+    keys.set("device", &a.device, |device| r.device = device);
+    keys.open("memory", &a.memory, &mut r.memory);
+    keys.open("precision", &a.precision, &mut r.precision);
+    keys.open("ranks", &a.ranks, &mut r.ranks);
+    keys.set("sharding.strategy", &a.sharding, |strategy| r.share_by(strategy));
+    keys.open("placement", &a.placement, &mut r.placement);
+    keys.open("offload", &a.offload, &mut r.offload);
+    keys.set("offload", &flag(a.low_vram), |()| r.offload = Some(recipe::Offload::all()));
+    keys.open("host_memory", &a.host_memory, &mut r.host_memory);
+    keys.open("checkpoint", &a.checkpoint, &mut r.checkpoint);
+    keys.set("numerics", &a.numerics, |level| r.numerics = level);
+    keys.set("update", &flag(a.update_in_backward), |()| r.update = recipe::UpdateAt::Backward);
+    keys.set("clip_per_tensor", &flag(a.clip_per_tensor), |()| r.clip_per_tensor = true);
+    keys.open("optimizer", &a.optimizer, &mut r.optimizer);
+    keys.set("micro_batch.frames", &a.micro_batch, |size| {
         r.micro_batch = recipe::MicroBatch { clips: r.micro_batch.clips, ..size };
-        set("micro_batch.frames");
-    }
-    if a.threads.is_some() {
-        r.threads = a.threads;
-        set("threads");
-    }
-    if a.updates.is_some() {
-        (r.updates, r.epochs) = (a.updates, None);
-        set("updates");
-    }
-    if a.batch.is_some() {
-        r.batch = a.batch;
-        set("batch");
-    }
-    if a.warmup.is_some() {
-        r.warmup = a.warmup;
-        set("warmup");
-    }
-    if let Some(updates) = a.save_every {
-        r.save_every = updates;
-        set("save_every");
-    }
-    if a.ema || a.no_ema {
-        r.ema = Some(a.ema);
-        set("ema");
-    }
-    if a.codec.is_some() {
-        r.data.codec.clone_from(&a.codec);
-        set("data.codec");
-    }
-    if let Some(s) = a.max_seconds {
-        r.data.max_seconds = s;
-        set("data.max_seconds");
-    }
-    if let Some(lr) = a.learning_rate {
-        r.learning_rate = Some(lr);
-        set("learning_rate");
-    }
-    if let Some(seed) = a.seed {
-        r.seed = seed;
-        set("seed");
-    }
-    if let Some(v) = a.variant {
-        r.model.variant = Some(v.into());
-        set("model.variant");
-    }
-    if a.extend_vocab {
-        r.model.extend_vocab = true;
-        set("model.extend_vocab");
-    }
-    if !a.freeze.is_empty() {
-        r.freeze.clone_from(&a.freeze);
-        set("freeze");
-    }
-    if let Some(rank) = a.lora {
-        r.lora.get_or_insert_default().rank = rank;
-        set("lora.rank");
-    }
-    if a.run_dir.is_some() {
-        r.run_dir.clone_from(&a.run_dir);
-        set("run_dir");
-    }
-    given
+    });
+    keys.open("threads", &a.threads, &mut r.threads);
+    keys.set("updates", &a.updates, |n| (r.updates, r.epochs) = (Some(n), None));
+    keys.open("batch", &a.batch, &mut r.batch);
+    keys.open("warmup", &a.warmup, &mut r.warmup);
+    keys.set("save_every", &a.save_every, |updates| r.save_every = updates);
+    keys.set("ema", &flag(a.ema || a.no_ema), |()| r.ema = Some(a.ema));
+    keys.open("data.codec", &a.codec, &mut r.data.codec);
+    keys.set("data.max_seconds", &a.max_seconds, |seconds| r.data.max_seconds = seconds);
+    keys.open("learning_rate", &a.learning_rate, &mut r.learning_rate);
+    keys.set("seed", &a.seed, |seed| r.seed = seed);
+    keys.set("model.variant", &a.variant, |variant| r.model.variant = Some(variant.into()));
+    keys.set("model.extend_vocab", &flag(a.extend_vocab), |()| r.model.extend_vocab = true);
+    keys.set("freeze", &flag(!a.freeze.is_empty()), |()| r.freeze.clone_from(&a.freeze));
+    keys.set("lora.rank", &a.lora, |rank| r.lora.get_or_insert_default().rank = rank);
+    keys.open("run_dir", &a.run_dir, &mut r.run_dir);
+    keys.0
 }
 
 pub fn prepare(a: &TrainArgs) -> Result<()> {

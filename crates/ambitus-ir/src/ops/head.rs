@@ -58,14 +58,15 @@ impl OpDef for HeadSums {
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
-        let logits = Logits::of(b, self.part?, x);
+        let logits = Logits::of(b, self.part?.first, x);
         let before = |b: &mut Builder<'_>, k: usize| x.get(3).map(|s| b.slice(*s, 1, k, 1));
         let high = b.reduce(ReduceKind::Max, logits.all, 1);
         let high = match before(b, 0) {
             Some(old) => b.binary(BinaryKind::Max, old, high),
             None => high,
         };
-        let exp = logits.exp_less(b, high);
+        let less = logits.less(b, high);
+        let exp = b.unary(UnaryKind::Exp, less);
         let mut sum = b.reduce(ReduceKind::Sum, exp, 1);
         let own = b.keep(logits.onehot, logits.all);
         let mut own = b.reduce(ReduceKind::Sum, own, 1);
@@ -173,17 +174,13 @@ impl OpDef for HeadGrad {
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
-        let logits = Logits::of(b, self.part?, x);
+        let logits = Logits::of(b, self.part?.first, x);
         let (high, sum) = (b.slice(x[5], 1, 0, 1), b.slice(x[5], 1, 1, 1));
-        let exp = logits.exp_less(b, high);
+        let less = logits.less(b, high);
+        let exp = b.unary(UnaryKind::Exp, less);
         let shape = b.ty(exp).shape;
         let sum = b.broadcast(sum, &shape);
-        let p = b.div(exp, sum);
-        let g = b.sub(p, logits.onehot);
-        let factor = b.mul(x[3], x[4]);
-        let factor = b.everywhere(factor, g);
-        let g = b.mul(factor, g);
-        let g = b.keep(logits.scored, g);
+        let g = logits.gradient(b, exp, sum, [x[3], x[4]]);
         let (a, w) = (b.as_f32(x[0]), b.as_f32(x[1]));
         let mut dx = b.matmul(g, w, false, false);
         if self.goes_on() {
@@ -215,17 +212,18 @@ impl OpDef for HeadGrad {
     }
 }
 
-/// A part's logits in core ops, all `[T, part]`.
-struct Logits {
-    all: ValueId,
+/// Logits of the classes of w, and which of them are scored, in core ops; all `[T, classes]`.
+pub(super) struct Logits {
+    pub all: ValueId,
     /// 1 at the label
-    onehot: ValueId,
+    pub onehot: ValueId,
     /// 1 in rows with a label
-    scored: ValueId,
+    pub scored: ValueId,
 }
 
 impl Logits {
-    fn of(b: &mut Builder<'_>, part: Span, x: &[ValueId]) -> Logits {
+    /// Of (x `[T, D]`, w `[classes, D]`, labels `[T]`), with the number of w's first class.
+    pub fn of(b: &mut Builder<'_>, first: usize, x: &[ValueId]) -> Logits {
         let (a, w) = (b.as_f32(x[0]), b.as_f32(x[1]));
         let all = b.matmul(a, w, false, true);
         let shape = b.ty(all).shape;
@@ -233,17 +231,32 @@ impl Logits {
         let number = b.plus(labels, 1.0);
         let scored = b.is_positive(number);
         let classes = b.iota(DType::F32, &shape, 1);
-        let classes = b.plus(classes, part.first as f32);
+        let classes = if first > 0 { b.plus(classes, first as f32) } else { classes };
         let onehot = b.binary(BinaryKind::Equal, labels, classes);
         Logits { all, onehot, scored }
     }
 
-    /// e^(logit - high), with high `[T, 1]`.
-    fn exp_less(&self, b: &mut Builder<'_>, high: ValueId) -> ValueId {
+    /// Logits less `high` `[T, 1]`.
+    pub fn less(&self, b: &mut Builder<'_>, high: ValueId) -> ValueId {
         let shape = b.ty(self.all).shape;
         let high = b.broadcast(high, &shape);
-        let less = b.sub(self.all, high);
-        b.unary(UnaryKind::Exp, less)
+        b.sub(self.all, high)
+    }
+
+    /// norm * dloss * (exp / sum - onehot) on scored rows, with exp and sum `[T, classes]`.
+    pub fn gradient(
+        &self,
+        b: &mut Builder<'_>,
+        exp: ValueId,
+        sum: ValueId,
+        [norm, dloss]: [ValueId; 2],
+    ) -> ValueId {
+        let p = b.div(exp, sum);
+        let g = b.sub(p, self.onehot);
+        let factor = b.mul(norm, dloss);
+        let factor = b.everywhere(factor, g);
+        let g = b.mul(factor, g);
+        b.keep(self.scored, g)
     }
 }
 

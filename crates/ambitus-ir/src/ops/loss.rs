@@ -1,8 +1,8 @@
 //! Losses. The normaliser is an input, known on the host before the first micro-batch: any split of the same clips into
 //! micro-batches gives the same sums.
 
-use super::elementwise::{BinaryKind, UnaryKind};
-use super::head::{self, CLASSES};
+use super::elementwise::UnaryKind;
+use super::head::{self, CLASSES, Logits};
 use super::parts::{Cut, Operands, Span};
 use super::reduce::ReduceKind;
 use super::{Grads, Op, OpDef, Props, Vjp, arity, matrix, op, scalar, want};
@@ -185,12 +185,7 @@ impl OpDef for LinearCrossEntropyGrad {
         let s = Scored::of(b, x);
         let loss = s.loss(b, x[3]);
         let sum = b.row_sum(s.exp);
-        let p = b.div(s.exp, sum);
-        let g = b.sub(p, s.onehot);
-        let factor = b.mul(x[3], x[4]);
-        let factor = b.everywhere(factor, g);
-        let g = b.mul(factor, g);
-        let g = b.keep(s.scored, g);
+        let g = s.logits.gradient(b, s.exp, sum, [x[3], x[4]]);
         let (a, w) = (b.as_f32(x[0]), b.as_f32(x[1]));
         let dx = b.matmul(g, w, false, false);
         let mut y = vec![loss, b.as_like(dx, x[0])];
@@ -233,43 +228,32 @@ impl OpDef for LinearCrossEntropyGrad {
     }
 }
 
-/// The head's logits, and which of them are scored, in core ops; all `[T, V]`.
+/// All logits of the head, and their exponentials, in core ops; all `[T, V]`.
 struct Scored {
+    logits: Logits,
     /// logits less the row's largest
     shifted: ValueId,
     /// e^shifted
     exp: ValueId,
-    /// 1 at the label
-    onehot: ValueId,
-    /// 1 in rows with a label
-    scored: ValueId,
 }
 
 impl Scored {
     fn of(b: &mut Builder<'_>, x: &[ValueId]) -> Scored {
-        let (a, w) = (b.as_f32(x[0]), b.as_f32(x[1]));
-        let logits = b.matmul(a, w, false, true);
-        let shape = b.ty(logits).shape;
-        let labels = b.each_column(x[2], logits);
-        let number = b.plus(labels, 1.0);
-        let scored = b.is_positive(number);
-        let classes = b.iota(DType::F32, &shape, 1);
-        let onehot = b.binary(BinaryKind::Equal, labels, classes);
-        let high = b.reduce(ReduceKind::Max, logits, 1);
-        let high = b.broadcast(high, &shape);
-        let shifted = b.sub(logits, high);
+        let logits = Logits::of(b, 0, x);
+        let high = b.reduce(ReduceKind::Max, logits.all, 1);
+        let shifted = logits.less(b, high);
         let exp = b.unary(UnaryKind::Exp, shifted);
-        Scored { shifted, exp, onehot, scored }
+        Scored { logits, shifted, exp }
     }
 
     /// norm * sum of (log of the row's sum - the label's logit) over scored rows.
     fn loss(&self, b: &mut Builder<'_>, norm: ValueId) -> ValueId {
         let sum = b.reduce(ReduceKind::Sum, self.exp, 1);
         let log = b.unary(UnaryKind::Log, sum);
-        let own = b.keep(self.onehot, self.shifted);
+        let own = b.keep(self.logits.onehot, self.shifted);
         let own = b.reduce(ReduceKind::Sum, own, 1);
         let nll = b.sub(log, own);
-        let scored = b.slice(self.scored, 1, 0, 1);
+        let scored = b.slice(self.logits.scored, 1, 0, 1);
         let nll = b.keep(scored, nll);
         let sum = b.total(nll);
         b.mul(norm, sum)

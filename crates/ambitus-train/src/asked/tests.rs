@@ -6,40 +6,11 @@ use crate::recipe::{
     Sharding, UpdateAt, Validation,
 };
 use crate::size::ByteSize;
-use ambitus_models::{f5, orpheus};
+use crate::testing::{self, Quiet, bytes};
 use arbtest::arbitrary::{Result as Drawn, Unstructured};
 
-struct Quiet;
-
-impl crate::resolve::Console for Quiet {
-    fn line(&mut self, _: &str) {}
-    fn progress(&mut self, _: &str) {}
-}
-
 fn models() -> [Model; 2] {
-    let f5 = f5::config::Config {
-        dim: 32,
-        depth: 3,
-        heads: 2,
-        dim_head: 16,
-        ff_dim: 64,
-        text_dim: 16,
-        conv_layers: 1,
-        text_rows: 9,
-        rotated: 2,
-        ..f5::config::Config::v1_base()
-    };
-    let llama = orpheus::config::Config {
-        layers: 3,
-        dim: 32,
-        head_dim: 16,
-        ffn: 64,
-        heads: 2,
-        kv_heads: 1,
-        vocab: 64,
-        ..orpheus::config::Config::orpheus_3b()
-    };
-    [f5.into(), llama.into()]
+    [testing::f5().into(), testing::orpheus().into()]
 }
 
 /// Any options that are legal by themselves; together they may not be.
@@ -104,16 +75,6 @@ fn draw(u: &mut Unstructured<'_>) -> Drawn<Recipe> {
     r.data.validation = Validation::Share(*u.choose(&[0.0, 0.2])?);
     r.seed = u.arbitrary()?;
     Ok(r)
-}
-
-/// Bytes that decide draws, the same on every machine.
-fn bytes(seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..256).map(|_| next()).collect()
 }
 
 /// What a run keeps of its recipe can be read again, and is the same plan.

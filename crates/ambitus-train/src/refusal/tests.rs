@@ -6,8 +6,11 @@ use crate::model_dir::ModelDir;
 use crate::recipe::{DeviceChoice, MicroBatch, Offload, OptimizerChoice, Precision, Recipe};
 use crate::refusal::change::Change;
 use crate::sizes::Sizes;
+use crate::testing::{self, Quiet, bytes};
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_models::{Model, f5, orpheus};
+use ambitus_models::Model;
+use ambitus_models::f5::config::Config as F5;
+use ambitus_models::orpheus::config::Config as Llama;
 use arbtest::arbitrary::Unstructured;
 
 /// A recipe that is asked of a processor.
@@ -40,32 +43,12 @@ impl Case {
     }
 
     fn f5() -> Case {
-        let tiny = f5::config::Config {
-            dim: 96,
-            depth: 3,
-            heads: 2,
-            dim_head: 48,
-            ff_dim: 192,
-            text_dim: 16,
-            conv_layers: 1,
-            text_rows: 9,
-            rotated: 2,
-            ..f5::config::Config::v1_base()
-        };
+        let tiny = F5 { dim: 96, dim_head: 48, ff_dim: 192, ..testing::f5() };
         Case::new(tiny, "11x0.5s,1x2s", |recipe| recipe.sample = None)
     }
 
     fn orpheus() -> Case {
-        let tiny = orpheus::config::Config {
-            layers: 3,
-            dim: 64,
-            head_dim: 16,
-            ffn: 128,
-            heads: 4,
-            kv_heads: 2,
-            vocab: 2048,
-            ..orpheus::config::Config::orpheus_3b()
-        };
+        let tiny = Llama { dim: 64, ffn: 128, heads: 4, kv_heads: 2, vocab: 2048, ..testing::orpheus() };
         Case::new(tiny, "9x100t,2x350t", |_| {})
     }
 
@@ -125,23 +108,6 @@ impl Case {
             micro_batch: if u.ratio(3, 4)? { longest } else { None },
         })
     }
-}
-
-struct Quiet;
-
-impl crate::resolve::Console for Quiet {
-    fn line(&mut self, _: &str) {}
-    fn progress(&mut self, _: &str) {}
-}
-
-/// Bytes that decide draws, the same on every machine.
-fn bytes(seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..64).map(|_| next()).collect()
 }
 
 #[test]

@@ -3,11 +3,11 @@ use crate::device::Device;
 use crate::recipe::{DeviceChoice, Offload};
 use crate::refusal::require_plan;
 use crate::session::{SessionOptions, Stem, build};
+use crate::testing;
 use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::Heights;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_models::Capacity;
-use ambitus_models::f5::config::Config;
 
 const UPDATE: usize = 240;
 
@@ -18,19 +18,7 @@ fn device() -> Device {
 /// A small F5 with an update of 240 frames.
 fn shape(device: &Device) -> Shape {
     Shape {
-        model: Config {
-            dim: 32,
-            depth: 3,
-            heads: 2,
-            dim_head: 16,
-            ff_dim: 64,
-            text_dim: 16,
-            conv_layers: 1,
-            text_rows: 9,
-            rotated: 2,
-            ..Config::v1_base()
-        }
-        .into(),
+        model: testing::f5().into(),
         session: SessionOptions {
             capacity: micro_batch(120).capacity,
             checkpoint: Blocks::None,
