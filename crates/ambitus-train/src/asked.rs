@@ -29,14 +29,8 @@ impl Asked {
     /// What a settled recipe asks of a device, with a budget for its memory.
     ///
     /// # Errors
-    /// What a device or a model cannot do, by key; from planning.
-    pub fn new(
-        recipe: &Recipe,
-        model: &Model,
-        sizes: &Sizes,
-        device: &Device,
-        budget: u64,
-    ) -> Result<Asked, RunError> {
+    /// What a device or a model cannot do, by key.
+    pub fn of(recipe: &Recipe, model: &Model, sizes: &Sizes, device: &Device) -> Result<Asked, RunError> {
         let offloaded = recipe.offloaded();
         if device.is_card() && offloaded.disk.is_some() {
             return Err(RunError::Usage(
@@ -75,6 +69,21 @@ impl Asked {
         let micro_batches = sizes.micro_batches.clone();
         let mut asked = Asked { recipe: recipe.clone(), shape, micro_batches, sizes: sizes.clone() };
         asked.shape.planned_at_once = asked.open(device).planned_at_once();
+        Ok(asked)
+    }
+
+    /// As [`Asked::of`], on its device; of a model that can be planned within the budget.
+    ///
+    /// # Errors
+    /// As [`Asked::of`]; [`RunError::DoesNotFit`]; from planning.
+    pub fn new(
+        recipe: &Recipe,
+        model: &Model,
+        sizes: &Sizes,
+        device: &Device,
+        budget: u64,
+    ) -> Result<Asked, RunError> {
+        let asked = Asked::of(recipe, model, sizes, device)?;
         require_planning(&asked.shape, budget, device.target())?;
         asked.on(device, budget)
     }

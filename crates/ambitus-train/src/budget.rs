@@ -34,7 +34,7 @@ pub const START_BYTES: u64 = if cfg!(debug_assertions) { 15 << 20 } else { 12 <<
 /// What a refusal may take to say which changes would fit, however small the budget is.
 const REFUSAL_BYTES: u64 = 128 << 20;
 /// Instructions of a forward program from which on a model is long.
-const LONG: usize = 10_000;
+const LONG: usize = 2_500;
 /// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`PROCESS_BYTES`].
 const PLANNER_BYTES: u64 = 5 << 20;
 /// Bytes of memory that a byte of the page tables describes.
@@ -414,7 +414,7 @@ fn forward(shape: &Shape) -> Program {
     shape.model.loss(&mut Session::default(), shape.session.capacity, program::MICRO, false)
 }
 
-/// A model of hundreds of blocks: each plan takes seconds.
+/// A model of more than a hundred blocks: each plan takes seconds.
 pub fn is_long(shape: &Shape) -> bool {
     forward(shape).instrs.len() > LONG
 }

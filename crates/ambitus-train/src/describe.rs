@@ -1,6 +1,6 @@
 //! A plan as people read it.
 
-use crate::budget::{Draft, RunPlan};
+use crate::budget::{Draft, RunPlan, is_long};
 use crate::error::RunError;
 use crate::resolve::Resolved;
 use crate::schedule::LearningRate;
@@ -13,11 +13,15 @@ use ambitus_compile::plan::Heights;
 use ambitus_models::Rows;
 
 impl Resolved {
-    /// The most rows that fit the budget: of a micro-batch with these options, and of one clip with all blocks recomputed.
+    /// The most rows that fit the budget: of a micro-batch with these options, and of one clip with all blocks recomputed. Not
+    /// looked for in long models.
     ///
     /// # Errors
     /// From planning.
     pub fn largest(&self) -> Result<[Option<usize>; 2], RunError> {
+        if is_long(&self.plan.shape) {
+            return Ok([None, None]);
+        }
         let most = self.plan.shape.model.rows().most.unwrap_or(usize::MAX);
         search::largest(&self.plan, self.longest.max(1), most, self.budget, self.device.target())
     }

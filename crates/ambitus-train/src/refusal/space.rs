@@ -33,6 +33,8 @@ const OFFLOADS: [u8; 2] = [(1 << PARTS) - 1, (1 << (PARTS - 1)) - 1];
 /// than it frees bytes, and nothing.
 const STARTS: [Option<u8>; 6] =
     [Some(OFFLOADS[0]), Some(OFFLOADS[1]), Some(0b11000), Some(0b01000), Some(0), None];
+/// And all that is looked at in a long model, where each look takes seconds.
+const LONG_STARTS: [Option<u8>; 2] = [STARTS[0], None];
 /// Combinations that are planned in full where the least of all does not fit.
 const EDGE: usize = 8;
 /// What a plan in full may be lower than a search saw: one part in this.
@@ -85,7 +87,7 @@ pub(super) struct Space<'r> {
     device: &'r Device,
     budget: u64,
     dims: Vec<Dim>,
-    /// [`is_long`]: only the [`STARTS`] are looked at.
+    /// [`is_long`]: only the [`LONG_STARTS`] are looked at.
     is_long: bool,
     found: Mutex<Found<'r>>,
 }
@@ -180,11 +182,15 @@ impl<'r> Space<'r> {
 
     /// The combination that needs least, whether it fits or not.
     pub fn least(&self) -> Option<Named> {
+        // Of a long model with and without adapters, whose programs may count for more than the states that they save.
+        let (starts, sets) = if self.is_long { (&LONG_STARTS[..], 2) } else { (&STARTS[..], 1) };
         // Not all changes can stand together with what is asked for.
-        let mut best = self.strongest(u32::MAX, None).into_iter().find_map(|set| {
-            let of = |offload| (set.clone(), Helpers { again: Again::Blocks, offload });
-            self.best(STARTS.map(of).to_vec())
-        })?;
+        let begun = self.strongest(u32::MAX, None).into_iter().filter_map(|set| {
+            let of =
+                |offload: &Option<u8>| (set.clone(), Helpers { again: Again::Blocks, offload: *offload });
+            self.best(starts.iter().map(of).collect())
+        });
+        let mut best = begun.take(sets).min_by_key(|best| best.bytes)?;
         // What should never add bytes is looked at last: its programs may.
         let better =
             |best: &Point, all: bool| self.best(self.neighbours(best, all)).filter(|b| b.bytes < best.bytes);
@@ -388,7 +394,8 @@ impl<'r> Space<'r> {
         recipe.settle(model);
         recipe.validate().ok()?;
         let sizes = self.sizes(&recipe, change.limit)?;
-        let asked = Asked::new(&recipe, model, &sizes, self.device, self.budget).ok()?;
+        let asked = Asked::of(&recipe, model, &sizes, self.device).ok()?;
+        let asked = asked.on(self.device, self.budget).ok()?;
         let least = *sizes.micro_batches.iter().min_by_key(|m| m.capacity.rows)?;
         let stems = Stems::of(self.device.target());
         let at = Arc::new(At { set: set.clone(), change, asked, least, stems });
@@ -475,7 +482,8 @@ impl<'r> Space<'r> {
         recipe.settle(model);
         recipe.validate().ok()?;
         let sizes = self.measured(&recipe, change.limit).ok()?;
-        let asked = Asked::new(&recipe, model, &sizes, self.device, self.budget).ok()?;
+        let asked = Asked::of(&recipe, model, &sizes, self.device).ok()?;
+        let asked = asked.on(self.device, self.budget).ok()?;
         let chosen = asked.choose(self.device, self.budget).ok()?;
         // The plan in full may take a little less than the search saw.
         let hopeless = chosen.peak_bytes() > self.budget + self.budget / LITTLE;
