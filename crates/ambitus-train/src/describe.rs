@@ -35,12 +35,12 @@ impl Resolved {
         let most = most.unwrap_or(usize::MAX);
         let seconds = |rows: usize| rows as f64 / per_second;
         let [micro_batch, clip] = self.largest()?;
-        let clips = |rows: usize| rows as f64 / self.plan.shape.clip_rows;
         let micro_batch = micro_batch.map(|n| {
+            let clips = (n as f64 / self.plan.shape.clip_rows).round();
             format!(
-                "  the largest micro-batch that fits with these options: {n} {unit} ({:.1} s, about {:.0} clips)",
+                "  the largest micro-batch that fits with these options: {n} {unit} ({:.1} s, about {clips} clip{})",
                 seconds(n),
-                clips(n)
+                if clips == 1.0 { "" } else { "s" }
             )
         });
         let clip = clip.map(|n| match n == most {

@@ -1,8 +1,9 @@
 //! The search: of the plans that fit a budget, the one with the most frames per second.
 //!
 //! What the recipe leaves open is tried in every combination with everything kept for backward; how much has to be made
-//! again then follows from the bytes that are missing ([`cheapest`]). The fastest few are planned in full, with more or less
-//! made again until they just fit. So the choice rests on predicted seconds, and whether it fits does not.
+//! again then follows from the bytes that are missing ([`cheapest`]). Of the fastest few offsets are tried, with more or less
+//! made again until they just fit. So the choice rests on predicted seconds, and whether it fits does not. What is chosen is
+//! planned in full, with offsets as low as can be found.
 
 mod candidate;
 mod explain;
@@ -26,9 +27,9 @@ pub(crate) use stems::Stems;
 
 /// Threads that try plans side by side.
 const THREADS: usize = 2;
-/// Candidates that are planned in full.
+/// Candidates whose offsets are tried at a time.
 const FEW: usize = 3;
-/// Full plans of one candidate at most, from the estimate to the least that has to be made again.
+/// Tries of one candidate at most, from the estimate to the least that has to be made again.
 const CORRECTIONS: usize = 5;
 /// Times that the programs of a run are in memory while it is planned: what plans have in common, those that are tried side by side,
 /// their lives, places and costs. With nothing to choose, with what is made again or the micro-batch to choose, and with other
@@ -392,12 +393,12 @@ impl Point {
         }
     }
 
-    /// What was planned in full can be run.
+    /// What was tried can be run.
     fn fits(&self, plan: &Fitted, budget: u64) -> bool {
         plan.peak_bytes <= budget && self.host_room.holds(plan.host_bytes, plan.peak_bytes)
     }
 
-    /// Plans in full, with more or with fewer steps until it just fits; with all steps where it does not.
+    /// Tries offsets with more or with fewer steps until it just fits; with all steps where it does not.
     fn fit(&self, budget: u64, stems: &Stems<'_>) -> Result<Fitted, RunError> {
         // Steps that are known to be too few, and the fewest that are known to be enough.
         let mut few: Option<usize> = None;
