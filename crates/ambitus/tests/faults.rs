@@ -18,12 +18,13 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// The command line by a shell that does something before.
+/// The command line by a shell that does something before. Signals are as in a terminal: those that were ignored when the tests
+/// began, as of a background job, would stay so.
 fn shell(dir: &Path, before: &str, args: &[&str]) -> Child {
     let words: Vec<&str> = [&[env!("CARGO_BIN_EXE_ambitus")], args].concat();
-    Command::new("sh")
+    Command::new("env")
         .current_dir(dir)
-        .args(["-c", &format!("{before} exec \"$@\""), "sh"])
+        .args(["--default-signal=INT,HUP,TERM", "sh", "-c", &format!("{before} exec \"$@\""), "sh"])
         .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -67,6 +68,7 @@ fn send(signal: &str, child: &Child) {
 /// It has a handler for SIGINT.
 fn listens(child: &Child) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+    assert!(!status.contains("State:\tZ"), "it ended by itself");
     let mask = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).expect("a mask").trim();
     u64::from_str_radix(mask, 16).expect("a mask") & (1 << 1) != 0
 }
