@@ -130,7 +130,7 @@ fn the_plan_counts_every_rank_and_says_so() {
         assert_eq!(categories.values().filter_map(serde_json::Value::as_u64).sum::<u64>(), peak);
         let said = common::ok(dir, &["plan", &recipe, "--memory", "2GiB"]);
         assert!(said.contains(&format!("in this process: {ranks} x (arena ")), "{said}");
-        assert!(said.contains(&format!("{ranks} ranks of 1 threads (cpu)")), "{said}");
+        assert!(said.contains(&format!("{ranks} ranks of 1 thread (cpu)")), "{said}");
 
         // Under the minimum nothing begins, with it it ends well.
         let less = format!("{:.6}MiB", peak as f64 * 0.98 / 1_048_576.0);
