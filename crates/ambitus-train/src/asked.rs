@@ -188,15 +188,16 @@ impl Asked {
         Ok(known)
     }
 
-    /// What the recipe leaves open on a device.
+    /// What the recipe leaves open on a device; of a long model what is recomputed alone.
     pub fn open(&self, device: &Device) -> Free {
         let level = Numerics::from(self.recipe.numerics);
         let mut micro_batches = self.micro_batches.clone();
-        if self.recipe.micro_batch.frames.is_some() || level < Numerics::Reordered {
+        let long = is_long(&self.shape);
+        if long || self.recipe.micro_batch.frames.is_some() || level < Numerics::Reordered {
             micro_batches.truncate(1);
         }
         let mut variants = variants::open(&self.recipe, device);
-        variants.retain(|v| v.numerics <= level);
+        variants.retain(|v| v.numerics <= level && !long);
         let checkpoint = self.recipe.checkpoint.is_none();
         Free { checkpoint, micro_batches, variants, host_room: self.host_room(device) }
     }

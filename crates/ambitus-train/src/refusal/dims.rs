@@ -29,6 +29,11 @@ impl Dim {
         level.checked_sub(1).map_or(0, |at| self.levels[at].bit)
     }
 
+    /// Adapters of some rank.
+    pub fn is_lora(&self) -> bool {
+        self.levels.iter().any(|level| level.change.lora.is_some())
+    }
+
     /// Its options may also add bytes: casts of weights, additions, an update that must be one micro-batch.
     pub fn may_add(&self) -> bool {
         let adds = |c: &Change| c.precision.is_some() || c.in_backward || c.lora.is_some();

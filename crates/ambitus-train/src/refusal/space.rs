@@ -33,8 +33,6 @@ const OFFLOADS: [u8; 2] = [(1 << PARTS) - 1, (1 << (PARTS - 1)) - 1];
 /// than it frees bytes, and nothing.
 const STARTS: [Option<u8>; 6] =
     [Some(OFFLOADS[0]), Some(OFFLOADS[1]), Some(0b11000), Some(0b01000), Some(0), None];
-/// And all that is looked at in a long model, where each look takes seconds.
-const LONG_STARTS: [Option<u8>; 2] = [STARTS[0], None];
 /// Combinations that are planned in full where the least of all does not fit.
 const EDGE: usize = 8;
 /// What a plan in full may be lower than a search saw: one part in this.
@@ -87,7 +85,7 @@ pub(super) struct Space<'r> {
     device: &'r Device,
     budget: u64,
     dims: Vec<Dim>,
-    /// [`is_long`]: only the [`LONG_STARTS`] are looked at.
+    /// [`is_long`]: each look takes seconds, so only the first of [`STARTS`] is looked at.
     is_long: bool,
     found: Mutex<Found<'r>>,
 }
@@ -182,15 +180,18 @@ impl<'r> Space<'r> {
 
     /// The combination that needs least, whether it fits or not.
     pub fn least(&self) -> Option<Named> {
-        // Of a long model with and without adapters, whose programs may count for more than the states that they save.
-        let (starts, sets) = if self.is_long { (&LONG_STARTS[..], 2) } else { (&STARTS[..], 1) };
+        let starts = if self.is_long { &STARTS[..1] } else { &STARTS[..] };
+        let mut sets = self.strongest(u32::MAX, None);
+        if self.is_long {
+            // The programs of adapters may count for more than the states that they save.
+            sets.retain(|set| self.dims.iter().zip(set).all(|(dim, level)| *level == 0 || !dim.is_lora()));
+        }
         // Not all changes can stand together with what is asked for.
-        let begun = self.strongest(u32::MAX, None).into_iter().filter_map(|set| {
+        let mut best = sets.into_iter().find_map(|set| {
             let of =
                 |offload: &Option<u8>| (set.clone(), Helpers { again: Again::Blocks, offload: *offload });
             self.best(starts.iter().map(of).collect())
-        });
-        let mut best = begun.take(sets).min_by_key(|best| best.bytes)?;
+        })?;
         // What should never add bytes is looked at last: its programs may.
         let better =
             |best: &Point, all: bool| self.best(self.neighbours(best, all)).filter(|b| b.bytes < best.bytes);
@@ -208,6 +209,9 @@ impl<'r> Space<'r> {
 
     /// A combination that fits, of those that were looked at and whose live bytes do: at the edge, offsets decide.
     pub fn at_the_edge(&self) -> Option<Named> {
+        if self.is_long {
+            return None;
+        }
         let mut some: Vec<(u64, Set, Helpers)> = self
             .found()
             .bytes
