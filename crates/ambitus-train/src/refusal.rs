@@ -112,11 +112,17 @@ impl fmt::Display for Refusal {
 /// [`RunError::Refused`].
 pub(crate) fn require(r: &Resolved) -> Result<(), RunError> {
     let over = r.plan.peak_bytes > r.budget;
-    let (head, advice) = match r.host_refusal().filter(|_| !over) {
+    let (mut head, advice) = match r.host_refusal().filter(|_| !over) {
         Some(head) => (head, "raise --host-memory"),
         None if over => (head(&r.plan, r.budget), "raise --memory"),
         None => return Ok(()),
     };
+    // A budget that nobody gave: what the machine has, or a limit leaves.
+    if let Some(budget) =
+        r.choices.iter().find(|c| over && c.key == "memory" && r.asked.recipe.memory.is_none())
+    {
+        head.push_str(&format!("\n  the budget is {}", budget.from));
+    }
     let proposals = Proposals { asked: &r.asked, data: &r.data, device: &r.device, budget: r.budget };
     // Of a run that goes on, states are there already.
     let dims = match r.resumed {
