@@ -22,6 +22,8 @@ pub struct Asked {
     pub shape: Shape,
     /// Micro-batches that may be taken, the usual one first.
     pub micro_batches: Vec<MicroBatch>,
+    /// As [`is_long`]: little is tried, for each plan takes seconds.
+    pub is_long: bool,
     sizes: Sizes,
 }
 
@@ -67,7 +69,8 @@ impl Asked {
             data_bytes: sizes.data_bytes(device.beside().ranks),
         };
         let micro_batches = sizes.micro_batches.clone();
-        let mut asked = Asked { recipe: recipe.clone(), shape, micro_batches, sizes: sizes.clone() };
+        let is_long = is_long(&shape);
+        let mut asked = Asked { recipe: recipe.clone(), shape, micro_batches, is_long, sizes: sizes.clone() };
         asked.shape.planned_at_once = asked.open(device).planned_at_once();
         Ok(asked)
     }
@@ -163,10 +166,10 @@ impl Asked {
         };
         // Of what fits nowhere, what needs least.
         let mut least = within(0)?.0;
-        let mut known = None;
-        if is_long(&self.shape) {
+        if self.is_long {
             return Ok(least);
         }
+        let mut known = None;
         loop {
             let less = least - least / 100 - 1;
             match within(less)? {
@@ -192,12 +195,11 @@ impl Asked {
     pub fn open(&self, device: &Device) -> Free {
         let level = Numerics::from(self.recipe.numerics);
         let mut micro_batches = self.micro_batches.clone();
-        let long = is_long(&self.shape);
-        if long || self.recipe.micro_batch.frames.is_some() || level < Numerics::Reordered {
+        if self.is_long || self.recipe.micro_batch.frames.is_some() || level < Numerics::Reordered {
             micro_batches.truncate(1);
         }
         let mut variants = variants::open(&self.recipe, device);
-        variants.retain(|v| v.numerics <= level && !long);
+        variants.retain(|v| v.numerics <= level && !self.is_long);
         let checkpoint = self.recipe.checkpoint.is_none();
         Free { checkpoint, micro_batches, variants, host_room: self.host_room(device) }
     }

@@ -35,7 +35,7 @@ pub const START_BYTES: u64 = if cfg!(debug_assertions) { 15 << 20 } else { 12 <<
 const REFUSAL_BYTES: u64 = 128 << 20;
 /// Instructions of a forward program from which on a model is long.
 const LONG: usize = 2_500;
-/// Times that a long model's programs are in memory until it is refused. Measured: 9.3.
+/// Times that a long model's programs are in memory while a refusal looks for what would fit. Measured: 9.3.
 const LONG_AT_ONCE: u64 = 10;
 /// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`PROCESS_BYTES`].
 const PLANNER_BYTES: u64 = 5 << 20;
@@ -212,6 +212,11 @@ impl RunPlan {
         let bound = |p: &PlannedSession| p.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0);
         let least = |p: &&PlannedSession| p.arena_bytes() - p.transient_bytes + bound(p);
         self.around.peak(self.here().iter().map(least).sum())
+    }
+
+    /// A refusal of a long model may plan another combination within the budget.
+    pub(crate) fn has_room_for_another(&self, budget: u64) -> bool {
+        planning(&self.shape, LONG_AT_ONCE, self.programs.planned) <= budget.max(REFUSAL_BYTES)
     }
 
     /// Host bytes of a run whose arena is a card's, at most.
@@ -422,7 +427,7 @@ pub fn is_long(shape: &Shape) -> bool {
 }
 
 /// Refuses a model that is too long to be planned within the budget, before it is planned: by one forward program, which every
-/// choice of options has; of a long model by all of its programs.
+/// choice of options has; of a long model by all of its programs, as often as its plan has them in memory.
 ///
 /// # Errors
 /// [`RunError::DoesNotFit`], with its number of instructions; a model that cannot be trained.
@@ -456,7 +461,7 @@ pub fn require_planning(shape: &Shape, budget: u64, target: &dyn Target) -> Resu
         return Ok(());
     }
     let programs = session::build(&shape.model, &shape.session, target)?.programs;
-    let needed = planning(shape, LONG_AT_ONCE, programs.iter().map(program_bytes).sum());
+    let needed = planning(shape, shape.planned_at_once, programs.iter().map(program_bytes).sum());
     if needed > most {
         return refuse(needed, "its programs", programs.iter().map(|p| p.instrs.len()).sum());
     }

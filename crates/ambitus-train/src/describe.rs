@@ -1,6 +1,6 @@
 //! A plan as people read it.
 
-use crate::budget::{Draft, RunPlan, is_long};
+use crate::budget::{Draft, RunPlan};
 use crate::error::RunError;
 use crate::resolve::Resolved;
 use crate::schedule::LearningRate;
@@ -19,7 +19,7 @@ impl Resolved {
     /// # Errors
     /// From planning.
     pub fn largest(&self) -> Result<[Option<usize>; 2], RunError> {
-        if is_long(&self.plan.shape) {
+        if self.asked.is_long {
             return Ok([None, None]);
         }
         let most = self.plan.shape.model.rows().most.unwrap_or(usize::MAX);

@@ -132,7 +132,14 @@ pub(crate) fn require(r: &Resolved) -> Result<(), RunError> {
     let advice =
         if r.resumed { "raise memory in its recipe.yaml, where options are changed too" } else { advice };
     let as_it_is = of_plan(&r.plan);
-    let (changes, least) = proposals.all(dims);
+    let (changes, least) = match r.asked.is_long {
+        false => proposals.all(dims),
+        true => {
+            head.push_str("\n  of a model of so many instructions all that saves is tried together, where there is room, and nothing else");
+            let only = r.plan.has_room_for_another(r.budget).then(|| proposals.space(dims).only()).flatten();
+            (only.clone().into_iter().filter(|only| proposals.fits(only)).collect(), only)
+        }
+    };
     let (least, seconds) = (least.unwrap_or(as_it_is), r.plan.step_seconds);
     Err(RunError::Refused(Box::new(Refusal { head, seconds, changes, least, advice, plan: r.json() })))
 }
@@ -146,12 +153,11 @@ pub(crate) fn first(
 ) -> Result<Named, Option<Named>> {
     let proposals = Proposals { asked, data, device, budget };
     let space = proposals.space(dims::dims(&asked.recipe, data, device, &Origins::new()));
-    match space.smallest(1).into_iter().next() {
-        Some(named) => Ok(named),
-        None => match space.least() {
-            Some(least) if proposals.fits(&least) => Ok(least),
-            least => Err(least),
-        },
+    let smallest = if asked.is_long { Vec::new() } else { space.smallest(1) };
+    let least = || if asked.is_long { space.only() } else { space.least() };
+    match smallest.into_iter().next().or_else(least) {
+        Some(named) if proposals.fits(&named) => Ok(named),
+        least => Err(least),
     }
 }
 

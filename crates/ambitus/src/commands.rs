@@ -87,12 +87,12 @@ fn named(keys: &[&str]) -> Origins {
 struct Given(Vec<&'static str>);
 
 impl Given {
-    /// A key without which the recipe leaves something open.
+    /// A key that may be absent from the recipe.
     fn open<T: Clone>(&mut self, key: &'static str, option: &Option<T>, value: &mut Option<T>) {
         self.set(key, option, |given| *value = Some(given));
     }
 
-    /// A key that always has a value.
+    /// Any other key, laid as `lay` says.
     fn set<T: Clone>(&mut self, key: &'static str, option: &Option<T>, lay: impl FnOnce(T)) {
         if let Some(given) = option {
             lay(given.clone());

@@ -178,6 +178,17 @@ fn what_is_too_long_to_be_planned_is_refused_by_its_instructions() {
     assert!(number(&told["least"], "peak_bytes") > 200 << 20, "{told:#}");
     let (_, text) = said(dir, &command);
     assert!(text.contains("instructions in forward alone"), "{text}");
+
+    // What fits when it is planned is not refused for its length, and what is short of that is told what else was tried.
+    let deep = shaped(dir, "depth", 150);
+    let command = ["plan", "--model", &deep, "--assume", "8x2s", "--json", "--memory"];
+    let least = number(&json(dir, &[&command[..], &["2GiB"]].concat()), "minimum_budget_bytes");
+    assert_eq!(json(dir, &[&command[..], &[&format!("{least}B")]].concat())["fits"], true);
+    let less = format!("{}B", least - least / 50);
+    let told = refused(dir, &[&command[..], &[&less]].concat());
+    assert!(number(&told["least"], "peak_bytes") > 0, "{told:#}");
+    let (_, text) = said(dir, &[&command[..], &[&less]].concat());
+    assert!(text.contains("in plan") || text.contains("of so many instructions"), "{text}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::Named;
 use super::change::Change;
 use super::dims::{Dim, PARTS, offload};
 use crate::asked::Asked;
-use crate::budget::{Draft, MicroBatch, is_long};
+use crate::budget::{Draft, MicroBatch};
 use crate::data::{Data, Limit};
 use crate::device::Device;
 use crate::error::RunError;
@@ -85,8 +85,6 @@ pub(super) struct Space<'r> {
     device: &'r Device,
     budget: u64,
     dims: Vec<Dim>,
-    /// [`is_long`]: each look takes seconds, so only the first of [`STARTS`] is looked at.
-    is_long: bool,
     found: Mutex<Found<'r>>,
 }
 
@@ -108,17 +106,13 @@ impl<'r> Space<'r> {
         budget: u64,
         dims: Vec<Dim>,
     ) -> Space<'r> {
-        let is_long = is_long(&asked.shape);
-        Space { asked, data, device, budget, dims, is_long, found: Mutex::default() }
+        Space { asked, data, device, budget, dims, found: Mutex::default() }
     }
 
     /// Changes that fit, at most so many: the smallest change of numbers first, and each larger one that is a single option or
     /// faster than those before it, with the fastest options that leave numbers as they are. Clips are left out where nothing else
     /// fits.
     pub fn smallest(&self, most: usize) -> Vec<Named> {
-        if self.is_long {
-            return Vec::new();
-        }
         // A card's budget is its own. In this process's memory what waits on the host frees nothing of the machine's: without it
         // first.
         let mut out = self.by_size(self.device.is_card(), most);
@@ -180,38 +174,41 @@ impl<'r> Space<'r> {
 
     /// The combination that needs least, whether it fits or not.
     pub fn least(&self) -> Option<Named> {
-        let starts = if self.is_long { &STARTS[..1] } else { &STARTS[..] };
-        let mut sets = self.strongest(u32::MAX, None);
-        if self.is_long {
-            // The programs of adapters may count for more than the states that they save.
-            sets.retain(|set| self.dims.iter().zip(set).all(|(dim, level)| *level == 0 || !dim.is_lora()));
-        }
-        // Not all changes can stand together with what is asked for.
-        let mut best = sets.into_iter().find_map(|set| {
-            let of =
-                |offload: &Option<u8>| (set.clone(), Helpers { again: Again::Blocks, offload: *offload });
-            self.best(starts.iter().map(of).collect())
-        })?;
+        let mut best = self.begin(&STARTS, self.strongest(u32::MAX, None))?;
         // What should never add bytes is looked at last: its programs may.
         let better =
             |best: &Point, all: bool| self.best(self.neighbours(best, all)).filter(|b| b.bytes < best.bytes);
-        while !self.is_long
-            && let Some(next) = better(&best, false).or_else(|| better(&best, true))
-        {
+        while let Some(next) = better(&best, false).or_else(|| better(&best, true)) {
             best = next;
         }
-        if !self.is_long {
-            self.simplify(&mut best);
-        }
+        self.simplify(&mut best);
+        self.as_found(&best)
+    }
+
+    /// Everything that saves, without adapters, whose programs may count for more than the states that they save: the only
+    /// combination that is looked at in a long model.
+    pub fn only(&self) -> Option<Named> {
+        let adapts = |set: &Set| self.dims.iter().zip(set).any(|(dim, level)| *level > 0 && dim.is_lora());
+        let sets = self.strongest(u32::MAX, None).into_iter().filter(|set| !adapts(set)).collect();
+        self.as_found(&self.begin(&STARTS[..1], sets)?)
+    }
+
+    /// The best start of the first set that can stand together with what is asked for.
+    fn begin(&self, starts: &[Option<u8>], sets: Vec<Set>) -> Option<Point> {
+        sets.into_iter().find_map(|set| {
+            let of =
+                |offload: &Option<u8>| (set.clone(), Helpers { again: Again::Blocks, offload: *offload });
+            self.best(starts.iter().map(of).collect())
+        })
+    }
+
+    fn as_found(&self, best: &Point) -> Option<Named> {
         let change = self.explicit(&*self.at(&best.set)?, best.helpers)?;
         self.applied(&change, true)
     }
 
     /// A combination that fits, of those that were looked at and whose live bytes do: at the edge, offsets decide.
     pub fn at_the_edge(&self) -> Option<Named> {
-        if self.is_long {
-            return None;
-        }
         let mut some: Vec<(u64, Set, Helpers)> = self
             .found()
             .bytes
