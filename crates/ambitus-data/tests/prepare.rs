@@ -326,6 +326,31 @@ fn links_do_not_lead_out_of_the_folder() {
     assert_eq!(names, ["near.wav"]);
     assert_eq!(read.problems.len(), 2);
     assert!(problems(&read).iter().all(|p| p.to_string().contains("outside the data folder")));
+
+    // As metadata names them, through folders too.
+    std::fs::create_dir(data.join("wavs")).expect("folder");
+    std::fs::rename(data.join("inside.wav"), data.join("wavs/inside.wav")).expect("renamed");
+    std::fs::remove_file(data.join("near.wav")).expect("removed");
+    std::os::unix::fs::symlink("wavs/inside.wav", data.join("near.wav")).expect("linked");
+    std::os::unix::fs::symlink(dir.path(), data.join("out")).expect("linked");
+    std::os::unix::fs::symlink(data.join("wavs"), data.join("around")).expect("linked");
+    std::fs::create_dir(data.join("folder.wav")).expect("folder");
+    let lines =
+        ["inside", "near.wav", "around/inside.wav", "link.wav", "out/secret.wav", "folder.wav", "a/b"];
+    let csv: String = lines.iter().map(|name| format!("{name}|Text.\n")).collect();
+    put(&data.join("metadata.csv"), csv);
+    let read = source(&data).expect("readable");
+    let names: Vec<_> = entries(&read).into_iter().map(|e| e.name).collect();
+    assert_eq!(names, ["around/inside.wav", "inside", "near.wav"]);
+    let reasons: Vec<String> = problems(&read).iter().map(ToString::to_string).collect();
+    for (name, why) in [
+        ("link.wav", "outside the data folder"),
+        ("out/secret.wav", "outside the data folder"),
+        ("folder.wav", "no such audio file (folder.wav, wavs/folder.wav)"),
+        ("a/b", "wavs/a/b, or either with .wav"),
+    ] {
+        assert!(reasons.iter().any(|r| r.contains(name) && r.contains(why)), "{name}: {reasons:#?}");
+    }
 }
 
 #[test]

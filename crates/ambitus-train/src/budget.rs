@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 /// Resident bytes of the program while data is prepared, before anything was planned. Measured, as [`PROCESS_BYTES`].
 pub const START_BYTES: u64 = if cfg!(debug_assertions) { 15 << 20 } else { 12 << 20 };
-/// What a refusal may take to say which changes would fit, however small the budget is.
+/// What a refusal may take to say which changes would fit, however small the budget is; of a long model the budget.
 const REFUSAL_BYTES: u64 = 128 << 20;
 /// Instructions of a forward program from which on a model is long.
 const LONG: usize = 2_500;
@@ -216,7 +216,7 @@ impl RunPlan {
 
     /// A refusal of a long model may plan another combination within the budget.
     pub(crate) fn has_room_for_another(&self, budget: u64) -> bool {
-        planning(&self.shape, LONG_AT_ONCE, self.programs.planned) <= budget.max(REFUSAL_BYTES)
+        planning(&self.shape, LONG_AT_ONCE, self.programs.planned) <= budget
     }
 
     /// Host bytes of a run whose arena is a card's, at most.
@@ -423,7 +423,11 @@ fn forward(shape: &Shape) -> Program {
 
 /// A model of more than a hundred blocks: each plan takes seconds.
 pub fn is_long(shape: &Shape) -> bool {
-    forward(shape).instrs.len() > LONG
+    is_long_program(&forward(shape))
+}
+
+fn is_long_program(forward: &Program) -> bool {
+    forward.instrs.len() > LONG
 }
 
 /// Refuses a model that is too long to be planned within the budget, before it is planned: by one forward program, which every
@@ -436,7 +440,6 @@ pub fn require_planning(shape: &Shape, budget: u64, target: &dyn Target) -> Resu
     if !shape.beside.with_host {
         return Ok(());
     }
-    let most = budget.max(REFUSAL_BYTES);
     let refuse = |needed: u64, which: &str, n: usize| {
         Err(RunError::does_not_fit(
             needed,
@@ -449,6 +452,8 @@ pub fn require_planning(shape: &Shape, budget: u64, target: &dyn Target) -> Resu
         ))
     };
     let forward = forward(shape);
+    let is_long = is_long_program(&forward);
+    let most = if is_long { budget } else { budget.max(REFUSAL_BYTES) };
     let SessionOptions { ema, evaluate, sample, .. } = &shape.session;
     // Where all is trained each instruction has at least one in backward; the programs beside it are as long.
     let beside = (u64::from(*evaluate) + u64::from(sample.is_some())) * (1 + u64::from(*ema));
@@ -457,7 +462,7 @@ pub fn require_planning(shape: &Shape, budget: u64, target: &dyn Target) -> Resu
     if least > most {
         return refuse(least, "forward alone", forward.instrs.len());
     }
-    if forward.instrs.len() <= LONG {
+    if !is_long {
         return Ok(());
     }
     let programs = session::build(&shape.model, &shape.session, target)?.programs;

@@ -84,11 +84,14 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.head)?;
         if self.changes.is_empty() {
+            let least = ByteSize(self.least.peak_bytes);
+            let with = match &*self.least.options {
+                "" => "as it is".to_owned(),
+                options => format!("with\n    {options}"),
+            };
             return write!(
                 f,
-                "\n  no change of options fits: the least that any combination of them needs is {}, with\n    {}\n  {}",
-                ByteSize(self.least.peak_bytes),
-                self.least.options,
+                "\n  no change of options fits: the least that any combination of them needs is {least}, {with}\n  {}",
                 self.advice
             );
         }

@@ -10,7 +10,7 @@ mod explain;
 mod rows;
 mod stems;
 
-use crate::budget::{Draft, MicroBatch, RunPlan, Shape};
+use crate::budget::{Draft, MicroBatch, RunPlan, Shape, is_long};
 use crate::error::RunError;
 use crate::parts::Placement;
 use crate::variants::Variant;
@@ -263,6 +263,10 @@ struct Fitted {
     peak_bytes: u64,
     /// [`Draft::least_bytes`].
     least_bytes: u64,
+    /// [`Draft::running_bytes`].
+    running_bytes: u64,
+    /// [`Draft::planning_bytes`].
+    planning_bytes: u64,
     /// [`Draft::programs_bytes`].
     programs: u64,
     /// Of the host's memory.
@@ -275,8 +279,18 @@ impl Fitted {
     fn of(draft: Draft, steps: usize, budget: u64, stems: &Stems<'_>) -> Fitted {
         let peak_bytes = draft.peak_within(budget, &stems.heights);
         let (host_bytes, seconds) = (draft.host_bytes(), draft.step_seconds(stems.target));
-        let (least_bytes, programs) = (draft.least_bytes, draft.programs_bytes());
-        Fitted { steps, peak_bytes, least_bytes, programs, host_bytes, seconds, shape: draft.shape }
+        let (running_bytes, planning_bytes) = (draft.running_bytes(), draft.planning_bytes());
+        Fitted {
+            steps,
+            peak_bytes,
+            least_bytes: draft.least_bytes,
+            running_bytes,
+            planning_bytes,
+            programs: draft.programs_bytes(),
+            host_bytes,
+            seconds,
+            shape: draft.shape,
+        }
     }
 }
 
@@ -415,6 +429,14 @@ impl Point {
             let next = if plan.peak_bytes <= budget {
                 enough = Some(plan);
                 self.freeing(freed.saturating_sub(budget - least)).max(few.map_or(0, |n| n + 1))
+            } else if plan.planning_bytes > budget && self.fewer.is_none() && is_long(&self.shape) {
+                // More steps only make programs longer; fewer are of use where the run has bytes to spare.
+                let next = self.freeing((freed + plan.running_bytes).saturating_sub(budget));
+                let next = next.max(few.map_or(0, |n| n + 1));
+                if plan.running_bytes > budget || next >= steps || round >= CORRECTIONS {
+                    return Ok(plan);
+                }
+                next
             } else {
                 let missing = least.saturating_sub(budget);
                 few = Some(steps);

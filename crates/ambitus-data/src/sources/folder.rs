@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::listing::{Lister, Said};
 use super::resolve::Root;
-use super::{EXTENSIONS, add};
+use super::{EXTENSIONS, add, is_audio};
 use crate::error::DataError;
 use crate::outcomes::Cause;
 
@@ -16,8 +16,7 @@ const MAX_TRANSCRIPT: u64 = 1 << 20;
 pub(super) fn read(root: &Root, out: &mut Lister) -> Result<(), DataError> {
     let mut found = false;
     walk(&root.given, MAX_DEPTH, &mut |path| {
-        let extension = path.extension().and_then(|e| e.to_str());
-        if extension.is_some_and(|e| EXTENSIONS.iter().any(|known| e.eq_ignore_ascii_case(known))) {
+        if is_audio(&path) {
             found = true;
             return clip(root, &path, out);
         }

@@ -45,6 +45,12 @@ const VOICE_KEYS: [&str; 2] = ["source", "speaker_id"];
 /// Extensions of audio files.
 const EXTENSIONS: [&str; 4] = ["wav", "flac", "mp3", "ogg"];
 
+/// Its name says that it is audio.
+fn is_audio(path: &Path) -> bool {
+    let extension = path.extension().and_then(|e| e.to_str());
+    extension.is_some_and(|e| EXTENSIONS.iter().any(|known| e.eq_ignore_ascii_case(known)))
+}
+
 /// How a data set is written down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]

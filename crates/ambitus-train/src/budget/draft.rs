@@ -120,6 +120,16 @@ impl Draft {
         how.blocks_of_ranks().into_iter().enumerate().map(of_rank).collect()
     }
 
+    /// [`Draft::least_bytes`] of the phases that have an arena.
+    pub fn running_bytes(&self) -> u64 {
+        self.around().running(self.together(self.needs.iter().map(Needs::arena_bytes)))
+    }
+
+    /// The peak while the run is planned.
+    pub fn planning_bytes(&self) -> u64 {
+        self.around().plan
+    }
+
     fn of_needs(shape: Shape, needs: Vec<Needs>, placed: Option<(Session, parts::How)>) -> Draft {
         let mut draft = Draft { shape, needs, placed, least_bytes: 0 };
         draft.least_bytes = draft.around().peak(draft.together(draft.needs.iter().map(Needs::arena_bytes)));

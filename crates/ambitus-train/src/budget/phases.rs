@@ -47,7 +47,7 @@ pub(super) struct Around {
     /// While the data is prepared.
     prepare: u64,
     /// While the run is planned.
-    plan: u64,
+    pub plan: u64,
     /// Beside the process and the arena.
     load: u64,
     run: u64,
@@ -104,8 +104,12 @@ impl Around {
 
     /// The peak with arenas of so many bytes together.
     pub fn peak(&self, arenas: u64) -> u64 {
-        let running = self.process + self.beside_arena() + self.arenas(arenas);
-        running.max(self.without_arena())
+        self.running(arenas).max(self.without_arena())
+    }
+
+    /// The peak of the phases that have an arena, with arenas of so many bytes together.
+    pub fn running(&self, arenas: u64) -> u64 {
+        self.process + self.beside_arena() + self.arenas(arenas)
     }
 
     /// What arenas may take of a budget.
