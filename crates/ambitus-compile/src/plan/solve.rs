@@ -33,12 +33,14 @@ const REPAIR_PATIENCE: usize = 12;
 const WHOLE: usize = 512;
 const PROOF: usize = 64;
 /// Ejection costs most: heights within one part in this of the bound are left to the other searches.
-const FAIR: u64 = 50;
+const FAIR: u64 = 64;
 /// Looks at an item that ejection may spend, about a second, and for one limit with one kind of weight.
-const EJECT_LOOKS: u64 = 80_000_000;
-const EJECT_SHARE: u64 = 8_000_000;
+const EJECT_LOOKS: u64 = 160_000_000;
+const EJECT_SHARE: u64 = 16_000_000;
 /// It is not worth that below so many bytes.
 const EJECT_FROM: u64 = 256 << 10;
+/// It leaves items of one part in this of the bound out; they go around the others.
+const EJECT_SMALL: u64 = 1 << 12;
 /// A limit that is not reached gives way to one this much less far down, at least.
 const EJECT_LEAST: u64 = 16;
 /// Looks at an item that exact searches may spend, and those of a small problem.
@@ -219,22 +221,29 @@ impl<'a> Solver<'a> {
         let near = self.bound + self.bound / GOOD;
         let goal = if let Aim::Height(enough) = self.aim { near.max(enough) } else { near };
         let (mut looks, mut part) = (EJECT_LOOKS, 1);
+        let (large, small): (Vec<u32>, Vec<u32>) = (0..)
+            .take(self.items.len())
+            .partition(|&i| self.items[i as usize].size > self.bound / EJECT_SMALL);
+        let items: Vec<Item> = large.iter().map(|&i| self.items[i as usize]).collect();
         while !self.is_within(self.bound / FAIR) && part <= EJECT_LEAST {
             let limit = self.height - (self.height - goal).div_ceil(part);
+            let offsets: Vec<u64> = large.iter().map(|&i| self.offsets[i as usize]).collect();
             let found = Weight::ALL.into_iter().find_map(|weight| {
                 let mut given = EJECT_SHARE.min(looks);
                 looks -= given;
-                let found = eject::pull_under(self.items, &self.offsets, limit, weight, &mut given);
+                let found = eject::pull_under(&items, &offsets, limit, weight, &mut given);
                 looks += given;
                 found
             });
-            match found {
-                Some(offsets) => {
+            let before = self.height;
+            if let Some(found) = found {
+                let mut offsets = self.offsets.clone();
+                large.iter().zip(found).for_each(|(&i, at)| offsets[i as usize] = at);
+                if self.placer.around(&large, &small, &mut offsets) < before {
                     self.keep(offsets);
-                    part = 1;
                 }
-                None => part *= 2,
             }
+            part = if self.height < before { 1 } else { 2 * part };
         }
     }
 

@@ -131,19 +131,39 @@ impl<'a> Placer<'a> {
 
     /// Follows a recipe, writing each item's offset; returns the height.
     pub(super) fn run(&mut self, recipe: &Recipe, ceiling: u64, offsets: &mut [u64]) -> u64 {
-        self.all.clear();
-        self.buckets.iter_mut().for_each(Sorted::clear);
+        self.clear();
         let mut height = 0;
         for &i in &recipe.order {
             let item = &self.items[i as usize];
             let top = recipe.down.get(i as usize).is_some_and(|&down| down).then_some(ceiling);
-            let offset = self.find(item, top);
-            let end = offset + item.size;
-            self.insert(Placed { offset, end, first: item.first, last: item.last });
-            offsets[i as usize] = offset;
-            height = height.max(end);
+            offsets[i as usize] = self.find(item, top);
+            height = height.max(self.put(i, offsets));
         }
         height
+    }
+
+    /// Leaves `fixed` where they are and puts each of `rest` as low as it fits, writing its offset; returns the height.
+    pub(super) fn around(&mut self, fixed: &[u32], rest: &[u32], offsets: &mut [u64]) -> u64 {
+        self.clear();
+        let mut height = fixed.iter().map(|&i| self.put(i, offsets)).max().unwrap_or(0);
+        for &i in rest {
+            offsets[i as usize] = self.find(&self.items[i as usize], None);
+            height = height.max(self.put(i, offsets));
+        }
+        height
+    }
+
+    fn clear(&mut self) {
+        self.all.clear();
+        self.buckets.iter_mut().for_each(Sorted::clear);
+    }
+
+    /// Puts an item where `offsets` say; returns its end.
+    fn put(&mut self, i: u32, offsets: &[u64]) -> u64 {
+        let (item, offset) = (&self.items[i as usize], offsets[i as usize]);
+        let end = offset + item.size;
+        self.insert(Placed { offset, end, first: item.first, last: item.last });
+        end
     }
 
     fn find(&mut self, item: &Item, top: Option<u64>) -> u64 {
