@@ -100,6 +100,9 @@ pub struct PlanArgs {
     /// Also show every combination that the search tried: bytes, seconds, and why it is or is not the plan
     #[arg(long)]
     pub explain: bool,
+    /// Write every program as it is run into this folder, as text
+    #[arg(long, value_name = "DIR")]
+    pub dump: Option<PathBuf>,
     /// Plan for this card of cards.toml, which need not be here: budget its usable memory [or --memory], in place of the
     /// recipe's device and memory; seconds by the table's rates. `cpu`: this machine's processor, its rates measured now
     #[arg(long, value_name = "NAME", group = "table", conflicts_with = "device")]

@@ -43,6 +43,11 @@ pub fn run(a: &PlanArgs) -> Result<()> {
         return Err(RunError::Usage(format!("--scaling: more than {MOST_KINDS} kinds of cards: name fewer")));
     }
     if a.cards.is_some() && cluster.is_none() {
+        if a.dump.is_some() {
+            return Err(RunError::Usage(
+                "--dump: writes one plan; name one card with --card NAME".to_owned(),
+            ));
+        }
         return plan_cards(a);
     }
     let mut console = Terminal::new();
@@ -76,6 +81,14 @@ pub fn run(a: &PlanArgs) -> Result<()> {
             _ => resolve::resolve(r, origins, Purpose::Plan(a.assume.as_ref()), &mut console),
         };
         let resolved = resolved.inspect_err(|e| refused(e, a.run.json)).map_err(|e| of_part(&whole, i, e))?;
+        if let Some(folder) = &a.dump {
+            let folder = if whole.stages.is_empty() {
+                folder.clone()
+            } else {
+                folder.join(format!("stage-{}", i + 1))
+            };
+            resolved.plan.dump(&folder)?;
+        }
         let tables = placements(a, cluster.as_ref(), card.as_ref(), &resolved)?;
         if a.run.json {
             let fit = resolved.require_fit();
