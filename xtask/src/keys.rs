@@ -4,10 +4,11 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 /// Files, structures in them, and the heads of their tables.
-const TABLES: [(&str, &str, &str); 8] = [
+const TABLES: [(&str, &str, &str); 9] = [
     ("recipe.rs", "Recipe", "A recipe"),
     ("recipe.rs", "Model", "`model:`"),
     ("recipe.rs", "Data", "`data:`"),
+    ("recipe/schedule.rs", "Schedule", "`schedule:`"),
     ("recipe/trained.rs", "Lora", "`lora:`"),
     ("recipe/forms.rs", "Sample", "`sample:`"),
     ("recipe/offload.rs", "Offload", "`offload:`"),

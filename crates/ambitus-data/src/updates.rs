@@ -203,11 +203,15 @@ impl Updates {
 
     /// Updates that go once, or `epochs` times, through the clips; rounded up.
     pub fn per_epochs(&self, epochs: f64) -> u64 {
-        let one = match self.size {
+        (self.per_epoch() * epochs).ceil().max(1.0) as u64
+    }
+
+    /// Updates that go once through the clips, and a part of one where they do not divide them.
+    pub fn per_epoch(&self) -> f64 {
+        match self.size {
             UpdateSize::Clips(n) => self.frames.len() as f64 / n as f64,
             _ => self.total as f64 / (self.target_frames() as f64 * HIGHEST_FILL),
-        };
-        (one * epochs).ceil().max(1.0) as u64
+        }
     }
 
     /// Frames of the largest of the first `n` updates, and clips of the one with the most: what a micro-batch holds that

@@ -3,7 +3,6 @@
 use crate::budget::{Draft, RunPlan};
 use crate::error::RunError;
 use crate::resolve::Resolved;
-use crate::schedule::LearningRate;
 use crate::search;
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
@@ -112,7 +111,7 @@ impl Resolved {
             p.step_seconds,
             self.device.name()
         ));
-        out.extend(LearningRate::of(&self.recipe, self.updates).warning());
+        out.extend(self.rate.warning());
         out.extend(self.describe_ranks()?);
         out.extend(p.parts.iter().flat_map(|parts| parts.describe()));
         if p.shape.session.trained != Trained::All {

@@ -18,6 +18,7 @@ mod lines;
 mod pointers;
 mod precision;
 mod python;
+mod schedule;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@ mod offload;
 mod origins;
 mod placement;
 mod read;
+mod schedule;
 mod sharding;
 mod stages;
 mod trained;
@@ -43,6 +44,7 @@ pub use origins::Origins;
 pub use placement::Placement;
 pub use read::{MAX_RECIPE_BYTES, Place, RecipeError};
 pub(crate) use read::{read_text, read_tree, short};
+pub use schedule::{Kind as ScheduleKind, Per, Schedule};
 pub use sharding::{BackwardPrefetch, MAX_RANKS, Sharding, Strategy, Units};
 pub use stages::Stage;
 pub use trained::Lora;
@@ -112,12 +114,16 @@ pub struct Recipe {
     /// How many passes over the data; fractions are fine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// AdamW's rate at the end of warm-up; it then falls linearly to zero. Absent: 1e-5, of Orpheus 5e-5; with `lora` 1e-4.
+    /// AdamW's rate at the end of warm-up. Absent: 1e-5, of Orpheus 5e-5; with `lora` 1e-4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
     /// Updates of linear warm-up. Absent: min(100, 5 % of the updates), of Orpheus none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup: Option<u64>,
+    /// How the rate goes on after warm-up: `linear`, `cosine`, `constant`, ..., or `{kind: cosine, floor: 0.1}` (see
+    /// [`Schedule`]). Absent: linear to zero.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Schedule>,
     /// AdamW's decoupled weight decay, on every parameter: as F5-TTS has it; transformers leaves out biases and
     /// norms. Absent: 0.01, of Orpheus 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -286,6 +292,7 @@ impl Recipe {
             epochs: None,
             learning_rate: None,
             warmup: None,
+            schedule: None,
             weight_decay: None,
             optimizer: None,
             betas: default::betas(),

@@ -9,6 +9,7 @@ use crate::memory::Meter;
 use crate::model_dir::{ModelDir, OpenOptions};
 use crate::recipe::{self, DeviceChoice, Origins, Recipe};
 use crate::refusal;
+use crate::schedule::LearningRate;
 use crate::search::Candidate;
 use crate::size::ByteSize;
 use crate::sizes::Sizes;
@@ -60,6 +61,8 @@ pub struct Resolved {
     pub size: UpdateSize,
     /// Updates of the run.
     pub updates: u64,
+    /// The learning rate of each of them.
+    pub rate: LearningRate,
     /// Threads.
     pub threads: usize,
     /// Budget in bytes.
@@ -240,6 +243,7 @@ pub fn resolve_on(
     // Before any file is opened.
     device.require(crate::asked::precision(recipe.precision.unwrap_or_default()))?;
     let (rate_said, warmup_said) = (recipe.learning_rate.is_some(), recipe.warmup.is_some());
+    let schedule_said = recipe.schedule.is_some();
     let mut meter = Meter::start();
     let (model, data) = open_and_prepare(&mut recipe, &device, (purpose, origins), console)?;
     meter.ended(phase::PREPARE);
@@ -268,6 +272,8 @@ pub fn resolve_on(
         ambitus_models::Model::Orpheus(_) => "default",
     };
     choose("warmup", warmup.to_string(), &from("warmup", warmup_said, usual));
+    let schedule = recipe.schedule.as_ref().map(ToString::to_string).unwrap_or_default();
+    choose("schedule", schedule, &from("schedule", schedule_said, "default"));
     let (budget, made) = budget(&recipe, &device)?;
     choose("memory", ByteSize(budget).to_string(), &from("memory", recipe.memory.is_some(), &made));
     let asked = Asked::new(&recipe, &model.model, &sizes, &device, budget)?;
@@ -319,6 +325,7 @@ pub fn resolve_on(
         choose("host_memory", ByteSize(*bytes).to_string(), from);
     }
     let host_budget = host_budget.map(|(bytes, _)| bytes);
+    let rate = LearningRate::of(&recipe, updates, sizes.per_epoch());
     Ok(Resolved {
         recipe,
         origins: origins.clone(),
@@ -327,6 +334,7 @@ pub fn resolve_on(
         data,
         size: sizes.size,
         updates,
+        rate,
         threads,
         budget,
         host_budget,

@@ -1,10 +1,12 @@
-//! Learning rate and EMA decay of one update, as the F5-TTS trainer has them (`trainer.py`; recorded in
-//! `parity/f5/fixtures/schedule_vectors.json`). Pure functions of counters: nothing to save, nothing to drift.
+//! Learning rate and EMA decay of one update: rates as torch and transformers have them (recorded in `parity/schedules/`), decays
+//! as the F5-TTS trainer (`trainer.py`, `parity/f5/fixtures/schedule_vectors.json`). Pure functions of counters: nothing to save,
+//! nothing to drift.
 
-use crate::recipe::Recipe;
+use crate::recipe::{Per, Recipe, Schedule, ScheduleKind};
+use std::f64::consts::PI;
 
-/// Both ends of the reference's ramps: LinearLR starts at, and decays to, this factor.
-const FLOOR: f64 = 1e-8;
+/// transformers' `timescale` of `inverse_sqrt` without warm-up.
+const INVERSE_SQRT_UPDATES: f64 = 10_000.0;
 /// `EMA(beta=0.9999)`: the largest decay.
 const EMA_BETA: f32 = 0.9999;
 /// `EMA(update_after_step=100)`: until here the average is a copy.
@@ -14,8 +16,8 @@ const EMA_EVERY: u64 = 10;
 /// `EMA(power=2/3)`.
 const EMA_POWER: f64 = 2.0 / 3.0;
 
-/// torch's `SequentialLR(LinearLR 1e-8 -> 1 over warmup, LinearLR 1 -> 1e-8 over the rest)`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The learning rate over a run: a linear climb, and then a [`Schedule`].
+#[derive(Clone, Debug, PartialEq)]
 pub struct LearningRate {
     /// The rate at the end of warm-up.
     pub base: f64,
@@ -23,28 +25,60 @@ pub struct LearningRate {
     pub warmup: u64,
     /// Updates of the run, warm-up included.
     pub total: u64,
+    /// Updates that go once through the data.
+    pub per_epoch: f64,
+    /// What comes after warm-up.
+    pub schedule: Schedule,
 }
 
 impl LearningRate {
     /// That of a settled recipe whose run has so many updates.
-    pub fn of(recipe: &Recipe, updates: u64) -> LearningRate {
-        let (base, warmup) = (recipe.learning_rate.unwrap_or(0.0), recipe.warmup.unwrap_or(0));
-        LearningRate { base, warmup, total: updates }
+    pub fn of(recipe: &Recipe, updates: u64, per_epoch: f64) -> LearningRate {
+        LearningRate {
+            base: recipe.learning_rate.unwrap_or(0.0),
+            warmup: recipe.warmup.unwrap_or(0),
+            total: updates,
+            per_epoch,
+            schedule: recipe.schedule.clone().unwrap_or(Schedule::of(ScheduleKind::Linear)),
+        }
     }
 
-    /// The rate of the update after `applied` applied ones (from 0).
-    ///
-    /// `f = FLOOR + (1 - FLOOR) s / warmup` for `s < warmup`, then `1 + (FLOOR - 1)(s - warmup) / (total - warmup)`, constant
-    /// at `FLOOR` after the end. A run no longer than its warm-up only climbs; at `warmup == 0` it only falls.
+    /// The rate of the update after `applied` applied ones (from 0), N = `total`, w = `warmup`: the base times
+    /// `start + (1 - start) i / w` for i < w, then times `floor + (1 - floor) f(i - w)`. The shares f are those of transformers'
+    /// `optimization.py` (`linear`, `cosine`, `cosine_with_restarts`, `inverse_sqrt`, with `num_training_steps` = N) and torch's
+    /// `lr_scheduler.py` (`CosineAnnealingWarmRestarts`, `ExponentialLR`, `MultiStepLR`; F5-TTS's `LinearLR` by `start` and
+    /// `floor`). A run no longer than its warm-up only climbs.
     pub fn at(&self, applied: u64) -> f64 {
-        let part = |n: u64, of: u64| n as f64 / of as f64;
-        let factor = if applied < self.warmup {
-            FLOOR + (1.0 - FLOOR) * part(applied, self.warmup)
-        } else {
-            let rest = self.total.saturating_sub(self.warmup).max(1);
-            1.0 + (FLOOR - 1.0) * part((applied - self.warmup).min(rest), rest)
+        let s = &self.schedule;
+        if applied < self.warmup {
+            return self.base * (s.start + (1.0 - s.start) * (applied as f64 / self.warmup as f64));
+        }
+        let after = (applied - self.warmup) as f64;
+        let rest = self.total.saturating_sub(self.warmup).max(1) as f64;
+        let part = (after / rest).min(1.0);
+        let (count, length) = match s.per {
+            Per::Update => (after, rest),
+            Per::Epoch => ((after / self.per_epoch).floor(), rest / self.per_epoch),
         };
-        self.base * factor
+        let wave = |x: f64| 0.5 * (1.0 + (PI * x).cos());
+        let share = match s.kind {
+            ScheduleKind::Linear => 1.0 - part,
+            ScheduleKind::Constant => 1.0,
+            ScheduleKind::Cosine => wave(2.0 * s.cycles() * part),
+            ScheduleKind::CosineRestarts if part >= 1.0 => 0.0,
+            ScheduleKind::CosineRestarts => wave((s.cycles() * part) % 1.0),
+            ScheduleKind::WarmRestarts => {
+                wave(since_restart(count, s.period.unwrap_or(length), s.growth.unwrap_or(1.0)))
+            }
+            ScheduleKind::Exponential => s.gamma().powf(count),
+            ScheduleKind::InverseSqrt => {
+                let usual = if self.warmup > 0 { self.warmup as f64 } else { INVERSE_SQRT_UPDATES };
+                let scale = s.timescale.unwrap_or(usual);
+                (scale / (after + scale)).sqrt()
+            }
+            ScheduleKind::Milestones => s.gamma().powi(s.at.iter().filter(|at| **at <= count).count() as i32),
+        };
+        self.base * (s.floor + (1.0 - s.floor) * share)
     }
 
     /// A run that ends before its rate is reached, for people.
@@ -60,6 +94,18 @@ impl LearningRate {
             )
         })
     }
+}
+
+/// Which part of its fall `count` is in, when falls of `first`, `first * growth`, ... come one after another.
+fn since_restart(count: f64, first: f64, growth: f64) -> f64 {
+    if growth == 1.0 {
+        return (count % first) / first;
+    }
+    // As torch: the falls before this one are a geometric series.
+    let n = (1.0 + count / first * (growth - 1.0)).log(growth).floor().max(0.0);
+    let length = first * growth.powf(n);
+    let began = first * (growth.powf(n) - 1.0) / (growth - 1.0);
+    (count - began) / length
 }
 
 /// Warm-up when the recipe names none: the smaller of 100 updates and 5 % of the run.
@@ -87,49 +133,91 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// torch applies the ramps as running products, which drift by some 1e-16 an update; here they are closed forms.
+    /// torch applies some of them as running products, which drift by some 1e-16 an update; here they are closed forms.
     const RATE_TOLERANCE: f64 = 1e-12;
     /// One unit in the last place of an f32 near 1.
     const DECAY_TOLERANCE: f32 = 6e-8;
 
-    fn recorded() -> Value {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../parity/f5/fixtures/schedule_vectors.json");
+    /// F5-TTS's trainer.
+    const F5: &str = "linear,start=1e-8,floor=1e-8";
+
+    fn read(file: &str) -> Value {
+        let path = format!("{}/../../parity/{file}", env!("CARGO_MANIFEST_DIR"));
         serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
     }
 
-    #[test]
-    fn rates_are_torchs() {
-        for run in recorded()["learning_rate"].as_array().unwrap() {
-            let schedule = LearningRate {
-                base: run["base"].as_f64().unwrap(),
-                warmup: run["warmup"].as_u64().unwrap(),
-                total: run["total"].as_u64().unwrap(),
-            };
-            for (s, want) in run["rates"].as_array().unwrap().iter().enumerate() {
-                let (got, want) = (schedule.at(s as u64), want.as_f64().unwrap());
-                assert!(
-                    (got - want).abs() <= RATE_TOLERANCE * schedule.base,
-                    "{schedule:?} update {s}: {got} {want}"
-                );
-            }
+    fn recorded() -> Value {
+        read("f5/fixtures/schedule_vectors.json")
+    }
+
+    fn rate(base: f64, warmup: u64, total: u64, schedule: &str) -> LearningRate {
+        LearningRate { base, warmup, total, per_epoch: 1.0, schedule: schedule.parse().unwrap() }
+    }
+
+    #[track_caller]
+    fn is_recorded(rate: &LearningRate, rates: &Value) {
+        for (s, want) in rates.as_array().unwrap().iter().enumerate() {
+            let (got, want) = (rate.at(s as u64), want.as_f64().unwrap());
+            assert!((got - want).abs() <= RATE_TOLERANCE * rate.base, "{rate:?} update {s}: {got} {want}");
         }
+    }
+
+    #[test]
+    fn rates_are_the_f5_trainers() {
+        for run in recorded()["learning_rate"].as_array().unwrap() {
+            let (warmup, total) = (run["warmup"].as_u64().unwrap(), run["total"].as_u64().unwrap());
+            is_recorded(&rate(run["base"].as_f64().unwrap(), warmup, total, F5), &run["rates"]);
+        }
+    }
+
+    #[test]
+    fn rates_are_torchs_and_transformers() {
+        let recorded = read("schedules/fixtures/rates.json");
+        let cases = recorded["cases"].as_array().unwrap();
+        for case in cases {
+            let schedule: Schedule = serde_json::from_value(case["schedule"].clone()).unwrap();
+            // A schedule is the same in each of its forms.
+            assert_eq!(schedule.to_string().parse(), Ok(schedule.clone()));
+            let rate = LearningRate {
+                base: recorded["base"].as_f64().unwrap(),
+                warmup: case["warmup"].as_u64().unwrap(),
+                total: case["total"].as_u64().unwrap(),
+                per_epoch: case["per_epoch"].as_f64().unwrap(),
+                schedule,
+            };
+            is_recorded(&rate, &case["rates"]);
+        }
+        assert!(cases.len() > 40);
     }
 
     #[test]
     fn any_lengths_give_rates() {
         arbtest::arbtest(|u| {
             let (warmup, total) = (u.int_in_range(0..=50)?, u.int_in_range(0..=50)?);
-            let schedule = LearningRate { base: 1.0, warmup, total };
+            let schedule = *u.choose(&[
+                F5,
+                "linear",
+                "constant",
+                "cosine,cycles=1.5,floor=0.1",
+                "cosine-restarts,cycles=3",
+                "warm-restarts,period=3.5,growth=1.7",
+                "warm-restarts,per=epoch",
+                "exponential,per=epoch",
+                "inverse-sqrt",
+                "milestones,at=0.5,at=20",
+            ])?;
+            let per_epoch = *u.choose(&[0.01, 1.0, 7.3, 1e9])?;
+            let rate = LearningRate { per_epoch, ..rate(1.0, warmup, total, schedule) };
             for s in [0, 1, 25, 50, 100, u64::MAX] {
-                let rate = schedule.at(s);
-                assert!((FLOOR * 0.5..=1.0).contains(&rate), "{schedule:?} at {s}: {rate}");
+                let at = rate.at(s);
+                assert!((-1e-9..=1.0 + 1e-9).contains(&at), "{rate:?} at {s}: {at}");
             }
             assert!(default_warmup(total) <= total);
             Ok(())
         });
         assert_eq!([default_warmup(0), default_warmup(60), default_warmup(100_000)], [0, 3, 100]);
-        assert_eq!(LearningRate { base: 2.0, warmup: 0, total: 10 }.at(0), 2.0);
-        let warned = |warmup| LearningRate { base: 1e-5, warmup, total: 10 }.warning();
+        assert_eq!(rate(2.0, 0, 10, F5).at(0), 2.0);
+        let warned = |warmup| rate(1e-5, warmup, 10, F5).warning();
         assert!(warned(9).is_none() && warned(10).is_some_and(|w| w.contains("10 updates of warm-up")));
     }
 

@@ -118,6 +118,11 @@ impl Sizes {
         Ok(sizes)
     }
 
+    /// Updates that go once through the data.
+    pub fn per_epoch(&self) -> f64 {
+        self.schedule.per_epoch()
+    }
+
     /// The micro-batch that is asked for, and others that a search may take or name: the whole update, and halves down to the
     /// longest clip.
     fn all(&self, asked: u64) -> Result<Vec<MicroBatch>, RunError> {

@@ -97,8 +97,8 @@ pub struct Trainer<'a> {
     pub exec: &'a mut dyn Executor,
     /// The recipe.
     pub recipe: &'a Recipe,
-    /// Updates of the whole run.
-    pub updates: u64,
+    /// The rate of every update of the whole run.
+    pub rate: &'a LearningRate,
     /// Held-out clips.
     pub validation: &'a Validation,
     /// Where checkpoints go.
@@ -118,11 +118,10 @@ impl Trainer<'_> {
     /// # Errors
     /// Unreadable clips, a full disk, gradients that stay infinite, ranks that are gone.
     pub fn run(&mut self, loader: &Loader, observer: &mut dyn Observer) -> Result<Ended, RunError> {
-        let rate = LearningRate::of(self.recipe, self.updates);
         let mut silent = SilentTensors::watch(self.exec, self.progress.applied, self.world);
         let mut skipped = 0;
-        while self.progress.update < self.updates {
-            let step = self.update(loader, &rate)?;
+        while self.progress.update < self.rate.total {
+            let step = self.update(loader)?;
             observer.step(&step, &self.progress)?;
             if !step.applied && step.loss_scale.is_some_and(|s| s < LEAST_SCALE) {
                 self.progress.fp32_from = Some(self.progress.update);
@@ -148,25 +147,25 @@ impl Trainer<'_> {
             let done = self.progress.update;
             let due = |every: u64| every > 0 && done.is_multiple_of(every);
             let stopping = step.stop;
-            let last = done == self.updates || stopping;
+            let last = done == self.rate.total || stopping;
             if due(self.recipe.validate_every) || last {
                 self.validate(observer)?;
             }
             if due(self.recipe.save_every) || last {
                 self.save(observer, last)?;
             }
-            if stopping && done < self.updates {
+            if stopping && done < self.rate.total {
                 return Ok(Ended::Stopped);
             }
         }
         Ok(Ended::Complete)
     }
 
-    fn update(&mut self, loader: &Loader, rate: &LearningRate) -> Result<Step, RunError> {
+    fn update(&mut self, loader: &Loader) -> Result<Step, RunError> {
         let start = Instant::now();
         let mut step = Step {
             update: self.progress.update,
-            learning_rate: rate.at(self.progress.applied),
+            learning_rate: self.rate.at(self.progress.applied),
             before: memory::process().unwrap_or_default(),
             ..Step::default()
         };

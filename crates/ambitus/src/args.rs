@@ -3,7 +3,7 @@
 use ambitus_train::data::Assume;
 use ambitus_train::recipe::{
     Batch, Checkpoint, DeviceChoice, Level, MicroBatch, Offload, OptimizerChoice, Placement, Precision,
-    Variant,
+    Schedule, Variant,
 };
 use ambitus_train::size::ByteSize;
 use ambitus_train::{Strategy, Units};
@@ -222,6 +222,10 @@ pub struct TrainArgs {
     /// Updates of linear warm-up [default: min(100, 5 % of the updates), of Orpheus none]
     #[arg(long, value_name = "UPDATES")]
     pub warmup: Option<u64>,
+    /// How the rate goes on after warm-up: linear (to zero), cosine, cosine-restarts, warm-restarts, constant, exponential,
+    /// inverse-sqrt or milestones, with its numbers as cosine,floor=0.1 (`schedule:` in a recipe has the list) [default: linear]
+    #[arg(long, value_name = "KIND")]
+    pub schedule: Option<Schedule>,
     /// Updates between checkpoints; 0: only after the last [default: 100]
     #[arg(long, value_name = "UPDATES")]
     pub save_every: Option<u64>,

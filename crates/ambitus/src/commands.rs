@@ -130,6 +130,7 @@ pub fn options(a: &TrainArgs, r: &mut Recipe) -> Vec<&'static str> {
     keys.set("updates", &a.updates, |n| (r.updates, r.epochs) = (Some(n), None));
     keys.open("batch", &a.batch, &mut r.batch);
     keys.open("warmup", &a.warmup, &mut r.warmup);
+    keys.open("schedule", &a.schedule, &mut r.schedule);
     keys.set("save_every", &a.save_every, |updates| r.save_every = updates);
     keys.set("ema", &flag(a.ema || a.no_ema), |()| r.ema = Some(a.ema));
     keys.open("data.codec", &a.codec, &mut r.data.codec);

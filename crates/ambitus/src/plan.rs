@@ -12,6 +12,7 @@ use ambitus_train::placed::Placed;
 use ambitus_train::placements::Placements;
 use ambitus_train::recipe::{Origins, Recipe};
 use ambitus_train::resolve::{self, Purpose};
+use ambitus_train::schedule::LearningRate;
 use ambitus_train::tiers::Tiers;
 use ambitus_train::{search, stages};
 use serde_json::Value;
@@ -19,6 +20,8 @@ use std::path::{Path, PathBuf};
 
 /// Kinds of cards in a table of `--scaling`: each is a column, planned for many times.
 const MOST_KINDS: usize = 16;
+/// Learning rates at each end of a run that `--json` has.
+const SHOWN_RATES: u64 = 100;
 
 pub fn run(a: &PlanArgs) -> Result<()> {
     let mut a = a.clone();
@@ -99,6 +102,7 @@ pub fn run(a: &PlanArgs) -> Result<()> {
                 plan.extend(said);
             }
             plan["minimum_budget_bytes"] = resolved.asked.least_budget(&resolved.device)?.into();
+            plan["learning_rates"] = learning_rates(&resolved.rate);
             plan["choices"] = serde_json::json!(resolved.choices);
             plan["assumed"] =
                 serde_json::json!(resolved.data.assumed().map(|(what, why)| format!("{what} ({why})")));
@@ -130,6 +134,13 @@ pub fn run(a: &PlanArgs) -> Result<()> {
         }
     }
     fits
+}
+
+/// Rates of the first and the last updates.
+fn learning_rates(rate: &LearningRate) -> Value {
+    let of = |updates: std::ops::Range<u64>| updates.map(|i| rate.at(i)).collect::<Vec<f64>>();
+    let n = rate.total.min(SHOWN_RATES);
+    serde_json::json!({ "first": of(0..n), "last": of(rate.total - n..rate.total) })
 }
 
 /// The cards that are planned for together.

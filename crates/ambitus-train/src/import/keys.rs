@@ -85,6 +85,7 @@ const JUDGED: &[(&str, &[&str])] = &[
     ("max_steps", &["max_steps"]),
     ("learning_rate", &["learning_rate", "lr"]),
     ("lr_scheduler_type", &["lr_scheduler_type"]),
+    ("lr_scheduler_kwargs", &["lr_scheduler_kwargs"]),
     ("warmup_steps", &["warmup_steps", "num_warmup_updates"]),
     ("warmup_ratio", &["warmup_ratio"]),
     ("optim", &["optim"]),
@@ -329,10 +330,7 @@ const NOTHING: &[(&str, &[&str])] = &[
     ("where checkpoints go is run_dir", &["ckpts.save_dir"]),
     ("a run is taken up again with `ambitus resume RUN`", &["resume_from_checkpoint"]),
     ("train is what `ambitus train` does", &["do_train"]),
-    (
-        "it belongs to another optimizer or another schedule",
-        &["optim_args", "optim_target_modules", "lr_scheduler_kwargs"],
-    ),
+    ("it belongs to another optimizer", &["optim_args", "optim_target_modules"]),
     (
         "it belongs to a launcher or back end that is not used here",
         &[

@@ -80,16 +80,14 @@ fn rate(j: &mut Judge, updates: Option<u64>) -> Result<(), RecipeError> {
         }
         j.used("learning_rate", "learning_rate", number(x));
     }
-    if let Some(g) = j.get("lr_scheduler_type") {
-        match g.text()?.to_ascii_lowercase().rsplit('.').next() {
-            Some("linear") => j.always("lr_scheduler_type", "the rate falls linearly to zero"),
-            _ => j.lost(
-                "lr_scheduler_type",
-                "the rate falls linearly to zero after warm-up; there is no other schedule",
-            ),
-        }
+    if super::schedule::schedule(j)? {
+        return warmup(j, updates);
     }
-    warmup(j, updates)
+    for id in ["warmup_steps", "warmup_ratio"] {
+        j.nothing(id, "transformers' constant schedule has no warm-up");
+    }
+    j.line("warmup", 0, "transformers' constant schedule has none");
+    Ok(())
 }
 
 /// Updates of warm-up that runs on a folder of clips are longer than.

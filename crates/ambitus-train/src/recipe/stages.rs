@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::validate::{Invalid, refuse};
-use super::{Batch, Checkpoint, Lora, OptimizerChoice, Precision, Recipe};
+use super::{Batch, Checkpoint, Lora, OptimizerChoice, Precision, Recipe, Schedule};
 
 /// Stages of a run, at most: each is planned, trained and exported.
 const MOST_STAGES: usize = 64;
@@ -36,12 +36,15 @@ pub struct Stage {
     /// Its length, in passes over the data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// Rate at the end of its warm-up; it falls to zero at the stage's end.
+    /// Rate at the end of its warm-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
     /// Updates of its warm-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup: Option<u64>,
+    /// How its rate goes on after that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Schedule>,
     /// Audio of an update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
@@ -78,6 +81,7 @@ impl Recipe {
         }
         r.learning_rate = s.learning_rate.or(r.learning_rate);
         r.warmup = s.warmup.or(r.warmup);
+        r.schedule = s.schedule.or(r.schedule);
         r.batch = s.batch.or(r.batch);
         r.checkpoint = s.checkpoint.or(r.checkpoint);
         r.precision = s.precision.or(r.precision);

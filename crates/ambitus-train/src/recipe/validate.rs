@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Batch, Precision, Recipe, UpdateAt, Validation};
+use super::{Batch, Precision, Recipe, Schedule, UpdateAt, Validation};
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -113,6 +113,7 @@ impl Recipe {
         let rate = self.learning_rate.unwrap_or(1.0);
         real("learning_rate", rate, open(rate), "above 0 and at most 1")?;
         count("warmup", self.warmup.unwrap_or(0), 0)?;
+        self.schedule.as_ref().map_or(Ok(()), Schedule::validate)?;
         let decay = self.weight_decay.unwrap_or(0.0);
         real("weight_decay", decay, half_open(decay), "from 0 to below 1")?;
         for beta in self.betas {

@@ -89,7 +89,7 @@ pub(super) fn attempt(
     let mut trainer = Trainer {
         exec,
         recipe: &r.recipe,
-        updates: r.updates,
+        rate: &r.rate,
         validation: &validation,
         checkpoints: &checkpoints,
         progress,

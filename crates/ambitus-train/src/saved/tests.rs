@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::model_dir::{ModelDir, OpenOptions};
 use crate::parts::Placement;
 use crate::recipe::{DeviceChoice, Recipe};
+use crate::schedule::LearningRate;
 use crate::session::{self, SessionOptions};
 use crate::trainer::{Observer, Step, Trainer};
 use crate::validate::Validation;
@@ -488,7 +489,7 @@ fn a_run_goes_on_over_a_full_disk_but_for_its_end() {
     let mut trainer = Trainer {
         exec: &mut exec,
         recipe: &recipe,
-        updates: 9,
+        rate: &LearningRate::of(&recipe, 9, 1.0),
         validation: &validation,
         checkpoints: &good,
         progress: saved_as(),

@@ -106,7 +106,7 @@ fn the_command_line_goes_before_both() {
 #[test]
 fn questions_that_the_recipe_answers_are_not_asked() {
     let text = "distributed_type: FSDP\nnum_processes: -1\nlearning_rate: 1e-3\nmodel_name: a/b\nwarmup_ratio: 0.1\n\
-                batch_size: 3200\nweight_decay: 0.1\nlr_scheduler_type: cosine\n";
+                batch_size: 3200\nweight_decay: 0.1\nlr_scheduler_type: reduce_lr_on_plateau\n";
     let (recipe, open) = over("", text, |_| ());
     assert_eq!((recipe.ranks, recipe.learning_rate, recipe.batch), (None, None, None::<Batch>));
     assert!(said(&open, "num_processes").starts_with("asks: -1 means"), "{open}");
@@ -115,7 +115,7 @@ fn questions_that_the_recipe_answers_are_not_asked() {
     let (_, answered) = over("ranks: 4\n", text, |_| ());
     assert_eq!(said(&answered, "num_processes"), "no effect, because the recipe says `ranks: 4`");
     assert_eq!(answered.notes.len(), 1, "{answered}");
-    assert!(notes(&answered).contains("there is no other schedule"), "{answered}");
+    assert!(notes(&answered).contains("there is no such schedule"), "{answered}");
     for (key, own) in [("learning_rate", "learning_rate"), ("model_name", "model"), ("batch_size", "batch")] {
         assert!(said(&answered, key).ends_with(&format!("which keeps its own {own}")), "{answered}");
     }

@@ -148,6 +148,52 @@ fn other_kinds_of_launch() {
 }
 
 #[test]
+fn schedules_are_transformers() {
+    for (text, schedule, warmup) in [
+        ("lr_scheduler_type: linear", None, 7),
+        ("lr_scheduler_type: SchedulerType.CONSTANT", Some("constant"), 0),
+        ("lr_scheduler_type: constant_with_warmup", Some("constant"), 7),
+        ("lr_scheduler_type: cosine\nlr_scheduler_kwargs: {num_cycles: 1.5}", Some("cosine,cycles=1.5"), 7),
+        (
+            "lr_scheduler_type: cosine_with_restarts\nlr_scheduler_kwargs: '{\"num_cycles\": 3}'",
+            Some("cosine-restarts,cycles=3"),
+            7,
+        ),
+        (
+            "lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-5}\nlearning_rate: 1e-4",
+            Some("cosine,floor=0.1"),
+            7,
+        ),
+        ("lr_scheduler_type: polynomial\nlearning_rate: 1e-4", Some("linear,floor=0.001"), 7),
+        (
+            "lr_scheduler_type: inverse_sqrt\nlr_scheduler_kwargs: {timescale: 500}",
+            Some("inverse-sqrt,timescale=500"),
+            7,
+        ),
+    ] {
+        let text = format!("{text}\nwarmup_steps: 7\nmax_steps: 100\n");
+        let recipe = recipe_of(&[("a.yaml", &text)]);
+        let known = schedule.map(|s| s.parse::<crate::recipe::Schedule>().expect("a schedule"));
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-12;
+        let same = match (&recipe.schedule, &known) {
+            (Some(a), Some(b)) => {
+                (a.kind, a.cycles, a.timescale) == (b.kind, b.cycles, b.timescale) && close(a.floor, b.floor)
+            }
+            (a, b) => a == b,
+        };
+        assert!(same, "{text}: {:?}", recipe.schedule);
+        assert_eq!(recipe.warmup, Some(warmup), "{text}");
+    }
+    let text = "lr_scheduler_type: reduce_lr_on_plateau\nlr_scheduler_kwargs: {factor: 0.5}\nmax_steps: 9\n";
+    let notes = good(&[("a.yaml", text)]).notes.join("\n");
+    assert!(notes.contains("there is no such schedule") && notes.contains("has no factor"), "{notes}");
+    refused(
+        &[("a.yaml", "lr_scheduler_type: cosine\nlr_scheduler_kwargs: 7\n")],
+        "not a map of names and numbers",
+    );
+}
+
+#[test]
 fn arguments_to_keys() {
     let text = "num_train_epochs=2.5, warmup_steps=10, adam_beta2=0.99, adam_epsilon=1e-6, max_grad_norm=0, seed=42, \
                 optim='paged_adamw_8bit', gradient_checkpointing=True, save_steps=200, save_total_limit=3, \
@@ -163,7 +209,7 @@ fn arguments_to_keys() {
     assert_eq!((recipe.validate_every, recipe.weight_decay), (50, Some(0.01)));
     assert_eq!(recipe.optimizer.unwrap().to_string(), "adamw-8bit");
     assert!(said(&imported, "dataloader_num_workers").contains("it is loader threads, not data parallel"));
-    assert!(imported.notes.iter().any(|n| n.contains("cosine") && n.contains("no other schedule")));
+    assert_eq!(recipe.schedule.map(|s| s.to_string()).as_deref(), Some("cosine"));
     assert!(imported.notes.iter().any(|n| n.contains("weight decay")));
     // The Trainer's own defaults where it says nothing.
     assert_eq!(recipe.batch, Some(Batch::Clips(8)));

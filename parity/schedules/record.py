@@ -1,0 +1,74 @@
+"""Records the learning rates of torch's and transformers' schedulers: fixtures/rates.json.
+
+    VENV/bin/python parity/schedules/record.py
+
+Needs torch and transformers (parity/requirements.txt, parity/README.md). Each entry has a recipe's `schedule`, `warmup`, `total`
+and `per_epoch` (updates in an epoch), and the rate of every update.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+import transformers
+from torch.optim import lr_scheduler as t
+from transformers import optimization as h
+
+HERE = Path(__file__).parent
+BASE = 2e-4
+
+
+def rates(make, total: int, every: int = 1) -> list[float]:
+    """The rate that each update uses; the scheduler steps after every `every` updates."""
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=BASE)
+    scheduler = make(optimizer)
+    out = []
+    for update in range(total):
+        out.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if (update + 1) % every == 0:
+            scheduler.step()
+    return out
+
+
+def main() -> None:
+    cases = []
+
+    def case(schedule, warmup, total, make, every=1):
+        cases.append({"schedule": schedule, "warmup": warmup, "total": total, "per_epoch": every, "rates": rates(make, total, every)})
+
+    for w, n in [(0, 40), (7, 60), (1, 9)]:
+        case({"kind": "linear"}, w, n, lambda o: h.get_linear_schedule_with_warmup(o, w, n))
+        case({"kind": "constant"}, w, n, lambda o: h.get_constant_schedule_with_warmup(o, w))
+        for cycles in [0.5, 1.5]:
+            case({"kind": "cosine", "cycles": cycles}, w, n, lambda o: h.get_cosine_schedule_with_warmup(o, w, n, cycles))
+        for cycles in [1, 3]:
+            case({"kind": "cosine-restarts", "cycles": cycles}, w, n, lambda o: h.get_cosine_with_hard_restarts_schedule_with_warmup(o, w, n, cycles))
+        case({"kind": "cosine", "floor": 0.1}, w, n, lambda o: h.get_cosine_with_min_lr_schedule_with_warmup(o, w, n, min_lr_rate=0.1))
+        case({"kind": "linear", "floor": 1e-7 / BASE}, w, n, lambda o: h.get_polynomial_decay_schedule_with_warmup(o, w, n))
+        case({"kind": "inverse-sqrt"}, w, n, lambda o: h.get_inverse_sqrt_schedule(o, w))
+        case({"kind": "inverse-sqrt", "timescale": 12}, w, n, lambda o: h.get_inverse_sqrt_schedule(o, w, 12))
+    for every in [1, 5]:
+        per = {} if every == 1 else {"per": "epoch"}
+        case({"kind": "exponential", "gamma": 0.97, **per}, 0, 60, lambda o: t.ExponentialLR(o, 0.97), every)
+        case({"kind": "milestones", "at": [2, 5, 9], **per}, 0, 60, lambda o: t.MultiStepLR(o, [2, 5, 9]), every)
+        case({"kind": "milestones", "at": [3, 3.5], "gamma": 0.5, **per}, 0, 60, lambda o: t.MultiStepLR(o, [3, 4], 0.5), every)
+        for first, growth in [(4, 1), (3, 2), (1, 3)]:
+            floor = 0.05
+            make = lambda o: t.CosineAnnealingWarmRestarts(o, first, growth, eta_min=floor * BASE)
+            case({"kind": "warm-restarts", "period": first, "growth": growth, "floor": floor, **per}, 0, 70, make, every)
+    case({"kind": "cosine", "floor": 0.2}, 0, 50, lambda o: t.CosineAnnealingLR(o, 50, eta_min=0.2 * BASE))
+    f5 = lambda w, n: lambda o: t.SequentialLR(o, [t.LinearLR(o, 1e-8, 1.0, w), t.LinearLR(o, 1.0, 1e-8, n - w)], [w])
+    case({"kind": "linear", "start": 1e-8, "floor": 1e-8}, 12, 60, f5(12, 60))
+    exponential = lambda o: t.SequentialLR(o, [t.LinearLR(o, 0.25, 1.0, 8), t.ExponentialLR(o, 0.9)], [8])
+    case({"kind": "exponential", "gamma": 0.9, "start": 0.25}, 8, 40, exponential)
+
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    lines = ",\n".join(json.dumps(c) for c in cases)
+    (HERE / "fixtures").mkdir(exist_ok=True)
+    (HERE / "fixtures/rates.json").write_text(f'{{"versions": {json.dumps(versions)}, "base": {BASE}, "cases": [\n{lines}\n]}}\n', encoding="utf-8")
+    print(f"{len(cases)} schedules")
+
+
+if __name__ == "__main__":
+    main()
