@@ -43,6 +43,7 @@ const SENTENCE: &str =
 
 #[test]
 fn truncation_padding_and_dropout_change_no_ids() {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let dir = tempfile::tempdir().expect("folder");
     let plain = changed(dir.path(), |_| {}).expect("valid");
     let expected = plain.encode(SENTENCE).expect("encoded");
@@ -72,6 +73,7 @@ fn truncation_padding_and_dropout_change_no_ids() {
 
 #[test]
 fn parts_that_no_llama_has_are_refused_by_name() {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let dir = tempfile::tempdir().expect("folder");
     let chain = |n: usize, content: &str| {
         let one = json!({"type": "Replace", "pattern": {"String": "a"}, "content": content});
@@ -98,6 +100,7 @@ fn parts_that_no_llama_has_are_refused_by_name() {
 
 #[test]
 fn a_message_does_not_quote_a_whole_tokenizer() {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let dir = tempfile::tempdir().expect("folder");
     let bpe = changed(dir.path(), |v| {
         let ids: Vec<u32> = vec![5; 60];
