@@ -1,5 +1,6 @@
 //! The pipeline, in full view.
 
+use crate::passes::Pass;
 use crate::passes::accumulate::Accumulate;
 use crate::passes::checkpoint::Checkpoint;
 use crate::passes::dead::Dead;
@@ -16,7 +17,6 @@ use crate::passes::pure::{self, Pure};
 use crate::passes::schedule::Schedule;
 use crate::passes::shard::{self, Layout, Shard};
 use crate::passes::simplify::Simplify;
-use crate::passes::{Numerics, Pass};
 use crate::{CompileError, autodiff};
 use ambitus_ir::target::Target;
 use ambitus_ir::verify::verify;
@@ -249,10 +249,6 @@ pub fn offload(session: &mut Session, options: &Offload) {
     let programs = programs.into_iter().map(|p| run(session, p, options)).collect();
     session.programs = programs;
 }
-
-/// The loosest effect on numbers of the passes that `micro` runs on every program; options add none. [`precise`] changes them
-/// where it is asked for 16 bits.
-pub const NUMERICS: Numerics = Numerics::Reordered;
 
 /// Runs one pass and verifies its result.
 pub fn run(session: &mut Session, p: Program, pass: &dyn Pass) -> Program {

@@ -12,20 +12,17 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::OnceLock;
 
 use crate::error::DataError;
-use crate::mel::{HOP, SAMPLE_RATE};
 use crate::order;
 use crate::pack::{self, Capacity};
 use crate::rng::SplitMix;
 
 /// How large an update is.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpdateSize {
     /// Exactly this many clips, chosen so that updates have about equally many frames.
     Clips(usize),
     /// At most this many frames, and at least 95 % of it where the clips allow.
     Frames(u64),
-    /// As frames, in seconds of audio.
-    Seconds(f64),
 }
 
 /// One use of a clip.
@@ -79,7 +76,6 @@ impl Updates {
         let valid = match size {
             UpdateSize::Clips(n) => n > 0,
             UpdateSize::Frames(n) => n > 0,
-            UpdateSize::Seconds(s) => s.is_finite() && s > 0.0 && s < 1e9,
         };
         if !valid {
             return Err(DataError::Packing(format!("an update of {size:?} cannot be formed")));
@@ -106,7 +102,6 @@ impl Updates {
     pub fn target_frames(&self) -> u64 {
         match self.size {
             UpdateSize::Frames(n) => n,
-            UpdateSize::Seconds(s) => (s * f64::from(SAMPLE_RATE) / HOP as f64).round().max(1.0) as u64,
             UpdateSize::Clips(n) => (n as u64 * self.total).div_ceil(self.frames.len() as u64),
         }
     }

@@ -86,11 +86,6 @@ impl TensorInfo {
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.size()
     }
-
-    /// The bytes in the file, if they lie in one piece in row-major order.
-    pub fn file_range(&self) -> Option<std::ops::Range<u64>> {
-        (self.layout == Layout::Contiguous).then(|| self.start..self.start + self.bytes() as u64)
-    }
 }
 
 /// What a format's reader finds in a file.

@@ -1,6 +1,7 @@
 //! Cards that can be planned for on any machine: the table `cards.toml` of the repository, and the user's own.
 
 use crate::error::RunError;
+use crate::near::distance;
 use crate::recipe::read_text;
 use crate::size::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -197,21 +198,6 @@ impl Cards {
 /// A name without what people write in many ways.
 fn plain(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
-}
-
-/// Least number of insertions, deletions and replacements from one to the other.
-pub(crate) fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 fn read(path: &Path) -> Result<String, RunError> {

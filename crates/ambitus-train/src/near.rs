@@ -13,8 +13,8 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     with_distance.min().filter(|(d, _)| *d <= allowed).map(|(_, k)| k)
 }
 
-/// Levenshtein's distance.
-fn distance(a: &str, b: &str) -> usize {
+/// Least number of insertions, deletions and replacements from one to the other (Levenshtein).
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {

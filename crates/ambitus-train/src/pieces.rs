@@ -25,13 +25,6 @@ pub struct Piece {
     pub in_flat: bool,
 }
 
-impl Piece {
-    /// All of the tensor's elements.
-    pub fn is_whole(&self) -> bool {
-        self.range == (0..self.ty.shape.elements())
-    }
-}
-
 /// What the states hold; `held`: of a rank whose tensors lie so.
 pub fn of(states: &[StateDecl], held: Option<(&Layout, usize)>) -> Vec<Piece> {
     let mut out = Vec::with_capacity(states.len());

@@ -17,7 +17,6 @@ use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::{DType, Instr, Op, Program, StateId, TensorType, ValueId};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// When asynchronous copies do their work. Results must not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,29 +138,7 @@ impl CpuExecutor {
         p.instrs.iter().map(dispatch::kernel_bytes).sum()
     }
 
-    /// Runs a program as [`Executor::run`] does and tells `observe` the seconds of every instruction, by index.
-    ///
-    /// # Errors
-    /// No such program or slot.
-    pub fn run_observed(
-        &mut self,
-        name: &str,
-        slot: usize,
-        mut observe: impl FnMut(usize, f64) + Send,
-    ) -> Result<(), ExecError> {
-        self.walk(name, slot, |i, kernel, frame| {
-            let start = Instant::now();
-            kernel(frame);
-            observe(i, start.elapsed().as_secs_f64());
-        })
-    }
-
-    fn walk(
-        &mut self,
-        name: &str,
-        slot: usize,
-        mut step: impl FnMut(usize, &mut Kernel, &Frame<'_>) + Send,
-    ) -> Result<(), ExecError> {
+    fn walk(&mut self, name: &str, slot: usize) -> Result<(), ExecError> {
         let CpuExecutor { planned, arena, host, ranks, pool, one, steps } = self;
         let kernels = &mut steps[program(planned, name, slot)?.0];
         let (device, (on_host, disk)) = (arena.base(), host.running());
@@ -174,8 +151,8 @@ impl CpuExecutor {
         // Without memory for the host's, copies ask `disk`, and no other instruction has places there.
         let frame = unsafe { Frame::new(base, pool, one, disk, ranks.as_ref()) };
         pool.enter(|| {
-            for (i, k) in kernels.iter_mut().enumerate() {
-                step(i, k, &frame);
+            for kernel in kernels.iter_mut() {
+                kernel(&frame);
                 if frame.disk.is_some_and(Disk::has_failed) || frame.ranks.is_some_and(Ranks::has_failed) {
                     break;
                 }
@@ -338,7 +315,7 @@ impl Executor for CpuExecutor {
     }
 
     fn run(&mut self, program: &str, slot: usize) -> Result<(), ExecError> {
-        self.walk(program, slot, |_, kernel, frame| kernel(frame))
+        self.walk(program, slot)
     }
 
     fn read_f32(&self, program: &str, output: &str, slot: usize, out: &mut [f32]) -> Result<(), ExecError> {

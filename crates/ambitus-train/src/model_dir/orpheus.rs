@@ -1,9 +1,9 @@
 //! A Hugging Face folder of a `LlamaForCausalLM`: `config.json` and `model.safetensors`, or shards and their index.
 
 use super::{Differences, LISTED, MAX_CONFIG_BYTES, ModelDir, OpenOptions, Weights, read_text, say};
-use crate::cards::distance;
 use crate::error::RunError;
 use crate::load::STAGING_BYTES;
+use crate::near::distance;
 use crate::recipe::short;
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;

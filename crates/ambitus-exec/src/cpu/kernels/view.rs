@@ -137,14 +137,6 @@ impl<'a, E: Copy + Default> MatMut<'a, E> {
         (left, right)
     }
 
-    /// Read-only view of the same elements.
-    pub fn as_mat(&self) -> Mat<'_, E> {
-        let len = extent(self.rows, self.cols, self.pitch);
-        // SAFETY: the constructor checked the extent; `&self` keeps writers away.
-        let data = unsafe { std::slice::from_raw_parts(self.ptr, len) };
-        Mat { data, rows: self.rows, cols: self.cols, pitch: self.pitch }
-    }
-
     /// Columns written per row: `cols` and the pads.
     pub fn owned(&self) -> usize {
         self.owned
