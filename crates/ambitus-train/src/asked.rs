@@ -10,7 +10,6 @@ use crate::sizes::Sizes;
 use crate::variants;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_compile::passes::precision::Precision;
 use ambitus_models::{Capacity, Model};
 
 /// A recipe before the search.
@@ -40,7 +39,7 @@ impl Asked {
                     .to_owned(),
             ));
         }
-        let compute = precision(recipe.precision.unwrap_or_default());
+        let compute = recipe.precision.unwrap_or_default();
         device.require(compute)?;
         let usual = sizes.micro_batches[0];
         let shape = Shape {
@@ -214,16 +213,6 @@ impl Asked {
                 with_peak: !device.is_card() && given.is_none(),
             },
         }
-    }
-}
-
-/// What `--precision` means to the compiler.
-pub fn precision(precision: recipe::Precision) -> Precision {
-    match precision {
-        recipe::Precision::Fp32 => Precision::Fp32,
-        recipe::Precision::Bf16Mixed => Precision::Bf16Mixed,
-        recipe::Precision::Fp16Mixed => Precision::Fp16Mixed,
-        recipe::Precision::Bf16Pure => Precision::Bf16Pure,
     }
 }
 

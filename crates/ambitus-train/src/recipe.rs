@@ -27,6 +27,7 @@ mod trained;
 pub(crate) mod tree;
 mod validate;
 
+pub use ambitus_compile::passes::precision::Precision;
 use ambitus_data::speech::LabelScope;
 use std::path::PathBuf;
 
@@ -36,8 +37,8 @@ use crate::size::ByteSize;
 pub use batch::Batch;
 pub use family::ADAPTER_RATE;
 pub use forms::{
-    Checkpoint, DeviceChoice, Length, Level, MicroBatch, OptimizerChoice, Outside, Precision, Sample,
-    Tokenizer, UpdateAt, Validation, Variant,
+    Checkpoint, DeviceChoice, Length, Level, MicroBatch, OptimizerChoice, Outside, Sample, Tokenizer,
+    UpdateAt, Validation, Variant,
 };
 pub use offload::{Activations, Offload};
 pub use origins::Origins;
@@ -82,7 +83,7 @@ pub struct Recipe {
     /// What the model computes in: `fp32`, `bf16-mixed`, `fp16-mixed` or `bf16-pure`. The 16-bit ones halve activations;
     /// `bf16-pure` halves parameters as well, and rounds updates to them stochastically. In the others parameters, their
     /// gradients and the optimizer stay fp32. Absent: fp32, unless `numerics: changed` lets the planner choose.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "forms::word")]
     pub precision: Option<Precision>,
     /// The budget of what is offloaded, on a card of the process too. Absent: what is free beside `memory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

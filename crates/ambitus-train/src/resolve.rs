@@ -241,7 +241,7 @@ pub fn resolve_on(
     let on = if device.is_listed() { "cards.toml".to_owned() } else { from("device", said, "default") };
     choose("device", device.name(), &on);
     // Before any file is opened.
-    device.require(crate::asked::precision(recipe.precision.unwrap_or_default()))?;
+    device.require(recipe.precision.unwrap_or_default())?;
     let (rate_said, warmup_said) = (recipe.learning_rate.is_some(), recipe.warmup.is_some());
     let schedule_said = recipe.schedule.is_some();
     let mut meter = Meter::start();

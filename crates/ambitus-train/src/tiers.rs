@@ -1,6 +1,6 @@
 //! Which cards can train a run, how, and how fast.
 
-use crate::asked::{Asked, precision};
+use crate::asked::Asked;
 use crate::cards::Card;
 use crate::data::Data;
 use crate::device::Device;
@@ -68,7 +68,7 @@ impl Tiers {
 
 fn tier(asked: &Asked, data: &Data, card: &Card, threads: usize) -> Result<Tier, RunError> {
     let device = Device::for_card(card, threads).connected(asked.recipe.ranks() as usize);
-    if let Err(lacks) = device.require(precision(asked.recipe.precision.unwrap_or_default())) {
+    if let Err(lacks) = device.require(asked.recipe.precision.unwrap_or_default()) {
         return Ok(Tier {
             card: card.clone(),
             fits: false,

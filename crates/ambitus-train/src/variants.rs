@@ -1,6 +1,5 @@
 //! Options that a search may take in place of those that a recipe leaves out.
 
-use crate::asked::precision;
 use crate::device::Device;
 use crate::recipe::{Offload, OptimizerChoice, Precision, Recipe};
 use crate::session::SessionOptions;
@@ -83,7 +82,7 @@ impl Variant {
     /// Puts the options into a session.
     pub fn to_session(&self, session: &mut SessionOptions) {
         if let Some(p) = self.precision {
-            session.precision = precision(p);
+            session.precision = p;
         }
         if let (Some(o), Some(optimizer)) = (self.optimizer, &mut session.optimizer) {
             optimizer.states = o.states();

@@ -4,7 +4,6 @@ use crate::args::{
     DoctorArgs, ExportArgs, GradientsArgs, ResumeArgs, RunArgs, RunsArgs, TrainArgs, WeightsArg, WorldArgs,
 };
 use crate::terminal::{self, Terminal};
-use ambitus_train::asked;
 use ambitus_train::device::Device;
 use ambitus_train::error::RunError;
 use ambitus_train::export::{Layout, Source};
@@ -242,7 +241,7 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
     let sharding = sharding.map_err(|why| RunError::Usage(format!("--sharding {strategy}: {why}")))?;
     let options = GradientOptions {
         checkpoint: a.checkpoint.0.clone(),
-        precision: asked::precision(a.precision),
+        precision: a.precision,
         micro_batch: a.micro_batch,
         sharding,
         placement: placement

@@ -3,7 +3,6 @@
 use crate::args::PlanArgs;
 use crate::commands::{Result, json, options, recipe, refused, without_options};
 use crate::terminal::{self, Terminal};
-use ambitus_train::asked;
 use ambitus_train::cards::{Card, Cards};
 use ambitus_train::cluster::Cluster;
 use ambitus_train::device::Device;
@@ -274,7 +273,7 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
     let (mut tables, mut fits) = (Vec::new(), Ok(()));
     for (i, (r, origins)) in parts(&whole, &origins).into_iter().enumerate() {
         // Model, data and sizes are the same for all; a card that cannot compute it at all would be refused.
-        let precision = asked::precision(r.precision.unwrap_or_default());
+        let precision = r.precision.unwrap_or_default();
         let able = |card: &&&Card| Device::for_card(card, 1).require(precision).is_ok();
         let any = cards.iter().find(able).unwrap_or(first);
         let any = |threads| Ok(Device::for_card(any, threads));

@@ -24,6 +24,8 @@ use ambitus_ir::{
     Builder, DType, Instr, Origin, Phase, Program, Session, StateDecl, StateKind, TensorType, ValueId,
 };
 use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
 
 /// Which numbers a model computes in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +54,27 @@ impl Precision {
     /// Gradients in this type's range need a loss scale.
     pub fn scales_loss(self) -> bool {
         self == Precision::Fp16Mixed
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Precision, String> {
+        let all = [Precision::Fp32, Precision::Bf16Mixed, Precision::Fp16Mixed, Precision::Bf16Pure];
+        let found = all.into_iter().find(|p| p.to_string() == text);
+        found.ok_or_else(|| format!("`{text}` is not fp32, bf16-mixed, fp16-mixed or bf16-pure"))
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Precision::Fp32 => "fp32",
+            Precision::Bf16Mixed => "bf16-mixed",
+            Precision::Fp16Mixed => "fp16-mixed",
+            Precision::Bf16Pure => "bf16-pure",
+        })
     }
 }
 

@@ -156,49 +156,6 @@ impl From<Level> for Numerics {
     }
 }
 
-/// What the model computes in. Gradients of parameters, optimizer and average do not depend on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Precision {
-    /// fp32.
-    #[default]
-    Fp32,
-    /// Activations in bfloat16.
-    Bf16Mixed,
-    /// Activations in half precision, the loss scaled.
-    Fp16Mixed,
-    /// Activations and weights in bfloat16, no fp32 copy of them.
-    Bf16Pure,
-}
-
-impl Precision {
-    /// The default.
-    pub fn is_fp32(&self) -> bool {
-        *self == Precision::Fp32
-    }
-}
-
-impl std::str::FromStr for Precision {
-    type Err = String;
-    /// As after `--precision`.
-    fn from_str(text: &str) -> Result<Precision, String> {
-        let all = [Precision::Fp32, Precision::Bf16Mixed, Precision::Fp16Mixed, Precision::Bf16Pure];
-        let found = all.into_iter().find(|p| p.to_string() == text);
-        found.ok_or_else(|| format!("`{text}` is not fp32, bf16-mixed, fp16-mixed or bf16-pure"))
-    }
-}
-
-impl fmt::Display for Precision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Precision::Fp32 => "fp32",
-            Precision::Bf16Mixed => "bf16-mixed",
-            Precision::Fp16Mixed => "fp16-mixed",
-            Precision::Bf16Pure => "bf16-pure",
-        })
-    }
-}
-
 /// When gradients are applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -511,5 +468,27 @@ pub(super) mod sample {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Sample>, D::Error> {
         read(d)
+    }
+}
+
+/// Optional values that are words, of types that the compiler has.
+pub(super) mod word {
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    pub fn serialize<T: Display, S: Serializer>(x: &Option<T>, s: S) -> Result<S::Ok, S::Error> {
+        match x {
+            Some(x) => s.collect_str(x),
+            None => s.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<Option<T>, D::Error> {
+        let word = Option::<String>::deserialize(d)?;
+        word.map(|word| word.parse().map_err(Error::custom)).transpose()
     }
 }

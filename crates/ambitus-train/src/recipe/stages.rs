@@ -52,7 +52,7 @@ pub struct Stage {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
     /// What the model computes in.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "super::forms::word")]
     pub precision: Option<Precision>,
     /// How AdamW keeps its moments. They are not handed over: a stage begins with none.
     #[serde(skip_serializing_if = "Option::is_none")]

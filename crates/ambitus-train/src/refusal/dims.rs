@@ -62,7 +62,7 @@ pub(super) fn dims(recipe: &Recipe, data: &Data, device: &Device, origins: &Orig
     dim("ema", average.into_iter().collect());
     let now = recipe.precision.unwrap_or_default();
     let half = if device.computes_bf16() { Precision::Bf16Mixed } else { Precision::Fp16Mixed };
-    let other = if now.is_fp32() { half } else { Precision::Fp32 };
+    let other = if now == Precision::Fp32 { half } else { Precision::Fp32 };
     let pure = device.computes_bf16().then_some((32, Precision::Bf16Pure));
     let others = [(8, other)].into_iter().chain(pure).filter(|_| now != Precision::Bf16Pure);
     dim("precision", others.map(|(bit, p)| (bit, Change { precision: Some(p), ..change() })).collect());
