@@ -2,10 +2,10 @@
 //! part of this program, so that it can be carried alone.
 
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_families::folder::{ModelDir, OpenOptions};
+use ambitus_recipe::recipe::DeviceChoice;
 use ambitus_testkit::gradients::{GRADIENT, Named, errors, read};
 use ambitus_train::gradients::{GradientOptions, gradients};
-use ambitus_train::model_dir::{ModelDir, OpenOptions};
-use ambitus_train::recipe::DeviceChoice;
 use std::path::Path;
 
 /// A model folder, a batch, and what the reference gave.
@@ -80,7 +80,8 @@ pub fn check(device: DeviceChoice) -> Result<Vec<Parity>, String> {
 }
 
 fn run(folder: &Path, options: GradientOptions) -> Result<Named, String> {
-    let model = ModelDir::open_for_ids(folder, OpenOptions::default()).map_err(|e| e.to_string())?;
+    let model =
+        ModelDir::open(ambitus_families::ALL, folder, OpenOptions::default()).map_err(|e| e.to_string())?;
     let out = folder.join("out.safetensors");
     gradients(&model, &folder.join("batch.safetensors"), &out, options, None).map_err(|e| e.to_string())?;
     read(&std::fs::read(&out).map_err(|e| e.to_string())?)

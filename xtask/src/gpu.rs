@@ -10,7 +10,7 @@ use ambitus_exec::executor::Executor;
 use ambitus_ir::DType;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_models::Capacity;
-use ambitus_train::recipe::DeviceChoice;
+use ambitus_recipe::recipe::DeviceChoice;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

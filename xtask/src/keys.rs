@@ -49,7 +49,7 @@ pub fn write() -> Result<(), String> {
 pub fn page() -> Result<String, String> {
     let mut out = HEAD.to_owned();
     for (file, name, head) in TABLES {
-        let source = root().join("crates/ambitus-train/src").join(file);
+        let source = root().join("crates/ambitus-recipe/src").join(file);
         let text = std::fs::read_to_string(&source).map_err(|e| format!("{}: {e}", source.display()))?;
         let fields = fields(&text, name).ok_or_else(|| format!("{}: no struct {name}", source.display()))?;
         let _ = write!(out, "\n## {head}\n\n| key | what it says |\n|---|---|\n");
@@ -75,7 +75,7 @@ fn fields(text: &str, name: &str) -> Option<Vec<(String, String)>> {
 
 /// Without links of the source's documentation.
 fn plain(said: &str) -> String {
-    let said = said.replace("[`DEFAULT_UPDATES`]", &ambitus_train::recipe::DEFAULT_UPDATES.to_string());
+    let said = said.replace("[`DEFAULT_UPDATES`]", &ambitus_recipe::recipe::DEFAULT_UPDATES.to_string());
     // The tables stand below.
     let said = said.split(" (see [`").enumerate().map(|(i, part)| match i {
         0 => part,

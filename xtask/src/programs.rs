@@ -6,6 +6,7 @@ use ambitus_compile::pipeline::{self, Options, Trained};
 use ambitus_compile::plan;
 use ambitus_cuda::CudaExecutor;
 use ambitus_exec::executor::Executor;
+use ambitus_families::batches::write_batch;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
@@ -16,7 +17,6 @@ use ambitus_models::f5::draw::Draw;
 use ambitus_models::orpheus::{self, config::Config as Llama};
 use ambitus_models::{Batch, Capacity};
 use ambitus_testkit::Rng;
-use ambitus_train::gradients::write_batch;
 use ambitus_train::session::{self, SessionOptions, program};
 
 const ADAMW: Optimizer = Optimizer {
@@ -84,7 +84,7 @@ pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<P
         evaluate: false,
         sample: None,
     };
-    session::compile(&config.clone().into(), &options, target).map_err(|e| e.to_string())
+    session::compile(config, &options, target).map_err(|e| e.to_string())
 }
 
 /// Plans one Llama update.

@@ -13,15 +13,22 @@ pub struct Capacity {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// f32 inputs.
-    pub floats: Vec<(&'static str, usize)>,
+    pub floats: Vec<(String, usize)>,
     /// i32 inputs.
-    pub ints: Vec<(&'static str, usize)>,
+    pub ints: Vec<(String, usize)>,
 }
 
 impl Layout {
+    /// Of names and numbers of elements: f32 inputs, then i32 inputs.
+    pub fn new(floats: &[(&str, usize)], ints: &[(&str, usize)]) -> Layout {
+        let owned =
+            |inputs: &[(&str, usize)]| inputs.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+        Layout { floats: owned(floats), ints: owned(ints) }
+    }
+
     /// Bytes of one batch on the host.
     pub fn bytes(&self) -> u64 {
-        let elements = |inputs: &[(&str, usize)]| inputs.iter().map(|(_, n)| *n as u64).sum::<u64>();
+        let elements = |inputs: &[(String, usize)]| inputs.iter().map(|(_, n)| *n as u64).sum::<u64>();
         4 * (elements(&self.floats) + elements(&self.ints))
     }
 }
@@ -29,27 +36,27 @@ impl Layout {
 /// Host copies of inputs, at capacity. Reused from batch to batch.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    floats: Vec<(&'static str, Vec<f32>)>,
-    ints: Vec<(&'static str, Vec<i32>)>,
+    floats: Vec<(String, Vec<f32>)>,
+    ints: Vec<(String, Vec<i32>)>,
 }
 
 impl Batch {
     /// A batch of zeros.
     pub fn new(layout: &Layout) -> Batch {
         Batch {
-            floats: layout.floats.iter().map(|&(name, n)| (name, vec![0.0; n])).collect(),
-            ints: layout.ints.iter().map(|&(name, n)| (name, vec![0; n])).collect(),
+            floats: layout.floats.iter().map(|(name, n)| (name.clone(), vec![0.0; *n])).collect(),
+            ints: layout.ints.iter().map(|(name, n)| (name.clone(), vec![0; *n])).collect(),
         }
     }
 
     /// The float inputs by name. Callers skip those that a program does not take.
-    pub fn floats(&self) -> impl Iterator<Item = (&'static str, &[f32])> {
-        self.floats.iter().map(|(name, data)| (*name, data.as_slice()))
+    pub fn floats(&self) -> impl Iterator<Item = (&str, &[f32])> {
+        self.floats.iter().map(|(name, data)| (name.as_str(), data.as_slice()))
     }
 
     /// The integer inputs by name.
-    pub fn ints(&self) -> impl Iterator<Item = (&'static str, &[i32])> {
-        self.ints.iter().map(|(name, data)| (*name, data.as_slice()))
+    pub fn ints(&self) -> impl Iterator<Item = (&str, &[i32])> {
+        self.ints.iter().map(|(name, data)| (name.as_str(), data.as_slice()))
     }
 
     /// All inputs in the order of the layout, to be filled.

@@ -203,6 +203,6 @@ fn the_published_shape_has_the_published_size() {
     let block = 30 * 3072 + 4 * 1024 + 8 * 8192 + 4 * 24;
     assert_eq!(bytes(1, true) - bytes(0, true), 28 * block + 10 * 3072 + 14 * 156_940);
     assert!(bytes(8192, true) > 80_000_000_000);
-    let rows = Model::from(tuned).rows();
+    let rows = tuned.rows();
     assert!((rows.per_second - 82.03125).abs() < 1e-9);
 }

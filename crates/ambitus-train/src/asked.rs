@@ -2,21 +2,25 @@
 
 use crate::budget::{MicroBatch, Shape, is_long, require_planning};
 use crate::device::Device;
-use crate::error::RunError;
 use crate::parts::Placement;
-use crate::recipe::{self, Recipe, UpdateAt};
 use crate::search::{self, Chosen, Free, HostRoom, Search};
 use crate::sizes::Sizes;
 use crate::variants;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_families::error::RunError;
+use ambitus_families::folder::ModelDir;
 use ambitus_models::{Capacity, Model};
+use ambitus_recipe::recipe::{self, Defaults, Recipe, UpdateAt};
+use std::sync::Arc;
 
 /// A recipe before the search.
 #[derive(Clone)]
 pub struct Asked {
     /// As it is given.
     pub recipe: Recipe,
+    /// What a recipe means by what it leaves out.
+    pub defaults: Defaults,
     /// Its options, and the usual ones for what it leaves open.
     pub shape: Shape,
     /// Micro-batches that may be taken, the usual one first.
@@ -31,7 +35,12 @@ impl Asked {
     ///
     /// # Errors
     /// What a device or a model cannot do, by key.
-    pub fn of(recipe: &Recipe, model: &Model, sizes: &Sizes, device: &Device) -> Result<Asked, RunError> {
+    pub fn of(
+        recipe: &Recipe,
+        (model, defaults): (&Arc<dyn Model>, &Defaults),
+        sizes: &Sizes,
+        device: &Device,
+    ) -> Result<Asked, RunError> {
         let offloaded = recipe.offloaded();
         if device.is_card() && offloaded.disk.is_some() {
             return Err(RunError::Usage(
@@ -69,7 +78,8 @@ impl Asked {
         };
         let micro_batches = sizes.micro_batches.clone();
         let is_long = is_long(&shape);
-        let mut asked = Asked { recipe: recipe.clone(), shape, micro_batches, is_long, sizes: sizes.clone() };
+        let (recipe, defaults) = (recipe.clone(), defaults.clone());
+        let mut asked = Asked { recipe, defaults, shape, micro_batches, is_long, sizes: sizes.clone() };
         asked.shape.planned_at_once = asked.open(device).planned_at_once();
         Ok(asked)
     }
@@ -80,12 +90,12 @@ impl Asked {
     /// As [`Asked::of`]; [`RunError::DoesNotFit`]; from planning.
     pub fn new(
         recipe: &Recipe,
-        model: &Model,
+        model: &ModelDir,
         sizes: &Sizes,
         device: &Device,
         budget: u64,
     ) -> Result<Asked, RunError> {
-        let asked = Asked::of(recipe, model, sizes, device)?;
+        let asked = Asked::of(recipe, (&model.model, &model.defaults()), sizes, device)?;
         require_planning(&asked.shape, budget, device.target())?;
         asked.on(device, budget)
     }

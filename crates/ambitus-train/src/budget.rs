@@ -7,25 +7,25 @@ mod draft;
 mod phases;
 
 pub use draft::Draft;
-pub use phases::phase;
+pub use phases::{PICTURE_BYTES, phase};
 
 use crate::device::Beside;
-use crate::error::RunError;
 use crate::load::LOAD_BYTES;
 use crate::parts::PlannedParts;
 use crate::search::PLANNED_AT_ONCE;
 use crate::session::{self, SessionOptions, program};
-use crate::size::ByteSize;
 use ambitus_comm::local;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::report::{self, Exchange};
 use ambitus_exec::cpu::CpuExecutor;
+use ambitus_families::error::RunError;
 use ambitus_ir::plan::{PlannedSession, program_bytes};
 use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session, StateDecl, StateKind};
 use ambitus_models::{Capacity, Model};
+use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub const RANK_BYTES: u64 = 3 << 20;
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// The model.
-    pub model: Model,
+    pub model: Arc<dyn Model>,
     /// The session.
     pub session: SessionOptions,
     /// What the budget holds beside the arena.
@@ -257,7 +257,7 @@ impl RunPlan {
 
     /// Elements of all parameters of a kind, of the whole model.
     pub fn parameters(&self, trainable_only: bool) -> u64 {
-        let layout = session::layout(&self.shape.model, &self.shape.session).ok().flatten();
+        let layout = session::layout(&*self.shape.model, &self.shape.session).ok().flatten();
         let of = |planned: &&PlannedSession| {
             let states = &planned.session.states;
             let tensors = layout.as_ref().map(|l| l.tensors(states));
@@ -465,7 +465,7 @@ pub fn require_planning(shape: &Shape, budget: u64, target: &dyn Target) -> Resu
     if !is_long {
         return Ok(());
     }
-    let programs = session::build(&shape.model, &shape.session, target)?.programs;
+    let programs = session::build(&*shape.model, &shape.session, target)?.programs;
     let needed = planning(shape, shape.planned_at_once, programs.iter().map(program_bytes).sum());
     if needed > most {
         return refuse(needed, "its programs", programs.iter().map(|p| p.instrs.len()).sum());

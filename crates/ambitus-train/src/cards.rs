@@ -1,9 +1,9 @@
 //! Cards that can be planned for on any machine: the table `cards.toml` of the repository, and the user's own.
 
-use crate::error::RunError;
-use crate::near::distance;
-use crate::recipe::read_text;
-use crate::size::ByteSize;
+use ambitus_families::error::RunError;
+use ambitus_recipe::near::distance;
+use ambitus_recipe::recipe::read_text;
+use ambitus_recipe::size::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};

@@ -9,9 +9,9 @@
 //! ```
 
 use crate::cards::{Card, Cards};
-use crate::error::RunError;
-use crate::recipe::read_text;
+use ambitus_families::error::RunError;
 use ambitus_ir::target::Links;
+use ambitus_recipe::recipe::read_text;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 

@@ -1,15 +1,15 @@
 //! A plan as people read it.
 
 use crate::budget::{Draft, RunPlan};
-use crate::error::RunError;
 use crate::resolve::Resolved;
 use crate::search;
-use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::Heights;
+use ambitus_families::error::RunError;
 use ambitus_models::Rows;
+use ambitus_recipe::size::ByteSize;
 
 impl Resolved {
     /// The most rows that fit the budget: of a micro-batch with these options, and of one clip with all blocks recomputed. Not

@@ -8,19 +8,19 @@ mod cuda;
 
 use crate::budget::{self, Shape, process_bytes, ranks_bytes};
 use crate::cards;
-use crate::error::RunError;
 use crate::launch;
 use crate::memory;
-use crate::recipe::DeviceChoice;
-use crate::size::ByteSize;
 use ambitus_comm::Communicator;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_cuda::{CudaTarget, STATED_RESERVE};
 use ambitus_exec::cpu::{CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::Executor;
+use ambitus_families::error::RunError;
 use ambitus_ir::DType;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::{Links, Rates, Target};
+use ambitus_recipe::recipe::{DeviceChoice, Recipe};
+use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
@@ -273,6 +273,17 @@ impl Device {
                 ranks: self.ranks,
             },
             Some(card) => Beside { fixed_bytes: card.reserve_bytes, with_host: false, ranks: 1 },
+        }
+    }
+
+    /// The budget of a recipe, and what one that it does not say was made from.
+    ///
+    /// # Errors
+    /// When this machine's memory cannot be read.
+    pub fn budget(&self, recipe: &Recipe) -> Result<(u64, String), RunError> {
+        match recipe.memory {
+            Some(ByteSize(n)) => Ok((n, String::new())),
+            None => self.default_budget(),
         }
     }
 

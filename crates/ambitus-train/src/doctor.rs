@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::device::{self, CardsReport};
 use crate::memory::{self, DefaultBudget, Machine, Other};
-use crate::size::ByteSize;
+use ambitus_recipe::size::ByteSize;
 
 /// A report of the machine. What cannot be read is `None` or empty, with a line in `notes`.
 #[derive(Clone, Debug, Serialize)]

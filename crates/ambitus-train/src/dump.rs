@@ -1,7 +1,7 @@
 //! A plan's programs as text: for bug reports, and to see that a change of the compiler changes no program.
 
 use crate::budget::RunPlan;
-use crate::error::RunError;
+use ambitus_families::error::RunError;
 use ambitus_ir::text::{print_program, print_session};
 use ambitus_ir::{Program, Session};
 use std::path::Path;

@@ -1,23 +1,19 @@
 //! Export: the folder that the original project loads.
 //!
-//! F5-TTS: `model.safetensors` holds `ema_model.transformer.*`, `ema_model.…inv_freq` and the scalars `initted` and `step`,
-//! which is what its trainer loads strictly and its inference strips. Orpheus: the names of `LlamaForCausalLM`, without a
-//! head where it is tied, which is what `from_pretrained` loads. Beside it configuration, vocabulary or tokenizer as they
-//! were. Adapters are added to the weights that they adapt; alone they are written by [`adapter`].
+//! Names and scalars are those of the family ([`ExportForm`]); beside the weights are the model's configuration, vocabulary or
+//! tokenizer as they were. Adapters are added to the weights that they adapt; alone they are written by [`adapter`].
 
 pub mod adapter;
 mod merge;
 
-use crate::error::RunError;
-use crate::model_dir::Family;
-use crate::recipe::Lora;
 use crate::run_dir::RunDir;
 use crate::saved;
 use ambitus_compile::passes::lora::adapted_module;
+use ambitus_families::error::RunError;
+use ambitus_families::family::{ExportForm, Family};
+use ambitus_recipe::recipe::Lora;
 use ambitus_store::{Checkpoint, DType, PiecedFiles, SafetensorsWriter, TensorSpec};
 use merge::Adapter;
-pub use merge::merge_bytes;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Which weights are exported.
@@ -128,6 +124,8 @@ impl Parameters {
 
 /// What an export needs of a run beside a checkpoint.
 pub struct Run<'a> {
+    /// Whose model it is.
+    pub family: &'static dyn Family,
     /// Its folder, with the model's configuration and vocabulary or tokenizer, all of which go along.
     pub dir: &'a RunDir,
     /// The recipe's adapters.
@@ -142,11 +140,8 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
     let parameters = Parameters::open(checkpoint, source)?;
     let kept = run.dir.kept()?;
     std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
-    let (prefix, scalars, metadata) = match Family::of(&run.dir.model())? {
-        Family::F5 => ("ema_model.", vec![("initted", DType::Bool), ("step", DType::I64)], BTreeMap::new()),
-        // What Hugging Face's readers ask for.
-        Family::Orpheus => ("", Vec::new(), BTreeMap::from([("format".to_owned(), "pt".to_owned())])),
-    };
+    let ExportForm { prefix, scalars, metadata } = run.family.export();
+    let metadata = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let specs = parameters
         .all()
         .filter(|(name, _)| adapted_module(name).is_none())
@@ -155,7 +150,7 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
         .collect();
     let mut writer = SafetensorsWriter::create(out.join("model.safetensors"), specs, &metadata)?;
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
-    let mut scratch = vec![0u8; crate::load::STAGING_BYTES];
+    let mut scratch = vec![0u8; ambitus_families::folder::STAGING_BYTES];
     for name in order {
         let scalar = scalars.iter().find(|(scalar, _)| *scalar == name);
         match name.strip_prefix(prefix).filter(|_| scalar.is_none()) {

@@ -1,20 +1,14 @@
 //! `ambitus gradients`: the loss and every gradient of one update on given clips and draws; for parity with the reference.
 
 mod gathered;
-mod mel;
 mod placed;
 mod sharded;
-mod tokens;
 
 use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows};
-use crate::clips::{Clips, Use, When};
 use crate::device::Device;
-use crate::error::RunError;
 use crate::launch::Processes;
 use crate::load;
-use crate::model_dir::ModelDir;
 use crate::parts;
-use crate::recipe::DeviceChoice;
 use crate::refusal;
 use crate::search::{Free, HostRoom};
 use crate::session::{SessionOptions, program};
@@ -25,8 +19,12 @@ use ambitus_compile::passes::shard::Sharding;
 use ambitus_compile::passes::unroll::of;
 use ambitus_compile::pipeline::Trained;
 use ambitus_exec::executor::Executor;
-use ambitus_ir::plan::PlannedSession;
-use ambitus_models::{Batch, Capacity, Model};
+use ambitus_families::batches::{write_batch, write_f32, write_inputs};
+use ambitus_families::clips::{Clips, Use, When};
+use ambitus_families::error::RunError;
+use ambitus_families::folder::ModelDir;
+use ambitus_models::{Batch, Capacity};
+use ambitus_recipe::recipe::DeviceChoice;
 use gathered::{Gathered, write};
 use std::path::Path;
 
@@ -74,14 +72,6 @@ struct Work<'a> {
     capacity: Capacity,
 }
 
-/// The clips of a batch file.
-fn read(batch: &Path, model: &Model) -> Result<Box<dyn Clips>, RunError> {
-    match model {
-        Model::F5(cfg) => Ok(Box::new(mel::read(batch, cfg)?)),
-        Model::Orpheus(cfg) => Ok(Box::new(tokens::read(batch, cfg)?)),
-    }
-}
-
 /// Computes loss and gradients of the clips in `batch` and writes them to `out`. In a world this is one of its ranks, as
 /// many as `options.sharding` or `options.placement` has: each computes its share, rank 0 writes.
 ///
@@ -94,9 +84,8 @@ pub fn gradients(
     options: GradientOptions,
     world: Option<&Processes>,
 ) -> Result<Computed, RunError> {
-    let mut model = dir.model.clone();
-    model.set_dropout(0.0);
-    let clips = read(batch, &model)?;
+    let model = dir.model.with_dropout(0.0).unwrap_or_else(|| dir.model.clone());
+    let clips = dir.opened.recorded(batch)?;
     let rows: Vec<usize> = clips.rows().iter().map(|n| *n as usize).collect();
     let total: usize = rows.iter().sum();
     let capacity = Capacity { rows: options.micro_batch.unwrap_or(total), clips: rows.len() };
@@ -169,7 +158,7 @@ pub fn gradients(
     }
     device.require_free(plan.peak_bytes)?;
     let planned = plan.planned;
-    dir.check(&planned.session.states, false)?;
+    dir.check(&planned.session.states)?;
     let mut exec = device.open(planned, None)?;
     let doubts = load::load(&mut *exec, dir, 0)?;
     let mut host = model.batch(capacity);
@@ -229,52 +218,6 @@ pub fn run_several(exec: &mut dyn Executor, count: usize, further: bool) -> Resu
         exec.read_f32(program::PIPELINE, &of("loss", k), 0, std::slice::from_mut(loss))?;
     }
     Ok(losses)
-}
-
-/// Writes a number that a program takes, or not: a rank with a part of the model has that part's inputs.
-///
-/// # Errors
-/// From the executor.
-pub fn write_f32(exec: &mut dyn Executor, name: &str, input: &str, value: f32) -> Result<(), RunError> {
-    if has_input(exec.planned(), name, input) {
-        exec.write_f32(name, input, 0, &[value])?;
-    }
-    Ok(())
-}
-
-/// Writes those inputs of a batch that a program takes.
-///
-/// # Errors
-/// From the executor.
-pub fn write_batch(exec: &mut dyn Executor, name: &str, host: &Batch) -> Result<(), RunError> {
-    write_inputs(exec, name, host, &str::to_owned)
-}
-
-/// The same, where the program has other names for them.
-fn write_inputs(
-    exec: &mut dyn Executor,
-    name: &str,
-    host: &Batch,
-    input: &dyn Fn(&str) -> String,
-) -> Result<(), RunError> {
-    for (plain, data) in host.floats() {
-        let input = input(plain);
-        if has_input(exec.planned(), name, &input) {
-            exec.write_f32(name, &input, 0, data)?;
-        }
-    }
-    for (plain, data) in host.ints() {
-        let input = input(plain);
-        if has_input(exec.planned(), name, &input) {
-            exec.write_i32(name, &input, 0, data)?;
-        }
-    }
-    Ok(())
-}
-
-/// True when a program of the plan has such an input.
-pub fn has_input(planned: &PlannedSession, program: &str, input: &str) -> bool {
-    planned.program(program).is_some_and(|p| p.program.input(input).is_some())
 }
 
 /// Clips in order, cut into runs that fit. `Err` names the clip that cannot.

@@ -4,9 +4,9 @@ use crate::budget::Phase;
 use crate::memory::Meter;
 use crate::metrics::PhaseBytes;
 use crate::resolve::Resolved;
-use crate::size::ByteSize;
 use ambitus_ir::StateKind;
 use ambitus_ir::ops::copy::Space;
+use ambitus_recipe::size::ByteSize;
 use std::path::Path;
 
 impl Resolved {

@@ -14,7 +14,7 @@
 
 mod world;
 
-use crate::recipe::MAX_RANKS;
+use ambitus_recipe::recipe::MAX_RANKS;
 use thiserror::Error;
 
 pub use world::{Processes, WATCHDOG, WorldOptions, abort, finish, this_rank, watchdog, world};
@@ -135,7 +135,7 @@ fn number(env: Env, name: &'static str) -> Result<Option<u32>> {
         Some(n) => Ok(Some(n)),
         None => bad(
             name,
-            format!("{:?} is not a whole number from 0 to {MAX_RANKS}", crate::recipe::short(&text)),
+            format!("{:?} is not a whole number from 0 to {MAX_RANKS}", ambitus_recipe::recipe::short(&text)),
         ),
     }
 }
@@ -198,9 +198,10 @@ fn meeting(env: Env) -> Result<Option<(String, u16)>> {
     match (host, port) {
         (Some(host), Some(port)) => match port.parse::<u16>() {
             Ok(port) if port > 0 => Ok(Some((host, port))),
-            _ => {
-                bad("MASTER_PORT", format!("{:?} is not a port from 1 to 65535", crate::recipe::short(&port)))
-            }
+            _ => bad(
+                "MASTER_PORT",
+                format!("{:?} is not a port from 1 to 65535", ambitus_recipe::recipe::short(&port)),
+            ),
         },
         (None, None) => Ok(None),
         (Some(_), None) => bad("MASTER_PORT", "is not set, and MASTER_ADDR is: set both, or none"),

@@ -1,51 +1,42 @@
 //! From a recipe to a finished run: planning, loading, the loop, checkpoints, metrics, reports.
 
 pub mod asked;
+mod average;
 pub mod budget;
 pub mod cards;
-pub mod clips;
 pub mod cluster;
-pub mod codec;
 pub mod data;
 mod describe;
 pub mod device;
 pub mod doctor;
 mod dump;
-pub mod error;
 pub mod export;
 pub mod finish;
 pub mod gradients;
 mod host;
-pub mod import;
 pub mod launch;
 pub mod load;
 pub mod loader;
 pub mod memory;
 pub mod metrics;
-pub mod model_dir;
-mod near;
 pub mod parts;
 pub mod pictures;
 pub mod pieces;
 pub mod placed;
 pub mod placements;
 mod ranks;
-pub mod recipe;
 mod refusal;
 pub mod resolve;
 mod room;
 pub mod run;
 pub mod run_dir;
 pub mod runs;
-pub mod sample;
 pub mod saved;
-pub mod schedule;
+
 pub mod search;
 pub mod session;
-pub mod size;
 pub mod sizes;
 pub mod stages;
-pub mod stop;
 #[cfg(test)]
 mod testing;
 pub mod tiers;

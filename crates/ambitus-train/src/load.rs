@@ -1,12 +1,12 @@
 //! Fills an executor's parameters: from a file of weights, or drawn.
 
-use crate::error::RunError;
-use crate::model_dir::ModelDir;
 use crate::pieces::{self, Piece};
 use ambitus_compile::passes::lora;
 use ambitus_compile::passes::precision::{INITIAL_SCALE, LOSS_SCALE};
 use ambitus_compile::passes::shard::Layout;
 use ambitus_exec::executor::Executor;
+use ambitus_families::error::RunError;
+use ambitus_families::folder::ModelDir;
 use ambitus_ir::ops::random::philox4x32_10;
 use ambitus_ir::{StateDecl, StateKind};
 use ambitus_models::Model;
@@ -59,7 +59,7 @@ pub fn fill(
             }
             None => 0,
         };
-        make(exec, &piece, &from.model, seed, have)?;
+        make(exec, &piece, &*from.model, seed, have)?;
     }
     Ok(())
 }
@@ -105,7 +105,7 @@ pub const LOAD_BYTES: u64 = 3 * STAGING_BYTES as u64;
 fn make(
     exec: &mut dyn Executor,
     piece: &Piece,
-    model: &Model,
+    model: &dyn Model,
     seed: u64,
     from: usize,
 ) -> Result<(), RunError> {

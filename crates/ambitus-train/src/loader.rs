@@ -5,12 +5,13 @@
 //! micro-batches, which are the same at any number of ranks; the last may be empty, for all run equally many.
 //! So may the last of an update that goes through ranks as a pipeline.
 
-use crate::clips::{Clips, Use, When};
 use crate::parts;
 use ambitus_data::DataError;
 use ambitus_data::pack::{Capacity, pack};
 use ambitus_data::updates::{UpdateSize, Updates};
+use ambitus_families::clips::{Clips, Use, When};
 use ambitus_models::{Batch, Model};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -22,7 +23,7 @@ pub struct Work {
     /// Clips to train on.
     pub clips: Box<dyn Clips>,
     /// Whose batches they fill.
-    pub model: Model,
+    pub model: Arc<dyn Model>,
     /// Size of an update.
     pub size: UpdateSize,
     /// Capacity of a micro-batch.

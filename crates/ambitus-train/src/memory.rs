@@ -13,8 +13,8 @@ use std::path::Path;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::size::ByteSize;
 pub use ambitus_exec::cpu::return_freed;
+use ambitus_recipe::size::ByteSize;
 pub use container::{Container, container};
 pub use limits::{Limit, at_start, limit, require, stack};
 

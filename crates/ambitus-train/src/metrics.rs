@@ -11,7 +11,7 @@ use std::path::Path;
 use ambitus_store::write_atomic;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::error::RunError;
+use ambitus_families::error::RunError;
 pub use history::History;
 pub use log::{Log, LogError, Resumed};
 pub use progress::{Progress, duration};

@@ -5,19 +5,19 @@
 
 use crate::budget::RunPlan;
 use crate::device::Beside;
-use crate::error::RunError;
-use crate::recipe::{self, Recipe};
 use crate::resolve::Resolved;
 use crate::session::program;
-use crate::size::ByteSize;
 use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::place::{Bound, Cut, Piece, cut, pipeline, place};
 use ambitus_compile::passes::unroll::of;
 use ambitus_compile::pipeline::offload;
 use ambitus_compile::plan::timelines::{Timeline, together};
+use ambitus_families::error::RunError;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session};
+use ambitus_recipe::recipe::{self, Recipe};
+use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Pictures of a run as PNG: loss over the updates, memory over the step, mels of a clip with a masked middle.
 //!
 //! Drawn by a small canvas of our own with a built-in font: no font files, no system libraries, few dependencies
-//! (`docs/decisions/0003-pictures.md`). Every picture has a fixed size, so drawing takes at most [`MEMORY_BYTES`].
+//! (`docs/decisions/0003-pictures.md`). Every picture has a fixed size, so drawing takes at most [`PICTURE_BYTES`](crate::budget::PICTURE_BYTES).
 
 mod axes;
 mod canvas;
@@ -10,6 +10,7 @@ mod loss;
 mod mel;
 mod memory;
 
+use ambitus_families::error::RunError;
 use std::path::Path;
 
 use thiserror::Error;
@@ -22,9 +23,6 @@ pub use memory::MemoryPicture;
 pub const WIDTH: usize = 1200;
 /// Height of every picture in pixels.
 pub const HEIGHT: usize = 675;
-/// Bound on the memory of drawing and writing one picture, beyond its input, for up to 10,000 validations: canvas, compressor
-/// and file.
-pub const MEMORY_BYTES: u64 = 5 << 20;
 
 /// A picture that cannot be drawn or written.
 #[derive(Debug, Error)]
@@ -50,3 +48,12 @@ pub trait Picture {
 
 #[cfg(test)]
 mod tests;
+
+impl From<PictureError> for RunError {
+    fn from(e: PictureError) -> RunError {
+        match e {
+            PictureError::Write(e) => e.into(),
+            e => RunError::Io(e.to_string()),
+        }
+    }
+}

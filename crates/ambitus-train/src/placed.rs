@@ -3,13 +3,13 @@
 use crate::budget::{RunPlan, Shape};
 use crate::cluster::Cluster;
 use crate::device::Device;
-use crate::error::RunError;
 use crate::parts;
 use crate::placements;
 use crate::session::program;
-use crate::size::ByteSize;
 use ambitus_compile::passes::shard::Strategy;
+use ambitus_families::error::RunError;
 use ambitus_ir::target::Target;
+use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
 use std::fmt;
 

@@ -3,9 +3,9 @@
 use crate::budget::{RunPlan, Shape};
 use crate::cluster::Cluster;
 use crate::device::Device;
-use crate::error::RunError;
-use crate::size::ByteSize;
 use ambitus_compile::passes::shard::{Backward, Prefetch, Sharding, Strategy};
+use ambitus_families::error::RunError;
+use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
 use std::fmt;
 

@@ -1,15 +1,15 @@
 //! What a plan says of ranks that share a run.
 
 use crate::budget::RunPlan;
-use crate::error::RunError;
 use crate::resolve::Resolved;
 use crate::session::{self, program};
-use crate::size::ByteSize;
 use ambitus_comm::local;
 use ambitus_compile::passes::shard::{Flat, Layout};
 use ambitus_compile::plan::report;
+use ambitus_families::error::RunError;
 use ambitus_ir::StateKind;
 use ambitus_ir::ops::copy::Space;
+use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
 
 /// Figures of every rank; all have the same.
@@ -70,7 +70,7 @@ impl RunPlan {
     /// The figures of a rank, where there are several.
     pub fn ranks(&self) -> Option<Ranks> {
         let sharding = self.shape.session.sharding?;
-        let layout = session::layout(&self.shape.model, &self.shape.session).ok().flatten()?;
+        let layout = session::layout(&*self.shape.model, &self.shape.session).ok().flatten()?;
         let kinds = [StateKind::Parameter, StateKind::Gradient, StateKind::Optimizer, StateKind::Ema];
         let micro = self.planned.program(program::MICRO);
         let (gathered, gradients) = micro.map_or((0, 0), report::unsharded);

@@ -12,13 +12,13 @@ use crate::asked::Asked;
 use crate::budget::{RunPlan, Shape};
 use crate::data::Data;
 use crate::device::Device;
-use crate::error::RunError;
-use crate::recipe::Origins;
 use crate::resolve::Resolved;
 use crate::search::{Free, search};
-use crate::size::ByteSize;
 use ambitus_compile::passes::Numerics;
+use ambitus_families::error::RunError;
 use ambitus_ir::target::Target;
+use ambitus_recipe::recipe::Origins;
+use ambitus_recipe::size::ByteSize;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use space::Space;
@@ -72,11 +72,11 @@ impl Refusal {
         json["least"] = json!(self.least);
         json
     }
+}
 
-    /// The same, of a part of a run that is called so.
-    pub fn of(mut self, label: &str) -> Refusal {
-        self.head = format!("{label}: {}", self.head);
-        self
+impl From<Refusal> for RunError {
+    fn from(refusal: Refusal) -> RunError {
+        RunError::Refused { why: refusal.to_string(), json: Box::new(refusal.json()) }
     }
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn require(r: &Resolved) -> Result<(), RunError> {
         }
     };
     let (least, seconds) = (least.unwrap_or(as_it_is), r.plan.step_seconds);
-    Err(RunError::Refused(Box::new(Refusal { head, seconds, changes, least, advice, plan: r.json() })))
+    Err(Refusal { head, seconds, changes, least, advice, plan: r.json() }.into())
 }
 
 /// The first change with which a run fits a device, or what it needs at least.
@@ -196,7 +196,7 @@ pub(crate) fn require_plan(
         advice: "raise --memory",
         plan: Value::Null,
     };
-    Err(RunError::Refused(Box::new(refusal)))
+    Err(refusal.into())
 }
 
 /// What a plan needs, and where.

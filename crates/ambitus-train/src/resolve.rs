@@ -4,35 +4,25 @@ use crate::asked::Asked;
 use crate::budget::{RunPlan, phase};
 use crate::data::{Assume, Data};
 use crate::device::Device;
-use crate::error::RunError;
 use crate::memory::Meter;
-use crate::model_dir::{ModelDir, OpenOptions};
-use crate::recipe::{self, DeviceChoice, Origins, Recipe};
 use crate::refusal;
-use crate::schedule::LearningRate;
 use crate::search::Candidate;
-use crate::size::ByteSize;
 use crate::sizes::Sizes;
 use ambitus_compile::passes::precision::Precision;
+use ambitus_data::TokenizerKind;
 use ambitus_data::updates::UpdateSize;
-use ambitus_data::{Tokenizer, TokenizerKind};
+use ambitus_families::Families;
+use ambitus_families::console::Console;
+use ambitus_families::error::RunError;
+use ambitus_families::folder::{ModelDir, OpenOptions};
 use ambitus_models::f5::config::Variant;
 use ambitus_models::{Capacity, Rows};
+use ambitus_recipe::rates::LearningRate;
+use ambitus_recipe::recipe::{self, DeviceChoice, Origins, Recipe};
+use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
-
-/// Threads that prepare clips. One reads audio some hundred times faster than it plays, and the bound on preparing does not
-/// grow with the machine.
-pub(crate) const PREPARE_THREADS: usize = 1;
-
-/// Where messages go. The library never prints.
-pub trait Console: Send {
-    /// A line that stays.
-    fn line(&mut self, text: &str);
-    /// A line that the next one replaces, where the terminal can.
-    fn progress(&mut self, text: &str);
-}
 
 /// A value of the run and where it came from.
 #[derive(Clone, Debug, Serialize)]
@@ -87,11 +77,6 @@ pub struct Resolved {
     pub meter: Meter,
 }
 
-/// Where prepared clips are kept.
-pub fn cache_dir(recipe: &Recipe) -> PathBuf {
-    recipe.data.cache.clone().unwrap_or_else(|| PathBuf::from("runs").join("cache"))
-}
-
 /// What a recipe is resolved for.
 #[derive(Clone, Copy, Debug)]
 pub enum Purpose<'a> {
@@ -107,13 +92,18 @@ pub enum Purpose<'a> {
 ///
 /// # Errors
 /// By file, as the modules say.
-pub fn prepare(recipe: &Recipe, device: &Device, console: &mut dyn Console) -> Result<Data, RunError> {
-    let (model, tokenizer) = open_model(recipe, false)?;
-    let data = Data::prepare(recipe, &model, tokenizer.as_ref(), device, console)?;
+pub fn prepare(
+    families: Families,
+    recipe: &Recipe,
+    device: &Device,
+    console: &mut dyn Console,
+) -> Result<Data, RunError> {
+    let model = open_model(families, recipe, false)?;
+    let data = Data::prepare(recipe, &model, device, console)?;
     match data.assumed() {
         None => Ok(data),
         Some((_, why)) => {
-            let budget = budget(recipe, device)?.0;
+            let budget = device.budget(recipe)?.0;
             let fits = data.limits.iter().find(|limit| limit.prepare_bytes <= budget);
             let lower =
                 fits.map_or("lower data.max_seconds".to_owned(), |l| format!("--max-seconds {}", l.seconds));
@@ -123,24 +113,25 @@ pub fn prepare(recipe: &Recipe, device: &Device, console: &mut dyn Console) -> R
     }
 }
 
-/// Opens the model and prepares the data of a recipe. Drops the tokenizer with its dictionary.
+/// Opens the model and prepares the data of a recipe.
 ///
 /// # Errors
 /// By file, as the modules say; keys that the model's family does not let stand together.
 fn open_and_prepare(
+    families: Families,
     recipe: &mut Recipe,
     device: &Device,
     (purpose, origins): (Purpose<'_>, &Origins),
     console: &mut dyn Console,
 ) -> Result<(ModelDir, Data), RunError> {
-    let (model, tokenizer) = open_model(recipe, matches!(purpose, Purpose::Run))?;
-    recipe.settle(&model.model);
+    let model = open_model(families, recipe, matches!(purpose, Purpose::Run))?;
+    recipe.settle(&model.defaults());
     recipe.validate().map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
     let data = match purpose {
-        Purpose::Run | Purpose::Later => Data::prepare(recipe, &model, tokenizer.as_ref(), device, console),
+        Purpose::Run | Purpose::Later => Data::prepare(recipe, &model, device, console),
         Purpose::Plan(assume) => {
             let how = (assume, origins.is_option("data.dir"));
-            Data::plan(recipe, &model, tokenizer.as_ref(), device, how, console)
+            Data::plan(recipe, &model, device, how, console)
         }
     };
     Ok((model, data.map_err(|e| beside(recipe.data.dir.as_deref(), e))?))
@@ -161,7 +152,7 @@ fn beside(path: Option<&Path>, e: RunError) -> RunError {
     }
 }
 
-fn open_model(recipe: &Recipe, weights: bool) -> Result<(ModelDir, Option<Tokenizer>), RunError> {
+fn open_model(families: Families, recipe: &Recipe, weights: bool) -> Result<ModelDir, RunError> {
     let options = OpenOptions {
         variant: recipe.model.variant.map(|v| match v {
             recipe::Variant::V0 => Variant::V0,
@@ -178,15 +169,7 @@ fn open_model(recipe: &Recipe, weights: bool) -> Result<(ModelDir, Option<Tokeni
         }),
     };
     let dir = &recipe.model.dir;
-    ModelDir::open(dir, options).map_err(|e| beside(Some(dir), e))
-}
-
-/// The budget, and what one that the recipe does not say was made from.
-pub(crate) fn budget(recipe: &Recipe, device: &Device) -> Result<(u64, String), RunError> {
-    match recipe.memory {
-        Some(ByteSize(n)) => Ok((n, String::new())),
-        None => device.default_budget(),
-    }
+    ModelDir::open(families, dir, options).map_err(|e| beside(Some(dir), e))
 }
 
 /// Compute threads of a recipe.
@@ -205,13 +188,14 @@ pub fn threads_of_rank(recipe: &Recipe) -> usize {
 /// # Errors
 /// By file and key. Does not check the budget: see [`Resolved::require_fit`].
 pub fn resolve(
+    families: Families,
     recipe: Recipe,
     origins: &Origins,
     purpose: Purpose<'_>,
     console: &mut dyn Console,
 ) -> Result<Resolved, RunError> {
     let device = Device::find(recipe.device, threads_of_rank(&recipe))?.with_ranks(recipe.ranks() as usize);
-    resolve_on(recipe, origins, device, purpose, console)
+    resolve_on(families, recipe, origins, device, purpose, console)
 }
 
 /// As [`resolve`], on a device that was chosen beside the recipe.
@@ -219,6 +203,7 @@ pub fn resolve(
 /// # Errors
 /// As [`resolve`].
 pub fn resolve_on(
+    families: Families,
     recipe: Recipe,
     origins: &Origins,
     device: Device,
@@ -245,13 +230,13 @@ pub fn resolve_on(
     let (rate_said, warmup_said) = (recipe.learning_rate.is_some(), recipe.warmup.is_some());
     let schedule_said = recipe.schedule.is_some();
     let mut meter = Meter::start();
-    let (model, data) = open_and_prepare(&mut recipe, &device, (purpose, origins), console)?;
+    let (model, data) = open_and_prepare(families, &mut recipe, &device, (purpose, origins), console)?;
     meter.ended(phase::PREPARE);
     let Rows { unit, .. } = model.model.rows();
     if let Some((assumed, why)) = data.assumed() {
         choose("data", assumed, &why);
     }
-    let sizes = Sizes::of(&recipe, &model.model, &data)?;
+    let sizes = Sizes::of(&recipe, &*model.model, &data)?;
     let updates = sizes.updates;
     let of_data = || format!("{}, and the data", origins.of("epochs"));
     let length = if recipe.epochs.is_some() {
@@ -263,20 +248,14 @@ pub fn resolve_on(
     let rate = recipe.learning_rate.unwrap_or_default();
     let usual_rate = if recipe.lora.is_some() { "default, of adapters" } else { "default" };
     choose("learning_rate", format!("{rate:e}"), &from("learning_rate", rate_said, usual_rate));
-    if recipe.warmup.is_none() {
-        recipe.warmup = Some(crate::schedule::default_warmup(updates));
-    }
-    let warmup = recipe.warmup.unwrap_or_default();
-    let usual = match model.model {
-        ambitus_models::Model::F5(_) => "min(100, 5 % of the updates)",
-        ambitus_models::Model::Orpheus(_) => "default",
-    };
+    let usual = if recipe.warmup.is_none() { "min(100, 5 % of the updates)" } else { "default" };
+    let warmup = recipe.settle_warmup(updates);
     choose("warmup", warmup.to_string(), &from("warmup", warmup_said, usual));
     let schedule = recipe.schedule.as_ref().map(ToString::to_string).unwrap_or_default();
     choose("schedule", schedule, &from("schedule", schedule_said, "default"));
-    let (budget, made) = budget(&recipe, &device)?;
+    let (budget, made) = device.budget(&recipe)?;
     choose("memory", ByteSize(budget).to_string(), &from("memory", recipe.memory.is_some(), &made));
-    let asked = Asked::new(&recipe, &model.model, &sizes, &device, budget)?;
+    let asked = Asked::new(&recipe, &model, &sizes, &device, budget)?;
     let began = Instant::now();
     let found = asked.search(&device, budget)?;
     let search_seconds = began.elapsed().as_secs_f64();

@@ -1,12 +1,12 @@
 //! Whether the disk has room for a run's checkpoints, said before the first update.
 
 use crate::doctor::disk_free;
-use crate::error::RunError;
 use crate::resolve::Resolved;
 use crate::saved;
 use crate::session;
-use crate::size::ByteSize;
+use ambitus_families::error::RunError;
 use ambitus_ir::StateDecl;
+use ambitus_recipe::size::ByteSize;
 use ambitus_store::CheckpointDir;
 
 /// Compares the free space of the disk with the checkpoints that are still to be written, from `update` on; says where it is
@@ -49,7 +49,7 @@ fn compare(bytes: u64, more: u64, free: u64) -> Result<Option<String>, String> {
 fn bytes(r: &Resolved) -> Result<u64, RunError> {
     let shape = &r.plan.shape;
     let states: Vec<StateDecl> = r.plan.whole().iter().flat_map(|p| p.session.states.clone()).collect();
-    let layout = session::layout(&shape.model, &shape.session)?;
+    let layout = session::layout(&*shape.model, &shape.session)?;
     let states = layout.map_or_else(|| states.clone(), |layout| layout.tensors(&states));
     let saved = states.iter().filter(|s| saved::keeps(s.kind));
     Ok(saved.map(|s| (s.ty.shape.elements() * s.ty.dtype.size()) as u64).sum())

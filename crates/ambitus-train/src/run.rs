@@ -3,25 +3,27 @@
 mod rank;
 
 use crate::budget::phase;
-use crate::data::no_data;
-use crate::error::RunError;
 use crate::export::{self, Layout, Source};
 use crate::finish;
 use crate::memory;
-use crate::recipe::{Origins, Placement, Recipe};
-use crate::resolve::{Console, Purpose, Resolved, resolve, resolve_on};
+use crate::resolve::{Purpose, Resolved, resolve, resolve_on};
 use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
 use crate::session;
 use crate::stages;
-use crate::stop;
 use crate::trainer::Ended;
 use crate::watcher::Silent;
 use crate::world::{self, World};
 use ambitus_compile::passes::place::Cut;
 use ambitus_compile::passes::shard::Strategy;
 use ambitus_data::DataError;
+use ambitus_families::console::Console;
+use ambitus_families::error::RunError;
+use ambitus_families::family::{self, Families, Family};
+use ambitus_families::prepare::{cache_dir, no_data};
+use ambitus_families::stop;
 use ambitus_ir::StateDecl;
+use ambitus_recipe::recipe::{Origins, Placement, Recipe};
 use ambitus_store::Checkpoint;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -33,6 +35,7 @@ use std::sync::Mutex;
 /// # Errors
 /// Everything that [`RunError`] lists. When the plan does not fit, no weight was read and no folder is left.
 pub fn train(
+    families: Families,
     recipe: Recipe,
     origins: &Origins,
     root: PathBuf,
@@ -43,7 +46,7 @@ pub fn train(
     let console = if world.is_first() { console } else { &mut Silent };
     if !recipe.stages.is_empty() {
         in_one_process(world)?;
-        return stages::train(&recipe, origins, root, console);
+        return stages::train(families, &recipe, origins, root, console);
     }
     let mut run = RunDir::at(root);
     let made = world.first_says("the run's folder", || {
@@ -53,7 +56,7 @@ pub fn train(
     if !world.is_first() {
         run.root = PathBuf::from(String::from_utf8_lossy(&made).into_owned());
     }
-    let result = resolve_for(recipe, origins, world, console).and_then(|mut r| {
+    let result = resolve_for(families, recipe, origins, world, console).and_then(|mut r| {
         check(&mut r, true, console)?;
         not_stopped(world)?;
         Ok(r)
@@ -113,16 +116,18 @@ impl Shared {
 /// # Errors
 /// As [`train`]; also when recipe or data changed since.
 pub fn resume(
+    families: Families,
     root: &Path,
     shared: Shared,
     world: &World,
     console: &mut dyn Console,
 ) -> Result<RunDir, RunError> {
-    go_on(root, shared, world, true, console)
+    go_on(families, root, shared, world, true, console)
 }
 
 /// As [`resume`]; `say_data`: what the data is has not been said yet.
 pub(crate) fn go_on(
+    families: Families,
     root: &Path,
     shared: Shared,
     world: &World,
@@ -142,9 +147,9 @@ pub(crate) fn go_on(
         if changed {
             run.write_recipe(&recipe)?;
         }
-        return stages::resume(run, &recipe, shared, console);
+        return stages::resume(families, run, &recipe, shared, console);
     }
-    let mut resolved = resolve_for(recipe, &Origins::new(), world, console)?;
+    let mut resolved = resolve_for(families, recipe, &Origins::new(), world, console)?;
     resolved.resumed = true;
     check(&mut resolved, say_data, console)?;
     not_stopped(world)?;
@@ -181,13 +186,14 @@ fn in_one_process(world: &World) -> Result<(), RunError> {
 /// Resolves a recipe for the ranks that there are. Of several processes the first searches and prepares, the others take its
 /// choices and find its clips: what is free at the moment differs between them.
 fn resolve_for(
+    families: Families,
     mut recipe: Recipe,
     origins: &Origins,
     world: &World,
     console: &mut dyn Console,
 ) -> Result<Resolved, RunError> {
     if world.ranks() == 1 {
-        return resolve(recipe, origins, Purpose::Run, console);
+        return resolve(families, recipe, origins, Purpose::Run, console);
     }
     let ranks = world.ranks() as u32;
     if recipe.ranks.is_some_and(|n| n != ranks) {
@@ -199,7 +205,8 @@ fn resolve_for(
     recipe.ranks = Some(ranks);
     let mut first = None;
     let chosen = world.first_says("the plan", || {
-        let resolved = resolve_on(recipe.clone(), origins, world.device(&recipe)?, Purpose::Run, console)?;
+        let resolved =
+            resolve_on(families, recipe.clone(), origins, world.device(&recipe)?, Purpose::Run, console)?;
         let text = resolved.recipe.to_yaml().map_err(RunError::Usage)?;
         // Hosts may differ in what a cut goes by.
         let how = resolved.plan.parts.as_ref().map(|parts| &parts.how);
@@ -214,7 +221,7 @@ fn resolve_for(
     let (text, cut): (String, Option<(Vec<usize>, usize)>) = saved::from_json(&chosen)?;
     let (recipe, _) = Recipe::parse(&text, "recipe.yaml").map_err(|e| RunError::Usage(e.to_string()))?;
     let device = world.device(&recipe)?;
-    let mut resolved = resolve_on(recipe, origins, device, Purpose::Run, console)?;
+    let mut resolved = resolve_on(families, recipe, origins, device, Purpose::Run, console)?;
     if let Some((starts, in_flight)) = cut {
         resolved.cut_at(Cut { starts }, in_flight)?;
     }
@@ -230,7 +237,7 @@ fn absolute(mut recipe: Recipe) -> Result<Recipe, RunError> {
     if let Some(disk) = recipe.offload.as_mut().and_then(|o| o.disk.as_mut()) {
         *disk = std::path::absolute(&*disk).map_err(|e| RunError::io(disk, "cannot resolve", e))?;
     }
-    let cache = std::path::absolute(crate::resolve::cache_dir(&recipe));
+    let cache = std::path::absolute(cache_dir(&recipe));
     recipe.data.cache = Some(cache.map_err(|e| RunError::io(Path::new("runs/cache"), "cannot resolve", e))?);
     Ok(recipe)
 }
@@ -272,13 +279,13 @@ pub(crate) fn require_room(r: &Resolved) -> Result<(), RunError> {
 /// Compares the model's files with what the run trains.
 ///
 /// # Errors
-/// As [`ModelDir::check`](crate::model_dir::ModelDir::check).
+/// As [`ModelDir::check`](ambitus_families::folder::ModelDir::check).
 pub(crate) fn check_weights(r: &Resolved) -> Result<(), RunError> {
     let shape = &r.plan.shape;
     let states: Vec<StateDecl> = r.plan.whole().iter().flat_map(|p| p.session.states.clone()).collect();
-    match session::layout(&shape.model, &shape.session)? {
-        Some(layout) => r.model.check(&layout.tensors(&states), r.recipe.model.extend_vocab),
-        None => r.model.check(&states, r.recipe.model.extend_vocab),
+    match session::layout(&*shape.model, &shape.session)? {
+        Some(layout) => r.model.check(&layout.tensors(&states)),
+        None => r.model.check(&states),
     }
 }
 
@@ -356,6 +363,7 @@ fn better(progress: &Progress) -> Source {
 /// # Errors
 /// No checkpoint yet, or none that can be used, no adapters where they are asked for, or files that cannot be written.
 pub fn export_run(
+    families: Families,
     root: &Path,
     source: Option<Source>,
     layout: Layout,
@@ -374,12 +382,13 @@ pub fn export_run(
             model.display()
         ));
     }
-    export_from(&run, &recipe, &checkpoint, (source, layout), out)?;
+    let family = family::of(families, &run.model())?;
+    export_from((&run, family), &recipe, &checkpoint, (source, layout), out)?;
     Ok(source)
 }
 
 fn export_from(
-    run: &RunDir,
+    (run, family): (&RunDir, &'static dyn Family),
     recipe: &Recipe,
     checkpoint: &Checkpoint,
     (source, layout): (Source, Layout),
@@ -390,7 +399,7 @@ fn export_from(
     // it does not.
     let held = File::open(out).map_err(|e| RunError::io(out, "cannot open", e))?;
     let _ = held.lock();
-    let run = export::Run { dir: run, lora: recipe.lora.as_ref() };
+    let run = export::Run { dir: run, family, lora: recipe.lora.as_ref() };
     match layout {
         Layout::Model => export::export(checkpoint, source, &run, out),
         Layout::Adapter => export::adapter::export(checkpoint, source, &run, out),

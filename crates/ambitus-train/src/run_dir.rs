@@ -17,8 +17,8 @@
 mod kept;
 mod lock;
 
-use crate::error::RunError;
-use crate::recipe::Recipe;
+use ambitus_families::error::RunError;
+use ambitus_recipe::recipe::Recipe;
 use ambitus_store::{CheckpointDir, write_atomic};
 pub use kept::Kept;
 use lock::LOCK_FILE;

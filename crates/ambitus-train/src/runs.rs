@@ -10,10 +10,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::RunError;
 use crate::metrics::{SUMMARY_FILE, Summary};
-use crate::recipe::Recipe;
-use crate::size::ByteSize;
+use ambitus_families::error::RunError;
+use ambitus_recipe::recipe::Recipe;
+use ambitus_recipe::size::ByteSize;
 
 /// Name of the resolved recipe in a run folder.
 pub const RECIPE_FILE: &str = "recipe.yaml";
@@ -152,7 +152,7 @@ fn read_run(root: &Path, folder: &Path) -> (Run, Option<BTreeMap<String, String>
             // The row names the folder already.
             let file =
                 Path::new(&e.file).file_name().map_or(e.file.clone(), |f| f.to_string_lossy().into_owned());
-            run.problems.push(crate::recipe::RecipeError { file, ..e }.to_string());
+            run.problems.push(ambitus_recipe::recipe::RecipeError { file, ..e }.to_string());
             None
         }
     };

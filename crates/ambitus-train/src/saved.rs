@@ -8,15 +8,15 @@
 //! write its tensors, whole. The first rank begins the folder, is
 //! told what all have written, and writes the manifest. Whoever reads, any number of ranks or none, reads ranges of tensors.
 
-use crate::error::RunError;
 use crate::load::{self, STAGING_BYTES};
 use crate::pieces::Piece;
-use crate::recipe::short;
-use crate::resolve::Console;
 use crate::world::World;
 use ambitus_compile::optimizer::FIRST_MOMENT;
 use ambitus_exec::executor::Executor;
+use ambitus_families::console::Console;
+use ambitus_families::error::RunError;
 use ambitus_ir::{self as ir, StateDecl, StateId, StateKind};
+use ambitus_recipe::recipe::short;
 use ambitus_store::{
     Checkpoint, CheckpointDir, DType, Part, Pending, PiecedFiles, Shard, TensorSpec, piece_spec,
 };

@@ -11,11 +11,11 @@ mod rows;
 mod stems;
 
 use crate::budget::{Draft, MicroBatch, RunPlan, Shape, is_long};
-use crate::error::RunError;
 use crate::parts::Placement;
 use crate::variants::Variant;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::{Blocks, Value, cheapest};
+use ambitus_families::error::RunError;
 use ambitus_ir::target::{Packed, Target};
 use std::cmp::Ordering;
 use std::sync::Mutex;

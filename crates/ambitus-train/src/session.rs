@@ -73,7 +73,7 @@ pub struct SessionOptions {
 /// # Errors
 /// See [`CompileError`].
 pub fn compile(
-    model: &Model,
+    model: &dyn Model,
     options: &SessionOptions,
     target: &dyn Target,
 ) -> Result<PlannedSession, CompileError> {
@@ -84,7 +84,11 @@ pub fn compile(
 ///
 /// # Errors
 /// See [`CompileError`].
-pub fn build(model: &Model, options: &SessionOptions, target: &dyn Target) -> Result<Session, CompileError> {
+pub fn build(
+    model: &dyn Model,
+    options: &SessionOptions,
+    target: &dyn Target,
+) -> Result<Session, CompileError> {
     Stem::new(model, options, target, None)?.finish(options, target)
 }
 
@@ -108,7 +112,7 @@ impl Stem {
     /// # Errors
     /// See [`CompileError`].
     pub fn new(
-        model: &Model,
+        model: &dyn Model,
         options: &SessionOptions,
         target: &dyn Target,
         other_size: Option<&Stem>,
@@ -234,7 +238,7 @@ impl SessionOptions {
 /// The step's forward, and where ranks keep its parameters.
 fn forward(
     s: &mut Session,
-    model: &Model,
+    model: &dyn Model,
     options: &SessionOptions,
 ) -> Result<(Program, Option<Layout>), CompileError> {
     let forward = model.loss(s, options.capacity, program::MICRO, true);
@@ -249,7 +253,7 @@ fn forward(
 ///
 /// # Errors
 /// As [`build`].
-pub fn layout(model: &Model, options: &SessionOptions) -> Result<Option<Layout>, CompileError> {
+pub fn layout(model: &dyn Model, options: &SessionOptions) -> Result<Option<Layout>, CompileError> {
     if options.sharding.is_none() {
         return Ok(None);
     }
@@ -257,7 +261,7 @@ pub fn layout(model: &Model, options: &SessionOptions) -> Result<Option<Layout>,
 }
 
 /// What is trained, with the family's own layers for adapters that name none.
-fn trained(model: &Model, asked: &Trained) -> Trained {
+fn trained(model: &dyn Model, asked: &Trained) -> Trained {
     match asked {
         Trained::Adapters(lora) if lora.targets.is_empty() => {
             let targets = model.adapted().iter().map(|t| Pattern::new(*t)).collect();

@@ -2,11 +2,11 @@
 
 use crate::budget::{MicroBatch, clip_rows};
 use crate::data::Data;
-use crate::error::RunError;
-use crate::recipe::{self, Recipe, UpdateAt};
 use crate::search;
 use ambitus_data::updates::{UpdateSize, Updates};
+use ambitus_families::error::RunError;
 use ambitus_models::{Capacity, Model, Rows};
+use ambitus_recipe::recipe::{self, Recipe, UpdateAt};
 
 /// Micro-batch of a recipe that names none, in rows: F5-TTS's default.
 const DEFAULT_MICRO_ROWS: u64 = 3200;
@@ -56,7 +56,7 @@ impl Sizes {
     ///
     /// # Errors
     /// By key: clips too long for the model or the micro-batch, and what forming updates says.
-    pub fn of(recipe: &Recipe, model: &Model, data: &Data) -> Result<Sizes, RunError> {
+    pub fn of(recipe: &Recipe, model: &dyn Model, data: &Data) -> Result<Sizes, RunError> {
         let Rows { unit, per_second, most } = model.rows();
         let all = &data.rows;
         let longest = all.iter().copied().max().unwrap_or(1) as usize;
@@ -103,7 +103,7 @@ impl Sizes {
             sampled: recipe.sample.is_some().then_some(held_out).filter(|n| *n > 0),
             evaluate: !data.split.validation.is_empty(),
             prepare_bytes: data.prepare_bytes,
-            data_bytes: [0, 1].map(|ranks| data.run_bytes(model, update_rows, ranks)),
+            data_bytes: [0, 1].map(|ranks| data.run_bytes(update_rows, ranks)),
             schedule,
             shortest: rows.iter().copied().min().unwrap_or(1).max(1) as usize,
             largest,

@@ -1,17 +1,19 @@
 //! A run in stages. Every stage is a run of its own in `RUN/stages/1-NAME`, whose model is the export of the stage before: the
 //! hand-over is that export and the next load, phases that every plan has. All are planned before the first begins.
 
-use crate::error::RunError;
 use crate::export::Layout;
 use crate::memory;
 use crate::metrics::{SUMMARY_FILE, Summary};
-use crate::recipe::{Origins, Recipe};
-use crate::resolve::{Console, Purpose, Resolved, resolve};
+use crate::resolve::{Purpose, Resolved, resolve};
 use crate::run::{self, Shared};
 use crate::run_dir::RunDir;
 use crate::runs::{MAX_JSON, PLAN_FILE, RECIPE_FILE};
-use crate::size::ByteSize;
 use crate::world::World;
+use ambitus_families::Families;
+use ambitus_families::console::Console;
+use ambitus_families::error::RunError;
+use ambitus_recipe::recipe::{Origins, Recipe};
+use ambitus_recipe::size::ByteSize;
 use ambitus_store::read_file;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -32,7 +34,9 @@ pub fn in_stage(whole: &Recipe, index: usize, e: RunError) -> RunError {
         E::DoesNotFit { why, needed } => {
             return E::does_not_fit(needed, format!("{}: {why}", label(whole, index)));
         }
-        E::Refused(refusal) => return E::Refused(Box::new(refusal.of(&label(whole, index)))),
+        E::Refused { why, json } => {
+            return E::Refused { why: format!("{}: {why}", label(whole, index)), json };
+        }
         E::Model(_) => E::Model,
         E::Io(_) => E::Io,
         E::Full(_) => E::Full,
@@ -66,17 +70,18 @@ pub fn whole_plan(whole: &Recipe, plans: Vec<Value>) -> Value {
 /// # Errors
 /// As [`run::train`]; when a stage's plan does not fit, no weight was read, nothing was trained and no folder is left.
 pub(crate) fn train(
+    families: Families,
     recipe: &Recipe,
     origins: &Origins,
     root: PathBuf,
     console: &mut dyn Console,
 ) -> Result<RunDir, RunError> {
     let run = RunDir::create(recipe, root)?;
-    if let Err(e) = plan_missing(&run, recipe, origins, console) {
+    if let Err(e) = plan_missing(families, &run, recipe, origins, console) {
         run.discard();
         return Err(e);
     }
-    go(&run, recipe, Shared::default(), console)?;
+    go(families, &run, recipe, Shared::default(), console)?;
     Ok(run)
 }
 
@@ -85,13 +90,14 @@ pub(crate) fn train(
 /// # Errors
 /// As [`run::resume`].
 pub(crate) fn resume(
+    families: Families,
     run: RunDir,
     recipe: &Recipe,
     shared: Shared,
     console: &mut dyn Console,
 ) -> Result<RunDir, RunError> {
-    plan_missing(&run, recipe, &Origins::new(), console)?;
-    go(&run, recipe, shared, console)?;
+    plan_missing(families, &run, recipe, &Origins::new(), console)?;
+    go(families, &run, recipe, shared, console)?;
     Ok(run)
 }
 
@@ -102,6 +108,7 @@ fn folder(run: &RunDir, recipe: &Recipe, index: usize) -> RunDir {
 
 /// Plans the stages that have no folder yet and then, when all fit, makes their folders.
 fn plan_missing(
+    families: Families,
     run: &RunDir,
     recipe: &Recipe,
     origins: &Origins,
@@ -117,7 +124,7 @@ fn plan_missing(
             continue;
         }
         let purpose = if i == 0 { Purpose::Run } else { Purpose::Later };
-        let r = resolve(recipe.stage(i), &origins.stage(i), purpose, console).and_then(fitting);
+        let r = resolve(families, recipe.stage(i), &origins.stage(i), purpose, console).and_then(fitting);
         let r = r.map_err(|e| in_stage(recipe, i, e))?;
         console.line(&format!(
             "{}: peak {} of {} (in {}); {} updates of about {:.2} s",
@@ -159,7 +166,13 @@ fn fitting(r: Resolved) -> Result<Resolved, RunError> {
     Ok(r)
 }
 
-fn go(run: &RunDir, recipe: &Recipe, shared: Shared, console: &mut dyn Console) -> Result<(), RunError> {
+fn go(
+    families: Families,
+    run: &RunDir,
+    recipe: &Recipe,
+    shared: Shared,
+    console: &mut dyn Console,
+) -> Result<(), RunError> {
     let mut summaries = Vec::new();
     // All stages have the same data.
     let mut say_data = true;
@@ -176,7 +189,7 @@ fn go(run: &RunDir, recipe: &Recipe, shared: Shared, console: &mut dyn Console) 
         }
         // A stage does not pay for what the one before has left with the allocator.
         memory::return_freed();
-        let gone_on = run::go_on(&stage.root, shared, &World::alone(), say_data, console);
+        let gone_on = run::go_on(families, &stage.root, shared, &World::alone(), say_data, console);
         say_data = false;
         gone_on.map_err(|e| match e {
             RunError::Stopped { update, .. } => {
@@ -187,7 +200,7 @@ fn go(run: &RunDir, recipe: &Recipe, shared: Shared, console: &mut dyn Console) 
         summaries.extend(complete(&stage));
     }
     let out = run.root.join("export");
-    run::export_run(&run.root, None, Layout::Model, &out, console)?;
+    run::export_run(families, &run.root, None, Layout::Model, &out, console)?;
     write_summary(run, recipe, &summaries)?;
     console.line(&format!(
         "{} stages: the last one's result is in {}, all figures in {}",

@@ -1,6 +1,6 @@
 //! What several modules' tests share.
 
-use crate::resolve::Console;
+use ambitus_families::console::Console;
 use ambitus_models::f5::config::Config;
 use ambitus_models::orpheus;
 

@@ -4,10 +4,10 @@ use crate::asked::Asked;
 use crate::cards::Card;
 use crate::data::Data;
 use crate::device::Device;
-use crate::error::RunError;
 use crate::refusal;
-use crate::size::ByteSize;
+use ambitus_families::error::RunError;
 use ambitus_models::Capacity;
+use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
 use std::fmt;
 

@@ -1,24 +1,26 @@
 //! The loop: micro-batches, update, average, validation, checkpoints.
 
+use crate::average::ema_decay;
 use crate::budget::phase;
-use crate::error::RunError;
-use crate::gradients::{has_input, run_micro, run_several, write_f32, write_one_of};
+use crate::gradients::{run_micro, run_several, write_one_of};
 use crate::loader::Loader;
 use crate::memory::{self, Meter};
 use crate::parts;
 use crate::pieces::Piece;
-use crate::recipe::{Recipe, UpdateAt};
 use crate::saved::{self, Progress};
-use crate::schedule::{LearningRate, ema_decay};
 use crate::session::program;
-use crate::stop;
 use crate::validate::Validation;
 use crate::world::{World, interleaved};
 use ambitus_compile::optimizer::{FIRST_MOMENT, FIRST_SCALES, SEED};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::precision::LOSS_SCALE;
 use ambitus_exec::executor::Executor;
+use ambitus_families::batches::{has_input, write_f32};
+use ambitus_families::error::RunError;
+use ambitus_families::stop;
 use ambitus_ir::{StateId, StateKind};
+use ambitus_recipe::rates::LearningRate;
+use ambitus_recipe::recipe::{Recipe, UpdateAt};
 use ambitus_store::CheckpointDir;
 use std::collections::HashSet;
 use std::ops::Range;

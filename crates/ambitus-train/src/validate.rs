@@ -1,17 +1,18 @@
 //! The validation loss: held-out clips, the same draws every time.
 
-use crate::clips::{Clips, Use, When};
-use crate::error::RunError;
 use crate::gradients::run_micro;
 use crate::world::World;
 use ambitus_data::pack::{Capacity, pack};
 use ambitus_exec::executor::Executor;
+use ambitus_families::clips::{Clips, Use, When};
+use ambitus_families::error::RunError;
 use ambitus_models::{Batch, Model};
+use std::sync::Arc;
 
 /// The clips and their fixed uses.
 pub struct Validation {
     clips: Box<dyn Clips>,
-    model: Model,
+    model: Arc<dyn Model>,
     capacity: ambitus_models::Capacity,
     groups: Vec<Vec<Use>>,
     norm: f32,
@@ -24,7 +25,7 @@ impl Validation {
     /// A clip longer than the capacity.
     pub fn new(
         clips: Box<dyn Clips>,
-        model: Model,
+        model: Arc<dyn Model>,
         capacity: ambitus_models::Capacity,
     ) -> Result<Validation, RunError> {
         let rounds = clips.rounds();

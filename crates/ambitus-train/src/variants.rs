@@ -1,9 +1,9 @@
 //! Options that a search may take in place of those that a recipe leaves out.
 
 use crate::device::Device;
-use crate::recipe::{Offload, OptimizerChoice, Precision, Recipe};
 use crate::session::SessionOptions;
 use ambitus_compile::passes::Numerics;
+use ambitus_recipe::recipe::{Offload, OptimizerChoice, Precision, Recipe};
 
 /// Options that go together.
 #[derive(Clone, Debug, Default)]

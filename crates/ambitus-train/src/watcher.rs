@@ -1,10 +1,11 @@
 //! What the loop of a run leaves in its log and on the console.
 
-use crate::error::RunError;
 use crate::metrics::{self, History, Log, SlowSteps, StepFacts, Update};
-use crate::resolve::{Console, Resolved};
+use crate::resolve::Resolved;
 use crate::saved::Progress;
 use crate::trainer::{Observer, Step};
+use ambitus_families::console::Console;
+use ambitus_families::error::RunError;
 
 /// Validations that are remembered.
 const MOST_VALIDATIONS: usize = 4096;

@@ -5,15 +5,15 @@
 //! (losses, a stop that was asked for, the files of a checkpoint) they tell each other, and each draws the same conclusion.
 
 use crate::device::Device;
-use crate::error::RunError;
 use crate::launch::Processes;
 use crate::pieces::{self, Piece};
-use crate::recipe::Recipe;
 use crate::resolve;
 use ambitus_comm::local::{self, Failed};
 use ambitus_comm::{Busy, Communicator};
 use ambitus_compile::passes::shard::Layout;
+use ambitus_families::error::RunError;
 use ambitus_ir::StateDecl;
+use ambitus_recipe::recipe::Recipe;
 use std::sync::Arc;
 
 /// Bytes of one call of an exchange: what ranks tell each other is short.

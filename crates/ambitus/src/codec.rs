@@ -1,9 +1,9 @@
 //! `ambitus codec`: audio to codes and back.
 
 use crate::terminal;
-use ambitus_train::codec::{self, Codec};
-use ambitus_train::error::RunError;
-use ambitus_train::size::ByteSize;
+use ambitus_families::error::RunError;
+use ambitus_families::snac::{self, Codec};
+use ambitus_recipe::size::ByteSize;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -70,14 +70,14 @@ pub fn run(command: &CodecCommand) -> Result<(), RunError> {
     match command {
         CodecCommand::Encode(a) => {
             let mut codec = a.codec.open()?;
-            let codes = codec::encode_file(&mut codec, &a.audio)?;
+            let codes = snac::encode_file(&mut codec, &a.audio)?;
             codes.write(&a.out)?;
             let count: usize = codes.layers.iter().map(Vec::len).sum();
             said(count, "codes", &a.out, codec.encode_bytes());
         }
         CodecCommand::Decode(a) => {
             let mut codec = a.codec.open()?;
-            let samples = codec::decode_file(&mut codec, &a.codes, &a.out, a.noise)?;
+            let samples = snac::decode_file(&mut codec, &a.codes, &a.out, a.noise)?;
             said(samples as usize, "samples", &a.out, codec.bytes());
         }
     }

@@ -4,15 +4,17 @@ use crate::args::{
     DoctorArgs, ExportArgs, GradientsArgs, ResumeArgs, RunArgs, RunsArgs, TrainArgs, WeightsArg, WorldArgs,
 };
 use crate::terminal::{self, Terminal};
+use ambitus_families::ALL;
+use ambitus_families::console::Console;
+use ambitus_families::error::RunError;
+use ambitus_families::folder::{ModelDir, OpenOptions};
+use ambitus_recipe::recipe::{self, DeviceChoice, Origins, Recipe};
 use ambitus_train::device::Device;
-use ambitus_train::error::RunError;
 use ambitus_train::export::{Layout, Source};
 use ambitus_train::gradients::{self, GradientOptions};
 use ambitus_train::launch::{self, Processes, WorldOptions};
-use ambitus_train::model_dir::{ModelDir, OpenOptions};
 use ambitus_train::parts::Placement;
-use ambitus_train::recipe::{self, DeviceChoice, Origins, Recipe};
-use ambitus_train::resolve::{self, Console};
+use ambitus_train::resolve;
 use ambitus_train::run_dir::RunDir;
 use ambitus_train::world::World;
 use ambitus_train::{Sharding, Strategy, doctor, run, runs};
@@ -150,7 +152,7 @@ pub fn prepare(a: &TrainArgs) -> Result<()> {
     let (r, _) = recipe(a, false)?;
     // Preparing uses no device.
     let device = Device::find(recipe::DeviceChoice::Cpu, resolve::threads(&r))?;
-    let data = resolve::prepare(&r, &device, &mut console).inspect_err(|e| refused(e, a.json))?;
+    let data = resolve::prepare(ALL, &r, &device, &mut console).inspect_err(|e| refused(e, a.json))?;
     let Some(prepared) = data.prepared() else { return Ok(()) };
     data.describe().iter().for_each(|line| console.line(line));
     if a.json {
@@ -180,7 +182,7 @@ pub fn train(a: &RunArgs) -> Result<()> {
         Some(dir) => dir.clone(),
         None => new_run_dir(a),
     };
-    let run = run::train(r, &origins, root, &world, &mut console);
+    let run = run::train(ALL, r, &origins, root, &world, &mut console);
     let run = run.inspect_err(|e| refused(e, a.json && world.is_first()))?;
     finished(&run, a.json && world.is_first())
 }
@@ -197,7 +199,7 @@ pub fn resume(a: &ResumeArgs) -> Result<()> {
     let shared = run::Shared { ranks: a.ranks, sharding: a.sharding, placement: a.placement };
     let device = RunDir::open(&a.run).map_or_else(|_| DeviceChoice::default(), |(_, r)| r.device);
     let world = world(a.ranks, device, &a.world)?;
-    let run = run::resume(&a.run, shared, &world, &mut Terminal::new());
+    let run = run::resume(ALL, &a.run, shared, &world, &mut Terminal::new());
     let run = run.inspect_err(|e| refused(e, a.json && world.is_first()))?;
     finished(&run, a.json && world.is_first())
 }
@@ -225,7 +227,7 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
         }),
         ..OpenOptions::default()
     };
-    let model = ModelDir::open_for_ids(&a.model, options)?;
+    let model = ModelDir::open(ALL, &a.model, options)?;
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let ranks = world.as_ref().map(|w| w.comm.ranks()).or(a.ranks);
     let placement = a.placement.filter(|p| *p != recipe::Placement::None);
@@ -272,7 +274,7 @@ pub fn export(a: &ExportArgs) -> Result<()> {
         WeightsArg::Ema => Source::Ema,
         WeightsArg::Raw => Source::Raw,
     });
-    let source = run::export_run(&a.run, wanted, layout, &out, &mut Terminal::new())?;
+    let source = run::export_run(ALL, &a.run, wanted, layout, &out, &mut Terminal::new())?;
     if a.json {
         json(&serde_json::json!({ "export": out, "weights": source.name() }));
     } else {

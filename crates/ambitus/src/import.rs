@@ -1,9 +1,9 @@
 //! `ambitus import`: other trainers' configurations into a recipe.
 
 use crate::terminal;
-use ambitus_train::error::RunError;
-use ambitus_train::import::{self, Folders, Source};
-use ambitus_train::recipe::{Recipe, RecipeError};
+use ambitus_families::error::RunError;
+use ambitus_recipe::import::{self, Folders, Source, WriteError};
+use ambitus_recipe::recipe::{Recipe, RecipeError};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -40,7 +40,10 @@ pub fn run(a: &ImportArgs) -> Result<(), RunError> {
     let folders = Folders { model: a.model.clone(), data: a.data.clone() };
     let imported = import::import(&sources, &folders).map_err(usage)?;
     if let Some(path) = &a.out {
-        import::write(path, &imported.recipe)?;
+        import::write(path, &imported.recipe).map_err(|e| match e {
+            e @ WriteError::Exists(_) => RunError::Usage(e.to_string()),
+            WriteError::Store(e) => e.into(),
+        })?;
     }
     if a.json {
         crate::commands::json(&imported);

@@ -9,8 +9,9 @@ mod refused;
 mod signals;
 mod terminal;
 
-use ambitus_train::error::RunError;
-use ambitus_train::{launch, memory, stop};
+use ambitus_families::error::RunError;
+use ambitus_families::stop;
+use ambitus_train::{launch, memory};
 use args::{Cli, Command};
 use clap::Parser;
 use std::any::Any;

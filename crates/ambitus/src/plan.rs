@@ -3,15 +3,16 @@
 use crate::args::PlanArgs;
 use crate::commands::{Result, json, options, recipe, refused, without_options};
 use crate::terminal::{self, Terminal};
+use ambitus_families::ALL;
+use ambitus_families::error::RunError;
+use ambitus_recipe::rates::LearningRate;
+use ambitus_recipe::recipe::{Origins, Recipe};
 use ambitus_train::cards::{Card, Cards};
 use ambitus_train::cluster::Cluster;
 use ambitus_train::device::Device;
-use ambitus_train::error::RunError;
 use ambitus_train::placed::Placed;
 use ambitus_train::placements::Placements;
-use ambitus_train::recipe::{Origins, Recipe};
 use ambitus_train::resolve::{self, Purpose};
-use ambitus_train::schedule::LearningRate;
 use ambitus_train::tiers::Tiers;
 use ambitus_train::{search, stages};
 use serde_json::Value;
@@ -80,7 +81,7 @@ pub fn run(a: &PlanArgs) -> Result<()> {
                 let threads = resolve::threads_of_rank(&r);
                 plan_for(a, (r, origins), &|_| Device::calibrated_cpu(threads), &mut console)
             }
-            _ => resolve::resolve(r, origins, Purpose::Plan(a.assume.as_ref()), &mut console),
+            _ => resolve::resolve(ALL, r, origins, Purpose::Plan(a.assume.as_ref()), &mut console),
         };
         let resolved = resolved.inspect_err(|e| refused(e, a.run.json)).map_err(|e| of_part(&whole, i, e))?;
         if let Some(folder) = &a.dump {
@@ -261,7 +262,7 @@ fn plan_for(
         r.memory = None;
     }
     let device = device(resolve::threads(&r))?.with_ranks(r.ranks() as usize);
-    resolve::resolve_on(r, origins, device, Purpose::Plan(a.assume.as_ref()), console)
+    resolve::resolve_on(ALL, r, origins, device, Purpose::Plan(a.assume.as_ref()), console)
 }
 
 /// A row for every card.

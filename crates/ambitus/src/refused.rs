@@ -1,7 +1,7 @@
 //! Memory that the system refuses: said, and ended with the exit code of what does not fit, where Rust would abort with neither.
 
 use crate::signals;
-use ambitus_train::error::RunError;
+use ambitus_families::error::RunError;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

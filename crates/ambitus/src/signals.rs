@@ -2,8 +2,8 @@
 //!
 //! Handlers do only what a handler may: atomics, `write`, `_exit`.
 
-use ambitus_train::error::RunError;
-use ambitus_train::stop;
+use ambitus_families::error::RunError;
+use ambitus_families::stop;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 

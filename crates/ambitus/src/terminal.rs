@@ -1,7 +1,7 @@
 //! Printing, in one place: messages to stderr, results to stdout, and quiet when a pipe closes.
 
-use ambitus_train::error::RunError;
-use ambitus_train::resolve::Console;
+use ambitus_families::console::Console;
+use ambitus_families::error::RunError;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

@@ -3,7 +3,8 @@
 
 mod common;
 
-use ambitus_train::recipe::{Placement, Recipe};
+use ambitus_families::ALL;
+use ambitus_recipe::recipe::{Placement, Recipe};
 use ambitus_train::{run, world};
 use std::path::{Path, PathBuf};
 
@@ -251,13 +252,13 @@ fn ranks_that_plan_for_themselves_agree() {
     let (recipe, origins) = Recipe::read(&path).expect("a recipe");
     let run = dir.join("apart");
     let begun = world::in_process(3, |world| {
-        run::train(recipe.clone(), &origins, run.clone(), world, &mut common::Quiet).map(|run| run.root)
+        run::train(ALL, recipe.clone(), &origins, run.clone(), world, &mut common::Quiet).map(|run| run.root)
     });
     assert_eq!(begun.expect("all end well").len(), 3);
     assert_same("apart", &run, &dir.join("here"));
     back(&run);
     let shared = run::Shared { placement: Some(Placement::Model), ..run::Shared::default() };
-    world::in_process(2, |world| run::resume(&run, shared, world, &mut common::Quiet).map(drop))
+    world::in_process(2, |world| run::resume(ALL, &run, shared, world, &mut common::Quiet).map(drop))
         .expect("both go on");
     assert_same("two go on", &run, &dir.join("here"));
 }

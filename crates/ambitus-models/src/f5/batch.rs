@@ -42,8 +42,8 @@ impl Clip<'_> {
 /// Inputs of the programs in [`super::model`] at capacity. `text_mask` and `keys` belong to programs that take them.
 pub fn layout(cap: Capacity) -> Layout {
     let (rows, clips) = (cap.rows, cap.clips);
-    Layout {
-        floats: vec![
+    Layout::new(
+        &[
             ("mel", rows * MELS),
             ("noise", rows * MELS),
             ("cond_mask", rows),
@@ -51,8 +51,8 @@ pub fn layout(cap: Capacity) -> Layout {
             ("text_mask", rows),
             ("time", clips),
         ],
-        ints: vec![("text", rows), ("segments", clips + 1), ("keys", 2 * clips)],
-    }
+        &[("text", rows), ("segments", clips + 1), ("keys", 2 * clips)],
+    )
 }
 
 /// Lays clips end to end in a batch of [`layout`].

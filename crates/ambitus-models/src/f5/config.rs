@@ -2,7 +2,6 @@
 
 pub use crate::error::ConfigError;
 use crate::error::{err, sensible};
-use crate::model::Rows;
 use serde::Deserialize;
 
 /// Mel channels of every released model.
@@ -136,12 +135,6 @@ fn tenth() -> f32 {
 }
 fn four() -> f64 {
     4.0
-}
-
-/// A mel frame of a packed batch: hop 256 at 24 kHz.
-pub fn rows(cfg: &Config) -> Rows {
-    let most = (cfg.conv_layers > 0).then_some(MAX_FRAMES);
-    Rows { unit: "frames", per_second: 24_000.0 / 256.0, most }
 }
 
 /// Which released family the two shape-less switches follow.

@@ -55,8 +55,7 @@ impl Clip<'_> {
 
 /// Inputs of the program at capacity.
 pub fn layout(cap: Capacity) -> Layout {
-    let ints = vec![("input_ids", cap.rows), ("labels", cap.rows), ("segments", cap.clips + 1)];
-    Layout { floats: Vec::new(), ints }
+    Layout::new(&[], &[("input_ids", cap.rows), ("labels", cap.rows), ("segments", cap.clips + 1)])
 }
 
 /// Lays clips end to end in a batch of [`layout`].

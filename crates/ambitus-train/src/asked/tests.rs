@@ -1,16 +1,17 @@
 use super::*;
 use crate::data::Data;
-use crate::model_dir::ModelDir;
-use crate::recipe::{
+use crate::testing::{self, Quiet, bytes};
+use ambitus_families::f5::F5;
+use ambitus_families::orpheus::Orpheus;
+use ambitus_recipe::recipe::{
     Batch, Checkpoint, DeviceChoice, Level, Lora, MicroBatch as Size, OptimizerChoice, Placement, Precision,
     Sharding, UpdateAt, Validation,
 };
-use crate::size::ByteSize;
-use crate::testing::{self, Quiet, bytes};
+use ambitus_recipe::size::ByteSize;
 use arbtest::arbitrary::{Result as Drawn, Unstructured};
 
-fn models() -> [Model; 2] {
-    [testing::f5().into(), testing::orpheus().into()]
+fn models() -> [ModelDir; 2] {
+    [F5::shaped(testing::f5()), Orpheus::shaped(testing::orpheus())]
 }
 
 /// Any options that are legal by themselves; together they may not be.
@@ -89,31 +90,25 @@ fn reads_back(u: &mut Unstructured<'_>) -> bool {
     let mut recipe = draw(u).expect("bytes enough");
     let models = models();
     let model = u.choose(&models).expect("bytes enough");
-    recipe.settle(model);
+    recipe.settle(&model.defaults());
     if recipe.validate().is_err() {
         return false;
     }
     let device = Device::find(DeviceChoice::Cpu, 1).map(|d| d.with_ranks(recipe.ranks() as usize));
     let device = device.expect("every machine has a processor");
-    let dir = ModelDir {
-        dir: "a".into(),
-        model: model.clone(),
-        wants_checkpointing: false,
-        kept: Vec::new(),
-        weights: None,
-    };
     let clips = "6x0.6s,2x1.7s".parse().expect("clips");
-    let data = Data::plan(&recipe, &dir, None, &device, (Some(&clips), false), &mut Quiet).expect("clips");
+    let data = Data::plan(&recipe, model, &device, (Some(&clips), false), &mut Quiet).expect("clips");
     let budget = 64 << 20;
-    let asked =
-        |recipe: &Recipe| Asked::new(recipe, model, &Sizes::of(recipe, model, &data)?, &device, budget);
+    let asked = |recipe: &Recipe| {
+        Asked::new(recipe, model, &Sizes::of(recipe, &*model.model, &data)?, &device, budget)
+    };
     let Ok(first) = asked(&recipe) else { return false };
     let Ok(found) = first.search(&device, budget) else { return false };
     let kept = first.settled(&found);
     let text = kept.to_yaml().expect("YAML");
     let mut again = Recipe::parse(&text, "recipe.yaml").unwrap_or_else(|e| panic!("{e}\n{text}")).0;
     assert_eq!(again, kept, "{text}");
-    again.settle(model);
+    again.settle(&model.defaults());
     assert_eq!(again, kept, "nothing is left to settle");
     let plan = asked(&again).and_then(|a| a.search(&device, budget)).expect("it was planned before").plan;
     assert_eq!(plan.peak_bytes, found.plan.peak_bytes, "{text}");

@@ -2,13 +2,13 @@
 
 use super::phases::{self, Around};
 use super::{Categories, ProgramBytes, RunPlan, Shape, here, highest};
-use crate::error::RunError;
 use crate::parts::{self, Parts, PlannedParts};
 use crate::session::{self, Stem, program};
 use ambitus_compile::passes::place::{Bound, Cut, Piece, pieces};
 use ambitus_compile::plan::report::{self, Exchange};
 use ambitus_compile::plan::timelines::Timeline;
 use ambitus_compile::plan::{Heights, Needs};
+use ambitus_families::error::RunError;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::{Packed, Target};
 use ambitus_ir::{Program, Session};
@@ -37,7 +37,7 @@ impl Draft {
     /// A model that cannot be trained.
     pub fn new(shape: Shape, target: &dyn Target) -> Result<Draft, RunError> {
         let packed = &Packed { target, rows: shape.clip_rows };
-        let session = session::build(&shape.model, &shape.session, packed)?;
+        let session = session::build(&*shape.model, &shape.session, packed)?;
         Self::of(shape, session, target)
     }
 

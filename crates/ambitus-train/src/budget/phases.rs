@@ -3,14 +3,22 @@
 use super::{
     Categories, OF_PAGE_TABLE, Phase, ProgramBytes, START_BYTES, Shape, loader_bytes, planning, preparing,
 };
-use crate::export::merge_bytes;
 use crate::load::LOAD_BYTES;
 use crate::session::{self, program};
-use crate::{finish, sample};
+use ambitus_compile::passes::lora::{A, adapted_module};
 use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::report;
+use ambitus_data::griffin_lim::GriffinLim;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{StateDecl, StateKind};
+use ambitus_models::{Capacity, Model};
+use std::collections::HashMap;
+
+/// Bound on the memory of drawing and writing one picture, beyond its input, for up to 10,000 validations: canvas, compressor
+/// and file.
+pub const PICTURE_BYTES: u64 = 5 << 20;
+/// Bytes of the sound of a sample and of its picture, one after the other, beside the sample.
+const DRAWING_BYTES: u64 = if GriffinLim::BYTES > PICTURE_BYTES { GriffinLim::BYTES } else { PICTURE_BYTES };
 
 /// Names of the phases, in legal order.
 pub mod phase {
@@ -72,7 +80,7 @@ impl Around {
             matches!(shape.session.trained, Trained::Adapters(_)) && shape.session.sharding.is_some();
         // Of flats, the tensors in them.
         let layout =
-            if adapters { session::layout(&shape.model, &shape.session).ok().flatten() } else { None };
+            if adapters { session::layout(&*shape.model, &shape.session).ok().flatten() } else { None };
         let merging =
             layout.map_or_else(|| merge_bytes(states), |layout| merge_bytes(&layout.tensors(states)));
         let sampled = shape.session.sample;
@@ -84,11 +92,11 @@ impl Around {
             load: each(LOAD_BYTES),
             run: each(loader),
             evaluate: each(loader + if shape.session.evaluate { evaluate } else { 0 }),
-            sample: each(sampled.map_or(0, |c| sample::bytes(&shape.model, c))),
+            sample: each(sampled.map_or(0, |c| sampling(&*shape.model, c))),
             save: each(loader + LOAD_BYTES),
             // What is left of a run the first rank does.
             export: of_ranks(1, LOAD_BYTES + merging),
-            results: of_ranks(1, finish::bytes(&shape.model, sampled)),
+            results: of_ranks(1, results(&*shape.model, sampled)),
         }
     }
 
@@ -161,6 +169,33 @@ pub(super) fn phases(around: &Around, here: &[&PlannedSession]) -> Vec<Phase> {
     out.push(before(phase::EXPORT, process + around.export));
     out.push(before(phase::RESULTS, process + around.results));
     out
+}
+
+/// Bytes on the host while a clip is sampled with a program of `capacity`: what is given and generated, inputs for both clips of
+/// a step, and what comes back.
+fn sampling(model: &dyn Model, capacity: Capacity) -> u64 {
+    let clip = model.clip_bytes(capacity.rows.div_ceil(2));
+    model.layout(capacity).bytes() + 3 * clip + 3 * model.clip_bytes(capacity.rows)
+}
+
+/// Bytes that the results of a run take, once its arena is gone: three samples of a clip, one of them as it is read, and one
+/// picture or sound at a time. `sampled`: of the program that sampled it.
+fn results(model: &dyn Model, sampled: Option<Capacity>) -> u64 {
+    DRAWING_BYTES + sampled.map_or(0, |c| 4 * model.clip_bytes(c.rows.div_ceil(2)))
+}
+
+/// Bytes of the host's memory that merging takes beside what reading takes: the largest adapter, and a row in double
+/// precision.
+fn merge_bytes(states: &[StateDecl]) -> u64 {
+    let mut by_module: HashMap<&str, u64> = HashMap::new();
+    for s in states {
+        let Some(module) = adapted_module(&s.name).filter(|_| s.kind == StateKind::Parameter) else {
+            continue;
+        };
+        let row = if s.name.ends_with(A) { 8 * s.ty.shape.cols() as u64 } else { 0 };
+        *by_module.entry(module).or_default() += 4 * s.ty.shape.elements() as u64 + row;
+    }
+    by_module.into_values().max().unwrap_or(0)
 }
 
 /// What the peak of `top` is made of.

@@ -136,8 +136,8 @@ fn a_users_file_adds_and_replaces() {
 /// The quickstart's session on a target.
 fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::PlannedSession {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../recipes/quickstart/model");
-    let options = crate::model_dir::OpenOptions { from_scratch: true, ..Default::default() };
-    let (model, _) = crate::model_dir::ModelDir::open(&dir, options).unwrap();
+    let options = ambitus_families::folder::OpenOptions { from_scratch: true, ..Default::default() };
+    let model = ambitus_families::folder::ModelDir::open(ambitus_families::ALL, &dir, options).unwrap();
     let options = SessionOptions {
         precision: Default::default(),
         capacity: Capacity { rows: 1200, clips: 5 },
@@ -153,7 +153,7 @@ fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::Plan
         evaluate: true,
         sample: Some(Capacity { rows: 800, clips: 2 }),
     };
-    session::compile(&model.model, &options, target).unwrap()
+    session::compile(&*model.model, &options, target).unwrap()
 }
 
 #[test]

@@ -1,14 +1,13 @@
 //! Clips that a plan assumes, where there is no data: `--assume 32x5s,1x17s`, or as long as the recipe allows.
 
-use super::{Data, Kind, Limit, seconds_of_limits};
-use crate::error::RunError;
-use crate::recipe::{Outside, Recipe, Validation};
-use ambitus_data::mel;
+use super::{Data, Kind, Stays};
 use ambitus_data::sources::clip_bytes;
-use ambitus_data::speech::interleave::{FRAME_SAMPLES, SLOTS};
-use ambitus_data::speech::sequence::WRAPPERS;
 use ambitus_data::{ClipIndex, Split};
+use ambitus_families::error::RunError;
+use ambitus_families::folder::ModelDir;
+use ambitus_families::prepare::{Limit, limits};
 use ambitus_models::{Model, Rows};
+use ambitus_recipe::recipe::{Outside, Recipe, Validation};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -17,8 +16,6 @@ use std::str::FromStr;
 const CLIPS: usize = 64;
 /// More clips than any data set that is planned for.
 const MOST_CLIPS: usize = 1 << 20;
-/// Ids of text that Orpheus reads in a second of speech: three words, of which some are two ids.
-const TEXT_PER_SECOND: f64 = 4.0;
 /// Bytes of a clip's name.
 const NAME: usize = 32;
 /// The shortest clips that a plan of clips as long as allowed is made shorter to.
@@ -32,8 +29,8 @@ pub struct Assume(Vec<(usize, Length)>);
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Length {
     Seconds(f64),
-    Frames(u32),
-    Tokens(u32),
+    /// Rows, and the first letter of their unit.
+    Rows(u32, char),
 }
 
 impl FromStr for Assume {
@@ -53,8 +50,7 @@ impl FromStr for Assume {
             let rows = || number.parse().ok().filter(|n| (1..1 << 24).contains(n)).ok_or_else(bad);
             let length = match unit {
                 's' => Length::Seconds(number.parse().ok().filter(|s| *s > 0.0 && *s < 1e5).ok_or_else(bad)?),
-                'f' => Length::Frames(rows()?),
-                't' => Length::Tokens(rows()?),
+                'f' | 't' => Length::Rows(rows()?, unit),
                 _ => return Err(bad()),
             };
             if count == 0 { Err(bad()) } else { Ok((count, length)) }
@@ -73,8 +69,7 @@ impl fmt::Display for Assume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let part = |(count, length): &(usize, Length)| match length {
             Length::Seconds(s) => format!("{count}x{s}s"),
-            Length::Frames(n) => format!("{count}x{n}f"),
-            Length::Tokens(n) => format!("{count}x{n}t"),
+            Length::Rows(n, unit) => format!("{count}x{n}{unit}"),
         };
         f.write_str(&self.0.iter().map(part).collect::<Vec<_>>().join(","))
     }
@@ -102,7 +97,7 @@ struct Clip {
 impl Assumed {
     /// Clips of equal length, as long as the micro-batch that a settled recipe asks for, else as `data.max_seconds` allows. `gone`:
     /// the folder that would say it.
-    pub fn as_allowed(recipe: &Recipe, model: &Model, gone: Option<&Path>) -> Assumed {
+    pub fn as_allowed(recipe: &Recipe, model: &dyn Model, gone: Option<&Path>) -> Assumed {
         let Rows { unit, per_second, .. } = model.rows();
         let longest = (recipe.data.max_seconds * per_second).ceil() as u64;
         let rows = recipe.micro_batch.frames.unwrap_or(longest).clamp(1, 1 << 30) as u32;
@@ -116,9 +111,9 @@ impl Assumed {
     ///
     /// # Errors
     /// A unit of another family, or clips outside the limits that may not be left out.
-    pub fn named(assume: &Assume, recipe: &Recipe, model: &Model) -> Result<Assumed, RunError> {
+    pub fn named(assume: &Assume, recipe: &Recipe, model: &ModelDir) -> Result<Assumed, RunError> {
         let usage = |why: String| Err(RunError::Usage(format!("--assume {assume}: {why}")));
-        let per_second = model.rows().per_second;
+        let per_second = model.model.rows().per_second;
         let (mut clips, mut left_out) = (Vec::new(), 0);
         for (count, length) in &assume.0 {
             let clip = match clip(*length, model) {
@@ -141,13 +136,8 @@ impl Assumed {
                 recipe.data.min_seconds, recipe.data.max_seconds
             ));
         }
-        let text = match model {
-            Model::F5(_) => "texts have no frames of their own",
-            Model::Orpheus(_) if assume.0.iter().all(|(_, length)| matches!(length, Length::Tokens(_))) => {
-                "texts are part of the tokens"
-            }
-            Model::Orpheus(_) => "with 4 tokens of text a second",
-        };
+        let counted = assume.0.iter().all(|(_, length)| matches!(length, Length::Rows(..)));
+        let text = model.opened.text_assumed(counted);
         let out =
             if left_out > 0 { format!(", {left_out} of them outside the limits") } else { String::new() };
         let said = format!("{assume}{out}; {text}");
@@ -161,7 +151,7 @@ impl Assumed {
     }
 
     /// The same under another limit of length.
-    fn up_to(&self, seconds: f64, recipe: &Recipe, model: &Model) -> Assumed {
+    fn up_to(&self, seconds: f64, recipe: &Recipe, model: &dyn Model) -> Assumed {
         if self.as_allowed {
             let mut shorter = recipe.clone();
             shorter.data.max_seconds = seconds;
@@ -188,18 +178,15 @@ impl Assumed {
         ClipIndex::bytes_of(self.clips.len(), self.clips.len() * NAME)
     }
 
-    /// As data whose preparing takes so many bytes at a longest clip of so many seconds, and of whose tokenizer so many stay.
-    pub fn data(self, recipe: &Recipe, tokenizer_bytes: u64, prepare_bytes: &dyn Fn(f64) -> u64) -> Data {
-        let limits = seconds_of_limits(self.ends(), recipe);
-        let limits =
-            limits.into_iter().map(|s| Limit { prepare_bytes: prepare_bytes(s.0), seconds: s.0, loses: s.1 });
+    /// As data whose preparing takes so many bytes at a longest clip of so many seconds, and of which so much stays.
+    pub fn data(self, recipe: &Recipe, stays: Stays, prepare_bytes: &dyn Fn(f64) -> u64) -> Data {
         Data {
-            limits: limits.collect(),
+            limits: limits(self.ends(), recipe, prepare_bytes),
             rows: self.clips.iter().map(|c| c.rows).collect(),
             split: split(self.clips.len(), &recipe.data.validation),
             prepare_bytes: prepare_bytes(recipe.data.max_seconds),
             digest: String::new(),
-            tokenizer_bytes,
+            stays,
             kind: Kind::Assumed(self),
         }
     }
@@ -209,34 +196,26 @@ impl Assumed {
         &self,
         limit: &Limit,
         recipe: &Recipe,
-        model: &Model,
-        tokenizer_bytes: u64,
+        model: &dyn Model,
+        stays: Stays,
     ) -> Result<Data, RunError> {
         let shorter = self.up_to(limit.seconds, recipe, model);
         if shorter.clips.is_empty() {
             return Err(super::no_data());
         }
-        Ok(shorter.data(recipe, tokenizer_bytes, &|_| limit.prepare_bytes))
+        Ok(shorter.data(recipe, stays, &|_| limit.prepare_bytes))
     }
 }
 
 /// A clip of that length in the model's rows; the inner error is a unit that it has not.
-fn clip(length: Length, model: &Model) -> Result<Clip, String> {
-    let Rows { unit, per_second, .. } = model.rows();
-    let rows = |n: u32| Ok(Clip { seconds: f64::from(n) / per_second, rows: n });
-    match (model, length) {
-        (Model::F5(_), Length::Frames(n)) | (Model::Orpheus(_), Length::Tokens(n)) => rows(n),
-        (Model::F5(_), Length::Seconds(seconds)) => {
-            let samples = (seconds * f64::from(mel::SAMPLE_RATE)).round() as u64;
-            Ok(Clip { seconds, rows: mel::frames(samples) as u32 })
+fn clip(length: Length, model: &ModelDir) -> Result<Clip, String> {
+    let Rows { unit, per_second, .. } = model.model.rows();
+    match length {
+        Length::Seconds(seconds) => Ok(Clip { seconds, rows: model.opened.rows_of(seconds) }),
+        Length::Rows(n, letter) if unit.starts_with(letter) => {
+            Ok(Clip { seconds: f64::from(n) / per_second, rows: n })
         }
-        (Model::Orpheus(_), Length::Seconds(seconds)) => {
-            let samples = (seconds * f64::from(mel::SAMPLE_RATE)).round() as usize;
-            let text = (seconds * TEXT_PER_SECOND).ceil() as usize;
-            let ids = WRAPPERS + text + SLOTS * samples.div_ceil(FRAME_SAMPLES);
-            Ok(Clip { seconds, rows: ids as u32 })
-        }
-        (_, Length::Frames(_) | Length::Tokens(_)) => {
+        Length::Rows(..) => {
             Err(format!("this model's clips are counted in {unit}: write {} or seconds", &unit[..1]))
         }
     }

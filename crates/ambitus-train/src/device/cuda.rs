@@ -1,8 +1,6 @@
 //! A build with CUDA.
 
 use super::{Card, CardReport, CardsReport};
-use crate::error::RunError;
-use crate::size::ByteSize;
 use ambitus_comm::Communicator;
 use ambitus_cuda::driver::{self, CardInfo};
 use ambitus_cuda::libraries::{self, Needed};
@@ -10,8 +8,10 @@ use ambitus_cuda::nccl;
 use ambitus_cuda::nvml::{self, Holder, Nvml};
 use ambitus_cuda::{CudaExecutor, CudaTarget, STATED_RESERVE, nvrtc, reserve};
 use ambitus_exec::executor::{ExecError, Executor};
+use ambitus_families::error::RunError;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
+use ambitus_recipe::size::ByteSize;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! A build without CUDA: says so.
 
 use super::{Card, CardsReport};
-use crate::error::RunError;
 use ambitus_comm::Communicator;
 use ambitus_exec::executor::{ExecError, Executor};
+use ambitus_families::error::RunError;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
 use std::sync::Arc;

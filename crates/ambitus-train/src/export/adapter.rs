@@ -5,9 +5,9 @@
 //! module weights of its own, so an embedding that is the head too is written for both: else the head would stay the base's.
 
 use super::{Parameters, Run, Source};
-use crate::error::RunError;
-use crate::model_dir::{Family, ModelDir, OpenOptions};
 use ambitus_compile::passes::lora::adapted_module;
+use ambitus_families::error::RunError;
+use ambitus_families::folder::OpenOptions;
 use ambitus_store::{Checkpoint, DType, SafetensorsWriter, TensorSpec, write_atomic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -41,7 +41,8 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
         )));
     }
     run.dir.kept()?;
-    let aliases = aliases(&run.dir.model())?;
+    let shape = OpenOptions { from_scratch: true, ..OpenOptions::default() };
+    let aliases = run.family.open(&run.dir.model(), shape)?.model.aliases();
     let kept = |name: &str| adapted_module(name).is_some() || saved.contains(&module(name));
     // What is written, by the name it gets; of a second name, the same tensor again.
     let mut written: BTreeMap<String, &str> = BTreeMap::new();
@@ -58,7 +59,7 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
     let mut writer = SafetensorsWriter::create(out.join("adapter_model.safetensors"), specs, &metadata)?;
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
-    let mut scratch = vec![0u8; crate::load::STAGING_BYTES];
+    let mut scratch = vec![0u8; ambitus_families::folder::STAGING_BYTES];
     for name in &order {
         parameters.copy(written[name], &mut writer, name, &mut scratch, None)?;
     }
@@ -85,15 +86,4 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
     });
     write_atomic(out.join("adapter_config.json"), format!("{config:#}\n").as_bytes())?;
     Ok(())
-}
-
-/// Second names of the model's tensors.
-fn aliases(model: &Path) -> Result<&'static [(&'static str, &'static str)], RunError> {
-    Ok(match Family::of(model)? {
-        Family::F5 => &[],
-        Family::Orpheus => {
-            let shape = OpenOptions { from_scratch: true, ..OpenOptions::default() };
-            ModelDir::open_for_ids(model, shape)?.model.aliases()
-        }
-    })
 }

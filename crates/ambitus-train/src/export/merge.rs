@@ -1,11 +1,9 @@
 //! W + s B A: an adapter added to the weight it adapts, row by row.
 
 use super::Parameters;
-use crate::error::RunError;
-use crate::recipe::Lora;
-use ambitus_compile::passes::lora::{A, B, adapted_module};
-use ambitus_ir::{StateDecl, StateKind};
-use std::collections::HashMap;
+use ambitus_compile::passes::lora::{A, B};
+use ambitus_families::error::RunError;
+use ambitus_recipe::recipe::Lora;
 
 /// The adapter of one weight `[Out, In]`.
 pub(super) struct Adapter {
@@ -73,20 +71,6 @@ impl Adapter {
             at += n;
         }
     }
-}
-
-/// Bytes of the host's memory that merging takes beside what reading takes: the largest adapter, and a row in double
-/// precision.
-pub fn merge_bytes(states: &[StateDecl]) -> u64 {
-    let mut by_module: HashMap<&str, u64> = HashMap::new();
-    for s in states {
-        let Some(module) = adapted_module(&s.name).filter(|_| s.kind == StateKind::Parameter) else {
-            continue;
-        };
-        let row = if s.name.ends_with(A) { 8 * s.ty.shape.cols() as u64 } else { 0 };
-        *by_module.entry(module).or_default() += 4 * s.ty.shape.elements() as u64 + row;
-    }
-    by_module.into_values().max().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The file of loss and gradients, of whoever has them.
 
-use crate::error::RunError;
 use ambitus_comm::{Communicator, staging};
 use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_compile::passes::shard::Layout;
 use ambitus_exec::executor::Executor;
+use ambitus_families::error::RunError;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{StateId, StateKind};
 use ambitus_store::{DType, SafetensorsWriter, TensorSpec};

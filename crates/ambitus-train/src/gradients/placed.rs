@@ -5,17 +5,17 @@ use super::gathered::{Gathered, write};
 use super::{GradientOptions, Work, run_micro, run_several, uses, write_one_of};
 use crate::budget::RunPlan;
 use crate::device::Device;
-use crate::error::RunError;
 use crate::launch::Processes;
 use crate::load;
 use crate::parts::PlannedParts;
 use crate::session::program;
-use crate::size::ByteSize;
 use crate::world::{self, World};
 use ambitus_comm::Communicator;
 use ambitus_compile::passes::precision::INITIAL_SCALE;
 use ambitus_exec::executor::Executor;
+use ambitus_families::error::RunError;
 use ambitus_models::Model;
+use ambitus_recipe::size::ByteSize;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -46,11 +46,11 @@ impl Work<'_> {
             ));
         }
         let states: Vec<_> = parts.ranks.iter().flat_map(|p| p.session.states.clone()).collect();
-        self.dir.check(&states, false)?;
+        self.dir.check(&states)?;
         let one = |comm: &Arc<dyn Communicator>| -> Result<f32, RunError> {
             let mut exec = device.open_rank(parts.ranks[comm.rank()].clone(), None, comm.clone())?;
             load::fill(&mut *exec, self.dir, 0, None)?;
-            let loss = self.run_all(&mut *exec, &plan.shape.model, parts.how.in_flight)? as f32;
+            let loss = self.run_all(&mut *exec, &*plan.shape.model, parts.how.in_flight)? as f32;
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
             write(&*exec, &Gathered::Placed(&parts.ranks, &**comm), loss, scale, out)?;
             Ok(loss)
@@ -67,7 +67,7 @@ impl Work<'_> {
     }
 
     /// All micro-batches, as many as go through the ranks at a time together; what is left one by one.
-    fn run_all(&self, exec: &mut dyn Executor, model: &Model, in_flight: usize) -> Result<f64, RunError> {
+    fn run_all(&self, exec: &mut dyn Executor, model: &dyn Model, in_flight: usize) -> Result<f64, RunError> {
         let mut host = model.batch(self.capacity);
         let mut losses: Vec<f32> = Vec::new();
         let several = self.micro_batches.chunks_exact(in_flight).filter(|_| in_flight > 1);

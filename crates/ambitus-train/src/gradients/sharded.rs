@@ -5,17 +5,17 @@ use super::gathered::{Gathered, Holders, write};
 use super::{GradientOptions, Work, run_micro, uses};
 use crate::budget::RunPlan;
 use crate::device::Device;
-use crate::error::RunError;
 use crate::launch::Processes;
 use crate::load::{self, LOAD_BYTES};
 use crate::session::{self, program};
-use crate::size::ByteSize;
 use ambitus_comm::Communicator;
 use ambitus_comm::local::{self, Failed};
 use ambitus_compile::passes::precision::INITIAL_SCALE;
 use ambitus_compile::passes::shard::Sharding;
 use ambitus_exec::executor::Executor;
+use ambitus_families::error::RunError;
 use ambitus_models::Model;
+use ambitus_recipe::size::ByteSize;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,15 +56,15 @@ impl Work<'_> {
                 ),
             ));
         }
-        let layout = session::layout(&plan.shape.model, &plan.shape.session)?;
+        let layout = session::layout(&*plan.shape.model, &plan.shape.session)?;
         let layout = layout.ok_or_else(|| RunError::Usage("--ranks: nothing is shared".to_owned()))?;
         let planned = plan.planned;
-        self.dir.check(&layout.tensors(&planned.session.states), false)?;
+        self.dir.check(&layout.tensors(&planned.session.states))?;
         let one = |comm: Arc<dyn Communicator>| -> Result<f32, RunError> {
             let rank = comm.rank();
             let mut exec = device.open_rank(planned.clone(), None, comm.clone())?;
             load::fill(&mut *exec, self.dir, 0, Some((&layout, rank)))?;
-            let mine = self.run_share(&mut *exec, &plan.shape.model, rank, mesh.ranks)?;
+            let mine = self.run_share(&mut *exec, &*plan.shape.model, rank, mesh.ranks)?;
             let loss = sum(&*comm, mine)? as f32;
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
             let holders = Holders { layout: &layout, ranks: mesh.shard, comm: &*comm };
@@ -88,7 +88,7 @@ impl Work<'_> {
     fn run_share(
         &self,
         exec: &mut dyn Executor,
-        model: &Model,
+        model: &dyn Model,
         rank: usize,
         ranks: usize,
     ) -> Result<f64, RunError> {

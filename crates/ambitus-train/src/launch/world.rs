@@ -9,9 +9,9 @@
 
 use super::{Env, Launcher, Worker, meeting, present, worker};
 use crate::device::{self, Device};
-use crate::error::RunError;
-use crate::recipe::DeviceChoice;
 use ambitus_comm::Communicator;
+use ambitus_families::error::RunError;
+use ambitus_recipe::recipe::DeviceChoice;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ fn open(worker: &Worker, options: WorldOptions) -> Result<Processes, RunError> {
     use ambitus_comm::mpi::{self, Options};
     let WorldOptions { watchdog, notice, .. } = options;
     let code = RunError::Ranks(String::new()).exit_code();
-    let end = mpi::open(Options { watchdog, notice, asked: crate::stop::requested, code })?;
+    let end = mpi::open(Options { watchdog, notice, asked: ambitus_families::stop::requested, code })?;
     if (end.rank(), end.ranks()) != (worker.rank as usize, worker.world as usize) {
         return Err(RunError::Usage(format!(
             "{} says that this is rank {} of {}, and MPI that it is rank {} of {}: is another Open MPI's mpirun first in \

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{FILE_BYTES, STATUS, kib, read_text};
-use crate::error::RunError;
-use crate::size::ByteSize;
+use ambitus_families::error::RunError;
+use ambitus_recipe::size::ByteSize;
 
 /// Address space of a thread's stack, of which it touches little.
 const STACK_BYTES: u64 = 2 << 20;

@@ -2,6 +2,7 @@
 //!
 //! A run needs no line of it: what of a damaged or lost log can be read is kept, and the run goes on.
 
+use ambitus_families::error::RunError;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::os::unix::fs::FileExt;
@@ -51,6 +52,12 @@ pub struct Resumed {
     pub history: History,
     /// What of it was lost, for people.
     pub note: Option<String>,
+}
+
+impl From<LogError> for RunError {
+    fn from(e: LogError) -> RunError {
+        RunError::io(&e.file, "cannot write the log", e.source)
+    }
 }
 
 impl Log {
@@ -114,7 +121,7 @@ impl Log {
             false => Ok(()),
         };
         match written.and_then(|()| self.write()) {
-            Err(e) if crate::error::is_full(&e) => Ok(()),
+            Err(e) if ambitus_families::error::is_full(&e) => Ok(()),
             done => done.map_err(|source| LogError { file: self.path.clone(), source }),
         }
     }
@@ -480,8 +487,8 @@ mod tests {
         for n in 3..=5 {
             log.append(&sample_update(n)).unwrap();
         }
-        let full = crate::error::RunError::from(log.sync().unwrap_err());
-        assert!(matches!(full, crate::error::RunError::Full(_)), "{full:?}");
+        let full = ambitus_families::error::RunError::from(log.sync().unwrap_err());
+        assert!(matches!(full, ambitus_families::error::RunError::Full(_)), "{full:?}");
         // However long that takes, no more waits than fits.
         for _ in 0..2 * MAX_WAITING / 300 {
             log.append(&sample_update(6)).unwrap();

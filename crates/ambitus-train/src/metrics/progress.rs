@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::size::ByteSize;
+use ambitus_recipe::size::ByteSize;
 
 /// A moment of a run. Prints as
 /// `update 120/2000 · loss 0.5123 · 12 min left · 1840 frames/s · memory 1.21 of 1.50 GiB · epoch 3.2`: what a narrow terminal

@@ -3,7 +3,7 @@
 use super::axes::{Axes, legend, ticks, title};
 use super::canvas::{ALARM, Canvas, GREY, INK, SERIES, WHITE, text_width};
 use super::{HEIGHT, Picture, PictureError, WIDTH};
-use crate::size::ByteSize;
+use ambitus_recipe::size::ByteSize;
 
 /// Bytes that live at each instruction, stacked by category, under the budget's line.
 #[derive(Clone, Debug)]

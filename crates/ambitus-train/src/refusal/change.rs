@@ -1,11 +1,11 @@
 //! Options in place of a recipe's own, as they are typed behind a command.
 
-use crate::data::Limit;
-use crate::recipe::{
-    ADAPTER_RATE, Checkpoint, MicroBatch, Offload, OptimizerChoice, Precision, Recipe, UpdateAt,
-};
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_families::prepare::Limit;
+use ambitus_recipe::recipe::{
+    ADAPTER_RATE, Checkpoint, MicroBatch, Offload, OptimizerChoice, Precision, Recipe, UpdateAt,
+};
 
 /// Options in place of a recipe's own; what is absent stays.
 #[derive(Clone, Debug, Default, PartialEq)]

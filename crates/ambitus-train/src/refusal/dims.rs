@@ -3,7 +3,7 @@
 use super::change::Change;
 use crate::data::Data;
 use crate::device::Device;
-use crate::recipe::{Activations, Offload, OptimizerChoice, Origins, Precision, Recipe, UpdateAt};
+use ambitus_recipe::recipe::{Activations, Offload, OptimizerChoice, Origins, Precision, Recipe, UpdateAt};
 
 /// Ranks of adapters that are proposed.
 const RANKS: [u32; 2] = [16, 8];

@@ -11,16 +11,17 @@ use super::change::Change;
 use super::dims::{Dim, PARTS, offload};
 use crate::asked::Asked;
 use crate::budget::{Draft, MicroBatch};
-use crate::data::{Data, Limit};
+use crate::data::Data;
 use crate::device::Device;
-use crate::error::RunError;
-use crate::recipe::{MicroBatch as Size, Offload, Recipe, UpdateAt};
 use crate::search::{Chosen, Free, PLANNED_AT_ONCE, Stems, choose, side_by_side};
 use crate::sizes::Sizes;
 use crate::variants::{self, Variant};
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::{Blocks, cheapest};
+use ambitus_families::error::RunError;
+use ambitus_families::prepare::Limit;
 use ambitus_ir::target::Packed;
+use ambitus_recipe::recipe::{MicroBatch as Size, Offload, Recipe, UpdateAt};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -392,10 +393,10 @@ impl<'r> Space<'r> {
         // What is asked for of a micro-batch may be changed with it.
         recipe.micro_batch = Size { clips: recipe.micro_batch.clips, ..Size::default() };
         let model = &self.asked.shape.model;
-        recipe.settle(model);
+        recipe.settle(&self.asked.defaults);
         recipe.validate().ok()?;
         let sizes = self.sizes(&recipe, change.limit)?;
-        let asked = Asked::of(&recipe, model, &sizes, self.device).ok()?;
+        let asked = Asked::of(&recipe, (model, &self.asked.defaults), &sizes, self.device).ok()?;
         let asked = asked.on(self.device, self.budget).ok()?;
         let least = *sizes.micro_batches.iter().min_by_key(|m| m.capacity.rows)?;
         let stems = Stems::of(self.device.target());
@@ -421,8 +422,8 @@ impl<'r> Space<'r> {
     fn measured(&self, recipe: &Recipe, limit: Option<Limit>) -> Result<Sizes, RunError> {
         let model = &self.asked.shape.model;
         match limit {
-            Some(limit) => Sizes::of(recipe, model, &self.data.up_to(&limit, recipe, model)?),
-            None => Sizes::of(recipe, model, self.data),
+            Some(limit) => Sizes::of(recipe, &**model, &self.data.up_to(&limit, recipe, &**model)?),
+            None => Sizes::of(recipe, &**model, self.data),
         }
     }
 
@@ -480,10 +481,10 @@ impl<'r> Space<'r> {
         let options = change.options(&recipe);
         change.to_recipe(&mut recipe);
         let model = &self.asked.shape.model;
-        recipe.settle(model);
+        recipe.settle(&self.asked.defaults);
         recipe.validate().ok()?;
         let sizes = self.measured(&recipe, change.limit).ok()?;
-        let asked = Asked::of(&recipe, model, &sizes, self.device).ok()?;
+        let asked = Asked::of(&recipe, (model, &self.asked.defaults), &sizes, self.device).ok()?;
         let asked = asked.on(self.device, self.budget).ok()?;
         let chosen = asked.choose(self.device, self.budget).ok()?;
         // The plan in full may take a little less than the search saw.

@@ -2,58 +2,50 @@
 
 use super::*;
 use crate::device::Device;
-use crate::model_dir::ModelDir;
-use crate::recipe::{DeviceChoice, MicroBatch, Offload, OptimizerChoice, Precision, Recipe};
 use crate::refusal::change::Change;
 use crate::sizes::Sizes;
 use crate::testing::{self, Quiet, bytes};
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_models::Model;
-use ambitus_models::f5::config::Config as F5;
+use ambitus_families::f5::F5;
+use ambitus_families::folder::ModelDir;
+use ambitus_families::orpheus::Orpheus;
+use ambitus_models::f5::config::Config as Dit;
 use ambitus_models::orpheus::config::Config as Llama;
+use ambitus_recipe::recipe::{DeviceChoice, MicroBatch, Offload, OptimizerChoice, Precision, Recipe};
 use arbtest::arbitrary::Unstructured;
 
 /// A recipe that is asked of a processor.
 struct Case {
     recipe: Recipe,
-    model: Model,
+    model: ModelDir,
     data: Data,
     device: Device,
 }
 
 impl Case {
-    fn new(model: impl Into<Model>, clips: &str, change: impl FnOnce(&mut Recipe)) -> Case {
-        let model = model.into();
+    fn new(model: ModelDir, clips: &str, change: impl FnOnce(&mut Recipe)) -> Case {
         let mut recipe = Recipe::without_data("a");
-        recipe.settle(&model);
+        recipe.settle(&model.defaults());
         recipe.ema = Some(true);
         change(&mut recipe);
         let device = Device::find(DeviceChoice::Cpu, 1).expect("every machine has a processor");
-        let dir = ModelDir {
-            dir: "a".into(),
-            model: model.clone(),
-            wants_checkpointing: false,
-            kept: Vec::new(),
-            weights: None,
-        };
         let assume = clips.parse().expect("clips");
-        let data =
-            Data::plan(&recipe, &dir, None, &device, (Some(&assume), false), &mut Quiet).expect("clips");
+        let data = Data::plan(&recipe, &model, &device, (Some(&assume), false), &mut Quiet).expect("clips");
         Case { recipe, model, data, device }
     }
 
     fn f5() -> Case {
-        let tiny = F5 { dim: 96, dim_head: 48, ff_dim: 192, ..testing::f5() };
-        Case::new(tiny, "11x0.5s,1x2s", |recipe| recipe.sample = None)
+        let tiny = Dit { dim: 96, dim_head: 48, ff_dim: 192, ..testing::f5() };
+        Case::new(F5::shaped(tiny), "11x0.5s,1x2s", |recipe| recipe.sample = None)
     }
 
     fn orpheus() -> Case {
         let tiny = Llama { dim: 64, ffn: 128, heads: 4, kv_heads: 2, vocab: 2048, ..testing::orpheus() };
-        Case::new(tiny, "9x100t,2x350t", |_| {})
+        Case::new(Orpheus::shaped(tiny), "9x100t,2x350t", |_| {})
     }
 
     fn asked(&self, recipe: &Recipe, data: &Data, budget: u64) -> Option<Asked> {
-        let sizes = Sizes::of(recipe, &self.model, data).ok()?;
+        let sizes = Sizes::of(recipe, &*self.model.model, data).ok()?;
         Asked::new(recipe, &self.model, &sizes, &self.device, budget).ok()
     }
 
@@ -61,10 +53,13 @@ impl Case {
     fn peak(&self, change: &Change) -> Option<u64> {
         let mut recipe = self.recipe.clone();
         change.to_recipe(&mut recipe);
-        recipe.settle(&self.model);
+        recipe.settle(&self.model.defaults());
         recipe.validate().ok()?;
-        let shorter =
-            change.limit.map(|limit| self.data.up_to(&limit, &recipe, &self.model)).transpose().ok()?;
+        let shorter = change
+            .limit
+            .map(|limit| self.data.up_to(&limit, &recipe, &*self.model.model))
+            .transpose()
+            .ok()?;
         let asked = self.asked(&recipe, shorter.as_ref().unwrap_or(&self.data), u64::MAX)?;
         RunPlan::new(asked.shape, self.device.target()).ok().map(|plan| plan.peak_bytes)
     }
@@ -173,7 +168,7 @@ fn what_a_recipe_fixes_may_be_changed() {
 #[test]
 fn a_smallest_budget_is_accepted_and_less_is_not() {
     for mut case in [Case::f5(), Case::orpheus()] {
-        for level in [crate::recipe::Level::Reordered, crate::recipe::Level::Changed] {
+        for level in [ambitus_recipe::recipe::Level::Reordered, ambitus_recipe::recipe::Level::Changed] {
             case.recipe.numerics = level;
             let asked = case.asked(&case.recipe, &case.data, 1 << 40).expect("it can be asked for");
             let least = case.least_budget();

@@ -2,27 +2,28 @@
 
 use super::{End, better, export_from};
 use crate::budget::phase;
-use crate::error::RunError;
 use crate::export::{Layout, Source};
 use crate::finish;
 use crate::load;
 use crate::loader::{Loader, Work};
 use crate::memory::Meter;
 use crate::metrics::{Log, Resumed, Summary};
-use crate::recipe::Recipe;
-use crate::resolve::{Console, Resolved};
+use crate::resolve::Resolved;
 use crate::room;
 use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
 use crate::session::{self, program};
-use crate::size::ByteSize;
 use crate::trainer::{Ended, Trainer};
 use crate::validate::Validation;
 use crate::watcher::{Silent, Watcher};
 use crate::world::World;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_exec::executor::Executor;
+use ambitus_families::console::Console;
+use ambitus_families::error::RunError;
 use ambitus_ir::plan::PlannedSession;
+use ambitus_recipe::recipe::Recipe;
+use ambitus_recipe::size::ByteSize;
 use ambitus_store::{Checkpoint, CheckpointDir, Manifest};
 use std::path::Path;
 use std::sync::Arc;
@@ -60,17 +61,17 @@ pub(super) fn attempt(
         None => r.device.open(planned, r.disk())?,
     };
     let exec = &mut *opened;
-    let world = &world.holding(session::layout(&shape.model, &shape.session)?);
+    let world = &world.holding(session::layout(&*shape.model, &shape.session)?);
     let world = &if r.plan.parts.is_some() { world.of_parts() } else { world.clone() };
     let (model, capacity) = (&shape.model, shape.session.capacity);
-    let held_out = r.data.clips(&r.data.split.validation, r.recipe.seed)?;
+    let held_out = r.data.clips(&r.model, &r.data.split.validation, r.recipe.seed)?;
     let validation = Validation::new(held_out, model.clone(), capacity)?;
     let progress = match &latest {
         Some(checkpoint) => go_on(r, exec, checkpoint, (world, &mut meter), console)?,
         None => begin(r, run, exec, &validation, (world, &mut meter), console)?,
     };
     let work = Work {
-        clips: r.data.clips(&r.data.split.train, r.recipe.seed)?,
+        clips: r.data.clips(&r.model, &r.data.split.train, r.recipe.seed)?,
         model: model.clone(),
         size: r.size,
         capacity,
@@ -121,7 +122,7 @@ pub(super) fn attempt(
     let (history, validations) = (watcher.history, watcher.validations);
     let newest = newest(&checkpoints)?;
     let out = run.folder("export")?;
-    export_from(run, &r.recipe, &newest, (source, Layout::Model), &out)?;
+    export_from((run, r.model.family), &r.recipe, &newest, (source, Layout::Model), &out)?;
     meter.ended(phase::EXPORT);
     let said = finish::pictures(r, run, tuned, &history, &validations, progress.validation_base)?;
     said.iter().for_each(|said| console.line(said));
@@ -245,7 +246,7 @@ fn begin(
     }
     let base = finish::sampled(r, exec, program::SAMPLE)?;
     if world.is_first() {
-        finish::keep_base(run, base)?;
+        finish::keep_base(r, run, base)?;
     }
     meter.ended(phase::SAMPLE);
     Ok(progress)

@@ -2,8 +2,8 @@
 //! beside a manifest with the hashes that they had when the run began.
 
 use super::RunDir;
-use crate::error::RunError;
-use crate::model_dir::ModelDir;
+use ambitus_families::error::RunError;
+use ambitus_families::folder::ModelDir;
 use ambitus_store::{Manifest, Shard, StoreError, copy_file};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -105,7 +105,7 @@ impl RunDir {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model_dir::OpenOptions;
+    use ambitus_families::folder::OpenOptions;
     use std::fs;
     use std::path::PathBuf;
 
@@ -119,7 +119,7 @@ mod tests {
             fs::copy(fixture.join(name), model.join(name)).unwrap();
         }
         let options = OpenOptions { from_scratch: true, ..OpenOptions::default() };
-        let model = ModelDir::open_for_ids(&model, options).unwrap();
+        let model = ModelDir::open(ambitus_families::ALL, &model, options).unwrap();
         let run = RunDir::at(dir.path().join("run"));
         assert_eq!(run.keep_model(&model).unwrap(), None);
         (dir, model, run)

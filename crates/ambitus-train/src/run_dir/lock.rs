@@ -1,6 +1,6 @@
 //! One process at a time writes in a run's folder.
 
-use crate::error::RunError;
+use ambitus_families::error::RunError;
 use ambitus_store::open_own_file;
 use std::fs::{File, TryLockError};
 use std::io;

@@ -3,10 +3,7 @@
 use super::*;
 use crate::budget::{RunPlan, Shape};
 use crate::device::Device;
-use crate::model_dir::{ModelDir, OpenOptions};
 use crate::parts::Placement;
-use crate::recipe::{DeviceChoice, Recipe};
-use crate::schedule::LearningRate;
 use crate::session::{self, SessionOptions};
 use crate::trainer::{Observer, Step, Trainer};
 use crate::validate::Validation;
@@ -19,8 +16,11 @@ use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::passes::shard::{Sharding, Strategy, Units};
 use ambitus_compile::pipeline::Trained;
 use ambitus_exec::executor::{ExecError, state_place};
+use ambitus_families::folder::{ModelDir, OpenOptions};
 use ambitus_ir::plan::PlannedSession;
 use ambitus_models::{Capacity, Model};
+use ambitus_recipe::rates::LearningRate;
+use ambitus_recipe::recipe::{DeviceChoice, Recipe};
 use ambitus_store::{Fault, FaultDisk};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -110,21 +110,9 @@ const PLACED: [(usize, How); 4] = [
     (2, Share(Strategy::Full, Units::Blocks)),
 ];
 
-fn model() -> &'static ModelDir {
-    static MODEL: OnceLock<ModelDir> = OnceLock::new();
-    MODEL.get_or_init(|| {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../parity/f5/fixtures/v1");
-        ModelDir::open_for_ids(&dir, OpenOptions::default()).expect("the fixture opens")
-    })
-}
-
-/// The fixture's model, with a block for each of three ranks.
-fn deep() -> Model {
-    let mut model = model().model.clone();
-    if let Model::F5(cfg) = &mut model {
-        cfg.depth = 3;
-    }
-    model
+/// A model with a block for each of three ranks.
+fn deep() -> Arc<dyn Model> {
+    Arc::new(crate::testing::f5())
 }
 
 fn shared(form: &Form, (ranks, how): (usize, How)) -> Shared {
@@ -178,7 +166,7 @@ impl Shared {
         ranks: usize,
         body: impl Fn(&mut Kept, &World) -> Result<T, RunError> + Sync,
     ) -> Vec<T> {
-        let layout = session::layout(&deep(), &self.options).expect("it compiles");
+        let layout = session::layout(&*deep(), &self.options).expect("it compiles");
         let placed = self.options.placement.is_some();
         let one = |world: &World| {
             let world = if placed { world.of_parts() } else { world.holding(layout.clone()) };
@@ -357,7 +345,7 @@ fn a_rank_that_fails_leaves_none() {
     let two = shared(&form, WORLDS[1]);
     let folder = tempfile::tempdir().expect("a folder");
     let dir = CheckpointDir::new(folder.path().join("checkpoints"));
-    let layout = session::layout(&deep(), &two.options).expect("it compiles");
+    let layout = session::layout(&*deep(), &two.options).expect("it compiles");
     let save_on = |fails: Option<usize>| {
         world::in_process(2, |world| {
             let world = world.holding(layout.clone());
@@ -381,7 +369,7 @@ fn a_rank_that_fails_leaves_none() {
 #[test]
 fn a_full_disk_is_no_end() {
     let form = Form { precision: Precision::Fp32, trained: Trained::All, states: States::Fp32 };
-    let layout = |of: &Shared| session::layout(&deep(), &of.options).expect("it compiles");
+    let layout = |of: &Shared| session::layout(&*deep(), &of.options).expect("it compiles");
     let (one, two) = (shared(&form, WORLDS[0]), shared(&form, WORLDS[1]));
     let folder = tempfile::tempdir().expect("a folder");
     let parent = folder.path().join("checkpoints");
@@ -435,16 +423,16 @@ fn a_full_disk_is_no_end() {
 /// Clips of a run that has none.
 struct NoClips;
 
-impl crate::clips::Clips for NoClips {
+impl ambitus_families::clips::Clips for NoClips {
     fn rows(&self) -> &[u32] {
         &[]
     }
-    fn norm(&self, _: &[crate::clips::Use]) -> Result<f32, ambitus_data::DataError> {
+    fn norm(&self, _: &[ambitus_families::clips::Use]) -> Result<f32, ambitus_data::DataError> {
         Ok(1.0)
     }
     fn fill(
         &self,
-        _: &[crate::clips::Use],
+        _: &[ambitus_families::clips::Use],
         _: &mut ambitus_models::Batch,
     ) -> Result<(), ambitus_data::DataError> {
         Ok(())

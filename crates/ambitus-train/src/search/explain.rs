@@ -1,7 +1,7 @@
 //! What a search tried, for people.
 
 use super::{Candidate, Verdict};
-use crate::size::ByteSize;
+use ambitus_recipe::size::ByteSize;
 
 /// A line for each candidate: the plan first, then what is slower, then what does not fit.
 pub fn explain(candidates: &[Candidate]) -> Vec<String> {

@@ -3,9 +3,9 @@
 use super::side_by_side;
 use super::stems::Stems;
 use crate::budget::{Draft, RunPlan, Shape};
-use crate::error::RunError;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::plan::Heights;
+use ambitus_families::error::RunError;
 use ambitus_ir::target::Target;
 use ambitus_models::Capacity;
 

@@ -1,9 +1,9 @@
 //! What the plans of a search share.
 
 use crate::budget::{Draft, Shape};
-use crate::error::RunError;
 use crate::session::{SessionOptions, Stem};
 use ambitus_compile::plan::Heights;
+use ambitus_families::error::RunError;
 use ambitus_ir::target::{Packed, Target};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -66,7 +66,7 @@ impl<'t> Stems<'t> {
         let capacities: Vec<_> = self.known().iter().map(|(options, _)| options.capacity).collect();
         let of = |capacity| self.find(&SessionOptions { capacity, ..shape.session.clone() });
         let other_size = capacities.into_iter().find_map(of);
-        Ok(Stem::new(&shape.model, &shape.session, packed, other_size.as_deref())?)
+        Ok(Stem::new(&*shape.model, &shape.session, packed, other_size.as_deref())?)
     }
 
     fn find(&self, session: &SessionOptions) -> Option<Arc<Stem>> {

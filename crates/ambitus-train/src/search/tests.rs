@@ -1,6 +1,5 @@
 use super::*;
 use crate::device::Device;
-use crate::recipe::{DeviceChoice, Offload};
 use crate::refusal::require_plan;
 use crate::session::{SessionOptions, Stem, build};
 use crate::testing;
@@ -8,6 +7,7 @@ use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::Heights;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_models::Capacity;
+use ambitus_recipe::recipe::{DeviceChoice, Offload};
 
 const UPDATE: usize = 240;
 
@@ -18,7 +18,7 @@ fn device() -> Device {
 /// A small F5 with an update of 240 frames.
 fn shape(device: &Device) -> Shape {
     Shape {
-        model: testing::f5().into(),
+        model: std::sync::Arc::new(testing::f5()),
         session: SessionOptions {
             capacity: micro_batch(120).capacity,
             checkpoint: Blocks::None,
@@ -108,14 +108,14 @@ fn a_session_from_shared_parts_is_the_session() {
             let sizes = [base.session.capacity, small.session.capacity];
             let [other, alone] = sizes.map(|capacity| {
                 let options = SessionOptions { capacity, ..options.clone() };
-                Stem::new(&base.model, &options, target, None).expect("compiles")
+                Stem::new(&*base.model, &options, target, None).expect("compiles")
             });
-            let shared = Stem::new(&base.model, &options, target, Some(&other)).expect("compiles");
+            let shared = Stem::new(&*base.model, &options, target, Some(&other)).expect("compiles");
             for checkpoint in [Blocks::None, Blocks::All] {
                 options.checkpoint = checkpoint;
                 let finished = |stem: &Stem| stem.clone().finish(&options, target).expect("compiles");
                 assert!(finished(&shared) == finished(&alone), "ema {ema}, in backward {in_backward}");
-                assert!(finished(&shared) == build(&base.model, &options, target).expect("compiles"));
+                assert!(finished(&shared) == build(&*base.model, &options, target).expect("compiles"));
             }
         }
     }

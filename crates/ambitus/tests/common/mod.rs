@@ -23,7 +23,7 @@ pub fn orpheus(name: &str) -> PathBuf {
 /// A console that says nothing.
 pub struct Quiet;
 
-impl ambitus_train::resolve::Console for Quiet {
+impl ambitus_families::console::Console for Quiet {
     fn line(&mut self, _: &str) {}
     fn progress(&mut self, _: &str) {}
 }

@@ -1,0 +1,113 @@
+//! F5-TTS: a YAML, a vocabulary and one file of weights; clips of mel frames.
+
+mod clips;
+mod folder;
+mod prepare;
+mod recorded;
+mod sample;
+
+use crate::clips::Clips;
+use crate::error::RunError;
+use crate::family::{ExportForm, Family, Opened, of_model};
+use crate::folder::{ModelDir, OpenOptions, Weights};
+use crate::prepare::Preparer;
+use crate::sample::Sampler;
+use ambitus_data::{ClipIndex, mel};
+use ambitus_ir::StateDecl;
+use ambitus_models::Model;
+use ambitus_models::f5::config::Config;
+use ambitus_recipe::recipe::{Defaults, Schedule};
+use ambitus_store::DType;
+use clips::MelClips;
+use folder::Folder;
+use std::path::Path;
+use std::sync::Arc;
+
+/// F5-TTS.
+pub struct F5;
+
+/// Both ends of the ramps of the original trainer: LinearLR starts at, and falls to, this share.
+const FLOOR: f64 = 1e-8;
+
+impl F5 {
+    /// A folder of this shape without files: for plans.
+    pub fn shaped(config: Config) -> ModelDir {
+        folder::shaped(config)
+    }
+}
+
+impl Family for F5 {
+    fn name(&self) -> &'static str {
+        "F5-TTS"
+    }
+
+    fn files(&self) -> &'static str {
+        "config.yaml, vocab.txt and model.safetensors"
+    }
+
+    /// The YAML is what no other family has.
+    fn recognises(&self, dir: &Path) -> bool {
+        dir.join(folder::CONFIG).is_file()
+    }
+
+    fn open(&self, dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
+        folder::open(dir, options)
+    }
+
+    fn defaults(&self, model: &dyn Model) -> Defaults {
+        let all = of_model(model);
+        Defaults {
+            weight_decay: 0.01,
+            ema: true,
+            clips: 8,
+            warmup: None,
+            schedule: Schedule { start: FLOOR, floor: FLOOR, ..all.schedule },
+            samples: true,
+            ..all
+        }
+    }
+
+    /// What its trainer loads strictly, and its inference strips.
+    fn export(&self) -> ExportForm {
+        let scalars = &[("initted", DType::Bool), ("step", DType::I64)];
+        ExportForm { prefix: "ema_model.", scalars, metadata: &[] }
+    }
+}
+
+impl Opened for Folder {
+    fn check(&self, weights: &Weights, states: &[StateDecl]) -> Result<(), RunError> {
+        folder::check(weights, states, self.extend_vocab)
+    }
+
+    fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError> {
+        Ok(Box::new(prepare::Mels { tokenizer: self.tokenizer()? }))
+    }
+
+    fn clips(&self, index: Arc<ClipIndex>, chosen: &[usize], seed: u64) -> Box<dyn Clips> {
+        Box::new(MelClips::new(index, chosen, seed))
+    }
+
+    fn rounds(&self) -> u32 {
+        MelClips::ROUNDS
+    }
+
+    fn recorded(&self, file: &Path) -> Result<Box<dyn Clips>, RunError> {
+        Ok(Box::new(recorded::read(file, &self.config)?))
+    }
+
+    fn rows_of(&self, seconds: f64) -> u32 {
+        mel::frames((seconds * f64::from(mel::SAMPLE_RATE)).round() as u64) as u32
+    }
+
+    fn text_assumed(&self, _counted: bool) -> &'static str {
+        "texts have no frames of their own"
+    }
+
+    fn assumes_clips(&self) -> bool {
+        false
+    }
+
+    fn sampler(&self) -> Option<&dyn Sampler> {
+        Some(&sample::Middle)
+    }
+}

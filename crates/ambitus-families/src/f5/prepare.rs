@@ -1,0 +1,64 @@
+//! Mel frames and text ids of audio.
+
+use crate::console::Console;
+use crate::error::RunError;
+use crate::prepare::{
+    Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shown,
+};
+use ambitus_data::prepare::mel_lengths;
+use ambitus_data::{Source, Tokenizer, prepare};
+use ambitus_recipe::recipe::Recipe;
+
+/// Prepares mels.
+pub struct Mels {
+    /// Of the model.
+    pub tokenizer: Tokenizer,
+}
+
+impl Preparer for Mels {
+    fn read(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<Made, RunError> {
+        refuse_others(job.recipe)?;
+        let dir = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
+        let (options, tokenizer) = (prepare_options(job.recipe), &self.tokenizer);
+        let room = Room::new(job, PREPARE_THREADS);
+        let fixed = options.fixed_bound(tokenizer);
+        let source = room.read(fixed, Source::read(dir, &options.cache, room.left(fixed)))?;
+        let bytes = limited(&options, |o| room.process + o.memory_bound(tokenizer, &source));
+        let what = match room.too_small(bytes(job.recipe.data.max_seconds), &source)? {
+            Some(why) => {
+                What::Lengths(Box::new(mel_lengths(&source, tokenizer, &options, &shown(console))?), why)
+            }
+            None => What::Clips(Box::new(prepare(&source, tokenizer, &options, &shown(console))?)),
+        };
+        Ok(Made::new(what, job.recipe, &bytes))
+    }
+
+    fn bound<'a>(&'a self, job: &Job<'_>, held: u64) -> Result<Bound<'a>, RunError> {
+        let room = Room::new(job, PREPARE_THREADS);
+        let beside = room.process + held;
+        Ok(limited(&prepare_options(job.recipe), move |o| beside + o.fixed_bound(&self.tokenizer)))
+    }
+
+    fn stays(&self) -> u64 {
+        self.tokenizer.dictionary_pages()
+    }
+}
+
+/// Keys of `data` that only other families have.
+fn refuse_others(recipe: &Recipe) -> Result<(), RunError> {
+    let data = &recipe.data;
+    for (given, key) in [
+        (data.codec.is_some(), "codec (--codec)"),
+        (data.labels.is_some(), "labels"),
+        (data.voice.is_some(), "voice"),
+        (data.max_tokens.is_some(), "max_tokens"),
+    ] {
+        if given {
+            return Err(RunError::Usage(format!(
+                "data.{key}: is for Orpheus, and {} holds F5-TTS: leave it out",
+                recipe.model.dir.display()
+            )));
+        }
+    }
+    Ok(())
+}

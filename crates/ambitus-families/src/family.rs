@@ -1,0 +1,163 @@
+//! What a family is: one value that says how its folders are recognised and opened, and one for each opened folder that makes
+//! clips, batches and samples for its model. A registry of them is handed down from the command line; nothing else names one.
+
+use crate::clips::Clips;
+use crate::error::RunError;
+use crate::folder::{ModelDir, OpenOptions, Weights};
+use crate::prepare::Preparer;
+use crate::sample::Sampler;
+use ambitus_data::ClipIndex;
+use ambitus_ir::StateDecl;
+use ambitus_models::Model;
+use ambitus_recipe::recipe::{Defaults, Schedule, ScheduleKind};
+use ambitus_store::DType;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The families of a program.
+pub type Families = &'static [&'static dyn Family];
+
+/// A model family.
+pub trait Family: Sync {
+    /// For people: `F5-TTS`.
+    fn name(&self) -> &'static str;
+
+    /// The files of its folders, for people.
+    fn files(&self) -> &'static str;
+
+    /// The folder is one of its own.
+    fn recognises(&self, dir: &Path) -> bool;
+
+    /// Opens a folder, checks its configuration, and indexes the weights.
+    ///
+    /// # Errors
+    /// Names the file and key or tensor, and says what to do.
+    fn open(&self, dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError>;
+
+    /// What it means by keys that a recipe leaves out: its original project's settings over [`of_model`].
+    fn defaults(&self, model: &dyn Model) -> Defaults;
+
+    /// How its original project stores weights.
+    fn export(&self) -> ExportForm;
+}
+
+/// How an original project stores weights.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExportForm {
+    /// What stands before the model's tensor names.
+    pub prefix: &'static str,
+    /// Scalars that its loader wants: a bool is true, a number 0.
+    pub scalars: &'static [(&'static str, DType)],
+    /// The file's metadata.
+    pub metadata: &'static [(&'static str, &'static str)],
+}
+
+/// What a family does with a folder that is open.
+pub trait Opened: Send + Sync {
+    /// Compares the weights' index with the parameters that a session of the model declares.
+    ///
+    /// # Errors
+    /// One message that names every missing, unexpected or misshapen tensor, and says what to do.
+    fn check(&self, weights: &Weights, states: &[StateDecl]) -> Result<(), RunError>;
+
+    /// Warnings about the weights, for people; may read tensors piece by piece.
+    ///
+    /// # Errors
+    /// Unreadable files.
+    fn doubts(&self, weights: &Weights) -> Result<Vec<String>, RunError> {
+        let _ = weights;
+        Ok(Vec::new())
+    }
+
+    /// What makes clips of audio and text. Holds the tokenizer, so it is dropped before training.
+    ///
+    /// # Errors
+    /// A vocabulary or tokenizer that cannot be used.
+    fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError>;
+
+    /// Those clips of what was prepared, in this order; `seed` is that of their draws in training.
+    fn clips(&self, index: Arc<ClipIndex>, chosen: &[usize], seed: u64) -> Box<dyn Clips>;
+
+    /// How often a validation uses each clip, as [`Clips::rounds`].
+    fn rounds(&self) -> u32 {
+        1
+    }
+
+    /// The clips of a batch file, with every draw given (`ambitus gradients`).
+    ///
+    /// # Errors
+    /// By file and tensor.
+    fn recorded(&self, file: &Path) -> Result<Box<dyn Clips>, RunError>;
+
+    /// Rows of a clip of `seconds`, with the text that so much speech has.
+    fn rows_of(&self, seconds: f64) -> u32;
+
+    /// What [`rows_of`](Opened::rows_of) takes text for; `counted`: the clips are given in rows.
+    fn text_assumed(&self, counted: bool) -> &'static str;
+
+    /// A plan without data may assume clips as long as the recipe allows.
+    fn assumes_clips(&self) -> bool;
+
+    /// Samples a held-out clip, of families that do.
+    fn sampler(&self) -> Option<&dyn Sampler> {
+        None
+    }
+}
+
+/// The family of a folder.
+///
+/// # Errors
+/// No folder, or one that no family recognises.
+pub fn of(families: Families, dir: &Path) -> Result<&'static dyn Family, RunError> {
+    let found = families.iter().find(|f| dir.is_dir() && f.recognises(dir));
+    found.copied().ok_or_else(|| {
+        let files: Vec<String> = families.iter().map(|f| format!("{} ({})", f.files(), f.name())).collect();
+        let what = if dir.is_dir() { "holds no model that is known here" } else { "is not a folder" };
+        RunError::Model(format!("{}: {what}; give a folder with {}", dir.display(), files.join(", or with ")))
+    })
+}
+
+/// What any model means by keys that a recipe leaves out, before its family says otherwise.
+pub fn of_model(model: &dyn Model) -> Defaults {
+    Defaults {
+        learning_rate: 1e-5,
+        weight_decay: 0.0,
+        ema: false,
+        clips: 1,
+        warmup: Some(0),
+        schedule: Schedule::of(ScheduleKind::Linear),
+        adapted: model.adapted().iter().map(|t| (*t).to_owned()).collect(),
+        rows_per_second: model.rows().per_second,
+        samples: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::f5::F5;
+    use crate::orpheus::Orpheus;
+    use ambitus_models::{f5, orpheus};
+    use ambitus_recipe::recipe::{Batch, Recipe, Sample};
+
+    #[test]
+    fn absent_keys_mean_what_the_original_projects_do() {
+        let f5 = F5::shaped(f5::config::Config::v1_base()).defaults();
+        let llama = Orpheus::shaped(orpheus::config::Config::orpheus_3b()).defaults();
+        let settled = |defaults| {
+            let mut recipe = Recipe::new("model", "data");
+            recipe.lora = Some(Default::default());
+            recipe.settle(defaults);
+            recipe
+        };
+        let r = settled(&f5);
+        let of_run = (r.weight_decay, r.ema, r.warmup, r.batch);
+        assert_eq!(of_run, (Some(0.01), Some(true), None, Some(Batch::Clips(8))));
+        assert_eq!((r.lora.unwrap().targets.unwrap().len(), r.sample), (6, Some(Sample::default())));
+        let r = settled(&llama);
+        let of_run = (r.weight_decay, r.ema, r.warmup, r.batch);
+        assert_eq!(of_run, (Some(0.0), Some(false), Some(0), Some(Batch::Clips(1))));
+        assert_eq!((r.lora.unwrap().targets.unwrap().len(), r.sample), (7, None));
+        assert_eq!([f5.learning_rate, llama.learning_rate], [1e-5, 5e-5]);
+        assert_eq!([f5.rows_per_second, llama.rows_per_second], [93.75, 82.03125]);
+    }
+}

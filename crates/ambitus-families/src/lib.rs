@@ -1,0 +1,21 @@
+//! Model families: how a folder is recognised and opened, and how its clips are made, drawn, sampled and exported.
+//!
+//! Each has a folder here and one of the same name in `ambitus-models`; [`ALL`] registers it.
+
+pub mod batches;
+pub mod clips;
+pub mod console;
+pub mod error;
+pub mod f5;
+pub mod family;
+pub mod folder;
+pub mod orpheus;
+pub mod prepare;
+pub mod sample;
+pub mod snac;
+pub mod stop;
+
+pub use family::{Families, Family, Opened};
+
+/// The families that Ambitus trains.
+pub static ALL: Families = &[&f5::F5, &orpheus::Orpheus];

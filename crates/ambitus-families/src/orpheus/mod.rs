@@ -1,0 +1,101 @@
+//! Orpheus: a Hugging Face folder of a `LlamaForCausalLM`; clips of token ids, which the SNAC codec makes of audio.
+
+mod clips;
+mod folder;
+mod prepare;
+mod recorded;
+
+use crate::clips::Clips;
+use crate::error::RunError;
+use crate::family::{ExportForm, Family, Opened, of_model};
+use crate::folder::{ModelDir, OpenOptions, Weights};
+use crate::prepare::Preparer;
+use ambitus_data::speech::interleave::{FRAME_SAMPLES, SLOTS};
+use ambitus_data::speech::sequence::WRAPPERS;
+use ambitus_data::{ClipIndex, mel};
+use ambitus_ir::StateDecl;
+use ambitus_models::Model;
+use ambitus_models::orpheus::config::Config;
+use ambitus_recipe::recipe::Defaults;
+use clips::TokenClips;
+use folder::Folder;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Orpheus, and other Llama decoders.
+pub struct Orpheus;
+
+/// Ids of text that it reads in a second of speech: three words, of which some are two ids.
+const TEXT_PER_SECOND: f64 = 4.0;
+
+impl Orpheus {
+    /// A folder of this shape without files: for plans.
+    pub fn shaped(config: Config) -> ModelDir {
+        let opened = Folder { dir: PathBuf::new(), config: config.clone() };
+        ModelDir::shaped(&Orpheus, Arc::new(config), Box::new(opened))
+    }
+}
+
+impl Family for Orpheus {
+    fn name(&self) -> &'static str {
+        "Orpheus"
+    }
+
+    fn files(&self) -> &'static str {
+        "config.json and model.safetensors"
+    }
+
+    fn recognises(&self, dir: &Path) -> bool {
+        folder::recognises(dir)
+    }
+
+    fn open(&self, dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
+        folder::open(dir, options)
+    }
+
+    /// finetune/train.py: Hugging Face's defaults but for the rate.
+    fn defaults(&self, model: &dyn Model) -> Defaults {
+        Defaults { learning_rate: 5e-5, ..of_model(model) }
+    }
+
+    /// The names of `LlamaForCausalLM`, and what Hugging Face's readers ask for.
+    fn export(&self) -> ExportForm {
+        ExportForm { metadata: &[("format", "pt")], ..ExportForm::default() }
+    }
+}
+
+impl Opened for Folder {
+    fn check(&self, weights: &Weights, states: &[StateDecl]) -> Result<(), RunError> {
+        folder::check(weights, &self.config, states)
+    }
+
+    fn doubts(&self, weights: &Weights) -> Result<Vec<String>, RunError> {
+        folder::doubts(weights, &self.config)
+    }
+
+    fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError> {
+        Ok(Box::new(prepare::Tokens { dir: &self.dir, vocabulary: self.config.vocab }))
+    }
+
+    fn clips(&self, index: Arc<ClipIndex>, chosen: &[usize], _seed: u64) -> Box<dyn Clips> {
+        Box::new(TokenClips::new(index, chosen))
+    }
+
+    fn recorded(&self, file: &Path) -> Result<Box<dyn Clips>, RunError> {
+        Ok(Box::new(recorded::read(file, &self.config)?))
+    }
+
+    fn rows_of(&self, seconds: f64) -> u32 {
+        let samples = (seconds * f64::from(mel::SAMPLE_RATE)).round() as usize;
+        let text = (seconds * TEXT_PER_SECOND).ceil() as usize;
+        (WRAPPERS + text + SLOTS * samples.div_ceil(FRAME_SAMPLES)) as u32
+    }
+
+    fn text_assumed(&self, counted: bool) -> &'static str {
+        if counted { "texts are part of the tokens" } else { "with 4 tokens of text a second" }
+    }
+
+    fn assumes_clips(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,214 @@
+//! Orpheus: audio to token clips through the SNAC codec, or sequences that are tokenised already.
+
+use crate::console::Console;
+use crate::error::RunError;
+use crate::prepare::{
+    Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shown,
+};
+use crate::snac;
+use ambitus_data::prepare::speech_lengths;
+use ambitus_data::sources::Entry;
+use ambitus_data::speech::interleave::{CODEBOOK, FRAME_SAMPLES};
+use ambitus_data::speech::sequence::LAST_AUDIO;
+use ambitus_data::speech::{
+    Codec, Codes, Sequences, SpeechOptions, TokenSource, prepare_speech, prepare_tokens,
+};
+use ambitus_data::text::TOKENIZER_FILE;
+use ambitus_data::{Bpe, DataError, PrepareOptions, Source};
+use ambitus_recipe::recipe::Recipe;
+use std::path::Path;
+
+/// The codec as preparing sees it.
+struct Snac {
+    codec: snac::Codec,
+    fingerprint: [u8; 32],
+}
+
+impl Codec for Snac {
+    fn encode(&mut self, samples: &[f32]) -> Result<Codes, String> {
+        let layers = self.codec.encode(samples).map_err(|e| e.to_string())?.layers;
+        // `open` has checked that there are three.
+        Codes::new(layers.try_into().map_err(|_| "the codec has not three codebooks".to_owned())?)
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+}
+
+impl Snac {
+    fn open(dir: &Path, threads: usize) -> Result<Snac, RunError> {
+        let codec = snac::Codec::open(dir, threads)?;
+        let cfg = codec.config();
+        let known = cfg.frame() == FRAME_SAMPLES
+            && cfg.vq_strides == [4, 2, 1]
+            && cfg.codebook_size == CODEBOOK as usize;
+        if !known {
+            return Err(RunError::Model(format!(
+                "{}: is not the codec that Orpheus speaks: frames of {} samples, strides {:?}, codebooks of {}; it takes \
+                 SNAC at 24 kHz ({FRAME_SAMPLES} samples, [4, 2, 1], {CODEBOOK}; hubertsiuzdak/snac_24khz)",
+                dir.display(),
+                cfg.frame(),
+                cfg.vq_strides,
+                cfg.codebook_size
+            )));
+        }
+        let fingerprint = codec.fingerprint()?;
+        Ok(Snac { codec, fingerprint })
+    }
+}
+
+/// What stays of a speech tokenizer and its codec when they are gone: pages of the program's file, and what the allocator keeps
+/// between. Measured.
+const PAGES: u64 = 4 << 20;
+
+/// Prepares sequences of tokens.
+pub(super) struct Tokens<'a> {
+    /// The model's folder, with the tokenizer.
+    pub dir: &'a Path,
+    /// Ids of the model.
+    pub vocabulary: usize,
+}
+
+impl Preparer for Tokens<'_> {
+    fn read(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<Made, RunError> {
+        let (what, bytes) = read(self, job, console)?;
+        Ok(Made::new(what, job.recipe, &*bytes))
+    }
+
+    /// No text is read: the codec, if one is named, the longest clip, and what is held of all.
+    fn bound<'a>(&'a self, job: &Job<'_>, held: u64) -> Result<Bound<'a>, RunError> {
+        let codec = &job.recipe.data.codec;
+        let encoding = match codec {
+            Some(dir) => snac::Codec::open(dir, job.threads)?.encode_bytes(),
+            None => 0,
+        };
+        let room = Room::new(job, PREPARE_THREADS + job.threads);
+        Ok(bound(&prepare_options(job.recipe), &room, codec.is_some(), encoding + held))
+    }
+
+    fn stays(&self) -> u64 {
+        PAGES
+    }
+}
+
+/// Token clips, or only their lengths, and the bound on the memory that preparing them takes by the longest clip's seconds.
+fn read<'a>(
+    tokens: &Tokens<'_>,
+    job: &Job<'_>,
+    console: &mut dyn Console,
+) -> Result<(What, Bound<'a>), RunError> {
+    let (recipe, run, vocabulary) = (job.recipe, job.run, tokens.vocabulary);
+    let dir = recipe.data.dir.as_ref().ok_or_else(no_data)?;
+    let options = prepare_options(recipe);
+    let max_tokens = recipe.data.max_tokens.map(|n| n as usize);
+    let room = Room::new(job, PREPARE_THREADS + job.threads);
+    if let Some(source) = room.read(0, TokenSource::open(dir, room.left(0)))? {
+        let of_audio = [
+            (recipe.data.codec.is_some(), "codec (--codec)"),
+            (recipe.data.labels.is_some(), "labels"),
+            (recipe.data.voice.is_some(), "voice"),
+        ];
+        if let Some((_, key)) = of_audio.into_iter().find(|(given, _)| *given) {
+            return Err(RunError::Usage(format!(
+                "data.{key}: has no effect, because {} is tokenised already: leave it out",
+                dir.display()
+            )));
+        }
+        let prepared = prepare_tokens(&source, vocabulary as u32, max_tokens, &options, &shown(console))?;
+        let bytes = room.process + source.memory_bytes();
+        return Ok((What::Clips(Box::new(prepared)), Box::new(move |_| bytes)));
+    }
+    let tokenizer = tokens.dir.join(TOKENIZER_FILE).is_file();
+    let prepares = run || (tokenizer && recipe.data.codec.is_some());
+    if prepares && vocabulary as u64 <= u64::from(LAST_AUDIO) {
+        return Err(RunError::Model(format!(
+            "{}: vocab_size {vocabulary} has no ids for audio (they end at {LAST_AUDIO}): use an Orpheus checkpoint \
+             (156939 or 156940 ids)",
+            tokens.dir.display()
+        )));
+    }
+    if run && recipe.data.codec.is_none() {
+        return Err(RunError::Usage(
+            "data.codec: is missing; Orpheus speaks SNAC's tokens: name the folder of that codec (config.json and \
+             pytorch_model.bin of hubertsiuzdak/snac_24khz; --codec DIR), or give data that is tokenised already"
+                .to_owned(),
+        ));
+    }
+    let speech = SpeechOptions { max_tokens, voice: recipe.data.voice.clone() };
+    let fixed = speech.fixed_bound(&options);
+    let sequences = match prepares || tokenizer {
+        true => {
+            let read = room.read(fixed, Bpe::read(tokens.dir, room.left(fixed))).map_err(of_model)?;
+            let sequences = Sequences::new(read, recipe.data.labels.unwrap_or_default());
+            Some(sequences.map_err(|e| of_model(e.into()))?)
+        }
+        false => None,
+    };
+    let mut codec = match &recipe.data.codec {
+        Some(codec) => Some(Snac::open(codec, job.threads)?),
+        None => None,
+    };
+    let encoding = codec.as_ref().map_or(0, |codec| codec.codec.encode_bytes());
+    let beside = fixed + encoding + sequences.as_ref().map_or(0, |s| s.bpe().memory_bytes());
+    let source = room.read(beside, Source::read(dir, &options.cache, room.left(beside)))?;
+    // Of the arguments only the longest clip changes.
+    let held = match &sequences {
+        Some(sequences) => speech.memory_bound(&source, &options, sequences) - fixed,
+        None => source.held_bytes(),
+    };
+    let bytes = bound(&options, &room, codec.is_some(), held + encoding);
+    let lengths = |why: &str, console: &mut dyn Console| {
+        let text = |entry: &Entry| text_ids(recipe, entry, sequences.as_ref());
+        let lengths = speech_lengths(&source, &text, max_tokens, &options, &shown(console))?;
+        Ok::<_, RunError>(What::Lengths(Box::new(lengths), why.to_owned()))
+    };
+    let made = match (&mut codec, &sequences) {
+        (None, _) => lengths("no codec is named (--codec), so at most that many tokens", console)?,
+        (_, None) => lengths(
+            "the model folder has no tokenizer.json, so at most that many tokens, a byte of text one",
+            console,
+        )?,
+        (Some(codec), Some(sequences)) => match room.too_small(bytes(recipe.data.max_seconds), &source)? {
+            Some(why) => lengths(&why, console)?,
+            None => What::Clips(Box::new(prepare_speech(
+                &source,
+                sequences,
+                codec,
+                &speech,
+                &options,
+                &shown(console),
+            )?)),
+        },
+    };
+    Ok((made, bytes))
+}
+
+/// Ids of an entry's text with its voice; without a tokenizer the most that there may be. `None`: it cannot be used.
+fn text_ids(recipe: &Recipe, entry: &Entry, sequences: Option<&Sequences>) -> Option<usize> {
+    let voice = entry.voice.as_deref().or(recipe.data.voice.as_deref());
+    match sequences {
+        Some(sequences) => sequences.text(&entry.text, voice).ok().map(|ids| ids.len()),
+        // A token of a byte-level tokenizer has a byte or more; before them is the id that begins a text.
+        None => Some(1 + entry.text.len() + voice.map_or(0, |v| v.len() + 2)),
+    }
+}
+
+/// What preparing takes by the longest clip's seconds, beside so many bytes that it does not decide; only the process without a
+/// codec.
+fn bound<'a>(options: &PrepareOptions, room: &Room, codec: bool, beside: u64) -> Bound<'a> {
+    let process = room.process;
+    if !codec {
+        return Box::new(move |_| process);
+    }
+    let beside = process + beside;
+    limited(options, move |o| beside + SpeechOptions::default().fixed_bound(o))
+}
+
+/// What is wrong with a tokenizer is the model's, not the data's.
+fn of_model(e: RunError) -> RunError {
+    match e {
+        RunError::Data(e @ (DataError::File { .. } | DataError::Io { .. })) => RunError::Model(e.to_string()),
+        other => other,
+    }
+}

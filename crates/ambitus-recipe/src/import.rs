@@ -1,0 +1,308 @@
+//! Other trainers' configurations, read into a recipe: accelerate's YAML, TrainingArguments (JSON, YAML, flags, pasted Python),
+//! and the files of the official trainers of Orpheus and F5-TTS.
+//!
+//! Nothing of them is run. Each key is *used*, *default* (what happens here anyway), has *no effect, because …*, *asks*
+//! something, or is *unknown* with the nearest known name; none is dropped silently. Files are merged, and two places that
+//! cannot both be meant are an error that names both. Meaning and defaults of the keys are those of accelerate 1.x and
+//! transformers 4 and 5.
+
+mod batch;
+mod flags;
+mod form;
+mod fsdp;
+mod given;
+mod judge;
+mod keys;
+mod lay_over;
+mod lines;
+mod pointers;
+mod precision;
+mod python;
+mod schedule;
+mod table;
+#[cfg(test)]
+mod tests;
+mod training;
+mod world;
+
+use crate::recipe::tree::{Key, Node, Tree};
+use crate::recipe::{MAX_RECIPE_BYTES, Place, Recipe, RecipeError, read_text, read_tree, short};
+use ambitus_store::StoreError;
+use form::Form;
+use given::Given;
+use judge::{Judge, Of};
+use keys::Known;
+pub use lay_over::lay_over;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// The most keys of one import.
+const MAX_KEYS: usize = 2000;
+
+/// What is read: a file's text, or flags of our own command line.
+#[derive(Clone, Debug)]
+pub struct Source {
+    name: String,
+    text: Text,
+}
+
+#[derive(Clone, Debug)]
+enum Text {
+    File(String),
+    Words(Vec<String>),
+}
+
+/// Folders that the recipe is to name.
+#[derive(Clone, Debug, Default)]
+pub struct Folders {
+    /// `model.dir`.
+    pub model: Option<PathBuf>,
+    /// `data.dir`.
+    pub data: Option<PathBuf>,
+}
+
+/// What became of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It says this of the recipe.
+    Used(String),
+    /// It is what happens here anyway.
+    Default(String),
+    /// It changes nothing here, because of this.
+    NoEffect(String),
+    /// It asks this back.
+    Ask(String),
+    /// Nobody knows it; the nearest known name.
+    Unknown(Option<String>),
+}
+
+/// A key that was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The file, as it was named.
+    pub file: String,
+    /// Line of the value, from 1.
+    pub line: u64,
+    /// The key with its sections.
+    pub key: String,
+    /// The value on one short line.
+    pub value: String,
+    /// What became of it.
+    pub verdict: Verdict,
+    of: Of,
+}
+
+/// A recipe of other trainers' files, and what became of each of their keys.
+#[derive(Clone, Debug, Serialize)]
+pub struct Imported {
+    /// Every key in the order given.
+    pub rows: Vec<Row>,
+    /// What one update sees, in words; `None` where the files do not say.
+    pub effective_batch: Option<String>,
+    /// What the reader must know or answer.
+    pub notes: Vec<String>,
+    /// The recipe as YAML with comments; [`Recipe::parse`] has read it.
+    pub recipe: String,
+}
+
+/// Whose files they are: what an absent key means depends on it.
+#[derive(Clone, Copy, Default)]
+struct Origin {
+    /// accelerate's file or launcher.
+    accelerate: bool,
+    /// TrainingArguments, or what has its names.
+    arguments: bool,
+    /// Orpheus' finetune/config.yaml.
+    orpheus: bool,
+    /// F5-TTS's configuration.
+    f5: bool,
+}
+
+impl Source {
+    /// A file of at most [`MAX_RECIPE_BYTES`].
+    ///
+    /// # Errors
+    /// What cannot be read, or is no text.
+    pub fn read(path: &Path) -> Result<Source, RecipeError> {
+        let text = read_text(path, "give the file itself (YAML, JSON, flags or Python)")?;
+        Ok(Source::text(path.display().to_string(), text))
+    }
+
+    /// A file's text.
+    pub fn text(name: impl Into<String>, text: impl Into<String>) -> Source {
+        Source { name: name.into(), text: Text::File(text.into()) }
+    }
+
+    /// Words after `--` on the command line.
+    pub fn words(words: &[String]) -> Source {
+        Source { name: "command line".to_owned(), text: Text::Words(words.to_vec()) }
+    }
+
+    /// The keys at the outermost level.
+    fn entries(&self) -> Result<Vec<(Key, Tree)>, RecipeError> {
+        let fail = |place, why| RecipeError { file: short(&self.name), place, key: None, why };
+        let wrong = |(place, why)| fail(Some(place), why);
+        let entries = match &self.text {
+            Text::Words(words) => {
+                let at = |i| Place { line: 1, column: i as u64 + 1 };
+                let word = |(i, w): (usize, &String)| flags::Token::Word(flags::Word::plain(w, at(i)));
+                flags::parse(&words.iter().enumerate().map(word).collect::<Vec<_>>())
+            }
+            Text::File(text) if text.len() as u64 > MAX_RECIPE_BYTES => {
+                return Err(fail(None, "is larger than 1 MiB: this is no configuration".to_owned()));
+            }
+            Text::File(text) => match form::form(&self.name, text) {
+                Form::Yaml => match read_tree(text, &short(&self.name))?.node {
+                    Node::Map(entries) => entries,
+                    _ => return Err(fail(None, "holds no keys: a map of key: value is expected".to_owned())),
+                },
+                Form::Python => python::parse(text).map_err(wrong)?,
+                Form::Flags => flags::parse(&form::pieces(text, false).map_err(wrong)?),
+                Form::Batch => flags::parse(&form::pieces(text, true).map_err(wrong)?),
+            },
+        };
+        if entries.is_empty() {
+            return Err(fail(None, "holds no keys".to_owned()));
+        }
+        Ok(entries)
+    }
+}
+
+/// Reads files and flags together into a recipe.
+///
+/// # Errors
+/// What cannot be read, is not a value of its key, contradicts another place, or has no counterpart that could be run; with
+/// file, line and key.
+pub fn import(sources: &[Source], folders: &Folders) -> Result<Imported, RecipeError> {
+    judged(sources, folders).map(|(imported, ..)| imported)
+}
+
+/// An import, of which key of the recipe each of its notes is, and the recipe.
+fn judged(sources: &[Source], folders: &Folders) -> Result<(Imported, Vec<Of>, Recipe), RecipeError> {
+    let mut given = Vec::new();
+    for source in sources {
+        for (key, tree) in source.entries()? {
+            spread(&source.name, "", key, tree, &mut given);
+        }
+        if given.len() > MAX_KEYS {
+            let why = format!("has more than {MAX_KEYS} keys: this is no configuration");
+            return Err(RecipeError { file: short(&source.name), place: None, key: None, why });
+        }
+    }
+    let origin = origin(&given);
+    judge::hush(&mut given);
+    let mut j = Judge::new(&given)?;
+    let world = world::world(&mut j)?;
+    pointers::pointers(&mut j, &world)?;
+    fsdp::sharding(&mut j, &world, origin)?;
+    precision::precision(&mut j, origin)?;
+    let effective_batch = batch::batch(&mut j, &world, origin)?;
+    training::training(&mut j, origin, folders)?;
+    if world.ranks.is_none() && matches!(world.kind, world::Kind::Sharded | world::Kind::Replicated) {
+        let why = "these files do not say over how many ranks: give accelerate's file too, or write `ranks:` in the recipe";
+        j.note(Some("ranks"), why.to_owned());
+    }
+    let (verdicts, lines, notes) = j.done();
+    let (notes, of_notes): (Vec<String>, Vec<Of>) = notes.into_iter().unzip();
+    let row = |(g, (verdict, of)): (&Given, (Verdict, Of))| Row {
+        file: g.file.clone(),
+        line: g.place.line,
+        key: g.path.clone(),
+        value: g.shown(),
+        verdict,
+        of,
+    };
+    let rows: Vec<Row> = given.iter().zip(verdicts).map(row).collect();
+    // What the notes do not ask already.
+    let open = |(r, g): &(&Row, &Given)| match r.verdict {
+        Verdict::Ask(_) => g.node.has_code(),
+        _ => matches!(r.verdict, Verdict::Unknown(_)),
+    };
+    let open = rows.iter().zip(&given).filter(open);
+    let open = open.map(|(r, _)| {
+        format!("{}: {} ({}:{}): {}", short(&r.key), r.value, short(&r.file), r.line, r.verdict)
+    });
+    let remarks: Vec<String> = notes.iter().cloned().chain(open).collect();
+    let files: Vec<String> = sources.iter().map(|s| s.name.clone()).collect();
+    let recipe = lines::recipe(&lines, folders, &files, &remarks);
+    let (said, _) = Recipe::parse(&recipe, "the recipe")?;
+    Ok((Imported { rows, effective_batch, notes, recipe }, of_notes, said))
+}
+
+/// Why a recipe was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Something has that name.
+    #[error("{0}: is there already: choose another name, or remove it first")]
+    Exists(String),
+    /// A folder that cannot be written to.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Writes an import's recipe where nothing is yet: whole, or not at all.
+///
+/// # Errors
+/// A file that is there, or a folder that cannot be written to.
+pub fn write(path: &Path, recipe: &str) -> Result<(), WriteError> {
+    if path.symlink_metadata().is_ok() {
+        return Err(WriteError::Exists(path.display().to_string()));
+    }
+    Ok(ambitus_store::write_atomic(path, recipe.as_bytes())?)
+}
+
+/// A key, or those of a section.
+fn spread(file: &str, section: &str, key: Key, tree: Tree, out: &mut Vec<Given>) {
+    let path = if section.is_empty() { key.name.clone() } else { format!("{section}.{}", key.name) };
+    match tree.node {
+        Node::Map(entries) if !entries.is_empty() && keys::SECTIONS.iter().any(|(name, _)| *name == path) => {
+            for (key, tree) in entries {
+                spread(file, &path, key, tree, out);
+            }
+        }
+        node => {
+            // Flags come as text: `--fsdp_config '{"version": 2}'`.
+            let nested = match &node {
+                Node::Text(t) if t.trim_start().starts_with('{') => read_tree(t, file).ok(),
+                _ => None,
+            };
+            let node = match nested {
+                Some(Tree { node: Node::Map(entries), .. })
+                    if keys::SECTIONS.iter().any(|(name, _)| *name == path) =>
+                {
+                    if !entries.is_empty() {
+                        for (key, inner) in entries {
+                            spread(file, &path, key, Tree { place: tree.place, node: inner.node }, out);
+                        }
+                        return;
+                    }
+                    Node::Map(entries)
+                }
+                _ => node,
+            };
+            let known = keys::find(section_of(section), &key.name);
+            let mut given = Given::new(file, path, Tree { place: tree.place, node });
+            given.known = known;
+            out.push(given);
+        }
+    }
+}
+
+/// The name of a section by its path.
+fn section_of(path: &str) -> &'static str {
+    keys::SECTIONS.iter().find(|(name, _)| *name == path).map_or("", |(_, section)| *section)
+}
+
+fn origin(given: &[Given]) -> Origin {
+    let has = |names: &[&str]| given.iter().any(|g| names.contains(&g.path.as_str()));
+    let begins = |start: &str| given.iter().any(|g| g.path.starts_with(start));
+    let accelerate =
+        has(&["distributed_type", "compute_environment", "use_fsdp", "num_processes", "machine_rank"]);
+    let orpheus = has(&["TTS_dataset"]);
+    let f5 = begins("datasets.") || has(&["batch_size_per_gpu", "batch_size_type"]);
+    let judged =
+        |ids: &[&str]| given.iter().any(|g| matches!(g.known, Some(Known::Judged(id)) if ids.contains(&id)));
+    let arguments =
+        judged(&["per_device", "accumulation", "epochs", "max_steps", "learning_rate", "output_dir", "fsdp"]);
+    Origin { accelerate, arguments, orpheus, f5 }
+}

@@ -1,0 +1,363 @@
+//! A whole run as YAML. Everything is optional except `model.dir` and `data.dir`, and an absent key means what the model's
+//! family means by it; unknown and duplicate keys are errors.
+//!
+//! ```yaml
+//! model: {dir: models/base}            # the checkpoint to fine-tune
+//! data: {dir: my-voice}                # the folder of audio
+//! memory: 20GiB
+//! batch: {seconds: 60}
+//! updates: 2000
+//! ```
+//!
+//! Relative paths are relative to the **current directory**, as in every other argument of the command line (so
+//! `ambitus train recipes/quickstart.yaml` is typed in the repository's root); they do not depend on where the recipe
+//! lies. The resolved recipe, written into the run folder, reads back as the same [`Recipe`].
+
+mod batch;
+mod family;
+mod forms;
+mod offload;
+mod origins;
+mod placement;
+mod read;
+mod schedule;
+mod sharding;
+mod stages;
+mod trained;
+pub(crate) mod tree;
+mod validate;
+
+pub use ambitus_compile::passes::precision::Precision;
+use ambitus_data::speech::LabelScope;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::size::ByteSize;
+pub use batch::Batch;
+pub use family::{ADAPTER_RATE, Defaults};
+pub use forms::{
+    Checkpoint, DeviceChoice, Length, Level, MicroBatch, OptimizerChoice, Outside, Sample, Tokenizer,
+    UpdateAt, Validation, Variant,
+};
+pub use offload::{Activations, Offload};
+pub use origins::Origins;
+pub use placement::Placement;
+pub(crate) use read::read_tree;
+pub use read::{MAX_RECIPE_BYTES, Place, RecipeError};
+pub use read::{read_text, short};
+pub use schedule::{Kind as ScheduleKind, Per, Schedule};
+pub use sharding::{BackwardPrefetch, MAX_RANKS, Sharding, Strategy, Units};
+pub use stages::Stage;
+pub use trained::Lora;
+pub use validate::Invalid;
+
+/// Updates of a run whose recipe says neither `updates` nor `epochs`.
+pub const DEFAULT_UPDATES: u64 = 1000;
+
+/// One training run. The fields' defaults are what an absent key means.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// What is trained.
+    pub model: Model,
+    /// What it is trained on.
+    pub data: Data,
+    /// Where to compute: `cpu`, `cuda` (the first card) or `cuda:N`. Absent: cpu.
+    #[serde(default)]
+    pub device: DeviceChoice,
+    /// Over how many ranks the run is spread, a card or processor each. Absent: 1. On one machine they are threads of one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<u32>,
+    /// What each of several ranks keeps, `{strategy: full, units: block, ...}` (see [`Sharding`]). Same numbers, less memory
+    /// of each, time of gathering. Absent: full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharding: Option<Sharding>,
+    /// `none`, or which part of the model each of several ranks has instead of a share of everything: `model` or `pipeline` (see
+    /// [`Placement`]). The bits of one rank. Not together with `sharding`. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+    /// The memory budget of the whole process (on a card: of the card), as `20GiB` or `512MB`. Absent: 90 % of the smaller of available memory and
+    /// the container's limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<ByteSize>,
+    /// What the model computes in: `fp32`, `bf16-mixed`, `fp16-mixed` or `bf16-pure`. The 16-bit ones halve activations;
+    /// `bf16-pure` halves parameters as well, and rounds updates to them stochastically. In the others parameters, their
+    /// gradients and the optimizer stay fp32. Absent: fp32, unless `numerics: changed` lets the planner choose.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "forms::word")]
+    pub precision: Option<Precision>,
+    /// The budget of what is offloaded, on a card of the process too. Absent: what is free beside `memory`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_memory: Option<ByteSize>,
+    /// What waits in the host's memory, `all` or `{parameters: true, gradients: true, optimizer: 0.5, ema: true,
+    /// activations: true}`. Same numbers, less of the device's memory, copies to wait for. Absent: on a card what
+    /// the budget needs, elsewhere nothing unless `host_memory` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<Offload>,
+    /// What is computed again in the backward pass: `none`, `all` blocks, how many, `values:N` for the N cheapest values of
+    /// every block (`values:N+M`: one more in M blocks), or names of modules, `'*.to_q,*.ff.ff.2'`. Same numbers, less
+    /// memory, more time. Absent: what the budget needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+    /// How far the planner may go, for what the recipe leaves open: `same` numbers, `reordered` sums, or `changed` numbers.
+    #[serde(default, skip_serializing_if = "Level::is_default")]
+    pub numerics: Level,
+    /// What is computed at once, `{frames: N, clips: N}` or `N` frames (of Orpheus, tokens); the update does not depend on it.
+    /// Absent: chosen by the planner.
+    #[serde(default, skip_serializing_if = "MicroBatch::is_empty")]
+    pub micro_batch: MicroBatch,
+    /// Audio of one update: `{clips: N}`, `{frames: N}` (of Orpheus `{tokens: N}`) or `{seconds: X}`. Absent: 8 clips, of
+    /// Orpheus 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
+    /// How many updates. Not together with `epochs`; without both, [`DEFAULT_UPDATES`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updates: Option<u64>,
+    /// How many passes over the data; fractions are fine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    /// AdamW's rate at the end of warm-up. Absent: 1e-5, of Orpheus 5e-5; with `lora` 1e-4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+    /// Updates of linear warm-up. Absent: min(100, 5 % of the updates), of Orpheus none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<u64>,
+    /// How the rate goes on after warm-up: `linear`, `cosine`, `constant`, ..., or `{kind: cosine, floor: 0.1}` (see
+    /// [`Schedule`]). Absent: linear to zero.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Schedule>,
+    /// AdamW's decoupled weight decay, on every parameter: as F5-TTS has it; transformers leaves out biases and
+    /// norms. Absent: 0.01, of Orpheus 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
+    /// How AdamW keeps its two moments: `adamw` (fp32, 8 bytes a parameter), `adamw-bf16` (4) or `adamw-8bit` (2, with a
+    /// scale for every 256; vectors and small tensors fp32). The last two are other numbers. Absent: adamw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<OptimizerChoice>,
+    /// AdamW's β1 and β2.
+    #[serde(default = "default::betas")]
+    pub betas: [f64; 2],
+    /// AdamW's ε.
+    #[serde(default = "default::eps")]
+    pub eps: f64,
+    /// Largest global L2 norm of the gradients; longer ones are scaled down to it.
+    #[serde(default = "default::clip")]
+    pub clip: f64,
+    /// `clip` is the largest norm of each tensor's gradient, for itself: other numbers than clipping by the global norm. A
+    /// gradient that is not finite then leaves its own tensor as it was, and the others are updated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub clip_per_tensor: bool,
+    /// `end`, or `backward`: each gradient is applied where backward has made it and takes no memory afterwards. Needs
+    /// `clip_per_tensor: true` and updates of one micro-batch; then the same numbers. Absent: end.
+    #[serde(default, skip_serializing_if = "UpdateAt::is_end")]
+    pub update: UpdateAt,
+    /// Dropout probability. Absent: the model's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropout: Option<f64>,
+    /// Parameters and modules that are not trained, by pattern: `*` is anything, `transformer.text_embed` is all of it. They
+    /// keep no gradient, no optimizer state and no average. Absent: everything is trained.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub freeze: Vec<String>,
+    /// Train small additions to a frozen model, `{rank: 16, ...}` (see [`Lora`]). Absent: the model itself is trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
+    /// Runs one after another, `[{name: head, freeze: [...], updates: 200, learning_rate: 1e-4}, ...]` (see [`Stage`]), each
+    /// on what the one before made. Needs the memory of the largest; costs a load, an export and a new optimizer between
+    /// them. Absent: one run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
+    /// Keep an exponential moving average of the weights (decay and rhythm are F5-TTS's). Absent: true, of Orpheus false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema: Option<bool>,
+    /// Updates between validations; 0: only before the first and after the last.
+    #[serde(default = "default::every")]
+    pub validate_every: u64,
+    /// Updates between checkpoints; 0: only after the last.
+    #[serde(default = "default::every")]
+    pub save_every: u64,
+    /// Newest checkpoints that are kept, beside the best one.
+    #[serde(default = "default::keep")]
+    pub keep: u32,
+    /// Seed of all that training draws: order, noise, spans, dropout. What is validated on does not depend on it.
+    #[serde(default)]
+    pub seed: u64,
+    /// Compute threads. Absent: all cores. The result does not depend on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// Folder of the run's results. Absent: a new one under `runs/`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_dir: Option<PathBuf>,
+    /// The clip that is drawn and sounded at the end, `{clip: NAME, steps: N, cfg: X}`, or `false` for none. F5-TTS only.
+    #[serde(default = "default::sample", with = "forms::sample")]
+    pub sample: Option<Sample>,
+}
+
+/// `model:`, the checkpoint and how it is read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Folder with `config.yaml`, `vocab.txt` and `model.safetensors` or `.pt` (F5-TTS), or with `config.json` and
+    /// `model.safetensors`, or shards and their index (Orpheus). From scratch: without weights.
+    pub dir: PathBuf,
+    /// `v0` or `v1`, where the model's YAML does not say (their shapes are equal).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<Variant>,
+    /// Start from random weights.
+    #[serde(default)]
+    pub from_scratch: bool,
+    /// Add new rows for tokens the checkpoint's vocabulary lacks; old ids stay.
+    #[serde(default)]
+    pub extend_vocab: bool,
+}
+
+/// `data:`, the audio and how it is taken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    /// Folder of audio with transcripts, or a CSV or JSONL file. `None` only in plans that assume the clips' lengths.
+    #[serde(deserialize_with = "default::required")]
+    pub dir: Option<PathBuf>,
+    /// `pinyin`, `char`, `byte` or `custom`. Absent: the model's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<Tokenizer>,
+    /// Orpheus: folder of the SNAC codec (`config.json`, `model.safetensors` or `pytorch_model.bin`) that makes tokens of audio,
+    /// once: they are kept in `cache`. Its memory is given back before training. Not needed for sets that are tokenised already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codec: Option<PathBuf>,
+    /// Orpheus: which tokens are scored, `all` or `audio` (from the first audio token to the end: text is not learned; the loss is
+    /// another mean). Sets that are tokenised already bring their own. Absent: all, as the official script does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<LabelScope>,
+    /// Orpheus: the voice of clips whose data set names none (in a column or key `source` or `speaker_id`); it stands before
+    /// the text, `voice: text`. Absent: the text alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voice: Option<String>,
+    /// Orpheus: longest sequence in tokens (text, audio at 82 a second, and eight that wrap them); longer ones are left out, or
+    /// refused with `outside: refuse`. Bounds the largest micro-batch. Absent: as long as `max_seconds` makes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// Shortest clip in seconds.
+    #[serde(default = "default::min_seconds")]
+    pub min_seconds: f64,
+    /// Longest clip in seconds.
+    #[serde(default = "default::max_seconds")]
+    pub max_seconds: f64,
+    /// Clips outside these limits: `skip`, `cut` or `refuse`.
+    #[serde(default)]
+    pub outside: Outside,
+    /// Validation clips: a list of names, or `{share: X}` of the clips by a hash of the name.
+    #[serde(default)]
+    pub validation: Validation,
+    /// Folder of prepared clips. Absent: `runs/cache`, shared by runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<PathBuf>,
+}
+
+impl Recipe {
+    /// The recipe that names a model and data and nothing else: `ambitus train --model DIR --data DIR`.
+    pub fn new(model: impl Into<PathBuf>, data: impl Into<PathBuf>) -> Recipe {
+        let mut recipe = Recipe::without_data(model);
+        recipe.data.dir = Some(data.into());
+        recipe
+    }
+
+    /// The recipe of a plan for clips whose lengths are assumed: `ambitus plan --model DIR`.
+    pub fn without_data(model: impl Into<PathBuf>) -> Recipe {
+        Recipe {
+            model: Model { dir: model.into(), ..Model::default() },
+            data: Data {
+                dir: None,
+                tokenizer: None,
+                codec: None,
+                labels: None,
+                voice: None,
+                max_tokens: None,
+                min_seconds: default::min_seconds(),
+                max_seconds: default::max_seconds(),
+                outside: Outside::default(),
+                validation: Validation::default(),
+                cache: None,
+            },
+            device: DeviceChoice::default(),
+            ranks: None,
+            sharding: None,
+            placement: None,
+            memory: None,
+            precision: None,
+            host_memory: None,
+            offload: None,
+            checkpoint: None,
+            numerics: Level::default(),
+            micro_batch: MicroBatch::default(),
+            batch: None,
+            updates: None,
+            epochs: None,
+            learning_rate: None,
+            warmup: None,
+            schedule: None,
+            weight_decay: None,
+            optimizer: None,
+            betas: default::betas(),
+            eps: default::eps(),
+            clip: default::clip(),
+            clip_per_tensor: false,
+            update: UpdateAt::default(),
+            dropout: None,
+            freeze: Vec::new(),
+            lora: None,
+            stages: Vec::new(),
+            ema: None,
+            validate_every: default::every(),
+            save_every: default::every(),
+            keep: default::keep(),
+            seed: 0,
+            threads: None,
+            run_dir: None,
+            sample: default::sample(),
+        }
+    }
+
+    /// How long the run is.
+    pub fn length(&self) -> Length {
+        match (self.updates, self.epochs) {
+            (_, Some(epochs)) => Length::Epochs(epochs),
+            (updates, None) => Length::Updates(updates.unwrap_or(DEFAULT_UPDATES)),
+        }
+    }
+}
+
+/// Defaults as functions, which is how serde wants them.
+mod default {
+    use super::Sample;
+    use serde::Deserialize;
+    use std::path::PathBuf;
+
+    /// A key that must be there.
+    pub fn required<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<PathBuf>, D::Error> {
+        PathBuf::deserialize(d).map(Some)
+    }
+    pub fn betas() -> [f64; 2] {
+        [0.9, 0.999]
+    }
+    pub fn eps() -> f64 {
+        1e-8
+    }
+    pub fn clip() -> f64 {
+        1.0
+    }
+    pub fn every() -> u64 {
+        100
+    }
+    pub fn keep() -> u32 {
+        2
+    }
+    pub fn min_seconds() -> f64 {
+        0.3
+    }
+    pub fn max_seconds() -> f64 {
+        30.0
+    }
+    pub fn sample() -> Option<Sample> {
+        Some(Sample::default())
+    }
+}
