@@ -2,7 +2,7 @@
 //! part of this program, so that it can be carried alone.
 
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_families::folder::{ModelDir, OpenOptions};
+use ambitus_families::family::{ModelDir, OpenOptions};
 use ambitus_recipe::recipe::DeviceChoice;
 use ambitus_testkit::gradients::{GRADIENT, Named, errors, read};
 use ambitus_train::gradients::{GradientOptions, gradients};

@@ -16,8 +16,8 @@ use ambitus_models::f5::config::{Config, MELS};
 use ambitus_models::f5::draw::Draw;
 use ambitus_models::orpheus::{self, config::Config as Llama};
 use ambitus_models::{Batch, Capacity};
+use ambitus_plan::session::{self, SessionOptions, program};
 use ambitus_testkit::Rng;
-use ambitus_train::session::{self, SessionOptions, program};
 
 const ADAMW: Optimizer = Optimizer {
     adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },

@@ -3,15 +3,16 @@
 
 use crate::clips::Clips;
 use crate::error::RunError;
-use crate::folder::{ModelDir, OpenOptions, Weights};
 use crate::prepare::Preparer;
 use crate::sample::Sampler;
-use ambitus_data::ClipIndex;
+use crate::weights::Weights;
+use ambitus_data::{ClipIndex, TokenizerKind};
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
+use ambitus_models::f5::config::Variant;
 use ambitus_recipe::recipe::{Defaults, Schedule, ScheduleKind};
 use ambitus_store::DType;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The families of a program.
@@ -101,6 +102,82 @@ pub trait Opened: Send + Sync {
     /// Samples a held-out clip, of families that do.
     fn sampler(&self) -> Option<&dyn Sampler> {
         None
+    }
+}
+
+/// An opened model folder. Weights are indexed, not read.
+pub struct ModelDir {
+    /// The folder.
+    pub dir: PathBuf,
+    /// Whose it is.
+    pub family: &'static dyn Family,
+    /// The model's shape.
+    pub model: Arc<dyn Model>,
+    /// What its family does with it.
+    pub opened: Box<dyn Opened>,
+    /// The configuration asked for activation checkpointing.
+    pub wants_checkpointing: bool,
+    /// Names of the folder's files that an export needs beside the weights.
+    pub kept: Vec<String>,
+    /// The weights; absent when training starts from random values.
+    pub weights: Option<Weights>,
+}
+
+/// How to open a folder. What a family has no use for, it refuses.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// v0 or v1, where the configuration does not say.
+    pub variant: Option<Variant>,
+    /// Do not look for weights.
+    pub from_scratch: bool,
+    /// Accept a vocabulary longer than the checkpoint's: its new rows are drawn, old ids keep theirs.
+    pub extend_vocab: bool,
+    /// Dropout instead of the configuration's.
+    pub dropout: Option<f32>,
+    /// Tokenizer instead of the configuration's.
+    pub tokenizer: Option<TokenizerKind>,
+}
+
+impl ModelDir {
+    /// Opens a folder of the family that recognises it, checks its configuration, and indexes the weights.
+    ///
+    /// # Errors
+    /// A folder that no family knows; else names the file and key or tensor, and says what to do.
+    pub fn open(families: Families, dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
+        of(families, dir)?.open(dir, options)
+    }
+
+    /// A model without files: for plans.
+    pub fn shaped(family: &'static dyn Family, model: Arc<dyn Model>, opened: Box<dyn Opened>) -> ModelDir {
+        let (dir, kept) = (PathBuf::new(), Vec::new());
+        ModelDir { dir, family, model, opened, wants_checkpointing: false, kept, weights: None }
+    }
+
+    /// What keys mean that a recipe leaves out.
+    pub fn defaults(&self) -> Defaults {
+        self.family.defaults(&*self.model)
+    }
+
+    /// Compares the weights' index, where there are weights, with the parameters that a session of the model declares.
+    ///
+    /// # Errors
+    /// One message that names every missing, unexpected or misshapen tensor, and says what to do.
+    pub fn check(&self, states: &[StateDecl]) -> Result<(), RunError> {
+        match &self.weights {
+            Some(weights) => self.opened.check(weights, states),
+            None => Ok(()),
+        }
+    }
+
+    /// Warnings about the weights, for people; may read tensors piece by piece.
+    ///
+    /// # Errors
+    /// Unreadable files.
+    pub fn doubts(&self) -> Result<Vec<String>, RunError> {
+        match &self.weights {
+            Some(weights) => self.opened.doubts(weights),
+            None => Ok(Vec::new()),
+        }
     }
 }
 

@@ -8,12 +8,12 @@ pub mod console;
 pub mod error;
 pub mod f5;
 pub mod family;
-pub mod folder;
 pub mod orpheus;
 pub mod prepare;
 pub mod sample;
 pub mod snac;
 pub mod stop;
+pub mod weights;
 
 pub use family::{Families, Family, Opened};
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::device::{self, CardsReport};
-use crate::memory::{self, DefaultBudget, Machine, Other};
+use ambitus_plan::device::{self, CardsReport};
+use ambitus_plan::memory::{self, DefaultBudget, Machine, Other};
 use ambitus_recipe::size::ByteSize;
 
 /// A report of the machine. What cannot be read is `None` or empty, with a line in `notes`.

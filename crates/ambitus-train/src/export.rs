@@ -150,7 +150,7 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
         .collect();
     let mut writer = SafetensorsWriter::create(out.join("model.safetensors"), specs, &metadata)?;
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
-    let mut scratch = vec![0u8; ambitus_families::folder::STAGING_BYTES];
+    let mut scratch = vec![0u8; ambitus_families::weights::STAGING_BYTES];
     for name in order {
         let scalar = scalars.iter().find(|(scalar, _)| *scalar == name);
         match name.strip_prefix(prefix).filter(|_| scalar.is_none()) {

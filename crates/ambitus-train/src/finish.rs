@@ -3,14 +3,14 @@
 use crate::export::Source;
 use crate::metrics::History;
 use crate::pictures::{LossPicture, MelPicture, MemoryPicture, Picture};
-use crate::resolve::Resolved;
 use crate::run_dir::RunDir;
-use crate::session::program;
 use ambitus_compile::plan::report;
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
 use ambitus_families::sample::{Held, Sampler, Settings};
 use ambitus_ir::Phase;
+use ambitus_plan::resolved::Resolved;
+use ambitus_plan::session::program;
 use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorSpec};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -131,7 +131,7 @@ fn base_sample(path: &Path, len: usize) -> Result<Vec<f32>, String> {
     let mut mel = vec![0.0; len];
     TensorFile::open(path)
         .and_then(|file| {
-            file.read_into("mel", &mut mel, &mut vec![0; ambitus_families::folder::STAGING_BYTES])
+            file.read_into("mel", &mut mel, &mut vec![0; ambitus_families::weights::STAGING_BYTES])
         })
         .map_err(|e| e.to_string())?;
     match mel.iter().all(|x| x.is_finite()) {

@@ -4,14 +4,8 @@ mod gathered;
 mod placed;
 mod sharded;
 
-use crate::budget::{MicroBatch, RunPlan, Shape, clip_rows};
-use crate::device::Device;
 use crate::launch::Processes;
 use crate::load;
-use crate::parts;
-use crate::refusal;
-use crate::search::{Free, HostRoom};
-use crate::session::{SessionOptions, program};
 use ambitus_compile::passes::accumulate::BETA;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::{INITIAL_SCALE, Precision};
@@ -22,8 +16,14 @@ use ambitus_exec::executor::Executor;
 use ambitus_families::batches::{write_batch, write_f32, write_inputs};
 use ambitus_families::clips::{Clips, Use, When};
 use ambitus_families::error::RunError;
-use ambitus_families::folder::ModelDir;
+use ambitus_families::family::ModelDir;
 use ambitus_models::{Batch, Capacity};
+use ambitus_plan::budget::{MicroBatch, RunPlan, Shape, clip_rows};
+use ambitus_plan::device::Device;
+use ambitus_plan::placement;
+use ambitus_plan::refusal;
+use ambitus_plan::search::{Free, HostRoom};
+use ambitus_plan::session::{SessionOptions, program};
 use ambitus_recipe::recipe::DeviceChoice;
 use gathered::{Gathered, write};
 use std::path::Path;
@@ -40,7 +40,7 @@ pub struct GradientOptions {
     /// How ranks share the model; without, there is one.
     pub sharding: Option<Sharding>,
     /// Which part of the model each rank has, in place of sharding; without, none its own.
-    pub placement: Option<parts::Placement>,
+    pub placement: Option<placement::Placement>,
     /// Where to compute.
     pub device: DeviceChoice,
     /// Threads of the CPU executor.

@@ -6,7 +6,7 @@ use ambitus_compile::passes::precision::{INITIAL_SCALE, LOSS_SCALE};
 use ambitus_compile::passes::shard::Layout;
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
-use ambitus_families::folder::ModelDir;
+use ambitus_families::family::ModelDir;
 use ambitus_ir::ops::random::philox4x32_10;
 use ambitus_ir::{StateDecl, StateKind};
 use ambitus_models::Model;
@@ -97,9 +97,6 @@ pub fn read(
     })?;
     done
 }
-
-/// Bytes that reading or writing weights needs beside the arena: the bytes of a piece and its values.
-pub const LOAD_BYTES: u64 = 3 * STAGING_BYTES as u64;
 
 /// Draws those elements of a piece of a parameter that a file lacks: from `from` on.
 fn make(

@@ -5,12 +5,12 @@
 //! micro-batches, which are the same at any number of ranks; the last may be empty, for all run equally many.
 //! So may the last of an update that goes through ranks as a pipeline.
 
-use crate::parts;
 use ambitus_data::DataError;
 use ambitus_data::pack::{Capacity, pack};
 use ambitus_data::updates::{UpdateSize, Updates};
 use ambitus_families::clips::{Clips, Use, When};
 use ambitus_models::{Batch, Model};
+use ambitus_plan::parts;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;

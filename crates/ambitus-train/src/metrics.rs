@@ -12,6 +12,7 @@ use ambitus_store::write_atomic;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use ambitus_families::error::RunError;
+use ambitus_plan::memory::PhaseBytes;
 pub use history::History;
 pub use log::{Log, LogError, Resumed};
 pub use progress::{Progress, duration};
@@ -60,18 +61,6 @@ pub struct Update {
     pub frames_per_second: f64,
     /// Frames over the capacity of the micro-batches that were run.
     pub fill: f64,
-}
-
-/// What a phase of a run was planned to hold and held, in bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PhaseBytes {
-    /// Its name, as in the plan.
-    pub name: String,
-    /// At most, by the plan: what the budget bounds, and without a card the host arena where that is in memory.
-    pub planned_bytes: u64,
-    /// As measured ([`Meter`](crate::memory::Meter)); on a card, of what this process holds there, which is the same from the start
-    /// of the executor to its end.
-    pub measured_bytes: Option<u64>,
 }
 
 /// A float that JSON may not be able to write: not finite is `null`, and `null` is NaN.

@@ -1,7 +1,7 @@
 //! Pictures of a run as PNG: loss over the updates, memory over the step, mels of a clip with a masked middle.
 //!
 //! Drawn by a small canvas of our own with a built-in font: no font files, no system libraries, few dependencies
-//! (`docs/decisions/0003-pictures.md`). Every picture has a fixed size, so drawing takes at most [`PICTURE_BYTES`](crate::budget::PICTURE_BYTES).
+//! (`docs/decisions/0003-pictures.md`). Every picture has a fixed size, so drawing takes at most [`PICTURE_BYTES`](ambitus_plan::budget::PICTURE_BYTES).
 
 mod axes;
 mod canvas;

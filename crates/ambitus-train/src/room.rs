@@ -1,11 +1,11 @@
 //! Whether the disk has room for a run's checkpoints, said before the first update.
 
 use crate::doctor::disk_free;
-use crate::resolve::Resolved;
 use crate::saved;
-use crate::session;
 use ambitus_families::error::RunError;
 use ambitus_ir::StateDecl;
+use ambitus_plan::resolved::Resolved;
+use ambitus_plan::session;
 use ambitus_recipe::size::ByteSize;
 use ambitus_store::CheckpointDir;
 

@@ -1,16 +1,12 @@
 //! A whole run: `train` and `resume` from recipe to results.
 
 mod rank;
+pub mod stages;
 
-use crate::budget::phase;
 use crate::export::{self, Layout, Source};
 use crate::finish;
-use crate::memory;
-use crate::resolve::{Purpose, Resolved, resolve, resolve_on};
 use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
-use crate::session;
-use crate::stages;
 use crate::trainer::Ended;
 use crate::watcher::Silent;
 use crate::world::{self, World};
@@ -23,6 +19,12 @@ use ambitus_families::family::{self, Families, Family};
 use ambitus_families::prepare::{cache_dir, no_data};
 use ambitus_families::stop;
 use ambitus_ir::StateDecl;
+use ambitus_plan::budget::phase;
+use ambitus_plan::memory;
+use ambitus_plan::refusal::require_fit;
+use ambitus_plan::resolve::{Purpose, resolve, resolve_on};
+use ambitus_plan::resolved::Resolved;
+use ambitus_plan::session;
 use ambitus_recipe::recipe::{Origins, Placement, Recipe};
 use ambitus_store::Checkpoint;
 use std::fs::File;
@@ -247,7 +249,7 @@ fn check(r: &mut Resolved, say_data: bool, console: &mut dyn Console) -> Result<
     if say_data {
         r.data.describe().iter().for_each(|line| console.line(line));
     }
-    r.require_fit()?;
+    require_fit(r)?;
     require_room(r)?;
     for line in r.describe()? {
         console.line(&line);
@@ -279,7 +281,7 @@ pub(crate) fn require_room(r: &Resolved) -> Result<(), RunError> {
 /// Compares the model's files with what the run trains.
 ///
 /// # Errors
-/// As [`ModelDir::check`](ambitus_families::folder::ModelDir::check).
+/// As [`ModelDir::check`](ambitus_families::family::ModelDir::check).
 pub(crate) fn check_weights(r: &Resolved) -> Result<(), RunError> {
     let shape = &r.plan.shape;
     let states: Vec<StateDecl> = r.plan.whole().iter().flat_map(|p| p.session.states.clone()).collect();

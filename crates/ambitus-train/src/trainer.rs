@@ -1,14 +1,10 @@
 //! The loop: micro-batches, update, average, validation, checkpoints.
 
 use crate::average::ema_decay;
-use crate::budget::phase;
 use crate::gradients::{run_micro, run_several, write_one_of};
 use crate::loader::Loader;
-use crate::memory::{self, Meter};
-use crate::parts;
 use crate::pieces::Piece;
 use crate::saved::{self, Progress};
-use crate::session::program;
 use crate::validate::Validation;
 use crate::world::{World, interleaved};
 use ambitus_compile::optimizer::{FIRST_MOMENT, FIRST_SCALES, SEED};
@@ -19,6 +15,10 @@ use ambitus_families::batches::{has_input, write_f32};
 use ambitus_families::error::RunError;
 use ambitus_families::stop;
 use ambitus_ir::{StateId, StateKind};
+use ambitus_plan::budget::phase;
+use ambitus_plan::memory::{self, Meter};
+use ambitus_plan::parts;
+use ambitus_plan::session::program;
 use ambitus_recipe::rates::LearningRate;
 use ambitus_recipe::recipe::{Recipe, UpdateAt};
 use ambitus_store::CheckpointDir;

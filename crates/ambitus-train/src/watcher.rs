@@ -1,11 +1,11 @@
 //! What the loop of a run leaves in its log and on the console.
 
 use crate::metrics::{self, History, Log, SlowSteps, StepFacts, Update};
-use crate::resolve::Resolved;
 use crate::saved::Progress;
 use crate::trainer::{Observer, Step};
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
+use ambitus_plan::resolved::Resolved;
 
 /// Validations that are remembered.
 const MOST_VALIDATIONS: usize = 4096;

@@ -4,15 +4,15 @@
 //! system that all of them see; the first one alone writes what is not a checkpoint, logs and speaks. What they must agree on
 //! (losses, a stop that was asked for, the files of a checkpoint) they tell each other, and each draws the same conclusion.
 
-use crate::device::Device;
 use crate::launch::Processes;
 use crate::pieces::{self, Piece};
-use crate::resolve;
 use ambitus_comm::local::{self, Failed};
 use ambitus_comm::{Busy, Communicator};
 use ambitus_compile::passes::shard::Layout;
 use ambitus_families::error::RunError;
 use ambitus_ir::StateDecl;
+use ambitus_plan::device::Device;
+use ambitus_plan::resolve;
 use ambitus_recipe::recipe::Recipe;
 use std::sync::Arc;
 

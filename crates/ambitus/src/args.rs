@@ -1,11 +1,11 @@
 //! Arguments. Help texts are the manual.
 
+use ambitus_plan::data::Assume;
 use ambitus_recipe::recipe::{
     Batch, Checkpoint, DeviceChoice, Level, MicroBatch, Offload, OptimizerChoice, Placement, Precision,
     Schedule, Variant,
 };
 use ambitus_recipe::size::ByteSize;
-use ambitus_train::data::Assume;
 use ambitus_train::{Strategy, Units};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;

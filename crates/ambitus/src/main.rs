@@ -11,7 +11,8 @@ mod terminal;
 
 use ambitus_families::error::RunError;
 use ambitus_families::stop;
-use ambitus_train::{launch, memory};
+use ambitus_plan::memory;
+use ambitus_train::launch;
 use args::{Cli, Command};
 use clap::Parser;
 use std::any::Any;

@@ -5,16 +5,19 @@ use crate::commands::{Result, json, options, recipe, refused, without_options};
 use crate::terminal::{self, Terminal};
 use ambitus_families::ALL;
 use ambitus_families::error::RunError;
+use ambitus_plan::cards::{Card, Cards};
+use ambitus_plan::cluster::Cluster;
+use ambitus_plan::device::Device;
+use ambitus_plan::placed::Placed;
+use ambitus_plan::placements::Placements;
+use ambitus_plan::refusal::require_fit;
+use ambitus_plan::resolve::{self, Purpose};
+use ambitus_plan::resolved::Resolved;
+use ambitus_plan::search;
+use ambitus_plan::tiers::Tiers;
 use ambitus_recipe::rates::LearningRate;
 use ambitus_recipe::recipe::{Origins, Recipe};
-use ambitus_train::cards::{Card, Cards};
-use ambitus_train::cluster::Cluster;
-use ambitus_train::device::Device;
-use ambitus_train::placed::Placed;
-use ambitus_train::placements::Placements;
-use ambitus_train::resolve::{self, Purpose};
-use ambitus_train::tiers::Tiers;
-use ambitus_train::{search, stages};
+use ambitus_train::run::stages;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -94,7 +97,7 @@ pub fn run(a: &PlanArgs) -> Result<()> {
         }
         let tables = placements(a, cluster.as_ref(), card.as_ref(), &resolved)?;
         if a.run.json {
-            let fit = resolved.require_fit();
+            let fit = require_fit(&resolved);
             let mut plan = resolved.json();
             if let (Some(Value::Object(said)), Some(plan)) =
                 (fit.as_ref().err().and_then(RunError::refusal), plan.as_object_mut())
@@ -124,7 +127,7 @@ pub fn run(a: &PlanArgs) -> Result<()> {
             head(&whole, i);
             show(&resolved, a.explain)?;
             tables.iter().for_each(|(name, table, _)| terminal::result(&format!("{name}: {table}")));
-            fits = fits.and_then(|()| resolved.require_fit().map_err(|e| of_part(&whole, i, e)));
+            fits = fits.and_then(|()| require_fit(&resolved).map_err(|e| of_part(&whole, i, e)));
         }
     }
     if a.run.json {
@@ -166,7 +169,7 @@ fn placements(
     a: &PlanArgs,
     cluster: Option<&Cluster>,
     card: Option<&Card>,
-    r: &resolve::Resolved,
+    r: &Resolved,
 ) -> Result<Vec<Table>> {
     let shape = &r.plan.shape;
     let mut out = Vec::new();
@@ -231,7 +234,7 @@ fn of_part(whole: &Recipe, part: usize, e: RunError) -> RunError {
 }
 
 /// A plan for people.
-fn show(resolved: &resolve::Resolved, explain: bool) -> Result<()> {
+fn show(resolved: &Resolved, explain: bool) -> Result<()> {
     let (plan, largest) = std::thread::scope(|scope| {
         let largest = scope.spawn(|| resolved.describe_largest());
         (resolved.describe(), largest.join().unwrap_or_else(|why| std::panic::resume_unwind(why)))
@@ -257,7 +260,7 @@ fn plan_for(
     (mut r, origins): (Recipe, &Origins),
     device: &dyn Fn(usize) -> Result<Device>,
     console: &mut Terminal,
-) -> Result<resolve::Resolved> {
+) -> Result<Resolved> {
     if a.run.memory.is_none() {
         r.memory = None;
     }

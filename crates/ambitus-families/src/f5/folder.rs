@@ -1,7 +1,8 @@
 //! An F5-TTS folder: `config.yaml`, `vocab.txt` and a file of weights.
 
 use crate::error::RunError;
-use crate::folder::{Differences, MAX_CONFIG_BYTES, ModelDir, OpenOptions, Weights, read_text, say};
+use crate::family::{ModelDir, OpenOptions};
+use crate::weights::{Differences, MAX_CONFIG_BYTES, Weights, read_text, say};
 use ambitus_data::{DataError, Tokenizer, TokenizerKind, Vocab};
 use ambitus_ir::StateDecl;
 use ambitus_models::f5::config::{Config, File};

@@ -1,10 +1,8 @@
 //! A Hugging Face folder of a `LlamaForCausalLM`: `config.json` and `model.safetensors`, or shards and their index.
 
 use crate::error::RunError;
-use crate::folder::{
-    Differences, LISTED, MAX_CONFIG_BYTES, ModelDir, OpenOptions, STAGING_BYTES, Weights, listed, read_text,
-    say,
-};
+use crate::family::{ModelDir, OpenOptions};
+use crate::weights::{Differences, LISTED, MAX_CONFIG_BYTES, STAGING_BYTES, Weights, listed, read_text, say};
 use ambitus_ir::StateDecl;
 use ambitus_models::orpheus::config::{Config, File};
 use ambitus_models::orpheus::weights::{EMBEDDING, HEAD, ignored};

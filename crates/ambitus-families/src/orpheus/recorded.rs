@@ -2,7 +2,7 @@
 
 use crate::clips::{Clips, Use};
 use crate::error::RunError;
-use crate::folder::STAGING_BYTES;
+use crate::weights::STAGING_BYTES;
 use ambitus_data::DataError;
 use ambitus_models::Batch;
 use ambitus_models::orpheus::batch::{self, Clip};

@@ -1,7 +1,7 @@
 //! A codec's folder: `config.json` and its weights, checked before a weight is read.
 
 use crate::error::RunError;
-use crate::folder::{MAX_CONFIG_BYTES, STAGING_BYTES, read_text};
+use crate::weights::{MAX_CONFIG_BYTES, STAGING_BYTES, read_text};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::StateId;
 use ambitus_models::snac::config::{Config, File};

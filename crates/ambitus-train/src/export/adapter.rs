@@ -7,7 +7,7 @@
 use super::{Parameters, Run, Source};
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_families::error::RunError;
-use ambitus_families::folder::OpenOptions;
+use ambitus_families::family::OpenOptions;
 use ambitus_store::{Checkpoint, DType, SafetensorsWriter, TensorSpec, write_atomic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -59,7 +59,7 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
     let mut writer = SafetensorsWriter::create(out.join("adapter_model.safetensors"), specs, &metadata)?;
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
-    let mut scratch = vec![0u8; ambitus_families::folder::STAGING_BYTES];
+    let mut scratch = vec![0u8; ambitus_families::weights::STAGING_BYTES];
     for name in &order {
         parameters.copy(written[name], &mut writer, name, &mut scratch, None)?;
     }

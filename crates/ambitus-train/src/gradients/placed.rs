@@ -3,18 +3,18 @@
 
 use super::gathered::{Gathered, write};
 use super::{GradientOptions, Work, run_micro, run_several, uses, write_one_of};
-use crate::budget::RunPlan;
-use crate::device::Device;
 use crate::launch::Processes;
 use crate::load;
-use crate::parts::PlannedParts;
-use crate::session::program;
 use crate::world::{self, World};
 use ambitus_comm::Communicator;
 use ambitus_compile::passes::precision::INITIAL_SCALE;
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
 use ambitus_models::Model;
+use ambitus_plan::budget::RunPlan;
+use ambitus_plan::device::Device;
+use ambitus_plan::parts::PlannedParts;
+use ambitus_plan::session::program;
 use ambitus_recipe::size::ByteSize;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +48,12 @@ impl Work<'_> {
         let states: Vec<_> = parts.ranks.iter().flat_map(|p| p.session.states.clone()).collect();
         self.dir.check(&states)?;
         let one = |comm: &Arc<dyn Communicator>| -> Result<f32, RunError> {
-            let mut exec = device.open_rank(parts.ranks[comm.rank()].clone(), None, comm.clone())?;
+            let mut exec = device.open_rank(
+                parts.ranks[comm.rank()].clone(),
+                None,
+                comm.clone(),
+                crate::launch::watchdog(),
+            )?;
             load::fill(&mut *exec, self.dir, 0, None)?;
             let loss = self.run_all(&mut *exec, &*plan.shape.model, parts.how.in_flight)? as f32;
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };

@@ -3,11 +3,8 @@
 
 use super::gathered::{Gathered, Holders, write};
 use super::{GradientOptions, Work, run_micro, uses};
-use crate::budget::RunPlan;
-use crate::device::Device;
 use crate::launch::Processes;
-use crate::load::{self, LOAD_BYTES};
-use crate::session::{self, program};
+use crate::load;
 use ambitus_comm::Communicator;
 use ambitus_comm::local::{self, Failed};
 use ambitus_compile::passes::precision::INITIAL_SCALE;
@@ -15,6 +12,10 @@ use ambitus_compile::passes::shard::Sharding;
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
 use ambitus_models::Model;
+use ambitus_plan::budget::LOAD_BYTES;
+use ambitus_plan::budget::RunPlan;
+use ambitus_plan::device::Device;
+use ambitus_plan::session::{self, program};
 use ambitus_recipe::size::ByteSize;
 use std::path::Path;
 use std::sync::Arc;
@@ -62,7 +63,8 @@ impl Work<'_> {
         self.dir.check(&layout.tensors(&planned.session.states))?;
         let one = |comm: Arc<dyn Communicator>| -> Result<f32, RunError> {
             let rank = comm.rank();
-            let mut exec = device.open_rank(planned.clone(), None, comm.clone())?;
+            let mut exec =
+                device.open_rank(planned.clone(), None, comm.clone(), crate::launch::watchdog())?;
             load::fill(&mut *exec, self.dir, 0, Some((&layout, rank)))?;
             let mine = self.run_share(&mut *exec, &*plan.shape.model, rank, mesh.ranks)?;
             let loss = sum(&*comm, mine)? as f32;

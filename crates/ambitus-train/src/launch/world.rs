@@ -8,9 +8,9 @@
 //! Every process runs the same program; rank 0 prints and writes. One that fails ends all ([`abort`]).
 
 use super::{Env, Launcher, Worker, meeting, present, worker};
-use crate::device::{self, Device};
 use ambitus_comm::Communicator;
 use ambitus_families::error::RunError;
+use ambitus_plan::device::{self, Device};
 use ambitus_recipe::recipe::DeviceChoice;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -1,18 +1,14 @@
 //! One rank's run: from the newest checkpoint, or the model, to results. The first rank's alone are seen.
 
 use super::{End, better, export_from};
-use crate::budget::phase;
 use crate::export::{Layout, Source};
 use crate::finish;
 use crate::load;
 use crate::loader::{Loader, Work};
-use crate::memory::Meter;
 use crate::metrics::{Log, Resumed, Summary};
-use crate::resolve::Resolved;
 use crate::room;
 use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
-use crate::session::{self, program};
 use crate::trainer::{Ended, Trainer};
 use crate::validate::Validation;
 use crate::watcher::{Silent, Watcher};
@@ -22,6 +18,10 @@ use ambitus_exec::executor::Executor;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_ir::plan::PlannedSession;
+use ambitus_plan::budget::phase;
+use ambitus_plan::memory::Meter;
+use ambitus_plan::resolved::Resolved;
+use ambitus_plan::session::{self, program};
 use ambitus_recipe::recipe::Recipe;
 use ambitus_recipe::size::ByteSize;
 use ambitus_store::{Checkpoint, CheckpointDir, Manifest};
@@ -57,7 +57,7 @@ pub(super) fn attempt(
     let shape = &r.plan.shape;
     let mut meter = r.meter.clone();
     let mut opened = match world.comm() {
-        Some(comm) => r.device.open_rank(planned, r.disk(), comm.clone())?,
+        Some(comm) => r.device.open_rank(planned, r.disk(), comm.clone(), crate::launch::watchdog())?,
         None => r.device.open(planned, r.disk())?,
     };
     let exec = &mut *opened;

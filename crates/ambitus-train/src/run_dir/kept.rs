@@ -3,7 +3,7 @@
 
 use super::RunDir;
 use ambitus_families::error::RunError;
-use ambitus_families::folder::ModelDir;
+use ambitus_families::family::ModelDir;
 use ambitus_store::{Manifest, Shard, StoreError, copy_file};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -105,7 +105,7 @@ impl RunDir {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ambitus_families::folder::OpenOptions;
+    use ambitus_families::family::OpenOptions;
     use std::fs;
     use std::path::PathBuf;
 

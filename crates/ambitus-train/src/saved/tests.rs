@@ -1,10 +1,6 @@
 //! Checkpoints of any number of ranks are read at any other, with every bit, whatever the strategy.
 
 use super::*;
-use crate::budget::{RunPlan, Shape};
-use crate::device::Device;
-use crate::parts::Placement;
-use crate::session::{self, SessionOptions};
 use crate::trainer::{Observer, Step, Trainer};
 use crate::validate::Validation;
 use crate::world;
@@ -16,14 +12,19 @@ use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::passes::shard::{Sharding, Strategy, Units};
 use ambitus_compile::pipeline::Trained;
 use ambitus_exec::executor::{ExecError, state_place};
-use ambitus_families::folder::{ModelDir, OpenOptions};
+use ambitus_plan::budget::{RunPlan, Shape};
+use ambitus_plan::device::Device;
+use ambitus_plan::placement::Placement;
+use ambitus_plan::session::{self, SessionOptions};
+
 use ambitus_ir::plan::PlannedSession;
+use ambitus_models::f5::config::Config;
 use ambitus_models::{Capacity, Model};
 use ambitus_recipe::rates::LearningRate;
 use ambitus_recipe::recipe::{DeviceChoice, Recipe};
 use ambitus_store::{Fault, FaultDisk};
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// States and nothing else.
 struct Kept {
@@ -112,7 +113,8 @@ const PLACED: [(usize, How); 4] = [
 
 /// A model with a block for each of three ranks.
 fn deep() -> Arc<dyn Model> {
-    Arc::new(crate::testing::f5())
+    let small = Config { dim: 32, depth: 3, heads: 2, dim_head: 16, ff_dim: 64, ..Config::v1_base() };
+    Arc::new(Config { text_dim: 16, conv_layers: 1, text_rows: 9, rotated: 2, ..small })
 }
 
 fn shared(form: &Form, (ranks, how): (usize, How)) -> Shared {
@@ -482,7 +484,7 @@ fn a_run_goes_on_over_a_full_disk_but_for_its_end() {
         checkpoints: &good,
         progress: saved_as(),
         world: &World::alone(),
-        meter: &mut crate::memory::Meter::start(),
+        meter: &mut ambitus_plan::memory::Meter::start(),
     };
     let mut said = Notes::default();
     trainer.save(&mut said, false).expect("there is room");

@@ -1,0 +1,114 @@
+//! Files of weights: which tensors they hold, and how these differ from what a model declares.
+
+use crate::error::RunError;
+use ambitus_compile::passes::lora::adapted_module;
+use ambitus_ir::{StateDecl, StateKind};
+use ambitus_store::{TensorFile, read_file};
+use std::path::{Path, PathBuf};
+
+/// The most bytes that a configuration may have.
+pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// Bytes through which tensors are read and converted.
+pub const STAGING_BYTES: usize = 1 << 20;
+/// Names listed in a message before "and n more".
+pub(crate) const LISTED: usize = 32;
+
+/// Files of weights and where the model's tensors are in them.
+pub struct Weights {
+    /// The indexed files: one, or the shards of one checkpoint, in which no tensor is twice.
+    pub files: Vec<TensorFile>,
+    /// What stands before the model's tensor names there.
+    pub prefix: String,
+    /// What they are called in messages.
+    pub path: PathBuf,
+}
+
+impl Weights {
+    /// The file with a model tensor and its name there.
+    pub fn find(&self, state: &str) -> Option<(&TensorFile, String)> {
+        let name = self.name_of(state);
+        let file = self.files.iter().find(|f| f.contains(&name))?;
+        Some((file, name))
+    }
+
+    /// The name in the files of a model tensor.
+    pub fn name_of(&self, state: &str) -> String {
+        format!("{}{state}", self.prefix)
+    }
+
+    /// The shape in the files of a model tensor.
+    pub fn shape_of(&self, state: &str) -> Option<Vec<usize>> {
+        let (file, name) = self.find(state)?;
+        file.get(&name).ok().map(|t| t.shape().to_vec())
+    }
+
+    /// All tensors under the prefix, without it.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().flat_map(|f| f.tensors()).filter_map(|t| t.name().strip_prefix(&*self.prefix))
+    }
+}
+
+/// How files differ from what a model declares; names are the model's.
+#[derive(Default)]
+pub struct Differences<'s> {
+    /// In the model alone.
+    pub missing: Vec<&'s str>,
+    /// In the files alone.
+    pub extra: Vec<String>,
+    /// Name, shape in the file, shape of the model.
+    pub misshapen: Vec<(&'s str, Vec<usize>, Vec<usize>)>,
+}
+
+impl<'s> Differences<'s> {
+    /// `made`: what files need not hold; `ignored`: what they may hold beside.
+    pub fn new(
+        weights: &Weights,
+        states: &'s [StateDecl],
+        made: impl Fn(&str) -> bool,
+        ignored: impl Fn(&str) -> bool,
+    ) -> Differences<'s> {
+        let mut out = Differences::default();
+        // Adapters are made, not read.
+        let of_file = |s: &&StateDecl| s.kind == StateKind::Parameter && adapted_module(&s.name).is_none();
+        let mut known = std::collections::HashSet::new();
+        for s in states.iter().filter(of_file) {
+            known.insert(s.name.as_str());
+            match weights.shape_of(&s.name) {
+                None if made(&s.name) => {}
+                None => out.missing.push(&s.name),
+                Some(have) if have == *s.ty.shape => {}
+                Some(have) => out.misshapen.push((&s.name, have, s.ty.shape.to_vec())),
+            }
+        }
+        let extra = weights.names().filter(|n| !known.contains(n) && !ignored(n));
+        out.extra = extra.map(str::to_owned).collect();
+        out
+    }
+}
+
+/// Adds `3 tensors missing: a, b, c` to the problems, where there are any.
+pub fn say(problems: &mut Vec<String>, what: &str, names: Vec<String>) {
+    if !names.is_empty() {
+        problems.push(format!("{} {what}: {}", names.len(), listed(&names)));
+    }
+}
+
+/// The first names of a list, and how many more there are.
+pub fn listed(names: &[String]) -> String {
+    let shown = names.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
+    match names.len() {
+        n if n > LISTED => format!("{shown} and {} more", n - LISTED),
+        _ => shown,
+    }
+}
+
+/// Reads a text file of at most `most` bytes; `remedy` is for when it is missing.
+pub fn read_text(path: &Path, most: u64, remedy: &str) -> Result<String, RunError> {
+    let bytes = read_file(path, most).map_err(|e| match e.source.as_ref().map(std::io::Error::kind) {
+        Some(std::io::ErrorKind::NotFound) => {
+            RunError::Model(format!("{}: is missing; {remedy}", path.display()))
+        }
+        _ => e.into(),
+    })?;
+    String::from_utf8(bytes).map_err(|_| RunError::Model(format!("{}: is not UTF-8 text", path.display())))
+}

@@ -1,0 +1,230 @@
+//! A recipe before the search: the shape of its run, and what it leaves open.
+
+use crate::budget::{MicroBatch, PLANNED_AT_ONCE, Shape, is_long, require_planning};
+use crate::device::Device;
+use crate::placement::Placement;
+use crate::search::{self, Chosen, Free, HostRoom, Search};
+use crate::sizes::Sizes;
+use crate::variants;
+use ambitus_compile::passes::Numerics;
+use ambitus_compile::passes::policy::Blocks;
+use ambitus_families::error::RunError;
+use ambitus_families::family::ModelDir;
+use ambitus_models::{Capacity, Model};
+use ambitus_recipe::recipe::{self, Defaults, Recipe, UpdateAt};
+use std::sync::Arc;
+
+/// A recipe before the search.
+#[derive(Clone)]
+pub struct Asked {
+    /// As it is given.
+    pub recipe: Recipe,
+    /// What a recipe means by what it leaves out.
+    pub defaults: Defaults,
+    /// Its options, and the usual ones for what it leaves open.
+    pub shape: Shape,
+    /// Micro-batches that may be taken, the usual one first.
+    pub micro_batches: Vec<MicroBatch>,
+    /// As [`is_long`]: little is tried, for each plan takes seconds.
+    pub is_long: bool,
+    sizes: Sizes,
+}
+
+impl Asked {
+    /// What a settled recipe asks of a device, with a budget for its memory.
+    ///
+    /// # Errors
+    /// What a device or a model cannot do, by key.
+    pub fn of(
+        recipe: &Recipe,
+        (model, defaults): (&Arc<dyn Model>, &Defaults),
+        sizes: &Sizes,
+        device: &Device,
+    ) -> Result<Asked, RunError> {
+        let offloaded = recipe.offloaded();
+        if device.is_card() && offloaded.disk.is_some() {
+            return Err(RunError::Usage(
+                "offload.disk: a card copies from and to page-locked memory, never a file: leave it out, or use --device cpu"
+                    .to_owned(),
+            ));
+        }
+        let compute = recipe.precision.unwrap_or_default();
+        device.require(compute)?;
+        let usual = sizes.micro_batches[0];
+        let shape = Shape {
+            model: model.clone(),
+            session: crate::session::SessionOptions {
+                capacity: usual.capacity,
+                checkpoint: recipe.checkpoint.as_ref().map_or(Blocks::None, |c| c.0.clone()),
+                precision: compute,
+                trained: recipe.trained(),
+                optimizer: Some(recipe.adamw()),
+                clip_per_tensor: recipe.clip_per_tensor,
+                update_in_backward: recipe.update == UpdateAt::Backward,
+                offload: offloaded.pass(),
+                sharding: recipe.shared().map_err(RunError::Usage)?,
+                placement: None,
+                ema: recipe.ema(),
+                evaluate: sizes.evaluate,
+                sample: sizes.sampled.map(|n| Capacity { rows: 2 * n, clips: 2 }),
+            },
+            beside: device.beside(),
+            update_rows: sizes.update_rows,
+            clip_rows: sizes.clip_rows,
+            micro_batches: usual.count,
+            prepare_bytes: sizes.prepare_bytes,
+            planned_at_once: PLANNED_AT_ONCE[0],
+            data_bytes: sizes.data_bytes(device.beside().ranks),
+        };
+        let micro_batches = sizes.micro_batches.clone();
+        let is_long = is_long(&shape);
+        let (recipe, defaults) = (recipe.clone(), defaults.clone());
+        let mut asked = Asked { recipe, defaults, shape, micro_batches, is_long, sizes: sizes.clone() };
+        asked.shape.planned_at_once = asked.open(device).planned_at_once();
+        Ok(asked)
+    }
+
+    /// As [`Asked::of`], on its device; of a model that can be planned within the budget.
+    ///
+    /// # Errors
+    /// As [`Asked::of`]; [`RunError::DoesNotFit`]; from planning.
+    pub fn new(
+        recipe: &Recipe,
+        model: &ModelDir,
+        sizes: &Sizes,
+        device: &Device,
+        budget: u64,
+    ) -> Result<Asked, RunError> {
+        let asked = Asked::of(recipe, (&model.model, &model.defaults()), sizes, device)?;
+        require_planning(&asked.shape, budget, device.target())?;
+        asked.on(device, budget)
+    }
+
+    /// The same on a device, with a budget.
+    ///
+    /// # Errors
+    /// From planning.
+    pub fn on(&self, device: &Device, budget: u64) -> Result<Asked, RunError> {
+        let mut asked = self.clone();
+        asked.shape.beside = device.beside();
+        asked.shape.data_bytes = self.sizes.data_bytes(device.beside().ranks);
+        asked.shape.session.placement = Placement::of(&self.recipe, device.beside().room_of_rank(budget));
+        if self.recipe.micro_batch.max && !self.sizes.are_whole_updates() {
+            let least = self.sizes.micro_batch(self.sizes.longest as u64)?;
+            let shape = asked.with(&least);
+            // Where nothing fits, the longest clip alone is refused with what would.
+            let most = search::most_rows(&shape, self.sizes.most_rows(), budget, device.target())?;
+            let taken = most.map_or(Ok(least), |most| self.sizes.micro_batch(most as u64))?;
+            asked.shape = asked.with(&taken);
+            asked.micro_batches = vec![taken];
+        }
+        asked.shape.planned_at_once = asked.open(device).planned_at_once();
+        Ok(asked)
+    }
+
+    /// Its shape with another micro-batch.
+    pub fn with(&self, micro_batch: &MicroBatch) -> Shape {
+        let mut shape = self.shape.with_capacity(micro_batch.capacity);
+        shape.micro_batches = micro_batch.count;
+        shape
+    }
+
+    /// The fastest plan within a budget, of those that the recipe leaves open.
+    ///
+    /// # Errors
+    /// From planning. That nothing fits is none.
+    pub fn search(&self, device: &Device, budget: u64) -> Result<Search, RunError> {
+        search::search(&self.shape, &self.open(device), budget, device.target())
+    }
+
+    /// As [`Asked::search`], which plans what was chosen.
+    ///
+    /// # Errors
+    /// As [`Asked::search`].
+    pub fn choose<'d>(&self, device: &'d Device, budget: u64) -> Result<Chosen<'d>, RunError> {
+        search::choose(&self.shape, &self.open(device), budget, device.target())
+    }
+
+    /// The recipe with every choice of a search filled in: it is asked for again to the same plan.
+    pub fn settled(&self, found: &Search) -> Recipe {
+        let mut recipe = self.recipe.clone();
+        found.variant.iter().for_each(|taken| taken.to_recipe(&mut recipe));
+        let session = &found.plan.shape.session;
+        (recipe.micro_batch.frames, recipe.micro_batch.max) = (Some(session.capacity.rows as u64), false);
+        recipe.checkpoint = Some(recipe::Checkpoint(session.checkpoint.clone()));
+        recipe.precision.get_or_insert_default();
+        recipe.optimizer.get_or_insert_default();
+        if recipe.offload.get_or_insert_default().is_empty() {
+            // It bounds nothing; a recipe that is read again must not name it.
+            recipe.host_memory = None;
+        }
+        recipe
+    }
+
+    /// The smallest budget with which a search finds a plan, to within a hundredth: at it one is found, a hundredth below
+    /// none. Of a long model, what needs least where nothing fits: each step down would take seconds.
+    ///
+    /// # Errors
+    /// From planning.
+    pub fn least_budget(&self, device: &Device) -> Result<u64, RunError> {
+        let within = |budget: u64| {
+            let found = self.on(device, budget)?.search(device, budget)?;
+            // By the plan in full, as a run is accepted.
+            let (peak, host) = (found.plan.peak_bytes, found.plan.host_bytes());
+            Ok::<_, RunError>((peak, peak <= budget && self.host_room(device).holds(host, peak)))
+        };
+        // Of what fits nowhere, what needs least.
+        let mut least = within(0)?.0;
+        if self.is_long {
+            return Ok(least);
+        }
+        let mut known = None;
+        loop {
+            let less = least - least / 100 - 1;
+            match within(less)? {
+                (peak, true) => (least, known) = (peak, Some(less)),
+                (_, false) => break,
+            }
+        }
+        // What was found with a little more may not be found with exactly that.
+        let Some(known) = known else { return Ok(least) };
+        for more in 0..10 {
+            let budget = least + least / 1000 * more;
+            if budget >= known {
+                break;
+            }
+            if within(budget)?.1 {
+                return Ok(budget);
+            }
+        }
+        Ok(known)
+    }
+
+    /// What the recipe leaves open on a device; of a long model what is recomputed alone.
+    pub fn open(&self, device: &Device) -> Free {
+        let level = Numerics::from(self.recipe.numerics);
+        let mut micro_batches = self.micro_batches.clone();
+        if self.is_long || self.recipe.micro_batch.frames.is_some() || level < Numerics::Reordered {
+            micro_batches.truncate(1);
+        }
+        let mut variants = variants::open(&self.recipe, device);
+        variants.retain(|v| v.numerics <= level && !self.is_long);
+        let checkpoint = self.recipe.checkpoint.is_none();
+        Free { checkpoint, micro_batches, variants, host_room: self.host_room(device) }
+    }
+
+    /// What may wait in the host's memory. Without a card the plan's memory is the host's too, unless both have their budgets.
+    pub fn host_room(&self, device: &Device) -> HostRoom {
+        let given = self.recipe.host_memory;
+        match self.recipe.offload.as_ref().is_some_and(|o| o.disk.is_some()) {
+            true => HostRoom::ALL,
+            false => HostRoom {
+                bytes: device.host_room(given, &self.shape),
+                with_peak: !device.is_card() && given.is_none(),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

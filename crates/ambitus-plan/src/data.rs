@@ -1,0 +1,233 @@
+//! The clips that a run trains on: prepared, or for a plan measured or assumed. What families share of them is their lengths.
+
+mod assumed;
+
+pub use assumed::Assume;
+
+use crate::budget::{START_BYTES, THREAD_BYTES};
+use crate::device::Device;
+use ambitus_data::prepare::Lengths;
+use ambitus_data::updates::Updates;
+use ambitus_data::{ClipIndex, DataError, INDEX_FILE, Prepared, Split, pack};
+use ambitus_families::clips::{Clips, Use, VALIDATION_SEED};
+use ambitus_families::console::Console;
+use ambitus_families::error::RunError;
+use ambitus_families::family::ModelDir;
+use ambitus_families::prepare::{Job, Limit, Made, Preparer, What, cache_dir, no_data};
+use ambitus_models::Model;
+use ambitus_recipe::recipe::{self, Recipe};
+use assumed::Assumed;
+
+/// Clips that any update may have beyond what is usual.
+const OF_ANY_UPDATE: u64 = 64;
+
+/// The clips of a run.
+pub struct Data {
+    /// Rows of each clip.
+    pub rows: Vec<u32>,
+    /// Which are trained on.
+    pub split: Split,
+    /// What the process takes while they are prepared, at most.
+    pub prepare_bytes: u64,
+    /// Other longest clips that could be allowed (`--max-seconds`), the longest first.
+    pub limits: Vec<Limit>,
+    digest: String,
+    stays: Stays,
+    kind: Kind,
+}
+
+/// What a family's data takes beside the clips.
+#[derive(Clone, Copy)]
+struct Stays {
+    /// Bytes that stay of what prepared it.
+    preparer_bytes: u64,
+    /// Times that a validation uses each clip.
+    rounds: u32,
+}
+
+enum Kind {
+    Prepared(Box<Prepared>),
+    /// Nothing was prepared: what it takes is over the budget, or something is missing that prepares it. Why.
+    Measured(Box<Lengths>, String),
+    Assumed(Assumed),
+}
+
+/// The preparing of a recipe's data on a device. `run`: for a run.
+fn job<'a>(recipe: &'a Recipe, device: &Device, run: bool) -> Result<Job<'a>, RunError> {
+    Ok(Job {
+        recipe,
+        run,
+        threads: device.threads(),
+        budget: device.prepare_budget(device.budget(recipe)?.0)?,
+        on_card: device.is_card(),
+        process_bytes: [START_BYTES, THREAD_BYTES],
+    })
+}
+
+impl Data {
+    /// Prepares the data of a recipe; measures it only where preparing does not fit the budget, as the plan then says.
+    ///
+    /// # Errors
+    /// By file, as `ambitus-data` says, and a family for which nothing is prepared.
+    pub fn prepare(
+        recipe: &Recipe,
+        model: &ModelDir,
+        device: &Device,
+        console: &mut dyn Console,
+    ) -> Result<Data, RunError> {
+        Self::read(recipe, model, (device, true), console)
+    }
+
+    /// For a plan: as [`Data::prepare`] where all is there that preparing needs, else measured; without data, `assume`d. `named`:
+    /// the command line names the data.
+    ///
+    /// # Errors
+    /// As [`Data::prepare`], and what cannot be assumed.
+    pub fn plan(
+        recipe: &Recipe,
+        model: &ModelDir,
+        device: &Device,
+        (assume, named): (Option<&Assume>, bool),
+        console: &mut dyn Console,
+    ) -> Result<Data, RunError> {
+        let assumes = model.opened.assumes_clips();
+        let assumed = match (assume, &recipe.data.dir) {
+            (Some(assume), _) => Assumed::named(assume, recipe, model)?,
+            (None, None) if assumes => Assumed::as_allowed(recipe, &*model.model, None),
+            (None, None) => return Err(no_data()),
+            // A recipe is planned where its data is not.
+            (None, Some(dir)) if assumes && !named && !dir.exists() => {
+                Assumed::as_allowed(recipe, &*model.model, Some(dir))
+            }
+            (None, Some(_)) => return Self::read(recipe, model, (device, false), console),
+        };
+        let preparer = model.opened.preparer()?;
+        let bytes = preparer.bound(&job(recipe, device, false)?, assumed.held_bytes())?;
+        Ok(assumed.data(recipe, Stays::of(model, &*preparer), &*bytes))
+    }
+
+    /// `run`: a run needs them prepared.
+    fn read(
+        recipe: &Recipe,
+        model: &ModelDir,
+        (device, run): (&Device, bool),
+        console: &mut dyn Console,
+    ) -> Result<Data, RunError> {
+        let preparer = model.opened.preparer()?;
+        let Made { what, prepare_bytes, limits } = preparer.read(&job(recipe, device, run)?, console)?;
+        let kind = match what {
+            What::Clips(prepared) => Kind::Prepared(prepared),
+            What::Lengths(lengths, why) => Kind::Measured(lengths, why),
+        };
+        let Some(index) = kind.index() else { return Err(no_data()) };
+        let (rows, split) = (index.frames().to_vec(), split(index, recipe)?);
+        let mut digest = index.digest();
+        if recipe.seed != VALIDATION_SEED {
+            // Part of what a checkpoint must share with the run that goes on with it, where the run's seed does not say it.
+            digest += &format!(" validated with seed {VALIDATION_SEED}");
+        }
+        Ok(Data { rows, split, prepare_bytes, limits, digest, stays: Stays::of(model, &*preparer), kind })
+    }
+
+    /// The same under another limit of length, to plan for.
+    ///
+    /// # Errors
+    /// Too few clips are left, or one that is named is not; the index of what was prepared cannot be read again.
+    pub fn up_to(&self, limit: &Limit, recipe: &Recipe, model: &dyn Model) -> Result<Data, RunError> {
+        let index = match &self.kind {
+            Kind::Assumed(assumed) => return assumed.limited(limit, recipe, model, self.stays),
+            Kind::Measured(lengths, _) => lengths.up_to(limit.seconds),
+            Kind::Prepared(_) => Lengths::read(&cache_dir(recipe).join(INDEX_FILE))?.up_to(limit.seconds),
+        };
+        let (rows, split) = (index.frames().to_vec(), split(&index, recipe)?);
+        let kind = Kind::Measured(Box::new(Lengths { index, seconds: Vec::new() }), String::new());
+        let (prepare_bytes, limits, digest) = (limit.prepare_bytes, Vec::new(), String::new());
+        Ok(Data { rows, split, prepare_bytes, limits, digest, stays: self.stays, kind })
+    }
+
+    /// What stands in for clips, or for their lengths, and why; nothing where they are prepared.
+    pub fn assumed(&self) -> Option<(String, String)> {
+        match &self.kind {
+            Kind::Assumed(assumed) => Some((assumed.said.clone(), assumed.why.clone())),
+            Kind::Measured(lengths, why) => {
+                Some((format!("{} clips by the length of their audio", lengths.index.len()), why.clone()))
+            }
+            Kind::Prepared(_) => None,
+        }
+    }
+
+    /// The prepared clips, where they are not assumed.
+    pub fn prepared(&self) -> Option<&Prepared> {
+        match &self.kind {
+            Kind::Prepared(prepared) => Some(prepared),
+            Kind::Measured(..) | Kind::Assumed(_) => None,
+        }
+    }
+
+    /// What was prepared, for people: the summary, and the first clips that are not used.
+    pub fn describe(&self) -> Vec<String> {
+        let Some(prepared) = self.prepared() else { return Vec::new() };
+        let summary = prepared.summary.to_string();
+        summary.lines().map(str::to_owned).chain(prepared.outcomes.describe()).collect()
+    }
+
+    /// Bytes that a run holds of its data while it trains, with updates of so many rows, on so many ranks of this process: what stays
+    /// of the tokenizer, the index, lengths and split, and of each rank the sequence of updates, an update while it is packed, and the packed validation.
+    pub fn run_bytes(&self, update_rows: u64, ranks: usize) -> u64 {
+        let (n, train, held_out) = (self.rows.len(), self.split.train.len(), self.split.validation.len());
+        let index = match &self.kind {
+            Kind::Assumed(assumed) => assumed.index_bytes(),
+            kind => kind.index().map_or(0, ClipIndex::bytes),
+        };
+        let all: u64 = self.rows.iter().map(|&rows| u64::from(rows)).sum();
+        // Updates are nearly alike; some have more of the short clips.
+        let of_update = 2 * update_rows.saturating_mul(n as u64) / all.max(1) + OF_ANY_UPDATE;
+        let rounds = self.stays.rounds as usize;
+        let chosen = 2 * size_of::<u32>();
+        let packed = |uses: usize| pack::bytes_of(uses) + (uses * 2 * size_of::<Use>()) as u64;
+        let of_rank = Updates::bytes_of(train) + packed(of_update as usize) + packed(rounds * held_out);
+        // The split grows by doubling.
+        self.stays.preparer_bytes
+            + index
+            + (n * (size_of::<u32>() + 2 * size_of::<usize>())) as u64
+            + ranks as u64 * (of_rank + ((train + held_out) * chosen) as u64)
+    }
+
+    /// Changes with any clip's content or name, and with what is validated on them.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Those clips, as the loop reads them.
+    ///
+    /// # Errors
+    /// Assumed clips cannot be read.
+    pub fn clips(&self, model: &ModelDir, chosen: &[usize], seed: u64) -> Result<Box<dyn Clips>, RunError> {
+        let prepared = self.prepared().ok_or_else(no_data)?;
+        Ok(model.opened.clips(prepared.index.clone(), chosen, seed))
+    }
+}
+
+impl Kind {
+    fn index(&self) -> Option<&ClipIndex> {
+        match self {
+            Kind::Prepared(prepared) => Some(&prepared.index),
+            Kind::Measured(lengths, _) => Some(&lengths.index),
+            Kind::Assumed(_) => None,
+        }
+    }
+}
+
+impl Stays {
+    fn of(model: &ModelDir, preparer: &dyn Preparer) -> Stays {
+        Stays { preparer_bytes: preparer.stays(), rounds: model.opened.rounds() }
+    }
+}
+
+/// Which clips of a recipe are held out.
+fn split(index: &ClipIndex, recipe: &Recipe) -> Result<Split, DataError> {
+    match &recipe.data.validation {
+        recipe::Validation::Names(names) => index.split(names),
+        recipe::Validation::Share(share) => index.split_share(*share, VALIDATION_SEED),
+    }
+}

@@ -1,0 +1,28 @@
+//! What a run will take, phase by phase, and the options with which it fits: decided before a weight is read.
+
+pub mod asked;
+pub mod budget;
+pub mod cards;
+pub mod cluster;
+pub mod data;
+mod describe;
+pub mod device;
+mod dump;
+mod host;
+pub mod memory;
+pub mod parts;
+pub mod placed;
+pub mod placement;
+pub mod placements;
+mod ranks;
+pub mod refusal;
+pub mod resolve;
+pub mod resolved;
+pub mod search;
+pub mod session;
+pub mod sizes;
+#[cfg(test)]
+mod testing;
+pub mod threads;
+pub mod tiers;
+mod variants;

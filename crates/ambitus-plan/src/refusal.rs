@@ -1,0 +1,253 @@
+//! A run that does not fit: what it needs, which changes of its options fit, and the least that any combination needs. What is
+//! named was planned in full, as it would be with those options typed behind the command.
+
+mod change;
+mod dims;
+mod space;
+
+#[cfg(test)]
+mod tests;
+
+use crate::asked::Asked;
+use crate::budget::{RunPlan, Shape};
+use crate::data::Data;
+use crate::device::Device;
+use crate::resolved::Resolved;
+use crate::search::{Free, search};
+use ambitus_compile::passes::Numerics;
+use ambitus_families::error::RunError;
+use ambitus_ir::target::Target;
+use ambitus_recipe::recipe::Origins;
+use ambitus_recipe::size::ByteSize;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+use space::Space;
+use std::fmt;
+
+/// Changes that are named.
+const MOST: usize = 6;
+
+/// Options to be typed behind a command, and what they come to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Named {
+    /// As they are typed.
+    pub options: String,
+    /// The peak with them.
+    pub peak_bytes: u64,
+    /// Bytes of the host's memory that what is offloaded takes: beside the peak, on a processor too.
+    pub host_bytes: u64,
+    /// Predicted seconds of an update.
+    pub seconds: f64,
+    /// What they do to numbers.
+    #[serde(serialize_with = "shown")]
+    pub numerics: Numerics,
+}
+
+fn shown<S: Serializer>(numerics: &Numerics, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(numerics)
+}
+
+/// A run that does not fit.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// What it needs, and has.
+    head: String,
+    /// Predicted seconds of an update as it is asked for.
+    seconds: f64,
+    /// Changes that fit, the smallest change of numbers first.
+    pub changes: Vec<Named>,
+    /// The combination of options that needs least.
+    pub least: Named,
+    /// What to do beside changing options.
+    advice: &'static str,
+    /// The plan that does not fit, as JSON.
+    plan: Value,
+}
+
+impl Refusal {
+    /// The plan with what could be changed.
+    pub fn json(&self) -> Value {
+        let mut json = self.plan.clone();
+        json["changes"] = json!(self.changes);
+        json["least"] = json!(self.least);
+        json
+    }
+}
+
+impl From<Refusal> for RunError {
+    fn from(refusal: Refusal) -> RunError {
+        RunError::Refused { why: refusal.to_string(), json: Box::new(refusal.json()) }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.head)?;
+        if self.changes.is_empty() {
+            let least = ByteSize(self.least.peak_bytes);
+            let with = match &*self.least.options {
+                "" => "as it is".to_owned(),
+                options => format!("with\n    {options}"),
+            };
+            return write!(
+                f,
+                "\n  no change of options fits: the least that any combination of them needs is {least}, {with}\n  {}",
+                self.advice
+            );
+        }
+        f.write_str("\n  changes that fit, the smallest change of numbers first:")?;
+        let width = self.changes.iter().map(|c| c.options.chars().count()).max().unwrap_or(0);
+        for c in &self.changes {
+            let time = 100.0 * (c.seconds / self.seconds - 1.0);
+            let peak = ByteSize(c.peak_bytes).to_string();
+            write!(f, "\n    {:<width$}  {peak:>9}  {time:+.0} % time  {}", c.options, c.numerics)?;
+            if c.host_bytes > 0 {
+                write!(f, ", {} of the host's memory beside it", ByteSize(c.host_bytes))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a run whose plan exceeds its budget, or the host's, or what the device has free. Call before any weight is read.
+///
+/// # Errors
+/// [`RunError::Refused`] with changes that fit, or the least that any needs; [`RunError::DoesNotFit`].
+pub fn require_fit(r: &Resolved) -> Result<(), RunError> {
+    require(r)?;
+    r.device.require_free(r.plan.peak_bytes)
+}
+
+fn require(r: &Resolved) -> Result<(), RunError> {
+    let over = r.plan.peak_bytes > r.budget;
+    let (mut head, advice) = match r.host_refusal().filter(|_| !over) {
+        Some(head) => (head, "raise --host-memory"),
+        None if over => (head(&r.plan, r.budget), "raise --memory"),
+        None => return Ok(()),
+    };
+    // A budget that nobody gave: what the machine has, or a limit leaves.
+    if let Some(budget) =
+        r.choices.iter().find(|c| over && c.key == "memory" && r.asked.recipe.memory.is_none())
+    {
+        head.push_str(&format!("\n  the budget is {}", budget.from));
+    }
+    let proposals = Proposals { asked: &r.asked, data: &r.data, device: &r.device, budget: r.budget };
+    // Of a run that goes on, states are there already.
+    let dims = match r.resumed {
+        true => Vec::new(),
+        false => dims::dims(&r.asked.recipe, &r.data, &r.device, &r.origins),
+    };
+    let advice =
+        if r.resumed { "raise memory in its recipe.yaml, where options are changed too" } else { advice };
+    let as_it_is = of_plan(&r.plan);
+    let (changes, least) = match r.asked.is_long {
+        false => proposals.all(dims),
+        true => {
+            head.push_str("\n  of a model of so many instructions all that saves is tried together, where there is room, and nothing else");
+            let only = r.plan.has_room_for_another(r.budget).then(|| proposals.space(dims).only()).flatten();
+            (only.clone().into_iter().filter(|only| proposals.fits(only)).collect(), only)
+        }
+    };
+    let (least, seconds) = (least.unwrap_or(as_it_is), r.plan.step_seconds);
+    Err(Refusal { head, seconds, changes, least, advice, plan: r.json() }.into())
+}
+
+/// The first change with which a run fits a device, or what it needs at least.
+pub fn first(asked: &Asked, data: &Data, device: &Device, budget: u64) -> Result<Named, Option<Named>> {
+    let proposals = Proposals { asked, data, device, budget };
+    let space = proposals.space(dims::dims(&asked.recipe, data, device, &Origins::new()));
+    let smallest = if asked.is_long { Vec::new() } else { space.smallest(1) };
+    let least = || if asked.is_long { space.only() } else { space.least() };
+    match smallest.into_iter().next().or_else(least) {
+        Some(named) if proposals.fits(&named) => Ok(named),
+        least => Err(least),
+    }
+}
+
+/// Refuses one plan that exceeds its budget, with what is left open for it.
+///
+/// # Errors
+/// [`RunError::Refused`], or failures of planning the alternatives.
+pub fn require_plan(
+    plan: &RunPlan,
+    shape: &Shape,
+    every: &Free,
+    budget: u64,
+    target: &dyn Target,
+) -> Result<(), RunError> {
+    if plan.peak_bytes <= budget {
+        return Ok(());
+    }
+    let candidates = search(shape, every, budget, target)?.candidates;
+    let named = |c: &crate::search::Candidate| Named {
+        options: c.options.clone(),
+        peak_bytes: c.peak_bytes,
+        host_bytes: 0,
+        seconds: c.seconds,
+        numerics: c.numerics,
+    };
+    let fitting = candidates.iter().filter(|c| c.planned && c.verdict.fits()).take(MOST);
+    let least = candidates.iter().min_by_key(|c| c.peak_bytes).map_or_else(|| of_plan(plan), named);
+    let refusal = Refusal {
+        head: head(plan, budget),
+        seconds: plan.step_seconds,
+        changes: fitting.map(named).collect(),
+        least,
+        advice: "raise --memory",
+        plan: Value::Null,
+    };
+    Err(refusal.into())
+}
+
+/// What a plan needs, and where.
+fn head(plan: &RunPlan, budget: u64) -> String {
+    let [needs, has] = ByteSize(plan.peak_bytes).apart(ByteSize(budget));
+    format!(
+        "does not fit: needs {needs}, budget {has} ({} short), in {}\n  {}",
+        ByteSize(plan.peak_bytes - budget),
+        plan.peak_place(),
+        plan.categories.line()
+    )
+}
+
+fn of_plan(plan: &RunPlan) -> Named {
+    Named {
+        options: String::new(),
+        peak_bytes: plan.peak_bytes,
+        host_bytes: plan.host_bytes(),
+        seconds: plan.step_seconds,
+        numerics: Numerics::Exact,
+    }
+}
+
+/// What is asked for, and where.
+struct Proposals<'r> {
+    asked: &'r Asked,
+    data: &'r Data,
+    device: &'r Device,
+    budget: u64,
+}
+
+impl<'r> Proposals<'r> {
+    fn space(&self, dims: Vec<dims::Dim>) -> Space<'r> {
+        Space::new(self.asked, self.data, self.device, self.budget, dims)
+    }
+
+    /// Changes that fit, and the least.
+    fn all(&self, dims: Vec<dims::Dim>) -> (Vec<Named>, Option<Named>) {
+        let space = self.space(dims);
+        let (mut changes, mut least) = (space.smallest(MOST), space.least());
+        if changes.is_empty() {
+            if !least.as_ref().is_some_and(|least| self.fits(least)) {
+                least = space.at_the_edge().or(least);
+            }
+            changes.extend(least.clone().filter(|least| self.fits(least)));
+        }
+        (changes, least)
+    }
+
+    fn fits(&self, named: &Named) -> bool {
+        named.peak_bytes <= self.budget
+            && self.asked.host_room(self.device).holds(named.host_bytes, named.peak_bytes)
+    }
+}
