@@ -2,7 +2,7 @@
 
     python record_vectors.py          needs espeak-ng on the path for two speech-like waveforms
 
-Writes into fixtures/: text_vectors.json, mel_vectors.safetensors, resample_vectors.safetensors, schedule_vectors.json.
+Writes into fixtures/: text_vectors.json, mel_vectors.safetensors, resample_vectors.safetensors; into ../schedules/fixtures/: trainer.json.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def schedule_vectors() -> None:
         "adamw": optimizer_sequence(),
     }
     body = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in record.items())
-    (HERE / "schedule_vectors.json").write_text("{\n" + body + "\n}\n", encoding="utf-8")
+    (HERE.parent.parent / "schedules" / "fixtures" / "trainer.json").write_text("{\n" + body + "\n}\n", encoding="utf-8")
     print("schedules: ema, learning rate, adamw")
 
 

@@ -1,5 +1,8 @@
 //! `cargo xtask keys`: the keys of a recipe for people, from what the source says of each.
 
+use ambitus_families::f5::F5;
+use ambitus_families::orpheus::Orpheus;
+use ambitus_recipe::recipe::Defaults;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -53,9 +56,52 @@ pub fn page() -> Result<String, String> {
         let text = std::fs::read_to_string(&source).map_err(|e| format!("{}: {e}", source.display()))?;
         let fields = fields(&text, name).ok_or_else(|| format!("{}: no struct {name}", source.display()))?;
         let _ = write!(out, "\n## {head}\n\n| key | what it says |\n|---|---|\n");
-        fields.iter().for_each(|(key, says)| out += &format!("| `{key}` | {says} |\n"));
+        // Families' own keys have tables below.
+        fields
+            .iter()
+            .filter(|(key, _)| key != "own")
+            .for_each(|(key, says)| out += &format!("| `{key}` | {says} |\n"));
     }
+    for family in ambitus_families::ALL {
+        let section = family.section();
+        let _ = write!(
+            out,
+            "\n## `{}:`, for {} alone\n\n| key | what it says |\n|---|---|\n",
+            section.name,
+            family.name()
+        );
+        section.keys.iter().for_each(|key| out += &format!("| `{}` | {} |\n", key.name, key.says));
+    }
+    out += "\nKeys of these sections that stood elsewhere before there were sections are still read there:\n";
+    let before = ambitus_families::ALL.iter().flat_map(|f| f.section().keys);
+    let before: Vec<String> = before.filter_map(|key| Some(format!("`{}`", key.before?))).collect();
+    out += &format!("{}.\n", before.join(", "));
+    out += &defaults();
     Ok(out)
+}
+
+/// What families mean by keys that a recipe leaves out.
+fn defaults() -> String {
+    let families = [
+        F5::shaped(ambitus_models::f5::config::Config::v1_base()),
+        Orpheus::shaped(ambitus_models::orpheus::config::Config::orpheus_3b()),
+    ];
+    let mut out = "\n## What families mean by keys that are left out\n\n| key |".to_owned();
+    let mut row = |key: &str, of: &dyn Fn(&Defaults) -> String| {
+        let cells = families.iter().map(|model| format!(" {} |", of(&model.defaults())));
+        out += &format!("\n| `{key}` |{}", cells.collect::<String>());
+    };
+    row("learning_rate", &|d| format!("{:e}", d.learning_rate));
+    row("weight_decay", &|d| d.weight_decay.to_string());
+    row("ema", &|d| d.ema.to_string());
+    row("batch", &|d| format!("{{clips: {}}}", d.clips));
+    row("warmup", &|d| d.warmup.map_or("5 % of the updates, at most 100".to_owned(), |n| n.to_string()));
+    row("schedule", &|d| d.schedule.to_string());
+    row("sample", &|d| if d.samples { "a held-out clip" } else { "none" }.to_owned());
+    row("lora.targets", &|d| d.adapted.iter().map(|t| format!("`{t}`")).collect::<Vec<_>>().join(" "));
+    let names: Vec<&str> = families.iter().map(|model| model.family.name()).collect();
+    let head = format!("| key | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
+    out.replacen("| key |", &head, 1) + "\n"
 }
 
 /// Public fields of a structure, and what is said of each.

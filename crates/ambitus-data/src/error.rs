@@ -43,8 +43,7 @@ pub enum DataError {
     #[error(
         "{missing} of {total} tokens ({:.1} %) are not in the vocabulary, more than {:.0} % allowed; they would all be \
          read as a space. Most frequent: {}. Check that the vocabulary belongs to this language and tokenizer. If it does, \
-         extend it: append the missing tokens to vocab.txt, a line each, and give --extend-vocab \
-         (model.extend_vocab: true){}", 100.0 * *missing as f64 / *total as f64, 100.0 * crate::text::MAX_UNKNOWN_SHARE,
+         extend it: append the missing tokens to vocab.txt, a line each, and give --extend-vocab{}", 100.0 * *missing as f64 / *total as f64, 100.0 * crate::text::MAX_UNKNOWN_SHARE,
         top(tokens), beside(others)
     )]
     UnknownTokens {

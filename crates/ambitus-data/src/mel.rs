@@ -1,8 +1,8 @@
-//! Log-mel spectrogram as the vocos vocoder and F5-TTS want it.
+//! Log-mel spectrogram as the vocos vocoder wants it.
 //!
 //! 24 kHz mono; STFT with `n_fft` = window = 1024, hop 256, periodic Hann, centred with reflection padding; magnitude
 //! (power 1); 100 triangular HTK filters from 0 to 12 kHz without area normalisation; `ln(max(mel, 1e-5))`. This is
-//! `get_vocos_mel_spectrogram` of the f5-tts package, i.e. `torchaudio.transforms.MelSpectrogram(norm=None, power=1,
+//! `get_vocos_mel_spectrogram` of the package that is recorded in `parity/`, i.e. `torchaudio.transforms.MelSpectrogram(norm=None, power=1,
 //! center=True)`. The filter bank is computed in f32 with torchaudio's order of operations, because narrow triangles
 //! amplify rounding; the FFT runs in f64, so that what differs from the package is the package's own rounding.
 

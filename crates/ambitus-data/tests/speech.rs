@@ -291,7 +291,7 @@ fn audio_and_text_become_token_clips() {
     let data = data(dir.path());
     assert!(TokenSource::open(&data, u64::MAX).expect("readable").is_none());
     let mut codec = Hashing::default();
-    let speech = SpeechOptions { max_tokens: Some(170), voice: None };
+    let speech = SpeechOptions { max_tokens: Some(170), voice: None, spec: "a-v1" };
     let prepared = run(dir.path(), &mut codec, &speech, LabelScope::All).expect("prepared");
     let names: Vec<_> = (0..prepared.index.len()).map(|i| prepared.index.name(i)).collect();
     let clips = metas(&options(dir.path()));

@@ -6,12 +6,13 @@ use crate::error::RunError;
 use crate::prepare::Preparer;
 use crate::sample::Sampler;
 use crate::weights::Weights;
-use ambitus_data::{ClipIndex, TokenizerKind};
+use ambitus_data::ClipIndex;
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
-use ambitus_models::f5::config::Variant;
-use ambitus_recipe::recipe::{Defaults, Schedule, ScheduleKind};
+use ambitus_recipe::import::Trainer;
+use ambitus_recipe::recipe::{Defaults, Own, Schedule, ScheduleKind, Section, read_own};
 use ambitus_store::DType;
+use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +26,14 @@ pub trait Family: Sync {
 
     /// The files of its folders, for people.
     fn files(&self) -> &'static str;
+
+    /// Its section of recipes.
+    fn section(&self) -> &'static Section;
+
+    /// Files of its original trainer, for `import`.
+    fn trainer(&self) -> Option<&'static Trainer> {
+        None
+    }
 
     /// The folder is one of its own.
     fn recognises(&self, dir: &Path) -> bool;
@@ -96,6 +105,11 @@ pub trait Opened: Send + Sync {
     /// What [`rows_of`](Opened::rows_of) takes text for; `counted`: the clips are given in rows.
     fn text_assumed(&self, counted: bool) -> &'static str;
 
+    /// The most rows of a clip by its own keys; longer ones are left out.
+    fn most_rows(&self) -> Option<u64> {
+        None
+    }
+
     /// A plan without data may assume clips as long as the recipe allows.
     fn assumes_clips(&self) -> bool;
 
@@ -123,19 +137,25 @@ pub struct ModelDir {
     pub weights: Option<Weights>,
 }
 
-/// How to open a folder. What a family has no use for, it refuses.
-#[derive(Clone, Copy, Debug, Default)]
+/// How to open a folder.
+#[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// v0 or v1, where the configuration does not say.
-    pub variant: Option<Variant>,
     /// Do not look for weights.
     pub from_scratch: bool,
-    /// Accept a vocabulary longer than the checkpoint's: its new rows are drawn, old ids keep theirs.
-    pub extend_vocab: bool,
-    /// Dropout instead of the configuration's.
+    /// Dropout instead of the configuration's; families without any refuse it.
     pub dropout: Option<f32>,
-    /// Tokenizer instead of the configuration's.
-    pub tokenizer: Option<TokenizerKind>,
+    /// Sections of a recipe, of which a family reads its own.
+    pub own: Own,
+}
+
+impl OpenOptions {
+    /// The values of a family's section.
+    ///
+    /// # Errors
+    /// [`RunError::Usage`] with section and key.
+    pub fn own<T: DeserializeOwned>(&self, section: &Section) -> Result<T, RunError> {
+        read_own(&self.own, section.name).map_err(RunError::Usage)
+    }
 }
 
 impl ModelDir {
@@ -144,7 +164,21 @@ impl ModelDir {
     /// # Errors
     /// A folder that no family knows; else names the file and key or tensor, and says what to do.
     pub fn open(families: Families, dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
-        of(families, dir)?.open(dir, options)
+        let family = of(families, dir)?;
+        let other =
+            families.iter().find(|f| f.name() != family.name() && options.own.contains_key(f.section().name));
+        if let Some((other, keys)) = other.and_then(|f| Some((f, options.own.get(f.section().name)?))) {
+            let keys: Vec<&str> = keys.keys().map(String::as_str).collect();
+            return Err(RunError::Usage(format!(
+                "{}.{}: is for {}, and {} holds {}: leave it out",
+                other.section().name,
+                keys.join(", "),
+                other.name(),
+                dir.display(),
+                family.name()
+            )));
+        }
+        family.open(dir, options)
     }
 
     /// A model without files: for plans.
@@ -179,6 +213,16 @@ impl ModelDir {
             None => Ok(Vec::new()),
         }
     }
+}
+
+/// The sections that a recipe may have.
+pub fn sections(families: Families) -> Vec<&'static Section> {
+    families.iter().map(|f| f.section()).collect()
+}
+
+/// The trainers whose files `import` knows.
+pub fn trainers(families: Families) -> Vec<&'static Trainer> {
+    families.iter().filter_map(|f| f.trainer()).collect()
 }
 
 /// The family of a folder.

@@ -11,6 +11,7 @@ pub mod family;
 pub mod orpheus;
 pub mod prepare;
 pub mod sample;
+pub mod small;
 pub mod snac;
 pub mod stop;
 pub mod weights;

@@ -7,15 +7,13 @@ use crate::device::Device;
 use crate::memory::Meter;
 use crate::resolved::{Choice, Resolved};
 use crate::sizes::Sizes;
-use ambitus_data::TokenizerKind;
 use ambitus_families::Families;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{ModelDir, OpenOptions};
-use ambitus_models::f5::config::Variant;
 use ambitus_models::{Capacity, Rows};
 use ambitus_recipe::rates::LearningRate;
-use ambitus_recipe::recipe::{self, DeviceChoice, Origins, Recipe};
+use ambitus_recipe::recipe::{DeviceChoice, Origins, Recipe};
 use ambitus_recipe::size::ByteSize;
 use std::path::Path;
 use std::time::Instant;
@@ -97,19 +95,9 @@ fn beside(path: Option<&Path>, e: RunError) -> RunError {
 
 fn open_model(families: Families, recipe: &Recipe, weights: bool) -> Result<ModelDir, RunError> {
     let options = OpenOptions {
-        variant: recipe.model.variant.map(|v| match v {
-            recipe::Variant::V0 => Variant::V0,
-            recipe::Variant::V1 => Variant::V1,
-        }),
         from_scratch: recipe.model.from_scratch || !weights,
-        extend_vocab: recipe.model.extend_vocab,
         dropout: recipe.dropout.map(|p| p as f32),
-        tokenizer: recipe.data.tokenizer.map(|t| match t {
-            recipe::Tokenizer::Pinyin => TokenizerKind::Pinyin,
-            recipe::Tokenizer::Char => TokenizerKind::Char,
-            recipe::Tokenizer::Byte => TokenizerKind::Byte,
-            recipe::Tokenizer::Custom => TokenizerKind::Custom,
-        }),
+        own: recipe.own.clone(),
     };
     let dir = &recipe.model.dir;
     ModelDir::open(families, dir, options).map_err(|e| beside(Some(dir), e))

@@ -8,7 +8,7 @@ use ambitus_families::error::RunError;
 use ambitus_models::{Capacity, Model, Rows};
 use ambitus_recipe::recipe::{self, Recipe, UpdateAt};
 
-/// Micro-batch of a recipe that names none, in rows: F5-TTS's default.
+/// Micro-batch of a recipe that names none, in rows: a usual one of frames.
 const DEFAULT_MICRO_ROWS: u64 = 3200;
 /// The most clips of a micro-batch of a recipe that names none: the reference trainer's `max_samples`.
 const DEFAULT_MICRO_CLIPS: usize = 64;

@@ -1,5 +1,5 @@
 //! Other trainers' configurations, read into a recipe: accelerate's YAML, TrainingArguments (JSON, YAML, flags, pasted Python),
-//! and the files of the official trainers of Orpheus and F5-TTS.
+//! and the files of families' official trainers ([`Trainer`]).
 //!
 //! Nothing of them is run. Each key is *used*, *default* (what happens here anyway), has *no effect, because …*, *asks*
 //! something, or is *unknown* with the nearest known name; none is dropped silently. Files are merged, and two places that
@@ -26,7 +26,7 @@ mod training;
 mod world;
 
 use crate::recipe::tree::{Key, Node, Tree};
-use crate::recipe::{MAX_RECIPE_BYTES, Place, Recipe, RecipeError, read_text, read_tree, short};
+use crate::recipe::{MAX_RECIPE_BYTES, Place, Precision, Recipe, RecipeError, read_text, read_tree, short};
 use ambitus_store::StoreError;
 use form::Form;
 use given::Given;
@@ -112,10 +112,21 @@ struct Origin {
     accelerate: bool,
     /// TrainingArguments, or what has its names.
     arguments: bool,
-    /// Orpheus' finetune/config.yaml.
-    orpheus: bool,
-    /// F5-TTS's configuration.
-    f5: bool,
+    /// Of families' trainers.
+    trainer: Trainer,
+}
+
+/// Files of a family's original trainer: how they are known, and what the keys mean that they leave out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trainer {
+    /// Keys by which its files are known; sections end in a dot.
+    pub signs: &'static [&'static str],
+    /// Batches are counted in frames.
+    pub counts_frames: bool,
+    /// What it computes in, and where that is written.
+    pub precision: Option<(Precision, &'static str)>,
+    /// It has a length of its own: the epochs of TrainingArguments are not meant.
+    pub has_length: bool,
 }
 
 impl Source {
@@ -173,12 +184,16 @@ impl Source {
 /// # Errors
 /// What cannot be read, is not a value of its key, contradicts another place, or has no counterpart that could be run; with
 /// file, line and key.
-pub fn import(sources: &[Source], folders: &Folders) -> Result<Imported, RecipeError> {
-    judged(sources, folders).map(|(imported, ..)| imported)
+pub fn import(sources: &[Source], folders: &Folders, trainers: &[&Trainer]) -> Result<Imported, RecipeError> {
+    judged(sources, folders, trainers).map(|(imported, ..)| imported)
 }
 
 /// An import, of which key of the recipe each of its notes is, and the recipe.
-fn judged(sources: &[Source], folders: &Folders) -> Result<(Imported, Vec<Of>, Recipe), RecipeError> {
+fn judged(
+    sources: &[Source],
+    folders: &Folders,
+    trainers: &[&Trainer],
+) -> Result<(Imported, Vec<Of>, Recipe), RecipeError> {
     let mut given = Vec::new();
     for source in sources {
         for (key, tree) in source.entries()? {
@@ -189,7 +204,7 @@ fn judged(sources: &[Source], folders: &Folders) -> Result<(Imported, Vec<Of>, R
             return Err(RecipeError { file: short(&source.name), place: None, key: None, why });
         }
     }
-    let origin = origin(&given);
+    let origin = origin(&given, trainers);
     judge::hush(&mut given);
     let mut j = Judge::new(&given)?;
     let world = world::world(&mut j)?;
@@ -293,16 +308,22 @@ fn section_of(path: &str) -> &'static str {
     keys::SECTIONS.iter().find(|(name, _)| *name == path).map_or("", |(_, section)| *section)
 }
 
-fn origin(given: &[Given]) -> Origin {
+fn origin(given: &[Given], trainers: &[&Trainer]) -> Origin {
     let has = |names: &[&str]| given.iter().any(|g| names.contains(&g.path.as_str()));
     let begins = |start: &str| given.iter().any(|g| g.path.starts_with(start));
     let accelerate =
         has(&["distributed_type", "compute_environment", "use_fsdp", "num_processes", "machine_rank"]);
-    let orpheus = has(&["TTS_dataset"]);
-    let f5 = begins("datasets.") || has(&["batch_size_per_gpu", "batch_size_type"]);
+    let known = |sign: &&str| if sign.ends_with('.') { begins(sign) } else { has(&[sign]) };
+    let known = trainers.iter().filter(|t| t.signs.iter().any(known));
+    let trainer = known.fold(Trainer::default(), |all, t| Trainer {
+        signs: &[],
+        counts_frames: all.counts_frames || t.counts_frames,
+        precision: all.precision.or(t.precision),
+        has_length: all.has_length || t.has_length,
+    });
     let judged =
         |ids: &[&str]| given.iter().any(|g| matches!(g.known, Some(Known::Judged(id)) if ids.contains(&id)));
     let arguments =
         judged(&["per_device", "accumulation", "epochs", "max_steps", "learning_rate", "output_dir", "fsdp"]);
-    Origin { accelerate, arguments, orpheus, f5 }
+    Origin { accelerate, arguments, trainer }
 }

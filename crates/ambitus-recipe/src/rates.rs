@@ -37,7 +37,7 @@ impl LearningRate {
     /// The rate of the update after `applied` applied ones (from 0), N = `total`, w = `warmup`: the base times
     /// `start + (1 - start) i / w` for i < w, then times `floor + (1 - floor) f(i - w)`. The shares f are those of transformers'
     /// `optimization.py` (`linear`, `cosine`, `cosine_with_restarts`, `inverse_sqrt`, with `num_training_steps` = N) and torch's
-    /// `lr_scheduler.py` (`CosineAnnealingWarmRestarts`, `ExponentialLR`, `MultiStepLR`; F5-TTS's `LinearLR` by `start` and
+    /// `lr_scheduler.py` (`CosineAnnealingWarmRestarts`, `ExponentialLR`, `MultiStepLR`; `LinearLR` by `start` and
     /// `floor`). A run no longer than its warm-up only climbs.
     pub fn at(&self, applied: u64) -> f64 {
         let s = &self.schedule;
@@ -106,8 +106,8 @@ mod tests {
 
     /// torch applies some of them as running products, which drift by some 1e-16 an update; here they are closed forms.
     const RATE_TOLERANCE: f64 = 1e-12;
-    /// F5-TTS's trainer.
-    const F5: &str = "linear,start=1e-8,floor=1e-8";
+    /// A trainer that ramps by `LinearLR`, up and down.
+    const RAMPS: &str = "linear,start=1e-8,floor=1e-8";
 
     fn read(file: &str) -> Value {
         let path = format!("{}/../../parity/{file}", env!("CARGO_MANIFEST_DIR"));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     fn recorded() -> Value {
-        read("f5/fixtures/schedule_vectors.json")
+        read("schedules/fixtures/trainer.json")
     }
 
     fn rate(base: f64, warmup: u64, total: u64, schedule: &str) -> LearningRate {
@@ -131,10 +131,10 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_the_f5_trainers() {
+    fn rates_are_the_recorded_trainers() {
         for run in recorded()["learning_rate"].as_array().unwrap() {
             let (warmup, total) = (run["warmup"].as_u64().unwrap(), run["total"].as_u64().unwrap());
-            is_recorded(&rate(run["base"].as_f64().unwrap(), warmup, total, F5), &run["rates"]);
+            is_recorded(&rate(run["base"].as_f64().unwrap(), warmup, total, RAMPS), &run["rates"]);
         }
     }
 
@@ -163,7 +163,7 @@ mod tests {
         arbtest::arbtest(|u| {
             let (warmup, total) = (u.int_in_range(0..=50)?, u.int_in_range(0..=50)?);
             let schedule = *u.choose(&[
-                F5,
+                RAMPS,
                 "linear",
                 "constant",
                 "cosine,cycles=1.5,floor=0.1",
@@ -182,8 +182,8 @@ mod tests {
             }
             Ok(())
         });
-        assert_eq!(rate(2.0, 0, 10, F5).at(0), 2.0);
-        let warned = |warmup| rate(1e-5, warmup, 10, F5).warning();
+        assert_eq!(rate(2.0, 0, 10, RAMPS).at(0), 2.0);
+        let warned = |warmup| rate(1e-5, warmup, 10, RAMPS).warning();
         assert!(warned(9).is_none() && warned(10).is_some_and(|w| w.contains("10 updates of warm-up")));
     }
 }

@@ -18,6 +18,7 @@ mod family;
 mod forms;
 mod offload;
 mod origins;
+mod own;
 mod placement;
 mod read;
 mod schedule;
@@ -28,7 +29,6 @@ pub(crate) mod tree;
 mod validate;
 
 pub use ambitus_compile::passes::precision::Precision;
-use ambitus_data::speech::LabelScope;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -37,11 +37,12 @@ use crate::size::ByteSize;
 pub use batch::Batch;
 pub use family::{ADAPTER_RATE, Defaults};
 pub use forms::{
-    Checkpoint, DeviceChoice, Length, Level, MicroBatch, OptimizerChoice, Outside, Sample, Tokenizer,
-    UpdateAt, Validation, Variant,
+    Checkpoint, DeviceChoice, Length, Level, MicroBatch, OptimizerChoice, Outside, Sample, UpdateAt,
+    Validation,
 };
 pub use offload::{Activations, Offload};
 pub use origins::Origins;
+pub use own::{Own, OwnKey, OwnOption, Section, read as read_own};
 pub use placement::Placement;
 pub(crate) use read::read_tree;
 pub use read::{MAX_RECIPE_BYTES, Place, RecipeError};
@@ -57,7 +58,6 @@ pub const DEFAULT_UPDATES: u64 = 1000;
 
 /// One training run. The fields' defaults are what an absent key means.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Recipe {
     /// What is trained.
     pub model: Model,
@@ -102,12 +102,11 @@ pub struct Recipe {
     /// How far the planner may go, for what the recipe leaves open: `same` numbers, `reordered` sums, or `changed` numbers.
     #[serde(default, skip_serializing_if = "Level::is_default")]
     pub numerics: Level,
-    /// What is computed at once, `{frames: N, clips: N}` or `N` frames (of Orpheus, tokens); the update does not depend on it.
+    /// What is computed at once, `{frames: N, clips: N}` or `N` rows of the model (frames, tokens); the update does not depend on it.
     /// Absent: chosen by the planner.
     #[serde(default, skip_serializing_if = "MicroBatch::is_empty")]
     pub micro_batch: MicroBatch,
-    /// Audio of one update: `{clips: N}`, `{frames: N}` (of Orpheus `{tokens: N}`) or `{seconds: X}`. Absent: 8 clips, of
-    /// Orpheus 1.
+    /// Audio of one update: `{clips: N}`, `{frames: N}` (or `{tokens: N}`) or `{seconds: X}`. Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
     /// How many updates. Not together with `epochs`; without both, [`DEFAULT_UPDATES`].
@@ -116,18 +115,18 @@ pub struct Recipe {
     /// How many passes over the data; fractions are fine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// AdamW's rate at the end of warm-up. Absent: 1e-5, of Orpheus 5e-5; with `lora` 1e-4.
+    /// AdamW's rate at the end of warm-up. Absent: the family's; with `lora` 1e-4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
-    /// Updates of linear warm-up. Absent: min(100, 5 % of the updates), of Orpheus none.
+    /// Updates of linear warm-up. Absent: the family's, else min(100, 5 % of the updates).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup: Option<u64>,
     /// How the rate goes on after warm-up: `linear`, `cosine`, `constant`, ..., or `{kind: cosine, floor: 0.1}` (see
-    /// [`Schedule`]). Absent: linear to zero.
+    /// [`Schedule`]). Absent: the family's, which is linear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
-    /// AdamW's decoupled weight decay, on every parameter: as F5-TTS has it; transformers leaves out biases and
-    /// norms. Absent: 0.01, of Orpheus 0.
+    /// AdamW's decoupled weight decay, on every parameter (transformers leaves out biases and norms).
+    /// Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
     /// How AdamW keeps its two moments: `adamw` (fp32, 8 bytes a parameter), `adamw-bf16` (4) or `adamw-8bit` (2, with a
@@ -166,7 +165,7 @@ pub struct Recipe {
     /// them. Absent: one run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<Stage>,
-    /// Keep an exponential moving average of the weights (decay and rhythm are F5-TTS's). Absent: true, of Orpheus false.
+    /// Keep an exponential moving average of the weights (decay and rhythm are ema-pytorch's). Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema: Option<bool>,
     /// Updates between validations; 0: only before the first and after the last.
@@ -187,55 +186,31 @@ pub struct Recipe {
     /// Folder of the run's results. Absent: a new one under `runs/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_dir: Option<PathBuf>,
-    /// The clip that is drawn and sounded at the end, `{clip: NAME, steps: N, cfg: X}`, or `false` for none. F5-TTS only.
+    /// The clip that is drawn and sounded at the end, `{clip: NAME, steps: N, cfg: X}`, or `false` for none. Of families that
+    /// sample by the whole clip.
     #[serde(default = "default::sample", with = "forms::sample")]
     pub sample: Option<Sample>,
+    /// What sections of families say, by section and key.
+    #[serde(skip)]
+    pub own: Own,
 }
 
 /// `model:`, the checkpoint and how it is read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Model {
-    /// Folder with `config.yaml`, `vocab.txt` and `model.safetensors` or `.pt` (F5-TTS), or with `config.json` and
-    /// `model.safetensors`, or shards and their index (Orpheus). From scratch: without weights.
+    /// Folder of the model's files; which they are, its family says (`ambitus train --help`). From scratch: without weights.
     pub dir: PathBuf,
-    /// `v0` or `v1`, where the model's YAML does not say (their shapes are equal).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub variant: Option<Variant>,
     /// Start from random weights.
     #[serde(default)]
     pub from_scratch: bool,
-    /// Add new rows for tokens the checkpoint's vocabulary lacks; old ids stay.
-    #[serde(default)]
-    pub extend_vocab: bool,
 }
 
 /// `data:`, the audio and how it is taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Data {
     /// Folder of audio with transcripts, or a CSV or JSONL file. `None` only in plans that assume the clips' lengths.
     #[serde(deserialize_with = "default::required")]
     pub dir: Option<PathBuf>,
-    /// `pinyin`, `char`, `byte` or `custom`. Absent: the model's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokenizer: Option<Tokenizer>,
-    /// Orpheus: folder of the SNAC codec (`config.json`, `model.safetensors` or `pytorch_model.bin`) that makes tokens of audio,
-    /// once: they are kept in `cache`. Its memory is given back before training. Not needed for sets that are tokenised already.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub codec: Option<PathBuf>,
-    /// Orpheus: which tokens are scored, `all` or `audio` (from the first audio token to the end: text is not learned; the loss is
-    /// another mean). Sets that are tokenised already bring their own. Absent: all, as the official script does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub labels: Option<LabelScope>,
-    /// Orpheus: the voice of clips whose data set names none (in a column or key `source` or `speaker_id`); it stands before
-    /// the text, `voice: text`. Absent: the text alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub voice: Option<String>,
-    /// Orpheus: longest sequence in tokens (text, audio at 82 a second, and eight that wrap them); longer ones are left out, or
-    /// refused with `outside: refuse`. Bounds the largest micro-batch. Absent: as long as `max_seconds` makes them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_tokens: Option<u64>,
     /// Shortest clip in seconds.
     #[serde(default = "default::min_seconds")]
     pub min_seconds: f64,
@@ -267,11 +242,6 @@ impl Recipe {
             model: Model { dir: model.into(), ..Model::default() },
             data: Data {
                 dir: None,
-                tokenizer: None,
-                codec: None,
-                labels: None,
-                voice: None,
-                max_tokens: None,
                 min_seconds: default::min_seconds(),
                 max_seconds: default::max_seconds(),
                 outside: Outside::default(),
@@ -314,6 +284,7 @@ impl Recipe {
             threads: None,
             run_dir: None,
             sample: default::sample(),
+            own: Own::new(),
         }
     }
 

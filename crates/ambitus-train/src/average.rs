@@ -1,5 +1,5 @@
-//! The decay of the moving average, as ema-pytorch has it (recorded from F5-TTS's trainer in
-//! `parity/f5/fixtures/schedule_vectors.json`). A pure function of a counter.
+//! The decay of the moving average, as ema-pytorch has it (recorded in
+//! `parity/schedules/fixtures/trainer.json`). A pure function of a counter.
 
 /// `EMA(beta=0.9999)`: the largest decay.
 const EMA_BETA: f32 = 0.9999;
@@ -34,7 +34,7 @@ mod tests {
     const DECAY_TOLERANCE: f32 = 6e-8;
 
     fn recorded() -> Value {
-        let path = format!("{}/../../parity/f5/fixtures/schedule_vectors.json", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("{}/../../parity/schedules/fixtures/trainer.json", env!("CARGO_MANIFEST_DIR"));
         serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
     }
 

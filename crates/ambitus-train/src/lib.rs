@@ -23,4 +23,3 @@ pub mod world;
 
 pub use ambitus_compile::passes::shard::{Sharding, Strategy, Units};
 pub use ambitus_data::silence_caught_panics;
-pub use ambitus_models::f5::config::Variant;

@@ -15,7 +15,7 @@ use ambitus_compile::passes::shard::Strategy;
 use ambitus_data::DataError;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
-use ambitus_families::family::{self, Families, Family};
+use ambitus_families::family::{self, Families, Family, sections};
 use ambitus_families::prepare::{cache_dir, no_data};
 use ambitus_families::stop;
 use ambitus_ir::StateDecl;
@@ -44,7 +44,7 @@ pub fn train(
     world: &World,
     console: &mut dyn Console,
 ) -> Result<RunDir, RunError> {
-    let recipe = absolute(recipe)?;
+    let recipe = absolute(families, recipe)?;
     let console = if world.is_first() { console } else { &mut Silent };
     if !recipe.stages.is_empty() {
         in_one_process(world)?;
@@ -137,7 +137,7 @@ pub(crate) fn go_on(
     console: &mut dyn Console,
 ) -> Result<RunDir, RunError> {
     let console = if world.is_first() { console } else { &mut Silent };
-    let (mut run, mut recipe) = RunDir::open(root)?;
+    let (mut run, mut recipe) = RunDir::open(families, root)?;
     if world.is_first() {
         run.lock()?;
     }
@@ -221,7 +221,8 @@ fn resolve_for(
     }
     let _busy = world.busy();
     let (text, cut): (String, Option<(Vec<usize>, usize)>) = saved::from_json(&chosen)?;
-    let (recipe, _) = Recipe::parse(&text, "recipe.yaml").map_err(|e| RunError::Usage(e.to_string()))?;
+    let (recipe, _) = Recipe::parse_with(&text, "recipe.yaml", &sections(families))
+        .map_err(|e| RunError::Usage(e.to_string()))?;
     let device = world.device(&recipe)?;
     let mut resolved = resolve_on(families, recipe, origins, device, Purpose::Run, console)?;
     if let Some((starts, in_flight)) = cut {
@@ -231,13 +232,23 @@ fn resolve_for(
 }
 
 /// Paths that mean the same from any folder: a run may be resumed from elsewhere.
-fn absolute(mut recipe: Recipe) -> Result<Recipe, RunError> {
+fn absolute(families: Families, mut recipe: Recipe) -> Result<Recipe, RunError> {
     let data = recipe.data.dir.as_mut().ok_or_else(no_data)?;
-    for path in [&mut recipe.model.dir, data].into_iter().chain(&mut recipe.data.codec) {
+    for path in [&mut recipe.model.dir, data] {
         *path = std::path::absolute(&*path).map_err(|e| RunError::io(path, "cannot resolve", e))?;
     }
     if let Some(disk) = recipe.offload.as_mut().and_then(|o| o.disk.as_mut()) {
         *disk = std::path::absolute(&*disk).map_err(|e| RunError::io(disk, "cannot resolve", e))?;
+    }
+    for section in sections(families) {
+        for key in section.keys.iter().filter(|key| key.option.is_some_and(|o| o.is_path)) {
+            let Some(path) = recipe.own(section.name, key.name).and_then(|v| v.as_str()).map(PathBuf::from)
+            else {
+                continue;
+            };
+            let whole = std::path::absolute(&path).map_err(|e| RunError::io(&path, "cannot resolve", e))?;
+            recipe.set_own(section.name, key.name, whole.to_string_lossy());
+        }
     }
     let cache = std::path::absolute(cache_dir(&recipe));
     recipe.data.cache = Some(cache.map_err(|e| RunError::io(Path::new("runs/cache"), "cannot resolve", e))?);
@@ -372,7 +383,8 @@ pub fn export_run(
     out: &Path,
     console: &mut dyn Console,
 ) -> Result<Source, RunError> {
-    let (run, recipe) = RunDir::open(root).and_then(|(run, recipe)| stages::latest(run, recipe))?;
+    let (run, recipe) =
+        RunDir::open(families, root).and_then(|(run, recipe)| stages::latest(families, run, recipe))?;
     let checkpoint = saved::newest_good(&run.checkpoints(), console)?
         .ok_or_else(|| RunError::Usage(format!("{}: has no complete checkpoint yet", root.display())))?;
     let progress = saved::progress(&checkpoint)?;

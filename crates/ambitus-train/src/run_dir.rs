@@ -18,6 +18,7 @@ mod kept;
 mod lock;
 
 use ambitus_families::error::RunError;
+use ambitus_families::family::{Families, sections};
 use ambitus_recipe::recipe::Recipe;
 use ambitus_store::{CheckpointDir, write_atomic};
 pub use kept::Kept;
@@ -70,7 +71,7 @@ impl RunDir {
     ///
     /// # Errors
     /// No recipe there, or one that does not read.
-    pub fn open(root: &Path) -> Result<(RunDir, Recipe), RunError> {
+    pub fn open(families: Families, root: &Path) -> Result<(RunDir, Recipe), RunError> {
         let run = RunDir::at(root.to_owned());
         let path = run.root.join("recipe.yaml");
         if !path.is_file() {
@@ -79,7 +80,8 @@ impl RunDir {
                 root.display()
             )));
         }
-        let (recipe, _) = Recipe::read(&path).map_err(|e| RunError::Usage(e.to_string()))?;
+        let (recipe, _) =
+            Recipe::read(&path, &sections(families)).map_err(|e| RunError::Usage(e.to_string()))?;
         Ok((run, recipe))
     }
 

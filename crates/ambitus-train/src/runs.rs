@@ -1,5 +1,6 @@
 //! All runs of a folder in one table: what differs between their recipes, and what came out.
 
+use ambitus_families::family::{Families, sections};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{BufReader, Read};
@@ -72,13 +73,13 @@ struct PlanFigures {
 }
 
 /// Reads all runs under `folder`. Only a folder that cannot be listed is an error; a damaged run is a row.
-pub fn runs(folder: &Path) -> std::io::Result<Runs> {
+pub fn runs(families: Families, folder: &Path) -> std::io::Result<Runs> {
     std::fs::read_dir(folder)?;
     let mut found = Vec::new();
     find(folder, 0, &mut 0, &mut found);
     found.sort();
     let mut read: Vec<(Run, Option<BTreeMap<String, String>>)> =
-        found.iter().map(|run| read_run(folder, run)).collect();
+        found.iter().map(|run| read_run(families, folder, run)).collect();
     // A key differs if two recipes that could be read disagree on it; absent is a value too.
     let recipes: Vec<_> = read.iter().filter_map(|(_, recipe)| recipe.clone()).collect();
     let all: BTreeSet<&String> = recipes.iter().flat_map(BTreeMap::keys).collect();
@@ -121,7 +122,7 @@ fn find(folder: &Path, depth: usize, looked: &mut usize, found: &mut Vec<PathBuf
     }
 }
 
-fn read_run(root: &Path, folder: &Path) -> (Run, Option<BTreeMap<String, String>>) {
+fn read_run(families: Families, root: &Path, folder: &Path) -> (Run, Option<BTreeMap<String, String>>) {
     let name = folder.strip_prefix(root).unwrap_or(folder).display().to_string();
     let mut run = Run { name: if name.is_empty() { ".".to_owned() } else { name }, ..Run::default() };
     run.state = "not ended".to_owned();
@@ -146,7 +147,7 @@ fn read_run(root: &Path, folder: &Path) -> (Run, Option<BTreeMap<String, String>
         Ok(None) => run.problems.push(format!("{PLAN_FILE} is missing")),
         Err(why) => run.problems.push(why),
     }
-    let recipe = match Recipe::read(&folder.join(RECIPE_FILE)) {
+    let recipe = match Recipe::read(&folder.join(RECIPE_FILE), &sections(families)) {
         Ok((recipe, _)) => Some(flat(&recipe)),
         Err(e) => {
             // The row names the folder already.
@@ -177,7 +178,7 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
 /// The recipe's values by path, as text. Where the results lie is no difference of the runs.
 fn flat(recipe: &Recipe) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
-    walk(&mut String::new(), &serde_json::to_value(recipe).unwrap_or_default(), &mut out);
+    walk(&mut String::new(), &recipe.to_value(), &mut out);
     out.remove("run_dir");
     out
 }
@@ -325,7 +326,7 @@ mod tests {
         let b = |r: &mut Recipe| (r.learning_rate, r.checkpoint) = (Some(1e-5), "all".parse().ok());
         run(root.path(), "a", a, 0.6);
         run(root.path(), "deep/er/b", b, 0.7);
-        let found = runs(root.path()).unwrap();
+        let found = runs(ambitus_families::ALL, root.path()).unwrap();
         assert_eq!(found.keys, ["checkpoint", "learning_rate"]);
         let names: Vec<&str> = found.runs.iter().map(|r| r.name.as_str()).collect();
         assert_eq!(names, ["a", "deep/er/b"]);
@@ -351,7 +352,7 @@ deep/er/b         all           1e-5       20  1.50 GiB  1.00 GiB      1840  0.8
             r.data.cache = Some("x".repeat(100).into());
         };
         run(root.path(), "b", b, 0.7);
-        let text = runs(root.path()).unwrap().to_string();
+        let text = runs(ambitus_families::ALL, root.path()).unwrap().to_string();
         assert!(text.lines().all(|line| line.chars().count() <= MAX_WIDTH), "{text}");
         assert!(text.starts_with("run  updates   planned"), "{text}");
         assert!(text.contains("b: checkpoint none,") && text.contains("threads 3"), "{text}");
@@ -368,7 +369,7 @@ deep/er/b         all           1e-5       20  1.50 GiB  1.00 GiB      1840  0.8
         fs::write(b.join(RECIPE_FILE), "model: {dir: a, dirr: b}\n").unwrap();
         fs::remove_file(c.join(SUMMARY_FILE)).unwrap();
         fs::remove_file(c.join(PLAN_FILE)).unwrap();
-        let table = runs(root.path()).unwrap().to_string();
+        let table = runs(ambitus_families::ALL, root.path()).unwrap().to_string();
         for words in [
             "damaged",
             "a: summary.json: EOF",
@@ -384,10 +385,10 @@ deep/er/b         all           1e-5       20  1.50 GiB  1.00 GiB      1840  0.8
     #[test]
     fn no_runs_is_said_and_no_folder_is_an_error() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(runs(root.path()).unwrap().to_string(), "no runs here\n");
-        assert!(runs(&root.path().join("none")).is_err());
+        assert_eq!(runs(ambitus_families::ALL, root.path()).unwrap().to_string(), "no runs here\n");
+        assert!(runs(ambitus_families::ALL, &root.path().join("none")).is_err());
         run(root.path(), ".", |_| {}, 0.5);
-        assert_eq!(runs(root.path()).unwrap().runs[0].name, ".");
+        assert_eq!(runs(ambitus_families::ALL, root.path()).unwrap().runs[0].name, ".");
     }
 
     #[test]

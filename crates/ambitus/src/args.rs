@@ -1,9 +1,10 @@
 //! Arguments. Help texts are the manual.
 
+use crate::own::{OwnArgs, folders, names};
 use ambitus_plan::data::Assume;
 use ambitus_recipe::recipe::{
     Batch, Checkpoint, DeviceChoice, Level, MicroBatch, Offload, OptimizerChoice, Placement, Precision,
-    Schedule, Variant,
+    Schedule,
 };
 use ambitus_recipe::size::ByteSize;
 use ambitus_train::{Strategy, Units};
@@ -31,11 +32,11 @@ pub enum Command {
     /// Say what a run will need, phase by phase, and whether it fits; reads no weights
     #[command(
         args_override_self = true,
-        after_help = "Examples:\n  ambitus plan recipes/quickstart.yaml\n  ambitus plan --model DIR --assume 32x5s,1x17s --memory 8GiB\n  ambitus plan recipes/quickstart.yaml --card rtx3090\n  ambitus plan recipes/quickstart.yaml --cards\n  ambitus plan recipes/orpheus-full.yaml --card a800"
+        after_help = "Examples:\n  ambitus plan recipes/quickstart.yaml\n  ambitus plan --model DIR --assume 32x5s,1x17s --memory 8GiB\n  ambitus plan recipes/quickstart.yaml --card rtx3090\n  ambitus plan recipes/quickstart.yaml --cards\n  ambitus plan recipes/parler-size.yaml --cards 2xrtx3090"
     )]
     Plan(PlanArgs),
-    /// Read other trainers' configurations (accelerate, TrainingArguments, Orpheus, F5-TTS) into a recipe, key by key
     #[command(
+        about = format!("Read other trainers' configurations (accelerate, TrainingArguments, those of {}) into a recipe, key by key", names()),
         after_help = "Examples:\n  ambitus import accelerate.yaml args.json -o recipe.yaml --model DIR --data DIR\n  ambitus import \
 accelerate.yaml -- --fsdp 'full_shard auto_wrap' --bf16 --per_device_train_batch_size 4\n\nEach key is used (as what), default (what \
 happens anyway), without effect (and why), a question, or unknown (with the nearest name). Nothing in a file is run."
@@ -46,7 +47,7 @@ happens anyway), without effect (and why), a question, or unknown (with the near
         args_override_self = true,
         arg(clap::Arg::new("card").long("card").hide(true).value_parser(only_planned)),
         arg(clap::Arg::new("assume").long("assume").hide(true).value_parser(only_assumed)),
-        after_help = "Examples:\n  ambitus train recipes/quickstart.yaml\n  ambitus train --model F5TTS_v1_Base --data my-voice --memory 20GiB\n\nA recipe may \
+        after_help = "Examples:\n  ambitus train recipes/quickstart.yaml\n  ambitus train --model DIR --data my-voice --memory 20GiB\n\nA recipe may \
 declare stages, each with its own freeze, lora, updates or epochs, learning_rate, warmup, batch, checkpoint, precision and \
 optimizer:\n  stages: [{name: head, freeze: ['*.transformer_blocks'], updates: 200}, {name: all, updates: 800}]\nEach goes on from \
 the model that the one before made. All are planned before the first begins; the memory is that of the largest, the time the \
@@ -93,8 +94,8 @@ fn level(text: &str) -> Result<Level, String> {
 pub struct PlanArgs {
     #[command(flatten)]
     pub run: TrainArgs,
-    /// Clips that stand in for data, by count and length: 32x5s,1x17s of seconds, 32x400f of frames (F5-TTS), 32x800t of tokens
-    /// (Orpheus; of seconds it assumes 4 tokens of text in each). Updates, micro-batches and held-out clips are as of real ones
+    /// Clips that stand in for data, by count and length: 32x5s,1x17s of seconds, 32x400f of frames, 32x800t of tokens,
+    /// as the model counts them (of tokens, seconds are assumed to have 4 of text each). Updates, micro-batches and held-out clips are as of real ones
     #[arg(long, value_name = "CLIPS", conflicts_with = "data")]
     pub assume: Option<Assume>,
     /// Also show every combination that the search tried: bytes, seconds, and why it is or is not the plan
@@ -133,10 +134,9 @@ pub struct PlanArgs {
 pub struct TrainArgs {
     /// Recipe (YAML); or use --model and --data
     pub recipe: Option<PathBuf>,
-    /// Folder with config.yaml, vocab.txt and the weights (F5-TTS), or config.json and the weights (Orpheus)
-    #[arg(long)]
+    #[arg(long, help = folders())]
     pub model: Option<PathBuf>,
-    /// Folder of audio with transcripts. `plan` can do with --assume instead; of an Orpheus model also without either: it then
+    /// Folder of audio with transcripts. `plan` can do with --assume instead; of some families also without either: it then
     /// assumes clips as long as the micro-batch or --max-seconds
     #[arg(long)]
     pub data: Option<PathBuf>,
@@ -205,7 +205,7 @@ pub struct TrainArgs {
     /// time per update
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<OptimizerChoice>,
-    /// What is computed at once: frames (of Orpheus, tokens), seconds of audio as 20s, or max (the most that fits; exact, because it is planned).
+    /// What is computed at once: frames or tokens as the model counts them, seconds of audio as 20s, or max (the most that fits; exact, because it is planned).
     /// The update stays the same; less saves memory and costs a little time [default: what is fastest within the budget]
     #[arg(long, value_name = "SIZE")]
     pub micro_batch: Option<MicroBatch>,
@@ -215,11 +215,11 @@ pub struct TrainArgs {
     /// Updates
     #[arg(long)]
     pub updates: Option<u64>,
-    /// Audio of one update: clips as 8, seconds as 60s, frames as 3200f (of Orpheus, tokens as 3200t). More is a steadier
-    /// gradient and takes longer; no memory, as it goes through in micro-batches [default: 8, of Orpheus 1]
+    /// Audio of one update: clips as 8, seconds as 60s, frames as 3200f or tokens as 3200t. More is a steadier
+    /// gradient and takes longer; no memory, as it goes through in micro-batches [default: the family's]
     #[arg(long, value_name = "SIZE")]
     pub batch: Option<Batch>,
-    /// Updates of linear warm-up [default: min(100, 5 % of the updates), of Orpheus none]
+    /// Updates of linear warm-up [default: the family's, else min(100, 5 % of the updates)]
     #[arg(long, value_name = "UPDATES")]
     pub warmup: Option<u64>,
     /// How the rate goes on after warm-up: linear (to zero), cosine, cosine-restarts, warm-restarts, constant, exponential,
@@ -229,31 +229,23 @@ pub struct TrainArgs {
     /// Updates between checkpoints; 0: only after the last [default: 100]
     #[arg(long, value_name = "UPDATES")]
     pub save_every: Option<u64>,
-    /// Keep a moving average of the weights: 4 bytes for each that is trained [default: of F5-TTS]
+    /// Keep a moving average of the weights: 4 bytes for each that is trained [default: the family's]
     #[arg(long, overrides_with = "no_ema")]
     pub ema: bool,
-    /// Keep no moving average: saves its bytes; what is exported are the weights themselves [default: of Orpheus]
+    /// Keep no moving average: saves its bytes; what is exported are the weights themselves [default: the family's]
     #[arg(long, overrides_with = "ema")]
     pub no_ema: bool,
-    /// Folder of the SNAC codec (Orpheus): makes tokens of audio once, before the first update, in memory of its own that is
-    /// given back
-    #[arg(long, value_name = "DIR")]
-    pub codec: Option<PathBuf>,
     /// Longest clip in seconds
     #[arg(long)]
     pub max_seconds: Option<f64>,
-    /// Peak learning rate [default: 1e-5, of Orpheus 5e-5; of adapters (--lora) 1e-4]
+    /// Peak learning rate [default: the family's; of adapters (--lora) 1e-4]
     #[arg(long)]
     pub learning_rate: Option<f64>,
     /// Seed of all that training draws; what is validated on does not depend on it
     #[arg(long)]
     pub seed: Option<u64>,
-    /// v0 or v1, where an F5-TTS config.yaml does not say
-    #[arg(long)]
-    pub variant: Option<VariantArg>,
-    /// Add embedding rows for a vocabulary longer than the checkpoint's
-    #[arg(long)]
-    pub extend_vocab: bool,
+    #[command(flatten)]
+    pub own: OwnArgs,
     /// Do not train what matches: a parameter or module, `*` is anything, e.g. '*.text_embed'; repeatable.
     /// Saves gradient, optimizer state and average (16 of a parameter's 20 bytes) and what only they would keep of the
     /// forward pass; costs what the frozen part could have learned
@@ -275,21 +267,6 @@ pub struct RunArgs {
     pub run: TrainArgs,
     #[command(flatten)]
     pub world: WorldArgs,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum VariantArg {
-    V0,
-    V1,
-}
-
-impl From<VariantArg> for Variant {
-    fn from(v: VariantArg) -> Variant {
-        match v {
-            VariantArg::V0 => Variant::V0,
-            VariantArg::V1 => Variant::V1,
-        }
-    }
 }
 
 #[derive(Args)]
@@ -327,10 +304,9 @@ pub struct WorldArgs {
 
 #[derive(Args)]
 pub struct GradientsArgs {
-    /// Folder with config.yaml, vocab.txt and model.safetensors (F5-TTS), or config.json and model.safetensors or shards (Orpheus)
-    #[arg(long)]
+    #[arg(long, help = folders())]
     pub model: PathBuf,
-    /// Clips and draws (safetensors: clips.i.mel, .x0, .time, .text, .span, .drop_audio, .drop_text; of Orpheus clips.i.input_ids,
+    /// Clips and draws (safetensors: clips.i.mel, .x0, .time, .text, .span, .drop_audio, .drop_text; of tokens clips.i.input_ids,
     /// .labels, not shifted, -100 not scored)
     #[arg(long)]
     pub batch: PathBuf,
@@ -343,7 +319,7 @@ pub struct GradientsArgs {
     /// What backward computes again: none, all, a number of blocks, values:N, or modules by name
     #[arg(long, default_value = "none")]
     pub checkpoint: Checkpoint,
-    /// Frames (of Orpheus, tokens) of a micro-batch: less takes less memory [default: all clips in one]
+    /// Frames or tokens of a micro-batch: less takes less memory [default: all clips in one]
     #[arg(long)]
     pub micro_batch: Option<usize>,
     /// Virtual devices in this process that share the model and take turns at the micro-batches, each with an arena and threads of
@@ -376,9 +352,8 @@ pub struct GradientsArgs {
     /// Memory budget, e.g. 20GiB [default: 90 % of what is free]
     #[arg(long)]
     pub memory: Option<ByteSize>,
-    /// v0 or v1, where an F5-TTS config.yaml does not say
-    #[arg(long)]
-    pub variant: Option<VariantArg>,
+    #[command(flatten)]
+    pub own: OwnArgs,
     /// The loss as JSON on stdout
     #[arg(long)]
     pub json: bool,

@@ -7,7 +7,7 @@ use crate::terminal::{self, Terminal};
 use ambitus_families::ALL;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
-use ambitus_families::family::{ModelDir, OpenOptions};
+use ambitus_families::family::{ModelDir, OpenOptions, sections};
 use ambitus_plan::device::Device;
 use ambitus_plan::placement::Placement;
 use ambitus_plan::resolve;
@@ -53,7 +53,7 @@ pub fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
     r.validate().map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
     for key in given {
         // Either length of a stage goes before either of the recipe.
-        let keys = if key == "updates" { vec![key, "epochs"] } else { vec![key] };
+        let keys = if key == "updates" { vec![&*key, "epochs"] } else { vec![&*key] };
         if let Some(stage) = r.stage_that_says(&keys) {
             return Err(RunError::Usage(format!(
                 "--{}: stage `{stage}` of the recipe says its own {}, which this option would not change: change it there",
@@ -68,7 +68,14 @@ pub fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
 /// The recipe file, or one made of --model and --data.
 pub fn without_options(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
     match (&a.recipe, &a.model, &a.data) {
-        (Some(path), ..) => Recipe::read(path).map_err(|e| RunError::Usage(e.to_string())),
+        (Some(path), ..) => {
+            let read = Recipe::read(path, &sections(ALL)).map_err(|e| RunError::Usage(e.to_string()))?;
+            read.1
+                .notes()
+                .iter()
+                .for_each(|note| terminal::message(&format!("note: {}: {note}", path.display())));
+            Ok(read)
+        }
         (None, Some(model), Some(data)) => Ok((Recipe::new(model, data), named(&["model.dir", "data.dir"]))),
         (None, Some(model), None) if planned => Ok((Recipe::without_data(model), named(&["model.dir"]))),
         _ => Err(RunError::Usage(
@@ -85,7 +92,7 @@ fn named(keys: &[&str]) -> Origins {
 
 /// Keys that options say, as they are laid over a recipe.
 #[derive(Default)]
-struct Given(Vec<&'static str>);
+struct Given(Vec<String>);
 
 impl Given {
     /// A key that may be absent from the recipe.
@@ -97,13 +104,13 @@ impl Given {
     fn set<T: Clone>(&mut self, key: &'static str, option: &Option<T>, lay: impl FnOnce(T)) {
         if let Some(given) = option {
             lay(given.clone());
-            self.0.push(key);
+            self.0.push(key.to_owned());
         }
     }
 }
 
 /// Lays the options over a recipe: the keys that they say.
-pub fn options(a: &TrainArgs, r: &mut Recipe) -> Vec<&'static str> {
+pub fn options(a: &TrainArgs, r: &mut Recipe) -> Vec<String> {
     let mut keys = Given::default();
     let flag = |is: bool| is.then_some(());
     if a.recipe.is_some() {
@@ -134,15 +141,13 @@ pub fn options(a: &TrainArgs, r: &mut Recipe) -> Vec<&'static str> {
     keys.open("schedule", &a.schedule, &mut r.schedule);
     keys.set("save_every", &a.save_every, |updates| r.save_every = updates);
     keys.set("ema", &flag(a.ema || a.no_ema), |()| r.ema = Some(a.ema));
-    keys.open("data.codec", &a.codec, &mut r.data.codec);
     keys.set("data.max_seconds", &a.max_seconds, |seconds| r.data.max_seconds = seconds);
     keys.open("learning_rate", &a.learning_rate, &mut r.learning_rate);
     keys.set("seed", &a.seed, |seed| r.seed = seed);
-    keys.set("model.variant", &a.variant, |variant| r.model.variant = Some(variant.into()));
-    keys.set("model.extend_vocab", &flag(a.extend_vocab), |()| r.model.extend_vocab = true);
     keys.set("freeze", &flag(!a.freeze.is_empty()), |()| r.freeze.clone_from(&a.freeze));
     keys.set("lora.rank", &a.lora, |rank| r.lora.get_or_insert_default().rank = rank);
     keys.open("run_dir", &a.run_dir, &mut r.run_dir);
+    keys.0.extend(a.own.lay(r));
     keys.0
 }
 
@@ -197,7 +202,7 @@ fn new_run_dir(a: &TrainArgs) -> PathBuf {
 
 pub fn resume(a: &ResumeArgs) -> Result<()> {
     let shared = run::Shared { ranks: a.ranks, sharding: a.sharding, placement: a.placement };
-    let device = RunDir::open(&a.run).map_or_else(|_| DeviceChoice::default(), |(_, r)| r.device);
+    let device = RunDir::open(ALL, &a.run).map_or_else(|_| DeviceChoice::default(), |(_, r)| r.device);
     let world = world(a.ranks, device, &a.world)?;
     let run = run::resume(ALL, &a.run, shared, &world, &mut Terminal::new());
     let run = run.inspect_err(|e| refused(e, a.json && world.is_first()))?;
@@ -220,13 +225,9 @@ fn finished(run: &RunDir, as_json: bool) -> Result<()> {
 
 pub fn gradients(a: &GradientsArgs) -> Result<()> {
     let world = processes(a.ranks, a.device, &a.world)?;
-    let options = OpenOptions {
-        variant: a.variant.map(|v| match recipe::Variant::from(v) {
-            recipe::Variant::V0 => ambitus_train::Variant::V0,
-            recipe::Variant::V1 => ambitus_train::Variant::V1,
-        }),
-        ..OpenOptions::default()
-    };
+    let mut laid = Recipe::without_data(&a.model);
+    a.own.lay(&mut laid);
+    let options = OpenOptions { own: laid.own, ..OpenOptions::default() };
     let model = ModelDir::open(ALL, &a.model, options)?;
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let ranks = world.as_ref().map(|w| w.comm.ranks()).or(a.ranks);
@@ -284,7 +285,7 @@ pub fn export(a: &ExportArgs) -> Result<()> {
 }
 
 pub fn runs(a: &RunsArgs) -> Result<()> {
-    let table = runs::runs(&a.dir).map_err(|e| RunError::io(&a.dir, "cannot list", e))?;
+    let table = runs::runs(ALL, &a.dir).map_err(|e| RunError::io(&a.dir, "cannot list", e))?;
     if a.json {
         json(&table);
     } else {

@@ -1,7 +1,9 @@
 //! `ambitus import`: other trainers' configurations into a recipe.
 
 use crate::terminal;
+use ambitus_families::ALL;
 use ambitus_families::error::RunError;
+use ambitus_families::family::trainers;
 use ambitus_recipe::import::{self, Folders, Source, WriteError};
 use ambitus_recipe::recipe::{Recipe, RecipeError};
 use clap::Args;
@@ -11,7 +13,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 pub struct ImportArgs {
     /// accelerate's YAML or JSON; TrainingArguments as JSON, YAML, a text of --key value flags, or pasted Python keyword
-    /// arguments (read, never run); Orpheus' finetune/config.yaml; F5-TTS's YAML. Several are merged; where two contradict
+    /// arguments (read, never run); the configuration of a family's own trainer. Several are merged; where two contradict
     /// each other, both places are named and nothing is written
     #[arg(value_name = "FILE", required_unless_present = "flags")]
     pub files: Vec<PathBuf>,
@@ -38,7 +40,7 @@ pub fn run(a: &ImportArgs) -> Result<(), RunError> {
         sources.push(Source::words(&a.flags));
     }
     let folders = Folders { model: a.model.clone(), data: a.data.clone() };
-    let imported = import::import(&sources, &folders).map_err(usage)?;
+    let imported = import::import(&sources, &folders, &trainers(ALL)).map_err(usage)?;
     if let Some(path) = &a.out {
         import::write(path, &imported.recipe).map_err(|e| match e {
             e @ WriteError::Exists(_) => RunError::Usage(e.to_string()),
@@ -70,7 +72,7 @@ pub fn lay_over(
     options: impl FnOnce(&mut Recipe),
 ) -> Result<Recipe, RunError> {
     let sources = read(std::slice::from_ref(file))?;
-    let (whole, imported) = import::lay_over(recipe, &sources, options).map_err(usage)?;
+    let (whole, imported) = import::lay_over(recipe, &sources, &trainers(ALL), options).map_err(usage)?;
     terminal::message(imported.to_string().trim_end());
     Ok(whole)
 }

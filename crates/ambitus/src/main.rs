@@ -4,6 +4,7 @@ mod args;
 mod codec;
 mod commands;
 mod import;
+mod own;
 mod plan;
 mod refused;
 mod signals;

@@ -385,11 +385,11 @@ fn what_cannot_be_trained_is_refused() {
     let (other, none) = (path(root().join("parity/snac/fixtures/dense")), path(dir.join("none")));
     let (small, f5) = (path(common::orpheus("tied")), path(common::fixture("v1")));
     let cases: [(&[&str], i32, &str); 6] = [
-        (&["without.yaml"], 2, "data.codec: is missing"),
+        (&["without.yaml"], 2, "orpheus.codec: is missing"),
         (&[&good, "--codec", &none], 4, "none/config.json: is missing"),
         (&[&good, "--codec", &other], 4, "is not the codec that Orpheus speaks"),
         (&[&good, "--model", &small], 4, "vocab_size 32 has no ids for audio"),
-        (&[&good, "--model", &f5], 2, "data.codec (--codec): is for Orpheus"),
+        (&[&good, "--model", &f5], 2, "orpheus.codec: is for Orpheus"),
         (&[&good, "--memory", "16MiB"], 3, "does not fit"),
     ];
     for (args, code, words) in cases {

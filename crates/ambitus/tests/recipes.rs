@@ -43,7 +43,8 @@ fn recipes_read_and_name_what_exists() {
         if path.extension().is_none_or(|e| e != "yaml") {
             continue;
         }
-        let (recipe, _) = Recipe::read(&path).unwrap_or_else(|e| panic!("{e}"));
+        let (recipe, _) = Recipe::read(&path, &ambitus_families::family::sections(ambitus_families::ALL))
+            .unwrap_or_else(|e| panic!("{e}"));
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let model = root.join(&recipe.model.dir);
         // Of the 3B model only the shape is here.

@@ -168,7 +168,8 @@ fn ranks_that_plan_for_themselves_agree() {
     common::voice(dir, 9);
     train(dir, "here", SHORT, &["--ranks", "2"]);
     let path = common::recipe(dir, "apart", &format!("{SHORT}\nmemory: 2GiB"));
-    let (recipe, origins) = Recipe::read(&path).expect("a recipe");
+    let (recipe, origins) =
+        Recipe::read(&path, &ambitus_families::family::sections(ambitus_families::ALL)).expect("a recipe");
     let run = dir.join("apart");
     let begun = world::in_process(2, |world| {
         run::train(ALL, recipe.clone(), &origins, run.clone(), world, &mut common::Quiet).map(|run| run.root)

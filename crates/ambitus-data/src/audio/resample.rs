@@ -1,6 +1,6 @@
 //! Streaming resampler with torchaudio's default kernel.
 //!
-//! F5-TTS resamples with `torchaudio.transforms.Resample(orig, 24000)`: `sinc_interp_hann`, `lowpass_filter_width` 6,
+//! The reference resamples with `torchaudio.transforms.Resample(orig, 24000)`: `sinc_interp_hann`, `lowpass_filter_width` 6,
 //! `rolloff` 0.99. With orig and new divided by their greatest common divisor, base = 0.99·min(orig, new), output
 //! j = b·new + p is Σ x[i] · (base/orig) · sinc(t) · cos²(π·t/12), t = base·((i − b·orig)/orig − p/new), over |t| < 6,
 //! and there are ⌈L·new/orig⌉ outputs. The half-width in input samples (11.1 from 44.1 kHz) is no whole number, and

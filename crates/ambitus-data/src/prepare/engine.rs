@@ -37,7 +37,8 @@ pub(crate) trait Make: Sync {
     type Text;
 
     /// Version of the numbers that are made of audio; part of every key.
-    const SPEC: &'static str;
+    fn spec(&self) -> &str;
+
     /// Of the clip files.
     const EXTENSION: &'static str;
 
@@ -224,7 +225,7 @@ fn key<M: Make>(
     audio: blake3::Hash,
 ) -> [u8; 32] {
     let mut key = blake3::Hasher::new();
-    key.update(M::SPEC.as_bytes());
+    key.update(maker.spec().as_bytes());
     if options.policy == Policy::Cut {
         key.update(&options.limits.max_seconds.to_le_bytes());
     }

@@ -52,7 +52,7 @@ pub enum Policy {
     Refuse,
 }
 
-/// Length limits of clips; the defaults are those of the f5-tts data set class.
+/// Length limits of clips; the defaults are those of the data set class that is recorded in `parity/`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
@@ -226,7 +226,10 @@ impl Make for MelClips<'_> {
     type Frames = MelFrames;
     type Text = Vec<u32>;
 
-    const SPEC: &'static str = MEL_SPEC;
+    fn spec(&self) -> &str {
+        MEL_SPEC
+    }
+
     const EXTENSION: &'static str = "clip";
 
     fn text(&self, entry: &Entry) -> Result<Vec<u32>, String> {

@@ -12,7 +12,7 @@ use crate::sources::Entry;
 
 /// Root mean square above which a clip counts as loud: −12 dBFS, where speech has been compressed or is near clipping.
 pub const LOUD_RMS: f32 = 0.25;
-/// Minutes of audio that the F5-TTS authors and users advise for one voice.
+/// Minutes of audio that authors and users advise for one voice.
 pub const ADVISED_MINUTES: (f64, f64) = (3.0, 10.0);
 /// Upper bounds of the length classes, seconds.
 const CLASSES: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 12.0, 20.0, f64::INFINITY];

@@ -1,9 +1,9 @@
 //! Which clips a folder or a metadata file describes: audio path, transcript, and where each was said.
 //!
 //! Read are, by what is found in a folder (or by a metadata file given directly):
-//! - `audio_file|text` CSV as F5-TTS writes it, with AllTalk's further columns (`speaker_name`); quoting as Python's
+//! - `audio_file|text` CSV as trainers of speech models write it, with AllTalk's further columns (`speaker_name`); quoting as Python's
 //!   `csv` reads it;
-//! - `metadata.csv` without header, as LJSpeech (`id|text|normalised text`, audio in `wavs/`) and F5's Gradio page
+//! - `metadata.csv` without header, as LJSpeech (`id|text|normalised text`, audio in `wavs/`) and a Gradio page
 //!   (`name|text`) write it; nothing is quoted, every character stands for itself;
 //! - JSON lines with an audio path and a text;
 //! - audio files with a `.txt` of the same name;

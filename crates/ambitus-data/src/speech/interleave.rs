@@ -1,4 +1,4 @@
-//! SNAC codes to seven ids a frame and back, as Orpheus-TTS orders them (`decoder.py` of canopyai/Orpheus-TTS).
+//! SNAC codes to seven ids a frame and back, as the language model over them orders them (`parity/README.md` has the source).
 //!
 //! The 24 kHz codec gives three layers of codes: n coarse, 2n middle, 4n fine. A frame is 2,048 samples and has one, two
 //! and four of them, in depth-first order; each of the seven slots has a range of 4,096 ids of its own.

@@ -1,4 +1,4 @@
-//! Speech as one sequence of token ids, for language models over codec tokens (Orpheus-TTS).
+//! Speech as one sequence of token ids, for language models over codec tokens.
 //!
 //! [`interleave`] lays the three layers of SNAC codes out as seven ids a frame, [`sequence`] puts text and audio between
 //! their wrapper ids, [`token_clip`] is the prepared file, [`prepare_speech`] makes such files of text and audio.

@@ -22,9 +22,7 @@ use crate::prepare::{
 use crate::sources::{Entry, Source};
 use crate::text::ENCODING_BYTES;
 
-/// Version of what is made of codes and text; part of every key.
-const SPEC: &str = "orpheus-snac-24k-v1";
-/// Clips of a data set that begin to work, and of each voice that the authors advise (Orpheus-TTS README).
+/// Clips of a data set that begin to work, and of each voice that the authors advise (their README).
 const ADVISED_CLIPS: (usize, usize) = (50, 300);
 
 /// The audio codec. It is called from one thread at a time, in any order of the clips.
@@ -46,6 +44,8 @@ pub struct SpeechOptions {
     pub max_tokens: Option<usize>,
     /// Voice of clips whose data set names none.
     pub voice: Option<String>,
+    /// Version of what is made of codes and text, by the model's family; part of every clip's key.
+    pub spec: &'static str,
 }
 
 impl SpeechOptions {
@@ -126,7 +126,10 @@ impl Make for SpeechClips<'_> {
     type Frames = WaveFrames;
     type Text = Vec<u32>;
 
-    const SPEC: &'static str = SPEC;
+    fn spec(&self) -> &str {
+        self.speech.spec
+    }
+
     const EXTENSION: &'static str = "tokens";
 
     fn text(&self, entry: &Entry) -> Result<Vec<u32>, String> {

@@ -1,4 +1,4 @@
-//! One clip as the sequence that Orpheus-TTS trains on.
+//! One clip as the sequence that a language model over codec tokens trains on.
 //!
 //! `[START_OF_HUMAN] [BEGIN_OF_TEXT] text [END_OF_TEXT] [END_OF_HUMAN] [START_OF_AI] [START_OF_SPEECH] audio
 //! [END_OF_SPEECH] [END_OF_AI]`; the text is `voice: text`, or `text` alone. Emotion tags (`<laugh>`) are ordinary text.
@@ -56,7 +56,7 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// Checks that the tokenizer can be one of an Orpheus model: it begins a text with [`BEGIN_OF_TEXT`], gives no other
+    /// Checks that the tokenizer can be one of such a model: it begins a text with [`BEGIN_OF_TEXT`], gives no other
     /// id beyond the text range, and has a token for every byte.
     ///
     /// # Errors
@@ -73,8 +73,8 @@ impl Sequences {
             return Err(DataError::file(
                 bpe.path(),
                 format!(
-                    "encodes \"a\" as {ids:?}; Orpheus's begins a text with {BEGIN_OF_TEXT} (<|begin_of_text|>), once. \
-                     Use the tokenizer.json of the Orpheus model"
+                    "encodes \"a\" as {ids:?}; the model's begins a text with {BEGIN_OF_TEXT} (<|begin_of_text|>), once. \
+                     Use the tokenizer.json of the model"
                 ),
             ));
         }

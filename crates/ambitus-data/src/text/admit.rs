@@ -1,6 +1,6 @@
 //! What a `tokenizer.json` may ask for. The package runs whatever it says: a dozen characters can make a text grow a million
 //! times, or an expression run for minutes. Admitted are the parts that Llama's relatives have (Llama 2 and 3, Qwen, Mistral,
-//! SmolLM, Orpheus), with parameters under which a text grows by a fixed factor at most.
+//! SmolLM and models made of them), with parameters under which a text grows by a fixed factor at most.
 
 use serde_json::{Map, Value};
 

@@ -18,7 +18,7 @@ use crate::error::{DataError, short};
 use crate::files;
 use crate::guard::guarded;
 
-/// Largest `tokenizer.json`, bytes. Llama 3's with Orpheus's 28,683 audio tokens has some 23 MB.
+/// Largest `tokenizer.json`, bytes. Llama 3's with 28,683 audio tokens more has some 23 MB.
 const MAX_BYTES: u64 = 128 << 20;
 /// Name of the file in a model folder.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";

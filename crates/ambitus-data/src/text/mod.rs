@@ -1,5 +1,5 @@
-//! Text to token ids as the f5-tts package does it (`convert_char_to_pinyin`, `list_str_to_idx`, `list_str_to_tensor`
-//! in `f5_tts/model/utils.py`); [`Bpe`] is for language models.
+//! Text to token ids as the package does it whose vectors are in `parity/` (`convert_char_to_pinyin`, `list_str_to_idx`,
+//! `list_str_to_tensor` of its `model/utils.py`); [`Bpe`] is for language models.
 
 mod admit;
 mod bpe;

@@ -1,5 +1,6 @@
 //! An F5-TTS folder: `config.yaml`, `vocab.txt` and a file of weights.
 
+use super::keys::{Keys, SECTION};
 use crate::error::RunError;
 use crate::family::{ModelDir, OpenOptions};
 use crate::weights::{Differences, MAX_CONFIG_BYTES, Weights, read_text, say};
@@ -25,19 +26,20 @@ const MAX_VOCAB_LINES: usize = 1 << 17;
 
 /// Opens a folder.
 pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
+    let keys: Keys = options.own(&SECTION)?;
     let weights = if options.from_scratch { None } else { Some(find_weights(dir)?) };
     let path = dir.join(CONFIG);
     let remedy = "put the model's YAML there (in F5-TTS: src/f5_tts/configs/F5TTS_v1_Base.yaml)";
     let text = read_text(&path, MAX_CONFIG_BYTES, remedy)?;
     let bad = |why: String| RunError::Model(format!("{}: {why}", path.display()));
     let file = parse_config(&text).map_err(bad)?;
-    let kind = tokenizer_kind(&file, options.tokenizer);
+    let kind = tokenizer_kind(&file, keys.tokenizer);
     // Of the vocabulary only the number of distinct lines matters, which is how the reference package sizes the embedding.
     let (vocabulary, has_vocab) = match kind {
         Ok(TokenizerKind::Byte) => (256, false),
         _ => (distinct_lines(&dir.join(VOCAB))?, true),
     };
-    let mut config = file.config(vocabulary, options.variant).map_err(|why| bad(why.to_string()))?;
+    let mut config = file.config(vocabulary, keys.variant).map_err(|why| bad(why.to_string()))?;
     if let Some(p) = options.dropout {
         config.dropout = p;
     }
@@ -45,7 +47,7 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
         dir: dir.to_owned(),
         config: config.clone(),
         kind: kind.map_err(|why| format!("{}: {why}", path.display())),
-        extend_vocab: options.extend_vocab,
+        extend_vocab: keys.extend_vocab,
     };
     let kept = [Some(CONFIG), has_vocab.then_some(VOCAB)].into_iter().flatten();
     Ok(ModelDir {

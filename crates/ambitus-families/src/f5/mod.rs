@@ -2,6 +2,8 @@
 
 mod clips;
 mod folder;
+mod import;
+mod keys;
 mod prepare;
 mod recorded;
 mod sample;
@@ -17,7 +19,8 @@ use ambitus_data::{ClipIndex, mel};
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_models::f5::config::Config;
-use ambitus_recipe::recipe::{Defaults, Schedule};
+use ambitus_recipe::import::Trainer;
+use ambitus_recipe::recipe::{Defaults, Schedule, Section};
 use ambitus_store::DType;
 use clips::MelClips;
 use folder::Folder;
@@ -44,6 +47,14 @@ impl Family for F5 {
 
     fn files(&self) -> &'static str {
         "config.yaml, vocab.txt and model.safetensors"
+    }
+
+    fn section(&self) -> &'static Section {
+        &keys::SECTION
+    }
+
+    fn trainer(&self) -> Option<&'static Trainer> {
+        Some(&import::TRAINER)
     }
 
     /// The YAML is what no other family has.

@@ -7,7 +7,6 @@ use crate::prepare::{
 };
 use ambitus_data::prepare::mel_lengths;
 use ambitus_data::{Source, Tokenizer, prepare};
-use ambitus_recipe::recipe::Recipe;
 
 /// Prepares mels.
 pub struct Mels {
@@ -17,7 +16,6 @@ pub struct Mels {
 
 impl Preparer for Mels {
     fn read(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<Made, RunError> {
-        refuse_others(job.recipe)?;
         let dir = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
         let (options, tokenizer) = (prepare_options(job.recipe), &self.tokenizer);
         let room = Room::new(job, PREPARE_THREADS);
@@ -42,23 +40,4 @@ impl Preparer for Mels {
     fn stays(&self) -> u64 {
         self.tokenizer.dictionary_pages()
     }
-}
-
-/// Keys of `data` that only other families have.
-fn refuse_others(recipe: &Recipe) -> Result<(), RunError> {
-    let data = &recipe.data;
-    for (given, key) in [
-        (data.codec.is_some(), "codec (--codec)"),
-        (data.labels.is_some(), "labels"),
-        (data.voice.is_some(), "voice"),
-        (data.max_tokens.is_some(), "max_tokens"),
-    ] {
-        if given {
-            return Err(RunError::Usage(format!(
-                "data.{key}: is for Orpheus, and {} holds F5-TTS: leave it out",
-                recipe.model.dir.display()
-            )));
-        }
-    }
-    Ok(())
 }

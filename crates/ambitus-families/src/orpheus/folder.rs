@@ -1,5 +1,6 @@
 //! A Hugging Face folder of a `LlamaForCausalLM`: `config.json` and `model.safetensors`, or shards and their index.
 
+use super::keys::{Keys, SECTION};
 use crate::error::RunError;
 use crate::family::{ModelDir, OpenOptions};
 use crate::weights::{Differences, LISTED, MAX_CONFIG_BYTES, STAGING_BYTES, Weights, listed, read_text, say};
@@ -97,18 +98,12 @@ impl<'de> Deserialize<'de> for Places {
 }
 
 pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
-    for (given, what) in [
-        (options.variant.is_some(), "model.variant (--variant)"),
-        (options.extend_vocab, "model.extend_vocab (--extend-vocab)"),
-        (options.dropout.is_some(), "dropout"),
-        (options.tokenizer.is_some(), "data.tokenizer"),
-    ] {
-        if given {
-            return Err(RunError::Usage(format!(
-                "{what}: is for F5-TTS, and {} holds a Llama model (config.json): leave it out",
-                dir.display()
-            )));
-        }
+    let keys = options.own(&SECTION)?;
+    if options.dropout.is_some() {
+        return Err(RunError::Usage(format!(
+            "dropout: {} holds a Llama, which has none: leave it out",
+            dir.display()
+        )));
     }
     let path = dir.join(CONFIG);
     let text = read_text(&path, MAX_CONFIG_BYTES, "copy it from the checkpoint's own folder")?;
@@ -119,7 +114,7 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
     Ok(ModelDir {
         dir: dir.to_owned(),
         family: &super::Orpheus,
-        opened: Box::new(Folder { dir: dir.to_owned(), config: config.clone() }),
+        opened: Box::new(Folder { dir: dir.to_owned(), config: config.clone(), keys }),
         model: Arc::new(config),
         wants_checkpointing: false,
         kept: [CONFIG].iter().chain(beside).map(|name| (*name).to_owned()).collect(),
@@ -131,6 +126,7 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
 pub(super) struct Folder {
     pub dir: PathBuf,
     pub config: Config,
+    pub keys: Keys,
 }
 
 /// `model.safetensors`, else the shards of the index.

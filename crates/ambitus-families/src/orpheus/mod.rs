@@ -2,6 +2,8 @@
 
 mod clips;
 mod folder;
+mod import;
+mod keys;
 mod prepare;
 mod recorded;
 
@@ -17,9 +19,11 @@ use ambitus_data::{ClipIndex, mel};
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_models::orpheus::config::Config;
-use ambitus_recipe::recipe::Defaults;
+use ambitus_recipe::import::Trainer;
+use ambitus_recipe::recipe::{Defaults, Section};
 use clips::TokenClips;
 use folder::Folder;
+use keys::Keys;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,7 +36,7 @@ const TEXT_PER_SECOND: f64 = 4.0;
 impl Orpheus {
     /// A folder of this shape without files: for plans.
     pub fn shaped(config: Config) -> ModelDir {
-        let opened = Folder { dir: PathBuf::new(), config: config.clone() };
+        let opened = Folder { dir: PathBuf::new(), config: config.clone(), keys: Keys::default() };
         ModelDir::shaped(&Orpheus, Arc::new(config), Box::new(opened))
     }
 }
@@ -44,6 +48,14 @@ impl Family for Orpheus {
 
     fn files(&self) -> &'static str {
         "config.json and model.safetensors"
+    }
+
+    fn section(&self) -> &'static Section {
+        &keys::SECTION
+    }
+
+    fn trainer(&self) -> Option<&'static Trainer> {
+        Some(&import::TRAINER)
     }
 
     fn recognises(&self, dir: &Path) -> bool {
@@ -75,7 +87,7 @@ impl Opened for Folder {
     }
 
     fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError> {
-        Ok(Box::new(prepare::Tokens { dir: &self.dir, vocabulary: self.config.vocab }))
+        Ok(Box::new(prepare::Tokens { dir: &self.dir, keys: &self.keys, vocabulary: self.config.vocab }))
     }
 
     fn clips(&self, index: Arc<ClipIndex>, chosen: &[usize], _seed: u64) -> Box<dyn Clips> {
@@ -94,6 +106,10 @@ impl Opened for Folder {
 
     fn text_assumed(&self, counted: bool) -> &'static str {
         if counted { "texts are part of the tokens" } else { "with 4 tokens of text a second" }
+    }
+
+    fn most_rows(&self) -> Option<u64> {
+        self.keys.max_tokens
     }
 
     fn assumes_clips(&self) -> bool {

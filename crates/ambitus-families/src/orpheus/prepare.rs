@@ -1,5 +1,6 @@
 //! Orpheus: audio to token clips through the SNAC codec, or sequences that are tokenised already.
 
+use super::keys::Keys;
 use crate::console::Console;
 use crate::error::RunError;
 use crate::prepare::{
@@ -15,7 +16,6 @@ use ambitus_data::speech::{
 };
 use ambitus_data::text::TOKENIZER_FILE;
 use ambitus_data::{Bpe, DataError, PrepareOptions, Source};
-use ambitus_recipe::recipe::Recipe;
 use std::path::Path;
 
 /// The codec as preparing sees it.
@@ -58,6 +58,8 @@ impl Snac {
     }
 }
 
+/// Version of what is made of codes and text.
+const SPEC: &str = "orpheus-snac-24k-v1";
 /// What stays of a speech tokenizer and its codec when they are gone: pages of the program's file, and what the allocator keeps
 /// between. Measured.
 const PAGES: u64 = 4 << 20;
@@ -66,6 +68,8 @@ const PAGES: u64 = 4 << 20;
 pub(super) struct Tokens<'a> {
     /// The model's folder, with the tokenizer.
     pub dir: &'a Path,
+    /// `orpheus:` of the recipe.
+    pub keys: &'a Keys,
     /// Ids of the model.
     pub vocabulary: usize,
 }
@@ -78,7 +82,7 @@ impl Preparer for Tokens<'_> {
 
     /// No text is read: the codec, if one is named, the longest clip, and what is held of all.
     fn bound<'a>(&'a self, job: &Job<'_>, held: u64) -> Result<Bound<'a>, RunError> {
-        let codec = &job.recipe.data.codec;
+        let codec = &self.keys.codec;
         let encoding = match codec {
             Some(dir) => snac::Codec::open(dir, job.threads)?.encode_bytes(),
             None => 0,
@@ -98,20 +102,20 @@ fn read<'a>(
     job: &Job<'_>,
     console: &mut dyn Console,
 ) -> Result<(What, Bound<'a>), RunError> {
-    let (recipe, run, vocabulary) = (job.recipe, job.run, tokens.vocabulary);
+    let (recipe, keys, run, vocabulary) = (job.recipe, tokens.keys, job.run, tokens.vocabulary);
     let dir = recipe.data.dir.as_ref().ok_or_else(no_data)?;
     let options = prepare_options(recipe);
-    let max_tokens = recipe.data.max_tokens.map(|n| n as usize);
+    let max_tokens = keys.max_tokens.map(|n| n as usize);
     let room = Room::new(job, PREPARE_THREADS + job.threads);
     if let Some(source) = room.read(0, TokenSource::open(dir, room.left(0)))? {
         let of_audio = [
-            (recipe.data.codec.is_some(), "codec (--codec)"),
-            (recipe.data.labels.is_some(), "labels"),
-            (recipe.data.voice.is_some(), "voice"),
+            (keys.codec.is_some(), "codec (--codec)"),
+            (keys.labels.is_some(), "labels"),
+            (keys.voice.is_some(), "voice"),
         ];
         if let Some((_, key)) = of_audio.into_iter().find(|(given, _)| *given) {
             return Err(RunError::Usage(format!(
-                "data.{key}: has no effect, because {} is tokenised already: leave it out",
+                "orpheus.{key}: has no effect, because {} is tokenised already: leave it out",
                 dir.display()
             )));
         }
@@ -120,7 +124,7 @@ fn read<'a>(
         return Ok((What::Clips(Box::new(prepared)), Box::new(move |_| bytes)));
     }
     let tokenizer = tokens.dir.join(TOKENIZER_FILE).is_file();
-    let prepares = run || (tokenizer && recipe.data.codec.is_some());
+    let prepares = run || (tokenizer && keys.codec.is_some());
     if prepares && vocabulary as u64 <= u64::from(LAST_AUDIO) {
         return Err(RunError::Model(format!(
             "{}: vocab_size {vocabulary} has no ids for audio (they end at {LAST_AUDIO}): use an Orpheus checkpoint \
@@ -128,24 +132,24 @@ fn read<'a>(
             tokens.dir.display()
         )));
     }
-    if run && recipe.data.codec.is_none() {
+    if run && keys.codec.is_none() {
         return Err(RunError::Usage(
-            "data.codec: is missing; Orpheus speaks SNAC's tokens: name the folder of that codec (config.json and \
+            "orpheus.codec: is missing; Orpheus speaks SNAC's tokens: name the folder of that codec (config.json and \
              pytorch_model.bin of hubertsiuzdak/snac_24khz; --codec DIR), or give data that is tokenised already"
                 .to_owned(),
         ));
     }
-    let speech = SpeechOptions { max_tokens, voice: recipe.data.voice.clone() };
+    let speech = SpeechOptions { max_tokens, voice: keys.voice.clone(), spec: SPEC };
     let fixed = speech.fixed_bound(&options);
     let sequences = match prepares || tokenizer {
         true => {
             let read = room.read(fixed, Bpe::read(tokens.dir, room.left(fixed))).map_err(of_model)?;
-            let sequences = Sequences::new(read, recipe.data.labels.unwrap_or_default());
+            let sequences = Sequences::new(read, keys.labels.unwrap_or_default());
             Some(sequences.map_err(|e| of_model(e.into()))?)
         }
         false => None,
     };
-    let mut codec = match &recipe.data.codec {
+    let mut codec = match &keys.codec {
         Some(codec) => Some(Snac::open(codec, job.threads)?),
         None => None,
     };
@@ -159,7 +163,7 @@ fn read<'a>(
     };
     let bytes = bound(&options, &room, codec.is_some(), held + encoding);
     let lengths = |why: &str, console: &mut dyn Console| {
-        let text = |entry: &Entry| text_ids(recipe, entry, sequences.as_ref());
+        let text = |entry: &Entry| text_ids(keys, entry, sequences.as_ref());
         let lengths = speech_lengths(&source, &text, max_tokens, &options, &shown(console))?;
         Ok::<_, RunError>(What::Lengths(Box::new(lengths), why.to_owned()))
     };
@@ -185,8 +189,8 @@ fn read<'a>(
 }
 
 /// Ids of an entry's text with its voice; without a tokenizer the most that there may be. `None`: it cannot be used.
-fn text_ids(recipe: &Recipe, entry: &Entry, sequences: Option<&Sequences>) -> Option<usize> {
-    let voice = entry.voice.as_deref().or(recipe.data.voice.as_deref());
+fn text_ids(keys: &Keys, entry: &Entry, sequences: Option<&Sequences>) -> Option<usize> {
+    let voice = entry.voice.as_deref().or(keys.voice.as_deref());
     match sequences {
         Some(sequences) => sequences.text(&entry.text, voice).ok().map(|ids| ids.len()),
         // A token of a byte-level tokenizer has a byte or more; before them is the id that begins a text.

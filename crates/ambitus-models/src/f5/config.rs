@@ -138,7 +138,8 @@ fn four() -> f64 {
 }
 
 /// Which released family the two shape-less switches follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Variant {
     /// Filler masked, rotary on every head.
     V1,

@@ -1,8 +1,7 @@
 use super::*;
 use crate::data::Data;
-use crate::testing::{self, Quiet, bytes};
-use ambitus_families::f5::F5;
-use ambitus_families::orpheus::Orpheus;
+use crate::testing::{Quiet, bytes};
+use ambitus_families::small;
 use ambitus_recipe::recipe::{
     Batch, Checkpoint, DeviceChoice, Level, Lora, MicroBatch as Size, OptimizerChoice, Placement, Precision,
     Sharding, UpdateAt, Validation,
@@ -11,7 +10,7 @@ use ambitus_recipe::size::ByteSize;
 use arbtest::arbitrary::{Result as Drawn, Unstructured};
 
 fn models() -> [ModelDir; 2] {
-    [F5::shaped(testing::f5()), Orpheus::shaped(testing::orpheus())]
+    [small::of_frames(32), small::of_tokens(32, 64)]
 }
 
 /// Any options that are legal by themselves; together they may not be.

@@ -124,7 +124,7 @@ impl Assumed {
             // As many rows as `as_allowed` assumes are within the limit, though they are a fraction of a row longer.
             let longest = (data.max_seconds * per_second).ceil() / per_second;
             let within = (data.min_seconds..=longest).contains(&clip.seconds)
-                && data.max_tokens.is_none_or(|most| u64::from(clip.rows) <= most);
+                && model.opened.most_rows().is_none_or(|most| u64::from(clip.rows) <= most);
             match within {
                 true => clips.resize(clips.len() + count, clip),
                 false => left_out += count,

@@ -4,13 +4,10 @@ use super::*;
 use crate::device::Device;
 use crate::refusal::change::Change;
 use crate::sizes::Sizes;
-use crate::testing::{self, Quiet, bytes};
+use crate::testing::{Quiet, bytes};
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_families::f5::F5;
 use ambitus_families::family::ModelDir;
-use ambitus_families::orpheus::Orpheus;
-use ambitus_models::f5::config::Config as Dit;
-use ambitus_models::orpheus::config::Config as Llama;
+use ambitus_families::small;
 use ambitus_recipe::recipe::{DeviceChoice, MicroBatch, Offload, OptimizerChoice, Precision, Recipe};
 use arbtest::arbitrary::Unstructured;
 
@@ -34,14 +31,12 @@ impl Case {
         Case { recipe, model, data, device }
     }
 
-    fn f5() -> Case {
-        let tiny = Dit { dim: 96, dim_head: 48, ff_dim: 192, ..testing::f5() };
-        Case::new(F5::shaped(tiny), "11x0.5s,1x2s", |recipe| recipe.sample = None)
+    fn of_frames() -> Case {
+        Case::new(small::of_frames(96), "11x0.5s,1x2s", |recipe| recipe.sample = None)
     }
 
-    fn orpheus() -> Case {
-        let tiny = Llama { dim: 64, ffn: 128, heads: 4, kv_heads: 2, vocab: 2048, ..testing::orpheus() };
-        Case::new(Orpheus::shaped(tiny), "9x100t,2x350t", |_| {})
+    fn of_tokens() -> Case {
+        Case::new(small::of_tokens(64, 2048), "9x100t,2x350t", |_| {})
     }
 
     fn asked(&self, recipe: &Recipe, data: &Data, budget: u64) -> Option<Asked> {
@@ -107,7 +102,7 @@ impl Case {
 
 #[test]
 fn what_fits_is_named_and_else_the_least() {
-    for case in [Case::f5(), Case::orpheus()] {
+    for case in [Case::of_frames(), Case::of_tokens()] {
         let mut plans: Vec<u64> = Vec::new();
         for seed in 0..400 {
             let bytes = bytes(seed);
@@ -136,7 +131,7 @@ fn what_fits_is_named_and_else_the_least() {
 /// The order that decision 0018 gives.
 #[test]
 fn lesser_changes_are_named_first() {
-    let case = Case::f5();
+    let case = Case::of_frames();
     let most = case.least_budget();
     let (changes, _) = case.named(most - most / 100);
     let words: Vec<&str> = changes.iter().map(|c| c.options.as_str()).collect();
@@ -155,7 +150,7 @@ fn what_a_recipe_fixes_may_be_changed() {
         recipe.offload = Some(Offload::default());
         recipe.precision = Some(Precision::Bf16Mixed);
     };
-    let mut case = Case::f5();
+    let mut case = Case::of_frames();
     fixed(&mut case.recipe);
     let least = case.named(1 << 20).1;
     for word in ["--precision", "--checkpoint", "--micro-batch", "--offload"] {
@@ -167,7 +162,7 @@ fn what_a_recipe_fixes_may_be_changed() {
 
 #[test]
 fn a_smallest_budget_is_accepted_and_less_is_not() {
-    for mut case in [Case::f5(), Case::orpheus()] {
+    for mut case in [Case::of_frames(), Case::of_tokens()] {
         for level in [ambitus_recipe::recipe::Level::Reordered, ambitus_recipe::recipe::Level::Changed] {
             case.recipe.numerics = level;
             let asked = case.asked(&case.recipe, &case.data, 1 << 40).expect("it can be asked for");

@@ -2,9 +2,9 @@ use super::*;
 use crate::device::Device;
 use crate::refusal::require_plan;
 use crate::session::{SessionOptions, Stem, build};
-use crate::testing;
 use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::Heights;
+use ambitus_families::small;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_models::Capacity;
 use ambitus_recipe::recipe::{DeviceChoice, Offload};
@@ -15,10 +15,10 @@ fn device() -> Device {
     Device::find(DeviceChoice::Cpu, 1).expect("every machine has a processor")
 }
 
-/// A small F5 with an update of 240 frames.
+/// A small model with an update of 240 frames.
 fn shape(device: &Device) -> Shape {
     Shape {
-        model: std::sync::Arc::new(testing::f5()),
+        model: small::of_frames(32).model,
         session: SessionOptions {
             capacity: micro_batch(120).capacity,
             checkpoint: Blocks::None,

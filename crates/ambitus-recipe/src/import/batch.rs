@@ -5,7 +5,7 @@ use super::world::World;
 use super::{Origin, Verdict};
 use crate::recipe::RecipeError;
 
-/// Above this many clips a device, frames were probably meant: F5-TTS's usual 3200 and 38400 are frames.
+/// Above this many clips a device, frames were probably meant: usual are 3200 and 38400 of them.
 const MANY_CLIPS: u64 = 256;
 /// The recipe's own bound on counts.
 const MOST: u64 = 1 << 31;
@@ -40,7 +40,7 @@ pub(super) fn batch(j: &mut Judge, world: &World, origin: Origin) -> Result<Opti
     let per_device = given.map(|g| g.count(1, MOST)).transpose()?;
     let bound = j.get("max_samples").map(|g| g.count(1, MOST)).transpose()?;
     let frames = match j.get("batch_size_type") {
-        None => origin.f5,
+        None => origin.trainer.counts_frames,
         Some(g) => match g.text()?.as_str() {
             "frame" | "frames" => true,
             "sample" | "samples" => false,

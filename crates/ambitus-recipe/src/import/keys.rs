@@ -1,8 +1,8 @@
 //! Every key that is known: which of ours it says ([`Known::Judged`], in [`super::judge`]), or why it changes nothing here.
 //!
 //! The names are accelerate's (top level, `fsdp_config`, `parallelism_config` and the flags of `accelerate launch`),
-//! transformers' TrainingArguments of 4.x and 5.x, and those of the official trainers of Orpheus, F5-TTS, Parler-TTS and
-//! Coqui. Keys of a section stand as `section.key`, those of `fsdp_config` without their prefix.
+//! transformers' TrainingArguments of 4.x and 5.x, and those of official trainers of
+//! families, of Parler-TTS and of Coqui. Keys of a section stand as `section.key`, those of `fsdp_config` without their prefix.
 
 /// What a known key is.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! Other trainers' files laid over a recipe: `plan --accelerate`.
 
-use super::{Folders, Imported, Row, Source, Verdict, judged};
+use super::{Folders, Imported, Row, Source, Trainer, Verdict, judged};
 use crate::recipe::{Recipe, RecipeError, Strategy, short};
 use ambitus_compile::passes::shard;
 use serde_json::Value;
@@ -16,9 +16,10 @@ const LAID_OVER: [&str; 5] = ["ranks", "sharding", "precision", "offload", "chec
 pub fn lay_over(
     file: &Recipe,
     sources: &[Source],
+    trainers: &[&Trainer],
     options: impl FnOnce(&mut Recipe),
 ) -> Result<(Recipe, Imported), RecipeError> {
-    let (mut imported, of_notes, said) = judged(sources, &Folders::default())?;
+    let (mut imported, of_notes, said) = judged(sources, &Folders::default(), trainers)?;
     imported.effective_batch = None;
     let mut whole = file.clone();
     whole.ranks = said.ranks.or(whole.ranks);

@@ -32,8 +32,8 @@ pub(super) fn precision(j: &mut Judge, origin: Origin) -> Result<(), RecipeError
     let strong = launcher.filter(|(_, _, p)| *p != Precision::Fp32 || said.is_empty());
     let all: Vec<_> = strong.into_iter().chain(said).collect();
     let Some((first, _, chosen)) = all.first().copied() else {
-        if origin.orpheus {
-            j.absent(KEYS, "precision", Precision::Bf16Mixed, "bf16=True in Orpheus' finetune/train.py");
+        if let Some((precision, place)) = origin.trainer.precision {
+            j.absent(KEYS, "precision", precision, place);
         }
         rest(j);
         return Ok(());

@@ -11,12 +11,12 @@ mod truth;
 use super::*;
 use crate::recipe::{BackwardPrefetch, Precision, Sharding, Strategy, Units};
 
-const REPORT: &str = include_str!("tests/orpheus-accelerate.yaml");
+const REPORT: &str = include_str!("tests/report-accelerate.yaml");
 
 /// An import of files by name and text.
 fn read(files: &[(&str, &str)]) -> Result<Imported, RecipeError> {
     let sources: Vec<Source> = files.iter().map(|(name, text)| Source::text(*name, *text)).collect();
-    import(&sources, &Folders::default())
+    import(&sources, &Folders::default(), &[])
 }
 
 #[track_caller]
@@ -43,7 +43,7 @@ fn refused(files: &[(&str, &str)], message: &str) {
     assert!(error.contains(message), "{error}\nis not\n{message}");
 }
 
-/// The accelerate file of a field report (Orpheus 3B on 4 x A800), every key of it.
+/// The accelerate file of a field report (3B parameters on 4 x A800), every key of it.
 #[test]
 fn the_reports_file_key_by_key() {
     const LOADED: &str = "each rank reads its own part of the weights, in bounded pieces to where they live: never a whole copy in the host's memory";
@@ -125,7 +125,7 @@ fn the_reports_file_key_by_key() {
             no("a recipe leaves the device open: say --device cuda, or plan with --card NAME"),
         ),
     ];
-    let imported = good(&[("orpheus-accelerate.yaml", REPORT)]);
+    let imported = good(&[("report-accelerate.yaml", REPORT)]);
     for (row, (key, value, said)) in imported.rows.iter().zip(&expected) {
         assert_eq!((row.key.as_str(), row.value.as_str(), &row.verdict.to_string()), (*key, *value, said));
     }
@@ -136,18 +136,18 @@ fn the_reports_file_key_by_key() {
     assert_eq!(
         imported.recipe,
         "\
-# From orpheus-accelerate.yaml, by `ambitus import`.
+# From report-accelerate.yaml, by `ambitus import`.
 model:
   dir: path/to/model               # write the folder here, or give --model DIR
 data:
   dir: path/to/data                # write the folder here, or give --data DIR
-ranks: 4                           # num_processes at orpheus-accelerate.yaml:21:16
+ranks: 4                           # num_processes at report-accelerate.yaml:21:16
 sharding:
-  strategy: full                   # fsdp_config.fsdp_sharding_strategy at orpheus-accelerate.yaml:12:27
-  units: block                     # fsdp_config.fsdp_auto_wrap_policy at orpheus-accelerate.yaml:7:26
-  backward_prefetch: pre           # fsdp_config.fsdp_backward_prefetch at orpheus-accelerate.yaml:8:27
-  forward_prefetch: false          # fsdp_config.fsdp_forward_prefetch at orpheus-accelerate.yaml:10:26
-precision: bf16-mixed              # mixed_precision at orpheus-accelerate.yaml:19:18
+  strategy: full                   # fsdp_config.fsdp_sharding_strategy at report-accelerate.yaml:12:27
+  units: block                     # fsdp_config.fsdp_auto_wrap_policy at report-accelerate.yaml:7:26
+  backward_prefetch: pre           # fsdp_config.fsdp_backward_prefetch at report-accelerate.yaml:8:27
+  forward_prefetch: false          # fsdp_config.fsdp_forward_prefetch at report-accelerate.yaml:10:26
+precision: bf16-mixed              # mixed_precision at report-accelerate.yaml:19:18
 "
     );
     let (recipe, _) = Recipe::parse(&imported.recipe, "r.yaml").unwrap();
@@ -167,7 +167,7 @@ precision: bf16-mixed              # mixed_precision at orpheus-accelerate.yaml:
 fn the_report_with_its_arguments() {
     let arguments = "TrainingArguments(\n    fsdp=\"full_shard auto_wrap\",\n    bf16=True,\n    \
                      per_device_train_batch_size=2,\n    gradient_accumulation_steps=3,\n    learning_rate=5.0e-5,\n)\n";
-    let files = [("orpheus-accelerate.yaml", REPORT), ("train.py", arguments)];
+    let files = [("report-accelerate.yaml", REPORT), ("train.py", arguments)];
     let imported = good(&files);
     assert_eq!(said(&imported, "fsdp"), "used: sharding.strategy: full");
     assert_eq!(said(&imported, "bf16"), "used: precision: bf16-mixed");
@@ -185,7 +185,7 @@ fn laid_over_a_recipe_only_sharding_ranks_and_precision_change() {
     recipe.updates = Some(7);
     recipe.precision = Some(Precision::Fp32);
     let before = recipe.clone();
-    recipe = lay_over(&recipe, &[Source::text("a.yaml", REPORT)], |_| ()).unwrap().0;
+    recipe = lay_over(&recipe, &[Source::text("a.yaml", REPORT)], &[], |_| ()).unwrap().0;
     let sharding = recipe.sharding.take();
     assert_eq!(sharding, Some(Sharding::default()));
     let expected = Recipe { ranks: Some(4), precision: Some(Precision::Bf16Mixed), ..before };
@@ -193,7 +193,7 @@ fn laid_over_a_recipe_only_sharding_ranks_and_precision_change() {
     // What the two say together may contradict itself.
     recipe.clip_per_tensor = true;
     let fp16 = Source::text("a.yaml", "distributed_type: 'NO'\nmixed_precision: fp16\n");
-    let error = lay_over(&recipe, &[fp16], |_| ()).unwrap_err().to_string();
+    let error = lay_over(&recipe, &[fp16], &[], |_| ()).unwrap_err().to_string();
     assert!(error.starts_with("a.yaml: precision: over this recipe: fp16-mixed skips an update"), "{error}");
 }
 

@@ -64,7 +64,7 @@ fn length(j: &mut Judge, origin: Origin) -> Result<Option<u64>, RecipeError> {
             }
             j.used("epochs", "epochs", number(x));
         }
-        None if origin.arguments && !origin.f5 => {
+        None if origin.arguments && !origin.trainer.has_length => {
             j.absent(&["epochs", "max_steps"], "epochs", 3, "num_train_epochs, transformers' default");
         }
         None => {}
@@ -273,7 +273,7 @@ fn rhythm(j: &mut Judge) -> Result<(), RecipeError> {
     }
     if let Some(g) = j.get("save_total_limit") {
         match g.whole()? {
-            // F5-TTS: -1 keeps all, 0 only the last.
+            // In some trainers -1 keeps all, 0 only the last.
             n if n < 0 => j.lost(
                 "save_total_limit",
                 "the newest `keep` checkpoints and the best are kept, 2 unless said",

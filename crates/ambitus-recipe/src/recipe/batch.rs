@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub enum Batch {
     /// This many clips.
     Clips(u64),
-    /// Clips until this many rows: mel frames, of Orpheus tokens.
+    /// Clips until this many rows, as the model counts them: frames or tokens.
     #[serde(alias = "tokens")]
     Frames(u64),
     /// Clips until this many seconds.

@@ -10,27 +10,6 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{self, Deserializer, MapAccess, SeqAccess};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// The two F5 generations that have equal shapes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Variant {
-    /// Rotary positions on the first head only, text padding not masked.
-    V0,
-    /// Rotary positions on every head, text padding masked.
-    V1,
-}
-
-/// How text becomes ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs)]
-pub enum Tokenizer {
-    Pinyin,
-    Char,
-    Byte,
-    Custom,
-}
-
 /// What happens to clips outside the length limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -56,7 +35,7 @@ pub enum Length {
 /// Capacity of a micro-batch; what is absent the planner chooses. `N` alone is frames, `max` the most that fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MicroBatch {
-    /// Rows: mel frames, of Orpheus tokens.
+    /// Rows, as the model counts them: frames or tokens.
     pub frames: Option<u64>,
     /// The same in seconds of audio, until the family is known.
     pub seconds: Option<f64>,

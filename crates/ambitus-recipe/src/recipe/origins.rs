@@ -12,6 +12,8 @@ pub struct Origins {
     places: Places,
     /// Keys that the command line says.
     options: BTreeSet<String>,
+    /// What stands where it is no longer meant to stand, for people.
+    notes: Vec<String>,
 }
 
 impl Origins {
@@ -20,8 +22,13 @@ impl Origins {
         Origins::default()
     }
 
-    pub(super) fn of_file(file: &str, places: Places) -> Origins {
-        Origins { file: file.to_owned(), places, options: BTreeSet::new() }
+    pub(super) fn of_file(file: &str, places: Places, notes: Vec<String>) -> Origins {
+        Origins { file: file.to_owned(), places, options: BTreeSet::new(), notes }
+    }
+
+    /// What of the file stands where it is no longer meant to stand, for people.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The command line says this key.

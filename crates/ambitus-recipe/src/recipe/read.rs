@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::Recipe;
 use super::origins::Origins;
+use super::own::{Section, Whole};
 use super::tree::{Node, Tree, place};
 use crate::near::nearest;
 
@@ -57,31 +58,46 @@ impl fmt::Display for RecipeError {
 }
 
 impl Recipe {
-    /// Reads and checks a recipe file of at most [`MAX_RECIPE_BYTES`].
-    pub fn read(path: &Path) -> Result<(Recipe, Origins), RecipeError> {
+    /// Reads and checks a recipe file of at most [`MAX_RECIPE_BYTES`], with the sections of these families.
+    pub fn read(path: &Path, sections: &[&Section]) -> Result<(Recipe, Origins), RecipeError> {
         let file = path.display().to_string();
-        Recipe::parse(&read_text(path, "a recipe is a YAML file")?, &file)
+        Recipe::parse_with(&read_text(path, "a recipe is a YAML file")?, &file, sections)
     }
 
-    /// Reads and checks a recipe from its text; `file` is for messages.
+    /// Reads and checks a recipe without sections from its text; `file` is for messages.
     pub fn parse(text: &str, file: &str) -> Result<(Recipe, Origins), RecipeError> {
+        Recipe::parse_with(text, file, &[])
+    }
+
+    /// Reads and checks a recipe from its text, with the sections of these families.
+    pub fn parse_with(
+        text: &str,
+        file: &str,
+        sections: &[&Section],
+    ) -> Result<(Recipe, Origins), RecipeError> {
         let mut places = KeysAndValues::default();
         let tree = read_tree(text, file)?;
         flatten(&tree, &mut String::new(), &mut places);
-        let recipe: Recipe =
+        let whole: Whole =
             serde_saphyr::from_str_with_options(text, options()).map_err(|e| explain(&e, file, &places))?;
+        let (recipe, notes) = whole.settled(sections, file, &places)?;
         recipe.validate().map_err(|bad| RecipeError {
             file: file.to_owned(),
             place: place_of(&bad.key, &places.values),
             key: Some(bad.key),
             why: bad.why,
         })?;
-        Ok((recipe, Origins::of_file(file, places.values)))
+        Ok((recipe, Origins::of_file(file, places.values, notes)))
     }
 
     /// The recipe as YAML that [`Recipe::parse`] reads back unchanged.
     pub fn to_yaml(&self) -> Result<String, String> {
-        serde_saphyr::to_string(self).map_err(|e| format!("the recipe cannot be written as YAML: {e}"))
+        let written = |e| format!("the recipe cannot be written as YAML: {e}");
+        let text = serde_saphyr::to_string(self).map_err(written)?;
+        match self.own.is_empty() {
+            true => Ok(text),
+            false => Ok(text + &serde_saphyr::to_string(&self.own).map_err(written)?),
+        }
     }
 }
 
@@ -146,9 +162,9 @@ fn options() -> Options {
 
 /// Of each path, where its key and where its value stand.
 #[derive(Default)]
-struct KeysAndValues {
-    keys: Places,
-    values: Places,
+pub(super) struct KeysAndValues {
+    pub keys: Places,
+    pub values: Places,
 }
 
 fn explain(error: &Yaml, file: &str, places: &KeysAndValues) -> RecipeError {

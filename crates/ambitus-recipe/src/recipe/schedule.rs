@@ -17,9 +17,9 @@ pub struct Schedule {
     /// rate to `floor`), `warm-restarts` (torch's: every `period`), `constant`, `exponential` (times `gamma` each time),
     /// `inverse-sqrt`, or `milestones` (times `gamma` at each).
     pub kind: Kind,
-    /// Share of the rate with which warm-up begins. Of F5-TTS 1e-8 where no schedule is given.
+    /// Share of the rate with which warm-up begins. Absent: 0; the family's where no schedule is given.
     pub start: f64,
-    /// Share of the rate that is left at the end of a fall. Of F5-TTS 1e-8 where no schedule is given.
+    /// Share of the rate that is left at the end of a fall. Absent: 0; the family's where no schedule is given.
     pub floor: f64,
     /// Waves of `cosine` [default: 0.5], falls of `cosine-restarts` [default: 1].
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -250,13 +250,13 @@ fn read(path: &Path) -> Result<Value, RunError> {
 ///
 /// # Errors
 /// No stage is complete yet.
-pub(crate) fn latest(run: RunDir, recipe: Recipe) -> Result<(RunDir, Recipe), RunError> {
+pub(crate) fn latest(families: Families, run: RunDir, recipe: Recipe) -> Result<(RunDir, Recipe), RunError> {
     if recipe.stages.is_empty() {
         return Ok((run, recipe));
     }
     let stages = (0..recipe.stages.len()).map(|i| folder(&run, &recipe, i));
     match stages.take_while(|s| complete(s).is_some()).last() {
-        Some(stage) => RunDir::open(&stage.root),
+        Some(stage) => RunDir::open(families, &stage.root),
         None => Err(RunError::Usage(format!(
             "{0}: none of its stages is complete yet; go on with: ambitus resume {0}",
             run.root.display()

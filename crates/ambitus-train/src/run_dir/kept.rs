@@ -112,7 +112,7 @@ mod tests {
     /// A model's folder, and a run that keeps its files.
     fn run() -> (tempfile::TempDir, ModelDir, RunDir) {
         let dir = tempfile::tempdir().unwrap();
-        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../parity/f5/fixtures/v1");
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes/quickstart/model");
         let model = dir.path().join("base");
         fs::create_dir(&model).unwrap();
         for name in ["config.yaml", "vocab.txt"] {

@@ -17,8 +17,8 @@ use ambitus_plan::device::Device;
 use ambitus_plan::placement::Placement;
 use ambitus_plan::session::{self, SessionOptions};
 
+use ambitus_families::small;
 use ambitus_ir::plan::PlannedSession;
-use ambitus_models::f5::config::Config;
 use ambitus_models::{Capacity, Model};
 use ambitus_recipe::rates::LearningRate;
 use ambitus_recipe::recipe::{DeviceChoice, Recipe};
@@ -113,8 +113,7 @@ const PLACED: [(usize, How); 4] = [
 
 /// A model with a block for each of three ranks.
 fn deep() -> Arc<dyn Model> {
-    let small = Config { dim: 32, depth: 3, heads: 2, dim_head: 16, ff_dim: 64, ..Config::v1_base() };
-    Arc::new(Config { text_dim: 16, conv_layers: 1, text_rows: 9, rotated: 2, ..small })
+    small::of_frames(32).model
 }
 
 fn shared(form: &Form, (ranks, how): (usize, How)) -> Shared {

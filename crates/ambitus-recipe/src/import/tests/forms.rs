@@ -57,78 +57,9 @@ training_args = transformers.TrainingArguments(
     }
     let text = |t| if let flags::Token::Word(w) = t { Some(w.text) } else { None };
     let words = flags::tokens(flags, '\\').unwrap().into_iter().filter_map(text).collect::<Vec<_>>();
-    let imported = import(&[Source::words(&words)], &Folders::default()).unwrap();
+    let imported = import(&[Source::words(&words)], &Folders::default(), &[]).unwrap();
     assert_eq!(Recipe::parse(&imported.recipe, "w").unwrap().0, first);
     assert_eq!(imported.rows[0].file, "command line");
-}
-
-/// Orpheus' finetune/config.yaml, as its script reads it.
-#[test]
-fn orpheus_own_configuration() {
-    let text = "# Datasets\nTTS_dataset: canopylabs/zac-sample-dataset\n\nmodel_name: canopylabs/orpheus-tts-0.1-pretrained\n\n\
-                # Training Args\nepochs: 1\nbatch_size: 1\nnumber_processes: 1\npad_token: 128263\nsave_steps: 5000\n\
-                learning_rate: 5.0e-5\n\n# Naming and paths\nsave_folder: checkpoints\nproject_name: tuning-orpheus\n\
-                run_name: 5e5-0\n";
-    let imported = good(&[("config.yaml", text)]);
-    let never = "no effect, because finetune/train.py reads it and never uses it";
-    assert_eq!(
-        (said(&imported, "number_processes"), said(&imported, "pad_token")),
-        (never.into(), never.into())
-    );
-    assert_eq!(
-        said(&imported, "batch_size"),
-        "used: batch: {clips: 1}; what of it is computed at once, the plan chooses"
-    );
-    assert!(
-        said(&imported, "TTS_dataset").starts_with("asks: `canopylabs/zac-sample-dataset` is not downloaded")
-    );
-    assert!(imported.notes.iter().any(|n| n.contains("--model DIR")), "{:?}", imported.notes);
-    let recipe = recipe_of(&[("config.yaml", text)]);
-    assert_eq!((recipe.epochs, recipe.save_every, recipe.learning_rate), (Some(1.0), 5000, Some(5e-5)));
-    assert_eq!((recipe.precision, recipe.ranks), (Some(Precision::Bf16Mixed), None));
-    let folders = Folders { model: Some("m: #x".into()), data: Some("d".into()) };
-    let with = import(&[Source::text("config.yaml", text)], &folders).unwrap();
-    assert_eq!(said(&with, "model_name"), "no effect, because --model names the folder");
-    assert_eq!(Recipe::parse(&with.recipe, "r").unwrap().0.model.dir, Path::new("m: #x"));
-}
-
-#[test]
-fn frames_and_samples_of_f5() {
-    let config = |kind: &str, n: u32| {
-        format!(
-            "datasets:\n  name: voice\n  batch_size_per_gpu: {n}\n  batch_size_type: {kind}\n  max_samples: 64\n  num_workers: 16\n\
-             optim:\n  epochs: 11\n  learning_rate: 7.5e-5\n  num_warmup_updates: 20000\n  grad_accumulation_steps: 2\n  \
-             max_grad_norm: 1.0\n  bnb_optimizer: True\nmodel:\n  name: F5TTS_v1_Base\n  tokenizer: pinyin\n  arch:\n    \
-             dim: 1024\n    checkpoint_activations: True\nckpts:\n  save_per_updates: 50000\n  keep_last_n_checkpoints: -1\n"
-        )
-    };
-    let frames = good(&[("f5.yaml", &config("frame", 3200))]);
-    assert!(frames.rows.iter().all(|r| !matches!(r.verdict, Verdict::Unknown(_))), "{frames}");
-    assert_eq!(said(&frames, "model.arch.checkpoint_activations"), "used: checkpoint: all");
-    assert!(said(&frames, "datasets.num_workers").contains("loader threads, not data parallel"));
-    let recipe = recipe_of(&[("f5.yaml", &config("frame", 3200))]);
-    assert_eq!(
-        (recipe.batch, recipe.epochs, recipe.warmup),
-        (Some(Batch::Frames(6400)), Some(11.0), Some(20000))
-    );
-    let asks = |text: &str| {
-        let imported = good(&[("f5.yaml", text)]);
-        imported.notes.iter().any(|n| n.contains("is `warmup: 20000` meant?"))
-    };
-    let of_frames = config("frame", 3200);
-    assert!(
-        asks(&of_frames) && !asks(&of_frames.replace("num_warmup_updates: 20000", "num_warmup_updates: 200"))
-    );
-    let samples = good(&[("f5.yaml", &config("sample", 3200))]);
-    let asked = said(&samples, "datasets.batch_size_per_gpu");
-    assert!(asked.starts_with("asks: 3200 clips at once on one device: were frames meant?"), "{asked}");
-    assert!(
-        asked.contains("`batch: {frames: 6400}`") && samples.recipe.contains("were frames meant"),
-        "{asked}"
-    );
-    let few = good(&[("f5.yaml", &config("sample", 8))]);
-    assert!(said(&few, "datasets.batch_size_per_gpu").starts_with("used: batch: {clips: 16}"));
-    refused(&[("f5.yaml", &config("frams", 8))], "datasets.batch_size_type: `frams` is not frame or sample");
 }
 
 #[test]
@@ -277,7 +208,7 @@ fn nothing_in_a_file_panics() {
             }
             sources.push(Source::text(name, text));
         }
-        if let Ok(imported) = import(&sources, &Folders::default()) {
+        if let Ok(imported) = import(&sources, &Folders::default(), &[]) {
             let _ = imported.to_string();
             let (recipe, _) = Recipe::parse(&imported.recipe, "r").unwrap();
             for row in imported.rows.iter().filter(|r| matches!(r.verdict, Verdict::Default(_))) {

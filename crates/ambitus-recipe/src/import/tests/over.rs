@@ -9,7 +9,7 @@ const PLAIN: &str = "model: {dir: m}\ndata: {dir: d}\n";
 #[track_caller]
 fn over(recipe: &str, text: &str, options: impl FnOnce(&mut Recipe)) -> (Recipe, Imported) {
     let (file, _) = Recipe::parse(&format!("{PLAIN}{recipe}"), "r.yaml").unwrap_or_else(|e| panic!("{e}"));
-    lay_over(&file, &[Source::text("a.yaml", text)], options).unwrap_or_else(|e| panic!("{text}: {e}"))
+    lay_over(&file, &[Source::text("a.yaml", text)], &[], options).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
 #[test]

@@ -155,6 +155,6 @@ fn values_are_values_also_where_they_change_nothing() {
         let text = format!("{SHARDED}fsdp_config: {{fsdp_sharding_strategy: {one}}}\n");
         assert_eq!(recipe_of(&[("a.yaml", &text)]).sharding.unwrap().strategy, Strategy::Full, "{one}");
     }
-    let f5 = good(&[("f5.yaml", "datasets: {batch_size_per_gpu: 3200}\nckpts: {save_dir: ckpts/x}\n")]);
-    assert_eq!(said(&f5, "ckpts.save_dir"), "no effect, because where checkpoints go is run_dir");
+    let own = good(&[("own.yaml", "datasets: {batch_size_per_gpu: 3200}\nckpts: {save_dir: ckpts/x}\n")]);
+    assert_eq!(said(&own, "ckpts.save_dir"), "no effect, because where checkpoints go is run_dir");
 }

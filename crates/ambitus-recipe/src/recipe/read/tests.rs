@@ -1,7 +1,7 @@
 use super::*;
 use crate::recipe::{
-    ADAPTER_RATE, Batch, Checkpoint, Defaults, Length, MicroBatch, Outside, Precision, Sample, Tokenizer,
-    UpdateAt, Validation, Variant,
+    ADAPTER_RATE, Batch, Checkpoint, Defaults, Length, MicroBatch, Outside, Precision, Sample, UpdateAt,
+    Validation,
 };
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
@@ -11,12 +11,9 @@ const SMALLEST: &str = "model: {dir: a}\ndata: {dir: b}\n";
 const FULL: &str = "
 model:
   dir: models/base
-  variant: v0
   from_scratch: true
-  extend_vocab: true
 data:
   dir: voice
-  tokenizer: char
   min_seconds: 1
   max_seconds: 12.5
   outside: cut
@@ -63,8 +60,6 @@ fn absent_keys_are_the_documented_defaults() {
 #[test]
 fn every_key_is_read() {
     let (recipe, _) = Recipe::parse(FULL, "r.yaml").unwrap();
-    assert_eq!(recipe.model.variant, Some(Variant::V0));
-    assert_eq!(recipe.data.tokenizer, Some(Tokenizer::Char));
     assert_eq!(recipe.data.outside, Outside::Cut);
     assert_eq!(recipe.data.validation, Validation::Names(vec!["a/one".into(), "two: 2".into(), "ü".into()]));
     assert_eq!(recipe.memory, Some(ByteSize(3 << 29)));
@@ -263,7 +258,7 @@ fn files_are_bounded() {
     let read = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
-        Recipe::read(&path).map_err(|e| e.to_string())
+        Recipe::read(&path, &[]).map_err(|e| e.to_string())
     };
     assert!(read("a.yaml", SMALLEST.as_bytes()).is_ok());
     assert!(read("crlf.yaml", SMALLEST.replace('\n', "\r\n").as_bytes()).is_ok());
@@ -272,8 +267,8 @@ fn files_are_bounded() {
     assert!(
         read("c.yaml", &vec![b'#'; 1 + MAX_RECIPE_BYTES as usize]).unwrap_err().contains("larger than 1 MiB")
     );
-    assert!(Recipe::read(folder.path()).unwrap_err().to_string().contains("not a file"));
-    assert!(Recipe::read(&folder.path().join("none.yaml")).is_err());
+    assert!(Recipe::read(folder.path(), &[]).unwrap_err().to_string().contains("not a file"));
+    assert!(Recipe::read(&folder.path().join("none.yaml"), &[]).is_err());
 }
 
 #[test]
