@@ -132,38 +132,52 @@ impl Resolved {
             ));
         }
         out.extend(self.describe_host());
-        if p.shape.session.update_in_backward {
-            let mut at_end = p.shape.clone();
-            at_end.session.update_in_backward = false;
-            let at_end = RunPlan::new(at_end, self.device.target())?;
-            let [peak, budget] = self.against_budget(at_end.peak_bytes);
-            out.push(format!(
-                "  the update is in backward, gradients are not kept: at the end of the update the peak would be {peak}, {} \
-                 the budget of {budget}, for the same numbers and time",
-                if at_end.peak_bytes > self.budget { "over" } else { "within" },
-            ));
-        }
-        if p.shape.session.checkpoint != Blocks::None {
-            let mut without = p.shape.clone();
-            without.session.checkpoint = Blocks::None;
-            let target = self.device.target();
-            let without = Draft::new(without, target)?;
-            // Offsets matter only where live bytes do not say it.
-            let (about, peak, place) = match without.least_bytes > self.budget {
-                true => ("at least ", without.least_bytes, "over"),
-                false => match without.peak_within(self.budget, &Heights::default()) {
-                    peak if peak > self.budget => ("", peak, "over"),
-                    peak => ("", peak, "still within"),
-                },
-            };
-            let [peak, budget] = self.against_budget(peak);
-            out.push(format!(
-                "  recomputed in backward: {} (+{:.1} % time); with everything kept the peak is {about}{peak}, {place} the \
-                 budget of {budget}",
-                p.shape.session.checkpoint,
-                100.0 * (p.step_seconds / without.step_seconds(target) - 1.0),
-            ));
-        }
+        out.extend(self.describe_update_in_backward()?);
+        out.extend(self.describe_recomputed()?);
         Ok(out)
+    }
+
+    /// What applying gradients in backward saves.
+    fn describe_update_in_backward(&self) -> Result<Option<String>, RunError> {
+        let p = &self.plan;
+        if !p.shape.session.update_in_backward {
+            return Ok(None);
+        }
+        let mut at_end = p.shape.clone();
+        at_end.session.update_in_backward = false;
+        let at_end = RunPlan::new(at_end, self.device.target())?;
+        let [peak, budget] = self.against_budget(at_end.peak_bytes);
+        Ok(Some(format!(
+            "  the update is in backward, gradients are not kept: at the end of the update the peak would be {peak}, {} \
+             the budget of {budget}, for the same numbers and time",
+            if at_end.peak_bytes > self.budget { "over" } else { "within" },
+        )))
+    }
+
+    /// What recomputing costs and saves.
+    fn describe_recomputed(&self) -> Result<Option<String>, RunError> {
+        let p = &self.plan;
+        if p.shape.session.checkpoint == Blocks::None {
+            return Ok(None);
+        }
+        let mut without = p.shape.clone();
+        without.session.checkpoint = Blocks::None;
+        let target = self.device.target();
+        let without = Draft::new(without, target)?;
+        // Offsets matter only where live bytes do not say it.
+        let (about, peak, place) = match without.least_bytes > self.budget {
+            true => ("at least ", without.least_bytes, "over"),
+            false => match without.peak_within(self.budget, &Heights::default()) {
+                peak if peak > self.budget => ("", peak, "over"),
+                peak => ("", peak, "still within"),
+            },
+        };
+        let [peak, budget] = self.against_budget(peak);
+        Ok(Some(format!(
+            "  recomputed in backward: {} (+{:.1} % time); with everything kept the peak is {about}{peak}, {place} the \
+             budget of {budget}",
+            p.shape.session.checkpoint,
+            100.0 * (p.step_seconds / without.step_seconds(target) - 1.0),
+        )))
     }
 }

@@ -6,12 +6,13 @@ use crate::data::{Assume, Data};
 use crate::device::Device;
 use crate::memory::Meter;
 use crate::resolved::{Choice, Resolved};
+use crate::search::Search;
 use crate::sizes::Sizes;
 use ambitus_families::Families;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{ModelDir, OpenOptions};
-use ambitus_models::{Capacity, Rows};
+use ambitus_models::Capacity;
 use ambitus_recipe::rates::LearningRate;
 use ambitus_recipe::recipe::{DeviceChoice, Origins, Recipe};
 use ambitus_recipe::size::ByteSize;
@@ -117,7 +118,7 @@ pub fn threads_of_rank(recipe: &Recipe) -> usize {
 /// Resolves a recipe, for ranks in this process where it has several. `origins`: who said its values.
 ///
 /// # Errors
-/// By file and key. Does not check the budget: see [`Resolved::require_fit`].
+/// By file and key. Does not check the budget: see [`require_fit`](crate::refusal::require_fit).
 pub fn resolve(
     families: Families,
     recipe: Recipe,
@@ -141,113 +142,47 @@ pub fn resolve_on(
     purpose: Purpose<'_>,
     console: &mut dyn Console,
 ) -> Result<Resolved, RunError> {
-    let mut recipe = recipe;
-    if matches!(purpose, Purpose::Run) && recipe.ranks() > 1 {
+    let given = recipe;
+    if matches!(purpose, Purpose::Run) && given.ranks() > 1 {
         device.require_engine()?;
     }
-    let mut choices = Vec::new();
-    let mut choose = |key, value: String, from: &str| {
-        choices.push(Choice { key, value, from: from.to_owned() });
-    };
-    // Who said a key that has a value; else what it was made from.
-    let from = |key: &str, said: bool, made: &str| if said { origins.of(key) } else { made.to_owned() };
-    let threads = threads(&recipe);
-    choose("threads", threads.to_string(), &from("threads", recipe.threads.is_some(), "all cores"));
-    let said = recipe.device != DeviceChoice::default() || origins.is_option("device");
-    let on = if device.is_listed() { "cards.toml".to_owned() } else { from("device", said, "default") };
-    choose("device", device.name(), &on);
+    let mut choices = Choices { origins, all: Vec::new() };
+    let threads = threads(&given);
+    choices.of_machine(&given, &device, threads);
     // Before any file is opened.
-    device.require(recipe.precision.unwrap_or_default())?;
-    let (rate_said, warmup_said) = (recipe.learning_rate.is_some(), recipe.warmup.is_some());
-    let schedule_said = recipe.schedule.is_some();
-    let mut meter = Meter::start();
+    device.require(given.precision.unwrap_or_default())?;
+    let (mut recipe, mut meter) = (given.clone(), Meter::start());
     let (model, data) = open_and_prepare(families, &mut recipe, &device, (purpose, origins), console)?;
     meter.ended(phase::PREPARE);
-    let Rows { unit, .. } = model.model.rows();
-    if let Some((assumed, why)) = data.assumed() {
-        choose("data", assumed, &why);
-    }
     let sizes = Sizes::of(&recipe, &*model.model, &data)?;
     let updates = sizes.updates;
-    let of_data = || format!("{}, and the data", origins.of("epochs"));
-    let length = if recipe.epochs.is_some() {
-        of_data()
-    } else {
-        from("updates", recipe.updates.is_some(), "default")
-    };
-    choose("updates", updates.to_string(), &length);
-    let rate = recipe.learning_rate.unwrap_or_default();
-    let usual_rate = if recipe.lora.is_some() { "default, of adapters" } else { "default" };
-    choose("learning_rate", format!("{rate:e}"), &from("learning_rate", rate_said, usual_rate));
-    let usual = if recipe.warmup.is_none() { "min(100, 5 % of the updates)" } else { "default" };
-    let warmup = recipe.settle_warmup(updates);
-    choose("warmup", warmup.to_string(), &from("warmup", warmup_said, usual));
-    let schedule = recipe.schedule.as_ref().map(ToString::to_string).unwrap_or_default();
-    choose("schedule", schedule, &from("schedule", schedule_said, "default"));
+    let by_length = recipe.warmup.is_none();
+    recipe.settle_warmup(updates);
+    choices.of_length(&given, &recipe, &data, updates, by_length);
     let (budget, made) = device.budget(&recipe)?;
-    choose("memory", ByteSize(budget).to_string(), &from("memory", recipe.memory.is_some(), &made));
+    choices.add("memory", ByteSize(budget).to_string(), recipe.memory.is_some(), &made);
     let asked = Asked::new(&recipe, &model, &sizes, &device, budget)?;
     let began = Instant::now();
     let found = asked.search(&device, budget)?;
     let search_seconds = began.elapsed().as_secs_f64();
-    let taken = found.variant.clone().unwrap_or_default();
-    let (given, recipe) = (&asked.recipe, asked.settled(&found));
-    let from = |key: &str, said: bool, searched: bool| {
-        from(key, said, if searched { "the search" } else { "default" })
-    };
-    let Capacity { rows, clips } = found.plan.shape.session.capacity;
-    let checkpoint = found.plan.shape.session.checkpoint.clone();
-    let (precise, offload) = (recipe.precision.unwrap_or_default(), recipe.offloaded());
-    let optimizer = recipe.optimizer.unwrap_or_default();
-    let size = given.micro_batch.frames;
-    let cut = match size.filter(|n| *n > rows as u64) {
-        Some(n) => format!(", {n} cut to what updates fill"),
-        None => String::new(),
-    };
-    let sized = size.is_some() || given.micro_batch.max;
-    for (key, value, from) in [
-        (
-            "micro_batch",
-            format!("{rows} {unit}, {clips} clip{}", if clips == 1 { "" } else { "s" }),
-            from("micro_batch", sized, true) + &cut,
-        ),
-        ("checkpoint", checkpoint.to_string(), from("checkpoint", given.checkpoint.is_some(), true)),
-        (
-            "precision",
-            precise.to_string(),
-            from("precision", given.precision.is_some(), taken.precision.is_some()),
-        ),
-        (
-            "optimizer",
-            optimizer.to_string(),
-            from("optimizer", given.optimizer.is_some(), taken.optimizer.is_some()),
-        ),
-        ("offload", offload.to_string(), from("offload", given.offload.is_some(), taken.offload.is_some())),
-    ] {
-        choose(key, value, &from);
-    }
-    let host_budget = match recipe.host_memory {
-        _ if offload.pass().is_none() || offload.disk.is_some() => None,
-        Some(ByteSize(n)) => Some((n, origins.of("host_memory"))),
-        None => device.default_host_budget(found.plan.peak_bytes)?,
-    };
+    let recipe = asked.settled(&found);
+    choices.of_search(&asked.recipe, &recipe, &found);
+    let host_budget = host_budget(&recipe, &device, found.plan.peak_bytes, origins)?;
     if let Some((bytes, from)) = &host_budget {
-        choose("host_memory", ByteSize(*bytes).to_string(), from);
+        choices.add("host_memory", ByteSize(*bytes).to_string(), false, from);
     }
-    let host_budget = host_budget.map(|(bytes, _)| bytes);
-    let rate = LearningRate::of(&recipe, updates, sizes.per_epoch());
     Ok(Resolved {
+        rate: LearningRate::of(&recipe, updates, sizes.per_epoch()),
         recipe,
         origins: origins.clone(),
-        choices,
+        choices: choices.all,
         model,
         data,
         size: sizes.size,
         updates,
-        rate,
         threads,
         budget,
-        host_budget,
+        host_budget: host_budget.map(|(bytes, _)| bytes),
         longest: sizes.longest,
         plan: found.plan,
         candidates: found.candidates,
@@ -257,4 +192,87 @@ pub fn resolve_on(
         resumed: false,
         meter,
     })
+}
+
+/// The budget of the host's memory, and who says it; `None` where nothing is offloaded to memory.
+fn host_budget(
+    recipe: &Recipe,
+    device: &Device,
+    peak_bytes: u64,
+    origins: &Origins,
+) -> Result<Option<(u64, String)>, RunError> {
+    let offload = recipe.offloaded();
+    match recipe.host_memory {
+        _ if offload.pass().is_none() || offload.disk.is_some() => Ok(None),
+        Some(ByteSize(n)) => Ok(Some((n, origins.of("host_memory")))),
+        None => device.default_host_budget(peak_bytes),
+    }
+}
+
+/// Values that decide the plan, as they become known.
+struct Choices<'a> {
+    origins: &'a Origins,
+    all: Vec<Choice>,
+}
+
+impl Choices<'_> {
+    /// Adds a value: of whoever `said` its key, else `made` from something.
+    fn add(&mut self, key: &'static str, value: String, said: bool, made: &str) {
+        let from = if said { self.origins.of(key) } else { made.to_owned() };
+        self.all.push(Choice { key, value, from });
+    }
+
+    /// What is known before a file is opened.
+    fn of_machine(&mut self, given: &Recipe, device: &Device, threads: usize) {
+        self.add("threads", threads.to_string(), given.threads.is_some(), "all cores");
+        let said = given.device != DeviceChoice::default() || self.origins.is_option("device");
+        match device.is_listed() {
+            true => self.add("device", device.name(), false, "cards.toml"),
+            false => self.add("device", device.name(), said, "default"),
+        }
+    }
+
+    /// What follows from the data and the family. `by_length`: so does the warm-up.
+    fn of_length(&mut self, given: &Recipe, recipe: &Recipe, data: &Data, updates: u64, by_length: bool) {
+        if let Some((assumed, why)) = data.assumed() {
+            self.add("data", assumed, false, &why);
+        }
+        let of_data = format!("{}, and the data", self.origins.of("epochs"));
+        match recipe.epochs {
+            Some(_) => self.add("updates", updates.to_string(), false, &of_data),
+            None => self.add("updates", updates.to_string(), recipe.updates.is_some(), "default"),
+        }
+        let rate = recipe.learning_rate.unwrap_or_default();
+        let usual = if recipe.lora.is_some() { "default, of adapters" } else { "default" };
+        self.add("learning_rate", format!("{rate:e}"), given.learning_rate.is_some(), usual);
+        let usual = if by_length { "min(100, 5 % of the updates)" } else { "default" };
+        let warmup = recipe.warmup.unwrap_or_default().to_string();
+        self.add("warmup", warmup, given.warmup.is_some(), usual);
+        let schedule = recipe.schedule.as_ref().map(ToString::to_string).unwrap_or_default();
+        self.add("schedule", schedule, given.schedule.is_some(), "default");
+    }
+
+    /// What the search was asked, and what it took. `given`: before it; `recipe`: after it.
+    fn of_search(&mut self, given: &Recipe, recipe: &Recipe, found: &Search) {
+        const SEARCH: &str = "the search";
+        let taken = found.variant.clone().unwrap_or_default();
+        let session = &found.plan.shape.session;
+        let Capacity { rows, clips } = session.capacity;
+        let unit = found.plan.shape.model.rows().unit;
+        let size = given.micro_batch.frames;
+        let sized = size.is_some() || given.micro_batch.max;
+        let clips = format!("{rows} {unit}, {clips} clip{}", if clips == 1 { "" } else { "s" });
+        self.add("micro_batch", clips, sized, SEARCH);
+        if let (Some(n), Some(last)) = (size.filter(|n| *n > rows as u64), self.all.last_mut()) {
+            last.from += &format!(", {n} cut to what updates fill");
+        }
+        self.add("checkpoint", session.checkpoint.to_string(), given.checkpoint.is_some(), SEARCH);
+        let by = |searched: bool| if searched { SEARCH } else { "default" };
+        let precision = recipe.precision.unwrap_or_default().to_string();
+        self.add("precision", precision, given.precision.is_some(), by(taken.precision.is_some()));
+        let optimizer = recipe.optimizer.unwrap_or_default().to_string();
+        self.add("optimizer", optimizer, given.optimizer.is_some(), by(taken.optimizer.is_some()));
+        let offload = recipe.offloaded().to_string();
+        self.add("offload", offload, given.offload.is_some(), by(taken.offload.is_some()));
+    }
 }

@@ -23,7 +23,8 @@ pub struct Watcher<'a> {
     arena: u64,
     /// What this process holds on its card: a constant since the executor was opened.
     on_card: Option<u64>,
-    console: &'a mut dyn Console,
+    /// Where it says so.
+    pub console: &'a mut dyn Console,
 }
 
 impl<'a> Watcher<'a> {

@@ -34,101 +34,36 @@ pub fn run(a: &PlanArgs) -> Result<()> {
     }
     let a = &a;
     let cluster = cluster(a)?;
-    let on_cpu = a.card.as_ref().is_some_and(|name| name.eq_ignore_ascii_case("cpu"));
-    let card = match (&a.card, &cluster) {
-        (Some(name), _) if !on_cpu => Some(Cards::load(a.cards_file.as_deref())?.find(name)?.clone()),
-        (_, Some(cluster)) => Some(cluster.card.clone()),
-        _ => None,
-    };
-    if a.scaling.is_some() && card.is_none() {
-        return Err(RunError::Usage(
-            "--scaling: needs --card NAME, --cards NxNAME or --cluster FILE, of cards.toml".to_owned(),
-        ));
-    }
-    if a.scaling.as_ref().is_some_and(|names| names.split(',').count() > MOST_KINDS) {
-        return Err(RunError::Usage(format!("--scaling: more than {MOST_KINDS} kinds of cards: name fewer")));
-    }
+    let on = On::of(a, cluster.as_ref())?;
+    require_one_table(a, &on)?;
     if a.cards.is_some() && cluster.is_none() {
-        if a.dump.is_some() {
-            return Err(RunError::Usage(
-                "--dump: writes one plan; name one card with --card NAME".to_owned(),
-            ));
-        }
         return plan_cards(a);
     }
     let mut console = Terminal::new();
     let (mut whole, origins) = planned(a)?;
     if let Some(cluster) = &cluster {
-        let cards = cluster.ranks() as u32;
-        if whole.ranks.is_some_and(|ranks| ranks != cards) {
-            return Err(RunError::Usage(format!(
-                "ranks: the recipe has {}, these are {cards} cards: give as many, or change ranks (--ranks; --accelerate may have \
-                     laid it over the recipe)",
-                whole.ranks()
-            )));
-        }
-        whole.ranks = Some(cards);
+        take_ranks(&mut whole, cluster)?;
     }
     let (mut plans, mut fits) = (Vec::new(), Ok(()));
     for (i, (r, origins)) in parts(&whole, &origins).into_iter().enumerate() {
-        let origins = &origins;
-        let resolved = match (&cluster, &card) {
-            (Some(cluster), _) => {
-                let one = |threads| Ok(Device::for_cards(&cluster.card, cluster.links(), threads));
-                plan_for(a, (r, origins), &one, &mut console)
-            }
-            (_, Some(card)) => {
-                plan_for(a, (r, origins), &|threads| Ok(Device::for_card(card, threads)), &mut console)
-            }
-            _ if on_cpu => {
-                let threads = resolve::threads_of_rank(&r);
-                plan_for(a, (r, origins), &|_| Device::calibrated_cpu(threads), &mut console)
-            }
-            _ => resolve::resolve(ALL, r, origins, Purpose::Plan(a.assume.as_ref()), &mut console),
-        };
+        let resolved = on.resolve(a, r, &origins, &mut console);
         let resolved = resolved.inspect_err(|e| refused(e, a.run.json)).map_err(|e| of_part(&whole, i, e))?;
         if let Some(folder) = &a.dump {
-            let folder = if whole.stages.is_empty() {
-                folder.clone()
-            } else {
-                folder.join(format!("stage-{}", i + 1))
-            };
-            resolved.plan.dump(&folder)?;
+            let stage = (!whole.stages.is_empty()).then(|| folder.join(format!("stage-{}", i + 1)));
+            resolved.plan.dump(stage.as_ref().unwrap_or(folder))?;
         }
-        let tables = placements(a, cluster.as_ref(), card.as_ref(), &resolved)?;
-        if a.run.json {
+        let tables = placements(a, cluster.as_ref(), on.card(), &resolved)?;
+        let fit = if a.run.json {
             let fit = require_fit(&resolved);
-            let mut plan = resolved.json();
-            if let (Some(Value::Object(said)), Some(plan)) =
-                (fit.as_ref().err().and_then(RunError::refusal), plan.as_object_mut())
-            {
-                plan.extend(said);
-            }
-            plan["minimum_budget_bytes"] = resolved.asked.least_budget(&resolved.device)?.into();
-            plan["learning_rates"] = learning_rates(&resolved.rate);
-            plan["choices"] = serde_json::json!(resolved.choices);
-            plan["assumed"] =
-                serde_json::json!(resolved.data.assumed().map(|(what, why)| format!("{what} ({why})")));
-            plan["candidates"] = serde_json::json!(resolved.candidates);
-            plan["search_seconds"] = serde_json::json!(resolved.search_seconds);
-            let [micro_batch, clip] = resolved.largest()?;
-            let unit = resolved.plan.shape.model.rows().unit;
-            plan[format!("largest_micro_batch_{unit}")] = serde_json::json!(micro_batch);
-            plan[format!("longest_clip_{unit}")] = serde_json::json!(clip);
-            if let Some(card) = &card {
-                plan["card"] = serde_json::json!(card);
-            }
-            for (name, _, table) in tables {
-                plan[name] = table;
-            }
-            plans.push(plan);
-            fits = fits.and_then(|()| fit.map_err(|e| of_part(&whole, i, e)));
+            plans.push(as_json(&resolved, &fit, on.card(), tables)?);
+            fit
         } else {
             head(&whole, i);
             show(&resolved, a.explain)?;
             tables.iter().for_each(|(name, table, _)| terminal::result(&format!("{name}: {table}")));
-            fits = fits.and_then(|()| require_fit(&resolved).map_err(|e| of_part(&whole, i, e)));
-        }
+            require_fit(&resolved)
+        };
+        fits = fits.and_then(|()| fit.map_err(|e| of_part(&whole, i, e)));
     }
     if a.run.json {
         match plans.as_slice() {
@@ -137,6 +72,121 @@ pub fn run(a: &PlanArgs) -> Result<()> {
         }
     }
     fits
+}
+
+/// What is planned for.
+enum On {
+    /// The recipe's device.
+    Here,
+    /// This machine's processor, with rates that are measured now.
+    Processor,
+    /// A card of the table.
+    Card(Box<Card>),
+    /// Several of them.
+    Cluster(Box<Cluster>),
+}
+
+impl On {
+    fn of(a: &PlanArgs, cluster: Option<&Cluster>) -> Result<On> {
+        Ok(match (&a.card, cluster) {
+            (_, Some(cluster)) => On::Cluster(Box::new(cluster.clone())),
+            (Some(name), _) if name.eq_ignore_ascii_case("cpu") => On::Processor,
+            (Some(name), _) => On::Card(Box::new(Cards::load(a.cards_file.as_deref())?.find(name)?.clone())),
+            (None, None) => On::Here,
+        })
+    }
+
+    fn card(&self) -> Option<&Card> {
+        match self {
+            On::Card(card) => Some(card),
+            On::Cluster(cluster) => Some(&cluster.card),
+            On::Here | On::Processor => None,
+        }
+    }
+
+    fn resolve(
+        &self,
+        a: &PlanArgs,
+        r: Recipe,
+        origins: &Origins,
+        console: &mut Terminal,
+    ) -> Result<Resolved> {
+        match self {
+            On::Here => resolve::resolve(ALL, r, origins, Purpose::Plan(a.assume.as_ref()), console),
+            On::Processor => {
+                let threads = resolve::threads_of_rank(&r);
+                plan_for(a, (r, origins), &|_| Device::calibrated_cpu(threads), console)
+            }
+            On::Card(card) => {
+                plan_for(a, (r, origins), &|threads| Ok(Device::for_card(card, threads)), console)
+            }
+            On::Cluster(cluster) => {
+                let one = |threads| Ok(Device::for_cards(&cluster.card, cluster.links(), threads));
+                plan_for(a, (r, origins), &one, console)
+            }
+        }
+    }
+}
+
+/// Refuses tables of what is not named.
+fn require_one_table(a: &PlanArgs, on: &On) -> Result<()> {
+    if a.scaling.is_some() && on.card().is_none() {
+        return Err(RunError::Usage(
+            "--scaling: needs --card NAME, --cards NxNAME or --cluster FILE, of cards.toml".to_owned(),
+        ));
+    }
+    if a.scaling.as_ref().is_some_and(|names| names.split(',').count() > MOST_KINDS) {
+        return Err(RunError::Usage(format!("--scaling: more than {MOST_KINDS} kinds of cards: name fewer")));
+    }
+    if a.cards.is_some() && !matches!(on, On::Cluster(_)) && a.dump.is_some() {
+        return Err(RunError::Usage("--dump: writes one plan; name one card with --card NAME".to_owned()));
+    }
+    Ok(())
+}
+
+/// As many ranks as there are cards.
+fn take_ranks(whole: &mut Recipe, cluster: &Cluster) -> Result<()> {
+    let cards = cluster.ranks() as u32;
+    if whole.ranks.is_some_and(|ranks| ranks != cards) {
+        return Err(RunError::Usage(format!(
+            "ranks: the recipe has {}, these are {cards} cards: give as many, or change ranks (--ranks; --accelerate may have \
+             laid it over the recipe)",
+            whole.ranks()
+        )));
+    }
+    whole.ranks = Some(cards);
+    Ok(())
+}
+
+/// A plan for programs.
+fn as_json(
+    resolved: &Resolved,
+    fit: &Result<()>,
+    card: Option<&Card>,
+    tables: Vec<(&'static str, String, Value)>,
+) -> Result<Value> {
+    let mut plan = resolved.json();
+    let said = fit.as_ref().err().and_then(RunError::refusal);
+    if let (Some(Value::Object(said)), Some(plan)) = (said, plan.as_object_mut()) {
+        plan.extend(said);
+    }
+    plan["minimum_budget_bytes"] = resolved.asked.least_budget(&resolved.device)?.into();
+    plan["learning_rates"] = learning_rates(&resolved.rate);
+    plan["choices"] = serde_json::json!(resolved.choices);
+    plan["assumed"] = serde_json::json!(resolved.data.assumed().map(|(what, why)| format!("{what} ({why})")));
+    plan["candidates"] = serde_json::json!(resolved.candidates);
+    plan["search_seconds"] = serde_json::json!(resolved.search_seconds);
+    let [micro_batch, clip] = resolved.largest()?;
+    let unit = resolved.plan.shape.model.rows().unit;
+    plan[format!("largest_micro_batch_{unit}")] = serde_json::json!(micro_batch);
+    plan[format!("longest_clip_{unit}")] = serde_json::json!(clip);
+    if let Some(card) = card {
+        plan["card"] = serde_json::json!(card);
+    }
+    for (name, _, table) in tables {
+        plan[name] = table;
+    }
+    Ok(plan)
 }
 
 /// Rates of the first and the last updates.

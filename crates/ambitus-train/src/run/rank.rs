@@ -118,9 +118,31 @@ pub(super) fn attempt(
     meter.ended(phase::SAMPLE);
     let Some(watcher) = watcher else { return Ok(end) };
     let _busy = world.busy();
+    let arenas =
+        Arenas { planned: planned_arena, used: arena, of_ranks: arenas.iter().map(|b| number(b)).collect() };
+    results(r, run, (&progress, source, tuned), watcher, (&mut meter, arenas, on_card), started)?;
+    Ok(end)
+}
+
+/// Bytes of the arenas of a run that ended.
+struct Arenas {
+    planned: u64,
+    used: u64,
+    of_ranks: Vec<u64>,
+}
+
+/// What a run leaves when its arena is gone: the export, pictures and sounds, the summary.
+fn results(
+    r: &Resolved,
+    run: &RunDir,
+    (progress, source, tuned): (&Progress, Source, Option<Vec<f32>>),
+    watcher: Watcher<'_>,
+    (meter, arenas, on_card): (&mut Meter, Arenas, Option<u64>),
+    started: Instant,
+) -> Result<(), RunError> {
     let slow_steps = watcher.slow_steps();
-    let (history, validations) = (watcher.history, watcher.validations);
-    let newest = newest(&checkpoints)?;
+    let Watcher { history, validations, console, .. } = watcher;
+    let newest = newest(&run.checkpoints())?;
     let out = run.folder("export")?;
     export_from((run, r.model.family), &r.recipe, &newest, (source, Layout::Model), &out)?;
     meter.ended(phase::EXPORT);
@@ -131,6 +153,8 @@ pub(super) fn attempt(
         Source::Ema => ema.unwrap_or(raw),
         Source::Raw => raw,
     });
+    let parts = r.plan.parts.iter().flat_map(|p| &p.ranks);
+    let ranks = arenas.of_ranks.len();
     let summary = Summary {
         // Also where lines of the log are lost.
         updates: progress.update,
@@ -139,23 +163,13 @@ pub(super) fn attempt(
         validation_best: progress.best.map(|(_, loss)| loss),
         best_update: progress.best.map(|(update, _)| update),
         best_weights: Some(source.name().to_owned()),
-        ranks: Some(world.ranks() as u32),
-        arena_bytes_planned: planned_arena,
-        arena_bytes_planned_of_ranks: r
-            .plan
-            .parts
-            .iter()
-            .flat_map(|p| &p.ranks)
-            .map(|p| p.arena_bytes())
-            .collect(),
-        arena_bytes_used: arena,
-        arena_bytes_of_ranks: if arenas.len() > 1 {
-            arenas.iter().map(|b| number(b)).collect()
-        } else {
-            Vec::new()
-        },
+        ranks: Some(ranks as u32),
+        arena_bytes_planned: arenas.planned,
+        arena_bytes_planned_of_ranks: parts.map(|p| p.arena_bytes()).collect(),
+        arena_bytes_used: arenas.used,
+        arena_bytes_of_ranks: if ranks > 1 { arenas.of_ranks } else { Vec::new() },
         peak_rss_bytes: if r.device.is_card() { on_card } else { meter.most() },
-        phases: r.phases(&meter),
+        phases: r.phases(meter),
         host_arena_bytes: r.plan.host_bytes(),
         peak_planned_bytes: r.measurable_peak(),
         budget_bytes: Some(r.budget),
@@ -169,7 +183,7 @@ pub(super) fn attempt(
     };
     summary.write(&run.root)?;
     report(r, run, &newest.path, source, &summary, console);
-    Ok(end)
+    Ok(())
 }
 
 /// The newest checkpoint whose every byte verifies: the first rank looks, all go by what it says.

@@ -1,0 +1,90 @@
+//! A set of changes as a recipe, its sizes, and drafts of its plan; what was made before is remembered.
+
+use super::*;
+
+impl<'r> Space<'r> {
+    /// Compiles a set at its smallest micro-batch; `None` where the options cannot stand together.
+    pub(super) fn draft(&self, at: &At<'_>, helpers: Helpers) -> Option<Draft> {
+        let change = self.explicit(at, helpers)?;
+        let mut shape = at.asked.with(&at.least);
+        shape.session.checkpoint = change.checkpoint.unwrap_or(Blocks::None);
+        // All of this is said, so nothing is left to choose.
+        shape.planned_at_once = PLANNED_AT_ONCE[0];
+        if let Some(offload) = &change.offload {
+            shape.session.offload = offload.pass();
+        }
+        at.stems.draft(shape).ok()
+    }
+
+    /// A set with its helpers as options.
+    pub(super) fn explicit(&self, at: &At<'_>, helpers: Helpers) -> Option<Change> {
+        let checkpoint = match helpers.again {
+            Again::Nothing => Blocks::None,
+            Again::Blocks => Blocks::All,
+            Again::Values => {
+                let mut shape = at.asked.with(&at.least);
+                shape.session.checkpoint = Blocks::None;
+                let draft = at.stems.draft(shape).ok()?;
+                let target = Packed { target: self.device.target(), rows: draft.shape.clip_rows };
+                Blocks::Cheapest { values: cheapest(draft.micro()?, &target).len(), blocks: 0 }
+            }
+        };
+        let disk = self.asked.recipe.offloaded().disk;
+        let parts = helpers.offload.map(|bits| match bits {
+            0 => Offload::default(),
+            bits => Offload { disk, ..offload(bits) },
+        });
+        let (checkpoint, micro_batch) = (Some(checkpoint), Some(at.least.capacity.rows));
+        let change = Change { checkpoint, micro_batch, offload: parts, ..at.change.clone() };
+        let mut recipe = self.asked.recipe.clone();
+        change.to_recipe(&mut recipe);
+        recipe.validate().is_ok().then_some(change)
+    }
+
+    /// A set as it is asked for; `None` where it cannot be.
+    pub(super) fn at(&self, set: &Set) -> Option<Arc<At<'r>>> {
+        if let Some(known) = self.found().recent.iter().find(|at| at.set == *set) {
+            return Some(known.clone());
+        }
+        let levels = self.dims.iter().zip(set).filter(|(_, level)| **level > 0);
+        let change =
+            levels.fold(Change::default(), |all, (dim, level)| all.with(&dim.levels[level - 1].change));
+        let mut recipe = self.asked.recipe.clone();
+        change.to_recipe(&mut recipe);
+        // What is asked for of a micro-batch may be changed with it.
+        recipe.micro_batch = Size { clips: recipe.micro_batch.clips, ..Size::default() };
+        let model = &self.asked.shape.model;
+        recipe.settle(&self.asked.defaults);
+        recipe.validate().ok()?;
+        let sizes = self.sizes(&recipe, change.limit)?;
+        let asked = Asked::of(&recipe, (model, &self.asked.defaults), &sizes, self.device).ok()?;
+        let asked = asked.on(self.device, self.budget).ok()?;
+        let least = *sizes.micro_batches.iter().min_by_key(|m| m.capacity.rows)?;
+        let stems = Stems::of(self.device.target());
+        let at = Arc::new(At { set: set.clone(), change, asked, least, stems });
+        let recent = &mut self.found().recent;
+        recent.truncate(KEPT - 1);
+        recent.insert(0, at.clone());
+        Some(at)
+    }
+
+    pub(super) fn sizes(&self, recipe: &Recipe, limit: Option<Limit>) -> Option<Sizes> {
+        let at = limit.and_then(|limit| self.data.limits.iter().position(|l| *l == limit));
+        let key = (at.map_or(0, |i| i + 1), recipe.update == UpdateAt::Backward);
+        if let Some(sizes) = self.found().sizes.get(&key) {
+            return sizes.clone();
+        }
+        let sizes = self.measured(recipe, limit).ok();
+        self.found().sizes.insert(key, sizes.clone());
+        sizes
+    }
+
+    /// Sizes under another limit of length.
+    pub(super) fn measured(&self, recipe: &Recipe, limit: Option<Limit>) -> Result<Sizes, RunError> {
+        let model = &self.asked.shape.model;
+        match limit {
+            Some(limit) => Sizes::of(recipe, &**model, &self.data.up_to(&limit, recipe, &**model)?),
+            None => Sizes::of(recipe, &**model, self.data),
+        }
+    }
+}
