@@ -2,7 +2,7 @@
 //! and lay out its clips is behind [`Clips`].
 
 use ambitus_data::DataError;
-use ambitus_models::Batch;
+use ambitus_models::{Batch, Norms};
 
 /// Seed of all that validation draws: which clips are held out, and what is drawn for them. The run's own seed has no part in it,
 /// so that runs with different seeds compare.
@@ -36,11 +36,11 @@ pub trait Clips: Send + Sync {
         1
     }
 
-    /// The input `norm` of an update, or of a validation, of these.
+    /// The normalisers of an update, or of a validation, of these.
     ///
     /// # Errors
     /// Clips that cannot be read.
-    fn norm(&self, uses: &[Use]) -> Result<f32, DataError>;
+    fn norms(&self, uses: &[Use]) -> Result<Norms, DataError>;
 
     /// Lays these end to end in a batch of the family's layout, which they fit.
     ///

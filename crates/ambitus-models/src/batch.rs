@@ -38,6 +38,15 @@ impl Layout {
 pub struct Batch {
     floats: Vec<(String, Vec<f32>)>,
     ints: Vec<(String, Vec<i32>)>,
+    norms: Norms,
+}
+
+/// What a loss is divided by, over all micro-batches of an update: inputs of one number each, by name.
+pub type Norms = Vec<(String, f32)>;
+
+/// The one normaliser of a model that has one.
+pub fn one_norm(value: f32) -> Norms {
+    vec![("norm".to_owned(), value)]
 }
 
 impl Batch {
@@ -46,12 +55,19 @@ impl Batch {
         Batch {
             floats: layout.floats.iter().map(|(name, n)| (name.clone(), vec![0.0; *n])).collect(),
             ints: layout.ints.iter().map(|(name, n)| (name.clone(), vec![0; *n])).collect(),
+            norms: Norms::new(),
         }
     }
 
-    /// The float inputs by name. Callers skip those that a program does not take.
+    /// The same batch as one of an update with these.
+    pub fn set_norms(&mut self, norms: &Norms) {
+        self.norms.clone_from(norms);
+    }
+
+    /// The float inputs by name, normalisers among them. Callers skip those that a program does not take.
     pub fn floats(&self) -> impl Iterator<Item = (&str, &[f32])> {
-        self.floats.iter().map(|(name, data)| (name.as_str(), data.as_slice()))
+        let norms = self.norms.iter().map(|(name, value)| (name.as_str(), std::slice::from_ref(value)));
+        self.floats.iter().map(|(name, data)| (name.as_str(), data.as_slice())).chain(norms)
     }
 
     /// The integer inputs by name.
@@ -63,7 +79,7 @@ impl Batch {
     ///
     /// # Panics
     /// When there are fewer: a family fills the batches of its own layout.
-    pub(crate) fn tables<const F: usize, const I: usize>(&mut self) -> ([&mut [f32]; F], [&mut [i32]; I]) {
+    pub fn tables<const F: usize, const I: usize>(&mut self) -> ([&mut [f32]; F], [&mut [i32]; I]) {
         let (mut floats, mut ints) = (self.floats.iter_mut(), self.ints.iter_mut());
         let floats = std::array::from_fn(|_| floats.next().expect("an input of the layout").1.as_mut_slice());
         let ints = std::array::from_fn(|_| ints.next().expect("an input of the layout").1.as_mut_slice());

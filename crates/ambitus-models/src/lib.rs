@@ -8,6 +8,6 @@ mod model;
 pub mod orpheus;
 pub mod snac;
 
-pub use batch::{Batch, Capacity, Layout};
+pub use batch::{Batch, Capacity, Layout, Norms, one_norm};
 pub use error::ConfigError;
 pub use model::{Model, Rows};

@@ -17,7 +17,7 @@ pub trait Model: Debug + Send + Sync {
         None
     }
 
-    /// Inputs of [`Model::loss`] without `norm`.
+    /// Inputs of [`Model::loss`] without its normalisers.
     fn layout(&self, cap: Capacity) -> Layout;
 
     /// Bytes of a clip of `rows` rows as it is read from the disk.

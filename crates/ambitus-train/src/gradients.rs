@@ -17,7 +17,7 @@ use ambitus_families::batches::{write_batch, write_f32, write_inputs};
 use ambitus_families::clips::{Clips, Use, When};
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
-use ambitus_models::{Batch, Capacity};
+use ambitus_models::{Batch, Capacity, Norms};
 use ambitus_plan::budget::{MicroBatch, RunPlan, Shape, clip_rows};
 use ambitus_plan::device::Device;
 use ambitus_plan::placement;
@@ -66,8 +66,8 @@ struct Work<'a> {
     clips: &'a dyn Clips,
     /// Which of them each micro-batch has.
     micro_batches: &'a [Vec<usize>],
-    /// The update's normaliser.
-    norm: f32,
+    /// The update's normalisers.
+    norms: Norms,
     /// Sizes of a micro-batch.
     capacity: Capacity,
 }
@@ -97,7 +97,7 @@ pub fn gradients(
             capacity.rows
         ))
     })?;
-    let norm = clips.norm(&uses(&(0..rows.len()).collect::<Vec<_>>()))?;
+    let norms = clips.norms(&uses(&(0..rows.len()).collect::<Vec<_>>()))?;
     let placed = options.placement.as_ref().map(|p| p.ranks);
     let ranks = placed.or(options.sharding.map(|s| s.mesh.ranks)).unwrap_or(1);
     let here = world.map_or(ranks, |w| w.here);
@@ -137,7 +137,7 @@ pub fn gradients(
         data_bytes: 0,
     };
     let plan = RunPlan::new(shape.clone(), device.target())?;
-    let work = Work { dir, clips: &*clips, micro_batches: &micro_batches, norm, capacity };
+    let work = Work { dir, clips: &*clips, micro_batches: &micro_batches, norms: norms.clone(), capacity };
     if let Some(parts) = &plan.parts {
         let doubts = dir.doubts()?;
         let loss = work.placed(&plan, parts, &device, &options, world, out)?;
@@ -162,10 +162,11 @@ pub fn gradients(
     let mut exec = device.open(planned, None)?;
     let doubts = load::load(&mut *exec, dir, 0)?;
     let mut host = model.batch(capacity);
+    host.set_norms(&norms);
     let mut loss = 0.0f64;
     for (i, members) in micro_batches.iter().enumerate() {
         clips.fill(&uses(members), &mut host)?;
-        loss += f64::from(run_micro(&mut *exec, program::MICRO, &host, norm, i > 0)?);
+        loss += f64::from(run_micro(&mut *exec, program::MICRO, &host, i > 0)?);
     }
     let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
     write(&*exec, &Gathered::Alone, loss as f32, scale, out)?;
@@ -180,15 +181,8 @@ fn uses(members: &[usize]) -> Vec<Use> {
 ///
 /// # Errors
 /// From the executor.
-pub fn run_micro(
-    exec: &mut dyn Executor,
-    name: &str,
-    host: &Batch,
-    norm: f32,
-    further: bool,
-) -> Result<f32, RunError> {
+pub fn run_micro(exec: &mut dyn Executor, name: &str, host: &Batch, further: bool) -> Result<f32, RunError> {
     write_batch(exec, name, host)?;
-    write_f32(exec, name, "norm", norm)?;
     write_f32(exec, name, BETA, f32::from(u8::from(further)))?;
     exec.run(name, 0)?;
     let mut loss = [0.0];
@@ -200,9 +194,8 @@ pub fn run_micro(
 ///
 /// # Errors
 /// From the executor.
-pub fn write_one_of(exec: &mut dyn Executor, k: usize, host: &Batch, norm: f32) -> Result<(), RunError> {
-    write_inputs(exec, program::PIPELINE, host, &|input| of(input, k))?;
-    write_f32(exec, program::PIPELINE, &of("norm", k), norm)
+pub fn write_one_of(exec: &mut dyn Executor, k: usize, host: &Batch) -> Result<(), RunError> {
+    write_inputs(exec, program::PIPELINE, host, &|input| of(input, k))
 }
 
 /// Runs a pipeline's program on what was written: the losses of the first `count` of its micro-batches. `further` as of

@@ -44,8 +44,6 @@ pub struct Item {
     pub epoch: u32,
     /// The inputs.
     pub batch: Batch,
-    /// Normaliser of the update.
-    pub norm: f32,
     /// First micro-batch of its update.
     pub first: bool,
     /// Last micro-batch of its update.
@@ -132,7 +130,7 @@ fn produce(
         let lengths: Vec<u32> = members.iter().map(|d| work.clips.rows()[d.clip as usize]).collect();
         let uses: Vec<Use> =
             members.iter().map(|d| Use { clip: d.clip as usize, when: When::Epoch(d.epoch) }).collect();
-        let norm = work.clips.norm(&uses)?;
+        let norms = work.clips.norms(&uses)?;
         let packed = pack(&lengths, capacity)?;
         let (rank, ranks) = work.rank;
         let count = packed.len().div_ceil(ranks);
@@ -142,11 +140,11 @@ fn produce(
             let group_uses: Vec<Use> = group.iter().map(|&i| uses[i]).collect();
             let mut batch = spent.recv().map_err(|_| None)?;
             work.clips.fill(&group_uses, &mut batch)?;
+            batch.set_norms(&norms);
             let item = Item {
                 update,
                 epoch: members.first().map_or(0, |d| d.epoch),
                 batch,
-                norm,
                 first: k == 0,
                 last: k + 1 == count,
                 left: count - k,

@@ -242,7 +242,7 @@ impl Trainer<'_> {
             }
             let further = !losses.is_empty();
             if several > 1 && written + item.left >= several {
-                write_one_of(self.exec, written, &item.batch, item.norm)?;
+                write_one_of(self.exec, written, &item.batch)?;
                 written += 1;
                 if written == several {
                     let of_several = run_several(self.exec, several, further)?;
@@ -250,7 +250,7 @@ impl Trainer<'_> {
                     written = 0;
                 }
             } else {
-                let loss = run_micro(self.exec, program::MICRO, &item.batch, item.norm, further)?;
+                let loss = run_micro(self.exec, program::MICRO, &item.batch, further)?;
                 losses.push(f64::from(loss));
             }
             rows += item.rows;

@@ -6,7 +6,7 @@ use ambitus_data::pack::{Capacity, pack};
 use ambitus_exec::executor::Executor;
 use ambitus_families::clips::{Clips, Use, When};
 use ambitus_families::error::RunError;
-use ambitus_models::{Batch, Model};
+use ambitus_models::{Batch, Model, Norms};
 use std::sync::Arc;
 
 /// The clips and their fixed uses.
@@ -15,7 +15,7 @@ pub struct Validation {
     model: Arc<dyn Model>,
     capacity: ambitus_models::Capacity,
     groups: Vec<Vec<Use>>,
-    norm: f32,
+    norms: Norms,
 }
 
 impl Validation {
@@ -34,8 +34,8 @@ impl Validation {
         let lengths: Vec<u32> = uses.iter().map(|u| clips.rows()[u.clip]).collect();
         let packed = pack(&lengths, Capacity { frames: capacity.rows as u32, clips: capacity.clips })?;
         let groups = packed.iter().map(|group| group.iter().map(|&i| uses[i]).collect()).collect();
-        let norm = clips.norm(&uses)?;
-        Ok(Validation { clips, model, capacity, groups, norm })
+        let norms = clips.norms(&uses)?;
+        Ok(Validation { clips, model, capacity, groups, norms })
     }
 
     /// True when no clip was held out.
@@ -50,13 +50,14 @@ impl Validation {
     /// Damaged clip files, and ranks that are gone.
     pub fn loss(&self, exec: &mut dyn Executor, program: &str, world: &World) -> Result<f64, RunError> {
         let mut host: Batch = self.model.batch(self.capacity);
+        host.set_norms(&self.norms);
         let (rank, ranks) = world.turn();
         let mut losses = Vec::new();
         for k in 0..self.groups.len().div_ceil(ranks) {
             // The others' last batch may have no fellow: all ranks run a program together.
             let group = self.groups.get(k * ranks + rank).map_or(&[][..], Vec::as_slice);
             self.clips.fill(group, &mut host)?;
-            losses.push(f64::from(run_micro(exec, program, &host, self.norm, false)?));
+            losses.push(f64::from(run_micro(exec, program, &host, false)?));
         }
         Ok(world.in_order("a validation", &losses)?.iter().sum())
     }

@@ -2,9 +2,9 @@
 
 use crate::clips::{Clips, Use, VALIDATION_SEED, When};
 use ambitus_data::{ClipIndex, DataError, load_clip};
-use ambitus_models::Batch;
 use ambitus_models::f5::batch::{self, Clip};
 use ambitus_models::f5::draw::{self, Draw};
+use ambitus_models::{Batch, Norms, one_norm};
 use std::sync::Arc;
 
 /// Epoch of validation draws: none that training reaches.
@@ -64,12 +64,12 @@ impl Clips for MelClips {
         Self::ROUNDS
     }
 
-    fn norm(&self, uses: &[Use]) -> Result<f32, DataError> {
+    fn norms(&self, uses: &[Use]) -> Result<Norms, DataError> {
         let scored = |of: &Use| {
             let d = self.draw(of);
             d.span.1 - d.span.0
         };
-        Ok(batch::norm(uses.iter().map(scored).sum()))
+        Ok(one_norm(batch::norm(uses.iter().map(scored).sum())))
     }
 
     fn fill(&self, uses: &[Use], batch: &mut Batch) -> Result<(), DataError> {

@@ -4,10 +4,10 @@ use crate::clips::{Clips, Use};
 use crate::error::RunError;
 use crate::weights::STAGING_BYTES;
 use ambitus_data::DataError;
-use ambitus_models::Batch;
 use ambitus_models::f5::batch::{self, Clip};
 use ambitus_models::f5::config::{Config, MAX_FRAMES, MELS};
 use ambitus_models::f5::draw::Draw;
+use ambitus_models::{Batch, Norms, one_norm};
 use ambitus_store::TensorFile;
 use std::path::Path;
 
@@ -43,8 +43,8 @@ impl Clips for Given {
         &self.rows
     }
 
-    fn norm(&self, uses: &[Use]) -> Result<f32, DataError> {
-        Ok(batch::norm(uses.iter().map(|u| self.clips[u.clip].clip().span_frames()).sum()))
+    fn norms(&self, uses: &[Use]) -> Result<Norms, DataError> {
+        Ok(one_norm(batch::norm(uses.iter().map(|u| self.clips[u.clip].clip().span_frames()).sum())))
     }
 
     fn fill(&self, uses: &[Use], batch: &mut Batch) -> Result<(), DataError> {

@@ -3,8 +3,8 @@
 use crate::clips::{Clips, Use};
 use ambitus_data::speech::{TokenClip, load_token_clip};
 use ambitus_data::{ClipIndex, DataError};
-use ambitus_models::Batch;
 use ambitus_models::orpheus::batch::{self, Clip};
+use ambitus_models::{Batch, Norms, one_norm};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -37,10 +37,10 @@ impl Clips for TokenClips {
         &self.tokens
     }
 
-    fn norm(&self, uses: &[Use]) -> Result<f32, DataError> {
+    fn norms(&self, uses: &[Use]) -> Result<Norms, DataError> {
         // One clip at a time: an update may have more of them than fit into memory.
         let scored = |of: &Use| Ok(load_token_clip(&self.path(of))?.scored());
-        Ok(batch::norm(uses.iter().map(scored).sum::<Result<usize, DataError>>()?))
+        Ok(one_norm(batch::norm(uses.iter().map(scored).sum::<Result<usize, DataError>>()?)))
     }
 
     fn fill(&self, uses: &[Use], batch: &mut Batch) -> Result<(), DataError> {

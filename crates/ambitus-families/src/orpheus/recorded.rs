@@ -4,9 +4,9 @@ use crate::clips::{Clips, Use};
 use crate::error::RunError;
 use crate::weights::STAGING_BYTES;
 use ambitus_data::DataError;
-use ambitus_models::Batch;
 use ambitus_models::orpheus::batch::{self, Clip};
 use ambitus_models::orpheus::config::Config;
+use ambitus_models::{Batch, Norms, one_norm};
 use ambitus_store::TensorFile;
 use std::path::Path;
 
@@ -28,8 +28,8 @@ impl Clips for Given {
         &self.rows
     }
 
-    fn norm(&self, uses: &[Use]) -> Result<f32, DataError> {
-        Ok(batch::norm(uses.iter().map(|u| self.clip(u.clip).scored()).sum()))
+    fn norms(&self, uses: &[Use]) -> Result<Norms, DataError> {
+        Ok(one_norm(batch::norm(uses.iter().map(|u| self.clip(u.clip).scored()).sum())))
     }
 
     fn fill(&self, uses: &[Use], batch: &mut Batch) -> Result<(), DataError> {

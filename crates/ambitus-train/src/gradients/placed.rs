@@ -74,18 +74,19 @@ impl Work<'_> {
     /// All micro-batches, as many as go through the ranks at a time together; what is left one by one.
     fn run_all(&self, exec: &mut dyn Executor, model: &dyn Model, in_flight: usize) -> Result<f64, RunError> {
         let mut host = model.batch(self.capacity);
+        host.set_norms(&self.norms);
         let mut losses: Vec<f32> = Vec::new();
         let several = self.micro_batches.chunks_exact(in_flight).filter(|_| in_flight > 1);
         for group in several {
             for (k, members) in group.iter().enumerate() {
                 self.clips.fill(&uses(members), &mut host)?;
-                write_one_of(exec, k, &host, self.norm)?;
+                write_one_of(exec, k, &host)?;
             }
             losses.extend(run_several(exec, in_flight, !losses.is_empty())?);
         }
         for members in &self.micro_batches[losses.len()..] {
             self.clips.fill(&uses(members), &mut host)?;
-            losses.push(run_micro(exec, program::MICRO, &host, self.norm, !losses.is_empty())?);
+            losses.push(run_micro(exec, program::MICRO, &host, !losses.is_empty())?);
         }
         Ok(losses.into_iter().map(f64::from).sum())
     }

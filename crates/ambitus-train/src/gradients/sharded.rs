@@ -95,11 +95,12 @@ impl Work<'_> {
         ranks: usize,
     ) -> Result<f64, RunError> {
         let mut host = model.batch(self.capacity);
+        host.set_norms(&self.norms);
         let mut loss = 0.0;
         for k in 0..self.micro_batches.len().div_ceil(ranks) {
             let members = self.micro_batches.get(k * ranks + rank).map_or(&[][..], Vec::as_slice);
             self.clips.fill(&uses(members), &mut host)?;
-            loss += f64::from(run_micro(exec, program::MICRO, &host, self.norm, k > 0)?);
+            loss += f64::from(run_micro(exec, program::MICRO, &host, k > 0)?);
         }
         Ok(loss)
     }

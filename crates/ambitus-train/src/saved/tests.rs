@@ -428,8 +428,11 @@ impl ambitus_families::clips::Clips for NoClips {
     fn rows(&self) -> &[u32] {
         &[]
     }
-    fn norm(&self, _: &[ambitus_families::clips::Use]) -> Result<f32, ambitus_data::DataError> {
-        Ok(1.0)
+    fn norms(
+        &self,
+        _: &[ambitus_families::clips::Use],
+    ) -> Result<ambitus_models::Norms, ambitus_data::DataError> {
+        Ok(ambitus_models::one_norm(1.0))
     }
     fn fill(
         &self,
