@@ -2,11 +2,13 @@
 
 use super::arena::{Arena, return_freed};
 use super::disk::{Disk, bytes, bytes_mut};
-use super::dispatch::{self, Kernel};
+use super::dispatch::{Instruction, Kernel, kernel_bytes};
 use super::host::{Bytes, Host};
 use super::kernels::{Isa, Pool};
 use super::operand::{Frame, Io, Place};
+use super::ops;
 use super::ranks::Ranks;
+use super::types::Types;
 use crate::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
 };
@@ -135,7 +137,7 @@ impl CpuExecutor {
 
     /// Bytes that the bound instructions of a program take at most, beside the arena.
     pub fn program_bytes(p: &Program) -> u64 {
-        p.instrs.iter().map(dispatch::kernel_bytes).sum()
+        p.instrs.iter().map(kernel_bytes).sum()
     }
 
     fn walk(&mut self, name: &str, slot: usize) -> Result<(), ExecError> {
@@ -251,7 +253,8 @@ fn resolve(
     let place = |v: &ValueId| Place { ty: p.program.ty(*v), at: p.place(*v) };
     let ws = p.workspaces.get(at).copied().flatten().filter(|ws| ws.bytes > 0);
     let (x, y) = p.program.signature(instr);
-    if !super::types::computes(&instr.op, &x, &y) {
+    let types = Types { x: &x, y: &y };
+    if !ops::takes(&instr.op, types) {
         return Err(format!("there is no CPU kernel for {x:?} to {y:?}"));
     }
     let mut places = instr.inputs.iter().chain(&instr.outputs).map(|v| p.place(*v));
@@ -268,15 +271,15 @@ fn resolve(
     {
         return Err(format!("the session is rank {}'s, this is rank {rank}", op.rank()));
     }
-    let want = 4 * super::workspace::floats(&instr.op, &x, &y, pool.threads()) as u64;
+    let want = 4 * ops::workspace(&instr.op, types, pool.threads()) as u64;
     let have = ws.map_or(0, |ws| ws.bytes);
     if have < want {
         return Err(format!("{have} bytes of workspace are planned, {want} are needed"));
     }
     let ws = ws.map(|at| Place { ty: TensorType::f32(&[at.bytes as usize / 4]), at });
-    let x = instr.inputs.iter().map(place).collect();
-    let y = instr.outputs.iter().map(place).collect();
-    dispatch::resolve(&instr.op, begun, Io::new(x, y, ws)?, &instr.origin.path, copies)
+    let (x, y) = (instr.inputs.iter().map(place).collect(), instr.outputs.iter().map(place).collect());
+    let this = Instruction { op: &instr.op, begun, path: &instr.origin.path, copies };
+    ops::bind(&this, Io::new(x, y, ws)?)
 }
 
 impl Executor for CpuExecutor {
