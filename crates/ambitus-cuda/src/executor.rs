@@ -1,8 +1,9 @@
 //! Opening and running planned sessions.
 
-use crate::bind::{Io, Tensor, bind};
+use crate::bind::{Io, Tensor};
 use crate::driver::{Arenas, Card, Graph, Rect};
 use crate::nccl::Rank;
+use crate::ops;
 use crate::step::Step;
 use ambitus_exec::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
@@ -230,7 +231,7 @@ fn steps(
             rank: here,
             path: instr.origin.path.clone(),
         };
-        bind(&instr.op, &io).map_err(|what| plan_error(p, i, &what))
+        ops::bind(&instr.op, &io).map_err(|what| plan_error(p, i, &what))
     };
     p.program.instrs.iter().enumerate().map(of_one).collect()
 }
