@@ -195,7 +195,7 @@ fn rates(options: &Options, info: &CardInfo, page: &mut Report) -> Result<Measur
 
 fn open(options: &Options, planned: Arc<PlannedSession>) -> Result<CudaExecutor, String> {
     let card = Card::open(options.card).map_err(|e| e.to_string())?;
-    CudaExecutor::open(planned, card).map_err(|e| e.to_string())
+    CudaExecutor::open(planned, card, None).map_err(|e| e.why.to_string())
 }
 
 /// A step that is timed.

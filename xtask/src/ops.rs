@@ -158,9 +158,9 @@ fn on_operands(planned: &PlannedSession, case: &Case) -> usize {
 
 /// Bytes of every output.
 fn bits(case: &Case, planned: Arc<PlannedSession>, card: Card) -> (Card, Result<Vec<Vec<u8>>, String>) {
-    let mut exec = match CudaExecutor::open_or_return(planned.clone(), card) {
+    let mut exec = match CudaExecutor::open(planned.clone(), card, None) {
         Ok(exec) => exec,
-        Err(e) => return (e.0, Err(e.1.to_string())),
+        Err(e) => return (e.card, Err(e.why.to_string())),
     };
     let p = planned.program("case").expect("the case's program");
     let mut all = || {
@@ -207,9 +207,9 @@ fn run(case: &Case, target: &dyn Target, card: Card) -> (Option<Card>, Result<Re
     let (mut session, program) = case.program();
     session.programs.push(program);
     let planned: Arc<PlannedSession> = Arc::new(plan(session, target, 1));
-    let mut exec = match CudaExecutor::open_or_return(planned.clone(), card) {
+    let mut exec = match CudaExecutor::open(planned.clone(), card, None) {
         Ok(exec) => exec,
-        Err(e) => return (Some(e.0), Err(e.1.to_string())),
+        Err(e) => return (Some(e.card), Err(e.why.to_string())),
     };
     let results = on(&mut exec, case, &planned);
     match results {

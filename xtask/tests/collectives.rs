@@ -72,7 +72,8 @@ fn same(what: &str, ranks: usize, make: Make<'_>) {
     let on_cpu = local::run(ranks, |end| -> Result<_, ExecError> {
         let rank = end.rank();
         let planned = session(rank, make, &CpuTarget::new(1));
-        let mut exec = CpuExecutor::open_rank(planned.clone(), CpuOptions::default(), None, end)?;
+        let mut exec =
+            CpuExecutor::open(planned.clone(), CpuOptions { comm: Some(end), ..CpuOptions::default() })?;
         run(rank, &planned, &mut exec)
     });
     let on_cards = local::run(ranks, |end| -> Result<_, ExecError> {
@@ -82,7 +83,7 @@ fn same(what: &str, ranks: usize, make: Make<'_>) {
         let rank = end.rank();
         let planned = session(rank, make, &target);
         let nccl = Arc::new(Rank::connect(&*end, Duration::from_secs(120))?);
-        let mut exec = CudaExecutor::open_rank(planned.clone(), card, nccl)?;
+        let mut exec = CudaExecutor::open(planned.clone(), card, Some(nccl))?;
         exec.poison()?;
         let bits = run(rank, &planned, &mut exec)?;
         // All are done before one ends.

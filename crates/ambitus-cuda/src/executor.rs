@@ -1,8 +1,9 @@
 //! Opening and running planned sessions.
 
-use crate::bind::{Io, Tensor, bind};
+use crate::bind::{Io, Tensor};
 use crate::driver::{Arenas, Card, Graph, Rect};
 use crate::nccl::Rank;
+use crate::ops;
 use crate::step::Step;
 use ambitus_exec::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
@@ -34,43 +35,33 @@ enum Recorded {
     Steps(Vec<Step>),
 }
 
+/// A session that was not opened, and the card that it was for.
+pub struct Unopened {
+    /// The card.
+    pub card: Card,
+    /// Why.
+    pub why: ExecError,
+}
+
+impl From<Box<Unopened>> for ExecError {
+    fn from(unopened: Box<Unopened>) -> ExecError {
+        unopened.why
+    }
+}
+
 impl CudaExecutor {
-    /// Takes the arenas and records every program for every slot.
+    /// Takes the arenas and records every program for every slot; `rank` is what a session that is one of several ranks' reaches
+    /// the others by.
     ///
     /// # Errors
-    /// When the card has too little memory left, or a plan cannot run there.
-    pub fn open(planned: impl Into<Arc<PlannedSession>>, card: Card) -> Result<Self, ExecError> {
-        CudaExecutor::open_or_return(planned, card).map_err(|e| e.1)
-    }
-
-    /// As [`CudaExecutor::open`]; gives the card back when it fails.
-    ///
-    /// # Errors
-    /// As [`CudaExecutor::open`].
-    pub fn open_or_return(
+    /// When the card has too little memory left, a plan cannot run there, or the session was compiled for another number of
+    /// ranks. The card is given back.
+    pub fn open(
         planned: impl Into<Arc<PlannedSession>>,
-        card: Card,
-    ) -> Result<Self, Box<(Card, ExecError)>> {
-        CudaExecutor::open_on(planned.into(), card, None)
-    }
-
-    /// As [`CudaExecutor::open`], as one of several ranks.
-    ///
-    /// # Errors
-    /// As [`CudaExecutor::open`], and when the session was compiled for another number of ranks.
-    pub fn open_rank(
-        planned: impl Into<Arc<PlannedSession>>,
-        card: Card,
-        rank: Arc<Rank>,
-    ) -> Result<Self, ExecError> {
-        CudaExecutor::open_on(planned.into(), card, Some(rank)).map_err(|e| e.1)
-    }
-
-    fn open_on(
-        planned: Arc<PlannedSession>,
         mut card: Card,
         rank: Option<Arc<Rank>>,
-    ) -> Result<Self, Box<(Card, ExecError)>> {
+    ) -> Result<Self, Box<Unopened>> {
+        let planned = planned.into();
         let here = rank.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()));
         match prepare(&planned, &mut card, here) {
             Ok((arenas, programs)) => {
@@ -79,7 +70,7 @@ impl CudaExecutor {
             }
             Err(why) => {
                 card.release();
-                Err(Box::new((card, why)))
+                Err(Box::new(Unopened { card, why }))
             }
         }
     }
@@ -230,7 +221,7 @@ fn steps(
             rank: here,
             path: instr.origin.path.clone(),
         };
-        bind(&instr.op, &io).map_err(|what| plan_error(p, i, &what))
+        ops::bind(&instr.op, &io).map_err(|what| plan_error(p, i, &what))
     };
     p.program.instrs.iter().enumerate().map(of_one).collect()
 }

@@ -1,8 +1,8 @@
 //! The CUDA executor.
 //!
-//! From the plan to the card: `bind` turns every instruction into [`Step`](step::Step)s (kernel launches, matrix
-//! products, copies) with the addresses that the plan gave; `driver` records the steps of a program once, as a
-//! CUDA graph, and replays it. Kernels lie in `kernels/`, `<family>.cu` beside `<family>.rs`.
+//! From the plan to the card: `ops`, the list of what there is for each op, turns every instruction into
+//! [`Step`](step::Step)s (kernel launches, matrix products, copies) with the addresses that the plan gave; `driver`
+//! records the steps of a program once, as a CUDA graph, and replays it. Kernels lie in `kernels/`, `<family>.cu` beside `<family>.rs`.
 //!
 //! Nothing of CUDA is needed to build: libraries are loaded at run time. Without the feature `driver` there is only what
 //! compilation asks of a card ([`CudaTarget`]): plans for any card are made on any machine.
@@ -12,6 +12,7 @@
 
 mod bind;
 mod kernels;
+mod ops;
 pub mod step;
 mod target;
 
@@ -33,4 +34,4 @@ pub mod nvrtc;
 #[cfg(feature = "driver")]
 pub mod reserve;
 #[cfg(feature = "driver")]
-pub use executor::CudaExecutor;
+pub use executor::{CudaExecutor, Unopened};

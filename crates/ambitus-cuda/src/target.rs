@@ -1,6 +1,6 @@
 //! What compilation may know of a card before anything runs.
 
-use crate::kernels;
+use crate::ops;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
 use ambitus_ir::target::{self, Efficiency, Rates, Target};
@@ -33,39 +33,16 @@ impl Target for CudaTarget {
         "cuda"
     }
 
-    /// Kernels take any mix of float types that their ops take.
     fn has_kernel(&self, op: &Op, _: &[TensorType], _: &[TensorType]) -> bool {
-        crate::bind::has_kernel(op)
+        ops::has_kernel(op)
     }
 
     fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {
-        kernels::workspace(op, x, y, self.gemm_workspace)
+        ops::workspace(op, x, y, self.gemm_workspace)
     }
 
     fn shares(&self, op: &Op, input: usize, output: usize) -> bool {
-        // Kernels whose threads read an element's operands before they write it; of a gated residual's gradient, the
-        // kernel that reads f runs before the one that may overwrite it. Heads go on from what they overwrite.
-        let overwrites = matches!(
-            op,
-            Op::Unary(_)
-                | Op::Binary(_)
-                | Op::Select(_)
-                | Op::Scale(_)
-                | Op::ScaleRows(_)
-                | Op::Activation(_)
-                | Op::ActivationGrad(_)
-                | Op::SwiGlu(_)
-                | Op::SwiGluGrad(_)
-                | Op::LayerNorm(_)
-                | Op::RmsNorm(_)
-                | Op::GatedResidual(_)
-                | Op::GatedResidualGrad(_)
-                | Op::Rotary(_)
-                | Op::Gather(_)
-                | Op::HeadSums(_)
-                | Op::HeadGrad(_)
-        );
-        target::shares(op, (input, output), overwrites)
+        target::shares(op, (input, output), ops::overwrites(op))
     }
 
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {

@@ -76,11 +76,7 @@ fn after(toy: &Toy, exec: &mut CpuExecutor) -> Vec<(String, Vec<u32>)> {
 }
 
 fn open(planned: &PlannedSession, copies: AsyncMode, disk: Option<&Path>) -> Result<CpuExecutor, ExecError> {
-    let options = CpuOptions { threads: THREADS, copies, ..CpuOptions::default() };
-    match disk {
-        Some(folder) => CpuExecutor::open_on_disk(planned.clone(), options, folder),
-        None => CpuExecutor::open_with(planned.clone(), options),
-    }
+    CpuExecutor::open(planned.clone(), CpuOptions { threads: THREADS, copies, disk, ..CpuOptions::default() })
 }
 
 /// A folder of this test's own, removed at the end.

@@ -79,12 +79,8 @@ fn after(
     copies: AsyncMode,
     disk: Option<&Path>,
 ) -> Vec<(String, Vec<u32>)> {
-    let options = CpuOptions { threads: THREADS, copies, ..CpuOptions::default() };
-    let exec = match disk {
-        Some(folder) => CpuExecutor::open_on_disk(planned.clone(), options, folder),
-        None => CpuExecutor::open_with(planned.clone(), options),
-    };
-    let mut exec = exec.expect("small arenas");
+    let options = CpuOptions { threads: THREADS, copies, disk, ..CpuOptions::default() };
+    let mut exec = CpuExecutor::open(planned.clone(), options).expect("small arenas");
     let s = &planned.session;
     let start = states(s);
     for (i, d) in s.states.iter().enumerate() {

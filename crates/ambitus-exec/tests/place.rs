@@ -63,8 +63,8 @@ fn together(toy: &Toy, form: &Form, how: How, cut: &Cut) -> Outcome {
     let one = |end: Arc<LocalRank>| {
         let rank = end.rank();
         let planned = parts[rank].clone();
-        let options = CpuOptions { threads: 1, copies: form.copies, isa: None };
-        let mut exec = CpuExecutor::open_rank(planned.clone(), options, None, end)?;
+        let options = CpuOptions { copies: form.copies, comm: Some(end), ..CpuOptions::from(1) };
+        let mut exec = CpuExecutor::open(planned.clone(), options)?;
         assert_eq!(exec.arena_bytes(), planned.arena_bytes(), "used is planned");
         ranks::fill(&mut exec, None, rank, &weights);
         updates(&mut exec, toy, (0, 1), None)
@@ -210,7 +210,8 @@ fn a_rank_opens_its_own_session() {
     let parts = parts(&toy, &Form::default(), How::Model, &Cut::even(2, 2));
     let why = local::run(2, |end| {
         let planned = parts[1 - end.rank()].clone();
-        CpuExecutor::open_rank(planned, CpuOptions::default(), None, end).map(drop).map_err(|e| e.to_string())
+        let options = CpuOptions { comm: Some(end), ..CpuOptions::default() };
+        CpuExecutor::open(planned, options).map(drop).map_err(|e| e.to_string())
     });
     let failed = why.expect_err("they are exchanged");
     let said = failed.why.unwrap_or_default();

@@ -220,9 +220,8 @@ fn a_rank_that_fails_is_named_by_the_others() {
     let heard = Mutex::new(Vec::new());
     let done = local::run(3, |end| {
         let rank = end.rank();
-        let options = CpuOptions { threads: 1, ..CpuOptions::default() };
-        let mut exec =
-            CpuExecutor::open_rank(planned.clone(), options, None, end).map_err(|e| e.to_string())?;
+        let options = CpuOptions { comm: Some(end), ..CpuOptions::from(1) };
+        let mut exec = CpuExecutor::open(planned.clone(), options).map_err(|e| e.to_string())?;
         if rank == 1 {
             return Err("its disk is full".to_owned());
         }

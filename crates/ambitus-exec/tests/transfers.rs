@@ -66,12 +66,8 @@ const PLACES: [(Space, bool); 3] = [(Space::Device, false), (Space::Host, false)
 
 /// Opens a session whose host arena, if there is one, is in memory or in a file of `folder`.
 fn opened(planned: PlannedSession, in_file: bool, copies: AsyncMode, folder: &Path) -> CpuExecutor {
-    let options = CpuOptions { threads: 2, copies, ..CpuOptions::default() };
-    let exec = match in_file {
-        true => CpuExecutor::open_on_disk(planned, options, folder),
-        false => CpuExecutor::open_with(planned, options),
-    };
-    exec.expect("small arenas")
+    let options = CpuOptions { copies, disk: in_file.then_some(folder), ..CpuOptions::from(2) };
+    CpuExecutor::open(planned, options).expect("small arenas")
 }
 
 /// States of every type that passes as f32, wherever they lie, their rows padded each in its own way.

@@ -30,8 +30,10 @@ use crate::builder::Builder;
 use crate::program::ValueId;
 use crate::tensor::{DType, TensorType};
 pub use attr::{Attr, AttrReader};
+use collective::{Group, Mesh};
 use copy::Space;
 use parts::{Cut, Operands, Span};
+use transfer::Route;
 
 /// Work of one instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -42,10 +44,40 @@ pub struct Cost {
     pub bytes: f64,
 }
 
+/// What sets an op's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Bytes; beside them plain arithmetic on elements and rows.
+    Vector,
+    /// Matrix products.
+    Product,
+    /// Attention: a softmax between two products.
+    Attention,
+    /// Convolutions: products of short sums.
+    Convolution,
+    /// Bytes that move beside other work, as [`OpDef::moves`] says.
+    Move,
+}
+
+/// What a start moves, how many bytes, and by which way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Moves {
+    /// From the device's memory to the device's memory.
+    Device(f64),
+    /// Between the device's and the host's space.
+    Host(f64),
+    /// What every group of a mesh shares out among its ranks, or sums.
+    Group(Mesh, Group, f64),
+    /// From one rank to another.
+    Route(Route, f64),
+}
+
 /// Properties that passes ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Props {
-    /// Time is set by bytes, not arithmetic: cheap to run again in backward.
+    /// What sets its time.
+    pub kind: Kind,
+    /// Time is set by bytes, not arithmetic: cheap to run again in backward. Follows from the kind.
     pub memory_bound: bool,
     /// Starts work on a queue; its operands and results are in use until the matching done. Its last result is the token.
     pub starts: bool,
@@ -54,10 +86,22 @@ pub struct Props {
 }
 
 impl Props {
-    /// Limited by arithmetic (products, attention, convolution).
-    pub const COMPUTE: Props = Props { memory_bound: false, starts: false, waits: false };
-    /// Limited by memory traffic.
-    pub const MEMORY: Props = Props { memory_bound: true, starts: false, waits: false };
+    /// Of work on elements and rows.
+    pub const VECTOR: Props = Props::of(Kind::Vector);
+    /// Of matrix products.
+    pub const PRODUCT: Props = Props::of(Kind::Product);
+    /// Of attention.
+    pub const ATTENTION: Props = Props::of(Kind::Attention);
+    /// Of convolutions.
+    pub const CONVOLUTION: Props = Props::of(Kind::Convolution);
+    /// Of what starts work on a queue.
+    pub const START: Props = Props { starts: true, ..Props::of(Kind::Move) };
+    /// Of what waits for it.
+    pub const DONE: Props = Props { waits: true, ..Props::of(Kind::Move) };
+
+    const fn of(kind: Kind) -> Props {
+        Props { kind, memory_bound: matches!(kind, Kind::Vector), starts: false, waits: false }
+    }
 }
 
 /// What autodiff hands to an op's gradient rule.
@@ -102,7 +146,7 @@ pub trait OpDef {
 
     /// Properties for passes.
     fn props(&self) -> Props {
-        Props::MEMORY
+        Props::VECTOR
     }
 
     /// Floating-point operations for operand and result types; bytes are counted by [`Op::cost`].
@@ -125,6 +169,12 @@ pub trait OpDef {
     /// Pairs (operand, result) that may share bytes when the operand is not used later.
     fn may_share(&self) -> Vec<(usize, usize)> {
         Vec::new()
+    }
+
+    /// What it moves, of ops that start. All of the time is the start's: the wait is the schedule's.
+    fn moves(&self, x: &[TensorType], y: &[TensorType]) -> Option<Moves> {
+        let _ = (x, y);
+        None
     }
 
     /// The queue of ops that start or wait.
@@ -286,9 +336,13 @@ ops! {
 impl Op {
     /// Work of one instruction: the op's arithmetic, and every operand and result moved once.
     pub fn cost(&self, x: &[TensorType], y: &[TensorType]) -> Cost {
-        let bytes = x.iter().chain(y).map(|t| t.bytes() as f64).sum();
-        Cost { flops: self.def().flops(x, y), bytes }
+        Cost { flops: self.def().flops(x, y), bytes: bytes(x) + bytes(y) }
     }
+}
+
+/// Bytes of all of these.
+pub(crate) fn bytes(types: &[TensorType]) -> f64 {
+    types.iter().map(|t| t.bytes() as f64).sum()
 }
 
 /// `Err(why)` unless `ok`. `why` is written only then: inference runs after every pass.

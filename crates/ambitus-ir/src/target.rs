@@ -1,8 +1,8 @@
 //! What compilation asks of an executor, before anything runs.
 
-use crate::ops::Op;
 use crate::ops::collective::{Group, Mesh};
-use crate::ops::transfer::{End, Route};
+use crate::ops::transfer::Route;
+use crate::ops::{Kind, Moves, Op};
 use crate::tensor::TensorType;
 
 /// A kind of executor, as far as passes and the planner care. Plans are tried side by side.
@@ -108,37 +108,28 @@ impl Rates {
     /// Predicted seconds of one instruction: the larger of its arithmetic and its bytes (the roofline), and the start.
     pub fn seconds(&self, kernels: &Efficiency, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
         let def = op.def();
-        if def.queue().is_some() {
-            // All of a copy's time is its start's: the wait is the schedule's.
-            if !def.props().starts {
-                return kernels.start;
-            }
-            let bytes = |t: &[TensorType]| t.iter().map(|t| t.bytes() as f64).sum::<f64>();
-            let moving = match op {
-                Op::AllGatherStart(op) if op.mesh.size(op.group) == 1 => 2.0 * bytes(y) / self.bytes,
-                Op::AllGatherStart(op) => self.links.seconds(op.mesh, op.group, bytes(y)),
-                // Over all ranks, whoever shares the flat.
-                Op::ReduceScatterStart(op) => {
-                    let all = Mesh { shard: op.mesh.ranks, ..op.mesh };
-                    self.links.seconds(all, Group::Shard, bytes(x))
-                }
-                Op::TransferStart(op) if op.end == End::Both => 2.0 * bytes(x) / self.bytes,
-                Op::TransferStart(op) => self.links.pass(op.route, op.ty().bytes() as f64),
-                _ => y.first().map_or(0.0, |t| t.bytes() as f64) / self.link,
-            };
-            return kernels.start + moving;
-        }
-        let cost = op.cost(x, y);
-        let share = match op {
-            Op::Attention(_) | Op::AttentionGrad(_) => kernels.attention,
-            Op::Conv1d(_) | Op::Conv1dInputGrad(_) | Op::Conv1dWeightGrad(_) => kernels.convolution,
-            _ if def.props().memory_bound => kernels.vector,
-            _ => 1.0,
+        let kind = def.props().kind;
+        let share = match kind {
+            Kind::Vector => kernels.vector,
+            Kind::Product => 1.0,
+            Kind::Attention => kernels.attention,
+            Kind::Convolution => kernels.convolution,
+            Kind::Move => return kernels.start + def.moves(x, y).map_or(0.0, |what| self.moving(what)),
         };
+        let cost = op.cost(x, y);
         // Attention and convolutions compute in fp32 whatever they read.
-        let halves = share == 1.0 && x.iter().take(2).all(|t| t.dtype.size() == 2);
+        let halves = kind == Kind::Product && x.iter().take(2).all(|t| t.dtype.size() == 2);
         let rate = if halves { self.half } else { self.gemm };
         kernels.start + (cost.flops / (share * rate)).max(cost.bytes / self.bytes)
+    }
+
+    fn moving(&self, what: Moves) -> f64 {
+        match what {
+            Moves::Device(bytes) => 2.0 * bytes / self.bytes,
+            Moves::Host(bytes) => bytes / self.link,
+            Moves::Group(mesh, group, bytes) => self.links.seconds(mesh, group, bytes),
+            Moves::Route(route, bytes) => self.links.pass(route, bytes),
+        }
     }
 }
 

@@ -386,11 +386,8 @@ impl Device {
     ) -> Result<Box<dyn Executor>, RunError> {
         match self.choice {
             Some(DeviceChoice::Cpu) => {
-                let options = CpuOptions { threads: self.threads, ..CpuOptions::default() };
-                Ok(Box::new(match disk {
-                    Some(folder) => CpuExecutor::open_on_disk(planned, options, folder)?,
-                    None => CpuExecutor::open_with(planned, options)?,
-                }))
+                let options = CpuOptions { threads: self.threads, disk, ..CpuOptions::default() };
+                Ok(Box::new(CpuExecutor::open(planned, options)?))
             }
             Some(DeviceChoice::Cuda(index)) => Ok(cuda::open(index, planned)?),
             None => Err(RunError::Usage(format!(
@@ -412,8 +409,9 @@ impl Device {
         watchdog: Duration,
     ) -> Result<Box<dyn Executor>, RunError> {
         let Some(DeviceChoice::Cuda(first)) = self.choice else {
-            let options = CpuOptions { threads: self.threads, ..CpuOptions::default() };
-            return Ok(Box::new(CpuExecutor::open_rank(planned, options, disk, comm)?));
+            let options =
+                CpuOptions { threads: self.threads, disk, comm: Some(comm), ..CpuOptions::default() };
+            return Ok(Box::new(CpuExecutor::open(planned, options)?));
         };
         let index = if self.cards { first + comm.rank() } else { first };
         Ok(cuda::open_rank(index, planned, &*comm, watchdog)?)

@@ -7,6 +7,7 @@ pub(crate) mod activation;
 pub(crate) mod attention;
 pub(crate) mod collective;
 pub(crate) mod conv;
+pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod head;
 pub(crate) mod index;
@@ -23,7 +24,7 @@ pub(crate) mod rotary;
 pub(crate) mod segment;
 
 use crate::step::{Launch, Step};
-use ambitus_ir::{DType, Op, TensorType};
+use ambitus_ir::{DType, TensorType};
 
 /// What is known of a kernel before anything runs.
 pub(crate) struct KernelInfo {
@@ -76,31 +77,6 @@ pub(crate) const FAMILIES: &[&Family] = &[
     &rotary::FAMILY,
     &segment::FAMILY,
 ];
-
-/// Scratch bytes of an instruction; `gemm` is what one matrix product wants.
-pub(crate) fn workspace(op: &Op, x: &[TensorType], y: &[TensorType], gemm: u64) -> u64 {
-    match op {
-        Op::AttentionGrad(op) => attention::workspace(op, x),
-        Op::MatMul(_) | Op::Linear(_) => gemm,
-        Op::LayerNormGrad(_) => norm::layer_norm_grad_workspace(x[0]),
-        Op::RmsNormGrad(_) => norm::rms_norm_grad_workspace(x[0]),
-        Op::AdaLayerNormGrad(_) => modulation::ada_layer_norm_grad_workspace(x[0], x[1]),
-        Op::GatedResidualGrad(_) => modulation::gated_residual_grad_workspace(x[1], x[0]),
-        Op::Reduce(op) => reduce::workspace(op, x[0]),
-        Op::ScatterAdd(_) => index::workspace(x[1]),
-        Op::SegmentSum(_) => segment::workspace(x[0], y[0]),
-        Op::Conv1dWeightGrad(op) => conv::weight_grad_workspace(op, x, y),
-        Op::SumPartials(_) => optim::sum_partials_workspace(x),
-        Op::MaskedMse(_) => loss::masked_mse_workspace(x),
-        Op::LinearCrossEntropy(op) => head::workspace(op.tile, None, x, gemm),
-        Op::LinearCrossEntropyGrad(op) => head::workspace(op.tile, None, x, gemm),
-        Op::HeadSums(op) => head::workspace(op.tile, op.part, x, gemm),
-        Op::HeadGrad(op) => head::workspace(op.tile, op.part, x, gemm),
-        Op::AllGatherStart(op) => collective::all_gather_workspace(op, x),
-        Op::ReduceScatterStart(op) => collective::reduce_scatter_workspace(op, y),
-        _ => 0,
-    }
-}
 
 /// What a family's code is compiled from.
 pub(crate) fn source(family: &Family) -> String {

@@ -2,11 +2,13 @@
 
 use super::arena::{Arena, return_freed};
 use super::disk::{Disk, bytes, bytes_mut};
-use super::dispatch::{self, Kernel};
+use super::dispatch::{Instruction, Kernel, kernel_bytes};
 use super::host::{Bytes, Host};
 use super::kernels::{Isa, Pool};
 use super::operand::{Frame, Io, Place};
+use super::ops;
 use super::ranks::Ranks;
+use super::types::Types;
 use crate::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
 };
@@ -28,15 +30,25 @@ pub enum AsyncMode {
     Late,
 }
 
-/// How to open a [`CpuExecutor`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuOptions {
+/// How to open a [`CpuExecutor`]; a number of threads stands for itself and the defaults.
+#[derive(Clone, Debug, Default)]
+pub struct CpuOptions<'a> {
     /// Threads; 0 counts as 1.
     pub threads: usize,
     /// When copies do their work.
     pub copies: AsyncMode,
     /// Instruction set; `None` is the best of this processor.
     pub isa: Option<Isa>,
+    /// A folder for a file that is the host arena: then only the arena is in memory.
+    pub disk: Option<&'a Path>,
+    /// The other ranks, of a session that is one of several ranks'.
+    pub comm: Option<Arc<dyn Communicator>>,
+}
+
+impl From<usize> for CpuOptions<'_> {
+    fn from(threads: usize) -> Self {
+        CpuOptions { threads, ..CpuOptions::default() }
+    }
 }
 
 /// A planned session in this process's memory.
@@ -58,53 +70,14 @@ impl CpuExecutor {
     /// before the arena comes: the plan too, unless the caller keeps it.
     ///
     /// # Errors
-    /// When the system refuses memory or threads, or a plan cannot run here.
-    pub fn open(planned: impl Into<Arc<PlannedSession>>, threads: usize) -> Result<CpuExecutor, ExecError> {
-        CpuExecutor::open_with(planned, CpuOptions { threads, ..CpuOptions::default() })
-    }
-
-    /// As [`CpuExecutor::open`] with all options.
-    ///
-    /// # Errors
-    /// As [`CpuExecutor::open`].
-    pub fn open_with(
+    /// When the system refuses memory or threads, the disk is full or refuses, a plan cannot run here, or the session was
+    /// compiled for another number of ranks.
+    pub fn open<'a>(
         planned: impl Into<Arc<PlannedSession>>,
-        options: CpuOptions,
+        options: impl Into<CpuOptions<'a>>,
     ) -> Result<CpuExecutor, ExecError> {
-        CpuExecutor::open_on(planned.into(), options, None, None)
-    }
-
-    /// As [`CpuExecutor::open_with`], with the host arena in a file of a folder: only the arena is in memory.
-    ///
-    /// # Errors
-    /// As [`CpuExecutor::open`], and when the disk is full or refuses.
-    pub fn open_on_disk(
-        planned: impl Into<Arc<PlannedSession>>,
-        options: CpuOptions,
-        folder: &Path,
-    ) -> Result<CpuExecutor, ExecError> {
-        CpuExecutor::open_on(planned.into(), options, Some(folder), None)
-    }
-
-    /// As [`CpuExecutor::open_with`], as one of several ranks; with the host arena in a file of `folder`, if given.
-    ///
-    /// # Errors
-    /// As [`CpuExecutor::open_on_disk`], and when the session was compiled for another number of ranks.
-    pub fn open_rank(
-        planned: impl Into<Arc<PlannedSession>>,
-        options: CpuOptions,
-        folder: Option<&Path>,
-        comm: Arc<dyn Communicator>,
-    ) -> Result<CpuExecutor, ExecError> {
-        CpuExecutor::open_on(planned.into(), options, folder, Some(Ranks::new(comm)))
-    }
-
-    fn open_on(
-        planned: Arc<PlannedSession>,
-        options: CpuOptions,
-        folder: Option<&Path>,
-        ranks: Option<Ranks>,
-    ) -> Result<CpuExecutor, ExecError> {
+        let (planned, options) = (planned.into(), options.into());
+        let ranks = options.comm.map(Ranks::new);
         check_places(&planned)?;
         let here = ranks.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()));
         let isa = options.isa.unwrap_or(Isa::best());
@@ -124,7 +97,7 @@ impl CpuExecutor {
         return_freed();
         let planned = outside;
         let arena = Arena::new(planned.arena_bytes())?;
-        let host = Host::new(planned.host_bytes, folder)?;
+        let host = Host::new(planned.host_bytes, options.disk)?;
         Ok(CpuExecutor { planned, arena, host, ranks, pool, one, steps })
     }
 
@@ -135,7 +108,7 @@ impl CpuExecutor {
 
     /// Bytes that the bound instructions of a program take at most, beside the arena.
     pub fn program_bytes(p: &Program) -> u64 {
-        p.instrs.iter().map(dispatch::kernel_bytes).sum()
+        p.instrs.iter().map(kernel_bytes).sum()
     }
 
     fn walk(&mut self, name: &str, slot: usize) -> Result<(), ExecError> {
@@ -251,7 +224,8 @@ fn resolve(
     let place = |v: &ValueId| Place { ty: p.program.ty(*v), at: p.place(*v) };
     let ws = p.workspaces.get(at).copied().flatten().filter(|ws| ws.bytes > 0);
     let (x, y) = p.program.signature(instr);
-    if !super::types::computes(&instr.op, &x, &y) {
+    let types = Types { x: &x, y: &y };
+    if !ops::takes(&instr.op, types) {
         return Err(format!("there is no CPU kernel for {x:?} to {y:?}"));
     }
     let mut places = instr.inputs.iter().chain(&instr.outputs).map(|v| p.place(*v));
@@ -268,15 +242,15 @@ fn resolve(
     {
         return Err(format!("the session is rank {}'s, this is rank {rank}", op.rank()));
     }
-    let want = 4 * super::workspace::floats(&instr.op, &x, &y, pool.threads()) as u64;
+    let want = 4 * ops::workspace(&instr.op, types, pool.threads()) as u64;
     let have = ws.map_or(0, |ws| ws.bytes);
     if have < want {
         return Err(format!("{have} bytes of workspace are planned, {want} are needed"));
     }
     let ws = ws.map(|at| Place { ty: TensorType::f32(&[at.bytes as usize / 4]), at });
-    let x = instr.inputs.iter().map(place).collect();
-    let y = instr.outputs.iter().map(place).collect();
-    dispatch::resolve(&instr.op, begun, Io::new(x, y, ws)?, &instr.origin.path, copies)
+    let (x, y) = (instr.inputs.iter().map(place).collect(), instr.outputs.iter().map(place).collect());
+    let this = Instruction { op: &instr.op, begun, path: &instr.origin.path, copies };
+    ops::bind(&this, Io::new(x, y, ws)?)
 }
 
 impl Executor for CpuExecutor {

@@ -11,12 +11,12 @@ mod executor;
 mod host;
 pub mod kernels;
 mod operand;
+mod ops;
 mod ranks;
 mod target;
 #[cfg(test)]
 mod tests;
 mod types;
-mod workspace;
 
 pub use arena::{Arena, return_freed};
 pub use executor::{AsyncMode, CpuExecutor, CpuOptions};

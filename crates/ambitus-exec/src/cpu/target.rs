@@ -2,7 +2,8 @@
 
 use super::core_ops::elementwise;
 use super::kernels::{Mat, MatMut, Operand, Pool, gemm, gemm_workspace};
-use super::{types, workspace};
+use super::ops;
+use super::types::Types;
 use crate::executor::ExecError;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
@@ -21,8 +22,7 @@ fn rough(threads: usize) -> Rates {
     let bytes = 10e9 * n.min(3.0);
     Rates { gemm: 60e9 * n, half: 60e9 * n, bytes, link: bytes / 2.0, links: links(bytes / 2.0) }
 }
-/// The only eps that the GRN kernels know.
-const GRN_EPS: f32 = 1e-6;
+
 /// Attention has its softmax between two products, convolutions have short inner products; the start joins the threads.
 const KERNELS: Efficiency = Efficiency { start: 3e-6, vector: 0.15, attention: 0.6, convolution: 0.5 };
 
@@ -97,40 +97,15 @@ impl Target for CpuTarget {
     }
 
     fn has_kernel(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> bool {
-        let known = match op {
-            // The kernel's constant.
-            Op::Grn(op) => op.eps == GRN_EPS,
-            Op::GrnGrad(op) => op.eps == GRN_EPS,
-            _ => true,
-        };
-        known && types::computes(op, x, y)
+        ops::takes(op, Types { x, y })
     }
 
     fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {
-        4 * workspace::floats(op, x, y, self.threads) as u64
+        4 * ops::workspace(op, Types { x, y }, self.threads) as u64
     }
 
     fn shares(&self, op: &Op, input: usize, output: usize) -> bool {
-        let overwrites = matches!(
-            op,
-            Op::Unary(_)
-                | Op::Binary(_)
-                | Op::Select(_)
-                | Op::Scale(_)
-                | Op::ScaleRows(_)
-                | Op::Reshape(_)
-                | Op::Activation(_)
-                | Op::ActivationGrad(_)
-                | Op::SwiGlu(_)
-                | Op::SwiGluGrad(_)
-                | Op::Snake(_)
-                | Op::GatedResidual(_)
-                | Op::Rotary(_)
-                | Op::Gather(_)
-                | Op::HeadSums(_)
-                | Op::HeadGrad(_)
-        );
-        target::shares(op, (input, output), overwrites)
+        target::shares(op, (input, output), ops::overwrites(op))
     }
 
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
@@ -162,6 +137,7 @@ mod tests {
                 let shares = target.shares(&case.op, i, o);
                 assert!(!shares || allowed.contains(&(i, o)), "{}", case.name);
             }
+            assert_eq!(def.props().starts, def.moves(&x, &y).is_some(), "{}", case.name);
             let seconds = target.seconds(&case.op, &x, &y);
             assert!(seconds.is_finite() && seconds > 0.0, "{}", case.name);
         }

@@ -219,8 +219,8 @@ pub fn updates(
 /// Two updates without ranks.
 pub fn alone(toy: &Toy, form: &Form) -> Outcome {
     let (planned, _) = planned(toy, form);
-    let options = CpuOptions { threads: 1, copies: form.copies, isa: None };
-    let mut exec = CpuExecutor::open_with(planned, options).expect("a small arena");
+    let options = CpuOptions { copies: form.copies, ..CpuOptions::from(1) };
+    let mut exec = CpuExecutor::open(planned, options).expect("a small arena");
     fill(&mut exec, None, 0, &weights(toy, form));
     named(updates(&mut exec, toy, (0, 1), None).expect("the updates run"))
 }
@@ -239,8 +239,8 @@ pub fn together(toy: &Toy, form: &Form) -> Outcome {
     let weights = weights(toy, form);
     let one = |end: Arc<LocalRank>| {
         let rank = ambitus_comm::Communicator::rank(&*end);
-        let options = CpuOptions { threads: 1, copies: form.copies, isa: None };
-        let mut exec = CpuExecutor::open_rank(planned.clone(), options, None, end)?;
+        let options = CpuOptions { copies: form.copies, comm: Some(end), ..CpuOptions::from(1) };
+        let mut exec = CpuExecutor::open(planned.clone(), options)?;
         assert_eq!(exec.arena_bytes(), planned.arena_bytes(), "used is planned");
         fill(&mut exec, Some(&layout), rank, &weights);
         updates(&mut exec, toy, (rank, mesh.ranks), Some(mesh))

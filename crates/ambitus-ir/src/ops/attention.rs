@@ -205,7 +205,7 @@ impl OpDef for Attention {
     }
 
     fn props(&self) -> Props {
-        Props::COMPUTE
+        Props::ATTENTION
     }
 
     fn pairs_rows(&self) -> bool {
@@ -289,7 +289,7 @@ impl OpDef for AttentionGrad {
     }
 
     fn props(&self) -> Props {
-        Props::COMPUTE
+        Props::ATTENTION
     }
 
     fn pairs_rows(&self) -> bool {

@@ -9,7 +9,7 @@
 //! so they have the same bits however many ranks share a flat.
 
 use super::attr::{Attr, words};
-use super::{Op, OpDef, Props, arity, float, op, want};
+use super::{Moves, Op, OpDef, Props, arity, bytes, float, op, want};
 use crate::builder::Builder;
 use crate::program::ValueId;
 use crate::tensor::{DType, Shape, TensorType};
@@ -191,7 +191,14 @@ impl OpDef for AllGatherStart {
     }
 
     fn props(&self) -> Props {
-        Props { memory_bound: false, starts: true, waits: false }
+        Props::START
+    }
+
+    fn moves(&self, _: &[TensorType], y: &[TensorType]) -> Option<Moves> {
+        Some(match self.mesh.size(self.group) {
+            1 => Moves::Device(bytes(y)),
+            _ => Moves::Group(self.mesh, self.group, bytes(y)),
+        })
     }
 
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> f64 {
@@ -234,7 +241,13 @@ impl OpDef for ReduceScatterStart {
     }
 
     fn props(&self) -> Props {
-        Props { memory_bound: false, starts: true, waits: false }
+        Props::START
+    }
+
+    fn moves(&self, x: &[TensorType], _: &[TensorType]) -> Option<Moves> {
+        // Over all ranks, whoever shares the flat.
+        let all = Mesh { shard: self.mesh.ranks, ..self.mesh };
+        Some(Moves::Group(all, Group::Shard, bytes(x)))
     }
 
     fn flops(&self, _: &[TensorType], y: &[TensorType]) -> f64 {
@@ -270,7 +283,7 @@ impl OpDef for CollectiveDone {
     }
 
     fn props(&self) -> Props {
-        Props { memory_bound: false, starts: false, waits: true }
+        Props::DONE
     }
 
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> f64 {

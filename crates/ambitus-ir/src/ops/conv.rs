@@ -73,7 +73,7 @@ impl OpDef for Conv1d {
     }
 
     fn props(&self) -> Props {
-        Props::COMPUTE
+        Props::CONVOLUTION
     }
 
     fn narrows(&self, _: usize) -> bool {
@@ -122,7 +122,7 @@ impl OpDef for Conv1dInputGrad {
     }
 
     fn props(&self) -> Props {
-        Props::COMPUTE
+        Props::CONVOLUTION
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
@@ -178,7 +178,7 @@ impl OpDef for Conv1dWeightGrad {
     }
 
     fn props(&self) -> Props {
-        Props::COMPUTE
+        Props::CONVOLUTION
     }
 
     fn flops(&self, x: &[TensorType], y: &[TensorType]) -> f64 {

@@ -2,7 +2,7 @@
 //! done; whoever plans bytes must treat the whole stretch as live. Nothing else reads or writes the host's space.
 
 use super::attr::words;
-use super::{OpDef, Props, arity, op, want};
+use super::{Moves, OpDef, Props, arity, op, want};
 use crate::builder::Builder;
 use crate::program::ValueId;
 use crate::tensor::{DType, TensorType};
@@ -34,7 +34,11 @@ impl OpDef for CopyStart {
     }
 
     fn props(&self) -> Props {
-        Props { memory_bound: false, starts: true, waits: false }
+        Props::START
+    }
+
+    fn moves(&self, _: &[TensorType], y: &[TensorType]) -> Option<Moves> {
+        Some(Moves::Host(y[0].bytes() as f64))
     }
 
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> f64 {
@@ -71,7 +75,11 @@ impl OpDef for StoreStart {
     }
 
     fn props(&self) -> Props {
-        Props { memory_bound: false, starts: true, waits: false }
+        Props::START
+    }
+
+    fn moves(&self, _: &[TensorType], y: &[TensorType]) -> Option<Moves> {
+        Some(Moves::Host(y[0].bytes() as f64))
     }
 
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> f64 {
@@ -112,7 +120,7 @@ impl OpDef for CopyDone {
     }
 
     fn props(&self) -> Props {
-        Props { memory_bound: false, starts: false, waits: true }
+        Props::DONE
     }
 
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> f64 {

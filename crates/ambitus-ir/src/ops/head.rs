@@ -85,7 +85,7 @@ impl OpDef for HeadSums {
     }
 
     fn props(&self) -> Props {
-        Props::COMPUTE
+        Props::PRODUCT
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
@@ -195,7 +195,7 @@ impl OpDef for HeadGrad {
     }
 
     fn props(&self) -> Props {
-        Props::COMPUTE
+        Props::PRODUCT
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {

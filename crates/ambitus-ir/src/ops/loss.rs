@@ -127,7 +127,7 @@ impl OpDef for LinearCrossEntropy {
     }
 
     fn props(&self) -> Props {
-        Props::COMPUTE
+        Props::PRODUCT
     }
 
     fn narrows(&self, k: usize) -> bool {
@@ -197,7 +197,7 @@ impl OpDef for LinearCrossEntropyGrad {
     }
 
     fn props(&self) -> Props {
-        Props::COMPUTE
+        Props::PRODUCT
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {

@@ -78,7 +78,7 @@ impl OpDef for MatMul {
     }
 
     fn props(&self) -> Props {
-        Props::COMPUTE
+        Props::PRODUCT
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
@@ -136,7 +136,7 @@ impl OpDef for Linear {
     }
 
     fn props(&self) -> Props {
-        Props::COMPUTE
+        Props::PRODUCT
     }
 
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {

@@ -6,7 +6,7 @@
 //! gets from it. So a transfer needs no name.
 
 use super::attr::{Attr, words};
-use super::{OpDef, Props, arity, op, want};
+use super::{Moves, OpDef, Props, arity, bytes, op, want};
 use crate::builder::Builder;
 use crate::program::ValueId;
 use crate::tensor::{DType, Shape, TensorType};
@@ -104,7 +104,14 @@ impl OpDef for TransferStart {
     }
 
     fn props(&self) -> Props {
-        Props { memory_bound: false, starts: true, waits: false }
+        Props::START
+    }
+
+    fn moves(&self, x: &[TensorType], _: &[TensorType]) -> Option<Moves> {
+        Some(match self.end {
+            End::Both => Moves::Device(bytes(x)),
+            End::Send | End::Receive => Moves::Route(self.route, self.ty().bytes() as f64),
+        })
     }
 
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> f64 {

@@ -53,7 +53,7 @@ fn holder(h: &Holder) -> String {
 
 pub(super) fn open(index: usize, planned: Arc<PlannedSession>) -> Result<Box<dyn Executor>, ExecError> {
     let arena = planned.arena_bytes();
-    let exec = CudaExecutor::open(planned, driver::Card::open(index)?)?;
+    let exec = CudaExecutor::open(planned, driver::Card::open(index)?, None)?;
     reserve::measure(exec.card().info(), arena);
     Ok(Box::new(exec))
 }
@@ -94,7 +94,7 @@ pub(super) fn open_rank(
         Some(world) => world.communicator(),
         None => Arc::new(nccl::Rank::connect(comm, watchdog)?),
     };
-    Ok(Box::new(CudaExecutor::open_rank(planned, card, rank)?))
+    Ok(Box::new(CudaExecutor::open(planned, card, Some(rank))?))
 }
 
 pub(super) fn held(pci: &str) -> Option<u64> {

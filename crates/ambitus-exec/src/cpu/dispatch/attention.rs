@@ -4,6 +4,7 @@ use super::{Resolved, kernel};
 use crate::cpu::core_ops::segment;
 use crate::cpu::kernels as k;
 use crate::cpu::operand::Io;
+use crate::cpu::types::Types;
 use ambitus_ir::ops::attention::{Attention, AttentionGrad, Rotary, RotaryFrequencies};
 
 pub fn rotary_frequencies(op: &RotaryFrequencies, mut io: Io) -> Resolved {
@@ -26,13 +27,13 @@ pub fn rotary(op: &Rotary, mut io: Io) -> Resolved {
 }
 
 /// The kernel's description of an op.
-pub fn attention(op: &Attention) -> k::Attention {
+fn attention(op: &Attention) -> k::Attention {
     let Attention { heads, kv_heads, head_dim, causal, scale } = *op;
     k::Attention { heads, kv_heads, head_dim, causal, scale }
 }
 
 /// As [`attention`], of the gradient.
-pub fn attention_of_grad(op: &AttentionGrad) -> k::Attention {
+fn attention_of_grad(op: &AttentionGrad) -> k::Attention {
     let AttentionGrad { heads, kv_heads, head_dim, causal, scale } = *op;
     k::Attention { heads, kv_heads, head_dim, causal, scale }
 }
@@ -48,6 +49,11 @@ pub fn forward(op: &Attention, mut io: Io) -> Resolved {
     })
 }
 
+/// Floats of scratch of [`forward`].
+pub fn workspace(op: &Attention, t: Types<'_>, threads: usize) -> usize {
+    k::attention_workspace(&attention(op), threads, t.halves())
+}
+
 pub fn grad(op: &AttentionGrad, mut io: Io) -> Resolved {
     let op = attention_of_grad(op);
     let (q, key, v, o) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
@@ -59,4 +65,9 @@ pub fn grad(op: &AttentionGrad, mut io: Io) -> Resolved {
         let (dq, dk, dv, ws) = (dq.rows(f), dk.rows(f), dv.rows(f), ws.data(f));
         k::attention_grad(f.pool, q, key, v, o, lse, d_o, q_seg, k_seg, &op, dq, dk, dv, ws);
     })
+}
+
+/// Floats of scratch of [`grad`].
+pub fn grad_workspace(op: &AttentionGrad, t: Types<'_>, threads: usize) -> usize {
+    k::attention_grad_workspace(&attention_of_grad(op), t.x[0].shape.rows(), threads, t.halves())
 }

@@ -1,14 +1,15 @@
 //! Collectives between executors, in steps of a bounded number of elements through the scratch.
 
-use super::{Resolved, kernel};
+use super::{Instruction, Resolved, kernel};
 use crate::cpu::core_ops::flat::{pack, unpack, zero_pads};
 use crate::cpu::disk::{bytes, bytes_mut};
 use crate::cpu::executor::AsyncMode;
 use crate::cpu::operand::{Frame, In, Io, Out, Scratch};
+use crate::cpu::types::Types;
 use ambitus_comm::staging;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
-use ambitus_ir::ops::collective::{AllGatherStart, Group, Mesh, ReduceScatterStart};
+use ambitus_ir::ops::collective::{AllGatherStart, CollectiveDone, Group, Mesh, ReduceScatterStart};
 use ambitus_ir::ops::transfer::{End, TransferStart};
 
 /// Elements of one step, of as many as there are, when each of `members` sends so many to one or all.
@@ -16,46 +17,55 @@ fn step(members: usize, elements: usize) -> usize {
     (staging(members) / 4 / members.max(1)).min(elements)
 }
 
-/// Floats of scratch of a collective's start, or of its done, which may do the work in its place.
-pub fn workspace(op: &Op, x: &[TensorType], y: &[TensorType]) -> usize {
-    match op {
-        Op::AllGatherStart(op) => {
-            let members = op.mesh.size(op.group);
-            if members == 1 { 0 } else { members * step(members, x[0].shape.elements()) }
-        }
-        Op::ReduceScatterStart(op) => {
-            let ranks = op.mesh.ranks;
-            if ranks == 1 { 0 } else { 2 * ranks * step(ranks, y[0].shape.elements()) }
-        }
-        Op::TransferStart(op) if op.end != End::Both => 2 * step(2, op.ty().bytes().div_ceil(4) as usize),
-        Op::CollectiveDone(op) if op.members > 1 => {
-            let elements = |t: &[TensorType]| t.first().map_or(0, |t| t.shape.elements());
-            2 * op.members * step(op.members, elements(x).max(elements(y)))
-        }
-        _ => 0,
+/// Floats of scratch of a gather's start.
+pub fn gather_workspace(op: &AllGatherStart, t: Types<'_>) -> usize {
+    let members = op.mesh.size(op.group);
+    if members == 1 { 0 } else { members * step(members, t.x[0].shape.elements()) }
+}
+
+/// Floats of scratch of a sum's start.
+pub fn reduce_workspace(op: &ReduceScatterStart, t: Types<'_>) -> usize {
+    let ranks = op.mesh.ranks;
+    if ranks == 1 { 0 } else { 2 * ranks * step(ranks, t.y[0].shape.elements()) }
+}
+
+/// Floats of scratch of a transfer's start.
+pub fn transfer_workspace(op: &TransferStart) -> usize {
+    match op.end {
+        End::Both => 0,
+        End::Send | End::Receive => 2 * step(2, op.ty().bytes().div_ceil(4) as usize),
+    }
+}
+
+/// Floats of scratch of the done of any of them, which may do the work in the start's place.
+pub fn done_workspace(op: &CollectiveDone, t: Types<'_>) -> usize {
+    let elements = |t: &[TensorType]| t.first().map_or(0, |t| t.shape.elements());
+    match op.members {
+        0 | 1 => 0,
+        members => 2 * members * step(members, elements(t.x).max(elements(t.y))),
     }
 }
 
 /// The start: does the work, or leaves it to the done.
-pub fn start(op: &Op, mut io: Io, path: &str, copies: AsyncMode) -> Resolved {
+pub fn start(this: &Instruction<'_>, mut io: Io) -> Resolved {
     let results = io.results() - 1;
     let xs = (0..io.operands()).map(|i| io.x(i)).collect::<Result<Vec<_>, _>>()?;
     let ys = (0..results).map(|k| io.y(k)).collect();
-    match copies {
-        AsyncMode::Early => work(op, xs, ys, io.ws(), path),
+    match this.copies {
+        AsyncMode::Early => work(this.op, xs, ys, io.ws(), this.path),
         AsyncMode::Late => kernel(|_| ()),
     }
 }
 
-/// The done of a start with these attributes.
-pub fn done(op: &Op, mut io: Io, path: &str, copies: AsyncMode) -> Resolved {
+/// The done, by the attributes of its start.
+pub fn done(this: &Instruction<'_>, mut io: Io) -> Resolved {
     let results = io.results();
     let sources = io.operands() - results - 1;
     let xs = (0..sources).map(|i| io.x(i)).collect::<Result<Vec<_>, _>>()?;
     let ys = (0..results).map(|k| io.donated(sources + k, k)).collect::<Result<Vec<_>, _>>()?;
-    match copies {
+    match this.copies {
         AsyncMode::Early => kernel(|_| ()),
-        AsyncMode::Late => work(op, xs, ys, io.ws(), path),
+        AsyncMode::Late => work(this.begun.unwrap_or(this.op), xs, ys, io.ws(), this.path),
     }
 }
 

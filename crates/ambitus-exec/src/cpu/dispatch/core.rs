@@ -5,6 +5,7 @@ use crate::cpu::core_ops::narrow::{self, Operand};
 use crate::cpu::core_ops::{elementwise, layout, pieces, reduce as sums};
 use crate::cpu::kernels as k;
 use crate::cpu::operand::{In, Io, by_width, contiguous, half};
+use crate::cpu::types::{Types, f32s, staged};
 use ambitus_ir::ops::elementwise::{Binary, Fill, Unary};
 use ambitus_ir::ops::index::{Gather, ScatterAdd};
 use ambitus_ir::ops::layout::{Concat, Iota, Permute, Slice};
@@ -113,10 +114,26 @@ pub fn scale_rows(mut io: Io) -> Resolved {
     kernel(move |f| elementwise::scale_rows(f.pool, y.ty(), x.data(f), m.vec(f), y.data(f)))
 }
 
+/// Sums of a matrix's columns have a kernel of their own.
+fn sums_columns(op: &Reduce, x: TensorType) -> bool {
+    op.kind == ReduceKind::Sum && op.axis == 0 && x.shape.len() == 2
+}
+
+/// True when [`reduce`] takes 16-bit values in these places.
+pub fn reduce_takes_halves(op: &Reduce, t: Types<'_>) -> bool {
+    sums_columns(op, t.x[0]) && staged(t.x[0]) && f32s(&t.y[..1])
+}
+
+/// Floats of scratch of [`reduce`].
+pub fn reduce_workspace(op: &Reduce, t: Types<'_>) -> usize {
+    let (x, shape) = (t.x[0], t.x[0].shape);
+    if sums_columns(op, x) { k::column_sum_workspace(shape.rows(), shape.cols()) } else { 0 }
+}
+
 pub fn reduce(op: &Reduce, mut io: Io) -> Resolved {
     let (kind, axis) = (op.kind, op.axis);
     let (x, mut y, mut ws) = (io.x(0)?, io.y(0), io.ws());
-    if kind == ReduceKind::Sum && axis == 0 && x.ty().shape.len() == 2 {
+    if sums_columns(op, x.ty()) {
         return kernel(move |f| k::column_sum(f.pool, x.rows(f), 0.0, y.vec(f), ws.data(f)));
     }
     kernel(move |f| sums::reduce(f.pool, kind, axis, x.ty(), y.ty(), x.data(f), y.data(f)))

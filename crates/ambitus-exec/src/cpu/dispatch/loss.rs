@@ -4,6 +4,7 @@ use super::core::accumulator;
 use super::{Resolved, kernel};
 use crate::cpu::kernels as k;
 use crate::cpu::operand::{Frame, In, Io, Source};
+use crate::cpu::types::Types;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::head::{HeadGrad, HeadSums};
 use ambitus_ir::ops::loss::{LinearCrossEntropy, LinearCrossEntropyGrad};
@@ -16,6 +17,11 @@ pub fn masked_mse(mut io: Io) -> Resolved {
         let (pred, target, mask, norm) = (pred.mat(f), target.mat(f), mask.vec(f), norm.scalar(f));
         loss.vec(f)[0] = k::masked_mse(f.pool, pred, target, mask, norm, ws.data(f));
     })
+}
+
+/// Floats of scratch of [`masked_mse`].
+pub fn masked_mse_workspace(t: Types<'_>) -> usize {
+    k::masked_mse_workspace(t.x[0].shape.rows(), t.x[0].shape.cols())
 }
 
 pub fn masked_mse_grad(mut io: Io) -> Resolved {
@@ -44,6 +50,12 @@ impl Classes {
         let Classes { tile, first, of } = *self;
         k::Head { x: x.mat(f), w: w.mat(f), labels: labels.ints(f), first, of, tile }
     }
+}
+
+/// Floats of scratch of the ops of a head, but its loss.
+pub fn head_workspace(tile: usize, t: Types<'_>, threads: usize) -> usize {
+    let (x, w) = (t.x[0].shape, t.x[1].shape);
+    k::linear_cross_entropy_workspace(x.rows(), x.cols(), w.rows(), tile, threads)
 }
 
 pub fn linear_cross_entropy(op: &LinearCrossEntropy, mut io: Io) -> Resolved {

@@ -1,9 +1,10 @@
 //! Matrix products.
 
 use super::core::accumulator;
-use super::{Resolved, kernel, widened};
-use crate::cpu::kernels::{Operand, Rows, gemm_narrow};
+use super::{Resolved, kernel, small, widened};
+use crate::cpu::kernels::{Operand, Rows, gemm_narrow, gemm_narrow_workspace, gemm_workspace};
 use crate::cpu::operand::Io;
+use crate::cpu::types::{Types, f32s};
 use ambitus_ir::ops::matmul::MatMul;
 
 fn operand(rows: Rows<'_>, transposed: bool) -> Operand<'_> {
@@ -29,6 +30,16 @@ pub fn matmul(op: &MatMul, mut io: Io) -> Resolved {
     })
 }
 
+/// True when [`matmul`] takes 16-bit values in these places.
+pub fn takes_halves(t: Types<'_>) -> bool {
+    t.x.get(2).is_none_or(|acc| acc.dtype == t.y[0].dtype) && t.x.get(3).is_none_or(|beta| f32s(&[*beta]))
+}
+
+/// Floats of scratch of [`matmul`].
+pub fn workspace(op: &MatMul, t: Types<'_>, threads: usize) -> usize {
+    op.dims(t.x).map_or(0, |(_, m, n, depth)| product(t, [m, n, depth], threads))
+}
+
 pub fn linear(mut io: Io) -> Resolved {
     let (x, w) = (io.x(0)?, io.x(1)?);
     let bias = if io.operands() == 3 { Some(io.x(2)?) } else { None };
@@ -45,4 +56,16 @@ pub fn linear(mut io: Io) -> Resolved {
         let (x, w) = (Operand::new(x.rows(f)), Operand::new(w.rows(f)).t());
         gemm_narrow(f.pool, x, w, 0.0, y.rows(f), bias, ws);
     })
+}
+
+/// Floats of scratch of [`linear`].
+pub fn linear_workspace(t: Types<'_>, threads: usize) -> usize {
+    let (x, w) = (t.x[0].shape, t.x[1].shape);
+    let bias = t.x.get(2).map_or(0, |bias| small(*bias));
+    bias + product(t, [x.rows(), w.rows(), x.cols()], threads)
+}
+
+fn product(t: Types<'_>, [m, n, depth]: [usize; 3], threads: usize) -> usize {
+    let floats = if t.half_result() { gemm_narrow_workspace } else { gemm_workspace };
+    floats(m, n, depth, threads)
 }

@@ -1,10 +1,11 @@
 //! Activations and normalisations.
 
-use super::{Resolved, kernel, widened};
+use super::{Resolved, kernel, segments, small, widened};
 use crate::cpu::core_ops::in_place;
 use crate::cpu::core_ops::narrow::{self, Operand};
 use crate::cpu::kernels::{self as k, Mat, MatMut};
 use crate::cpu::operand::{Io, Source, half};
+use crate::cpu::types::Types;
 use ambitus_ir::ops::activation::{Activation, ActivationGrad, ActivationKind};
 use ambitus_ir::ops::norm::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
 
@@ -151,6 +152,11 @@ pub fn layer_norm_grad(op: &LayerNormGrad, mut io: Io) -> Resolved {
     })
 }
 
+/// Floats of scratch of [`layer_norm_grad`].
+pub fn layer_norm_grad_workspace(t: Types<'_>) -> usize {
+    small(t.x[1]) + k::layer_norm_grad_workspace(t.x[0].shape.rows(), t.x[0].shape.cols())
+}
+
 pub fn rms_norm(op: &RmsNorm, mut io: Io) -> Resolved {
     let (eps, x, gamma, mut y, mut ws) = (op.eps, io.x(0)?, io.x(1)?, io.y(0), io.ws());
     kernel(move |f| {
@@ -169,6 +175,14 @@ pub fn rms_norm_grad(op: &RmsNormGrad, mut io: Io) -> Resolved {
     })
 }
 
+/// Floats of scratch of [`rms_norm_grad`].
+pub fn rms_norm_grad_workspace(t: Types<'_>) -> usize {
+    small(t.x[1]) + k::rms_norm_grad_workspace(t.x[0].shape.rows(), t.x[0].shape.cols())
+}
+
+/// The only eps that the kernels of GRN know.
+pub const GRN_EPS: f32 = 1e-6;
+
 pub fn grn(mut io: Io) -> Resolved {
     let (x, gamma, beta, seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?);
     let (mut y, mut ws) = (io.y(0), io.ws());
@@ -176,6 +190,11 @@ pub fn grn(mut io: Io) -> Resolved {
         let (gamma, beta) = (gamma.vec(f), beta.vec(f));
         k::grn(f.pool, x.mat(f), seg.ints(f), gamma, beta, y.mat(f), ws.data(f));
     })
+}
+
+/// Floats of scratch of [`grn`] and of its gradient.
+pub fn grn_workspace(t: Types<'_>) -> usize {
+    k::grn_workspace(t.x[0].shape.rows(), segments(t.x[3]), t.x[0].shape.cols())
 }
 
 pub fn grn_grad(mut io: Io) -> Resolved {

@@ -1,11 +1,12 @@
 //! Ops on segments: modulation, tables, dropout, sinusoids.
 
 use super::norm::row;
-use super::{Resolved, kernel, widened};
+use super::{Resolved, kernel, segments, small, widened};
 use crate::cpu::core_ops::narrow::{self, Operand};
 use crate::cpu::core_ops::{in_place, segment};
 use crate::cpu::kernels::{self as k, MatMut};
 use crate::cpu::operand::{Io, Source, by_width, half};
+use crate::cpu::types::Types;
 use ambitus_ir::ops::index::{Sinusoid, SinusoidKind};
 use ambitus_ir::ops::random::Dropout;
 use ambitus_ir::ops::segment::{AdaLayerNorm, AdaLayerNormGrad};
@@ -53,6 +54,12 @@ pub fn ada_layer_norm_grad(op: &AdaLayerNormGrad, mut io: Io) -> Resolved {
         let (dx, dscale, dshift) = (dx.rows(f), dscale.rows(f), dshift.rows(f));
         k::ada_layer_norm_grad(f.pool, x, seg, scale, eps, dy, dx, dscale, dshift, ws);
     })
+}
+
+/// Floats of scratch of [`ada_layer_norm_grad`].
+pub fn ada_layer_norm_grad_workspace(t: Types<'_>) -> usize {
+    let (scale, seg, x) = (t.x[1], t.x[3], t.x[0].shape);
+    small(scale) + k::ada_layer_norm_grad_workspace(x.rows(), segments(seg), x.cols())
 }
 
 pub fn gated_residual(mut io: Io) -> Resolved {
@@ -103,6 +110,12 @@ pub fn gated_residual_grad(mut io: Io) -> Resolved {
         let (y, seg, dy) = (y.rows(f), seg.ints(f), dy.rows(f));
         k::gated_residual_grad(f.pool, y, gate, seg, dy, df.rows(f), dgate.rows(f), ws);
     })
+}
+
+/// Floats of scratch of [`gated_residual_grad`].
+pub fn gated_residual_grad_workspace(t: Types<'_>) -> usize {
+    let (gate, seg, y) = (t.x[0], t.x[3], t.x[1].shape);
+    small(gate) + k::gated_residual_grad_workspace(y.rows(), segments(seg), y.cols())
 }
 
 pub fn dropout(op: &Dropout, mut io: Io) -> Resolved {

@@ -21,8 +21,8 @@ fn planned(mut session: Session, program: Program, target: &dyn Target) -> Arc<P
 
 /// Opens with memory full of NaN: what a kernel reads without having written it shows, and so do pads left alone.
 fn open(planned: &Arc<PlannedSession>, threads: usize, copies: AsyncMode) -> Result<CpuExecutor, ExecError> {
-    let options = CpuOptions { threads, copies, isa: None };
-    let mut exec = CpuExecutor::open_with(planned.clone(), options)?;
+    let options = CpuOptions { copies, ..CpuOptions::from(threads) };
+    let mut exec = CpuExecutor::open(planned.clone(), options)?;
     let Host::Memory(host) = &mut exec.host else { panic!("no file was asked for") };
     for arena in [&mut exec.arena, host] {
         let all = arena.bytes() as usize;

@@ -1,0 +1,181 @@
+//! The one list of what this executor has for each op: the target promises it to compilation, the executor keeps it.
+//!
+//! - `bind`: the steps, with their addresses.
+//! - `workspace`: bytes of scratch; `gemm` is what one matrix product wants.
+//! - `overwrites`: true when the kernel reads operands before it overwrites them, for the pairs that the op may share.
+//!
+//! Kernels take any mix of float types that their ops take. What is `lowered` has no kernel here and gets its decomposition.
+//! An op that is not in the list does not compile, and no entry can be left out.
+//!
+//! All of the list is in every build, with the feature `driver` or without: steps are data, and what puts them on a card is
+//! behind the feature. Without it nothing calls [`bind`], but the rest is asked for any card's plans.
+
+use crate::bind::{Io, Steps};
+use crate::kernels::{
+    activation, attention, collective, conv, copy, elementwise, head, index, layout, loss, matmul,
+    modulation, narrow, norm, optim, random, reduce, rotary, segment,
+};
+use ambitus_ir::TensorType;
+use ambitus_ir::ops::Op;
+
+macro_rules! ops {
+    (($op:ident, $io:ident, $x:ident, $y:ident, $gemm:ident) lowered: $($lowered:ident),*; $($name:ident {
+        bind: $bind:expr, workspace: $workspace:expr, overwrites: $overwrites:expr $(,)?
+    })*) => {
+        /// The steps of an instruction.
+        #[allow(unused_variables)]
+        pub(crate) fn bind(op: &Op, $io: &Io) -> Steps {
+            match op {
+                $(Op::$name($op) => $bind,)*
+                $(Op::$lowered(_))|* => Err("has no kernel and was not lowered".to_owned()),
+            }
+        }
+
+        /// True when the op has a kernel.
+        pub(crate) fn has_kernel(op: &Op) -> bool {
+            match op {
+                $(Op::$name(_))|* => true,
+                $(Op::$lowered(_))|* => false,
+            }
+        }
+
+        /// Bytes of scratch of an instruction; `gemm` is what one matrix product wants.
+        #[allow(unused_variables)]
+        pub(crate) fn workspace(op: &Op, $x: &[TensorType], $y: &[TensorType], $gemm: u64) -> u64 {
+            match op {
+                $(Op::$name($op) => $workspace,)*
+                $(Op::$lowered(_))|* => 0,
+            }
+        }
+
+        /// True when the kernel reads operands before it overwrites them.
+        pub(crate) fn overwrites(op: &Op) -> bool {
+            match op {
+                $(Op::$name(_) => $overwrites,)*
+                $(Op::$lowered(_))|* => false,
+            }
+        }
+    };
+}
+
+ops! { (op, io, x, y, gemm)
+    lowered: Grn, GrnGrad, Snake;
+
+    // Threads read an element's operands before they write it.
+    Unary { bind: elementwise::unary(op, io), workspace: 0, overwrites: true }
+    Binary { bind: elementwise::binary(op, io), workspace: 0, overwrites: true }
+    Select { bind: elementwise::select(io), workspace: 0, overwrites: true }
+    Cast { bind: elementwise::cast(io), workspace: 0, overwrites: false }
+    Fill { bind: elementwise::fill(op, io), workspace: 0, overwrites: false }
+    Scale { bind: elementwise::scale(io), workspace: 0, overwrites: true }
+    ScaleRows { bind: elementwise::scale_rows(io), workspace: 0, overwrites: true }
+
+    Reduce { bind: reduce::reduce(op, io), workspace: reduce::workspace(op, x[0]), overwrites: false }
+
+    Reshape { bind: layout::reshape(io), workspace: 0, overwrites: false }
+    Permute { bind: layout::permute(op, io), workspace: 0, overwrites: false }
+    Broadcast { bind: layout::broadcast(io), workspace: 0, overwrites: false }
+    Slice { bind: layout::slice(op, io), workspace: 0, overwrites: false }
+    Concat { bind: layout::concat(op, io), workspace: 0, overwrites: false }
+    Iota { bind: layout::iota(op, io), workspace: 0, overwrites: false }
+
+    Gather { bind: index::gather(op, io), workspace: 0, overwrites: true }
+    ScatterAdd { bind: index::scatter_add(op, io), workspace: index::workspace(x[1]), overwrites: false }
+    Sinusoid { bind: index::sinusoid(op, io), workspace: 0, overwrites: false }
+
+    MatMul { bind: matmul::matmul(op, io), workspace: gemm, overwrites: false }
+    Linear { bind: matmul::linear(io), workspace: gemm, overwrites: false }
+
+    Activation { bind: activation::activation(op.kind, io), workspace: 0, overwrites: true }
+    ActivationGrad { bind: activation::activation_grad(op.kind, io), workspace: 0, overwrites: true }
+    SwiGlu { bind: activation::swiglu(io), workspace: 0, overwrites: true }
+    SwiGluGrad { bind: activation::swiglu_grad(io), workspace: 0, overwrites: true }
+
+    LayerNorm { bind: norm::layer_norm(op.eps, io), workspace: 0, overwrites: true }
+    LayerNormGrad {
+        bind: norm::layer_norm_grad(op.eps, io),
+        workspace: norm::layer_norm_grad_workspace(x[0]), overwrites: false,
+    }
+    RmsNorm { bind: norm::rms_norm(op.eps, io), workspace: 0, overwrites: true }
+    RmsNormGrad {
+        bind: norm::rms_norm_grad(op.eps, io),
+        workspace: norm::rms_norm_grad_workspace(x[0]), overwrites: false,
+    }
+
+    SegmentIds { bind: segment::ids(io), workspace: 0, overwrites: false }
+    SegmentPositions { bind: segment::positions(io), workspace: 0, overwrites: false }
+    AdaLayerNorm { bind: modulation::ada_layer_norm(op.eps, io), workspace: 0, overwrites: false }
+    AdaLayerNormGrad {
+        bind: modulation::ada_layer_norm_grad(op.eps, io),
+        workspace: modulation::ada_layer_norm_grad_workspace(x[0], x[1]), overwrites: false,
+    }
+    GatedResidual { bind: modulation::gated_residual(io), workspace: 0, overwrites: true }
+    // The kernel that reads f runs before the one that may overwrite it.
+    GatedResidualGrad {
+        bind: modulation::gated_residual_grad(io),
+        workspace: modulation::gated_residual_grad_workspace(x[1], x[0]), overwrites: true,
+    }
+    SegmentBroadcast { bind: segment::broadcast(io), workspace: 0, overwrites: false }
+    SegmentSum { bind: segment::sum(io), workspace: segment::workspace(x[0], y[0]), overwrites: false }
+
+    RotaryFrequencies { bind: rotary::frequencies(op, io), workspace: 0, overwrites: false }
+    Rotary { bind: rotary::rotary(op, io), workspace: 0, overwrites: true }
+    Attention { bind: attention::forward(op, io), workspace: 0, overwrites: false }
+    AttentionGrad {
+        bind: attention::backward(op, io), workspace: attention::workspace(op, x), overwrites: false
+    }
+
+    Conv1d { bind: conv::conv1d(op, io), workspace: 0, overwrites: false }
+    Conv1dInputGrad { bind: conv::conv1d_input_grad(op, io), workspace: 0, overwrites: false }
+    Conv1dWeightGrad {
+        bind: conv::conv1d_weight_grad(op, io),
+        workspace: conv::weight_grad_workspace(op, x, y), overwrites: false,
+    }
+
+    MaskedMse { bind: loss::masked_mse(io), workspace: loss::masked_mse_workspace(x), overwrites: false }
+    MaskedMseGrad { bind: loss::masked_mse_grad(io), workspace: 0, overwrites: false }
+    LinearCrossEntropy {
+        bind: head::linear_cross_entropy(op, io),
+        workspace: head::workspace(op.tile, None, x, gemm), overwrites: false,
+    }
+    LinearCrossEntropyGrad {
+        bind: head::linear_cross_entropy_grad(op, io),
+        workspace: head::workspace(op.tile, None, x, gemm), overwrites: false,
+    }
+    // These go on from what they overwrite.
+    HeadSums {
+        bind: head::head_sums(op, io),
+        workspace: head::workspace(op.tile, op.part, x, gemm), overwrites: true,
+    }
+    HeadLoss { bind: head::head_loss(io), workspace: 0, overwrites: false }
+    HeadGrad {
+        bind: head::head_grad(op, io),
+        workspace: head::workspace(op.tile, op.part, x, gemm), overwrites: true,
+    }
+
+    Dropout { bind: random::dropout(op, io), workspace: 0, overwrites: false }
+
+    Accumulate { bind: optim::accumulate(io), workspace: 0, overwrites: false }
+    SumSquares { bind: optim::sum_squares(io), workspace: 0, overwrites: false }
+    SumPartials {
+        bind: optim::sum_partials(io), workspace: optim::sum_partials_workspace(x), overwrites: false
+    }
+    AdamW { bind: optim::adamw(op, io), workspace: 0, overwrites: false }
+    Lerp { bind: optim::lerp(io), workspace: 0, overwrites: false }
+    AdamWBf16 { bind: narrow::adamw_bf16(op, io), workspace: 0, overwrites: false }
+    AdamW8bit { bind: narrow::adamw_8bit(op, io), workspace: 0, overwrites: false }
+
+    CopyStart { bind: copy::start(op.queue, io), workspace: 0, overwrites: false }
+    StoreStart { bind: copy::start(op.queue, io), workspace: 0, overwrites: false }
+    CopyDone { bind: copy::done(io), workspace: 0, overwrites: false }
+    AllGatherStart {
+        bind: collective::all_gather(op, io),
+        workspace: collective::all_gather_workspace(op, x), overwrites: false,
+    }
+    ReduceScatterStart {
+        bind: collective::reduce_scatter(op, io),
+        workspace: collective::reduce_scatter_workspace(op, y), overwrites: false,
+    }
+    TransferStart { bind: collective::transfer(op, io), workspace: 0, overwrites: false }
+    CollectiveDone { bind: collective::done(io), workspace: 0, overwrites: false }
+}
