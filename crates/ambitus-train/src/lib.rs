@@ -10,7 +10,7 @@ pub mod data;
 mod describe;
 pub mod device;
 pub mod doctor;
-mod dump;
+pub mod dump;
 pub mod error;
 pub mod export;
 pub mod finish;

@@ -6,6 +6,7 @@ use crate::terminal::{self, Terminal};
 use ambitus_train::cards::{Card, Cards};
 use ambitus_train::cluster::Cluster;
 use ambitus_train::device::Device;
+use ambitus_train::dump::Timings;
 use ambitus_train::error::RunError;
 use ambitus_train::placed::Placed;
 use ambitus_train::placements::Placements;
@@ -45,9 +46,9 @@ pub fn run(a: &PlanArgs) -> Result<()> {
         return Err(RunError::Usage(format!("--scaling: more than {MOST_KINDS} kinds of cards: name fewer")));
     }
     if a.cards.is_some() && cluster.is_none() {
-        if a.dump.is_some() {
+        if a.dump.is_some() || a.timings {
             return Err(RunError::Usage(
-                "--dump: writes one plan; name one card with --card NAME".to_owned(),
+                "--dump, --timings: of one plan; name one card with --card NAME".to_owned(),
             ));
         }
         return plan_cards(a);
@@ -83,39 +84,19 @@ pub fn run(a: &PlanArgs) -> Result<()> {
             _ => resolve::resolve(r, origins, Purpose::Plan(a.assume.as_ref()), &mut console),
         };
         let resolved = resolved.inspect_err(|e| refused(e, a.run.json)).map_err(|e| of_part(&whole, i, e))?;
-        if let Some(folder) = &a.dump {
-            let folder = if whole.stages.is_empty() {
-                folder.clone()
-            } else {
-                folder.join(format!("stage-{}", i + 1))
-            };
-            resolved.plan.dump(&folder)?;
-        }
+        let timings = passes(a, (!whole.stages.is_empty()).then_some(i + 1), &resolved)?;
         let tables = placements(a, cluster.as_ref(), card.as_ref(), &resolved)?;
         if a.run.json {
             let fit = resolved.require_fit();
-            let mut plan = resolved.json();
-            if let (Some(Value::Object(said)), Some(plan)) =
-                (fit.as_ref().err().and_then(RunError::refusal), plan.as_object_mut())
-            {
-                plan.extend(said);
-            }
-            plan["minimum_budget_bytes"] = resolved.asked.least_budget(&resolved.device)?.into();
-            plan["learning_rates"] = learning_rates(&resolved.rate);
-            plan["choices"] = serde_json::json!(resolved.choices);
-            plan["assumed"] =
-                serde_json::json!(resolved.data.assumed().map(|(what, why)| format!("{what} ({why})")));
-            plan["candidates"] = serde_json::json!(resolved.candidates);
-            plan["search_seconds"] = serde_json::json!(resolved.search_seconds);
-            let [micro_batch, clip] = resolved.largest()?;
-            let unit = resolved.plan.shape.model.rows().unit;
-            plan[format!("largest_micro_batch_{unit}")] = serde_json::json!(micro_batch);
-            plan[format!("longest_clip_{unit}")] = serde_json::json!(clip);
+            let mut plan = for_programs(&resolved, &fit)?;
             if let Some(card) = &card {
                 plan["card"] = serde_json::json!(card);
             }
             for (name, _, table) in tables {
                 plan[name] = table;
+            }
+            if let Some(timings) = timings {
+                plan["timings"] = serde_json::json!(timings);
             }
             plans.push(plan);
             fits = fits.and_then(|()| fit.map_err(|e| of_part(&whole, i, e)));
@@ -123,6 +104,9 @@ pub fn run(a: &PlanArgs) -> Result<()> {
             head(&whole, i);
             show(&resolved, a.explain)?;
             tables.iter().for_each(|(name, table, _)| terminal::result(&format!("{name}: {table}")));
+            if let Some(timings) = timings {
+                terminal::result(&format!("what passes took:\n{timings}"));
+            }
             fits = fits.and_then(|()| resolved.require_fit().map_err(|e| of_part(&whole, i, e)));
         }
     }
@@ -133,6 +117,35 @@ pub fn run(a: &PlanArgs) -> Result<()> {
         }
     }
     fits
+}
+
+/// A plan for programs.
+fn for_programs(r: &resolve::Resolved, fit: &Result<()>) -> Result<Value> {
+    let mut plan = r.json();
+    let refusal = fit.as_ref().err().and_then(RunError::refusal);
+    if let (Some(Value::Object(said)), Some(plan)) = (refusal, plan.as_object_mut()) {
+        plan.extend(said);
+    }
+    plan["minimum_budget_bytes"] = r.asked.least_budget(&r.device)?.into();
+    plan["learning_rates"] = learning_rates(&r.rate);
+    plan["choices"] = serde_json::json!(r.choices);
+    plan["assumed"] = serde_json::json!(r.data.assumed().map(|(what, why)| format!("{what} ({why})")));
+    plan["candidates"] = serde_json::json!(r.candidates);
+    plan["search_seconds"] = serde_json::json!(r.search_seconds);
+    let [micro_batch, clip] = r.largest()?;
+    let unit = r.plan.shape.model.rows().unit;
+    plan[format!("largest_micro_batch_{unit}")] = serde_json::json!(micro_batch);
+    plan[format!("longest_clip_{unit}")] = serde_json::json!(clip);
+    Ok(plan)
+}
+
+/// Writes what passes leave, and says what they take, where that is asked for.
+fn passes(a: &PlanArgs, stage: Option<usize>, r: &resolve::Resolved) -> Result<Option<Timings>> {
+    if let Some(folder) = &a.dump {
+        let folder = stage.map_or_else(|| folder.clone(), |n| folder.join(format!("stage-{n}")));
+        r.plan.dump(&folder, r.device.target())?;
+    }
+    a.timings.then(|| r.plan.timings(r.device.target())).transpose()
 }
 
 /// Rates of the first and the last updates.
