@@ -1,8 +1,8 @@
 //! Whole steps to time on a card: F5 Base and a Llama block, on random weights and clips.
 
-use ambitus_compile::optimizer::{self, Optimizer, States};
+use ambitus_compile::optimizer::{Optimizer, States};
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_compile::pipeline::{self, Options, Trained};
+use ambitus_compile::pipeline::{Options, Pipeline, Trained};
 use ambitus_compile::plan;
 use ambitus_cuda::CudaExecutor;
 use ambitus_exec::executor::Executor;
@@ -94,11 +94,8 @@ pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<P
 pub fn plan_llama(config: &Llama, capacity: Capacity, target: &dyn Target) -> Result<PlannedSession, String> {
     let mut s = Session::default();
     let forward = orpheus::model::loss(&mut s, config, capacity, program::MICRO);
-    let passes = Options::new(Blocks::None);
-    let micro = pipeline::micro(&mut s, forward, passes, target).map_err(|e| e.to_string())?;
-    let update = optimizer::update(&mut s, &ADAMW);
-    let update = pipeline::plain(&mut s, update, target);
-    s.programs = vec![micro, update];
+    let passes = Options { optimizer: Some(ADAMW), ..Options::new(Blocks::None) };
+    let s = Pipeline::new(&passes, target).session(s, forward, Vec::new()).map_err(|e| e.to_string())?;
     Ok(plan::plan(s, target, 1))
 }
 

@@ -8,10 +8,34 @@
 //! Backward begins from 1, or from the session's loss scale where there is one.
 
 use crate::CompileError;
+use crate::passes::pattern::Pattern;
 use crate::passes::precision::LOSS_SCALE;
+use crate::passes::{Numerics, Pass};
 use ambitus_ir::ops::Vjp;
 use ambitus_ir::{Builder, DType, Instr, Output, Phase, Program, Session, StateDecl, StateKind, ValueId};
 use std::collections::HashMap;
+
+/// The pass.
+pub struct Autodiff<'a> {
+    /// Which of the trainable parameters get gradients: all, where none is named.
+    pub trains: &'a [Pattern],
+}
+
+impl Pass for Autodiff<'_> {
+    fn name(&self) -> &'static str {
+        "autodiff"
+    }
+
+    /// Forward stays what it is.
+    fn numerics(&self) -> Numerics {
+        Numerics::Exact
+    }
+
+    fn run(&self, session: &mut Session, p: Program) -> Result<Program, CompileError> {
+        let named = |s: &StateDecl| self.trains.iter().any(|pattern| pattern.matches(&s.name));
+        differentiate_for(session, p, &|s| self.trains.is_empty() || named(s))
+    }
+}
 
 /// Appends the backward of `loss` to a forward program.
 ///

@@ -19,10 +19,11 @@ pub mod shard;
 pub mod simplify;
 pub mod unroll;
 
+use crate::CompileError;
 use ambitus_ir::{Program, Session};
 use std::fmt;
 
-/// What a pass may do to numbers; decides its test.
+/// What a pass may do to numbers. `tests/numerics.rs` takes every pass off and on, and holds it to this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Numerics {
     /// Bit-equal on and off.
@@ -50,6 +51,11 @@ pub trait Pass {
     fn name(&self) -> &'static str;
     /// What it may do to numbers.
     fn numerics(&self) -> Numerics;
+    /// What it changes in a session's states before it rewrites the first program. A second time it changes nothing.
+    fn declare(&self, _: &mut Session) {}
     /// Rewrites the program; may declare states.
-    fn run(&self, session: &mut Session, program: Program) -> Program;
+    ///
+    /// # Errors
+    /// What the user asked for and this model cannot give, by name.
+    fn run(&self, session: &mut Session, program: Program) -> Result<Program, CompileError>;
 }

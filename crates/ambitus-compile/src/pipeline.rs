@@ -1,44 +1,41 @@
-//! The pipeline, in full view.
+//! The pipeline, in full view: every pass of a session, from what is trained to what waits on the host, in one list.
+//!
+//! [`Pipeline::list`] is that list, made from [`Options`] and a target. It is cut into [`Section`]s: a program goes through one
+//! as a whole, and between two of them something is decided by the programs as they are there ([`Decided`]), or the next
+//! programs are written. `session.rs` takes a session through all of it, `run.rs` one program through one pass: there, and
+//! nowhere else, programs are verified, timed and shown.
 
-use crate::passes::Pass;
+mod run;
+mod session;
+
+pub use run::{After, BUILT, Watch, run, run_all};
+pub use session::{Parts, Stem, layout, micro, plain};
+
+use crate::autodiff::Autodiff;
+use crate::optimizer::{self, Optimizer};
 use crate::passes::accumulate::Accumulate;
-use crate::passes::checkpoint::Checkpoint;
+use crate::passes::checkpoint::Recompute;
 use crate::passes::dead::Dead;
-use crate::passes::freeze;
+use crate::passes::freeze::Freeze;
 use crate::passes::fuse::Fuse;
 use crate::passes::in_backward::InBackward;
-use crate::passes::lora::{self, Lora};
+use crate::passes::lora::{Adapt, Lora};
 use crate::passes::lower::Lower;
 use crate::passes::offload::Offload;
 use crate::passes::pattern::Pattern;
-use crate::passes::policy::{self, Blocks};
-use crate::passes::precision::{self, Mixed, Precision};
-use crate::passes::pure::{self, Pure};
+use crate::passes::place::Cut;
+use crate::passes::policy::Blocks;
+use crate::passes::precision::{Mixed, Precision};
+use crate::passes::pure::Pure;
 use crate::passes::schedule::Schedule;
-use crate::passes::shard::{self, Layout, Shard};
+use crate::passes::shard::{Flats, Layout, Shard, Sharding};
 use crate::passes::simplify::Simplify;
-use crate::{CompileError, autodiff};
+use crate::passes::{Numerics, Pass};
 use ambitus_ir::target::Target;
-use ambitus_ir::verify::verify;
-use ambitus_ir::{Program, Session, StateDecl};
+use ambitus_ir::{Program, Session};
 
-/// What the caller may choose.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// What of the blocks is made again in backward.
-    pub checkpoint: Blocks,
-    /// Parameters are kept in bf16 alone ([`crate::passes::pure`]).
-    pub pure: bool,
-    /// Which rank holds what, where there are several.
-    pub shard: Option<Layout>,
-}
-
-impl Options {
-    /// With parameters as they are declared.
-    pub fn new(checkpoint: Blocks) -> Options {
-        Options { checkpoint, pure: false, shard: None }
-    }
-}
+/// Name of the program of several micro-batches, where they go through the ranks as a pipeline.
+pub const SEVERAL: &str = "pipeline";
 
 /// What of a model is trained.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,213 +49,255 @@ pub enum Trained {
     Adapters(Lora),
 }
 
-/// Readies a built forward program for what is trained; comes before [`micro`] and [`plain`], and for every forward program
-/// of a session, as they share the parameters. `training`: with the dropout of adapters.
-///
-/// # Errors
-/// Patterns that match nothing or leave nothing, by name.
-pub fn choose(
-    session: &mut Session,
-    forward: Program,
-    trained: &Trained,
-    training: bool,
-) -> Result<Program, CompileError> {
-    match trained {
-        Trained::All => Ok(forward),
-        Trained::Except(patterns) => freeze::freeze(session, patterns).map(|()| forward),
-        Trained::Adapters(lora) => {
-            let p = lora::adapt(session, forward, lora, training)?;
-            check(session, &p, "lora");
-            Ok(p)
+/// Everything that decides which passes there are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// What of the model is trained.
+    pub trained: Trained,
+    /// Of that, what the micro-batch program trains; all, where nothing is named. A generator and its discriminator each train
+    /// their own.
+    pub trains: Vec<Pattern>,
+    /// What the model computes in.
+    pub precision: Precision,
+    /// How ranks share what is kept; without, there is one.
+    pub sharding: Option<Sharding>,
+    /// What applies gradients; without, there is no update.
+    pub optimizer: Option<Optimizer>,
+    /// Clip each gradient by its own norm, not all by the global one.
+    pub clip_per_tensor: bool,
+    /// The micro-batch program is the whole update, and no gradient is kept. Needs `optimizer` and `clip_per_tensor`.
+    pub update_in_backward: bool,
+    /// Keep a moving average.
+    pub ema: bool,
+    /// What of the blocks is recomputed in backward.
+    pub checkpoint: Blocks,
+    /// What waits in the host's memory.
+    pub offload: Offload,
+    /// Ranks get parts of the session ([`Pipeline::parts`]), and what waits on the host is moved of each part.
+    pub placed: bool,
+}
+
+impl Options {
+    /// Everything is trained, in fp32, by one rank, and there is no update.
+    pub fn new(checkpoint: Blocks) -> Options {
+        Options {
+            trained: Trained::All,
+            trains: Vec::new(),
+            precision: Precision::Fp32,
+            sharding: None,
+            optimizer: None,
+            clip_per_tensor: false,
+            update_in_backward: false,
+            ema: false,
+            checkpoint,
+            offload: Offload::default(),
+            placed: false,
+        }
+    }
+
+    /// The optimizer, where it is applied in backward.
+    fn in_backward(&self) -> Option<InBackward<'_>> {
+        let optimizer = self.optimizer.as_ref().filter(|_| self.update_in_backward)?;
+        Some(InBackward { optimizer, step: optimizer::STEP })
+    }
+
+    /// Where ranks keep the parameters of a chosen forward program, if they share them.
+    fn layout(&self, session: &Session, chosen: &Program) -> Option<Layout> {
+        let few = self.optimizer.as_ref().map_or(0, Optimizer::few);
+        self.sharding.map(|sharding| Layout::of(session, chosen, sharding, few))
+    }
+}
+
+/// A stretch of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// The forward program that is trained. Then it is known where ranks keep the parameters.
+    Trained,
+    /// Every other forward program, before the parameters, which all share, may be declared in another type.
+    Forward,
+    /// The forward program that is trained becomes that of a micro-batch. Plans that differ in what is recomputed and what waits
+    /// on the host part after it.
+    Micro,
+    /// What has no backward: updates, averages, the other forward programs.
+    Plain,
+    /// The program of a micro-batch, told what is recomputed.
+    Memory,
+    /// Every program, when all are there. Then it is known where a model is cut that is placed on several ranks.
+    Session,
+    /// The whole session becomes those of the ranks.
+    Ranks,
+}
+
+/// What the programs decide on their way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Decided<'l> {
+    /// Where ranks keep the parameters, after [`Section::Trained`].
+    pub layout: Option<&'l Layout>,
+    /// Where the model is cut and how many micro-batches are in the ranks at a time, after [`Section::Session`].
+    pub cut: Option<(&'l Cut, usize)>,
+}
+
+/// One line of the list.
+pub enum Step<'l> {
+    /// Rewrites one program.
+    Pass(Box<dyn Pass + 'l>),
+    /// Makes a program of several micro-batches of that of one ([`place::pipeline`](crate::passes::place::pipeline)).
+    Unroll(&'l Cut, usize),
+    /// Makes a session for each rank ([`place::place`](crate::passes::place::place)).
+    Place(&'l Cut),
+}
+
+impl Step<'_> {
+    /// Name in dumps.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Step::Pass(pass) => pass.name(),
+            Step::Unroll(..) => "unroll",
+            Step::Place(_) => "place",
+        }
+    }
+
+    /// What it may do to numbers.
+    pub fn numerics(&self) -> Numerics {
+        match self {
+            Step::Pass(pass) => pass.numerics(),
+            Step::Unroll(..) | Step::Place(_) => Numerics::Exact,
         }
     }
 }
 
-/// Puts a forward program into a precision; comes after [`choose`], for every forward program of a session. Where the
-/// precision needs a loss scale, the session declares it.
-pub fn precise(session: &mut Session, forward: Program, precision: Precision) -> Program {
-    if precision.scales_loss() {
-        precision::declare_loss_scale(session);
-    }
-    match precision.narrow() {
-        None => forward,
-        Some(dtype) => run(session, forward, &Mixed { dtype }),
-    }
+/// A session's passes.
+#[derive(Clone, Copy)]
+pub struct Pipeline<'a> {
+    options: &'a Options,
+    target: &'a dyn Target,
+    watch: Option<&'a Watch<'a>>,
+    without: Option<&'a str>,
 }
 
-/// Turns a forward program with an output `loss` into the micro-batch program: forward, backward, accumulation.
-///
-/// # Errors
-/// See [`CompileError`].
-pub fn micro(
-    session: &mut Session,
-    forward: Program,
-    options: Options,
-    target: &dyn Target,
-) -> Result<Program, CompileError> {
-    micro_for(session, forward, options, target, &|_| true)
-}
+impl<'a> Pipeline<'a> {
+    /// For these options and an executor.
+    pub fn new(options: &'a Options, target: &'a dyn Target) -> Pipeline<'a> {
+        Pipeline { options, target, watch: None, without: None }
+    }
 
-/// As [`micro`], training only those trainable parameters that `trains` picks.
-///
-/// # Errors
-/// See [`CompileError`].
-pub fn micro_for(
-    session: &mut Session,
-    forward: Program,
-    options: Options,
-    target: &dyn Target,
-    trains: &dyn Fn(&StateDecl) -> bool,
-) -> Result<Program, CompileError> {
-    build(session, forward, options, target, trains, None)
-}
+    /// The same, with someone who sees every program after every pass.
+    pub fn watched(self, watch: &'a Watch<'a>) -> Pipeline<'a> {
+        Pipeline { watch: Some(watch), ..self }
+    }
 
-/// As [`micro_for`], with the update in its backward: the program is a whole update, of one micro-batch, and needs none of
-/// [`optimizer`](crate::optimizer)'s `update` programs.
-///
-/// # Errors
-/// See [`CompileError`].
-pub fn micro_in_backward(
-    session: &mut Session,
-    forward: Program,
-    options: Options,
-    target: &dyn Target,
-    trains: &dyn Fn(&StateDecl) -> bool,
-    update: InBackward<'_>,
-) -> Result<Program, CompileError> {
-    build(session, forward, options, target, trains, Some(update))
-}
+    /// The same with a pass left out wherever it stands. What it declares to do to numbers is held to that.
+    pub fn without(self, pass: &'a str) -> Pipeline<'a> {
+        Pipeline { without: Some(pass), ..self }
+    }
 
-fn build(
-    session: &mut Session,
-    forward: Program,
-    options: Options,
-    target: &dyn Target,
-    trains: &dyn Fn(&StateDecl) -> bool,
-    update: Option<InBackward<'_>>,
-) -> Result<Program, CompileError> {
-    let p = begin(session, forward, &options, target, trains, update.is_some())?;
-    end(session, p, &options, target, update)
-}
+    /// The list.
+    pub fn list<'l>(&'l self, decided: Decided<'l>) -> List<'l> {
+        let o = self.options;
+        let (target, layout) = (self.target, decided.layout);
+        let pure = || (o.precision == Precision::Bf16Pure).then_some(Pure);
+        let shard = || layout.map(|layout| Shard { layout });
+        let prefetch = || layout.map(|layout| layout.sharding.prefetch);
+        let offload = |here: bool| (here && !o.offload.is_none()).then_some(o.offload);
+        let in_backward = o.in_backward();
 
-/// The first part of [`micro_for`], before anything is decided about what backward makes again: the same for every
-/// [`Options::checkpoint`]. `in_backward`: [`end`] will be given an update.
-///
-/// # Errors
-/// See [`CompileError`].
-pub fn begin(
-    session: &mut Session,
-    forward: Program,
-    options: &Options,
-    target: &dyn Target,
-    trains: &dyn Fn(&StateDecl) -> bool,
-    in_backward: bool,
-) -> Result<Program, CompileError> {
-    if in_backward && session.state(precision::LOSS_SCALE).is_some() {
-        return Err(CompileError::ScaledInBackward);
-    }
-    if in_backward && options.shard.is_some() {
-        return Err(CompileError::ShardedPerTensor);
-    }
-    let p = run(session, forward, &Simplify);
-    let p = autodiff::differentiate_for(session, p, trains)?;
-    check(session, &p, "autodiff");
-    let p = run(session, p, &Simplify);
-    let mut p = run(session, p, &Lower { target });
-    if let Some(layout) = &options.shard {
-        p = run(session, p, &Shard { layout });
-    }
-    let p = run(session, p, &Accumulate { several_only: in_backward });
-    let mut p = run(session, p, &Fuse { target });
-    if options.pure {
-        pure::declare(session);
-        p = run(session, p, &Pure);
-    }
-    Ok(p)
-}
-
-/// The second part of [`micro_for`]. Declares states only for an update in backward.
-///
-/// # Errors
-/// See [`CompileError`].
-pub fn end(
-    session: &mut Session,
-    p: Program,
-    options: &Options,
-    target: &dyn Target,
-    update: Option<InBackward<'_>>,
-) -> Result<Program, CompileError> {
-    let mut recompute = policy::tag(&p, &options.checkpoint, target)?;
-    if let Some(layout) = &options.shard {
-        shard::tag(&p, &layout.sharding, &mut recompute);
-    }
-    let p = run(session, p, &Checkpoint { recompute });
-    let mut p = run(session, p, &Dead);
-    if let Some(update) = update {
-        // After checkpointing, when every instruction that reads a weight is there.
-        p = run(session, p, &update);
-        p = run(session, p, &Lower { target });
-    }
-    p = run(session, p, &Schedule);
-    if let Some(layout) = &options.shard {
-        p = run(session, p, &layout.sharding.prefetch);
-    }
-    Ok(p)
-}
-
-/// Prepares a program without backward: evaluation, sampling, updates. Forward programs of pure bf16 are built before the
-/// micro-batch's parameters are declared so, and prepared after it.
-pub fn plain(session: &mut Session, program: Program, target: &dyn Target) -> Program {
-    plain_sharded(session, program, target, None)
-}
-
-/// As [`plain`], for ranks that share parameters. Updates and averages, which work on what a rank holds, need no layout.
-pub fn plain_sharded(
-    session: &mut Session,
-    program: Program,
-    target: &dyn Target,
-    layout: Option<&Layout>,
-) -> Program {
-    let p = run(session, program, &Pure);
-    let p = run(session, p, &Simplify);
-    let mut p = run(session, p, &Lower { target });
-    if let Some(layout) = layout {
-        p = run(session, p, &Shard { layout });
-    }
-    let p = run(session, p, &Dead);
-    let p = run(session, p, &Schedule);
-    match layout {
-        Some(layout) => run(session, p, &layout.sharding.prefetch),
-        None => p,
+        let mut list = List::new(self.without);
+        list.at(Section::Trained).choice(o, true);
+        list.at(Section::Forward).choice(o, false);
+        list.at(Section::Micro)
+            .then(Simplify)
+            .then(Autodiff { trains: &o.trains })
+            .then(Simplify)
+            .then(Lower { target })
+            .when(shard())
+            .then(Accumulate { several_only: in_backward.is_some() })
+            .then(Fuse { target })
+            .when(pure());
+        list.at(Section::Plain)
+            .when(pure())
+            .then(Simplify)
+            .then(Lower { target })
+            .when(shard())
+            .then(Dead)
+            .then(Schedule)
+            .when(prefetch());
+        list.at(Section::Memory)
+            .then(Recompute { blocks: &o.checkpoint, sharding: o.sharding.as_ref(), target })
+            .then(Dead)
+            // When every instruction that reads a weight is there.
+            .when(in_backward)
+            .when(in_backward.map(|_| Lower { target }))
+            .then(Schedule)
+            .when(prefetch());
+        list.at(Section::Session).when(layout.map(|layout| Flats { layout })).when(offload(!o.placed));
+        list.at(Section::Ranks).place(decided.cut).when(offload(o.placed));
+        list
     }
 }
 
-/// Takes what flats replaced out of a session of ranks, when every program is there.
-pub fn sharded(session: &mut Session, layout: &Layout) {
-    shard::drop_tensors(session, layout);
-    session.programs.iter().for_each(|p| check(session, p, "shard"));
+/// Steps in order, each in its section.
+pub struct List<'l> {
+    steps: Vec<(Section, Step<'l>)>,
+    /// The section that is being written.
+    at: Section,
+    without: Option<&'l str>,
 }
 
-/// Moves states and activations to the host's memory; the last of all, when every program is there.
-pub fn offload(session: &mut Session, options: &Offload) {
-    if options.is_none() {
-        return;
+impl<'l> List<'l> {
+    fn new(without: Option<&'l str>) -> List<'l> {
+        List { steps: Vec::new(), at: Section::Trained, without }
     }
-    options.declare(session);
-    let programs = std::mem::take(&mut session.programs);
-    let programs = programs.into_iter().map(|p| run(session, p, options)).collect();
-    session.programs = programs;
-}
 
-/// Runs one pass and verifies its result.
-pub fn run(session: &mut Session, p: Program, pass: &dyn Pass) -> Program {
-    let p = pass.run(session, p);
-    check(session, &p, pass.name());
-    p
-}
+    /// All steps.
+    pub fn steps(&self) -> impl Iterator<Item = &Step<'l>> {
+        self.steps.iter().map(|(_, step)| step)
+    }
 
-fn check(session: &Session, p: &Program, pass: &str) {
-    if let Err(violation) = verify(session, p) {
-        panic!("bug in pass `{pass}`: {violation}");
+    /// The steps of a section.
+    pub fn section(&self, section: Section) -> impl Iterator<Item = &Step<'l>> {
+        self.steps.iter().filter(move |(s, _)| *s == section).map(|(_, step)| step)
+    }
+
+    /// Goes on with a section.
+    fn at(&mut self, section: Section) -> &mut List<'l> {
+        self.at = section;
+        self
+    }
+
+    /// What is trained, in which numbers.
+    fn choice(&mut self, o: &'l Options, training: bool) -> &mut List<'l> {
+        match &o.trained {
+            Trained::All => &mut *self,
+            Trained::Except(patterns) => self.then(Freeze { patterns }),
+            Trained::Adapters(lora) => self.then(Adapt { lora, training }),
+        };
+        self.when(o.precision.narrow().map(|dtype| Mixed { dtype }))
+    }
+
+    fn then(&mut self, pass: impl Pass + 'l) -> &mut List<'l> {
+        self.push(Step::Pass(Box::new(pass)))
+    }
+
+    fn when(&mut self, pass: Option<impl Pass + 'l>) -> &mut List<'l> {
+        match pass {
+            Some(pass) => self.then(pass),
+            None => self,
+        }
+    }
+
+    /// A pipeline where several micro-batches are in the ranks at a time, and their parts.
+    fn place(&mut self, cut: Option<(&'l Cut, usize)>) -> &mut List<'l> {
+        let Some((cut, in_flight)) = cut else { return self };
+        if in_flight > 1 {
+            self.push(Step::Unroll(cut, in_flight));
+        }
+        self.push(Step::Place(cut))
+    }
+
+    fn push(&mut self, step: Step<'l>) -> &mut List<'l> {
+        if self.without != Some(step.name()) {
+            self.steps.push((self.at, step));
+        }
+        self
     }
 }

@@ -6,12 +6,12 @@ use ambitus_compile::autodiff::differentiate;
 use ambitus_compile::passes::accumulate::Accumulate;
 use ambitus_compile::passes::dead::Dead;
 use ambitus_compile::passes::fuse::Fuse;
-use ambitus_compile::passes::lora::Lora;
+use ambitus_compile::passes::lora::{Adapt, Lora};
 use ambitus_compile::passes::lower::Lower;
 use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::schedule::Schedule;
 use ambitus_compile::passes::simplify::Simplify;
-use ambitus_compile::pipeline::{self, Trained};
+use ambitus_compile::pipeline;
 use ambitus_ir::target::Target;
 use ambitus_ir::text::{parse, print_program, print_session};
 use ambitus_ir::verify::verify;
@@ -33,7 +33,7 @@ fn read(text: &str) -> (Session, Program) {
 fn after(text: &str, passes: &[&dyn ambitus_compile::passes::Pass], expected: Expect) {
     let (mut session, mut p) = read(text);
     for pass in passes {
-        p = pipeline::run(&mut session, p, *pass);
+        p = pipeline::run(&mut session, p, *pass).expect("nothing is refused");
     }
     expected.assert_eq(&print_program(&session, &p));
 }
@@ -89,7 +89,8 @@ fn lora_adds_a_narrow_way_and_freezes_the_rest() {
         targets: vec![Pattern::new("*.q")],
         also_train: Vec::new(),
     };
-    let p = pipeline::choose(&mut session, p, &Trained::Adapters(lora), true).expect("the pattern fits");
+    let pass = Adapt { lora: &lora, training: true };
+    let p = pipeline::run(&mut session, p, &pass).expect("the pattern fits");
     session.programs.push(p);
     expect![[r#"
         state m.q.weight = parameter f32[8,4]

@@ -146,7 +146,7 @@ fn checkpoint_obeys_any_tags() {
     let p = differentiate(&mut session, p).expect("the block is differentiable");
     let none = policy::tag(&p, &Blocks::None, &FULL).expect("no pattern is wrong");
     let all_off = Checkpoint { recompute: vec![false; none.len()] };
-    let same = pipeline::run(&mut session, p.clone(), &all_off);
+    let same = pipeline::run(&mut session, p.clone(), &all_off).expect("no tag");
     assert_eq!(print_program(&session, &p), print_program(&session, &same), "no tag, no change");
 }
 

@@ -2,10 +2,9 @@
 
 mod common;
 
-use ambitus_compile::optimizer::{self, Optimizer, STEP, States};
-use ambitus_compile::passes::in_backward::InBackward;
+use ambitus_compile::optimizer::{Optimizer, States};
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::pipeline::{self, Options, Pipeline};
 use ambitus_compile::plan::{plan, report};
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::text::{parse, print_program};
@@ -21,7 +20,10 @@ const ADAMW: Optimizer = Optimizer {
     adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
     states: States::Fp32,
 };
-const IN_BACKWARD: InBackward<'static> = InBackward { optimizer: &ADAMW, step: STEP };
+
+fn per_tensor(checkpoint: Blocks) -> Options {
+    Options { optimizer: Some(ADAMW), clip_per_tensor: true, ..Options::new(checkpoint) }
+}
 
 type Model<'a> = &'a dyn Fn(&mut Session) -> Program;
 
@@ -29,17 +31,9 @@ type Model<'a> = &'a dyn Fn(&mut Session) -> Program;
 fn session(model: Model<'_>, checkpoint: Blocks, in_backward: bool, target: Paper) -> Session {
     let mut s = Session::default();
     let forward = model(&mut s);
-    let options = Options::new(checkpoint);
-    if in_backward {
-        let p = pipeline::micro_in_backward(&mut s, forward, options, &target, &|_| true, IN_BACKWARD);
-        s.programs.push(p.expect("the model is differentiable"));
-    } else {
-        let micro = pipeline::micro(&mut s, forward, options, &target).expect("the model is differentiable");
-        let update = optimizer::update_per_tensor(&mut s, &ADAMW);
-        let update = pipeline::plain(&mut s, update, &target);
-        s.programs.extend([micro, update]);
-    }
-    s
+    let options = Options { update_in_backward: in_backward, ..per_tensor(checkpoint) };
+    let s = Pipeline::new(&options, &target).session(s, forward, Vec::new());
+    s.expect("the model is differentiable")
 }
 
 /// Weights, moments and counters after three updates, and what each said.
@@ -125,8 +119,8 @@ const TIED: &str = "
 fn a_tied_weight_is_updated_at_its_last_use() {
     let mut s = parse(TIED).expect("the text parses");
     let forward = s.programs.remove(0);
-    let options = Options::new(Blocks::All);
-    let p = pipeline::micro_in_backward(&mut s, forward, options, &FULL, &|_| true, IN_BACKWARD);
+    let options = Options { update_in_backward: true, ..per_tensor(Blocks::All) };
+    let p = pipeline::micro(&mut s, forward, options, &FULL);
     let p = p.expect("the block is differentiable");
     verify(&s, &p).expect("the program is well formed");
     expect![[r#"

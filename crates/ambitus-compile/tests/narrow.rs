@@ -3,8 +3,7 @@
 
 mod common;
 
-use ambitus_compile::optimizer::{self, Optimizer, SEED, STEP, States};
-use ambitus_compile::passes::in_backward::InBackward;
+use ambitus_compile::optimizer::{self, Optimizer, SEED, States};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::pure::{self, Pure};
 use ambitus_compile::pipeline::{self, Options};
@@ -29,21 +28,20 @@ type Model<'a> = &'a dyn Fn(&mut Session) -> Program;
 fn session(model: Model<'_>, optimizer: &Optimizer, in_backward: bool, pure: bool) -> Session {
     let mut s = Session::default();
     let forward = model(&mut s);
-    let options = Options::new(Blocks::None);
-    if in_backward {
-        let rule = InBackward { optimizer, step: STEP };
-        let p = pipeline::micro_in_backward(&mut s, forward, options, &FULL, &|_| true, rule);
-        s.programs.push(p.expect("the model is differentiable"));
-    } else {
-        let mut micro =
-            pipeline::micro(&mut s, forward, options, &FULL).expect("the model is differentiable");
-        if pure {
-            pure::declare(&mut s);
-            micro = pipeline::run(&mut s, micro, &Pure);
-        }
+    let options = Options {
+        optimizer: Some(optimizer.clone()),
+        update_in_backward: in_backward,
+        ..Options::new(Blocks::None)
+    };
+    let mut micro = pipeline::micro(&mut s, forward, options, &FULL).expect("the model is differentiable");
+    if pure {
+        micro = pipeline::run(&mut s, micro, &Pure).expect("casts");
+    }
+    s.programs.push(micro);
+    if !in_backward {
         let update = optimizer::update_per_tensor(&mut s, optimizer);
         let update = pipeline::plain(&mut s, update, &FULL);
-        s.programs.extend([micro, update]);
+        s.programs.push(update);
     }
     s
 }
@@ -169,8 +167,7 @@ fn every_reader_of_a_narrow_parameter_has_a_cast_of_its_own() {
     }";
     let mut s = parse(text).expect("the text parses");
     let p = s.programs.remove(0);
-    pure::declare(&mut s);
-    let p = pipeline::run(&mut s, p, &Pure);
+    let p = pipeline::run(&mut s, p, &Pure).expect("casts");
     expect![[r#"
         program p {
           %0 = input x f32[2,4]
@@ -188,7 +185,7 @@ fn every_reader_of_a_narrow_parameter_has_a_cast_of_its_own() {
     "#]]
     .assert_eq(&print_program(&s, &p));
     // A program that reads the parameters as they are is left alone.
-    assert_eq!(pipeline::run(&mut s, p.clone(), &Pure), p);
+    assert_eq!(pipeline::run(&mut s, p.clone(), &Pure), Ok(p));
 }
 
 /// Averages of bf16 weights are fp32, and a program on them reads them without a rounding that the weights had.

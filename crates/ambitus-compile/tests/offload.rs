@@ -3,12 +3,12 @@
 
 mod common;
 
-use ambitus_compile::optimizer::{self, Optimizer, STEP, States};
-use ambitus_compile::passes::in_backward::InBackward;
+use ambitus_compile::optimizer::{Optimizer, States};
+use ambitus_compile::passes::Pass;
 use ambitus_compile::passes::offload::{Kept, Offload};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
-use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::pipeline::{self, Options, Pipeline};
 use ambitus_compile::plan::{plan, report};
 use ambitus_ir::ops::copy::Space;
 use ambitus_ir::ops::optim::AdamW;
@@ -32,22 +32,19 @@ type Model<'a> = &'a dyn Fn(&mut Session) -> Program;
 fn session(model: Model<'_>, checkpoint: Blocks, in_backward: bool, offload: &Offload) -> Session {
     let mut s = Session::default();
     let forward = model(&mut s);
-    let options = Options::new(checkpoint);
-    if in_backward {
-        let rule = InBackward { optimizer: &ADAMW, step: STEP };
-        let p = pipeline::micro_in_backward(&mut s, forward, options, &FULL, &|_| true, rule);
-        s.programs.push(p.expect("the model is differentiable"));
-    } else {
-        let micro = pipeline::micro(&mut s, forward, options, &FULL).expect("the model is differentiable");
-        let update = optimizer::update(&mut s, &ADAMW);
-        let update = pipeline::plain(&mut s, update, &FULL);
-        s.programs.extend([micro, update]);
-    }
-    let ema = optimizer::ema(&mut s);
-    let ema = pipeline::plain(&mut s, ema, &FULL);
-    s.programs.push(ema);
-    pipeline::offload(&mut s, offload);
-    s
+    let options = Options {
+        optimizer: Some(ADAMW),
+        update_in_backward: in_backward,
+        ema: true,
+        offload: *offload,
+        ..Options::new(checkpoint)
+    };
+    session_of(s, forward, &options)
+}
+
+fn session_of(s: Session, forward: Program, options: &Options) -> Session {
+    let s = Pipeline::new(options, &FULL).session(s, forward, Vec::new());
+    s.expect("the model is differentiable")
 }
 
 /// Every form alone, and all together, for tensors of any size.
@@ -144,7 +141,7 @@ const PAIR: &str = "
 fn before_and_after() {
     let mut s = parse(PAIR).expect("the text parses");
     let p = s.programs.remove(0);
-    let p = pipeline::run(&mut s, p, &Offload::default());
+    let p = pipeline::run(&mut s, p, &Offload::default()).expect("copies");
     expect![[r#"
         program p {
           %0 = input x f32[4,4]
@@ -198,7 +195,7 @@ const LARGE: &str = "
 fn large_tensors_before_and_after() {
     let mut s = parse(LARGE).expect("the text parses");
     let p = s.programs.remove(0);
-    let p = pipeline::run(&mut s, p, &Offload { part: 1, ..Offload::default() });
+    let p = pipeline::run(&mut s, p, &Offload { part: 1, ..Offload::default() }).expect("copies");
     expect![[r#"
         program p {
           %0 = input ids i32[5]
@@ -270,7 +267,7 @@ fn large_tensors_before_and_after() {
         let text = LARGE.replace("output y %8", &format!("{line}\n        output y %8"));
         let mut s = parse(&text).expect("the text parses");
         let p = s.programs.remove(0);
-        let p = pipeline::run(&mut s, p, &Offload { part: 1, ..Offload::default() });
+        let p = pipeline::run(&mut s, p, &Offload { part: 1, ..Offload::default() }).expect("copies");
         p.states.iter().all(|u| u.first == 0 && p.ty(u.enters) == s.states[u.state.index()].ty)
     };
     assert!(!whole(""));
@@ -301,20 +298,15 @@ fn what_comes_in_parts_takes_under_a_gib() {
     ] {
         let mut s = Session::default();
         let forward = orpheus::model::loss(&mut s, &cfg, shape, "micro");
-        let forward = pipeline::precise(&mut s, forward, precision);
-        let options = Options { pure: precision == Precision::Bf16Pure, ..Options::new(Blocks::All) };
-        let micro = pipeline::micro(&mut s, forward, options, &FULL).expect("the model is differentiable");
-        let optimizer = Optimizer { states, ..ADAMW };
-        let update = match per_tensor {
-            true => optimizer::update_per_tensor(&mut s, &optimizer),
-            false => optimizer::update(&mut s, &optimizer),
+        let options = Options {
+            precision,
+            optimizer: Some(Optimizer { states, ..ADAMW }),
+            clip_per_tensor: per_tensor,
+            ema: true,
+            offload: Offload::all(),
+            ..Options::new(Blocks::All)
         };
-        let update = pipeline::plain(&mut s, update, &FULL);
-        let ema = optimizer::ema(&mut s);
-        let ema = pipeline::plain(&mut s, ema, &FULL);
-        s.programs.extend([micro, update, ema]);
-        pipeline::offload(&mut s, &Offload::all());
-        let planned = plan(s, &FULL, 1);
+        let planned = plan(session_of(s, forward, &options), &FULL, 1);
         owners::check(&planned, &FULL);
         for (p, most) in planned.programs.iter().zip([1.5, 1.0, 1.0]) {
             let (bytes, bound) = (p.transient_bytes as f64, p.live_bound_bytes as f64);

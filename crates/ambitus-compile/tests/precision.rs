@@ -21,8 +21,7 @@ const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 
 fn micro(model: fn(&mut Session) -> Program, precision: Precision) -> Session {
     let mut session = Session::default();
     let forward = model(&mut session);
-    let forward = pipeline::precise(&mut session, forward, precision);
-    let options = Options::new(Blocks::None);
+    let options = Options { precision, ..Options::new(Blocks::None) };
     let micro = pipeline::micro(&mut session, forward, options, &FULL).expect("the model is differentiable");
     session.programs.push(micro);
     session
@@ -120,7 +119,7 @@ fn evaluation_gives_out_f32() {
     for toy in toys() {
         let mut session = Session::default();
         let forward = (toy.model)(&mut session);
-        let forward = pipeline::precise(&mut session, forward, Precision::Bf16Mixed);
+        let forward = pipeline::run(&mut session, forward, &Mixed { dtype: DType::BF16 }).expect("casts");
         let p = pipeline::plain(&mut session, forward, &FULL);
         assert!(p.outputs.iter().all(|o| p.ty(o.value).dtype == DType::F32), "{}", toy.name);
         assert!(p.types.iter().any(|t| t.dtype == DType::BF16), "{}", toy.name);
@@ -146,7 +145,7 @@ fn precision_casts_once_and_widens_where_f32_is_needed() {
     }";
     let mut session = parse(text).unwrap_or_else(|e| panic!("{e}"));
     let p = session.programs.remove(0);
-    let p = pipeline::run(&mut session, p, &Mixed { dtype: DType::F16 });
+    let p = pipeline::run(&mut session, p, &Mixed { dtype: DType::F16 }).expect("casts");
     expect![[r#"
         program p {
           %2 = input x f32[2,4]

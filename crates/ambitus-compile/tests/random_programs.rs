@@ -3,8 +3,7 @@
 mod common;
 
 use ambitus_compile::autodiff::differentiate;
-use ambitus_compile::optimizer::{self, Optimizer, STEP};
-use ambitus_compile::passes::in_backward::InBackward;
+use ambitus_compile::optimizer::{self, Optimizer};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options};
 use ambitus_compile::plan::plan;
@@ -170,8 +169,8 @@ fn updates_in_backward_give_the_same_bits() {
             s.programs.extend([micro, update]);
             let want = updated(&s);
             let mut s = session.clone();
-            let rule = InBackward { optimizer: &adamw, step: STEP };
-            let p = pipeline::micro_in_backward(&mut s, forward.clone(), options, &FULL, &|_| true, rule);
+            let options = Options { optimizer: Some(adamw.clone()), update_in_backward: true, ..options };
+            let p = pipeline::micro(&mut s, forward.clone(), options, &FULL);
             s.programs.push(p.expect("it was differentiable before"));
             assert_eq!(want, updated(&s), "{checkpoint:?}");
             owners::check(&plan(s, &FULL, 1), &FULL);

@@ -3,10 +3,9 @@
 mod common;
 
 use ambitus_compile::autodiff::differentiate;
-use ambitus_compile::optimizer;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::shard::{Backward, Layout, Prefetch, Shard, Sharding, Strategy};
-use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::pipeline::{self, Options, Pipeline};
 use ambitus_compile::plan::plan;
 use ambitus_ir::ops::collective::{GATHER, REDUCE};
 use ambitus_ir::ops::optim::AdamW;
@@ -66,19 +65,10 @@ fn planned(build: Build, sharding: Option<Sharding>) -> (PlannedSession, Option<
     let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }.into();
     let mut s = Session::default();
     let forward = build(&mut s);
-    let layout = sharding.map(|sharding| Layout::of(&s, &forward, sharding, 0));
-    let options = Options { shard: layout.clone(), ..Options::new(Blocks::All) };
-    let micro = pipeline::micro(&mut s, forward, options, &FULL).expect("the model is differentiable");
-    let update = match &layout {
-        Some(layout) => optimizer::update_sharded(&mut s, &adamw, layout),
-        None => optimizer::update(&mut s, &adamw),
-    };
-    let update = pipeline::plain(&mut s, update, &FULL);
-    s.programs = vec![micro, update];
-    if let Some(layout) = &layout {
-        pipeline::sharded(&mut s, layout);
-    }
-    (plan(s, &FULL, 1), layout)
+    let options = Options { sharding, optimizer: Some(adamw), ..Options::new(Blocks::All) };
+    let layout = pipeline::layout(&mut s.clone(), forward.clone(), &options).expect("nothing is refused");
+    let s = Pipeline::new(&options, &FULL).session(s, forward, Vec::new());
+    (plan(s.expect("the model is differentiable"), &FULL, 1), layout)
 }
 
 fn full(ranks: usize) -> Sharding {
@@ -199,7 +189,7 @@ fn tensors_become_parts_of_flats() {
     let forward = b.finish();
     let layout = Layout::of(&s, &forward, Sharding::new(Strategy::Hybrid(2), 4).expect("whole groups"), 0);
     let p = differentiate(&mut s, forward).expect("a sum has a gradient");
-    let p = pipeline::run(&mut s, p, &Shard { layout: &layout });
+    let p = pipeline::run(&mut s, p, &Shard { layout: &layout }).expect("collectives");
     expect![[r#"
         program micro {
           block blocks.0

@@ -4,7 +4,7 @@ mod common;
 
 use ambitus_compile::CompileError;
 use ambitus_compile::optimizer::{self, Optimizer};
-use ambitus_compile::passes::lora::{A, B, Lora, adapted_module};
+use ambitus_compile::passes::lora::{A, Adapt, B, Lora, adapted_module};
 use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options, Trained};
@@ -47,8 +47,8 @@ fn lora(toy: &Toy) -> Lora {
 fn compiled(toy: &Toy, trained: &Trained, checkpoint: Blocks, target: Paper) -> Session {
     let mut session = Session::default();
     let forward = (toy.model)(&mut session);
-    let forward = pipeline::choose(&mut session, forward, trained, true).expect("the patterns fit");
-    let micro = pipeline::micro(&mut session, forward, Options::new(checkpoint), &target);
+    let options = Options { trained: trained.clone(), ..Options::new(checkpoint) };
+    let micro = pipeline::micro(&mut session, forward, options, &target);
     session.programs.push(micro.unwrap_or_else(|e| panic!("{}: {e}", toy.name)));
     session
 }
@@ -251,7 +251,9 @@ fn dropout_of_adapters_does_not_depend_on_packing() {
     assert!((loss - whole).abs() > 1e-6 * loss);
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
-    let evaluated = pipeline::choose(&mut s, forward, &trained, false).expect("the patterns fit");
+    let Trained::Adapters(lora) = &trained else { panic!("adapters") };
+    let evaluated =
+        pipeline::run(&mut s, forward, &Adapt { lora, training: false }).expect("the patterns fit");
     assert!(
         !evaluated.instrs.iter().any(|i| matches!(i.op, Op::Dropout(_)) && i.origin.path.contains(".lora."))
     );
@@ -320,7 +322,8 @@ fn what_cannot_be_trained_is_said() {
     let choose = |trained: &Trained| {
         let mut session = Session::default();
         let forward = (toy.model)(&mut session);
-        pipeline::choose(&mut session, forward, trained, true).map(|_| ()).expect_err("refused")
+        let options = Options { trained: trained.clone(), ..Options::new(Blocks::None) };
+        pipeline::micro(&mut session, forward, options, &FULL).map(|_| ()).expect_err("refused")
     };
     let CompileError::NoMatch { pattern, names } = choose(&Trained::Except(patterns(&["*.to_q", "*.to_x"])))
     else {

@@ -4,6 +4,7 @@
 mod common;
 
 use ambitus_compile::optimizer::{self, Optimizer};
+use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options};
 use ambitus_compile::plan::plan;
@@ -66,12 +67,11 @@ fn of(player: &'static str) -> impl Fn(&StateDecl) -> bool {
 
 fn session() -> Session {
     let mut s = Session::default();
-    let options = Options::new(Blocks::None);
     let adamw = Optimizer::from(AdamW { beta1: 0.8, beta2: 0.99, eps: 1e-9, weight_decay: 0.01 });
     for (player, forward) in [("g", generator as fn(&mut Session) -> Program), ("d", discriminator)] {
         let p = forward(&mut s);
-        let p = pipeline::micro_for(&mut s, p, options.clone(), &FULL, &of(player))
-            .expect("the player can be trained");
+        let options = Options { trains: vec![Pattern::new(player)], ..Options::new(Blocks::None) };
+        let p = pipeline::micro(&mut s, p, options, &FULL).expect("the player can be trained");
         s.programs.push(p);
     }
     for player in ["g", "d"] {

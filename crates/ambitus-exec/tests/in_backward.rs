@@ -5,10 +5,9 @@
 mod common;
 mod steps;
 
-use ambitus_compile::optimizer::{self, Optimizer, SEED, STEP, States};
-use ambitus_compile::passes::in_backward::InBackward;
+use ambitus_compile::optimizer::{Optimizer, SEED, States};
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::pipeline::{Options, Pipeline};
 use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
 use ambitus_exec::executor::Executor;
@@ -34,19 +33,15 @@ fn after(
     let target = CpuTarget::new(threads);
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
-    let options = Options::new(checkpoint);
-    let names: &[&str] = if in_backward {
-        let rule = InBackward { optimizer, step: STEP };
-        let p = pipeline::micro_in_backward(&mut s, forward, options, &target, &|_| true, rule);
-        s.programs.push(p.expect("the model is differentiable"));
-        &["micro"]
-    } else {
-        let micro = pipeline::micro(&mut s, forward, options, &target).expect("the model is differentiable");
-        let update = optimizer::update_per_tensor(&mut s, optimizer);
-        let update = pipeline::plain(&mut s, update, &target);
-        s.programs.extend([micro, update]);
-        &["micro", "update"]
+    let options = Options {
+        optimizer: Some(optimizer.clone()),
+        clip_per_tensor: true,
+        update_in_backward: in_backward,
+        ..Options::new(checkpoint)
     };
+    let s = Pipeline::new(&options, &target).session(s, forward, Vec::new());
+    let s = s.expect("the model is differentiable");
+    let names: &[&str] = if in_backward { &["micro"] } else { &["micro", "update"] };
     let start = states(&s);
     let mut exec = CpuExecutor::open(plan(s.clone(), &target, 1), threads).expect("the arena is small");
     for (i, d) in s.states.iter().enumerate() {

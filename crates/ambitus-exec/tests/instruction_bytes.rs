@@ -1,10 +1,10 @@
 //! What instructions take beside the arena, in a plan and bound by an executor: within what
 //! [`program_bytes`] and [`CpuExecutor::program_bytes`] say, by which runs are planned.
 
-use ambitus_compile::optimizer::{self, Optimizer, States};
+use ambitus_compile::optimizer::{Optimizer, States};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
-use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::pipeline::{Options, Pipeline};
 use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
 use ambitus_exec::executor::Executor;
@@ -50,15 +50,15 @@ fn planned(depth: usize, states: States) -> Arc<PlannedSession> {
     let target = CpuTarget::new(2);
     let mut s = Session::default();
     let forward = f5::model::loss(&mut s, &cfg, Capacity { rows: 200, clips: 2 }, "micro", true);
-    let forward = pipeline::precise(&mut s, forward, Precision::Bf16Mixed);
-    let micro = pipeline::micro(&mut s, forward, Options::new(Blocks::All), &target);
     let adamw = AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0 };
-    let optimizer = Optimizer { adamw, states };
-    let update = optimizer::update(&mut s, &optimizer);
-    let ema = optimizer::ema(&mut s);
-    let [update, ema] = [update, ema].map(|p| pipeline::plain(&mut s, p, &target));
-    s.programs = vec![micro.expect("the model is differentiable"), update, ema];
-    Arc::new(plan(s, &target, 1))
+    let options = Options {
+        precision: Precision::Bf16Mixed,
+        optimizer: Some(Optimizer { adamw, states }),
+        ema: true,
+        ..Options::new(Blocks::All)
+    };
+    let s = Pipeline::new(&options, &target).session(s, forward, Vec::new());
+    Arc::new(plan(s.expect("the model is differentiable"), &target, 1))
 }
 
 /// One test: it counts what the whole process holds.

@@ -31,10 +31,9 @@ fn open(toy: &Toy, precision: Precision) -> CpuExecutor {
     let target = CpuTarget::new(THREADS);
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
-    let forward = pipeline::precise(&mut s, forward, precision);
     // Where it is of no use the scale does the same: what overflows is another number.
     declare_loss_scale(&mut s);
-    let options = Options::new(Blocks::None);
+    let options = Options { precision, ..Options::new(Blocks::None) };
     let micro = pipeline::micro(&mut s, forward, options, &target).expect("the model is differentiable");
     let update = optimizer::update(&mut s, &ADAMW);
     let update = pipeline::plain(&mut s, update, &target);

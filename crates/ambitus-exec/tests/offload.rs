@@ -4,10 +4,10 @@
 #[path = "../../ambitus-compile/tests/common/mod.rs"]
 mod common;
 
-use ambitus_compile::optimizer::{self, Optimizer, States};
+use ambitus_compile::optimizer::{Optimizer, States};
 use ambitus_compile::passes::offload::{Kept, Offload};
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::pipeline::{Options, Pipeline};
 use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{AsyncMode, CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::{ExecError, Executor};
@@ -28,15 +28,10 @@ fn planned(toy: &Toy, checkpoint: Blocks, offload: &Offload) -> PlannedSession {
     let target = CpuTarget::new(THREADS);
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
-    let micro = pipeline::micro(&mut s, forward, Options::new(checkpoint), &target);
-    s.programs.push(micro.expect("the model is differentiable"));
-    for make in [|s: &mut Session| optimizer::update(s, &ADAMW), optimizer::ema] {
-        let p = make(&mut s);
-        let p = pipeline::plain(&mut s, p, &target);
-        s.programs.push(p);
-    }
-    pipeline::offload(&mut s, offload);
-    plan(s, &target, 1)
+    let options =
+        Options { optimizer: Some(ADAMW), ema: true, offload: *offload, ..Options::new(checkpoint) };
+    let s = Pipeline::new(&options, &target).session(s, forward, Vec::new());
+    plan(s.expect("the model is differentiable"), &target, 1)
 }
 
 /// Names and bits of all states after three updates.

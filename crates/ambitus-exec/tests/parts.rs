@@ -5,12 +5,11 @@
 mod common;
 mod steps;
 
-use ambitus_compile::optimizer::{self, Optimizer, SEED, STEP, States};
-use ambitus_compile::passes::in_backward::InBackward;
+use ambitus_compile::optimizer::{Optimizer, SEED, States};
 use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::{LOSS_SCALE, Precision};
-use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::pipeline::{Options, Pipeline};
 use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{AsyncMode, CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::Executor;
@@ -48,26 +47,17 @@ fn planned(toy: &Toy, how: Numbers, offload: &Offload) -> PlannedSession {
     let optimizer = Optimizer { adamw: ADAMW, states: how.states };
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
-    let forward = pipeline::precise(&mut s, forward, how.precision);
-    let options = Options { pure: how.precision == Precision::Bf16Pure, ..Options::new(Blocks::All) };
-    if how.apply == Apply::InBackward {
-        let rule = InBackward { optimizer: &optimizer, step: STEP };
-        let p = pipeline::micro_in_backward(&mut s, forward, options, &target, &|_| true, rule);
-        s.programs.push(p.expect("the model is differentiable"));
-    } else {
-        let micro = pipeline::micro(&mut s, forward, options, &target).expect("the model is differentiable");
-        let update = match how.apply {
-            Apply::PerTensor => optimizer::update_per_tensor(&mut s, &optimizer),
-            _ => optimizer::update(&mut s, &optimizer),
-        };
-        let update = pipeline::plain(&mut s, update, &target);
-        s.programs.extend([micro, update]);
-    }
-    let ema = optimizer::ema(&mut s);
-    let ema = pipeline::plain(&mut s, ema, &target);
-    s.programs.push(ema);
-    pipeline::offload(&mut s, offload);
-    let planned = plan(s, &target, 1);
+    let options = Options {
+        precision: how.precision,
+        optimizer: Some(optimizer),
+        clip_per_tensor: how.apply != Apply::Globally,
+        update_in_backward: how.apply == Apply::InBackward,
+        ema: true,
+        offload: *offload,
+        ..Options::new(Blocks::All)
+    };
+    let s = Pipeline::new(&options, &target).session(s, forward, Vec::new());
+    let planned = plan(s.expect("the model is differentiable"), &target, 1);
     owners::check(&planned, &target);
     planned
 }

@@ -48,7 +48,7 @@ fn parts(toy: &Toy, form: &Form, how: How, cut: &Cut) -> Vec<PlannedSession> {
         How::Interleaved => assert_eq!(pipelined(&mut s, 0, count, cut), !tied(toy), "{}", toy.name),
     }
     let mut parts = place(&s, cut);
-    parts.iter_mut().for_each(|part| pipeline::offload(part, &form.offload));
+    parts.iter_mut().for_each(|part| pipeline::run_all(part, &form.offload).expect("copies"));
     parts.into_iter().map(|part| plan(part, &CpuTarget::new(1), 1)).collect()
 }
 

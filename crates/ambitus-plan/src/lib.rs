@@ -7,7 +7,7 @@ pub mod cluster;
 pub mod data;
 mod describe;
 pub mod device;
-mod dump;
+pub mod dump;
 mod host;
 pub mod memory;
 pub mod parts;

@@ -4,10 +4,10 @@
 //! [`PIPELINE`](program::PIPELINE), of several micro-batches; what is left of an update goes through `micro`, one by one.
 
 use crate::session::program;
-use ambitus_compile::passes::offload::Offload;
-use ambitus_compile::passes::place::{Cut, pipeline, place};
+use ambitus_compile::CompileError;
+use ambitus_compile::passes::place::Cut;
 use ambitus_compile::passes::unroll::of;
-use ambitus_compile::pipeline::offload;
+use ambitus_compile::pipeline::{self, Pipeline};
 use ambitus_compile::plan::timelines::{Timeline, together};
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
@@ -56,23 +56,19 @@ impl How {
 }
 
 impl Parts {
-    /// Cuts a session that has no copies. `in_flight`: micro-batches of its pipeline, or 1; `waits`: what of the parts then waits
-    /// on the host.
-    pub fn of(whole: &Session, cut: Cut, in_flight: usize, waits: &Offload) -> Parts {
+    /// Cuts a session, by the pipeline that made it. `in_flight`: micro-batches of its program of several, or 1.
+    ///
+    /// # Errors
+    /// From the passes.
+    pub fn of(
+        whole: &Session,
+        cut: Cut,
+        in_flight: usize,
+        passes: &Pipeline<'_>,
+    ) -> Result<Parts, CompileError> {
         let blocks = whole.programs.first().map_or(0, |p| p.blocks.len());
-        let mut whole = whole.clone();
-        let mut interleaved = false;
-        if in_flight > 1
-            && let Some(micro) = whole.program(program::MICRO)
-        {
-            let several = Program { name: program::PIPELINE.to_owned(), ..micro.clone() };
-            whole.programs.push(several);
-            let last = whole.programs.len() - 1;
-            interleaved = pipeline(&mut whole, last, in_flight, &cut);
-        }
-        let mut sessions = place(&whole, &cut);
-        sessions.iter_mut().for_each(|part| offload(part, waits));
-        Parts { sessions, how: How { cut, blocks, in_flight, interleaved } }
+        let pipeline::Parts { sessions, interleaved } = passes.parts(whole, &cut, in_flight)?;
+        Ok(Parts { sessions, how: How { cut, blocks, in_flight, interleaved } })
     }
 
     /// When each rank is done with an update of so many micro-batches.

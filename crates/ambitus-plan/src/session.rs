@@ -1,15 +1,14 @@
 //! From a model's shape and a run's options to a planned session.
 
 use crate::placement::Placement;
-use ambitus_compile::optimizer::{self, Optimizer};
-use ambitus_compile::passes::in_backward::InBackward;
+use ambitus_compile::optimizer::Optimizer;
 use ambitus_compile::passes::lora::Lora;
 use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::passes::shard::{Layout, Sharding};
-use ambitus_compile::pipeline::{self, Options, Trained};
+use ambitus_compile::pipeline::{self, Options, Pipeline, Trained};
 use ambitus_compile::{CompileError, plan};
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
@@ -21,7 +20,7 @@ pub mod program {
     /// Forward and backward of one micro-batch; the whole update, where that is in backward.
     pub const MICRO: &str = "micro";
     /// Forward and backward of several micro-batches, where they go through the ranks as a pipeline.
-    pub const PIPELINE: &str = "pipeline";
+    pub const PIPELINE: &str = ambitus_compile::pipeline::SEVERAL;
     /// Clip, AdamW, counters; absent where the update is in backward.
     pub const UPDATE: &str = "update";
     /// Moving average.
@@ -89,20 +88,30 @@ pub fn build(
     options: &SessionOptions,
     target: &dyn Target,
 ) -> Result<Session, CompileError> {
-    Stem::new(model, options, target, None)?.finish(options, target)
+    let passes = options.passes(model);
+    build_by(model, options, &Pipeline::new(&passes, target))
 }
 
-/// A session up to where its micro-batch program is told what to make again and what waits on the host: plans that differ
-/// in these alone share it.
+/// The session before it is planned, by the pipeline of [`SessionOptions::passes`].
+///
+/// # Errors
+/// See [`CompileError`].
+pub fn build_by(
+    model: &dyn Model,
+    options: &SessionOptions,
+    pipeline: &Pipeline<'_>,
+) -> Result<Session, CompileError> {
+    let (s, trained, others) = forwards(model, options);
+    pipeline.session(s, trained, others)
+}
+
+/// A session up to where its micro-batch program is told what is recomputed and what waits on the host: plans
+/// that differ in these alone share it.
 #[derive(Clone)]
 pub struct Stem {
-    /// All states, and all programs but `micro`; with an update in backward only what the model itself declares.
-    session: Session,
-    micro: Program,
-    /// Of a session with an update in backward, what is still to be prepared, with its name on averages.
-    forwards: Vec<(Program, &'static str)>,
-    /// Where ranks keep the parameters.
-    layout: Option<Layout>,
+    shared: pipeline::Stem,
+    /// What of the model is trained.
+    trained: Trained,
 }
 
 impl Stem {
@@ -117,35 +126,11 @@ impl Stem {
         target: &dyn Target,
         other_size: Option<&Stem>,
     ) -> Result<Stem, CompileError> {
-        if options.sharding.is_some() && options.clip_per_tensor {
-            return Err(CompileError::ShardedPerTensor);
-        }
-        let mut s = Session::default();
-        let trained = &trained(model, &options.trained);
-        let (forward, layout) = forward(&mut s, model, options)?;
-        // Every forward program is built before parameters may be declared in another type.
-        let mut forwards = Vec::new();
-        if options.evaluate {
-            let p = model.loss(&mut s, options.capacity, program::EVALUATE, false);
-            forwards.push((p, program::EVALUATE_EMA));
-        }
-        if let Some(cap) = options.sample {
-            let p = model.sample(&mut s, cap, program::SAMPLE);
-            forwards.extend(p.map(|p| (p, program::SAMPLE_EMA)));
-        }
-        for (p, _) in &mut forwards {
-            let forward = pipeline::choose(&mut s, std::mem::take(p), trained, false)?;
-            *p = pipeline::precise(&mut s, forward, options.precision);
-        }
-        let passes = options.passes(layout);
-        let in_backward = options.in_backward().is_some();
-        let micro = pipeline::begin(&mut s, forward, &passes, target, &|_| true, in_backward)?;
-        let mut stem = Stem { session: s, micro, forwards, layout: passes.shard };
-        if !in_backward {
-            let forwards = std::mem::take(&mut stem.forwards);
-            others(&mut stem.session, forwards, options, (target, stem.layout.as_ref()), other_size);
-        }
-        Ok(stem)
+        let passes = options.passes(model);
+        let (s, trained, others) = forwards(model, options);
+        let other_size = other_size.map(|stem| &stem.shared);
+        let shared = Pipeline::new(&passes, target).begin(s, trained, others, other_size)?;
+        Ok(Stem { shared, trained: passes.trained })
     }
 
     /// The session with the options that [`Stem::new`] did not look at; the others must be the same.
@@ -153,79 +138,46 @@ impl Stem {
     /// # Errors
     /// See [`CompileError`].
     pub fn finish(self, options: &SessionOptions, target: &dyn Target) -> Result<Session, CompileError> {
-        let mut s = self.session;
-        let update = options.in_backward().map(|optimizer| InBackward { optimizer, step: optimizer::STEP });
-        let in_backward = update.is_some();
-        let passes = options.passes(self.layout);
-        let micro = pipeline::end(&mut s, self.micro, &passes, target, update)?;
-        if in_backward {
-            others(&mut s, self.forwards, options, (target, None), None);
-        }
-        s.programs.insert(0, micro);
-        if let Some(layout) = &passes.shard {
-            pipeline::sharded(&mut s, layout);
-        }
-        // Parts are made before anything of them is moved to the host.
-        if options.placement.is_none() {
-            pipeline::offload(&mut s, &options.offload);
-        }
-        Ok(s)
+        Pipeline::new(&options.passes_for(self.trained), target).end(self.shared)
     }
 }
 
-/// Adds the programs beside `micro`, and the states that they need.
-fn others(
-    s: &mut Session,
-    forwards: Vec<(Program, &'static str)>,
-    options: &SessionOptions,
-    (target, layout): (&dyn Target, Option<&Layout>),
-    other_size: Option<&Stem>,
-) {
-    let mut programs = Vec::new();
-    if let Some(known) = other_size.map(|stem| &stem.session).filter(|known| begins(known, s)) {
-        // Updates follow from the states alone.
-        known.states[s.states.len()..].iter().for_each(|state| _ = s.declare(state.clone()));
-        let updates = known.programs.iter().filter(|p| [program::UPDATE, program::EMA].contains(&&*p.name));
-        programs.extend(updates.cloned());
-    } else if let Some(optimizer) = &options.optimizer {
-        if options.in_backward().is_none() {
-            let p = match layout {
-                Some(layout) => optimizer::update_sharded(s, optimizer, layout),
-                None if options.clip_per_tensor => optimizer::update_per_tensor(s, optimizer),
-                None => optimizer::update(s, optimizer),
-            };
-            programs.push(pipeline::plain(s, p, target));
-        }
-        if options.ema {
-            let p = optimizer::ema(s);
-            programs.push(pipeline::plain(s, p, target));
-        }
+/// What the model builds: its forward program that is trained, and the others, each with its name on averages.
+fn forwards(model: &dyn Model, options: &SessionOptions) -> (Session, Program, Vec<(Program, &'static str)>) {
+    let mut s = Session::default();
+    let trained = model.loss(&mut s, options.capacity, program::MICRO, true);
+    let mut others = Vec::new();
+    if options.evaluate {
+        let p = model.loss(&mut s, options.capacity, program::EVALUATE, false);
+        others.push((p, program::EVALUATE_EMA));
     }
-    for (p, on_averages) in forwards {
-        let p = pipeline::plain_sharded(s, p, target, layout);
-        let averaged =
-            (options.ema && options.optimizer.is_some()).then(|| optimizer::on_averages(s, &p, on_averages));
-        programs.push(p);
-        programs.extend(averaged);
+    if let Some(cap) = options.sample {
+        let p = model.sample(&mut s, cap, program::SAMPLE);
+        others.extend(p.map(|p| (p, program::SAMPLE_EMA)));
     }
-    s.programs = programs;
-}
-
-/// The first states of `whole` are those of `part`.
-fn begins(whole: &Session, part: &Session) -> bool {
-    whole.states.get(..part.states.len()) == Some(&*part.states)
+    (s, trained, others)
 }
 
 impl SessionOptions {
-    /// The optimizer, where it is applied in backward.
-    fn in_backward(&self) -> Option<&Optimizer> {
-        self.optimizer.as_ref().filter(|_| self.update_in_backward)
+    /// What the pipeline is made from.
+    pub fn passes(&self, model: &dyn Model) -> Options {
+        self.passes_for(trained(model, &self.trained))
     }
 
-    /// What the passes of `micro` are told.
-    fn passes(&self, shard: Option<Layout>) -> Options {
-        let pure = self.precision == Precision::Bf16Pure;
-        Options { checkpoint: self.checkpoint.clone(), pure, shard }
+    fn passes_for(&self, trained: Trained) -> Options {
+        Options {
+            trained,
+            trains: Vec::new(),
+            precision: self.precision,
+            sharding: self.sharding,
+            optimizer: self.optimizer.clone(),
+            clip_per_tensor: self.clip_per_tensor,
+            update_in_backward: self.update_in_backward,
+            ema: self.ema,
+            checkpoint: self.checkpoint.clone(),
+            offload: self.offload,
+            placed: self.placement.is_some(),
+        }
     }
 
     /// Both have the same [`Stem`].
@@ -233,20 +185,6 @@ impl SessionOptions {
         let SessionOptions { checkpoint, offload, placement, .. } = other.clone();
         SessionOptions { checkpoint, offload, placement, ..self.clone() } == *other
     }
-}
-
-/// The step's forward, and where ranks keep its parameters.
-fn forward(
-    s: &mut Session,
-    model: &dyn Model,
-    options: &SessionOptions,
-) -> Result<(Program, Option<Layout>), CompileError> {
-    let forward = model.loss(s, options.capacity, program::MICRO, true);
-    let forward = pipeline::choose(s, forward, &trained(model, &options.trained), true)?;
-    let forward = pipeline::precise(s, forward, options.precision);
-    let few = options.optimizer.as_ref().map_or(0, Optimizer::few);
-    let layout = options.sharding.map(|sharding| Layout::of(s, &forward, sharding, few));
-    Ok((forward, layout))
 }
 
 /// Where the ranks of a session keep its parameters: by it they are loaded and read.
@@ -257,7 +195,9 @@ pub fn layout(model: &dyn Model, options: &SessionOptions) -> Result<Option<Layo
     if options.sharding.is_none() {
         return Ok(None);
     }
-    forward(&mut Session::default(), model, options).map(|(_, layout)| layout)
+    let mut s = Session::default();
+    let trained = model.loss(&mut s, options.capacity, program::MICRO, true);
+    pipeline::layout(&mut s, trained, &options.passes(model))
 }
 
 /// What is trained, with the family's own layers for adapters that name none.

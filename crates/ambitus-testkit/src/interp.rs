@@ -3,11 +3,15 @@
 mod collective;
 mod core;
 mod narrow;
+mod world;
+
+pub use world::World;
 
 use crate::tensor::Tensor;
 use ambitus_ir::{Builder, Op, Program, Session, TensorType, ValueId};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Values by name.
@@ -65,18 +69,28 @@ pub enum Rounding {
     Exact,
     /// Every result of a core op is rounded to its element type: what a plain f32 executor computes.
     ToType,
+    /// Every result of an instruction is rounded to its element type, and nothing inside a fused op: what kernels with wide
+    /// registers compute. An op and its decomposition differ.
+    Results,
 }
 
 /// Runs programs. Core ops are written out in `interp/core.rs`; a fused op is run as its decomposition.
 pub struct Interp {
     rounding: Rounding,
     fused: HashMap<String, Rc<Program>>,
+    /// The ranks that programs exchange values with, and which of them this is.
+    world: Option<(Arc<World>, usize)>,
 }
 
 impl Interp {
     /// An interpreter that rounds as given.
     pub fn new(rounding: Rounding) -> Interp {
-        Interp { rounding, fused: HashMap::new() }
+        Interp { rounding, fused: HashMap::new(), world: None }
+    }
+
+    /// The same as one of several ranks, of which each runs on a thread of its own.
+    pub fn of_rank(rounding: Rounding, world: Arc<World>, rank: usize) -> Interp {
+        Interp { world: Some((world, rank)), ..Interp::new(rounding) }
     }
 
     /// Runs a program of a session: reads every input by name, takes in and gives back its states, returns the outputs
@@ -168,10 +182,11 @@ impl Interp {
         let types: Vec<TensorType> = x.iter().map(|t| t.ty).collect();
         let wrong = |why: String| InterpError::Op { at: at(), why };
         let made = op.def().infer(&types).map_err(wrong)?;
-        if let Some(results) = core::run(op, x, &made) {
+        let exchanged = self.world.as_ref().and_then(|(world, rank)| world.run(*rank, op, x, &made));
+        if let Some(results) = exchanged.or_else(|| core::run(op, x, &made)) {
             let results = results.into_iter().zip(made).map(|(data, ty)| {
                 let mut t = Tensor::new(ty, data);
-                if self.rounding == Rounding::ToType {
+                if self.rounding != Rounding::Exact {
                     t.round();
                 }
                 Rc::new(t)
@@ -192,8 +207,20 @@ impl Interp {
         for (i, t) in program.inputs.iter().zip(x) {
             values[i.value.index()] = Some(Rc::clone(t));
         }
-        self.straight(&program, &mut values)?;
-        program.outputs.iter().map(|o| read(&values, o.value, &at)).collect()
+        if self.rounding != Rounding::Results {
+            self.straight(&program, &mut values)?;
+            return program.outputs.iter().map(|o| read(&values, o.value, &at)).collect();
+        }
+        self.rounding = Rounding::Exact;
+        let done = self.straight(&program, &mut values);
+        self.rounding = Rounding::Results;
+        done?;
+        let rounded = program.outputs.iter().map(|o| {
+            let mut t = (*read(&values, o.value, &at)?).clone();
+            t.round();
+            Ok(Rc::new(t))
+        });
+        rounded.collect()
     }
 }
 

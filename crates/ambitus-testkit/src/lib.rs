@@ -9,5 +9,5 @@ pub mod tensor;
 pub mod tolerances;
 
 pub use cases::{Case, Operand, cases};
-pub use interp::{Interp, InterpError, Rounding, Tensors};
+pub use interp::{Interp, InterpError, Rounding, Tensors, World};
 pub use tensor::{Rng, Tensor};

@@ -101,9 +101,13 @@ pub struct PlanArgs {
     /// Also show every combination that the search tried: bytes, seconds, and why it is or is not the plan
     #[arg(long)]
     pub explain: bool,
-    /// Write every program as it is run into this folder, as text
+    /// Write every program into this folder as text: as it is run (micro.txt), and what each pass of the compiler left of it
+    /// (micro/07-checkpoint.txt)
     #[arg(long, value_name = "DIR")]
     pub dump: Option<PathBuf>,
+    /// Also show what each pass of the compiler took
+    #[arg(long)]
+    pub timings: bool,
     /// Plan for this card of cards.toml, which need not be here: budget its usable memory [or --memory], in place of the
     /// recipe's device and memory; seconds by the table's rates. `cpu`: this machine's processor, its rates measured now
     #[arg(long, value_name = "NAME", group = "table", conflicts_with = "device")]

@@ -8,6 +8,7 @@ use ambitus_families::error::RunError;
 use ambitus_plan::cards::{Card, Cards};
 use ambitus_plan::cluster::Cluster;
 use ambitus_plan::device::Device;
+use ambitus_plan::dump::Timings;
 use ambitus_plan::placed::Placed;
 use ambitus_plan::placements::Placements;
 use ambitus_plan::refusal::require_fit;
@@ -48,19 +49,23 @@ pub fn run(a: &PlanArgs) -> Result<()> {
     for (i, (r, origins)) in parts(&whole, &origins).into_iter().enumerate() {
         let resolved = on.resolve(a, r, &origins, &mut console);
         let resolved = resolved.inspect_err(|e| refused(e, a.run.json)).map_err(|e| of_part(&whole, i, e))?;
-        if let Some(folder) = &a.dump {
-            let stage = (!whole.stages.is_empty()).then(|| folder.join(format!("stage-{}", i + 1)));
-            resolved.plan.dump(stage.as_ref().unwrap_or(folder))?;
-        }
+        let timings = passes(a, (!whole.stages.is_empty()).then_some(i + 1), &resolved)?;
         let tables = placements(a, cluster.as_ref(), on.card(), &resolved)?;
         let fit = if a.run.json {
             let fit = require_fit(&resolved);
-            plans.push(as_json(&resolved, &fit, on.card(), tables)?);
+            let mut plan = as_json(&resolved, &fit, on.card(), tables)?;
+            if let Some(timings) = timings {
+                plan["timings"] = serde_json::json!(timings);
+            }
+            plans.push(plan);
             fit
         } else {
             head(&whole, i);
             show(&resolved, a.explain)?;
             tables.iter().for_each(|(name, table, _)| terminal::result(&format!("{name}: {table}")));
+            if let Some(timings) = timings {
+                terminal::result(&format!("what passes took:\n{timings}"));
+            }
             require_fit(&resolved)
         };
         fits = fits.and_then(|()| fit.map_err(|e| of_part(&whole, i, e)));
@@ -138,8 +143,10 @@ fn require_one_table(a: &PlanArgs, on: &On) -> Result<()> {
     if a.scaling.as_ref().is_some_and(|names| names.split(',').count() > MOST_KINDS) {
         return Err(RunError::Usage(format!("--scaling: more than {MOST_KINDS} kinds of cards: name fewer")));
     }
-    if a.cards.is_some() && !matches!(on, On::Cluster(_)) && a.dump.is_some() {
-        return Err(RunError::Usage("--dump: writes one plan; name one card with --card NAME".to_owned()));
+    if a.cards.is_some() && !matches!(on, On::Cluster(_)) && (a.dump.is_some() || a.timings) {
+        return Err(RunError::Usage(
+            "--dump, --timings: of one plan; name one card with --card NAME".to_owned(),
+        ));
     }
     Ok(())
 }
@@ -187,6 +194,15 @@ fn as_json(
         plan[name] = table;
     }
     Ok(plan)
+}
+
+/// Writes what passes leave, and says what they take, where that is asked for.
+fn passes(a: &PlanArgs, stage: Option<usize>, r: &Resolved) -> Result<Option<Timings>> {
+    if let Some(folder) = &a.dump {
+        let folder = stage.map_or_else(|| folder.clone(), |n| folder.join(format!("stage-{n}")));
+        r.plan.dump(&folder, r.device.target())?;
+    }
+    a.timings.then(|| r.plan.timings(r.device.target())).transpose()
 }
 
 /// Rates of the first and the last updates.

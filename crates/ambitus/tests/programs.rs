@@ -73,6 +73,13 @@ fn texts(folder: &Path) -> Vec<PathBuf> {
     out
 }
 
+/// Programs as they are run; what passes left is numbered.
+fn programs(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let numbered =
+        |path: &PathBuf| path.file_name().is_some_and(|n| n.as_encoded_bytes()[0].is_ascii_digit());
+    texts(folder).into_iter().filter(move |path| !numbered(path))
+}
+
 /// A line of the table: what is planned, the bytes of its arena, and each program's hash.
 fn line(dir: &Path, family: &str, target: &str, options: &str) -> String {
     let model = if family == "f5" { fixture("v1") } else { orpheus("tied") };
@@ -97,7 +104,7 @@ fn line(dir: &Path, family: &str, target: &str, options: &str) -> String {
     assert!(out.status.success(), "{args:?}: {told}");
     let plan: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
     let mut line = format!("{family}\t{target}\t{options}\t{}", plan["arena_bytes"]);
-    for path in texts(&dumped) {
+    for path in programs(&dumped) {
         let name = path.strip_prefix(&dumped).expect("below it").with_extension("");
         let text = std::fs::read(&path).expect("a file");
         let _ = write!(line, "\t{}={:016x}", name.display(), hash(&text));

@@ -10,6 +10,7 @@
 //! several contributions lives through most of backward anyway, as it waits for its last, so a state costs it nothing.
 
 use super::{Numerics, Pass};
+use crate::CompileError;
 use ambitus_ir::ops::elementwise::BinaryKind;
 use ambitus_ir::{Builder, Op, Phase, Program, Session, StateKind, TensorType, ValueId};
 use std::collections::HashMap;
@@ -76,7 +77,7 @@ impl Pass for Accumulate {
         Numerics::Reordered
     }
 
-    fn run(&self, session: &mut Session, mut p: Program) -> Program {
+    fn run(&self, session: &mut Session, mut p: Program) -> Result<Program, CompileError> {
         let all = Sums::of(&p);
         let mut grads: Vec<ambitus_ir::Output> = Vec::new();
         let mut parts: HashMap<ValueId, Vec<usize>> = HashMap::new();
@@ -96,7 +97,7 @@ impl Pass for Accumulate {
             grads.push(out);
         }
         if grads.is_empty() {
-            return p;
+            return Ok(p);
         }
 
         let instrs = std::mem::take(&mut p.instrs);
@@ -128,6 +129,6 @@ impl Pass for Accumulate {
                 b.give_back(id, g);
             }
         }
-        b.finish()
+        Ok(b.finish())
     }
 }

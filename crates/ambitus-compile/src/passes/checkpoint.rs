@@ -6,11 +6,43 @@
 //! A clone keeps its original's op, kernel, path and random key, so the numbers are the same bits
 //! (Chen et al., arXiv 1604.06174, for whole blocks).
 
+use super::policy::{self, Blocks};
+use super::shard::{self, Sharding};
 use super::{Numerics, Pass};
+use crate::CompileError;
+use ambitus_ir::target::Target;
 use ambitus_ir::{Instr, Origin, Phase, Program, Session, ValueId};
 use std::collections::HashMap;
 
-/// The pass.
+/// What policies tag is recomputed: the pass as the pipeline has it.
+pub struct Recompute<'a> {
+    /// What of the blocks is recomputed.
+    pub blocks: &'a Blocks,
+    /// How ranks share parameters, which says what backward gathers again.
+    pub sharding: Option<&'a Sharding>,
+    /// Says how long recomputing takes.
+    pub target: &'a dyn Target,
+}
+
+impl Pass for Recompute<'_> {
+    fn name(&self) -> &'static str {
+        "checkpoint"
+    }
+
+    fn numerics(&self) -> Numerics {
+        Numerics::Exact
+    }
+
+    fn run(&self, session: &mut Session, p: Program) -> Result<Program, CompileError> {
+        let mut recompute = policy::tag(&p, self.blocks, self.target)?;
+        if let Some(sharding) = self.sharding {
+            shard::tag(&p, sharding, &mut recompute);
+        }
+        Checkpoint { recompute }.run(session, p)
+    }
+}
+
+/// The pass, obeying any tags.
 pub struct Checkpoint {
     /// For every instruction: make its results again in backward.
     pub recompute: Vec<bool>,
@@ -25,7 +57,7 @@ impl Pass for Checkpoint {
         Numerics::Exact
     }
 
-    fn run(&self, _: &mut Session, mut p: Program) -> Program {
+    fn run(&self, _: &mut Session, mut p: Program) -> Result<Program, CompileError> {
         let originals = std::mem::take(&mut p.instrs);
         let defs = {
             let mut at = vec![None; p.types.len()];
@@ -45,7 +77,7 @@ impl Pass for Checkpoint {
             }
             cloner.p.instrs.push(instr);
         }
-        cloner.p
+        Ok(cloner.p)
     }
 }
 

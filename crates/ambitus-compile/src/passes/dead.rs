@@ -3,6 +3,7 @@
 //! Before: `%4 = add(%1, %2)` without a reader. After: nothing.
 
 use super::{Numerics, Pass};
+use crate::CompileError;
 use ambitus_ir::{Program, Session};
 
 /// The pass.
@@ -17,23 +18,28 @@ impl Pass for Dead {
         Numerics::Exact
     }
 
-    fn run(&self, _: &mut Session, mut p: Program) -> Program {
-        let mut live = vec![false; p.types.len()];
-        let roots = p.outputs.iter().map(|o| o.value).chain(p.states.iter().map(|s| s.leaves));
-        for v in roots {
-            live[v.index()] = true;
-        }
-        let mut keep = vec![false; p.instrs.len()];
-        for (i, instr) in p.instrs.iter().enumerate().rev() {
-            if instr.outputs.iter().any(|v| live[v.index()]) {
-                keep[i] = true;
-                for v in &instr.inputs {
-                    live[v.index()] = true;
-                }
+    fn run(&self, _: &mut Session, p: Program) -> Result<Program, CompileError> {
+        Ok(removed(p))
+    }
+}
+
+/// The program without them.
+pub(super) fn removed(mut p: Program) -> Program {
+    let mut live = vec![false; p.types.len()];
+    let roots = p.outputs.iter().map(|o| o.value).chain(p.states.iter().map(|s| s.leaves));
+    for v in roots {
+        live[v.index()] = true;
+    }
+    let mut keep = vec![false; p.instrs.len()];
+    for (i, instr) in p.instrs.iter().enumerate().rev() {
+        if instr.outputs.iter().any(|v| live[v.index()]) {
+            keep[i] = true;
+            for v in &instr.inputs {
+                live[v.index()] = true;
             }
         }
-        let mut at = keep.iter();
-        p.instrs.retain(|_| *at.next().unwrap_or(&true));
-        p
     }
+    let mut at = keep.iter();
+    p.instrs.retain(|_| *at.next().unwrap_or(&true));
+    p
 }

@@ -6,19 +6,34 @@
 //! average, and what only their gradients would read is not kept for backward. Programs stay as they are.
 
 use super::pattern::{Pattern, shown};
+use super::{Numerics, Pass};
 use crate::CompileError;
-use ambitus_ir::{Session, StateDecl, StateKind};
+use ambitus_ir::{Program, Session, StateDecl, StateKind};
 
-/// Freezes every parameter that matches one of `patterns`. The same again changes nothing.
-///
-/// # Errors
-/// A pattern that matches no parameter, and patterns that leave nothing to train.
-pub fn freeze(session: &mut Session, patterns: &[Pattern]) -> Result<(), CompileError> {
-    for pattern in patterns {
-        require_match(pattern, parameters(session).map(|s| s.name.as_str()))?;
+/// The pass. The same again changes nothing.
+pub struct Freeze<'a> {
+    /// What is frozen. Each matches a parameter, and together they leave some.
+    pub patterns: &'a [Pattern],
+}
+
+impl Pass for Freeze<'_> {
+    fn name(&self) -> &'static str {
+        "freeze"
     }
-    let frozen = |s: &StateDecl| patterns.iter().any(|p| p.matches(&s.name));
-    keep_training(session, |s| !frozen(s))
+
+    /// Gradients that remain have the same bits; an update clips by the norm of fewer.
+    fn numerics(&self) -> Numerics {
+        Numerics::Changed
+    }
+
+    fn run(&self, session: &mut Session, p: Program) -> Result<Program, CompileError> {
+        for pattern in self.patterns {
+            require_match(pattern, parameters(session).map(|s| s.name.as_str()))?;
+        }
+        let frozen = |s: &StateDecl| self.patterns.iter().any(|p| p.matches(&s.name));
+        keep_training(session, |s| !frozen(s))?;
+        Ok(p)
+    }
 }
 
 /// Freezes every trainable parameter that `keeps` does not pick.

@@ -4,6 +4,7 @@
 //! After: `%g1 = matmul(%dy, %x, %g0, %beta) {ta, acc}`: no temporary the size of the weight.
 
 use super::{Numerics, Pass};
+use crate::CompileError;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Op, Program, Session};
 
@@ -23,7 +24,7 @@ impl Pass for Fuse<'_> {
         Numerics::Reordered
     }
 
-    fn run(&self, _: &mut Session, mut p: Program) -> Program {
+    fn run(&self, _: &mut Session, mut p: Program) -> Result<Program, CompileError> {
         let defs = p.definitions();
         let mut readers = vec![0usize; p.types.len()];
         p.instrs.iter().flat_map(|i| &i.inputs).for_each(|v| readers[v.index()] += 1);
@@ -59,6 +60,6 @@ impl Pass for Fuse<'_> {
         }
         let mut gone = gone.into_iter();
         p.instrs.retain(|_| !gone.next().unwrap_or(false));
-        p
+        Ok(p)
     }
 }

@@ -16,6 +16,7 @@
 
 use super::accumulate::GRAD;
 use super::{Numerics, Pass};
+use crate::CompileError;
 use crate::optimizer::{Optimizer, PerTensor};
 use ambitus_ir::{Builder, Phase, Program, Session, StateId, StateKind, ValueId};
 
@@ -38,7 +39,7 @@ impl Pass for InBackward<'_> {
         Numerics::Exact
     }
 
-    fn run(&self, session: &mut Session, mut p: Program) -> Program {
+    fn run(&self, session: &mut Session, mut p: Program) -> Result<Program, CompileError> {
         let trained = gradients(session, &mut p);
         // The last instruction that makes or reads each value.
         let mut last = vec![0; p.types.len()];
@@ -65,7 +66,7 @@ impl Pass for InBackward<'_> {
             }
         }
         rule.end(&mut b, &squares.into_iter().flatten().collect::<Vec<_>>());
-        b.finish()
+        Ok(b.finish())
     }
 }
 

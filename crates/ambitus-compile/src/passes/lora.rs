@@ -18,6 +18,7 @@
 
 use super::freeze::{keep_training, parameters, require_match};
 use super::pattern::Pattern;
+use super::{Numerics, Pass};
 use crate::CompileError;
 use ambitus_ir::ops::copy::Space;
 use ambitus_ir::ops::elementwise::BinaryKind;
@@ -63,15 +64,35 @@ pub fn adapted_module(parameter: &str) -> Option<&str> {
     parameter.strip_suffix(A).or_else(|| parameter.strip_suffix(B))
 }
 
-/// Rewrites a forward program; `training`: with dropout.
+/// The pass.
 ///
 /// Dropout draws from the inputs `keys` i32 `[S, 2]` and `segments` i32 `[S+1]` as the models' own does, and declares `keys`
 /// where a program lacks it. A value of S rows has one row per clip, any other one row per position.
 ///
-/// # Errors
-/// Patterns that match nothing or contradict each other, a rank above a matrix' smaller side, or a program without
+/// It refuses patterns that match nothing or contradict each other, a rank above a matrix' smaller side, and a program without
 /// `segments` to draw dropout by.
-pub fn adapt(
+pub struct Adapt<'a> {
+    /// What is adapted, and how.
+    pub lora: &'a Lora,
+    /// With dropout.
+    pub training: bool,
+}
+
+impl Pass for Adapt<'_> {
+    fn name(&self) -> &'static str {
+        "lora"
+    }
+
+    fn numerics(&self) -> Numerics {
+        Numerics::Changed
+    }
+
+    fn run(&self, session: &mut Session, p: Program) -> Result<Program, CompileError> {
+        adapt(session, p, self.lora, self.training)
+    }
+}
+
+fn adapt(
     session: &mut Session,
     mut p: Program,
     lora: &Lora,

@@ -9,6 +9,7 @@
 //! states: casts and decompositions make new values, and a state has to stay on its bytes.
 
 use super::{Numerics, Pass};
+use crate::CompileError;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Builder, DType, Instr, Phase, Program, Session, TensorType, ValueId};
 use std::collections::HashMap;
@@ -30,7 +31,7 @@ impl Pass for Lower<'_> {
 
     /// # Panics
     /// When the target lacks an op that neither casts nor a decomposition can stand for.
-    fn run(&self, session: &mut Session, mut p: Program) -> Program {
+    fn run(&self, session: &mut Session, mut p: Program) -> Result<Program, CompileError> {
         // A decomposition may use fused ops in turn.
         let (mut x, mut y) = (Vec::new(), Vec::new());
         let mut runs = |p: &Program, instr: &Instr| {
@@ -64,7 +65,7 @@ impl Pass for Lower<'_> {
             p = b.finish();
             super::simplify::substitute(&mut p, &with);
         }
-        p
+        Ok(p)
     }
 }
 

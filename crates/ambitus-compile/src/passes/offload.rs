@@ -23,6 +23,7 @@ mod cut;
 mod stream;
 
 use super::{Numerics, Pass};
+use crate::CompileError;
 use ambitus_ir::ops::copy::Space;
 use ambitus_ir::{Instr, Phase, Program, Session, StateDecl, StateKind, ValueId};
 use stream::{Stretch, Uses};
@@ -55,7 +56,7 @@ pub enum Kept {
     All,
 }
 
-/// What waits on the host; also the pass, for states whose homes are [`Offload::declare`]d.
+/// What waits on the host; also the pass, for states whose homes it declares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offload {
     /// Weights.
@@ -113,8 +114,8 @@ impl Offload {
         *self == none
     }
 
-    /// Gives the states their homes.
-    pub fn declare(&self, session: &mut Session) {
+    /// Gives the states of a session whose programs are all there their homes.
+    fn give_homes(&self, session: &mut Session) {
         let mut moves: Vec<bool> = session.states.iter().map(|s| s.ty.bytes() >= self.least).collect();
         for p in &session.programs {
             let uses = Uses::of(p, self.near);
@@ -154,7 +155,11 @@ impl Pass for Offload {
         Numerics::Exact
     }
 
-    fn run(&self, session: &mut Session, p: Program) -> Program {
+    fn declare(&self, session: &mut Session) {
+        self.give_homes(session);
+    }
+
+    fn run(&self, session: &mut Session, p: Program) -> Result<Program, CompileError> {
         let p = cut::cut(session, p, self.part);
         let uses = Uses::of(&p, self.near);
         let on_host = |k: &usize| session.states[p.states[*k].state.index()].home == Space::Host;
@@ -162,9 +167,9 @@ impl Pass for Offload {
         let kept = self.kept(&p).into_iter().filter_map(|v| uses.of_activation(v, &p));
         let stretches: Vec<Vec<Stretch>> = states.chain(kept).collect();
         if stretches.iter().all(Vec::is_empty) {
-            return p;
+            return Ok(p);
         }
-        stream::rewrite(session, p, stretches)
+        Ok(stream::rewrite(session, p, stretches))
     }
 }
 

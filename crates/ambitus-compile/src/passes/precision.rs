@@ -19,6 +19,7 @@
 //! forward program of a session.
 
 use super::{Numerics, Pass};
+use crate::CompileError;
 use ambitus_ir::ops::copy::Space;
 use ambitus_ir::{
     Builder, DType, Instr, Origin, Phase, Program, Session, StateDecl, StateKind, TensorType, ValueId,
@@ -117,7 +118,14 @@ impl Pass for Mixed {
         Numerics::Changed
     }
 
-    fn run(&self, session: &mut Session, mut p: Program) -> Program {
+    /// The loss scale, where gradients would leave the type's range without.
+    fn declare(&self, session: &mut Session) {
+        if self.dtype == DType::F16 {
+            declare_loss_scale(session);
+        }
+    }
+
+    fn run(&self, session: &mut Session, mut p: Program) -> Result<Program, CompileError> {
         let aside = aside(&p);
         let before = p.types.clone();
         let work = std::mem::take(&mut p.instrs);
@@ -137,7 +145,7 @@ impl Pass for Mixed {
         let now = r.now;
         let mut p = r.b.finish();
         p.outputs.iter_mut().for_each(|o| o.value = now.get(&o.value).copied().unwrap_or(o.value));
-        p
+        Ok(p)
     }
 }
 

@@ -12,6 +12,7 @@
 
 use super::simplify::substitute;
 use super::{Numerics, Pass};
+use crate::CompileError;
 use ambitus_ir::ops::elementwise::Cast;
 use ambitus_ir::{Builder, DType, Op, Origin, Phase, Program, Session, StateKind, TensorType, ValueId};
 use std::collections::HashMap;
@@ -37,8 +38,12 @@ impl Pass for Pure {
         Numerics::Changed
     }
 
-    fn run(&self, session: &mut Session, p: Program) -> Program {
-        as_declared(session, p)
+    fn declare(&self, session: &mut Session) {
+        declare(session);
+    }
+
+    fn run(&self, session: &mut Session, p: Program) -> Result<Program, CompileError> {
+        Ok(as_declared(session, p))
     }
 }
 

@@ -6,6 +6,7 @@
 //! they read, and never starts, dones or donations themselves: their order is meaning.
 
 use super::{Numerics, Pass};
+use crate::CompileError;
 use ambitus_ir::{Program, Session};
 
 /// The pass.
@@ -20,7 +21,7 @@ impl Pass for Schedule {
         Numerics::Exact
     }
 
-    fn run(&self, _: &mut Session, mut p: Program) -> Program {
+    fn run(&self, _: &mut Session, mut p: Program) -> Result<Program, CompileError> {
         let n = p.instrs.len();
         let mut last_reader = vec![0; p.types.len()];
         // Where a value is donated: it cannot be read after.
@@ -70,6 +71,6 @@ impl Pass for Schedule {
         order.sort_by_key(|&i| (place[i], i));
         let mut instrs: Vec<_> = std::mem::take(&mut p.instrs).into_iter().map(Some).collect();
         p.instrs = order.into_iter().filter_map(|i| instrs[i].take()).collect();
-        p
+        Ok(p)
     }
 }

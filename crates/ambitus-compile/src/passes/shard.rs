@@ -27,11 +27,12 @@ mod layout;
 mod prefetch;
 mod uses;
 
-pub use layout::{Flat, Layout, Tensor, drop_tensors};
+pub use layout::{Flat, Flats, Layout, Tensor};
 pub use prefetch::{Backward, Prefetch};
 
 use super::accumulate::GRAD;
 use super::{Numerics, Pass};
+use crate::CompileError;
 use ambitus_ir::ops::collective::{
     AllGatherStart, GATHER, Group, Mesh, Part, Parts, REDUCE, ReduceScatterStart,
 };
@@ -180,7 +181,7 @@ impl Pass for Shard<'_> {
         Numerics::Reordered
     }
 
-    fn run(&self, session: &mut Session, mut p: Program) -> Program {
+    fn run(&self, session: &mut Session, mut p: Program) -> Result<Program, CompileError> {
         let uses = Uses::of(self.layout, session, &p);
         let flats: Vec<_> =
             self.layout.flats.iter().map(|f| f.declare(session, self.layout.mesh())).collect();
@@ -220,7 +221,7 @@ impl Pass for Shard<'_> {
                 b.output(&format!("{GRAD}{}", flat.name), value);
             }
         }
-        b.finish()
+        Ok(b.finish())
     }
 }
 

@@ -5,6 +5,7 @@
 //! Never merges across the forward/recompute mark: that would bring back the memory that recomputing freed.
 
 use super::{Numerics, Pass};
+use crate::CompileError;
 use ambitus_ir::{Instr, Op, Phase, Program, Session, ValueId};
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -36,7 +37,7 @@ impl Pass for Simplify {
         Numerics::Exact
     }
 
-    fn run(&self, _: &mut Session, mut p: Program) -> Program {
+    fn run(&self, _: &mut Session, mut p: Program) -> Result<Program, CompileError> {
         let mut with: HashMap<ValueId, ValueId> = HashMap::new();
         // By the hash of name and operands.
         let mut seen: HashMap<u64, Vec<usize>> = HashMap::new();
@@ -70,7 +71,7 @@ impl Pass for Simplify {
         if moved {
             in_order(&mut p);
         }
-        super::dead::Dead.run(&mut Session::default(), p)
+        Ok(super::dead::removed(p))
     }
 }
 

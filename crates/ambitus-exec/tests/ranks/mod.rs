@@ -6,13 +6,13 @@ mod steps;
 
 use super::common::toy::{Toy, states};
 use ambitus_comm::local::{self, LocalRank};
-use ambitus_compile::optimizer::{self, Optimizer, SEED, States};
+use ambitus_compile::optimizer::{Optimizer, SEED, States};
 use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::passes::shard::{Layout, Sharding};
 use ambitus_compile::passes::unroll;
-use ambitus_compile::pipeline::{self, Options, Trained};
+use ambitus_compile::pipeline::{self, Options, Pipeline, Trained};
 use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{AsyncMode, CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::{ExecError, Executor};
@@ -70,33 +70,27 @@ pub fn session(toy: &Toy, form: &Form) -> (Session, Option<Layout>) {
     let target = CpuTarget::new(1);
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
-    let forward = pipeline::choose(&mut s, forward, &form.trained, true).expect("patterns match");
-    let forward = pipeline::precise(&mut s, forward, form.precision);
     let mut evaluate = forward.clone();
     "evaluate".clone_into(&mut evaluate.name);
-    let layout = form.sharding.map(|sharding| Layout::of(&s, &forward, sharding, form.optimizer.few()));
-    let pure = form.precision == Precision::Bf16Pure;
-    let options = Options { checkpoint: form.checkpoint.clone(), pure, shard: layout.clone() };
-    let micro = pipeline::micro(&mut s, forward, options, &target).expect("the model is differentiable");
-    let update = match &layout {
-        Some(layout) => optimizer::update_sharded(&mut s, &form.optimizer, layout),
-        None => optimizer::update(&mut s, &form.optimizer),
+    let options = Options {
+        trained: form.trained.clone(),
+        precision: form.precision,
+        sharding: form.sharding,
+        optimizer: Some(form.optimizer.clone()),
+        offload: form.offload,
+        ..Options::new(form.checkpoint.clone())
     };
-    let update = pipeline::plain(&mut s, update, &target);
-    let evaluate = pipeline::plain_sharded(&mut s, evaluate, &target, layout.as_ref());
-    s.programs = vec![micro, update, evaluate];
-    if let Some(layout) = &layout {
-        pipeline::sharded(&mut s, layout);
-    }
-    pipeline::offload(&mut s, &form.offload);
-    (s, layout)
+    let layout = pipeline::layout(&mut s.clone(), forward.clone(), &options).expect("patterns match");
+    let s = Pipeline::new(&options, &target).session(s, forward, vec![(evaluate, "evaluate_ema")]);
+    (s.expect("the model is differentiable"), layout)
 }
 
 /// The weights that every form starts from, by tensor.
 pub fn weights(toy: &Toy, form: &Form) -> BTreeMap<String, Vec<f32>> {
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
-    pipeline::choose(&mut s, forward, &form.trained, true).expect("patterns match");
+    let options = Options { trained: form.trained.clone(), ..Options::new(Blocks::None) };
+    pipeline::layout(&mut s, forward, &options).expect("patterns match");
     states(&s).into_iter().map(|(name, t)| (name, t.to_f32())).collect()
 }
 

@@ -5,6 +5,7 @@ use super::{Categories, ProgramBytes, RunPlan, Shape, here, highest};
 use crate::parts::{self, Parts, PlannedParts};
 use crate::session::{self, Stem, program};
 use ambitus_compile::passes::place::{Bound, Cut, Piece, pieces};
+use ambitus_compile::pipeline::Pipeline;
 use ambitus_compile::plan::report::{self, Exchange};
 use ambitus_compile::plan::timelines::Timeline;
 use ambitus_compile::plan::{Heights, Needs};
@@ -58,7 +59,7 @@ impl Draft {
         };
         if let Some(cut) = placement.cut.clone() {
             let in_flight = placement.in_flight(shape.micro_batches);
-            return Ok(Self::of_cut(&shape, &session, cut, in_flight, target));
+            return Self::of_cut(&shape, &session, cut, in_flight, target);
         }
         let pieces = pieces(&session, &Packed { target, rows: shape.clip_rows });
         let unbound = Bound { waiting: 1, room: u64::MAX };
@@ -69,7 +70,7 @@ impl Draft {
         for in_flight in placement.in_flights(shape.micro_batches) {
             let (mut next, mut tried) = (fastest.clone(), Vec::new());
             while tried.len() < MOST_CUTS && !tried.contains(&next) {
-                let draft = Self::of_cut(&shape, &session, next.clone(), in_flight, target);
+                let draft = Self::of_cut(&shape, &session, next.clone(), in_flight, target)?;
                 let bytes = draft.bytes_of_ranks(budget, &heights);
                 let most = bytes.iter().copied().max().unwrap_or(0);
                 if most <= budget {
@@ -88,15 +89,22 @@ impl Draft {
     }
 
     /// Of a session that is cut there.
-    fn of_cut(shape: &Shape, session: &Session, cut: Cut, in_flight: usize, target: &dyn Target) -> Draft {
-        let parts = Parts::of(session, cut, in_flight, &shape.session.offload);
+    fn of_cut(
+        shape: &Shape,
+        session: &Session,
+        cut: Cut,
+        in_flight: usize,
+        target: &dyn Target,
+    ) -> Result<Draft, RunError> {
+        let passes = shape.session.passes(&*shape.model);
+        let parts = Parts::of(session, cut, in_flight, &Pipeline::new(&passes, target))?;
         let needs = parts.sessions.into_iter().map(|part| Needs::of(part, target, 1)).collect();
         let mut shape = shape.clone();
         if let Some(placement) = &mut shape.session.placement {
             placement.cut = Some(parts.how.cut.clone());
             placement.in_flight = Some(in_flight);
         }
-        Self::of_needs(shape, needs, Some((session.clone(), parts.how)))
+        Ok(Self::of_needs(shape, needs, Some((session.clone(), parts.how))))
     }
 
     /// What each rank takes of a memory of its own, when it only matters whether `budget` is enough.

@@ -1,6 +1,8 @@
 //! Where every tensor lies in which flat: what loading, saving and reports go by.
 
 use super::{Sharding, Units};
+use crate::CompileError;
+use crate::passes::{Numerics, Pass};
 use ambitus_ir::ops::collective::Mesh;
 use ambitus_ir::ops::copy::Space;
 use ambitus_ir::ops::optim::PARTIAL;
@@ -221,11 +223,35 @@ impl Layout {
     }
 }
 
-/// Takes the tensors that flats replaced out of a session, when all its programs are sharded.
-///
-/// # Panics
-/// When a program still reads one.
-pub fn drop_tensors(session: &mut Session, layout: &Layout) {
+/// The pass that takes the tensors that flats replaced out of a session, when all its programs are sharded.
+#[derive(Clone, Copy, Debug)]
+pub struct Flats<'l> {
+    /// Where every tensor lies.
+    pub layout: &'l Layout,
+}
+
+impl Pass for Flats<'_> {
+    fn name(&self) -> &'static str {
+        "flats"
+    }
+
+    fn numerics(&self) -> Numerics {
+        Numerics::Exact
+    }
+
+    /// # Panics
+    /// When a program still reads a tensor.
+    fn declare(&self, session: &mut Session) {
+        drop_tensors(session, self.layout);
+    }
+
+    /// Programs stay as they are.
+    fn run(&self, _: &mut Session, p: Program) -> Result<Program, CompileError> {
+        Ok(p)
+    }
+}
+
+fn drop_tensors(session: &mut Session, layout: &Layout) {
     let mut now = Vec::with_capacity(session.states.len());
     let mut kept = Vec::new();
     for decl in std::mem::take(&mut session.states) {

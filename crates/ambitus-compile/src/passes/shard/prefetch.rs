@@ -13,6 +13,7 @@
 //! unit, and of one more unit's gradients.
 
 use super::gathers;
+use crate::CompileError;
 use crate::passes::{Numerics, Pass};
 use ambitus_ir::ops::collective::REDUCE;
 use ambitus_ir::{Instr, Op, Phase, Program, Session, ValueId};
@@ -48,14 +49,14 @@ impl Pass for Prefetch {
         Numerics::Exact
     }
 
-    fn run(&self, _: &mut Session, mut p: Program) -> Program {
+    fn run(&self, _: &mut Session, mut p: Program) -> Result<Program, CompileError> {
         if self.forward || self.backward != Backward::None {
             p = self.gathers_ahead(p);
         }
         if self.backward != Backward::None {
             p = sums_behind(p);
         }
-        p
+        Ok(p)
     }
 }
 

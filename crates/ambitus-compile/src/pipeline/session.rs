@@ -1,0 +1,287 @@
+//! A session through the list: from what a model builds to programs that only lack offsets, of one rank or of several.
+
+use super::run::Runner;
+use super::{Decided, List, Options, Pipeline, SEVERAL, Section, Step};
+use crate::CompileError;
+use crate::optimizer;
+use crate::passes::place::{self, Cut};
+use crate::passes::policy::Blocks;
+use crate::passes::precision::LOSS_SCALE;
+use crate::passes::shard::Layout;
+use ambitus_ir::target::Target;
+use ambitus_ir::{Program, Session};
+
+/// Programs of the optimizer, which follow from the states alone.
+const UPDATES: [&str; 2] = ["update", "ema"];
+
+/// A session up to where its micro-batch program is told what is recomputed, and all are told what waits on the host: plans that
+/// differ in these alone share it.
+#[derive(Clone)]
+pub struct Stem {
+    /// All states, and all programs but that of a micro-batch; with an update in backward only what the model itself declares.
+    session: Session,
+    micro: Program,
+    /// Of a session with an update in backward, what is still to be prepared, with its name on averages.
+    forwards: Vec<(Program, &'static str)>,
+    /// Where ranks keep the parameters.
+    layout: Option<Layout>,
+}
+
+/// The sessions of ranks that have parts of a model.
+pub struct Parts {
+    /// By rank.
+    pub sessions: Vec<Session>,
+    /// Backward of one micro-batch goes before forward of later ones (1F1B).
+    pub interleaved: bool,
+}
+
+impl Pipeline<'_> {
+    /// Compiles a session of forward programs that a model built in it: the one that is trained, and others, each with its name
+    /// on averages. Its programs are those of a micro-batch, of the update and the averages, and the others.
+    ///
+    /// # Errors
+    /// See [`CompileError`].
+    pub fn session(
+        &self,
+        session: Session,
+        trained: Program,
+        others: Vec<(Program, &'static str)>,
+    ) -> Result<Session, CompileError> {
+        self.end(self.begin(session, trained, others, None)?)
+    }
+
+    /// The first part of [`Pipeline::session`]: the same for every [`Options::checkpoint`] and [`Options::offload`]. What the size
+    /// of a micro-batch does not change is taken from the stem of another size, where there is one.
+    ///
+    /// # Errors
+    /// See [`CompileError`].
+    pub fn begin(
+        &self,
+        mut s: Session,
+        trained: Program,
+        others: Vec<(Program, &'static str)>,
+        other_size: Option<&Stem>,
+    ) -> Result<Stem, CompileError> {
+        let (trained, layout) = self.laid_out(&mut s, trained)?;
+        let decided = Decided { layout: layout.as_ref(), ..Decided::default() };
+        let mut forwards = Vec::with_capacity(others.len());
+        for (p, on_averages) in others {
+            self.runner().built(&s, &p);
+            forwards.push((self.section(Section::Forward, decided, &mut s, p)?, on_averages));
+        }
+        let micro = self.of_micro(&mut s, trained, decided)?;
+        if self.options.in_backward().is_none() {
+            s.programs = self.beside(&mut s, std::mem::take(&mut forwards), decided, other_size)?;
+        }
+        Ok(Stem { session: s, micro, forwards, layout })
+    }
+
+    /// The second part, with options that may differ from those of the first in what is recomputed and what waits on the host.
+    ///
+    /// # Errors
+    /// See [`CompileError`].
+    pub fn end(&self, stem: Stem) -> Result<Session, CompileError> {
+        let Stem { session: mut s, micro, forwards, layout } = stem;
+        let decided = Decided { layout: layout.as_ref(), ..Decided::default() };
+        let micro = self.section(Section::Memory, decided, &mut s, micro)?;
+        if self.options.in_backward().is_some() {
+            s.programs = self.beside(&mut s, forwards, decided, None)?;
+        }
+        s.programs.insert(0, micro);
+        for step in self.list(decided).section(Section::Session) {
+            let Step::Pass(pass) = step else { continue };
+            self.runner().run_all(&mut s, &**pass)?;
+        }
+        Ok(s)
+    }
+
+    /// The sessions of ranks among which a whole one, of [`Options::placed`], is cut, with so many micro-batches in them at a time.
+    ///
+    /// # Errors
+    /// From the passes.
+    pub fn parts(&self, whole: &Session, cut: &Cut, in_flight: usize) -> Result<Parts, CompileError> {
+        let decided = Decided { cut: Some((cut, in_flight)), ..Decided::default() };
+        let mut parts = Parts { sessions: vec![whole.clone()], interleaved: false };
+        for step in self.list(decided).section(Section::Ranks) {
+            let mut start = self.runner().start();
+            match step {
+                Step::Unroll(cut, count) => {
+                    let [s] = &mut *parts.sessions else { continue };
+                    let Some(micro) = s.programs.first() else { continue };
+                    let several = Program { name: SEVERAL.to_owned(), ..micro.clone() };
+                    s.programs.push(several);
+                    let last = s.programs.len() - 1;
+                    parts.interleaved = place::pipeline(s, last, *count, cut);
+                    self.runner().done(s, &s.programs[last], step.name(), start);
+                }
+                Step::Place(cut) => {
+                    parts.sessions = place::place(&parts.sessions[0], cut);
+                    for (rank, s) in parts.sessions.iter().enumerate() {
+                        for p in &s.programs {
+                            self.of_rank(rank).done(s, p, step.name(), start);
+                            start = self.runner().start();
+                        }
+                    }
+                }
+                Step::Pass(pass) => {
+                    for (rank, s) in parts.sessions.iter_mut().enumerate() {
+                        self.of_rank(rank).run_all(s, &**pass)?;
+                    }
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    fn runner(&self) -> Runner<'_> {
+        Runner { watch: self.watch, rank: None }
+    }
+
+    fn of_rank(&self, rank: usize) -> Runner<'_> {
+        Runner { rank: Some(rank), ..self.runner() }
+    }
+
+    /// Takes a program through a section.
+    fn section(
+        &self,
+        section: Section,
+        decided: Decided<'_>,
+        session: &mut Session,
+        p: Program,
+    ) -> Result<Program, CompileError> {
+        through(&self.runner(), self.list(decided).section(section), session, p)
+    }
+
+    /// The forward program that is trained, and where ranks keep its parameters.
+    fn laid_out(&self, s: &mut Session, trained: Program) -> Result<(Program, Option<Layout>), CompileError> {
+        let o = self.options;
+        if o.sharding.is_some() && (o.clip_per_tensor || o.in_backward().is_some()) {
+            return Err(CompileError::ShardedPerTensor);
+        }
+        self.runner().built(s, &trained);
+        let p = self.section(Section::Trained, Decided::default(), s, trained)?;
+        let layout = o.layout(s, &p);
+        Ok((p, layout))
+    }
+
+    /// The program of a micro-batch, for every choice of what is recomputed.
+    fn of_micro(
+        &self,
+        s: &mut Session,
+        trained: Program,
+        decided: Decided<'_>,
+    ) -> Result<Program, CompileError> {
+        if self.options.in_backward().is_some() && s.state(LOSS_SCALE).is_some() {
+            return Err(CompileError::ScaledInBackward);
+        }
+        self.section(Section::Micro, decided, s, trained)
+    }
+
+    /// A program of the optimizer: it works on what a rank holds, wherever tensors lie.
+    fn of_update(&self, s: &mut Session, p: Program) -> Result<Program, CompileError> {
+        self.runner().built(s, &p);
+        self.section(Section::Plain, Decided::default(), s, p)
+    }
+
+    /// The programs beside that of a micro-batch; declares the states that they need.
+    fn beside(
+        &self,
+        s: &mut Session,
+        forwards: Vec<(Program, &'static str)>,
+        decided: Decided<'_>,
+        other_size: Option<&Stem>,
+    ) -> Result<Vec<Program>, CompileError> {
+        let o = self.options;
+        let averages = o.ema && o.optimizer.is_some();
+        let mut programs = Vec::new();
+        let known = other_size.map(|stem| &stem.session).filter(|known| begins(known, s));
+        if let Some(known) = known {
+            known.states[s.states.len()..].iter().for_each(|state| _ = s.declare(state.clone()));
+            programs.extend(known.programs.iter().filter(|p| UPDATES.contains(&&*p.name)).cloned());
+        } else {
+            if let Some(optimizer) = o.optimizer.as_ref().filter(|_| o.in_backward().is_none()) {
+                let p = match decided.layout {
+                    Some(layout) => optimizer::update_sharded(s, optimizer, layout),
+                    None if o.clip_per_tensor => optimizer::update_per_tensor(s, optimizer),
+                    None => optimizer::update(s, optimizer),
+                };
+                programs.push(self.of_update(s, p)?);
+            }
+            if averages {
+                let p = optimizer::ema(s);
+                programs.push(self.of_update(s, p)?);
+            }
+        }
+        for (p, name) in forwards {
+            let p = self.section(Section::Plain, decided, s, p)?;
+            let start = self.runner().start();
+            let averaged = averages.then(|| optimizer::on_averages(s, &p, name));
+            programs.push(p);
+            if let Some(averaged) = averaged {
+                self.runner().done(s, &averaged, "averages", start);
+                programs.push(averaged);
+            }
+        }
+        Ok(programs)
+    }
+}
+
+/// Takes a program through steps.
+fn through<'s, 'l: 's>(
+    runner: &Runner<'_>,
+    steps: impl Iterator<Item = &'s Step<'l>>,
+    session: &mut Session,
+    mut p: Program,
+) -> Result<Program, CompileError> {
+    for step in steps {
+        let Step::Pass(pass) = step else { continue };
+        p = runner.run(session, p, &**pass)?;
+    }
+    Ok(p)
+}
+
+/// The first states of `whole` are those of `part`.
+fn begins(whole: &Session, part: &Session) -> bool {
+    whole.states.get(..part.states.len()) == Some(&*part.states)
+}
+
+/// Where the ranks of a session keep the parameters, if they share them, by its forward program that is trained.
+///
+/// # Errors
+/// From the choice of what is trained.
+pub fn layout(
+    session: &mut Session,
+    trained: Program,
+    options: &Options,
+) -> Result<Option<Layout>, CompileError> {
+    let mut list = List::new(None);
+    list.at(Section::Trained).choice(options, true);
+    let chosen = through(&Runner::default(), list.steps(), session, trained)?;
+    Ok(options.layout(session, &chosen))
+}
+
+/// The program of a micro-batch alone, of a forward program with an output `loss`: forward, backward, accumulation, or the whole
+/// update where that is in backward.
+///
+/// # Errors
+/// See [`CompileError`].
+pub fn micro(
+    session: &mut Session,
+    forward: Program,
+    options: Options,
+    target: &dyn Target,
+) -> Result<Program, CompileError> {
+    let pipeline = Pipeline::new(&options, target);
+    let (forward, layout) = pipeline.laid_out(session, forward)?;
+    let decided = Decided { layout: layout.as_ref(), ..Decided::default() };
+    let p = pipeline.of_micro(session, forward, decided)?;
+    pipeline.section(Section::Memory, decided, session, p)
+}
+
+/// A program without backward alone, in fp32 and of one rank: a codec, an update.
+pub fn plain(session: &mut Session, program: Program, target: &dyn Target) -> Program {
+    let options = Options::new(Blocks::None);
+    let pipeline = Pipeline::new(&options, target);
+    let p = pipeline.section(Section::Plain, Decided::default(), session, program);
+    p.expect("no pass of a program without backward refuses")
+}
