@@ -1,4 +1,4 @@
-"""Records updates of torchao's AdamW8bit, for `crates/ambitus-testkit/tests/narrow.rs`.
+"""Records updates of torchao's AdamW8bit, for `crates/ambitus-testkit/tests/it/narrow.rs`.
 
     VENV/bin/pip install --no-deps torchao==0.9.0
     VENV/bin/python record.py

@@ -1,4 +1,4 @@
-"""Records what the package makes of two small codecs, for `crates/ambitus-train/tests/codec.rs`.
+"""Records what the package makes of two small codecs, for `crates/ambitus/tests/it/codec.rs`.
 
     VENV/bin/pip install --no-deps snac==1.2.1 einops==0.8.2 huggingface_hub
     VENV/bin/python record.py

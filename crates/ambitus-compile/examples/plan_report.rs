@@ -2,16 +2,13 @@
 //!
 //! `cargo run --release -p ambitus-compile --example plan_report`
 
-#[path = "../tests/common/mod.rs"]
-mod common;
-
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_compile::pipeline::Options;
+use ambitus_compile::pipeline::{self, Options};
 use ambitus_compile::plan::{self, report};
 use ambitus_ir::plan::PlannedProgram;
 use ambitus_ir::{Phase, Program, Session};
 use ambitus_models::{Capacity, f5, orpheus};
-use common::{FULL, compiled, llama_3b};
+use ambitus_testkit::paper::FULL;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -20,8 +17,10 @@ fn main() {
         let cap = Capacity { rows: 3200, clips: 64 };
         f5::model::loss(s, &f5::config::Config::v1_base(), cap, "micro", true)
     };
-    let llama =
-        |s: &mut Session| orpheus::model::loss(s, &llama_3b(), Capacity { rows: 8192, clips: 64 }, "micro");
+    let llama = |s: &mut Session| {
+        let cfg = orpheus::config::Config { vocab: 156_939, ..orpheus::config::Config::orpheus_3b() };
+        orpheus::model::loss(s, &cfg, Capacity { rows: 8192, clips: 64 }, "micro")
+    };
     for checkpoint in [Blocks::None, Blocks::First(10), Blocks::All] {
         report("F5TTS_v1_Base, 3200 frames", &f5, 3200 * 1024 * 4, &checkpoint);
         report("Llama 3B, 8192 tokens", &llama, 8192 * 3072 * 4, &checkpoint);
@@ -31,7 +30,10 @@ fn main() {
 /// Plans a model; `unit` is the bytes of an activation `[rows, width]`.
 fn report(name: &str, model: &dyn Fn(&mut Session) -> Program, unit: u64, checkpoint: &Blocks) {
     let start = Instant::now();
-    let session = compiled(model, Options::new(checkpoint.clone()), &FULL);
+    let mut session = Session::default();
+    let forward = model(&mut session);
+    let micro = pipeline::micro(&mut session, forward, Options::new(checkpoint.clone()), &FULL);
+    session.programs.push(micro.expect("the model is differentiable"));
     let built = start.elapsed();
     let planned = plan::plan(session, &FULL, 1);
     let p = &planned.programs[0];

@@ -1,4 +1,6 @@
 //! Nothing inside a step allocates, beyond the thread pool's own queues.
+//!
+//! A binary of its own: it counts what the whole process allocates, beside which no other test may run.
 
 use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};

@@ -1,5 +1,7 @@
 //! What instructions take beside the arena, in a plan and bound by an executor: within what
 //! [`program_bytes`] and [`CpuExecutor::program_bytes`] say, by which runs are planned.
+//!
+//! A binary of its own: it counts what the whole process holds, also what threads of an earlier test would free later.
 
 use ambitus_compile::optimizer::{Optimizer, States};
 use ambitus_compile::passes::policy::Blocks;

@@ -1,5 +1,5 @@
 //! On the small codecs of `parity/snac/fixtures`, whose codes and samples the package recorded. What comes out of the command
-//! line is compared in `crates/ambitus/tests/codec.rs`; here, that windows and pieces change nothing, and what is refused.
+//! line is compared in `crates/ambitus/tests/it/codec.rs`; here, that windows and pieces change nothing, and what is refused.
 
 use super::{Codec, Codes};
 use crate::error::RunError;

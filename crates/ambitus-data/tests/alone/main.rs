@@ -1,0 +1,7 @@
+//! Integration tests that measure what this process allocates, one after another ([`counting::ALONE`]): no other tests may run
+//! beside them, so that they have a binary of their own.
+
+mod counting;
+mod hostile;
+mod memory;
+mod tokenizers;

@@ -1,0 +1,10 @@
+//! Integration tests of this crate, in one binary: each more would be linked anew. Those that measure what the process allocates
+//! have [another](../alone/main.rs).
+
+mod audio;
+mod pack;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod prepare;
+mod speech;
+mod vectors;

@@ -1,0 +1,3 @@
+//! All integration tests of this crate, in one binary: each more would be linked anew.
+
+mod orpheus;

@@ -1,0 +1,331 @@
+//! Models small enough for the reference interpreter, with clips of unequal length, one empty segment and free rows.
+
+mod musicgen;
+
+use crate::{Interp, Rng, Rounding, Tensor, Tensors};
+use ambitus_ir::{Program, Session, StateDecl, StateKind, TensorType};
+use ambitus_models::{Capacity, f5, orpheus};
+
+/// A model and one update's clips.
+pub struct Toy {
+    /// For messages.
+    pub name: &'static str,
+    /// Builds the forward step, named `micro`.
+    pub model: fn(&mut Session) -> Program,
+    /// The update's clips in one micro-batch.
+    pub whole: Tensors,
+    /// The same clips in two.
+    pub halves: [Tensors; 2],
+}
+
+/// Loss and every gradient, by parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gradients {
+    /// The update's loss.
+    pub loss: f64,
+    /// Elements of each gradient, sorted by name.
+    pub by_name: Vec<(String, Vec<f64>)>,
+}
+
+/// Both forms of F5, a Llama, and MusicGen's decoder.
+pub fn toys() -> [Toy; 4] {
+    [
+        Toy {
+            name: "f5 v1",
+            model: f5_v1,
+            whole: f5_batch(&[0, 1]),
+            halves: [f5_batch(&[1]), f5_batch(&[0])],
+        },
+        Toy {
+            name: "f5 v0",
+            model: f5_v0,
+            whole: f5_batch(&[0, 1]),
+            halves: [f5_batch(&[0]), f5_batch(&[1])],
+        },
+        Toy {
+            name: "llama",
+            model: llama,
+            whole: llama_batch(&[0, 1]),
+            halves: [llama_batch(&[0]), llama_batch(&[1])],
+        },
+        Toy {
+            name: "musicgen",
+            model: musicgen::loss,
+            whole: musicgen::batch(&[1, 0]),
+            halves: [musicgen::batch(&[0]), musicgen::batch(&[1])],
+        },
+    ]
+}
+
+const FRAMES: Capacity = Capacity { rows: 17, clips: 3 };
+const TOKENS: Capacity = Capacity { rows: 15, clips: 3 };
+const CLIPS: [usize; 2] = [9, 5];
+
+fn f5_config(text_mask: bool, rotated: usize) -> f5::config::Config {
+    f5::config::Config {
+        dim: 16,
+        depth: 2,
+        heads: 2,
+        dim_head: 4,
+        ff_dim: 24,
+        dropout: 0.2,
+        text_dim: 8,
+        conv_layers: 2,
+        text_rows: 12,
+        text_mask,
+        rotated,
+        qk_norm: text_mask,
+        long_skip: text_mask,
+    }
+}
+
+fn f5_v1(s: &mut Session) -> Program {
+    f5::model::loss(s, &f5_config(true, 2), FRAMES, "micro", true)
+}
+
+fn f5_v0(s: &mut Session) -> Program {
+    f5::model::loss(s, &f5_config(false, 1), FRAMES, "micro", true)
+}
+
+/// Models of more blocks, of which three ranks can have some each; the last with a head of its own.
+pub fn deep_toys() -> [Toy; 3] {
+    let [f5, _, llama, _] = toys();
+    let untied = Toy { name: "llama of 3, untied", model: llama_untied, ..batches_of(&llama) };
+    [
+        Toy { name: "f5 v1 of 4", model: f5_deep, ..f5 },
+        Toy { name: "llama of 3", model: llama_deep, ..llama },
+        untied,
+    ]
+}
+
+/// Models whose embedding, and head, is larger than a part: tied, untied, and of rows with pads.
+pub fn wide_toys() -> [Toy; 3] {
+    let toy = |name, model, vocab| Toy {
+        name,
+        model,
+        whole: words(&[0, 1], vocab),
+        halves: [words(&[0], vocab), words(&[1], vocab)],
+    };
+    [
+        toy("llama of many words", llama_wide, 2500),
+        toy("llama of many words, untied", llama_wide_untied, 2500),
+        toy("llama of many words in odd rows", llama_odd, 16_500),
+    ]
+}
+
+/// A small Llama of many words.
+pub fn wide_config() -> orpheus::config::Config {
+    orpheus::config::Config {
+        dim: 16,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 8,
+        layers: 1,
+        vocab: 2500,
+        ..llama_config()
+    }
+}
+
+fn llama_wide(s: &mut Session) -> Program {
+    orpheus::model::loss(s, &wide_config(), TOKENS, "micro")
+}
+
+fn llama_wide_untied(s: &mut Session) -> Program {
+    orpheus::model::loss(s, &orpheus::config::Config { tied: false, ..wide_config() }, TOKENS, "micro")
+}
+
+fn llama_odd(s: &mut Session) -> Program {
+    let cfg = orpheus::config::Config { dim: 35, vocab: 16_500, ..wide_config() };
+    orpheus::model::loss(s, &cfg, TOKENS, "micro")
+}
+
+fn batches_of(toy: &Toy) -> Toy {
+    let (whole, halves) = (toy.whole.clone(), toy.halves.clone());
+    Toy { name: toy.name, model: toy.model, whole, halves }
+}
+
+fn f5_deep(s: &mut Session) -> Program {
+    let cfg = f5::config::Config { depth: 4, ..f5_config(true, 2) };
+    f5::model::loss(s, &cfg, FRAMES, "micro", true)
+}
+
+fn llama_deep(s: &mut Session) -> Program {
+    orpheus::model::loss(s, &orpheus::config::Config { layers: 3, ..llama_config() }, TOKENS, "micro")
+}
+
+fn llama_untied(s: &mut Session) -> Program {
+    let cfg = orpheus::config::Config { layers: 3, tied: false, ..llama_config() };
+    orpheus::model::loss(s, &cfg, TOKENS, "micro")
+}
+
+fn llama(s: &mut Session) -> Program {
+    orpheus::model::loss(s, &llama_config(), TOKENS, "micro")
+}
+
+fn llama_config() -> orpheus::config::Config {
+    orpheus::config::Config {
+        dim: 12,
+        heads: 6,
+        kv_heads: 2,
+        head_dim: 4,
+        ffn: 20,
+        layers: 2,
+        vocab: 23,
+        eps: 1e-5,
+        rope_base: 10_000.0,
+        stretch: Some(orpheus::config::Stretch { factor: 4.0, low: 1.0, high: 4.0, original: 64.0 }),
+        tied: true,
+        spread: 0.02,
+    }
+}
+
+/// Inputs of the F5 program for these clips, laid end to end.
+fn f5_batch(clips: &[usize]) -> Tensors {
+    const MELS: usize = f5::config::MELS;
+    let (rows, segs) = (FRAMES.rows, FRAMES.clips);
+    let wide = TensorType::f32(&[rows, MELS]);
+    let mut floats = [wide, wide].map(|ty| Tensor::full(ty, 0.0));
+    let mut masks = [0; 3].map(|_| Tensor::full(TensorType::f32(&[rows]), 0.0));
+    let mut time = Tensor::full(TensorType::f32(&[segs]), 0.0);
+    let mut keys = Tensor::full(TensorType::i32(&[segs, 2]), 0.0);
+    let (mut text, mut segments) = (vec![0; rows], vec![0]);
+    let mut at = 0;
+    for (s, &clip) in clips.iter().enumerate() {
+        let mut rng = Rng::new(100 + clip as u64);
+        let n = CLIPS[clip];
+        for t in &mut floats {
+            t.data[at * MELS..(at + n) * MELS].fill_with(|| rng.range(-2.0, 1.0));
+        }
+        for i in 0..n {
+            // The middle is predicted, the first frame and the last are given; text ends before the audio does.
+            let predicted = (1..n - 1).contains(&i);
+            masks[0].data[at + i] = f64::from(u8::from(!predicted));
+            masks[1].data[at + i] = f64::from(u8::from(predicted));
+            masks[2].data[at + i] = f64::from(u8::from(i + 2 < n));
+            text[at + i] = if i + 2 < n { 1 + rng.below(11) as i32 } else { 0 };
+        }
+        time.data[s] = rng.range(0.1, 0.9);
+        keys.data[2 * s..2 * s + 2].fill_with(|| rng.below(1000) as f64);
+        at += n;
+        segments.push(at as i32);
+    }
+    segments.resize(segs + 1, at as i32);
+    let predicted: usize = CLIPS.iter().map(|n| n - 2).sum();
+    let [mel, noise] = floats;
+    let [cond_mask, span, text_mask] = masks;
+    let norm = Tensor::scalar(1.0 / (MELS * predicted) as f32);
+    named([
+        ("mel", mel),
+        ("noise", noise),
+        ("cond_mask", cond_mask),
+        ("span", span),
+        ("text_mask", text_mask),
+        ("time", time),
+        ("keys", keys),
+        ("text", Tensor::i32(&text)),
+        ("segments", Tensor::i32(&segments)),
+        ("norm", norm),
+    ])
+}
+
+fn named<const N: usize>(tensors: [(&str, Tensor); N]) -> Tensors {
+    tensors.into_iter().map(|(name, t)| (name.to_owned(), t)).collect()
+}
+
+fn llama_batch(clips: &[usize]) -> Tensors {
+    words(clips, 23)
+}
+
+/// Inputs of a Llama program of so many words for these clips, laid end to end.
+fn words(clips: &[usize], vocab: usize) -> Tensors {
+    let mut ids = vec![0; TOKENS.rows];
+    let mut labels = vec![-100; TOKENS.rows];
+    let mut segments = vec![0];
+    let mut at = 0;
+    for &i in clips {
+        let mut rng = Rng::new(200 + i as u64);
+        for t in 0..CLIPS[i] {
+            ids[at + t] = rng.below(vocab) as i32;
+            if t > 0 {
+                labels[at + t - 1] = ids[at + t];
+            }
+        }
+        at += CLIPS[i];
+        segments.push(at as i32);
+    }
+    segments.resize(TOKENS.clips + 1, at as i32);
+    let scored: usize = CLIPS.iter().map(|n| n - 1).sum();
+    named([
+        ("input_ids", Tensor::i32(&ids)),
+        ("labels", Tensor::i32(&labels)),
+        ("segments", Tensor::i32(&segments)),
+        ("norm", Tensor::scalar(1.0 / scored as f32)),
+    ])
+}
+
+/// Weights near those of a trained model: no zero, so that every gradient is felt; norms around one. States that are
+/// not weights hold NaN: a first micro-batch must not read them.
+pub fn states(session: &Session) -> Tensors {
+    let mut rng = Rng::new(11);
+    let mut out = Tensors::new();
+    for s in &session.states {
+        let fan = s.ty.shape.iter().skip(1).product::<usize>() as f64;
+        let bound = 1.0 / fan.max(4.0).sqrt();
+        let t = match s.kind {
+            StateKind::Parameter if s.ty.shape.len() == 1 => rng.tensor(s.ty, 0.7, 1.3),
+            StateKind::Parameter => rng.tensor(s.ty, -bound, bound),
+            _ => Tensor::full(s.ty, f64::NAN),
+        };
+        out.insert(s.name.clone(), t);
+    }
+    out
+}
+
+impl Toy {
+    /// The update's gradients from these micro-batches, one after another, by the first program of a session that was compiled
+    /// from [`Toy::model`].
+    ///
+    /// # Panics
+    /// When the program does not run.
+    pub fn gradients(&self, session: &Session, batches: &[&Tensors], rounding: Rounding) -> Gradients {
+        let mut states = states(session);
+        let mut interp = Interp::new(rounding);
+        let mut loss = 0.0;
+        for (k, batch) in batches.iter().enumerate() {
+            let mut inputs = (*batch).clone();
+            inputs.insert("beta".to_owned(), Tensor::scalar(if k == 0 { 0.0 } else { 1.0 }));
+            let out = interp.run(session, &session.programs[0], &inputs, &mut states);
+            loss += out.unwrap_or_else(|e| panic!("{}: {e}", self.name))["loss"].data[0];
+        }
+        let gradients = session.states.iter().filter(|s| s.kind == StateKind::Gradient);
+        let mut by_name: Vec<_> = gradients.map(|s| (s.name.clone(), states[&s.name].data.clone())).collect();
+        by_name.sort_by(|a, b| a.0.cmp(&b.0));
+        Gradients { loss, by_name }
+    }
+}
+
+/// All states after three updates, and what each said: loss, gradient norm, whether it was applied, its number.
+///
+/// # Panics
+/// When a program does not run, or does not say one of these.
+pub fn three_updates(s: &Session, batch: &Tensors, clip: f32) -> (Tensors, Vec<Vec<f64>>) {
+    let mut states = states(s);
+    let made = |d: &&StateDecl| matches!(d.kind, StateKind::Optimizer | StateKind::Counter | StateKind::Ema);
+    for d in s.states.iter().filter(made) {
+        states.insert(d.name.clone(), Tensor::full(d.ty, 0.0));
+    }
+    let mut inputs = batch.clone();
+    for (name, x) in [("beta", 0.0), ("lr", 1e-2), ("clip", clip), ("decay", 0.25)] {
+        inputs.insert(name.to_owned(), Tensor::scalar(x));
+    }
+    let mut interp = Interp::new(Rounding::ToType);
+    let mut said = Vec::new();
+    for _ in 0..3 {
+        let mut out = Tensors::new();
+        for p in &s.programs {
+            out.extend(interp.run(s, p, &inputs, &mut states).unwrap_or_else(|e| panic!("{e}")));
+        }
+        said.push(["loss", "grad_norm", "apply", "step"].map(|name| out[name].data[0]).to_vec());
+    }
+    (states, said)
+}

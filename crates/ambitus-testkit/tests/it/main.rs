@@ -1,0 +1,5 @@
+//! All integration tests of this crate, in one binary: each more would be linked anew.
+
+mod formulas;
+mod narrow;
+mod ops;

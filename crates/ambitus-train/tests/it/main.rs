@@ -1,0 +1,4 @@
+//! Tests through the crate's public interface, in one binary.
+
+mod families;
+mod toy;

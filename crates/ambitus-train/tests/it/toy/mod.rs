@@ -1,0 +1,4 @@
+//! A model family that only these tests know: two files, and no other touched.
+
+pub mod family;
+pub mod model;

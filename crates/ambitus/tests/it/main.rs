@@ -1,0 +1,31 @@
+//! All integration tests of this crate, in one binary: each more would be linked anew.
+
+mod cards;
+mod codec;
+mod common;
+mod cuda;
+mod cuda_ranks;
+mod data;
+mod faults;
+mod import;
+mod in_backward;
+mod offload;
+mod optimizers;
+mod orpheus;
+mod orpheus_train;
+mod parity;
+mod passes;
+mod placed;
+mod placed_ranks;
+mod precision;
+mod programs;
+mod ranks;
+mod readme;
+mod recipes;
+mod refusals;
+mod schedules;
+mod stages;
+mod train;
+mod train_ranks;
+mod trained;
+mod walls;

@@ -1,0 +1,104 @@
+//! Runs in 16 bits, by the real binary: they learn, go on from a checkpoint to the same bits, and keep their own types.
+
+use crate::common;
+use std::path::Path;
+
+const SHORT: &str =
+    "updates: 6\nsave_every: 3\nkeep: 9\nbatch: {clips: 3}\nmemory: 1GiB\nthreads: 2\ncheckpoint: none";
+
+/// The shards of a run's last checkpoint.
+fn last(run: &Path) -> Vec<(String, Vec<u8>)> {
+    let folder = std::fs::read_dir(run.join("checkpoints/step-6")).expect("the last checkpoint");
+    let mut files: Vec<_> = folder
+        .flatten()
+        .filter(|f| f.path().extension().is_some_and(|e| e == "safetensors"))
+        .map(|f| (f.file_name().to_string_lossy().into_owned(), std::fs::read(f.path()).expect("a shard")))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn every_precision_trains_and_resumes_to_the_same_bits() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 9);
+    let mut losses = Vec::new();
+    for precision in ["fp32", "bf16-mixed", "fp16-mixed", "bf16-pure"] {
+        let lines = format!("{SHORT}\nprecision: {precision}");
+        let recipe = common::recipe(dir, precision, &lines).display().to_string();
+        let summary = common::json(dir, &["train", &recipe, "--json"]);
+        let loss = summary["validation_last"].as_f64().expect("a loss");
+        assert!(loss < summary["validation_base"].as_f64().expect("a loss"), "{precision}: {summary:#}");
+        let (measured, planned) = (&summary["peak_rss_bytes"], &summary["peak_planned_bytes"]);
+        assert!(measured.as_u64() <= planned.as_u64(), "{precision}: {measured} of {planned}");
+        losses.push((precision, loss));
+
+        let run = dir.join(precision);
+        let want = last(&run);
+        std::fs::remove_dir_all(run.join("checkpoints/step-6")).expect("the last checkpoint");
+        common::ok(dir, &["resume", &run.display().to_string()]);
+        assert!(want == last(&run), "{precision}: other bits after resuming");
+        let weights = want.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+        assert!(weights > 0, "{precision}");
+    }
+    let fp32 = losses[0].1;
+    for (precision, loss) in &losses {
+        assert!((loss / fp32 - 1.0).abs() < 0.03, "{precision}: {loss}, fp32 {fp32}");
+    }
+}
+
+/// The tiny model with an output layer whose results are beyond fp16 (6.5e4), and within fp32.
+fn beyond_fp16(dir: &Path) {
+    let model = dir.join("loud");
+    std::fs::create_dir(&model).expect("a folder");
+    for file in ["config.yaml", "vocab.txt"] {
+        std::fs::copy(common::fixture("v1").join(file), model.join(file)).expect("a file");
+    }
+    let mut bytes = std::fs::read(common::fixture("v1").join("model.safetensors")).expect("weights");
+    let (header, metadata) = safetensors::SafeTensors::read_metadata(&bytes).expect("safetensors");
+    let name = metadata.tensors().keys().find(|n| n.ends_with("proj_out.weight")).expect("it").clone();
+    let (from, to) = metadata.info(&name).expect("it").data_offsets;
+    for value in bytes[8 + header + from..8 + header + to].chunks_exact_mut(4) {
+        let loud = 1e6 * f32::from_le_bytes(value.try_into().expect("four bytes"));
+        value.copy_from_slice(&loud.to_le_bytes());
+    }
+    std::fs::write(model.join("model.safetensors"), bytes).expect("a file");
+}
+
+#[test]
+fn a_run_that_overflows_fp16_at_any_scale_goes_on_in_fp32() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 6);
+    beyond_fp16(dir);
+    // From 65536 the scale falls below 1 in 17 skipped updates.
+    let lines = format!("{}\nprecision: fp16-mixed", SHORT.replace("updates: 6", "updates: 21"));
+    let recipe = common::recipe(dir, "run", &lines).display().to_string();
+    let model = dir.join("loud").display().to_string();
+    let (code, said) = common::said(dir, &["train", &recipe, "--model", &model]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("overflow fp16 at any scale") && said.contains("it goes on in fp32"), "{said}");
+    let run = dir.join("run");
+    let log = || std::fs::read_to_string(run.join("metrics.jsonl")).expect("the log");
+    let updates: Vec<serde_json::Value> =
+        log().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(updates.len(), 21);
+    for (i, update) in updates.iter().enumerate() {
+        let (scale, applied) = (update["loss_scale"].as_f64(), update["applied"].as_bool());
+        let want = (i < 17).then(|| 65536.0 / 2f64.powi(i as i32 + 1));
+        assert_eq!((scale, applied), (want, Some(i >= 17)), "update {i}: {update:#}");
+    }
+    // Resumed after the change, it stays in fp32 and ends with the same bits.
+    let shards = |step: u32| {
+        let folder = std::fs::read_dir(run.join(format!("checkpoints/step-{step}"))).expect("a checkpoint");
+        let mut files: Vec<_> = folder.flatten().map(|f| f.path()).collect();
+        files.retain(|f| f.extension().is_some_and(|e| e == "safetensors"));
+        files.sort();
+        files.iter().map(|f| std::fs::read(f).expect("a shard")).collect::<Vec<_>>()
+    };
+    let want = shards(21);
+    std::fs::remove_dir_all(run.join("checkpoints/step-21")).expect("the last checkpoint");
+    common::ok(dir, &["resume", &run.display().to_string()]);
+    assert!(want == shards(21), "other bits after resuming");
+}

@@ -1,0 +1,80 @@
+//! The checks for cards, on the emulated card: every kernel runs on the processor, from the plan to the graph.
+
+use crate::emulation;
+use ambitus_cuda::driver::{self, Card};
+use ambitus_ir::DType;
+use ambitus_testkit::emulated_cuda;
+use xtask::{gpu, ops};
+
+fn card() -> Card {
+    let folder = emulated_cuda::libraries().expect("the emulation is loaded");
+    let card = Card::open_with(0, Some(&folder)).expect("the emulated card opens");
+    assert_eq!(card.info().name, "emulated card");
+    card
+}
+
+/// `AMBITUS_CASES=word` runs the cases whose names have the word.
+fn check(dtype: DType) -> ops::Outcome {
+    let word = std::env::var("AMBITUS_CASES").unwrap_or_default();
+    let outcome = ops::check(card(), dtype, &word).1;
+    assert!(!word.is_empty() || outcome.cases > 300, "only {} cases ran in {}", outcome.cases, dtype.name());
+    outcome
+}
+
+fn none(faults: &[String]) {
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn every_kernel_agrees_with_the_interpreter() {
+    let Some(one) = emulation(0, false) else { return };
+    let up = check(DType::F32);
+    none(&up.faults);
+    drop(one);
+    for turns in [1, 2] {
+        let Some(_one) = emulation(turns, true) else { return };
+        let other = check(DType::F32);
+        none(&other.faults);
+        assert!(
+            up.bits == other.bits,
+            "other bits with threads in order {turns} and copies late: a barrier is missing"
+        );
+    }
+}
+
+#[test]
+fn kernels_take_sixteen_bit_operands() {
+    let Some(_one) = emulation(0, false) else { return };
+    for dtype in [DType::BF16, DType::F16] {
+        none(&check(dtype).faults);
+    }
+}
+
+#[test]
+fn results_may_lie_on_operands() {
+    let Some(_one) = emulation(0, false) else { return };
+    let (shared, faults) = ops::check_sharing(card());
+    none(&faults);
+    assert!(shared > 20, "only {shared} results lay on operands");
+}
+
+#[test]
+fn the_whole_run_for_cards_finds_no_fault() {
+    let Some(_one) = emulation(0, false) else { return };
+    let options =
+        gpu::Options { small: true, python: "no-python-here".to_owned(), ..gpu::Options::default() };
+    let info = driver::card(0).expect("the emulated card");
+    let page = gpu::run(&options, &info).expect("the card opens");
+    none(page.faults());
+    let text = page.markdown();
+    for part in [
+        "emulated card",
+        "| bf16 |",
+        "| v1, all kept |",
+        "F5 Base, fp32",
+        "% of roofline",
+        "PyTorch was not run",
+    ] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+}
