@@ -6,6 +6,7 @@ pub mod f5;
 pub mod init;
 mod model;
 pub mod orpheus;
+pub mod small;
 pub mod snac;
 
 pub use batch::{Batch, Capacity, Layout, Norms, one_norm};

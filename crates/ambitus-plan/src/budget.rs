@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// Bytes that reading or writing weights needs beside the arena: the bytes of a piece and its values.
 pub const LOAD_BYTES: u64 = 3 * STAGING_BYTES as u64;
 /// Times that the programs of a run are in memory while it is planned: what plans have in common, those that are tried side by side,
-/// their lives, places and costs. With nothing to choose, with what is made again or the micro-batch to choose, and with other
+/// their lives, places and costs. With nothing to choose, with what is recomputed or the micro-batch to choose, and with other
 /// options. Measured: 3.3, 5.6 and 6.6.
 pub const PLANNED_AT_ONCE: [u64; 3] = [4, 6, 7];
 /// Resident bytes of the program while data is prepared, before anything was planned. Measured, as [`PROCESS_BYTES`].

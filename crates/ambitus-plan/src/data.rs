@@ -123,7 +123,7 @@ impl Data {
         let (rows, split) = (index.frames().to_vec(), split(index, recipe)?);
         let mut digest = index.digest();
         if recipe.seed != VALIDATION_SEED {
-            // Part of what a checkpoint must share with the run that goes on with it, where the run's seed does not say it.
+            // Part of what a checkpoint must share with the run that resumes it, where the run's seed does not say it.
             digest += &format!(" validated with seed {VALIDATION_SEED}");
         }
         Ok(Data { rows, split, prepare_bytes, limits, digest, stays: Stays::of(model, &*preparer), kind })

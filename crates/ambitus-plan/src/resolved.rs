@@ -63,7 +63,7 @@ pub struct Resolved {
     pub asked: Asked,
     /// Where it computes.
     pub device: Device,
-    /// It goes on with a run: what that has learned so far must stay of use.
+    /// It resumes a run: what that has learned so far must stay of use.
     pub resumed: bool,
     /// What this process held so far.
     pub meter: Meter,

@@ -2,7 +2,7 @@
 //!
 //! What the recipe leaves open is tried in every combination with everything kept for backward; how much has to be made
 //! again then follows from the bytes that are missing ([`cheapest`]). Of the fastest few offsets are tried, with more or less
-//! made again until they just fit. So the choice rests on predicted seconds, and whether it fits does not. What is chosen is
+//! recomputed until they just fit. So the choice rests on predicted seconds, and whether it fits does not. What is chosen is
 //! planned in full, with offsets as low as can be found.
 
 mod candidate;
@@ -28,7 +28,7 @@ pub use stems::Stems;
 
 /// Candidates whose offsets are tried at a time.
 const FEW: usize = 3;
-/// Tries of one candidate at most, from the estimate to the least that has to be made again.
+/// Tries of one candidate at most, from the estimate to the least that has to be recomputed.
 const CORRECTIONS: usize = 5;
 /// A prediction that is better by less is no reason to leave the usual micro-batch.
 const WORTH: f64 = 0.01;
@@ -36,7 +36,7 @@ const WORTH: f64 = 0.01;
 /// What the recipe leaves to the search.
 #[derive(Clone, Debug)]
 pub struct Free {
-    /// What is made again in backward.
+    /// What is recomputed in backward.
     pub checkpoint: bool,
     /// Micro-batches that may be taken; the first is the usual one.
     pub micro_batches: Vec<MicroBatch>,
@@ -225,7 +225,7 @@ struct Choice<'f> {
     variant: Option<&'f Variant>,
 }
 
-/// A combination with everything kept, and what could be made again: *steps* are pairs of a value and a block, cheapest
+/// A combination with everything kept, and what could be recomputed: *steps* are pairs of a value and a block, cheapest
 /// value first.
 struct Point {
     shape: Shape,
@@ -298,7 +298,7 @@ impl Point {
         let mut fewer = None;
         if checkpoint {
             shape.session.checkpoint = Blocks::None;
-            // Values are made again first; fewer micro-batches at a time are for where all of that is not enough.
+            // Values are recomputed first; fewer micro-batches at a time are for where all of that is not enough.
             if let Some(placement) = &mut shape.session.placement {
                 fewer = placement.in_flight.is_none().then(|| placement.clone());
                 placement.in_flight = Some(placement.in_flight(count));
@@ -341,7 +341,7 @@ impl Point {
         }
     }
 
-    /// What of each value so many steps make again: the value and its share of blocks.
+    /// What of each value so many steps recompute: the value and its share of blocks.
     fn made_again(&self, steps: usize) -> impl Iterator<Item = (&Value, f64)> {
         let share = move |i: usize| {
             steps.saturating_sub(i * self.blocks).min(self.blocks) as f64 / self.blocks as f64
@@ -459,7 +459,7 @@ impl Point {
         Ok(enough.expect("the last round took every step, or returned"))
     }
 
-    /// A plan that fits with fewer than `all` steps, which do not: what is made again takes programs too, so that the last steps
+    /// A plan that fits with fewer than `all` steps, which do not: what is recomputed takes programs too, so that the last steps
     /// may cost more than they free, by these programs at most, as often as they are in memory.
     fn with_fewer(&self, all: &Fitted, budget: u64, stems: &Stems<'_>) -> Result<Option<Fitted>, RunError> {
         let programs = all.shape.planned_at_once * all.programs.saturating_sub(self.programs);

@@ -4,7 +4,7 @@ mod musicgen;
 
 use crate::{Interp, Rng, Rounding, Tensor, Tensors};
 use ambitus_ir::{Program, Session, StateDecl, StateKind, TensorType};
-use ambitus_models::{Capacity, f5, orpheus};
+use ambitus_models::small::{self, FRAMES, MELS, TOKENS};
 
 /// A model and one update's clips.
 pub struct Toy {
@@ -27,24 +27,24 @@ pub struct Gradients {
     pub by_name: Vec<(String, Vec<f64>)>,
 }
 
-/// Both forms of F5, a Llama, and MusicGen's decoder.
+/// Both forms of flow matching over frames, a Llama, and MusicGen's decoder.
 pub fn toys() -> [Toy; 4] {
     [
         Toy {
-            name: "f5 v1",
-            model: f5_v1,
-            whole: f5_batch(&[0, 1]),
-            halves: [f5_batch(&[1]), f5_batch(&[0])],
+            name: "frames v1",
+            model: small::frames_v1,
+            whole: frames_batch(&[0, 1]),
+            halves: [frames_batch(&[1]), frames_batch(&[0])],
         },
         Toy {
-            name: "f5 v0",
-            model: f5_v0,
-            whole: f5_batch(&[0, 1]),
-            halves: [f5_batch(&[0]), f5_batch(&[1])],
+            name: "frames v0",
+            model: small::frames_v0,
+            whole: frames_batch(&[0, 1]),
+            halves: [frames_batch(&[0]), frames_batch(&[1])],
         },
         Toy {
             name: "llama",
-            model: llama,
+            model: small::tokens_loss,
             whole: llama_batch(&[0, 1]),
             halves: [llama_batch(&[0]), llama_batch(&[1])],
         },
@@ -57,43 +57,15 @@ pub fn toys() -> [Toy; 4] {
     ]
 }
 
-const FRAMES: Capacity = Capacity { rows: 17, clips: 3 };
-const TOKENS: Capacity = Capacity { rows: 15, clips: 3 };
 const CLIPS: [usize; 2] = [9, 5];
-
-fn f5_config(text_mask: bool, rotated: usize) -> f5::config::Config {
-    f5::config::Config {
-        dim: 16,
-        depth: 2,
-        heads: 2,
-        dim_head: 4,
-        ff_dim: 24,
-        dropout: 0.2,
-        text_dim: 8,
-        conv_layers: 2,
-        text_rows: 12,
-        text_mask,
-        rotated,
-        qk_norm: text_mask,
-        long_skip: text_mask,
-    }
-}
-
-fn f5_v1(s: &mut Session) -> Program {
-    f5::model::loss(s, &f5_config(true, 2), FRAMES, "micro", true)
-}
-
-fn f5_v0(s: &mut Session) -> Program {
-    f5::model::loss(s, &f5_config(false, 1), FRAMES, "micro", true)
-}
 
 /// Models of more blocks, of which three ranks can have some each; the last with a head of its own.
 pub fn deep_toys() -> [Toy; 3] {
-    let [f5, _, llama, _] = toys();
-    let untied = Toy { name: "llama of 3, untied", model: llama_untied, ..batches_of(&llama) };
+    let [frames, _, llama, _] = toys();
+    let untied = Toy { name: "llama of 3, untied", model: small::tokens_untied, ..batches_of(&llama) };
     [
-        Toy { name: "f5 v1 of 4", model: f5_deep, ..f5 },
-        Toy { name: "llama of 3", model: llama_deep, ..llama },
+        Toy { name: "frames v1 of 4", model: small::frames_deep, ..frames },
+        Toy { name: "llama of 3", model: small::tokens_deep, ..llama },
         untied,
     ]
 }
@@ -107,36 +79,10 @@ pub fn wide_toys() -> [Toy; 3] {
         halves: [words(&[0], vocab), words(&[1], vocab)],
     };
     [
-        toy("llama of many words", llama_wide, 2500),
-        toy("llama of many words, untied", llama_wide_untied, 2500),
-        toy("llama of many words in odd rows", llama_odd, 16_500),
+        toy("llama of many words", small::tokens_wide, 2500),
+        toy("llama of many words, untied", small::tokens_wide_untied, 2500),
+        toy("llama of many words in odd rows", small::tokens_odd, 16_500),
     ]
-}
-
-/// A small Llama of many words.
-pub fn wide_config() -> orpheus::config::Config {
-    orpheus::config::Config {
-        dim: 16,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 8,
-        layers: 1,
-        vocab: 2500,
-        ..llama_config()
-    }
-}
-
-fn llama_wide(s: &mut Session) -> Program {
-    orpheus::model::loss(s, &wide_config(), TOKENS, "micro")
-}
-
-fn llama_wide_untied(s: &mut Session) -> Program {
-    orpheus::model::loss(s, &orpheus::config::Config { tied: false, ..wide_config() }, TOKENS, "micro")
-}
-
-fn llama_odd(s: &mut Session) -> Program {
-    let cfg = orpheus::config::Config { dim: 35, vocab: 16_500, ..wide_config() };
-    orpheus::model::loss(s, &cfg, TOKENS, "micro")
 }
 
 fn batches_of(toy: &Toy) -> Toy {
@@ -144,44 +90,8 @@ fn batches_of(toy: &Toy) -> Toy {
     Toy { name: toy.name, model: toy.model, whole, halves }
 }
 
-fn f5_deep(s: &mut Session) -> Program {
-    let cfg = f5::config::Config { depth: 4, ..f5_config(true, 2) };
-    f5::model::loss(s, &cfg, FRAMES, "micro", true)
-}
-
-fn llama_deep(s: &mut Session) -> Program {
-    orpheus::model::loss(s, &orpheus::config::Config { layers: 3, ..llama_config() }, TOKENS, "micro")
-}
-
-fn llama_untied(s: &mut Session) -> Program {
-    let cfg = orpheus::config::Config { layers: 3, tied: false, ..llama_config() };
-    orpheus::model::loss(s, &cfg, TOKENS, "micro")
-}
-
-fn llama(s: &mut Session) -> Program {
-    orpheus::model::loss(s, &llama_config(), TOKENS, "micro")
-}
-
-fn llama_config() -> orpheus::config::Config {
-    orpheus::config::Config {
-        dim: 12,
-        heads: 6,
-        kv_heads: 2,
-        head_dim: 4,
-        ffn: 20,
-        layers: 2,
-        vocab: 23,
-        eps: 1e-5,
-        rope_base: 10_000.0,
-        stretch: Some(orpheus::config::Stretch { factor: 4.0, low: 1.0, high: 4.0, original: 64.0 }),
-        tied: true,
-        spread: 0.02,
-    }
-}
-
-/// Inputs of the F5 program for these clips, laid end to end.
-fn f5_batch(clips: &[usize]) -> Tensors {
-    const MELS: usize = f5::config::MELS;
+/// Inputs of the program over frames for these clips, laid end to end.
+fn frames_batch(clips: &[usize]) -> Tensors {
     let (rows, segs) = (FRAMES.rows, FRAMES.clips);
     let wide = TensorType::f32(&[rows, MELS]);
     let mut floats = [wide, wide].map(|ty| Tensor::full(ty, 0.0));

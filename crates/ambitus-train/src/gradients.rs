@@ -31,7 +31,7 @@ use std::path::Path;
 /// Options of the plan that `gradients` takes.
 #[derive(Clone, Debug)]
 pub struct GradientOptions {
-    /// What backward makes again.
+    /// What backward recomputes.
     pub checkpoint: Blocks,
     /// What to compute in; gradients are f32 and unscaled all the same.
     pub precision: Precision,

@@ -16,7 +16,6 @@ use std::path::PathBuf;
 #[command(
     name = "ambitus",
     version,
-    about,
     after_help = "Exit codes: 0 done · 1 a bug · 2 usage or recipe · 3 does not fit · 4 model \
 files · 5 data · 6 reading or writing · 7 training went wrong · 8 no card, driver or library (CUDA's, Open MPI's), or it failed · 9 another rank died or hangs · 10 stopped on request, can be resumed"
 )]

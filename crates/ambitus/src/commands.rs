@@ -3,7 +3,7 @@
 use crate::args::{
     DoctorArgs, ExportArgs, GradientsArgs, ResumeArgs, RunArgs, RunsArgs, TrainArgs, WeightsArg, WorldArgs,
 };
-use crate::terminal::{self, Terminal};
+use crate::terminal::{self, Terminal, json};
 use ambitus_families::ALL;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
@@ -22,13 +22,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub type Result<T> = std::result::Result<T, RunError>;
-
-pub fn json(value: &impl serde::Serialize) {
-    match serde_json::to_string_pretty(value) {
-        Ok(text) => terminal::result(&text),
-        Err(e) => terminal::message(&format!("error: the result cannot be written as JSON: {e}")),
-    }
-}
 
 /// The processes that were started together as one run, if any.
 fn processes(ranks: Option<usize>, device: DeviceChoice, a: &WorldArgs) -> Result<Option<Processes>> {

@@ -48,7 +48,7 @@ pub fn run(a: &ImportArgs) -> Result<(), RunError> {
         })?;
     }
     if a.json {
-        crate::commands::json(&imported);
+        terminal::json(&imported);
         return Ok(());
     }
     let table = imported.to_string();

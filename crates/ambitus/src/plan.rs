@@ -1,8 +1,8 @@
 //! `ambitus plan`: a plan, or tables of plans, for people and for programs.
 
 use crate::args::PlanArgs;
-use crate::commands::{Result, json, options, recipe, refused, without_options};
-use crate::terminal::{self, Terminal};
+use crate::commands::{Result, options, recipe, refused, without_options};
+use crate::terminal::{self, Terminal, json};
 use ambitus_families::ALL;
 use ambitus_families::error::RunError;
 use ambitus_plan::cards::{Card, Cards};

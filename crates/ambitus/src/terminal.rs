@@ -129,6 +129,14 @@ impl Drop for Terminal {
     }
 }
 
+/// A result for programs, on stdout.
+pub fn json(value: &impl serde::Serialize) {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => result(&text),
+        Err(e) => message(&format!("error: the result cannot be written as JSON: {e}")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! Checkpoint: values tagged for recomputation are made again inside backward, right before their first reader there.
+//! Checkpoint: values tagged for recomputation are recomputed inside backward, right before their first reader there.
 //!
 //! Before: `%5 = layer_norm(%1) fwd; ...; %9 = matmul(%8, %5) bwd`. After:
 //! `%5 = layer_norm(%1) fwd; ...; %20 = layer_norm(%1) recompute; %9 = matmul(%8, %20) bwd`, and `%5` dies in forward.
@@ -82,7 +82,7 @@ impl Pass for Checkpoint {
 }
 
 struct Cloner {
-    /// By instruction; those that are made again.
+    /// By instruction; those that are recomputed.
     tagged: Vec<Option<Instr>>,
     defs: Vec<Option<usize>>,
     p: Program,

@@ -36,7 +36,7 @@ pub const STORE: u32 = 1;
 /// Tensors below this many bytes are not worth a copy: all biases and norms of a model together are a thousandth of it.
 const LEAST: u64 = 8 << 10;
 
-/// Uses at most this many instructions apart share one fetch. A layer's gradients, with what is made again for them and an
+/// Uses at most this many instructions apart share one fetch. A layer's gradients, with what is recomputed for them and an
 /// update in backward, stand within 30; a block's forward and its backward do not.
 const NEAR: usize = 32;
 

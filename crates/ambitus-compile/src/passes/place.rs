@@ -22,7 +22,7 @@
 //!
 //! What is read elsewhere is sent to each reader once, before the next work of that rank; outputs are sent to all, at the end.
 //! Instructions stay what they are, in their order: the same bits as on one device. Ranks take their transfers in the order of
-//! the one program, so that none waits for another that waits for it. What is made again in backward on one rank, another that
+//! the one program, so that none waits for another that waits for it. What is recomputed in backward on one rank, another that
 //! got it in forward has kept.
 //!
 //! [`pipeline`] orders micro-batches so that few wait (1F1B, arXiv 1806.03377).

@@ -1,7 +1,7 @@
-//! Policy: decides which values are kept for backward and which are made again. It only tags; [`super::checkpoint`] acts.
+//! Policy: decides which values are kept for backward and which are recomputed. It only tags; [`super::checkpoint`] acts.
 //!
-//! Results of memory-bound ops are always made again where that keeps nothing else alive. Beyond that, results of products,
-//! attention and convolutions are made again as [`Blocks`] says: all of a repeated block's, or value by value in the order
+//! Results of memory-bound ops are always recomputed where that keeps nothing else alive. Beyond that, results of products,
+//! attention and convolutions are recomputed as [`Blocks`] says: all of a repeated block's, or value by value in the order
 //! of seconds per byte, the same in every block and one more in some (Rockmate's structure, arXiv 2307.01236: solve one
 //! block, then say how many blocks take which solution).
 
@@ -12,7 +12,7 @@ use ambitus_ir::{Instr, Phase, Program, ValueId};
 use std::fmt;
 use std::str::FromStr;
 
-/// What is made again in backward, beside memory-bound results.
+/// What is recomputed in backward, beside memory-bound results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocks {
     /// Nothing.
@@ -77,7 +77,7 @@ impl FromStr for Blocks {
     }
 }
 
-/// A result in the model's blocks that is held for backward and can be made again from what is held anyway.
+/// A result in the model's blocks that is held for backward and can be recomputed from what is held anyway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
     /// Path inside the block, as `attn.to_q.linear`.
@@ -91,16 +91,16 @@ pub struct Value {
 /// A result this many times smaller than what it is made from is kept, even in a recomputed block: a modulation table of
 /// a few clips is dearer to make than to keep.
 const SMALL: u64 = 8;
-/// Outside blocks, results are made again from kept values through at most this many instructions.
+/// Outside blocks, results are recomputed from kept values through at most this many instructions.
 const DEPTH: u32 = 2;
 
-/// For every instruction: are its results made again in backward?
+/// For every instruction: are its results recomputed in backward?
 ///
 /// What one block hands to the next is always kept: a chain of recomputation ends there. Only what is made of states and
-/// inputs alone (a weight in another type) is made again nevertheless: it starts no chain.
+/// inputs alone (a weight in another type) is recomputed nevertheless: it starts no chain.
 ///
 /// # Errors
-/// A pattern that matches nothing that could be made again, by name.
+/// A pattern that matches nothing that could be recomputed, by name.
 pub fn tag(p: &Program, blocks: &Blocks, target: &dyn Target) -> Result<Vec<bool>, CompileError> {
     let facts = Facts::of(p);
     let whole = match blocks {
@@ -293,13 +293,13 @@ impl Facts {
             && !(handed_on && self.block[at].is_some() && !starts)
     }
 
-    /// Something dearer than a memory-bound op that could be made again.
+    /// Something dearer than a memory-bound op that could be recomputed.
     fn is_product(&self, instr: &Instr, at: usize) -> bool {
         !instr.op.def().props().memory_bound && self.may_tag(instr, at)
     }
 
     /// True when making the results again keeps nothing alive that backward does not hold anyway: every operand is a state,
-    /// an input, small, made again too, or read by backward.
+    /// an input, small, recomputed too, or read by backward.
     fn is_from_kept(&self, instr: &Instr, depth: &[u32]) -> bool {
         let out = self.bytes(&instr.outputs);
         instr.inputs.iter().all(|v| {

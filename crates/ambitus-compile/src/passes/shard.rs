@@ -286,7 +286,7 @@ fn gathers(instr: &Instr) -> bool {
     instr.op.def().queue() == Some(GATHER)
 }
 
-/// Tags gathers of forward that backward makes again: those between whose last use there and whose first use in backward
+/// Tags gathers of forward that backward recomputes: those between whose last use there and whose first use in backward
 /// something else is gathered. `tags`: one for each instruction of a program before `checkpoint`.
 pub fn tag(p: &Program, sharding: &Sharding, tags: &mut [bool]) {
     if !sharding.regather {

@@ -229,7 +229,7 @@ fn gradients_take_no_bytes_beside_the_one_in_hand() {
 
 #[test]
 fn no_gradient_outlives_its_layer() {
-    // From where a gradient is made to where it is applied: the layer's dx and what is made again for it.
+    // From where a gradient is made to where it is applied: the layer's dx and what is recomputed for it.
     const MOST: usize = 30;
     let cfg = f5::config::Config::v1_base();
     let cap = Capacity { rows: 512, clips: 4 };

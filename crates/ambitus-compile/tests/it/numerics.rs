@@ -385,7 +385,7 @@ fn passes_do_to_numbers_what_they_declare() {
         let one = |toy| {
             let mut forms = forms(toy);
             // Of the other two models, what their layers make of the passes that every session has.
-            forms.truncate(if ["f5 v1", "llama"].contains(&toy.name) { forms.len() } else { 1 });
+            forms.truncate(if ["frames v1", "llama"].contains(&toy.name) { forms.len() } else { 1 });
             scope.spawn(move || seen(toy, &forms))
         };
         let threads: Vec<_> = toys.iter().map(one).collect();

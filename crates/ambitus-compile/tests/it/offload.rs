@@ -286,7 +286,7 @@ fn what_comes_in_parts_takes_under_a_gib() {
         heads: 24,
         kv_heads: 8,
         head_dim: 128,
-        ..ambitus_testkit::toys::wide_config()
+        ..ambitus_models::small::wide_config()
     };
     let cfg = orpheus::config::Config { ffn: 8192, layers: 2, vocab: 156_940, ..cfg };
     let shape = Capacity { rows: 2461, clips: 2 };

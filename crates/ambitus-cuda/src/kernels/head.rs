@@ -1,5 +1,5 @@
 //! Linear heads with cross-entropy: walks over tiles of rows and blocks of classes, so that products are large and one tile of
-//! logits exists. First for each row's sum of exponentials, then, with the logits made again, for the gradients. The op on all
+//! logits exists. First for each row's sum of exponentials, then, with the logits recomputed, for the gradients. The op on all
 //! classes and the ops on some launch the same, so that their bits are equal.
 
 use super::elementwise::cast_to;

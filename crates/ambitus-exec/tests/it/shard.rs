@@ -80,7 +80,7 @@ fn eight_ranks() {
 
 /// Every strategy at four ranks agrees with one rank, and bit for bit with the others; `Late` copies as `Early` ones.
 fn composes(what: &str, form: &Form) {
-    for toy in toys().iter().filter(|t| ["f5 v1", "llama"].contains(&t.name)) {
+    for toy in toys().iter().filter(|t| ["frames v1", "llama"].contains(&t.name)) {
         let want = alone(toy, form);
         let mut first = None;
         for strategy in strategies(4) {
@@ -120,7 +120,7 @@ fn small_states_compose() {
 #[test]
 fn what_is_frozen_composes() {
     let frozen = [Pattern::new("*_blocks.0"), Pattern::new("*.layers.0")];
-    for toy in toys().iter().filter(|t| ["f5 v1", "llama"].contains(&t.name)) {
+    for toy in toys().iter().filter(|t| ["frames v1", "llama"].contains(&t.name)) {
         let patterns = if toy.name == "llama" { &frozen[1..] } else { &frozen[..1] };
         let form = Form { trained: Trained::Except(patterns.to_vec()), ..Form::default() };
         let want = alone(toy, &form);
@@ -141,7 +141,7 @@ fn adapters_compose() {
         targets: vec![Pattern::new("*.to_q"), Pattern::new("*.q_proj")],
         also_train: Vec::new(),
     };
-    for toy in toys().iter().filter(|t| ["f5 v1", "llama"].contains(&t.name)) {
+    for toy in toys().iter().filter(|t| ["frames v1", "llama"].contains(&t.name)) {
         let targets = vec![lora.targets[usize::from(toy.name == "llama")].clone()];
         let dropout = if toy.name == "llama" { 0.0 } else { lora.dropout };
         let trained = Trained::Adapters(Lora { targets, dropout, ..lora.clone() });

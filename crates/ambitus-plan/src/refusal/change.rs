@@ -22,7 +22,7 @@ pub(super) struct Change {
     pub lora: Option<u32>,
     /// Another longest clip.
     pub limit: Option<Limit>,
-    /// What is made again.
+    /// What is recomputed.
     pub checkpoint: Option<Blocks>,
     /// What waits on the host.
     pub offload: Option<Offload>,

@@ -3,7 +3,7 @@
 //!
 //! What changes numbers is a [`Set`]: one level of each [`Dim`]ension. Every level has a bit, a higher one for a larger change,
 //! and a set is a smaller change than another where its bits are the smaller number: the largest level decides. What does not
-//! change numbers ([`Helpers`]: what is made again, what waits on the host, micro-batches of one clip) is tried with each set, by
+//! change numbers ([`Helpers`]: what is recomputed, what waits on the host, micro-batches of one clip) is tried with each set, by
 //! the bytes that live at once, which no plan is below. What is named was planned in full, by what applying the options does.
 
 mod plans;
@@ -56,7 +56,7 @@ struct Helpers {
     offload: Option<u8>,
 }
 
-/// What is made again.
+/// What is recomputed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Again {
     Nothing,

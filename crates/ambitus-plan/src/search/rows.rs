@@ -127,7 +127,7 @@ fn more_rows(
 }
 
 /// The most rows that fit a budget with a plan's options: of a micro-batch, and of one clip, up to `most`, with everything
-/// made again. `longest`: rows of the longest clip.
+/// recomputed. `longest`: rows of the longest clip.
 ///
 /// # Errors
 /// As [`RunPlan::new`].

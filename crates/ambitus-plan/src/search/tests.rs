@@ -83,7 +83,7 @@ fn no_plan_that_fits_is_much_faster() {
         let found = search(&shape, &free, budget, device.target()).expect("plans");
         assert!(found.plan.peak_bytes <= budget, "share {share}: {} of {budget}", found.plan.peak_bytes);
         let best = plans.iter().filter(|p| p.0 <= budget).map(|p| p.1).fold(f64::INFINITY, f64::min);
-        // The usual micro-batch is kept for WORTH, and a step more than necessary may be made again.
+        // The usual micro-batch is kept for WORTH, and a step more than necessary may be recomputed.
         let allowed = best * (1.0 + WORTH) * 1.01;
         assert!(
             found.plan.step_seconds <= allowed,

@@ -93,7 +93,7 @@ impl MicroBatch {
     }
 }
 
-/// What backward makes again, in a recipe and after `--checkpoint`.
+/// What backward recomputes, in a recipe and after `--checkpoint`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint(pub Blocks);
 

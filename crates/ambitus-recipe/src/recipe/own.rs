@@ -7,7 +7,7 @@ use serde::de::value::StringDeserializer;
 use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, forward_to_deserialize_any};
 use serde_json::{Map, Value};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -80,15 +80,21 @@ impl Recipe {
 
 /// A recipe as it stands in a file, and what of the file it has no key for.
 pub(super) struct Whole {
-    recipe: Recipe,
+    /// `Err`: what is wrong where the file was read to its end, as a key that is missing. One that is misspelled goes before it.
+    recipe: Result<Box<Recipe>, String>,
     others: Vec<Other>,
 }
 
 impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Whole, D::Error> {
-        let others = RefCell::new(Vec::new());
-        let recipe = Recipe::deserialize(Keys { inner: d, path: "", others: &others })?;
-        Ok(Whole { recipe, others: others.into_inner() })
+        let others = Others::default();
+        let recipe = Recipe::deserialize(Keys { inner: d, path: "", others: &others });
+        let (others, ended) = (others.all.into_inner(), others.ended.into_inner());
+        match recipe {
+            Ok(recipe) => Ok(Whole { recipe: Ok(Box::new(recipe)), others }),
+            Err(e) if ended && !others.is_empty() => Ok(Whole { recipe: Err(e.to_string()), others }),
+            Err(e) => Err(e),
+        }
     }
 }
 
@@ -103,7 +109,11 @@ impl Whole {
         file: &str,
         places: &KeysAndValues,
     ) -> Result<(Recipe, Vec<String>), RecipeError> {
-        let Whole { mut recipe, others } = self;
+        let Whole { recipe, others } = self;
+        let (mut recipe, lacks) = match recipe {
+            Ok(recipe) => (*recipe, None),
+            Err(why) => (Recipe::without_data(""), Some(why)),
+        };
         let fail = |path: &str, why: String| RecipeError {
             file: file.to_owned(),
             place: place_of(path, &places.keys),
@@ -124,16 +134,17 @@ impl Whole {
                         if !known.contains(&&*key) {
                             return Err(fail(&path, unknown(&key, &known)));
                         }
+                        if recipe.own(section.name, &key).is_some() {
+                            let before = section.keys.iter().find_map(|k| k.before.filter(|_| k.name == key));
+                            return Err(fail(&path, twice(before.unwrap_or_default())));
+                        }
                         recipe.set_own(section.name, &key, value);
                     }
                 }
                 (Some(_), ..) => return Err(fail(&path, "is not a map of keys and values".to_owned())),
                 (None, value, Some((section, key))) => {
                     if recipe.own(section, key).is_some() {
-                        return Err(fail(
-                            &path,
-                            format!("`{section}: {{{key}: …}}` says it too: keep that one"),
-                        ));
+                        return Err(fail(&path, twice(&format!("{section}.{key}"))));
                     }
                     recipe.set_own(section, key, value);
                     notes.push(format!(
@@ -151,8 +162,23 @@ impl Whole {
                 }
             }
         }
-        Ok((recipe, notes))
+        match lacks {
+            None => Ok((recipe, notes)),
+            Some(why) => Err(RecipeError { file: file.to_owned(), place: None, key: None, why: short(&why) }),
+        }
     }
+}
+
+/// What was kept aside, and whether the file was read to its end.
+#[derive(Default)]
+struct Others {
+    all: RefCell<Vec<Other>>,
+    ended: Cell<bool>,
+}
+
+/// What is said of a key that another place says.
+fn twice(other: &str) -> String {
+    format!("`{other}` says it too: keep one")
 }
 
 /// What is said of a key that nobody knows.
@@ -166,7 +192,7 @@ fn unknown(key: &str, known: &[&str]) -> String {
 struct Keys<'a, D> {
     inner: D,
     path: &'a str,
-    others: &'a RefCell<Vec<Other>>,
+    others: &'a Others,
 }
 
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Keys<'_, D> {
@@ -196,7 +222,7 @@ struct Fields<'a, V> {
     visitor: V,
     known: &'static [&'static str],
     path: &'a str,
-    others: &'a RefCell<Vec<Other>>,
+    others: &'a Others,
 }
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for Fields<'_, V> {
@@ -217,7 +243,7 @@ struct Known<'a, A> {
     map: A,
     known: &'static [&'static str],
     path: &'a str,
-    others: &'a RefCell<Vec<Other>>,
+    others: &'a Others,
     /// The key whose value comes next.
     at: String,
 }
@@ -227,7 +253,10 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Known<'_, A> {
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
         loop {
-            let Some(key) = self.map.next_key::<String>()? else { return Ok(None) };
+            let Some(key) = self.map.next_key::<String>()? else {
+                self.others.ended.set(self.path.is_empty());
+                return Ok(None);
+            };
             if self.known.contains(&&*key) {
                 self.at.clone_from(&key);
                 let key: StringDeserializer<A::Error> = key.into_deserializer();
@@ -235,7 +264,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Known<'_, A> {
             }
             let path = if self.path.is_empty() { key } else { format!("{}.{key}", self.path) };
             let value = self.map.next_value()?;
-            self.others.borrow_mut().push(Other { path, value, known: self.known });
+            self.others.all.borrow_mut().push(Other { path, value, known: self.known });
         }
     }
 
@@ -252,7 +281,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Known<'_, A> {
 struct Within<'a, S> {
     seed: S,
     path: &'a str,
-    others: &'a RefCell<Vec<Other>>,
+    others: &'a Others,
 }
 
 impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Within<'_, S> {
@@ -333,6 +362,10 @@ mod tests {
                 .starts_with("r.yaml:3:10: singer.voic: unknown key `voic` (did you mean `voice`?)")
         );
         assert!(why("", "singer: 3").contains("is not a map"));
+        let misspelled = Recipe::parse_with("model: {dirr: a}\n", "r.yaml", &SECTIONS).expect_err("no data");
+        assert!(misspelled.to_string().starts_with("r.yaml:1:9: model.dirr: unknown key"), "{misspelled}");
+        let lacks = Recipe::parse_with("singer: {notes: 1}\n", "r.yaml", &SECTIONS).expect_err("no model");
+        assert!(lacks.to_string().contains("model"), "{lacks}");
         assert!(why("", "sniger: {voice: x}").contains("did you mean `singer`?"));
         assert!(why(", voyce: x", "").contains("data.voyce: unknown key `voyce`"));
         assert!(why(", voice: x", "singer: {voice: y}").contains("says it too"));

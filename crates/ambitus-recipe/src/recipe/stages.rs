@@ -48,7 +48,7 @@ pub struct Stage {
     /// Audio of an update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
-    /// What backward makes again.
+    /// What backward recomputes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
     /// What the model computes in.

@@ -37,7 +37,7 @@ pub struct Log {
     pub errors: Vec<String>,
 }
 
-/// Saves and prunes as training does; after an error goes on with the next thing, as after "disk full".
+/// Saves and prunes as training does; after an error resumes the next thing, as after "disk full".
 pub fn run(disk: Arc<dyn Disk>, parent: &Path) -> Log {
     let dir = CheckpointDir::on(disk, parent);
     let mut log = Log::default();

@@ -43,7 +43,7 @@ pub struct Log {
     waiting: Vec<u8>,
 }
 
-/// A log that a run goes on with.
+/// A log that a run resumes.
 #[derive(Debug)]
 pub struct Resumed {
     /// The log.

@@ -105,11 +105,12 @@ mod tests {
                         let Ok(lock) = Lock::take(root) else { continue };
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         times.fetch_add(1, Ordering::SeqCst);
+                        // Whoever takes the folder away is done with it: from then on another may have a new one.
+                        inside.fetch_sub(1, Ordering::SeqCst);
                         if k % 2 == 0 {
                             std::fs::remove_file(root.join(LOCK_FILE)).unwrap();
                             let _ = std::fs::remove_dir(root);
                         }
-                        inside.fetch_sub(1, Ordering::SeqCst);
                         drop(lock);
                     }
                 });

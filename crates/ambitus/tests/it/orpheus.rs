@@ -347,7 +347,7 @@ fn the_processors_rows_are_hand_arithmetic() {
         assert!((4 * t * v..4 * t * v + (8 << 20)).contains(&workspace), "{workspace}");
     }
     // At the peak, the head's gradient: the last hidden states and their normed values or gradient. Of each block what
-    // backward reads: its input; and where it is not made again the residual stream between its halves, q and attention's
+    // backward reads: its input; and where it is not recomputed the residual stream between its halves, q and attention's
     // output, k and v, gate and up, and the log-sum-exp.
     let block = 4 * (3 * d + 2 * e + 2 * f) + 4 * heads;
     let activations = |p: &serde_json::Value| bytes(&p["categories"], "activations");
@@ -409,5 +409,5 @@ fn a_model_can_be_planned_for_without_a_recipe_and_not_trained_without_data() {
     let (code, text) = said(dir.path(), &["plan", "--model", &f5]);
     assert!(code == 2 && text.contains("data.dir: is missing"), "{code}: {text}");
     let (code, text) = said(dir.path(), &["plan", "--model", &model, "--variant", "v0"]);
-    assert!(code == 2 && text.contains("--variant"), "{code}: {text}");
+    assert!(code == 2 && text.contains("f5.variant: is for F5-TTS"), "{code}: {text}");
 }

@@ -12,8 +12,8 @@ const TOOL: &str = "xtask";
 const MOST_LINES: usize = 500;
 /// Files that are longer, and why.
 const LONG_FILES: [(&str, &str); 3] = [
-    ("ambitus-compile/tests/golden.rs", "programs in full, as passes leave them"),
-    ("ambitus/tests/faults.rs", "one fault after another on one disk"),
+    ("ambitus-compile/tests/it/golden.rs", "programs in full, as passes leave them"),
+    ("ambitus/tests/it/faults.rs", "one fault after another on one disk"),
     ("ambitus-train/src/saved/tests.rs", "one world of ranks for all its cases"),
 ];
 /// Longest function, in lines.

@@ -1,4 +1,4 @@
-//! Keep: what one rank makes again in backward, others that got it in forward keep.
+//! Keep: what one rank recomputes in backward, others that got it in forward keep.
 //!
 //! Before, of rank 0's `%4`, which rank 1 read in forward: `%20 = activation(%3) recompute; %30 = matmul(%29, %20) bwd` with the
 //! product on rank 1. After: `%30 = matmul(%29, %4)`. The same bits, and rank 1 need not wait for rank 0 in backward.
