@@ -362,8 +362,9 @@ mod tests {
                 .starts_with("r.yaml:3:10: singer.voic: unknown key `voic` (did you mean `voice`?)")
         );
         assert!(why("", "singer: 3").contains("is not a map"));
-        let misspelled = Recipe::parse_with("model: {dirr: a}\n", "r.yaml", &SECTIONS).expect_err("no data");
-        assert!(misspelled.to_string().starts_with("r.yaml:1:9: model.dirr: unknown key"), "{misspelled}");
+        let misspelled =
+            Recipe::parse_with("model: {dir: a, dirr: b}\n", "r.yaml", &SECTIONS).expect_err("no data");
+        assert!(misspelled.to_string().starts_with("r.yaml:1:17: model.dirr: unknown key"), "{misspelled}");
         let lacks = Recipe::parse_with("singer: {notes: 1}\n", "r.yaml", &SECTIONS).expect_err("no model");
         assert!(lacks.to_string().contains("model"), "{lacks}");
         assert!(why("", "sniger: {voice: x}").contains("did you mean `singer`?"));
