@@ -1,6 +1,7 @@
 //! Model families as programs: what is computed, in the reference's own tensor names. No passes, devices or files here.
 
 pub mod batch;
+pub mod common;
 pub mod error;
 pub mod f5;
 pub mod init;

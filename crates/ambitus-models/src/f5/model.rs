@@ -2,6 +2,7 @@
 
 use super::config::{Config, MELS, POSITION_GROUPS};
 use crate::batch::Capacity;
+use crate::common::linear;
 use ambitus_ir::ops::activation::ActivationKind;
 use ambitus_ir::ops::attention::{Attention, Rotary};
 use ambitus_ir::ops::index::{Sinusoid, SinusoidKind};
@@ -86,16 +87,6 @@ impl Clips {
             None => x,
         }
     }
-}
-
-/// x w^T + b with the parameters `<scope>.weight` and `<scope>.bias`.
-fn linear(b: &mut Builder<'_>, scope: &str, x: ValueId, out: usize) -> ValueId {
-    b.scope(scope, |b| {
-        let inner = b.dim(x, 1);
-        let w = b.parameter("weight", &[out, inner]);
-        let bias = b.parameter("bias", &[out]);
-        b.linear(x, w, Some(bias))
-    })
 }
 
 /// The transformer: (phi, cond `[T, M]`) to the predicted velocity `[T, M]`.

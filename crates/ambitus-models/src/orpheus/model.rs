@@ -3,6 +3,7 @@
 
 use super::config::{Config, Stretch};
 use crate::batch::Capacity;
+use crate::common::{project, rms_norm};
 use ambitus_ir::ops::attention::{Attention, Rotary};
 use ambitus_ir::ops::elementwise::BinaryKind;
 use ambitus_ir::{Builder, Program, Session, TensorType, ValueId};
@@ -39,7 +40,7 @@ fn decoder(b: &mut Builder<'_>, cfg: &Config, ids: ValueId, segs: ValueId) -> (V
     for i in 0..cfg.layers {
         x = b.block("layers", i, |b| layer(b, cfg, freqs, segs, x));
     }
-    (norm(b, "norm", cfg, x), table)
+    (rms_norm(b, "norm", x, cfg.eps), table)
 }
 
 /// Inverse frequencies `[head_dim / 2]`.
@@ -74,10 +75,10 @@ fn stretched(b: &mut Builder<'_>, by: Stretch, f: ValueId) -> ValueId {
 
 /// One layer, `[T, D]` to `[T, D]`.
 fn layer(b: &mut Builder<'_>, cfg: &Config, freqs: ValueId, segs: ValueId, x: ValueId) -> ValueId {
-    let h = norm(b, "input_layernorm", cfg, x);
+    let h = rms_norm(b, "input_layernorm", x, cfg.eps);
     let h = b.scope("self_attn", |b| attention(b, cfg, freqs, segs, h));
     let x = b.add(x, h);
-    let h = norm(b, "post_attention_layernorm", cfg, x);
+    let h = rms_norm(b, "post_attention_layernorm", x, cfg.eps);
     let h = b.scope("mlp", |b| {
         let gate = project(b, "gate_proj", h, cfg.ffn);
         let up = project(b, "up_proj", h, cfg.ffn);
@@ -101,21 +102,4 @@ fn attention(b: &mut Builder<'_>, cfg: &Config, freqs: ValueId, segs: ValueId, h
     let op = Attention { heads, kv_heads, head_dim, causal: true, scale };
     let o = b.self_attention(op, q, k, v, segs);
     project(b, "o_proj", o, cfg.dim)
-}
-
-/// x w^T with the parameter `<scope>.weight`; no linear here has a bias.
-fn project(b: &mut Builder<'_>, scope: &str, x: ValueId, out: usize) -> ValueId {
-    b.scope(scope, |b| {
-        let inner = b.dim(x, 1);
-        let w = b.parameter("weight", &[out, inner]);
-        b.linear(x, w, None)
-    })
-}
-
-/// RMS norm with the parameter `<scope>.weight`.
-fn norm(b: &mut Builder<'_>, scope: &str, cfg: &Config, x: ValueId) -> ValueId {
-    b.scope(scope, |b| {
-        let gamma = b.parameter("weight", &[cfg.dim]);
-        b.rms_norm(x, gamma, cfg.eps)
-    })
 }
