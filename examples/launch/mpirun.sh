@@ -1,6 +1,6 @@
 #!/bin/sh
-# Four ranks over two hosts by Open MPI's mpirun. Needs, on each: ssh without a password, Open MPI 4 or 5, and the program (built
-# with --features mpi), the recipe, the model, the clips and the run folder at these paths.
+# Four ranks over two hosts by Open MPI's mpirun. Needs, on each: ssh without a password, Open MPI 4 or 5, and the program,
+# the recipe, the model, the clips and the run folder at these paths.
 #   examples/launch/mpirun.sh RECIPE RUN_FOLDER
 set -eu
 exec mpirun -np 4 --host "${HOSTS:-localhost:4}" \

@@ -44,7 +44,7 @@ pub struct Parity {
     pub worst: (f64, String),
 }
 
-/// Every fixture on a device, with and without block checkpointing.
+/// Returns every fixture on a device, with and without block checkpointing.
 ///
 /// # Errors
 /// What stopped it.

@@ -68,7 +68,7 @@ fn verdict(page: &Report) -> Result<(), String> {
     if page.faults().is_empty() { Ok(()) } else { Err(page.faults().join("\n")) }
 }
 
-/// The whole run.
+/// Returns the whole run.
 ///
 /// # Errors
 /// When the card does not open.
@@ -132,7 +132,7 @@ fn machine(info: &CardInfo, page: &mut Report) {
     ));
 }
 
-/// Parity in each element type; gives the card back when it can still be used.
+/// Checks parity in each element type; returns the card if it can still be used.
 fn parity(card: Card, types: &[DType], page: &mut Report) -> Option<Card> {
     let mut card = Some(card);
     let head = ["operands", "cases", "largest relative L2 error", "of"];
@@ -151,7 +151,7 @@ fn parity(card: Card, types: &[DType], page: &mut Report) -> Option<Card> {
     card
 }
 
-/// The same under compute-sanitizer, where it is installed.
+/// Runs this program's kernel checks under compute-sanitizer, if it is installed.
 fn sanitize(options: &Options, page: &mut Report) {
     let Ok(me) = std::env::current_exe() else { return };
     let mut command = Command::new("compute-sanitizer");
@@ -169,7 +169,7 @@ fn sanitize(options: &Options, page: &mut Report) {
             Ok(Some(status)) => return page.fault(format!("compute-sanitizer: {status}")),
             Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(200)),
             _ => {
-                // Its whole group: the program under it would go on alone.
+                // Its whole group: the program under it would keep running.
                 let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
                 let _ = child.wait();
                 return page.line("\ncompute-sanitizer took too long and was stopped: no verdict.");
@@ -240,7 +240,7 @@ impl Subject {
         Ok((exec, planned))
     }
 
-    /// Script and arguments of the peer.
+    /// Returns script and arguments of the peer.
     fn peer(self, options: &Options) -> (&'static str, Vec<String>) {
         let numbers = |pairs: &[(&str, usize)]| -> Vec<String> {
             pairs.iter().flat_map(|(name, n)| [format!("--{name}"), n.to_string()]).collect()
@@ -332,7 +332,7 @@ fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// Plan against what the driver says.
+/// Compares the plan with what the driver says.
 fn memory(
     info: &CardInfo,
     exec: &CudaExecutor,
@@ -407,7 +407,8 @@ fn times(
     Ok(())
 }
 
-/// `2026-11-21`, by the proleptic Gregorian calendar (Hinnant, "chrono-compatible low-level date algorithms").
+/// Returns the date as `2026-11-21`, by the proleptic Gregorian calendar (Hinnant, "chrono-compatible low-level date
+/// algorithms").
 fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let z = (seconds / 86_400) as i64 + 719_468;
@@ -422,7 +423,7 @@ fn today() -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// A card's name in a file's name.
+/// Returns a card's name in a file's name.
 fn slug(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     name.chars().map(plain).collect::<String>().trim_matches('-').to_owned()

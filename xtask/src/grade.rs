@@ -53,7 +53,7 @@ pub struct Graded {
 }
 
 impl Graded {
-    /// Bytes that were planned and not used; negative where the plan was exceeded.
+    /// Returns the bytes that were planned and not used; negative where the plan was exceeded.
     pub fn slack(&self) -> i64 {
         self.planned as i64 - self.measured as i64
     }
@@ -74,7 +74,7 @@ pub struct Report {
     pub minimums: usize,
 }
 
-/// Grades, and prints the table.
+/// Grades the cases and prints the table.
 ///
 /// # Errors
 /// What stopped it; and a promise that was broken.
@@ -149,7 +149,7 @@ fn one(
     let call = |args: Vec<String>| ambitus(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let mut broken = |why: String| report.broken.push(format!("{name}: {why}"));
 
-    // Codes and mels are cached by the first of these, and made again by the run that is measured.
+    // Codes and mels are cached by the first of these, and made anew by the run that is measured.
     let planned = call(with(&["plan", &recipe], &["--memory", "64GiB", "--json"]))?;
     if planned.outcome == Outcome::Refused {
         // Options that do not go together are refused by name; there is nothing to grade.
@@ -187,7 +187,7 @@ fn one(
     };
     compare(case, "train", &trained, &summary, report);
 
-    // An earlier checkpoint is gone on with.
+    // The run is resumed from an earlier checkpoint.
     let checkpoints = run.join("checkpoints");
     if std::fs::remove_dir_all(checkpoints.join(format!("step-{}", cases::UPDATES))).is_ok() {
         let _ = std::fs::remove_file(run.join("summary.json"));
@@ -214,7 +214,7 @@ fn one(
     Ok(())
 }
 
-/// A run that ended, against what it says of itself.
+/// Compares a run that ended with its own summary.
 fn compare(case: &Case, what: &str, ran: &Ran, summary: &Value, report: &mut Report) {
     let number = |key: &str| summary[key].as_u64().unwrap_or(0);
     add(case, what, number("peak_planned_bytes"), ran.peak, report);

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 /// Files, structures in them, and the heads of their tables.
-const TABLES: [(&str, &str, &str); 9] = [
+const TABLES: [(&str, &str, &str); 10] = [
     ("recipe.rs", "Recipe", "A recipe"),
     ("recipe.rs", "Model", "`model:`"),
     ("recipe.rs", "Data", "`data:`"),
@@ -17,12 +17,13 @@ const TABLES: [(&str, &str, &str); 9] = [
     ("recipe/offload.rs", "Offload", "`offload:`"),
     ("recipe/sharding.rs", "Sharding", "`sharding:`"),
     ("recipe/stages.rs", "Stage", "A stage of `stages:`"),
+    ("recipe/players.rs", "Player", "A player of `players:`"),
 ];
 const HEAD: &str = "\
 # Keys of a recipe
 
-A recipe is a YAML file: `ambitus train RECIPE`, `ambitus plan RECIPE`. Only `model.dir` and `data.dir` must be there; options of
-the command line go before it. Relative paths are those of the folder that the command is typed in. Sizes are written `20GiB` or
+A recipe is a YAML file: `ambitus train RECIPE`, `ambitus plan RECIPE`. Only `model.dir` and `data.dir` are required; options of
+the command line override it. Relative paths start from the folder in which the command is run. Sizes are written `20GiB` or
 `512MB`. The recipe with everything that was chosen is `recipe.yaml` in the run's folder.
 
 Written by `cargo xtask keys` from the source, where each key is explained.
@@ -32,7 +33,7 @@ fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Where the page lies.
+/// Returns where the page lies.
 pub fn path() -> PathBuf {
     root().join("docs/recipe.md")
 }
@@ -45,7 +46,7 @@ pub fn write() -> Result<(), String> {
     std::fs::write(path(), page()?).map_err(|e| format!("{}: {e}", path().display()))
 }
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
 /// As [`write()`].
@@ -80,7 +81,7 @@ pub fn page() -> Result<String, String> {
     Ok(out)
 }
 
-/// What families mean by keys that a recipe leaves out.
+/// Returns what families mean by keys that a recipe leaves out.
 fn defaults() -> String {
     let families = [
         F5::shaped(ambitus_models::f5::config::Config::v1_base()),
@@ -104,7 +105,7 @@ fn defaults() -> String {
     out.replacen("| key |", &head, 1) + "\n"
 }
 
-/// Public fields of a structure, and what is said of each.
+/// Returns the public fields of a structure, and the comment on each.
 fn fields(text: &str, name: &str) -> Option<Vec<(String, String)>> {
     let mut lines = text.lines().skip_while(|line| *line != format!("pub struct {name} {{"));
     lines.next()?;
@@ -119,7 +120,7 @@ fn fields(text: &str, name: &str) -> Option<Vec<(String, String)>> {
     Some(fields)
 }
 
-/// Without links of the source's documentation.
+/// Removes the links of the source's documentation.
 fn plain(said: &str) -> String {
     let said = said.replace("[`DEFAULT_UPDATES`]", &ambitus_recipe::recipe::DEFAULT_UPDATES.to_string());
     // The tables stand below.

@@ -6,7 +6,7 @@ use std::process::Command;
 /// The compiler that the kernels are checked with. It needs no headers: the kernels include none.
 const WHEEL: &str = "nvidia-cuda-nvrtc-cu12==12.9.86";
 
-/// Where the libraries come to lie, in the working folder.
+/// Returns where the libraries come to lie, in the working folder.
 pub fn folder() -> PathBuf {
     Path::new("target").join("cuda-libs").join("nvidia").join("cuda_nvrtc").join("lib")
 }

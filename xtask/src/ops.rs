@@ -61,7 +61,7 @@ pub fn check(mut card: Card, dtype: DType, word: &str) -> (Option<Card>, Outcome
     (Some(card), outcome)
 }
 
-/// True when the card has a kernel for a case.
+/// Returns true when the card has a kernel for a case.
 fn runs(case: &Case, target: &CudaTarget) -> bool {
     let x = case.types();
     case.op.def().infer(&x).is_ok_and(|y| target.has_kernel(&case.op, &x, &y))
@@ -126,7 +126,7 @@ impl Target for Apart {
     }
 }
 
-/// The op on copies of its inputs: only values of the program may be overwritten.
+/// Returns the op on copies of its inputs: only values of the program may be overwritten.
 fn on_copies(case: &Case, target: &dyn Target) -> Arc<PlannedSession> {
     let mut session = Session::default();
     let mut b = Builder::new(&mut session, "case");
@@ -147,7 +147,7 @@ fn on_copies(case: &Case, target: &dyn Target) -> Arc<PlannedSession> {
     Arc::new(plan(session, target, 1))
 }
 
-/// Results of the op that lie on one of its operands.
+/// Counts the op's results that lie on one of its operands.
 fn on_operands(planned: &PlannedSession, case: &Case) -> usize {
     let p = planned.program("case").expect("the case's program");
     let own = p.program.instrs.iter().filter(|i| i.op == case.op);
@@ -156,7 +156,7 @@ fn on_operands(planned: &PlannedSession, case: &Case) -> usize {
     own.map(on).sum()
 }
 
-/// Bytes of every output.
+/// Returns the bytes of every output.
 fn bits(case: &Case, planned: Arc<PlannedSession>, card: Card) -> (Card, Result<Vec<Vec<u8>>, String>) {
     let mut exec = match CudaExecutor::open(planned.clone(), card, None) {
         Ok(exec) => exec,

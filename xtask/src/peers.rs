@@ -52,7 +52,7 @@ impl Peer {
         }
     }
 
-    /// One round of steps: what the script measured.
+    /// Runs one round of steps and returns what the script measured.
     ///
     /// # Errors
     /// When the script ended.

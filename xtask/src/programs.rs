@@ -35,7 +35,7 @@ pub struct F5Shape {
     pub clips: usize,
 }
 
-/// The shape of `F5TTS_v1_Base` without dropout, or a tiny one.
+/// Returns the shape of `F5TTS_v1_Base` without dropout, or a tiny one.
 pub fn f5_config(small: bool) -> Config {
     let base = Config { dropout: 0.0, ..Config::v1_base() };
     if !small {
@@ -55,7 +55,7 @@ pub fn f5_config(small: bool) -> Config {
     }
 }
 
-/// Orpheus' decoder with one block (Llama-3.2-3B's widths, its 156,940 tokens), or a tiny one.
+/// Returns Orpheus' decoder with one block (Llama-3.2-3B's widths, its 156,940 tokens), or a tiny one.
 pub fn llama_config(small: bool) -> Llama {
     let block = Llama { layers: 1, ..Llama::orpheus_3b() };
     if !small {
@@ -95,7 +95,8 @@ pub fn plan_llama(config: &Llama, capacity: Capacity, target: &dyn Target) -> Re
     let mut s = Session::default();
     let forward = orpheus::model::loss(&mut s, config, capacity, program::MICRO);
     let passes = Options { optimizer: Some(ADAMW), ..Options::new(Blocks::None) };
-    let s = Pipeline::new(&passes, target).session(s, forward, Vec::new()).map_err(|e| e.to_string())?;
+    let s =
+        Pipeline::new(&passes, target).session(s, vec![forward], Vec::new()).map_err(|e| e.to_string())?;
     Ok(plan::plan(s, target, 1))
 }
 
@@ -163,7 +164,7 @@ fn write(exec: &mut dyn Executor, name: &str, input: &str, value: f32) -> Result
     exec.write_f32(name, input, 0, &[value]).map_err(|e| e.to_string())
 }
 
-/// One update: micro-batch, clip and AdamW, moving average where there is one. Gives the loss.
+/// Runs one update: micro-batch, clip and AdamW, and the moving average if there is one. Returns the loss.
 ///
 /// # Errors
 /// From the executor.
@@ -192,7 +193,7 @@ pub struct Measured {
     pub bytes: f64,
 }
 
-/// A session with one large product and one large copy, to measure a card's rates with [`rates`].
+/// Returns a session with one large product and one large copy, to measure a card's rates with [`rates`].
 pub fn plan_rates(target: &dyn Target, small: bool) -> PlannedSession {
     let (n, rows) = if small { (64, 256) } else { (4096, 65_536) };
     let mut s = Session::default();
@@ -212,7 +213,7 @@ fn matrix(rows: usize, cols: usize) -> ambitus_ir::TensorType {
     ambitus_ir::TensorType::new(DType::F32, &[rows, cols])
 }
 
-/// The rates of the card that [`plan_rates`], which `planned` is, was opened on.
+/// Returns the rates of the card that [`plan_rates`], which `planned` is, was opened on.
 ///
 /// # Errors
 /// From the executor.
@@ -245,7 +246,7 @@ pub struct OpShare {
     pub floor: f64,
 }
 
-/// Every op of a program of the plan that was opened, the most expensive first.
+/// Returns every op of a program of the plan that was opened, the most expensive first.
 ///
 /// # Errors
 /// From the executor.

@@ -10,7 +10,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A page with a title.
+    /// Returns a page with a title.
     pub fn new(title: &str) -> Report {
         Report { text: format!("# {title}\n"), faults: Vec::new() }
     }
@@ -21,13 +21,13 @@ impl Report {
         eprintln!("== {title}");
     }
 
-    /// A line of text.
+    /// Adds a line of text.
     pub fn line(&mut self, text: &str) {
         let _ = writeln!(self.text, "{text}");
         eprintln!("{text}");
     }
 
-    /// A table; the first row is its head.
+    /// Adds a table; the first row is its head.
     pub fn table(&mut self, rows: &[Vec<String>]) {
         for (i, row) in rows.iter().enumerate() {
             self.line(&format!("| {} |", row.join(" | ")));
@@ -37,18 +37,18 @@ impl Report {
         }
     }
 
-    /// Something that must not be.
+    /// Adds something that must not be.
     pub fn fault(&mut self, what: String) {
         self.line(&format!("- FAULT: {what}"));
         self.faults.push(what);
     }
 
-    /// What was wrong.
+    /// Returns what was wrong.
     pub fn faults(&self) -> &[String] {
         &self.faults
     }
 
-    /// The page as Markdown.
+    /// Returns the page as Markdown.
     pub fn markdown(&self) -> String {
         let verdict = match self.faults.len() {
             0 => "Everything held.".to_owned(),
@@ -58,7 +58,7 @@ impl Report {
     }
 }
 
-/// (median, first quartile, third quartile) of some numbers.
+/// Returns (median, first quartile, third quartile) of some numbers.
 pub fn quartiles(numbers: &[f64]) -> (f64, f64, f64) {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
-/// The most bytes that one call sends, with so many ranks: enough that a call's start costs little beside it.
+/// Returns the most bytes that one call among `ranks` ranks sends: enough that starting a call costs little in comparison.
 pub const fn staging(ranks: usize) -> usize {
     let least = ranks * 1024;
     if least > 1 << 20 { least } else { 1 << 20 }
@@ -23,7 +23,7 @@ pub const fn staging(ranks: usize) -> usize {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CommError {
     /// Another rank is not there any more.
-    #[error("rank {rank} {why}, and {what} cannot go on without it")]
+    #[error("rank {rank} {why}, and {what} cannot continue without it")]
     Gone {
         /// the rank
         rank: usize,
@@ -113,14 +113,14 @@ pub enum Sent<'a> {
 }
 
 impl<'a> Sent<'a> {
-    /// All of it.
+    /// Returns all of it.
     pub fn bytes(self) -> &'a [u8] {
         match self {
             Sent::Same(bytes) | Sent::Parts(bytes) => bytes,
         }
     }
 
-    /// Where in it is what the `k`-th of so many members gets.
+    /// Returns the range of bytes that the `k`-th of `members` members gets.
     pub fn part(self, k: usize, members: usize) -> Range<usize> {
         match self {
             Sent::Same(bytes) => 0..bytes.len(),
@@ -131,7 +131,7 @@ impl<'a> Sent<'a> {
         }
     }
 
-    /// What the `k`-th of so many members gets.
+    /// Returns the bytes that the `k`-th of `members` members gets.
     pub fn to(self, k: usize, members: usize) -> &'a [u8] {
         &self.bytes()[self.part(k, members)]
     }
@@ -146,20 +146,20 @@ fn fits(what: &str, bytes: usize, ranks: usize) -> Result<(), CommError> {
 /// One rank's end of a world of ranks. All ranks of a group make the same calls in the same order; each returns when the
 /// group has exchanged. `what` names the collective for messages.
 pub trait Communicator: Send + Sync + fmt::Debug {
-    /// This rank.
+    /// Returns this rank's number.
     fn rank(&self) -> usize;
 
-    /// Ranks in all.
+    /// Returns the number of ranks.
     fn ranks(&self) -> usize;
 
-    /// This rank works on its own from now on, for as long as that takes: until what is returned is dropped, an engine with a
-    /// watchdog tells the others that this rank lives. It exchanges nothing meanwhile.
+    /// Marks this rank as working on its own until the result is dropped: an engine with a watchdog tells the others that this
+    /// rank is alive. It exchanges nothing meanwhile.
     fn busy(&self) -> Busy {
         Busy::default()
     }
 
-    /// Every member sends at most [`staging`] bytes, as many as the others and in the same way; `got` gets what each has for
-    /// this one, one after another. `members`: ranks, ascending, this one among them. What [`Communicator::all_gather`] and
+    /// Exchanges at most [`staging`] bytes from every member, as many from each and in the same way; `got` gets what each has
+    /// for this one, one after another. `members`: ranks, ascending, this one among them. What [`Communicator::all_gather`] and
     /// [`Communicator::all_to_all`] are made of.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         got: &mut [u8],
     ) -> Result<(), CommError>;
 
-    /// Every member sends `mine`, of one length; `all` gets them one after another. `members`: ranks, ascending, this one
+    /// Gathers `mine` of every member, of one length; `all` gets them one after another. `members`: ranks, ascending, this one
     /// among them.
     ///
     /// # Errors
@@ -188,7 +188,7 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         self.exchange(what, members, Sent::Same(mine), all)
     }
 
-    /// `parts` has an equal part for each member; `got` gets what each has for this one, one after another.
+    /// Exchanges parts: `parts` has an equal part for each member, `got` gets what each has for this one, one after another.
     ///
     /// # Errors
     /// When a member is gone or elsewhere.

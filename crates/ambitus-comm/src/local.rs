@@ -10,7 +10,7 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Bytes of the boxes of a world: held from its start to its end, beside the arenas.
+/// Returns the bytes of the boxes of a world: held from its start to its end, besides the arenas.
 pub fn world_bytes(ranks: usize) -> u64 {
     (ranks * staging(ranks)) as u64
 }
@@ -54,7 +54,7 @@ impl World {
         World { boxes, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// A rank that panics holds no lock of the state while it changes: what it leaves is whole.
+    /// Locks the state. A rank that panics holds no lock of the state while it changes, so what it leaves is whole.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -232,7 +232,7 @@ pub fn run<T: Send, E: Send + Display>(
     failed.map_or(Ok(done), Err)
 }
 
-/// What a panic said.
+/// Returns what a panic said.
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("").to_owned()

@@ -1,8 +1,8 @@
 //! Ranks that are processes, on this host or several, over Open MPI.
 //!
-//! An exchange is one message to and one from every other member, each behind a header that says where its sender is; so a
-//! rank that does not come is known by its number and host, and one that is elsewhere by what it is in. MPI's own
-//! collectives would wait without end and name nobody.
+//! An exchange is one message to and one from every other member, each behind a header that says where its sender is; so a rank
+//! that does not come is known by its number and host, and one that is elsewhere by what it is in. MPI's own collectives would
+//! wait forever without naming the missing rank.
 //!
 //! Waiting is testing, with pauses that grow with the time waited: ranks may share cores, and what they compute goes first.
 //! Kernels call from threads of a pool: MPI is started with `MPI_THREAD_SERIALIZED`, and a lock keeps calls one at a time.
@@ -23,23 +23,23 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use wire::{Failure, Wire};
 
-/// What Open MPI holds in a process beside these buffers. Measured: 9.4 MiB with 4 processes of one host (4.1.4, `ob1`), peak of the
-/// resident bytes less those of the same work in one process; the rest is room for more ranks and other transports.
+/// Bytes that Open MPI holds in a process besides these buffers. Measured: 9.4 MiB with 4 processes of one host (4.1.4, `ob1`),
+/// peak of the resident bytes less those of the same work in one process; the rest is room for more ranks and other transports.
 const LIBRARY: u64 = 16 << 20;
 
-/// Bytes that exchanging takes in each process, from the world's start to its end.
+/// Returns the bytes that exchanging takes in each process, from the world's start to its end.
 pub fn world_bytes(ranks: usize) -> u64 {
     LIBRARY + 2 * buffer(ranks) as u64
 }
 
-/// Bytes of what is sent at once, and of what is received.
+/// Returns the bytes of what is sent at once, and of what is received.
 fn buffer(ranks: usize) -> usize {
     staging(ranks) + ranks * header::BYTES
 }
 
 /// Without a pause: exchanges of ranks that come together take less.
 const EAGER: Duration = Duration::from_micros(50);
-/// The longest pause between two tests: long enough to cost no core, short beside what waiting already took.
+/// The longest pause between two tests: long enough to cost no core, short compared with what waiting already took.
 const PAUSE: Duration = Duration::from_micros(500);
 /// The most that one round of waiting counts: of a process that was stopped itself, or a machine that slept, the rest is not
 /// other ranks' lateness.
@@ -95,8 +95,8 @@ struct State {
 /// Holds the wire for the rest of the process, as MPI may use its bytes after a failure.
 static WORLD: OnceLock<Arc<MpiRank>> = OnceLock::new();
 
-/// Calls `look` every [`ROUND`] in a thread until what is returned is dropped. Without a thread nobody looks, and all goes well as a
-/// rule.
+/// Calls `look` every [`ROUND`] in a thread until what is returned is dropped. Without a thread nothing looks, and all goes
+/// well as a rule.
 fn watch(name: &str, mut look: impl FnMut(&AtomicBool) + Send + 'static) -> Busy {
     let busy = Busy::default();
     let over = busy.0.clone();
@@ -122,7 +122,7 @@ fn guard(most: Duration, said: String, options: Options) -> Busy {
     })
 }
 
-/// Time on a processor: of this process, but for this thread.
+/// Returns the CPU time of this process without this thread.
 fn worked() -> Duration {
     let of = |clock| {
         // SAFETY: the time is written to this frame; a clock that is not there leaves zero.
@@ -182,7 +182,7 @@ pub fn open(options: Options) -> Result<Arc<MpiRank>, CommError> {
     Ok(world)
 }
 
-/// The rank that this process is, and its host; `None` before [`open`].
+/// Returns the rank that this process is, and its host; `None` before [`open`].
 pub fn this_rank() -> Option<(usize, String)> {
     WORLD.get().map(|world| (world.rank, world.host(world.rank).to_owned()))
 }
@@ -199,7 +199,7 @@ pub fn finish() -> Result<(), CommError> {
     let late = format!("MPI has not ended for {seconds} s: a process of the job did not come to its end");
     let _guard = guard(world.options.watchdog, late, world.options);
     let mut state = world.lock();
-    // What was said before each rank's end has come, and nobody says more.
+    // All messages sent before each rank's end have arrived, and no more will come.
     state.broken = Some(CommError::Engine("the ranks have parted".to_owned()));
     for rank in world.others() {
         state.wire.heard(rank).map_err(|failure| world.failed(failure, END, 0))?;
@@ -218,12 +218,12 @@ pub fn abort(code: u8) {
 }
 
 impl MpiRank {
-    /// The host of a rank.
+    /// Returns the host of a rank.
     pub fn host(&self, rank: usize) -> &str {
         self.hosts.get().and_then(|h| h.get(rank)).map_or("not known yet", String::as_str)
     }
 
-    /// Ranks on this process's host.
+    /// Returns the number of ranks on this process's host.
     pub fn here(&self) -> usize {
         let mine = self.host(self.rank);
         (0..self.ranks).filter(|r| self.host(*r) == mine).count()
@@ -234,7 +234,7 @@ impl MpiRank {
         (0..self.ranks).filter(move |r| *r != mine)
     }
 
-    /// True when there was something to say.
+    /// Returns true when there was something to say.
     fn say_who_is_missing(&self) -> bool {
         let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((missing, what, _)) = waits.as_ref().filter(|(.., since)| since.elapsed() >= ASKED) else {
@@ -265,7 +265,7 @@ impl MpiRank {
         self.wire.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The steps of an exchange, each of which fits the buffers.
+    /// Runs the steps of an exchange, each of which fits the buffers.
     fn steps(
         &self,
         wire: &mut Wire,

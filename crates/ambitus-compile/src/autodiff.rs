@@ -1,6 +1,6 @@
 //! Reverse-mode differentiation of a straight-line program.
 //!
-//! Before: `... output loss %9`. After: the same, then backward instructions, and for every trainable parameter `w` of the
+//! Before: `... output loss %9`. After: these, then backward instructions, and for every trainable parameter `w` of the
 //! program an output `grad.w` with its gradient. Each op states its own rule ([`OpDef::vjp`](ambitus_ir::OpDef::vjp)).
 //!
 //! A gradient is of its value's type, rounded where a rule gives f32 for a 16-bit value; ops that only move numbers hand f32
@@ -8,17 +8,17 @@
 //! Backward begins from 1, or from the session's loss scale where there is one.
 
 use crate::CompileError;
-use crate::passes::pattern::Pattern;
 use crate::passes::precision::LOSS_SCALE;
 use crate::passes::{Numerics, Pass};
+use crate::player::Player;
 use ambitus_ir::ops::Vjp;
 use ambitus_ir::{Builder, DType, Instr, Output, Phase, Program, Session, StateDecl, StateKind, ValueId};
 use std::collections::HashMap;
 
 /// The pass.
 pub struct Autodiff<'a> {
-    /// Which of the trainable parameters get gradients: all, where none is named.
-    pub trains: &'a [Pattern],
+    /// Whose parameters get gradients.
+    pub player: &'a Player,
 }
 
 impl Pass for Autodiff<'_> {
@@ -26,14 +26,13 @@ impl Pass for Autodiff<'_> {
         "autodiff"
     }
 
-    /// Forward stays what it is.
+    /// Declares that forward does not change.
     fn numerics(&self) -> Numerics {
         Numerics::Exact
     }
 
     fn run(&self, session: &mut Session, p: Program) -> Result<Program, CompileError> {
-        let named = |s: &StateDecl| self.trains.iter().any(|pattern| pattern.matches(&s.name));
-        differentiate_for(session, p, &|s| self.trains.is_empty() || named(s))
+        differentiate_for(session, p, &|s| self.player.has(s))
     }
 }
 
@@ -46,8 +45,8 @@ pub fn differentiate(session: &mut Session, program: Program) -> Result<Program,
     differentiate_for(session, program, &|_| true)
 }
 
-/// As [`differentiate`], for those trainable parameters that `trains` picks; the others are constants. Two programs of one
-/// session may train different parts, as a generator and its discriminator do.
+/// Differentiates with respect to the trainable parameters that `trains` picks; the others are constants. Two programs of one
+/// session may train different parts, as a generator and its discriminator do. See [`differentiate`].
 ///
 /// # Errors
 /// As [`differentiate`].
@@ -126,7 +125,7 @@ pub fn differentiate_for(
     if cut.is_empty() { Ok(program) } else { Err(CompileError::NoPath(cut)) }
 }
 
-/// The gradients of an instruction's results in the types of these, but for ops that hand on what they get.
+/// Returns the gradients of an instruction's results in the types of these, but for ops that hand on what they get.
 fn rounded(b: &mut Builder<'_>, instr: &Instr, dy: Vec<Option<ValueId>>) -> Vec<Option<ValueId>> {
     if instr.op.def().conducts() {
         return dy;
@@ -138,7 +137,7 @@ fn rounded(b: &mut Builder<'_>, instr: &Instr, dy: Vec<Option<ValueId>>) -> Vec<
     dy.into_iter().zip(&instr.outputs).map(one).collect()
 }
 
-/// The sum of two gradients of one value; in f32 where they differ in type.
+/// Returns the sum of two gradients of one value; in f32 where they differ in type.
 fn sum(b: &mut Builder<'_>, p: ValueId, q: ValueId) -> ValueId {
     if b.ty(p).dtype == b.ty(q).dtype {
         return b.add(p, q);

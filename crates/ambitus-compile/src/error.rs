@@ -19,7 +19,7 @@ pub enum CompileError {
     #[error("the loss does not depend on {}; freeze them", .0.join(", "))]
     NoPath(Vec<String>),
     /// A pattern of names that is none of the model's.
-    #[error("`{pattern}` matches no parameter that it could be about; there are {names}")]
+    #[error("`{pattern}` matches no parameter that it could apply to; there are {names}")]
     NoMatch {
         /// the pattern
         pattern: String,
@@ -65,4 +65,15 @@ pub enum CompileError {
          and do not update in backward"
     )]
     ShardedPerTensor,
+    /// Where ranks keep parameters follows from one program so far.
+    #[error(
+        "a model of several players is trained by one rank so far: leave out ranks, sharding and placement"
+    )]
+    PlayersOnRanks,
+    /// Adapters are looked for in every program.
+    #[error("a model of several players has no adapters so far: freeze what should stay as it is")]
+    PlayersAdapted,
+    /// The players would have to share one loss scale.
+    #[error("a model of several players has no loss scale so far: compute in bf16 or fp32")]
+    PlayersScaled,
 }

@@ -9,5 +9,6 @@ pub mod optimizer;
 pub mod passes;
 pub mod pipeline;
 pub mod plan;
+mod player;
 
 pub use error::CompileError;

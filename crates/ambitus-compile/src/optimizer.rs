@@ -56,26 +56,26 @@ pub struct Optimizer {
 }
 
 impl From<AdamW> for Optimizer {
-    /// With moments in fp32.
+    /// Returns an optimizer with moments in fp32.
     fn from(adamw: AdamW) -> Optimizer {
         Optimizer { adamw, states: States::Fp32 }
     }
 }
 
 impl Optimizer {
-    /// Matrices of fewer elements have moments of another type than larger ones.
+    /// Returns the number of elements below which matrices have moments of another type.
     pub fn few(&self) -> usize {
         if self.states == States::EightBit { LEAST_8BIT } else { 0 }
     }
 
-    /// Moments of this parameter are kept in 8 bits. A flat's tensors are treated as each would be alone.
+    /// Returns whether moments of this parameter are kept in 8 bits. A flat's tensors are treated as each would be alone.
     fn in_8_bits(&self, decl: &StateDecl, layout: Option<&Layout>) -> bool {
         let flat = layout.and_then(|layout| layout.flat(&decl.name));
         let small = flat.map_or(decl.ty.shape.elements() < self.few(), |flat| flat.small);
         self.states == States::EightBit && decl.ty.shape.len() > 1 && !small
     }
 
-    /// The update of a parameter with gradient `grad`, where nothing reads the old value afterwards: declares its moments,
+    /// Builds the update of a parameter with gradient `grad`, whose old value nothing reads afterwards: declares its moments,
     /// and gives all back. `scalars`: lr, coef, t, apply of [`AdamW`]. `layout`: of ranks that share flats.
     fn apply(
         &self,
@@ -128,7 +128,7 @@ impl Optimizer {
     }
 }
 
-/// Trainable parameters of the group with their gradient states, in declaration order.
+/// Returns the trainable parameters of the group with their gradient states, in declaration order.
 fn trained(session: &Session, group: &dyn Fn(&StateDecl) -> bool) -> Vec<(StateId, StateId)> {
     let ids = (0..session.states.len() as u32).map(StateId);
     ids.filter_map(|id| {
@@ -145,7 +145,7 @@ fn start<'s>(session: &'s mut Session, name: &str) -> Builder<'s> {
     Builder::resume(session, program, Phase::Update)
 }
 
-/// `update`: clips by global norm and applies AdamW, all of it selected by `apply`, which is computed here: every
+/// Builds `update`: clips by global norm and applies AdamW, all of it selected by `apply`, which is computed here: every
 /// gradient is finite.
 ///
 /// Inputs `lr` `[1]` and `clip` `[1]` (largest norm; infinite for none), and [`SEED`] where bf16 is written. Outputs `grad_norm`, `apply`, `step` `[1]`.
@@ -157,7 +157,7 @@ pub fn update(session: &mut Session, optimizer: &Optimizer) -> Program {
     update_for(session, "update", STEP, optimizer, &|_| true)
 }
 
-/// As [`update`], for the parameters of one group, under a program name and a counter of its own.
+/// Builds the update of one group's parameters, with its own program name and counter. See [`update`].
 pub fn update_for(
     session: &mut Session,
     name: &str,
@@ -168,14 +168,14 @@ pub fn update_for(
     update_on(session, (name, step), optimizer, group, None)
 }
 
-/// As [`update`], of the shards that a rank holds: the norm is all gradients', with the same bits on every rank and however
-/// many share a flat.
+/// Builds the update of the shards that a rank holds. The norm is that of all gradients, with the same bits on every rank and
+/// however many share a flat. See [`update`].
 pub fn update_sharded(session: &mut Session, optimizer: &Optimizer, layout: &Layout) -> Program {
     update_on(session, ("update", STEP), optimizer, &|_| true, Some(layout))
 }
 
-/// Sum of squares of flats' gradients, of which the rank holds shards: sums in fp32 of each rank's piece, flat by flat, and
-/// these together in the order of the pieces. A rank that holds several pieces sums each for itself.
+/// Returns the sum of squares of flats' gradients, of which the rank holds shards: sums in fp32 of each rank's piece, flat by
+/// flat, and these together in the order of the pieces. A rank that holds several pieces sums each for itself.
 fn sum_of_squares(b: &mut Builder<'_>, grads: &[ValueId], mesh: Mesh) -> ValueId {
     let held = mesh.replicas();
     let columns: Vec<ValueId> = grads
@@ -284,7 +284,7 @@ impl LossScale {
     }
 }
 
-/// `update` with every gradient clipped by its own norm and applied for itself: what
+/// Builds `update` with every gradient clipped by its own norm and applied by itself: what
 /// [`in_backward`](crate::passes::in_backward) computes, bit for bit, from gradients that are kept.
 ///
 /// Inputs and outputs are those of [`update`], with what `PerTensor` says of `apply` and `step`.
@@ -292,7 +292,7 @@ pub fn update_per_tensor(session: &mut Session, optimizer: &Optimizer) -> Progra
     update_per_tensor_for(session, "update", STEP, optimizer, &|_| true)
 }
 
-/// As [`update_per_tensor`], for the parameters of one group, under a program name and a counter of its own.
+/// Builds the per-tensor update of one group's parameters, with its own program name and counter. See [`update_per_tensor`].
 pub fn update_per_tensor_for(
     session: &mut Session,
     name: &str,
@@ -352,7 +352,7 @@ impl PerTensor {
         })
     }
 
-    /// Outputs from all sums of squares, in declaration order: `grad_norm` (of all gradients together), `apply` (every
+    /// Adds outputs from all sums of squares, in declaration order: `grad_norm` (of all gradients together), `apply` (every
     /// gradient was finite), `step`.
     pub(crate) fn end(&self, b: &mut Builder<'_>, squares: &[ValueId]) {
         let total = if squares.is_empty() {
@@ -368,7 +368,8 @@ impl PerTensor {
     }
 }
 
-/// `ema`: average = average + (1 - decay) * (weight - average) for every trainable parameter, in fp32. Inputs `decay` `[1]`.
+/// Builds `ema`: average = average + (1 - decay) * (weight - average) for every trainable parameter, in fp32. Inputs `decay`
+/// `[1]`.
 pub fn ema(session: &mut Session) -> Program {
     // Those with an update: their gradients may have no states.
     let trained: Vec<StateId> = (0..session.states.len() as u32)
@@ -396,7 +397,7 @@ pub fn ema(session: &mut Session) -> Program {
     b.finish()
 }
 
-/// The same program reading the averages, which are fp32, instead of the trainable parameters.
+/// Returns `program` reading the averages, which are fp32, instead of the trainable parameters.
 pub fn on_averages(session: &mut Session, program: &Program, name: &str) -> Program {
     let mut p = program.clone();
     name.clone_into(&mut p.name);

@@ -47,11 +47,11 @@ impl fmt::Display for Numerics {
 
 /// One rewrite of one program.
 pub trait Pass {
-    /// Name in dumps.
+    /// Returns the name in dumps.
     fn name(&self) -> &'static str;
-    /// What it may do to numbers.
+    /// Returns what it may do to numbers.
     fn numerics(&self) -> Numerics;
-    /// What it changes in a session's states before it rewrites the first program. A second time it changes nothing.
+    /// Changes a session's states before the first program is rewritten. A second call changes nothing.
     fn declare(&self, _: &mut Session) {}
     /// Rewrites the program; may declare states.
     ///

@@ -12,7 +12,7 @@ pub use run::{After, BUILT, Watch, run, run_all};
 pub use session::{Parts, Stem, layout, micro, plain};
 
 use crate::autodiff::Autodiff;
-use crate::optimizer::{self, Optimizer};
+use crate::optimizer::Optimizer;
 use crate::passes::accumulate::Accumulate;
 use crate::passes::checkpoint::Recompute;
 use crate::passes::dead::Dead;
@@ -31,6 +31,7 @@ use crate::passes::schedule::Schedule;
 use crate::passes::shard::{Flats, Layout, Shard, Sharding};
 use crate::passes::simplify::Simplify;
 use crate::passes::{Numerics, Pass};
+pub use crate::player::Player;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session};
 
@@ -45,7 +46,7 @@ pub enum Trained {
     All,
     /// All but those that match.
     Except(Vec<Pattern>),
-    /// Adapters beside chosen products.
+    /// Adapters next to chosen products.
     Adapters(Lora),
 }
 
@@ -54,9 +55,8 @@ pub enum Trained {
 pub struct Options {
     /// What of the model is trained.
     pub trained: Trained,
-    /// Of that, what the micro-batch program trains; all, where nothing is named. A generator and its discriminator each train
-    /// their own.
-    pub trains: Vec<Pattern>,
+    /// By whom: one player for each program that is trained.
+    pub players: Vec<Player>,
     /// What the model computes in.
     pub precision: Precision,
     /// How ranks share what is kept; without, there is one.
@@ -78,11 +78,11 @@ pub struct Options {
 }
 
 impl Options {
-    /// Everything is trained, in fp32, by one rank, and there is no update.
+    /// Returns options under which one rank trains everything in fp32, without an update.
     pub fn new(checkpoint: Blocks) -> Options {
         Options {
             trained: Trained::All,
-            trains: Vec::new(),
+            players: vec![Player::default()],
             precision: Precision::Fp32,
             sharding: None,
             optimizer: None,
@@ -95,13 +95,18 @@ impl Options {
         }
     }
 
-    /// The optimizer, where it is applied in backward.
-    fn in_backward(&self) -> Option<InBackward<'_>> {
+    /// Returns the optimizer, where it is applied in backward.
+    fn in_backward(&self, player: &Player) -> Option<InBackward<'_>> {
         let optimizer = self.optimizer.as_ref().filter(|_| self.update_in_backward)?;
-        Some(InBackward { optimizer, step: optimizer::STEP })
+        Some(InBackward { optimizer, step: player.counter() })
     }
 
-    /// Where ranks keep the parameters of a chosen forward program, if they share them.
+    /// Returns whether the program of a micro-batch applies its gradients itself.
+    fn updates_in_backward(&self) -> bool {
+        self.update_in_backward && self.optimizer.is_some()
+    }
+
+    /// Returns where ranks keep the parameters of a chosen forward program, if they share them.
     fn layout(&self, session: &Session, chosen: &Program) -> Option<Layout> {
         let few = self.optimizer.as_ref().map_or(0, Optimizer::few);
         self.sharding.map(|sharding| Layout::of(session, chosen, sharding, few))
@@ -131,6 +136,8 @@ pub enum Section {
 /// What the programs decide on their way.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Decided<'l> {
+    /// Whose program it is, in [`Section::Micro`] and [`Section::Memory`]: the index of the player.
+    pub player: usize,
     /// Where ranks keep the parameters, after [`Section::Trained`].
     pub layout: Option<&'l Layout>,
     /// Where the model is cut and how many micro-batches are in the ranks at a time, after [`Section::Session`].
@@ -148,7 +155,7 @@ pub enum Step<'l> {
 }
 
 impl Step<'_> {
-    /// Name in dumps.
+    /// Returns the name in dumps.
     pub fn name(&self) -> &'static str {
         match self {
             Step::Pass(pass) => pass.name(),
@@ -157,7 +164,7 @@ impl Step<'_> {
         }
     }
 
-    /// What it may do to numbers.
+    /// Returns what it may do to numbers.
     pub fn numerics(&self) -> Numerics {
         match self {
             Step::Pass(pass) => pass.numerics(),
@@ -176,22 +183,22 @@ pub struct Pipeline<'a> {
 }
 
 impl<'a> Pipeline<'a> {
-    /// For these options and an executor.
+    /// Returns the pipeline for these options and an executor.
     pub fn new(options: &'a Options, target: &'a dyn Target) -> Pipeline<'a> {
         Pipeline { options, target, watch: None, without: None }
     }
 
-    /// The same, with someone who sees every program after every pass.
+    /// Returns this pipeline with `watch`, which sees every program after every pass.
     pub fn watched(self, watch: &'a Watch<'a>) -> Pipeline<'a> {
         Pipeline { watch: Some(watch), ..self }
     }
 
-    /// The same with a pass left out wherever it stands. What it declares to do to numbers is held to that.
+    /// Returns this pipeline without `pass`, wherever it stands. What it declares to do to numbers is held to that.
     pub fn without(self, pass: &'a str) -> Pipeline<'a> {
         Pipeline { without: Some(pass), ..self }
     }
 
-    /// The list.
+    /// Returns the list.
     pub fn list<'l>(&'l self, decided: Decided<'l>) -> List<'l> {
         let o = self.options;
         let (target, layout) = (self.target, decided.layout);
@@ -199,14 +206,15 @@ impl<'a> Pipeline<'a> {
         let shard = || layout.map(|layout| Shard { layout });
         let prefetch = || layout.map(|layout| layout.sharding.prefetch);
         let offload = |here: bool| (here && !o.offload.is_none()).then_some(o.offload);
-        let in_backward = o.in_backward();
+        let player = &o.players[decided.player];
+        let in_backward = o.in_backward(player);
 
         let mut list = List::new(self.without);
         list.at(Section::Trained).choice(o, true);
         list.at(Section::Forward).choice(o, false);
         list.at(Section::Micro)
             .then(Simplify)
-            .then(Autodiff { trains: &o.trains })
+            .then(Autodiff { player })
             .then(Simplify)
             .then(Lower { target })
             .when(shard())
@@ -225,7 +233,7 @@ impl<'a> Pipeline<'a> {
             .then(Recompute { blocks: &o.checkpoint, sharding: o.sharding.as_ref(), target })
             .then(Dead)
             // When every instruction that reads a weight is there.
-            .when(in_backward)
+            .when(in_backward.clone())
             .when(in_backward.map(|_| Lower { target }))
             .then(Schedule)
             .when(prefetch());
@@ -248,23 +256,23 @@ impl<'l> List<'l> {
         List { steps: Vec::new(), at: Section::Trained, without }
     }
 
-    /// All steps.
+    /// Returns all steps.
     pub fn steps(&self) -> impl Iterator<Item = &Step<'l>> {
         self.steps.iter().map(|(_, step)| step)
     }
 
-    /// The steps of a section.
+    /// Returns the steps of a section.
     pub fn section(&self, section: Section) -> impl Iterator<Item = &Step<'l>> {
         self.steps.iter().filter(move |(s, _)| *s == section).map(|(_, step)| step)
     }
 
-    /// Goes on with a section.
+    /// Continues with a section.
     fn at(&mut self, section: Section) -> &mut List<'l> {
         self.at = section;
         self
     }
 
-    /// What is trained, in which numbers.
+    /// Returns what is trained, in which numbers.
     fn choice(&mut self, o: &'l Options, training: bool) -> &mut List<'l> {
         match &o.trained {
             Trained::All => &mut *self,
@@ -285,7 +293,7 @@ impl<'l> List<'l> {
         }
     }
 
-    /// A pipeline where several micro-batches are in the ranks at a time, and their parts.
+    /// Returns a pipeline where several micro-batches are in the ranks at a time, and their parts.
     fn place(&mut self, cut: Option<(&'l Cut, usize)>) -> &mut List<'l> {
         let Some((cut, in_flight)) = cut else { return self };
         if in_flight > 1 {

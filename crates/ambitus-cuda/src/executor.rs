@@ -31,7 +31,7 @@ enum Recorded {
     /// As a graph.
     Graph(Graph),
     /// As steps that are put on the streams for each run. Programs that exchange with other ranks: NCCL can be recorded into
-    /// graphs from 2.9 on, but not polled there, so nobody could tell which collective another rank has not come to.
+    /// graphs from 2.9 on, but not polled there, so it would be unknown which collective another rank has not reached.
     Steps(Vec<Step>),
 }
 
@@ -75,12 +75,12 @@ impl CudaExecutor {
         }
     }
 
-    /// The card.
+    /// Returns the card.
     pub fn card(&self) -> &Card {
         &self.card
     }
 
-    /// The card, with the arenas given back.
+    /// Returns the card, with the arenas given back.
     pub fn into_card(self) -> Card {
         let CudaExecutor { programs, rank, mut card, .. } = self;
         drop((programs, rank));
@@ -122,9 +122,9 @@ impl CudaExecutor {
         self.rank.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()))
     }
 
-    /// Seconds of every instruction of a program of the plan that was opened, run on what the arena holds: for measuring.
-    /// Instructions of one op on equal types are measured once, exchanges between ranks without what travels. States are changed
-    /// by it.
+    /// Returns the seconds of every instruction of a program of the plan that was opened, run on what the arena holds: for
+    /// measuring. Instructions of one op on equal types are measured once, exchanges between ranks without what travels. States
+    /// are changed by it.
     ///
     /// # Errors
     /// When the card fails.
@@ -178,7 +178,7 @@ impl CudaExecutor {
     }
 }
 
-/// The address of a place on a slot.
+/// Returns the address of a place on a slot.
 fn address(planned: &PlannedSession, arenas: Arenas, at: Address, slot: usize) -> u64 {
     let arena = if at.region == Region::Host { arenas.host } else { arenas.device };
     arena + planned.base(at.region, slot) + at.offset
@@ -201,7 +201,7 @@ fn prepare(
     Ok((arenas, programs))
 }
 
-/// The steps of every instruction of a program on a slot.
+/// Returns the steps of every instruction of a program on a slot.
 fn steps(
     planned: &PlannedSession,
     p: &PlannedProgram,
@@ -246,8 +246,8 @@ fn record(
     card.record(&all).map(Recorded::Graph).map_err(fault)
 }
 
-/// The elements `start..start + len` of a tensor as rectangles, each with its offset in the transfer's bytes: the rest of a
-/// row, whole rows, the start of a row. A dense tensor is one row.
+/// Returns the elements `start..start + len` of a tensor as rectangles, each with its offset in the transfer's bytes: the rest
+/// of a row, whole rows, the start of a row. A dense tensor is one row.
 fn rectangles(ty: TensorType, base: u64, start: usize, len: usize) -> Vec<(Rect, usize)> {
     let size = ty.dtype.size();
     let elements = ty.shape.elements();
@@ -269,13 +269,13 @@ fn rectangles(ty: TensorType, base: u64, start: usize, len: usize) -> Vec<(Rect,
     found
 }
 
-/// The bytes of numbers, as the card has them too.
+/// Returns the bytes of numbers, as the card has them too.
 fn bytes<T: Number>(data: &[T]) -> &[u8] {
     // SAFETY: numbers have no padding, and every byte is one.
     unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data)) }
 }
 
-/// As [`bytes`], to write.
+/// Returns the bytes of numbers, to write. See [`bytes`].
 fn bytes_mut<T: Number>(data: &mut [T]) -> &mut [u8] {
     // SAFETY: as in `bytes`; any bytes are a number.
     unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast(), size_of_val(data)) }

@@ -1,8 +1,8 @@
 //! The CUDA executor.
 //!
-//! From the plan to the card: `ops`, the list of what there is for each op, turns every instruction into
-//! [`Step`](step::Step)s (kernel launches, matrix products, copies) with the addresses that the plan gave; `driver`
-//! records the steps of a program once, as a CUDA graph, and replays it. Kernels lie in `kernels/`, `<family>.cu` beside `<family>.rs`.
+//! From the plan to the card: `ops`, the list of what there is for each op, turns every instruction into [`Step`](step::Step)s
+//! (kernel launches, matrix products, copies) with the addresses that the plan gave; `driver` records the steps of a program
+//! once, as a CUDA graph, and replays it. Kernels are in `kernels/`, `<family>.cu` next to `<family>.rs`.
 //!
 //! Nothing of CUDA is needed to build: libraries are loaded at run time. Without the feature `driver` there is only what
 //! compilation asks of a card ([`CudaTarget`]): plans for any card are made on any machine.

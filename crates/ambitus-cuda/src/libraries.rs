@@ -25,6 +25,21 @@ pub enum Needed {
     Nccl,
 }
 
+/// Major versions of CUDA whose libraries are used, the newest first.
+const MAJORS: [u32; 2] = [13, 12];
+
+/// The newest major version of CUDA that the driver runs; any, where there is no driver that says.
+fn newest() -> u32 {
+    // SAFETY: as in `Needed::visible`.
+    if !unsafe { cudarc::driver::sys::is_culib_present() } {
+        return u32::MAX;
+    }
+    let mut version = 0;
+    // SAFETY: the driver is loaded; the pointer is a live integer.
+    let said = unsafe { cudarc::driver::sys::cuDriverGetVersion(&mut version) }.result();
+    said.map_or(u32::MAX, |()| version as u32 / 1000)
+}
+
 /// A library that is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing(pub Needed);
@@ -33,17 +48,29 @@ impl Needed {
     /// Every library that one card needs.
     pub const ALL: [Needed; 3] = [Needed::Driver, Needed::Nvrtc, Needed::CublasLt];
 
-    /// File names, newest first.
-    fn files(self) -> &'static [&'static str] {
+    /// File names, the newest that a driver for CUDA `most` runs first: what a newer library compiles or starts, an older driver
+    /// refuses.
+    fn files(self, most: u32) -> Vec<String> {
+        let versions = |name: &str| {
+            let versioned =
+                MAJORS.into_iter().filter(|major| *major <= most).map(|major| format!("{name}.{major}"));
+            versioned.chain([name.to_owned()]).collect()
+        };
         match self {
-            Needed::Driver => &["libcuda.so.1", "libcuda.so", "nvcuda.dll"],
-            Needed::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
-            Needed::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
-            Needed::Nccl => &["libnccl.so.2", "libnccl.so"],
+            Needed::Driver => ["libcuda.so.1", "libcuda.so", "nvcuda.dll"].map(str::to_owned).to_vec(),
+            Needed::Nvrtc => versions("libnvrtc.so"),
+            Needed::CublasLt => versions("libcublasLt.so"),
+            Needed::Nccl => ["libnccl.so.2", "libnccl.so"].map(str::to_owned).to_vec(),
         }
     }
 
-    /// True when cudarc's own search succeeds.
+    /// What the library opens by name while it works. The wheels of NVRTC have no path to look in, so its builtins are found only where
+    /// they are loaded already.
+    fn companion(self) -> Option<&'static str> {
+        (self == Needed::Nvrtc).then_some("libnvrtc-builtins.so")
+    }
+
+    /// Returns true when cudarc's own search succeeds.
     fn visible(self) -> bool {
         // SAFETY: loading a library of this name runs its start-up code: the vendor's, which is what is asked for.
         unsafe {
@@ -51,7 +78,7 @@ impl Needed {
                 Needed::Driver => cudarc::driver::sys::is_culib_present(),
                 Needed::Nvrtc => cudarc::nvrtc::sys::is_culib_present(),
                 Needed::CublasLt => cudarc::cublaslt::sys::is_culib_present(),
-                Needed::Nccl => self.files().iter().any(|file| Library::new(*file).is_ok()),
+                Needed::Nccl => self.files(newest()).iter().any(|file| Library::new(file).is_ok()),
             }
         }
     }
@@ -62,7 +89,7 @@ impl fmt::Display for Missing {
         let (what, how) = match self.0 {
             Needed::Driver => (
                 "the NVIDIA driver (libcuda.so.1)",
-                "install the driver of your card (version 525 or newer), or train without --device cuda",
+                "install the driver of your GPU (version 525 or newer), or train without --device cuda",
             ),
             Needed::Nvrtc => (
                 "NVRTC (libnvrtc.so)",
@@ -73,7 +100,7 @@ impl fmt::Display for Missing {
                 "install the CUDA toolkit 12 or 13, or `pip install nvidia-cublas-cu12`",
             ),
             Needed::Nccl => (
-                "NCCL (libnccl.so.2), which connects several cards,",
+                "NCCL (libnccl.so.2), which connects several GPUs,",
                 "install the package libnccl2 of NVIDIA's repository, or `pip install nvidia-nccl-cu12`",
             ),
         };
@@ -98,33 +125,45 @@ pub fn find(needed: Needed) -> Result<(), Missing> {
     Err(Missing(needed))
 }
 
-/// A library whose functions are looked up by name, from where [`find`] looks.
+/// Returns a library whose functions are looked up by name, from where [`find`] looks.
 ///
 /// # Errors
 /// When it is nowhere.
 pub(crate) fn open(needed: Needed) -> Result<Library, Missing> {
     let named = std::env::var_os(FOLDERS_VARIABLE).map(|v| std::env::split_paths(&v).collect());
     let named: Vec<PathBuf> = named.unwrap_or_default();
-    let by_name = needed.files().iter().map(PathBuf::from);
+    let by_name = needed.files(newest()).into_iter().map(PathBuf::from);
     let mut files =
         in_folders(needed, &named).into_iter().chain(by_name).chain(in_folders(needed, &folders()));
     // SAFETY: as in `Needed::visible`.
     files.find_map(|path| unsafe { Library::new(path) }.ok()).ok_or(Missing(needed))
 }
 
-/// Files of a library that are there.
+/// Returns the files of a library that are there.
 fn in_folders(needed: Needed, folders: &[PathBuf]) -> Vec<PathBuf> {
-    let files = folders.iter().flat_map(|folder| needed.files().iter().map(|file| folder.join(file)));
-    files.filter(|path| path.exists()).collect()
+    // The driver is not asked while it is looked for.
+    let files = needed.files(if needed == Needed::Driver { u32::MAX } else { newest() });
+    // The newest of all folders, not of the first.
+    let places = files.iter().flat_map(|file| folders.iter().map(move |folder| folder.join(file)));
+    places.filter(|path| path.exists()).collect()
 }
 
-/// Loads a library from the first folder that has it.
+/// Loads a library from the first folder that has its newest version, after what it opens by name.
 pub fn load(needed: Needed, folders: &[PathBuf]) -> bool {
     // SAFETY: as in `Needed::visible`; the file is the vendor's library by its name and folder.
-    in_folders(needed, folders).iter().any(|path| unsafe { Library::new(path) }.map(std::mem::forget).is_ok())
+    let loaded = |path: &Path| unsafe { Library::new(path) }.map(std::mem::forget).is_ok();
+    in_folders(needed, folders).iter().any(|path| {
+        let beside = path.parent().zip(needed.companion()).map_or(Vec::new(), |(folder, name)| {
+            let is_named =
+                |path: &PathBuf| path.file_name().is_some_and(|f| f.to_string_lossy().starts_with(name));
+            entries(folder).into_iter().filter(is_named).collect()
+        });
+        beside.iter().for_each(|path| _ = loaded(path));
+        loaded(path)
+    })
 }
 
-/// Where libraries lie beside the loader's own folders: the toolkit's, and those of Python wheels in the active
+/// Returns where libraries lie besides the loader's own folders: the toolkit's, and those of Python wheels in the active
 /// environment.
 fn folders() -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -157,6 +196,12 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_older_driver_gets_older_libraries() {
+        assert_eq!(Needed::Nvrtc.files(13), ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]);
+        assert_eq!(Needed::CublasLt.files(12), ["libcublasLt.so.12", "libcublasLt.so"]);
+    }
 
     #[test]
     fn what_is_missing_says_what_to_install() {

@@ -13,7 +13,7 @@ pub struct CardUse {
     pub pci: String,
     /// Bytes of memory.
     pub total_bytes: u64,
-    /// Bytes that nobody holds.
+    /// Bytes that are free.
     pub free_bytes: u64,
     /// Processes that hold memory, largest first. Empty in containers, which hide them.
     pub holders: Vec<Holder>,
@@ -84,7 +84,7 @@ impl Nvml {
         // SAFETY: the vendor's library by its name; its start-up code is its own.
         let mut loaded = paths.map(|path| unsafe { Library::new(path) });
         let library = loaded.find_map(Result::ok).ok_or(
-            "the NVIDIA driver (libnvidia-ml.so.1) was not found: no NVIDIA card, or its driver is not installed",
+            "the NVIDIA driver (libnvidia-ml.so.1) was not found: no NVIDIA GPU, or its driver is not installed",
         )?;
         let nvml = Nvml { library };
         // SAFETY: the signature is the documented one.
@@ -106,7 +106,7 @@ impl Nvml {
         }
     }
 
-    /// The driver's version, e.g. `550.54.15`.
+    /// Returns the driver's version, e.g. `550.54.15`.
     ///
     /// # Errors
     /// When the driver does not answer.
@@ -124,7 +124,7 @@ impl Nvml {
         Ok(string(&text))
     }
 
-    /// Every card with its use.
+    /// Returns every card with its use.
     ///
     /// # Errors
     /// When the driver does not answer.
@@ -184,7 +184,7 @@ impl Nvml {
         })
     }
 
-    /// The processes of a list; empty where the driver does not tell.
+    /// Returns the processes of a list; empty if the driver does not tell.
     fn processes(&self, card: Handle, list: &str) -> Vec<Holder> {
         let mut found = [ProcessInfo::default(); MOST];
         let mut count = MOST as c_uint;
@@ -224,18 +224,18 @@ impl Drop for Nvml {
     }
 }
 
-/// The text of a C buffer.
+/// Returns the text of a C buffer.
 fn string(buffer: &[c_char]) -> String {
     let bytes: Vec<u8> = buffer.iter().map(|c| *c as u8).chain([0]).collect();
     CStr::from_bytes_until_nul(&bytes).map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The use of the card at a PCI address, as CUDA writes it (`0000:01:00.0`).
+/// Returns the use of the card at a PCI address, as CUDA writes it (`0000:01:00.0`).
 ///
 /// # Errors
 /// No driver, or no such card.
 pub fn card_at(pci: &str) -> Result<CardUse, String> {
     let cards = Nvml::load()?.cards()?;
     let found = cards.into_iter().find(|c| c.pci.ends_with(&pci.to_lowercase()));
-    found.ok_or_else(|| format!("the driver's management library does not know the card at {pci}"))
+    found.ok_or_else(|| format!("the driver's management library does not know the GPU at {pci}"))
 }

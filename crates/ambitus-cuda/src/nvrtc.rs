@@ -30,8 +30,8 @@ pub fn version() -> Result<(i32, i32), String> {
     Ok((major, minor))
 }
 
-/// What to compile for: `sm_80` for (8, 0) where NVRTC knows it; for a card newer than NVRTC the newest `compute_NN`, which
-/// is PTX that the driver translates.
+/// Returns what to compile for: `sm_80` for (8, 0) where NVRTC knows it; for a card newer than NVRTC the newest `compute_NN`,
+/// which is PTX that the driver translates.
 ///
 /// # Errors
 /// NVRTC is missing, or knows only newer cards.
@@ -100,7 +100,7 @@ fn options(architecture: &str) -> [String; 3] {
     [architecture, "--std=c++17".to_owned(), "--ptxas-options=-v".to_owned()]
 }
 
-/// As [`compile`], from the folder `cache` where the same code was compiled before.
+/// Takes compiled code from the folder `cache` if it was compiled before, else compiles it. See [`compile`].
 pub(crate) fn compile_cached(
     family: &Family,
     architecture: &str,
@@ -113,7 +113,7 @@ pub(crate) fn compile_cached(
     }
 }
 
-/// As [`compile`], and keeps the result in `cache`. A cache that cannot be written is no error.
+/// Compiles and keeps the result in `cache`. A cache that cannot be written is not an error. See [`compile`].
 pub(crate) fn compile_anew(
     family: &Family,
     architecture: &str,
@@ -129,7 +129,7 @@ pub(crate) fn compile_anew(
     Ok(compiled)
 }
 
-/// Where a family's code for an architecture is kept: the name has everything that it depends on.
+/// Returns where a family's code for an architecture is kept: the name has everything that it depends on.
 fn kept(family: &Family, architecture: &str, cache: &Path) -> Result<PathBuf, String> {
     let mut hash = blake3::Hasher::new();
     hash.update(source(family).as_bytes());
@@ -188,14 +188,14 @@ pub fn report(architecture: &str) -> Result<Vec<KernelReport>, String> {
     Ok(reports)
 }
 
-/// The number that stands before a word.
+/// Returns the number that stands before a word.
 fn before(text: &str, word: &str) -> Option<u32> {
     let head = &text[..text.find(word)?];
     let start = head.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |i| i + 1);
     head[start..].parse().ok()
 }
 
-/// The user's folder for what can be made again.
+/// Returns the user's cache folder for Ambitus, whose contents can be rebuilt.
 pub(crate) fn cache() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = base.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;

@@ -22,7 +22,7 @@ macro_rules! ops {
     (($op:ident, $io:ident, $x:ident, $y:ident, $gemm:ident) lowered: $($lowered:ident),*; $($name:ident {
         bind: $bind:expr, workspace: $workspace:expr, overwrites: $overwrites:expr $(,)?
     })*) => {
-        /// The steps of an instruction.
+        /// Returns the steps of an instruction.
         #[allow(unused_variables)]
         pub(crate) fn bind(op: &Op, $io: &Io) -> Steps {
             match op {
@@ -31,7 +31,7 @@ macro_rules! ops {
             }
         }
 
-        /// True when the op has a kernel.
+        /// Returns true when the op has a kernel.
         pub(crate) fn has_kernel(op: &Op) -> bool {
             match op {
                 $(Op::$name(_))|* => true,
@@ -39,7 +39,7 @@ macro_rules! ops {
             }
         }
 
-        /// Bytes of scratch of an instruction; `gemm` is what one matrix product wants.
+        /// Returns the bytes of scratch of an instruction; `gemm` is what one matrix product wants.
         #[allow(unused_variables)]
         pub(crate) fn workspace(op: &Op, $x: &[TensorType], $y: &[TensorType], $gemm: u64) -> u64 {
             match op {
@@ -48,7 +48,7 @@ macro_rules! ops {
             }
         }
 
-        /// True when the kernel reads operands before it overwrites them.
+        /// Returns true when the kernel reads operands before it overwrites them.
         pub(crate) fn overwrites(op: &Op) -> bool {
             match op {
                 $(Op::$name(_) => $overwrites,)*
@@ -142,7 +142,7 @@ ops! { (op, io, x, y, gemm)
         bind: head::linear_cross_entropy_grad(op, io),
         workspace: head::workspace(op.tile, None, x, gemm), overwrites: false,
     }
-    // These go on from what they overwrite.
+    // These continue from what they overwrite.
     HeadSums {
         bind: head::head_sums(op, io),
         workspace: head::workspace(op.tile, op.part, x, gemm), overwrites: true,

@@ -1,4 +1,4 @@
-//! What a card holds beside the arena: its context, the kernels, cuBLASLt, the recorded graphs. A constant for a card, a
+//! What a card holds besides the arena: its context, the kernels, cuBLASLt, the recorded graphs. A constant for a card, a
 //! driver and a build; measured at the first run,
 //! [`STATED_RESERVE`](crate::STATED_RESERVE) before.
 
@@ -9,14 +9,14 @@ use std::path::PathBuf;
 /// What a later run may take more than the measured one: a longer graph, another product's kernel.
 const MARGIN: u64 = 64 << 20;
 
-/// The measured reserve of a card, if a run here measured it.
+/// Returns the measured reserve of a card, if a run here measured it.
 pub fn known(card: &CardInfo) -> Option<u64> {
     let text = std::fs::read_to_string(file(card)?).ok()?;
     // No card's context is larger than this; a damaged file is no measurement.
     text.trim().parse().ok().filter(|bytes| *bytes > 0 && *bytes < 16 << 30)
 }
 
-/// Remembers what this process holds beside its arena, for later plans. Where the driver does not tell, nothing is
+/// Remembers what this process holds besides its arena, for later plans. Where the driver does not tell, nothing is
 /// remembered.
 pub fn measure(card: &CardInfo, arena_bytes: u64) {
     let held = |h: &nvml::Holder| (h.pid == std::process::id()).then_some(h.bytes).flatten();

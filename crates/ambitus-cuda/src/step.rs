@@ -3,7 +3,7 @@
 use ambitus_ir::DType;
 use std::sync::Arc;
 
-/// One thing to do. Steps of a program run in order, except that a copy or an exchange runs beside the
+/// One thing to do. Steps of a program run in order, except that a copy or an exchange runs alongside the
 /// steps up to its [`Step::Join`].
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -19,7 +19,7 @@ pub enum Step {
         from: u64,
         /// to this address
         to: u64,
-        /// so many bytes
+        /// number of bytes
         bytes: u64,
     },
     /// Waits for the copy to an address, or for the exchange of a token.
@@ -31,7 +31,7 @@ pub enum Step {
     Exchange(Exchange),
 }
 
-/// What a collective or a transfer does, in order, beside the steps up to the [`Step::Join`] of its token.
+/// What a collective or a transfer does, in order, alongside the steps up to the [`Step::Join`] of its token.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     /// The queue.
@@ -51,7 +51,7 @@ pub enum Work {
     Zero {
         /// from this address on
         at: u64,
-        /// so many
+        /// number of bytes
         bytes: u64,
     },
     /// A kernel.
@@ -62,7 +62,7 @@ pub enum Work {
         from: u64,
         /// to this address
         to: u64,
-        /// so many
+        /// number of bytes
         bytes: u64,
     },
     /// The bytes that every rank has `from` here, in the order of all ranks.
@@ -92,7 +92,7 @@ pub struct Message {
 }
 
 impl Exchange {
-    /// It needs other ranks.
+    /// Returns whether it needs other ranks.
     pub fn is_between_ranks(&self) -> bool {
         self.work.iter().any(|w| matches!(w, Work::Gather { .. } | Work::Messages(_)))
     }

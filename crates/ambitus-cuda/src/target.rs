@@ -5,7 +5,7 @@ use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
 use ambitus_ir::target::{self, Efficiency, Rates, Target};
 
-/// Reserved for what a card holds beside the arena, while no run measured it: contexts are reported at 300 to 500 MiB,
+/// Reserved for what a card holds besides the arena, while no run measured it: contexts are reported at 300 to 500 MiB,
 /// cuBLASLt's kernels and a graph of some thousand nodes at some tens each.
 pub const STATED_RESERVE: u64 = 768 << 20;
 
@@ -21,7 +21,7 @@ pub struct CudaTarget {
 }
 
 impl CudaTarget {
-    /// A card of a compute capability (major, minor) with measured or known rates. Hopper's products want 32 MiB of
+    /// Returns a card of a compute capability (major, minor) with measured or known rates. Hopper's products want 32 MiB of
     /// scratch, older cards' 4 MiB (what cuBLASLt's documentation advises).
     pub fn new(capability: (u32, u32), rates: Rates) -> CudaTarget {
         CudaTarget { rates, gemm_workspace: if capability.0 >= 9 { 32 << 20 } else { 4 << 20 } }

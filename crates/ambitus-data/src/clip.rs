@@ -30,7 +30,7 @@ pub struct Clip {
 }
 
 impl Clip {
-    /// Frames N.
+    /// Returns the number N of frames.
     pub fn frames(&self) -> usize {
         self.mel.len() / MELS
     }

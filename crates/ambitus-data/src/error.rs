@@ -1,4 +1,4 @@
-//! What can go wrong with a data set, worded for the person who owns it.
+//! Errors of a data set, worded for the person who owns it.
 
 use std::path::{Path, PathBuf};
 
@@ -81,7 +81,7 @@ pub enum DataError {
     /// What would have to be held is more than may be. Nothing of it was read.
     #[error("{what}: takes {needed} bytes of memory, {room} may be used")]
     DoesNotFit {
-        /// File, or what there is too much of.
+        /// The file, or whatever takes too much.
         what: String,
         /// Bytes, at least.
         needed: u64,
@@ -167,7 +167,7 @@ impl DataError {
 /// Tokens that a message names.
 const SHOWN: usize = 10;
 
-/// The beginning of what a file says, to quote it in a message.
+/// Returns the beginning of what a file says, to quote it in a message.
 pub(crate) fn short(text: &str) -> std::borrow::Cow<'_, str> {
     const LONGEST: usize = 200;
     match text.char_indices().nth(LONGEST) {
@@ -176,7 +176,7 @@ pub(crate) fn short(text: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// `1 clip`, `2 clips`.
+/// Returns `1 clip`, `2 clips`.
 pub(crate) fn many(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
@@ -193,6 +193,6 @@ fn top(tokens: &[(String, u64)]) -> String {
 fn beside(lines: &[String]) -> String {
     match lines {
         [] => String::new(),
-        lines => format!("\nbeside that, not usable so far:\n{}", lines.join("\n")),
+        lines => format!("\nbesides that, not usable so far:\n{}", lines.join("\n")),
     }
 }

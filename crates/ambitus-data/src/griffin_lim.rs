@@ -17,7 +17,7 @@ const INVERSION_STEPS: usize = 60;
 const MOMENTUM: f32 = 0.99;
 const TINY: f32 = 1e-12;
 
-/// Linear magnitudes `[N, 513]` whose mel is closest to exp of the log-mel `[N, 100]`.
+/// Returns the linear magnitudes `[N, 513]` whose mel is closest to exp of the log-mel `[N, 100]`.
 pub fn mel_to_magnitude(log_mel: &[f32]) -> Vec<f32> {
     let filters = filter_bank();
     let mut out = Vec::with_capacity(log_mel.len() / MELS * BINS);
@@ -46,7 +46,7 @@ pub fn mel_to_magnitude(log_mel: &[f32]) -> Vec<f32> {
     out
 }
 
-/// `to += filtersᵀ · values`.
+/// Computes `to += filtersᵀ · values`.
 fn scatter(filters: &[Filter], values: &[f32], to: &mut [f32]) {
     for (f, &v) in filters.iter().zip(values) {
         for (t, &w) in to[f.start..].iter_mut().zip(&f.weights) {
@@ -84,10 +84,10 @@ pub struct GriffinLim<'m> {
 }
 
 impl<'m> GriffinLim<'m> {
-    /// Bytes that a waveform of any length takes beside its log-mel: four spectra and the wave of a block, filters and tables.
+    /// Bytes that a waveform of any length takes besides its log-mel: four spectra and the wave of a block, filters and tables.
     pub const BYTES: u64 = (BLOCK * BINS * 28 + (BLOCK * HOP + N_FFT) * 8 + (512 << 10)) as u64;
 
-    /// `iterations` of each block.
+    /// Prepares a waveform with `iterations` of each block.
     pub fn new(log_mel: &'m [f32], iterations: usize, seed: u64) -> Self {
         let frames = (log_mel.len() / MELS).min(BLOCK);
         Self {
@@ -106,7 +106,7 @@ impl<'m> GriffinLim<'m> {
         }
     }
 
-    /// The next samples.
+    /// Returns the next samples.
     pub fn next_piece(&mut self) -> Option<&[f32]> {
         let frames = self.log_mel.len() / MELS;
         let end = N_FFT / 2 + frames.saturating_sub(1) * HOP;
@@ -118,7 +118,7 @@ impl<'m> GriffinLim<'m> {
         self.solve(&self.log_mel[first * MELS..(first + n) * MELS]);
         let mut until = end;
         if first + n < frames {
-            // The next block begins with the last of these that are kept, and goes on in the middle of what both know.
+            // The next block begins with the last of these that are kept, and continues in the middle of what both know.
             self.first = first + n - AHEAD - KNOWN;
             (self.known, self.guessed) = (KNOWN, KNOWN + AHEAD);
             self.phase.copy_within((n - self.guessed) * BINS.., 0);
@@ -166,7 +166,7 @@ struct Stft {
 }
 
 impl Stft {
-    /// For at most so many frames.
+    /// Plans transforms of at most `frames` frames.
     fn new(frames: usize) -> Self {
         let mut planner = RealFftPlanner::<f32>::new();
         let (forward, inverse) = (planner.plan_fft_forward(N_FFT), planner.plan_fft_inverse(N_FFT));
@@ -182,7 +182,7 @@ impl Stft {
         }
     }
 
-    /// Makes the wave that of so many frames.
+    /// Resizes the wave to that of `frames` frames.
     fn resize(&mut self, frames: usize) {
         let samples = (frames - 1) * HOP + N_FFT;
         self.wave.resize(samples, 0.0);
@@ -195,7 +195,7 @@ impl Stft {
         }
     }
 
-    /// `wave` from magnitude and phase `[N, 513]` by windowed overlap-add.
+    /// Computes `wave` from magnitude and phase `[N, 513]` by windowed overlap-add.
     fn inverse(&mut self, magnitude: &[f32], phase: &[Complex<f32>]) {
         self.wave.fill(0.0);
         for (f, (m, p)) in magnitude.chunks_exact(BINS).zip(phase.chunks_exact(BINS)).enumerate() {
@@ -215,7 +215,7 @@ impl Stft {
         }
     }
 
-    /// Spectrum `[N, 513]` of `wave`.
+    /// Computes the spectrum `[N, 513]` of `wave`.
     fn forward(&mut self, out: &mut [Complex<f32>]) {
         for (f, to) in out.chunks_exact_mut(BINS).enumerate() {
             for ((t, &x), &w) in self.time.iter_mut().zip(&self.wave[f * HOP..]).zip(&self.window) {

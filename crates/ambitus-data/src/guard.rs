@@ -9,8 +9,8 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Runs code of a library on data that nobody vouches for; `None` where it panicked. What it was working on is then undefined and
-/// must not be used again.
+/// Runs code of a library on untrusted data; `None` if it panicked. What it was working on is then undefined and must not be
+/// used again.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     struct Inside;
     impl Drop for Inside {

@@ -34,7 +34,7 @@ pub struct ClipMeta {
 }
 
 impl ClipMeta {
-    /// Name of the file of a clip with this key.
+    /// Returns the name of the file of a clip with this key.
     pub(crate) fn file_name(key: &[u8; 32], extension: &str) -> String {
         let [half, _] = halves(key);
         file_name(half, extension)
@@ -89,18 +89,18 @@ struct Slot {
 }
 
 impl ClipIndex {
-    /// An empty index of clip files in a folder.
+    /// Returns an empty index of clip files in a folder.
     pub fn new(folder: &Path, extension: &str) -> Self {
         Self { folder: folder.to_owned(), extension: extension.to_owned(), ..Self::default() }
     }
 
-    /// Bytes that an index with so many clips, whose names have so many bytes, takes at most.
+    /// Returns the most bytes of an index of `clips` clips with `names` bytes of names.
     pub const fn bytes_of(clips: usize, names: usize) -> u64 {
         // Vectors grow by doubling.
         2 * (clips * (size_of::<Slot>() + size_of::<u32>()) + names) as u64
     }
 
-    /// Bytes that it takes at most.
+    /// Returns the bytes that it takes at most.
     pub fn bytes(&self) -> u64 {
         Self::bytes_of(self.len(), self.names.len())
     }
@@ -131,33 +131,34 @@ impl ClipIndex {
         Ok(())
     }
 
-    /// Number of clips.
+    /// Returns the number of clips.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// There are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Name of clip `i`.
+    /// Returns the name of clip `i`.
     pub fn name(&self, i: usize) -> &str {
         let start = if i == 0 { 0 } else { self.slots[i - 1].name_end };
         &self.names[start..self.slots[i].name_end]
     }
 
-    /// Path of clip `i`'s file, for [`load_clip`](crate::load_clip) or [`load_token_clip`](crate::speech::load_token_clip).
+    /// Returns the path of clip `i`'s file, for [`load_clip`](crate::load_clip) or
+    /// [`load_token_clip`](crate::speech::load_token_clip).
     pub fn path(&self, i: usize) -> PathBuf {
         self.folder.join(file_name(self.slots[i].file, &self.extension))
     }
 
-    /// Length of every clip in the model's sequence: frames, or ids of token clips.
+    /// Returns the length of every clip in the model's sequence: frames, or ids of token clips.
     pub fn frames(&self) -> &[u32] {
         &self.frames
     }
 
-    /// Some of the clips, to plan for: their digest is not that of data that was prepared.
+    /// Returns some of the clips, to plan for: their digest is not that of prepared data.
     pub(crate) fn keep(&self, of: impl Fn(usize) -> bool) -> Self {
         let mut kept = Self::new(&self.folder, &self.extension);
         for i in (0..self.len()).filter(|i| of(*i)) {
@@ -228,7 +229,7 @@ impl ClipIndex {
     }
 }
 
-/// Goes through the clips of an index file, one in memory at a time; `each` may say what is wrong with one.
+/// Reads the clips of an index file, one in memory at a time; `each` may say what is wrong with one.
 ///
 /// # Errors
 /// Damage, by line.

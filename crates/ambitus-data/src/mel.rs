@@ -30,18 +30,18 @@ pub const MEL_SPEC: &str = "vocos-24k-1024-256-100-htk-v1";
 
 const PAD: usize = N_FFT / 2;
 
-/// Frames N of a waveform of `samples` samples: ⌊L/256⌋ + 1.
+/// Returns the number N of frames of a waveform of L = `samples` samples: ⌊L/256⌋ + 1.
 pub fn frames(samples: u64) -> u64 {
     samples / HOP as u64 + 1
 }
 
-/// Seconds that `frames` frames stand for.
+/// Returns the seconds that `frames` frames stand for.
 pub fn seconds(frames: u64) -> f64 {
     frames as f64 * HOP as f64 / f64::from(SAMPLE_RATE)
 }
 
-/// Periodic Hann window `[1024]` with torch's rounding: its argument is an f32, and the error that this makes is far above
-/// that of the FFT.
+/// Returns the periodic Hann window `[1024]` with torch's rounding: its argument is an f32, and the error that this makes is
+/// far above that of the FFT.
 pub(crate) fn hann() -> Vec<f32> {
     let step = (2.0 * std::f64::consts::PI / N_FFT as f64) as f32;
     (0..N_FFT).map(|i| 0.5 - 0.5 * (f64::from(i as f32 * step).cos() as f32)).collect()
@@ -54,7 +54,7 @@ pub(crate) struct Filter {
     pub(crate) weights: Vec<f32>,
 }
 
-/// HTK filter bank without normalisation (torchaudio `melscale_fbanks`, norm=None, mel_scale="htk").
+/// Returns the HTK filter bank without normalisation (torchaudio `melscale_fbanks`, norm=None, mel_scale="htk").
 pub(crate) fn filter_bank() -> Vec<Filter> {
     let top = f64::from(SAMPLE_RATE / 2);
     let bin_hz = linspace(0.0, top as f32, BINS);
@@ -82,7 +82,7 @@ pub(crate) fn filter_bank() -> Vec<Filter> {
         .collect()
 }
 
-/// `torch.linspace` in f32: counted from the nearer end.
+/// Computes `torch.linspace` in f32: counted from the nearer end.
 fn linspace(from: f32, to: f32, n: usize) -> Vec<f32> {
     let step = (to - from) / (n - 1) as f32;
     (0..n).map(|i| if i < n / 2 { from + step * i as f32 } else { to - step * (n - 1 - i) as f32 }).collect()
@@ -110,7 +110,7 @@ impl Default for MelStream {
 }
 
 impl MelStream {
-    /// A stream at its start.
+    /// Returns a stream at its start.
     pub fn new() -> Self {
         let fft = RealFftPlanner::<f64>::new().plan_fft_forward(N_FFT);
         Self {
@@ -127,7 +127,7 @@ impl MelStream {
         }
     }
 
-    /// Samples taken so far.
+    /// Returns the number of samples taken so far.
     pub fn samples(&self) -> u64 {
         self.samples
     }
@@ -192,7 +192,7 @@ impl MelStream {
     }
 }
 
-/// Log-mel `[N, 100]`, row-major, of a whole waveform (24 kHz mono). `None` below [`MIN_SAMPLES`] samples.
+/// Computes the log-mel `[N, 100]`, row-major, of a whole waveform (24 kHz mono). `None` below [`MIN_SAMPLES`] samples.
 pub fn log_mel(samples: &[f32]) -> Option<Vec<f32>> {
     let mut stream = MelStream::new();
     let mut rows = Vec::with_capacity(frames(samples.len() as u64) as usize * MELS);

@@ -8,7 +8,7 @@
 
 use crate::rng::SplitMix;
 
-/// Every clip once; `lengths` are in frames.
+/// Returns every clip once; `lengths` are in frames.
 pub(crate) fn epoch(lengths: &[u32], rng: &mut SplitMix) -> Vec<u32> {
     let mut clips: Vec<u32> = (0..lengths.len() as u32).collect();
     // Clips of one length have no order among themselves.

@@ -1,4 +1,4 @@
-//! What became of each clip of a data set. All of it is on disk; in memory are counts, and the first few that are not usable.
+//! What became of each clip of a data set. The list is on disk; counts and the first few unusable clips are in memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ pub struct Outcome {
     pub verdict: Verdict,
 }
 
-/// A path that is no UTF-8 is still worth showing.
+/// Serializes a path; one that is not UTF-8 is still worth showing.
 fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
@@ -123,7 +123,7 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// None so far; what comes is kept in a folder, which is made if missing.
+    /// Returns empty outcomes; later ones are kept in a folder, which is made if missing.
     pub(crate) fn new(folder: &Path) -> Result<Self, DataError> {
         let lines = Scratch::new(folder)?;
         let (bad, odd) = (BTreeMap::new(), Vec::new());
@@ -149,7 +149,7 @@ impl Outcomes {
         Ok(())
     }
 
-    /// A copy to go on with.
+    /// Returns a copy that can be written on.
     pub(crate) fn copy(&self, folder: &Path) -> Result<Self, DataError> {
         let mut lines = Scratch::new(folder)?;
         lines.append_all(self.lines.reader())?;
@@ -158,17 +158,17 @@ impl Outcomes {
         Ok(Self { folder: folder.to_owned(), lines, ok, cached, outside, bad, odd })
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub fn len(&self) -> usize {
         self.ok + self.outside + self.all_bad()
     }
 
-    /// There are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Not usable, whatever is wrong.
+    /// Returns the number of clips that are not usable, for any reason.
     pub fn all_bad(&self) -> usize {
         self.bad.values().sum()
     }
@@ -183,7 +183,7 @@ impl Outcomes {
             .map(move |line| line.and_then(|l| serde_json::from_str(&l).map_err(|e| failed(e.into()))))
     }
 
-    /// As [`iter`](Self::iter), each as its JSON.
+    /// Returns the outcomes of [`iter`](Self::iter), each as its JSON.
     ///
     /// # Errors
     /// As there.
@@ -192,7 +192,7 @@ impl Outcomes {
         lines.map(|line| line.map_err(|e| DataError::io(&self.folder, e)))
     }
 
-    /// Where all of them are once the pass has ended.
+    /// Returns where all of them are once the pass has ended.
     pub fn path(&self) -> PathBuf {
         self.folder.join(OUTCOMES_FILE)
     }
@@ -202,7 +202,7 @@ impl Outcomes {
         self.lines.publish(&self.path())
     }
 
-    /// Lines for people: the first that are not usable, and where the others are.
+    /// Returns the lines for people: the first that are not usable, and where the others are.
     pub fn describe(&self) -> Vec<String> {
         let mut odd: Vec<&Outcome> = self.odd.iter().collect();
         odd.sort_by_key(|o| (&o.name, o.line));

@@ -18,8 +18,8 @@ pub struct Capacity {
     pub clips: usize,
 }
 
-/// Micro-batches, each a list of indices into `frames` (ascending), together all of them once; fewest that were found,
-/// never more than best-fit needs. A clip longer than the capacity is an error that gives its index.
+/// Packs clips into micro-batches, each a list of indices into `frames` (ascending), together all of them once. Returns the
+/// fewest that were found, never more than best-fit needs. A clip longer than the capacity is an error that gives its index.
 pub fn pack(frames: &[u32], capacity: Capacity) -> Result<Vec<Vec<usize>>, DataError> {
     if capacity.clips == 0 && !frames.is_empty() {
         return Err(DataError::Packing("a micro-batch of no clips".into()));
@@ -53,26 +53,26 @@ pub fn pack(frames: &[u32], capacity: Capacity) -> Result<Vec<Vec<usize>>, DataE
     Ok(best)
 }
 
-/// Bytes of memory that packing so many clips takes at most, with its result: two orders of them, two packings, and the search's own.
+/// Returns the most bytes of packing `clips` clips, with the result: two orders of them, two packings, and the search's own.
 pub const fn bytes_of(clips: usize) -> u64 {
     // Micro-batches are vectors that grow by doubling, at worst of one clip each.
     (clips * (3 * size_of::<usize>() + 3 * (size_of::<(u32, Vec<usize>)>() + 4 * size_of::<usize>()))) as u64
 }
 
-/// Share of the frames of `batches` micro-batches that hold a clip.
+/// Returns the share of the frames of `batches` micro-batches that hold a clip.
 pub fn fill(frames: &[u32], batches: &[Vec<usize>], capacity: Capacity) -> f64 {
     let used: u64 = batches.iter().flatten().map(|&i| u64::from(frames[i])).sum();
     used as f64 / (batches.len().max(1) as f64 * f64::from(capacity.frames))
 }
 
-/// The number of micro-batches that the sums alone demand.
+/// Returns the number of micro-batches that the sums alone demand.
 pub(crate) fn least(frames: &[u32], capacity: Capacity) -> usize {
     let total: u64 = frames.iter().map(|&n| u64::from(n)).sum();
     let by_frames = total.div_ceil(u64::from(capacity.frames.max(1))) as usize;
     by_frames.max(frames.len().div_ceil(capacity.clips.max(1)))
 }
 
-/// The number of micro-batches that best-fit decreasing takes; no clip may be longer than the capacity.
+/// Returns the number of micro-batches that best-fit decreasing takes; no clip may be longer than the capacity.
 pub(crate) fn quick(frames: &[u32], capacity: Capacity) -> usize {
     let mut order: Vec<usize> = (0..frames.len()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(frames[i]));
@@ -161,7 +161,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The exchange between bin `a` and any other that lowers the overload most; false if none does.
+    /// Makes the exchange between bin `a` and any other that lowers the overload most; false if none does.
     fn improve(&mut self, a: usize, work: &mut u64) -> bool {
         let mut best = (0i64, None);
         let mut others: Vec<usize> = (0..self.bins.len()).filter(|&b| b != a).collect();
@@ -202,7 +202,7 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Nothing, each clip, and each pair of a small bin.
+    /// Returns the choices of a bin: nothing, each clip, and each pair of a small bin.
     fn choices(&self, bin: usize) -> Vec<Choice> {
         const PAIRS_UP_TO: usize = 24;
         let clips = &self.bins[bin];

@@ -4,7 +4,7 @@
 pub(crate) struct SplitMix(pub(crate) u64);
 
 impl SplitMix {
-    /// Stream for a purpose, a seed and a counter.
+    /// Returns the stream for a purpose, a seed and a counter.
     pub(crate) fn keyed(purpose: &str, seed: u64, counter: u64) -> Self {
         let mut hash = blake3::Hasher::new();
         hash.update(purpose.as_bytes());
@@ -22,7 +22,7 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// Below `n` (not 0); the bias of 2^-32 and less does not matter here.
+    /// Draws a number below `n` (not 0); the bias of 2^-32 and less does not matter here.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }

@@ -1,4 +1,4 @@
-//! What is too much for memory while a data set is prepared: written to a file without a name, read back from it.
+//! What is too large for memory while a data set is prepared: written to a file without a name, read back from it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// An empty file in a folder, which is made if missing.
+    /// Returns an empty file in a folder, which is made if missing.
     pub(crate) fn new(folder: &Path) -> Result<Self, DataError> {
         let file = std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
         let file = file.map_err(|e| DataError::io(folder, e))?;
@@ -58,7 +58,7 @@ impl Scratch {
         }
     }
 
-    /// The bytes from `at` on.
+    /// Returns the bytes from `at` on.
     pub(crate) fn read(&self, at: u64, length: usize) -> Result<Vec<u8>, DataError> {
         let mut bytes = vec![0; length];
         let read = Reader { of: self, at }.read_exact(&mut bytes);
@@ -66,7 +66,7 @@ impl Scratch {
         Ok(bytes)
     }
 
-    /// All bytes, from the first on.
+    /// Returns all bytes, from the first on.
     pub(crate) fn reader(&self) -> Reader<'_> {
         Reader { of: self, at: 0 }
     }

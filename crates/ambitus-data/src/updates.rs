@@ -56,9 +56,9 @@ pub struct Updates {
     sample: OnceLock<Vec<Vec<u32>>>,
 }
 
-/// Micro-batches that these updates take in all.
+/// Returns the number of micro-batches that these updates take in all.
 fn batches(updates: &[Vec<u32>], capacity: Capacity) -> Result<u64, DataError> {
-    /// With so many clips a simple packing is as good, and the exact one would take minutes.
+    /// From this number of clips on a simple packing is as good, and the exact one would take minutes.
     const MANY: usize = 64;
     let of = |update: &Vec<u32>| match update.len() {
         MANY.. => Ok(pack::quick(update, capacity) as u64),
@@ -68,7 +68,7 @@ fn batches(updates: &[Vec<u32>], capacity: Capacity) -> Result<u64, DataError> {
 }
 
 impl Updates {
-    /// `frames` are the lengths of the clips to train on.
+    /// Starts the sequence of updates; `frames` are the lengths of the clips to train on.
     pub fn new(frames: &[u32], size: UpdateSize, seed: u64) -> Result<Self, DataError> {
         if frames.is_empty() || frames.contains(&0) {
             return Err(DataError::Packing("no clips, or clips without frames, to form updates of".into()));
@@ -92,13 +92,13 @@ impl Updates {
         })
     }
 
-    /// Bytes of memory that the sequence of so many clips takes at most: lengths, the clips that wait (up to two epochs, in a queue that
-    /// grows by doubling), and an epoch while it is ordered.
+    /// Returns the most bytes that the sequence of `clips` clips takes: lengths, the clips that wait (up to two epochs, in a queue
+    /// that grows by doubling), and an epoch while it is ordered.
     pub const fn bytes_of(clips: usize) -> u64 {
         (clips * (4 * size_of::<u32>() + 3 * size_of::<Draw>())) as u64 + FIXED_BYTES
     }
 
-    /// Frames of an update: the bound by frames, the mean by clips.
+    /// Returns the number of frames of an update: the bound by frames, the mean by clips.
     pub fn target_frames(&self) -> u64 {
         match self.size {
             UpdateSize::Frames(n) => n,
@@ -106,7 +106,7 @@ impl Updates {
         }
     }
 
-    /// The frame capacity to plan for micro-batches of at most `requested` frames (and `clips` clips): between half of
+    /// Returns the frame capacity to plan for micro-batches of at most `requested` frames (and `clips` clips): between half of
     /// it and all of it, the largest with which the first updates take nearly the fewest planned frames. Eight thousand
     /// frames in micro-batches of 1,500 become six of about 1,360 instead of five and a third, and five and a half
     /// clips of equal length become five; the work is less or the same, and so is the memory. An error names a clip
@@ -171,7 +171,7 @@ impl Updates {
         Ok(high)
     }
 
-    /// Micro-batches of an update, on average over the first ones.
+    /// Returns the number of micro-batches of an update, on average over the first ones.
     ///
     /// # Errors
     /// A clip longer than the capacity.
@@ -180,7 +180,7 @@ impl Updates {
         Ok(batches(sample, capacity)? as f64 / sample.len().max(1) as f64)
     }
 
-    /// Lengths of the clips of the first updates: so many that an update which needs one micro-batch more is among them.
+    /// Returns the lengths of the clips of the first updates: enough that one which needs one micro-batch more is among them.
     fn sample(&self) -> &[Vec<u32>] {
         const SAMPLED: usize = 24;
         self.sample.get_or_init(|| {
@@ -189,19 +189,19 @@ impl Updates {
         })
     }
 
-    /// The same sequence from its start.
+    /// Returns this sequence from its start.
     fn restarted(&self) -> Self {
         let (frames, size, seed, total) = (self.frames.clone(), self.size, self.seed, self.total);
         let (waiting, sample) = (VecDeque::new(), OnceLock::new());
         Self { frames, total, size, seed, waiting, epoch: 0, done: 0, sample }
     }
 
-    /// Updates that go once, or `epochs` times, through the clips; rounded up.
+    /// Returns the number of updates that go once, or `epochs` times, through the clips; rounded up.
     pub fn per_epochs(&self, epochs: f64) -> u64 {
         (self.per_epoch() * epochs).ceil().max(1.0) as u64
     }
 
-    /// Updates that go once through the clips, and a part of one where they do not divide them.
+    /// Returns the number of updates that go once through the clips; not whole where they do not divide them.
     pub fn per_epoch(&self) -> f64 {
         match self.size {
             UpdateSize::Clips(n) => self.frames.len() as f64 / n as f64,
@@ -209,8 +209,8 @@ impl Updates {
         }
     }
 
-    /// Frames of the largest of the first `n` updates, and clips of the one with the most: what a micro-batch holds that
-    /// is a whole update.
+    /// Returns the frames of the largest of the first `n` updates, and clips of the one with the most: what a micro-batch holds
+    /// that is a whole update.
     pub fn largest(&self, n: u64) -> Result<(u64, usize), DataError> {
         let mut most = (0, 0);
         for update in self.restarted().take(n as usize) {
@@ -220,12 +220,12 @@ impl Updates {
         Ok(most)
     }
 
-    /// Number of the update that [`next`](Iterator::next) returns.
+    /// Returns the number of the update that [`next`](Iterator::next) returns.
     pub fn position(&self) -> u64 {
         self.done
     }
 
-    /// The sequence from update `n` on. Forming updates is cheap, so it is gone through from the start.
+    /// Returns the sequence from update `n` on. Forming updates is cheap, so it is gone through from the start.
     pub fn at(frames: &[u32], size: UpdateSize, seed: u64, n: u64) -> Result<Self, DataError> {
         let mut updates = Self::new(frames, size, seed)?;
         while updates.done < n {
@@ -253,7 +253,7 @@ impl Updates {
         u64::from(self.frames[draw.clip as usize])
     }
 
-    /// One or two of the next clips that come nearest to `wanted` frames without exceeding it.
+    /// Takes one or two of the next clips that come nearest to `wanted` frames without exceeding it.
     fn nearest(&mut self, wanted: u64) -> Vec<usize> {
         let ahead = self.look_ahead();
         self.fetch(ahead);
@@ -314,7 +314,7 @@ impl Updates {
 impl Iterator for Updates {
     type Item = Vec<Draw>;
 
-    /// The next update; never empty, and there is always one.
+    /// Returns the next update; never empty, and there is always one.
     fn next(&mut self) -> Option<Vec<Draw>> {
         let mut update = Vec::new();
         let target = self.target_frames();

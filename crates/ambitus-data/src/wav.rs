@@ -14,7 +14,7 @@ pub fn write_wav(path: &Path, samples: &[f32], rate: u32) -> Result<(), DataErro
     write_wav_pieces(path, rate, || Ok::<_, DataError>(piece.take()))
 }
 
-/// As [`write_wav`] of samples that come in pieces, `None` at their end: sound of any length in the memory of a piece.
+/// Writes samples that come in pieces, `None` at their end: sound of any length in the memory of a piece. See [`write_wav`].
 ///
 /// # Errors
 /// When a piece cannot be had, is not finite, or the file cannot be written or would be too long for the format.

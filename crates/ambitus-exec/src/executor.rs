@@ -89,9 +89,9 @@ pub enum ExecError {
 /// Transfers are row-major without pads; executors add the pitch and zero the pads. States of other types than f32 pass as
 /// f32, without loss (see [`transfer`](mod@crate::transfer)).
 pub trait Executor {
-    /// The session it was opened with, [without instructions](PlannedSession::without_instructions).
+    /// Returns the session it was opened with, [without instructions](PlannedSession::without_instructions).
     fn planned(&self) -> &PlannedSession;
-    /// Bytes of the arena that were really allocated.
+    /// Returns the bytes of the arena that were really allocated.
     fn arena_bytes(&self) -> u64;
     /// Writes the elements `start..start + data.len()` of a state.
     fn write_state_at(&mut self, state: StateId, start: usize, data: &[f32]) -> Result<(), ExecError>;
@@ -124,7 +124,7 @@ fn whole(planned: &PlannedSession, state: StateId, got: usize) -> Result<(), Exe
     if want == got { Ok(()) } else { Err(ExecError::Length { name: decl.name.clone(), want, got }) }
 }
 
-/// Type and address of a state, after checking that a transfer of `f32` elements `start..start + len` fits.
+/// Returns the type and address of a state, after checking that a transfer of `f32` elements `start..start + len` fits.
 ///
 /// # Errors
 /// Another element type, or past the end.
@@ -148,7 +148,7 @@ pub fn state_place(
     }
 }
 
-/// A planned program by name, with its index.
+/// Returns a planned program by name, with its index.
 ///
 /// # Errors
 /// When there is none, or no such slot.
@@ -166,7 +166,7 @@ pub fn program<'p>(
     Ok(found)
 }
 
-/// Type and address of a program's input, after checking element type and length of a whole transfer.
+/// Returns the type and address of a program's input, after checking element type and length of a whole transfer.
 ///
 /// # Errors
 /// Unknown names, another type or length.
@@ -181,7 +181,7 @@ pub fn input_place(
     value_place(p, name, p.program.input(name.1), dtype, len)
 }
 
-/// Type and address of a program's output, after checking element type and length of a whole transfer.
+/// Returns the type and address of a program's output, after checking element type and length of a whole transfer.
 ///
 /// # Errors
 /// Unknown names, another type or length.
@@ -286,7 +286,7 @@ fn check_place(planned: &PlannedSession, at: Address, bytes: u64) -> Result<(), 
     }
 }
 
-/// A fault of the plan at an instruction (or at the end, for faults outside).
+/// Returns a fault of the plan at an instruction (or at the end, for faults outside).
 pub fn plan_error(p: &PlannedProgram, instr: usize, what: &str) -> ExecError {
     ExecError::Plan {
         program: p.program.name.clone(),

@@ -27,7 +27,7 @@ impl NullExecutor {
         Ok(NullExecutor { planned: planned.without_instructions(), lengths, instructions: 0 })
     }
 
-    /// Instructions walked so far, over all runs.
+    /// Returns the instructions walked so far, over all runs.
     pub fn instructions(&self) -> u64 {
         self.instructions
     }

@@ -4,7 +4,7 @@
 use ambitus_ir::DType;
 use half::{bf16, f16};
 
-/// True when a state of this type can pass as f32.
+/// Returns true when a state of this type can pass as f32.
 pub fn passes(dtype: DType) -> bool {
     dtype != DType::I32
 }

@@ -44,7 +44,7 @@ fn held() -> u64 {
     HELD.load(Ordering::Relaxed)
 }
 
-/// A narrow F5 with so many blocks, with all programs of an update.
+/// Plans a narrow F5 with `depth` blocks, with all programs of an update.
 fn planned(depth: usize, states: States) -> Arc<PlannedSession> {
     let base = f5::config::Config::v1_base();
     let narrow = f5::config::Config { dim: 64, heads: 2, rotated: 2, dim_head: 32, ff_dim: 128, ..base };
@@ -59,7 +59,7 @@ fn planned(depth: usize, states: States) -> Arc<PlannedSession> {
         ema: true,
         ..Options::new(Blocks::All)
     };
-    let s = Pipeline::new(&options, &target).session(s, forward, Vec::new());
+    let s = Pipeline::new(&options, &target).session(s, vec![forward], Vec::new());
     Arc::new(plan(s.expect("the model is differentiable"), &target, 1))
 }
 

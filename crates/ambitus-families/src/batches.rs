@@ -24,7 +24,7 @@ pub fn write_batch(exec: &mut dyn Executor, name: &str, host: &Batch) -> Result<
     write_inputs(exec, name, host, &str::to_owned)
 }
 
-/// As [`write_batch`], where the program calls an input `input(name)`.
+/// Writes a batch to a program that calls an input `input(name)`. See [`write_batch`].
 ///
 /// # Errors
 /// From the executor.
@@ -49,7 +49,7 @@ pub fn write_inputs(
     Ok(())
 }
 
-/// True when a program of the plan has such an input.
+/// Returns true when a program of the plan has such an input.
 pub fn has_input(planned: &PlannedSession, program: &str, input: &str) -> bool {
     planned.program(program).is_some_and(|p| p.program.input(input).is_some())
 }

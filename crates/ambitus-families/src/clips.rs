@@ -28,15 +28,15 @@ pub struct Use {
 
 /// A set of clips. What it fills is a pure function of the uses.
 pub trait Clips: Send + Sync {
-    /// Rows of each clip.
+    /// Returns the rows of each clip.
     fn rows(&self) -> &[u32];
 
-    /// How often a validation uses each clip: more than once where draws are random and one says little.
+    /// Returns how often a validation uses each clip: more than once where draws are random and one says little.
     fn rounds(&self) -> u32 {
         1
     }
 
-    /// The normalisers of an update, or of a validation, of these.
+    /// Returns the normalisers of an update, or of a validation, of these.
     ///
     /// # Errors
     /// Clips that cannot be read.

@@ -2,8 +2,8 @@
 
 /// The library never prints: it hands lines to this.
 pub trait Console: Send {
-    /// A line that stays.
+    /// Prints a line that stays.
     fn line(&mut self, text: &str);
-    /// A line that the next one replaces, where the terminal can.
+    /// Prints a line that the next one replaces, if the terminal can.
     fn progress(&mut self, text: &str);
 }

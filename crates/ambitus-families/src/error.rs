@@ -1,4 +1,4 @@
-//! What can go wrong in a run, for people, and the exit code of each kind.
+//! Errors of a run, for people, and the exit code of each kind.
 
 use serde_json::{Value, json};
 use std::io::{Error, ErrorKind};
@@ -18,7 +18,7 @@ pub enum RunError {
         /// Bytes that it needs at least, where they are known.
         needed: Option<u64>,
     },
-    /// The same, with what could be changed.
+    /// The plan exceeds the budget; comes with the changes that would make it fit.
     #[error("{why}")]
     Refused {
         /// For people.
@@ -56,7 +56,7 @@ pub enum RunError {
     #[error("{0}")]
     Ranks(String),
     /// Stopped on request after a finished step; the run can be resumed.
-    #[error("stopped on request after update {update}; go on with: ambitus resume {run}")]
+    #[error("stopped on request after update {update}; continue with: ambitus resume {run}")]
     Stopped {
         /// Applied updates.
         update: u64,
@@ -66,7 +66,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Exit codes: 0 done, 1 a bug, then as listed here.
+    /// Returns the exit code: 0 done, 1 a bug, then as listed here.
     pub fn exit_code(&self) -> u8 {
         match self {
             RunError::Usage(_) => 2,
@@ -84,13 +84,13 @@ impl RunError {
         }
     }
 
-    /// Something that does not fit, and the bytes that it needs at least.
+    /// Returns the error of something that does not fit, with the least bytes that it needs.
     pub fn does_not_fit(needed: impl Into<Option<u64>>, why: impl Into<String>) -> RunError {
         RunError::DoesNotFit { why: why.into(), needed: needed.into() }
     }
 
-    /// What does not fit, for programs: `changes` of options that would, and the `least` that any combination of them needs.
-    /// `None` for other errors.
+    /// Returns what does not fit, for programs: `changes` of options that would, and the `least` that any combination of them
+    /// needs. `None` for other errors.
     pub fn refusal(&self) -> Option<Value> {
         match self {
             RunError::Refused { json, .. } => Some((**json).clone()),
@@ -103,12 +103,12 @@ impl RunError {
         }
     }
 
-    /// An error of a rank, with its number.
+    /// Returns an error of a rank, with its number.
     pub fn of_rank(rank: usize, error: RunError) -> RunError {
         RunError::Rank { rank, error: Box::new(error) }
     }
 
-    /// An input/output failure at a path.
+    /// Returns an input/output failure at a path.
     pub fn io(path: &Path, doing: &str, why: Error) -> RunError {
         let full = is_full(&why);
         let text = format!("{}: {doing}: {why}", path.display());
@@ -116,12 +116,12 @@ impl RunError {
     }
 }
 
-/// What was named is not there, or is something else: no failure of the system.
+/// Returns whether what was named is not there, or is something else: no failure of the system.
 fn is_absent(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidInput)
 }
 
-/// The disk is full, or the user's share of it.
+/// Returns whether the disk is full, or the user's share of it.
 pub fn is_full(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
@@ -150,6 +150,9 @@ impl From<ambitus_compile::CompileError> for RunError {
             E::ShardedPerTensor => {
                 RunError::Usage(format!("ranks: {e} (clip_per_tensor: false, update: end)"))
             }
+            E::PlayersOnRanks => RunError::Usage(format!("ranks: {e}")),
+            E::PlayersAdapted => RunError::Usage(format!("lora: {e}")),
+            E::PlayersScaled => RunError::Usage(format!("precision: {e}")),
             other => RunError::Model(other.to_string()),
         }
     }

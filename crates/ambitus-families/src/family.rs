@@ -1,11 +1,11 @@
-//! What a family is: one value that says how its folders are recognised and opened, and one for each opened folder that makes
-//! clips, batches and samples for its model. A registry of them is handed down from the command line; nothing else names one.
+//! The traits of a family: one value recognises and opens its folders, and one for each opened folder makes clips, batches and
+//! samples for its model. A registry of them is handed down from the command line; nothing else names one.
 
 use crate::clips::Clips;
 use crate::error::RunError;
 use crate::prepare::Preparer;
 use crate::sample::Sampler;
-use crate::weights::Weights;
+use crate::weights::{Weights, architectures};
 use ambitus_data::ClipIndex;
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
@@ -21,21 +21,21 @@ pub type Families = &'static [&'static dyn Family];
 
 /// A model family.
 pub trait Family: Sync {
-    /// For people: `F5-TTS`.
+    /// Returns the name for people: `F5-TTS`.
     fn name(&self) -> &'static str;
 
-    /// The files of its folders, for people.
+    /// Returns the files of its folders, for people.
     fn files(&self) -> &'static str;
 
-    /// Its section of recipes.
+    /// Returns its section of recipes.
     fn section(&self) -> &'static Section;
 
-    /// Files of its original trainer, for `import`.
+    /// Returns the files of its original trainer, for `import`.
     fn trainer(&self) -> Option<&'static Trainer> {
         None
     }
 
-    /// The folder is one of its own.
+    /// Returns whether the folder is one of its own.
     fn recognises(&self, dir: &Path) -> bool;
 
     /// Opens a folder, checks its configuration, and indexes the weights.
@@ -44,10 +44,10 @@ pub trait Family: Sync {
     /// Names the file and key or tensor, and says what to do.
     fn open(&self, dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError>;
 
-    /// What it means by keys that a recipe leaves out: its original project's settings over [`of_model`].
+    /// Returns what it means by keys that a recipe leaves out: its original project's settings over [`of_model`].
     fn defaults(&self, model: &dyn Model) -> Defaults;
 
-    /// How its original project stores weights.
+    /// Returns how its original project stores weights.
     fn export(&self) -> ExportForm;
 }
 
@@ -70,7 +70,7 @@ pub trait Opened: Send + Sync {
     /// One message that names every missing, unexpected or misshapen tensor, and says what to do.
     fn check(&self, weights: &Weights, states: &[StateDecl]) -> Result<(), RunError>;
 
-    /// Warnings about the weights, for people; may read tensors piece by piece.
+    /// Returns warnings about the weights, for people; may read tensors piece by piece.
     ///
     /// # Errors
     /// Unreadable files.
@@ -79,41 +79,41 @@ pub trait Opened: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// What makes clips of audio and text. Holds the tokenizer, so it is dropped before training.
+    /// Returns what makes clips of audio and text. Holds the tokenizer, so it is dropped before training.
     ///
     /// # Errors
     /// A vocabulary or tokenizer that cannot be used.
     fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError>;
 
-    /// Those clips of what was prepared, in this order; `seed` is that of their draws in training.
+    /// Returns those clips of what was prepared, in this order; `seed` is that of their draws in training.
     fn clips(&self, index: Arc<ClipIndex>, chosen: &[usize], seed: u64) -> Box<dyn Clips>;
 
-    /// How often a validation uses each clip, as [`Clips::rounds`].
+    /// Returns how often a validation uses each clip, as [`Clips::rounds`].
     fn rounds(&self) -> u32 {
         1
     }
 
-    /// The clips of a batch file, with every draw given (`ambitus gradients`).
+    /// Returns the clips of a batch file, with every draw given (`ambitus gradients`).
     ///
     /// # Errors
     /// By file and tensor.
     fn recorded(&self, file: &Path) -> Result<Box<dyn Clips>, RunError>;
 
-    /// Rows of a clip of `seconds`, with the text that so much speech has.
+    /// Returns the rows of a clip of `seconds`, with the text that so much speech has.
     fn rows_of(&self, seconds: f64) -> u32;
 
-    /// What [`rows_of`](Opened::rows_of) takes text for; `counted`: the clips are given in rows.
+    /// Returns what [`rows_of`](Opened::rows_of) takes text for; `counted`: the clips are given in rows.
     fn text_assumed(&self, counted: bool) -> &'static str;
 
-    /// The most rows of a clip by its own keys; longer ones are left out.
+    /// Returns the most rows of a clip by its own keys; longer ones are left out.
     fn most_rows(&self) -> Option<u64> {
         None
     }
 
-    /// A plan without data may assume clips as long as the recipe allows.
+    /// Returns whether a plan without data may assume clips as long as the recipe allows.
     fn assumes_clips(&self) -> bool;
 
-    /// Samples a held-out clip, of families that do.
+    /// Returns what samples a held-out clip; `None` for families that do not.
     fn sampler(&self) -> Option<&dyn Sampler> {
         None
     }
@@ -131,7 +131,7 @@ pub struct ModelDir {
     pub opened: Box<dyn Opened>,
     /// The configuration asked for activation checkpointing.
     pub wants_checkpointing: bool,
-    /// Names of the folder's files that an export needs beside the weights.
+    /// Names of the folder's files that an export needs besides the weights.
     pub kept: Vec<String>,
     /// The weights; absent when training starts from random values.
     pub weights: Option<Weights>,
@@ -149,7 +149,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// The values of a family's section.
+    /// Returns the values of a family's section.
     ///
     /// # Errors
     /// [`RunError::Usage`] with section and key.
@@ -181,13 +181,13 @@ impl ModelDir {
         family.open(dir, options)
     }
 
-    /// A model without files: for plans.
+    /// Returns a model without files: for plans.
     pub fn shaped(family: &'static dyn Family, model: Arc<dyn Model>, opened: Box<dyn Opened>) -> ModelDir {
         let (dir, kept) = (PathBuf::new(), Vec::new());
         ModelDir { dir, family, model, opened, wants_checkpointing: false, kept, weights: None }
     }
 
-    /// What keys mean that a recipe leaves out.
+    /// Returns what keys mean that a recipe leaves out.
     pub fn defaults(&self) -> Defaults {
         self.family.defaults(&*self.model)
     }
@@ -203,7 +203,7 @@ impl ModelDir {
         }
     }
 
-    /// Warnings about the weights, for people; may read tensors piece by piece.
+    /// Returns warnings about the weights, for people; may read tensors piece by piece.
     ///
     /// # Errors
     /// Unreadable files.
@@ -215,17 +215,17 @@ impl ModelDir {
     }
 }
 
-/// The sections that a recipe may have.
+/// Returns the sections that a recipe may have.
 pub fn sections(families: Families) -> Vec<&'static Section> {
     families.iter().map(|f| f.section()).collect()
 }
 
-/// The trainers whose files `import` knows.
+/// Returns the trainers whose files `import` knows.
 pub fn trainers(families: Families) -> Vec<&'static Trainer> {
     families.iter().filter_map(|f| f.trainer()).collect()
 }
 
-/// The family of a folder.
+/// Returns the family of a folder.
 ///
 /// # Errors
 /// No folder, or one that no family recognises.
@@ -233,12 +233,18 @@ pub fn of(families: Families, dir: &Path) -> Result<&'static dyn Family, RunErro
     let found = families.iter().find(|f| dir.is_dir() && f.recognises(dir));
     found.copied().ok_or_else(|| {
         let files: Vec<String> = families.iter().map(|f| format!("{} ({})", f.files(), f.name())).collect();
-        let what = if dir.is_dir() { "holds no model that is known here" } else { "is not a folder" };
+        let what = match &*architectures(dir) {
+            _ if !dir.is_dir() => "is not a folder".to_owned(),
+            [] => "holds no model that is known here".to_owned(),
+            named => {
+                format!("its config.json is of {}, which is no model that is known here", named.join(", "))
+            }
+        };
         RunError::Model(format!("{}: {what}; give a folder with {}", dir.display(), files.join(", or with ")))
     })
 }
 
-/// What any model means by keys that a recipe leaves out, before its family says otherwise.
+/// Returns what any model means by keys that a recipe leaves out, before its family says otherwise.
 pub fn of_model(model: &dyn Model) -> Defaults {
     Defaults {
         learning_rate: 1e-5,
@@ -267,8 +273,7 @@ mod tests {
         let settled = |defaults| {
             let mut recipe = Recipe::new("model", "data");
             recipe.lora = Some(Default::default());
-            recipe.settle(defaults);
-            recipe
+            recipe.settled(defaults).recipe().clone()
         };
         let r = settled(&f5);
         let of_run = (r.weight_decay, r.ema, r.warmup, r.batch);

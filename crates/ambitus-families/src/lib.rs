@@ -4,6 +4,7 @@
 
 pub mod batches;
 pub mod clips;
+pub mod codec;
 pub mod console;
 pub mod error;
 pub mod f5;
@@ -17,6 +18,9 @@ pub mod stop;
 pub mod weights;
 
 pub use family::{Families, Family, Opened};
+
+/// The codecs that Ambitus runs.
+pub static CODECS: codec::Kinds = &[&snac::Snac];
 
 /// The families that Ambitus trains.
 pub static ALL: Families = &[&f5::F5, &orpheus::Orpheus];

@@ -1,4 +1,4 @@
-//! Clips of audio and text, made in bounded memory: what all families share of it.
+//! Makes clips of audio and text in bounded memory: what all families share.
 
 use crate::console::Console;
 use crate::error::RunError;
@@ -25,13 +25,13 @@ pub trait Preparer {
     /// By file, as `ambitus-data` says.
     fn read(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<Made, RunError>;
 
-    /// What the process takes while clips are prepared that are assumed, of which `held` bytes are held all the time.
+    /// Returns what the process takes while clips are prepared that are assumed, of which `held` bytes are held all the time.
     ///
     /// # Errors
     /// A codec that cannot be used; no memory that is known.
     fn bound<'a>(&'a self, job: &Job<'_>, held: u64) -> Result<Bound<'a>, RunError>;
 
-    /// What stays of it when it is dropped.
+    /// Returns what stays of it when it is dropped.
     fn stays(&self) -> u64;
 }
 
@@ -45,7 +45,7 @@ pub struct Job<'a> {
     pub threads: usize,
     /// Bytes in which data is prepared.
     pub budget: u64,
-    /// The budget is of the memory beside a GPU's, of which the plan says nothing.
+    /// The budget is that of the host's memory next to a GPU's, about which the plan says nothing.
     pub on_card: bool,
     /// Bytes of the process before it does anything, and of each thread.
     pub process_bytes: [u64; 2],
@@ -84,7 +84,7 @@ pub struct Limit {
 pub type Bound<'a> = Box<dyn Fn(f64) -> u64 + 'a>;
 
 impl Made {
-    /// With the limits of length that `bytes` allows.
+    /// Returns made clips with the limits of length that `bytes` allows.
     pub fn new(what: What, recipe: &Recipe, bytes: &dyn Fn(f64) -> u64) -> Made {
         let ends = match &what {
             What::Lengths(lengths, _) => lengths.ends(),
@@ -99,19 +99,19 @@ impl Made {
     }
 }
 
-/// Other longest clips than a recipe's, where the shortest and the longest have `ends` seconds.
+/// Returns other limits than the recipe's on the longest clip, for clips between `ends` seconds.
 pub fn limits(ends: [f64; 2], recipe: &Recipe, bytes: &dyn Fn(f64) -> u64) -> Vec<Limit> {
     let all = seconds_of_limits(ends, recipe).into_iter();
     all.map(|(seconds, loses)| Limit { seconds, prepare_bytes: bytes(seconds), loses }).collect()
 }
 
-/// Where prepared clips are kept.
+/// Returns where prepared clips are kept.
 pub fn cache_dir(recipe: &Recipe) -> PathBuf {
     recipe.data.cache.clone().unwrap_or_else(|| PathBuf::from("runs").join("cache"))
 }
 
-/// Seconds of the longest clip that could be allowed instead of a recipe's, longest first, and whether they leave out some of
-/// these: what the longest has, halves of it, and what the shortest has.
+/// Returns the seconds of the longest clip that could be allowed instead of a recipe's, longest first, and whether they leave
+/// out some of these: what the longest has, halves of it, and what the shortest has.
 fn seconds_of_limits([shortest, longest]: [f64; 2], recipe: &Recipe) -> Vec<(f64, bool)> {
     // A file's header may say a little more than its samples are.
     let up = |s: f64| ((s + 0.002) * 100.0).ceil() / 100.0;
@@ -129,7 +129,7 @@ fn seconds_of_limits([shortest, longest]: [f64; 2], recipe: &Recipe) -> Vec<(f64
     all
 }
 
-/// A run without data.
+/// Returns a run without data.
 pub fn no_data() -> RunError {
     RunError::Usage(
         "data.dir: is missing; name the folder of audio (--data DIR), or plan for clips that are assumed (--assume 32x5s)"
@@ -137,7 +137,7 @@ pub fn no_data() -> RunError {
     )
 }
 
-/// Limits, and where prepared clips are kept.
+/// Returns a recipe's limits, and where prepared clips are kept.
 pub fn prepare_options(recipe: &Recipe) -> PrepareOptions {
     PrepareOptions {
         limits: Limits {
@@ -155,7 +155,7 @@ pub fn prepare_options(recipe: &Recipe) -> PrepareOptions {
     }
 }
 
-/// What preparing takes at a longest clip of so many seconds.
+/// Returns what preparing takes by the seconds of the longest clip.
 pub fn limited<'a>(options: &PrepareOptions, of: impl Fn(&PrepareOptions) -> u64 + 'a) -> Bound<'a> {
     let options = options.clone();
     Box::new(move |max_seconds| {
@@ -173,21 +173,21 @@ pub struct Room {
 }
 
 impl Room {
-    /// `threads`: that prepare it.
+    /// Returns the room for preparing on `threads` threads.
     pub fn new(job: &Job<'_>, threads: usize) -> Room {
         let [start, of_thread] = job.process_bytes;
         Room { budget: job.budget, process: start + of_thread * threads as u64, on_card: job.on_card }
     }
 
-    /// What may be read beside so many bytes.
+    /// Returns the bytes that may be read in addition to `beside` bytes.
     pub fn left(&self, beside: u64) -> u64 {
         self.budget.saturating_sub(self.process + beside).max(READ_BYTES)
     }
 
-    /// Says that preparing, which takes so many bytes with the process, does not fit. On a card that is not the plan's to say.
+    /// Reports that preparing does not fit, where it takes `needed` bytes with the process. On a GPU that is not the plan's to say.
     ///
     /// # Errors
-    /// [`RunError::DoesNotFit`] in the memory beside a card.
+    /// [`RunError::DoesNotFit`] in the host's memory.
     pub fn too_small(&self, needed: u64, source: &Source) -> Result<Option<String>, RunError> {
         if needed <= self.budget {
             return Ok(None);
@@ -207,14 +207,14 @@ impl Room {
         Ok(Some(why))
     }
 
-    /// What was read beside so many bytes, or by how much it does not fit.
+    /// Returns what was read in addition to `beside` bytes, or by how much it does not fit.
     pub fn read<T>(&self, beside: u64, read: Result<T, DataError>) -> Result<T, RunError> {
         read.map_err(|e| match e {
             DataError::DoesNotFit { what, needed, .. } => {
                 let all = self.process + beside + needed;
                 let [needs, has] = ByteSize(all).apart(ByteSize(self.budget));
                 RunError::does_not_fit(all, format!(
-                    "does not fit: needs {needs} or more, budget {has} ({} short), in prepare\n  {what}: {} · beside that {} · process {}\n  \
+                    "does not fit: needs {needs} or more, budget {has} ({} short), in prepare\n  {what}: {} · besides {} · process {}\n  \
                      raise --memory, or prepare less data",
                     ByteSize(all.saturating_sub(self.budget)),
                     ByteSize(needed),
@@ -227,7 +227,7 @@ impl Room {
     }
 }
 
-/// Progress of a pass over the data, for people.
+/// Shows the progress of a pass over the data.
 pub fn shown(console: &mut dyn Console) -> impl Fn(Progress<'_>) -> bool + Sync {
     let console = std::sync::Mutex::new(console);
     move |p: Progress<'_>| {

@@ -1,4 +1,4 @@
-//! A held-out clip, part of which a model generates: for people to look at and listen to.
+//! A held-out clip of which a model generates a part, for people to look at and listen to.
 
 use crate::error::RunError;
 use ambitus_data::DataError;
@@ -28,10 +28,10 @@ pub struct Held {
 
 /// Samples clips of a family, with its sampling program.
 pub trait Sampler: Sync {
-    /// Columns of a row of values.
+    /// Returns the columns of a row of values.
     fn columns(&self) -> usize;
 
-    /// Rows of a clip of `rows` that are generated; the others are given.
+    /// Returns the range of a clip's `rows` that is generated; the others are given.
     fn generated(&self, rows: usize) -> Range<usize>;
 
     /// Reads a prepared clip, cut to `rows`.

@@ -5,7 +5,7 @@ use crate::family::ModelDir;
 use crate::orpheus::Orpheus;
 use ambitus_models::{f5, orpheus};
 
-/// A model of three blocks over frames, `dim` wide.
+/// Returns a model of three blocks over frames, `dim` wide.
 pub fn of_frames(dim: usize) -> ModelDir {
     F5::shaped(f5::config::Config {
         dim,
@@ -21,7 +21,7 @@ pub fn of_frames(dim: usize) -> ModelDir {
     })
 }
 
-/// A model of three blocks over `vocab` tokens, `dim` wide.
+/// Returns a model of three blocks over `vocab` tokens, `dim` wide.
 pub fn of_tokens(dim: usize, vocab: usize) -> ModelDir {
     Orpheus::shaped(orpheus::config::Config {
         layers: 3,

@@ -9,7 +9,7 @@ pub fn request() {
     REQUESTED.store(true, Ordering::SeqCst);
 }
 
-/// True once a stop was asked for.
+/// Returns true once a stop was asked for.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
 }

@@ -4,6 +4,7 @@ use crate::error::RunError;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_ir::{StateDecl, StateKind};
 use ambitus_store::{TensorFile, read_file};
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
 /// The most bytes that a configuration may have.
@@ -24,25 +25,25 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// The file with a model tensor and its name there.
+    /// Returns the file with a model tensor and its name there.
     pub fn find(&self, state: &str) -> Option<(&TensorFile, String)> {
         let name = self.name_of(state);
         let file = self.files.iter().find(|f| f.contains(&name))?;
         Some((file, name))
     }
 
-    /// The name in the files of a model tensor.
+    /// Returns the name in the files of a model tensor.
     pub fn name_of(&self, state: &str) -> String {
         format!("{}{state}", self.prefix)
     }
 
-    /// The shape in the files of a model tensor.
+    /// Returns the shape in the files of a model tensor.
     pub fn shape_of(&self, state: &str) -> Option<Vec<usize>> {
         let (file, name) = self.find(state)?;
         file.get(&name).ok().map(|t| t.shape().to_vec())
     }
 
-    /// All tensors under the prefix, without it.
+    /// Returns all tensors under the prefix, without it.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.files.iter().flat_map(|f| f.tensors()).filter_map(|t| t.name().strip_prefix(&*self.prefix))
     }
@@ -60,7 +61,7 @@ pub struct Differences<'s> {
 }
 
 impl<'s> Differences<'s> {
-    /// `made`: what files need not hold; `ignored`: what they may hold beside.
+    /// Starts a comparison. `made`: what files need not hold; `ignored`: what they may hold besides.
     pub fn new(
         weights: &Weights,
         states: &'s [StateDecl],
@@ -93,12 +94,29 @@ pub fn say(problems: &mut Vec<String>, what: &str, names: Vec<String>) {
     }
 }
 
-/// The first names of a list, and how many more there are.
+/// Returns the first names of a list, and how many more there are.
 pub fn listed(names: &[String]) -> String {
     let shown = names.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
     match names.len() {
         n if n > LISTED => format!("{shown} and {} more", n - LISTED),
         _ => shown,
+    }
+}
+
+/// Returns what a folder's `config.json` says of whose model it is: its `architectures`, else its `model_type`. Nothing where
+/// the file is missing, cannot be read or does not say.
+pub fn architectures(dir: &Path) -> Vec<String> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Named {
+        architectures: Option<Vec<String>>,
+        model_type: Option<String>,
+    }
+    let text = read_text(&dir.join("config.json"), MAX_CONFIG_BYTES, "");
+    let named: Named = text.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    match named.architectures.filter(|all| !all.is_empty()) {
+        Some(all) => all,
+        None => named.model_type.into_iter().collect(),
     }
 }
 

@@ -35,7 +35,7 @@ impl<'s> Builder<'s> {
         Builder::resume(session, program, Phase::Forward)
     }
 
-    /// Goes on with a program; new instructions get `phase`.
+    /// Continues a program; new instructions get `phase`.
     pub fn resume(session: &'s mut Session, program: Program, phase: Phase) -> Builder<'s> {
         let mut names = HashMap::new();
         for instr in &program.instrs {
@@ -50,22 +50,22 @@ impl<'s> Builder<'s> {
         self.program
     }
 
-    /// The program so far.
+    /// Returns the program so far.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// The session being built.
+    /// Returns the session being built.
     pub fn session(&self) -> &Session {
         self.session
     }
 
-    /// The type of a value.
+    /// Returns the type of a value.
     pub fn ty(&self, v: ValueId) -> TensorType {
         self.program.ty(v)
     }
 
-    /// Length of a value's axis.
+    /// Returns the length of a value's axis.
     pub fn dim(&self, v: ValueId, axis: usize) -> usize {
         self.ty(v).shape[axis]
     }
@@ -88,7 +88,7 @@ impl<'s> Builder<'s> {
         self.scope(&name, body)
     }
 
-    /// The provenance path of the current scope followed by `name`.
+    /// Returns the provenance path of the current scope followed by `name`.
     pub fn path(&self, name: &str) -> String {
         let scopes = self.scope.iter().map(|s| s.len() + 1).sum::<usize>();
         let mut path = String::with_capacity(scopes + name.len());
@@ -99,7 +99,7 @@ impl<'s> Builder<'s> {
         path + name
     }
 
-    /// A host input.
+    /// Returns a host input.
     pub fn input(&mut self, name: &str, ty: TensorType) -> ValueId {
         if let Some(v) = self.program.input(name) {
             return v;
@@ -114,7 +114,7 @@ impl<'s> Builder<'s> {
         self.program.outputs.push(Output { name: name.to_owned(), value });
     }
 
-    /// A trainable parameter named by the current scope and `name`; declared on first use, shared after.
+    /// Returns a trainable parameter named by the current scope and `name`; declared on first use, shared after.
     pub fn parameter(&mut self, name: &str, dims: &[usize]) -> ValueId {
         let name = self.path(name);
         let id = self.session.state(&name).unwrap_or_else(|| {
@@ -132,7 +132,7 @@ impl<'s> Builder<'s> {
         self.state(id)
     }
 
-    /// A parameter that training leaves alone.
+    /// Returns a parameter that training leaves alone.
     pub fn frozen_parameter(&mut self, name: &str, dims: &[usize]) -> ValueId {
         let value = self.parameter(name, dims);
         let used = self.program.states.iter().rev().find(|u| u.leaves == value);
@@ -141,7 +141,7 @@ impl<'s> Builder<'s> {
         value
     }
 
-    /// The current value of a state in this program.
+    /// Returns the current value of a state in this program.
     pub fn state(&mut self, id: StateId) -> ValueId {
         if let Some(&k) = self.uses.get(&id) {
             return self.program.states[k].leaves;

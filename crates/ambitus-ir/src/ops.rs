@@ -47,7 +47,7 @@ pub struct Cost {
 /// What sets an op's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes; beside them plain arithmetic on elements and rows.
+    /// Bytes; besides them plain arithmetic on elements and rows.
     Vector,
     /// Matrix products.
     Product,
@@ -55,7 +55,7 @@ pub enum Kind {
     Attention,
     /// Convolutions: products of short sums.
     Convolution,
-    /// Bytes that move beside other work, as [`OpDef::moves`] says.
+    /// Bytes that move alongside other work, as [`OpDef::moves`] says.
     Move,
 }
 
@@ -110,26 +110,27 @@ pub struct Vjp<'a> {
     pub x: &'a [ValueId],
     /// Its results.
     pub y: &'a [ValueId],
-    /// Gradients of the results; `None` where the loss does not depend on one.
+    /// Gradients of the results; `None` if the loss does not depend on one.
     pub dy: &'a [Option<ValueId>],
     /// Operands whose gradient is wanted.
     pub need: &'a [bool],
 }
 
 impl Vjp<'_> {
-    /// The gradient of the first result.
+    /// Returns the gradient of the first result.
     pub fn dy0(&self) -> Option<ValueId> {
         self.dy.first().copied().flatten()
     }
 }
 
-/// Gradients of the operands, in order; `None` where not wanted or identically zero.
+/// Gradients of the operands, in order; `None` if not wanted or identically zero.
 pub type Grads = Vec<Option<ValueId>>;
 
 /// What every operation says of itself.
 pub trait OpDef {
-    /// Result types, or why the operands do not fit. Main operands are f32, bf16 or f16, and results have their type, but
-    /// for sums over rows (gradients of parameters among them), statistics and losses: these are f32 whatever the operands.
+    /// Returns the result types, or why the operands do not fit. Main operands are f32, bf16 or f16, and results have their
+    /// type, but for sums over rows (gradients of parameters among them), statistics and losses: these are f32 whatever the
+    /// operands.
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String>;
 
     /// Appends the gradient instructions. `Err` says that the op has no gradient.
@@ -138,7 +139,7 @@ pub trait OpDef {
         Err("has no gradient".to_owned())
     }
 
-    /// The same function in core ops; `None` for core ops.
+    /// Returns this function in core ops; `None` for core ops.
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
         let _ = (b, x);
         None
@@ -155,44 +156,44 @@ pub trait OpDef {
         y.iter().map(|t| t.shape.elements() as f64).sum()
     }
 
-    /// True when the arithmetic is over pairs of rows of one segment. [`OpDef::flops`] counts as if all rows of the second
-    /// operand were one segment's; [`crate::target::share_of_pairs`] says how many pairs there are.
+    /// Returns true when the arithmetic is over pairs of rows of one segment. [`OpDef::flops`] counts as if all rows of the
+    /// second operand were one segment's; [`crate::target::share_of_pairs`] says how many pairs there are.
     fn pairs_rows(&self) -> bool {
         false
     }
 
-    /// Pairs (operand, result) that share bytes always: the result *is* the operand, overwritten.
+    /// Returns the pairs (operand, result) that share bytes always: the result *is* the operand, overwritten.
     fn donates(&self) -> Vec<(usize, usize)> {
         Vec::new()
     }
 
-    /// Pairs (operand, result) that may share bytes when the operand is not used later.
+    /// Returns the pairs (operand, result) that may share bytes when the operand is not used later.
     fn may_share(&self) -> Vec<(usize, usize)> {
         Vec::new()
     }
 
-    /// What it moves, of ops that start. All of the time is the start's: the wait is the schedule's.
+    /// Returns what it moves, of ops that start. All of the time is the start's: the wait is the schedule's.
     fn moves(&self, x: &[TensorType], y: &[TensorType]) -> Option<Moves> {
         let _ = (x, y);
         None
     }
 
-    /// The queue of ops that start or wait.
+    /// Returns the queue of ops that start or wait.
     fn queue(&self) -> Option<u32> {
         None
     }
 
-    /// True when the op may read and write what is in the host's space: of copies.
+    /// Returns true when the op may read and write what is in the host's space: of copies.
     fn reaches_host(&self) -> bool {
         false
     }
 
-    /// The space in which a start makes its first result.
+    /// Returns the space in which a start makes its first result.
     fn makes_in(&self) -> Space {
         Space::Device
     }
 
-    /// True when operand `k`, a float, may be a 16-bit one and results of the main operands' type then lose no more than
+    /// Returns true when operand `k`, a float, may be a 16-bit one and results of the main operands' type then lose no more than
     /// that rounding: mixed precision makes it one. False for what steers such an op from the side (factors, statistics,
     /// tables and vectors of a norm), which stays f32, and for functions that need f32 (exponentials, sums, losses).
     fn narrows(&self, k: usize) -> bool {
@@ -200,25 +201,25 @@ pub trait OpDef {
         false
     }
 
-    /// True when the gradient rule takes a gradient of any float type: of ops that move numbers and do not compute. Others
-    /// get it in the type of their result.
+    /// Returns true when the gradient rule takes a gradient of any float type: of ops that move numbers and do not compute.
+    /// Others get it in the type of their result.
     fn conducts(&self) -> bool {
         false
     }
 
-    /// The op that adds result `k` into a donated accumulator instead of writing it: the same operands followed by
+    /// Returns the op that adds result `k` into a donated accumulator instead of writing it: the same operands followed by
     /// (accumulator, beta `[1]`), result `k` = beta * accumulator + old result.
     fn accumulating(&self, k: usize) -> Option<Op> {
         let _ = k;
         None
     }
 
-    /// How the op is done part by part, with the bits that it has at once; `None` where it is not.
+    /// Returns how the op is done part by part, with the bits that it has at once; `None` if it is not.
     fn cut(&self) -> Option<Cut> {
         None
     }
 
-    /// The op on one part, of ops that do each part by itself and must know which it is.
+    /// Returns the op on one part, of ops that do each part by itself and must know which it is.
     fn of_part(&self, part: Span) -> Option<Op> {
         let _ = part;
         None
@@ -277,22 +278,22 @@ macro_rules! ops {
             /// Every op's name, in the order of the list.
             pub const NAMES: &'static [&'static str] = &[$($($family::$name::NAME),+),+];
 
-            /// The op's name in the text form.
+            /// Returns the op's name in the text form.
             pub fn name(&self) -> &'static str {
                 match self { $($(Op::$name(_) => $family::$name::NAME),+),+ }
             }
 
-            /// What the op says of itself.
+            /// Returns what the op says of itself.
             pub fn def(&self) -> &dyn OpDef {
                 match self { $($(Op::$name(op) => op),+),+ }
             }
 
-            /// Attributes in the text form.
+            /// Returns the attributes in the text form.
             pub fn attrs(&self) -> Vec<(&'static str, String)> {
                 match self { $($(Op::$name(op) => op.show()),+),+ }
             }
 
-            /// The op of a name with attributes in the text form.
+            /// Returns the op of a name with attributes in the text form.
             ///
             /// # Errors
             /// Unknown names, missing, unknown or unreadable attributes.
@@ -340,7 +341,7 @@ impl Op {
     }
 }
 
-/// Bytes of all of these.
+/// Returns the bytes of all of these.
 pub(crate) fn bytes(types: &[TensorType]) -> f64 {
     types.iter().map(|t| t.bytes() as f64).sum()
 }

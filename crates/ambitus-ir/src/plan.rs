@@ -71,7 +71,7 @@ pub struct PlannedProgram {
 }
 
 impl PlannedProgram {
-    /// Where a value lies.
+    /// Returns where a value lies.
     ///
     /// # Panics
     /// For values that nothing defines: the verifier admits none.
@@ -79,7 +79,7 @@ impl PlannedProgram {
         self.places[v.index()].expect("every defined value is planned")
     }
 
-    /// What the outside sees of it; values are numbered anew.
+    /// Returns what the outside sees of it; values are numbered anew.
     fn without_instructions(&self) -> PlannedProgram {
         let mut program = Program { name: self.program.name.clone(), ..Program::default() };
         let mut places = Vec::new();
@@ -99,7 +99,7 @@ impl PlannedProgram {
     }
 }
 
-/// Bytes that a planned program takes at most, by its instructions and values; the allocator's own among them.
+/// Returns the bytes that a planned program takes at most, by its instructions and values; the allocator's own among them.
 pub fn program_bytes(p: &Program) -> u64 {
     let vector = |len: usize, each: usize| if len == 0 { 0 } else { allocated(len * each) };
     let (values, instrs) = (p.types.len(), p.instrs.len());
@@ -114,7 +114,7 @@ pub fn program_bytes(p: &Program) -> u64 {
     p.instrs.iter().map(instruction).sum::<u64>() + tables as u64
 }
 
-/// Bytes of a heap block: glibc and most others keep 8 for themselves and give multiples of 16, from 32 on.
+/// Returns the bytes of a heap block: glibc and most others keep 8 for themselves and give multiples of 16, from 32 on.
 pub fn allocated(bytes: usize) -> u64 {
     ((bytes + 8).next_multiple_of(16)).max(32) as u64
 }
@@ -143,12 +143,12 @@ pub struct PlannedSession {
 }
 
 impl PlannedSession {
-    /// Bytes of the one allocation: states, transients, slots.
+    /// Returns the bytes of the one allocation: states, transients, slots.
     pub fn arena_bytes(&self) -> u64 {
         self.state_bytes + self.transient_bytes + self.slot_bytes * self.slots as u64
     }
 
-    /// Where a region starts in the arena (in its own arena, for [`Region::Host`]).
+    /// Returns where a region starts in the arena (in its own arena, for [`Region::Host`]).
     pub fn base(&self, region: Region, slot: usize) -> u64 {
         match region {
             Region::State | Region::Host => 0,
@@ -157,26 +157,26 @@ impl PlannedSession {
         }
     }
 
-    /// What is left to know of it when an executor has bound every instruction: states, inputs, outputs, and bytes. Thousands of
-    /// instructions take megabytes, which the plan of a run has no room for twice.
+    /// Returns what is left to know of it when an executor has bound every instruction: states, inputs, outputs, and bytes.
+    /// Thousands of instructions take megabytes, which the plan of a run has no room for twice.
     pub fn without_instructions(&self) -> PlannedSession {
         let session = self.session.without_programs();
         let programs = self.programs.iter().map(PlannedProgram::without_instructions).collect();
         PlannedSession { session, programs, states: self.states.clone(), ..*self }
     }
 
-    /// Where a state, or the part of it that a program takes, lies; `part`: the type of its value there.
+    /// Returns where a state, or the part of it that a program takes, lies; `part`: the type of its value there.
     pub fn state_place(&self, used: &StateUse, part: TensorType) -> Address {
         let whole = self.session.states[used.state.index()].ty;
         self.states[used.state.index()].part(whole, used.first, part)
     }
 
-    /// A planned program by name.
+    /// Returns a planned program by name.
     pub fn program(&self, name: &str) -> Option<&PlannedProgram> {
         self.programs.iter().find(|p| p.program.name == name)
     }
 
-    /// Type and address of a state by name.
+    /// Returns the type and address of a state by name.
     pub fn state(&self, name: &str) -> Option<(TensorType, Address)> {
         let id = self.session.state(name)?;
         Some((self.session.states[id.index()].ty, self.states[id.index()]))

@@ -17,14 +17,14 @@ pub struct ValueId(pub u32);
 pub struct StateId(pub u32);
 
 impl ValueId {
-    /// Index into [`Program::types`].
+    /// Returns the index into [`Program::types`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl StateId {
-    /// Index into [`Session::states`].
+    /// Returns the index into [`Session::states`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -61,7 +61,7 @@ impl StateKind {
         (StateKind::Counter, "counter"),
     ];
 
-    /// The name in the text form.
+    /// Returns the name in the text form.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(k, _)| *k == self).map_or("", |(_, n)| n)
     }
@@ -104,7 +104,7 @@ impl Phase {
         (Phase::Update, "update"),
     ];
 
-    /// The mark in the text form.
+    /// Returns the mark in the text form.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(k, _)| *k == self).map_or("", |(_, n)| n)
     }
@@ -121,7 +121,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The stable op id: the first 8 bytes (FNV-1a) of the path. Keys random numbers; equal for an op, its gradient and
+    /// Returns the stable op id: the first 8 bytes (FNV-1a) of the path. Keys random numbers; equal for an op, its gradient and
     /// its recompute clone, on every rank and under every plan.
     pub fn op_id(&self) -> u64 {
         let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -195,7 +195,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The block that an instruction belongs to, as an index into [`Program::blocks`].
+    /// Returns the block that an instruction belongs to, as an index into [`Program::blocks`].
     pub fn block_of(&self, instr: &Instr) -> Option<usize> {
         (0..self.blocks.len()).find(|b| self.is_in_block(instr, *b))
     }
@@ -216,23 +216,23 @@ impl Program {
         rest.is_some_and(|rest| rest.starts_with('.'))
     }
 
-    /// The type of a value.
+    /// Returns the type of a value.
     pub fn ty(&self, v: ValueId) -> TensorType {
         self.types[v.index()]
     }
 
-    /// A new, not yet defined value.
+    /// Returns a new, not yet defined value.
     pub fn new_value(&mut self, ty: TensorType) -> ValueId {
         self.types.push(ty);
         ValueId(self.types.len() as u32 - 1)
     }
 
-    /// The value of an output by name.
+    /// Returns the value of an output by name.
     pub fn output(&self, name: &str) -> Option<ValueId> {
         self.outputs.iter().find(|o| o.name == name).map(|o| o.value)
     }
 
-    /// The value of an input by name.
+    /// Returns the value of an input by name.
     pub fn input(&self, name: &str) -> Option<ValueId> {
         self.inputs.iter().find(|i| i.name == name).map(|i| i.value)
     }
@@ -297,7 +297,7 @@ impl Session {
         id
     }
 
-    /// A state by name.
+    /// Returns a state by name.
     pub fn state(&self, name: &str) -> Option<StateId> {
         match self.declared.get(&hash(name)) {
             Some(id) if self.states.get(id.index()).is_some_and(|s| s.name == name) => Some(*id),
@@ -307,12 +307,12 @@ impl Session {
         }
     }
 
-    /// Its states alone.
+    /// Returns its states alone.
     pub fn without_programs(&self) -> Session {
         Session { states: self.states.clone(), programs: Vec::new(), declared: self.declared.clone() }
     }
 
-    /// A program by name.
+    /// Returns a program by name.
     pub fn program(&self, name: &str) -> Option<&Program> {
         self.programs.iter().find(|p| p.name == name)
     }

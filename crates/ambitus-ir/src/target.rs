@@ -7,19 +7,19 @@ use crate::tensor::TensorType;
 
 /// A kind of executor, as far as passes and the planner care. Plans are tried side by side.
 pub trait Target: Sync {
-    /// Name in reports: `cpu`, `null`, ...
+    /// Returns the name in reports: `cpu`, `null`, ...
     fn name(&self) -> &str;
-    /// True when the target has a kernel for operands and results of these types. Otherwise the op is lowered: to itself
+    /// Returns true when the target has a kernel for operands and results of these types. Otherwise the op is lowered: to itself
     /// between casts where the target has the kernel for f32 in place of 16-bit types, else by its `decompose`.
     fn has_kernel(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> bool;
-    /// Scratch bytes of one instruction, for its operand and result types.
+    /// Returns the scratch bytes of one instruction, for its operand and result types.
     fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64;
-    /// True when the kernel may write result `output` over operand `input`, a pair of
+    /// Returns true when the kernel may write result `output` over operand `input`, a pair of
     /// [`OpDef::may_share`](crate::OpDef::may_share).
     fn shares(&self, op: &Op, input: usize, output: usize) -> bool;
-    /// Predicted seconds of one instruction.
+    /// Returns the predicted seconds of one instruction.
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64;
-    /// True when copies run beside the instructions between their start and their done.
+    /// Returns true when copies run alongside the instructions between their start and their done.
     fn copies_beside(&self) -> bool {
         true
     }
@@ -30,7 +30,7 @@ pub trait Target: Sync {
 pub struct Rates {
     /// Floating-point operations of a large fp32 product.
     pub gemm: f64,
-    /// The same of a product of 16-bit operands.
+    /// Floating-point operations of a large product of 16-bit operands.
     pub half: f64,
     /// Bytes read and written by a copy too large for caches.
     pub bytes: f64,
@@ -40,7 +40,7 @@ pub struct Rates {
     pub links: Links,
 }
 
-/// What joins ranks: equal hosts with so many ranks each.
+/// What joins ranks: equal hosts with `per_host` ranks each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Links {
     /// Ranks of a host.
@@ -57,21 +57,21 @@ pub struct Links {
 const HOP: f64 = 15e-6;
 
 impl Links {
-    /// Cards of one host.
+    /// Returns the links of `ranks` GPUs of one host.
     pub fn of_host(ranks: usize, peer: f64) -> Links {
         Links { per_host: ranks, peer, network: f64::INFINITY, hop: HOP }
     }
 
-    /// Predicted seconds in which one rank sends `bytes` to another, while nobody else uses what joins them.
+    /// Returns the predicted seconds in which one rank sends `bytes` to another, while nothing else uses the link between them.
     pub fn pass(&self, route: Route, bytes: f64) -> f64 {
         let together = route.from / self.per_host == route.to / self.per_host;
         self.hop + bytes / if together { self.peer } else { self.network }
     }
 
-    /// Predicted seconds in which every rank of the groups that `mesh` makes gets the `bytes` that its group shares out, or
-    /// sums as many, with rings: all but its own part goes through each rank once, and of what is not its hosts' once through
-    /// the network of each host, which the groups of a host share (Thakur, Rabenseifner and Gropp, 2005; NCCL's rings). Short
-    /// messages take the hops of a tree.
+    /// Returns the predicted seconds in which every rank of the groups that `mesh` makes gets the `bytes` that its group shares
+    /// out, or sums as many, with rings: all but its own part goes through each rank once, and of what is not its hosts' once
+    /// through the network of each host, which the groups of a host share (Thakur, Rabenseifner and Gropp, 2005; NCCL's rings).
+    /// Short messages take the hops of a tree.
     pub fn seconds(&self, mesh: Mesh, group: Group, bytes: f64) -> f64 {
         let ranks = mesh.size(group);
         if ranks < 2 {
@@ -105,7 +105,8 @@ pub struct Efficiency {
 }
 
 impl Rates {
-    /// Predicted seconds of one instruction: the larger of its arithmetic and its bytes (the roofline), and the start.
+    /// Returns the predicted seconds of one instruction: the larger of its arithmetic and its bytes (the roofline), and the
+    /// start.
     pub fn seconds(&self, kernels: &Efficiency, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
         let def = op.def();
         let kind = def.props().kind;
@@ -139,8 +140,8 @@ pub fn shares(op: &Op, pair: (usize, usize), overwrites: bool) -> bool {
     (overwrites && op.def().may_share().contains(&pair)) || op.def().donates().contains(&pair)
 }
 
-/// Of the pairs of rows that an op counts, the share that lie in one segment: with clips of so many rows (the sum of squared
-/// lengths over the sum of lengths).
+/// Returns the share of the pairs of rows that an op counts that lie in one segment, with clips of `rows` rows (the sum of
+/// squared lengths over the sum of lengths).
 pub fn share_of_pairs(op: &Op, x: &[TensorType], rows: f64) -> f64 {
     let all = x.get(1).filter(|_| op.def().pairs_rows()).map(|t| t.shape[0] as f64);
     all.map_or(1.0, |all| (rows / all).min(1.0))

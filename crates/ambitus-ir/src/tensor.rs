@@ -23,7 +23,7 @@ impl DType {
     /// Every element type, in the order of the documents.
     pub const ALL: [DType; 5] = [DType::F32, DType::BF16, DType::F16, DType::I32, DType::U8];
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     pub fn size(self) -> usize {
         match self {
             DType::F32 | DType::I32 => 4,
@@ -32,12 +32,12 @@ impl DType {
         }
     }
 
-    /// True for floating-point types.
+    /// Returns true for floating-point types.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::BF16 | DType::F16)
     }
 
-    /// The name used in the text form.
+    /// Returns the name used in the text form.
     pub fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
@@ -72,7 +72,7 @@ impl Shape {
     /// The longest axis in a text.
     pub const MAX_AXIS: usize = 1 << 31;
 
-    /// A shape from axis lengths.
+    /// Returns a shape from axis lengths.
     ///
     /// # Panics
     /// With more than [`Shape::MAX_RANK`] axes: no op makes such a value.
@@ -83,7 +83,7 @@ impl Shape {
         Shape { dims: all, rank: dims.len() as u8 }
     }
 
-    /// True when the axes are within the bounds for texts; empty axes do not make up for long ones.
+    /// Returns true when the axes are within the bounds for texts; empty axes do not make up for long ones.
     pub(crate) fn is_bounded(dims: impl IntoIterator<Item = usize>) -> bool {
         let total = dims.into_iter().try_fold(1usize, |n, d| {
             let short = d <= Shape::MAX_AXIS;
@@ -92,12 +92,12 @@ impl Shape {
         total.is_some()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.iter().product()
     }
 
-    /// Length of the last axis (1 for rank 0).
+    /// Returns the length of the last axis (1 for rank 0).
     pub fn cols(&self) -> usize {
         self.last().copied().unwrap_or(1)
     }
@@ -170,7 +170,7 @@ impl TensorType {
     /// Rows narrower than this (elements) are never padded: small tables would only grow.
     const PAD_FROM: usize = 32;
 
-    /// A type with the layout that every builder uses: odd wide last axes are padded to 16 bytes.
+    /// Returns a type with the layout that every builder uses: odd wide last axes are padded to 16 bytes.
     pub fn new(dtype: DType, dims: &[usize]) -> TensorType {
         let shape = Shape::new(dims);
         let cols = shape.cols();
@@ -195,14 +195,14 @@ impl TensorType {
         TensorType::new(self.dtype, dims)
     }
 
-    /// The byte at which an element begins, row-major without pads.
+    /// Returns the byte at which an element begins, row-major without pads.
     pub fn byte_of(&self, element: usize) -> u64 {
         let cols = self.shape.cols().max(1);
         ((element / cols * self.pitch + element % cols) * self.dtype.size()) as u64
     }
 
-    /// True when the bytes from element `first` on are a value of type `part`: some rows of a matrix, or, where nothing has
-    /// pads, elements in a line. Parts begin where values may.
+    /// Returns true when the bytes from element `first` on are a value of type `part`: some rows of a matrix, or, where nothing
+    /// has pads, elements in a line. Parts begin where values may.
     pub fn has_part(&self, first: usize, part: TensorType) -> bool {
         let rows = self.shape.len() == 2
             && part.shape.len() == 2
@@ -216,12 +216,12 @@ impl TensorType {
             && self.byte_of(first).is_multiple_of(Self::ALIGN)
     }
 
-    /// True when rows follow each other without pads.
+    /// Returns true when rows follow each other without pads.
     pub fn is_dense(&self) -> bool {
         self.pitch == self.shape.cols()
     }
 
-    /// Bytes in memory, pads included.
+    /// Returns the bytes in memory, pads included.
     pub fn bytes(&self) -> u64 {
         (self.shape.rows() as u64) * (self.pitch as u64) * (self.dtype.size() as u64)
     }

@@ -34,7 +34,7 @@ pub use cursor::TextError;
 pub use parse::{parse, parse_program};
 pub use print::{print_program, print_session};
 
-/// True for names that need no quotes.
+/// Returns true for names that need no quotes.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.chars().all(is_plain_char)
 }

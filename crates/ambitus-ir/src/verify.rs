@@ -78,7 +78,7 @@ impl Checker<'_> {
 
     fn run(&self) -> Result<(), Violation> {
         let p = self.p;
-        // It runs after every pass of every plan that is tried: what an instruction needs is not made anew for each.
+        // It runs after every pass of every plan that is tried: buffers are reused, not allocated for each instruction.
         let (mut x, mut y) = (Vec::new(), Vec::new());
         let end = p.instrs.len();
         self.names(end)?;
@@ -112,7 +112,7 @@ impl Checker<'_> {
         self.leaves(end, &values)
     }
 
-    /// Inputs and states at the program's start.
+    /// Returns the inputs and states at the program's start.
     fn entries(&self, end: usize) -> Result<Values, Violation> {
         let p = self.p;
         let none = || vec![false; p.types.len()];

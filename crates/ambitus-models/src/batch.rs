@@ -19,14 +19,14 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Of names and numbers of elements: f32 inputs, then i32 inputs.
+    /// Returns a layout of names and numbers of elements: f32 inputs, then i32 inputs.
     pub fn new(floats: &[(&str, usize)], ints: &[(&str, usize)]) -> Layout {
         let owned =
             |inputs: &[(&str, usize)]| inputs.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
         Layout { floats: owned(floats), ints: owned(ints) }
     }
 
-    /// Bytes of one batch on the host.
+    /// Returns the bytes of one batch on the host.
     pub fn bytes(&self) -> u64 {
         let elements = |inputs: &[(String, usize)]| inputs.iter().map(|(_, n)| *n as u64).sum::<u64>();
         4 * (elements(&self.floats) + elements(&self.ints))
@@ -44,13 +44,13 @@ pub struct Batch {
 /// What a loss is divided by, over all micro-batches of an update: inputs of one number each, by name.
 pub type Norms = Vec<(String, f32)>;
 
-/// The one normaliser of a model that has one.
+/// Returns the one normaliser of a model that has one.
 pub fn one_norm(value: f32) -> Norms {
     vec![("norm".to_owned(), value)]
 }
 
 impl Batch {
-    /// A batch of zeros.
+    /// Returns a batch of zeros.
     pub fn new(layout: &Layout) -> Batch {
         Batch {
             floats: layout.floats.iter().map(|(name, n)| (name.clone(), vec![0.0; *n])).collect(),
@@ -59,23 +59,23 @@ impl Batch {
         }
     }
 
-    /// The same batch as one of an update with these.
+    /// Sets the normalisers to those of an update.
     pub fn set_norms(&mut self, norms: &Norms) {
         self.norms.clone_from(norms);
     }
 
-    /// The float inputs by name, normalisers among them. Callers skip those that a program does not take.
+    /// Returns the float inputs by name, normalisers among them. Callers skip those that a program does not take.
     pub fn floats(&self) -> impl Iterator<Item = (&str, &[f32])> {
         let norms = self.norms.iter().map(|(name, value)| (name.as_str(), std::slice::from_ref(value)));
         self.floats.iter().map(|(name, data)| (name.as_str(), data.as_slice())).chain(norms)
     }
 
-    /// The integer inputs by name.
+    /// Returns the integer inputs by name.
     pub fn ints(&self) -> impl Iterator<Item = (&str, &[i32])> {
         self.ints.iter().map(|(name, data)| (name.as_str(), data.as_slice()))
     }
 
-    /// All inputs in the order of the layout, to be filled.
+    /// Returns all inputs in the order of the layout, to be filled.
     ///
     /// # Panics
     /// When there are fewer: a family fills the batches of its own layout.

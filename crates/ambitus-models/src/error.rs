@@ -17,7 +17,7 @@ const SHOWN: usize = 400;
 /// Parameters of a model, at most: two and a half times the largest Llama's.
 const MOST_PARAMETERS: u64 = 1 << 40;
 
-/// The error of a key.
+/// Returns the error of a key.
 pub(crate) fn err<T>(key: &'static str, why: impl Into<String>) -> Result<T, ConfigError> {
     let mut why: String = why.into();
     if let Some((cut, _)) = why.char_indices().nth(SHOWN) {

@@ -12,4 +12,4 @@ pub mod snac;
 
 pub use batch::{Batch, Capacity, Layout, Norms, one_norm};
 pub use error::ConfigError;
-pub use model::{Model, Rows};
+pub use model::{Model, Player, Rows};

@@ -8,60 +8,73 @@ use std::sync::Arc;
 
 /// A checked model shape: its programs, and what its tensors are.
 pub trait Model: Debug + Send + Sync {
-    /// The forward step with output `loss` `[1]`; `train`: with dropout where the configuration has it.
-    fn loss(&self, s: &mut Session, cap: Capacity, name: &str, train: bool) -> Program;
+    /// Returns who is trained, each by its own loss. Each player sees a micro-batch after the previous ones, whose outputs may
+    /// be its inputs.
+    fn players(&self) -> &'static [Player] {
+        &[Player::ONLY]
+    }
 
-    /// One step of sampling, of families that sample by the whole clip.
+    /// Returns the forward step of a player, by its index, with output `loss` `[1]`; `train`: with dropout where the
+    /// configuration has it. What a validation measures is the loss of the first.
+    fn loss(&self, s: &mut Session, player: usize, cap: Capacity, name: &str, train: bool) -> Program;
+
+    /// Returns the outputs `[1]` of forward steps that the log names besides the loss: its parts, sums over an update as the
+    /// loss is.
+    fn reported(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Builds one step of sampling, for families that generate whole clips.
     fn sample(&self, s: &mut Session, cap: Capacity, name: &str) -> Option<Program> {
         let _ = (s, cap, name);
         None
     }
 
-    /// Inputs of [`Model::loss`] without its normalisers.
+    /// Returns the inputs of [`Model::loss`] without its normalisers.
     fn layout(&self, cap: Capacity) -> Layout;
 
-    /// Bytes of a clip of `rows` rows as it is read from the disk.
+    /// Returns the bytes of a clip of `rows` rows as it is read from the disk.
     fn clip_bytes(&self, rows: usize) -> u64;
 
-    /// What a row is.
+    /// Returns what a row is.
     fn rows(&self) -> Rows;
 
-    /// How a fresh tensor of this shape is drawn.
+    /// Returns how a fresh tensor of this shape is drawn.
     fn init(&self, name: &str, dims: &[usize]) -> Init;
 
-    /// The values of a tensor that follows from the configuration: files need not hold it.
+    /// Returns the values of a tensor that follows from the configuration: files need not hold it.
     fn made(&self, name: &str) -> Option<Vec<f32>> {
         let _ = name;
         None
     }
 
-    /// Tensors that the original has under a second name: the model's name for it, and the other.
+    /// Returns the tensors that the original has under a second name: the model's name for it, and the other.
     fn aliases(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
 
-    /// The linear layers that adapters go to where nobody says, by pattern.
+    /// Returns the linear layers that adapters go to by default, by pattern.
     fn adapted(&self) -> &'static [&'static str];
 
-    /// Bytes of the original project's training step for the same micro-batch, by arithmetic; `mixed`: with autocast.
+    /// Returns the bytes of the original project's training step for the same micro-batch, by arithmetic; `mixed`: with autocast.
     fn original_bytes(&self, parameters: u64, rows: usize, mixed: bool) -> u64;
 
-    /// The project that loads an export.
+    /// Returns the project that loads an export.
     fn project(&self) -> &'static str;
 
-    /// How a voice in an export is heard, in the words of the project's own tool.
+    /// Returns how a voice in an export is heard, in the words of the project's own tool.
     fn listen(&self, export: &str) -> Option<String> {
         let _ = export;
         None
     }
 
-    /// What the first loss of a run says, where the family's users know what it should be.
+    /// Returns what the first loss of a run says, where the family's users know what it should be.
     fn first_loss(&self, loss: f64) -> Option<String> {
         let _ = loss;
         None
     }
 
-    /// The same with dropout `p`; `None` where the family has none.
+    /// Returns this model with dropout `p`; `None` if the family has none.
     fn with_dropout(&self, p: f32) -> Option<Arc<dyn Model>> {
         let _ = p;
         None
@@ -69,10 +82,24 @@ pub trait Model: Debug + Send + Sync {
 }
 
 impl dyn Model + '_ {
-    /// An empty batch.
+    /// Returns an empty batch.
     pub fn batch(&self, cap: Capacity) -> Batch {
         Batch::new(&self.layout(cap))
     }
+}
+
+/// Parameters that one loss trains. Most models are one player; a generator and its discriminator are two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Player {
+    /// In names of programs, in recipes and in the log: `g`. Empty for the only one.
+    pub name: &'static str,
+    /// Its parameters, by pattern; all, where there is none. The others are constants to its loss.
+    pub trains: &'static [&'static str],
+}
+
+impl Player {
+    /// The player of a model that has one.
+    pub const ONLY: Player = Player { name: "", trains: &[] };
 }
 
 /// What a row of a packed batch is.

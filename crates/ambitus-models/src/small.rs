@@ -27,17 +27,17 @@ fn frames(text_mask: bool, rotated: usize) -> f5::config::Config {
     }
 }
 
-/// Flow matching over frames, filler masked, rotary on every head.
+/// Builds the loss of flow matching over frames, filler masked, rotary on every head.
 pub fn frames_v1(s: &mut Session) -> Program {
     f5::model::loss(s, &frames(true, 2), FRAMES, "micro", true)
 }
 
-/// The same, filler not masked, rotary on one head.
+/// Builds the loss of flow matching over frames, filler not masked, rotary on one head.
 pub fn frames_v0(s: &mut Session) -> Program {
     f5::model::loss(s, &frames(false, 1), FRAMES, "micro", true)
 }
 
-/// A small Llama of many words.
+/// Returns a small Llama of many words.
 pub fn wide_config() -> orpheus::config::Config {
     orpheus::config::Config {
         dim: 16,
@@ -50,40 +50,40 @@ pub fn wide_config() -> orpheus::config::Config {
     }
 }
 
-/// A tied Llama of many words.
+/// Builds the loss of a tied Llama of many words.
 pub fn tokens_wide(s: &mut Session) -> Program {
     orpheus::model::loss(s, &wide_config(), TOKENS, "micro")
 }
 
-/// The same with a head of its own.
+/// Builds the loss of a Llama of many words with a head of its own.
 pub fn tokens_wide_untied(s: &mut Session) -> Program {
     orpheus::model::loss(s, &orpheus::config::Config { tied: false, ..wide_config() }, TOKENS, "micro")
 }
 
-/// The same in rows with pads.
+/// Builds the loss of a small Llama of many words in rows with pads.
 pub fn tokens_odd(s: &mut Session) -> Program {
     let cfg = orpheus::config::Config { dim: 35, vocab: 16_500, ..wide_config() };
     orpheus::model::loss(s, &cfg, TOKENS, "micro")
 }
 
-/// [`frames_v1`] of four blocks.
+/// Builds the loss of [`frames_v1`] with four blocks.
 pub fn frames_deep(s: &mut Session) -> Program {
     let cfg = f5::config::Config { depth: 4, ..frames(true, 2) };
     f5::model::loss(s, &cfg, FRAMES, "micro", true)
 }
 
-/// A tied Llama of three layers.
+/// Returns a tied Llama of three layers.
 pub fn tokens_deep(s: &mut Session) -> Program {
     orpheus::model::loss(s, &orpheus::config::Config { layers: 3, ..tokens() }, TOKENS, "micro")
 }
 
-/// The same with a head of its own.
+/// Builds the loss of a Llama of three layers with a head of its own.
 pub fn tokens_untied(s: &mut Session) -> Program {
     let cfg = orpheus::config::Config { layers: 3, tied: false, ..tokens() };
     orpheus::model::loss(s, &cfg, TOKENS, "micro")
 }
 
-/// A tied Llama of two layers.
+/// Builds the loss of a tied Llama of two layers.
 pub fn tokens_loss(s: &mut Session) -> Program {
     orpheus::model::loss(s, &tokens(), TOKENS, "micro")
 }

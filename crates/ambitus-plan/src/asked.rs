@@ -1,6 +1,6 @@
 //! A recipe before the search: the shape of its run, and what it leaves open.
 
-use crate::budget::{MicroBatch, PLANNED_AT_ONCE, Shape, is_long, require_planning};
+use crate::budget::{MicroBatch, PLANNED_AT_ONCE, Shape, has_room_to_search, is_long, require_planning};
 use crate::device::Device;
 use crate::placement::Placement;
 use crate::search::{self, Chosen, Free, HostRoom, Search};
@@ -11,32 +11,33 @@ use ambitus_compile::passes::policy::Blocks;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
 use ambitus_models::{Capacity, Model};
-use ambitus_recipe::recipe::{self, Defaults, Recipe, UpdateAt};
+use ambitus_recipe::recipe::{self, Defaults, Recipe, Settled, UpdateAt};
 use std::sync::Arc;
 
 /// A recipe before the search.
 #[derive(Clone)]
 pub struct Asked {
-    /// As it is given.
-    pub recipe: Recipe,
-    /// What a recipe means by what it leaves out.
+    /// The recipe as given.
+    pub recipe: Settled,
+    /// What keys mean that the recipe leaves out.
     pub defaults: Defaults,
-    /// Its options, and the usual ones for what it leaves open.
+    /// The run's shape: the recipe's options, and the usual ones for what it leaves open.
     pub shape: Shape,
     /// Micro-batches that may be taken, the usual one first.
     pub micro_batches: Vec<MicroBatch>,
-    /// As [`is_long`]: little is tried, for each plan takes seconds.
+    /// Little is tried: the model is long, so that each plan takes seconds (see [`is_long`]), or looking further would take more memory
+    /// than the budget (see [`has_room_to_search`]).
     pub is_long: bool,
     sizes: Sizes,
 }
 
 impl Asked {
-    /// What a settled recipe asks of a device, with a budget for its memory.
+    /// Returns what a settled recipe asks of a device with a budget for its memory.
     ///
     /// # Errors
     /// What a device or a model cannot do, by key.
     pub fn of(
-        recipe: &Recipe,
+        recipe: &Settled,
         (model, defaults): (&Arc<dyn Model>, &Defaults),
         sizes: &Sizes,
         device: &Device,
@@ -44,7 +45,7 @@ impl Asked {
         let offloaded = recipe.offloaded();
         if device.is_card() && offloaded.disk.is_some() {
             return Err(RunError::Usage(
-                "offload.disk: a card copies from and to page-locked memory, never a file: leave it out, or use --device cpu"
+                "offload.disk: a GPU copies from and to page-locked memory, never a file: leave it out, or use --device cpu"
                     .to_owned(),
             ));
         }
@@ -64,7 +65,7 @@ impl Asked {
                 offload: offloaded.pass(),
                 sharding: recipe.shared().map_err(RunError::Usage)?,
                 placement: None,
-                ema: recipe.ema(),
+                ema: recipe.ema,
                 evaluate: sizes.evaluate,
                 sample: sizes.sampled.map(|n| Capacity { rows: 2 * n, clips: 2 }),
             },
@@ -84,23 +85,27 @@ impl Asked {
         Ok(asked)
     }
 
-    /// As [`Asked::of`], on its device; of a model that can be planned within the budget.
+    /// Asks for a settled recipe on its device (see [`Asked::of`]), if the model can be planned within the budget.
     ///
     /// # Errors
     /// As [`Asked::of`]; [`RunError::DoesNotFit`]; from planning.
     pub fn new(
-        recipe: &Recipe,
+        recipe: &Settled,
         model: &ModelDir,
         sizes: &Sizes,
         device: &Device,
         budget: u64,
     ) -> Result<Asked, RunError> {
-        let asked = Asked::of(recipe, (&model.model, &model.defaults()), sizes, device)?;
-        require_planning(&asked.shape, budget, device.target())?;
+        let mut asked = Asked::of(recipe, (&model.model, &model.defaults()), sizes, device)?;
+        if !has_room_to_search(&asked.shape, budget) {
+            asked.is_long = true;
+            asked.shape.planned_at_once = asked.open(device).planned_at_once();
+        }
+        require_planning(&asked.shape, asked.is_long, budget, device.target())?;
         asked.on(device, budget)
     }
 
-    /// The same on a device, with a budget.
+    /// Returns what is asked for on another device, with another budget.
     ///
     /// # Errors
     /// From planning.
@@ -122,22 +127,22 @@ impl Asked {
         Ok(asked)
     }
 
-    /// Its shape with another micro-batch.
+    /// Returns its shape with another micro-batch.
     pub fn with(&self, micro_batch: &MicroBatch) -> Shape {
         let mut shape = self.shape.with_capacity(micro_batch.capacity);
         shape.micro_batches = micro_batch.count;
         shape
     }
 
-    /// The fastest plan within a budget, of those that the recipe leaves open.
+    /// Returns the fastest plan within a budget, of those that the recipe leaves open.
     ///
     /// # Errors
-    /// From planning. That nothing fits is none.
+    /// From planning. It is not an error if nothing fits.
     pub fn search(&self, device: &Device, budget: u64) -> Result<Search, RunError> {
         search::search(&self.shape, &self.open(device), budget, device.target())
     }
 
-    /// As [`Asked::search`], which plans what was chosen.
+    /// Chooses the fastest plan within a budget, without planning it in full as [`Asked::search`] does.
     ///
     /// # Errors
     /// As [`Asked::search`].
@@ -145,9 +150,9 @@ impl Asked {
         search::choose(&self.shape, &self.open(device), budget, device.target())
     }
 
-    /// The recipe with every choice of a search filled in: it is asked for again to the same plan.
+    /// Returns the recipe with every choice of a search filled in. Planned again, it gives the same plan.
     pub fn settled(&self, found: &Search) -> Recipe {
-        let mut recipe = self.recipe.clone();
+        let mut recipe = self.recipe.recipe().clone();
         found.variant.iter().for_each(|taken| taken.to_recipe(&mut recipe));
         let session = &found.plan.shape.session;
         (recipe.micro_batch.frames, recipe.micro_batch.max) = (Some(session.capacity.rows as u64), false);
@@ -155,14 +160,15 @@ impl Asked {
         recipe.precision.get_or_insert_default();
         recipe.optimizer.get_or_insert_default();
         if recipe.offload.get_or_insert_default().is_empty() {
-            // It bounds nothing; a recipe that is read again must not name it.
+            // It bounds nothing here, so the settled recipe must not name it.
             recipe.host_memory = None;
         }
         recipe
     }
 
-    /// The smallest budget with which a search finds a plan, to within a hundredth: at it one is found, a hundredth below
-    /// none. Of a long model, what needs least where nothing fits: each step down would take seconds.
+    /// Returns the smallest budget with which a search finds a plan, to within a hundredth: with it a plan is found, with a
+    /// hundredth less none. For a long model, returns what the least combination needs when nothing fits: each step down would take
+    /// seconds.
     ///
     /// # Errors
     /// From planning.
@@ -200,7 +206,7 @@ impl Asked {
         Ok(known)
     }
 
-    /// What the recipe leaves open on a device; of a long model what is recomputed alone.
+    /// Returns what the recipe leaves open on a device; of a long model what is recomputed alone.
     pub fn open(&self, device: &Device) -> Free {
         let level = Numerics::from(self.recipe.numerics);
         let mut micro_batches = self.micro_batches.clone();
@@ -213,7 +219,8 @@ impl Asked {
         Free { checkpoint, micro_batches, variants, host_room: self.host_room(device) }
     }
 
-    /// What may wait in the host's memory. Without a card the plan's memory is the host's too, unless both have their budgets.
+    /// Returns what may wait in the host's memory. Without a card the plan's memory is the host's too, unless both have their
+    /// budgets.
     pub fn host_room(&self, device: &Device) -> HostRoom {
         let given = self.recipe.host_memory;
         match self.recipe.offload.as_ref().is_some_and(|o| o.disk.is_some()) {

@@ -1,7 +1,7 @@
 //! What a run needs, phase by phase, and whether it fits.
 //!
-//! The arena is allocated and touched once, so every phase after `load` holds all of it; what a phase adds beside the
-//! arena (staging, loader buffers) is a row of its own. The largest phase decides.
+//! The arena is allocated and touched once, so every phase after `load` holds all of it. What a phase adds to the arena
+//! (staging, loader buffers) is a row of its own. The largest phase decides.
 
 mod draft;
 mod phases;
@@ -10,10 +10,10 @@ mod planning;
 pub use draft::Draft;
 pub use phases::{PICTURE_BYTES, phase};
 use planning::planning;
-pub use planning::{is_long, require_planning};
+pub use planning::{has_room_to_search, is_long, require_planning};
 
 use crate::parts::PlannedParts;
-use crate::session::{self, SessionOptions, program};
+use crate::session::{self, SessionOptions};
 use ambitus_comm::local;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::passes::precision::Precision;
@@ -29,15 +29,15 @@ use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Bytes that reading or writing weights needs beside the arena: the bytes of a piece and its values.
+/// Bytes that reading or writing weights needs in addition to the arena: the bytes of a piece and its values.
 pub const LOAD_BYTES: u64 = 3 * STAGING_BYTES as u64;
-/// Times that the programs of a run are in memory while it is planned: what plans have in common, those that are tried side by side,
-/// their lives, places and costs. With nothing to choose, with what is recomputed or the micro-batch to choose, and with other
+/// How many times the programs of a run are in memory while it is planned: what plans have in common, those that are tried side
+/// by side, their lifetimes, offsets and costs. By what is left to choose: nothing; what is recomputed, or the micro-batch; other
 /// options. Measured: 3.3, 5.6 and 6.6.
 pub const PLANNED_AT_ONCE: [u64; 3] = [4, 6, 7];
-/// Resident bytes of the program while data is prepared, before anything was planned. Measured, as [`PROCESS_BYTES`].
+/// Resident bytes of the program while data is prepared, before anything was planned. Measured like [`PROCESS_BYTES`].
 pub const START_BYTES: u64 = if cfg!(debug_assertions) { 15 << 20 } else { 12 << 20 };
-/// Times that a long model's programs are in memory while a refusal looks for what would fit. Measured: 9.3.
+/// How many times a long model's programs are in memory while a refusal looks for what would fit. Measured: 9.3.
 const LONG_AT_ONCE: u64 = 10;
 /// Bytes of memory that a byte of the page tables describes.
 const OF_PAGE_TABLE: u64 = 512;
@@ -46,23 +46,23 @@ const OF_PAGE_TABLE: u64 = 512;
 pub const PROCESS_BYTES: u64 = if cfg!(debug_assertions) { 22 << 20 } else { 19 << 20 };
 /// Resident bytes of one worker thread: touched stack and the pool's queues.
 pub const THREAD_BYTES: u64 = 1 << 19;
-/// Resident bytes of a rank that is a thread of this process, beside its arena, loader and staging: two threads (it and its
-/// loader) and the kernels that its executor binds. Measured, as [`PROCESS_BYTES`].
+/// Resident bytes of a rank that is a thread of this process, besides its arena, loader and staging: two threads (it and its
+/// loader) and the kernels that its executor binds. Measured like [`PROCESS_BYTES`].
 pub const RANK_BYTES: u64 = 3 << 20;
 
-/// What a run takes of the budget's memory beside its arena.
+/// What a run takes of the budget's memory besides its arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beside {
     /// Held from start to end: the process, or the card's context and kernels.
     pub fixed_bytes: u64,
     /// Loader and staging count too: they are in the same memory.
     pub with_host: bool,
-    /// Ranks in that memory, each with an arena, a loader and staging of its own.
+    /// Ranks in that memory, each with its own arena, loader and staging.
     pub ranks: usize,
 }
 
 impl Beside {
-    /// What each rank has of a budget for its arena; without bound where all ranks share a memory, whose sum decides.
+    /// Returns what each rank has of a budget for its arena. Unbounded if all ranks share one memory: there the sum decides.
     pub fn room_of_rank(self, budget: u64) -> u64 {
         if self.ranks > 1 { u64::MAX } else { budget.saturating_sub(self.fixed_bytes) }
     }
@@ -75,7 +75,7 @@ pub struct Shape {
     pub model: Arc<dyn Model>,
     /// The session.
     pub session: SessionOptions,
-    /// What the budget holds beside the arena.
+    /// What the budget holds besides the arena.
     pub beside: Beside,
     /// Rows of an update, on average.
     pub update_rows: usize,
@@ -83,16 +83,16 @@ pub struct Shape {
     pub clip_rows: f64,
     /// Micro-batches of an update, of all ranks together.
     pub micro_batches: usize,
-    /// What the process takes while the data is prepared, at most.
+    /// Most bytes of the process while the data is prepared.
     pub prepare_bytes: u64,
-    /// Times that its programs are in memory while it is planned.
+    /// How many times its programs are in memory while it is planned.
     pub planned_at_once: u64,
-    /// What the run holds of its data while it trains, of all ranks in this process.
+    /// Bytes of data that the run holds while it trains, of all ranks in this process.
     pub data_bytes: u64,
 }
 
 impl Shape {
-    /// The same run with more or fewer rows in a micro-batch.
+    /// Returns this run with more or fewer rows in a micro-batch.
     pub fn with_capacity(&self, capacity: Capacity) -> Shape {
         let mut shape = self.clone();
         let before = self.session.capacity.rows;
@@ -101,8 +101,8 @@ impl Shape {
         shape
     }
 
-    /// Micro-batches of an update that each rank computes: those that share a model take them in turns, and the last of some may
-    /// be empty; those with a part of it have all.
+    /// Returns the number of an update's micro-batches that each rank computes: those that share a model take them in turns, and the
+    /// last of some may be empty; those with a part of it have all.
     pub fn micro_batches_of_rank(&self) -> usize {
         let ranks = self.session.sharding.map_or(1, |s| s.mesh.ranks);
         self.micro_batches.div_ceil(ranks).max(1)
@@ -114,7 +114,7 @@ impl Shape {
 pub struct MicroBatch {
     /// Its sizes.
     pub capacity: Capacity,
-    /// How many of it an update takes.
+    /// Micro-batches of an update.
     pub count: usize,
 }
 
@@ -123,14 +123,14 @@ pub struct MicroBatch {
 pub struct Phase {
     /// One of [`phase`].
     pub name: &'static str,
-    /// Resident bytes of the process at most.
+    /// Most resident bytes of the process.
     pub peak_bytes: u64,
     /// Of these, bytes that the phase really uses; the rest of the arena waits for other phases.
     pub in_use_bytes: u64,
 }
 
 impl Phase {
-    /// The arena is there.
+    /// Returns whether the arena is there.
     pub fn has_arena(&self) -> bool {
         ![phase::PREPARE, phase::PLAN, phase::EXPORT, phase::RESULTS].contains(&self.name)
     }
@@ -151,7 +151,7 @@ pub struct Categories {
 }
 
 impl Categories {
-    /// Names and bytes, in the order of reports.
+    /// Returns the names and bytes, in the order of reports.
     pub fn rows(&self) -> [(&'static str, u64); 8] {
         [
             ("parameters", self.parameters),
@@ -165,7 +165,7 @@ impl Categories {
         ]
     }
 
-    /// Largest first, as one line.
+    /// Returns the largest first, as one line.
     pub fn line(&self) -> String {
         let mut rows = self.rows().to_vec();
         rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -182,9 +182,9 @@ impl Categories {
 pub struct RunPlan {
     /// What was planned.
     pub shape: Shape,
-    /// Every byte of the arena; where ranks have their own sessions, of the largest.
+    /// Every byte of the arena; if ranks have their own sessions, of the largest.
     pub planned: Arc<PlannedSession>,
-    /// Those of all ranks, where the model is placed on them.
+    /// The sessions of all ranks, if the model is placed on them.
     pub parts: Option<PlannedParts>,
     /// Peaks in legal order.
     pub phases: Vec<Phase>,
@@ -198,13 +198,13 @@ pub struct RunPlan {
     pub step_seconds: f64,
     /// What ranks exchange in one update.
     pub exchange: Exchange,
-    /// What is held beside the arena.
+    /// What is held besides the arena.
     around: phases::Around,
     /// Host bytes of the programs.
     programs: ProgramBytes,
 }
 
-/// The sessions of the ranks in the memory that the budget bounds.
+/// Returns the sessions of the ranks in the memory that the budget bounds.
 fn here<'p>(
     shape: &Shape,
     largest: &'p PlannedSession,
@@ -225,34 +225,34 @@ impl RunPlan {
         Ok(Draft::new(shape, target)?.plan(target))
     }
 
-    /// As [`Draft::least_bytes`].
+    /// Returns the peak if no byte of the arena were lost between values. See [`Draft::least_bytes`].
     pub fn least_bytes(&self) -> u64 {
         let bound = |p: &PlannedSession| p.programs.iter().map(|p| p.live_bound_bytes).max().unwrap_or(0);
         let least = |p: &&PlannedSession| p.arena_bytes() - p.transient_bytes + bound(p);
         self.around.peak(self.here().iter().map(least).sum())
     }
 
-    /// A refusal of a long model may plan another combination within the budget.
+    /// Returns whether a refusal of a long model may plan another combination within the budget.
     pub fn has_room_for_another(&self, budget: u64) -> bool {
         planning(&self.shape, LONG_AT_ONCE, self.programs.planned) <= budget
     }
 
-    /// Host bytes of a run whose arena is a card's, at most.
+    /// Returns the host bytes of a run whose arena is a card's, at most.
     pub fn host_process_bytes(&self, threads: usize) -> u64 {
         host_bytes(&self.shape, threads) + self.programs.running()
     }
 
-    /// Bytes of the host arenas of all ranks in this process.
+    /// Returns the bytes of the host arenas of all ranks in this process.
     pub fn host_bytes(&self) -> u64 {
         self.here().iter().map(|p| p.host_bytes).sum()
     }
 
-    /// The sessions of the ranks in the memory that the budget bounds.
+    /// Returns the sessions of the ranks in the memory that the budget bounds.
     pub fn here(&self) -> Vec<&PlannedSession> {
         here(&self.shape, &self.planned, self.parts.as_ref().map(|p| &*p.ranks))
     }
 
-    /// The sessions of so many ranks, for executors. What is left here are states, inputs, outputs and bytes.
+    /// Takes the sessions of `ranks` ranks, for executors. What is left here are states, inputs, outputs and bytes.
     pub fn take_sessions(&mut self, ranks: usize) -> Vec<Arc<PlannedSession>> {
         let take = |p: &mut Arc<PlannedSession>| {
             let outside = Arc::new(p.without_instructions());
@@ -265,7 +265,7 @@ impl RunPlan {
         }
     }
 
-    /// The sessions that hold all that one copy of the model has: of one rank like all, or of all with a part.
+    /// Returns the sessions that together hold one copy of the model: any rank's if all are alike, all ranks' if each has a part.
     pub fn whole(&self) -> Vec<&PlannedSession> {
         match &self.parts {
             Some(parts) => parts.ranks.iter().map(|p| &**p).collect(),
@@ -273,7 +273,7 @@ impl RunPlan {
         }
     }
 
-    /// Elements of all parameters of a kind, of the whole model.
+    /// Returns the elements of all parameters of a kind, of the whole model.
     pub fn parameters(&self, trainable_only: bool) -> u64 {
         let layout = session::layout(&*self.shape.model, &self.shape.session).ok().flatten();
         let of = |planned: &&PlannedSession| {
@@ -284,7 +284,7 @@ impl RunPlan {
         self.whole().iter().map(of).sum()
     }
 
-    /// The phase with the highest peak; while the model runs, also where in it most bytes live.
+    /// Returns the name of the phase with the highest peak; while the model runs, also the place in it where most bytes live.
     pub fn peak_place(&self) -> String {
         let highest = highest(&self.phases);
         let (top, has_arena) = highest.map_or(("", false), |p| (p.name, p.has_arena()));
@@ -294,13 +294,17 @@ impl RunPlan {
                 format!("{} at {}", p.program.name, report::peak_place(p))
             }
             Some(p) if has_arena => {
-                format!("{top}, beside the arena that {} needs at {}", p.program.name, report::peak_place(p))
+                format!(
+                    "{top}, in addition to the arena that {} needs at {}",
+                    p.program.name,
+                    report::peak_place(p)
+                )
             }
             _ => top.to_owned(),
         }
     }
 
-    /// Bytes that do not depend on the length of the audio, and bytes for one more second of it in a micro-batch.
+    /// Returns the bytes that do not depend on the length of the audio, and bytes for one more second of it in a micro-batch.
     ///
     /// # Errors
     /// As [`RunPlan::new`].
@@ -316,8 +320,8 @@ impl RunPlan {
         Ok((fixed.max(0.0) as u64, (per_row * per_second) as u64))
     }
 
-    /// What the reference package's training in fp32 or with autocast takes for the same micro-batch, by the family's
-    /// arithmetic ([`Model::original_bytes`]), beside the same context on a card.
+    /// Returns what the reference package's training in fp32 or with autocast takes for the same micro-batch, by the family's
+    /// arithmetic ([`Model::original_bytes`]); on a card it has the same context.
     pub fn as_original_runs_it(&self) -> u64 {
         let whole = self.whole();
         let states = whole.iter().flat_map(|p| &p.session.states);
@@ -333,9 +337,9 @@ impl RunPlan {
         own + if beside.with_host { 0 } else { beside.fixed_bytes }
     }
 
-    /// The fields of `plan --json`.
+    /// Returns the fields of `plan --json`.
     pub fn json(&self, budget: u64) -> serde_json::Value {
-        let micro = self.planned.program(program::MICRO);
+        let micros = session::planned_micros(&self.planned, &*self.shape.model);
         serde_json::json!({
             "fits": self.peak_bytes <= budget,
             "budget_bytes": budget,
@@ -359,7 +363,7 @@ impl RunPlan {
             "micro_batches": self.shape.micro_batches_of_rank(),
             "parameters": self.parameters(false),
             "trained_parameters": self.parameters(true),
-            "instructions_per_micro_batch": micro.map(|p| p.program.instrs.len()),
+            "instructions_per_micro_batch": micros.iter().map(|p| p.program.instrs.len()).sum::<usize>(),
             "as_original_bytes": self.as_original_runs_it(),
             "step_flops": self.step_flops,
             "step_seconds": self.step_seconds,
@@ -367,36 +371,36 @@ impl RunPlan {
     }
 }
 
-/// [`Shape::clip_rows`] of clips of these lengths.
+/// Returns [`Shape::clip_rows`] of clips of these lengths.
 pub fn clip_rows(lengths: impl Iterator<Item = f64>) -> f64 {
     let (squares, sum) = lengths.fold((0.0, 0.0), |(squares, sum), n| (squares + n * n, sum + n));
     if sum > 0.0 { squares / sum } else { 1.0 }
 }
 
-/// The phase with the highest peak; of equal ones (a card's arena is all taken from `load` on) the one that uses most.
+/// Returns the phase with the highest peak; of equal ones (a card's arena is all taken from `load` on) the one that uses most.
 fn highest(phases: &[Phase]) -> Option<&Phase> {
     phases.iter().max_by_key(|p| (p.peak_bytes, p.in_use_bytes))
 }
 
-/// Bytes that the process holds whatever it does.
+/// Returns the bytes that the process holds whatever it does.
 pub fn process_bytes(threads: usize) -> u64 {
     PROCESS_BYTES + THREAD_BYTES * threads as u64
 }
 
-/// Bytes that ranks in one process take together beside what each has of the plan: their threads, and what they exchange
-/// through. None of a single rank.
+/// Returns the bytes that ranks in one process take together besides what each has of the plan: their threads, and what they
+/// exchange through. None of a single rank.
 pub fn ranks_bytes(ranks: usize) -> u64 {
     if ranks > 1 { ranks as u64 * RANK_BYTES + local::world_bytes(ranks) } else { 0 }
 }
 
-/// Bytes of the loader: three batches (in use, ready, being filled) and one clip with its file image.
+/// Returns the bytes of the loader: three batches (in use, ready, being filled) and one clip with its file image.
 fn loader_bytes(shape: &Shape) -> u64 {
     let cap = shape.session.capacity;
     3 * shape.model.layout(cap).bytes() + 2 * shape.model.clip_bytes(cap.rows)
 }
 
-/// Host bytes of a run whose arena is a card's, at most: the process but for its programs, and what waits for the card or comes
-/// from it.
+/// Returns the host bytes of a run whose arena is a card's, at most: the process but for its programs, and what waits for the
+/// card or comes from it.
 pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
     let running = process_bytes(threads) + shape.data_bytes + loader_bytes(shape) + LOAD_BYTES;
     running.max(shape.prepare_bytes)
@@ -412,21 +416,21 @@ struct ProgramBytes {
 }
 
 impl ProgramBytes {
-    /// Of a session and some executors.
+    /// Returns the bytes of a session and `executors` executors.
     fn of(session: &Session, executors: usize) -> ProgramBytes {
         let sum = |of: &dyn Fn(&Program) -> u64| session.programs.iter().map(of).sum::<u64>();
         let bound = executors as u64 * sum(&CpuExecutor::program_bytes);
         ProgramBytes { planned: sum(&program_bytes), bound }
     }
 
-    /// While the session runs. Of what is planned the allocator keeps as much as it takes, though the executor that binds it drops
-    /// it.
+    /// Returns the bytes while the session runs. The allocator keeps the bytes of what was planned, though the executor that
+    /// binds it drops it.
     fn running(self) -> u64 {
         self.planned + self.bound
     }
 }
 
-/// What the budget holds while the data is prepared, before there is an arena.
+/// Returns what the budget holds while the data is prepared, before there is an arena.
 fn preparing(shape: &Shape) -> u64 {
     if shape.beside.with_host { shape.prepare_bytes } else { shape.beside.fixed_bytes }
 }

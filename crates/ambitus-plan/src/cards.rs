@@ -1,4 +1,4 @@
-//! Cards that can be planned for on any machine: the table `cards.toml` of the repository, and the user's own.
+//! GPUs that can be planned for on any machine: the table `cards.toml` of the repository, and the user's own.
 
 use ambitus_families::error::RunError;
 use ambitus_recipe::near::distance;
@@ -10,7 +10,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use toml::Spanned;
 
-/// The table that the program brings.
+/// The table built into the program.
 const OWN: &str = include_str!("../../../cards.toml");
 /// The user's table, looked for in the working directory.
 pub const FILE: &str = "cards.toml";
@@ -18,14 +18,14 @@ pub const FILE: &str = "cards.toml";
 const OLDEST: (u32, u32) = (7, 5);
 /// Oldest compute capability whose tensor cores take bfloat16.
 pub const OLDEST_BF16: (u32, u32) = (8, 0);
-/// Rates outside are slips of the unit, in TFLOPS and GB/s alike.
+/// Plausible rates, in TFLOPS and GB/s alike; others are slips of the unit.
 const RATES: RangeInclusive<f64> = 0.01..=1e6;
-/// Memory outside is a slip of the unit.
+/// Plausible memory, bytes; other sizes are slips of the unit.
 const MEMORY: RangeInclusive<u64> = 1 << 30..=1 << 44;
-/// The same of a card's name, GB.
+/// Plausible memory as cards are sold, GB; other sizes are slips of the unit.
 const SOLD: RangeInclusive<u64> = 1..=1 << 14;
 
-/// A card: what it holds and what it does per second.
+/// A GPU: what it holds and what it does per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Card {
     /// What `--card` takes, as the table writes it.
@@ -41,13 +41,13 @@ pub struct Card {
     pub capability: (u32, u32),
     /// Sustained 1e12 operations per second of large fp32 products.
     pub fp32_tflops: f64,
-    /// The same of products of 16-bit operands with fp32 sums.
+    /// Sustained 1e12 operations per second of large products of 16-bit operands with fp32 sums.
     pub half_tflops: f64,
     /// Sustained 1e9 bytes per second of its memory.
     pub memory_gb_per_s: f64,
-    /// The same of copies from and to the host, one way.
+    /// Sustained 1e9 bytes per second of copies from and to the host, one way.
     pub link_gb_per_s: f64,
-    /// The same of what a card sends to another of its host while it receives as much.
+    /// Sustained 1e9 bytes per second that a card sends to another of its host while it receives as much.
     pub peer_gb_per_s: f64,
     /// Its tensor cores take bfloat16.
     pub bf16: bool,
@@ -57,7 +57,8 @@ fn bytes<S: serde::Serializer>(size: &ByteSize, s: S) -> Result<S::Ok, S::Error>
     s.serialize_u64(size.0)
 }
 
-/// A card as it is written. Every key must be there but `peer_gb_per_s`, which is that of the host's link where it is not, and `sold_gb`.
+/// A card as it is written. All keys are required but `sold_gb` and `peer_gb_per_s`, whose default is the rate of the host's
+/// link.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a card, as [NAME] and its figures")]
 struct Entry {
@@ -84,14 +85,14 @@ impl Entry {
         }
         let usable = *self.usable.get_ref();
         if !MEMORY.contains(&usable.0) {
-            return at(self.usable.span(), format!("usable: no card has {usable}: 1GiB to 16TiB"));
+            return at(self.usable.span(), format!("usable: no GPU has {usable}: 1GiB to 16TiB"));
         }
         let sold_gb = match &self.sold_gb {
             Some(gb) if !SOLD.contains(gb.get_ref()) => {
-                return at(gb.span(), format!("sold_gb: no card has {} GB: 1 to 16384", gb.get_ref()));
+                return at(gb.span(), format!("sold_gb: no GPU has {} GB: 1 to 16384", gb.get_ref()));
             }
             Some(gb) => *gb.get_ref(),
-            // What drivers take of most is less than one of them.
+            // Drivers take less than one GB of most cards.
             None => usable.0.div_ceil(1 << 30),
         };
         let parsed = self.capability.get_ref().split_once('.');
@@ -110,7 +111,7 @@ impl Entry {
         let rate = |key: &str, x: &Spanned<f64>| match *x.get_ref() {
             value if RATES.contains(&value) => Ok(value),
             // NaN and infinities too.
-            value => Err((Some(x.span()), format!("{key}: {value} is no rate: 0.01 to 1000000"))),
+            value => Err((Some(x.span()), format!("{key}: {value} is not a rate: 0.01 to 1000000"))),
         };
         let link = rate("link_gb_per_s", &self.link_gb_per_s)?;
         let peer = self.peer_gb_per_s.as_ref().map(|x| rate("peer_gb_per_s", x)).transpose()?;
@@ -135,7 +136,7 @@ impl Entry {
 pub struct Cards(Vec<Card>);
 
 impl Cards {
-    /// The program's table with the user's on top: the file that is given, else `cards.toml` of the working directory
+    /// Returns the program's table with the user's on top: the file that is given, else `cards.toml` of the working directory
     /// where there is one.
     ///
     /// # Errors
@@ -159,14 +160,14 @@ impl Cards {
         }
     }
 
-    /// Every card, by memory and then by name.
+    /// Returns every card, by memory and then by name.
     pub fn by_memory(&self) -> Vec<&Card> {
         let mut all: Vec<&Card> = self.0.iter().collect();
         all.sort_by(|a, b| (a.usable, &a.id).cmp(&(b.usable, &b.id)));
         all
     }
 
-    /// The card of a name, either the table's or its maker's; upper case, spaces and hyphens do not matter.
+    /// Returns the card of a name, either the table's or its maker's; upper case, spaces and hyphens do not matter.
     ///
     /// # Errors
     /// [`RunError::Usage`] with what was probably meant.
@@ -175,7 +176,7 @@ impl Cards {
         if let Some(card) = self.0.iter().find(|c| [plain(&c.id), plain(&c.name)].contains(&wanted)) {
             return Ok(card);
         }
-        // A part of the name, or the fewest slips of the keyboard.
+        // A part of the name, or the name with the fewest typing errors.
         let slips = |c: &Card| match plain(&c.id) {
             id if !wanted.is_empty() && (id.contains(&wanted) || wanted.contains(&id)) => 0,
             id => distance(&id, &wanted),
@@ -195,7 +196,7 @@ impl Cards {
     }
 }
 
-/// A name without what people write in many ways.
+/// Returns a name without the characters that people write in different ways.
 fn plain(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
@@ -204,7 +205,7 @@ fn read(path: &Path) -> Result<String, RunError> {
     read_text(path, "a table of cards is a TOML file").map_err(|e| RunError::Usage(e.to_string()))
 }
 
-/// Cards of a text; `file` is for messages.
+/// Returns the cards of a text; `file` is for messages.
 fn parse(text: &str, file: &str) -> Result<Vec<Card>, RunError> {
     let fail = |(span, why): Fault| {
         let line = span.map(|s| text[..s.start.min(text.len())].matches('\n').count() + 1);

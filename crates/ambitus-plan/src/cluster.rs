@@ -1,4 +1,4 @@
-//! Several cards of a kind, in one host or in several equal ones: what `plan` can plan for beside a single card.
+//! Several GPUs of a kind, in one host or in several equal ones: what `plan` can plan for besides a single GPU.
 //!
 //! ```toml
 //! # --cluster FILE
@@ -42,7 +42,7 @@ struct Entry {
 }
 
 impl Cluster {
-    /// The cards of `4xa800`; `None` for a text without a number and an `x`.
+    /// Returns the cluster of a text such as `4xa800`; `None` for a text without a number and an `x`.
     ///
     /// # Errors
     /// A card that is not known, or a number that is none.
@@ -79,7 +79,7 @@ impl Cluster {
         let ranks = self.hosts.saturating_mul(self.cards_per_host);
         if !(1..=MOST).contains(&ranks) {
             return Err(fail(format!(
-                "{} hosts with {} cards: 1 to {MOST} cards can be planned for",
+                "{} hosts with {} GPUs: 1 to {MOST} GPUs can be planned for",
                 self.hosts, self.cards_per_host
             )));
         }
@@ -88,25 +88,26 @@ impl Cluster {
                 "network_gb_per_s is missing: what one host sends to another in a second".to_owned(),
             )),
             Some(rate) if !(0.001..=1e6).contains(&rate) => {
-                Err(fail(format!("network_gb_per_s: {rate} is no rate: 0.001 to 1000000")))
+                Err(fail(format!("network_gb_per_s: {rate} is not a rate: 0.001 to 1000000")))
             }
             _ => Ok(self),
         }
     }
 
-    /// How such cards usually come: eight of a host, each with a network adapter of 400 Gbit/s, of which 0.8 is reached.
+    /// Returns such cards as they usually come: eight per host, each with a network adapter of 400 Gbit/s, of which 0.8 is
+    /// reached.
     pub fn usual(card: &Card) -> Cluster {
         const ADAPTERS: usize = 8;
         let network = ADAPTERS as f64 * 0.8 * 400.0 / 8.0;
         Cluster { card: card.clone(), hosts: 1, cards_per_host: ADAPTERS, network_gb_per_s: Some(network) }
     }
 
-    /// Cards in all, each a rank.
+    /// Returns the number of cards, each a rank.
     pub fn ranks(&self) -> usize {
         self.hosts * self.cards_per_host
     }
 
-    /// What joins them.
+    /// Returns what joins them.
     pub fn links(&self) -> Links {
         let one = Links::of_host(self.cards_per_host, self.card.peer_gb_per_s * 1e9);
         Links { network: self.network_gb_per_s.map_or(f64::INFINITY, |rate| rate * 1e9), ..one }
@@ -145,9 +146,9 @@ mod tests {
         let two = read(whole).unwrap();
         assert_eq!((two.ranks(), two.links().network), (16, 50e9));
         for (from, to, said) in [
-            ("hosts = 2", "hosts = 0", "0 hosts with 8 cards"),
+            ("hosts = 2", "hosts = 0", "0 hosts with 8 GPUs"),
             ("network_gb_per_s = 50", "", "network_gb_per_s is missing"),
-            ("network_gb_per_s = 50", "network_gb_per_s = -1", "-1 is no rate"),
+            ("network_gb_per_s = 50", "network_gb_per_s = -1", "-1 is not a rate"),
             ("hosts = 2", "hosts = two", "c.toml: 2: "),
             ("hosts", "host", "c.toml: 2: unknown field"),
             ("H100", "nothing", "no card `nothing`"),

@@ -1,4 +1,5 @@
-//! The clips that a run trains on: prepared, or for a plan measured or assumed. What families share of them is their lengths.
+//! The clips that a run trains on: prepared, or, for a plan, measured or assumed. All that families share of them is their
+//! lengths.
 
 mod assumed;
 
@@ -27,7 +28,7 @@ pub struct Data {
     pub rows: Vec<u32>,
     /// Which are trained on.
     pub split: Split,
-    /// What the process takes while they are prepared, at most.
+    /// Most bytes of the process while they are prepared.
     pub prepare_bytes: u64,
     /// Other longest clips that could be allowed (`--max-seconds`), the longest first.
     pub limits: Vec<Limit>,
@@ -36,7 +37,7 @@ pub struct Data {
     kind: Kind,
 }
 
-/// What a family's data takes beside the clips.
+/// What a family's data takes besides the clips.
 #[derive(Clone, Copy)]
 struct Stays {
     /// Bytes that stay of what prepared it.
@@ -47,12 +48,12 @@ struct Stays {
 
 enum Kind {
     Prepared(Box<Prepared>),
-    /// Nothing was prepared: what it takes is over the budget, or something is missing that prepares it. Why.
+    /// Nothing was prepared, and why: preparing would exceed the budget, or something that it needs is missing.
     Measured(Box<Lengths>, String),
     Assumed(Assumed),
 }
 
-/// The preparing of a recipe's data on a device. `run`: for a run.
+/// Returns the preparing of a recipe's data on a device. `run`: for a run.
 fn job<'a>(recipe: &'a Recipe, device: &Device, run: bool) -> Result<Job<'a>, RunError> {
     Ok(Job {
         recipe,
@@ -78,8 +79,8 @@ impl Data {
         Self::read(recipe, model, (device, true), console)
     }
 
-    /// For a plan: as [`Data::prepare`] where all is there that preparing needs, else measured; without data, `assume`d. `named`:
-    /// the command line names the data.
+    /// Gets the data of a plan. It is prepared if everything that preparing needs is there, else measured; without data it is
+    /// `assume`d. `named`: the command line names the data.
     ///
     /// # Errors
     /// As [`Data::prepare`], and what cannot be assumed.
@@ -106,7 +107,7 @@ impl Data {
         Ok(assumed.data(recipe, Stays::of(model, &*preparer), &*bytes))
     }
 
-    /// `run`: a run needs them prepared.
+    /// Reads the clips of a recipe. `run`: a run needs them prepared.
     fn read(
         recipe: &Recipe,
         model: &ModelDir,
@@ -129,7 +130,7 @@ impl Data {
         Ok(Data { rows, split, prepare_bytes, limits, digest, stays: Stays::of(model, &*preparer), kind })
     }
 
-    /// The same under another limit of length, to plan for.
+    /// Returns this data under another limit of length, to plan for.
     ///
     /// # Errors
     /// Too few clips are left, or one that is named is not; the index of what was prepared cannot be read again.
@@ -145,7 +146,7 @@ impl Data {
         Ok(Data { rows, split, prepare_bytes, limits, digest, stays: self.stays, kind })
     }
 
-    /// What stands in for clips, or for their lengths, and why; nothing where they are prepared.
+    /// Returns what stands in for clips, or for their lengths, and why; nothing if they are prepared.
     pub fn assumed(&self) -> Option<(String, String)> {
         match &self.kind {
             Kind::Assumed(assumed) => Some((assumed.said.clone(), assumed.why.clone())),
@@ -156,7 +157,7 @@ impl Data {
         }
     }
 
-    /// The prepared clips, where they are not assumed.
+    /// Returns the prepared clips, where they are not assumed.
     pub fn prepared(&self) -> Option<&Prepared> {
         match &self.kind {
             Kind::Prepared(prepared) => Some(prepared),
@@ -164,15 +165,16 @@ impl Data {
         }
     }
 
-    /// What was prepared, for people: the summary, and the first clips that are not used.
+    /// Returns what was prepared, for people: the summary, and the first clips that are not used.
     pub fn describe(&self) -> Vec<String> {
         let Some(prepared) = self.prepared() else { return Vec::new() };
         let summary = prepared.summary.to_string();
         summary.lines().map(str::to_owned).chain(prepared.outcomes.describe()).collect()
     }
 
-    /// Bytes that a run holds of its data while it trains, with updates of so many rows, on so many ranks of this process: what stays
-    /// of the tokenizer, the index, lengths and split, and of each rank the sequence of updates, an update while it is packed, and the packed validation.
+    /// Returns the bytes of data that a run holds while it trains, with updates of `update_rows` on `ranks` ranks of this process.
+    /// Counted are what stays of the tokenizer, the index, lengths and split, and for each rank the sequence of updates, an update
+    /// while it is packed, and the packed validation.
     pub fn run_bytes(&self, update_rows: u64, ranks: usize) -> u64 {
         let (n, train, held_out) = (self.rows.len(), self.split.train.len(), self.split.validation.len());
         let index = match &self.kind {
@@ -198,7 +200,7 @@ impl Data {
         &self.digest
     }
 
-    /// Those clips, as the loop reads them.
+    /// Returns those clips, as the loop reads them.
     ///
     /// # Errors
     /// Assumed clips cannot be read.
@@ -224,7 +226,7 @@ impl Stays {
     }
 }
 
-/// Which clips of a recipe are held out.
+/// Returns which clips of a recipe are held out.
 fn split(index: &ClipIndex, recipe: &Recipe) -> Result<Split, DataError> {
     match &recipe.data.validation {
         recipe::Validation::Names(names) => index.split(names),

@@ -1,4 +1,4 @@
-//! A plan as people read it.
+//! Describes a plan for people.
 
 use crate::budget::{Draft, RunPlan};
 use crate::resolved::Resolved;
@@ -9,11 +9,12 @@ use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::Heights;
 use ambitus_families::error::RunError;
 use ambitus_models::Rows;
+use ambitus_recipe::rates::LearningRate;
 use ambitus_recipe::size::ByteSize;
 
 impl Resolved {
-    /// The most rows that fit the budget: of a micro-batch with these options, and of one clip with all blocks recomputed. Not
-    /// looked for in long models.
+    /// Returns the most rows that fit the budget: of a micro-batch with these options, and of one clip with all blocks
+    /// recomputed. Not looked for in long models.
     ///
     /// # Errors
     /// From planning.
@@ -25,7 +26,7 @@ impl Resolved {
         search::largest(&self.plan, self.longest.max(1), most, self.budget, self.device.target())
     }
 
-    /// [`Resolved::largest`] as people read it.
+    /// Describes [`Resolved::largest`] for people.
     ///
     /// # Errors
     /// From planning.
@@ -56,12 +57,12 @@ impl Resolved {
         Ok(micro_batch.into_iter().chain(clip).collect())
     }
 
-    /// A size and the budget, told apart.
+    /// Returns a size and the budget, told apart.
     fn against_budget(&self, bytes: u64) -> [String; 2] {
         ByteSize(bytes).apart(ByteSize(self.budget))
     }
 
-    /// The plan as people read it.
+    /// Returns the plan as people read it.
     ///
     /// # Errors
     /// From planning the neighbours.
@@ -90,11 +91,11 @@ impl Resolved {
             cap.rows,
             cap.rows as f64 / rows_per_second
         ));
-        // Like with like: nobody has counted what a process with PyTorch takes beside its tensors.
+        // Like with like: nobody has counted what a process with PyTorch takes besides its tensors.
         let (of_original, here) = match self.device.is_card() {
             true => ("with its context", format!("the peak is {}", ByteSize(p.peak_bytes))),
             false => (
-                "of tensors, beside Python and PyTorch",
+                "of tensors, besides Python and PyTorch",
                 format!("the arena{} is {}", p.of_each_rank(), ByteSize(p.planned.arena_bytes())),
             ),
         };
@@ -111,7 +112,7 @@ impl Resolved {
             p.step_seconds,
             self.device.name()
         ));
-        out.extend(self.rate.warning());
+        out.extend(self.rates.iter().find_map(LearningRate::warning));
         out.extend(self.describe_ranks()?);
         out.extend(p.parts.iter().flat_map(|parts| parts.describe()));
         if p.shape.session.trained != Trained::All {
@@ -127,7 +128,7 @@ impl Resolved {
                 out.push("  seconds follow from the rates of cards.toml; they were not measured".to_owned());
             }
             out.push(format!(
-                "  beside it, of the machine's own memory: at most {}",
+                "  besides, of the machine's own memory: at most {}",
                 ByteSize(p.host_process_bytes(self.threads))
             ));
         }
@@ -137,7 +138,7 @@ impl Resolved {
         Ok(out)
     }
 
-    /// What applying gradients in backward saves.
+    /// Returns what applying gradients in backward saves.
     fn describe_update_in_backward(&self) -> Result<Option<String>, RunError> {
         let p = &self.plan;
         if !p.shape.session.update_in_backward {
@@ -154,7 +155,7 @@ impl Resolved {
         )))
     }
 
-    /// What recomputing costs and saves.
+    /// Returns what recomputing costs and saves.
     fn describe_recomputed(&self) -> Result<Option<String>, RunError> {
         let p = &self.plan;
         if p.shape.session.checkpoint == Blocks::None {
@@ -164,7 +165,7 @@ impl Resolved {
         without.session.checkpoint = Blocks::None;
         let target = self.device.target();
         let without = Draft::new(without, target)?;
-        // Offsets matter only where live bytes do not say it.
+        // Offsets matter only if live bytes do not decide it.
         let (about, peak, place) = match without.least_bytes > self.budget {
             true => ("at least ", without.least_bytes, "over"),
             false => match without.peak_within(self.budget, &Heights::default()) {

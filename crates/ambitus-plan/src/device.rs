@@ -1,4 +1,4 @@
-//! Where a run computes, and whose memory its budget bounds: this process (`cpu`) or a card (`cuda`).
+//! Where a run computes, and whose memory its budget bounds: this process (`cpu`) or a GPU (`cuda`).
 //!
 //! The one place that chooses between builds with and without CUDA.
 
@@ -27,9 +27,9 @@ use std::time::Duration;
 
 pub use cuda::report;
 
-/// A device as planning sees it. Nothing of its memory is taken before [`Device::open`].
+/// A device as planning sees it. No memory of it is allocated before [`Device::open`].
 pub struct Device {
-    /// `None`: a card of `cards.toml`, which can only be planned for.
+    /// The recipe's choice; `None` for a card of `cards.toml`, which can only be planned for.
     choice: Option<DeviceChoice>,
     /// Compute threads, of each rank.
     threads: usize,
@@ -37,7 +37,7 @@ pub struct Device {
     ranks: usize,
     /// Bytes of this process that connect it with other ranks.
     engine_bytes: u64,
-    /// Ranks of this process have the cards from its choice on.
+    /// Ranks of this process each have a card, from the chosen one on.
     cards: bool,
     target: Box<dyn Target>,
     card: Option<Card>,
@@ -50,13 +50,13 @@ struct Card {
     name: String,
     /// PCI address.
     pci: String,
-    /// Bytes that are free now; `None` where the driver does not tell without a context.
+    /// Bytes that are free now; `None` if the driver does not tell without a context.
     free_bytes: Option<u64>,
     /// Its whole memory.
     total_bytes: u64,
-    /// What context, kernels and libraries take beside the arena.
+    /// What context, kernels and libraries take besides the arena.
     reserve_bytes: u64,
-    /// NCCL is one of them.
+    /// NCCL is one of these libraries.
     connected: bool,
     /// The reserve was measured on this card with this driver.
     calibrated: bool,
@@ -88,7 +88,7 @@ pub struct CardReport {
     pub capability: Option<String>,
     /// Bytes of memory.
     pub total_bytes: u64,
-    /// Bytes that nobody holds.
+    /// Bytes that are free.
     pub free_bytes: u64,
     /// Processes that hold memory, largest first.
     pub holders: Vec<String>,
@@ -110,7 +110,7 @@ impl Device {
         Ok(Device { choice: Some(choice), threads, ranks: 1, engine_bytes: 0, cards: false, target, card })
     }
 
-    /// This machine's processor with rates that are measured now, in 0.2 seconds.
+    /// Returns this machine's processor with rates that are measured now, in 0.2 seconds.
     ///
     /// # Errors
     /// When the system refuses the threads.
@@ -127,13 +127,13 @@ impl Device {
         })
     }
 
-    /// A card of `cards.toml`, on any machine: what `--device cuda` compiles there, by the table's figures.
+    /// Returns a card of `cards.toml`, on any machine: what `--device cuda` compiles there, by the table's figures.
     pub fn for_card(card: &cards::Card, threads: usize) -> Device {
         let links = Links::of_host(usize::MAX, card.peer_gb_per_s * 1e9);
         Self::for_cards(card, links, threads)
     }
 
-    /// As [`Device::for_card`], one of several that are joined so.
+    /// Returns a card of `cards.toml`, one of several that `links` joins. See [`Device::for_card`].
     pub fn for_cards(card: &cards::Card, links: Links, threads: usize) -> Device {
         let rates = Rates {
             gemm: card.fp32_tflops * 1e12,
@@ -157,7 +157,7 @@ impl Device {
         Device { choice: None, threads, ranks: 1, engine_bytes: 0, cards: false, target, card: Some(card) }
     }
 
-    /// The same, where so many ranks compute in this process. Each has its arena in the same memory; cards have each their own.
+    /// Returns this device with `ranks` ranks that compute in this process. Their arenas share its memory; each GPU has its own.
     pub fn with_ranks(self, ranks: usize) -> Device {
         match self.is_card() {
             true => Device { cards: ranks > 1, ..self.connected(ranks) },
@@ -165,7 +165,7 @@ impl Device {
         }
     }
 
-    /// The same, as one of so many ranks: what connects a card with others takes of its memory.
+    /// Reserves NCCL's buffers in a GPU's memory if there are other ranks.
     pub fn connected(mut self, ranks: usize) -> Device {
         if let Some(card) = self.card.as_mut().filter(|_| ranks > 1) {
             card.reserve_bytes += EXCHANGE_RESERVE;
@@ -174,7 +174,7 @@ impl Device {
         self
     }
 
-    /// The device of a process that is number `local` of those on its host, where the first has `choice`.
+    /// Returns the device of a process that is number `local` of those on its host, where the first has `choice`.
     ///
     /// # Errors
     /// Fewer cards than processes.
@@ -196,12 +196,12 @@ impl Device {
         if self.is_card() && !self.is_listed() { cuda::exchanges().map_err(RunError::Device) } else { Ok(()) }
     }
 
-    /// The same, where what connects this process with other ranks takes so many bytes of it.
+    /// Returns this device with `engine_bytes` of the process taken by what connects it with other ranks.
     pub fn beside_engine(self, engine_bytes: u64) -> Device {
         Device { engine_bytes, ..self }
     }
 
-    /// Refuses a precision that the device has not.
+    /// Refuses a precision that the device does not have.
     ///
     /// # Errors
     /// [`RunError::Usage`] with what to set instead.
@@ -209,7 +209,7 @@ impl Device {
         match &self.card {
             Some(card) if precision.narrow() == Some(DType::BF16) && !card.bf16 => {
                 Err(RunError::Usage(format!(
-                    "precision: {} has no bfloat16 (cards have it from capability 8.0 on): use fp16-mixed (--precision \
+                    "precision: {} has no bfloat16 (GPUs have it from capability 8.0 on): use fp16-mixed (--precision \
                  fp16-mixed)",
                     card.name
                 )))
@@ -218,22 +218,22 @@ impl Device {
         }
     }
 
-    /// It computes in bfloat16 as fast as in any 16-bit type.
+    /// Returns whether it computes in bfloat16 as fast as in any 16-bit type.
     pub fn computes_bf16(&self) -> bool {
         self.card.as_ref().is_none_or(|card| card.bf16)
     }
 
-    /// It is a card of `cards.toml`.
+    /// Returns whether it is a card of `cards.toml`.
     pub fn is_listed(&self) -> bool {
         self.choice.is_none()
     }
 
-    /// What compilation asks.
+    /// Returns what compilation asks.
     pub fn target(&self) -> &dyn Target {
         &*self.target
     }
 
-    /// For lines that say where a run computes: `2 threads (cpu)`, or the card's name.
+    /// Returns the device's name for people: `2 threads (cpu)`, or the card's name.
     pub fn name(&self) -> String {
         match &self.card {
             None => {
@@ -245,12 +245,12 @@ impl Device {
         }
     }
 
-    /// The budget bounds a card's memory.
+    /// Returns whether the budget bounds a card's memory.
     pub fn is_card(&self) -> bool {
         self.card.is_some()
     }
 
-    /// What the budget must hold beside the arena.
+    /// Returns what the budget must hold besides the arena.
     pub fn beside(&self) -> Beside {
         match &self.card {
             None => Beside {
@@ -264,7 +264,7 @@ impl Device {
         }
     }
 
-    /// The budget of a recipe, and what one that it does not say was made from.
+    /// Returns the budget of a recipe, and, if the recipe does not set it, what it was made from.
     ///
     /// # Errors
     /// When this machine's memory cannot be read.
@@ -275,7 +275,7 @@ impl Device {
         }
     }
 
-    /// The budget of a run that names none, and what it was made from.
+    /// Returns the budget of a run that names none, and what it was made from.
     ///
     /// # Errors
     /// When this machine's memory cannot be read.
@@ -299,8 +299,8 @@ impl Device {
         Ok((bytes, from))
     }
 
-    /// What a run that names no budget for it may use of the host's memory beside `taken` bytes of the budget, and what that
-    /// was made from. `None` on a card that is not here.
+    /// Returns what a run that names no budget for it may use of the host's memory besides `taken` bytes of the budget, and what
+    /// that was made from. `None` on a card that is not here.
     ///
     /// # Errors
     /// When this machine's memory cannot be read.
@@ -315,20 +315,20 @@ impl Device {
         }))
     }
 
-    /// What may wait in the host's memory, at most: its budget, on a card less the process. Unbounded where the machine is
-    /// not known, or cannot be read: a budget that is not given is checked again with the plan.
+    /// Returns what may wait in the host's memory, at most: its budget, on a card less the process. Unbounded where the machine
+    /// is not known, or cannot be read: a budget that is not given is checked again with the plan.
     pub fn host_room(&self, given: Option<ByteSize>, shape: &Shape) -> u64 {
         let free = || self.default_host_budget(0).ok().flatten().map(|(bytes, _)| bytes);
         let process = if self.is_card() { budget::host_bytes(shape, self.threads) } else { 0 };
         given.map(|b| b.0).or_else(free).map_or(u64::MAX, |bytes| bytes.saturating_sub(process))
     }
 
-    /// Compute threads on the host.
+    /// Returns the number of compute threads on the host.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// What preparing may use of the host's memory, where the budget is another memory's.
+    /// Returns what preparing may use of the host's memory, where the budget is another memory's.
     ///
     /// # Errors
     /// When this machine's memory cannot be read.
@@ -336,7 +336,7 @@ impl Device {
         if self.card.is_none() { Ok(budget) } else { host_budget().map(|(bytes, _)| bytes) }
     }
 
-    /// Refuses a plan for which the card has too little left, whatever the budget says.
+    /// Refuses a plan for which the card has too little free memory, whatever the budget says.
     ///
     /// # Errors
     /// [`RunError::DoesNotFit`] with who holds the rest.
@@ -358,7 +358,7 @@ impl Device {
         }
     }
 
-    /// How the fixed bytes are known, for plans.
+    /// Returns how the fixed bytes are known, for plans.
     pub fn reserve_note(&self) -> Option<String> {
         let card = self.card.as_ref()?;
         let known = match (self.is_listed(), card.calibrated) {
@@ -374,8 +374,8 @@ impl Device {
         ))
     }
 
-    /// Takes the memory and makes everything ready to run; `disk` is the folder of the host arena's file, where it is in
-    /// none of this machine's memory.
+    /// Allocates the memory and makes everything ready to run. `disk` is the folder of the host arena's file, if it is not kept in
+    /// memory.
     ///
     /// # Errors
     /// When the device refuses, or the disk is full.
@@ -397,7 +397,8 @@ impl Device {
         }
     }
 
-    /// As [`Device::open`], of one of several ranks, which end when one of them waits for longer than `watchdog`.
+    /// Opens the device of one of several ranks, which end when one of them waits for longer than `watchdog`. See
+    /// [`Device::open`].
     ///
     /// # Errors
     /// As [`Device::open`]; on a card also no NCCL.
@@ -417,23 +418,23 @@ impl Device {
         Ok(cuda::open_rank(index, planned, &*comm, watchdog)?)
     }
 
-    /// What this process holds on its card: all of it is taken when the executor is opened. `None` without a card.
+    /// Returns what this process holds on its card: all of it is taken when the executor is opened. `None` without a card.
     pub fn held_on_card(&self) -> Option<u64> {
         self.card.as_ref().and_then(|card| cuda::held(&card.pci))
     }
 }
 
-/// Reserved on each card of several for NCCL's own buffers: not measured, some hundred MiB are reported.
+/// Bytes reserved on each of several cards for NCCL's own buffers: not measured, some hundred MiB are reported.
 const EXCHANGE_RESERVE: u64 = 1 << 30;
 
-/// The card of a process that is number `local` on its host, of those it sees from `first` on. One that sees a single card was
-/// given its own (srun --gpus-per-task=1, a pod with one card).
+/// Returns the card of a process that is number `local` on its host, of those it sees from `first` on. One that sees a single
+/// card was given its own (srun --gpus-per-task=1, a pod with one card).
 fn card_of(first: usize, local: usize, visible: usize) -> Result<usize, String> {
     match first + local {
         _ if visible == 1 && first == 0 => Ok(0),
         card if card < visible => Ok(card),
         card => Err(format!(
-            "this process is number {local} of those on its host, and would have card cuda:{card}: there are {visible} (the \
+            "this process is number {local} of those on its host, and would use GPU cuda:{card}: there are {visible} (the \
              first process has cuda:{first}); start at most {} on this host",
             visible.saturating_sub(first)
         )),
@@ -451,12 +452,12 @@ pub fn connect(
     watchdog: Duration,
 ) -> Result<Arc<dyn Communicator>, RunError> {
     let DeviceChoice::Cuda(card) = card else {
-        return Err(RunError::Usage("NCCL connects cards: set device: cuda (--device cuda)".to_owned()));
+        return Err(RunError::Usage("NCCL connects GPUs: set device: cuda (--device cuda)".to_owned()));
     };
     cuda::connect(card, ranks, meeting, watchdog)
 }
 
-/// Ends what [`connect`] made, in an orderly way; nothing where it was not called.
+/// Ends what [`connect`] made, in an orderly way; nothing if it was not called.
 ///
 /// # Errors
 /// A rank that does not come.
@@ -464,7 +465,7 @@ pub fn disconnect() -> Result<(), RunError> {
     cuda::disconnect()
 }
 
-/// What a run may use of this machine's memory.
+/// Returns what a run may use of this machine's memory.
 fn host_budget() -> Result<(u64, String), RunError> {
     memory::default_budget()
         .map(|b| (b.bytes, b.to_string()))

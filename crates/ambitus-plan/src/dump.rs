@@ -1,7 +1,7 @@
-//! A plan's programs as text, as they are run and after every pass, and what each pass took: for bug reports, to see what a pass
-//! does, and that a change of the compiler changes no program.
+//! Writes a plan's programs as text, as they are run and after every pass, and measures each pass. Serves bug reports, shows what
+//! a pass does, and proves that a change of the compiler changes no program.
 //!
-//! Passes are watched in a second compilation of the plan that was chosen: the search has no one to tell.
+//! Passes are watched in a second compilation of the chosen plan: the search itself is not watched.
 
 use crate::budget::RunPlan;
 use crate::parts::Parts;
@@ -41,7 +41,7 @@ pub struct Timing {
 pub struct Timings(pub Vec<Timing>);
 
 impl fmt::Display for Timings {
-    /// A line for each pass, of all programs.
+    /// Writes a line for each pass, of all programs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut passes: Vec<(&str, usize, f64)> = Vec::new();
         for t in &self.0 {
@@ -63,8 +63,8 @@ impl fmt::Display for Timings {
 
 impl RunPlan {
     /// Writes every program as it is run, each with the states of its session, in the form that [`ambitus_ir::text::parse`]
-    /// reads: `PROGRAM.txt` below `folder`, or below its `rank-N` where ranks have parts of the model. Beside each, what every
-    /// pass left of it: `PROGRAM/07-checkpoint.txt`; 00 is what the model built.
+    /// reads: `PROGRAM.txt` below `folder`, or below its `rank-N` if ranks have parts of the model. Next to each, writes it as
+    /// every pass left it: `PROGRAM/07-checkpoint.txt`; 00 is what the model built.
     ///
     /// # Errors
     /// [`RunError::Io`], [`RunError::Full`].
@@ -82,7 +82,7 @@ impl RunPlan {
         dump.failed.into_inner().map_or(Ok(()), Err)
     }
 
-    /// What every pass takes.
+    /// Returns what every pass takes.
     ///
     /// # Errors
     /// From the passes.
@@ -140,7 +140,7 @@ impl Dump<'_> {
         let name = &after.program.name;
         let folder = of_rank(self.folder, after.rank).join(name);
         let mut written = self.written.borrow_mut();
-        // A rank's part goes on from the whole.
+        // A rank's numbering continues from the whole program's.
         let whole = written.get(&(None, name.clone())).copied().unwrap_or(0);
         let number = match written.get(&(after.rank, name.clone())) {
             Some(number) => *number,
@@ -164,7 +164,7 @@ fn make(folder: &Path) -> Result<(), RunError> {
     fs::create_dir_all(folder).map_err(|e| RunError::io(folder, "cannot make the folder", e))
 }
 
-/// Removes what another plan's passes left there: it would stand between this one's.
+/// Removes what another plan's passes left in the folder: it would be mixed with this one's.
 fn remove_numbered(folder: &Path) -> Result<(), RunError> {
     let cannot = |e| RunError::io(folder, "cannot list", e);
     for entry in fs::read_dir(folder).map_err(cannot)? {
@@ -176,7 +176,7 @@ fn remove_numbered(folder: &Path) -> Result<(), RunError> {
     Ok(())
 }
 
-/// `07-checkpoint.txt`.
+/// Returns whether a name is like `07-checkpoint.txt`.
 fn is_numbered(name: &str) -> bool {
     let of_pass = |pass: &str| pass.bytes().all(|c| c.is_ascii_lowercase() || c == b'_');
     let parts = name.strip_suffix(".txt").and_then(|name| name.split_once('-'));

@@ -9,38 +9,38 @@ use ambitus_recipe::size::ByteSize;
 use std::path::Path;
 
 impl Resolved {
-    /// The folder of the file that holds what is offloaded, if one does.
+    /// Returns the folder of the file that holds what is offloaded, if one does.
     pub fn disk(&self) -> Option<&Path> {
         self.recipe.offload.as_ref()?.disk.as_deref()
     }
 
-    /// Bytes of this process's memory that the host's budget bounds: the host arena, and on a card the process.
+    /// Returns the bytes of this process's memory that the host's budget bounds: the host arena, and on a card the process.
     pub fn host_bytes(&self) -> u64 {
         let arena = self.host_arena_in_memory();
         if self.device.is_card() { arena + self.plan.host_process_bytes(self.threads) } else { arena }
     }
 
-    /// Bytes of the host arena, unless it is a file.
+    /// Returns the bytes of the host arena, unless it is a file.
     pub fn host_arena_in_memory(&self) -> u64 {
         if self.disk().is_some() { 0 } else { self.plan.host_bytes() }
     }
 
-    /// Bytes that are measured beside the plan's: without a card the host arena is in this process too.
+    /// Returns the bytes that are measured in addition to the plan's: without a card the host arena is in this process too.
     pub fn host_beside(&self) -> u64 {
         if self.device.is_card() { 0 } else { self.host_arena_in_memory() }
     }
 
-    /// What is measured in a phase, as planned: the host arena is there as long as the other.
+    /// Returns what is measured in a phase, as planned: the host arena lives as long as the device's.
     fn measurable(&self, p: &Phase) -> u64 {
         p.peak_bytes + if p.has_arena() { self.host_beside() } else { 0 }
     }
 
-    /// High-water mark of the memory that is measured, as planned.
+    /// Returns the high-water mark of the memory that is measured, as planned.
     pub fn measurable_peak(&self) -> u64 {
         self.plan.phases.iter().map(|p| self.measurable(p)).max().unwrap_or(0)
     }
 
-    /// The phases that took place, as planned and as measured.
+    /// Returns the phases that took place, as planned and as measured.
     pub fn phases(&self, meter: &Meter) -> Vec<PhaseBytes> {
         let measured = |name: &str| Some((name.to_owned(), meter.of(name)?));
         let each = self.plan.phases.iter().filter_map(|p| Some((p, measured(p.name)?)));
@@ -52,7 +52,7 @@ impl Resolved {
         .collect()
     }
 
-    /// The plan as JSON, with the host's side.
+    /// Returns the plan as JSON, with the host's side.
     pub fn json(&self) -> serde_json::Value {
         let mut json = self.plan.json(self.budget);
         let host = self.host_bytes();
@@ -73,7 +73,7 @@ impl Resolved {
         json
     }
 
-    /// What the host arena holds, by kind.
+    /// Returns what the host arena holds, by kind.
     fn host_line(&self) -> String {
         let here = self.plan.here();
         let of = |kind| -> u64 {
@@ -92,7 +92,7 @@ impl Resolved {
         shown.map(|(name, bytes)| format!("{name} {}", ByteSize(*bytes))).collect::<Vec<_>>().join(" · ")
     }
 
-    /// What is said of a host arena that its budget has no room for.
+    /// Returns the refusal of a host arena that exceeds its budget.
     pub fn host_refusal(&self) -> Option<String> {
         let needs = self.host_bytes();
         let budget = self.host_budget.filter(|b| needs > *b)?;
@@ -106,7 +106,7 @@ impl Resolved {
         ))
     }
 
-    /// The plan's lines on what is offloaded; none where nothing is.
+    /// Returns the plan's lines on what is offloaded; none if nothing is.
     pub fn describe_host(&self) -> Vec<String> {
         if self.plan.shape.session.offload.is_none() {
             return Vec::new();
@@ -123,7 +123,7 @@ impl Resolved {
         let mut lines = vec![format!("  offloaded, same numbers: {place}: {}", self.host_line())];
         if !self.device.is_card() && self.disk().is_none() {
             lines.push(
-                "    beside the peak: --memory bounds the rest of this process, --host-memory this"
+                "    in addition to the peak: --memory bounds the rest of this process, --host-memory this"
                     .to_owned(),
             );
         }

@@ -11,11 +11,9 @@ pub mod dump;
 mod host;
 pub mod memory;
 pub mod parts;
-pub mod placed;
 pub mod placement;
-pub mod placements;
-mod ranks;
 pub mod refusal;
+pub mod report;
 pub mod resolve;
 pub mod resolved;
 pub mod search;
@@ -24,5 +22,4 @@ pub mod sizes;
 #[cfg(test)]
 mod testing;
 pub mod threads;
-pub mod tiers;
 mod variants;

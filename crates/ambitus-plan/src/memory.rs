@@ -1,4 +1,4 @@
-//! What the operating system says about memory: this process and its limits, the machine, the container, the others.
+//! What the operating system says about memory: this process and its limits, the machine, the container, other processes.
 //!
 //! Linux only, from `/proc` and the cgroup file systems (v1 and v2); elsewhere every function says so. Reads are bounded,
 //! and [`process`] allocates nothing, so it can be called between steps.
@@ -18,7 +18,7 @@ use ambitus_recipe::size::ByteSize;
 pub use container::{Container, container};
 pub use limits::{Limit, at_start, limit, require, stack};
 
-/// A reading that this system does not give.
+/// A figure that this system does not provide.
 #[derive(Debug, Error)]
 pub enum MemoryError {
     /// A file of `/proc` cannot be read: not Linux, or hidden here.
@@ -104,8 +104,8 @@ pub struct PhaseBytes {
 
 /// What this process held in each phase of a run, as the system counts it.
 ///
-/// The system keeps one high-water mark for the whole life of a process. A phase in which it rose is known to the byte. Of
-/// another the most is known that was resident at its ends, which is less than what earlier phases held.
+/// The system keeps one high-water mark for the whole life of a process. A phase in which it rose is known to the byte. For any
+/// other phase only what was resident at its ends is known, which is less than what earlier phases held.
 #[derive(Clone, Debug)]
 pub struct Meter {
     phases: Vec<(&'static str, u64)>,
@@ -120,7 +120,7 @@ impl Meter {
         Meter { phases: Vec::new(), high: peak_rss_bytes, last: rss_bytes }
     }
 
-    /// What happened since the last call was this phase.
+    /// Records that `phase` has ended, which began with the last call.
     pub fn ended(&mut self, phase: &'static str) {
         let Ok(Process { rss_bytes, peak_rss_bytes, .. }) = process() else { return };
         let most = if peak_rss_bytes > self.high { peak_rss_bytes } else { rss_bytes.max(self.last) };
@@ -131,12 +131,12 @@ impl Meter {
         }
     }
 
-    /// Bytes of a phase; `None` of one that was not.
+    /// Returns the bytes of a phase; `None` if it did not take place.
     pub fn of(&self, phase: &str) -> Option<u64> {
         self.phases.iter().find(|(name, _)| *name == phase).map(|(_, bytes)| *bytes)
     }
 
-    /// The most of all phases.
+    /// Returns the most of all phases.
     pub fn most(&self) -> Option<u64> {
         self.phases.iter().map(|(_, bytes)| *bytes).max()
     }
@@ -201,12 +201,12 @@ impl std::fmt::Display for DefaultBudget {
     }
 }
 
-/// What a limit leaves a run on all cores.
+/// Returns what a limit leaves a run on all cores.
 fn room(limit: &Limit) -> u64 {
     limit.room(std::thread::available_parallelism().map_or(1, usize::from) as u64)
 }
 
-/// 90 % of the smallest of available memory and what the limits of container and process leave.
+/// Returns 90 % of the smallest of available memory and what the limits of container and process leave.
 pub fn default_budget() -> Result<DefaultBudget, MemoryError> {
     let available_bytes = machine()?.available_bytes;
     let container = container();
@@ -228,7 +228,7 @@ pub struct Other {
     pub rss_bytes: u64,
 }
 
-/// The `most` other processes that hold most memory, largest first. Empty where processes cannot be seen.
+/// Returns the `most` other processes that hold most memory, largest first. Empty where processes cannot be seen.
 pub fn top_processes(most: usize) -> Vec<Other> {
     let mut found = Vec::new();
     let own = std::process::id();
@@ -296,7 +296,7 @@ fn read_text<'a>(file: &'static str, buffer: &'a mut [u8]) -> Result<&'a str, Me
         .unwrap_or_else(|e| std::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or("")))
 }
 
-/// The value of a `Row:   123 kB` in bytes.
+/// Returns the value of a `Row:   123 kB` in bytes.
 fn kib(text: &str, row: &str) -> Option<u64> {
     let line = text.lines().find_map(|l| l.strip_prefix(row))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -1,4 +1,4 @@
-//! A model that is placed on several ranks: where it is cut, each rank's part of the session, what all of them take.
+//! A model that is placed on several ranks: where it is cut, each rank's part of the session, and what all of them take.
 //!
 //! Every rank has its own session, and all run the same programs, each its part. A pipeline has one more,
 //! [`PIPELINE`](program::PIPELINE), of several micro-batches; what is left of an update goes through `micro`, one by one.
@@ -34,12 +34,12 @@ pub struct How {
     pub blocks: usize,
     /// Micro-batches that are in the ranks at a time.
     pub in_flight: usize,
-    /// Backward of one goes before forward of later ones (1F1B).
+    /// Backward of one micro-batch runs before forward of later ones (1F1B).
     pub interleaved: bool,
 }
 
 impl How {
-    /// Micro-batches of which a rank keeps what backward reads, at most at a time.
+    /// Returns the most micro-batches of which a rank keeps what backward reads at a time.
     pub fn waiting(&self, rank: usize) -> usize {
         match self.interleaved {
             true => self.in_flight.min(self.cut.ranks() - rank),
@@ -47,7 +47,7 @@ impl How {
         }
     }
 
-    /// The first block of each rank, and how many it has.
+    /// Returns the first block of each rank, and how many it has.
     pub fn blocks_of_ranks(&self) -> Vec<(usize, usize)> {
         let firsts = std::iter::once(0).chain(self.cut.starts.iter().copied());
         let ends = self.cut.starts.iter().copied().chain([self.blocks]);
@@ -71,13 +71,13 @@ impl Parts {
         Ok(Parts { sessions, how: How { cut, blocks, in_flight, interleaved } })
     }
 
-    /// When each rank is done with an update of so many micro-batches.
+    /// Returns when each rank is done with an update of `micro_batches`.
     pub fn timelines(&self, micro_batches: usize, target: &dyn Target) -> Vec<Timeline> {
         timelines(&self.sessions.iter().collect::<Vec<_>>(), self.how.in_flight, micro_batches, target)
     }
 }
 
-/// [`Parts::timelines`] of these parts.
+/// Returns [`Parts::timelines`] of these parts.
 pub fn timelines(
     parts: &[&Session],
     in_flight: usize,
@@ -97,15 +97,15 @@ pub fn timelines(
     ranks
 }
 
-/// Micro-batches of an update that goes through a pipeline over so many ranks, `in_flight` at a time: what is left of it goes through
-/// alone, one by one, or, where that takes fewer turns, with empty ones behind it. An empty one adds zero to everything.
+/// Returns the number of micro-batches of an update in a pipeline over `ranks` ranks, `in_flight` at a time. Those that are left over go
+/// through one by one, or padded with empty ones if that takes fewer turns. An empty one adds zero to everything.
 pub fn padded(micro_batches: usize, in_flight: usize, ranks: usize) -> usize {
     let left = micro_batches % in_flight;
     let together = in_flight > 1 && left * ranks > in_flight + ranks - 1;
     if together { micro_batches - left + in_flight } else { micro_batches }
 }
 
-/// Micro-batches of a session's pipeline; 1 where it has none.
+/// Returns the number of micro-batches of a session's pipeline; 1 if it has none.
 pub fn in_flight(planned: &PlannedSession) -> usize {
     let Some(p) = planned.program(program::PIPELINE) else { return 1 };
     (0..).take_while(|k| p.program.output(&of("loss", *k)).is_some()).count()
@@ -138,7 +138,7 @@ pub struct PartRow {
 }
 
 impl PlannedParts {
-    /// For `plan --json`.
+    /// Returns the fields of `plan --json`.
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "ranks": self.rows(),
@@ -149,7 +149,7 @@ impl PlannedParts {
         })
     }
 
-    /// For people: a line for each rank, and what they exchange.
+    /// Returns a line for each rank, and what they exchange, for people.
     pub fn describe(&self) -> Vec<String> {
         let together = match self.how.in_flight {
             1 => "one micro-batch after another".to_owned(),
@@ -181,7 +181,7 @@ impl PlannedParts {
         out
     }
 
-    /// A row for each rank.
+    /// Returns a row for each rank.
     pub fn rows(&self) -> Vec<PartRow> {
         let row = |(planned, blocks): (&Arc<PlannedSession>, (usize, usize))| PartRow {
             blocks,

@@ -1,4 +1,4 @@
-//! How a model is to be placed on several ranks: what is asked, before it is known where it is cut.
+//! How a model is to be placed on several ranks, before it is known where it is cut.
 
 use ambitus_compile::passes::place::{Bound, Cut, Piece, cut};
 use ambitus_families::error::RunError;
@@ -18,35 +18,36 @@ pub struct Placement {
     pub room: u64,
     /// Where the model is cut, if that is known already.
     pub cut: Option<Cut>,
-    /// Micro-batches of a pipeline's program, if that is known already; else fewer where more do not fit.
+    /// Micro-batches of a pipeline's program, if that is known already; else fewer are tried if more do not fit.
     pub in_flight: Option<usize>,
 }
 
 impl Placement {
-    /// How a recipe's model is placed, if it is, where each rank has `room` for its arena.
+    /// Returns how a recipe's model is placed, if it is placed; each rank has `room` for its arena.
     pub fn of(recipe: &Recipe, room: u64) -> Option<Placement> {
         let pipeline = recipe.placement() == recipe::Placement::Pipeline;
         recipe.is_placed().then(|| Placement::new(recipe.ranks() as usize, pipeline, room))
     }
 
-    /// Where it is cut follows from the model.
+    /// Returns a placement that leaves open where the model is cut.
     pub fn new(ranks: usize, pipeline: bool, room: u64) -> Placement {
         Placement { ranks, pipeline, room, cut: None, in_flight: None }
     }
 
-    /// Micro-batches of a program, of so many of an update: where it has room for them.
+    /// Returns the micro-batches in flight for an update of `micro_batches`.
     pub fn in_flight(&self, micro_batches: usize) -> usize {
         let most = if self.pipeline { self.in_flight.unwrap_or(IN_FLIGHT * self.ranks) } else { 1 };
         micro_batches.clamp(1, most)
     }
 
-    /// Those worth trying, most first: each half of the one before. With one at a time it is no pipeline.
+    /// Returns the numbers of micro-batches in flight worth trying, most first: each half of the one before. With one at a time it
+    /// is not a pipeline.
     pub fn in_flights(&self, micro_batches: usize) -> impl Iterator<Item = usize> {
         let (most, open) = (self.in_flight(micro_batches), self.in_flight.is_none());
         std::iter::successors(Some(most), move |n| Some((n / 2).max(2)).filter(|less| open && less < n))
     }
 
-    /// The fastest cut within bounds that are as many as there are ranks.
+    /// Returns the fastest cut within bounds that are as many as there are ranks.
     ///
     /// # Errors
     /// More ranks than blocks.

@@ -1,5 +1,5 @@
-//! A run that does not fit: what it needs, which changes of its options fit, and the least that any combination needs. What is
-//! named was planned in full, as it would be with those options typed behind the command.
+//! A run that does not fit: what it needs, which changes of its options fit, and the least that any combination needs. Every
+//! named change was planned in full, as it would be with those options appended to the command.
 
 mod change;
 mod dims;
@@ -27,14 +27,14 @@ use std::fmt;
 /// Changes that are named.
 const MOST: usize = 6;
 
-/// Options to be typed behind a command, and what they come to.
+/// Options to be appended to a command, and the plan that they lead to.
 #[derive(Clone, Debug, Serialize)]
 pub struct Named {
     /// As they are typed.
     pub options: String,
     /// The peak with them.
     pub peak_bytes: u64,
-    /// Bytes of the host's memory that what is offloaded takes: beside the peak, on a processor too.
+    /// Bytes of the host's memory that offloaded tensors take, in addition to the peak; on a CPU too.
     pub host_bytes: u64,
     /// Predicted seconds of an update.
     pub seconds: f64,
@@ -58,14 +58,14 @@ pub struct Refusal {
     pub changes: Vec<Named>,
     /// The combination of options that needs least.
     pub least: Named,
-    /// What to do beside changing options.
+    /// What to do besides changing options.
     advice: &'static str,
     /// The plan that does not fit, as JSON.
     plan: Value,
 }
 
 impl Refusal {
-    /// The plan with what could be changed.
+    /// Returns the plan with what could be changed.
     pub fn json(&self) -> Value {
         let mut json = self.plan.clone();
         json["changes"] = json!(self.changes);
@@ -102,7 +102,7 @@ impl fmt::Display for Refusal {
             let peak = ByteSize(c.peak_bytes).to_string();
             write!(f, "\n    {:<width$}  {peak:>9}  {time:+.0} % time  {}", c.options, c.numerics)?;
             if c.host_bytes > 0 {
-                write!(f, ", {} of the host's memory beside it", ByteSize(c.host_bytes))?;
+                write!(f, ", {} of the host's memory besides", ByteSize(c.host_bytes))?;
             }
         }
         Ok(())
@@ -125,14 +125,14 @@ fn require(r: &Resolved) -> Result<(), RunError> {
         None if over => (head(&r.plan, r.budget), "raise --memory"),
         None => return Ok(()),
     };
-    // A budget that nobody gave: what the machine has, or a limit leaves.
+    // A default budget: what the machine has, or what a limit leaves.
     if let Some(budget) =
         r.choices.iter().find(|c| over && c.key == "memory" && r.asked.recipe.memory.is_none())
     {
         head.push_str(&format!("\n  the budget is {}", budget.from));
     }
     let proposals = Proposals { asked: &r.asked, data: &r.data, device: &r.device, budget: r.budget };
-    // Of a run that goes on, states are there already.
+    // A resumed run has its states already.
     let dims = match r.resumed {
         true => Vec::new(),
         false => dims::dims(&r.asked.recipe, &r.data, &r.device, &r.origins),
@@ -143,7 +143,7 @@ fn require(r: &Resolved) -> Result<(), RunError> {
     let (changes, least) = match r.asked.is_long {
         false => proposals.all(dims),
         true => {
-            head.push_str("\n  of a model of so many instructions all that saves is tried together, where there is room, and nothing else");
+            head.push_str("\n  the model has too many instructions to try options one by one: all that save memory are tried together, if there is room");
             let only = r.plan.has_room_for_another(r.budget).then(|| proposals.space(dims).only()).flatten();
             (only.clone().into_iter().filter(|only| proposals.fits(only)).collect(), only)
         }
@@ -152,7 +152,7 @@ fn require(r: &Resolved) -> Result<(), RunError> {
     Err(Refusal { head, seconds, changes, least, advice, plan: r.json() }.into())
 }
 
-/// The first change with which a run fits a device, or what it needs at least.
+/// Returns the first change with which a run fits a device, or what it needs at least.
 pub fn first(asked: &Asked, data: &Data, device: &Device, budget: u64) -> Result<Named, Option<Named>> {
     let proposals = Proposals { asked, data, device, budget };
     let space = proposals.space(dims::dims(&asked.recipe, data, device, &Origins::new()));
@@ -199,7 +199,7 @@ pub fn require_plan(
     Err(refusal.into())
 }
 
-/// What a plan needs, and where.
+/// Returns what a plan needs, and where.
 fn head(plan: &RunPlan, budget: u64) -> String {
     let [needs, has] = ByteSize(plan.peak_bytes).apart(ByteSize(budget));
     format!(

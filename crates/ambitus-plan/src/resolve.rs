@@ -14,7 +14,7 @@ use ambitus_families::error::RunError;
 use ambitus_families::family::{ModelDir, OpenOptions};
 use ambitus_models::Capacity;
 use ambitus_recipe::rates::LearningRate;
-use ambitus_recipe::recipe::{DeviceChoice, Origins, Recipe};
+use ambitus_recipe::recipe::{DeviceChoice, Origins, Recipe, Settled};
 use ambitus_recipe::size::ByteSize;
 use std::path::Path;
 use std::time::Instant;
@@ -61,25 +61,28 @@ pub fn prepare(
 /// By file, as the modules say; keys that the model's family does not let stand together.
 fn open_and_prepare(
     families: Families,
-    recipe: &mut Recipe,
+    recipe: Recipe,
     device: &Device,
     (purpose, origins): (Purpose<'_>, &Origins),
     console: &mut dyn Console,
-) -> Result<(ModelDir, Data), RunError> {
-    let model = open_model(families, recipe, matches!(purpose, Purpose::Run))?;
-    recipe.settle(&model.defaults());
-    recipe.validate().map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
+) -> Result<(Settled, ModelDir, Data), RunError> {
+    let model = open_model(families, &recipe, matches!(purpose, Purpose::Run))?;
+    let recipe = recipe.settled(&model.defaults());
+    let players: Vec<&str> = model.model.players().iter().map(|p| p.name).collect();
+    let valid = recipe.validate().and_then(|()| recipe.validate_players(&players));
+    valid.map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
     let data = match purpose {
-        Purpose::Run | Purpose::Later => Data::prepare(recipe, &model, device, console),
+        Purpose::Run | Purpose::Later => Data::prepare(&recipe, &model, device, console),
         Purpose::Plan(assume) => {
             let how = (assume, origins.is_option("data.dir"));
-            Data::plan(recipe, &model, device, how, console)
+            Data::plan(&recipe, &model, device, how, console)
         }
     };
-    Ok((model, data.map_err(|e| beside(recipe.data.dir.as_deref(), e))?))
+    let data = data.map_err(|e| beside(recipe.data.dir.as_deref(), e))?;
+    Ok((recipe, model, data))
 }
 
-/// An error that may be of a relative path that is not there: relative to what, is said.
+/// Adds the working directory to an error that may be about a missing relative path.
 fn beside(path: Option<&Path>, e: RunError) -> RunError {
     let Some(path) = path.filter(|p| p.is_relative() && !p.exists()) else { return e };
     let Ok(here) = std::env::current_dir() else { return e };
@@ -104,13 +107,13 @@ fn open_model(families: Families, recipe: &Recipe, weights: bool) -> Result<Mode
     ModelDir::open(families, dir, options).map_err(|e| beside(Some(dir), e))
 }
 
-/// Compute threads of a recipe.
+/// Returns the number of compute threads of a recipe.
 pub fn threads(recipe: &Recipe) -> usize {
     let all = || std::thread::available_parallelism().map_or(1, usize::from);
     recipe.threads.map_or_else(all, |n| n.max(1) as usize)
 }
 
-/// Compute threads of each of a recipe's ranks, where all of them are in one process.
+/// Returns the number of compute threads of each of a recipe's ranks, if all of them are in one process.
 pub fn threads_of_rank(recipe: &Recipe) -> usize {
     (threads(recipe) / recipe.ranks() as usize).max(1)
 }
@@ -130,7 +133,7 @@ pub fn resolve(
     resolve_on(families, recipe, origins, device, purpose, console)
 }
 
-/// As [`resolve`], on a device that was chosen beside the recipe.
+/// Resolves a recipe on a device that was chosen outside it. See [`resolve`].
 ///
 /// # Errors
 /// As [`resolve`].
@@ -151,17 +154,18 @@ pub fn resolve_on(
     choices.of_machine(&given, &device, threads);
     // Before any file is opened.
     device.require(given.precision.unwrap_or_default())?;
-    let (mut recipe, mut meter) = (given.clone(), Meter::start());
-    let (model, data) = open_and_prepare(families, &mut recipe, &device, (purpose, origins), console)?;
+    let mut meter = Meter::start();
+    let (mut settled, model, data) =
+        open_and_prepare(families, given.clone(), &device, (purpose, origins), console)?;
     meter.ended(phase::PREPARE);
-    let sizes = Sizes::of(&recipe, &*model.model, &data)?;
+    let sizes = Sizes::of(&settled, &*model.model, &data)?;
     let updates = sizes.updates;
-    let by_length = recipe.warmup.is_none();
-    recipe.settle_warmup(updates);
-    choices.of_length(&given, &recipe, &data, updates, by_length);
-    let (budget, made) = device.budget(&recipe)?;
-    choices.add("memory", ByteSize(budget).to_string(), recipe.memory.is_some(), &made);
-    let asked = Asked::new(&recipe, &model, &sizes, &device, budget)?;
+    let by_length = settled.warmup.is_none();
+    let warmup = settled.settle_warmup(updates);
+    choices.of_length(&given, (&settled, warmup), &data, updates, by_length);
+    let (budget, made) = device.budget(&settled)?;
+    choices.add("memory", ByteSize(budget).to_string(), settled.memory.is_some(), &made);
+    let asked = Asked::new(&settled, &model, &sizes, &device, budget)?;
     let began = Instant::now();
     let found = asked.search(&device, budget)?;
     let search_seconds = began.elapsed().as_secs_f64();
@@ -171,8 +175,10 @@ pub fn resolve_on(
     if let Some((bytes, from)) = &host_budget {
         choices.add("host_memory", ByteSize(*bytes).to_string(), false, from);
     }
+    let (players, per_epoch) = (model.model.players().iter(), sizes.per_epoch());
+    let rate = |name| LearningRate::of(&settled, name, (warmup, updates), per_epoch);
     Ok(Resolved {
-        rate: LearningRate::of(&recipe, updates, sizes.per_epoch()),
+        rates: players.map(|p| rate(p.name)).collect(),
         recipe,
         origins: origins.clone(),
         choices: choices.all,
@@ -194,7 +200,7 @@ pub fn resolve_on(
     })
 }
 
-/// The budget of the host's memory, and who says it; `None` where nothing is offloaded to memory.
+/// Returns the budget of the host's memory, and who says it; `None` if nothing is offloaded to memory.
 fn host_budget(
     recipe: &Recipe,
     device: &Device,
@@ -216,13 +222,13 @@ struct Choices<'a> {
 }
 
 impl Choices<'_> {
-    /// Adds a value: of whoever `said` its key, else `made` from something.
+    /// Adds a value with its origin: what set its key if it was `said`, else what it was `made` from.
     fn add(&mut self, key: &'static str, value: String, said: bool, made: &str) {
         let from = if said { self.origins.of(key) } else { made.to_owned() };
         self.all.push(Choice { key, value, from });
     }
 
-    /// What is known before a file is opened.
+    /// Adds what is known before a file is opened.
     fn of_machine(&mut self, given: &Recipe, device: &Device, threads: usize) {
         self.add("threads", threads.to_string(), given.threads.is_some(), "all cores");
         let said = given.device != DeviceChoice::default() || self.origins.is_option("device");
@@ -232,8 +238,15 @@ impl Choices<'_> {
         }
     }
 
-    /// What follows from the data and the family. `by_length`: so does the warm-up.
-    fn of_length(&mut self, given: &Recipe, recipe: &Recipe, data: &Data, updates: u64, by_length: bool) {
+    /// Adds what follows from the data and the family. `by_length`: so does the warm-up.
+    fn of_length(
+        &mut self,
+        given: &Recipe,
+        (recipe, warmup): (&Settled, u64),
+        data: &Data,
+        updates: u64,
+        by_length: bool,
+    ) {
         if let Some((assumed, why)) = data.assumed() {
             self.add("data", assumed, false, &why);
         }
@@ -242,17 +255,15 @@ impl Choices<'_> {
             Some(_) => self.add("updates", updates.to_string(), false, &of_data),
             None => self.add("updates", updates.to_string(), recipe.updates.is_some(), "default"),
         }
-        let rate = recipe.learning_rate.unwrap_or_default();
+        let rate = recipe.learning_rate;
         let usual = if recipe.lora.is_some() { "default, of adapters" } else { "default" };
         self.add("learning_rate", format!("{rate:e}"), given.learning_rate.is_some(), usual);
         let usual = if by_length { "min(100, 5 % of the updates)" } else { "default" };
-        let warmup = recipe.warmup.unwrap_or_default().to_string();
-        self.add("warmup", warmup, given.warmup.is_some(), usual);
-        let schedule = recipe.schedule.as_ref().map(ToString::to_string).unwrap_or_default();
-        self.add("schedule", schedule, given.schedule.is_some(), "default");
+        self.add("warmup", warmup.to_string(), given.warmup.is_some(), usual);
+        self.add("schedule", recipe.schedule.to_string(), given.schedule.is_some(), "default");
     }
 
-    /// What the search was asked, and what it took. `given`: before it; `recipe`: after it.
+    /// Adds what the search was asked, and what it chose. `given`: before it; `recipe`: after it.
     fn of_search(&mut self, given: &Recipe, recipe: &Recipe, found: &Search) {
         const SEARCH: &str = "the search";
         let taken = found.variant.clone().unwrap_or_default();

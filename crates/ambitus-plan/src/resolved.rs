@@ -43,13 +43,13 @@ pub struct Resolved {
     pub size: UpdateSize,
     /// Updates of the run.
     pub updates: u64,
-    /// The learning rate of each of them.
-    pub rate: LearningRate,
+    /// The learning rate of each of them, by player.
+    pub rates: Vec<LearningRate>,
     /// Threads.
     pub threads: usize,
     /// Budget in bytes.
     pub budget: u64,
-    /// Budget of the host's memory in bytes; `None` where nothing is offloaded to it, or the host is not known.
+    /// Budget of the host's memory in bytes; `None` if nothing is offloaded to it, or the host is not known.
     pub host_budget: Option<u64>,
     /// Longest clip, rows.
     pub longest: usize,
@@ -63,14 +63,14 @@ pub struct Resolved {
     pub asked: Asked,
     /// Where it computes.
     pub device: Device,
-    /// It resumes a run: what that has learned so far must stay of use.
+    /// It resumes a run, whose training so far must stay usable.
     pub resumed: bool,
     /// What this process held so far.
     pub meter: Meter,
 }
 
 impl Resolved {
-    /// Plans the same run in fp32, for when fp16 cannot go on, and says so.
+    /// Plans the same run in fp32, after fp16 has failed, and returns the note that says so.
     ///
     /// # Errors
     /// [`RunError::Training`] where that does not fit.
@@ -90,7 +90,7 @@ impl Resolved {
         }
         self.plan = plan;
         let peak = ByteSize(self.plan.peak_bytes);
-        Ok(format!("{why}; it goes on in fp32 (peak {peak} of {})", ByteSize(self.budget)))
+        Ok(format!("{why}; it continues in fp32 (peak {peak} of {})", ByteSize(self.budget)))
     }
 
     /// Plans the same run with the model cut elsewhere, or more or fewer micro-batches at a time, where it is.

@@ -1,8 +1,8 @@
 //! The search: of the plans that fit a budget, the one with the most frames per second.
 //!
-//! What the recipe leaves open is tried in every combination with everything kept for backward; how much has to be made
-//! again then follows from the bytes that are missing ([`cheapest`]). Of the fastest few offsets are tried, with more or less
-//! recomputed until they just fit. So the choice rests on predicted seconds, and whether it fits does not. What is chosen is
+//! What the recipe leaves open is tried in every combination with everything kept for backward. How much has to be recomputed
+//! then follows from the bytes that are missing ([`cheapest`]). For the fastest few, offsets are tried, with more or less
+//! recomputed until they just fit. So the choice rests on predicted seconds, but whether it fits does not. What is chosen is
 //! planned in full, with offsets as low as can be found.
 
 mod candidate;
@@ -30,7 +30,7 @@ pub use stems::Stems;
 const FEW: usize = 3;
 /// Tries of one candidate at most, from the estimate to the least that has to be recomputed.
 const CORRECTIONS: usize = 5;
-/// A prediction that is better by less is no reason to leave the usual micro-batch.
+/// The share by which a prediction must be better to leave the usual micro-batch.
 const WORTH: f64 = 0.01;
 
 /// What the recipe leaves to the search.
@@ -46,7 +46,7 @@ pub struct Free {
     pub host_room: HostRoom,
 }
 
-/// The memory that what waits on the host may take.
+/// The memory that offloaded tensors may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostRoom {
     /// Bytes.
@@ -59,7 +59,7 @@ impl HostRoom {
     /// As much as is wanted.
     pub const ALL: HostRoom = HostRoom { bytes: u64::MAX, with_peak: false };
 
-    /// It has room for so many bytes beside a plan's peak.
+    /// Returns whether there is room for `host` bytes next to a plan's `peak`.
     pub fn holds(&self, host: u64, peak: u64) -> bool {
         let beside = if self.with_peak { peak } else { 0 };
         host == 0 || host.saturating_add(beside) <= self.bytes
@@ -67,7 +67,7 @@ impl HostRoom {
 }
 
 impl Free {
-    /// Times that programs are in memory while these are tried.
+    /// Returns how many times programs are in memory while these are tried.
     pub fn planned_at_once(&self) -> u64 {
         let some = self.checkpoint || self.micro_batches.len() > 1;
         PLANNED_AT_ONCE[if self.variants.is_empty() { usize::from(some) } else { 2 }]
@@ -78,14 +78,14 @@ impl Free {
 pub struct Search {
     /// The plan that was chosen; where nothing fits, that of the candidate which needs least.
     pub plan: RunPlan,
-    /// Its options, where they are not those that are given.
+    /// Its options, if they differ from the given ones.
     pub variant: Option<Variant>,
     /// Everything that was tried: the chosen one, what is slower, what does not fit.
     pub candidates: Vec<Candidate>,
 }
 
 impl Search {
-    /// The plan can be run.
+    /// Returns whether the plan can be run.
     pub fn fits(&self) -> bool {
         self.candidates.first().is_some_and(|c| c.verdict.fits())
     }
@@ -95,20 +95,20 @@ impl Search {
 pub struct Chosen<'t> {
     /// What is run.
     pub shape: Shape,
-    /// As [`Search::variant`].
+    /// Its options, if they differ from the given ones.
     pub variant: Option<Variant>,
-    /// As [`Search::candidates`], the chosen one first.
+    /// Everything that was tried, the chosen one first.
     candidates: Vec<Candidate>,
     stems: Stems<'t>,
 }
 
 impl Chosen<'_> {
-    /// The plan can be run.
+    /// Returns whether the plan can be run.
     pub fn fits(&self) -> bool {
         self.candidates.first().is_some_and(|c| c.verdict.fits())
     }
 
-    /// The peak as the search saw it.
+    /// Returns the peak as the search saw it.
     pub fn peak_bytes(&self) -> u64 {
         self.candidates.first().map_or(u64::MAX, |c| c.peak_bytes)
     }
@@ -131,13 +131,12 @@ impl Chosen<'_> {
 /// Searches for the fastest plan within `budget`, and plans it. `shape` has the options that are given, and the usual ones for what is left
 /// open.
 ///
-/// # Errors
-/// As [`RunPlan::new`]. That nothing fits is none.
+/// # Errors As [`RunPlan::new`]. It is not an error if nothing fits.
 pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> Result<Search, RunError> {
     choose(shape, free, budget, target)?.plan()
 }
 
-/// As [`search`], which plans what was chosen. Fails as it does.
+/// Chooses the fastest plan within `budget`, without planning it in full as [`search`] does. Fails as it does.
 pub fn choose<'t>(
     shape: &Shape,
     free: &Free,
@@ -251,7 +250,7 @@ struct Point {
 /// A combination whose offsets were tried. What was compiled is gone: of programs as long as a deep model's there is never more in
 /// memory than [`Stems`] and the threads have.
 struct Fitted {
-    /// Made again.
+    /// Steps that are recomputed.
     steps: usize,
     shape: Shape,
     /// The peak; where even live bytes are too many, theirs.
@@ -328,12 +327,12 @@ impl Point {
         })
     }
 
-    /// All steps.
+    /// Returns all steps.
     fn steps(&self) -> usize {
         self.values.len() * self.blocks
     }
 
-    /// What so many steps are to the compiler.
+    /// Returns the compiler's option for `steps` steps.
     fn checkpoint(&self, steps: usize) -> Blocks {
         match steps {
             0 => Blocks::None,
@@ -341,7 +340,7 @@ impl Point {
         }
     }
 
-    /// What of each value so many steps recompute: the value and its share of blocks.
+    /// Returns, for each value, the share of blocks that `steps` recompute.
     fn made_again(&self, steps: usize) -> impl Iterator<Item = (&Value, f64)> {
         let share = move |i: usize| {
             steps.saturating_sub(i * self.blocks).min(self.blocks) as f64 / self.blocks as f64
@@ -349,30 +348,30 @@ impl Point {
         self.values.iter().enumerate().map(move |(i, v)| (v, share(i)))
     }
 
-    /// Bytes that so many steps should free, of all ranks in this process.
+    /// Returns the bytes that `steps` should free, of all ranks in this process.
     fn freed(&self, steps: usize) -> u64 {
         let of_rank: u64 = self.made_again(steps).map(|(v, share)| (v.bytes as f64 * share) as u64).sum();
         (self.copies * of_rank as f64) as u64
     }
 
-    /// The fewest steps that should free so many bytes; all of them where none suffice.
+    /// Returns the fewest steps that should free `bytes`; all of them if none suffice.
     fn freeing(&self, bytes: u64) -> usize {
         (0..self.steps()).find(|n| self.freed(*n) >= bytes).unwrap_or(self.steps())
     }
 
-    /// Predicted seconds of an update with so many steps.
+    /// Predicts the seconds of an update with `steps`.
     fn seconds(&self, steps: usize) -> f64 {
         let again: f64 = self.made_again(steps).map(|(v, share)| v.seconds * share).sum();
         self.seconds + self.shape.micro_batches_of_rank() as f64 * again
     }
 
-    /// Steps that should fit, and the peak with them.
+    /// Returns the steps that should fit, and the peak with them.
     fn estimate(&self, budget: u64) -> (usize, u64) {
         let steps = self.freeing(self.peak.saturating_sub(budget));
         (steps, self.peak.saturating_sub(self.freed(steps)))
     }
 
-    /// `bytes`: steps, the peak and what waits on the host.
+    /// Returns a candidate. `bytes`: steps, the peak and what is offloaded.
     fn candidate(&self, bytes: (usize, u64, u64), seconds: f64, budget: u64) -> Candidate {
         let (steps, peak_bytes, host) = bytes;
         let mut options = Vec::new();
@@ -402,7 +401,7 @@ impl Point {
         }
     }
 
-    /// What was tried can be run.
+    /// Returns whether what was tried can be run.
     fn fits(&self, plan: &Fitted, budget: u64) -> bool {
         plan.peak_bytes <= budget && self.host_room.holds(plan.host_bytes, plan.peak_bytes)
     }
@@ -459,8 +458,8 @@ impl Point {
         Ok(enough.expect("the last round took every step, or returned"))
     }
 
-    /// A plan that fits with fewer than `all` steps, which do not: what is recomputed takes programs too, so that the last steps
-    /// may cost more than they free, by these programs at most, as often as they are in memory.
+    /// Returns a plan that fits with fewer than `all` steps, which do not: what is recomputed takes programs too, so that the
+    /// last steps may cost more than they free, by these programs at most, as often as they are in memory.
     fn with_fewer(&self, all: &Fitted, budget: u64, stems: &Stems<'_>) -> Result<Option<Fitted>, RunError> {
         let programs = all.shape.planned_at_once * all.programs.saturating_sub(self.programs);
         if all.peak_bytes - budget > programs {

@@ -8,14 +8,15 @@ use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::passes::shard::{Layout, Sharding};
-use ambitus_compile::pipeline::{self, Options, Pipeline, Trained};
+use ambitus_compile::pipeline::{self, Options, Pipeline, Player, Trained};
 use ambitus_compile::{CompileError, plan};
-use ambitus_ir::plan::PlannedSession;
+use ambitus_ir::plan::{PlannedProgram, PlannedSession};
 use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session, StateDecl, StateKind};
 use ambitus_models::{Capacity, Model};
 
-/// Names of the programs, which are also the names of their phases.
+/// Names of the programs, which are also the names of their phases. Those of one of several players end in its name
+/// ([`Player::program`]).
 pub mod program {
     /// Forward and backward of one micro-batch; the whole update, where that is in backward.
     pub const MICRO: &str = "micro";
@@ -27,12 +28,49 @@ pub mod program {
     pub const EMA: &str = "ema";
     /// Loss of a micro-batch without dropout, on the weights.
     pub const EVALUATE: &str = "evaluate";
-    /// The same on the moving average.
+    /// Loss of a micro-batch without dropout, on the moving average.
     pub const EVALUATE_EMA: &str = "evaluate_ema";
     /// One step of sampling, on the weights.
     pub const SAMPLE: &str = "sample";
-    /// The same on the moving average.
+    /// One step of sampling, on the moving average.
     pub const SAMPLE_EMA: &str = "sample_ema";
+}
+
+/// Something that an update does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Forward and backward of every micro-batch, for the player of this index; where the update is in backward, all of it. Players
+    /// that follow one another see each micro-batch together.
+    Micro(usize),
+    /// Applies the gradients of this player.
+    Update(usize),
+    /// Moves the average.
+    Ema,
+}
+
+impl Act {
+    /// Returns the player, where this is forward and backward.
+    pub fn micro(&self) -> Option<usize> {
+        if let Act::Micro(player) = self { Some(*player) } else { None }
+    }
+}
+
+/// Returns what an update does, in order.
+pub fn acts(model: &dyn Model, options: &SessionOptions) -> Vec<Act> {
+    let players = 0..model.players().len();
+    let mut acts: Vec<Act> = players.clone().map(Act::Micro).collect();
+    if !options.update_in_backward {
+        acts.extend(players.map(Act::Update));
+    }
+    acts.extend(options.ema.then_some(Act::Ema));
+    acts
+}
+
+/// Returns the players of a model, for the compiler.
+pub fn players(model: &dyn Model) -> Vec<Player> {
+    let patterns = |of: &[&str]| of.iter().map(|p| Pattern::new(*p)).collect();
+    let player = |p: &ambitus_models::Player| Player { name: p.name.to_owned(), trains: patterns(p.trains) };
+    model.players().iter().map(player).collect()
 }
 
 /// Everything that decides the bytes of a session.
@@ -79,7 +117,7 @@ pub fn compile(
     Ok(plan::plan(build(model, options, target)?, target, 1))
 }
 
-/// The session before it is planned.
+/// Returns the session before it is planned.
 ///
 /// # Errors
 /// See [`CompileError`].
@@ -92,7 +130,7 @@ pub fn build(
     build_by(model, options, &Pipeline::new(&passes, target))
 }
 
-/// The session before it is planned, by the pipeline of [`SessionOptions::passes`].
+/// Returns the session before it is planned, by the pipeline of [`SessionOptions::passes`].
 ///
 /// # Errors
 /// See [`CompileError`].
@@ -105,13 +143,14 @@ pub fn build_by(
     pipeline.session(s, trained, others)
 }
 
-/// A session up to where its micro-batch program is told what is recomputed and what waits on the host: plans
-/// that differ in these alone share it.
+/// A session up to where it is decided what its micro-batch program recomputes and offloads: plans that differ in these alone
+/// share it.
 #[derive(Clone)]
 pub struct Stem {
     shared: pipeline::Stem,
-    /// What of the model is trained.
+    /// What of the model is trained, and by whom.
     trained: Trained,
+    players: Vec<Player>,
 }
 
 impl Stem {
@@ -130,25 +169,28 @@ impl Stem {
         let (s, trained, others) = forwards(model, options);
         let other_size = other_size.map(|stem| &stem.shared);
         let shared = Pipeline::new(&passes, target).begin(s, trained, others, other_size)?;
-        Ok(Stem { shared, trained: passes.trained })
+        Ok(Stem { shared, trained: passes.trained, players: passes.players })
     }
 
-    /// The session with the options that [`Stem::new`] did not look at; the others must be the same.
+    /// Returns the session with the options that [`Stem::new`] did not look at; the others must be the same.
     ///
     /// # Errors
     /// See [`CompileError`].
     pub fn finish(self, options: &SessionOptions, target: &dyn Target) -> Result<Session, CompileError> {
-        Pipeline::new(&options.passes_for(self.trained), target).end(self.shared)
+        Pipeline::new(&options.passes_for(self.trained, self.players), target).end(self.shared)
     }
 }
 
-/// What the model builds: its forward program that is trained, and the others, each with its name on averages.
-fn forwards(model: &dyn Model, options: &SessionOptions) -> (Session, Program, Vec<(Program, &'static str)>) {
+/// A program and its name on averages.
+type Averaged = (Program, &'static str);
+
+/// Returns what the model builds: the forward programs that are trained, and the others.
+fn forwards(model: &dyn Model, options: &SessionOptions) -> (Session, Vec<Program>, Vec<Averaged>) {
     let mut s = Session::default();
-    let trained = model.loss(&mut s, options.capacity, program::MICRO, true);
+    let trained = losses(model, options, &mut s);
     let mut others = Vec::new();
     if options.evaluate {
-        let p = model.loss(&mut s, options.capacity, program::EVALUATE, false);
+        let p = model.loss(&mut s, 0, options.capacity, program::EVALUATE, false);
         others.push((p, program::EVALUATE_EMA));
     }
     if let Some(cap) = options.sample {
@@ -158,16 +200,32 @@ fn forwards(model: &dyn Model, options: &SessionOptions) -> (Session, Program, V
     (s, trained, others)
 }
 
+/// Returns the programs of a kind, one of each player.
+pub fn of_players<'s>(session: &'s Session, model: &dyn Model, kind: &str) -> Vec<&'s Program> {
+    players(model).iter().filter_map(|p| session.program(&p.program(kind))).collect()
+}
+
+/// Returns the planned programs of a micro-batch, one of each player.
+pub fn planned_micros<'p>(planned: &'p PlannedSession, model: &dyn Model) -> Vec<&'p PlannedProgram> {
+    players(model).iter().filter_map(|p| planned.program(&p.program(program::MICRO))).collect()
+}
+
+/// Returns the forward program of each player.
+fn losses(model: &dyn Model, options: &SessionOptions, s: &mut Session) -> Vec<Program> {
+    let players = players(model).into_iter().enumerate();
+    players.map(|(i, p)| model.loss(s, i, options.capacity, &p.program(program::MICRO), true)).collect()
+}
+
 impl SessionOptions {
-    /// What the pipeline is made from.
+    /// Returns what the pipeline is made from.
     pub fn passes(&self, model: &dyn Model) -> Options {
-        self.passes_for(trained(model, &self.trained))
+        self.passes_for(trained(model, &self.trained), players(model))
     }
 
-    fn passes_for(&self, trained: Trained) -> Options {
+    fn passes_for(&self, trained: Trained, players: Vec<Player>) -> Options {
         Options {
             trained,
-            trains: Vec::new(),
+            players,
             precision: self.precision,
             sharding: self.sharding,
             optimizer: self.optimizer.clone(),
@@ -180,14 +238,14 @@ impl SessionOptions {
         }
     }
 
-    /// Both have the same [`Stem`].
+    /// Returns whether both have the same [`Stem`].
     pub fn has_stem_of(&self, other: &SessionOptions) -> bool {
         let SessionOptions { checkpoint, offload, placement, .. } = other.clone();
         SessionOptions { checkpoint, offload, placement, ..self.clone() } == *other
     }
 }
 
-/// Where the ranks of a session keep its parameters: by it they are loaded and read.
+/// Returns where the ranks of a session keep its parameters: by it they are loaded and read.
 ///
 /// # Errors
 /// As [`build`].
@@ -196,11 +254,11 @@ pub fn layout(model: &dyn Model, options: &SessionOptions) -> Result<Option<Layo
         return Ok(None);
     }
     let mut s = Session::default();
-    let trained = model.loss(&mut s, options.capacity, program::MICRO, true);
+    let Some(trained) = losses(model, options, &mut s).into_iter().next() else { return Ok(None) };
     pipeline::layout(&mut s, trained, &options.passes(model))
 }
 
-/// What is trained, with the family's own layers for adapters that name none.
+/// Returns what is trained, with the family's own layers for adapters that name none.
 fn trained(model: &dyn Model, asked: &Trained) -> Trained {
     match asked {
         Trained::Adapters(lora) if lora.targets.is_empty() => {
@@ -211,7 +269,7 @@ fn trained(model: &dyn Model, asked: &Trained) -> Trained {
     }
 }
 
-/// Elements of all parameters of a kind.
+/// Returns the elements of all parameters of a kind.
 pub fn parameter_count(states: &[StateDecl], trainable_only: bool) -> u64 {
     let parameters = states.iter().filter(|s| s.kind == StateKind::Parameter);
     let counted = parameters.filter(|s| s.trainable || !trainable_only);

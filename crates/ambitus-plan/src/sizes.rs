@@ -6,7 +6,7 @@ use crate::threads::side_by_side;
 use ambitus_data::updates::{UpdateSize, Updates};
 use ambitus_families::error::RunError;
 use ambitus_models::{Capacity, Model, Rows};
-use ambitus_recipe::recipe::{self, Recipe, UpdateAt};
+use ambitus_recipe::recipe::{self, Settled, UpdateAt};
 
 /// Micro-batch of a recipe that names none, in rows: a usual one of frames.
 const DEFAULT_MICRO_ROWS: u64 = 3200;
@@ -30,13 +30,14 @@ pub struct Sizes {
     pub micro_batches: Vec<MicroBatch>,
     /// Rows of an update, on average.
     pub update_rows: usize,
-    /// As [`Shape::clip_rows`](crate::budget::Shape::clip_rows).
+    /// Rows of a clip, for attention's time. See [`Shape::clip_rows`](crate::budget::Shape::clip_rows).
     pub clip_rows: f64,
     /// Rows of the clip that is sampled, if one is.
     pub sampled: Option<usize>,
     /// Some clips are held out.
     pub evaluate: bool,
-    /// As [`Shape::prepare_bytes`](crate::budget::Shape::prepare_bytes).
+    /// Most bytes of the process while the data is prepared. See
+    /// [`Shape::prepare_bytes`](crate::budget::Shape::prepare_bytes).
     pub prepare_bytes: u64,
     /// What a run holds of its data without ranks, and with one.
     data_bytes: [u64; 2],
@@ -52,11 +53,11 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Of a settled recipe.
+    /// Computes the sizes for a recipe and the clips of its data.
     ///
     /// # Errors
     /// By key: clips too long for the model or the micro-batch, and what forming updates says.
-    pub fn of(recipe: &Recipe, model: &dyn Model, data: &Data) -> Result<Sizes, RunError> {
+    pub fn of(recipe: &Settled, model: &dyn Model, data: &Data) -> Result<Sizes, RunError> {
         let Rows { unit, per_second, most } = model.rows();
         let all = &data.rows;
         let longest = all.iter().copied().max().unwrap_or(1) as usize;
@@ -67,7 +68,7 @@ impl Sizes {
             )));
         }
         let rows: Vec<u32> = data.split.train.iter().map(|&i| all[i]).collect();
-        let size = match recipe.batch.unwrap_or(recipe::Batch::Clips(1)) {
+        let size = match recipe.batch {
             recipe::Batch::Clips(n) => UpdateSize::Clips(n as usize),
             recipe::Batch::Frames(n) => UpdateSize::Frames(n),
             recipe::Batch::Seconds(s) => UpdateSize::Frames((s * per_second).round().max(1.0) as u64),
@@ -118,13 +119,13 @@ impl Sizes {
         Ok(sizes)
     }
 
-    /// Updates that go once through the data.
+    /// Returns the number of updates that go once through the data.
     pub fn per_epoch(&self) -> f64 {
         self.schedule.per_epoch()
     }
 
-    /// The micro-batch that is asked for, and others that a search may take or name: the whole update, and halves down to the
-    /// longest clip.
+    /// Returns the micro-batch that is asked for, and others that a search may take or name: the whole update, and halves down
+    /// to the longest clip.
     fn all(&self, asked: u64) -> Result<Vec<MicroBatch>, RunError> {
         let longest = self.longest as u64;
         let usual = self.micro_batch(asked)?;
@@ -139,7 +140,7 @@ impl Sizes {
         Ok(std::iter::once(usual).chain(others).collect())
     }
 
-    /// A micro-batch of at most so many rows, cut to what updates fill. Asked for again, it stays as it is.
+    /// Returns a micro-batch of at most `asked` rows, cut to what updates fill. Asked for its own rows, it stays as it is.
     ///
     /// # Errors
     /// A clip that is longer.
@@ -160,23 +161,23 @@ impl Sizes {
         }
     }
 
-    /// What a run holds of its data while it trains, with so many ranks in this process.
+    /// Returns the bytes of data that a run holds while it trains, with `ranks` ranks in this process.
     pub fn data_bytes(&self, ranks: usize) -> u64 {
         let [of_all, with_one] = self.data_bytes;
         of_all + ranks as u64 * (with_one - of_all)
     }
 
-    /// The most rows of a micro-batch that a rank's share of an update fills.
+    /// Returns the most rows of a micro-batch that a rank's share of an update fills.
     pub fn most_rows(&self) -> usize {
         (self.largest.0.div_ceil(self.ranks) as usize).max(self.longest)
     }
 
-    /// An update is one micro-batch, as its gradients are applied in backward.
+    /// Returns whether an update is one micro-batch, as its gradients are applied in backward.
     pub fn are_whole_updates(&self) -> bool {
         self.whole_updates
     }
 
-    /// The micro-batch of an update in backward: it holds the largest update.
+    /// Returns the micro-batch of an update in backward: it holds the largest update.
     fn whole_update(&self, unit: &str, asked: u64) -> Result<MicroBatch, RunError> {
         let (largest, clips) = self.largest;
         let rows = largest.max(self.longest as u64);

@@ -10,7 +10,7 @@ impl Console for Quiet {
     fn progress(&mut self, _: &str) {}
 }
 
-/// Bytes that decide draws, the same on every machine.
+/// Returns the bytes that decide draws, the same on every machine.
 pub fn bytes(seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {

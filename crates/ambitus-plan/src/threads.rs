@@ -1,4 +1,4 @@
-//! Work that planning does on a few threads.
+//! Runs planning's work on a few threads.
 
 use ambitus_families::error::RunError;
 use std::sync::Mutex;

@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::session::SessionOptions;
 use ambitus_compile::passes::Numerics;
-use ambitus_recipe::recipe::{Offload, OptimizerChoice, Precision, Recipe};
+use ambitus_recipe::recipe::{Offload, OptimizerChoice, Precision, Recipe, Settled};
 
 /// Options that go together.
 #[derive(Clone, Debug, Default)]
@@ -20,19 +20,19 @@ pub struct Variant {
     pub offload: Option<Offload>,
 }
 
-/// What may be taken on a device where a recipe leaves it open, the least change first.
-pub fn open(recipe: &Recipe, device: &Device) -> Vec<Variant> {
+/// Returns what may be taken on a device where a recipe leaves it open, the least change first.
+pub fn open(recipe: &Settled, device: &Device) -> Vec<Variant> {
     let mut out = Vec::new();
     // In this process's own memory it frees nothing, unless there is a budget of its own for it.
     if (device.is_card() || recipe.host_memory.is_some()) && recipe.offload.is_none() {
-        out.extend(offloads(recipe.ema()).into_iter().map(Variant::of_offload));
+        out.extend(offloads(recipe.ema).into_iter().map(Variant::of_offload));
     }
     let half = if device.computes_bf16() { Precision::Bf16Mixed } else { Precision::Fp16Mixed };
     let scales = half == Precision::Fp16Mixed && (recipe.clip_per_tensor || !recipe.update.is_end());
     let precision = Some(half).filter(|_| recipe.precision.is_none() && !scales);
     let optimizer = Some(OptimizerChoice::AdamW8bit).filter(|_| recipe.optimizer.is_none());
     let given = recipe.offload.is_none() && device.is_card();
-    let offload = Some(Offload { ema: recipe.ema(), ..Offload::all() }).filter(|_| given);
+    let offload = Some(Offload { ema: recipe.ema, ..Offload::all() }).filter(|_| given);
     for (precision, optimizer, offload) in [
         (precision, None, None),
         (None, optimizer, None),
@@ -54,7 +54,7 @@ pub fn open(recipe: &Recipe, device: &Device) -> Vec<Variant> {
     out
 }
 
-/// What may wait on the host, from little to everything; `ema`: an average is kept.
+/// Returns what may wait on the host, from little to everything; `ema`: an average is kept.
 pub fn offloads(ema: bool) -> Vec<Offload> {
     let (none, optimizer) = (Offload::default(), 1.0);
     let states = Offload { ema, optimizer, gradients: true, ..none.clone() };
@@ -74,7 +74,7 @@ pub fn offloads(ema: bool) -> Vec<Offload> {
 }
 
 impl Variant {
-    /// Only this waits on the host.
+    /// Returns a variant that only offloads this.
     pub fn of_offload(offload: Offload) -> Variant {
         Variant { options: format!("--offload {offload}"), offload: Some(offload), ..Variant::default() }
     }

@@ -97,7 +97,7 @@ pub struct Row {
 pub struct Imported {
     /// Every key in the order given.
     pub rows: Vec<Row>,
-    /// What one update sees, in words; `None` where the files do not say.
+    /// What one update sees, in words; `None` if the files do not say.
     pub effective_batch: Option<String>,
     /// What the reader must know or answer.
     pub notes: Vec<String>,
@@ -130,7 +130,7 @@ pub struct Trainer {
 }
 
 impl Source {
-    /// A file of at most [`MAX_RECIPE_BYTES`].
+    /// Returns a file of at most [`MAX_RECIPE_BYTES`].
     ///
     /// # Errors
     /// What cannot be read, or is no text.
@@ -139,17 +139,17 @@ impl Source {
         Ok(Source::text(path.display().to_string(), text))
     }
 
-    /// A file's text.
+    /// Returns a file's text.
     pub fn text(name: impl Into<String>, text: impl Into<String>) -> Source {
         Source { name: name.into(), text: Text::File(text.into()) }
     }
 
-    /// Words after `--` on the command line.
+    /// Returns a source of words after `--` on the command line.
     pub fn words(words: &[String]) -> Source {
         Source { name: "command line".to_owned(), text: Text::Words(words.to_vec()) }
     }
 
-    /// The keys at the outermost level.
+    /// Returns the keys at the outermost level.
     fn entries(&self) -> Result<Vec<(Key, Tree)>, RecipeError> {
         let fail = |place, why| RecipeError { file: short(&self.name), place, key: None, why };
         let wrong = |(place, why)| fail(Some(place), why);
@@ -188,7 +188,7 @@ pub fn import(sources: &[Source], folders: &Folders, trainers: &[&Trainer]) -> R
     judged(sources, folders, trainers).map(|(imported, ..)| imported)
 }
 
-/// An import, of which key of the recipe each of its notes is, and the recipe.
+/// Returns an import, of which key of the recipe each of its notes is, and the recipe.
 fn judged(
     sources: &[Source],
     folders: &Folders,
@@ -266,7 +266,7 @@ pub fn write(path: &Path, recipe: &str) -> Result<(), WriteError> {
     Ok(ambitus_store::write_atomic(path, recipe.as_bytes())?)
 }
 
-/// A key, or those of a section.
+/// Adds a key, or the keys of a section.
 fn spread(file: &str, section: &str, key: Key, tree: Tree, out: &mut Vec<Given>) {
     let path = if section.is_empty() { key.name.clone() } else { format!("{section}.{}", key.name) };
     match tree.node {
@@ -303,7 +303,7 @@ fn spread(file: &str, section: &str, key: Key, tree: Tree, out: &mut Vec<Given>)
     }
 }
 
-/// The name of a section by its path.
+/// Returns the name of a section by its path.
 fn section_of(path: &str) -> &'static str {
     keys::SECTIONS.iter().find(|(name, _)| *name == path).map_or("", |(_, section)| *section)
 }

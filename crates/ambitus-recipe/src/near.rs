@@ -3,7 +3,7 @@
 /// Longest word that is compared.
 const MOST: usize = 64;
 
-/// The nearest of `known` by letters changed, added and left out, where that is near at all.
+/// Returns the nearest of `known` by letters changed, added and left out, where that is near at all.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.chars().count() > MOST {
         return None;
@@ -13,7 +13,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     with_distance.min().filter(|(d, _)| *d <= allowed).map(|(_, k)| k)
 }
 
-/// Least number of insertions, deletions and replacements from one to the other (Levenshtein).
+/// Returns the least number of insertions, deletions and replacements from one to the other (Levenshtein).
 pub fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,7 +1,7 @@
 //! The learning rate of one update, as torch and transformers have it (recorded in `parity/schedules/`). A pure function of counters:
 //! nothing to save, nothing to drift.
 
-use crate::recipe::{Per, Recipe, Schedule, ScheduleKind};
+use crate::recipe::{Per, Schedule, ScheduleKind, Settled};
 use std::f64::consts::PI;
 
 /// transformers' `timescale` of `inverse_sqrt` without warm-up.
@@ -23,18 +23,20 @@ pub struct LearningRate {
 }
 
 impl LearningRate {
-    /// That of a settled recipe whose run has so many updates.
-    pub fn of(recipe: &Recipe, updates: u64, per_epoch: f64) -> LearningRate {
+    /// Returns the rate of a player in a run of `updates` whose warm-up takes `warmup` of them, if the player does not say how many:
+    /// its own keys, else the recipe's.
+    pub fn of(recipe: &Settled, player: &str, (warmup, updates): (u64, u64), per_epoch: f64) -> LearningRate {
+        let own = recipe.players.get(player).cloned().unwrap_or_default();
         LearningRate {
-            base: recipe.learning_rate.unwrap_or(0.0),
-            warmup: recipe.warmup.unwrap_or(0),
+            base: own.learning_rate.unwrap_or(recipe.learning_rate),
+            warmup: own.warmup.unwrap_or(warmup),
             total: updates,
             per_epoch,
-            schedule: recipe.schedule.clone().unwrap_or(Schedule::of(ScheduleKind::Linear)),
+            schedule: own.schedule.unwrap_or_else(|| recipe.schedule.clone()),
         }
     }
 
-    /// The rate of the update after `applied` applied ones (from 0), N = `total`, w = `warmup`: the base times
+    /// Returns the rate of the update after `applied` applied ones (from 0), N = `total`, w = `warmup`: the base times
     /// `start + (1 - start) i / w` for i < w, then times `floor + (1 - floor) f(i - w)`. The shares f are those of transformers'
     /// `optimization.py` (`linear`, `cosine`, `cosine_with_restarts`, `inverse_sqrt`, with `num_training_steps` = N) and torch's
     /// `lr_scheduler.py` (`CosineAnnealingWarmRestarts`, `ExponentialLR`, `MultiStepLR`; `LinearLR` by `start` and
@@ -72,7 +74,7 @@ impl LearningRate {
         self.base * (s.floor + (1.0 - s.floor) * share)
     }
 
-    /// A run that ends before its rate is reached, for people.
+    /// Returns a run that ends before its rate is reached, for people.
     pub fn warning(&self) -> Option<String> {
         (self.total > 0 && self.warmup >= self.total).then(|| {
             format!(
@@ -87,7 +89,7 @@ impl LearningRate {
     }
 }
 
-/// Which part of its fall `count` is in, when falls of `first`, `first * growth`, ... come one after another.
+/// Returns which part of its fall `count` is in, when falls of `first`, `first * growth`, ... come one after another.
 fn since_restart(count: f64, first: f64, growth: f64) -> f64 {
     if growth == 1.0 {
         return (count % first) / first;

@@ -20,22 +20,26 @@ mod offload;
 mod origins;
 mod own;
 mod placement;
+mod players;
 mod read;
 mod schedule;
 mod sharding;
 mod stages;
+#[cfg(test)]
+mod testing;
 mod trained;
 pub(crate) mod tree;
 mod validate;
 
 pub use ambitus_compile::passes::precision::Precision;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::size::ByteSize;
 pub use batch::Batch;
-pub use family::{ADAPTER_RATE, Defaults};
+pub use family::{ADAPTER_RATE, Defaults, Settled};
 pub use forms::{
     Checkpoint, DeviceChoice, Length, Level, MicroBatch, OptimizerChoice, Outside, Sample, UpdateAt,
     Validation,
@@ -44,6 +48,7 @@ pub use offload::{Activations, Offload};
 pub use origins::Origins;
 pub use own::{Own, OwnKey, OwnOption, Section, read as read_own};
 pub use placement::Placement;
+pub use players::Player;
 pub(crate) use read::read_tree;
 pub use read::{MAX_RECIPE_BYTES, Place, RecipeError};
 pub use read::{read_text, short};
@@ -63,39 +68,40 @@ pub struct Recipe {
     pub model: Model,
     /// What it is trained on.
     pub data: Data,
-    /// Where to compute: `cpu`, `cuda` (the first card) or `cuda:N`. Absent: cpu.
+    /// Where to compute: `cpu`, `cuda` (the first GPU) or `cuda:N`. Absent: cpu.
     #[serde(default)]
     pub device: DeviceChoice,
-    /// Over how many ranks the run is spread, a card or processor each. Absent: 1. On one machine they are threads of one process.
+    /// Number of ranks over which the run is spread, each a GPU or a CPU. Absent: 1. On one machine without a launcher they are
+    /// threads of one process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u32>,
-    /// What each of several ranks keeps, `{strategy: full, units: block, ...}` (see [`Sharding`]). Same numbers, less memory
-    /// of each, time of gathering. Absent: full.
+    /// What each of several ranks keeps, `{strategy: full, units: block, ...}` (see [`Sharding`]). Same numbers; trades time of
+    /// gathering for less memory on each rank. Absent: full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharding: Option<Sharding>,
-    /// `none`, or which part of the model each of several ranks has instead of a share of everything: `model` or `pipeline` (see
-    /// [`Placement`]). The bits of one rank. Not together with `sharding`. Absent: none.
+    /// `none`, or which part of the model each of several ranks has instead of a share of everything: `model` or `pipeline`
+    /// (see [`Placement`]). Same bits as one rank. Not together with `sharding`. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// The memory budget of the whole process (on a card: of the card), as `20GiB` or `512MB`. Absent: 90 % of the smaller of available memory and
-    /// the container's limit.
+    /// The memory budget of the process (with `device: cuda`, of the GPU), as `20GiB` or `512MB`. Absent: 90 % of the smaller
+    /// of available memory and the container's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     /// What the model computes in: `fp32`, `bf16-mixed`, `fp16-mixed` or `bf16-pure`. The 16-bit ones halve activations;
-    /// `bf16-pure` halves parameters as well, and rounds updates to them stochastically. In the others parameters, their
+    /// `bf16-pure` halves parameters as well, and rounds updates to them stochastically. With the others, parameters, their
     /// gradients and the optimizer stay fp32. Absent: fp32, unless `numerics: changed` lets the planner choose.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "forms::word")]
     pub precision: Option<Precision>,
-    /// The budget of what is offloaded, on a card of the process too. Absent: what is free beside `memory`.
+    /// The budget of what is offloaded; with `device: cuda`, of the process too. Absent: what is free besides `memory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<ByteSize>,
-    /// What waits in the host's memory, `all` or `{parameters: true, gradients: true, optimizer: 0.5, ema: true,
-    /// activations: true}`. Same numbers, less of the device's memory, copies to wait for. Absent: on a card what
+    /// What is kept in the host's memory until it is used, `all` or `{parameters: true, gradients: true, optimizer: 0.5, ema:
+    /// true, activations: true}`. Same numbers and less of the device's memory, at the cost of copies. Absent: on a GPU what
     /// the budget needs, elsewhere nothing unless `host_memory` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload: Option<Offload>,
-    /// What is computed again in the backward pass: `none`, `all` blocks, how many, `values:N` for the N cheapest values of
-    /// every block (`values:N+M`: one more in M blocks), or names of modules, `'*.to_q,*.ff.ff.2'`. Same numbers, less
+    /// What is recomputed in the backward pass: `none`, `all` blocks, a number of blocks, `values:N` for the N cheapest values
+    /// of every block (`values:N+M`: one more in M blocks), or names of modules, `'*.to_q,*.ff.ff.2'`. Same numbers, less
     /// memory, more time. Absent: what the budget needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
@@ -109,10 +115,10 @@ pub struct Recipe {
     /// Audio of one update: `{clips: N}`, `{frames: N}` (or `{tokens: N}`) or `{seconds: X}`. Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
-    /// How many updates. Not together with `epochs`; without both, [`DEFAULT_UPDATES`].
+    /// Number of updates. Not together with `epochs`; without both, [`DEFAULT_UPDATES`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updates: Option<u64>,
-    /// How many passes over the data; fractions are fine.
+    /// Number of passes over the data; fractions are fine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
     /// AdamW's rate at the end of warm-up. Absent: the family's; with `lora` 1e-4.
@@ -121,7 +127,7 @@ pub struct Recipe {
     /// Updates of linear warm-up. Absent: the family's, else min(100, 5 % of the updates).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup: Option<u64>,
-    /// How the rate goes on after warm-up: `linear`, `cosine`, `constant`, ..., or `{kind: cosine, floor: 0.1}` (see
+    /// The rate after warm-up: `linear`, `cosine`, `constant`, ..., or `{kind: cosine, floor: 0.1}` (see
     /// [`Schedule`]). Absent: the family's, which is linear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
@@ -129,8 +135,8 @@ pub struct Recipe {
     /// Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
-    /// How AdamW keeps its two moments: `adamw` (fp32, 8 bytes a parameter), `adamw-bf16` (4) or `adamw-8bit` (2, with a
-    /// scale for every 256; vectors and small tensors fp32). The last two are other numbers. Absent: adamw.
+    /// How AdamW keeps its two moments: `adamw` (fp32, 8 bytes a parameter), `adamw-bf16` (4) or `adamw-8bit` (2, with a scale
+    /// for every 256; vectors and small tensors fp32). The last two change numbers. Absent: adamw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<OptimizerChoice>,
     /// AdamW's β1 and β2.
@@ -142,12 +148,12 @@ pub struct Recipe {
     /// Largest global L2 norm of the gradients; longer ones are scaled down to it.
     #[serde(default = "default::clip")]
     pub clip: f64,
-    /// `clip` is the largest norm of each tensor's gradient, for itself: other numbers than clipping by the global norm. A
-    /// gradient that is not finite then leaves its own tensor as it was, and the others are updated.
+    /// `clip` is the largest norm of each tensor's gradient, by itself: other numbers than clipping by the global norm. A
+    /// gradient that is not finite then leaves only its own tensor as it was.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clip_per_tensor: bool,
-    /// `end`, or `backward`: each gradient is applied where backward has made it and takes no memory afterwards. Needs
-    /// `clip_per_tensor: true` and updates of one micro-batch; then the same numbers. Absent: end.
+    /// `end`, or `backward`: each gradient is applied as soon as backward has computed it, and takes no memory afterwards.
+    /// Needs `clip_per_tensor: true` and updates of one micro-batch; then the same numbers. Absent: end.
     #[serde(default, skip_serializing_if = "UpdateAt::is_end")]
     pub update: UpdateAt,
     /// Dropout probability. Absent: the model's own.
@@ -160,12 +166,16 @@ pub struct Recipe {
     /// Train small additions to a frozen model, `{rank: 16, ...}` (see [`Lora`]). Absent: the model itself is trained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
-    /// Runs one after another, `[{name: head, freeze: [...], updates: 200, learning_rate: 1e-4}, ...]` (see [`Stage`]), each
-    /// on what the one before made. Needs the memory of the largest; costs a load, an export and a new optimizer between
+    /// Runs one after another, `[{name: head, freeze: [...], updates: 200, learning_rate: 1e-4}, ...]` (see [`Stage`]), each on
+    /// the result of the previous one. Needs the memory of the largest; costs an export, a load and a new optimizer between
     /// them. Absent: one run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<Stage>,
-    /// Keep an exponential moving average of the weights (decay and rhythm are ema-pytorch's). Absent: the family's.
+    /// Settings of single losses of a model with several, `{d: {learning_rate: 1e-4}}` (see [`Player`]). Absent: what the
+    /// recipe says.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub players: BTreeMap<String, Player>,
+    /// Keep an exponential moving average of the weights (with ema-pytorch's decay and intervals). Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema: Option<bool>,
     /// Updates between validations; 0: only before the first and after the last.
@@ -174,10 +184,10 @@ pub struct Recipe {
     /// Updates between checkpoints; 0: only after the last.
     #[serde(default = "default::every")]
     pub save_every: u64,
-    /// Newest checkpoints that are kept, beside the best one.
+    /// Number of newest checkpoints that are kept besides the best one.
     #[serde(default = "default::keep")]
     pub keep: u32,
-    /// Seed of all that training draws: order, noise, spans, dropout. What is validated on does not depend on it.
+    /// Seed of all random draws in training: order, noise, spans, dropout. Validation does not depend on it.
     #[serde(default)]
     pub seed: u64,
     /// Compute threads. Absent: all cores. The result does not depend on it.
@@ -186,8 +196,8 @@ pub struct Recipe {
     /// Folder of the run's results. Absent: a new one under `runs/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_dir: Option<PathBuf>,
-    /// The clip that is drawn and sounded at the end, `{clip: NAME, steps: N, cfg: X}`, or `false` for none. Of families that
-    /// sample by the whole clip.
+    /// The clip plotted and rendered to audio at the end, `{clip: NAME, steps: N, cfg: X}`, or `false` for none. Only for
+    /// families that generate whole clips.
     #[serde(default = "default::sample", with = "forms::sample")]
     pub sample: Option<Sample>,
     /// What sections of families say, by section and key.
@@ -198,7 +208,7 @@ pub struct Recipe {
 /// `model:`, the checkpoint and how it is read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// Folder of the model's files; which they are, its family says (`ambitus train --help`). From scratch: without weights.
+    /// Folder of the model's files, which depend on its family (`ambitus train --help`). From scratch: without weights.
     pub dir: PathBuf,
     /// Start from random weights.
     #[serde(default)]
@@ -229,14 +239,14 @@ pub struct Data {
 }
 
 impl Recipe {
-    /// The recipe that names a model and data and nothing else: `ambitus train --model DIR --data DIR`.
+    /// Returns the recipe that names a model and data and nothing else: `ambitus train --model DIR --data DIR`.
     pub fn new(model: impl Into<PathBuf>, data: impl Into<PathBuf>) -> Recipe {
         let mut recipe = Recipe::without_data(model);
         recipe.data.dir = Some(data.into());
         recipe
     }
 
-    /// The recipe of a plan for clips whose lengths are assumed: `ambitus plan --model DIR`.
+    /// Returns the recipe of a plan for clips whose lengths are assumed: `ambitus plan --model DIR`.
     pub fn without_data(model: impl Into<PathBuf>) -> Recipe {
         Recipe {
             model: Model { dir: model.into(), ..Model::default() },
@@ -276,6 +286,7 @@ impl Recipe {
             freeze: Vec::new(),
             lora: None,
             stages: Vec::new(),
+            players: BTreeMap::new(),
             ema: None,
             validate_every: default::every(),
             save_every: default::every(),
@@ -288,7 +299,7 @@ impl Recipe {
         }
     }
 
-    /// How long the run is.
+    /// Returns how long the run is.
     pub fn length(&self) -> Length {
         match (self.updates, self.epochs) {
             (_, Some(epochs)) => Length::Epochs(epochs),
@@ -303,7 +314,7 @@ mod default {
     use serde::Deserialize;
     use std::path::PathBuf;
 
-    /// A key that must be there.
+    /// Returns a key that must be there.
     pub fn required<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<PathBuf>, D::Error> {
         PathBuf::deserialize(d).map(Some)
     }

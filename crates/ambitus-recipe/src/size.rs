@@ -83,7 +83,7 @@ impl FromStr for ByteSize {
 }
 
 impl fmt::Display for ByteSize {
-    /// `1.83 GiB`, `338 MiB`, `1.5 MiB`, `12 KiB`, `96 B`. Rounded; [`ByteSize::exact`] is not.
+    /// Writes `1.83 GiB`, `338 MiB`, `1.5 MiB`, `12 KiB`, `96 B`. Rounded; [`ByteSize::exact`] is not.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let b = self.0 as f64;
         let (kib, mib, gib) = (b / 1024.0, b / f64::from(1 << 20), b / f64::from(1 << 30));
@@ -108,7 +108,7 @@ impl fmt::Display for ByteSize {
 }
 
 impl ByteSize {
-    /// Both as they are printed, with as many digits as it takes to tell them apart.
+    /// Returns both as they are printed, with as many digits as it takes to tell them apart.
     pub fn apart(self, other: ByteSize) -> [String; 2] {
         let sizes = [self, other];
         let rounded = sizes.map(|size| size.to_string());
@@ -124,7 +124,7 @@ impl ByteSize {
         (1..12).map(with).find(differ).unwrap_or_else(|| sizes.map(|size| format!("{} B", size.0)))
     }
 
-    /// The size without rounding, in the largest unit that divides it: what a recipe stores.
+    /// Returns the size without rounding, in the largest unit that divides it: what a recipe stores.
     pub fn exact(self) -> String {
         let whole = |&&(_, scale): &&(&str, u64)| self.0 >= scale && self.0.is_multiple_of(scale);
         match UNITS.iter().find(whole) {

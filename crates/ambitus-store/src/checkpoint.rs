@@ -53,7 +53,7 @@ impl fmt::Display for Skipped {
 /// What [`CheckpointDir::latest_good`] found.
 #[derive(Debug)]
 pub struct Latest {
-    /// The newest checkpoint whose every byte verifies; `None` where there is none at all.
+    /// The newest checkpoint whose every byte verifies; `None` if there is none at all.
     pub checkpoint: Option<Checkpoint>,
     /// Newer ones that do not, newest first; to be shown.
     pub skipped: Vec<Skipped>,
@@ -68,17 +68,17 @@ enum Kind {
 }
 
 impl CheckpointDir {
-    /// The checkpoints under `parent`, which need not exist yet.
+    /// Returns the checkpoints under `parent`, which need not exist yet.
     pub fn new(parent: impl Into<PathBuf>) -> Self {
         Self::on(Arc::new(RealDisk), parent)
     }
 
-    /// [`Self::new`] on the given disk.
+    /// Returns [`Self::new`] on the given disk.
     pub fn on(disk: Arc<dyn Disk>, parent: impl Into<PathBuf>) -> Self {
         Self { disk, parent: parent.into() }
     }
 
-    /// The directory that holds the checkpoints.
+    /// Returns the directory that holds the checkpoints.
     pub fn parent(&self) -> &Path {
         &self.parent
     }
@@ -92,7 +92,7 @@ impl CheckpointDir {
         self.parent.join(format!("step-{step}{suffix}"))
     }
 
-    /// Entries that are named like checkpoints, by step, the preferred one of a step last.
+    /// Returns entries that are named like checkpoints, by step, the preferred one of a step last.
     fn scan(&self) -> Result<Vec<(u64, Kind)>> {
         let entries = match self.disk.list(&self.parent) {
             Ok(entries) => entries,
@@ -138,7 +138,7 @@ impl CheckpointDir {
         Ok(checkpoint)
     }
 
-    /// The complete checkpoints, oldest first; unfinished and incomplete ones are not among them. Hashes are not
+    /// Returns the complete checkpoints, oldest first; unfinished and incomplete ones are not among them. Hashes are not
     /// checked, see [`Self::verify`].
     pub fn list(&self) -> Result<Vec<Checkpoint>> {
         let mut list: Vec<Checkpoint> = Vec::new();
@@ -162,10 +162,9 @@ impl CheckpointDir {
         Ok(manifest)
     }
 
-    /// The newest checkpoint that verifies, with the newer ones that do not.
+    /// Returns the newest checkpoint that verifies, with the newer ones that do not.
     ///
-    /// # Errors
-    /// Checkpoints of which none verifies: whoever takes that for no checkpoint begins a run again, and replaces them.
+    /// # Errors Checkpoints of which none verifies. Taking that for no checkpoint would restart the run and replace them.
     pub fn latest_good(&self) -> Result<Latest> {
         let mut skipped = Vec::new();
         for (step, kind) in self.scan()?.into_iter().rev().filter(|&(_, kind)| kind != Kind::Temp) {
@@ -360,12 +359,12 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// The directory being written.
+    /// Returns the directory being written.
     pub fn path(&self) -> &Path {
         &self.part.temp
     }
 
-    /// This process's files.
+    /// Returns this process's files.
     pub fn part(&mut self) -> &mut Part {
         &mut self.part
     }

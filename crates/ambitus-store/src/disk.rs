@@ -29,7 +29,7 @@ pub trait Disk: Send + Sync {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Opens a regular file for reading from its start; with its length in bytes.
     fn open(&self, path: &Path) -> io::Result<(Box<dyn Read>, u64)>;
-    /// The entries of a directory, in any order.
+    /// Returns the entries of a directory, in any order.
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
     /// Creates a directory that must not exist.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
@@ -96,7 +96,7 @@ pub fn write_atomic(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     write_atomic_on(&RealDisk, path.as_ref(), bytes)
 }
 
-/// [`write_atomic`] on the given disk.
+/// Writes a file on the given disk. See [`write_atomic`].
 pub fn write_atomic_on(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()> {
     let temp = temp_path(path)?;
     let write = || {
@@ -128,7 +128,7 @@ pub(crate) fn publish(disk: &dyn Disk, temp: &Path, path: &Path) -> Result<()> {
     disk.sync_dir(parent_of(path)).map_err(|e| StoreError::io(path, "cannot flush the folder to disk", e))
 }
 
-/// `.name.tmp` beside `path`: the same directory, since a rename is atomic only within a file system.
+/// Returns `.name.tmp` next to `path`: the same directory, since a rename is atomic only within a file system.
 pub(crate) fn temp_path(path: &Path) -> Result<PathBuf> {
     let name =
         path.file_name().ok_or_else(|| StoreError::new(path, "is not a file name", "give a file name"))?;
@@ -138,7 +138,7 @@ pub(crate) fn temp_path(path: &Path) -> Result<PathBuf> {
     Ok(path.with_file_name(temp))
 }
 
-/// The directory that holds `path`; `.` for a bare name.
+/// Returns the directory that holds `path`; `.` for a bare name.
 pub(crate) fn parent_of(path: &Path) -> &Path {
     match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,

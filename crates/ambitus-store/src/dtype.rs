@@ -36,7 +36,7 @@ impl DType {
         DType::I64,
     ];
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     pub const fn size(self) -> usize {
         match self {
             DType::Bool | DType::U8 | DType::I8 => 1,
@@ -46,7 +46,7 @@ impl DType {
         }
     }
 
-    /// The name in a safetensors header.
+    /// Returns the name in a safetensors header.
     pub const fn name(self) -> &'static str {
         match self {
             DType::Bool => "BOOL",
@@ -62,12 +62,12 @@ impl DType {
         }
     }
 
-    /// The type with this safetensors name.
+    /// Returns the type with this safetensors name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|d| d.name() == name)
     }
 
-    /// True for F64, F32, F16 and BF16.
+    /// Returns true for F64, F32, F16 and BF16.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::Bf16 | DType::F32 | DType::F64)
     }

@@ -45,7 +45,7 @@ impl StoreError {
         Self { path: path.into(), tensor: None, what, remedy: remedy.into(), source: Some(source) }
     }
 
-    /// Of a file that cannot be opened. What is no file is wrong in itself, and no failure of the system.
+    /// Returns the error of a file that cannot be opened. What is not a file is wrong in itself, not a failure of the system.
     pub(crate) fn opening(path: &Path, e: io::Error) -> Self {
         match e.kind() {
             io::ErrorKind::InvalidInput => {
@@ -60,12 +60,12 @@ impl StoreError {
         self
     }
 
-    /// True if the operating system failed (disk full, unreadable sector, permission), false if the content is wrong.
+    /// Returns true if the operating system failed (disk full, unreadable sector, permission), false if the content is wrong.
     pub fn is_io(&self) -> bool {
         self.source.is_some()
     }
 
-    /// True if the disk, or the user's share of it, is full: the same may succeed later.
+    /// Returns true if the disk, or the user's share of it, is full: the same may succeed later.
     pub fn is_full(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         self.source.as_ref().is_some_and(|e| matches!(e.kind(), StorageFull | QuotaExceeded))
@@ -92,7 +92,7 @@ impl std::error::Error for StoreError {
     }
 }
 
-/// A name from a file as it may be shown: control characters escaped, long ones cut.
+/// Returns a name from a file as it may be shown: control characters escaped, long ones cut.
 pub(crate) fn printable(name: &str) -> String {
     const SHOWN: usize = 200;
     let mut shown: String = name.chars().take(SHOWN).flat_map(char::escape_debug).collect();

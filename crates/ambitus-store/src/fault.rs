@@ -47,12 +47,12 @@ enum Op {
 }
 
 impl FaultDisk {
-    /// The real disk that fails at operation `at` (from 1), and, if `persistent`, at all operations after it.
+    /// Returns the real disk that fails at operation `at` (from 1), and, if `persistent`, at all operations after it.
     pub fn new(fault: Fault, at: u64, persistent: bool) -> Self {
         Self::over(Arc::new(RealDisk), fault, at, persistent)
     }
 
-    /// [`Self::new`] for another disk than the real one.
+    /// Returns [`Self::new`] for another disk than the real one.
     pub fn over(inner: Arc<dyn Disk>, fault: Fault, at: u64, persistent: bool) -> Self {
         let persistent = persistent || fault == Fault::Kill;
         Self(Arc::new(State {
@@ -65,12 +65,12 @@ impl FaultDisk {
         }))
     }
 
-    /// True if the fault has happened.
+    /// Returns true if the fault has happened.
     pub fn fired(&self) -> bool {
         self.0.fired.load(Ordering::Relaxed) > 0
     }
 
-    /// Operations seen.
+    /// Returns the number of operations seen.
     pub fn ops(&self) -> u64 {
         self.0.ops.load(Ordering::Relaxed)
     }
@@ -148,7 +148,7 @@ impl DiskFile for FaultFile {
 }
 
 impl FaultFile {
-    /// After a failed fsync the kernel may have dropped the dirty pages: half of what was written is lost.
+    /// Loses half of what was written: after a failed fsync the kernel may have dropped the dirty pages.
     fn lose(&self) -> io::Result<()> {
         let inner = &self.disk.0.inner;
         let mut bytes = Vec::new();

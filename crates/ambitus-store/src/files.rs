@@ -1,4 +1,5 @@
-//! Opening files that somebody else named: regular ones only, waited for never, and no more of them than was asked for.
+//! Opens files that a user or another file named: only regular ones, without ever waiting, and reading at most what was asked
+//! for.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -64,7 +65,7 @@ pub fn open_own_file(path: impl AsRef<Path>) -> Result<File> {
     opened.map(|(file, _)| file).map_err(|e| StoreError::opening(path, e))
 }
 
-/// A whole regular file of at most `most` bytes.
+/// Returns a whole regular file of at most `most` bytes.
 ///
 /// # Errors
 /// As [`open_file`]; more bytes than that.

@@ -167,7 +167,7 @@ fn open_shard(disk: &dyn Disk, dir: &Path, shard: &Shard) -> Result<Box<dyn Read
     Ok(file)
 }
 
-/// A shard is a plain file in the checkpoint's own directory.
+/// Refuses names of anything but a plain file in the checkpoint's own directory.
 pub(crate) fn check_file_name(name: &str) -> std::result::Result<(), String> {
     let plain = !name.is_empty()
         && name.len() <= 200

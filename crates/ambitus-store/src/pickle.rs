@@ -84,12 +84,12 @@ pub(crate) struct Pickle<'a> {
 }
 
 impl<'a> Pickle<'a> {
-    /// The characters of a text; it was checked to be UTF-8.
+    /// Returns the characters of a text; it was checked to be UTF-8.
     pub fn text(&self, text: Text) -> &'a str {
         slice(self.bytes, text)
     }
 
-    /// `module.name` of a global, fit to be shown.
+    /// Returns `module.name` of a global, fit to be shown.
     pub fn global(&self, node: u32) -> String {
         match &self.nodes[node as usize] {
             &Node::Global { module, name } => {
@@ -142,7 +142,7 @@ struct Machine<'a, 'b> {
 type Step<T> = Result<T, String>;
 
 impl<'a> Machine<'a, '_> {
-    /// Executes one opcode; the root at STOP.
+    /// Executes one opcode; returns the root at STOP.
     fn step(&mut self) -> Step<Option<Value>> {
         match self.take(1)?[0] {
             0x80 => match self.take(1)?[0] {
@@ -306,7 +306,7 @@ impl<'a> Machine<'a, '_> {
         Ok(taken)
     }
 
-    /// A little-endian length of `width` bytes. It is only ever compared with what is there, never allocated.
+    /// Returns a little-endian length of `width` bytes. It is only ever compared with what is there, never allocated.
     fn length(&mut self, width: usize) -> Step<usize> {
         let value = self.take(width)?.iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b));
         usize::try_from(value).map_err(|_| "a length beyond the file".into())
@@ -359,7 +359,7 @@ impl<'a> Machine<'a, '_> {
         self.push(Value::Node(id))
     }
 
-    /// The node on top of the stack, which stays there.
+    /// Returns the node on top of the stack, which stays there.
     fn top_node(&mut self) -> Step<&mut Node> {
         if self.marks.last().is_some_and(|&mark| mark >= self.stack.len()) {
             return Err("changes an object that is not there".into());

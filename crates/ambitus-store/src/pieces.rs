@@ -36,22 +36,22 @@ pub struct Pieced {
 }
 
 impl Pieced {
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Type of the stored elements.
+    /// Returns the type of the stored elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Its extents, outermost first.
+    /// Returns its extents, outermost first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
@@ -114,22 +114,22 @@ impl PiecedFiles {
         Ok(PiecedFiles { files, tensors })
     }
 
-    /// A path for messages: the first file's.
+    /// Returns a path for messages: the first file's.
     pub fn path(&self) -> &Path {
         self.files.first().map_or(Path::new(""), TensorFile::path)
     }
 
-    /// Every tensor, sorted by name.
+    /// Returns every tensor, sorted by name.
     pub fn tensors(&self) -> impl Iterator<Item = &Pieced> {
         self.tensors.values()
     }
 
-    /// The tensor of that name.
+    /// Returns the tensor of that name.
     pub fn find(&self, name: &str) -> Option<&Pieced> {
         self.tensors.get(name)
     }
 
-    /// As [`Self::find`].
+    /// Returns the tensor of that name, or an error that names it.
     ///
     /// # Errors
     /// When there is none.
@@ -168,7 +168,7 @@ impl PiecedFiles {
     }
 }
 
-/// Of which tensor an entry of a file is which elements.
+/// Returns the tensor of which an entry of a file has elements, and which.
 fn whole<'a>(file: &TensorFile, key: &'a str, shape: &[usize]) -> (&'a str, Vec<usize>, Range<usize>) {
     let piece = || {
         let (name, range) = key.strip_suffix(']')?.rsplit_once('[')?;

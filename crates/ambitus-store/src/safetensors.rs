@@ -113,7 +113,7 @@ fn check(
     Ok(index)
 }
 
-/// `; the same holds of 3 more: a, b, c`, where there are any.
+/// Returns `; the same holds for 3 more: a, b, c` if there are any.
 fn and_others(names: &[&str]) -> String {
     const SHOWN: usize = 32;
     if names.is_empty() {
@@ -121,7 +121,7 @@ fn and_others(names: &[&str]) -> String {
     }
     let shown: Vec<String> = names.iter().take(SHOWN).map(|name| printable(name)).collect();
     let rest = if names.len() > SHOWN { ", …" } else { "" };
-    format!("; the same holds of {} more: {}{rest}", names.len(), shown.join(", "))
+    format!("; the same holds for {} more: {}{rest}", names.len(), shown.join(", "))
 }
 
 #[derive(Deserialize)]

@@ -26,7 +26,7 @@ impl<'a> Odometer<'a> {
     }
 }
 
-/// Strides of a row-major tensor, in elements.
+/// Returns the strides of a row-major tensor, in elements.
 pub(crate) fn row_major(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for d in (1..shape.len()).rev() {
@@ -35,7 +35,7 @@ pub(crate) fn row_major(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// The axes, outermost in storage first, if the strides are a permuted row-major layout without gaps.
+/// Returns the axes, outermost in storage first, if the strides are a permuted row-major layout without gaps.
 pub(crate) fn dense_order(shape: &[usize], strides: &[usize]) -> Option<Vec<usize>> {
     let mut order: Vec<usize> = (0..shape.len()).filter(|&d| shape[d] > 1).collect();
     order.sort_by_key(|&d| std::cmp::Reverse(strides[d]));
@@ -49,7 +49,7 @@ pub(crate) fn dense_order(shape: &[usize], strides: &[usize]) -> Option<Vec<usiz
     Some(order)
 }
 
-/// Number of outer axes to walk, and elements in one piece, for a tensor with no empty axis.
+/// Returns the number of outer axes to walk, and elements in one piece, for a tensor with no empty axis.
 pub(crate) fn rows(shape: &[usize], strides: &[usize]) -> (usize, usize) {
     let (mut outer, mut run) = (shape.len(), 1);
     while outer > 0 && (shape[outer - 1] == 1 || strides[outer - 1] == run) {

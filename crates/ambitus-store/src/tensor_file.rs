@@ -30,7 +30,7 @@ pub enum Format {
     TorchZip,
 }
 
-/// A Python number stored beside the tensors.
+/// A Python number stored next to the tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
     /// `int` that fits 64 bits.
@@ -62,27 +62,27 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Name; in PyTorch files the keys of nested containers joined by dots.
+    /// Returns the name; in PyTorch files the keys of nested containers joined by dots.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Type of the stored elements.
+    /// Returns the type of the stored elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Extents, outermost first; empty for a scalar.
+    /// Returns the extents, outermost first; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Bytes of the elements as stored.
+    /// Returns the bytes of the elements as stored.
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.size()
     }
@@ -99,7 +99,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// By name; lookups are binary searches.
+    /// Sorts by name; lookups are binary searches.
     pub fn sort(&mut self) {
         self.tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         self.refused.sort_unstable_by(|a, b| a.0.cmp(&b.0));
@@ -158,48 +158,48 @@ impl TensorFile {
         Ok(Self { file, path: path.into(), len, format, index })
     }
 
-    /// Where the file is.
+    /// Returns where the file is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Length in bytes when it was opened.
+    /// Returns the length in bytes when it was opened.
     pub fn file_len(&self) -> u64 {
         self.len
     }
 
-    /// Kind of file.
+    /// Returns the kind of file.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// The strings of a safetensors file's `__metadata__`.
+    /// Returns the strings of a safetensors file's `__metadata__`.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.index.metadata
     }
 
-    /// Every readable tensor, sorted by name. See [`Self::refused`] for the others.
+    /// Returns every readable tensor, sorted by name. See [`Self::refused`] for the others.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.index.tensors
     }
 
-    /// What is in the file but cannot be read: name or key, and why. Sorted by name.
+    /// Returns what is in the file but cannot be read: name or key, and why. Sorted by name.
     pub fn refused(&self) -> &[(String, String)] {
         &self.index.refused
     }
 
-    /// Every Python number, sorted by name.
+    /// Returns every Python number, sorted by name.
     pub fn scalars(&self) -> &[(String, Scalar)] {
         &self.index.scalars
     }
 
-    /// The Python number of that name.
+    /// Returns the Python number of that name.
     pub fn scalar(&self, name: &str) -> Option<Scalar> {
         let at = self.index.scalars.binary_search_by(|(n, _)| n.as_str().cmp(name)).ok()?;
         Some(self.index.scalars[at].1)
     }
 
-    /// True if there is a tensor of that name and it can be read.
+    /// Returns true if there is a tensor of that name and it can be read.
     pub fn contains(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
@@ -209,7 +209,7 @@ impl TensorFile {
         Some(&self.index.tensors[at])
     }
 
-    /// The tensor of that name, or an error that says why there is none.
+    /// Returns the tensor of that name, or an error that says why there is none.
     pub fn get(&self, name: &str) -> Result<&TensorInfo> {
         if let Some(info) = self.find(name) {
             return Ok(info);
@@ -233,7 +233,7 @@ impl TensorFile {
         .of(key)
     }
 
-    /// The first components of all names, each once, sorted: in a PyTorch training checkpoint its top-level keys.
+    /// Returns the first components of all names, each once, sorted: in a PyTorch training checkpoint its top-level keys.
     pub fn top_level(&self) -> Vec<&str> {
         let tensors = self.index.tensors.iter().map(|t| &t.name);
         let names = tensors
@@ -245,7 +245,7 @@ impl TensorFile {
         heads
     }
 
-    /// The tensors under `section.`, with the rest of their name; `""` is the whole file.
+    /// Returns the tensors under `section.`, with the rest of their name; `""` is the whole file.
     ///
     /// Fails if anything in the section cannot be read, naming it: a partial section is never taken for a whole one.
     pub fn section<'a>(&'a self, section: &str) -> Result<Vec<(&'a str, &'a TensorInfo)>> {
@@ -277,8 +277,8 @@ impl TensorFile {
         self.read_range(name, 0..self.get(name)?.elements(), scratch, take)
     }
 
-    /// As [`Self::read_pieces`], only the elements `range`, and of the file only their bytes (of tensors that lie scattered,
-    /// all).
+    /// Reads the elements `range` in pieces, and of the file only their bytes (of tensors that lie scattered, all). See
+    /// [`Self::read_pieces`].
     pub fn read_range(
         &self,
         name: &str,
@@ -421,7 +421,7 @@ impl TensorFile {
     }
 }
 
-/// Names are for people and for other formats: not empty, bounded, no control characters.
+/// Checks a tensor's name, which is for people and for other formats: not empty, bounded, no control characters.
 pub(crate) fn check_name(name: &str) -> std::result::Result<(), String> {
     if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
         return Err(format!("`{}` is not a name for a tensor", printable(name)));

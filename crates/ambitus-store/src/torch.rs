@@ -142,7 +142,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// True for what holds no tensor.
+    /// Returns true for what holds no tensor.
     fn is_leaf(&self, value: Value) -> bool {
         match value {
             Value::Node(id) => matches!(self.pickle.nodes[id as usize], Node::Global { .. } | Node::Set),

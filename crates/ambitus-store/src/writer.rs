@@ -27,7 +27,7 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// A declaration.
+    /// Returns a declaration.
     pub fn new(name: impl Into<String>, dtype: DType, shape: &[usize]) -> Self {
         Self { name: name.into(), dtype, shape: shape.to_vec() }
     }
@@ -79,7 +79,7 @@ impl SafetensorsWriter {
         Self::create_on(Arc::new(RealDisk), path.as_ref(), specs, metadata)
     }
 
-    /// [`Self::create`] on the given disk.
+    /// Creates a file on the given disk. See [`Self::create`].
     pub fn create_on(
         disk: Arc<dyn Disk>,
         path: &Path,
@@ -118,7 +118,7 @@ impl SafetensorsWriter {
         Ok(writer)
     }
 
-    /// The declared tensors, in the order in which they are to be written.
+    /// Returns the declared tensors, in the order in which they are to be written.
     pub fn specs(&self) -> &[TensorSpec] {
         &self.specs
     }
@@ -264,7 +264,7 @@ impl Drop for SafetensorsWriter {
     }
 }
 
-/// The JSON header, padded with spaces to a multiple of 8 bytes.
+/// Returns the JSON header, padded with spaces to a multiple of 8 bytes.
 fn header(specs: &[TensorSpec], metadata: &BTreeMap<String, String>) -> std::result::Result<Vec<u8>, String> {
     let text = |s: &str| serde_json::to_string(s).map_err(|e| e.to_string());
     let mut names: Vec<&str> = specs.iter().map(|s| s.name.as_str()).collect();

@@ -69,7 +69,7 @@ fn read(file: &File, at: u64, len: usize) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// All entries, sorted by name.
+/// Returns all entries, sorted by name.
 pub(crate) fn read_entries(file: &File, file_len: u64, budget: &mut Budget) -> Result<Vec<Entry>, String> {
     let (count, start, len) = find_directory(file, file_len)?;
     if len > MAX_DIRECTORY {
@@ -115,7 +115,7 @@ pub(crate) fn read_entries(file: &File, file_len: u64, budget: &mut Budget) -> R
     Ok(entries)
 }
 
-/// Number of entries, start and length of the central directory.
+/// Returns the number of entries, start and length of the central directory.
 fn find_directory(file: &File, file_len: u64) -> Result<(u64, u64, u64), String> {
     let truncated = "is cut short: the end of the zip archive is missing";
     let tail_len = file_len.min((END_LEN + MAX_COMMENT) as u64);
@@ -171,7 +171,7 @@ fn find_directory(file: &File, file_len: u64) -> Result<(u64, u64, u64), String>
     Ok((count, start, len))
 }
 
-/// One central directory record; `start` of the result is still the place of the local header.
+/// Reads one central directory record; `start` of the result is still the place of the local header.
 fn central_entry(f: &mut Fields, directory_start: u64) -> Result<Entry, String> {
     f.signature(CENTRAL)?;
     f.bytes(4)?;

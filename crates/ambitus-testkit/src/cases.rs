@@ -35,17 +35,17 @@ pub struct Case {
 }
 
 impl Case {
-    /// Values of the operands.
+    /// Returns the values of the operands.
     pub fn values(&self) -> Vec<Tensor> {
         self.operands.iter().map(|o| o.tensor.clone()).collect()
     }
 
-    /// Types of the operands.
+    /// Returns the types of the operands.
     pub fn types(&self) -> Vec<TensorType> {
         self.operands.iter().map(|o| o.tensor.ty).collect()
     }
 
-    /// The results, by the interpreter.
+    /// Returns the results, by the interpreter.
     ///
     /// # Errors
     /// When the operands do not fit the op.
@@ -53,13 +53,13 @@ impl Case {
         interp.op(&self.op, &self.values())
     }
 
-    /// The case with its float operands of more than one element in an element type: all that the op takes so. `None` when
-    /// it takes none.
+    /// Returns the case with its float operands of more than one element in an element type: all that the op takes so. `None`
+    /// when it takes none.
     pub fn in_type(&self, dtype: DType) -> Option<Case> {
         self.variants_in(dtype).into_iter().next()
     }
 
-    /// The case with its float operands of more than one element in an element type, in every way in which programs mix
+    /// Returns the case with its float operands of more than one element in an element type, in every way in which programs mix
     /// types: all of them, or without accumulators, or only the matrices (tables of factors per row or channel stay in
     /// fp32), or all but one. Those that the op takes.
     pub fn variants_in(&self, dtype: DType) -> Vec<Case> {
@@ -103,7 +103,7 @@ impl Case {
         sets.into_iter().enumerate().map(narrowed).collect()
     }
 
-    /// The case on f32 operands of the same numbers: what a kernel of narrower types computes before it rounds.
+    /// Returns the case on f32 operands of the same numbers: what a kernel of narrower types computes before it rounds.
     pub fn widened(&self) -> Case {
         let mut wide = self.clone();
         for o in &mut wide.operands {
@@ -115,8 +115,8 @@ impl Case {
         wide
     }
 
-    /// What result `name` of [`Case::program`] should be, of all results: `y{k}`, or the state `x{i}` that holds the result
-    /// which overwrote operand i.
+    /// Returns what result `name` of [`Case::program`] should be, of all results: `y{k}`, or the state `x{i}` that holds the
+    /// result which overwrote operand i.
     ///
     /// # Panics
     /// For other names.
@@ -132,7 +132,7 @@ impl Case {
         &all[at]
     }
 
-    /// The operand that result `k` overwrites.
+    /// Returns the operand that result `k` overwrites.
     pub fn overwritten(&self, k: usize) -> Option<usize> {
         if self.op.def().props().waits {
             return None;
@@ -140,7 +140,7 @@ impl Case {
         self.op.def().donates().into_iter().find(|d| d.1 == k).map(|d| d.0)
     }
 
-    /// The case as a program, for executors. Operand i is the input `x{i}`, or the state `x{i}` where a result
+    /// Returns the case as a program, for executors. Operand i is the input `x{i}`, or the state `x{i}` where a result
     /// overwrites it; result k is that state, or else the output `y{k}`. A copy's end is preceded by its start and a
     /// start followed by its end; queue tokens are no outputs.
     pub fn program(&self) -> (Session, Program) {
@@ -204,7 +204,7 @@ impl Case {
         (session, program)
     }
 
-    /// What [`Case::program`] reads: (inputs, states).
+    /// Returns what [`Case::program`] reads: (inputs, states).
     pub fn feeds(&self) -> (Tensors, Tensors) {
         let results = self.op.def().donates();
         let named = self.values().into_iter().enumerate();
@@ -231,24 +231,24 @@ impl Table {
         self.cases.push(Case { name, op, operands });
     }
 
-    /// A differentiable f32 operand in -1..1.
+    /// Returns a differentiable f32 operand in -1..1.
     fn x(&mut self, dims: &[usize]) -> Operand {
         self.within(dims, -1.0, 1.0)
     }
 
-    /// A differentiable f32 operand in low..high.
+    /// Returns a differentiable f32 operand in low..high.
     fn within(&mut self, dims: &[usize], low: f64, high: f64) -> Operand {
         let tensor = self.rng.tensor(TensorType::f32(dims), low, high);
         Operand { tensor, differentiable: true }
     }
 
-    /// An f32 operand in -1..1 that is not differentiated.
+    /// Returns an f32 operand in -1..1 that is not differentiated.
     fn fixed(&mut self, dims: &[usize]) -> Operand {
         constant(self.x(dims).tensor)
     }
 }
 
-/// An operand that is not differentiated.
+/// Returns an operand that is not differentiated.
 fn constant(tensor: Tensor) -> Operand {
     Operand { tensor, differentiable: false }
 }
@@ -258,27 +258,27 @@ fn ints(data: &[i32]) -> Operand {
     constant(Tensor::i32(data))
 }
 
-/// The scalar `[1]`.
+/// Returns the scalar `[1]`.
 fn scalar(value: f32) -> Operand {
     constant(Tensor::scalar(value))
 }
 
-/// An accumulator whose bytes must not be read.
+/// Returns an accumulator whose bytes must not be read.
 fn poison(dims: &[usize]) -> Operand {
     constant(Tensor::full(TensorType::f32(dims), f64::NAN))
 }
 
-/// An f32 operand of given numbers.
+/// Returns an f32 operand of given numbers.
 fn numbers(dims: &[usize], data: &[f32]) -> Operand {
     constant(Tensor::f32(dims, data))
 }
 
-/// A float operand of another type.
+/// Returns a float operand of another type.
 fn typed(rng: &mut Rng, dtype: DType, dims: &[usize]) -> Operand {
     constant(rng.tensor(TensorType::new(dtype, dims), -3.0, 3.0))
 }
 
-/// Every case; at least one for each op of [`Op::NAMES`].
+/// Returns every case; at least one for each op of [`Op::NAMES`].
 pub fn cases() -> Vec<Case> {
     let mut t = Table { rng: Rng::new(20_240_607), cases: Vec::new() };
     dense::elementwise(&mut t);

@@ -19,7 +19,7 @@ const LIBRARIES: [(&str, &str); 5] = [
     ("libnvidia-ml.so", include_str!("../emulated_cuda/nvml.cc")),
 ];
 
-/// The folder with the libraries, compiled on first use.
+/// Returns the folder with the libraries, compiled on first use.
 ///
 /// # Errors
 /// Without a C++ compiler (`c++`, or `CXX`): tests say that they were skipped.
@@ -70,7 +70,7 @@ fn make() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// A short name for a text (FNV-1a).
+/// Returns a short name for a text (FNV-1a).
 fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
 }

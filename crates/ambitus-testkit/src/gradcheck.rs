@@ -16,7 +16,7 @@ pub struct Gap {
     pub operand: usize,
     /// Slope along a random direction, by the rule.
     pub rule: f64,
-    /// The same by differences.
+    /// Slope along that direction, by differences.
     pub differences: f64,
     /// Their distance over the largest that a slope along the direction could be: |gradient| |direction|, at least 1e-3.
     pub relative: f64,
@@ -117,7 +117,7 @@ fn gradients(
     Ok(all)
 }
 
-/// True when the op has a gradient rule, whatever its operands.
+/// Returns true when the op has a gradient rule, whatever its operands.
 pub fn has_gradient(op: &Op, types: &[TensorType]) -> bool {
     let mut session = Session::default();
     let mut b = Builder::new(&mut session, "probe");

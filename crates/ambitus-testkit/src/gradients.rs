@@ -10,7 +10,7 @@ pub const GRADIENT: f64 = 1e-4;
 /// Values by name, sorted; one of them is `loss`.
 pub type Named = Vec<(String, Vec<f32>)>;
 
-/// The tensors of a safetensors file of f32.
+/// Returns the tensors of a safetensors file of f32.
 ///
 /// # Errors
 /// Bytes that are no such file.
@@ -27,7 +27,7 @@ pub fn norm(x: impl Iterator<Item = f64>) -> f64 {
     x.map(|v| v * v).sum::<f64>().sqrt()
 }
 
-/// Elements as f64.
+/// Returns the elements as f64.
 pub fn values(x: &[f32]) -> impl Iterator<Item = f64> + '_ {
     x.iter().map(|v| f64::from(*v))
 }

@@ -83,12 +83,12 @@ pub struct Interp {
 }
 
 impl Interp {
-    /// An interpreter that rounds as given.
+    /// Returns an interpreter that rounds as given.
     pub fn new(rounding: Rounding) -> Interp {
         Interp { rounding, fused: HashMap::new(), world: None }
     }
 
-    /// The same as one of several ranks, of which each runs on a thread of its own.
+    /// Returns an interpreter that is one of several ranks, each on its own thread.
     pub fn of_rank(rounding: Rounding, world: Arc<World>, rank: usize) -> Interp {
         Interp { world: Some((world, rank)), ..Interp::new(rounding) }
     }
@@ -224,7 +224,7 @@ impl Interp {
     }
 }
 
-/// The decomposition of an op as a program: inputs are the operands, outputs the results. `None` for core ops.
+/// Returns the decomposition of an op as a program: inputs are the operands, outputs the results. `None` for core ops.
 pub fn decomposition(op: &Op, types: &[TensorType]) -> Option<Program> {
     let mut session = Session::default();
     let mut b = Builder::new(&mut session, op.name());

@@ -12,7 +12,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A value from its elements.
+    /// Returns a value from its elements.
     ///
     /// # Panics
     /// When there are not as many as the shape has.
@@ -21,7 +21,7 @@ impl Tensor {
         Tensor { ty, data }
     }
 
-    /// A value filled with one number.
+    /// Returns a value filled with one number.
     pub fn full(ty: TensorType, value: f64) -> Tensor {
         Tensor { ty, data: vec![value; ty.shape.elements()] }
     }
@@ -31,22 +31,22 @@ impl Tensor {
         Tensor::new(TensorType::f32(dims), data.iter().map(|x| f64::from(*x)).collect())
     }
 
-    /// A vector of i32.
+    /// Returns a vector of i32.
     pub fn i32(data: &[i32]) -> Tensor {
         Tensor::new(TensorType::i32(&[data.len()]), data.iter().map(|x| f64::from(*x)).collect())
     }
 
-    /// The scalar `[1]`.
+    /// Returns the scalar `[1]`.
     pub fn scalar(value: f32) -> Tensor {
         Tensor::f32(&[1], &[value])
     }
 
-    /// Elements rounded to f32.
+    /// Returns the elements rounded to f32.
     pub fn to_f32(&self) -> Vec<f32> {
         self.data.iter().map(|x| *x as f32).collect()
     }
 
-    /// The bytes that an executor holds, little-endian, `pitch` elements from row to row with pads of zero.
+    /// Returns the bytes that an executor holds, little-endian, `pitch` elements from row to row with pads of zero.
     pub fn to_bytes(&self) -> Vec<u8> {
         let cols = self.ty.shape.cols();
         let mut bytes = Vec::with_capacity(self.ty.bytes() as usize);
@@ -64,7 +64,7 @@ impl Tensor {
         bytes
     }
 
-    /// The value of such bytes; pads are left out.
+    /// Returns the value of such bytes; pads are left out.
     ///
     /// # Panics
     /// When there are fewer bytes than the type has.
@@ -108,7 +108,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -127,7 +127,7 @@ impl Rng {
         f64::from((low + (high - low) * unit) as f32)
     }
 
-    /// A float value with elements uniform in low..high, representable in its type.
+    /// Returns a float value with elements uniform in low..high, representable in its type.
     pub fn tensor(&mut self, ty: TensorType, low: f64, high: f64) -> Tensor {
         let data = (0..ty.shape.elements()).map(|_| self.range(low, high)).collect();
         let mut t = Tensor { ty, data };

@@ -82,7 +82,7 @@ pub const F32_AGAINST_F64: &[Tolerance] = &[
     row("binary", 2.0 * F32, 0.0, "one rounding, perhaps of a quotient by a reciprocal"),
 ];
 
-/// The tolerance of an op for an f32 executor against the interpreter in f64.
+/// Returns the tolerance of an op for an f32 executor against the interpreter in f64.
 pub fn f32_against_f64(op: &str) -> Tolerance {
     let exact = row("", F32, 0.0, "moves numbers, or rounds once");
     F32_AGAINST_F64.iter().find(|t| t.op == op).copied().unwrap_or(exact)
@@ -97,7 +97,7 @@ pub const GRADIENT: f64 = 3e-8;
 /// keys are differences of nearly equal numbers (o is rounded, and a softmax's gradient sums to zero).
 pub const FP16_GRADIENTS: (f64, f64) = (2e-3, 1.25e-2);
 
-/// The same of bf16: a rounding is 2^-8, eight times fp16's, and so is everything.
+/// Tolerances of bf16 gradients: a rounding is 2^-8, eight times fp16's, and so is everything.
 pub const BF16_GRADIENTS: (f64, f64) = (1.6e-2, 1e-1);
 
 /// Samples of a decoded sound against the codec's package: fp32 through some forty layers, and half a step of 16 bits.
@@ -107,7 +107,7 @@ pub const CODEC_AUDIO: f32 = 1e-4;
 /// decompositions are rounded to f32.
 pub const FORMULA: f64 = 2e-7;
 
-/// The first element that differs by more than the tolerance: (index, got, expected). Equal infinities, and NaN where NaN
+/// Returns the first element that differs by more than the tolerance: (index, got, expected). Equal infinities, and NaN where NaN
 /// is expected, agree.
 pub fn differs(got: &[f64], expected: &[f64], t: Tolerance) -> Option<(usize, f64, f64)> {
     let largest = expected.iter().filter(|x| x.is_finite()).fold(1.0f64, |m, x| m.max(x.abs()));

@@ -14,7 +14,7 @@ pub struct Toy {
     pub model: fn(&mut Session) -> Program,
     /// The update's clips in one micro-batch.
     pub whole: Tensors,
-    /// The same clips in two.
+    /// The update's clips in two micro-batches.
     pub halves: [Tensors; 2],
 }
 
@@ -90,7 +90,7 @@ fn batches_of(toy: &Toy) -> Toy {
     Toy { name: toy.name, model: toy.model, whole, halves }
 }
 
-/// Inputs of the program over frames for these clips, laid end to end.
+/// Returns the inputs of the program over frames for these clips, laid end to end.
 fn frames_batch(clips: &[usize]) -> Tensors {
     let (rows, segs) = (FRAMES.rows, FRAMES.clips);
     let wide = TensorType::f32(&[rows, MELS]);
@@ -146,7 +146,7 @@ fn llama_batch(clips: &[usize]) -> Tensors {
     words(clips, 23)
 }
 
-/// Inputs of a Llama program of so many words for these clips, laid end to end.
+/// Returns inputs of a Llama program of `vocab` words for these clips, laid end to end.
 fn words(clips: &[usize], vocab: usize) -> Tensors {
     let mut ids = vec![0; TOKENS.rows];
     let mut labels = vec![-100; TOKENS.rows];
@@ -192,8 +192,8 @@ pub fn states(session: &Session) -> Tensors {
 }
 
 impl Toy {
-    /// The update's gradients from these micro-batches, one after another, by the first program of a session that was compiled
-    /// from [`Toy::model`].
+    /// Returns the update's gradients from these micro-batches, one after another, by the first program of a session that was
+    /// compiled from [`Toy::model`].
     ///
     /// # Panics
     /// When the program does not run.
@@ -214,7 +214,7 @@ impl Toy {
     }
 }
 
-/// All states after three updates, and what each said: loss, gradient norm, whether it was applied, its number.
+/// Returns all states after three updates, and what each said: loss, gradient norm, whether it was applied, its number.
 ///
 /// # Panics
 /// When a program does not run, or does not say one of these.

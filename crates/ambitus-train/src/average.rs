@@ -10,8 +10,8 @@ const EMA_EVERY: u64 = 10;
 /// `EMA(power=2/3)`.
 const EMA_POWER: f64 = 2.0 / 3.0;
 
-/// What ema-pytorch does after an update, `step` being the updates done before it: `None` = nothing; `Some(0.0)` = copy the
-/// weights; `Some(d)` = `ema += (1 - d)(weights - ema)` with `d = min(beta, 1 - (step + 1 - 100)^(-2/3))`.
+/// Returns what ema-pytorch does after an update, `step` being the updates done before it: `None` = nothing; `Some(0.0)` = copy
+/// the weights; `Some(d)` = `ema += (1 - d)(weights - ema)` with `d = min(beta, 1 - (step + 1 - 100)^(-2/3))`.
 pub fn ema_decay(step: u64) -> Option<f32> {
     if !step.is_multiple_of(EMA_EVERY) {
         return None;

@@ -82,7 +82,7 @@ pub fn doctor() -> Doctor {
     }
 }
 
-/// The processor's name in `/proc/cpuinfo`.
+/// Returns the processor's name in `/proc/cpuinfo`.
 fn cpu_name(cpuinfo: &str) -> Option<String> {
     let line = cpuinfo.lines().find(|l| l.starts_with("model name") || l.starts_with("Model"))?;
     let name: String = line.split_once(':')?.1.trim().chars().take(100).collect();
@@ -114,7 +114,7 @@ fn isa() -> Vec<&'static str> {
     Vec::new()
 }
 
-/// Bytes that this user can still write on the disk of `folder`.
+/// Returns the bytes that this user can still write on the disk of `folder`.
 #[cfg(unix)]
 pub fn disk_free(folder: &Path) -> Option<u64> {
     use std::os::unix::ffi::OsStrExt;
@@ -130,13 +130,13 @@ pub fn disk_free(folder: &Path) -> Option<u64> {
     ok.then_some(bytes)
 }
 
-/// Bytes that this user can still write on the disk of `folder`.
+/// Returns the bytes that this user can still write on the disk of `folder`.
 #[cfg(not(unix))]
 pub fn disk_free(_: &Path) -> Option<u64> {
     None
 }
 
-/// The start of a small file.
+/// Returns the start of a small file.
 fn text(path: &str) -> Option<String> {
     let mut bytes = Vec::new();
     std::fs::File::open(path).ok()?.take(1 << 16).read_to_end(&mut bytes).ok()?;

@@ -1,7 +1,7 @@
 //! Export: the folder that the original project loads.
 //!
-//! Names and scalars are those of the family ([`ExportForm`]); beside the weights are the model's configuration, vocabulary or
-//! tokenizer as they were. Adapters are added to the weights that they adapt; alone they are written by [`adapter`].
+//! Names and scalars are those of the family ([`ExportForm`]). The model's configuration, vocabulary or tokenizer are copied
+//! next to the weights, unchanged. Adapters are merged into the weights that they adapt; [`adapter`] writes them alone.
 
 pub mod adapter;
 mod merge;
@@ -26,7 +26,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The word on the command line.
+    /// Returns the word on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Source::Ema => "ema",
@@ -47,7 +47,7 @@ pub enum Layout {
 /// What is done to values on their way: `change(first element, values)`.
 type Change<'a> = &'a mut dyn FnMut(usize, &mut [f32]);
 
-/// The parameters of a checkpoint, averaged where that is asked for; whole, whoever has written which part.
+/// The parameters of a checkpoint, averaged if that is asked for, and whole, whichever rank wrote which part.
 struct Parameters {
     model: PiecedFiles,
     ema: Option<PiecedFiles>,
@@ -69,12 +69,12 @@ impl Parameters {
         Ok(Parameters { model, ema })
     }
 
-    /// Names and shapes, sorted by name.
+    /// Returns the names and shapes, sorted by name.
     fn all(&self) -> impl Iterator<Item = (&str, &[usize])> {
         self.model.tensors().map(|t| (t.name(), t.shape()))
     }
 
-    /// The files that hold a parameter, and its name there. Frozen tensors have no average: they never moved.
+    /// Returns the files that hold a parameter, and its name there. Frozen tensors have no average: they never moved.
     fn place(&self, parameter: &str) -> (&PiecedFiles, String) {
         let averaged = format!("ema.{parameter}");
         match &self.ema {
@@ -83,7 +83,7 @@ impl Parameters {
         }
     }
 
-    /// A whole parameter.
+    /// Returns a whole parameter.
     fn read(&self, parameter: &str, scratch: &mut [u8]) -> Result<Vec<f32>, RunError> {
         let (files, key) = self.place(parameter);
         let mut values = vec![0.0; files.get(&key)?.elements()];
@@ -122,7 +122,7 @@ impl Parameters {
     }
 }
 
-/// What an export needs of a run beside a checkpoint.
+/// What an export needs of a run besides a checkpoint.
 pub struct Run<'a> {
     /// Whose model it is.
     pub family: &'static dyn Family,

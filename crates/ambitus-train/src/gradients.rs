@@ -5,7 +5,7 @@ mod placed;
 mod sharded;
 
 use crate::launch::Processes;
-use crate::load;
+use crate::weights;
 use ambitus_compile::passes::accumulate::BETA;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::{INITIAL_SCALE, Precision};
@@ -23,7 +23,7 @@ use ambitus_plan::device::Device;
 use ambitus_plan::placement;
 use ambitus_plan::refusal;
 use ambitus_plan::search::{Free, HostRoom};
-use ambitus_plan::session::{SessionOptions, program};
+use ambitus_plan::session::{self, SessionOptions, program};
 use ambitus_recipe::recipe::DeviceChoice;
 use gathered::{Gathered, write};
 use std::path::Path;
@@ -49,12 +49,12 @@ pub struct GradientOptions {
     pub memory: Option<u64>,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug)]
 pub struct Computed {
     /// The loss.
     pub loss: f32,
-    /// What is odd about the model's files.
+    /// Warnings about the model's files.
     pub doubts: Vec<String>,
 }
 
@@ -160,13 +160,15 @@ pub fn gradients(
     let planned = plan.planned;
     dir.check(&planned.session.states)?;
     let mut exec = device.open(planned, None)?;
-    let doubts = load::load(&mut *exec, dir, 0)?;
-    let mut host = model.batch(capacity);
+    let doubts = weights::load(&mut *exec, dir, 0)?;
+    let (mut host, players) = (model.batch(capacity), session::players(&*model));
     host.set_norms(&norms);
     let mut loss = 0.0f64;
     for (i, members) in micro_batches.iter().enumerate() {
         clips.fill(&uses(members), &mut host)?;
-        loss += f64::from(run_micro(&mut *exec, program::MICRO, &host, i > 0)?);
+        for player in &players {
+            loss += f64::from(run_micro(&mut *exec, &player.program(program::MICRO), &host, i > 0)?);
+        }
     }
     let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
     write(&*exec, &Gathered::Alone, loss as f32, scale, out)?;
@@ -213,7 +215,7 @@ pub fn run_several(exec: &mut dyn Executor, count: usize, further: bool) -> Resu
     Ok(losses)
 }
 
-/// Clips in order, cut into runs that fit. `Err` names the clip that cannot.
+/// Cuts clips, in order, into runs that fit. `Err` names the clip that cannot.
 fn split(rows: &[usize], capacity: usize) -> Result<Vec<Vec<usize>>, (usize, usize)> {
     let mut out: Vec<Vec<usize>> = Vec::new();
     let mut used = usize::MAX;

@@ -35,7 +35,7 @@ pub enum Launcher {
 }
 
 impl Launcher {
-    /// As people call it.
+    /// Returns the launcher's name for people.
     pub fn name(self) -> &'static str {
         match self {
             Launcher::Torchrun => "torchrun",
@@ -58,11 +58,11 @@ pub struct Worker {
     pub local_rank: u32,
     /// Who says so.
     pub launcher: Launcher,
-    /// Where the processes meet, host and port, where the launcher says it (`MASTER_ADDR`, `MASTER_PORT`).
+    /// Host and port where the processes meet, if the launcher sets them (`MASTER_ADDR`, `MASTER_PORT`).
     pub meeting: Option<(String, u16)>,
 }
 
-/// Variables that cannot be meant.
+/// Variables that contradict each other or make no sense.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{variable}: {why}")]
 pub struct LaunchError {
@@ -79,7 +79,7 @@ fn bad<T>(variable: &'static str, why: impl Into<String>) -> Result<T> {
     Err(LaunchError { variable, why: why.into() })
 }
 
-/// Which worker this process is; `None` where no launcher started it. `env` reads a variable.
+/// Returns which worker this process is; `None` if no launcher started it. `env` reads a variable.
 ///
 /// # Errors
 /// Variables that are missing, malformed or contradict each other, with what to set.
@@ -123,7 +123,7 @@ pub fn worker(env: Env) -> Result<Option<Worker>> {
     }
 }
 
-/// A variable that is there and not empty.
+/// Returns a variable that is there and not empty.
 fn present(env: Env, name: &str) -> Option<String> {
     env(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty())
 }
@@ -140,7 +140,7 @@ fn number(env: Env, name: &'static str) -> Result<Option<u32>> {
     }
 }
 
-/// A worker of three numbers that have been read.
+/// Returns a worker of three numbers that have been read.
 fn checked(launcher: Launcher, names: [&'static str; 3], [rank, world, local]: [u32; 3]) -> Result<Worker> {
     if world == 0 {
         return bad(names[1], "is 0: there is at least one rank");
@@ -157,7 +157,7 @@ fn checked(launcher: Launcher, names: [&'static str; 3], [rank, world, local]: [
     Ok(Worker { rank, world, local_rank: local, launcher, meeting: None })
 }
 
-/// All three variables, or none.
+/// Returns all three variables, or none.
 fn of_names(env: Env, launcher: Launcher, names: [&'static str; 3]) -> Result<Option<Worker>> {
     let numbers = [number(env, names[0])?, number(env, names[1])?, number(env, names[2])?];
     match numbers {

@@ -1,24 +1,24 @@
 //! From a planned run to a finished one: loading, the loop, ranks, checkpoints, metrics, exports, reports.
 
 mod average;
+pub mod data_loader;
 pub mod doctor;
 pub mod export;
 pub mod finish;
 pub mod gradients;
 pub mod launch;
-pub mod load;
-pub mod loader;
 pub mod metrics;
 pub mod pictures;
-pub mod pieces;
 mod room;
 pub mod run;
 pub mod run_dir;
-pub mod runs;
+pub mod runs_table;
 pub mod saved;
+pub mod tensor_ranges;
 pub mod trainer;
 pub mod validate;
 mod watcher;
+pub mod weights;
 pub mod world;
 
 pub use ambitus_compile::passes::shard::{Sharding, Strategy, Units};

@@ -1,4 +1,4 @@
-//! What a run leaves behind in numbers: `metrics.jsonl` (a line per update), `summary.json`, the progress line and the
+//! A run's numbers: `metrics.jsonl` (a line per update), `summary.json`, the progress line and the
 //! one-line explanation of a slow step.
 
 mod history;
@@ -6,6 +6,7 @@ mod log;
 mod progress;
 mod slow;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use ambitus_store::write_atomic;
@@ -23,8 +24,8 @@ pub const LOG_FILE: &str = "metrics.jsonl";
 /// Name of the summary in a run folder.
 pub const SUMMARY_FILE: &str = "summary.json";
 
-/// One update, one line of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// One update, one line of the log. Of several players, `loss`, `losses`, `learning_rate` and `grad_norm` are those of the first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Update {
     /// Updates done, this one included: 1, 2, 3, …
     pub update: u64,
@@ -33,6 +34,9 @@ pub struct Update {
     /// Mean squared error over the span frames of the update. `null` in the file when not finite.
     #[serde(with = "finite")]
     pub loss: f64,
+    /// Parts of it that the model reports, by name; only where there are any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub losses: BTreeMap<String, Real>,
     /// The rate of this update.
     pub learning_rate: f64,
     /// Global L2 norm of the gradients before clipping. `null` in the file when not finite.
@@ -43,6 +47,9 @@ pub struct Update {
     pub loss_scale: Option<f64>,
     /// Whether the weights moved; `false` if a gradient was not finite.
     pub applied: bool,
+    /// Each player's part, by name; only where there are several.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub players: BTreeMap<String, OfPlayer>,
     /// Wall time of the update.
     pub step_seconds: f64,
     /// Of it, waiting for data.
@@ -62,6 +69,29 @@ pub struct Update {
     /// Frames over the capacity of the micro-batches that were run.
     pub fill: f64,
 }
+
+/// One player's part of an update.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfPlayer {
+    /// Its loss. `null` in the file when not finite.
+    #[serde(with = "finite")]
+    pub loss: f64,
+    /// Parts of it that the model reports, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub losses: BTreeMap<String, Real>,
+    /// Its rate.
+    pub learning_rate: f64,
+    /// L2 norm of its gradients before clipping. `null` in the file when not finite.
+    #[serde(with = "finite")]
+    pub grad_norm: f64,
+    /// Whether its weights moved.
+    pub applied: bool,
+}
+
+/// A number that is `null` in the file when not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Real(#[serde(with = "finite")] pub f64);
 
 /// A float that JSON may not be able to write: not finite is `null`, and `null` is NaN.
 mod finite {
@@ -176,7 +206,7 @@ impl Summary {
     }
 }
 
-/// Middle of sorted numbers; of two middles, their mean.
+/// Returns the middle of sorted numbers, or the mean of two middles.
 fn median(sorted: &[f64]) -> Option<f64> {
     let n = sorted.len();
     (n > 0).then(|| (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0)
@@ -188,10 +218,12 @@ pub(crate) fn sample_update(update: u64) -> Update {
         update,
         epoch: update as f64 / 4.0,
         loss: 1.0 / update as f64,
+        losses: BTreeMap::new(),
         learning_rate: 1e-5,
         grad_norm: 0.5,
         loss_scale: None,
         applied: true,
+        players: BTreeMap::new(),
         step_seconds: 0.5,
         loader_wait_seconds: 0.01,
         page_faults_major: 0,

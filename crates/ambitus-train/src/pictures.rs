@@ -37,7 +37,7 @@ pub enum PictureError {
 
 /// Something that can be drawn.
 pub trait Picture {
-    /// The PNG file's bytes, [`WIDTH`] x [`HEIGHT`] RGB.
+    /// Returns the PNG file's bytes, [`WIDTH`] x [`HEIGHT`] RGB.
     fn png(&self) -> Result<Vec<u8>, PictureError>;
 
     /// Writes the PNG; it appears whole or not at all.

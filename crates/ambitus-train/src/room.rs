@@ -1,4 +1,4 @@
-//! Whether the disk has room for a run's checkpoints, said before the first update.
+//! Checks before the first update whether the disk has room for a run's checkpoints.
 
 use crate::doctor::disk_free;
 use crate::saved;
@@ -9,8 +9,8 @@ use ambitus_plan::session;
 use ambitus_recipe::size::ByteSize;
 use ambitus_store::CheckpointDir;
 
-/// Compares the free space of the disk with the checkpoints that are still to be written, from `update` on; says where it is
-/// short of those that the recipe keeps.
+/// Compares the free space of the disk with the checkpoints that are still to be written, from `update` on. Returns a warning if
+/// it is short of those that the recipe keeps.
 ///
 /// # Errors
 /// [`RunError::Full`] where not even one more fits.
@@ -29,7 +29,7 @@ pub(crate) fn check(r: &Resolved, dir: &CheckpointDir, update: u64) -> Result<Op
         .map(|said| said.map(|why| format!("{at}: {why}")))
 }
 
-/// What is said where there is too little room for `more` checkpoints of so many bytes; an error where there is none for one.
+/// Returns a warning if `free` is too little for `more` checkpoints of `bytes` each, an error if it is too little for one.
 fn compare(bytes: u64, more: u64, free: u64) -> Result<Option<String>, String> {
     let (each, free_now) = (ByteSize(bytes), ByteSize(free));
     if bytes > free {
@@ -45,7 +45,7 @@ fn compare(bytes: u64, more: u64, free: u64) -> Result<Option<String>, String> {
     }))
 }
 
-/// Bytes of a checkpoint: what of all ranks' states it holds, each in its own type.
+/// Returns the bytes of a checkpoint: what of all ranks' states it holds, each in its own type.
 fn bytes(r: &Resolved) -> Result<u64, RunError> {
     let shape = &r.plan.shape;
     let states: Vec<StateDecl> = r.plan.whole().iter().flat_map(|p| p.session.states.clone()).collect();

@@ -31,8 +31,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Starts a run. `world`: this process's place among processes that are its ranks; alone, it makes the recipe's ranks of its
-/// threads.
+/// Starts a run. `world`: this process's place among the processes that are its ranks; a process that is alone runs the recipe's
+/// ranks as threads.
 ///
 /// # Errors
 /// Everything that [`RunError`] lists. When the plan does not fit, no weight was read and no folder is left.
@@ -82,7 +82,7 @@ pub fn train(
     Ok(run)
 }
 
-/// Ranks and strategy of a run that is gone on with, where they are to be others.
+/// Overrides for ranks, strategy and placement when resuming.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shared {
     /// Ranks.
@@ -112,8 +112,8 @@ impl Shared {
     }
 }
 
-/// Goes on with a run from its newest good checkpoint, or from its start when it has none yet. `shared`: on other ranks than
-/// before; the run remembers them. `world`: as of [`train`].
+/// Resumes a run from its newest good checkpoint, or from its start if it has none yet. `shared`: other ranks than before, which
+/// the run remembers. `world`: as in [`train`].
 ///
 /// # Errors
 /// As [`train`]; also when recipe or data changed since.
@@ -127,7 +127,7 @@ pub fn resume(
     go_on(families, root, shared, world, true, console)
 }
 
-/// As [`resume`]; `say_data`: what the data is has not been said yet.
+/// Resumes a run (see [`resume`]). `say_data`: the data has not been described yet.
 pub(crate) fn go_on(
     families: Families,
     root: &Path,
@@ -168,8 +168,8 @@ pub(crate) fn go_on(
     Ok(run)
 }
 
-/// Ends a run that was asked to stop before it began. Of several processes each might have heard it or not: they all begin, and
-/// end after an update.
+/// Ends a run that was asked to stop before it began. Several processes may not all have heard the request: they all begin, and
+/// stop after an update.
 fn not_stopped(world: &World) -> Result<(), RunError> {
     if world.ranks() == 1 && stop::requested() { Err(DataError::Stopped.into()) } else { Ok(()) }
 }
@@ -185,8 +185,8 @@ fn in_one_process(world: &World) -> Result<(), RunError> {
     ))
 }
 
-/// Resolves a recipe for the ranks that there are. Of several processes the first searches and prepares, the others take its
-/// choices and find its clips: what is free at the moment differs between them.
+/// Resolves a recipe for the ranks that there are. If there are several processes, the first searches and prepares; the others take
+/// its choices and its clips, because free memory differs between them.
 fn resolve_for(
     families: Families,
     mut recipe: Recipe,
@@ -231,7 +231,7 @@ fn resolve_for(
     Ok(resolved)
 }
 
-/// Paths that mean the same from any folder: a run may be resumed from elsewhere.
+/// Makes paths absolute: a run may be resumed from another folder.
 fn absolute(families: Families, mut recipe: Recipe) -> Result<Recipe, RunError> {
     let data = recipe.data.dir.as_mut().ok_or_else(no_data)?;
     for path in [&mut recipe.model.dir, data] {
@@ -255,7 +255,7 @@ fn absolute(families: Families, mut recipe: Recipe) -> Result<Recipe, RunError> 
     Ok(recipe)
 }
 
-/// What is checked and said before anything is loaded.
+/// Checks and reports the plan before anything is loaded.
 fn check(r: &mut Resolved, say_data: bool, console: &mut dyn Console) -> Result<(), RunError> {
     if say_data {
         r.data.describe().iter().for_each(|line| console.line(line));
@@ -316,7 +316,7 @@ pub(crate) fn plan_json(r: &Resolved, origins: &Origins) -> serde_json::Value {
 /// How a run ended, and after which update.
 type End = (Ended, u64);
 
-/// Runs to the end; from where fp16 cannot go on, in fp32.
+/// Runs to the end; from where fp16 fails, in fp32.
 fn go(r: &mut Resolved, run: &RunDir, world: &World, console: &mut dyn Console) -> Result<(), RunError> {
     let mut end = on_ranks(r, run, world, console)?;
     if end.0 == Ended::Collapsed {
@@ -363,7 +363,7 @@ fn on_ranks(
     Ok(ends[0])
 }
 
-/// The better weights by the last validation; without validation the average, unless the run kept none.
+/// Returns the better weights by the last validation; without validation the average, unless the run kept none.
 fn better(progress: &Progress) -> Source {
     match progress.last {
         Some((raw, Some(ema))) if ema <= raw => Source::Ema,
@@ -371,7 +371,8 @@ fn better(progress: &Progress) -> Source {
     }
 }
 
-/// Exports a run's newest checkpoint: `ambitus export`. Of a run in stages, the last complete one's. Without `source`, the better weights by validation.
+/// Exports a run's newest checkpoint (`ambitus export`); of a run in stages, that of the last complete stage. Without `source`,
+/// exports the better weights by validation.
 ///
 /// # Errors
 /// No checkpoint yet, or none that can be used, no adapters where they are asked for, or files that cannot be written.
@@ -409,8 +410,8 @@ fn export_from(
     out: &Path,
 ) -> Result<(), RunError> {
     std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
-    // Another export into this folder waits for this one, and does not write into its files. Where the file system has no locks,
-    // it does not.
+    // Another export into this folder waits for this one instead of writing into its files. On a file system without locks it
+    // does not wait.
     let held = File::open(out).map_err(|e| RunError::io(out, "cannot open", e))?;
     let _ = held.lock();
     let run = export::Run { dir: run, family, lora: recipe.lora.as_ref() };

@@ -1,4 +1,4 @@
-//! The run folder: what lies where.
+//! The layout of the run folder.
 //!
 //! ```text
 //! recipe.yaml      the run, complete; `ambitus resume` starts from it
@@ -37,7 +37,7 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// The paths of a folder, whatever is in it.
+    /// Returns the paths of a folder, whatever is in it.
     pub fn at(root: PathBuf) -> RunDir {
         RunDir { root, lock: None }
     }
@@ -50,7 +50,7 @@ impl RunDir {
         let run = RunDir { lock: Some(Arc::new(Lock::take(&root)?)), root };
         if [run.metrics(), run.checkpoints_dir(), run.stages()].iter().any(|p| p.exists()) {
             return Err(RunError::Usage(format!(
-                "{0}: holds a run already; go on with `ambitus resume {0}`, or set another run_dir",
+                "{0}: holds a run already; continue it with `ambitus resume {0}`, or set another run_dir",
                 run.root.display()
             )));
         }
@@ -67,7 +67,7 @@ impl RunDir {
         Ok(())
     }
 
-    /// An existing run and its recipe, to be read.
+    /// Returns an existing run and its recipe, to be read.
     ///
     /// # Errors
     /// No recipe there, or one that does not read.
@@ -85,7 +85,7 @@ impl RunDir {
         Ok((run, recipe))
     }
 
-    /// Takes back a folder in which nothing but the recipe was written: the run never started.
+    /// Removes a folder in which only the recipe was written: the run never started.
     pub fn discard(&self) {
         let entries = std::fs::read_dir(&self.root).map_or(usize::MAX, Iterator::count);
         if entries <= 2 {
@@ -114,7 +114,7 @@ impl RunDir {
         Ok(write_atomic(self.root.join(name), format!("{value:#}\n").as_bytes())?)
     }
 
-    /// A folder of the run, made when missing.
+    /// Returns a folder of the run, made when missing.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -124,17 +124,17 @@ impl RunDir {
         Ok(path)
     }
 
-    /// The log.
+    /// Returns the log.
     pub fn metrics(&self) -> PathBuf {
         self.root.join("metrics.jsonl")
     }
 
-    /// The folders of a run's stages.
+    /// Returns the folders of a run's stages.
     pub fn stages(&self) -> PathBuf {
         self.root.join("stages")
     }
 
-    /// The model's configuration and vocabulary or tokenizer.
+    /// Returns the model's configuration and vocabulary or tokenizer.
     pub fn model(&self) -> PathBuf {
         self.root.join("model")
     }
@@ -143,7 +143,7 @@ impl RunDir {
         self.root.join("checkpoints")
     }
 
-    /// The checkpoints.
+    /// Returns the checkpoints.
     pub fn checkpoints(&self) -> CheckpointDir {
         CheckpointDir::new(self.checkpoints_dir())
     }

@@ -4,12 +4,12 @@
 //! written last, every state in its own element type. Gradients are not kept: an update ends before a checkpoint begins.
 //!
 //! Ranks that share tensors write what each holds, at the same time: `model.0-of-4.safetensors` and so on, pieces of the same
-//! tensors under the same names ([`ambitus_store::PiecedFiles`]). Of replicas one writes. Ranks with a part of the model each
-//! write its tensors, whole. The first rank begins the folder, is
-//! told what all have written, and writes the manifest. Whoever reads, any number of ranks or none, reads ranges of tensors.
+//! tensors under the same names ([`ambitus_store::PiecedFiles`]). Only one of several replicas writes. Ranks that each have a part
+//! of the model write its tensors whole. The first rank creates the folder, is told what all have written, and writes the manifest.
+//! Any number of ranks can read it, because ranges of tensors are read.
 
-use crate::load::{self, STAGING_BYTES};
-use crate::pieces::Piece;
+use crate::tensor_ranges::Piece;
+use crate::weights::{self, STAGING_BYTES};
 use crate::world::World;
 use ambitus_compile::optimizer::FIRST_MOMENT;
 use ambitus_exec::executor::Executor;
@@ -32,19 +32,43 @@ use std::path::Path;
 pub struct Progress {
     /// Updates tried: the next update's number.
     pub update: u64,
-    /// Updates applied: those whose gradients were finite.
-    pub applied: u64,
+    /// Updates applied, by player: those whose gradients were finite. With one player, its number alone.
+    #[serde(with = "by_player")]
+    pub applied: Vec<u64>,
     /// Validation loss of the model the run started from.
     pub validation_base: Option<f64>,
     /// The best validation loss and its update.
     pub best: Option<(u64, f64)>,
     /// The last validation: losses of the weights and of the average.
     pub last: Option<(f64, Option<f64>)>,
-    /// The update from which the run computes in fp32, because fp16 could not go on.
+    /// The update from which the run computes in fp32, because fp16 failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fp32_from: Option<u64>,
     /// Digest of recipe and data: a checkpoint belongs to one run.
     pub run: String,
+}
+
+/// A number, or a list where there are several players.
+mod by_player {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Numbers {
+        One(u64),
+        Several(Vec<u64>),
+    }
+
+    pub fn serialize<S: Serializer>(numbers: &[u64], s: S) -> Result<S::Ok, S::Error> {
+        if let [one] = numbers { one.serialize(s) } else { numbers.serialize(s) }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u64>, D::Error> {
+        Ok(match Numbers::deserialize(d)? {
+            Numbers::One(n) => vec![n],
+            Numbers::Several(all) => all,
+        })
+    }
 }
 
 /// Files of a checkpoint, without their ending, and the states in each.
@@ -58,7 +82,7 @@ pub const MODEL: &str = "model";
 /// What averages are in.
 pub const AVERAGES: &str = "ema";
 
-/// The newest checkpoint whose every byte verifies; says which newer ones do not.
+/// Returns the newest checkpoint whose every byte verifies; says which newer ones do not.
 ///
 /// # Errors
 /// Checkpoints of which none verifies.
@@ -70,7 +94,7 @@ pub fn newest_good(dir: &CheckpointDir, console: &mut dyn Console) -> Result<Opt
     Ok(latest.checkpoint)
 }
 
-/// The files of a checkpoint of a kind; `None` where it has none.
+/// Returns the files of a checkpoint of a kind; `None` if it has none.
 ///
 /// # Errors
 /// Damaged files, and pieces that are not whole tensors together.
@@ -92,7 +116,7 @@ fn of_kinds<'p>(
     pieces.iter().filter(move |p| kinds.contains(&states[p.state.index()].kind))
 }
 
-/// States of this kind are in checkpoints.
+/// Returns whether states of this kind are in checkpoints.
 pub(crate) fn keeps(kind: StateKind) -> bool {
     FILES.iter().any(|(_, kinds)| kinds.contains(&kind))
 }
@@ -102,7 +126,7 @@ pub(crate) fn keeps(kind: StateKind) -> bool {
 ///
 /// # Errors
 /// A full disk and the like, on any rank; earlier checkpoints are untouched. After [`RunError::Full`] all ranks are where they
-/// would be after a save, and may go on; only the first knows of room that was wanting at the very end.
+/// would be after a save, and may continue; only the first knows if the disk became full at the very end.
 pub fn save(
     exec: &dyn Executor,
     dir: &CheckpointDir,
@@ -133,7 +157,7 @@ pub fn save(
     Ok(())
 }
 
-/// What all ranks made, in their order. Where one had no room, that is the error of all.
+/// Returns what all ranks made, in their order. Where one had no room, that is the error of all.
 fn agree<T: Serialize + DeserializeOwned>(
     world: &World,
     what: &str,
@@ -148,7 +172,7 @@ fn agree<T: Serialize + DeserializeOwned>(
     all.collect()
 }
 
-/// Clears what a killed process has left of a save or of a [`prune`], and prunes, after `progress`: where a run goes on.
+/// Clears what a killed process has left of a save or of a [`prune`], and prunes, after `progress`. Called when a run resumes.
 ///
 /// # Errors
 /// Files that cannot be removed.
@@ -171,12 +195,12 @@ pub fn prune(dir: &CheckpointDir, progress: &Progress, keep: u32, last: u64) -> 
     Ok(())
 }
 
-/// What a rank says to others.
+/// Returns what a rank says to others.
 pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, RunError> {
     serde_json::to_vec(value).map_err(|e| RunError::Io(e.to_string()))
 }
 
-/// What another rank said.
+/// Returns what another rank said.
 pub(crate) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RunError> {
     serde_json::from_slice(bytes)
         .map_err(|e| RunError::Training(format!("ranks do not understand each other: {e}")))
@@ -228,7 +252,7 @@ fn write(exec: &dyn Executor, part: &mut Part, world: &World) -> Result<(), RunE
     Ok(())
 }
 
-/// The type in which a state is kept in a file: its own.
+/// Returns the type in which a state is kept in a file: its own.
 fn stored(dtype: ir::DType) -> DType {
     match dtype {
         ir::DType::F32 => DType::F32,
@@ -287,7 +311,7 @@ pub fn restore(exec: &mut dyn Executor, checkpoint: &Checkpoint, world: &World) 
             if have.shape() != &*piece.ty.shape || have.dtype() != stored(piece.ty.dtype) {
                 return Err(differs(tensors.path(), have, piece));
             }
-            load::read(exec, piece, tensors.path(), |take| {
+            weights::read(exec, piece, tensors.path(), |take| {
                 Ok(tensors.read_range(&piece.name, piece.range.clone(), &mut scratch, take)?)
             })?;
         }
@@ -306,12 +330,12 @@ fn differs(path: &Path, have: &ambitus_store::Pieced, piece: &Piece) -> RunError
     ))
 }
 
-/// The code of zero in a state of codes, by its name: first moments have signs.
+/// Returns the code of zero in a state of codes, by its name: first moments have signs.
 fn zero(state: &str) -> f32 {
     if state.starts_with(FIRST_MOMENT) { 127.0 } else { 0.0 }
 }
 
-/// What lies between the tensors of flats is zero, which in 8 bits is not the code 0.
+/// Fills what lies between the tensors of flats with zero, which in 8 bits is not the code 0.
 fn pad(exec: &mut dyn Executor, states: &[StateDecl]) -> Result<(), RunError> {
     for (i, s) in states.iter().enumerate().filter(|(_, s)| s.ty.dtype == ir::DType::U8) {
         let elements = s.ty.shape.elements();
@@ -323,7 +347,7 @@ fn pad(exec: &mut dyn Executor, states: &[StateDecl]) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Where the run of a checkpoint was.
+/// Returns where the run of a checkpoint was.
 ///
 /// # Errors
 /// A manifest that is none of a run.
@@ -331,10 +355,12 @@ pub fn progress(checkpoint: &Checkpoint) -> Result<Progress, RunError> {
     let bad = |why: String| RunError::Model(format!("{}: manifest.json: {why}", checkpoint.path.display()));
     let progress: Progress =
         serde_json::from_value(checkpoint.manifest.meta.clone()).map_err(|e| bad(short(&e.to_string())))?;
-    if progress.update != checkpoint.step || progress.applied > progress.update {
-        let Progress { update, applied, .. } = progress;
+    let most = progress.applied.iter().max().copied();
+    if progress.update != checkpoint.step || most.is_none_or(|applied| applied > progress.update) {
         return Err(bad(format!(
-            "says update {update}, of which {applied} were applied, after step {}",
+            "says update {}, of which {} were applied, after step {}",
+            progress.update,
+            most.unwrap_or_default(),
             checkpoint.step
         )));
     }

@@ -1,30 +1,26 @@
-//! The loop: micro-batches, update, average, validation, checkpoints.
+//! The training loop: updates, validation, checkpoints. `update.rs` defines one update.
 
-use crate::average::ema_decay;
-use crate::gradients::{run_micro, run_several, write_one_of};
-use crate::loader::Loader;
-use crate::pieces::Piece;
+mod update;
+
+use crate::data_loader::Loader;
 use crate::saved::{self, Progress};
+use crate::tensor_ranges::Piece;
 use crate::validate::Validation;
-use crate::world::{World, interleaved};
-use ambitus_compile::optimizer::{FIRST_MOMENT, FIRST_SCALES, SEED};
+use crate::world::World;
+use ambitus_compile::optimizer::{FIRST_MOMENT, FIRST_SCALES};
 use ambitus_compile::passes::accumulate::GRAD;
-use ambitus_compile::passes::precision::LOSS_SCALE;
 use ambitus_exec::executor::Executor;
-use ambitus_families::batches::{has_input, write_f32};
 use ambitus_families::error::RunError;
-use ambitus_families::stop;
 use ambitus_ir::{StateId, StateKind};
 use ambitus_plan::budget::phase;
-use ambitus_plan::memory::{self, Meter};
-use ambitus_plan::parts;
-use ambitus_plan::session::program;
-use ambitus_recipe::rates::LearningRate;
-use ambitus_recipe::recipe::{Recipe, UpdateAt};
+use ambitus_plan::memory::Meter;
+use ambitus_plan::session::{Act, program};
+use ambitus_recipe::recipe::Recipe;
 use ambitus_store::CheckpointDir;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Instant;
+pub use update::{Play, Played, Step};
 
 /// Updates after which a tensor whose gradient was always exactly zero is reported.
 const WATCHED_UPDATES: u64 = 20;
@@ -35,39 +31,6 @@ const MOST_SKIPPED: u64 = 20;
 /// forward pass does. A fresh run is there after 17 updates skipped in a row.
 const LEAST_SCALE: f32 = 1.0;
 
-/// What one update did.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Step {
-    /// Number of the update, from 0.
-    pub update: u64,
-    /// Passes over the data before its first clip.
-    pub epoch: u32,
-    /// Loss of the update's clips.
-    pub loss: f64,
-    /// Learning rate.
-    pub learning_rate: f64,
-    /// Global norm of the gradients before clipping.
-    pub grad_norm: f32,
-    /// All gradients were finite and the update was applied. (Clipped per tensor, it was applied to those that were.)
-    pub applied: bool,
-    /// The next update's loss scale, where there is one.
-    pub loss_scale: Option<f32>,
-    /// Rows trained on, of all ranks.
-    pub rows: usize,
-    /// Micro-batches, of all ranks, with those that were empty.
-    pub micro_batches: usize,
-    /// Wall seconds, with waiting.
-    pub seconds: f64,
-    /// Of these, seconds that the first rank spent waiting for its loader.
-    pub loader_wait: f64,
-    /// Counters of the process before.
-    pub before: memory::Process,
-    /// Counters of the process after.
-    pub after: memory::Process,
-    /// Some rank was asked to stop.
-    pub stop: bool,
-}
-
 /// How the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -75,21 +38,21 @@ pub enum Ended {
     Complete,
     /// A stop was asked for.
     Stopped,
-    /// Gradients overflow fp16 at any useful loss scale: the run goes on in another precision, or not at all.
+    /// Gradients overflow fp16 at any useful loss scale: the run continues in another precision, or not at all.
     Collapsed,
 }
 
 /// What the loop tells its caller.
 pub trait Observer {
-    /// After every update.
+    /// Called after every update.
     fn step(&mut self, step: &Step, progress: &Progress) -> Result<(), RunError>;
-    /// After every validation: losses of the weights and of the average.
+    /// Called after every validation with the losses of the weights and of the average.
     fn validated(&mut self, update: u64, raw: f64, ema: Option<f64>);
-    /// Before every checkpoint: what it counts on must be on the disk.
+    /// Called before every checkpoint: what it relies on must be on the disk.
     fn before_save(&mut self) -> Result<(), RunError>;
-    /// After every checkpoint: seconds it took.
+    /// Called after every checkpoint with the seconds it took.
     fn saved(&mut self, update: u64, seconds: f64);
-    /// Something a person should know.
+    /// Notes something that a person should know.
     fn note(&mut self, text: &str);
 }
 
@@ -99,8 +62,12 @@ pub struct Trainer<'a> {
     pub exec: &'a mut dyn Executor,
     /// The recipe.
     pub recipe: &'a Recipe,
-    /// The rate of every update of the whole run.
-    pub rate: &'a LearningRate,
+    /// Who is trained.
+    pub players: Vec<Play<'a>>,
+    /// What an update does.
+    pub acts: &'a [Act],
+    /// Updates of the whole run.
+    pub updates: u64,
     /// Held-out clips.
     pub validation: &'a Validation,
     /// Where checkpoints go.
@@ -120,17 +87,17 @@ impl Trainer<'_> {
     /// # Errors
     /// Unreadable clips, a full disk, gradients that stay infinite, ranks that are gone.
     pub fn run(&mut self, loader: &Loader, observer: &mut dyn Observer) -> Result<Ended, RunError> {
-        let mut silent = SilentTensors::watch(self.exec, self.progress.applied, self.world);
+        let mut silent = SilentTensors::watch(self.exec, self.progress.applied[0], self.world);
         let mut skipped = 0;
-        while self.progress.update < self.rate.total {
+        while self.progress.update < self.updates {
             let step = self.update(loader)?;
             observer.step(&step, &self.progress)?;
-            if !step.applied && step.loss_scale.is_some_and(|s| s < LEAST_SCALE) {
+            if !step.applied() && step.loss_scale().is_some_and(|s| s < LEAST_SCALE) {
                 self.progress.fp32_from = Some(self.progress.update);
                 self.save(observer, true)?;
                 return Ok(Ended::Collapsed);
             }
-            skipped = if step.applied || step.loss_scale.is_some() { 0 } else { skipped + 1 };
+            skipped = if step.applied() || step.loss_scale().is_some() { 0 } else { skipped + 1 };
             if skipped == MOST_SKIPPED {
                 return Err(RunError::Training(format!(
                     "the gradients of {MOST_SKIPPED} updates in a row were not finite (last at update {}); \
@@ -138,8 +105,8 @@ impl Trainer<'_> {
                     step.update
                 )));
             }
-            if step.applied
-                && let Some(names) = silent.look(self.exec, self.progress.applied, self.world)?
+            if step.applied()
+                && let Some(names) = silent.look(self.exec, self.progress.applied[0], self.world)?
             {
                 observer.note(&format!(
                     "the gradient of {} was exactly zero in each of the first {WATCHED_UPDATES} updates: nothing trains there",
@@ -149,143 +116,21 @@ impl Trainer<'_> {
             let done = self.progress.update;
             let due = |every: u64| every > 0 && done.is_multiple_of(every);
             let stopping = step.stop;
-            let last = done == self.rate.total || stopping;
+            let last = done == self.updates || stopping;
             if due(self.recipe.validate_every) || last {
                 self.validate(observer)?;
             }
             if due(self.recipe.save_every) || last {
                 self.save(observer, last)?;
             }
-            if stopping && done < self.rate.total {
+            if stopping && done < self.updates {
                 return Ok(Ended::Stopped);
             }
         }
         Ok(Ended::Complete)
     }
 
-    fn update(&mut self, loader: &Loader) -> Result<Step, RunError> {
-        let start = Instant::now();
-        let mut step = Step {
-            update: self.progress.update,
-            learning_rate: self.rate.at(self.progress.applied),
-            before: memory::process().unwrap_or_default(),
-            ..Step::default()
-        };
-        // The program that applies gradients.
-        let applies = match self.recipe.update {
-            UpdateAt::End => program::UPDATE,
-            UpdateAt::Backward => program::MICRO,
-        };
-        write_f32(self.exec, applies, "lr", step.learning_rate as f32)?;
-        write_f32(self.exec, applies, "clip", self.recipe.clip as f32)?;
-        if has_input(self.exec.planned(), applies, SEED) {
-            let [seed, update] = rounding_key(self.recipe.seed, self.progress.update);
-            let key = [seed, update, self.world.shard().0 as i32];
-            let words = if self.world.held().is_some() { 3 } else { 2 };
-            self.exec.write_i32(applies, SEED, 0, &key[..words])?;
-        }
-        let (losses, rows) = self.micro_batches(loader, applies, &mut step)?;
-        self.meter.ended(phase::MICRO);
-        let exec = &mut *self.exec;
-        if applies == program::UPDATE {
-            exec.run(program::UPDATE, 0)?;
-        }
-        let mut out = [0.0];
-        exec.read_f32(applies, "grad_norm", 0, &mut out)?;
-        step.grad_norm = out[0];
-        exec.read_f32(applies, "apply", 0, &mut out)?;
-        step.applied = out[0] != 0.0;
-        let scaled = exec.planned().program(applies).is_some_and(|p| p.program.output(LOSS_SCALE).is_some());
-        if scaled {
-            exec.read_f32(applies, LOSS_SCALE, 0, &mut out)?;
-            step.loss_scale = Some(out[0]);
-        }
-        if step.applied {
-            if self.recipe.ema()
-                && let Some(decay) = ema_decay(self.progress.applied)
-            {
-                write_f32(exec, program::EMA, "decay", decay)?;
-                exec.run(program::EMA, 0)?;
-            }
-            self.progress.applied += 1;
-        }
-        self.share(&mut step, rows, &losses)?;
-        self.meter.ended(phase::UPDATE);
-        self.progress.update += 1;
-        step.seconds = start.elapsed().as_secs_f64();
-        step.after = memory::process().unwrap_or_default();
-        Ok(step)
-    }
-
-    /// Runs this rank's micro-batches of an update: their losses, and rows in all.
-    fn micro_batches(
-        &mut self,
-        loader: &Loader,
-        applies: &str,
-        step: &mut Step,
-    ) -> Result<(Vec<f64>, usize), RunError> {
-        let (mut losses, mut rows) = (Vec::new(), 0);
-        let several = parts::in_flight(self.exec.planned());
-        // Micro-batches of a pipeline's program that wait for the others of it.
-        let mut written = 0;
-        loop {
-            let wait = Instant::now();
-            let item = loader.next()?;
-            step.loader_wait += wait.elapsed().as_secs_f64();
-            debug_assert_eq!(item.update, self.progress.update);
-            if applies == program::MICRO && !(item.first && item.last) {
-                return Err(RunError::Training(format!(
-                    "update {} has several micro-batches, which an update in backward cannot take: this is a bug, please \
-                     report it; a larger --micro-batch goes around it",
-                    item.update
-                )));
-            }
-            let further = !losses.is_empty();
-            if several > 1 && written + item.left >= several {
-                write_one_of(self.exec, written, &item.batch)?;
-                written += 1;
-                if written == several {
-                    let of_several = run_several(self.exec, several, further)?;
-                    losses.extend(of_several.into_iter().map(f64::from));
-                    written = 0;
-                }
-            } else {
-                let loss = run_micro(self.exec, program::MICRO, &item.batch, further)?;
-                losses.push(f64::from(loss));
-            }
-            rows += item.rows;
-            step.epoch = item.epoch;
-            let last = item.last;
-            loader.recycle(item.batch);
-            if last {
-                return Ok((losses, rows));
-            }
-        }
-    }
-
-    /// What all ranks must know of an update, in one exchange: whether one was asked to stop, rows, losses.
-    fn share(&self, step: &mut Step, rows: usize, losses: &[f64]) -> Result<(), RunError> {
-        const HEAD: usize = 9;
-        // Read once: what is asked for from here on is for the next step.
-        let (losses, rows) = if self.world.says() { (losses, rows) } else { (&[][..], 0) };
-        let mut mine = vec![u8::from(stop::requested())];
-        mine.extend((rows as u64).to_le_bytes());
-        mine.extend(losses.iter().flat_map(|x| x.to_le_bytes()));
-        let mut all = self.world.exchange("the end of an update", &mine)?;
-        for said in &mut all {
-            let rest = said.split_off(HEAD.min(said.len()));
-            let head = std::mem::replace(said, rest);
-            let Some((stop, rows)) = head.split_first() else { continue };
-            step.stop |= *stop != 0;
-            step.rows += rows.iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte));
-        }
-        let losses = interleaved(&all);
-        step.micro_batches = losses.len();
-        step.loss = losses.iter().sum();
-        Ok(())
-    }
-
-    /// Losses of the weights and of the average on the fixed draws; remembers the best.
+    /// Measures the losses of the weights and of the average on the fixed draws; remembers the best.
     ///
     /// # Errors
     /// Unreadable clips.
@@ -294,7 +139,7 @@ impl Trainer<'_> {
             return Ok(());
         }
         let raw = self.validation.loss(self.exec, program::EVALUATE, self.world)?;
-        let ema = if self.recipe.ema() {
+        let ema = if self.acts.contains(&Act::Ema) {
             Some(self.validation.loss(self.exec, program::EVALUATE_EMA, self.world)?)
         } else {
             None
@@ -310,14 +155,15 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Saves and prunes. For want of room on the disk a run goes on with the checkpoints that it has, but for the `last`.
+    /// Saves and prunes. If the disk is full, the run continues with the checkpoints that it has; only for the `last` save this
+    /// is an error.
     pub(crate) fn save(&mut self, observer: &mut dyn Observer, last: bool) -> Result<(), RunError> {
         let start = Instant::now();
         let ready = observer.before_save();
         match saved::save(self.exec, self.checkpoints, &self.progress, self.world, ready) {
             Err(RunError::Full(why)) if !last => {
                 observer.note(&format!(
-                    "update {}: no checkpoint was saved: {why}; the earlier ones stay, and the run goes on",
+                    "update {}: no checkpoint was saved: {why}; the earlier ones stay, and the run continues",
                     self.progress.update
                 ));
                 return Ok(());
@@ -336,16 +182,11 @@ impl Trainer<'_> {
     }
 }
 
-/// What an update rounds stochastically by: the run's seed and the update's number.
-fn rounding_key(seed: u64, update: u64) -> [i32; 2] {
-    [(seed ^ (seed >> 32)) as i32, update as i32]
-}
-
 /// Trainable tensors whose gradient has been exactly zero so far. Zero at first is normal (a fresh model passes gradient to
 /// its last layer only); zero for long means that the tensor is cut off. Where no gradient is kept, the first moment tells:
 /// it is zero until a gradient was not; in 8 bits, its scales are.
 ///
-/// Of several ranks each has parts of tensors; what is zero on all is told at the end of the watch.
+/// Each of several ranks has parts of tensors; what is zero on all of them is reported at the end of the watch.
 struct SilentTensors {
     gradients: Vec<(String, StateId, Range<usize>)>,
     moved: Vec<String>,

@@ -38,13 +38,14 @@ impl Validation {
         Ok(Validation { clips, model, capacity, groups, norms })
     }
 
-    /// True when no clip was held out.
+    /// Returns true when no clip was held out.
     pub fn is_empty(&self) -> bool {
         self.clips.rows().is_empty()
     }
 
-    /// The loss of `program` (an evaluation program) over all rounds. Ranks take the batches in turn, or each its part of every one; the sum is in the order of
-    /// the batches, so of the same weights it has the same bits at any number of ranks.
+    /// Returns the loss of `program` (an evaluation program) over all rounds. Ranks take the batches in turn, or each its part
+    /// of every one; the sum is in the order of the batches, so of the same weights it has the same bits at any number of
+    /// ranks.
     ///
     /// # Errors
     /// Damaged clip files, and ranks that are gone.

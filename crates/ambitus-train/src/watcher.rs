@@ -1,11 +1,12 @@
-//! What the loop of a run leaves in its log and on the console.
+//! Writes the training loop's log and console output.
 
-use crate::metrics::{self, History, Log, SlowSteps, StepFacts, Update};
+use crate::metrics::{self, History, Log, OfPlayer, Real, SlowSteps, StepFacts, Update};
 use crate::saved::Progress;
-use crate::trainer::{Observer, Step};
+use crate::trainer::{Observer, Played, Step};
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_plan::resolved::Resolved;
+use std::collections::BTreeMap;
 
 /// Validations that are remembered.
 const MOST_VALIDATIONS: usize = 4096;
@@ -28,7 +29,7 @@ pub struct Watcher<'a> {
 }
 
 impl<'a> Watcher<'a> {
-    /// Goes on with a log and what was in it. `arena`: bytes of this rank's.
+    /// Continues a log with its history. `arena`: bytes of this rank's arena.
     pub fn new(
         r: &'a Resolved,
         (log, history): (Log, History),
@@ -48,7 +49,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Steps over twice the median.
+    /// Returns the number of steps over twice the median.
     pub fn slow_steps(&self) -> u64 {
         self.slow.count()
     }
@@ -79,10 +80,27 @@ impl Observer for Silent {
     fn note(&mut self, _: &str) {}
 }
 
+/// Returns reported losses by name.
+fn named(reported: &[(&str, f64)]) -> BTreeMap<String, Real> {
+    reported.iter().map(|(name, value)| ((*name).to_owned(), Real(*value))).collect()
+}
+
+/// Returns a player's part of a line of the log.
+fn of_player(p: &Played) -> OfPlayer {
+    OfPlayer {
+        loss: p.loss,
+        losses: named(&p.reported),
+        learning_rate: p.learning_rate,
+        grad_norm: f64::from(p.grad_norm),
+        applied: p.applied,
+    }
+}
+
 impl Observer for Watcher<'_> {
     fn step(&mut self, step: &Step, progress: &Progress) -> Result<(), RunError> {
+        let first = &step.players[0];
         if progress.update == 1
-            && let Some(said) = self.r.plan.shape.model.first_loss(step.loss)
+            && let Some(said) = self.r.plan.shape.model.first_loss(first.loss)
         {
             self.console.line(&said);
         }
@@ -90,11 +108,16 @@ impl Observer for Watcher<'_> {
         let line = Update {
             update: progress.update,
             epoch: f64::from(step.epoch),
-            loss: step.loss,
-            learning_rate: step.learning_rate,
-            grad_norm: f64::from(step.grad_norm),
-            loss_scale: step.loss_scale.map(f64::from),
-            applied: step.applied,
+            loss: first.loss,
+            losses: named(&first.reported),
+            learning_rate: first.learning_rate,
+            grad_norm: f64::from(first.grad_norm),
+            loss_scale: first.loss_scale.map(f64::from),
+            applied: step.applied(),
+            players: match &*step.players {
+                [_] => BTreeMap::new(),
+                several => several.iter().map(|p| (p.name.to_owned(), of_player(p))).collect(),
+            },
             step_seconds: step.seconds,
             loader_wait_seconds: step.loader_wait,
             page_faults_major: step.after.major_faults - step.before.major_faults,
@@ -106,8 +129,8 @@ impl Observer for Watcher<'_> {
             fill: step.rows as f64 / capacity.max(1) as f64,
         };
         self.log.append(&line)?;
-        if !step.applied {
-            let skipped = match (self.r.recipe.clip_per_tensor, step.loss_scale) {
+        if !step.applied() {
+            let skipped = match (self.r.recipe.clip_per_tensor, step.loss_scale()) {
                 (false, None) => "the update was skipped".to_owned(),
                 (false, Some(scale)) => format!("the update was skipped, the loss scale is {scale} now"),
                 (true, _) => "that tensor was not updated, the others were".to_owned(),
@@ -132,7 +155,7 @@ impl Observer for Watcher<'_> {
             update: progress.update,
             updates: self.r.updates,
             epoch: f64::from(step.epoch),
-            loss: step.loss,
+            loss: first.loss,
             frames_per_second: line.frames_per_second,
             rss_bytes: self.on_card.or(Some(step.after.rss_bytes)),
             budget_bytes: self.r.budget + self.r.host_beside(),

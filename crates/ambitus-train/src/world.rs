@@ -1,11 +1,11 @@
-//! The ranks of a run, as one of them sees them: which one it is, what it holds of each tensor, and what all have said.
+//! The ranks of a run, as one of them sees them: its number, what it holds of each tensor, and what all ranks report.
 //!
 //! All ranks run the same loop. Nothing is shared between them but their [`Communicator`] and the run's folder, on a file
-//! system that all of them see; the first one alone writes what is not a checkpoint, logs and speaks. What they must agree on
+//! system that all of them see; only the first one logs, prints, and writes what is not a checkpoint. What they must agree on
 //! (losses, a stop that was asked for, the files of a checkpoint) they tell each other, and each draws the same conclusion.
 
 use crate::launch::Processes;
-use crate::pieces::{self, Piece};
+use crate::tensor_ranges::{self, Piece};
 use ambitus_comm::local::{self, Failed};
 use ambitus_comm::{Busy, Communicator};
 use ambitus_compile::passes::shard::Layout;
@@ -35,24 +35,24 @@ pub struct World {
 }
 
 impl World {
-    /// One rank.
+    /// Returns the world of a single rank.
     pub fn alone() -> World {
         World { comm: None, layout: None, placed: false, here: 1, local: 0, bytes: 0 }
     }
 
-    /// A rank of several, by its end of an engine.
+    /// Returns a rank of several, by its end of an engine.
     pub fn of(comm: Arc<dyn Communicator>) -> World {
         World { comm: Some(comm), ..World::alone() }
     }
 
-    /// A rank that is a process among those of a launcher.
+    /// Returns a rank that is a process among those of a launcher.
     pub fn of_processes(processes: Processes) -> World {
         let Processes { comm, here, local, bytes } = processes;
         World { here, local, bytes, ..World::of(comm) }
     }
 
-    /// The device of a recipe with this process's share of its host: the threads of a recipe are those of a host, and of its
-    /// cards each process has one.
+    /// Returns the device of a recipe with this process's share of its host: the threads of a recipe are those of a host, and
+    /// of its cards each process has one.
     ///
     /// # Errors
     /// As [`Device::find`].
@@ -62,78 +62,78 @@ impl World {
         Ok(device.beside_engine(self.bytes).connected(self.ranks()))
     }
 
-    /// The same, of a session whose tensors lie so.
+    /// Returns this world for a session whose tensors lie as in `layout`.
     pub fn holding(&self, layout: Option<Layout>) -> World {
         World { layout: layout.map(Arc::new), ..self.clone() }
     }
 
-    /// The same, of a model that is placed on the ranks, each a part of it.
+    /// Returns this world for a model that is placed on the ranks: each has a part of it.
     pub fn of_parts(&self) -> World {
         World { placed: true, ..self.clone() }
     }
 
-    /// Which micro-batches are this rank's: of so many ranks that take turns, in the whole order. All, where each has a part of
-    /// the model.
+    /// Returns this rank and the number of ranks that take turns at micro-batches, in the order of the whole update. Where each
+    /// rank has a part of the model, every rank takes all micro-batches.
     pub fn turn(&self) -> (usize, usize) {
         if self.placed { (0, 1) } else { (self.rank(), self.ranks()) }
     }
 
-    /// What this rank computed is not computed by another too, or this is the one that says it.
+    /// Returns whether this rank reports what it computed: no other rank computed the same, or this is the first of them.
     pub fn says(&self) -> bool {
         !self.placed || self.is_first()
     }
 
-    /// Tensors that this rank has whole are on no other.
+    /// Returns whether tensors that this rank has whole are on no other.
     pub fn has_own(&self) -> bool {
         self.placed || self.is_first()
     }
 
-    /// Which file of a checkpoint this rank writes, and how many there are.
+    /// Returns which file of a checkpoint this rank writes, and how many there are.
     pub fn file(&self) -> (usize, usize) {
         if self.placed { (self.rank(), self.ranks()) } else { self.shard() }
     }
 
-    /// The engine, where there are other ranks.
+    /// Returns the engine, where there are other ranks.
     pub fn comm(&self) -> Option<&Arc<dyn Communicator>> {
         self.comm.as_ref()
     }
 
-    /// This rank.
+    /// Returns this rank's number.
     pub fn rank(&self) -> usize {
         self.comm.as_ref().map_or(0, |c| c.rank())
     }
 
-    /// Ranks in all.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.comm.as_ref().map_or(1, |c| c.ranks())
     }
 
-    /// The rank that writes, logs and speaks.
+    /// Returns whether this is the rank that writes, logs and prints.
     pub fn is_first(&self) -> bool {
         self.rank() == 0
     }
 
-    /// Where the session's tensors lie, and which rank's share this is.
+    /// Returns where the session's tensors lie, and which rank's share this is.
     pub fn held(&self) -> Option<(&Layout, usize)> {
         Some((self.layout.as_deref()?, self.rank()))
     }
 
-    /// Which shard of the flats this rank holds, and how many there are.
+    /// Returns which shard of the flats this rank holds, and how many there are.
     pub fn shard(&self) -> (usize, usize) {
         self.held().map_or((0, 1), |(l, rank)| (l.mesh().shard_of(rank), l.mesh().shard))
     }
 
-    /// This rank is of the one replica that writes checkpoints.
+    /// Returns whether this rank is of the one replica that writes checkpoints.
     pub fn writes(&self) -> bool {
         self.rank() < self.file().1
     }
 
-    /// What this rank's states hold, by the tensors that checkpoints name.
+    /// Returns what this rank's states hold, by the tensors that checkpoints name.
     pub fn pieces(&self, states: &[StateDecl]) -> Vec<Piece> {
-        pieces::of(states, self.held())
+        tensor_ranges::of(states, self.held())
     }
 
-    /// What every rank says, in the order of ranks. `what` is named where one does not answer.
+    /// Returns what every rank says, in the order of ranks. `what` is named where one does not answer.
     ///
     /// # Errors
     /// When a rank is gone, with its name.
@@ -167,12 +167,12 @@ impl World {
         self.exchange(what, &[]).map(drop)
     }
 
-    /// Held while this rank works on its own, and exchanges nothing: those that wait know that it lives.
+    /// Returns a guard to hold while this rank works on its own and exchanges nothing: those that wait know that it is alive.
     pub fn busy(&self) -> Option<Busy> {
         self.comm.as_ref().map(|comm| comm.busy())
     }
 
-    /// What the first rank says, on every rank, however long that takes it.
+    /// Returns what the first rank says, on every rank, however long that takes it.
     ///
     /// # Errors
     /// As [`World::exchange`], and what `say` may meet on the first rank.
@@ -190,8 +190,8 @@ impl World {
         Ok(self.exchange(what, &mine)?.swap_remove(0))
     }
 
-    /// The numbers of all ranks, of which each has every so manieth from its own number on, in their whole order: sums of them
-    /// have the same bits as one rank's. Where each has all of them, these.
+    /// Re-interleaves values that ranks hold round-robin: sums of them have the same bits as one rank's. Where every rank has all
+    /// values, returns these.
     ///
     /// # Errors
     /// As [`World::exchange`].
@@ -200,21 +200,22 @@ impl World {
             return Ok(mine.to_vec());
         }
         let bytes: Vec<u8> = mine.iter().flat_map(|x| x.to_le_bytes()).collect();
-        Ok(interleaved(&self.exchange(what, &bytes)?))
+        Ok(interleaved(&self.exchange(what, &bytes)?, 1))
     }
 }
 
-/// Numbers that ranks took in turn, in their whole order.
-pub fn interleaved(by_rank: &[Vec<u8>]) -> Vec<f64> {
+/// Returns the numbers of which ranks took `each` at a turn, in their whole order.
+pub fn interleaved(by_rank: &[Vec<u8>], each: usize) -> Vec<f64> {
     let of = |bytes: &Vec<u8>| -> Vec<f64> {
         bytes.chunks_exact(8).map(|b| f64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| b[i]))).collect()
     };
     let all: Vec<Vec<f64>> = by_rank.iter().map(of).collect();
-    let most = all.iter().map(Vec::len).max().unwrap_or(0);
-    (0..most).flat_map(|k| all.iter().filter_map(move |of_rank| of_rank.get(k).copied())).collect()
+    let turns = all.iter().map(|of_rank| of_rank.len() / each).max().unwrap_or(0);
+    let turn = |k: usize| all.iter().filter_map(move |of_rank| of_rank.get(k * each..(k + 1) * each));
+    (0..turns).flat_map(turn).flatten().copied().collect()
 }
 
-/// Runs `body` on so many ranks that are threads of this process.
+/// Runs `body` on `ranks` ranks that are threads of this process.
 ///
 /// # Errors
 /// What the first rank that failed met, with its number.

@@ -17,7 +17,7 @@ use std::path::PathBuf;
     name = "ambitus",
     version,
     after_help = "Exit codes: 0 done · 1 a bug · 2 usage or recipe · 3 does not fit · 4 model \
-files · 5 data · 6 reading or writing · 7 training went wrong · 8 no card, driver or library (CUDA's, Open MPI's), or it failed · 9 another rank died or hangs · 10 stopped on request, can be resumed"
+files · 5 data · 6 reading or writing · 7 training failed · 8 no GPU, driver or library (CUDA's, Open MPI's), or it failed · 9 another rank died or hangs · 10 stopped on request, can be resumed"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -28,7 +28,7 @@ pub struct Cli {
 pub enum Command {
     /// Check a folder of audio and its transcripts, and cache what training needs
     Prepare(TrainArgs),
-    /// Say what a run will need, phase by phase, and whether it fits; reads no weights
+    /// Show what a run will need, phase by phase, and whether it fits; reads no weights
     #[command(
         args_override_self = true,
         after_help = "Examples:\n  ambitus plan recipes/quickstart.yaml\n  ambitus plan --model DIR --assume 32x5s,1x17s --memory 8GiB\n  ambitus plan recipes/quickstart.yaml --card rtx3090\n  ambitus plan recipes/quickstart.yaml --cards\n  ambitus plan recipes/parler-size.yaml --cards 2xrtx3090"
@@ -37,8 +37,8 @@ pub enum Command {
     #[command(
         about = format!("Read other trainers' configurations (accelerate, TrainingArguments, those of {}) into a recipe, key by key", names()),
         after_help = "Examples:\n  ambitus import accelerate.yaml args.json -o recipe.yaml --model DIR --data DIR\n  ambitus import \
-accelerate.yaml -- --fsdp 'full_shard auto_wrap' --bf16 --per_device_train_batch_size 4\n\nEach key is used (as what), default (what \
-happens anyway), without effect (and why), a question, or unknown (with the nearest name). Nothing in a file is run."
+accelerate.yaml -- --fsdp 'full_shard auto_wrap' --bf16 --per_device_train_batch_size 4\n\nEach key is used (and as what), default (what \
+happens anyway), without effect (and why), a question, or unknown (with the nearest name). No code in a file is executed."
     )]
     Import(crate::import::ImportArgs),
     /// Fine-tune
@@ -48,36 +48,37 @@ happens anyway), without effect (and why), a question, or unknown (with the near
         arg(clap::Arg::new("assume").long("assume").hide(true).value_parser(only_assumed)),
         after_help = "Examples:\n  ambitus train recipes/quickstart.yaml\n  ambitus train --model DIR --data my-voice --memory 20GiB\n\nA recipe may \
 declare stages, each with its own freeze, lora, updates or epochs, learning_rate, warmup, batch, checkpoint, precision and \
-optimizer:\n  stages: [{name: head, freeze: ['*.transformer_blocks'], updates: 200}, {name: all, updates: 800}]\nEach goes on from \
-the model that the one before made. All are planned before the first begins; the memory is that of the largest, the time the \
-sum, and between two an export, a load and a new optimizer."
+optimizer:\n  stages: [{name: head, freeze: ['*.transformer_blocks'], updates: 200}, {name: all, updates: 800}]\nEach starts from \
+the model that the previous one made. All are planned before the first begins. The run's memory is that of the largest stage, its \
+time the sum of all. Between two stages the model is exported and loaded, and the optimizer starts anew."
     )]
     Train(RunArgs),
-    /// Go on with a run that was stopped or killed
+    /// Resume a run that was stopped or killed
     Resume(ResumeArgs),
-    /// Loss and gradients of one update on given clips and draws, for comparison with the reference
+    /// Compute loss and gradients of one update on given clips and draws, for comparison with the reference
     Gradients(GradientsArgs),
     /// Write a run's model as the original project loads it
     Export(ExportArgs),
-    /// All runs in a folder in one table: what differs, memory, speed, validation loss
+    /// List all runs in a folder in one table: what differs, memory, speed, validation loss
     Runs(RunsArgs),
-    /// Audio to the codes of a frozen codec (SNAC at 24 kHz) and back, on the CPU
+    /// Convert audio to the codes of a frozen codec (SNAC at 24 kHz) and back, on the CPU
     Codec {
         #[command(subcommand)]
         command: crate::codec::CodecCommand,
     },
-    /// What this machine has: processor, memory, limits, who else uses them
+    /// Show what this machine has: processor, memory, limits, who else uses them
     Doctor(DoctorArgs),
 }
 
-/// `train --card NAME` is what one types after `plan --card NAME`.
+/// Refuses `train --card NAME`, which people type after `plan --card NAME`.
 fn only_planned(_: &str) -> Result<String, String> {
-    Err("a card of cards.toml is only planned for (`ambitus plan`); `train` computes on this machine's: --device cuda".to_owned())
+    Err("a card of cards.toml can only be planned for (`ambitus plan`); `train` uses this machine's GPU: --device cuda".to_owned())
 }
 
-/// `train --assume CLIPS` is what one types after `plan --assume CLIPS`.
+/// Refuses `train --assume CLIPS`, which people type after `plan --assume CLIPS`.
 fn only_assumed(_: &str) -> Result<String, String> {
-    Err("clips that are assumed are only planned for (`ambitus plan`); `train` needs a folder of audio: --data DIR".to_owned())
+    Err("assumed clips can only be planned for (`ambitus plan`); `train` needs a folder of audio: --data DIR"
+        .to_owned())
 }
 
 fn level(text: &str) -> Result<Level, String> {
@@ -93,39 +94,41 @@ fn level(text: &str) -> Result<Level, String> {
 pub struct PlanArgs {
     #[command(flatten)]
     pub run: TrainArgs,
-    /// Clips that stand in for data, by count and length: 32x5s,1x17s of seconds, 32x400f of frames, 32x800t of tokens,
-    /// as the model counts them (of tokens, seconds are assumed to have 4 of text each). Updates, micro-batches and held-out clips are as of real ones
+    /// Clips that stand in for data, by count and length as the model counts it: 32x5s,1x17s in seconds, 32x400f in frames,
+    /// 32x800t in tokens (each second is assumed to have 4 tokens of text). Updates, micro-batches and held-out clips are those of
+    /// real ones
     #[arg(long, value_name = "CLIPS", conflicts_with = "data")]
     pub assume: Option<Assume>,
     /// Also show every combination that the search tried: bytes, seconds, and why it is or is not the plan
     #[arg(long)]
     pub explain: bool,
-    /// Write every program into this folder as text: as it is run (micro.txt), and what each pass of the compiler left of it
+    /// Write every program into this folder as text: as it is run (micro.txt), and as each compiler pass left it
     /// (micro/07-checkpoint.txt)
     #[arg(long, value_name = "DIR")]
     pub dump: Option<PathBuf>,
-    /// Also show what each pass of the compiler took
+    /// Also show the time of each compiler pass
     #[arg(long)]
     pub timings: bool,
-    /// Plan for this card of cards.toml, which need not be here: budget its usable memory [or --memory], in place of the
-    /// recipe's device and memory; seconds by the table's rates. `cpu`: this machine's processor, its rates measured now
+    /// Plan for this GPU of cards.toml, which this machine need not have. The budget is its usable memory [or --memory], in place
+    /// of the recipe's device and memory; seconds are predicted from the table's rates. `cpu`: this machine's processor, its rates
+    /// measured now
     #[arg(long, value_name = "NAME", group = "table", conflicts_with = "device")]
     pub card: Option<String>,
-    /// Plan for every card of cards.toml: which can train this, with what changes, and how fast. Exit code 3 when none can. With
-    /// several cards of one kind (`--cards 4xa800`): for one of them, as a rank of the recipe's `sharding` or of the one in
-    /// which all share everything, with what each strategy would take; and of that run as data parallel (a whole copy in each
-    /// card), model parallel (blocks on one card each: saves memory, costs waiting) and as a pipeline (waits less, keeps more)
+    /// Plan for every GPU of cards.toml: which can train this, with what changes, and how fast. Exit code 3 when none can. With
+    /// several GPUs of one kind (`--cards 4xa800`): plan for one of them, as a rank of the recipe's `sharding` (default: full),
+    /// with what each strategy would take. The run is then also planned as data parallel (a whole copy on each GPU), model
+    /// parallel (each block on one GPU: saves memory, costs waiting) and as a pipeline (waits less, keeps more)
     #[arg(long, value_name = "NxNAME", num_args = 0..=1, default_missing_value = "", group = "table", conflicts_with_all = ["device", "memory"])]
     pub cards: Option<String>,
-    /// Plan for the cards of several hosts, described in this file (card, hosts, cards_per_host, network_gb_per_s)
+    /// Plan for the GPUs of several hosts, described in this file (card, hosts, cards_per_host, network_gb_per_s)
     #[arg(long, value_name = "FILE", group = "table", conflicts_with_all = ["device", "memory"])]
     pub cluster: Option<PathBuf>,
-    /// Also show this run on 1 to 1024 such cards, sharded and replicated, by predicted time; --scaling=a800,h100 sets several
-    /// kinds of cards side by side
+    /// Also show this run on 1 to 1024 such GPUs, sharded and replicated, by predicted time; --scaling=a800,h100 sets several
+    /// kinds of GPUs side by side
     #[arg(long, value_name = "CARDS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub scaling: Option<String>,
     /// Lay this accelerate file (or whatever `ambitus import` reads) over the recipe: its ranks, sharding, precision, offload
-    /// and recomputing. Options go before it. Costs nothing: no other key of the recipe changes
+    /// and recomputing. Options override it. No other key of the recipe changes
     #[arg(long, value_name = "FILE")]
     pub accelerate: Option<PathBuf>,
     /// Cards to add and replace [default: cards.toml of the working directory, if there is one]
@@ -139,8 +142,8 @@ pub struct TrainArgs {
     pub recipe: Option<PathBuf>,
     #[arg(long, help = folders())]
     pub model: Option<PathBuf>,
-    /// Folder of audio with transcripts. `plan` can do with --assume instead; of some families also without either: it then
-    /// assumes clips as long as the micro-batch or --max-seconds
+    /// Folder of audio with transcripts. `plan` also takes --assume instead; for some families it needs neither and then assumes
+    /// clips as long as the micro-batch or --max-seconds
     #[arg(long)]
     pub data: Option<PathBuf>,
     /// Folder for the run's results [default: a new one under runs/]
@@ -149,45 +152,45 @@ pub struct TrainArgs {
     /// Where to compute: cpu, cuda or cuda:N [default: cpu]
     #[arg(long)]
     pub device: Option<DeviceChoice>,
-    /// Memory budget of the whole process, on a card of the card, e.g. 20GiB. What --offload moves to the host's memory counts to
-    /// --host-memory instead, also on a processor, whose process then holds both [default: 90 % of what is free]
+    /// Memory budget of the process; with --device cuda, of the GPU (e.g. 20GiB). What --offload moves to the host's memory counts
+    /// towards --host-memory instead; with --device cpu the process holds both [default: 90 % of what is free]
     #[arg(long)]
     pub memory: Option<ByteSize>,
-    /// What the model computes in: fp32, bf16-mixed, fp16-mixed or bf16-pure. The 16-bit ones save half of all activations and are faster
-    /// on cards; they cost digits (gradients within about 1 % of fp32's; weights, their gradients and moments stay fp32).
-    /// fp16-mixed is for cards without bfloat16: it scales the loss, and skips updates that overflow. bf16-pure keeps weights
-    /// in bfloat16 too: 2 bytes a parameter less than the 4, for updates rounded at random [default: fp32]
+    /// What the model computes in: fp32, bf16-mixed, fp16-mixed or bf16-pure. The 16-bit ones halve all activations and are faster
+    /// on GPUs; they cost digits (gradients within about 1 % of fp32's; weights, their gradients and moments stay fp32).
+    /// fp16-mixed is for GPUs without bfloat16: it scales the loss, and skips updates that overflow. bf16-pure keeps weights
+    /// in bfloat16 too: 2 bytes a parameter instead of 4, with updates rounded at random [default: fp32]
     #[arg(long)]
     pub precision: Option<Precision>,
-    /// Ranks that share the run: less memory of each by what --sharding shares, for the time of exchanging. With --device cpu
-    /// threads of this process, among which --threads is divided; --memory is of all together. Under mpirun or srun the processes are
-    /// the ranks, each with a --memory of its own (docs/launch.md) [default: 1; of `plan --cards NxNAME`, the cards]
+    /// Ranks that share the run: each needs less memory by what --sharding shares, and spends time on exchanging. With --device cpu
+    /// they are threads of this process, which divide --threads; --memory is that of all together. Under mpirun or srun the
+    /// processes are the ranks, each with its own --memory (docs/launch.md) [default: 1; with `plan --cards NxNAME`, N]
     #[arg(long, value_name = "N")]
     pub ranks: Option<u32>,
-    /// How ranks share: full (parameters and gradients, gathered again in backward: least memory as a rule), grad_op
-    /// (gathered tensors stay until backward is through: half the gathering, a copy of the model), none (each has all of it: data parallel),
-    /// hybrid:S or hybrid_grad_op:S (as these in groups of S ranks). The same bits with each [default: full]
+    /// How ranks share: full (parameters and gradients, gathered again in backward: usually the least memory), grad_op
+    /// (gathered tensors stay until backward is done: half the gathering, a copy of the model), none (each has all of it: data parallel),
+    /// hybrid:S or hybrid_grad_op:S (full or grad_op in groups of S ranks). All give the same bits [default: full]
     #[arg(long, value_name = "STRATEGY")]
     pub sharding: Option<Strategy>,
-    /// Each rank has some blocks of the model in place of a share of everything (--sharding): model (a micro-batch goes through the
+    /// Give each rank some blocks of the model in place of a share of everything (--sharding): model (a micro-batch goes through the
     /// ranks one after another: their memory adds up, and they wait for each other), pipeline (several micro-batches of an update
-    /// are in the ranks at a time: waits less, keeps more activations) or none. The bits of one rank with the same --micro-batch:
-    /// where that is left open, other ranks may be faster with another [default: none]
+    /// are in the ranks at a time: waits less, keeps more activations) or none. Same bits as one rank with the same --micro-batch;
+    /// if that is left open, the planner may choose another one for this number of ranks [default: none]
     #[arg(long, value_name = "HOW")]
     pub placement: Option<Placement>,
-    /// What waits in the host's memory and comes to the device while it is used, as a list: all, none, parameters, gradients,
-    /// optimizer, optimizer=0.5 (half of it), ema, activations, activations=blocks, disk=FOLDER (cpu: in a file). Saves the
-    /// device nearly all of their bytes, same numbers; costs host memory and what copying takes beyond computing
+    /// What is kept in the host's memory and copied to the device for use, as a list: all, none, parameters, gradients,
+    /// optimizer, optimizer=0.5 (half of it), ema, activations, activations=blocks, disk=FOLDER (cpu: in a file). Saves nearly all
+    /// of their bytes on the device, same numbers; costs host memory, and time where copying takes longer than computing
     #[arg(long, value_name = "WHAT", overrides_with = "low_vram")]
     pub offload: Option<Offload>,
-    /// Everything waits in the host's memory (--offload all): the least of the device that these options can take, and the
-    /// slowest; same numbers. On a processor the host's memory is this process's too: --memory then bounds the rest of it
+    /// Keep everything in the host's memory (--offload all): takes the least device memory of these options, and is the slowest;
+    /// same numbers. With --device cpu the host's memory is this process's too: --memory then bounds the rest of it
     #[arg(long, overrides_with = "offload")]
     pub low_vram: bool,
-    /// Budget of what is offloaded, on a card with the process [default: what is free beside --memory]
+    /// Budget of what is offloaded; with --device cuda, of the process too [default: what is free besides --memory]
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<ByteSize>,
-    /// What backward computes again instead of keeping it: none, all, a number of blocks, values:N (the N cheapest values of
+    /// What backward recomputes instead of keeping it: none, all, a number of blocks, values:N (the N cheapest values of
     /// every block), or modules by name ('*.to_q,*.ff.ff.2'). Same numbers; `all` saves most of the activations and costs
     /// about a third more time [default: what the budget needs, cheapest first]
     #[arg(long, value_name = "WHAT")]
@@ -196,20 +199,21 @@ pub struct TrainArgs {
     /// another order) or changed (16-bit precision, small optimizer states) [default: reordered]
     #[arg(long, value_parser = level)]
     pub numerics: Option<Level>,
-    /// Apply each gradient where backward has made it: saves the bytes of all gradients (a quarter of weights, gradients and
+    /// Apply each gradient as soon as backward has computed it: saves the bytes of all gradients (a quarter of weights, gradients and
     /// moments), costs no time; same numbers. Needs --clip-per-tensor and updates of one micro-batch
     #[arg(long)]
     pub update_in_backward: bool,
-    /// Clip each tensor's gradient by its own norm instead of all by the global one: other numbers, no memory or time
+    /// Clip each tensor's gradient by its own norm instead of all by the global one: changes numbers, costs no memory or time
     #[arg(long)]
     pub clip_per_tensor: bool,
     /// How AdamW keeps its moments: adamw (fp32, 8 bytes a parameter), adamw-bf16 (4) or adamw-8bit (2). The narrow ones save
-    /// half and three quarters of the moments and cost precision (other numbers, much the same loss), on the CPU also some
-    /// time per update
+    /// half and three quarters of the moments and cost precision (other numbers, much the same loss). On the CPU they also cost
+    /// some time per update
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<OptimizerChoice>,
-    /// What is computed at once: frames or tokens as the model counts them, seconds of audio as 20s, or max (the most that fits; exact, because it is planned).
-    /// The update stays the same; less saves memory and costs a little time [default: what is fastest within the budget]
+    /// What is computed at once: frames or tokens as the model counts them, seconds of audio as 20s, or max (the most that fits;
+    /// exact, because it is planned). The update stays the same; less saves memory and costs a little time [default: what is
+    /// fastest within the budget]
     #[arg(long, value_name = "SIZE")]
     pub micro_batch: Option<MicroBatch>,
     /// Threads [default: all cores]; results do not depend on it
@@ -218,45 +222,45 @@ pub struct TrainArgs {
     /// Updates
     #[arg(long)]
     pub updates: Option<u64>,
-    /// Audio of one update: clips as 8, seconds as 60s, frames as 3200f or tokens as 3200t. More is a steadier
-    /// gradient and takes longer; no memory, as it goes through in micro-batches [default: the family's]
+    /// Audio of one update: clips as 8, seconds as 60s, frames as 3200f or tokens as 3200t. More gives a steadier gradient and
+    /// takes longer, but no more memory, as it is computed in micro-batches [default: the family's]
     #[arg(long, value_name = "SIZE")]
     pub batch: Option<Batch>,
     /// Updates of linear warm-up [default: the family's, else min(100, 5 % of the updates)]
     #[arg(long, value_name = "UPDATES")]
     pub warmup: Option<u64>,
-    /// How the rate goes on after warm-up: linear (to zero), cosine, cosine-restarts, warm-restarts, constant, exponential,
+    /// The rate after warm-up: linear (to zero), cosine, cosine-restarts, warm-restarts, constant, exponential,
     /// inverse-sqrt or milestones, with its numbers as cosine,floor=0.1 (`schedule:` in a recipe has the list) [default: linear]
     #[arg(long, value_name = "KIND")]
     pub schedule: Option<Schedule>,
     /// Updates between checkpoints; 0: only after the last [default: 100]
     #[arg(long, value_name = "UPDATES")]
     pub save_every: Option<u64>,
-    /// Keep a moving average of the weights: 4 bytes for each that is trained [default: the family's]
+    /// Keep a moving average of the weights: 4 bytes for each trained one [default: the family's]
     #[arg(long, overrides_with = "no_ema")]
     pub ema: bool,
-    /// Keep no moving average: saves its bytes; what is exported are the weights themselves [default: the family's]
+    /// Keep no moving average: saves its bytes; the weights themselves are exported [default: the family's]
     #[arg(long, overrides_with = "ema")]
     pub no_ema: bool,
     /// Longest clip in seconds
     #[arg(long)]
     pub max_seconds: Option<f64>,
-    /// Peak learning rate [default: the family's; of adapters (--lora) 1e-4]
+    /// Peak learning rate [default: the family's; for adapters (--lora) 1e-4]
     #[arg(long)]
     pub learning_rate: Option<f64>,
-    /// Seed of all that training draws; what is validated on does not depend on it
+    /// Seed of all random draws in training; validation does not depend on it
     #[arg(long)]
     pub seed: Option<u64>,
     #[command(flatten)]
     pub own: OwnArgs,
-    /// Do not train what matches: a parameter or module, `*` is anything, e.g. '*.text_embed'; repeatable.
-    /// Saves gradient, optimizer state and average (16 of a parameter's 20 bytes) and what only they would keep of the
-    /// forward pass; costs what the frozen part could have learned
+    /// Freeze what matches: a parameter or module, `*` is anything, e.g. '*.text_embed'; repeatable.
+    /// Saves gradient, optimizer state and average (16 of a parameter's 20 bytes) and the activations kept only for them;
+    /// costs what the frozen part could have learned
     #[arg(long, value_name = "PATTERN")]
     pub freeze: Vec<String>,
     /// Train additions of this rank to attention and feed-forward, and freeze the model (LoRA; `lora:` in a recipe has more).
     /// Saves gradient, optimizer state and average of nearly everything; costs a few percent more arithmetic forward, and
-    /// what low rank cannot express. 8 to 32 is usual; the learning rate is 1e-4 where none is given
+    /// what low rank cannot express. 8 to 32 is usual; the learning rate is 1e-4 if none is given
     #[arg(long, value_name = "RANK", conflicts_with = "freeze")]
     pub lora: Option<u32>,
     /// Machine-readable result on stdout
@@ -276,16 +280,16 @@ pub struct RunArgs {
 pub struct ResumeArgs {
     /// The run's folder
     pub run: PathBuf,
-    /// Go on with so many ranks, any number: the same tensors, cut otherwise. Sums in another order; less memory of each rank by
-    /// what it then holds
+    /// Resume with N ranks, any number: the same tensors, cut otherwise. Sums are taken in another order; each rank's memory
+    /// changes with what it then holds
     #[arg(long, value_name = "N")]
     pub ranks: Option<u32>,
-    /// Go on with another strategy (as for `train`), also of a run that was placed: other bytes and traffic, at the same number of
-    /// ranks the same bits
+    /// Resume with another strategy (as for `train`), also if the run was placed. Changes memory and traffic; with the same number
+    /// of ranks the bits stay the same
     #[arg(long, value_name = "STRATEGY", conflicts_with = "placement")]
     pub sharding: Option<Strategy>,
-    /// Go on with the model placed so on the ranks (as for `train`), also of a run that was sharded: memory adds up, ranks wait for
-    /// each other; of one rank's run the same bits, as the run keeps its micro-batch
+    /// Resume with the model placed on the ranks (as for `train`), also if the run was sharded: memory adds up, ranks wait for
+    /// each other. A run of one rank keeps its bits, as it keeps its micro-batch
     #[arg(long, value_name = "HOW")]
     pub placement: Option<Placement>,
     #[command(flatten)]
@@ -295,12 +299,11 @@ pub struct ResumeArgs {
     pub json: bool,
 }
 
-/// Of commands that run on several processes.
+/// Options of commands that run on several processes.
 #[derive(Args, Clone, Default)]
 pub struct WorldArgs {
-    /// Seconds that a rank of several processes (mpirun, srun) waits for another in one exchange before the run is ended: must be
-    /// more than the longest that a rank computes or writes alone. Less notices a rank that hangs sooner; costs nothing
-    /// [default: 120]
+    /// Seconds that a rank of several processes (mpirun, srun) waits for another in one exchange before the run is ended. Must be
+    /// longer than any rank computes or writes alone. Fewer seconds notice a hanging rank sooner; costs nothing [default: 120]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub watchdog: Option<u64>,
 }
@@ -316,31 +319,32 @@ pub struct GradientsArgs {
     /// Where loss and gradients go (safetensors)
     #[arg(long)]
     pub out: PathBuf,
-    /// What to compute in: fp32, bf16-mixed, fp16-mixed or bf16-pure; half the activations, fewer digits. Gradients come out in fp32
+    /// What to compute in: fp32, bf16-mixed, fp16-mixed or bf16-pure. 16 bits: half the activations, fewer digits. Gradients are
+    /// written in fp32
     #[arg(long, default_value = "fp32")]
     pub precision: Precision,
-    /// What backward computes again: none, all, a number of blocks, values:N, or modules by name
+    /// What backward recomputes: none, all, a number of blocks, values:N, or modules by name
     #[arg(long, default_value = "none")]
     pub checkpoint: Checkpoint,
-    /// Frames or tokens of a micro-batch: less takes less memory [default: all clips in one]
+    /// Frames or tokens of a micro-batch: fewer take less memory [default: all clips in one]
     #[arg(long)]
     pub micro_batch: Option<usize>,
-    /// Virtual devices in this process that share the model and take turns at the micro-batches, each with an arena and threads of
-    /// its own: what several cards will compute, on the CPU. Costs memory and time, saves nothing here. Under mpirun or srun the
+    /// Virtual devices in this process that share the model and take turns at the micro-batches, each with its own arena and
+    /// threads: computes on the CPU what several GPUs would. Costs memory and time, saves nothing here. Under mpirun or srun the
     /// processes are the ranks (docs/launch.md)
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
-    /// How ranks share: full (parameters and gradients, gathered again in backward: least memory as a rule), grad_op
-    /// (gathered tensors stay until backward is through: half the gathering, a copy of the model), none (every rank has all of it),
-    /// hybrid:S or hybrid_grad_op:S (as these in groups of S ranks). The same bits with each [default: full]
+    /// How ranks share: full (parameters and gradients, gathered again in backward: usually the least memory), grad_op
+    /// (gathered tensors stay until backward is done: half the gathering, a copy of the model), none (every rank has all of it),
+    /// hybrid:S or hybrid_grad_op:S (full or grad_op in groups of S ranks). All give the same bits [default: full]
     #[arg(long, value_name = "STRATEGY")]
     pub sharding: Option<Strategy>,
-    /// Each rank has some blocks of the model in place of a share of everything (--sharding): model (a micro-batch goes through the
+    /// Give each rank some blocks of the model in place of a share of everything (--sharding): model (a micro-batch goes through the
     /// ranks one after another: their memory adds up, and they wait for each other), pipeline (several micro-batches of an update
-    /// are in the ranks at a time: waits less, keeps more activations) or none. The bits of one rank
+    /// are in the ranks at a time: waits less, keeps more activations) or none. Same bits as one rank
     #[arg(long, value_name = "HOW", conflicts_with_all = ["sharding", "units"])]
     pub placement: Option<Placement>,
-    /// What ranks gather together: block, or modules of so many parameters. Larger units are fewer collectives and more memory
+    /// What ranks gather together: block, or modules of N parameters. Larger units mean fewer collectives and more memory
     /// [default: block]
     #[arg(long, value_name = "UNITS")]
     pub units: Option<Units>,

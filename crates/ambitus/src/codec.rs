@@ -1,8 +1,9 @@
 //! `ambitus codec`: audio to codes and back.
 
 use crate::terminal;
+use ambitus_families::CODECS;
+use ambitus_families::codec::{self, Codec};
 use ambitus_families::error::RunError;
-use ambitus_families::snac::{self, Codec};
 use ambitus_recipe::size::ByteSize;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -23,8 +24,7 @@ pub enum CodecCommand {
 
 #[derive(Args)]
 pub struct FolderArgs {
-    /// Folder with a SNAC codec at 24 kHz: config.json and model.safetensors or pytorch_model.bin
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = kinds())]
     pub codec: PathBuf,
     /// Threads: more are faster and take a little more memory; same numbers [default: all cores]
     #[arg(long)]
@@ -60,24 +60,30 @@ pub struct DecodeArgs {
 }
 
 impl FolderArgs {
-    fn open(&self) -> Result<Codec, RunError> {
+    fn open(&self) -> Result<Box<dyn Codec>, RunError> {
         let all = || std::thread::available_parallelism().map_or(1, usize::from);
-        Codec::open(&self.codec, self.threads.unwrap_or_else(all))
+        codec::open(CODECS, &self.codec, self.threads.unwrap_or_else(all))
     }
+}
+
+/// Returns the help of `--codec`.
+fn kinds() -> String {
+    let kinds = CODECS.iter().map(|kind| format!("{}: {}", kind.name(), kind.files()));
+    format!("Folder with a codec, {}", kinds.collect::<Vec<_>>().join("; or "))
 }
 
 pub fn run(command: &CodecCommand) -> Result<(), RunError> {
     match command {
         CodecCommand::Encode(a) => {
             let mut codec = a.codec.open()?;
-            let codes = snac::encode_file(&mut codec, &a.audio)?;
+            let codes = codec::encode_file(&mut *codec, &a.audio)?;
             codes.write(&a.out)?;
             let count: usize = codes.layers.iter().map(Vec::len).sum();
             said(count, "codes", &a.out, codec.encode_bytes());
         }
         CodecCommand::Decode(a) => {
             let mut codec = a.codec.open()?;
-            let samples = snac::decode_file(&mut codec, &a.codes, &a.out, a.noise)?;
+            let samples = codec::decode_file(&mut *codec, &a.codes, &a.out, a.noise)?;
             said(samples as usize, "samples", &a.out, codec.bytes());
         }
     }

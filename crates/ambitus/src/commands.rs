@@ -17,26 +17,26 @@ use ambitus_train::gradients::{self, GradientOptions};
 use ambitus_train::launch::{self, Processes, WorldOptions};
 use ambitus_train::run_dir::RunDir;
 use ambitus_train::world::World;
-use ambitus_train::{Sharding, Strategy, doctor, run, runs};
+use ambitus_train::{Sharding, Strategy, doctor, run, runs_table};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub type Result<T> = std::result::Result<T, RunError>;
 
-/// The processes that were started together as one run, if any.
+/// Returns the processes that were started together as one run, if any.
 fn processes(ranks: Option<usize>, device: DeviceChoice, a: &WorldArgs) -> Result<Option<Processes>> {
     let watchdog = a.watchdog.map_or(launch::WATCHDOG, Duration::from_secs);
     launch::world(ranks, WorldOptions { watchdog, device, notice: terminal::message })
 }
 
-/// This process's place among those of a run.
+/// Returns this process's place among those of a run.
 fn world(ranks: Option<u32>, device: DeviceChoice, a: &WorldArgs) -> Result<World> {
     let processes = processes(ranks.map(|n| n as usize), device, a)?;
     Ok(processes.map_or_else(World::alone, World::of_processes))
 }
 
-/// The recipe file, or one made of --model and --data, with the other options on top. Some models can be `planned` for without
-/// data.
+/// Returns the recipe file, or one made of --model and --data, with the other options on top. Some models can be `planned` for
+/// without data.
 pub fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
     let (mut r, mut origins) = without_options(a, planned)?;
     let given = options(a, &mut r);
@@ -49,7 +49,7 @@ pub fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
         let keys = if key == "updates" { vec![&*key, "epochs"] } else { vec![&*key] };
         if let Some(stage) = r.stage_that_says(&keys) {
             return Err(RunError::Usage(format!(
-                "--{}: stage `{stage}` of the recipe says its own {}, which this option would not change: change it there",
+                "--{}: stage `{stage}` of the recipe sets its own {}, which this option would not change: change it there",
                 key.replace('_', "-"),
                 keys.join(" or ")
             )));
@@ -58,7 +58,7 @@ pub fn recipe(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
     Ok((r, origins))
 }
 
-/// The recipe file, or one made of --model and --data.
+/// Returns the recipe file, or one made of --model and --data.
 pub fn without_options(a: &TrainArgs, planned: bool) -> Result<(Recipe, Origins)> {
     match (&a.recipe, &a.model, &a.data) {
         (Some(path), ..) => {
@@ -88,12 +88,12 @@ fn named(keys: &[&str]) -> Origins {
 struct Given(Vec<String>);
 
 impl Given {
-    /// A key that may be absent from the recipe.
+    /// Lays an option over a key that may be absent from the recipe.
     fn open<T: Clone>(&mut self, key: &'static str, option: &Option<T>, value: &mut Option<T>) {
         self.set(key, option, |given| *value = Some(given));
     }
 
-    /// Any other key, laid as `lay` says.
+    /// Lays an option over any other key, by `lay`.
     fn set<T: Clone>(&mut self, key: &'static str, option: &Option<T>, lay: impl FnOnce(T)) {
         if let Some(given) = option {
             lay(given.clone());
@@ -185,7 +185,7 @@ pub fn train(a: &RunArgs) -> Result<()> {
     finished(&run, a.json && world.is_first())
 }
 
-/// `runs/<seconds since 1970>-<recipe or data name>`: sorts by time.
+/// Returns `runs/<seconds since 1970>-<recipe or data name>`, which sorts by time.
 fn new_run_dir(a: &TrainArgs) -> PathBuf {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let named = a.recipe.as_deref().or(a.data.as_deref()).and_then(Path::file_stem);
@@ -202,7 +202,7 @@ pub fn resume(a: &ResumeArgs) -> Result<()> {
     finished(&run, a.json && world.is_first())
 }
 
-/// A run that does not fit, for programs: its plan, and what could be changed.
+/// Prints a run that does not fit, for programs: its plan, and what could be changed.
 pub fn refused(e: &RunError, as_json: bool) {
     if let (Some(refusal), true) = (e.refusal(), as_json) {
         json(&refusal);
@@ -211,7 +211,7 @@ pub fn refused(e: &RunError, as_json: bool) {
 
 fn finished(run: &RunDir, as_json: bool) -> Result<()> {
     if as_json {
-        terminal::result(runs::summary_text(&run.root)?.trim_end());
+        terminal::result(runs_table::summary_text(&run.root)?.trim_end());
     }
     Ok(())
 }
@@ -227,7 +227,7 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
     let placement = a.placement.filter(|p| *p != recipe::Placement::None);
     if ranks.is_none() && (a.sharding.is_some() || a.units.is_some() || placement.is_some()) {
         return Err(RunError::Usage(
-            "--sharding, --units, --placement: nothing is shared by one rank; give --ranks N, or start several processes (mpirun)"
+            "--sharding, --units, --placement: one rank shares nothing; give --ranks N, or start several processes (mpirun)"
                 .to_owned(),
         ));
     }
@@ -278,7 +278,7 @@ pub fn export(a: &ExportArgs) -> Result<()> {
 }
 
 pub fn runs(a: &RunsArgs) -> Result<()> {
-    let table = runs::runs(ALL, &a.dir).map_err(|e| RunError::io(&a.dir, "cannot list", e))?;
+    let table = runs_table::runs(ALL, &a.dir).map_err(|e| RunError::io(&a.dir, "cannot list", e))?;
     if a.json {
         json(&table);
     } else {

@@ -65,7 +65,7 @@ pub fn run(a: &ImportArgs) -> Result<(), RunError> {
     Ok(())
 }
 
-/// What `plan --accelerate` lays over a recipe, with the command line's `options` over both; the table goes to stderr.
+/// Returns what `plan --accelerate` lays over a recipe, with the command line's `options` over both; the table goes to stderr.
 pub fn lay_over(
     recipe: &Recipe,
     file: &PathBuf,

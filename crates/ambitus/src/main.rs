@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     done.unwrap_or_else(|why| panicked(&*why))
 }
 
-/// What a panic ends with: the code of a bug, unless the system refused a thread.
+/// Returns what a panic ends with: the code of a bug, unless the system refused a thread.
 fn panicked(why: &(dyn Any + Send)) -> ExitCode {
     let words = why.downcast_ref::<String>().map_or("", String::as_str);
     if words.contains("failed to spawn thread") {

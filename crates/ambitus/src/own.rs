@@ -20,7 +20,7 @@ impl OwnArgs {
     }
 }
 
-/// Every option with its family, section and key.
+/// Returns every option with its family, section and key.
 fn options() -> impl Iterator<Item = (&'static str, &'static str, &'static str, OwnOption)> {
     let of = |f: &&'static dyn ambitus_families::Family| {
         let (name, section) = (f.name(), f.section());
@@ -61,13 +61,13 @@ impl FromArgMatches for OwnArgs {
     }
 }
 
-/// What a model's folder holds, family by family.
+/// Returns what a model's folder holds, family by family.
 pub fn folders() -> String {
     let each = ALL.iter().map(|f| format!("{} ({})", f.files(), f.name()));
     format!("Folder with {}", each.collect::<Vec<_>>().join(", or "))
 }
 
-/// The families' names.
+/// Returns the families' names.
 pub fn names() -> String {
     ALL.iter().map(|f| f.name()).collect::<Vec<_>>().join(", ")
 }

@@ -9,13 +9,13 @@ use ambitus_plan::cards::{Card, Cards};
 use ambitus_plan::cluster::Cluster;
 use ambitus_plan::device::Device;
 use ambitus_plan::dump::Timings;
-use ambitus_plan::placed::Placed;
-use ambitus_plan::placements::Placements;
 use ambitus_plan::refusal::require_fit;
+use ambitus_plan::report::cards::Tiers;
+use ambitus_plan::report::placements::Placements;
+use ambitus_plan::report::strategies::Strategies;
 use ambitus_plan::resolve::{self, Purpose};
 use ambitus_plan::resolved::Resolved;
 use ambitus_plan::search;
-use ambitus_plan::tiers::Tiers;
 use ambitus_recipe::rates::LearningRate;
 use ambitus_recipe::recipe::{Origins, Recipe};
 use ambitus_train::run::stages;
@@ -141,22 +141,22 @@ fn require_one_table(a: &PlanArgs, on: &On) -> Result<()> {
         ));
     }
     if a.scaling.as_ref().is_some_and(|names| names.split(',').count() > MOST_KINDS) {
-        return Err(RunError::Usage(format!("--scaling: more than {MOST_KINDS} kinds of cards: name fewer")));
+        return Err(RunError::Usage(format!("--scaling: more than {MOST_KINDS} kinds of GPUs: name fewer")));
     }
     if a.cards.is_some() && !matches!(on, On::Cluster(_)) && (a.dump.is_some() || a.timings) {
         return Err(RunError::Usage(
-            "--dump, --timings: of one plan; name one card with --card NAME".to_owned(),
+            "--dump, --timings: take one plan; name one GPU with --card NAME".to_owned(),
         ));
     }
     Ok(())
 }
 
-/// As many ranks as there are cards.
+/// Sets the recipe's ranks to the number of cards.
 fn take_ranks(whole: &mut Recipe, cluster: &Cluster) -> Result<()> {
     let cards = cluster.ranks() as u32;
     if whole.ranks.is_some_and(|ranks| ranks != cards) {
         return Err(RunError::Usage(format!(
-            "ranks: the recipe has {}, these are {cards} cards: give as many, or change ranks (--ranks; --accelerate may have \
+            "ranks: the recipe has {}, these are {cards} GPUs: give as many, or change ranks (--ranks; --accelerate may have \
              laid it over the recipe)",
             whole.ranks()
         )));
@@ -165,7 +165,7 @@ fn take_ranks(whole: &mut Recipe, cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// A plan for programs.
+/// Returns a plan for programs.
 fn as_json(
     resolved: &Resolved,
     fit: &Result<()>,
@@ -178,7 +178,13 @@ fn as_json(
         plan.extend(said);
     }
     plan["minimum_budget_bytes"] = resolved.asked.least_budget(&resolved.device)?.into();
-    plan["learning_rates"] = learning_rates(&resolved.rate);
+    plan["learning_rates"] = learning_rates(&resolved.rates[0]);
+    let players = resolved.model.model.players();
+    if players.len() > 1 {
+        let of_players = players.iter().zip(&resolved.rates);
+        let of_players = of_players.map(|(p, rate)| (p.name.to_owned(), learning_rates(rate)));
+        plan["learning_rates_of_players"] = of_players.collect::<serde_json::Map<_, _>>().into();
+    }
     plan["choices"] = serde_json::json!(resolved.choices);
     plan["assumed"] = serde_json::json!(resolved.data.assumed().map(|(what, why)| format!("{what} ({why})")));
     plan["candidates"] = serde_json::json!(resolved.candidates);
@@ -205,14 +211,14 @@ fn passes(a: &PlanArgs, stage: Option<usize>, r: &Resolved) -> Result<Option<Tim
     a.timings.then(|| r.plan.timings(r.device.target())).transpose()
 }
 
-/// Rates of the first and the last updates.
+/// Returns the rates of the first and the last updates.
 fn learning_rates(rate: &LearningRate) -> Value {
     let of = |updates: std::ops::Range<u64>| updates.map(|i| rate.at(i)).collect::<Vec<f64>>();
     let n = rate.total.min(SHOWN_RATES);
     serde_json::json!({ "first": of(0..n), "last": of(rate.total - n..rate.total) })
 }
 
-/// The cards that are planned for together.
+/// Returns the cards that are planned for together.
 fn cluster(a: &PlanArgs) -> Result<Option<Cluster>> {
     let known = || Cards::load(a.cards_file.as_deref());
     match (&a.cluster, &a.cards) {
@@ -220,7 +226,7 @@ fn cluster(a: &PlanArgs) -> Result<Option<Cluster>> {
         (_, Some(text)) if !text.is_empty() => match Cluster::parse(text, &known()?) {
             Some(cluster) => cluster.map(Some),
             None => Err(RunError::Usage(format!(
-                "--cards {text}: write several cards of one kind as 4xa800; for one of a kind there is --card {text}"
+                "--cards {text}: write several GPUs of one kind as 4xa800; for one of a kind there is --card {text}"
             ))),
         },
         _ => Ok(None),
@@ -230,7 +236,7 @@ fn cluster(a: &PlanArgs) -> Result<Option<Cluster>> {
 /// A name, and what it is for people and for programs.
 type Table = (&'static str, String, Value);
 
-/// What is shown beside a plan for several cards.
+/// Returns what is shown in addition to a plan for several cards.
 fn placements(
     a: &PlanArgs,
     cluster: Option<&Cluster>,
@@ -240,10 +246,10 @@ fn placements(
     let shape = &r.plan.shape;
     let mut out = Vec::new();
     if let Some(cluster) = cluster {
-        let table = Placements::of(cluster, shape, r.threads)?;
+        let table = Strategies::of(cluster, shape, r.threads)?;
         out.push(("strategies", table.to_string(), serde_json::json!(table)));
         if cluster.ranks() > 1 {
-            let table = Placed::of(cluster, shape, r.threads)?;
+            let table = Placements::of(cluster, shape, r.threads)?;
             out.push(("placements", table.to_string(), serde_json::json!(table)));
         }
     }
@@ -265,13 +271,13 @@ fn placements(
         if clusters.is_empty() {
             clusters.push(usual);
         }
-        let table = Placements::scaling(clusters, shape, r.threads)?;
+        let table = Strategies::scaling(clusters, shape, r.threads)?;
         out.push(("scaling", table.to_string(), serde_json::json!(table)));
     }
     Ok(out)
 }
 
-/// The recipe of a plan: `--accelerate` goes before the file, the other options before `--accelerate`.
+/// Returns the recipe of a plan: `--accelerate` goes before the file, the other options before `--accelerate`.
 fn planned(a: &PlanArgs) -> Result<(Recipe, Origins)> {
     let (whole, origins) = recipe(&a.run, true)?;
     let Some(file) = &a.accelerate else { return Ok((whole, origins)) };
@@ -280,7 +286,7 @@ fn planned(a: &PlanArgs) -> Result<(Recipe, Origins)> {
     Ok((whole, origins))
 }
 
-/// The runs that a recipe is: its stages, or itself. With who said their values.
+/// Returns the runs that a recipe is: its stages, or itself. With who said their values.
 fn parts(whole: &Recipe, origins: &Origins) -> Vec<(Recipe, Origins)> {
     match whole.stages.len() {
         0 => vec![(whole.clone(), origins.clone())],
@@ -288,7 +294,7 @@ fn parts(whole: &Recipe, origins: &Origins) -> Vec<(Recipe, Origins)> {
     }
 }
 
-/// A line above what is said of a stage.
+/// Prints a heading for a stage.
 fn head(whole: &Recipe, part: usize) {
     if !whole.stages.is_empty() {
         terminal::result(&format!("{}:", stages::label(whole, part)));
@@ -299,7 +305,7 @@ fn of_part(whole: &Recipe, part: usize, e: RunError) -> RunError {
     if whole.stages.is_empty() { e } else { stages::in_stage(whole, part, e) }
 }
 
-/// A plan for people.
+/// Prints a plan for people.
 fn show(resolved: &Resolved, explain: bool) -> Result<()> {
     let (plan, largest) = std::thread::scope(|scope| {
         let largest = scope.spawn(|| resolved.describe_largest());
@@ -320,7 +326,7 @@ fn show(resolved: &Resolved, explain: bool) -> Result<()> {
     Ok(())
 }
 
-/// A recipe on another device. Its own `memory` is a size for its own device.
+/// Returns a recipe on another device. Its own `memory` is a size for its own device.
 fn plan_for(
     a: &PlanArgs,
     (mut r, origins): (Recipe, &Origins),
@@ -334,7 +340,7 @@ fn plan_for(
     resolve::resolve_on(ALL, r, origins, device, Purpose::Plan(a.assume.as_ref()), console)
 }
 
-/// A row for every card.
+/// Prints a row for every card.
 fn plan_cards(a: &PlanArgs) -> Result<()> {
     let known = Cards::load(a.cards_file.as_deref())?;
     let cards = known.by_memory();
@@ -350,7 +356,7 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
         let r = plan_for(a, (r, &origins), &any, &mut Terminal::new()).map_err(|e| of_part(&whole, i, e))?;
         let tiers = Tiers::new(&r.asked, &r.data, &cards, r.threads)?;
         if !tiers.any() && fits.is_ok() {
-            let none = RunError::does_not_fit(None, "does not fit any of these cards");
+            let none = RunError::does_not_fit(None, "does not fit on any of these GPUs");
             fits = Err(of_part(&whole, i, none));
         }
         if !a.run.json {

@@ -43,9 +43,9 @@ unsafe impl GlobalAlloc for Noting {
     }
 }
 
-/// From here on an abort for want of memory is an error with a message and an exit code; any other is what it was.
+/// Turns an abort for want of memory into an error with a message and an exit code; any other abort is as before.
 pub fn watch() {
-    // SAFETY: the handler reads an atomic, writes and exits, or returns: then the abort goes on.
+    // SAFETY: the handler reads an atomic, writes and exits, or returns: then the abort proceeds.
     unsafe { libc::signal(libc::SIGABRT, aborted as extern "C" fn(libc::c_int) as libc::sighandler_t) };
 }
 

@@ -48,7 +48,7 @@ extern "C" fn asked(_: libc::c_int) {
         Ok(_) if FINISHES.load(SeqCst) => {
             stop::request();
             if SEEN.load(SeqCst) {
-                say(b"\nstopping after this step; once more ends at once, without saving\n");
+                say(b"\nstopping after this step; a second signal stops at once, without saving\n");
             }
         }
         Err(first) if now.saturating_sub(first) < ONE_REQUEST => {}
@@ -65,13 +65,13 @@ pub(crate) fn end(e: &RunError) -> ! {
     unsafe { libc::_exit(e.exit_code().into()) }
 }
 
-/// A message on stderr, from a handler.
+/// Writes a message to stderr, from a handler.
 pub(crate) fn say(text: &[u8]) {
     // SAFETY: the pointer and length are of a live slice. Nobody can be told that it failed.
     unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
 }
 
-/// Since the machine was started.
+/// Returns milliseconds since the machine was started.
 fn milliseconds() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live, writable timespec.

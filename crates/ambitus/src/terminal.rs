@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 /// Between progress lines where they cannot be overwritten.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// A message for people.
+/// Prints a message for people.
 pub fn message(text: &str) {
-    // In one write, as launchers mix what ranks write between writes. A closed stderr leaves nobody to tell.
+    // In one write, as launchers mix what ranks write between writes. If stderr is closed, there is nowhere to report it.
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// An error. It may repeat what a file says: of that a screen is enough, and no control characters.
+/// Prints an error. It may repeat what a file says, so it is cut to a screen and stripped of control characters.
 pub fn error(text: &str) {
     const SHOWN: usize = 8000;
     let shown: String =
@@ -27,14 +27,14 @@ pub fn error(text: &str) {
 /// Why a result did not get out, the first time.
 static LOST: OnceLock<std::io::Error> = OnceLock::new();
 
-/// A result on stdout. Whether it got there, [`finish`] says.
+/// Prints a result on stdout. [`finish`] tells whether it got there.
 pub fn result(text: &str) {
     if let Err(why) = writeln!(std::io::stdout().lock(), "{text}") {
         let _ = LOST.set(why);
     }
 }
 
-/// Ends what results there were. A closed pipe is no error: its reader wanted no more.
+/// Ends what results there were. A closed pipe is not an error: its reader wanted no more.
 ///
 /// # Errors
 /// Results that cannot be written, as on a full disk.
@@ -48,12 +48,12 @@ pub fn finish() -> Result<(), RunError> {
     }
 }
 
-/// The error of a result that cannot be written.
+/// Returns the error of a result that cannot be written.
 pub fn lost(why: &std::io::Error) -> RunError {
     RunError::Io(format!("standard output: the result cannot be written: {why}"))
 }
 
-/// Columns of the terminal that stderr is, if it is one.
+/// Returns the columns of the terminal that stderr is, if it is one.
 fn columns() -> Option<usize> {
     // SAFETY: the call fills the structure, or says that it did not.
     let size = unsafe {
@@ -63,8 +63,8 @@ fn columns() -> Option<usize> {
     size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// A line in as many columns, without the parts that have no room. The last column stays free: some terminals go on to the next line
-/// with it.
+/// Returns `text` cut to `columns`, without the parts that have no room. The last column stays free: some terminals wrap when it
+/// is written.
 fn narrowed(text: &str, columns: usize) -> String {
     let room = columns.saturating_sub(1);
     if text.chars().count() <= room {
@@ -129,7 +129,7 @@ impl Drop for Terminal {
     }
 }
 
-/// A result for programs, on stdout.
+/// Prints a result for programs on stdout.
 pub fn json(value: &impl serde::Serialize) {
     match serde_json::to_string_pretty(value) {
         Ok(text) => result(&text),

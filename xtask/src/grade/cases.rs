@@ -32,7 +32,7 @@ impl Shape {
     fn draw(random: &mut Random) -> Shape {
         let family = random.pick(&[Family::F5, Family::F5, Family::Orpheus]);
         let blocks = if random.once_in(8) { random.within(13, 40) } else { random.within(2, 12) };
-        // What lies beside an arena does not depend on its size. A vocabulary of 157,000 rows is most of a narrow Llama.
+        // What lies outside an arena does not depend on its size. A vocabulary of 157,000 rows is most of a narrow Llama.
         let widest = match random.once_in(8) {
             true => 12,
             false => 5,
@@ -62,7 +62,7 @@ impl Shape {
         format!("{family:?}-{blocks}x{heads}x{head}x{inner}-{tokenizer}").to_lowercase()
     }
 
-    /// F5-TTS's configuration.
+    /// Returns F5-TTS's configuration.
     pub fn f5_yaml(&self) -> String {
         format!(
             "model:\n  name: F5TTS_v1_Graded\n  tokenizer: {}\n  tokenizer_path: null\n  backbone: DiT\n  arch:\n    dim: {}\n    \
@@ -78,7 +78,7 @@ impl Shape {
         )
     }
 
-    /// A Llama's configuration.
+    /// Returns a Llama's configuration.
     pub fn llama_json(&self, vocabulary: usize) -> String {
         serde_json::json!({
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocabulary,
@@ -153,7 +153,7 @@ impl Data {
         }
     }
 
-    /// Seed of what is drawn in it.
+    /// Returns the seed of its draws.
     pub fn seed(&self) -> u64 {
         if let Data::Usual { seed, .. } = self { *seed } else { 0 }
     }
@@ -176,7 +176,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Number `i` of those of a seed.
+    /// Returns number `i` of those of a seed.
     pub fn draw(seed: u64, i: u64) -> Case {
         let mut random = Random(seed.wrapping_mul(1_000_003).wrapping_add(i));
         let random = &mut random;
@@ -246,7 +246,7 @@ impl Case {
         Case { shape, data, recipe, updates: UPDATES, options, budget: 1.0, ranks }
     }
 
-    /// For people.
+    /// Returns its name for people.
     pub fn name(&self) -> String {
         let lines = self.recipe.join(", ");
         format!("{} {} [{lines}] {} x {}", self.shape.name(), self.data, self.options.join(" "), self.budget)
@@ -292,7 +292,7 @@ fn cache(root: &Path) -> PathBuf {
     root.join("cache")
 }
 
-/// One of each kind, small: what CI runs.
+/// Returns one small case of each kind: what CI runs.
 pub fn fixed() -> Vec<Case> {
     let usual = || Data::Usual { clips: 8, seed: 0 };
     let f5 = |blocks, data, options: &[&str]| Case::plain(Shape::small(Family::F5, blocks), data, options);
@@ -313,7 +313,7 @@ pub fn fixed() -> Vec<Case> {
     ]
 }
 
-/// What was measured to grow beside plans, each a thousand times what is usual.
+/// Returns what was measured to grow outside plans, each a thousand times what is usual.
 pub fn scaled() -> Vec<Case> {
     let f5 = |blocks, data, options: &[&str]| Case::plain(Shape::small(Family::F5, blocks), data, options);
     let mut updates = f5(2, Data::Usual { clips: 8, seed: 0 }, &["--threads", "2", "--micro-batch", "max"]);

@@ -28,17 +28,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From `low` to `high`, both possible.
+    /// Draws a number from `low` to `high`, inclusive.
     pub fn within(&mut self, low: usize, high: usize) -> usize {
         low + (self.next() % (high - low + 1) as u64) as usize
     }
 
-    /// One of these.
+    /// Draws one of these.
     pub fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         of[self.within(0, of.len() - 1)].clone()
     }
 
-    /// True once in so many times.
+    /// Returns true once in `times` calls, on average.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.within(1, times) == 1
     }
@@ -67,7 +67,7 @@ impl Folders {
         Ok(path)
     }
 
-    /// The model folder of a shape; it has no weights, runs begin from scratch.
+    /// Returns the model folder of a shape; it has no weights, runs begin from scratch.
     ///
     /// # Errors
     /// From the disk.
@@ -86,7 +86,7 @@ impl Folders {
         })
     }
 
-    /// A small codec of the shape that Orpheus speaks: that of `parity/snac` with codebooks of its size.
+    /// Returns a small codec of the shape that Orpheus speaks: that of `parity/snac` with codebooks of its size.
     ///
     /// # Errors
     /// From the disk.
@@ -103,7 +103,7 @@ impl Folders {
         })
     }
 
-    /// A data folder.
+    /// Returns a data folder.
     ///
     /// # Errors
     /// From the disk.
@@ -157,7 +157,7 @@ impl Folders {
     }
 }
 
-/// Where the fixtures are.
+/// Returns where the fixtures are.
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -170,7 +170,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     std::fs::copy(from, to).map(drop).map_err(|e| format!("{}: {e}", from.display()))
 }
 
-/// Words for so much speech.
+/// Returns words for `seconds` of speech.
 fn sentence(random: &mut Random, seconds: f64) -> String {
     let letters: Vec<char> = LETTERS.trim().chars().collect();
     let word =
@@ -179,7 +179,7 @@ fn sentence(random: &mut Random, seconds: f64) -> String {
     (0..words).map(|_| word(random)).collect::<Vec<_>>().join(" ")
 }
 
-/// A tone as 16-bit PCM. Beyond a minute it is silence, of which the file system keeps nothing.
+/// Writes a tone as 16-bit PCM. Beyond a minute it is silence, of which the file system keeps nothing.
 fn hum(path: &Path, samples: u32) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("{}: {e}", path.display());
     let mut file = std::fs::File::create(path).map_err(failed)?;

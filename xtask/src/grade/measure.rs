@@ -33,12 +33,12 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// What it printed as its result.
+    /// Returns what it printed as its result.
     pub fn json(&self) -> Option<Value> {
         serde_json::from_str(&self.stdout).ok()
     }
 
-    /// How it ended, in a line.
+    /// Returns how it ended, in a line.
     pub fn said(&self) -> String {
         let last = self.stderr.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("");
         let code = self.code.map_or("a signal".to_owned(), |c| format!("exit code {c}"));

@@ -7,7 +7,7 @@ const MIB: f64 = (1 << 20) as f64;
 /// Sizes of plans that are told apart, MiB.
 const SIZES: [(f64, f64); 3] = [(0.0, 100.0), (100.0, 500.0), (500.0, f64::INFINITY)];
 
-/// The report for people, in Markdown.
+/// Returns the report for people, in Markdown.
 pub fn table(report: &Report) -> String {
     let mut out = String::from(
         "| plan | processes | above plan | slack % median / p95 / most | slack MiB median / p95 / most / least | the least, of |\n\
@@ -61,7 +61,7 @@ pub fn table(report: &Report) -> String {
     out
 }
 
-/// Least, median, 95th percentile and most.
+/// Returns least, median, 95th percentile and most.
 fn spread(mut of: Vec<f64>) -> [f64; 4] {
     of.sort_by(f64::total_cmp);
     let at =

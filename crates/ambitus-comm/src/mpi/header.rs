@@ -18,7 +18,7 @@ pub struct Header {
     pub what: String,
 }
 
-/// A number of a collective: its kind, name and members.
+/// Returns a number of a collective: its kind, name and members.
 pub fn call(kind: u8, what: &str, members: &[usize]) -> u64 {
     let members = members.iter().flat_map(|m| (*m as u64).to_le_bytes());
     // FNV-1a.
@@ -54,7 +54,7 @@ impl Header {
         Header { bytes, first, call, what }
     }
 
-    /// True when both are at the same place of the same call.
+    /// Returns true when both are at the same place of the same call.
     pub fn meets(&self, other: &Header) -> bool {
         (self.bytes, self.first, self.call) == (other.bytes, other.first, other.call)
     }

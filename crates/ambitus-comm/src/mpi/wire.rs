@@ -94,7 +94,7 @@ struct Pending {
 /// A message that did not come as it should.
 #[derive(Debug)]
 pub enum Failure {
-    /// This rank's is of another length: so many bytes, where MPI says.
+    /// This rank's message is of another length: its bytes, if MPI tells them.
     Length(usize, Option<usize>),
     /// This rank cannot be reached.
     Broken(usize, String),
@@ -123,7 +123,7 @@ impl std::fmt::Debug for Wire {
     }
 }
 
-/// What a function writes as text of at most [`TEXT`] bytes and its length.
+/// Returns what a function writes as text of at most [`TEXT`] bytes and its length.
 fn text(write: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> String {
     let (mut buffer, mut length) = ([0u8; TEXT], 0);
     let code = write(buffer.as_mut_ptr().cast(), &mut length);
@@ -173,7 +173,7 @@ impl Wire {
         self.check("MPI_Comm_set_errhandler", code)
     }
 
-    /// This rank, of how many, on which host.
+    /// Returns this rank, the number of ranks, and this rank's host.
     ///
     /// # Errors
     /// What MPI says.
@@ -196,12 +196,12 @@ impl Wire {
         }
     }
 
-    /// What will be sent; nothing while messages are under way.
+    /// Returns what will be sent; nothing while messages are under way.
     pub fn out(&mut self, part: Range<usize>) -> &mut [u8] {
         if self.pending.is_empty() { &mut self.out[part] } else { &mut [] }
     }
 
-    /// What has come; nothing while messages are under way.
+    /// Returns what has come; nothing while messages are under way.
     pub fn got(&self, part: Range<usize>) -> &[u8] {
         if self.pending.is_empty() { &self.got[part] } else { &[] }
     }
@@ -309,12 +309,12 @@ impl Wire {
         Ok(true)
     }
 
-    /// The rank that is waited for, the first to be received from before those that have not taken what was sent.
+    /// Returns the rank that is waited for, the first to be received from before those that have not taken what was sent.
     pub fn missing(&self) -> Option<usize> {
         self.pending.iter().map(|p| (p.expected.is_none(), p.rank)).min().map(|(_, rank)| rank)
     }
 
-    /// All ranks that something is under way to or from.
+    /// Returns all ranks that something is under way to or from.
     pub fn all_missing(&self) -> BTreeSet<usize> {
         self.pending.iter().map(|p| p.rank).collect()
     }

@@ -34,7 +34,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Of a program.
+    /// Finds the sums of a program.
     pub fn of(p: &Program) -> Sums {
         let mut readers = vec![0usize; p.types.len()];
         p.instrs.iter().flat_map(|i| &i.inputs).for_each(|v| readers[v.index()] += 1);
@@ -42,12 +42,12 @@ impl Sums {
         Sums { defs: p.definitions(), readers }
     }
 
-    /// The instruction that makes a value.
+    /// Returns the instruction that makes a value.
     pub fn made(&self, v: ValueId) -> Option<usize> {
         self.defs[v.index()]
     }
 
-    /// The instructions that form a gradient from its contributions, and these: the leaves of its tree of sums.
+    /// Returns the instructions that form a gradient from its contributions, and these: the leaves of its tree of sums.
     pub fn leaves(&self, p: &Program, grad: ValueId) -> (Vec<usize>, Vec<ValueId>) {
         let (mut stack, mut sums, mut leaves) = (vec![grad], Vec::new(), Vec::new());
         while let Some(v) = stack.pop() {

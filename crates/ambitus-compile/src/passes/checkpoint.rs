@@ -90,7 +90,7 @@ struct Cloner {
 }
 
 impl Cloner {
-    /// The value to read in backward in place of `v`: itself, or a clone's result.
+    /// Returns the value to read in backward in place of `v`: itself, or a clone's result.
     fn fresh(&mut self, v: ValueId) -> ValueId {
         if let Some(&w) = self.made.get(&v) {
             return w;

@@ -1,4 +1,4 @@
-//! Dead code: removes instructions whose results nobody reads.
+//! Dead code: removes instructions whose results nothing reads.
 //!
 //! Before: `%4 = add(%1, %2)` without a reader. After: nothing.
 
@@ -23,7 +23,7 @@ impl Pass for Dead {
     }
 }
 
-/// The program without them.
+/// Returns the program without them.
 pub(super) fn removed(mut p: Program) -> Program {
     let mut live = vec![false; p.types.len()];
     let roots = p.outputs.iter().map(|o| o.value).chain(p.states.iter().map(|s| s.leaves));

@@ -47,7 +47,7 @@ pub(super) fn keep_training(
     if parameters(session).any(|s| s.trainable) { Ok(()) } else { Err(CompileError::NothingTrains) }
 }
 
-/// The parameters of a session.
+/// Returns the parameters of a session.
 pub(super) fn parameters(session: &Session) -> impl Iterator<Item = &StateDecl> + Clone {
     session.states.iter().filter(|s| s.kind == StateKind::Parameter)
 }

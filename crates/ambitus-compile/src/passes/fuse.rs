@@ -19,7 +19,7 @@ impl Pass for Fuse<'_> {
         "fuse"
     }
 
-    /// One rounding fewer per element.
+    /// Declares `Reordered`: one rounding fewer per element.
     fn numerics(&self) -> Numerics {
         Numerics::Reordered
     }

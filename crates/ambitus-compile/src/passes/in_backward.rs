@@ -21,12 +21,12 @@ use crate::optimizer::{Optimizer, PerTensor};
 use ambitus_ir::{Builder, Phase, Program, Session, StateId, StateKind, ValueId};
 
 /// The pass.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct InBackward<'a> {
     /// What applies gradients.
     pub optimizer: &'a Optimizer,
     /// Name of the state that counts updates.
-    pub step: &'a str,
+    pub step: String,
 }
 
 impl Pass for InBackward<'_> {
@@ -57,7 +57,7 @@ impl Pass for InBackward<'_> {
 
         let instrs = std::mem::take(&mut p.instrs);
         let mut b = Builder::resume(session, p, Phase::Update);
-        let rule = PerTensor::begin(&mut b, self.step, self.optimizer);
+        let rule = PerTensor::begin(&mut b, &self.step, self.optimizer);
         let mut squares = vec![None; trained.len()];
         for (instr, due) in instrs.into_iter().zip(due) {
             b.append(instr);

@@ -47,19 +47,19 @@ pub struct Lora {
     pub rank_stabilised: bool,
     /// Weights of linear layers that are adapted.
     pub targets: Vec<Pattern>,
-    /// Parameters that are trained as they are beside the adapters.
+    /// Parameters that are trained as they are besides the adapters.
     pub also_train: Vec<Pattern>,
 }
 
 impl Lora {
-    /// s: alpha / r or alpha / sqrt(r).
+    /// Returns s: alpha / r or alpha / sqrt(r).
     pub fn scale(&self) -> f64 {
         let r = self.rank as f64;
         self.alpha / if self.rank_stabilised { r.sqrt() } else { r }
     }
 }
 
-/// The module of an adapter's parameter: its name without [`A`] or [`B`].
+/// Returns the module of an adapter's parameter: its name without [`A`] or [`B`].
 pub fn adapted_module(parameter: &str) -> Option<&str> {
     parameter.strip_suffix(A).or_else(|| parameter.strip_suffix(B))
 }
@@ -145,7 +145,7 @@ fn dropped(b: &mut Builder<'_>, x: ValueId, p: f32) -> ValueId {
     b.dropout(x, p, keys, segments)
 }
 
-/// For every instruction its A and B, if it is adapted; declares those that are new.
+/// Returns A and B of every instruction that is adapted; declares those that are new.
 fn declare(
     session: &mut Session,
     p: &Program,
@@ -187,7 +187,7 @@ fn declare(
     Ok(adapters)
 }
 
-/// The weight's name of an instruction y = x w^T with a parameter w.
+/// Returns the weight's name of an instruction y = x w^T with a parameter w.
 fn layer(session: &Session, weights: &HashMap<ValueId, StateId>, instr: &Instr) -> Option<String> {
     let Op::Linear(_) = instr.op else { return None };
     let id = weights.get(&instr.inputs[1])?;

@@ -70,7 +70,7 @@ impl Pass for Lower<'_> {
 }
 
 impl Lower<'_> {
-    /// The instruction on f32 copies of its 16-bit operands, its results cast back; `None` where that does not help.
+    /// Returns the instruction on f32 copies of its 16-bit operands, its results cast back; `None` if that does not help.
     fn between_casts(&self, b: &mut Builder<'_>, instr: &Instr) -> Option<Vec<ValueId>> {
         let wide = |t: TensorType| {
             let narrow = t.dtype.is_float() && t.dtype != DType::F32;

@@ -74,7 +74,7 @@ pub struct Offload {
     pub least: u64,
     /// Uses at most this many instructions apart share one fetch.
     pub near: usize,
-    /// Larger tensors come and go in parts of at most so many bytes of fp32, where all that uses them can be done so.
+    /// Most bytes, in fp32, of a part in which larger tensors are transferred, if all that uses them can be done part by part.
     pub part: u64,
 }
 
@@ -94,7 +94,7 @@ impl Default for Offload {
 }
 
 impl Offload {
-    /// Everything.
+    /// Offloads everything.
     pub fn all() -> Offload {
         let activations = Kept::All;
         Offload {
@@ -107,7 +107,7 @@ impl Offload {
         }
     }
 
-    /// True when nothing waits on the host.
+    /// Returns true when nothing waits on the host.
     pub fn is_none(&self) -> bool {
         let Offload { least, near, part, .. } = *self;
         let none = Offload { least, near, part, ..Offload::default() };
@@ -174,7 +174,7 @@ impl Pass for Offload {
 }
 
 impl Offload {
-    /// The values made by forward that may wait on the host.
+    /// Returns the values made by forward that may wait on the host.
     fn kept(&self, p: &Program) -> Vec<ValueId> {
         if self.activations == Kept::Nothing {
             return Vec::new();

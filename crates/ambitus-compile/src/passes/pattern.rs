@@ -10,12 +10,12 @@ use std::fmt;
 pub struct Pattern(String);
 
 impl Pattern {
-    /// A pattern from its text.
+    /// Returns a pattern from its text.
     pub fn new(text: impl Into<String>) -> Pattern {
         Pattern(text.into())
     }
 
-    /// True for a parameter of this name: the pattern fits the name, or the name of a module around it.
+    /// Returns true for a parameter of this name: the pattern fits the name, or the name of a module around it.
     pub fn matches(&self, parameter: &str) -> bool {
         let modules = parameter.match_indices('.').map(|(dot, _)| &parameter[..dot]);
         modules.chain([parameter]).any(|name| fits(self.0.as_bytes(), name.as_bytes()))
@@ -52,8 +52,8 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|c| *c == b'*')
 }
 
-/// The modules of these parameters for a message: numbers of blocks become `*`, so that a model of many blocks shows all its
-/// kinds.
+/// Returns the modules of these parameters for a message: numbers of blocks become `*`, so that a model of many blocks shows
+/// all its kinds.
 pub(super) fn shown<'a>(names: impl Iterator<Item = &'a str>) -> String {
     const MOST: usize = 32;
     let mut kinds: Vec<String> = Vec::new();

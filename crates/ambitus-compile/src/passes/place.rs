@@ -10,12 +10,12 @@
 //! _ = collective_done(%3, %10)                    (sends %5 to rank 0)   output loss %5
 //! ```
 //!
-//! Every state has one *home*: the rank of its parameter's block; of a parameter beside the blocks, the rank of the block before
+//! Every state has one *home*: the rank of its parameter's block; of a parameter outside the blocks, the rank of the block before
 //! its first use. An instruction runs
 //! 1. where the state is that it overwrites;
 //! 2. on every rank that needs it, if it depends on the program's inputs alone (rotary tables, masks, positions): never sent;
 //! 3. where its block is;
-//! 4. beside the blocks, where the weights are that it reads, or what was made of weights alone; of several, where most bytes
+//! 4. outside the blocks, where the weights are that it reads, or what was made of weights alone; of several, where most bytes
 //!    are; without weights, in forward with the block before it, else where the forward instruction is that it is the gradient
 //!    or the clone of;
 //! 5. else where its operands are, on the last of these ranks.
@@ -56,24 +56,24 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Ranks in all.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.starts.len() + 1
     }
 
-    /// The rank of a block.
+    /// Returns the rank of a block.
     pub fn rank_of(&self, block: usize) -> usize {
         self.starts.partition_point(|first| *first <= block)
     }
 
-    /// As many blocks for each rank, the first ones one more.
+    /// Returns a cut with equally many blocks for each rank, and one more for the first ones.
     pub fn even(blocks: usize, ranks: usize) -> Cut {
         Cut { starts: (1..ranks).map(|r| (r * blocks).div_ceil(ranks)).collect() }
     }
 }
 
-/// The session of each rank, of one whose programs are finished and have no copies or collectives. The states of the parts are
-/// those of the whole, each on one rank.
+/// Returns the session of each rank, of one whose programs are finished and have no copies or collectives. The states of the
+/// parts are those of the whole, each on one rank.
 pub fn place(session: &Session, cut: &Cut) -> Vec<Session> {
     let homes = assign::homes(session, cut);
     let ranks = cut.ranks();
@@ -100,7 +100,7 @@ struct Sent {
     to: usize,
 }
 
-/// All transfers of a program, in order.
+/// Returns all transfers of a program, in order.
 fn sent(p: &Program, places: &Places, ranks: usize) -> Vec<Sent> {
     let end = p.instrs.len();
     let mut of_rank = vec![Vec::new(); ranks];
@@ -179,7 +179,7 @@ impl Writer<'_> {
         out
     }
 
-    /// An output of another rank is copied to where the host reads outputs.
+    /// Adds an output; that of another rank is copied to where the host reads outputs.
     fn output(&self, out: &mut Program, o: &Output) -> Output {
         let mut value = o.value;
         if matches!(self.places.values[value.index()], Place::Rank(from) if from != self.rank) {
@@ -192,8 +192,8 @@ impl Writer<'_> {
         Output { name: o.name.clone(), value }
     }
 
-    /// Which instructions this rank runs, and which values it reads: backwards, as what every rank could make is made where
-    /// it is read.
+    /// Returns which instructions this rank runs, and which values it reads: backwards, as what every rank could make is made
+    /// where it is read.
     fn needed(&self) -> Needed {
         let p = self.p;
         let mut values = vec![false; p.types.len()];
@@ -211,7 +211,7 @@ impl Writer<'_> {
         Needed { values, instrs }
     }
 
-    /// This rank's end of a transfer, if it has one.
+    /// Adds this rank's end of a transfer, if it has one.
     fn transfer(&self, out: &mut Program, s: &Sent) {
         let end = match self.rank {
             r if r == s.from => End::Send,
@@ -234,7 +234,7 @@ impl Writer<'_> {
         out.instrs.push(Instr { op: done.into(), inputs: waits, outputs: results, origin });
     }
 
-    /// Where a value that travels comes from.
+    /// Returns where a value that travels comes from.
     fn origin(&self, v: ValueId) -> Origin {
         let made = self.places.defs[v.index()].map(|d| &self.p.instrs[d].origin);
         let path = made.map_or("state", |o| &*o.path);

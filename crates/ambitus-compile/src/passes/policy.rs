@@ -12,7 +12,7 @@ use ambitus_ir::{Instr, Phase, Program, ValueId};
 use std::fmt;
 use std::str::FromStr;
 
-/// What is recomputed in backward, beside memory-bound results.
+/// What is recomputed in backward, besides memory-bound results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocks {
     /// Nothing.
@@ -33,7 +33,7 @@ pub enum Blocks {
 }
 
 impl fmt::Display for Blocks {
-    /// As it is typed: `none`, `all`, `7` blocks, `values:3+7`, or names of modules.
+    /// Writes the blocks as they are typed: `none`, `all`, `7` blocks, `values:3+7`, or names of modules.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Blocks::None => f.pad("none"),
@@ -94,7 +94,7 @@ const SMALL: u64 = 8;
 /// Outside blocks, results are recomputed from kept values through at most this many instructions.
 const DEPTH: u32 = 2;
 
-/// For every instruction: are its results recomputed in backward?
+/// Returns for every instruction whether its results are recomputed in backward.
 ///
 /// What one block hands to the next is always kept: a chain of recomputation ends there. Only what is made of states and
 /// inputs alone (a weight in another type) is recomputed nevertheless: it starts no chain.
@@ -124,7 +124,7 @@ pub fn tag(p: &Program, blocks: &Blocks, target: &dyn Target) -> Result<Vec<bool
     Ok(tags(p, &facts, whole, &chosen))
 }
 
-/// The values of blocks that a program holds for its backward, by seconds per byte.
+/// Returns the values of blocks that a program holds for its backward, by seconds per byte.
 pub fn cheapest(p: &Program, target: &dyn Target) -> Vec<Value> {
     ranked(p, &Facts::of(p), target)
 }
@@ -152,7 +152,7 @@ fn tags(p: &Program, facts: &Facts, whole: usize, chosen: &[bool]) -> Vec<bool> 
     tags
 }
 
-/// Bytes that forward makes and holds for backward.
+/// Returns the bytes that forward makes and holds for backward.
 fn held(p: &Program, facts: &Facts, tags: &[bool]) -> u64 {
     // What is held anyway, and what backward makes other values from.
     let mut held = facts.held.clone();
@@ -202,7 +202,7 @@ fn ranked(p: &Program, facts: &Facts, target: &dyn Target) -> Vec<Value> {
     values
 }
 
-/// The results of modules that match.
+/// Returns the results of modules that match.
 fn matching(p: &Program, facts: &Facts, patterns: &[Pattern]) -> Result<Vec<bool>, CompileError> {
     let product = |(i, instr): (usize, &Instr)| facts.is_product(instr, i);
     let instrs = p.instrs.iter().enumerate();
@@ -275,7 +275,7 @@ impl Facts {
         values.iter().map(|v| self.sizes[v.index()]).sum()
     }
 
-    /// The path of an instruction inside its block.
+    /// Returns the path of an instruction inside its block.
     fn path_in_block<'p>(&self, p: &'p Program, at: usize) -> Option<&'p str> {
         let block = &p.blocks[self.block[at]?];
         p.instrs[at].origin.path.get(block.len() + 1..)
@@ -293,13 +293,13 @@ impl Facts {
             && !(handed_on && self.block[at].is_some() && !starts)
     }
 
-    /// Something dearer than a memory-bound op that could be recomputed.
+    /// Returns whether an instruction is dearer than a memory-bound op and could be recomputed.
     fn is_product(&self, instr: &Instr, at: usize) -> bool {
         !instr.op.def().props().memory_bound && self.may_tag(instr, at)
     }
 
-    /// True when making the results again keeps nothing alive that backward does not hold anyway: every operand is a state,
-    /// an input, small, recomputed too, or read by backward.
+    /// Returns true when making the results again keeps nothing alive that backward does not hold anyway: every operand is a
+    /// state, an input, small, recomputed too, or read by backward.
     fn is_from_kept(&self, instr: &Instr, depth: &[u32]) -> bool {
         let out = self.bytes(&instr.outputs);
         instr.inputs.iter().all(|v| {

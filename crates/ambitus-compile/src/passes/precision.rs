@@ -43,7 +43,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// The type of activations, if it has 16 bits.
+    /// Returns the type of activations, if it has 16 bits.
     pub fn narrow(self) -> Option<DType> {
         match self {
             Precision::Fp32 => None,
@@ -52,7 +52,7 @@ impl Precision {
         }
     }
 
-    /// Gradients in this type's range need a loss scale.
+    /// Returns whether gradients in this type's range need a loss scale.
     pub fn scales_loss(self) -> bool {
         self == Precision::Fp16Mixed
     }
@@ -118,7 +118,7 @@ impl Pass for Mixed {
         Numerics::Changed
     }
 
-    /// The loss scale, where gradients would leave the type's range without.
+    /// Declares the loss scale, if gradients would leave the type's range without it.
     fn declare(&self, session: &mut Session) {
         if self.dtype == DType::F16 {
             declare_loss_scale(session);
@@ -166,7 +166,7 @@ impl Rewrite<'_> {
         self.now.get(&v).copied().unwrap_or(v)
     }
 
-    /// A value in a type: itself, or its one cast.
+    /// Returns a value in a type: itself, or its one cast.
     fn cast(&mut self, v: ValueId, to: DType, origin: &Origin) -> ValueId {
         let v = self.current(v);
         if self.b.ty(v).dtype == to {
@@ -223,7 +223,8 @@ impl Rewrite<'_> {
     }
 }
 
-/// For every instruction: its results are read only to steer others from the side, directly or through more such.
+/// Returns for every instruction whether its results are read only to steer others from the side, directly or through more
+/// such.
 fn aside(p: &Program) -> Vec<bool> {
     let mut read = vec![false; p.types.len()];
     // Read as what an op is about, or given out.

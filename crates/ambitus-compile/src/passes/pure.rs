@@ -47,8 +47,8 @@ impl Pass for Pure {
     }
 }
 
-/// States whose declared type is another than the program's are read through casts, one for every reader; casts back to the
-/// declared type vanish.
+/// Reads states whose declared type differs from the program's through casts, one for every reader; casts back to the declared
+/// type vanish.
 pub(crate) fn as_declared(session: &mut Session, mut p: Program) -> Program {
     let mut was: HashMap<ValueId, DType> = HashMap::new();
     for used in &p.states {

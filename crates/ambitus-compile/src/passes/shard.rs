@@ -11,7 +11,7 @@
 //! ```
 //!
 //! What comes after (accumulate, policy, checkpoint, offload, the update) sees flats as parameters. A *unit* is a block, or a
-//! module outside the blocks, or modules of so many parameters together ([`Units`]). It is gathered before the first
+//! module outside the blocks, or modules of a given number of parameters together ([`Units`]). It is gathered before the first
 //! instruction that reads it and once more where others were computed in between; its gradients are summed when all of a
 //! stretch are there. With [`Sharding::regather`] backward gathers again (FULL_SHARD): the gather is tagged, and `checkpoint`
 //! clones it; else the tensors live until backward is through (SHARD_GRAD_OP). Parameters that are only read as 16 bits are
@@ -45,15 +45,15 @@ use uses::{Gather, Reduction, Uses};
 /// What is gathered together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Units {
-    /// Each of the model's repeated blocks, and each module beside them.
+    /// Each of the model's repeated blocks, and each module outside them.
     #[default]
     Blocks,
-    /// Modules, in the order of their use, until they have so many parameters.
+    /// Modules, in the order of their use, until they have this number of parameters.
     Parameters(usize),
 }
 
 impl fmt::Display for Units {
-    /// As it is typed: `block`, or a number of parameters.
+    /// Writes the units as they are typed: `block`, or a number of parameters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Units::Blocks => f.pad("block"),
@@ -84,9 +84,9 @@ pub enum Strategy {
     GradOp,
     /// Every rank has everything (NO_SHARD, data parallel).
     None,
-    /// As `Full` in groups of so many ranks, which are replicas of each other (HYBRID_SHARD).
+    /// `Full` in groups of this number of ranks, which are replicas of each other (HYBRID_SHARD).
     Hybrid(usize),
-    /// As `GradOp` in such groups.
+    /// `GradOp` in groups of this number of ranks, which are replicas of each other.
     HybridGradOp(usize),
 }
 
@@ -133,7 +133,7 @@ pub struct Sharding {
 }
 
 impl Sharding {
-    /// The strategy.
+    /// Returns the strategy.
     pub fn strategy(&self) -> Strategy {
         let Mesh { ranks, shard } = self.mesh;
         match (shard, self.regather) {
@@ -145,7 +145,7 @@ impl Sharding {
         }
     }
 
-    /// A strategy for so many ranks.
+    /// Returns `strategy` for `ranks` ranks.
     ///
     /// # Errors
     /// Groups that do not divide the ranks.
@@ -281,7 +281,7 @@ impl Writer<'_, '_> {
     }
 }
 
-/// A gather of a whole tensor for computing, or its done.
+/// Returns whether an instruction is a gather of a whole tensor for computing, or its done.
 fn gathers(instr: &Instr) -> bool {
     instr.op.def().queue() == Some(GATHER)
 }

@@ -75,13 +75,13 @@ impl Pass for Simplify {
     }
 }
 
-/// They compute the same bits. Attributes are compared as text too: 0 and -0 are equal numbers.
+/// Returns whether they compute the same bits. Attributes are compared as text too: 0 and -0 are equal numbers.
 fn same(a: &Instr, b: &Instr) -> bool {
     a.op == b.op && a.inputs == b.inputs && a.op.attrs() == b.op.attrs()
 }
 
-/// A cross-entropy head walks its tiles once, in the gradient op, which gives the loss as well: for every such pair, the
-/// forward's loss and the gradient op's. Left alone where the gradient itself depends on the loss.
+/// Returns pairs of a forward's loss and that of its gradient op. A cross-entropy head then walks its tiles once, in the
+/// gradient op, which gives the loss as well. Pairs whose gradient depends on the loss are left alone.
 fn losses_from_gradients(p: &Program) -> Vec<(ValueId, ValueId)> {
     let mut pairs = Vec::new();
     for (f, forward) in p.instrs.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Unroll: an update's micro-batches in one program: all forwards, then all backwards, each in order.
 //!
 //! Before: `%g1 = accumulate(%g0, %d, %beta)` of one micro-batch with inputs `mel`, `beta` and output `loss`. After: inputs
-//! `mel@0`, `mel@1`, .., `beta`, outputs `loss@0`, ..; the first micro-batch's sums go on from `beta` times the state, each later
+//! `mel@0`, `mel@1`, .., `beta`, outputs `loss@0`, ..; the first micro-batch's sums start from `beta` times the state, each later
 //! one's from the one before it: the same bits as one program after another.
 //!
 //! Alone it costs memory, as what forward keeps of every micro-batch lives at once. It is for [`place`](super::place): its
@@ -19,7 +19,7 @@ pub struct Step {
     pub backward: bool,
 }
 
-/// A program of `count` micro-batches, of the finished program of one; and what each of its instructions is.
+/// Returns a program of `count` micro-batches, of the finished program of one; and what each of its instructions is.
 pub fn unroll(session: &mut Session, p: &Program, count: usize) -> (Program, Vec<Step>) {
     let blocks = p.blocks_of();
     let backward = p.instrs.iter().position(|i| i.origin.phase == Phase::Backward).unwrap_or(p.instrs.len());
@@ -75,7 +75,7 @@ pub fn unroll(session: &mut Session, p: &Program, count: usize) -> (Program, Vec
     (out, steps)
 }
 
-/// The name of an input or output of one of the micro-batches.
+/// Returns the name of an input or output of one of the micro-batches.
 pub fn of(name: &str, micro_batch: usize) -> String {
     format!("{name}@{micro_batch}")
 }

@@ -59,7 +59,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// The time, if anyone asks.
+    /// Returns the time, if anyone asks.
     pub fn start(&self) -> Option<Instant> {
         self.watch.map(|_| Instant::now())
     }

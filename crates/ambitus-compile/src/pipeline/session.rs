@@ -1,7 +1,7 @@
 //! A session through the list: from what a model builds to programs that only lack offsets, of one rank or of several.
 
 use super::run::Runner;
-use super::{Decided, List, Options, Pipeline, SEVERAL, Section, Step};
+use super::{Decided, List, Options, Pipeline, SEVERAL, Section, Step, Trained};
 use crate::CompileError;
 use crate::optimizer;
 use crate::passes::place::{self, Cut};
@@ -9,18 +9,21 @@ use crate::passes::policy::Blocks;
 use crate::passes::precision::LOSS_SCALE;
 use crate::passes::shard::Layout;
 use ambitus_ir::target::Target;
-use ambitus_ir::{Program, Session};
+use ambitus_ir::{Program, Session, StateDecl};
 
-/// Programs of the optimizer, which follow from the states alone.
-const UPDATES: [&str; 2] = ["update", "ema"];
+/// Kind of a player's program that applies gradients.
+const UPDATE: &str = "update";
+/// The program of the moving average.
+const EMA: &str = "ema";
 
-/// A session up to where its micro-batch program is told what is recomputed, and all are told what waits on the host: plans that
-/// differ in these alone share it.
+/// A session up to where it is decided what its micro-batch programs recompute and what all programs offload: plans that differ
+/// in these alone share it.
 #[derive(Clone)]
 pub struct Stem {
-    /// All states, and all programs but that of a micro-batch; with an update in backward only what the model itself declares.
+    /// All states, and all programs but those of a micro-batch; with an update in backward only what the model itself declares.
     session: Session,
-    micro: Program,
+    /// By player.
+    micros: Vec<Program>,
     /// Of a session with an update in backward, what is still to be prepared, with its name on averages.
     forwards: Vec<(Program, &'static str)>,
     /// Where ranks keep the parameters.
@@ -36,29 +39,29 @@ pub struct Parts {
 }
 
 impl Pipeline<'_> {
-    /// Compiles a session of forward programs that a model built in it: the one that is trained, and others, each with its name
-    /// on averages. Its programs are those of a micro-batch, of the update and the averages, and the others.
+    /// Compiles a session of forward programs that a model built in it: the one that each player trains, and others, each with
+    /// its name on averages. Its programs are those of a micro-batch, of the updates and the averages, and the others.
     ///
     /// # Errors
     /// See [`CompileError`].
     pub fn session(
         &self,
         session: Session,
-        trained: Program,
+        trained: Vec<Program>,
         others: Vec<(Program, &'static str)>,
     ) -> Result<Session, CompileError> {
         self.end(self.begin(session, trained, others, None)?)
     }
 
-    /// The first part of [`Pipeline::session`]: the same for every [`Options::checkpoint`] and [`Options::offload`]. What the size
-    /// of a micro-batch does not change is taken from the stem of another size, where there is one.
+    /// Returns the first part of [`Pipeline::session`]: the same for every [`Options::checkpoint`] and [`Options::offload`].
+    /// What the size of a micro-batch does not change is taken from the stem of another size, where there is one.
     ///
     /// # Errors
     /// See [`CompileError`].
     pub fn begin(
         &self,
         mut s: Session,
-        trained: Program,
+        trained: Vec<Program>,
         others: Vec<(Program, &'static str)>,
         other_size: Option<&Stem>,
     ) -> Result<Stem, CompileError> {
@@ -69,25 +72,29 @@ impl Pipeline<'_> {
             self.runner().built(&s, &p);
             forwards.push((self.section(Section::Forward, decided, &mut s, p)?, on_averages));
         }
-        let micro = self.of_micro(&mut s, trained, decided)?;
-        if self.options.in_backward().is_none() {
+        let micros = self.of_micros(&mut s, trained, decided)?;
+        if !self.options.updates_in_backward() {
             s.programs = self.beside(&mut s, std::mem::take(&mut forwards), decided, other_size)?;
         }
-        Ok(Stem { session: s, micro, forwards, layout })
+        Ok(Stem { session: s, micros, forwards, layout })
     }
 
-    /// The second part, with options that may differ from those of the first in what is recomputed and what waits on the host.
+    /// Returns the second part, with options that may differ from those of the first in what is recomputed and what waits on
+    /// the host.
     ///
     /// # Errors
     /// See [`CompileError`].
     pub fn end(&self, stem: Stem) -> Result<Session, CompileError> {
-        let Stem { session: mut s, micro, forwards, layout } = stem;
+        let Stem { session: mut s, micros, forwards, layout } = stem;
         let decided = Decided { layout: layout.as_ref(), ..Decided::default() };
-        let micro = self.section(Section::Memory, decided, &mut s, micro)?;
-        if self.options.in_backward().is_some() {
+        let mut programs = Vec::with_capacity(micros.len());
+        for (player, p) in micros.into_iter().enumerate() {
+            programs.push(self.section(Section::Memory, Decided { player, ..decided }, &mut s, p)?);
+        }
+        if self.options.updates_in_backward() {
             s.programs = self.beside(&mut s, forwards, decided, None)?;
         }
-        s.programs.insert(0, micro);
+        s.programs.splice(0..0, programs);
         for step in self.list(decided).section(Section::Session) {
             let Step::Pass(pass) = step else { continue };
             self.runner().run_all(&mut s, &**pass)?;
@@ -95,7 +102,7 @@ impl Pipeline<'_> {
         Ok(s)
     }
 
-    /// The sessions of ranks among which a whole one, of [`Options::placed`], is cut, with so many micro-batches in them at a time.
+    /// Cuts a `whole` session of [`Options::placed`] into the sessions of ranks, with `in_flight` micro-batches in them at a time.
     ///
     /// # Errors
     /// From the passes.
@@ -152,38 +159,67 @@ impl Pipeline<'_> {
         through(&self.runner(), self.list(decided).section(section), session, p)
     }
 
-    /// The forward program that is trained, and where ranks keep its parameters.
-    fn laid_out(&self, s: &mut Session, trained: Program) -> Result<(Program, Option<Layout>), CompileError> {
-        let o = self.options;
-        if o.sharding.is_some() && (o.clip_per_tensor || o.in_backward().is_some()) {
-            return Err(CompileError::ShardedPerTensor);
-        }
-        self.runner().built(s, &trained);
-        let p = self.section(Section::Trained, Decided::default(), s, trained)?;
-        let layout = o.layout(s, &p);
-        Ok((p, layout))
-    }
-
-    /// The program of a micro-batch, for every choice of what is recomputed.
-    fn of_micro(
+    /// Returns the forward programs that are trained, one of each player, and where ranks keep their parameters.
+    fn laid_out(
         &self,
         s: &mut Session,
-        trained: Program,
-        decided: Decided<'_>,
-    ) -> Result<Program, CompileError> {
-        if self.options.in_backward().is_some() && s.state(LOSS_SCALE).is_some() {
-            return Err(CompileError::ScaledInBackward);
+        trained: Vec<Program>,
+    ) -> Result<(Vec<Program>, Option<Layout>), CompileError> {
+        let o = self.options;
+        assert_eq!(trained.len(), o.players.len(), "each player has one program that it trains");
+        if o.sharding.is_some() && (o.clip_per_tensor || o.updates_in_backward()) {
+            return Err(CompileError::ShardedPerTensor);
         }
-        self.section(Section::Micro, decided, s, trained)
+        if trained.len() > 1 && (o.sharding.is_some() || o.placed) {
+            return Err(CompileError::PlayersOnRanks);
+        }
+        if trained.len() > 1 && matches!(o.trained, Trained::Adapters(_)) {
+            return Err(CompileError::PlayersAdapted);
+        }
+        let mut chosen = Vec::with_capacity(trained.len());
+        for p in trained {
+            self.runner().built(s, &p);
+            chosen.push(self.section(Section::Trained, Decided::default(), s, p)?);
+        }
+        if chosen.len() > 1 && s.state(LOSS_SCALE).is_some() {
+            return Err(CompileError::PlayersScaled);
+        }
+        let layout = chosen.first().and_then(|p| o.layout(s, p));
+        Ok((chosen, layout))
     }
 
-    /// A program of the optimizer: it works on what a rank holds, wherever tensors lie.
+    /// Returns the programs of a micro-batch, by player, for every choice of what is recomputed. All go through a pass before
+    /// the next: the parameters, which they share, may be declared in another type on the way.
+    fn of_micros(
+        &self,
+        s: &mut Session,
+        mut programs: Vec<Program>,
+        decided: Decided<'_>,
+    ) -> Result<Vec<Program>, CompileError> {
+        if self.options.updates_in_backward() && s.state(LOSS_SCALE).is_some() {
+            return Err(CompileError::ScaledInBackward);
+        }
+        let of_player = |player| self.list(Decided { player, ..decided });
+        let lists: Vec<List<'_>> = (0..programs.len()).map(of_player).collect();
+        let mut steps: Vec<_> = lists.iter().map(|list| list.section(Section::Micro)).collect();
+        loop {
+            for (p, steps) in programs.iter_mut().zip(&mut steps) {
+                match steps.next() {
+                    Some(Step::Pass(pass)) => *p = self.runner().run(s, std::mem::take(p), &**pass)?,
+                    Some(_) => {}
+                    None => return Ok(programs),
+                }
+            }
+        }
+    }
+
+    /// Returns a program of the optimizer: it works on what a rank holds, wherever tensors lie.
     fn of_update(&self, s: &mut Session, p: Program) -> Result<Program, CompileError> {
         self.runner().built(s, &p);
         self.section(Section::Plain, Decided::default(), s, p)
     }
 
-    /// The programs beside that of a micro-batch; declares the states that they need.
+    /// Returns the programs besides that of a micro-batch; declares the states that they need.
     fn beside(
         &self,
         s: &mut Session,
@@ -197,13 +233,21 @@ impl Pipeline<'_> {
         let known = other_size.map(|stem| &stem.session).filter(|known| begins(known, s));
         if let Some(known) = known {
             known.states[s.states.len()..].iter().for_each(|state| _ = s.declare(state.clone()));
-            programs.extend(known.programs.iter().filter(|p| UPDATES.contains(&&*p.name)).cloned());
+            // Programs of the optimizer follow from the states alone.
+            let mut names: Vec<String> = o.players.iter().map(|player| player.program(UPDATE)).collect();
+            names.push(EMA.to_owned());
+            programs.extend(known.programs.iter().filter(|p| names.contains(&p.name)).cloned());
         } else {
-            if let Some(optimizer) = o.optimizer.as_ref().filter(|_| o.in_backward().is_none()) {
+            for player in &o.players {
+                let Some(optimizer) = o.optimizer.as_ref().filter(|_| !o.update_in_backward) else { break };
+                let (name, step) = (player.program(UPDATE), player.counter());
+                let own = |s: &StateDecl| player.has(s);
                 let p = match decided.layout {
                     Some(layout) => optimizer::update_sharded(s, optimizer, layout),
-                    None if o.clip_per_tensor => optimizer::update_per_tensor(s, optimizer),
-                    None => optimizer::update(s, optimizer),
+                    None if o.clip_per_tensor => {
+                        optimizer::update_per_tensor_for(s, &name, &step, optimizer, &own)
+                    }
+                    None => optimizer::update_for(s, &name, &step, optimizer, &own),
                 };
                 programs.push(self.of_update(s, p)?);
             }
@@ -240,12 +284,12 @@ fn through<'s, 'l: 's>(
     Ok(p)
 }
 
-/// The first states of `whole` are those of `part`.
+/// Returns whether the first states of `whole` are those of `part`.
 fn begins(whole: &Session, part: &Session) -> bool {
     whole.states.get(..part.states.len()) == Some(&*part.states)
 }
 
-/// Where the ranks of a session keep the parameters, if they share them, by its forward program that is trained.
+/// Returns where the ranks of a session keep the parameters, if they share them, by its forward program that is trained.
 ///
 /// # Errors
 /// From the choice of what is trained.
@@ -260,8 +304,8 @@ pub fn layout(
     Ok(options.layout(session, &chosen))
 }
 
-/// The program of a micro-batch alone, of a forward program with an output `loss`: forward, backward, accumulation, or the whole
-/// update where that is in backward.
+/// Returns the program of a micro-batch alone, of a forward program with an output `loss`: forward, backward, accumulation, or
+/// the whole update where that is in backward.
 ///
 /// # Errors
 /// See [`CompileError`].
@@ -272,13 +316,13 @@ pub fn micro(
     target: &dyn Target,
 ) -> Result<Program, CompileError> {
     let pipeline = Pipeline::new(&options, target);
-    let (forward, layout) = pipeline.laid_out(session, forward)?;
+    let (forwards, layout) = pipeline.laid_out(session, vec![forward])?;
     let decided = Decided { layout: layout.as_ref(), ..Decided::default() };
-    let p = pipeline.of_micro(session, forward, decided)?;
+    let p = pipeline.of_micros(session, forwards, decided)?.swap_remove(0);
     pipeline.section(Section::Memory, decided, session, p)
 }
 
-/// A program without backward alone, in fp32 and of one rank: a codec, an update.
+/// Returns a program without backward alone, in fp32 and of one rank: a codec, an update.
 pub fn plain(session: &mut Session, program: Program, target: &dyn Target) -> Program {
     let options = Options::new(Blocks::None);
     let pipeline = Pipeline::new(&options, target);

@@ -116,7 +116,7 @@ pub fn lifetimes(p: &Program, target: &dyn Target) -> Lifetimes {
         let size = target.workspace(&instr.op, &x, &y);
         out.workspaces.push((size > 0).then(|| {
             let at = i as u32;
-            // What runs beside the instructions up to its done, which is the last to name its token, keeps its scratch.
+            // What runs alongside the instructions up to its done, which is the last to name its token, keeps its scratch.
             let beside = instr.op.def().props().starts && target.copies_beside();
             let done = instr.outputs.last().filter(|_| beside).map_or(at, |token| last_use[token.index()]);
             out.device.push(Buffer { first: at, last: done.max(at), size, align: TensorType::ALIGN });

@@ -63,7 +63,7 @@ struct ProgramNeeds {
 }
 
 impl Needs {
-    /// Of verified programs; `slots` is how many batches are prepared at once.
+    /// Returns the needs of verified programs; `slots` is the number of batches that are prepared at once.
     pub fn of(session: Session, target: &dyn Target, slots: usize) -> Needs {
         let (mut states, mut on_host) = (Stack::default(), Stack::default());
         let mut home = |s: &StateDecl| match s.home {
@@ -83,24 +83,24 @@ impl Needs {
         Needs { session, slots, slot, states: places, state_bytes, host_state_bytes, programs }
     }
 
-    /// The session.
+    /// Returns the session.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// Bytes of the states and slots, and the most transient bytes that live at once: no arena is smaller.
+    /// Returns the bytes of the states and slots, and the most transient bytes that live at once: no arena is smaller.
     pub fn arena_bytes(&self) -> u64 {
         self.fixed_bytes() + self.most_live(0)
     }
 
-    /// Bytes of the host's space with one pass of placement there.
+    /// Returns the bytes of the host's space with one pass of placement there.
     pub fn host_bytes(&self) -> u64 {
         let placed = |p: &ProgramNeeds| solve::solve_within(&p.arenas[1].0, Aim::Any).height;
         self.host_state_bytes + self.programs.iter().map(placed).max().unwrap_or(0)
     }
 
-    /// Bytes of an arena for the session, when it only matters whether `room` is enough: work goes into lower offsets only
-    /// until it is, and none where nothing helps. [`Needs::plan`] may find some hundredths less.
+    /// Returns the bytes of an arena for the session, when it only matters whether `room` is enough: work goes into lower
+    /// offsets only until it is, and none where nothing helps. [`Needs::plan`] may find some hundredths less.
     ///
     /// # Panics
     /// As [`Needs::plan`].
@@ -169,7 +169,7 @@ impl Needs {
 pub struct Heights(Mutex<Vec<(Problem, u64)>>);
 
 impl Heights {
-    /// A height within `room` where one is known, else what the solver finds for that room.
+    /// Returns a height within `room` where one is known, else what the solver finds for that room.
     fn within(&self, problem: &Problem, room: u64, program: &str) -> u64 {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known().iter().find(|(p, height)| *height <= room && p == problem).map(|k| k.1);

@@ -21,7 +21,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Bytes the buffer owns: its size rounded up to its alignment.
+    /// Returns the bytes the buffer owns: its size rounded up to its alignment.
     ///
     /// The tail belongs to the buffer too, so a kernel may read and write whole aligned vectors, and
     /// the sum of these over the live buffers is a true lower bound for any mix of alignments.
@@ -109,7 +109,7 @@ impl Problem {
         Ok(Self { buffers })
     }
 
-    /// The buffers, in the order they were given.
+    /// Returns the buffers, in the order they were given.
     pub fn buffers(&self) -> &[Buffer] {
         &self.buffers
     }
@@ -124,7 +124,7 @@ pub struct Solution {
     pub height: u64,
 }
 
-/// The most bytes live at one instant, and the first instant at which they are.
+/// Returns the most bytes live at one instant, and the first instant at which they are.
 ///
 /// No solution is lower: footprints of live buffers are disjoint. `(0, 0)` for an empty problem.
 pub fn live_bound(problem: &Problem) -> (u64, u32) {

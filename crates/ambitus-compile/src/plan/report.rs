@@ -16,7 +16,7 @@ pub struct Usage {
     pub workspace: u64,
 }
 
-/// Transient bytes in use at every instruction.
+/// Returns the transient bytes in use at every instruction.
 pub fn timeline(p: &PlannedProgram) -> Vec<Usage> {
     // What begins at an instruction, and what ended before it.
     let mut change = vec![[Usage::default(); 2]; p.program.instrs.len() + 1];
@@ -38,7 +38,7 @@ pub fn timeline(p: &PlannedProgram) -> Vec<Usage> {
     change.into_iter().scan(Usage::default(), step).collect()
 }
 
-/// Bytes of all states of a kind that are at home in the arena, each rounded up as it lies there.
+/// Returns the bytes of all states of a kind that are at home in the arena, each rounded up as it lies there.
 pub fn state_bytes(s: &PlannedSession, kind: StateKind) -> u64 {
     let places = s.session.states.iter().zip(&s.states);
     places
@@ -47,8 +47,8 @@ pub fn state_bytes(s: &PlannedSession, kind: StateKind) -> u64 {
         .sum()
 }
 
-/// Transient bytes of gradients at the program's peak: what backward has made and an update is still to apply. Gradients
-/// in states are not counted.
+/// Returns the transient bytes of gradients at the program's peak: those that backward has made and no update has applied yet.
+/// Gradients in states are not counted.
 pub fn live_gradients(p: &PlannedProgram) -> u64 {
     let program = &p.program;
     let made = program.definitions();
@@ -72,7 +72,7 @@ pub fn live_gradients(p: &PlannedProgram) -> u64 {
     live.values().sum()
 }
 
-/// Work of one run of a program over packed clips of so many `rows` (see [`share_of_pairs`]).
+/// Returns the work of one run of a program over packed clips of `rows` each (see [`share_of_pairs`]).
 pub fn cost(p: &Program, rows: f64) -> Cost {
     let mut sum = Cost::default();
     let (mut x, mut y) = (Vec::new(), Vec::new());
@@ -85,8 +85,8 @@ pub fn cost(p: &Program, rows: f64) -> Cost {
     sum
 }
 
-/// Predicted seconds of one run of a program on a target. Copies and collectives of one queue run one after another, beside
-/// what stands between start and done where the target can; only what a done waits for counts.
+/// Returns the predicted seconds of one run of a program on a target. Copies and collectives of one queue run one after
+/// another, alongside what stands between start and done where the target can; only what a done waits for counts.
 pub fn seconds(p: &Program, target: &dyn Target) -> f64 {
     elapsed(p, target, &|instr, x, y| target.seconds(&instr.op, x, y))
 }
@@ -102,7 +102,7 @@ pub struct Exchange {
     pub bytes: f64,
 }
 
-/// Predicted exchange of one run of a program on a target.
+/// Returns the predicted exchange of one run of a program on a target.
 pub fn exchange(p: &Program, target: &dyn Target) -> Exchange {
     let mut out = Exchange::default();
     let collective = |instr: &Instr| collective::ranks(&instr.op).is_some_and(|ranks| ranks > 1);
@@ -123,7 +123,8 @@ pub fn exchange(p: &Program, target: &dyn Target) -> Exchange {
     out
 }
 
-/// Transient bytes at a program's peak of whole tensors: those that ranks gathered, and gradients that are to be summed.
+/// Returns the transient bytes at a program's peak of whole tensors: those that ranks gathered, and gradients that are to be
+/// summed.
 pub fn unsharded(p: &PlannedProgram) -> (u64, u64) {
     let (mut gathered, mut gradients) = (BTreeMap::new(), BTreeMap::new());
     let (at, made) = (p.peak_at as u32, p.program.definitions());
@@ -145,7 +146,7 @@ pub fn unsharded(p: &PlannedProgram) -> (u64, u64) {
     (gathered.values().sum(), gradients.values().sum())
 }
 
-/// The provenance of the instruction at which most bytes live, as people read it:
+/// Returns the provenance of the instruction at which most bytes live, as people read it:
 /// `transformer_blocks.5 backward`.
 pub fn peak_place(p: &PlannedProgram) -> String {
     let Some(instr) = p.program.instrs.get(p.peak_at) else {

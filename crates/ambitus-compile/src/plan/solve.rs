@@ -37,7 +37,7 @@ const FAIR: u64 = 64;
 /// Looks at an item that ejection may spend, about a second, and for one limit with one kind of weight.
 const EJECT_LOOKS: u64 = 160_000_000;
 const EJECT_SHARE: u64 = 16_000_000;
-/// It is not worth that below so many bytes.
+/// Below this bound, in bytes, ejecting is not worth the work.
 const EJECT_FROM: u64 = 256 << 10;
 /// It leaves items of one part in this of the bound out; they go around the others.
 const EJECT_SMALL: u64 = 1 << 12;
@@ -59,13 +59,13 @@ pub fn solve(problem: &Problem) -> Solution {
 pub enum Aim {
     /// As low as can be found, but a height within this is not made lower.
     Height(u64),
-    /// As a height, by passes and repair alone: for a placement that is made again in full where it is taken.
+    /// A height as in [`Aim::Height`], by passes and repair alone: for a placement that is solved in full once it is chosen.
     About(u64),
     /// Any height: one pass, for a placement that decides nothing.
     Any,
 }
 
-/// As [`solve`], with less work where the aim allows it.
+/// Solves a problem with less work than [`solve`] where `aim` allows it.
 pub fn solve_within(problem: &Problem, aim: Aim) -> Solution {
     let (bound, peak) = live_bound(problem);
     let (items, names, peak) = rank(problem, peak);
@@ -88,7 +88,7 @@ pub fn solve_within(problem: &Problem, aim: Aim) -> Solution {
     Solution { offsets, height: solver.height }
 }
 
-/// The buffers that own bytes, their indices, and the rank of the instant `peak`.
+/// Returns the buffers that own bytes, their indices, and the rank of the instant `peak`.
 fn rank(problem: &Problem, peak: u32) -> (Vec<Item>, Vec<usize>, u32) {
     let solid = || problem.buffers().iter().enumerate().filter(|(_, b)| b.size > 0);
     let mut firsts: Vec<u32> = solid().map(|(_, b)| b.first).collect();
@@ -104,7 +104,7 @@ fn rank(problem: &Problem, peak: u32) -> (Vec<Item>, Vec<usize>, u32) {
     (items, names, rank(peak))
 }
 
-/// The items by a key, then by index.
+/// Returns the items by a key, then by index.
 fn ordered<K: Ord>(items: &[Item], key: impl Fn(&Item) -> K) -> Vec<u32> {
     let mut order: Vec<u32> = (0..).take(items.len()).collect();
     order.sort_by_key(|&i| key(&items[i as usize]));
@@ -139,7 +139,7 @@ impl<'a> Solver<'a> {
         self.is_within(self.bound / GOOD)
     }
 
-    /// Low enough, or within so many bytes of the bound.
+    /// Returns whether the height is low enough, or within `bytes` of the bound.
     fn is_within(&self, bytes: u64) -> bool {
         match self.aim {
             Aim::Height(enough) | Aim::About(enough) => self.height <= (self.bound + bytes).max(enough),
@@ -157,7 +157,7 @@ impl<'a> Solver<'a> {
         height
     }
 
-    /// One pass per recipe, until one is close to the bound.
+    /// Runs one pass per recipe, until one is close to the bound.
     fn greedy(&mut self, peak: u32) {
         let span = self.items.iter().map(|i| u64::from(i.last) + 1).max().unwrap_or(0);
         let items = self.items;
@@ -247,7 +247,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// Exact searches, within a common budget.
+    /// Runs exact searches, within a common budget.
     fn search(&mut self) {
         let small = self.items.len() <= PROOF;
         if !small && self.is_good() {

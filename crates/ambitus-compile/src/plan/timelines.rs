@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Seconds of one instruction with operands and results of these types.
 pub(super) type Takes<'t> = dyn Fn(&Instr, &[TensorType], &[TensorType]) -> f64 + 't;
 
-/// Where one rank is in time. Copies and collectives of one queue run one after another, beside what stands between start and
+/// Where one rank is in time. Copies and collectives of one queue run one after another, alongside what stands between start and
 /// done where the target can; only what a done waits for counts.
 #[derive(Default)]
 struct Clock {
@@ -41,7 +41,7 @@ impl Clock {
     }
 }
 
-/// Seconds of one run of a program.
+/// Returns the seconds of one run of a program.
 pub(super) fn elapsed(p: &Program, target: &dyn Target, takes: &Takes<'_>) -> f64 {
     let mut clock = Clock::default();
     p.instrs.iter().for_each(|instr| clock.step(p, instr, target, takes));
@@ -59,7 +59,7 @@ pub struct Timeline {
     pub moved: f64,
 }
 
-/// The end of a transfer between two ranks.
+/// Returns the end of a transfer between two ranks.
 fn end(instr: &Instr) -> Option<&TransferStart> {
     match &instr.op {
         Op::TransferStart(op) if op.end != End::Both => Some(op),
@@ -67,7 +67,7 @@ fn end(instr: &Instr) -> Option<&TransferStart> {
     }
 }
 
-/// Goes on with every rank's timeline by one run of its program: [`place`](crate::passes::place) made them of one. A transfer
+/// Extends every rank's timeline by one run of its program: [`place`](crate::passes::place) made them of one. A transfer
 /// begins when both ranks are there, and both wait for it: its source is free and its result is there after it.
 ///
 /// # Panics
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Two blocks of a product each, for so many batches in one program.
+    /// Returns two blocks of a product each, for `batches` batches in one program.
     fn chain(batches: usize) -> Session {
         let mut s = Session::default();
         let mut b = Builder::new(&mut s, "forward");

@@ -31,7 +31,7 @@ fn session(model: Model<'_>, checkpoint: Blocks, in_backward: bool, target: Pape
     let mut s = Session::default();
     let forward = model(&mut s);
     let options = Options { update_in_backward: in_backward, ..per_tensor(checkpoint) };
-    let s = Pipeline::new(&options, &target).session(s, forward, Vec::new());
+    let s = Pipeline::new(&options, &target).session(s, vec![forward], Vec::new());
     s.expect("the model is differentiable")
 }
 

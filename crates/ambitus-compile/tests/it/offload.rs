@@ -42,7 +42,7 @@ fn session(model: Model<'_>, checkpoint: Blocks, in_backward: bool, offload: &Of
 }
 
 fn session_of(s: Session, forward: Program, options: &Options) -> Session {
-    let s = Pipeline::new(options, &FULL).session(s, forward, Vec::new());
+    let s = Pipeline::new(options, &FULL).session(s, vec![forward], Vec::new());
     s.expect("the model is differentiable")
 }
 

@@ -65,7 +65,7 @@ fn planned(build: Build, sharding: Option<Sharding>) -> (PlannedSession, Option<
     let forward = build(&mut s);
     let options = Options { sharding, optimizer: Some(adamw), ..Options::new(Blocks::All) };
     let layout = pipeline::layout(&mut s.clone(), forward.clone(), &options).expect("nothing is refused");
-    let s = Pipeline::new(&options, &FULL).session(s, forward, Vec::new());
+    let s = Pipeline::new(&options, &FULL).session(s, vec![forward], Vec::new());
     (plan(s.expect("the model is differentiable"), &FULL, 1), layout)
 }
 

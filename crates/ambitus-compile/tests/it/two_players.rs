@@ -1,13 +1,14 @@
 //! A session with two losses and two optimizers, as a generator and its discriminator need: each program trains its own
 //! part, and hands its result to the other in the slot.
 
-use ambitus_compile::optimizer::{self, Optimizer};
+use ambitus_compile::CompileError;
 use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_compile::pipeline::{self, Options};
+use ambitus_compile::passes::precision::Precision;
+use ambitus_compile::pipeline::{Options, Pipeline, Player};
 use ambitus_compile::plan::plan;
 use ambitus_ir::ops::optim::AdamW;
-use ambitus_ir::{Builder, Program, Session, StateDecl, StateKind, TensorType, ValueId};
+use ambitus_ir::{Builder, Program, Session, StateKind, TensorType, ValueId};
 use ambitus_testkit::paper::FULL;
 use ambitus_testkit::{Interp, Rng, Rounding, Tensor, Tensors};
 
@@ -59,26 +60,21 @@ fn discriminator(session: &mut Session) -> Program {
     b.finish()
 }
 
-fn of(player: &'static str) -> impl Fn(&StateDecl) -> bool {
-    move |s: &StateDecl| s.name.starts_with(player)
+fn options() -> Options {
+    let player = |name: &str| Player { name: name.to_owned(), trains: vec![Pattern::new(name)] };
+    let adamw = AdamW { beta1: 0.8, beta2: 0.99, eps: 1e-9, weight_decay: 0.01 };
+    let players = vec![player("g"), player("d")];
+    Options { players, optimizer: Some(adamw.into()), ..Options::new(Blocks::None) }
+}
+
+fn compiled(options: &Options) -> Result<Session, CompileError> {
+    let mut s = Session::default();
+    let forwards = vec![generator(&mut s), discriminator(&mut s)];
+    Pipeline::new(options, &FULL).session(s, forwards, Vec::new())
 }
 
 fn session() -> Session {
-    let mut s = Session::default();
-    let adamw = Optimizer::from(AdamW { beta1: 0.8, beta2: 0.99, eps: 1e-9, weight_decay: 0.01 });
-    for (player, forward) in [("g", generator as fn(&mut Session) -> Program), ("d", discriminator)] {
-        let p = forward(&mut s);
-        let options = Options { trains: vec![Pattern::new(player)], ..Options::new(Blocks::None) };
-        let p = pipeline::micro(&mut s, p, options, &FULL).expect("the player can be trained");
-        s.programs.push(p);
-    }
-    for player in ["g", "d"] {
-        let (name, step) = (format!("update_{player}"), format!("step.{player}"));
-        let p = optimizer::update_for(&mut s, &name, &step, &adamw, &of(player));
-        let p = pipeline::plain(&mut s, p, &FULL);
-        s.programs.push(p);
-    }
-    s
+    compiled(&options()).expect("both players can be trained")
 }
 
 fn used(s: &Session, program: &str, kind: StateKind) -> Vec<String> {
@@ -143,5 +139,15 @@ fn one_step_moves_both_players() {
     }
     for name in ["step.g", "step.d"] {
         assert_eq!(states[name].data, [1.0]);
+    }
+}
+
+#[test]
+fn what_several_players_cannot_share_yet_is_said() {
+    let scaled = Options { precision: Precision::Fp16Mixed, ..options() };
+    let placed = Options { placed: true, ..options() };
+    for (options, words) in [(scaled, "no loss scale"), (placed, "by one rank")] {
+        let why = compiled(&options).expect_err("refused").to_string();
+        assert!(why.contains(words), "{why}");
     }
 }

@@ -42,17 +42,15 @@ struct Units {
 impl Units {
     /// Two operations a cycle and fp32 unit (64 of them a multiprocessor on Turing and the A100, 128 on the others), two
     /// transfers a memory cycle; 85 % of either is what good code reaches.
-    fn rates(&self, capability: (u32, u32)) -> Rates {
+    fn rates(&self, name: &str, capability: (u32, u32)) -> Rates {
         let lanes = if matches!(capability, (7, _) | (8, 0)) { 64.0 } else { 128.0 };
         let cycles = f64::from(self.multiprocessors) * f64::from(self.kilohertz) * 1e3;
         let transfers = 2.0 * f64::from(self.memory_kilohertz) * 1e3 * f64::from(self.memory_bits) / 8.0;
         let good = |x: f64| (0.85 * x).max(1e9);
-        // Tensor cores: 16 times fp32 in data centres' cards, where sums are fp32 twice in the others.
-        let cores = if matches!(capability, (8, 0) | (9.., _)) { 16.0 } else { 2.0 };
         let gemm = good(2.0 * lanes * cycles);
         Rates {
             gemm,
-            half: cores * gemm,
+            half: tensor_ratio(name, capability) * gemm,
             bytes: good(transfers),
             link: LINK,
             links: Links::of_host(usize::MAX, LINK),
@@ -60,7 +58,24 @@ impl Units {
     }
 }
 
-/// The cards of this machine.
+/// Returns the rate of products of 16-bit operands with sums in fp32 over that of fp32, by NVIDIA's data sheets: GeForce cards sum in
+/// fp32 at half rate, and the GTX 16 have no tensor cores.
+fn tensor_ratio(name: &str, capability: (u32, u32)) -> f64 {
+    let geforce = name.contains("GeForce");
+    match capability {
+        (7, _) if name.contains("GTX") => 1.0,
+        (7, _) if geforce => 4.0,
+        (7, _) => 8.0,
+        (8, 0) => 16.0,
+        (8, 7) => 8.0,
+        (9, _) => 15.0,
+        (10 | 11, _) => 28.0,
+        _ if geforce || name.contains("A10G") => 2.0,
+        _ => 4.0,
+    }
+}
+
+/// Returns the cards of this machine.
 ///
 /// # Errors
 /// No driver, or no card: what to do is in the text.
@@ -68,7 +83,7 @@ pub fn cards() -> Result<Vec<CardInfo>, String> {
     libraries::find(Needed::Driver).map_err(|e| e.to_string())?;
     result::init().map_err(|e| match e.0 {
         sys::CUresult::CUDA_ERROR_NO_DEVICE => {
-            "the NVIDIA driver finds no card: is one built in, and visible (CUDA_VISIBLE_DEVICES, the container's --gpus)?"
+            "the NVIDIA driver finds no GPU: is one installed, and visible (CUDA_VISIBLE_DEVICES, the container's --gpus)?"
                 .to_owned()
         }
         _ => failed("the NVIDIA driver does not start", e),
@@ -83,7 +98,7 @@ pub fn cards() -> Result<Vec<CardInfo>, String> {
     (0..count).map(|i| card_info(i, driver).map_err(|e| failed(&format!("card {i}"), e))).collect()
 }
 
-/// The card of a number, if the kernels run on it.
+/// Returns the card of a number, if the kernels run on it.
 ///
 /// # Errors
 /// As [`cards`]; no such card, or an old one.
@@ -91,7 +106,7 @@ pub fn card(index: usize) -> Result<CardInfo, String> {
     let cards = cards()?;
     let count = cards.len();
     let info = cards.into_iter().nth(index).ok_or_else(|| {
-        format!("there is no card cuda:{index}: this machine has {count} (`ambitus doctor` lists them)")
+        format!("there is no GPU cuda:{index}: this machine has {count} (`ambitus doctor` lists them)")
     })?;
     if info.capability < OLDEST {
         let (major, minor) = info.capability;
@@ -125,6 +140,34 @@ fn card_info(index: i32, driver: (u32, u32)) -> Result<CardInfo, DriverError> {
         memory_kilohertz: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
         memory_bits: attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
     };
-    let rates = units.rates(capability);
+    let rates = units.rates(&name, capability);
     Ok(CardInfo { index: index as usize, name, capability, total_bytes, driver, pci, rates })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// TFLOP/s of the data sheets, dense, with fp32 sums, over fp32.
+    #[test]
+    fn tensor_cores_are_as_fast_as_the_data_sheets_say() {
+        for (name, capability, half, fp32) in [
+            ("NVIDIA GeForce GTX 1650", (7, 5), 2.98, 2.98),
+            ("NVIDIA GeForce RTX 2080", (7, 5), 40.3, 10.1),
+            ("Tesla T4", (7, 5), 65.0, 8.1),
+            ("NVIDIA A100-SXM4-80GB", (8, 0), 312.0, 19.5),
+            ("NVIDIA GeForce RTX 3090", (8, 6), 71.0, 35.6),
+            ("NVIDIA A10", (8, 6), 125.0, 31.2),
+            ("NVIDIA A10G", (8, 6), 70.0, 35.0),
+            ("NVIDIA RTX A6000", (8, 6), 154.8, 38.7),
+            ("NVIDIA GeForce RTX 4090", (8, 9), 165.2, 82.6),
+            ("NVIDIA L40S", (8, 9), 362.0, 91.6),
+            ("NVIDIA H100 80GB HBM3", (9, 0), 989.0, 66.9),
+            ("NVIDIA B200", (10, 0), 2250.0, 80.0),
+            ("NVIDIA GeForce RTX 5090", (12, 0), 209.5, 104.8),
+        ] {
+            let ratio = tensor_ratio(name, capability);
+            assert!((ratio / (half / fp32) - 1.0).abs() < 0.05, "{name}: {ratio}");
+        }
+    }
 }

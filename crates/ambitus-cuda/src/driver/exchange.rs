@@ -35,7 +35,7 @@ struct Mark {
 struct Event(sys::CUevent);
 
 impl Event {
-    /// All work before it is done.
+    /// Returns whether all work before it is done.
     fn has_come(&self) -> Result<bool, DriverError> {
         // SAFETY: the event is live.
         come(unsafe { sys::cuEventQuery(self.0) })
@@ -49,7 +49,7 @@ impl Drop for Event {
     }
 }
 
-/// What a query says: done, not yet, or an error.
+/// Returns whether what a query says: done, not yet, or an error.
 pub(crate) fn come(said: sys::CUresult) -> Result<bool, DriverError> {
     match said {
         sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),

@@ -65,7 +65,7 @@ impl Card {
         .map_err(|e| device_error("running a program", e))
     }
 
-    /// Seconds of one run of `steps`, as part of a graph that repeats them for about a millisecond.
+    /// Returns the seconds of one run of `steps`, as part of a graph that repeats them for about a millisecond.
     ///
     /// # Errors
     /// When the card fails.
@@ -131,7 +131,7 @@ impl Card {
         }
     }
 
-    /// The stream of a copy queue.
+    /// Returns the stream of a copy queue.
     pub(super) fn queue(&mut self, queue: u32) -> Result<sys::CUstream, DriverError> {
         if let Some(stream) = self.copies.get(&queue) {
             return Ok(*stream);
@@ -141,7 +141,7 @@ impl Card {
         Ok(stream)
     }
 
-    /// An event that all work put on a stream so far comes before.
+    /// Returns an event that all work put on a stream so far comes before.
     pub(super) fn mark(stream: sys::CUstream) -> Result<sys::CUevent, DriverError> {
         let event = result::event::create(sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING)?;
         // SAFETY: event and stream are live.

@@ -77,7 +77,7 @@ impl Card {
         Card::open_with(index, nvrtc::cache().as_deref()).map_err(ExecError::Device)
     }
 
-    /// As [`Card::open`], with compiled kernels kept in the folder `cache`.
+    /// Opens card `index` with compiled kernels kept in the folder `cache`. See [`Card::open`].
     ///
     /// # Errors
     /// As [`Card::open`].
@@ -157,12 +157,12 @@ impl Card {
         unsafe { result::ctx::set_current(self.context) }
     }
 
-    /// What kind of card it is.
+    /// Returns what kind of card it is.
     pub fn info(&self) -> &CardInfo {
         &self.info
     }
 
-    /// Takes both arenas, of exactly so many bytes and zeroed, once. Nothing is taken after that.
+    /// Allocates both arenas, zeroed, of exactly `device_bytes` and `host_bytes`. Called once; nothing is allocated after that.
     ///
     /// # Errors
     /// When the card or the system has too little left.
@@ -187,7 +187,7 @@ impl Card {
             // SAFETY: as above; page-locked, mapped for the card by unified addressing.
             let host = unsafe { result::malloc_host(size, 0) };
             let host = host.map_err(|e| device_error("locking host memory for the host arena", e))?;
-            // SAFETY: the host arena has so many bytes.
+            // SAFETY: the host arena has `size` bytes.
             unsafe { std::ptr::write_bytes(host.cast::<u8>(), 0, size) };
             self.arenas.host = host as u64;
         }
@@ -197,7 +197,7 @@ impl Card {
     /// Fills the first `bytes` of the device arena.
     pub(crate) fn fill(&mut self, value: u8, bytes: usize) -> Result<(), ExecError> {
         self.enter().map_err(|e| device_error("entering the context", e))?;
-        // SAFETY: the arena has so many bytes, by the callers.
+        // SAFETY: callers ensure that the arena has `bytes` bytes.
         unsafe { result::memset_d8_async(self.arenas.device, value, bytes, self.main) }
             .map_err(|e| device_error("clearing the arena", e))?;
         self.wait()

@@ -83,7 +83,7 @@ impl Drop for Products {
     }
 }
 
-/// What an algorithm depends on: everything but addresses, of which only the alignment counts.
+/// Returns what an algorithm depends on: everything but addresses, of which only the alignment counts.
 fn key(g: &Gemm) -> String {
     let without = |m: Matrix| Matrix { at: u64::from(alignment(m.at)), ..m };
     let flags = |at: u64| u64::from(at != 0);
@@ -99,7 +99,7 @@ fn key(g: &Gemm) -> String {
     format!("{shape:?}")
 }
 
-/// Bytes that an address is a multiple of, at most 256.
+/// Returns the bytes that an address is a multiple of, at most 256.
 fn alignment(at: u64) -> u32 {
     1 << at.trailing_zeros().min(8)
 }
@@ -149,7 +149,7 @@ impl Call {
         Ok(call)
     }
 
-    /// The library's first choice that needs no more than the planned scratch and adds parts of sums in a fixed order.
+    /// Returns the library's first choice that needs no more than the planned scratch and adds parts of sums in a fixed order.
     fn choose(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -209,7 +209,7 @@ impl Drop for Preference {
     }
 }
 
-/// A matrix as it is stored: rows and columns before any transposition.
+/// Returns a matrix as it is stored: rows and columns before any transposition.
 fn layout(
     m: Matrix,
     (rows, cols): (u64, u64),

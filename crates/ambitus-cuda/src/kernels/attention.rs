@@ -135,7 +135,7 @@ impl Shape {
         ((self.head_dim + 31) / 32 * 32).min(WIDEST)
     }
 
-    /// Tiles of rows, times heads and the parts of each head's channels; nothing without rows.
+    /// Returns the tiles of rows, times heads and the parts of each head's channels; nothing without rows.
     fn grid(&self, rows: View, heads: i32) -> Option<[u32; 2]> {
         let parts = (self.head_dim as u32).div_ceil(self.width() as u32);
         let tiles = (rows.rows as u64).div_ceil(u64::from(TILE)) as u32;
@@ -163,7 +163,7 @@ pub(crate) fn backward(op: &AttentionGrad, io: &Io) -> Steps {
     Ok(steps)
 }
 
-/// Bytes of delta.
+/// Returns the bytes of delta.
 pub(crate) fn workspace(op: &AttentionGrad, x: &[TensorType]) -> u64 {
     delta_type(op, x[0]).bytes()
 }

@@ -24,25 +24,25 @@ kernels! { "collective";
     OrderedSumArgs "ordered_sum" [256 threads, 32 registers] { got: u64, y: u64, n: i64, ranks: i32 }
 }
 
-/// Bytes of a buffer that a step of an exchange goes through: so many that a step's start costs little beside it (37
-/// microseconds over NVLink), and few beside the units that are gathered.
+/// Bytes of the staging buffer of an exchange's step: large enough that starting a step costs little compared with it (37
+/// microseconds over NVLink), and small compared with the units that are gathered.
 const STAGE: usize = 16 << 20;
 /// Elements that steps are multiples of, so that what is sent is aligned.
 const ALIGNED: usize = 256;
 
-/// Elements of one step, of as many as each of `members` sends to one or all.
+/// Returns the elements of one step, of as many as each of `members` sends to one or all.
 fn step(members: usize, elements: usize, size: usize) -> usize {
     ((STAGE / size / members.max(1)).max(1).next_multiple_of(ALIGNED)).min(elements)
 }
 
-/// Scratch of a gather: a step of every member.
+/// Returns the scratch of a gather: a step of every member.
 pub(crate) fn all_gather_workspace(op: &AllGatherStart, x: &[TensorType]) -> u64 {
     let members = op.mesh.size(op.group);
     let (elements, size) = (x[0].shape.elements(), x[0].dtype.size());
     if members == 1 { 0 } else { (members * step(members, elements, size) * size) as u64 }
 }
 
-/// Scratch of a sum: a step to every rank, and one from every rank.
+/// Returns the scratch of a sum: a step to every rank, and one from every rank.
 pub(crate) fn reduce_scatter_workspace(op: &ReduceScatterStart, y: &[TensorType]) -> u64 {
     let (ranks, elements) = (op.mesh.ranks, y[0].shape.elements());
     if ranks == 1 { 0 } else { (2 * ranks * step(ranks, elements, 4) * 4) as u64 }
@@ -76,7 +76,7 @@ impl Stretch {
         if part >= self.parts { whole } else { whole + inside.saturating_sub(self.first).min(self.n) }
     }
 
-    /// The staged places of a tensor's elements: they follow each other, as the staged elements ascend.
+    /// Returns the staged places of a tensor's elements: they follow each other, as the staged elements ascend.
     fn places(&self, part: &Part) -> Range<usize> {
         self.before(part.at)..self.before(part.at + part.shape.elements())
     }
@@ -109,7 +109,7 @@ fn clear_pads(y: &Tensor) -> impl Iterator<Item = Work> {
     })
 }
 
-/// The exchange of an instruction whose last result is its token.
+/// Returns the exchange of an instruction whose last result is its token.
 fn exchange(io: &Io, queue: u32, ranks: usize, work: Vec<Work>) -> Steps {
     if ranks != io.rank.1 {
         return Err(format!("the session is for {ranks} ranks, there are {}", io.rank.1));
@@ -118,7 +118,7 @@ fn exchange(io: &Io, queue: u32, ranks: usize, work: Vec<Work>) -> Steps {
     Ok(vec![Step::Exchange(Exchange { queue, token, what: io.path.clone(), work })])
 }
 
-/// The scratch, if it is as long as was asked for.
+/// Returns the scratch, if it is as long as was asked for.
 fn scratch(io: &Io, want: u64) -> Result<u64, String> {
     if io.workspace_bytes < want {
         return Err(format!("{} bytes of workspace are planned, {want} are needed", io.workspace_bytes));

@@ -124,7 +124,7 @@ pub(crate) fn conv1d_input_grad(op: &Conv1dInputGrad, io: &Io) -> Steps {
     .steps(taps as u64)
 }
 
-/// How a weight gradient is cut: blocks without splits, and how many ranges of rows sum apart. Few blocks are
+/// Returns how a weight gradient is cut: blocks without splits, and how many ranges of rows sum apart. Few blocks are
 /// split so that a large card is busy.
 fn weight_cut(op: &Conv1dWeightGrad, x: &[TensorType]) -> (u64, u64) {
     let (cin, cout) = (x[0].shape.cols() as u64, x[1].shape.cols() as u64);
@@ -139,7 +139,7 @@ fn weight_cut(op: &Conv1dWeightGrad, x: &[TensorType]) -> (u64, u64) {
     (blocks, (enough / blocks.max(1)).clamp(1, tiles))
 }
 
-/// Scratch of Conv1dWeightGrad: a gradient per range of rows, when there are several.
+/// Returns the scratch of Conv1dWeightGrad: a gradient per range of rows, when there are several.
 pub(crate) fn weight_grad_workspace(op: &Conv1dWeightGrad, x: &[TensorType], y: &[TensorType]) -> u64 {
     let (_, splits) = weight_cut(op, x);
     if splits == 1 { 0 } else { splits * y[0].shape.elements() as u64 * 4 }

@@ -246,7 +246,7 @@ __device__ inline float fold_steps(i64 first, i64 last, int step, float all, Fol
 }
 
 // Folds f(first), f(first + 1), .. f(last - 1) for each of `width` columns, the block seen as rows of `width` threads:
-// each row of threads takes every so many-th number, then the rows are folded as a tree. The result is that of the
+// each row of threads takes every `lanes`-th number, then the rows are folded as a tree. The result is that of the
 // threads below `width`. `shared` is a static array of the block's size. For a whole block.
 template <class Fold, class F>
 __device__ inline float fold_rows(i64 first, i64 last, int width, float start, float* shared, Fold fold, F f) {

@@ -1,6 +1,6 @@
 //! Linear heads with cross-entropy: walks over tiles of rows and blocks of classes, so that products are large and one tile of
 //! logits exists. First for each row's sum of exponentials, then, with the logits recomputed, for the gradients. The op on all
-//! classes and the ops on some launch the same, so that their bits are equal.
+//! classes and the ops on some launch the same kernels, so that their bits are equal.
 
 use super::elementwise::cast_to;
 use super::matmul::{clear_pads, gemm};
@@ -13,7 +13,7 @@ use ambitus_ir::ops::parts::Span;
 use ambitus_ir::{DType, TensorType};
 
 kernels! { "head";
-    /// Goes on with rows' largest logit, sum of exponentials and label's logit, over a block of logits; `before`: the number of
+    /// Updates rows' largest logit, sum of exponentials and label's logit, over a block of logits; `before`: the number of
     /// its first class, of `of`. A block per row.
     SumsArgs "head_sums" [256 threads, 40 registers] {
         logits: u64, pitch: i32, classes: i32, before: i32, of: i32, first: i64, labels: View, sums: u64,
@@ -62,19 +62,19 @@ struct Scratch {
     dx: u64,
 }
 
-/// Rows of a tile, which depend on the whole head alone.
+/// Returns the number of rows of a tile, which depends on the whole head alone.
 fn tile_rows(tile: usize, of: usize, rows: usize) -> usize {
     (tile * of / CLASSES).clamp(1, ROWS).min(rows.max(1))
 }
 
-/// Bytes of each part of the scratch but the product's, in order.
+/// Returns the bytes of each part of the scratch but the product's, in order.
 fn parts(tile: usize, of: usize, x: TensorType) -> [u64; 4] {
     let rows = tile_rows(tile, of, x.shape.rows());
     let dx = TensorType::f32(&[rows, x.shape.cols()]).bytes();
     [4 * rows * CLASSES, 4, 12 * x.shape.rows(), dx as usize].map(|n| (n as u64).next_multiple_of(256))
 }
 
-/// Scratch of an op of a linear head: what a product wants, a tile of logits, a one, all rows' sums, a tile of dx.
+/// Returns the scratch of an op of a linear head: what a product wants, a tile of logits, a one, all rows' sums, a tile of dx.
 pub(crate) fn workspace(tile: usize, part: Option<Span>, x: &[TensorType], gemm: u64) -> u64 {
     let of = part.map_or(x[1].shape.rows(), |p| p.of);
     gemm.next_multiple_of(256) + parts(tile, of, x[0]).iter().sum::<u64>()
@@ -110,7 +110,7 @@ impl<'a> Head<'a> {
         (0..classes).step_by(CLASSES).map(move |first| (first, CLASSES.min(classes - first)))
     }
 
-    /// Where the logits of so many rows and classes lie.
+    /// Returns where the logits of `rows` rows and `classes` classes lie.
     fn logits(&self, rows: usize, classes: usize) -> Tensor {
         let ty = TensorType { pitch: CLASSES, ..TensorType::f32(&[rows, classes]) };
         Tensor { at: self.scratch.logits, ty }
@@ -122,7 +122,7 @@ impl<'a> Head<'a> {
         gemm([&x, &w, &self.logits(tile.1, block.1)], [false, true], 0, None, self.scratch.products)
     }
 
-    /// Goes on with every row's sums.
+    /// Updates every row's sums.
     fn sums(&self, sums: u64, steps: &mut Vec<Step>) -> Result<(), String> {
         for tile in self.tiles() {
             for block in self.blocks() {
@@ -217,7 +217,7 @@ struct Gradients<'a> {
 /// How dx is formed: sums over classes are in fp32.
 #[derive(Clone, Copy)]
 enum Dx<'a> {
-    /// In place, where the next part goes on.
+    /// In place, where the next part continues.
     Sum(&'a Tensor),
     /// In x's type when all classes are in it.
     Rounded(&'a Tensor),
@@ -267,20 +267,20 @@ pub(crate) fn head_grad(op: &HeadGrad, io: &Io) -> Steps {
     Ok(steps)
 }
 
-/// Puts what a result goes on from there, where it lies elsewhere.
+/// Copies `before`, from which the result `y` continues, to `y` if it lies elsewhere.
 fn going_on(before: Option<&Tensor>, y: &Tensor) -> Vec<Step> {
     let elsewhere = before.filter(|x| x.at != y.at);
     elsewhere.map_or(Vec::new(), |x| cast_to(x.view(), y.view()))
 }
 
-/// Rows first..first + n of a matrix.
+/// Returns rows first..first + n of a matrix.
 fn rows_of(t: &Tensor, (first, n): (usize, usize)) -> Tensor {
     let row = (t.ty.pitch * t.ty.dtype.size()) as u64;
     let ty = TensorType { pitch: t.ty.pitch, ..t.ty.with_shape(&[n, t.ty.shape.cols()]) };
     Tensor { at: t.at + first as u64 * row, ty }
 }
 
-/// A matrix of another type whose rows start where the rows of f32 `ty` do.
+/// Returns a matrix of another type whose rows start where the rows of f32 `ty` do.
 fn in_place(ty: TensorType, dtype: DType) -> TensorType {
     TensorType { pitch: ty.pitch * 4 / dtype.size(), ..TensorType::new(dtype, &ty.shape) }
 }

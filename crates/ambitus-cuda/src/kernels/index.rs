@@ -35,7 +35,7 @@ const WARPS: usize = 8;
 /// Ids that a warp of [`SortArgs`] ranks.
 const RANKED: usize = 4;
 
-/// The widest unit, in bytes, that rows of a type are made of.
+/// Returns the widest unit, in bytes, that rows of a type are made of.
 fn unit(ty: TensorType) -> usize {
     let row = ty.pitch * ty.dtype.size();
     [16, 8, 4, 2, 1].into_iter().find(|size| row.is_multiple_of(*size)).unwrap_or(1)
@@ -61,7 +61,7 @@ pub(crate) fn gather(op: &Gather, io: &Io) -> Steps {
     rows(io, false, (op.part.map_or(0, |p| p.first), before))
 }
 
-/// Rows of each segment, by a segment table in place of ids.
+/// Returns the rows of each segment, by a segment table in place of ids.
 pub(crate) fn of_segments(io: &Io) -> Steps {
     rows(io, true, (0, View::NONE))
 }
@@ -85,12 +85,12 @@ fn rows(io: &Io, segmented: bool, (first, before): (usize, View)) -> Steps {
     Ok(launch_over(&args, y.rows as u64 * stored as u64))
 }
 
-/// The two lists of [`SortArgs`].
+/// Returns the two lists of [`SortArgs`].
 fn list(ids: TensorType) -> u64 {
     ids.bytes().next_multiple_of(TensorType::ALIGN)
 }
 
-/// Scratch bytes of a scatter.
+/// Returns the scratch bytes of a scatter.
 pub(crate) fn workspace(ids: TensorType) -> u64 {
     2 * list(ids)
 }

@@ -36,11 +36,11 @@ struct Walk {
     to: [i64; 4],
     from_at: i64,
     to_at: i64,
-    /// Of the last axis so many are copied, the rest become zero.
+    /// Elements of the last axis that are copied; the rest become zero.
     cols: i64,
 }
 
-/// Axis lengths, four of them (ones come first).
+/// Returns the axis lengths, four of them (ones come first).
 fn lengths(ty: TensorType) -> [i64; 4] {
     let mut dims = [1; 4];
     let rank = ty.shape.len();
@@ -50,19 +50,19 @@ fn lengths(ty: TensorType) -> [i64; 4] {
     dims
 }
 
-/// Elements from neighbour to neighbour along each of the four axes.
+/// Returns the elements from neighbour to neighbour along each of the four axes.
 fn strides(ty: TensorType) -> [i64; 4] {
     let dims = lengths(ty);
     let pitch = ty.pitch as i64;
     [pitch * dims[2] * dims[1], pitch * dims[2], pitch, 1]
 }
 
-/// An op's axis among four.
+/// Returns an op's axis among four.
 fn of_four(ty: TensorType, axis: usize) -> usize {
     axis + 4 - ty.shape.len()
 }
 
-/// Axis lengths with the pads of the last one.
+/// Returns the axis lengths with the pads of the last one.
 fn stored(ty: TensorType) -> [i64; 4] {
     let mut dims = lengths(ty);
     dims[3] = ty.pitch as i64;
@@ -70,7 +70,7 @@ fn stored(ty: TensorType) -> [i64; 4] {
 }
 
 impl Walk {
-    /// All of y, from the places in x that `from` and `from_at` say.
+    /// Returns all of y, from the places in x that `from` and `from_at` say.
     fn all(y: TensorType, from: [i64; 4], from_at: i64) -> Walk {
         let cols = y.shape.cols() as i64;
         Walk { dims: stored(y), from, to: strides(y), from_at, to_at: 0, cols }
@@ -103,7 +103,7 @@ impl Walk {
         joined
     }
 
-    /// The same walk in units of as many elements as all its places are multiples of, and that number.
+    /// Returns this walk in units of the number of elements of which all its places are multiples, and that number.
     fn widened(&self, most: i64) -> (Walk, i64) {
         let runs = self.from[3] == 1 && self.to[3] == 1;
         let ends = [self.dims[3], self.cols, self.from_at, self.to_at];
@@ -121,7 +121,7 @@ impl Walk {
         (Walk { dims, from, to, from_at, to_at, cols: self.cols / k }, k)
     }
 
-    /// The copy from x to y.
+    /// Returns the copy from x to y.
     fn steps(mut self, x: &Tensor, y: &Tensor) -> Vec<Step> {
         // Whole rows bring their own zeros.
         let (cols, pitch) = (x.ty.shape.cols() as i64, x.ty.pitch as i64);

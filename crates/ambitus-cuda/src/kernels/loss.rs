@@ -24,7 +24,7 @@ fn rows_per_partial(cols: usize) -> usize {
     (PARTIAL / cols.max(1)).max(1)
 }
 
-/// Scratch of MaskedMse: the partial sums.
+/// Returns the scratch of MaskedMse: the partial sums.
 pub(crate) fn masked_mse_workspace(x: &[TensorType]) -> u64 {
     4 * x[0].shape.rows().div_ceil(rows_per_partial(x[0].shape.cols())) as u64
 }

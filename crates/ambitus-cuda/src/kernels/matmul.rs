@@ -22,7 +22,7 @@ pub(crate) fn linear(io: &Io) -> Steps {
     product(io, false, true, 0, io.x.get(2))
 }
 
-/// The step of [`gemm`] on an instruction's operands, then its pads.
+/// Returns the step of [`gemm`] on an instruction's operands, then its pads.
 fn product(io: &Io, ta: bool, tb: bool, beta: u64, bias: Option<&Tensor>) -> Steps {
     let y = &io.y[0];
     let mut steps =
@@ -62,7 +62,7 @@ pub(crate) fn gemm(
     }))
 }
 
-/// The bias of a product, where cuBLASLt does not add it. D's columns are the rows of a tensor.
+/// Returns the bias of a product, where cuBLASLt does not add it. D's columns are the rows of a tensor.
 pub(crate) fn add_bias(g: &Gemm) -> Vec<Launch> {
     let vector = TensorType::new(g.d.dtype, &[g.m as usize]);
     let mut ty = TensorType::new(g.d.dtype, &[(g.n * g.batch) as usize, g.m as usize]);
@@ -72,7 +72,7 @@ pub(crate) fn add_bias(g: &Gemm) -> Vec<Launch> {
     steps.into_iter().filter_map(|s| if let Step::Launch(l) = s { Some(l) } else { None }).collect()
 }
 
-/// A row-major tensor as a column-major operand.
+/// Returns a row-major tensor as a column-major operand.
 fn matrix(t: &Tensor, transposed: bool) -> Matrix {
     let rows = t.ty.shape[t.ty.shape.len() - 2];
     let ld = t.ty.pitch as u64;

@@ -1,4 +1,4 @@
-//! The kernels: for each family the device code (`<family>.cu`) and, beside it, how its ops are launched.
+//! The kernels: for each family the device code (`<family>.cu`) and, next to it, how its ops are launched.
 //!
 //! A kernel's arguments are one struct, declared once, here in Rust, by [`kernel!`]; its C declaration is made from that,
 //! so the two cannot differ. [`source`] puts a family's whole source together.
@@ -42,7 +42,7 @@ pub(crate) struct KernelInfo {
 pub(crate) trait Kernel {
     /// What is known of it.
     const INFO: KernelInfo;
-    /// The arguments as the kernel reads them.
+    /// Returns the arguments as the kernel reads them.
     fn bytes(&self) -> Vec<u8>;
 }
 
@@ -78,7 +78,7 @@ pub(crate) const FAMILIES: &[&Family] = &[
     &segment::FAMILY,
 ];
 
-/// What a family's code is compiled from.
+/// Returns what a family's code is compiled from.
 pub(crate) fn source(family: &Family) -> String {
     let mut text = include_str!("device.h").to_owned();
     for kernel in family.kernels {
@@ -149,7 +149,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// A tensor at an address.
+    /// Returns a tensor at an address.
     pub fn new(data: u64, ty: TensorType) -> View {
         let dtype = match ty.dtype {
             DType::F32 => 0,
@@ -165,7 +165,7 @@ impl View {
     /// No tensor: an operand that an op may lack.
     pub const NONE: View = View { data: 0, rows: 0, cols: 0, pitch: 0, dtype: 0, reserved: 0 };
 
-    /// Elements in memory, pads included.
+    /// Returns the elements in memory, pads included.
     pub fn stored(&self) -> u64 {
         self.rows as u64 * self.pitch as u64
     }
@@ -251,7 +251,7 @@ macro_rules! kernels {
 }
 pub(crate) use kernels;
 
-/// The C side of a kernel's arguments; the compiler checks that both sides lay them out alike.
+/// Returns the C side of a kernel's arguments; the compiler checks that both sides lay them out alike.
 pub(crate) fn declaration(
     args: &str,
     name: &str,

@@ -7,14 +7,14 @@ use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, BLOCK, dynamic_map};
 use ambitus_ir::ops::parts::Span;
 
 kernels! { "narrow";
-    /// One step of AdamW on f32 and bf16, in fours of elements; nothing where `apply` is 0.
+    /// One step of AdamW on f32 and bf16, in fours of elements; nothing if `apply` is 0.
     AdamWBf16Args "adamw_bf16" [256 threads, 64 registers] {
         w: View, g: View, m: View, v: View,
         lr: View, coef: View, t: View, apply: View, seed: View,
         id: u64, first: u64, of: u64,
         adam: Adam,
     }
-    /// One step of AdamW with 8-bit moments, a warp for each block of 256 elements; nothing where `apply` is 0.
+    /// One step of AdamW with 8-bit moments, a warp for each block of 256 elements; nothing if `apply` is 0.
     AdamW8bitArgs "adamw_8bit" [256 threads, 64 registers] {
         w: View, g: View, codes_m: View, scales_m: View, codes_v: View, scales_v: View,
         lr: View, coef: View, t: View, apply: View, seed: View,
@@ -38,7 +38,7 @@ impl Argument for Map {
     }
 }
 
-/// The first element of the weight's operand, and elements of the whole.
+/// Returns the first element of the weight's operand, and elements of the whole.
 fn part(part: Option<Span>, io: &Io) -> [u64; 2] {
     part.map_or([0, io.x[0].ty.shape.elements()], |p| [p.first, p.of]).map(|n| n as u64)
 }

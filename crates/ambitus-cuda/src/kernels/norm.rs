@@ -66,7 +66,7 @@ impl Norm {
     }
 }
 
-/// Mean and r of every row.
+/// Returns the mean and r of every row.
 fn stats(rows: usize) -> TensorType {
     TensorType::f32(&[2 * rows])
 }
@@ -126,12 +126,12 @@ impl Sums {
     }
 }
 
-/// Scratch of sums of `kinds` kinds over the rows of x.
+/// Returns the scratch of sums of `kinds` kinds over the rows of x.
 pub(super) fn sums_workspace(x: TensorType, segments: usize, kinds: u64) -> u64 {
     kinds * aligned(partials(x.shape.rows(), segments, x.shape.cols()).bytes())
 }
 
-/// Scratch of a norm's gradient with `kinds` sums.
+/// Returns the scratch of a norm's gradient with `kinds` sums.
 pub(super) fn grad_workspace(x: TensorType, segments: usize, kinds: u64) -> u64 {
     aligned(stats_bytes(x.shape.rows())) + sums_workspace(x, segments, kinds)
 }

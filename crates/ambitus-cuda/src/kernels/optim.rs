@@ -14,13 +14,13 @@ kernels! { "optim";
     SumEachArgs "sum_each" [256 threads, 40 registers] { x: Views, sums: u64 }
     /// The sum of `n` doubles, with one block.
     SumAllArgs "sum_all" [256 threads, 32 registers] { sums: u64, n: i32, y: View }
-    /// One step of AdamW; nothing where `apply` is 0.
+    /// One step of AdamW; nothing if `apply` is 0.
     AdamWArgs "adamw" [256 threads, 64 registers] {
         w: View, g: View, m: View, v: View,
         lr: View, coef: View, t: View, apply: View,
         adam: Adam,
     }
-    /// y = y + (1 - decay) * (b - y); nothing where `apply` is 0.
+    /// y = y + (1 - decay) * (b - y); nothing if `apply` is 0.
     LerpArgs "lerp" [256 threads, 48 registers] { b: View, decay: View, apply: View, y: View }
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn sum_squares(io: &Io) -> Steps {
     Ok(if parts == 0 { Vec::new() } else { vec![launch(&SumSquaresArgs { x, y }, [parts, 1])] })
 }
 
-/// Scratch of SumPartials: a double per operand.
+/// Returns the scratch of SumPartials: a double per operand.
 pub(crate) fn sum_partials_workspace(x: &[TensorType]) -> u64 {
     8 * x.len() as u64
 }

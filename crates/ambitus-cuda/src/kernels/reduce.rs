@@ -66,19 +66,19 @@ fn work(op: &Reduce, x: TensorType) -> Work {
 }
 
 impl Work {
-    /// The parts of every result, a matrix in the workspace.
+    /// Returns the parts of every result, a matrix in the workspace.
     fn partials(&self) -> TensorType {
         let rows = if self.rows { self.outer } else { self.outer * self.parts };
         TensorType::f32(&[rows, if self.rows { self.parts } else { self.cols }])
     }
 
-    /// A tensor as the kernel along columns sees it.
+    /// Returns a tensor as the kernel along columns sees it.
     fn matrix(&self, v: View, rows: usize) -> View {
         View { rows: rows as i64, cols: self.cols as i32, pitch: self.between as i32 * v.pitch, ..v }
     }
 }
 
-/// Scratch bytes.
+/// Returns the scratch bytes.
 pub(crate) fn workspace(op: &Reduce, x: TensorType) -> u64 {
     let w = work(op, x);
     if w.parts == 1 { 0 } else { w.partials().bytes() }

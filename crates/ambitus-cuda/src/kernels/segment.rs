@@ -40,7 +40,7 @@ fn parts(x: TensorType, y: TensorType) -> TensorType {
     TensorType::f32(&[x.shape.rows() / TILE + y.shape.rows(), x.shape.cols()])
 }
 
-/// Scratch bytes of a sum, for its operand and result.
+/// Returns the scratch bytes of a sum, for its operand and result.
 pub(crate) fn workspace(x: TensorType, y: TensorType) -> u64 {
     parts(x, y).bytes()
 }

@@ -22,8 +22,8 @@ const OLDEST: c_int = 21_403;
 #[repr(C)]
 pub(super) struct UniqueId(pub [u8; 128]);
 
-/// The start of `ncclConfig_t` as 2.14 has it: later versions read so many bytes as `size` says, and take their defaults for what
-/// came after `version` (src/init.cc, parseCommConfig, of 2.30.7).
+/// The start of `ncclConfig_t` as of 2.14: later versions read `size` bytes, and take their defaults for what came after
+/// `version` (src/init.cc, parseCommConfig, of 2.30.7).
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -33,7 +33,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// A communicator whose calls return at once and are polled.
+    /// Returns a communicator whose calls return at once and are polled.
     pub fn polled() -> Config {
         Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: 21_400, blocking: 0 }
     }
@@ -96,14 +96,14 @@ impl Calls {
         Ok(calls)
     }
 
-    /// What a status means.
+    /// Returns what a status means.
     pub fn words(&self, status: c_int) -> String {
         // SAFETY: the function takes any number and gives a static text.
         let text = unsafe { (self.error_string)(status) };
         string(text)
     }
 
-    /// The last thing that went wrong, of a communicator.
+    /// Returns the last thing that went wrong, of a communicator.
     pub fn last_words(&self, comm: Comm) -> String {
         // SAFETY: takes a live communicator, or null; gives a text that is valid until the next call.
         let text = unsafe { (self.last_error)(comm) };

@@ -24,7 +24,7 @@ const START: &str = "the start of NCCL";
 const END: &str = "the end of NCCL";
 /// Steps that take less than this are waited for without a pause.
 const EAGER: Duration = Duration::from_millis(1);
-/// Pause between two looks: short beside a program, long enough to cost no core.
+/// Pause between two looks: short compared with a program, long enough to cost no core.
 const PAUSE: Duration = Duration::from_micros(50);
 /// The most that one round of waiting counts: of a process that was stopped itself the rest is not other ranks' lateness.
 const ROUND: Duration = Duration::from_millis(100);
@@ -118,7 +118,7 @@ impl Rank {
         host.all_gather(START, &(0..ranks).collect::<Vec<_>>(), &mine, &mut all)?;
         let calls = calls.map_err(CommError::Engine)?;
         if let Some(without) = all.chunks_exact(mine.len()).position(|said| said[0] == 0) {
-            return Err(CommError::Engine(format!("rank {without} has no NCCL, which connects the cards")));
+            return Err(CommError::Engine(format!("rank {without} has no NCCL, which connects the GPUs")));
         }
         let mut id = UniqueId([0; 128]);
         id.0.copy_from_slice(&all[1..mine.len()]);
@@ -149,7 +149,7 @@ impl Rank {
         self.rank
     }
 
-    /// Ranks in all.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
@@ -349,7 +349,7 @@ impl Drop for Rank {
     }
 }
 
-/// What all ranks must be told.
+/// Returns what all ranks must be told.
 fn unique_id(calls: &Calls) -> Result<UniqueId, CommError> {
     let mut id = UniqueId([0; 128]);
     // SAFETY: the pointer is a live value.

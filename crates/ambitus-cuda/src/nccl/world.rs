@@ -88,7 +88,7 @@ pub fn open(options: &Options) -> Result<Arc<NcclWorld>, CommError> {
     Ok(WORLD.get_or_init(|| world).clone())
 }
 
-/// The world of this process, if it was opened.
+/// Returns the world of this process, if it was opened.
 pub fn opened() -> Option<&'static Arc<NcclWorld>> {
     WORLD.get()
 }
@@ -106,7 +106,7 @@ pub fn finish() -> Result<(), CommError> {
 
 impl Buffers {
     fn new(card: usize) -> Result<Buffers, CommError> {
-        let taking = |e| failed("taking memory for exchanges", e);
+        let taking = |e| failed("allocating memory for exchanges", e);
         let device = result::device::get(card as i32).map_err(|e| failed("the card", e))?;
         // SAFETY: the device was just given by the driver. Context, stream and memory are held to the end of the process,
         // as the world is.
@@ -125,7 +125,7 @@ impl Buffers {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: one side is a buffer that has so many bytes, the other a live slice of as many, by the callers.
+        // SAFETY: callers ensure that one side is a buffer of `bytes` bytes and the other a live slice of as many.
         unsafe {
             sys::cuMemcpyAsync(to, from, bytes, self.stream)
                 .result()
@@ -144,7 +144,7 @@ impl Buffers {
 }
 
 impl NcclWorld {
-    /// The communicator, for programs.
+    /// Returns the communicator, for programs.
     pub fn communicator(&self) -> Arc<Rank> {
         self.rank.clone()
     }

@@ -107,7 +107,7 @@ const MARK: usize = 32;
 /// Longest layer III frame, bytes (320 kbit/s at 32 kHz, padded), with an ID3v1 tag after it.
 const MP3_TAIL: u64 = 1441 + 128;
 
-/// Whether a frame header follows the last whole frame of an mp3 file: MPEG streams have no declared end, and the
+/// Returns whether a frame header follows the last whole frame of an mp3 file: MPEG streams have no declared end, and the
 /// decoder takes a cut frame for the end.
 fn ends_within_frame(input: &AudioInput, last: &[u8]) -> bool {
     let Ok((mut file, length)) = input.open() else { return false };
@@ -199,17 +199,17 @@ impl AudioReader {
         })
     }
 
-    /// What the header says.
+    /// Returns what the header says.
     pub fn info(&self) -> AudioInfo {
         self.info
     }
 
-    /// Measured so far; complete once [`next_chunk`](Self::next_chunk) has returned `None`.
+    /// Returns what is measured so far; complete once [`next_chunk`](Self::next_chunk) has returned `None`.
     pub fn stats(&self) -> AudioStats {
         self.stats
     }
 
-    /// The next mono samples at the file's own rate, or `None` at a proper end. After an error the file is unusable.
+    /// Returns the next mono samples at the file's own rate, or `None` at a proper end. After an error the file is unusable.
     pub fn next_chunk(&mut self) -> Result<Option<&[f32]>, DataError> {
         match self.advance() {
             Ok(true) => Ok(Some(&self.mono)),
@@ -304,7 +304,7 @@ impl AudioReader {
         AudioFault::Damaged { seconds: self.seconds(), reason: error.to_string() }
     }
 
-    /// Mean over channels into `mono`, with the checks and counts per sample.
+    /// Averages channels into `mono`, with the checks and counts per sample.
     fn mix(&mut self) -> Result<(), AudioFault> {
         let channels = self.info.channels;
         let scale = 1.0 / channels as f32;

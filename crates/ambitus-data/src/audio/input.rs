@@ -29,7 +29,7 @@ impl Medium for File {}
 impl Medium for Cursor<Arc<[u8]>> {}
 
 impl AudioInput {
-    /// Path of the file, or the name of what is in memory.
+    /// Returns the path of the file, or the name of what is in memory.
     pub fn name(&self) -> &Path {
         match self {
             Self::File(path) => path,
@@ -37,7 +37,7 @@ impl AudioInput {
         }
     }
 
-    /// The opened file and its length, bytes.
+    /// Returns the opened file and its length, bytes.
     pub(crate) fn open(&self) -> Result<(Box<dyn Medium>, u64), DataError> {
         match self {
             Self::File(path) => {
@@ -56,7 +56,7 @@ impl AudioInput {
         }
     }
 
-    /// Hash of all bytes, in pieces.
+    /// Hashes all bytes, in pieces.
     pub(crate) fn hash(&self) -> Result<blake3::Hash, DataError> {
         let failed = |e: io::Error| DataError::io(self.name(), e);
         let (mut file, _) = self.open()?;
@@ -71,7 +71,7 @@ impl AudioInput {
         Ok(hash.finalize())
     }
 
-    /// Samples of one channel as a file in memory: a WAV header before 32-bit floats.
+    /// Returns the samples of one channel as a file in memory: a WAV header before 32-bit floats.
     #[cfg(feature = "parquet")]
     pub(crate) fn of_samples(name: PathBuf, samples: &[f32], rate: u32) -> Result<Self, String> {
         let bytes = u32::try_from(4 * samples.len() as u64)

@@ -13,7 +13,6 @@ pub use sniff::Container;
 use std::path::Path;
 
 use crate::error::{AudioFault, DataError};
-use crate::mel::SAMPLE_RATE;
 
 /// Lowest sample rate that is read, Hz.
 pub const MIN_RATE: u32 = 4_000;
@@ -34,14 +33,14 @@ pub const READER_BYTES: usize = 8 << 20;
 /// few hundred bytes could otherwise ask for gigabytes.
 pub const MAX_VORBIS_TABLES: u64 = 4 << 20;
 
-/// Reads a file as 24 kHz mono samples, up to `max_seconds` of them; longer is an error, so that memory stays bounded.
-pub fn load(path: &Path, max_seconds: f64) -> Result<Vec<f32>, DataError> {
+/// Reads a file as mono samples of `rate` Hz, up to `max_seconds` of them; longer is an error, so that memory stays bounded.
+pub fn load(path: &Path, rate: u32, max_seconds: f64) -> Result<Vec<f32>, DataError> {
     let mut reader = AudioReader::open(path)?;
-    let mut resampler = Resampler::new(reader.info().rate);
+    let mut resampler = Resampler::new(reader.info().rate, rate);
     let mut out = Vec::new();
     while let Some(chunk) = reader.next_chunk()? {
         resampler.push(chunk, &mut out);
-        if out.len() as f64 > max_seconds * f64::from(SAMPLE_RATE) {
+        if out.len() as f64 > max_seconds * f64::from(rate) {
             return Err(DataError::file(path, format!("longer than {max_seconds} s")));
         }
     }

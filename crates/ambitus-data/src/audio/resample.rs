@@ -1,25 +1,23 @@
 //! Streaming resampler with torchaudio's default kernel.
 //!
-//! The reference resamples with `torchaudio.transforms.Resample(orig, 24000)`: `sinc_interp_hann`, `lowpass_filter_width` 6,
+//! The references resample with `torchaudio.transforms.Resample(orig, new)`: `sinc_interp_hann`, `lowpass_filter_width` 6,
 //! `rolloff` 0.99. With orig and new divided by their greatest common divisor, base = 0.99·min(orig, new), output
 //! j = b·new + p is Σ x[i] · (base/orig) · sinc(t) · cos²(π·t/12), t = base·((i − b·orig)/orig − p/new), over |t| < 6,
 //! and there are ⌈L·new/orig⌉ outputs. The half-width in input samples (11.1 from 44.1 kHz) is no whole number, and
 //! the transition band is wide, so a general resampler with its own filter (`rubato`) differs by far more than the
 //! tolerance; this polyphase form is the same sum without torchaudio's zero weights.
 
-use crate::mel::SAMPLE_RATE;
-
 const WIDTH: f64 = 6.0;
 const ROLLOFF: f64 = 0.99;
 /// Phases are tabulated up to this many weights (1 MiB); rarer ratios compute them per sample.
 const TABLE_WEIGHTS: usize = 1 << 18;
 
-/// Resamples mono audio from any rate to [`SAMPLE_RATE`], chunk by chunk.
+/// Resamples mono audio from any rate to any other, chunk by chunk.
 pub struct Resampler {
     orig: u64,
     new: u64,
     kernel: Kernel,
-    /// First weights' offset and the weights of each phase; empty where they would not fit [`TABLE_WEIGHTS`].
+    /// First weights' offset and the weights of each phase; empty if they would not fit [`TABLE_WEIGHTS`].
     table: Vec<(i64, Vec<f32>)>,
     /// Input samples from index `start` on.
     held: Vec<f32>,
@@ -36,7 +34,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// Weights of phase `p` and the input offset (relative to b·orig) of the first.
+    /// Computes the weights of phase `p` and the input offset (relative to b·orig) of the first.
     fn phase(self, p: u64, weights: &mut Vec<f32>) -> i64 {
         // torchaudio divides the phase in f32 and continues in f64.
         let centre = f64::from(p as f32 / self.new as f32);
@@ -56,10 +54,11 @@ impl Kernel {
 }
 
 impl Resampler {
-    /// From `rate` Hz (not 0) to 24 kHz.
-    pub fn new(rate: u32) -> Self {
-        let divisor = gcd(rate.max(1), SAMPLE_RATE);
-        let (orig, new) = (rate.max(1) / divisor, SAMPLE_RATE / divisor);
+    /// Returns a resampler from one rate to another, in Hz (not 0).
+    pub fn new(from: u32, to: u32) -> Self {
+        let (from, to) = (from.max(1), to.max(1));
+        let divisor = gcd(from, to);
+        let (orig, new) = (from / divisor, to / divisor);
         let kernel =
             Kernel { orig: f64::from(orig), new: f64::from(new), base: f64::from(orig.min(new)) * ROLLOFF };
         let taps = (2.0 * WIDTH / kernel.base * kernel.orig) as usize + 3;
@@ -105,7 +104,7 @@ impl Resampler {
         }
     }
 
-    /// Outputs up to `total`; `u64::MAX` means as far as the input reaches.
+    /// Computes outputs up to `total`; `u64::MAX` means as far as the input reaches.
     fn run(&mut self, total: u64, out: &mut Vec<f32>) {
         let flushing = total != u64::MAX;
         let mut scratch = Vec::new();
@@ -150,9 +149,9 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// A whole waveform from `rate` Hz to 24 kHz.
-pub fn resample(samples: &[f32], rate: u32) -> Vec<f32> {
-    let mut resampler = Resampler::new(rate);
+/// Resamples a whole waveform from one rate to another, in Hz.
+pub fn resample(samples: &[f32], from: u32, to: u32) -> Vec<f32> {
+    let mut resampler = Resampler::new(from, to);
     let mut out = Vec::new();
     resampler.push(samples, &mut out);
     resampler.finish(&mut out);
@@ -167,12 +166,12 @@ mod tests {
     fn pieces_give_the_same_samples_as_the_whole() {
         let wave: Vec<f32> = (0..3000).map(|i| (i as f32 * 0.11).sin()).collect();
         for rate in [8000, 16000, 22050, 24000, 44100, 47999, 48000, 192_000] {
-            let whole = resample(&wave, rate);
+            let whole = resample(&wave, rate, 24_000);
             let expected = (wave.len() as u64 * 24000).div_ceil(u64::from(rate));
             assert_eq!(whole.len() as u64, expected, "{rate}");
             for piece in [1, 13, 1152] {
                 let mut out = Vec::new();
-                let mut resampler = Resampler::new(rate);
+                let mut resampler = Resampler::new(rate, 24_000);
                 for chunk in wave.chunks(piece) {
                     resampler.push(chunk, &mut out);
                 }
@@ -180,7 +179,7 @@ mod tests {
                 assert_eq!(out, whole, "{rate} Hz, pieces of {piece}");
             }
         }
-        assert!(resample(&[], 44100).is_empty());
+        assert!(resample(&[], 44100, 24_000).is_empty());
     }
 
     #[test]
@@ -191,7 +190,7 @@ mod tests {
                     .map(|i| (2.0 * std::f64::consts::PI * 440.0 * i as f64 / f64::from(rate)).sin() as f32)
                     .collect()
             };
-            let out = resample(&tone(rate, rate as usize), rate);
+            let out = resample(&tone(rate, rate as usize), rate, 24_000);
             let expected = tone(24000, 24000);
             // A tone far below the cut-off passes unchanged to the kernel's ripple.
             const RIPPLE: f32 = 5e-3;

@@ -96,7 +96,7 @@ fn read_at(file: &mut dyn Medium, at: u64, buffer: &mut [u8]) -> Result<usize, A
     Ok(filled)
 }
 
-/// ID3v2 tags in front: their size is in 4 x 7 bits (id3.org, ID3v2.4.0 structure, 3.1).
+/// Skips ID3v2 tags in front: their size is in 4 x 7 bits (id3.org, ID3v2.4.0 structure, 3.1).
 fn skip_id3(file: &mut dyn Medium, length: u64) -> Result<u64, AudioFault> {
     let mut at = 0;
     for _ in 0..16 {
@@ -227,7 +227,7 @@ fn check_flac(file: &mut dyn Medium, start: u64, length: u64) -> Result<bool, Au
     Err(AudioFault::Header("too many header blocks".into()))
 }
 
-/// The last page must be whole and marked as the end (RFC 3533, 6).
+/// Checks that the last page is whole and marked as the end (RFC 3533, 6).
 fn check_ogg(file: &mut dyn Medium, start: u64, length: u64) -> Result<(), AudioFault> {
     let mut head = [0u8; 64];
     let n = read_at(file, start, &mut head)?;
@@ -264,7 +264,7 @@ fn check_ogg(file: &mut dyn Medium, start: u64, length: u64) -> Result<(), Audio
     Err(AudioFault::Truncated("the last page is not whole".into()))
 }
 
-/// Sum of the vector tables that the codebooks of a Vorbis setup header will be unpacked to, in bytes.
+/// Checks the sum, in bytes, of the vector tables to which the codebooks of a Vorbis setup header will be unpacked.
 ///
 /// Codebooks start at any bit with the 24-bit pattern "BCV", 16 bits of dimensions and 24 of entries (Vorbis I, 3.2.1).
 /// Finding the pattern by chance is improbable, and a codebook without it is refused by the decoder.

@@ -36,7 +36,7 @@ pub(crate) trait Make: Sync {
     /// What the text becomes.
     type Text;
 
-    /// Version of the numbers that are made of audio; part of every key.
+    /// Returns the version of the numbers that are made of audio; part of every key.
     fn spec(&self) -> &str;
 
     /// Of the clip files.
@@ -45,13 +45,13 @@ pub(crate) trait Make: Sync {
     /// Makes ids of the text; `Err` says what is bad in it, before its audio is opened.
     fn text(&self, entry: &Entry) -> Result<Self::Text, String>;
 
-    /// Tokens of the text.
+    /// Returns the tokens of the text.
     fn tokens(text: &Self::Text) -> usize;
 
-    /// Everything but the audio and the cutting that the file depends on.
+    /// Hashes everything on which the file depends, except audio and cutting.
     fn key(&self, text: &Self::Text, entry: &Entry, hash: &mut blake3::Hasher);
 
-    /// The file if it is whole and has this key.
+    /// Returns the file if it is whole and has this key.
     fn cached(&self, text: &Self::Text, path: &Path, key: &[u8; 32]) -> Option<Found>;
 
     /// Makes and saves a clip of audio frames. The inner error is a reason why the clip is bad, the outer one ends the pass.
@@ -139,7 +139,7 @@ pub(crate) fn make_all<M: Make>(
     Ok(())
 }
 
-/// One clip. An error is one of the cache, which ends the pass; what is wrong with the clip is a verdict.
+/// Prepares one clip. An error is one of the cache, which ends the pass; what is wrong with the clip is a verdict.
 fn clip<M: Make>(
     maker: &M,
     options: &PrepareOptions,
@@ -216,7 +216,7 @@ fn judge<M: Make>(
     }
 }
 
-/// Content key: audio bytes, cutting, and what the maker adds.
+/// Returns the content key: audio bytes, cutting, and what the maker adds.
 fn key<M: Make>(
     maker: &M,
     options: &PrepareOptions,

@@ -28,7 +28,7 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Those of an index file.
+    /// Returns those of an index file.
     ///
     /// # Errors
     /// As [`read_index`].
@@ -41,19 +41,19 @@ impl Lengths {
         Ok(Self { index: ClipIndex::load(path)?, seconds })
     }
 
-    /// The clips of at most so many seconds.
+    /// Returns the clips of at most `seconds`.
     pub fn up_to(&self, seconds: f64) -> ClipIndex {
         self.index.keep(|i| self.seconds[i] <= seconds)
     }
 
-    /// Seconds of the shortest and the longest.
+    /// Returns the seconds of the shortest and the longest.
     pub fn ends(&self) -> [f64; 2] {
         let least = self.seconds.iter().copied().fold(f64::INFINITY, f64::min);
         [least, self.seconds.iter().copied().fold(0.0, f64::max)]
     }
 }
 
-/// Frames of the clips that [`prepare`](super::prepare()) would make.
+/// Returns the frames of the clips that [`prepare`](super::prepare()) would make.
 ///
 /// # Errors
 /// As [`prepare`](super::prepare()), but for what only writing meets.
@@ -74,8 +74,8 @@ pub fn mel_lengths(
     })
 }
 
-/// The most ids that [`prepare_speech`](crate::speech::prepare_speech()) would make of each clip: frames of audio that repeat
-/// are counted, which it drops. `text`: ids of an entry's text with its voice, or the most there may be; `None` of what
+/// Returns the most ids that [`prepare_speech`](crate::speech::prepare_speech()) would make of each clip: frames of audio that
+/// repeat are counted, which it drops. `text`: ids of an entry's text with its voice, or the most there may be; `None` of what
 /// cannot be used.
 ///
 /// # Errors
@@ -124,7 +124,7 @@ impl<F: Framing> Framing for Counted<F> {
     }
 }
 
-/// `of`: a clip's rows and ids of text, where it can be used.
+/// Measures the clips of a source. `of`: a clip's rows and ids of text, if it can be used.
 fn lengths<F: Framing>(
     source: &Source,
     options: &PrepareOptions,

@@ -87,14 +87,14 @@ pub struct PrepareOptions {
 }
 
 impl Limits {
-    /// Frames of the longest clip.
+    /// Returns the number of frames of the longest clip.
     fn most_frames(&self) -> u64 {
         mel::frames((self.max_seconds * f64::from(mel::SAMPLE_RATE)) as u64)
     }
 }
 
-/// Most ids of a text that is spoken: as many as the longest clip has of audio. One clip with more would make every micro-batch
-/// as long.
+/// Returns the most ids of a spoken text: as many as the longest clip has of audio. One clip with more would make every
+/// micro-batch as long.
 pub(crate) fn most_text_ids(limits: &Limits) -> u64 {
     let samples = (limits.max_seconds * f64::from(mel::SAMPLE_RATE)) as u64;
     samples.div_ceil(FRAME_SAMPLES as u64) * SLOTS as u64
@@ -105,17 +105,18 @@ pub(crate) fn most_text_ids(limits: &Limits) -> u64 {
 const TEXT_BYTES: u64 = 160;
 
 impl PrepareOptions {
-    /// Bound on the memory of [`prepare`] that does not depend on the data, bytes: per thread a reader, two copies of the longest
-    /// clip (a vector that has grown may hold twice its content, of which half was never touched), its file image and the
-    /// resampler; and once the tokenizer's dictionary, if it has one. Reading a [`Source`] takes less than a thread.
+    /// Returns the bound on the memory of [`prepare`] that does not depend on the data, bytes: per thread a reader, two copies
+    /// of the longest clip (a vector that has grown may hold twice its content, of which half was never touched), its file
+    /// image and the resampler; and once the tokenizer's dictionary, if it has one. Reading a [`Source`] takes less than a
+    /// thread.
     pub fn fixed_bound(&self, tokenizer: &Tokenizer) -> u64 {
         let clip = self.limits.most_frames() * MELS as u64 * 4;
         let thread = READER_BYTES as u64 + 3 * clip + (1 << 20);
         self.threads.max(1) as u64 * thread + tokenizer.dictionary_bytes()
     }
 
-    /// Bound on the memory of [`prepare`], with what it returns, bytes: what is fixed, what is held of each clip, a thread's longest text
-    /// and, of a table, the row's audio.
+    /// Returns the bound on the memory of [`prepare`], with what it returns, bytes: what is fixed, what is held of each clip, a
+    /// thread's longest text and, of a table, the row's audio.
     pub fn memory_bound(&self, tokenizer: &Tokenizer, source: &Source) -> u64 {
         // Longer ones are not read.
         let text = (source.longest_text() as u64).min(4 * self.limits.most_frames());
@@ -192,7 +193,7 @@ struct MelClips<'a> {
 }
 
 impl MelClips<'_> {
-    /// Tokens of all texts that are not in the vocabulary, and the number of all.
+    /// Returns the tokens of all texts that are not in the vocabulary, and the number of all.
     fn unknown(&self, source: &Source) -> Result<(Unknown, u64), DataError> {
         let (mut unknown, mut total) = (Unknown::default(), 0);
         for entry in source.entries() {

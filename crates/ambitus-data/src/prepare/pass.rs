@@ -21,7 +21,7 @@ pub(crate) trait Framing: Default {
     /// Numbers of a frame.
     const WIDTH: usize;
 
-    /// Frames of that many samples at 24 kHz.
+    /// Returns the number of frames of `samples` samples at 24 kHz.
     fn frames(samples: u64) -> u64;
 
     /// Takes samples and appends finished frames.
@@ -110,7 +110,7 @@ pub(super) fn take<F: Framing>(
     }
     let max_samples = (limits.max_seconds * f64::from(SAMPLE_RATE)) as u64;
     let mut keeper = Keeper::new(F::WIDTH, F::frames(max_samples) as usize, cut);
-    let mut resampler = Resampler::new(info.rate);
+    let mut resampler = Resampler::new(info.rate, SAMPLE_RATE);
     let mut stream = F::default();
     let mut total = 0u64;
     let mut levels = Levels::default();

@@ -1,4 +1,4 @@
-//! What a pass writes down of each clip, and what it comes to in the end.
+//! What a pass records of each clip, and the result at its end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Record {
         Ok(Self { outcomes, index: IndexWriter::new(&options.cache, extension)?, tally: Tally::default() })
     }
 
-    /// Of clips that are tokenised already.
+    /// Returns a record of clips that are already tokenised.
     pub(crate) fn of_ids(extension: &str, options: &PrepareOptions) -> Result<Self, DataError> {
         let outcomes = Outcomes::new(&options.cache)?;
         Ok(Self { outcomes, index: IndexWriter::new(&options.cache, extension)?, tally: Tally::of_ids() })
@@ -50,7 +50,7 @@ impl Record {
         self.outcomes.push(outcome)
     }
 
-    /// As [`outcome`](Self::outcome), of an entry.
+    /// Records the outcome of an entry. See [`outcome`](Self::outcome).
     pub(crate) fn done(&mut self, done: Done, advice: &Advice) -> Result<(), DataError> {
         let Done { entry, verdict, clip, tokens } = done;
         self.tally.text(&entry, tokens, clip.is_some(), advice);

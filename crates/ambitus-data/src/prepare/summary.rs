@@ -1,4 +1,4 @@
-//! What a person should know of the data before training on it.
+//! What a person should know about the data before training on it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -97,7 +97,7 @@ impl Unknown {
         }
     }
 
-    /// Each with its count, most frequent first.
+    /// Returns each with its count, most frequent first.
     pub(crate) fn ranked(self) -> Vec<(String, u64)> {
         let mut ranked: Vec<(String, u64)> = self.counts.into_iter().collect();
         ranked.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -141,7 +141,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Of clips that are tokenised already.
+    /// Returns an empty summary of clips that are already tokenised.
     pub(crate) fn of_ids() -> Self {
         Self { ids: Some(Vec::new()), ..Self::default() }
     }
@@ -216,7 +216,7 @@ impl Tally {
     }
 }
 
-/// Smallest, median and largest of what is sorted.
+/// Returns the smallest, median and largest of what is sorted.
 fn middle<T: Copy + Default>(sorted: &[T]) -> [T; 3] {
     match sorted {
         [] => [T::default(); 3],
@@ -224,7 +224,7 @@ fn middle<T: Copy + Default>(sorted: &[T]) -> [T; 3] {
     }
 }
 
-/// Sentences of a text: runs of closing punctuation that end it or are followed by a space, or any Chinese ones.
+/// Counts the sentences of a text: runs of closing punctuation that end it or are followed by a space, or any Chinese ones.
 pub(super) fn sentences(text: &str) -> usize {
     let mut count = 0;
     let mut open = false;

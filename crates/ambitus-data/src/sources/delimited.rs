@@ -73,7 +73,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// The columns that a header names; `None` if it is none.
+    /// Returns the columns that a header names; `None` if it is none.
     fn of(line: &str) -> Option<Self> {
         let names: Vec<&str> =
             line.split('|').map(|f| f.trim().trim_matches('"')).take(MAX_COLUMNS).collect();
@@ -100,7 +100,7 @@ impl Columns {
     }
 }
 
-/// `id|text` or `id|text|normalised text`; the normalised text is the one that is spoken.
+/// Reads `id|text` or `id|text|normalised text`; the normalised text is the one that is spoken.
 fn without_header(line: &str) -> Result<Fields, String> {
     let mut fields = line.split('|');
     let (id, text, normalised) = (fields.next(), fields.next(), fields.next());
@@ -112,9 +112,9 @@ fn without_header(line: &str) -> Result<Fields, String> {
     Ok(Fields { audio: id.trim().to_owned(), text: text.to_owned(), voice: None })
 }
 
-/// Fields of a line. A field that stands in double quotes loses them, and `""` in it means `"`; quotes anywhere else,
-/// and text that merely begins with a quotation, are literal. A quote that is opened and not closed is an error rather
-/// than, as CSV has it, a text over the following lines: that swallows the other clips. Only one more than `most` is given.
+/// Returns the fields of a line. A field in double quotes loses them, and `""` in it means `"`; quotes anywhere else, and text
+/// that merely begins with a quotation, are literal. A quote that is opened and not closed is an error rather than, as CSV has
+/// it, a text over the following lines: that swallows the other clips. Only one more than `most` is given.
 fn quoted_fields(line: &str, most: usize) -> Result<Vec<String>, &'static str> {
     let mut fields = Vec::new();
     let mut rest = line;
@@ -143,7 +143,7 @@ fn quoted_fields(line: &str, most: usize) -> Result<Vec<String>, &'static str> {
     }
 }
 
-/// The text up to a closing quote at the end of the field, and what follows; `None` if there is no such quote.
+/// Returns the text up to a closing quote at the end of the field, and what follows; `None` if there is no such quote.
 fn closed(text: &str) -> Option<(String, &str)> {
     let mut field = String::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Audio files with a `.txt` of the same name beside them.
+//! Audio files with a `.txt` of the same name next to them.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ pub(super) fn read(root: &Root, out: &mut Lister) -> Result<(), DataError> {
     }
     walk(&root.given, MAX_DEPTH, &mut |path| {
         if path.extension().is_some_and(|e| e == "txt") && !has_audio(&path) {
-            let reason = format!("no audio file of this name beside it (.{})", EXTENSIONS.join(", ."));
+            let reason = format!("no audio file of this name next to it (.{})", EXTENSIONS.join(", ."));
             let name = path.strip_prefix(&root.given).unwrap_or(&path).to_string_lossy().into_owned();
             return out.problem(&name, &path, None, (Cause::NoAudio, reason));
         }
@@ -35,7 +35,7 @@ pub(super) fn read(root: &Root, out: &mut Lister) -> Result<(), DataError> {
     })
 }
 
-/// Adds an audio file with the text beside it.
+/// Adds an audio file with the text next to it.
 fn clip(root: &Root, path: &Path, out: &mut Lister) -> Result<(), DataError> {
     let below = path.strip_prefix(&root.given).unwrap_or(path);
     let Some(name) = below.to_str().map(|n| n.replace('\\', "/")) else {
@@ -70,7 +70,7 @@ fn clip(root: &Root, path: &Path, out: &mut Lister) -> Result<(), DataError> {
     }
 }
 
-/// Whether an audio file has the name of this text file.
+/// Returns whether an audio file has the name of this text file.
 fn has_audio(text: &Path) -> bool {
     let capital = |e: &str| e[..1].to_uppercase() + &e[1..];
     EXTENSIONS
@@ -79,7 +79,7 @@ fn has_audio(text: &Path) -> bool {
         .any(|e| text.with_extension(e).exists())
 }
 
-/// Goes through the files of a folder, in no order.
+/// Visits the files of a folder, in no order.
 fn walk(
     folder: &Path,
     depth: usize,

@@ -60,7 +60,7 @@ impl Object<'_> {
         keys.iter().find_map(|k| self.0.iter().find(|(key, _)| key == k).map(|(_, v)| *v))
     }
 
-    /// A path; Hugging Face data sets write the audio as an object with one.
+    /// Returns a path; Hugging Face data sets write the audio as an object with one.
     fn audio(&self) -> Option<String> {
         #[derive(serde::Deserialize)]
         struct Audio {
@@ -75,7 +75,7 @@ fn string(value: &RawValue) -> Option<String> {
     serde_json::from_str(value.get()).ok()
 }
 
-/// A speaker may be a name or a number.
+/// Reads a speaker, which may be a name or a number.
 fn name_or_number(value: &RawValue) -> Option<String> {
     string(value).or_else(|| Some(serde_json::from_str::<Number>(value.get()).ok()?.to_string()))
 }

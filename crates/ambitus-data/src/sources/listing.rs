@@ -52,7 +52,7 @@ struct Record<'a> {
     text: Cow<'a, str>,
     #[serde(borrow)]
     voice: Option<Cow<'a, str>>,
-    /// Number of the file; none is the text file beside the audio.
+    /// Number of the file; none is the text file next to the audio.
     file: Option<usize>,
     line: u64,
 }
@@ -66,12 +66,12 @@ impl Listing {
         &self.names[row.name..row.name + row.name_length as usize]
     }
 
-    /// Bytes of all names.
+    /// Returns the bytes of all names.
     pub(crate) fn name_bytes(&self) -> usize {
         self.names.len()
     }
 
-    /// Entry `i` in the order of names.
+    /// Returns entry `i` in the order of names.
     pub(crate) fn entry(&self, i: usize) -> Result<Entry, DataError> {
         let row = &self.rows[i];
         let bytes = self.records.read(row.at, row.length as usize)?;
@@ -116,7 +116,7 @@ pub(super) struct Lister {
 /// seven eighths full, or is copied to one twice as large. Vectors grow by doubling.
 const LISTING: u64 = 2 * size_of::<Row>() as u64 + 64;
 
-/// Bytes that a list of so many clips takes, whose names have so many bytes.
+/// Returns the bytes of a list of `clips` clips with `names` bytes of names.
 pub(crate) const fn listing_bytes(clips: usize, names: usize) -> u64 {
     LISTING * clips as u64 + 2 * names as u64
 }
@@ -125,7 +125,7 @@ pub(crate) const fn listing_bytes(clips: usize, names: usize) -> u64 {
 pub(super) struct Said<'a> {
     pub(super) text: &'a str,
     pub(super) voice: Option<&'a str>,
-    /// Number of the file that says so; none is the text file beside the audio.
+    /// Number of the file that says so; none is the text file next to the audio.
     pub(super) file: Option<usize>,
     pub(super) line: u64,
 }
@@ -145,13 +145,13 @@ impl Lister {
         Ok(Self { listing, problems, seen, hasher, room, row_bytes: 0, footer_bytes: 0 })
     }
 
-    /// Bytes that are left for more.
+    /// Returns the bytes that are left for more.
     #[cfg(feature = "parquet")]
     pub(super) fn room(&self) -> u64 {
         self.room.saturating_sub(clip_bytes(self.listing.len(), self.listing.names.len()))
     }
 
-    /// Number of a file that describes clips.
+    /// Returns the number of a file that describes clips.
     pub(super) fn file(&mut self, path: &Path) -> usize {
         self.listing.files.push(path.to_owned());
         self.listing.files.len() - 1
@@ -161,7 +161,7 @@ impl Lister {
         &self.listing.files[file]
     }
 
-    /// Where something is said of a clip with this audio.
+    /// Returns where something is said of a clip with this audio.
     pub(super) fn place(&self, said: &Said<'_>, audio: &Path) -> PathBuf {
         said.file.map_or_else(|| audio.with_extension("txt"), |file| self.path(file).to_owned())
     }

@@ -45,7 +45,7 @@ const VOICE_KEYS: [&str; 2] = ["source", "speaker_id"];
 /// Extensions of audio files.
 const EXTENSIONS: [&str; 4] = ["wav", "flac", "mp3", "ogg"];
 
-/// Its name says that it is audio.
+/// Returns whether its name says that it is audio.
 fn is_audio(path: &Path) -> bool {
     let extension = path.extension().and_then(|e| e.to_str());
     extension.is_some_and(|e| EXTENSIONS.iter().any(|known| e.eq_ignore_ascii_case(known)))
@@ -100,7 +100,7 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Audio of the next entry; `Err` says why it has none.
+    /// Returns the audio of the next entry; `Err` says why it has none.
     pub(crate) fn audio(&mut self, source: &Source, entry: &Entry) -> Result<AudioInput, String> {
         match &entry.audio {
             Audio::File(path) => Ok(AudioInput::File(path.clone())),
@@ -119,13 +119,13 @@ pub struct Source {
     listing: Listing,
     /// What cannot be used.
     pub problems: Outcomes,
-    /// Bound on what reading a row of a table holds in memory, bytes; 0 where audio lies in files.
+    /// Bound on what reading a row of a table holds in memory, bytes; 0 if audio lies in files.
     pub row_bytes: u64,
     /// Bound on what a table's footer takes.
     footer_bytes: u64,
 }
 
-/// Bytes that are held of so many clips while they are prepared, whose names have so many bytes: where they are described, what
+/// Returns the bytes held for `clips` clips, with `names` bytes of names, while they are prepared: where they are described, what
 /// they become, and their lengths for the summary.
 pub const fn clip_bytes(clips: usize, names: usize) -> u64 {
     listing_bytes(clips, names) + ClipIndex::bytes_of(clips, names) + 2 * (clips * size_of::<f64>()) as u64
@@ -174,17 +174,17 @@ impl Source {
         Ok(Self { path: path.to_owned(), format, listing, problems, row_bytes, footer_bytes })
     }
 
-    /// Number of clips that may be usable.
+    /// Returns the number of clips that may be usable.
     pub fn len(&self) -> usize {
         self.listing.len()
     }
 
-    /// There are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Clip `i` in the order of names.
+    /// Returns clip `i` in the order of names.
     ///
     /// # Errors
     /// The disk fails.
@@ -192,23 +192,24 @@ impl Source {
         self.listing.entry(i)
     }
 
-    /// All clips in the order of names, one in memory at a time.
+    /// Returns all clips in the order of names, one in memory at a time.
     pub fn entries(&self) -> impl Iterator<Item = Result<Entry, DataError>> + '_ {
         (0..self.len()).map(|i| self.entry(i))
     }
 
-    /// Longest transcript, bytes.
+    /// Returns the length of the longest transcript, bytes.
     pub fn longest_text(&self) -> usize {
         self.listing.longest_text
     }
 
-    /// Bytes that are held all the time while the clips are prepared, at most: of each clip, and of a table its footer.
+    /// Returns the bytes that are held all the time while the clips are prepared, at most: of each clip, and of a table its
+    /// footer.
     pub fn held_bytes(&self) -> u64 {
         clip_bytes(self.len(), self.listing.name_bytes()) + self.footer_bytes
     }
 }
 
-/// The metadata files of a folder; none means that the audio files speak for themselves.
+/// Returns the metadata files of a folder; none means that the audio files speak for themselves.
 fn metadata_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let mut found = Vec::new();
     for item in std::fs::read_dir(folder).map_err(|e| DataError::io(folder, e))? {
@@ -240,12 +241,12 @@ fn metadata_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(found)
 }
 
-/// Whether a file's name says that it is parquet.
+/// Returns whether a file's name says that it is parquet.
 pub(crate) fn is_parquet(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "parquet")
 }
 
-/// The parquet files of a folder, sorted, all of one split: `train-00003-of-00007.parquet` is a part of `train`.
+/// Returns the parquet files of a folder, sorted, all of one split: `train-00003-of-00007.parquet` is a part of `train`.
 pub(crate) fn parquet_files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let mut found = Vec::new();
     for item in std::fs::read_dir(folder).map_err(|e| DataError::io(folder, e))? {
@@ -303,7 +304,7 @@ fn add(
 /// Longest name of a voice, bytes: it is spoken to the model with every text.
 const MAX_VOICE: usize = 256;
 
-/// The name of a voice, if there is one.
+/// Returns the name of a voice, if there is one.
 fn voice(said: Option<&str>) -> Result<Option<&str>, String> {
     let voice = said.map(str::trim).filter(|v| !v.is_empty());
     match voice.filter(|v| v.len() > MAX_VOICE) {
@@ -314,7 +315,7 @@ fn voice(said: Option<&str>) -> Result<Option<&str>, String> {
     }
 }
 
-/// A transcript without surrounding space; line breaks and tabs inside become spaces.
+/// Returns a transcript without surrounding space; line breaks and tabs inside become spaces.
 fn clean(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.is_empty() {

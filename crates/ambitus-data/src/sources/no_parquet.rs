@@ -6,7 +6,7 @@ use super::listing::Lister;
 use crate::audio::AudioInput;
 use crate::error::DataError;
 
-/// What every parquet file is answered with.
+/// Returns what every parquet file is answered with.
 pub(crate) fn refusal(file: &Path) -> DataError {
     DataError::file(file, REASON)
 }

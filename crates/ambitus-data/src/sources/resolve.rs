@@ -26,7 +26,7 @@ impl Root {
         })
     }
 
-    /// The file that `name` means: the path itself or below `wavs/`, as written or, of a name without one, with an audio
+    /// Returns the file that `name` means: the path itself or below `wavs/`, as written or, of a name without one, with an audio
     /// extension added.
     pub(super) fn audio(&self, name: &str) -> Result<PathBuf, String> {
         if name.is_empty() {
@@ -80,7 +80,7 @@ impl Root {
         None
     }
 
-    /// A folder really lies in this one; `None`: it does not exist.
+    /// Returns whether a folder really lies in this one; `None` if it does not exist.
     fn holds(&self, folder: &Path) -> Option<bool> {
         let mut folders = self.folders.borrow_mut();
         if let Some((_, known)) = folders.iter().find(|(path, _)| path == folder) {
@@ -92,13 +92,13 @@ impl Root {
         holds
     }
 
-    /// Links inside the folder may point around inside it, not out of it.
+    /// Refuses a path that leads out of this folder. Links inside the folder may point around inside it, not out of it.
     pub(super) fn inside(&self, path: &Path) -> Result<(), String> {
         let is_link = path.symlink_metadata().map_or(true, |meta| meta.is_symlink());
         self.has(&Found { path: path.to_owned(), is_link })
     }
 
-    /// As [`Root::inside`].
+    /// Refuses a file that lies outside this folder. See [`Root::inside`].
     fn has(&self, found: &Found) -> Result<(), String> {
         let holds = match found.path.parent().filter(|_| !found.is_link) {
             Some(folder) => Ok(self.holds(folder).unwrap_or(false)),

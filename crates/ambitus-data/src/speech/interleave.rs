@@ -42,18 +42,18 @@ impl Codes {
         Ok(Self { layers })
     }
 
-    /// Frames n.
+    /// Returns the number of frames.
     pub fn frames(&self) -> usize {
         self.layers[0].len()
     }
 
-    /// Coarse `[n]`, middle `[2n]` and fine `[4n]` codes.
+    /// Returns coarse `[n]`, middle `[2n]` and fine `[4n]` codes.
     pub fn layers(&self) -> &[Vec<u32>; 3] {
         &self.layers
     }
 }
 
-/// Ids `[7n]` of the codes: slot k with code c is [`FIRST_AUDIO`] + 4096·k + c.
+/// Returns the ids `[7n]` of the codes: slot k with code c is [`FIRST_AUDIO`] + 4096·k + c.
 pub fn interleave(codes: &Codes) -> Vec<u32> {
     let mut ids = Vec::with_capacity(SLOTS * codes.frames());
     for frame in 0..codes.frames() {
@@ -64,7 +64,7 @@ pub fn interleave(codes: &Codes) -> Vec<u32> {
     ids
 }
 
-/// The codes of ids `[7n]`: the inverse of [`interleave`].
+/// Returns the codes of ids `[7n]`: the inverse of [`interleave`].
 ///
 /// # Errors
 /// Names the first id that cannot stand where it does, or an incomplete frame.

@@ -3,7 +3,7 @@
 //! The pass is that of [`crate::prepare`](mod@crate::prepare): the same limits, verdicts, cache and resumption. Each file
 //! is decoded and resampled from its own rate, piece by piece, and given up where it exceeds the longest clip; so the codec
 //! gets at most `max_seconds` of samples, and an hour-long file takes no more memory than a clip. What one pass may take is
-//! [`SpeechOptions::memory_bound`], beside the codec's own plan.
+//! [`SpeechOptions::memory_bound`], besides the codec's own plan.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -27,7 +27,7 @@ const ADVISED_CLIPS: (usize, usize) = (50, 300);
 
 /// The audio codec. It is called from one thread at a time, in any order of the clips.
 pub trait Codec: Send {
-    /// SNAC codes of mono samples at 24 kHz, one frame for each 2,048 begun.
+    /// Returns the SNAC codes of mono samples at 24 kHz, one frame for each 2,048 begun.
     ///
     /// # Errors
     /// Only what is wrong with the codec: an error ends the pass.
@@ -37,7 +37,7 @@ pub trait Codec: Send {
     fn fingerprint(&self) -> [u8; 32];
 }
 
-/// What a pass over speech needs beside [`PrepareOptions`].
+/// What a pass over speech needs besides [`PrepareOptions`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SpeechOptions {
     /// Longest sequence, ids: longer clips are outside the limits.
@@ -49,8 +49,8 @@ pub struct SpeechOptions {
 }
 
 impl SpeechOptions {
-    /// Bound on the memory of [`prepare_speech`] beside tokenizer and codec that does not depend on the data, bytes: per thread a reader,
-    /// the longest clip's samples with what `cut` keeps of them, and its sequence.
+    /// Returns the bound on the memory of [`prepare_speech`] besides tokenizer and codec that does not depend on the data,
+    /// bytes: per thread a reader, the longest clip's samples with what `cut` keeps of them, and its sequence.
     pub fn fixed_bound(&self, options: &PrepareOptions) -> u64 {
         let samples = (options.limits.max_seconds * f64::from(SAMPLE_RATE)) as u64;
         // As many of text as of audio.
@@ -61,8 +61,8 @@ impl SpeechOptions {
         options.threads.max(1) as u64 * thread
     }
 
-    /// Bound on the memory of [`prepare_speech`] with what it returns, beside the codec, bytes: what is fixed, the tokenizer, what is held
-    /// of each clip, a thread's longest text and, of a table, the row's audio.
+    /// Returns the bound on the memory of [`prepare_speech`] with what it returns, besides the codec, bytes: what is fixed, the
+    /// tokenizer, what is held of each clip, a thread's longest text and, of a table, the row's audio.
     pub fn memory_bound(&self, source: &Source, options: &PrepareOptions, sequences: &Sequences) -> u64 {
         let text = source.longest_text() + self.voice.as_ref().map_or(0, String::len);
         let threads = options.threads.max(1) as u64;
@@ -116,7 +116,7 @@ struct SpeechClips<'a> {
 }
 
 impl SpeechClips<'_> {
-    /// Who speaks, where anything says so.
+    /// Returns who speaks, if anything says so.
     fn voice<'e>(&'e self, entry: &'e Entry) -> Option<&'e str> {
         entry.voice.as_deref().or(self.speech.voice.as_deref())
     }

@@ -87,12 +87,12 @@ impl Sequences {
         Ok(Self { bpe, labels })
     }
 
-    /// The tokenizer.
+    /// Returns the tokenizer.
     pub fn bpe(&self) -> &Bpe {
         &self.bpe
     }
 
-    /// Ids of a text as spoken by `voice`, with [`BEGIN_OF_TEXT`] in front.
+    /// Returns the ids of a text as spoken by `voice`, with [`BEGIN_OF_TEXT`] in front.
     ///
     /// # Errors
     /// The tokenizer refuses the text, or finds wrapper or audio ids in it: text that spells `<custom_token_3>` would
@@ -116,7 +116,7 @@ impl Sequences {
         }
     }
 
-    /// The whole sequence and its labels. `text` is what [`text`](Self::text) gave.
+    /// Returns the whole sequence and its labels. `text` is what [`text`](Self::text) gave.
     pub fn whole(&self, text: &[u32], codes: &Codes) -> (Vec<u32>, Vec<i32>) {
         let audio = interleave::drop_repeated_frames(&interleave::interleave(codes));
         let mut ids = Vec::with_capacity(WRAPPERS + text.len() + audio.len());

@@ -33,13 +33,13 @@ pub struct TokenClip {
 }
 
 impl TokenClip {
-    /// Positions that are scored: labels other than −100, except the first, which nothing predicts.
+    /// Returns the positions that are scored: labels other than −100, except the first, which nothing predicts.
     pub fn scored(&self) -> usize {
         self.labels.iter().skip(1).filter(|&&l| l != super::sequence::IGNORED).count()
     }
 }
 
-/// What a clip's file says beside the clip.
+/// What a clip's file says besides the clip.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Facts {
     pub(crate) key: [u8; 32],

@@ -71,17 +71,17 @@ impl TokenSource {
         Ok(Some(Self { path: path.to_owned(), files, rows, memory_bytes }))
     }
 
-    /// Rows of all files.
+    /// Returns the number of rows of all files.
     pub fn len(&self) -> usize {
         self.rows
     }
 
-    /// There are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.rows == 0
     }
 
-    /// Bound on the memory of [`prepare_tokens`] with what it returns, bytes.
+    /// Returns the bound on the memory of [`prepare_tokens`] with what it returns, bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.memory_bytes
     }
@@ -91,7 +91,7 @@ fn stem(file: &Path) -> String {
     file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Name of a row.
+/// Returns the name of a row.
 fn name_of(file: &Path, rows: &TokenRows, row: u64) -> String {
     format!("{}#{row:0width$}", stem(file), width = rows.rows().to_string().len())
 }
@@ -182,7 +182,7 @@ fn keep(
     Ok((Verdict::Ok { cached }, Some(meta)))
 }
 
-/// A row as a clip; `Err` says what is wrong with it.
+/// Returns a row as a clip; `Err` says what is wrong with it.
 fn clip(row: TokenRow, vocabulary: u32, name: String) -> Result<TokenClip, String> {
     let TokenRow { ids, labels, mask } = row;
     let n = ids.len();

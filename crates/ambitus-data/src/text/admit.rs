@@ -23,7 +23,7 @@ type Checked = Result<(), String>;
 /// A part of the file with its type.
 type Step<'a> = (&'a str, &'a Map<String, Value>);
 
-/// A normalizer: none, NFC, prepending, and replacing one text by a character.
+/// Returns a normalizer: none, NFC, prepending, and replacing one text by a character.
 pub(super) fn normalizer(part: &Value) -> Checked {
     for (kind, step) in steps(part, "normalizers")? {
         let sound = match kind {
@@ -43,7 +43,7 @@ pub(super) fn normalizer(part: &Value) -> Checked {
     Ok(())
 }
 
-/// A pre-tokenizer: none, splits by expressions, digits, one change to byte-level characters or to Metaspace's.
+/// Returns a pre-tokenizer: none, splits by expressions, digits, one change to byte-level characters or to Metaspace's.
 pub(super) fn pre_tokenizer(part: &Value) -> Checked {
     let mut rewrites = 0;
     for (kind, step) in steps(part, "pretokenizers")? {
@@ -70,7 +70,7 @@ pub(super) fn pre_tokenizer(part: &Value) -> Checked {
     Ok(())
 }
 
-/// A post-processor: none, ByteLevel's offsets, and a template around the text.
+/// Returns a post-processor: none, ByteLevel's offsets, and a template around the text.
 pub(super) fn post_processor(part: &Value) -> Checked {
     for (kind, step) in steps(part, "processors")? {
         match kind {
@@ -82,7 +82,7 @@ pub(super) fn post_processor(part: &Value) -> Checked {
     Ok(())
 }
 
-/// The parts of a sequence in their order, or the one that there is; each with its type.
+/// Returns the parts of a sequence in their order, or the one that there is; each with its type.
 fn steps<'a>(part: &'a Value, list: &str) -> Result<Vec<Step<'a>>, String> {
     fn walk<'a>(part: &'a Value, list: &str, depth: usize, out: &mut Vec<Step<'a>>) -> Checked {
         let Some(step) = part.as_object() else { return Err(format!("a part of its {list} is no object")) };
@@ -109,12 +109,12 @@ fn steps<'a>(part: &'a Value, list: &str) -> Result<Vec<Step<'a>>, String> {
     Ok(out)
 }
 
-/// Characters of a text.
+/// Counts the characters of a text.
 fn length(value: &Value) -> Option<usize> {
     value.as_str().map(|text| text.chars().count())
 }
 
-/// An expression that is short and expands little. Its steps are counted by the engine, which gives up after a million.
+/// Returns an expression that is short and expands little. Its steps are counted by the engine, which gives up after a million.
 fn expression(regex: &str) -> Checked {
     let too_much = || {
         let shown = crate::error::short(regex);
@@ -135,7 +135,7 @@ fn expression(regex: &str) -> Checked {
     if product > MAX_REPETITIONS { too_much() } else { Ok(()) }
 }
 
-/// A template that has the text once and few ids around it.
+/// Returns a template that has the text once and few ids around it.
 fn template(step: &Map<String, Value>) -> Checked {
     let bad = || Err(parameters("post_processor", "TemplateProcessing"));
     let Some(single) = step.get("single").and_then(Value::as_array) else { return bad() };

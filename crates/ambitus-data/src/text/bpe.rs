@@ -73,8 +73,8 @@ impl Bpe {
         Ok(Self { pipeline, fingerprint, memory_bytes: sizes.memory_bytes(), path })
     }
 
-    /// Ids of a text, with what the tokenizer's post-processor puts around it (Llama: the begin-of-text token). Takes up to
-    /// [`ENCODING_BYTES`] of memory for each byte of it.
+    /// Returns the ids of a text, with what the tokenizer's post-processor puts around it (Llama: the begin-of-text token).
+    /// Takes up to [`ENCODING_BYTES`] of memory for each byte of it.
     ///
     /// # Errors
     /// The tokenizer refuses the text.
@@ -87,19 +87,19 @@ impl Bpe {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Id of a token, by its exact spelling in the file.
+    /// Returns the id of a token, by its exact spelling in the file.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.pipeline.token_to_id(token)
     }
 
-    /// A byte without a token of its own, if there is one: byte-level encoding would leave it out without a word.
+    /// Returns a byte without a token of its own, if there is one: byte-level encoding would leave it out without a word.
     pub(crate) fn missing_byte(&self) -> Option<char> {
         let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
         alphabet.sort_unstable();
         alphabet.into_iter().find(|c| self.id(c.encode_utf8(&mut [0; 4])).is_none())
     }
 
-    /// The file that was read.
+    /// Returns the file that was read.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -109,7 +109,7 @@ impl Bpe {
         self.fingerprint
     }
 
-    /// Bound on the memory that the tokenizer takes while it is read and then, bytes.
+    /// Returns the bound on the memory that the tokenizer takes while it is read and then, bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.memory_bytes
     }

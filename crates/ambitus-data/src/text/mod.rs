@@ -51,7 +51,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// `vocab` is needed by every kind but [`TokenizerKind::Byte`], which takes none.
+    /// Returns a tokenizer. `vocab` is needed by every kind but [`TokenizerKind::Byte`], which takes none.
     pub fn new(kind: TokenizerKind, vocab: Option<Vocab>) -> Result<Self, DataError> {
         match (kind, &vocab) {
             (TokenizerKind::Byte, Some(_)) => {
@@ -66,12 +66,12 @@ impl Tokenizer {
         }
     }
 
-    /// Kind of tokenizer.
+    /// Returns the kind of tokenizer.
     pub fn kind(&self) -> TokenizerKind {
         self.kind
     }
 
-    /// Bytes that the segmentation dictionary takes once the first text was split.
+    /// Returns the bytes that the segmentation dictionary takes once the first text was split.
     pub fn dictionary_bytes(&self) -> u64 {
         match self.kind {
             TokenizerKind::Pinyin | TokenizerKind::Custom => DICTIONARY_BYTES,
@@ -79,17 +79,17 @@ impl Tokenizer {
         }
     }
 
-    /// Bytes that stay of it, as long as the program runs.
+    /// Returns the bytes that stay of it, as long as the program runs.
     pub fn dictionary_pages(&self) -> u64 {
         self.dictionary_bytes().min(DICTIONARY_PAGES)
     }
 
-    /// Number of ids: tokens of the vocabulary, or 256.
+    /// Returns the number of ids: tokens of the vocabulary, or 256.
     pub fn size(&self) -> usize {
         self.vocab.as_ref().map_or(256, Vocab::len)
     }
 
-    /// Tokens of a text before the vocabulary; bytes are not tokens, so `byte` gives characters.
+    /// Returns the tokens of a text before the vocabulary; bytes are not tokens, so `byte` gives characters.
     pub fn tokens(&self, text: &str) -> Vec<String> {
         match self.kind {
             TokenizerKind::Pinyin | TokenizerKind::Custom => self.segmenter.tokens(text),
@@ -97,7 +97,7 @@ impl Tokenizer {
         }
     }
 
-    /// Token ids of a text.
+    /// Returns the token ids of a text.
     pub fn encode(&self, text: &str) -> Encoded {
         let Some(vocab) = &self.vocab else {
             return Encoded { ids: text.bytes().map(u32::from).collect(), unknown: Vec::new() };

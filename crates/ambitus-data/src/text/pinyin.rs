@@ -72,7 +72,7 @@ impl Segmenter {
     }
 }
 
-/// The package's range of "common Chinese characters".
+/// Returns whether a character is in the package's range of "common Chinese characters".
 fn is_chinese(c: char) -> bool {
     ('\u{3100}'..='\u{9fff}').contains(&c)
 }
@@ -86,7 +86,7 @@ struct Readings {
 
 struct Phrase {
     text: &'static str,
-    /// Syllables separated by spaces; empty where they are the characters' first readings.
+    /// Syllables separated by spaces; empty if they are the characters' first readings.
     readings: &'static str,
 }
 
@@ -108,7 +108,7 @@ impl Readings {
         Self { chars, phrases }
     }
 
-    /// One token per character of a segment.
+    /// Returns one token per character of a segment.
     fn segment(&self, segment: &str) -> Vec<String> {
         let mut out = Vec::new();
         let mut rest = segment;

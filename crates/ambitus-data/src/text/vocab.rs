@@ -29,7 +29,7 @@ impl Vocab {
         Self::new(tokens).map_err(|(line, reason)| DataError::line(path, line, reason))
     }
 
-    /// A vocabulary of these tokens in this order; `Err` is the line (from 1) and what is wrong with it.
+    /// Returns a vocabulary of these tokens in this order; `Err` is the line (from 1) and what is wrong with it.
     pub fn new(tokens: Vec<String>) -> Result<Self, (u64, String)> {
         match tokens.first().map(String::as_str) {
             Some(" ") => {}
@@ -61,22 +61,22 @@ impl Vocab {
         Ok(Self { ids, tokens, fingerprint: *hash.finalize().as_bytes() })
     }
 
-    /// Number of tokens; the text embedding has one row more (the filler).
+    /// Returns the number of tokens; the text embedding has one row more (the filler).
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Never true: there is at least the space.
+    /// Returns false: there is at least the space.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Id of a token.
+    /// Returns the id of a token.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.ids.get(token).copied()
     }
 
-    /// Tokens in order of their ids.
+    /// Returns the tokens in order of their ids.
     pub fn tokens(&self) -> &[String] {
         &self.tokens
     }

@@ -25,7 +25,7 @@ fn write_clip(path: &Path, i: usize) {
     wav::write_wav(path, &samples, 24_000).expect("written");
 }
 
-/// A folder with so many clips and nothing else.
+/// Makes a folder with `n` clips and nothing else.
 fn clips(dir: &Path, n: usize) -> PathBuf {
     let data = dir.join("data");
     std::fs::create_dir_all(&data).expect("folder");
@@ -179,7 +179,7 @@ fn a_long_text_takes_what_is_planned_for_it() {
     }
 }
 
-/// Metadata of so many lines of which one is good.
+/// Writes metadata of `lines` lines of which one is good.
 fn metadata(data: &Path, name: &str, lines: usize, line: &dyn Fn(usize) -> String) {
     use std::io::Write;
     let mut file = std::io::BufWriter::new(std::fs::File::create(data.join(name)).expect("created"));

@@ -2,8 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use ambitus_data::audio::{AudioReader, Container, load};
+use ambitus_data::audio::{self, AudioReader, Container};
 use ambitus_data::{AudioFault, DataError};
+
+fn load(path: &Path, max_seconds: f64) -> Result<Vec<f32>, DataError> {
+    audio::load(path, 24_000, max_seconds)
+}
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)

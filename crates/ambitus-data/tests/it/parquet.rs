@@ -147,6 +147,7 @@ fn decoded_audio_and_numbered_speakers() {
             .map(|i| (0.3 * (2.0 * std::f64::consts::PI * f64::from(i % 16) / 16.0).sin()) as f32)
             .collect::<Vec<_>>(),
         8_000,
+        24_000,
     );
     let near = |samples: &Vec<f32>| samples.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6);
     assert!(codec.0.iter().any(near));

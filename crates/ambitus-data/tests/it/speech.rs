@@ -319,7 +319,8 @@ fn audio_and_text_become_token_clips() {
     .into_iter()
     .enumerate()
     {
-        let samples = ambitus_data::audio::load(&data.join(format!("{name}.wav")), 3.0).expect("readable");
+        let samples =
+            ambitus_data::audio::load(&data.join(format!("{name}.wav")), 24_000, 3.0).expect("readable");
         let text = sequences.text(text, voice).expect("text");
         let (ids, labels) = sequences.whole(&text, &codes_of(&samples));
         let clip = load_token_clip(&prepared.index.path(i)).expect("readable");

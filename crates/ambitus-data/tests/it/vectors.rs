@@ -63,7 +63,7 @@ fn resampling_matches_torchaudio() {
             continue;
         };
         let rate: u32 = case.split('.').next().and_then(|r| r.parse().ok()).expect("rate in the name");
-        let out = audio::resample(&values(&tensors, name), rate);
+        let out = audio::resample(&values(&tensors, name), rate, 24_000);
         let expected = values(&tensors, &format!("{case}.output"));
         assert_eq!(out.len(), expected.len(), "{case}");
         let square = |v: f64| v * v;

@@ -45,7 +45,7 @@ impl Arena {
         Ok(Arena { base, layout })
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub fn bytes(&self) -> u64 {
         self.layout.size() as u64
     }
@@ -55,7 +55,7 @@ impl Arena {
         self.base.as_ptr()
     }
 
-    /// The bytes at an offset.
+    /// Returns the bytes at an offset.
     ///
     /// # Panics
     /// Outside the arena.
@@ -65,7 +65,7 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset as usize), len) }
     }
 
-    /// As [`Arena::raw`], to write.
+    /// Returns the bytes at an offset, to write.
     ///
     /// # Panics
     /// Outside the arena.

@@ -1,4 +1,4 @@
-//! The host arena as a file, for machines whose memory is short of it: bounded reads and writes at positions, nothing mapped.
+//! The host arena as a file, for machines with too little memory: bounded reads and writes at positions, nothing mapped.
 
 use crate::executor::ExecError;
 use std::fs::{File, OpenOptions};
@@ -70,7 +70,7 @@ impl Disk {
         }
     }
 
-    /// True when a copy failed.
+    /// Returns true when a copy failed.
     pub fn has_failed(&self) -> bool {
         self.failed.get().is_some()
     }
@@ -84,13 +84,13 @@ impl Disk {
     }
 }
 
-/// The bytes of floats.
+/// Returns the bytes of floats.
 pub(super) fn bytes(data: &[f32]) -> &[u8] {
     // SAFETY: floats have no padding, and every byte is one.
     unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data)) }
 }
 
-/// As [`bytes`], to write.
+/// Returns the bytes of floats, to write.
 pub(super) fn bytes_mut(data: &mut [f32]) -> &mut [u8] {
     // SAFETY: as in `bytes`; any four bytes are a float.
     unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast(), size_of_val(data)) }

@@ -101,12 +101,12 @@ impl CpuExecutor {
         Ok(CpuExecutor { planned, arena, host, ranks, pool, one, steps })
     }
 
-    /// Number of threads.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
 
-    /// Bytes that the bound instructions of a program take at most, beside the arena.
+    /// Returns the bytes that the bound instructions of a program take at most, besides the arena.
     pub fn program_bytes(p: &Program) -> u64 {
         p.instrs.iter().map(kernel_bytes).sum()
     }
@@ -135,13 +135,13 @@ impl CpuExecutor {
         host.check()
     }
 
-    /// What holds an address, and the byte at which it starts there.
+    /// Returns what holds an address, and the byte at which it starts there.
     pub(super) fn locate(&self, at: Address, slot: usize) -> (&dyn Bytes, u64) {
         let bytes = if at.region == Region::Host { self.host.bytes() } else { &self.arena };
         (bytes, self.planned.base(at.region, slot) + at.offset)
     }
 
-    /// As [`CpuExecutor::locate`], to write.
+    /// Returns what holds an address, to write, and the byte at which it starts there.
     pub(super) fn locate_mut(&mut self, at: Address, slot: usize) -> (&mut dyn Bytes, u64) {
         let offset = self.planned.base(at.region, slot) + at.offset;
         (if at.region == Region::Host { self.host.bytes_mut() } else { &mut self.arena }, offset)
@@ -207,7 +207,7 @@ fn for_runs(ty: TensorType, start: usize, len: usize, mut body: impl FnMut(usize
     }
 }
 
-/// The instruction that a done of a collective waits for.
+/// Returns the instruction that a done of a collective waits for.
 fn begun<'p>(p: &'p PlannedProgram, instr: &Instr) -> Option<&'p Instr> {
     let token = instr.inputs.last().filter(|_| matches!(instr.op, Op::CollectiveDone(_)))?;
     p.program.instrs.iter().find(|i| i.outputs.last() == Some(token))

@@ -43,7 +43,7 @@ pub(super) enum Host {
 }
 
 impl Host {
-    /// Of so many bytes: in a file of a folder, or in memory.
+    /// Reserves `bytes` in a file of `folder`, or in memory.
     ///
     /// # Errors
     /// When the system refuses the memory, or the disk the file.
@@ -54,7 +54,7 @@ impl Host {
         })
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn bytes(&self) -> &dyn Bytes {
         match self {
             Host::Memory(arena) => arena,
@@ -62,7 +62,7 @@ impl Host {
         }
     }
 
-    /// Its bytes, to write.
+    /// Returns its bytes, to write.
     pub fn bytes_mut(&mut self) -> &mut dyn Bytes {
         match self {
             Host::Memory(arena) => arena,

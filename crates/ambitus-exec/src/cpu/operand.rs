@@ -75,7 +75,7 @@ impl Place {
         (self.at.region == Region::Host).then_some(self.at.offset)
     }
 
-    /// Elements of this width, pads included.
+    /// Returns the elements of this width, pads included.
     fn len<E: Element>(&self) -> usize {
         assert!(self.ty.dtype.size() == size_of::<E>(), "{} as {} bytes", self.ty, size_of::<E>());
         self.ty.bytes() as usize / size_of::<E>()
@@ -116,7 +116,7 @@ macro_rules! by_width {
 }
 pub(super) use by_width;
 
-/// The 16-bit type of a value's elements, if they have one.
+/// Returns the 16-bit type of a value's elements, if they have one.
 pub(super) fn half(ty: TensorType) -> Option<Half> {
     match ty.dtype {
         DType::BF16 => Some(Half::Bf16),
@@ -130,24 +130,24 @@ pub(super) fn half(ty: TensorType) -> Option<Half> {
 pub(super) struct In(Place);
 
 impl In {
-    /// As [`In::vec`], for words of 32 bits.
+    /// Returns the 32-bit words of a value without inner pads.
     pub fn words<'s>(&'s self, f: &'s Frame) -> &'s [u32] {
         let data = self.vec(f);
         // SAFETY: u32 has f32's size and alignment, and every bit pattern is one.
         unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), data.len()) }
     }
 
-    /// Type of the value.
+    /// Returns the type of the value.
     pub fn ty(&self) -> TensorType {
         self.0.ty
     }
 
-    /// Its place in the host arena, if it is there.
+    /// Returns its place in the host arena, if it is there.
     pub fn on_host(&self) -> Option<u64> {
         self.0.on_host()
     }
 
-    /// All elements with their pads.
+    /// Returns all elements with their pads.
     pub fn data<'s>(&'s self, f: &'s Frame) -> &'s [f32] {
         // SAFETY: inside the region, 256-aligned; `Io` made sure that no `Out` of this instruction overlaps it.
         unsafe { std::slice::from_raw_parts(f.at(&self.0), self.0.words()) }
@@ -159,7 +159,7 @@ impl In {
         Mat::new(self.data(f), shape.rows(), shape.cols(), pitch)
     }
 
-    /// All elements with their pads, by their width: 32-bit words as `f32`, 16-bit ones as `u16`.
+    /// Returns all elements with their pads, by their width: 32-bit words as `f32`, 16-bit ones as `u16`.
     pub fn slice<'s, E: Element>(&'s self, f: &'s Frame) -> &'s [E] {
         // SAFETY: inside the region, 256-aligned; every bit pattern is an `E`; `Io` made sure that no `Out` of this
         // instruction overlaps it.
@@ -175,20 +175,20 @@ impl In {
         }
     }
 
-    /// The elements of a value without inner pads (a vector, one row, or dense).
+    /// Returns the elements of a value without inner pads (a vector, one row, or dense).
     pub fn vec<'s>(&'s self, f: &'s Frame) -> &'s [f32] {
         debug_assert!(contiguous(self.0.ty));
         &self.data(f)[..self.0.ty.shape.elements()]
     }
 
-    /// As [`In::vec`], for i32.
+    /// Returns the i32 elements of a value without inner pads.
     pub fn ints<'s>(&'s self, f: &'s Frame) -> &'s [i32] {
         let data = self.vec(f);
         // SAFETY: i32 has f32's size and alignment, and every bit pattern is one.
         unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), data.len()) }
     }
 
-    /// The single element.
+    /// Returns the single element.
     pub fn scalar(&self, f: &Frame) -> f32 {
         self.data(f)[0]
     }
@@ -199,23 +199,23 @@ impl In {
 pub(super) struct Out(Place);
 
 impl Out {
-    /// Type of the value.
+    /// Returns the type of the value.
     pub fn ty(&self) -> TensorType {
         self.0.ty
     }
 
-    /// Its place in the host arena, if it is there.
+    /// Returns its place in the host arena, if it is there.
     pub fn on_host(&self) -> Option<u64> {
         self.0.on_host()
     }
 
-    /// All elements with their pads.
+    /// Returns all elements with their pads.
     pub fn data<'s>(&'s mut self, f: &'s Frame) -> &'s mut [f32] {
         // SAFETY: inside the region, 256-aligned; `Io` handed this place out once and overlapping no other; `&mut self`.
         unsafe { std::slice::from_raw_parts_mut(f.at(&self.0), self.0.words()) }
     }
 
-    /// All elements with their pads, by their width: 32-bit words as `f32`, 16-bit ones as `u16`.
+    /// Returns all elements with their pads, by their width: 32-bit words as `f32`, 16-bit ones as `u16`.
     pub fn slice<'s, E: Element>(&'s mut self, f: &'s Frame) -> &'s mut [E] {
         // SAFETY: inside the region, 256-aligned; every bit pattern is an `E`; `Io` handed this place out once and
         // overlapping no other; `&mut self`.
@@ -237,7 +237,7 @@ impl Out {
         MatMut::new(self.data(f), shape.rows(), shape.cols(), pitch)
     }
 
-    /// The elements of a value without inner pads, its tail zeroed.
+    /// Returns the elements of a value without inner pads, its tail zeroed.
     pub fn vec<'s>(&'s mut self, f: &'s Frame) -> &'s mut [f32] {
         debug_assert!(contiguous(self.0.ty));
         let len = self.0.ty.shape.elements();
@@ -257,12 +257,12 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The operand's elements with pads, or `None` where they are the result's.
+    /// Returns the operand's elements with pads, or `None` if they are the result's.
     pub fn data<'s>(&'s self, f: &'s Frame) -> Option<&'s [f32]> {
         self.slice(f)
     }
 
-    /// As [`Source::data`], by the elements' width.
+    /// Returns the operand's elements by their width, or `None` if they are the result's.
     pub fn slice<'s, E: Element>(&'s self, f: &'s Frame) -> Option<&'s [E]> {
         match self {
             Source::Result => None,
@@ -270,7 +270,7 @@ impl Source {
         }
     }
 
-    /// Puts the operand's elements, of 32 bits, into the result that goes on from them.
+    /// Copies the operand's elements, of 32 bits, into the result `to`, which continues from them.
     pub fn put(&self, f: &Frame, to: &mut Out) {
         if let Source::In(x) = self {
             let (ty, x) = (TensorType::f32(&[x.0.words()]), x.data(f));
@@ -278,7 +278,7 @@ impl Source {
         }
     }
 
-    /// The operand's rows, or `None` where they are the result's.
+    /// Returns the operand's rows, or `None` if they are the result's.
     pub fn rows<'s>(&'s self, f: &'s Frame) -> Option<Rows<'s>> {
         match self {
             Source::Result => None,
@@ -287,7 +287,7 @@ impl Source {
     }
 }
 
-/// True when all elements follow each other.
+/// Returns true when all elements follow each other.
 pub(super) fn contiguous(ty: TensorType) -> bool {
     ty.is_dense() || ty.shape.rows() <= 1
 }
@@ -316,12 +316,12 @@ impl Io {
         Ok(Io { x, y, taken, ws })
     }
 
-    /// Number of operands.
+    /// Returns the number of operands.
     pub fn operands(&self) -> usize {
         self.x.len()
     }
 
-    /// Number of results.
+    /// Returns the number of results.
     pub fn results(&self) -> usize {
         self.y.len()
     }
@@ -339,30 +339,30 @@ impl Io {
         if self.shared(i, o) { Ok(Source::Result) } else { self.x(i).map(Source::In) }
     }
 
-    /// True when result `o` starts on operand `i`'s first byte.
+    /// Returns true when result `o` starts on operand `i`'s first byte.
     pub fn shared(&self, i: usize, o: usize) -> bool {
         self.x[i].same_start(&self.y[o]) && self.x[i].ty.bytes() > 0
     }
 
-    /// Type of operand `i`.
+    /// Returns the type of operand `i`.
     pub fn x_ty(&self, i: usize) -> TensorType {
         self.x[i].ty
     }
 
-    /// Result `o`; once.
+    /// Returns result `o`; once.
     pub fn y(&mut self, o: usize) -> Out {
         let taken = std::mem::replace(&mut self.taken[o], true);
         assert!(!taken, "result {o} is handed out twice");
         Out(self.y[o])
     }
 
-    /// Type of result `o`.
+    /// Returns the type of result `o`.
     pub fn y_ty(&self, o: usize) -> TensorType {
         self.y[o].ty
     }
 
-    /// Result `o`, which starts on operand `i`'s first byte, with a type that covers the bytes of both. Refuses when what it
-    /// covers overlaps anything else of the instruction.
+    /// Returns result `o`, which starts on operand `i`'s first byte, with a type that covers the bytes of both. Refuses when
+    /// what it covers overlaps anything else of the instruction.
     pub fn longer(&mut self, i: usize, o: usize) -> Result<Out, String> {
         let y = self.donated(i, o)?;
         let longer = if self.x[i].ty.bytes() > y.0.ty.bytes() { self.x[i] } else { y.0 };
@@ -375,7 +375,7 @@ impl Io {
         Ok(Out(longer))
     }
 
-    /// Result `o` on the bytes of operand `i`, for ops that donate.
+    /// Returns result `o` on the bytes of operand `i`, for ops that donate.
     pub fn donated(&mut self, i: usize, o: usize) -> Result<Out, String> {
         if self.x[i].same_start(&self.y[o]) {
             Ok(self.y(o))
@@ -384,7 +384,7 @@ impl Io {
         }
     }
 
-    /// The scratch; once.
+    /// Returns the scratch; once.
     pub fn ws(&mut self) -> Scratch {
         Scratch(self.ws.take().map(Out))
     }
@@ -395,7 +395,7 @@ impl Io {
 pub(super) struct Scratch(Option<Out>);
 
 impl Scratch {
-    /// Its floats.
+    /// Returns its floats.
     pub fn data<'s>(&'s mut self, f: &'s Frame) -> &'s mut [f32] {
         self.0.as_mut().map_or(&mut [], |out| out.data(f))
     }

@@ -5,7 +5,7 @@
 //! - `workspace`: floats of scratch.
 //! - `overwrites`: true when the kernel reads operands before it overwrites them, for the pairs that the op may share.
 //!
-//! What is more than a few words stands beside the kernel, in [`dispatch`](super::dispatch). An op that is not in the list
+//! What is more than a few words stands next to the kernel, in [`dispatch`](super::dispatch). An op that is not in the list
 //! does not compile, and no entry can be left out.
 
 use super::dispatch::{
@@ -25,19 +25,19 @@ macro_rules! ops {
             match $this.op { $(Op::$name($op) => $bind,)* }
         }
 
-        /// True when the op has a kernel for operands and results of these types.
+        /// Returns true when the op has a kernel for operands and results of these types.
         #[allow(unused_variables)]
         pub(super) fn takes(op: &Op, $t: Types<'_>) -> bool {
             match op { $(Op::$name($op) => $takes,)* }
         }
 
-        /// Floats of scratch that the kernel needs.
+        /// Returns the floats of scratch that the kernel needs.
         #[allow(unused_variables)]
         pub(super) fn workspace(op: &Op, $t: Types<'_>, $threads: usize) -> usize {
             match op { $(Op::$name($op) => $workspace,)* }
         }
 
-        /// True when the kernel reads operands before it overwrites them.
+        /// Returns true when the kernel reads operands before it overwrites them.
         pub(super) fn overwrites(op: &Op) -> bool {
             match op { $(Op::$name(_) => $overwrites,)* }
         }
@@ -191,7 +191,7 @@ ops! { (op, this, io, t, threads)
         workspace: loss::masked_mse_workspace(t), overwrites: false,
     }
     MaskedMseGrad { bind: loss::masked_mse_grad(io), takes: t.words(), workspace: 0, overwrites: false }
-    // Heads go on from what they overwrite.
+    // Heads continue from what they overwrite.
     LinearCrossEntropy {
         bind: loss::linear_cross_entropy(op, io), takes: t.words(),
         workspace: loss::head_workspace(op.tile, t, threads), overwrites: false,

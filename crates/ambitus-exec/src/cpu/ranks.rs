@@ -23,7 +23,7 @@ impl Ranks {
         self.comm.rank()
     }
 
-    /// Ranks in all.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.comm.ranks()
     }
@@ -42,7 +42,7 @@ impl Ranks {
         }
     }
 
-    /// True when a collective failed.
+    /// Returns true when a collective failed.
     pub fn has_failed(&self) -> bool {
         self.failed.get().is_some()
     }

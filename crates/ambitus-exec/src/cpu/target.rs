@@ -15,7 +15,7 @@ fn links(copies: f64) -> Links {
     Links { per_host: usize::MAX, peer: copies / 2.0, network: f64::INFINITY, hop: 20e-6 }
 }
 
-/// A guess for a machine that was not measured: a recent x86 core with AVX2 reaches 50-90 GFLOP/s, and two or three
+/// Returns a guess for a machine that was not measured: a recent x86 core with AVX2 reaches 50-90 GFLOP/s, and two or three
 /// cores saturate two memory channels. Only relative times matter to the planner's choices.
 fn rough(threads: usize) -> Rates {
     let n = threads.max(1) as f64;
@@ -34,12 +34,12 @@ pub struct CpuTarget {
 }
 
 impl CpuTarget {
-    /// For so many threads (0 counts as 1), with rough rates.
+    /// Returns a target of `threads` threads (0 counts as 1), with rough rates.
     pub fn new(threads: usize) -> CpuTarget {
         CpuTarget::with_rates(threads, rough(threads))
     }
 
-    /// For so many threads with measured rates.
+    /// Returns a target of `threads` threads with measured rates.
     pub fn with_rates(threads: usize, rates: Rates) -> CpuTarget {
         CpuTarget { threads: threads.max(1), rates }
     }
@@ -67,12 +67,12 @@ impl CpuTarget {
         Ok(CpuTarget::with_rates(threads, rates))
     }
 
-    /// Number of threads.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// The rates that times are predicted from.
+    /// Returns the rates that times are predicted from.
     pub fn rates(&self) -> Rates {
         self.rates
     }
@@ -112,7 +112,7 @@ impl Target for CpuTarget {
         self.rates.seconds(&KERNELS, op, x, y)
     }
 
-    /// The threads that compute copy too.
+    /// Returns whether the threads that compute copy too.
     fn copies_beside(&self) -> bool {
         false
     }

@@ -18,7 +18,7 @@ impl Types<'_> {
         self.x.iter().chain(self.y).all(|t| may(t.dtype))
     }
 
-    /// True when a value has 16-bit elements.
+    /// Returns true when a value has 16-bit elements.
     pub fn halves(&self) -> bool {
         self.x.iter().chain(self.y).any(|t| half(*t).is_some())
     }
@@ -28,7 +28,7 @@ impl Types<'_> {
         self.words_or(false)
     }
 
-    /// Words, and 16-bit floats beside them where `halves` says so.
+    /// Words, and 16-bit floats besides them where `halves` says so.
     pub fn words_or(&self, halves: bool) -> bool {
         self.all(|t| t != DType::U8) && (halves || !self.halves())
     }
@@ -48,23 +48,23 @@ impl Types<'_> {
         halves || !self.halves()
     }
 
-    /// True when the result has 16-bit elements.
+    /// Returns true when the result has 16-bit elements.
     pub fn half_result(&self) -> bool {
         half(self.y[0]).is_some()
     }
 }
 
-/// True when a stage holds a row.
+/// Returns true when a stage holds a row.
 pub(super) fn staged(t: TensorType) -> bool {
     t.shape.cols() <= WIDEST
 }
 
-/// True when all are `f32`.
+/// Returns true when all are `f32`.
 pub(super) fn f32s(types: &[TensorType]) -> bool {
     types.iter().all(|t| t.dtype == DType::F32)
 }
 
-/// True when none is `f16`.
+/// Returns true when none is `f16`.
 pub(super) fn bfloats(types: &[TensorType]) -> bool {
     types.iter().all(|t| t.dtype != DType::F16)
 }

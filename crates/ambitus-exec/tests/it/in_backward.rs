@@ -35,7 +35,7 @@ fn after(
         update_in_backward: in_backward,
         ..Options::new(checkpoint)
     };
-    let s = Pipeline::new(&options, &target).session(s, forward, Vec::new());
+    let s = Pipeline::new(&options, &target).session(s, vec![forward], Vec::new());
     let s = s.expect("the model is differentiable");
     let names: &[&str] = if in_backward { &["micro"] } else { &["micro", "update"] };
     let start = states(&s);

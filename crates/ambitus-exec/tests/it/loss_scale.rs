@@ -1,4 +1,4 @@
-//! The dynamic loss scale on the CPU executor: a forced overflow skips updates and halves the scale until training goes on.
+//! The dynamic loss scale on the CPU executor: a forced overflow skips updates and halves the scale until training continues.
 
 use crate::steps::step;
 use ambitus_compile::optimizer::{self, Optimizer, States};

@@ -27,7 +27,7 @@ fn planned(toy: &Toy, checkpoint: Blocks, offload: &Offload) -> PlannedSession {
     let forward = (toy.model)(&mut s);
     let options =
         Options { optimizer: Some(ADAMW), ema: true, offload: *offload, ..Options::new(checkpoint) };
-    let s = Pipeline::new(&options, &target).session(s, forward, Vec::new());
+    let s = Pipeline::new(&options, &target).session(s, vec![forward], Vec::new());
     plan(s.expect("the model is differentiable"), &target, 1)
 }
 

@@ -52,7 +52,7 @@ fn planned(toy: &Toy, how: Numbers, offload: &Offload) -> PlannedSession {
         offload: *offload,
         ..Options::new(Blocks::All)
     };
-    let s = Pipeline::new(&options, &target).session(s, forward, Vec::new());
+    let s = Pipeline::new(&options, &target).session(s, vec![forward], Vec::new());
     let planned = plan(s.expect("the model is differentiable"), &target, 1);
     owners::check(&planned, &target);
     planned

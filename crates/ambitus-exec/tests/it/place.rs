@@ -80,7 +80,7 @@ fn together(toy: &Toy, form: &Form, how: How, cut: &Cut) -> Outcome {
     all
 }
 
-/// Cuts of so many blocks for so many ranks: an even one, and one with as few as can be on the first.
+/// Returns cuts of `blocks` blocks for `ranks` ranks: an even one, and one with as few as possible on the first.
 fn cuts(blocks: usize, ranks: usize) -> Vec<Cut> {
     let mut all = vec![Cut::even(blocks, ranks), Cut { starts: (1..ranks).collect() }];
     all.dedup();
@@ -91,7 +91,7 @@ fn blocks(toy: &Toy) -> usize {
     ranks::session(toy, &Form::default()).0.programs[0].blocks.len()
 }
 
-/// Both ways, on so many ranks, agree with one device bit for bit.
+/// Checks that all ways, on `ranks` ranks, agree with one device bit for bit.
 fn check(what: &str, toy: &Toy, form: &Form, ranks: usize) {
     let want = alone(toy, form);
     for cut in cuts(blocks(toy), ranks) {

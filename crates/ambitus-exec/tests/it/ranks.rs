@@ -77,7 +77,7 @@ pub fn session(toy: &Toy, form: &Form) -> (Session, Option<Layout>) {
         ..Options::new(form.checkpoint.clone())
     };
     let layout = pipeline::layout(&mut s.clone(), forward.clone(), &options).expect("patterns match");
-    let s = Pipeline::new(&options, &target).session(s, forward, vec![(evaluate, "evaluate_ema")]);
+    let s = Pipeline::new(&options, &target).session(s, vec![forward], vec![(evaluate, "evaluate_ema")]);
     (s.expect("the model is differentiable"), layout)
 }
 
@@ -157,7 +157,7 @@ pub fn fill(
 /// What two updates came to: losses with norms and flags, gradients of the first, weights and moments.
 pub type Ran = (Vec<f32>, Held, Held);
 
-/// Two updates on one rank; `rank` of `ranks` takes every so manieth micro-batch.
+/// Runs two updates on one rank; `rank` of `ranks` takes every `ranks`-th micro-batch.
 pub fn updates(
     exec: &mut CpuExecutor,
     toy: &Toy,
@@ -221,7 +221,7 @@ pub fn named((losses, grads, rest): Ran) -> Outcome {
     losses.into_iter().enumerate().map(one).chain(grads).chain(rest).collect()
 }
 
-/// The same on the ranks of the form's mesh, each with an arena of its own.
+/// Runs the updates on the ranks of the form's mesh, each with its own arena.
 pub fn together(toy: &Toy, form: &Form) -> Outcome {
     let (planned, layout) = planned(toy, form);
     let (planned, layout) = (Arc::new(planned), layout.expect("a sharded form"));

@@ -18,7 +18,7 @@ use ambitus_testkit::Tensor;
 use ambitus_testkit::toys::toys;
 use std::sync::{Arc, Mutex};
 
-/// Every strategy that so many ranks allow.
+/// Returns every strategy that `ranks` ranks allow.
 fn strategies(ranks: usize) -> Vec<Strategy> {
     let mut all = vec![Strategy::Full, Strategy::GradOp, Strategy::None];
     for shard in (2..ranks).filter(|s| ranks.is_multiple_of(*s)) {
@@ -31,7 +31,7 @@ fn sharded(form: &Form, strategy: Strategy, ranks: usize) -> Form {
     Form { sharding: Some(Sharding::new(strategy, ranks).expect("whole groups")), ..form.clone() }
 }
 
-/// Every strategy at so many ranks agrees with one rank, and bit for bit with the others.
+/// Checks that every strategy on `ranks` ranks agrees with one rank, and bit for bit with the others.
 fn check(ranks: usize) {
     for toy in toys() {
         for checkpoint in [Blocks::None, Blocks::All] {
@@ -239,7 +239,7 @@ fn a_rank_that_fails_is_named_by_the_others() {
     let heard = heard.into_inner().expect("no panic");
     assert_eq!(heard.len(), 4);
     for said in heard {
-        let collective = said.contains("all_gather_start cannot go on without it");
+        let collective = said.contains("all_gather_start cannot continue without it");
         assert!(said.starts_with("rank 1 failed (its disk is full), and ") && collective, "{said}");
     }
 }

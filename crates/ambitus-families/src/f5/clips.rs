@@ -23,7 +23,7 @@ impl MelClips {
     /// Draws per clip of a validation: enough that a small set of clips gives a steady number.
     pub const ROUNDS: u32 = 4;
 
-    /// Those clips of an index, in this order; `seed` is that of their draws in training.
+    /// Returns those clips of an index, in this order; `seed` is that of their draws in training.
     pub fn new(index: Arc<ClipIndex>, chosen: &[usize], seed: u64) -> MelClips {
         let frames = chosen.iter().map(|&i| index.frames()[i]).collect();
         MelClips { index, chosen: chosen.iter().map(|&i| i as u32).collect(), frames, seed }
@@ -33,7 +33,8 @@ impl MelClips {
         self.chosen[of.clip] as usize
     }
 
-    /// In a validation conditions are never dropped, and the flow times of a clip are spread evenly over 0..1.
+    /// Draws for one use of a clip. In a validation conditions are never dropped, and the flow times of a clip are spread
+    /// evenly over 0..1.
     fn draw(&self, of: &Use) -> Draw {
         let id = sample_id(self.index.name(self.place(of)));
         let frames = self.frames[of.clip] as usize;
@@ -49,7 +50,7 @@ impl MelClips {
     }
 }
 
-/// Identity of a clip in random draws: independent of its place in the data.
+/// Returns the identity of a clip in random draws: independent of its place in the data.
 fn sample_id(name: &str) -> u64 {
     let hash = blake3::hash(name.as_bytes());
     u64::from_le_bytes(std::array::from_fn(|i| hash.as_bytes()[i]))

@@ -61,7 +61,7 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
     })
 }
 
-/// A folder of this shape without files, as if its text were bytes.
+/// Returns a folder of this shape without files, as if its text were bytes.
 pub(super) fn shaped(config: Config) -> ModelDir {
     let kind = Ok(TokenizerKind::Byte);
     let opened = Folder { dir: PathBuf::new(), config: config.clone(), kind, extend_vocab: false };
@@ -78,7 +78,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// The tokenizer with its vocabulary.
+    /// Returns the tokenizer with its vocabulary.
     pub fn tokenizer(&self) -> Result<Tokenizer, RunError> {
         let kind = self.kind.clone().map_err(RunError::Model)?;
         if kind == TokenizerKind::Byte {
@@ -93,7 +93,7 @@ impl Folder {
     }
 }
 
-/// What is chosen, else what the configuration says.
+/// Returns what is chosen, else what the configuration says.
 fn tokenizer_kind(file: &File, chosen: Option<TokenizerKind>) -> Result<TokenizerKind, String> {
     match (chosen, file.model.tokenizer.as_deref()) {
         (Some(kind), _) => Ok(kind),
@@ -107,7 +107,7 @@ fn tokenizer_kind(file: &File, chosen: Option<TokenizerKind>) -> Result<Tokenize
     }
 }
 
-/// Distinct lines of a vocabulary, of a size that a table can be made of.
+/// Counts the distinct lines of a vocabulary, if a table of that size can be made.
 fn distinct_lines(path: &Path) -> Result<usize, RunError> {
     let text = read_text(path, MAX_VOCAB_BYTES, NO_VOCAB)?;
     match text.bytes().filter(|b| *b == b'\n').count() {
@@ -124,7 +124,7 @@ fn parse_config(text: &str) -> Result<File, String> {
     serde_saphyr::from_str(text).map_err(|e| short(&e.without_snippet().to_string()))
 }
 
-/// The one file of weights in a folder: `model.safetensors`, else the only `.safetensors`, else the only `.pt`.
+/// Returns the one file of weights in a folder: `model.safetensors`, else the only `.safetensors`, else the only `.pt`.
 fn find_weights(dir: &Path) -> Result<PathBuf, RunError> {
     let usual = dir.join("model.safetensors");
     if usual.is_file() {

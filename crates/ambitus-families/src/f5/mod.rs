@@ -34,7 +34,7 @@ pub struct F5;
 const FLOOR: f64 = 1e-8;
 
 impl F5 {
-    /// A folder of this shape without files: for plans.
+    /// Returns a folder of this shape without files: for plans.
     pub fn shaped(config: Config) -> ModelDir {
         folder::shaped(config)
     }
@@ -57,7 +57,7 @@ impl Family for F5 {
         Some(&import::TRAINER)
     }
 
-    /// The YAML is what no other family has.
+    /// Returns whether the YAML is what no other family has.
     fn recognises(&self, dir: &Path) -> bool {
         dir.join(folder::CONFIG).is_file()
     }
@@ -79,7 +79,7 @@ impl Family for F5 {
         }
     }
 
-    /// What its trainer loads strictly, and its inference strips.
+    /// Returns what its trainer loads strictly, and its inference strips.
     fn export(&self) -> ExportForm {
         let scalars = &[("initted", DType::Bool), ("step", DType::I64)];
         ExportForm { prefix: "ema_model.", scalars, metadata: &[] }

@@ -17,7 +17,7 @@ pub struct TokenClips {
 }
 
 impl TokenClips {
-    /// Those clips of an index, in this order.
+    /// Returns those clips of an index, in this order.
     pub fn new(index: Arc<ClipIndex>, chosen: &[usize]) -> TokenClips {
         let tokens = chosen.iter().map(|&i| index.frames()[i]).collect();
         TokenClips { index, chosen: chosen.iter().map(|&i| i as u32).collect(), tokens }

@@ -3,7 +3,9 @@
 use super::keys::{Keys, SECTION};
 use crate::error::RunError;
 use crate::family::{ModelDir, OpenOptions};
-use crate::weights::{Differences, LISTED, MAX_CONFIG_BYTES, STAGING_BYTES, Weights, listed, read_text, say};
+use crate::weights::{
+    Differences, LISTED, MAX_CONFIG_BYTES, STAGING_BYTES, Weights, architectures, listed, read_text, say,
+};
 use ambitus_ir::StateDecl;
 use ambitus_models::orpheus::config::{Config, File};
 use ambitus_models::orpheus::weights::{EMBEDDING, HEAD, ignored};
@@ -28,7 +30,7 @@ const INDEX: &str = "model.safetensors.index.json";
 const MAX_INDEX_BYTES: u64 = 4 << 20;
 /// Pairs of names that are compared in search of renamed tensors: a tenth of a second.
 const MAX_COMPARED: usize = 1 << 14;
-/// What an export copies beside the configuration, where it is there: tokenizer and generation.
+/// What an export copies besides the configuration, where it is there: tokenizer and generation.
 const BESIDE: [&str; 9] = [
     "generation_config.json",
     "tokenizer.json",
@@ -48,30 +50,12 @@ struct Shards {
     weight_map: Places,
 }
 
-/// What tells whose a `config.json` is.
-#[derive(Default, Deserialize)]
-struct Named {
-    #[serde(default)]
-    architectures: Option<Vec<String>>,
-    #[serde(default)]
-    model_type: Option<String>,
-}
-
-/// Its `config.json` names `LlamaForCausalLM`, or says nothing of what it is, as those written by hand.
+/// Returns whether the folder's `config.json` names `LlamaForCausalLM`, or no architecture at all, as those written by hand. If
+/// it cannot be read, `open` says why.
 pub(super) fn recognises(dir: &Path) -> bool {
-    let path = dir.join(CONFIG);
-    if !path.is_file() {
-        return false;
-    }
-    // What cannot be read is said by `open`.
-    let Ok(text) = read_text(&path, MAX_CONFIG_BYTES, "") else { return true };
-    match serde_json::from_str::<Named>(&text) {
-        Ok(Named { architectures: Some(all), .. }) if !all.is_empty() => {
-            all.iter().any(|a| a == ARCHITECTURE)
-        }
-        Ok(Named { model_type: Some(kind), .. }) => kind == MODEL_TYPE,
-        _ => true,
-    }
+    let named = architectures(dir);
+    dir.join(CONFIG).is_file()
+        && (named.is_empty() || named.iter().any(|name| name == ARCHITECTURE || name == MODEL_TYPE))
 }
 
 /// Tensor and file, as they stand: a map would hide a tensor that is named twice.
@@ -129,7 +113,7 @@ pub(super) struct Folder {
     pub keys: Keys,
 }
 
-/// `model.safetensors`, else the shards of the index.
+/// Opens `model.safetensors`, else the shards of the index.
 fn open_weights(dir: &Path) -> Result<Weights, RunError> {
     let single = dir.join(SINGLE);
     let (path, files) = if single.is_file() {
@@ -173,7 +157,7 @@ fn open_weights(dir: &Path) -> Result<Weights, RunError> {
     Ok(Weights { files, prefix: String::new(), path })
 }
 
-/// Every shard that the index names. One message for all that is wrong with them.
+/// Returns every shard that the index names. One message for all that is wrong with them.
 fn open_shards(dir: &Path, index: &Path) -> Result<Vec<TensorFile>, RunError> {
     let text = read_text(index, MAX_INDEX_BYTES, "copy it from the checkpoint's own folder")?;
     let shards: Shards = serde_json::from_str(&text)
@@ -232,7 +216,7 @@ fn open_shards(dir: &Path, index: &Path) -> Result<Vec<TensorFile>, RunError> {
     )))
 }
 
-/// Those tensors that are in more than one place, with the places.
+/// Returns those tensors that are in more than one place, with the places.
 fn several(places: &BTreeMap<&str, Vec<&str>>) -> Vec<String> {
     let twice = places.iter().filter(|(_, shards)| shards.len() > 1);
     twice.map(|(tensor, shards)| format!("{tensor} (in {})", shards.join(" and "))).collect()
@@ -281,8 +265,8 @@ pub(super) fn check(weights: &Weights, cfg: &Config, states: &[StateDecl]) -> Re
     )))
 }
 
-/// Tensors that are missing where the file has one too much of the same shape, of the same layer, by nearly the same name: they
-/// may have been renamed. However many names there are, few are compared.
+/// Takes missing tensors that may have been renamed: the file has an unexpected one of the same shape and layer, with nearly
+/// the same name. However many names there are, few are compared.
 fn take_renamed(weights: &Weights, states: &[StateDecl], all: &mut Differences<'_>) -> Vec<String> {
     let numbers = |name: &str| -> Vec<String> {
         name.split('.').filter(|part| part.bytes().all(|b| b.is_ascii_digit())).map(str::to_owned).collect()
@@ -319,7 +303,7 @@ fn take_renamed(weights: &Weights, states: &[StateDecl], all: &mut Differences<'
     renamed
 }
 
-/// A tied model's own head, where the files hold one that is not the embedding.
+/// Returns a tied model's own head, where the files hold one that is not the embedding.
 pub(super) fn doubts(weights: &Weights, cfg: &Config) -> Result<Vec<String>, RunError> {
     let (true, Some(_), Some(_)) = (cfg.tied, weights.find(EMBEDDING), weights.find(HEAD)) else {
         return Ok(Vec::new());
@@ -334,7 +318,7 @@ pub(super) fn doubts(weights: &Weights, cfg: &Config) -> Result<Vec<String>, Run
     )])
 }
 
-/// A hash of a tensor's shape and values, whatever type they are stored in.
+/// Returns a hash of a tensor's shape and values, whatever type they are stored in.
 fn digest(weights: &Weights, name: &str) -> Result<Option<blake3::Hash>, RunError> {
     let Some((file, name)) = weights.find(name) else { return Ok(None) };
     let mut hash = blake3::Hasher::new();

@@ -3,7 +3,7 @@
 use ambitus_recipe::import::Trainer;
 use ambitus_recipe::recipe::Precision;
 
-/// `finetune/config.yaml`, with what `finetune/train.py` sets beside it.
+/// `finetune/config.yaml`, with what `finetune/train.py` sets in addition to it.
 pub(super) const TRAINER: Trainer = Trainer {
     signs: &["TTS_dataset"],
     counts_frames: false,

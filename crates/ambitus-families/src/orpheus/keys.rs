@@ -11,22 +11,22 @@ pub(super) const SECTION: Section = Section {
     keys: &[
         OwnKey {
             name: "codec",
-            says: "Folder of the SNAC codec (`config.json`, `model.safetensors` or `pytorch_model.bin`) that makes tokens of audio, \
-                   once: they are kept in `data.cache`. Its memory is given back before training. Not needed for sets that are \
-                   tokenised already.",
+            says: "Folder of the SNAC codec (`config.json`, `model.safetensors` or `pytorch_model.bin`) that turns audio into \
+                   tokens, once: they are kept in `data.cache`. Its memory is released before training. Not needed for data that is \
+                   already tokenised.",
             before: Some("data.codec"),
             option: Some(OwnOption {
                 flag: "codec",
                 value: Some("DIR"),
-                help: "Folder of the SNAC codec: makes tokens of audio once, before the first update, in memory of its own that is \
-                       given back",
+                help: "Folder of the SNAC codec: turns audio into tokens once, before the first update, in its own memory, which is \
+                       then released",
                 is_path: true,
             }),
         },
         OwnKey {
             name: "labels",
             says: "Which tokens are scored, `all` or `audio` (from the first audio token to the end: text is not learned; the loss \
-                   is another mean). Sets that are tokenised already bring their own. Absent: all, as the official script does.",
+                   is a mean over other tokens). Data that is already tokenised brings its own labels. Absent: all, as the official script does.",
             before: Some("data.labels"),
             option: None,
         },

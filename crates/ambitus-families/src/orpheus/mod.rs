@@ -34,7 +34,7 @@ pub struct Orpheus;
 const TEXT_PER_SECOND: f64 = 4.0;
 
 impl Orpheus {
-    /// A folder of this shape without files: for plans.
+    /// Returns a folder of this shape without files: for plans.
     pub fn shaped(config: Config) -> ModelDir {
         let opened = Folder { dir: PathBuf::new(), config: config.clone(), keys: Keys::default() };
         ModelDir::shaped(&Orpheus, Arc::new(config), Box::new(opened))
@@ -66,12 +66,12 @@ impl Family for Orpheus {
         folder::open(dir, options)
     }
 
-    /// finetune/train.py: Hugging Face's defaults but for the rate.
+    /// Returns the settings of finetune/train.py: Hugging Face's defaults except for the rate.
     fn defaults(&self, model: &dyn Model) -> Defaults {
         Defaults { learning_rate: 5e-5, ..of_model(model) }
     }
 
-    /// The names of `LlamaForCausalLM`, and what Hugging Face's readers ask for.
+    /// Returns the names of `LlamaForCausalLM`, and what Hugging Face's readers ask for.
     fn export(&self) -> ExportForm {
         ExportForm { metadata: &[("format", "pt")], ..ExportForm::default() }
     }

@@ -1,12 +1,13 @@
 //! Orpheus: audio to token clips through the SNAC codec, or sequences that are tokenised already.
 
 use super::keys::Keys;
+use crate::codec::{self, Codebook, Spec};
 use crate::console::Console;
 use crate::error::RunError;
 use crate::prepare::{
     Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shown,
 };
-use crate::snac;
+use ambitus_data::mel::SAMPLE_RATE;
 use ambitus_data::prepare::speech_lengths;
 use ambitus_data::sources::Entry;
 use ambitus_data::speech::interleave::{CODEBOOK, FRAME_SAMPLES};
@@ -20,7 +21,7 @@ use std::path::Path;
 
 /// The codec as preparing sees it.
 struct Snac {
-    codec: snac::Codec,
+    codec: Box<dyn codec::Codec>,
     fingerprint: [u8; 32],
 }
 
@@ -38,19 +39,18 @@ impl Codec for Snac {
 
 impl Snac {
     fn open(dir: &Path, threads: usize) -> Result<Snac, RunError> {
-        let codec = snac::Codec::open(dir, threads)?;
-        let cfg = codec.config();
-        let known = cfg.frame() == FRAME_SAMPLES
-            && cfg.vq_strides == [4, 2, 1]
-            && cfg.codebook_size == CODEBOOK as usize;
-        if !known {
+        let codec = codec::open(crate::CODECS, dir, threads)?;
+        let Spec { rate, frame, codebooks } = codec.spec();
+        let size = CODEBOOK as usize;
+        let known = [1, 2, 4].map(|per_frame| Codebook { per_frame, size });
+        if (*rate, *frame, &**codebooks) != (SAMPLE_RATE, FRAME_SAMPLES, &known[..]) {
+            let books: Vec<String> =
+                codebooks.iter().map(|b| format!("{} of {}", b.per_frame, b.size)).collect();
             return Err(RunError::Model(format!(
-                "{}: is not the codec that Orpheus speaks: frames of {} samples, strides {:?}, codebooks of {}; it takes \
-                 SNAC at 24 kHz ({FRAME_SAMPLES} samples, [4, 2, 1], {CODEBOOK}; hubertsiuzdak/snac_24khz)",
+                "{}: is not the codec that Orpheus speaks: {rate} Hz, frames of {frame} samples with codes {}; it takes \
+                 SNAC at 24 kHz ({FRAME_SAMPLES} samples, 1, 2 and 4 of {CODEBOOK}; hubertsiuzdak/snac_24khz)",
                 dir.display(),
-                cfg.frame(),
-                cfg.vq_strides,
-                cfg.codebook_size
+                books.join(", ")
             )));
         }
         let fingerprint = codec.fingerprint()?;
@@ -80,11 +80,11 @@ impl Preparer for Tokens<'_> {
         Ok(Made::new(what, job.recipe, &*bytes))
     }
 
-    /// No text is read: the codec, if one is named, the longest clip, and what is held of all.
+    /// Returns the bound without reading any text: the codec, if one is named, the longest clip, and what is held of all.
     fn bound<'a>(&'a self, job: &Job<'_>, held: u64) -> Result<Bound<'a>, RunError> {
         let codec = &self.keys.codec;
         let encoding = match codec {
-            Some(dir) => snac::Codec::open(dir, job.threads)?.encode_bytes(),
+            Some(dir) => codec::open(crate::CODECS, dir, job.threads)?.encode_bytes(),
             None => 0,
         };
         let room = Room::new(job, PREPARE_THREADS + job.threads);
@@ -96,7 +96,8 @@ impl Preparer for Tokens<'_> {
     }
 }
 
-/// Token clips, or only their lengths, and the bound on the memory that preparing them takes by the longest clip's seconds.
+/// Returns the token clips, or only their lengths, and the bound on the memory that preparing them takes by the longest clip's
+/// seconds.
 fn read<'a>(
     tokens: &Tokens<'_>,
     job: &Job<'_>,
@@ -188,7 +189,7 @@ fn read<'a>(
     Ok((made, bytes))
 }
 
-/// Ids of an entry's text with its voice; without a tokenizer the most that there may be. `None`: it cannot be used.
+/// Returns the ids of an entry's text with its voice; without a tokenizer the most that there may be. `None`: it cannot be used.
 fn text_ids(keys: &Keys, entry: &Entry, sequences: Option<&Sequences>) -> Option<usize> {
     let voice = entry.voice.as_deref().or(keys.voice.as_deref());
     match sequences {
@@ -198,8 +199,8 @@ fn text_ids(keys: &Keys, entry: &Entry, sequences: Option<&Sequences>) -> Option
     }
 }
 
-/// What preparing takes by the longest clip's seconds, beside so many bytes that it does not decide; only the process without a
-/// codec.
+/// Returns what preparing takes by the longest clip's seconds, besides `beside` bytes that do not depend on it. Without a codec
+/// that is the process alone.
 fn bound<'a>(options: &PrepareOptions, room: &Room, codec: bool, beside: u64) -> Bound<'a> {
     let process = room.process;
     if !codec {
@@ -209,7 +210,7 @@ fn bound<'a>(options: &PrepareOptions, room: &Room, codec: bool, beside: u64) ->
     limited(options, move |o| beside + SpeechOptions::default().fixed_bound(o))
 }
 
-/// What is wrong with a tokenizer is the model's, not the data's.
+/// Turns a tokenizer's error into a model's error: it is not the data's.
 fn of_model(e: RunError) -> RunError {
     match e {
         RunError::Data(e @ (DataError::File { .. } | DataError::Io { .. })) => RunError::Model(e.to_string()),

@@ -44,7 +44,7 @@ impl Folder {
         Ok(Folder { config, file, tensors })
     }
 
-    /// A hash of the configuration and of the file of weights.
+    /// Returns a hash of the configuration and of the file of weights.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -57,7 +57,7 @@ impl Folder {
         Ok(*hash.finalize().as_bytes())
     }
 
-    /// Writes every state of a session, one tensor at a time: beside the arena, a tensor twice and a staging buffer.
+    /// Writes every state of a session, one tensor at a time: besides the arena, a tensor twice and a staging buffer.
     ///
     /// # Errors
     /// Unreadable files, and values that are not finite.
@@ -92,6 +92,13 @@ impl Folder {
     }
 }
 
+/// Returns whether the folder has a SNAC codec's configuration, right or wrong.
+pub fn is_snac(dir: &Path) -> bool {
+    let text = read_text(&dir.join("config.json"), MAX_CONFIG_BYTES, "");
+    let config = text.ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+    config.is_some_and(|config| config.get("vq_strides").is_some())
+}
+
 fn read_config(dir: &Path) -> Result<Config, RunError> {
     let path = dir.join("config.json");
     let bad = |why: String| RunError::Model(format!("{}: {why}", path.display()));
@@ -102,7 +109,7 @@ fn read_config(dir: &Path) -> Result<Config, RunError> {
     file.config().map_err(|e| bad(e.to_string()))
 }
 
-/// Where each tensor is in the file.
+/// Returns where each tensor is in the file.
 fn find(config: &Config, file: &TensorFile) -> Result<BTreeMap<String, (Tensor, Vec<String>)>, RunError> {
     let (mut missing, mut misshapen) = (Vec::new(), Vec::new());
     let (mut found, mut known) = (BTreeMap::new(), BTreeSet::new());

@@ -4,21 +4,18 @@
 //! many frames, on both sides, as a frame's codes or samples depend on ([`rows::encoder_reach`], [`rows::decoder_reach`]);
 //! what is within reach of a cut is left to the neighbouring window. So the result is that of the whole sound in one piece.
 
-mod files;
 mod folder;
 #[cfg(test)]
 mod tests;
 
-pub use files::{CodesFile, decode_file, encode_file};
-
+use crate::codec::{self, Codebook, Codes, Kind, Spec};
 use crate::error::RunError;
 use ambitus_compile::{pipeline, plan};
-use ambitus_data::DataError;
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::Session;
 use ambitus_ir::plan::PlannedSession;
-use ambitus_models::snac::config::Config;
+use ambitus_models::snac::config::{Config, SAMPLE_RATE};
 use ambitus_models::snac::model::{self, DECODE, ENCODE};
 use ambitus_models::snac::{noise, rows};
 use folder::Folder;
@@ -30,11 +27,26 @@ const WINDOW: usize = 72_000;
 /// Latent rows of a window that are enough: each is compared with every entry of a codebook.
 const WINDOW_ROWS: usize = 512;
 
-/// The codes of a sound.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Codes {
-    /// The codes of each codebook, the slowest first: n, 2n and 4n of them for strides 4, 2, 1.
-    pub layers: Vec<Vec<u32>>,
+/// The kind of codec, for the registry.
+pub struct Snac;
+
+impl Kind for Snac {
+    fn name(&self) -> &'static str {
+        "SNAC at 24 kHz"
+    }
+
+    fn files(&self) -> &'static str {
+        "config.json and model.safetensors or pytorch_model.bin"
+    }
+
+    /// By the key that no other codec's configuration has: it names no architecture.
+    fn recognises(&self, dir: &Path) -> bool {
+        folder::is_snac(dir)
+    }
+
+    fn open(&self, dir: &Path, threads: usize) -> Result<Box<dyn codec::Codec>, RunError> {
+        Ok(Box::new(Codec::open(dir, threads)?))
+    }
 }
 
 /// What a session is for; the decoder with noise blocks is another program.
@@ -48,6 +60,7 @@ enum Direction {
 /// A codec whose weights and work lie in one planned arena: that of the direction used last.
 pub struct Codec {
     folder: Folder,
+    spec: Spec,
     threads: usize,
     /// Frames of a window.
     frames: usize,
@@ -66,7 +79,7 @@ impl Codec {
         Codec::open_with(dir, threads, 0)
     }
 
-    /// As [`Codec::open`] with windows of at least so many frames: more take more memory and overlap less.
+    /// Opens a codec with windows of at least `frames` frames: more take more memory and overlap less. See [`Codec::open`].
     ///
     /// # Errors
     /// As [`Codec::open`].
@@ -83,107 +96,15 @@ impl Codec {
         let threads = threads.max(1);
         let encode = planned(cfg, Direction::Encode, frames, threads);
         let decode = planned(cfg, Direction::Decode, frames, threads);
-        Ok(Codec { folder, threads, frames, encode, decode, open: None })
+        let book = |i| Codebook { per_frame: cfg.codes_per_frame(i), size: cfg.codebook_size };
+        let codebooks = (0..cfg.vq_strides.len()).map(book).collect();
+        let spec = Spec { rate: SAMPLE_RATE, frame: cfg.frame(), codebooks };
+        Ok(Codec { folder, spec, threads, frames, encode, decode, open: None })
     }
 
-    /// Changes whenever codes may: of configuration and weights.
-    ///
-    /// # Errors
-    /// Files that cannot be read.
-    pub fn fingerprint(&self) -> Result<[u8; 32], RunError> {
-        self.folder.fingerprint()
-    }
-
-    /// The codec's shape.
+    /// Returns the codec's shape.
     pub fn config(&self) -> &Config {
         &self.folder.config
-    }
-
-    /// Bytes of the arena, the larger of the two directions: only that of the direction used last is held.
-    pub fn bytes(&self) -> u64 {
-        self.encode_bytes().max(self.decode.arena_bytes())
-    }
-
-    /// Bytes of the arena while encoding: weights and a window's values.
-    pub fn encode_bytes(&self) -> u64 {
-        self.encode.arena_bytes()
-    }
-
-    /// Codes of a sound at 24 kHz, padded with zeros to whole frames.
-    ///
-    /// # Errors
-    /// The executor; weights that cannot be read; numbers that are not finite.
-    pub fn encode(&mut self, samples: &[f32]) -> Result<Codes, RunError> {
-        let mut encoding = self.encoding()?;
-        encoding.push(samples)?;
-        encoding.finish()
-    }
-
-    /// Begins to encode a sound that comes in pieces.
-    ///
-    /// # Errors
-    /// The executor; weights that cannot be read.
-    pub fn encoding(&mut self) -> Result<Encoding<'_>, RunError> {
-        self.ready(Direction::Encode)?;
-        let codes = Codes { layers: vec![Vec::new(); self.config().vq_strides.len()] };
-        Ok(Encoding { codec: self, held: Vec::new(), start: 0, done: 0, codes })
-    }
-
-    /// Samples of codes, whole frames; noise blocks add nothing.
-    ///
-    /// # Errors
-    /// Codes that are not this codec's; the executor; weights that cannot be read.
-    pub fn decode(&mut self, codes: &Codes) -> Result<Vec<f32>, RunError> {
-        let mut decoding = self.decoding(codes, None)?;
-        let mut all = Vec::new();
-        while let Some(piece) = decoding.next_piece()? {
-            all.extend_from_slice(piece);
-        }
-        Ok(all)
-    }
-
-    /// Begins to decode in pieces. With a seed, noise blocks add noise: a function of the seed and the place in the sound.
-    ///
-    /// # Errors
-    /// Codes that are not this codec's; a seed for a codec without noise blocks; the executor; weights that cannot be read.
-    pub fn decoding<'c>(&'c mut self, codes: &'c Codes, seed: Option<u64>) -> Result<Decoding<'c>, RunError> {
-        let total = self.check(codes).map_err(|why| RunError::Data(DataError::Invalid(why)))?;
-        if seed.is_some() && !self.config().noise {
-            let why = "this codec has no noise blocks (config.json: \"noise\": false); leave the seed out";
-            return Err(RunError::Usage(why.to_owned()));
-        }
-        self.ready(if seed.is_some() { Direction::DecodeNoisy } else { Direction::Decode })?;
-        let audio = vec![0.0; self.frames * self.config().frame()];
-        Ok(Decoding { codec: self, codes, seed, total, start: 0, done: 0, audio })
-    }
-
-    /// The number of frames, if these are this codec's codes, or why they are not.
-    ///
-    /// # Errors
-    /// Names the codebook and the code.
-    pub fn check(&self, codes: &Codes) -> Result<usize, String> {
-        let cfg = self.config();
-        let (have, want) = (codes.layers.len(), cfg.vq_strides.len());
-        if have != want {
-            return Err(format!("layers: {have} are given, the codec has {want} codebooks"));
-        }
-        let frames = codes.layers[0].len();
-        for (i, layer) in codes.layers.iter().enumerate() {
-            let want = frames * cfg.codes_per_frame(i);
-            if layer.len() != want {
-                return Err(format!(
-                    "layers[{i}]: {} codes, {want} belong to the {frames} of layers[0]",
-                    layer.len()
-                ));
-            }
-            if let Some(at) = layer.iter().position(|c| *c as usize >= cfg.codebook_size) {
-                return Err(format!(
-                    "layers[{i}][{at}]: {} is not below the codebook's size {}",
-                    layer[at], cfg.codebook_size
-                ));
-            }
-        }
-        Ok(frames)
     }
 
     /// Opens and fills the arena of a direction, after the other's was given back.
@@ -203,7 +124,7 @@ impl Codec {
         Ok(())
     }
 
-    /// Samples of a window.
+    /// Returns the number of samples of a window.
     fn window(&self) -> usize {
         self.frames * self.config().frame()
     }
@@ -225,7 +146,47 @@ impl Codec {
     }
 }
 
-/// The session of one direction: one program.
+impl codec::Codec for Codec {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn fingerprint(&self) -> Result<[u8; 32], RunError> {
+        self.folder.fingerprint()
+    }
+
+    /// Returns the larger arena of the two directions: only that of the direction used last is held.
+    fn bytes(&self) -> u64 {
+        self.encode_bytes().max(self.decode.arena_bytes())
+    }
+
+    fn encode_bytes(&self) -> u64 {
+        self.encode.arena_bytes()
+    }
+
+    fn encoding(&mut self) -> Result<Box<dyn codec::Encoding + '_>, RunError> {
+        self.ready(Direction::Encode)?;
+        let codes = Codes { layers: vec![Vec::new(); self.config().vq_strides.len()] };
+        Ok(Box::new(Encoding { codec: self, held: Vec::new(), start: 0, done: 0, codes }))
+    }
+
+    fn decoding_of<'c>(
+        &'c mut self,
+        codes: &'c Codes,
+        total: usize,
+        seed: Option<u64>,
+    ) -> Result<Box<dyn codec::Decoding + 'c>, RunError> {
+        if seed.is_some() && !self.config().noise {
+            let why = "this codec has no noise blocks (config.json: \"noise\": false); leave the seed out";
+            return Err(RunError::Usage(why.to_owned()));
+        }
+        self.ready(if seed.is_some() { Direction::DecodeNoisy } else { Direction::Decode })?;
+        let audio = vec![0.0; self.frames * self.config().frame()];
+        Ok(Box::new(Decoding { codec: self, codes, seed, total, start: 0, done: 0, audio }))
+    }
+}
+
+/// Returns the session of one direction: one program.
 fn planned(cfg: &Config, direction: Direction, frames: usize, threads: usize) -> Arc<PlannedSession> {
     let (target, samples) = (CpuTarget::new(threads), frames * cfg.frame());
     let mut s = Session::default();
@@ -240,7 +201,7 @@ fn planned(cfg: &Config, direction: Direction, frames: usize, threads: usize) ->
 }
 
 /// A sound being encoded.
-pub struct Encoding<'c> {
+struct Encoding<'c> {
     codec: &'c mut Codec,
     /// Samples from the frame `start` on, at most a window.
     held: Vec<f32>,
@@ -250,12 +211,8 @@ pub struct Encoding<'c> {
     codes: Codes,
 }
 
-impl Encoding<'_> {
-    /// Takes the next samples.
-    ///
-    /// # Errors
-    /// The executor; samples or weights that do not give numbers.
-    pub fn push(&mut self, mut samples: &[f32]) -> Result<(), RunError> {
+impl codec::Encoding for Encoding<'_> {
+    fn push(&mut self, mut samples: &[f32]) -> Result<(), RunError> {
         let (frame, window) = (self.codec.config().frame(), self.codec.window());
         let reach = rows::encoder_reach(self.codec.config());
         while !samples.is_empty() {
@@ -274,18 +231,16 @@ impl Encoding<'_> {
         Ok(())
     }
 
-    /// Ends the sound and gives its codes.
-    ///
-    /// # Errors
-    /// As [`Encoding::push`].
-    pub fn finish(mut self) -> Result<Codes, RunError> {
+    fn finish(mut self: Box<Self>) -> Result<Codes, RunError> {
         let valid = self.held.len().div_ceil(self.codec.config().frame());
         if valid > 0 {
             self.run(valid, self.start + valid)?;
         }
         Ok(self.codes)
     }
+}
 
+impl Encoding<'_> {
     /// Encodes the window, of which `valid` frames are sound, and keeps the codes of the frames `done..until`.
     fn run(&mut self, valid: usize, until: usize) -> Result<(), RunError> {
         let len = self.held.len();
@@ -315,7 +270,7 @@ impl Encoding<'_> {
 }
 
 /// Codes being decoded.
-pub struct Decoding<'c> {
+struct Decoding<'c> {
     codec: &'c mut Codec,
     codes: &'c Codes,
     seed: Option<u64>,
@@ -328,12 +283,8 @@ pub struct Decoding<'c> {
     audio: Vec<f32>,
 }
 
-impl Decoding<'_> {
-    /// The next samples, whole frames; `None` at the end.
-    ///
-    /// # Errors
-    /// The executor.
-    pub fn next_piece(&mut self) -> Result<Option<&[f32]>, RunError> {
+impl codec::Decoding for Decoding<'_> {
+    fn next_piece(&mut self) -> Result<Option<&[f32]>, RunError> {
         if self.done == self.total {
             return Ok(None);
         }

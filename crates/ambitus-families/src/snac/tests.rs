@@ -1,7 +1,8 @@
 //! On the small codecs of `parity/snac/fixtures`, whose codes and samples the package recorded. What comes out of the command
 //! line is compared in `crates/ambitus/tests/it/codec.rs`; here, that windows and pieces change nothing, and what is refused.
 
-use super::{Codec, Codes};
+use super::Codec;
+use crate::codec::{Codec as _, Codes};
 use crate::error::RunError;
 use ambitus_exec::executor::Executor;
 use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorSpec};
@@ -89,7 +90,9 @@ fn the_arena_is_the_plans() {
 #[test]
 fn codes_of_another_codec_are_refused() {
     let codec = Codec::open(&fixture("dense"), 1).unwrap();
-    let why = |layers: &[&[u32]]| codec.check(&Codes { layers: layers.iter().map(|l| l.to_vec()).collect() });
+    let why = |layers: &[&[u32]]| {
+        codec.spec().frames(&Codes { layers: layers.iter().map(|l| l.to_vec()).collect() })
+    };
     assert_eq!(why(&[&[1], &[2, 3]]), Ok(1));
     for (layers, said) in [
         (&[&[1][..]][..], "2 codebooks"),
@@ -100,7 +103,7 @@ fn codes_of_another_codec_are_refused() {
     }
 }
 
-/// The fixture's tensors, changed, in a folder of their own.
+/// Returns the fixture's tensors, changed, in a folder of their own.
 fn changed(dir: &Path, change: impl Fn(&str, &mut Vec<f32>, &mut Vec<usize>) -> bool) -> RunError {
     let from = TensorFile::open(fixture("strides").join("model.safetensors")).unwrap();
     let mut scratch = vec![0; 1 << 16];

@@ -365,7 +365,7 @@ fn visible(b: &mut Builder<'_>, scores: ValueId, qs: ValueId, ks: ValueId, causa
 }
 
 impl Builder<'_> {
-    /// Inverse frequencies `[dim / 2]`.
+    /// Returns the inverse frequencies `[dim / 2]`.
     pub fn rotary_frequencies(&mut self, dim: usize, base: f64) -> ValueId {
         self.push1(RotaryFrequencies { dim, base }, &[])
     }

@@ -43,7 +43,7 @@ impl Mesh {
     /// The most ranks of a text.
     const MOST: usize = 1 << 20;
 
-    /// A mesh of `ranks` ranks in groups of `shard`; `None` where these do not divide them.
+    /// Returns a mesh of `ranks` ranks in groups of `shard`; `None` if these do not divide them.
     pub fn new(ranks: usize, shard: usize) -> Option<Mesh> {
         let fits = shard > 0 && ranks > 0 && ranks.is_multiple_of(shard) && ranks <= Self::MOST;
         fits.then_some(Mesh { ranks, shard })
@@ -54,18 +54,18 @@ impl Mesh {
         self.ranks / self.shard
     }
 
-    /// The shard that a rank holds.
+    /// Returns the shard that a rank holds.
     pub fn shard_of(&self, rank: usize) -> usize {
         rank % self.shard
     }
 
-    /// The part, of as many equal ones of a flat as there are ranks, that a rank gets of a sum: the parts of a replica group
-    /// make up its shard.
+    /// Returns the part, of as many equal ones of a flat as there are ranks, that a rank gets of a sum: the parts of a replica
+    /// group make up its shard.
     pub fn piece_of(&self, rank: usize) -> usize {
         self.shard_of(rank) * self.replicas() + rank / self.shard
     }
 
-    /// Ranks of a group.
+    /// Returns the number of ranks in a group.
     pub fn size(&self, group: Group) -> usize {
         match group {
             Group::Shard => self.shard,
@@ -73,7 +73,7 @@ impl Mesh {
         }
     }
 
-    /// The ranks of a rank's group, in order.
+    /// Returns the ranks of a rank's group, in order.
     pub fn members(&self, group: Group, rank: usize) -> Vec<usize> {
         match group {
             Group::Shard => {
@@ -95,7 +95,7 @@ impl Attr for Mesh {
     }
 }
 
-/// The number of ranks that a program was compiled for, of an op that starts a collective or a transfer.
+/// Returns the number of ranks that a program was compiled for, of an op that starts a collective or a transfer.
 pub fn ranks(op: &Op) -> Option<usize> {
     match op {
         Op::AllGatherStart(op) => Some(op.mesh.ranks),

@@ -216,7 +216,7 @@ fn split_weight(b: &mut Builder<'_>, w: ValueId, groups: usize) -> ValueId {
     b.reshape(w, &[groups, s[0] / groups, s[1], s[2]])
 }
 
-/// What each row's taps read of x `[T, groups * c]`: `[groups, T, K * c]`, tap k from the row `shift(k)` further in the
+/// Returns what each row's taps read of x `[T, groups * c]`: `[groups, T, K * c]`, tap k from the row `shift(k)` further in the
 /// same segment, zero where there is none.
 fn taps(
     b: &mut Builder<'_>,

@@ -1,5 +1,5 @@
-//! Asynchronous copies between spaces: two instructions on a named queue. Operand and result are in use from start to
-//! done; whoever plans bytes must treat the whole stretch as live. Nothing else reads or writes the host's space.
+//! Asynchronous copies between spaces: two instructions on a named queue. Operand and result are in use from start to done;
+//! planners must treat the whole stretch as live. Nothing else reads or writes the host's space.
 
 use super::attr::words;
 use super::{Moves, OpDef, Props, arity, op, want};

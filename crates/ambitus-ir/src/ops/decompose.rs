@@ -1,7 +1,7 @@
 //! What decompositions share: the rule of what is core, and idioms in core ops.
 //!
-//! A fused op says in [`OpDef::decompose`](super::OpDef::decompose), beside its formula, what it is in core ops; that is
-//! the oracle for every executor. Core ops have none and are implemented by whoever runs programs:
+//! A fused op says in [`OpDef::decompose`](super::OpDef::decompose), next to its formula, what it is in core ops; that is the
+//! oracle for every executor. Core ops have none and are implemented by everything that runs programs:
 //!
 //! - elementwise `unary`, `binary`, `select`, `cast`, `fill`; `reduce`; `reshape`, `permute`, `broadcast`, `slice`,
 //!   `concat`, `iota`; `gather`, and `scatter_add` and `matmul` without accumulator;
@@ -94,35 +94,35 @@ impl Builder<'_> {
         self.broadcast(column, &shape)
     }
 
-    /// A scalar `[1]` repeated to the axes of `like`.
+    /// Returns a scalar `[1]` repeated to the axes of `like`.
     pub(super) fn everywhere(&mut self, s: ValueId, like: ValueId) -> ValueId {
         let shape = self.ty(like).shape;
         let s = self.reshape(s, &vec![1; shape.len()]);
         self.broadcast(s, &shape)
     }
 
-    /// The sum over each row of x `[T, D]`, repeated to `[T, D]`.
+    /// Returns the sum over each row of x `[T, D]`, repeated to `[T, D]`.
     pub(super) fn row_sum(&mut self, x: ValueId) -> ValueId {
         let shape = self.ty(x).shape;
         let sum = self.reduce(ReduceKind::Sum, x, 1);
         self.broadcast(sum, &shape)
     }
 
-    /// The mean over each row of x `[T, D]`, repeated to `[T, D]`.
+    /// Returns the mean over each row of x `[T, D]`, repeated to `[T, D]`.
     pub(super) fn row_mean(&mut self, x: ValueId) -> ValueId {
         let cols = self.dim(x, 1);
         let sum = self.row_sum(x);
         self.over(sum, cols as f32)
     }
 
-    /// The sum of all elements, `[1]`.
+    /// Returns the sum of all elements, `[1]`.
     pub(super) fn total(&mut self, x: ValueId) -> ValueId {
         let n = self.ty(x).shape.elements();
         let flat = self.reshape(x, &[n]);
         self.reduce(ReduceKind::Sum, flat, 0)
     }
 
-    /// The segment of every row or -1, i32 `[rows]`.
+    /// Returns the segment of every row or -1, i32 `[rows]`.
     pub(super) fn segment_ids(&mut self, segs: ValueId, rows: usize) -> ValueId {
         self.push1(SegmentIds { rows }, &[segs])
     }
@@ -157,7 +157,7 @@ impl Builder<'_> {
         self.keep(some, x)
     }
 
-    /// Row s of a table `[S, D]` for every row of segment s, zero for rows of no segment: f32 `[rows, D]`.
+    /// Returns row s of a table `[S, D]` for every row of segment s, zero for rows of no segment: f32 `[rows, D]`.
     pub(super) fn by_segment(&mut self, table: ValueId, segs: ValueId, rows: usize) -> ValueId {
         let table = self.as_f32(table);
         let ids = self.segment_ids(segs, rows);
@@ -172,7 +172,7 @@ impl Builder<'_> {
         self.scatter_add(x, ids, segments)
     }
 
-    /// Positions within segments as the columns of `like` `[T, D]`.
+    /// Returns the positions within segments as the columns of `like` `[T, D]`.
     pub(super) fn positions_like(&mut self, segs: ValueId, like: ValueId) -> ValueId {
         let rows = self.dim(like, 0);
         let positions = self.push1(SegmentPositions { rows }, &[segs]);

@@ -375,11 +375,11 @@ impl Builder<'_> {
     pub fn cast(&mut self, x: ValueId, to: DType) -> ValueId {
         self.push1(Cast { to }, &[x])
     }
-    /// A value of `ty` filled with one number.
+    /// Returns a value of `ty` filled with one number.
     pub fn fill(&mut self, ty: TensorType, value: f32) -> ValueId {
         self.push1(Fill { value, dtype: ty.dtype, shape: ty.shape }, &[])
     }
-    /// A value like `x` filled with one number.
+    /// Returns a value like `x` filled with one number.
     pub fn fill_like(&mut self, x: ValueId, value: f32) -> ValueId {
         let ty = self.ty(x);
         self.fill(ty, value)

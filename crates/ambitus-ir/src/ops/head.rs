@@ -31,7 +31,7 @@ fn sums(rows: usize) -> TensorType {
     TensorType::f32(&[rows, 3])
 }
 
-/// The part of an op that is never without.
+/// Returns the part of an op that is never without.
 fn known(part: Option<Span>) -> Result<Span, String> {
     part.ok_or_else(|| "is of a part, and names none".to_owned())
 }
@@ -144,12 +144,12 @@ op! {
 }
 
 impl HeadGrad {
-    /// The place of the accumulator among the operands.
+    /// Returns the place of the accumulator among the operands.
     pub fn accumulator(&self) -> usize {
         if self.goes_on() { 7 } else { 6 }
     }
 
-    /// There are classes before, whose dx is operand 6.
+    /// Returns whether there are classes before, whose dx is operand 6.
     pub fn goes_on(&self) -> bool {
         self.part.is_some_and(|p| p.first > 0)
     }

@@ -17,7 +17,7 @@ op! {
 }
 
 impl Gather {
-    /// There are parts before, whose rows are operand 2.
+    /// Returns whether there are parts before, whose rows are operand 2.
     fn goes_on(&self) -> bool {
         self.part.is_some_and(|p| p.first > 0)
     }
@@ -175,11 +175,11 @@ impl OpDef for Sinusoid {
 }
 
 impl Builder<'_> {
-    /// Rows of `table` `[V, D]` by `ids` `[T]`.
+    /// Returns the rows of `table` `[V, D]` by `ids` `[T]`.
     pub fn gather(&mut self, table: ValueId, ids: ValueId) -> ValueId {
         self.push1(Gather { part: None }, &[table, ids])
     }
-    /// Rows of `x` `[T, D]` summed by `ids` into `[rows, D]`.
+    /// Returns the rows of `x` `[T, D]` summed by `ids` into `[rows, D]`.
     pub fn scatter_add(&mut self, x: ValueId, ids: ValueId, rows: usize) -> ValueId {
         self.push1(ScatterAdd { rows, acc: false, part: None }, &[x, ids])
     }

@@ -223,7 +223,7 @@ impl OpDef for Iota {
 }
 
 impl Builder<'_> {
-    /// The same elements under other axes.
+    /// Returns the same elements under other axes.
     pub fn reshape(&mut self, x: ValueId, dims: &[usize]) -> ValueId {
         if *self.ty(x).shape == *dims {
             return x;
@@ -241,11 +241,11 @@ impl Builder<'_> {
         }
         self.push1(Broadcast { shape: Shape::new(dims) }, &[x])
     }
-    /// A range along one axis.
+    /// Returns a range along one axis.
     pub fn slice(&mut self, x: ValueId, axis: usize, start: usize, len: usize) -> ValueId {
         self.push1(Slice { axis, start, len }, &[x])
     }
-    /// Values joined along one axis.
+    /// Returns the values joined along one axis.
     pub fn concat(&mut self, xs: &[ValueId], axis: usize) -> ValueId {
         if let [x] = xs {
             return *x;

@@ -140,13 +140,13 @@ impl OpDef for AdamW8bit {
     }
 }
 
-/// Types of an 8-bit moment of a weight: codes and scales.
+/// Returns the types of an 8-bit moment of a weight: codes and scales.
 pub fn eight_bit(w: TensorType) -> (TensorType, TensorType) {
     let n = w.shape.elements();
     (TensorType::new(DType::U8, &[n]), TensorType::f32(&[n.div_ceil(BLOCK)]))
 }
 
-/// The 256 numbers of 8-bit moments, ascending: 0, 1, and in every decade from 1e-6 to 1 the middles of equal parts of
+/// Returns the 256 numbers of 8-bit moments, ascending: 0, 1, and in every decade from 1e-6 to 1 the middles of equal parts of
 /// [0.1, 1] times the decade; 1, 2, .. 64 parts with both signs (`signed`, for first moments), else 2, 4, .. 128.
 pub fn dynamic_map(signed: bool) -> [f32; 256] {
     let mut numbers = vec![0.0, 1.0];
@@ -165,7 +165,7 @@ pub fn dynamic_map(signed: bool) -> [f32; 256] {
     std::array::from_fn(|i| numbers[i] as f32)
 }
 
-/// What [`dynamic_map`]'s codes are chosen by: a number at or above element i and below element i + 1 has code i + 1. The
+/// Returns what [`dynamic_map`]'s codes are chosen by: a number at or above element i and below element i + 1 has code i + 1. The
 /// last is NaN, which nothing reaches.
 pub fn code_limits(map: &[f32; 256]) -> [f32; 256] {
     std::array::from_fn(|i| map.get(i + 1).map_or(f32::NAN, |next| 0.5 * (map[i] + next)))

@@ -269,7 +269,7 @@ impl OpDef for GrnGrad {
         let m2 = b.times(m2, cols as f32);
         let spread = b.div(spread, m2);
         let dg = b.sub(pm, spread);
-        // dG / G, 0 where a channel is silent.
+        // dG / G, 0 if a channel is silent.
         let heard = b.is_positive(r.g);
         let one = b.fill_like(r.g, 1.0);
         let by = b.select(heard, r.g, one);
@@ -303,7 +303,7 @@ pub(super) struct Normalised {
 }
 
 impl Normalised {
-    /// r = 1 / sqrt(mean(x^2) + eps), n = x r.
+    /// Normalises x: r = 1 / sqrt(mean(x^2) + eps), n = x r.
     pub(super) fn of(b: &mut Builder<'_>, x: ValueId, eps: f32) -> Normalised {
         let x2 = b.mul(x, x);
         let m = b.row_mean(x2);
@@ -312,7 +312,7 @@ impl Normalised {
         Normalised { n: b.mul(x, r), r }
     }
 
-    /// The same of x - mean(x).
+    /// Normalises x - mean(x), as a layer norm does.
     pub(super) fn layer(b: &mut Builder<'_>, x: ValueId, eps: f32) -> Normalised {
         let mean = b.row_mean(x);
         let centred = b.sub(x, mean);

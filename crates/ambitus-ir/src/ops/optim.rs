@@ -70,7 +70,7 @@ impl OpDef for SumSquares {
         Some(Cut::by_element(&[0], &[]))
     }
 
-    /// The runs of all parts, one after another.
+    /// Returns the runs of all parts, one after another.
     fn in_parts(
         &self,
         b: &mut Builder<'_>,
@@ -240,7 +240,7 @@ impl Builder<'_> {
     pub fn accumulate(&mut self, accumulator: ValueId, x: ValueId, beta: ValueId) -> ValueId {
         self.push1(Accumulate {}, &[accumulator, x, beta])
     }
-    /// Sum of squares of all values, its parts summed in order: `[1]`.
+    /// Returns the sum of squares of all values, its parts summed in order: `[1]`.
     pub fn sum_of_squares(&mut self, xs: &[ValueId]) -> ValueId {
         let parts: Vec<ValueId> = xs.iter().map(|x| self.push1(SumSquares {}, &[*x])).collect();
         self.push1(SumPartials {}, &parts)

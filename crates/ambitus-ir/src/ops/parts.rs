@@ -38,7 +38,7 @@ impl Attr for Option<Span> {
 pub enum Unit {
     /// Elements, row-major without pads.
     Element,
-    /// Rows of a matrix; parts begin at multiples of so many.
+    /// Rows of a matrix; parts begin at multiples of this number.
     Rows(usize),
 }
 

@@ -55,7 +55,7 @@ impl Builder<'_> {
         self.push1(Reduce { kind, axis }, &[x])
     }
 
-    /// Sum over rows: x `[T, D]` to f32 `[D]`.
+    /// Returns the sum over rows: x `[T, D]` to f32 `[D]`.
     pub fn column_sum(&mut self, x: ValueId) -> ValueId {
         let cols = self.dim(x, 1);
         let sum = self.reduce(ReduceKind::Sum, x, 0);

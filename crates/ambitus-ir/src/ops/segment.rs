@@ -292,11 +292,11 @@ impl OpDef for GatedResidualGrad {
 }
 
 impl Builder<'_> {
-    /// Every row's index within its segment, f32 `[rows]`.
+    /// Returns every row's index within its segment, f32 `[rows]`.
     pub fn segment_positions(&mut self, segs: ValueId, rows: usize) -> ValueId {
         self.push1(SegmentPositions { rows }, &[segs])
     }
-    /// The row of a per-segment table for every row.
+    /// Returns the row of a per-segment table for every row.
     pub fn segment_broadcast(&mut self, table: ValueId, segs: ValueId, rows: usize) -> ValueId {
         self.push1(SegmentBroadcast { rows }, &[table, segs])
     }

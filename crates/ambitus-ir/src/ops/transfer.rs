@@ -38,7 +38,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// The ranks of a route, ascending.
+    /// Returns the ranks of a route, ascending.
     pub fn members(&self) -> [usize; 2] {
         [self.from.min(self.to), self.from.max(self.to)]
     }
@@ -79,12 +79,12 @@ impl TransferStart {
         TransferStart { queue: TRANSFER, route, end, dtype: ty.dtype, shape: ty.shape }
     }
 
-    /// The type of what is sent.
+    /// Returns the type of what is sent.
     pub fn ty(&self) -> TensorType {
         TensorType::new(self.dtype, &self.shape)
     }
 
-    /// The rank that runs this end; either of [`End::Both`].
+    /// Returns the rank that runs this end; either of [`End::Both`].
     pub fn rank(&self) -> usize {
         if self.end == End::Receive { self.route.to } else { self.route.from }
     }

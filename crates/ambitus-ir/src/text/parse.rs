@@ -77,7 +77,7 @@ fn state_decl(c: &mut Cursor<'_>) -> Result<StateDecl, TextError> {
     Ok(StateDecl { name, ty, kind, trainable, home })
 }
 
-/// The rest of a program after its first word; also the cursor at its name.
+/// Returns the rest of a program after its first word; also the cursor at its name.
 fn program<'a>(
     lines: &mut Lines<'a>,
     mut head: Cursor<'a>,
@@ -267,7 +267,7 @@ impl<'a> Reader<'_, 'a> {
         Ok(())
     }
 
-    /// A state by name.
+    /// Returns a state by name.
     fn state(&self, c: &mut Cursor<'a>) -> Result<StateId, TextError> {
         c.blanks();
         let start = c.clone();
@@ -276,7 +276,7 @@ impl<'a> Reader<'_, 'a> {
         found.ok_or_else(|| start.error(format!("no state is named `{name}`")))
     }
 
-    /// The first element of a part of a state.
+    /// Returns the first element of a part of a state.
     fn from(&self, c: &mut Cursor<'a>) -> Result<Option<usize>, TextError> {
         if !c.word("from") {
             return Ok(None);
@@ -287,7 +287,7 @@ impl<'a> Reader<'_, 'a> {
         Ok(Some(first))
     }
 
-    /// A value that is defined above, with its type.
+    /// Returns a value that is defined above, with its type.
     fn known(&self, c: &mut Cursor<'a>) -> Result<(ValueId, TensorType), TextError> {
         c.blanks();
         let start = c.clone();
@@ -309,7 +309,7 @@ impl<'a> Reader<'_, 'a> {
         Ok(())
     }
 
-    /// The program, its values numbered without gaps: so the text bounds the table of types.
+    /// Returns the program, its values numbered without gaps: so the text bounds the table of types.
     fn finish(mut self) -> Result<Program, TextError> {
         let count = self.types.len();
         if let Some((v, at)) = self.highest.filter(|(v, _)| v.index() >= count) {

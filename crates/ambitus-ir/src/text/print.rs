@@ -6,7 +6,7 @@ use crate::program::{Instr, Program, Session, StateId, StateUse, ValueId};
 use crate::tensor::TensorType;
 use std::fmt::{self, Display, Write};
 
-/// The text of a session: its states, then its programs.
+/// Returns the text of a session: its states, then its programs.
 pub fn print_session(session: &Session) -> String {
     let mut out = String::new();
     for s in &session.states {
@@ -24,7 +24,7 @@ pub fn print_session(session: &Session) -> String {
     out
 }
 
-/// The text of one program of a session.
+/// Returns the text of one program of a session.
 pub fn print_program(session: &Session, p: &Program) -> String {
     let mut out = format!("program {} {{\n", Name(&p.name));
     let _ = write_program(&mut out, session, p);

@@ -2,7 +2,7 @@
 
 use ambitus_ir::{Builder, ValueId};
 
-/// x w^T + b, `[T, In]` to `[T, Out]`, with the parameters `<scope>.weight` `[Out, In]` and `<scope>.bias` `[Out]`.
+/// Computes x w^T + b, `[T, In]` to `[T, Out]`, with the parameters `<scope>.weight` `[Out, In]` and `<scope>.bias` `[Out]`.
 pub fn linear(b: &mut Builder<'_>, scope: &str, x: ValueId, out: usize) -> ValueId {
     b.scope(scope, |b| {
         let inner = b.dim(x, 1);
@@ -12,7 +12,7 @@ pub fn linear(b: &mut Builder<'_>, scope: &str, x: ValueId, out: usize) -> Value
     })
 }
 
-/// x w^T, `[T, In]` to `[T, Out]`, with the parameter `<scope>.weight` `[Out, In]` alone.
+/// Computes x w^T, `[T, In]` to `[T, Out]`, with the parameter `<scope>.weight` `[Out, In]` alone.
 pub fn project(b: &mut Builder<'_>, scope: &str, x: ValueId, out: usize) -> ValueId {
     b.scope(scope, |b| {
         let inner = b.dim(x, 1);

@@ -2,7 +2,7 @@
 
 use ambitus_ir::{Builder, ValueId};
 
-/// RMS norm over the columns of `[T, D]` (arXiv 1910.07467), with the parameter `<scope>.weight` `[D]`.
+/// Computes the RMS norm over the columns of `[T, D]` (arXiv 1910.07467), with the parameter `<scope>.weight` `[D]`.
 pub fn rms_norm(b: &mut Builder<'_>, scope: &str, x: ValueId, eps: f32) -> ValueId {
     b.scope(scope, |b| {
         let width = b.dim(x, 1);

@@ -20,12 +20,12 @@ pub struct Clip<'a> {
 }
 
 impl Clip<'_> {
-    /// N.
+    /// Returns the number N of frames.
     pub fn frames(&self) -> usize {
         self.mel.len() / MELS
     }
 
-    /// Whether frame i is predicted.
+    /// Returns whether frame i is predicted.
     fn predicted(&self, i: usize) -> bool {
         match self.span {
             Some(span) => span[i],
@@ -33,13 +33,13 @@ impl Clip<'_> {
         }
     }
 
-    /// Predicted frames.
+    /// Returns the predicted frames.
     pub fn span_frames(&self) -> usize {
         (0..self.frames()).filter(|i| self.predicted(*i)).count()
     }
 }
 
-/// Inputs of the programs in [`super::model`] at capacity. `text_mask` and `keys` belong to programs that take them.
+/// Returns the inputs of the programs in [`super::model`] at capacity. `text_mask` and `keys` belong to programs that take them.
 pub fn layout(cap: Capacity) -> Layout {
     let (rows, clips) = (cap.rows, cap.clips);
     Layout::new(
@@ -94,7 +94,7 @@ pub fn fill(batch: &mut Batch, clips: &[Clip<'_>]) {
     segments[clips.len()..].fill(at as i32);
 }
 
-/// 1 / (M * predicted frames of all clips of the update): the input `norm`.
+/// Returns 1 / (M * predicted frames of all clips of the update): the input `norm`.
 pub fn norm(span_frames: usize) -> f32 {
     (1.0 / (MELS as f64 * span_frames.max(1) as f64)) as f32
 }

@@ -179,7 +179,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The shape of `F5TTS_v1_Base` (its YAML and vocabulary of 2,545 tokens in F5-TTS 1.1).
+    /// Returns the shape of `F5TTS_v1_Base` (its YAML and vocabulary of 2,545 tokens in F5-TTS 1.1).
     pub fn v1_base() -> Config {
         Config {
             dim: 1024,

@@ -31,7 +31,7 @@ pub struct Draw {
     pub key: [u32; 2],
 }
 
-/// The key of a clip: a hash of seed, epoch and sample id.
+/// Returns the key of a clip: a hash of seed, epoch and sample id.
 pub fn clip_key(seed: u64, epoch: u64, sample: u64) -> [u32; 2] {
     let a = philox4x32_10(
         [epoch as u32, (epoch >> 32) as u32, sample as u32, (sample >> 32) as u32],
@@ -40,12 +40,12 @@ pub fn clip_key(seed: u64, epoch: u64, sample: u64) -> [u32; 2] {
     [a[0], a[1]]
 }
 
-/// Uniform in 0..1 with 24 bits.
+/// Returns a number uniform in 0..1 with 24 bits.
 fn uniform(bits: u32) -> f32 {
     (bits >> 8) as f32 / (1 << 24) as f32
 }
 
-/// Two N(0, 1) from two words (Box-Muller, in double precision).
+/// Returns two N(0, 1) from two words (Box-Muller, in double precision).
 pub(crate) fn normal_pair(a: u32, b: u32) -> [f32; 2] {
     let u = (f64::from(a) + 1.0) / 4_294_967_296.0;
     let r = (-2.0 * u.ln()).sqrt();
@@ -70,7 +70,7 @@ pub fn draw(key: [u32; 2], frames: usize) -> Draw {
     }
 }
 
-/// N(0, 1) `[N, M]` of a clip, row-major; `out` has N * M elements.
+/// Draws N(0, 1) `[N, M]` of a clip, row-major; `out` has N * M elements.
 pub fn noise(key: [u32; 2], out: &mut [f32]) {
     for (i, quad) in out.chunks_mut(4).enumerate() {
         let w = philox4x32_10([i as u32, 0, 0, NOISE], key);

@@ -16,7 +16,7 @@ use config::{Config, MAX_FRAMES, MELS};
 use std::sync::Arc;
 
 impl Model for Config {
-    fn loss(&self, s: &mut Session, cap: Capacity, name: &str, train: bool) -> Program {
+    fn loss(&self, s: &mut Session, _player: usize, cap: Capacity, name: &str, train: bool) -> Program {
         model::loss(s, self, cap, name, train)
     }
 
@@ -32,7 +32,7 @@ impl Model for Config {
         (4 * MELS * rows) as u64
     }
 
-    /// Frames of 256 samples at 24 kHz. The text encoder's positions end at [`MAX_FRAMES`].
+    /// Returns rows as frames of 256 samples at 24 kHz. The text encoder's positions end at [`MAX_FRAMES`].
     fn rows(&self) -> Rows {
         let most = (self.conv_layers > 0).then_some(MAX_FRAMES);
         Rows { unit: "frames", per_second: 24_000.0 / 256.0, most }
@@ -58,7 +58,7 @@ impl Model for Config {
         "F5-TTS"
     }
 
-    /// The command of F5-TTS that speaks with an export (`f5_tts/infer/infer_cli.py`).
+    /// Returns the command of F5-TTS that speaks with an export (`f5_tts/infer/infer_cli.py`).
     fn listen(&self, export: &str) -> Option<String> {
         Some(format!(
             "f5-tts_infer-cli --model_cfg {export}/config.yaml --ckpt_file {export}/model.safetensors --vocab_file \

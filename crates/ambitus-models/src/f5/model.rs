@@ -73,7 +73,7 @@ impl Clips {
         }
     }
 
-    /// A number per clip `[S]` as a number per frame `[T]`.
+    /// Returns a number per clip `[S]` as a number per frame `[T]`.
     fn per_frame(&self, b: &mut Builder<'_>, per_clip: ValueId, frames: usize) -> ValueId {
         let clips = b.dim(per_clip, 0);
         let column = b.reshape(per_clip, &[clips, 1]);
@@ -89,7 +89,7 @@ impl Clips {
     }
 }
 
-/// The transformer: (phi, cond `[T, M]`) to the predicted velocity `[T, M]`.
+/// Returns the transformer: (phi, cond `[T, M]`) to the predicted velocity `[T, M]`.
 fn velocity(b: &mut Builder<'_>, cfg: &Config, clips: &Clips, phi: ValueId, cond: ValueId) -> ValueId {
     b.scope("transformer", |b| {
         let inv_freq = b.scope("rotary_embed", |b| b.frozen_parameter("inv_freq", &[cfg.dim_head / 2]));
@@ -116,7 +116,7 @@ fn velocity(b: &mut Builder<'_>, cfg: &Config, clips: &Clips, phi: ValueId, cond
     })
 }
 
-/// silu of the time vector, `[S, D]`: every modulation starts from it.
+/// Computes silu of the time vector, `[S, D]`: every modulation starts from it.
 fn time_embedding(b: &mut Builder<'_>, cfg: &Config, clips: &Clips) -> ValueId {
     b.scope("time_embed", |b| {
         let kind = SinusoidKind::SinCos;
@@ -129,7 +129,7 @@ fn time_embedding(b: &mut Builder<'_>, cfg: &Config, clips: &Clips) -> ValueId {
     })
 }
 
-/// One text vector per frame, `[T, E]`.
+/// Computes one text vector per frame, `[T, E]`.
 fn text_embedding(b: &mut Builder<'_>, cfg: &Config, clips: &Clips, phi: ValueId) -> ValueId {
     let frames = b.dim(phi, 0);
     b.scope("text_embed", |b| {
@@ -156,7 +156,7 @@ fn text_embedding(b: &mut Builder<'_>, cfg: &Config, clips: &Clips, phi: ValueId
     })
 }
 
-/// ConvNeXt V2 block over each clip, `[T, E]` to `[T, E]`.
+/// Applies a ConvNeXt V2 block over each clip, `[T, E]` to `[T, E]`.
 fn convnext(b: &mut Builder<'_>, width: usize, segs: ValueId, x: ValueId) -> ValueId {
     let h = b.scope("dwconv", |b| {
         let w = b.parameter("weight", &[width, 1, 7]);
@@ -206,7 +206,7 @@ fn input_embedding(
     })
 }
 
-/// One DiT block, `[T, D]` to `[T, D]`.
+/// Applies one DiT block, `[T, D]` to `[T, D]`.
 fn block(
     b: &mut Builder<'_>,
     cfg: &Config,
@@ -258,7 +258,7 @@ fn attention(b: &mut Builder<'_>, cfg: &Config, clips: &Clips, inv_freq: ValueId
     clips.dropped(b, o)
 }
 
-/// RMS norm of every head by one weight `[dim_head]`.
+/// Computes the RMS norm of every head by one weight `[dim_head]`.
 fn head_norm(b: &mut Builder<'_>, name: &str, cfg: &Config, x: ValueId) -> ValueId {
     let (rows, cols) = (b.dim(x, 0), b.dim(x, 1));
     let heads = b.reshape(x, &[rows * cfg.heads, cfg.dim_head]);

@@ -9,25 +9,25 @@ use crate::init::Init;
 /// of third parties.
 pub const PREFIXES: [&str; 4] = ["ema_model._orig_mod.", "ema_model.", "_orig_mod.", ""];
 
-/// Tensors that files may hold beside the model's and that loading passes over: EMA's counters, mel buffers.
+/// Returns whether files may hold this tensor besides the model's, and loading skips it: EMA's counters, mel buffers.
 pub fn ignored(name: &str) -> bool {
     let name = PREFIXES.iter().find_map(|p| name.strip_prefix(p)).unwrap_or(name);
     matches!(name, "initted" | "step" | "update") || name.starts_with("mel_spec.")
 }
 
-/// The layers that are adapted where nobody says: attention's projections and the feed-forward.
+/// The layers that are adapted by default: attention's projections and the feed-forward.
 pub const ADAPTED: [&str; 6] = ["*.to_q", "*.to_k", "*.to_v", "*.to_out.0", "*.ff.ff.0.0", "*.ff.ff.2"];
 
-/// Bytes of the reference package's fp32 step: 20 per parameter (weight, gradient, two moments, EMA), and per frame
-/// 72.1 d per block and 119.6 d beside (measured by hooking what autograd saves; fused attention). `mixed`: with autocast, 22
-/// per parameter (weights' 16-bit copies live until backward), 50.1 d per block and 68.2 d beside.
+/// Returns the bytes of the reference package's fp32 step: 20 per parameter (weight, gradient, two moments, EMA), and per frame
+/// 72.1 d per block and 119.6 d elsewhere (measured by hooking what autograd saves; fused attention). `mixed`: with autocast, 22
+/// per parameter (weights' 16-bit copies live until backward), 50.1 d per block and 68.2 d elsewhere.
 pub fn original_bytes(cfg: &Config, parameters: u64, frames: usize, mixed: bool) -> u64 {
     let (each, block, beside) = if mixed { (22, 50.1, 68.2) } else { (20, 72.1, 119.6) };
     let per_frame = (block * cfg.depth as f64 + beside) * cfg.dim as f64;
     parameters * each + (per_frame * frames as f64) as u64
 }
 
-/// True for the text embedding, the only tensor whose rows follow the vocabulary.
+/// Returns true for the text embedding, the only tensor whose rows follow the vocabulary.
 pub fn is_text_embedding(name: &str) -> bool {
     name == TEXT_EMBEDDING
 }
@@ -38,13 +38,13 @@ pub const TEXT_EMBEDDING: &str = "transformer.text_embed.text_embed.weight";
 /// The rotary buffer's name.
 pub const INV_FREQ: &str = "transformer.rotary_embed.inv_freq";
 
-/// The rotary buffer's value: 1 / 10000^(2j / dim_head).
+/// Returns the rotary buffer's value: 1 / 10000^(2j / dim_head).
 pub fn inv_freq(cfg: &Config) -> Vec<f32> {
     let step = |j: usize| 10000f32.powf((2 * j) as f32 / cfg.dim_head as f32);
     (0..cfg.dim_head / 2).map(|j| 1.0 / step(j)).collect()
 }
 
-/// How a tensor is drawn for training from scratch, as the package's constructors do. `dims` is its shape.
+/// Returns how a tensor is drawn for training from scratch, as the package's constructors do. `dims` is its shape.
 ///
 /// Modulation and output layers start at zero: a fresh model predicts 0, and at first only `proj_out` has a gradient.
 pub fn init(name: &str, dims: &[usize], cfg: &Config) -> Init {
@@ -67,7 +67,7 @@ pub fn init(name: &str, dims: &[usize], cfg: &Config) -> Init {
     Init::Uniform(1.0 / (fan_in as f32).sqrt())
 }
 
-/// Inputs of the layer that a bias belongs to.
+/// Returns the inputs of the layer that a bias belongs to.
 fn bias_fan_in(layer: &str, cfg: &Config) -> usize {
     use super::config::{MELS, POSITION_GROUPS};
     let ends = |s: &str| layer.ends_with(s);

@@ -16,12 +16,12 @@ pub struct Clip<'a> {
 }
 
 impl Clip<'_> {
-    /// N.
+    /// Returns the number N of tokens.
     pub fn tokens(&self) -> usize {
         self.ids.len()
     }
 
-    /// Scored tokens.
+    /// Returns the number of scored tokens.
     pub fn scored(&self) -> usize {
         self.labels.iter().skip(1).filter(|l| **l != IGNORED).count()
     }
@@ -53,7 +53,7 @@ impl Clip<'_> {
     }
 }
 
-/// Inputs of the program at capacity.
+/// Returns the inputs of the program at capacity.
 pub fn layout(cap: Capacity) -> Layout {
     Layout::new(&[], &[("input_ids", cap.rows), ("labels", cap.rows), ("segments", cap.clips + 1)])
 }
@@ -79,7 +79,7 @@ pub fn fill(batch: &mut Batch, clips: &[Clip<'_>]) {
     segments[clips.len()..].fill(at as i32);
 }
 
-/// 1 / scored tokens of all clips of the update: the input `norm`.
+/// Returns 1 / scored tokens of all clips of the update: the input `norm`.
 pub fn norm(scored: usize) -> f32 {
     (1.0 / scored.max(1) as f64) as f32
 }

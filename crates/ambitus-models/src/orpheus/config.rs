@@ -77,7 +77,7 @@ pub struct Rope {
 /// How Llama 3.1 stretches long wavelengths (`rope_type: llama3`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stretch {
-    /// `factor`: the longest waves become so many times longer.
+    /// `factor` by which the longest waves are stretched.
     pub factor: f64,
     /// `low_freq_factor`: waves longer than `original / low` are the longest.
     pub low: f64,
@@ -117,7 +117,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Orpheus 3B: Llama-3.2-3B with the vocabulary of the fine-tuned release.
+    /// Returns the shape of Orpheus 3B: Llama-3.2-3B with the vocabulary of the fine-tuned release.
     pub fn orpheus_3b() -> Config {
         Config {
             dim: 3072,
@@ -193,7 +193,7 @@ impl File {
         })
     }
 
-    /// What would change numbers and is not computed here.
+    /// Refuses what would change numbers and is not computed here.
     fn refuse_others(&self) -> Result<(), ConfigError> {
         if let Some(names) = self.architectures.as_ref().filter(|n| !n.is_empty())
             && !names.iter().any(|n| n == "LlamaForCausalLM")
@@ -229,7 +229,7 @@ impl File {
         Ok(())
     }
 
-    /// Theta and scaling, in either spelling.
+    /// Reads theta and scaling, in either spelling.
     fn rope(&self) -> Result<(f64, Option<Stretch>), ConfigError> {
         let (key, rope) = match (&self.rope_parameters, &self.rope_scaling) {
             (Some(new), Some(old)) if !agree(new, old, self.rope_theta) => {
@@ -257,7 +257,7 @@ impl File {
     }
 }
 
-/// Whether a file that has both spellings means one thing.
+/// Returns whether a file that has both spellings means one thing.
 fn agree(new: &Rope, old: &Rope, theta: Option<f64>) -> bool {
     let named = |r: &Rope| Rope {
         rope_type: Some(r.kind().to_owned()),

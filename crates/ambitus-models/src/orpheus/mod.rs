@@ -1,4 +1,4 @@
-//! Orpheus: a Llama decoder over text and audio tokens, and any other `LlamaForCausalLM` (`README.md` beside this file).
+//! Orpheus: a Llama decoder over text and audio tokens, and any other `LlamaForCausalLM` (`README.md` next to this file).
 
 pub mod batch;
 pub mod config;
@@ -12,7 +12,7 @@ use ambitus_ir::{Program, Session};
 use config::Config;
 
 impl Model for Config {
-    fn loss(&self, s: &mut Session, cap: Capacity, name: &str, _train: bool) -> Program {
+    fn loss(&self, s: &mut Session, _player: usize, cap: Capacity, name: &str, _train: bool) -> Program {
         model::loss(s, self, cap, name)
     }
 
@@ -20,7 +20,7 @@ impl Model for Config {
         batch::layout(cap)
     }
 
-    /// An id and a label.
+    /// Returns an id and a label.
     fn clip_bytes(&self, rows: usize) -> u64 {
         8 * rows as u64
     }
@@ -57,9 +57,9 @@ impl Model for Config {
 /// Ids of Orpheus: its text's, the wrapper ids' and the audio's.
 const SPEECH_VOCABULARY: usize = 156_938;
 
-/// What the first loss of a run says, for vocabularies with Orpheus's audio ids. Runs of a checkpoint that users call healthy
-/// start near 5; those that stay at 6 to 7 were given other tokens than the checkpoint knows (canopyai/Orpheus-TTS, issues
-/// 273 and 286).
+/// Returns what the first loss of a run says, for vocabularies with Orpheus's audio ids. Runs of a checkpoint that users call
+/// healthy start near 5; those that stay at 6 to 7 were given other tokens than the checkpoint knows (canopyai/Orpheus-TTS,
+/// issues 273 and 286).
 fn first_loss(cfg: &Config, loss: f64) -> Option<String> {
     if cfg.vocab < SPEECH_VOCABULARY {
         return None;

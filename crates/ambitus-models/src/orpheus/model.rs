@@ -32,7 +32,7 @@ pub fn loss(session: &mut Session, cfg: &Config, cap: Capacity, name: &str) -> P
     b.finish()
 }
 
-/// The normed last hidden states `[T, D]`, and the embedding `[V, D]`.
+/// Returns the normed last hidden states `[T, D]`, and the embedding `[V, D]`.
 fn decoder(b: &mut Builder<'_>, cfg: &Config, ids: ValueId, segs: ValueId) -> (ValueId, ValueId) {
     let table = b.scope("embed_tokens", |b| b.parameter("weight", &[cfg.vocab, cfg.dim]));
     let freqs = b.scope("rotary_emb", |b| frequencies(b, cfg));
@@ -43,7 +43,7 @@ fn decoder(b: &mut Builder<'_>, cfg: &Config, ids: ValueId, segs: ValueId) -> (V
     (rms_norm(b, "norm", x, cfg.eps), table)
 }
 
-/// Inverse frequencies `[head_dim / 2]`.
+/// Returns the inverse frequencies `[head_dim / 2]`.
 fn frequencies(b: &mut Builder<'_>, cfg: &Config) -> ValueId {
     let freqs = b.rotary_frequencies(cfg.head_dim, cfg.rope_base);
     match cfg.stretch {
@@ -52,9 +52,9 @@ fn frequencies(b: &mut Builder<'_>, cfg: &Config) -> ValueId {
     }
 }
 
-/// transformers' `_compute_llama3_parameters`: with the wavelength w = 2 pi / f, f where w < original / high, f / factor where
-/// w > original / low, (1 - s) f / factor + s f between them, with s = (original / w - low) / (high - low). These are one
-/// formula, as s is 1 and 0 at the ends: s is clamped.
+/// Computes transformers' `_compute_llama3_parameters`: with the wavelength w = 2 pi / f, f where w < original / high, f /
+/// factor where w > original / low, (1 - s) f / factor + s f between them, with s = (original / w - low) / (high - low). These
+/// are one formula, as s is 1 and 0 at the ends: s is clamped.
 fn stretched(b: &mut Builder<'_>, by: Stretch, f: ValueId) -> ValueId {
     let Stretch { factor, low, high, original } = by;
     let scalar = |b: &mut Builder<'_>, x: f64| b.fill(TensorType::f32(&[1]), x as f32);
@@ -73,7 +73,7 @@ fn stretched(b: &mut Builder<'_>, by: Stretch, f: ValueId) -> ValueId {
     b.add(slow, rest)
 }
 
-/// One layer, `[T, D]` to `[T, D]`.
+/// Applies one layer, `[T, D]` to `[T, D]`.
 fn layer(b: &mut Builder<'_>, cfg: &Config, freqs: ValueId, segs: ValueId, x: ValueId) -> ValueId {
     let h = rms_norm(b, "input_layernorm", x, cfg.eps);
     let h = b.scope("self_attn", |b| attention(b, cfg, freqs, segs, h));

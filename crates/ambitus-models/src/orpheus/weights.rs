@@ -14,24 +14,24 @@ pub const HEAD: &str = "lm_head.weight";
 pub const ADAPTED: [&str; 7] =
     ["*.q_proj", "*.k_proj", "*.v_proj", "*.o_proj", "*.gate_proj", "*.up_proj", "*.down_proj"];
 
-/// Tensors that files may hold beside the model's and that loading passes over: the rotary buffers of old releases.
+/// Returns whether files may hold this tensor besides the model's, and loading skips it: the rotary buffers of old releases.
 pub fn ignored(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq")
 }
 
-/// The embedding is the head of a tied model too.
+/// Returns the second names of tensors: a tied model's embedding is the head too.
 pub fn aliases(cfg: &Config) -> &'static [(&'static str, &'static str)] {
     if cfg.tied { &[(EMBEDDING, HEAD)] } else { &[] }
 }
 
-/// How a tensor is drawn for training from scratch, as `LlamaPreTrainedModel._init_weights` does.
+/// Returns how a tensor is drawn for training from scratch, as `LlamaPreTrainedModel._init_weights` does.
 pub fn init(name: &str, cfg: &Config) -> Init {
     let norm = name.rsplit('.').nth(1).is_some_and(|layer| layer.ends_with("norm"));
     if norm { Init::One } else { Init::Normal(cfg.spread) }
 }
 
-/// Bytes of the official script's training step, by arithmetic: transformers 4, AdamW and parameters in fp32; `mixed` is bf16
-/// autocast with flash attention, else fp32.
+/// Returns the bytes of the official script's training step, by arithmetic: transformers 4, AdamW and parameters in fp32;
+/// `mixed` is bf16 autocast with flash attention, else fp32.
 ///
 /// States: 16 a parameter (weight, gradient, two moments); autocast keeps a bf16 copy of every weight until backward is over
 /// (2). Logits: 14 a token and vocabulary entry: autocast's bf16 (2; without it none), an fp32 copy, log-softmax and its

@@ -77,7 +77,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The shape of `hubertsiuzdak/snac_24khz`.
+    /// Returns the shape of `hubertsiuzdak/snac_24khz`.
     pub fn snac_24khz() -> Config {
         Config {
             encoder_dim: 48,
@@ -93,38 +93,38 @@ impl Config {
         }
     }
 
-    /// Samples per latent row.
+    /// Returns the number of samples per latent row.
     pub fn hop(&self) -> usize {
         self.encoder_rates.iter().product()
     }
 
-    /// Samples per frame: one code of the slowest codebook.
+    /// Returns the number of samples per frame: one code of the slowest codebook.
     pub fn frame(&self) -> usize {
         self.hop() * self.vq_strides[0]
     }
 
-    /// Codes of a codebook in a frame.
+    /// Returns the number of codes of a codebook in a frame.
     pub fn codes_per_frame(&self, codebook: usize) -> usize {
         self.vq_strides[0] / self.vq_strides[codebook]
     }
 
-    /// Channels of the encoder before block `i`, and after the last.
+    /// Returns the channels of the encoder before block `i`, and after the last.
     pub fn encoder_width(&self, i: usize) -> usize {
         self.encoder_dim << i
     }
 
-    /// Channels of the decoder before block `i`, and after the last.
+    /// Returns the channels of the decoder before block `i`, and after the last.
     pub fn decoder_width(&self, i: usize) -> usize {
         self.decoder_dim >> i
     }
 
-    /// Channel groups of a residual unit's convolution of `width` channels.
+    /// Returns the channel groups of a residual unit's convolution of `width` channels.
     pub fn groups(&self, width: usize) -> usize {
         if self.depthwise { width } else { 1 }
     }
 }
 
-/// Zeros before the first row of a convolution of `2 * stride` taps.
+/// Returns the number of zeros before the first row of a convolution of `2 * stride` taps.
 pub fn stride_pad(stride: usize) -> usize {
     stride.div_ceil(2)
 }

@@ -114,7 +114,7 @@ fn decoder(b: &mut Builder<'_>, cfg: &Config, z: ValueId, noise: bool) -> ValueI
     b.unary(UnaryKind::Tanh, y)
 }
 
-/// x + conv1(snake(conv7(snake(x)))), conv7 dilated.
+/// Computes x + conv1(snake(conv7(snake(x)))), conv7 dilated.
 fn residual_unit(
     b: &mut Builder<'_>,
     cfg: &Config,
@@ -139,7 +139,7 @@ fn snake(b: &mut Builder<'_>, name: &str, x: ValueId) -> ValueId {
     b.snake(x, alpha)
 }
 
-/// A convolution that keeps the rows, `[in, out, taps]`, centred.
+/// Returns a convolution that keeps the rows, `[in, out, taps]`, centred.
 fn conv(
     b: &mut Builder<'_>,
     name: &str,
@@ -154,7 +154,7 @@ fn conv(
     b.conv1d(x, w, bias, rows, groups, taps / 2)
 }
 
-/// A centred convolution of every d-th row: an ordinary one on the d sequences of such rows, one after the other.
+/// Returns a centred convolution of every d-th row: an ordinary one on the d sequences of such rows, one after the other.
 fn dilated(b: &mut Builder<'_>, name: &str, x: ValueId, groups: usize, d: usize, stride: usize) -> ValueId {
     let shape = b.ty(x).shape;
     let (rows, width) = (shape[0], shape[1]);
@@ -169,7 +169,7 @@ fn dilated(b: &mut Builder<'_>, name: &str, x: ValueId, groups: usize, d: usize,
     transpose_rows(b, y, d, rows / d)
 }
 
-/// Rows i * n + j of x `[m * n, C]` to rows j * m + i.
+/// Returns rows i * n + j of x `[m * n, C]` to rows j * m + i.
 fn transpose_rows(b: &mut Builder<'_>, x: ValueId, m: usize, n: usize) -> ValueId {
     let width = b.dim(x, 1);
     let x = b.reshape(x, &[m, n, width]);
@@ -177,7 +177,7 @@ fn transpose_rows(b: &mut Builder<'_>, x: ValueId, m: usize, n: usize) -> ValueI
     b.reshape(x, &[m * n, width])
 }
 
-/// A transposed convolution to `rate` times the rows of `stride`.
+/// Returns a transposed convolution to `rate` times the rows of `stride`.
 fn transposed(b: &mut Builder<'_>, name: &str, x: ValueId, to: usize, rate: usize, stride: usize) -> ValueId {
     let shape = b.ty(x).shape;
     let w = b.frozen_parameter(&format!("{name}.weight"), &[rate * to, shape[1], 3]);
@@ -193,8 +193,8 @@ fn table(b: &mut Builder<'_>, stride: usize, dilation: usize) -> ValueId {
     b.input(&table.name(), table.ty())
 }
 
-/// The codes of z `[rows, L]`, one for `stride` rows, as ids i32 `[n]` and as f32 `[n]`: the entry with the nearest direction,
-/// the first of several.
+/// Returns the codes of z `[rows, L]`, one for `stride` rows, as ids i32 `[n]` and as f32 `[n]`: the entry with the nearest
+/// direction, the first of several.
 fn quantize(b: &mut Builder<'_>, cfg: &Config, z: ValueId, stride: usize) -> (ValueId, ValueId) {
     let (latent, dim, entries) = (cfg.latent_dim, cfg.codebook_dim, cfg.codebook_size);
     let n = b.dim(z, 0) / stride;
@@ -235,7 +235,7 @@ fn quantize(b: &mut Builder<'_>, cfg: &Config, z: ValueId, stride: usize) -> (Va
     (b.cast(codes, DType::I32), codes)
 }
 
-/// Rows of x `[n, D]` scaled to length 1; of length 0 as they are.
+/// Returns the rows of x `[n, D]` scaled to length 1; of length 0 as they are.
 fn directions(b: &mut Builder<'_>, x: ValueId) -> ValueId {
     let shape = b.ty(x).shape;
     let squares = b.mul(x, x);
@@ -247,7 +247,7 @@ fn directions(b: &mut Builder<'_>, x: ValueId) -> ValueId {
     b.div(x, length)
 }
 
-/// What ids `[n]` of a codebook say of the latent rows: `[n * stride, L]`.
+/// Returns what ids `[n]` of a codebook say of the latent rows: `[n * stride, L]`.
 fn dequantize(b: &mut Builder<'_>, cfg: &Config, ids: ValueId, stride: usize) -> ValueId {
     let (latent, dim) = (cfg.latent_dim, cfg.codebook_dim);
     let n = b.dim(ids, 0);

@@ -3,7 +3,7 @@
 use crate::f5::draw::normal_pair;
 use ambitus_ir::ops::random::philox4x32_10;
 
-/// N(0, 1) for the rows from `first` on of a decoder block.
+/// Draws N(0, 1) for the rows from `first` on of a decoder block.
 pub fn noise(seed: u64, block: usize, first: u64, out: &mut [f32]) {
     let key = [seed as u32, (seed >> 32) as u32];
     for (i, x) in (first..).zip(out) {

@@ -20,23 +20,23 @@ pub struct Table {
 }
 
 impl Table {
-    /// The program input.
+    /// Returns the program input.
     pub fn name(&self) -> String {
         format!("rows.{}.{}", self.stride, self.dilation)
     }
 
-    /// The input of that name.
+    /// Returns the input of that name.
     pub fn of(name: &str) -> Option<Table> {
         let (stride, dilation) = name.strip_prefix("rows.")?.split_once('.')?;
         Some(Table { stride: stride.parse().ok()?, dilation: dilation.parse().ok()? })
     }
 
-    /// i32 `[S+1]`: one segment, or two for each sequence.
+    /// Returns i32 `[S+1]`: one segment, or two for each sequence.
     pub fn ty(&self) -> TensorType {
         TensorType::i32(&[if self.dilation == 1 { 2 } else { 2 * self.dilation + 1 }])
     }
 
-    /// The table of a program for `samples` samples when `valid` of them are audio (both in whole rows).
+    /// Returns the table of a program for `samples` samples when `valid` of them are audio (both in whole rows).
     pub fn fill(&self, samples: usize, valid: usize) -> Vec<i32> {
         let (rows, valid, d) = (samples / self.stride, valid / self.stride, self.dilation);
         if d == 1 {
@@ -48,12 +48,12 @@ impl Table {
     }
 }
 
-/// Every table that a program takes.
+/// Returns every table that a program takes.
 pub fn tables(program: &Program) -> Vec<Table> {
     program.inputs.iter().filter_map(|i| Table::of(&i.name)).collect()
 }
 
-/// Frames before and after a frame that its codes depend on: the larger of the two.
+/// Returns the number of frames before or after a frame on which its codes depend: the larger of the two.
 pub fn encoder_reach(cfg: &Config) -> usize {
     let side = (TAPS / 2) as i64;
     // First and last row that a frame's latent rows read, relative to the frame's first and to the next frame's first.
@@ -66,7 +66,7 @@ pub fn encoder_reach(cfg: &Config) -> usize {
     in_frames(cfg, low - side, high + side)
 }
 
-/// Frames before and after a frame that its samples depend on: the larger of the two.
+/// Returns the number of frames before or after a frame on which its samples depend: the larger of the two.
 pub fn decoder_reach(cfg: &Config) -> usize {
     let side = (TAPS / 2) as i64;
     let (mut low, mut high) = (-side, side - 1);
@@ -79,12 +79,12 @@ pub fn decoder_reach(cfg: &Config) -> usize {
     in_frames(cfg, (low - side) * hop, (high + side + 1) * hop - 1)
 }
 
-/// Rows to either side that a block's residual units read.
+/// Returns the number of rows to either side that a block's residual units read.
 fn units() -> i64 {
     (DILATIONS.iter().sum::<usize>() * (TAPS / 2)) as i64
 }
 
-/// `low` samples from a frame's start and `high` from its end, as whole frames.
+/// Converts `low` samples from a frame's start and `high` from its end to whole frames.
 fn in_frames(cfg: &Config, low: i64, high: i64) -> usize {
     let frame = cfg.frame() as i64;
     let before = (-low + frame - 1) / frame;

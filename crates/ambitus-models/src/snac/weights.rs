@@ -41,20 +41,20 @@ impl Tensor {
         ("weight_g", "weight_v"),
     ];
 
-    /// The names of (g, v) in one of the two spellings.
+    /// Returns the names of (g, v) in one of the two spellings.
     pub fn normed_names(&self, (g, v): (&str, &str)) -> [String; 2] {
         let module = self.name.strip_suffix("weight").unwrap_or(&self.name);
         [format!("{module}{g}"), format!("{module}{v}")]
     }
 
-    /// Axes of g: one number per element of the first axis.
+    /// Returns the axes of g: one number per element of the first axis.
     pub fn norm_dims(&self) -> Vec<usize> {
         let mut dims = vec![1; self.dims.len()];
         dims[0] = self.dims[0];
         dims
     }
 
-    /// Axes of the state.
+    /// Returns the axes of the state.
     pub fn state_dims(&self) -> Vec<usize> {
         let d = &self.dims;
         match self.layout {
@@ -67,7 +67,7 @@ impl Tensor {
         }
     }
 
-    /// The state's values from the checkpoint's: v (or the tensor itself) and, where weight-normalised, g.
+    /// Returns the state's values from the checkpoint's: v (or the tensor itself) and, where weight-normalised, g.
     ///
     /// # Panics
     /// When lengths are not those of [`Tensor::dims`] and [`Tensor::norm_dims`].
@@ -113,7 +113,7 @@ impl Tensor {
     }
 }
 
-/// Every tensor of a codec, in the package's order of modules.
+/// Returns every tensor of a codec, in the package's order of modules.
 pub fn tensors(cfg: &Config) -> Vec<Tensor> {
     let mut all = List(Vec::new());
     all.conv("encoder.block.0", [cfg.encoder_dim, 1, TAPS], Layout::Same);
@@ -162,12 +162,12 @@ pub fn tensors(cfg: &Config) -> Vec<Tensor> {
     all.0
 }
 
-/// The number of the decoder's first block among its modules.
+/// Returns the number of the decoder's first block among its modules.
 pub fn first_block(cfg: &Config) -> usize {
     if cfg.depthwise { 2 } else { 1 }
 }
 
-/// The number of the first residual unit among a decoder block's modules.
+/// Returns the number of the first residual unit among a decoder block's modules.
 pub fn first_unit(cfg: &Config) -> usize {
     if cfg.noise { 3 } else { 2 }
 }
@@ -184,7 +184,7 @@ impl List {
         self.0.push(Tensor { name, dims: dims.to_vec(), normed: true, layout });
     }
 
-    /// A weight and, last, a bias as long as the first axis.
+    /// Declares a weight and, last, a bias as long as the first axis.
     fn conv(&mut self, module: &str, dims: [usize; 3], layout: Layout) {
         self.weight(module, dims, layout);
         self.plain(format!("{module}.bias"), vec![dims[0]]);

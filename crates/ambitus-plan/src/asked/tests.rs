@@ -4,7 +4,7 @@ use crate::testing::{Quiet, bytes};
 use ambitus_families::small;
 use ambitus_recipe::recipe::{
     Batch, Checkpoint, DeviceChoice, Level, Lora, MicroBatch as Size, OptimizerChoice, Placement, Precision,
-    Sharding, UpdateAt, Validation,
+    Settled, Sharding, UpdateAt, Validation,
 };
 use ambitus_recipe::size::ByteSize;
 use arbtest::arbitrary::{Result as Drawn, Unstructured};
@@ -86,10 +86,10 @@ fn settled_recipes_read_back_and_plan_the_same() {
 
 /// False where the options that are drawn cannot stand together.
 fn reads_back(u: &mut Unstructured<'_>) -> bool {
-    let mut recipe = draw(u).expect("bytes enough");
+    let recipe = draw(u).expect("bytes enough");
     let models = models();
     let model = u.choose(&models).expect("bytes enough");
-    recipe.settle(&model.defaults());
+    let recipe = recipe.settled(&model.defaults());
     if recipe.validate().is_err() {
         return false;
     }
@@ -98,17 +98,17 @@ fn reads_back(u: &mut Unstructured<'_>) -> bool {
     let clips = "6x0.6s,2x1.7s".parse().expect("clips");
     let data = Data::plan(&recipe, model, &device, (Some(&clips), false), &mut Quiet).expect("clips");
     let budget = 64 << 20;
-    let asked = |recipe: &Recipe| {
+    let asked = |recipe: &Settled| {
         Asked::new(recipe, model, &Sizes::of(recipe, &*model.model, &data)?, &device, budget)
     };
     let Ok(first) = asked(&recipe) else { return false };
     let Ok(found) = first.search(&device, budget) else { return false };
     let kept = first.settled(&found);
     let text = kept.to_yaml().expect("YAML");
-    let mut again = Recipe::parse(&text, "recipe.yaml").unwrap_or_else(|e| panic!("{e}\n{text}")).0;
+    let again = Recipe::parse(&text, "recipe.yaml").unwrap_or_else(|e| panic!("{e}\n{text}")).0;
     assert_eq!(again, kept, "{text}");
-    again.settle(&model.defaults());
-    assert_eq!(again, kept, "nothing is left to settle");
+    let again = again.settled(&model.defaults());
+    assert_eq!(*again.recipe(), kept, "nothing is left to settle");
     let plan = asked(&again).and_then(|a| a.search(&device, budget)).expect("it was planned before").plan;
     assert_eq!(plan.peak_bytes, found.plan.peak_bytes, "{text}");
     // Where a model is cut follows from the rest.

@@ -1,4 +1,4 @@
-//! A run before its values have offsets.
+//! Compiled runs whose values have no offsets yet.
 
 use super::phases::{self, Around};
 use super::{Categories, ProgramBytes, RunPlan, Shape, here, highest};
@@ -15,15 +15,14 @@ use ambitus_ir::target::{Packed, Target};
 use ambitus_ir::{Program, Session};
 use std::sync::Arc;
 
-/// Cuts that are tried for each number of micro-batches at a time.
+/// Cuts that are tried for each number of micro-batches in flight.
 const MOST_CUTS: usize = 4;
 
-/// A run that is compiled and not planned: no value has an offset yet. Much cheaper than a plan, and enough to say what no
-/// plan can do.
+/// A compiled run without offsets. Much cheaper than a plan, and enough to say what no plan can do.
 pub struct Draft {
     /// What was compiled.
     pub shape: Shape,
-    /// Of each rank with a session of its own; of one, where all have the same.
+    /// Needs of each rank; one entry if all have the same session.
     needs: Vec<Needs>,
     /// The session that was cut, and how.
     placed: Option<(Session, parts::How)>,
@@ -42,7 +41,7 @@ impl Draft {
         Self::of(shape, session, target)
     }
 
-    /// As [`Draft::new`], from what it has in common with other plans: [`Stem::new`] of this shape and target.
+    /// Compiles from what the run shares with other plans: [`Stem::new`] of this shape and target. See [`Draft::new`].
     ///
     /// # Errors
     /// As [`Draft::new`].
@@ -52,7 +51,7 @@ impl Draft {
         Self::of(shape, session, target)
     }
 
-    /// Of a session that was compiled from this shape.
+    /// Drafts a session that was compiled from this shape.
     fn of(shape: Shape, session: Session, target: &dyn Target) -> Result<Draft, RunError> {
         let Some(placement) = &shape.session.placement else {
             return Ok(Self::of_needs(shape, vec![Needs::of(session, target, 1)], None));
@@ -88,7 +87,7 @@ impl Draft {
         least.map(|(_, draft)| draft).ok_or_else(|| RunError::Usage("placement: no cut".to_owned()))
     }
 
-    /// Of a session that is cut there.
+    /// Drafts a session that is cut at `cut`.
     fn of_cut(
         shape: &Shape,
         session: &Session,
@@ -107,7 +106,7 @@ impl Draft {
         Ok(Self::of_needs(shape, needs, Some((session.clone(), parts.how))))
     }
 
-    /// What each rank takes of a memory of its own, when it only matters whether `budget` is enough.
+    /// Returns what each rank takes of a memory of its own, when it only matters whether `budget` is enough.
     fn bytes_of_ranks(&self, budget: u64, heights: &Heights) -> Vec<u64> {
         let around = self.around();
         let bytes = |n: &Needs| match around.peak(n.arena_bytes()) {
@@ -117,7 +116,7 @@ impl Draft {
         self.needs.iter().map(bytes).collect()
     }
 
-    /// What is left of `budget` for blocks on each rank, which takes so many bytes with those it has.
+    /// Returns what is left of `budget` for blocks on each rank, which takes `bytes` with the blocks that it has.
     fn bounds(&self, pieces: &[Piece], bytes: &[u64], budget: u64) -> Vec<Bound> {
         let Some((_, how)) = &self.placed else { return Vec::new() };
         let of_rank = |(rank, (first, n)): (usize, (usize, usize))| {
@@ -128,12 +127,12 @@ impl Draft {
         how.blocks_of_ranks().into_iter().enumerate().map(of_rank).collect()
     }
 
-    /// [`Draft::least_bytes`] of the phases that have an arena.
+    /// Returns [`Draft::least_bytes`] of the phases that have an arena.
     pub fn running_bytes(&self) -> u64 {
         self.around().running(self.together(self.needs.iter().map(Needs::arena_bytes)))
     }
 
-    /// The peak while the run is planned.
+    /// Returns the peak while the run is planned.
     pub fn planning_bytes(&self) -> u64 {
         self.around().plan
     }
@@ -144,7 +143,7 @@ impl Draft {
         draft
     }
 
-    /// The session of all ranks, or of one like all.
+    /// Returns the session of all ranks, or of one like all.
     fn session(&self) -> &Session {
         self.placed.as_ref().map_or(self.needs[0].session(), |(whole, _)| whole)
     }
@@ -153,12 +152,12 @@ impl Draft {
         Around::of(&self.shape, &self.session().states, self.programs())
     }
 
-    /// Bytes of the process that the programs of the ranks in it take, planned and bound.
+    /// Returns the bytes of the process that the programs of the ranks in it take, planned and bound.
     pub fn programs_bytes(&self) -> u64 {
         self.programs().running()
     }
 
-    /// Bytes of the process that the programs of the ranks in it take.
+    /// Returns the bytes of the process that the programs of the ranks in it take.
     fn programs(&self) -> ProgramBytes {
         if self.placed.is_none() {
             return ProgramBytes::of(self.needs[0].session(), self.shape.beside.ranks);
@@ -170,8 +169,8 @@ impl Draft {
         }
     }
 
-    /// Bytes of ranks in the memory that the budget bounds, of what each has, or one for all: there are all of them, or one, of
-    /// which the largest counts.
+    /// Returns the bytes of ranks in the memory that the budget bounds, of what each has, or one for all: there are all of
+    /// them, or one, of which the largest counts.
     fn together(&self, of_ranks: impl Iterator<Item = u64>) -> u64 {
         match (&self.placed, self.shape.beside.ranks) {
             (None, n) => n as u64 * of_ranks.max().unwrap_or(0),
@@ -180,8 +179,8 @@ impl Draft {
         }
     }
 
-    /// How often what forward keeps of a micro-batch is in the memory that the budget bounds: each rank has all of it, or, of a
-    /// placed model, a part, of as many micro-batches as wait there.
+    /// Returns how often what forward keeps of a micro-batch is in the memory that the budget bounds: each rank has all of it,
+    /// or, of a placed model, a part, of as many micro-batches as wait there.
     pub fn copies(&self) -> f64 {
         let Some((_, how)) = &self.placed else { return self.shape.beside.ranks as f64 };
         let all = (0..self.needs.len()).map(|rank| how.waiting(rank) as f64);
@@ -192,12 +191,16 @@ impl Draft {
         }
     }
 
-    /// The program of a micro-batch, of all ranks.
+    /// Returns the program of a micro-batch, of all ranks and of the first player.
     pub fn micro(&self) -> Option<&Program> {
-        self.session().program(program::MICRO)
+        self.of_players(program::MICRO).first().copied()
     }
 
-    /// When ranks that have parts of the model are done with an update.
+    fn of_players(&self, kind: &str) -> Vec<&Program> {
+        session::of_players(self.session(), &*self.shape.model, kind)
+    }
+
+    /// Returns when ranks that have parts of the model are done with an update.
     fn timelines(&self, target: &dyn Target) -> Option<Vec<Timeline>> {
         let packed = &Packed { target, rows: self.shape.clip_rows };
         let (_, how) = self.placed.as_ref()?;
@@ -205,7 +208,7 @@ impl Draft {
         Some(parts::timelines(&parts, how.in_flight, self.shape.micro_batches, packed))
     }
 
-    /// Predicted seconds of one update.
+    /// Returns the predicted seconds of one update.
     pub fn step_seconds(&self, target: &dyn Target) -> f64 {
         let packed = &Packed { target, rows: self.shape.clip_rows };
         match self.timelines(target) {
@@ -214,7 +217,7 @@ impl Draft {
         }
     }
 
-    /// What ranks exchange in one update.
+    /// Predicts what ranks exchange in one update.
     fn exchange(&self, target: &dyn Target) -> Exchange {
         let packed = &Packed { target, rows: self.shape.clip_rows };
         if let Some(ranks) = self.timelines(target) {
@@ -222,8 +225,9 @@ impl Draft {
             let waiting = last(&ranks, |t| t.now) - busy;
             return Exchange { seconds: waiting, exposed: waiting, bytes: last(&ranks, |t| t.moved) };
         }
-        let of = |name: &str| {
-            let program = self.session().program(name);
+        // Several players are trained by one rank.
+        let of = |kind: &str| {
+            let program = self.of_players(kind).first().copied();
             program.map_or(Exchange::default(), |p| report::exchange(p, packed))
         };
         let n = self.shape.micro_batches_of_rank() as f64;
@@ -235,25 +239,25 @@ impl Draft {
         }
     }
 
-    /// Bytes of the host's memory that what waits there takes, or a little more.
+    /// Returns the bytes of the host's memory that what waits there takes, or a little more.
     pub fn host_bytes(&self) -> u64 {
         self.together(self.needs.iter().map(Needs::host_bytes))
     }
 
-    /// Instructions of the longest program.
+    /// Returns the instructions of the longest program.
     pub fn instructions(&self) -> usize {
         let programs = self.needs.iter().flat_map(|n| &n.session().programs);
         programs.map(|p| p.instrs.len()).max().unwrap_or(0)
     }
 
-    /// The sum over one update, of all ranks or of one like all.
+    /// Returns the sum over one update, of all ranks or of one like all.
     fn of_update(&self, each: impl Fn(&Program) -> f64) -> f64 {
-        let of = |name: &str| self.session().program(name).map_or(0.0, &each);
+        let of = |kind: &str| self.of_players(kind).into_iter().map(&each).sum::<f64>();
         self.shape.micro_batches_of_rank() as f64 * of(program::MICRO) + of(program::UPDATE)
     }
 
-    /// The peak, when it only matters whether `budget` is enough: one that is within it, or that no work could bring within
-    /// it, is not made lower.
+    /// Returns the peak, when it only matters whether `budget` is enough: one that is within it, or that no work could bring
+    /// within it, is not made lower.
     pub fn peak_within(&self, budget: u64, heights: &Heights) -> u64 {
         if self.least_bytes > budget {
             return self.least_bytes;
@@ -285,7 +289,7 @@ impl Draft {
         all.iter().filter(|p| p.arena_bytes() > planned.arena_bytes()).for_each(|p| planned = p);
         let here = here(&shape, planned, self.placed.as_ref().map(|_| &*all));
         let around = self.around();
-        let phases = phases::phases(&around, &here);
+        let phases = phases::phases(&around, &here, &session::players(&*shape.model));
         let top = highest(&phases);
         let peak_bytes = top.map_or(0, |p| p.peak_bytes);
         let categories = top.map_or_else(Categories::default, |top| phases::categories(&around, &here, top));
@@ -312,7 +316,7 @@ impl Draft {
     }
 }
 
-/// The latest of ranks, or the most.
+/// Returns the latest of ranks, or the most.
 fn last(ranks: &[Timeline], of: impl Fn(&Timeline) -> f64) -> f64 {
     ranks.iter().map(of).fold(0.0, f64::max)
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::session::{self, program};
 use ambitus_compile::passes::lora::{A, adapted_module};
-use ambitus_compile::pipeline::Trained;
+use ambitus_compile::pipeline::{Player, Trained};
 use ambitus_compile::plan::report;
 use ambitus_data::griffin_lim::GriffinLim;
 use ambitus_ir::plan::PlannedSession;
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 /// Bound on the memory of drawing and writing one picture, beyond its input, for up to 10,000 validations: canvas, compressor
 /// and file.
 pub const PICTURE_BYTES: u64 = 5 << 20;
-/// Bytes of the sound of a sample and of its picture, one after the other, beside the sample.
+/// Bytes of the sound of a sample and of its picture, one after the other, besides the sample.
 const DRAWING_BYTES: u64 = if GriffinLim::BYTES > PICTURE_BYTES { GriffinLim::BYTES } else { PICTURE_BYTES };
 
 /// Names of the phases, in legal order.
@@ -46,8 +46,8 @@ pub mod phase {
     pub const RESULTS: &str = "results";
 }
 
-/// What the budget holds of a run beside its arena, of all ranks in this process. On a card all of it but the context is in the
-/// host's memory, not in the budget's.
+/// What the budget holds of a run besides its arena, of all ranks in this process. On a card only the context counts: the rest is
+/// in the host's memory, not in the budget's.
 pub(super) struct Around {
     with_host: bool,
     /// The process with its programs and what it holds of its data, or a card's context.
@@ -56,19 +56,20 @@ pub(super) struct Around {
     prepare: u64,
     /// While the run is planned.
     pub plan: u64,
-    /// Beside the process and the arena.
+    /// Bytes besides the process and the arena.
     load: u64,
     run: u64,
     evaluate: u64,
     sample: u64,
     save: u64,
-    /// Beside the process: the arena is gone.
+    /// Bytes besides the process: the arena is gone.
     export: u64,
     results: u64,
 }
 
 impl Around {
-    /// `states`: of the whole model, or of a rank like all; `programs`: all in this process.
+    /// Counts what a run holds around its arena. `states`: of the whole model, or of any rank if all are alike; `programs`: all
+    /// in this process.
     pub fn of(shape: &Shape, states: &[StateDecl], programs: ProgramBytes) -> Around {
         let of_ranks = |n: usize, bytes: u64| if shape.beside.with_host { n as u64 * bytes } else { 0 };
         let each = |bytes| of_ranks(shape.beside.ranks, bytes);
@@ -94,33 +95,33 @@ impl Around {
             evaluate: each(loader + if shape.session.evaluate { evaluate } else { 0 }),
             sample: each(sampled.map_or(0, |c| sampling(&*shape.model, c))),
             save: each(loader + LOAD_BYTES),
-            // What is left of a run the first rank does.
+            // After training only the first rank works.
             export: of_ranks(1, LOAD_BYTES + merging),
             results: of_ranks(1, results(&*shape.model, sampled)),
         }
     }
 
-    /// The most beside the process and an arena.
+    /// Returns the most bytes besides the process and an arena.
     fn beside_arena(&self) -> u64 {
         [self.load, self.run, self.evaluate, self.sample, self.save].into_iter().fold(0, u64::max)
     }
 
-    /// Arenas of so many bytes together, with their page tables where these are the host's.
+    /// Returns the bytes of arenas of `bytes` together, with their page tables if these are the host's.
     fn arenas(&self, bytes: u64) -> u64 {
         bytes + if self.with_host { bytes / OF_PAGE_TABLE } else { 0 }
     }
 
-    /// The peak with arenas of so many bytes together.
+    /// Returns the peak with arenas of `arenas` bytes together.
     pub fn peak(&self, arenas: u64) -> u64 {
         self.running(arenas).max(self.without_arena())
     }
 
-    /// The peak of the phases that have an arena, with arenas of so many bytes together.
+    /// Returns the peak of the phases that have an arena, with arenas of `arenas` bytes together.
     pub fn running(&self, arenas: u64) -> u64 {
         self.process + self.beside_arena() + self.arenas(arenas)
     }
 
-    /// What arenas may take of a budget.
+    /// Returns what arenas may take of a budget.
     pub fn room(&self, budget: u64) -> u64 {
         let left = budget.saturating_sub(self.process + self.beside_arena());
         match self.with_host {
@@ -129,14 +130,14 @@ impl Around {
         }
     }
 
-    /// The peak of the phases that have no arena.
+    /// Returns the peak of the phases that have no arena.
     fn without_arena(&self) -> u64 {
         self.prepare.max(self.plan).max(self.process + self.export.max(self.results))
     }
 }
 
-/// Peaks in legal order, of the ranks `here`.
-pub(super) fn phases(around: &Around, here: &[&PlannedSession]) -> Vec<Phase> {
+/// Returns peaks in legal order, of the ranks `here`.
+pub(super) fn phases(around: &Around, here: &[&PlannedSession], players: &[Player]) -> Vec<Phase> {
     let sum = |of: &dyn Fn(&PlannedSession) -> u64| here.iter().map(|p| of(p)).sum::<u64>();
     let arena = sum(&PlannedSession::arena_bytes);
     let of_states = sum(&|p| p.state_bytes);
@@ -149,9 +150,10 @@ pub(super) fn phases(around: &Around, here: &[&PlannedSession]) -> Vec<Phase> {
     };
     let before = |name, bytes| Phase { name, peak_bytes: bytes, in_use_bytes: bytes };
     let running = |name, beside: u64, programs: [&str; 2]| {
-        let most = |p: &PlannedSession| {
-            programs.iter().filter_map(|n| p.program(n)).map(|p| p.transient_bytes).max()
-        };
+        let of_players = players.iter().flat_map(|player| programs.map(|kind| player.program(kind)));
+        let names: Vec<String> = of_players.chain(programs.map(str::to_owned)).collect();
+        let most =
+            |p: &PlannedSession| names.iter().filter_map(|n| p.program(n)).map(|p| p.transient_bytes).max();
         let there = here.iter().any(|p| most(p).is_some());
         there.then(|| phase(name, beside, held + sum(&|p| most(p).unwrap_or(0))))
     };
@@ -171,20 +173,20 @@ pub(super) fn phases(around: &Around, here: &[&PlannedSession]) -> Vec<Phase> {
     out
 }
 
-/// Bytes on the host while a clip is sampled with a program of `capacity`: what is given and generated, inputs for both clips of
-/// a step, and what comes back.
+/// Returns the bytes on the host while a clip is sampled with a program of `capacity`: what is given and generated, inputs for
+/// both clips of a step, and what comes back.
 fn sampling(model: &dyn Model, capacity: Capacity) -> u64 {
     let clip = model.clip_bytes(capacity.rows.div_ceil(2));
     model.layout(capacity).bytes() + 3 * clip + 3 * model.clip_bytes(capacity.rows)
 }
 
-/// Bytes that the results of a run take, once its arena is gone: three samples of a clip, one of them as it is read, and one
-/// picture or sound at a time. `sampled`: of the program that sampled it.
+/// Returns the bytes that the results of a run take, once its arena is gone: three samples of a clip, one of them as it is
+/// read, and one picture or sound at a time. `sampled`: of the program that sampled it.
 fn results(model: &dyn Model, sampled: Option<Capacity>) -> u64 {
     DRAWING_BYTES + sampled.map_or(0, |c| 4 * model.clip_bytes(c.rows.div_ceil(2)))
 }
 
-/// Bytes of the host's memory that merging takes beside what reading takes: the largest adapter, and a row in double
+/// Returns the bytes of the host's memory that merging takes besides what reading takes: the largest adapter, and a row in double
 /// precision.
 fn merge_bytes(states: &[StateDecl]) -> u64 {
     let mut by_module: HashMap<&str, u64> = HashMap::new();
@@ -198,7 +200,7 @@ fn merge_bytes(states: &[StateDecl]) -> u64 {
     by_module.into_values().max().unwrap_or(0)
 }
 
-/// What the peak of `top` is made of.
+/// Returns what the peak of `top` is made of.
 pub(super) fn categories(around: &Around, here: &[&PlannedSession], top: &Phase) -> Categories {
     let peak = top.peak_bytes;
     let early = [phase::PREPARE, phase::PLAN].contains(&top.name);
@@ -221,7 +223,7 @@ pub(super) fn categories(around: &Around, here: &[&PlannedSession], top: &Phase)
         c.activations += planned.transient_bytes - workspace - live_gradients;
         c.workspace += workspace;
     }
-    // The rest lies beside the arena (loader, staging) or in its slots.
+    // The rest lies outside the arena (loader, staging) or in its slots.
     c.io = peak - c.rows().iter().map(|(_, bytes)| bytes).sum::<u64>();
     c
 }

@@ -56,16 +56,16 @@ fn errors_say_where_and_what() {
         (changed("bf16 = true\n", ""), "my.toml:1: missing field `bf16`"),
         (
             changed("fp32_tflops = 10", "fp32_tflops = 0"),
-            "my.toml:5: [mine] fp32_tflops: 0 is no rate: 0.01 to 1000000",
+            "my.toml:5: [mine] fp32_tflops: 0 is not a rate: 0.01 to 1000000",
         ),
-        (changed("20.5", "nan"), "my.toml:6: [mine] half_tflops: NaN is no rate: 0.01 to 1000000"),
-        (changed("300", "-300"), "my.toml:7: [mine] memory_gb_per_s: -300 is no rate: 0.01 to 1000000"),
-        (changed("12", "inf"), "my.toml:8: [mine] link_gb_per_s: inf is no rate: 0.01 to 1000000"),
+        (changed("20.5", "nan"), "my.toml:6: [mine] half_tflops: NaN is not a rate: 0.01 to 1000000"),
+        (changed("300", "-300"), "my.toml:7: [mine] memory_gb_per_s: -300 is not a rate: 0.01 to 1000000"),
+        (changed("12", "inf"), "my.toml:8: [mine] link_gb_per_s: inf is not a rate: 0.01 to 1000000"),
         (
             changed("usable = \"8GiB\"", "usable = \"8GiB\"\nsold_gb = 9223372036854775807"),
-            "my.toml:4: [mine] sold_gb: no card has 9223372036854775807 GB: 1 to 16384",
+            "my.toml:4: [mine] sold_gb: no GPU has 9223372036854775807 GB: 1 to 16384",
         ),
-        (changed("8GiB", "0B"), "my.toml:3: [mine] usable: no card has 0 B: 1GiB to 16TiB"),
+        (changed("8GiB", "0B"), "my.toml:3: [mine] usable: no GPU has 0 B: 1GiB to 16TiB"),
         (changed("\"8.6\"", "\"ada\""), "my.toml:4: [mine] capability: `ada` is not one: write \"8.6\""),
         (
             changed("\"8.6\"", "\"6.1\""),
@@ -133,7 +133,7 @@ fn a_users_file_adds_and_replaces() {
     );
 }
 
-/// The quickstart's session on a target.
+/// Returns the quickstart's session on a target.
 fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::PlannedSession {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../recipes/quickstart/model");
     let options = ambitus_families::family::OpenOptions { from_scratch: true, ..Default::default() };

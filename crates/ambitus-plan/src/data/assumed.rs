@@ -1,4 +1,4 @@
-//! Clips that a plan assumes, where there is no data: `--assume 32x5s,1x17s`, or as long as the recipe allows.
+//! Clips that a plan assumes if there is no data: `--assume 32x5s,1x17s`, or as long as the recipe allows.
 
 use super::{Data, Kind, Stays};
 use ambitus_data::sources::clip_bytes;
@@ -95,8 +95,8 @@ struct Clip {
 }
 
 impl Assumed {
-    /// Clips of equal length, as long as the micro-batch that a settled recipe asks for, else as `data.max_seconds` allows. `gone`:
-    /// the folder that would say it.
+    /// Assumes clips of equal length: as long as the micro-batch that a settled recipe asks for, else as `data.max_seconds` allows.
+    /// `gone`: the data folder that is missing.
     pub fn as_allowed(recipe: &Recipe, model: &dyn Model, gone: Option<&Path>) -> Assumed {
         let Rows { unit, per_second, .. } = model.rows();
         let longest = (recipe.data.max_seconds * per_second).ceil() as u64;
@@ -107,7 +107,7 @@ impl Assumed {
         Assumed { clips: vec![clip; CLIPS], all: CLIPS, said, why, as_allowed: true }
     }
 
-    /// Those that are named, of which those outside the recipe's limits are left out as real ones are.
+    /// Returns the named clips. Those outside the recipe's limits are left out, as real ones are.
     ///
     /// # Errors
     /// A unit of another family, or clips outside the limits that may not be left out.
@@ -150,7 +150,7 @@ impl Assumed {
         })
     }
 
-    /// The same under another limit of length.
+    /// Returns these clips under another limit of length.
     fn up_to(&self, seconds: f64, recipe: &Recipe, model: &dyn Model) -> Assumed {
         if self.as_allowed {
             let mut shorter = recipe.clone();
@@ -161,24 +161,25 @@ impl Assumed {
         Assumed { clips, all: self.all, said: self.said.clone(), why: self.why.clone(), as_allowed: false }
     }
 
-    /// Seconds of the shortest and longest clip that a limit leaves out, or shortens.
+    /// Returns the seconds of the shortest and longest clip that a limit leaves out, or shortens.
     fn ends(&self) -> [f64; 2] {
         let seconds = || self.clips.iter().map(|c| c.seconds);
         let shortest = seconds().chain(self.as_allowed.then_some(SHORTEST)).fold(f64::INFINITY, f64::min);
         [shortest, seconds().fold(0.0, f64::max)]
     }
 
-    /// What preparing would hold of them all the time.
+    /// Returns what preparing would hold of them all the time.
     pub fn held_bytes(&self) -> u64 {
         clip_bytes(self.all, self.all * NAME)
     }
 
-    /// What their index would take.
+    /// Returns what their index would take.
     pub fn index_bytes(&self) -> u64 {
         ClipIndex::bytes_of(self.clips.len(), self.clips.len() * NAME)
     }
 
-    /// As data whose preparing takes so many bytes at a longest clip of so many seconds, and of which so much stays.
+    /// Returns these clips as data. `prepare_bytes` gives the bytes of preparing by the longest clip's seconds, `stays` what of the
+    /// data stays in memory.
     pub fn data(self, recipe: &Recipe, stays: Stays, prepare_bytes: &dyn Fn(f64) -> u64) -> Data {
         Data {
             limits: limits(self.ends(), recipe, prepare_bytes),
@@ -191,7 +192,7 @@ impl Assumed {
         }
     }
 
-    /// [`Data::up_to`].
+    /// Returns these clips as data under another limit. See [`Data::up_to`].
     pub(super) fn limited(
         &self,
         limit: &Limit,
@@ -207,7 +208,7 @@ impl Assumed {
     }
 }
 
-/// A clip of that length in the model's rows; the inner error is a unit that it has not.
+/// Returns a clip of that length in the model's rows; the inner error is a unit that it has not.
 fn clip(length: Length, model: &ModelDir) -> Result<Clip, String> {
     let Rows { unit, per_second, .. } = model.model.rows();
     match length {
@@ -221,7 +222,7 @@ fn clip(length: Length, model: &ModelDir) -> Result<Clip, String> {
     }
 }
 
-/// The share, or as many as are named, held out: evenly, as names that do not exist cannot decide it.
+/// Returns the share, or as many as are named, held out: evenly, as names that do not exist cannot decide it.
 fn split(clips: usize, validation: &Validation) -> Split {
     let held_out = match validation {
         Validation::Share(share) if clips >= 2 && *share > 0.0 => {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub(super) fn find(index: usize) -> Result<(Box<dyn Target>, Card), String> {
     let info = driver::card(index)?;
-    // What would stop the run later is said now.
+    // What would stop the run later is reported now.
     for needed in Needed::ALL {
         libraries::find(needed).map_err(|e| e.to_string())?;
     }
@@ -39,7 +39,7 @@ pub(super) fn find(index: usize) -> Result<(Box<dyn Target>, Card), String> {
     Ok((Box::new(CudaTarget::new(info.capability, info.rates)), card))
 }
 
-/// `; held by python (812) 3.2 GiB`, or nothing.
+/// Returns `; held by python (812) 3.2 GiB`, or nothing.
 fn holders(list: &[Holder]) -> String {
     let shown: Vec<String> = list.iter().filter(|h| h.pid != std::process::id()).map(holder).collect();
     if shown.is_empty() { String::new() } else { format!("; held by {}", shown.join(", ")) }
@@ -58,7 +58,7 @@ pub(super) fn open(index: usize, planned: Arc<PlannedSession>) -> Result<Box<dyn
     Ok(Box::new(exec))
 }
 
-/// Cards that this process sees.
+/// Returns the cards that this process sees.
 pub(super) fn visible() -> Result<usize, String> {
     driver::cards().map(|cards| cards.len())
 }
@@ -81,8 +81,8 @@ pub(super) fn disconnect() -> Result<(), RunError> {
     Ok(nccl::world::finish()?)
 }
 
-/// One of several ranks. Where NCCL connects the processes it is what programs use too; otherwise `comm` tells its ranks where to
-/// meet. What the card holds beside the arena is not measured: it would be more than one card alone takes.
+/// Opens the device of one of several ranks. If NCCL connects the processes, programs use it too; otherwise `comm` tells its ranks
+/// where to meet. What the card holds besides the arena is not measured: it would be more than one card alone takes.
 pub(super) fn open_rank(
     index: usize,
     planned: Arc<PlannedSession>,
@@ -102,7 +102,7 @@ pub(super) fn held(pci: &str) -> Option<u64> {
     used.holders.iter().find(|h| h.pid == std::process::id())?.bytes
 }
 
-/// Cards where only CUDA answers: who holds them is not told.
+/// Returns the cards where only CUDA answers: who holds them is not told.
 fn without_management(why: String) -> CardsReport {
     let report = |c: CardInfo| CardReport {
         capability: Some(format!("{}.{}", c.capability.0, c.capability.1)),
@@ -115,7 +115,7 @@ fn without_management(why: String) -> CardsReport {
     CardsReport { cards, note: Some(why), ..CardsReport::default() }
 }
 
-/// What `doctor` says of cards. Makes no context.
+/// Returns what `doctor` says of cards. Makes no context.
 pub fn report() -> CardsReport {
     let mut report = CardsReport::default();
     let nvml = match Nvml::load() {

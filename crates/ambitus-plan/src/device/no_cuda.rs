@@ -55,7 +55,7 @@ pub(super) fn held(_: &str) -> Option<u64> {
     None
 }
 
-/// What `doctor` says of cards.
+/// Returns what `doctor` says of cards.
 pub fn report() -> CardsReport {
     CardsReport { note: Some(WITHOUT.to_owned()), ..CardsReport::default() }
 }

@@ -24,12 +24,12 @@ const MAX_DEPTH: usize = 64;
 /// Largest of the small files that are read whole: a machine may have thousands of mounts.
 const MAX_FILE: usize = 4 << 20;
 
-/// The tightest memory limit around this process; `None` if there is none, or none can be seen.
+/// Returns the tightest memory limit around this process; `None` if there is none, or none can be seen.
 pub fn container() -> Option<Container> {
     container_of(Path::new("/proc/self"))
 }
 
-/// As [`container`], for a process folder: `cgroup` names the groups, `mountinfo` where their file systems are.
+/// Returns the tightest limit by a process folder: `cgroup` names the groups, `mountinfo` where their file systems are.
 fn container_of(process: &Path) -> Option<Container> {
     let groups = text(&process.join("cgroup"))?;
     let mounts = text(&process.join("mountinfo"))?;
@@ -43,7 +43,7 @@ enum Version {
     V2,
 }
 
-/// The folders, from the process's group up to its mount, of one `id:controllers:path` line.
+/// Returns the folders, from the process's group up to its mount, of one `id:controllers:path` line.
 fn group_folders(line: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
     let mut fields = line.splitn(3, ':');
     let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
@@ -67,8 +67,8 @@ fn group_folders(line: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
     up.map(|f| (f.to_path_buf(), version)).collect()
 }
 
-/// Mount point and root of a `mountinfo` line, if it is the memory hierarchy of this version:
-/// `36 35 98:0 /root /mount options [optional]* - type source super-options`.
+/// Returns mount point and root of a `mountinfo` line, if it is the memory hierarchy of this version: `36 35 98:0 /root /mount
+/// options [optional]* - type source super-options`.
 fn mount_of(line: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
     let (left, right) = line.split_once(" - ")?;
     let mut left = left.split(' ').skip(3);
@@ -82,7 +82,7 @@ fn mount_of(line: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
     fits.then(|| (unescape(mount), unescape(root)))
 }
 
-/// `mountinfo` writes space, tab, newline and backslash as `\ooo`.
+/// Undoes the escapes of `mountinfo`, which writes space, tab, newline and backslash as `\ooo`.
 fn unescape(path: &str) -> PathBuf {
     let plain =
         path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");

@@ -8,9 +8,9 @@ use ambitus_recipe::size::ByteSize;
 
 /// Address space of a thread's stack, of which it touches little.
 const STACK_BYTES: u64 = 2 << 20;
-/// What the smallest run takes beside its threads: its plan, its search, its largest file of text.
+/// What the smallest run takes besides its threads: its plan, its search, its largest text file.
 const LEAST_BYTES: u64 = 32 << 20;
-/// Threads beside those that compute: the loader, and one that plans.
+/// Threads besides those that compute: the loader, and one that plans.
 const OTHER_THREADS: u64 = 2;
 
 /// A limit on what this process maps, and what is left of it.
@@ -28,7 +28,7 @@ pub struct Limit {
     pub remaining_bytes: u64,
 }
 
-/// The limit that leaves least; `None` where there is none.
+/// Returns the limit that leaves least; `None` if there is none.
 pub fn limit() -> Option<Limit> {
     let mut buffer = [0; FILE_BYTES];
     let status = read_text(STATUS, &mut buffer).unwrap_or_default();
@@ -45,7 +45,7 @@ pub fn limit() -> Option<Limit> {
     all.into_iter().filter_map(of).min_by_key(|l| l.remaining_bytes)
 }
 
-/// Bytes of this process's stack, if there is a limit.
+/// Returns the bytes of this process's stack, if there is a limit.
 pub fn stack() -> Option<u64> {
     soft(libc::RLIMIT_STACK)
 }
@@ -55,7 +55,7 @@ type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 type Resource = libc::c_int;
 
-/// A soft limit, where it is set.
+/// Returns a soft limit, where it is set.
 fn soft(what: Resource) -> Option<u64> {
     let mut raw = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the pointer is to a live, writable rlimit.
@@ -64,13 +64,14 @@ fn soft(what: Resource) -> Option<u64> {
 }
 
 impl Limit {
-    /// What of it a plan may use: threads map stacks of which plans count only what they touch, and plans count what is held.
+    /// Returns what of it a plan may use: threads map stacks of which plans count only what they touch, and plans count what is
+    /// held.
     pub fn room(&self, threads: u64) -> u64 {
         (self.remaining_bytes + self.held_bytes).saturating_sub(STACK_BYTES * (threads + OTHER_THREADS))
     }
 }
 
-/// Refuses a plan of so many bytes and threads beyond a limit.
+/// Refuses a plan whose `bytes` or `threads` exceed a limit.
 ///
 /// # Errors
 /// [`RunError::DoesNotFit`] that names the limit.
@@ -83,7 +84,7 @@ pub fn require(bytes: u64, threads: usize) -> Result<(), RunError> {
     Err(RunError::does_not_fit(
         bytes,
         format!(
-            "does not fit: the plan needs {}, and the limit of {} on {} leaves it {} ({} are mapped beside it, and stacks of threads): \
+            "does not fit: the plan needs {}, and the limit of {} on {} leaves it {} ({} are mapped besides it, and stacks of threads): \
          raise the limit, or lower --memory",
             ByteSize(bytes),
             ByteSize(limit.limit_bytes),
@@ -113,7 +114,7 @@ pub fn at_start() -> Result<(), RunError> {
     Err(RunError::does_not_fit(
         needed,
         format!(
-            "the limit of {} on {} leaves {}, and the smallest run takes {} beside what is mapped: raise the limit",
+            "the limit of {} on {} leaves {}, and the smallest run takes {} besides what is mapped: raise the limit",
             ByteSize(limit.limit_bytes),
             limit.name,
             ByteSize(limit.remaining_bytes),

@@ -1,4 +1,4 @@
-//! Options in place of a recipe's own, as they are typed behind a command.
+//! Options in place of a recipe's own, as they are appended to a command.
 
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
@@ -16,7 +16,7 @@ pub(super) struct Change {
     pub no_average: bool,
     /// What the model computes in.
     pub precision: Option<Precision>,
-    /// Gradients are clipped each for itself and applied in backward; an update is one micro-batch.
+    /// Each gradient is clipped by its own norm and applied in backward; an update is one micro-batch.
     pub in_backward: bool,
     /// Adapters of this rank.
     pub lora: Option<u32>,
@@ -31,7 +31,7 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// These and others, which go before them.
+    /// Returns these options with `other`'s, which take precedence.
     pub fn with(&self, other: &Change) -> Change {
         Change {
             optimizer: other.optimizer.or(self.optimizer),
@@ -77,7 +77,7 @@ impl Change {
         }
     }
 
-    /// As they are typed after a command with this recipe, the largest change of numbers first.
+    /// Returns the options as they are typed after a command with this recipe, the largest change of numbers first.
     pub fn options(&self, recipe: &Recipe) -> String {
         let mut words = Vec::new();
         let mut word = |name: &str, value: Option<String>| {
@@ -99,7 +99,7 @@ impl Change {
         words.join(" ")
     }
 
-    /// What they do to numbers.
+    /// Returns what they do to numbers.
     pub fn numerics(&self) -> Numerics {
         let changed = self.optimizer.is_some()
             || self.no_average
@@ -115,7 +115,7 @@ impl Change {
     }
 }
 
-/// Adapters learn next to nothing at its rate.
+/// Returns whether adapters would learn next to nothing at the recipe's rate.
 fn wants_rate(recipe: &Recipe) -> bool {
     recipe.learning_rate.is_none_or(|rate| rate < ADAPTER_RATE)
 }

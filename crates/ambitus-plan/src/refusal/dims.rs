@@ -3,7 +3,7 @@
 use super::change::Change;
 use crate::data::Data;
 use crate::device::Device;
-use ambitus_recipe::recipe::{Activations, Offload, OptimizerChoice, Origins, Precision, Recipe, UpdateAt};
+use ambitus_recipe::recipe::{Activations, Offload, OptimizerChoice, Origins, Precision, Settled, UpdateAt};
 
 /// Ranks of adapters that are proposed.
 const RANKS: [u32; 2] = [16, 8];
@@ -17,37 +17,37 @@ pub(super) struct Dim {
 
 /// One of these options.
 pub(super) struct Level {
-    /// How large a change it is beside all others: a power of two, or 0 of none.
+    /// How large a change it is compared with all others: a power of two, or 0 for no change.
     pub bit: u32,
     /// As an option.
     pub change: Change,
 }
 
 impl Dim {
-    /// How large a change a level is.
+    /// Returns how large a change a level is.
     pub fn bit(&self, level: usize) -> u32 {
         level.checked_sub(1).map_or(0, |at| self.levels[at].bit)
     }
 
-    /// Adapters of some rank.
+    /// Returns whether this dimension is the rank of adapters.
     pub fn is_lora(&self) -> bool {
         self.levels.iter().any(|level| level.change.lora.is_some())
     }
 
-    /// Its options may also add bytes: casts of weights, additions, an update that must be one micro-batch.
+    /// Returns whether its options may also add bytes: casts of weights, additions, an update that must be one micro-batch.
     pub fn may_add(&self) -> bool {
         let adds = |c: &Change| c.precision.is_some() || c.in_backward || c.lora.is_some();
         self.levels.iter().any(|level| adds(&level.change))
     }
 }
 
-/// What a recipe's numbers could be changed to on a device. The least change first, where each counts for more than all before
-/// it together: a limit of length that leaves out no clip; moments in bf16, in 8 bits; no average; another precision of
+/// Returns what a recipe's numbers could be changed to on a device. The least change first, where each counts for more than all
+/// before it together: a limit of length that leaves out no clip; moments in bf16, in 8 bits; no average; another precision of
 /// activations; clipping per tensor with the update in backward; weights in bf16; adapters of rank 16, of 8; clips left out.
-pub(super) fn dims(recipe: &Recipe, data: &Data, device: &Device, origins: &Origins) -> Vec<Dim> {
+pub(super) fn dims(recipe: &Settled, data: &Data, device: &Device, origins: &Origins) -> Vec<Dim> {
     let mut out: Vec<Dim> = Vec::new();
     let mut dim = |key: &str, levels: Vec<(u32, Change)>| {
-        // What a stage says itself no option changes.
+        // No option changes what a stage sets itself.
         if !levels.is_empty() && !origins.is_of_a_stage(key) {
             let levels = levels.into_iter().map(|(bit, change)| Level { bit, change }).collect();
             out.push(Dim { levels });
@@ -58,7 +58,7 @@ pub(super) fn dims(recipe: &Recipe, data: &Data, device: &Device, origins: &Orig
     let moments = [(1, OptimizerChoice::AdamWBf16), (2, OptimizerChoice::AdamW8bit)];
     let narrower = moments.into_iter().filter(|(_, o)| *o as u8 > now as u8);
     dim("optimizer", narrower.map(|(bit, o)| (bit, Change { optimizer: Some(o), ..change() })).collect());
-    let average = recipe.ema().then(|| (4, Change { no_average: true, ..change() }));
+    let average = recipe.ema.then(|| (4, Change { no_average: true, ..change() }));
     dim("ema", average.into_iter().collect());
     let now = recipe.precision.unwrap_or_default();
     let half = if device.computes_bf16() { Precision::Bf16Mixed } else { Precision::Fp16Mixed };
@@ -80,7 +80,7 @@ pub(super) fn dims(recipe: &Recipe, data: &Data, device: &Device, origins: &Orig
     out
 }
 
-/// What waits on the host, of its parts: optimizer, average, gradients, parameters, activations.
+/// Returns what waits on the host, of its parts: optimizer, average, gradients, parameters, activations.
 pub(super) fn offload(parts: u8) -> Offload {
     let on = |bit: u8| parts & (1 << bit) != 0;
     Offload {

@@ -1,10 +1,10 @@
-//! The whole space of options that a refusal may propose, and the ways through it: to the least that any combination needs, and
-//! to the smallest changes of numbers that fit.
+//! The whole space of options that a refusal may propose, and the searches in it: for the least that any combination needs, and
+//! for the smallest changes of numbers that fit.
 //!
-//! What changes numbers is a [`Set`]: one level of each [`Dim`]ension. Every level has a bit, a higher one for a larger change,
-//! and a set is a smaller change than another where its bits are the smaller number: the largest level decides. What does not
-//! change numbers ([`Helpers`]: what is recomputed, what waits on the host, micro-batches of one clip) is tried with each set, by
-//! the bytes that live at once, which no plan is below. What is named was planned in full, by what applying the options does.
+//! What changes numbers is a [`Set`]: one level of each [`Dim`]ension. Every level has a bit, a higher one for a larger change.
+//! A set is a smaller change than another if its bits are the smaller number: the largest level decides. What does not change
+//! numbers ([`Helpers`]: what is recomputed, what is offloaded, micro-batches of one clip) is tried with each set, by the bytes
+//! that live at once, which are a lower bound of any plan. Every named change was planned in full, by applying its options.
 
 mod plans;
 
@@ -25,17 +25,17 @@ use ambitus_compile::passes::policy::{Blocks, cheapest};
 use ambitus_families::error::RunError;
 use ambitus_families::prepare::Limit;
 use ambitus_ir::target::Packed;
-use ambitus_recipe::recipe::{MicroBatch as Size, Offload, Recipe, UpdateAt};
+use ambitus_recipe::recipe::{MicroBatch as Size, Offload, Settled, UpdateAt};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Sets whose compiled parts are kept: more would be memory that nobody planned for.
+/// Number of sets whose compiled parts are kept: more would take memory that was not planned.
 const KEPT: usize = 3;
 /// Everything waits on the host, and everything but activations.
 const OFFLOADS: [u8; 2] = [(1 << PARTS) - 1, (1 << (PARTS - 1)) - 1];
-/// Where the descent to the least begins: those, where optimizer and gradients are so small that copying them takes more programs
-/// than it frees bytes, and nothing.
+/// Where the descent to the least begins: from each of [`OFFLOADS`], from states so small that copying them takes more bytes of
+/// programs than it frees, and from nothing.
 const STARTS: [Option<u8>; 6] =
     [Some(OFFLOADS[0]), Some(OFFLOADS[1]), Some(0b11000), Some(0b01000), Some(0), None];
 /// Combinations that are planned in full where the least of all does not fit.
@@ -114,9 +114,9 @@ impl<'r> Space<'r> {
         Space { asked, data, device, budget, dims, found: Mutex::default() }
     }
 
-    /// Changes that fit, at most so many: the smallest change of numbers first, and each larger one that is a single option or
-    /// faster than those before it, with the fastest options that leave numbers as they are. Clips are left out where nothing else
-    /// fits.
+    /// Returns at most `most` changes that fit. The smallest change of numbers comes first, then each larger one that is a single
+    /// option or faster than those before it, with the fastest options that leave numbers as they are. Clips are left out only if
+    /// nothing else fits.
     pub fn smallest(&self, most: usize) -> Vec<Named> {
         // A card's budget is its own. In this process's memory what waits on the host frees nothing of the machine's: without it
         // first.
@@ -134,7 +134,7 @@ impl<'r> Space<'r> {
         out
     }
 
-    /// [`Space::smallest`], with more offloaded than the recipe says, or not.
+    /// Returns [`Space::smallest`], with more offloaded than the recipe says if `offloads`.
     fn by_size(&self, offloads: bool, most: usize) -> Vec<Named> {
         let mut out: Vec<Named> = Vec::new();
         let add = |out: &mut Vec<Named>, named: Option<Named>, single: &str| {
@@ -168,7 +168,7 @@ impl<'r> Space<'r> {
         out
     }
 
-    /// Every level, the smallest change first.
+    /// Returns every level, the smallest change first.
     fn tops(&self) -> Vec<(usize, usize)> {
         let of =
             |(d, dim): (usize, &Dim)| (1..=dim.levels.len()).map(move |level| (d, level)).collect::<Vec<_>>();
@@ -177,7 +177,7 @@ impl<'r> Space<'r> {
         tops
     }
 
-    /// The combination that needs least, whether it fits or not.
+    /// Returns the combination that needs least, whether it fits or not.
     pub fn least(&self) -> Option<Named> {
         let mut best = self.begin(&STARTS, self.strongest(u32::MAX, None))?;
         // What should never add bytes is looked at last: its programs may.
@@ -190,15 +190,15 @@ impl<'r> Space<'r> {
         self.as_found(&best)
     }
 
-    /// Everything that saves, without adapters, whose programs may count for more than the states that they save: the only
-    /// combination that is looked at in a long model.
+    /// Returns the combination of everything that saves, except adapters: their programs may take more than they save of
+    /// states. It is the only combination that is tried for a long model.
     pub fn only(&self) -> Option<Named> {
         let adapts = |set: &Set| self.dims.iter().zip(set).any(|(dim, level)| *level > 0 && dim.is_lora());
         let sets = self.strongest(u32::MAX, None).into_iter().filter(|set| !adapts(set)).collect();
         self.as_found(&self.begin(&STARTS[..1], sets)?)
     }
 
-    /// The best start of the first set that can stand together with what is asked for.
+    /// Returns the best start of the first set that can stand together with what is asked for.
     fn begin(&self, starts: &[Option<u8>], sets: Vec<Set>) -> Option<Point> {
         sets.into_iter().find_map(|set| {
             let of =
@@ -212,7 +212,7 @@ impl<'r> Space<'r> {
         self.applied(&change, true)
     }
 
-    /// A combination that fits, of those that were looked at and whose live bytes do: at the edge, offsets decide.
+    /// Returns a combination that fits, of those that were looked at and whose live bytes do: at the edge, offsets decide.
     pub fn at_the_edge(&self) -> Option<Named> {
         let mut some: Vec<(u64, Set, Helpers)> = self
             .found()
@@ -227,7 +227,7 @@ impl<'r> Space<'r> {
         some.into_iter().take(EDGE).find_map(fitting)
     }
 
-    /// The smallest of some.
+    /// Returns the smallest of some.
     fn best(&self, some: Vec<(Set, Helpers)>) -> Option<Point> {
         let of = |(set, helpers): &(Set, Helpers)| {
             Ok(Point { bytes: self.bytes(set, *helpers), set: set.clone(), helpers: *helpers })
@@ -236,8 +236,8 @@ impl<'r> Space<'r> {
         points.into_iter().filter(|p| p.bytes < u64::MAX).min_by_key(|p| p.bytes)
     }
 
-    /// What differs from a combination in one option; `all`: also in shorter clips, narrower moments and no average, of which less
-    /// is never fewer states or activations.
+    /// Returns what differs from a combination in one option; `all`: also in shorter clips, narrower moments and no average, of
+    /// which less is never fewer states or activations.
     fn neighbours(&self, Point { set, helpers, .. }: &Point, all: bool) -> Vec<(Set, Helpers)> {
         let mut out = Vec::new();
         for (d, dim) in self.dims.iter().enumerate().filter(|(_, dim)| all || dim.may_add()) {
@@ -286,13 +286,13 @@ impl<'r> Space<'r> {
         sets
     }
 
-    /// Nothing that changes no more than this level fits.
+    /// Returns whether nothing fits that changes no more than this level.
     fn is_too_little(&self, (dim, level): (usize, usize), offloads: bool) -> bool {
         let sets = self.strongest(self.dims[dim].bit(level), None);
         sets.iter().all(|set| self.fits(set, offloads).is_none())
     }
 
-    /// The smallest set whose largest change is this, and helpers with which it fits.
+    /// Returns the smallest set whose largest change is this, and helpers with which it fits.
     fn with_top(&self, (dim, level): (usize, usize), offloads: bool) -> Option<(Set, Helpers)> {
         let bit = self.dims[dim].bit(level);
         let alone = with_level(&vec![0; self.dims.len()], dim, level);
@@ -309,7 +309,7 @@ impl<'r> Space<'r> {
         Some((set, helpers))
     }
 
-    /// Helpers with which a set fits the budget.
+    /// Returns helpers with which a set fits the budget.
     fn fits(&self, set: &Set, offloads: bool) -> Option<Helpers> {
         let key = (set.clone(), offloads);
         if let Some(known) = self.found().fits.get(&key) {
@@ -330,7 +330,8 @@ impl<'r> Space<'r> {
         peak <= self.budget && at.asked.host_room(self.device).holds(draft.host_bytes(), peak)
     }
 
-    /// Bytes that live at once in a combination; of one that cannot be, or that the host has no room for, more than any.
+    /// Returns the bytes that live at once in a combination; of one that cannot be, or that the host has no room for, more than
+    /// any.
     fn bytes(&self, set: &Set, helpers: Helpers) -> u64 {
         let key = (set.clone(), helpers);
         if let Some(bytes) = self.found().bytes.get(&key) {
@@ -346,7 +347,7 @@ impl<'r> Space<'r> {
         bytes
     }
 
-    /// A set with the fastest helpers; those that are known to fit, where none are found.
+    /// Returns a set with the fastest helpers; those that are known to fit, where none are found.
     fn named(&self, set: &Set, known: &Helpers, offloads: bool) -> Option<Named> {
         let at = self.at(set)?;
         // What the recipe leaves open is searched where the options are applied.
@@ -357,11 +358,11 @@ impl<'r> Space<'r> {
         alone().or_else(exact).or_else(|| self.fastest(&at, true, offloads)).or_else(known)
     }
 
-    /// A set with the fastest options that leave numbers as they are, `reordered` sums too.
+    /// Returns a set with the fastest options that leave numbers as they are, `reordered` sums too.
     fn fastest(&self, at: &At<'_>, reordered: bool, offloads: bool) -> Option<Named> {
         let given = self.asked.recipe.offload.as_ref();
         let forms =
-            variants::offloads(at.asked.recipe.ema()).into_iter().chain(given.map(|_| Offload::default()));
+            variants::offloads(at.asked.recipe.ema).into_iter().chain(given.map(|_| Offload::default()));
         let variants = forms.filter(|o| offloads && Some(o) != given).map(Variant::of_offload).collect();
         let mut micro_batches = at.asked.micro_batches.clone();
         micro_batches.truncate(if reordered { usize::MAX } else { 1 });
@@ -371,7 +372,7 @@ impl<'r> Space<'r> {
         found.fits().then(|| self.fitting(&self.differing(at, &found))).flatten()
     }
 
-    /// What a plan that was found has otherwise than the recipe.
+    /// Returns what a plan that was found has otherwise than the recipe.
     fn differing(&self, at: &At<'_>, found: &Chosen<'_>) -> Change {
         let given = &self.asked.recipe;
         let session = &found.shape.session;
@@ -389,18 +390,18 @@ impl<'r> Space<'r> {
         }
     }
 
-    /// What applying options word for word comes to, where it fits.
+    /// Returns what applying options word for word comes to, where it fits.
     fn fitting(&self, change: &Change) -> Option<Named> {
         self.applied(change, false)
     }
 
-    /// What applying options word for word comes to; also where it does not fit, if `anyway`.
+    /// Returns what applying options word for word comes to; also where it does not fit, if `anyway`.
     fn applied(&self, change: &Change, anyway: bool) -> Option<Named> {
-        let mut recipe = self.asked.recipe.clone();
+        let mut recipe = self.asked.recipe.recipe().clone();
         let options = change.options(&recipe);
         change.to_recipe(&mut recipe);
         let model = &self.asked.shape.model;
-        recipe.settle(&self.asked.defaults);
+        let recipe = recipe.settled(&self.asked.defaults);
         recipe.validate().ok()?;
         let sizes = self.measured(&recipe, change.limit).ok()?;
         let asked = Asked::of(&recipe, (model, &self.asked.defaults), &sizes, self.device).ok()?;

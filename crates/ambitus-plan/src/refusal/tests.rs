@@ -22,7 +22,6 @@ struct Case {
 impl Case {
     fn new(model: ModelDir, clips: &str, change: impl FnOnce(&mut Recipe)) -> Case {
         let mut recipe = Recipe::without_data("a");
-        recipe.settle(&model.defaults());
         recipe.ema = Some(true);
         change(&mut recipe);
         let device = Device::find(DeviceChoice::Cpu, 1).expect("every machine has a processor");
@@ -40,15 +39,15 @@ impl Case {
     }
 
     fn asked(&self, recipe: &Recipe, data: &Data, budget: u64) -> Option<Asked> {
-        let sizes = Sizes::of(recipe, &*self.model.model, data).ok()?;
-        Asked::new(recipe, &self.model, &sizes, &self.device, budget).ok()
+        let recipe = recipe.clone().settled(&self.model.defaults());
+        let sizes = Sizes::of(&recipe, &*self.model.model, data).ok()?;
+        Asked::new(&recipe, &self.model, &sizes, &self.device, budget).ok()
     }
 
-    /// The peak of a full plan with these options, as a command with them is planned.
+    /// Returns the peak of a full plan with these options, as a command with them is planned.
     fn peak(&self, change: &Change) -> Option<u64> {
         let mut recipe = self.recipe.clone();
         change.to_recipe(&mut recipe);
-        recipe.settle(&self.model.defaults());
         recipe.validate().ok()?;
         let shorter = change
             .limit
@@ -61,13 +60,13 @@ impl Case {
 
     fn named(&self, budget: u64) -> (Vec<Named>, Named) {
         let asked = self.asked(&self.recipe, &self.data, budget).expect("it can be asked for");
-        let dims = dims::dims(&self.recipe, &self.data, &self.device, &Origins::new());
+        let dims = dims::dims(&asked.recipe, &self.data, &self.device, &Origins::new());
         let proposals = Proposals { asked: &asked, data: &self.data, device: &self.device, budget };
         let (changes, least) = proposals.all(dims);
         (changes, least.expect("some combination can be planned"))
     }
 
-    /// The smallest that the recipe itself is accepted with.
+    /// Returns the smallest that the recipe itself is accepted with.
     fn least_budget(&self) -> u64 {
         let asked = self.asked(&self.recipe, &self.data, 1 << 40).expect("it can be asked for");
         asked.least_budget(&self.device).expect("plans")

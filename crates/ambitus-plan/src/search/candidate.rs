@@ -42,14 +42,14 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// It can be run.
+    /// Returns whether it can be run.
     pub fn fits(self) -> bool {
         matches!(self, Verdict::Chosen | Verdict::Slower)
     }
 }
 
 impl Candidate {
-    /// By verdict; what fits by time, what does not by size.
+    /// Orders candidates by verdict; those that fit by time, the others by size.
     pub(super) fn before(&self, other: &Candidate) -> Ordering {
         let by_size = self.peak_bytes.cmp(&other.peak_bytes);
         let by = match self.verdict.fits() {

@@ -3,7 +3,7 @@
 use super::{Candidate, Verdict};
 use ambitus_recipe::size::ByteSize;
 
-/// A line for each candidate: the plan first, then what is slower, then what does not fit.
+/// Returns a line for each candidate: the plan first, then what is slower, then what does not fit.
 pub fn explain(candidates: &[Candidate]) -> Vec<String> {
     let options =
         |c: &Candidate| if c.options.is_empty() { "as given".to_owned() } else { c.options.clone() };

@@ -16,9 +16,9 @@ const EXACT_INSTRUCTIONS: usize = 12_000;
 /// Lines that are followed to the largest micro-batch before halves are.
 const LINES: usize = 6;
 
-/// The most rows of a micro-batch, up to `most`, with which a shape fits, from its own on; `None` where it does not fit as it
-/// is. Exact for programs up to 12,000 instructions; of larger ones (offload makes some of tens of thousands), each of
-/// whose plans takes a second of work, so many as are found in a few of them.
+/// Returns the most rows of a micro-batch, up to `most`, with which a shape fits, from its own on; `None` if it does not fit as
+/// it is. Exact for programs up to 12,000 instructions. For larger ones (offload makes some of tens of thousands) each plan
+/// takes a second of work: the result is what a few of them find.
 ///
 /// # Errors
 /// As [`RunPlan::new`].
@@ -31,7 +31,7 @@ pub fn most_rows(
     most_rows_of(shape, most, budget, (target, &Heights::default()))
 }
 
-/// [`most_rows`] beside others that place the same programs.
+/// Returns [`most_rows`], sharing the heights of the same programs with other calls.
 fn most_rows_of(
     shape: &Shape,
     most: usize,
@@ -45,7 +45,8 @@ fn most_rows_of(
     more_rows(shape, (first.least_bytes, first.instructions()), most, budget, (target, heights)).map(Some)
 }
 
-/// As [`most_rows`] of a shape that fits: with its least bytes and the instructions of its longest program.
+/// Finds the most rows of a shape that fits, from its least bytes and the instructions of its longest program. See
+/// [`most_rows`].
 fn more_rows(
     shape: &Shape,
     first: (u64, usize),
@@ -126,8 +127,8 @@ fn more_rows(
     Ok(low)
 }
 
-/// The most rows that fit a budget with a plan's options: of a micro-batch, and of one clip, up to `most`, with everything
-/// recomputed. `longest`: rows of the longest clip.
+/// Returns the most rows that fit a budget with a plan's options: of a micro-batch, and of one clip, up to `most`, with
+/// everything recomputed. `longest`: rows of the longest clip.
 ///
 /// # Errors
 /// As [`RunPlan::new`].

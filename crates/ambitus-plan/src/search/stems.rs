@@ -41,7 +41,7 @@ impl<'t> Stems<'t> {
         Draft::from_stem(shape, (*stem).clone(), self.target)
     }
 
-    /// As [`Stems::draft`] of the last shape, for which no other stem has to stay.
+    /// Compiles the last shape, for which no other stem has to stay. See [`Stems::draft`].
     pub fn into_draft(self, shape: Shape) -> Result<Draft, RunError> {
         let stem = self.find(&shape.session);
         let target = self.target;
@@ -52,7 +52,7 @@ impl<'t> Stems<'t> {
         }
     }
 
-    /// As [`Stems::draft`] of one among many sizes, each tried once: keeps the stem of the first alone.
+    /// Compiles one of many sizes, each tried once: keeps only the stem of the first. See [`Stems::draft`].
     pub fn draft_of_size(&self, shape: Shape) -> Result<Draft, RunError> {
         let stem = self.stem(&shape)?;
         if self.known().is_empty() {
@@ -61,7 +61,7 @@ impl<'t> Stems<'t> {
         Draft::from_stem(shape, stem, self.target)
     }
 
-    /// The stem of a shape, from that of another size where there is one.
+    /// Returns the stem of a shape, from that of another size where there is one.
     fn stem(&self, shape: &Shape) -> Result<Stem, RunError> {
         let packed = &Packed { target: self.target, rows: shape.clip_rows };
         let capacities: Vec<_> = self.known().iter().map(|(options, _)| options.capacity).collect();

@@ -15,7 +15,7 @@ fn device() -> Device {
     Device::find(DeviceChoice::Cpu, 1).expect("every machine has a processor")
 }
 
-/// A small model with an update of 240 frames.
+/// Returns a small model with an update of 240 frames.
 fn shape(device: &Device) -> Shape {
     Shape {
         model: small::of_frames(32).model,
@@ -53,7 +53,7 @@ fn free(frames: &[usize]) -> Free {
     Free { checkpoint: true, micro_batches, variants: Vec::new(), host_room: HostRoom::ALL }
 }
 
-/// Peak and seconds of every plan that a search may choose.
+/// Returns the peak and seconds of every plan that a search may choose.
 fn every_plan(shape: &Shape, free: &Free, target: &dyn Target) -> Vec<(u64, f64)> {
     let mut plans = Vec::new();
     for micro_batch in &free.micro_batches {

@@ -24,7 +24,7 @@ const FACTORS: &[&str] = &[
 /// TrainingArguments' own batch.
 const PER_DEVICE: u64 = 8;
 
-/// The effective batch in words, where the files say one.
+/// Returns the effective batch in words, where the files say one.
 ///
 /// # Errors
 /// Counts out of range.

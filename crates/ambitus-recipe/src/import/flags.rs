@@ -28,7 +28,7 @@ pub(super) struct Word {
 }
 
 impl Word {
-    /// A word that is meant as it stands.
+    /// Returns a word that is meant as it stands.
     pub fn plain(text: &str, place: Place) -> Word {
         Word { text: text.to_owned(), place, quoted: false, code: false }
     }
@@ -89,7 +89,7 @@ const SINGLE: &[&str] = &[
     "fsdp_activation_checkpointing",
 ];
 
-/// The pieces of a text as a shell splits it: quotes, comments, lines joined by a backslash. `joins` is what escapes a
+/// Returns the pieces of a text as a shell splits it: quotes, comments, lines joined by a backslash. `joins` is what escapes a
 /// character and joins lines: `\`, and `^` in a batch file.
 pub(super) fn tokens(text: &str, joins: char) -> Result<Vec<Token>, Wrong> {
     let mut lexer = Lexer { chars: text.chars().peekable(), place: Place { line: 1, column: 1 }, word: None };
@@ -163,7 +163,7 @@ struct Lexer<'a> {
 }
 
 impl Lexer<'_> {
-    /// The next character and its place.
+    /// Returns the next character and its place.
     fn next(&mut self) -> Option<(char, Place)> {
         let c = self.chars.next()?;
         let here = self.place;
@@ -176,13 +176,13 @@ impl Lexer<'_> {
         self.word.get_or_insert_with(|| Word::plain("", here)).text.extend(c);
     }
 
-    /// The same for what a shell would run.
+    /// Puts a character on the word and marks it as code that a shell would run.
     fn code(&mut self, here: Place, c: char) {
         self.push(here, Some(c));
         self.word.iter_mut().for_each(|w| w.code = true);
     }
 
-    /// What begins with `$`.
+    /// Reads what begins with `$`.
     fn expansion(&mut self, here: Place) -> Result<(), Wrong> {
         match self.chars.peek() {
             Some('(') => {
@@ -204,7 +204,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// All up to where `close` closes what stands here.
+    /// Reads up to where `close` closes what stands here.
     fn until(&mut self, close: char, opened: Place) -> Result<(), Wrong> {
         let open = match close {
             ')' => '(',
@@ -228,18 +228,18 @@ impl Lexer<'_> {
     }
 }
 
-/// A flag stands among a text's pieces.
+/// Returns whether a flag stands among a text's pieces.
 pub(super) fn any(tokens: &[Token]) -> bool {
     tokens.iter().any(|t| matches!(t, Token::Word(w) if !w.quoted && flag(&w.text).is_some()))
 }
 
-/// What stands behind the dashes of a flag.
+/// Returns what stands behind the dashes of a flag.
 fn flag(word: &str) -> Option<&str> {
     word.strip_prefix("--").filter(|flag| flag.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
-/// The flags among the pieces of a text. Words before the first are the command; a script's name (`train.py`), what follows
-/// a short flag (`-m train`), and other commands are nobody's value.
+/// Returns the flags among the pieces of a text. Words before the first are the command; a script's name (`train.py`), what
+/// follows a short flag (`-m train`), and other commands are nobody's value.
 pub(super) fn parse(tokens: &[Token]) -> Vec<(Key, Tree)> {
     let mut found: Vec<(Key, Vec<Word>)> = Vec::new();
     // In a text that is flags alone their values may stand on lines of their own.

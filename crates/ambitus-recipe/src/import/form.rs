@@ -12,11 +12,11 @@ pub(super) enum Form {
     Python,
     /// Flags, alone or in a launch script.
     Flags,
-    /// The same in a batch file.
+    /// Flags in a batch file.
     Batch,
 }
 
-/// By the name's ending, else by `#!`, by flags that stand in it, and by the first line that says something.
+/// Recognises a form by the name's ending, else by `#!`, by flags in the text, and by the first line that says something.
 pub(super) fn form(name: &str, text: &str) -> Form {
     let lower = name.to_ascii_lowercase();
     let ends = |endings: &[&str]| endings.iter().any(|end| lower.ends_with(end));
@@ -59,7 +59,7 @@ pub(super) fn form(name: &str, text: &str) -> Form {
     }
 }
 
-/// A text's pieces in a form of flags. Remarks of a batch file are taken out, their lines stay.
+/// Returns a text's pieces in a form of flags. Remarks of a batch file are taken out, their lines stay.
 pub(super) fn pieces(text: &str, batch: bool) -> Result<Vec<Token>, Wrong> {
     if !batch {
         return flags::tokens(text, '\\');
@@ -73,7 +73,7 @@ pub(super) fn pieces(text: &str, batch: bool) -> Result<Vec<Token>, Wrong> {
     flags::tokens(&lines.join("\n"), '^')
 }
 
-/// Keys and values of YAML or JSON. A command whose quotes hold `: ` is no map of plain names.
+/// Returns whether a text has keys and values of YAML or JSON. A command whose quotes hold `: ` is not a map of plain names.
 fn is_map(text: &str) -> bool {
     match read_tree(text, "").map(|t| t.node) {
         Ok(Node::Map(entries)) => entries.iter().all(|(key, _)| !key.name.contains(char::is_whitespace)),
@@ -81,7 +81,7 @@ fn is_map(text: &str) -> bool {
     }
 }
 
-/// `: TrainingArguments = …`, as behind a name.
+/// Returns whether a text is like `: TrainingArguments = …`, as behind a name.
 fn annotated(rest: &str) -> bool {
     let Some((kind, _)) = rest.strip_prefix(':').and_then(|rest| rest.split_once('=')) else { return false };
     let of_type = |c: char| c.is_alphanumeric() || "_.[], |'\"".contains(c);

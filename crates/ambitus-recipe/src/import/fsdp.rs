@@ -66,7 +66,7 @@ pub(super) fn sharding(j: &mut Judge, world: &World, origin: Origin) -> Result<(
     Ok(())
 }
 
-/// FSDP2 reads the keys.
+/// Returns whether FSDP2 reads the keys.
 ///
 /// # Errors
 /// Another version than 1 and 2.
@@ -74,7 +74,7 @@ pub(super) fn is_second(j: &Judge) -> Result<bool, RecipeError> {
     Ok(j.get("fsdp.version").map(|g| g.count(1, 2)).transpose()? == Some(2))
 }
 
-/// What is no value of its key is a mistake, also where the key has no effect.
+/// Refuses what is not a value of its key, even if the key has no effect.
 fn values(j: &Judge) -> Result<(), RecipeError> {
     is_second(j)?;
     for (id, names) in [
@@ -174,7 +174,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A strategy by its place in [`STRATEGIES`].
+/// Returns a strategy by its place in [`STRATEGIES`].
 fn named(index: usize) -> Strategy {
     [Strategy::Full, Strategy::GradOp, Strategy::None, Strategy::HybridFull, Strategy::HybridGradOp]
         [index.min(4)]
@@ -405,7 +405,7 @@ fn prefetch(j: &mut Judge, second: bool) -> Result<(), RecipeError> {
     Ok(())
 }
 
-/// Keys of FSDP's that are not about sharding.
+/// Judges FSDP's keys that are not about sharding.
 fn beside(j: &mut Judge, words: &Words, origin: Origin) -> Result<(), RecipeError> {
     const OFFLOADED: &str = "{parameters: true, gradients: true, optimizer: true}";
     let offload = j.get("fsdp.offload_params").map(|g| g.flag()).transpose()?;

@@ -15,7 +15,7 @@ pub(super) struct Given {
     pub place: Place,
     /// The key as the file has it, with the sections around it.
     pub path: String,
-    /// What it means to us: a key of [`super::keys`], or `None` where nobody knows it.
+    /// What it means to us: a key of [`super::keys`], or `None` if it is unknown.
     pub known: Option<super::keys::Known>,
     /// The value.
     pub node: Node,
@@ -28,22 +28,22 @@ impl Given {
         Given { file: file.to_owned(), place: tree.place, known: None, path, node: tree.node, hushed: false }
     }
 
-    /// `file:line:column`.
+    /// Returns `file:line:column`.
     pub fn at(&self) -> String {
         format!("{}:{}:{}", short(&self.file), self.place.line, self.place.column)
     }
 
-    /// `key at file:line:column`, for the recipe's comments.
+    /// Returns `key at file:line:column`, for the recipe's comments.
     pub fn from(&self) -> String {
         format!("{} at {}", short(&self.path), self.at())
     }
 
-    /// `key: value (file:line:column)`, for messages about two of them.
+    /// Returns `key: value (file:line:column)`, for messages about two of them.
     pub fn full(&self) -> String {
         format!("{}: {} ({})", short(&self.path), self.shown(), self.at())
     }
 
-    /// The value on one short line.
+    /// Returns the value on one short line.
     pub fn shown(&self) -> String {
         let text = short(&show(&self.node));
         match text.char_indices().nth(SHOWN) {
@@ -52,7 +52,7 @@ impl Given {
         }
     }
 
-    /// What is wrong with it.
+    /// Returns what is wrong with it.
     pub fn bad(&self, why: impl Into<String>) -> RecipeError {
         RecipeError {
             file: short(&self.file),
@@ -62,12 +62,12 @@ impl Given {
         }
     }
 
-    /// It is the same value as another, however the two are written.
+    /// Returns whether it is the same value as another, however the two are written.
     pub fn same(&self, other: &Given) -> bool {
         loose(&self.node) == loose(&other.node)
     }
 
-    /// As if it were not there.
+    /// Returns whether the value is null, as if the key were absent.
     pub fn is_null(&self) -> bool {
         match &self.node {
             Node::Null => true,
@@ -78,7 +78,7 @@ impl Given {
         }
     }
 
-    /// It says no more than that the thing is off or empty.
+    /// Returns whether it says no more than that the thing is off or empty.
     pub fn is_off(&self) -> bool {
         self.is_null() || self.switch() == Some(false)
     }
@@ -97,12 +97,12 @@ impl Given {
         }
     }
 
-    /// A switch, in any of accelerate's spellings.
+    /// Returns whether a switch, in any of accelerate's spellings.
     pub fn flag(&self) -> Result<bool, RecipeError> {
         self.switch().ok_or_else(|| self.bad(format!("{} is not true or false", self.shown())))
     }
 
-    /// A number.
+    /// Returns a number.
     pub fn real(&self) -> Result<f64, RecipeError> {
         let number = match &self.node {
             Node::Whole(n) => Some(*n as f64),
@@ -119,7 +119,7 @@ impl Given {
         number.ok_or_else(|| self.bad(format!("{} is not a number", self.shown())))
     }
 
-    /// A whole number, with or without `.0`.
+    /// Returns a whole number, with or without `.0`.
     pub fn whole(&self) -> Result<i64, RecipeError> {
         let x = self.real()?;
         // Every count in use is exact in f64.
@@ -127,14 +127,14 @@ impl Given {
         if fits { Ok(x as i64) } else { Err(self.bad(format!("{} is not a whole number", self.shown()))) }
     }
 
-    /// A whole number from `least` to `most`.
+    /// Returns a whole number from `least` to `most`.
     pub fn count(&self, least: u64, most: u64) -> Result<u64, RecipeError> {
         let n = self.whole()?;
         let found = u64::try_from(n).ok().filter(|n| (least..=most).contains(n));
         found.ok_or_else(|| self.bad(format!("{n} is not between {least} and {most}")))
     }
 
-    /// A word as it is written.
+    /// Returns a word as it is written.
     pub fn text(&self) -> Result<String, RecipeError> {
         match &self.node {
             Node::Text(t) => Ok(t.clone()),
@@ -144,7 +144,8 @@ impl Given {
         }
     }
 
-    /// One of `names`, in any case, with or without the enum it is of (`StateDictType.FULL`); or its code, 1 for the first.
+    /// Returns one of `names`, in any case, with or without the enum it is of (`StateDictType.FULL`); or its code, 1 for the
+    /// first.
     pub fn choice(&self, names: &[&'static str]) -> Result<&'static str, RecipeError> {
         // `1.0` is 1, and no member `0` of an enum `1`.
         let code = self.whole().ok();
@@ -162,7 +163,7 @@ impl Given {
         })
     }
 
-    /// Words between spaces or commas, or a list of them.
+    /// Returns words between spaces or commas, or a list of them.
     pub fn words(&self) -> Result<Vec<String>, RecipeError> {
         let split = |t: &str| -> Vec<String> {
             let between = |c: char| c.is_whitespace() || c == ',';
@@ -182,7 +183,7 @@ impl Given {
     }
 }
 
-/// As one would write it.
+/// Writes a value as a person would.
 fn show(node: &Node) -> String {
     let all = |items: &mut dyn Iterator<Item = String>| items.take(20).collect::<Vec<_>>().join(", ");
     match node {
@@ -199,7 +200,7 @@ fn show(node: &Node) -> String {
     }
 }
 
-/// For comparing: numbers by value, words without case.
+/// Returns a value for comparison: numbers by value, words without case.
 fn loose(node: &Node) -> String {
     match node {
         Node::Whole(n) => (*n as f64).to_string(),

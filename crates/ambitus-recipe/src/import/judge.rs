@@ -1,4 +1,4 @@
-//! What is said of each given key, while the recipe's lines are made of them.
+//! The verdict on each given key, while the recipe's lines are made of them.
 
 use super::Verdict;
 use super::given::Given;
@@ -59,31 +59,31 @@ impl<'a> Judge<'a> {
         Ok(judge)
     }
 
-    /// What says a key, if it says anything.
+    /// Returns what says a key, if it says anything.
     pub fn get(&self, id: &str) -> Option<&'a Given> {
         self.given.iter().find(|g| is(g, id) && speaks(g))
     }
 
-    /// All places that say a key.
+    /// Returns all places that say a key.
     pub fn all(&self, id: &'static str) -> impl Iterator<Item = &'a Given> + use<'a> {
         let given = self.given;
         given.iter().filter(move |g| is(g, id) && speaks(g))
     }
 
-    /// A file of this name is among those that are read.
+    /// Returns whether a file of this name is among those that are read.
     pub fn reads(&self, path: &str) -> bool {
         let last = |path: &str| path.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
         self.given.iter().any(|g| last(&g.file) == last(path))
     }
 
-    /// Any key whose name begins so says something.
+    /// Returns whether any key whose name starts with `beginning` is given.
     pub fn any(&self, beginning: &str) -> bool {
         let begins = |g: &Given| matches!(g.known, Some(Known::Judged(id)) if id.starts_with(beginning));
         self.given.iter().any(|g| begins(g) && !g.is_off())
     }
 
-    /// What says one of these keys as code. Such a key is not absent: what its own trainer would take for an absent one is not
-    /// what it means.
+    /// Returns what says one of these keys as code. Such a key is not absent: what its own trainer would take for an absent one
+    /// is not what it means.
     pub fn code(&self, ids: &[&str]) -> Option<&'a Given> {
         self.given.iter().find(|g| g.node.has_code() && ids.iter().any(|id| is(g, id)))
     }
@@ -102,22 +102,22 @@ impl<'a> Judge<'a> {
         self.say_of(id, None, verdict);
     }
 
-    /// It is what Ambitus does in any case.
+    /// Judges a key as what Ambitus does in any case.
     pub fn always(&mut self, id: &str, text: &str) {
         self.say(id, Verdict::Default(text.to_owned()));
     }
 
-    /// It is what Ambitus does where the recipe does not say `key`.
+    /// Judges a key as what Ambitus does if the recipe does not set `key`.
     pub fn default(&mut self, id: &str, key: &'static str, text: &str) {
         self.say_of(id, Some(key), Verdict::Default(text.to_owned()));
     }
 
-    /// It changes nothing, because …
+    /// Judges that a key changes nothing, because …
     pub fn nothing(&mut self, id: &str, why: &str) {
         self.say(id, Verdict::NoEffect(why.to_owned()));
     }
 
-    /// It changes nothing here, and it did something there: the reader must know.
+    /// Judges that a key changes nothing here but did something there, which the reader must know.
     pub fn lost(&mut self, id: &str, why: &str) {
         if let Some(g) = self.get(id) {
             self.note(None, format!("{}: not taken over: {why}", g.full()));
@@ -125,7 +125,7 @@ impl<'a> Judge<'a> {
         self.nothing(id, why);
     }
 
-    /// It asks back what key `of` of the recipe is to say.
+    /// Asks what the recipe's key `of` should be.
     pub fn ask(&mut self, id: &str, of: Of, question: &str) {
         if let Some(g) = self.get(id) {
             self.note(of, format!("{}: {question}", g.full()));
@@ -133,12 +133,12 @@ impl<'a> Judge<'a> {
         self.say_of(id, of, Verdict::Ask(question.to_owned()));
     }
 
-    /// The reader must know or answer this; not where a recipe says `of` otherwise.
+    /// Notes what the reader must know or answer, unless a recipe sets `of` otherwise.
     pub fn note(&mut self, of: Of, text: String) {
         self.notes.push((text, of));
     }
 
-    /// It says a key of the recipe. Nothing happens where it is not given.
+    /// Judges that a key sets a key of the recipe. Does nothing if it is not given.
     pub fn used(&mut self, id: &str, key: &'static str, value: impl ToString) {
         let Some(g) = self.get(id) else { return };
         let value = value.to_string();
@@ -146,26 +146,26 @@ impl<'a> Judge<'a> {
         self.line(key, value, g.from());
     }
 
-    /// It has a part in a key of the recipe.
+    /// Judges that a key has a part in a key of the recipe.
     pub fn says(&mut self, id: &str, key: &'static str, text: String) {
         self.say_of(id, Some(key), Verdict::Used(text));
     }
 
-    /// A key of the recipe as its trainer has it where none of the keys `ids` is given.
+    /// Sets a key of the recipe to the trainer's default, if none of the keys `ids` is given.
     pub fn absent(&mut self, ids: &[&str], key: &'static str, value: impl ToString, from: impl ToString) {
         if self.code(ids).is_none() {
             self.line(key, value, from);
         }
     }
 
-    /// A key of the recipe. The first line of a key stands.
+    /// Sets a key of the recipe. The first line of a key stands.
     pub fn line(&mut self, key: &'static str, value: impl ToString, from: impl ToString) {
         if !self.lines.iter().any(|l| l.key == key) {
             self.lines.push(Line { key, value: value.to_string(), from: from.to_string() });
         }
     }
 
-    /// What was said of every key, in the order given; the lines of the recipe; what the reader must know.
+    /// Returns what was said of every key, in the order given; the lines of the recipe; what the reader must know.
     pub fn done(self) -> (Said<Verdict>, Vec<Line>, Said<String>) {
         let Judge { given, verdicts, lines, notes } = self;
         let last = |(verdict, g): (Option<(Verdict, Of)>, &Given)| match verdict {
@@ -188,7 +188,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// The line that says a key of the recipe, itself or in a map.
+/// Returns the line that says a key of the recipe, itself or in a map.
 fn line_of<'a>(lines: &'a [Line], of: &str) -> Option<&'a Line> {
     let inner = |l: &&Line| of.rsplit_once('.').is_some_and(|(s, k)| s == l.key && l.value.contains(k));
     lines.iter().find(|l| l.key == of).or_else(|| lines.iter().find(inner))
@@ -198,12 +198,12 @@ fn is(g: &Given, id: &str) -> bool {
     matches!(g.known, Some(Known::Judged(known)) if known == id)
 }
 
-/// It has a value that is known.
+/// Returns whether it has a value that is known.
 fn speaks(g: &Given) -> bool {
     !g.is_null() && !g.node.has_code() && !g.hushed
 }
 
-/// A size of 0, which saved arguments write for none, says nothing beside a place that gives one.
+/// Drops a size of 0, which saved arguments write for none, if another place gives one.
 pub(super) fn hush(given: &mut [Given]) {
     let zero = |g: &Given| is(g, MIN_PARAMS) && g.real() == Ok(0.0);
     if given.iter().any(|g| is(g, MIN_PARAMS) && speaks(g) && !zero(g)) {
@@ -211,7 +211,7 @@ pub(super) fn hush(given: &mut [Given]) {
     }
 }
 
-/// Two places that cannot both be meant.
+/// Returns the error of two places that contradict each other.
 pub(super) fn conflict(first: &Given, second: &Given) -> RecipeError {
     second.bad(format!(
         "is {}, and {} says otherwise: remove or change one of the two",

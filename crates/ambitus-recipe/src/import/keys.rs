@@ -169,7 +169,7 @@ const NOTHING: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "which cards are used is chosen where the run is started",
+        "which GPUs are used is chosen where the run is started",
         &["gpu_ids", "_n_gpu", "num_cpu_threads_per_process"],
     ),
     ("it names a Python function for notebooks and TPUs", &["main_training_function"]),
@@ -328,7 +328,7 @@ const NOTHING: &[(&str, &[&str])] = &[
         ],
     ),
     ("where checkpoints go is run_dir", &["ckpts.save_dir"]),
-    ("a run is taken up again with `ambitus resume RUN`", &["resume_from_checkpoint"]),
+    ("a run is resumed with `ambitus resume RUN`", &["resume_from_checkpoint"]),
     ("train is what `ambitus train` does", &["do_train"]),
     ("it belongs to another optimizer", &["optim_args", "optim_target_modules"]),
     (
@@ -426,18 +426,18 @@ const SWITCHES: &[&str] = &[
     "tf32",
 ];
 
-/// A key by its path is one of the switches that change nothing.
+/// Returns whether a key by its path is one of the switches that change nothing.
 pub(super) fn is_switch(path: &str) -> bool {
     let name = path.rsplit('.').next().unwrap_or_default();
     SWITCHES.contains(&name.strip_prefix("fsdp_").unwrap_or(name))
 }
 
-/// A key by its path is a section.
+/// Returns whether a key by its path is a section.
 pub(super) fn is_section(path: &str) -> bool {
     SECTIONS.iter().any(|(name, _)| *name == path)
 }
 
-/// A key by its sections and name, as far as it is known.
+/// Returns a key by its sections and name, as far as it is known.
 pub(super) fn find(section: &str, key: &str) -> Option<Known> {
     let unprefixed = |key: &str, prefix: &str| key.strip_prefix(prefix).unwrap_or(key).to_owned();
     let tries = match section {
@@ -459,7 +459,7 @@ pub(super) fn find(section: &str, key: &str) -> Option<Known> {
     tries.iter().find_map(known)
 }
 
-/// The known key that is nearest to one of a section, as that section writes it.
+/// Returns the known key that is nearest to one of a section, as that section writes it.
 pub(super) fn nearest(section: &str, key: &str) -> Option<String> {
     let names = JUDGED.iter().chain(NOTHING).flat_map(|(_, names)| names.iter().copied());
     match section {
@@ -480,7 +480,7 @@ pub(super) fn nearest(section: &str, key: &str) -> Option<String> {
     }
 }
 
-/// Every name, for tests.
+/// Returns every name, for tests.
 #[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = &'static str> {
     JUDGED.iter().chain(NOTHING).flat_map(|(_, names)| names.iter().copied())

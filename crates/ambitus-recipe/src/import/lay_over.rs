@@ -55,7 +55,7 @@ struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// What is said of a key of the files.
+    /// Tells what becomes of a key of the files.
     fn tell(&self, row: &mut Row) {
         let Some(key) = row.of.filter(|_| !matches!(row.verdict, Verdict::NoEffect(_) | Verdict::Unknown(_)))
         else {
@@ -81,13 +81,13 @@ impl Outcome<'_> {
         }
     }
 
-    /// No other place says this key.
+    /// Returns whether no other place says this key.
     fn stands(&self, key: &str) -> bool {
         let section = key.split('.').next().unwrap_or(key);
         LAID_OVER.contains(&section) && self.others(key).iter().all(Option::is_none)
     }
 
-    /// Who says a key otherwise than the files, and how; for the recipe, or for each of its stages.
+    /// Returns who sets a key otherwise than the files, and how; for the recipe, or for each of its stages.
     fn others(&self, key: &str) -> Vec<Option<String>> {
         // Where nothing is gathered, how it is gathered says nothing.
         let key = match key.starts_with("sharding.") && replicated(self.whole) && !replicated(self.said) {
@@ -115,12 +115,12 @@ impl Outcome<'_> {
     }
 }
 
-/// Every rank is said to hold the whole model.
+/// Returns whether every rank is said to hold the whole model.
 fn replicated(recipe: &Recipe) -> bool {
     recipe.sharding.is_some_and(|s| s.strategy == Strategy::None)
 }
 
-/// What a recipe says of a key, where that is not what an absent one means.
+/// Returns what a recipe says of a key, where that is not what an absent one means.
 pub(super) fn value(recipe: &Recipe, key: &str) -> Option<String> {
     if key == "offload" {
         return recipe.offload.as_ref().map(ToString::to_string);

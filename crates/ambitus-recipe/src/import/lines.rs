@@ -1,4 +1,4 @@
-//! The recipe that is written: lines in a fixed order, each with where it came from, as a comment.
+//! The recipe that is written: lines in a fixed order, each with its origin as a comment.
 
 use super::Folders;
 use crate::recipe::short;
@@ -49,7 +49,7 @@ pub(super) const ORDER: &[&str] = &[
     "run_dir",
 ];
 
-/// The recipe's text. `remarks` stand at its end as comments.
+/// Returns the recipe's text. `remarks` stand at its end as comments.
 pub(super) fn recipe(lines: &[Line], folders: &Folders, files: &[String], remarks: &[String]) -> String {
     let mut all = Vec::new();
     for (key, given, flag) in [("model.dir", &folders.model, "model"), ("data.dir", &folders.data, "data")] {
@@ -88,19 +88,19 @@ pub(super) fn recipe(lines: &[Line], folders: &Folders, files: &[String], remark
     out
 }
 
-/// Text from files nobody vouches for must not end its comment.
+/// Makes one line of a text from an untrusted file, so that it does not end its comment.
 fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') { ' ' } else { c })
         .collect()
 }
 
-/// A text as YAML: JSON's quotes are YAML's.
+/// Returns a text as YAML: JSON's quotes are YAML's.
 pub(super) fn quoted(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
 
-/// A number in its shorter form.
+/// Returns a number in its shorter form.
 pub(super) fn number(x: f64) -> String {
     let small = x != 0.0 && !(1e-3..1e7).contains(&x.abs());
     if small { format!("{x:e}") } else { x.to_string() }

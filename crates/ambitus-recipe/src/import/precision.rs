@@ -66,7 +66,7 @@ fn launcher(g: &Given) -> Result<Precision, RecipeError> {
         "fp16" => Ok(Precision::Fp16Mixed),
         "bf16" => Ok(Precision::Bf16Mixed),
         "fp32" => Ok(Precision::Fp32),
-        "fp8" => Err(g.bad("fp8 is not there: bf16 has the same range with more digits; write bf16")),
+        "fp8" => Err(g.bad("fp8 is not supported: bf16 has the same range with more digits; write bf16")),
         word => {
             let near = nearest(word, ["no", "fp16", "bf16"]).map(|n| format!("; {n} is nearest"));
             Err(g.bad(format!("`{}` is not no, fp16 or bf16{}", g.shown(), near.unwrap_or_default())))

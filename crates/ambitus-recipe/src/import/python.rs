@@ -25,7 +25,7 @@ const ENDS: &[char] = &[',', ')', ']', '}', ':', ';', '#', '\n'];
 /// What is wrong, and where.
 pub(super) type Wrong = (Place, String);
 
-/// All keyword arguments of a text, in order.
+/// Returns all keyword arguments of a text, in order.
 pub(super) fn parse(text: &str) -> Result<Vec<(Key, Tree)>, Wrong> {
     let mut p = Parser { chars: text.chars().collect(), at: 0, place: START, values: 0, found: Vec::new() };
     p.statements()?;
@@ -73,7 +73,7 @@ impl Parser {
         Err((self.place, why.into()))
     }
 
-    /// Spaces, joined lines, comments, and with `lines` ends of lines.
+    /// Skips spaces, joined lines, comments, and with `lines` ends of lines.
     fn space(&mut self, lines: bool) {
         while let Some(c) = self.peek() {
             match c {
@@ -98,7 +98,7 @@ impl Parser {
         }
     }
 
-    /// A name, with dots.
+    /// Returns a name, with dots.
     fn name(&mut self) -> Option<Key> {
         let place = self.place;
         if !self.peek().is_some_and(|c| c.is_alphabetic() || c == '_') {
@@ -163,7 +163,7 @@ impl Parser {
         }
     }
 
-    /// A type, up to the `=` behind it.
+    /// Skips a type, up to the `=` behind it.
     fn annotation(&mut self) {
         let mut open = 0_usize;
         while let Some(c) = self.peek().filter(|c| open > 0 || !matches!(c, '=' | '\n' | '#')) {
@@ -176,7 +176,7 @@ impl Parser {
         }
     }
 
-    /// `args = {…}`, found last, becomes what it holds; a section keeps its name.
+    /// Replaces `args = {…}`, found last, by what it holds; a section keeps its name.
     fn keys_of_variable(&mut self, before: usize) {
         match &mut self.found[before..] {
             [(key, Tree { node: Node::Map(entries), .. })]
@@ -192,7 +192,7 @@ impl Parser {
         }
     }
 
-    /// From the opening bracket to the closing one.
+    /// Reads a call from the opening bracket to the closing one.
     fn call(&mut self, of: &str, depth: usize) -> Result<(), Wrong> {
         let opened = self.place;
         self.next();
@@ -228,7 +228,7 @@ impl Parser {
         }
     }
 
-    /// What stands behind `key=`.
+    /// Reads what stands behind `key=`.
     fn argument(&mut self, key: Key, depth: usize, inside: bool) -> Result<(), Wrong> {
         self.space(inside);
         let (start, place) = (self.at, self.place);
@@ -247,7 +247,7 @@ impl Parser {
         Ok(())
     }
 
-    /// A literal, or the text of what is none.
+    /// Returns a literal, or the text of what is none.
     fn value(&mut self, depth: usize, inside: bool) -> Result<Tree, Wrong> {
         self.values += 1;
         if depth >= MAX_DEPTH || self.values > MAX_VALUES {
@@ -328,7 +328,7 @@ impl Parser {
         }
     }
 
-    /// `(1, 2)` is a list, `(1)` is 1.
+    /// Reads a tuple: `(1, 2)` is a list, `(1)` is 1.
     fn tuple(&mut self, depth: usize) -> Result<Option<Node>, Wrong> {
         let start = self.at;
         let Some(Node::List(mut items)) = self.items(')', depth)? else { return Ok(None) };
@@ -437,8 +437,8 @@ impl Parser {
         number(&digits)
     }
 
-    /// The text up to the end of what stands here, brackets and quotes balanced. The commas between a lambda's own arguments
-    /// end nothing.
+    /// Returns the text up to the end of what stands here, brackets and quotes balanced. The commas between a lambda's own
+    /// arguments end nothing.
     fn expression(&mut self, inside: bool) -> Result<String, Wrong> {
         let opened = self.place;
         let start = self.at;
@@ -487,7 +487,7 @@ impl Parser {
     }
 }
 
-/// A number as YAML, JSON and Python write it, without its underscores.
+/// Returns a number as YAML, JSON and Python write it, without its underscores.
 pub(super) fn number(text: &str) -> Option<Node> {
     if let Ok(n) = text.parse::<i64>() {
         return Some(Node::Whole(n.into()));

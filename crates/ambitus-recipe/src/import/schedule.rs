@@ -64,7 +64,7 @@ pub(super) fn schedule(j: &mut Judge) -> Result<bool, RecipeError> {
     Ok(name != "constant")
 }
 
-/// A map of names and numbers, or JSON of one.
+/// Returns a map of names and numbers, or JSON of one.
 fn numbers(given: &Given) -> Result<BTreeMap<String, f64>, RecipeError> {
     let bad = || given.bad(format!("{} is not a map of names and numbers", given.shown()));
     match &given.node {

@@ -13,7 +13,7 @@ use crate::recipe::{BackwardPrefetch, Precision, Sharding, Strategy, Units};
 
 const REPORT: &str = include_str!("tests/report-accelerate.yaml");
 
-/// An import of files by name and text.
+/// Returns an import of files by name and text.
 fn read(files: &[(&str, &str)]) -> Result<Imported, RecipeError> {
     let sources: Vec<Source> = files.iter().map(|(name, text)| Source::text(*name, *text)).collect();
     import(&sources, &Folders::default(), &[])
@@ -30,7 +30,7 @@ fn recipe_of(files: &[(&str, &str)]) -> Recipe {
     Recipe::parse(&text, "r.yaml").unwrap_or_else(|e| panic!("{text}\n{e}")).0
 }
 
-/// What was said of a key.
+/// Returns what was said of a key.
 #[track_caller]
 fn said(imported: &Imported, key: &str) -> String {
     let row = imported.rows.iter().find(|r| r.key == key);
@@ -162,7 +162,7 @@ precision: bf16-mixed              # mixed_precision at report-accelerate.yaml:1
     assert_eq!(recipe.precision, Some(Precision::Bf16Mixed));
 }
 
-/// The same with the report's arguments beside it.
+/// The report's file with its arguments next to it.
 #[test]
 fn the_report_with_its_arguments() {
     let arguments = "TrainingArguments(\n    fsdp=\"full_shard auto_wrap\",\n    bf16=True,\n    \

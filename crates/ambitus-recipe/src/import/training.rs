@@ -256,7 +256,7 @@ fn rhythm(j: &mut Judge) -> Result<(), RecipeError> {
                 j.nothing(steps, &format!("{when}: no goes before it"));
             }
             "epoch" | "best" => {
-                j.nothing(when, &format!("it is every so many updates here: write `{key}:`"));
+                j.nothing(when, &format!("it is a number of updates here: write `{key}:`"));
                 j.nothing(steps, &format!("{when} goes before it"));
             }
             // Evaluation is off there unless its strategy says otherwise.
@@ -266,7 +266,7 @@ fn rhythm(j: &mut Judge) -> Result<(), RecipeError> {
                     j.used(steps, key, n);
                     j.says(when, key, format!("{key}: {n}"));
                 }
-                j.default(when, key, &format!("every so many updates ({key})"));
+                j.default(when, key, &format!("every `{key}` updates"));
                 j.nothing(steps, &format!("a share of the run: write `{key}:` as a number of updates"));
             }
         }

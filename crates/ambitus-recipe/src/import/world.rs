@@ -1,4 +1,4 @@
-//! Over how many ranks, and of what kind.
+//! The number of ranks, and their kind.
 
 use super::fsdp;
 use super::given::Given;
@@ -111,7 +111,7 @@ pub(super) fn world(j: &mut Judge) -> Result<World, RecipeError> {
     Ok(World { kind, ranks, of_machine, shard })
 }
 
-/// What another engine would have to run.
+/// Refuses what another engine would have to run.
 fn refuse_others(j: &mut Judge) -> Result<(), RecipeError> {
     const INSTEAD: &str = "ZeRO-3 is what `distributed_type: FSDP` with `fsdp_sharding_strategy: FULL_SHARD` does, ZeRO-2 \
                            what SHARD_GRAD_OP does, offload_optimizer and offload_param are `fsdp_offload_params: true`: \
@@ -133,17 +133,17 @@ fn refuse_others(j: &mut Judge) -> Result<(), RecipeError> {
             "DEEPSPEED" => return Err(g.bad(format!("DeepSpeed's configuration is not read. {INSTEAD}"))),
             "MEGATRON_LM" => {
                 return Err(g.bad(
-                    "Megatron-LM splits single layers over ranks (tensor parallel), which is not there: write \
+                    "Megatron-LM splits single layers over ranks (tensor parallel), which is not supported: write \
                      `distributed_type: FSDP` with `fsdp_sharding_strategy: FULL_SHARD`, which divides the same bytes",
                 ));
             }
             "XLA" | "TPU" => {
-                return Err(g.bad("TPUs are not there: FSDP, MULTI_GPU, MULTI_CPU or NO are read"));
+                return Err(g.bad("TPUs are not supported: FSDP, MULTI_GPU, MULTI_CPU or NO are read"));
             }
             k if TYPES.contains(&k) => {}
             k if k.starts_with("MULTI_") => {
                 return Err(g.bad(format!(
-                    "{k} is a device that is not there; MULTI_GPU means the same on NVIDIA cards"
+                    "{k} is a device that is not supported; MULTI_GPU means the same on NVIDIA GPUs"
                 )));
             }
             k => {
@@ -158,7 +158,7 @@ fn refuse_others(j: &mut Judge) -> Result<(), RecipeError> {
         }
     }
     if let Some(g) = j.get("megatron").filter(|_| kind.is_none()) {
-        return Err(g.bad("Megatron-LM's tensor parallelism is not there: FSDP is read (`fsdp_config`)"));
+        return Err(g.bad("Megatron-LM's tensor parallelism is not supported: FSDP is read (`fsdp_config`)"));
     }
     j.nothing("megatron", "distributed_type is not MEGATRON_LM");
     j.nothing("deepspeed", "it is off");
@@ -171,7 +171,7 @@ fn refuse_others(j: &mut Judge) -> Result<(), RecipeError> {
         };
         if !one {
             return Err(g.bad(
-                "tensor, context and sequence parallelism are not there: put these ranks into sharding \
+                "tensor, context and sequence parallelism are not supported: put these ranks into sharding \
                  (parallelism_config_dp_shard_size), which divides parameters, gradients and states the same",
             ));
         }
@@ -219,8 +219,8 @@ fn kind(j: &mut Judge) -> Result<Kind, RecipeError> {
     Ok(kind)
 }
 
-/// `parallelism_config`: replicas of shard groups, which FSDP2 makes. Elsewhere accelerate makes none of it: DDP copies the
-/// whole model to each of as many ranks.
+/// Reads `parallelism_config`: replicas of shard groups, which FSDP2 makes. Elsewhere accelerate makes none of it: DDP copies
+/// the whole model to each of as many ranks.
 fn mesh(j: &mut Judge, kind: Kind, ranks: &mut Option<u64>) -> Result<Option<u64>, RecipeError> {
     let size = |id: &str| j.get(id).map(|g| g.count(1, u64::from(MAX_RANKS))).transpose();
     let (shard, replicas) = (size(SIZES[0])?, size(SIZES[1])?);

@@ -19,7 +19,7 @@ pub enum Batch {
 impl FromStr for Batch {
     type Err = String;
 
-    /// As after `--batch`: clips, seconds as `60s`, or frames or tokens as `3200f` or `3200t`.
+    /// Parses a batch as after `--batch`: clips, seconds as `60s`, or frames or tokens as `3200f` or `3200t`.
     fn from_str(text: &str) -> Result<Batch, String> {
         let rows = |unit: char| text.strip_suffix(unit)?.parse().ok().map(Batch::Frames);
         let seconds = || text.strip_suffix('s')?.parse().ok().map(Batch::Seconds);

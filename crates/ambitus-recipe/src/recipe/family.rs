@@ -1,6 +1,7 @@
 //! What an absent key means: each family keeps its original project's settings.
 
 use super::{Batch, Recipe, Schedule};
+use std::ops::Deref;
 
 /// The rate that adapters want, in every family: a full fine-tune's is one at which they learn next to nothing.
 pub const ADAPTER_RATE: f64 = 1e-4;
@@ -16,7 +17,7 @@ pub struct Defaults {
     pub ema: bool,
     /// `batch: {clips: N}`.
     pub clips: u64,
-    /// `warmup`. `None`: [`by_length`](Recipe::settle_warmup) of the run.
+    /// `warmup`. `None`: it follows from the length of the run ([`Settled::settle_warmup`]).
     pub warmup: Option<u64>,
     /// `schedule`.
     pub schedule: Schedule,
@@ -31,16 +32,58 @@ pub struct Defaults {
 /// The most updates of warm-up where neither recipe nor family says how many.
 const MOST_WARMUP: u64 = 100;
 
+/// A recipe with what the model's family means by keys that were absent, filled in. What the search may still choose stays open.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settled {
+    recipe: Recipe,
+    /// AdamW's rate at the end of warm-up.
+    pub learning_rate: f64,
+    /// AdamW's decoupled weight decay.
+    pub weight_decay: f64,
+    /// Keep a moving average.
+    pub ema: bool,
+    /// Audio of one update.
+    pub batch: Batch,
+    /// How the rate goes on after warm-up.
+    pub schedule: Schedule,
+}
+
+impl Deref for Settled {
+    type Target = Recipe;
+
+    fn deref(&self) -> &Recipe {
+        &self.recipe
+    }
+}
+
+impl Settled {
+    /// Returns the recipe as it is written down, whose options can be changed.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    /// Returns the updates of warm-up in a run of `updates`: where neither recipe nor family says how many, min(100, 5 % of
+    /// them), which the recipe then says.
+    pub fn settle_warmup(&mut self, updates: u64) -> u64 {
+        *self.recipe.warmup.get_or_insert(MOST_WARMUP.min(updates / 20))
+    }
+
+    /// Returns the largest L2 norm of a player's gradients: its own, else the recipe's.
+    pub fn clip(&self, player: &str) -> f64 {
+        self.recipe.players.get(player).and_then(|own| own.clip).unwrap_or(self.recipe.clip)
+    }
+}
+
 impl Recipe {
     /// Fills in what the model's family means by keys that are absent, and what depends on its rows.
-    pub fn settle(&mut self, d: &Defaults) {
+    pub fn settled(mut self, d: &Defaults) -> Settled {
         let rate = if self.lora.is_some() { ADAPTER_RATE } else { d.learning_rate };
-        self.learning_rate.get_or_insert(rate);
-        self.weight_decay.get_or_insert(d.weight_decay);
-        self.ema.get_or_insert(d.ema);
-        self.batch.get_or_insert(Batch::Clips(d.clips));
+        let learning_rate = *self.learning_rate.get_or_insert(rate);
+        let weight_decay = *self.weight_decay.get_or_insert(d.weight_decay);
+        let ema = *self.ema.get_or_insert(d.ema);
+        let batch = *self.batch.get_or_insert(Batch::Clips(d.clips));
+        let schedule = self.schedule.get_or_insert_with(|| d.schedule.clone()).clone();
         self.warmup = self.warmup.or(d.warmup);
-        self.schedule.get_or_insert_with(|| d.schedule.clone());
         if let Some(lora) = &mut self.lora {
             lora.targets.get_or_insert_with(|| d.adapted.clone());
         }
@@ -50,15 +93,6 @@ impl Recipe {
         if !d.samples {
             self.sample = None;
         }
-    }
-
-    /// Fills in a warm-up that is still open when the number of updates is known: min(100, 5 % of them).
-    pub fn settle_warmup(&mut self, updates: u64) -> u64 {
-        *self.warmup.get_or_insert(MOST_WARMUP.min(updates / 20))
-    }
-
-    /// Keep a moving average. Of a settled recipe.
-    pub fn ema(&self) -> bool {
-        self.ema.unwrap_or(false)
+        Settled { recipe: self, learning_rate, weight_decay, ema, batch, schedule }
     }
 }

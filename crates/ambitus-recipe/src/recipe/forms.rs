@@ -1,4 +1,4 @@
-//! The recipe's values that can be written in more than one way.
+//! Values of a recipe that can be written in more than one way.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -47,7 +47,7 @@ pub struct MicroBatch {
 
 impl std::str::FromStr for MicroBatch {
     type Err = String;
-    /// A number of frames or tokens, seconds as `20s`, or `max`, as after `--micro-batch`.
+    /// Returns a number of frames or tokens, seconds as `20s`, or `max`, as after `--micro-batch`.
     fn from_str(text: &str) -> Result<MicroBatch, String> {
         let seconds = text.strip_suffix('s').and_then(|s| s.parse().ok()).filter(is_length);
         match text {
@@ -87,7 +87,7 @@ impl Serialize for MicroBatch {
 }
 
 impl MicroBatch {
-    /// Nothing is fixed.
+    /// Returns whether nothing is fixed.
     pub fn is_empty(&self) -> bool {
         *self == MicroBatch::default()
     }
@@ -99,7 +99,7 @@ pub struct Checkpoint(pub Blocks);
 
 impl std::str::FromStr for Checkpoint {
     type Err = String;
-    /// As [`Blocks`] is typed.
+    /// Parses [`Blocks`] as they are typed.
     fn from_str(text: &str) -> Result<Checkpoint, String> {
         text.parse().map(Checkpoint)
     }
@@ -119,7 +119,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The default.
+    /// Returns whether this is the default.
     pub fn is_default(&self) -> bool {
         *self == Level::default()
     }
@@ -147,7 +147,7 @@ pub enum UpdateAt {
 }
 
 impl UpdateAt {
-    /// The default.
+    /// Returns whether this is the default.
     pub fn is_end(&self) -> bool {
         *self == UpdateAt::End
     }
@@ -176,7 +176,7 @@ impl OptimizerChoice {
         (OptimizerChoice::AdamW8bit, "adamw-8bit"),
     ];
 
-    /// What it means to the compiler.
+    /// Returns what it means to the compiler.
     pub fn states(self) -> States {
         match self {
             OptimizerChoice::AdamW => States::Fp32,
@@ -194,7 +194,7 @@ impl fmt::Display for OptimizerChoice {
 
 impl std::str::FromStr for OptimizerChoice {
     type Err = String;
-    /// As in a recipe, and as after `--optimizer`.
+    /// Parses an optimizer as in a recipe, and as after `--optimizer`.
     fn from_str(text: &str) -> Result<OptimizerChoice, String> {
         let found = OptimizerChoice::ALL.into_iter().find(|(_, name)| *name == text);
         found.map(|(o, _)| o).ok_or_else(|| format!("`{text}` is not adamw, adamw-bf16 or adamw-8bit"))
@@ -213,7 +213,7 @@ pub enum DeviceChoice {
 
 impl std::str::FromStr for DeviceChoice {
     type Err = String;
-    /// `cpu`, `cuda` or `cuda:N`, as after `--device`.
+    /// Parses `cpu`, `cuda` or `cuda:N`, as after `--device`.
     fn from_str(text: &str) -> Result<DeviceChoice, String> {
         let bad = || format!("`{text}` is not cpu, cuda or cuda:N");
         match text.split_once(':') {

@@ -1,4 +1,4 @@
-//! `offload`: what waits in the host's memory.
+//! `offload`: what is kept in the host's memory until it is used.
 
 use super::Recipe;
 use super::validate::{Invalid, real, refuse};
@@ -23,7 +23,7 @@ pub struct Offload {
     pub ema: bool,
     /// `true`: all that forward keeps for backward; `blocks`: what one block hands to the next.
     pub activations: Activations,
-    /// CPU only: the folder of a file that holds it all in place of memory.
+    /// CPU only: the folder of a file that holds what is offloaded, in place of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<PathBuf>,
 }
@@ -44,18 +44,18 @@ pub enum Activations {
 const WORDS: &str = "all, none, parameters, gradients, optimizer, optimizer=0.5, ema, activations, activations=blocks or disk=FOLDER";
 
 impl Offload {
-    /// Everything.
+    /// Offloads everything.
     pub fn all() -> Offload {
         let activations = Activations::All;
         Offload { parameters: true, gradients: true, optimizer: 1.0, ema: true, activations, disk: None }
     }
 
-    /// Nothing is offloaded, and no place for it is named.
+    /// Returns whether nothing is offloaded and no place for it is named.
     pub fn is_empty(&self) -> bool {
         *self == Offload::default()
     }
 
-    /// What it asks of the compiler.
+    /// Returns what it asks of the compiler.
     pub fn pass(&self) -> Pass {
         Pass {
             parameters: self.parameters,
@@ -74,7 +74,7 @@ impl Offload {
 
 impl FromStr for Offload {
     type Err = String;
-    /// A list as after `--offload`.
+    /// Returns a list as after `--offload`.
     fn from_str(text: &str) -> Result<Offload, String> {
         let mut out = Offload::default();
         for word in text.split(',').map(str::trim) {
@@ -100,7 +100,7 @@ impl FromStr for Offload {
 }
 
 impl fmt::Display for Offload {
-    /// As the list that `--offload` takes.
+    /// Writes the list that `--offload` takes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = Offload { disk: self.disk.clone(), ..Offload::all() };
         let mut words: Vec<String> = Vec::new();
@@ -125,12 +125,12 @@ impl fmt::Display for Offload {
 }
 
 impl Recipe {
-    /// What is offloaded; nothing where the recipe leaves it open.
+    /// Returns what is offloaded; nothing if the recipe leaves it open.
     pub fn offloaded(&self) -> Offload {
         self.offload.clone().unwrap_or_default()
     }
 
-    /// The keys of offloading.
+    /// Checks the keys of offloading.
     pub(super) fn validate_offload(&self) -> Result<(), Invalid> {
         let o = &self.offloaded();
         real("offload.optimizer", o.optimizer, (0.0..=1.0).contains(&o.optimizer), "a share from 0 to 1")?;

@@ -1,4 +1,4 @@
-//! Where the values of a recipe were said: on the command line, or at a place in a file.
+//! Where the values of a recipe were set: on the command line, or at a place in a file.
 
 use super::read::{Place, Places, place_of};
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Of a recipe that nobody wrote down.
+    /// Returns the origins of a recipe that is not in a file.
     pub fn new() -> Origins {
         Origins::default()
     }
@@ -26,25 +26,25 @@ impl Origins {
         Origins { file: file.to_owned(), places, options: BTreeSet::new(), notes }
     }
 
-    /// What of the file stands where it is no longer meant to stand, for people.
+    /// Returns what of the file stands where it is no longer meant to stand, for people.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The command line says this key.
+    /// Notes that the command line sets this key.
     pub fn option(&mut self, key: &str) {
         self.places.remove(key);
         self.options.insert(key.to_owned());
     }
 
-    /// The command line says this key, or a part of it.
+    /// Returns whether the command line says this key, or a part of it.
     pub fn is_option(&self, key: &str) -> bool {
         let within =
             |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
         self.options.iter().any(|o| within(o, key) || within(key, o))
     }
 
-    /// Who says a value that the recipe has: `command line`, or as `recipe.yaml:3:1`.
+    /// Returns who set a value of the recipe: `command line`, or as `recipe.yaml:3:1`.
     pub fn of(&self, key: &str) -> String {
         match place_of(key, &self.places) {
             _ if self.is_option(key) => "command line".to_owned(),
@@ -53,7 +53,7 @@ impl Origins {
         }
     }
 
-    /// Those of a stage, whose own keys stand before the recipe's.
+    /// Returns those of a stage, whose own keys stand before the recipe's.
     pub fn stage(&self, index: usize) -> Origins {
         let own = format!("stages.{index}.");
         let of_stage = |(key, place): (&String, &Place)| Some((key.strip_prefix(&own)?.to_owned(), *place));
@@ -62,13 +62,13 @@ impl Origins {
         stage
     }
 
-    /// A stage of the recipe says this key, so that the recipe itself does not; what is trained only stages say.
+    /// Returns whether a stage of the recipe says this key, so that the recipe itself does not; what is trained only stages say.
     pub fn is_of_a_stage(&self, key: &str) -> bool {
         let mut stages = self.places.keys().filter_map(|k| k.strip_prefix("stages."));
         stages.any(|k| key == "lora" || k.split_once('.').is_some_and(|(_, of)| of == key))
     }
 
-    /// The keys of the file and where their values stand.
+    /// Returns the keys of the file and where their values stand.
     pub fn places(&self) -> impl Iterator<Item = (&str, Place)> {
         self.places.iter().map(|(key, place)| (key.as_str(), *place))
     }

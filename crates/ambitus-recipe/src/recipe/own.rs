@@ -1,4 +1,4 @@
-//! Keys that only one model family has: they stand under a section named after it, and the family reads them.
+//! Keys of a single model family: they are in a section named after it, which the family reads.
 
 use super::Recipe;
 use super::read::{KeysAndValues, RecipeError, place_of, short};
@@ -58,7 +58,7 @@ struct Other {
 }
 
 impl Recipe {
-    /// The value of a family's own key.
+    /// Returns the value of a family's own key.
     pub fn own(&self, section: &str, key: &str) -> Option<&Value> {
         self.own.get(section)?.get(key)
     }
@@ -68,7 +68,7 @@ impl Recipe {
         self.own.entry(section.to_owned()).or_default().insert(key.to_owned(), value.into());
     }
 
-    /// Every value with its key, those of sections too.
+    /// Returns every value with its key, those of sections too.
     pub fn to_value(&self) -> Value {
         let mut all = serde_json::to_value(self).unwrap_or_default();
         if let Value::Object(all) = &mut all {
@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for Whole {
 }
 
 impl Whole {
-    /// The recipe with what belongs to sections; and what stands where it stood before there were any, for people.
+    /// Returns the recipe with what belongs to sections; and what stands where it stood before there were any, for people.
     ///
     /// # Errors
     /// Keys that no section has, keys that are said twice.
@@ -147,9 +147,8 @@ impl Whole {
                         return Err(fail(&path, twice(&format!("{section}.{key}"))));
                     }
                     recipe.set_own(section, key, value);
-                    notes.push(format!(
-                        "{path} stands in a section of its family now: `{section}: {{{key}: …}}`"
-                    ));
+                    notes
+                        .push(format!("{path} has moved to its family's section: `{section}: {{{key}: …}}`"));
                 }
                 (None, ..) => {
                     let key = path.rsplit('.').next().unwrap_or(&path);
@@ -176,12 +175,12 @@ struct Others {
     ended: Cell<bool>,
 }
 
-/// What is said of a key that another place says.
+/// Returns what is said of a key that another place says.
 fn twice(other: &str) -> String {
-    format!("`{other}` says it too: keep one")
+    format!("`{other}` sets it too: keep one")
 }
 
-/// What is said of a key that nobody knows.
+/// Returns the message about an unknown key.
 fn unknown(key: &str, known: &[&str]) -> String {
     let meant = nearest(key, known.iter().copied());
     let meant = meant.map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
@@ -292,7 +291,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Within<'_, S> {
     }
 }
 
-/// Values of a section as the family's own structure.
+/// Returns the values of a section as the family's own structure.
 ///
 /// # Errors
 /// What is not a value of its key, with the section's name.
@@ -369,6 +368,6 @@ mod tests {
         assert!(lacks.to_string().contains("model"), "{lacks}");
         assert!(why("", "sniger: {voice: x}").contains("did you mean `singer`?"));
         assert!(why(", voyce: x", "").contains("data.voyce: unknown key `voyce`"));
-        assert!(why(", voice: x", "singer: {voice: y}").contains("says it too"));
+        assert!(why(", voice: x", "singer: {voice: y}").contains("sets it too"));
     }
 }

@@ -20,12 +20,13 @@ pub enum Placement {
     None,
     /// Some of the blocks, with their gradients and moments. Ranks work one after another.
     Model,
-    /// The same, with several of an update's micro-batches in the ranks at a time: less waiting, more that is kept for backward.
+    /// Some of the blocks, as with `model`, and several of an update's micro-batches in the ranks at a time: less waiting, and more
+    /// is kept for backward.
     Pipeline,
 }
 
 impl fmt::Display for Placement {
-    /// As in a recipe.
+    /// Writes the word of a recipe.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Placement::None => "none",
@@ -50,17 +51,17 @@ const NOT_BOTH: &str = "puts each block of the model on one rank, sharding share
                                    they are not combined: leave out sharding (the key, or --sharding), or write placement: none";
 
 impl Recipe {
-    /// How the model is placed: not at all where the recipe says nothing, or on one rank.
+    /// Returns how the model is placed: not at all where the recipe says nothing, or on one rank.
     pub fn placement(&self) -> Placement {
         self.placement.filter(|_| self.ranks() > 1).unwrap_or_default()
     }
 
-    /// Each rank has a part of the model.
+    /// Returns whether each rank has a part of the model.
     pub fn is_placed(&self) -> bool {
         self.placement() != Placement::None
     }
 
-    /// The key `placement`.
+    /// Checks the key `placement`.
     pub(super) fn validate_placement(&self) -> Result<(), Invalid> {
         let Some(placement) = self.placement.filter(|p| *p != Placement::None) else { return Ok(()) };
         if self.sharding.is_some() {

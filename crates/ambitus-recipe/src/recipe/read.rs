@@ -90,7 +90,7 @@ impl Recipe {
         Ok((recipe, Origins::of_file(file, places.values, notes)))
     }
 
-    /// The recipe as YAML that [`Recipe::parse`] reads back unchanged.
+    /// Returns the recipe as YAML that [`Recipe::parse`] reads back unchanged.
     pub fn to_yaml(&self) -> Result<String, String> {
         let written = |e| format!("the recipe cannot be written as YAML: {e}");
         let text = serde_saphyr::to_string(self).map_err(written)?;
@@ -101,7 +101,7 @@ impl Recipe {
     }
 }
 
-/// The text of a file of at most [`MAX_RECIPE_BYTES`]; `what` says what is expected of it.
+/// Returns the text of a file of at most [`MAX_RECIPE_BYTES`]; `what` says what is expected of it.
 pub fn read_text(path: &Path, what: &str) -> Result<String, RecipeError> {
     let file = path.display().to_string();
     let fail = |why: String| RecipeError { file: file.clone(), place: None, key: None, why };
@@ -120,13 +120,13 @@ pub fn read_text(path: &Path, what: &str) -> Result<String, RecipeError> {
     })
 }
 
-/// A file's keys and values with their places, under the limits of [`options`].
+/// Returns a file's keys and values with their places, under the limits of [`options`].
 pub(crate) fn read_tree(text: &str, file: &str) -> Result<Tree, RecipeError> {
     serde_saphyr::from_str_with_options(text, options())
         .map_err(|e| explain(&e, file, &KeysAndValues::default()))
 }
 
-/// The place of a key, or of the nearest key around it (`micro_batch: 0` is `micro_batch.frames`).
+/// Returns the place of a key, or of the nearest key around it (`micro_batch: 0` is `micro_batch.frames`).
 pub(super) fn place_of(key: &str, places: &Places) -> Option<Place> {
     let mut key = key;
     loop {
@@ -137,7 +137,7 @@ pub(super) fn place_of(key: &str, places: &Places) -> Option<Place> {
     }
 }
 
-/// Limits of a small file that people write by hand: no anchors, so no bombs; shallow; one document.
+/// Returns the limits of a small file that people write by hand: no anchors, so no bombs; shallow; one document.
 fn options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -221,7 +221,7 @@ fn explain(error: &Yaml, file: &str, places: &KeysAndValues) -> RecipeError {
     RecipeError { file: file.to_owned(), place, key, why }
 }
 
-/// One line of bounded length: errors repeat text of a file nobody vouches for.
+/// Shortens a text to one line of bounded length: errors repeat text of untrusted files.
 pub fn short(text: &str) -> String {
     const MOST: usize = 300;
     let clean = |c: char| if c.is_control() { ' ' } else { c };

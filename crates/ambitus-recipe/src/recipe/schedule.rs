@@ -10,24 +10,24 @@ use std::str::FromStr;
 /// Milestones of a list.
 const MOST: usize = 1000;
 
-/// `schedule:`, how the learning rate moves: it climbs linearly in `warmup` updates, and then goes on as `kind` says.
+/// `schedule:`, how the learning rate moves: it climbs linearly in `warmup` updates, and then follows `kind`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Schedule {
     /// `linear` (to `floor`), `cosine` (to `floor`), `cosine-restarts` (transformers' hard restarts: `cycles` times from the
     /// rate to `floor`), `warm-restarts` (torch's: every `period`), `constant`, `exponential` (times `gamma` each time),
     /// `inverse-sqrt`, or `milestones` (times `gamma` at each).
     pub kind: Kind,
-    /// Share of the rate with which warm-up begins. Absent: 0; the family's where no schedule is given.
+    /// Share of the rate with which warm-up begins. Absent: 0; the family's if no schedule is given.
     pub start: f64,
-    /// Share of the rate that is left at the end of a fall. Absent: 0; the family's where no schedule is given.
+    /// Share of the rate that is left at the end of a fall. Absent: 0; the family's if no schedule is given.
     pub floor: f64,
     /// Waves of `cosine` [default: 0.5], falls of `cosine-restarts` [default: 1].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cycles: Option<f64>,
-    /// Length of the first fall of `warm-restarts`, in what `per` says. Absent: the rest of the run.
+    /// Length of the first fall of `warm-restarts`, in units of `per`. Absent: the rest of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<f64>,
-    /// How much longer each fall of `warm-restarts` is than the one before [default: 1].
+    /// Length of each fall of `warm-restarts` as a multiple of the previous one [default: 1].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth: Option<f64>,
     /// Factor of `exponential` [default: 0.999] and `milestones` [default: 0.1].
@@ -78,7 +78,7 @@ impl Per {
 }
 
 impl Schedule {
-    /// A schedule of this kind, with its defaults.
+    /// Returns a schedule of this kind, with its defaults.
     pub fn of(kind: Kind) -> Schedule {
         Schedule {
             kind,
@@ -94,12 +94,12 @@ impl Schedule {
         }
     }
 
-    /// [`Schedule::gamma`], or its default.
+    /// Returns [`Schedule::gamma`], or its default.
     pub fn gamma(&self) -> f64 {
         self.gamma.unwrap_or(if self.kind == Kind::Milestones { 0.1 } else { 0.999 })
     }
 
-    /// [`Schedule::cycles`], or its default.
+    /// Returns [`Schedule::cycles`], or its default.
     pub fn cycles(&self) -> f64 {
         self.cycles.unwrap_or(if self.kind == Kind::Cosine { 0.5 } else { 1.0 })
     }
@@ -143,13 +143,13 @@ impl Schedule {
     }
 }
 
-/// As it is written.
+/// Returns a value as it is written in a recipe.
 fn word<T: Serialize>(x: T) -> String {
     serde_json::to_value(x).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 impl fmt::Display for Schedule {
-    /// As after `--schedule`.
+    /// Writes the form that `--schedule` takes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&word(self.kind))?;
         let bare = Schedule::of(self.kind);
@@ -172,7 +172,7 @@ impl fmt::Display for Schedule {
 
 impl FromStr for Schedule {
     type Err = String;
-    /// `cosine`, or `cosine,floor=0.1`; of several milestones `milestones,at=300,at=800`.
+    /// Parses `cosine`, or `cosine,floor=0.1`; with several milestones `milestones,at=300,at=800`.
     fn from_str(text: &str) -> Result<Schedule, String> {
         let mut words = text.split(',').map(str::trim);
         let kind = words.next().unwrap_or_default();

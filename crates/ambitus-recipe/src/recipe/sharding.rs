@@ -1,4 +1,4 @@
-//! `ranks` and `sharding`: over how many ranks a run is spread, and what of the model each keeps.
+//! `ranks` and `sharding`: the number of ranks over which a run is spread, and what of the model each keeps.
 //!
 //! ```yaml
 //! ranks: 4
@@ -27,14 +27,14 @@ const MAX_PARAMS: u64 = 1 << 48;
 pub struct Sharding {
     /// What is sharded.
     pub strategy: Strategy,
-    /// Of the hybrids: ranks that share one copy of the model; the groups hold replicas of each other.
+    /// For the hybrids: ranks that share one copy of the model; the groups hold replicas of each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
-    /// What is gathered at once. Replicas gather nothing; by the same units they sum the norm as the others do.
+    /// What is gathered at once. Replicas gather nothing, but sum the norm by the same units as the others do.
     pub units: Units,
     /// When backward gathers its next unit.
     pub backward_prefetch: BackwardPrefetch,
-    /// Forward gathers its next unit while it computes one: a unit's bytes for time of waiting.
+    /// Forward gathers its next unit while it computes one: trades one unit's bytes for less waiting.
     pub forward_prefetch: bool,
 }
 
@@ -45,7 +45,7 @@ pub enum Strategy {
     /// Parameters, gradients and optimizer states (FULL_SHARD, ZeRO-3): the least memory, a gather in forward and backward.
     #[default]
     Full,
-    /// The same, and gathered parameters stay from forward to backward (SHARD_GRAD_OP, as ZeRO-2): one gather.
+    /// As with `full`, except that gathered parameters stay from forward to backward (SHARD_GRAD_OP, as ZeRO-2): one gather.
     GradOp,
     /// Nothing: every rank has all of it (NO_SHARD, data parallel).
     None,
@@ -56,14 +56,14 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// Has groups.
+    /// Returns whether the strategy has groups.
     pub fn is_hybrid(self) -> bool {
         matches!(self, Strategy::HybridFull | Strategy::HybridGradOp)
     }
 }
 
 impl fmt::Display for Strategy {
-    /// As in a recipe.
+    /// Writes the form of a recipe.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Strategy::Full => "full",
@@ -100,12 +100,12 @@ pub enum BackwardPrefetch {
 }
 
 impl Recipe {
-    /// Ranks of the run: 1 where the recipe says nothing.
+    /// Returns the ranks of the run: 1 where the recipe says nothing.
     pub fn ranks(&self) -> u32 {
         self.ranks.unwrap_or(1)
     }
 
-    /// How the run is sharded: fully where the recipe says nothing.
+    /// Returns how the run is sharded: fully where the recipe says nothing.
     pub fn sharding(&self) -> Sharding {
         self.sharding.unwrap_or_default()
     }
@@ -125,7 +125,8 @@ impl Recipe {
         self.sharding = Some(Sharding { strategy, group, forward_prefetch, ..before });
     }
 
-    /// How ranks share what is kept, as the compiler takes it; `None` for one rank, and where each has a part of the model.
+    /// Returns how ranks share what is kept, as the compiler takes it; `None` for one rank, and where each has a part of the
+    /// model.
     ///
     /// # Errors
     /// Groups that do not divide the ranks.
@@ -157,7 +158,7 @@ impl Recipe {
         Ok(Some(shard::Sharding { units, prefetch, ..sharding }))
     }
 
-    /// The keys `ranks` and `sharding`.
+    /// Checks the keys `ranks` and `sharding`.
     pub(super) fn validate_sharding(&self) -> Result<(), Invalid> {
         if let Some(ranks) = self.ranks
             && !(1..=MAX_RANKS).contains(&ranks)

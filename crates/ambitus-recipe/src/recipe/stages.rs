@@ -1,4 +1,4 @@
-//! `stages`: runs one after another, each on what the one before made.
+//! `stages`: runs one after another, each on the result of the previous one.
 //!
 //! ```yaml
 //! learning_rate: 1e-5                  # what a stage does not say is the recipe's own
@@ -8,9 +8,10 @@
 //! ```
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 use super::validate::{Invalid, refuse};
-use super::{Batch, Checkpoint, Lora, OptimizerChoice, Precision, Recipe, Schedule};
+use super::{Batch, Checkpoint, Lora, OptimizerChoice, Player, Precision, Recipe, Schedule};
 
 /// Stages of a run, at most: each is planned, trained and exported.
 const MOST_STAGES: usize = 64;
@@ -42,9 +43,12 @@ pub struct Stage {
     /// Updates of its warm-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup: Option<u64>,
-    /// How its rate goes on after that.
+    /// Its rate after the warm-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
+    /// Settings of single losses of a model with several, instead of the recipe's.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub players: BTreeMap<String, Player>,
     /// Audio of an update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
@@ -60,7 +64,7 @@ pub struct Stage {
 }
 
 impl Recipe {
-    /// The name of a stage, from 0.
+    /// Returns the name of a stage, from 0.
     ///
     /// # Panics
     /// Without such a stage.
@@ -68,7 +72,7 @@ impl Recipe {
         self.stages[index].name.clone().unwrap_or_else(|| format!("stage-{}", index + 1))
     }
 
-    /// A stage, from 0, as a recipe without stages. Its model is still the whole recipe's.
+    /// Returns a stage, from 0, as a recipe without stages. Its model is still the whole recipe's.
     ///
     /// # Panics
     /// Without such a stage.
@@ -82,6 +86,9 @@ impl Recipe {
         r.learning_rate = s.learning_rate.or(r.learning_rate);
         r.warmup = s.warmup.or(r.warmup);
         r.schedule = s.schedule.or(r.schedule);
+        if !s.players.is_empty() {
+            r.players = s.players;
+        }
         r.batch = s.batch.or(r.batch);
         r.checkpoint = s.checkpoint.or(r.checkpoint);
         r.precision = s.precision.or(r.precision);
@@ -89,7 +96,7 @@ impl Recipe {
         r
     }
 
-    /// A stage that says one of these keys itself.
+    /// Returns a stage that says one of these keys itself.
     pub fn stage_that_says(&self, keys: &[&str]) -> Option<String> {
         let says = |s: &Stage| {
             let said = serde_json::to_value(s).unwrap_or_default();
@@ -98,7 +105,7 @@ impl Recipe {
         self.stages.iter().position(says).map(|i| self.stage_name(i))
     }
 
-    /// The key `stages`: each stage is a recipe that can be meant.
+    /// Checks the key `stages`: each stage must be a valid recipe.
     pub(super) fn validate_stages(&self) -> Result<(), Invalid> {
         if self.stages.is_empty() {
             return Ok(());
@@ -111,7 +118,7 @@ impl Recipe {
                 refuse(
                     key,
                     format!(
-                        "stands beside `stages`, and each stage says what it trains: write `{key}` there"
+                        "cannot be combined with `stages`, as each stage says what it trains: write `{key}` there"
                     ),
                 )?;
             }

@@ -1,7 +1,7 @@
-//! What of the model a recipe trains, and with what: `freeze`, `lora`, `optimizer`.
+//! Which parts of the model a recipe trains, and how: `freeze`, `lora`, `optimizer`.
 
-use super::Recipe;
 use super::validate::{Invalid, real, refuse};
+use super::{Recipe, Settled};
 use ambitus_compile::optimizer::Optimizer;
 use ambitus_compile::passes::lora::Lora as Adapters;
 use ambitus_compile::passes::pattern::Pattern;
@@ -26,12 +26,12 @@ pub struct Lora {
     pub alpha: Option<f64>,
     /// Dropout probability on the additions' inputs, in training.
     pub dropout: f64,
-    /// Linear layers that get one, by pattern (`*` is anything). Absent: attention's projections and the feed-forward.
+    /// Linear layers that get an addition, by pattern (`*` is anything). Absent: attention's projections and the feed-forward.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub targets: Option<Vec<String>>,
     /// Scale by alpha / sqrt(rank) instead (rsLoRA, arXiv 2312.03732).
     pub rslora: bool,
-    /// Parameters that are trained whole beside the additions, by pattern, as `transformer.text_embed.text_embed` for a
+    /// Parameters that are trained whole besides the additions, by pattern, as `transformer.text_embed.text_embed` for a
     /// vocabulary's new rows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also_train: Vec<String>,
@@ -44,12 +44,12 @@ impl Default for Lora {
 }
 
 impl Lora {
-    /// alpha: as given, or the rank.
+    /// Returns alpha as given, else the rank.
     pub fn alpha(&self) -> f64 {
         self.alpha.unwrap_or(self.rank.into())
     }
 
-    /// What it asks of the compiler.
+    /// Returns what it asks of the compiler.
     pub fn adapters(&self) -> Adapters {
         Adapters {
             rank: self.rank as usize,
@@ -104,18 +104,19 @@ fn usable(key: &'static str, patterns: &[String]) -> Result<(), Invalid> {
     Ok(())
 }
 
-impl Recipe {
-    /// What applies gradients. Of a settled recipe.
+impl Settled {
+    /// Returns what applies gradients.
     pub fn adamw(&self) -> Optimizer {
-        let Recipe { betas: [beta1, beta2], eps, optimizer, .. } = *self;
-        let weight_decay = self.weight_decay.unwrap_or(0.0);
+        let Recipe { betas: [beta1, beta2], eps, optimizer, .. } = **self;
         Optimizer {
-            adamw: AdamW { beta1, beta2, eps, weight_decay },
+            adamw: AdamW { beta1, beta2, eps, weight_decay: self.weight_decay },
             states: optimizer.unwrap_or_default().states(),
         }
     }
+}
 
-    /// What the recipe trains, for the compiler.
+impl Recipe {
+    /// Returns what the recipe trains, for the compiler.
     pub fn trained(&self) -> Trained {
         match &self.lora {
             Some(lora) => Trained::Adapters(lora.adapters()),
@@ -124,15 +125,15 @@ impl Recipe {
         }
     }
 
-    /// The keys `freeze` and `lora`.
+    /// Checks the keys `freeze` and `lora`.
     pub(super) fn validate_trained(&self) -> Result<(), Invalid> {
         usable("freeze", &self.freeze)?;
         let Some(lora) = &self.lora else { return Ok(()) };
         if !self.freeze.is_empty() {
             refuse(
                 "freeze",
-                "stands beside `lora`, which freezes everything but its additions: leave `freeze` out \
-                 (`lora.also_train` names what is to be trained beside them)",
+                "cannot be combined with `lora`, which freezes everything but its additions: leave `freeze` out \
+                 (`lora.also_train` names what else is to be trained)",
             )?;
         }
         lora.validate()

@@ -1,4 +1,4 @@
-//! Keys and values of a text with the place of each, before anything is known of what they mean.
+//! Keys and values of a text with the place of each, before their meaning is known.
 
 use super::Place;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess};
@@ -27,7 +27,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// It, or something in it, would have to be run.
+    /// Returns whether it, or something in it, would have to be run.
     pub fn has_code(&self) -> bool {
         match self {
             Node::Code(_) => true,

@@ -1,8 +1,8 @@
-//! Values that parse but cannot be meant: refused by name.
+//! Refuses, by name, values that parse but make no sense.
 
 use thiserror::Error;
 
-use super::{Batch, Precision, Recipe, Schedule, UpdateAt, Validation};
+use super::{Batch, Player, Precision, Recipe, Schedule, UpdateAt, Validation};
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -33,6 +33,16 @@ fn count(key: &'static str, n: u64, least: u64) -> Result<(), Invalid> {
     } else {
         refuse(key, format!("{n} is not between {least} and {MAX_COUNT}"))
     }
+}
+
+/// Checks rate, warm-up, schedule and clip of a run or of one of its players.
+pub(super) fn validate_rates(p: &Player) -> Result<(), Invalid> {
+    let rate = p.learning_rate.unwrap_or(1.0);
+    real("learning_rate", rate, rate > 0.0 && rate <= 1.0, "above 0 and at most 1")?;
+    count("warmup", p.warmup.unwrap_or(0), 0)?;
+    p.schedule.as_ref().map_or(Ok(()), Schedule::validate)?;
+    let clip = p.clip.unwrap_or(1.0);
+    real("clip", clip, clip > 0.0, "above 0 (1e9 never clips)")
 }
 
 impl Recipe {
@@ -100,27 +110,25 @@ impl Recipe {
         self.validate_stages()
     }
 
-    /// The keys of optimizer, length and reports.
+    /// Checks the keys of optimizer, length and reports.
     fn validate_training(&self) -> Result<(), Invalid> {
         if self.updates.is_some() && self.epochs.is_some() {
-            refuse("epochs", "stands beside `updates`: keep one of the two")?;
+            refuse("epochs", "cannot be combined with `updates`: keep one of the two")?;
         }
         count("updates", self.updates.unwrap_or(1), 1)?;
         let epochs = self.epochs.unwrap_or(1.0);
         real("epochs", epochs, epochs > 0.0 && epochs <= 1e6, "a number of epochs above 0")?;
         let open = |x: f64| x > 0.0 && x <= 1.0;
         let half_open = |x: f64| (0.0..1.0).contains(&x);
-        let rate = self.learning_rate.unwrap_or(1.0);
-        real("learning_rate", rate, open(rate), "above 0 and at most 1")?;
-        count("warmup", self.warmup.unwrap_or(0), 0)?;
-        self.schedule.as_ref().map_or(Ok(()), Schedule::validate)?;
+        let Recipe { learning_rate, warmup, ref schedule, clip, .. } = *self;
+        validate_rates(&Player { learning_rate, warmup, schedule: schedule.clone(), clip: Some(clip) })?;
+        self.validate_own_rates()?;
         let decay = self.weight_decay.unwrap_or(0.0);
         real("weight_decay", decay, half_open(decay), "from 0 to below 1")?;
         for beta in self.betas {
             real("betas", beta, half_open(beta), "from 0 to below 1")?;
         }
         real("eps", self.eps, open(self.eps), "above 0 and at most 1")?;
-        real("clip", self.clip, self.clip > 0.0, "above 0 (1e9 never clips)")?;
         if self.precision == Some(Precision::Fp16Mixed)
             && (self.update == UpdateAt::Backward || self.clip_per_tensor)
         {

@@ -14,7 +14,7 @@ impl Machine<'_, '_> {
         self.node(Node::Opaque { of })
     }
 
-    /// A call: of one of the known callables with the arguments that PyTorch gives it, or inert.
+    /// Returns a call: of one of the known callables with the arguments that PyTorch gives it, or inert.
     pub(super) fn call(&mut self, callee: Value, args: Value) -> Step<()> {
         let args = match args {
             Value::Node(id) => match &self.nodes[id as usize] {
@@ -70,7 +70,7 @@ impl Machine<'_, '_> {
         }
     }
 
-    /// `("storage", type, key, location, elements)`, the only persistent identifier that PyTorch writes.
+    /// Reads `("storage", type, key, location, elements)`, the only persistent identifier that PyTorch writes.
     pub(super) fn persistent(&mut self) -> Step<()> {
         let storage = match self.pop()? {
             Value::Node(id) => match &self.nodes[id as usize] {

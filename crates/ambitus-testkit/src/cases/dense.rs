@@ -240,7 +240,7 @@ pub(super) fn activations(t: &mut Table) {
     t.add("", SwiGluGrad {}, vec![a, b, dy]);
     for (rows, cols) in [(5, 37), (33, 48), (7, 1)] {
         let (x, mut a) = (constant(t.within(&[rows, cols], -9.0, 9.0).tensor), t.fixed(&[cols]));
-        // Where the small number beside it decides.
+        // Where the small number next to it decides.
         a.tensor.data[0] = 0.0;
         t.add(&format!("[{rows},{cols}]"), Snake {}, vec![x, a]);
     }

@@ -107,7 +107,7 @@ pub(super) fn ranks(t: &mut Table) {
     t.add("", done, [vec![flat], made.to_vec(), vec![token]].concat());
 }
 
-/// An operand of numbers in low..high as a type stores them.
+/// Returns an operand of numbers in low..high as a type stores them.
 fn stored(t: &mut Table, dtype: DType, dims: &[usize], low: f64, high: f64) -> Operand {
     constant(t.rng.tensor(TensorType::new(dtype, dims), low, high))
 }
@@ -179,7 +179,7 @@ fn eight_bits(t: &mut Table) {
             g.tensor.data[i] = 0.0;
         }
         for i in (0..n).step_by(7).filter(|_| apply != 0.0) {
-            // Nothing before, little now: beside the others it would be rounded to zero.
+            // Nothing before, little now: next to the others it would be rounded to zero.
             g.tensor.data[i] = f64::from(1e-6f32);
             (m[0].data[i], v[0].data[i]) = (127.0, 0.0);
         }

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 pub(super) type Data = Vec<f64>;
 
-/// The results of a core op whose operands passed its shape rule, `None` for fused ops. The list of ops is written out:
+/// Returns the results of a core op whose operands passed its shape rule, `None` for fused ops. The list of ops is written out:
 /// a new op has to be put on one side.
 pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Data>> {
     let one = |data: Data| Some(vec![data]);
@@ -181,7 +181,7 @@ fn each_index(shape: &Shape, mut f: impl FnMut(&[usize])) {
     }
 }
 
-/// A result whose element `at` is the operand's element that `find(at, from)` writes into `from`.
+/// Returns a result whose element `at` is the operand's element that `find(at, from)` writes into `from`.
 fn pull(y: &TensorType, x: &Tensor, find: impl Fn(&[usize], &mut [usize])) -> Data {
     let shape = x.ty.shape;
     let mut from = vec![0; shape.len()];
@@ -229,7 +229,7 @@ fn concat(x: &[Rc<Tensor>], axis: usize) -> Data {
     data
 }
 
-/// An id as a row of a table of `rows` rows, or of the part that they are of one.
+/// Returns an id as a row of a table of `rows` rows, or of the part that they are of one.
 fn row(id: f64, rows: usize, part: Option<Span>) -> Option<usize> {
     let id = id - part.map_or(0.0, |p| p.first as f64);
     (id >= 0.0 && id < rows as f64).then_some(id as usize)

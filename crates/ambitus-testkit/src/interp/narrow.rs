@@ -27,7 +27,7 @@ fn step(op: &AdamW, [lr, coef, t, _]: Scalars, [w, g, m, v]: [f64; 4]) -> [f64; 
     [w, m, v].map(|x| f64::from(x as f32))
 }
 
-/// The random word of element n of a part of a weight, or of a shard.
+/// Returns the random word of element n of a part of a weight, or of a shard.
 fn word(id: u64, seed: &Tensor, part: Span, n: usize) -> u32 {
     let n = n + part.first + seed.data.get(2).map_or(0, |shard| *shard as usize * part.of);
     let counter = [(n / 4) as u32, ((n as u64 / 4) >> 32) as u32, id as u32, (id >> 32) as u32];
@@ -41,7 +41,7 @@ fn stochastic(x: f64, random: u32) -> f64 {
     f64::from(f32::from_bits(if part + random > 0xffff { below + 0x1_0000 } else { below }))
 }
 
-/// What a value of this type keeps of x; the random half-word is for bf16.
+/// Returns what a value of this type keeps of x; the random half-word is for bf16.
 fn stored(ty: TensorType, x: f64, random: u32) -> f64 {
     if ty.dtype == DType::BF16 { stochastic(x, random) } else { x }
 }

@@ -109,7 +109,7 @@ fn norm(b: &mut Builder<'_>, scope: &str, x: ValueId) -> ValueId {
     })
 }
 
-/// Inputs for these clips, codebook k delayed by k steps: holes hold the special token and are not scored.
+/// Returns the inputs for these clips, codebook k delayed by k steps: holes hold the special token and are not scored.
 pub fn batch(clips: &[usize]) -> Tensors {
     let mut out = Tensors::new();
     let (mut segs, mut text_segs) = (vec![0], vec![0]);

@@ -1,8 +1,8 @@
 //! The adapters of a run alone, as Hugging Face's PEFT stores them: `adapter_model.safetensors` with
 //! `base_model.model.<module>.lora_A.weight` `[r, In]` and `lora_B.weight` `[Out, r]`, and `adapter_config.json`.
 //!
-//! What the recipe trained whole beside them (`also_train`) goes along as `modules_to_save`, by module. PEFT gives each such
-//! module weights of its own, so an embedding that is the head too is written for both: else the head would stay the base's.
+//! What the recipe trained whole besides them (`also_train`) is written as `modules_to_save`, by module. PEFT gives each such
+//! module its own weights, so a tied embedding is written for both it and the head: else the head would stay the base's.
 
 use super::{Parameters, Run, Source};
 use ambitus_compile::passes::lora::adapted_module;
@@ -18,7 +18,7 @@ const PREFIX: &str = "base_model.model.";
 /// Writes the adapters of a checkpoint to `out`.
 ///
 /// # Errors
-/// A run without adapters, biases trained beside them in their own layers, and files that cannot be read or written.
+/// A run without adapters, biases trained in layers that have adapters, and files that cannot be read or written.
 pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path) -> Result<(), RunError> {
     let lora = run.lora.ok_or_else(|| {
         RunError::Usage(

@@ -19,7 +19,7 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// The adapter of a parameter; `None` for those that have none.
+    /// Returns the adapter of a parameter; `None` for those that have none.
     pub fn read(
         parameters: &Parameters,
         weight: &str,

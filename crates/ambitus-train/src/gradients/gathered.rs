@@ -1,4 +1,4 @@
-//! The file of loss and gradients, of whoever has them.
+//! The file of loss and gradients, whichever ranks hold them.
 
 use ambitus_comm::{Communicator, staging};
 use ambitus_compile::passes::accumulate::GRAD;
@@ -34,7 +34,7 @@ pub struct Holders<'a> {
 /// `read(first, values)` gives a tensor's values from the first on.
 type Read<'r> = dyn Fn(usize, &mut [f32]) -> Result<(), RunError> + 'r;
 
-/// Values that rank `owner` reads, for rank 0; the others pass.
+/// Hands values that rank `owner` reads to rank 0; the others pass.
 fn hand_over(
     comm: &dyn Communicator,
     what: &str,
@@ -71,7 +71,7 @@ fn hand_over(
 }
 
 impl Holders<'_> {
-    /// Elements `at..` of a state that lies across the holders, `held` on each, for rank 0; the others hand in theirs.
+    /// Gathers elements `at..` of a state that lies across the holders, `held` on each, on rank 0; the others hand in theirs.
     fn read(
         &self,
         exec: &dyn Executor,
@@ -103,7 +103,7 @@ struct Gradient {
 }
 
 impl Gathered<'_> {
-    /// Every gradient, whoever has it.
+    /// Returns every gradient, whichever rank holds it.
     fn all(&self, exec: &dyn Executor) -> Vec<Gradient> {
         let mut out = Vec::new();
         let sessions: Vec<&PlannedSession> = match self {
@@ -138,7 +138,7 @@ impl Gathered<'_> {
         out
     }
 
-    /// A gradient's values, for the rank that writes.
+    /// Reads a gradient's values, for the rank that writes.
     fn read(&self, exec: &dyn Executor, g: &Gradient, values: &mut [f32]) -> Result<(), RunError> {
         match self {
             Gathered::Alone => Ok(exec.read_state_at(g.state, g.at, values)?),
@@ -153,7 +153,7 @@ impl Gathered<'_> {
         }
     }
 
-    /// This is the rank that writes.
+    /// Returns whether this is the rank that writes.
     fn writes(&self) -> bool {
         match self {
             Gathered::Alone => true,

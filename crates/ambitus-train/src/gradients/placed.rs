@@ -4,7 +4,7 @@
 use super::gathered::{Gathered, write};
 use super::{GradientOptions, Work, run_micro, run_several, uses, write_one_of};
 use crate::launch::Processes;
-use crate::load;
+use crate::weights;
 use crate::world::{self, World};
 use ambitus_comm::Communicator;
 use ambitus_compile::passes::precision::INITIAL_SCALE;
@@ -54,7 +54,7 @@ impl Work<'_> {
                 comm.clone(),
                 crate::launch::watchdog(),
             )?;
-            load::fill(&mut *exec, self.dir, 0, None)?;
+            weights::fill(&mut *exec, self.dir, 0, None)?;
             let loss = self.run_all(&mut *exec, &*plan.shape.model, parts.how.in_flight)? as f32;
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
             write(&*exec, &Gathered::Placed(&parts.ranks, &**comm), loss, scale, out)?;
@@ -71,7 +71,7 @@ impl Work<'_> {
         }
     }
 
-    /// All micro-batches, as many as go through the ranks at a time together; what is left one by one.
+    /// Returns all micro-batches, as many as go through the ranks at a time together; what is left one by one.
     fn run_all(&self, exec: &mut dyn Executor, model: &dyn Model, in_flight: usize) -> Result<f64, RunError> {
         let mut host = model.batch(self.capacity);
         host.set_norms(&self.norms);

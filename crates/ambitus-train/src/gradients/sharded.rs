@@ -4,7 +4,7 @@
 use super::gathered::{Gathered, Holders, write};
 use super::{GradientOptions, Work, run_micro, uses};
 use crate::launch::Processes;
-use crate::load;
+use crate::weights;
 use ambitus_comm::Communicator;
 use ambitus_comm::local::{self, Failed};
 use ambitus_compile::passes::precision::INITIAL_SCALE;
@@ -65,7 +65,7 @@ impl Work<'_> {
             let rank = comm.rank();
             let mut exec =
                 device.open_rank(planned.clone(), None, comm.clone(), crate::launch::watchdog())?;
-            load::fill(&mut *exec, self.dir, 0, Some((&layout, rank)))?;
+            weights::fill(&mut *exec, self.dir, 0, Some((&layout, rank)))?;
             let mine = self.run_share(&mut *exec, &*plan.shape.model, rank, mesh.ranks)?;
             let loss = sum(&*comm, mine)? as f32;
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
@@ -86,7 +86,7 @@ impl Work<'_> {
         }
     }
 
-    /// The micro-batches of a rank: every so manieth, and empty ones until all ranks have as many.
+    /// Runs this rank's micro-batches: every `ranks`-th of the update, padded with empty ones until all ranks have as many.
     fn run_share(
         &self,
         exec: &mut dyn Executor,
@@ -106,7 +106,7 @@ impl Work<'_> {
     }
 }
 
-/// The sum over all ranks, in their order.
+/// Returns the sum over all ranks, in their order.
 fn sum(comm: &dyn Communicator, mine: f64) -> Result<f64, RunError> {
     let members: Vec<usize> = (0..comm.ranks()).collect();
     let mut all = vec![0; 8 * members.len()];

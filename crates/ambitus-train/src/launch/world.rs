@@ -15,7 +15,7 @@ use ambitus_recipe::recipe::DeviceChoice;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long a rank waits for another in one collective, if nothing else is said.
+/// How long a rank waits for another in one collective by default.
 pub const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// The processes that were started as one run, as one of them sees them.
@@ -42,7 +42,7 @@ pub struct WorldOptions {
     pub notice: fn(&str),
 }
 
-/// The world that a launcher made of this process and others; `None` where it runs alone. `ranks`: what was asked for.
+/// Returns the world that a launcher made of this process and others; `None` if it runs alone. `ranks`: what was asked for.
 ///
 /// # Errors
 /// Variables that contradict each other or `ranks`, a launcher whose engine is not there, a build without it, ranks that do
@@ -61,7 +61,7 @@ pub fn world(ranks: Option<usize>, options: WorldOptions) -> Result<Option<Proce
 /// How long ranks wait for each other in this process.
 static WAIT: OnceLock<Duration> = OnceLock::new();
 
-/// How long a rank waits for another in one collective, as [`world`] was told.
+/// Returns how long a rank waits for another in one collective, as [`world`] was told.
 pub fn watchdog() -> Duration {
     WAIT.get().copied().unwrap_or(WATCHDOG)
 }
@@ -75,7 +75,7 @@ enum Engine {
     Nccl(String),
 }
 
-/// The worker that this process is, if there are several, and what connects it.
+/// Returns the worker that this process is, if there are several, and what connects it.
 fn started(env: Env, ranks: Option<usize>, on_cards: bool) -> Result<Option<(Worker, Engine)>, RunError> {
     let found = worker(env).map_err(|e| RunError::Usage(e.to_string()))?;
     let Some(worker) = found.filter(|w| w.world > 1) else { return Ok(None) };
@@ -90,7 +90,7 @@ fn started(env: Env, ranks: Option<usize>, on_cards: bool) -> Result<Option<(Wor
     }
 }
 
-/// What connects the processes of a launcher; refuses those that nothing does.
+/// Returns what connects the processes of a launcher; refuses those that nothing does.
 fn engine(worker: &Worker, env: Env, on_cards: bool) -> Result<Engine, String> {
     let Worker { launcher, world, .. } = worker;
     let nested = present(env, "TORCHELASTIC_RUN_ID").is_some();
@@ -101,17 +101,17 @@ fn engine(worker: &Worker, env: Env, on_cards: bool) -> Result<Engine, String> {
             meets(*launcher, env).map(Engine::Nccl)
         }
         Launcher::Torchrun => Err(format!(
-            "torchrun (RANK, WORLD_SIZE) started {world} processes, and what connects them is NCCL, which needs cards: \
+            "torchrun (RANK, WORLD_SIZE) started {world} processes, and only NCCL connects them, which needs GPUs: \
              set device: cuda (--device cuda), or start them as `mpirun -np {world} ambitus …`"
         )),
         Launcher::Kubernetes => Err(format!(
-            "an indexed job (JOB_COMPLETION_INDEX) started {world} pods, and on processors nothing connects them: set \
+            "an indexed job (JOB_COMPLETION_INDEX) started {world} pods, and on CPUs nothing connects them: set \
              device: cuda (--device cuda), or run an MPIJob of kubeflow's mpi-operator instead, which starts mpirun \
              (examples/launch/kubernetes.yaml)"
         )),
         _ if present(env, "SLURM_STEP_ID").is_some() => Err(format!(
             "srun started {world} processes without PMIx, by which MPI finds them: start them as \
-             `srun --mpi=pmix ambitus …`, or as `mpirun ambitus …` in the job; on cards (--device cuda) `srun --mpi=none` \
+             `srun --mpi=pmix ambitus …`, or as `mpirun ambitus …` in the job; on GPUs (--device cuda) `srun --mpi=none` \
              with MASTER_ADDR and MASTER_PORT does"
         )),
         _ => Err(format!(
@@ -121,7 +121,7 @@ fn engine(worker: &Worker, env: Env, on_cards: bool) -> Result<Engine, String> {
     }
 }
 
-/// Where NCCL's ranks meet: its own variable, or a port above the launcher's, whose own store listens at that.
+/// Returns where NCCL's ranks meet: its own variable, or a port above the launcher's, whose own store listens at that.
 fn meets(launcher: Launcher, env: Env) -> Result<String, String> {
     if let Some(address) = present(env, "NCCL_COMM_ID") {
         return Ok(address);
@@ -190,13 +190,13 @@ fn open(worker: &Worker, options: WorldOptions) -> Result<Processes, RunError> {
 fn open(worker: &Worker, _: WorldOptions) -> Result<Processes, RunError> {
     let Worker { launcher, world, .. } = worker;
     Err(RunError::Usage(format!(
-        "{} started {world} processes, and this build connects none: build it with `cargo build --release --features mpi`, \
+        "{} started {world} processes, and this build connects none: build it with `cargo build --release`, \
          or start one process with --ranks {world}",
         launcher.name()
     )))
 }
 
-/// Which rank of several this process is, for messages; `None` where it runs alone or before [`world`].
+/// Returns which rank of several this process is, for messages; `None` if it runs alone or before [`world`].
 pub fn this_rank() -> Option<(usize, String)> {
     #[cfg(feature = "mpi")]
     if let Some(rank) = ambitus_comm::mpi::this_rank() {
@@ -205,7 +205,7 @@ pub fn this_rank() -> Option<(usize, String)> {
     CONNECTED.get().cloned()
 }
 
-/// The orderly end of the run: waits for all ranks.
+/// Ends the run in an orderly way: waits for all ranks.
 ///
 /// # Errors
 /// One that does not come.
@@ -237,7 +237,7 @@ mod tests {
         started(&env, ranks, cards).map_err(|e| e.to_string())
     }
 
-    /// On processors, which MPI alone connects.
+    /// Returns the rank on CPUs, which only MPI connects.
     fn of(env: &str, ranks: Option<usize>) -> Result<Option<u32>, String> {
         let found = on(env, ranks, false)?;
         Ok(found.map(|(worker, engine)| {
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn launchers_that_connect_their_processes_are_taken() {
         assert_eq!(of("", Some(4)), Ok(None));
-        // One process is no world, whoever started it.
+        // One process is not a world, whatever started it.
         assert_eq!(of("RANK=0 WORLD_SIZE=1", Some(4)), Ok(None));
         assert_eq!(of("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", None), Ok(None));
         assert_eq!(of(MPIRUN, None), Ok(Some(3)));

@@ -1,4 +1,4 @@
-//! What a run remembers of its updates, however many they are.
+//! What a run remembers of its updates, in bounded memory.
 
 use super::{Summary, Update, median};
 use crate::pictures::Curve;
@@ -11,7 +11,8 @@ const STEPS: usize = 4096;
 pub struct History {
     /// Updates of the whole run.
     of: u64,
-    last: Option<Update>,
+    /// Number of the last update, and passes over the data by then.
+    last: (u64, f64),
     /// Mean losses of the first and the last tenth: how many are finite, and their sum.
     tenths: [(u64, f64); 2],
     seconds: f64,
@@ -20,7 +21,7 @@ pub struct History {
     /// Of all micro-batches that were run.
     capacity: f64,
     skipped: u64,
-    /// Of every so many updates.
+    /// Seconds of every `every`-th update.
     steps: Vec<f64>,
     every: u64,
     /// Losses by update.
@@ -28,11 +29,11 @@ pub struct History {
 }
 
 impl History {
-    /// Of a run of so many updates.
+    /// Returns an empty history of a run of `updates` updates.
     pub fn new(updates: u64) -> History {
         History {
             of: updates,
-            last: None,
+            last: (0, 0.0),
             tenths: [(0, 0.0); 2],
             seconds: 0.0,
             loader_wait: 0.0,
@@ -45,7 +46,7 @@ impl History {
         }
     }
 
-    /// The next update of the log. Allocates nothing.
+    /// Adds the next update of the log. Allocates nothing.
     pub fn add(&mut self, u: &Update) {
         let tenth = self.of.div_ceil(10);
         let of_tenth = [u.update <= tenth, u.update > self.of.saturating_sub(tenth)];
@@ -76,18 +77,18 @@ impl History {
             }
         }
         self.losses.add(u.update, u.loss);
-        self.last = Some(*u);
+        self.last = (u.update, u.epoch);
     }
 
-    /// The fields of a summary that follow from the log: counts, speed, losses, waiting. The log is the whole run's, across
-    /// resumes.
+    /// Returns the fields of a summary that follow from the log: counts, speed, losses, waiting. The log is the whole run's,
+    /// across resumes.
     pub fn summary(&self) -> Summary {
         let mut steps = self.steps.clone();
         steps.sort_by(f64::total_cmp);
         let mean = |(n, sum): (u64, f64)| (n > 0).then(|| sum / n as f64);
         Summary {
-            updates: self.last.map_or(0, |u| u.update),
-            epochs: self.last.map_or(0.0, |u| u.epoch),
+            updates: self.last.0,
+            epochs: self.last.1,
             tokens_per_second: (self.seconds > 0.0).then(|| self.frames as f64 / self.seconds),
             step_seconds_median: median(&steps),
             loss_first: mean(self.tenths[0]),

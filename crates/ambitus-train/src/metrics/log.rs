@@ -1,6 +1,6 @@
 //! The log's file: appended to, cut back on resume, never with a line twice or out of order.
 //!
-//! A run needs no line of it: what of a damaged or lost log can be read is kept, and the run goes on.
+//! A run needs no line of it: if the log is damaged or lost, what can be read is kept, and the run continues.
 
 use ambitus_families::error::RunError;
 use std::fs::File;
@@ -61,8 +61,9 @@ impl From<LogError> for RunError {
 }
 
 impl Log {
-    /// The log of a run of `updates` after `update`, 0 for one that begins: later lines are cut off. Where lines 1..=`update` are not all
-    /// there ([`Log::sync`] before a checkpoint sees to it), those that are make up a new log, and the old one is moved aside.
+    /// Returns the log of a run of `updates` after `update`, 0 for one that begins: later lines are cut off. Where lines
+    /// 1..=`update` are not all there ([`Log::sync`] before a checkpoint sees to it), those that are make up a new log, and the
+    /// old one is moved aside.
     ///
     /// # Errors
     /// A file that cannot be opened, moved or written.
@@ -98,7 +99,7 @@ impl Log {
         let file = open_own_file(path).map_err(|e| io(io::Error::other(e.to_string())))?;
         let lost = match gaps(&found.lines, update) {
             none if none.is_empty() => "no line is lost".to_owned(),
-            gaps => format!("the run goes on without the lines of updates {gaps}"),
+            gaps => format!("the run continues without the lines of updates {gaps}"),
         };
         let note = Some(format!("{}: {why}; {lost}{aside}", path.display()));
         let log = Log::cut(file, path, text.len() as u64)?;
@@ -160,7 +161,7 @@ fn move_aside(path: &Path) -> io::Result<String> {
     Ok(aside)
 }
 
-/// `3, 7 to 9`: the numbers up to `update` of which there is no line.
+/// Returns the numbers up to `update` that have no line, as `3, 7 to 9`.
 fn gaps(lines: &[Update], update: u64) -> String {
     let ends = lines.iter().map(|l| l.update).chain([update.saturating_add(1)]);
     let starts = [0].into_iter().chain(lines.iter().map(|l| l.update));
@@ -175,7 +176,7 @@ fn gaps(lines: &[Update], update: u64) -> String {
     shown.join(", ")
 }
 
-/// Where line `update` ends, if a log begins with lines 1..=`update` and nothing else; they are added to `history`.
+/// Returns where line `update` ends, if a log begins with lines 1..=`update` and nothing else; they are added to `history`.
 fn intact(file: &File, update: u64, history: &mut History) -> Option<u64> {
     let mut reader = BufReader::new(file);
     let (mut line, mut end) = (Vec::new(), 0);
@@ -217,9 +218,10 @@ fn scan(mut file: &File, update: u64) -> Found {
         let torn = (line.last() != Some(&b'\n')).then(|| "the line does not end".to_owned());
         let wrong = match serde_json::from_slice::<Update>(&line) {
             Ok(u) => {
-                let jumps = u.update != last + 1;
+                let jumps =
+                    (u.update != last + 1).then(|| format!("update {} follows update {last}", u.update));
                 take(&mut lines, u, update);
-                torn.or(jumps.then(|| format!("update {} follows update {last}", u.update)))
+                torn.or(jumps)
             }
             Err(e) => torn.or(Some(e.to_string())),
         };
@@ -244,7 +246,7 @@ fn take(lines: &mut Vec<Update>, line: Update, update: u64) {
     }
 }
 
-/// Bytes of the next line, of which the first [`MAX_LINE`] are given.
+/// Returns the bytes of the next line, of which the first [`MAX_LINE`] are given.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
     line.clear();
     let mut n = reader.take(MAX_LINE).read_until(b'\n', line)? as u64;

@@ -49,7 +49,7 @@ impl fmt::Display for Progress {
     }
 }
 
-/// Seconds as people say them: `45 s`, `12 min`, `1 h 05 min`, `2 d 3 h`.
+/// Returns the seconds as people say them: `45 s`, `12 min`, `1 h 05 min`, `2 d 3 h`.
 pub fn duration(seconds: f64) -> String {
     // Rounding first, so that 59.7 s is a minute and not "60 s"; what is not a time at all is not guessed.
     if !(0.0..1e15).contains(&seconds) {

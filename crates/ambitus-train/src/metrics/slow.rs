@@ -29,7 +29,7 @@ const WINDOW: usize = 64;
 const LEAST: usize = 5;
 /// A step this many times the median is explained.
 const SLOW: f64 = 2.0;
-/// Seconds above the median below which nobody asks for the cause.
+/// Seconds above the median below which a step is not explained.
 const NOTICED: f64 = 0.5;
 /// A cause explains a step if it took this share of the time above the median.
 const SHARE: f64 = 0.5;
@@ -51,7 +51,7 @@ impl Default for SlowSteps {
 }
 
 impl SlowSteps {
-    /// Takes a step in; a line if it took over twice the running median, and noticeably longer.
+    /// Adds a step; returns a line if it took over twice the running median, and noticeably longer.
     pub fn observe(&mut self, step: &StepFacts) -> Option<String> {
         let known = &self.last[..self.seen.min(WINDOW)];
         let usual = |of: fn(&StepFacts) -> f64| {
@@ -75,7 +75,7 @@ impl SlowSteps {
         line
     }
 
-    /// Steps that were over twice the median so far.
+    /// Returns the number of steps that were over twice the median so far.
     pub fn count(&self) -> u64 {
         self.slow
     }
@@ -88,7 +88,7 @@ fn short(seconds: f64) -> String {
     }
 }
 
-/// The cause that covers the time `above` the median; told apart by what the step did differently from the usual one.
+/// Returns the cause that covers the time `above` the median; told apart by what the step did differently from the usual one.
 fn cause(step: &StepFacts, above: f64, usual: &dyn Fn(fn(&StepFacts) -> f64) -> f64) -> String {
     let wait = step.loader_wait_seconds - usual(|s| s.loader_wait_seconds);
     if wait >= SHARE * above {

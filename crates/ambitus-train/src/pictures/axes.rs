@@ -22,7 +22,7 @@ impl Axes {
         left + (x - self.x[0]) / (self.x[1] - self.x[0]) * (right - left)
     }
 
-    /// Values outside the scale are drawn at its ends.
+    /// Returns the pixel row of a value; values outside the scale are drawn at its ends.
     pub fn py(&self, y: f64) -> f64 {
         let [_, top, _, bottom] = self.area;
         (bottom - (y - self.y[0]) / (self.y[1] - self.y[0]) * (bottom - top)).clamp(top, bottom)
@@ -32,7 +32,7 @@ impl Axes {
         [self.px(x), self.py(y)]
     }
 
-    /// Ticks and grid lines at the left, with a label each.
+    /// Draws ticks and grid lines at the left, with a label each.
     pub fn ticks_y(&self, canvas: &mut Canvas, ticks: &[(f64, String)]) {
         let [left, _, right, _] = self.area;
         for (y, label) in ticks {
@@ -42,7 +42,7 @@ impl Axes {
         }
     }
 
-    /// Ticks below, with a label each.
+    /// Draws ticks below, with a label each.
     pub fn ticks_x(&self, canvas: &mut Canvas, ticks: &[(f64, String)]) {
         let bottom = self.area[3];
         for (x, label) in ticks {
@@ -52,7 +52,7 @@ impl Axes {
         }
     }
 
-    /// The left and lower border.
+    /// Draws the left and lower border.
     pub fn frame(&self, canvas: &mut Canvas) {
         let [left, top, right, bottom] = self.area;
         canvas.line([left, top], [left, bottom], 1.5, GREY, 1.0);
@@ -60,7 +60,7 @@ impl Axes {
     }
 }
 
-/// Round numbers over `low..=high`, about `most` of them, with just the digits that tell them apart.
+/// Returns round numbers over `low..=high`, about `most` of them, with just the digits that tell them apart.
 pub fn ticks([low, high]: [f64; 2], most: usize) -> Vec<(f64, String)> {
     let raw = (high - low) / most.max(1) as f64;
     if !(raw.is_finite() && raw > 0.0) {
@@ -82,12 +82,12 @@ pub fn ticks([low, high]: [f64; 2], most: usize) -> Vec<(f64, String)> {
         .collect()
 }
 
-/// The picture's name, upper left.
+/// Draws the picture's name, upper left.
 pub fn title(canvas: &mut Canvas, text: &str) {
     canvas.text(30.0, 22.0, 3, INK, text);
 }
 
-/// Coloured squares with labels from `x` on, wrapped to further lines. Returns the y below the last line.
+/// Draws coloured squares with labels from `left` on, wrapped to further lines. Returns the y below the last line.
 pub fn legend(canvas: &mut Canvas, left: f64, top: f64, entries: &[(Color, String)]) -> f64 {
     let (mut x, mut y) = (left, top);
     for (color, label) in entries {

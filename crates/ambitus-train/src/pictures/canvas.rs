@@ -56,7 +56,7 @@ impl Canvas {
         }
     }
 
-    /// A straight line with round ends, `width` pixels thick: each pixel by its distance from the line.
+    /// Draws a straight line with round ends, `width` pixels thick: each pixel by its distance from the line.
     pub fn line(&mut self, [x0, y0]: [f64; 2], [x1, y1]: [f64; 2], width: f64, color: Color, alpha: f64) {
         if ![x0, y0, x1, y1].iter().all(|v| v.is_finite()) {
             return;
@@ -79,14 +79,14 @@ impl Canvas {
         }
     }
 
-    /// A line through all points.
+    /// Draws a line through all points.
     pub fn polyline(&mut self, points: &[[f64; 2]], width: f64, color: Color, alpha: f64) {
         for pair in points.windows(2) {
             self.line(pair[0], pair[1], width, color, alpha);
         }
     }
 
-    /// A straight line of dashes.
+    /// Draws a straight line of dashes.
     pub fn dashed(&mut self, [x0, y0]: [f64; 2], [x1, y1]: [f64; 2], width: f64, color: Color) {
         const DASH: f64 = 9.0;
         let length = (x1 - x0).hypot(y1 - y0).min(4.0 * WIDTH as f64);
@@ -101,13 +101,13 @@ impl Canvas {
         }
     }
 
-    /// A filled circle with a white rim.
+    /// Draws a filled circle with a white rim.
     pub fn dot(&mut self, at: [f64; 2], radius: f64, color: Color) {
         self.line(at, at, 2.0 * radius + 2.5, WHITE, 1.0);
         self.line(at, at, 2.0 * radius, color, 1.0);
     }
 
-    /// Text with its left end at x and its capitals' top at y, each font pixel `scale` wide. Returns the right end.
+    /// Writes text with its left end at x and its capitals' top at y, each font pixel `scale` wide. Returns the right end.
     pub fn text(&mut self, x: f64, y: f64, scale: usize, color: Color, text: &str) -> f64 {
         let (mut x, y) = (x.round() as i64, y.round() as i64);
         let scale_i = scale as i64;
@@ -124,17 +124,17 @@ impl Canvas {
         x as f64
     }
 
-    /// As [`Canvas::text`], with the right end at x.
+    /// Writes text with its right end at x. See [`Canvas::text`].
     pub fn text_right(&mut self, x: f64, y: f64, scale: usize, color: Color, text: &str) {
         self.text(x - text_width(text, scale), y, scale, color, text);
     }
 
-    /// As [`Canvas::text`], centred at x.
+    /// Writes text centred at x. See [`Canvas::text`].
     pub fn text_centre(&mut self, x: f64, y: f64, scale: usize, color: Color, text: &str) {
         self.text(x - text_width(text, scale) / 2.0, y, scale, color, text);
     }
 
-    /// The picture as a PNG file.
+    /// Returns the picture as a PNG file.
     pub fn png(&self) -> Result<Vec<u8>, PictureError> {
         let failed = |e: png::EncodingError| PictureError::Input(e.to_string());
         let mut file = Vec::new();
@@ -148,7 +148,7 @@ impl Canvas {
     }
 }
 
-/// Width of a text in pixels.
+/// Returns the width of a text in pixels.
 pub fn text_width(text: &str, scale: usize) -> f64 {
     (text.chars().count() * (font::WIDTH + 1) * scale).saturating_sub(scale) as f64
 }

@@ -6,7 +6,7 @@ pub const WIDTH: usize = 5;
 /// Rows of a glyph, the lowest two below the line.
 pub const HEIGHT: usize = 9;
 
-/// Rows of the glyph, top first; bit 4 is the leftmost pixel. What the font lacks is a question mark.
+/// Returns the rows of the glyph, top first; bit 4 is the leftmost pixel. What the font lacks is a question mark.
 pub fn glyph(c: char) -> &'static [u8; HEIGHT] {
     let c = match c {
         '\u{b7}' | '\u{d7}' => '*',

@@ -71,7 +71,7 @@ impl Picture for LossPicture<'_> {
     }
 }
 
-/// Blue is the training loss.
+/// Returns the colour of a validation loss; blue is the training loss.
 fn color(validation: usize) -> [u8; 3] {
     SERIES[1 + validation % (SERIES.len() - 1)]
 }
@@ -87,12 +87,12 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Of a run of so many updates.
+    /// Returns an empty curve of a run of `updates` updates.
     pub fn new(updates: u64) -> Curve {
         Curve { columns: Vec::new(), of: updates, last: 0 }
     }
 
-    /// The loss of the next update. Left out where it is not finite.
+    /// Adds the loss of the next update. Left out if it is not finite.
     pub fn add(&mut self, update: u64, loss: f64) {
         if !loss.is_finite() {
             return;
@@ -112,7 +112,7 @@ impl Curve {
         }
     }
 
-    /// Columns that there are.
+    /// Returns the number of columns.
     #[cfg(test)]
     pub(crate) fn columns(&self) -> usize {
         self.columns.len()
@@ -130,7 +130,7 @@ struct Column {
     high: f64,
 }
 
-/// The scale: all validation losses, and the training losses but for the highest.
+/// Returns the scale: all validation losses, and the training losses but for the highest.
 fn range(columns: &[Column], validation: impl Iterator<Item = f64>) -> [f64; 2] {
     let mut highs: Vec<f64> = columns.iter().map(|c| c.high).collect();
     highs.sort_by(f64::total_cmp);
@@ -144,7 +144,7 @@ fn range(columns: &[Column], validation: impl Iterator<Item = f64>) -> [f64; 2] 
     }
 }
 
-/// Every update: a pale line, or where a column has several a pale bar over their range.
+/// Draws every update: a pale line, or a pale bar over the range of a column that has several.
 fn raw(canvas: &mut Canvas, axes: &Axes, columns: &[Column], of: u64) {
     if columns.iter().all(|c| c.count < 2.0) {
         let at: Vec<[f64; 2]> = columns.iter().map(|c| axes.at(c.updates, c.losses)).collect();
@@ -158,7 +158,7 @@ fn raw(canvas: &mut Canvas, axes: &Axes, columns: &[Column], of: u64) {
     }
 }
 
-/// Centred mean over a share of the run, cut at both ends.
+/// Returns the centred mean over a share of the run, cut at both ends.
 fn smoothed(axes: &Axes, columns: &[Column]) -> Vec<[f64; 2]> {
     let half = ((columns.len() as f64 * SMOOTHING / 2.0) as usize).max(1);
     let mean = |i: usize| {
@@ -169,7 +169,7 @@ fn smoothed(axes: &Axes, columns: &[Column]) -> Vec<[f64; 2]> {
     (0..columns.len()).map(mean).collect()
 }
 
-/// At most one point per pixel column, first and last kept.
+/// Keeps at most one point per pixel column, and the first and the last.
 fn thin(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
     let mut kept: Vec<[f64; 2]> = Vec::new();
     for (i, p) in points.iter().enumerate() {

@@ -67,7 +67,7 @@ impl Picture for MelPicture<'_> {
     }
 }
 
-/// Values of the darkest and the brightest colour, by evenly spread frames.
+/// Returns the values of the darkest and the brightest colour, by evenly spread frames.
 fn scale_of(mel: &[f32]) -> [f32; 2] {
     let every = (mel.len() / MELS).div_ceil(SCALED);
     let frames = mel.chunks_exact(MELS).step_by(every.max(1));
@@ -79,7 +79,7 @@ fn scale_of(mel: &[f32]) -> [f32; 2] {
     [low, high.max(low + 1e-3)]
 }
 
-/// One mel: each pixel is the mean of the frames and channels under it; low channels at the bottom.
+/// Draws one mel: each pixel is the mean of the frames and channels under it; low channels at the bottom.
 fn panel(
     canvas: &mut Canvas,
     [left, top, right, bottom]: [f64; 4],
@@ -107,7 +107,7 @@ fn panel(
     }
 }
 
-/// Dark violet over red to pale yellow, evenly rising in brightness.
+/// Returns a colour from dark violet over red to pale yellow, evenly rising in brightness.
 fn heat(t: f64) -> Color {
     const STOPS: [[f64; 3]; 6] = [
         [6.0, 4.0, 22.0],

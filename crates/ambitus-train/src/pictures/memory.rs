@@ -10,7 +10,7 @@ use ambitus_recipe::size::ByteSize;
 pub struct MemoryPicture<'a> {
     /// The picture's name.
     pub title: &'a str,
-    /// Categories from the bottom up: name, and bytes at every instruction, or one number where it is the same at all.
+    /// Categories from the bottom up: name, and bytes at every instruction, or one number if it is the same at all.
     pub series: &'a [(String, Vec<u64>)],
     /// The budget in bytes.
     pub budget: Option<u64>,
@@ -89,7 +89,7 @@ impl Picture for MemoryPicture<'_> {
 }
 
 impl MemoryPicture<'_> {
-    /// Stacked bars, one per pixel column; of a column's instructions the highest, so no peak is lost between pixels.
+    /// Draws stacked bars, one per pixel column, each of the column's highest instruction, so that no peak is lost between pixels.
     fn columns(&self, canvas: &mut Canvas, axes: &Axes, unit: f64, total: &dyn Fn(usize) -> u64) {
         let n = axes.x[1] as usize;
         let [left, _, right, _] = axes.area;
@@ -107,7 +107,7 @@ impl MemoryPicture<'_> {
         }
     }
 
-    /// A line where something starts and its name above the plot, where there is room for it.
+    /// Draws a line where something starts, and its name above the plot if there is room for it.
     fn draw_marks(&self, canvas: &mut Canvas, axes: &Axes, n: usize) {
         let [_, top, _, bottom] = axes.area;
         let mut free = 0.0;
@@ -121,12 +121,12 @@ impl MemoryPicture<'_> {
     }
 }
 
-/// Bytes at an instruction.
+/// Returns the bytes at an instruction.
 fn at(series: &[u64], instruction: usize) -> u64 {
     series[instruction.min(series.len() - 1)]
 }
 
-/// Text on a white ground, for places where something is drawn already.
+/// Writes text on a white ground, for places where something is drawn already.
 fn backed(canvas: &mut Canvas, x: f64, y: f64, color: [u8; 3], text: &str) {
     canvas.rect([x - 5.0, y - 4.0, x + text_width(text, 2) + 5.0, y + 20.0], WHITE, 0.85);
     canvas.text(x, y, 2, color, text);

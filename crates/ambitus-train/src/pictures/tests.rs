@@ -19,7 +19,7 @@ fn curve(of: u64, losses: &[(u64, f64)]) -> Curve {
     curve
 }
 
-/// A falling loss with noise from a small generator.
+/// Returns a falling loss with noise from a small generator.
 fn losses(n: u64) -> Vec<(u64, f64)> {
     let mut state = 1_u32;
     let noise = move || {
@@ -54,7 +54,7 @@ fn mel(frames: usize, blur: f32) -> Vec<f32> {
     (0..frames * 100).map(|i| value(i / 100, i % 100)).collect()
 }
 
-/// The three pictures; the folder named by `AMBITUS_PICTURES`, if any, keeps them for the eye.
+/// Returns the three pictures; the folder named by `AMBITUS_PICTURES`, if any, keeps them for the eye.
 fn keep(name: &str, picture: &dyn Picture) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let wanted = std::env::var_os("AMBITUS_PICTURES").map(std::path::PathBuf::from);

@@ -1,17 +1,17 @@
-//! One rank's run: from the newest checkpoint, or the model, to results. The first rank's alone are seen.
+//! One rank's run: from the newest checkpoint, or the model, to results. Only the first rank's are shown.
 
 use super::{End, better, export_from};
+use crate::data_loader::{Loader, Work};
 use crate::export::{Layout, Source};
 use crate::finish;
-use crate::load;
-use crate::loader::{Loader, Work};
 use crate::metrics::{Log, Resumed, Summary};
 use crate::room;
 use crate::run_dir::RunDir;
 use crate::saved::{self, Progress};
-use crate::trainer::{Ended, Trainer};
+use crate::trainer::{Ended, Play, Trainer};
 use crate::validate::Validation;
 use crate::watcher::{Silent, Watcher};
+use crate::weights;
 use crate::world::World;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_exec::executor::Executor;
@@ -29,7 +29,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Runs one rank as planned, from the newest checkpoint on. A checkpoint of a run that left its planned precision is not run on.
+/// Runs one rank as planned, from the newest checkpoint on. Does not continue a checkpoint of a run that left its planned
+/// precision.
 pub(super) fn attempt(
     r: &Resolved,
     planned: Arc<PlannedSession>,
@@ -90,7 +91,9 @@ pub(super) fn attempt(
     let mut trainer = Trainer {
         exec,
         recipe: &r.recipe,
-        rate: &r.rate,
+        players: Play::all(r),
+        acts: &session::acts(&**model, &shape.session),
+        updates: r.updates,
         validation: &validation,
         checkpoints: &checkpoints,
         progress,
@@ -131,7 +134,7 @@ struct Arenas {
     of_ranks: Vec<u64>,
 }
 
-/// What a run leaves when its arena is gone: the export, pictures and sounds, the summary.
+/// Writes a run's results after its arena is freed: the export, pictures and sounds, the summary.
 fn results(
     r: &Resolved,
     run: &RunDir,
@@ -186,7 +189,7 @@ fn results(
     Ok(())
 }
 
-/// The newest checkpoint whose every byte verifies: the first rank looks, all go by what it says.
+/// Returns the newest checkpoint whose every byte verifies: the first rank looks, all go by what it says.
 fn newest_good(
     dir: &CheckpointDir,
     world: &World,
@@ -245,13 +248,13 @@ fn begin(
     console: &mut dyn Console,
 ) -> Result<Progress, RunError> {
     let busy = world.busy();
-    load::fill(exec, &r.model, r.recipe.seed, world.held())?;
+    weights::fill(exec, &r.model, r.recipe.seed, world.held())?;
     drop(busy);
     meter.ended(phase::LOAD);
     if world.is_first() {
         r.model.doubts()?.iter().for_each(|doubt| console.line(doubt));
     }
-    let mut progress = Progress { run: digest(r)?, ..Progress::default() };
+    let mut progress = Progress { run: digest(r)?, applied: vec![0; r.rates.len()], ..Progress::default() };
     if !validation.is_empty() {
         let base = validation.loss(exec, program::EVALUATE, world)?;
         meter.ended(phase::EVALUATE);
@@ -270,7 +273,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte))
 }
 
-/// What a checkpoint must share with the run that resumes it: everything but who computes.
+/// Returns what a checkpoint must share with the run that resumes it: everything but who computes.
 fn digest(r: &Resolved) -> Result<String, RunError> {
     let recipe = Recipe { ranks: None, sharding: None, placement: None, threads: None, ..r.recipe.clone() };
     let recipe = recipe.to_yaml().map_err(RunError::Usage)?;

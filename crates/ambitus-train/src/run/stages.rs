@@ -1,11 +1,11 @@
-//! A run in stages. Every stage is a run of its own in `RUN/stages/1-NAME`, whose model is the export of the stage before: the
-//! hand-over is that export and the next load, phases that every plan has. All are planned before the first begins.
+//! A run in stages. Every stage is its own run in `RUN/stages/1-NAME`, whose model is the previous stage's export. The hand-over
+//! is that export and the next load, phases that every plan has. All stages are planned before the first begins.
 
 use super::{self as run, Shared};
 use crate::export::Layout;
 use crate::metrics::{SUMMARY_FILE, Summary};
 use crate::run_dir::RunDir;
-use crate::runs::{MAX_JSON, PLAN_FILE, RECIPE_FILE};
+use crate::runs_table::{MAX_JSON, PLAN_FILE, RECIPE_FILE};
 use crate::world::World;
 use ambitus_families::Families;
 use ambitus_families::console::Console;
@@ -23,12 +23,12 @@ use std::path::{Path, PathBuf};
 /// The word with which a run's summary says that it came to its end.
 const COMPLETE: &str = "complete";
 
-/// `stage 1 of 2, head`.
+/// Returns a label such as `stage 1 of 2, head`.
 pub fn label(whole: &Recipe, index: usize) -> String {
     format!("stage {} of {}, {}", index + 1, whole.stages.len(), whole.stage_name(index))
 }
 
-/// An error with the stage that it is of.
+/// Returns an error with the stage that it is of.
 pub fn in_stage(whole: &Recipe, index: usize, e: RunError) -> RunError {
     use RunError as E;
     let of: fn(String) -> RunError = match e {
@@ -51,7 +51,7 @@ pub fn in_stage(whole: &Recipe, index: usize, e: RunError) -> RunError {
     of(format!("{}: {e}", label(whole, index)))
 }
 
-/// The plans of all stages as one: it fits if each does, and its peak is the largest.
+/// Returns the plans of all stages as one: it fits if each does, and its peak is the largest.
 pub fn whole_plan(whole: &Recipe, plans: Vec<Value>) -> Value {
     let peak = |key: &str| plans.iter().filter_map(|p| p[key].as_u64()).max();
     let named = plans.iter().enumerate().map(|(i, plan)| {
@@ -87,7 +87,7 @@ pub(crate) fn train(
     Ok(run)
 }
 
-/// Goes on in the first stage that is not complete.
+/// Resumes in the first stage that is not complete.
 ///
 /// # Errors
 /// As [`run::resume`].
@@ -103,7 +103,7 @@ pub(crate) fn resume(
     Ok(run)
 }
 
-/// The folder of a stage.
+/// Returns the folder of a stage.
 fn folder(run: &RunDir, recipe: &Recipe, index: usize) -> RunDir {
     RunDir::at(run.stages().join(format!("{}-{}", index + 1, recipe.stage_name(index))))
 }
@@ -153,7 +153,7 @@ fn plan_missing(
         stage.write_recipe(&own)?;
     }
     let plans = (0..recipe.stages.len()).map(|i| read(&folder(run, recipe, i).root.join(PLAN_FILE)));
-    // A plan that somebody took away is written again by its stage.
+    // A plan file that was removed is written again by its stage.
     match plans.collect::<Result<_, _>>() {
         Ok(plans) => run.write_json(PLAN_FILE, &whole_plan(recipe, plans)),
         Err(_) => Ok(()),
@@ -213,8 +213,8 @@ fn go(
     Ok(())
 }
 
-/// The last stage's summary with what is of all: the base that the first began from, updates and time together, the largest
-/// peak. `stages` holds each stage's own.
+/// Writes the last stage's summary with figures of all stages: the first one's base, updates and time together, the largest peak.
+/// `stages` holds each stage's own summary.
 fn write_summary(run: &RunDir, recipe: &Recipe, stages: &[Summary]) -> Result<(), RunError> {
     let (Some(first), Some(last)) = (stages.first(), stages.last()) else { return Ok(()) };
     let whole = Summary {
@@ -235,7 +235,7 @@ fn write_summary(run: &RunDir, recipe: &Recipe, stages: &[Summary]) -> Result<()
     run.write_json(SUMMARY_FILE, &summary)
 }
 
-/// The summary of a stage that came to its end; it is written last.
+/// Returns the summary of a stage that came to its end; it is written last.
 fn complete(stage: &RunDir) -> Option<Summary> {
     let summary: Summary = serde_json::from_value(read(&stage.root.join(SUMMARY_FILE)).ok()?).ok()?;
     (summary.ended == COMPLETE && stage.root.join("export").is_dir()).then_some(summary)
@@ -246,7 +246,7 @@ fn read(path: &Path) -> Result<Value, RunError> {
     serde_json::from_slice(&text).map_err(|e| RunError::Io(format!("{}: {e}", path.display())))
 }
 
-/// The run whose result is a run's: itself, or its last complete stage.
+/// Returns the run whose result is a run's: itself, or its last complete stage.
 ///
 /// # Errors
 /// No stage is complete yet.
@@ -258,7 +258,7 @@ pub(crate) fn latest(families: Families, run: RunDir, recipe: Recipe) -> Result<
     match stages.take_while(|s| complete(s).is_some()).last() {
         Some(stage) => RunDir::open(families, &stage.root),
         None => Err(RunError::Usage(format!(
-            "{0}: none of its stages is complete yet; go on with: ambitus resume {0}",
+            "{0}: none of its stages is complete yet; continue with: ambitus resume {0}",
             run.root.display()
         ))),
     }

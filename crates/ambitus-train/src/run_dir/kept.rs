@@ -1,5 +1,5 @@
-//! The files of the model's folder that a run keeps for its exports: configuration, vocabulary or tokenizer. They lie in `model/`
-//! beside a manifest with the hashes that they had when the run began.
+//! The files of the model's folder that a run keeps for its exports: configuration, vocabulary or tokenizer. They lie in `model/`,
+//! next to a manifest with the hashes that they had when the run began.
 
 use super::RunDir;
 use ambitus_families::error::RunError;
@@ -12,22 +12,22 @@ use std::path::Path;
 const MAX_KEPT_BYTES: u64 = 256 << 20;
 /// What to do about a damaged one.
 const REMEDY: &str =
-    "put the files back that the run began with, or go on with the run (`ambitus resume`), which does so";
+    "put the files back that the run began with, or resume the run (`ambitus resume`), which does so";
 
 /// The kept files of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
     /// Their names in the folder `model`.
     pub names: Vec<String>,
-    /// They have the hashes that they began with. Runs of before hashes were kept have files of which nobody knows.
+    /// They have the hashes that they began with. Unknown for runs older than these hashes.
     pub checked: bool,
 }
 
 impl RunDir {
-    /// Keeps what an export needs of the model's folder. Says when it is not known whether that is what the run began with.
+    /// Keeps what an export needs of the model's folder. Returns a warning if it is not known whether the run began with it.
     ///
     /// # Errors
-    /// A file that is another than when the run began, is absurdly large, or cannot be read or written.
+    /// A file that has changed since the run began, is absurdly large, or cannot be read or written.
     pub fn keep_model(&self, model: &ModelDir) -> Result<Option<String>, RunError> {
         let dir = self.folder("model")?;
         let (before, note) = match self.manifest() {
@@ -55,7 +55,7 @@ impl RunDir {
         Ok(note)
     }
 
-    /// The files that the run keeps, compared with their hashes.
+    /// Returns the files that the run keeps, compared with their hashes.
     ///
     /// # Errors
     /// A file that is damaged or gone, by name.
@@ -93,7 +93,7 @@ impl RunDir {
         Ok(())
     }
 
-    /// `None` in a run of before hashes were kept.
+    /// Reads the manifest; `None` for a run older than these hashes.
     fn manifest(&self) -> Result<Option<Manifest>, StoreError> {
         match Manifest::read_from(&self.model()) {
             Err(e) if e.source.as_ref().is_some_and(|e| e.kind() == ErrorKind::NotFound) => Ok(None),
@@ -109,7 +109,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    /// A model's folder, and a run that keeps its files.
+    /// Returns a model's folder, and a run that keeps its files.
     fn run() -> (tempfile::TempDir, ModelDir, RunDir) {
         let dir = tempfile::tempdir().unwrap();
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes/quickstart/model");

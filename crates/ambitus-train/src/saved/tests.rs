@@ -18,9 +18,9 @@ use ambitus_plan::placement::Placement;
 use ambitus_plan::session::{self, SessionOptions};
 
 use ambitus_families::small;
+use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_models::{Capacity, Model};
-use ambitus_recipe::rates::LearningRate;
 use ambitus_recipe::recipe::{DeviceChoice, Recipe};
 use ambitus_store::{Fault, FaultDisk};
 use std::collections::BTreeSet;
@@ -111,7 +111,7 @@ const PLACED: [(usize, How); 4] = [
     (2, Share(Strategy::Full, Units::Blocks)),
 ];
 
-/// A model with a block for each of three ranks.
+/// Returns a model with a block for each of three ranks.
 fn deep() -> Arc<dyn Model> {
     small::of_frames(32).model
 }
@@ -131,7 +131,10 @@ fn shared(form: &Form, (ranks, how): (usize, How)) -> Shared {
         checkpoint: Blocks::None,
         precision: form.precision,
         trained: form.trained.clone(),
-        optimizer: Some(Optimizer { states: form.states, ..Recipe::new("model", "data").adamw() }),
+        optimizer: Some(Optimizer {
+            states: form.states,
+            ..AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }.into()
+        }),
         clip_per_tensor: false,
         update_in_backward: false,
         offload: Default::default(),
@@ -204,7 +207,7 @@ impl Shared {
 }
 
 fn saved_as() -> Progress {
-    Progress { update: 7, run: "a digest".to_owned(), ..Progress::default() }
+    Progress { update: 7, applied: vec![7], run: "a digest".to_owned(), ..Progress::default() }
 }
 
 /// Element i of a tensor: of its name and number, finite, in the state's type.
@@ -219,7 +222,7 @@ fn value(name: &str, dtype: ir::DType, i: usize) -> f32 {
     }
 }
 
-/// A checkpoint of one rank: numbers that differ everywhere.
+/// Returns a checkpoint of one rank: numbers that differ everywhere.
 fn base(form: &Shared, to: &Path) -> Checkpoint {
     let dir = CheckpointDir::new(to);
     form.each(1, |exec, world| {
@@ -231,7 +234,7 @@ fn base(form: &Shared, to: &Path) -> Checkpoint {
     dir.latest_good().expect("readable").checkpoint.expect("whole")
 }
 
-/// Every tensor of a checkpoint, gathered.
+/// Returns every tensor of a checkpoint, gathered.
 fn gathered(c: &Checkpoint) -> BTreeMap<String, (DType, Vec<usize>, Vec<f32>)> {
     let mut out = BTreeMap::new();
     for (kind, _) in FILES {
@@ -249,7 +252,7 @@ fn gathered(c: &Checkpoint) -> BTreeMap<String, (DType, Vec<usize>, Vec<f32>)> {
     out
 }
 
-/// All pairs of numbers of ranks, from a checkpoint of one rank on.
+/// Returns all pairs of numbers of ranks, from a checkpoint of one rank on.
 fn every_pair(form: &Form, worlds: &[(usize, How)]) -> Vec<BTreeSet<String>> {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: String| folder.path().join(name);
@@ -481,7 +484,9 @@ fn a_run_goes_on_over_a_full_disk_but_for_its_end() {
     let mut trainer = Trainer {
         exec: &mut exec,
         recipe: &recipe,
-        rate: &LearningRate::of(&recipe, 9, 1.0),
+        players: Vec::new(),
+        acts: &[],
+        updates: 9,
         validation: &validation,
         checkpoints: &good,
         progress: saved_as(),
@@ -492,7 +497,7 @@ fn a_run_goes_on_over_a_full_disk_but_for_its_end() {
     trainer.save(&mut said, false).expect("there is room");
     trainer.progress.update = 8;
     trainer.checkpoints = &full;
-    trainer.save(&mut said, false).expect("the run goes on");
+    trainer.save(&mut said, false).expect("the run continues");
     assert!(
         said.notes.len() == 1 && said.notes[0].contains("update 8: no checkpoint was saved"),
         "{:?}",
@@ -501,7 +506,7 @@ fn a_run_goes_on_over_a_full_disk_but_for_its_end() {
     // A log that waits for room is no better.
     trainer.checkpoints = &good;
     said.ready = Some(RunError::Full("the log".to_owned()));
-    trainer.save(&mut said, false).expect("the run goes on");
+    trainer.save(&mut said, false).expect("the run continues");
     assert!(said.notes.len() == 2 && said.saved == 1);
     trainer.checkpoints = &full;
     let last = trainer.save(&mut said, true).expect_err("it was the last");
@@ -533,7 +538,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
     );
 }
 
-/// A run that goes on leaves no more behind than one that was never killed, and takes nothing that it cannot read for old.
+/// A resumed run leaves no more behind than one that was never killed, and does not take what it cannot read for old.
 #[test]
 fn what_was_not_pruned_is_pruned_later() {
     let form = Form { precision: Precision::Fp32, trained: Trained::All, states: States::Fp32 };

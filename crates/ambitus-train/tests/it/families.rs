@@ -1,18 +1,20 @@
-//! What holds of every model family, of a toy that only this test knows as of those that Ambitus has: a run trains as planned, options
-//! that are exact change no bit, a run that goes on has the bits of one that was not cut, an export loads again.
+//! What holds of every model family: of those that Ambitus has, and of a toy that only this test knows, alone and in a game of two
+//! players. Each technique of the table is taken, and does what the table says, or is refused by name; a run that is cut and resumed
+//! has the bits of one that was not; an export loads again; files that do not fit are refused by tensor.
 
+mod cases;
+
+use ambitus_families::ALL;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
-use ambitus_families::{ALL, Families};
+use ambitus_families::family::{self, ModelDir, OpenOptions};
 use ambitus_recipe::recipe::{Origins, Recipe};
-use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorInfo, TensorSpec};
 use ambitus_train::export::Layout;
 use ambitus_train::run::{self, Shared};
 use ambitus_train::world::World;
-use std::collections::BTreeMap;
+use cases::{Case, all, toy};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-
-static TOYS: Families = &[&crate::toy::family::Toy];
 
 /// A console that says nothing.
 struct Quiet;
@@ -22,135 +24,120 @@ impl Console for Quiet {
     fn progress(&mut self, _: &str) {}
 }
 
-/// A family with a model of its own and what it can do.
-struct Case {
-    families: Families,
-    dir: tempfile::TempDir,
-    model: PathBuf,
-    /// A part of the model, by pattern.
-    part: &'static str,
-    /// Rows of a micro-batch of one clip or two.
-    rows: u32,
-    /// Of the recipe, beside what all have.
-    lines: String,
+/// What a technique does to a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    /// The weights have the bits of the run without it.
+    Bits,
+    /// As these, and a held-out clip is sampled, of families that do; the others leave the key alone.
+    Sampled,
+    /// Losses differ from those by the order of sums.
+    Sums,
+    /// Other numbers, and the validation loss falls.
+    Learns,
 }
 
-/// Nine short tones of other lengths and pitches, with texts.
-fn voice(dir: &Path) -> PathBuf {
-    let data = dir.join("voice");
-    std::fs::create_dir(&data).expect("a folder");
-    for i in 0..9 {
-        let n = 8_000 + 1_700 * (i % 4);
-        let tone = |t: usize| (t as f32 * (0.02 + 0.004 * i as f32)).sin() * 0.4 * (t as f32 * 6e-4).sin();
-        let samples: Vec<f32> = (0..n).map(tone).collect();
-        ambitus_data::wav::write_wav(&data.join(format!("clip{i}.wav")), &samples, 24_000).expect("a file");
-        std::fs::write(data.join(format!("clip{i}.txt")), ["abc 12", "bad 7", "leaf 45"][i % 3])
-            .expect("a file");
-    }
-    data
+/// Something that a recipe may ask for.
+struct Technique {
+    /// In the table of docs/status.md.
+    name: &'static str,
+    /// In a recipe.
+    lines: &'static str,
+    holds: Holds,
+    /// Of the run that it is compared with, where that is not the plain one.
+    against: &'static str,
 }
 
-fn toy() -> Case {
-    let dir = tempfile::tempdir().expect("a folder");
-    voice(dir.path());
-    let model = dir.path().join("model");
-    std::fs::create_dir(&model).expect("a folder");
-    std::fs::write(model.join("toy.json"), "{\"layers\": 3, \"width\": 24}").expect("a file");
-    Case {
-        families: TOYS,
-        dir,
-        model,
-        part: "first",
-        rows: 80,
-        lines: "toy: {gain: 0.5}\nlearning_rate: 1e-3".to_owned(),
+const fn technique(name: &'static str, lines: &'static str, holds: Holds) -> Technique {
+    Technique { name, lines, holds, against: "" }
+}
+
+impl Technique {
+    /// The same, compared with a run that has these lines.
+    const fn against(self, against: &'static str) -> Technique {
+        Technique { against, ..self }
     }
 }
 
-fn f5() -> Case {
-    let dir = tempfile::tempdir().expect("a folder");
-    voice(dir.path());
-    let (model, lines) =
-        (root().join("recipes/quickstart/model"), "sample: false\nlearning_rate: 1e-3".to_owned());
-    Case { families: ALL, dir, model, part: "*.text_embed", rows: 80, lines }
-}
+/// `PART`: a part of the model, by pattern. `DIR`: a folder.
+static TECHNIQUES: [Technique; 31] = [
+    technique("sample of a held-out clip", "sample: {steps: 2}", Holds::Sampled),
+    technique("recompute, all blocks", "checkpoint: all", Holds::Bits),
+    technique("recompute, chosen values", "checkpoint: values:2", Holds::Bits),
+    technique("offload, parameters", "offload: {parameters: true}\nhost_memory: 1GiB", Holds::Bits),
+    technique("offload, gradients", "offload: {gradients: true}\nhost_memory: 1GiB", Holds::Bits),
+    technique("offload, optimizer", "offload: {optimizer: 1.0}\nhost_memory: 1GiB", Holds::Bits),
+    technique("offload, average", "ema: true\noffload: {ema: true}\nhost_memory: 1GiB", Holds::Bits)
+        .against("ema: true"),
+    technique("offload, activations", "offload: {activations: true}\nhost_memory: 1GiB", Holds::Bits),
+    technique("offload to disk", "offload: {optimizer: 1.0, disk: DIR}", Holds::Bits),
+    technique(
+        "update in backward",
+        "batch: {clips: 1}\nclip_per_tensor: true\nupdate: backward",
+        Holds::Bits,
+    )
+    .against("batch: {clips: 1}\nclip_per_tensor: true"),
+    technique("model parallel, 2 ranks", "ranks: 2\nplacement: model", Holds::Bits),
+    technique("model parallel, 3 ranks", "ranks: 3\nplacement: model", Holds::Bits),
+    technique("pipeline parallel, 2 ranks", "ranks: 2\nplacement: pipeline", Holds::Bits),
+    technique("pipeline parallel, 3 ranks", "ranks: 3\nplacement: pipeline", Holds::Bits),
+    technique("full sharding, 2 ranks", "ranks: 2\nsharding: {strategy: full}", Holds::Sums),
+    technique("full sharding, 3 ranks", "ranks: 3\nsharding: {strategy: full}", Holds::Sums),
+    technique("gradient sharding, 2 ranks", "ranks: 2\nsharding: {strategy: grad_op}", Holds::Sums),
+    technique("gradient sharding, 3 ranks", "ranks: 3\nsharding: {strategy: grad_op}", Holds::Sums),
+    technique("data parallel, 2 ranks", "ranks: 2\nsharding: {strategy: none}", Holds::Sums),
+    technique("data parallel, 3 ranks", "ranks: 3\nsharding: {strategy: none}", Holds::Sums),
+    technique(
+        "hybrid sharding, 4 ranks",
+        "ranks: 4\nsharding: {strategy: hybrid_full, group: 2}",
+        Holds::Sums,
+    ),
+    technique("bf16, mixed", "precision: bf16-mixed", Holds::Learns),
+    technique("fp16, mixed", "precision: fp16-mixed", Holds::Learns),
+    technique("bf16 weights", "precision: bf16-pure", Holds::Learns),
+    technique("bf16 optimizer states", "optimizer: adamw-bf16", Holds::Learns),
+    technique("8-bit optimizer states", "optimizer: adamw-8bit", Holds::Learns),
+    technique("moving average", "ema: true", Holds::Learns),
+    // Gradients of these models are below the usual norm.
+    technique("clipping per tensor", "clip: 0.01\nclip_per_tensor: true", Holds::Learns)
+        .against("clip: 0.01"),
+    technique("freezing", "freeze: ['PART']", Holds::Learns),
+    technique("LoRA, merged and as adapters", "lora: {rank: 4}", Holds::Learns),
+    technique("stages", "stages: [{freeze: ['PART'], updates: 2}, {updates: 2}]", Holds::Learns),
+];
 
-/// A Llama of two layers with the ids of Orpheus, from random values.
-fn orpheus() -> Case {
-    let dir = tempfile::tempdir().expect("a folder");
-    voice(dir.path());
-    let model = dir.path().join("model");
-    std::fs::create_dir(&model).expect("a folder");
-    let config = serde_json::json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 156_940, "hidden_size": 16,
-        "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
-        "tie_word_embeddings": true, "attention_bias": false, "mlp_bias": false,
-    });
-    std::fs::write(model.join("config.json"), config.to_string()).expect("a file");
-    std::fs::copy(root().join("parity/orpheus/fixtures/tokenizer.json"), model.join("tokenizer.json"))
-        .expect("a file");
-    let lines = format!("orpheus: {{codec: {}}}\nlearning_rate: 1e-2", snac(dir.path()).display());
-    Case { families: ALL, dir, model, part: "*.layers.0", rows: 160, lines }
-}
+/// Of short runs: updates of several micro-batches, and few words to the disk.
+const SHORT: &str =
+    "updates: 4\nbatch: {clips: 3}\nsave_every: 0\nvalidate_every: 0\nema: false\nsample: false";
 
-/// The recorded codec of few channels, with codebooks of SNAC's size.
-fn snac(dir: &Path) -> PathBuf {
-    const ENTRIES: usize = 4096;
-    let (from, folder) = (root().join("parity/snac/fixtures/strides"), dir.join("snac"));
-    std::fs::create_dir(&folder).expect("a folder");
-    let config = std::fs::read_to_string(from.join("config.json")).expect("a file");
-    let mut config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
-    config["codebook_size"] = ENTRIES.into();
-    std::fs::write(folder.join("config.json"), config.to_string()).expect("a file");
-    let file = TensorFile::open(from.join("model.safetensors")).expect("a codec");
-    let is_codebook = |name: &str| name.ends_with("codebook.weight");
-    let shape = |t: &TensorInfo| match is_codebook(t.name()) {
-        true => vec![ENTRIES, t.shape()[1]],
-        false => t.shape().to_vec(),
-    };
-    let specs = file.tensors().iter().map(|t| TensorSpec::new(t.name(), DType::F32, &shape(t))).collect();
-    let path = folder.join("model.safetensors");
-    let mut writer = SafetensorsWriter::create(path, specs, &BTreeMap::new()).expect("a file");
-    let order: Vec<(String, usize)> =
-        writer.specs().iter().map(|s| (s.name.clone(), s.shape.iter().product())).collect();
-    for (name, elements) in order {
-        let mut values: Vec<f32> = (0..elements).map(|i| ((i * 7919 % 4093) as f32 / 2046.5) - 1.0).collect();
-        if !is_codebook(&name) {
-            file.read_into(&name, &mut values, &mut vec![0; 1 << 16]).expect("a tensor");
-        }
-        writer.write_f32(&name, &values).expect("a tensor");
-    }
-    writer.finish().expect("a file");
-    folder
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+/// Lines of a recipe over others: a key that is in both is that of the first.
+fn over(lines: &str, others: &str) -> String {
+    let key = |line: &str| line.split(':').next().map(str::to_owned);
+    let said: Vec<_> = lines.lines().map(key).collect();
+    let instead =
+        |line: &&str| !(said.contains(&key(line)) || lines.contains("stages") && line.contains("updates"));
+    let kept: Vec<&str> = others.lines().filter(instead).collect();
+    format!("{lines}\n{}", kept.join("\n"))
 }
 
 impl Case {
-    /// Six updates of several micro-batches.
-    fn short(&self) -> String {
-        format!(
-            "updates: 6\nbatch: {{clips: 3}}\nmicro_batch: {}\nsave_every: 2\nvalidate_every: 3",
-            self.rows
-        )
-    }
-
     fn recipe(&self, name: &str, model: &Path, lines: &str) -> (Recipe, Origins) {
         let path = |p: PathBuf| p.display().to_string();
         let dir = self.dir.path();
+        let lines = lines.replace("PART", self.part).replace("DIR", &path(dir.to_owned()));
         let text = format!(
             "model: {{dir: {}, from_scratch: {}}}\ndata: {{dir: {}, cache: {}, validation: [clip3.wav]}}\nrun_dir: {}\n\
-             memory: 2GiB\nthreads: 2\nkeep: 9\n{}\n{lines}\n",
+             memory: 2GiB\nthreads: 2\nkeep: 9\nmicro_batch: {}\n{}\n{}\n",
             path(model.to_owned()),
             !model.join("model.safetensors").is_file(),
             path(dir.join("voice")),
             path(dir.join("cache")),
             path(dir.join(name)),
+            self.rows,
             self.lines,
+            over(&lines, SHORT),
         );
-        let sections = ambitus_families::family::sections(self.families);
+        let sections = family::sections(self.families);
         Recipe::parse_with(&text, name, &sections).unwrap_or_else(|e| panic!("{e}\n{text}"))
     }
 
@@ -163,6 +150,18 @@ impl Case {
     fn trained(&self, name: &str, lines: &str) -> PathBuf {
         self.run(name, &self.model, lines).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
+
+    /// Its family samples a held-out clip.
+    fn samples(&self) -> bool {
+        let options = OpenOptions { from_scratch: true, ..OpenOptions::default() };
+        ModelDir::open(self.families, &self.model, options).expect("its own folder").defaults().samples
+    }
+
+    /// The words with which it refuses a technique.
+    fn refusal(&self, technique: &str) -> Option<&'static str> {
+        let refused = self.refuses.iter().find(|(name, _)| technique.starts_with(name));
+        refused.map(|(_, words)| *words)
+    }
 }
 
 fn summary(run: &Path) -> serde_json::Value {
@@ -170,86 +169,114 @@ fn summary(run: &Path) -> serde_json::Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-fn losses(run: &Path) -> Vec<f64> {
+fn log(run: &Path) -> Vec<serde_json::Value> {
     let log = std::fs::read_to_string(run.join("metrics.jsonl")).expect("a log");
-    let loss = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["loss"].as_f64();
-    log.lines().map(|line| loss(line).expect("a loss")).collect()
+    log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn losses(run: &Path) -> Vec<f64> {
+    log(run).iter().map(|line| line["loss"].as_f64().expect("a loss")).collect()
 }
 
 fn export(run: &Path) -> Vec<u8> {
     std::fs::read(run.join("export/model.safetensors")).expect("an export")
 }
 
-/// Goes back to the second update's checkpoint.
-fn cut(run: &Path) {
-    for step in [4, 6] {
-        std::fs::remove_dir_all(run.join(format!("checkpoints/step-{step}"))).expect("a checkpoint");
-    }
-    std::fs::remove_file(run.join("summary.json")).expect("a summary");
-    std::fs::remove_dir_all(run.join("export")).expect("an export");
+#[track_caller]
+fn learns(run: &Path, name: &str) {
+    let said = summary(run);
+    // Of stages, the whole run's.
+    let of = |key: &str| said[key].as_f64().unwrap_or_else(|| panic!("{name}: no {key}: {said:#}"));
+    assert!(of("validation_last") < of("validation_base"), "{name}: {said:#}");
 }
 
+/// Takes every technique.
 #[track_caller]
 fn conforms(case: &Case) {
-    let short = &case.short();
-    let plain = case.trained("plain", short);
+    let plain = case.trained("plain", "save_every: 2");
     let said = summary(&plain);
     assert_eq!(said["arena_bytes_planned"], said["arena_bytes_used"]);
-    let all = losses(&plain);
-    assert!(all.len() == 6 && all.iter().all(|loss| loss.is_finite()), "{all:?}");
-    let best = said["validation_best"].as_f64().expect("a loss");
-    assert!(best < said["validation_base"].as_f64().expect("a loss"), "it learns: {said:#}");
-
-    let whole = export(&plain);
-    let disk = format!("offload: {{optimizer: 1.0, disk: {}}}", case.dir.path().display());
-    for (name, lines) in [
-        ("blocks", "checkpoint: all"),
-        ("values", "checkpoint: values:2"),
-        ("host", "offload: {parameters: true, gradients: true, optimizer: 1.0}\nhost_memory: 1GiB"),
-        ("activations", "offload: {activations: true}\nhost_memory: 1GiB"),
-        ("disk", &disk),
-        ("placed", "ranks: 2\nplacement: model"),
-        ("pipeline", "ranks: 3\nplacement: pipeline"),
-    ] {
-        let run = case.trained(name, &format!("{short}\n{lines}"));
-        assert!(export(&run) == whole, "{name}: other bits");
-    }
-
-    // Cut after the second update, also on two ranks.
-    cut(&plain);
-    run::resume(case.families, &plain, Shared::default(), &World::alone(), &mut Quiet).expect("it goes on");
-    assert!(export(&plain) == whole, "the resumed run differs");
-    for sharding in ["full", "grad_op", "none"] {
-        let run = case.trained(sharding, &format!("{short}\nranks: 2\nsharding: {{strategy: {sharding}}}"));
-        for (have, want) in losses(&run).iter().zip(&all) {
-            assert!((have / want - 1.0).abs() < 1e-4, "{sharding}: {have}, one rank has {want}");
+    learns(&plain, "plain");
+    let mut exports = HashMap::from([("", export(&plain))]);
+    for (k, t) in TECHNIQUES.iter().enumerate() {
+        let name = format!("run-{k}");
+        if let Some(words) = case.refusal(t.name) {
+            let why = case.run(&name, &case.model, t.lines).expect_err(t.name);
+            assert!(why.to_string().contains(words) && why.exit_code() == 2, "{}: {why}", t.name);
+            continue;
+        }
+        let run = case.trained(&name, t.lines);
+        let of_other = || export(&case.trained(&format!("{name}-against"), t.against));
+        let same = *exports.entry(t.against).or_insert_with(of_other) == export(&run);
+        match t.holds {
+            Holds::Bits | Holds::Sampled => assert!(same, "{}: other bits", t.name),
+            Holds::Sums => {
+                assert_eq!(losses(&run).len(), 4, "{}", t.name);
+                for (have, want) in losses(&run).iter().zip(losses(&plain)) {
+                    assert!((have / want - 1.0).abs() < 1e-4, "{}: {have}, one rank has {want}", t.name);
+                }
+            }
+            Holds::Learns => {
+                learns(&run, t.name);
+                // Of averages the better is exported.
+                assert!(t.lines.contains("ema") || !same, "{}: the same bits", t.name);
+                assert_eq!(summary(&run)["stages"].is_array(), t.lines.contains("stages"), "{}", t.name);
+            }
+        }
+        assert_eq!(run.join("audio").is_dir(), t.holds == Holds::Sampled && case.samples(), "{}", t.name);
+        if t.lines.starts_with("lora") {
+            let adapter = case.dir.path().join("adapter");
+            run::export_run(case.families, &run, None, Layout::Adapter, &adapter, &mut Quiet)
+                .expect("adapters");
+            assert!(adapter.join("adapter_model.safetensors").is_file());
         }
     }
+    resumes(case, &plain);
+    loads_what_fits(case, &plain);
+}
 
-    for (name, lines) in [
-        ("bf16", "precision: bf16-mixed"),
-        ("fp16", "precision: fp16-mixed"),
-        ("pure", "precision: bf16-pure"),
-        ("narrow", "optimizer: adamw-8bit"),
-        ("lora", "lora: {rank: 4}"),
-    ] {
-        let said = summary(&case.trained(name, &format!("{short}\n{lines}")));
-        let last = said["validation_last"].as_f64().expect("a loss");
-        assert!(last < said["validation_base"].as_f64().expect("a loss"), "{name}: {said:#}");
-    }
-    let frozen = case.trained("frozen", &format!("{short}\nfreeze: ['{}']", case.part));
-    assert!(export(&frozen) != whole);
-    let stages =
-        format!("batch: {{clips: 3}}\nstages: [{{freeze: ['{}'], updates: 2}}, {{updates: 2}}]", case.part);
-    assert!(summary(&case.trained("stages", &stages))["stages"].is_array());
+/// Cut after the second update, a run ends with the bits of one that was not.
+fn resumes(case: &Case, run: &Path) {
+    let whole = export(run);
+    std::fs::remove_dir_all(run.join("checkpoints/step-4")).expect("a checkpoint");
+    std::fs::remove_file(run.join("summary.json")).expect("a summary");
+    std::fs::remove_dir_all(run.join("export")).expect("an export");
+    run::resume(case.families, run, Shared::default(), &World::alone(), &mut Quiet).expect("it is resumed");
+    assert!(export(run) == whole, "the resumed run differs");
+    assert_eq!(log(run).len(), 4);
+}
 
-    // Its export is a model to begin with.
-    let again = case.run("again", &plain.join("export"), short).expect("an export loads");
-    assert_eq!(summary(&again)["validation_base"], summary(&plain)["validation_last"]);
-    let adapter = case.dir.path().join("adapter");
-    let lora = case.dir.path().join("lora");
-    run::export_run(case.families, &lora, None, Layout::Adapter, &adapter, &mut Quiet).expect("adapters");
-    assert!(adapter.join("adapter_model.safetensors").is_file());
+/// Its export is a model to begin with; one with a tensor of another name or shape is refused by it.
+fn loads_what_fits(case: &Case, run: &Path) {
+    let model = run.join("export");
+    let again = case.run("again", &model, "").expect("an export loads");
+    assert_eq!(summary(&again)["validation_base"], summary(run)["validation_last"]);
+    let file = model.join("model.safetensors");
+    let bytes = std::fs::read(&file).expect("a file");
+    let (length, rest) = bytes.split_first_chunk::<8>().expect("a header");
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(header).expect("JSON");
+    let oblong = |t: &serde_json::Value| t["shape"].as_array().is_some_and(|s| s.len() == 2 && s[0] != s[1]);
+    let (name, tensor) = header.iter().find(|(_, t)| oblong(t)).expect("a matrix");
+    let with = |new: &str, shape: serde_json::Value| {
+        let mut header = header.clone();
+        let mut changed = header.remove(name).expect("as found");
+        changed["shape"] = shape;
+        header.insert(new.to_owned(), changed);
+        let header = serde_json::to_vec(&header).expect("JSON");
+        let all = [&(header.len() as u64).to_le_bytes()[..], &header, data].concat();
+        std::fs::write(&file, all).expect("a file");
+        let why = case.run("refused", &model, "").expect_err("another model's file");
+        assert_eq!(why.exit_code(), 4, "{why}");
+        why.to_string()
+    };
+    let prefix = family::of(case.families, &model).expect("its own").export().prefix;
+    let own = name.strip_prefix(prefix).unwrap_or(name);
+    let said = with(&format!("{prefix}stranger.weight"), tensor["shape"].clone());
+    assert!(said.contains(own) && said.contains("stranger.weight"), "{own} is missing: {said}");
+    let turned = serde_json::json!([tensor["shape"][1], tensor["shape"][0]]);
+    let said = with(name, turned);
+    assert!(said.contains(own) && !said.contains("stranger"), "{own} has another shape: {said}");
 }
 
 #[test]
@@ -258,34 +285,84 @@ fn a_toy_conforms() {
 }
 
 #[test]
+fn a_game_of_two_players_conforms() {
+    conforms(&cases::game());
+}
+
+#[test]
 fn f5_conforms() {
-    conforms(&f5());
+    conforms(&cases::f5());
 }
 
 #[test]
 fn orpheus_conforms() {
-    conforms(&orpheus());
+    conforms(&cases::orpheus());
+}
+
+/// The log and the rates of a run that trains two players.
+#[test]
+fn a_game_says_what_each_player_does() {
+    let case = cases::game();
+    let lines = log(&case.trained("game", "updates: 6"));
+    for line in &lines {
+        let number = |value: &serde_json::Value| value.as_f64().unwrap_or_else(|| panic!("{line}"));
+        let [g, c] = ["g", "c"].map(|player| &line["players"][player]);
+        assert_eq!((&line["loss"], &line["learning_rate"]), (&g["loss"], &g["learning_rate"]));
+        assert_eq!(number(&c["learning_rate"]), 3e-4);
+        let parts = number(&g["losses"]["mse"]) + number(&g["losses"]["fooled"]);
+        assert!((parts / number(&g["loss"]) - 1.0).abs() < 1e-5 && line["losses"] == g["losses"], "{line}");
+        assert!(number(&c["grad_norm"]) > 0.0 && c.get("losses").is_none(), "{line}");
+    }
+    let of =
+        |line: &serde_json::Value, player: &str| line["players"][player]["loss"].as_f64().expect("a loss");
+    let (first, last) = (&lines[0], &lines[5]);
+    assert!(of(last, "g") < of(first, "g") && of(last, "c") < of(first, "c"), "both learn: {lines:?}");
+    let stranger = "stages: [{updates: 2, players: {d: {clip: 1}}}]";
+    let why = case.run("refused", &case.model, stranger).expect_err("refused").to_string();
+    assert!(why.contains("players.d: the model has no such player; it has g, c"), "{why}");
 }
 
 #[test]
 fn every_family_has_its_case() {
-    let cased: Vec<&str> = [f5(), orpheus()]
+    let cased: Vec<&str> = [cases::f5(), cases::orpheus()]
         .iter()
-        .map(|case| ambitus_families::family::of(case.families, &case.model).expect("its folder").name())
+        .map(|case| family::of(case.families, &case.model).expect("its folder").name())
         .collect();
     assert_eq!(cased, ALL.iter().map(|family| family.name()).collect::<Vec<_>>());
+}
+
+/// docs/status.md says of every technique and family what is held here.
+#[test]
+fn the_table_of_techniques_and_families_is_that_of_the_page() {
+    let cases = all();
+    let names: Vec<&str> = cases.iter().map(|case| case.name).collect();
+    let mut table = format!("| technique | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+    for t in &TECHNIQUES {
+        let cell = |case: &Case| match (case.refusal(t.name), t.holds) {
+            (Some(_), _) => "refused",
+            (_, Holds::Sampled) if !case.samples() => "none",
+            (_, Holds::Bits | Holds::Sampled) => "same bits",
+            (_, Holds::Sums) => "same sums",
+            (_, Holds::Learns) => "learns",
+        };
+        let cells: Vec<&str> = cases.iter().map(cell).collect();
+        table += &format!("| {} | {} |\n", t.name, cells.join(" | "));
+    }
+    let page = std::fs::read_to_string(cases::root().join("docs/status.md")).expect("the page");
+    assert!(page.contains(&table), "docs/status.md lacks this table:\n{table}");
 }
 
 #[test]
 fn what_fits_no_family_is_refused_by_name() {
     let case = toy();
-    let short = &case.short();
-    let refused =
-        |model: &Path, lines: &str| case.run("refused", model, lines).expect_err("refused").to_string();
+    let refused = |model: &Path| case.run("refused", model, "").expect_err("refused").to_string();
     let empty = case.dir.path().join("empty");
     std::fs::create_dir(&empty).expect("a folder");
-    let said = refused(&empty, short);
+    let said = refused(&empty);
     assert!(said.contains("toy.json and model.safetensors (Toy)"), "{said}");
-    let none = refused(&case.dir.path().join("none"), short);
+    std::fs::write(empty.join("config.json"), "{\"architectures\": [\"BertModel\"]}").expect("a file");
+    let said = refused(&empty);
+    assert!(said.contains("its config.json is of BertModel, which is no model that is known"), "{said}");
+    let none = refused(&case.dir.path().join("none"));
     assert!(none.contains("is not a folder"), "{none}");
 }

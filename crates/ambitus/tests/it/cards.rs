@@ -19,16 +19,19 @@ fn recipe(dir: &Path) -> String {
     common::recipe(dir, "run", SHORT).display().to_string()
 }
 
-/// The fixture's shapes with a width that no card holds. Plans read no weights.
+/// One block of the fixture's model with a width that no card holds. Plans read no weights.
 fn huge(dir: &Path) -> PathBuf {
     let model = dir.join("huge");
     std::fs::create_dir_all(&model).expect("a folder");
     let from = common::fixture("v1");
     let config = std::fs::read_to_string(from.join("config.yaml")).expect("a file");
-    let dim = config.lines().find(|l| l.trim_start().starts_with("dim:")).expect("dim");
-    let indent = dim.len() - dim.trim_start().len();
-    let config = config.replace(dim, &format!("{:indent$}dim: 65536", ""));
-    std::fs::write(model.join("config.yaml"), config).expect("a file");
+    let wide = |line: &str| match line.split_once(": ") {
+        Some((key, _)) if key.trim() == "dim" => format!("{key}: 65536\n"),
+        Some((key, _)) if key.trim() == "depth" => format!("{key}: 1\n"),
+        Some((key, _)) if key.trim() == "conv_layers" => format!("{key}: 0\n"),
+        _ => format!("{line}\n"),
+    };
+    std::fs::write(model.join("config.yaml"), config.lines().map(wide).collect::<String>()).expect("a file");
     std::fs::copy(from.join("vocab.txt"), model.join("vocab.txt")).expect("a file");
     model
 }
@@ -186,7 +189,7 @@ fn what_cannot_be_meant_is_refused() {
     refused(&["plan", &recipe, "--card", "rtx3090", "--cards"], "cannot be used with");
     refused(&["plan", &recipe, "--cards", "--memory", "8GiB"], "cannot be used with");
     refused(&["plan", &recipe, "--cards-file", "x.toml"], "--card");
-    refused(&["plan", &recipe, "--cards", "4"], "write several cards of one kind as 4xa800");
+    refused(&["plan", &recipe, "--cards", "4"], "write several GPUs of one kind as 4xa800");
     refused(&["plan", &recipe, "--cards", "4xa801"], "did you mean");
     refused(&["plan", &recipe, "--cards", "--scaling"], "--scaling: needs --card");
     refused(&["plan", &recipe, "--cards", "2xa800", "--clip-per-tensor"], "clip_per_tensor: false");
@@ -195,11 +198,11 @@ fn what_cannot_be_meant_is_refused() {
         &["plan", &recipe, "--card", "a800", "--precision", "bf16-mixed", "--scaling=gtx1650"],
         "has no bfloat16",
     );
-    refused(&["plan", &recipe, "--cards", "4xa800", "--ranks", "8"], "the recipe has 8, these are 4 cards");
+    refused(&["plan", &recipe, "--cards", "4xa800", "--ranks", "8"], "the recipe has 8, these are 4 GPUs");
     refused(&["plan", &recipe, "--cards", "4xa800", "--sharding", "hybrid:3"], "3 does not divide ranks: 4");
     refused(&["plan", &recipe, "--scaling"], "--scaling: needs --card");
     refused(&["plan", &recipe, "--cards", "--cards-file", "x.toml"], "x.toml: ");
-    refused(&["train", &recipe, "--card", "rtx3090"], "only planned for");
+    refused(&["train", &recipe, "--card", "rtx3090"], "can only be planned for");
     std::fs::write(dir.join("cards.toml"), MINE.replace("= 100", "= -1")).expect("a file");
     refused(&["plan", &recipe, "--cards"], "cards.toml:7: [mine] memory_gb_per_s: -1");
     // Who asks for no card is not bothered with the table.

@@ -5,7 +5,7 @@ use ambitus_testkit::tolerances::CODEC_AUDIO;
 use safetensors::SafeTensors;
 use std::path::Path;
 
-/// Every so many samples of the audio are recorded: `STEP` of `record.py`.
+/// Every `STEP`-th sample of the audio is recorded, as in `record.py`.
 const STEP: usize = 17;
 
 /// The sound of the fixtures: `signal` of `record.py`.

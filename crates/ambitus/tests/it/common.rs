@@ -33,7 +33,7 @@ pub fn ambitus(dir: &Path, args: &[&str]) -> Output {
     command.current_dir(dir).args(args).output().expect("the binary runs")
 }
 
-/// As [`ambitus`], with the exit code and what it said.
+/// Runs the binary and returns its exit code and what it said. See [`ambitus`].
 pub fn said(dir: &Path, args: &[&str]) -> (i32, String) {
     let out = ambitus(dir, args);
     let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);

@@ -35,7 +35,7 @@ fn rank(dir: &Path, (rank, ranks, meeting): Rank<'_>, args: &[&str]) -> Option<C
     Some(command.spawn().expect("the binary starts"))
 }
 
-/// All ranks of a world, to their end; `None` where there is no emulation or no CUDA in this build.
+/// All ranks of a world, to their end; `None` if there is no emulation or no CUDA in this build.
 fn world(dir: &Path, ranks: usize, meeting: &str, args: &[&str]) -> Option<Vec<Output>> {
     let children: Option<Vec<Child>> = (0..ranks).map(|k| rank(dir, (k, ranks, meeting), args)).collect();
     let outs: Vec<Output> =
@@ -132,11 +132,12 @@ fn a_model_placed_on_two_cards_trains_with_the_bits_of_one() {
     let export =
         |run: &str| std::fs::read(dir.join(run).join("export/model.safetensors")).expect("an export");
     for placement in ["model", "pipeline"] {
-        let args = ["train", &card, "--run-dir", placement, "--placement", placement];
+        let args = ["train", &card, "--run-dir", placement, "--updates", "2", "--placement", placement];
         let Some(outs) = world(dir, 2, placement, &args) else { return };
         well(&outs);
     }
-    let one = command(dir, &["train", &card, "--run-dir", "one"]).expect("as before").output();
+    let one =
+        command(dir, &["train", &card, "--run-dir", "one", "--updates", "2"]).expect("as before").output();
     well(&[one.expect("the binary runs")]);
     assert!(export("model") == export("one"), "model parallel: other bits");
     assert!(export("pipeline") == export("one"), "pipeline: other bits");
@@ -168,7 +169,7 @@ fn a_rank_that_is_missing_ends_the_others() {
     let out = first.wait_with_output().expect("the binary ends");
     assert_eq!(out.status.code(), Some(9), "{}", text(&out));
     assert!(text(&out).contains("has lost another rank in"), "{}", text(&out));
-    // What is left goes on.
+    // What is left can be resumed.
     well(&world(dir, 2, "again", &["resume", "card"]).expect("as before"));
 }
 

@@ -162,7 +162,7 @@ fn a_run_goes_on_without_its_log() {
     let (bad, lost) =
         (good.replacen("\"loss\"", "\"lose\"", 1), log.with_file_name("metrics.jsonl.damaged-1"));
     let damages: [(&str, &dyn Fn()); 4] = [
-        ("is missing; the run goes on without the lines of updates 1 to 4", &|| {
+        ("is missing; the run continues without the lines of updates 1 to 4", &|| {
             fs::remove_file(&log).expect("a log")
         }),
         ("1: missing field `loss`", &|| fs::write(&log, &bad).expect("a log")),
@@ -371,7 +371,7 @@ fn limits_of_the_shell_are_named_and_kept() {
         let (code, said) = limited(stack, &["--memory", "1GiB"]);
         assert!(code == 0, "{stack}: {code}: {said}");
     }
-    // Of a file that outgrows the limit nothing is left, and with more the run goes on.
+    // A file that outgrows the limit leaves nothing behind, and with a higher limit the run resumes.
     let (code, said) = limited("-f 128", &["--memory", "1GiB"]);
     assert!(code == 6 && said.contains("ulimit -f"), "{code}: {said}");
     let left: Vec<_> =

@@ -52,7 +52,7 @@ fn the_same_weights_from_less_memory() {
     };
     assert_eq!(norms("backward"), norms("at_end"));
 
-    // Without its last checkpoint the run goes on from the one before, to the same bits.
+    // Without its last checkpoint the run resumes from the one before, to the same bits.
     std::fs::remove_dir_all(dir.join("backward/checkpoints/step-6")).expect("a checkpoint");
     common::ok(dir, &["resume", &dir.join("backward").display().to_string()]);
     assert!(shards(&dir.join("backward")) == want, "the resumed run differs");

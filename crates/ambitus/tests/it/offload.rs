@@ -46,7 +46,7 @@ fn the_same_weights_from_a_smaller_arena() {
     assert!(number(&memory, "peak_planned_bytes") >= number(&plain, "peak_planned_bytes"));
     assert_eq!(std::fs::read_dir(dir.join("scratch")).expect("the folder").count(), 0, "a file stays");
 
-    // Without its last checkpoint the run goes on from the one before, to the same bits.
+    // Without its last checkpoint the run resumes from the one before, to the same bits.
     for name in ["memory", "disk"] {
         std::fs::remove_dir_all(dir.join(name).join("checkpoints/step-4")).expect("a checkpoint");
         common::ok(dir, &["resume", &dir.join(name).display().to_string()]);

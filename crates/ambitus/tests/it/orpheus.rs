@@ -154,7 +154,7 @@ fn a_tensor_twice_in_one_file_is_named() {
     std::fs::write(&path, file).expect("a file");
     must_say(
         &folder,
-        &[&format!("the key `{table}` twice; the same holds of 1 more: {norm}"), "fetch or export"],
+        &[&format!("the key `{table}` twice; the same holds for 1 more: {norm}"), "fetch or export"],
     );
 }
 
@@ -168,7 +168,11 @@ fn truncated_and_missing_files_are_named() {
     std::fs::write(&path, &bytes[..bytes.len() - 100]).expect("a file");
     must_say(
         &folder,
-        &["model.safetensors: tensor `", "but the file holds", "the same holds of 1 more: model.norm.weight"],
+        &[
+            "model.safetensors: tensor `",
+            "but the file holds",
+            "the same holds for 1 more: model.norm.weight",
+        ],
     );
     std::fs::remove_file(&path).expect("a file");
     must_say(&folder, &["no model.safetensors and no model.safetensors.index.json", "from_scratch"]);
@@ -318,7 +322,7 @@ fn the_plans_rows_are_hand_arithmetic() {
     assert!(bytes(&full, "as_original_bytes") > bytes(&full, "budget_bytes"));
 }
 
-/// The same in fp32 on the processor, where nothing is hidden by a library: 8 blocks of width 512 at 1024 tokens.
+/// Memory in fp32 on the CPU, where no library hides anything: 8 blocks of width 512 at 1024 tokens.
 #[test]
 fn the_processors_rows_are_hand_arithmetic() {
     let [layers, t, v, d, e, f, heads] = [8u64, 1024, 8192, 512, 256, 1536, 8];

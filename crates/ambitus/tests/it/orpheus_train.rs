@@ -153,7 +153,7 @@ fn train(dir: &Path, recipe: &str) -> serde_json::Value {
     summary
 }
 
-/// Takes the last checkpoint away and goes on from the one before: the same bits come out.
+/// Removes the last checkpoint and resumes from the one before: the same bits come out.
 #[track_caller]
 fn resumes_to_the_same_bits(dir: &Path, run: &Path) {
     let last = run.join("checkpoints/step-4");
@@ -222,7 +222,7 @@ fn audio_becomes_a_checkpoint_that_trains_on() {
     let export = run.join("export");
     let made = is_an_export(&export, &model);
     assert!(!made.contains_key(HEAD));
-    // It goes on where the run ended.
+    // It continues where the run ended.
     let next = recipe(dir, "next", &export, "", "updates: 1\nbatch: {clips: 3}");
     let next = json(dir, &["train", &next, "--json"]);
     let (ended, begins) = (number(&summary, "validation_last"), number(&next, "validation_base"));

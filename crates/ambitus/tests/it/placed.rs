@@ -115,5 +115,5 @@ fn more_cards_than_blocks_are_no_row() {
     let plan = json(dir, &["plan", &recipe.display().to_string(), "--cards", "16xa800", "--json"]);
     assert_eq!(plan["placements"]["rows"].as_array().map(Vec::len), Some(1));
     let note = plan["placements"]["note"].as_str().expect("a note");
-    assert!(note.contains("too few for each of 16 cards"), "{note}");
+    assert!(note.contains("too few for each of 16 GPUs"), "{note}");
 }

@@ -180,7 +180,7 @@ fn what_else_a_run_may_want_is_placed() {
     assert_eq!(have["validation_last"], one["validation_last"]);
 }
 
-/// Goes on from the second update's checkpoint.
+/// Resumes from the second update's checkpoint.
 fn back(run: &Path) {
     std::fs::remove_dir_all(run.join("checkpoints/step-4")).expect("a checkpoint");
     std::fs::remove_file(run.join("summary.json")).expect("a summary");
@@ -259,8 +259,8 @@ fn ranks_that_plan_for_themselves_agree() {
     back(&run);
     let shared = run::Shared { placement: Some(Placement::Model), ..run::Shared::default() };
     world::in_process(2, |world| run::resume(ALL, &run, shared, world, &mut common::Quiet).map(drop))
-        .expect("both go on");
-    assert_same("two go on", &run, &dir.join("here"));
+        .expect("both resume");
+    assert_same("two resumed", &run, &dir.join("here"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Runs in 16 bits, by the real binary: they learn, go on from a checkpoint to the same bits, and keep their own types.
+//! Runs in 16 bits, by the real binary: they learn, resume from a checkpoint to the same bits, and keep their own types.
 
 use crate::common;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn a_run_that_overflows_fp16_at_any_scale_goes_on_in_fp32() {
     let model = dir.join("loud").display().to_string();
     let (code, said) = common::said(dir, &["train", &recipe, "--model", &model]);
     assert_eq!(code, 0, "{said}");
-    assert!(said.contains("overflow fp16 at any scale") && said.contains("it goes on in fp32"), "{said}");
+    assert!(said.contains("overflow fp16 at any scale") && said.contains("it continues in fp32"), "{said}");
     let run = dir.join("run");
     let log = || std::fs::read_to_string(run.join("metrics.jsonl")).expect("the log");
     let updates: Vec<serde_json::Value> =

@@ -116,7 +116,7 @@ fn train_names_the_same_and_takes_it() {
     ok(dir, &["train", &run, "--memory", &enough]);
 }
 
-/// A run that goes on keeps its states: only options that leave numbers as they are may be changed.
+/// A resumed run keeps its states: only options that leave numbers as they are may be changed.
 #[test]
 fn a_run_that_goes_on_is_told_what_leaves_its_numbers() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -186,7 +186,7 @@ fn what_is_too_long_to_be_planned_is_refused_by_its_instructions() {
     let told = refused(dir, &[&command[..], &[&less]].concat());
     assert!(number(&told["least"], "peak_bytes") > 0, "{told:#}");
     let (_, text) = said(dir, &[&command[..], &[&less]].concat());
-    assert!(text.contains("in plan") || text.contains("of so many instructions"), "{text}");
+    assert!(text.contains("in plan") || text.contains("too many instructions"), "{text}");
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn clips_are_assumed_in_every_family() {
         (&["plan", "--model", &f5, "--assume", "8"], "write 32x5s"),
         (&["plan", "--model", &f5, "--assume", "8x40s"], "outside the limits"),
         (&["plan", "--model", &f5], "--assume 32x5s"),
-        (&["train", "--model", &f5, "--assume", "8x1s"], "only planned for"),
+        (&["train", "--model", &f5, "--assume", "8x1s"], "can only be planned for"),
     ] {
         let (code, text) = said(dir, args);
         assert!(code == 2 && text.contains(why), "{args:?}: {code}: {text}");

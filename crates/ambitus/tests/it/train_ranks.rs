@@ -181,7 +181,7 @@ fn ranks_that_plan_for_themselves_agree() {
     back(&run);
     let shared = run::Shared { ranks: None, sharding: Some(Strategy::None), placement: None };
     world::in_process(2, |world| run::resume(ALL, &run, shared, world, &mut common::Quiet).map(drop))
-        .expect("both go on");
+        .expect("both resume");
     let export = |name: &str| std::fs::read(dir.join(name).join("export/model.safetensors")).expect("a file");
     assert!(step(&run, 6) != whole && export("apart") == export("here"), "whole tensors of the same bits");
     // Another number of processes than the run's, which it then has.
@@ -190,11 +190,11 @@ fn ranks_that_plan_for_themselves_agree() {
         let shared = run::Shared { ranks: None, sharding: Some(Strategy::Full), placement: None };
         run::resume(ALL, &run, shared, world, &mut common::Quiet).map(drop)
     })
-    .expect("three go on");
+    .expect("three resume");
     assert!(step(&run, 6).iter().any(|(name, _)| name == "model.1-of-3.safetensors"));
 }
 
-/// Goes on from the second update's checkpoint.
+/// Resumes from the second update's checkpoint.
 fn back(run: &Path) {
     for step in [4, 6] {
         std::fs::remove_dir_all(run.join(format!("checkpoints/step-{step}"))).expect("a checkpoint");

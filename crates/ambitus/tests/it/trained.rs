@@ -40,7 +40,7 @@ fn planned(dir: &Path, recipe: &str) -> (u64, u64) {
     (of("arena_bytes"), of("trained_parameters"))
 }
 
-/// Takes the last checkpoint away and goes on from the one before: the same bits come out.
+/// Removes the last checkpoint and resumes from the one before: the same bits come out.
 fn resumes_to_the_same_bits(dir: &Path, run: &Path) {
     let states = || {
         ["model", "optimizer", "ema"]
@@ -184,7 +184,7 @@ fn what_cannot_be_trained_is_refused() {
             "rank 33 does not suit transformer.transformer_blocks.0.attn.to_q.weight",
         ),
         (vec![&plain, "--lora", "4", "--freeze", "*"], "cannot be used with"),
-        (vec![&both], "freeze: stands beside `lora`"),
+        (vec![&both], "freeze: cannot be combined with `lora`"),
         (vec![&both], "both.yaml:"),
     ] {
         let (code, said) = common::said(dir, &[&["plan"][..], &args, &["--memory", "1GiB"]].concat());

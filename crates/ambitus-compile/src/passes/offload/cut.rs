@@ -20,8 +20,8 @@ use ambitus_ir::ops::parts::{Span, Unit};
 use ambitus_ir::{Builder, Instr, Phase, Program, Session, StateUse, TensorType, ValueId};
 use std::collections::{HashMap, HashSet};
 
-/// Parts begin at multiples of so many elements: of whole partial sums, of blocks that share a scale, and of all types and of
-/// scales where values may begin.
+/// Elements of which parts begin at multiples: whole partial sums, blocks that share a scale, and offsets at which values of all
+/// types, and scales, may begin.
 const GRAIN: usize = {
     let scales = TensorType::ALIGN as usize / 4 * BLOCK;
     if scales > PARTIAL { scales } else { PARTIAL }
@@ -47,7 +47,7 @@ impl Group {
         self.bounds.len() - 1
     }
 
-    /// Span `i` in a unit.
+    /// Returns span `i` in a unit.
     fn part(&self, i: usize, unit: Unit) -> Span {
         let each = if unit == Unit::Element { 1 } else { self.cols.unwrap_or(1) };
         let [first, end, of] =
@@ -55,7 +55,7 @@ impl Group {
         Span { first, count: end - first, of }
     }
 
-    /// First element and type of part `i` of a value that has one element for `ratio` of the whole.
+    /// Returns the first element and the type of part `i` of a value that has one element for `ratio` of the whole.
     fn place(&self, i: usize, ty: TensorType, ratio: usize) -> (usize, TensorType) {
         let (first, end) = (self.bounds[i] / ratio, self.bounds[i + 1].div_ceil(ratio));
         let part = match self.cols {
@@ -69,7 +69,7 @@ impl Group {
 /// What is known of a value while groups are found.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// Elements of the whole that one stands for; 0 where nothing says so.
+    /// Elements of the whole that one stands for; 0 if nothing says so.
     ratio: usize,
     /// No part of it can be taken alone.
     whole: bool,
@@ -134,7 +134,7 @@ impl<'p> Groups<'p> {
         }
     }
 
-    /// What is done again where it is used must find its operands there: a group in which one was overwritten before is not cut.
+    /// Leaves a group uncut if one of its operands is overwritten before the parts that recompute from it.
     fn made_again_in_time(&mut self, donated: &[usize]) {
         // Until when what a value is made of is there.
         let mut until = donated.to_vec();
@@ -149,7 +149,7 @@ impl<'p> Groups<'p> {
         late.into_iter().for_each(|v| self.known[v.index()].whole = true);
     }
 
-    /// The groups that are cut into parts of at most `bytes`, by the root of their values.
+    /// Returns the groups that are cut into parts of at most `bytes`, by the root of their values.
     fn cut(&self, session: &Session, bytes: u64) -> HashMap<usize, Group> {
         let mut members: HashMap<usize, Vec<usize>> = HashMap::new();
         for v in 0..self.towards.len() {
@@ -176,7 +176,7 @@ impl<'p> Groups<'p> {
         let by_rows = multiple > 0 || types().any(|(ty, _)| !ty.is_dense());
         let cols = types().find(|(ty, _)| ty.shape.len() == 2).map(|(ty, _)| ty.shape[1]).filter(|_| by_rows);
         if by_rows {
-            // Rows of one length; and what is cut beside them lies in a line.
+            // Rows of one length; and what is cut with them lies in a line.
             let alike = |ty: TensorType| match ty.shape.len() {
                 2 => Some(ty.shape[1]) == cols,
                 rank => rank == 1,
@@ -204,7 +204,7 @@ fn lcm(a: usize, b: usize) -> usize {
     a / x * b
 }
 
-/// The program with every group done in parts of at most `bytes` of fp32.
+/// Returns the program with every group done in parts of at most `bytes` of fp32.
 pub(super) fn cut(session: &mut Session, mut p: Program, bytes: u64) -> Program {
     let groups = Groups::of(&p);
     let cuts = groups.cut(session, bytes);
@@ -307,7 +307,7 @@ impl Writer<'_, '_> {
 }
 
 impl Found<'_> {
-    /// An instruction's operands for part `i`; what is done again for it is appended.
+    /// Returns an instruction's operands for part `i`; what is done again for it is appended.
     fn operands(&self, b: &mut Builder<'_>, instr: &Instr, i: usize) -> Vec<ValueId> {
         let mut all = Vec::with_capacity(instr.inputs.len());
         for v in &instr.inputs {

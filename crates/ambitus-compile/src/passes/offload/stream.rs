@@ -33,7 +33,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// Of a program's values.
+    /// Finds the uses of a program's values.
     pub fn of(p: &Program, near: usize) -> Uses {
         let mut uses = Uses {
             readers: vec![Vec::new(); p.types.len()],
@@ -61,12 +61,12 @@ impl Uses {
         uses
     }
 
-    /// The values that a state has, one after the other.
+    /// Returns the values that a state has, one after the other.
     pub fn chain(&self, enters: ValueId) -> Vec<ValueId> {
         std::iter::successors(Some(enters), |v| self.donated[v.index()].map(|(_, made)| made)).collect()
     }
 
-    /// The stays of a state.
+    /// Returns the stays of a state.
     pub fn of_state(&self, state: usize, p: &Program) -> Vec<Stretch> {
         let chain = self.chain(p.states[state].enters);
         // A part that stayed for its next use would keep others away.
@@ -87,7 +87,7 @@ impl Uses {
         out
     }
 
-    /// The two stays of a value that forward makes and backward reads; `None` where it is not worth it.
+    /// Returns the two stays of a value that forward makes and backward reads; `None` if it is not worth it.
     pub fn of_activation(&self, v: ValueId, p: &Program) -> Option<Vec<Stretch>> {
         let readers = &self.readers[v.index()];
         let forward = readers.iter().rev().find(|at| p.instrs[**at].origin.phase == Phase::Forward);
@@ -168,7 +168,7 @@ fn slots(p: &Program, stays: &[(usize, Stretch)]) -> Vec<Slots> {
     slots
 }
 
-/// The program with all copies in it; each item's stretches in order.
+/// Returns the program with all copies in it; each item's stretches in order.
 pub(super) fn rewrite(session: &mut Session, mut p: Program, items: Vec<Vec<Stretch>>) -> Program {
     let stays: Vec<(usize, Stretch)> =
         items.into_iter().enumerate().flat_map(|(i, all)| all.into_iter().map(move |s| (i, s))).collect();

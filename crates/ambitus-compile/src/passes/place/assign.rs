@@ -24,8 +24,8 @@ pub(super) struct Places {
     pub defs: Vec<Option<usize>>,
 }
 
-/// The rank of every state: of a parameter, its block's, or that of the furthest block before its first use; of gradients, moments and
-/// averages, their parameter's; of counters, the first.
+/// Returns the rank of every state: of a parameter, its block's, or that of the furthest block before its first use; of
+/// gradients, moments and averages, their parameter's; of counters, the first.
 pub(super) fn homes(session: &Session, cut: &Cut) -> Vec<usize> {
     let mut of_parameter: HashMap<&str, usize> = HashMap::new();
     for p in &session.programs {
@@ -65,7 +65,7 @@ enum Kind {
     Data,
 }
 
-/// Places of everything in a program, by the rules of the [module](super).
+/// Returns the places of everything in a program, by the rules of the [module](super).
 pub(super) fn assign(session: &Session, p: &Program, cut: &Cut, homes: &[usize]) -> Places {
     let (defs, n) = (p.definitions(), p.types.len());
     let mut values = vec![Place::Every; n];

@@ -18,7 +18,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// What a run of blocks holds while forward has kept so much of `waiting` micro-batches.
+    /// Returns what a run of blocks holds while forward has kept so much of `waiting` micro-batches.
     pub fn bytes(run: &[Piece], waiting: usize) -> u64 {
         run.iter().map(|p| p.states + waiting as u64 * p.kept).sum()
     }
@@ -33,8 +33,8 @@ pub struct Bound {
     pub room: u64,
 }
 
-/// What the blocks of a session take, by its first program: the micro-batch's, before [`unroll`](crate::passes::unroll). What
-/// every rank makes for itself is not counted.
+/// Returns what the blocks of a session take, by its first program: the micro-batch's, before
+/// [`unroll`](crate::passes::unroll). What every rank makes for itself is not counted.
 pub fn pieces(session: &Session, target: &dyn Target) -> Vec<Piece> {
     let Some(p) = session.programs.first() else { return Vec::new() };
     let alone = Cut { starts: (1..p.blocks.len()).collect() };
@@ -64,8 +64,8 @@ pub fn pieces(session: &Session, target: &dyn Target) -> Vec<Piece> {
     out
 }
 
-/// The cut into a run of blocks for each rank whose slowest is fastest, of those within all bounds; where there is none, the
-/// one that lacks least. `None` for fewer blocks than ranks.
+/// Returns the cut into a run of blocks for each rank whose slowest is fastest, of those within all bounds; where there is
+/// none, the one that lacks least. `None` for fewer blocks than ranks.
 pub fn cut(pieces: &[Piece], bounds: &[Bound]) -> Option<Cut> {
     let (n, ranks) = (pieces.len(), bounds.len());
     if ranks == 0 || n < ranks {
@@ -111,7 +111,7 @@ mod tests {
         Piece { seconds, states, kept }
     }
 
-    /// All cuts, one after another.
+    /// Returns all cuts, one after another.
     fn every(n: usize, ranks: usize) -> Vec<Cut> {
         let masks = (0u32..1 << (n - 1)).filter(|m| m.count_ones() as usize == ranks - 1);
         masks.map(|m| Cut { starts: (1..n).filter(|i| m >> (i - 1) & 1 == 1).collect() }).collect()

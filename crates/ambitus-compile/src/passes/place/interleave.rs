@@ -34,14 +34,14 @@ fn interleave(session: &mut Session, program: usize, steps: &[Step], cut: &Cut) 
     let who = |i: usize| {
         let rank = match places.instrs[i] {
             Place::Rank(r) => r,
-            // Before whoever reads it.
+            // Before its readers.
             Place::Every if steps[i].backward => last,
             Place::Every => 0,
         };
         (steps[i], rank)
     };
-    // Ranks that work at one time go on side by side, each by its share: so what one makes for another, and the other's next
-    // work, stand where both will have come to.
+    // Ranks that work at the same time advance side by side, each by its share: so what one makes for another, and the other's
+    // next work, stand where both will have got to.
     let mut size: HashMap<(Step, usize), usize> = HashMap::new();
     let within: Vec<usize> = (0..p.instrs.len())
         .map(|i| {
@@ -64,8 +64,8 @@ fn interleave(session: &mut Session, program: usize, steps: &[Step], cut: &Cut) 
     true
 }
 
-/// When a rank is at a step, if each takes as long: every rank goes forward until those behind it have something to do, then back
-/// and forward in turn.
+/// Returns when a rank is at a step, if all take equally long: every rank goes forward until those behind it have something to
+/// do, then back and forward in turn.
 fn ticks(count: usize, ranks: usize) -> HashMap<(Step, usize), usize> {
     let step = |backward| move |micro_batch| Step { micro_batch, backward };
     let (forward, back) = (step(false), step(true));
@@ -96,7 +96,7 @@ fn ticks(count: usize, ranks: usize) -> HashMap<(Step, usize), usize> {
     done
 }
 
-/// Every value is made before it is read, and not read after it is overwritten.
+/// Returns whether every value is made before it is read, and not read after it is overwritten.
 fn holds(p: &Program, order: &[usize]) -> bool {
     let mut made: Vec<bool> = p.definitions().iter().map(Option::is_none).collect();
     let mut gone = vec![false; p.types.len()];

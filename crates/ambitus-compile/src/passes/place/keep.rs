@@ -8,7 +8,7 @@ use super::assign::{Place, assign, homes};
 use ambitus_ir::{Phase, Program, Session, ValueId};
 use std::collections::HashMap;
 
-/// The program with that; of an unrolled one, where paths do not say which micro-batch, as it is.
+/// Returns the program with that; of an unrolled one, where paths do not say which micro-batch, as it is.
 pub(super) fn keep(session: &Session, p: &Program, cut: &Cut) -> Program {
     let mut p = p.clone();
     if p.instrs.iter().all(|i| i.origin.phase != Phase::Recompute) {

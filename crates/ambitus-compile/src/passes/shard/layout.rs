@@ -25,7 +25,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Its elements in the flat.
+    /// Returns its elements in the flat.
     pub fn range(&self) -> Range<usize> {
         self.at..self.at + self.shape.elements()
     }
@@ -52,12 +52,12 @@ pub struct Flat {
 }
 
 impl Flat {
-    /// Elements that are no tensor's.
+    /// Returns the elements that are no tensor's.
     pub fn padding(&self) -> usize {
         self.elements - self.tensors.iter().map(|t| t.shape.elements()).sum::<usize>()
     }
 
-    /// Type of a rank's shard: `[pieces, elements of a piece]` of matrices, else `[elements]`.
+    /// Returns the type of a rank's shard: `[pieces, elements of a piece]` of matrices, else `[elements]`.
     pub fn shard(&self, mesh: Mesh) -> TensorType {
         if self.matrices {
             TensorType::f32(&[mesh.replicas(), self.elements / mesh.ranks])
@@ -66,20 +66,20 @@ impl Flat {
         }
     }
 
-    /// Elements of the flat that a rank holds.
+    /// Returns the elements of the flat that a rank holds.
     pub fn held(&self, mesh: Mesh, rank: usize) -> Range<usize> {
         let n = self.elements / mesh.shard;
         let at = mesh.shard_of(rank) * n;
         at..at + n
     }
 
-    /// Provenance of its collectives: inside its unit.
+    /// Returns the provenance of its collectives: inside its unit.
     pub(super) fn path(&self) -> String {
         let kind = self.name.rsplit_once('.').map_or("", |(_, kind)| kind);
         format!("{}.{kind}", self.unit)
     }
 
-    /// The state of its shard.
+    /// Returns the state of its shard.
     pub(super) fn declare(&self, session: &mut Session, mesh: Mesh) -> StateId {
         session.state(&self.name).unwrap_or_else(|| {
             session.declare(StateDecl {
@@ -100,16 +100,16 @@ pub struct Layout {
     pub sharding: Sharding,
     /// The flats, unit by unit in the order of first use.
     pub flats: Vec<Flat>,
-    /// Units that follow each other in time; others are used beside them.
+    /// Units that follow each other in time; others are used alongside them.
     pub(super) chain: Vec<String>,
     /// Flat and tensor by the tensor's name.
     index: HashMap<String, (usize, usize)>,
 }
 
 impl Layout {
-    /// The layout of the parameters of a forward program, which knows what is used where and what is trained. Frozen tensors
-    /// that together are less than one piece for each rank stay as they are. `few`: trained matrices of fewer elements lie in
-    /// flats of their own ([`Optimizer::few`](crate::optimizer::Optimizer::few)).
+    /// Returns the layout of the parameters of a forward program, which knows what is used where and what is trained. Frozen
+    /// tensors that together are less than one piece for each rank stay as they are. `few`: trained matrices of fewer elements
+    /// lie in flats of their own ([`Optimizer::few`](crate::optimizer::Optimizer::few)).
     pub fn of(session: &Session, forward: &Program, sharding: Sharding, few: usize) -> Layout {
         let (units, chain) = units(session, forward, sharding.units);
         let mut layout = Layout { sharding, flats: Vec::new(), chain, index: HashMap::new() };
@@ -170,18 +170,18 @@ impl Layout {
         });
     }
 
-    /// The ranks.
+    /// Returns the ranks.
     pub fn mesh(&self) -> Mesh {
         self.sharding.mesh
     }
 
-    /// The flat and the tensor of a name.
+    /// Returns the flat and the tensor of a name.
     pub fn find(&self, tensor: &str) -> Option<(&Flat, &Tensor)> {
         let (flat, at) = self.place(tensor)?;
         Some((&self.flats[flat], &self.flats[flat].tensors[at]))
     }
 
-    /// A flat by the name of its state.
+    /// Returns a flat by the name of its state.
     pub fn flat(&self, state: &str) -> Option<&Flat> {
         self.flats.iter().find(|f| f.name == state)
     }
@@ -190,7 +190,7 @@ impl Layout {
         self.index.get(tensor).copied()
     }
 
-    /// Every unit, in order, and the sum of what `bytes` says of its flats.
+    /// Returns every unit, in order, and the sum of what `bytes` says of its flats.
     pub fn units(&self, bytes: impl Fn(&Flat) -> u64) -> Vec<(&str, u64)> {
         let mut units: Vec<(&str, u64)> = Vec::new();
         for flat in &self.flats {
@@ -202,7 +202,7 @@ impl Layout {
         units
     }
 
-    /// The states of a session with the tensors of flats in the place of these: what a model's files hold.
+    /// Returns the states of a session with the tensors of flats in the place of these: what a model's files hold.
     pub fn tensors(&self, states: &[StateDecl]) -> Vec<StateDecl> {
         let one = |s: &StateDecl| match self.flat(&s.name) {
             None => vec![s.clone()],
@@ -217,7 +217,7 @@ impl Layout {
         states.iter().flat_map(one).collect()
     }
 
-    /// Elements that are no tensor's, of a rank's shards.
+    /// Returns the elements that are no tensor's, of a rank's shards.
     pub fn padding(&self) -> usize {
         self.flats.iter().map(Flat::padding).sum::<usize>() / self.mesh().shard
     }
@@ -245,7 +245,7 @@ impl Pass for Flats<'_> {
         drop_tensors(session, self.layout);
     }
 
-    /// Programs stay as they are.
+    /// Leaves programs as they are.
     fn run(&self, _: &mut Session, p: Program) -> Result<Program, CompileError> {
         Ok(p)
     }
@@ -267,7 +267,7 @@ fn drop_tensors(session: &mut Session, layout: &Layout) {
     }
 }
 
-/// The unit of every parameter, in the order of first use, and the units that follow each other.
+/// Returns the unit of every parameter, in the order of first use, and the units that follow each other.
 fn units<'s>(session: &'s Session, p: &Program, units: Units) -> (Vec<(&'s StateDecl, String)>, Vec<String>) {
     let used = p.states.iter().map(|u| (u.enters, &session.states[u.state.index()]));
     let parameters: Vec<(ValueId, &StateDecl)> =

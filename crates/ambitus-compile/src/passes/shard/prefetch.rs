@@ -24,7 +24,7 @@ use std::collections::HashSet;
 pub enum Backward {
     /// Before the unit that comes before theirs is computed (BACKWARD_PRE): most overlap, and two units at once.
     Pre,
-    /// When that unit is computed, beside the sum of its gradients (BACKWARD_POST).
+    /// When that unit is computed, alongside the sum of its gradients (BACKWARD_POST).
     Post,
     /// Where they are needed.
     #[default]
@@ -101,7 +101,7 @@ impl Prefetch {
     }
 }
 
-/// The sets of gathers in order. Only shards of states, which nothing overwrites here, can be gathered ahead.
+/// Returns the sets of gathers in order. Only shards of states, which nothing overwrites here, can be gathered ahead.
 fn sets(p: &Program) -> Vec<Set> {
     let still: HashSet<ValueId> =
         p.states.iter().filter(|s| s.enters == s.leaves).map(|s| s.enters).collect();

@@ -50,7 +50,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// Of a program that reads tensors and gives out their gradients.
+    /// Finds the uses in a program that reads tensors and outputs their gradients.
     pub fn of(layout: &Layout, session: &Session, p: &Program) -> Uses {
         let mut dropped = vec![false; p.instrs.len()];
         let tensors = tensors(layout, session, p, &mut dropped);
@@ -123,8 +123,8 @@ impl Uses {
     }
 }
 
-/// What values are tensors of flats: flat, tensor and the type that readers get. A parameter that is read only through casts
-/// to one 16-bit type is there in that type.
+/// Returns what values are tensors of flats: flat, tensor and the type that readers get. A parameter that is read only through
+/// casts to one 16-bit type is there in that type.
 fn tensors(
     layout: &Layout,
     session: &Session,
@@ -168,7 +168,7 @@ fn tensors(
     out
 }
 
-/// The stretch of every instruction, from what each touches of a chain.
+/// Returns the stretch of every instruction, from what each touches of a chain.
 fn stretches(touched: impl Iterator<Item = Vec<usize>>) -> Vec<usize> {
     let (mut now, mut before) = (0, None);
     let mut one = |links: Vec<usize>| {
@@ -198,7 +198,8 @@ fn together(layout: &Layout, stretch: &[usize], gathers: &mut [Gather]) {
     }
 }
 
-/// One sum for each flat and stretch, and one more where a tensor has contributions of several times between blocks in it.
+/// Returns one sum for each flat and stretch, and one more where a tensor has contributions of several times between blocks in
+/// it.
 fn reductions(
     layout: &Layout,
     leaves: BTreeMap<(usize, usize), Vec<(usize, ValueId)>>,

@@ -4,7 +4,7 @@
 
 use super::greedy::Item;
 
-/// What an item weighs before it was in the way. Either solves problems on which the other goes on for long.
+/// What an item weighs before it was in the way. Each solves problems on which the other takes long.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Weight {
     Size,
@@ -14,7 +14,7 @@ pub(super) enum Weight {
 impl Weight {
     pub(super) const ALL: [Self; 2] = [Self::Size, Self::Area];
 
-    /// Of all items, as parts of the heaviest.
+    /// Returns the weights of all items, as parts of the heaviest.
     fn of(self, items: &[Item]) -> Vec<i64> {
         let own = |i: &Item| match self {
             Weight::Size => u128::from(i.size),

@@ -155,7 +155,7 @@ impl Search {
         search
     }
 
-    /// The lowest offset at which mover `m` meets no fixed item and no placed mover.
+    /// Returns the lowest offset at which mover `m` meets no fixed item and no placed mover.
     fn lowest(&self, m: usize) -> u64 {
         let mover = &self.movers[m];
         let item = &mover.item;
@@ -178,7 +178,7 @@ impl Search {
         }
     }
 
-    /// Whether some instant lacks room for the movers that are not placed, which all go at `level` or
+    /// Returns whether some instant lacks room for the movers that are not placed, which all go at `level` or
     /// above, or one of these cannot end below the limit.
     fn hopeless(&self, level: u64) -> bool {
         let out = |m: &Mover| !m.placed && m.lowest.max(level) + m.item.size > self.limit;

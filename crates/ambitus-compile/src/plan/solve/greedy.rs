@@ -19,12 +19,12 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// Length of the lifetime in ranks.
+    /// Returns the length of the lifetime in ranks.
     pub(super) fn length(&self) -> u64 {
         u64::from(self.last - self.first) + 1
     }
 
-    /// Bytes times ranks.
+    /// Returns the bytes times ranks.
     pub(super) fn area(&self) -> u128 {
         u128::from(self.size) * u128::from(self.length())
     }
@@ -33,7 +33,7 @@ impl Item {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// `at` rounded up to the item's alignment.
+    /// Returns `at` rounded up to the item's alignment.
     pub(super) fn up(&self, at: u64) -> u64 {
         (at + self.align - 1) & !(self.align - 1)
     }

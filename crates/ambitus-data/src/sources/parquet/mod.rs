@@ -68,7 +68,7 @@ pub(super) fn read(file: &Path, out: &mut Lister) -> Result<(), DataError> {
     Ok(())
 }
 
-/// What a row's cells of text and perhaps voice say.
+/// Returns what a row's cells of text and perhaps voice say.
 fn text_and_voice(cells: &[Cell]) -> Result<(String, Option<String>), String> {
     let text = match &cells[0] {
         Cell::Null => return Err("no text".into()),
@@ -78,7 +78,7 @@ fn text_and_voice(cells: &[Cell]) -> Result<(String, Option<String>), String> {
     Ok((text, voice(label.as_deref())?.map(str::to_owned)))
 }
 
-/// A text as it stands: the official preprocessing changes nothing in it.
+/// Returns a text as it stands: the official preprocessing changes nothing in it.
 fn checked_text(text: String) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err("empty text".into());
@@ -128,7 +128,7 @@ struct Open {
 }
 
 impl AudioRows {
-    /// Audio of a row of `file`, in a data set at `set`.
+    /// Returns the audio of a row of `file`, in a data set at `set`.
     pub(super) fn audio(&mut self, set: &Path, file: &Path, row: u64) -> Result<AudioInput, String> {
         let behind =
             |open: &Open| open.file != file || (open.failed.is_none() && open.cursor.position() > row);
@@ -194,7 +194,7 @@ impl AudioColumns {
 pub(crate) struct TokenRow {
     pub(crate) ids: Vec<i64>,
     pub(crate) labels: Option<Vec<i64>>,
-    /// `None` where all ids count.
+    /// `None` if all ids count.
     pub(crate) mask: Option<Vec<i64>>,
 }
 
@@ -220,17 +220,17 @@ impl TokenRows {
         Ok(Some(Self { cursor: Cursor::new(table, leaves), bytes, labels, mask }))
     }
 
-    /// Rows of the file.
+    /// Returns the number of rows of the file.
     pub(crate) fn rows(&self) -> u64 {
         self.cursor.rows()
     }
 
-    /// Bytes of memory that reading a row takes at most.
+    /// Returns the bytes of memory that reading a row takes at most.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The next row. After an error nothing more can be read.
+    /// Returns the next row. After an error nothing more can be read.
     pub(crate) fn next(&mut self) -> Result<TokenRow, String> {
         let mut cells = self.cursor.next()?.into_iter();
         let mut list =

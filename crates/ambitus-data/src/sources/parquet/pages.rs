@@ -26,7 +26,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// What a reader of the chunk holds: the dictionary and one page, each as it lies in the file and decompressed.
+    /// Returns what a reader of the chunk holds: the dictionary and one page, each as it lies in the file and decompressed.
     pub(super) fn held(self) -> u64 {
         self.dictionary + self.data
     }
@@ -92,7 +92,7 @@ fn header_at(file: &mut File, at: u64, end: u64) -> Result<Header, String> {
     }
 }
 
-/// A reader of Thrift's compact protocol; `None` where the bytes end or make no sense.
+/// A reader of Thrift's compact protocol; `None` if the bytes end or make no sense.
 struct Thrift<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -125,7 +125,7 @@ impl Thrift<'_> {
         Some(header)
     }
 
-    /// The first field of a struct, a count; the rest is passed over.
+    /// Returns the first field of a struct, a count; the rest is passed over.
     fn first_integer(&mut self) -> Option<i64> {
         let (mut id, mut found) = (0, 0);
         while let Some(kind) = self.field(&mut id)? {
@@ -155,13 +155,13 @@ impl Thrift<'_> {
         None
     }
 
-    /// A zigzag number.
+    /// Returns a zigzag number.
     fn integer(&mut self) -> Option<i64> {
         let n = self.unsigned()?;
         Some((n >> 1) as i64 ^ -((n & 1) as i64))
     }
 
-    /// Kind of the next field, whose number goes to `id`; the inner `None` is the end of the struct.
+    /// Reads the kind of the next field, whose number goes to `id`; the inner `None` is the end of the struct.
     fn field(&mut self, id: &mut i16) -> Option<Option<u8>> {
         let byte = self.byte()?;
         if byte == STOP {

@@ -61,7 +61,7 @@ impl Cell {
         }
     }
 
-    /// A name or number that stands for a voice.
+    /// Returns a name or number that stands for a voice.
     pub(super) fn label(&self) -> Result<Option<String>, String> {
         Ok(match self {
             Self::Null => None,
@@ -124,13 +124,13 @@ impl Table {
         self.reader.metadata().file_metadata().num_rows().max(0) as u64
     }
 
-    /// Names of the columns.
+    /// Returns the names of the columns.
     pub(super) fn names(&self) -> Vec<&str> {
         let schema = self.reader.metadata().file_metadata().schema_descr();
         schema.root_schema().get_fields().iter().map(|f| f.name()).collect()
     }
 
-    /// The leaf at this path, or the only one below it.
+    /// Returns the leaf at this path, or the only one below it.
     pub(super) fn leaf(&self, path: &[&str]) -> Option<usize> {
         let schema = self.reader.metadata().file_metadata().schema_descr();
         let below = |leaf: &usize| {
@@ -142,7 +142,7 @@ impl Table {
         found.next().filter(|_| found.next().is_none())
     }
 
-    /// Whether the statistics say that a column of whole numbers holds only ones.
+    /// Returns whether the statistics say that a column of whole numbers holds only ones.
     pub(super) fn is_all_ones(&self, leaf: usize) -> bool {
         let one = |bytes: Option<&[u8]>| {
             bytes.is_some_and(|b| b.first() == Some(&1) && b[1..].iter().all(|&b| b == 0))
@@ -155,7 +155,7 @@ impl Table {
         })
     }
 
-    /// Bytes that the footer takes.
+    /// Returns the bytes that the footer takes.
     pub(super) fn footer_bytes(&self) -> u64 {
         self.footer_bytes
     }
@@ -191,8 +191,8 @@ impl Table {
         Ok(most)
     }
 
-    /// Bytes of a row of a leaf that has lists, of which a chunk has so many values in all and a page so many. Of other leaves a row is
-    /// in its page.
+    /// Returns the bytes of a row of a leaf that has lists, with `of_chunk` values in the chunk and `of_page` in the page. A row
+    /// of any other leaf is in its page.
     fn row_bytes(&self, leaf: usize, of_chunk: u64, of_page: u64) -> u64 {
         match self.more_values(leaf) {
             Some((more, memory)) => memory * of_chunk.min(of_page + more),
@@ -200,7 +200,7 @@ impl Table {
         }
     }
 
-    /// Values that a row of a list may have in pages after its first, and the memory of each.
+    /// Returns the values that a row of a list may have in pages after its first, and the memory of each.
     fn more_values(&self, leaf: usize) -> Option<(u64, u64)> {
         let column = self.reader.metadata().file_metadata().schema_descr().column(leaf);
         let is_float = matches!(column.physical_type(), Type::FLOAT | Type::DOUBLE);
@@ -213,7 +213,7 @@ impl Table {
         DataError::file(&self.path, format!("column {}: {reason}", schema.column(leaf).path().string()))
     }
 
-    /// A reader of one leaf in a row group, with its largest levels.
+    /// Returns a reader of one leaf in a row group, with its largest levels.
     fn column(&self, group: usize, leaf: usize) -> Result<Column, String> {
         let description = self.reader.metadata().file_metadata().schema_descr().column(leaf);
         let pages = guarded(|| self.reader.get_row_group(group)?.get_column_page_reader(leaf))?;
@@ -228,7 +228,7 @@ impl Table {
 /// What is left to a row that has no page yet: its first is its own, whatever its size.
 const FIRST_PAGE: u64 = u64::MAX;
 
-/// Pages of a column, of which a row may take only so many: the decoder gathers a row before it says how long it is.
+/// Pages of a column, with a bound on those that a row may take: the decoder gathers a row before it says how long it is.
 struct Bounded {
     pages: Box<dyn PageReader>,
     /// Values in further pages that the row may still take, or [`FIRST_PAGE`].
@@ -330,7 +330,7 @@ impl Column {
     }
 }
 
-/// Values of the next row.
+/// Returns the values of the next row.
 fn values<T: DataType>(reader: &mut ColumnReaderImpl<T>, list: bool) -> Result<Vec<T::T>, String> {
     let (mut definition, mut repetition, mut values) = (Vec::new(), Vec::new(), Vec::new());
     let read = guarded(|| reader.read_records(1, Some(&mut definition), Some(&mut repetition), &mut values));
@@ -373,7 +373,7 @@ impl Cursor {
         Self { table, leaves, group: 0, columns: Vec::new(), left: 0, row: 0 }
     }
 
-    /// The row that comes next, from 0.
+    /// Returns the row that comes next, from 0.
     pub(super) fn position(&self) -> u64 {
         self.row
     }
@@ -382,7 +382,7 @@ impl Cursor {
         self.table.rows()
     }
 
-    /// Rows of a group.
+    /// Returns the number of rows of a group.
     fn rows_of(&self, group: usize) -> Option<u64> {
         let groups = self.table.reader.metadata().row_groups();
         groups.get(group).map(|g| g.num_rows().max(0) as u64)
@@ -403,7 +403,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Cells of the next row, in the order of the leaves.
+    /// Returns the cells of the next row, in the order of the leaves.
     pub(super) fn next(&mut self) -> Result<Vec<Cell>, String> {
         self.open_next()?;
         let cells = self.columns.iter_mut().map(Column::next).collect::<Result<_, _>>()?;
@@ -412,7 +412,7 @@ impl Cursor {
         Ok(cells)
     }
 
-    /// Goes on to a row that is not behind; groups in between are not opened.
+    /// Moves on to a row that is not behind; groups in between are not opened.
     pub(super) fn skip_to(&mut self, row: u64) -> Result<(), String> {
         while self.row < row {
             if self.left == 0 {

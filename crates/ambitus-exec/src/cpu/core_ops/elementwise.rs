@@ -74,7 +74,7 @@ pub fn binary(
     }
 }
 
-/// As [`binary`] on integers, which lie in the same words; sums wrap, x / 0 is 0.
+/// Applies a function of two integers, which lie in the same words as floats; sums wrap, x / 0 is 0.
 fn binary_i32(
     pool: &Pool,
     kind: BinaryKind,
@@ -145,12 +145,12 @@ fn truth(b: bool) -> f32 {
     f32::from(u8::from(b))
 }
 
-/// The integer in a word.
+/// Returns the integer in a word.
 pub fn int(word: f32) -> i32 {
     word.to_bits() as i32
 }
 
-/// The word of an integer.
+/// Returns the word of an integer.
 pub fn word(int: i32) -> f32 {
     f32::from_bits(int as u32)
 }

@@ -4,7 +4,7 @@ use ambitus_ir::TensorType;
 use ambitus_ir::ops::collective::{Part, Parts};
 use std::ops::Range;
 
-/// What of a part lies in a stretch of the flat, as elements of the part.
+/// Returns what of a part lies in a stretch of the flat, as elements of the part.
 fn inside(part: &Part, stretch: &Range<usize>) -> Option<Range<usize>> {
     let (first, end) = (part.at.max(stretch.start), (part.at + part.shape.elements()).min(stretch.end));
     (first < end).then(|| first - part.at..end - part.at)

@@ -20,7 +20,7 @@ pub fn staged(pool: &Pool, ty: TensorType, out: &mut [f32], body: impl Fn(usize,
     });
 }
 
-/// As [`staged`] for two results of one type: `body(start, old a, old b, new a, new b)`.
+/// Runs `body(start, old a, old b, new a, new b)` for two results of one type. See [`staged`].
 pub fn staged_pair(
     pool: &Pool,
     ty: TensorType,
@@ -49,7 +49,7 @@ pub fn staged_pair(
     }
 }
 
-/// As [`staged`], row by row: `body(row, first column, old, new)`.
+/// Runs `body(row, first column, old, new)` row by row. See [`staged`].
 pub fn staged_rows(
     pool: &Pool,
     ty: TensorType,

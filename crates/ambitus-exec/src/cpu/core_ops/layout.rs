@@ -28,7 +28,7 @@ struct Side {
     pad: usize,
 }
 
-/// The (groups, rows in a group, elements in a row) of a part of a value along `axis`, `len` long.
+/// Returns the (groups, rows in a group, elements in a row) of a part of a value along `axis`, `len` long.
 fn groups(ty: TensorType, axis: usize, len: usize) -> (usize, usize, usize) {
     let rank = ty.shape.len();
     let outer: usize = ty.shape[..axis].iter().product();
@@ -40,7 +40,7 @@ fn groups(ty: TensorType, axis: usize, len: usize) -> (usize, usize, usize) {
     }
 }
 
-/// Where the part that starts at `start` along `axis` lies in a value.
+/// Returns where the part that starts at `start` along `axis` lies in a value.
 fn side(ty: TensorType, axis: usize, start: usize, len: usize) -> Side {
     let rank = ty.shape.len();
     if axis + 1 == rank {
@@ -88,7 +88,7 @@ impl Block {
     }
 }
 
-/// The same elements in row-major order under other axes.
+/// Copies elements in row-major order to other axes.
 pub fn reshape<E: Element>(pool: &Pool, from: TensorType, ty: TensorType, x: &[E], out: &mut [E]) {
     let cols = from.shape.cols();
     pieces(pool, ty, out, |start, out| {
@@ -105,7 +105,7 @@ pub fn reshape<E: Element>(pool: &Pool, from: TensorType, ty: TensorType, x: &[E
     });
 }
 
-/// As [`reshape`] where the result starts on the operand's first byte: `data` holds the longer of the two.
+/// Reshapes in place, where the result starts on the operand's first byte: `data` holds the longer of the two.
 pub fn reshape_in_place<E: Element>(from: TensorType, ty: TensorType, data: &mut [E]) {
     // To dense, first row first: elements only move down. Then to the new pitch, last row first: they only move up.
     let n = from.shape.elements();

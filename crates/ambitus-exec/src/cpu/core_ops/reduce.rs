@@ -9,7 +9,7 @@ use ambitus_ir::ops::reduce::ReduceKind;
 /// Lanes of a sum: fixed, whatever the processor.
 const LANES: usize = 16;
 
-/// Sum of `g` over a run, in fixed lanes that are added in double precision.
+/// Returns the sum of `g` over a run, in fixed lanes that are added in double precision.
 fn lanes(x: &[f32], g: impl Fn(f32) -> f32) -> f64 {
     let mut acc = [0.0f32; LANES];
     let (blocks, rest) = x.as_chunks::<LANES>();
@@ -92,7 +92,7 @@ pub fn sum_squares(pool: &Pool, from: TensorType, x: &[f32], out: &mut [f32]) {
     });
 }
 
-/// Sum of all elements, row by row, in double precision.
+/// Returns the sum of all elements, row by row, in double precision.
 pub fn total(from: TensorType, x: &[f32]) -> f64 {
     let (cols, pitch) = (from.shape.cols(), from.pitch);
     let row = |r: usize| x[r * pitch..][..cols].iter().map(|&x| f64::from(x)).sum::<f64>();

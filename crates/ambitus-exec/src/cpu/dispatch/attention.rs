@@ -26,13 +26,13 @@ pub fn rotary(op: &Rotary, mut io: Io) -> Resolved {
     })
 }
 
-/// The kernel's description of an op.
+/// Returns the kernel's description of an op.
 fn attention(op: &Attention) -> k::Attention {
     let Attention { heads, kv_heads, head_dim, causal, scale } = *op;
     k::Attention { heads, kv_heads, head_dim, causal, scale }
 }
 
-/// As [`attention`], of the gradient.
+/// Returns the kernel's description of a gradient op.
 fn attention_of_grad(op: &AttentionGrad) -> k::Attention {
     let AttentionGrad { heads, kv_heads, head_dim, causal, scale } = *op;
     k::Attention { heads, kv_heads, head_dim, causal, scale }
@@ -49,7 +49,7 @@ pub fn forward(op: &Attention, mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`forward`].
+/// Returns the floats of scratch of [`forward`].
 pub fn workspace(op: &Attention, t: Types<'_>, threads: usize) -> usize {
     k::attention_workspace(&attention(op), threads, t.halves())
 }
@@ -67,7 +67,7 @@ pub fn grad(op: &AttentionGrad, mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`grad`].
+/// Returns the floats of scratch of [`grad`].
 pub fn grad_workspace(op: &AttentionGrad, t: Types<'_>, threads: usize) -> usize {
     k::attention_grad_workspace(&attention_of_grad(op), t.x[0].shape.rows(), threads, t.halves())
 }

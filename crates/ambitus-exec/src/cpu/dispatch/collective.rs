@@ -12,24 +12,24 @@ use ambitus_ir::ops::Op;
 use ambitus_ir::ops::collective::{AllGatherStart, CollectiveDone, Group, Mesh, ReduceScatterStart};
 use ambitus_ir::ops::transfer::{End, TransferStart};
 
-/// Elements of one step, of as many as there are, when each of `members` sends so many to one or all.
+/// Returns the elements of one step when each of `members` sends `elements` to one or all.
 fn step(members: usize, elements: usize) -> usize {
     (staging(members) / 4 / members.max(1)).min(elements)
 }
 
-/// Floats of scratch of a gather's start.
+/// Returns the floats of scratch of a gather's start.
 pub fn gather_workspace(op: &AllGatherStart, t: Types<'_>) -> usize {
     let members = op.mesh.size(op.group);
     if members == 1 { 0 } else { members * step(members, t.x[0].shape.elements()) }
 }
 
-/// Floats of scratch of a sum's start.
+/// Returns the floats of scratch of a sum's start.
 pub fn reduce_workspace(op: &ReduceScatterStart, t: Types<'_>) -> usize {
     let ranks = op.mesh.ranks;
     if ranks == 1 { 0 } else { 2 * ranks * step(ranks, t.y[0].shape.elements()) }
 }
 
-/// Floats of scratch of a transfer's start.
+/// Returns the floats of scratch of a transfer's start.
 pub fn transfer_workspace(op: &TransferStart) -> usize {
     match op.end {
         End::Both => 0,
@@ -37,7 +37,7 @@ pub fn transfer_workspace(op: &TransferStart) -> usize {
     }
 }
 
-/// Floats of scratch of the done of any of them, which may do the work in the start's place.
+/// Returns the floats of scratch of the done of any of them, which may do the work in the start's place.
 pub fn done_workspace(op: &CollectiveDone, t: Types<'_>) -> usize {
     let elements = |t: &[TensorType]| t.first().map_or(0, |t| t.shape.elements());
     match op.members {
@@ -46,7 +46,7 @@ pub fn done_workspace(op: &CollectiveDone, t: Types<'_>) -> usize {
     }
 }
 
-/// The start: does the work, or leaves it to the done.
+/// Returns the start: does the work, or leaves it to the done.
 pub fn start(this: &Instruction<'_>, mut io: Io) -> Resolved {
     let results = io.results() - 1;
     let xs = (0..io.operands()).map(|i| io.x(i)).collect::<Result<Vec<_>, _>>()?;
@@ -57,7 +57,7 @@ pub fn start(this: &Instruction<'_>, mut io: Io) -> Resolved {
     }
 }
 
-/// The done, by the attributes of its start.
+/// Returns the done, by the attributes of its start.
 pub fn done(this: &Instruction<'_>, mut io: Io) -> Resolved {
     let results = io.results();
     let sources = io.operands() - results - 1;
@@ -78,7 +78,7 @@ fn work(op: &Op, xs: Vec<In>, ys: Vec<Out>, ws: Scratch, path: &str) -> Resolved
     }
 }
 
-/// The bytes of an operand, pads included.
+/// Returns the bytes of an operand, pads included.
 fn raw<'s>(x: &'s In, f: &'s Frame<'_>) -> &'s [u8] {
     bytes(x.data(f))
 }

@@ -8,7 +8,7 @@ use crate::cpu::types::Types;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::conv::{Conv1d, Conv1dInputGrad, Conv1dWeightGrad};
 
-/// The kernel's description of an op whose weight `[Cout, Cin/groups, K]` has the type `w`.
+/// Returns the kernel's description of an op whose weight `[Cout, Cin/groups, K]` has the type `w`.
 fn conv(w: TensorType, groups: usize, pad: usize) -> k::Conv1d {
     let [cout, cin, kernel] = [w.shape[0], w.shape[1] * groups, w.shape[2]];
     k::Conv1d { cin, cout, groups, kernel, pad_left: pad }
@@ -24,7 +24,7 @@ pub fn forward(op: &Conv1d, mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`forward`].
+/// Returns the floats of scratch of [`forward`].
 pub fn workspace(op: &Conv1d, t: Types<'_>, threads: usize) -> usize {
     let conv = conv(t.x[1], op.groups, op.pad);
     k::conv1d_workspace(&conv, t.x[0].shape.rows(), segments(t.x[3]), threads)
@@ -40,7 +40,7 @@ pub fn input_grad(op: &Conv1dInputGrad, mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`input_grad`].
+/// Returns the floats of scratch of [`input_grad`].
 pub fn input_grad_workspace(op: &Conv1dInputGrad, t: Types<'_>, threads: usize) -> usize {
     let conv = conv(t.x[0], op.groups, op.pad);
     k::conv1d_workspace(&conv, t.x[1].shape.rows(), segments(t.x[2]), threads)
@@ -57,7 +57,7 @@ pub fn weight_grad(op: &Conv1dWeightGrad, mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`weight_grad`].
+/// Returns the floats of scratch of [`weight_grad`].
 pub fn weight_grad_workspace(op: &Conv1dWeightGrad, t: Types<'_>, threads: usize) -> usize {
     let conv = conv(t.y[0], op.groups, op.pad);
     k::conv1d_workspace(&conv, t.x[0].shape.rows(), segments(t.x[2]), threads)

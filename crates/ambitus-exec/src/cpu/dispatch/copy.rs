@@ -7,7 +7,7 @@ use crate::cpu::executor::AsyncMode;
 use crate::cpu::operand::{Frame, In, Io, Out};
 use ambitus_ir::TensorType;
 
-/// The start of a copy of operand 0 to result 0; of a store, on the bytes of operand 1.
+/// Returns the start of a copy of operand 0 to result 0; of a store, on the bytes of operand 1.
 pub fn start(mut io: Io, copies: AsyncMode) -> Resolved {
     let (x, mut y) = (io.x(0)?, if io.operands() > 1 { io.donated(1, 0)? } else { io.y(0) });
     match copies {
@@ -16,7 +16,7 @@ pub fn start(mut io: Io, copies: AsyncMode) -> Resolved {
     }
 }
 
-/// The end of either.
+/// Returns the end of either.
 pub fn done(mut io: Io, copies: AsyncMode) -> Resolved {
     let (x, mut y) = (io.x(0)?, io.donated(1, 0)?);
     match copies {

@@ -12,7 +12,7 @@ use ambitus_ir::ops::layout::{Concat, Iota, Permute, Slice};
 use ambitus_ir::ops::reduce::{Reduce, ReduceKind};
 use ambitus_ir::{DType, TensorType};
 
-/// The type of a piece that was widened.
+/// Returns the type of a piece that was widened.
 fn flat(x: &[f32]) -> TensorType {
     TensorType::f32(&[x.len()])
 }
@@ -119,12 +119,12 @@ fn sums_columns(op: &Reduce, x: TensorType) -> bool {
     op.kind == ReduceKind::Sum && op.axis == 0 && x.shape.len() == 2
 }
 
-/// True when [`reduce`] takes 16-bit values in these places.
+/// Returns true when [`reduce`] takes 16-bit values in these places.
 pub fn reduce_takes_halves(op: &Reduce, t: Types<'_>) -> bool {
     sums_columns(op, t.x[0]) && staged(t.x[0]) && f32s(&t.y[..1])
 }
 
-/// Floats of scratch of [`reduce`].
+/// Returns the floats of scratch of [`reduce`].
 pub fn reduce_workspace(op: &Reduce, t: Types<'_>) -> usize {
     let (x, shape) = (t.x[0], t.x[0].shape);
     if sums_columns(op, x) { k::column_sum_workspace(shape.rows(), shape.cols()) } else { 0 }
@@ -228,7 +228,7 @@ impl Beta {
     }
 }
 
-/// Result `o` of an op that may take (accumulator at operand `i`, beta after it).
+/// Returns result `o` of an op that may take (accumulator at operand `i`, beta after it).
 pub fn accumulator(
     acc: bool,
     io: &mut Io,

@@ -19,7 +19,7 @@ pub fn masked_mse(mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`masked_mse`].
+/// Returns the floats of scratch of [`masked_mse`].
 pub fn masked_mse_workspace(t: Types<'_>) -> usize {
     k::masked_mse_workspace(t.x[0].shape.rows(), t.x[0].shape.cols())
 }
@@ -52,7 +52,7 @@ impl Classes {
     }
 }
 
-/// Floats of scratch of the ops of a head, but its loss.
+/// Returns the floats of scratch of the ops of a head, but its loss.
 pub fn head_workspace(tile: usize, t: Types<'_>, threads: usize) -> usize {
     let (x, w) = (t.x[0].shape, t.x[1].shape);
     k::linear_cross_entropy_workspace(x.rows(), x.cols(), w.rows(), tile, threads)

@@ -30,12 +30,12 @@ pub fn matmul(op: &MatMul, mut io: Io) -> Resolved {
     })
 }
 
-/// True when [`matmul`] takes 16-bit values in these places.
+/// Returns true when [`matmul`] takes 16-bit values in these places.
 pub fn takes_halves(t: Types<'_>) -> bool {
     t.x.get(2).is_none_or(|acc| acc.dtype == t.y[0].dtype) && t.x.get(3).is_none_or(|beta| f32s(&[*beta]))
 }
 
-/// Floats of scratch of [`matmul`].
+/// Returns the floats of scratch of [`matmul`].
 pub fn workspace(op: &MatMul, t: Types<'_>, threads: usize) -> usize {
     op.dims(t.x).map_or(0, |(_, m, n, depth)| product(t, [m, n, depth], threads))
 }
@@ -58,7 +58,7 @@ pub fn linear(mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`linear`].
+/// Returns the floats of scratch of [`linear`].
 pub fn linear_workspace(t: Types<'_>, threads: usize) -> usize {
     let (x, w) = (t.x[0].shape, t.x[1].shape);
     let bias = t.x.get(2).map_or(0, |bias| small(*bias));

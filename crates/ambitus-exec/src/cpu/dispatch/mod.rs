@@ -21,13 +21,14 @@ use ambitus_ir::{Instr, TensorType};
 /// An instruction bound to its places. Allocates nothing when called.
 pub(super) type Kernel = Box<dyn FnMut(&Frame<'_>) + Send>;
 
-/// Bytes of an instruction's kernel at most: what it captured of every operand, result and scratch, and of attributes.
+/// Returns the bytes of an instruction's kernel at most: what it captured of every operand, result and scratch, and of
+/// attributes.
 pub(super) fn kernel_bytes(instr: &Instr) -> u64 {
     let places = instr.inputs.len() + instr.outputs.len() + 1;
     size_of::<Kernel>() as u64 + allocated(places * size_of::<In>() + size_of::<Op>())
 }
 
-/// An instruction beside its places.
+/// An instruction without its places.
 pub(super) struct Instruction<'a> {
     /// What it does.
     pub op: &'a Op,
@@ -52,12 +53,12 @@ fn segments(table: TensorType) -> usize {
     table.shape.elements() - 1
 }
 
-/// Floats of scratch that [`widened`] needs for a small operand.
+/// Returns the floats of scratch that [`widened`] needs for a small operand.
 pub(super) fn small(t: TensorType) -> usize {
     if half(t).is_some() { t.shape.elements() } else { 0 }
 }
 
-/// A small operand (a vector or a table of few rows) as an `f32` matrix: itself, or a copy in front of the scratch, whose
+/// Returns a small operand (a vector or a table of few rows) as an `f32` matrix: itself, or a copy in front of the scratch, whose
 /// rest is left. [`small`] plans the room.
 fn widened<'s>(f: &'s Frame<'_>, x: &'s In, ws: &'s mut [f32]) -> (Mat<'s>, &'s mut [f32]) {
     match x.rows(f) {

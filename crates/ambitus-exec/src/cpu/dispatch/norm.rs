@@ -18,7 +18,7 @@ fn act(kind: ActivationKind) -> k::Act {
     }
 }
 
-/// A piece as a matrix of one row.
+/// Returns a piece as a matrix of one row.
 pub fn row(data: &[f32]) -> Mat<'_> {
     Mat::dense(data, 1, data.len())
 }
@@ -28,7 +28,7 @@ fn row_mut(data: &mut [f32]) -> MatMut<'_> {
     MatMut::dense(data, 1, cols)
 }
 
-/// The piece of an operand at `at`: its own, or the staged one where it is overwritten.
+/// Returns the piece of an operand at `at`: its own, or the staged one where it is overwritten.
 fn part<'a>(data: Option<&'a [f32]>, at: usize, staged: &'a [f32]) -> Mat<'a> {
     row(data.map_or(staged, |d| &d[at..][..staged.len()]))
 }
@@ -152,7 +152,7 @@ pub fn layer_norm_grad(op: &LayerNormGrad, mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`layer_norm_grad`].
+/// Returns the floats of scratch of [`layer_norm_grad`].
 pub fn layer_norm_grad_workspace(t: Types<'_>) -> usize {
     small(t.x[1]) + k::layer_norm_grad_workspace(t.x[0].shape.rows(), t.x[0].shape.cols())
 }
@@ -175,7 +175,7 @@ pub fn rms_norm_grad(op: &RmsNormGrad, mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`rms_norm_grad`].
+/// Returns the floats of scratch of [`rms_norm_grad`].
 pub fn rms_norm_grad_workspace(t: Types<'_>) -> usize {
     small(t.x[1]) + k::rms_norm_grad_workspace(t.x[0].shape.rows(), t.x[0].shape.cols())
 }
@@ -192,7 +192,7 @@ pub fn grn(mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`grn`] and of its gradient.
+/// Returns the floats of scratch of [`grn`] and of its gradient.
 pub fn grn_workspace(t: Types<'_>) -> usize {
     k::grn_workspace(t.x[0].shape.rows(), segments(t.x[3]), t.x[0].shape.cols())
 }

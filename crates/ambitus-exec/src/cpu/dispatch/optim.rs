@@ -62,7 +62,7 @@ pub fn adamw(op: &AdamW, mut io: Io) -> Resolved {
     })
 }
 
-/// The values of a result, as their type stores them.
+/// Returns the values of a result, as their type stores them.
 fn values<'s>(y: &'s mut Out, f: &'s Frame<'_>) -> k::Values<'s> {
     let pitch = y.ty().pitch;
     match y.ty().dtype {
@@ -71,14 +71,14 @@ fn values<'s>(y: &'s mut Out, f: &'s Frame<'_>) -> k::Values<'s> {
     }
 }
 
-/// What the bf16 of a part of a weight is rounded by: the key, the op's id, and where a shard and the part begin.
+/// Returns what the bf16 of a part of a weight is rounded by: the key, the op's id, and where a shard and the part begin.
 fn random(key: &In, id: u64, part: Span, f: &Frame<'_>) -> k::Random {
     let key = key.words(f);
     let shard = key.get(2).map_or(0, |shard| u64::from(*shard));
     k::Random { key: [key[0], key[1]], id, first: shard * part.of as u64 + part.first as u64 }
 }
 
-/// The part that a weight's operand is, which may be all of it.
+/// Returns the part that a weight's operand is, which may be all of it.
 fn part_of(part: Option<Span>, w: TensorType) -> Span {
     let all = w.shape.elements();
     part.unwrap_or(Span { first: 0, count: all, of: all })

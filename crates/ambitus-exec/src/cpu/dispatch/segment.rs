@@ -56,7 +56,7 @@ pub fn ada_layer_norm_grad(op: &AdaLayerNormGrad, mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`ada_layer_norm_grad`].
+/// Returns the floats of scratch of [`ada_layer_norm_grad`].
 pub fn ada_layer_norm_grad_workspace(t: Types<'_>) -> usize {
     let (scale, seg, x) = (t.x[1], t.x[3], t.x[0].shape);
     small(scale) + k::ada_layer_norm_grad_workspace(x.rows(), segments(seg), x.cols())
@@ -112,7 +112,7 @@ pub fn gated_residual_grad(mut io: Io) -> Resolved {
     })
 }
 
-/// Floats of scratch of [`gated_residual_grad`].
+/// Returns the floats of scratch of [`gated_residual_grad`].
 pub fn gated_residual_grad_workspace(t: Types<'_>) -> usize {
     let (gate, seg, y) = (t.x[0], t.x[3], t.x[1].shape);
     small(gate) + k::gated_residual_grad_workspace(y.rows(), segments(seg), y.cols())

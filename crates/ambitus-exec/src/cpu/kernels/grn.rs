@@ -16,7 +16,7 @@ const PARTS: usize = 3;
 /// Rows kept per segment: 1 + gamma N, dG / G, Σ dy, N B.
 const KEPT: usize = 4;
 
-/// Floats of workspace of [`grn`] and [`grn_grad`].
+/// Returns the floats of workspace of [`grn`] and [`grn_grad`].
 pub fn grn_workspace(rows: usize, segments: usize, cols: usize) -> usize {
     (PARTS * SegmentTiles::most(rows, segments) + KEPT * segments) * padded(cols) + SLACK
 }

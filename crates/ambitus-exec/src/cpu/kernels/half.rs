@@ -86,7 +86,7 @@ impl Default for Stage {
 }
 
 impl Stage {
-    /// An empty stage.
+    /// Returns an empty stage.
     #[inline(always)]
     pub fn new() -> Stage {
         Stage { room: MaybeUninit::uninit(), ready: 0 }
@@ -131,7 +131,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Columns `c..c + n` of row `r`, widened into the stage where they are not `f32`.
+    /// Returns columns `c..c + n` of row `r`, widened into the stage where they are not `f32`.
     #[inline(always)]
     pub fn part<'s>(self, isa: Isa, r: usize, c: usize, n: usize, stage: &'s mut Stage) -> &'s [f32]
     where
@@ -147,7 +147,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Row `r`, widened into the stage where it is not `f32`.
+    /// Returns row `r`, widened into the stage where it is not `f32`.
     #[inline(always)]
     pub fn row<'s>(self, isa: Isa, r: usize, stage: &'s mut Stage) -> &'s [f32]
     where
@@ -159,7 +159,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The rows `range`.
+    /// Returns the rows `range`.
     pub fn rows_range(&self, range: std::ops::Range<usize>) -> Rows<'a> {
         match self {
             Rows::F32(m) => Rows::F32(m.rows_range(range)),
@@ -167,7 +167,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The rows `r..r + n` of the columns `c..c + d` as a matrix: this one's own `f32`, or widened into `to` row by row.
+    /// Returns the rows `r..r + n` of the columns `c..c + d` as a matrix: this one's own `f32`, or widened into `to` row by row.
     /// Gives the matrix and the row and column in it at which they begin.
     pub(super) fn tile<'s>(
         &self,
@@ -191,7 +191,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// True for rows of 16 bits.
+    /// Returns true for rows of 16 bits.
     pub fn is_half(&self) -> bool {
         matches!(self, Rows::Half(..))
     }
@@ -213,7 +213,7 @@ impl<'a> From<MatMut<'a>> for RowsMut<'a> {
 }
 
 impl<'a> RowsMut<'a> {
-    /// The rows `range`.
+    /// Returns the rows `range`.
     pub fn rows_range(self, range: std::ops::Range<usize>) -> RowsMut<'a> {
         match self {
             RowsMut::F32(m) => RowsMut::F32(m.rows_range(range)),
@@ -229,7 +229,7 @@ impl<'a> RowsMut<'a> {
         }
     }
 
-    /// True for rows of 16 bits.
+    /// Returns true for rows of 16 bits.
     pub fn is_half(&self) -> bool {
         matches!(self, RowsMut::Half(..))
     }
@@ -267,7 +267,7 @@ impl<'a> RowsMut<'a> {
         }
     }
 
-    /// What columns `c..c + n` of row `r` hold, in the stage.
+    /// Returns what columns `c..c + n` of row `r` hold, in the stage.
     ///
     /// # Safety
     /// No other task may write these elements meanwhile, and they must have been written.

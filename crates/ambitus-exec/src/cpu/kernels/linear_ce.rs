@@ -49,12 +49,13 @@ pub type Sums = [f32; 3];
 /// Before any class.
 const NO_CLASS: Sums = [f32::NEG_INFINITY, 0.0, 0.0];
 
-/// Row pitch of the logits: an odd number of cache lines, so that rows do not share cache sets when the vocabulary is a power of two.
+/// Returns the row pitch of the logits: an odd number of cache lines, so that rows do not share cache sets when the vocabulary
+/// is a power of two.
 fn logits_pitch(classes: usize) -> usize {
     (classes.div_ceil(LINE) | 1) * LINE
 }
 
-/// Floats of workspace of [`linear_cross_entropy`], and of [`head_sums`] and [`head_grad`] of so many classes.
+/// Returns the floats of workspace of [`linear_cross_entropy`], and of [`head_sums`] and [`head_grad`], with `classes` classes.
 pub fn linear_cross_entropy_workspace(
     rows: usize,
     dim: usize,
@@ -89,7 +90,7 @@ impl<'a> Head<'a> {
         (0..rows).step_by(tile).map(move |first| (first, tile.min(rows - first)))
     }
 
-    /// Rows of w that are multiplied at a time; of none, one block of none.
+    /// Returns the rows of w that are multiplied at a time; of none, one block of none.
     fn blocks(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
         let n = self.w.rows;
         (0..n.max(1)).step_by(CLASSES).map(move |first| first..n.min(first + CLASSES))
@@ -140,7 +141,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The place of row t's label in its row of logits, where it is here.
+    /// Returns the place of row t's label in its row of logits, where it is here.
     fn own(&self, t: usize) -> Option<usize> {
         let label = usize::try_from(self.labels[t]).ok()?;
         label.checked_sub(self.first).filter(|own| *own < self.w.rows)
@@ -269,7 +270,7 @@ fn row_loss([max, sum, own]: Sums) -> f32 {
 }
 
 dispatch! {
-    /// Goes on with a row's sums over its logits, whose label is at `own`.
+    /// Updates a row's sums over its logits, whose label is at `own`.
     fn row_sums(row: &[f32], own: Option<usize>, sums: &mut Sums) = row_sums_body
 }
 

@@ -13,7 +13,7 @@ fn rows_per_partial(cols: usize) -> usize {
     (PARTIAL / cols.max(1)).max(1)
 }
 
-/// Sum with compensation (Neumaier 1974), in order.
+/// Returns the sum with compensation (Neumaier 1974), in order.
 pub fn ordered_sum(x: impl IntoIterator<Item = f32>) -> f32 {
     let (mut sum, mut lost) = (0.0f32, 0.0f32);
     for v in x {
@@ -26,7 +26,7 @@ pub fn ordered_sum(x: impl IntoIterator<Item = f32>) -> f32 {
     if total.is_nan() { sum } else { total }
 }
 
-/// Floats of workspace of [`masked_mse`].
+/// Returns the floats of workspace of [`masked_mse`].
 pub fn masked_mse_workspace(rows: usize, cols: usize) -> usize {
     padded(rows.div_ceil(rows_per_partial(cols))) + SLACK
 }

@@ -8,7 +8,7 @@ use super::{Isa, Mat, MatMut, Pool};
 pub trait Map<const I: usize, const O: usize>: Sync {
     /// Whether the old values of the outputs are passed to `call` (else zeros).
     const UPDATES: bool = false;
-    /// The function on one vector of each.
+    /// Returns the function on one vector of each.
     fn call<S: Simd>(&self, s: S, inputs: [S::V; I], old: [S::V; O]) -> [S::V; O];
 }
 
@@ -55,7 +55,7 @@ pub fn map_slices<M: Map<I, O>, const I: usize, const O: usize>(
     }
 }
 
-/// As [`map_slices`], inside a function that has chosen its instruction set.
+/// Maps slices inside a function that has chosen its instruction set. See [`map_slices`].
 #[inline(always)]
 pub(super) fn body<S: Simd, M: Map<I, O>, const I: usize, const O: usize>(
     s: S,

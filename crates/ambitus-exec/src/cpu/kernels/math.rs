@@ -19,8 +19,8 @@ pub fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     exp_above(s, x, -87.3)
 }
 
-/// [`exp`] for softmax: 0 below -64 (1.6e-28, nothing beside the largest term's 1), so that products with probabilities do not
-/// become denormal, which processors multiply a hundred times slower.
+/// [`exp`] for softmax: 0 below -64 (1.6e-28, negligible next to the largest term's 1), so that products with probabilities do
+/// not become denormal, which processors multiply a hundred times slower.
 #[inline(always)]
 pub fn exp_softmax<S: Simd>(s: S, x: S::V) -> S::V {
     exp_above(s, x, -64.0)
@@ -45,7 +45,8 @@ pub fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
     s.div(one, s.add(one, exp(s, s.sub(s.zero(), x))))
 }
 
-/// The normal distribution's Φ(x) = (1 + erf(x / √2)) / 2 and e^(-x²/2). Φ is accurate relative to itself in the left tail too.
+/// Returns the normal distribution's Φ(x) = (1 + erf(x / √2)) / 2 and e^(-x²/2). Φ is accurate relative to itself in the left
+/// tail too.
 #[inline(always)]
 pub fn normal_cdf<S: Simd>(s: S, x: S::V) -> (S::V, S::V) {
     let one = s.splat(1.0);

@@ -2,7 +2,7 @@
 //!
 //! # Rules every kernel keeps
 //!
-//! - **No allocation.** Scratch is a `ws: &mut [f32]`; the `*_workspace` function beside a kernel gives its exact length in floats
+//! - **No allocation.** Scratch is a `ws: &mut [f32]`; the `*_workspace` function next to a kernel gives its exact length in floats
 //!   (a longer slice is accepted, contents are arbitrary before and after).
 //! - **Same bits at any thread count.** Work is cut into tiles that depend on the shapes only; partial sums are added in tile order.
 //!   Bits may differ between instruction sets ([`Isa`]).

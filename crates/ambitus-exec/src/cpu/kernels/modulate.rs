@@ -48,7 +48,7 @@ pub fn gated_residual(pool: &Pool, x: Mat, y: Mat, gate: Mat, seg: &[i32], out: 
     });
 }
 
-/// Floats of workspace of [`gated_residual_grad`].
+/// Returns the floats of workspace of [`gated_residual_grad`].
 pub fn gated_residual_grad_workspace(rows: usize, segments: usize, cols: usize) -> usize {
     padded(SegmentTiles::most(rows, segments) * padded(cols)) + SLACK
 }

@@ -188,7 +188,7 @@ fn runs(cols: usize, pitch: usize, start: usize, len: usize, mut body: impl FnMu
     }
 }
 
-/// The number that a bf16 is.
+/// Returns the number that a bf16 is.
 #[inline(always)]
 fn wide(half: u16) -> f32 {
     f32::from_bits(u32::from(half) << 16)
@@ -232,7 +232,7 @@ impl Codebook {
         Codebook { map, limits, first: (0..1 << 16).map(first).collect(), least: u8::from(!signed) }
     }
 
-    /// The code of the nearest number, ties upwards; some code for NaN.
+    /// Returns the code of the nearest number, ties upwards; some code for NaN.
     #[inline(always)]
     fn code(&self, x: f32) -> u8 {
         let mut code = self.first[(x.to_bits() >> 16) as usize];

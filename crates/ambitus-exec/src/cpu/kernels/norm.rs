@@ -31,7 +31,7 @@ fn factor_at<S: Simd>(s: S, affine: &Affine, at: impl At<S>) -> S::V {
     }
 }
 
-/// Mean and 1 / √(variance + eps) in two passes; the mean is 0 for RMS norm.
+/// Returns the mean and 1 / √(variance + eps) in two passes; the mean is 0 for RMS norm.
 #[inline(always)]
 fn stats<S: Simd>(s: S, x: &[f32], affine: &Affine) -> (f32, f32) {
     let n = x.len() as f32;
@@ -158,12 +158,12 @@ pub fn rms_norm<'a>(
     norm(pool, x, Affine { factor, plus: 0.0, shift: None, eps, center: false }, out.into());
 }
 
-/// Floats of workspace of [`layer_norm_grad`].
+/// Returns the floats of workspace of [`layer_norm_grad`].
 pub fn layer_norm_grad_workspace(rows: usize, cols: usize) -> usize {
     2 * padded(tiles(rows) * padded(cols)) + SLACK
 }
 
-/// Floats of workspace of [`rms_norm_grad`].
+/// Returns the floats of workspace of [`rms_norm_grad`].
 pub fn rms_norm_grad_workspace(rows: usize, cols: usize) -> usize {
     layer_norm_grad_workspace(rows, cols)
 }
@@ -293,7 +293,7 @@ pub fn ada_layer_norm<'a>(
     });
 }
 
-/// Floats of workspace of [`ada_layer_norm_grad`].
+/// Returns the floats of workspace of [`ada_layer_norm_grad`].
 pub fn ada_layer_norm_grad_workspace(rows: usize, segments: usize, cols: usize) -> usize {
     2 * padded(SegmentTiles::most(rows, segments) * padded(cols)) + SLACK
 }

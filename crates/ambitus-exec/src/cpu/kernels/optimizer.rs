@@ -97,7 +97,7 @@ impl Map<1, 1> for Lerp {
 /// Elements of a partial sum.
 const PARTIAL: usize = 4096;
 
-/// Floats of workspace of [`sum_squares`].
+/// Returns the floats of workspace of [`sum_squares`].
 pub fn sum_squares_workspace(len: usize) -> usize {
     padded(len.div_ceil(PARTIAL)) + SLACK
 }

@@ -14,12 +14,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` threads (0 counts as 1) with the best instruction set of this processor.
+    /// Returns a pool of `threads` threads (0 counts as 1) with the best instruction set of this processor.
     pub fn new(threads: usize) -> Result<Self, ThreadPoolBuildError> {
         Self::with_isa(threads, Isa::best())
     }
 
-    /// As [`Pool::new`] with a chosen instruction set.
+    /// Returns a pool of `threads` threads (0 counts as 1) with a chosen instruction set.
     pub fn with_isa(threads: usize, isa: Isa) -> Result<Self, ThreadPoolBuildError> {
         let threads = threads.max(1);
         let inner = match threads {
@@ -31,12 +31,12 @@ impl Pool {
         Ok(Self { threads, isa, inner })
     }
 
-    /// Number of threads.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// The instruction set kernels use.
+    /// Returns the instruction set kernels use.
     pub fn isa(&self) -> Isa {
         self.isa
     }
@@ -55,8 +55,8 @@ impl Pool {
         self.run_with(tasks, |i, _| task(i));
     }
 
-    /// As [`Pool::run`]; `task(i, worker)` also gets a number below `threads` that no other task running now has (to find its own
-    /// scratch).
+    /// Runs `task(i, worker)` for every task, where `worker` is a number below `threads` that no other running task has (to find
+    /// its own scratch). See [`Pool::run`].
     pub fn run_with(&self, tasks: usize, task: impl Fn(usize, usize) + Sync) {
         match &self.inner {
             Some(pool) if tasks > 1 => {
@@ -108,12 +108,12 @@ impl<'a, T> DisjointMut<'a, T> {
         Self { ptr: data.as_mut_ptr(), len: data.len(), life: std::marker::PhantomData }
     }
 
-    /// The first element.
+    /// Returns the first element.
     pub(super) fn as_ptr(&self) -> *mut T {
         self.ptr
     }
 
-    /// The piece `start..start + len`; panics outside the slice.
+    /// Returns the piece `start..start + len`; panics outside the slice.
     ///
     /// # Safety
     /// No other piece that is alive at the same time may overlap it.

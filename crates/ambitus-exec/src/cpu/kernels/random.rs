@@ -47,7 +47,8 @@ fn counters(first: u64, id: u64) -> [[u32; BLOCKS]; 4] {
     ]
 }
 
-/// The random words of 256 consecutive elements, of which the first has the counter `first`: word n mod 4 of counter n / 4.
+/// Returns the random words of 256 consecutive elements, of which the first has the counter `first`: word n mod 4 of counter n
+/// / 4.
 #[inline(always)]
 pub(super) fn block_words(first: u64, id: u64, key: [u32; 2]) -> [u32; 256] {
     let mut words = [0; 256];

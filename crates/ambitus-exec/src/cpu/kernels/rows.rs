@@ -76,7 +76,7 @@ fn add_row_body<S: Simd>(s: S, x: &[f32], sum: &mut [f32]) {
     });
 }
 
-/// Floats of workspace of [`column_sum`].
+/// Returns the floats of workspace of [`column_sum`].
 pub fn column_sum_workspace(rows: usize, cols: usize) -> usize {
     tiles(rows) * padded(cols) + SLACK
 }

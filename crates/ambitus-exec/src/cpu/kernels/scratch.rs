@@ -21,7 +21,7 @@ impl<'a> Scratch<'a> {
         Scratch(ws.get_mut(skip.min(LINE)..).unwrap_or(&mut []))
     }
 
-    /// The next `n` floats, on a cache line of their own. Panics when the workspace is too small.
+    /// Returns the next `n` floats, on a cache line of their own. Panics when the workspace is too small.
     pub fn take(&mut self, n: usize) -> &'a mut [f32] {
         let whole = std::mem::take(&mut self.0);
         assert!(
@@ -34,7 +34,7 @@ impl<'a> Scratch<'a> {
         &mut piece[..n]
     }
 
-    /// All that is left.
+    /// Returns all that is left.
     pub fn rest(self) -> &'a mut [f32] {
         self.0
     }

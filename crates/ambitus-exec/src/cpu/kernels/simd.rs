@@ -16,7 +16,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
 
     /// This instruction set.
     fn isa(self) -> Isa;
-    /// All lanes `x`.
+    /// Returns all lanes `x`.
     fn splat(self, x: f32) -> Self::V;
     /// Loads `LANES` floats.
     ///
@@ -66,11 +66,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn pow2(self, a: Self::V) -> Self::V;
     /// x where a < b, else y
     fn select_lt(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
-    /// The first `n` lanes, the others 0.
+    /// Returns the first `n` lanes, the others 0.
     fn keep(self, a: Self::V, n: usize) -> Self::V;
-    /// Sum of the lanes, in a fixed order.
+    /// Returns the sum of the lanes, in a fixed order.
     fn sum(self, a: Self::V) -> f32;
-    /// Largest lane.
+    /// Returns the largest lane.
     fn max_lane(self, a: Self::V) -> f32;
 
     /// Asks for the cache line of `p`, which may be any address.
@@ -110,7 +110,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
         // SAFETY: exactly the slice is written.
         unsafe { self.store_part_ptr(x.as_mut_ptr(), v, x.len()) }
     }
-    /// All lanes 0.
+    /// Returns all lanes 0.
     #[inline(always)]
     fn zero(self) -> Self::V {
         self.splat(0.0)
@@ -201,12 +201,12 @@ impl Isa {
     /// The code every processor runs.
     pub const PORTABLE: Isa = Isa(IsaKind::Portable);
 
-    /// The best of this processor.
+    /// Returns the best of this processor.
     pub fn best() -> Isa {
         *Isa::available().last().unwrap_or(&Isa::PORTABLE)
     }
 
-    /// All that this processor runs, best last.
+    /// Returns all that this processor runs, best last.
     pub fn available() -> &'static [Isa] {
         #[cfg(target_arch = "x86_64")]
         {
@@ -227,7 +227,7 @@ impl Isa {
         }
     }
 
-    /// A short name for plans and reports.
+    /// Returns a short name for plans and reports.
     pub fn name(self) -> &'static str {
         match self.0 {
             IsaKind::Portable => "portable",

@@ -10,12 +10,12 @@ pub const TILE: usize = 64;
 /// Columns per task when partial sums are added.
 const COLS: usize = 256;
 
-/// Number of tiles of `rows` rows.
+/// Returns the number of tiles of `rows` rows.
 pub const fn tiles(rows: usize) -> usize {
     rows.div_ceil(TILE)
 }
 
-/// Rows of tile `i`.
+/// Returns the rows of tile `i`.
 pub fn tile(rows: usize, i: usize) -> Range<usize> {
     i * TILE..rows.min((i + 1) * TILE)
 }
@@ -33,7 +33,7 @@ impl<'a> SegmentTiles<'a> {
         Self::with_height(seg, rows, TILE)
     }
 
-    /// Tiles of up to `height` rows instead of [`TILE`].
+    /// Returns the tiles of up to `height` rows instead of [`TILE`].
     pub fn with_height(seg: &'a [i32], rows: usize, height: usize) -> Self {
         super::check_segments(seg, rows);
         Self { seg, rows, height }
@@ -52,18 +52,18 @@ impl<'a> SegmentTiles<'a> {
         rows / TILE + segments
     }
 
-    /// Tiles of segment `s`, numbered through all segments.
+    /// Returns the tiles of segment `s`, numbered through all segments.
     pub fn of(&self, s: usize) -> Range<usize> {
         let first: usize = (0..s).map(|s| self.count(s)).sum();
         first..first + self.count(s)
     }
 
-    /// Tiles inside segments.
+    /// Returns the tiles inside segments.
     pub fn inside(&self) -> usize {
         (0..self.segments()).map(|s| self.count(s)).sum()
     }
 
-    /// All tiles, also those of no segment.
+    /// Returns all tiles, also those of no segment.
     pub fn all(&self) -> usize {
         self.inside() + (self.rows - self.end()).div_ceil(self.height)
     }

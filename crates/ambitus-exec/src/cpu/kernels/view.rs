@@ -16,13 +16,13 @@ pub struct Mat<'a, E = f32> {
     pub pitch: usize,
 }
 
-/// Elements a view must cover.
+/// Returns the elements a view must cover.
 fn extent(rows: usize, cols: usize, pitch: usize) -> usize {
     if rows == 0 { 0 } else { (rows - 1) * pitch + cols }
 }
 
 impl<'a, E: Copy> Mat<'a, E> {
-    /// A view with a row pitch; panics when `data` is too short or `pitch < cols`.
+    /// Returns a view with a row pitch; panics when `data` is too short or `pitch < cols`.
     pub fn new(data: &'a [E], rows: usize, cols: usize, pitch: usize) -> Self {
         assert!(
             pitch >= cols && data.len() >= extent(rows, cols, pitch),
@@ -32,18 +32,18 @@ impl<'a, E: Copy> Mat<'a, E> {
         Self { data, rows, cols, pitch }
     }
 
-    /// A view without pads.
+    /// Returns a view without pads.
     pub fn dense(data: &'a [E], rows: usize, cols: usize) -> Self {
         Self::new(data, rows, cols, cols)
     }
 
-    /// Row `r`, `cols` long.
+    /// Returns row `r`, `cols` long.
     #[inline(always)]
     pub fn row(&self, r: usize) -> &'a [E] {
         &self.data[r * self.pitch..][..self.cols]
     }
 
-    /// The columns `range` of every row.
+    /// Returns the columns `range` of every row.
     pub fn cols_range(&self, range: Range<usize>) -> Mat<'a, E> {
         assert!(range.start <= range.end && range.end <= self.cols);
         Mat {
@@ -54,7 +54,7 @@ impl<'a, E: Copy> Mat<'a, E> {
         }
     }
 
-    /// The rows `range`.
+    /// Returns the rows `range`.
     pub fn rows_range(&self, range: Range<usize>) -> Mat<'a, E> {
         assert!(range.start <= range.end && range.end <= self.rows);
         Mat { data: self.data.get(range.start * self.pitch..).unwrap_or(&[]), rows: range.len(), ..*self }
@@ -81,7 +81,7 @@ unsafe impl<E: Send> Send for MatMut<'_, E> {}
 unsafe impl<E: Send> Sync for MatMut<'_, E> {}
 
 impl<'a, E: Copy + Default> MatMut<'a, E> {
-    /// A view that owns its pads (they are written as zero; the last row's only as far as `data` goes).
+    /// Returns a view that owns its pads (they are written as zero; the last row's only as far as `data` goes).
     pub fn new(data: &'a mut [E], rows: usize, cols: usize, pitch: usize) -> Self {
         let full = data.len() >= rows * pitch;
         let mut view = Self::view(data, rows, cols, pitch);
@@ -91,12 +91,12 @@ impl<'a, E: Copy + Default> MatMut<'a, E> {
         view
     }
 
-    /// A view without pads.
+    /// Returns a view without pads.
     pub fn dense(data: &'a mut [E], rows: usize, cols: usize) -> Self {
         Self::view(data, rows, cols, cols)
     }
 
-    /// A view that leaves the elements between its rows alone.
+    /// Returns a view that leaves the elements between its rows alone.
     pub fn view(data: &'a mut [E], rows: usize, cols: usize, pitch: usize) -> Self {
         assert!(
             pitch >= cols && data.len() >= extent(rows, cols, pitch),
@@ -106,12 +106,12 @@ impl<'a, E: Copy + Default> MatMut<'a, E> {
         Self { ptr: data.as_mut_ptr(), rows, cols, pitch, owned: cols, life: PhantomData }
     }
 
-    /// The same view for a shorter time.
+    /// Returns this view for a shorter time.
     pub fn reborrow(&mut self) -> MatMut<'_, E> {
         MatMut { life: PhantomData, ..*self }
     }
 
-    /// The rows `range`.
+    /// Returns the rows `range`.
     pub fn rows_range(self, range: Range<usize>) -> MatMut<'a, E> {
         assert!(range.start <= range.end && range.end <= self.rows);
         let ptr = if range.is_empty() {
@@ -123,7 +123,7 @@ impl<'a, E: Copy + Default> MatMut<'a, E> {
         MatMut { ptr, rows: range.len(), ..self }
     }
 
-    /// The columns `..at` (without pads) and `at..` (with this view's pads).
+    /// Returns the columns `..at` (without pads) and `at..` (with this view's pads).
     pub fn split_cols(self, at: usize) -> (MatMut<'a, E>, MatMut<'a, E>) {
         assert!(at <= self.cols);
         let left = MatMut { cols: at, owned: at, ..self };
@@ -137,7 +137,7 @@ impl<'a, E: Copy + Default> MatMut<'a, E> {
         (left, right)
     }
 
-    /// Columns written per row: `cols` and the pads.
+    /// Returns the columns written per row: `cols` and the pads.
     pub fn owned(&self) -> usize {
         self.owned
     }
@@ -147,13 +147,13 @@ impl<'a, E: Copy + Default> MatMut<'a, E> {
         self.ptr
     }
 
-    /// Row `r` (`cols` long) with its pads zeroed.
+    /// Returns row `r` (`cols` long) with its pads zeroed.
     pub fn row_mut(&mut self, r: usize) -> &mut [E] {
         // SAFETY: `&mut self` is exclusive.
         unsafe { self.row_shared(r) }
     }
 
-    /// Row `r` (`cols` long) with its pads zeroed, for tasks that share the view.
+    /// Returns row `r` (`cols` long) with its pads zeroed, for tasks that share the view.
     ///
     /// # Safety
     /// No other live slice may cover this row.
@@ -168,7 +168,7 @@ impl<'a, E: Copy + Default> MatMut<'a, E> {
         row
     }
 
-    /// Columns `c..c + n` of row `r`, for tasks that share the row; whoever takes the last column zeroes the pads.
+    /// Returns columns `c..c + n` of row `r`, for tasks that share the row; the one that takes the last column zeroes the pads.
     ///
     /// # Safety
     /// No other live slice may cover these elements.
@@ -193,13 +193,13 @@ impl<'a, E: Copy + Default> MatMut<'a, E> {
     }
 }
 
-/// The rows of segment `s`.
+/// Returns the rows of segment `s`.
 #[inline]
 pub fn segment(seg: &[i32], s: usize) -> Range<usize> {
     seg[s] as usize..seg[s + 1] as usize
 }
 
-/// Number of segments; panics when the table is not ascending from 0 or passes `rows`.
+/// Returns the number of segments; panics when the table is not ascending from 0 or passes `rows`.
 pub fn check_segments(seg: &[i32], rows: usize) -> usize {
     assert!(
         seg.first() == Some(&0) && seg.is_sorted() && seg.last().is_some_and(|&end| end as usize <= rows),
@@ -208,7 +208,7 @@ pub fn check_segments(seg: &[i32], rows: usize) -> usize {
     seg.len() - 1
 }
 
-/// The segment of row `t`, if any (empty segments hold no row).
+/// Returns the segment of row `t`, if any (empty segments hold no row).
 #[inline]
 pub fn segment_of(seg: &[i32], t: usize) -> Option<usize> {
     let s = seg.partition_point(|&start| start as usize <= t);

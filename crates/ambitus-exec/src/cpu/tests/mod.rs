@@ -71,7 +71,7 @@ fn run(exec: &mut CpuExecutor, name: &str, inputs: &Tensors, states: &Tensors) -
     outputs.chain(states).map(read).collect()
 }
 
-/// The case's variants in an element type for which the executor has kernels.
+/// Returns the case's variants in an element type for which the executor has kernels.
 fn run_here(case: &Case, dtype: DType, target: &dyn Target) -> Vec<Case> {
     let mut cases = case.variants_in(dtype);
     cases.retain(|case| {
@@ -82,7 +82,7 @@ fn run_here(case: &Case, dtype: DType, target: &dyn Target) -> Vec<Case> {
     cases
 }
 
-/// Bytes of results.
+/// Returns the bytes of results.
 fn bits(results: &[Found]) -> Vec<Vec<u8>> {
     results.iter().map(|(_, _, bytes)| bytes.clone()).collect()
 }

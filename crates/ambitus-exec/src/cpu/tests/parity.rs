@@ -54,7 +54,7 @@ fn faults(case: &Case, dtype: DType, expected: &[Tensor]) -> Vec<String> {
     faults
 }
 
-/// The cases that ran.
+/// Returns the cases that ran.
 fn check(dtype: DType) -> Vec<String> {
     let mut interp = Interp::new(Rounding::Exact);
     let target = CpuTarget::new(1);

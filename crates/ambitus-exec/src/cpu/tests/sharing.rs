@@ -29,13 +29,13 @@ impl Target for Apart {
     }
 }
 
-/// A copy of a value that the planner may let die.
+/// Returns a copy of a value that the planner may let die.
 fn copied(b: &mut Builder<'_>, v: ValueId) -> ValueId {
     let shape = b.ty(v).shape;
     b.push1(Reshape { shape }, &[v])
 }
 
-/// A case whose operands and results are transients.
+/// Returns a case whose operands and results are transients.
 fn inner_program(case: &Case) -> (Session, Program) {
     let mut session = Session::default();
     let mut b = Builder::new(&mut session, "case");

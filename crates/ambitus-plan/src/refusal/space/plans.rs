@@ -3,7 +3,7 @@
 use super::*;
 
 impl<'r> Space<'r> {
-    /// Compiles a set at its smallest micro-batch; `None` where the options cannot stand together.
+    /// Compiles a set at its smallest micro-batch; `None` if the options cannot stand together.
     pub(super) fn draft(&self, at: &At<'_>, helpers: Helpers) -> Option<Draft> {
         let change = self.explicit(at, helpers)?;
         let mut shape = at.asked.with(&at.least);
@@ -16,7 +16,7 @@ impl<'r> Space<'r> {
         at.stems.draft(shape).ok()
     }
 
-    /// A set with its helpers as options.
+    /// Returns a set with its helpers as options.
     pub(super) fn explicit(&self, at: &At<'_>, helpers: Helpers) -> Option<Change> {
         let checkpoint = match helpers.again {
             Again::Nothing => Blocks::None,
@@ -36,12 +36,12 @@ impl<'r> Space<'r> {
         });
         let (checkpoint, micro_batch) = (Some(checkpoint), Some(at.least.capacity.rows));
         let change = Change { checkpoint, micro_batch, offload: parts, ..at.change.clone() };
-        let mut recipe = self.asked.recipe.clone();
+        let mut recipe = self.asked.recipe.recipe().clone();
         change.to_recipe(&mut recipe);
         recipe.validate().is_ok().then_some(change)
     }
 
-    /// A set as it is asked for; `None` where it cannot be.
+    /// Returns a set as it is asked for; `None` if it cannot be.
     pub(super) fn at(&self, set: &Set) -> Option<Arc<At<'r>>> {
         if let Some(known) = self.found().recent.iter().find(|at| at.set == *set) {
             return Some(known.clone());
@@ -49,12 +49,12 @@ impl<'r> Space<'r> {
         let levels = self.dims.iter().zip(set).filter(|(_, level)| **level > 0);
         let change =
             levels.fold(Change::default(), |all, (dim, level)| all.with(&dim.levels[level - 1].change));
-        let mut recipe = self.asked.recipe.clone();
+        let mut recipe = self.asked.recipe.recipe().clone();
         change.to_recipe(&mut recipe);
         // What is asked for of a micro-batch may be changed with it.
         recipe.micro_batch = Size { clips: recipe.micro_batch.clips, ..Size::default() };
         let model = &self.asked.shape.model;
-        recipe.settle(&self.asked.defaults);
+        let recipe = recipe.settled(&self.asked.defaults);
         recipe.validate().ok()?;
         let sizes = self.sizes(&recipe, change.limit)?;
         let asked = Asked::of(&recipe, (model, &self.asked.defaults), &sizes, self.device).ok()?;
@@ -68,7 +68,7 @@ impl<'r> Space<'r> {
         Some(at)
     }
 
-    pub(super) fn sizes(&self, recipe: &Recipe, limit: Option<Limit>) -> Option<Sizes> {
+    pub(super) fn sizes(&self, recipe: &Settled, limit: Option<Limit>) -> Option<Sizes> {
         let at = limit.and_then(|limit| self.data.limits.iter().position(|l| *l == limit));
         let key = (at.map_or(0, |i| i + 1), recipe.update == UpdateAt::Backward);
         if let Some(sizes) = self.found().sizes.get(&key) {
@@ -79,8 +79,8 @@ impl<'r> Space<'r> {
         sizes
     }
 
-    /// Sizes under another limit of length.
-    pub(super) fn measured(&self, recipe: &Recipe, limit: Option<Limit>) -> Result<Sizes, RunError> {
+    /// Returns the sizes under another limit of length.
+    pub(super) fn measured(&self, recipe: &Settled, limit: Option<Limit>) -> Result<Sizes, RunError> {
         let model = &self.asked.shape.model;
         match limit {
             Some(limit) => Sizes::of(recipe, &**model, &self.data.up_to(&limit, recipe, &**model)?),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The value of a key as it was read.
+/// Returns the value of a key as it was read.
 #[track_caller]
 fn value(imported: &Imported, key: &str) -> String {
     let row = imported.rows.iter().find(|r| r.key == key);

@@ -1,4 +1,4 @@
-//! Saved arguments beside other files, values that are no values, and what the originals refuse or ignore.
+//! Saved arguments next to other files, values that are no values, and what the originals refuse or ignore.
 
 use super::*;
 

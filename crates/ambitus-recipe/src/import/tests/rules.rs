@@ -122,14 +122,14 @@ fn other_kinds_of_launch() {
             "ZeRO-3 is what `distributed_type: FSDP`",
         ),
         ("distributed_type: MEGATRON_LM", "Megatron-LM splits single layers"),
-        ("distributed_type: XLA", "TPUs are not there"),
-        ("distributed_type: MULTI_NPU", "MULTI_NPU is a device that is not there"),
+        ("distributed_type: XLA", "TPUs are not supported"),
+        ("distributed_type: MULTI_NPU", "MULTI_NPU is a device that is not supported"),
         (
             "distributed_type: FSPD",
             "`FSPD` is not one of NO, MULTI_CPU, MULTI_GPU, FSDP, DEEPSPEED, MEGATRON_LM, XLA; FSDP is nearest",
         ),
         ("deepspeed: ds.json", "a.yaml:1:12: deepspeed: DeepSpeed's configuration is not read"),
-        ("distributed_type: FSDP\nmixed_precision: fp8", "fp8 is not there"),
+        ("distributed_type: FSDP\nmixed_precision: fp8", "fp8 is not supported"),
         (
             "distributed_type: FSDP\nnum_processes: 3\nnum_machines: 2",
             "2 machines cannot have 3 ranks in equal shares",
@@ -265,7 +265,7 @@ fn conflicts_name_both_places() {
     assert_eq!(both.precision, Some(Precision::Bf16Mixed));
     let no = [("a.yaml", "distributed_type: 'NO'\nmixed_precision: 'no'\n"), ("a.py", "fp16=True")];
     assert_eq!(recipe_of(&no).precision, Some(Precision::Fp16Mixed));
-    // Coqui's switch and its precision are of one file, Parler's dtype stands beside the launcher's.
+    // Coqui's switch and its precision are of one file, Parler's dtype stands next to the launcher's.
     let coqui = |on| {
         recipe_of(&[("c.json", &format!("{{\"mixed_precision\": {on}, \"precision\": \"bf16\"}}"))]).precision
     };
@@ -293,7 +293,7 @@ fn unknown_keys_are_named_with_the_nearest() {
     );
 }
 
-/// No known key is without a word, whatever stands beside it.
+/// No known key is without a word, whatever stands next to it.
 #[test]
 fn every_judged_key_is_judged() {
     let mut silent = Vec::new();

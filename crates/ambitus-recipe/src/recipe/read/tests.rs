@@ -1,7 +1,7 @@
 use super::*;
+use crate::recipe::testing::defaults;
 use crate::recipe::{
-    ADAPTER_RATE, Batch, Checkpoint, Defaults, Length, MicroBatch, Outside, Precision, Sample, UpdateAt,
-    Validation,
+    ADAPTER_RATE, Batch, Checkpoint, Length, MicroBatch, Outside, Precision, Sample, UpdateAt, Validation,
 };
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
@@ -132,7 +132,7 @@ fn errors_name_file_line_column_and_key() {
         ("update: early", "r.yaml:3:9: update: `early` is not one of end, backward"),
         ("updates: -5", "r.yaml:3:10: updates: expected a whole number, 0 or more"),
         ("updates: 0", "r.yaml:3:10: updates: 0 is not between 1"),
-        ("updates: 1\nepochs: 2", "r.yaml:4:9: epochs: stands beside `updates`"),
+        ("updates: 1\nepochs: 2", "r.yaml:4:9: epochs: cannot be combined with `updates`"),
         ("memory: 20", "r.yaml:3:9: memory: `20` has no unit: write 20GiB"),
         ("memory: [1]", "memory: expected a size with a unit"),
         (
@@ -189,7 +189,7 @@ fn what_is_trained_is_read_and_checked() {
         ("lora: {targets: ['']}", "lora.targets: holds an empty pattern"),
         ("lora: {rnak: 3}", "unknown key `rnak` (did you mean `rank`?); known here: rank, alpha"),
         ("freeze: [' ']", "r.yaml:3:9: freeze: holds an empty pattern"),
-        ("freeze: ['*.attn']\nlora: {}", "r.yaml:3:9: freeze: stands beside `lora`"),
+        ("freeze: ['*.attn']\nlora: {}", "r.yaml:3:9: freeze: cannot be combined with `lora`"),
     ] {
         let said = why(&format!("{SMALLEST}{more}\n"));
         assert!(said.contains(message), "{more}: {said}");
@@ -295,21 +295,10 @@ fn a_stage_is_the_recipe_with_its_own_keys_over_it() {
 
 #[test]
 fn absent_keys_mean_what_the_family_means() {
-    let defaults = Defaults {
-        learning_rate: 1e-5,
-        weight_decay: 0.01,
-        ema: true,
-        clips: 8,
-        warmup: None,
-        schedule: "cosine".parse().unwrap(),
-        adapted: vec!["*.to_q".to_owned()],
-        rows_per_second: 93.75,
-        samples: false,
-    };
+    let defaults = defaults();
     let settled = |more: &str| {
-        let mut recipe = Recipe::parse(&format!("{SMALLEST}{more}\n"), "r.yaml").unwrap().0;
-        recipe.settle(&defaults);
-        recipe
+        let recipe = Recipe::parse(&format!("{SMALLEST}{more}\n"), "r.yaml").unwrap().0;
+        recipe.settled(&defaults).recipe().clone()
     };
     let r = settled("lora: {}");
     assert_eq!((r.learning_rate, r.weight_decay, r.ema), (Some(ADAPTER_RATE), Some(0.01), Some(true)));
@@ -333,7 +322,7 @@ fn absent_keys_mean_what_the_family_means() {
 
 #[test]
 fn warm_up_follows_from_the_length_where_nobody_says_it() {
-    let warmup = |updates| Recipe::new("a", "b").settle_warmup(updates);
-    assert_eq!([0, 60, 100_000].map(warmup), [0, 3, 100]);
-    assert_eq!(Recipe { warmup: Some(7), ..Recipe::new("a", "b") }.settle_warmup(60), 7);
+    let settled = |warmup| Recipe { warmup, ..Recipe::new("a", "b") }.settled(&defaults());
+    assert_eq!([0, 60, 100_000].map(|updates| settled(None).settle_warmup(updates)), [0, 3, 100]);
+    assert_eq!(settled(Some(7)).settle_warmup(60), 7);
 }

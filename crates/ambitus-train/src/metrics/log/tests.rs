@@ -12,7 +12,7 @@ fn log_of(n: u64) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The log, its lines, and what was lost; what the run remembers agrees with them.
+/// Returns the log, its lines, and what was lost; what the run remembers agrees with them.
 fn resume(path: &Path, update: u64) -> (Log, Vec<Update>, Option<String>) {
     let Resumed { log, history, note } = Log::resume(path, update, 50).unwrap();
     let text = fs::read_to_string(path).unwrap();

@@ -15,7 +15,7 @@ const QT: usize = 128;
 /// Rows per task of the preparing pass.
 const ROWS: usize = 64;
 
-/// Floats of one thread's workspace.
+/// Returns the floats of one thread's workspace.
 fn per_thread(spec: &Attention, q_rows: usize, narrow: bool) -> usize {
     2 * padded(spec.head_dim * KT)
         + padded(spec.head_panels() * KT)
@@ -27,7 +27,7 @@ fn per_thread(spec: &Attention, q_rows: usize, narrow: bool) -> usize {
         + extra(narrow, q_rows * spec.group() * spec.head_dim)
 }
 
-/// Floats of workspace of [`attention_grad`] for `q_rows` query rows; `narrow`: some operand or gradient has 16 bits.
+/// Returns the floats of workspace of [`attention_grad`] for `q_rows` query rows; `narrow`: some operand or gradient has 16 bits.
 pub fn attention_grad_workspace(spec: &Attention, q_rows: usize, threads: usize, narrow: bool) -> usize {
     threads.max(1) * per_thread(spec, q_rows, narrow) + padded(q_rows * spec.heads) + SLACK
 }

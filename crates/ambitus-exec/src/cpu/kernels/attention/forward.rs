@@ -14,7 +14,7 @@ const QB: usize = 256;
 /// Query rows per score tile.
 const QT: usize = 56;
 
-/// Floats of one thread's workspace.
+/// Returns the floats of one thread's workspace.
 fn per_thread(spec: &Attention, narrow: bool) -> usize {
     padded(spec.head_dim * KT)
         + padded(spec.head_panels() * KT)
@@ -24,7 +24,7 @@ fn per_thread(spec: &Attention, narrow: bool) -> usize {
         + 2 * extra(narrow, QB * spec.group() * spec.head_dim)
 }
 
-/// Floats of workspace of [`attention`]; `narrow`: some operand or o has 16 bits.
+/// Returns the floats of workspace of [`attention`]; `narrow`: some operand or o has 16 bits.
 pub fn attention_workspace(spec: &Attention, threads: usize, narrow: bool) -> usize {
     threads.max(1) * per_thread(spec, narrow) + SLACK
 }

@@ -78,8 +78,8 @@ fn check_tables(q_seg: &[i32], q_rows: usize, k_seg: &[i32], k_rows: usize) -> u
     s
 }
 
-/// Where a task sums the part of a result at row `r`, column `c`, and the distance of its rows: in place, or in `wide`, of
-/// rows of `d`, where the result has 16 bits.
+/// Returns where a task sums the part of a result at row `r`, column `c`, and the distance of its rows: in place, or in `wide`,
+/// of rows of `d`, where the result has 16 bits.
 fn sums(m: &RowsMut, (r, c): (usize, usize), wide: &mut [f32], d: usize) -> (*mut f32, usize) {
     match m {
         RowsMut::F32(m) => {

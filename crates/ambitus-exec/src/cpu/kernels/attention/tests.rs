@@ -13,7 +13,7 @@ struct Case {
     k_rows: usize,
 }
 
-/// Outputs in f64: o, lse, dq, dk, dv.
+/// Returns the outputs in f64: o, lse, dq, dk, dv.
 fn reference(c: &Case, q: &[f32], k: &[f32], v: &[f32], d_o: &[f32]) -> [Vec<f32>; 5] {
     let Attention { heads, kv_heads, head_dim: d, causal, scale } = c.spec;
     let (qc, kc) = (heads * d, kv_heads * d);

@@ -7,7 +7,7 @@ use crate::cpu::kernels::simd::{At, Simd, dispatch, each_vector};
 use crate::cpu::kernels::tiles::{SegmentTiles, reduce};
 use crate::cpu::kernels::{Mat, MatMut, Pool, segment};
 
-/// Floats of the transposed weights, the summed gradient, or the partial gradients per tile.
+/// Returns the floats of the transposed weights, the summed gradient, or the partial gradients per tile.
 pub fn workspace(spec: &Conv1d, rows: usize, segments: usize) -> usize {
     let taps = spec.kernel * padded(spec.cin);
     taps + padded(SegmentTiles::most(rows, segments) * taps)

@@ -22,7 +22,7 @@ const OUTS: usize = 64;
 /// Columns of the widest packed panel of any instruction set.
 const NR_MAX: usize = 32;
 
-/// Floats of a padded copy for `taps` taps; the product may read (not use) a panel beyond it.
+/// Returns the floats of a padded copy for `taps` taps; the product may read (not use) a panel beyond it.
 fn window(channels: usize, taps: usize) -> usize {
     padded((ROWS + taps - 1) * channels + NR_MAX)
 }
@@ -101,7 +101,7 @@ pub fn forward(
     });
 }
 
-/// Columns `c..c + n` of row `t`.
+/// Returns columns `c..c + n` of row `t`.
 ///
 /// # Safety
 /// No other task may use them.

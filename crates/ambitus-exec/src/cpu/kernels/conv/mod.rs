@@ -48,18 +48,18 @@ impl Conv1d {
         self.per_group() == (1, 1)
     }
 
-    /// Elements of the weight `[cout, cin / groups, kernel]`.
+    /// Returns the elements of the weight `[cout, cin / groups, kernel]`.
     pub fn weights(&self) -> usize {
         self.cout * self.per_group().0 * self.kernel
     }
 
-    /// The convolution that maps output gradients to input gradients.
+    /// Returns the convolution that maps output gradients to input gradients.
     fn transposed(&self) -> Conv1d {
         Conv1d { cin: self.cout, cout: self.cin, pad_left: self.kernel - 1 - self.pad_left, ..*self }
     }
 }
 
-/// Floats of workspace that suffice for [`conv1d`], [`conv1d_grad_input`] and [`conv1d_grad_weight`].
+/// Returns the floats of workspace that suffice for [`conv1d`], [`conv1d_grad_input`] and [`conv1d_grad_weight`].
 pub fn conv1d_workspace(spec: &Conv1d, rows: usize, segments: usize, threads: usize) -> usize {
     let floats = if spec.depthwise() {
         depthwise::workspace(spec, rows, segments)

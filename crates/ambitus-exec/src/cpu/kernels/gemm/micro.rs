@@ -12,7 +12,7 @@ pub const NV: usize = 2;
 /// Most floats of any vector.
 const LANES_MAX: usize = 16;
 
-/// Columns of a packed panel of B.
+/// Returns the columns of a packed panel of B.
 pub const fn nr<S: Simd>() -> usize {
     NV * S::LANES
 }

@@ -41,7 +41,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// The elements from `at` on.
+    /// Returns the elements from `at` on.
     fn from(&self, at: usize) -> Data<'a> {
         match self {
             Data::F32(x) => Data::F32(x.get(at..).unwrap_or(&[])),
@@ -51,7 +51,7 @@ impl<'a> Data<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// A matrix as it is.
+    /// Returns a matrix as it is.
     pub fn new(mat: impl Into<Rows<'a>>) -> Self {
         match mat.into() {
             Rows::F32(m) => Self::of(Data::F32(m.data), m.rows, m.cols, m.pitch, 1),
@@ -59,7 +59,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// Its transpose.
+    /// Returns its transpose.
     pub fn t(self) -> Self {
         Self { rows: self.cols, cols: self.rows, rs: self.cs, cs: self.rs, ..self }
     }
@@ -145,7 +145,8 @@ impl Blocks {
     }
 }
 
-/// Floats from one panel to the next. The odd cache line keeps panels from sharing cache sets: packing writes all of them at once.
+/// Returns the floats from one panel to the next. The odd cache line keeps panels from sharing cache sets: packing writes all
+/// of them at once.
 fn panel_floats(k: usize, width: usize) -> usize {
     padded(k * width) + LINE
 }
@@ -160,8 +161,8 @@ fn tile_size_of<S: Simd>(_: S) -> [usize; 3] {
     [S::MR, nr::<S>(), S::LANES]
 }
 
-/// Floats of workspace for a product of these sizes, under any strides, instruction set (so a plan holds on any machine) and thread
-/// count.
+/// Returns the floats of workspace for a product of these sizes, under any strides, instruction set (so a plan holds on any
+/// machine) and thread count.
 pub fn gemm_workspace(m: usize, n: usize, k: usize, _threads: usize) -> usize {
     let floats = |[mr, nr, ld]: [usize; 3]| {
         // The largest blocks of any product up to this size, so that more is never too little.
@@ -283,12 +284,12 @@ pub fn gemm(
 }
 
 impl<'a> Operand<'a> {
-    /// The elements from (r, c) on.
+    /// Returns the elements from (r, c) on.
     fn part(&self, r: usize, c: usize) -> Data<'a> {
         self.data.from(r * self.rs + c * self.cs)
     }
 
-    /// The rows `r..r + rows` of the columns `c..c + cols`.
+    /// Returns the rows `r..r + rows` of the columns `c..c + cols`.
     fn block(&self, (r, rows): (usize, usize), (c, cols): (usize, usize)) -> Operand<'a> {
         assert!(r + rows <= self.rows && c + cols <= self.cols);
         Operand { data: self.part(r, c), rows, cols, ..*self }
@@ -337,8 +338,7 @@ impl Packing<'_> {
         self.from.rs == 1
     }
 
-    /// # Safety
-    /// `to` must hold all panels, and nobody else may use the part of task `i`.
+    /// # Safety `to` must hold all panels, and nothing else may use the part of task `i`.
     unsafe fn run(&self, isa: Isa, i: usize, to: Shared) {
         let panel = panel_floats(self.kc, self.ld);
         let (p, r) = if self.along() { (i * STRIP, 0) } else { (0, i * self.step) };

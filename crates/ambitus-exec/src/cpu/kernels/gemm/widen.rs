@@ -62,13 +62,13 @@ pub(super) unsafe fn widened<S: Simd>(
 /// packed once for each band that it meets.
 const BAND: (usize, usize) = (512, 1024);
 
-/// Floats of workspace of [`gemm_narrow`].
+/// Returns the floats of workspace of [`gemm_narrow`].
 pub fn gemm_narrow_workspace(m: usize, n: usize, k: usize, threads: usize) -> usize {
     let (rows, cols) = (m.min(BAND.0), n.min(BAND.1));
     gemm_workspace(rows, cols, k, threads) + 2 * padded(rows * cols)
 }
 
-/// As [`gemm`] with alpha 1, into a result of any float type, rounded once after the whole sum.
+/// Multiplies as [`gemm`] with alpha 1, into a result of any float type, rounded once after the whole sum.
 #[allow(clippy::too_many_arguments)]
 pub fn gemm_narrow(
     pool: &Pool,

@@ -1,4 +1,4 @@
-//! Which cards can train a run, how, and how fast.
+//! Which GPUs can train a run, how, and how fast.
 
 use crate::asked::Asked;
 use crate::cards::Card;
@@ -18,7 +18,7 @@ pub struct Tier {
     pub card: Card,
     /// Fits as asked, or with [`Tier::changes`].
     pub fits: bool,
-    /// Options that make it fit; `None` where it fits as asked, or not at all.
+    /// Options that make it fit; `None` if it fits as asked, or not at all.
     pub changes: Option<String>,
     /// What the card lacks for the recipe, whatever its memory: nothing was planned for it.
     pub unable: Option<String>,
@@ -48,8 +48,7 @@ pub struct Tiers {
 impl Tiers {
     /// Plans a run for each card, as `plan --card` does; on a card that is too small for that, with whatever change fits.
     ///
-    /// # Errors
-    /// As [`RunPlan::new`](crate::budget::RunPlan::new). That a card is too small is none.
+    /// # Errors As [`RunPlan::new`](crate::budget::RunPlan::new). A card that is too small is not an error.
     pub fn new(asked: &Asked, data: &Data, cards: &[&Card], threads: usize) -> Result<Tiers, RunError> {
         let rows = cards.iter().map(|card| tier(asked, data, card, threads));
         Ok(Tiers {
@@ -60,7 +59,7 @@ impl Tiers {
         })
     }
 
-    /// Some card can train it.
+    /// Returns whether some card can train it.
     pub fn any(&self) -> bool {
         self.cards.iter().any(|t| t.fits)
     }
@@ -108,7 +107,7 @@ fn tier(asked: &Asked, data: &Data, card: &Card, threads: usize) -> Result<Tier,
 }
 
 impl fmt::Display for Tiers {
-    /// A header that says where the times come from, and a line for each card.
+    /// Writes a header that says where the times come from, and a line for each card.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = self.unit;
         writeln!(

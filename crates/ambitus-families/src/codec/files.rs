@@ -1,11 +1,10 @@
 //! From audio files to files of codes and back, in bounded memory.
 
-use super::{Codec, Codes};
+use super::{Codec, Codes, Spec};
 use crate::error::RunError;
 use ambitus_data::DataError;
 use ambitus_data::audio::{AudioReader, Resampler};
 use ambitus_data::wav::write_wav_pieces;
-use ambitus_models::snac::config::SAMPLE_RATE;
 use ambitus_recipe::recipe::short;
 use ambitus_store::{open_file, write_atomic};
 use serde::{Deserialize, Serialize};
@@ -37,7 +36,7 @@ impl CodesFile {
     ///
     /// # Errors
     /// Names the place in the file, or the codebook and the code that do not suit the codec.
-    pub fn read(path: &Path, codec: &Codec) -> Result<(CodesFile, Codes), RunError> {
+    pub fn read(path: &Path, codec: &Spec) -> Result<(CodesFile, Codes), RunError> {
         let (file, len) = open_file(path).map_err(|e| match e.is_io() {
             true => RunError::from(e),
             false => of_file(path, e.what),
@@ -57,13 +56,13 @@ impl CodesFile {
                     format!("{}; give a file that `ambitus codec encode` wrote", short(&e.to_string())),
                 ),
             })?;
-        if file.sample_rate != SAMPLE_RATE {
-            let why = format!("sample_rate: {} Hz, this codec's is {SAMPLE_RATE} Hz", file.sample_rate);
+        if file.sample_rate != codec.rate {
+            let why = format!("sample_rate: {} Hz, this codec's is {} Hz", file.sample_rate, codec.rate);
             return Err(of_file(path, why));
         }
         let codes = Codes { layers: std::mem::take(&mut file.layers) };
-        let frames = codec.check(&codes).map_err(|why| of_file(path, why))?;
-        let most = (frames * codec.config().frame()) as u64;
+        let frames = codec.frames(&codes).map_err(|why| of_file(path, why))?;
+        let most = (frames * codec.frame) as u64;
         if let Some(samples) = file.samples.filter(|n| *n > most) {
             return Err(of_file(path, format!("samples: {samples} are more than the {most} of the codes")));
         }
@@ -81,13 +80,14 @@ impl CodesFile {
     }
 }
 
-/// Codes of an audio file of any length, rate and number of channels.
+/// Encodes an audio file of any length, rate and number of channels.
 ///
 /// # Errors
 /// Audio that cannot be used; the executor.
-pub fn encode_file(codec: &mut Codec, audio: &Path) -> Result<CodesFile, RunError> {
+pub fn encode_file(codec: &mut dyn Codec, audio: &Path) -> Result<CodesFile, RunError> {
     let mut reader = AudioReader::open(audio)?;
-    let mut resampler = Resampler::new(reader.info().rate);
+    let rate = codec.spec().rate;
+    let mut resampler = Resampler::new(reader.info().rate, rate);
     let (mut samples, mut piece, mut encoding) = (0u64, Vec::new(), codec.encoding()?);
     while let Some(chunk) = reader.next_chunk()? {
         piece.clear();
@@ -104,19 +104,25 @@ pub fn encode_file(codec: &mut Codec, audio: &Path) -> Result<CodesFile, RunErro
         return Err(DataError::Audio { path, reason }.into());
     }
     let layers = encoding.finish()?.layers;
-    Ok(CodesFile { sample_rate: SAMPLE_RATE, samples: Some(samples), layers })
+    Ok(CodesFile { sample_rate: rate, samples: Some(samples), layers })
 }
 
 /// Decodes a file of codes to a 16-bit wav file and returns its samples; with a seed, the noise blocks add noise.
 ///
 /// # Errors
 /// As [`CodesFile::read`]; the executor; when the file cannot be written.
-pub fn decode_file(codec: &mut Codec, codes: &Path, out: &Path, noise: Option<u64>) -> Result<u64, RunError> {
-    let (file, codes) = CodesFile::read(codes, codec)?;
+pub fn decode_file(
+    codec: &mut dyn Codec,
+    codes: &Path,
+    out: &Path,
+    noise: Option<u64>,
+) -> Result<u64, RunError> {
+    let rate = codec.spec().rate;
+    let (file, codes) = CodesFile::read(codes, codec.spec())?;
     let mut left = file.samples.unwrap_or(u64::MAX);
     let mut samples = 0;
     let mut decoding = codec.decoding(&codes, noise)?;
-    write_wav_pieces(out, SAMPLE_RATE, || -> Result<Option<Vec<f32>>, RunError> {
+    write_wav_pieces(out, rate, || -> Result<Option<Vec<f32>>, RunError> {
         let Some(piece) = decoding.next_piece()? else { return Ok(None) };
         let n = left.min(piece.len() as u64);
         left -= n;

@@ -1,6 +1,6 @@
 //! Fills an executor's parameters: from a file of weights, or drawn.
 
-use crate::pieces::{self, Piece};
+use crate::tensor_ranges::{self, Piece};
 use ambitus_compile::passes::lora;
 use ambitus_compile::passes::precision::{INITIAL_SCALE, LOSS_SCALE};
 use ambitus_compile::passes::shard::Layout;
@@ -17,7 +17,7 @@ use std::path::Path;
 pub const STAGING_BYTES: usize = 1 << 20;
 
 /// Writes every parameter, and the first loss scale where there is one. Tensors that the files lack by agreement (the rotary
-/// buffer, new vocabulary rows, adapters) are made; without files all are drawn. Gives what is odd about the files.
+/// buffer, new vocabulary rows, adapters) are made; without files all are drawn. Returns warnings about the files.
 ///
 /// # Errors
 /// Unreadable files.
@@ -26,7 +26,7 @@ pub fn load(exec: &mut dyn Executor, from: &ModelDir, seed: u64) -> Result<Vec<S
     from.doubts()
 }
 
-/// As [`load`], of one of several ranks: what it holds, and only these bytes are read. Says nothing of the files.
+/// Loads what one of several ranks holds, and reads only these bytes. Returns no warnings about the files. See [`load`].
 ///
 /// # Errors
 /// Unreadable files.
@@ -41,7 +41,7 @@ pub fn fill(
     if let Some(id) = exec.planned().session.state(LOSS_SCALE) {
         exec.write_state(id, &[INITIAL_SCALE])?;
     }
-    for piece in pieces::of(&states, rank) {
+    for piece in tensor_ranges::of(&states, rank) {
         if states[piece.state.index()].kind != StateKind::Parameter {
             continue;
         }
@@ -127,8 +127,8 @@ fn make(
     Ok(())
 }
 
-/// How an adapter's parameter starts, as in PEFT: A as PyTorch starts a linear layer (`kaiming_uniform_` with a = sqrt 5 is
-/// uniform in ± 1/sqrt(In)), B at zero, so that the model starts as it was.
+/// Returns how an adapter's parameter starts, as in PEFT: A as PyTorch starts a linear layer (`kaiming_uniform_` with a = sqrt
+/// 5 is uniform in ± 1/sqrt(In)), B at zero, so that the model starts as it was.
 fn adapter_init(s: &Piece) -> Option<Init> {
     if s.name.ends_with(lora::B) {
         return Some(Init::Zero);
@@ -136,7 +136,7 @@ fn adapter_init(s: &Piece) -> Option<Init> {
     s.name.ends_with(lora::A).then(|| Init::Uniform(1.0 / (s.ty.shape.cols() as f32).sqrt()))
 }
 
-/// Element i of a drawn parameter.
+/// Returns element i of a drawn parameter.
 fn drawn(init: Init, i: usize, key: [u32; 2], tensor: [u32; 2]) -> f32 {
     let bits = || philox4x32_10([i as u32, (i >> 32) as u32, tensor[0], tensor[1]], key);
     let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;

@@ -1,4 +1,4 @@
-//! Ways to spread a run over the cards of a cluster, side by side; and how a run would scale.
+//! Compares ways to spread a run over the GPUs of a cluster, and how a run would scale.
 
 use crate::budget::{RunPlan, Shape};
 use crate::cluster::Cluster;
@@ -9,7 +9,7 @@ use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
 use std::fmt;
 
-/// A run on so many cards.
+/// A run on `cards` GPUs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Cards, each a rank.
@@ -38,7 +38,7 @@ fn text<S: serde::Serializer>(strategy: &Strategy, s: S) -> Result<S::Ok, S::Err
 
 /// A run on several cards, of one kind or of each of several.
 #[derive(Clone, Debug, Serialize)]
-pub struct Placements {
+pub struct Strategies {
     /// The cards.
     pub clusters: Vec<Cluster>,
     /// What is compared.
@@ -47,15 +47,15 @@ pub struct Placements {
     pub unit: &'static str,
 }
 
-/// The largest number of cards of [`Placements::scaling`].
+/// The largest number of cards of [`Strategies::scaling`].
 const MOST: usize = 1024;
 
-impl Placements {
-    /// The same update on all cards of a cluster, by every strategy and the one that is asked for, with options as they are.
+impl Strategies {
+    /// Plans the update on all cards of a cluster, by every strategy and the one that is asked for, with options as they are.
     ///
     /// # Errors
     /// From planning.
-    pub fn of(cluster: &Cluster, shape: &Shape, threads: usize) -> Result<Placements, RunError> {
+    pub fn of(cluster: &Cluster, shape: &Shape, threads: usize) -> Result<Strategies, RunError> {
         let mut strategies = vec![Strategy::None];
         if cluster.ranks() > 1 {
             strategies.extend([Strategy::GradOp, Strategy::Full]);
@@ -67,19 +67,19 @@ impl Placements {
         let asked = shape.session.sharding.map(|s| s.strategy());
         strategies.extend(asked.filter(|s| cluster.ranks() > 1 && !strategies.contains(s)));
         let rows = strategies.into_iter().map(|s| row(cluster, shape, s, threads));
-        Ok(Placements {
+        Ok(Strategies {
             clusters: vec![cluster.clone()],
             rows: rows.collect::<Result<_, _>>()?,
             unit: shape.model.rows().unit,
         })
     }
 
-    /// Full sharding and replicas on 1, 2, 4, ... cards, each card with the micro-batches it has now: the update grows with
-    /// the cards (weak scaling). Hosts have as many cards as the cluster's. Several clusters are set side by side.
+    /// Plans full sharding and replicas on 1, 2, 4, ... cards, each card with the micro-batches it has now: the update grows
+    /// with the cards (weak scaling). Hosts have as many cards as the cluster's. Several clusters are set side by side.
     ///
     /// # Errors
     /// From planning.
-    pub fn scaling(clusters: Vec<Cluster>, shape: &Shape, threads: usize) -> Result<Placements, RunError> {
+    pub fn scaling(clusters: Vec<Cluster>, shape: &Shape, threads: usize) -> Result<Strategies, RunError> {
         let counts = std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|n| *n <= MOST);
         let each = shape.micro_batches_of_rank();
         let mut rows = Vec::new();
@@ -96,11 +96,11 @@ impl Placements {
                 }
             }
         }
-        Ok(Placements { clusters, rows, unit: shape.model.rows().unit })
+        Ok(Strategies { clusters, rows, unit: shape.model.rows().unit })
     }
 }
 
-/// A strategy for a shape on so many cards, gathered as the shape's own is, or as that of a recipe that says nothing.
+/// Returns `strategy` for a shape on `cards` GPUs, with the shape's own units, or a recipe's default ones.
 pub fn shared(shape: &Shape, strategy: Strategy, cards: usize) -> Result<Option<Sharding>, RunError> {
     if cards == 1 {
         return Ok(None);
@@ -131,7 +131,7 @@ fn row(cluster: &Cluster, shape: &Shape, strategy: Strategy, threads: usize) -> 
     })
 }
 
-impl fmt::Display for Placements {
+impl fmt::Display for Strategies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let each: Vec<String> = self
             .clusters
@@ -140,7 +140,7 @@ impl fmt::Display for Placements {
             .collect();
         writeln!(
             f,
-            "{}, and `none` (data parallel) needs a whole copy in each: cards do not add up for it",
+            "{}, and `none` (data parallel) needs a whole copy in each: their memory does not add up for it",
             each.join(", ")
         )?;
         let names = self.rows.iter().map(|r| r.card.chars().count()).max().unwrap_or(0).max(4);

@@ -1,9 +1,9 @@
 //! Prepares micro-batches in the background: reads the clips of each update, packs them, fills batches.
 //!
-//! What comes out is a pure function of (data, recipe, update): a resumed run gets the same batches. At most one finished
-//! batch waits while one is in use and one is being filled; buffers go round. Of several ranks each takes its turn of an update's
-//! micro-batches, which are the same at any number of ranks; the last may be empty, for all run equally many.
-//! So may the last of an update that goes through ranks as a pipeline.
+//! The batches are a pure function of (data, recipe, update): a resumed run gets the same ones. At most one finished batch waits
+//! while one is in use and one is being filled; buffers are reused. Several ranks take turns at an update's micro-batches, which
+//! are the same at any number of ranks. The last may be empty, because all ranks run equally many; so may the last of an update
+//! that goes through ranks as a pipeline.
 
 use ambitus_data::DataError;
 use ambitus_data::pack::{Capacity, pack};
@@ -32,7 +32,7 @@ pub struct Work {
     pub seed: u64,
     /// Whose micro-batches, of how many ranks.
     pub rank: (usize, usize),
-    /// Of a pipeline over so many ranks: micro-batches that are in it at a time.
+    /// Of a pipeline: its ranks, and the micro-batches that are in it at a time.
     pub pipeline: Option<(usize, usize)>,
 }
 
@@ -87,7 +87,7 @@ impl Loader {
         Ok(Loader { ready, spent, thread: Some(thread) })
     }
 
-    /// The next micro-batch; waits for it.
+    /// Returns the next micro-batch; waits for it.
     ///
     /// # Errors
     /// Damaged clip files.

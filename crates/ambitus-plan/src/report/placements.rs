@@ -1,10 +1,10 @@
-//! One model over several cards, beside a whole copy in each: how a run could be placed, and what each card would hold.
+//! One model over several GPUs, compared with a whole copy on each: how a run could be placed, and what each GPU would hold.
 
+use super::strategies;
 use crate::budget::{RunPlan, Shape};
 use crate::cluster::Cluster;
 use crate::device::Device;
 use crate::placement;
-use crate::placements;
 use crate::session::program;
 use ambitus_compile::passes::shard::Strategy;
 use ambitus_families::error::RunError;
@@ -21,13 +21,13 @@ pub enum Placement {
     Data,
     /// Each card has some of the blocks; a micro-batch goes through one after another.
     Model,
-    /// The same, with a micro-batch in each card at a time.
+    /// Each card has some of the blocks, and its own micro-batch at a time.
     Pipeline,
 }
 
 /// What a tied embedding does to a pipeline.
 const SHARED_ENDS: &str = "the first blocks and the head share a weight, which has one home: rows go back to it in every \
-                           micro-batch, and a pipeline's cards wait there for each other";
+                           micro-batch, and a pipeline's GPUs wait there for each other";
 
 /// A run in one placement.
 #[derive(Clone, Debug, Serialize)]
@@ -36,7 +36,7 @@ pub struct Row {
     pub placement: Placement,
     /// Of a pipeline: backward of a micro-batch goes before forward of later ones (1F1B); not where the ends share a weight.
     pub interleaved: bool,
-    /// The first and the number of blocks of each card; empty where each has all.
+    /// The first and the number of blocks of each card; empty if each has all.
     pub blocks: Vec<(usize, usize)>,
     /// Micro-batches of an update that a card computes.
     pub micro_batches: usize,
@@ -56,10 +56,10 @@ pub struct Row {
 
 /// The placements of a run on the cards of a cluster.
 #[derive(Clone, Debug, Serialize)]
-pub struct Placed {
+pub struct Placements {
     /// What each card has for the run.
     pub card_bytes: u64,
-    /// The same as cards are sold, GB.
+    /// GB of memory as the card is sold.
     pub sold_gb: u64,
     /// Cards.
     pub cards: usize,
@@ -69,13 +69,13 @@ pub struct Placed {
     pub note: Option<String>,
 }
 
-impl Placed {
-    /// The same update in every placement, with options as they are; what waits on the host stays on the card, as it is not
+impl Placements {
+    /// Plans the update in every placement, with options as they are. What is offloaded stays on the card, as offload is not
     /// planned together with placements.
     ///
     /// # Errors
     /// From planning.
-    pub fn of(cluster: &Cluster, shape: &Shape, threads: usize) -> Result<Placed, RunError> {
+    pub fn of(cluster: &Cluster, shape: &Shape, threads: usize) -> Result<Placements, RunError> {
         let (cards, card_bytes) = (cluster.ranks(), cluster.card.usable.0);
         let device = Device::for_cards(&cluster.card, cluster.links(), threads).connected(cards);
         let mut shape = Shape { beside: device.beside(), ..shape.clone() };
@@ -87,7 +87,7 @@ impl Placed {
         let mut note = None;
         if blocks < cards {
             note =
-                Some(format!("the model has {blocks} blocks, too few for each of {cards} cards to have one"));
+                Some(format!("the model has {blocks} blocks, too few for each of {cards} GPUs to have one"));
         } else {
             for placement in [Placement::Model, Placement::Pipeline] {
                 let row = cut(&shape, placement, cards, card_bytes, device.target())?;
@@ -97,11 +97,11 @@ impl Placed {
                 rows.extend(row);
             }
         }
-        Ok(Placed { card_bytes, sold_gb: cluster.card.sold_gb, cards, rows, note })
+        Ok(Placements { card_bytes, sold_gb: cluster.card.sold_gb, cards, rows, note })
     }
 }
 
-/// Also the model's blocks.
+/// Plans a whole copy on each card; also returns the number of the model's blocks.
 fn replicated(
     shape: &Shape,
     cards: usize,
@@ -109,7 +109,7 @@ fn replicated(
     target: &dyn Target,
 ) -> Result<(Row, usize), RunError> {
     let mut shape = shape.clone();
-    shape.session.sharding = placements::shared(&shape, Strategy::None, cards)?;
+    shape.session.sharding = strategies::shared(&shape, Strategy::None, cards)?;
     let plan = RunPlan::new(shape, target)?;
     let blocks = plan.planned.program(program::MICRO).map_or(0, |p| p.program.blocks.len());
     let row = Row {
@@ -127,7 +127,7 @@ fn replicated(
     Ok((row, blocks))
 }
 
-/// The fastest cut that fits; where none does, the one that needs least.
+/// Returns the fastest cut that fits; where none does, the one that needs least.
 fn cut(
     shape: &Shape,
     placement: Placement,
@@ -166,14 +166,14 @@ impl fmt::Display for Placement {
     }
 }
 
-impl fmt::Display for Placed {
+impl fmt::Display for Placements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (n, sold) = (self.cards, self.sold_gb);
         writeln!(
             f,
-            "{n} cards with {sold} GB each, of which {} can be used. data parallel leaves each replica {sold} GB, not {}: every \
-             card has a whole copy, and they share the micro-batches. model and pipeline split one model over all {n}: each \
-             block is on one card, with its gradients and moments. A pipeline works on several micro-batches at a time: \
+            "{n} GPUs with {sold} GB each, of which {} can be used. data parallel leaves each replica {sold} GB, not {}: every \
+             GPU has a whole copy, and they share the micro-batches. model and pipeline split one model over all {n}: each \
+             block is on one GPU, with its gradients and moments. A pipeline works on several micro-batches at a time: \
              less waiting, and what forward keeps of each of them",
             ByteSize(self.card_bytes),
             n as u64 * sold

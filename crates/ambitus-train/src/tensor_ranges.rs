@@ -25,7 +25,7 @@ pub struct Piece {
     pub in_flat: bool,
 }
 
-/// What the states hold; `held`: of a rank whose tensors lie so.
+/// Returns what the states hold; `held`: of a rank whose tensors lie so.
 pub fn of(states: &[StateDecl], held: Option<(&Layout, usize)>) -> Vec<Piece> {
     let mut out = Vec::with_capacity(states.len());
     for (i, s) in states.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! All runs of a folder in one table: what differs between their recipes, and what came out.
+//! All runs of a folder in one table: what differs between their recipes, and their results.
 
 use ambitus_families::family::{Families, sections};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +92,7 @@ pub fn runs(families: Families, folder: &Path) -> std::io::Result<Runs> {
     Ok(Runs { keys, runs: read.into_iter().map(|r| r.0).collect() })
 }
 
-/// The text of a run's `summary.json`.
+/// Returns the text of a run's `summary.json`.
 ///
 /// # Errors
 /// A file that cannot be read, or is none.
@@ -102,12 +102,12 @@ pub fn summary_text(run: &Path) -> Result<String, RunError> {
         .map_err(|_| RunError::Io(format!("{}: is not UTF-8 text", path.display())))
 }
 
-/// Run folders: those with one of the three files. Links are not followed; a run's own folders are not looked into.
+/// Finds run folders: those with one of the three files. Links are not followed; a run's own folders are not looked into.
 fn find(folder: &Path, depth: usize, looked: &mut usize, found: &mut Vec<PathBuf>) {
     *looked += 1;
     if [RECIPE_FILE, SUMMARY_FILE, PLAN_FILE].iter().any(|f| folder.join(f).exists()) {
         found.push(folder.to_path_buf());
-        // The folder that was asked for may have a stray file beside its runs.
+        // The folder that was asked for may have a stray file next to its runs.
         if depth > 0 {
             return;
         }
@@ -160,7 +160,7 @@ fn read_run(families: Families, root: &Path, folder: &Path) -> (Run, Option<BTre
     (run, recipe)
 }
 
-/// A JSON file; `None` if there is none.
+/// Returns a JSON file; `None` if there is none.
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let file = match open_file(path) {
@@ -175,7 +175,7 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
     serde_json::from_reader(reader).map(Some).map_err(|e| format!("{name}: {e}"))
 }
 
-/// The recipe's values by path, as text. Where the results lie is no difference of the runs.
+/// Returns the recipe's values by path, as text. Where the results lie does not count as a difference.
 fn flat(recipe: &Recipe) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     walk(&mut String::new(), &recipe.to_value(), &mut out);
@@ -207,7 +207,7 @@ fn walk(path: &mut String, value: &Value, out: &mut BTreeMap<String, String>) {
 }
 
 impl fmt::Display for Runs {
-    /// The table, for a terminal; problems below it.
+    /// Writes the table for a terminal, problems below it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.runs.is_empty() {
             return writeln!(f, "no runs here");
@@ -241,7 +241,7 @@ impl fmt::Display for Runs {
 }
 
 impl Runs {
-    /// Lines of a table with these keys.
+    /// Returns the lines of a table with these keys.
     fn table(&self, keys: &[String]) -> Vec<String> {
         let figures = ["updates", "planned", "measured", "frames/s", "base", "tuned", "change", "state"];
         let head = ["run"].into_iter().chain(keys.iter().map(String::as_str)).chain(figures);
@@ -284,7 +284,7 @@ fn row(run: &Run, keys: &[String]) -> Vec<String> {
     row
 }
 
-/// The end of a long value says more than its start: paths differ there.
+/// Shortens a long value to its end, which says more than its start: paths differ there.
 fn cell(value: &str) -> String {
     let clean: Vec<char> = value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match clean.len() {

@@ -1,4 +1,4 @@
-//! What a plan says of ranks that share a run.
+//! What a plan says about ranks that share a run.
 
 use crate::budget::RunPlan;
 use crate::resolved::Resolved;
@@ -62,12 +62,12 @@ pub struct InProcess {
 const NAMED: usize = 2;
 
 impl RunPlan {
-    /// For figures that are of one of several ranks.
+    /// Returns the words behind figures that are those of one of several ranks.
     pub fn of_each_rank(&self) -> &'static str {
         if self.shape.beside.ranks > 1 { " of each rank" } else { "" }
     }
 
-    /// The figures of a rank, where there are several.
+    /// Returns the figures of a rank, where there are several.
     pub fn ranks(&self) -> Option<Ranks> {
         let sharding = self.shape.session.sharding?;
         let layout = session::layout(&*self.shape.model, &self.shape.session).ok().flatten()?;
@@ -114,15 +114,15 @@ impl RunPlan {
         })
     }
 
-    /// Bytes of parameters on the device that are in no flat.
+    /// Returns the bytes of parameters on the device that are in no flat.
     fn whole_bytes(&self, layout: &Layout) -> u64 {
         let states = self.planned.session.states.iter();
         let parameters = states.filter(|s| s.kind == StateKind::Parameter && s.home == Space::Device);
         parameters.filter(|s| layout.flat(&s.name).is_none()).map(|s| s.ty.bytes()).sum()
     }
 
-    /// Bytes of a rank's states on the device that are no tensor's: of each flat, the share in each state that holds something
-    /// for its elements (8-bit moments have scales beside them, which are not counted).
+    /// Returns the bytes of a rank's states on the device that are no tensor's: of each flat, the share in each state that
+    /// holds something for its elements (8-bit moments have scales next to them, which are not counted).
     fn padding(&self, layout: &Layout) -> u64 {
         let of = |s: &ambitus_ir::StateDecl| {
             let flat = layout.flats.iter().find(|f| s.name.ends_with(&f.name))?;
@@ -135,7 +135,7 @@ impl RunPlan {
 }
 
 impl Resolved {
-    /// [`RunPlan::ranks`] as people read it.
+    /// Describes [`RunPlan::ranks`] for people.
     ///
     /// # Errors
     /// None today; from planning, as the other lines.

@@ -1,0 +1,17 @@
+//! A family's settings, for tests.
+
+use super::Defaults;
+
+pub fn defaults() -> Defaults {
+    Defaults {
+        learning_rate: 1e-5,
+        weight_decay: 0.01,
+        ema: true,
+        clips: 8,
+        warmup: None,
+        schedule: "cosine".parse().unwrap(),
+        adapted: vec!["*.to_q".to_owned()],
+        rows_per_second: 93.75,
+        samples: false,
+    }
+}

@@ -1,0 +1,153 @@
+//! The families that are tried, each with a small model of its own.
+
+use ambitus_families::{ALL, Families};
+use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorInfo, TensorSpec};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+static TOYS: Families = &[&crate::toy::family::Toy];
+
+/// A family with a small model.
+pub struct Case {
+    /// In the table of docs/status.md.
+    pub name: &'static str,
+    /// Whose families are known.
+    pub families: Families,
+    /// Where its files are.
+    pub dir: tempfile::TempDir,
+    /// Its model's folder.
+    pub model: PathBuf,
+    /// A part of the model, by pattern.
+    pub part: &'static str,
+    /// Rows of a micro-batch of one clip or two.
+    pub rows: u32,
+    /// Of the recipe, besides what all have.
+    pub lines: String,
+    /// Techniques that it refuses, by how their names begin, and words of the refusal.
+    pub refuses: &'static [(&'static str, &'static str)],
+}
+
+/// All of them.
+pub fn all() -> [Case; 4] {
+    [f5(), orpheus(), toy(), game()]
+}
+
+/// Nine short tones of other lengths and pitches, with texts.
+fn voice(dir: &Path) -> PathBuf {
+    let data = dir.join("voice");
+    std::fs::create_dir(&data).expect("a folder");
+    for i in 0..9 {
+        let n = 8_000 + 1_700 * (i % 4);
+        let tone = |t: usize| (t as f32 * (0.02 + 0.004 * i as f32)).sin() * 0.4 * (t as f32 * 6e-4).sin();
+        let samples: Vec<f32> = (0..n).map(tone).collect();
+        ambitus_data::wav::write_wav(&data.join(format!("clip{i}.wav")), &samples, 24_000).expect("a file");
+        std::fs::write(data.join(format!("clip{i}.txt")), ["abc 12", "bad 7", "leaf 45"][i % 3])
+            .expect("a file");
+    }
+    data
+}
+
+/// An autoencoder of mel frames.
+pub fn toy() -> Case {
+    toy_of("{\"layers\": 3, \"width\": 24}")
+}
+
+/// A toy of two players.
+pub fn game() -> Case {
+    let mut case = toy_of("{\"layers\": 3, \"width\": 24, \"critic\": true}");
+    const RANKS: &str = "several players is trained by one rank";
+    case.name = "two players (a toy)";
+    case.lines += "\nplayers: {c: {learning_rate: 3e-4, schedule: constant, clip: 0.5}}";
+    case.refuses = &[
+        ("model parallel", RANKS),
+        ("pipeline", RANKS),
+        ("full", RANKS),
+        ("gradient", RANKS),
+        ("data parallel", RANKS),
+        ("hybrid", RANKS),
+        ("fp16", "no loss scale"),
+        ("LoRA", "no adapters"),
+    ];
+    case
+}
+
+fn toy_of(config: &str) -> Case {
+    let dir = tempfile::tempdir().expect("a folder");
+    voice(dir.path());
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).expect("a folder");
+    std::fs::write(model.join("toy.json"), config).expect("a file");
+    Case {
+        name: "a toy",
+        families: TOYS,
+        dir,
+        model,
+        part: "first",
+        rows: 80,
+        lines: "toy: {gain: 0.5}\nlearning_rate: 1e-3".to_owned(),
+        refuses: &[],
+    }
+}
+
+/// The model of the quickstart.
+pub fn f5() -> Case {
+    let dir = tempfile::tempdir().expect("a folder");
+    voice(dir.path());
+    let (model, lines) = (root().join("recipes/quickstart/model"), "learning_rate: 1e-3".to_owned());
+    Case { name: "F5-TTS", families: ALL, dir, model, part: "*.text_embed", rows: 80, lines, refuses: &[] }
+}
+
+/// A Llama of two layers with the ids of Orpheus, from random values.
+pub fn orpheus() -> Case {
+    let dir = tempfile::tempdir().expect("a folder");
+    voice(dir.path());
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).expect("a folder");
+    let config = serde_json::json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 156_940, "hidden_size": 16,
+        "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
+        "tie_word_embeddings": true, "attention_bias": false, "mlp_bias": false,
+    });
+    std::fs::write(model.join("config.json"), config.to_string()).expect("a file");
+    std::fs::copy(root().join("parity/orpheus/fixtures/tokenizer.json"), model.join("tokenizer.json"))
+        .expect("a file");
+    let lines = format!("orpheus: {{codec: {}}}\nlearning_rate: 1e-2", snac(dir.path()).display());
+    Case { name: "Orpheus", families: ALL, dir, model, part: "*.layers.0", rows: 160, lines, refuses: &[] }
+}
+
+/// The recorded codec of few channels, with codebooks of SNAC's size.
+fn snac(dir: &Path) -> PathBuf {
+    const ENTRIES: usize = 4096;
+    let (from, folder) = (root().join("parity/snac/fixtures/strides"), dir.join("snac"));
+    std::fs::create_dir(&folder).expect("a folder");
+    let config = std::fs::read_to_string(from.join("config.json")).expect("a file");
+    let mut config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+    config["codebook_size"] = ENTRIES.into();
+    std::fs::write(folder.join("config.json"), config.to_string()).expect("a file");
+    let file = TensorFile::open(from.join("model.safetensors")).expect("a codec");
+    let is_codebook = |name: &str| name.ends_with("codebook.weight");
+    let shape = |t: &TensorInfo| match is_codebook(t.name()) {
+        true => vec![ENTRIES, t.shape()[1]],
+        false => t.shape().to_vec(),
+    };
+    let specs = file.tensors().iter().map(|t| TensorSpec::new(t.name(), DType::F32, &shape(t))).collect();
+    let path = folder.join("model.safetensors");
+    let mut writer = SafetensorsWriter::create(path, specs, &BTreeMap::new()).expect("a file");
+    let order: Vec<(String, usize)> =
+        writer.specs().iter().map(|s| (s.name.clone(), s.shape.iter().product())).collect();
+    for (name, elements) in order {
+        let mut values: Vec<f32> = (0..elements).map(|i| ((i * 7919 % 4093) as f32 / 2046.5) - 1.0).collect();
+        if !is_codebook(&name) {
+            file.read_into(&name, &mut values, &mut vec![0; 1 << 16]).expect("a tensor");
+        }
+        writer.write_f32(&name, &values).expect("a tensor");
+    }
+    writer.finish().expect("a file");
+    folder
+}
+
+/// The repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
