@@ -140,7 +140,7 @@ fn parity(card: Card, types: &[DType], page: &mut Report) -> Option<Card> {
     let mut faults = Vec::new();
     for dtype in types {
         let Some(here) = card.take() else { break };
-        let (back, outcome) = ops::check(here, *dtype, "");
+        let (back, outcome) = ops::check(here, *dtype, &ambitus_testkit::cases());
         card = back;
         let (worst, name) = outcome.worst;
         rows.push(vec![dtype.name().to_owned(), outcome.cases.to_string(), format!("{worst:.1e}"), name]);

@@ -1,5 +1,4 @@
 // cuBLASLt's calls that Ambitus makes, as plain loops with sums in fp32. For tests without a card.
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,9 +10,16 @@
 enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 enum { R_32F = 0, R_16F = 2, R_16BF = 14 };
 
+API int emulated_enqueue(void* stream, void (*call)(void*), void* data);
+API bool emulated_inside(uintptr_t at, size_t bytes);
+
 struct Layout { int type; uint64_t rows, cols; int64_t ld; int batch; int64_t stride; };
 struct Operation { int pointers_on_card, ta, tb, epilogue; uint64_t bias; };
-struct Preference { uint64_t workspace; };
+// The most scratch, how parts of sums may be added, and what the addresses of A, B, C and D are multiples of.
+struct Preference { uint64_t workspace; uint32_t reduction, alignment[4]; };
+// What was chosen by a preference.
+struct Algorithm { Preference p; uint64_t magic; };
+const uint64_t MAGIC = 0x656d756c61746564ull;
 struct Heuristic { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; };
 
 API int cublasLtCreate(void** handle) { *handle = (void*)1; return SUCCESS; }
@@ -43,8 +49,15 @@ API int cublasLtMatmulDescSetAttribute(void* operation, int attribute, const voi
     }
 }
 API int cublasLtMatmulDescDestroy(void* operation) { delete (Operation*)operation; return SUCCESS; }
-API int cublasLtMatmulPreferenceCreate(void** preference) { *preference = new Preference{0}; return SUCCESS; }
-API int cublasLtMatmulPreferenceSetAttribute(void*, int, const void*, size_t) { return SUCCESS; }
+API int cublasLtMatmulPreferenceCreate(void** preference) { *preference = new Preference{0, ~0u, {256, 256, 256, 256}}; return SUCCESS; }
+API int cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const void* value, size_t size) {
+    Preference* p = (Preference*)preference;
+    if (attribute == 1 && size == 8) memcpy(&p->workspace, value, 8);
+    else if (attribute == 3 && size == 4) memcpy(&p->reduction, value, 4);
+    else if (attribute >= 5 && attribute <= 8 && size == 4) memcpy(&p->alignment[attribute - 5], value, 4);
+    else return INVALID_VALUE;
+    return SUCCESS;
+}
 API int cublasLtMatmulPreferenceDestroy(void* preference) { delete (Preference*)preference; return SUCCESS; }
 
 // What the real library refuses too: shapes that do not multiply, operands of two types.
@@ -54,10 +67,15 @@ static bool fits(const Operation& o, const Layout& a, const Layout& b, const Lay
     bool types = a.type == b.type && (d.type == a.type || d.type == R_32F);
     return m == d.rows && n == d.cols && k == k2 && types && a.batch == d.batch && b.batch == d.batch;
 }
-API int cublasLtMatmulAlgoGetHeuristic(void*, void* o, void* a, void* b, void* c, void* d, void*, int, Heuristic* found, int* n) {
+API int cublasLtMatmulAlgoGetHeuristic(void*, void* o, void* a, void* b, void* c, void* d, void* preference, int, Heuristic* found, int* n) {
     *n = 0;
     if (c != d || !fits(*(Operation*)o, *(Layout*)a, *(Layout*)b, *(Layout*)d)) return NOT_SUPPORTED;
     memset(found, 0, sizeof *found);
+    static_assert(sizeof(Algorithm) <= sizeof found->algorithm, "cuBLASLt's algorithms are 64 bytes");
+    Algorithm chosen{*(Preference*)preference, MAGIC};
+    memcpy(found->algorithm, &chosen, sizeof chosen);
+    // It uses all the scratch that it may have.
+    found->workspace = chosen.p.workspace;
     *n = 1;
     return SUCCESS;
 }
@@ -83,7 +101,15 @@ static void store(void* at, int type, int64_t i, float x) {
     ((uint16_t*)at)[i] = bits;
 }
 
+// Returns whether the elements of every matrix of a batch lie in memory of the card or the host that was taken from the driver.
+static bool lies(const Layout& l, uintptr_t at) {
+    size_t size = l.type == R_32F ? 4 : 2, last = (l.batch - 1) * l.stride + (l.cols - 1) * l.ld + l.rows;
+    return !l.rows || !l.cols || emulated_inside(at, last * size);
+}
+
 struct Product {
+    void* scratch;
+    size_t scratch_bytes;
     Operation o;
     Layout la, lb, ld;
     const void *a, *b;
@@ -94,6 +120,8 @@ struct Product {
 
 static void multiply(void* data) {
     Product& p = *(Product*)data;
+    // What else lies there is lost, as it may be on a card.
+    memset(p.scratch, 0xff, p.scratch_bytes);
     float alpha = p.o.pointers_on_card ? *p.alpha_at : p.alpha, beta = p.o.pointers_on_card ? *p.beta_at : p.beta;
     int64_t m = p.ld.rows, n = p.ld.cols, k = p.o.ta ? p.la.rows : p.la.cols;
     std::vector<float> a(m * k), sums(m);
@@ -121,15 +149,21 @@ static void multiply(void* data) {
 }
 
 API int cublasLtMatmul(void*, void* o, const void* alpha, const void* a, void* la, const void* b, void* lb, const void* beta,
-                       const void* c, void* lc, void* d, void* ld, const void* algorithm, void*, size_t, void* stream) {
+                       const void* c, void* lc, void* d, void* ld, const void* algorithm, void* scratch, size_t scratch_bytes, void* stream) {
     if (c != d || lc != ld || !algorithm) return INVALID_VALUE;
-    Product p{*(Operation*)o, *(Layout*)la, *(Layout*)lb, *(Layout*)ld, a, b, d, 0, 0, nullptr, nullptr};
+    Algorithm chosen;
+    memcpy(&chosen, algorithm, sizeof chosen);
+    // Scratch in the arena, as much as the algorithm was promised, and aligned; operands as aligned as was said.
+    if (chosen.magic != MAGIC || scratch_bytes < chosen.p.workspace) return INVALID_VALUE;
+    if (scratch_bytes && ((uintptr_t)scratch % 256 || !emulated_inside((uintptr_t)scratch, scratch_bytes))) return INVALID_VALUE;
+    const void* addresses[4] = {a, b, c, d};
+    for (int i = 0; i < 4; i++) if ((uintptr_t)addresses[i] % chosen.p.alignment[i]) return INVALID_VALUE;
+    // Parts of sums in fp32, in a fixed order: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE.
+    if (chosen.p.reduction != 2) return INVALID_VALUE;
+    if (!lies(*(Layout*)la, (uintptr_t)a) || !lies(*(Layout*)lb, (uintptr_t)b) || !lies(*(Layout*)ld, (uintptr_t)d)) return INVALID_VALUE;
+    Product p{scratch, scratch_bytes, *(Operation*)o, *(Layout*)la, *(Layout*)lb, *(Layout*)ld, a, b, d, 0, 0, nullptr, nullptr};
     if (!fits(p.o, p.la, p.lb, p.ld)) return INVALID_VALUE;
     if (p.o.pointers_on_card) { p.alpha_at = (const float*)alpha; p.beta_at = (const float*)beta; }
     else { p.alpha = *(const float*)alpha; p.beta = *(const float*)beta; }
-    typedef int (*Enqueue)(void*, void (*)(void*), void*);
-    void* driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
-    Enqueue enqueue = driver ? (Enqueue)dlsym(driver, "emulated_enqueue") : nullptr;
-    if (!enqueue) return 1;
-    return enqueue(stream, multiply, new Product(p));
+    return emulated_enqueue(stream, multiply, new Product(p));
 }

@@ -1,7 +1,8 @@
-// The CUDA driver's calls that Ambitus makes, on host memory: kernels are the emulated blocks of block.h, streams and
+// The CUDA driver's calls that Ambitus makes, on host memory: kernels are the emulated blocks of block.cc, streams and
 // graphs are lists of work with the dependencies that events give them. For tests without a card.
+#include "block.h"
+
 #include <dlfcn.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,19 +15,11 @@
 #include <string>
 #include <vector>
 
-#define API extern "C" __attribute__((visibility("default")))
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, UNJOINED = 904 };
+API int emulated_take_fault();
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719, UNJOINED = 904 };
 
-typedef void (*Entry)(const void*, unsigned, unsigned, unsigned);
-
-struct Function {
-    std::string name;
-    Entry entry;
-    unsigned size;
-};
 struct Module {
     void* library;
-    std::map<std::string, Function*> functions;
 };
 struct Node {
     std::function<void()> work;
@@ -53,15 +46,18 @@ static std::recursive_mutex lock;
 static std::map<uintptr_t, size_t> allocations;  // device and host memory alike
 static size_t device_bytes;
 static unsigned order;
-static int late;
+static int late, races;
 
-// How threads of a block take turns, and whether copies run as early or as late as they may.
-API void emulated_settings(int turns_of_threads, int copies_late) {
+// How threads of a block take turns (0 upwards, 1 downwards, 2 shuffled, 3 and 4 warp by warp), whether copies run as early or as
+// late as they may, and whether kernels that are compiled from now on say their loads and stores.
+API void emulated_settings(int turns_of_threads, int copies_late, int check_races) {
     order = (unsigned)turns_of_threads;
     late = copies_late;
+    races = check_races;
 }
+API int emulated_races() { return races; }
 
-static bool inside(uintptr_t at, size_t bytes) {
+API bool emulated_inside(uintptr_t at, size_t bytes) {
     auto next = allocations.upper_bound(at);
     if (next == allocations.begin()) return false;
     auto found = --next;
@@ -89,13 +85,15 @@ static bool give_back(uintptr_t at) {
     return true;
 }
 
+static int done() { return emulated_take_fault() ? LAUNCH_FAILED : SUCCESS; }
+
 // Runs work now, or adds it to the graph that the stream records.
 API int emulated_enqueue(void* stream, void (*call)(void*), void* data) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     Stream* s = (Stream*)stream;
     if (!s || !s->graph) {
         call(data);
-        return SUCCESS;
+        return done();
     }
     s->graph->nodes.push_back({[call, data] { call(data); }, s->last, s->graph->origin == stream});
     s->last = {(int)s->graph->nodes.size() - 1};
@@ -104,7 +102,7 @@ API int emulated_enqueue(void* stream, void (*call)(void*), void* data) {
 static int enqueue(Stream* s, std::function<void()> work) {
     if (!s || !s->graph) {
         work();
-        return SUCCESS;
+        return done();
     }
     auto* kept = new std::function<void()>(std::move(work));
     return emulated_enqueue(s, [](void* f) { (*(std::function<void()>*)f)(); }, kept);
@@ -112,7 +110,7 @@ static int enqueue(Stream* s, std::function<void()> work) {
 
 API int cuInit(unsigned) { return SUCCESS; }
 API int cuDriverGetVersion(int* v) { *v = 12000; return SUCCESS; }
-API int cuGetErrorName(int e, const char** s) { *s = e == OUT_OF_MEMORY ? "out of memory" : "error of the emulated card"; return SUCCESS; }
+API int cuGetErrorName(int e, const char** s) { *s = e == OUT_OF_MEMORY ? "out of memory" : e == LAUNCH_FAILED ? "a kernel has a fault, said above" : "error of the emulated card"; return SUCCESS; }
 API int cuGetErrorString(int e, const char** s) { return cuGetErrorName(e, s); }
 // One card, or as many as EMULATED_CARDS says: all have the same memory.
 static int cards() {
@@ -167,15 +165,15 @@ API int cuMemFreeHost(void* at) {
 }
 API int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, void* stream) {
     std::lock_guard<std::recursive_mutex> hold(lock);
-    if (!inside(at, bytes)) return ILLEGAL_ADDRESS;
+    if (!emulated_inside(at, bytes)) return ILLEGAL_ADDRESS;
     return enqueue((Stream*)stream, [=] { memset((void*)at, value, bytes); });
 }
 API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     // One side may be any host memory; that is not recorded.
-    bool both = inside(to, bytes) && inside(from, bytes);
+    bool both = emulated_inside(to, bytes) && emulated_inside(from, bytes);
     bool recording = stream && ((Stream*)stream)->graph;
-    if (!both && (recording || (!inside(to, bytes) && !inside(from, bytes)))) return ILLEGAL_ADDRESS;
+    if (!both && (recording || (!emulated_inside(to, bytes) && !emulated_inside(from, bytes)))) return ILLEGAL_ADDRESS;
     return enqueue((Stream*)stream, [=] { memmove((void*)to, (const void*)from, bytes); });
 }
 
@@ -192,8 +190,8 @@ API int cuMemcpy2DAsync_v2(const Copy2D* c, void* stream) {
     const char* from = c->src_type == HOST ? (const char*)c->src_host : (const char*)c->src_device;
     char* to = c->dst_type == HOST ? (char*)c->dst_host : (char*)c->dst_device;
     for (size_t row = 0; row < c->height; row++, from += c->src_pitch, to += c->dst_pitch) {
-        if (c->src_type != HOST && !inside((uintptr_t)from, c->width)) return ILLEGAL_ADDRESS;
-        if (c->dst_type != HOST && !inside((uintptr_t)to, c->width)) return ILLEGAL_ADDRESS;
+        if (c->src_type != HOST && !emulated_inside((uintptr_t)from, c->width)) return ILLEGAL_ADDRESS;
+        if (c->dst_type != HOST && !emulated_inside((uintptr_t)to, c->width)) return ILLEGAL_ADDRESS;
         memcpy(to, from, c->width);
     }
     return SUCCESS;
@@ -211,19 +209,14 @@ API int cuModuleLoadData(void** module, const void* image) {
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     // The loader knows libraries by their path: the descriptor stays open, so that the next module has another.
     if (!library) { fprintf(stderr, "%s\n", dlerror()); return 200; }
-    *module = new Module{library, {}};
+    *module = new Module{library};
     return SUCCESS;
 }
 API int cuModuleGetFunction(void** function, void* module, const char* name) {
-    void* library = ((Module*)module)->library;
-    Entry entry = (Entry)dlsym(library, (std::string("emulated_") + name).c_str());
-    const unsigned* size = (const unsigned*)dlsym(library, (std::string("emulated_") + name + "_size").c_str());
-    if (!entry || !size) return NOT_FOUND;
-    *function = ((Module*)module)->functions[name] = new Function{name, entry, *size};
-    return SUCCESS;
+    *function = dlsym(((Module*)module)->library, (std::string("emulated_") + name).c_str());
+    return *function ? SUCCESS : NOT_FOUND;
 }
 API int cuModuleUnload(void* module) {
-    for (auto& f : ((Module*)module)->functions) delete f.second;
     delete (Module*)module;
     return SUCCESS;
 }
@@ -231,10 +224,11 @@ API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, un
                        unsigned shared, void* stream, void** parameters, void**) {
     if (!gx || !gy || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || gy > 65535 || shared) return INVALID_VALUE;
     std::lock_guard<std::recursive_mutex> hold(lock);
-    Function* f = (Function*)function;
-    std::vector<uint64_t> args((f->size + 7) / 8);
-    memcpy(args.data(), parameters[0], f->size);
-    return enqueue((Stream*)stream, [=] { f->entry(args.data(), gx, gy, order); });
+    const EmulatedKernel* f = (const EmulatedKernel*)function;
+    if (bx != f->block) return INVALID_VALUE;
+    std::vector<uint64_t> args((f->arguments + 7) / 8);
+    memcpy(args.data(), parameters[0], f->arguments);
+    return enqueue((Stream*)stream, [=] { emulated_run(f, args.data(), gx, gy, order); });
 }
 
 API int cuStreamCreate(void** stream, unsigned) {
@@ -309,18 +303,18 @@ API int cuGraphDestroy(void* graph) { delete (Graph*)graph; return SUCCESS; }
 API int cuGraphExecDestroy(void* exec) { delete (Graph*)exec; return SUCCESS; }
 API int cuGraphUpload(void*, void*) { return SUCCESS; }
 
-static void run(Graph* g, std::vector<char>& done, int n) {
-    if (done[n]) return;
-    done[n] = 1;
-    for (int before : g->nodes[n].after) run(g, done, before);
+static void run(Graph* g, std::vector<char>& over, int n) {
+    if (over[n]) return;
+    over[n] = 1;
+    for (int before : g->nodes[n].after) run(g, over, before);
     g->nodes[n].work();
 }
 API int cuGraphLaunch(void* exec, void*) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     Graph* g = (Graph*)exec;
-    std::vector<char> done(g->nodes.size(), 0);
+    std::vector<char> over(g->nodes.size(), 0);
     // Late: what other streams do waits until the first stream needs it.
-    for (int n = 0; n < (int)g->nodes.size(); n++) if (!late || g->nodes[n].on_origin) run(g, done, n);
-    for (int n = 0; n < (int)g->nodes.size(); n++) run(g, done, n);
-    return SUCCESS;
+    for (int n = 0; n < (int)g->nodes.size(); n++) if (!late || g->nodes[n].on_origin) run(g, over, n);
+    for (int n = 0; n < (int)g->nodes.size(); n++) run(g, over, n);
+    return done();
 }

@@ -1,6 +1,5 @@
 // The management library's calls that Ambitus makes: one card, held by this process and a neighbour. For tests without a
 // card.
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 #include <unistd.h>
 
 #define API extern "C" __attribute__((visibility("default")))
+API uint64_t emulated_device_bytes();
 static const uint64_t TOTAL = (uint64_t)4 << 30, CONTEXT = (uint64_t)128 << 20;
 
 // Bytes that another process holds.
@@ -22,10 +22,7 @@ struct Pci { char legacy[16]; unsigned numbers[5]; char bus[32]; };
 
 // Bytes of this process on the emulated card: a context, where one was made, and its memory.
 static uint64_t own() {
-    void* driver = dlopen("libcuda.so", RTLD_NOW | RTLD_NOLOAD);
-    if (!driver) return 0;
-    uint64_t (*held)() = (uint64_t (*)())dlsym(driver, "emulated_device_bytes");
-    return held && held() ? held() + CONTEXT : 0;
+    return emulated_device_bytes() ? emulated_device_bytes() + CONTEXT : 0;
 }
 
 API int nvmlInit_v2() { return 0; }

@@ -1,4 +1,4 @@
-// NVRTC's calls that Ambitus makes, with the host's C++ compiler behind them: the code runs as emulated blocks (block.h).
+// NVRTC's calls that Ambitus makes, with the host's C++ compiler behind them: the code runs as emulated blocks (block.cc).
 // For tests without a card.
 #include <stdint.h>
 #include <stdio.h>
@@ -10,6 +10,8 @@
 
 #define API extern "C" __attribute__((visibility("default")))
 enum { SUCCESS = 0, OUT_OF_MEMORY = 1, COMPILATION = 6 };
+
+API int emulated_races();
 
 struct Program {
     std::string name, code, log, image;
@@ -25,7 +27,7 @@ static std::string read_file(const std::string& path) {
     return text;
 }
 
-API int nvrtcVersion(int* major, int* minor) { *major = 0; *minor = 1; return SUCCESS; }
+API int nvrtcVersion(int* major, int* minor) { *major = 0; *minor = 1 + emulated_races(); return SUCCESS; }
 API int nvrtcGetNumSupportedArchs(int* n) { *n = 1; return SUCCESS; }
 API int nvrtcGetSupportedArchs(int* to) { *to = 80; return SUCCESS; }
 API const char* nvrtcGetErrorString(int e) { return e ? "compilation failed" : "success"; }
@@ -38,18 +40,21 @@ API int nvrtcCompileProgram(void* program, int, const char* const*) {
     Program* p = (Program*)program;
     char folder[] = "/tmp/emulated-nvrtc-XXXXXX";
     if (!mkdtemp(folder)) return OUT_OF_MEMORY;
-    std::string base = std::string(folder) + "/kernels", code = base + ".cc", made = base + ".so", log = base + ".log";
+    std::string base = std::string(folder) + "/kernels", code = base + ".cc", object = base + ".o", made = base + ".so", log = base + ".log";
     if (FILE* f = fopen(code.c_str(), "wb")) {
-        fprintf(f, "#include \"%s\"\n%s", BLOCK_H, p->code.c_str());
+        fprintf(f, "#include \"%s/block.h\"\n%s", FOLDER, p->code.c_str());
         fclose(f);
     }
     const char* compiler = getenv("CXX");
     std::string command = std::string(compiler ? compiler : "c++") +
-        " -std=c++17 -O2 -shared -fPIC -ffp-contract=off -fno-exceptions -w -o " + made + " " + code + " 2> " + log;
-    int failed = system(command.c_str());
+        " -std=c++17 -O2 -fPIC -fvisibility=hidden -ffp-contract=off -fno-exceptions -w";
+    // Loads and stores call the driver's races.h; the library that belongs to the option is not linked.
+    std::string instrumented = emulated_races() ? " -fsanitize=thread" : "";
+    std::string link = " && " + std::string(compiler ? compiler : "c++") + " -shared -o " + made + " " + object + " -L" FOLDER " -l:libcuda.so";
+    int failed = system((command + instrumented + " -c -o " + object + " " + code + " 2> " + log + link + " 2>> " + log).c_str());
     p->log = read_file(log);
     std::string library = read_file(made);
-    for (const std::string& path : {code, made, log}) unlink(path.c_str());
+    for (const std::string& path : {code, object, made, log}) unlink(path.c_str());
     rmdir(folder);
     if (failed || library.empty()) return COMPILATION;
     uint64_t head[2] = {0x44454d554c415445ull, library.size()};

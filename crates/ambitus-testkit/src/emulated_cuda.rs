@@ -3,20 +3,32 @@
 //!
 //! The libraries in `emulated_cuda/` stand in for NVIDIA's: a program that finds them takes the same way as on a
 //! card, from compiling its kernels to replaying graphs. They are slow and check what a card would not: threads may run
-//! upwards, downwards or shuffled (a missing barrier shows), copies as early or as late as is legal, memory starts as NaN and
-//! ends at unmapped pages.
+//! upwards, downwards, shuffled or warp by warp (a missing barrier shows), loads and stores are seen and those that no barrier
+//! divides are faults, copies run as early or as late as is legal, memory starts as NaN and ends at
+//! unmapped pages, and products lose what lies in their scratch.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-const BLOCK: &str = include_str!("../emulated_cuda/block.h");
-const LIBRARIES: [(&str, &str); 5] = [
-    ("libcuda.so", include_str!("../emulated_cuda/cuda.cc")),
-    ("libnvrtc.so", include_str!("../emulated_cuda/nvrtc.cc")),
-    ("libcublasLt.so", include_str!("../emulated_cuda/cublaslt.cc")),
-    ("libnccl.so.2", include_str!("../emulated_cuda/nccl.cc")),
-    ("libnvidia-ml.so", include_str!("../emulated_cuda/nvml.cc")),
+/// What the libraries are made of. The first lies in all the others' way: they link to it.
+const SOURCES: [(&str, &str); 8] = [
+    ("block.h", include_str!("../emulated_cuda/block.h")),
+    ("races.h", include_str!("../emulated_cuda/races.h")),
+    ("block.cc", include_str!("../emulated_cuda/block.cc")),
+    ("cuda.cc", include_str!("../emulated_cuda/cuda.cc")),
+    ("nvrtc.cc", include_str!("../emulated_cuda/nvrtc.cc")),
+    ("cublaslt.cc", include_str!("../emulated_cuda/cublaslt.cc")),
+    ("nccl.cc", include_str!("../emulated_cuda/nccl.cc")),
+    ("nvml.cc", include_str!("../emulated_cuda/nvml.cc")),
+];
+/// Each library, and its sources. The driver is the first: others link to it.
+const LIBRARIES: [(&str, &[&str]); 5] = [
+    ("libcuda.so", &["cuda.cc", "block.cc"]),
+    ("libnvrtc.so", &["nvrtc.cc"]),
+    ("libcublasLt.so", &["cublaslt.cc"]),
+    ("libnccl.so.2", &["nccl.cc"]),
+    ("libnvidia-ml.so", &["nvml.cc"]),
 ];
 
 /// Returns the folder with the libraries, compiled on first use.
@@ -39,7 +51,7 @@ fn make() -> Result<PathBuf, String> {
     // Test binaries lie in <target>/<profile>/deps.
     let me = std::env::current_exe().expect("a running program has a path");
     let target = me.ancestors().nth(3).expect("a test lies in the target folder").to_owned();
-    let text: String = LIBRARIES.iter().map(|(_, code)| *code).chain([BLOCK]).collect();
+    let text: String = SOURCES.iter().map(|(_, code)| *code).collect();
     let folder = target.join(format!("emulated-cuda-{:016x}", fnv(&text)));
     if folder.join("complete").exists() {
         return Ok(folder);
@@ -47,17 +59,19 @@ fn make() -> Result<PathBuf, String> {
     // Another process may be making it too: each makes its own, the first to be complete stays.
     let mine = target.join(format!("emulated-cuda-{}.tmp", std::process::id()));
     std::fs::create_dir_all(&mine).expect("the target folder can be written");
-    let block = folder.join("block.h");
-    std::fs::write(mine.join("block.h"), BLOCK).expect("the target folder can be written");
-    for (name, code) in LIBRARIES {
-        let path = mine.join(format!("{name}.cc"));
-        std::fs::write(&path, code).expect("the target folder can be written");
+    for (name, code) in SOURCES {
+        std::fs::write(mine.join(name), code).expect("the target folder can be written");
+    }
+    for (name, sources) in LIBRARIES {
+        let driver: &[&str] = if name == LIBRARIES[0].0 { &[] } else { &["-l:libcuda.so"] };
         let out = Command::new(&compiler)
+            .current_dir(&mine)
             .args(["-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden"])
-            .arg(format!("-DBLOCK_H={:?}", block.display().to_string()))
-            .arg(format!("-Wl,-soname,{name}"))
-            .arg("-o")
-            .args([&mine.join(name), &path])
+            .arg(format!("-DFOLDER={:?}", folder.display().to_string()))
+            .args([&format!("-Wl,-soname,{name}"), "-Wl,-rpath,$ORIGIN", "-o", name])
+            .args(sources)
+            .args(["-L.", "-Wl,--no-as-needed"])
+            .args(driver)
             .args(["-ldl", "-lpthread"])
             .output()
             .expect("the C++ compiler runs");

@@ -1,7 +1,7 @@
 //! Collectives and transfers between cards, on emulated ones with an emulated NCCL: the bits of the CPU executor's, through several
 //! steps of scratch, for groups of ranks, and in 16 bits.
 
-use crate::emulation;
+use crate::{Emulation, emulation};
 use ambitus_comm::Communicator;
 use ambitus_comm::local;
 use ambitus_compile::plan::plan;
@@ -120,7 +120,7 @@ fn sum(b: &mut Builder<'_>, mesh: Mesh, piece: usize) {
 
 #[test]
 fn cards_exchange_what_processors_do() {
-    let Some(_one) = emulation(0, false) else { return };
+    let Some(_one) = emulation(Emulation::default()) else { return };
     for (ranks, shard) in [(1, 1), (2, 2), (3, 3), (4, 2), (4, 1)] {
         let mesh = Mesh::new(ranks, shard).expect("whole groups");
         same(&format!("{ranks} ranks in groups of {shard}"), ranks, &|_, b| {
@@ -134,7 +134,7 @@ fn cards_exchange_what_processors_do() {
 
 #[test]
 fn flats_larger_than_a_step_come_whole() {
-    let Some(_one) = emulation(0, false) else { return };
+    let Some(_one) = emulation(Emulation::default()) else { return };
     // 18 MiB of two ranks: steps of 16 MiB and the rest.
     let mesh = Mesh::new(2, 2).expect("a group");
     let each = (9 << 20) / 4;
@@ -146,7 +146,7 @@ fn flats_larger_than_a_step_come_whole() {
 
 #[test]
 fn values_go_from_rank_to_rank() {
-    let Some(_one) = emulation(0, false) else { return };
+    let Some(_one) = emulation(Emulation::default()) else { return };
     let ty = TensorType::f32(&[7, 50]);
     same("a transfer there and back", 2, &|rank, b| {
         let x = b.input("x", ty);

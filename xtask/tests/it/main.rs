@@ -2,15 +2,26 @@
 
 mod collectives;
 mod emulated;
+mod mutations;
 
 use ambitus_cuda::libraries::{self, Needed};
 use ambitus_testkit::emulated_cuda;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-/// The emulated libraries, loaded, with how threads of a block take turns (0 upwards, 1 downwards, 2 shuffled) and whether
-/// copies run late; `None` without a C++ compiler. Tests that hold it run one by one: the settings and the card's memory are the
-/// process's.
-fn emulation(turns: i32, late: bool) -> Option<MutexGuard<'static, ()>> {
+/// How the emulated card runs kernels.
+#[derive(Clone, Copy, Default)]
+struct Emulation {
+    /// How threads of a block take turns: 0 upwards, 1 downwards, 2 shuffled, 3 and 4 warp by warp upwards and downwards.
+    turns: i32,
+    /// Whether copies run late.
+    late: bool,
+    /// Whether loads and stores that no barrier divides are faults.
+    races: bool,
+}
+
+/// The emulated libraries, loaded; `None` without a C++ compiler. Tests that hold it run one by one: the settings and the card's
+/// memory are the process's.
+fn emulation(how: Emulation) -> Option<MutexGuard<'static, ()>> {
     static ONE: Mutex<()> = Mutex::new(());
     static LOADED: Once = Once::new();
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -26,13 +37,21 @@ fn emulation(turns: i32, late: bool) -> Option<MutexGuard<'static, ()>> {
         let management = unsafe { libloading::Library::new(folder.join("libnvidia-ml.so")) };
         std::mem::forget(management.expect("the emulated management library loads"));
     });
+    type Settings = unsafe extern "C" fn(i32, i32, i32);
     // SAFETY: the emulated driver has this function.
     unsafe {
-        let driver = libloading::Library::new("libcuda.so").expect("the emulated driver is loaded");
-        let settings =
-            driver.get::<unsafe extern "C" fn(i32, i32)>("emulated_settings").expect("its settings");
-        settings(turns, i32::from(late));
-        std::mem::forget(driver);
-    }
+        of_driver::<Settings>("emulated_settings")(how.turns, i32::from(how.late), i32::from(how.races))
+    };
     Some(one)
+}
+
+/// Returns a function of the emulated driver, which is loaded.
+fn of_driver<F: Copy>(name: &str) -> F {
+    // SAFETY: the library was compiled from this repository, and stays loaded; callers name the function's type.
+    unsafe {
+        let driver = libloading::Library::new("libcuda.so").expect("the emulated driver is loaded");
+        let found = *driver.get::<F>(name).expect("a function of the emulated driver");
+        std::mem::forget(driver);
+        found
+    }
 }

@@ -1,5 +1,5 @@
 // What every kernel file may use. Written for NVRTC without any header, and for a host C++ compiler: tests run every
-// kernel on the processor (src/tests/emulate.h).
+// kernel on the processor (ambitus-testkit/emulated_cuda/block.h).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -210,17 +210,17 @@ __device__ inline int segment_of(const View& table, i64 row) {
 }
 
 // Sums over a block, in an order that depends on the block's size only; every thread gets the sum. Blocks are whole
-// warps. `shared` is a static array of 32 floats, free for the next use when the function returns.
+// warps. `shared` is a static array of 32 floats, free for another use after the next barrier.
 __device__ inline float block_sum(float x, float* shared) {
     for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
     float sum = 0.0f;
     for (int w = 0; w < (int)blockDim.x / 32; w++) sum += shared[w];
-    __syncthreads();
     return sum;
 }
 
+// As block_sum, but `shared` is free for another use when the function returns.
 __device__ inline float block_max(float x, float* shared) {
     for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
@@ -381,9 +381,7 @@ __device__ inline double block_sum_double(double x, double* shared) {
         if ((int)threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
         __syncthreads();
     }
-    double sum = shared[0];
-    __syncthreads();
-    return sum;
+    return shared[0];
 }
 
 // Random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).

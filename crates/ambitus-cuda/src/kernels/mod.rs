@@ -80,7 +80,7 @@ pub(crate) const FAMILIES: &[&Family] = &[
 
 /// Returns what a family's code is compiled from.
 pub(crate) fn source(family: &Family) -> String {
-    let mut text = include_str!("device.h").to_owned();
+    let mut text = format!("#line 1 \"device.h\"\n{}", include_str!("device.h"));
     for kernel in family.kernels {
         text += &(kernel.declare)();
     }

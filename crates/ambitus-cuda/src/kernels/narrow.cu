@@ -161,6 +161,7 @@ KERNEL(adamw_8bit) {
         }
         most_m = warp_max(most_m);
         most_v = warp_max(most_v);
+        __syncwarp();  // every lane has read the scales: the maxima's exchange does not say so
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             i64 i = block * BLOCK + half * 128 + lane * 4;

@@ -211,6 +211,7 @@ pub(super) fn large_conv(t: &mut Table) {
         ("many outputs", 6, 138, 2, 9, 4),
         ("many taps", 4, 5, 1, 37, 20),
         ("wide, depthwise", 135, 135, 135, 11, 2),
+        ("many groups", 64, 64, 32, 16, 7),
     ] {
         let what = format!("large, {what}");
         let dims = [cout, cin / groups, taps];

@@ -1,0 +1,84 @@
+//! Deletes the barriers of the kernels, one at a time: the emulated card must find a race.
+//!
+//! A tenth of them, drawn anew each time; all with `AMBITUS_MUTATIONS=all`.
+
+use crate::{Emulation, emulated, emulation, of_driver};
+use ambitus_ir::DType;
+use ambitus_testkit::Case;
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+use xtask::ops;
+
+/// Returns the barriers of all kernels, as in `conv.cu:149`.
+fn barriers() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/ambitus-cuda/src/kernels");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&folder).expect("the kernels") {
+        let path = entry.expect("a file").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if !name.ends_with(".cu") && !name.ends_with(".h") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a file of kernels");
+        let lines = text.lines().enumerate();
+        let barrier = |line: &str| line.contains("__syncthreads()") || line.contains("__syncwarp()");
+        found.extend(lines.filter(|(_, line)| barrier(line)).map(|(i, _)| format!("{name}:{}", i + 1)));
+    }
+    found.sort();
+    found
+}
+
+/// Calls a function of the emulated driver with a barrier's place.
+fn with_place<R>(function: &str, place: &str) -> R {
+    let place = CString::new(place).expect("a text");
+    // SAFETY: both functions of the emulated driver that are called so take one text, which they copy.
+    unsafe { of_driver::<unsafe extern "C" fn(*const c_char) -> R>(function)(place.as_ptr()) }
+}
+
+/// Returns the cases in an element type that come by each barrier.
+fn cases_by_barrier(places: &[String], dtype: DType) -> BTreeMap<String, Vec<Case>> {
+    let mut found: BTreeMap<String, Vec<Case>> = BTreeMap::new();
+    emulated::each_case(dtype, |case, _| {
+        for place in places {
+            if with_place::<u32>("emulated_came_by", place) > 0 {
+                found.entry(place.clone()).or_default().push(case.clone());
+            }
+        }
+    });
+    found
+}
+
+/// Returns the barriers without which no case fails.
+fn survivors(places: Vec<String>, dtype: DType) -> Vec<String> {
+    let cases = cases_by_barrier(&places, dtype);
+    let survives = |place: &String| {
+        with_place::<()>("emulated_delete", place);
+        let fails = |case: &&Case| {
+            let (_, outcome) = ops::check(emulated::card(), dtype, std::slice::from_ref(*case));
+            !outcome.faults.is_empty()
+        };
+        let failed = cases.get(place).into_iter().flatten().find(fails);
+        println!("{place}: {}", failed.map_or("survives", |case| &case.name));
+        failed.is_none()
+    };
+    let left = places.into_iter().filter(survives).collect();
+    with_place::<()>("emulated_delete", "");
+    left
+}
+
+#[test]
+fn a_deleted_barrier_is_found() {
+    let Some(_one) = emulation(Emulation { races: true, ..Emulation::default() }) else { return };
+    let mut places = barriers();
+    assert!(places.len() > 20, "{places:?}");
+    if std::env::var_os("AMBITUS_MUTATIONS").is_none_or(|v| v != "all") {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos() as usize;
+        places = places.into_iter().enumerate().filter(|(i, _)| i % 10 == now % 10).map(|(_, p)| p).collect();
+    }
+    println!("without {}", places.join(", without "));
+    // Some stand only where elements are narrow.
+    let survived = survivors(survivors(places, DType::F32), DType::BF16);
+    assert!(survived.is_empty(), "no case fails without the barriers of {}", survived.join(", "));
+}
