@@ -1,7 +1,7 @@
 //! Opening and running planned sessions.
 
 use crate::bind::{Io, Tensor};
-use crate::driver::{Arenas, Card, Graph, Rect};
+use crate::driver::{Arenas, Card, Graph, Piece, Rect};
 use crate::nccl::Rank;
 use crate::ops;
 use crate::step::Step;
@@ -30,9 +30,8 @@ pub struct CudaExecutor {
 enum Recorded {
     /// As a graph.
     Graph(Graph),
-    /// As steps that are put on the streams for each run. Programs that exchange with other ranks: NCCL can be recorded into
-    /// graphs from 2.9 on, but not polled there, so it would be unknown which collective another rank has not reached.
-    Steps(Vec<Step>),
+    /// In pieces, of a program that exchanges with other ranks.
+    Pieces(Vec<Piece>),
 }
 
 /// A session that was not opened, and the card that it was for.
@@ -240,8 +239,7 @@ fn record(
     let end = p.program.instrs.len();
     let fault = |(step, what): (usize, String)| plan_error(p, of.get(step).copied().unwrap_or(end), &what);
     if all.iter().any(|s| matches!(s, Step::Exchange(e) if e.is_between_ranks())) {
-        card.rehearse(&all).map_err(fault)?;
-        return Ok(Recorded::Steps(all));
+        return card.record_pieces(all).map(Recorded::Pieces).map_err(fault);
     }
     card.record(&all).map(Recorded::Graph).map_err(fault)
 }
@@ -330,7 +328,7 @@ impl Executor for CudaExecutor {
         let (at, _) = program(&self.planned, name, slot)?;
         match (self.programs[at].get(slot), &self.rank) {
             (Some(Recorded::Graph(graph)), _) => self.card.replay(graph),
-            (Some(Recorded::Steps(steps)), Some(rank)) => self.card.run(steps, rank),
+            (Some(Recorded::Pieces(pieces)), Some(rank)) => self.card.run(pieces, rank),
             _ => Ok(()),
         }
     }

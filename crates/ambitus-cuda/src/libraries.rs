@@ -163,8 +163,8 @@ pub fn load(needed: Needed, folders: &[PathBuf]) -> bool {
     })
 }
 
-/// Returns where libraries lie besides the loader's own folders: the toolkit's, and those of Python wheels in the active
-/// environment.
+/// Returns where libraries lie besides the loader's own folders: the toolkit's, and those of Python wheels: of the active
+/// environment, of every Python whose programs are found, and of the user.
 fn folders() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
@@ -174,13 +174,25 @@ fn folders() -> Vec<PathBuf> {
     for name in ["cuda", "cuda-13", "cuda-12"] {
         found.push(Path::new("/usr/local").join(name).join("lib64"));
     }
-    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from);
-    for environment in environments {
-        found.push(environment.join("lib"));
-        for python in entries(&environment.join("lib")) {
-            for package in entries(&python.join("site-packages/nvidia")) {
-                found.push(package.join("lib"));
-            }
+    let of_variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let mut prefixes: Vec<PathBuf> =
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|v| of_variable(v)).collect();
+    let programs = std::env::var_os("PATH").map_or(Vec::new(), |path| std::env::split_paths(&path).collect());
+    prefixes.extend(programs.iter().filter_map(|bin: &PathBuf| bin.parent()).map(Path::to_owned));
+    let home = of_variable("HOME").unwrap_or_default();
+    prefixes.push(home.join(".local"));
+    let pyenv = of_variable("PYENV_ROOT").unwrap_or(home.join(".pyenv"));
+    prefixes.extend(entries(&pyenv.join("versions")));
+    found.extend(prefixes.iter().flat_map(|prefix| of_wheels(prefix)));
+    found
+}
+
+/// Returns the folders of libraries of NVIDIA's wheels under an environment, and the environment's own.
+fn of_wheels(prefix: &Path) -> Vec<PathBuf> {
+    let mut found = vec![prefix.join("lib")];
+    for python in entries(&prefix.join("lib")) {
+        for packages in ["site-packages", "dist-packages"] {
+            found.extend(entries(&python.join(packages).join("nvidia")).into_iter().map(|p| p.join("lib")));
         }
     }
     found
@@ -201,6 +213,19 @@ mod tests {
     fn an_older_driver_gets_older_libraries() {
         assert_eq!(Needed::Nvrtc.files(13), ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]);
         assert_eq!(Needed::CublasLt.files(12), ["libcublasLt.so.12", "libcublasLt.so"]);
+    }
+
+    /// As pip unpacks the wheels of CUDA 12 (a folder for each) and 13 (one for all).
+    #[test]
+    fn wheels_are_found_where_pip_puts_them() {
+        let dir = tempfile::tempdir().unwrap();
+        for packages in ["lib/python3.11/site-packages", "lib/python3/dist-packages"] {
+            for package in ["cuda_nvrtc", "cu13"] {
+                let lib = dir.path().join(packages).join("nvidia").join(package).join("lib");
+                std::fs::create_dir_all(&lib).unwrap();
+                assert!(of_wheels(dir.path()).contains(&lib), "{}", lib.display());
+            }
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 API int emulated_take_fault();
@@ -35,6 +36,12 @@ static std::vector<Stream*> streams;
 struct Stream {
     Graph* graph = nullptr;
     std::vector<int> last;  // what the next node comes after
+    // A copy from page-locked memory that runs late: when the stream's next work is put on it, or is waited for.
+    std::function<void()> copy;
+
+    void flush() {
+        if (copy) std::exchange(copy, nullptr)();
+    }
 };
 struct Event {
     Graph* graph = nullptr;
@@ -91,6 +98,7 @@ static int done() { return emulated_take_fault() ? LAUNCH_FAILED : SUCCESS; }
 API int emulated_enqueue(void* stream, void (*call)(void*), void* data) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     Stream* s = (Stream*)stream;
+    if (s) s->flush();
     if (!s || !s->graph) {
         call(data);
         return done();
@@ -100,6 +108,7 @@ API int emulated_enqueue(void* stream, void (*call)(void*), void* data) {
     return SUCCESS;
 }
 static int enqueue(Stream* s, std::function<void()> work) {
+    if (s) s->flush();
     if (!s || !s->graph) {
         work();
         return done();
@@ -127,6 +136,7 @@ API int cuDeviceGetAttribute(int* v, int attribute, int) {
     *v = attribute == 75 ? 8 : 0;  // compute capability 8.0: 75 is its major, 76 its minor number
     return SUCCESS;
 }
+API int cuDevicePrimaryCtxSetFlags_v2(int, unsigned flags) { return flags == 4 ? SUCCESS : INVALID_VALUE; }
 API int cuDevicePrimaryCtxRetain(void** context, int) { *context = (void*)1; return SUCCESS; }
 API int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
 API int cuCtxSetCurrent(void*) { return SUCCESS; }
@@ -174,7 +184,13 @@ API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
     bool both = emulated_inside(to, bytes) && emulated_inside(from, bytes);
     bool recording = stream && ((Stream*)stream)->graph;
     if (!both && (recording || (!emulated_inside(to, bytes) && !emulated_inside(from, bytes)))) return ILLEGAL_ADDRESS;
-    return enqueue((Stream*)stream, [=] { memmove((void*)to, (const void*)from, bytes); });
+    auto copy = [=] { memmove((void*)to, (const void*)from, bytes); };
+    if (late && both && stream && !recording) {
+        ((Stream*)stream)->flush();
+        ((Stream*)stream)->copy = copy;
+        return SUCCESS;
+    }
+    return enqueue((Stream*)stream, copy);
 }
 
 struct Copy2D {
@@ -184,6 +200,7 @@ struct Copy2D {
 };
 API int cuMemcpy2DAsync_v2(const Copy2D* c, void* stream) {
     std::lock_guard<std::recursive_mutex> hold(lock);
+    if (stream) ((Stream*)stream)->flush();
     if (!stream || ((Stream*)stream)->graph || c->src_pitch < c->width || c->dst_pitch < c->width) return INVALID_VALUE;
     if (c->src_pitch > 0x7fffffff || c->dst_pitch > 0x7fffffff) return INVALID_VALUE;
     const int HOST = 1;
@@ -243,15 +260,20 @@ API int cuStreamDestroy_v2(void* stream) {
     delete (Stream*)stream;
     return SUCCESS;
 }
-API int cuStreamSynchronize(void*) { return SUCCESS; }
+API int cuStreamSynchronize(void* stream) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    if (stream) ((Stream*)stream)->flush();
+    return SUCCESS;
+}
 // Outside of graphs all work is done when it is put on a stream.
-API int cuStreamQuery(void*) { return SUCCESS; }
+API int cuStreamQuery(void* stream) { return cuStreamSynchronize(stream); }
 API int cuEventQuery(void*) { return SUCCESS; }
 API int cuEventCreate(void** event, unsigned) { *event = new Event; return SUCCESS; }
 API int cuEventDestroy_v2(void* event) { delete (Event*)event; return SUCCESS; }
 API int cuEventRecord(void* event, void* stream) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     Stream* s = (Stream*)stream;
+    s->flush();
     *(Event*)event = Event{s->graph, s->last};
     return SUCCESS;
 }
@@ -309,8 +331,9 @@ static void run(Graph* g, std::vector<char>& over, int n) {
     for (int before : g->nodes[n].after) run(g, over, before);
     g->nodes[n].work();
 }
-API int cuGraphLaunch(void* exec, void*) {
+API int cuGraphLaunch(void* exec, void* stream) {
     std::lock_guard<std::recursive_mutex> hold(lock);
+    ((Stream*)stream)->flush();
     Graph* g = (Graph*)exec;
     std::vector<char> over(g->nodes.size(), 0);
     // Late: what other streams do waits until the first stream needs it.

@@ -1,8 +1,9 @@
 //! Exchanges with other ranks: on a stream for each queue, and waiting for them with a watchdog.
 
+use super::graphs::Piece;
 use super::{Card, failed};
 use crate::nccl::{Rank, Seen};
-use crate::step::{Exchange, Step, Work};
+use crate::step::{Exchange, Work};
 use ambitus_comm::CommError;
 use ambitus_exec::executor::ExecError;
 use cudarc::driver::result::{self, DriverError};
@@ -104,15 +105,19 @@ impl Card {
         Ok(())
     }
 
-    /// Puts steps on the streams and waits for their end, watching over exchanges.
+    /// Puts a program on the streams and waits for their end, watching over exchanges.
     ///
     /// # Errors
     /// When the card fails, or another rank is gone or does not come; nothing can be exchanged afterwards.
-    pub(crate) fn run(&mut self, steps: &[Step], rank: &Rank) -> Result<(), ExecError> {
+    pub(crate) fn run(&mut self, pieces: &[Piece], rank: &Rank) -> Result<(), ExecError> {
         self.enter().map_err(|e| super::device_error("entering the context", e))?;
         let mut running = Running { rank: Some(rank), ..Running::default() };
-        for step in steps {
-            if let Err(what) = self.put(step, &mut running) {
+        for piece in pieces {
+            let put = match piece {
+                Piece::Graph(graph) => self.start(graph).map_err(|e| failed("starting a program", e)),
+                Piece::Step(step) => self.put(step, &mut running),
+            };
+            if let Err(what) = put {
                 let fault = running.fault.take();
                 // What is on its way reads and writes the arenas: without the other ranks it ends only so.
                 rank.give_up();

@@ -7,13 +7,63 @@ use crate::step::{Gemm, Launch, Step};
 use ambitus_exec::executor::ExecError;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::time::Instant;
+
+/// A part of a program that exchanges with other ranks.
+pub(crate) enum Piece {
+    /// A stretch without exchanges.
+    Graph(Graph),
+    /// What is put on the streams for each run. NCCL can be recorded into graphs from 2.9 on, but not polled there, so it would
+    /// be unknown which collective another rank has not reached.
+    Step(Step),
+}
 
 /// A program as a CUDA graph.
 pub struct Graph {
     exec: sys::CUgraphExec,
     context: sys::CUcontext,
+}
+
+/// Returns for each step whether it is put on the streams alone: exchanges and the waits for them, and the copies of a queue
+/// of which one is under way across these.
+fn alone(steps: &[Step]) -> Vec<bool> {
+    let tokens: HashSet<u64> =
+        steps.iter().filter_map(|s| if let Step::Exchange(e) = s { Some(e.token) } else { None }).collect();
+    let exchanges = |s: &Step| match s {
+        Step::Exchange(_) => true,
+        Step::Join { to } => tokens.contains(to),
+        _ => false,
+    };
+    let mut alone: Vec<bool> = steps.iter().map(exchanges).collect();
+    // Copies: the queue, and where they begin and end.
+    let mut open: HashMap<u64, (u32, usize)> = HashMap::new();
+    let mut copies = Vec::new();
+    for (i, step) in steps.iter().enumerate() {
+        match step {
+            Step::Fork { queue, to, .. } => _ = open.insert(*to, (*queue, i)),
+            Step::Join { to } => {
+                copies.extend(open.remove(to).map(|(queue, begin)| (queue, begin, i)));
+            }
+            _ => {}
+        }
+    }
+    copies.extend(open.into_values().map(|(queue, begin)| (queue, begin, steps.len())));
+    loop {
+        let crosses = |(_, begin, end): &&(u32, usize, usize)| alone[*begin..*end].iter().any(|alone| *alone);
+        let queues: HashSet<u32> = copies.iter().filter(crosses).map(|(queue, ..)| *queue).collect();
+        let (gone, left): (Vec<_>, Vec<_>) =
+            copies.into_iter().partition(|(queue, ..)| queues.contains(queue));
+        if gone.is_empty() {
+            return alone;
+        }
+        for (_, begin, end) in gone {
+            alone[begin] = true;
+            alone.get_mut(end).into_iter().for_each(|alone| *alone = true);
+        }
+        copies = left;
+    }
 }
 
 impl Drop for Graph {
@@ -52,17 +102,54 @@ impl Card {
         Ok(made)
     }
 
-    /// Runs a recorded program to its end.
+    /// Records steps as graphs where nothing is exchanged: everything that the steps need is loaded then, before the first exchange
+    /// (what is loaded while an exchange waits for another rank may wait for its end, for ever).
     ///
     /// # Errors
-    /// When the card fails.
+    /// Steps that the card refuses, by index.
+    pub(crate) fn record_pieces(&mut self, steps: Vec<Step>) -> Result<Vec<Piece>, (usize, String)> {
+        let alone = alone(&steps);
+        let (mut pieces, mut stretch, mut at) = (Vec::new(), Vec::new(), 0);
+        for (step, alone) in steps.into_iter().zip(alone) {
+            at += 1;
+            if !alone {
+                stretch.push(step);
+                continue;
+            }
+            self.end_stretch(&mut stretch, at - 1, &mut pieces)?;
+            pieces.push(Piece::Step(step));
+        }
+        self.end_stretch(&mut stretch, at, &mut pieces)?;
+        Ok(pieces)
+    }
+
+    /// Records the steps before step `end`.
+    fn end_stretch(
+        &mut self,
+        stretch: &mut Vec<Step>,
+        end: usize,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), (usize, String)> {
+        let steps = std::mem::take(stretch);
+        if !steps.is_empty() {
+            let graph = self.record(&steps).map_err(|(i, why)| (end - steps.len() + i, why))?;
+            pieces.push(Piece::Graph(graph));
+        }
+        Ok(())
+    }
+
+    /// Starts a recorded program, after everything that was put on the card before.
+    ///
+    /// # Errors
+    /// When the card fails; what fails later is said by whoever waits.
     pub fn replay(&mut self, graph: &Graph) -> Result<(), ExecError> {
         self.enter().map_err(|e| device_error("entering the context", e))?;
+        self.start(graph).map_err(|e| device_error("starting a program", e))
+    }
+
+    pub(super) fn start(&self, graph: &Graph) -> Result<(), DriverError> {
         // SAFETY: graph and stream are live.
-        unsafe {
-            result::graph::launch(graph.exec, self.main).and_then(|()| result::stream::synchronize(self.main))
-        }
-        .map_err(|e| device_error("running a program", e))
+        unsafe { result::graph::launch(graph.exec, self.main) }
     }
 
     /// Returns the seconds of one run of `steps`, as part of a graph that repeats them for about a millisecond.
@@ -92,8 +179,10 @@ impl Card {
             let many: Vec<Step> = whole.iter().cycle().take(n * whole.len()).cloned().collect();
             let graph = self.record(&many).map_err(|(_, why)| ExecError::Device(why))?;
             self.replay(&graph)?;
+            self.wait()?;
             let start = Instant::now();
             self.replay(&graph)?;
+            self.wait()?;
             Ok(start.elapsed().as_secs_f64() / n as f64)
         };
         let once = run(1)?;
@@ -187,18 +276,6 @@ impl Card {
         }
     }
 
-    /// Records steps and drops them: what the card would refuse is refused now, and libraries load what they need.
-    ///
-    /// # Errors
-    /// Steps that the card refuses, by index.
-    pub(crate) fn rehearse(&mut self, steps: &[Step]) -> Result<(), (usize, String)> {
-        let whole = |e| (steps.len(), failed("recording a program", e));
-        self.enter().map_err(whole)?;
-        let graph = self.capture(steps)?;
-        // SAFETY: just recorded, used by nothing.
-        unsafe { result::graph::destroy(graph) }.map_err(whole)
-    }
-
     fn capture(&mut self, steps: &[Step]) -> Result<sys::CUgraph, (usize, String)> {
         let whole = |e| (steps.len(), failed("recording a program", e));
         // Relaxed: kernels of libraries may be loaded while recording.
@@ -220,5 +297,36 @@ impl Card {
                 Err(fault)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step::Exchange;
+
+    fn fork(queue: u32, to: u64) -> Step {
+        Step::Fork { queue, from: 0, to, bytes: 1 }
+    }
+
+    #[test]
+    fn only_copies_across_exchanges_and_those_of_their_queue_are_alone() {
+        let join = |to| Step::Join { to };
+        let exchange = Step::Exchange(Exchange { queue: 9, token: 99, what: "x".into(), work: Vec::new() });
+        let steps = [
+            fork(0, 1),
+            join(1),
+            fork(1, 2),
+            exchange,
+            fork(0, 3),
+            join(3),
+            join(99),
+            join(2),
+            fork(1, 4),
+            join(4),
+        ];
+        let expected = [false, false, true, true, false, false, true, true, true, true];
+        assert_eq!(alone(&steps), expected);
+        assert_eq!(alone(&[fork(0, 1), join(1)]), [false, false]);
     }
 }

@@ -8,6 +8,7 @@ mod products;
 pub use cards::{CardInfo, OLDEST, card, cards};
 pub(crate) use exchange::come;
 pub use graphs::Graph;
+pub(crate) use graphs::Piece;
 
 use crate::kernels::{FAMILIES, Family};
 use crate::libraries::{self, Needed};
@@ -44,7 +45,18 @@ pub struct Card {
     /// Freed before the context; `None` only while opening fails.
     products: Option<Products>,
     arenas: Arenas,
+    staging: Staging,
 }
+
+/// Page-locked host memory through which small writes pass, one after another, so that nobody waits for them.
+#[derive(Default)]
+struct Staging {
+    at: u64,
+    used: usize,
+}
+
+/// Bytes of [`Staging`]: the inputs of some micro-batches.
+const STAGING: usize = 256 << 10;
 
 /// A rectangle of memory: `rows` runs of `width` bytes, `pitch` bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +98,12 @@ impl Card {
         libraries::find(Needed::CublasLt).map_err(|e| e.to_string())?;
         let architecture = nvrtc::architecture(info.capability)?;
         let device = result::device::get(index as i32).map_err(|e| failed("the card", e))?;
+        // Who waits sleeps: otherwise waiting takes a core that the loader needs. Refused where another library of the process has the
+        // context already; it is only as fast as it was then.
+        let sleeps = sys::CUctx_flags_enum::CU_CTX_SCHED_BLOCKING_SYNC as u32;
         // SAFETY: the device was just given by the driver.
+        let _ = unsafe { sys::cuDevicePrimaryCtxSetFlags_v2(device, sleeps) };
+        // SAFETY: as above.
         let context =
             unsafe { result::primary_ctx::retain(device) }.map_err(|e| failed("making a context", e))?;
         let mut card = Card {
@@ -100,6 +117,7 @@ impl Card {
             one: 0,
             products: None,
             arenas: Arenas { device: 0, host: 0 },
+            staging: Staging::default(),
         };
         card.enter().map_err(|e| failed("entering the context", e))?;
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
@@ -109,6 +127,9 @@ impl Card {
         card.one = unsafe { result::malloc_sync(256) }.map_err(|e| failed("taking memory", e))?;
         let constant = Rect { at: card.one, rows: 1, width: 4, pitch: 4 };
         card.write(constant, &1.0f32.to_ne_bytes()).map_err(|e| e.to_string())?;
+        // SAFETY: fresh memory, written before it is read; freed in `drop`.
+        let staging = unsafe { result::malloc_host(STAGING, 0) };
+        card.staging.at = staging.map_err(|e| failed("locking host memory", e))? as u64;
         card.products = Some(Products::new(card.one)?);
         Ok(card)
     }
@@ -203,13 +224,26 @@ impl Card {
         self.wait()
     }
 
-    /// Copies host bytes, row after row, into a rectangle of an arena.
+    /// Copies host bytes, row after row, into a rectangle of an arena, in order with all programs. Waits only for what is large.
     ///
     /// # Errors
     /// When the card fails.
     pub fn write(&mut self, to: Rect, data: &[u8]) -> Result<(), ExecError> {
         assert_eq!(data.len(), to.rows * to.width, "a rectangle's bytes");
-        self.copy(to, data.as_ptr() as u64, true)
+        if self.staging.at == 0 || data.len() > STAGING / 4 {
+            self.copy(to, data.as_ptr() as u64, true)?;
+            return self.wait();
+        }
+        if self.staging.used + data.len() > STAGING {
+            self.wait()?;
+            self.staging.used = 0;
+        }
+        let from = self.staging.at + self.staging.used as u64;
+        self.staging.used += data.len();
+        // SAFETY: the staging memory has these bytes, and no copy that is under way reads them: they were used for the last time
+        // before the wait above.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), from as *mut u8, data.len()) };
+        self.copy(to, from, true)
     }
 
     /// Copies a rectangle of an arena to host bytes, row after row.
@@ -218,11 +252,12 @@ impl Card {
     /// When the card fails.
     pub fn read(&self, from: Rect, out: &mut [u8]) -> Result<(), ExecError> {
         assert_eq!(out.len(), from.rows * from.width, "a rectangle's bytes");
-        self.copy(from, out.as_mut_ptr() as u64, false)
+        self.copy(from, out.as_mut_ptr() as u64, false)?;
+        self.wait()
     }
 
-    /// Copies between a rectangle and `host`, to its end, in order with all programs: on their stream. (What is copied on
-    /// no stream may still be on its way to the card when the call returns.)
+    /// Starts copying between a rectangle and `host`, in order with all programs: on their stream. Callers wait before `host` is
+    /// used otherwise.
     fn copy(&self, rect: Rect, host: u64, to_card: bool) -> Result<(), ExecError> {
         if rect.rows * rect.width == 0 {
             return Ok(());
@@ -231,7 +266,7 @@ impl Card {
         let (to, from) = if to_card { (rect.at, host) } else { (host, rect.at) };
         let put = if rect.rows == 1 || rect.pitch == rect.width {
             // SAFETY: the rectangle lies in an arena by the plan's check; the host side has as many bytes (checked by the
-            // callers) and outlives the wait below.
+            // callers) and outlives the copy.
             unsafe { sys::cuMemcpyAsync(to, from, rect.rows * rect.width, self.main) }
         } else {
             let kind = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED;
@@ -259,23 +294,23 @@ impl Card {
             // SAFETY: as above.
             unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.main) }
         };
-        put.result().map_err(|e| device_error("moving data", e))?;
-        self.wait()
+        put.result().map_err(|e| device_error("moving data", e))
     }
 
-    /// Waits for everything that was put on the card.
+    /// Waits for everything that was put on the card: all copies of programs are joined by the stream of the programs.
     fn wait(&self) -> Result<(), ExecError> {
-        let mut streams = self.copies.values().chain([&self.main]);
-        streams
-            // SAFETY: the streams are live.
-            .try_for_each(|s| unsafe { result::stream::synchronize(*s) })
-            .map_err(|e| device_error("waiting for the card", e))
+        // SAFETY: the stream is live.
+        unsafe { result::stream::synchronize(self.main) }.map_err(|e| device_error("waiting for the card", e))
     }
 
     /// Gives the arenas back.
     pub(crate) fn release(&mut self) {
         let _ = self.enter();
-        // SAFETY: each was taken by `allocate` and is given back once; nothing runs, as everything is waited for. What fails
+        for stream in self.copies.values().chain([&self.main]) {
+            // SAFETY: the streams are live.
+            let _ = unsafe { result::stream::synchronize(*stream) };
+        }
+        // SAFETY: each was taken by `allocate` and is given back once; nothing runs, as everything was waited for. What fails
         // here is freed with the process.
         unsafe {
             if self.arenas.device != 0 {
@@ -303,6 +338,9 @@ impl Drop for Card {
         unsafe {
             if self.one != 0 {
                 let _ = result::free_sync(self.one);
+            }
+            if self.staging.at != 0 {
+                let _ = result::free_host(self.staging.at as *mut c_void);
             }
             for module in &self.modules {
                 let _ = result::module::unload(*module);

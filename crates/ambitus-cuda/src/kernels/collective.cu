@@ -27,12 +27,6 @@ KERNEL(pack) {
     }
 }
 
-KERNEL(clear_pads) {
-    i64 pad = a.y.pitch - a.y.cols, n = a.y.rows * pad;
-    for (i64 k = (i64)blockIdx.x * blockDim.x + threadIdx.x; k < n; k += (i64)gridDim.x * blockDim.x)
-        zero(a.y, k / pad * a.y.pitch + a.y.cols + k % pad);
-}
-
 // In the order of ranks: the bits do not depend on how the pieces travelled.
 KERNEL(ordered_sum) {
     const float* got = (const float*)a.got;

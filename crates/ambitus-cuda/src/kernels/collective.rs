@@ -1,6 +1,7 @@
 //! Collectives and transfers: packing and unpacking of flats, exchanges in steps of bounded scratch, and sums in the order of
 //! ranks. What they give is what the CPU executor's do, bit for bit.
 
+use super::matmul::clear_pads;
 use super::{Argument, View, kernels, launch_over};
 use crate::bind::{Io, Steps, Tensor};
 use crate::step::{Exchange, Message, Step, Work};
@@ -18,8 +19,6 @@ kernels! { "collective";
     PackArgs "pack" [256 threads, 64 registers] {
         staged: u64, x: View, stretch: Stretch, at: i64, begin: i64, count: i64
     }
-    /// Zeroes the pads between rows.
-    ClearPadsArgs "clear_pads" [256 threads, 32 registers] { y: View }
     /// y[i] = got[0, i] + got[1, i] + ..., in that order.
     OrderedSumArgs "ordered_sum" [256 threads, 32 registers] { got: u64, y: u64, n: i64, ranks: i32 }
 }
@@ -100,15 +99,6 @@ fn pack(s: Stretch, staged: u64, part: &Part, x: &Tensor) -> impl Iterator<Item 
     launches(launch_over(&args, count as u64))
 }
 
-fn clear_pads(y: &Tensor) -> impl Iterator<Item = Work> {
-    let pads = y.ty.shape.rows() * (y.ty.pitch - y.ty.shape.cols());
-    launches(if y.ty.is_dense() {
-        Vec::new()
-    } else {
-        launch_over(&ClearPadsArgs { y: y.view() }, pads as u64)
-    })
-}
-
 /// Returns the exchange of an instruction whose last result is its token.
 fn exchange(io: &Io, queue: u32, ranks: usize, work: Vec<Work>) -> Steps {
     if ranks != io.rank.1 {
@@ -134,7 +124,7 @@ pub(crate) fn all_gather(op: &AllGatherStart, io: &Io) -> Steps {
     let alone = members.len() == 1;
     let each = if alone { elements } else { step(members.len(), elements, size) };
     let staged = scratch(io, all_gather_workspace(op, &[x.ty]))?;
-    let mut work: Vec<Work> = io.y[..io.y.len() - 1].iter().flat_map(clear_pads).collect();
+    let mut work: Vec<Work> = io.y[..io.y.len() - 1].iter().flat_map(|y| launches(clear_pads(y))).collect();
     for first in (0..elements).step_by(each.max(1)) {
         let n = each.min(elements - first);
         let (mine, bytes) = (x.at + (first * size) as u64, (n * size) as u64);

@@ -98,7 +98,7 @@ template <int T>
 __device__ inline void stage_rows(const View& v, i64 column, int columns, int column_bits, int row, int count,
                                   int first, int last, float* to, int pitch_c, int pitch_r) {
     int mask = (1 << column_bits) - 1;
-#pragma unroll 4
+#pragma unroll 2
     for (int i = threadIdx.x; i < count << column_bits; i += (int)blockDim.x) {
         int c = i & mask, r = i >> column_bits;
         bool there = c < columns && row + r >= first && row + r < last;

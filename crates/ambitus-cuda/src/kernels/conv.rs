@@ -28,7 +28,7 @@ kernels! { "conv";
         ins: i32, outs: i32, taps: i32, pad: i32, splits: i32,
     }
     /// dw = beta * dw + sum of `splits` parts in order.
-    WeightParts "conv_weight_parts" [256 threads, 64 registers] {
+    WeightParts "conv_weight_parts" [256 threads, 80 registers] {
         parts: u64, splits: i32, beta: View, dw: View,
     }
 }

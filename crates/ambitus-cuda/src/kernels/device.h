@@ -11,7 +11,7 @@ typedef long long i64;
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
 // Threads that a multiprocessor holds.
-#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
 #define RESIDENT 2048
 #elif __CUDA_ARCH__ == 750
 #define RESIDENT 1024

@@ -273,3 +273,18 @@ pub(crate) fn declaration(
     }
     text + "#endif\n"
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The driver's table of kernels is by name, over all families.
+    #[test]
+    fn no_two_kernels_have_one_name() {
+        let mut names: Vec<&str> = FAMILIES.iter().flat_map(|f| f.kernels).map(|k| k.name).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all, "{names:?}");
+    }
+}

@@ -15,7 +15,7 @@ kernels! { "narrow";
         adam: Adam,
     }
     /// One step of AdamW with 8-bit moments, a warp for each block of 256 elements; nothing if `apply` is 0.
-    AdamW8bitArgs "adamw_8bit" [256 threads, 64 registers] {
+    AdamW8bitArgs "adamw_8bit" [256 threads, 96 registers] {
         w: View, g: View, codes_m: View, scales_m: View, codes_v: View, scales_v: View,
         lr: View, coef: View, t: View, apply: View, seed: View,
         id: u64, first: u64, of: u64,

@@ -6,9 +6,9 @@ use ambitus_ir::TensorType;
 
 kernels! { "segment";
     /// The segment of every row, or -1.
-    IdsArgs "segment_ids" [256 threads, 32 registers] { segs: View, y: View }
+    IdsArgs "segment_ids" [256 threads, 40 registers] { segs: View, y: View }
     /// Every row's index within its segment, 0 for rows of none.
-    PositionsArgs "segment_positions" [256 threads, 32 registers] { segs: View, y: View }
+    PositionsArgs "segment_positions" [256 threads, 40 registers] { segs: View, y: View }
     /// Sums of up to `tile` rows, tiles counted from each segment's start.
     PartsArgs "segment_parts" [256 threads, 40 registers] { x: View, segs: View, parts: View, tile: i32 }
     /// The sum of a segment's parts.

@@ -6,9 +6,8 @@
 use ambitus_cuda::libraries;
 use ambitus_cuda::nvrtc::{self, KernelReport};
 
-/// Compute capabilities of Turing, Ampere (A100, GeForce, Orin), Ada and Hopper. Blackwell's (10.0, 12.0) compile, but some
-/// kernels spill or take a few registers too many there (NVRTC 13.0).
-const CAPABILITIES: [(u32, u32); 6] = [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0)];
+/// Compute capabilities of Turing, Ampere (A100, GeForce, Orin), Ada, Hopper and Blackwell (B200, GeForce).
+const CAPABILITIES: [(u32, u32); 8] = [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)];
 /// Registers of a multiprocessor, on all of them.
 const REGISTERS: u32 = 65_536;
 /// Bytes of static shared memory that a block may have.
@@ -47,7 +46,7 @@ fn every_kernel_compiles_for_every_card_within_its_budget() {
     let loaded = CAPABILITIES.map(|capability| nvrtc::architecture(capability).expect("a version"));
     let mut architectures: Vec<String> = loaded.into_iter().filter(|a| a.starts_with("sm_")).collect();
     architectures.push("sm_90a".to_owned());
-    assert!(architectures.len() >= 6, "{architectures:?}");
+    assert_eq!(architectures.len(), 9, "NVRTC 12.8 or later: {architectures:?}");
     let reports = std::thread::scope(|s| {
         let report = |a| move || nvrtc::report(a).expect("the kernels compile");
         let jobs: Vec<_> = architectures.iter().map(|a| s.spawn(report(a))).collect();
