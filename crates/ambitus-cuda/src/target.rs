@@ -21,10 +21,15 @@ pub struct CudaTarget {
 }
 
 impl CudaTarget {
-    /// Returns a card of a compute capability (major, minor) with measured or known rates. Hopper's products want 32 MiB of
-    /// scratch, older cards' 4 MiB (what cuBLASLt's documentation advises).
+    /// Returns a card of a compute capability (major, minor) with measured or known rates.
     pub fn new(capability: (u32, u32), rates: Rates) -> CudaTarget {
-        CudaTarget { rates, gemm_workspace: if capability.0 >= 9 { 32 << 20 } else { 4 << 20 } }
+        CudaTarget { rates, gemm_workspace: CudaTarget::gemm_workspace(capability) }
+    }
+
+    /// Returns the scratch of one matrix product, all that bytes depend on. Hopper's products want 32 MiB, older cards' 4 MiB (what
+    /// cuBLASLt's documentation advises).
+    pub fn gemm_workspace(capability: (u32, u32)) -> u64 {
+        if capability.0 >= 9 { 32 << 20 } else { 4 << 20 }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::budget::{MicroBatch, PLANNED_AT_ONCE, Shape, has_room_to_search, is_long, require_planning};
 use crate::device::Device;
 use crate::placement::Placement;
-use crate::search::{self, Chosen, Free, HostRoom, Search};
+use crate::search::{self, Chosen, Free, HostRoom, Known, Search, Stems};
 use crate::sizes::Sizes;
 use crate::variants;
 use ambitus_compile::passes::Numerics;
@@ -142,12 +142,26 @@ impl Asked {
         search::search(&self.shape, &self.open(device), budget, device.target())
     }
 
+    /// Searches on one of several cards, which share what is known. See [`Asked::search`].
+    ///
+    /// # Errors
+    /// As [`Asked::search`].
+    pub fn search_sharing(
+        &self,
+        device: &Device,
+        budget: u64,
+        known: &Arc<Known>,
+    ) -> Result<Search, RunError> {
+        let stems = Stems::sharing(device.target(), known.clone());
+        search::choose(&self.shape, &self.open(device), budget, stems)?.plan()
+    }
+
     /// Chooses the fastest plan within a budget, without planning it in full as [`Asked::search`] does.
     ///
     /// # Errors
     /// As [`Asked::search`].
     pub fn choose<'d>(&self, device: &'d Device, budget: u64) -> Result<Chosen<'d>, RunError> {
-        search::choose(&self.shape, &self.open(device), budget, device.target())
+        search::choose(&self.shape, &self.open(device), budget, Stems::of(device.target()))
     }
 
     /// Returns the recipe with every choice of a search filled in. Planned again, it gives the same plan.

@@ -6,6 +6,7 @@ use ambitus_recipe::recipe::read_text;
 use ambitus_recipe::size::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use toml::Spanned;
@@ -16,12 +17,14 @@ const OWN: &str = include_str!("../../../cards.toml");
 pub const FILE: &str = "cards.toml";
 /// Oldest compute capability that the kernels are compiled for.
 const OLDEST: (u32, u32) = (7, 5);
-/// Oldest compute capability whose tensor cores take bfloat16.
+/// Oldest compute capability whose tensor cores take bfloat16, and TF32.
 pub const OLDEST_BF16: (u32, u32) = (8, 0);
 /// Plausible rates, in TFLOPS and GB/s alike; others are slips of the unit.
 const RATES: RangeInclusive<f64> = 0.01..=1e6;
 /// Plausible memory, bytes; other sizes are slips of the unit.
 const MEMORY: RangeInclusive<u64> = 1 << 30..=1 << 44;
+/// Plausible counts of multiprocessors.
+const MULTIPROCESSORS: RangeInclusive<u32> = 1..=1 << 12;
 /// Plausible memory as cards are sold, GB; other sizes are slips of the unit.
 const SOLD: RangeInclusive<u64> = 1..=1 << 14;
 
@@ -39,8 +42,12 @@ pub struct Card {
     pub sold_gb: u64,
     /// Compute capability: major, minor.
     pub capability: (u32, u32),
+    /// How many multiprocessors it has, where the table says.
+    pub multiprocessors: Option<u32>,
     /// Sustained 1e12 operations per second of large fp32 products.
     pub fp32_tflops: f64,
+    /// Sustained 1e12 operations per second of large products of fp32 operands in TF32, where it has that.
+    pub tf32_tflops: Option<f64>,
     /// Sustained 1e12 operations per second of large products of 16-bit operands with fp32 sums.
     pub half_tflops: f64,
     /// Sustained 1e9 bytes per second of its memory.
@@ -51,14 +58,16 @@ pub struct Card {
     pub peer_gb_per_s: f64,
     /// Its tensor cores take bfloat16.
     pub bf16: bool,
+    /// It has tensor cores.
+    pub tensor_cores: bool,
 }
 
 fn bytes<S: serde::Serializer>(size: &ByteSize, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_u64(size.0)
 }
 
-/// A card as it is written. All keys are required but `sold_gb` and `peer_gb_per_s`, whose default is the rate of the host's
-/// link.
+/// A card as it is written. Where they are left out, `peer_gb_per_s` is the rate of the host's link, and `tensor_cores` follows
+/// from the rates; what a prediction rests on is required.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a card, as [NAME] and its figures")]
 struct Entry {
@@ -66,12 +75,15 @@ struct Entry {
     usable: Spanned<ByteSize>,
     sold_gb: Option<Spanned<u64>>,
     capability: Spanned<String>,
+    multiprocessors: Option<Spanned<u32>>,
     fp32_tflops: Spanned<f64>,
+    tf32_tflops: Option<Spanned<f64>>,
     half_tflops: Spanned<f64>,
     memory_gb_per_s: Spanned<f64>,
     link_gb_per_s: Spanned<f64>,
     peer_gb_per_s: Option<Spanned<f64>>,
     bf16: Spanned<bool>,
+    tensor_cores: Option<bool>,
 }
 
 /// What is wrong, and where in the text.
@@ -79,22 +91,45 @@ type Fault = (Option<Range<usize>>, String);
 
 impl Entry {
     fn card(self, id: &str) -> Result<Card, Fault> {
-        let at = |span: Range<usize>, why: String| Err((Some(span), why));
         if self.name.get_ref().trim().is_empty() {
-            return at(self.name.span(), "name is empty".to_owned());
+            return Err((Some(self.name.span()), "name is empty".to_owned()));
         }
         let usable = *self.usable.get_ref();
         if !MEMORY.contains(&usable.0) {
-            return at(self.usable.span(), format!("usable: no GPU has {usable}: 1GiB to 16TiB"));
+            return Err((Some(self.usable.span()), format!("usable: no GPU has {usable}: 1GiB to 16TiB")));
         }
-        let sold_gb = match &self.sold_gb {
-            Some(gb) if !SOLD.contains(gb.get_ref()) => {
-                return at(gb.span(), format!("sold_gb: no GPU has {} GB: 1 to 16384", gb.get_ref()));
-            }
-            Some(gb) => *gb.get_ref(),
-            // Drivers take less than one GB of most cards.
-            None => usable.0.div_ceil(1 << 30),
-        };
+        // Drivers take less than one GB of most cards.
+        let sold =
+            self.sold_gb.as_ref().map(|x| within(x, SOLD, |gb| format!("sold_gb: no GPU has {gb} GB")));
+        let sold_gb = sold.transpose()?.unwrap_or(usable.0.div_ceil(1 << 30));
+        let count = |n| format!("multiprocessors: no GPU has {n}");
+        let multiprocessors = self.multiprocessors.as_ref().map(|x| within(x, MULTIPROCESSORS, count));
+        let rate = |key: &str, x: &Spanned<f64>| within(x, RATES, |x| format!("{key}: {x} is not a rate"));
+        let link = rate("link_gb_per_s", &self.link_gb_per_s)?;
+        let peer = self.peer_gb_per_s.as_ref().map(|x| rate("peer_gb_per_s", x)).transpose()?;
+        let fp32_tflops = rate("fp32_tflops", &self.fp32_tflops)?;
+        let half_tflops = rate("half_tflops", &self.half_tflops)?;
+        Ok(Card {
+            id: id.to_owned(),
+            usable,
+            sold_gb,
+            capability: self.capability()?,
+            multiprocessors: multiprocessors.transpose()?,
+            fp32_tflops,
+            tf32_tflops: self.tf32_tflops.as_ref().map(|x| rate("tf32_tflops", x)).transpose()?,
+            half_tflops,
+            memory_gb_per_s: rate("memory_gb_per_s", &self.memory_gb_per_s)?,
+            link_gb_per_s: link,
+            peer_gb_per_s: peer.unwrap_or(link),
+            bf16: self.bf16.into_inner(),
+            tensor_cores: self.tensor_cores.unwrap_or(half_tflops > fp32_tflops),
+            name: self.name.into_inner(),
+        })
+    }
+
+    /// Returns the compute capability, if there are kernels for it, and it has what the card is said to have.
+    fn capability(&self) -> Result<(u32, u32), Fault> {
+        let at = |span: Range<usize>, why: String| Err((Some(span), why));
         let parsed = self.capability.get_ref().split_once('.');
         let parsed = parsed.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
         let Some(capability) = parsed else {
@@ -108,27 +143,28 @@ impl Entry {
         if *self.bf16.get_ref() && capability < OLDEST_BF16 {
             return at(self.bf16.span(), "bf16: tensor cores take it from capability 8.0 on".to_owned());
         }
-        let rate = |key: &str, x: &Spanned<f64>| match *x.get_ref() {
-            value if RATES.contains(&value) => Ok(value),
-            // NaN and infinities too.
-            value => Err((Some(x.span()), format!("{key}: {value} is not a rate: 0.01 to 1000000"))),
-        };
-        let link = rate("link_gb_per_s", &self.link_gb_per_s)?;
-        let peer = self.peer_gb_per_s.as_ref().map(|x| rate("peer_gb_per_s", x)).transpose()?;
-        Ok(Card {
-            id: id.to_owned(),
-            usable,
-            sold_gb,
-            capability,
-            fp32_tflops: rate("fp32_tflops", &self.fp32_tflops)?,
-            half_tflops: rate("half_tflops", &self.half_tflops)?,
-            memory_gb_per_s: rate("memory_gb_per_s", &self.memory_gb_per_s)?,
-            link_gb_per_s: link,
-            peer_gb_per_s: peer.unwrap_or(link),
-            bf16: self.bf16.into_inner(),
-            name: self.name.into_inner(),
-        })
+        match &self.tf32_tflops {
+            Some(tf32) if capability < OLDEST_BF16 => {
+                at(tf32.span(), "tf32_tflops: tensor cores have TF32 from capability 8.0 on".to_owned())
+            }
+            _ => Ok(capability),
+        }
     }
+}
+
+/// Returns a figure, if it is a plausible one; `what` says which it is.
+fn within<T: Copy + PartialOrd + fmt::Display>(
+    x: &Spanned<T>,
+    plausible: RangeInclusive<T>,
+    what: impl Fn(T) -> String,
+) -> Result<T, Fault> {
+    let value = *x.get_ref();
+    // NaN is in no range.
+    if plausible.contains(&value) {
+        return Ok(value);
+    }
+    let why = format!("{}: {} to {}", what(value), plausible.start(), plausible.end());
+    Err((Some(x.span()), why))
 }
 
 /// The cards that are known.
@@ -182,7 +218,9 @@ impl Cards {
             id => distance(&id, &wanted),
         };
         let all = self.by_memory();
-        let fewest = all.iter().map(|c| slips(c)).min().filter(|n| *n <= 2);
+        // Of a name as short as `l4`, every other is a few errors away.
+        let few = |n: &usize| *n <= 2 && *n < wanted.chars().count();
+        let fewest = all.iter().map(|c| slips(c)).min().filter(few);
         let meant: Vec<&str> =
             all.iter().filter(|c| Some(slips(c)) == fewest).map(|c| c.id.as_str()).collect();
         let meant =

@@ -24,7 +24,7 @@ use std::cmp::Ordering;
 pub use candidate::{Candidate, Verdict};
 pub use explain::explain;
 pub use rows::{largest, most_rows};
-pub use stems::Stems;
+pub use stems::{Known, Stems};
 
 /// Candidates whose offsets are tried at a time.
 const FEW: usize = 3;
@@ -119,8 +119,7 @@ impl Chosen<'_> {
     /// As [`RunPlan::new`].
     pub fn plan(self) -> Result<Search, RunError> {
         let Chosen { shape, variant, mut candidates, stems } = self;
-        let target = stems.target;
-        let plan = stems.into_draft(shape)?.plan(target);
+        let plan = stems.into_plan(shape)?;
         if let Some(first) = candidates.first_mut() {
             first.peak_bytes = plan.peak_bytes;
         }
@@ -133,20 +132,14 @@ impl Chosen<'_> {
 ///
 /// # Errors As [`RunPlan::new`]. It is not an error if nothing fits.
 pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> Result<Search, RunError> {
-    choose(shape, free, budget, target)?.plan()
+    choose(shape, free, budget, Stems::of(target))?.plan()
 }
 
 /// Chooses the fastest plan within `budget`, without planning it in full as [`search`] does. Fails as it does.
-pub fn choose<'t>(
-    shape: &Shape,
-    free: &Free,
-    budget: u64,
-    target: &'t dyn Target,
-) -> Result<Chosen<'t>, RunError> {
+pub fn choose<'t>(shape: &Shape, free: &Free, budget: u64, stems: Stems<'t>) -> Result<Chosen<'t>, RunError> {
     let usual = free.micro_batches.iter().take(1);
     let given: Vec<Choice> =
         free.micro_batches.iter().map(|m| Choice { micro_batch: m, variant: None }).collect();
-    let stems = Stems::of(target);
     let point = |c: &Choice<'_>| Point::new(shape, c, free, &stems);
     let mut points: Vec<Point> = side_by_side(&given, point)?;
     // What is exact only saves memory and costs time: it is of use where memory is short, and where the same without it

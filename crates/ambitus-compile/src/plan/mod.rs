@@ -19,7 +19,7 @@ use lifetimes::{Home, Lifetimes};
 use problem::{Buffer, Problem, Solution};
 use solve::Aim;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 /// Byte ranges handed out one after another.
@@ -132,12 +132,20 @@ impl Needs {
     /// # Panics
     /// When the independent checker finds a fault: that is a bug of `solve`.
     pub fn plan(&self) -> PlannedSession {
+        self.plan_sharing(&Solutions::default())
+    }
+
+    /// Gives every value its offset, with arenas that are solved already. See [`Needs::plan`].
+    ///
+    /// # Panics
+    /// As [`Needs::plan`].
+    pub fn plan_sharing(&self, solutions: &Solutions) -> PlannedSession {
         // On the host all programs run in the same bytes: what the largest needs at least is enough for every one. So they do on
         // the device, but there each program's own need is shown.
         let aims = [Aim::Height(0), Aim::Height(self.most_live(1))];
         let Needs { session, slot, host_state_bytes, .. } = self;
         let one = &|(p, needs): (&Program, &ProgramNeeds)| {
-            let solved = [0, 1].map(|arena| solved(&needs.arenas[arena].0, aims[arena], &p.name));
+            let solved = [0, 1].map(|arena| solutions.of(&needs.arenas[arena].0, aims[arena], &p.name));
             plan_program(p, (&session.states, &self.states), *host_state_bytes, slot, (needs, solved))
         };
         // Side by side: one or two of them are most of the work.
@@ -177,6 +185,38 @@ impl Heights {
             let height = solved(problem, Aim::About(room), program).height;
             known().push((problem.clone(), height));
             height
+        })
+    }
+}
+
+/// The latest arenas that were solved: sessions of one model on several cards share programs, which are solved once. By default
+/// none is kept.
+#[derive(Default)]
+pub struct Solutions {
+    known: Mutex<VecDeque<(Problem, Aim, Solution)>>,
+    most: usize,
+}
+
+impl Solutions {
+    /// Returns none yet, of which the latest `most` will be kept.
+    pub fn keeping(most: usize) -> Solutions {
+        Solutions { known: Mutex::default(), most }
+    }
+
+    /// Returns the solution of an arena, solved now if it is not known.
+    fn of(&self, problem: &Problem, aim: Aim, program: &str) -> Solution {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known().iter().find(|(p, a, _)| *a == aim && p == problem).map(|k| k.2.clone());
+        found.unwrap_or_else(|| {
+            let solution = solved(problem, aim, program);
+            if self.most > 0 {
+                let mut known = known();
+                if known.len() == self.most {
+                    known.pop_front();
+                }
+                known.push_back((problem.clone(), aim, solution.clone()));
+            }
+            solution
         })
     }
 }

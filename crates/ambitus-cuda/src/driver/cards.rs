@@ -69,7 +69,7 @@ fn tensor_ratio(name: &str, capability: (u32, u32)) -> f64 {
         (8, 0) => 16.0,
         (8, 7) => 8.0,
         (9, _) => 15.0,
-        (10 | 11, _) => 28.0,
+        (10 | 11, _) => 30.0,
         _ if geforce || name.contains("A10G") => 2.0,
         _ => 4.0,
     }
@@ -163,11 +163,37 @@ mod tests {
             ("NVIDIA GeForce RTX 4090", (8, 9), 165.2, 82.6),
             ("NVIDIA L40S", (8, 9), 362.0, 91.6),
             ("NVIDIA H100 80GB HBM3", (9, 0), 989.0, 66.9),
-            ("NVIDIA B200", (10, 0), 2250.0, 80.0),
+            ("NVIDIA B200", (10, 0), 2250.0, 75.0),
             ("NVIDIA GeForce RTX 5090", (12, 0), 209.5, 104.8),
         ] {
             let ratio = tensor_ratio(name, capability);
             assert!((ratio / (half / fp32) - 1.0).abs() < 0.05, "{name}: {ratio}");
         }
+    }
+
+    /// A rate of the table has the data sheet's figure first in its comment.
+    #[test]
+    fn the_table_of_cards_has_the_same_ratios() {
+        let table = include_str!("../../../../cards.toml");
+        let mut cards = 0;
+        for card in table.split("\n[").skip(1) {
+            let text = |key: &str| {
+                let line = card.lines().find(|l| l.starts_with(key)).expect(key);
+                line.split('"').nth(1).expect(key).to_owned()
+            };
+            let sheet = |key: &str| -> f64 {
+                let line = card.lines().find(|l| l.starts_with(key)).expect(key);
+                let said = line.split_once("# ").and_then(|(_, said)| said.split(' ').next());
+                said.and_then(|x| x.parse().ok()).expect(key)
+            };
+            let (name, capability) = (text("name"), text("capability"));
+            let (major, minor) = capability.split_once('.').expect("two numbers");
+            let capability = (major.parse().expect("a number"), minor.parse().expect("a number"));
+            let (ratio, want) =
+                (tensor_ratio(&name, capability), sheet("half_tflops") / sheet("fp32_tflops"));
+            assert!((ratio / want - 1.0).abs() < 0.05, "{name}: {ratio}, {want}");
+            cards += 1;
+        }
+        assert!(cards > 20, "{cards}");
     }
 }

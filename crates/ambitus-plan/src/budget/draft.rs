@@ -8,7 +8,7 @@ use ambitus_compile::passes::place::{Bound, Cut, Piece, pieces};
 use ambitus_compile::pipeline::Pipeline;
 use ambitus_compile::plan::report::{self, Exchange};
 use ambitus_compile::plan::timelines::Timeline;
-use ambitus_compile::plan::{Heights, Needs};
+use ambitus_compile::plan::{Heights, Needs, Solutions};
 use ambitus_families::error::RunError;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::{Packed, Target};
@@ -280,11 +280,17 @@ impl Draft {
 
     /// Plans.
     pub fn plan(&self, target: &dyn Target) -> RunPlan {
+        self.plan_sharing(target, &Solutions::default())
+    }
+
+    /// Plans, with arenas that are solved already.
+    pub fn plan_sharing(&self, target: &dyn Target, solutions: &Solutions) -> RunPlan {
         let step_flops = self.of_update(|p| report::cost(p, self.shape.clip_rows).flops);
         let step_seconds = self.step_seconds(target);
         let exchange = self.exchange(target);
         let shape = self.shape.clone();
-        let all: Vec<Arc<PlannedSession>> = self.needs.iter().map(|n| Arc::new(n.plan())).collect();
+        let planned = |n: &Needs| Arc::new(n.plan_sharing(solutions));
+        let all: Vec<Arc<PlannedSession>> = self.needs.iter().map(planned).collect();
         let mut planned = &all[0];
         all.iter().filter(|p| p.arena_bytes() > planned.arena_bytes()).for_each(|p| planned = p);
         let here = here(&shape, planned, self.placed.as_ref().map(|_| &*all));

@@ -24,20 +24,99 @@ fn the_programs_own_table_reads() {
     let ids: Vec<String> = own().by_memory().iter().map(|c| c.id.clone()).collect();
     let want = [
         "gtx1650",
+        "rtx2060",
+        "rtx4060",
+        "rtx2080",
+        "rtx3060ti",
         "rtx3080",
+        "rtx5070",
+        "rtx3060",
         "rtx4070",
+        "t4",
+        "rtx5060ti-16gb",
+        "rtx5080",
+        "rtx4060ti-16gb",
+        "rtx4080",
+        "a10g",
+        "l4",
         "quadro-rtx6000",
         "rtx4090",
         "rtx3090",
+        "rtx5090",
+        "l40s",
         "rtx6000-ada",
+        "a6000",
         "a100",
         "a800",
         "h100",
         "h200",
+        "b200",
     ];
     assert_eq!(ids, want);
-    let has_bf16 = |c: &Card| c.capability.0 >= 8;
-    assert!(own().0.iter().all(|c| c.bf16 == has_bf16(c)));
+    for c in &own().0 {
+        let ampere = c.capability.0 >= 8;
+        assert_eq!((c.bf16, c.tf32_tflops.is_some()), (ampere, ampere), "{}", c.id);
+        assert_eq!(
+            (c.tensor_cores, c.half_tflops > c.fp32_tflops),
+            (c.id != "gtx1650", c.tensor_cores),
+            "{}",
+            c.id
+        );
+    }
+}
+
+/// Returns the data sheet's figure and the share of it that the comment of a rate begins with.
+fn sheet(id: &str, key: &str) -> Option<(f64, f64)> {
+    let section = OWN.split_once(&format!("[{id}]\n"))?.1;
+    let line = section.lines().take_while(|l| !l.starts_with('[')).find(|l| l.starts_with(key))?;
+    let words: Vec<&str> = line.split_once("# ")?.1.split([' ', ',', ';', ':']).collect();
+    let [figure, "x", share, ..] = words[..] else { return None };
+    Some((figure.parse().ok()?, share.parse().ok()?))
+}
+
+#[test]
+fn rates_are_the_shares_of_the_data_sheets_that_comments_say() {
+    for c in &own().0 {
+        let rates = [
+            ("fp32_tflops", Some(c.fp32_tflops)),
+            ("tf32_tflops", c.tf32_tflops),
+            ("half_tflops", Some(c.half_tflops)),
+            ("memory_gb_per_s", Some(c.memory_gb_per_s)),
+        ];
+        for (key, rate) in rates {
+            let product = sheet(&c.id, key).map(|(figure, share)| figure * share);
+            let near = rate.zip(product).is_none_or(|(rate, product)| (rate / product - 1.0).abs() < 0.01);
+            assert!(near && rate.is_some() == product.is_some(), "{} {key}: {rate:?}, {product:?}", c.id);
+        }
+        // TF32 has half the rate of 16-bit operands.
+        let figure = |key| sheet(&c.id, key).map(|s| s.0);
+        if let (Some(tf32), Some(half)) = (figure("tf32_tflops"), figure("half_tflops")) {
+            assert!((half / tf32 - 2.0).abs() < 0.05, "{}: {half}, {tf32}", c.id);
+        }
+        // Two operations a cycle and fp32 unit, at the clocks that cards of their time boost to.
+        let lanes = if matches!(c.capability, (7, _) | (8, 0)) { 64.0 } else { 128.0 };
+        let units = 2.0 * lanes * f64::from(c.multiprocessors.unwrap());
+        let gigahertz = 1e3 * figure("fp32_tflops").unwrap() / units;
+        let boost = match c.capability {
+            (7, _) => 1.55..1.8,
+            (8, 0) => 1.4..1.42,
+            (8, 6) => 1.66..1.81,
+            (8, 9) => 2.0..2.55,
+            (9 | 10, _) => 1.95..2.0,
+            _ => 2.4..2.65,
+        };
+        assert!(boost.contains(&gigahertz), "{}: {gigahertz} GHz", c.id);
+    }
+}
+
+#[test]
+fn what_is_left_out_follows_or_stays_unknown() {
+    let read = |text: &str| parse(text, "").unwrap().remove(0);
+    let mine = read(GOOD);
+    assert_eq!((mine.multiprocessors, mine.tf32_tflops, mine.tensor_cores), (None, None, true));
+    assert!(!read(&GOOD.replace("20.5", "10")).tensor_cores);
+    let all = read(&format!("{GOOD}multiprocessors = 46\ntf32_tflops = 11\ntensor_cores = false\n"));
+    assert_eq!((all.multiprocessors, all.tf32_tflops, all.tensor_cores), (Some(46), Some(11.0), false));
 }
 
 #[test]
@@ -50,8 +129,9 @@ fn errors_say_where_and_what() {
     for (got, want) in [
         (
             changed("bf16 = true", "bf16 = true\ntf32 = 1"),
-            "my.toml:10: unknown field `tf32`, expected one of `name`, `usable`, `sold_gb`, `capability`, `fp32_tflops`, \
-             `half_tflops`, `memory_gb_per_s`, `link_gb_per_s`, `peer_gb_per_s`, `bf16`",
+            "my.toml:10: unknown field `tf32`, expected one of `name`, `usable`, `sold_gb`, `capability`, `multiprocessors`, \
+             `fp32_tflops`, `tf32_tflops`, `half_tflops`, `memory_gb_per_s`, `link_gb_per_s`, `peer_gb_per_s`, `bf16`, \
+             `tensor_cores`",
         ),
         (changed("bf16 = true\n", ""), "my.toml:1: missing field `bf16`"),
         (
@@ -74,6 +154,18 @@ fn errors_say_where_and_what() {
         (
             changed("\"8.6\"", "\"7.5\""),
             "my.toml:9: [mine] bf16: tensor cores take it from capability 8.0 on",
+        ),
+        (
+            wrong(&GOOD.replace("8.6", "7.5").replace("bf16 = true", "bf16 = false\ntf32_tflops = 10")),
+            "my.toml:10: [mine] tf32_tflops: tensor cores have TF32 from capability 8.0 on",
+        ),
+        (
+            changed("half_tflops", "tf32_tflops = 0\nhalf_tflops"),
+            "my.toml:6: [mine] tf32_tflops: 0 is not a rate: 0.01 to 1000000",
+        ),
+        (
+            changed("half_tflops", "multiprocessors = 5000\nhalf_tflops"),
+            "my.toml:6: [mine] multiprocessors: no GPU has 5000: 1 to 4096",
         ),
         (changed("\"Mine\"", "\" \""), "my.toml:2: [mine] name is empty"),
         (

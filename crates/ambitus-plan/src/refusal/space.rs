@@ -368,7 +368,7 @@ impl<'r> Space<'r> {
         micro_batches.truncate(if reordered { usize::MAX } else { 1 });
         let host_room = at.asked.host_room(self.device);
         let free = Free { checkpoint: true, micro_batches, variants, host_room };
-        let found = choose(&at.asked.shape, &free, self.budget, self.device.target()).ok()?;
+        let found = choose(&at.asked.shape, &free, self.budget, Stems::of(self.device.target())).ok()?;
         found.fits().then(|| self.fitting(&self.differing(at, &found))).flatten()
     }
 

@@ -5,11 +5,16 @@ use crate::cards::Card;
 use crate::data::Data;
 use crate::device::Device;
 use crate::refusal;
+use crate::search::Known;
+use ambitus_cuda::CudaTarget;
 use ambitus_families::error::RunError;
 use ambitus_models::Capacity;
 use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// A run on a card: the plan that `plan --card` makes, or the fastest change that fits.
 #[derive(Clone, Debug, Serialize)]
@@ -50,9 +55,15 @@ impl Tiers {
     ///
     /// # Errors As [`RunPlan::new`](crate::budget::RunPlan::new). A card that is too small is not an error.
     pub fn new(asked: &Asked, data: &Data, cards: &[&Card], threads: usize) -> Result<Tiers, RunError> {
-        let rows = cards.iter().map(|card| tier(asked, data, card, threads));
+        let mut tables = Tables { asked, data, threads, known: Known::shared(), least: HashMap::new() };
+        // What is too small for a card is too small for those with less memory.
+        let mut order: Vec<usize> = (0..cards.len()).collect();
+        order.sort_by_key(|at| Reverse(cards[*at].usable));
+        let rows = order.into_iter().map(|at| Ok((at, tables.tier(cards[at])?)));
+        let mut rows = rows.collect::<Result<Vec<_>, RunError>>()?;
+        rows.sort_by_key(|(at, _)| *at);
         Ok(Tiers {
-            cards: rows.collect::<Result<_, _>>()?,
+            cards: rows.into_iter().map(|(_, tier)| tier).collect(),
             asked: asked.shape.session.capacity,
             unit: asked.shape.model.rows().unit,
             tokens_per_step: asked.shape.update_rows,
@@ -65,45 +76,68 @@ impl Tiers {
     }
 }
 
-fn tier(asked: &Asked, data: &Data, card: &Card, threads: usize) -> Result<Tier, RunError> {
-    let device = Device::for_card(card, threads).connected(asked.recipe.ranks() as usize);
-    if let Err(lacks) = device.require(asked.recipe.precision.unwrap_or_default()) {
-        return Ok(Tier {
-            card: card.clone(),
-            fits: false,
-            changes: None,
-            unable: Some(lacks.to_string()),
-            peak_bytes: None,
-            step_seconds: None,
-            rows_per_second: None,
-        });
-    }
-    let budget = card.usable.0;
-    let asked = asked.on(&device, budget)?;
-    let found = asked.search(&device, budget)?;
-    let named = match found.plan.peak_bytes <= budget {
-        true => None,
-        false => Some(refusal::first(&asked, data, &device, budget)),
-    };
-    let options = found.candidates.first().map(|c| c.options.clone()).filter(|o| !o.is_empty());
-    let (fits, changes, peak, seconds) = match named {
-        None => (true, options, found.plan.peak_bytes, found.plan.step_seconds),
-        Some(Ok(named)) => (true, Some(named.options), named.peak_bytes, named.seconds),
-        Some(Err(least)) => {
-            let least = least.map_or(found.plan.peak_bytes, |least| least.peak_bytes);
-            (false, None, least, 0.0)
+/// What the rows share.
+struct Tables<'a> {
+    asked: &'a Asked,
+    data: &'a Data,
+    threads: usize,
+    /// All cards have the same kernels.
+    known: Arc<Known>,
+    /// The least that any combination of options needs, where that was too much for a card: by the scratch of its products, and
+    /// whether it has bfloat16. Nothing else of a card, but its memory, decides that.
+    least: HashMap<(u64, bool), u64>,
+}
+
+impl Tables<'_> {
+    fn tier(&mut self, card: &Card) -> Result<Tier, RunError> {
+        let ranks = self.asked.recipe.ranks() as usize;
+        let device = Device::for_card(card, self.threads).connected(ranks);
+        if let Err(lacks) = device.require(self.asked.recipe.precision.unwrap_or_default()) {
+            return Ok(Tier { unable: Some(lacks.to_string()), ..too_small(card, None) });
         }
-    };
-    let seconds = Some(seconds).filter(|_| fits);
-    Ok(Tier {
+        let budget = card.usable.0;
+        let kind = (CudaTarget::gemm_workspace(card.capability), card.bf16);
+        if let Some(least) = self.least.get(&kind).filter(|least| **least > budget) {
+            return Ok(too_small(card, Some(*least)));
+        }
+        let asked = self.asked.on(&device, budget)?;
+        let found = asked.search_sharing(&device, budget, &self.known)?;
+        let options = found.candidates.first().map(|c| c.options.clone()).filter(|o| !o.is_empty());
+        let (changes, peak, seconds) = match found.plan.peak_bytes <= budget {
+            true => (options, found.plan.peak_bytes, found.plan.step_seconds),
+            false => match refusal::first(&asked, self.data, &device, budget) {
+                Ok(named) => (Some(named.options), named.peak_bytes, named.seconds),
+                Err(least) => {
+                    // A part of a model is cut by what there is room for.
+                    if let Some(least) = least.as_ref().filter(|_| asked.shape.session.placement.is_none()) {
+                        self.least.insert(kind, least.peak_bytes);
+                    }
+                    let least = least.map_or(found.plan.peak_bytes, |least| least.peak_bytes);
+                    return Ok(too_small(card, Some(least)));
+                }
+            },
+        };
+        Ok(Tier {
+            fits: true,
+            changes,
+            step_seconds: Some(seconds),
+            rows_per_second: Some(asked.shape.update_rows as f64 / seconds),
+            ..too_small(card, Some(peak))
+        })
+    }
+}
+
+/// Returns the row of a card on which nothing fits.
+fn too_small(card: &Card, peak_bytes: Option<u64>) -> Tier {
+    Tier {
         card: card.clone(),
-        fits,
-        changes,
+        fits: false,
+        changes: None,
         unable: None,
-        peak_bytes: Some(peak),
-        step_seconds: seconds,
-        rows_per_second: seconds.map(|s| asked.shape.update_rows as f64 / s),
-    })
+        peak_bytes,
+        step_seconds: None,
+        rows_per_second: None,
+    }
 }
 
 impl fmt::Display for Tiers {

@@ -28,6 +28,7 @@ fn huge(dir: &Path) -> PathBuf {
     let wide = |line: &str| match line.split_once(": ") {
         Some((key, _)) if key.trim() == "dim" => format!("{key}: 65536\n"),
         Some((key, _)) if key.trim() == "depth" => format!("{key}: 1\n"),
+        Some((key, _)) if key.trim() == "ff_mult" => format!("{key}: 16\n"),
         Some((key, _)) if key.trim() == "conv_layers" => format!("{key}: 0\n"),
         _ => format!("{line}\n"),
     };
@@ -42,6 +43,9 @@ fn a_plan_for_a_card_needs_no_card() {
     let (dir, recipe) = (dir.path(), recipe(dir.path()));
     let plan = json(dir, &["plan", &recipe, "--card", "RTX 3090", "--json"]);
     assert_eq!((&plan["card"]["id"], &plan["fits"]), (&"rtx3090".into(), &true.into()));
+    let card = &plan["card"];
+    assert_eq!((&card["multiprocessors"], &card["tensor_cores"]), (&82.into(), &true.into()));
+    assert_eq!((card["tf32_tflops"].as_f64(), card["half_tflops"].as_f64()), (Some(33.8), Some(67.5)));
     assert_eq!(bytes(&plan, "budget_bytes"), bytes(&plan["card"], "usable_bytes"));
     assert!(ok(dir, &["plan", &recipe, "--card", "rtx3090"]).contains("on GeForce RTX 3090"));
     // One generation, one plan; Hopper's products want 28 MiB more.
@@ -71,7 +75,7 @@ fn every_row_of_the_table_is_that_cards_plan() {
     let file = file.display().to_string();
     let table = json(dir, &["plan", &recipe, "--cards", "--cards-file", &file, "--json"]);
     let rows = table["cards"].as_array().expect("rows");
-    assert_eq!((rows.len(), &rows[0]["card"]["id"]), (12, &"mine".into()));
+    assert_eq!((rows.len(), &rows[0]["card"]["id"]), (29, &"mine".into()));
     for row in rows {
         let id = row["card"]["id"].as_str().expect("an id");
         let plan = json(dir, &["plan", &recipe, "--card", id, "--cards-file", &file, "--json"]);
@@ -151,7 +155,7 @@ fn a_card_that_lacks_the_precision_is_a_row_with_the_reason() {
     let (dir, recipe) = (dir.path(), recipe(dir.path()));
     let table = json(dir, &["plan", &recipe, "--cards", "--precision", "bf16-mixed", "--json"]);
     let rows = table["cards"].as_array().expect("rows");
-    assert_eq!(rows.len(), 11);
+    assert_eq!(rows.len(), 28);
     for row in rows {
         let able = row["card"]["bf16"].as_bool().expect("a truth");
         assert_eq!((&row["fits"], row["peak_bytes"].is_u64()), (&able.into(), able), "{row:#}");
@@ -159,7 +163,7 @@ fn a_card_that_lacks_the_precision_is_a_row_with_the_reason() {
         assert_eq!(why.contains("has no bfloat16"), !able, "{row:#}");
     }
     let text = ok(dir, &["plan", &recipe, "--cards", "--precision", "bf16-mixed"]);
-    assert_eq!(text.matches("unable, see below").count(), 2, "{text}");
+    assert_eq!(text.matches("unable, see below").count(), 5, "{text}");
     assert!(text.contains("gtx1650: precision: GeForce GTX 1650 has no bfloat16"), "{text}");
 }
 
@@ -171,9 +175,13 @@ fn a_model_for_which_every_card_is_too_small() {
     let (voice, model) = (voice.display().to_string(), model.display().to_string());
     let (code, text) = said(dir, &["plan", "--model", &model, "--data", &voice, "--cards"]);
     assert_eq!(code, 3, "{text}");
-    assert_eq!(text.matches("does not fit: needs").count(), 11, "{text}");
-    let (code, text) = said(dir, &["plan", "--model", &model, "--data", &voice, "--card", "h200"]);
+    assert_eq!(text.matches("does not fit: needs").count(), 28, "{text}");
+    // A smaller card's row is the refusal of that card, though larger ones were asked first.
+    let row = text.lines().find(|l| l.starts_with("rtx3080 ")).expect("a row");
+    let least = row.split("needs ").nth(1).expect("bytes").trim().to_owned();
+    let (code, text) = said(dir, &["plan", "--model", &model, "--data", &voice, "--card", "rtx3080"]);
     assert_eq!(code, 3, "{text}");
+    assert!(text.contains(&format!("any combination of them needs is {least},")), "{text}, {least}");
 }
 
 #[test]
