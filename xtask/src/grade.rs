@@ -5,8 +5,8 @@
 //! checkpoint and exported, and refused with one percent less. What is compared with what was measured is what each process
 //! said that it would hold: the highest phase of a run, `export` of an export.
 
-mod cases;
-mod folders;
+pub mod cases;
+pub mod folders;
 mod measure;
 mod table;
 

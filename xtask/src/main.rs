@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-cargo xtask gpu [--card N] [--out DIR] [--python PYTHON] [--small]
-    Everything that needs an NVIDIA card, in one run: parity of every op and of F5's gradients, the plan against the
-    driver's count, step times beside PyTorch's, shares of the measured roofline. Writes DIR/<date>-<card>.md
-    [default: benches/results]. PYTHON [default: python3] needs torch; without it the peers' columns stay empty.
-    --small: tiny shapes, to try the way.
+cargo xtask gpu [right|fast|why]... [--card N] [--out DIR] [--python PYTHON] [--minutes M] [--small]
+    The first half hour with an NVIDIA card, in three stages of M minutes each [default: all, 9]. right: parity of every op,
+    gradients, memory against the driver's count, a run that is killed and resumed, compute-sanitizer. fast: rates, whole
+    updates beside PyTorch's, every distinct instruction. why: the profiler's counters. Writes DIR/<date>-<card>-<stage>.md and
+    .json [default: benches/results] after each part. PYTHON [default: python3] needs torch; without it the peers' columns
+    stay empty. --small: tiny shapes, to try the way. The program may be copied to the machine with the card alone.
 cargo xtask nvrtc
     Fetches NVRTC as a wheel into target/cuda-libs, for compiling kernels without a card; needs python3 with pip.
 cargo xtask grade [--count N] [--seed S] [--fixed] [--scaled] [--binary PATH] [--keep DIR]
@@ -23,6 +24,8 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let result = match args.next().as_deref() {
         Some("gpu") => options(args).and_then(|options| xtask::gpu::gpu(&options)),
+        // Processes that `gpu` starts.
+        Some("work") => xtask::gpu::work(&args.collect::<Vec<_>>()),
         Some("nvrtc") => xtask::nvrtc::fetch(),
         Some("grade") => graded(args).and_then(|options| xtask::grade::grade(&options)),
         Some("keys") => xtask::keys::write(),
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
 
 fn options(mut args: impl Iterator<Item = String>) -> Result<xtask::gpu::Options, String> {
     let mut options = xtask::gpu::Options::default();
+    let mut stages = Vec::new();
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value\n\n{USAGE}"));
         match arg.as_str() {
@@ -47,9 +51,18 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<xtask::gpu::Options
             }
             "--out" => options.out = PathBuf::from(value()?),
             "--python" => options.python = value()?,
+            "--minutes" => {
+                options.minutes = value()?.parse().map_err(|_| format!("--minutes is a number\n\n{USAGE}"))?
+            }
             "--small" => options.small = true,
-            _ => return Err(format!("unknown option {arg}\n\n{USAGE}")),
+            _ => match xtask::gpu::Stage::ALL.iter().find(|(_, name)| *name == arg) {
+                Some((stage, _)) => stages.push(*stage),
+                None => return Err(format!("unknown option {arg}\n\n{USAGE}")),
+            },
         }
+    }
+    if !stages.is_empty() {
+        options.stages = stages;
     }
     Ok(options)
 }

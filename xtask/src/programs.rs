@@ -2,6 +2,7 @@
 
 use ambitus_compile::optimizer::{Optimizer, States};
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::{Options, Pipeline, Trained};
 use ambitus_compile::plan;
 use ambitus_cuda::CudaExecutor;
@@ -68,9 +69,14 @@ pub fn llama_config(small: bool) -> Llama {
 ///
 /// # Errors
 /// A model that cannot be trained.
-pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<PlannedSession, String> {
+pub fn plan_f5(
+    config: &Config,
+    shape: F5Shape,
+    precision: Precision,
+    target: &dyn Target,
+) -> Result<PlannedSession, String> {
     let options = SessionOptions {
-        precision: Default::default(),
+        precision,
         capacity: Capacity { rows: shape.frames, clips: shape.clips },
         checkpoint: Blocks::None,
         trained: Trained::All,
@@ -91,10 +97,15 @@ pub fn plan_f5(config: &Config, shape: F5Shape, target: &dyn Target) -> Result<P
 ///
 /// # Errors
 /// A model that cannot be trained.
-pub fn plan_llama(config: &Llama, capacity: Capacity, target: &dyn Target) -> Result<PlannedSession, String> {
+pub fn plan_llama(
+    config: &Llama,
+    capacity: Capacity,
+    precision: Precision,
+    target: &dyn Target,
+) -> Result<PlannedSession, String> {
     let mut s = Session::default();
     let forward = orpheus::model::loss(&mut s, config, capacity, program::MICRO);
-    let passes = Options { optimizer: Some(ADAMW), ..Options::new(Blocks::None) };
+    let passes = Options { optimizer: Some(ADAMW), precision, ..Options::new(Blocks::None) };
     let s =
         Pipeline::new(&passes, target).session(s, vec![forward], Vec::new()).map_err(|e| e.to_string())?;
     Ok(plan::plan(s, target, 1))
@@ -143,15 +154,15 @@ pub fn random_clips(exec: &mut dyn Executor, config: &Config, shape: F5Shape) ->
     write(exec, program::MICRO, "norm", batch::norm(scored))
 }
 
-/// Writes random tokens as one sequence of a Llama session.
+/// Writes random tokens as sequences of equal length of a Llama session.
 ///
 /// # Errors
 /// From the executor.
 pub fn random_tokens(exec: &mut dyn Executor, config: &Llama, capacity: Capacity) -> Result<(), String> {
     let mut rng = Rng::new(13);
     let ids: Vec<i32> = (0..=capacity.rows).map(|_| rng.below(config.vocab) as i32).collect();
-    let mut segments = vec![capacity.rows as i32; capacity.clips + 1];
-    segments[0] = 0;
+    let segments: Vec<i32> =
+        (0..=capacity.clips).map(|i| (i * capacity.rows / capacity.clips) as i32).collect();
     let tables =
         [("input_ids", &ids[..capacity.rows]), ("labels", &ids[1..]), ("segments", segments.as_slice())];
     for (name, data) in tables {
@@ -184,16 +195,30 @@ pub fn step(exec: &mut dyn Executor) -> Result<f32, String> {
     Ok(loss[0])
 }
 
-/// What a card really does per second: a large fp32 product, and reading and writing a large tensor.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
-    /// Floating-point operations of the product.
-    pub gemm: f64,
-    /// Bytes moved.
-    pub bytes: f64,
+/// Returns the norm of the gradients that the last update applied.
+///
+/// # Errors
+/// From the executor.
+pub fn grad_norm(exec: &mut dyn Executor) -> Result<f32, String> {
+    let mut norm = [0.0];
+    exec.read_f32(program::UPDATE, "grad_norm", 0, &mut norm).map_err(|e| e.to_string())?;
+    Ok(norm[0])
 }
 
-/// Returns a session with one large product and one large copy, to measure a card's rates with [`rates`].
+/// What a card really does per second: large products, and reading and writing a large tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Floating-point operations of an fp32 product.
+    pub gemm: f64,
+    /// The same of a bf16 product.
+    pub half: f64,
+    /// Bytes moved.
+    pub bytes: f64,
+    /// Seconds from one tiny kernel of a graph to the next.
+    pub gap: f64,
+}
+
+/// Returns a session with large products, a large copy and a tiny one, to measure a card's rates with [`rates`].
 pub fn plan_rates(target: &dyn Target, small: bool) -> PlannedSession {
     let (n, rows) = if small { (64, 256) } else { (4096, 65_536) };
     let mut s = Session::default();
@@ -201,10 +226,17 @@ pub fn plan_rates(target: &dyn Target, small: bool) -> PlannedSession {
     let (p, q) = (b.input("p", matrix(n, n)), b.input("q", matrix(n, n)));
     let y = b.matmul(p, q, false, false);
     b.output("y", y);
+    let narrow = ambitus_ir::TensorType::new(DType::BF16, &[n, n]);
+    let (p, q) = (b.input("p16", narrow), b.input("q16", narrow));
+    let y = b.matmul(p, q, false, false);
+    b.output("y16", y);
     let (x, by) = (b.input("x", matrix(rows, 1024)), b.input("by", matrix(1, 1)));
     let by = b.reshape(by, &[1]);
     let z = b.scale(x, by);
     b.output("z", z);
+    let one = b.input("one", matrix(1, 1));
+    let tiny = b.scale(one, by);
+    b.output("tiny", tiny);
     s.programs = vec![b.finish()];
     plan::plan(s, target, 1)
 }
@@ -220,17 +252,65 @@ fn matrix(rows: usize, cols: usize) -> ambitus_ir::TensorType {
 pub fn rates(exec: &mut CudaExecutor, planned: &PlannedSession) -> Result<Measured, String> {
     let p = planned.program("rates").ok_or("no program")?;
     let seconds = exec.time_instructions(planned, p).map_err(|e| e.to_string())?;
-    let mut measured = Measured { gemm: 0.0, bytes: 0.0 };
+    let mut measured = Measured::default();
     for (instr, seconds) in p.program.instrs.iter().zip(seconds) {
         let (x, y) = p.program.signature(instr);
         let cost = instr.op.cost(&x, &y);
         match instr.op {
-            Op::MatMul(_) => measured.gemm = cost.flops / seconds,
+            Op::MatMul(_) if x[0].dtype == DType::F32 => measured.gemm = cost.flops / seconds,
+            Op::MatMul(_) => measured.half = cost.flops / seconds,
+            Op::Scale(_) if y[0].shape.elements() == 1 => measured.gap = seconds,
             Op::Scale(_) => measured.bytes = cost.bytes / seconds,
             _ => {}
         }
     }
     Ok(measured)
+}
+
+/// A distinct instruction of a program, as it was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timed {
+    /// The program.
+    pub program: String,
+    /// The op.
+    pub op: &'static str,
+    /// Types of its operands and results.
+    pub types: String,
+    /// How many of it there are.
+    pub count: usize,
+    /// Seconds of one.
+    pub seconds: f64,
+    /// Floating-point operations of one.
+    pub flops: f64,
+    /// Bytes that one reads and writes at least.
+    pub bytes: f64,
+    /// It takes 16-bit operands.
+    pub narrow: bool,
+}
+
+/// Returns the distinct instructions of every program of the plan that was opened.
+///
+/// # Errors
+/// From the executor.
+pub fn timed(exec: &mut CudaExecutor, planned: &PlannedSession) -> Result<Vec<Timed>, String> {
+    let mut all: Vec<Timed> = Vec::new();
+    for p in &planned.programs {
+        let seconds = exec.time_instructions(planned, p).map_err(|e| e.to_string())?;
+        for (instr, seconds) in p.program.instrs.iter().zip(seconds) {
+            let (x, y) = p.program.signature(instr);
+            let (op, types) = (instr.op.name(), format!("{x:?} -> {y:?}"));
+            let same = |t: &&mut Timed| t.program == p.program.name && t.op == op && t.types == types;
+            if let Some(t) = all.iter_mut().find(same) {
+                t.count += 1;
+                continue;
+            }
+            let (cost, program) = (instr.op.cost(&x, &y), p.program.name.clone());
+            let narrow = x.iter().any(|x| matches!(x.dtype, DType::BF16 | DType::F16));
+            let (flops, bytes) = (cost.flops, cost.bytes);
+            all.push(Timed { program, op, types, count: 1, seconds, flops, bytes, narrow });
+        }
+    }
+    Ok(all)
 }
 
 /// Time of an op's instructions in a program, against the least that the measured rates allow.
@@ -246,29 +326,20 @@ pub struct OpShare {
     pub floor: f64,
 }
 
-/// Returns every op of a program of the plan that was opened, the most expensive first.
-///
-/// # Errors
-/// From the executor.
-pub fn shares(
-    exec: &mut CudaExecutor,
-    planned: &PlannedSession,
-    name: &str,
-    measured: Measured,
-) -> Result<Vec<OpShare>, String> {
-    let p = planned.program(name).ok_or("no program")?;
-    let seconds = exec.time_instructions(planned, p).map_err(|e| e.to_string())?;
+/// Returns every op, the most expensive first.
+pub fn shares(timed: &[Timed], measured: Measured) -> Vec<OpShare> {
     let mut ops: Vec<OpShare> = Vec::new();
-    for (instr, seconds) in p.program.instrs.iter().zip(seconds) {
-        let (x, y) = p.program.signature(instr);
-        let cost = instr.op.cost(&x, &y);
-        let floor = (cost.flops / measured.gemm).max(cost.bytes / measured.bytes);
-        let op = instr.op.name();
-        match ops.iter_mut().find(|o| o.op == op) {
-            Some(o) => (o.count, o.seconds, o.floor) = (o.count + 1, o.seconds + seconds, o.floor + floor),
-            None => ops.push(OpShare { op, count: 1, seconds, floor }),
+    for t in timed {
+        let rate = if t.narrow { measured.half } else { measured.gemm };
+        let floor = t.count as f64 * (t.flops / rate).max(t.bytes / measured.bytes);
+        let seconds = t.count as f64 * t.seconds;
+        match ops.iter_mut().find(|o| o.op == t.op) {
+            Some(o) => {
+                (o.count, o.seconds, o.floor) = (o.count + t.count, o.seconds + seconds, o.floor + floor)
+            }
+            None => ops.push(OpShare { op: t.op, count: t.count, seconds, floor }),
         }
     }
     ops.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    Ok(ops)
+    ops
 }

@@ -1,18 +1,22 @@
 //! The results file: sections of text and tables, and what was wrong.
 
+use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 /// A page of results.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    title: String,
     text: String,
     faults: Vec<String>,
+    facts: Map<String, Value>,
 }
 
 impl Report {
     /// Returns a page with a title.
     pub fn new(title: &str) -> Report {
-        Report { text: format!("# {title}\n"), faults: Vec::new() }
+        Report { title: title.to_owned(), text: format!("# {title}\n"), ..Report::default() }
     }
 
     /// Starts a section.
@@ -41,6 +45,25 @@ impl Report {
     pub fn fault(&mut self, what: String) {
         self.line(&format!("- FAULT: {what}"));
         self.faults.push(what);
+    }
+
+    /// Adds something for programs.
+    pub fn fact(&mut self, name: &str, value: Value) {
+        self.facts.insert(name.to_owned(), value);
+    }
+
+    /// Writes the page as `.md` and its facts as `.json`.
+    ///
+    /// # Errors
+    /// From the disk.
+    pub fn save(&self, file: &Path) -> Result<(), String> {
+        let facts = json!({"title": self.title, "faults": self.faults, "facts": self.facts});
+        for (kind, text) in [("md", self.markdown()), ("json", format!("{facts:#}\n"))] {
+            // Not with_extension: what is named may have a dot in it.
+            let path = PathBuf::from(format!("{}.{kind}", file.display()));
+            std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+        }
+        Ok(())
     }
 
     /// Returns what was wrong.

@@ -3,6 +3,7 @@
 use crate::kernels::View;
 use crate::step::Step;
 use ambitus_ir::TensorType;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A planned value or workspace with its final address.
@@ -22,6 +23,7 @@ impl Tensor {
 }
 
 /// Operands, results and scratch of one instruction.
+#[derive(Clone, Debug)]
 pub(crate) struct Io {
     /// Operands.
     pub x: Vec<Tensor>,
@@ -35,6 +37,33 @@ pub(crate) struct Io {
     pub rank: (usize, usize),
     /// The instruction's path, for messages between ranks.
     pub path: Arc<str>,
+}
+
+impl Io {
+    /// Returns the ranges of memory that the instruction reads or writes, those that meet as one, in order.
+    pub fn ranges(&self) -> Vec<Range<u64>> {
+        let tensors = self.x.iter().chain(&self.y).map(|t| t.at..t.at + t.ty.bytes());
+        let mut all: Vec<Range<u64>> = tensors.collect();
+        all.push(self.workspace..self.workspace + self.workspace_bytes);
+        all.retain(|r| !r.is_empty());
+        all.sort_by_key(|r| r.start);
+        let mut joined: Vec<Range<u64>> = Vec::new();
+        for range in all {
+            match joined.last_mut() {
+                Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+                _ => joined.push(range),
+            }
+        }
+        joined
+    }
+
+    /// Returns the same instruction on other memory: `to` says where an address of [`Io::ranges`] went.
+    pub fn moved(&self, to: impl Fn(u64) -> u64) -> Io {
+        let moved = |t: &Tensor| Tensor { at: to(t.at), ..*t };
+        let workspace = if self.workspace_bytes == 0 { self.workspace } else { to(self.workspace) };
+        let (x, y) = (self.x.iter().map(moved).collect(), self.y.iter().map(moved).collect());
+        Io { x, y, workspace, ..self.clone() }
+    }
 }
 
 /// Steps, or why the instruction cannot run on these places.

@@ -1,7 +1,7 @@
 //! Opening and running planned sessions.
 
 use crate::bind::{Io, Tensor};
-use crate::driver::{Arenas, Card, Graph, Piece, Rect};
+use crate::driver::{Arenas, Card, Graph, Piece, Products, Rect, Spare};
 use crate::nccl::Rank;
 use crate::ops;
 use crate::step::Step;
@@ -11,7 +11,8 @@ use ambitus_exec::executor::{
 use ambitus_exec::transfer;
 use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::{DType, Instr, StateId, TensorType, ValueId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A planned session on a card.
@@ -121,9 +122,9 @@ impl CudaExecutor {
         self.rank.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()))
     }
 
-    /// Returns the seconds of every instruction of a program of the plan that was opened, run on what the arena holds: for
-    /// measuring. Instructions of one op on equal types are measured once, exchanges between ranks without what travels. States
-    /// are changed by it.
+    /// Returns the seconds of every instruction of a program of the plan that was opened, for measuring. Each run of an instruction
+    /// has bytes of its own as far as the card has memory left, so that no cache holds them. Instructions of one op on equal types
+    /// are measured once, exchanges between ranks without what travels. States are changed by it.
     ///
     /// # Errors
     /// When the card fails.
@@ -132,19 +133,76 @@ impl CudaExecutor {
         planned: &PlannedSession,
         p: &PlannedProgram,
     ) -> Result<Vec<f64>, ExecError> {
-        let steps = steps(planned, p, self.arenas, 0, self.here())?;
+        let spare = self.card.spare()?;
         let mut known: HashMap<String, f64> = HashMap::new();
-        let mut seconds = Vec::with_capacity(steps.len());
-        for (instr, steps) in p.program.instrs.iter().zip(&steps) {
+        let mut seconds = Vec::with_capacity(p.program.instrs.len());
+        for (i, instr) in p.program.instrs.iter().enumerate() {
             let kind = format!("{:?} {:?}", instr.op, p.program.signature(instr));
             let each = match known.get(&kind) {
                 Some(each) => *each,
-                None => self.card.time(steps)?,
+                None => {
+                    let io = io(planned, p, self.arenas, (0, self.here()), i);
+                    let variants = self.variants(instr, &io, &spare);
+                    self.card.time(&variants.map_err(|what| plan_error(p, i, &what))?)?
+                }
             };
             known.insert(kind, each);
             seconds.push(each);
         }
         Ok(seconds)
+    }
+
+    /// Returns the steps of an instruction where it is planned, and on copies of what it reads and writes.
+    fn variants(&self, instr: &Instr, io: &Io, spare: &Spare) -> Result<Vec<Vec<Step>>, String> {
+        /// Copies of an instruction; beyond the card's caches long before.
+        const MOST: u64 = 64;
+        let mut all = vec![ops::bind(&instr.op, io)?];
+        let ranges = io.ranges();
+        let padded = |r: &Range<u64>| (r.end - r.start).next_multiple_of(256);
+        let each: u64 = ranges.iter().map(padded).sum();
+        let computes = all[0].iter().all(|s| matches!(s, Step::Launch(_) | Step::Gemm(_)));
+        let copies = if computes { (spare.bytes / each.max(256)).min(MOST) } else { 0 };
+        for copy in 0..copies {
+            let mut at = spare.at + copy * each;
+            let mut places = Vec::new();
+            for range in &ranges {
+                self.card.duplicate(at, range.clone()).map_err(|e| e.to_string())?;
+                places.push((range.clone(), at));
+                at += padded(range);
+            }
+            let to = |address: u64| {
+                let inside = places.iter().find(|(r, _)| r.contains(&address));
+                inside.map_or(address, |(r, new)| new + (address - r.start))
+            };
+            all.push(ops::bind(&instr.op, &io.moved(to))?);
+        }
+        Ok(all)
+    }
+
+    /// Returns the seconds of the library's first choices of an algorithm, at most `most`, for every product of a program, by its
+    /// instruction's number; products of equal shapes once.
+    ///
+    /// # Errors
+    /// When the card fails.
+    pub fn time_algorithms(
+        &mut self,
+        planned: &PlannedSession,
+        p: &PlannedProgram,
+        most: usize,
+    ) -> Result<Vec<(usize, Vec<f64>)>, ExecError> {
+        let steps = steps(planned, p, self.arenas, 0, self.here())?;
+        let mut known = HashSet::new();
+        let mut found = Vec::new();
+        for (i, steps) in steps.iter().enumerate() {
+            for step in steps {
+                if let Step::Gemm(gemm) = step
+                    && known.insert(Products::key(gemm))
+                {
+                    found.push((i, self.card.time_algorithms(gemm, most)?));
+                }
+            }
+        }
+        Ok(found)
     }
 
     fn write(
@@ -208,21 +266,33 @@ fn steps(
     slot: usize,
     here: (usize, usize),
 ) -> Result<Vec<Vec<Step>>, ExecError> {
-    let tensor =
-        |v: &ValueId| Tensor { at: address(planned, arenas, p.place(*v), slot), ty: p.program.ty(*v) };
     let of_one = |(i, instr): (usize, &Instr)| {
-        let workspace = p.workspaces.get(i).copied().flatten();
-        let io = Io {
-            x: instr.inputs.iter().map(tensor).collect(),
-            y: instr.outputs.iter().map(tensor).collect(),
-            workspace: workspace.map_or(0, |at| address(planned, arenas, at, slot)),
-            workspace_bytes: workspace.map_or(0, |at| at.bytes),
-            rank: here,
-            path: instr.origin.path.clone(),
-        };
+        let io = io(planned, p, arenas, (slot, here), i);
         ops::bind(&instr.op, &io).map_err(|what| plan_error(p, i, &what))
     };
     p.program.instrs.iter().enumerate().map(of_one).collect()
+}
+
+/// Returns what instruction `i` of a program works on, on a slot.
+fn io(
+    planned: &PlannedSession,
+    p: &PlannedProgram,
+    arenas: Arenas,
+    (slot, rank): (usize, (usize, usize)),
+    i: usize,
+) -> Io {
+    let instr = &p.program.instrs[i];
+    let tensor =
+        |v: &ValueId| Tensor { at: address(planned, arenas, p.place(*v), slot), ty: p.program.ty(*v) };
+    let workspace = p.workspaces.get(i).copied().flatten();
+    Io {
+        x: instr.inputs.iter().map(tensor).collect(),
+        y: instr.outputs.iter().map(tensor).collect(),
+        workspace: workspace.map_or(0, |at| address(planned, arenas, at, slot)),
+        workspace_bytes: workspace.map_or(0, |at| at.bytes),
+        rank,
+        path: instr.origin.path.clone(),
+    }
 }
 
 /// Records a program on a slot.

@@ -48,7 +48,8 @@ impl Shape {
         }
     }
 
-    fn small(family: Family, blocks: usize) -> Shape {
+    /// Returns a shape that trains in a moment.
+    pub fn small(family: Family, blocks: usize) -> Shape {
         Shape { family, blocks, heads: 1, head: 64, inner: 2, tokenizer: "char" }
     }
 

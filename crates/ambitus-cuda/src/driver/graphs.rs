@@ -9,7 +9,6 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
-use std::time::Instant;
 
 /// A part of a program that exchanges with other ranks.
 pub(crate) enum Piece {
@@ -150,43 +149,6 @@ impl Card {
     pub(super) fn start(&self, graph: &Graph) -> Result<(), DriverError> {
         // SAFETY: graph and stream are live.
         unsafe { result::graph::launch(graph.exec, self.main) }
-    }
-
-    /// Returns the seconds of one run of `steps`, as part of a graph that repeats them for about a millisecond.
-    ///
-    /// # Errors
-    /// When the card fails.
-    pub(crate) fn time(&mut self, steps: &[Step]) -> Result<f64, ExecError> {
-        /// How long a measurement should last, seconds: far above a graph's launch.
-        const LONG: f64 = 1e-3;
-        const MOST: usize = 256;
-        // The start of a copy and the wait for it belong to different instructions; alone, a copy is timed with its wait.
-        let mut whole: Vec<Step> =
-            steps.iter().filter(|s| !matches!(s, Step::Join { .. })).cloned().collect();
-        let waits: Vec<Step> = steps
-            .iter()
-            .filter_map(|s| match s {
-                Step::Fork { to, .. } => Some(Step::Join { to: *to }),
-                Step::Exchange(exchange) => Some(Step::Join { to: exchange.token }),
-                _ => None,
-            })
-            .collect();
-        whole.extend(waits);
-        if whole.is_empty() {
-            return Ok(0.0);
-        }
-        let mut run = |n: usize| -> Result<f64, ExecError> {
-            let many: Vec<Step> = whole.iter().cycle().take(n * whole.len()).cloned().collect();
-            let graph = self.record(&many).map_err(|(_, why)| ExecError::Device(why))?;
-            self.replay(&graph)?;
-            self.wait()?;
-            let start = Instant::now();
-            self.replay(&graph)?;
-            self.wait()?;
-            Ok(start.elapsed().as_secs_f64() / n as f64)
-        };
-        let once = run(1)?;
-        run(((LONG / once) as usize).clamp(2, MOST))
     }
 
     /// Puts a kernel on a stream.

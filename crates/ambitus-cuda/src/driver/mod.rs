@@ -4,11 +4,14 @@ mod cards;
 mod exchange;
 mod graphs;
 mod products;
+mod timing;
 
 pub use cards::{CardInfo, OLDEST, card, cards};
 pub(crate) use exchange::come;
 pub use graphs::Graph;
 pub(crate) use graphs::Piece;
+pub(crate) use products::Products;
+pub(crate) use timing::Spare;
 
 use crate::kernels::{FAMILIES, Family};
 use crate::libraries::{self, Needed};
@@ -16,7 +19,6 @@ use crate::nvrtc::{self, Compiled};
 use ambitus_exec::executor::ExecError;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
-use products::Products;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::Path;

@@ -37,11 +37,12 @@ impl Products {
 
     fn launch_inner(&mut self, g: &Gemm, stream: CUstream) -> Result<(), CublasError> {
         let call = Call::new(g)?;
-        let algorithm = match self.chosen.get(&key(g)) {
+        let key = Products::key(g);
+        let algorithm = match self.chosen.get(&key) {
             Some(algorithm) => *algorithm,
             None => {
-                let found = call.choose(self.handle, g)?;
-                self.chosen.insert(key(g), found);
+                let found = call.choices(self.handle, g, 1)?.remove(0);
+                self.chosen.insert(key, found);
                 found
             }
         };
@@ -76,27 +77,42 @@ impl Products {
     }
 }
 
+impl Products {
+    /// Returns the library's first choices for a product, at most `most`.
+    ///
+    /// # Errors
+    /// Products that the library has no algorithm for.
+    pub fn choices(&self, g: &Gemm, most: usize) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, String> {
+        Call::new(g).and_then(|call| call.choices(self.handle, g, most)).map_err(|e| format!("cuBLASLt: {e}"))
+    }
+
+    /// Chooses an algorithm for a product, and all that have its [`Products::key`].
+    pub fn choose(&mut self, g: &Gemm, algorithm: sys::cublasLtMatmulAlgo_t) {
+        self.chosen.insert(Products::key(g), algorithm);
+    }
+
+    /// Returns what an algorithm depends on: everything but addresses, of which only the alignment counts.
+    pub fn key(g: &Gemm) -> String {
+        let without = |m: Matrix| Matrix { at: u64::from(alignment(m.at)), ..m };
+        let flags = |at: u64| u64::from(at != 0);
+        let shape = Gemm {
+            a: without(g.a),
+            b: without(g.b),
+            d: without(g.d),
+            beta: flags(g.beta),
+            bias: flags(g.bias),
+            workspace: 0,
+            ..*g
+        };
+        format!("{shape:?}")
+    }
+}
+
 impl Drop for Products {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed once.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
-}
-
-/// Returns what an algorithm depends on: everything but addresses, of which only the alignment counts.
-fn key(g: &Gemm) -> String {
-    let without = |m: Matrix| Matrix { at: u64::from(alignment(m.at)), ..m };
-    let flags = |at: u64| u64::from(at != 0);
-    let shape = Gemm {
-        a: without(g.a),
-        b: without(g.b),
-        d: without(g.d),
-        beta: flags(g.beta),
-        bias: flags(g.bias),
-        workspace: 0,
-        ..*g
-    };
-    format!("{shape:?}")
 }
 
 /// Returns the bytes that an address is a multiple of, at most 256.
@@ -149,12 +165,14 @@ impl Call {
         Ok(call)
     }
 
-    /// Returns the library's first choice that needs no more than the planned scratch and adds parts of sums in a fixed order.
-    fn choose(
+    /// Returns the library's first choices, one at least and at most `most`, that need no more than the planned scratch and add parts
+    /// of sums in a fixed order.
+    fn choices(
         &self,
         handle: sys::cublasLtHandle_t,
         g: &Gemm,
-    ) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
+        most: usize,
+    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let preference = Preference(result::create_matmul_pref()?);
         let set = |attribute, value: &[u8]| {
@@ -171,9 +189,13 @@ impl Call {
         set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &alignment(g.b.at))?;
         set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &alignment(g.d.at))?;
         set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &alignment(g.d.at))?;
-        // SAFETY: all descriptors are live.
-        let found = unsafe {
-            result::get_matmul_algo_heuristic(
+        // SAFETY: plain numbers and pointers, all of which may be zero: the library fills what it finds.
+        let mut found: Vec<sys::cublasLtMatmulHeuristicResult_t> =
+            vec![unsafe { std::mem::zeroed() }; most.max(1)];
+        let mut count = 0;
+        // SAFETY: all descriptors are live; the buffer has as many results as are asked for.
+        unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
                 handle,
                 self.operation,
                 self.a,
@@ -181,9 +203,17 @@ impl Call {
                 self.d,
                 self.d,
                 preference.0,
+                found.len() as i32,
+                found.as_mut_ptr(),
+                &mut count,
             )
-        };
-        found.map(|f| f.algo)
+        }
+        .result()?;
+        found.truncate(count.max(0) as usize);
+        if found.is_empty() {
+            return Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED));
+        }
+        Ok(found.into_iter().map(|f| f.algo).collect())
     }
 }
 

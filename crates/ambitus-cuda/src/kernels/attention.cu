@@ -376,7 +376,7 @@ __device__ inline void backward_keys(const A& a) {
     float* scores = APART ? (float*)apart : strips;
     PART(a.kv_heads);
     find_ranges(a.k_segs, a.q_segs, a.k.rows, first, a.causal ? FROM : ALL, ranges);
-    const int lo = ranges.begin[0], hi = ranges.end[TILE - 1];
+    const int hi = ranges.end[TILE - 1];
     Head k = {a.k, head * a.head_dim, a.head_dim, (int)a.k.rows};
     Head v = {a.v, head * a.head_dim, a.head_dim, (int)a.k.rows};
 
@@ -387,7 +387,7 @@ __device__ inline void backward_keys(const A& a) {
     for (int h = head * a.group; h < (head + 1) * a.group; h++) {
         Head q = {a.q, h * a.head_dim, a.head_dim, hi}, d_o = {a.d_o, h * a.head_dim, a.head_dim, hi};
 #pragma unroll 1
-        for (int at = lo; at < hi; at += TILE) {
+        for (int at = ranges.begin[0]; at < hi; at += TILE) {
             float s[4][4], g[4][4];
             multiply(k, first, q, at, strips, s);
 #pragma unroll

@@ -7,7 +7,7 @@ use ambitus_ir::TensorType;
 
 kernels! { "modulation";
     /// y = x + gate f.
-    GatedResidualArgs "gated_residual" [256 threads, 40 registers] {
+    GatedResidualArgs "gated_residual" [256 threads, 48 registers] {
         x: View, gate: View, f: View, segments: View, y: View, narrow: i32,
     }
     /// df = gate dy.

@@ -1,0 +1,110 @@
+//! Measuring what steps take.
+
+use super::{Card, device_error};
+use crate::step::{Gemm, Step};
+use ambitus_exec::executor::ExecError;
+use cudarc::driver::result;
+use cudarc::driver::sys;
+use std::ops::Range;
+use std::time::Instant;
+
+/// Memory of the card besides its arenas, given back at the end: for copies of what is measured.
+pub(crate) struct Spare {
+    /// Its address.
+    pub at: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    context: sys::CUcontext,
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        // SAFETY: taken by `Card::spare`, given back once; what used it was waited for.
+        unsafe {
+            let _ = result::ctx::set_current(self.context);
+            if self.at != 0 {
+                let _ = result::free_sync(self.at);
+            }
+        }
+    }
+}
+
+impl Card {
+    /// Takes memory for copies: several times the largest cache, or half of what is free.
+    pub(crate) fn spare(&mut self) -> Result<Spare, ExecError> {
+        const ENOUGH: usize = 1 << 30;
+        self.enter().map_err(|e| device_error("entering the context", e))?;
+        let (free, _) = result::mem_get_info().map_err(|e| device_error("reading free memory", e))?;
+        let bytes = (free / 2).min(ENOUGH) / 256 * 256;
+        // SAFETY: fresh memory; what is read of it is written before.
+        let at = if bytes == 0 { Ok(0) } else { unsafe { result::malloc_sync(bytes) } };
+        let at = at.map_err(|e| device_error("taking memory", e))?;
+        Ok(Spare { at, bytes: bytes as u64, context: self.context })
+    }
+
+    /// Copies a range of an arena to spare memory.
+    pub(crate) fn duplicate(&self, to: u64, from: Range<u64>) -> Result<(), ExecError> {
+        // SAFETY: the range lies in an arena by the plan's check, the spare memory has its bytes: checked by the caller.
+        unsafe { sys::cuMemcpyAsync(to, from.start, (from.end - from.start) as usize, self.main) }
+            .result()
+            .map_err(|e| device_error("copying", e))
+    }
+
+    /// Returns the seconds of one run of steps, as part of a graph that repeats them for about a millisecond, the variants in turn.
+    ///
+    /// # Errors
+    /// When the card fails.
+    pub(crate) fn time(&mut self, variants: &[Vec<Step>]) -> Result<f64, ExecError> {
+        /// How long a measurement should last, seconds: far above a graph's launch.
+        const LONG: f64 = 1e-3;
+        const MOST: usize = 256;
+        let variants: Vec<Vec<Step>> = variants.iter().map(|steps| whole(steps)).collect();
+        if variants.iter().all(Vec::is_empty) {
+            return Ok(0.0);
+        }
+        let mut run = |n: usize| -> Result<f64, ExecError> {
+            let many: Vec<Step> = variants.iter().cycle().take(n).flatten().cloned().collect();
+            let graph = self.record(&many).map_err(|(_, why)| ExecError::Device(why))?;
+            self.replay(&graph)?;
+            self.wait()?;
+            let start = Instant::now();
+            self.replay(&graph)?;
+            self.wait()?;
+            Ok(start.elapsed().as_secs_f64() / n as f64)
+        };
+        let once = run(1)?;
+        run(((LONG / once) as usize).clamp(2, MOST))
+    }
+
+    /// Returns the seconds of a product with each of the library's first choices of an algorithm, at most `most`.
+    ///
+    /// # Errors
+    /// When the card fails.
+    pub(crate) fn time_algorithms(&mut self, g: &Gemm, most: usize) -> Result<Vec<f64>, ExecError> {
+        let failed = |why: String| ExecError::Device(why);
+        self.enter().map_err(|e| device_error("entering the context", e))?;
+        let products = self.products.as_mut().ok_or_else(|| failed("cuBLASLt is not loaded".to_owned()))?;
+        let choices = products.choices(g, most).map_err(failed)?;
+        let mut seconds = Vec::new();
+        // The first last: it stays chosen.
+        for choice in choices.into_iter().rev() {
+            if let Some(products) = self.products.as_mut() {
+                products.choose(g, choice);
+            }
+            seconds.push(self.time(&[vec![Step::Gemm(*g)]])?);
+        }
+        seconds.reverse();
+        Ok(seconds)
+    }
+}
+
+/// Returns steps with the waits for what they start: the start of a copy and the wait for it belong to different instructions.
+fn whole(steps: &[Step]) -> Vec<Step> {
+    let mut whole: Vec<Step> = steps.iter().filter(|s| !matches!(s, Step::Join { .. })).cloned().collect();
+    whole.extend(steps.iter().filter_map(|s| match s {
+        Step::Fork { to, .. } => Some(Step::Join { to: *to }),
+        Step::Exchange(exchange) => Some(Step::Join { to: exchange.token }),
+        _ => None,
+    }));
+    whole
+}

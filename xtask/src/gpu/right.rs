@@ -1,0 +1,216 @@
+//! Is it right: kernels, gradients, memory, a run that is killed.
+
+use super::subject::Subject;
+use super::{Item, Run, work};
+use crate::{f5, ops, programs};
+use ambitus_cuda::driver::{Card, CardInfo};
+use ambitus_cuda::{CudaExecutor, STATED_RESERVE, nvml, reserve};
+use ambitus_exec::executor::Executor;
+use ambitus_ir::{DType, StateId, StateKind};
+use ambitus_recipe::recipe::DeviceChoice;
+use ambitus_testkit::Case;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub const ITEMS: &[Item] = &[
+    ("Parity of every op", parity),
+    ("Gradients against the reference package's", gradients),
+    ("Beta 0 onto NaN", beta_zero),
+    ("Memory against the plan", memory_of_a_step),
+    ("A run, killed and resumed", killed_and_resumed),
+    ("compute-sanitizer", sanitizers),
+];
+
+/// Every case in every mixture of element types, twice, with equal bits.
+fn parity(run: &mut Run<'_>) -> Result<(), String> {
+    let head = ["operands", "cases", "largest relative L2 error", "of", "twice the same bits"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut faults = Vec::new();
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let cases: Vec<Case> = ambitus_testkit::cases();
+        let mut outcomes = Vec::new();
+        for _ in 0..2 {
+            let card = Card::open(run.options.card).map_err(|e| e.to_string())?;
+            outcomes.push(ops::check(card, dtype, &cases).1);
+        }
+        let same = outcomes[0].bits == outcomes[1].bits;
+        let (worst, name) = outcomes[0].worst.clone();
+        let numbers = [outcomes[0].cases.to_string(), format!("{worst:.1e}"), name, same.to_string()];
+        rows.push([dtype.name().to_owned()].into_iter().chain(numbers).collect());
+        faults.extend(outcomes.into_iter().flat_map(|o| o.faults));
+        if !same {
+            faults.push(format!("{}: other bits the second time", dtype.name()));
+        }
+    }
+    run.page.table(&rows);
+    faults.into_iter().for_each(|f| run.page.fault(f));
+    Ok(())
+}
+
+fn gradients(run: &mut Run<'_>) -> Result<(), String> {
+    run.page.line("Share of the tolerance (loss 1e-5, each gradient 1e-4; above 1 is too far), F5, fp32:\n");
+    let all = f5::check(DeviceChoice::Cuda(run.options.card))?;
+    let mut rows = vec![["fixture", "worst", "of"].map(str::to_owned).to_vec()];
+    rows.extend(all.iter().map(|p| vec![p.what.clone(), format!("{:.2e}", p.worst.0), p.worst.1.clone()]));
+    run.page.table(&rows);
+    for p in all.into_iter().filter(|p| p.worst.0 > 1.0) {
+        run.page.fault(format!("{}: {} is {:.1} times too far", p.what, p.worst.1, p.worst.0));
+    }
+    Ok(())
+}
+
+/// The first micro-batch of an update adds to gradients with a factor of 0, whatever they hold: by BLAS' definition they are not read
+/// then. Here they hold NaN.
+fn beta_zero(run: &mut Run<'_>) -> Result<(), String> {
+    for subject in Subject::ALL {
+        let (mut exec, _) = subject.open(run.options, run.info)?;
+        poison(&mut exec, StateKind::Gradient)?;
+        let loss = programs::step(&mut exec)?;
+        let norm = programs::grad_norm(&mut exec)?;
+        run.page.line(&format!("{}: loss {loss}, norm of the gradients {norm}", subject.name()));
+        if !(loss.is_finite() && norm.is_finite()) {
+            run.page.fault(format!("{}: gradients that are not read reach the result", subject.name()));
+        }
+    }
+    Ok(())
+}
+
+fn poison(exec: &mut CudaExecutor, kind: StateKind) -> Result<(), String> {
+    let states = exec.planned().session.states.clone();
+    for (i, state) in states.iter().enumerate().filter(|(_, s)| s.kind == kind) {
+        let nan = vec![f32::NAN; state.ty.shape.elements()];
+        exec.write_state(StateId(i as u32), &nan).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+fn memory_of_a_step(run: &mut Run<'_>) -> Result<(), String> {
+    for subject in Subject::ALL {
+        run.page.line(&format!("\n{}:", subject.name()));
+        let used = |info: &CardInfo| nvml::card_at(&info.pci).map(|c| c.total_bytes - c.free_bytes);
+        let before = used(run.info);
+        let (mut exec, _) = subject.open(run.options, run.info)?;
+        let loss = programs::step(&mut exec)?;
+        if !loss.is_finite() {
+            run.page.fault(format!("the loss is {loss}"));
+        }
+        memory(run.info, &exec, before, used(run.info), &mut run.page);
+    }
+    Ok(())
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// Compares the plan with what the driver says.
+fn memory(
+    info: &CardInfo,
+    exec: &CudaExecutor,
+    before: Result<u64, String>,
+    after: Result<u64, String>,
+    page: &mut crate::report::Report,
+) {
+    let arena = exec.planned().arena_bytes();
+    let reserve = reserve::known(info).unwrap_or(STATED_RESERVE);
+    page.line(&format!("Planned: arena {}, beside it at most {}.", mib(arena), mib(reserve)));
+    match (before, after) {
+        (Ok(before), Ok(after)) => {
+            let held = after.saturating_sub(before);
+            page.line(&format!(
+                "The driver reports {} more in use with the session open and a step done: {} beside the arena.",
+                mib(held),
+                mib(held.saturating_sub(arena))
+            ));
+            if held > arena + reserve {
+                page.fault(format!("the card holds {}, planned were {}", mib(held), mib(arena + reserve)));
+            }
+        }
+        (Err(why), _) | (_, Err(why)) => page.line(&format!("The driver's count cannot be read: {why}")),
+    }
+}
+
+/// Two runs of one recipe, one of them killed at its first checkpoint and resumed: their exports must be equal.
+fn killed_and_resumed(run: &mut Run<'_>) -> Result<(), String> {
+    let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let recipe = work::recipe(dir.path(), run.options.card)?;
+    let root = |name: &str| dir.path().join(name);
+    let whole = work::child(run.options, &["train".as_ref(), recipe.as_os_str(), root("whole").as_os_str()])?;
+    let said = whole.wait_with_output().map_err(|e| e.to_string())?;
+    if !said.status.success() {
+        return Err(String::from_utf8_lossy(&said.stderr).into_owned());
+    }
+    let mut killed =
+        work::child(run.options, &["train".as_ref(), recipe.as_os_str(), root("killed").as_os_str()])?;
+    let saved = root("killed").join("checkpoints");
+    let mut died = false;
+    while killed.try_wait().map_err(|e| e.to_string())?.is_none() {
+        if !died && std::fs::read_dir(&saved).is_ok_and(|mut d| d.any(|e| is_checkpoint(e.ok()))) {
+            killed.kill().map_err(|e| e.to_string())?;
+            died = true;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let resumed = work::child(run.options, &["resume".as_ref(), root("killed").as_os_str()])?;
+    let said = resumed.wait_with_output().map_err(|e| e.to_string())?;
+    if !said.status.success() {
+        return Err(String::from_utf8_lossy(&said.stderr).into_owned());
+    }
+    let export = |name: &str| {
+        let path = root(name).join("export/model.safetensors");
+        std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))
+    };
+    if export("whole")? != export("killed")? {
+        return Err("a run that was killed and resumed exports other bits".to_owned());
+    }
+    run.page.line(if died {
+        "Killed at its first checkpoint and resumed: the export has the same bits."
+    } else {
+        "The run ended before it could be killed; resumed, it exports the same bits."
+    });
+    Ok(())
+}
+
+fn is_checkpoint(entry: Option<std::fs::DirEntry>) -> bool {
+    entry.is_some_and(|e| e.file_name().to_string_lossy().starts_with("step-") && e.path().is_dir())
+}
+
+/// Each tool on the cases in fp32, for a share of the time that is left.
+fn sanitizers(run: &mut Run<'_>) -> Result<(), String> {
+    let tools = ["memcheck", "racecheck", "initcheck", "synccheck"];
+    for (i, tool) in tools.iter().enumerate() {
+        let left = run.end.saturating_duration_since(Instant::now());
+        let verdict = sanitized(run, tool, left / (tools.len() - i) as u32);
+        match verdict {
+            Ok(said) => run.page.line(&format!("{tool}: {said}")),
+            Err(why) => run.page.fault(format!("{tool}: {why}")),
+        }
+    }
+    Ok(())
+}
+
+/// Returns what a tool found, which is nothing; or that it did not run.
+fn sanitized(run: &Run<'_>, tool: &str, time: Duration) -> Result<String, String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut command = Command::new("compute-sanitizer");
+    command.args(["--tool", tool, "--error-exitcode", "9"]).arg(&program);
+    command.args(["work", "cases", &run.options.card.to_string()]).process_group(0);
+    let Ok(mut child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+        return Ok("compute-sanitizer is not installed here: not run".to_owned());
+    };
+    let end = Instant::now() + time;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok("clean".to_owned()),
+            Ok(Some(status)) => return Err(status.to_string()),
+            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(200)),
+            _ => {
+                // Its whole group: the program under it would keep running.
+                let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
+                let _ = child.wait();
+                return Ok("took too long and was stopped: no verdict".to_owned());
+            }
+        }
+    }
+}

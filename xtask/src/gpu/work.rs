@@ -1,0 +1,87 @@
+//! What runs as a process of its own: under a sanitizer or a profiler, or to be killed.
+
+use super::Options;
+use super::subject::Subject;
+use crate::grade::cases::{Data, Family, Shape};
+use crate::grade::folders::Folders;
+use crate::{ops, programs};
+use ambitus_cuda::driver::{self, Card};
+use ambitus_families::ALL;
+use ambitus_families::console::Console;
+use ambitus_families::family::sections;
+use ambitus_ir::DType;
+use ambitus_recipe::recipe::Recipe;
+use ambitus_train::run;
+use ambitus_train::world::World;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+struct Silent;
+
+impl Console for Silent {
+    fn line(&mut self, _: &str) {}
+    fn progress(&mut self, _: &str) {}
+}
+
+/// Does one of: `cases CARD`, `step CARD`, `train RECIPE FOLDER`, `resume FOLDER`.
+///
+/// # Errors
+/// What went wrong.
+pub fn work(args: &[String]) -> Result<(), String> {
+    let number = |text: &str| text.parse::<usize>().map_err(|e| format!("{text}: {e}"));
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["cases", card] => {
+            let card = Card::open(number(card)?).map_err(|e| e.to_string())?;
+            let faults = ops::check(card, DType::F32, &ambitus_testkit::cases()).1.faults;
+            if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+        }
+        ["step", card] => {
+            let options = Options { card: number(card)?, ..Options::default() };
+            let info = driver::card(options.card)?;
+            for subject in Subject::ALL {
+                let (mut exec, _) = subject.open(&options, &info)?;
+                programs::step(&mut exec)?;
+            }
+            Ok(())
+        }
+        ["train", recipe, root] => {
+            let (recipe, origins) =
+                Recipe::read(Path::new(recipe), &sections(ALL)).map_err(|e| e.to_string())?;
+            run::train(ALL, recipe, &origins, PathBuf::from(root), &World::alone(), &mut Silent)
+                .map(drop)
+                .map_err(|e| e.to_string())
+        }
+        ["resume", root] => {
+            let shared = Default::default();
+            run::resume(ALL, Path::new(root), shared, &World::alone(), &mut Silent)
+                .map(drop)
+                .map_err(|e| e.to_string())
+        }
+        _ => Err(format!("no such work: {args:?}")),
+    }
+}
+
+/// Starts this program on some work.
+pub fn child(options: &Options, args: &[&OsStr]) -> Result<Child, String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut command = Command::new(&program);
+    command.arg("work").args(args).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.spawn().map_err(|e| format!("{} (card {}): {e}", program.display(), options.card))
+}
+
+/// Writes a recipe of a small run, with its model and data.
+pub fn recipe(dir: &Path, card: usize) -> Result<PathBuf, String> {
+    let folders = Folders::new(dir);
+    let model = folders.model(&Shape::small(Family::F5, 2))?;
+    let data = folders.data(&Data::Usual { clips: 8, seed: 0 })?;
+    let text = format!(
+        "model: {{dir: {}, from_scratch: true}}\ndata: {{dir: {}}}\ndevice: cuda:{card}\nbatch: {{clips: 2}}\nupdates: 30\n\
+         save_every: 5\nvalidate_every: 0\n",
+        model.display(),
+        data.display()
+    );
+    let path = dir.join("recipe.yaml");
+    std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(path)
+}
