@@ -113,6 +113,12 @@ impl Card {
         Ok(card)
     }
 
+    /// Returns this card with matrix products that read fp32 operands as TF32, which cards from capability 8.0 on can.
+    pub fn with_tf32(mut self) -> Card {
+        self.products.iter_mut().for_each(|p| p.tf32 = true);
+        self
+    }
+
     /// Loads every family's kernels.
     fn load_kernels(&mut self, architecture: &str, cache: Option<&Path>) -> Result<(), String> {
         let compiled = std::thread::scope(|s| {

@@ -14,6 +14,8 @@ pub struct Products {
     chosen: HashMap<String, sys::cublasLtMatmulAlgo_t>,
     /// Address of the constant 1 on the card.
     one: u64,
+    /// fp32 operands are read as TF32.
+    pub tf32: bool,
 }
 
 impl Products {
@@ -23,7 +25,7 @@ impl Products {
     /// When the library refuses.
     pub fn new(one: u64) -> Result<Products, String> {
         let handle = result::create_handle().map_err(|e| format!("cuBLASLt: {e}"))?;
-        Ok(Products { handle, chosen: HashMap::new(), one })
+        Ok(Products { handle, chosen: HashMap::new(), one, tf32: false })
     }
 
     /// Puts a product on a stream.
@@ -36,12 +38,14 @@ impl Products {
     }
 
     fn launch_inner(&mut self, g: &Gemm, stream: CUstream) -> Result<(), CublasError> {
-        let call = Call::new(g)?;
-        let algorithm = match self.chosen.get(&key(g)) {
+        let compute = compute(g, self.tf32);
+        let call = Call::new(g, compute)?;
+        let key = key(g, compute);
+        let algorithm = match self.chosen.get(&key) {
             Some(algorithm) => *algorithm,
             None => {
                 let found = call.choose(self.handle, g)?;
-                self.chosen.insert(key(g), found);
+                self.chosen.insert(key, found);
                 found
             }
         };
@@ -83,8 +87,17 @@ impl Drop for Products {
     }
 }
 
+/// Returns how a product is computed: with sums in fp32 of what was read. TF32 only where it is asked for: results must not depend
+/// on the card's generation.
+fn compute(g: &Gemm, tf32: bool) -> sys::cublasComputeType_t {
+    match tf32 && g.a.dtype == DType::F32 {
+        true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+        false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+    }
+}
+
 /// Returns what an algorithm depends on: everything but addresses, of which only the alignment counts.
-fn key(g: &Gemm) -> String {
+fn key(g: &Gemm, compute: sys::cublasComputeType_t) -> String {
     let without = |m: Matrix| Matrix { at: u64::from(alignment(m.at)), ..m };
     let flags = |at: u64| u64::from(at != 0);
     let shape = Gemm {
@@ -96,7 +109,7 @@ fn key(g: &Gemm) -> String {
         workspace: 0,
         ..*g
     };
-    format!("{shape:?}")
+    format!("{compute:?} {shape:?}")
 }
 
 /// Returns the bytes that an address is a multiple of, at most 256.
@@ -113,13 +126,9 @@ struct Call {
 }
 
 impl Call {
-    fn new(g: &Gemm) -> Result<Call, CublasError> {
+    fn new(g: &Gemm, compute: sys::cublasComputeType_t) -> Result<Call, CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        // Sums in fp32 of what was read, never TF32: results must not depend on the card's generation.
-        let operation = result::create_matmul_desc(
-            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            sys::cudaDataType_t::CUDA_R_32F,
-        )?;
+        let operation = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F)?;
         let null = std::ptr::null_mut();
         let mut call = Call { operation, a: null, b: null, d: null };
         let set = |attribute, value: &[u8]| {

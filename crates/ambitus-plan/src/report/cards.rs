@@ -5,6 +5,7 @@ use crate::cards::Card;
 use crate::data::Data;
 use crate::device::Device;
 use crate::refusal;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_families::error::RunError;
 use ambitus_models::Capacity;
 use ambitus_recipe::size::ByteSize;
@@ -18,6 +19,9 @@ pub struct Tier {
     pub card: Card,
     /// Fits as asked, or with [`Tier::changes`].
     pub fits: bool,
+    /// What it computes in, before changes.
+    #[serde(serialize_with = "text")]
+    pub precision: Precision,
     /// Options that make it fit; `None` if it fits as asked, or not at all.
     pub changes: Option<String>,
     /// What the card lacks for the recipe, whatever its memory: nothing was planned for it.
@@ -29,6 +33,10 @@ pub struct Tier {
     /// Rows (mel frames, tokens) in a second, where it fits.
     #[serde(rename = "frames_per_second")]
     pub rows_per_second: Option<f64>,
+}
+
+fn text<S: serde::Serializer>(precision: &Precision, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(precision)
 }
 
 /// Every card's row.
@@ -67,17 +75,21 @@ impl Tiers {
 
 fn tier(asked: &Asked, data: &Data, card: &Card, threads: usize) -> Result<Tier, RunError> {
     let device = Device::for_card(card, threads).connected(asked.recipe.ranks() as usize);
-    if let Err(lacks) = device.require(asked.recipe.precision.unwrap_or_default()) {
-        return Ok(Tier {
-            card: card.clone(),
-            fits: false,
-            changes: None,
-            unable: Some(lacks.to_string()),
-            peak_bytes: None,
-            step_seconds: None,
-            rows_per_second: None,
-        });
-    }
+    let precision = asked.precision_on(&device);
+    let unable = |lacks: RunError| Tier {
+        card: card.clone(),
+        fits: false,
+        precision,
+        changes: None,
+        unable: Some(lacks.to_string()),
+        peak_bytes: None,
+        step_seconds: None,
+        rows_per_second: None,
+    };
+    let device = match device.computing_in(precision) {
+        Ok(device) => device,
+        Err(lacks) => return Ok(unable(lacks)),
+    };
     let budget = card.usable.0;
     let asked = asked.on(&device, budget)?;
     let found = asked.search(&device, budget)?;
@@ -98,6 +110,7 @@ fn tier(asked: &Asked, data: &Data, card: &Card, threads: usize) -> Result<Tier,
     Ok(Tier {
         card: card.clone(),
         fits,
+        precision: found.plan.shape.session.precision,
         changes,
         unable: None,
         peak_bytes: Some(peak),
@@ -126,16 +139,24 @@ impl fmt::Display for Tiers {
         let hows = self.cards.iter().map(|t| how(t).chars().count()).max().unwrap_or(0).max(4);
         write!(
             f,
-            "{:<names$}  {:>9}  {:<hows$}  {:>9}  {:>11}  {:>8}",
+            "{:<names$}  {:>9}  {:<10}  {:<hows$}  {:>9}  {:>11}  {:>8}",
             "card",
             "usable",
+            "precision",
             "fits",
             "peak",
             "s an update",
             format!("{unit}/s")
         )?;
         for t in &self.cards {
-            write!(f, "\n{:<names$}  {:>9}  {:<hows$}", t.card.id, t.card.usable, how(t))?;
+            write!(
+                f,
+                "\n{:<names$}  {:>9}  {:<10}  {:<hows$}",
+                t.card.id,
+                t.card.usable,
+                t.precision,
+                how(t)
+            )?;
             if let (Some(peak), Some(seconds), Some(rate)) = (t.peak_bytes, t.step_seconds, t.rows_per_second)
             {
                 write!(f, "  {:>9}  {seconds:>11.3}  {rate:>8.0}", ByteSize(peak))?;
