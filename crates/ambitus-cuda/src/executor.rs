@@ -1,7 +1,7 @@
 //! Opening and running planned sessions.
 
 use crate::bind::{Io, Tensor};
-use crate::driver::{Arenas, Card, Graph, Piece, Products, Rect, Spare};
+use crate::driver::{Arenas, Card, Graph, Piece, Rect, Spare};
 use crate::nccl::Rank;
 use crate::ops;
 use crate::step::Step;
@@ -196,7 +196,7 @@ impl CudaExecutor {
         for (i, steps) in steps.iter().enumerate() {
             for step in steps {
                 if let Step::Gemm(gemm) = step
-                    && known.insert(Products::key(gemm))
+                    && known.insert(self.card.product_key(gemm))
                 {
                     found.push((i, self.card.time_algorithms(gemm, most)?));
                 }

@@ -2,7 +2,7 @@
 
 use crate::ops;
 use ambitus_ir::TensorType;
-use ambitus_ir::ops::Op;
+use ambitus_ir::ops::{Kind, Op};
 use ambitus_ir::target::{self, Efficiency, Rates, Target};
 
 /// Reserved for what a card holds besides the arena, while no run measured it: contexts are reported at 300 to 500 MiB,
@@ -16,6 +16,8 @@ const KERNELS: Efficiency = Efficiency { start: 2e-6, vector: 0.5, attention: 0.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaTarget {
     rates: Rates,
+    /// Those of matrix products.
+    products: Rates,
     /// Scratch of one matrix product.
     gemm_workspace: u64,
 }
@@ -23,7 +25,14 @@ pub struct CudaTarget {
 impl CudaTarget {
     /// Returns a card of a compute capability (major, minor) with measured or known rates.
     pub fn new(capability: (u32, u32), rates: Rates) -> CudaTarget {
-        CudaTarget { rates, gemm_workspace: CudaTarget::gemm_workspace(capability) }
+        CudaTarget { rates, products: rates, gemm_workspace: CudaTarget::gemm_workspace(capability) }
+    }
+
+    /// Returns this card with products of fp32 operands that are read as TF32: half the rate of 16-bit operands, by NVIDIA's data
+    /// sheets.
+    pub fn with_tf32(self) -> CudaTarget {
+        let gemm = (self.rates.half / 2.0).max(self.rates.gemm);
+        CudaTarget { products: Rates { gemm, ..self.rates }, ..self }
     }
 
     /// Returns the scratch of one matrix product, all that bytes depend on. Hopper's products want 32 MiB, older cards' 4 MiB (what
@@ -51,6 +60,7 @@ impl Target for CudaTarget {
     }
 
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
-        self.rates.seconds(&KERNELS, op, x, y)
+        let rates = if op.def().props().kind == Kind::Product { &self.products } else { &self.rates };
+        rates.seconds(&KERNELS, op, x, y)
     }
 }

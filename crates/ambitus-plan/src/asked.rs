@@ -3,11 +3,13 @@
 use crate::budget::{MicroBatch, PLANNED_AT_ONCE, Shape, has_room_to_search, is_long, require_planning};
 use crate::device::Device;
 use crate::placement::Placement;
+use crate::precision;
 use crate::search::{self, Chosen, Free, HostRoom, Known, Search, Stems};
 use crate::sizes::Sizes;
 use crate::variants;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
 use ambitus_models::{Capacity, Model};
@@ -49,7 +51,7 @@ impl Asked {
                     .to_owned(),
             ));
         }
-        let compute = recipe.precision.unwrap_or_default();
+        let compute = precision::of(recipe, &**model, device);
         device.require(compute)?;
         let usual = sizes.micro_batches[0];
         let shape = Shape {
@@ -112,6 +114,7 @@ impl Asked {
     pub fn on(&self, device: &Device, budget: u64) -> Result<Asked, RunError> {
         let mut asked = self.clone();
         asked.shape.beside = device.beside();
+        asked.shape.session.precision = self.precision_on(device);
         asked.shape.data_bytes = self.sizes.data_bytes(device.beside().ranks);
         asked.shape.session.placement = Placement::of(&self.recipe, device.beside().room_of_rank(budget));
         if self.recipe.micro_batch.max && !self.sizes.are_whole_updates() {
@@ -125,6 +128,11 @@ impl Asked {
         }
         asked.shape.planned_at_once = asked.open(device).planned_at_once();
         Ok(asked)
+    }
+
+    /// Returns what is computed in on a device.
+    pub fn precision_on(&self, device: &Device) -> Precision {
+        precision::of(&self.recipe, &*self.shape.model, device)
     }
 
     /// Returns its shape with another micro-batch.
@@ -171,7 +179,7 @@ impl Asked {
         let session = &found.plan.shape.session;
         (recipe.micro_batch.frames, recipe.micro_batch.max) = (Some(session.capacity.rows as u64), false);
         recipe.checkpoint = Some(recipe::Checkpoint(session.checkpoint.clone()));
-        recipe.precision.get_or_insert_default();
+        recipe.precision = Some(session.precision);
         recipe.optimizer.get_or_insert_default();
         if recipe.offload.get_or_insert_default().is_empty() {
             // It bounds nothing here, so the settled recipe must not name it.
@@ -227,7 +235,7 @@ impl Asked {
         if self.is_long || self.recipe.micro_batch.frames.is_some() || level < Numerics::Reordered {
             micro_batches.truncate(1);
         }
-        let mut variants = variants::open(&self.recipe, device);
+        let mut variants = variants::open(&self.recipe, &*self.shape.model, device);
         variants.retain(|v| v.numerics <= level && !self.is_long);
         let checkpoint = self.recipe.checkpoint.is_none();
         Free { checkpoint, micro_batches, variants, host_room: self.host_room(device) }

@@ -16,7 +16,6 @@ use crate::parts::PlannedParts;
 use crate::session::{self, SessionOptions};
 use ambitus_comm::local;
 use ambitus_compile::passes::lora::adapted_module;
-use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::plan::report::{self, Exchange};
 use ambitus_exec::cpu::CpuExecutor;
 use ambitus_families::error::RunError;
@@ -327,7 +326,7 @@ impl RunPlan {
         let states = whole.iter().flat_map(|p| &p.session.states);
         let of_model = |s: &&StateDecl| s.kind == StateKind::Parameter && adapted_module(&s.name).is_none();
         let parameters = states.filter(of_model).map(|s| s.ty.shape.elements() as u64).sum();
-        let mixed = self.shape.session.precision != Precision::Fp32;
+        let mixed = self.shape.session.precision.narrow().is_some();
         let own = self.shape.model.original_bytes(parameters, self.shape.session.capacity.rows, mixed);
         // Of replicas (DDP, `gradient_as_bucket_view` as it is by default) gradients are also in buckets.
         let replicated = self.shape.session.sharding.is_some_and(|s| s.mesh.shard == 1);

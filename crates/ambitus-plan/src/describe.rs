@@ -1,10 +1,10 @@
 //! Describes a plan for people.
 
 use crate::budget::{Draft, RunPlan};
+use crate::precision;
 use crate::resolved::Resolved;
 use crate::search;
 use ambitus_compile::passes::policy::Blocks;
-use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::Heights;
 use ambitus_families::error::RunError;
@@ -101,7 +101,7 @@ impl Resolved {
         };
         out.push(format!(
             "  as the original runs it (PyTorch {}, the same micro-batch, by arithmetic): about {} {of_original}; here {here}",
-            if p.shape.session.precision == Precision::Fp32 { "fp32" } else { "AMP" },
+            if p.shape.session.precision.narrow().is_none() { "fp32" } else { "AMP" },
             ByteSize(p.as_original_runs_it())
         ));
         out.push(format!(
@@ -112,6 +112,8 @@ impl Resolved {
             p.step_seconds,
             self.device.name()
         ));
+        let computes = precision::note(&self.asked.recipe, &*p.shape.model, &self.device);
+        out.extend(computes.map(|note| format!("  {note}")));
         out.extend(self.rates.iter().find_map(LearningRate::warning));
         out.extend(self.describe_ranks()?);
         out.extend(p.parts.iter().flat_map(|parts| parts.describe()));

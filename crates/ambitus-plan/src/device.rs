@@ -5,17 +5,16 @@
 #[cfg_attr(feature = "cuda", path = "device/cuda.rs")]
 #[cfg_attr(not(feature = "cuda"), path = "device/no_cuda.rs")]
 mod cuda;
+mod precision;
 
 use crate::budget::{self, Beside, Shape, process_bytes, ranks_bytes};
 use crate::cards;
 use crate::memory;
 use ambitus_comm::Communicator;
-use ambitus_compile::passes::precision::Precision;
 use ambitus_cuda::{CudaTarget, STATED_RESERVE};
 use ambitus_exec::cpu::{CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
-use ambitus_ir::DType;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::{Links, Rates, Target};
 use ambitus_recipe::recipe::{DeviceChoice, Recipe};
@@ -41,6 +40,8 @@ pub struct Device {
     cards: bool,
     target: Box<dyn Target>,
     card: Option<Card>,
+    /// Matrix products read fp32 operands as TF32.
+    tf32: bool,
 }
 
 /// What planning must know of a card.
@@ -64,6 +65,10 @@ struct Card {
     holders: String,
     /// It computes in bfloat16.
     bf16: bool,
+    /// Compute capability: major, minor.
+    capability: (u32, u32),
+    /// What it does per second.
+    rates: Rates,
 }
 
 /// The cards of this machine, for `doctor`.
@@ -107,7 +112,16 @@ impl Device {
                 (target, Some(card))
             }
         };
-        Ok(Device { choice: Some(choice), threads, ranks: 1, engine_bytes: 0, cards: false, target, card })
+        Ok(Device {
+            choice: Some(choice),
+            threads,
+            ranks: 1,
+            engine_bytes: 0,
+            cards: false,
+            target,
+            card,
+            tf32: false,
+        })
     }
 
     /// Returns this machine's processor with rates that are measured now, in 0.2 seconds.
@@ -124,6 +138,7 @@ impl Device {
             cards: false,
             target,
             card: None,
+            tf32: false,
         })
     }
 
@@ -145,6 +160,8 @@ impl Device {
         let target = Box::new(CudaTarget::new(card.capability, rates));
         let card = Card {
             bf16: card.bf16,
+            capability: card.capability,
+            rates,
             name: card.name.clone(),
             pci: String::new(),
             free_bytes: None,
@@ -154,7 +171,16 @@ impl Device {
             calibrated: false,
             holders: String::new(),
         };
-        Device { choice: None, threads, ranks: 1, engine_bytes: 0, cards: false, target, card: Some(card) }
+        Device {
+            choice: None,
+            threads,
+            ranks: 1,
+            engine_bytes: 0,
+            cards: false,
+            target,
+            card: Some(card),
+            tf32: false,
+        }
     }
 
     /// Returns this device with `ranks` ranks that compute in this process. Their arenas share its memory; each GPU has its own.
@@ -199,28 +225,6 @@ impl Device {
     /// Returns this device with `engine_bytes` of the process taken by what connects it with other ranks.
     pub fn beside_engine(self, engine_bytes: u64) -> Device {
         Device { engine_bytes, ..self }
-    }
-
-    /// Refuses a precision that the device does not have.
-    ///
-    /// # Errors
-    /// [`RunError::Usage`] with what to set instead.
-    pub fn require(&self, precision: Precision) -> Result<(), RunError> {
-        match &self.card {
-            Some(card) if precision.narrow() == Some(DType::BF16) && !card.bf16 => {
-                Err(RunError::Usage(format!(
-                    "precision: {} has no bfloat16 (GPUs have it from capability 8.0 on): use fp16-mixed (--precision \
-                 fp16-mixed)",
-                    card.name
-                )))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns whether it computes in bfloat16 as fast as in any 16-bit type.
-    pub fn computes_bf16(&self) -> bool {
-        self.card.as_ref().is_none_or(|card| card.bf16)
     }
 
     /// Returns whether it is a card of `cards.toml`.
@@ -389,7 +393,7 @@ impl Device {
                 let options = CpuOptions { threads: self.threads, disk, ..CpuOptions::default() };
                 Ok(Box::new(CpuExecutor::open(planned, options)?))
             }
-            Some(DeviceChoice::Cuda(index)) => Ok(cuda::open(index, planned)?),
+            Some(DeviceChoice::Cuda(index)) => Ok(cuda::open(index, planned, self.tf32)?),
             None => Err(RunError::Usage(format!(
                 "{} was planned for, and is not here: --device cuda",
                 self.name()
@@ -415,7 +419,7 @@ impl Device {
             return Ok(Box::new(CpuExecutor::open(planned, options)?));
         };
         let index = if self.cards { first + comm.rank() } else { first };
-        Ok(cuda::open_rank(index, planned, &*comm, watchdog)?)
+        Ok(cuda::open_rank((index, self.tf32), planned, &*comm, watchdog)?)
     }
 
     /// Returns what this process holds on its card: all of it is taken when the executor is opened. `None` without a card.

@@ -12,6 +12,7 @@ mod host;
 pub mod memory;
 pub mod parts;
 pub mod placement;
+mod precision;
 pub mod refusal;
 pub mod report;
 pub mod resolve;

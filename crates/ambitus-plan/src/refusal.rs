@@ -135,7 +135,7 @@ fn require(r: &Resolved) -> Result<(), RunError> {
     // A resumed run has its states already.
     let dims = match r.resumed {
         true => Vec::new(),
-        false => dims::dims(&r.asked.recipe, &r.data, &r.device, &r.origins),
+        false => dims::dims(&r.asked, &r.data, &r.device, &r.origins),
     };
     let advice =
         if r.resumed { "raise memory in its recipe.yaml, where options are changed too" } else { advice };
@@ -155,7 +155,7 @@ fn require(r: &Resolved) -> Result<(), RunError> {
 /// Returns the first change with which a run fits a device, or what it needs at least.
 pub fn first(asked: &Asked, data: &Data, device: &Device, budget: u64) -> Result<Named, Option<Named>> {
     let proposals = Proposals { asked, data, device, budget };
-    let space = proposals.space(dims::dims(&asked.recipe, data, device, &Origins::new()));
+    let space = proposals.space(dims::dims(asked, data, device, &Origins::new()));
     let smallest = if asked.is_long { Vec::new() } else { space.smallest(1) };
     let least = || if asked.is_long { space.only() } else { space.least() };
     match smallest.into_iter().next().or_else(least) {

@@ -153,7 +153,7 @@ pub fn resolve_on(
     let threads = threads(&given);
     choices.of_machine(&given, &device, threads);
     // Before any file is opened.
-    device.require(given.precision.unwrap_or_default())?;
+    let device = device.computing_in(given.precision.unwrap_or_default())?;
     let mut meter = Meter::start();
     let (mut settled, model, data) =
         open_and_prepare(families, given.clone(), &device, (purpose, origins), console)?;

@@ -1,8 +1,10 @@
 //! Options that a search may take in place of those that a recipe leaves out.
 
 use crate::device::Device;
+use crate::precision;
 use crate::session::SessionOptions;
 use ambitus_compile::passes::Numerics;
+use ambitus_models::Model;
 use ambitus_recipe::recipe::{Offload, OptimizerChoice, Precision, Recipe, Settled};
 
 /// Options that go together.
@@ -21,15 +23,15 @@ pub struct Variant {
 }
 
 /// Returns what may be taken on a device where a recipe leaves it open, the least change first.
-pub fn open(recipe: &Settled, device: &Device) -> Vec<Variant> {
+pub fn open(recipe: &Settled, model: &dyn Model, device: &Device) -> Vec<Variant> {
     let mut out = Vec::new();
     // In this process's own memory it frees nothing, unless there is a budget of its own for it.
     if (device.is_card() || recipe.host_memory.is_some()) && recipe.offload.is_none() {
         out.extend(offloads(recipe.ema).into_iter().map(Variant::of_offload));
     }
-    let half = if device.computes_bf16() { Precision::Bf16Mixed } else { Precision::Fp16Mixed };
-    let scales = half == Precision::Fp16Mixed && (recipe.clip_per_tensor || !recipe.update.is_end());
-    let precision = Some(half).filter(|_| recipe.precision.is_none() && !scales);
+    let usual = precision::of(recipe, model, device);
+    let half = precision::half(recipe, model, device).ok();
+    let precision = half.filter(|half| recipe.precision.is_none() && *half != usual);
     let optimizer = Some(OptimizerChoice::AdamW8bit).filter(|_| recipe.optimizer.is_none());
     let given = recipe.offload.is_none() && device.is_card();
     let offload = Some(Offload { ema: recipe.ema, ..Offload::all() }).filter(|_| given);

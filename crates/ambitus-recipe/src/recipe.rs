@@ -87,9 +87,11 @@ pub struct Recipe {
     /// of available memory and the container's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
-    /// What the model computes in: `fp32`, `bf16-mixed`, `fp16-mixed` or `bf16-pure`. The 16-bit ones halve activations;
-    /// `bf16-pure` halves parameters as well, and rounds updates to them stochastically. With the others, parameters, their
-    /// gradients and the optimizer stay fp32. Absent: fp32, unless `numerics: changed` lets the planner choose.
+    /// What the model computes in: `fp32`, `tf32-mixed`, `bf16-mixed`, `fp16-mixed` or `bf16-pure`. The 16-bit ones halve
+    /// activations; `bf16-pure` halves parameters as well, and rounds updates to them stochastically. With the others,
+    /// parameters, their gradients and the optimizer stay fp32. `tf32-mixed` is fp32 with matrix products of operands rounded to
+    /// 10 bits of fraction, on GPUs from Ampere on. Absent: `bf16-mixed` on GPUs with tensor cores, `fp16-mixed` on those without
+    /// bfloat16 (Turing), else fp32, unless `numerics: changed` lets the planner choose; with `numerics: same`, fp32.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "forms::word")]
     pub precision: Option<Precision>,
     /// The budget of what is offloaded; with `device: cuda`, of the process too. Absent: what is free besides `memory`.
@@ -105,7 +107,8 @@ pub struct Recipe {
     /// memory, more time. Absent: what the budget needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
-    /// How far the planner may go, for what the recipe leaves open: `same` numbers, `reordered` sums, or `changed` numbers.
+    /// How far the planner may go, for what the recipe leaves open: `same` numbers (fp32 too), `reordered` sums, or `changed`
+    /// numbers.
     #[serde(default, skip_serializing_if = "Level::is_default")]
     pub numerics: Level,
     /// What is computed at once, `{frames: N, clips: N}` or `N` rows of the model (frames, tokens); the update does not depend on it.

@@ -1,4 +1,5 @@
-// cuBLASLt's calls that Ambitus makes, as plain loops with sums in fp32. For tests without a card.
+// cuBLASLt's calls that Ambitus makes, as plain loops with sums in fp32; operands are rounded to TF32 where that is asked for. For
+// tests without a card.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +10,13 @@
 #define API extern "C" __attribute__((visibility("default")))
 enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 enum { R_32F = 0, R_16F = 2, R_16BF = 14 };
+enum { COMPUTE_32F = 68, COMPUTE_32F_FAST_TF32 = 77 };
 
 API int emulated_enqueue(void* stream, void (*call)(void*), void* data);
 API bool emulated_inside(uintptr_t at, size_t bytes);
 
 struct Layout { int type; uint64_t rows, cols; int64_t ld; int batch; int64_t stride; };
-struct Operation { int pointers_on_card, ta, tb, epilogue; uint64_t bias; };
+struct Operation { int pointers_on_card, ta, tb, epilogue; uint64_t bias; int compute; };
 // The most scratch, how parts of sums may be added, and what the addresses of A, B, C and D are multiples of.
 struct Preference { uint64_t workspace; uint32_t reduction, alignment[4]; };
 // What was chosen by a preference.
@@ -36,7 +38,11 @@ API int cublasLtMatrixLayoutSetAttribute(void* layout, int attribute, const void
     return SUCCESS;
 }
 API int cublasLtMatrixLayoutDestroy(void* layout) { delete (Layout*)layout; return SUCCESS; }
-API int cublasLtMatmulDescCreate(void** operation, int, int) { *operation = new Operation{0, 0, 0, 1, 0}; return SUCCESS; }
+API int cublasLtMatmulDescCreate(void** operation, int compute, int scale) {
+    if ((compute != COMPUTE_32F && compute != COMPUTE_32F_FAST_TF32) || scale != R_32F) return NOT_SUPPORTED;
+    *operation = new Operation{0, 0, 0, 1, 0, compute};
+    return SUCCESS;
+}
 API int cublasLtMatmulDescSetAttribute(void* operation, int attribute, const void* value, size_t) {
     Operation* o = (Operation*)operation;
     switch (attribute) {
@@ -65,7 +71,8 @@ static bool fits(const Operation& o, const Layout& a, const Layout& b, const Lay
     uint64_t m = o.ta ? a.cols : a.rows, k = o.ta ? a.rows : a.cols;
     uint64_t k2 = o.tb ? b.cols : b.rows, n = o.tb ? b.rows : b.cols;
     bool types = a.type == b.type && (d.type == a.type || d.type == R_32F);
-    return m == d.rows && n == d.cols && k == k2 && types && a.batch == d.batch && b.batch == d.batch;
+    bool reads_tf32 = o.compute == COMPUTE_32F || a.type == R_32F;
+    return m == d.rows && n == d.cols && k == k2 && types && reads_tf32 && a.batch == d.batch && b.batch == d.batch;
 }
 API int cublasLtMatmulAlgoGetHeuristic(void*, void* o, void* a, void* b, void* c, void* d, void* preference, int, Heuristic* found, int* n) {
     *n = 0;
@@ -87,6 +94,16 @@ static float load(const void* at, int type, int64_t i) {
     uint32_t wide = (uint32_t)bits << 16;
     float x;
     memcpy(&x, &wide, 4);
+    return x;
+}
+// As TF32, if the product reads its operands so: 10 bits of fraction, rounded to nearest, halves away from zero (cvt.rna.tf32).
+static float read(const Operation& o, const void* at, int type, int64_t i) {
+    float x = load(at, type, i);
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if (o.compute != COMPUTE_32F_FAST_TF32 || (bits & 0x7f800000) == 0x7f800000) return x;
+    bits = (bits + 0x1000) & ~0x1fffu;
+    memcpy(&x, &bits, 4);
     return x;
 }
 static void store(void* at, int type, int64_t i, float x) {
@@ -129,11 +146,11 @@ static void multiply(void* data) {
         // op(A) with its columns together.
         for (int64_t i = 0; i < k; i++)
             for (int64_t r = 0; r < m; r++)
-                a[i * m + r] = load(p.a, p.la.type, batch * p.la.stride + (p.o.ta ? r * p.la.ld + i : i * p.la.ld + r));
+                a[i * m + r] = read(p.o, p.a, p.la.type, batch * p.la.stride + (p.o.ta ? r * p.la.ld + i : i * p.la.ld + r));
         for (int64_t c = 0; c < n; c++) {
             for (float& s : sums) s = 0;
             for (int64_t i = 0; i < k; i++) {
-                float b = load(p.b, p.lb.type, batch * p.lb.stride + (p.o.tb ? i * p.lb.ld + c : c * p.lb.ld + i));
+                float b = read(p.o, p.b, p.lb.type, batch * p.lb.stride + (p.o.tb ? i * p.lb.ld + c : c * p.lb.ld + i));
                 const float* column = &a[i * m];
                 for (int64_t r = 0; r < m; r++) sums[r] += column[r] * b;
             }

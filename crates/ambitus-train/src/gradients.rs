@@ -110,7 +110,7 @@ pub fn gradients(
         None if placed.is_some() || device.is_card() => device.with_ranks(ranks),
         None => device,
     };
-    device.require(options.precision)?;
+    let device = device.computing_in(options.precision)?;
     let shape = Shape {
         model: model.clone(),
         session: SessionOptions {

@@ -25,7 +25,7 @@ use ambitus_plan::refusal::require_fit;
 use ambitus_plan::resolve::{Purpose, resolve, resolve_on};
 use ambitus_plan::resolved::Resolved;
 use ambitus_plan::session;
-use ambitus_recipe::recipe::{Origins, Placement, Recipe};
+use ambitus_recipe::recipe::{Origins, Placement, Precision, Recipe};
 use ambitus_store::Checkpoint;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -150,6 +150,10 @@ pub(crate) fn go_on(
             run.write_recipe(&recipe)?;
         }
         return stages::resume(families, run, &recipe, shared, console);
+    }
+    if run.root.join("plan.json").exists() {
+        // A run keeps the precision that it was planned with. Where it does not, it is of a time when that was fp32.
+        recipe.precision.get_or_insert(Precision::Fp32);
     }
     let mut resolved = resolve_for(families, recipe, &Origins::new(), world, console)?;
     resolved.resumed = true;

@@ -156,10 +156,12 @@ pub struct TrainArgs {
     /// towards --host-memory instead; with --device cpu the process holds both [default: 90 % of what is free]
     #[arg(long)]
     pub memory: Option<ByteSize>,
-    /// What the model computes in: fp32, bf16-mixed, fp16-mixed or bf16-pure. The 16-bit ones halve all activations and are faster
-    /// on GPUs; they cost digits (gradients within about 1 % of fp32's; weights, their gradients and moments stay fp32).
+    /// What the model computes in: fp32, tf32-mixed, bf16-mixed, fp16-mixed or bf16-pure. The 16-bit ones halve all activations and
+    /// are faster on GPUs; they cost digits (gradients within about 1 % of fp32's; weights, their gradients and moments stay fp32).
     /// fp16-mixed is for GPUs without bfloat16: it scales the loss, and skips updates that overflow. bf16-pure keeps weights
-    /// in bfloat16 too: 2 bytes a parameter instead of 4, with updates rounded at random [default: fp32]
+    /// in bfloat16 too: 2 bytes a parameter instead of 4, with updates rounded at random. tf32-mixed is fp32 with faster matrix
+    /// products, of operands with fewer digits (GPUs from Ampere on) [default: bf16-mixed on GPUs with tensor cores, fp16-mixed
+    /// on Turing, else fp32; with --numerics same fp32]
     #[arg(long)]
     pub precision: Option<Precision>,
     /// Ranks that share the run: each needs less memory by what --sharding shares, and spends time on exchanging. With --device cpu
@@ -319,8 +321,8 @@ pub struct GradientsArgs {
     /// Where loss and gradients go (safetensors)
     #[arg(long)]
     pub out: PathBuf,
-    /// What to compute in: fp32, bf16-mixed, fp16-mixed or bf16-pure. 16 bits: half the activations, fewer digits. Gradients are
-    /// written in fp32
+    /// What to compute in: fp32, tf32-mixed, bf16-mixed, fp16-mixed or bf16-pure. 16 bits: half the activations, fewer digits.
+    /// Gradients are written in fp32
     #[arg(long, default_value = "fp32")]
     pub precision: Precision,
     /// What backward recomputes: none, all, a number of blocks, values:N, or modules by name

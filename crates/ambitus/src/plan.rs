@@ -265,11 +265,11 @@ fn placements(
         let mut clusters = Vec::new();
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             let card = known.find(name)?.clone();
-            Device::for_card(&card, r.threads).require(shape.session.precision)?;
-            clusters.push(Cluster { card, ..usual.clone() });
+            let precision = r.asked.precision_on(&Device::for_card(&card, r.threads));
+            clusters.push((Cluster { card, ..usual.clone() }, precision));
         }
         if clusters.is_empty() {
-            clusters.push(usual);
+            clusters.push((usual, shape.session.precision));
         }
         let table = Strategies::scaling(clusters, shape, r.threads)?;
         out.push(("scaling", table.to_string(), serde_json::json!(table)));

@@ -3,6 +3,7 @@
 mod collectives;
 mod emulated;
 mod mutations;
+mod rehearsal;
 
 use ambitus_cuda::libraries::{self, Needed};
 use ambitus_testkit::emulated_cuda;

@@ -29,11 +29,14 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Which numbers a model computes in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// fp32 throughout.
     #[default]
     Fp32,
+    /// fp32 throughout, but that matrix products read their operands as TF32 (10 bits of fraction). No pass makes it: it is how
+    /// a target multiplies.
+    Tf32Mixed,
     /// Activations in bfloat16, fp32 parameters.
     Bf16Mixed,
     /// Activations in half precision, fp32 parameters, a dynamic loss scale.
@@ -43,10 +46,19 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// Each of them.
+    pub const ALL: [Precision; 5] = [
+        Precision::Fp32,
+        Precision::Tf32Mixed,
+        Precision::Bf16Mixed,
+        Precision::Fp16Mixed,
+        Precision::Bf16Pure,
+    ];
+
     /// Returns the type of activations, if it has 16 bits.
     pub fn narrow(self) -> Option<DType> {
         match self {
-            Precision::Fp32 => None,
+            Precision::Fp32 | Precision::Tf32Mixed => None,
             Precision::Bf16Mixed | Precision::Bf16Pure => Some(DType::BF16),
             Precision::Fp16Mixed => Some(DType::F16),
         }
@@ -62,9 +74,8 @@ impl FromStr for Precision {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Precision, String> {
-        let all = [Precision::Fp32, Precision::Bf16Mixed, Precision::Fp16Mixed, Precision::Bf16Pure];
-        let found = all.into_iter().find(|p| p.to_string() == text);
-        found.ok_or_else(|| format!("`{text}` is not fp32, bf16-mixed, fp16-mixed or bf16-pure"))
+        let found = Precision::ALL.into_iter().find(|p| p.to_string() == text);
+        found.ok_or_else(|| format!("`{text}` is not fp32, tf32-mixed, bf16-mixed, fp16-mixed or bf16-pure"))
     }
 }
 
@@ -72,6 +83,7 @@ impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Precision::Fp32 => "fp32",
+            Precision::Tf32Mixed => "tf32-mixed",
             Precision::Bf16Mixed => "bf16-mixed",
             Precision::Fp16Mixed => "fp16-mixed",
             Precision::Bf16Pure => "bf16-pure",

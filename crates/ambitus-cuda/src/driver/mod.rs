@@ -10,7 +10,6 @@ pub use cards::{CardInfo, OLDEST, card, cards};
 pub(crate) use exchange::come;
 pub use graphs::Graph;
 pub(crate) use graphs::Piece;
-pub(crate) use products::Products;
 pub(crate) use timing::Spare;
 
 use crate::kernels::{FAMILIES, Family};
@@ -19,6 +18,7 @@ use crate::nvrtc::{self, Compiled};
 use ambitus_exec::executor::ExecError;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
+use products::Products;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::Path;
@@ -134,6 +134,12 @@ impl Card {
         card.staging.at = staging.map_err(|e| failed("locking host memory", e))? as u64;
         card.products = Some(Products::new(card.one)?);
         Ok(card)
+    }
+
+    /// Returns this card with matrix products that read fp32 operands as TF32, which cards from capability 8.0 on can.
+    pub fn with_tf32(mut self) -> Card {
+        self.products.iter_mut().for_each(|p| p.tf32 = true);
+        self
     }
 
     /// Loads every family's kernels.

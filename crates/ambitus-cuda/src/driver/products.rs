@@ -14,6 +14,8 @@ pub struct Products {
     chosen: HashMap<String, sys::cublasLtMatmulAlgo_t>,
     /// Address of the constant 1 on the card.
     one: u64,
+    /// fp32 operands are read as TF32.
+    pub tf32: bool,
 }
 
 impl Products {
@@ -23,7 +25,7 @@ impl Products {
     /// When the library refuses.
     pub fn new(one: u64) -> Result<Products, String> {
         let handle = result::create_handle().map_err(|e| format!("cuBLASLt: {e}"))?;
-        Ok(Products { handle, chosen: HashMap::new(), one })
+        Ok(Products { handle, chosen: HashMap::new(), one, tf32: false })
     }
 
     /// Puts a product on a stream.
@@ -36,8 +38,8 @@ impl Products {
     }
 
     fn launch_inner(&mut self, g: &Gemm, stream: CUstream) -> Result<(), CublasError> {
-        let call = Call::new(g)?;
-        let key = Products::key(g);
+        let call = Call::new(g, compute(g, self.tf32))?;
+        let key = self.key(g);
         let algorithm = match self.chosen.get(&key) {
             Some(algorithm) => *algorithm,
             None => {
@@ -83,16 +85,18 @@ impl Products {
     /// # Errors
     /// Products that the library has no algorithm for.
     pub fn choices(&self, g: &Gemm, most: usize) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, String> {
-        Call::new(g).and_then(|call| call.choices(self.handle, g, most)).map_err(|e| format!("cuBLASLt: {e}"))
+        Call::new(g, compute(g, self.tf32))
+            .and_then(|call| call.choices(self.handle, g, most))
+            .map_err(|e| format!("cuBLASLt: {e}"))
     }
 
     /// Chooses an algorithm for a product, and all that have its [`Products::key`].
     pub fn choose(&mut self, g: &Gemm, algorithm: sys::cublasLtMatmulAlgo_t) {
-        self.chosen.insert(Products::key(g), algorithm);
+        self.chosen.insert(self.key(g), algorithm);
     }
 
     /// Returns what an algorithm depends on: everything but addresses, of which only the alignment counts.
-    pub fn key(g: &Gemm) -> String {
+    pub fn key(&self, g: &Gemm) -> String {
         let without = |m: Matrix| Matrix { at: u64::from(alignment(m.at)), ..m };
         let flags = |at: u64| u64::from(at != 0);
         let shape = Gemm {
@@ -104,7 +108,7 @@ impl Products {
             workspace: 0,
             ..*g
         };
-        format!("{shape:?}")
+        format!("{:?} {shape:?}", compute(g, self.tf32))
     }
 }
 
@@ -112,6 +116,15 @@ impl Drop for Products {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed once.
         let _ = unsafe { result::destroy_handle(self.handle) };
+    }
+}
+
+/// Returns how a product is computed: with sums in fp32 of what was read. TF32 only where it is asked for: results must not depend
+/// on the card's generation.
+fn compute(g: &Gemm, tf32: bool) -> sys::cublasComputeType_t {
+    match tf32 && g.a.dtype == DType::F32 {
+        true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+        false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
     }
 }
 
@@ -129,13 +142,9 @@ struct Call {
 }
 
 impl Call {
-    fn new(g: &Gemm) -> Result<Call, CublasError> {
+    fn new(g: &Gemm, compute: sys::cublasComputeType_t) -> Result<Call, CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        // Sums in fp32 of what was read, never TF32: results must not depend on the card's generation.
-        let operation = result::create_matmul_desc(
-            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            sys::cudaDataType_t::CUDA_R_32F,
-        )?;
+        let operation = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F)?;
         let null = std::ptr::null_mut();
         let mut call = Call { operation, a: null, b: null, d: null };
         let set = |attribute, value: &[u8]| {

@@ -76,6 +76,11 @@ impl Card {
         run(((LONG / once) as usize).clamp(2, MOST))
     }
 
+    /// Returns what the algorithm of a product depends on.
+    pub(crate) fn product_key(&self, g: &Gemm) -> String {
+        self.products.as_ref().map_or(String::new(), |products| products.key(g))
+    }
+
     /// Returns the seconds of a product with each of the library's first choices of an algorithm, at most `most`.
     ///
     /// # Errors

@@ -37,8 +37,7 @@ fn draw(u: &mut Unstructured<'_>) -> Drawn<Recipe> {
         r.checkpoint = text(u, &["none", "all", "1", "values:2+1"])?.parse::<Checkpoint>().ok();
     }
     if some(u)? {
-        let all = [Precision::Fp32, Precision::Bf16Mixed, Precision::Fp16Mixed, Precision::Bf16Pure];
-        r.precision = Some(*u.choose(&all)?);
+        r.precision = Some(*u.choose(&Precision::ALL)?);
     }
     if some(u)? {
         r.optimizer = text(u, &["adamw", "adamw-bf16", "adamw-8bit"])?.parse::<OptimizerChoice>().ok();

@@ -34,6 +34,8 @@ pub(super) fn find(index: usize) -> Result<(Box<dyn Target>, Card), String> {
         connected: false,
         calibrated: reserve.is_some(),
         bf16: info.capability >= crate::cards::OLDEST_BF16,
+        capability: info.capability,
+        rates: info.rates,
         holders,
     };
     Ok((Box::new(CudaTarget::new(info.capability, info.rates)), card))
@@ -51,11 +53,20 @@ fn holder(h: &Holder) -> String {
     format!("{name} ({}) {bytes}", h.pid)
 }
 
-pub(super) fn open(index: usize, planned: Arc<PlannedSession>) -> Result<Box<dyn Executor>, ExecError> {
+pub(super) fn open(
+    index: usize,
+    planned: Arc<PlannedSession>,
+    tf32: bool,
+) -> Result<Box<dyn Executor>, ExecError> {
     let arena = planned.arena_bytes();
-    let exec = CudaExecutor::open(planned, driver::Card::open(index)?, None)?;
+    let exec = CudaExecutor::open(planned, card(index, tf32)?, None)?;
     reserve::measure(exec.card().info(), arena);
     Ok(Box::new(exec))
+}
+
+fn card(index: usize, tf32: bool) -> Result<driver::Card, ExecError> {
+    let card = driver::Card::open(index)?;
+    Ok(if tf32 { card.with_tf32() } else { card })
 }
 
 /// Returns the cards that this process sees.
@@ -84,12 +95,12 @@ pub(super) fn disconnect() -> Result<(), RunError> {
 /// Opens the device of one of several ranks. If NCCL connects the processes, programs use it too; otherwise `comm` tells its ranks
 /// where to meet. What the card holds besides the arena is not measured: it would be more than one card alone takes.
 pub(super) fn open_rank(
-    index: usize,
+    (index, tf32): (usize, bool),
     planned: Arc<PlannedSession>,
     comm: &dyn Communicator,
     watchdog: Duration,
 ) -> Result<Box<dyn Executor>, ExecError> {
-    let card = driver::Card::open(index)?;
+    let card = card(index, tf32)?;
     let rank = match nccl::world::opened() {
         Some(world) => world.communicator(),
         None => Arc::new(nccl::Rank::connect(comm, watchdog)?),

@@ -39,7 +39,7 @@ pub(super) fn disconnect() -> Result<(), RunError> {
 }
 
 pub(super) fn open_rank(
-    _: usize,
+    _: (usize, bool),
     _: Arc<PlannedSession>,
     _: &dyn Communicator,
     _: Duration,
@@ -47,7 +47,7 @@ pub(super) fn open_rank(
     Err(ExecError::Device(WITHOUT.to_owned()))
 }
 
-pub(super) fn open(_: usize, _: Arc<PlannedSession>) -> Result<Box<dyn Executor>, ExecError> {
+pub(super) fn open(_: usize, _: Arc<PlannedSession>, _: bool) -> Result<Box<dyn Executor>, ExecError> {
     Err(ExecError::Device(WITHOUT.to_owned()))
 }
 

@@ -1,9 +1,10 @@
 //! What changes numbers, and by how much: the order in which a refusal proposes changes.
 
 use super::change::Change;
+use crate::asked::Asked;
 use crate::data::Data;
 use crate::device::Device;
-use ambitus_recipe::recipe::{Activations, Offload, OptimizerChoice, Origins, Precision, Settled, UpdateAt};
+use ambitus_recipe::recipe::{Activations, Offload, OptimizerChoice, Origins, Precision, UpdateAt};
 
 /// Ranks of adapters that are proposed.
 const RANKS: [u32; 2] = [16, 8];
@@ -44,7 +45,8 @@ impl Dim {
 /// Returns what a recipe's numbers could be changed to on a device. The least change first, where each counts for more than all
 /// before it together: a limit of length that leaves out no clip; moments in bf16, in 8 bits; no average; another precision of
 /// activations; clipping per tensor with the update in backward; weights in bf16; adapters of rank 16, of 8; clips left out.
-pub(super) fn dims(recipe: &Settled, data: &Data, device: &Device, origins: &Origins) -> Vec<Dim> {
+pub(super) fn dims(asked: &Asked, data: &Data, device: &Device, origins: &Origins) -> Vec<Dim> {
+    let recipe = &asked.recipe;
     let mut out: Vec<Dim> = Vec::new();
     let mut dim = |key: &str, levels: Vec<(u32, Change)>| {
         // No option changes what a stage sets itself.
@@ -60,9 +62,8 @@ pub(super) fn dims(recipe: &Settled, data: &Data, device: &Device, origins: &Ori
     dim("optimizer", narrower.map(|(bit, o)| (bit, Change { optimizer: Some(o), ..change() })).collect());
     let average = recipe.ema.then(|| (4, Change { no_average: true, ..change() }));
     dim("ema", average.into_iter().collect());
-    let now = recipe.precision.unwrap_or_default();
-    let half = if device.computes_bf16() { Precision::Bf16Mixed } else { Precision::Fp16Mixed };
-    let other = if now == Precision::Fp32 { half } else { Precision::Fp32 };
+    let now = asked.shape.session.precision;
+    let other = if now.narrow().is_none() { device.half() } else { Precision::Fp32 };
     let pure = device.computes_bf16().then_some((32, Precision::Bf16Pure));
     let others = [(8, other)].into_iter().chain(pure).filter(|_| now != Precision::Bf16Pure);
     dim("precision", others.map(|(bit, p)| (bit, Change { precision: Some(p), ..change() })).collect());

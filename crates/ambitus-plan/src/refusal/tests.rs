@@ -60,7 +60,7 @@ impl Case {
 
     fn named(&self, budget: u64) -> (Vec<Named>, Named) {
         let asked = self.asked(&self.recipe, &self.data, budget).expect("it can be asked for");
-        let dims = dims::dims(&asked.recipe, &self.data, &self.device, &Origins::new());
+        let dims = dims::dims(&asked, &self.data, &self.device, &Origins::new());
         let proposals = Proposals { asked: &asked, data: &self.data, device: &self.device, budget };
         let (changes, least) = proposals.all(dims);
         (changes, least.expect("some combination can be planned"))

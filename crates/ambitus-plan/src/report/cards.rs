@@ -6,6 +6,7 @@ use crate::data::Data;
 use crate::device::Device;
 use crate::refusal;
 use crate::search::Known;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_cuda::CudaTarget;
 use ambitus_families::error::RunError;
 use ambitus_models::Capacity;
@@ -23,6 +24,9 @@ pub struct Tier {
     pub card: Card,
     /// Fits as asked, or with [`Tier::changes`].
     pub fits: bool,
+    /// What it computes in, before changes.
+    #[serde(serialize_with = "text")]
+    pub precision: Precision,
     /// Options that make it fit; `None` if it fits as asked, or not at all.
     pub changes: Option<String>,
     /// What the card lacks for the recipe, whatever its memory: nothing was planned for it.
@@ -34,6 +38,10 @@ pub struct Tier {
     /// Rows (mel frames, tokens) in a second, where it fits.
     #[serde(rename = "frames_per_second")]
     pub rows_per_second: Option<f64>,
+}
+
+fn text<S: serde::Serializer>(precision: &Precision, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(precision)
 }
 
 /// Every card's row.
@@ -83,22 +91,25 @@ struct Tables<'a> {
     threads: usize,
     /// All cards have the same kernels.
     known: Arc<Known>,
-    /// The least that any combination of options needs, where that was too much for a card: by the scratch of its products, and
-    /// whether it has bfloat16. Nothing else of a card, but its memory, decides that.
-    least: HashMap<(u64, bool), u64>,
+    /// The least that any combination of options needs, where that was too much for a card: by the scratch of its products, what
+    /// it computes in, and whether it has bfloat16. Nothing else of a card, but its memory, decides that.
+    least: HashMap<(u64, Precision, bool), u64>,
 }
 
 impl Tables<'_> {
     fn tier(&mut self, card: &Card) -> Result<Tier, RunError> {
         let ranks = self.asked.recipe.ranks() as usize;
         let device = Device::for_card(card, self.threads).connected(ranks);
-        if let Err(lacks) = device.require(self.asked.recipe.precision.unwrap_or_default()) {
-            return Ok(Tier { unable: Some(lacks.to_string()), ..too_small(card, None) });
-        }
+        let precision = self.asked.precision_on(&device);
+        let too_small = |peak_bytes| too_small(card, precision, peak_bytes);
+        let device = match device.computing_in(precision) {
+            Ok(device) => device,
+            Err(lacks) => return Ok(Tier { unable: Some(lacks.to_string()), ..too_small(None) }),
+        };
         let budget = card.usable.0;
-        let kind = (CudaTarget::gemm_workspace(card.capability), card.bf16);
+        let kind = (CudaTarget::gemm_workspace(card.capability), precision, card.bf16);
         if let Some(least) = self.least.get(&kind).filter(|least| **least > budget) {
-            return Ok(too_small(card, Some(*least)));
+            return Ok(too_small(Some(*least)));
         }
         let asked = self.asked.on(&device, budget)?;
         let found = asked.search_sharing(&device, budget, &self.known)?;
@@ -113,7 +124,7 @@ impl Tables<'_> {
                         self.least.insert(kind, least.peak_bytes);
                     }
                     let least = least.map_or(found.plan.peak_bytes, |least| least.peak_bytes);
-                    return Ok(too_small(card, Some(least)));
+                    return Ok(too_small(Some(least)));
                 }
             },
         };
@@ -122,16 +133,18 @@ impl Tables<'_> {
             changes,
             step_seconds: Some(seconds),
             rows_per_second: Some(asked.shape.update_rows as f64 / seconds),
-            ..too_small(card, Some(peak))
+            precision: found.plan.shape.session.precision,
+            ..too_small(Some(peak))
         })
     }
 }
 
 /// Returns the row of a card on which nothing fits.
-fn too_small(card: &Card, peak_bytes: Option<u64>) -> Tier {
+fn too_small(card: &Card, precision: Precision, peak_bytes: Option<u64>) -> Tier {
     Tier {
         card: card.clone(),
         fits: false,
+        precision,
         changes: None,
         unable: None,
         peak_bytes,
@@ -160,16 +173,24 @@ impl fmt::Display for Tiers {
         let hows = self.cards.iter().map(|t| how(t).chars().count()).max().unwrap_or(0).max(4);
         write!(
             f,
-            "{:<names$}  {:>9}  {:<hows$}  {:>9}  {:>11}  {:>8}",
+            "{:<names$}  {:>9}  {:<10}  {:<hows$}  {:>9}  {:>11}  {:>8}",
             "card",
             "usable",
+            "precision",
             "fits",
             "peak",
             "s an update",
             format!("{unit}/s")
         )?;
         for t in &self.cards {
-            write!(f, "\n{:<names$}  {:>9}  {:<hows$}", t.card.id, t.card.usable, how(t))?;
+            write!(
+                f,
+                "\n{:<names$}  {:>9}  {:<10}  {:<hows$}",
+                t.card.id,
+                t.card.usable,
+                t.precision,
+                how(t)
+            )?;
             if let (Some(peak), Some(seconds), Some(rate)) = (t.peak_bytes, t.step_seconds, t.rows_per_second)
             {
                 write!(f, "  {:>9}  {seconds:>11.3}  {rate:>8.0}", ByteSize(peak))?;

@@ -78,6 +78,7 @@ impl Placements {
     pub fn of(cluster: &Cluster, shape: &Shape, threads: usize) -> Result<Placements, RunError> {
         let (cards, card_bytes) = (cluster.ranks(), cluster.card.usable.0);
         let device = Device::for_cards(&cluster.card, cluster.links(), threads).connected(cards);
+        let device = device.computing_in(shape.session.precision)?;
         let mut shape = Shape { beside: device.beside(), ..shape.clone() };
         shape.session.offload = Default::default();
         shape.session.placement = None;

@@ -3,6 +3,7 @@
 use crate::budget::{RunPlan, Shape};
 use crate::cluster::Cluster;
 use crate::device::Device;
+use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::passes::shard::{Backward, Prefetch, Sharding, Strategy};
 use ambitus_families::error::RunError;
 use ambitus_recipe::size::ByteSize;
@@ -75,19 +76,25 @@ impl Strategies {
     }
 
     /// Plans full sharding and replicas on 1, 2, 4, ... cards, each card with the micro-batches it has now: the update grows
-    /// with the cards (weak scaling). Hosts have as many cards as the cluster's. Several clusters are set side by side.
+    /// with the cards (weak scaling). Hosts have as many cards as the cluster's. Several clusters are set side by side, each with
+    /// what it computes in.
     ///
     /// # Errors
     /// From planning.
-    pub fn scaling(clusters: Vec<Cluster>, shape: &Shape, threads: usize) -> Result<Strategies, RunError> {
+    pub fn scaling(
+        clusters: Vec<(Cluster, Precision)>,
+        shape: &Shape,
+        threads: usize,
+    ) -> Result<Strategies, RunError> {
         let counts = std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|n| *n <= MOST);
         let each = shape.micro_batches_of_rank();
         let mut rows = Vec::new();
         for cards in counts {
             let micro_batches = each * cards;
             let update_rows = shape.update_rows * micro_batches / shape.micro_batches.max(1);
-            let shape = Shape { update_rows, micro_batches, ..shape.clone() };
-            for cluster in &clusters {
+            let mut shape = Shape { update_rows, micro_batches, ..shape.clone() };
+            for (cluster, precision) in &clusters {
+                shape.session.precision = *precision;
                 let hosts = cards.div_ceil(cluster.cards_per_host);
                 let cards_per_host = cards.min(cluster.cards_per_host);
                 let part = Cluster { hosts, cards_per_host, ..cluster.clone() };
@@ -96,6 +103,7 @@ impl Strategies {
                 }
             }
         }
+        let clusters = clusters.into_iter().map(|(cluster, _)| cluster).collect();
         Ok(Strategies { clusters, rows, unit: shape.model.rows().unit })
     }
 }
@@ -115,6 +123,7 @@ pub fn shared(shape: &Shape, strategy: Strategy, cards: usize) -> Result<Option<
 fn row(cluster: &Cluster, shape: &Shape, strategy: Strategy, threads: usize) -> Result<Row, RunError> {
     let cards = cluster.ranks();
     let device = Device::for_cards(&cluster.card, cluster.links(), threads).connected(cards);
+    let device = device.computing_in(shape.session.precision)?;
     let mut shape = Shape { beside: device.beside(), ..shape.clone() };
     shape.session.sharding = shared(&shape, strategy, cards)?;
     shape.session.placement = None;

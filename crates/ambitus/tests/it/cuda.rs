@@ -2,7 +2,7 @@
 
 use crate::common;
 use ambitus_testkit::emulated_cuda;
-use ambitus_testkit::gradients::{GRADIENT, errors};
+use ambitus_testkit::gradients::{GRADIENT, Named, errors, norm, values};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -86,7 +86,8 @@ fn a_run_trains_stops_within_its_plan_and_resumes() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     common::voice(dir, 6);
-    let lines = "updates: 4\nbatch: {clips: 2}\nmicro_batch: 120\nsave_every: 2\nvalidate_every: 2";
+    let lines =
+        "updates: 4\nbatch: {clips: 2}\nmicro_batch: 120\nsave_every: 2\nvalidate_every: 2\nprecision: fp32";
     let of = |name: &str, device: &str| {
         let recipe = common::recipe(dir, name, &format!("{lines}\ndevice: {device}\nmemory: 3GiB"));
         recipe.display().to_string()
@@ -129,6 +130,116 @@ fn a_run_trains_stops_within_its_plan_and_resumes() {
     let resumed = emulated(dir, &[], &["resume", "card"]).expect("as before");
     well(&resumed);
     assert!(export("card") == whole, "other bits after resuming on the card");
+}
+
+/// Losses of a run in bf16, the default, on a card, and of the same on the processor: they round other sums to bf16.
+const BETWEEN_DEVICES_IN_BF16: f64 = 5e-3;
+
+/// A GPU with tensor cores computes in bf16 unless it is told otherwise, whether it is here or in the table; what a run of before
+/// that did not say is fp32.
+#[test]
+fn a_run_computes_in_the_cards_default_and_keeps_what_it_had() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 6);
+    let lines = "updates: 2\nbatch: {clips: 2}\nmicro_batch: 120\nsave_every: 1\nkeep: 9\ncheckpoint: none\ndevice: cuda";
+    let recipe = |name: &str, more: &str| {
+        common::recipe(dir, name, &format!("{lines}\nmemory: 3GiB\n{more}")).display().to_string()
+    };
+    let card = recipe("card", "");
+    let run = |args: &[&str]| Some(text(&emulated(dir, &[], args)?));
+    let Some(here) = run(&["plan", &card]) else { return };
+    for plan in [here, run(&["plan", &card, "--card", "rtx4090"]).expect("as before")] {
+        assert!(plan.contains("precision = bf16-mixed (default)"), "{plan}");
+        assert!(plan.contains("for fp32: --precision fp32"), "{plan}");
+    }
+    let losses = |args: &[&str]| -> serde_json::Value {
+        let out = emulated(dir, &[], args).expect("as before");
+        serde_json::from_str(&well(&out)).expect("JSON")
+    };
+    let summary = losses(&["train", &card, "--json"]);
+    let host = recipe("host", "precision: bf16-mixed");
+    let host = losses(&["train", &host, "--device", "cpu", "--json"]);
+    for key in ["validation_base", "validation_last", "loss_first", "loss_last"] {
+        let (a, b) = (summary[key].as_f64().expect(key), host[key].as_f64().expect(key));
+        assert!(
+            (a - b).abs() <= BETWEEN_DEVICES_IN_BF16 * b.abs(),
+            "{key}: {a} on the card, {b} on the processor"
+        );
+    }
+    run(&["train", &recipe("before", "precision: fp32")]).expect("as before");
+    let export =
+        |name: &str| std::fs::read(dir.join(name).join("export/model.safetensors")).expect("an export");
+    for (name, kept) in [("card", "precision: bf16-mixed\n"), ("before", "precision: fp32\n")] {
+        let path = dir.join(name).join("recipe.yaml");
+        let own = std::fs::read_to_string(&path).expect("the run's recipe");
+        assert!(own.contains(kept), "{own}");
+        if name == "before" {
+            std::fs::write(&path, own.replace(kept, "")).expect("the run's recipe");
+        }
+        let whole = export(name);
+        std::fs::remove_dir_all(dir.join(name).join("checkpoints/step-2")).expect("the last checkpoint");
+        well(&emulated(dir, &[], &["resume", name]).expect("as before"));
+        assert!(export(name) == whole, "{name}: other bits after resuming");
+    }
+}
+
+/// What the errors of gradients in bf16 may be, in those of the reference's own autocast (`parity/autocast.py`).
+const OF_AUTOCAST: f64 = 1.5;
+/// The error that a single gradient may have whatever autocast's is: of a vector with 16 elements both are one draw of many.
+const BF16: f64 = 3e-2;
+/// What those in tf32-mixed may be, of what they may be in bf16: operands have 10 bits of fraction for 7.
+const TF32: f64 = 1.0 / 8.0;
+
+/// The error of all gradients together, and of each as a share of its norm or the floor.
+fn off(got: &Named, want: &Named) -> (f64, Vec<(String, f64)>) {
+    let mut each = errors(got, want, 1.0).expect("the same names");
+    each.retain(|(name, _)| name != "loss");
+    let gradients = |x: &Named| -> Vec<f32> {
+        x.iter().filter(|(name, _)| name != "loss").flat_map(|(_, g)| g.clone()).collect()
+    };
+    let (got, want) = (gradients(got), gradients(want));
+    let delta = norm(values(&got).zip(values(&want)).map(|(x, y)| x - y));
+    (delta / norm(values(&want)), each)
+}
+
+#[test]
+fn gradients_in_fewer_bits_are_as_near_as_they_promise() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let f5 = ["v1", "v0", "options"].map(common::fixture);
+    let orpheus = ["tied", "untied", "sharded"].map(common::orpheus);
+    for folder in f5.into_iter().chain(orpheus) {
+        let (model, batch) = (folder.display().to_string(), folder.join("batch.safetensors"));
+        let fixed = ["gradients", "--device", "cuda", "--model", &model, "--batch"];
+        let in_precision = |precision: &str| -> Option<Named> {
+            let batch = batch.display().to_string();
+            let args = [&fixed[..], &[&batch, "--out", "out", "--precision", precision]].concat();
+            well(&emulated(dir.path(), &[], &args)?);
+            Some(common::named(&dir.path().join("out")))
+        };
+        let want = common::named(&folder.join("expected.safetensors"));
+        let Some(bf16) = in_precision("bf16-mixed") else { return };
+        let text = std::fs::read_to_string(folder.join("autocast.json")).expect("what autocast.py recorded");
+        let autocast: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let (all, each) = off(&bf16, &want);
+        let of_autocast = all / autocast["all"].as_f64().expect("a number");
+        println!("{model}: bf16-mixed {:.2} % off, {of_autocast:.2} of autocast's error", 100.0 * all);
+        assert!(of_autocast <= OF_AUTOCAST, "{model}: {of_autocast} of autocast's error");
+        let allowed = |name: &str| {
+            let known = autocast["gradients"][name].as_f64().unwrap_or_else(|| panic!("{name}"));
+            BF16.max(OF_AUTOCAST * known)
+        };
+        for (name, error) in each {
+            assert!(error <= allowed(&name), "{model}: {name}: {error} of {}", allowed(&name));
+        }
+        let [fp32, tf32] = ["fp32", "tf32-mixed"].map(|p| in_precision(p).expect("as before"));
+        let (all, each) = off(&tf32, &fp32);
+        println!("{model}: tf32-mixed {:.3} % off", 100.0 * all);
+        assert!(all > 1e-5, "{model}: tf32-mixed has fp32's numbers");
+        for (name, error) in each {
+            assert!(error <= TF32 * allowed(&name), "{model}: {name}: {error} in tf32-mixed");
+        }
+    }
 }
 
 #[test]

@@ -48,6 +48,89 @@ fn every_precision_trains_and_resumes_to_the_same_bits() {
     }
 }
 
+/// What a plan says that it computes in.
+fn planned(plan: &serde_json::Value) -> [&str; 2] {
+    let choices = plan["choices"].as_array().expect("choices");
+    let choice = choices.iter().find(|c| c["key"] == "precision").expect("a choice");
+    ["value", "from"].map(|key| choice[key].as_str().expect("a text"))
+}
+
+#[test]
+fn what_is_left_open_is_16_bits_on_gpus_with_tensor_cores() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 9);
+    let recipe = common::recipe(dir, "run", SHORT).display().to_string();
+    let plan = |options: &str| {
+        let options: Vec<&str> = options.split_whitespace().collect();
+        let plan = common::json(dir, &[&["plan", &recipe, "--json"], &options[..]].concat());
+        (planned(&plan).map(str::to_owned), common::ok(dir, &[&["plan", &recipe], &options[..]].concat()))
+    };
+    for (options, precision, from, note) in [
+        ("--card rtx4090", "bf16-mixed", "default", "for fp32: --precision fp32"),
+        ("--card a100", "bf16-mixed", "default", "for fp32: --precision fp32"),
+        ("--cards 2xrtx3090", "bf16-mixed", "default", "for fp32: --precision fp32"),
+        ("--card rtx4090 --lora 4 --clip-per-tensor", "bf16-mixed", "default", "for fp32: --precision fp32"),
+        // Turing has fp16 alone, with a loss scale.
+        ("--card quadro-rtx6000", "fp16-mixed", "default", "for fp32: --precision fp32"),
+        (
+            "--card quadro-rtx6000 --clip-per-tensor",
+            "fp32",
+            "default",
+            "computes in fp32: fp16-mixed, the default",
+        ),
+        // No tensor cores.
+        ("--card gtx1650", "fp32", "default", ""),
+        ("--card cpu", "fp32", "default", ""),
+        ("", "fp32", "default", ""),
+        ("--card rtx4090 --numerics same", "fp32", "default", "by numerics: same"),
+        ("--card rtx4090 --precision fp32", "fp32", "command line", ""),
+        ("--card rtx4090 --precision fp16-mixed", "fp16-mixed", "command line", ""),
+    ] {
+        let (found, text) = plan(options);
+        assert_eq!(found, [precision, from], "{options}");
+        let said = text.contains("computes in ");
+        assert!(said != note.is_empty() && text.contains(note), "{options}: {text}");
+    }
+    // Every row of a table is that card's plan, also beside cards that lack the first one's precision.
+    let table = common::json(dir, &["plan", &recipe, "--cards", "--json"]);
+    for row in table["cards"].as_array().expect("rows") {
+        let id = row["card"]["id"].as_str().expect("an id");
+        assert_eq!(row["precision"], plan(&format!("--card {id}")).0[0], "{id}");
+    }
+    let scaling = common::json(dir, &["plan", &recipe, "--card", "a800", "--scaling=a800,gtx1650", "--json"]);
+    assert_eq!(scaling["scaling"]["rows"].as_array().map(Vec::len), Some(44));
+}
+
+#[test]
+fn tf32_is_fp32_with_faster_products_where_there_are_any() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 9);
+    let recipe = common::recipe(dir, "run", SHORT).display().to_string();
+    let plan = |precision: &str| {
+        let args = ["plan", &recipe, "--card", "a100", "--micro-batch", "300", "--precision", precision];
+        common::json(dir, &[&args[..], &["--json"]].concat())
+    };
+    let [fp32, tf32] = ["fp32", "tf32-mixed"].map(plan);
+    assert_eq!(planned(&tf32), ["tf32-mixed", "command line"]);
+    assert_eq!(fp32["arena_bytes"], tf32["arena_bytes"]);
+    let seconds = |plan: &serde_json::Value| plan["step_seconds"].as_f64().expect("seconds");
+    assert!(seconds(&tf32) < seconds(&fp32), "{tf32:#}");
+    for (device, instead) in
+        [("gtx1650", "fp32"), ("quadro-rtx6000", "fp16-mixed"), ("cpu", "fp32")].into_iter()
+    {
+        let (code, text) =
+            common::said(dir, &["plan", &recipe, "--precision", "tf32-mixed", "--card", device]);
+        assert_eq!(code, 2, "{device}: {text}");
+        let instead = format!("use {instead} (--precision {instead})");
+        assert!(text.contains("from capability 8.0 on") && text.contains(&instead), "{device}: {text}");
+    }
+    let (code, text) = common::said(dir, &["train", &recipe, "--precision", "tf32-mixed"]);
+    assert!(code == 2 && text.contains("tf32-mixed is for tensor cores"), "{code}: {text}");
+    assert!(!dir.join("run").exists());
+}
+
 /// The tiny model with an output layer whose results are beyond fp16 (6.5e4), and within fp32.
 fn beyond_fp16(dir: &Path) {
     let model = dir.join("loud");

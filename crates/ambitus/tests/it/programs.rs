@@ -94,6 +94,10 @@ fn line(dir: &Path, family: &str, target: &str, options: &str) -> String {
     if !options.contains("--micro-batch") {
         args.extend(["--micro-batch", "400"]);
     }
+    // It would follow the card.
+    if !options.contains("--precision") {
+        args.extend(["--precision", "fp32"]);
+    }
     let out = ambitus(dir, &args);
     let told = String::from_utf8_lossy(&out.stderr);
     if out.status.code() == Some(2) {

@@ -223,7 +223,8 @@ fn precision_is_read_and_a_scaled_loss_needs_whole_updates() {
     assert_eq!((none.precision, bf16.precision), (None, Some(Precision::Bf16Mixed)));
     assert!(!none.to_yaml().unwrap().contains("precision"));
     assert!(bf16.to_yaml().unwrap().contains("precision: bf16-mixed"));
-    assert!(message("precision: half").contains("`half` is not fp32, bf16-mixed, fp16-mixed or bf16-pure"));
+    let known = "`half` is not fp32, tf32-mixed, bf16-mixed, fp16-mixed or bf16-pure";
+    assert!(message("precision: half").contains(known));
     let backward = "update: backward\nclip_per_tensor: true";
     assert!(with(&format!("precision: bf16-mixed\n{backward}")).is_ok());
     for more in [backward, "clip_per_tensor: true"] {
