@@ -59,3 +59,12 @@ pub fn errors(got: &Named, want: &Named, tolerance: f64) -> Result<Vec<(String, 
     };
     Ok(got.iter().zip(want).map(share).collect())
 }
+
+/// Returns the error of all gradients together, of lists with the same names: ‖Δ‖ over ‖g‖.
+pub fn together(got: &Named, want: &Named) -> f64 {
+    let gradients = |x: &Named| -> Vec<f32> {
+        x.iter().filter(|(name, _)| name != "loss").flat_map(|(_, g)| g.clone()).collect()
+    };
+    let (got, want) = (gradients(got), gradients(want));
+    norm(values(&got).zip(values(&want)).map(|(x, y)| x - y)) / norm(values(&want))
+}

@@ -271,52 +271,69 @@ struct alignas(8) TwoWords {
     u32 w[2];
 };
 
-__device__ inline float widened(int dtype, u16 h) { return dtype == BF16 ? bf16_to_float(h) : half_to_float(h); }
 __device__ inline u16 narrowed(int dtype, float x) { return dtype == BF16 ? float_to_bf16(x) : float_to_half(x); }
 
-// Of floats, the `n` elements from place `i` on; beyond them 0. One access where the place is a multiple of four:
-// tensors start at multiples of 256 bytes.
-__device__ inline Four get4(const View& v, i64 i, int n) {
-    Four x = {{0.0f, 0.0f, 0.0f, 0.0f}};
+// Bits of four neighbouring elements, narrow ones each in the low half of a word.
+struct Bits4 {
+    u32 v[4];
+};
+
+// The `n` elements from place `i` on, of any type but u8; beyond them 0. One access where the place is a multiple of four: tensors
+// start at multiples of 256 bytes.
+__device__ inline Bits4 get_bits4(const View& v, i64 i, int n) {
+    Bits4 x = {{0, 0, 0, 0}};
+    bool wide = v.dtype == F32 || v.dtype == I32;
+    if (n < 4 || i % 4 != 0) {
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (k < n) x.v[k] = wide ? ((const u32*)v.data)[i + k] : ((const u16*)v.data)[i + k];
+    } else if (wide) {
+        FourWords b = *(const FourWords*)((const u32*)v.data + i);
+#pragma unroll
+        for (int k = 0; k < 4; k++) x.v[k] = b.w[k];
+    } else {
+        TwoWords b = *(const TwoWords*)((const u16*)v.data + i);
+#pragma unroll
+        for (int k = 0; k < 4; k++) x.v[k] = b.w[k / 2] >> (k % 2 * 16) & 0xffffu;
+    }
+    return x;
+}
+
+// Writes `n` elements from place `i` on.
+__device__ inline void put_bits4(const View& v, i64 i, int n, const Bits4& x) {
+    bool wide = v.dtype == F32 || v.dtype == I32;
     if (n < 4 || i % 4 != 0) {
 #pragma unroll
         for (int k = 0; k < 4; k++)
             if (k < n) {
-                if (v.dtype == F32) x.v[k] = ((const float*)v.data)[i + k];
-                else x.v[k] = widened(v.dtype, ((const u16*)v.data)[i + k]);
+                if (wide) ((u32*)v.data)[i + k] = x.v[k];
+                else ((u16*)v.data)[i + k] = (u16)x.v[k];
             }
-    } else if (v.dtype == F32) {
-        FourWords b = *(const FourWords*)((const u32*)v.data + i);
-#pragma unroll
-        for (int k = 0; k < 4; k++) x.v[k] = float_of(b.w[k]);
+    } else if (wide) {
+        *(FourWords*)((u32*)v.data + i) = {{x.v[0], x.v[1], x.v[2], x.v[3]}};
     } else {
-        TwoWords b = *(const TwoWords*)((const u16*)v.data + i);
-#pragma unroll
-        for (int k = 0; k < 4; k++) x.v[k] = widened(v.dtype, (u16)(b.w[k / 2] >> (k % 2 * 16)));
+        *(TwoWords*)((u16*)v.data + i) = {{x.v[0] | x.v[1] << 16, x.v[2] | x.v[3] << 16}};
     }
+}
+
+// Of floats, the `n` elements from place `i` on; beyond them 0.
+__device__ inline Four get4(const View& v, i64 i, int n) {
+    Bits4 b = get_bits4(v, i, n);
+    Four x;
+#pragma unroll
+    for (int k = 0; k < 4; k++) x.v[k] = widen(b.v[k], v.dtype);
     return x;
 }
 
 // Writes `n` elements from place `i` on, those beyond the first `real` as 0: pads.
 __device__ inline void put4(const View& v, i64 i, int n, int real, const Four& x) {
-    float y[4];
+    Bits4 b;
 #pragma unroll
-    for (int k = 0; k < 4; k++) y[k] = k < real ? x.v[k] : 0.0f;
-    if (n < 4 || i % 4 != 0) {
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            if (k < n) {
-                if (v.dtype == F32) ((float*)v.data)[i + k] = y[k];
-                else ((u16*)v.data)[i + k] = narrowed(v.dtype, y[k]);
-            }
-    } else if (v.dtype == F32) {
-        *(FourWords*)((u32*)v.data + i) = {{bits_of(y[0]), bits_of(y[1]), bits_of(y[2]), bits_of(y[3])}};
-    } else {
-        u32 h[4];
-#pragma unroll
-        for (int k = 0; k < 4; k++) h[k] = narrowed(v.dtype, y[k]);
-        *(TwoWords*)((u16*)v.data + i) = {{h[0] | h[1] << 16, h[2] | h[3] << 16}};
+    for (int k = 0; k < 4; k++) {
+        float y = k < real ? x.v[k] : 0.0f;
+        b.v[k] = v.dtype == F32 ? bits_of(y) : narrowed(v.dtype, y);
     }
+    put_bits4(v, i, n, b);
 }
 
 __device__ inline float sum4(const Four& x) { return (x.v[0] + x.v[1]) + (x.v[2] + x.v[3]); }

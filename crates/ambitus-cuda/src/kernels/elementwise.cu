@@ -50,33 +50,51 @@ __device__ inline int combine_int(int kind, int p, int q) {
     }
 }
 
-KERNEL(binary) {
-    each(a.y, [&](i64 i) {
-        if (a.y.dtype == I32) put_int(a.y, i, combine_int(a.kind, get_int(a.a, i), get_int(a.b, i)));
-        else put(a.y, i, combine(a.kind, get(a.a, i), get(a.b, i)));
-    });
-}
+__device__ inline bool is_float(const View& v) { return v.dtype == F32 || v.dtype == BF16 || v.dtype == F16; }
 
-// The condition may have another type, so another pitch.
+// Four elements at a time of y, of the same elements of x: which may have another type, so another pitch.
 __device__ inline i64 same_element(const View& y, i64 i, const View& x) {
     return x.pitch == y.pitch ? i : i / y.pitch * x.pitch + i % y.pitch;
 }
 
+KERNEL(binary) {
+    if (a.y.dtype == I32) {
+        each(a.y, [&](i64 i) { put_int(a.y, i, combine_int(a.kind, get_int(a.a, i), get_int(a.b, i))); });
+        return;
+    }
+    each4(a.y, [&](i64 i, int n, int real) {
+        Four p = get4(a.a, i, real), q = get4(a.b, i, real);
+#pragma unroll
+        for (int k = 0; k < 4; k++) p.v[k] = combine(a.kind, p.v[k], q.v[k]);
+        put4(a.y, i, n, real, p);
+    });
+}
+
 KERNEL(select) {
-    each(a.y, [&](i64 i) {
-        i64 c = same_element(a.y, i, a.c);
-        bool first = a.c.dtype == I32 ? get_int(a.c, c) != 0 : get(a.c, c) != 0.0f;
-        if (first) move(a.a, i, a.y, i);
-        else move(a.b, i, a.y, i);
+    each4(a.y, [&](i64 i, int n, int real) {
+        Bits4 c = get_bits4(a.c, same_element(a.y, i, a.c), real);
+        Bits4 p = get_bits4(a.a, i, real), q = get_bits4(a.b, i, real);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            bool first = a.c.dtype == I32 ? c.v[k] != 0 : widen(c.v[k], a.c.dtype) != 0.0f;
+            if (!first) p.v[k] = q.v[k];
+        }
+        put_bits4(a.y, i, n, p);
     });
 }
 
 KERNEL(cast) {
-    each(a.y, [&](i64 i) {
-        i64 from = same_element(a.y, i, a.x);
-        if (a.x.dtype == a.y.dtype) move(a.x, from, a.y, i);
-        else put(a.y, i, get(a.x, from));
-    });
+    if (a.x.dtype == a.y.dtype && a.y.dtype != U8) {
+        each4(a.y, [&](i64 i, int n, int real) {
+            put_bits4(a.y, i, n, get_bits4(a.x, same_element(a.y, i, a.x), real));
+        });
+    } else if (is_float(a.x) && is_float(a.y)) {
+        each4(a.y, [&](i64 i, int n, int real) {
+            put4(a.y, i, n, real, get4(a.x, same_element(a.y, i, a.x), real));
+        });
+    } else {
+        each(a.y, [&](i64 i) { put(a.y, i, get(a.x, same_element(a.y, i, a.x))); });
+    }
 }
 
 KERNEL(fill) {
@@ -85,9 +103,24 @@ KERNEL(fill) {
 
 KERNEL(scale) {
     float s = get(a.s, 0);
-    each(a.y, [&](i64 i) { put(a.y, i, get(a.x, i) * s); });
+    each4(a.y, [&](i64 i, int n, int real) {
+        Four x = get4(a.x, i, real);
+#pragma unroll
+        for (int k = 0; k < 4; k++) x.v[k] *= s;
+        put4(a.y, i, n, real, x);
+    });
 }
 
 KERNEL(scale_rows) {
-    each(a.y, [&](i64 i) { put(a.y, i, get(a.x, i) * get(a.m, i / a.y.pitch)); });
+    bool whole = a.y.pitch % 4 == 0;
+    each4(a.y, [&](i64 i, int n, int real) {
+        Four x = get4(a.x, i, real);
+        i64 row = i / a.y.pitch;
+        float m = real > 0 ? get(a.m, row) : 0.0f;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            // Rows of other lengths follow each other without pads: four may lie in several.
+            if (k < real) x.v[k] *= whole ? m : get(a.m, (i + k) / a.y.pitch);
+        put4(a.y, i, n, real, x);
+    });
 }

@@ -30,12 +30,12 @@ pub(crate) fn unary(op: &Unary, io: &Io) -> Steps {
 
 pub(crate) fn binary(op: &Binary, io: &Io) -> Steps {
     let (a, b, y) = (io.x[0].view(), io.x[1].view(), io.y[0].view());
-    Ok(launch_over(&BinaryArgs { a, b, y, kind: op.kind as i32 }, y.stored()))
+    Ok(launch_over(&BinaryArgs { a, b, y, kind: op.kind as i32 }, y.stored().div_ceil(4)))
 }
 
 pub(crate) fn select(io: &Io) -> Steps {
     let (c, a, b, y) = (io.x[0].view(), io.x[1].view(), io.x[2].view(), io.y[0].view());
-    Ok(launch_over(&SelectArgs { c, a, b, y }, y.stored()))
+    Ok(launch_over(&SelectArgs { c, a, b, y }, y.stored().div_ceil(4)))
 }
 
 pub(crate) fn cast(io: &Io) -> Steps {
@@ -44,7 +44,7 @@ pub(crate) fn cast(io: &Io) -> Steps {
 
 /// y = x, perhaps as another type.
 pub(crate) fn cast_to(x: View, y: View) -> Vec<Step> {
-    launch_over(&CastArgs { x, y }, y.stored())
+    launch_over(&CastArgs { x, y }, y.stored().div_ceil(4))
 }
 
 pub(crate) fn fill(op: &Fill, io: &Io) -> Steps {
@@ -54,10 +54,10 @@ pub(crate) fn fill(op: &Fill, io: &Io) -> Steps {
 
 pub(crate) fn scale(io: &Io) -> Steps {
     let (x, s, y) = (io.x[0].view(), io.x[1].view(), io.y[0].view());
-    Ok(launch_over(&ScaleArgs { x, s, y }, y.stored()))
+    Ok(launch_over(&ScaleArgs { x, s, y }, y.stored().div_ceil(4)))
 }
 
 pub(crate) fn scale_rows(io: &Io) -> Steps {
     let (x, m, y) = (io.x[0].view(), io.x[1].view(), io.y[0].view());
-    Ok(launch_over(&ScaleRowsArgs { x, m, y }, y.stored()))
+    Ok(launch_over(&ScaleRowsArgs { x, m, y }, y.stored().div_ceil(4)))
 }

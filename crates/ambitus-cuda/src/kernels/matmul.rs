@@ -25,8 +25,14 @@ pub(crate) fn linear(io: &Io) -> Steps {
 /// Returns the step of [`gemm`] on an instruction's operands, then its pads.
 fn product(io: &Io, ta: bool, tb: bool, beta: u64, bias: Option<&Tensor>) -> Steps {
     let y = &io.y[0];
-    let mut steps =
-        vec![gemm([&io.x[0], &io.x[1], y], [ta, tb], beta, bias, [io.workspace, io.workspace_bytes])?];
+    // cuBLASLt adds a bias of the product's type only.
+    let fused = bias.filter(|bias| bias.ty.dtype == y.ty.dtype);
+    let scratch = [io.workspace, io.workspace_bytes];
+    let mut steps = vec![gemm([&io.x[0], &io.x[1], y], [ta, tb], beta, fused, scratch)?];
+    if let Some(bias) = bias.filter(|_| fused.is_none()) {
+        let y = y.view();
+        steps.extend(launch_over(&AddBias { y, bias: bias.view() }, y.stored()));
+    }
     steps.extend(clear_pads(y));
     Ok(steps)
 }
@@ -43,9 +49,6 @@ pub(crate) fn gemm(
 ) -> Result<Step, String> {
     if a.ty.dtype != b.ty.dtype || !a.ty.dtype.is_float() {
         return Err(format!("cuBLASLt has no product of {} and {}", a.ty, b.ty));
-    }
-    if let Some(bias) = bias.filter(|bias| bias.ty.dtype != y.ty.dtype) {
-        return Err(format!("the bias is {}, the product {}", bias.ty, y.ty));
     }
     Ok(Step::Gemm(Gemm {
         m: y.ty.shape.cols() as u64,

@@ -2,7 +2,7 @@
 
 use crate::common;
 use ambitus_testkit::emulated_cuda;
-use ambitus_testkit::gradients::{GRADIENT, Named, errors, norm, values};
+use ambitus_testkit::gradients::{GRADIENT, Named, errors, together};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -195,12 +195,7 @@ const TF32: f64 = 1.0 / 8.0;
 fn off(got: &Named, want: &Named) -> (f64, Vec<(String, f64)>) {
     let mut each = errors(got, want, 1.0).expect("the same names");
     each.retain(|(name, _)| name != "loss");
-    let gradients = |x: &Named| -> Vec<f32> {
-        x.iter().filter(|(name, _)| name != "loss").flat_map(|(_, g)| g.clone()).collect()
-    };
-    let (got, want) = (gradients(got), gradients(want));
-    let delta = norm(values(&got).zip(values(&want)).map(|(x, y)| x - y));
-    (delta / norm(values(&want)), each)
+    (together(got, want), each)
 }
 
 #[test]
