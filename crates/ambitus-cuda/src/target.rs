@@ -9,8 +9,15 @@ use ambitus_ir::target::{self, Efficiency, Rates, Target};
 /// cuBLASLt's kernels and a graph of some thousand nodes at some tens each.
 pub const STATED_RESERVE: u64 = 768 << 20;
 
-/// Attention and convolution are simple tiles; the start is that of a graph's next node.
-const KERNELS: Efficiency = Efficiency { start: 2e-6, vector: 0.5, attention: 0.2, convolution: 0.2 };
+/// Scratch of one matrix product: what NVIDIA advises for Hopper, and what sums in parts need of the products that have few tiles (a
+/// part of 1024 x 1024 is 4 MiB).
+const GEMM_WORKSPACE: u64 = 32 << 20;
+
+/// The start is that of a graph's next node. Attention and convolution are tiles in fp32, where loads and exponentials take as many
+/// issue slots as arithmetic: by their machine code they reach 0.43 of a multiprocessor's 128 fp32 units, and 0.75 of 64.
+const KERNELS: Efficiency = Efficiency { start: 2e-6, vector: 0.5, attention: 0.5, convolution: 0.45 };
+/// On multiprocessors with 64 fp32 units: Turing's, and the A100's.
+const KERNELS_OF_64: Efficiency = Efficiency { attention: 0.85, convolution: 0.65, ..KERNELS };
 
 /// A card as compilation sees it.
 #[derive(Clone, Copy, Debug)]
@@ -18,14 +25,14 @@ pub struct CudaTarget {
     rates: Rates,
     /// Those of matrix products.
     products: Rates,
-    /// Scratch of one matrix product.
-    gemm_workspace: u64,
+    kernels: Efficiency,
 }
 
 impl CudaTarget {
     /// Returns a card of a compute capability (major, minor) with measured or known rates.
     pub fn new(capability: (u32, u32), rates: Rates) -> CudaTarget {
-        CudaTarget { rates, products: rates, gemm_workspace: CudaTarget::gemm_workspace(capability) }
+        let kernels = if matches!(capability, (7, _) | (8, 0)) { KERNELS_OF_64 } else { KERNELS };
+        CudaTarget { rates, products: rates, kernels }
     }
 
     /// Returns this card with products of fp32 operands that are read as TF32: half the rate of 16-bit operands, by NVIDIA's data
@@ -33,12 +40,6 @@ impl CudaTarget {
     pub fn with_tf32(self) -> CudaTarget {
         let gemm = (self.rates.half / 2.0).max(self.rates.gemm);
         CudaTarget { products: Rates { gemm, ..self.rates }, ..self }
-    }
-
-    /// Returns the scratch of one matrix product, all that bytes depend on. Hopper's products want 32 MiB, older cards' 4 MiB (what
-    /// cuBLASLt's documentation advises).
-    pub fn gemm_workspace(capability: (u32, u32)) -> u64 {
-        if capability.0 >= 9 { 32 << 20 } else { 4 << 20 }
     }
 }
 
@@ -52,7 +53,7 @@ impl Target for CudaTarget {
     }
 
     fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {
-        ops::workspace(op, x, y, self.gemm_workspace)
+        ops::workspace(op, x, y, GEMM_WORKSPACE)
     }
 
     fn shares(&self, op: &Op, input: usize, output: usize) -> bool {
@@ -61,6 +62,9 @@ impl Target for CudaTarget {
 
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
         let rates = if op.def().props().kind == Kind::Product { &self.products } else { &self.rates };
-        rates.seconds(&KERNELS, op, x, y)
+        // It computes seven products where five are counted: scores and their gradients once for dq, once for dk and dv.
+        let again = if matches!(op, Op::AttentionGrad(_)) { 5.0 / 7.0 } else { 1.0 };
+        let kernels = Efficiency { attention: again * self.kernels.attention, ..self.kernels };
+        rates.seconds(&kernels, op, x, y)
     }
 }

@@ -165,9 +165,11 @@ void run_block(unsigned order) {
     for (;;) {
         bool moved = order < 3 ? turn(order) : turn_of_warps(order), alive = false;
         for (unsigned t = 0; t < threads; t++) alive |= waiting[t] != ENDED;
-        if (!alive) return;
-        if (release(0, threads, AT_BLOCK)) races::interval++;
-        else if (!moved) return fault("its threads wait at different barriers");
+        if (!alive) return conflicts::end_interval();
+        if (release(0, threads, AT_BLOCK)) {
+            races::interval++;
+            conflicts::end_interval();
+        } else if (!moved) return fault("its threads wait at different barriers");
     }
 }
 }  // namespace
@@ -180,6 +182,7 @@ API void emulated_run(const EmulatedKernel* k, const void* a, unsigned gx, unsig
     emulated_grid = {gx, gy, 1};
     emulated_thread = {0, 0, 0};
     races::begin_launch();
+    conflicts::accesses.clear();
     for (unsigned y = 0; y < gy && !faulted; y++) {
         for (unsigned x = 0; x < gx && !faulted; x++) {
             emulated_block = {x, y, 0};

@@ -20,7 +20,7 @@ struct Operation { int pointers_on_card, ta, tb, epilogue; uint64_t bias; int co
 // The most scratch, how parts of sums may be added, and what the addresses of A, B, C and D are multiples of.
 struct Preference { uint64_t workspace; uint32_t reduction, alignment[4]; };
 // What was chosen by a preference.
-struct Algorithm { Preference p; uint64_t magic; };
+struct Algorithm { Preference p; uint64_t uses, magic; };
 const uint64_t MAGIC = 0x656d756c61746564ull;
 struct Heuristic { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; };
 
@@ -79,10 +79,11 @@ API int cublasLtMatmulAlgoGetHeuristic(void*, void* o, void* a, void* b, void* c
     if (c != d || !fits(*(Operation*)o, *(Layout*)a, *(Layout*)b, *(Layout*)d)) return NOT_SUPPORTED;
     memset(found, 0, sizeof *found);
     static_assert(sizeof(Algorithm) <= sizeof found->algorithm, "cuBLASLt's algorithms are 64 bytes");
-    Algorithm chosen{*(Preference*)preference, MAGIC};
+    // It uses scratch wherever it may have some; more would only be slower to overwrite.
+    uint64_t may = ((Preference*)preference)->workspace, uses = may < 1 << 20 ? may : 1 << 20;
+    Algorithm chosen{*(Preference*)preference, uses, MAGIC};
     memcpy(found->algorithm, &chosen, sizeof chosen);
-    // It uses all the scratch that it may have.
-    found->workspace = chosen.p.workspace;
+    found->workspace = uses;
     *n = 1;
     return SUCCESS;
 }
@@ -171,14 +172,14 @@ API int cublasLtMatmul(void*, void* o, const void* alpha, const void* a, void* l
     Algorithm chosen;
     memcpy(&chosen, algorithm, sizeof chosen);
     // Scratch in the arena, as much as the algorithm was promised, and aligned; operands as aligned as was said.
-    if (chosen.magic != MAGIC || scratch_bytes < chosen.p.workspace) return INVALID_VALUE;
+    if (chosen.magic != MAGIC || scratch_bytes < chosen.uses) return INVALID_VALUE;
     if (scratch_bytes && ((uintptr_t)scratch % 256 || !emulated_inside((uintptr_t)scratch, scratch_bytes))) return INVALID_VALUE;
     const void* addresses[4] = {a, b, c, d};
     for (int i = 0; i < 4; i++) if ((uintptr_t)addresses[i] % chosen.p.alignment[i]) return INVALID_VALUE;
     // Parts of sums in fp32, in a fixed order: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE.
     if (chosen.p.reduction != 2) return INVALID_VALUE;
     if (!lies(*(Layout*)la, (uintptr_t)a) || !lies(*(Layout*)lb, (uintptr_t)b) || !lies(*(Layout*)ld, (uintptr_t)d)) return INVALID_VALUE;
-    Product p{scratch, scratch_bytes, *(Operation*)o, *(Layout*)la, *(Layout*)lb, *(Layout*)ld, a, b, d, 0, 0, nullptr, nullptr};
+    Product p{scratch, chosen.uses, *(Operation*)o, *(Layout*)la, *(Layout*)lb, *(Layout*)ld, a, b, d, 0, 0, nullptr, nullptr};
     if (!fits(p.o, p.la, p.lb, p.ld)) return INVALID_VALUE;
     if (p.o.pointers_on_card) { p.alpha_at = (const float*)alpha; p.beta_at = (const float*)beta; }
     else { p.alpha = *(const float*)alpha; p.beta = *(const float*)beta; }

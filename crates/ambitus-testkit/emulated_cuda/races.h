@@ -2,6 +2,8 @@
 // where nothing stands between the blocks of one launch. The compiler says every load and store of the kernels (-fsanitize=thread
 // without its library), so this holds for any order of threads.
 
+#include "conflicts.h"
+
 #include <unordered_map>
 
 namespace races {
@@ -54,12 +56,13 @@ Access read_too(const Access& a, bool shared) {
     return mine(a.thread == current ? a.others : a.others | OTHER_THREADS);
 }
 
-void touch(const void* data, size_t size, bool writes) {
+void touch(const void* data, size_t size, bool writes, void* code) {
     uintptr_t at = (uintptr_t)data;
     if (at - (uintptr_t)stacks.data() < stacks.size()) return;
     size_t shared_size = kernel->shared_end - kernel->shared;
     bool shared = at - (uintptr_t)kernel->shared < shared_size;
     if (shared && shared_bytes.size() < shared_size) shared_bytes.resize(shared_size);
+    if (shared && size <= 16) conflicts::add((uintptr_t)code, data, size);
     for (size_t i = 0; i < size; i++, at++) {
         static uintptr_t last_page = ~(uintptr_t)0;
         static Byte* last_bytes;
@@ -86,18 +89,19 @@ void touch(const void* data, size_t size, bool writes) {
 }  // namespace races
 
 // What the compiler calls at loads and stores.
-#define SEEN(size)                                                                                       \
-    API void __tsan_read##size(void* at) { races::touch(at, size, false); }                              \
-    API void __tsan_write##size(void* at) { races::touch(at, size, true); }                              \
-    API void __tsan_unaligned_read##size(void* at) { races::touch(at, size, false); }                    \
-    API void __tsan_unaligned_write##size(void* at) { races::touch(at, size, true); }
+#define TOUCH(size, writes) races::touch(at, size, writes, __builtin_return_address(0))
+#define SEEN(size)                                                              \
+    API void __tsan_read##size(void* at) { TOUCH(size, false); }                \
+    API void __tsan_write##size(void* at) { TOUCH(size, true); }                \
+    API void __tsan_unaligned_read##size(void* at) { TOUCH(size, false); }      \
+    API void __tsan_unaligned_write##size(void* at) { TOUCH(size, true); }
 SEEN(1)
 SEEN(2)
 SEEN(4)
 SEEN(8)
 SEEN(16)
-API void __tsan_read_range(void* at, size_t size) { races::touch(at, size, false); }
-API void __tsan_write_range(void* at, size_t size) { races::touch(at, size, true); }
+API void __tsan_read_range(void* at, size_t size) { TOUCH(size, false); }
+API void __tsan_write_range(void* at, size_t size) { TOUCH(size, true); }
 API void __tsan_init() {}
 API void __tsan_func_entry(void*) {}
 API void __tsan_func_exit() {}

@@ -12,9 +12,10 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// What the libraries are made of. The first lies in all the others' way: they link to it.
-const SOURCES: [(&str, &str); 8] = [
+const SOURCES: [(&str, &str); 9] = [
     ("block.h", include_str!("../emulated_cuda/block.h")),
     ("races.h", include_str!("../emulated_cuda/races.h")),
+    ("conflicts.h", include_str!("../emulated_cuda/conflicts.h")),
     ("block.cc", include_str!("../emulated_cuda/block.cc")),
     ("cuda.cc", include_str!("../emulated_cuda/cuda.cc")),
     ("nvrtc.cc", include_str!("../emulated_cuda/nvrtc.cc")),

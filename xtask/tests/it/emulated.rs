@@ -1,9 +1,10 @@
 //! The checks for cards, on the emulated card: every kernel runs on the processor, from the plan to the graph.
 
-use crate::{Emulation, emulation};
+use crate::{Emulation, emulation, of_driver};
 use ambitus_cuda::driver::Card;
 use ambitus_ir::DType;
 use ambitus_testkit::{Case, cases, emulated_cuda};
+use std::ffi::{CString, c_char};
 use xtask::ops;
 
 pub fn card() -> Card {
@@ -63,6 +64,37 @@ fn no_kernel_has_a_race() {
         each_case(dtype, |_, outcome| faults.extend(outcome.faults));
     }
     none(&faults);
+    for (kernel, most) in CONFLICTS {
+        let (served, again) = conflicts(kernel);
+        println!("{kernel}: shared memory serves {served} times, {again} more for want of banks");
+        assert!(served > 0, "{kernel} did not run");
+        let share = again as f64 / served as f64;
+        assert!(
+            share <= most,
+            "{kernel}: {share:.3} conflicts each time that shared memory is used, at most {most}"
+        );
+    }
+}
+
+/// Kernels that live on shared memory, and how often an access of a warp may wait for banks: measured, rounded up.
+const CONFLICTS: [(&str, f64); 7] = [
+    ("attention_64", 0.0),
+    ("attention_128", 0.0),
+    ("attention_queries_grad_64", 0.0),
+    ("attention_keys_grad_64", 0.0),
+    ("conv_grouped", 0.01),
+    ("conv_grouped_weight", 0.03),
+    ("transpose", 0.0),
+];
+
+/// Returns how often shared memory served a kernel since this was asked, and how often again because lanes wanted one bank.
+fn conflicts(kernel: &str) -> (u64, u64) {
+    let name = CString::new(kernel).expect("a name");
+    let (mut served, mut again) = (0, 0);
+    type Conflicts = unsafe extern "C" fn(*const c_char, *mut u64, *mut u64);
+    // SAFETY: the emulated driver's function, on a text and two live integers.
+    unsafe { of_driver::<Conflicts>("emulated_conflicts")(name.as_ptr(), &mut served, &mut again) };
+    (served, again)
 }
 
 #[test]

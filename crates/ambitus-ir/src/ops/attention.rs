@@ -216,9 +216,9 @@ impl OpDef for Attention {
         true
     }
 
-    /// Two products over all pairs.
+    /// Two products over the pairs.
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
-        4.0 * x[0].shape.elements() as f64 * x[1].shape[0] as f64
+        4.0 * pairs(self.causal, x)
     }
 }
 
@@ -296,9 +296,16 @@ impl OpDef for AttentionGrad {
         true
     }
 
+    /// Five products over the pairs.
     fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
-        10.0 * x[0].shape.elements() as f64 * x[1].shape[0] as f64
+        10.0 * pairs(self.causal, x)
     }
+}
+
+/// Returns the pairs of an element of a query and a key that it sees, of one segment over all rows: the most that there may be.
+fn pairs(causal: bool, x: &[TensorType]) -> f64 {
+    let all = x[0].shape.elements() as f64 * x[1].shape[0] as f64;
+    if causal { all / 2.0 } else { all }
 }
 
 /// `[T, heads * d]` as f32 `[heads, T, d]`.

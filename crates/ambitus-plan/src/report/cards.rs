@@ -7,7 +7,6 @@ use crate::device::Device;
 use crate::refusal;
 use crate::search::Known;
 use ambitus_compile::passes::precision::Precision;
-use ambitus_cuda::CudaTarget;
 use ambitus_families::error::RunError;
 use ambitus_models::Capacity;
 use ambitus_recipe::size::ByteSize;
@@ -91,9 +90,9 @@ struct Tables<'a> {
     threads: usize,
     /// All cards have the same kernels.
     known: Arc<Known>,
-    /// The least that any combination of options needs, where that was too much for a card: by the scratch of its products, what
-    /// it computes in, and whether it has bfloat16. Nothing else of a card, but its memory, decides that.
-    least: HashMap<(u64, Precision, bool), u64>,
+    /// The least that any combination of options needs, where that was too much for a card: by what it computes in, and whether it
+    /// has bfloat16. Nothing else of a card, but its memory, decides that.
+    least: HashMap<(Precision, bool), u64>,
 }
 
 impl Tables<'_> {
@@ -107,7 +106,7 @@ impl Tables<'_> {
             Err(lacks) => return Ok(Tier { unable: Some(lacks.to_string()), ..too_small(None) }),
         };
         let budget = card.usable.0;
-        let kind = (CudaTarget::gemm_workspace(card.capability), precision, card.bf16);
+        let kind = (precision, card.bf16);
         if let Some(least) = self.least.get(&kind).filter(|least| **least > budget) {
             return Ok(too_small(Some(*least)));
         }
