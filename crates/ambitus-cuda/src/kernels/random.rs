@@ -6,7 +6,7 @@ use ambitus_ir::ops::random::Dropout;
 
 kernels! { "random";
     /// y = x * scale where the element's random word is at least `threshold`, else 0. A block per row.
-    DropoutArgs "dropout" [128 threads, 64 registers] {
+    DropoutArgs "dropout" [128 threads, 72 registers] {
         x: View, keys: View, segs: View, y: View, id: u64, threshold: u32, scale: f32,
     }
 }
