@@ -1,7 +1,7 @@
 //! The one list of what this executor has for each op: the target promises it to compilation, the executor keeps it.
 //!
 //! - `bind`: the steps, with their addresses.
-//! - `workspace`: bytes of scratch; `gemm` is what one matrix product wants.
+//! - `workspace`: bytes of scratch.
 //! - `overwrites`: true when the kernel reads operands before it overwrites them, for the pairs that the op may share.
 //!
 //! Kernels take any mix of float types that their ops take. What is `lowered` has no kernel here and gets its decomposition.
@@ -19,7 +19,7 @@ use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
 
 macro_rules! ops {
-    (($op:ident, $io:ident, $x:ident, $y:ident, $gemm:ident) lowered: $($lowered:ident),*; $($name:ident {
+    (($op:ident, $io:ident, $x:ident, $y:ident) lowered: $($lowered:ident),*; $($name:ident {
         bind: $bind:expr, workspace: $workspace:expr, overwrites: $overwrites:expr $(,)?
     })*) => {
         /// Returns the steps of an instruction.
@@ -39,9 +39,9 @@ macro_rules! ops {
             }
         }
 
-        /// Returns the bytes of scratch of an instruction; `gemm` is what one matrix product wants.
+        /// Returns the bytes of scratch of an instruction.
         #[allow(unused_variables)]
-        pub(crate) fn workspace(op: &Op, $x: &[TensorType], $y: &[TensorType], $gemm: u64) -> u64 {
+        pub(crate) fn workspace(op: &Op, $x: &[TensorType], $y: &[TensorType]) -> u64 {
             match op {
                 $(Op::$name($op) => $workspace,)*
                 $(Op::$lowered(_))|* => 0,
@@ -58,7 +58,7 @@ macro_rules! ops {
     };
 }
 
-ops! { (op, io, x, y, gemm)
+ops! { (op, io, x, y)
     lowered: Grn, GrnGrad, Snake;
 
     // Threads read an element's operands before they write it.
@@ -83,8 +83,8 @@ ops! { (op, io, x, y, gemm)
     ScatterAdd { bind: index::scatter_add(op, io), workspace: index::workspace(x[1]), overwrites: false }
     Sinusoid { bind: index::sinusoid(op, io), workspace: 0, overwrites: false }
 
-    MatMul { bind: matmul::matmul(op, io), workspace: gemm, overwrites: false }
-    Linear { bind: matmul::linear(io), workspace: gemm, overwrites: false }
+    MatMul { bind: matmul::matmul(op, io), workspace: matmul::scratch(y[0].shape.elements()), overwrites: false }
+    Linear { bind: matmul::linear(io), workspace: matmul::scratch(y[0].shape.elements()), overwrites: false }
 
     Activation { bind: activation::activation(op.kind, io), workspace: 0, overwrites: true }
     ActivationGrad { bind: activation::activation_grad(op.kind, io), workspace: 0, overwrites: true }
@@ -136,21 +136,21 @@ ops! { (op, io, x, y, gemm)
     MaskedMseGrad { bind: loss::masked_mse_grad(io), workspace: 0, overwrites: false }
     LinearCrossEntropy {
         bind: head::linear_cross_entropy(op, io),
-        workspace: head::workspace(op.tile, None, x, gemm), overwrites: false,
+        workspace: head::workspace(op.tile, None, x), overwrites: false,
     }
     LinearCrossEntropyGrad {
         bind: head::linear_cross_entropy_grad(op, io),
-        workspace: head::workspace(op.tile, None, x, gemm), overwrites: false,
+        workspace: head::workspace(op.tile, None, x), overwrites: false,
     }
     // These continue from what they overwrite.
     HeadSums {
         bind: head::head_sums(op, io),
-        workspace: head::workspace(op.tile, op.part, x, gemm), overwrites: true,
+        workspace: head::workspace(op.tile, op.part, x), overwrites: true,
     }
     HeadLoss { bind: head::head_loss(io), workspace: 0, overwrites: false }
     HeadGrad {
         bind: head::head_grad(op, io),
-        workspace: head::workspace(op.tile, op.part, x, gemm), overwrites: true,
+        workspace: head::workspace(op.tile, op.part, x), overwrites: true,
     }
 
     Dropout { bind: random::dropout(op, io), workspace: 0, overwrites: false }

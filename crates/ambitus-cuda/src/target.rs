@@ -9,10 +9,6 @@ use ambitus_ir::target::{self, Efficiency, Rates, Target};
 /// cuBLASLt's kernels and a graph of some thousand nodes at some tens each.
 pub const STATED_RESERVE: u64 = 768 << 20;
 
-/// Scratch of one matrix product: what NVIDIA advises for Hopper, and what sums in parts need of the products that have few tiles (a
-/// part of 1024 x 1024 is 4 MiB).
-const GEMM_WORKSPACE: u64 = 32 << 20;
-
 /// The start is that of a graph's next node. Attention and convolution are tiles in fp32, where loads and exponentials take as many
 /// issue slots as arithmetic: by their machine code they reach 0.43 of a multiprocessor's 128 fp32 units, and 0.75 of 64.
 const KERNELS: Efficiency = Efficiency { start: 2e-6, vector: 0.5, attention: 0.5, convolution: 0.45 };
@@ -53,7 +49,7 @@ impl Target for CudaTarget {
     }
 
     fn workspace(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> u64 {
-        ops::workspace(op, x, y, GEMM_WORKSPACE)
+        ops::workspace(op, x, y)
     }
 
     fn shares(&self, op: &Op, input: usize, output: usize) -> bool {

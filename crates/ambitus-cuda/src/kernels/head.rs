@@ -3,7 +3,7 @@
 //! classes and the ops on some launch the same kernels, so that their bits are equal.
 
 use super::elementwise::cast_to;
-use super::matmul::{clear_pads, gemm};
+use super::matmul::{clear_pads, gemm, scratch};
 use super::{View, kernels, launch, launch_over};
 use crate::bind::{Io, Steps, Tensor};
 use crate::step::Step;
@@ -75,9 +75,10 @@ fn parts(tile: usize, of: usize, x: TensorType) -> [u64; 4] {
 }
 
 /// Returns the scratch of an op of a linear head: what a product wants, a tile of logits, a one, all rows' sums, a tile of dx.
-pub(crate) fn workspace(tile: usize, part: Option<Span>, x: &[TensorType], gemm: u64) -> u64 {
+pub(crate) fn workspace(tile: usize, part: Option<Span>, x: &[TensorType]) -> u64 {
     let of = part.map_or(x[1].shape.rows(), |p| p.of);
-    gemm.next_multiple_of(256) + parts(tile, of, x[0]).iter().sum::<u64>()
+    let logits = tile_rows(tile, of, x[0].shape.rows()) * CLASSES;
+    scratch(logits) + parts(tile, of, x[0]).iter().sum::<u64>()
 }
 
 impl<'a> Head<'a> {

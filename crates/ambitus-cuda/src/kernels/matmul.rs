@@ -22,6 +22,12 @@ pub(crate) fn linear(io: &Io) -> Steps {
     product(io, false, true, 0, io.x.get(2))
 }
 
+/// Returns the scratch of a product with a result of this many elements: eight parts of it in fp32, as many as sums are worth cutting
+/// into where the result has few tiles; 4 MiB at least and 32 at most, which NVIDIA advises for older cards and for Hopper.
+pub(crate) fn scratch(elements: usize) -> u64 {
+    (8 * 4 * elements as u64).next_multiple_of(256).clamp(4 << 20, 32 << 20)
+}
+
 /// Returns the step of [`gemm`] on an instruction's operands, then its pads.
 fn product(io: &Io, ta: bool, tb: bool, beta: u64, bias: Option<&Tensor>) -> Steps {
     let y = &io.y[0];
