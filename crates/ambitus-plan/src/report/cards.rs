@@ -60,7 +60,8 @@ pub struct Tiers {
 impl Tiers {
     /// Plans a run for each card, as `plan --card` does; on a card that is too small for that, with whatever change fits.
     ///
-    /// # Errors As [`RunPlan::new`](crate::budget::RunPlan::new). A card that is too small is not an error.
+    /// # Errors
+    /// As [`RunPlan::new`](crate::budget::RunPlan::new). A card that is too small is not an error.
     pub fn new(asked: &Asked, data: &Data, cards: &[&Card], threads: usize) -> Result<Tiers, RunError> {
         let mut tables = Tables { asked, data, threads, known: Known::shared(), least: HashMap::new() };
         // What is too small for a card is too small for those with less memory.
