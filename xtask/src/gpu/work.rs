@@ -76,10 +76,11 @@ pub fn recipe(dir: &Path, card: usize) -> Result<PathBuf, String> {
     let model = folders.model(&Shape::small(Family::F5, 2))?;
     let data = folders.data(&Data::Usual { clips: 8, seed: 0 })?;
     let text = format!(
-        "model: {{dir: {}, from_scratch: true}}\ndata: {{dir: {}}}\ndevice: cuda:{card}\nbatch: {{clips: 2}}\nupdates: 30\n\
+        "model: {{dir: {}, from_scratch: true}}\ndata: {{dir: {}, cache: {}}}\ndevice: cuda:{card}\nbatch: {{clips: 2}}\nupdates: 30\n\
          save_every: 5\nvalidate_every: 0\n",
         model.display(),
-        data.display()
+        data.display(),
+        dir.join("cache").display()
     );
     let path = dir.join("recipe.yaml");
     std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
