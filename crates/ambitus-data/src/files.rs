@@ -86,7 +86,8 @@ impl Lines {
 
     /// Returns the next line that is not blank, and its number from 1.
     ///
-    /// # Errors The file cannot be read, or is not UTF-8 text from this line on.
+    /// # Errors
+    /// The file cannot be read, or is not UTF-8 text from this line on.
     pub(crate) fn next(&mut self) -> Result<Option<(u64, Line<'_>)>, DataError> {
         loop {
             let Some(length) = self.fill()? else { return Ok(None) };

@@ -101,7 +101,7 @@ pub trait Executor {
     fn write_f32(&mut self, program: &str, input: &str, slot: usize, data: &[f32]) -> Result<(), ExecError>;
     /// Writes an `i32` input of a program into a slot.
     fn write_i32(&mut self, program: &str, input: &str, slot: usize, data: &[i32]) -> Result<(), ExecError>;
-    /// Runs a program to its end on a slot's inputs.
+    /// Runs a program on a slot's inputs. It may return before the program's end: reads wait for it, and say what failed in it.
     fn run(&mut self, program: &str, slot: usize) -> Result<(), ExecError>;
     /// Reads an `f32` output of a program from a slot.
     fn read_f32(&self, program: &str, output: &str, slot: usize, out: &mut [f32]) -> Result<(), ExecError>;

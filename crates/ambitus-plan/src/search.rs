@@ -130,7 +130,8 @@ impl Chosen<'_> {
 /// Searches for the fastest plan within `budget`, and plans it. `shape` has the options that are given, and the usual ones for what is left
 /// open.
 ///
-/// # Errors As [`RunPlan::new`]. It is not an error if nothing fits.
+/// # Errors
+/// As [`RunPlan::new`]. It is not an error if nothing fits.
 pub fn search(shape: &Shape, free: &Free, budget: u64, target: &dyn Target) -> Result<Search, RunError> {
     choose(shape, free, budget, Stems::of(target))?.plan()
 }

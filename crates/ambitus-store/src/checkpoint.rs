@@ -164,7 +164,8 @@ impl CheckpointDir {
 
     /// Returns the newest checkpoint that verifies, with the newer ones that do not.
     ///
-    /// # Errors Checkpoints of which none verifies. Taking that for no checkpoint would restart the run and replace them.
+    /// # Errors
+    /// Checkpoints of which none verifies. Taking that for no checkpoint would restart the run and replace them.
     pub fn latest_good(&self) -> Result<Latest> {
         let mut skipped = Vec::new();
         for (step, kind) in self.scan()?.into_iter().rev().filter(|&(_, kind)| kind != Kind::Temp) {

@@ -31,7 +31,7 @@ pub struct Update {
     pub update: u64,
     /// Passes over the data done, as a fraction.
     pub epoch: f64,
-    /// Mean squared error over the span frames of the update. `null` in the file when not finite.
+    /// Loss of the update's clips. `null` in the file when not finite.
     #[serde(with = "finite")]
     pub loss: f64,
     /// Parts of it that the model reports, by name; only where there are any.
@@ -62,11 +62,11 @@ pub struct Update {
     pub rss_bytes: u64,
     /// Bytes of the arena.
     pub arena_bytes: u64,
-    /// Mel frames computed on.
+    /// Rows of the model that were computed on (frames, tokens).
     pub frames: u64,
-    /// Frames per second of the step.
+    /// Rows per second of the step.
     pub frames_per_second: f64,
-    /// Frames over the capacity of the micro-batches that were run.
+    /// Rows over the capacity of the micro-batches that were run.
     pub fill: f64,
 }
 

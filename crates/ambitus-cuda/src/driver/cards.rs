@@ -177,13 +177,10 @@ mod tests {
         let table = include_str!("../../../../cards.toml");
         let mut cards = 0;
         for card in table.split("\n[").skip(1) {
-            let text = |key: &str| {
-                let line = card.lines().find(|l| l.starts_with(key)).expect(key);
-                line.split('"').nth(1).expect(key).to_owned()
-            };
+            let line = |key: &str| card.lines().find(|l| l.starts_with(key)).expect(key);
+            let text = |key: &str| line(key).split('"').nth(1).expect(key).to_owned();
             let sheet = |key: &str| -> f64 {
-                let line = card.lines().find(|l| l.starts_with(key)).expect(key);
-                let said = line.split_once("# ").and_then(|(_, said)| said.split(' ').next());
+                let said = line(key).split_once("# ").and_then(|(_, said)| said.split(' ').next());
                 said.and_then(|x| x.parse().ok()).expect(key)
             };
             let (name, capability) = (text("name"), text("capability"));

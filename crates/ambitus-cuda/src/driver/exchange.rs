@@ -50,7 +50,7 @@ impl Drop for Event {
     }
 }
 
-/// Returns whether what a query says: done, not yet, or an error.
+/// Returns whether what was asked for is done, by the answer of a query.
 pub(crate) fn come(said: sys::CUresult) -> Result<bool, DriverError> {
     match said {
         sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -105,7 +105,7 @@ impl Card {
         Ok(())
     }
 
-    /// Puts a program on the streams and waits for their end, watching over exchanges.
+    /// Runs a program to its end, watching over its exchanges.
     ///
     /// # Errors
     /// When the card fails, or another rank is gone or does not come; nothing can be exchanged afterwards.
