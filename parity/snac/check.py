@@ -62,7 +62,7 @@ def case(binary: str, config: dict, samples: int, seed: int, file: str, old: boo
         got = json.loads((folder / "c.json").read_text())
         assert got["sample_rate"] == 24000 and got["samples"] == samples
         x = as_float(ints)
-        want, layers = encode(model, x), got["layers"]
+        want, layers = encode(model, x), got["codes"]
         assert [len(c) for c in layers] == [len(c) for c in want], "lengths differ"
         pairs = [(a, b) for c, d in zip(layers, want) for a, b in zip(c, d.tolist())]
         equal = sum(a == b for a, b in pairs) / len(pairs)

@@ -225,3 +225,29 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         Ok(())
     }
 }
+
+/// Returns what every rank says, of any length, in the order of ranks. `what` is named where one does not answer.
+///
+/// # Errors
+/// When a rank is gone.
+pub fn gather(comm: &dyn Communicator, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
+    /// Bytes of one call: what ranks tell each other is short.
+    const CHUNK: usize = 4096;
+    let members: Vec<usize> = (0..comm.ranks()).collect();
+    let mut lengths = vec![0; 8 * members.len()];
+    comm.all_gather(what, &members, &(mine.len() as u64).to_le_bytes(), &mut lengths)?;
+    let lengths = lengths.chunks_exact(8).map(|b| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| b[i])));
+    let lengths: Vec<usize> = lengths.map(|n| n as usize).collect();
+    let most = lengths.iter().copied().max().unwrap_or(0);
+    let mut said: Vec<Vec<u8>> = vec![Vec::new(); members.len()];
+    for at in (0..most).step_by(CHUNK) {
+        let n = CHUNK.min(most - at);
+        let mut part = mine.get(at..).unwrap_or(&[]).to_vec();
+        part.resize(n, 0);
+        let mut all = vec![0; n * members.len()];
+        comm.all_gather(what, &members, &part, &mut all)?;
+        said.iter_mut().zip(all.chunks_exact(n)).for_each(|(s, part)| s.extend_from_slice(part));
+    }
+    said.iter_mut().zip(lengths).for_each(|(s, n)| s.truncate(n));
+    Ok(said)
+}

@@ -9,7 +9,7 @@ mod run;
 mod session;
 
 pub use run::{After, BUILT, Watch, run, run_all};
-pub use session::{Parts, Stem, layout, micro, plain};
+pub use session::{Parts, Stem, inference, layout, micro, plain};
 
 use crate::autodiff::Autodiff;
 use crate::optimizer::Optimizer;

@@ -4,7 +4,8 @@ use crate::bind::{Io, Tensor};
 use crate::driver::{Arenas, Card, Graph, Piece, Rect, Spare};
 use crate::nccl::Rank;
 use crate::ops;
-use crate::step::Step;
+use crate::step::{Gemm, Step};
+use ambitus_comm::Communicator;
 use ambitus_exec::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
 };
@@ -25,6 +26,17 @@ pub struct CudaExecutor {
     rank: Option<Arc<Rank>>,
     card: Card,
     arenas: Arenas,
+    /// The algorithms of its products, as text.
+    choices: String,
+}
+
+/// What a session that is one of several ranks' reaches the others by.
+#[derive(Clone)]
+pub struct Ranks<'r> {
+    /// From card to card, in programs.
+    pub nccl: Arc<Rank>,
+    /// From host to host, while it is opened.
+    pub host: &'r dyn Communicator,
 }
 
 /// A program on a slot.
@@ -50,8 +62,8 @@ impl From<Box<Unopened>> for ExecError {
 }
 
 impl CudaExecutor {
-    /// Takes the arenas and records every program for every slot; `rank` is what a session that is one of several ranks' reaches
-    /// the others by.
+    /// Takes the arenas, settles the algorithm of every product, which is timed where none is known (all ranks take the first
+    /// one's), and records every program for every slot.
     ///
     /// # Errors
     /// When the card has too little memory left, a plan cannot run there, or the session was compiled for another number of
@@ -59,14 +71,13 @@ impl CudaExecutor {
     pub fn open(
         planned: impl Into<Arc<PlannedSession>>,
         mut card: Card,
-        rank: Option<Arc<Rank>>,
+        ranks: Option<Ranks<'_>>,
     ) -> Result<Self, Box<Unopened>> {
         let planned = planned.into();
-        let here = rank.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()));
-        match prepare(&planned, &mut card, here) {
-            Ok((arenas, programs)) => {
-                let planned = planned.without_instructions();
-                Ok(CudaExecutor { planned, programs, rank, card, arenas })
+        match prepare(&planned, &mut card, ranks.as_ref()) {
+            Ok((arenas, programs, choices)) => {
+                let (planned, rank) = (planned.without_instructions(), ranks.map(|r| r.nccl));
+                Ok(CudaExecutor { planned, programs, rank, card, arenas, choices })
             }
             Err(why) => {
                 card.release();
@@ -241,21 +252,52 @@ fn address(planned: &PlannedSession, arenas: Arenas, at: Address, slot: usize) -
     arena + planned.base(at.region, slot) + at.offset
 }
 
-/// Arenas, and every program on every slot.
+/// Arenas, every program on every slot, and the algorithms of products as text.
 fn prepare(
     planned: &PlannedSession,
     card: &mut Card,
-    here: (usize, usize),
-) -> Result<(Arenas, Vec<Vec<Recorded>>), ExecError> {
+    ranks: Option<&Ranks<'_>>,
+) -> Result<(Arenas, Vec<Vec<Recorded>>, String), ExecError> {
     check_places(planned)?;
+    let here = ranks.map_or((0, 1), |r| (r.nccl.rank(), r.nccl.ranks()));
     let arenas = card.allocate(planned.arena_bytes(), planned.host_bytes)?;
+    let gemms = products(planned, card, arenas, here)?;
+    let mut choices = card.settle(&gemms)?;
+    if let Some(Ranks { host, .. }) = ranks {
+        card.agree(&ambitus_comm::gather(*host, "the algorithms of products", choices.as_bytes())?);
+        choices = card.settle(&gemms)?;
+    }
+    // Nothing that timing has left there.
+    card.fill(0, planned.arena_bytes() as usize)?;
     let mut programs = Vec::with_capacity(planned.programs.len());
     for p in &planned.programs {
         let on_slots: Result<_, _> =
             (0..planned.slots.max(1)).map(|slot| record(planned, p, arenas, (slot, here), card)).collect();
         programs.push(on_slots?);
     }
-    Ok((arenas, programs))
+    Ok((arenas, programs, choices))
+}
+
+/// Returns a product of each kind that the programs have.
+fn products(
+    planned: &PlannedSession,
+    card: &Card,
+    arenas: Arenas,
+    here: (usize, usize),
+) -> Result<Vec<Gemm>, ExecError> {
+    let (mut keys, mut found) = (HashSet::new(), Vec::new());
+    for p in &planned.programs {
+        for slot in 0..planned.slots.max(1) {
+            for step in steps(planned, p, arenas, slot, here)?.into_iter().flatten() {
+                if let Step::Gemm(g) = step
+                    && keys.insert(card.product_key(&g))
+                {
+                    found.push(g);
+                }
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the steps of every instruction of a program on a slot.
@@ -361,6 +403,10 @@ impl Executor for CudaExecutor {
 
     fn arena_bytes(&self) -> u64 {
         self.planned.arena_bytes()
+    }
+
+    fn choices(&self) -> &str {
+        &self.choices
     }
 
     fn write_state_at(&mut self, state: StateId, start: usize, data: &[f32]) -> Result<(), ExecError> {

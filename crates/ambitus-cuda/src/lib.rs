@@ -34,4 +34,4 @@ pub mod nvrtc;
 #[cfg(feature = "driver")]
 pub mod reserve;
 #[cfg(feature = "driver")]
-pub use executor::{CudaExecutor, Unopened};
+pub use executor::{CudaExecutor, Ranks, Unopened};

@@ -80,6 +80,7 @@ ops! { (op, io, x, y)
     Iota { bind: layout::iota(op, io), workspace: 0, overwrites: false }
 
     Gather { bind: index::gather(op, io), workspace: 0, overwrites: true }
+    WriteRows { bind: index::write_rows(io), workspace: 0, overwrites: false }
     ScatterAdd { bind: index::scatter_add(op, io), workspace: index::workspace(x[1]), overwrites: false }
     Sinusoid { bind: index::sinusoid(op, io), workspace: 0, overwrites: false }
 

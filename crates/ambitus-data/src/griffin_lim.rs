@@ -7,7 +7,8 @@
 use realfft::RealFftPlanner;
 use realfft::num_complex::Complex;
 
-use crate::mel::{BINS, Filter, HOP, MELS, N_FFT, filter_bank, hann};
+use crate::istft::Istft;
+use crate::mel::{BINS, Filter, HOP, MELS, N_FFT, filter_bank, hann_window};
 use crate::rng::SplitMix;
 
 /// Iterations that are enough for listening.
@@ -85,7 +86,7 @@ pub struct GriffinLim<'m> {
 
 impl<'m> GriffinLim<'m> {
     /// Bytes that a waveform of any length takes besides its log-mel: four spectra and the wave of a block, filters and tables.
-    pub const BYTES: u64 = (BLOCK * BINS * 28 + (BLOCK * HOP + N_FFT) * 8 + (512 << 10)) as u64;
+    pub const BYTES: u64 = (BLOCK * BINS * 28 + (448 << 10)) as u64 + Istft::bytes(N_FFT, HOP, BLOCK);
 
     /// Prepares a waveform with `iterations` of each block.
     pub fn new(log_mel: &'m [f32], iterations: usize, seed: u64) -> Self {
@@ -125,13 +126,13 @@ impl<'m> GriffinLim<'m> {
             until = (self.first + KNOWN / 2) * HOP;
         }
         let given = std::mem::replace(&mut self.given, until);
-        Some(&self.stft.wave[given - first * HOP..until - first * HOP])
+        Some(&self.stft.istft.wave()[given - first * HOP..until - first * HOP])
     }
 
     /// Finds the phases and the wave of a block: those of its first frames stay as they are.
     fn solve(&mut self, log_mel: &[f32]) {
         let n = log_mel.len() / MELS;
-        self.stft.resize(n);
+        self.stft.istft.resize(n);
         self.magnitude = mel_to_magnitude(log_mel);
         let (phase, rebuilt) = (&mut self.phase[..n * BINS], &mut self.rebuilt[..n * BINS]);
         for p in &mut phase[self.guessed * BINS..] {
@@ -154,74 +155,45 @@ impl<'m> GriffinLim<'m> {
     }
 }
 
-/// Padded waveform and both directions of its STFT.
+/// Both directions of the STFT of a padded waveform.
 struct Stft {
-    wave: Vec<f32>,
-    norm: Vec<f32>,
-    window: Vec<f32>,
+    istft: Istft,
     forward: std::sync::Arc<dyn realfft::RealToComplex<f32>>,
-    inverse: std::sync::Arc<dyn realfft::ComplexToReal<f32>>,
     time: Vec<f32>,
-    spectrum: Vec<Complex<f32>>,
+    scratch: Vec<Complex<f32>>,
 }
 
 impl Stft {
     /// Plans transforms of at most `frames` frames.
     fn new(frames: usize) -> Self {
-        let mut planner = RealFftPlanner::<f32>::new();
-        let (forward, inverse) = (planner.plan_fft_forward(N_FFT), planner.plan_fft_inverse(N_FFT));
-        let samples = frames * HOP + N_FFT;
+        let forward = RealFftPlanner::<f32>::new().plan_fft_forward(N_FFT);
         Self {
-            wave: Vec::with_capacity(samples),
-            norm: Vec::with_capacity(samples),
-            window: hann(),
+            istft: Istft::new(hann_window(N_FFT), HOP, frames),
             time: forward.make_input_vec(),
-            spectrum: forward.make_output_vec(),
+            scratch: forward.make_scratch_vec(),
             forward,
-            inverse,
         }
     }
 
-    /// Resizes the wave to that of `frames` frames.
-    fn resize(&mut self, frames: usize) {
-        let samples = (frames - 1) * HOP + N_FFT;
-        self.wave.resize(samples, 0.0);
-        self.norm.clear();
-        self.norm.resize(samples, 0.0);
-        for f in 0..frames {
-            for (n, w) in self.norm[f * HOP..].iter_mut().zip(&self.window) {
-                *n += w * w;
-            }
-        }
-    }
-
-    /// Computes `wave` from magnitude and phase `[N, 513]` by windowed overlap-add.
+    /// Computes the wave from magnitude and phase `[N, 513]`.
     fn inverse(&mut self, magnitude: &[f32], phase: &[Complex<f32>]) {
-        self.wave.fill(0.0);
-        for (f, (m, p)) in magnitude.chunks_exact(BINS).zip(phase.chunks_exact(BINS)).enumerate() {
-            for ((to, &m), &p) in self.spectrum.iter_mut().zip(m).zip(p) {
+        self.istft.run(|f, to| {
+            let of = f * BINS..(f + 1) * BINS;
+            for ((to, &m), &p) in to.iter_mut().zip(&magnitude[of.clone()]).zip(&phase[of]) {
                 *to = p * m;
             }
-            // A real signal has real ends.
-            self.spectrum[0].im = 0.0;
-            self.spectrum[BINS - 1].im = 0.0;
-            self.inverse.process(&mut self.spectrum, &mut self.time).expect("buffers come from the plan");
-            for ((to, &x), &w) in self.wave[f * HOP..].iter_mut().zip(&self.time).zip(&self.window) {
-                *to += x * w / N_FFT as f32;
-            }
-        }
-        for (x, &n) in self.wave.iter_mut().zip(&self.norm) {
-            *x /= n.max(1e-8);
-        }
+        });
     }
 
-    /// Computes the spectrum `[N, 513]` of `wave`.
+    /// Computes the spectrum `[N, 513]` of the wave.
     fn forward(&mut self, out: &mut [Complex<f32>]) {
+        let (wave, window) = (self.istft.wave(), self.istft.window());
         for (f, to) in out.chunks_exact_mut(BINS).enumerate() {
-            for ((t, &x), &w) in self.time.iter_mut().zip(&self.wave[f * HOP..]).zip(&self.window) {
+            for ((t, &x), &w) in self.time.iter_mut().zip(&wave[f * HOP..]).zip(window) {
                 *t = x * w;
             }
-            self.forward.process(&mut self.time, to).expect("buffers come from the plan");
+            let done = self.forward.process_with_scratch(&mut self.time, to, &mut self.scratch);
+            done.expect("buffers come from the plan");
         }
     }
 }

@@ -11,6 +11,7 @@ mod files;
 pub mod griffin_lim;
 mod guard;
 mod index;
+pub mod istft;
 pub mod mel;
 mod order;
 mod outcomes;

@@ -40,11 +40,11 @@ pub fn seconds(frames: u64) -> f64 {
     frames as f64 * HOP as f64 / f64::from(SAMPLE_RATE)
 }
 
-/// Returns the periodic Hann window `[1024]` with torch's rounding: its argument is an f32, and the error that this makes is
+/// Returns the periodic Hann window `[n]` with torch's rounding: its argument is an f32, and the error that this makes is
 /// far above that of the FFT.
-pub(crate) fn hann() -> Vec<f32> {
-    let step = (2.0 * std::f64::consts::PI / N_FFT as f64) as f32;
-    (0..N_FFT).map(|i| 0.5 - 0.5 * (f64::from(i as f32 * step).cos() as f32)).collect()
+pub fn hann_window(n: usize) -> Vec<f32> {
+    let step = (2.0 * std::f64::consts::PI / n as f64) as f32;
+    (0..n).map(|i| 0.5 - 0.5 * (f64::from(i as f32 * step).cos() as f32)).collect()
 }
 
 /// One triangular filter: weights of the bins from `start`.
@@ -114,7 +114,7 @@ impl MelStream {
     pub fn new() -> Self {
         let fft = RealFftPlanner::<f64>::new().plan_fft_forward(N_FFT);
         Self {
-            window: hann(),
+            window: hann_window(N_FFT),
             filters: filter_bank(),
             pending: Vec::with_capacity(3 * N_FFT),
             started: false,

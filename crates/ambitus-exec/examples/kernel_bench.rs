@@ -144,7 +144,7 @@ fn others(pool: &Pool, filter: (&str, usize)) {
         ("rotary half", 8, Pairing::HalfSplit),
     ] {
         let spec = Rotary { head_dim: 64, rot_heads, pairing, inverse: false };
-        time(name, filter, n, || rotary(pool, Some(xm), &seg, &spec, &inv, MatMut::dense(out, t, d)));
+        time(name, filter, n, || rotary(pool, Some(xm), (&seg, None), &spec, &inv, MatMut::dense(out, t, d)));
     }
     time("column_sum", filter, n, || column_sum(pool, xm, 1.0, vec, ws));
     time("concat", filter, n, || concat_cols(pool, &[xm], MatMut::dense(out, t, d)));

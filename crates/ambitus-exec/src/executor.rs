@@ -106,6 +106,12 @@ pub trait Executor {
     /// Reads an `f32` output of a program from a slot.
     fn read_f32(&self, program: &str, output: &str, slot: usize, out: &mut [f32]) -> Result<(), ExecError>;
 
+    /// Returns, as text, what was chosen by timing when it was opened and decides the order of sums: a run that is resumed opens its
+    /// executor with it. Empty where nothing is chosen so; the first line says what library and device the rest is for.
+    fn choices(&self) -> &str {
+        ""
+    }
+
     /// Writes a whole state.
     fn write_state(&mut self, state: StateId, data: &[f32]) -> Result<(), ExecError> {
         whole(self.planned(), state, data.len())?;

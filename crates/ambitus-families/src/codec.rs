@@ -1,19 +1,24 @@
-//! Frozen audio codecs as values: samples to codes and back, in pieces, in memory that does not grow with the sound.
+//! Frozen audio codecs and vocoders as values: samples to codes and back, mel frames to samples, in pieces, in memory that does
+//! not grow with the sound.
 //!
-//! Each kind of codec has a folder here and one of the same name in `ambitus-models`; [`CODECS`](crate::CODECS) registers it.
+//! Each kind has a folder here and one of the same name in `ambitus-models`; [`CODECS`](crate::CODECS) registers it.
 
+mod codes;
 mod files;
+mod vocoder;
 
-pub use files::{CodesFile, decode_file, encode_file};
+pub use codes::CodesFile;
+pub use files::{decode_file, decode_mel_file, encode_file, write_sound};
+pub use vocoder::{GRIFFIN_LIM_ROUNDS, GriffinLim, Mels, Vocoder, vocoder};
 
 use crate::error::RunError;
 use ambitus_data::DataError;
 use std::path::Path;
 
-/// The kinds of codecs of a program.
+/// The kinds of codecs and vocoders of a program.
 pub type Kinds = &'static [&'static dyn Kind];
 
-/// A kind of codec.
+/// A kind of codec or vocoder.
 pub trait Kind: Sync {
     /// For people: `SNAC`.
     fn name(&self) -> &'static str;
@@ -28,22 +33,55 @@ pub trait Kind: Sync {
     ///
     /// # Errors
     /// Names the file and key, or every tensor that does not fit.
-    fn open(&self, dir: &Path, threads: usize) -> Result<Box<dyn Codec>, RunError>;
+    fn open(&self, dir: &Path, threads: usize) -> Result<Opened, RunError>;
+}
+
+/// An opened folder.
+pub enum Opened {
+    /// Makes codes of sound and sound of codes.
+    Codec(Box<dyn Codec>),
+    /// Makes sound of mel frames.
+    Vocoder(Box<dyn Vocoder>),
 }
 
 /// Opens a codec's folder.
 ///
 /// # Errors
-/// A folder that no kind recognises; else as [`Kind::open`].
+/// A folder that no kind recognises, or a vocoder's; else as [`Kind::open`].
 pub fn open(kinds: Kinds, dir: &Path, threads: usize) -> Result<Box<dyn Codec>, RunError> {
+    match open_any(kinds, dir, threads)? {
+        Opened::Codec(codec) => Ok(codec),
+        Opened::Vocoder(vocoder) => Err(RunError::Model(format!(
+            "{}: holds {}, which makes sound of mel frames and has no codes; give a codec's folder, or mel frames",
+            dir.display(),
+            vocoder.name()
+        ))),
+    }
+}
+
+/// Opens a vocoder's folder.
+///
+/// # Errors
+/// A folder that no kind recognises, or a codec's; else as [`Kind::open`].
+pub fn open_vocoder(kinds: Kinds, dir: &Path, threads: usize) -> Result<Box<dyn Vocoder>, RunError> {
+    match open_any(kinds, dir, threads)? {
+        Opened::Vocoder(vocoder) => Ok(vocoder),
+        Opened::Codec(_) => Err(RunError::Model(format!(
+            "{}: holds a codec, which makes sound of codes and takes no mel frames; give a vocoder's folder, or codes",
+            dir.display()
+        ))),
+    }
+}
+
+fn open_any(kinds: Kinds, dir: &Path, threads: usize) -> Result<Opened, RunError> {
     if let Some(kind) = kinds.iter().find(|kind| kind.recognises(dir)) {
         return kind.open(dir, threads);
     }
     let files: Vec<String> = kinds.iter().map(|kind| format!("{} ({})", kind.files(), kind.name())).collect();
-    let config = dir.join("config.json");
-    let why = match config.is_file() {
-        true => format!("{}: is that of no codec that is known here", config.display()),
-        false => format!("{}: is missing", config.display()),
+    let configs = ["config.json", "config.yaml"].map(|name| dir.join(name));
+    let why = match configs.iter().find(|path| path.is_file()) {
+        Some(config) => format!("{}: is that of no codec that is known here", config.display()),
+        None => format!("{}: is missing", configs[0].display()),
     };
     Err(RunError::Model(format!("{why}; give a folder with {}", files.join(", or with "))))
 }
@@ -83,7 +121,7 @@ impl Spec {
     pub fn frames(&self, codes: &Codes) -> Result<usize, String> {
         let (have, want) = (codes.layers.len(), self.codebooks.len());
         if have != want {
-            return Err(format!("layers: {have} are given, the codec has {want} codebooks"));
+            return Err(format!("codes: {have} lists are given, the codec has {want} codebooks"));
         }
         let frames = match (codes.layers.first(), self.codebooks.first()) {
             (Some(first), Some(book)) => first.len() / book.per_frame,
@@ -92,12 +130,12 @@ impl Spec {
         for (i, (layer, book)) in codes.layers.iter().zip(&self.codebooks).enumerate() {
             let want = frames * book.per_frame;
             if layer.len() != want {
-                return Err(format!("layers[{i}]: {} codes, {want} belong to {frames} frames", layer.len()));
+                return Err(format!("codes[{i}]: {} codes, {want} belong to {frames} frames", layer.len()));
             }
             if let Some(at) = layer.iter().position(|c| *c as usize >= book.size) {
                 let code = layer[at];
                 return Err(format!(
-                    "layers[{i}][{at}]: {code} is not below the codebook's size {}",
+                    "codes[{i}][{at}]: {code} is not below the codebook's size {}",
                     book.size
                 ));
             }
@@ -168,12 +206,7 @@ pub trait Codec: Send {
     /// # Errors
     /// As [`Codec::decoding`].
     fn decode(&mut self, codes: &Codes) -> Result<Vec<f32>, RunError> {
-        let mut decoding = self.decoding(codes, None)?;
-        let mut all = Vec::new();
-        while let Some(piece) = decoding.next_piece()? {
-            all.extend_from_slice(piece);
-        }
-        Ok(all)
+        whole(&mut *self.decoding(codes, None)?)
     }
 }
 
@@ -192,11 +225,20 @@ pub trait Encoding {
     fn finish(self: Box<Self>) -> Result<Codes, RunError>;
 }
 
-/// Codes being decoded.
+/// Codes or mel frames being decoded.
 pub trait Decoding {
-    /// Returns the next samples, whole frames; `None` at the end.
+    /// Returns the next samples; `None` at the end.
     ///
     /// # Errors
     /// The executor.
     fn next_piece(&mut self) -> Result<Option<&[f32]>, RunError>;
+}
+
+/// Returns all samples.
+fn whole(decoding: &mut dyn Decoding) -> Result<Vec<f32>, RunError> {
+    let mut all = Vec::new();
+    while let Some(piece) = decoding.next_piece()? {
+        all.extend_from_slice(piece);
+    }
+    Ok(all)
 }

@@ -3,6 +3,7 @@
 
 use crate::clips::Clips;
 use crate::error::RunError;
+use crate::generate::Generator;
 use crate::prepare::Preparer;
 use crate::sample::Sampler;
 use crate::weights::{Weights, architectures};
@@ -112,6 +113,11 @@ pub trait Opened: Send + Sync {
 
     /// Returns whether a plan without data may assume clips as long as the recipe allows.
     fn assumes_clips(&self) -> bool;
+
+    /// Returns what generates from a batch file; `None` for families that do not.
+    fn generator(&self) -> Option<&dyn Generator> {
+        None
+    }
 
     /// Returns what samples a held-out clip; `None` for families that do not.
     fn sampler(&self) -> Option<&dyn Sampler> {

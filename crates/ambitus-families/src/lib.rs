@@ -6,21 +6,25 @@ pub mod batches;
 pub mod clips;
 pub mod codec;
 pub mod console;
+pub mod decode;
 pub mod error;
 pub mod f5;
 pub mod family;
+pub mod generate;
 pub mod orpheus;
 pub mod prepare;
 pub mod sample;
+pub mod sampling;
 pub mod small;
 pub mod snac;
 pub mod stop;
+pub mod vocos;
 pub mod weights;
 
 pub use family::{Families, Family, Opened};
 
-/// The codecs that Ambitus runs.
-pub static CODECS: codec::Kinds = &[&snac::Snac];
+/// The codecs and vocoders that Ambitus runs.
+pub static CODECS: codec::Kinds = &[&snac::Snac, &vocos::Vocos];
 
 /// The families that Ambitus trains.
 pub static ALL: Families = &[&f5::F5, &orpheus::Orpheus];

@@ -2,7 +2,8 @@
 
 use crate::error::RunError;
 use ambitus_compile::passes::lora::adapted_module;
-use ambitus_ir::{StateDecl, StateKind};
+use ambitus_exec::executor::Executor;
+use ambitus_ir::{StateDecl, StateId, StateKind};
 use ambitus_store::{TensorFile, read_file};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,8 @@ pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
 pub const STAGING_BYTES: usize = 1 << 20;
 /// Names listed in a message before "and n more".
 pub(crate) const LISTED: usize = 32;
+/// The files that may hold a frozen model's weights, the preferred first.
+pub const FROZEN_FILES: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
 
 /// Files of weights and where the model's tensors are in them.
 pub struct Weights {
@@ -46,6 +49,55 @@ impl Weights {
     /// Returns all tensors under the prefix, without it.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.files.iter().flat_map(|f| f.tensors()).filter_map(|t| t.name().strip_prefix(&*self.prefix))
+    }
+}
+
+/// Returns the file with a frozen model's weights; `remedy` is for when there is none.
+///
+/// # Errors
+/// Says which files are looked for.
+pub fn frozen_file(dir: &Path, remedy: &str) -> Result<PathBuf, RunError> {
+    let found = FROZEN_FILES.iter().map(|name| dir.join(name)).find(|p| p.is_file());
+    let names = FROZEN_FILES.join(" or ");
+    found.ok_or_else(|| RunError::Model(format!("{}: no {names} in this folder; {remedy}", dir.display())))
+}
+
+/// Writes every state of a session from the tensor of its name, piece by piece: besides the arena, two staging buffers.
+///
+/// # Errors
+/// Unreadable files, values that are not finite.
+pub fn load_frozen(weights: &Weights, exec: &mut dyn Executor) -> Result<(), RunError> {
+    let names: Vec<String> = exec.planned().session.states.iter().map(|s| s.name.clone()).collect();
+    let mut scratch = vec![0u8; STAGING_BYTES];
+    for (i, state) in names.iter().enumerate() {
+        let Some((file, name)) = weights.find(state) else {
+            let why = format!("{}: tensor {state} is missing", weights.path.display());
+            return Err(RunError::Model(why));
+        };
+        let mut result = Ok(());
+        file.read_pieces(&name, &mut scratch, |first, values| {
+            if result.is_ok() {
+                let written =
+                    |()| exec.write_state_at(StateId(i as u32), first, values).map_err(RunError::from);
+                result = finite(file, &name, values).and_then(written);
+            }
+        })?;
+        result?;
+    }
+    Ok(())
+}
+
+/// Refuses values of a tensor that are not finite.
+///
+/// # Errors
+/// Names the tensor and the value.
+pub fn finite(file: &TensorFile, name: &str, values: &[f32]) -> Result<(), RunError> {
+    match values.iter().find(|x| !x.is_finite()) {
+        None => Ok(()),
+        Some(bad) => Err(RunError::Model(format!(
+            "{}: tensor {name} holds or gives {bad}; this checkpoint is broken, fetch it again",
+            file.path().display()
+        ))),
     }
 }
 

@@ -326,7 +326,7 @@ ops! {
     loss: MaskedMse, MaskedMseGrad, LinearCrossEntropy, LinearCrossEntropyGrad;
     head: HeadSums, HeadLoss, HeadGrad;
     random: Dropout;
-    index: Sinusoid;
+    index: Sinusoid, WriteRows;
     optim: Accumulate, SumSquares, SumPartials, AdamW, Lerp;
     narrow: AdamWBf16, AdamW8bit;
     copy: CopyStart, StoreStart, CopyDone;

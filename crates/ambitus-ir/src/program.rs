@@ -49,16 +49,19 @@ pub enum StateKind {
     Ema,
     /// Counters and scales, one element each.
     Counter,
+    /// Keys and values of what was read and written so far: of generation.
+    Cache,
 }
 
 impl StateKind {
     /// Every kind with its name in the text form.
-    pub const ALL: [(StateKind, &'static str); 5] = [
+    pub const ALL: [(StateKind, &'static str); 6] = [
         (StateKind::Parameter, "parameter"),
         (StateKind::Gradient, "gradient"),
         (StateKind::Optimizer, "optimizer"),
         (StateKind::Ema, "ema"),
         (StateKind::Counter, "counter"),
+        (StateKind::Cache, "cache"),
     ];
 
     /// Returns the name in the text form.

@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod common;
+pub mod decode;
 pub mod error;
 pub mod f5;
 pub mod init;
@@ -9,6 +10,7 @@ mod model;
 pub mod orpheus;
 pub mod small;
 pub mod snac;
+pub mod vocos;
 
 pub use batch::{Batch, Capacity, Layout, Norms, one_norm};
 pub use error::ConfigError;

@@ -16,6 +16,9 @@ use ambitus_models::{Capacity, Model};
 use ambitus_recipe::recipe::{self, Defaults, Recipe, Settled, UpdateAt};
 use std::sync::Arc;
 
+/// Budgets above the least peak that are tried for one with which a plan is found, a thousandth apart.
+const MORE: usize = 100;
+
 /// A recipe before the search.
 #[derive(Clone)]
 pub struct Asked {
@@ -214,18 +217,18 @@ impl Asked {
                 (_, false) => break,
             }
         }
-        // What was found with a little more may not be found with exactly that.
-        let Some(known) = known else { return Ok(least) };
-        for more in 0..10 {
-            let budget = least + least / 1000 * more;
-            if budget >= known {
-                break;
+        // What was found with another budget may not be found with exactly that.
+        let mut budget = least;
+        for _ in 0..MORE {
+            if let Some(known) = known.filter(|known| budget >= *known) {
+                return Ok(known);
             }
             if within(budget)?.1 {
-                return Ok(budget);
+                break;
             }
+            budget += least / 1000 + 1;
         }
-        Ok(known)
+        Ok(budget)
     }
 
     /// Returns what the recipe leaves open on a device; of a long model what is recomputed alone.

@@ -379,7 +379,7 @@ impl Device {
     }
 
     /// Allocates the memory and makes everything ready to run. `disk` is the folder of the host arena's file, if it is not kept in
-    /// memory.
+    /// memory; `kept` the [choices](Executor::choices) of the executor that a resumed run was begun with, empty for a new one.
     ///
     /// # Errors
     /// When the device refuses, or the disk is full.
@@ -387,13 +387,14 @@ impl Device {
         &self,
         planned: Arc<PlannedSession>,
         disk: Option<&Path>,
+        kept: &str,
     ) -> Result<Box<dyn Executor>, RunError> {
         match self.choice {
             Some(DeviceChoice::Cpu) => {
                 let options = CpuOptions { threads: self.threads, disk, ..CpuOptions::default() };
                 Ok(Box::new(CpuExecutor::open(planned, options)?))
             }
-            Some(DeviceChoice::Cuda(index)) => Ok(cuda::open(index, planned, self.tf32)?),
+            Some(DeviceChoice::Cuda(index)) => Ok(cuda::open((index, self.tf32), planned, kept)?),
             None => Err(RunError::Usage(format!(
                 "{} was planned for, and is not here: --device cuda",
                 self.name()
@@ -410,8 +411,8 @@ impl Device {
         &self,
         planned: Arc<PlannedSession>,
         disk: Option<&Path>,
-        comm: Arc<dyn Communicator>,
-        watchdog: Duration,
+        (comm, watchdog): (Arc<dyn Communicator>, Duration),
+        kept: &str,
     ) -> Result<Box<dyn Executor>, RunError> {
         let Some(DeviceChoice::Cuda(first)) = self.choice else {
             let options =
@@ -419,7 +420,7 @@ impl Device {
             return Ok(Box::new(CpuExecutor::open(planned, options)?));
         };
         let index = if self.cards { first + comm.rank() } else { first };
-        Ok(cuda::open_rank((index, self.tf32), planned, &*comm, watchdog)?)
+        Ok(cuda::open_rank((index, self.tf32), planned, (&*comm, watchdog), kept)?)
     }
 
     /// Returns what this process holds on its card: all of it is taken when the executor is opened. `None` without a card.

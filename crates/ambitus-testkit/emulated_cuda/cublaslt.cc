@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <vector>
 
@@ -19,11 +20,16 @@ struct Layout { int type; uint64_t rows, cols; int64_t ld; int batch; int64_t st
 struct Operation { int pointers_on_card, ta, tb, epilogue; uint64_t bias; int compute; };
 // The most scratch, how parts of sums may be added, and what the addresses of A, B, C and D are multiples of.
 struct Preference { uint64_t workspace; uint32_t reduction, alignment[4]; };
-// What was chosen by a preference.
-struct Algorithm { Preference p; uint64_t uses, magic; };
-const uint64_t MAGIC = 0x656d756c61746564ull;
+// What was chosen by a preference. It adds terms upwards or downwards; where one takes longer, it says so.
+struct Algorithm { Preference p; uint64_t uses; uint32_t magic; uint16_t downwards, slow; };
+const uint32_t MAGIC = 0x656d756c;
 struct Heuristic { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; };
 
+// One algorithm, or where EMULATED_CUBLASLT_FAST is `up` or `down` both, of which the other is slow.
+static const char* fast() { return getenv("EMULATED_CUBLASLT_FAST"); }
+
+// What is timed is not kept with what is not.
+API size_t cublasLtGetVersion() { return fast() ? 120001 : 120000; }
 API int cublasLtCreate(void** handle) { *handle = (void*)1; return SUCCESS; }
 API int cublasLtDestroy(void*) { return SUCCESS; }
 API int cublasLtMatrixLayoutCreate(void** layout, int type, uint64_t rows, uint64_t cols, int64_t ld) {
@@ -74,17 +80,29 @@ static bool fits(const Operation& o, const Layout& a, const Layout& b, const Lay
     bool reads_tf32 = o.compute == COMPUTE_32F || a.type == R_32F;
     return m == d.rows && n == d.cols && k == k2 && types && reads_tf32 && a.batch == d.batch && b.batch == d.batch;
 }
-API int cublasLtMatmulAlgoGetHeuristic(void*, void* o, void* a, void* b, void* c, void* d, void* preference, int, Heuristic* found, int* n) {
+API int cublasLtMatmulAlgoGetHeuristic(void*, void* o, void* a, void* b, void* c, void* d, void* preference, int most, Heuristic* found, int* n) {
     *n = 0;
     if (c != d || !fits(*(Operation*)o, *(Layout*)a, *(Layout*)b, *(Layout*)d)) return NOT_SUPPORTED;
-    memset(found, 0, sizeof *found);
     static_assert(sizeof(Algorithm) <= sizeof found->algorithm, "cuBLASLt's algorithms are 64 bytes");
     // It uses scratch wherever it may have some; more would only be slower to overwrite.
     uint64_t may = ((Preference*)preference)->workspace, uses = may < 1 << 20 ? may : 1 << 20;
-    Algorithm chosen{*(Preference*)preference, uses, MAGIC};
-    memcpy(found->algorithm, &chosen, sizeof chosen);
-    found->workspace = uses;
-    *n = 1;
+    for (uint16_t downwards = 0; downwards < (fast() ? 2 : 1) && *n < most; downwards++, ++*n) {
+        bool slow = fast() && (strcmp(fast(), "down") == 0) != (downwards == 1);
+        Algorithm chosen{*(Preference*)preference, uses, MAGIC, downwards, slow};
+        memset(&found[*n], 0, sizeof *found);
+        memcpy(found[*n].algorithm, &chosen, sizeof chosen);
+        found[*n].workspace = uses;
+    }
+    return SUCCESS;
+}
+API int cublasLtMatmulAlgoCheck(void*, void* o, void* a, void* b, void* c, void* d, const void* algorithm, Heuristic* found) {
+    Algorithm chosen;
+    memcpy(&chosen, algorithm, sizeof chosen);
+    if (chosen.magic != MAGIC) return INVALID_VALUE;
+    if (c != d || !fits(*(Operation*)o, *(Layout*)a, *(Layout*)b, *(Layout*)d)) return NOT_SUPPORTED;
+    memset(found, 0, sizeof *found);
+    memcpy(found->algorithm, algorithm, sizeof found->algorithm);
+    found->workspace = chosen.uses;
     return SUCCESS;
 }
 
@@ -134,10 +152,12 @@ struct Product {
     void* d;
     float alpha, beta;
     const float *alpha_at, *beta_at;
+    bool downwards, slow;
 };
 
 static void multiply(void* data) {
     Product& p = *(Product*)data;
+    if (p.slow) usleep(2000);
     // What else lies there is lost, as it may be on a card.
     memset(p.scratch, 0xff, p.scratch_bytes);
     float alpha = p.o.pointers_on_card ? *p.alpha_at : p.alpha, beta = p.o.pointers_on_card ? *p.beta_at : p.beta;
@@ -150,7 +170,8 @@ static void multiply(void* data) {
                 a[i * m + r] = read(p.o, p.a, p.la.type, batch * p.la.stride + (p.o.ta ? r * p.la.ld + i : i * p.la.ld + r));
         for (int64_t c = 0; c < n; c++) {
             for (float& s : sums) s = 0;
-            for (int64_t i = 0; i < k; i++) {
+            for (int64_t term = 0; term < k; term++) {
+                int64_t i = p.downwards ? k - 1 - term : term;
                 float b = read(p.o, p.b, p.lb.type, batch * p.lb.stride + (p.o.tb ? i * p.lb.ld + c : c * p.lb.ld + i));
                 const float* column = &a[i * m];
                 for (int64_t r = 0; r < m; r++) sums[r] += column[r] * b;
@@ -179,7 +200,7 @@ API int cublasLtMatmul(void*, void* o, const void* alpha, const void* a, void* l
     // Parts of sums in fp32, in a fixed order: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE.
     if (chosen.p.reduction != 2) return INVALID_VALUE;
     if (!lies(*(Layout*)la, (uintptr_t)a) || !lies(*(Layout*)lb, (uintptr_t)b) || !lies(*(Layout*)ld, (uintptr_t)d)) return INVALID_VALUE;
-    Product p{scratch, chosen.uses, *(Operation*)o, *(Layout*)la, *(Layout*)lb, *(Layout*)ld, a, b, d, 0, 0, nullptr, nullptr};
+    Product p{scratch, chosen.uses, *(Operation*)o, *(Layout*)la, *(Layout*)lb, *(Layout*)ld, a, b, d, 0, 0, nullptr, nullptr, chosen.downwards != 0, chosen.slow != 0};
     if (!fits(p.o, p.la, p.lb, p.ld)) return INVALID_VALUE;
     if (p.o.pointers_on_card) { p.alpha_at = (const float*)alpha; p.beta_at = (const float*)beta; }
     else { p.alpha = *(const float*)alpha; p.beta = *(const float*)beta; }

@@ -103,6 +103,10 @@ pub const BF16_GRADIENTS: (f64, f64) = (1.6e-2, 1e-1);
 /// Samples of a decoded sound against the codec's package: fp32 through some forty layers, and half a step of 16 bits.
 pub const CODEC_AUDIO: f32 = 1e-4;
 
+/// Samples of a vocoder's sound against its package, in units of the largest: fp32 through eight blocks, an exponential and a
+/// sum of some five hundred frequencies. The package itself is up to 1e-5 from its own fp64.
+pub const VOCODER_AUDIO: f32 = 1e-4;
+
 /// Decompositions against straight loops in f64, in units of the largest expected element (at least 1): constants of
 /// decompositions are rounded to f32.
 pub const FORMULA: f64 = 2e-7;

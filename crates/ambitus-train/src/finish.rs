@@ -93,7 +93,7 @@ pub fn pictures(
     history: &History,
     validations: &[(u64, f64)],
     base_loss: Option<f64>,
-) -> Result<Option<String>, RunError> {
+) -> Result<Vec<String>, RunError> {
     let dir = run.folder("pictures")?;
     let mut points: Vec<(u64, f64)> = base_loss.map(|l| (0, l)).into_iter().collect();
     points.extend(validations);
@@ -101,20 +101,22 @@ pub fn pictures(
     let loss = LossPicture { title: "loss", training: &history.losses, validation: &validation };
     loss.save(&dir.join("loss.png"))?;
 
-    let Some((sampler, Held { values: truth, .. })) = held_out(r)? else { return Ok(None) };
-    let Some(tuned) = tuned else { return Ok(None) };
+    let Some((sampler, Held { values: truth, .. })) = held_out(r)? else { return Ok(Vec::new()) };
+    let Some(tuned) = tuned else { return Ok(Vec::new()) };
     let audio = run.folder("audio")?;
     let path = audio.join(BASE_SAMPLE);
     let mut panels = vec![("true", truth.as_slice())];
     let base = if path.exists() { Some(base_sample(&path, truth.len())) } else { None };
-    let left_out = match &base {
+    let mut left_out = Vec::new();
+    match &base {
         Some(Ok(base)) => {
             panels.push(("base", base.as_slice()));
-            None
         }
-        Some(Err(why)) => Some(format!("{why}: the base's sample is left out of pictures and sounds")),
-        None => None,
-    };
+        Some(Err(why)) => {
+            left_out.push(format!("{why}: the base's sample is left out of pictures and sounds"));
+        }
+        None => {}
+    }
     panels.push(("tuned", tuned.as_slice()));
     let generated = sampler.generated(truth.len() / sampler.columns());
     let title = "a held-out clip, its middle generated";
@@ -122,6 +124,10 @@ pub fn pictures(
     let mels = MelPicture { title, panels: &panels, masked: generated, frame_seconds };
     mels.save(&dir.join("mel.png"))?;
     for (name, values) in panels {
+        if let Some(bad) = values.iter().find(|x| !x.is_finite()) {
+            left_out.push(format!("audio/{name}.wav is left out: the sample holds {bad}"));
+            continue;
+        }
         sampler.write_sound(&audio.join(format!("{name}.wav")), values, r.recipe.seed)?;
     }
     Ok(left_out)

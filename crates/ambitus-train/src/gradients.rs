@@ -159,7 +159,7 @@ pub fn gradients(
     device.require_free(plan.peak_bytes)?;
     let planned = plan.planned;
     dir.check(&planned.session.states)?;
-    let mut exec = device.open(planned, None)?;
+    let mut exec = device.open(planned, None, "")?;
     let doubts = weights::load(&mut *exec, dir, 0)?;
     let (mut host, players) = (model.batch(capacity), session::players(&*model));
     host.set_norms(&norms);

@@ -5,6 +5,7 @@ pub mod data_loader;
 pub mod doctor;
 pub mod export;
 pub mod finish;
+pub mod generate;
 pub mod gradients;
 pub mod launch;
 pub mod metrics;

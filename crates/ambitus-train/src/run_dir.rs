@@ -9,6 +9,7 @@
 //! export/          what the original project loads
 //! pictures/  audio/
 //! model/           configuration and vocabulary of the model that was trained, with their hashes
+//! products.txt     on GPUs: the algorithm of each matrix product, which a resumed run takes too
 //! .lock            held by the process that runs here
 //! ```
 //!
@@ -24,8 +25,13 @@ use ambitus_store::{CheckpointDir, write_atomic};
 pub use kept::Kept;
 use lock::LOCK_FILE;
 pub use lock::Lock;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The file of an executor's choices.
+const CHOICES: &str = "products.txt";
 
 /// Paths of one run.
 #[derive(Clone, Debug)]
@@ -112,6 +118,35 @@ impl RunDir {
     /// When it cannot be written.
     pub fn write_json(&self, name: &str, value: &serde_json::Value) -> Result<(), RunError> {
         Ok(write_atomic(self.root.join(name), format!("{value:#}\n").as_bytes())?)
+    }
+
+    /// Returns what [`RunDir::keep_choices`] wrote, or nothing.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn choices(&self) -> Result<Vec<u8>, RunError> {
+        /// Bytes of some thousand products.
+        const MOST: u64 = 4 << 20;
+        let path = self.root.join(CHOICES);
+        let failed = |e| RunError::io(&path, "cannot read", e);
+        let mut text = Vec::new();
+        match File::open(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(failed(e)),
+            Ok(file) => _ = file.take(MOST).read_to_end(&mut text).map_err(failed)?,
+        }
+        Ok(text)
+    }
+
+    /// Keeps an executor's choices (see [`Executor::choices`](ambitus_exec::executor::Executor::choices)), if there are any.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn keep_choices(&self, chosen: &str) -> Result<(), RunError> {
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        Ok(write_atomic(self.root.join(CHOICES), chosen.as_bytes())?)
     }
 
     /// Returns a folder of the run, made when missing.

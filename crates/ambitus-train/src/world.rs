@@ -16,9 +16,6 @@ use ambitus_plan::resolve;
 use ambitus_recipe::recipe::Recipe;
 use std::sync::Arc;
 
-/// Bytes of one call of an exchange: what ranks tell each other is short.
-const CHUNK: usize = 4096;
-
 /// This rank's place among the ranks of a run.
 #[derive(Clone, Debug)]
 pub struct World {
@@ -139,24 +136,7 @@ impl World {
     /// When a rank is gone, with its name.
     pub fn exchange(&self, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>, RunError> {
         let Some(comm) = &self.comm else { return Ok(vec![mine.to_vec()]) };
-        let members: Vec<usize> = (0..comm.ranks()).collect();
-        let mut lengths = vec![0; 8 * members.len()];
-        comm.all_gather(what, &members, &(mine.len() as u64).to_le_bytes(), &mut lengths)?;
-        let lengths =
-            lengths.chunks_exact(8).map(|b| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| b[i])));
-        let lengths: Vec<usize> = lengths.map(|n| n as usize).collect();
-        let most = lengths.iter().copied().max().unwrap_or(0);
-        let mut said: Vec<Vec<u8>> = vec![Vec::new(); members.len()];
-        for at in (0..most).step_by(CHUNK) {
-            let n = CHUNK.min(most - at);
-            let mut part = mine.get(at..).unwrap_or(&[]).to_vec();
-            part.resize(n, 0);
-            let mut all = vec![0; n * members.len()];
-            comm.all_gather(what, &members, &part, &mut all)?;
-            said.iter_mut().zip(all.chunks_exact(n)).for_each(|(s, part)| s.extend_from_slice(part));
-        }
-        said.iter_mut().zip(lengths).for_each(|(s, n)| s.truncate(n));
-        Ok(said)
+        Ok(ambitus_comm::gather(&**comm, what, mine)?)
     }
 
     /// Waits until all ranks are here.
@@ -240,7 +220,7 @@ mod tests {
         let done = in_process(3, |world| {
             let rank = world.rank();
             // One says nothing, one more than a call takes.
-            let mine = vec![rank as u8; [0, 5, 2 * CHUNK + 7][rank]];
+            let mine = vec![rank as u8; [0, 5, 2 * 4096 + 7][rank]];
             let said = world.exchange("a test", &mine)?;
             world.meet("a test's end")?;
             let first = world.first_says("a word", || Ok(b"hello".to_vec()))?;
@@ -249,7 +229,7 @@ mod tests {
             Ok((said, first, world.in_order("numbers", &numbers)?))
         });
         for (said, first, numbers) in done.expect("nobody fails") {
-            assert_eq!(said.iter().map(Vec::len).collect::<Vec<_>>(), [0, 5, 2 * CHUNK + 7]);
+            assert_eq!(said.iter().map(Vec::len).collect::<Vec<_>>(), [0, 5, 2 * 4096 + 7]);
             assert!(said.iter().enumerate().all(|(k, s)| s.iter().all(|b| *b == k as u8)));
             assert_eq!(first, b"hello");
             assert_eq!(numbers, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);

@@ -1,18 +1,24 @@
 //! What each command does, with the library doing the work.
 
 use crate::args::{
-    DoctorArgs, ExportArgs, GradientsArgs, ResumeArgs, RunArgs, RunsArgs, TrainArgs, WeightsArg, WorldArgs,
+    DoctorArgs, ExportArgs, GenerateArgs, GradientsArgs, ResumeArgs, RunArgs, RunsArgs, TrainArgs,
+    WeightsArg, WorldArgs,
 };
 use crate::terminal::{self, Terminal, json};
 use ambitus_families::ALL;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{ModelDir, OpenOptions, sections};
+use ambitus_families::generate::{Flow, Settings};
+use ambitus_families::sampling::Sampling;
 use ambitus_plan::device::Device;
+use ambitus_plan::memory;
 use ambitus_plan::placement::Placement;
 use ambitus_plan::resolve;
 use ambitus_recipe::recipe::{self, DeviceChoice, Origins, Recipe};
+use ambitus_recipe::size::ByteSize;
 use ambitus_train::export::{Layout, Source};
+use ambitus_train::generate::{self, GenerateOptions, Taken};
 use ambitus_train::gradients::{self, GradientOptions};
 use ambitus_train::launch::{self, Processes, WorldOptions};
 use ambitus_train::run_dir::RunDir;
@@ -293,6 +299,45 @@ pub fn doctor(a: &DoctorArgs) -> Result<()> {
         json(&report);
     } else {
         terminal::result(report.to_string().trim_end());
+    }
+    Ok(())
+}
+
+pub fn generate(a: &GenerateArgs) -> Result<()> {
+    let model = ModelDir::open(ALL, &a.model, OpenOptions::default())?;
+    let sampling = Sampling {
+        greedy: a.greedy,
+        repetition_penalty: a.repetition_penalty,
+        temperature: a.temperature,
+        top_k: a.top_k,
+        top_p: a.top_p,
+        seed: a.seed,
+    };
+    let settings = Settings {
+        sampling,
+        max_new: a.max_new,
+        logits: a.logits,
+        sequences: a.sequences,
+        flow: Flow { steps: a.steps, cfg: a.cfg, sway: a.sway },
+    };
+    let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let (precision, device, memory) = (a.precision, a.device, a.memory.map(|m| m.0));
+    let options = GenerateOptions { precision, device, threads, memory };
+    let taken = generate::generate(&model, &a.batch, &a.out, &settings, options)?;
+    let Taken { planned_bytes, cache_bytes, seconds, rows } = taken;
+    if a.json {
+        json(&serde_json::json!({
+            "planned_bytes": planned_bytes, "cache_bytes": cache_bytes, "seconds": seconds, "rows": rows,
+            "measured_bytes": memory::process().ok().map(|p| p.peak_rss_bytes),
+        }));
+    } else {
+        let unit = model.model.rows().unit;
+        terminal::message(&format!(
+            "{rows} {unit} in {}, {:.1} a second; planned {}",
+            a.out.display(),
+            rows as f64 / seconds,
+            ByteSize(planned_bytes)
+        ));
     }
     Ok(())
 }

@@ -93,6 +93,7 @@ fn command(command: Command) -> Result<(), RunError> {
         Command::Train(a) => commands::train(&a),
         Command::Resume(a) => commands::resume(&a),
         Command::Gradients(a) => commands::gradients(&a),
+        Command::Generate(a) => commands::generate(&a),
         Command::Export(a) => commands::export(&a),
         Command::Runs(a) => commands::runs(&a),
         Command::Codec { command } => codec::run(&command),

@@ -87,7 +87,7 @@ fn instructions(run: &mut Run<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// How much faster the best of the library's first choices is than the first, which programs take.
+/// How much faster the best of the library's first choices is than its very first: what timing at open wins (docs/decisions/0023-algorithms.md).
 fn products(run: &mut Run<'_>) -> Result<(), String> {
     for subject in Subject::ALL {
         let (mut exec, planned) = subject.open(run.options, run.info)?;

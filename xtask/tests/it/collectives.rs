@@ -7,7 +7,7 @@ use ambitus_comm::local;
 use ambitus_compile::plan::plan;
 use ambitus_cuda::driver::Card;
 use ambitus_cuda::nccl::Rank;
-use ambitus_cuda::{CudaExecutor, CudaTarget};
+use ambitus_cuda::{CudaExecutor, CudaTarget, Ranks};
 use ambitus_exec::cpu::{CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::{ExecError, Executor};
 use ambitus_ir::ops::collective::{
@@ -72,7 +72,7 @@ fn same(what: &str, ranks: usize, make: Make<'_>) {
         let rank = end.rank();
         let planned = session(rank, make, &target);
         let nccl = Arc::new(Rank::connect(&*end, Duration::from_secs(120))?);
-        let mut exec = CudaExecutor::open(planned.clone(), card, Some(nccl))?;
+        let mut exec = CudaExecutor::open(planned.clone(), card, Some(Ranks { nccl, host: &*end }))?;
         exec.poison()?;
         let bits = run(rank, &planned, &mut exec)?;
         // All are done before one ends.

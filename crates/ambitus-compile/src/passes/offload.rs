@@ -134,7 +134,7 @@ impl Offload {
                 StateKind::Gradient => self.gradients,
                 StateKind::Optimizer => wanted > 0.0,
                 StateKind::Ema => self.ema,
-                StateKind::Counter => false,
+                StateKind::Counter | StateKind::Cache => false,
             };
             if picked {
                 s.home = Space::Host;

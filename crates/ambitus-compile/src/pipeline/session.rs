@@ -6,7 +6,7 @@ use crate::CompileError;
 use crate::optimizer;
 use crate::passes::place::{self, Cut};
 use crate::passes::policy::Blocks;
-use crate::passes::precision::LOSS_SCALE;
+use crate::passes::precision::{LOSS_SCALE, Precision};
 use crate::passes::shard::Layout;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session, StateDecl};
@@ -328,4 +328,26 @@ pub fn plain(session: &mut Session, program: Program, target: &dyn Target) -> Pr
     let pipeline = Pipeline::new(&options, target);
     let p = pipeline.section(Section::Plain, Decided::default(), session, program);
     p.expect("no pass of a program without backward refuses")
+}
+
+/// Takes programs that a model built in a session, all without backward, through the list: for generation, of one rank.
+///
+/// # Errors
+/// See [`CompileError`].
+pub fn inference(
+    mut session: Session,
+    programs: Vec<Program>,
+    precision: Precision,
+    target: &dyn Target,
+) -> Result<Session, CompileError> {
+    let options = Options { precision, ..Options::new(Blocks::None) };
+    let (pipeline, decided) = (Pipeline::new(&options, target), Decided::default());
+    let mut programs = programs;
+    // Section by section: parameters, which all share, are declared in another type between them.
+    for section in [Section::Forward, Section::Plain] {
+        let through = |p| pipeline.section(section, decided, &mut session, p);
+        programs = programs.into_iter().map(through).collect::<Result<_, _>>()?;
+    }
+    session.programs = programs;
+    Ok(session)
 }

@@ -1,5 +1,6 @@
 //! A card: context, modules, the two arenas, transfers. Only this folder calls the driver.
 
+mod algorithms;
 mod cards;
 mod exchange;
 mod graphs;
@@ -132,7 +133,9 @@ impl Card {
         // SAFETY: fresh memory, written before it is read; freed in `drop`.
         let staging = unsafe { result::malloc_host(STAGING, 0) };
         card.staging.at = staging.map_err(|e| failed("locking host memory", e))? as u64;
-        card.products = Some(Products::new(card.one)?);
+        let (major, minor) = card.info.capability;
+        let kind = format!("{}, {major}.{minor}", card.info.name);
+        card.products = Some(Products::new(card.one, &kind, cache)?);
         Ok(card)
     }
 
@@ -140,6 +143,10 @@ impl Card {
     pub fn with_tf32(mut self) -> Card {
         self.products.iter_mut().for_each(|p| p.tf32 = true);
         self
+    }
+
+    fn products(&mut self) -> Result<&mut Products, ExecError> {
+        self.products.as_mut().ok_or_else(|| ExecError::Device("cuBLASLt is not loaded".to_owned()))
     }
 
     /// Loads every family's kernels.

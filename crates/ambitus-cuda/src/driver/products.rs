@@ -1,17 +1,23 @@
 //! Matrix products by cuBLASLt, each with its algorithm chosen once.
 
+use super::algorithms::Algorithms;
 use crate::step::{Gemm, Matrix};
 use ambitus_ir::DType;
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUstream;
-use std::collections::HashMap;
 use std::ffi::c_void;
+use std::path::{Path, PathBuf};
 
 /// The library's handle and the algorithms chosen so far.
 pub struct Products {
     handle: sys::cublasLtHandle_t,
-    chosen: HashMap<String, sys::cublasLtMatmulAlgo_t>,
+    /// What products use.
+    pub(super) chosen: Algorithms,
+    /// What a run was begun with, and what earlier ones left, unchecked.
+    known: [Algorithms; 2],
+    /// Where to leave what is chosen.
+    pub(super) cache: Option<PathBuf>,
     /// Address of the constant 1 on the card.
     one: u64,
     /// fp32 operands are read as TF32.
@@ -19,13 +25,18 @@ pub struct Products {
 }
 
 impl Products {
-    /// Takes a handle; `one` is the address of the constant 1 in f32 on the card.
+    /// Takes a handle; `one` is the address of the constant 1 in f32 on the card, `card` its kind, and `cache` a folder in which
+    /// chosen algorithms are kept.
     ///
     /// # Errors
     /// When the library refuses.
-    pub fn new(one: u64) -> Result<Products, String> {
+    pub fn new(one: u64, card: &str, cache: Option<&Path>) -> Result<Products, String> {
         let handle = result::create_handle().map_err(|e| format!("cuBLASLt: {e}"))?;
-        Ok(Products { handle, chosen: HashMap::new(), one, tf32: false })
+        // SAFETY: the library is loaded; the call has no arguments.
+        let title = format!("cuBLASLt {} on {card}", unsafe { sys::cublasLtGetVersion() });
+        let none = Algorithms::new(title.clone());
+        let known = [none.clone(), Algorithms::cached(title, cache)];
+        Ok(Products { handle, chosen: none, known, cache: cache.map(Path::to_owned), one, tf32: false })
     }
 
     /// Puts a product on a stream.
@@ -41,10 +52,10 @@ impl Products {
         let call = Call::new(g, compute(g, self.tf32))?;
         let key = self.key(g);
         let algorithm = match self.chosen.get(&key) {
-            Some(algorithm) => *algorithm,
+            Some(algorithm) => algorithm,
             None => {
                 let found = call.choices(self.handle, g, 1)?.remove(0);
-                self.chosen.insert(key, found);
+                self.chosen.set(key, found);
                 found
             }
         };
@@ -92,23 +103,54 @@ impl Products {
 
     /// Chooses an algorithm for a product, and all that have its [`Products::key`].
     pub fn choose(&mut self, g: &Gemm, algorithm: sys::cublasLtMatmulAlgo_t) {
-        self.chosen.insert(self.key(g), algorithm);
+        self.chosen.set(self.key(g), algorithm);
+    }
+
+    /// Takes what a run was begun with before anything else.
+    pub fn recall(&mut self, kept: &str) {
+        self.known[0].add(kept);
+    }
+
+    /// Takes what all ranks chose instead of its own choices: of each product the first rank's.
+    pub fn agree(&mut self, said: &[Vec<u8>]) {
+        let none = self.chosen.only(std::iter::empty());
+        let mut all = none.clone();
+        said.iter().for_each(|text| all.add(&String::from_utf8_lossy(text)));
+        (self.known[0], self.chosen) = (all, none);
+    }
+
+    /// Returns whether a product has its algorithm: chosen, or known from before and good for it.
+    pub fn is_settled(&mut self, g: &Gemm) -> bool {
+        let key = self.key(g);
+        if self.chosen.get(&key).is_none() {
+            let known = self.known.iter().filter_map(|k| k.get(&key)).find(|algorithm| {
+                let call = Call::new(g, compute(g, self.tf32));
+                call.is_ok_and(|call| call.takes(self.handle, g, algorithm))
+            });
+            known.into_iter().for_each(|algorithm| self.chosen.set(key.clone(), algorithm));
+        }
+        self.chosen.get(&key).is_some()
+    }
+
+    /// Returns the algorithms of products as text, for [`Products::recall`].
+    pub fn text_of(&self, gemms: &[Gemm]) -> String {
+        if gemms.is_empty() {
+            return String::new();
+        }
+        self.chosen.only(gemms.iter().map(|g| self.key(g))).text()
     }
 
     /// Returns what an algorithm depends on: everything but addresses, of which only the alignment counts.
     pub fn key(&self, g: &Gemm) -> String {
-        let without = |m: Matrix| Matrix { at: u64::from(alignment(m.at)), ..m };
-        let flags = |at: u64| u64::from(at != 0);
-        let shape = Gemm {
-            a: without(g.a),
-            b: without(g.b),
-            d: without(g.d),
-            beta: flags(g.beta),
-            bias: flags(g.bias),
-            workspace: 0,
-            ..*g
+        let operand = |m: Matrix| {
+            let t = if m.transposed { "t" } else { "" };
+            format!("{}{t}/{}/{}@{}", m.dtype.name(), m.ld, m.stride, alignment(m.at))
         };
-        format!("{:?} {shape:?}", compute(g, self.tf32))
+        let (a, b, d) = (operand(g.a), operand(g.b), operand(g.d));
+        let (beta, bias) = (if g.beta == 0 { "" } else { " +c" }, if g.bias == 0 { "" } else { " +bias" });
+        let tf32 = if self.tf32 && g.a.dtype == DType::F32 { " tf32" } else { "" };
+        let (m, n, k, batch, scratch) = (g.m, g.n, g.k, g.batch, g.workspace_bytes);
+        format!("{m}x{n}x{k}x{batch} {a} {b} {d}{beta}{bias}{tf32} {scratch}")
     }
 }
 
@@ -223,6 +265,26 @@ impl Call {
             return Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED));
         }
         Ok(found.into_iter().map(|f| f.algo).collect())
+    }
+
+    /// Returns whether the library takes an algorithm for this product, and with the planned scratch.
+    fn takes(&self, handle: sys::cublasLtHandle_t, g: &Gemm, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
+        // SAFETY: plain numbers, which may be zero: the library fills them.
+        let mut found: sys::cublasLtMatmulHeuristicResult_t = unsafe { std::mem::zeroed() };
+        // SAFETY: all descriptors are live; what is read and what is written is of the types that are asked for.
+        let answer = unsafe {
+            sys::cublasLtMatmulAlgoCheck(
+                handle,
+                self.operation,
+                self.a,
+                self.b,
+                self.d,
+                self.d,
+                algorithm,
+                &mut found,
+            )
+        };
+        answer.result().is_ok() && found.workspaceSize as u64 <= g.workspace_bytes
     }
 }
 

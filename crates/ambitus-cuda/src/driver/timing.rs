@@ -86,20 +86,9 @@ impl Card {
     /// # Errors
     /// When the card fails.
     pub(crate) fn time_algorithms(&mut self, g: &Gemm, most: usize) -> Result<Vec<f64>, ExecError> {
-        let failed = |why: String| ExecError::Device(why);
         self.enter().map_err(|e| device_error("entering the context", e))?;
-        let products = self.products.as_mut().ok_or_else(|| failed("cuBLASLt is not loaded".to_owned()))?;
-        let choices = products.choices(g, most).map_err(failed)?;
-        let mut seconds = Vec::new();
-        // The first last: it stays chosen.
-        for choice in choices.into_iter().rev() {
-            if let Some(products) = self.products.as_mut() {
-                products.choose(g, choice);
-            }
-            seconds.push(self.time(&[vec![Step::Gemm(*g)]])?);
-        }
-        seconds.reverse();
-        Ok(seconds)
+        let choices = self.products()?.choices(g, most).map_err(ExecError::Device)?;
+        self.seconds_of(g, &choices, 1)
     }
 }
 

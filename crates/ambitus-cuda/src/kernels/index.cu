@@ -22,6 +22,15 @@ KERNEL(gather) {
     else gather_rows<u64>(a);
 }
 
+KERNEL(write_rows) {
+    const i64 n = (i64)a.x.rows * a.data;
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        i64 row = i / a.data;
+        int c = (int)(i - row * a.data), to = get_int(a.at, row);
+        if (to >= 0 && to < a.y.rows) move_unit(a.x.data, row * a.from + c, a.y.data, (i64)to * a.to + c, a.size);
+    }
+}
+
 __device__ inline int known(int id, int rows) { return id >= 0 && id < rows ? id : rows; }
 
 // An id's place in the sorted list is the number of ids before it: a warp counts them for four ids at once. All

@@ -12,6 +12,8 @@ kernels! { "index";
         table: View, ids: View, before: View, y: View,
         first: i32, size: i32, data: i32, stored: i32, table_step: i32, segmented: i32
     }
+    /// Row `at[t]` of y = row t of x, where y has one: `data` units of `size` bytes, of `from` a row of x and `to` of y.
+    WriteArgs "write_rows" [256 threads, 40 registers] { x: View, at: View, y: View, size: i32, data: i32, from: i32, to: i32 }
     /// The numbers of all ids, 0.. , sorted by id and then number, and the sorted ids, less `first`. Ids outside the table come
     /// last, as the first number after it.
     SortArgs "scatter_sort" [256 threads, 48 registers] { ids: View, first: i32, rows: i32, order: u64, sorted: u64 }
@@ -83,6 +85,25 @@ fn rows(io: &Io, segmented: bool, (first, before): (usize, View)) -> Steps {
     let first = first as i32;
     let args = GatherArgs { table, ids, before, y, first, size, data, stored, table_step, segmented };
     Ok(launch_over(&args, y.rows as u64 * stored as u64))
+}
+
+/// Its result lies on the rows that it writes.
+pub(crate) fn write_rows(io: &Io) -> Steps {
+    let (x, y) = (io.x[1].ty, io.y[0].ty);
+    // Units of both pitches; rows of one pitch are copied with their pads, which are zero.
+    let same = x.pitch == y.pitch;
+    let size = if same { unit(y) } else { y.dtype.size() };
+    let units = |elements: usize| (elements * y.dtype.size() / size) as i32;
+    let args = WriteArgs {
+        x: io.x[1].view(),
+        at: io.x[2].view(),
+        y: io.y[0].view(),
+        size: size as i32,
+        data: units(if same { y.pitch } else { y.shape.cols() }),
+        from: units(x.pitch),
+        to: units(y.pitch),
+    };
+    Ok(launch_over(&args, args.x.rows as u64 * args.data as u64))
 }
 
 /// Returns the two lists of [`SortArgs`].

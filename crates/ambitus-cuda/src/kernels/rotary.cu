@@ -56,7 +56,8 @@ KERNEL(rotary) {
             }
             continue;
         }
-        float angle = (float)(row - get_int(a.segs, segment)) * get(a.freqs, pair);
+        i64 position = a.at.data ? get_int(a.at, row) : row - get_int(a.segs, segment);
+        float angle = (float)position * get(a.freqs, pair);
         float sin = sinf(angle), cos = cosf(angle);
         if (a.inverse) sin = -sin;
         if (a.y.dtype == F32) turn<u32>(a, start, first, p, q, cos, sin);

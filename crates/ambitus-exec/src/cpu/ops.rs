@@ -68,6 +68,7 @@ ops! { (op, this, io, t, threads)
     Concat { bind: core::concat(op, io), takes: t.words_or(true), workspace: 0, overwrites: false }
     Iota { bind: core::iota(op, io), takes: t.words(), workspace: 0, overwrites: false }
     Gather { bind: core::gather(op, io), takes: t.words_or(true), workspace: 0, overwrites: true }
+    WriteRows { bind: core::write_rows(io), takes: t.words_or(true), workspace: 0, overwrites: false }
 
     // Sums over rows are left in f32.
     Reduce {

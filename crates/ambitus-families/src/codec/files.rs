@@ -1,94 +1,51 @@
-//! From audio files to files of codes and back, in bounded memory.
+//! From files of sound, codes or mel frames to files, in bounded memory.
 
-use super::{Codec, Codes, Spec};
+use super::codes::{is_tensors, number, of_file, of_tensors, replaces_a_file};
+use super::{Codec, CodesFile, Decoding, Encoding, Vocoder};
 use crate::error::RunError;
-use ambitus_data::DataError;
 use ambitus_data::audio::{AudioReader, Resampler};
 use ambitus_data::wav::write_wav_pieces;
-use ambitus_recipe::recipe::short;
-use ambitus_store::{open_file, write_atomic};
-use serde::{Deserialize, Serialize};
-use std::io::{BufReader, Read};
+use ambitus_data::{AudioFault, DataError};
+use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorSpec};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The most bytes of a file of codes: a day and a half of sound.
-const MAX_CODES_BYTES: u64 = 64 << 20;
+/// The tensor of a sound.
+const WAVE: &str = "wave";
+/// The tensor of mel frames.
+const MEL: &str = "mel";
+/// The most bytes of mel frames, which are read at once: almost two hours at 24 kHz.
+const MAX_MEL_BYTES: usize = 256 << 20;
+/// Samples read at a time.
+const PIECE: usize = 1 << 16;
+/// Bytes through which tensors are read.
+const STAGING_BYTES: usize = 64 << 10;
 
-/// A file of codes (JSON).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CodesFile {
-    /// Of the audio, Hz.
-    pub sample_rate: u32,
-    /// Samples of the audio before it was padded to whole frames; absent: all that the codes say.
-    #[serde(default)]
-    pub samples: Option<u64>,
-    /// The codes of each codebook, the slowest first.
-    pub layers: Vec<Vec<u32>>,
-}
-
-fn of_file(path: &Path, reason: String) -> RunError {
-    RunError::Data(DataError::File { path: path.to_owned(), reason })
-}
-
-impl CodesFile {
-    /// Reads a file and checks it against a codec.
-    ///
-    /// # Errors
-    /// Names the place in the file, or the codebook and the code that do not suit the codec.
-    pub fn read(path: &Path, codec: &Spec) -> Result<(CodesFile, Codes), RunError> {
-        let (file, len) = open_file(path).map_err(|e| match e.is_io() {
-            true => RunError::from(e),
-            false => of_file(path, e.what),
-        })?;
-        if len > MAX_CODES_BYTES {
-            return Err(of_file(
-                path,
-                format!("has {len} bytes, more than the {MAX_CODES_BYTES} that are read"),
-            ));
-        }
-        // From the file, not from its text: codes alone are kept in memory.
-        let mut file: CodesFile = serde_json::from_reader(BufReader::new(file.take(MAX_CODES_BYTES)))
-            .map_err(|e| match e.io_error_kind() {
-                Some(_) => RunError::io(path, "cannot read", e.into()),
-                None => of_file(
-                    path,
-                    format!("{}; give a file that `ambitus codec encode` wrote", short(&e.to_string())),
-                ),
-            })?;
-        if file.sample_rate != codec.rate {
-            let why = format!("sample_rate: {} Hz, this codec's is {} Hz", file.sample_rate, codec.rate);
-            return Err(of_file(path, why));
-        }
-        let codes = Codes { layers: std::mem::take(&mut file.layers) };
-        let frames = codec.frames(&codes).map_err(|why| of_file(path, why))?;
-        let most = (frames * codec.frame) as u64;
-        if let Some(samples) = file.samples.filter(|n| *n > most) {
-            return Err(of_file(path, format!("samples: {samples} are more than the {most} of the codes")));
-        }
-        Ok((file, codes))
-    }
-
-    /// Writes it whole or not at all.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn write(&self, path: &Path) -> Result<(), RunError> {
-        let text =
-            serde_json::to_string(self).map_err(|e| RunError::Io(format!("{}: {e}", path.display())))?;
-        Ok(write_atomic(path, (text + "\n").as_bytes())?)
-    }
-}
-
-/// Encodes an audio file of any length, rate and number of channels.
+/// Encodes an audio file of any length, rate and number of channels, or `wave` f32 `[n]` of a safetensors file, at the codec's
+/// own rate.
 ///
 /// # Errors
 /// Audio that cannot be used; the executor.
 pub fn encode_file(codec: &mut dyn Codec, audio: &Path) -> Result<CodesFile, RunError> {
-    let mut reader = AudioReader::open(audio)?;
     let rate = codec.spec().rate;
+    let mut encoding = codec.encoding()?;
+    let samples = match is_tensors(audio) {
+        true => push_wave(&mut *encoding, audio, rate)?,
+        false => push_audio(&mut *encoding, audio, rate)?,
+    };
+    if samples == 0 {
+        let (path, reason) = (audio.to_owned(), AudioFault::Empty);
+        return Err(DataError::Audio { path, reason }.into());
+    }
+    let codes = encoding.finish()?.layers;
+    Ok(CodesFile { sample_rate: rate, samples: Some(samples), codes })
+}
+
+/// Gives an audio file to an encoder and returns its samples at `rate`.
+fn push_audio(encoding: &mut dyn Encoding, audio: &Path, rate: u32) -> Result<u64, RunError> {
+    let mut reader = AudioReader::open(audio)?;
     let mut resampler = Resampler::new(reader.info().rate, rate);
-    let (mut samples, mut piece, mut encoding) = (0u64, Vec::new(), codec.encoding()?);
+    let (mut samples, mut piece) = (0u64, Vec::new());
     while let Some(chunk) = reader.next_chunk()? {
         piece.clear();
         resampler.push(chunk, &mut piece);
@@ -99,35 +56,126 @@ pub fn encode_file(codec: &mut dyn Codec, audio: &Path) -> Result<CodesFile, Run
     resampler.finish(&mut piece);
     samples += piece.len() as u64;
     encoding.push(&piece)?;
-    if samples == 0 {
-        let (path, reason) = (audio.to_owned(), ambitus_data::AudioFault::Empty);
-        return Err(DataError::Audio { path, reason }.into());
-    }
-    let layers = encoding.finish()?.layers;
-    Ok(CodesFile { sample_rate: rate, samples: Some(samples), layers })
+    Ok(samples)
 }
 
-/// Decodes a file of codes to a 16-bit wav file and returns its samples; with a seed, the noise blocks add noise.
+/// Gives the tensor of a sound to an encoder and returns its samples.
+fn push_wave(encoding: &mut dyn Encoding, path: &Path, rate: u32) -> Result<u64, RunError> {
+    let (file, shape) = floats(path, WAVE)?;
+    let [samples] = shape[..] else {
+        return Err(of_file(path, format!("{WAVE}: is {shape:?}, must be [samples]")));
+    };
+    if let Some(other) = number::<u32>(&file, "sample_rate")?.filter(|other| *other != rate) {
+        let why =
+            format!("metadata `sample_rate`: {other} Hz, this codec's is {rate} Hz; give it a wav file");
+        return Err(of_file(path, why));
+    }
+    let (mut scratch, mut piece) = (vec![0; STAGING_BYTES], Vec::new());
+    for first in (0..samples).step_by(PIECE) {
+        piece.clear();
+        let range = first..samples.min(first + PIECE);
+        let read = file.read_range(WAVE, range, &mut scratch, |_, values| piece.extend_from_slice(values));
+        read.map_err(of_tensors)?;
+        if let Some(i) = piece.iter().position(|x| !x.is_finite()) {
+            return Err(of_file(path, format!("{WAVE}[{}]: is {}", first + i, piece[i])));
+        }
+        encoding.push(&piece)?;
+    }
+    Ok(samples as u64)
+}
+
+/// Opens a file with a tensor of floats, and returns its shape.
+fn floats(path: &Path, name: &str) -> Result<(TensorFile, Vec<usize>), RunError> {
+    let file = TensorFile::open(path).map_err(of_tensors)?;
+    let tensor = file.get(name).map_err(of_tensors)?;
+    if !tensor.dtype().is_float() {
+        let why = format!("{name}: holds {}, must hold floats (F32)", tensor.dtype().name());
+        return Err(of_file(path, why));
+    }
+    let shape = tensor.shape().to_vec();
+    Ok((file, shape))
+}
+
+/// Decodes a file of codes to a file of sound ([`write_sound`]) and returns its samples; with a seed, the noise blocks add
+/// noise.
 ///
 /// # Errors
-/// As [`CodesFile::read`]; the executor; when the file cannot be written.
+/// As [`CodesFile::read`] and [`write_sound`].
 pub fn decode_file(
     codec: &mut dyn Codec,
     codes: &Path,
     out: &Path,
     noise: Option<u64>,
 ) -> Result<u64, RunError> {
-    let rate = codec.spec().rate;
+    let (rate, frame) = (codec.spec().rate, codec.spec().frame);
     let (file, codes) = CodesFile::read(codes, codec.spec())?;
-    let mut left = file.samples.unwrap_or(u64::MAX);
-    let mut samples = 0;
-    let mut decoding = codec.decoding(&codes, noise)?;
-    write_wav_pieces(out, rate, || -> Result<Option<Vec<f32>>, RunError> {
-        let Some(piece) = decoding.next_piece()? else { return Ok(None) };
-        let n = left.min(piece.len() as u64);
-        left -= n;
-        samples += n;
-        Ok(Some(piece[..n as usize].to_vec()))
-    })?;
+    let frames = codec.spec().frames(&codes).map_err(|why| RunError::Data(DataError::Invalid(why)))?;
+    let samples = file.samples.unwrap_or((frames * frame) as u64);
+    write_sound(out, rate, samples, &mut *codec.decoding_of(&codes, frames, noise)?)?;
     Ok(samples)
+}
+
+/// Decodes `mel` `[T, channels]` of a safetensors file to a file of sound ([`write_sound`]) and returns its samples and the
+/// bytes that this took.
+///
+/// # Errors
+/// Frames that are not this vocoder's; the executor; as [`write_sound`].
+pub fn decode_mel_file(vocoder: &mut dyn Vocoder, mel: &Path, out: &Path) -> Result<(u64, u64), RunError> {
+    let frames = read_mel(mel, vocoder.mels().channels)?;
+    let samples = vocoder.samples(frames.len() / vocoder.mels().channels) as u64;
+    let (rate, bytes) = (vocoder.mels().rate, vocoder.bytes() + 4 * frames.len() as u64);
+    write_sound(out, rate, samples, &mut *vocoder.decoding(&frames, 0)?)?;
+    Ok((samples, bytes))
+}
+
+fn read_mel(path: &Path, channels: usize) -> Result<Vec<f32>, RunError> {
+    let (file, shape) = floats(path, MEL)?;
+    if shape.len() != 2 || shape[1] != channels {
+        return Err(of_file(path, format!("{MEL}: is {shape:?}, must be [frames, {channels}]")));
+    }
+    let values: usize = shape.iter().product();
+    if values > MAX_MEL_BYTES / 4 {
+        let why = format!(
+            "{MEL}: {} frames are more than the {} that are read",
+            shape[0],
+            MAX_MEL_BYTES / 4 / channels
+        );
+        return Err(of_file(path, format!("{why}; cut it")));
+    }
+    let mut mel = vec![0.0; values];
+    file.read_into(MEL, &mut mel, &mut vec![0; STAGING_BYTES]).map_err(of_tensors)?;
+    match mel.iter().position(|x| !x.is_finite()) {
+        Some(i) => Err(of_file(path, format!("{MEL}[{}, {}]: is {}", i / channels, i % channels, mel[i]))),
+        None => Ok(mel),
+    }
+}
+
+/// Writes the first `samples` samples of a sound, whole or not at all: `wave` f32 `[n]` where the file's name ends in
+/// `.safetensors`, with the rate as metadata, else a 16-bit wav file.
+///
+/// # Errors
+/// The executor; numbers that are not finite; when the file cannot be written, or something else than a file is there.
+pub fn write_sound(path: &Path, rate: u32, samples: u64, sound: &mut dyn Decoding) -> Result<(), RunError> {
+    replaces_a_file(path)?;
+    let mut left = samples as usize;
+    let mut next = || -> Result<Option<Vec<f32>>, RunError> {
+        let Some(piece) = sound.next_piece()? else { return Ok(None) };
+        let n = left.min(piece.len());
+        left -= n;
+        Ok(Some(piece[..n].to_vec()))
+    };
+    if !is_tensors(path) {
+        return write_wav_pieces(path, rate, next);
+    }
+    let spec = TensorSpec::new(WAVE, DType::F32, &[samples as usize]);
+    let metadata = BTreeMap::from([("sample_rate".to_owned(), rate.to_string())]);
+    let mut writer = SafetensorsWriter::create(path, vec![spec], &metadata)?;
+    while let Some(piece) = next()? {
+        if piece.iter().any(|x| !x.is_finite()) {
+            return Err(of_file(path, "not written: the sound has samples that are not finite".to_owned()));
+        }
+        writer.write_f32(WAVE, &piece)?;
+    }
+    writer.finish()?;
+    Ok(())
 }

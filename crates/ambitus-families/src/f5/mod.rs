@@ -1,7 +1,9 @@
 //! F5-TTS: a YAML, a vocabulary and one file of weights; clips of mel frames.
 
 mod clips;
+mod flow;
 mod folder;
+mod generate;
 mod import;
 mod keys;
 mod prepare;
@@ -12,6 +14,7 @@ use crate::clips::Clips;
 use crate::error::RunError;
 use crate::family::{ExportForm, Family, Opened, of_model};
 use crate::family::{ModelDir, OpenOptions};
+use crate::generate::Generator;
 use crate::prepare::Preparer;
 use crate::sample::Sampler;
 use crate::weights::Weights;
@@ -121,5 +124,9 @@ impl Opened for Folder {
 
     fn sampler(&self) -> Option<&dyn Sampler> {
         Some(&sample::Middle)
+    }
+
+    fn generator(&self) -> Option<&dyn Generator> {
+        Some(self)
     }
 }

@@ -2,6 +2,7 @@
 
 mod clips;
 mod folder;
+mod generate;
 mod import;
 mod keys;
 mod prepare;
@@ -11,6 +12,7 @@ use crate::clips::Clips;
 use crate::error::RunError;
 use crate::family::{ExportForm, Family, Opened, of_model};
 use crate::family::{ModelDir, OpenOptions};
+use crate::generate::Generator;
 use crate::prepare::Preparer;
 use crate::weights::Weights;
 use ambitus_data::speech::interleave::{FRAME_SAMPLES, SLOTS};
@@ -114,5 +116,9 @@ impl Opened for Folder {
 
     fn assumes_clips(&self) -> bool {
         true
+    }
+
+    fn generator(&self) -> Option<&dyn Generator> {
+        Some(self)
     }
 }

@@ -1,7 +1,7 @@
 //! A codec's folder: `config.json` and its weights, checked before a weight is read.
 
 use crate::error::RunError;
-use crate::weights::{MAX_CONFIG_BYTES, STAGING_BYTES, read_text};
+use crate::weights::{MAX_CONFIG_BYTES, STAGING_BYTES, finite, frozen_file, read_text};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::StateId;
 use ambitus_models::snac::config::{Config, File};
@@ -11,8 +11,6 @@ use ambitus_store::{TensorFile, open_file};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The files that may hold the weights, the preferred first.
-const FILES: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
 /// Names listed in a message before "and n more".
 const LISTED: usize = 8;
 
@@ -32,13 +30,7 @@ impl Folder {
     /// Names the file and the key, or every missing, extra and misshapen tensor.
     pub fn open(dir: &Path) -> Result<Folder, RunError> {
         let config = read_config(dir)?;
-        let Some(path) = FILES.iter().map(|name| dir.join(name)).find(|p| p.is_file()) else {
-            return Err(RunError::Model(format!(
-                "{}: no {} in this folder; put the codec's files there (hubertsiuzdak/snac_24khz)",
-                dir.display(),
-                FILES.join(" or ")
-            )));
-        };
+        let path = frozen_file(dir, "put the codec's files there (hubertsiuzdak/snac_24khz)")?;
         let file = TensorFile::open(&path)?;
         let tensors = find(&config, &file)?;
         Ok(Folder { config, file, tensors })
@@ -79,13 +71,7 @@ impl Folder {
                 [g, v] => tensor.fold(Some(&read(g)?), read(v)?),
                 names => tensor.fold(None, read(&names[0])?),
             };
-            if let Some(bad) = values.iter().find(|x| !x.is_finite()) {
-                return Err(RunError::Model(format!(
-                    "{}: tensor {} holds or gives {bad}; this checkpoint is broken, fetch it again",
-                    self.file.path().display(),
-                    names.join(", ")
-                )));
-            }
+            finite(&self.file, &names.join(", "), &values)?;
             exec.write_state(StateId(i as u32), &values)?;
         }
         Ok(())

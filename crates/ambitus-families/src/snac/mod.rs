@@ -44,8 +44,8 @@ impl Kind for Snac {
         folder::is_snac(dir)
     }
 
-    fn open(&self, dir: &Path, threads: usize) -> Result<Box<dyn codec::Codec>, RunError> {
-        Ok(Box::new(Codec::open(dir, threads)?))
+    fn open(&self, dir: &Path, threads: usize) -> Result<codec::Opened, RunError> {
+        Ok(codec::Opened::Codec(Box::new(Codec::open(dir, threads)?)))
     }
 }
 

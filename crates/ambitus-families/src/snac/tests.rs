@@ -96,8 +96,8 @@ fn codes_of_another_codec_are_refused() {
     assert_eq!(why(&[&[1], &[2, 3]]), Ok(1));
     for (layers, said) in [
         (&[&[1][..]][..], "2 codebooks"),
-        (&[&[1], &[2]], "layers[1]: 1 codes, 2 belong"),
-        (&[&[1], &[2, 32]], "layers[1][1]: 32 is not below the codebook's size 32"),
+        (&[&[1], &[2]], "codes[1]: 1 codes, 2 belong"),
+        (&[&[1], &[2, 32]], "codes[1][1]: 32 is not below the codebook's size 32"),
     ] {
         assert!(why(layers).unwrap_err().contains(said), "{said}");
     }

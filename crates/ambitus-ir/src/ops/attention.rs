@@ -28,6 +28,7 @@ impl OpDef for RotaryFrequencies {
 op! {
     /// Rotates pairs of channels of the first `rotated` heads of x `[T, heads * head_dim]` by position * frequency,
     /// position = the row's index within its segment. Operands (x, frequencies `[head_dim / 2]`, segments).
+    /// A fourth operand, positions i32 `[T]`, takes the place of that index: where rows go on from earlier ones.
     /// (a, b) becomes (a cos - b sin, b cos + a sin); `inverse` turns the angle's sign. Pairs are (2i, 2i+1) when
     /// `interleaved` (GPT-J), else (i, i + head_dim/2) (Llama). Rows of no segment are zero, in every head.
     Rotary = "rotary" {
@@ -44,20 +45,28 @@ op! {
 
 impl OpDef for Rotary {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
-        arity(x, 3)?;
-        let (_, cols) = matrix(x[0])?;
+        arity(x, if x.len() == 4 { 4 } else { 3 })?;
+        let (rows, cols) = matrix(x[0])?;
         want(self.head_dim > 0 && self.head_dim.is_multiple_of(2), "channels of a head do not pair")?;
         want(cols.is_multiple_of(self.head_dim), "channels are not whole heads")?;
         want(self.rotated * self.head_dim <= cols, "more heads are rotated than there are")?;
         want(*x[1].shape == [self.head_dim / 2], "one frequency per pair is needed")?;
         segments(x[2])?;
+        let places = x.get(3).is_none_or(|t| t.dtype == DType::I32 && *t.shape == [rows]);
+        want(places, "positions are i32[T]")?;
         Ok(vec![x[0]])
     }
 
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
         // A rotation is orthogonal: its gradient rotates back, and keeps nothing.
         let op = Rotary { inverse: !self.inverse, ..*self };
-        Ok(vec![v.dy0().map(|dy| b.push1(op, &[dy, v.x[1], v.x[2]])), None, None])
+        let mut grads = vec![None; v.x.len()];
+        grads[0] = v.dy0().map(|dy| {
+            let mut x = v.x.to_vec();
+            x[0] = dy;
+            b.push1(op, &x)
+        });
+        Ok(grads)
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
@@ -68,7 +77,14 @@ impl OpDef for Rotary {
         let freqs = b.as_f32(x[1]);
         let freqs = b.reshape(freqs, &[1, half]);
         let freqs = b.broadcast(freqs, &[rows, half]);
-        let positions = b.positions_like(x[2], freqs);
+        let positions = match x.get(3) {
+            Some(&at) => {
+                let at = b.as_f32(at);
+                let at = b.reshape(at, &[rows, 1]);
+                b.broadcast(at, &[rows, half])
+            }
+            None => b.positions_like(x[2], freqs),
+        };
         let angle = b.mul(positions, freqs);
         let (cos, sin) = (b.unary(UnaryKind::Cos, angle), b.unary(UnaryKind::Sin, angle));
         let sin = if self.inverse { b.unary(UnaryKind::Neg, sin) } else { sin };

@@ -137,6 +137,43 @@ impl OpDef for ScatterAdd {
     }
 }
 
+op! {
+    /// `y[at[t], :]` = `x[t, :]`, other rows as they were: (y `[R, D]`, overwritten, x `[T, D]`, at i32 `[T]`). Rows with `at` outside
+    /// 0..R are not written; the others are all different.
+    WriteRows = "write_rows" {}
+}
+
+impl OpDef for WriteRows {
+    fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        arity(x, 3)?;
+        let ((_, cols), (rows, of_x)) = (matrix(x[0])?, matrix(x[1])?);
+        super::alike(&x[..2])?;
+        want(cols == of_x, "rows differ in width")?;
+        want(x[2].dtype == DType::I32 && *x[2].shape == [rows], "rows to write are i32[T]")?;
+        Ok(vec![x[0]])
+    }
+
+    fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
+        let shape = b.ty(x[0]).shape;
+        let wide = b.as_f32(x[1]);
+        let ones = b.fill_like(wide, 1.0);
+        let written = b.scatter_add(ones, x[2], shape[0]);
+        let rows = b.scatter_add(wide, x[2], shape[0]);
+        let before = b.as_f32(x[0]);
+        let y = b.select(written, rows, before);
+        Some(vec![b.as_like(y, x[0])])
+    }
+
+    /// The rows that are written.
+    fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
+        x[1].shape.elements() as f64
+    }
+
+    fn donates(&self) -> Vec<(usize, usize)> {
+        vec![(0, 0)]
+    }
+}
+
 words! {
     /// Which sinusoid table; the two round differently, as their references do.
     SinusoidKind {
@@ -178,6 +215,10 @@ impl Builder<'_> {
     /// Returns the rows of `table` `[V, D]` by `ids` `[T]`.
     pub fn gather(&mut self, table: ValueId, ids: ValueId) -> ValueId {
         self.push1(Gather { part: None }, &[table, ids])
+    }
+    /// Returns `table` `[R, D]` with the rows of `x` `[T, D]` in the places `at` `[T]`; the table is overwritten.
+    pub fn write_rows(&mut self, table: ValueId, x: ValueId, at: ValueId) -> ValueId {
+        self.push1(WriteRows {}, &[table, x, at])
     }
     /// Returns the rows of `x` `[T, D]` summed by `ids` into `[rows, D]`.
     pub fn scatter_add(&mut self, x: ValueId, ids: ValueId, rows: usize) -> ValueId {

@@ -4,6 +4,7 @@
 use super::config::{Config, Stretch};
 use crate::batch::Capacity;
 use crate::common::{project, rms_norm};
+use crate::decode::{self, Room, Table};
 use ambitus_ir::ops::attention::{Attention, Rotary};
 use ambitus_ir::ops::elementwise::BinaryKind;
 use ambitus_ir::{Builder, Program, Session, TensorType, ValueId};
@@ -22,7 +23,7 @@ pub fn loss(session: &mut Session, cfg: &Config, cap: Capacity, name: &str) -> P
     let labels = b.input("labels", tokens);
     let segs = b.input("segments", TensorType::i32(&[cap.clips + 1]));
     let norm = b.input("norm", TensorType::f32(&[1]));
-    let (x, embedding) = b.scope("model", |b| decoder(b, cfg, ids, segs));
+    let (x, embedding) = b.scope("model", |b| decoder(b, cfg, ids, &Seen::Clip(segs)));
     let loss = b.scope("lm_head", |b| {
         let w = if cfg.tied { embedding } else { b.parameter("weight", &[cfg.vocab, cfg.dim]) };
         let tile = (HEAD_TILE / cfg.vocab).clamp(1, cap.rows);
@@ -32,8 +33,36 @@ pub fn loss(session: &mut Session, cfg: &Config, cap: Capacity, name: &str) -> P
     b.finish()
 }
 
+/// Builds the programs of generation: tables of [`decode`], `input_ids` i32 `[T]` of the packed prompts
+/// ([`decode::PREFILL`]) or `[S]` of one token a sequence ([`decode::STEP`]); output `logits` f32 `[S, V]` of the tokens that follow.
+pub fn generate(session: &mut Session, cfg: &Config, room: Room) -> Vec<Program> {
+    let program = |prompts: bool, session: &mut Session| {
+        let mut b = Builder::new(session, if prompts { decode::PREFILL } else { decode::STEP });
+        let rows = if prompts { room.prompts } else { room.sequences };
+        let ids = b.input("input_ids", TensorType::i32(&[rows]));
+        let table = Table::input(&mut b, room, prompts);
+        let (x, embedding) = b.scope("model", |b| decoder(b, cfg, ids, &Seen::Cached(table)));
+        let x = table.last(&mut b, x);
+        let logits = b.scope("lm_head", |b| {
+            let w = if cfg.tied { embedding } else { b.parameter("weight", &[cfg.vocab, cfg.dim]) };
+            b.linear(x, w, None)
+        });
+        b.output("logits", logits);
+        b.finish()
+    };
+    vec![program(true, session), program(false, session)]
+}
+
+/// Which keys a query sees.
+enum Seen {
+    /// Those of its own clip, by the segment table.
+    Clip(ValueId),
+    /// Those of its own sequence, earlier steps' among them.
+    Cached(Table),
+}
+
 /// Returns the normed last hidden states `[T, D]`, and the embedding `[V, D]`.
-fn decoder(b: &mut Builder<'_>, cfg: &Config, ids: ValueId, segs: ValueId) -> (ValueId, ValueId) {
+fn decoder(b: &mut Builder<'_>, cfg: &Config, ids: ValueId, segs: &Seen) -> (ValueId, ValueId) {
     let table = b.scope("embed_tokens", |b| b.parameter("weight", &[cfg.vocab, cfg.dim]));
     let freqs = b.scope("rotary_emb", |b| frequencies(b, cfg));
     let mut x = b.scope("embed_tokens", |b| b.gather(table, ids));
@@ -74,7 +103,7 @@ fn stretched(b: &mut Builder<'_>, by: Stretch, f: ValueId) -> ValueId {
 }
 
 /// Applies one layer, `[T, D]` to `[T, D]`.
-fn layer(b: &mut Builder<'_>, cfg: &Config, freqs: ValueId, segs: ValueId, x: ValueId) -> ValueId {
+fn layer(b: &mut Builder<'_>, cfg: &Config, freqs: ValueId, segs: &Seen, x: ValueId) -> ValueId {
     let h = rms_norm(b, "input_layernorm", x, cfg.eps);
     let h = b.scope("self_attn", |b| attention(b, cfg, freqs, segs, h));
     let x = b.add(x, h);
@@ -88,18 +117,24 @@ fn layer(b: &mut Builder<'_>, cfg: &Config, freqs: ValueId, segs: ValueId, x: Va
     b.add(x, h)
 }
 
-fn attention(b: &mut Builder<'_>, cfg: &Config, freqs: ValueId, segs: ValueId, h: ValueId) -> ValueId {
+fn attention(b: &mut Builder<'_>, cfg: &Config, freqs: ValueId, seen: &Seen, h: ValueId) -> ValueId {
     let Config { heads, kv_heads, head_dim, .. } = *cfg;
     let q = project(b, "q_proj", h, heads * head_dim);
     let k = project(b, "k_proj", h, kv_heads * head_dim);
     let v = project(b, "v_proj", h, kv_heads * head_dim);
     let mut turned = |x, rotated| {
         let op = Rotary { head_dim, rotated, interleaved: false, inverse: false };
-        b.push1(op, &[x, freqs, segs])
+        match seen {
+            Seen::Clip(segs) => b.push1(op, &[x, freqs, *segs]),
+            Seen::Cached(table) => table.turned(b, op, x, freqs),
+        }
     };
     let (q, k) = (turned(q, heads), turned(k, kv_heads));
     let scale = 1.0 / (head_dim as f32).sqrt();
     let op = Attention { heads, kv_heads, head_dim, causal: true, scale };
-    let o = b.self_attention(op, q, k, v, segs);
+    let o = match seen {
+        Seen::Clip(segs) => b.self_attention(op, q, k, v, *segs),
+        Seen::Cached(table) => table.attention(b, op, q, k, v),
+    };
     project(b, "o_proj", o, cfg.dim)
 }

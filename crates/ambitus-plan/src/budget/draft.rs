@@ -271,7 +271,9 @@ impl Draft {
             (Some(_), 1) => of_arenas,
             // Each by its share.
             (Some(_), _) => {
-                least + (u128::from(of_arenas - all) * u128::from(least) / u128::from(all.max(1))) as u64
+                least
+                    + (u128::from(of_arenas.saturating_sub(all)) * u128::from(least) / u128::from(all.max(1)))
+                        as u64
             }
         };
         let arenas = self.needs.iter().zip(&least).map(|(n, least)| n.arena_within(room(*least), heights));

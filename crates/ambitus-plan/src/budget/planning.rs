@@ -15,6 +15,8 @@ const REFUSAL_BYTES: u64 = 128 << 20;
 const SEARCH_BYTES: u64 = 64 << 20;
 /// Instructions of what trains, without averages, over those of a forward program. Measured: 4.2 to 5.6.
 const TRAINING: u64 = 5;
+/// Instructions of a program in 16 bits, with its casts, over those in fp32: a refusal tries these too. Measured: 1.5 to 1.7.
+const CASTS: u64 = 2;
 /// Instructions of a forward program from which on a model is long.
 const LONG: usize = 2_500;
 /// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`super::PROCESS_BYTES`].
@@ -42,7 +44,7 @@ pub fn is_long(shape: &Shape) -> bool {
 /// however small it is; by one forward program and how many others there are.
 pub fn has_room_to_search(shape: &Shape, budget: u64) -> bool {
     let times = TRAINING + u64::from(shape.session.ema) + without_backward(&shape.session);
-    let programs = times * program_bytes(&forward(shape));
+    let programs = CASTS * times * program_bytes(&forward(shape));
     !shape.beside.with_host || planning(shape, LONG_AT_ONCE, programs) <= budget.max(SEARCH_BYTES)
 }
 

@@ -6,7 +6,7 @@ use ambitus_cuda::driver::{self, CardInfo};
 use ambitus_cuda::libraries::{self, Needed};
 use ambitus_cuda::nccl;
 use ambitus_cuda::nvml::{self, Holder, Nvml};
-use ambitus_cuda::{CudaExecutor, CudaTarget, STATED_RESERVE, nvrtc, reserve};
+use ambitus_cuda::{CudaExecutor, CudaTarget, Ranks, STATED_RESERVE, nvrtc, reserve};
 use ambitus_exec::executor::{ExecError, Executor};
 use ambitus_families::error::RunError;
 use ambitus_ir::plan::PlannedSession;
@@ -54,18 +54,19 @@ fn holder(h: &Holder) -> String {
 }
 
 pub(super) fn open(
-    index: usize,
+    (index, tf32): (usize, bool),
     planned: Arc<PlannedSession>,
-    tf32: bool,
+    kept: &str,
 ) -> Result<Box<dyn Executor>, ExecError> {
     let arena = planned.arena_bytes();
-    let exec = CudaExecutor::open(planned, card(index, tf32)?, None)?;
+    let exec = CudaExecutor::open(planned, card((index, tf32), kept)?, None)?;
     reserve::measure(exec.card().info(), arena);
     Ok(Box::new(exec))
 }
 
-fn card(index: usize, tf32: bool) -> Result<driver::Card, ExecError> {
-    let card = driver::Card::open(index)?;
+fn card((index, tf32): (usize, bool), kept: &str) -> Result<driver::Card, ExecError> {
+    let mut card = driver::Card::open(index)?;
+    card.recall(kept);
     Ok(if tf32 { card.with_tf32() } else { card })
 }
 
@@ -93,19 +94,19 @@ pub(super) fn disconnect() -> Result<(), RunError> {
 }
 
 /// Opens the device of one of several ranks. If NCCL connects the processes, programs use it too; otherwise `comm` tells its ranks
-/// where to meet. What the card holds besides the arena is not measured: it would be more than one card alone takes.
+/// where to meet. `kept` as in [`Device::open`](super::Device::open). What the card holds besides the arena is not measured: it would be more than one card alone takes.
 pub(super) fn open_rank(
-    (index, tf32): (usize, bool),
+    card_and_tf32: (usize, bool),
     planned: Arc<PlannedSession>,
-    comm: &dyn Communicator,
-    watchdog: Duration,
+    (host, watchdog): (&dyn Communicator, Duration),
+    kept: &str,
 ) -> Result<Box<dyn Executor>, ExecError> {
-    let card = card(index, tf32)?;
-    let rank = match nccl::world::opened() {
+    let card = card(card_and_tf32, kept)?;
+    let nccl = match nccl::world::opened() {
         Some(world) => world.communicator(),
-        None => Arc::new(nccl::Rank::connect(comm, watchdog)?),
+        None => Arc::new(nccl::Rank::connect(host, watchdog)?),
     };
-    Ok(Box::new(CudaExecutor::open(planned, card, Some(rank))?))
+    Ok(Box::new(CudaExecutor::open(planned, card, Some(Ranks { nccl, host }))?))
 }
 
 pub(super) fn held(pci: &str) -> Option<u64> {

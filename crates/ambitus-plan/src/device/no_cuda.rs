@@ -41,13 +41,17 @@ pub(super) fn disconnect() -> Result<(), RunError> {
 pub(super) fn open_rank(
     _: (usize, bool),
     _: Arc<PlannedSession>,
-    _: &dyn Communicator,
-    _: Duration,
+    _: (&dyn Communicator, Duration),
+    _: &str,
 ) -> Result<Box<dyn Executor>, ExecError> {
     Err(ExecError::Device(WITHOUT.to_owned()))
 }
 
-pub(super) fn open(_: usize, _: Arc<PlannedSession>, _: bool) -> Result<Box<dyn Executor>, ExecError> {
+pub(super) fn open(
+    _: (usize, bool),
+    _: Arc<PlannedSession>,
+    _: &str,
+) -> Result<Box<dyn Executor>, ExecError> {
     Err(ExecError::Device(WITHOUT.to_owned()))
 }
 

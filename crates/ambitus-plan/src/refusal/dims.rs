@@ -35,6 +35,22 @@ impl Dim {
         self.levels.iter().any(|level| level.change.lora.is_some())
     }
 
+    /// Returns whether this dimension is the update in backward.
+    pub fn is_update(&self) -> bool {
+        self.levels.iter().any(|level| level.change.in_backward)
+    }
+
+    /// Returns the levels of which any may be the one that saves most beside others, up to `most`: the last; none, where options
+    /// may add bytes; and fp32, which spares casts of weights that a 16-bit run has.
+    pub fn extremes(&self, most: usize) -> Vec<usize> {
+        let fp32 = |level: &usize| self.levels[level - 1].change.precision == Some(Precision::Fp32);
+        let mut out = vec![most];
+        if self.may_add() && most > 0 {
+            out.extend((1..most).rev().filter(fp32).chain([0]));
+        }
+        out
+    }
+
     /// Returns whether its options may also add bytes: casts of weights, additions, an update that must be one micro-batch.
     pub fn may_add(&self) -> bool {
         let adds = |c: &Change| c.precision.is_some() || c.in_backward || c.lora.is_some();

@@ -179,7 +179,19 @@ impl<'r> Space<'r> {
 
     /// Returns the combination that needs least, whether it fits or not.
     pub fn least(&self) -> Option<Named> {
-        let mut best = self.begin(&STARTS, self.strongest(u32::MAX, None))?;
+        let sets = self.strongest(u32::MAX, None);
+        // An update in backward is one micro-batch: without it much else may save that does not with it, and no single step leads
+        // from one to the other.
+        let whole =
+            |set: &&Set| !self.dims.iter().zip(*set).any(|(dim, level)| dim.is_update() && *level > 0);
+        let apart = sets.iter().filter(whole).cloned().collect();
+        let found = [sets, apart].into_iter().filter_map(|sets| self.begin(&STARTS, sets));
+        self.as_found(&found.map(|start| self.descend(start)).min_by_key(|best| best.bytes)?)
+    }
+
+    /// Returns the least that single steps from a combination lead to, without what saves nothing in it.
+    fn descend(&self, start: Point) -> Point {
+        let mut best = start;
         // What should never add bytes is looked at last: its programs may.
         let better =
             |best: &Point, all: bool| self.best(self.neighbours(best, all)).filter(|b| b.bytes < best.bytes);
@@ -187,7 +199,7 @@ impl<'r> Space<'r> {
             best = next;
         }
         self.simplify(&mut best);
-        self.as_found(&best)
+        best
     }
 
     /// Returns the combination of everything that saves, except adapters: their programs may take more than they save of
@@ -280,7 +292,7 @@ impl<'r> Space<'r> {
         let mut sets = vec![with.map_or(none.clone(), |(dim, level)| with_level(&none, dim, level))];
         for (d, dim) in self.dims.iter().enumerate().filter(|(d, _)| with.is_none_or(|(dim, _)| dim != *d)) {
             let most = dim.levels.iter().filter(|l| l.bit <= bit).count();
-            let ways = if dim.may_add() && most > 0 { vec![most, 0] } else { vec![most] };
+            let ways = dim.extremes(most);
             sets = sets.iter().flat_map(|set| ways.iter().map(|way| with_level(set, d, *way))).collect();
         }
         sets

@@ -5,7 +5,7 @@ use ambitus_ir::ops::activation::{Activation, ActivationGrad, ActivationKind, Sn
 use ambitus_ir::ops::elementwise::{
     Binary, BinaryKind, Cast, Fill, Scale, ScaleRows, Select, Unary, UnaryKind,
 };
-use ambitus_ir::ops::index::{Gather, ScatterAdd, Sinusoid, SinusoidKind};
+use ambitus_ir::ops::index::{Gather, ScatterAdd, Sinusoid, SinusoidKind, WriteRows};
 use ambitus_ir::ops::layout::{Broadcast, Concat, Iota, Permute, Reshape, Slice};
 use ambitus_ir::ops::matmul::{Linear, MatMul};
 use ambitus_ir::ops::norm::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
@@ -175,6 +175,12 @@ pub(super) fn layout(t: &mut Table) {
     t.add("of a part", ScatterAdd { rows: 5, acc: false, part }, vec![x.clone(), ints(&ids)]);
     let op = ScatterAdd { rows: 5, acc: true, part };
     t.add("of a part, accumulating", op, vec![x, ints(&ids), acc, scalar(0.5)]);
+
+    let at = [3, -1, 0, 10, 11, -5];
+    for cols in [35, 64] {
+        let (table, x) = (t.fixed(&[11, cols]), t.fixed(&[6, cols]));
+        t.add(&format!("of {cols} columns"), WriteRows {}, vec![table, x, ints(&at)]);
+    }
 
     let time = Sinusoid { kind: SinusoidKind::SinCos, half: 17, scale: 1000.0, base: 10_000.0 };
     t.add("of times", time, vec![numbers(&[3], &[0.0, 0.25, 0.8125])]);

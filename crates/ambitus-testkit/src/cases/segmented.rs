@@ -100,6 +100,11 @@ pub(super) fn attention(t: &mut Table) {
     let op = Rotary { head_dim: 18, rotated: 5, interleaved: false, inverse: false };
     t.add("six heads", op, vec![x, freqs, ints(&[0, 40, 40, 97])]);
 
+    let (x, freqs) = (t.x(&[7, 3 * 12]), t.fixed(&[6]));
+    let op = Rotary { head_dim: 12, rotated: 2, interleaved: false, inverse: false };
+    let (segs, at) = (ints(&[0, 1, 1, 6]), ints(&[40, 3, 0, 7, 8, 60, 5]));
+    t.add("positions given", op, vec![x, freqs, segs, at]);
+
     let op = |heads, kv_heads, head_dim, causal| Attention {
         heads,
         kv_heads,

@@ -88,6 +88,7 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         Op::CollectiveDone(op) => Some(x[op.sources..x.len() - 1].iter().map(|t| t.data.clone()).collect()),
 
         Op::ScatterAdd(_)
+        | Op::WriteRows(_)
         | Op::MatMul(_)
         | Op::Scale(_)
         | Op::ScaleRows(_)

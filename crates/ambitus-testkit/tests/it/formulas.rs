@@ -50,11 +50,13 @@ fn normalised(row: &[f64], eps: f32) -> Data {
     row.iter().map(|x| (x - mean) / (var + f64::from(eps)).sqrt()).collect()
 }
 
-fn rotary(op: &Rotary, x: &Tensor, freqs: &Tensor, segs: &Tensor) -> Data {
+/// `at`: positions, where they are given.
+fn rotary(op: &Rotary, x: &Tensor, freqs: &Tensor, segs: &Tensor, at: Option<&Tensor>) -> Data {
     let (width, half) = (cols(x), op.head_dim / 2);
     let mut y = vec![0.0; x.data.len()];
     each_segment(segs, |_, rows| {
-        for (position, t) in rows.enumerate() {
+        for (place, t) in rows.enumerate() {
+            let position = at.map_or(place as f64, |at| at.data[t]);
             for c in 0..width {
                 let (head, at) = (c / op.head_dim, c % op.head_dim);
                 let start = t * width + head * op.head_dim;
@@ -66,7 +68,7 @@ fn rotary(op: &Rotary, x: &Tensor, freqs: &Tensor, segs: &Tensor) -> Data {
                 let (ia, ib) = if op.interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + half) };
                 let (a, b) = (x.data[start + ia], x.data[start + ib]);
                 let sign = if op.inverse { -1.0 } else { 1.0 };
-                let (sin, cos) = (sign * position as f64 * freqs.data[pair]).sin_cos();
+                let (sin, cos) = (sign * position * freqs.data[pair]).sin_cos();
                 y[start + at] = if second == 0 { a * cos - b * sin } else { b * cos + a * sin };
             }
         }
@@ -265,7 +267,7 @@ fn formula(op: &Op, x: &[Tensor]) -> Option<Vec<Data>> {
             vec![y]
         }
         Op::Grn(op) => vec![grn(x, op.eps)],
-        Op::Rotary(op) => vec![rotary(op, &x[0], &x[1], &x[2])],
+        Op::Rotary(op) => vec![rotary(op, &x[0], &x[1], &x[2], x.get(3))],
         Op::Attention(op) => attention(op, x),
         Op::Conv1d(op) => vec![conv1d(op, x)],
         Op::MaskedMse(_) => {

@@ -51,8 +51,8 @@ impl Work<'_> {
             let mut exec = device.open_rank(
                 parts.ranks[comm.rank()].clone(),
                 None,
-                comm.clone(),
-                crate::launch::watchdog(),
+                (comm.clone(), crate::launch::watchdog()),
+                "",
             )?;
             weights::fill(&mut *exec, self.dir, 0, None)?;
             let loss = self.run_all(&mut *exec, &*plan.shape.model, parts.how.in_flight)? as f32;

@@ -64,7 +64,7 @@ impl Work<'_> {
         let one = |comm: Arc<dyn Communicator>| -> Result<f32, RunError> {
             let rank = comm.rank();
             let mut exec =
-                device.open_rank(planned.clone(), None, comm.clone(), crate::launch::watchdog())?;
+                device.open_rank(planned.clone(), None, (comm.clone(), crate::launch::watchdog()), "")?;
             weights::fill(&mut *exec, self.dir, 0, Some((&layout, rank)))?;
             let mine = self.run_share(&mut *exec, &*plan.shape.model, rank, mesh.ranks)?;
             let loss = sum(&*comm, mine)? as f32;

@@ -57,10 +57,7 @@ pub(super) fn attempt(
     }
     let shape = &r.plan.shape;
     let mut meter = r.meter.clone();
-    let mut opened = match world.comm() {
-        Some(comm) => r.device.open_rank(planned, r.disk(), comm.clone(), crate::launch::watchdog())?,
-        None => r.device.open(planned, r.disk())?,
-    };
+    let mut opened = open(r, planned, run, world, console)?;
     let exec = &mut *opened;
     let world = &world.holding(session::layout(&*shape.model, &shape.session)?);
     let world = &if r.plan.parts.is_some() { world.of_parts() } else { world.clone() };
@@ -187,6 +184,38 @@ fn results(
     summary.write(&run.root)?;
     report(r, run, &newest.path, source, &summary, console);
     Ok(())
+}
+
+/// Opens the device, with the order of sums that the run was begun with, which it keeps.
+fn open(
+    r: &Resolved,
+    planned: Arc<PlannedSession>,
+    run: &RunDir,
+    world: &World,
+    console: &mut dyn Console,
+) -> Result<Box<dyn Executor>, RunError> {
+    let kept = world.first_says("the run's choices", || run.choices())?;
+    let kept = String::from_utf8_lossy(&kept);
+    let opened = match world.comm() {
+        Some(comm) => {
+            let host = (comm.clone(), crate::launch::watchdog());
+            r.device.open_rank(planned, r.disk(), host, &kept)?
+        }
+        None => r.device.open(planned, r.disk(), &kept)?,
+    };
+    let chosen = opened.choices();
+    if let (Some(before), Some(now)) = (kept.lines().next(), chosen.lines().next())
+        && before != now
+    {
+        console.line(&format!(
+            "warning: this run's products were timed with {before}, here is {now}: they may sum in another order, so the last bits \
+             of results differ from those of a run that never stopped"
+        ));
+    }
+    if world.is_first() && chosen != kept {
+        run.keep_choices(chosen)?;
+    }
+    Ok(opened)
 }
 
 /// Returns the newest checkpoint whose every byte verifies: the first rank looks, all go by what it says.

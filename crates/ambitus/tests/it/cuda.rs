@@ -132,6 +132,57 @@ fn a_run_trains_stops_within_its_plan_and_resumes() {
     assert!(export("card") == whole, "other bits after resuming on the card");
 }
 
+/// The library has two algorithms for each product, which sum in other orders; a run that is resumed where the other is faster, and
+/// where no cache knows better, keeps the order that it was begun with.
+#[test]
+fn a_resumed_run_sums_in_the_order_that_it_was_begun_with() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 6);
+    let lines = "updates: 2\nbatch: {clips: 2}\nmicro_batch: 120\nsave_every: 1\nkeep: 9\nprecision: fp32\ndevice: cuda\nmemory: 3GiB";
+    let run = |fast: &str, args: &[&str]| {
+        let out = emulated(dir, &[("EMULATED_CUBLASLT_FAST", fast)], args)?;
+        Some(text(&out)).filter(|_| out.status.success() || panic!("{}", text(&out)))
+    };
+    let train = |fast: &str, name: &str| {
+        run(fast, &["train", &common::recipe(dir, name, lines).display().to_string()])?;
+        Some(std::fs::read(dir.join(name).join("export/model.safetensors")).expect("an export"))
+    };
+    let forget = || {
+        let kernels = emulated_cuda::libraries().expect("as before").join("ambitus");
+        for file in std::fs::read_dir(kernels).into_iter().flatten().flatten() {
+            if file.file_name().to_string_lossy().starts_with("products-") {
+                std::fs::remove_file(file.path()).expect("the cache of algorithms is removed");
+            }
+        }
+    };
+    if emulated(dir, &[], &["doctor"]).is_none() {
+        return;
+    }
+    forget();
+    let Some(up) = train("up", "up") else { return };
+    forget();
+    let down = train("down", "down").expect("as before");
+    assert!(up != down, "the order of sums makes no difference here, so nothing is tested");
+    assert!(train("up", "again").expect("as before") == down, "what the cache knows is not timed again");
+
+    let kept = dir.join("up/products.txt");
+    let before = std::fs::read_to_string(&kept).expect("the run keeps its algorithms");
+    assert!(before.lines().count() > 10, "{before}");
+    std::fs::remove_dir_all(dir.join("up/checkpoints/step-2")).expect("the last checkpoint is removed");
+    run("down", &["resume", "up"]).expect("as before");
+    let resumed = std::fs::read(dir.join("up/export/model.safetensors")).expect("an export");
+    assert!(resumed == up, "other bits after resuming");
+    assert_eq!(std::fs::read_to_string(&kept).expect("a file"), before);
+
+    // Where another library or card timed them, they are timed again, and it is said.
+    std::fs::write(&kept, before.replacen("cuBLASLt 120001", "cuBLASLt 130000", 1)).expect("a file");
+    std::fs::remove_dir_all(dir.join("up/checkpoints/step-2")).expect("the last checkpoint is removed");
+    let said = run("down", &["resume", "up"]).expect("as before");
+    assert!(said.contains("warning: this run's products were timed with cuBLASLt 130000 on"), "{said}");
+    forget();
+}
+
 /// Losses of a run in bf16, the default, on a card, and of the same on the processor: they round other sums to bf16.
 const BETWEEN_DEVICES_IN_BF16: f64 = 5e-3;
 

@@ -224,6 +224,16 @@ pub fn gather<E: Element>(
     });
 }
 
+/// out[at[t], :] = x[t, :], where there is such a row.
+pub fn write_rows<E: Element>((from, x): (TensorType, &[E]), at: &[i32], (to, out): (TensorType, &mut [E])) {
+    let cols = from.shape.cols();
+    for (t, at) in at.iter().enumerate() {
+        if let Some(r) = usize::try_from(*at).ok().filter(|r| *r < to.shape[0]) {
+            out[r * to.pitch..][..cols].copy_from_slice(&x[t * from.pitch..][..cols]);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,10 +19,11 @@ pub fn rotary(op: &Rotary, mut io: Io) -> Resolved {
         pairing: if op.interleaved { k::Pairing::Interleaved } else { k::Pairing::HalfSplit },
         inverse: op.inverse,
     };
+    let at = if io.operands() > 3 { Some(io.x(3)?) } else { None };
     let (x, freqs, seg, mut y) = (io.source(0, 0)?, io.x(1)?, io.x(2)?, io.y(0));
     kernel(move |f| {
-        let x = x.rows(f);
-        k::rotary(f.pool, x, seg.ints(f), &rotary, freqs.vec(f), y.rows(f));
+        let (x, at) = (x.rows(f), at.as_ref().map(|at| at.ints(f)));
+        k::rotary(f.pool, x, (seg.ints(f), at), &rotary, freqs.vec(f), y.rows(f));
     })
 }
 

@@ -209,6 +209,14 @@ pub fn gather(op: &Gather, mut io: Io) -> Resolved {
     }))
 }
 
+pub fn write_rows(mut io: Io) -> Resolved {
+    let (x, at, mut y) = (io.x(1)?, io.x(2)?, io.donated(0, 0)?);
+    by_width!(x.ty(), E => kernel(move |f| {
+        let (from, to) = (x.ty(), y.ty());
+        layout::write_rows((from, x.slice::<E>(f)), at.ints(f), (to, y.slice::<E>(f)));
+    }))
+}
+
 pub fn scatter_add(op: &ScatterAdd, mut io: Io) -> Resolved {
     let (x, ids) = (io.x(0)?, io.x(1)?);
     let first = op.part.map_or(0, |p| p.first);

@@ -39,7 +39,7 @@
 //!              ada_layer_norm_grad(pool, x, seg, scale, eps, dy, dx, dscale[S,D], dshift[S,D], ws)  .._workspace(rows, segments, cols)
 //! modulate     gated_residual(pool, x, y, gate[S,D], seg, out)
 //!              gated_residual_grad(pool, y, gate, seg, dout, dy, dgate[S,D], ws)           .._workspace(rows, segments, cols)
-//! rotary       rotary(pool, x: Option<Mat> (None: in place), seg, Rotary { head_dim, rot_heads, pairing, inverse }, inv_freq, out)
+//! rotary       rotary(pool, x: Option<Mat> (None: in place), (seg, positions), Rotary { head_dim, rot_heads, pairing, inverse }, inv_freq, out)
 //! attention    attention(pool, q, k, v, q_seg, k_seg, &Attention { heads, kv_heads, head_dim, causal, scale }, o, lse[T,H], ws)
 //!              attention_workspace(&Attention, threads, narrow)
 //!              attention_grad(pool, q, k, v, o, lse, d_o, q_seg, k_seg, &Attention, dq, dk, dv, ws)

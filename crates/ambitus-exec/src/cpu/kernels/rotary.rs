@@ -31,11 +31,11 @@ pub struct Rotary {
 pub const MAX_FREQUENCIES: usize = 256;
 
 /// Rotates pair i of the first `2 * inv_freq.len()` elements of each rotated head by `position * inv_freq[i]`, the position being
-/// the row's in its segment. x, out [T, H·hd]; `x` None rotates `out` in place. Rows of no segment become 0.
+/// the row's in its segment, or `at` its own. x, out [T, H·hd]; `x` None rotates `out` in place. Rows of no segment become 0.
 pub fn rotary<'a>(
     pool: &Pool,
     x: Option<impl Into<Rows<'a>>>,
-    seg: &[i32],
+    (seg, at): (&[i32], Option<&[i32]>),
     spec: &Rotary,
     inv_freq: &[f32],
     out: impl Into<RowsMut<'a>>,
@@ -69,7 +69,8 @@ pub fn rotary<'a>(
                 if let Some(x) = x {
                     row.copy_from_slice(x);
                 }
-                rotate_row(isa, row, spec, inv_freq, (t - seg[s] as usize) as f32);
+                let position = at.map_or(t as i32 - seg[s], |at| at[t]);
+                rotate_row(isa, row, spec, inv_freq, position as f32);
             };
             // SAFETY: one task per row.
             unsafe { out.write(isa, t, &mut to, rotate) };
@@ -157,10 +158,17 @@ mod tests {
                     let mut spec = Rotary { head_dim, rot_heads, pairing, inverse: false };
                     let mut y = vec![f32::NAN; x.len()];
                     let xm = Mat::dense(&x, rows, cols);
-                    rotary(pool, Some(xm), &seg, &spec, &inv, MatMut::dense(&mut y, rows, cols));
+                    rotary(pool, Some(xm), (&seg, None), &spec, &inv, MatMut::dense(&mut y, rows, cols));
                     let mut back = y.clone();
                     spec.inverse = true;
-                    rotary(pool, None::<Mat>, &seg, &spec, &inv, MatMut::dense(&mut back, rows, cols));
+                    rotary(
+                        pool,
+                        None::<Mat>,
+                        (&seg, None),
+                        &spec,
+                        &inv,
+                        MatMut::dense(&mut back, rows, cols),
+                    );
                     [y, back].concat()
                 });
             }

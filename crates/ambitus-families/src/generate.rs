@@ -1,0 +1,77 @@
+//! The seam of generation: a family reads what is given, says which programs it needs, and runs them.
+
+use crate::error::RunError;
+use crate::sampling::Sampling;
+use ambitus_exec::executor::Executor;
+use ambitus_ir::{DType, Program, Session};
+use std::path::Path;
+
+/// How to generate. Families read what is theirs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// New tokens of a sequence at most.
+    pub max_new: usize,
+    /// The tokens' logits are wanted too.
+    pub logits: bool,
+    /// Sequences at a time.
+    pub sequences: usize,
+    /// How a flow is integrated.
+    pub flow: Flow,
+}
+
+/// How a flow from noise to speech is integrated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flow {
+    /// Euler steps.
+    pub steps: usize,
+    /// Classifier-free guidance: v = conditional + cfg * (conditional - unconditional); at 0 only the first is computed.
+    pub cfg: f32,
+    /// Sway sampling's coefficient (arXiv 2410.06885, section 3.3); 0: even steps.
+    pub sway: f32,
+}
+
+/// Generates for a family.
+pub trait Generator {
+    /// Reads and checks what a file gives (`ambitus generate`).
+    ///
+    /// # Errors
+    /// By file and tensor.
+    fn job(&self, file: &Path, settings: &Settings) -> Result<Box<dyn Job>, RunError>;
+}
+
+/// What is to be generated.
+pub trait Job {
+    /// Builds the programs. `cache`: the type of keys and values that are kept.
+    fn programs(&self, session: &mut Session, cache: DType) -> Vec<Program>;
+
+    /// Returns the bytes that the job holds beside the programs' arena, its results among them.
+    fn bytes(&self) -> u64;
+
+    /// Generates; weights are loaded.
+    ///
+    /// # Errors
+    /// From the executor.
+    fn run(&mut self, exec: &mut dyn Executor) -> Result<Vec<Generated>, RunError>;
+}
+
+/// A result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generated {
+    /// Name of the tensor.
+    pub name: String,
+    /// Its axes.
+    pub shape: Vec<usize>,
+    /// Its elements.
+    pub values: Values,
+}
+
+/// Elements of a result.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// Floats.
+    F32(Vec<f32>),
+    /// Integers.
+    I64(Vec<i64>),
+}

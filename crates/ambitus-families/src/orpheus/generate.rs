@@ -1,0 +1,175 @@
+//! Generation of a Llama decoder from prompts of a batch file: `clips.i.input_ids` i64 `[T]`, and where draws are given `clips.i.q`
+//! f32 `[n, V]`.
+
+use super::folder::Folder;
+use crate::decode::Decoder;
+use crate::error::RunError;
+use crate::generate::{Generated, Generator, Job, Settings, Values};
+use crate::sampling::Draws;
+use crate::weights::{MAX_CONFIG_BYTES, STAGING_BYTES, read_text};
+use ambitus_exec::executor::Executor;
+use ambitus_ir::{DType, Program, Session};
+use ambitus_models::decode::Room;
+use ambitus_models::orpheus::config::Config;
+use ambitus_models::orpheus::model;
+use ambitus_store::TensorFile;
+use serde_json::Value;
+use std::path::Path;
+
+/// A file's prompts and how they go on.
+struct Prompts {
+    config: Config,
+    settings: Settings,
+    stops: Vec<u32>,
+    prompts: Vec<Vec<u32>>,
+    /// Draws `[n, V]`, where they are given.
+    draws: Vec<Option<Vec<f32>>>,
+}
+
+impl Generator for Folder {
+    fn job(&self, file: &Path, settings: &Settings) -> Result<Box<dyn Job>, RunError> {
+        let path = file;
+        let file = TensorFile::open(path)?;
+        let vocab = self.config.vocab;
+        let bad = |name: &str, why: String| RunError::Usage(format!("{}: {name}: {why}", path.display()));
+        let mut scratch = vec![0u8; STAGING_BYTES];
+        let (mut prompts, mut draws) = (Vec::new(), Vec::new());
+        while file.contains(&format!("clips.{}.input_ids", prompts.len())) {
+            let name = format!("clips.{}.input_ids", prompts.len());
+            let tensor = file.get(&name)?;
+            if tensor.shape().len() != 1 || tensor.elements() == 0 {
+                return Err(bad(&name, format!("is {:?}, not [tokens]", tensor.shape())));
+            }
+            let mut ids = vec![0i64; tensor.elements()];
+            file.read_i64(&name, &mut ids, &mut scratch)?;
+            if let Some(at) = ids.iter().position(|id| !(0..vocab as i64).contains(id)) {
+                return Err(bad(
+                    &name,
+                    format!("element {at} is {}; the vocabulary has {vocab} tokens", ids[at]),
+                ));
+            }
+            let name = format!("clips.{}.q", prompts.len());
+            let given = if !settings.sampling.greedy && file.contains(&name) {
+                let tensor = file.get(&name)?;
+                let &[n, v] = tensor.shape() else {
+                    return Err(bad(&name, format!("is {:?}, not [new tokens, {vocab}]", tensor.shape())));
+                };
+                if v != vocab || n < settings.max_new {
+                    let max = settings.max_new;
+                    return Err(bad(
+                        &name,
+                        format!("is [{n}, {v}]; [{max}, {vocab}] draws are needed (--max-new {max})"),
+                    ));
+                }
+                let mut q = vec![0.0; n * v];
+                file.read_into(&name, &mut q, &mut scratch)?;
+                Some(q)
+            } else {
+                None
+            };
+            draws.push(given);
+            prompts.push(ids.into_iter().map(|id| id as u32).collect());
+        }
+        if prompts.is_empty() {
+            return Err(bad("clips.0.input_ids", "is missing; the batch has no clip".to_owned()));
+        }
+        let stops = stops(&self.dir)?;
+        Ok(Box::new(Prompts {
+            config: self.config.clone(),
+            settings: settings.clone(),
+            stops,
+            prompts,
+            draws,
+        }))
+    }
+}
+
+/// Returns the tokens that end a text: `eos_token_id` of generation_config.json, or else of config.json, one or a list.
+///
+/// # Errors
+/// Files that do not read, and what is no token.
+fn stops(dir: &Path) -> Result<Vec<u32>, RunError> {
+    for name in ["generation_config.json", super::folder::CONFIG] {
+        let path = dir.join(name);
+        if !path.is_file() {
+            continue;
+        }
+        let bad = |why: String| RunError::Model(format!("{}: {why}", path.display()));
+        let text = read_text(&path, MAX_CONFIG_BYTES, "copy it again")?;
+        let json: Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+        let ids = match json.get("eos_token_id") {
+            None | Some(Value::Null) => continue,
+            Some(Value::Array(ids)) => ids.clone(),
+            Some(id) => vec![id.clone()],
+        };
+        let token = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+        let ids: Option<Vec<u32>> = ids.iter().map(token).collect();
+        return ids.ok_or_else(|| bad("eos_token_id: neither a token nor a list of tokens".to_owned()));
+    }
+    Ok(Vec::new())
+}
+
+impl Prompts {
+    fn sequences(&self) -> usize {
+        self.settings.sequences.clamp(1, self.prompts.len())
+    }
+
+    /// Returns the sizes for any group of prompts.
+    fn room(&self, cache: DType) -> Room {
+        let longest = self.prompts.iter().map(Vec::len).max().unwrap_or(1);
+        let group = |some: &[Vec<u32>]| some.iter().map(Vec::len).sum::<usize>();
+        Room {
+            sequences: self.sequences(),
+            tokens: longest + self.settings.max_new,
+            prompts: self.prompts.chunks(self.sequences()).map(group).max().unwrap_or(1),
+            cache,
+        }
+    }
+}
+
+impl Job for Prompts {
+    fn programs(&self, session: &mut Session, cache: DType) -> Vec<Program> {
+        model::generate(session, &self.config, self.room(cache))
+    }
+
+    fn bytes(&self) -> u64 {
+        let (n, v, s) = (self.settings.max_new as u64, self.config.vocab as u64, self.sequences() as u64);
+        let draws: u64 = self.draws.iter().flatten().map(|q| 4 * q.len() as u64).sum();
+        let logits = if self.settings.logits { 4 * n * v * self.prompts.len() as u64 } else { 0 };
+        // Logits of a step, and what sorts one sequence's.
+        4 * v * s + 16 * v + draws + logits
+    }
+
+    fn run(&mut self, exec: &mut dyn Executor) -> Result<Vec<Generated>, RunError> {
+        let (room, settings) = (self.room(DType::F32), &self.settings);
+        let vocabulary = self.config.vocab;
+        let decoder = Decoder { room, vocabulary, max_new: settings.max_new, stops: self.stops.clone() };
+        let mut results = Vec::new();
+        for first in (0..self.prompts.len()).step_by(room.sequences) {
+            let last = (first + room.sequences).min(self.prompts.len());
+            let prompts: Vec<&[u32]> = self.prompts[first..last].iter().map(Vec::as_slice).collect();
+            let mut kept = vec![Vec::new(); prompts.len()];
+            let tokens = decoder.run(exec, &prompts, &mut |i, before, logits| {
+                if settings.logits {
+                    kept[i].extend_from_slice(logits);
+                }
+                let step = before.len() - prompts[i].len();
+                let draws = match &self.draws[first + i] {
+                    Some(q) => Draws::Given(&q[step * vocabulary..(step + 1) * vocabulary]),
+                    None => Draws::Keyed { sequence: (first + i) as u32, step: step as u32 },
+                };
+                settings.sampling.choose(logits, before, draws)
+            })?;
+            for (i, (tokens, logits)) in tokens.into_iter().zip(kept).enumerate() {
+                let (name, n) = (format!("clips.{}", first + i), tokens.len());
+                if settings.logits {
+                    let (name, values) = (format!("{name}.logits"), Values::F32(logits));
+                    results.push(Generated { name, shape: vec![n, vocabulary], values });
+                }
+                let values = Values::I64(tokens.into_iter().map(i64::from).collect());
+                results.push(Generated { name: format!("{name}.tokens"), shape: vec![n], values });
+            }
+        }
+        Ok(results)
+    }
+}

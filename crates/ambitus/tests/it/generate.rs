@@ -1,0 +1,162 @@
+//! `ambitus generate` beside transformers and F5-TTS's package: `parity/{orpheus,f5}/generate.py` recorded what they make of the same
+//! prompts, draws and noise.
+
+use crate::common::{self, json, said};
+use safetensors::SafeTensors;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Of a logit, relative to the largest of its step; of mel frames, relative L2 over those that are generated.
+const TOLERANCE: f64 = 1e-4;
+/// What the fixtures were recorded with.
+const NEW: &str = "24";
+
+/// A file's tensors.
+#[derive(Default)]
+struct Tensors {
+    floats: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+    ints: BTreeMap<String, Vec<i64>>,
+}
+
+fn read(path: &Path) -> Tensors {
+    let bytes = std::fs::read(path).expect("a file");
+    let mut all = Tensors::default();
+    for (name, t) in SafeTensors::deserialize(&bytes).expect("safetensors").tensors() {
+        if t.dtype() == safetensors::Dtype::F32 {
+            let values = t.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            all.floats.insert(name, (t.shape().to_vec(), values));
+        } else {
+            all.ints.insert(name, t.data().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect());
+        }
+    }
+    all
+}
+
+/// Runs the command on a fixture, in `dir`.
+fn generate(dir: &Path, fixture: &Path, options: &[&str]) -> (Tensors, serde_json::Value) {
+    let batch = fixture.join("generate.safetensors").display().to_string();
+    let fixture = fixture.display().to_string();
+    let mut args =
+        vec!["generate", "--model", &fixture, "--batch", &batch, "--out", "out.safetensors", "--json"];
+    args.extend(options);
+    let said = json(dir, &args);
+    let (measured, planned) = (said["measured_bytes"].as_u64(), said["planned_bytes"].as_u64());
+    assert!(measured.is_some() && measured <= planned, "{said}");
+    (read(&dir.join("out.safetensors")), said)
+}
+
+#[test]
+fn tokens_are_those_of_transformers() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let sampled = ["--temperature", "0.7", "--top-k", "20", "--top-p", "0.9", "--repetition-penalty", "1.1"];
+    for name in ["tied", "untied"] {
+        let fixture = common::orpheus(name);
+        let want = read(&fixture.join("generate.safetensors"));
+        let is = |kind: &str, got: &Tensors| {
+            for i in 0..3 {
+                let (got, want) =
+                    (&got.ints[&format!("clips.{i}.tokens")], &want.ints[&format!("clips.{i}.{kind}")]);
+                assert_eq!(got, want, "{name}, {kind}, prompt {i}");
+            }
+        };
+        let (got, _) = generate(dir, &fixture, &["--greedy", "--max-new", NEW, "--logits"]);
+        is("greedy", &got);
+        for i in 0..3 {
+            let key = format!("clips.{i}.logits");
+            let ((shape, got), (want_shape, want)) = (&got.floats[&key], &want.floats[&key]);
+            assert_eq!(shape, want_shape);
+            for (got, want) in got.chunks(shape[1]).zip(want.chunks(shape[1])) {
+                let most = want.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                let off =
+                    got.iter().zip(want).map(|(a, b)| f64::from((a - b).abs() / most)).fold(0.0, f64::max);
+                assert!(off < TOLERANCE, "{name}, prompt {i}: logits off by {off:.1e}");
+            }
+        }
+        // However many at a time, and by whatever threads.
+        for more in [["--sequences", "1"], ["--sequences", "2"], ["--threads", "1"]] {
+            is("greedy", &generate(dir, &fixture, &[&["--greedy", "--max-new", NEW], &more[..]].concat()).0);
+        }
+        let penalised = ["--greedy", "--repetition-penalty", "1.3", "--max-new", NEW];
+        is("penalised", &generate(dir, &fixture, &penalised).0);
+        is("sampled", &generate(dir, &fixture, &[&sampled[..], &["--max-new", NEW]].concat()).0);
+    }
+}
+
+/// A copy of a fixture's folder with another file.
+fn with(dir: &Path, fixture: &Path, file: &str, text: &str) -> PathBuf {
+    let to = dir.join("model");
+    std::fs::create_dir_all(&to).expect("a folder");
+    for item in std::fs::read_dir(fixture).expect("a fixture").flatten() {
+        std::fs::copy(item.path(), to.join(item.file_name())).expect("a copy");
+    }
+    std::fs::write(to.join(file), text).expect("a file");
+    to
+}
+
+#[test]
+fn a_sequence_ends_with_its_stop_token_and_the_cache_has_its_bytes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let fixture = common::orpheus("tied");
+    let want = read(&fixture.join("generate.safetensors"));
+    let greedy = &want.ints["clips.0.greedy"];
+    let stop = greedy[5];
+    let first = greedy.iter().position(|t| *t == stop).expect("it is there");
+    let model = with(dir, &fixture, "generation_config.json", &format!("{{\"eos_token_id\": [{stop}, 31]}}"));
+    let (got, full) = generate(dir, &model, &["--greedy", "--max-new", NEW]);
+    assert_eq!(got.ints["clips.0.tokens"], greedy[..=first]);
+    // Keys and values: layers x sequences x (longest prompt and new tokens) x key heads x channels, in fp32.
+    assert_eq!(full["cache_bytes"].as_u64(), Some(2 * 2 * 3 * (12 + 24) * 2 * 8 * 4), "{full}");
+    let (_, half) = generate(dir, &model, &["--greedy", "--max-new", NEW, "--precision", "bf16-pure"]);
+    assert_eq!(half["cache_bytes"].as_u64(), full["cache_bytes"].as_u64().map(|n| n / 2), "{half}");
+
+    let (model, batch) =
+        (model.display().to_string(), fixture.join("generate.safetensors").display().to_string());
+    let given =
+        ["generate", "--model", &model, "--batch", &batch, "--out", "x.safetensors", "--max-new", NEW];
+    let args = [&given[..], &["--memory", "1MiB"]].concat();
+    let (code, text) = said(dir, &args);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("--sequences") && !dir.join("x.safetensors").exists(), "{text}");
+    for (option, value) in [("--temperature", "0"), ("--top-p", "1.5"), ("--sequences", "0")] {
+        let (code, text) = said(dir, &[&given[..], &[option, value]].concat());
+        assert!(code == 2 && text.contains(option.trim_start_matches('-')), "{option}: {text}");
+    }
+}
+
+#[test]
+fn mel_frames_are_those_of_the_package() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    for name in ["v1", "v0"] {
+        let fixture = common::fixture(name);
+        let given = read(&fixture.join("generate.safetensors"));
+        for (kind, options) in
+            [("guided", &["--steps", "5"][..]), ("plain", &["--steps", "4", "--cfg", "0", "--sway", "0"])]
+        {
+            let (got, _) = generate(dir, &fixture, options);
+            for i in 0..2 {
+                let (shape, got) = &got.floats[&format!("clips.{i}.mel")];
+                let (want_shape, want) = &given.floats[&format!("clips.{i}.{kind}")];
+                let reference = given.floats[&format!("clips.{i}.ref_mel")].1.len();
+                assert_eq!((shape, &got[..reference]), (want_shape, &want[..reference]), "{name}, {kind}");
+                let square = |x: f32| f64::from(x) * f64::from(x);
+                let pairs = || got[reference..].iter().zip(&want[reference..]);
+                let off: f64 = pairs().map(|(a, b)| square(a - b)).sum();
+                let all: f64 = pairs().map(|(_, b)| square(*b)).sum();
+                assert!(
+                    (off / all).sqrt() < TOLERANCE,
+                    "{name}, {kind}, clip {i}: {:.1e}",
+                    (off / all).sqrt()
+                );
+            }
+        }
+    }
+    // As many frames as the reference has leave nothing to generate.
+    let batch = common::orpheus("tied").join("generate.safetensors").display().to_string();
+    let model = common::fixture("v1").display().to_string();
+    let (code, text) =
+        said(dir, &["generate", "--model", &model, "--batch", &batch, "--out", "x.safetensors"]);
+    assert!(code == 2 && text.contains("clips.0.ref_mel"), "{code}: {text}");
+}
