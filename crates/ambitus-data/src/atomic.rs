@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+use tempfile::NamedTempFile;
+
 use crate::error::DataError;
 
 /// Writes through a temporary file in the same folder, synced and then renamed; on any failure nothing is left.
@@ -11,21 +13,8 @@ pub(crate) fn write(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<&File>) -> std::io::Result<()>,
 ) -> Result<(), DataError> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
     let attempt = || {
-        fs::create_dir_all(folder)?;
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".ambitus-");
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // Readable as any other file; the process's umask applies.
-            builder.permissions(fs::Permissions::from_mode(0o666));
-        }
-        let temporary = builder.tempfile_in(folder)?;
+        let temporary = temporary(path)?;
         let mut writer = BufWriter::new(temporary.as_file());
         fill(&mut writer)?;
         writer.flush()?;
@@ -35,4 +24,22 @@ pub(crate) fn write(
         Ok(())
     };
     attempt().map_err(|e| DataError::io(path, e))
+}
+
+/// Makes a temporary file in the folder of `path`, which is made where it is missing.
+pub(crate) fn temporary(path: &Path) -> std::io::Result<NamedTempFile> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(folder)?;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".ambitus-");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // Readable as any other file; the process's umask applies.
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    builder.tempfile_in(folder)
 }

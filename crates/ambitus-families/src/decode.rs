@@ -16,42 +16,46 @@ struct Sequence {
 }
 
 /// `choose(i, before, logits)` returns the token of prompt i that follows those before it, by the logits `[V]`, which it may change.
-pub type Choose<'c> = dyn FnMut(usize, &[u32], &mut [f32]) -> u32 + 'c;
+/// What it fails with ends generation.
+pub type Choose<'c> = dyn FnMut(usize, &[u32], &mut [f32]) -> Result<u32, RunError> + 'c;
 
 /// The loop of prefill and steps over the programs of [`ambitus_models::decode`].
-pub struct Decoder {
+pub struct Decoder<'n> {
+    /// Returns the name of a program from that of [`ambitus_models::decode`]: those on averages have others.
+    pub name: &'n dyn Fn(&str) -> String,
     /// Sizes.
     pub room: Room,
     /// V.
     pub vocabulary: usize,
-    /// New tokens of a sequence at most.
-    pub max_new: usize,
+    /// New tokens of each sequence at most.
+    pub most: Vec<usize>,
     /// Tokens that end a sequence; they are its last.
     pub stops: Vec<u32>,
 }
 
-impl Decoder {
+impl Decoder<'_> {
     /// Generates for at most [`Room::sequences`] prompts, whose tokens and new ones fit [`Room::tokens`]: returns the new tokens of
     /// each. `choose` is asked for every token.
     ///
     /// # Errors
-    /// From the executor.
+    /// From the executor and `choose`.
     pub fn run(
         &self,
         exec: &mut dyn Executor,
         prompts: &[&[u32]],
         choose: &mut Choose<'_>,
     ) -> Result<Vec<Vec<u32>>, RunError> {
-        let begun = |prompt: &&[u32]| Sequence {
+        let begun = |(prompt, most): (&&[u32], &usize)| Sequence {
             tokens: prompt.to_vec(),
             prompt: prompt.len(),
-            ended: self.max_new == 0,
+            ended: *most == 0,
         };
-        let mut sequences: Vec<Sequence> = prompts.iter().map(begun).collect();
+        let mut sequences: Vec<Sequence> = prompts.iter().zip(&self.most).map(begun).collect();
         let mut logits = vec![0.0; self.room.sequences * self.vocabulary];
         let mut batch = Batch::new(&self.room.layout(true));
         fill_prompts(&mut batch, self.room, prompts);
-        let mut program = PREFILL;
+        let (prefill, step) = ((self.name)(PREFILL), (self.name)(STEP));
+        let mut program = &prefill;
         while sequences.iter().any(|s| !s.ended) {
             write_batch(exec, program, &batch)?;
             exec.run(program, 0)?;
@@ -60,12 +64,12 @@ impl Decoder {
                 if s.ended {
                     continue;
                 }
-                let next = choose(i, &s.tokens, logits);
+                let next = choose(i, &s.tokens, logits)?;
                 s.tokens.push(next);
-                s.ended = self.stops.contains(&next) || s.tokens.len() - s.prompt == self.max_new;
+                s.ended = self.stops.contains(&next) || s.tokens.len() - s.prompt == self.most[i];
             }
-            if program == PREFILL {
-                (program, batch) = (STEP, Batch::new(&self.room.layout(false)));
+            if program == &prefill {
+                (program, batch) = (&step, Batch::new(&self.room.layout(false)));
             }
             // The last token is not read yet.
             let reads =

@@ -6,6 +6,7 @@ use crate::error::RunError;
 use crate::generate::Generator;
 use crate::prepare::Preparer;
 use crate::sample::Sampler;
+use crate::speech::Speaker;
 use crate::weights::{Weights, architectures};
 use ambitus_data::ClipIndex;
 use ambitus_ir::StateDecl;
@@ -116,6 +117,11 @@ pub trait Opened: Send + Sync {
 
     /// Returns what generates from a batch file; `None` for families that do not.
     fn generator(&self) -> Option<&dyn Generator> {
+        None
+    }
+
+    /// Returns what speaks; `None` for families that do not.
+    fn speaker(&self) -> Option<&dyn Speaker> {
         None
     }
 

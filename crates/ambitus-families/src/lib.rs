@@ -17,6 +17,7 @@ pub mod sample;
 pub mod sampling;
 pub mod small;
 pub mod snac;
+pub mod speech;
 pub mod stop;
 pub mod vocos;
 pub mod weights;

@@ -4,10 +4,12 @@
 //! (staging, loader buffers) is a row of its own. The largest phase decides.
 
 mod draft;
+mod inference;
 mod phases;
 mod planning;
 
 pub use draft::Draft;
+pub use inference::{Held, InferencePlan};
 pub use phases::{PICTURE_BYTES, phase};
 use planning::planning;
 pub use planning::{has_room_to_search, is_long, require_planning};

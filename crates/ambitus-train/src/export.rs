@@ -4,7 +4,7 @@
 //! next to the weights, unchanged. Adapters are merged into the weights that they adapt; [`adapter`] writes them alone.
 
 pub mod adapter;
-mod merge;
+pub(crate) mod merge;
 
 use crate::run_dir::RunDir;
 use crate::saved;
@@ -45,16 +45,16 @@ pub enum Layout {
 }
 
 /// What is done to values on their way: `change(first element, values)`.
-type Change<'a> = &'a mut dyn FnMut(usize, &mut [f32]);
+pub(crate) type Change<'a> = &'a mut dyn FnMut(usize, &mut [f32]);
 
 /// The parameters of a checkpoint, averaged if that is asked for, and whole, whichever rank wrote which part.
-struct Parameters {
+pub(crate) struct Parameters {
     model: PiecedFiles,
     ema: Option<PiecedFiles>,
 }
 
 impl Parameters {
-    fn open(checkpoint: &Checkpoint, source: Source) -> Result<Parameters, RunError> {
+    pub(crate) fn open(checkpoint: &Checkpoint, source: Source) -> Result<Parameters, RunError> {
         let path = checkpoint.path.display();
         let model = saved::open(checkpoint, saved::MODEL)?
             .ok_or_else(|| RunError::Model(format!("{path}: holds no parameters")))?;
@@ -102,23 +102,48 @@ impl Parameters {
         scratch: &mut [u8],
         change: Option<Change<'_>>,
     ) -> Result<(), RunError> {
-        let (files, key) = self.place(parameter);
-        let (mut written, mut change, mut changed) = (Ok(()), change, Vec::new());
-        files.read_range(&key, 0..files.get(&key)?.elements(), scratch, |first, piece| {
-            if written.is_err() {
-                return;
+        let mut written = Ok(());
+        self.stream(parameter, scratch, change.unwrap_or(&mut |_, _| {}), &mut |_, values| {
+            if written.is_ok() {
+                written = writer.write_f32(name, values);
             }
-            written = match &mut change {
-                None => writer.write_f32(name, piece),
-                Some(change) => {
-                    changed.clear();
-                    changed.extend_from_slice(piece);
-                    change(first, &mut changed);
-                    writer.write_f32(name, &changed)
-                }
-            };
         })?;
         Ok(written?)
+    }
+
+    /// Gives a parameter piece by piece, changed on its way.
+    pub(crate) fn stream(
+        &self,
+        parameter: &str,
+        scratch: &mut [u8],
+        change: Change<'_>,
+        take: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), RunError> {
+        let (files, key) = self.place(parameter);
+        let mut changed = Vec::new();
+        files.read_range(&key, 0..files.get(&key)?.elements(), scratch, |first, piece| {
+            changed.clear();
+            changed.extend_from_slice(piece);
+            change(first, &mut changed);
+            take(first, &changed);
+        })?;
+        Ok(())
+    }
+
+    /// Returns the shape of a parameter.
+    pub(crate) fn shape(&self, parameter: &str) -> Result<Vec<usize>, RunError> {
+        Ok(self.model.get(parameter)?.shape().to_vec())
+    }
+
+    /// Returns the bytes that the largest adapter takes while it is added.
+    pub(crate) fn adapter_bytes(&self) -> u64 {
+        let adapters = self.all().filter(|(name, _)| adapted_module(name).is_some());
+        2 * adapters.map(|(_, shape)| 4 * shape.iter().product::<usize>() as u64).max().unwrap_or(0)
+    }
+
+    /// Returns the folder of the files, for messages.
+    pub(crate) fn path(&self) -> std::path::PathBuf {
+        self.model.path().to_owned()
     }
 }
 

@@ -1,31 +1,14 @@
 //! `ambitus generate`: what a model makes of given prompts; for parity with the reference.
 
+use crate::inference::{self, InferenceOptions, Open};
 use crate::weights;
-use ambitus_compile::passes::precision::Precision;
-use ambitus_compile::{pipeline, plan};
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
 use ambitus_families::generate::{Generated, Settings, Values};
-use ambitus_ir::{DType, Session, StateDecl, StateKind};
-use ambitus_plan::device::Device;
-use ambitus_recipe::recipe::DeviceChoice;
-use ambitus_recipe::size::ByteSize;
+use ambitus_plan::budget::Held;
 use ambitus_store::{DType as FileType, SafetensorsWriter, TensorSpec};
 use std::path::Path;
 use std::time::Instant;
-
-/// Options of the plan.
-#[derive(Clone, Copy, Debug)]
-pub struct GenerateOptions {
-    /// What to compute in.
-    pub precision: Precision,
-    /// Where to compute.
-    pub device: DeviceChoice,
-    /// Threads of the CPU executor.
-    pub threads: usize,
-    /// Budget in bytes.
-    pub memory: Option<u64>,
-}
 
 /// What generation took.
 #[derive(Clone, Copy, Debug)]
@@ -49,41 +32,21 @@ pub fn generate(
     batch: &Path,
     out: &Path,
     settings: &Settings,
-    options: GenerateOptions,
+    options: InferenceOptions,
 ) -> Result<Taken, RunError> {
     let generator = dir.opened.generator().ok_or_else(|| {
         RunError::Usage(format!("{}: {} does not generate here", dir.dir.display(), dir.family.name()))
     })?;
     settings.sampling.check().map_err(RunError::Usage)?;
     let mut job = generator.job(batch, settings)?;
-    let device = Device::find(options.device, options.threads)?.computing_in(options.precision)?;
-    let mut session = Session::default();
-    let cache = options.precision.narrow().unwrap_or(DType::F32);
-    let programs = job.programs(&mut session, cache);
-    let session = pipeline::inference(session, programs, options.precision, device.target())?;
-    let parameters: Vec<StateDecl> =
-        session.states.iter().filter(|s| s.kind == StateKind::Parameter).cloned().collect();
-    dir.check(&parameters)?;
-    let of_cache = session.states.iter().filter(|s| s.kind == StateKind::Cache);
-    let cache_bytes = of_cache.map(|s| s.ty.bytes()).sum();
-    let planned = plan::plan(session, device.target(), 1);
-    let beside = device.beside();
-    let host = if beside.with_host { job.bytes() + weights::STAGING_BYTES as u64 } else { 0 };
-    let planned_bytes = planned.arena_bytes() + beside.fixed_bytes + host;
-    if let Some(budget) = options.memory.filter(|budget| planned_bytes > *budget) {
-        return Err(RunError::does_not_fit(
-            planned_bytes,
-            format!(
-                "generation needs {} ({} of them keys and values), --memory allows {}: fewer --sequences at a time or --max-new \
-                 take less",
-                ByteSize(planned_bytes),
-                ByteSize(cache_bytes),
-                ByteSize(budget)
-            ),
-        ));
-    }
-    device.require_free(planned_bytes)?;
-    let mut exec = device.open(planned.into(), None, "")?;
+    let opened = inference::open(
+        dir,
+        |session, cache| job.programs(session, cache),
+        Held { before: 0, then: job.bytes() },
+        &options,
+        "fewer --sequences at a time or --max-new take less",
+    )?;
+    let Open { mut exec, planned_bytes, cache_bytes } = opened;
     weights::load(&mut *exec, dir, 0)?;
     let start = Instant::now();
     let made = job.run(&mut *exec)?;

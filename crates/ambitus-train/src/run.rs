@@ -368,7 +368,7 @@ fn on_ranks(
 }
 
 /// Returns the better weights by the last validation; without validation the average, unless the run kept none.
-fn better(progress: &Progress) -> Source {
+pub(crate) fn better(progress: &Progress) -> Source {
     match progress.last {
         Some((raw, Some(ema))) if ema <= raw => Source::Ema,
         _ => Source::Raw,

@@ -18,8 +18,9 @@ use ambitus_plan::resolve;
 use ambitus_recipe::recipe::{self, DeviceChoice, Origins, Recipe};
 use ambitus_recipe::size::ByteSize;
 use ambitus_train::export::{Layout, Source};
-use ambitus_train::generate::{self, GenerateOptions, Taken};
+use ambitus_train::generate::{self, Taken};
 use ambitus_train::gradients::{self, GradientOptions};
+use ambitus_train::inference::InferenceOptions;
 use ambitus_train::launch::{self, Processes, WorldOptions};
 use ambitus_train::run_dir::RunDir;
 use ambitus_train::world::World;
@@ -322,7 +323,7 @@ pub fn generate(a: &GenerateArgs) -> Result<()> {
     };
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let (precision, device, memory) = (a.precision, a.device, a.memory.map(|m| m.0));
-    let options = GenerateOptions { precision, device, threads, memory };
+    let options = InferenceOptions { precision, device, threads, memory };
     let taken = generate::generate(&model, &a.batch, &a.out, &settings, options)?;
     let Taken { planned_bytes, cache_bytes, seconds, rows } = taken;
     if a.json {

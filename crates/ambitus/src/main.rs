@@ -7,6 +7,7 @@ mod import;
 mod own;
 mod plan;
 mod refused;
+mod say;
 mod signals;
 mod terminal;
 
@@ -94,6 +95,7 @@ fn command(command: Command) -> Result<(), RunError> {
         Command::Resume(a) => commands::resume(&a),
         Command::Gradients(a) => commands::gradients(&a),
         Command::Generate(a) => commands::generate(&a),
+        Command::Say(a) => say::run(&a),
         Command::Export(a) => commands::export(&a),
         Command::Runs(a) => commands::runs(&a),
         Command::Codec { command } => codec::run(&command),

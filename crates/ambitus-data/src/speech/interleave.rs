@@ -4,6 +4,7 @@
 //! and four of them, in depth-first order; each of the seven slots has a range of 4,096 ids of its own.
 
 use super::sequence::FIRST_AUDIO;
+use std::ops::Range;
 
 /// Codes of a codebook.
 pub const CODEBOOK: u32 = 4096;
@@ -85,6 +86,64 @@ pub fn deinterleave(ids: &[u32]) -> Result<Codes, String> {
         }
     }
     Ok(Codes { layers })
+}
+
+/// Makes codes of ids as a model writes them. Ids of no slot are passed over; an id of another slot than the next ends a frame that
+/// is not whole, which is dropped, and frames go on with the next id of the first slot.
+#[derive(Debug, Clone, Default)]
+pub struct Frames {
+    layers: [Vec<u32>; 3],
+    partial: Vec<u32>,
+    /// Since something was dropped no id of the first slot has come.
+    lost: bool,
+    dropped: usize,
+}
+
+impl Frames {
+    /// Takes the next id.
+    pub fn push(&mut self, id: u32) {
+        let Some(place) = id.checked_sub(FIRST_AUDIO).filter(|p| *p < CODEBOOK * SLOTS as u32) else {
+            return;
+        };
+        let slot = (place / CODEBOOK) as usize;
+        if slot != self.partial.len() {
+            self.dropped += usize::from(!self.lost);
+            self.lost = true;
+            self.partial.clear();
+            if slot != 0 {
+                return;
+            }
+        }
+        self.lost = false;
+        self.partial.push(place % CODEBOOK);
+        if self.partial.len() == SLOTS {
+            for (code, (layer, _)) in self.partial.drain(..).zip(ORDER) {
+                self.layers[layer].push(code);
+            }
+        }
+    }
+
+    /// Returns the number of whole frames.
+    pub fn len(&self) -> usize {
+        self.layers[0].len()
+    }
+
+    /// Returns whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of places where ids of a frame were missing or too many.
+    pub fn dropped(&self) -> usize {
+        self.dropped
+    }
+
+    /// Returns the codes `[n]`, `[2n]`, `[4n]` of a range of frames.
+    pub fn codes(&self, range: Range<usize>) -> [Vec<u32>; 3] {
+        let layers = self.layers.iter().zip(PER_FRAME);
+        let mut parts = layers.map(|(layer, per)| layer[range.start * per..range.end * per].to_vec());
+        std::array::from_fn(|_| parts.next().unwrap_or_default())
+    }
 }
 
 /// Drops each frame whose first id equals that of the last frame kept, as the official preprocessing does: it shortens

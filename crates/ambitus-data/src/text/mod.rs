@@ -3,10 +3,12 @@
 
 mod admit;
 mod bpe;
+mod chunks;
 mod pinyin;
 mod vocab;
 
 pub use bpe::{Bpe, ENCODING_BYTES, TOKENIZER_FILE};
+pub use chunks::{chunks, expected_seconds};
 pub use vocab::Vocab;
 
 use crate::error::DataError;
@@ -87,6 +89,11 @@ impl Tokenizer {
     /// Returns the number of ids: tokens of the vocabulary, or 256.
     pub fn size(&self) -> usize {
         self.vocab.as_ref().map_or(256, Vocab::len)
+    }
+
+    /// Returns the id of a space: a vocabulary begins with it.
+    pub fn space(&self) -> u32 {
+        if self.vocab.is_some() { 0 } else { u32::from(b' ') }
     }
 
     /// Returns the tokens of a text before the vocabulary; bytes are not tokens, so `byte` gives characters.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ambitus_data::prepare::Verdict;
 use ambitus_data::speech::interleave::{
-    CODEBOOK, FRAME_SAMPLES, deinterleave, drop_repeated_frames, interleave,
+    CODEBOOK, FRAME_SAMPLES, Frames, deinterleave, drop_repeated_frames, interleave,
 };
 use ambitus_data::speech::sequence::{
     BEGIN_OF_TEXT, END_OF_AI, END_OF_SPEECH, FIRST_AUDIO, IGNORED, LAST_AUDIO, START_OF_HUMAN,
@@ -35,6 +35,42 @@ fn json(name: &str) -> Vec<serde_json::Value> {
 
 fn numbers(value: &serde_json::Value) -> Vec<u32> {
     value.as_array().expect("list").iter().map(|n| n.as_u64().expect("number") as u32).collect()
+}
+
+/// What a model writes need not be whole frames: what is malformed is dropped, and counted, and what follows is kept.
+#[test]
+fn malformed_frames_are_dropped() {
+    let codes = |n: u32| [vec![n], vec![n + 1, 0], vec![4095, n, n + 2, 3]];
+    let frame = |n: u32| interleave(&Codes::new(codes(n)).expect("in range"));
+    let parsed = |ids: &[u32]| {
+        let mut frames = Frames::default();
+        ids.iter().for_each(|id| frames.push(*id));
+        frames
+    };
+    let whole = [frame(0), frame(1), frame(2)].concat();
+    let frames = parsed(&whole);
+    assert_eq!((frames.len(), frames.dropped()), (3, 0));
+    assert_eq!(frames.codes(1..2), codes(1));
+    assert_eq!(frames.codes(0..3), deinterleave(&whole).expect("whole").layers().clone());
+    // A stray id of the first slot begins a frame, which is dropped too.
+    let (missing, twice, other, begun) = (None, Some(whole[9]), Some(LAST_AUDIO), Some(FIRST_AUDIO));
+    for (at, id, dropped) in [(9, missing, 1), (7, missing, 1), (9, twice, 1), (12, other, 1), (9, begun, 2)]
+    {
+        let mut ids = whole.clone();
+        match id {
+            None => _ = ids.remove(at),
+            Some(id) => ids.insert(at, id),
+        }
+        let frames = parsed(&ids);
+        assert_eq!((frames.len(), frames.dropped()), (2, dropped), "{at} {id:?}");
+        assert_eq!([frames.codes(0..1), frames.codes(1..2)], [codes(0), codes(2)], "{at} {id:?}");
+    }
+    // Other ids are passed over, and an end without a whole frame is no frame.
+    let mut ids = whole.clone();
+    ids.insert(3, END_OF_AI);
+    ids.extend([START_OF_SPEECH, FIRST_AUDIO]);
+    let frames = parsed(&ids);
+    assert_eq!((frames.len(), frames.dropped()), (3, 0));
 }
 
 #[test]

@@ -19,6 +19,22 @@ fn values(tensors: &SafeTensors<'_>, name: &str) -> Vec<f32> {
 const MEL_ABSOLUTE: f32 = 1e-5;
 const MEL_RELATIVE: f32 = 1e-4;
 
+/// Texts that the package cuts into pieces within a limit are cut alike.
+#[test]
+fn texts_are_cut_as_the_package_does() {
+    #[derive(serde::Deserialize)]
+    struct Case {
+        text: String,
+        most: usize,
+        pieces: Vec<String>,
+    }
+    let cases: Vec<Case> = serde_json::from_slice(&fixture("chunks.json")).expect("JSON");
+    assert!(cases.len() > 50);
+    for Case { text: whole, most, pieces } in cases {
+        assert_eq!(text::chunks(&whole, most), pieces, "{whole:?} at {most}");
+    }
+}
+
 #[test]
 fn mel_matches_the_package() {
     let bytes = fixture("mel_vectors.safetensors");

@@ -8,7 +8,9 @@ mod import;
 mod keys;
 mod prepare;
 mod recorded;
+mod reference;
 mod sample;
+mod speak;
 
 use crate::clips::Clips;
 use crate::error::RunError;
@@ -17,6 +19,7 @@ use crate::family::{ModelDir, OpenOptions};
 use crate::generate::Generator;
 use crate::prepare::Preparer;
 use crate::sample::Sampler;
+use crate::speech::Speaker;
 use crate::weights::Weights;
 use ambitus_data::{ClipIndex, mel};
 use ambitus_ir::StateDecl;
@@ -127,6 +130,10 @@ impl Opened for Folder {
     }
 
     fn generator(&self) -> Option<&dyn Generator> {
+        Some(self)
+    }
+
+    fn speaker(&self) -> Option<&dyn Speaker> {
         Some(self)
     }
 }

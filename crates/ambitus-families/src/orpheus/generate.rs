@@ -143,12 +143,13 @@ impl Job for Prompts {
     fn run(&mut self, exec: &mut dyn Executor) -> Result<Vec<Generated>, RunError> {
         let (room, settings) = (self.room(DType::F32), &self.settings);
         let vocabulary = self.config.vocab;
-        let decoder = Decoder { room, vocabulary, max_new: settings.max_new, stops: self.stops.clone() };
         let mut results = Vec::new();
         for first in (0..self.prompts.len()).step_by(room.sequences) {
             let last = (first + room.sequences).min(self.prompts.len());
             let prompts: Vec<&[u32]> = self.prompts[first..last].iter().map(Vec::as_slice).collect();
             let mut kept = vec![Vec::new(); prompts.len()];
+            let (most, stops) = (vec![settings.max_new; prompts.len()], self.stops.clone());
+            let decoder = Decoder { name: &str::to_owned, room, vocabulary, most, stops };
             let tokens = decoder.run(exec, &prompts, &mut |i, before, logits| {
                 if settings.logits {
                     kept[i].extend_from_slice(logits);
@@ -158,7 +159,7 @@ impl Job for Prompts {
                     Some(q) => Draws::Given(&q[step * vocabulary..(step + 1) * vocabulary]),
                     None => Draws::Keyed { sequence: (first + i) as u32, step: step as u32 },
                 };
-                settings.sampling.choose(logits, before, draws)
+                Ok(settings.sampling.choose(logits, before, draws))
             })?;
             for (i, (tokens, logits)) in tokens.into_iter().zip(kept).enumerate() {
                 let (name, n) = (format!("clips.{}", first + i), tokens.len());

@@ -7,6 +7,7 @@ mod import;
 mod keys;
 mod prepare;
 mod recorded;
+mod speak;
 
 use crate::clips::Clips;
 use crate::error::RunError;
@@ -14,6 +15,7 @@ use crate::family::{ExportForm, Family, Opened, of_model};
 use crate::family::{ModelDir, OpenOptions};
 use crate::generate::Generator;
 use crate::prepare::Preparer;
+use crate::speech::Speaker;
 use crate::weights::Weights;
 use ambitus_data::speech::interleave::{FRAME_SAMPLES, SLOTS};
 use ambitus_data::speech::sequence::WRAPPERS;
@@ -119,6 +121,10 @@ impl Opened for Folder {
     }
 
     fn generator(&self) -> Option<&dyn Generator> {
+        Some(self)
+    }
+
+    fn speaker(&self) -> Option<&dyn Speaker> {
         Some(self)
     }
 }

@@ -20,8 +20,8 @@ use ambitus_data::{Bpe, DataError, PrepareOptions, Source};
 use std::path::Path;
 
 /// The codec as preparing sees it.
-struct Snac {
-    codec: Box<dyn codec::Codec>,
+pub(super) struct Snac {
+    pub codec: Box<dyn codec::Codec>,
     fingerprint: [u8; 32],
 }
 
@@ -38,7 +38,7 @@ impl Codec for Snac {
 }
 
 impl Snac {
-    fn open(dir: &Path, threads: usize) -> Result<Snac, RunError> {
+    pub fn open(dir: &Path, threads: usize) -> Result<Snac, RunError> {
         let codec = codec::open(crate::CODECS, dir, threads)?;
         let Spec { rate, frame, codebooks } = codec.spec();
         let size = CODEBOOK as usize;
@@ -62,7 +62,7 @@ impl Snac {
 const SPEC: &str = "orpheus-snac-24k-v1";
 /// What stays of a speech tokenizer and its codec when they are gone: pages of the program's file, and what the allocator keeps
 /// between. Measured.
-const PAGES: u64 = 4 << 20;
+pub(super) const PAGES: u64 = 4 << 20;
 
 /// Prepares sequences of tokens.
 pub(super) struct Tokens<'a> {

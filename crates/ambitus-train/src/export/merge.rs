@@ -6,7 +6,7 @@ use ambitus_families::error::RunError;
 use ambitus_recipe::recipe::Lora;
 
 /// The adapter of one weight `[Out, In]`.
-pub(super) struct Adapter {
+pub(crate) struct Adapter {
     /// `[r, In]`
     a: Vec<f32>,
     /// `[Out, r]`
@@ -39,17 +39,29 @@ impl Adapter {
         })?;
         let shape = |name: &str| parameters.model.get(name).map(|t| t.shape().to_vec());
         let (a_shape, b_shape, w_shape) = (shape(&a)?, shape(&b)?, shape(weight)?);
-        let ([rank, inner], [out, also_rank], [rows, cols]) = (&*a_shape, &*b_shape, &*w_shape) else {
-            return Err(RunError::Model(format!("{path}: {a} and {b} are not matrices beside {weight}")));
-        };
-        if (out, inner, rank) != (rows, cols, also_rank) {
-            return Err(RunError::Model(format!(
+        let values = (parameters.read(&a, scratch)?, parameters.read(&b, scratch)?);
+        let shapes = (a_shape, b_shape, w_shape);
+        let adapter = Adapter::new(values, &shapes, lora.adapters().scale()).ok_or_else(|| {
+            let (a_shape, b_shape, w_shape) = &shapes;
+            RunError::Model(format!(
                 "{path}: {a} {a_shape:?} and {b} {b_shape:?} do not fit {weight} {w_shape:?}"
-            )));
-        }
-        let (rank, inner) = (*rank, *inner);
-        let (a, b) = (parameters.read(&a, scratch)?, parameters.read(&b, scratch)?);
-        Ok(Some(Adapter { a, b, inner, rank, scale: lora.adapters().scale(), sums: Vec::new() }))
+            ))
+        });
+        adapter.map(Some)
+    }
+
+    /// Returns an adapter A `[r, In]`, B `[Out, r]` of a weight `[Out, In]`, by the three shapes; `None` where they do not fit.
+    pub fn new(
+        (a, b): (Vec<f32>, Vec<f32>),
+        (a_shape, b_shape, w_shape): &(Vec<usize>, Vec<usize>, Vec<usize>),
+        scale: f64,
+    ) -> Option<Adapter> {
+        let ([rank, inner], [out, also_rank], [rows, cols]) = (&**a_shape, &**b_shape, &**w_shape) else {
+            return None;
+        };
+        let (rank, inner) =
+            if (out, inner, rank) == (rows, cols, also_rank) { (*rank, *inner) } else { return None };
+        Some(Adapter { a, b, inner, rank, scale, sums: Vec::new() })
     }
 
     /// Adds s B A to the elements of W from `first` on, in double precision.

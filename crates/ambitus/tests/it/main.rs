@@ -24,6 +24,7 @@ mod ranks;
 mod readme;
 mod recipes;
 mod refusals;
+mod say;
 mod schedules;
 mod stages;
 mod tensors;

@@ -126,7 +126,7 @@ fn recipe(dir: &Path, name: &str, model: &Path, data: &str, lines: &str) -> Stri
 }
 
 /// Clips, codec and a tied model.
-fn prepared(dir: &Path) -> PathBuf {
+pub fn prepared(dir: &Path) -> PathBuf {
     common::voice(dir, 9);
     snac(dir);
     llama(dir, "model", VOCABULARY, true)

@@ -1,6 +1,6 @@
 //! Runs that train a part of the model: `freeze` and `lora`, from recipe to export.
 
-use crate::common;
+use crate::{common, say};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -117,6 +117,23 @@ fn adapters_train_merge_and_stand_alone() {
         }
     }
     assert!(frozen > 20, "{frozen}");
+
+    // From wherever the weights come, they speak alike: the run, its checkpoint, the merged export, the base with the adapter.
+    let base = text(&common::fixture("v1"));
+    let (checkpoint, alone_dir, merged_dir) =
+        (text(&run.join("checkpoints/step-6")), text(&dir.join("alone")), text(&dir.join("merged")));
+    let reference = say::reference(dir);
+    let speech = |model: &[&str]| {
+        let reference: Vec<&str> = reference.iter().map(String::as_str).collect();
+        say::speech(dir, &[model, &["bad 7", "--steps", "2", "--cfg", "0"], &reference].concat()).0
+    };
+    let of_export = speech(&[&merged_dir]);
+    assert!(speech(&[&text(&run), "--weights", "raw"]) == of_export);
+    assert!(speech(&[&checkpoint, "--weights", "raw"]) == of_export);
+    assert!(speech(&[&base, "--adapter", &alone_dir]) == of_export);
+    assert!(speech(&[&base]) != of_export);
+    let average = speech(&[&text(&run), "--weights", "ema"]);
+    assert!(average != of_export && average == speech(&[&text(&run.join("export"))]));
 
     // A run from the merged export starts where this one ended.
     let export = text(&run.join("export"));

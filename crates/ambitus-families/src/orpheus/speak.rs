@@ -1,0 +1,289 @@
+//! Speech from text: the official prompt, token by token until the model ends its speech, and the codec's sound of whole frames.
+//!
+//! `[START_OF_HUMAN] [BEGIN_OF_TEXT] voice: text [END_OF_TEXT] [END_OF_HUMAN] [START_OF_AI] [START_OF_SPEECH]` is what training has
+//! before the audio. The official player leaves out the first frame and the last two, drops code 0, and plays frames before their
+//! right-hand side is known; here every whole frame is heard as the codec decodes all of them at once.
+
+use super::folder::Folder;
+use super::prepare::{PAGES, Snac};
+use crate::codec::Codes;
+use crate::decode::Decoder;
+use crate::error::RunError;
+use crate::generate::Settings;
+use crate::sampling::Draws;
+use crate::speech::{Asked, Line, Listener, Reference, Speaker, Speech, Spoken};
+use ambitus_data::mel::SAMPLE_RATE;
+use ambitus_data::speech::interleave::{FRAME_SAMPLES, Frames, SLOTS};
+use ambitus_data::speech::sequence::{
+    END_OF_AI, END_OF_HUMAN, END_OF_SPEECH, END_OF_TEXT, LAST_AUDIO, START_OF_AI, START_OF_HUMAN,
+    START_OF_SPEECH,
+};
+use ambitus_data::speech::{Sequences, load_token_clip};
+use ambitus_data::text::{chunks, expected_seconds};
+use ambitus_data::{Bpe, DataError};
+use ambitus_exec::executor::Executor;
+use ambitus_ir::{DType, Program, Session};
+use ambitus_models::decode::Room;
+use ambitus_models::orpheus::config::Config;
+use ambitus_models::orpheus::model;
+use std::path::Path;
+
+/// Frames that are decoded at a time: two seconds of sound.
+const WINDOW: usize = 24;
+/// Frames on both sides of a window that its samples depend on: the codec sees 2.32 frames (facts of snac 1.2.1's layers).
+const AROUND: usize = 3;
+/// Speech that takes more than this many times the seconds that its text should, and [`SPARE`] more, is cut.
+const MOST_TIMES: f64 = 2.0;
+const SPARE: f64 = 2.0;
+/// The longest piece, about: as long as the clips that such models learn from.
+const MOST_SECONDS: f64 = 20.0;
+/// Bytes of text that are spoken in a second.
+const BYTES_A_SECOND: f64 = 15.0;
+
+/// A text in one piece.
+struct Piece {
+    prompt: Vec<u32>,
+    expected: f64,
+    /// New tokens at most.
+    most: usize,
+}
+
+/// Lines to be spoken.
+struct Speaking {
+    config: Config,
+    settings: Settings,
+    pieces: Vec<Piece>,
+    /// Pieces of each line.
+    lines: Vec<usize>,
+    codec: Snac,
+    notes: Vec<String>,
+    /// Of the tokenizer, while it was there.
+    tokenizer: u64,
+}
+
+impl Speaker for Folder {
+    fn speech(&self, asked: &Asked<'_>) -> Result<Box<dyn Speech>, RunError> {
+        if let Some(Reference::Sound(..)) = asked.reference {
+            return Err(RunError::Usage(
+                "--ref: this model's voices have names, and it takes no clip: give one (--voice tara)"
+                    .to_owned(),
+            ));
+        }
+        if asked.speed != 1.0 {
+            return Err(RunError::Usage("--speed: this model chooses its pace; leave it out".to_owned()));
+        }
+        if self.config.vocab as u64 <= u64::from(LAST_AUDIO) {
+            return Err(RunError::Model(format!(
+                "{}: vocab_size {} has no ids for audio (they end at {LAST_AUDIO}), so it cannot speak: use an Orpheus checkpoint",
+                self.dir.display(),
+                self.config.vocab
+            )));
+        }
+        let Some(codec) = asked.decoder.or(self.keys.codec.as_deref()) else {
+            return Err(RunError::Usage(
+                "--codec: is missing; the model writes SNAC's codes: name the folder of that codec (config.json and \
+                 pytorch_model.bin of hubertsiuzdak/snac_24khz)"
+                    .to_owned(),
+            ));
+        };
+        let codec = Snac::open(codec, asked.threads)?;
+        let voice = asked.voice.or(self.keys.voice.as_deref());
+        let (mut pieces, mut lines, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut sequences = None;
+        for line in asked.lines {
+            let before = pieces.len();
+            match line {
+                Line::Clip(path) => pieces.push(self.piece_of_clip(path, asked.settings)?),
+                Line::Text(text) => {
+                    let sequences = match &mut sequences {
+                        Some(sequences) => sequences,
+                        none => {
+                            none.insert(Sequences::new(Bpe::read(&self.dir, u64::MAX)?, Default::default())?)
+                        }
+                    };
+                    let most = (asked.most_seconds.min(MOST_SECONDS) * BYTES_A_SECOND) as usize;
+                    for chunk in chunks(text, most.max(1)) {
+                        let text = sequences.text(&chunk, voice)?;
+                        let wrapped = [END_OF_TEXT, END_OF_HUMAN, START_OF_AI, START_OF_SPEECH];
+                        let prompt = [START_OF_HUMAN].into_iter().chain(text).chain(wrapped).collect();
+                        pieces.push(piece(prompt, expected_seconds(&chunk), asked.settings));
+                    }
+                }
+            }
+            lines.push(pieces.len() - before);
+        }
+        if voice.is_none() {
+            notes.push("no voice is named (--voice): the model chooses one".to_owned());
+        }
+        let settings = asked.settings.clone();
+        let tokenizer = sequences.map_or(0, |s| s.bpe().memory_bytes());
+        Ok(Box::new(Speaking {
+            config: self.config.clone(),
+            settings,
+            pieces,
+            lines,
+            codec,
+            notes,
+            tokenizer,
+        }))
+    }
+}
+
+/// Returns a piece that may take some more time than is expected, and no more tokens than settings allow.
+fn piece(prompt: Vec<u32>, expected: f64, settings: &Settings) -> Piece {
+    let seconds = MOST_TIMES * expected + SPARE;
+    let frames = (seconds * f64::from(SAMPLE_RATE) / FRAME_SAMPLES as f64).ceil() as usize;
+    Piece { prompt, expected, most: (SLOTS * frames).min(settings.max_new) }
+}
+
+impl Folder {
+    /// Returns the prompt of a prepared clip: all up to its audio.
+    fn piece_of_clip(&self, path: &Path, settings: &Settings) -> Result<Piece, RunError> {
+        let ids = load_token_clip(path)?.ids;
+        let Some(start) = ids.iter().position(|id| *id == START_OF_SPEECH) else {
+            let reason = format!("holds no {START_OF_SPEECH}, which begins speech: nothing to speak");
+            return Err(DataError::File { path: path.to_owned(), reason }.into());
+        };
+        let (prompt, audio) = ids.split_at(start + 1);
+        let seconds = (audio.len() / SLOTS * FRAME_SAMPLES) as f64 / f64::from(SAMPLE_RATE);
+        Ok(piece(prompt.to_vec(), seconds, settings))
+    }
+}
+
+impl Speaking {
+    fn sequences(&self) -> usize {
+        self.settings.sequences.clamp(1, self.pieces.len().max(1))
+    }
+
+    /// Returns the sizes for any group of pieces.
+    fn room(&self, cache: DType) -> Room {
+        let tokens = self.pieces.iter().map(|p| p.prompt.len() + p.most).max().unwrap_or(1);
+        let group = |some: &[Piece]| some.iter().map(|p| p.prompt.len()).sum::<usize>();
+        let prompts = self.pieces.chunks(self.sequences()).map(group).max().unwrap_or(1);
+        Room { sequences: self.sequences(), tokens, prompts, cache }
+    }
+}
+
+impl Speech for Speaking {
+    fn programs(&self, session: &mut Session, cache: DType) -> Vec<Program> {
+        model::generate(session, &self.config, self.room(cache))
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.tokenizer + self.bytes()
+    }
+
+    fn bytes(&self) -> u64 {
+        let (room, v) = (self.room(DType::F32), self.config.vocab);
+        let ids: usize = self.pieces.iter().map(|p| 4 * p.prompt.len() + size_of::<Piece>()).sum();
+        let stays = if self.tokenizer > 0 { PAGES } else { 0 };
+        let written = room.sequences * room.tokens * 3;
+        // Logits of a step, and what sorts one sequence's; ids and codes; a window's sound.
+        let sound = 2 * (WINDOW + 2 * AROUND) * FRAME_SAMPLES;
+        (4 * (v * (room.sequences + 4) + ids + written + sound)) as u64 + self.codec.codec.bytes() + stays
+    }
+
+    fn rate(&self) -> u32 {
+        SAMPLE_RATE
+    }
+
+    fn pieces(&self) -> Vec<usize> {
+        self.lines.clone()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    fn speak(
+        &mut self,
+        exec: &mut dyn Executor,
+        name: &dyn Fn(&str) -> String,
+        to: &mut dyn Listener,
+    ) -> Result<(), RunError> {
+        let room = self.room(DType::F32);
+        let Speaking { settings, pieces, lines, codec, config, .. } = self;
+        let stops = vec![END_OF_SPEECH, END_OF_AI, END_OF_TEXT];
+        let mut decoder = Decoder { name, room, vocabulary: config.vocab, most: Vec::new(), stops };
+        let of_piece: Vec<usize> = lines.iter().enumerate().flat_map(|(i, n)| vec![i; *n]).collect();
+        let mut spoken = vec![Spoken { expected_seconds: Some(0.0), ..Spoken::default() }; lines.len()];
+        let mut said = 0;
+        // Ends the lines before `line`: also those without a text.
+        let mut end = |line: usize, spoken: &mut [Spoken], to: &mut dyn Listener| {
+            while said < line {
+                to.ended(said, std::mem::take(&mut spoken[said]))?;
+                said += 1;
+            }
+            Ok::<_, RunError>(())
+        };
+        for first in (0..pieces.len()).step_by(room.sequences) {
+            let group = &pieces[first..pieces.len().min(first + room.sequences)];
+            let prompts: Vec<&[u32]> = group.iter().map(|p| &*p.prompt).collect();
+            decoder.most = group.iter().map(|p| p.most).collect();
+            let mut voices: Vec<Voice> = group.iter().map(|_| Voice::default()).collect();
+            end(of_piece[first], &mut spoken, to)?;
+            let all = decoder.run(exec, &prompts, &mut |i, before, logits| {
+                let step = (before.len() - prompts[i].len()) as u32;
+                let draws = Draws::Keyed { sequence: (first + i) as u32, step };
+                let id = settings.sampling.choose(logits, before, draws);
+                voices[i].frames.push(id);
+                // The first is heard while it is written.
+                if i == 0 {
+                    voices[0].heard(codec, false, &mut |x| to.samples(of_piece[first], x))?;
+                }
+                Ok(id)
+            })?;
+            for (i, (ids, voice)) in all.iter().zip(&mut voices).enumerate() {
+                let line = of_piece[first + i];
+                end(line, &mut spoken, to)?;
+                voice.heard(codec, true, &mut |x| to.samples(line, x))?;
+                let of_line = &mut spoken[line];
+                of_line.reached_limit |= !ids.last().is_some_and(|id| decoder.stops.contains(id));
+                of_line.expected_seconds = of_line.expected_seconds.map(|s| s + group[i].expected);
+                if voice.frames.dropped() > 0 {
+                    let n = voice.frames.dropped();
+                    of_line.oddities.push(format!("malformed frames, dropped: {n}"));
+                }
+            }
+        }
+        end(lines.len(), &mut spoken, to)
+    }
+}
+
+/// Frames of a piece, of which some were heard.
+#[derive(Default)]
+struct Voice {
+    frames: Frames,
+    heard: usize,
+}
+
+impl Voice {
+    /// Decodes the frames whose neighbours are there, and at the `end` all; every sample is that of all frames decoded at once.
+    fn heard(
+        &mut self,
+        codec: &mut Snac,
+        end: bool,
+        to: &mut dyn FnMut(&[f32]) -> Result<(), RunError>,
+    ) -> Result<(), RunError> {
+        let all = self.frames.len();
+        while self.heard < all && (end || self.heard + WINDOW + AROUND <= all) {
+            let until = (self.heard + WINDOW).min(all);
+            let from = self.heard.saturating_sub(AROUND);
+            let around = from..(until + AROUND).min(all);
+            let (skip, take) = ((self.heard - from) * FRAME_SAMPLES, (until - self.heard) * FRAME_SAMPLES);
+            let n = around.len();
+            let codes = Codes { layers: self.frames.codes(around).into() };
+            let mut decoding = codec.codec.decoding_of(&codes, n, None)?;
+            let mut at = 0;
+            while let Some(samples) = decoding.next_piece()? {
+                let (first, last) = (skip.max(at), (skip + take).min(at + samples.len()));
+                if first < last {
+                    to(&samples[first - at..last - at])?;
+                }
+                at += samples.len();
+            }
+            self.heard = until;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,226 @@
+//! The seam of speech: a family reads what is to be said, says which programs it needs, and makes sound with them.
+
+use crate::error::RunError;
+use crate::generate::Settings;
+use ambitus_exec::executor::Executor;
+use ambitus_ir::{DType, Program, Session};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// What is to be said.
+#[derive(Clone, Debug)]
+pub enum Line {
+    /// A text of any length.
+    Text(String),
+    /// The text of a prepared clip.
+    Clip(PathBuf),
+}
+
+/// A sound of the voice that speaks, and what is said in it.
+#[derive(Clone, Debug)]
+pub enum Reference {
+    /// An audio file and its transcript.
+    Sound(PathBuf, String),
+    /// A prepared clip.
+    Clip(PathBuf),
+}
+
+/// Who speaks what, and how.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    /// The lines.
+    pub lines: &'a [Line],
+    /// Where the voice is that of a clip.
+    pub reference: Option<&'a Reference>,
+    /// Where voices have names.
+    pub voice: Option<&'a str>,
+    /// Folder of the codec or vocoder; without, the family's own way, if it has one.
+    pub decoder: Option<&'a Path>,
+    /// How to generate.
+    pub settings: &'a Settings,
+    /// 1: as fast as the reference, or as it was trained.
+    pub speed: f64,
+    /// Longer texts are said in pieces of about as many seconds.
+    pub most_seconds: f64,
+    /// Of a codec or vocoder.
+    pub threads: usize,
+}
+
+/// Makes speech for a family.
+pub trait Speaker {
+    /// Reads and checks what is asked.
+    ///
+    /// # Errors
+    /// By option, file and line.
+    fn speech(&self, asked: &Asked<'_>) -> Result<Box<dyn Speech>, RunError>;
+}
+
+/// Speech that is to be made.
+pub trait Speech: Send {
+    /// Builds the programs. `cache`: the type of keys and values that are kept.
+    fn programs(&self, session: &mut Session, cache: DType) -> Vec<Program>;
+
+    /// Returns the bytes of the host's memory that it took while lines were read: those of the tokenizer, which is gone.
+    fn read_bytes(&self) -> u64;
+
+    /// Returns the bytes of the host's memory that it takes beside the programs' arena: buffers and the codec or vocoder.
+    fn bytes(&self) -> u64;
+
+    /// Returns the rate of the sound, Hz.
+    fn rate(&self) -> u32;
+
+    /// Returns the pieces in which each line is said.
+    fn pieces(&self) -> Vec<usize>;
+
+    /// Returns what a person should know before.
+    fn notes(&self) -> Vec<String>;
+
+    /// Speaks the lines one after another into `to`. `name` returns the name of a program from that of [`Speech::programs`]: those
+    /// on averaged weights have others.
+    ///
+    /// # Errors
+    /// From the executor and `to`; weights that cannot be read or do not give numbers.
+    fn speak(
+        &mut self,
+        exec: &mut dyn Executor,
+        name: &dyn Fn(&str) -> String,
+        to: &mut dyn Listener,
+    ) -> Result<(), RunError>;
+}
+
+/// Who takes the sound.
+pub trait Listener {
+    /// Takes the next samples of a line. Lines come in order.
+    ///
+    /// # Errors
+    /// Sound that cannot be written.
+    fn samples(&mut self, line: usize, samples: &[f32]) -> Result<(), RunError>;
+
+    /// A line is complete.
+    ///
+    /// # Errors
+    /// As [`Listener::samples`].
+    fn ended(&mut self, line: usize, spoken: Spoken) -> Result<(), RunError>;
+}
+
+/// How a line was spoken.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spoken {
+    /// Seconds that its text should take, where the model chose the length.
+    pub expected_seconds: Option<f64>,
+    /// It ended because it may not be longer.
+    pub reached_limit: bool,
+    /// What else is odd about it, for people.
+    pub oddities: Vec<String>,
+}
+
+/// Joins the pieces of a line: the end of one fades into the beginning of the next (f5-tts 1.1.22, `infer_batch_process`).
+pub struct Joined {
+    fade: usize,
+    /// The end of what came, that the next piece may fade into.
+    tail: Vec<f32>,
+    /// Samples of the piece so far, and how many of them fade.
+    at: Range<usize>,
+}
+
+impl Joined {
+    /// Returns a line at its start, with fades of at most `fade` samples.
+    pub fn new(fade: usize) -> Joined {
+        Joined { fade, tail: Vec::new(), at: 0..0 }
+    }
+
+    /// Begins a piece of `samples` samples.
+    pub fn begin(&mut self, samples: usize) {
+        self.at = 0..self.fade.min(samples).min(self.tail.len());
+    }
+
+    /// Takes the next samples of a piece, and gives those that no later piece changes.
+    ///
+    /// # Errors
+    /// From `to`.
+    pub fn push<E>(&mut self, samples: &[f32], mut to: impl FnMut(&[f32]) -> Result<(), E>) -> Result<(), E> {
+        let n = self.at.end;
+        let fading = samples.len().min(n.saturating_sub(self.at.start));
+        let from = self.tail.len() - n.min(self.tail.len()) + self.at.start;
+        for (i, x) in samples[..fading].iter().enumerate() {
+            // numpy's linspace(0, 1, n), in double precision.
+            let share = if n > 1 { (self.at.start + i) as f64 / (n - 1) as f64 } else { 0.0 };
+            let old = &mut self.tail[from + i];
+            *old = (f64::from(*old) * (1.0 - share) + f64::from(*x) * share) as f32;
+        }
+        self.at.start += fading;
+        self.tail.extend_from_slice(&samples[fading..]);
+        let done = self.tail.len().saturating_sub(self.fade);
+        // While a piece fades in, its end is not yet what the next one fades into.
+        if self.at.start == n && done > 0 {
+            to(&self.tail[..done])?;
+            self.tail.drain(..done);
+        }
+        Ok(())
+    }
+
+    /// Gives the rest.
+    ///
+    /// # Errors
+    /// From `to`.
+    pub fn finish<E>(&mut self, mut to: impl FnMut(&[f32]) -> Result<(), E>) -> Result<(), E> {
+        let rest = std::mem::take(&mut self.tail);
+        if rest.is_empty() { Ok(()) } else { to(&rest) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The whole, joined at once.
+    fn plainly(pieces: &[Vec<f32>], fade: usize) -> Vec<f32> {
+        let mut all: Vec<f32> = Vec::new();
+        for piece in pieces {
+            let n = fade.min(all.len()).min(piece.len());
+            let start = all.len() - n;
+            for i in 0..n {
+                let share = if n > 1 { i as f64 / (n - 1) as f64 } else { 0.0 };
+                all[start + i] =
+                    (f64::from(all[start + i]) * (1.0 - share) + f64::from(piece[i]) * share) as f32;
+            }
+            all.extend_from_slice(&piece[n..]);
+        }
+        all
+    }
+
+    #[test]
+    fn pieces_fade_into_one_another() {
+        for lengths in
+            [&[50][..], &[50, 50], &[3, 20, 50], &[30, 4, 30], &[40, 0, 40], &[9, 9, 9, 9], &[5, 5]]
+        {
+            let pieces: Vec<Vec<f32>> = lengths
+                .iter()
+                .enumerate()
+                .map(|(k, n)| (0..*n).map(|i| (i * 7 % 11 + k) as f32).collect())
+                .collect();
+            for fade in [0, 1, 2, 9] {
+                for step in [1, 4, 100] {
+                    let (mut joined, mut got) = (Joined::new(fade), Vec::new());
+                    for piece in &pieces {
+                        joined.begin(piece.len());
+                        for part in piece.chunks(step) {
+                            let taken = joined.push(part, |x| {
+                                got.extend_from_slice(x);
+                                Ok::<_, ()>(())
+                            });
+                            taken.expect("nothing fails");
+                        }
+                    }
+                    joined
+                        .finish(|x| {
+                            got.extend_from_slice(x);
+                            Ok::<_, ()>(())
+                        })
+                        .expect("nothing fails");
+                    assert_eq!(got, plainly(&pieces, fade), "{lengths:?} {fade} {step}");
+                }
+            }
+        }
+    }
+}

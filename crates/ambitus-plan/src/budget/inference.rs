@@ -1,0 +1,49 @@
+//! What programs without backward need, when nothing is trained: generation and speech.
+
+use super::planning::PLANNER_BYTES;
+use super::{LOAD_BYTES, OF_PAGE_TABLE, PLANNED_AT_ONCE, ProgramBytes, START_BYTES};
+use crate::device::Device;
+use ambitus_compile::plan;
+use ambitus_compile::plan::report;
+use ambitus_ir::plan::PlannedSession;
+use ambitus_ir::{Session, StateKind};
+
+/// Bytes of the host's memory beside the arena.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held {
+    /// Until the programs are planned: tokenizers.
+    pub before: u64,
+    /// From then on: buffers, codecs, results.
+    pub then: u64,
+}
+
+/// A planned session of programs without backward.
+pub struct InferencePlan {
+    /// Every byte of the arena.
+    pub planned: PlannedSession,
+    /// The highest peak: the smallest budget that is accepted.
+    pub peak_bytes: u64,
+    /// Keys and values of what was read and written.
+    pub cache_bytes: u64,
+}
+
+impl InferencePlan {
+    /// Plans a session that [`pipeline::inference`](ambitus_compile::pipeline::inference) made. On a card only the card's memory counts.
+    pub fn new(session: Session, device: &Device, held: Held) -> InferencePlan {
+        let programs = ProgramBytes::of(&session, 1);
+        let planned = plan::plan(session, device.target(), 1);
+        let (arena, beside) = (planned.arena_bytes(), device.beside());
+        let peak_bytes = match beside.with_host {
+            false => beside.fixed_bytes + arena,
+            true => {
+                let planning =
+                    START_BYTES + PLANNER_BYTES + held.then + PLANNED_AT_ONCE[0] * programs.planned;
+                let running = beside.fixed_bytes + programs.running() + held.then + LOAD_BYTES;
+                let running = running + arena + arena / OF_PAGE_TABLE;
+                planning.max(running).max(START_BYTES + held.before)
+            }
+        };
+        let cache_bytes = report::state_bytes(&planned, StateKind::Cache);
+        InferencePlan { planned, peak_bytes, cache_bytes }
+    }
+}

@@ -1,0 +1,108 @@
+//! Programs without backward, planned and opened: for generation and speech.
+
+use ambitus_compile::passes::precision::Precision;
+use ambitus_compile::pipeline;
+use ambitus_exec::executor::Executor;
+use ambitus_families::error::RunError;
+use ambitus_families::family::ModelDir;
+use ambitus_ir::{DType, Program, Session, StateDecl, StateKind};
+use ambitus_plan::budget::{Held, InferencePlan};
+use ambitus_plan::device::Device;
+use ambitus_recipe::recipe::DeviceChoice;
+use ambitus_recipe::size::ByteSize;
+
+/// Options of the plan.
+#[derive(Clone, Copy, Debug)]
+pub struct InferenceOptions {
+    /// What to compute in.
+    pub precision: Precision,
+    /// Where to compute.
+    pub device: DeviceChoice,
+    /// Threads of the CPU executor.
+    pub threads: usize,
+    /// Budget in bytes.
+    pub memory: Option<u64>,
+}
+
+/// A session that is ready to be filled.
+pub struct Open {
+    /// Its executor.
+    pub exec: Box<dyn Executor>,
+    /// Planned bytes of the process, or of the card.
+    pub planned_bytes: u64,
+    /// Of these, keys and values of what was read and written.
+    pub cache_bytes: u64,
+}
+
+impl InferenceOptions {
+    /// Returns the device.
+    ///
+    /// # Errors
+    /// None there, or none that computes so.
+    pub fn device(&self) -> Result<Device, RunError> {
+        Device::find(self.device, self.threads)?.computing_in(self.precision)
+    }
+}
+
+/// Plans programs.
+///
+/// # Errors
+/// See [`pipeline::inference`].
+pub fn plan(
+    programs: impl Fn(&mut Session, DType) -> Vec<Program>,
+    held: Held,
+    (options, device): (&InferenceOptions, &Device),
+) -> Result<InferencePlan, RunError> {
+    let mut session = Session::default();
+    let programs = programs(&mut session, options.precision.narrow().unwrap_or(DType::F32));
+    let session = pipeline::inference(session, programs, options.precision, device.target())?;
+    Ok(InferencePlan::new(session, device, held))
+}
+
+/// Returns the parameters of a plan.
+pub fn parameters(plan: &InferencePlan) -> Vec<StateDecl> {
+    plan.planned.session.states.iter().filter(|s| s.kind == StateKind::Parameter).cloned().collect()
+}
+
+/// Opens what was planned.
+///
+/// # Errors
+/// A plan above the budget (`less`: what takes less), memory that is not free, the device.
+pub fn opened(
+    plan: InferencePlan,
+    (options, device): (&InferenceOptions, &Device),
+    less: &str,
+) -> Result<Open, RunError> {
+    let InferencePlan { planned, peak_bytes, cache_bytes } = plan;
+    if let Some(budget) = options.memory.filter(|budget| peak_bytes > *budget) {
+        return Err(RunError::does_not_fit(
+            peak_bytes,
+            format!(
+                "generation needs {} ({} of them keys and values), --memory allows {}: {less}",
+                ByteSize(peak_bytes),
+                ByteSize(cache_bytes),
+                ByteSize(budget)
+            ),
+        ));
+    }
+    device.require_free(peak_bytes)?;
+    let exec = device.open(planned.into(), None, "")?;
+    Ok(Open { exec, planned_bytes: peak_bytes, cache_bytes })
+}
+
+/// Plans and opens programs of a model folder, whose weights are compared with their parameters before.
+///
+/// # Errors
+/// As [`plan`] and [`opened`]; weights that do not fit.
+pub fn open(
+    dir: &ModelDir,
+    programs: impl Fn(&mut Session, DType) -> Vec<Program>,
+    held: Held,
+    options: &InferenceOptions,
+    less: &str,
+) -> Result<Open, RunError> {
+    let device = options.device()?;
+    let plan = plan(programs, held, (options, &device))?;
+    dir.check(&parameters(&plan))?;
+    opened(plan, (options, &device), less)
+}

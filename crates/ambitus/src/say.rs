@@ -1,0 +1,86 @@
+//! `ambitus say`.
+
+use crate::args::{SayArgs, WeightsArg};
+use crate::terminal::{self, Terminal, json};
+use ambitus_families::ALL;
+use ambitus_families::error::RunError;
+use ambitus_families::generate::{Flow, Settings};
+use ambitus_families::sampling::Sampling;
+use ambitus_families::speech::{Asked, Reference};
+use ambitus_plan::memory;
+use ambitus_recipe::size::ByteSize;
+use ambitus_train::export::Source;
+use ambitus_train::inference::InferenceOptions;
+use ambitus_train::say::{self, Out, Taken, Text};
+use ambitus_train::trained::Trained;
+use std::path::Path;
+
+pub fn run(a: &SayArgs) -> Result<(), RunError> {
+    let out = if a.out == Path::new("-") { Out::Stream } else { Out::File(a.out.clone()) };
+    if a.json && matches!(out, Out::Stream) {
+        return Err(RunError::Usage(
+            "--json: standard output takes the sound (-o -); name a file".to_owned(),
+        ));
+    }
+    if !(a.speed.is_finite() && (0.1..=10.0).contains(&a.speed)) {
+        return Err(RunError::Usage(format!("--speed: {} is not from 0.1 to 10", a.speed)));
+    }
+    let text = match (&a.text, &a.text_file) {
+        (Some(text), _) => Text::Given(text),
+        (None, Some(path)) if path != Path::new("-") => Text::File(path),
+        _ => Text::Standard,
+    };
+    let lines = text.lines()?;
+    let sampling = Sampling {
+        greedy: a.greedy,
+        repetition_penalty: a.repetition_penalty,
+        temperature: a.temperature,
+        top_k: a.top_k,
+        top_p: a.top_p,
+        seed: a.seed,
+    };
+    sampling.check().map_err(RunError::Usage)?;
+    let sequences = a.sequences.unwrap_or(if matches!(out, Out::Stream) { 1 } else { 8 });
+    let flow = Flow { steps: a.steps, cfg: a.cfg, sway: a.sway };
+    let settings = Settings { sampling, max_new: a.max_new, logits: false, sequences, flow };
+    let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let source = a.weights.map(|w| match w {
+        WeightsArg::Ema => Source::Ema,
+        WeightsArg::Raw => Source::Raw,
+    });
+    let mut terminal = Terminal::new();
+    let trained = Trained::open(ALL, &a.model, (a.adapter.as_deref(), source), &mut terminal)?;
+    let given = a.reference.clone().zip(a.ref_text.clone()).map(|(path, text)| Reference::Sound(path, text));
+    let reference = given.or_else(|| trained.reference().map(Reference::Clip));
+    let asked = Asked {
+        lines: &lines,
+        reference: reference.as_ref(),
+        voice: a.voice.as_deref(),
+        decoder: a.codec.as_deref().or(a.vocoder.as_deref()),
+        settings: &settings,
+        speed: a.speed,
+        most_seconds: f64::INFINITY,
+        threads,
+    };
+    let (precision, device, memory) = (a.precision, a.device, a.memory.map(|m| m.0));
+    let options = InferenceOptions { precision, device, threads, memory };
+    let taken = say::say(&trained, &asked, &options, &out, &mut terminal)?;
+    drop(terminal);
+    let Taken { planned_bytes, seconds, speech_seconds, .. } = taken;
+    let measured = memory::process().ok().map(|p| p.peak_rss_bytes);
+    if a.json {
+        let mut said = serde_json::to_value(&taken).map_err(|e| RunError::Io(e.to_string()))?;
+        said["measured_bytes"] = measured.into();
+        said["model"] = trained.said.clone().into();
+        json(&said);
+        return Ok(());
+    }
+    terminal::message(&format!(
+        "{}: {speech_seconds:.1} s of speech in {seconds:.1} s ({:.2} a second); planned {}, measured {}",
+        trained.said,
+        speech_seconds / seconds.max(1e-9),
+        ByteSize(planned_bytes),
+        measured.map_or("?".to_owned(), |b| ByteSize(b).to_string())
+    ));
+    Ok(())
+}
