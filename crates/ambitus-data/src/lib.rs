@@ -6,6 +6,7 @@
 mod atomic;
 pub mod audio;
 mod clip;
+pub mod doubts;
 mod error;
 mod files;
 pub mod griffin_lim;
