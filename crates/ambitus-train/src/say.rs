@@ -2,7 +2,7 @@
 
 use crate::inference::{self, InferenceOptions, Open};
 use crate::trained::Trained;
-use ambitus_data::{DataError, SoundWriter};
+use ambitus_data::{DataError, SoundWriter, doubts};
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::speech::{Asked, Line, Listener, Speech, Spoken};
@@ -128,6 +128,7 @@ pub fn say(
         rate: speech.rate(),
         console,
         open: None,
+        ear: doubts::Listener::new(speech.rate()),
         started: Instant::now(),
         samples: 0,
         pieces: &pieces,
@@ -188,6 +189,8 @@ struct Writing<'a> {
     console: &'a mut dyn Console,
     /// What is being written, and its path.
     open: Option<(SoundWriter, Option<PathBuf>)>,
+    /// Hears the line that is being spoken.
+    ear: doubts::Listener,
     started: Instant,
     /// Of all lines.
     samples: u64,
@@ -240,6 +243,7 @@ impl Writing<'_> {
 impl Listener for Writing<'_> {
     fn samples(&mut self, line: usize, samples: &[f32]) -> Result<(), RunError> {
         self.writer(line)?.push(samples)?;
+        self.ear.push(samples);
         self.samples += samples.len() as u64;
         let (speech, took) = (self.seconds(self.samples), self.started.elapsed().as_secs_f64());
         self.console
@@ -257,14 +261,16 @@ impl Listener for Writing<'_> {
             file = self.open.as_ref().and_then(|(_, path)| path.clone());
             self.finish()?;
         }
+        let ear = std::mem::replace(&mut self.ear, doubts::Listener::new(self.rate));
         let mut oddities = spoken.oddities;
-        if spoken.reached_limit {
-            oddities.push("ended because it may not be longer (--max-new)".to_owned());
+        if self.pieces[line] > 0 {
+            let doubts = ear.finish(spoken.expected_seconds, spoken.reached_limit);
+            oddities.extend(doubts.iter().map(ToString::to_string));
         }
         let shown = file.as_ref().map_or("standard output".to_owned(), |f| f.display().to_string());
         if self.pieces[line] > 0 {
-            let odd: String = oddities.iter().map(|o| format!("; {o}")).collect();
-            self.console.line(&format!("{shown}: {seconds:.1} s{odd}"));
+            self.console.line(&format!("{shown}: {seconds:.1} s"));
+            oddities.iter().for_each(|odd| self.console.line(&format!("  listen to it: {odd}")));
         }
         self.said.push(Said { file, seconds, pieces: self.pieces[line], oddities });
         Ok(())

@@ -231,6 +231,9 @@ struct AdapterConfig {
     use_dora: bool,
 }
 
+/// Where a parameter is read from once more, by the name there, and what is added to it.
+type Again<'f> = (&'f TensorFile, String, Option<Adapter>);
+
 /// Before the names of an adapter's tensors.
 const PREFIX: &str = "base_model.model.";
 
@@ -289,7 +292,7 @@ impl AdapterFolder {
         piece: &tensor_ranges::Piece,
         model: &'f ModelDir,
         scratch: &mut [u8],
-    ) -> Result<Option<(&'f TensorFile, String, Option<Adapter>)>, RunError> {
+    ) -> Result<Option<Again<'f>>, RunError> {
         let whole = format!("{PREFIX}{}", piece.name);
         if self.file.contains(&whole) {
             return Ok(Some((&self.file, whole, None)));

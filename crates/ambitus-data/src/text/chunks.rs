@@ -61,12 +61,6 @@ fn within(mut sentence: &str, most: usize) -> Vec<&str> {
     out
 }
 
-/// Seconds that a text takes when it is spoken: of letters some 15 in a second, and of characters that are syllables 5.
-pub fn expected_seconds(text: &str) -> f64 {
-    let syllable = |c: char| ('\u{2e80}'..='\u{9fff}').contains(&c) || ('\u{ac00}'..='\u{d7ff}').contains(&c);
-    text.chars().map(|c| if syllable(c) { 1.0 / 5.0 } else { 1.0 / 15.0 }).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

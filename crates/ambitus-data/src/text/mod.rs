@@ -8,7 +8,7 @@ mod pinyin;
 mod vocab;
 
 pub use bpe::{Bpe, ENCODING_BYTES, TOKENIZER_FILE};
-pub use chunks::{chunks, expected_seconds};
+pub use chunks::chunks;
 pub use vocab::Vocab;
 
 use crate::error::DataError;

@@ -12,14 +12,15 @@ use crate::error::RunError;
 use crate::generate::Settings;
 use crate::sampling::Draws;
 use crate::speech::{Asked, Line, Listener, Reference, Speaker, Speech, Spoken};
+use ambitus_data::doubts::{expected_seconds, loops};
 use ambitus_data::mel::SAMPLE_RATE;
-use ambitus_data::speech::interleave::{FRAME_SAMPLES, Frames, SLOTS};
+use ambitus_data::speech::interleave::{Codes as SnacCodes, FRAME_SAMPLES, Frames, SLOTS, interleave};
 use ambitus_data::speech::sequence::{
     END_OF_AI, END_OF_HUMAN, END_OF_SPEECH, END_OF_TEXT, LAST_AUDIO, START_OF_AI, START_OF_HUMAN,
     START_OF_SPEECH,
 };
 use ambitus_data::speech::{Sequences, load_token_clip};
-use ambitus_data::text::{chunks, expected_seconds};
+use ambitus_data::text::chunks;
 use ambitus_data::{Bpe, DataError};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, Program, Session};
@@ -106,7 +107,7 @@ impl Speaker for Folder {
                         let text = sequences.text(&chunk, voice)?;
                         let wrapped = [END_OF_TEXT, END_OF_HUMAN, START_OF_AI, START_OF_SPEECH];
                         let prompt = [START_OF_HUMAN].into_iter().chain(text).chain(wrapped).collect();
-                        pieces.push(piece(prompt, expected_seconds(&chunk), asked.settings));
+                        pieces.push(piece(prompt, expected_seconds(&chunk, None), asked.settings));
                     }
                 }
             }
@@ -240,6 +241,11 @@ impl Speech for Speaking {
                 let of_line = &mut spoken[line];
                 of_line.reached_limit |= !ids.last().is_some_and(|id| decoder.stops.contains(id));
                 of_line.expected_seconds = of_line.expected_seconds.map(|s| s + group[i].expected);
+                let codes = Codes { layers: voice.frames.codes(0..voice.frames.len()).into() };
+                if let Some(loops) = loops(&interleaved(codes)?, SLOTS) {
+                    let frames_a_second = f64::from(SAMPLE_RATE) / FRAME_SAMPLES as f64;
+                    of_line.oddities.push(loops.doubt(frames_a_second).to_string());
+                }
                 if voice.frames.dropped() > 0 {
                     let n = voice.frames.dropped();
                     of_line.oddities.push(format!("malformed frames, dropped: {n}"));
@@ -248,6 +254,14 @@ impl Speech for Speaking {
         }
         end(lines.len(), &mut spoken, to)
     }
+}
+
+/// Returns the ids of codes, frame by frame.
+fn interleaved(codes: Codes) -> Result<Vec<u32>, RunError> {
+    let bug = |_| RunError::Training("whole frames are not whole".to_owned());
+    let layers: [Vec<u32>; 3] = codes.layers.try_into().map_err(bug)?;
+    let codes = SnacCodes::new(layers).map_err(RunError::Training)?;
+    Ok(interleave(&codes))
 }
 
 /// Frames of a piece, of which some were heard.

@@ -79,7 +79,7 @@ fn what_cannot_be_said_is_refused() {
     let clip = text(&dir.join("voice/clip00.wav"));
     std::fs::write(dir.join("bytes.txt"), [0xff, 0xfe, 0x00]).expect("a file");
     let silent = dir.join("silent.wav");
-    ambitus_data_wav(&silent, &vec![0.0; 48_000]);
+    wav(&silent, &vec![0.0; 48_000]);
     let silent = text(&silent);
     let of =
         |clip: &str| vec!["--ref".to_owned(), clip.to_owned(), "--ref-text".to_owned(), "abc".to_owned()];
@@ -104,7 +104,7 @@ fn what_cannot_be_said_is_refused() {
 }
 
 /// Writes samples as a wav file.
-fn ambitus_data_wav(path: &Path, samples: &[f32]) {
+fn wav(path: &Path, samples: &[f32]) {
     let spec = hound::WavSpec {
         channels: 1,
         sample_rate: 24_000,
