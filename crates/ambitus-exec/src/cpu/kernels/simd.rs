@@ -73,6 +73,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Returns the largest lane.
     fn max_lane(self, a: Self::V) -> f32;
 
+    /// Loads `LANES` bf16, by their bits.
+    ///
+    /// # Safety
+    /// `p` must be readable for `LANES` of them.
+    unsafe fn load_bf16_ptr(self, p: *const u16) -> Self::V;
+
     /// Asks for the cache line of `p`, which may be any address.
     #[inline(always)]
     fn prefetch(self, _p: *const f32) {}
@@ -306,6 +312,11 @@ impl Simd for Portable {
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {
         // SAFETY: the caller's promise; arrays of f32 need f32's alignment only.
         unsafe { p.cast::<Self::V>().read() }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_ptr(self, p: *const u16) -> Self::V {
+        // SAFETY: the caller's promise.
+        std::array::from_fn(|i| f32::from_bits(u32::from(unsafe { *p.add(i) }) << 16))
     }
     #[inline(always)]
     unsafe fn store_ptr(self, p: *mut f32, v: Self::V) {
