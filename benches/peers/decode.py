@@ -91,7 +91,7 @@ def report(args: argparse.Namespace, about: dict, rounds: list[dict], loads: lis
         f"PyTorch {about['torch']}, transformers {about['transformers']}, Python {about['python']}; Ambitus {commit()}",
         f"Llama of {about['parameters']:,} parameters, all of them read for every token: {weights / 1e6:.1f} MB in fp32; prompts of 64 tokens, {args.new} new ones, greedy",
         f"{len(rounds)} rounds, taking turns; the prompts' reading is in the times, loading is not; a ratio is of the same round",
-    ]
+    ] + ([args.note] if args.note else [])
     rows = [
         row("memory, GB/s", [x / 1e9 for x in column("bandwidth")], "{:.1f}"),
         row("transformers, 1 sequence, tokens/s", column("their one"), "{:.0f}"),
@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--new", type=int, default=256)
+    parser.add_argument("--note", help="what else is to be known of the measurement")
     parser.add_argument("--name", default="decode-cpu", help="of the result file")
     args = parser.parse_args()
 

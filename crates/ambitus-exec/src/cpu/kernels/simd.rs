@@ -123,6 +123,51 @@ pub trait Simd: Copy + Send + Sync + 'static {
     }
 }
 
+/// An element of memory that is widened as it is loaded: `f32`, or the bits of a bf16.
+pub trait Stored: Copy + Send + Sync {
+    /// Loads `S::LANES` elements.
+    ///
+    /// # Safety
+    /// `p` must be readable for them.
+    unsafe fn load_ptr<S: Simd>(s: S, p: *const Self) -> S::V;
+    /// Loads a slice shorter than `S::LANES`, the other lanes 0.
+    fn load_part<S: Simd>(s: S, x: &[Self]) -> S::V;
+    /// Loads the first `S::LANES` elements of a slice.
+    #[inline(always)]
+    fn load<S: Simd>(s: S, x: &[Self]) -> S::V {
+        assert!(x.len() >= S::LANES);
+        // SAFETY: the slice is long enough.
+        unsafe { Self::load_ptr(s, x.as_ptr()) }
+    }
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    unsafe fn load_ptr<S: Simd>(s: S, p: *const f32) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { s.load_ptr(p) }
+    }
+    #[inline(always)]
+    fn load_part<S: Simd>(s: S, x: &[f32]) -> S::V {
+        s.load_part(x)
+    }
+}
+
+impl Stored for u16 {
+    #[inline(always)]
+    unsafe fn load_ptr<S: Simd>(s: S, p: *const u16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { s.load_bf16_ptr(p) }
+    }
+    #[inline(always)]
+    fn load_part<S: Simd>(s: S, x: &[u16]) -> S::V {
+        // Of the widest vector.
+        let mut wide = [0.0; 16];
+        wide.iter_mut().zip(x).for_each(|(to, x)| *to = f32::from_bits(u32::from(*x) << 16));
+        s.load_part(&wide[..x.len()])
+    }
+}
+
 /// Where a vector lies in a slice: `LANES` floats from `start`, or the last few.
 pub trait At<S: Simd>: Copy {
     /// Loads; lanes beyond the end are 0.

@@ -7,7 +7,7 @@ use crate::cpu::kernels::math::exp_softmax;
 use crate::cpu::kernels::pool::DisjointMut;
 use crate::cpu::kernels::scratch::{SLACK, Scratch};
 use crate::cpu::kernels::simd::dispatch;
-use crate::cpu::kernels::{MatMut, Pool, Stage, segment};
+use crate::cpu::kernels::{Half, MatMut, Pool, Stage, segment};
 use std::ops::Range;
 
 /// Query rows per task: keys and values are packed once for them.
@@ -171,7 +171,7 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32
             let query = &q.data[q_row * q.pitch + q_col..][..width];
             // SAFETY: this task owns this row and these columns of o.
             let out = unsafe { std::slice::from_raw_parts_mut(sum_o, width) };
-            one_row(s, task, (k0, m), query, kv_tile, scores, &mut max[..], &mut sum[..], out);
+            one_row(s, task, (k0, m), query, kv_tile, scores, max, sum, out);
             continue;
         }
         let (tile, r, c) = k.tile(isa, at.0, at.1, kv_tile);
@@ -251,19 +251,29 @@ fn one_row<S: Simd>(
     let Task { spec, .. } = task;
     let d = spec.head_dim;
     let m = if spec.causal { m.min(task.local + 1 - k0) } else { m };
-    let at = ((task.keys.start + k0, m), (task.head * d, d));
-    let (of, r, c) = task.k.tile(s.isa(), at.0, at.1, kv_tile);
-    let keys = HeadRows { of, r, c, d };
-    let heads = || (0..spec.group()).map(|h| (h, h * QB, h * d..(h + 1) * d));
-    for (h, state, part) in heads() {
-        let line = &mut scores[h * LDS..][..m];
-        one::scores(s, &q[part.clone()], keys, spec.scale, line);
+    let (r, c) = (task.keys.start + k0, task.head * d);
+    // bf16 is widened in registers.
+    macro_rules! read {
+        ($rows:expr, |$x:ident| $body:expr) => {
+            if let Rows::Half(Half::Bf16, of) = $rows {
+                let $x = HeadRows { of, r, c, d };
+                $body
+            } else {
+                let (of, r, c) = $rows.tile(s.isa(), (r, m), (c, d), kv_tile);
+                let $x = HeadRows { of, r, c, d };
+                $body
+            }
+        };
+    }
+    for h in 0..spec.group() {
+        let (line, part) = (&mut scores[h * LDS..][..m], h * d..(h + 1) * d);
+        read!(task.k, |keys| one::scores(s, &q[part.clone()], keys, spec.scale, line));
+        let state = h * QB;
         softmax_step(s, line, &mut max[state], &mut sum[state], &mut out[part], k0 == 0);
     }
-    let (of, r, c) = task.v.tile(s.isa(), at.0, at.1, kv_tile);
-    let values = HeadRows { of, r, c, d };
-    for (h, _, part) in heads() {
-        one::weighted(s, &scores[h * LDS..][..m], values, k0 == 0, &mut out[part]);
+    for h in 0..spec.group() {
+        let (line, part) = (&scores[h * LDS..][..m], h * d..(h + 1) * d);
+        read!(task.v, |values| one::weighted(s, line, values, k0 == 0, &mut out[part]));
     }
 }
 

@@ -10,7 +10,7 @@ use crate::cpu::kernels::simd::{Simd, dispatch};
 pub const NV: usize = 2;
 
 /// Most floats of any vector.
-pub const LANES_MAX: usize = 16;
+const LANES_MAX: usize = 16;
 
 /// Returns the columns of a packed panel of B.
 pub const fn nr<S: Simd>() -> usize {

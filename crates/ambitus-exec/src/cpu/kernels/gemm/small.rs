@@ -1,17 +1,19 @@
 //! Products with few rows (m <= 8), such as those of a step of decoding: limited by reading B once, so B is not packed, and bf16 is
 //! widened in registers. An element of C is one sum whose order depends on k only, so a row has the same bits beside any others.
 
-use super::micro::{LANES_MAX, Left, Right, Store, block, nr};
+use super::micro::{Left, Right, Store, block, nr};
 use super::{Data, Operand, Shared};
 use crate::cpu::kernels::half::{Half, RowsMut, Stage};
 use crate::cpu::kernels::scratch::{LINE, SLACK, Scratch, padded};
-use crate::cpu::kernels::simd::{Simd, dispatch};
+use crate::cpu::kernels::simd::{Simd, Stored, dispatch};
 use crate::cpu::kernels::{Isa, MatMut, Pool};
 
 /// Most rows of this path.
 const ROWS: usize = 8;
 /// Columns of C per task.
 const COLS: usize = 128;
+/// Rows of B from those that are read to those that are asked for.
+const AHEAD: usize = 4;
 
 /// Returns the floats of workspace in which a left operand of 16 bits is widened for this path.
 pub fn few_rows_workspace(m: usize, k: usize) -> usize {
@@ -93,7 +95,7 @@ impl<'a, E> Task<'a, E> {
 type Sums = [[f32; COLS]; ROWS];
 
 /// B contiguous along k: every element of C is a dot product of two rows.
-fn by_columns<E: Weight>(pool: &Pool, whole: Task<E>, c: &RowsMut, dots: fn(Isa, &Task<E>, &mut Sums)) {
+fn by_columns<E: Stored>(pool: &Pool, whole: Task<E>, c: &RowsMut, dots: fn(Isa, &Task<E>, &mut Sums)) {
     let isa = pool.isa();
     pool.run(whole.n.div_ceil(COLS), |i| {
         let j = i * COLS;
@@ -122,14 +124,13 @@ dispatch! { fn dots_f32(t: &Task, sums: &mut Sums) = dots_body }
 dispatch! { fn dots_bf16(t: &Task<u16>, sums: &mut Sums) = dots_body }
 
 #[inline(always)]
-fn dots_body<S: Simd, E: Weight>(s: S, t: &Task<E>, sums: &mut Sums) {
-    // One row of A: four rows of B at once, so that sums do not wait for each other; of 16 bits, which take longer to widen than to
-    // read, two are read faster than four. More rows of A: as the registers allow, each pair of rows of B while it is in the
-    // first-level cache.
-    if t.m == 1 && size_of::<E>() == 4 {
-        let whole = t.n / 4 * 4;
-        (0..whole).step_by(4).for_each(|j| dot_tile::<S, E, 1, 4>(s, t, 0, j, sums));
-        (whole..t.n).for_each(|j| dot_tile::<S, E, 1, 1>(s, t, 0, j, sums));
+fn dots_body<S: Simd, E: Stored>(s: S, t: &Task<E>, sums: &mut Sums) {
+    // One row of A: four rows of B at once, so that sums do not wait for each other. Of 16 bits, which take longer to widen than to
+    // read, one is read faster. More rows of A: as the registers allow, each pair of rows of B while it is in the first-level cache.
+    if t.m == 1 {
+        let fours = if size_of::<E>() == 4 { t.n / 4 * 4 } else { 0 };
+        (0..fours).step_by(4).for_each(|j| dot_tile::<S, E, 1, 4>(s, t, 0, j, sums));
+        (fours..t.n).for_each(|j| dot_tile::<S, E, 1, 1>(s, t, 0, j, sums));
         return;
     }
     let mut j = 0;
@@ -151,44 +152,8 @@ fn dots_body<S: Simd, E: Weight>(s: S, t: &Task<E>, sums: &mut Sums) {
     }
 }
 
-/// An element of B, widened as it is loaded.
-trait Weight: Copy + Send + Sync {
-    /// # Safety
-    /// `p` must be readable for `S::LANES` elements.
-    unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::V;
-    /// Loads fewer than `S::LANES` elements, the other lanes 0.
-    fn load_part<S: Simd>(s: S, x: &[Self]) -> S::V;
-}
-
-impl Weight for f32 {
-    #[inline(always)]
-    unsafe fn load<S: Simd>(s: S, p: *const f32) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { s.load_ptr(p) }
-    }
-    #[inline(always)]
-    fn load_part<S: Simd>(s: S, x: &[f32]) -> S::V {
-        s.load_part(x)
-    }
-}
-
-/// The bits of a bf16.
-impl Weight for u16 {
-    #[inline(always)]
-    unsafe fn load<S: Simd>(s: S, p: *const u16) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { s.load_bf16_ptr(p) }
-    }
-    #[inline(always)]
-    fn load_part<S: Simd>(s: S, x: &[u16]) -> S::V {
-        let mut wide = [0.0; LANES_MAX];
-        wide.iter_mut().zip(x).for_each(|(to, x)| *to = f32::from_bits(u32::from(*x) << 16));
-        s.load_part(&wide[..x.len()])
-    }
-}
-
 #[inline(always)]
-fn dot_tile<S: Simd, E: Weight, const M: usize, const N: usize>(
+fn dot_tile<S: Simd, E: Stored, const M: usize, const N: usize>(
     s: S,
     t: &Task<E>,
     i: usize,
@@ -198,12 +163,12 @@ fn dot_tile<S: Simd, E: Weight, const M: usize, const N: usize>(
     let a: [&[f32]; M] = std::array::from_fn(|r| &t.a[(i + r) * t.lda..][..t.k]);
     let b: [&[E]; N] = std::array::from_fn(|r| &t.b[(j + r) * t.ldb..][..t.k]);
     let mut acc = [[s.zero(); N]; M];
-    // A cache line of each row of B at a time, and those of the next rows are asked for: N short streams are not foreseen.
+    // A cache line of each row of B at a time, and those of later rows are asked for: short streams are not foreseen.
     let line = LINE * size_of::<f32>() / size_of::<E>();
     let mut p = 0;
     while p + line <= t.k {
         if i == 0 {
-            b.iter().for_each(|b| s.prefetch(b.as_ptr().wrapping_add(N * t.ldb + p).cast()));
+            b.iter().for_each(|b| s.prefetch(b.as_ptr().wrapping_add(AHEAD * t.ldb + p).cast()));
         }
         for p in (p..p + line).step_by(S::LANES) {
             // SAFETY: a line is whole vectors, and ends within k, the length of every slice.
@@ -235,7 +200,7 @@ fn dot_tile<S: Simd, E: Weight, const M: usize, const N: usize>(
 /// # Safety
 /// `p + S::LANES` must be within every slice.
 #[inline(always)]
-unsafe fn step<S: Simd, E: Weight, const M: usize, const N: usize>(
+unsafe fn step<S: Simd, E: Stored, const M: usize, const N: usize>(
     s: S,
     a: &[&[f32]; M],
     b: &[&[E]; N],
@@ -243,7 +208,7 @@ unsafe fn step<S: Simd, E: Weight, const M: usize, const N: usize>(
     acc: &mut [[S::V; N]; M],
 ) {
     // SAFETY: the caller's promise.
-    let bv: [S::V; N] = std::array::from_fn(|q| unsafe { E::load(s, b[q].as_ptr().add(p)) });
+    let bv: [S::V; N] = std::array::from_fn(|q| unsafe { E::load_ptr(s, b[q].as_ptr().add(p)) });
     for (row, a) in acc.iter_mut().zip(a) {
         // SAFETY: as above.
         let av = unsafe { s.load_ptr(a.as_ptr().add(p)) };
