@@ -14,6 +14,7 @@ pub mod place;
 pub mod policy;
 pub mod precision;
 pub mod pure;
+pub mod rows;
 pub mod schedule;
 pub mod shard;
 pub mod simplify;

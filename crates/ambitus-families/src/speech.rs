@@ -44,6 +44,8 @@ pub struct Asked<'a> {
     pub most_seconds: f64,
     /// Of a codec or vocoder.
     pub threads: usize,
+    /// Bytes that a tokenizer may take.
+    pub room: u64,
 }
 
 /// Makes speech for a family.

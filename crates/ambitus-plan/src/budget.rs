@@ -4,13 +4,12 @@
 //! (staging, loader buffers) is a row of its own. The largest phase decides.
 
 mod draft;
-mod inference;
 mod phases;
 mod planning;
 
 pub use draft::Draft;
-pub use inference::{Held, InferencePlan};
 pub use phases::{PICTURE_BYTES, phase};
+pub(crate) use planning::PLANNER_BYTES;
 use planning::planning;
 pub use planning::{has_room_to_search, is_long, require_planning};
 
@@ -41,7 +40,7 @@ pub const START_BYTES: u64 = if cfg!(debug_assertions) { 15 << 20 } else { 12 <<
 /// How many times a long model's programs are in memory while a refusal looks for what would fit. Measured: 9.3.
 const LONG_AT_ONCE: u64 = 10;
 /// Bytes of memory that a byte of the page tables describes.
-const OF_PAGE_TABLE: u64 = 512;
+pub(crate) const OF_PAGE_TABLE: u64 = 512;
 /// Resident bytes of the program itself: code and data pages, allocator, main thread, reports. Measured; see
 /// `docs/decisions/0005-process-bytes.md`.
 pub const PROCESS_BYTES: u64 = if cfg!(debug_assertions) { 22 << 20 } else { 19 << 20 };
@@ -409,16 +408,16 @@ pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
 
 /// Bytes of the process that programs take.
 #[derive(Clone, Copy, Debug, Default)]
-struct ProgramBytes {
+pub(crate) struct ProgramBytes {
     /// As they are planned.
-    planned: u64,
+    pub planned: u64,
     /// Bound by executors.
     bound: u64,
 }
 
 impl ProgramBytes {
     /// Returns the bytes of a session and `executors` executors.
-    fn of(session: &Session, executors: usize) -> ProgramBytes {
+    pub fn of(session: &Session, executors: usize) -> ProgramBytes {
         let sum = |of: &dyn Fn(&Program) -> u64| session.programs.iter().map(of).sum::<u64>();
         let bound = executors as u64 * sum(&CpuExecutor::program_bytes);
         ProgramBytes { planned: sum(&program_bytes), bound }
@@ -426,7 +425,7 @@ impl ProgramBytes {
 
     /// Returns the bytes while the session runs. The allocator keeps the bytes of what was planned, though the executor that
     /// binds it drops it.
-    fn running(self) -> u64 {
+    pub fn running(self) -> u64 {
         self.planned + self.bound
     }
 }

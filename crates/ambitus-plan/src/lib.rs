@@ -9,6 +9,7 @@ mod describe;
 pub mod device;
 pub mod dump;
 mod host;
+pub mod inference;
 pub mod memory;
 pub mod parts;
 pub mod placement;

@@ -5,7 +5,7 @@ use crate::weights;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
 use ambitus_families::generate::{Generated, Settings, Values};
-use ambitus_plan::budget::Held;
+use ambitus_plan::inference::Held;
 use ambitus_store::{DType as FileType, SafetensorsWriter, TensorSpec};
 use std::path::Path;
 use std::time::Instant;

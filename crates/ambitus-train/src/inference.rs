@@ -6,8 +6,8 @@ use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
 use ambitus_ir::{DType, Program, Session, StateDecl, StateKind};
-use ambitus_plan::budget::{Held, InferencePlan};
 use ambitus_plan::device::Device;
+use ambitus_plan::inference::{Held, InferencePlan};
 use ambitus_recipe::recipe::DeviceChoice;
 use ambitus_recipe::size::ByteSize;
 

@@ -6,11 +6,11 @@ use ambitus_data::{DataError, SoundWriter, doubts};
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::speech::{Asked, Line, Listener, Speech, Spoken};
-use ambitus_plan::budget::{Held, InferencePlan};
 use ambitus_plan::device::Device;
+use ambitus_plan::inference::{Held, InferencePlan};
 use ambitus_store::open_file;
 use serde::Serialize;
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -71,8 +71,8 @@ fn read(from: impl Read, path: &Path) -> Result<String, RunError> {
 pub enum Out {
     /// A file; of several lines each has its own, numbered.
     File(PathBuf),
-    /// Standard output, all lines one after another.
-    Stream,
+    /// A pipe that this opens, all lines one after another.
+    Stream(fn() -> Box<dyn Write>),
 }
 
 /// What was said of a line.
@@ -137,7 +137,14 @@ pub fn say(
     match speech.speak(&mut *exec, &str::to_owned, &mut writing) {
         // Who listened wanted no more.
         Err(RunError::Data(DataError::Io { source, .. })) if source.kind() == ErrorKind::BrokenPipe => {}
-        done => done.and_then(|()| writing.finish())?,
+        done => {
+            done?;
+            if matches!(out, Out::Stream(_)) {
+                // Also where nothing came.
+                writing.writer(0)?;
+            }
+            writing.finish()?;
+        }
     }
     let seconds = writing.started.elapsed().as_secs_f64();
     let speech_seconds = writing.seconds(writing.samples);
@@ -219,9 +226,9 @@ impl Writing<'_> {
     fn writer(&mut self, line: usize) -> Result<&mut SoundWriter, RunError> {
         if self.open.is_none() {
             let path = self.path(line);
-            let writer = match &path {
-                Some(path) => SoundWriter::create(path, self.rate)?,
-                None => SoundWriter::stream(Box::new(std::io::stdout()), self.rate)?,
+            let writer = match (self.out, &path) {
+                (Out::Stream(open), _) => SoundWriter::stream(open(), self.rate)?,
+                (Out::File(all), path) => SoundWriter::create(path.as_ref().unwrap_or(all), self.rate)?,
             };
             self.open = Some((writer, path));
         }

@@ -7,6 +7,7 @@ use crate::optimizer;
 use crate::passes::place::{self, Cut};
 use crate::passes::policy::Blocks;
 use crate::passes::precision::{LOSS_SCALE, Precision};
+use crate::passes::rows::Rows;
 use crate::passes::shard::Layout;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session, StateDecl};
@@ -349,5 +350,6 @@ pub fn inference(
         programs = programs.into_iter().map(through).collect::<Result<_, _>>()?;
     }
     session.programs = programs;
+    pipeline.runner().run_all(&mut session, &Rows)?;
     Ok(session)
 }

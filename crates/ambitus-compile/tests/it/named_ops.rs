@@ -10,6 +10,8 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("fuse", "Accumulate", "is about accumulations"),
     ("lora", "Linear", "adapts linear layers"),
     ("pure", "Cast", "drops casts to what a parameter is stored as"),
+    ("rows", "Cast", "is about casts of tables"),
+    ("rows", "Gather", "is about look-ups in them"),
     ("shard/layout", "Cast", "a parameter's readers are those of its casts"),
     ("shard/prefetch", "Cast", "a shard's cast goes with its gather"),
     ("shard/uses", "Cast", "parameters that are only read as 16 bits are gathered so"),

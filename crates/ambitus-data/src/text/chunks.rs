@@ -5,8 +5,8 @@ const NARROW: [char; 6] = [';', ':', ',', '.', '!', '?'];
 /// What ends one in any case.
 const WIDE: [char; 6] = ['；', '：', '，', '。', '！', '？'];
 
-/// Cuts a text at punctuation into pieces of at most `most` bytes, as few as follow one another (f5-tts 1.1.22, `chunk_text` of
-/// `utils_infer.py`). A sentence of more bytes, which the package leaves whole, is cut at spaces, and a word of more between
+/// Cuts a text at punctuation into pieces of at most `most` bytes, as few as follow one another: `chunk_text` of the
+/// package whose vectors are in `parity/`. A sentence of more bytes, which the package leaves whole, is cut at spaces, and a word of more between
 /// characters. White space alone is no piece.
 pub fn chunks(text: &str, most: usize) -> Vec<String> {
     let mut pieces: Vec<String> = Vec::new();

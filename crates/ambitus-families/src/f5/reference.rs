@@ -192,8 +192,9 @@ fn sound(path: &Path, text: &str) -> Result<Voice, RunError> {
 
 impl Folder {
     /// Returns why a text cannot be said: more of its characters are unknown than known.
-    pub(super) fn unknown(text: &str, ids: usize, unknown: &[String]) -> Option<String> {
-        (2 * unknown.len() > ids).then(|| {
+    pub(super) fn unknown(text: &str, unknown: &[String]) -> Option<String> {
+        let characters = text.chars().filter(|c| !c.is_whitespace()).count();
+        (2 * unknown.len() > characters).then(|| {
             let mut some: Vec<&str> = unknown.iter().map(String::as_str).collect();
             some.sort_unstable();
             some.dedup();

@@ -63,7 +63,7 @@ impl Speaker for Folder {
                     let mut pieces = Vec::new();
                     for chunk in chunks(text, most) {
                         let (piece, unknown) = voice.piece(&chunk, &tokenizer, asked.speed);
-                        if let Some(why) = Folder::unknown(&chunk, piece.ids.len(), &unknown) {
+                        if let Some(why) = Folder::unknown(&chunk, &unknown) {
                             return Err(RunError::Usage(why));
                         }
                         if !unknown.is_empty() {

@@ -99,7 +99,8 @@ impl Speaker for Folder {
                     let sequences = match &mut sequences {
                         Some(sequences) => sequences,
                         none => {
-                            none.insert(Sequences::new(Bpe::read(&self.dir, u64::MAX)?, Default::default())?)
+                            let bpe = Bpe::read(&self.dir, asked.room).map_err(too_small)?;
+                            none.insert(Sequences::new(bpe, Default::default())?)
                         }
                     };
                     let most = (asked.most_seconds.min(MOST_SECONDS) * BYTES_A_SECOND) as usize;
@@ -127,6 +128,16 @@ impl Speaker for Folder {
             notes,
             tokenizer,
         }))
+    }
+}
+
+/// Turns a tokenizer that has no room into a refusal of the budget.
+fn too_small(e: DataError) -> RunError {
+    match e {
+        DataError::DoesNotFit { needed, .. } => {
+            RunError::does_not_fit(needed, format!("{e}; raise --memory"))
+        }
+        other => other.into(),
     }
 }
 
@@ -221,7 +232,8 @@ impl Speech for Speaking {
             let group = &pieces[first..pieces.len().min(first + room.sequences)];
             let prompts: Vec<&[u32]> = group.iter().map(|p| &*p.prompt).collect();
             decoder.most = group.iter().map(|p| p.most).collect();
-            let mut voices: Vec<Voice> = group.iter().map(|_| Voice::default()).collect();
+            let mut voices: Vec<Voice> =
+                group.iter().map(|_| Voice { frame: FRAME_SAMPLES, ..Voice::default() }).collect();
             end(of_piece[first], &mut spoken, to)?;
             let all = decoder.run(exec, &prompts, &mut |i, before, logits| {
                 let step = (before.len() - prompts[i].len()) as u32;
@@ -269,6 +281,8 @@ fn interleaved(codes: Codes) -> Result<Vec<u32>, RunError> {
 struct Voice {
     frames: Frames,
     heard: usize,
+    /// Samples of a frame.
+    frame: usize,
 }
 
 impl Voice {
@@ -284,7 +298,7 @@ impl Voice {
             let until = (self.heard + WINDOW).min(all);
             let from = self.heard.saturating_sub(AROUND);
             let around = from..(until + AROUND).min(all);
-            let (skip, take) = ((self.heard - from) * FRAME_SAMPLES, (until - self.heard) * FRAME_SAMPLES);
+            let (skip, take) = ((self.heard - from) * self.frame, (until - self.heard) * self.frame);
             let n = around.len();
             let codes = Codes { layers: self.frames.codes(around).into() };
             let mut decoding = codec.codec.decoding_of(&codes, n, None)?;
@@ -299,5 +313,46 @@ impl Voice {
             self.heard = until;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec;
+    use ambitus_data::speech::sequence::FIRST_AUDIO;
+
+    /// Sound that is heard while ids come, window by window, is that of all frames decoded at once.
+    #[test]
+    fn windows_are_the_whole() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../parity/snac/fixtures/strides");
+        let codec = codec::open(crate::CODECS, &dir, 1).expect("a codec");
+        let spec = codec.spec().clone();
+        let book = spec.codebooks[0].size as u32;
+        let mut snac = Snac { codec, fingerprint: [0; 32] };
+        for frames in [1, 5, WINDOW, 2 * WINDOW + 1, 3 * WINDOW + AROUND] {
+            let mut voice = Voice { frame: spec.frame, ..Voice::default() };
+            let mut heard = Vec::new();
+            for i in 0..(frames * SLOTS) as u32 {
+                voice.frames.push(FIRST_AUDIO + i % SLOTS as u32 * 4096 + (i * 37 + 11) % book);
+                let take = &mut |x: &[f32]| {
+                    heard.extend_from_slice(x);
+                    Ok(())
+                };
+                voice.heard(&mut snac, false, take).expect("decodes");
+            }
+            let before = heard.len();
+            let take = &mut |x: &[f32]| {
+                heard.extend_from_slice(x);
+                Ok(())
+            };
+            voice.heard(&mut snac, true, take).expect("decodes");
+            assert!(before > 0 || frames < WINDOW + AROUND, "{frames}: nothing was heard early");
+            let whole = Codes { layers: voice.frames.codes(0..frames).into() };
+            let whole = snac.codec.decode(&whole).expect("decodes");
+            assert_eq!(heard.len(), whole.len(), "{frames}");
+            let off = heard.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off < 1e-6, "{frames}: {off}");
+        }
     }
 }

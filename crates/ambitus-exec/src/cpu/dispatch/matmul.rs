@@ -2,8 +2,10 @@
 
 use super::core::accumulator;
 use super::{Resolved, kernel, small, widened};
-use crate::cpu::kernels::{Operand, Rows, gemm_narrow, gemm_narrow_workspace, gemm_workspace};
-use crate::cpu::operand::Io;
+use crate::cpu::kernels::{
+    Operand, Rows, few_rows_workspace, gemm_narrow, gemm_narrow_workspace, gemm_workspace,
+};
+use crate::cpu::operand::{Io, half};
 use crate::cpu::types::{Types, f32s};
 use ambitus_ir::ops::matmul::MatMul;
 
@@ -67,5 +69,6 @@ pub fn linear_workspace(t: Types<'_>, threads: usize) -> usize {
 
 fn product(t: Types<'_>, [m, n, depth]: [usize; 3], threads: usize) -> usize {
     let floats = if t.half_result() { gemm_narrow_workspace } else { gemm_workspace };
-    floats(m, n, depth, threads)
+    let few = if half(t.x[0]).is_some() { few_rows_workspace(m, depth) } else { 0 };
+    floats(m, n, depth, threads).max(few)
 }

@@ -97,7 +97,7 @@ mod x86;
 pub use activation::{Act, activation, activation_grad, add_scaled, axpby, mul, scale, swiglu, swiglu_grad};
 pub use attention::{Attention, attention, attention_grad, attention_grad_workspace, attention_workspace};
 pub use conv::{Conv1d, conv1d, conv1d_grad_input, conv1d_grad_weight, conv1d_workspace};
-pub use gemm::{Operand, gemm, gemm_narrow, gemm_narrow_workspace, gemm_workspace};
+pub use gemm::{Operand, few_rows_workspace, gemm, gemm_narrow, gemm_narrow_workspace, gemm_workspace};
 pub use grn::{grn, grn_grad, grn_workspace};
 pub use half::{Half, Rows, RowsMut, Stage};
 pub use linear_ce::{

@@ -73,6 +73,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Returns the largest lane.
     fn max_lane(self, a: Self::V) -> f32;
 
+    /// Loads `LANES` bf16, by their bits.
+    ///
+    /// # Safety
+    /// `p` must be readable for `LANES` of them.
+    unsafe fn load_bf16_ptr(self, p: *const u16) -> Self::V;
+
     /// Asks for the cache line of `p`, which may be any address.
     #[inline(always)]
     fn prefetch(self, _p: *const f32) {}
@@ -114,6 +120,51 @@ pub trait Simd: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn zero(self) -> Self::V {
         self.splat(0.0)
+    }
+}
+
+/// An element of memory that is widened as it is loaded: `f32`, or the bits of a bf16.
+pub trait Stored: Copy + Send + Sync {
+    /// Loads `S::LANES` elements.
+    ///
+    /// # Safety
+    /// `p` must be readable for them.
+    unsafe fn load_ptr<S: Simd>(s: S, p: *const Self) -> S::V;
+    /// Loads a slice shorter than `S::LANES`, the other lanes 0.
+    fn load_part<S: Simd>(s: S, x: &[Self]) -> S::V;
+    /// Loads the first `S::LANES` elements of a slice.
+    #[inline(always)]
+    fn load<S: Simd>(s: S, x: &[Self]) -> S::V {
+        assert!(x.len() >= S::LANES);
+        // SAFETY: the slice is long enough.
+        unsafe { Self::load_ptr(s, x.as_ptr()) }
+    }
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    unsafe fn load_ptr<S: Simd>(s: S, p: *const f32) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { s.load_ptr(p) }
+    }
+    #[inline(always)]
+    fn load_part<S: Simd>(s: S, x: &[f32]) -> S::V {
+        s.load_part(x)
+    }
+}
+
+impl Stored for u16 {
+    #[inline(always)]
+    unsafe fn load_ptr<S: Simd>(s: S, p: *const u16) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { s.load_bf16_ptr(p) }
+    }
+    #[inline(always)]
+    fn load_part<S: Simd>(s: S, x: &[u16]) -> S::V {
+        // Of the widest vector.
+        let mut wide = [0.0; 16];
+        wide.iter_mut().zip(x).for_each(|(to, x)| *to = f32::from_bits(u32::from(*x) << 16));
+        s.load_part(&wide[..x.len()])
     }
 }
 
@@ -306,6 +357,11 @@ impl Simd for Portable {
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {
         // SAFETY: the caller's promise; arrays of f32 need f32's alignment only.
         unsafe { p.cast::<Self::V>().read() }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_ptr(self, p: *const u16) -> Self::V {
+        // SAFETY: the caller's promise.
+        std::array::from_fn(|i| f32::from_bits(u32::from(unsafe { *p.add(i) }) << 16))
     }
     #[inline(always)]
     unsafe fn store_ptr(self, p: *mut f32, v: Self::V) {

@@ -58,6 +58,13 @@ impl Simd for Avx2 {
         unsafe { _mm256_loadu_ps(p) }
     }
     #[inline(always)]
+    unsafe fn load_bf16_ptr(self, p: *const u16) -> Self::V {
+        unsafe {
+            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+        }
+    }
+    #[inline(always)]
     unsafe fn store_ptr(self, p: *mut f32, v: Self::V) {
         unsafe { _mm256_storeu_ps(p, v) }
     }
@@ -231,6 +238,13 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {
         unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_ptr(self, p: *const u16) -> Self::V {
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
     }
     #[inline(always)]
     unsafe fn store_ptr(self, p: *mut f32, v: Self::V) {

@@ -1,12 +1,13 @@
 //! Attention forward.
 
+use super::one::{self, HeadRows};
 use super::*;
 use crate::cpu::kernels::gemm::micro::{Left, Right, Store, block};
 use crate::cpu::kernels::math::exp_softmax;
 use crate::cpu::kernels::pool::DisjointMut;
 use crate::cpu::kernels::scratch::{SLACK, Scratch};
 use crate::cpu::kernels::simd::dispatch;
-use crate::cpu::kernels::{MatMut, Pool, Stage, segment};
+use crate::cpu::kernels::{Half, MatMut, Pool, Stage, segment};
 use std::ops::Range;
 
 /// Query rows per task: keys and values are packed once for them.
@@ -166,6 +167,13 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32
         }
         let m = KT.min(task.keys.len() - k0);
         let at = ((task.keys.start + k0, m), (task.head * d, d));
+        if n == 1 && group <= QT {
+            let query = &q.data[q_row * q.pitch + q_col..][..width];
+            // SAFETY: this task owns this row and these columns of o.
+            let out = unsafe { std::slice::from_raw_parts_mut(sum_o, width) };
+            one_row(s, task, (k0, m), query, kv_tile, scores, max, sum, out);
+            continue;
+        }
         let (tile, r, c) = k.tile(isa, at.0, at.1, kv_tile);
         pack_rows_t(s, &tile, r, m, c, d, kt);
         let (tile, r, c) = v.tile(isa, at.0, at.1, kv_tile);
@@ -224,6 +232,49 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32
     }
     // SAFETY: this task owns these rows and columns of o.
     unsafe { settle(isa, o, (first_row, n), (first_col, width), o_tile) };
+}
+
+/// What one query row sees of the keys `k0..k0 + m`, for all its heads.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+fn one_row<S: Simd>(
+    s: S,
+    task: &Task,
+    (k0, m): (usize, usize),
+    q: &[f32],
+    kv_tile: &mut [f32],
+    scores: &mut [f32],
+    max: &mut [f32],
+    sum: &mut [f32],
+    out: &mut [f32],
+) {
+    let Task { spec, .. } = task;
+    let d = spec.head_dim;
+    let m = if spec.causal { m.min(task.local + 1 - k0) } else { m };
+    let (r, c) = (task.keys.start + k0, task.head * d);
+    // bf16 is widened in registers.
+    macro_rules! read {
+        ($rows:expr, |$x:ident| $body:expr) => {
+            if let Rows::Half(Half::Bf16, of) = $rows {
+                let $x = HeadRows { of, r, c, d };
+                $body
+            } else {
+                let (of, r, c) = $rows.tile(s.isa(), (r, m), (c, d), kv_tile);
+                let $x = HeadRows { of, r, c, d };
+                $body
+            }
+        };
+    }
+    for h in 0..spec.group() {
+        let (line, part) = (&mut scores[h * LDS..][..m], h * d..(h + 1) * d);
+        read!(task.k, |keys| one::scores(s, &q[part.clone()], keys, spec.scale, line));
+        let state = h * QB;
+        softmax_step(s, line, &mut max[state], &mut sum[state], &mut out[part], k0 == 0);
+    }
+    for h in 0..spec.group() {
+        let (line, part) = (&scores[h * LDS..][..m], h * d..(h + 1) * d);
+        read!(task.v, |values| one::weighted(s, line, values, k0 == 0, &mut out[part]));
+    }
 }
 
 /// Turns a row of scores into exp(score - max), updates the running maximum and sum, and rescales the output so far.

@@ -6,6 +6,7 @@
 
 mod backward;
 mod forward;
+mod one;
 #[cfg(test)]
 mod tests;
 

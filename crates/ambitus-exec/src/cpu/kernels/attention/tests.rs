@@ -145,3 +145,14 @@ fn cross_attention_with_empty_segments() {
         verify(&mut rng, &case);
     }
 }
+
+/// A query of each segment, as in a step of decoding, over more keys than a tile has.
+#[test]
+fn one_query_of_a_segment() {
+    let mut rng = Rng::new(14);
+    for (heads, kv_heads, head_dim, causal) in [(6, 2, 64, false), (2, 2, 33, false), (3, 1, 100, true)] {
+        let spec = Attention { heads, kv_heads, head_dim, causal, scale: 0.3 };
+        let (q_seg, k_seg) = (vec![0, 1, 1, 2, 3, 5], vec![0, 700, 720, 720, 727, 740]);
+        verify(&mut rng, &Case { spec, q_seg, k_seg, q_rows: 6, k_rows: 741 });
+    }
+}

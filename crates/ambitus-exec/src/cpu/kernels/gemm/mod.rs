@@ -10,8 +10,9 @@ mod widen;
 use super::pool::DisjointMut;
 use super::scratch::{LINE, SLACK, Scratch, padded};
 use super::simd::{Simd, dispatch};
-use super::{Half, Isa, MatMut, Pool, Rows};
+use super::{Half, Isa, MatMut, Pool, Rows, RowsMut};
 use micro::{Left, Right, Store, block, nr};
+pub use small::few_rows_workspace;
 pub use widen::{gemm_narrow, gemm_narrow_workspace};
 
 /// A GEMM operand: element (r, c) is `data[r * rs + c * cs]`. Rows may overlap (`rs < cols`), as in the windows of a convolution.
@@ -208,7 +209,7 @@ pub fn gemm(
         return;
     }
     let isa = pool.isa();
-    if small::run(pool, alpha, a, b, beta, &c, bias) {
+    if small::run(pool, alpha, a, b, beta, &mut RowsMut::F32(c.reborrow()), bias, ws) {
         return;
     }
     let t = Blocks::of(tile_size(isa), m, n, k);

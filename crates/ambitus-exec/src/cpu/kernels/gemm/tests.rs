@@ -181,3 +181,46 @@ fn sixteen_bit_operands_and_results() {
         }
     }
 }
+
+/// Products with few rows: a row's bits depend neither on those beside it nor on which operands have 16 bits.
+#[test]
+fn few_rows_of_any_type() {
+    let mut rng = Rng::new(10);
+    for (n, k) in [(1, 5), (130, 40), (259, 1100)] {
+        let narrow = |x: &[f32]| {
+            let (mut bits, mut back) = (vec![0; x.len()], vec![0.0; x.len()]);
+            Half::Bf16.narrow(Isa::best(), x, &mut bits);
+            Half::Bf16.widen(Isa::best(), &bits, &mut back);
+            (bits, back)
+        };
+        let ((a16, a), (b16, b)) = (narrow(&rng.vec(8 * k)), narrow(&rng.vec(n * k)));
+        let (bias, c0) = (rng.vec(n), rng.vec(8 * n));
+        let wide = |x, rows| Operand::new(Mat::dense(x, rows, k));
+        let half = |x, rows| Operand::new(Rows::Half(Half::Bf16, Mat::<u16>::dense(x, rows, k)));
+        let product = |pool: &Pool, first: usize, m: usize, (a_half, b_half): (bool, bool)| {
+            let part = first * k..(first + m) * k;
+            let a = if a_half { half(&a16[part], m) } else { wide(&a[part], m) };
+            let b = if b_half { half(&b16, n) } else { wide(&b, n) };
+            let mut c = c0[first * n..(first + m) * n].to_vec();
+            let mut ws = vec![f32::NAN; gemm_workspace(m, n, k, 1).max(few_rows_workspace(m, k))];
+            gemm(pool, 1.0, a, b.t(), 0.5, MatMut::dense(&mut c, m, n), Some(&bias), &mut ws);
+            c
+        };
+        let want = |i: usize| {
+            let (r, j) = (i / n, i % n);
+            let sum: f64 = (0..k).map(|p| f64::from(a[r * k + p]) * f64::from(b[j * k + p])).sum();
+            (sum + f64::from(bias[j]) + 0.5 * f64::from(c0[i])) as f32
+        };
+        let want: Vec<f32> = (0..8 * n).map(want).collect();
+        for pool in pools() {
+            let all = product(&pool, 0, 8, (false, false));
+            close(&all, &want, TOL, "few rows");
+            for ((first, m), half) in
+                [((0, 1), (false, true)), ((7, 1), (true, false)), ((1, 3), (true, true))]
+            {
+                let some = product(&pool, first, m, half);
+                assert!(some == all[first * n..(first + m) * n], "{m} rows of {n}x{k}, {half:?}");
+            }
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //! are packed, results rounded once.
 
 use super::super::half::{Half, RowsMut};
-use super::{Operand, gemm, gemm_workspace, pack};
+use super::{Operand, gemm, gemm_workspace, pack, small};
 use crate::cpu::kernels::scratch::{Scratch, padded};
 use crate::cpu::kernels::simd::Simd;
 use crate::cpu::kernels::{Mat, MatMut, Pool, Stage};
@@ -79,12 +79,15 @@ pub fn gemm_narrow(
     bias: Option<&[f32]>,
     ws: &mut [f32],
 ) {
-    let (half, c) = match c {
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    let (half, mut c) = match c {
         RowsMut::F32(c) => return gemm(pool, 1.0, a, b, beta, c, bias, ws),
         RowsMut::Half(half, c) => (half, c),
     };
-    let (m, n, k) = (a.rows, b.cols, a.cols);
-    assert!(c.rows == m && c.cols == n, "gemm: [{m}, {n}] into [{}, {}]", c.rows, c.cols);
+    assert!(b.rows == k && c.rows == m && c.cols == n, "gemm: [{m}, {n}] into [{}, {}]", c.rows, c.cols);
+    if small::run(pool, 1.0, a, b, beta, &mut RowsMut::Half(half, c.reborrow()), bias, ws) {
+        return;
+    }
     let isa = pool.isa();
     let mut scratch = Scratch::new(ws);
     let band = scratch.take(BAND.0.min(m) * BAND.1.min(n));

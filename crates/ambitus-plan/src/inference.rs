@@ -1,7 +1,6 @@
 //! What programs without backward need, when nothing is trained: generation and speech.
 
-use super::planning::PLANNER_BYTES;
-use super::{LOAD_BYTES, OF_PAGE_TABLE, PLANNED_AT_ONCE, ProgramBytes, START_BYTES};
+use crate::budget::{LOAD_BYTES, OF_PAGE_TABLE, PLANNED_AT_ONCE, PLANNER_BYTES, ProgramBytes, START_BYTES};
 use crate::device::Device;
 use ambitus_compile::plan;
 use ambitus_compile::plan::report;
