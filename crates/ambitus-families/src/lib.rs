@@ -18,6 +18,7 @@ pub mod sampling;
 pub mod small;
 pub mod snac;
 pub mod stop;
+pub mod tokens;
 pub mod vocos;
 pub mod weights;
 

@@ -59,6 +59,8 @@ time the sum of all. Between two stages the model is exported and loaded, and th
     Gradients(GradientsArgs),
     /// Generate from given prompts, reference clips and noise, for comparison with the reference
     Generate(GenerateArgs),
+    /// Show the ids and pieces that a model reads of each line of a text
+    Tokens(crate::tokens::TokensArgs),
     /// Write a run's model as the original project loads it
     Export(ExportArgs),
     /// List all runs in a folder in one table: what differs, memory, speed, validation loss

@@ -9,6 +9,7 @@ mod plan;
 mod refused;
 mod signals;
 mod terminal;
+mod tokens;
 
 use ambitus_families::error::RunError;
 use ambitus_families::stop;
@@ -94,6 +95,7 @@ fn command(command: Command) -> Result<(), RunError> {
         Command::Resume(a) => commands::resume(&a),
         Command::Gradients(a) => commands::gradients(&a),
         Command::Generate(a) => commands::generate(&a),
+        Command::Tokens(a) => tokens::run(&a),
         Command::Export(a) => commands::export(&a),
         Command::Runs(a) => commands::runs(&a),
         Command::Codec { command } => codec::run(&command),

@@ -27,6 +27,7 @@ mod refusals;
 mod schedules;
 mod stages;
 mod tensors;
+mod tokens;
 mod train;
 mod train_ranks;
 mod trained;
