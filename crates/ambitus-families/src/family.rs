@@ -7,6 +7,7 @@ use crate::generate::Generator;
 use crate::prepare::Preparer;
 use crate::sample::Sampler;
 use crate::speech::Speaker;
+use crate::tokens::{Reader, Reading};
 use crate::weights::{Weights, architectures};
 use ambitus_data::ClipIndex;
 use ambitus_ir::StateDecl;
@@ -86,6 +87,15 @@ pub trait Opened: Send + Sync {
     /// # Errors
     /// A vocabulary or tokenizer that cannot be used.
     fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError>;
+
+    /// Returns what reads texts as the model does (`ambitus tokens`).
+    ///
+    /// # Errors
+    /// A vocabulary or tokenizer that cannot be used; a language or voice that the family does not have; a family without texts.
+    fn reader(&self, reading: &Reading) -> Result<Reader<'_>, RunError> {
+        let _ = reading;
+        Err(RunError::Usage("this model reads no text".to_owned()))
+    }
 
     /// Returns those clips of what was prepared, in this order; `seed` is that of their draws in training.
     fn clips(&self, index: Arc<ClipIndex>, chosen: &[usize], seed: u64) -> Box<dyn Clips>;

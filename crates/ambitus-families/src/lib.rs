@@ -19,6 +19,7 @@ pub mod small;
 pub mod snac;
 pub mod speech;
 pub mod stop;
+pub mod tokens;
 pub mod vocos;
 pub mod weights;
 

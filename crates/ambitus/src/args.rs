@@ -66,6 +66,8 @@ time the sum of all. Between two stages the model is exported and loaded, and th
 morning.\" | ambitus say runs/NAME --text - -o - | aplay"
     )]
     Say(crate::say::SayArgs),
+    /// Show the ids and pieces that a model reads of each line of a text
+    Tokens(crate::tokens::TokensArgs),
     /// Write a run's model as the original project loads it
     Export(ExportArgs),
     /// List all runs in a folder in one table: what differs, memory, speed, validation loss

@@ -10,6 +10,7 @@ mod refused;
 mod say;
 mod signals;
 mod terminal;
+mod tokens;
 
 use ambitus_families::error::RunError;
 use ambitus_families::stop;
@@ -96,6 +97,7 @@ fn command(command: Command) -> Result<(), RunError> {
         Command::Gradients(a) => commands::gradients(&a),
         Command::Generate(a) => commands::generate(&a),
         Command::Say(a) => say::run(&a),
+        Command::Tokens(a) => tokens::run(&a),
         Command::Export(a) => commands::export(&a),
         Command::Runs(a) => commands::runs(&a),
         Command::Codec { command } => codec::run(&command),

@@ -196,10 +196,10 @@ impl Repeats {
     }
 }
 
-/// The longest pattern of tokens that is looked for, in frames: 5 s of Orpheus.
+/// The longest pattern of tokens that is looked for, in frames: 5 s at 12 frames a second.
 const LONGEST_CODES: usize = 64;
 /// Frames that equal those one pattern before, at least, and as patterns. A pause is one frame again and again: one second of it has 11
-/// of Orpheus's that do, and in speech hardly two do.
+/// that do at 12 frames a second, and in speech hardly two do.
 const LEAST_CODES: usize = 16;
 const CODE_PATTERNS: usize = 2;
 
@@ -223,7 +223,7 @@ impl Loop {
 }
 
 /// Finds the longest stretch of frames of `slots` tokens each that repeats a pattern of 1 to 64 frames at least 3 times and for at least 17 frames
-/// (1.4 s of Orpheus); of patterns that explain it, the shortest. Frames are equal when more than half of their tokens are: the
+/// (1.4 s at 12 frames a second); of patterns that explain it, the shortest. Frames are equal when more than half of their tokens are: the
 /// finest codebooks of a loop may differ.
 pub fn loops(codes: &[u32], slots: usize) -> Option<Loop> {
     let frames: Vec<&[u32]> = codes.chunks_exact(slots.max(1)).collect();

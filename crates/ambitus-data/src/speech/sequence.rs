@@ -116,13 +116,15 @@ impl Sequences {
         }
     }
 
+    /// Returns what stands before the audio. `text` is what [`text`](Self::text) gave.
+    pub fn prompt(&self, text: &[u32]) -> Vec<u32> {
+        [&[START_OF_HUMAN], text, &[END_OF_TEXT, END_OF_HUMAN, START_OF_AI, START_OF_SPEECH]].concat()
+    }
+
     /// Returns the whole sequence and its labels. `text` is what [`text`](Self::text) gave.
     pub fn whole(&self, text: &[u32], codes: &Codes) -> (Vec<u32>, Vec<i32>) {
         let audio = interleave::drop_repeated_frames(&interleave::interleave(codes));
-        let mut ids = Vec::with_capacity(WRAPPERS + text.len() + audio.len());
-        ids.push(START_OF_HUMAN);
-        ids.extend_from_slice(text);
-        ids.extend([END_OF_TEXT, END_OF_HUMAN, START_OF_AI, START_OF_SPEECH]);
+        let mut ids = self.prompt(text);
         let first_audio = ids.len();
         ids.extend(audio);
         ids.extend([END_OF_SPEECH, END_OF_AI]);

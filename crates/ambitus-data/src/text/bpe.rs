@@ -92,6 +92,11 @@ impl Bpe {
         self.pipeline.token_to_id(token)
     }
 
+    /// Returns a token's spelling in the file.
+    pub fn piece(&self, id: u32) -> Option<String> {
+        self.pipeline.id_to_token(id)
+    }
+
     /// Returns a byte without a token of its own, if there is one: byte-level encoding would leave it out without a word.
     pub(crate) fn missing_byte(&self) -> Option<char> {
         let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();

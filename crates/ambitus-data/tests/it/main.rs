@@ -2,6 +2,7 @@
 //! have [another](../alone/main.rs).
 
 mod audio;
+mod doubts;
 mod pack;
 #[cfg(feature = "parquet")]
 mod parquet;

@@ -20,8 +20,9 @@ use crate::generate::Generator;
 use crate::prepare::Preparer;
 use crate::sample::Sampler;
 use crate::speech::Speaker;
+use crate::tokens::{Reader, Reading, Tokens};
 use crate::weights::Weights;
-use ambitus_data::{ClipIndex, mel};
+use ambitus_data::{ClipIndex, TokenizerKind, mel};
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_models::f5::config::Config;
@@ -99,6 +100,18 @@ impl Opened for Folder {
 
     fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError> {
         Ok(Box::new(prepare::Mels { tokenizer: self.tokenizer()? }))
+    }
+
+    fn reader(&self, reading: &Reading) -> Result<Reader<'_>, RunError> {
+        reading.has(F5.name(), false, false)?;
+        let tokenizer = self.tokenizer()?;
+        Ok(Box::new(move |text| {
+            let pieces = match tokenizer.kind() {
+                TokenizerKind::Byte => text.bytes().map(|b| format!("<0x{b:02X}>")).collect(),
+                _ => tokenizer.tokens(text),
+            };
+            Ok(Tokens { ids: tokenizer.encode(text).ids, pieces })
+        }))
     }
 
     fn clips(&self, index: Arc<ClipIndex>, chosen: &[usize], seed: u64) -> Box<dyn Clips> {

@@ -16,6 +16,7 @@ use crate::family::{ModelDir, OpenOptions};
 use crate::generate::Generator;
 use crate::prepare::Preparer;
 use crate::speech::Speaker;
+use crate::tokens::{Reader, Reading};
 use crate::weights::Weights;
 use ambitus_data::speech::interleave::{FRAME_SAMPLES, SLOTS};
 use ambitus_data::speech::sequence::WRAPPERS;
@@ -92,6 +93,10 @@ impl Opened for Folder {
 
     fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError> {
         Ok(Box::new(prepare::Tokens { dir: &self.dir, keys: &self.keys, vocabulary: self.config.vocab }))
+    }
+
+    fn reader(&self, reading: &Reading) -> Result<Reader<'_>, RunError> {
+        prepare::reader(&self.dir, self.config.vocab, reading)
     }
 
     fn clips(&self, index: Arc<ClipIndex>, chosen: &[usize], _seed: u64) -> Box<dyn Clips> {

@@ -1,17 +1,20 @@
 //! Orpheus: audio to token clips through the SNAC codec, or sequences that are tokenised already.
 
+use super::Orpheus;
 use super::keys::Keys;
 use crate::codec::{self, Codebook, Spec};
 use crate::console::Console;
 use crate::error::RunError;
+use crate::family::Family;
 use crate::prepare::{
     Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shown,
 };
+use crate::tokens::{Reader, Reading, Tokens as TextTokens};
 use ambitus_data::mel::SAMPLE_RATE;
 use ambitus_data::prepare::speech_lengths;
 use ambitus_data::sources::Entry;
 use ambitus_data::speech::interleave::{CODEBOOK, FRAME_SAMPLES};
-use ambitus_data::speech::sequence::LAST_AUDIO;
+use ambitus_data::speech::sequence::{LAST_AUDIO, LabelScope};
 use ambitus_data::speech::{
     Codec, Codes, Sequences, SpeechOptions, TokenSource, prepare_speech, prepare_tokens,
 };
@@ -94,6 +97,25 @@ impl Preparer for Tokens<'_> {
     fn stays(&self) -> u64 {
         PAGES
     }
+}
+
+/// Returns what reads texts: as prompts, if vocabulary and tokenizer are Orpheus's; else as the tokenizer gives them.
+pub(super) fn reader<'a>(dir: &Path, vocabulary: usize, reading: &Reading) -> Result<Reader<'a>, RunError> {
+    let read = || Bpe::read(dir, u64::MAX).map_err(|e| of_model(e.into()));
+    let bpe = read()?;
+    let speaks = vocabulary as u64 > u64::from(LAST_AUDIO);
+    let sequences = if speaks { Sequences::new(read()?, LabelScope::default()).ok() } else { None };
+    let family = if sequences.is_some() { Orpheus.name() } else { "a Llama without ids for audio" };
+    reading.has(family, false, sequences.is_some())?;
+    let voice = reading.voice.clone();
+    Ok(Box::new(move |text| {
+        let ids = match &sequences {
+            Some(sequences) => sequences.prompt(&sequences.text(text, voice.as_deref())?),
+            None => bpe.encode(text)?,
+        };
+        let pieces = ids.iter().map(|id| bpe.piece(*id).unwrap_or_default()).collect();
+        Ok(TextTokens { ids, pieces })
+    }))
 }
 
 /// Returns the token clips, or only their lengths, and the bound on the memory that preparing them takes by the longest clip's

@@ -15,10 +15,7 @@ use crate::speech::{Asked, Line, Listener, Reference, Speaker, Speech, Spoken};
 use ambitus_data::doubts::{expected_seconds, loops};
 use ambitus_data::mel::SAMPLE_RATE;
 use ambitus_data::speech::interleave::{Codes as SnacCodes, FRAME_SAMPLES, Frames, SLOTS, interleave};
-use ambitus_data::speech::sequence::{
-    END_OF_AI, END_OF_HUMAN, END_OF_SPEECH, END_OF_TEXT, LAST_AUDIO, START_OF_AI, START_OF_HUMAN,
-    START_OF_SPEECH,
-};
+use ambitus_data::speech::sequence::{END_OF_AI, END_OF_SPEECH, END_OF_TEXT, LAST_AUDIO, START_OF_SPEECH};
 use ambitus_data::speech::{Sequences, load_token_clip};
 use ambitus_data::text::chunks;
 use ambitus_data::{Bpe, DataError};
@@ -105,9 +102,7 @@ impl Speaker for Folder {
                     };
                     let most = (asked.most_seconds.min(MOST_SECONDS) * BYTES_A_SECOND) as usize;
                     for chunk in chunks(text, most.max(1)) {
-                        let text = sequences.text(&chunk, voice)?;
-                        let wrapped = [END_OF_TEXT, END_OF_HUMAN, START_OF_AI, START_OF_SPEECH];
-                        let prompt = [START_OF_HUMAN].into_iter().chain(text).chain(wrapped).collect();
+                        let prompt = sequences.prompt(&sequences.text(&chunk, voice)?);
                         pieces.push(piece(prompt, expected_seconds(&chunk, None), asked.settings));
                     }
                 }

@@ -28,6 +28,7 @@ mod say;
 mod schedules;
 mod stages;
 mod tensors;
+mod tokens;
 mod train;
 mod train_ranks;
 mod trained;

@@ -1,0 +1,74 @@
+//! Doubts about sentences that espeak-ng speaks: none about them, and one about each planted fault.
+
+use ambitus_data::doubts::{Doubt, Listener, expected_seconds};
+use std::process::Command;
+
+fn heard(rate: u32, sound: &[f32], expected: Option<f64>) -> Vec<Doubt> {
+    let mut listener = Listener::new(rate);
+    sound.chunks(777).for_each(|piece| listener.push(piece));
+    listener.finish(expected, false)
+}
+
+fn is_loop(doubts: &[Doubt], period: f64) -> bool {
+    doubts.iter().any(|d| matches!(d, Doubt::Loop { period: p, .. } if (p - period).abs() < 0.015))
+}
+
+const SENTENCES: [&str; 9] = [
+    "The quick brown fox jumps over the lazy dog.",
+    "How are you today? I hope that the weather is better where you are.",
+    "On Monday, the council met again; nobody had read the report.",
+    "It was the best of times, it was the worst of times.",
+    "No, no, no! I said that the red box goes first.",
+    "Row, row, row your boat, gently down the stream.",
+    "He said nothing. She said nothing. They both waited for the rain to stop.",
+    "Mix the flour with the butter, add the eggs, and leave the dough to rest for an hour.",
+    "One, two, three, four, five, six, seven, eight, nine, ten.",
+];
+
+/// Returns what espeak-ng says, and its rate; `None` where it is not installed.
+fn spoken(voice: &str, speed: &str, text: &str) -> Option<(u32, Vec<f32>)> {
+    let args = ["-v", voice, "-s", speed, "--stdout", text];
+    let wav = Command::new("espeak-ng").args(args).output().ok().filter(|o| o.status.success())?.stdout;
+    let rate = u32::from_le_bytes(wav.get(24..28)?.try_into().ok()?);
+    let samples = wav.get(44..)?.as_chunks().0.iter();
+    Some((rate, samples.map(|s| f32::from(i16::from_le_bytes(*s)) / 32768.0).collect()))
+}
+
+#[test]
+fn spoken_sentences_are_not_doubted_and_their_faults_are() {
+    let (mut healthy, reference) = (0, SENTENCES[1]);
+    for voice in ["en", "en-us+f3", "en-gb+m7", "en+whisper", "en-us+croak"] {
+        for speed in ["140", "190"] {
+            let Some((rate, said)) = spoken(voice, speed, reference) else {
+                eprintln!("SKIPPED: espeak-ng is not installed");
+                return;
+            };
+            let said = Some((reference, said.len() as f64 / f64::from(rate)));
+            for text in SENTENCES {
+                let Some((rate, sound)) = spoken(voice, speed, text) else { panic!("{voice}") };
+                for expected in [expected_seconds(text, said), expected_seconds(text, None)] {
+                    let doubts = heard(rate, &sound, Some(expected));
+                    assert_eq!(doubts, [], "{voice} {speed} {text}");
+                }
+                healthy += 1;
+                let own = sound.len() as f64 / f64::from(rate);
+                let half = heard(rate, &sound[..sound.len() / 2], Some(own));
+                assert!(
+                    half.iter().any(|d| matches!(d, Doubt::Short { .. })),
+                    "{voice} {speed} {text}: {half:?}"
+                );
+                let (part, second) = (sound.len() / 4, rate as usize);
+                let pattern = &sound[part..part + second * 6 / 10];
+                let looped = [&sound[..part], &pattern.repeat(6)].concat();
+                assert!(is_loop(&heard(rate, &looped, None), 0.6), "{voice} {speed} {text}");
+                let gap = [&sound[..part], &vec![0.0; 2 * second], &sound[part..]].concat();
+                let silence = heard(rate, &gap, None);
+                assert!(
+                    matches!(silence[..], [Doubt::Silence { .. }]),
+                    "{voice} {speed} {text}: {silence:?}"
+                );
+            }
+        }
+    }
+    assert!(healthy >= 50);
+}
