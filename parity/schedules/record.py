@@ -57,6 +57,8 @@ def main() -> None:
             floor = 0.05
             make = lambda o: t.CosineAnnealingWarmRestarts(o, first, growth, eta_min=floor * BASE)
             case({"kind": "warm-restarts", "period": first, "growth": growth, "floor": floor, **per}, 0, 70, make, every)
+    # Its sixth fall begins where a logarithm misses a whole number.
+    case({"kind": "warm-restarts", "period": 1, "growth": 3}, 0, 130, lambda o: t.CosineAnnealingWarmRestarts(o, 1, 3))
     case({"kind": "cosine", "floor": 0.2}, 0, 50, lambda o: t.CosineAnnealingLR(o, 50, eta_min=0.2 * BASE))
     f5 = lambda w, n: lambda o: t.SequentialLR(o, [t.LinearLR(o, 1e-8, 1.0, w), t.LinearLR(o, 1.0, 1e-8, n - w)], [w])
     case({"kind": "linear", "start": 1e-8, "floor": 1e-8}, 12, 60, f5(12, 60))

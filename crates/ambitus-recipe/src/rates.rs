@@ -95,10 +95,11 @@ fn since_restart(count: f64, first: f64, growth: f64) -> f64 {
         return (count % first) / first;
     }
     // As torch: the falls before this one are a geometric series.
+    let began = |n: f64| first * (growth.powf(n) - 1.0) / (growth - 1.0);
     let n = (1.0 + count / first * (growth - 1.0)).log(growth).floor().max(0.0);
-    let length = first * growth.powf(n);
-    let began = first * (growth.powf(n) - 1.0) / (growth - 1.0);
-    (count - began) / length
+    // The logarithm of a whole power may come out a little under its exponent.
+    let n = if count >= began(n + 1.0) { n + 1.0 } else { n };
+    (count - began(n)) / (first * growth.powf(n))
 }
 
 #[cfg(test)]
@@ -158,6 +159,22 @@ mod tests {
             is_recorded(&rate, &case["rates"]);
         }
         assert!(cases.len() > 40);
+    }
+
+    /// Rates at the first update of each fall, also where a logarithm does not say exactly which fall it is.
+    #[test]
+    fn every_restart_is_at_the_full_rate() {
+        for (first, growth) in (1..=12).flat_map(|first| [2, 3, 5, 6, 7, 10].map(|growth| (first, growth))) {
+            let schedule = format!("warm-restarts,period={first},growth={growth}");
+            let rate = rate(1.0, 0, 1_000_000, &schedule);
+            let falls =
+                std::iter::successors(Some((0, first)), |(at, length)| Some((at + length, length * growth)));
+            for (at, _) in falls.take_while(|(at, _)| *at < 1_000_000) {
+                assert_eq!(rate.at(at), 1.0, "{schedule} at {at}");
+                // The last of a fall is low.
+                assert!(at <= first || rate.at(at - 1) < 0.6, "{schedule} before {at}");
+            }
+        }
     }
 
     #[test]
