@@ -55,6 +55,9 @@ pub enum RunError {
     /// Another rank died, hangs or is elsewhere.
     #[error("{0}")]
     Ranks(String),
+    /// Stopped on request; what was being written is not kept.
+    #[error("stopped on request; {0}")]
+    Interrupted(String),
     /// Stopped on request after a finished step; the run can be resumed.
     #[error("stopped on request after update {update}; continue with: ambitus resume {run}")]
     Stopped {
@@ -80,7 +83,7 @@ impl RunError {
             RunError::Device(_) => 8,
             RunError::Rank { error, .. } => error.exit_code(),
             RunError::Ranks(_) => 9,
-            RunError::Stopped { .. } => 10,
+            RunError::Stopped { .. } | RunError::Interrupted(_) => 10,
         }
     }
 

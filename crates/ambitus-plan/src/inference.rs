@@ -3,7 +3,6 @@
 use crate::budget::{LOAD_BYTES, OF_PAGE_TABLE, PLANNED_AT_ONCE, PLANNER_BYTES, ProgramBytes, START_BYTES};
 use crate::device::Device;
 use ambitus_compile::plan;
-use ambitus_compile::plan::report;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{Session, StateKind};
 
@@ -42,7 +41,8 @@ impl InferencePlan {
                 planning.max(running).max(START_BYTES + held.before)
             }
         };
-        let cache_bytes = report::state_bytes(&planned, StateKind::Cache);
+        let caches = planned.session.states.iter().filter(|s| s.kind == StateKind::Cache);
+        let cache_bytes = caches.map(|s| s.ty.bytes()).sum();
         InferencePlan { planned, peak_bytes, cache_bytes }
     }
 }

@@ -6,6 +6,7 @@ use ambitus_data::{DataError, SoundWriter, doubts};
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::speech::{Asked, Line, Listener, Speech, Spoken};
+use ambitus_families::stop;
 use ambitus_plan::device::Device;
 use ambitus_plan::inference::{Held, InferencePlan};
 use ambitus_store::open_file;
@@ -249,6 +250,11 @@ impl Writing<'_> {
 
 impl Listener for Writing<'_> {
     fn samples(&mut self, line: usize, samples: &[f32]) -> Result<(), RunError> {
+        if stop::requested() {
+            let done = self.said.len();
+            let why = format!("lines that are whole: {done}; the one that was being spoken is not kept");
+            return Err(RunError::Interrupted(why));
+        }
         self.writer(line)?.push(samples)?;
         self.ear.push(samples);
         self.samples += samples.len() as u64;

@@ -63,7 +63,8 @@ fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(said) => return explained(&said),
     };
-    let finishes = matches!(cli.command, Command::Prepare(_) | Command::Train(_) | Command::Resume(_));
+    let finishes =
+        matches!(cli.command, Command::Prepare(_) | Command::Train(_) | Command::Resume(_) | Command::Say(_));
     signals::listen(finishes);
     let result = memory::at_start().and_then(|()| command(cli.command)).and_then(|()| terminal::finish());
     // A run that was stopped on request ended as all ranks agreed.

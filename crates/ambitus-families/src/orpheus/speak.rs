@@ -6,7 +6,7 @@
 
 use super::folder::Folder;
 use super::prepare::{PAGES, Snac};
-use crate::codec::Codes;
+use crate::codec::{Codec, Codes};
 use crate::decode::Decoder;
 use crate::error::RunError;
 use crate::generate::Settings;
@@ -53,7 +53,7 @@ struct Speaking {
     pieces: Vec<Piece>,
     /// Pieces of each line.
     lines: Vec<usize>,
-    codec: Snac,
+    codec: Box<dyn Codec>,
     notes: Vec<String>,
     /// Of the tokenizer, while it was there.
     tokenizer: u64,
@@ -84,7 +84,7 @@ impl Speaker for Folder {
                     .to_owned(),
             ));
         };
-        let codec = Snac::open(codec, asked.threads)?;
+        let codec = Snac::open(codec, asked.threads)?.codec;
         let voice = asked.voice.or(self.keys.voice.as_deref());
         let (mut pieces, mut lines, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         let mut sequences = None;
@@ -187,7 +187,7 @@ impl Speech for Speaking {
         let written = room.sequences * room.tokens * 3;
         // Logits of a step, and what sorts one sequence's; ids and codes; a window's sound.
         let sound = 2 * (WINDOW + 2 * AROUND) * FRAME_SAMPLES;
-        (4 * (v * (room.sequences + 4) + ids + written + sound)) as u64 + self.codec.codec.bytes() + stays
+        (4 * (v * (room.sequences + 4) + ids + written + sound)) as u64 + self.codec.bytes() + stays
     }
 
     fn rate(&self) -> u32 {
@@ -237,14 +237,14 @@ impl Speech for Speaking {
                 voices[i].frames.push(id);
                 // The first is heard while it is written.
                 if i == 0 {
-                    voices[0].heard(codec, false, &mut |x| to.samples(of_piece[first], x))?;
+                    voices[0].heard(&mut **codec, false, &mut |x| to.samples(of_piece[first], x))?;
                 }
                 Ok(id)
             })?;
             for (i, (ids, voice)) in all.iter().zip(&mut voices).enumerate() {
                 let line = of_piece[first + i];
                 end(line, &mut spoken, to)?;
-                voice.heard(codec, true, &mut |x| to.samples(line, x))?;
+                voice.heard(&mut **codec, true, &mut |x| to.samples(line, x))?;
                 let of_line = &mut spoken[line];
                 of_line.reached_limit |= !ids.last().is_some_and(|id| decoder.stops.contains(id));
                 of_line.expected_seconds = of_line.expected_seconds.map(|s| s + group[i].expected);
@@ -284,7 +284,7 @@ impl Voice {
     /// Decodes the frames whose neighbours are there, and at the `end` all; every sample is that of all frames decoded at once.
     fn heard(
         &mut self,
-        codec: &mut Snac,
+        codec: &mut dyn Codec,
         end: bool,
         to: &mut dyn FnMut(&[f32]) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
@@ -296,7 +296,7 @@ impl Voice {
             let (skip, take) = ((self.heard - from) * self.frame, (until - self.heard) * self.frame);
             let n = around.len();
             let codes = Codes { layers: self.frames.codes(around).into() };
-            let mut decoding = codec.codec.decoding_of(&codes, n, None)?;
+            let mut decoding = codec.decoding_of(&codes, n, None)?;
             let mut at = 0;
             while let Some(samples) = decoding.next_piece()? {
                 let (first, last) = (skip.max(at), (skip + take).min(at + samples.len()));
@@ -321,10 +321,9 @@ mod tests {
     #[test]
     fn windows_are_the_whole() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../parity/snac/fixtures/strides");
-        let codec = codec::open(crate::CODECS, &dir, 1).expect("a codec");
+        let mut codec = codec::open(crate::CODECS, &dir, 1).expect("a codec");
         let spec = codec.spec().clone();
         let book = spec.codebooks[0].size as u32;
-        let mut snac = Snac { codec, fingerprint: [0; 32] };
         for frames in [1, 5, WINDOW, 2 * WINDOW + 1, 3 * WINDOW + AROUND] {
             let mut voice = Voice { frame: spec.frame, ..Voice::default() };
             let mut heard = Vec::new();
@@ -334,17 +333,17 @@ mod tests {
                     heard.extend_from_slice(x);
                     Ok(())
                 };
-                voice.heard(&mut snac, false, take).expect("decodes");
+                voice.heard(&mut *codec, false, take).expect("decodes");
             }
             let before = heard.len();
             let take = &mut |x: &[f32]| {
                 heard.extend_from_slice(x);
                 Ok(())
             };
-            voice.heard(&mut snac, true, take).expect("decodes");
+            voice.heard(&mut *codec, true, take).expect("decodes");
             assert!(before > 0 || frames < WINDOW + AROUND, "{frames}: nothing was heard early");
             let whole = Codes { layers: voice.frames.codes(0..frames).into() };
-            let whole = snac.codec.decode(&whole).expect("decodes");
+            let whole = codec.decode(&whole).expect("decodes");
             assert_eq!(heard.len(), whole.len(), "{frames}");
             let off = heard.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(off < 1e-6, "{frames}: {off}");

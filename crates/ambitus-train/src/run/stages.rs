@@ -46,7 +46,7 @@ pub fn in_stage(whole: &Recipe, index: usize, e: RunError) -> RunError {
         E::Training(_) => E::Training,
         E::Rank { rank, error } => return E::of_rank(rank, in_stage(whole, index, *error)),
         E::Ranks(_) => E::Ranks,
-        E::Data(_) | E::Stopped { .. } => return e,
+        E::Data(_) | E::Interrupted(_) | E::Stopped { .. } => return e,
     };
     of(format!("{}: {e}", label(whole, index)))
 }
