@@ -50,6 +50,9 @@ pub struct Asked<'a> {
 
 /// Makes speech for a family.
 pub trait Speaker {
+    /// Returns the options of `ambitus say` that name a voice, for people; `None` if the model cannot speak.
+    fn voice_options(&self) -> Option<&'static str>;
+
     /// Reads and checks what is asked.
     ///
     /// # Errors

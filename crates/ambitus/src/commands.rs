@@ -280,6 +280,10 @@ pub fn export(a: &ExportArgs) -> Result<()> {
         json(&serde_json::json!({ "export": out, "weights": source.name() }));
     } else {
         terminal::message(&format!("{}: {} weights", out.display(), source.name()));
+        let path = out.display().to_string();
+        if let (false, Ok(model)) = (a.adapter, ModelDir::open(ALL, &out, OpenOptions::default())) {
+            model.how_to_listen(&path, &path).iter().for_each(|how| terminal::message(how));
+        }
     }
     Ok(())
 }

@@ -37,6 +37,10 @@ struct Speaking {
 }
 
 impl Speaker for Folder {
+    fn voice_options(&self) -> Option<&'static str> {
+        Some("--ref CLIP.wav --ref-text \"what CLIP says\"")
+    }
+
     fn speech(&self, asked: &Asked<'_>) -> Result<Box<dyn Speech>, RunError> {
         if asked.voice.is_some() {
             return Err(RunError::Usage(

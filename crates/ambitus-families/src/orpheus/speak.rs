@@ -60,6 +60,10 @@ struct Speaking {
 }
 
 impl Speaker for Folder {
+    fn voice_options(&self) -> Option<&'static str> {
+        (self.config.vocab as u64 > u64::from(LAST_AUDIO)).then_some("--voice NAME")
+    }
+
     fn speech(&self, asked: &Asked<'_>) -> Result<Box<dyn Speech>, RunError> {
         if let Some(Reference::Sound(..)) = asked.reference {
             return Err(RunError::Usage(
@@ -70,7 +74,7 @@ impl Speaker for Folder {
         if asked.speed != 1.0 {
             return Err(RunError::Usage("--speed: this model chooses its pace; leave it out".to_owned()));
         }
-        if self.config.vocab as u64 <= u64::from(LAST_AUDIO) {
+        if self.voice_options().is_none() {
             return Err(RunError::Model(format!(
                 "{}: vocab_size {} has no ids for audio (they end at {LAST_AUDIO}), so it cannot speak: use an Orpheus checkpoint",
                 self.dir.display(),

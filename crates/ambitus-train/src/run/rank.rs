@@ -354,7 +354,6 @@ fn report(
             "audio      {root}/audio (a held-out clip; by Griffin-Lim, which buzzes: no vocoder)"
         ));
     }
-    if let Some(listen) = r.plan.shape.model.listen(&format!("{root}/export")) {
-        console.line(&format!("to hear the voice in {project}:\n  {listen}"));
-    }
+    let heard = r.model.how_to_listen(&root.to_string(), &format!("{root}/export"));
+    heard.iter().for_each(|how| console.line(how));
 }
