@@ -8,7 +8,6 @@
 //! checkpoints/     step-N/, the newest few and the best
 //! export/          what the original project loads
 //! pictures/  audio/
-//! samples/         speech of the same sentences after each validation, and the clip whose voice it has
 //! model/           configuration and vocabulary of the model that was trained, with their hashes
 //! products.txt     on GPUs: the algorithm of each matrix product, which a resumed run takes too
 //! .lock            held by the process that runs here
@@ -173,11 +172,6 @@ impl RunDir {
     /// Returns the model's configuration and vocabulary or tokenizer.
     pub fn model(&self) -> PathBuf {
         self.root.join("model")
-    }
-
-    /// Returns the prepared clip in whose voice samples are spoken.
-    pub fn reference(&self) -> PathBuf {
-        self.root.join("samples").join("reference.clip")
     }
 
     fn checkpoints_dir(&self) -> PathBuf {

@@ -24,8 +24,6 @@ pub struct Trained {
     pub model: ModelDir,
     /// Which weights, for people.
     pub said: String,
-    /// The run that it is of.
-    pub run: Option<RunDir>,
     weights: Weights,
 }
 
@@ -67,7 +65,7 @@ impl Trained {
                     (Weights::Adapted(Box::new(AdapterFolder::open(dir)?)), said)
                 }
             };
-            return Ok(Trained { model, said, run: None, weights });
+            return Ok(Trained { model, said, weights });
         };
         if adapter.is_some() {
             return Err(RunError::Usage(format!(
@@ -90,7 +88,7 @@ impl Trained {
         let said = format!("{} ({} weights)", checkpoint.path.display(), source.name());
         let parameters = Box::new(Parameters::open(&checkpoint, source)?);
         let weights = Weights::Checkpoint(parameters, recipe.lora.clone());
-        Ok(Trained { model, said, run: Some(run), weights })
+        Ok(Trained { model, said, weights })
     }
 
     /// Compares the weights' index with the parameters of a plan.
@@ -119,12 +117,6 @@ impl Trained {
                 Ok(())
             }
         }
-    }
-
-    /// Returns the clip in whose voice the run's samples are spoken, where it has one.
-    pub fn reference(&self) -> Option<PathBuf> {
-        let path = self.run.as_ref()?.reference();
-        path.is_file().then_some(path)
     }
 
     /// Returns the bytes of the host's memory that adding adapters takes.

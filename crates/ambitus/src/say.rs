@@ -55,8 +55,8 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
     });
     let mut terminal = Terminal::new();
     let trained = Trained::open(ALL, &a.model, (a.adapter.as_deref(), source), &mut terminal)?;
-    let given = a.reference.clone().zip(a.ref_text.clone()).map(|(path, text)| Reference::Sound(path, text));
-    let reference = given.or_else(|| trained.reference().map(Reference::Clip));
+    let reference =
+        a.reference.clone().zip(a.ref_text.clone()).map(|(path, text)| Reference::Sound(path, text));
     let (precision, device, memory) = (a.precision, a.device, a.memory.map(|m| m.0));
     let asked = Asked {
         lines: &lines,

@@ -20,7 +20,7 @@ pub struct SayArgs {
     /// made
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Clip of the voice that speaks, 3 to 12 s, for models that clone voices [default: of a run, that of its samples]
+    /// Clip of the voice that speaks, 3 to 12 s, for models that clone voices
     #[arg(long = "ref", value_name = "AUDIO", requires = "ref_text")]
     pub reference: Option<PathBuf>,
     /// The words that are spoken in the clip
