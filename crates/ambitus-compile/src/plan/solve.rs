@@ -71,11 +71,13 @@ pub fn solve_within(problem: &Problem, aim: Aim) -> Solution {
     let (items, names, peak) = rank(problem, peak);
     let mut solver = Solver::new(&items, bound, aim);
     solver.greedy(peak);
-    if !solver.is_good() {
+    // Of models of hundreds of blocks a pass takes seconds.
+    let quick = solver.placer.looks <= solver.tried.len() as u64 * REPAIR_LOOKS;
+    if quick && !solver.is_good() {
         solver.repair();
     }
     if !matches!(aim, Aim::About(_)) || items.len() <= PROOF {
-        if bound >= EJECT_FROM {
+        if quick && bound >= EJECT_FROM {
             solver.eject();
         }
         solver.search();
@@ -250,14 +252,14 @@ impl<'a> Solver<'a> {
     /// Runs exact searches, within a common budget.
     fn search(&mut self) {
         let small = self.items.len() <= PROOF;
-        if !small && self.is_good() {
+        if !small && (self.is_good() || self.items.len() > WHOLE) {
             return;
         }
         let search = Searcher::new(self.items);
         let mut looks = if small { PROOF_LOOKS } else { SEARCH_LOOKS };
         if small && self.aim != Aim::Any {
             self.search_whole(&search, &mut looks);
-        } else if !self.is_good() && self.items.len() <= WHOLE {
+        } else if !small {
             self.search_bound(&search, &mut looks);
         }
     }

@@ -1,5 +1,6 @@
 //! One pass over the buffers in a given order, each put into a gap that those before it leave.
 
+use std::array::from_fn;
 use std::ops::ControlFlow;
 
 /// A buffer as the solver sees it: its footprint, and its lifetime in ranks of first instants.
@@ -172,21 +173,22 @@ impl<'a> Placer<'a> {
         if from == to || to - from >= FEW_BUCKETS {
             let placed = if from == to { &self.buckets[from] } else { &self.all };
             self.looks += placed.len as u64;
-            return gap.among(placed.iter());
+            return gap.among(placed.chunks.iter(), |gap, chunk| gap.look_at(chunk));
         }
         let (buckets, shift) = (&self.buckets[from..=to], self.shift);
         self.looks += buckets.iter().map(|bucket| bucket.len as u64).sum::<u64>();
         // Merges the buckets' runs; an item that is in several counts where it is first met.
-        let mut runs: [_; FEW_BUCKETS] = std::array::from_fn(|k| {
+        let mut runs: [_; FEW_BUCKETS] = from_fn(|k| {
             let counts = move |p: &&Placed| k == 0 || (p.first >> shift) as usize == from + k;
             let run = buckets.get(k).into_iter().flat_map(Sorted::iter);
             run.filter(move |p| p.meets(item) && counts(p)).peekable()
         });
-        gap.among(std::iter::from_fn(|| {
+        let merged = std::iter::from_fn(|| {
             let heads = runs.iter_mut().enumerate().filter_map(|(k, run)| Some((run.peek()?.offset, k)));
             let (_, k) = heads.min()?;
             runs[k].next()
-        }))
+        });
+        gap.among(merged, Gap::look)
     }
 
     fn insert(&mut self, placed: Placed) {
@@ -208,9 +210,13 @@ struct Gap<'a> {
 }
 
 impl Gap<'_> {
-    /// `placed` in order of offset, whatever their times.
-    fn among<'p>(mut self, mut placed: impl Iterator<Item = &'p Placed>) -> u64 {
-        if placed.try_for_each(|p| self.look(p)).is_break() {
+    /// `placed` in order of offset, whatever their times: items, or chunks of them.
+    fn among<P>(
+        mut self,
+        mut placed: impl Iterator<Item = P>,
+        look: impl Fn(&mut Self, P) -> ControlFlow<()>,
+    ) -> u64 {
+        if placed.try_for_each(|p| look(&mut self, p)).is_break() {
             return self.free;
         }
         let Gap { item, top, free, lowest, mut highest } = self;
@@ -218,6 +224,20 @@ impl Gap<'_> {
             highest = Some((top - item.size) & !(item.align - 1));
         }
         highest.or(lowest).unwrap_or(free)
+    }
+
+    /// Looks at each of a chunk. Mostly the item fits before none of them: then only the highest end counts, and their order
+    /// does not.
+    fn look_at(&mut self, chunk: &Vec<Placed>) -> ControlFlow<()> {
+        if chunk.last().is_some_and(|p| self.free + self.item.size <= p.offset) {
+            return chunk.iter().try_for_each(|p| self.look(p));
+        }
+        let end = |p: &Placed| if p.meets(self.item) { p.end } else { 0 };
+        let (fours, rest) = chunk.as_chunks();
+        let highest = |most: [u64; 4], four: &[Placed; 4]| from_fn(|k| most[k].max(end(&four[k])));
+        let most = fours.iter().fold([0; 4], highest).into_iter().chain(rest.iter().map(end)).max();
+        self.free = self.free.max(self.item.up(most.unwrap_or(0)));
+        ControlFlow::Continue(())
     }
 
     /// Breaks where the item goes to `free`. Most of a solver's time: whether the two meet in time is a coin's throw, so
