@@ -64,6 +64,15 @@ impl HostRoom {
         let beside = if self.with_peak { peak } else { 0 };
         host == 0 || host.saturating_add(beside) <= self.bytes
     }
+
+    /// Returns what becomes of a plan by its peak and its bytes in the host's memory; at best slower than another.
+    fn verdict(&self, (peak, host): (u64, u64), budget: u64) -> Verdict {
+        match (peak <= budget, self.holds(host, peak)) {
+            (true, true) => Verdict::Slower,
+            (true, false) => Verdict::HostTooSmall,
+            (false, _) => Verdict::TooLarge,
+        }
+    }
 }
 
 impl Free {
@@ -99,11 +108,14 @@ pub struct Chosen<'t> {
     pub variant: Option<Variant>,
     /// Everything that was tried, the chosen one first.
     candidates: Vec<Candidate>,
+    /// What it has to fit.
+    budget: u64,
+    host_room: HostRoom,
     stems: Stems<'t>,
 }
 
 impl Chosen<'_> {
-    /// Returns whether the plan can be run.
+    /// Returns whether the plan can be run, as the search saw it: by live bytes, where nothing was left to choose.
     pub fn fits(&self) -> bool {
         self.candidates.first().is_some_and(|c| c.verdict.fits())
     }
@@ -118,10 +130,14 @@ impl Chosen<'_> {
     /// # Errors
     /// As [`RunPlan::new`].
     pub fn plan(self) -> Result<Search, RunError> {
-        let Chosen { shape, variant, mut candidates, stems } = self;
+        let Chosen { shape, variant, mut candidates, budget, host_room, stems } = self;
         let plan = stems.into_plan(shape)?;
         if let Some(first) = candidates.first_mut() {
             first.peak_bytes = plan.peak_bytes;
+            first.verdict = match host_room.verdict((plan.peak_bytes, plan.host_bytes()), budget) {
+                Verdict::Slower => Verdict::Chosen,
+                refused => refused,
+            };
         }
         Ok(Search { plan, variant, candidates })
     }
@@ -172,6 +188,13 @@ pub fn choose<'t>(shape: &Shape, free: &Free, budget: u64, stems: Stems<'t>) -> 
         })
         .collect();
     tried.sort_by(|(_, a), (_, b)| a.before(b));
+    let host_room = free.host_room;
+    // Nothing is left to choose, and the plan in full decides whether it fits.
+    if !free.checkpoint && points.len() == 1 {
+        let Point { shape, variant, .. } = points.swap_remove(0);
+        let candidates = tried.into_iter().map(|(_, c)| Candidate { planned: true, ..c }).collect();
+        return Ok(Chosen { shape, variant, candidates, budget, host_room, stems });
+    }
     let mut fitted: Vec<Fitted> = Vec::new();
     // An estimate may be wrong: nothing is refused while there is something that was not planned.
     while fitted.is_empty()
@@ -209,7 +232,7 @@ pub fn choose<'t>(shape: &Shape, free: &Free, budget: u64, stems: Stems<'t>) -> 
     let mut candidates: Vec<Candidate> = tried.into_iter().map(|(_, c)| c).collect();
     candidates.sort_by(Candidate::before);
     candidates.insert(0, first);
-    Ok(Chosen { shape, variant, candidates, stems })
+    Ok(Chosen { shape, variant, candidates, budget, host_room, stems })
 }
 
 /// What a combination takes.
@@ -387,11 +410,7 @@ impl Point {
             peak_bytes,
             seconds,
             planned: false,
-            verdict: match (peak_bytes <= budget, self.host_room.holds(host, peak_bytes)) {
-                (true, true) => Verdict::Slower,
-                (true, false) => Verdict::HostTooSmall,
-                (false, _) => Verdict::TooLarge,
-            },
+            verdict: self.host_room.verdict((peak_bytes, host), budget),
         }
     }
 
