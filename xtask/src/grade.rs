@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 pub struct Options {
     /// Random cases.
     pub count: u64,
+    /// How many of them are left out, from the first: to repeat one.
+    pub skip: u64,
     /// Which.
     pub seed: u64,
     /// The fixed set of CI in place of random cases: one of each kind, small.
@@ -35,7 +37,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { count: 40, seed: 1, fixed: false, scaled: false, binary: None, keep: None }
+        Options { count: 40, skip: 0, seed: 1, fixed: false, scaled: false, binary: None, keep: None }
     }
 }
 
@@ -87,7 +89,7 @@ pub fn grade(options: &Options) -> Result<(), String> {
     let folders = Folders::new(dir.path());
     let mut cases = match options.fixed {
         true => cases::fixed(),
-        false => (0..options.count).map(|i| Case::draw(options.seed, i)).collect(),
+        false => (options.skip..options.count).map(|i| Case::draw(options.seed, i)).collect(),
     };
     if options.scaled {
         cases.extend(cases::scaled());

@@ -12,7 +12,7 @@ cargo xtask gpu [right|fast|why]... [--card N] [--out DIR] [--python PYTHON] [--
     stay empty. --small: tiny shapes, to try the way. The program may be copied to the machine with the card alone.
 cargo xtask nvrtc
     Fetches NVRTC as a wheel into target/cuda-libs, for compiling kernels without a card; needs python3 with pip.
-cargo xtask grade [--count N] [--seed S] [--fixed] [--scaled] [--binary PATH] [--keep DIR]
+cargo xtask grade [--count N] [--skip N] [--seed S] [--fixed] [--scaled] [--binary PATH] [--keep DIR]
     Runs N random cases [default: 40] over families, shapes, options, budgets and odd data: each is planned, trained within the
     smallest budget that its plan names, resumed, exported, and refused with less. Prints how far what was measured from
     outside is from the plans. --fixed: the small set of CI in their place. --scaled: also what is a thousand times the usual.
@@ -74,6 +74,7 @@ fn graded(mut args: impl Iterator<Item = String>) -> Result<xtask::grade::Option
         let number = |text: String| text.parse().map_err(|_| format!("{text} is no number\n\n{USAGE}"));
         match arg.as_str() {
             "--count" => options.count = number(value()?)?,
+            "--skip" => options.skip = number(value()?)?,
             "--seed" => options.seed = number(value()?)?,
             "--fixed" => options.fixed = true,
             "--scaled" => options.scaled = true,

@@ -102,10 +102,7 @@ impl Asked {
         budget: u64,
     ) -> Result<Asked, RunError> {
         let mut asked = Asked::of(recipe, (&model.model, &model.defaults()), sizes, device)?;
-        if !has_room_to_search(&asked.shape, budget) {
-            asked.is_long = true;
-            asked.shape.planned_at_once = asked.open(device).planned_at_once();
-        }
+        asked.search_within(device, budget);
         require_planning(&asked.shape, asked.is_long, budget, device.target())?;
         asked.on(device, budget)
     }
@@ -129,8 +126,14 @@ impl Asked {
             asked.shape = asked.with(&taken);
             asked.micro_batches = vec![taken];
         }
-        asked.shape.planned_at_once = asked.open(device).planned_at_once();
+        asked.search_within(device, budget);
         Ok(asked)
+    }
+
+    /// Tries little where looking further would take more memory than the budget.
+    fn search_within(&mut self, device: &Device, budget: u64) {
+        self.is_long = is_long(&self.shape) || !has_room_to_search(&self.shape, budget);
+        self.shape.planned_at_once = self.open(device).planned_at_once();
     }
 
     /// Returns what is computed in on a device.
@@ -224,11 +227,20 @@ impl Asked {
                 return Ok(known);
             }
             if within(budget)?.1 {
-                break;
+                return Ok(budget);
             }
             budget += least / 1000 + 1;
         }
-        Ok(budget)
+        // Nor with one near to that, where a search has too little room.
+        let mut enough = known.unwrap_or(budget);
+        while enough - budget > enough / 100 {
+            let between = budget.midpoint(enough);
+            match within(between)?.1 {
+                true => enough = between,
+                false => budget = between,
+            }
+        }
+        Ok(enough)
     }
 
     /// Returns what the recipe leaves open on a device; of a long model what is recomputed alone.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::budget::{RunPlan, phase};
 use crate::data::Data;
 use crate::testing::{Quiet, bytes};
 use ambitus_families::small;
@@ -109,7 +110,13 @@ fn reads_back(u: &mut Unstructured<'_>) -> bool {
     let again = again.settled(&model.defaults());
     assert_eq!(*again.recipe(), kept, "nothing is left to settle");
     let plan = asked(&again).and_then(|a| a.search(&device, budget)).expect("it was planned before").plan;
-    assert_eq!(plan.peak_bytes, found.plan.peak_bytes, "{text}");
+    // With nothing left to choose fewer plans are in memory at once.
+    let phases = |plan: &RunPlan| -> Vec<_> {
+        let phases = plan.phases.iter().filter(|p| p.name != phase::PLAN);
+        phases.map(|p| (p.name, p.peak_bytes, p.in_use_bytes)).collect()
+    };
+    assert_eq!(phases(&plan), phases(&found.plan), "{text}");
+    assert!(plan.peak_bytes <= found.plan.peak_bytes, "{text}");
     // Where a model is cut follows from the rest.
     let options = |session: &crate::session::SessionOptions| crate::session::SessionOptions {
         placement: None,
