@@ -2,7 +2,7 @@
 
     python check_adapter.py BASE ADAPTER MERGED
 
-BASE is the folder that was trained on, ADAPTER what `ambitus export RUN --adapter` wrote, MERGED what `ambitus export RUN` did. Checked:
+BASE is the folder that was trained on, ADAPTER what `ambitus export RUN --adapter` wrote, MERGED what `ambitus export RUN --dtype fp32` did. Checked:
 1. `PeftModel.from_pretrained` takes every tensor of the adapter and leaves none of its own as it was drawn;
 2. its logits of random ids are the merged export's, to 1e-5 of the largest, and not the base's;
 3. so are those of `merge_and_unload()`.

@@ -63,6 +63,10 @@ pub struct ExportForm {
     pub scalars: &'static [(&'static str, DType)],
     /// The file's metadata.
     pub metadata: &'static [(&'static str, &'static str)],
+    /// Tensors that stay in fp32 whatever type the weights have: constants that rounding would spoil.
+    pub exact: &'static [&'static str],
+    /// The JSON file that names the weights' type as Hugging Face's do, `torch_dtype` or `dtype`.
+    pub config: Option<&'static str>,
 }
 
 /// What a family does with a folder that is open.

@@ -4,8 +4,9 @@ use crate::error::RunError;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{StateDecl, StateId, StateKind};
-use ambitus_store::{TensorFile, read_file};
+use ambitus_store::{DType, TensorFile, read_file};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The most bytes that a configuration may have.
@@ -49,6 +50,16 @@ impl Weights {
     /// Returns all tensors under the prefix, without it.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.files.iter().flat_map(|f| f.tensors()).filter_map(|t| t.name().strip_prefix(&*self.prefix))
+    }
+
+    /// Returns the type of most elements under the prefix, of those that are floats.
+    pub fn dtype(&self) -> Option<DType> {
+        let all = self.files.iter().flat_map(|f| f.tensors());
+        let mut elements = BTreeMap::new();
+        for t in all.filter(|t| t.dtype().is_float() && t.name().starts_with(&*self.prefix)) {
+            *elements.entry(t.dtype()).or_insert(0) += t.elements();
+        }
+        elements.into_iter().max_by_key(|(_, n)| *n).map(|(dtype, _)| dtype)
     }
 }
 
@@ -181,4 +192,37 @@ pub fn read_text(path: &Path, most: u64, remedy: &str) -> Result<String, RunErro
         _ => e.into(),
     })?;
     String::from_utf8(bytes).map_err(|_| RunError::Model(format!("{}: is not UTF-8 text", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ambitus_store::{SafetensorsWriter, TensorSpec};
+
+    #[test]
+    fn the_type_of_weights_is_that_of_most_elements_under_the_prefix() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let all = [
+            ("ema_model.w", DType::Bf16, 5),
+            ("ema_model.norm", DType::F32, 2),
+            ("ema_model.bias", DType::F32, 2),
+            ("ema_model.ids", DType::I64, 9),
+            ("w", DType::F16, 9),
+        ];
+        let specs = all.iter().map(|(name, dtype, n)| TensorSpec::new(*name, *dtype, &[*n])).collect();
+        let mut writer = SafetensorsWriter::create(&path, specs, &BTreeMap::new()).unwrap();
+        for spec in writer.specs().to_vec() {
+            writer.write(&spec.name, &vec![0; spec.shape[0] * spec.dtype.size()]).unwrap();
+        }
+        writer.finish().unwrap();
+        let dtype = |prefix: &str| {
+            let files = vec![TensorFile::open(&path).unwrap()];
+            Weights { files, prefix: prefix.to_owned(), path: path.clone() }.dtype()
+        };
+        assert_eq!(
+            [dtype("ema_model."), dtype("w"), dtype("x")],
+            [Some(DType::Bf16), Some(DType::F16), None]
+        );
+    }
 }

@@ -1,9 +1,11 @@
 //! Export: the folder that the original project loads.
 //!
-//! Names and scalars are those of the family ([`ExportForm`]). The model's configuration, vocabulary or tokenizer are copied
-//! next to the weights, unchanged. Adapters are merged into the weights that they adapt; [`adapter`] writes them alone.
+//! Names and scalars are those of the family ([`ExportForm`]), [`dtype`] says in which type weights are written. The model's
+//! configuration, vocabulary or tokenizer are copied next to them, unchanged but for that type, where they name it. Adapters are
+//! merged into the weights that they adapt; [`adapter`] writes them alone.
 
 pub mod adapter;
+pub mod dtype;
 pub(crate) mod merge;
 
 use crate::run_dir::RunDir;
@@ -12,7 +14,8 @@ use ambitus_compile::passes::lora::adapted_module;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{ExportForm, Family};
 use ambitus_recipe::recipe::Lora;
-use ambitus_store::{Checkpoint, DType, PiecedFiles, SafetensorsWriter, TensorSpec};
+use ambitus_store::{Checkpoint, DType, PiecedFiles, SafetensorsWriter, TensorSpec, write_atomic};
+use dtype::Dtype;
 use merge::Adapter;
 use std::path::Path;
 
@@ -93,22 +96,24 @@ impl Parameters {
         Ok(values)
     }
 
-    /// Writes a parameter as the tensor `name`, piece by piece.
+    /// Writes a parameter as the tensor `name`, piece by piece, unless its type cannot hold a value.
     fn copy(
         &self,
         parameter: &str,
         writer: &mut SafetensorsWriter,
-        name: &str,
+        (name, dtype): (&str, Dtype),
         scratch: &mut [u8],
         change: Option<Change<'_>>,
     ) -> Result<(), RunError> {
         let mut written = Ok(());
         self.stream(parameter, scratch, change.unwrap_or(&mut |_, _| {}), &mut |_, values| {
             if written.is_ok() {
-                written = writer.write_f32(name, values);
+                written = dtype
+                    .holds(&self.path(), name, values)
+                    .and_then(|()| Ok(writer.write_f32(name, values)?));
             }
         })?;
-        Ok(written?)
+        written
     }
 
     /// Gives a parameter piece by piece, changed on its way.
@@ -157,20 +162,30 @@ pub struct Run<'a> {
     pub lora: Option<&'a Lora>,
 }
 
-/// Writes the export of a checkpoint to `out`.
+/// Writes the export of a checkpoint to `out`. The file of weights appears when it is whole.
 ///
 /// # Errors
-/// A checkpoint without averages when they are asked for; kept files that are damaged; files that cannot be read or written.
-pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path) -> Result<(), RunError> {
+/// A checkpoint without averages when they are asked for; values that the type cannot hold; kept files that are damaged; files
+/// that cannot be read or written.
+pub fn export(
+    checkpoint: &Checkpoint,
+    (source, dtype): (Source, Dtype),
+    run: &Run<'_>,
+    out: &Path,
+) -> Result<(), RunError> {
     let parameters = Parameters::open(checkpoint, source)?;
-    let kept = run.dir.kept()?;
+    let mut kept = run.dir.kept()?;
     std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
-    let ExportForm { prefix, scalars, metadata } = run.family.export();
+    let ExportForm { prefix, scalars, metadata, exact, config } = run.family.export();
+    let config = config.filter(|name| kept.names.iter().any(|kept| kept == name));
+    let retyped =
+        config.map(|name| dtype::retyped(&run.dir.model().join(name), dtype)).transpose()?.flatten();
+    let dtype_of = |weight: &str| if exact.contains(&weight) { Dtype::Fp32 } else { dtype };
     let metadata = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let specs = parameters
         .all()
         .filter(|(name, _)| adapted_module(name).is_none())
-        .map(|(name, shape)| TensorSpec::new(format!("{prefix}{name}"), DType::F32, shape))
+        .map(|(name, shape)| TensorSpec::new(format!("{prefix}{name}"), dtype_of(name).stored(), shape))
         .chain(scalars.iter().map(|(name, dtype)| TensorSpec::new(*name, *dtype, &[])))
         .collect();
     let mut writer = SafetensorsWriter::create(out.join("model.safetensors"), specs, &metadata)?;
@@ -181,15 +196,27 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
         match name.strip_prefix(prefix).filter(|_| scalar.is_none()) {
             None if scalar.is_some_and(|(_, dtype)| *dtype == DType::Bool) => writer.write(&name, &[1])?,
             None => writer.write_i64(&name, &[0])?,
-            Some(weight) => match Adapter::read(&parameters, weight, run.lora, &mut scratch)? {
-                None => parameters.copy(weight, &mut writer, &name, &mut scratch, None)?,
-                Some(mut adapter) => {
-                    let mut add = |first: usize, piece: &mut [f32]| adapter.add(first, piece);
-                    parameters.copy(weight, &mut writer, &name, &mut scratch, Some(&mut add))?;
-                }
-            },
+            Some(weight) => {
+                let mut adapter = Adapter::read(&parameters, weight, run.lora, &mut scratch)?;
+                let mut add = |first: usize, piece: &mut [f32]| {
+                    if let Some(adapter) = &mut adapter {
+                        adapter.add(first, piece);
+                    }
+                };
+                parameters.copy(
+                    weight,
+                    &mut writer,
+                    (&name, dtype_of(weight)),
+                    &mut scratch,
+                    Some(&mut add),
+                )?;
+            }
         }
     }
     writer.finish()?;
+    if let (Some(name), Some(text)) = (config, retyped) {
+        write_atomic(out.join(name), text.as_bytes())?;
+        kept.names.retain(|kept| kept != name);
+    }
     run.dir.copy_kept(&kept, out)
 }

@@ -1,12 +1,15 @@
 //! A whole run: `train` and `resume` from recipe to results.
 
+mod exports;
 mod rank;
 pub mod stages;
 
-use crate::export::{self, Layout, Source};
+pub(crate) use exports::better;
+pub use exports::{Exported, Wanted, export_run};
+
 use crate::finish;
 use crate::run_dir::RunDir;
-use crate::saved::{self, Progress};
+use crate::saved;
 use crate::trainer::Ended;
 use crate::watcher::Silent;
 use crate::world::{self, World};
@@ -15,7 +18,7 @@ use ambitus_compile::passes::shard::Strategy;
 use ambitus_data::DataError;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
-use ambitus_families::family::{self, Families, Family, sections};
+use ambitus_families::family::{Families, sections};
 use ambitus_families::prepare::{cache_dir, no_data};
 use ambitus_families::stop;
 use ambitus_ir::StateDecl;
@@ -26,8 +29,6 @@ use ambitus_plan::resolve::{Purpose, resolve, resolve_on};
 use ambitus_plan::resolved::Resolved;
 use ambitus_plan::session;
 use ambitus_recipe::recipe::{Origins, Placement, Precision, Recipe};
-use ambitus_store::Checkpoint;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -365,62 +366,4 @@ fn on_ranks(
         }
     })?;
     Ok(ends[0])
-}
-
-/// Returns the better weights by the last validation; without validation the average, unless the run kept none.
-pub(crate) fn better(progress: &Progress) -> Source {
-    match progress.last {
-        Some((raw, Some(ema))) if ema <= raw => Source::Ema,
-        _ => Source::Raw,
-    }
-}
-
-/// Exports a run's newest checkpoint (`ambitus export`); of a run in stages, that of the last complete stage. Without `source`,
-/// exports the better weights by validation.
-///
-/// # Errors
-/// No checkpoint yet, or none that can be used, no adapters where they are asked for, or files that cannot be written.
-pub fn export_run(
-    families: Families,
-    root: &Path,
-    source: Option<Source>,
-    layout: Layout,
-    out: &Path,
-    console: &mut dyn Console,
-) -> Result<Source, RunError> {
-    let (run, recipe) =
-        RunDir::open(families, root).and_then(|(run, recipe)| stages::latest(families, run, recipe))?;
-    let checkpoint = saved::newest_good(&run.checkpoints(), console)?
-        .ok_or_else(|| RunError::Usage(format!("{}: has no complete checkpoint yet", root.display())))?;
-    let progress = saved::progress(&checkpoint)?;
-    let source = source.unwrap_or_else(|| better(&progress));
-    if !run.kept()?.checked {
-        let model = run.model();
-        console.line(&format!(
-            "{}: the run has no hashes of these files, so they are exported unchecked",
-            model.display()
-        ));
-    }
-    let family = family::of(families, &run.model())?;
-    export_from((&run, family), &recipe, &checkpoint, (source, layout), out)?;
-    Ok(source)
-}
-
-fn export_from(
-    (run, family): (&RunDir, &'static dyn Family),
-    recipe: &Recipe,
-    checkpoint: &Checkpoint,
-    (source, layout): (Source, Layout),
-    out: &Path,
-) -> Result<(), RunError> {
-    std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
-    // Another export into this folder waits for this one instead of writing into its files. On a file system without locks it
-    // does not wait.
-    let held = File::open(out).map_err(|e| RunError::io(out, "cannot open", e))?;
-    let _ = held.lock();
-    let run = export::Run { dir: run, family, lora: recipe.lora.as_ref() };
-    match layout {
-        Layout::Model => export::export(checkpoint, source, &run, out),
-        Layout::Adapter => export::adapter::export(checkpoint, source, &run, out),
-    }
 }

@@ -32,6 +32,8 @@ use std::sync::Arc;
 
 /// The file of an executor's choices.
 const CHOICES: &str = "products.txt";
+/// The folder of a run's stages.
+const STAGES: &str = "stages";
 
 /// Paths of one run.
 #[derive(Clone, Debug)]
@@ -166,7 +168,14 @@ impl RunDir {
 
     /// Returns the folders of a run's stages.
     pub fn stages(&self) -> PathBuf {
-        self.root.join("stages")
+        self.root.join(STAGES)
+    }
+
+    /// Returns whether this is a stage of a run in stages, whose export the next stage begins with.
+    pub fn is_stage(&self) -> bool {
+        let root = std::path::absolute(&self.root).unwrap_or_else(|_| self.root.clone());
+        let stages = root.parent().filter(|folder| folder.ends_with(STAGES));
+        stages.and_then(Path::parent).is_some_and(|run| run.join("recipe.yaml").is_file())
     }
 
     /// Returns the model's configuration and vocabulary or tokenizer.

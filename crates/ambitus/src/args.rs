@@ -13,6 +13,7 @@ use ambitus_recipe::recipe::{
     Schedule,
 };
 use ambitus_recipe::size::ByteSize;
+use ambitus_train::export::dtype::Dtype;
 use ambitus_train::{Strategy, Units};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -401,6 +402,9 @@ pub struct ExportArgs {
     /// Only the adapters of a LoRA run, as Hugging Face's PEFT stores them; without it they are merged into the model
     #[arg(long)]
     pub adapter: bool,
+    /// Type of the weights: fp32, bf16 or fp16 [default: that of the model that the run began with; of adapters, fp32]
+    #[arg(long)]
+    pub dtype: Option<Dtype>,
     /// Folder to write [default: RUN/export, RUN/adapter with --adapter]
     #[arg(long)]
     pub out: Option<PathBuf>,

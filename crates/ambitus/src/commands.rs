@@ -271,15 +271,16 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
 pub fn export(a: &ExportArgs) -> Result<()> {
     let (layout, name) = if a.adapter { (Layout::Adapter, "adapter") } else { (Layout::Model, "export") };
     let out = a.out.clone().unwrap_or_else(|| a.run.join(name));
-    let wanted = a.weights.map(|w| match w {
+    let source = a.weights.map(|w| match w {
         WeightsArg::Ema => Source::Ema,
         WeightsArg::Raw => Source::Raw,
     });
-    let source = run::export_run(ALL, &a.run, wanted, layout, &out, &mut Terminal::new())?;
+    let wanted = run::Wanted { source, layout, dtype: a.dtype };
+    let run::Exported { source, dtype } = run::export_run(ALL, &a.run, wanted, &out, &mut Terminal::new())?;
     if a.json {
-        json(&serde_json::json!({ "export": out, "weights": source.name() }));
+        json(&serde_json::json!({ "export": out, "weights": source.name(), "dtype": dtype.name() }));
     } else {
-        terminal::message(&format!("{}: {} weights", out.display(), source.name()));
+        terminal::message(&format!("{}: {} weights in {dtype}", out.display(), source.name()));
         let path = out.display().to_string();
         if let (false, Ok(model)) = (a.adapter, ModelDir::open(ALL, &out, OpenOptions::default())) {
             model.how_to_listen(&path, &path).iter().for_each(|how| terminal::message(how));

@@ -26,6 +26,7 @@ use ambitus_data::{ClipIndex, TokenizerKind, mel};
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_models::f5::config::Config;
+use ambitus_models::f5::weights::INV_FREQ;
 use ambitus_recipe::import::Trainer;
 use ambitus_recipe::recipe::{Defaults, Schedule, Section};
 use ambitus_store::DType;
@@ -89,7 +90,7 @@ impl Family for F5 {
     /// Returns what its trainer loads strictly, and its inference strips.
     fn export(&self) -> ExportForm {
         let scalars = &[("initted", DType::Bool), ("step", DType::I64)];
-        ExportForm { prefix: "ema_model.", scalars, metadata: &[] }
+        ExportForm { prefix: "ema_model.", scalars, exact: &[INV_FREQ], ..ExportForm::default() }
     }
 }
 

@@ -78,7 +78,7 @@ impl Family for Orpheus {
 
     /// Returns the names of `LlamaForCausalLM`, and what Hugging Face's readers ask for.
     fn export(&self) -> ExportForm {
-        ExportForm { metadata: &[("format", "pt")], ..ExportForm::default() }
+        ExportForm { metadata: &[("format", "pt")], config: Some(folder::CONFIG), ..ExportForm::default() }
     }
 }
 

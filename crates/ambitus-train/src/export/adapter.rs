@@ -4,11 +4,12 @@
 //! What the recipe trained whole besides them (`also_train`) is written as `modules_to_save`, by module. PEFT gives each such
 //! module its own weights, so a tied embedding is written for both it and the head: else the head would stay the base's.
 
+use super::dtype::Dtype;
 use super::{Parameters, Run, Source};
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_families::error::RunError;
 use ambitus_families::family::OpenOptions;
-use ambitus_store::{Checkpoint, DType, SafetensorsWriter, TensorSpec, write_atomic};
+use ambitus_store::{Checkpoint, SafetensorsWriter, TensorSpec, write_atomic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -18,8 +19,14 @@ const PREFIX: &str = "base_model.model.";
 /// Writes the adapters of a checkpoint to `out`.
 ///
 /// # Errors
-/// A run without adapters, biases trained in layers that have adapters, and files that cannot be read or written.
-pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path) -> Result<(), RunError> {
+/// A run without adapters, biases trained in layers that have adapters, values that the type cannot hold, and files that cannot
+/// be read or written.
+pub fn export(
+    checkpoint: &Checkpoint,
+    (source, dtype): (Source, Dtype),
+    run: &Run<'_>,
+    out: &Path,
+) -> Result<(), RunError> {
     let lora = run.lora.ok_or_else(|| {
         RunError::Usage(
             "the run trained no adapters (no `lora` in its recipe): export without --adapter".to_owned(),
@@ -51,7 +58,7 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
         let others = aliases.iter().filter(|(one, _)| *one == name).map(|(_, other)| *other);
         for stored in std::iter::once(name).chain(others) {
             written.insert(format!("{PREFIX}{stored}"), name);
-            specs.push(TensorSpec::new(format!("{PREFIX}{stored}"), DType::F32, shape));
+            specs.push(TensorSpec::new(format!("{PREFIX}{stored}"), dtype.stored(), shape));
         }
     }
     std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
@@ -61,7 +68,7 @@ pub fn export(checkpoint: &Checkpoint, source: Source, run: &Run<'_>, out: &Path
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
     let mut scratch = vec![0u8; ambitus_families::weights::STAGING_BYTES];
     for name in &order {
-        parameters.copy(written[name], &mut writer, name, &mut scratch, None)?;
+        parameters.copy(written[name], &mut writer, (name, dtype), &mut scratch, None)?;
     }
     writer.finish()?;
     let seconds = aliases.iter().filter(|(one, _)| saved.contains(&module(one)));

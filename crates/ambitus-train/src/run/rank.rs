@@ -1,8 +1,9 @@
 //! One rank's run: from the newest checkpoint, or the model, to results. Only the first rank's are shown.
 
-use super::{End, better, export_from};
+use super::exports::{better, export_from, own_dtype};
+use super::{End, Exported};
 use crate::data_loader::{Loader, Work};
-use crate::export::{Layout, Source};
+use crate::export::{self, Layout, Source};
 use crate::finish;
 use crate::metrics::{Log, Resumed, Summary};
 use crate::room;
@@ -144,7 +145,9 @@ fn results(
     let Watcher { history, validations, console, .. } = watcher;
     let newest = newest(&run.checkpoints())?;
     let out = run.folder("export")?;
-    export_from((run, r.model.family), &r.recipe, &newest, (source, Layout::Model), &out)?;
+    let own = own_dtype(run, &r.recipe, r.model.family)?;
+    let of_run = export::Run { dir: run, family: r.model.family, lora: r.recipe.lora.as_ref() };
+    let dtype = export_from(&of_run, &newest, (source, Layout::Model), (None, own), &out, console)?;
     meter.ended(phase::EXPORT);
     let said = finish::pictures(r, run, tuned, &history, &validations, progress.validation_base)?;
     said.iter().for_each(|said| console.line(said));
@@ -182,7 +185,7 @@ fn results(
         ..history.summary()
     };
     summary.write(&run.root)?;
-    report(r, run, &newest.path, source, &summary, console);
+    report(r, run, &newest.path, Exported { source, dtype }, &summary, console);
     Ok(())
 }
 
@@ -321,7 +324,7 @@ fn report(
     r: &Resolved,
     run: &RunDir,
     checkpoint: &Path,
-    source: Source,
+    Exported { source, dtype }: Exported,
     s: &Summary,
     console: &mut dyn Console,
 ) {
@@ -343,7 +346,7 @@ fn report(
     let project = r.plan.shape.model.project();
     for (what, place) in [
         ("checkpoint", checkpoint.display().to_string()),
-        ("export", format!("{root}/export ({} weights; loads in {project})", source.name())),
+        ("export", format!("{root}/export ({} weights in {dtype}; loads in {project})", source.name())),
         ("metrics", format!("{root}/metrics.jsonl, {root}/summary.json")),
         ("pictures", format!("{root}/pictures")),
     ] {

@@ -1,7 +1,7 @@
 //! A run in stages. Every stage is its own run in `RUN/stages/1-NAME`, whose model is the previous stage's export. The hand-over
-//! is that export and the next load, phases that every plan has. All stages are planned before the first begins.
+//! is that export, in fp32, and the next load, phases that every plan has. All stages are planned before the first begins.
 
-use super::{self as run, Shared};
+use super::{self as run, Shared, Wanted};
 use crate::export::Layout;
 use crate::metrics::{SUMMARY_FILE, Summary};
 use crate::run_dir::RunDir;
@@ -202,7 +202,8 @@ fn go(
         summaries.extend(complete(&stage));
     }
     let out = run.root.join("export");
-    run::export_run(families, &run.root, None, Layout::Model, &out, console)?;
+    let wanted = Wanted { source: None, layout: Layout::Model, dtype: None };
+    run::export_run(families, &run.root, wanted, &out, console)?;
     write_summary(run, recipe, &summaries)?;
     console.line(&format!(
         "{} stages: the last one's result is in {}, all figures in {}",
@@ -244,6 +245,11 @@ fn complete(stage: &RunDir) -> Option<Summary> {
 fn read(path: &Path) -> Result<Value, RunError> {
     let text = read_file(path, MAX_JSON)?;
     serde_json::from_slice(&text).map_err(|e| RunError::Io(format!("{}: {e}", path.display())))
+}
+
+/// Returns the run that begins with the weights that a run begins with: itself, or its first stage.
+pub(crate) fn first(run: &RunDir, recipe: &Recipe) -> RunDir {
+    if recipe.stages.is_empty() { run.clone() } else { folder(run, recipe, 0) }
 }
 
 /// Returns the run whose result is a run's: itself, or its last complete stage.

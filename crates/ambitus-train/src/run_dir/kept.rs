@@ -1,10 +1,12 @@
 //! The files of the model's folder that a run keeps for its exports: configuration, vocabulary or tokenizer. They lie in `model/`,
-//! next to a manifest with the hashes that they had when the run began.
+//! next to a manifest with the hashes that they had when the run began, and with the type of the model's weights.
 
 use super::RunDir;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
-use ambitus_store::{Manifest, Shard, StoreError, copy_file};
+use ambitus_families::weights::Weights;
+use ambitus_store::{DType, Manifest, Shard, StoreError, copy_file};
+use serde_json::json;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -13,6 +15,9 @@ const MAX_KEPT_BYTES: u64 = 256 << 20;
 /// What to do about a damaged one.
 const REMEDY: &str =
     "put the files back that the run began with, or resume the run (`ambitus resume`), which does so";
+
+/// The manifest's key of the weights' type.
+const DTYPE: &str = "dtype";
 
 /// The kept files of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +42,8 @@ impl RunDir {
                 (None, Some(format!("{}: {}: the model's files are kept anew", e.path.display(), e.what)))
             }
         };
+        let weights = model.weights.as_ref();
+        let dtype = before.as_ref().and_then(dtype).or_else(|| weights.and_then(Weights::dtype));
         let mut shards = before.map_or_else(Vec::new, |m| m.shards);
         for name in &model.kept {
             let was = shards.iter().position(|s| s.name == *name).map(|i| shards.swap_remove(i));
@@ -51,7 +58,7 @@ impl RunDir {
             shards.push(Shard { name: name.clone(), bytes: copy.bytes, blake3: copy.blake3 });
         }
         shards.sort_by(|a, b| a.name.cmp(&b.name));
-        Manifest { step: 0, shards, meta: serde_json::Value::Null }.write_to(&dir)?;
+        Manifest { step: 0, shards, meta: json!({ DTYPE: dtype.map(DType::name) }) }.write_to(&dir)?;
         Ok(note)
     }
 
@@ -82,6 +89,14 @@ impl RunDir {
         Ok(Kept { names: manifest.shards.into_iter().map(|s| s.name).collect(), checked: true })
     }
 
+    /// Returns the type of most of the weights that the run began with; unknown for runs from random values, and older ones.
+    ///
+    /// # Errors
+    /// A damaged manifest.
+    pub fn base_dtype(&self) -> Result<Option<DType>, RunError> {
+        Ok(self.manifest()?.as_ref().and_then(dtype))
+    }
+
     /// Copies kept files into a folder.
     ///
     /// # Errors
@@ -102,10 +117,17 @@ impl RunDir {
     }
 }
 
+/// Returns the type of weights that a manifest notes.
+fn dtype(manifest: &Manifest) -> Option<DType> {
+    DType::from_name(manifest.meta[DTYPE].as_str()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use ambitus_families::family::OpenOptions;
+    use ambitus_store::{SafetensorsWriter, TensorFile, TensorSpec};
+    use std::collections::BTreeMap;
     use std::fs;
     use std::path::PathBuf;
 
@@ -152,6 +174,25 @@ mod tests {
         // A run of before hashes were kept.
         fs::remove_file(run.model().join("manifest.json")).unwrap();
         assert!(!run.kept().unwrap().checked);
+    }
+
+    #[test]
+    fn the_type_of_the_weights_is_that_of_the_start() {
+        let (dir, mut model, run) = run();
+        assert_eq!(run.base_dtype().unwrap(), None);
+        let weights = |dtype: DType| {
+            let path = dir.path().join(dtype.name());
+            let specs = vec![TensorSpec::new("w", dtype, &[2])];
+            let mut writer = SafetensorsWriter::create(&path, specs, &BTreeMap::new()).unwrap();
+            writer.write_f32("w", &[0.0; 2]).unwrap();
+            let files = vec![TensorFile::open(writer.finish().unwrap().path).unwrap()];
+            Some(Weights { files, prefix: String::new(), path })
+        };
+        for dtype in [DType::Bf16, DType::F32] {
+            model.weights = weights(dtype);
+            run.keep_model(&model).unwrap();
+            assert_eq!(run.base_dtype().unwrap(), Some(DType::Bf16));
+        }
     }
 
     #[test]

@@ -229,8 +229,8 @@ fn conforms(case: &Case) {
         assert_eq!(run.join("audio").is_dir(), t.holds == Holds::Sampled && case.samples(), "{}", t.name);
         if t.lines.starts_with("lora") {
             let adapter = case.dir.path().join("adapter");
-            run::export_run(case.families, &run, None, Layout::Adapter, &adapter, &mut Quiet)
-                .expect("adapters");
+            let wanted = run::Wanted { source: None, layout: Layout::Adapter, dtype: None };
+            run::export_run(case.families, &run, wanted, &adapter, &mut Quiet).expect("adapters");
             assert!(adapter.join("adapter_model.safetensors").is_file());
         }
     }

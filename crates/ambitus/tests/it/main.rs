@@ -6,6 +6,7 @@ mod common;
 mod cuda;
 mod cuda_ranks;
 mod data;
+mod export;
 mod faults;
 mod generate;
 mod import;

@@ -17,16 +17,16 @@ const SHORT: &str =
     "updates: 4\nbatch: {clips: 3}\nmicro_batch: 160\nsave_every: 2\nkeep: 9\nlearning_rate: 1e-2";
 
 /// Type, shape and bytes by name.
-type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+pub type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
-fn read(path: &Path) -> Tensors {
+pub fn read(path: &Path) -> Tensors {
     let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let file = SafeTensors::deserialize(&bytes).expect("safetensors");
     let owned = |t: TensorView<'_>| (t.dtype(), t.shape().to_vec(), t.data().to_vec());
     file.tensors().into_iter().map(|(name, t)| (name, owned(t))).collect()
 }
 
-fn write(path: &Path, tensors: &Tensors) {
+pub fn write(path: &Path, tensors: &Tensors) {
     let views = tensors.iter().map(|(name, (dtype, shape, data))| {
         (name, TensorView::new(*dtype, shape.clone(), data).expect("a tensor of its shape"))
     });
@@ -112,7 +112,7 @@ fn snac(dir: &Path) -> PathBuf {
 }
 
 /// A recipe on nine hums of half a second, all of them with one cache of prepared clips.
-fn recipe(dir: &Path, name: &str, model: &Path, data: &str, lines: &str) -> String {
+pub fn recipe(dir: &Path, name: &str, model: &Path, data: &str, lines: &str) -> String {
     let path = dir.join(format!("{name}.yaml"));
     let [model, dir, voice, cache, codec] =
         [model.to_owned(), dir.join(name), dir.join("voice"), dir.join("cache"), dir.join("snac")]
@@ -165,7 +165,7 @@ fn resumes_to_the_same_bits(dir: &Path, run: &Path) {
     assert!(shards() == whole, "the resumed run differs");
 }
 
-/// The export of a model's folder: its other files byte for byte, and all of its tensors and no other, in fp32.
+/// The export of a model's folder: its other files byte for byte, and all of its tensors and no other, in their type.
 #[track_caller]
 fn is_an_export(export: &Path, model: &Path) -> Tensors {
     for file in ["config.json", "tokenizer.json", "generation_config.json"] {
@@ -181,7 +181,7 @@ fn is_an_export(export: &Path, model: &Path) -> Tensors {
         tensors.iter().map(|(name, (_, shape, _))| (name.clone(), shape.clone())).collect()
     };
     assert_eq!(shapes(&made), shapes(&given));
-    assert!(made.values().all(|(dtype, ..)| *dtype == Dtype::F32));
+    assert!(made.values().all(|(dtype, ..)| *dtype == Dtype::BF16));
     made
 }
 
@@ -222,8 +222,11 @@ fn audio_becomes_a_checkpoint_that_trains_on() {
     let export = run.join("export");
     let made = is_an_export(&export, &model);
     assert!(!made.contains_key(HEAD));
-    // It continues where the run ended.
-    let next = recipe(dir, "next", &export, "", "updates: 1\nbatch: {clips: 3}");
+    // Unrounded, it continues where the run ended.
+    let whole = dir.join("whole");
+    let [from, to] = [&run, &whole].map(|p| p.display().to_string());
+    ok(dir, &["export", &from, "--dtype", "fp32", "--out", &to]);
+    let next = recipe(dir, "next", &whole, "", "updates: 1\nbatch: {clips: 3}");
     let next = json(dir, &["train", &next, "--json"]);
     let (ended, begins) = (number(&summary, "validation_last"), number(&next, "validation_base"));
     assert!((ended - begins).abs() <= 1e-5 * ended, "{ended} ended, {begins} begins");
