@@ -7,6 +7,7 @@
 
 mod candidate;
 mod explain;
+mod host_room;
 mod rows;
 mod stems;
 
@@ -23,6 +24,7 @@ use std::cmp::Ordering;
 
 pub use candidate::{Candidate, Verdict};
 pub use explain::explain;
+pub use host_room::HostRoom;
 pub use rows::{largest, most_rows};
 pub use stems::{Known, Stems};
 
@@ -44,35 +46,6 @@ pub struct Free {
     pub variants: Vec<Variant>,
     /// What may wait in the host's memory.
     pub host_room: HostRoom,
-}
-
-/// The memory that offloaded tensors may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostRoom {
-    /// Bytes.
-    pub bytes: u64,
-    /// The plan's own memory is part of it.
-    pub with_peak: bool,
-}
-
-impl HostRoom {
-    /// As much as is wanted.
-    pub const ALL: HostRoom = HostRoom { bytes: u64::MAX, with_peak: false };
-
-    /// Returns whether there is room for `host` bytes next to a plan's `peak`.
-    pub fn holds(&self, host: u64, peak: u64) -> bool {
-        let beside = if self.with_peak { peak } else { 0 };
-        host == 0 || host.saturating_add(beside) <= self.bytes
-    }
-
-    /// Returns what becomes of a plan by its peak and its bytes in the host's memory; at best slower than another.
-    fn verdict(&self, (peak, host): (u64, u64), budget: u64) -> Verdict {
-        match (peak <= budget, self.holds(host, peak)) {
-            (true, true) => Verdict::Slower,
-            (true, false) => Verdict::HostTooSmall,
-            (false, _) => Verdict::TooLarge,
-        }
-    }
 }
 
 impl Free {

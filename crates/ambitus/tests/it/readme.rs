@@ -197,9 +197,9 @@ fn planned(mib: u64) -> (i32, String) {
 #[test]
 fn the_plan_that_is_shown_is_the_plan() {
     let shown = shown("plan: ");
-    let (code, said) = planned(60);
+    let (code, said) = planned(55);
     assert_eq!(code, 0, "{said}");
-    let peak = shown.lines().find(|l| l.contains(" · activations ")).expect("what lives at the peak");
+    let peak = shown.lines().find(|l| l.starts_with("  at the peak")).expect("what lives at the peak");
     let sizes = peak.split(['·', ':', '…']).map(str::trim);
     let mut sizes: Vec<_> =
         sizes.filter(|size| size.ends_with("iB") && !size.starts_with("process")).collect();
@@ -226,7 +226,7 @@ fn the_refusal_that_is_shown_is_the_refusal() {
     };
     let shown = changes(&shown("error: "));
     assert!(!shown.is_empty() && shown.iter().flatten().all(|cell| !cell.is_empty()), "{shown:?}");
-    let (code, said) = planned(40);
+    let (code, said) = planned(36);
     assert_eq!(code, 3, "{said}");
     assert_eq!(shown, changes(&said), "{said}");
 }
