@@ -228,7 +228,7 @@ impl Gap<'_> {
 
     /// Looks at each of a chunk. Mostly the item fits before none of them: then only the highest end counts, and their order
     /// does not.
-    fn look_at(&mut self, chunk: &Vec<Placed>) -> ControlFlow<()> {
+    fn look_at(&mut self, chunk: &[Placed]) -> ControlFlow<()> {
         if chunk.last().is_some_and(|p| self.free + self.item.size <= p.offset) {
             return chunk.iter().try_for_each(|p| self.look(p));
         }
