@@ -15,7 +15,8 @@ cargo xtask nvrtc
 cargo xtask grade [--count N] [--skip N] [--seed S] [--fixed] [--scaled] [--binary PATH] [--keep DIR]
     Runs N random cases [default: 40] over families, shapes, options, budgets and odd data: each is planned, trained within the
     smallest budget that its plan names, resumed, exported, and refused with less. Prints how far what was measured from
-    outside is from the plans. --fixed: the small set of CI in their place. --scaled: also what is a thousand times the usual.
+    outside is from the plans. --skip: without the first of them, to repeat one. --fixed: the small set of CI in their place.
+    --scaled: also what is a thousand times the usual.
     PATH [default: the release build, made first]. DIR keeps the cases that broke a promise.
 cargo xtask keys
     Writes docs/recipe.md, the keys of a recipe, from what the source says of them.";

@@ -1,6 +1,6 @@
 //! A recipe before the search: the shape of its run, and what it leaves open.
 
-use crate::budget::{MicroBatch, PLANNED_AT_ONCE, Shape, has_room_to_search, is_long, require_planning};
+use crate::budget::{MicroBatch, PLANNED_AT_ONCE, Shape, is_long, is_long_within, require_planning};
 use crate::device::Device;
 use crate::placement::Placement;
 use crate::precision;
@@ -30,8 +30,7 @@ pub struct Asked {
     pub shape: Shape,
     /// Micro-batches that may be taken, the usual one first.
     pub micro_batches: Vec<MicroBatch>,
-    /// Little is tried: the model is long, so that each plan takes seconds (see [`is_long`]), or looking further would take more memory
-    /// than the budget (see [`has_room_to_search`]).
+    /// Little is tried: the model is long, or looking further would take more memory than the budget (see [`is_long_within`]).
     pub is_long: bool,
     sizes: Sizes,
 }
@@ -130,9 +129,9 @@ impl Asked {
         Ok(asked)
     }
 
-    /// Tries little where looking further would take more memory than the budget.
+    /// Leaves open what can be searched within a budget.
     fn search_within(&mut self, device: &Device, budget: u64) {
-        self.is_long = is_long(&self.shape) || !has_room_to_search(&self.shape, budget);
+        self.is_long = is_long_within(&self.shape, budget);
         self.shape.planned_at_once = self.open(device).planned_at_once();
     }
 

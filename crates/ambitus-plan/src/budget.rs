@@ -11,7 +11,7 @@ pub use draft::Draft;
 pub use phases::{PICTURE_BYTES, phase};
 pub(crate) use planning::PLANNER_BYTES;
 use planning::planning;
-pub use planning::{has_room_to_search, is_long, require_planning};
+pub use planning::{is_long, is_long_within, require_planning};
 
 use crate::parts::PlannedParts;
 use crate::session::{self, SessionOptions};

@@ -300,6 +300,8 @@ pub fn fixed() -> Vec<Case> {
     vec![
         f5(2, usual(), &["--threads", "2"]),
         f5(12, usual(), &["--threads", "1", "--lora", "8", "--precision", "bf16-mixed"]),
+        // A search has less room within its smallest budget than within a large one.
+        f5(24, usual(), &["--threads", "1", "--precision", "bf16-mixed"]),
         f5(3, Data::OneLong { seconds: 60 }, &["--threads", "2"]),
         f5(2, Data::Many { clips: 1000 }, &["--threads", "2"]),
         f5(2, Data::LongTexts { texts: 5 }, &["--threads", "2"]),

@@ -85,8 +85,8 @@ impl Drop for Arena {
     }
 }
 
-/// Gives memory that was freed back to the system, where the allocator would keep it; and the program's code, of which what is
-/// still needed comes back as it is called: that which prepared and planned would stay beside an arena.
+/// Gives back to the system what the allocator keeps of freed memory, and the pages of the program's code: a run does not call
+/// again what prepared and planned it, and the rest is mapped again when it is called.
 pub fn return_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -98,7 +98,7 @@ pub fn return_freed() {
         let start = (&raw const __executable_start).addr().next_multiple_of(PAGE);
         let end = (&raw const etext).addr() / PAGE * PAGE;
         // SAFETY: the first takes no pointer, and is safe to call while other threads allocate. The second drops pages of a private
-        // mapping that nothing writes to: they are read from the file again.
+        // mapping that nothing writes to: a touch maps them from the file again, as after the system itself dropped them.
         unsafe {
             libc::malloc_trim(0);
             libc::madvise(start as *mut libc::c_void, end.saturating_sub(start), libc::MADV_DONTNEED);

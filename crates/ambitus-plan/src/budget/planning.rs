@@ -40,12 +40,14 @@ pub fn is_long(shape: &Shape) -> bool {
     is_long_program(&forward(shape))
 }
 
-/// Returns whether the search, and a refusal that looks for what would fit, stay within the budget, or within what they may take
-/// however small it is; by one forward program and how many others there are.
-pub fn has_room_to_search(shape: &Shape, budget: u64) -> bool {
+/// Returns whether little is to be tried: for a long model ([`is_long`]), and where the search, or a refusal that looks for what
+/// would fit, takes more than the budget and than what both may take however small it is; by one forward program and how many
+/// others there are.
+pub fn is_long_within(shape: &Shape, budget: u64) -> bool {
+    let forward = forward(shape);
     let times = TRAINING + u64::from(shape.session.ema) + without_backward(&shape.session);
-    let programs = CASTS * times * program_bytes(&forward(shape));
-    !shape.beside.with_host || planning(shape, LONG_AT_ONCE, programs) <= budget.max(SEARCH_BYTES)
+    let searching = planning(shape, LONG_AT_ONCE, CASTS * times * program_bytes(&forward));
+    is_long_program(&forward) || (shape.beside.with_host && searching > budget.max(SEARCH_BYTES))
 }
 
 /// Returns the number of programs that are as long as a forward one: evaluation and sampling, on averages too.

@@ -226,8 +226,8 @@ impl Gap<'_> {
         highest.or(lowest).unwrap_or(free)
     }
 
-    /// Looks at each of a chunk. Mostly the item fits before none of them: then only the highest end counts, and their order
-    /// does not.
+    /// Looks at each of a chunk. Where the last of them begins too low for the item to fit before it, so do all: then only the
+    /// highest end counts, which needs no order.
     fn look_at(&mut self, chunk: &[Placed]) -> ControlFlow<()> {
         if chunk.last().is_some_and(|p| self.free + self.item.size <= p.offset) {
             return chunk.iter().try_for_each(|p| self.look(p));
@@ -257,5 +257,44 @@ impl Gap<'_> {
         // `free` is aligned, so what ends below it stays below it.
         self.free = self.free.max(self.item.up(end));
         ControlFlow::Continue(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Buckets and chunks only save looks: every item lies where a search of all those before it puts it.
+    #[test]
+    fn items_go_where_a_plain_search_puts_them() {
+        let mut state = 7u64;
+        let mut draw = |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        let items: Vec<Item> = (0..3000)
+            .map(|_| {
+                let (first, length) = (draw(4000) as u32, [2, 60, 900][draw(3) as usize]);
+                let align = 64 << draw(2);
+                Item { first, last: first + draw(length) as u32, size: align * (1 + draw(40)), align }
+            })
+            .collect();
+        let recipe = Recipe {
+            order: (0..items.len() as u32).collect(),
+            down: items.iter().map(|_| draw(4) == 0).collect(),
+        };
+        let ceiling = 200_000;
+        let mut offsets = vec![0; items.len()];
+        Placer::new(&items).run(&recipe, ceiling, &mut offsets);
+        let mut placed: Vec<Placed> = Vec::new();
+        for (i, item) in items.iter().enumerate() {
+            let top = recipe.down[i].then_some(ceiling);
+            let gap = Gap { item, top, free: 0, lowest: None, highest: None };
+            let offset = gap.among(placed.iter(), Gap::look);
+            assert_eq!(offsets[i], offset, "item {i}: {item:?}");
+            let at = placed.partition_point(|p| p.offset < offset);
+            let end = offset + item.size;
+            placed.insert(at, Placed { offset, end, first: item.first, last: item.last });
+        }
     }
 }
