@@ -7,13 +7,14 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 /// Files, structures in them, and the heads of their tables.
-const TABLES: [(&str, &str, &str); 10] = [
+const TABLES: [(&str, &str, &str); 11] = [
     ("recipe.rs", "Recipe", "A recipe"),
     ("recipe.rs", "Model", "`model:`"),
     ("recipe.rs", "Data", "`data:`"),
     ("recipe/schedule.rs", "Schedule", "`schedule:`"),
     ("recipe/trained.rs", "Lora", "`lora:`"),
     ("recipe/forms.rs", "Sample", "`sample:`"),
+    ("recipe/samples.rs", "Sentences", "`samples:`"),
     ("recipe/offload.rs", "Offload", "`offload:`"),
     ("recipe/sharding.rs", "Sharding", "`sharding:`"),
     ("recipe/stages.rs", "Stage", "A stage of `stages:`"),

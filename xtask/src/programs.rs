@@ -89,6 +89,7 @@ pub fn plan_f5(
         ema: true,
         evaluate: false,
         sample: None,
+        speech: None,
     };
     session::compile(config, &options, target).map_err(|e| e.to_string())
 }

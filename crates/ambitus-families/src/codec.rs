@@ -161,6 +161,9 @@ pub trait Codec: Send {
     /// Returns the bytes of the arena while encoding: weights and a window's values.
     fn encode_bytes(&self) -> u64;
 
+    /// Gives the arena back; the next use opens it again.
+    fn close(&mut self);
+
     /// Begins to encode a sound at the codec's rate that comes in pieces.
     ///
     /// # Errors

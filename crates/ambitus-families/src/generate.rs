@@ -21,6 +21,24 @@ pub struct Settings {
     pub flow: Flow,
 }
 
+impl Settings {
+    /// How texts are spoken where nothing else is said: Orpheus's published settings, and the F5-TTS package's.
+    pub const SPEECH: Settings = Settings {
+        sampling: Sampling {
+            greedy: false,
+            repetition_penalty: 1.1,
+            temperature: 0.6,
+            top_k: 0,
+            top_p: 0.9,
+            seed: 0,
+        },
+        max_new: 8192,
+        logits: false,
+        sequences: 8,
+        flow: Flow { steps: 32, cfg: 2.0, sway: -1.0 },
+    };
+}
+
 /// How a flow from noise to speech is integrated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow {

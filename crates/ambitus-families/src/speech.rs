@@ -6,6 +6,7 @@ use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, Program, Session};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What is to be said.
 #[derive(Clone, Debug)]
@@ -48,6 +49,9 @@ pub struct Asked<'a> {
     pub room: u64,
 }
 
+/// Builds programs in a session; keys and values that are kept are of this type.
+pub type Programs = Arc<dyn Fn(&mut Session, DType) -> Vec<Program> + Send + Sync>;
+
 /// Makes speech for a family.
 pub trait Speaker {
     /// Returns the options of `ambitus say` that name a voice, for people; `None` if the model cannot speak.
@@ -62,14 +66,23 @@ pub trait Speaker {
 
 /// Speech that is to be made.
 pub trait Speech: Send {
-    /// Builds the programs. `cache`: the type of keys and values that are kept.
-    fn programs(&self, session: &mut Session, cache: DType) -> Vec<Program>;
+    /// Returns what builds the programs.
+    fn programs(&self) -> Programs;
+
+    /// Returns the programs by name, each with the times that it runs for all lines, as long as they are expected to be.
+    fn runs(&self) -> Vec<(&'static str, f64)>;
 
     /// Returns the bytes of the host's memory that it took while lines were read: those of the tokenizer, which is gone.
     fn read_bytes(&self) -> u64;
 
     /// Returns the bytes of the host's memory that it takes beside the programs' arena: buffers and the codec or vocoder.
     fn bytes(&self) -> u64;
+
+    /// Returns those of [`bytes`](Speech::bytes) that it still takes after [`rest`](Speech::rest).
+    fn resting_bytes(&self) -> u64;
+
+    /// Gives back what the next use opens again: the memory of the codec or vocoder.
+    fn rest(&mut self);
 
     /// Returns the rate of the sound, Hz.
     fn rate(&self) -> u32;
@@ -80,7 +93,7 @@ pub trait Speech: Send {
     /// Returns what a person should know before.
     fn notes(&self) -> Vec<String>;
 
-    /// Speaks the lines one after another into `to`. `name` returns the name of a program from that of [`Speech::programs`]: those
+    /// Speaks the lines one after another into `to`. `name` returns the name of a program from that of [`Programs`]: those
     /// on averaged weights have others.
     ///
     /// # Errors

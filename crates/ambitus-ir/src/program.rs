@@ -49,7 +49,7 @@ pub enum StateKind {
     Ema,
     /// Counters and scales, one element each.
     Counter,
-    /// Keys and values of what was read and written so far: of generation.
+    /// Keys and values of what was read and written so far: of generation. They last until a program runs that uses none.
     Cache,
 }
 

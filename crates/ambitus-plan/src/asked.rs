@@ -72,12 +72,13 @@ impl Asked {
                 ema: recipe.ema,
                 evaluate: sizes.evaluate,
                 sample: sizes.sampled.map(|n| Capacity { rows: 2 * n, clips: 2 }),
+                speech: None,
             },
             beside: device.beside(),
             update_rows: sizes.update_rows,
             clip_rows: sizes.clip_rows,
             micro_batches: usual.count,
-            prepare_bytes: sizes.prepare_bytes,
+            prepare_bytes: sizes.before_planning(),
             planned_at_once: PLANNED_AT_ONCE[0],
             data_bytes: sizes.data_bytes(device.beside().ranks),
         };
@@ -86,6 +87,18 @@ impl Asked {
         let (recipe, defaults) = (recipe.clone(), defaults.clone());
         let mut asked = Asked { recipe, defaults, shape, micro_batches, is_long, sizes: sizes.clone() };
         asked.shape.planned_at_once = asked.open(device).planned_at_once();
+        Ok(asked)
+    }
+
+    /// Returns what another recipe asks for of the same model, with what speaks here. See [`Asked::of`].
+    ///
+    /// # Errors
+    /// As [`Asked::of`].
+    pub fn with_recipe(&self, recipe: &Settled, sizes: &Sizes, device: &Device) -> Result<Asked, RunError> {
+        let mut asked = Asked::of(recipe, (&self.shape.model, &self.defaults), sizes, device)?;
+        asked.shape.session.speech = self.shape.session.speech.clone();
+        asked.sizes.reading = self.sizes.reading;
+        asked.shape.prepare_bytes = asked.sizes.before_planning();
         Ok(asked)
     }
 

@@ -101,6 +101,11 @@ impl Shape {
         shape
     }
 
+    /// Returns the bytes that the run holds of its data, and of what speaks while that rests.
+    pub fn held_bytes(&self) -> u64 {
+        self.data_bytes + self.session.speech.as_ref().map_or(0, |speech| speech.resting)
+    }
+
     /// Returns the number of an update's micro-batches that each rank computes: those that share a model take them in turns, and the
     /// last of some may be empty; those with a part of it have all.
     pub fn micro_batches_of_rank(&self) -> usize {
@@ -284,6 +289,11 @@ impl RunPlan {
         self.whole().iter().map(of).sum()
     }
 
+    /// Returns the name of the phase with the highest peak.
+    pub fn highest_phase(&self) -> &'static str {
+        highest(&self.phases).map_or("", |p| p.name)
+    }
+
     /// Returns the name of the phase with the highest peak; while the model runs, also the place in it where most bytes live.
     pub fn peak_place(&self) -> String {
         let highest = highest(&self.phases);
@@ -402,7 +412,7 @@ fn loader_bytes(shape: &Shape) -> u64 {
 /// Returns the host bytes of a run whose arena is a card's, at most: the process but for its programs, and what waits for the
 /// card or comes from it.
 pub fn host_bytes(shape: &Shape, threads: usize) -> u64 {
-    let running = process_bytes(threads) + shape.data_bytes + loader_bytes(shape) + LOAD_BYTES;
+    let running = process_bytes(threads) + shape.held_bytes() + loader_bytes(shape) + LOAD_BYTES;
     running.max(shape.prepare_bytes)
 }
 

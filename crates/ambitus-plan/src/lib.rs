@@ -18,6 +18,7 @@ pub mod refusal;
 pub mod report;
 pub mod resolve;
 pub mod resolved;
+pub mod samples;
 pub mod search;
 pub mod session;
 pub mod sizes;

@@ -131,6 +131,10 @@ fn require(r: &Resolved) -> Result<(), RunError> {
     {
         head.push_str(&format!("\n  the budget is {}", budget.from));
     }
+    if let Some(samples) = r.samples.as_ref().filter(|s| over && s.without_bytes <= r.budget) {
+        let bytes = ByteSize(samples.without_bytes);
+        head.push_str(&format!("\n  without its samples (samples: false) it fits, in {bytes}"));
+    }
     let proposals = Proposals { asked: &r.asked, data: &r.data, device: &r.device, budget: r.budget };
     // A resumed run has its states already.
     let dims = match r.resumed {

@@ -6,6 +6,7 @@ use crate::data::{Assume, Data};
 use crate::device::Device;
 use crate::memory::Meter;
 use crate::resolved::{Choice, Resolved};
+use crate::samples::{self, Decided};
 use crate::search::Search;
 use crate::sizes::Sizes;
 use ambitus_families::Families;
@@ -157,20 +158,30 @@ pub fn resolve_on(
     let mut meter = Meter::start();
     let (mut settled, model, data) =
         open_and_prepare(families, given.clone(), &device, (purpose, origins), console)?;
-    meter.ended(phase::PREPARE);
-    let sizes = Sizes::of(&settled, &*model.model, &data)?;
+    let mut sizes = Sizes::of(&settled, &*model.model, &data)?;
     let updates = sizes.updates;
     let by_length = settled.warmup.is_none();
     let warmup = settled.settle_warmup(updates);
     choices.of_length(&given, (&settled, warmup), &data, updates, by_length);
     let (budget, made) = device.budget(&settled)?;
     choices.add("memory", ByteSize(budget).to_string(), settled.memory.is_some(), &made);
-    let asked = Asked::new(&settled, &model, &sizes, &device, budget)?;
+    let spoken =
+        samples::Run { recipe: &settled, model: &model, data: &data, device: &device, updates, budget };
+    let ready = spoken.read()?;
+    if let Ok(ready) = &ready {
+        sizes.reading = ready.speech.read_bytes();
+    }
+    meter.ended(phase::PREPARE);
+    let mut asked = Asked::new(&settled, &model, &sizes, &device, budget)?;
     let began = Instant::now();
-    let found = asked.search(&device, budget)?;
+    let mut found = asked.search(&device, budget)?;
     let search_seconds = began.elapsed().as_secs_f64();
-    let recipe = asked.settled(&found);
+    let decided = ready.map_or_else(Ok, |ready| spoken.decide(ready, &mut asked, &mut found))?;
+    let Decided { samples, settled: of_samples, said: [said, why] } = decided;
+    let mut recipe = asked.settled(&found);
     choices.of_search(&asked.recipe, &recipe, &found);
+    choices.add("samples", said, why.is_empty(), &why);
+    recipe.samples = of_samples.or(recipe.samples);
     let host_budget = host_budget(&recipe, &device, found.plan.peak_bytes, origins)?;
     if let Some((bytes, from)) = &host_budget {
         choices.add("host_memory", ByteSize(*bytes).to_string(), false, from);
@@ -194,6 +205,7 @@ pub fn resolve_on(
         candidates: found.candidates,
         search_seconds,
         asked,
+        samples,
         device,
         resumed: false,
         meter,

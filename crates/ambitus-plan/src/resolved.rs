@@ -5,6 +5,7 @@ use crate::budget::RunPlan;
 use crate::data::Data;
 use crate::device::Device;
 use crate::memory::Meter;
+use crate::samples::Samples;
 use crate::search::Candidate;
 use ambitus_compile::passes::place::Cut;
 use ambitus_compile::passes::precision::Precision;
@@ -61,6 +62,8 @@ pub struct Resolved {
     pub search_seconds: f64,
     /// What was asked for.
     pub asked: Asked,
+    /// What is spoken while it trains.
+    pub samples: Option<Samples>,
     /// Where it computes.
     pub device: Device,
     /// It resumes a run, whose training so far must stay usable.

@@ -10,10 +10,14 @@ use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::passes::shard::{Layout, Sharding};
 use ambitus_compile::pipeline::{self, Options, Pipeline, Player, Trained};
 use ambitus_compile::{CompileError, plan};
+use ambitus_data::SoundWriter;
+use ambitus_families::speech::{Programs, Speech};
 use ambitus_ir::plan::{PlannedProgram, PlannedSession};
 use ambitus_ir::target::Target;
-use ambitus_ir::{Program, Session, StateDecl, StateKind};
+use ambitus_ir::{DType, Program, Session, StateDecl, StateKind};
 use ambitus_models::{Capacity, Model};
+use std::fmt;
+use std::sync::Arc;
 
 /// Names of the programs, which are also the names of their phases. Those of one of several players end in its name
 /// ([`Player::program`]).
@@ -34,6 +38,10 @@ pub mod program {
     pub const SAMPLE: &str = "sample";
     /// One step of sampling, on the moving average.
     pub const SAMPLE_EMA: &str = "sample_ema";
+    /// Before the names of the programs that speak, on the weights.
+    pub const SAY: &str = "say_";
+    /// Before the names of the programs that speak, on the moving average.
+    pub const SAY_EMA: &str = "say_ema_";
 }
 
 /// Something that an update does.
@@ -103,6 +111,48 @@ pub struct SessionOptions {
     pub evaluate: bool,
     /// Rows and clips of a sampling step, of families that have one.
     pub sample: Option<Capacity>,
+    /// What speaks while it trains.
+    pub speech: Option<Spoken>,
+}
+
+/// What speaks while a run trains, for its plan.
+#[derive(Clone)]
+pub struct Spoken {
+    /// Builds its programs.
+    pub programs: Programs,
+    /// Bytes of the host's memory while it speaks.
+    pub speaking: u64,
+    /// Those of them that stay.
+    pub resting: u64,
+}
+
+impl Spoken {
+    /// Returns what a plan needs to know.
+    pub fn of(speech: &dyn Speech) -> Spoken {
+        Spoken {
+            programs: speech.programs(),
+            speaking: speech.bytes() + SoundWriter::BYTES,
+            resting: speech.resting_bytes(),
+        }
+    }
+
+    /// Returns its programs, built in a session that computes so.
+    pub fn build(&self, session: &mut Session, precision: Precision) -> Vec<Program> {
+        (self.programs)(session, precision.narrow().unwrap_or(DType::F32))
+    }
+}
+
+impl fmt::Debug for Spoken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spoken").field("speaking", &self.speaking).finish_non_exhaustive()
+    }
+}
+
+/// The same programs, not equal ones.
+impl PartialEq for Spoken {
+    fn eq(&self, other: &Spoken) -> bool {
+        Arc::ptr_eq(&self.programs, &other.programs)
+    }
 }
 
 /// Builds, differentiates, optimises and plans. Reads no file and touches no device.
@@ -182,7 +232,7 @@ impl Stem {
 }
 
 /// A program and its name on averages.
-type Averaged = (Program, &'static str);
+type Averaged = (Program, String);
 
 /// Returns what the model builds: the forward programs that are trained, and the others.
 fn forwards(model: &dyn Model, options: &SessionOptions) -> (Session, Vec<Program>, Vec<Averaged>) {
@@ -191,11 +241,16 @@ fn forwards(model: &dyn Model, options: &SessionOptions) -> (Session, Vec<Progra
     let mut others = Vec::new();
     if options.evaluate {
         let p = model.loss(&mut s, 0, options.capacity, program::EVALUATE, false);
-        others.push((p, program::EVALUATE_EMA));
+        others.push((p, program::EVALUATE_EMA.to_owned()));
     }
     if let Some(cap) = options.sample {
         let p = model.sample(&mut s, cap, program::SAMPLE);
-        others.extend(p.map(|p| (p, program::SAMPLE_EMA)));
+        others.extend(p.map(|p| (p, program::SAMPLE_EMA.to_owned())));
+    }
+    for p in options.speech.iter().flat_map(|speech| speech.build(&mut s, options.precision)) {
+        let names = [program::SAY, program::SAY_EMA].map(|before| format!("{before}{}", p.name));
+        let [name, averaged] = names;
+        others.push((Program { name, ..p }, averaged));
     }
     (s, trained, others)
 }

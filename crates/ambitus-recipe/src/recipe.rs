@@ -22,6 +22,7 @@ mod own;
 mod placement;
 mod players;
 mod read;
+mod samples;
 mod schedule;
 mod sharding;
 mod stages;
@@ -52,6 +53,7 @@ pub use players::Player;
 pub(crate) use read::read_tree;
 pub use read::{MAX_RECIPE_BYTES, Place, RecipeError};
 pub use read::{read_text, short};
+pub use samples::{Every, Samples, Sentences};
 pub use schedule::{Kind as ScheduleKind, Per, Schedule};
 pub use sharding::{BackwardPrefetch, MAX_RANKS, Sharding, Strategy, Units};
 pub use stages::Stage;
@@ -203,6 +205,11 @@ pub struct Recipe {
     /// families that generate whole clips.
     #[serde(default = "default::sample", with = "forms::sample")]
     pub sample: Option<Sample>,
+    /// Sentences that are spoken while it trains, `{texts: [...], clip: NAME, every: validation}`, into `samples/UPDATE/NAME.wav` of the
+    /// run's folder, or `false` for none. They change no number of the run. Absent: what is said in two of the validation clips, where
+    /// that takes no more memory than other phases and at most 5 % of the arithmetic between two validations. Only with one rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<Samples>,
     /// What sections of families say, by section and key.
     #[serde(skip)]
     pub own: Own,
@@ -298,6 +305,7 @@ impl Recipe {
             threads: None,
             run_dir: None,
             sample: default::sample(),
+            samples: None,
             own: Own::new(),
         }
     }

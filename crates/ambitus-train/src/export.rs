@@ -9,7 +9,7 @@ pub mod dtype;
 pub(crate) mod merge;
 
 use crate::run_dir::RunDir;
-use crate::saved;
+use crate::saved::{self, Progress};
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{ExportForm, Family};
@@ -29,6 +29,14 @@ pub enum Source {
 }
 
 impl Source {
+    /// Returns the better weights by the last validation; without validation the average, unless the run kept none.
+    pub(crate) fn better(progress: &Progress) -> Source {
+        match progress.last {
+            Some((raw, Some(ema))) if ema <= raw => Source::Ema,
+            _ => Source::Raw,
+        }
+    }
+
     /// Returns the word on the command line.
     pub fn name(self) -> &'static str {
         match self {

@@ -127,6 +127,7 @@ pub fn gradients(
             ema: false,
             evaluate: false,
             sample: None,
+            speech: None,
         },
         beside: device.beside(),
         update_rows: total,

@@ -15,6 +15,7 @@ mod room;
 pub mod run;
 pub mod run_dir;
 pub mod runs_table;
+mod samples;
 pub mod saved;
 pub mod say;
 pub mod tensor_ranges;
@@ -24,6 +25,7 @@ pub mod validate;
 mod watcher;
 pub mod weights;
 pub mod world;
+pub mod writing;
 
 pub use ambitus_compile::passes::shard::{Sharding, Strategy, Units};
 pub use ambitus_data::silence_caught_panics;

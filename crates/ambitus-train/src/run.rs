@@ -4,7 +4,6 @@ mod exports;
 mod rank;
 pub mod stages;
 
-pub(crate) use exports::better;
 pub use exports::{Exported, Wanted, export_run};
 
 use crate::finish;
@@ -30,7 +29,7 @@ use ambitus_plan::resolved::Resolved;
 use ambitus_plan::session;
 use ambitus_recipe::recipe::{Origins, Placement, Precision, Recipe};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 /// Starts a run. `world`: this process's place among the processes that are its ranks; a process that is alone runs the recipe's
 /// ranks as threads.
@@ -276,6 +275,10 @@ fn check(r: &mut Resolved, say_data: bool, console: &mut dyn Console) -> Result<
         console.line("config.yaml asks for checkpoint_activations; this recipe does not need it (use --checkpoint all to have it)");
     }
     check_weights(r)?;
+    if let Some(samples) = &r.samples {
+        let speech = samples.speech.lock().unwrap_or_else(PoisonError::into_inner);
+        speech.notes().iter().for_each(|note| console.line(&format!("samples: {note}")));
+    }
     // What planning has left with the allocator is not the run's.
     memory::return_freed();
     r.meter.ended(phase::PLAN);

@@ -2,18 +2,17 @@
 
 use crate::inference::{self, InferenceOptions, Open};
 use crate::trained::Trained;
-use ambitus_data::{DataError, SoundWriter, doubts};
+use crate::writing::{Out, Said, Writing};
+use ambitus_data::{DataError, SoundWriter};
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
-use ambitus_families::speech::{Asked, Line, Listener, Speech, Spoken};
-use ambitus_families::stop;
+use ambitus_families::speech::{Asked, Line, Speech};
 use ambitus_plan::device::Device;
 use ambitus_plan::inference::{Held, InferencePlan};
 use ambitus_store::open_file;
 use serde::Serialize;
-use std::io::{ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
 
 /// Seconds of a piece, and sequences at a time, that are tried where the budget has no room for the usual ones.
 const SMALLER: [(f64, usize); 9] =
@@ -67,28 +66,6 @@ fn read(from: impl Read, path: &Path) -> Result<String, RunError> {
     String::from_utf8(bytes).map_err(|e| refused(format!("is not UTF-8 text ({e})")))
 }
 
-/// Where speech goes.
-#[derive(Clone, Debug)]
-pub enum Out {
-    /// A file; of several lines each has its own, numbered.
-    File(PathBuf),
-    /// A pipe that this opens, all lines one after another.
-    Stream(fn() -> Box<dyn Write>),
-}
-
-/// What was said of a line.
-#[derive(Clone, Debug, Serialize)]
-pub struct Said {
-    /// Its file.
-    pub file: Option<PathBuf>,
-    /// Of the sound.
-    pub seconds: f64,
-    /// Pieces in which it was said.
-    pub pieces: usize,
-    /// What is odd about it.
-    pub oddities: Vec<String>,
-}
-
 /// What speech took.
 #[derive(Clone, Debug, Serialize)]
 pub struct Taken {
@@ -124,31 +101,16 @@ pub fn say(
     let Open { mut exec, planned_bytes, cache_bytes } = inference::opened(plan, (options, &device), less)?;
     trained.load(&mut *exec)?;
     let pieces = speech.pieces();
-    let mut writing = Writing {
-        out,
-        rate: speech.rate(),
-        console,
-        open: None,
-        ear: doubts::Listener::new(speech.rate()),
-        started: Instant::now(),
-        samples: 0,
-        pieces: &pieces,
-        said: Vec::new(),
-    };
+    let mut writing = Writing::new(out, speech.rate(), &pieces, console);
     match speech.speak(&mut *exec, &str::to_owned, &mut writing) {
         // Who listened wanted no more.
         Err(RunError::Data(DataError::Io { source, .. })) if source.kind() == ErrorKind::BrokenPipe => {}
         done => {
             done?;
-            if matches!(out, Out::Stream(_)) {
-                // Also where nothing came.
-                writing.writer(0)?;
-            }
-            writing.finish()?;
+            writing.end()?;
         }
     }
-    let seconds = writing.started.elapsed().as_secs_f64();
-    let speech_seconds = writing.seconds(writing.samples);
+    let (seconds, speech_seconds) = (writing.taken(), writing.of_speech());
     let lines = writing.said;
     Ok(Taken { planned_bytes, cache_bytes, seconds, speech_seconds, lines })
 }
@@ -169,7 +131,7 @@ fn fitting(
         // The adapters are gone before anything is said.
         let then = speech.bytes().max(trained.adding_bytes()) + SoundWriter::BYTES;
         let held = Held { before: speech.read_bytes(), then };
-        let plan = inference::plan(|session, cache| speech.programs(session, cache), held, on)?;
+        let plan = inference::plan(&*speech.programs(), held, on)?;
         Ok::<_, RunError>((speech, plan))
     };
     let fits = |plan: &InferencePlan| on.0.memory.is_none_or(|budget| plan.peak_bytes <= budget);
@@ -188,104 +150,4 @@ fn fitting(
         }
     }
     Ok((speech, plan))
-}
-
-/// Writes lines as they come.
-struct Writing<'a> {
-    out: &'a Out,
-    rate: u32,
-    console: &'a mut dyn Console,
-    /// What is being written, and its path.
-    open: Option<(SoundWriter, Option<PathBuf>)>,
-    /// Hears the line that is being spoken.
-    ear: doubts::Listener,
-    started: Instant,
-    /// Of all lines.
-    samples: u64,
-    pieces: &'a [usize],
-    said: Vec<Said>,
-}
-
-impl Writing<'_> {
-    fn seconds(&self, samples: u64) -> f64 {
-        samples as f64 / f64::from(self.rate)
-    }
-
-    /// Returns the file of a line.
-    fn path(&self, line: usize) -> Option<PathBuf> {
-        let Out::File(path) = self.out else { return None };
-        let lines = self.pieces.len();
-        if lines == 1 {
-            return Some(path.clone());
-        }
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let end = path.extension().map_or(String::new(), |e| format!(".{}", e.to_string_lossy()));
-        let digits = lines.to_string().len();
-        Some(path.with_file_name(format!("{stem}-{:0digits$}{end}", line + 1)))
-    }
-
-    fn writer(&mut self, line: usize) -> Result<&mut SoundWriter, RunError> {
-        if self.open.is_none() {
-            let path = self.path(line);
-            let writer = match (self.out, &path) {
-                (Out::Stream(open), _) => SoundWriter::stream(open(), self.rate)?,
-                (Out::File(all), path) => SoundWriter::create(path.as_ref().unwrap_or(all), self.rate)?,
-            };
-            self.open = Some((writer, path));
-        }
-        self.open
-            .as_mut()
-            .map(|(writer, _)| writer)
-            .ok_or_else(|| RunError::Io("no sound is open".to_owned()))
-    }
-
-    /// Ends what is open: a stream, after all lines.
-    fn finish(&mut self) -> Result<(), RunError> {
-        if let Some((writer, _)) = self.open.take() {
-            writer.finish()?;
-        }
-        Ok(())
-    }
-}
-
-impl Listener for Writing<'_> {
-    fn samples(&mut self, line: usize, samples: &[f32]) -> Result<(), RunError> {
-        if stop::requested() {
-            let done = self.said.len();
-            let why = format!("lines that are whole: {done}; the one that was being spoken is not kept");
-            return Err(RunError::Interrupted(why));
-        }
-        self.writer(line)?.push(samples)?;
-        self.ear.push(samples);
-        self.samples += samples.len() as u64;
-        let (speech, took) = (self.seconds(self.samples), self.started.elapsed().as_secs_f64());
-        self.console
-            .progress(&format!("{speech:.1} s of speech · {:.2} s of speech a second", speech / took));
-        Ok(())
-    }
-
-    fn ended(&mut self, line: usize, spoken: Spoken) -> Result<(), RunError> {
-        let before: f64 = self.said.iter().map(|s| s.seconds).sum();
-        let seconds = self.seconds(self.samples) - before;
-        let mut file = None;
-        if matches!(self.out, Out::File(_)) && self.pieces[line] > 0 {
-            // Also where nothing came.
-            self.writer(line)?;
-            file = self.open.as_ref().and_then(|(_, path)| path.clone());
-            self.finish()?;
-        }
-        let ear = std::mem::replace(&mut self.ear, doubts::Listener::new(self.rate));
-        let mut oddities = spoken.oddities;
-        if self.pieces[line] > 0 {
-            let doubts = ear.finish(spoken.expected_seconds, spoken.reached_limit);
-            oddities.extend(doubts.iter().map(ToString::to_string));
-        }
-        let shown = file.as_ref().map_or("standard output".to_owned(), |f| f.display().to_string());
-        if self.pieces[line] > 0 {
-            self.console.line(&format!("{shown}: {seconds:.1} s"));
-            oddities.iter().for_each(|odd| self.console.line(&format!("  listen to it: {odd}")));
-        }
-        self.said.push(Said { file, seconds, pieces: self.pieces[line], oddities });
-        Ok(())
-    }
 }

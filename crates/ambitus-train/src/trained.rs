@@ -3,7 +3,7 @@
 
 use crate::export::merge::Adapter;
 use crate::export::{Parameters, Source};
-use crate::run::{better, stages};
+use crate::run::stages;
 use crate::run_dir::RunDir;
 use crate::tensor_ranges;
 use crate::{saved, weights};
@@ -81,7 +81,8 @@ impl Trained {
                 RunError::Usage(format!("{}: has no complete checkpoint yet", root.display()))
             })?,
         };
-        let source = source.map_or_else(|| Ok(better(&saved::progress(&checkpoint)?)), Ok::<_, RunError>)?;
+        let source =
+            source.map_or_else(|| Ok(Source::better(&saved::progress(&checkpoint)?)), Ok::<_, RunError>)?;
         run.kept()?;
         let options = OpenOptions { from_scratch: true, own: recipe.own.clone(), ..OpenOptions::default() };
         let model = ModelDir::open(families, &run.model(), options)?;

@@ -3,6 +3,8 @@
 mod update;
 
 use crate::data_loader::Loader;
+use crate::export::Source;
+use crate::samples::Speaking;
 use crate::saved::{self, Progress};
 use crate::tensor_ranges::Piece;
 use crate::validate::Validation;
@@ -70,6 +72,8 @@ pub struct Trainer<'a> {
     pub updates: u64,
     /// Held-out clips.
     pub validation: &'a Validation,
+    /// What is spoken.
+    pub samples: Option<Speaking<'a>>,
     /// Where checkpoints go.
     pub checkpoints: &'a CheckpointDir,
     /// Where the run is.
@@ -117,8 +121,12 @@ impl Trainer<'_> {
             let due = |every: u64| every > 0 && done.is_multiple_of(every);
             let stopping = step.stop;
             let last = done == self.updates || stopping;
-            if due(self.recipe.validate_every) || last {
+            let validates = due(self.recipe.validate_every) || last;
+            if validates {
                 self.validate(observer)?;
+            }
+            if !stopping && (self.samples.as_ref().is_some_and(|s| s.is_due(done, validates)) || last) {
+                self.speak(observer)?;
             }
             if due(self.recipe.save_every) || last {
                 self.save(observer, last)?;
@@ -152,6 +160,15 @@ impl Trainer<'_> {
         self.progress.last = raw.is_finite().then_some((raw, ema.filter(|e| e.is_finite())));
         self.meter.ended(phase::EVALUATE);
         observer.validated(self.progress.update, raw, ema);
+        Ok(())
+    }
+
+    /// Speaks with the better weights of the last validation.
+    fn speak(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+        let Some(samples) = &self.samples else { return Ok(()) };
+        let said = samples.speak(self.exec, (self.progress.update, Source::better(&self.progress)))?;
+        said.lines().for_each(|line| observer.note(line));
+        self.meter.ended(phase::SAMPLE);
         Ok(())
     }
 

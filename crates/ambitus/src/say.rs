@@ -12,8 +12,9 @@ use ambitus_plan::memory;
 use ambitus_recipe::size::ByteSize;
 use ambitus_train::export::Source;
 use ambitus_train::inference::InferenceOptions;
-use ambitus_train::say::{self, Out, Taken, Text};
+use ambitus_train::say::{self, Taken, Text};
 use ambitus_train::trained::Trained;
+use ambitus_train::writing::Out;
 use std::path::Path;
 
 pub fn run(a: &SayArgs) -> Result<(), RunError> {
@@ -45,7 +46,7 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
         seed: a.seed,
     };
     sampling.check().map_err(RunError::Usage)?;
-    let sequences = a.sequences.unwrap_or(if is_stream { 1 } else { 8 });
+    let sequences = a.sequences.unwrap_or(if is_stream { 1 } else { Settings::SPEECH.sequences });
     let flow = Flow { steps: a.steps, cfg: a.cfg, sway: a.sway };
     let settings = Settings { sampling, max_new: a.max_new, logits: false, sequences, flow };
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));

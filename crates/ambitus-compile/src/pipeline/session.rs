@@ -26,7 +26,7 @@ pub struct Stem {
     /// By player.
     micros: Vec<Program>,
     /// Of a session with an update in backward, what is still to be prepared, with its name on averages.
-    forwards: Vec<(Program, &'static str)>,
+    forwards: Vec<(Program, String)>,
     /// Where ranks keep the parameters.
     layout: Option<Layout>,
 }
@@ -49,7 +49,7 @@ impl Pipeline<'_> {
         &self,
         session: Session,
         trained: Vec<Program>,
-        others: Vec<(Program, &'static str)>,
+        others: Vec<(Program, String)>,
     ) -> Result<Session, CompileError> {
         self.end(self.begin(session, trained, others, None)?)
     }
@@ -63,7 +63,7 @@ impl Pipeline<'_> {
         &self,
         mut s: Session,
         trained: Vec<Program>,
-        others: Vec<(Program, &'static str)>,
+        others: Vec<(Program, String)>,
         other_size: Option<&Stem>,
     ) -> Result<Stem, CompileError> {
         let (trained, layout) = self.laid_out(&mut s, trained)?;
@@ -224,7 +224,7 @@ impl Pipeline<'_> {
     fn beside(
         &self,
         s: &mut Session,
-        forwards: Vec<(Program, &'static str)>,
+        forwards: Vec<(Program, String)>,
         decided: Decided<'_>,
         other_size: Option<&Stem>,
     ) -> Result<Vec<Program>, CompileError> {
@@ -260,7 +260,7 @@ impl Pipeline<'_> {
         for (p, name) in forwards {
             let p = self.section(Section::Plain, decided, s, p)?;
             let start = self.runner().start();
-            let averaged = averages.then(|| optimizer::on_averages(s, &p, name));
+            let averaged = averages.then(|| optimizer::on_averages(s, &p, &name));
             programs.push(p);
             if let Some(averaged) = averaged {
                 self.runner().done(s, &averaged, "averages", start);

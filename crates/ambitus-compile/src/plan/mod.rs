@@ -1,8 +1,9 @@
 //! The planner: every value of every program gets its bytes.
 //!
 //! `lifetimes` says what must live when, `solve` assigns offsets, `check` proves the result independently. States have one
-//! offset for the whole session, in the arena or in the host's; programs run one at a time and share the transient region; inputs and outputs have one
-//! layout for all slots, by name, so that programs that read the same batch read the same bytes.
+//! offset for the whole session, in the arena or in the host's; programs run one at a time and share the transient region; caches lie there
+//! too, below what programs that use them have, so they last until another program runs; inputs and outputs have one layout for all
+//! slots, by name, so that programs that read the same batch read the same bytes.
 
 pub mod check;
 pub mod lifetimes;
@@ -14,7 +15,7 @@ pub mod timelines;
 use ambitus_ir::ops::copy::Space;
 use ambitus_ir::plan::{Address, Live, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::target::Target;
-use ambitus_ir::{Program, Session, StateDecl, TensorType};
+use ambitus_ir::{Program, Session, StateDecl, StateKind, TensorType};
 use lifetimes::{Home, Lifetimes};
 use problem::{Buffer, Problem, Solution};
 use solve::Aim;
@@ -58,6 +59,8 @@ pub struct Needs {
 /// The stretches of one program.
 struct ProgramNeeds {
     lives: Lifetimes,
+    /// Bytes of caches in the transient region, if it uses any: its own lie above them.
+    caches: u64,
     /// The transient region's and the host's, each with the most bytes that live in it at once, and when.
     arenas: [(Problem, u64, u32); 2],
 }
@@ -65,10 +68,11 @@ struct ProgramNeeds {
 impl Needs {
     /// Returns the needs of verified programs; `slots` is the number of batches that are prepared at once.
     pub fn of(session: Session, target: &dyn Target, slots: usize) -> Needs {
-        let (mut states, mut on_host) = (Stack::default(), Stack::default());
-        let mut home = |s: &StateDecl| match s.home {
-            Space::Device => states.push(Region::State, s.ty.bytes()),
-            Space::Host => on_host.push(Region::Host, s.ty.bytes()),
+        let (mut states, mut on_host, mut caches) = (Stack::default(), Stack::default(), Stack::default());
+        let mut home = |s: &StateDecl| match (s.home, s.kind) {
+            (Space::Device, StateKind::Cache) => caches.push(Region::Transient, s.ty.bytes()),
+            (Space::Device, _) => states.push(Region::State, s.ty.bytes()),
+            (Space::Host, _) => on_host.push(Region::Host, s.ty.bytes()),
         };
         let places: Vec<Address> = session.states.iter().map(&mut home).collect();
         let mut slot = SlotLayout::default();
@@ -78,7 +82,11 @@ impl Needs {
                 slot.place(name, p.ty(value));
             }
         }
-        let programs = session.programs.iter().map(|p| ProgramNeeds::of(p, target)).collect();
+        let uses_cache = |p: &Program| {
+            p.states.iter().any(|used| session.states[used.state.index()].kind == StateKind::Cache)
+        };
+        let needs = |p| ProgramNeeds::of(p, if uses_cache(p) { caches.top } else { 0 }, target);
+        let programs = session.programs.iter().map(needs).collect();
         let (state_bytes, host_state_bytes) = (states.top, on_host.top);
         Needs { session, slots, slot, states: places, state_bytes, host_state_bytes, programs }
     }
@@ -108,13 +116,14 @@ impl Needs {
         let fixed = self.fixed_bytes();
         let mut programs: Vec<_> = self.session.programs.iter().zip(&self.programs).collect();
         // What needs most says most.
-        programs.sort_by_key(|(_, needs)| Reverse(needs.arenas[0].1));
+        programs.sort_by_key(|(_, needs)| Reverse(needs.least(0)));
         let mut most = self.most_live(0);
         for (p, needs) in programs {
             if fixed + most > room {
                 break;
             }
-            most = most.max(heights.within(&needs.arenas[0].0, room - fixed, &p.name));
+            let room = room - fixed - needs.caches;
+            most = most.max(needs.caches + heights.within(&needs.arenas[0].0, room, &p.name));
         }
         fixed + most
     }
@@ -124,7 +133,7 @@ impl Needs {
     }
 
     fn most_live(&self, arena: usize) -> u64 {
-        self.programs.iter().map(|p| p.arenas[arena].1).max().unwrap_or(0)
+        self.programs.iter().map(|p| p.least(arena)).max().unwrap_or(0)
     }
 
     /// Gives every value its offset, as low as can be.
@@ -222,7 +231,7 @@ impl Solutions {
 }
 
 impl ProgramNeeds {
-    fn of(p: &Program, target: &dyn Target) -> ProgramNeeds {
+    fn of(p: &Program, caches: u64, target: &dyn Target) -> ProgramNeeds {
         let lives = lifetimes::lifetimes(p, target);
         let arenas = [&lives.device, &lives.host].map(|buffers| {
             let problem = Problem::new(buffers.clone())
@@ -230,7 +239,13 @@ impl ProgramNeeds {
             let (bound, at) = problem::live_bound(&problem);
             (problem, bound, at)
         });
-        ProgramNeeds { lives, arenas }
+        ProgramNeeds { lives, caches, arenas }
+    }
+
+    /// Returns the most bytes that live at once in an arena, caches among them.
+    fn least(&self, arena: usize) -> u64 {
+        let caches = if arena == 0 { self.caches } else { 0 };
+        caches + self.arenas[arena].1
     }
 }
 
@@ -265,12 +280,13 @@ fn plan_program(
     (decls, states): (&[StateDecl], &[Address]),
     host_states: u64,
     slot: &SlotLayout,
-    (ProgramNeeds { lives, arenas }, [device, host]): (&ProgramNeeds, [Solution; 2]),
+    (needs, [device, host]): (&ProgramNeeds, [Solution; 2]),
 ) -> PlannedProgram {
-    let (_, live_bound_bytes, peak_at) = arenas[0];
+    let ProgramNeeds { lives, caches, arenas } = needs;
+    let peak_at = arenas[0].2;
     let device_place = |k: usize| Address {
         region: Region::Transient,
-        offset: device.offsets[k],
+        offset: caches + device.offsets[k],
         bytes: lives.device[k].size,
     };
     let place = |home: Home| match home {
@@ -297,9 +313,9 @@ fn plan_program(
         places,
         workspaces: lives.workspaces.iter().map(|w| w.map(device_place)).collect(),
         lives: lives.device.iter().enumerate().map(stretch).collect(),
-        transient_bytes: device.height,
+        transient_bytes: caches + device.height,
         host_bytes: host.height,
-        live_bound_bytes,
+        live_bound_bytes: needs.least(0),
         peak_at: peak_at as usize,
         program: p.clone(),
     }

@@ -5,7 +5,7 @@ use ambitus_compile::plan::plan;
 use ambitus_ir::ops::activation::ActivationKind::Silu;
 use ambitus_ir::ops::copy::Space;
 use ambitus_ir::plan::{Live, PlannedProgram, PlannedSession, Region};
-use ambitus_ir::{Builder, Session, TensorType, ValueId};
+use ambitus_ir::{Builder, Session, StateKind, TensorType, ValueId};
 use ambitus_testkit::owners;
 use ambitus_testkit::paper::{FULL, Paper};
 
@@ -177,4 +177,43 @@ fn the_second_opinion_sees_a_wrong_place() {
     p.program.instrs[0].inputs = vec![p.program.inputs[0].value];
     p.places[other.index()] = p.places[held.index()];
     owners::check(&planned, &FULL);
+}
+
+/// A cache lies below the work of the programs that use it, where others have theirs: they may overwrite it.
+#[test]
+fn a_cache_takes_bytes_of_other_programs() {
+    let mut session = Session::default();
+    let cache = TensorType::f32(&TY);
+    let uses = |session: &mut Session, name: &str| {
+        let mut b = Builder::new(session, name);
+        let x = b.input("x", TensorType::f32(&[1, TY[1]]));
+        let row = b.input("row", TensorType::i32(&[1]));
+        let (id, before) = b.declare("cache", cache, StateKind::Cache);
+        let after = b.write_rows(before, x, row);
+        b.give_back(id, after);
+        let y = b.activation(Silu, after);
+        let z = b.add(y, after);
+        b.output("z", z);
+        b.finish()
+    };
+    let programs = [uses(&mut session, "first"), uses(&mut session, "second")];
+    let mut b = Builder::new(&mut session, "other");
+    let x = b.input("big", TensorType::f32(&[3 * TY[0], TY[1]]));
+    let y = b.activation(Silu, x);
+    let z = b.add(y, y);
+    b.output("sum", z);
+    let other = b.finish();
+    session.programs = programs.into_iter().chain([other]).collect();
+    let target = Paper { shares: false, ..FULL };
+    let planned = plan(session, &target, 1);
+    owners::check(&planned, &target);
+    assert_eq!(planned.state_bytes, 0);
+    assert_eq!((planned.states[0].region, planned.states[0].offset), (Region::Transient, 0));
+    let [first, second, other] = &planned.programs[..] else { panic!("three programs") };
+    for p in [first, second] {
+        assert!(p.lives.iter().all(|live| live.place.offset >= BYTES), "work lies on the cache");
+        assert!(p.transient_bytes > BYTES && p.live_bound_bytes == p.transient_bytes);
+    }
+    assert!(other.lives.iter().any(|live| live.place.offset == 0));
+    assert_eq!(planned.transient_bytes, other.transient_bytes);
 }

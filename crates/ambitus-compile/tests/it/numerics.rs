@@ -159,7 +159,7 @@ fn sessions(toy: &Toy, form: &Form, without: Option<&str>) -> (Vec<Session>, Opt
     let layout = pipeline::layout(&mut s.clone(), forward.clone(), &form.options).expect("patterns match");
     let pipeline = Pipeline::new(&form.options, form.target);
     let pipeline = without.map_or(pipeline, |pass| pipeline.without(pass));
-    let s = pipeline.session(s, vec![forward], vec![(evaluate, "evaluate_ema")]);
+    let s = pipeline.session(s, vec![forward], vec![(evaluate, "evaluate_ema".to_owned())]);
     let s = s.unwrap_or_else(|e| panic!("{}, {}: {e}", toy.name, form.name));
     let ranks = layout.as_ref().map_or(1, |l| l.mesh().ranks);
     let sessions = match &form.placed {

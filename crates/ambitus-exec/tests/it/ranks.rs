@@ -77,7 +77,11 @@ pub fn session(toy: &Toy, form: &Form) -> (Session, Option<Layout>) {
         ..Options::new(form.checkpoint.clone())
     };
     let layout = pipeline::layout(&mut s.clone(), forward.clone(), &options).expect("patterns match");
-    let s = Pipeline::new(&options, &target).session(s, vec![forward], vec![(evaluate, "evaluate_ema")]);
+    let s = Pipeline::new(&options, &target).session(
+        s,
+        vec![forward],
+        vec![(evaluate, "evaluate_ema".to_owned())],
+    );
     (s.expect("the model is differentiable"), layout)
 }
 

@@ -39,6 +39,9 @@ pub trait Vocoder: Send {
     /// read, and the same for sound of any length.
     fn bytes(&self) -> u64;
 
+    /// Gives back what it holds of [`bytes`](Vocoder::bytes); the next use opens it again.
+    fn close(&mut self) {}
+
     /// Begins to make sound of frames `[T, channels]`, in pieces. The seed is of what is drawn, if anything is.
     ///
     /// # Errors

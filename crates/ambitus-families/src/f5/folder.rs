@@ -48,6 +48,7 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
         config: config.clone(),
         kind: kind.map_err(|why| format!("{}: {why}", path.display())),
         extend_vocab: keys.extend_vocab,
+        vocoder: keys.vocoder,
     };
     let kept = [Some(CONFIG), has_vocab.then_some(VOCAB)].into_iter().flatten();
     Ok(ModelDir {
@@ -64,7 +65,8 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
 /// Returns a folder of this shape without files, as if its text were bytes.
 pub(super) fn shaped(config: Config) -> ModelDir {
     let kind = Ok(TokenizerKind::Byte);
-    let opened = Folder { dir: PathBuf::new(), config: config.clone(), kind, extend_vocab: false };
+    let (dir, config_of) = (PathBuf::new(), config.clone());
+    let opened = Folder { dir, config: config_of, kind, extend_vocab: false, vocoder: None };
     ModelDir::shaped(&super::F5, Arc::new(config), Box::new(opened))
 }
 
@@ -75,6 +77,8 @@ pub(super) struct Folder {
     /// The tokenizer, or why there is none.
     kind: Result<TokenizerKind, String>,
     pub extend_vocab: bool,
+    /// Folder of the vocoder that the recipe names.
+    pub vocoder: Option<PathBuf>,
 }
 
 impl Folder {

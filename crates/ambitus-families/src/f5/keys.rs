@@ -4,6 +4,7 @@ use ambitus_data::TokenizerKind;
 use ambitus_models::f5::config::Variant;
 use ambitus_recipe::recipe::{OwnKey, OwnOption, Section};
 use serde::Deserialize;
+use std::path::PathBuf;
 
 /// The section.
 pub(super) const SECTION: Section = Section {
@@ -37,11 +38,22 @@ pub(super) const SECTION: Section = Section {
             before: Some("data.tokenizer"),
             option: None,
         },
+        OwnKey {
+            name: "vocoder",
+            says: "Folder of the vocoder (vocos-mel-24khz) that makes the sound of `samples`. Absent: Griffin-Lim, which buzzes.",
+            before: None,
+            option: Some(OwnOption {
+                flag: "vocoder",
+                value: Some("DIR"),
+                help: "Folder of the vocoder (vocos-mel-24khz) that makes the sound of samples; without, Griffin-Lim, which buzzes",
+                is_path: true,
+            }),
+        },
     ],
 };
 
 /// Its values.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Keys {
     /// Which released generation, where the configuration does not say.
@@ -50,4 +62,6 @@ pub(super) struct Keys {
     pub extend_vocab: bool,
     /// Instead of the configuration's.
     pub tokenizer: Option<TokenizerKind>,
+    /// Folder of the vocoder.
+    pub vocoder: Option<PathBuf>,
 }

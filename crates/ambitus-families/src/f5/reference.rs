@@ -60,6 +60,9 @@ impl Voice {
         match reference {
             Reference::Clip(path) => {
                 let clip = load_clip(path)?;
+                if clip.frames() * HOP > (MOST_SECONDS * f64::from(SAMPLE_RATE)) as usize {
+                    return Err(too_long(path));
+                }
                 let seconds = (clip.frames().saturating_sub(1) * HOP) as f64 / f64::from(SAMPLE_RATE);
                 Ok(Voice { mel: clip.mel, gain: 1.0, seconds, said: Said::Ids(clip.ids) })
             }
@@ -132,6 +135,11 @@ fn after(said: &[u32], tokenizer: &Tokenizer, text: Vec<u32>) -> Vec<u32> {
     said.iter().copied().chain(gap).chain(text).collect()
 }
 
+fn too_long(path: &Path) -> RunError {
+    let reason = format!("longer than {MOST_SECONDS} s; take a reference of 3 to 12 s, or cut one out of it");
+    DataError::File { path: path.to_owned(), reason }.into()
+}
+
 /// Reads audio: mono, silence cut from its ends, a pause after it, raised to [`LEVEL`] where it is quieter.
 fn sound(path: &Path, text: &str) -> Result<Voice, RunError> {
     let text = text.trim();
@@ -151,7 +159,7 @@ fn sound(path: &Path, text: &str) -> Result<Voice, RunError> {
         count += chunk.len() as u64;
         resampler.push(chunk, &mut samples);
         if count as f64 > MOST_SECONDS * f64::from(rate) {
-            return Err(bad(format!("longer than {MOST_SECONDS} s; cut a reference of 3 to 12 s out of it")));
+            return Err(too_long(path));
         }
     }
     resampler.finish(&mut samples);

@@ -8,14 +8,14 @@ use crate::CODECS;
 use crate::codec::{self, Vocoder};
 use crate::error::RunError;
 use crate::generate::Flow;
-use crate::speech::{Asked, Joined, Line, Listener, Speaker, Speech, Spoken};
+use crate::speech::{Asked, Joined, Line, Listener, Programs, Reference, Speaker, Speech, Spoken};
 use ambitus_data::mel::SAMPLE_RATE;
 use ambitus_data::text::chunks;
 use ambitus_exec::executor::Executor;
-use ambitus_ir::{DType, Program, Session};
 use ambitus_models::Capacity;
 use ambitus_models::f5::config::{Config, MAX_FRAMES, MELS};
 use ambitus_models::f5::{batch, draw, model};
+use std::sync::Arc;
 
 /// Name of the program of a step: training's own for samples.
 const STEP: &str = "sample";
@@ -57,7 +57,8 @@ impl Speaker for Folder {
         };
         let voice = Voice::read(reference)?;
         let tokenizer = self.tokenizer()?;
-        let vocoder = codec::vocoder(CODECS, asked.decoder, asked.threads)?;
+        let decoder = asked.decoder.or(self.vocoder.as_deref());
+        let vocoder = codec::vocoder(CODECS, decoder, asked.threads)?;
         let (mut lines, mut notes) = (Vec::new(), Vec::new());
         let most = voice.most_bytes(asked.most_seconds, asked.speed);
         for line in asked.lines {
@@ -89,7 +90,14 @@ impl Speaker for Folder {
             }
             lines.push(pieces);
         }
-        if asked.decoder.is_none() {
+        let written = matches!(reference, Reference::Sound(..))
+            || asked.lines.iter().any(|line| matches!(line, Line::Text(_)));
+        let tokenizer = match written {
+            true => [tokenizer.dictionary_bytes(), tokenizer.dictionary_pages()],
+            // Ids that are prepared need no dictionary.
+            false => [0; 2],
+        };
+        if decoder.is_none() {
             notes.push(
                 "the sound is made by Griffin-Lim, which buzzes: give a vocoder (--vocoder DIR, vocos-mel-24khz)"
                     .to_owned(),
@@ -103,7 +111,7 @@ impl Speaker for Folder {
             lines,
             notes,
             vocoder,
-            tokenizer: [tokenizer.dictionary_bytes(), tokenizer.dictionary_pages()],
+            tokenizer,
         }))
     }
 }
@@ -121,23 +129,34 @@ impl Speaking {
 }
 
 impl Speech for Speaking {
-    fn programs(&self, session: &mut Session, _cache: DType) -> Vec<Program> {
-        vec![model::sample(session, &self.config, self.capacity(), STEP)]
+    fn programs(&self) -> Programs {
+        let (config, capacity) = (self.config.clone(), self.capacity());
+        Arc::new(move |session, _| vec![model::sample(session, &config, capacity, STEP)])
+    }
+
+    fn runs(&self) -> Vec<(&'static str, f64)> {
+        let pieces: usize = self.lines.iter().map(Vec::len).sum();
+        vec![(STEP, (pieces * self.flow.steps) as f64)]
     }
 
     fn read_bytes(&self) -> u64 {
-        self.tokenizer[0] + self.bytes()
+        self.tokenizer[0] + self.resting_bytes()
     }
 
     fn bytes(&self) -> u64 {
         let (frames, rows) = (self.most_frames(), self.capacity().rows);
-        let ids: usize = self.lines.iter().flatten().map(|p| 4 * p.ids.len() + size_of::<Piece>()).sum();
         // Of a piece what is given, its noise and its result; of a step its inputs, x, conditions and velocity; the ends that are joined.
-        let of_flow = 4 * (3 * frames * MELS + 3 * rows * MELS + self.voice.mel.len() + 4 * FADE);
-        (of_flow + ids) as u64
-            + batch::layout(self.capacity()).bytes()
-            + self.vocoder.bytes()
-            + self.tokenizer[1]
+        let of_flow = 4 * (3 * frames * MELS + 3 * rows * MELS + 4 * FADE);
+        of_flow as u64 + batch::layout(self.capacity()).bytes() + self.vocoder.bytes() + self.resting_bytes()
+    }
+
+    fn resting_bytes(&self) -> u64 {
+        let ids: usize = self.lines.iter().flatten().map(|p| 4 * p.ids.len() + size_of::<Piece>()).sum();
+        (ids + 4 * self.voice.mel.len()) as u64 + self.tokenizer[1]
+    }
+
+    fn rest(&mut self) {
+        self.vocoder.close();
     }
 
     fn rate(&self) -> u32 {

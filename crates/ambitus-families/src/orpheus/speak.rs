@@ -11,7 +11,7 @@ use crate::decode::Decoder;
 use crate::error::RunError;
 use crate::generate::Settings;
 use crate::sampling::Draws;
-use crate::speech::{Asked, Line, Listener, Reference, Speaker, Speech, Spoken};
+use crate::speech::{Asked, Line, Listener, Programs, Reference, Speaker, Speech, Spoken};
 use ambitus_data::doubts::{expected_seconds, loops};
 use ambitus_data::mel::SAMPLE_RATE;
 use ambitus_data::speech::interleave::{Codes as SnacCodes, FRAME_SAMPLES, Frames, SLOTS, interleave};
@@ -20,11 +20,12 @@ use ambitus_data::speech::{Sequences, load_token_clip};
 use ambitus_data::text::chunks;
 use ambitus_data::{Bpe, DataError};
 use ambitus_exec::executor::Executor;
-use ambitus_ir::{DType, Program, Session};
-use ambitus_models::decode::Room;
+use ambitus_ir::DType;
+use ambitus_models::decode::{PREFILL, Room, STEP};
 use ambitus_models::orpheus::config::Config;
 use ambitus_models::orpheus::model;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Frames that are decoded at a time: two seconds of sound.
 const WINDOW: usize = 24;
@@ -176,22 +177,37 @@ impl Speaking {
 }
 
 impl Speech for Speaking {
-    fn programs(&self, session: &mut Session, cache: DType) -> Vec<Program> {
-        model::generate(session, &self.config, self.room(cache))
+    fn programs(&self) -> Programs {
+        let (config, room) = (self.config.clone(), self.room(DType::F32));
+        Arc::new(move |session, cache| model::generate(session, &config, Room { cache, ..room }))
+    }
+
+    fn runs(&self) -> Vec<(&'static str, f64)> {
+        let tokens = |p: &Piece| p.expected * f64::from(SAMPLE_RATE) / FRAME_SAMPLES as f64 * SLOTS as f64;
+        let longest = |some: &[Piece]| some.iter().map(tokens).fold(0.0, f64::max);
+        let groups = self.pieces.chunks(self.sequences());
+        vec![(PREFILL, groups.len() as f64), (STEP, groups.map(longest).sum())]
     }
 
     fn read_bytes(&self) -> u64 {
-        self.tokenizer + self.bytes()
+        self.tokenizer + self.resting_bytes()
     }
 
     fn bytes(&self) -> u64 {
         let (room, v) = (self.room(DType::F32), self.config.vocab);
-        let ids: usize = self.pieces.iter().map(|p| 4 * p.prompt.len() + size_of::<Piece>()).sum();
-        let stays = if self.tokenizer > 0 { PAGES } else { 0 };
         let written = room.sequences * room.tokens * 3;
         // Logits of a step, and what sorts one sequence's; ids and codes; a window's sound.
         let sound = 2 * (WINDOW + 2 * AROUND) * FRAME_SAMPLES;
-        (4 * (v * (room.sequences + 4) + ids + written + sound)) as u64 + self.codec.bytes() + stays
+        (4 * (v * (room.sequences + 4) + written + sound)) as u64 + self.codec.bytes() + self.resting_bytes()
+    }
+
+    fn resting_bytes(&self) -> u64 {
+        let ids: usize = self.pieces.iter().map(|p| 4 * p.prompt.len() + size_of::<Piece>()).sum();
+        ids as u64 + if self.tokenizer > 0 { PAGES } else { 0 }
+    }
+
+    fn rest(&mut self) {
+        self.codec.close();
     }
 
     fn rate(&self) -> u32 {

@@ -164,6 +164,10 @@ impl codec::Codec for Codec {
         self.encode.arena_bytes()
     }
 
+    fn close(&mut self) {
+        self.open = None;
+    }
+
     fn encoding(&mut self) -> Result<Box<dyn codec::Encoding + '_>, RunError> {
         self.ready(Direction::Encode)?;
         let codes = Codes { layers: vec![Vec::new(); self.config().vq_strides.len()] };

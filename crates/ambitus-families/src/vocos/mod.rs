@@ -139,6 +139,10 @@ impl codec::Vocoder for Vocoder {
         self.planned.arena_bytes() + 4 * values as u64 + Istft::bytes(cfg.n_fft, cfg.hop, self.frames)
     }
 
+    fn close(&mut self) {
+        self.work = None;
+    }
+
     fn decoding<'v>(
         &'v mut self,
         mel: &'v [f32],

@@ -34,7 +34,7 @@ pub mod phase {
     pub const UPDATE: &str = "update";
     /// A validation.
     pub const EVALUATE: &str = "evaluate";
-    /// The held-out clip is drawn.
+    /// The held-out clip is drawn; samples are spoken.
     pub const SAMPLE: &str = "sample";
     /// A checkpoint is written.
     pub const SAVE: &str = "save";
@@ -85,15 +85,16 @@ impl Around {
         let merging =
             layout.map_or_else(|| merge_bytes(states), |layout| merge_bytes(&layout.tensors(states)));
         let sampled = shape.session.sample;
+        let speaking = shape.session.speech.as_ref().map_or(0, |s| s.speaking - s.resting);
         Around {
             with_host: shape.beside.with_host,
-            process: shape.beside.fixed_bytes + of_ranks(1, programs.running() + shape.data_bytes),
+            process: shape.beside.fixed_bytes + of_ranks(1, programs.running() + shape.held_bytes()),
             prepare: preparing(shape),
             plan: planning(shape, shape.planned_at_once, programs.planned),
             load: each(LOAD_BYTES),
             run: each(loader),
             evaluate: each(loader + if shape.session.evaluate { evaluate } else { 0 }),
-            sample: each(sampled.map_or(0, |c| sampling(&*shape.model, c))),
+            sample: each(sampled.map_or(0, |c| sampling(&*shape.model, c)).max(loader + speaking)),
             save: each(loader + LOAD_BYTES),
             // After training only the first rank works.
             export: of_ranks(1, LOAD_BYTES + merging),
@@ -149,9 +150,9 @@ pub(super) fn phases(around: &Around, here: &[&PlannedSession], players: &[Playe
         in_use_bytes: process + beside + around.arenas(used),
     };
     let before = |name, bytes| Phase { name, peak_bytes: bytes, in_use_bytes: bytes };
-    let running = |name, beside: u64, programs: [&str; 2]| {
-        let of_players = players.iter().flat_map(|player| programs.map(|kind| player.program(kind)));
-        let names: Vec<String> = of_players.chain(programs.map(str::to_owned)).collect();
+    let running = |name, beside: u64, programs: &[&str]| {
+        let of_players = players.iter().flat_map(|player| programs.iter().map(|kind| player.program(kind)));
+        let names: Vec<String> = of_players.chain(programs.iter().map(|&p| p.to_owned())).collect();
         let most =
             |p: &PlannedSession| names.iter().filter_map(|n| p.program(n)).map(|p| p.transient_bytes).max();
         let there = here.iter().any(|p| most(p).is_some());
@@ -162,10 +163,13 @@ pub(super) fn phases(around: &Around, here: &[&PlannedSession], players: &[Playe
         before(phase::PLAN, around.plan),
         phase(phase::LOAD, around.load, of_states),
     ];
-    out.extend(running(phase::MICRO, around.run, [program::MICRO, program::PIPELINE]));
-    out.extend(running(phase::UPDATE, around.run, [program::UPDATE, program::EMA]));
-    out.extend(running(phase::EVALUATE, around.evaluate, [program::EVALUATE, program::EVALUATE_EMA]));
-    out.extend(running(phase::SAMPLE, around.sample, [program::SAMPLE, program::SAMPLE_EMA]));
+    out.extend(running(phase::MICRO, around.run, &[program::MICRO, program::PIPELINE]));
+    out.extend(running(phase::UPDATE, around.run, &[program::UPDATE, program::EMA]));
+    out.extend(running(phase::EVALUATE, around.evaluate, &[program::EVALUATE, program::EVALUATE_EMA]));
+    let spoken = here.iter().flat_map(|p| &p.programs).map(|p| &*p.program.name);
+    let spoken = spoken.filter(|name| name.starts_with(program::SAY));
+    let samples: Vec<&str> = [program::SAMPLE, program::SAMPLE_EMA].into_iter().chain(spoken).collect();
+    out.extend(running(phase::SAMPLE, around.sample, &samples));
     out.push(phase(phase::SAVE, around.save, of_states));
     out.push(phase(phase::RESUME, around.load, of_states));
     out.push(before(phase::EXPORT, process + around.export));

@@ -25,7 +25,7 @@ pub(crate) const PLANNER_BYTES: u64 = 5 << 20;
 /// Returns the process's bytes while `at_once` sets of programs, of `programs` bytes each, are planned.
 pub(super) fn planning(shape: &Shape, at_once: u64, programs: u64) -> u64 {
     match shape.beside.with_host {
-        true => START_BYTES + PLANNER_BYTES + shape.data_bytes + at_once * programs,
+        true => START_BYTES + PLANNER_BYTES + shape.held_bytes() + at_once * programs,
         false => shape.beside.fixed_bytes,
     }
 }
@@ -50,10 +50,11 @@ pub fn is_long_within(shape: &Shape, budget: u64) -> bool {
     is_long_program(&forward) || (shape.beside.with_host && searching > budget.max(SEARCH_BYTES))
 }
 
-/// Returns the number of programs that are as long as a forward one: evaluation and sampling, on averages too.
+/// Returns the number of programs that are as long as a forward one: evaluation, sampling, and two that speak, on averages too.
 fn without_backward(options: &SessionOptions) -> u64 {
-    let SessionOptions { ema, evaluate, sample, .. } = options;
-    (u64::from(*evaluate) + u64::from(sample.is_some())) * (1 + u64::from(*ema))
+    let SessionOptions { ema, evaluate, sample, speech, .. } = options;
+    let spoken = if speech.is_some() { 2 } else { 0 };
+    (u64::from(*evaluate) + u64::from(sample.is_some()) + spoken) * (1 + u64::from(*ema))
 }
 
 fn is_long_program(forward: &Program) -> bool {

@@ -244,6 +244,7 @@ fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::Plan
         ema: true,
         evaluate: true,
         sample: Some(Capacity { rows: 800, clips: 2 }),
+        speech: None,
     };
     session::compile(&*model.model, &options, target).unwrap()
 }

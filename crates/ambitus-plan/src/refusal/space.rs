@@ -412,11 +412,10 @@ impl<'r> Space<'r> {
         let mut recipe = self.asked.recipe.recipe().clone();
         let options = change.options(&recipe);
         change.to_recipe(&mut recipe);
-        let model = &self.asked.shape.model;
         let recipe = recipe.settled(&self.asked.defaults);
         recipe.validate().ok()?;
         let sizes = self.measured(&recipe, change.limit).ok()?;
-        let asked = Asked::of(&recipe, (model, &self.asked.defaults), &sizes, self.device).ok()?;
+        let asked = self.asked.with_recipe(&recipe, &sizes, self.device).ok()?;
         let asked = asked.on(self.device, self.budget).ok()?;
         let chosen = asked.choose(self.device, self.budget).ok()?;
         // The plan in full may take a little less than the search saw.

@@ -33,6 +33,7 @@ fn shape(device: &Device) -> Shape {
             ema: true,
             evaluate: false,
             sample: None,
+            speech: None,
         },
         beside: device.beside(),
         update_rows: UPDATE,

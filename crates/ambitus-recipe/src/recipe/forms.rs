@@ -299,7 +299,7 @@ impl Serialize for Validation {
 }
 
 /// A value that is read from whichever form the file has.
-trait Forms<'de>: Sized {
+pub(super) trait Forms<'de>: Sized {
     /// What to write, for errors.
     const EXPECTED: &'static str;
     fn text(text: &str) -> Option<Self> {
@@ -354,7 +354,7 @@ impl<'de, T: Forms<'de>> de::Visitor<'de> for FormsVisitor<T> {
     }
 }
 
-fn read<'de, T: Forms<'de>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+pub(super) fn read<'de, T: Forms<'de>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
     d.deserialize_any(FormsVisitor(PhantomData))
 }
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Batch, Player, Precision, Recipe, Schedule, UpdateAt, Validation};
+use super::{Batch, Player, Precision, Recipe, Samples, Schedule, UpdateAt, Validation};
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -160,6 +160,9 @@ impl Recipe {
                 refuse("sample.steps", format!("{} is not between 1 and 1000", sample.steps))?;
             }
             real("sample.cfg", sample.cfg, (0.0..=100.0).contains(&sample.cfg), "from 0 to 100")?;
+        }
+        if let Some(Samples::Of(sentences)) = &self.samples {
+            sentences.validate()?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::stages;
 use crate::export::dtype::Dtype;
 use crate::export::{self, Layout, Source};
 use crate::run_dir::RunDir;
-use crate::saved::{self, Progress};
+use crate::saved;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{self, Families, Family};
@@ -33,14 +33,6 @@ pub struct Exported {
     pub dtype: Dtype,
 }
 
-/// Returns the better weights by the last validation; without validation the average, unless the run kept none.
-pub(crate) fn better(progress: &Progress) -> Source {
-    match progress.last {
-        Some((raw, Some(ema))) if ema <= raw => Source::Ema,
-        _ => Source::Raw,
-    }
-}
-
 /// Exports a run's newest checkpoint (`ambitus export`); of a run in stages, that of the last complete stage.
 ///
 /// # Errors
@@ -58,7 +50,7 @@ pub fn export_run(
     let checkpoint = saved::newest_good(&run.checkpoints(), console)?
         .ok_or_else(|| RunError::Usage(format!("{}: has no complete checkpoint yet", root.display())))?;
     let progress = saved::progress(&checkpoint)?;
-    let source = wanted.source.unwrap_or_else(|| better(&progress));
+    let source = wanted.source.unwrap_or_else(|| Source::better(&progress));
     if !run.kept()?.checked {
         let model = run.model();
         console.line(&format!(

@@ -1,6 +1,6 @@
 //! One rank's run: from the newest checkpoint, or the model, to results. Only the first rank's are shown.
 
-use super::exports::{better, export_from, own_dtype};
+use super::exports::{export_from, own_dtype};
 use super::{End, Exported};
 use crate::data_loader::{Loader, Work};
 use crate::export::{self, Layout, Source};
@@ -8,6 +8,7 @@ use crate::finish;
 use crate::metrics::{Log, Resumed, Summary};
 use crate::room;
 use crate::run_dir::RunDir;
+use crate::samples::Speaking;
 use crate::saved::{self, Progress};
 use crate::trainer::{Ended, Play, Trainer};
 use crate::validate::Validation;
@@ -93,6 +94,7 @@ pub(super) fn attempt(
         acts: &session::acts(&**model, &shape.session),
         updates: r.updates,
         validation: &validation,
+        samples: Speaking::of(r.samples.as_ref(), run),
         checkpoints: &checkpoints,
         progress,
         world,
@@ -109,7 +111,7 @@ pub(super) fn attempt(
     if ended != Ended::Complete {
         return Ok(end);
     }
-    let source = better(&progress);
+    let source = Source::better(&progress);
     let tuned = finish::sampled(r, exec, finish::sampler(source))?;
     let on_card = r.device.held_on_card();
     let (planned_arena, arena) = (exec.planned().arena_bytes(), exec.arena_bytes());
@@ -297,6 +299,10 @@ fn begin(
     if world.is_first() {
         finish::keep_base(r, run, base)?;
     }
+    if let Some(samples) = Speaking::of(r.samples.as_ref(), run) {
+        let said = samples.speak(exec, (0, Source::Raw))?;
+        said.lines().for_each(|line| console.line(line));
+    }
     meter.ended(phase::SAMPLE);
     Ok(progress)
 }
@@ -305,9 +311,11 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte))
 }
 
-/// Returns what a checkpoint must share with the run that resumes it: everything but who computes.
+/// Returns what a checkpoint must share with the run that resumes it: everything but who computes, and what is spoken.
 fn digest(r: &Resolved) -> Result<String, RunError> {
-    let recipe = Recipe { ranks: None, sharding: None, placement: None, threads: None, ..r.recipe.clone() };
+    let recipe = r.recipe.clone();
+    let recipe =
+        Recipe { ranks: None, sharding: None, placement: None, threads: None, samples: None, ..recipe };
     let recipe = recipe.to_yaml().map_err(RunError::Usage)?;
     let mut hash = blake3::Hasher::new();
     hash.update(recipe.as_bytes());
@@ -351,6 +359,12 @@ fn report(
         ("pictures", format!("{root}/pictures")),
     ] {
         console.line(&format!("{what:<11}{place}"));
+    }
+    if r.samples.is_some() {
+        console.line(&format!(
+            "samples    {root}/samples/0 by the base, {root}/samples/{} by the result",
+            s.updates
+        ));
     }
     if r.plan.shape.session.sample.is_some() {
         console.line(&format!(

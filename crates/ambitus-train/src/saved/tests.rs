@@ -143,6 +143,7 @@ fn shared(form: &Form, (ranks, how): (usize, How)) -> Shared {
         ema: true,
         evaluate: false,
         sample: None,
+        speech: None,
     };
     let shape = Shape {
         model: deep(),
@@ -488,6 +489,7 @@ fn a_run_goes_on_over_a_full_disk_but_for_its_end() {
         acts: &[],
         updates: 9,
         validation: &validation,
+        samples: None,
         checkpoints: &good,
         progress: saved_as(),
         world: &World::alone(),

@@ -1,10 +1,14 @@
 //! Arguments of `ambitus say`.
 
 use super::{WeightsArg, positive};
+use ambitus_families::generate::Settings;
 use ambitus_recipe::recipe::{DeviceChoice, Precision};
 use ambitus_recipe::size::ByteSize;
 use clap::Args;
 use std::path::PathBuf;
+
+/// What options mean that are not given.
+const SPEECH: Settings = Settings::SPEECH;
 
 #[derive(Args)]
 pub struct SayArgs {
@@ -45,34 +49,34 @@ pub struct SayArgs {
     #[arg(long, default_value_t = 1.0)]
     pub speed: f64,
     /// Seed of noise and draws: the same speech again
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = SPEECH.sampling.seed)]
     pub seed: u64,
     /// Steps from noise to mel frames
-    #[arg(long, default_value_t = 32, value_parser = positive())]
+    #[arg(long, default_value_t = SPEECH.flow.steps, value_parser = positive())]
     pub steps: usize,
     /// Strength of classifier-free guidance; 0: none, in half the time
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = SPEECH.flow.cfg)]
     pub cfg: f32,
     /// Sway sampling: below 0 steps are denser near noise; 0: even steps
-    #[arg(long, default_value_t = -1.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = SPEECH.flow.sway, allow_negative_numbers = true)]
     pub sway: f32,
     /// Always take the likeliest token
     #[arg(long)]
     pub greedy: bool,
     /// Divide logits by this: above 1 more varied, below 1 more certain
-    #[arg(long, default_value_t = 0.6, conflicts_with = "greedy")]
+    #[arg(long, default_value_t = SPEECH.sampling.temperature, conflicts_with = "greedy")]
     pub temperature: f32,
     /// Choose among the likeliest K tokens [default: all]
-    #[arg(long, value_name = "K", default_value_t = 0, hide_default_value = true, conflicts_with = "greedy")]
+    #[arg(long, value_name = "K", default_value_t = SPEECH.sampling.top_k, hide_default_value = true, conflicts_with = "greedy")]
     pub top_k: usize,
     /// Choose among the likeliest tokens that have this probability together
-    #[arg(long, value_name = "P", default_value_t = 0.9, conflicts_with = "greedy")]
+    #[arg(long, value_name = "P", default_value_t = SPEECH.sampling.top_p, conflicts_with = "greedy")]
     pub top_p: f32,
     /// Make tokens of the prompt and of what is written less likely, where above 1
-    #[arg(long, value_name = "P", default_value_t = 1.1)]
+    #[arg(long, value_name = "P", default_value_t = SPEECH.sampling.repetition_penalty)]
     pub repetition_penalty: f32,
     /// New tokens of a piece at most [default: by its text]
-    #[arg(long, value_name = "N", default_value_t = 8192, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = SPEECH.max_new, hide_default_value = true)]
     pub max_new: usize,
     /// Pieces at a time: more are faster together and take more memory [default: 1 to standard output, else 8]
     #[arg(long, value_name = "N", value_parser = positive())]

@@ -25,6 +25,7 @@ mod ranks;
 mod readme;
 mod recipes;
 mod refusals;
+mod samples;
 mod say;
 mod schedules;
 mod stages;

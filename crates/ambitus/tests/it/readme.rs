@@ -197,7 +197,7 @@ fn planned(mib: u64) -> (i32, String) {
 #[test]
 fn the_plan_that_is_shown_is_the_plan() {
     let shown = shown("plan: ");
-    let (code, said) = planned(55);
+    let (code, said) = planned(60);
     assert_eq!(code, 0, "{said}");
     let peak = shown.lines().find(|l| l.starts_with("  at the peak")).expect("what lives at the peak");
     let sizes = peak.split(['·', ':', '…']).map(str::trim);
@@ -226,7 +226,7 @@ fn the_refusal_that_is_shown_is_the_refusal() {
     };
     let shown = changes(&shown("error: "));
     assert!(!shown.is_empty() && shown.iter().flatten().all(|cell| !cell.is_empty()), "{shown:?}");
-    let (code, said) = planned(36);
+    let (code, said) = planned(38);
     assert_eq!(code, 3, "{said}");
     assert_eq!(shown, changes(&said), "{said}");
 }

@@ -3,7 +3,7 @@
 
 use crate::common::{self, ambitus, json, said};
 use crate::orpheus_train;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Of the smallest model: few steps, no guidance.
 const QUICK: [&str; 4] = ["--steps", "2", "--cfg", "0"];
@@ -25,6 +25,21 @@ pub fn speech(dir: &Path, args: &[&str]) -> (Vec<u8>, serde_json::Value) {
 pub fn reference(dir: &Path) -> [String; 4] {
     let clip = text(&dir.join("voice/clip00.wav"));
     ["--ref".to_owned(), clip, "--ref-text".to_owned(), "abc 12".to_owned()]
+}
+
+/// The fixture, as if its text were characters.
+fn by_characters(dir: &Path) -> PathBuf {
+    let folder = dir.join("characters");
+    std::fs::create_dir(&folder).expect("a folder");
+    for file in std::fs::read_dir(common::fixture("v1")).expect("a fixture") {
+        let path = file.expect("a file").path();
+        std::fs::copy(&path, folder.join(path.file_name().expect("a name"))).expect("copied");
+    }
+    let config = folder.join("config.yaml");
+    let said = std::fs::read_to_string(&config).expect("a configuration");
+    let changed = said.replace("tokenizer: custom", "tokenizer: char");
+    std::fs::write(&config, changed).expect("a file");
+    folder
 }
 
 #[test]
@@ -60,9 +75,13 @@ fn a_cloned_voice_speaks() {
     let sizes = ["two-1.flac", "two-2.flac"].map(|f| std::fs::metadata(dir.join(f)).expect("a file").len());
     assert!(sizes[0] < sizes[1] && sizes[1] < sound.len() as u64, "{sizes:?}");
 
-    // A budget below what the text needs whole makes shorter pieces, a smaller one is refused with what it takes.
-    let planned = report["planned_bytes"].as_u64().expect("bytes");
-    let (_, less) = with(&[&long, "--memory", &format!("{}B", planned - (200 << 10))]);
+    // A budget below what the text needs whole makes shorter pieces, a smaller one is refused with what it takes. Reading by
+    // characters takes no dictionary, which is more than a small model's speech.
+    let by_characters = text(&by_characters(dir));
+    let with =
+        |more: &[&str]| speech(dir, &[&[by_characters.as_str(), &long], more, &voice, &QUICK].concat()).1;
+    let planned = with(&[])["planned_bytes"].as_u64().expect("bytes");
+    let less = with(&["--memory", &format!("{}B", planned - (200 << 10))]);
     assert!(less["lines"][0]["pieces"].as_u64() > Some(1), "{less:#}");
     assert!(less["planned_bytes"].as_u64() < Some(planned));
     let (code, why) =

@@ -53,11 +53,10 @@ impl<'r> Space<'r> {
         change.to_recipe(&mut recipe);
         // What is asked for of a micro-batch may be changed with it.
         recipe.micro_batch = Size { clips: recipe.micro_batch.clips, ..Size::default() };
-        let model = &self.asked.shape.model;
         let recipe = recipe.settled(&self.asked.defaults);
         recipe.validate().ok()?;
         let sizes = self.sizes(&recipe, change.limit)?;
-        let asked = Asked::of(&recipe, (model, &self.asked.defaults), &sizes, self.device).ok()?;
+        let asked = self.asked.with_recipe(&recipe, &sizes, self.device).ok()?;
         let asked = asked.on(self.device, self.budget).ok()?;
         let least = *sizes.micro_batches.iter().min_by_key(|m| m.capacity.rows)?;
         let stems = Stems::of(self.device.target());
