@@ -78,7 +78,8 @@ impl Asked {
             update_rows: sizes.update_rows,
             clip_rows: sizes.clip_rows,
             micro_batches: usual.count,
-            prepare_bytes: sizes.before_planning(),
+            prepare_bytes: sizes.prepare_bytes,
+            spoken: sizes.spoken,
             planned_at_once: PLANNED_AT_ONCE[0],
             data_bytes: sizes.data_bytes(device.beside().ranks),
         };
@@ -97,8 +98,7 @@ impl Asked {
     pub fn with_recipe(&self, recipe: &Settled, sizes: &Sizes, device: &Device) -> Result<Asked, RunError> {
         let mut asked = Asked::of(recipe, (&self.shape.model, &self.defaults), sizes, device)?;
         asked.shape.session.speech = self.shape.session.speech.clone();
-        asked.sizes.reading = self.sizes.reading;
-        asked.shape.prepare_bytes = asked.sizes.before_planning();
+        asked.shape.spoken = self.shape.spoken;
         Ok(asked)
     }
 

@@ -18,8 +18,10 @@ use crate::session::{self, SessionOptions};
 use ambitus_comm::local;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_compile::plan::report::{self, Exchange};
+use ambitus_data::SoundWriter;
 use ambitus_exec::cpu::CpuExecutor;
 use ambitus_families::error::RunError;
+use ambitus_families::speech::Speech;
 use ambitus_families::weights::STAGING_BYTES;
 use ambitus_ir::plan::{PlannedSession, program_bytes};
 use ambitus_ir::target::Target;
@@ -89,6 +91,30 @@ pub struct Shape {
     pub planned_at_once: u64,
     /// Bytes of data that the run holds while it trains, of all ranks in this process.
     pub data_bytes: u64,
+    /// Bytes of what is spoken while it trains: read when the data is there, whether or not it is spoken then.
+    pub spoken: SpokenBytes,
+}
+
+/// Bytes of the host's memory that speech takes besides its programs' arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpokenBytes {
+    /// While it is read.
+    reading: u64,
+    /// While it speaks.
+    speaking: u64,
+    /// What of it stays.
+    resting: u64,
+}
+
+impl SpokenBytes {
+    /// Returns the bytes of speech that is written to files.
+    pub fn of(speech: &dyn Speech) -> SpokenBytes {
+        SpokenBytes {
+            reading: speech.read_bytes(),
+            speaking: speech.bytes() + SoundWriter::BYTES,
+            resting: speech.resting_bytes(),
+        }
+    }
 }
 
 impl Shape {
@@ -103,7 +129,7 @@ impl Shape {
 
     /// Returns the bytes that the run holds of its data, and of what speaks while that rests.
     pub fn held_bytes(&self) -> u64 {
-        self.data_bytes + self.session.speech.as_ref().map_or(0, |speech| speech.resting)
+        self.data_bytes + if self.session.speech.is_some() { self.spoken.resting } else { 0 }
     }
 
     /// Returns the number of an update's micro-batches that each rank computes: those that share a model take them in turns, and the
@@ -442,5 +468,9 @@ impl ProgramBytes {
 
 /// Returns what the budget holds while the data is prepared, before there is an arena.
 fn preparing(shape: &Shape) -> u64 {
-    if shape.beside.with_host { shape.prepare_bytes } else { shape.beside.fixed_bytes }
+    let reading = match shape.spoken.reading {
+        0 => 0,
+        bytes => START_BYTES + shape.data_bytes + bytes,
+    };
+    if shape.beside.with_host { shape.prepare_bytes.max(reading) } else { shape.beside.fixed_bytes }
 }

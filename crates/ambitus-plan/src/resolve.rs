@@ -1,10 +1,10 @@
 //! From a recipe to a planned run: opens the model, prepares the data, plans, and refuses what does not fit.
 
 use crate::asked::Asked;
-use crate::budget::phase;
+use crate::budget::{SpokenBytes, phase};
 use crate::data::{Assume, Data};
 use crate::device::Device;
-use crate::memory::Meter;
+use crate::memory::{self, Meter};
 use crate::resolved::{Choice, Resolved};
 use crate::samples::{self, Decided};
 use crate::search::Search;
@@ -169,7 +169,9 @@ pub fn resolve_on(
         samples::Run { recipe: &settled, model: &model, data: &data, device: &device, updates, budget };
     let ready = spoken.read()?;
     if let Ok(ready) = &ready {
-        sizes.reading = ready.speech.read_bytes();
+        sizes.spoken = SpokenBytes::of(&*ready.speech);
+        // What reading has left with the allocator.
+        memory::return_freed();
     }
     meter.ended(phase::PREPARE);
     let mut asked = Asked::new(&settled, &model, &sizes, &device, budget)?;

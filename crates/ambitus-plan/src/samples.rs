@@ -134,8 +134,11 @@ impl Run<'_> {
         drop(found.plan.take_sessions(1));
         found.plan = RunPlan::new(with, self.device.target())?;
         let fits = found.plan.peak_bytes <= self.budget;
-        if given && !fits {
+        if given {
+            // Smallest budgets and changes of a refusal have them.
             asked.shape.session.speech = Some(spoken);
+        }
+        if given && !fits {
             *found = asked.search(self.device, self.budget)?;
         } else if !given && (!fits || found.plan.highest_phase() == phase::SAMPLE) {
             drop(found.plan.take_sessions(1));

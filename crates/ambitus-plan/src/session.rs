@@ -10,7 +10,6 @@ use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::passes::shard::{Layout, Sharding};
 use ambitus_compile::pipeline::{self, Options, Pipeline, Player, Trained};
 use ambitus_compile::{CompileError, plan};
-use ambitus_data::SoundWriter;
 use ambitus_families::speech::{Programs, Speech};
 use ambitus_ir::plan::{PlannedProgram, PlannedSession};
 use ambitus_ir::target::Target;
@@ -120,20 +119,12 @@ pub struct SessionOptions {
 pub struct Spoken {
     /// Builds its programs.
     pub programs: Programs,
-    /// Bytes of the host's memory while it speaks.
-    pub speaking: u64,
-    /// Those of them that stay.
-    pub resting: u64,
 }
 
 impl Spoken {
     /// Returns what a plan needs to know.
     pub fn of(speech: &dyn Speech) -> Spoken {
-        Spoken {
-            programs: speech.programs(),
-            speaking: speech.bytes() + SoundWriter::BYTES,
-            resting: speech.resting_bytes(),
-        }
+        Spoken { programs: speech.programs() }
     }
 
     /// Returns its programs, built in a session that computes so.
@@ -144,7 +135,7 @@ impl Spoken {
 
 impl fmt::Debug for Spoken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Spoken").field("speaking", &self.speaking).finish_non_exhaustive()
+        f.debug_struct("Spoken").finish_non_exhaustive()
     }
 }
 

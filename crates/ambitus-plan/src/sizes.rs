@@ -1,6 +1,6 @@
 //! How large the updates and micro-batches of a run are, which follows from a recipe and the lengths of its clips.
 
-use crate::budget::{MicroBatch, START_BYTES, clip_rows};
+use crate::budget::{MicroBatch, SpokenBytes, clip_rows};
 use crate::data::Data;
 use crate::threads::side_by_side;
 use ambitus_data::updates::{UpdateSize, Updates};
@@ -39,8 +39,8 @@ pub struct Sizes {
     /// Most bytes of the process while the data is prepared. See
     /// [`Shape::prepare_bytes`](crate::budget::Shape::prepare_bytes).
     pub prepare_bytes: u64,
-    /// Bytes that are read when the data is there: what is spoken while it trains.
-    pub reading: u64,
+    /// Of what is spoken while it trains. See [`Shape::spoken`](crate::budget::Shape::spoken).
+    pub spoken: SpokenBytes,
     /// What a run holds of its data without ranks, and with one.
     data_bytes: [u64; 2],
     schedule: Updates,
@@ -106,7 +106,7 @@ impl Sizes {
             sampled: recipe.sample.is_some().then_some(held_out).filter(|n| *n > 0),
             evaluate: !data.split.validation.is_empty(),
             prepare_bytes: data.prepare_bytes,
-            reading: 0,
+            spoken: SpokenBytes::default(),
             data_bytes: [0, 1].map(|ranks| data.run_bytes(update_rows, ranks)),
             schedule,
             shortest: rows.iter().copied().min().unwrap_or(1).max(1) as usize,
@@ -162,12 +162,6 @@ impl Sizes {
             }
             rows = cut;
         }
-    }
-
-    /// Returns the most bytes of the process before anything is planned.
-    pub fn before_planning(&self) -> u64 {
-        let reading = START_BYTES + self.data_bytes(1) + self.reading;
-        if self.reading > 0 { self.prepare_bytes.max(reading) } else { self.prepare_bytes }
     }
 
     /// Returns the bytes of data that a run holds while it trains, with `ranks` ranks in this process.

@@ -136,6 +136,7 @@ pub fn gradients(
         prepare_bytes: 0,
         planned_at_once: 1,
         data_bytes: 0,
+        spoken: Default::default(),
     };
     let plan = RunPlan::new(shape.clone(), device.target())?;
     let work = Work { dir, clips: &*clips, micro_batches: &micro_batches, norms: norms.clone(), capacity };

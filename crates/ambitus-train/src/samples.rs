@@ -9,6 +9,7 @@ use crate::writing::{Out, Writing};
 use ambitus_exec::executor::Executor;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
+use ambitus_plan::memory;
 use ambitus_plan::samples::Samples;
 use ambitus_plan::session::program;
 use ambitus_recipe::recipe::Every;
@@ -60,6 +61,8 @@ impl<'a> Speaking<'a> {
     ) -> Result<String, RunError> {
         let spoken = self.spoken(exec, (update, source));
         self.samples.speech.lock().unwrap_or_else(PoisonError::into_inner).rest();
+        // What speaking has left with the allocator is no other phase's.
+        memory::return_freed();
         match spoken {
             Ok(said) => Ok(said),
             Err(e @ (RunError::Device(_) | RunError::Ranks(_))) => Err(e),

@@ -236,6 +236,11 @@ impl Case {
             recipe.push(format!("data_validation: {}", random.pick(&["0", "0.3"])));
         }
         let budget = random.pick(&[1.0, 1.0, 1.0, 1.3, 3.0]);
+        // Drawn last: cases of a seed are otherwise those of before there were samples.
+        let held_out = matches!(data, Data::Usual { .. }) && !recipe.iter().any(|l| l.ends_with(" 0"));
+        if ranks == 1 && held_out && random.once_in(3) {
+            recipe.push(format!("samples: {}", random.pick(&["true", "{texts: [one two three four]}"])));
+        }
         Case { shape, data, recipe, updates: UPDATES, options, budget, ranks }
     }
 
@@ -293,12 +298,18 @@ fn cache(root: &Path) -> PathBuf {
     root.join("cache")
 }
 
+/// Returns a case that speaks before its first update and after its last.
+fn spoken(mut case: Case) -> Case {
+    case.recipe.push("samples: {texts: [one two]}".to_owned());
+    case
+}
+
 /// Returns one small case of each kind: what CI runs.
 pub fn fixed() -> Vec<Case> {
     let usual = || Data::Usual { clips: 8, seed: 0 };
     let f5 = |blocks, data, options: &[&str]| Case::plain(Shape::small(Family::F5, blocks), data, options);
     vec![
-        f5(2, usual(), &["--threads", "2"]),
+        spoken(f5(2, usual(), &["--threads", "2"])),
         f5(12, usual(), &["--threads", "1", "--lora", "8", "--precision", "bf16-mixed"]),
         // A search has less room within its smallest budget than within a large one.
         f5(24, usual(), &["--threads", "1", "--precision", "bf16-mixed"]),
@@ -312,7 +323,11 @@ pub fn fixed() -> Vec<Case> {
             usual(),
             &["--threads", "2", "--offload", "all", "--host-memory", "1GiB", "--optimizer", "adamw-8bit"],
         ),
-        Case::plain(Shape::small(Family::Orpheus, 2), usual(), &["--threads", "2", "--checkpoint", "all"]),
+        spoken(Case::plain(
+            Shape::small(Family::Orpheus, 2),
+            usual(),
+            &["--threads", "2", "--checkpoint", "all"],
+        )),
     ]
 }
 

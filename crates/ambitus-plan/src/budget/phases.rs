@@ -85,7 +85,9 @@ impl Around {
         let merging =
             layout.map_or_else(|| merge_bytes(states), |layout| merge_bytes(&layout.tensors(states)));
         let sampled = shape.session.sample;
-        let speaking = shape.session.speech.as_ref().map_or(0, |s| s.speaking - s.resting);
+        let spoken = shape.spoken;
+        let speaking =
+            if shape.session.speech.is_some() { loader + spoken.speaking - spoken.resting } else { 0 };
         Around {
             with_host: shape.beside.with_host,
             process: shape.beside.fixed_bytes + of_ranks(1, programs.running() + shape.held_bytes()),
@@ -94,7 +96,7 @@ impl Around {
             load: each(LOAD_BYTES),
             run: each(loader),
             evaluate: each(loader + if shape.session.evaluate { evaluate } else { 0 }),
-            sample: each(sampled.map_or(0, |c| sampling(&*shape.model, c)).max(loader + speaking)),
+            sample: each(sampled.map_or(0, |c| sampling(&*shape.model, c)).max(speaking)),
             save: each(loader + LOAD_BYTES),
             // After training only the first rank works.
             export: of_ranks(1, LOAD_BYTES + merging),

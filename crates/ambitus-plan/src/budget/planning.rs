@@ -20,12 +20,13 @@ const CASTS: u64 = 2;
 /// Instructions of a forward program from which on a model is long.
 const LONG: usize = 2_500;
 /// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`super::PROCESS_BYTES`].
-pub(crate) const PLANNER_BYTES: u64 = 5 << 20;
+pub(crate) const PLANNER_BYTES: u64 = 6 << 20;
 
 /// Returns the process's bytes while `at_once` sets of programs, of `programs` bytes each, are planned.
 pub(super) fn planning(shape: &Shape, at_once: u64, programs: u64) -> u64 {
     match shape.beside.with_host {
-        true => START_BYTES + PLANNER_BYTES + shape.held_bytes() + at_once * programs,
+        // What is spoken is there already, also where it is left out then.
+        true => START_BYTES + PLANNER_BYTES + shape.data_bytes + shape.spoken.resting + at_once * programs,
         false => shape.beside.fixed_bytes,
     }
 }

@@ -42,6 +42,7 @@ fn shape(device: &Device) -> Shape {
         prepare_bytes: 0,
         planned_at_once: 1,
         data_bytes: 0,
+        spoken: Default::default(),
     }
 }
 

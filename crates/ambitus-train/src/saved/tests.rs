@@ -155,6 +155,7 @@ fn shared(form: &Form, (ranks, how): (usize, How)) -> Shared {
         prepare_bytes: 0,
         planned_at_once: 1,
         data_bytes: 0,
+        spoken: Default::default(),
     };
     let plan = RunPlan::new(shape, device.target()).expect("it compiles");
     let planned = match plan.parts {
