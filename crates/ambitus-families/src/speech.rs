@@ -62,6 +62,16 @@ pub trait Speaker {
     /// # Errors
     /// By option, file and line.
     fn speech(&self, asked: &Asked<'_>) -> Result<Box<dyn Speech>, RunError>;
+
+    /// Returns speech of `seconds` that is made at a time, at most [`most_seconds`](Speaker::most_seconds), for plans: its text and
+    /// voice are of usual lengths, and there is nothing to hear. `threads`: of the codec or vocoder that the recipe names.
+    ///
+    /// # Errors
+    /// The codec's or vocoder's files.
+    fn of_length(&self, seconds: f64, threads: usize) -> Result<Box<dyn Speech>, RunError>;
+
+    /// Returns the most seconds that are made at a time: longer speech is made in pieces, one after another.
+    fn most_seconds(&self) -> f64;
 }
 
 /// Speech that is to be made.

@@ -2,9 +2,11 @@
 
 use crate::budget::{LOAD_BYTES, OF_PAGE_TABLE, PLANNED_AT_ONCE, PLANNER_BYTES, ProgramBytes, START_BYTES};
 use crate::device::Device;
-use ambitus_compile::plan;
+use ambitus_compile::passes::precision::Precision;
+use ambitus_compile::{pipeline, plan};
+use ambitus_families::error::RunError;
 use ambitus_ir::plan::PlannedSession;
-use ambitus_ir::{Session, StateKind};
+use ambitus_ir::{DType, Program, Session, StateKind};
 
 /// Bytes of the host's memory beside the arena.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +28,23 @@ pub struct InferencePlan {
 }
 
 impl InferencePlan {
-    /// Plans a session that [`pipeline::inference`](ambitus_compile::pipeline::inference) made. On a card only the card's memory counts.
+    /// Plans programs. `held`: see [`InferencePlan::new`].
+    ///
+    /// # Errors
+    /// See [`pipeline::inference`].
+    pub fn of(
+        programs: &dyn Fn(&mut Session, DType) -> Vec<Program>,
+        precision: Precision,
+        held: Held,
+        device: &Device,
+    ) -> Result<InferencePlan, RunError> {
+        let mut session = Session::default();
+        let programs = programs(&mut session, precision.narrow().unwrap_or(DType::F32));
+        let session = pipeline::inference(session, programs, precision, device.target())?;
+        Ok(InferencePlan::new(session, device, held))
+    }
+
+    /// Plans a session that [`pipeline::inference`] made. On a card only the card's memory counts.
     pub fn new(session: Session, device: &Device, held: Held) -> InferencePlan {
         let programs = ProgramBytes::of(&session, 1);
         let planned = plan::plan(session, device.target(), 1);

@@ -22,6 +22,7 @@ pub mod samples;
 pub mod search;
 pub mod session;
 pub mod sizes;
+pub mod speaking;
 #[cfg(test)]
 mod testing;
 pub mod threads;

@@ -1,7 +1,6 @@
 //! Programs without backward, planned and opened: for generation and speech.
 
 use ambitus_compile::passes::precision::Precision;
-use ambitus_compile::pipeline;
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
@@ -47,16 +46,13 @@ impl InferenceOptions {
 /// Plans programs.
 ///
 /// # Errors
-/// See [`pipeline::inference`].
+/// See [`InferencePlan::of`].
 pub fn plan(
     programs: impl Fn(&mut Session, DType) -> Vec<Program>,
     held: Held,
     (options, device): (&InferenceOptions, &Device),
 ) -> Result<InferencePlan, RunError> {
-    let mut session = Session::default();
-    let programs = programs(&mut session, options.precision.narrow().unwrap_or(DType::F32));
-    let session = pipeline::inference(session, programs, options.precision, device.target())?;
-    Ok(InferencePlan::new(session, device, held))
+    InferencePlan::of(&programs, options.precision, held, device)
 }
 
 /// Returns the parameters of a plan.

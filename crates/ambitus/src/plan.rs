@@ -193,6 +193,7 @@ fn as_json(
     let unit = resolved.plan.shape.model.rows().unit;
     plan[format!("largest_micro_batch_{unit}")] = serde_json::json!(micro_batch);
     plan[format!("longest_clip_{unit}")] = serde_json::json!(clip);
+    plan["speech"] = serde_json::json!(resolved.speaking()?);
     if let Some(card) = card {
         plan["card"] = serde_json::json!(card);
     }
@@ -311,7 +312,7 @@ fn show(resolved: &Resolved, explain: bool) -> Result<()> {
         let largest = scope.spawn(|| resolved.describe_largest());
         (resolved.describe(), largest.join().unwrap_or_else(|why| std::panic::resume_unwind(why)))
     });
-    for line in plan?.into_iter().chain(largest?) {
+    for line in plan?.into_iter().chain(largest?).chain(resolved.describe_speaking()?) {
         terminal::result(&line);
     }
     for c in &resolved.choices {

@@ -11,7 +11,7 @@ use std::path::Path;
 /// Level to which a quieter reference is raised, and from which its speech is lowered again (`target_rms`).
 const LEVEL: f64 = 0.1;
 /// Seconds of reference and speech together that the package has in one piece.
-const TOGETHER: f64 = 22.0;
+pub(super) const TOGETHER: f64 = 22.0;
 /// The longest reference: speech of some seconds must fit beside it.
 const MOST_SECONDS: f64 = 18.0;
 /// Silence after a reference.
@@ -68,6 +68,11 @@ impl Voice {
             }
             Reference::Sound(path, text) => sound(path, text),
         }
+    }
+
+    /// Returns silence of `frames` frames, for plans.
+    pub fn silent(frames: usize) -> Voice {
+        Voice { mel: vec![0.0; frames * MELS], gain: 1.0, seconds: 0.0, said: Said::Ids(Vec::new()) }
     }
 
     /// Returns the frames of the reference that count: the last one of its centred transform repeats the end.

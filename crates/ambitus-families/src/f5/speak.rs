@@ -3,13 +3,13 @@
 
 use super::flow::{self, Given};
 use super::folder::Folder;
-use super::reference::{Piece, Voice};
+use super::reference::{Piece, TOGETHER, Voice};
 use crate::CODECS;
 use crate::codec::{self, Vocoder};
 use crate::error::RunError;
-use crate::generate::Flow;
+use crate::generate::{Flow, Settings};
 use crate::speech::{Asked, Joined, Line, Listener, Programs, Reference, Speaker, Speech, Spoken};
-use ambitus_data::mel::SAMPLE_RATE;
+use ambitus_data::mel::{HOP, SAMPLE_RATE};
 use ambitus_data::text::chunks;
 use ambitus_exec::executor::Executor;
 use ambitus_models::Capacity;
@@ -114,7 +114,31 @@ impl Speaker for Folder {
             tokenizer,
         }))
     }
+
+    fn of_length(&self, seconds: f64, threads: usize) -> Result<Box<dyn Speech>, RunError> {
+        let frames = |seconds: f64| (seconds * f64::from(SAMPLE_RATE) / HOP as f64).ceil() as usize;
+        let together = USUAL_REFERENCE + seconds;
+        let ids = vec![0; (together * BYTES_A_SECOND) as usize];
+        Ok(Box::new(Speaking {
+            config: self.config.clone(),
+            flow: Settings::SPEECH.flow,
+            seed: 0,
+            voice: Voice::silent(frames(USUAL_REFERENCE)),
+            lines: vec![vec![Piece { ids, frames: frames(together) }]],
+            notes: Vec::new(),
+            vocoder: codec::vocoder(CODECS, self.vocoder.as_deref(), threads)?,
+            tokenizer: [0; 2],
+        }))
+    }
+
+    fn most_seconds(&self) -> f64 {
+        TOGETHER - USUAL_REFERENCE
+    }
 }
+
+/// Seconds of a usual reference, and bytes of its text and of what is said in a second.
+const USUAL_REFERENCE: f64 = 6.0;
+const BYTES_A_SECOND: f64 = 15.0;
 
 impl Speaking {
     fn most_frames(&self) -> usize {

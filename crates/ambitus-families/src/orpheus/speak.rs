@@ -54,7 +54,8 @@ struct Speaking {
     pieces: Vec<Piece>,
     /// Pieces of each line.
     lines: Vec<usize>,
-    codec: Box<dyn Codec>,
+    /// `None` in plans of a model whose codec is not known.
+    codec: Option<Box<dyn Codec>>,
     notes: Vec<String>,
     /// Of the tokenizer, while it was there.
     tokenizer: u64,
@@ -124,12 +125,38 @@ impl Speaker for Folder {
             settings,
             pieces,
             lines,
-            codec,
+            codec: Some(codec),
             notes,
             tokenizer,
         }))
     }
+
+    fn of_length(&self, seconds: f64, threads: usize) -> Result<Box<dyn Speech>, RunError> {
+        let codec = self.keys.codec.as_deref().map(|dir| Snac::open(dir, threads)).transpose()?;
+        let sequences = (seconds / MOST_SECONDS).ceil().max(1.0);
+        let each = seconds / sequences;
+        // A token of text has some four bytes.
+        let prompt = vec![0; AROUND_TEXT + (each * BYTES_A_SECOND / 4.0) as usize];
+        let piece = || piece(prompt.clone(), each, &Settings::SPEECH);
+        let pieces: Vec<Piece> = (0..sequences as usize).map(|_| piece()).collect();
+        Ok(Box::new(Speaking {
+            config: self.config.clone(),
+            settings: Settings::SPEECH,
+            lines: vec![pieces.len()],
+            pieces,
+            codec: codec.map(|snac| snac.codec),
+            notes: Vec::new(),
+            tokenizer: 0,
+        }))
+    }
+
+    fn most_seconds(&self) -> f64 {
+        MOST_SECONDS * Settings::SPEECH.sequences as f64
+    }
 }
+
+/// Tokens of a usual prompt beside those of its text: wrappers and a voice.
+const AROUND_TEXT: usize = 16;
 
 /// Turns a tokenizer that has no room into a refusal of the budget.
 fn too_small(e: DataError) -> RunError {
@@ -198,7 +225,9 @@ impl Speech for Speaking {
         let written = room.sequences * room.tokens * 3;
         // Logits of a step, and what sorts one sequence's; ids and codes; a window's sound.
         let sound = 2 * (WINDOW + 2 * AROUND) * FRAME_SAMPLES;
-        (4 * (v * (room.sequences + 4) + written + sound)) as u64 + self.codec.bytes() + self.resting_bytes()
+        (4 * (v * (room.sequences + 4) + written + sound)) as u64
+            + self.codec.as_ref().map_or(0, |codec| codec.bytes())
+            + self.resting_bytes()
     }
 
     fn resting_bytes(&self) -> u64 {
@@ -207,7 +236,9 @@ impl Speech for Speaking {
     }
 
     fn rest(&mut self) {
-        self.codec.close();
+        if let Some(codec) = &mut self.codec {
+            codec.close();
+        }
     }
 
     fn rate(&self) -> u32 {
@@ -230,6 +261,7 @@ impl Speech for Speaking {
     ) -> Result<(), RunError> {
         let room = self.room(DType::F32);
         let Speaking { settings, pieces, lines, codec, config, .. } = self;
+        let codec = codec.as_mut().ok_or_else(|| RunError::Usage("--codec: is missing".to_owned()))?;
         let stops = vec![END_OF_SPEECH, END_OF_AI, END_OF_TEXT];
         let mut decoder = Decoder { name, room, vocabulary: config.vocab, most: Vec::new(), stops };
         let of_piece: Vec<usize> = lines.iter().enumerate().flat_map(|(i, n)| vec![i; *n]).collect();

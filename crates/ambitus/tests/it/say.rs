@@ -122,6 +122,31 @@ fn what_cannot_be_said_is_refused() {
     assert!(!dir.join("no.wav").exists());
 }
 
+/// A plan says how much speech its budget is enough for: more where there is more, within it.
+#[test]
+fn plans_say_how_much_fits_and_how_fast() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let models = [common::fixture("v1"), orpheus_train::prepared(dir)].map(|model| text(&model));
+    for (model, most) in models.iter().zip([16.0, 160.0]) {
+        let speech = |memory: u64| {
+            let memory = format!("{memory}B");
+            let args = ["plan", "--model", model, "--assume", "8x2s", "--json", "--memory", &memory];
+            let out = ambitus(dir, &args);
+            let plan: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+            let number =
+                |key: &str| plan["speech"][key].as_f64().unwrap_or_else(|| panic!("{key}: {plan:#}"));
+            (number("seconds"), number("peak_bytes"), number("cache_bytes"), number("per_second"))
+        };
+        let (all, peak, ..) = speech(8 << 30);
+        assert_eq!(all, most);
+        let (some, less, _, rate) = speech(peak as u64 - (64 << 10));
+        assert!(0.0 < some && some < most && less < peak && rate > 0.0, "{some} {less} {peak} {rate}");
+        let (none, least, ..) = speech(8 << 20);
+        assert!(none == 0.0 && least > f64::from(8 << 20), "{none} {least}");
+    }
+}
+
 /// Writes samples as a wav file.
 fn wav(path: &Path, samples: &[f32]) {
     let spec = hound::WavSpec {
