@@ -21,12 +21,21 @@ const CASTS: u64 = 2;
 const LONG: usize = 2_500;
 /// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`super::PROCESS_BYTES`].
 pub(crate) const PLANNER_BYTES: u64 = 6 << 20;
+/// More of them for each further rank. Measured: 0.5.
+const PLANNER_RANK_BYTES: u64 = 1 << 20;
+
+/// Returns the bytes of compiler and planner: more of them where other ways to share a model among ranks are compared.
+fn planner_bytes(shape: &Shape) -> u64 {
+    PLANNER_BYTES + PLANNER_RANK_BYTES * (shape.beside.ranks as u64).saturating_sub(1)
+}
 
 /// Returns the process's bytes while `at_once` sets of programs, of `programs` bytes each, are planned.
 pub(super) fn planning(shape: &Shape, at_once: u64, programs: u64) -> u64 {
     match shape.beside.with_host {
         // What is spoken is there already, also where it is left out then.
-        true => START_BYTES + PLANNER_BYTES + shape.data_bytes + shape.spoken.resting + at_once * programs,
+        true => {
+            START_BYTES + planner_bytes(shape) + shape.data_bytes + shape.spoken.resting + at_once * programs
+        }
         false => shape.beside.fixed_bytes,
     }
 }

@@ -13,7 +13,7 @@ const ROWS: usize = 8;
 /// Columns of C per task.
 const COLS: usize = 128;
 /// Rows of B from those that are read to those that are asked for.
-const AHEAD: usize = 4;
+const AHEAD: usize = 8;
 
 /// Returns the floats of workspace in which a left operand of 16 bits is widened for this path.
 pub fn few_rows_workspace(m: usize, k: usize) -> usize {
@@ -125,10 +125,10 @@ dispatch! { fn dots_bf16(t: &Task<u16>, sums: &mut Sums) = dots_body }
 
 #[inline(always)]
 fn dots_body<S: Simd, E: Stored>(s: S, t: &Task<E>, sums: &mut Sums) {
-    // One row of A: four rows of B at once, so that sums do not wait for each other. Of 16 bits, which take longer to widen than to
-    // read, one is read faster. More rows of A: as the registers allow, each pair of rows of B while it is in the first-level cache.
+    // One row of A: four rows of B at once, so that an addition does not wait for the one before it. More rows of A: as the registers
+    // allow, each pair of rows of B while it is in the first-level cache.
     if t.m == 1 {
-        let fours = if size_of::<E>() == 4 { t.n / 4 * 4 } else { 0 };
+        let fours = t.n / 4 * 4;
         (0..fours).step_by(4).for_each(|j| dot_tile::<S, E, 1, 4>(s, t, 0, j, sums));
         (fours..t.n).for_each(|j| dot_tile::<S, E, 1, 1>(s, t, 0, j, sums));
         return;
@@ -163,12 +163,14 @@ fn dot_tile<S: Simd, E: Stored, const M: usize, const N: usize>(
     let a: [&[f32]; M] = std::array::from_fn(|r| &t.a[(i + r) * t.lda..][..t.k]);
     let b: [&[E]; N] = std::array::from_fn(|r| &t.b[(j + r) * t.ldb..][..t.k]);
     let mut acc = [[s.zero(); N]; M];
-    // A cache line of each row of B at a time, and those of later rows are asked for: short streams are not foreseen.
+    // A cache line of each row of B at a time, and as many of later rows are asked for, since short streams are not foreseen: one after
+    // another where they lie, which memory gives faster than lines of several rows in turn.
     let line = LINE * size_of::<f32>() / size_of::<E>();
     let mut p = 0;
     while p + line <= t.k {
         if i == 0 {
-            b.iter().for_each(|b| s.prefetch(b.as_ptr().wrapping_add(AHEAD * t.ldb + p).cast()));
+            let later = b[0].as_ptr().wrapping_add(AHEAD * t.ldb + N * p);
+            (0..N).for_each(|q| s.prefetch(later.wrapping_add(q * line).cast()));
         }
         for p in (p..p + line).step_by(S::LANES) {
             // SAFETY: a line is whole vectors, and ends within k, the length of every slice.
