@@ -14,7 +14,6 @@ use ambitus_families::sampling::Sampling;
 use ambitus_families::speech::{Asked as AskedSpeech, Line, Reference, Speech};
 use ambitus_ir::{Program, Session};
 use ambitus_recipe::recipe::{self, Every, Sentences, Settled};
-use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -206,9 +205,10 @@ impl Run<'_> {
         if lines.is_empty() {
             // Short ones, but no single words; else the longest.
             let mut held = self.held_out();
-            held.sort_by_key(|clip| match clip.seconds < LEAST_SECONDS {
-                true => (true, Reverse((clip.seconds * 1e3) as u64), clip.index),
-                false => (false, Reverse(u64::MAX - (clip.seconds * 1e3) as u64), clip.index),
+            held.sort_by_key(|clip| {
+                let ms = (clip.seconds * 1e3) as u64;
+                let is_short = clip.seconds < LEAST_SECONDS;
+                (is_short, if is_short { u64::MAX - ms } else { ms }, clip.index)
             });
             for clip in held.iter().take(CLIPS) {
                 let stem = Path::new(clip.name).file_stem().unwrap_or_default();

@@ -36,7 +36,7 @@ pub struct SayArgs {
     /// Folder of the codec, for models that write codes [default: of a run, that of its recipe]
     #[arg(long, value_name = "DIR", conflicts_with = "vocoder")]
     pub codec: Option<PathBuf>,
-    /// Folder of the vocoder, for models that write mel frames [default: Griffin-Lim, which buzzes]
+    /// Folder of the vocoder, for models that write mel frames [default: of a run, that of its recipe; else Griffin-Lim, which buzzes]
     #[arg(long, value_name = "DIR")]
     pub vocoder: Option<PathBuf>,
     /// Adapter that is added to a model folder's weights
