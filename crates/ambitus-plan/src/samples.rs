@@ -93,6 +93,10 @@ impl Run<'_> {
             Some(recipe::Samples::Of(wanted)) => (true, (**wanted).clone()),
             None => (false, Sentences::default()),
         };
+        if self.recipe.ranks() > 1 {
+            let said = ["off", "one rank alone speaks, this run has several"].map(str::to_owned);
+            return Ok(Err(Decided { samples: None, settled: None, said }));
+        }
         if self.data.prepared().is_none() {
             let said = ["not in this plan", "decided when clips are prepared"].map(str::to_owned);
             return Ok(Err(Decided { samples: None, settled: None, said }));
@@ -161,9 +165,6 @@ impl Run<'_> {
     /// Returns what speaks, which rests, and the names of its lines. A file that the recipe names gets its whole path.
     fn speech(&self, wanted: &mut Sentences) -> Result<(Box<dyn Speech>, Vec<String>), RunError> {
         let no = |why: &str| RunError::Usage(why.to_owned());
-        if self.recipe.ranks() > 1 {
-            return Err(no("one rank alone speaks, this run has several"));
-        }
         let speaker = self.model.opened.speaker().filter(|s| s.voice_options().is_some());
         let speaker = speaker.ok_or_else(|| no("this model does not speak"))?;
         let (lines, names) = self.lines(wanted)?;
