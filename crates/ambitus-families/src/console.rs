@@ -7,3 +7,12 @@ pub trait Console: Send {
     /// Prints a line that the next one replaces, if the terminal can.
     fn progress(&mut self, text: &str);
 }
+
+/// Prints nothing.
+pub struct Silent;
+
+impl Console for Silent {
+    fn line(&mut self, _: &str) {}
+
+    fn progress(&mut self, _: &str) {}
+}

@@ -49,6 +49,9 @@ pub struct Asked<'a> {
     pub room: u64,
 }
 
+/// Bytes of text that are spoken in a second, about.
+pub const BYTES_A_SECOND: f64 = 15.0;
+
 /// Builds programs in a session; keys and values that are kept are of this type.
 pub type Programs = Arc<dyn Fn(&mut Session, DType) -> Vec<Program> + Send + Sync>;
 

@@ -142,6 +142,7 @@ impl Run<'_> {
             asked.shape.session.speech = Some(spoken);
         }
         if given && !fits {
+            drop(found.plan.take_sessions(1));
             *found = asked.search(self.device, self.budget)?;
         } else if !given && (!fits || found.plan.highest_phase() == phase::SAMPLE) {
             drop(found.plan.take_sessions(1));

@@ -1,15 +1,5 @@
 //! What several modules' tests share.
 
-use ambitus_families::console::Console;
-
-/// A console that says nothing.
-pub struct Quiet;
-
-impl Console for Quiet {
-    fn line(&mut self, _: &str) {}
-    fn progress(&mut self, _: &str) {}
-}
-
 /// Returns the bytes that decide draws, the same on every machine.
 pub fn bytes(seed: u64) -> Vec<u8> {
     let mut state = seed;

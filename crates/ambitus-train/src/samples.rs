@@ -7,7 +7,7 @@ use crate::export::Source;
 use crate::run_dir::RunDir;
 use crate::writing::{Out, Writing};
 use ambitus_exec::executor::Executor;
-use ambitus_families::console::Console;
+use ambitus_families::console::Silent;
 use ambitus_families::error::RunError;
 use ambitus_plan::memory;
 use ambitus_plan::samples::Samples;
@@ -25,15 +25,6 @@ const FILE: &str = "samples.json";
 pub struct Speaking<'a> {
     samples: &'a Samples,
     run: &'a RunDir,
-}
-
-/// Nobody looks at the progress of a sample.
-struct Quiet;
-
-impl Console for Quiet {
-    fn line(&mut self, _: &str) {}
-
-    fn progress(&mut self, _: &str) {}
 }
 
 impl<'a> Speaking<'a> {
@@ -66,6 +57,9 @@ impl<'a> Speaking<'a> {
         match spoken {
             Ok(said) => Ok(said),
             Err(e @ (RunError::Device(_) | RunError::Ranks(_))) => Err(e),
+            Err(RunError::Interrupted(_)) => {
+                Ok(format!("update {update}: samples are left out: a stop was asked for"))
+            }
             Err(why) => Ok(format!("update {update}: samples are left out: {why}; the run continues")),
         }
     }
@@ -80,8 +74,8 @@ impl<'a> Speaking<'a> {
         };
         let mut speech = self.samples.speech.lock().unwrap_or_else(PoisonError::into_inner);
         let (pieces, rate) = (speech.pieces(), speech.rate());
-        let mut quiet = Quiet;
-        let mut writing = Writing::new(&out, rate, &pieces, &mut quiet);
+        let mut silent = Silent;
+        let mut writing = Writing::new(&out, rate, &pieces, &mut silent);
         speech.speak(exec, &|name| format!("{before}{name}"), &mut writing)?;
         let (seconds, of_speech) = (writing.taken(), writing.of_speech());
         let lines = writing.said;

@@ -3,7 +3,7 @@
 use crate::metrics::{self, History, Log, OfPlayer, Real, SlowSteps, StepFacts, Update};
 use crate::saved::Progress;
 use crate::trainer::{Observer, Played, Step};
-use ambitus_families::console::Console;
+use ambitus_families::console::{Console, Silent};
 use ambitus_families::error::RunError;
 use ambitus_plan::resolved::Resolved;
 use std::collections::BTreeMap;
@@ -56,14 +56,6 @@ impl<'a> Watcher<'a> {
 }
 
 /// Of ranks that say nothing.
-pub struct Silent;
-
-impl Console for Silent {
-    fn line(&mut self, _: &str) {}
-
-    fn progress(&mut self, _: &str) {}
-}
-
 impl Observer for Silent {
     fn step(&mut self, _: &Step, _: &Progress) -> Result<(), RunError> {
         Ok(())

@@ -7,7 +7,7 @@ use crate::grade::folders::Folders;
 use crate::{ops, programs};
 use ambitus_cuda::driver::{self, Card};
 use ambitus_families::ALL;
-use ambitus_families::console::Console;
+use ambitus_families::console::Silent;
 use ambitus_families::family::sections;
 use ambitus_ir::DType;
 use ambitus_recipe::recipe::Recipe;
@@ -16,13 +16,6 @@ use ambitus_train::world::World;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-
-struct Silent;
-
-impl Console for Silent {
-    fn line(&mut self, _: &str) {}
-    fn progress(&mut self, _: &str) {}
-}
 
 /// Does one of: `cases CARD`, `step CARD`, `train RECIPE FOLDER`, `resume FOLDER`.
 ///

@@ -64,9 +64,13 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
 
 /// Returns a folder of this shape without files, as if its text were bytes.
 pub(super) fn shaped(config: Config) -> ModelDir {
-    let kind = Ok(TokenizerKind::Byte);
-    let (dir, config_of) = (PathBuf::new(), config.clone());
-    let opened = Folder { dir, config: config_of, kind, extend_vocab: false, vocoder: None };
+    let opened = Folder {
+        dir: PathBuf::new(),
+        config: config.clone(),
+        kind: Ok(TokenizerKind::Byte),
+        extend_vocab: false,
+        vocoder: None,
+    };
     ModelDir::shaped(&super::F5, Arc::new(config), Box::new(opened))
 }
 

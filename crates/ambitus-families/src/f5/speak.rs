@@ -8,7 +8,9 @@ use crate::CODECS;
 use crate::codec::{self, Vocoder};
 use crate::error::RunError;
 use crate::generate::{Flow, Settings};
-use crate::speech::{Asked, Joined, Line, Listener, Programs, Reference, Speaker, Speech, Spoken};
+use crate::speech::{
+    Asked, BYTES_A_SECOND, Joined, Line, Listener, Programs, Reference, Speaker, Speech, Spoken,
+};
 use ambitus_data::mel::{HOP, SAMPLE_RATE};
 use ambitus_data::text::chunks;
 use ambitus_exec::executor::Executor;
@@ -136,9 +138,8 @@ impl Speaker for Folder {
     }
 }
 
-/// Seconds of a usual reference, and bytes of its text and of what is said in a second.
+/// Seconds of a usual reference.
 const USUAL_REFERENCE: f64 = 6.0;
-const BYTES_A_SECOND: f64 = 15.0;
 
 impl Speaking {
     fn most_frames(&self) -> usize {

@@ -11,7 +11,7 @@ use crate::decode::Decoder;
 use crate::error::RunError;
 use crate::generate::Settings;
 use crate::sampling::Draws;
-use crate::speech::{Asked, Line, Listener, Programs, Reference, Speaker, Speech, Spoken};
+use crate::speech::{Asked, BYTES_A_SECOND, Line, Listener, Programs, Reference, Speaker, Speech, Spoken};
 use ambitus_data::doubts::{expected_seconds, loops};
 use ambitus_data::mel::SAMPLE_RATE;
 use ambitus_data::speech::interleave::{Codes as SnacCodes, FRAME_SAMPLES, Frames, SLOTS, interleave};
@@ -36,8 +36,6 @@ const MOST_TIMES: f64 = 2.0;
 const SPARE: f64 = 2.0;
 /// The longest piece, about: as long as the clips that such models learn from.
 const MOST_SECONDS: f64 = 20.0;
-/// Bytes of text that are spoken in a second.
-const BYTES_A_SECOND: f64 = 15.0;
 
 /// A text in one piece.
 struct Piece {

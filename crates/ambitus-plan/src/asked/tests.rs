@@ -1,7 +1,8 @@
 use super::*;
 use crate::budget::{RunPlan, phase};
 use crate::data::Data;
-use crate::testing::{Quiet, bytes};
+use crate::testing::bytes;
+use ambitus_families::console::Silent;
 use ambitus_families::small;
 use ambitus_recipe::recipe::{
     Batch, Checkpoint, DeviceChoice, Level, Lora, MicroBatch as Size, OptimizerChoice, Placement, Precision,
@@ -96,7 +97,7 @@ fn reads_back(u: &mut Unstructured<'_>) -> bool {
     let device = Device::find(DeviceChoice::Cpu, 1).map(|d| d.with_ranks(recipe.ranks() as usize));
     let device = device.expect("every machine has a processor");
     let clips = "6x0.6s,2x1.7s".parse().expect("clips");
-    let data = Data::plan(&recipe, model, &device, (Some(&clips), false), &mut Quiet).expect("clips");
+    let data = Data::plan(&recipe, model, &device, (Some(&clips), false), &mut Silent).expect("clips");
     let budget = 64 << 20;
     let asked = |recipe: &Settled| {
         Asked::new(recipe, model, &Sizes::of(recipe, &*model.model, &data)?, &device, budget)

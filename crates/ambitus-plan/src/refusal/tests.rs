@@ -4,8 +4,9 @@ use super::*;
 use crate::device::Device;
 use crate::refusal::change::Change;
 use crate::sizes::Sizes;
-use crate::testing::{Quiet, bytes};
+use crate::testing::bytes;
 use ambitus_compile::passes::policy::Blocks;
+use ambitus_families::console::Silent;
 use ambitus_families::family::ModelDir;
 use ambitus_families::small;
 use ambitus_recipe::recipe::{DeviceChoice, MicroBatch, Offload, OptimizerChoice, Precision, Recipe};
@@ -26,7 +27,7 @@ impl Case {
         change(&mut recipe);
         let device = Device::find(DeviceChoice::Cpu, 1).expect("every machine has a processor");
         let assume = clips.parse().expect("clips");
-        let data = Data::plan(&recipe, &model, &device, (Some(&assume), false), &mut Quiet).expect("clips");
+        let data = Data::plan(&recipe, &model, &device, (Some(&assume), false), &mut Silent).expect("clips");
         Case { recipe, model, data, device }
     }
 

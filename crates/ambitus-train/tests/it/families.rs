@@ -5,7 +5,7 @@
 mod cases;
 
 use ambitus_families::ALL;
-use ambitus_families::console::Console;
+use ambitus_families::console::Silent;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{self, ModelDir, OpenOptions};
 use ambitus_plan::cards::Cards;
@@ -18,14 +18,6 @@ use ambitus_train::world::World;
 use cases::{Case, all, toy};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-
-/// A console that says nothing.
-struct Quiet;
-
-impl Console for Quiet {
-    fn line(&mut self, _: &str) {}
-    fn progress(&mut self, _: &str) {}
-}
 
 /// What a technique does to a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +139,7 @@ impl Case {
     fn run(&self, name: &str, model: &Path, lines: &str) -> Result<PathBuf, RunError> {
         let (recipe, origins) = self.recipe(name, model, lines);
         let root = self.dir.path().join(name);
-        run::train(self.families, recipe, &origins, root, &World::alone(), &mut Quiet).map(|run| run.root)
+        run::train(self.families, recipe, &origins, root, &World::alone(), &mut Silent).map(|run| run.root)
     }
 
     fn trained(&self, name: &str, lines: &str) -> PathBuf {
@@ -230,7 +222,7 @@ fn conforms(case: &Case) {
         if t.lines.starts_with("lora") {
             let adapter = case.dir.path().join("adapter");
             let wanted = run::Wanted { source: None, layout: Layout::Adapter, dtype: None };
-            run::export_run(case.families, &run, wanted, &adapter, &mut Quiet).expect("adapters");
+            run::export_run(case.families, &run, wanted, &adapter, &mut Silent).expect("adapters");
             assert!(adapter.join("adapter_model.safetensors").is_file());
         }
     }
@@ -244,7 +236,7 @@ fn resumes(case: &Case, run: &Path) {
     std::fs::remove_dir_all(run.join("checkpoints/step-4")).expect("a checkpoint");
     std::fs::remove_file(run.join("summary.json")).expect("a summary");
     std::fs::remove_dir_all(run.join("export")).expect("an export");
-    run::resume(case.families, run, Shared::default(), &World::alone(), &mut Quiet).expect("it is resumed");
+    run::resume(case.families, run, Shared::default(), &World::alone(), &mut Silent).expect("it is resumed");
     assert!(export(run) == whole, "the resumed run differs");
     assert_eq!(log(run).len(), 4);
 }
@@ -332,7 +324,7 @@ fn a_game_is_in_fp32_on_a_gpu_that_has_only_fp16() {
     let (recipe, origins) = case.recipe("game", &case.model, "");
     let cards = Cards::load(None).expect("the table");
     let device = Device::for_card(cards.find("quadro-rtx6000").expect("a card"), 2);
-    let resolved = resolve_on(case.families, recipe, &origins, device, Purpose::Plan(None), &mut Quiet)
+    let resolved = resolve_on(case.families, recipe, &origins, device, Purpose::Plan(None), &mut Silent)
         .expect("it fits");
     assert_eq!(resolved.recipe.precision, Some(Precision::Fp32));
     let said = resolved.describe().expect("a plan").join("\n");

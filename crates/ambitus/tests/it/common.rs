@@ -19,14 +19,6 @@ pub fn orpheus(name: &str) -> PathBuf {
     root().join("parity/orpheus/fixtures").join(name)
 }
 
-/// A console that says nothing.
-pub struct Quiet;
-
-impl ambitus_families::console::Console for Quiet {
-    fn line(&mut self, _: &str) {}
-    fn progress(&mut self, _: &str) {}
-}
-
 /// The command line, run in `dir`.
 pub fn ambitus(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ambitus"));

@@ -3,6 +3,7 @@
 
 use crate::common;
 use ambitus_families::ALL;
+use ambitus_families::console::Silent;
 use ambitus_recipe::recipe::{Placement, Recipe};
 use ambitus_train::{run, world};
 use std::path::{Path, PathBuf};
@@ -252,13 +253,13 @@ fn ranks_that_plan_for_themselves_agree() {
         Recipe::read(&path, &ambitus_families::family::sections(ambitus_families::ALL)).expect("a recipe");
     let run = dir.join("apart");
     let begun = world::in_process(3, |world| {
-        run::train(ALL, recipe.clone(), &origins, run.clone(), world, &mut common::Quiet).map(|run| run.root)
+        run::train(ALL, recipe.clone(), &origins, run.clone(), world, &mut Silent).map(|run| run.root)
     });
     assert_eq!(begun.expect("all end well").len(), 3);
     assert_same("apart", &run, &dir.join("here"));
     back(&run);
     let shared = run::Shared { placement: Some(Placement::Model), ..run::Shared::default() };
-    world::in_process(2, |world| run::resume(ALL, &run, shared, world, &mut common::Quiet).map(drop))
+    world::in_process(2, |world| run::resume(ALL, &run, shared, world, &mut Silent).map(drop))
         .expect("both resume");
     assert_same("two resumed", &run, &dir.join("here"));
 }

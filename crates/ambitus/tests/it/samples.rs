@@ -96,12 +96,21 @@ fn a_cloned_voice_is_heard_while_it_trains() {
     assert!(by_say("bad hide leaf") == heard[2][1].1, "say says it otherwise");
 
     // What nobody asked for is not waited for, and what cannot be said is refused before anything is trained.
-    let usual = common::recipe(dir, "usual", lines);
-    let plan = ok(dir, &["plan", &usual.display().to_string(), "--json"]);
-    let plan: Value = serde_json::from_str(&plan).expect("JSON");
-    let choice = plan["choices"].as_array().expect("choices").iter().find(|c| c["key"] == "samples");
-    let from = choice.expect("samples")["from"].to_string();
-    assert!(from.contains("of the arithmetic between two validations"), "{from}");
+    let choice = |lines: &str, more: &[&str]| -> [String; 2] {
+        let usual = common::recipe(dir, "usual", lines).display().to_string();
+        let plan = json(dir, &[&["plan", &usual, "--json"], more].concat());
+        let choices = plan["choices"].as_array().expect("choices");
+        let choice = choices.iter().find(|c| c["key"] == "samples").expect("samples");
+        ["value", "from"].map(|key| choice[key].as_str().expect("text").to_owned())
+    };
+    let [value, from] = choice(lines, &[]);
+    assert!(value == "off" && from.contains("of the arithmetic between two validations"), "{value}: {from}");
+    // With enough between, they are there: where the sound is made in another memory than the budget's.
+    let long = "updates: 30000\nvalidate_every: 10000\nbatch: {clips: 2}\nmicro_batch: 200\n";
+    assert_eq!(choice(long, &["--card", "rtx4090"]), ["1 sentence with every validation", "default"]);
+    // One rank alone speaks.
+    let [value, from] = choice(&format!("{lines}samples: {{{texts}}}"), &["--ranks", "2"]);
+    assert!(value == "off" && from.contains("several"), "{value}: {from}");
     for (samples, words) in [
         ("{voice: tara}", "no named voices"),
         ("{clip: nowhere}", "no validation clip and no file is named nowhere"),
@@ -112,6 +121,22 @@ fn a_cloned_voice_is_heard_while_it_trains() {
         let (code, why) = said(dir, &["train", &recipe.display().to_string()]);
         assert!(code == 2 && why.contains(words), "{samples}: {code}: {why}");
     }
+}
+
+/// Nobody who did not ask for samples pays for them in memory: beside an arena, making sound takes more than any other phase.
+#[test]
+fn samples_that_would_be_the_peak_are_off() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let text = std::fs::read_to_string(common::root().join("recipes/quickstart.yaml")).expect("a recipe");
+    let text: String =
+        text.lines().filter(|line| !line.starts_with("samples")).map(|l| l.to_owned() + "\n").collect();
+    let text = text.replace("updates: 300", "updates: 30000").replace("every: 100", "every: 10000");
+    let path = dir.path().join("recipe.yaml");
+    std::fs::write(&path, text.replace("memory: 60MiB", "memory: 1GiB")).expect("a file");
+    let plan = json(&common::root(), &["plan", &path.display().to_string(), "--json"]);
+    let choices = plan["choices"].as_array().expect("choices");
+    let choice = choices.iter().find(|c| c["key"] == "samples").expect("samples");
+    assert!(choice["value"] == "off" && choice["from"].to_string().contains("more memory"), "{choice}");
 }
 
 /// Keys and values lie where other programs have their work: they add nothing to a plan that has room for that.

@@ -3,6 +3,7 @@
 
 use crate::common;
 use ambitus_families::ALL;
+use ambitus_families::console::Silent;
 use ambitus_recipe::recipe::Recipe;
 use ambitus_train::{Strategy, run, world};
 use std::collections::BTreeSet;
@@ -171,7 +172,7 @@ fn ranks_that_plan_for_themselves_agree() {
         Recipe::read(&path, &ambitus_families::family::sections(ambitus_families::ALL)).expect("a recipe");
     let run = dir.join("apart");
     let begun = world::in_process(2, |world| {
-        run::train(ALL, recipe.clone(), &origins, run.clone(), world, &mut common::Quiet).map(|run| run.root)
+        run::train(ALL, recipe.clone(), &origins, run.clone(), world, &mut Silent).map(|run| run.root)
     });
     assert_eq!(begun.expect("both end well"), [run.clone(), run.clone()]);
     assert!(step(&run, 6) == step(&dir.join("here"), 6), "other bits than in one process");
@@ -180,7 +181,7 @@ fn ranks_that_plan_for_themselves_agree() {
     let whole = step(&run, 6);
     back(&run);
     let shared = run::Shared { ranks: None, sharding: Some(Strategy::None), placement: None };
-    world::in_process(2, |world| run::resume(ALL, &run, shared, world, &mut common::Quiet).map(drop))
+    world::in_process(2, |world| run::resume(ALL, &run, shared, world, &mut Silent).map(drop))
         .expect("both resume");
     let export = |name: &str| std::fs::read(dir.join(name).join("export/model.safetensors")).expect("a file");
     assert!(step(&run, 6) != whole && export("apart") == export("here"), "whole tensors of the same bits");
@@ -188,7 +189,7 @@ fn ranks_that_plan_for_themselves_agree() {
     back(&run);
     world::in_process(3, |world| {
         let shared = run::Shared { ranks: None, sharding: Some(Strategy::Full), placement: None };
-        run::resume(ALL, &run, shared, world, &mut common::Quiet).map(drop)
+        run::resume(ALL, &run, shared, world, &mut Silent).map(drop)
     })
     .expect("three resume");
     assert!(step(&run, 6).iter().any(|(name, _)| name == "model.1-of-3.safetensors"));
