@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
+from peer import Peer  # noqa: E402
 from result import commit, load, processor, table, write  # noqa: E402
 from run import row  # noqa: E402
 
@@ -28,27 +29,6 @@ MANY = 8
 # Ours beside fp32 with one sequence and with many: name of a column, sequences, precision.
 OURS = {"one": (1, "fp32"), "many": (MANY, "fp32"), "pure": (1, "bf16-pure"), "mixed": (1, "bf16-mixed")}
 THEIRS = {"their one": 1, "their many": MANY}
-
-
-class Peer:
-    """The PyTorch process, alive over all rounds and silent between its turns."""
-
-    def __init__(self, args: argparse.Namespace, model: Path) -> None:
-        batch = args.bench / "batch.safetensors"
-        command = [args.python, str(HERE / "decode_torch.py"), str(model), str(batch), "--threads", str(args.threads), "--new", str(args.new)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.about = self.read()
-
-    def read(self) -> dict:
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the peer ended with exit code {self.process.wait()}")
-        return json.loads(line)
-
-    def ask(self, line: str) -> dict:
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self.read()
 
 
 def unending(model: Path, to: Path) -> Path:
@@ -127,7 +107,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = unending(args.bench / "model", Path(folder) / "model")
         batches = {n: first(args.python, args.bench / "batch.safetensors", n, Path(folder) / f"{n}.safetensors") for n in (1, MANY)}
-        peer = Peer(args, model)
+        batch = args.bench / "batch.safetensors"
+        peer = Peer([args.python, HERE / "decode_torch.py", model, batch, "--threads", args.threads, "--new", args.new])
         peer.ask("generate 1")  # warm
         for i in range(args.rounds):
             this = {"bandwidth": peer.ask("bandwidth")["bytes_per_second"]}
@@ -140,8 +121,7 @@ def main() -> None:
             rounds.append(this)
             loads.append(os.getloadavg()[0])
             print(f"round {i + 1}/{args.rounds}: {json.dumps({k: round(v) for k, v in this.items()})}, load {loads[-1]:.1f}", file=sys.stderr, flush=True)
-        peer.process.stdin.close()
-        peer.process.wait()
+        peer.close()
     report(args, peer.about, rounds, loads)
 
 

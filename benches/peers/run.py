@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
+from peer import Peer  # noqa: E402
 from result import commit, load, processor, table, write  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -44,36 +45,20 @@ class Measured:
         return self.peak_bytes - self.idle_bytes
 
 
-class Peer:
-    """The PyTorch process, alive over all rounds and silent between its turns."""
+class Steps:
+    """The peer's training steps, with the processor's time of each."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        command = [args.python, str(HERE / f"{args.peer}_torch.py"), str(args.bench / "model"), str(args.bench / "batch.safetensors"), "--threads", str(args.threads), *args.peer_options.split()]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.about = self.read()
+        bench = [args.bench / "model", args.bench / "batch.safetensors"]
+        self.peer = Peer([args.python, HERE / f"{args.peer}_torch.py", *bench, "--threads", args.threads, *args.peer_options.split()])
         for _ in range(WARM_UP_STEPS):
-            self.step()
+            self.peer.ask("step")
         self.cpu_seconds: list[float] = []
 
-    def read(self) -> dict:
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the peer ended with exit code {self.process.wait()}")
-        return json.loads(line)
-
-    def step(self) -> dict:
-        self.process.stdin.write("step\n")
-        self.process.stdin.flush()
-        return self.read()
-
     def measure(self, steps: int) -> Measured:
-        rows = [self.step() for _ in range(steps)]
+        rows = [self.peer.ask("step") for _ in range(steps)]
         self.cpu_seconds += [r["cpu_seconds"] for r in rows]
         return Measured(statistics.median(r["step_seconds"] for r in rows), max(r["peak_rss_bytes"] for r in rows), rows[0]["idle_rss_bytes"])
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def idle_bytes(program: str) -> int:
@@ -105,13 +90,13 @@ def row(name: str, values: list[float], form: str) -> str:
     return f"| {name} | " + " | ".join(form.format(v) for v in cells) + " |"
 
 
-def report(args: argparse.Namespace, peer: Peer, theirs: list[Measured], own: list[Measured], loads: list[float]) -> None:
+def report(args: argparse.Namespace, steps: Steps, theirs: list[Measured], own: list[Measured], loads: list[float]) -> None:
     facts = [
         f"processor: {processor()}; both sides {args.threads} threads; {load(loads)}",
-        f"PyTorch {peer.about['torch']}, Python {peer.about['python']}, {peer.about['package']}, {peer.about['parameters']:,} parameters; options: {args.peer_options or 'none'}",
+        f"PyTorch {steps.peer.about['torch']}, Python {steps.peer.about['python']}, {steps.peer.about['package']}, {steps.peer.about['parameters']:,} parameters; options: {args.peer_options or 'none'}",
         f"Ambitus {commit()}: `{args.ours}`" if own else "Ambitus: not run",
         f"{len(theirs)} rounds of {args.steps} PyTorch steps{' and one run of ours, taking turns' if own else ''}; fp32, dropout 0, no EMA",
-        f"CPU seconds (all threads) of one PyTorch step: median {statistics.median(peer.cpu_seconds):.3f}; per thread {statistics.median(peer.cpu_seconds) / args.threads:.3f}",
+        f"CPU seconds (all threads) of one PyTorch step: median {statistics.median(steps.cpu_seconds):.3f}; per thread {statistics.median(steps.cpu_seconds) / args.threads:.3f}",
     ]
     rows = [
         row("PyTorch step, s", [m.step_seconds for m in theirs], "{:.3f}"),
@@ -144,12 +129,12 @@ def main() -> None:
     args = parser.parse_args()
     args.name = args.name or f"{args.peer}-peers"
 
-    peer = Peer(args)
+    steps = Steps(args)
     theirs: list[Measured] = []
     own: list[Measured] = []
     loads = []
     for i in range(args.rounds):
-        turns = [lambda: theirs.append(peer.measure(args.steps))]
+        turns = [lambda: theirs.append(steps.measure(args.steps))]
         if args.ours:
             turns.append(lambda: own.append(ours(args.ours, args)))
         for turn in turns if i % 2 == 0 else reversed(turns):
@@ -157,8 +142,8 @@ def main() -> None:
         loads.append(os.getloadavg()[0])
         seconds = f"PyTorch {theirs[-1].step_seconds:.3f} s" + (f", ours {own[-1].step_seconds:.3f} s" if own else "")
         print(f"round {i + 1}/{args.rounds}: {seconds}, load {loads[-1]:.1f}", file=sys.stderr, flush=True)
-    peer.close()
-    report(args, peer, theirs, own, loads)
+    steps.peer.close()
+    report(args, steps, theirs, own, loads)
 
 
 if __name__ == "__main__":

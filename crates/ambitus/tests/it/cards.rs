@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
 /// The recipe's own budget is for its own device.
-const SHORT: &str = "updates: 6\nbatch: {clips: 3}\nmicro_batch: 200\nmemory: 60MiB\nthreads: 2";
+const SHORT: &str = "updates: 6\nbatch: {clips: 3}\nmicro_batch: 200\nmemory: 61MiB\nthreads: 2";
 
 const MINE: &str = "[mine]\nname = \"Mine\"\nusable = \"2GiB\"\ncapability = \"8.6\"\nfp32_tflops = 1\nhalf_tflops = 1\n\
                     memory_gb_per_s = 100\nlink_gb_per_s = 10\nbf16 = true\n";

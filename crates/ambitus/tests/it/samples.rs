@@ -132,7 +132,7 @@ fn samples_that_would_be_the_peak_are_off() {
         text.lines().filter(|line| !line.starts_with("samples")).map(|l| l.to_owned() + "\n").collect();
     let text = text.replace("updates: 300", "updates: 30000").replace("every: 100", "every: 10000");
     let path = dir.path().join("recipe.yaml");
-    std::fs::write(&path, text.replace("memory: 60MiB", "memory: 1GiB")).expect("a file");
+    std::fs::write(&path, text.replace("memory: 61MiB", "memory: 1GiB")).expect("a file");
     let plan = json(&common::root(), &["plan", &path.display().to_string(), "--json"]);
     let choices = plan["choices"].as_array().expect("choices");
     let choice = choices.iter().find(|c| c["key"] == "samples").expect("samples");
