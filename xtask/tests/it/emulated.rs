@@ -3,6 +3,7 @@
 use crate::{Emulation, emulation, of_driver};
 use ambitus_cuda::driver::Card;
 use ambitus_ir::DType;
+use ambitus_testkit::share::share;
 use ambitus_testkit::{Case, cases, emulated_cuda};
 use std::ffi::{CString, c_char};
 use xtask::ops;
@@ -45,7 +46,7 @@ fn every_kernel_agrees_with_the_interpreter() {
     let up = check(DType::F32);
     none(&up.faults);
     drop(one);
-    for turns in 1..=4 {
+    for turns in share(1..=4, 4) {
         let Some(_one) = emulation(Emulation { turns, late: true, ..Emulation::default() }) else { return };
         let other = check(DType::F32);
         none(&other.faults);
@@ -60,7 +61,7 @@ fn every_kernel_agrees_with_the_interpreter() {
 fn no_kernel_has_a_race() {
     let Some(_one) = emulation(Emulation { races: true, ..Emulation::default() }) else { return };
     let mut faults = Vec::new();
-    for dtype in [DType::F32, DType::BF16] {
+    for dtype in share([DType::F32, DType::BF16], 2) {
         each_case(dtype, |_, outcome| faults.extend(outcome.faults));
     }
     none(&faults);

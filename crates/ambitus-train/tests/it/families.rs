@@ -185,15 +185,26 @@ fn learns(run: &Path, name: &str) {
     assert!(of("validation_last") < of("validation_base"), "{name}: {said:#}");
 }
 
-/// Takes every technique.
-#[track_caller]
+/// Takes every technique, on two threads.
 fn conforms(case: &Case) {
     let plain = case.trained("plain", "save_every: 2");
     let said = summary(&plain);
     assert_eq!(said["arena_bytes_planned"], said["arena_bytes_used"]);
     learns(&plain, "plain");
-    let mut exports = HashMap::from([("", export(&plain))]);
-    for (k, t) in TECHNIQUES.iter().enumerate() {
+    std::thread::scope(|scope| {
+        let plain = &plain;
+        for first in [0, 1] {
+            scope.spawn(move || takes(case, plain, TECHNIQUES.iter().enumerate().skip(first).step_by(2)));
+        }
+    });
+    resumes(case, &plain);
+    loads_what_fits(case, &plain);
+}
+
+/// Takes techniques, each with its place among all of them, beside a plain run.
+fn takes(case: &Case, plain: &Path, techniques: impl Iterator<Item = (usize, &'static Technique)>) {
+    let mut exports = HashMap::from([("", export(plain))]);
+    for (k, t) in techniques {
         let name = format!("run-{k}");
         if let Some(words) = case.refusal(t.name) {
             let why = case.run(&name, &case.model, t.lines).expect_err(t.name);
@@ -207,7 +218,7 @@ fn conforms(case: &Case) {
             Holds::Bits | Holds::Sampled => assert!(same, "{}: other bits", t.name),
             Holds::Sums => {
                 assert_eq!(losses(&run).len(), 4, "{}", t.name);
-                for (have, want) in losses(&run).iter().zip(losses(&plain)) {
+                for (have, want) in losses(&run).iter().zip(losses(plain)) {
                     assert!((have / want - 1.0).abs() < 1e-4, "{}: {have}, one rank has {want}", t.name);
                 }
             }
@@ -226,8 +237,6 @@ fn conforms(case: &Case) {
             assert!(adapter.join("adapter_model.safetensors").is_file());
         }
     }
-    resumes(case, &plain);
-    loads_what_fits(case, &plain);
 }
 
 /// Cut after the second update, a run ends with the bits of one that was not.

@@ -5,6 +5,7 @@ use crate::common;
 use ambitus_families::ALL;
 use ambitus_families::console::Silent;
 use ambitus_recipe::recipe::{Placement, Recipe};
+use ambitus_testkit::share::share;
 use ambitus_train::{run, world};
 use std::path::{Path, PathBuf};
 
@@ -165,7 +166,7 @@ fn what_else_a_run_may_want_is_placed() {
         let lines = format!("{SHORT}\n{lines}");
         let of = |how: &str| format!("{name}-{how}");
         train(dir, &of("one"), &lines, &[]);
-        for how in ["model", "pipeline"] {
+        for how in share(["model", "pipeline"], 2) {
             train(dir, &of(how), &lines, &["--ranks", "2", "--placement", how]);
             assert_same(&of(how), &dir.join(of(how)), &dir.join(of("one")));
         }

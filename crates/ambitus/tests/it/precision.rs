@@ -1,6 +1,7 @@
 //! Runs in 16 bits, by the real binary: they learn, resume from a checkpoint to the same bits, and keep their own types.
 
 use crate::common;
+use ambitus_testkit::share::share;
 use std::path::Path;
 
 const SHORT: &str =
@@ -63,8 +64,11 @@ fn what_is_left_open_is_16_bits_on_gpus_with_tensor_cores() {
     let recipe = common::recipe(dir, "run", SHORT).display().to_string();
     let plan = |options: &str| {
         let options: Vec<&str> = options.split_whitespace().collect();
-        let plan = common::json(dir, &[&["plan", &recipe, "--json"], &options[..]].concat());
-        (planned(&plan).map(str::to_owned), common::ok(dir, &[&["plan", &recipe], &options[..]].concat()))
+        planned(&common::json(dir, &[&["plan", &recipe, "--json"], &options[..]].concat())).map(str::to_owned)
+    };
+    let told = |options: &str| {
+        let options: Vec<&str> = options.split_whitespace().collect();
+        common::ok(dir, &[&["plan", &recipe], &options[..]].concat())
     };
     for (options, precision, from, note) in [
         ("--card rtx4090", "bf16-mixed", "default", "for fp32: --precision fp32"),
@@ -87,16 +91,16 @@ fn what_is_left_open_is_16_bits_on_gpus_with_tensor_cores() {
         ("--card rtx4090 --precision fp32", "fp32", "command line", ""),
         ("--card rtx4090 --precision fp16-mixed", "fp16-mixed", "command line", ""),
     ] {
-        let (found, text) = plan(options);
-        assert_eq!(found, [precision, from], "{options}");
+        assert_eq!(plan(options), [precision, from], "{options}");
+        let text = told(options);
         let said = text.contains("computes in ");
         assert!(said != note.is_empty() && text.contains(note), "{options}: {text}");
     }
     // Every row of a table is that card's plan, also beside cards that lack the first one's precision.
     let table = common::json(dir, &["plan", &recipe, "--cards", "--json"]);
-    for row in table["cards"].as_array().expect("rows") {
+    for row in share(table["cards"].as_array().expect("rows"), 4) {
         let id = row["card"]["id"].as_str().expect("an id");
-        assert_eq!(row["precision"], plan(&format!("--card {id}")).0[0], "{id}");
+        assert_eq!(row["precision"], plan(&format!("--card {id}"))[0], "{id}");
     }
     let scaling = common::json(dir, &["plan", &recipe, "--card", "a800", "--scaling=a800,gtx1650", "--json"]);
     assert_eq!(scaling["scaling"]["rows"].as_array().map(Vec::len), Some(44));

@@ -71,16 +71,22 @@ impl Pool {
                         task(i, worker);
                     }
                 };
-                pool.install(|| fan_out(0, workers, &pull));
+                spread(pool, workers, &pull);
             }
             _ => (0..tasks).for_each(|i| task(i, 0)),
         }
     }
 }
 
+/// Runs `pull(w)` for w below `workers` on the pool. Not generic, as [`fan_out`] is not: for each closure of a kernel, rayon's part would be
+/// compiled again, which was a third of the crate.
+fn spread(pool: &ThreadPool, workers: usize, pull: &(dyn Fn(usize) + Sync)) {
+    pool.install(|| fan_out(0, workers, pull));
+}
+
 /// Calls `pull(w)` for w in `first..first + count` through a tree of joins. Worker numbers are distinct, so two that run at once
 /// never share one; when no thread steals a branch it runs later and finds nothing left.
-fn fan_out(first: usize, count: usize, pull: &(impl Fn(usize) + Sync)) {
+fn fan_out(first: usize, count: usize, pull: &(dyn Fn(usize) + Sync)) {
     if count <= 1 {
         pull(first);
     } else {
