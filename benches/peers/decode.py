@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from peer import Peer  # noqa: E402
+from peer import Peer, told  # noqa: E402
 from result import commit, load, processor, table, write  # noqa: E402
 from run import row  # noqa: E402
 
@@ -46,10 +46,7 @@ def ours(args: argparse.Namespace, model: Path, batch: Path, sequences: int, pre
     with tempfile.TemporaryDirectory() as folder:
         command = [args.ours, "generate", "--model", model, "--batch", batch, "--out", Path(folder) / "out.safetensors", "--greedy", "--json"]
         command += ["--max-new", args.new, "--sequences", sequences, "--precision", precision, "--threads", args.threads]
-        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SystemExit(f"exit code {done.returncode} of: {command}\n{done.stderr[-3000:]}")
-        said = json.loads(done.stdout)
+        said = told(command)
     assert said["rows"] == sequences * args.new, said
     return said["rows"] / said["seconds"]
 

@@ -3,7 +3,7 @@
     python flow.py --python PEER_PYTHON --bench DIR --ours target/release/ambitus [--rounds 9]
 
 DIR is what `parity/f5/make_bench_model.py DIR` wrote: DiT v1, 8 blocks, width 512. PEER_PYTHON is an interpreter with
-parity/requirements.txt installed. The clip is the first of DIR/batch.safetensors as reference, its text twice, and as many new frames again.
+parity/requirements.txt installed. The reference is the first clip of DIR/batch.safetensors; as many frames are generated as it has, for the same words.
 Loading is in neither side's time; the frames are compared in every round. The side that goes first alternates.
 Writes benches/results/<date>-<name>.md and prints it.
 """
@@ -11,7 +11,6 @@ Writes benches/results/<date>-<name>.md and prints it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from peer import Peer  # noqa: E402
+from peer import Peer, told  # noqa: E402
 from result import commit, load, processor, table, write  # noqa: E402
 from run import row  # noqa: E402
 
@@ -41,10 +40,7 @@ def ours(args: argparse.Namespace, batch: Path, to: Path) -> dict:
     """What one run says of itself; its frames are in `to`."""
     command = [args.ours, "generate", "--model", args.bench / "model", "--batch", batch, "--out", to, "--json"]
     command += ["--steps", args.steps, "--cfg", args.cfg, "--sway", args.sway, "--threads", args.threads]
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"exit code {done.returncode} of: {command}\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout)
+    return told(command)
 
 
 def main() -> None:

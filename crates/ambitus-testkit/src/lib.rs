@@ -7,7 +7,6 @@ pub mod gradients;
 pub mod interp;
 pub mod owners;
 pub mod paper;
-pub mod share;
 pub mod tensor;
 pub mod tolerances;
 pub mod toys;

@@ -3,7 +3,6 @@
 use crate::{Emulation, emulation, of_driver};
 use ambitus_cuda::driver::Card;
 use ambitus_ir::DType;
-use ambitus_testkit::share::share;
 use ambitus_testkit::{Case, cases, emulated_cuda};
 use std::ffi::{CString, c_char};
 use xtask::ops;
@@ -46,7 +45,7 @@ fn every_kernel_agrees_with_the_interpreter() {
     let up = check(DType::F32);
     none(&up.faults);
     drop(one);
-    for turns in share(1..=4, 4) {
+    for turns in 1..=4 {
         let Some(_one) = emulation(Emulation { turns, late: true, ..Emulation::default() }) else { return };
         let other = check(DType::F32);
         none(&other.faults);
@@ -61,7 +60,7 @@ fn every_kernel_agrees_with_the_interpreter() {
 fn no_kernel_has_a_race() {
     let Some(_one) = emulation(Emulation { races: true, ..Emulation::default() }) else { return };
     let mut faults = Vec::new();
-    for dtype in share([DType::F32, DType::BF16], 2) {
+    for dtype in [DType::F32, DType::BF16] {
         each_case(dtype, |_, outcome| faults.extend(outcome.faults));
     }
     none(&faults);

@@ -5,10 +5,10 @@
 use crate::{Emulation, emulated, emulation, of_driver};
 use ambitus_ir::DType;
 use ambitus_testkit::Case;
-use ambitus_testkit::share::share;
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 use xtask::ops;
 
 /// Returns the barriers of all kernels, as in `conv.cu:149`.
@@ -71,9 +71,12 @@ fn survivors(places: Vec<String>, dtype: DType) -> Vec<String> {
 #[test]
 fn a_deleted_barrier_is_found() {
     let Some(_one) = emulation(Emulation { races: true, ..Emulation::default() }) else { return };
-    let places = barriers();
+    let mut places = barriers();
     assert!(places.len() > 20, "{places:?}");
-    let places = share(places, 10);
+    if std::env::var_os("AMBITUS_LONG").is_none() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos() as usize;
+        places = places.into_iter().enumerate().filter(|(i, _)| i % 10 == now % 10).map(|(_, p)| p).collect();
+    }
     println!("without {}", places.join(", without "));
     // Some stand only where elements are narrow.
     let survived = survivors(survivors(places, DType::F32), DType::BF16);

@@ -5,7 +5,6 @@
 
 use ambitus_cuda::libraries;
 use ambitus_cuda::nvrtc::{self, KernelReport};
-use ambitus_testkit::share::share;
 
 /// Compute capabilities of Turing, Ampere (A100, GeForce, Orin), Ada, Hopper and Blackwell (B200, GeForce).
 const CAPABILITIES: [(u32, u32); 8] = [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)];
@@ -48,7 +47,6 @@ fn every_kernel_compiles_for_every_card_within_its_budget() {
     let mut architectures: Vec<String> = loaded.into_iter().filter(|a| a.starts_with("sm_")).collect();
     architectures.push("sm_90a".to_owned());
     assert_eq!(architectures.len(), 9, "NVRTC 12.8 or later: {architectures:?}");
-    let architectures = share(architectures, 3);
     let reports = std::thread::scope(|s| {
         let report = |a| move || nvrtc::report(a).expect("the kernels compile");
         let jobs: Vec<_> = architectures.iter().map(|a| s.spawn(report(a))).collect();

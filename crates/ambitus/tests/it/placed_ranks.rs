@@ -5,7 +5,6 @@ use crate::common;
 use ambitus_families::ALL;
 use ambitus_families::console::Silent;
 use ambitus_recipe::recipe::{Placement, Recipe};
-use ambitus_testkit::share::share;
 use ambitus_train::{run, world};
 use std::path::{Path, PathBuf};
 
@@ -166,7 +165,7 @@ fn what_else_a_run_may_want_is_placed() {
         let lines = format!("{SHORT}\n{lines}");
         let of = |how: &str| format!("{name}-{how}");
         train(dir, &of("one"), &lines, &[]);
-        for how in share(["model", "pipeline"], 2) {
+        for how in ["model", "pipeline"] {
             train(dir, &of(how), &lines, &["--ranks", "2", "--placement", how]);
             assert_same(&of(how), &dir.join(of(how)), &dir.join(of("one")));
         }

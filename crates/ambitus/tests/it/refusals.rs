@@ -2,7 +2,6 @@
 //! both sides, and plans say where their values are from.
 
 use crate::common::{self, ambitus, json, ok, said};
-use ambitus_testkit::share::share;
 use serde_json::Value;
 use std::path::Path;
 
@@ -77,12 +76,11 @@ fn what_is_named_fits_when_it_is_typed_behind_the_command() {
     let run = recipe(dir, "run", "");
     let base = ["plan", &run, "--model", &wide, "--max-seconds", "2"];
     // Options that the command gives already are typed again.
-    let given = [
+    for given in [
         &[][..],
         &["--checkpoint", "none", "--offload", "optimizer", "--precision", "bf16-mixed"],
         &["--low-vram", "--micro-batch", "200"],
-    ];
-    for given in share(given, 3) {
+    ] {
         let base = [&base, given].concat();
         let free = json(dir, &[&base[..], &["--json", "--memory", "2GiB"]].concat());
         let most = number(&free, "minimum_budget_bytes");

@@ -5,7 +5,6 @@ use crate::common;
 use ambitus_families::ALL;
 use ambitus_families::console::Silent;
 use ambitus_recipe::recipe::Recipe;
-use ambitus_testkit::share::share;
 use ambitus_train::{Strategy, run, world};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -118,7 +117,7 @@ fn the_plan_counts_every_rank_and_says_so() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     let of = |v: &serde_json::Value, key: &str| v[key].as_u64().unwrap_or_else(|| panic!("{key} in {v:#}"));
-    for ranks in share([2, 3], 2) {
+    for ranks in [2, 3] {
         let name = format!("run-{ranks}");
         let recipe = quickstart(dir, &name, ranks);
         let plan = common::json(dir, &["plan", &recipe, "--json", "--memory", "2GiB"]);

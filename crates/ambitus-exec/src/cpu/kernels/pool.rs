@@ -79,7 +79,7 @@ impl Pool {
 }
 
 /// Runs `pull(w)` for w below `workers` on the pool. Not generic, as [`fan_out`] is not: for each closure of a kernel, rayon's part would be
-/// compiled again, which was a third of the crate.
+/// compiled again.
 fn spread(pool: &ThreadPool, workers: usize, pull: &(dyn Fn(usize) + Sync)) {
     pool.install(|| fan_out(0, workers, pull));
 }
