@@ -37,7 +37,7 @@ def serve(model: torch.nn.Module, loss: Callable[[], torch.Tensor], idle: int, l
     """Steps of zero gradients, forward, backward, clip to norm 1, AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=fused)
     say = lambda **row: print(json.dumps(row), flush=True)  # noqa: E731
-    say(ready=True, torch=torch.__version__, python=platform.python_version(), threads=torch.get_num_threads(), parameters=sum(p.numel() for p in model.parameters()), **about)
+    say(ready=True, torch=torch.__version__, python=platform.python_version(), threads=torch.get_num_threads(), parameters=sum(p.numel() for p in model.parameters() if p.requires_grad), **about)
     for line in sys.stdin:
         if not line.strip():
             break

@@ -96,6 +96,14 @@ pub enum DataError {
         /// What it said.
         reason: String,
     },
+    /// The text encoder failed, which is no fault of the description.
+    #[error("{clip}: the text encoder failed on its description: {reason}")]
+    Encoder {
+        /// Clip whose description it was given.
+        clip: String,
+        /// What it said.
+        reason: String,
+    },
     /// The caller's progress function asked to stop; what is cached stays.
     #[error("stopped; clips prepared so far stay in the cache")]
     Stopped,

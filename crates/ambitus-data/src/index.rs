@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::clip::Measured;
 use crate::error::DataError;
 use crate::files;
+use crate::measured::Measured;
 use crate::scratch::Scratch;
 
 /// Name of the index in the cache folder.
@@ -25,12 +25,19 @@ pub struct ClipMeta {
     pub frames: u32,
     /// Tokens Nt of the text.
     pub tokens: u32,
+    /// Rows of a second axis beside those; 0 without one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub beside: u32,
     /// Measured of the audio.
     pub measured: Measured,
     /// Clip file, relative to the index's folder: the key's first half and an extension.
     pub file: String,
     /// Content key (hex): changes with audio, text, tokenizer or mel.
     pub key: String,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 impl ClipMeta {
@@ -64,6 +71,8 @@ pub struct ClipIndex {
     extension: String,
     slots: Vec<Slot>,
     frames: Vec<u32>,
+    /// Most rows beside those of a clip.
+    beside: u32,
     /// All names, one after another.
     names: String,
     /// [`ClipIndex::digest`] so far.
@@ -125,6 +134,7 @@ impl ClipIndex {
         self.names.push_str(&clip.name);
         self.slots.push(Slot { file: half, name_end: self.names.len() });
         self.frames.push(clip.frames);
+        self.beside = self.beside.max(clip.beside);
         self.hash.0.update(&(clip.name.len() as u64).to_le_bytes());
         self.hash.0.update(clip.name.as_bytes());
         self.hash.0.update(clip.key.as_bytes());
@@ -147,8 +157,13 @@ impl ClipIndex {
         &self.names[start..self.slots[i].name_end]
     }
 
-    /// Returns the path of clip `i`'s file, for [`load_clip`](crate::load_clip) or
-    /// [`load_token_clip`](crate::speech::load_token_clip).
+    /// Returns the folder of the clip files, and of what else was prepared for them.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Returns the path of clip `i`'s file, for [`load_clip`](crate::load_clip),
+    /// [`load_token_clip`](crate::speech::load_token_clip) or [`load_code_clip`](crate::codes::load_code_clip).
     pub fn path(&self, i: usize) -> PathBuf {
         self.folder.join(file_name(self.slots[i].file, &self.extension))
     }
@@ -158,9 +173,14 @@ impl ClipIndex {
         &self.frames
     }
 
+    /// Returns the most rows of a second axis beside those of a clip; 0 without one.
+    pub fn beside(&self) -> u32 {
+        self.beside
+    }
+
     /// Returns some of the clips, to plan for: their digest is not that of prepared data.
     pub(crate) fn keep(&self, of: impl Fn(usize) -> bool) -> Self {
-        let mut kept = Self::new(&self.folder, &self.extension);
+        let mut kept = Self { beside: self.beside, ..Self::new(&self.folder, &self.extension) };
         for i in (0..self.len()).filter(|i| of(*i)) {
             kept.names.push_str(self.name(i));
             kept.slots.push(Slot { name_end: kept.names.len(), ..self.slots[i] });

@@ -1,11 +1,13 @@
 //! Audio files to checked, cut, tokenised and cached clips.
 //!
 //! [`Source::read`] finds out which clips a folder describes, [`prepare()`] turns them into clip files and a
-//! [`ClipIndex`], [`load_clip`] reads one back ([`speech`] does the same for sequences of codec tokens), and [`pack`]/[`updates`] say which clips train together.
+//! [`ClipIndex`], [`load_clip`] reads one back ([`speech`] does the same for sequences of codec tokens, [`codes`] for codes beside
+//! descriptions), and [`pack`]/[`updates`] say which clips train together.
 
 mod atomic;
 pub mod audio;
 mod clip;
+pub mod codes;
 pub mod doubts;
 mod error;
 mod files;
@@ -13,6 +15,7 @@ pub mod griffin_lim;
 mod guard;
 mod index;
 pub mod istft;
+mod measured;
 pub mod mel;
 mod order;
 mod outcomes;
@@ -20,6 +23,7 @@ pub mod pack;
 pub mod prepare;
 mod rng;
 mod scratch;
+mod sealed;
 mod sound;
 pub mod sources;
 pub mod speech;
@@ -27,12 +31,13 @@ pub mod text;
 pub mod updates;
 pub mod wav;
 
-pub use clip::{Clip, Measured, load_clip};
+pub use clip::{Clip, load_clip};
 pub use error::{AudioFault, DataError};
 pub use guard::silence_caught_panics;
 pub use index::{ClipIndex, ClipMeta, INDEX_FILE, Split, read_index};
+pub use measured::Measured;
 pub use outcomes::{Cause, OUTCOMES_FILE, Outcome, Outcomes, Verdict};
 pub use prepare::{Limits, Policy, PrepareOptions, Prepared, prepare};
 pub use sound::SoundWriter;
 pub use sources::Source;
-pub use text::{Bpe, Tokenizer, TokenizerKind, Vocab};
+pub use text::{Bpe, Tokenizer, TokenizerKind, Unigram, Vocab};

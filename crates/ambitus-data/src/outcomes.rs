@@ -70,11 +70,16 @@ pub enum Cause {
     Twice,
     /// Its transcript is missing or cannot be used.
     Transcript,
+    /// Its description is missing or cannot be used.
+    Description,
     /// Its audio cannot be decoded.
     Audio,
     /// Nothing is to be heard in it.
     Silent,
 }
+
+/// What is wrong with a clip.
+pub(crate) type Problem = (Cause, String);
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,6 +88,7 @@ impl fmt::Display for Cause {
             Self::NoAudio => "without audio",
             Self::Twice => "named twice",
             Self::Transcript => "by their transcripts",
+            Self::Description => "by their descriptions",
             Self::Audio => "by their audio",
             Self::Silent => "silent",
         })

@@ -26,10 +26,21 @@ pub struct Use {
     pub when: When,
 }
 
+/// Returns the identity of a clip in random draws: independent of its place in the data.
+pub fn sample_id(name: &str) -> u64 {
+    let hash = blake3::hash(name.as_bytes());
+    u64::from_le_bytes(std::array::from_fn(|i| hash.as_bytes()[i]))
+}
+
 /// A set of clips. What it fills is a pure function of the uses.
 pub trait Clips: Send + Sync {
     /// Returns the rows of each clip.
     fn rows(&self) -> &[u32];
+
+    /// Returns the most rows beside those of a clip; 0 for families with one axis.
+    fn beside(&self) -> u32 {
+        0
+    }
 
     /// Returns how often a validation uses each clip: more than once where draws are random and one says little.
     fn rounds(&self) -> u32 {

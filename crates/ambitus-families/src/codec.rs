@@ -5,7 +5,9 @@
 
 mod codes;
 mod files;
+pub mod tensors;
 mod vocoder;
+pub mod windows;
 
 pub use codes::CodesFile;
 pub use files::{decode_file, decode_mel_file, encode_file, write_sound};
@@ -100,6 +102,8 @@ pub struct Spec {
     pub rate: u32,
     /// Samples of a frame, for which there are codes of every codebook.
     pub frame: usize,
+    /// Samples that are missing from the last frame's sound, of codecs with strides that leave some out.
+    pub tail: usize,
     /// The codebooks, in their order.
     pub codebooks: Vec<Codebook>,
 }
@@ -114,6 +118,11 @@ pub struct Codebook {
 }
 
 impl Spec {
+    /// Returns the samples that `frames` frames give.
+    pub fn samples(&self, frames: usize) -> usize {
+        (frames * self.frame).saturating_sub(self.tail)
+    }
+
     /// Returns the number of frames, if these are codes of such a codec, or why they are not.
     ///
     /// # Errors
@@ -194,7 +203,7 @@ pub trait Codec: Send {
         self.decoding_of(codes, frames, seed)
     }
 
-    /// Codes of a sound at the codec's rate, padded with zeros to whole frames.
+    /// Returns the codes of a sound at the codec's rate: of whole frames, to which a codec may pad it with zeros.
     ///
     /// # Errors
     /// The executor; weights that cannot be read; numbers that are not finite.
@@ -204,7 +213,7 @@ pub trait Codec: Send {
         encoding.finish()
     }
 
-    /// Returns the samples of codes, whole frames, without noise.
+    /// Returns the samples of codes ([`Spec::samples`]), without noise.
     ///
     /// # Errors
     /// As [`Codec::decoding`].

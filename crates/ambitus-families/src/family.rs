@@ -4,6 +4,7 @@
 use crate::clips::Clips;
 use crate::error::RunError;
 use crate::generate::Generator;
+use crate::hugging_face::Frozen;
 use crate::prepare::Preparer;
 use crate::sample::Sampler;
 use crate::speech::Speaker;
@@ -84,6 +85,14 @@ pub trait Opened: Send + Sync {
     fn doubts(&self, weights: &Weights) -> Result<Vec<String>, RunError> {
         let _ = weights;
         Ok(Vec::new())
+    }
+
+    /// Returns the tensors of its files that stand beside the model and go along with every export.
+    ///
+    /// # Errors
+    /// Unreadable files.
+    fn frozen(&self) -> Result<Option<Frozen>, RunError> {
+        Ok(None)
     }
 
     /// Returns what makes clips of audio and text. Holds the tokenizer, so it is dropped before training.

@@ -11,8 +11,8 @@ use std::path::Path;
 pub struct Settings {
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// New tokens of a sequence at most.
-    pub max_new: usize,
+    /// New tokens of a sequence at most; where nothing is said, the family's own.
+    pub max_new: Option<usize>,
     /// The tokens' logits are wanted too.
     pub logits: bool,
     /// Sequences at a time.
@@ -32,7 +32,7 @@ impl Settings {
             top_p: 0.9,
             seed: 0,
         },
-        max_new: 8192,
+        max_new: Some(8192),
         logits: false,
         sequences: 8,
         flow: Flow { steps: 32, cfg: 2.0, sway: -1.0 },

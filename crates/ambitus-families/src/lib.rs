@@ -6,19 +6,24 @@ pub mod batches;
 pub mod clips;
 pub mod codec;
 pub mod console;
+pub mod dac;
 pub mod decode;
 pub mod error;
 pub mod f5;
 pub mod family;
 pub mod generate;
+pub mod hugging_face;
 pub mod orpheus;
+pub mod parler;
 pub mod prepare;
+mod recorded;
 pub mod sample;
 pub mod sampling;
 pub mod small;
 pub mod snac;
 pub mod speech;
 pub mod stop;
+pub mod t5;
 pub mod tokens;
 pub mod vocos;
 pub mod weights;
@@ -26,7 +31,7 @@ pub mod weights;
 pub use family::{Families, Family, Opened};
 
 /// The codecs and vocoders that Ambitus runs.
-pub static CODECS: codec::Kinds = &[&snac::Snac, &vocos::Vocos];
+pub static CODECS: codec::Kinds = &[&snac::Snac, &dac::Dac, &vocos::Vocos];
 
 /// The families that Ambitus trains.
-pub static ALL: Families = &[&f5::F5, &orpheus::Orpheus];
+pub static ALL: Families = &[&f5::F5, &orpheus::Orpheus, &parler::Parler];

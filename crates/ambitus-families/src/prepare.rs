@@ -16,6 +16,9 @@ pub const PREPARE_THREADS: usize = 1;
 const HALVES: i32 = 3;
 /// What may be read of any data set to say what it needs, however small the budget is.
 const READ_BYTES: u64 = 16 << 20;
+/// What stays of a speech tokenizer and its codec when they are gone: pages of the program's file, and what the allocator keeps
+/// between. Measured.
+pub const PAGES: u64 = 4 << 20;
 
 /// Makes a family's clips of audio and text.
 pub trait Preparer {
@@ -137,8 +140,8 @@ pub fn no_data() -> RunError {
     )
 }
 
-/// Returns a recipe's limits, and where prepared clips are kept.
-pub fn prepare_options(recipe: &Recipe) -> PrepareOptions {
+/// Returns a recipe's limits, and where prepared clips are kept. `rate`: of the model's audio, Hz.
+pub fn prepare_options(recipe: &Recipe, rate: u32) -> PrepareOptions {
     PrepareOptions {
         limits: Limits {
             min_seconds: recipe.data.min_seconds,
@@ -152,6 +155,7 @@ pub fn prepare_options(recipe: &Recipe) -> PrepareOptions {
         },
         cache: cache_dir(recipe),
         threads: PREPARE_THREADS,
+        rate,
     }
 }
 

@@ -145,6 +145,38 @@ pub struct Spoken {
     pub oddities: Vec<String>,
 }
 
+/// How lines were spoken, each of which a listener hears of once.
+pub struct SpokenLines {
+    lines: Vec<Spoken>,
+    /// Of which the listener knows.
+    ended: usize,
+}
+
+impl SpokenLines {
+    /// Returns as many lines whose texts say how long they should take, of which nothing was spoken.
+    pub fn new(lines: usize) -> SpokenLines {
+        let none = Spoken { expected_seconds: Some(0.0), ..Spoken::default() };
+        SpokenLines { lines: vec![none; lines], ended: 0 }
+    }
+
+    /// Returns a line that has not ended.
+    pub fn line(&mut self, line: usize) -> &mut Spoken {
+        &mut self.lines[line]
+    }
+
+    /// Ends the lines before `line`: also those without a text.
+    ///
+    /// # Errors
+    /// From the listener.
+    pub fn end_before(&mut self, line: usize, to: &mut dyn Listener) -> Result<(), RunError> {
+        while self.ended < line {
+            to.ended(self.ended, std::mem::take(&mut self.lines[self.ended]))?;
+            self.ended += 1;
+        }
+        Ok(())
+    }
+}
+
 /// Joins the pieces of a line: the end of one fades into the beginning of the next (f5-tts 1.1.22, `infer_batch_process`).
 pub struct Joined {
     fade: usize,

@@ -1,5 +1,9 @@
 //! Files of weights: which tensors they hold, and how these differ from what a model declares.
 
+mod shards;
+
+pub use shards::{INDEX, SINGLE, open_frozen, open_shards};
+
 use crate::error::RunError;
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_exec::executor::Executor;

@@ -1,4 +1,6 @@
-//! What every family's packed batches share: planned sizes, and the host's copies of a program's inputs.
+//! What every family's packed batches share: planned sizes, the host's copies of a program's inputs, and keys of what is drawn.
+
+use ambitus_ir::ops::random::philox4x32_10;
 
 /// Planned sizes of one packed batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,15 @@ pub fn one_norm(value: f32) -> Norms {
     vec![("norm".to_owned(), value)]
 }
 
+/// Returns the key of all that is drawn for a use of a clip: a hash of seed, epoch and the clip's identity.
+pub fn clip_key(seed: u64, epoch: u64, sample: u64) -> [u32; 2] {
+    let a = philox4x32_10(
+        [epoch as u32, (epoch >> 32) as u32, sample as u32, (sample >> 32) as u32],
+        [seed as u32, (seed >> 32) as u32],
+    );
+    [a[0], a[1]]
+}
+
 impl Batch {
     /// Returns a batch of zeros.
     pub fn new(layout: &Layout) -> Batch {
@@ -73,6 +84,24 @@ impl Batch {
     /// Returns the integer inputs by name.
     pub fn ints(&self) -> impl Iterator<Item = (&str, &[i32])> {
         self.ints.iter().map(|(name, data)| (name.as_str(), data.as_slice()))
+    }
+
+    /// Returns a float input, to be filled.
+    ///
+    /// # Panics
+    /// When there is none: a family fills the batches of its own layout.
+    pub fn float(&mut self, name: &str) -> &mut [f32] {
+        let found = self.floats.iter_mut().find(|(input, _)| input == name);
+        found.expect("an input of the layout").1.as_mut_slice()
+    }
+
+    /// Returns an integer input, to be filled.
+    ///
+    /// # Panics
+    /// As [`Batch::float`].
+    pub fn int(&mut self, name: &str) -> &mut [i32] {
+        let found = self.ints.iter_mut().find(|(input, _)| input == name);
+        found.expect("an input of the layout").1.as_mut_slice()
     }
 
     /// Returns all inputs in the order of the layout, to be filled.

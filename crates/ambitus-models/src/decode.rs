@@ -27,15 +27,26 @@ pub struct Room {
 }
 
 impl Room {
-    /// Returns the inputs of a program.
+    /// Returns the rows of a program: of all prompts, or one of each sequence.
+    pub fn rows(&self, prompts: bool) -> usize {
+        if prompts { self.prompts } else { self.sequences }
+    }
+
+    /// Returns the inputs of a program that reads ids.
     pub fn layout(&self, prompts: bool) -> Layout {
-        let (rows, s) = (if prompts { self.prompts } else { self.sequences }, self.sequences);
-        let mut ints = vec![("input_ids", rows), ("rows", rows)];
+        let ids = [("input_ids", self.rows(prompts))];
+        Layout::new(&[], &[&ids[..], &self.tables(prompts)].concat())
+    }
+
+    /// Returns the inputs of [`Table`], which are i32.
+    pub fn tables(&self, prompts: bool) -> Vec<(&'static str, usize)> {
+        let s = self.sequences;
+        let mut ints = vec![("rows", self.rows(prompts))];
         match prompts {
             true => ints.extend([("segments", s + 1), ("last", s)]),
             false => ints.extend([("queries", 2 * s + 1), ("keys", 2 * s + 1), ("positions", s)]),
         }
-        Layout::new(&[], &ints)
+        ints
     }
 }
 
@@ -55,6 +66,19 @@ enum Which {
     /// One token each: tables i32 `[2S+1]` of query rows and of cache rows, where every second segment is what a sequence does not
     /// use; and positions, i32 `[S]`.
     Step { queries: ValueId, keys: ValueId, positions: ValueId },
+}
+
+/// Rows that all of a sequence sees, whose keys and values do not change.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed {
+    /// R: rows of all sequences.
+    pub rows: usize,
+    /// Their places in the cache, i32 `[R]`, in the program that computes them.
+    pub at: Option<ValueId>,
+    /// Tables i32 `[S+1]` of query rows, and of these rows.
+    pub queries: ValueId,
+    /// See `queries`.
+    pub segs: ValueId,
 }
 
 impl Table {
@@ -105,6 +129,37 @@ impl Table {
         if self.room.cache == ty { o } else { b.cast(o, ty) }
     }
 
+    /// Attends to rows that were there before the sequences. `project` computes their keys and values `[R, kv_heads * head_dim]`, which
+    /// the scope's cache keeps for the programs that do not. Returns what `q` sees of them.
+    pub fn fixed_attention(
+        &self,
+        b: &mut Builder<'_>,
+        op: Attention,
+        q: ValueId,
+        fixed: Fixed,
+        project: impl FnOnce(&mut Builder<'_>) -> [ValueId; 2],
+    ) -> ValueId {
+        let ty = b.ty(q).dtype;
+        let narrow =
+            |b: &mut Builder<'_>, x| if self.room.cache == ty { x } else { b.cast(x, self.room.cache) };
+        let shape = [fixed.rows, op.kv_heads * op.head_dim];
+        let caches = ["cache_k", "cache_v"].map(|name| {
+            let path = b.path(name);
+            b.declare(&path, TensorType::new(self.room.cache, &shape), StateKind::Cache)
+        });
+        let mut seen = caches.map(|(_, before)| before);
+        if let Some(at) = fixed.at {
+            for (i, x) in project(b).into_iter().enumerate() {
+                let x = narrow(b, x);
+                seen[i] = b.write_rows(seen[i], x, at);
+                b.give_back(caches[i].0, seen[i]);
+            }
+        }
+        let q = narrow(b, q);
+        let o = b.push(op, &[q, seen[0], seen[1], fixed.queries, fixed.segs])[0];
+        if self.room.cache == ty { o } else { b.cast(o, ty) }
+    }
+
     /// Writes rows `[T, D]` to the scope's state of a name.
     fn written(&self, b: &mut Builder<'_>, name: &str, x: ValueId) -> ValueId {
         let width = b.dim(x, 1);
@@ -114,6 +169,14 @@ impl Table {
         let after = b.write_rows(before, x, self.rows);
         b.give_back(id, after);
         after
+    }
+
+    /// Returns the table of the prompts' rows, i32 `[S+1]`; `None` where each row is of another sequence.
+    pub fn segments(&self) -> Option<ValueId> {
+        match self.which {
+            Which::Prompts { segs, .. } => Some(segs),
+            Which::Step { .. } => None,
+        }
     }
 
     /// Returns the rows `[S, D]` of the sequences' last tokens.
@@ -127,38 +190,51 @@ impl Table {
 
 /// Fills the inputs of [`PREFILL`] with prompts, at most [`Room::sequences`], of at most [`Room::prompts`] tokens together.
 pub fn fill_prompts(batch: &mut Batch, room: Room, prompts: &[&[u32]]) {
-    let ([], [ids, rows, segments, last]) = batch.tables::<0, 4>();
+    let ids = batch.int("input_ids");
     ids.fill(-1);
-    rows.fill(-1);
+    ids.iter_mut().zip(prompts.iter().copied().flatten()).for_each(|(to, id)| *to = *id as i32);
+    let lengths: Vec<usize> = prompts.iter().map(|p| p.len()).collect();
+    place_prompts(batch, room, &lengths);
+}
+
+/// Fills the inputs of [`Table`] for prompts of these lengths.
+pub fn place_prompts(batch: &mut Batch, room: Room, lengths: &[usize]) {
+    let starts = |s: usize| lengths[..s.min(lengths.len())].iter().sum::<usize>();
+    batch.int("segments").iter_mut().enumerate().for_each(|(s, to)| *to = starts(s) as i32);
+    let last = batch.int("last");
     last.fill(-1);
-    let mut at = 0;
-    for (s, prompt) in prompts.iter().enumerate() {
-        segments[s] = at as i32;
-        for (i, id) in prompt.iter().enumerate() {
-            ids[at + i] = *id as i32;
-            rows[at + i] = (s * room.tokens + i) as i32;
-        }
-        at += prompt.len();
-        last[s] = at as i32 - 1;
-    }
-    segments[prompts.len()..].fill(at as i32);
+    last[..lengths.len()].iter_mut().enumerate().for_each(|(s, to)| *to = starts(s + 1) as i32 - 1);
+    let rows = batch.int("rows");
+    rows.fill(-1);
+    let places = lengths.iter().enumerate().flat_map(|(s, n)| (0..*n).map(move |i| s * room.tokens + i));
+    rows.iter_mut().zip(places).for_each(|(to, place)| *to = place as i32);
 }
 
 /// Fills the inputs of [`STEP`]: of every sequence the token that is read and its place, or none where it has ended.
 pub fn fill_step(batch: &mut Batch, room: Room, tokens: &[Option<(u32, usize)>]) {
-    let ([], [ids, rows, queries, keys, positions]) = batch.tables::<0, 5>();
-    for s in 0..room.sequences {
-        let first = s * room.tokens;
-        let token = tokens.get(s).copied().flatten();
-        let place = token.map_or(0, |(_, place)| place);
-        ids[s] = token.map_or(-1, |(id, _)| id as i32);
-        rows[s] = token.map_or(-1, |_| (first + place) as i32);
-        positions[s] = place as i32;
-        queries[2 * s..2 * s + 2].copy_from_slice(&[s as i32, s as i32 + 1]);
-        // Who has ended sees nothing: its row is zero.
-        let seen = token.map_or(0, |_| place + 1);
-        keys[2 * s..2 * s + 2].copy_from_slice(&[first as i32, (first + seen) as i32]);
+    for (s, to) in batch.int("input_ids").iter_mut().enumerate() {
+        *to = tokens.get(s).copied().flatten().map_or(-1, |(id, _)| id as i32);
     }
-    queries[2 * room.sequences] = room.sequences as i32;
-    keys[2 * room.sequences] = (room.sequences * room.tokens) as i32;
+    let places: Vec<Option<usize>> = tokens.iter().map(|t| t.map(|(_, place)| place)).collect();
+    place_step(batch, room, &places);
+}
+
+/// Fills the inputs of [`Table`] for one row of every sequence, by its place in it; none where it has ended.
+pub fn place_step(batch: &mut Batch, room: Room, places: &[Option<usize>]) {
+    let place = |s: usize| places.get(s).copied().flatten();
+    let first = |s: usize| s * room.tokens;
+    for (s, to) in batch.int("rows").iter_mut().enumerate() {
+        *to = place(s).map_or(-1, |place| (first(s) + place) as i32);
+    }
+    for (s, to) in batch.int("positions").iter_mut().enumerate() {
+        *to = place(s).unwrap_or(0) as i32;
+    }
+    // Every second segment is what a sequence does not use. Who has ended sees nothing: its row is zero.
+    for (i, to) in batch.int("queries").iter_mut().enumerate() {
+        *to = (i / 2 + i % 2) as i32;
+    }
+    for (i, to) in batch.int("keys").iter_mut().enumerate() {
+        let seen = if i % 2 == 0 { 0 } else { place(i / 2).map_or(0, |place| place + 1) };
+        *to = (first(i / 2) + seen) as i32;
+    }
 }

@@ -2,16 +2,19 @@
 
 pub mod batch;
 pub mod common;
+pub mod dac;
 pub mod decode;
 pub mod error;
 pub mod f5;
 pub mod init;
 mod model;
 pub mod orpheus;
+pub mod parler;
 pub mod small;
 pub mod snac;
+pub mod t5;
 pub mod vocos;
 
-pub use batch::{Batch, Capacity, Layout, Norms, one_norm};
+pub use batch::{Batch, Capacity, Layout, Norms, clip_key, one_norm};
 pub use error::ConfigError;
 pub use model::{Model, Player, Rows};

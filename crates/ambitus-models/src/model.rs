@@ -74,6 +74,12 @@ pub trait Model: Debug + Send + Sync {
         None
     }
 
+    /// Returns this model with that many rows of a second axis beside those of a clip, at most; `None` if the family has one axis.
+    fn with_beside(&self, rows: usize) -> Option<Arc<dyn Model>> {
+        let _ = rows;
+        None
+    }
+
     /// Returns this model with dropout `p`; `None` if the family has none.
     fn with_dropout(&self, p: f32) -> Option<Arc<dyn Model>> {
         let _ = p;

@@ -157,6 +157,11 @@ impl Data {
         }
     }
 
+    /// Returns the most rows of a second axis beside those of a clip; `None` where clips are assumed.
+    pub fn beside(&self) -> Option<u32> {
+        self.kind.index().map(ClipIndex::beside)
+    }
+
     /// Returns the prepared clips, where they are not assumed.
     pub fn prepared(&self) -> Option<&Prepared> {
         match &self.kind {

@@ -67,7 +67,7 @@ fn open_and_prepare(
     (purpose, origins): (Purpose<'_>, &Origins),
     console: &mut dyn Console,
 ) -> Result<(Settled, ModelDir, Data), RunError> {
-    let model = open_model(families, &recipe, matches!(purpose, Purpose::Run))?;
+    let mut model = open_model(families, &recipe, matches!(purpose, Purpose::Run))?;
     let recipe = recipe.settled(&model.defaults());
     let players: Vec<&str> = model.model.players().iter().map(|p| p.name).collect();
     let valid = recipe.validate().and_then(|()| recipe.validate_players(&players));
@@ -80,6 +80,9 @@ fn open_and_prepare(
         }
     };
     let data = data.map_err(|e| beside(recipe.data.dir.as_deref(), e))?;
+    if let Some(fitted) = data.beside().and_then(|rows| model.model.with_beside(rows as usize)) {
+        model.model = fitted;
+    }
     Ok((recipe, model, data))
 }
 

@@ -7,6 +7,7 @@
 //! transformers 4 and 5.
 
 mod batch;
+mod data;
 mod flags;
 mod form;
 mod fsdp;
@@ -106,18 +107,22 @@ pub struct Imported {
 }
 
 /// Whose files they are: what an absent key means depends on it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Origin {
     /// accelerate's file or launcher.
     accelerate: bool,
     /// TrainingArguments, or what has its names.
     arguments: bool,
-    /// Of families' trainers.
-    trainer: Trainer,
+    /// See [`Trainer`].
+    counts_frames: bool,
+    precision: Option<(Precision, &'static str)>,
+    has_length: bool,
+    decays_all: bool,
+    descriptions: Option<&'static str>,
 }
 
-/// Files of a family's original trainer: how they are known, and what the keys mean that they leave out.
-#[derive(Clone, Copy, Debug, Default)]
+/// Files of a family's original trainer: how they are known, and what is particular to them.
+#[derive(Clone, Copy, Debug)]
 pub struct Trainer {
     /// Keys by which its files are known; sections end in a dot.
     pub signs: &'static [&'static str],
@@ -127,6 +132,84 @@ pub struct Trainer {
     pub precision: Option<(Precision, &'static str)>,
     /// It has a length of its own: the epochs of TrainingArguments are not meant.
     pub has_length: bool,
+    /// Its weight decay is on every parameter, as it is here.
+    pub decays_all: bool,
+    /// Keys that change nothing here, those too that are known of other trainers, and why.
+    pub nothing: &'static [(&'static str, &'static [&'static str])],
+    /// What it does where keys are absent.
+    pub absent: &'static [Absent],
+    /// What its files do not say and the reader must know, each of a key of the recipe.
+    pub notes: &'static [(&'static str, &'static str)],
+    /// The recipe's key of a second data set, with descriptions.
+    pub descriptions: Option<&'static str>,
+}
+
+/// What a trainer does if its files have none of these keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Absent {
+    /// Its keys at the outermost level.
+    pub keys: &'static [&'static str],
+    /// What it does.
+    pub means: Means,
+}
+
+/// What an absent key means.
+#[derive(Clone, Copy, Debug)]
+pub enum Means {
+    /// A key of the recipe has this value.
+    Line(&'static str, &'static str),
+    /// What the reader must know, unless a key of the recipe says otherwise.
+    Note(&'static str, &'static str),
+}
+
+impl Trainer {
+    /// One about which there is nothing particular.
+    pub const PLAIN: Trainer = Trainer {
+        signs: &[],
+        counts_frames: false,
+        precision: None,
+        has_length: false,
+        decays_all: false,
+        nothing: &[],
+        absent: &[],
+        notes: &[],
+        descriptions: None,
+    };
+
+    /// Returns whether keys are of its files.
+    fn wrote(&self, given: &[Given]) -> bool {
+        let has = |sign: &&str| match sign.ends_with('.') {
+            true => given.iter().any(|g| g.path.starts_with(sign)),
+            false => given.iter().any(|g| g.path == *sign),
+        };
+        self.signs.iter().any(has)
+    }
+
+    /// Returns why a key at the outermost level changes nothing here.
+    fn nothing(&self, path: &str) -> Option<Known> {
+        let (why, _) = self.nothing.iter().find(|(_, names)| names.contains(&path))?;
+        Some(Known::Nothing(why))
+    }
+
+    /// Says what is meant by what the files do not say.
+    fn absences(&self, j: &mut Judge) {
+        for Absent { keys, means } in self.absent {
+            if keys.iter().any(|key| j.says_key(key)) {
+                continue;
+            }
+            match *means {
+                Means::Line(key, value) => {
+                    j.line(key, value, format!("its trainer's, where {} is absent", keys.join(" or ")));
+                }
+                Means::Note(key, text) => {
+                    j.note(Some(key), format!("{} is absent: {text}", keys.join(" or ")));
+                }
+            }
+        }
+        for (key, text) in self.notes {
+            j.note(Some(key), (*text).to_owned());
+        }
+    }
 }
 
 impl Source {
@@ -204,7 +287,11 @@ fn judged(
             return Err(RecipeError { file: short(&source.name), place: None, key: None, why });
         }
     }
-    let origin = origin(&given, trainers);
+    let own: Vec<&Trainer> = trainers.iter().copied().filter(|t| t.wrote(&given)).collect();
+    for g in &mut given {
+        g.known = own.iter().find_map(|t| t.nothing(&g.path)).or(g.known);
+    }
+    let origin = &origin(&given, &own);
     judge::hush(&mut given);
     let mut j = Judge::new(&given)?;
     let world = world::world(&mut j)?;
@@ -212,7 +299,9 @@ fn judged(
     fsdp::sharding(&mut j, &world, origin)?;
     precision::precision(&mut j, origin)?;
     let effective_batch = batch::batch(&mut j, &world, origin)?;
-    training::training(&mut j, origin, folders)?;
+    training::training(&mut j, origin)?;
+    data::data(&mut j, origin, folders)?;
+    own.iter().for_each(|t| t.absences(&mut j));
     if world.ranks.is_none() && matches!(world.kind, world::Kind::Sharded | world::Kind::Replicated) {
         let why = "these files do not say over how many ranks: give accelerate's file too, or write `ranks:` in the recipe";
         j.note(Some("ranks"), why.to_owned());
@@ -308,22 +397,31 @@ fn section_of(path: &str) -> &'static str {
     keys::SECTIONS.iter().find(|(name, _)| *name == path).map_or("", |(_, section)| *section)
 }
 
-fn origin(given: &[Given], trainers: &[&Trainer]) -> Origin {
+fn origin(given: &[Given], own: &[&Trainer]) -> Origin {
     let has = |names: &[&str]| given.iter().any(|g| names.contains(&g.path.as_str()));
-    let begins = |start: &str| given.iter().any(|g| g.path.starts_with(start));
-    let accelerate =
-        has(&["distributed_type", "compute_environment", "use_fsdp", "num_processes", "machine_rank"]);
-    let known = |sign: &&str| if sign.ends_with('.') { begins(sign) } else { has(&[sign]) };
-    let known = trainers.iter().filter(|t| t.signs.iter().any(known));
-    let trainer = known.fold(Trainer::default(), |all, t| Trainer {
-        signs: &[],
-        counts_frames: all.counts_frames || t.counts_frames,
-        precision: all.precision.or(t.precision),
-        has_length: all.has_length || t.has_length,
-    });
     let judged =
         |ids: &[&str]| given.iter().any(|g| matches!(g.known, Some(Known::Judged(id)) if ids.contains(&id)));
-    let arguments =
-        judged(&["per_device", "accumulation", "epochs", "max_steps", "learning_rate", "output_dir", "fsdp"]);
-    Origin { accelerate, arguments, trainer }
+    Origin {
+        accelerate: has(&[
+            "distributed_type",
+            "compute_environment",
+            "use_fsdp",
+            "num_processes",
+            "machine_rank",
+        ]),
+        arguments: judged(&[
+            "per_device",
+            "accumulation",
+            "epochs",
+            "max_steps",
+            "learning_rate",
+            "output_dir",
+            "fsdp",
+        ]),
+        counts_frames: own.iter().any(|t| t.counts_frames),
+        precision: own.iter().find_map(|t| t.precision),
+        has_length: own.iter().any(|t| t.has_length),
+        decays_all: own.iter().any(|t| t.decays_all),
+        descriptions: own.iter().find_map(|t| t.descriptions),
+    }
 }

@@ -342,6 +342,11 @@ impl TensorFile {
         self.gather(info, scratch, |i, bytes| out[i * size..][..bytes.len()].copy_from_slice(bytes))
     }
 
+    /// Reads a tensor's elements as stored (little-endian) in pieces, in row-major order, through `scratch`.
+    pub fn read_stored(&self, name: &str, scratch: &mut [u8], mut take: impl FnMut(&[u8])) -> Result<()> {
+        self.gather(self.get(name)?, scratch, |_, bytes| take(bytes))
+    }
+
     fn wrong_type(&self, info: &TensorInfo, wanted: &str) -> StoreError {
         let what = format!("has element type {}, expected {wanted}", info.dtype.name());
         StoreError::new(&self.path, what, "check that this is the right file").of(&info.name)

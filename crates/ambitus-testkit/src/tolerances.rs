@@ -107,6 +107,9 @@ pub const CODEC_AUDIO: f32 = 1e-4;
 /// sum of some five hundred frequencies. The package itself is up to 1e-5 from its own fp64.
 pub const VOCODER_AUDIO: f32 = 1e-4;
 
+/// States of a text encoder against its package's, relative (see [`relative`]): fp32 through every block, with sums in another order.
+pub const TEXT_STATES: f64 = 1e-5;
+
 /// Decompositions against straight loops in f64, in units of the largest expected element (at least 1): constants of
 /// decompositions are rounded to f32.
 pub const FORMULA: f64 = 2e-7;

@@ -8,7 +8,7 @@ pub mod adapter;
 pub mod dtype;
 pub(crate) mod merge;
 
-use crate::run_dir::RunDir;
+use crate::run_dir::{RunDir, frozen};
 use crate::saved::{self, Progress};
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_families::error::RunError;
@@ -189,17 +189,23 @@ pub fn export(
     let retyped =
         config.map(|name| dtype::retyped(&run.dir.model().join(name), dtype)).transpose()?.flatten();
     let dtype_of = |weight: &str| if exact.contains(&weight) { Dtype::Fp32 } else { dtype };
+    let frozen = run.dir.frozen(&kept)?;
     let metadata = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let specs = parameters
         .all()
         .filter(|(name, _)| adapted_module(name).is_none())
         .map(|(name, shape)| TensorSpec::new(format!("{prefix}{name}"), dtype_of(name).stored(), shape))
         .chain(scalars.iter().map(|(name, dtype)| TensorSpec::new(*name, *dtype, &[])))
+        .chain(frozen.iter().flat_map(|file| file.tensors()).map(frozen::spec))
         .collect();
     let mut writer = SafetensorsWriter::create(out.join("model.safetensors"), specs, &metadata)?;
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
     let mut scratch = vec![0u8; ambitus_families::weights::STAGING_BYTES];
     for name in order {
+        if let Some(file) = frozen.as_ref().filter(|file| file.contains(&name)) {
+            frozen::copy(file, &name, &mut writer, &mut scratch)?;
+            continue;
+        }
         let scalar = scalars.iter().find(|(scalar, _)| *scalar == name);
         match name.strip_prefix(prefix).filter(|_| scalar.is_none()) {
             None if scalar.is_some_and(|(_, dtype)| *dtype == DType::Bool) => writer.write(&name, &[1])?,

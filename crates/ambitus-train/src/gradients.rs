@@ -84,8 +84,9 @@ pub fn gradients(
     options: GradientOptions,
     world: Option<&Processes>,
 ) -> Result<Computed, RunError> {
-    let model = dir.model.with_dropout(0.0).unwrap_or_else(|| dir.model.clone());
     let clips = dir.opened.recorded(batch)?;
+    let model = dir.model.with_dropout(0.0).unwrap_or_else(|| dir.model.clone());
+    let model = model.with_beside(clips.beside() as usize).unwrap_or(model);
     let rows: Vec<usize> = clips.rows().iter().map(|n| *n as usize).collect();
     let total: usize = rows.iter().sum();
     let capacity = Capacity { rows: options.micro_batch.unwrap_or(total), clips: rows.len() };

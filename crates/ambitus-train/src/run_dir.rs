@@ -15,6 +15,7 @@
 //!
 //! A run in stages has `recipe.yaml`, `plan.json`, `summary.json`, `export/`, and `stages/1-NAME/`, ..., each as above.
 
+pub mod frozen;
 mod kept;
 mod lock;
 

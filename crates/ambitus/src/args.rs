@@ -38,7 +38,7 @@ pub enum Command {
     /// Show what a run will need, phase by phase, and whether it fits; reads no weights
     #[command(
         args_override_self = true,
-        after_help = "Examples:\n  ambitus plan recipes/quickstart.yaml\n  ambitus plan --model DIR --assume 32x5s,1x17s --memory 8GiB\n  ambitus plan recipes/quickstart.yaml --card rtx3090\n  ambitus plan recipes/quickstart.yaml --cards\n  ambitus plan recipes/parler-size.yaml --cards 2xrtx3090"
+        after_help = "Examples:\n  ambitus plan recipes/quickstart.yaml\n  ambitus plan --model DIR --assume 32x5s,1x17s --memory 8GiB\n  ambitus plan recipes/quickstart.yaml --card rtx3090\n  ambitus plan recipes/quickstart.yaml --cards\n  ambitus plan recipes/quickstart.yaml --cards 2xrtx3090"
     )]
     Plan(PlanArgs),
     #[command(
@@ -79,7 +79,7 @@ morning.\" | ambitus say runs/NAME --text - -o - | aplay"
     Export(ExportArgs),
     /// List all runs in a folder in one table: what differs, memory, speed, validation loss
     Runs(RunsArgs),
-    /// Convert audio to the codes of a frozen codec (SNAC at 24 kHz) and back, or mel frames to audio (Vocos), on the CPU
+    /// Convert audio to the codes of a frozen codec (SNAC at 24 kHz, DAC) and back, or mel frames to audio (Vocos), on the CPU
     Codec {
         #[command(subcommand)]
         command: crate::codec::CodecCommand,

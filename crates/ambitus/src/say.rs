@@ -48,7 +48,13 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
     sampling.check().map_err(RunError::Usage)?;
     let sequences = a.sequences.unwrap_or(if is_stream { 1 } else { Settings::SPEECH.sequences });
     let flow = Flow { steps: a.steps, cfg: a.cfg, sway: a.sway };
-    let settings = Settings { sampling, max_new: a.max_new, logits: false, sequences, flow };
+    let settings = Settings {
+        sampling,
+        max_new: a.max_new.or(Settings::SPEECH.max_new),
+        logits: false,
+        sequences,
+        flow,
+    };
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let source = a.weights.map(|w| match w {
         WeightsArg::Ema => Source::Ema,

@@ -13,6 +13,7 @@ pub const UPDATES: u64 = 6;
 pub enum Family {
     F5,
     Orpheus,
+    Parler,
 }
 
 /// The size of a model.
@@ -30,14 +31,14 @@ pub struct Shape {
 
 impl Shape {
     fn draw(random: &mut Random) -> Shape {
-        let family = random.pick(&[Family::F5, Family::F5, Family::Orpheus]);
+        let family = random.pick(&[Family::F5, Family::F5, Family::Orpheus, Family::Parler]);
         let blocks = if random.once_in(8) { random.within(13, 40) } else { random.within(2, 12) };
         // What lies outside an arena does not depend on its size. A vocabulary of 157,000 rows is most of a narrow Llama.
         let widest = match random.once_in(8) {
             true => 12,
             false => 5,
         };
-        let widest = if family == Family::F5 { widest } else { 4 };
+        let widest = if family == Family::Orpheus { 4 } else { widest };
         Shape {
             family,
             blocks,
@@ -87,6 +88,21 @@ impl Shape {
             "num_hidden_layers": self.blocks, "num_attention_heads": self.heads, "num_key_value_heads": 1,
             "hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
             "tie_word_embeddings": true, "attention_bias": false, "mlp_bias": false, "head_dim": self.head,
+        })
+        .to_string()
+    }
+
+    /// Returns a Parler-TTS's configuration with these encoders, of `ids` ids of text.
+    pub fn parler_json(&self, text: &serde_json::Value, audio: &serde_json::Value, ids: usize) -> String {
+        serde_json::json!({
+            "architectures": ["ParlerTTSForConditionalGeneration"], "model_type": "parler_tts", "vocab_size": ids,
+            "transformers_version": "4.46.1", "text_encoder": text, "audio_encoder": audio,
+            "decoder": {
+                "vocab_size": 128, "hidden_size": self.width(), "num_hidden_layers": self.blocks,
+                "num_attention_heads": self.heads, "ffn_dim": self.inner * self.width(), "num_codebooks": 9,
+                "max_position_embeddings": 4096, "dropout": 0.1, "pad_token_id": 64, "eos_token_id": 64,
+                "bos_token_id": 65,
+            },
         })
         .to_string()
     }
@@ -272,6 +288,9 @@ impl Case {
             of_data += &format!(", codec: {}", folders.codec()?.display());
         }
         let mut lines = self.recipe.clone();
+        if self.shape.family == Family::Parler {
+            lines.push("parler: {description: a calm voice and a quiet room}".to_owned());
+        }
         if let Some(at) = lines.iter().position(|l| l.starts_with("data_validation")) {
             let share = lines.remove(at).rsplit(' ').next().unwrap_or("0").to_owned();
             of_data += &format!(", validation: {{share: {share}}}");
@@ -328,6 +347,7 @@ pub fn fixed() -> Vec<Case> {
             usual(),
             &["--threads", "2", "--checkpoint", "all"],
         )),
+        spoken(Case::plain(Shape::small(Family::Parler, 2), usual(), &["--threads", "2"])),
     ]
 }
 

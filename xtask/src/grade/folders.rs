@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Samples of a second.
 const RATE: u32 = 24_000;
@@ -13,6 +14,8 @@ const RATE: u32 = 24_000;
 const CODEBOOK: usize = 4096;
 /// Tokens of an Orpheus checkpoint.
 const VOCABULARY: usize = 156_940;
+/// Ids of the recorded tokenizer, and those of T5 that it lacks.
+const IDS: usize = 512;
 /// Characters of the vocabulary of F5 cases, and of all transcripts.
 const LETTERS: &str = " abcdefghijklmnopqrstuvwxyz";
 
@@ -83,6 +86,20 @@ impl Folders {
                 copy(&tokenizer, &dir.join("tokenizer.json"))?;
                 write(&dir.join("config.json"), shape.llama_json(VOCABULARY).as_bytes())
             }
+            Family::Parler => {
+                let parity = repository().join("parity");
+                copy(&parity.join("t5/fixtures/tokenizer/tokenizer.json"), &dir.join("tokenizer.json"))?;
+                let (text, audio) =
+                    (parity.join("t5/fixtures/gated"), parity.join("dac/fixtures/even/parler-native"));
+                let mut of_text = json(&text.join("config.json"))?;
+                of_text["vocab_size"] = IDS.into();
+                let of_audio = &json(&audio.join("config.json"))?["audio_encoder"];
+                write(&dir.join("config.json"), shape.parler_json(&of_text, of_audio, IDS).as_bytes())?;
+                // The decoder begins from random values, its encoder and codec do not.
+                let from = [(audio, ""), (text, "text_encoder.")];
+                let rows = |name: &str| (name == "shared.weight").then_some(IDS);
+                widened(&from, dir, rows).map_err(|e| e.to_string())
+            }
         })
     }
 
@@ -93,13 +110,11 @@ impl Folders {
     pub fn codec(&self) -> Result<PathBuf, String> {
         self.once("snac".to_owned(), |dir| {
             let from = repository().join("parity/snac/fixtures/strides");
-            let text =
-                std::fs::read(from.join("config.json")).map_err(|e| format!("{}: {e}", from.display()))?;
-            let mut config: serde_json::Value = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
+            let mut config = json(&from.join("config.json"))?;
             config["codebook_size"] = CODEBOOK.into();
             write(&dir.join("config.json"), config.to_string().as_bytes())?;
-            codebooks(&from.join("model.safetensors"), dir.join("model.safetensors"))
-                .map_err(|e| e.to_string())
+            let rows = |name: &str| name.ends_with("codebook.weight").then_some(CODEBOOK);
+            widened(&[(from, "")], dir, rows).map_err(|e| e.to_string())
         })
     }
 
@@ -166,6 +181,11 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     std::fs::write(path, bytes).map_err(|e| format!("{}: {e}", path.display()))
 }
 
+fn json(path: &Path) -> Result<serde_json::Value, String> {
+    let text = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_slice(&text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     std::fs::copy(from, to).map(drop).map_err(|e| format!("{}: {e}", from.display()))
 }
@@ -205,24 +225,37 @@ fn hum(path: &Path, samples: u32) -> Result<(), String> {
     file.set_len(44 + u64::from(bytes)).map_err(failed)
 }
 
-/// Copies a codec's weights, with codebooks of [`CODEBOOK`] entries.
-fn codebooks(from: &Path, to: PathBuf) -> ambitus_store::Result<()> {
-    let file = TensorFile::open(from)?;
-    let widened = |name: &str| name.ends_with("codebook.weight");
-    let shape = |name: &str, shape: &[usize]| match widened(name) {
-        true => vec![CODEBOOK, shape[1]],
-        false => shape.to_vec(),
+/// Writes weights of folders into one, each behind what stands before its names. Tensors for which `rows` says how many rows they have
+/// are drawn.
+fn widened(
+    from: &[(PathBuf, &str)],
+    to: &Path,
+    rows: impl Fn(&str) -> Option<usize>,
+) -> ambitus_store::Result<()> {
+    let mut all = BTreeMap::new();
+    for (folder, before) in from {
+        let file = Rc::new(TensorFile::open(folder.join("model.safetensors"))?);
+        for t in file.tensors() {
+            all.insert(format!("{before}{}", t.name()), (file.clone(), t.name().to_owned()));
+        }
+    }
+    let spec = |(name, (file, of)): (&String, &(Rc<TensorFile>, String))| {
+        let mut shape = file.get(of)?.shape().to_vec();
+        if let (Some(first), Some(n)) = (shape.first_mut(), rows(of)) {
+            *first = n;
+        }
+        Ok(TensorSpec::new(name, DType::F32, &shape))
     };
-    let specs =
-        file.tensors().iter().map(|t| TensorSpec::new(t.name(), DType::F32, &shape(t.name(), t.shape())));
-    let mut writer = SafetensorsWriter::create(to, specs.collect(), &BTreeMap::new())?;
+    let specs = all.iter().map(spec).collect::<ambitus_store::Result<Vec<_>>>()?;
+    let mut writer = SafetensorsWriter::create(to.join("model.safetensors"), specs, &BTreeMap::new())?;
     let (mut random, mut scratch) = (Random(7), vec![0u8; 1 << 16]);
     let order: Vec<TensorSpec> = writer.specs().to_vec();
     for spec in order {
         let mut values = vec![0.0; spec.shape.iter().product()];
-        match widened(&spec.name) {
-            true => values.iter_mut().for_each(|x| *x = random.within(0, 2000) as f32 / 1000.0 - 1.0),
-            false => file.read_into(&spec.name, &mut values, &mut scratch)?,
+        let (file, of) = &all[&spec.name];
+        match rows(of) {
+            Some(_) => values.iter_mut().for_each(|x| *x = random.within(0, 2000) as f32 / 1000.0 - 1.0),
+            None => file.read_into(of, &mut values, &mut scratch)?,
         }
         writer.write_f32(&spec.name, &values)?;
     }

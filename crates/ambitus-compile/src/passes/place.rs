@@ -131,11 +131,26 @@ fn sent(p: &Program, places: &Places, ranks: usize) -> Vec<Sent> {
             of_rank[to].get(next).map_or(first, |i| first.min(*i))
         };
         let made = places.defs[value.index()].filter(|_| first < end);
-        Some(Sent { at: made.map_or(first, idle), value, from, to })
+        Some((Sent { at: made.map_or(first, idle), value, from, to }, first))
     };
-    let mut all: Vec<Sent> = first.into_iter().filter_map(one).collect();
+    let mut all: Vec<(Sent, usize)> = first.into_iter().filter_map(one).collect();
+    together(&mut all);
+    let mut all: Vec<Sent> = all.into_iter().map(|(s, _)| s).collect();
     all.sort_by_key(|s| (s.at, s.value, s.to));
     all
+}
+
+/// Lets what is made early, and read late, go with the last transfer between the same ranks before it is read: both ranks stop at
+/// every transfer, and in a pipeline they are at other micro-batches until then.
+fn together(all: &mut [(Sent, usize)]) {
+    let mut stops: HashMap<(usize, usize), Vec<usize>> = HashMap::new();
+    all.iter().for_each(|(s, _)| stops.entry((s.from, s.to)).or_default().push(s.at));
+    stops.values_mut().for_each(|stops| stops.sort_unstable());
+    for (s, first) in all.iter_mut() {
+        let stops = &stops[&(s.from, s.to)];
+        let last = stops[..stops.partition_point(|at| at <= first)].last();
+        s.at = s.at.max(last.copied().unwrap_or(s.at));
+    }
 }
 
 /// Writes one rank's part of a program.

@@ -10,23 +10,27 @@ use std::sync::{Mutex, PoisonError};
 use super::pass::{Framing, Taken, take};
 use super::{Policy, PrepareOptions, Progress};
 use crate::audio::AudioInput;
-use crate::clip::Measured;
 use crate::error::DataError;
 use crate::index::ClipMeta;
-use crate::outcomes::{Cause, Verdict};
+use crate::measured::Measured;
+use crate::outcomes::{Cause, Problem, Verdict};
 use crate::sources::{Entry, Feed, Source};
 
 /// Clips of a worker that are taken before the next are: what may wait for a slow one.
 const AHEAD: usize = 64;
 
 /// A clip file, made or found.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Found {
     /// Length in the model's sequence.
     pub(crate) frames: u32,
     /// Tokens of the text.
     pub(crate) tokens: u32,
+    /// Rows beside those.
+    pub(crate) beside: u32,
     pub(crate) measured: Measured,
+    /// Why it is outside limits that are not part of its key.
+    pub(crate) outside: Option<String>,
 }
 
 /// What a pass makes of the clips.
@@ -43,7 +47,7 @@ pub(crate) trait Make: Sync {
     const EXTENSION: &'static str;
 
     /// Makes ids of the text; `Err` says what is bad in it, before its audio is opened.
-    fn text(&self, entry: &Entry) -> Result<Self::Text, String>;
+    fn text(&self, entry: &Entry) -> Result<Self::Text, Problem>;
 
     /// Returns the tokens of the text.
     fn tokens(text: &Self::Text) -> usize;
@@ -63,11 +67,6 @@ pub(crate) trait Make: Sync {
         measured: Measured,
         file: (&Path, &[u8; 32]),
     ) -> Result<Result<Found, String>, DataError>;
-
-    /// Says why a clip, made or found, is outside limits that are not part of its key.
-    fn outside(&self, _found: &Found) -> Option<String> {
-        None
-    }
 }
 
 /// What became of a clip.
@@ -156,37 +155,38 @@ fn judge<M: Make>(
     maker: &M,
     options: &PrepareOptions,
     entry: &Entry,
-    text: Result<M::Text, String>,
+    text: Result<M::Text, Problem>,
     audio: Result<AudioInput, String>,
 ) -> Result<(Verdict, Option<ClipMeta>), DataError> {
     let limits = &options.limits;
     let outside = |reason: String| Ok((Verdict::Outside { reason }, None));
-    let bad = |cause: Cause, reason: String| Ok((Verdict::Bad { cause, reason }, None));
+    let bad = |(cause, reason): Problem| Ok((Verdict::Bad { cause, reason }, None));
     let chars = entry.text.chars().count();
     if chars < limits.min_chars {
         return outside(format!("{chars} characters of text, fewer than {}", limits.min_chars));
     }
     let text = match text {
         Ok(text) => text,
-        Err(reason) => return bad(Cause::Transcript, reason),
+        Err(problem) => return bad(problem),
     };
     let audio = match audio {
         Ok(audio) => audio,
-        Err(reason) => return bad(Cause::Audio, reason),
+        Err(reason) => return bad((Cause::Audio, reason)),
     };
     let key = match audio.hash() {
         Ok(hash) => key(maker, options, &text, entry, hash),
-        Err(error) => return bad(Cause::Audio, error.to_string()),
+        Err(error) => return bad((Cause::Audio, error.to_string())),
     };
     let file = ClipMeta::file_name(&key, M::EXTENSION);
     let path = options.cache.join(&file);
-    let usable = |found: Found, cached: bool| match maker.outside(&found) {
+    let usable = |found: Found, cached: bool| match found.outside {
         Some(reason) => outside(reason),
         None => {
             let meta = ClipMeta {
                 name: entry.name.clone(),
                 frames: found.frames,
                 tokens: found.tokens,
+                beside: found.beside,
                 measured: found.measured,
                 file,
                 key: blake3::Hash::from_bytes(key).to_hex().to_string(),
@@ -201,18 +201,18 @@ fn judge<M: Make>(
     {
         return usable(found, true);
     }
-    let (rows, measured) = match take::<M::Frames>(audio, limits, options.policy) {
+    let (rows, measured) = match take::<M::Frames>(audio, options) {
         Ok(Taken::Clip { rows, measured }) => (rows, measured),
         Ok(Taken::Outside(reason)) => return outside(reason),
         Ok(Taken::Silent { peak }) => {
             let reason = format!("nothing to hear in it (peak {:.0} dBFS)", 20.0 * peak.max(1e-6).log10());
-            return bad(Cause::Silent, reason);
+            return bad((Cause::Silent, reason));
         }
-        Err(error) => return bad(Cause::Audio, error.to_string()),
+        Err(error) => return bad((Cause::Audio, error.to_string())),
     };
     match maker.make(text, entry, rows, measured, (&path, &key))? {
         Ok(found) => usable(found, false),
-        Err(reason) => bad(Cause::Transcript, reason),
+        Err(reason) => bad((Cause::Transcript, reason)),
     }
 }
 

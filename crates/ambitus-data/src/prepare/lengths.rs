@@ -5,9 +5,10 @@ use std::path::Path;
 
 use super::pass::{Framing, MelFrames, Taken, WaveFrames, take};
 use super::{Policy, PrepareOptions, Progress, most_text_ids};
-use crate::clip::Measured;
 use crate::error::DataError;
 use crate::index::{ClipIndex, ClipMeta, read_index};
+use crate::measured::Measured;
+use crate::mel::SAMPLE_RATE;
 use crate::sources::{Entry, Feed, Source};
 use crate::speech::interleave::{FRAME_SAMPLES, SLOTS};
 use crate::speech::sequence::WRAPPERS;
@@ -63,14 +64,15 @@ pub fn mel_lengths(
     options: &PrepareOptions,
     progress: &dyn Fn(Progress<'_>) -> bool,
 ) -> Result<Lengths, DataError> {
-    let most = options.limits.most_frames();
+    options.check_rate(SAMPLE_RATE)?;
+    let most = options.most_mel_frames();
     lengths::<MelFrames>(source, options, progress, |entry, frames, _| {
         // One text position a frame, and a token for each character at least.
         if entry.text.chars().count() as u64 > most {
             return None;
         }
         let text = tokenizer.encode(&entry.text).ids.len();
-        (text <= frames).then_some((frames, text))
+        (text <= frames).then_some(Length { rows: frames, tokens: text, beside: 0 })
     })
 }
 
@@ -87,12 +89,13 @@ pub fn speech_lengths(
     options: &PrepareOptions,
     progress: &dyn Fn(Progress<'_>) -> bool,
 ) -> Result<Lengths, DataError> {
-    let most = most_text_ids(&options.limits) as usize;
+    options.check_rate(SAMPLE_RATE)?;
+    let most = most_text_ids(options) as usize;
     lengths::<WaveFrames>(source, options, progress, |entry, _, measured| {
         let text = text(entry).filter(|ids| *ids <= most)?;
-        let samples = (measured.seconds * f64::from(crate::mel::SAMPLE_RATE)).round() as usize;
-        let ids = WRAPPERS + text + SLOTS * samples.div_ceil(FRAME_SAMPLES);
-        Some((max_tokens.map_or(ids, |most| ids.min(most)), text))
+        let ids = WRAPPERS + text + SLOTS * options.samples_of(measured).div_ceil(FRAME_SAMPLES);
+        let rows = max_tokens.map_or(ids, |most| ids.min(most));
+        Some(Length { rows, tokens: text, beside: 0 })
     })
 }
 
@@ -124,12 +127,21 @@ impl<F: Framing> Framing for Counted<F> {
     }
 }
 
-/// Measures the clips of a source. `of`: a clip's rows and ids of text, if it can be used.
-fn lengths<F: Framing>(
+/// How long a clip is.
+pub(crate) struct Length {
+    pub(crate) rows: usize,
+    /// Ids of its text.
+    pub(crate) tokens: usize,
+    /// Rows beside its own.
+    pub(crate) beside: usize,
+}
+
+/// Measures the clips of a source. `of`: from a clip's frames and what was measured, if it can be used.
+pub(crate) fn lengths<F: Framing>(
     source: &Source,
     options: &PrepareOptions,
     progress: &dyn Fn(Progress<'_>) -> bool,
-    of: impl Fn(&Entry, usize, &Measured) -> Option<(usize, usize)>,
+    of: impl Fn(&Entry, usize, &Measured) -> Option<Length>,
 ) -> Result<Lengths, DataError> {
     options.check()?;
     let mut made = Lengths { index: ClipIndex::new(&options.cache, EXTENSION), seconds: Vec::new() };
@@ -141,18 +153,18 @@ fn lengths<F: Framing>(
                 Taken::Outside("too little text".to_owned())
             }
             // What is wrong with a clip is said where it is prepared.
-            Ok(audio) => take::<Counted<F>>(audio, &options.limits, options.policy)
-                .unwrap_or(Taken::Silent { peak: 0.0 }),
+            Ok(audio) => take::<Counted<F>>(audio, options).unwrap_or(Taken::Silent { peak: 0.0 }),
             Err(_) => Taken::Silent { peak: 0.0 },
         };
         match taken {
             Taken::Clip { rows, measured } => {
-                if let Some((rows, tokens)) = of(&entry, rows.len(), &measured) {
+                if let Some(Length { rows, tokens, beside }) = of(&entry, rows.len(), &measured) {
                     made.seconds.push(measured.seconds);
                     let clip = ClipMeta {
                         name: entry.name.clone(),
                         frames: rows as u32,
                         tokens: tokens as u32,
+                        beside: beside as u32,
                         measured,
                         file: ClipMeta::file_name(&[0; 32], EXTENSION),
                         key: String::new(),

@@ -20,7 +20,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use crate::outcomes::Problem;
 pub(crate) use engine::{Found, Make, make_all};
+pub(crate) use lengths::{Length, lengths};
 pub(crate) use pass::WaveFrames;
 pub(crate) use record::Record;
 
@@ -28,10 +30,11 @@ pub use crate::outcomes::{Cause, Outcome, Outcomes, Verdict};
 pub use lengths::{Lengths, mel_lengths, speech_lengths};
 pub use summary::{ADVISED_MINUTES, LOUD_RMS, Named, Summary};
 
-use crate::audio::READER_BYTES;
-use crate::clip::{self, Clip, Measured};
+use crate::audio::{MAX_RATE, MIN_RATE, READER_BYTES};
+use crate::clip::{self, Clip};
 use crate::error::DataError;
 use crate::index::ClipIndex;
+use crate::measured::Measured;
 use crate::mel::{self, MEL_SPEC, MELS};
 use crate::sources::{Entry, Source};
 use crate::speech::interleave::{FRAME_SAMPLES, SLOTS};
@@ -84,20 +87,14 @@ pub struct PrepareOptions {
     pub cache: PathBuf,
     /// Worker threads, at least 1. The result does not depend on it.
     pub threads: usize,
-}
-
-impl Limits {
-    /// Returns the number of frames of the longest clip.
-    fn most_frames(&self) -> u64 {
-        mel::frames((self.max_seconds * f64::from(mel::SAMPLE_RATE)) as u64)
-    }
+    /// Of the audio that clips are made of, Hz: the model's. Files of other rates are resampled.
+    pub rate: u32,
 }
 
 /// Returns the most ids of a spoken text: as many as the longest clip has of audio. One clip with more would make every
 /// micro-batch as long.
-pub(crate) fn most_text_ids(limits: &Limits) -> u64 {
-    let samples = (limits.max_seconds * f64::from(mel::SAMPLE_RATE)) as u64;
-    samples.div_ceil(FRAME_SAMPLES as u64) * SLOTS as u64
+pub(crate) fn most_text_ids(options: &PrepareOptions) -> u64 {
+    options.most_samples().div_ceil(FRAME_SAMPLES as u64) * SLOTS as u64
 }
 
 /// Memory that a text takes while it becomes tokens, for each of its bytes: what the segmentation gathers, and a string for each
@@ -110,7 +107,7 @@ impl PrepareOptions {
     /// image and the resampler; and once the tokenizer's dictionary, if it has one. Reading a [`Source`] takes less than a
     /// thread.
     pub fn fixed_bound(&self, tokenizer: &Tokenizer) -> u64 {
-        let clip = self.limits.most_frames() * MELS as u64 * 4;
+        let clip = self.most_mel_frames() * MELS as u64 * 4;
         let thread = READER_BYTES as u64 + 3 * clip + (1 << 20);
         self.threads.max(1) as u64 * thread + tokenizer.dictionary_bytes()
     }
@@ -119,22 +116,54 @@ impl PrepareOptions {
     /// thread's longest text and, of a table, the row's audio.
     pub fn memory_bound(&self, tokenizer: &Tokenizer, source: &Source) -> u64 {
         // Longer ones are not read.
-        let text = (source.longest_text() as u64).min(4 * self.limits.most_frames());
+        let text = (source.longest_text() as u64).min(4 * self.most_mel_frames());
         let thread = TEXT_BYTES * text + 2 * source.row_bytes;
         self.fixed_bound(tokenizer)
             + source.held_bytes()
             + source.row_bytes
             + self.threads.max(1) as u64 * thread
     }
-}
 
-impl PrepareOptions {
+    /// Returns the samples of the longest clip.
+    pub(crate) fn most_samples(&self) -> u64 {
+        (self.limits.max_seconds * f64::from(self.rate)) as u64
+    }
+
+    /// Returns the mel frames of the longest clip.
+    fn most_mel_frames(&self) -> u64 {
+        mel::frames(self.most_samples())
+    }
+
+    /// Returns the seconds of so many samples.
+    pub(crate) fn seconds(&self, samples: u64) -> f64 {
+        samples as f64 / f64::from(self.rate)
+    }
+
+    /// Returns the samples of a clip.
+    pub(crate) fn samples_of(&self, clip: &Measured) -> usize {
+        (clip.seconds * f64::from(self.rate)).round() as usize
+    }
+
+    /// Refuses another rate than that of the numbers that are made.
+    pub(crate) fn check_rate(&self, of: u32) -> Result<(), DataError> {
+        match self.rate == of {
+            true => Ok(()),
+            false => Err(DataError::Invalid(format!("audio at {} Hz where {of} Hz are taken", self.rate))),
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), DataError> {
         let Limits { min_seconds, max_seconds, .. } = self.limits;
         if !(min_seconds >= 0.0 && max_seconds > min_seconds && max_seconds <= MAX_CLIP_SECONDS) {
             return Err(DataError::Invalid(format!(
                 "length limits {min_seconds} to {max_seconds} s: the first must not be negative, the second larger \
                  and at most {MAX_CLIP_SECONDS}"
+            )));
+        }
+        if !(MIN_RATE..=MAX_RATE).contains(&self.rate) {
+            return Err(DataError::Invalid(format!(
+                "audio at {} Hz: {MIN_RATE} to {MAX_RATE} can be made",
+                self.rate
             )));
         }
         Ok(())
@@ -172,8 +201,14 @@ pub fn prepare(
     progress: &(dyn Fn(Progress<'_>) -> bool + Sync),
 ) -> Result<Prepared, DataError> {
     options.check()?;
+    options.check_rate(mel::SAMPLE_RATE)?;
     let advice = Advice { minutes: Some(ADVISED_MINUTES), sentences: Some(2), ..Advice::default() };
-    let maker = MelClips { tokenizer, fingerprint: tokenizer.fingerprint(), limits: options.limits };
+    let maker = MelClips {
+        tokenizer,
+        fingerprint: tokenizer.fingerprint(),
+        most_frames: options.most_mel_frames(),
+        max_seconds: options.limits.max_seconds,
+    };
     let mut record = Record::new(&source.problems, MelClips::EXTENSION, options)?;
     // Text first: a wrong vocabulary shows at once, not after hours of audio.
     let (unknown, total) = maker.unknown(source)?;
@@ -189,7 +224,8 @@ pub fn prepare(
 struct MelClips<'a> {
     tokenizer: &'a Tokenizer,
     fingerprint: [u8; 32],
-    limits: Limits,
+    most_frames: u64,
+    max_seconds: f64,
 }
 
 impl MelClips<'_> {
@@ -209,13 +245,13 @@ impl MelClips<'_> {
 
     /// Refuses a text that is too long for every clip: each character is a token at least.
     fn fits(&self, entry: &Entry) -> Result<(), String> {
-        let (chars, frames) = (entry.text.chars().count() as u64, self.limits.most_frames());
+        let (chars, frames) = (entry.text.chars().count() as u64, self.most_frames);
         if chars <= frames {
             return Ok(());
         }
         Err(format!(
             "{chars} characters of text for {frames} frames of the longest clip ({} s); {ONE_PER_FRAME}",
-            self.limits.max_seconds
+            self.max_seconds
         ))
     }
 }
@@ -233,8 +269,9 @@ impl Make for MelClips<'_> {
 
     const EXTENSION: &'static str = "clip";
 
-    fn text(&self, entry: &Entry) -> Result<Vec<u32>, String> {
-        self.fits(entry).map(|()| self.tokenizer.encode(&entry.text).ids)
+    fn text(&self, entry: &Entry) -> Result<Vec<u32>, Problem> {
+        let ids = self.fits(entry).map(|()| self.tokenizer.encode(&entry.text).ids);
+        ids.map_err(|reason| (Cause::Transcript, reason))
     }
 
     fn tokens(ids: &Vec<u32>) -> usize {
@@ -275,6 +312,7 @@ impl Make for MelClips<'_> {
 
 impl Found {
     fn of_clip(clip: &Clip, measured: Measured) -> Self {
-        Self { frames: clip.frames() as u32, tokens: clip.ids.len() as u32, measured }
+        let (frames, tokens) = (clip.frames() as u32, clip.ids.len() as u32);
+        Self { frames, tokens, beside: 0, measured, outside: None }
     }
 }

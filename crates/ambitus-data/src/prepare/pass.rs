@@ -3,16 +3,16 @@
 
 use std::collections::VecDeque;
 
-use super::{Limits, Policy};
+use super::{Policy, PrepareOptions};
 use crate::audio::{AudioInput, AudioReader, Resampler};
-use crate::clip::Measured;
 use crate::error::{AudioFault, DataError};
-use crate::mel::{self, HOP, MELS, MelStream, SAMPLE_RATE};
+use crate::measured::Measured;
+use crate::mel::{self, HOP, MELS, MelStream};
 
 /// Blocks of 256 samples under this level (RMS; −50 dBFS) are silence that `cut` may remove at the ends.
 const TRIM_LEVEL: f64 = 3.162e-3;
-/// Silence kept before and after, frames: 0.1 s, so that soft consonants stay.
-const TRIM_MARGIN: usize = 10;
+/// Silence kept before and after, of a second: a tenth, so that soft consonants stay.
+const TRIM_MARGIN: u32 = 10;
 /// A file whose loudest block is under this level (−60 dBFS) holds no speech.
 const SILENT_LEVEL: f64 = 1e-3;
 
@@ -21,7 +21,7 @@ pub(crate) trait Framing: Default {
     /// Numbers of a frame.
     const WIDTH: usize;
 
-    /// Returns the number of frames of `samples` samples at 24 kHz.
+    /// Returns the number of frames of `samples` samples.
     fn frames(samples: u64) -> u64;
 
     /// Takes samples and appends finished frames.
@@ -91,15 +91,12 @@ pub(super) enum Taken {
     },
 }
 
-pub(super) fn take<F: Framing>(
-    input: AudioInput,
-    limits: &Limits,
-    policy: Policy,
-) -> Result<Taken, DataError> {
+pub(super) fn take<F: Framing>(input: AudioInput, options: &PrepareOptions) -> Result<Taken, DataError> {
     let name = input.name().to_owned();
     let mut reader = AudioReader::read(input)?;
     let info = reader.info();
-    let cut = policy == Policy::Cut;
+    let PrepareOptions { limits, rate, .. } = options;
+    let cut = options.policy == Policy::Cut;
     let too_long =
         |seconds: f64| Taken::Outside(format!("{seconds:.1} s, longer than {} s", limits.max_seconds));
     if let Some(frames) = info.frames.filter(|_| !cut) {
@@ -108,9 +105,10 @@ pub(super) fn take<F: Framing>(
             return Ok(too_long(seconds));
         }
     }
-    let max_samples = (limits.max_seconds * f64::from(SAMPLE_RATE)) as u64;
-    let mut keeper = Keeper::new(F::WIDTH, F::frames(max_samples) as usize, cut);
-    let mut resampler = Resampler::new(info.rate, SAMPLE_RATE);
+    let max_samples = options.most_samples();
+    let margin = (rate / TRIM_MARGIN).div_ceil(HOP as u32) as usize;
+    let mut keeper = Keeper::new(F::WIDTH, F::frames(max_samples) as usize, cut.then_some(margin));
+    let mut resampler = Resampler::new(info.rate, *rate);
     let mut stream = F::default();
     let mut total = 0u64;
     let mut levels = Levels::default();
@@ -132,7 +130,7 @@ pub(super) fn take<F: Framing>(
     levels.push(&samples);
     levels.finish();
     stream.push(&samples, &mut rows);
-    let seconds = total as f64 / f64::from(SAMPLE_RATE);
+    let seconds = options.seconds(total);
     if seconds < limits.min_seconds {
         return Ok(Taken::Outside(format!("{seconds:.2} s, shorter than {} s", limits.min_seconds)));
     }
@@ -158,7 +156,7 @@ pub(super) fn take<F: Framing>(
     match keeper.trimmed() {
         Some(rows) => {
             measured.trimmed = true;
-            measured.seconds = mel::seconds((rows.len() / F::WIDTH) as u64);
+            measured.seconds = options.seconds((rows.len() / F::WIDTH * HOP) as u64);
             if measured.seconds < limits.min_seconds {
                 return Ok(Taken::Outside(format!(
                     "{seconds:.1} s, of which only {:.2} s are not silence",
@@ -221,7 +219,8 @@ impl Levels {
 struct Keeper {
     width: usize,
     max: usize,
-    cut: bool,
+    /// With `cut`: frames of silence that are kept before and after.
+    margin: Option<usize>,
     whole: Vec<f32>,
     lead: VecDeque<Vec<f32>>,
     inner: Vec<f32>,
@@ -231,11 +230,11 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn new(width: usize, max: usize, cut: bool) -> Self {
+    fn new(width: usize, max: usize, margin: Option<usize>) -> Self {
         Self {
             width,
             max,
-            cut,
+            margin,
             whole: Vec::new(),
             lead: VecDeque::new(),
             inner: Vec::new(),
@@ -253,17 +252,17 @@ impl Keeper {
             if self.whole.len() < self.max * self.width {
                 self.whole.extend_from_slice(row);
             }
-            if self.cut {
-                self.push_inner(row, loud);
+            if let Some(margin) = self.margin {
+                self.push_inner(row, loud, margin);
             }
         }
         rows.drain(..whole);
     }
 
-    fn push_inner(&mut self, row: &[f32], loud: bool) {
+    fn push_inner(&mut self, row: &[f32], loud: bool, margin: usize) {
         if self.loud_end == 0 && !loud {
             self.lead.push_back(row.to_vec());
-            if self.lead.len() > TRIM_MARGIN {
+            if self.lead.len() > margin {
                 self.lead.pop_front();
             }
             return;
@@ -284,7 +283,7 @@ impl Keeper {
         if self.overflow || self.loud_end == 0 {
             return None;
         }
-        self.inner.truncate((self.loud_end + TRIM_MARGIN) * self.width);
+        self.inner.truncate((self.loud_end + self.margin.unwrap_or(0)) * self.width);
         Some(self.inner)
     }
 }

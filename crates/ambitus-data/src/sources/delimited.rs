@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use super::beside::{Row, Rows};
 use super::listing::{Lister, Said};
 use super::resolve::Root;
-use super::{AUDIO_KEYS, Format, TEXT_KEYS, VOICE_KEYS, add};
+use super::{AUDIO_KEYS, DESCRIPTION_KEYS, Format, ID_KEYS, TEXT_KEYS, VOICE_KEYS, add};
 use crate::error::DataError;
 use crate::files::Lines;
 use crate::outcomes::Cause;
@@ -23,11 +24,12 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<Format,
             Err(reason) => {
                 out.problem("a long line", path, Some(number), (Cause::Metadata, reason))?;
                 first = false;
+                out.advance(file, number)?;
                 continue;
             }
         };
         if std::mem::take(&mut first) {
-            header = Columns::of(line);
+            header = Columns::of(line, out.is_described());
             if header.is_some() {
                 continue;
             }
@@ -39,13 +41,15 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<Format,
                 ));
             }
         }
+        out.advance(file, number)?;
         let said = match &header {
             Some(columns) => columns.read(line),
             None => without_header(line),
         };
         match said {
-            Ok(Fields { audio, text, voice }) => {
-                let said = Said { text: &text, voice: voice.as_deref(), file: Some(file), line: number };
+            Ok(Fields { audio, text, voice, description, id }) => {
+                let [voice, description, id] = [&voice, &description, &id].map(Option::as_deref);
+                let said = Said { text: &text, voice, description, id, file: Some(file), line: number };
                 add(out, &audio, root.audio(&audio), &said)?;
             }
             Err(reason) => {
@@ -58,10 +62,13 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<Format,
 }
 
 /// What a line says of a clip.
+#[derive(Default)]
 struct Fields {
     audio: String,
     text: String,
     voice: Option<String>,
+    description: Option<String>,
+    id: Option<String>,
 }
 
 /// Names in a header, and the places of those that are read.
@@ -70,33 +77,92 @@ struct Columns {
     audio: usize,
     text: usize,
     voice: Option<usize>,
+    description: Option<usize>,
+    id: Option<usize>,
 }
 
 impl Columns {
     /// Returns the columns that a header names; `None` if it is none.
-    fn of(line: &str) -> Option<Self> {
-        let names: Vec<&str> =
-            line.split('|').map(|f| f.trim().trim_matches('"')).take(MAX_COLUMNS).collect();
-        let column = |keys: &[&str]| keys.iter().find_map(|k| names.iter().position(|n| n == k));
-        let (audio, text) = (column(&AUDIO_KEYS)?, column(&TEXT_KEYS)?);
-        Some(Self { names: names.len(), audio, text, voice: column(&VOICE_KEYS) })
+    fn of(line: &str, described: bool) -> Option<Self> {
+        let names = names(line);
+        let (audio, text) = (column(&names, &AUDIO_KEYS)?, column(&names, &TEXT_KEYS)?);
+        let of_described = |keys: &[&str]| column(&names, keys).filter(|_| described);
+        let (description, id) = (of_described(&DESCRIPTION_KEYS), of_described(&ID_KEYS));
+        Some(Self { names: names.len(), audio, text, voice: column(&names, &VOICE_KEYS), description, id })
     }
 
     fn read(&self, line: &str) -> Result<Fields, String> {
-        let mut fields = quoted_fields(line, self.names)?;
+        let mut fields = fields(line, self.names)?;
         let (names, count) = (self.names, fields.len());
-        if count > names {
-            let all = count + line.matches('|').count().saturating_sub(count);
-            return Err(format!(
-                "{all} fields under a header of {names}; a text with `|` in it must stand in double quotes"
-            ));
-        }
         if count <= self.audio.max(self.text) {
             return Err(format!("{count} field(s) under a header of {names}"));
         }
         let mut take = |at: usize| fields.get_mut(at).map(std::mem::take);
         let audio = take(self.audio).unwrap_or_default().trim().to_owned();
-        Ok(Fields { audio, text: take(self.text).unwrap_or_default(), voice: self.voice.and_then(take) })
+        let text = take(self.text).unwrap_or_default();
+        let voice = self.voice.and_then(&mut take);
+        let description = self.description.and_then(&mut take);
+        Ok(Fields { audio, text, voice, description, id: self.id.and_then(take) })
+    }
+}
+
+/// Returns the names in a header.
+fn names(line: &str) -> Vec<&str> {
+    line.split('|').map(|f| f.trim().trim_matches('"')).take(MAX_COLUMNS).collect()
+}
+
+/// Returns the place of the first of these keys that is there.
+fn column(names: &[&str], keys: &[&str]) -> Option<usize> {
+    keys.iter().find_map(|k| names.iter().position(|n| n == k))
+}
+
+/// Returns the fields of a line under a header of `names` names.
+fn fields(line: &str, names: usize) -> Result<Vec<String>, String> {
+    let fields = quoted_fields(line, names)?;
+    let count = fields.len();
+    if count <= names {
+        return Ok(fields);
+    }
+    let all = count + line.matches('|').count().saturating_sub(count);
+    Err(format!("{all} fields under a header of {names}; a text with `|` in it must stand in double quotes"))
+}
+
+/// Returns the rows of a second data set.
+pub(super) fn rows(path: &Path) -> Result<impl Rows + use<>, DataError> {
+    let mut lines = Lines::open(path)?;
+    let header = match lines.next()? {
+        Some((_, Ok(line))) => line.to_owned(),
+        Some((number, Err(reason))) => return Err(DataError::line(path, number, reason)),
+        None => String::new(),
+    };
+    let names = names(&header);
+    let places = [&AUDIO_KEYS[..], &ID_KEYS, &DESCRIPTION_KEYS].map(|keys| column(&names, keys));
+    if places[2].is_none() {
+        let reason = format!("no column of descriptions ({}) in its header", DESCRIPTION_KEYS.join(", "));
+        return Err(DataError::line(path, 1, reason));
+    }
+    Ok(Described { names: names.len(), places, lines })
+}
+
+/// Lines with descriptions.
+struct Described {
+    names: usize,
+    /// Columns of audio, id and description.
+    places: [Option<usize>; 3],
+    lines: Lines,
+}
+
+impl Rows for Described {
+    fn next(&mut self) -> Result<Option<Row>, DataError> {
+        let Some((line, text)) = self.lines.next()? else { return Ok(None) };
+        let row = match text.and_then(|text| fields(text, self.names)) {
+            Err(reason) => Row { problem: Some(reason), ..Row::default() },
+            Ok(mut fields) => {
+                let [audio, id, description] = self.places.map(|at| fields.get_mut(at?).map(std::mem::take));
+                Row { audio: audio.map(|name| name.trim().to_owned()), id, description, ..Row::default() }
+            }
+        };
+        Ok(Some(Row { line, ..row }))
     }
 }
 
@@ -109,7 +175,7 @@ fn without_header(line: &str) -> Result<Fields, String> {
         return Err(format!("{count} field(s) where 2 or 3 are expected"));
     };
     let text = normalised.filter(|n| !n.trim().is_empty()).unwrap_or(text);
-    Ok(Fields { audio: id.trim().to_owned(), text: text.to_owned(), voice: None })
+    Ok(Fields { audio: id.trim().to_owned(), text: text.to_owned(), ..Fields::default() })
 }
 
 /// Returns the fields of a line. A field in double quotes loses them, and `""` in it means `"`; quotes anywhere else, and text

@@ -63,7 +63,7 @@ fn clip(root: &Root, path: &Path, out: &mut Lister) -> Result<(), DataError> {
     };
     match root.inside(path) {
         Ok(()) => {
-            let said = Said { text: &said, voice: None, file: None, line: 1 };
+            let said = Said { text: &said, voice: None, description: None, id: None, file: None, line: 1 };
             add(out, &name, Ok(path.to_owned()), &said)
         }
         Err(reason) => problem(&text, Some(1), Cause::NoAudio, reason),

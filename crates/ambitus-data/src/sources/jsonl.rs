@@ -7,9 +7,10 @@ use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Vi
 use serde_json::Number;
 use serde_json::value::RawValue;
 
+use super::beside::{Row, Rows};
 use super::listing::{Lister, Said};
 use super::resolve::Root;
-use super::{AUDIO_KEYS, TEXT_KEYS, VOICE_KEYS, add};
+use super::{AUDIO_KEYS, DESCRIPTION_KEYS, ID_KEYS, TEXT_KEYS, VOICE_KEYS, add};
 use crate::error::DataError;
 use crate::files::Lines;
 use crate::outcomes::Cause;
@@ -18,6 +19,7 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<(), Dat
     let file = out.file(path);
     let mut lines = Lines::open(path)?;
     while let Some((number, line)) = lines.next()? {
+        out.advance(file, number)?;
         let mut problem =
             |name: &str, reason: String| out.problem(name, path, Some(number), (Cause::Metadata, reason));
         let line = match line {
@@ -38,7 +40,18 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<(), Dat
         match (object.audio(), object.first(&TEXT_KEYS).and_then(string)) {
             (Some(audio), Some(text)) => {
                 let voice = object.first(&VOICE_KEYS).and_then(name_or_number);
-                let said = Said { text: &text, voice: voice.as_deref(), file: Some(file), line: number };
+                let described = |keys: &[&str]| object.first(keys).filter(|_| out.is_described());
+                let description = described(&DESCRIPTION_KEYS).and_then(string);
+                let id = described(&ID_KEYS).and_then(name_or_number);
+                let (voice, description) = (voice.as_deref(), description.as_deref());
+                let said = Said {
+                    text: &text,
+                    voice,
+                    description,
+                    id: id.as_deref(),
+                    file: Some(file),
+                    line: number,
+                };
                 add(out, &audio, root.audio(&audio), &said)?;
             }
             (None, _) => {
@@ -50,6 +63,31 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<(), Dat
         }
     }
     Ok(())
+}
+
+/// Returns the rows of a second data set.
+pub(super) fn rows(file: &Path) -> Result<impl Rows + use<>, DataError> {
+    Ok(Objects(Lines::open(file)?))
+}
+
+struct Objects(Lines);
+
+impl Rows for Objects {
+    fn next(&mut self) -> Result<Option<Row>, DataError> {
+        let Some((line, text)) = self.0.next()? else { return Ok(None) };
+        let read = text.and_then(|text| {
+            let object: Object<'_> =
+                serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))?;
+            Ok(Row {
+                audio: object.audio(),
+                id: object.first(&ID_KEYS).and_then(name_or_number),
+                description: object.first(&DESCRIPTION_KEYS).and_then(string),
+                ..Row::default()
+            })
+        });
+        let row = read.unwrap_or_else(|reason| Row { problem: Some(reason), ..Row::default() });
+        Ok(Some(Row { line, ..row }))
+    }
 }
 
 /// What an object has under the keys that are read, each at most once: of two texts for one clip, neither can be trusted.
@@ -93,7 +131,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
                 let mut pairs: Vec<(&'static str, &'de RawValue)> = Vec::new();
                 while let Some(key) = map.next_key::<String>()? {
-                    let known = [&AUDIO_KEYS[..], &TEXT_KEYS, &VOICE_KEYS].concat();
+                    let known =
+                        [&AUDIO_KEYS[..], &TEXT_KEYS, &VOICE_KEYS, &DESCRIPTION_KEYS, &ID_KEYS].concat();
                     let Some(known) = known.into_iter().find(|k| *k == key) else {
                         map.next_value::<IgnoredAny>()?;
                         continue;

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Audio, Entry, clip_bytes};
+use super::{Audio, Described, Entry, clip_bytes};
 use crate::error::{DataError, many};
+use crate::outcomes::Problem;
 use crate::outcomes::{Cause, Outcome, Outcomes, Verdict};
 use crate::scratch::Scratch;
 
@@ -27,6 +28,8 @@ pub(crate) struct Listing {
     records: Scratch,
     /// Longest transcript with the name of its voice, bytes.
     pub(crate) longest_text: usize,
+    /// Longest description, bytes.
+    pub(crate) longest_description: usize,
 }
 
 /// Where things of an entry are.
@@ -52,6 +55,8 @@ struct Record<'a> {
     text: Cow<'a, str>,
     #[serde(borrow)]
     voice: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    description: Option<Cow<'a, str>>,
     /// Number of the file; none is the text file next to the audio.
     file: Option<usize>,
     line: u64,
@@ -91,6 +96,7 @@ impl Listing {
             audio,
             text: record.text.into_owned(),
             voice: record.voice.map(Cow::into_owned),
+            description: record.description.map(Cow::into_owned),
             file,
             line: record.line,
         })
@@ -101,6 +107,8 @@ impl Listing {
 pub(super) struct Lister {
     pub(super) listing: Listing,
     pub(super) problems: Outcomes,
+    /// Where descriptions are.
+    pub(super) described: Described,
     /// Paths of audio by their hashes, to find what is named twice.
     seen: HashMap<u64, u32>,
     hasher: RandomState,
@@ -125,13 +133,21 @@ pub(crate) const fn listing_bytes(clips: usize, names: usize) -> u64 {
 pub(super) struct Said<'a> {
     pub(super) text: &'a str,
     pub(super) voice: Option<&'a str>,
+    pub(super) description: Option<&'a str>,
+    /// By which rows of two data sets are compared.
+    pub(super) id: Option<&'a str>,
     /// Number of the file that says so; none is the text file next to the audio.
     pub(super) file: Option<usize>,
     pub(super) line: u64,
 }
 
 impl Lister {
-    pub(super) fn new(root: &Path, scratch: &Path, room: u64) -> Result<Self, DataError> {
+    pub(super) fn new(
+        root: &Path,
+        described: Described,
+        scratch: &Path,
+        room: u64,
+    ) -> Result<Self, DataError> {
         let listing = Listing {
             root: root.to_owned(),
             files: Vec::new(),
@@ -139,16 +155,47 @@ impl Lister {
             rows: Vec::new(),
             records: Scratch::new(scratch)?,
             longest_text: 0,
+            longest_description: 0,
         };
         let problems = Outcomes::new(scratch)?;
         let (seen, hasher) = (HashMap::new(), RandomState::new());
-        Ok(Self { listing, problems, seen, hasher, room, row_bytes: 0, footer_bytes: 0 })
+        // What is read beside them goes first.
+        let room = match &described {
+            Described::Beside(beside) => room.saturating_sub(beside.bytes),
+            Described::No | Described::Own => room,
+        };
+        Ok(Self { listing, problems, described, seen, hasher, room, row_bytes: 0, footer_bytes: 0 })
     }
 
     /// Returns the bytes that are left for more.
     #[cfg(feature = "parquet")]
     pub(super) fn room(&self) -> u64 {
         self.room.saturating_sub(clip_bytes(self.listing.len(), self.listing.names.len()))
+    }
+
+    /// Returns whether descriptions are read of what describes clips.
+    pub(super) fn is_described(&self) -> bool {
+        !matches!(self.described, Described::No)
+    }
+
+    /// Goes on to a row of a file, whatever becomes of it.
+    pub(super) fn advance(&mut self, file: usize, line: u64) -> Result<(), DataError> {
+        match &mut self.described {
+            Described::Beside(beside) => beside.advance((&self.listing.files[file], line)),
+            Described::No | Described::Own => Ok(()),
+        }
+    }
+
+    /// Returns what a second data set says of how a clip is spoken; the inner error is what is wrong with that.
+    pub(super) fn beside(
+        &self,
+        name: &str,
+        id: Option<&str>,
+    ) -> Result<Result<Option<String>, Problem>, DataError> {
+        match &self.described {
+            Described::Beside(beside) => beside.of(name, id),
+            Described::No | Described::Own => Ok(Ok(None)),
+        }
     }
 
     /// Returns the number of a file that describes clips.
@@ -230,6 +277,7 @@ impl Lister {
             row,
             text: Cow::Borrowed(said.text),
             voice: said.voice.map(Cow::Borrowed),
+            description: said.description.map(Cow::Borrowed),
             file: said.file,
             line: said.line,
         };
@@ -246,6 +294,7 @@ impl Lister {
         list.rows.push(row);
         let spoken = said.text.len() + said.voice.map_or(0, str::len);
         list.longest_text = list.longest_text.max(spoken);
+        list.longest_description = list.longest_description.max(said.description.map_or(0, str::len));
         Ok(())
     }
 

@@ -10,12 +10,13 @@
 //! - parquet files in the Hugging Face audio layout, with the feature `parquet`: `text`, and `audio` as file bytes, a path
 //!   or samples with their rate. All files of one split are read; the text is taken as it stands.
 //!
-//! A column or key `source` or `speaker_id` names the voice.
+//! A column or key `source` or `speaker_id` names the voice; `text_description` or `description` describes it, where that is asked for.
 //!
 //! Files are read line by line. Whatever is wrong with one clip becomes a problem and the others are read on. What makes the whole file doubtful
 //! (not UTF-8, no known columns) is an error. Relative paths never lead out of the data folder, neither by `..` nor by
 //! a link; absolute paths in metadata are the user's own words and are followed.
 
+mod beside;
 mod delimited;
 mod folder;
 mod jsonl;
@@ -32,16 +33,22 @@ use std::path::{Path, PathBuf};
 use crate::audio::AudioInput;
 use crate::error::DataError;
 use crate::index::ClipIndex;
+use crate::outcomes::Problem;
 use crate::outcomes::{Cause, Outcomes};
+use beside::{Beside, Rows};
 use listing::{Lister, Listing, MAX_TEXT, Said, listing_bytes};
 use resolve::Root;
 
 /// Names that a column or key of audio paths may have.
 const AUDIO_KEYS: [&str; 5] = ["audio_file", "audio_path", "audio_filepath", "audio", "path"];
 /// Names that a column or key of transcripts may have.
-const TEXT_KEYS: [&str; 3] = ["text", "sentence", "transcription"];
+pub const TEXT_KEYS: [&str; 3] = ["text", "sentence", "transcription"];
 /// Names that a column or key of voices may have.
 const VOICE_KEYS: [&str; 2] = ["source", "speaker_id"];
+/// Names that a column or key of descriptions may have.
+pub const DESCRIPTION_KEYS: [&str; 2] = ["text_description", "description"];
+/// Names that a column or key of ids may have, by which rows of two data sets are compared.
+pub const ID_KEYS: [&str; 1] = ["id"];
 /// Extensions of audio files.
 const EXTENSIONS: [&str; 4] = ["wav", "flac", "mp3", "ogg"];
 
@@ -87,6 +94,8 @@ pub struct Entry {
     pub text: String,
     /// Who speaks, where the data set says so.
     pub voice: Option<String>,
+    /// How it is said, where the data set says so and that was read: not empty.
+    pub description: Option<String>,
     /// File that says so.
     pub file: PathBuf,
     /// Line or row in it, from 1.
@@ -138,6 +147,29 @@ impl Source {
     /// # Errors
     /// What makes the whole doubtful, and more clips than there is room for.
     pub fn read(path: &Path, scratch: &Path, room: u64) -> Result<Self, DataError> {
+        Self::read_with(path, Described::No, scratch, room)
+    }
+
+    /// Reads a data set and its descriptions: its own, or those of `second`, a file or folder of metadata. A row of that is of the clip
+    /// whose audio it names or, where it names none, of the clip in the same row, with the same `id` where both have one. See
+    /// [`read`](Self::read).
+    ///
+    /// # Errors
+    /// As there, and rows of the second that are not those of the first.
+    pub fn read_described(
+        path: &Path,
+        second: Option<&Path>,
+        scratch: &Path,
+        room: u64,
+    ) -> Result<Self, DataError> {
+        let described = match second {
+            Some(second) => Described::Beside(Box::new(Beside::open(second, scratch, room)?)),
+            None => Described::Own,
+        };
+        Self::read_with(path, described, scratch, room)
+    }
+
+    fn read_with(path: &Path, described: Described, scratch: &Path, room: u64) -> Result<Self, DataError> {
         let meta = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
         let (root, files) = if meta.is_dir() {
             (path, metadata_in(path)?)
@@ -146,9 +178,10 @@ impl Source {
             (parent.unwrap_or(Path::new(".")), vec![path.to_owned()])
         };
         let root = Root::new(root)?;
-        let mut lister = Lister::new(&root.given, scratch, room)?;
+        let mut lister = Lister::new(&root.given, described, scratch, room)?;
         let mut format = Format::Folder;
         if files.is_empty() {
+            lister.described.needs_no_order()?;
             folder::read(&root, &mut lister)?;
         }
         for file in &files {
@@ -159,7 +192,10 @@ impl Source {
             };
         }
         lister.sort()?;
-        let Lister { listing, problems, row_bytes, footer_bytes, .. } = lister;
+        let Lister { listing, problems, described, row_bytes, footer_bytes, .. } = lister;
+        if let Described::Beside(beside) = described {
+            beside.finish()?;
+        }
         if listing.len() == 0 && problems.is_empty() {
             return Err(DataError::NoClips {
                 path: path.to_owned(),
@@ -202,6 +238,11 @@ impl Source {
         self.listing.longest_text
     }
 
+    /// Returns the length of the longest description, bytes.
+    pub fn longest_description(&self) -> usize {
+        self.listing.longest_description
+    }
+
     /// Returns the bytes that are held all the time while the clips are prepared, at most: of each clip, and of a table its
     /// footer.
     pub fn held_bytes(&self) -> u64 {
@@ -239,6 +280,39 @@ fn metadata_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
         ));
     }
     Ok(found)
+}
+
+/// Where descriptions are.
+enum Described {
+    /// Nobody asks for them.
+    No,
+    /// Where clips are.
+    Own,
+    /// In a second data set.
+    Beside(Box<Beside>),
+}
+
+impl Described {
+    /// Refuses to compare rows with clips that have no order.
+    fn needs_no_order(&self) -> Result<(), DataError> {
+        match self {
+            Self::Beside(beside) if !beside.is_named() => Err(DataError::Invalid(format!(
+                "descriptions in rows go with clips in rows, not with audio files that have their text beside them: name each one's \
+                 audio ({})",
+                AUDIO_KEYS.join(", ")
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the rows of a second data set's file, and the bytes that reading them holds.
+fn rows_of(file: &Path, room: u64) -> Result<(Box<dyn Rows>, u64), DataError> {
+    match file.extension().and_then(|e| e.to_str()) {
+        Some("parquet") => parquet::rows(file, room),
+        Some("jsonl") => Ok((Box::new(jsonl::rows(file)?), 0)),
+        _ => Ok((Box::new(delimited::rows(file)?), 0)),
+    }
 }
 
 /// Returns whether a file's name says that it is parquet.
@@ -292,11 +366,22 @@ fn add(
             return lister.problem(name, &place, Some(said.line), (Cause::NoAudio, reason));
         }
     };
-    match clean(said.text).and_then(|text| Ok((text, voice(said.voice)?))) {
-        Ok((text, voice)) => lister.add_file(name, &audio, &Said { text: &text, voice, ..*said }),
-        Err(reason) => {
+    let beside = lister.beside(name, said.id)?;
+    let cleaned = || {
+        let of_text = |reason| (Cause::Transcript, reason);
+        let text = clean(said.text).map_err(of_text)?;
+        let description = beside?.map_or_else(|| description(said.description), |said| Ok(Some(said)));
+        Ok((text, voice(said.voice).map_err(of_text)?, description?))
+    };
+    match cleaned() {
+        Ok((text, voice, description)) => lister.add_file(
+            name,
+            &audio,
+            &Said { text: &text, voice, description: description.as_deref(), ..*said },
+        ),
+        Err(problem) => {
             let place = lister.place(said, &audio);
-            lister.problem(name, &place, Some(said.line), (Cause::Transcript, reason))
+            lister.problem(name, &place, Some(said.line), problem)
         }
     }
 }
@@ -315,6 +400,19 @@ fn voice(said: Option<&str>) -> Result<Option<&str>, String> {
     }
 }
 
+/// Longest description, bytes: some sentences, of which a model reads every word with every frame.
+const MAX_DESCRIPTION: usize = 4 << 10;
+
+/// Returns a description as a transcript is kept, if there is one.
+fn description(said: Option<&str>) -> Result<Option<String>, Problem> {
+    let Some(said) = said.map(str::trim).filter(|said| !said.is_empty()) else { return Ok(None) };
+    let cleaned = match said.len() > MAX_DESCRIPTION {
+        true => Err(format!("a description of {} bytes; at most {MAX_DESCRIPTION} are read", said.len())),
+        false => one_line(said, "description"),
+    };
+    cleaned.map(Some).map_err(|reason| (Cause::Description, reason))
+}
+
 /// Returns a transcript without surrounding space; line breaks and tabs inside become spaces.
 fn clean(text: &str) -> Result<String, String> {
     let text = text.trim();
@@ -322,11 +420,16 @@ fn clean(text: &str) -> Result<String, String> {
         return Err("empty transcript".into());
     }
     speakable(text)?;
+    one_line(text, "transcript")
+}
+
+/// Returns a text with spaces for its line breaks and tabs.
+fn one_line(text: &str, what: &str) -> Result<String, String> {
     let text: String = text.replace("\r\n", " ").replace(['\n', '\r', '\t'], " ");
-    if let Some(c) = text.chars().find(|c| c.is_control()) {
-        return Err(format!("binary data in the transcript (U+{:04X})", c as u32));
+    match text.chars().find(|c| c.is_control()) {
+        Some(c) => Err(format!("binary data in the {what} (U+{:04X})", c as u32)),
+        None => Ok(text),
     }
-    Ok(text)
 }
 
 /// Refuses a text that no clip can hold, before anything is made of it.

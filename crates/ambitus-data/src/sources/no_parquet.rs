@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::beside::Rows;
 use super::listing::Lister;
 use crate::audio::AudioInput;
 use crate::error::DataError;
@@ -15,6 +16,10 @@ const REASON: &str = "this build does not read parquet files; build it with the 
                       cargo build --release --features parquet";
 
 pub(super) fn read(file: &Path, _: &mut Lister) -> Result<(), DataError> {
+    Err(refusal(file))
+}
+
+pub(super) fn rows(file: &Path, _: u64) -> Result<(Box<dyn Rows>, u64), DataError> {
     Err(refusal(file))
 }
 

@@ -12,12 +12,13 @@ use super::interleave::{CODEBOOK, Codes, FRAME_SAMPLES};
 use super::sequence::{LabelScope, Sequences, WRAPPERS};
 use super::token_clip::{self, Facts, TokenClip};
 use crate::audio::READER_BYTES;
-use crate::clip::Measured;
 use crate::error::DataError;
+use crate::measured::Measured;
 use crate::mel::SAMPLE_RATE;
 use crate::prepare::summary::{Advice, Unknown};
 use crate::prepare::{
-    Found, Make, PrepareOptions, Prepared, Progress, Record, WaveFrames, make_all, most_text_ids,
+    Cause, Found, Make, PrepareOptions, Prepared, Problem, Progress, Record, WaveFrames, make_all,
+    most_text_ids,
 };
 use crate::sources::{Entry, Source};
 use crate::text::ENCODING_BYTES;
@@ -52,9 +53,9 @@ impl SpeechOptions {
     /// Returns the bound on the memory of [`prepare_speech`] besides tokenizer and codec that does not depend on the data,
     /// bytes: per thread a reader, the longest clip's samples with what `cut` keeps of them, and its sequence.
     pub fn fixed_bound(&self, options: &PrepareOptions) -> u64 {
-        let samples = (options.limits.max_seconds * f64::from(SAMPLE_RATE)) as u64;
+        let samples = options.most_samples();
         // As many of text as of audio.
-        let ids = 2 * most_text_ids(&options.limits) + WRAPPERS as u64;
+        let ids = 2 * most_text_ids(options) + WRAPPERS as u64;
         // Vectors grow by doubling. Of samples: all, and those between silences. Of ids: codes, ids before and after
         // frames were dropped, labels, file image.
         let thread = READER_BYTES as u64 + 4 * 4 * samples + 2 * 6 * 4 * ids + (4 << 20);
@@ -91,13 +92,14 @@ pub fn prepare_speech(
     progress: &(dyn Fn(Progress<'_>) -> bool + Sync),
 ) -> Result<Prepared, DataError> {
     options.check()?;
+    options.check_rate(SAMPLE_RATE)?;
     let maker = SpeechClips {
         sequences,
         fingerprint: codec.fingerprint(),
         codec: Mutex::new(codec),
         speech,
-        most_text: most_text_ids(&options.limits) as usize,
-        max_seconds: options.limits.max_seconds,
+        most_text: most_text_ids(options) as usize,
+        options,
     };
     let advice = Advice { clips: Some(ADVISED_CLIPS), ..Advice::default() };
     let mut record = Record::new(&source.problems, SpeechClips::EXTENSION, options)?;
@@ -112,13 +114,20 @@ struct SpeechClips<'a> {
     speech: &'a SpeechOptions,
     /// Most tokens of a text.
     most_text: usize,
-    max_seconds: f64,
+    options: &'a PrepareOptions,
 }
 
 impl SpeechClips<'_> {
     /// Returns who speaks, if anything says so.
     fn voice<'e>(&'e self, entry: &'e Entry) -> Option<&'e str> {
         entry.voice.as_deref().or(self.speech.voice.as_deref())
+    }
+
+    fn found(&self, facts: &Facts, clip: &TokenClip) -> Found {
+        let (ids, measured) = (clip.ids.len(), facts.measured);
+        let most = self.speech.max_tokens.filter(|&most| ids > most);
+        let outside = most.map(|most| format!("{ids} ids ({:.1} s), more than {most}", measured.seconds));
+        Found { frames: ids as u32, tokens: facts.text_tokens, beside: 0, measured, outside }
     }
 }
 
@@ -132,17 +141,18 @@ impl Make for SpeechClips<'_> {
 
     const EXTENSION: &'static str = "tokens";
 
-    fn text(&self, entry: &Entry) -> Result<Vec<u32>, String> {
-        let ids = self.sequences.text(&entry.text, self.voice(entry)).map_err(|e| e.to_string())?;
+    fn text(&self, entry: &Entry) -> Result<Vec<u32>, Problem> {
+        let bad = |reason| (Cause::Transcript, reason);
+        let ids = self.sequences.text(&entry.text, self.voice(entry)).map_err(|e| bad(e.to_string()))?;
         if ids.len() <= self.most_text {
             return Ok(ids);
         }
-        Err(format!(
+        Err(bad(format!(
             "{} tokens of text for {} of the longest clip's audio ({} s), so audio and text cannot belong together",
             ids.len(),
             self.most_text,
-            self.max_seconds
-        ))
+            self.options.limits.max_seconds
+        )))
     }
 
     fn tokens(ids: &Vec<u32>) -> usize {
@@ -166,12 +176,7 @@ impl Make for SpeechClips<'_> {
 
     fn cached(&self, _: &Vec<u32>, path: &Path, key: &[u8; 32]) -> Option<Found> {
         let (facts, clip) = token_clip::read(path).ok()?;
-        (facts.key == *key).then(|| found(&facts, &clip))
-    }
-
-    fn outside(&self, found: &Found) -> Option<String> {
-        let most = self.speech.max_tokens.filter(|&most| found.frames as usize > most)?;
-        Some(format!("{} ids ({:.1} s), more than {most}", found.frames, found.measured.seconds))
+        (facts.key == *key).then(|| self.found(&facts, &clip))
     }
 
     fn make(
@@ -183,7 +188,7 @@ impl Make for SpeechClips<'_> {
         (path, key): (&Path, &[u8; 32]),
     ) -> Result<Result<Found, String>, DataError> {
         // The last frame was filled up.
-        samples.truncate((measured.seconds * f64::from(SAMPLE_RATE)).round() as usize);
+        samples.truncate(self.options.samples_of(&measured));
         let failed = |reason: String| DataError::Codec { clip: entry.name.clone(), reason };
         let codes = {
             let mut codec = self.codec.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,10 +208,6 @@ impl Make for SpeechClips<'_> {
         let clip = TokenClip { ids, labels, name: entry.name.clone() };
         let facts = Facts { key: *key, text_tokens: text.len() as u32, measured };
         token_clip::save(path, &facts, &clip)?;
-        Ok(Ok(found(&facts, &clip)))
+        Ok(Ok(self.found(&facts, &clip)))
     }
-}
-
-fn found(facts: &Facts, clip: &TokenClip) -> Found {
-    Found { frames: clip.ids.len() as u32, tokens: facts.text_tokens, measured: facts.measured }
 }

@@ -4,22 +4,19 @@
 //! peak f32, name (UTF-8), ids u32 `[T]`, labels i32 `[T]`, blake3 of all before (32). The length follows from the two counts,
 //! so a file of another length is refused before anything is made of it.
 
-use std::io::Write;
 use std::path::Path;
 
-use crate::atomic;
-use crate::clip::Measured;
 use crate::error::DataError;
-use crate::files;
+use crate::measured::Measured;
+use crate::sealed::{self, BEGINNING, Kind, MEASURED};
 
-const MAGIC: &[u8; 8] = b"ambtokn1";
-const HEADER: usize = 8 + 32 + 4 * 4 + 8 + 4 + 4;
-const CHECKSUM: usize = 32;
+const HEADER: usize = BEGINNING + 4 * 4 + MEASURED;
 /// Most ids of a clip: an hour and a half of speech, far more than any model's context.
 pub const MAX_IDS: usize = 1 << 19;
 /// Longest name, bytes.
 const MAX_NAME: usize = 64 << 10;
-const MAX_BYTES: u64 = (HEADER + MAX_NAME + 8 * MAX_IDS + CHECKSUM) as u64;
+const MAX_BYTES: u64 = (HEADER + MAX_NAME + 8 * MAX_IDS + 32) as u64;
+const KIND: Kind = Kind { magic: b"ambtokn1", name: "token clip", header: HEADER, most: MAX_BYTES };
 
 /// A clip as training takes it: T ids and as many labels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -48,10 +45,6 @@ pub(crate) struct Facts {
     pub(crate) measured: Measured,
 }
 
-fn file_length(ids: usize, name: usize) -> usize {
-    HEADER + name + 8 * ids + CHECKSUM
-}
-
 pub(crate) fn save(path: &Path, facts: &Facts, clip: &TokenClip) -> Result<(), DataError> {
     if clip.ids.len() != clip.labels.len() || clip.ids.len() > MAX_IDS || clip.name.len() > MAX_NAME {
         return Err(DataError::file(
@@ -64,64 +57,32 @@ pub(crate) fn save(path: &Path, facts: &Facts, clip: &TokenClip) -> Result<(), D
             ),
         ));
     }
-    let mut bytes = Vec::with_capacity(file_length(clip.ids.len(), clip.name.len()));
-    let measured = &facts.measured;
-    let flags = u32::from(measured.clipped) | u32::from(measured.trimmed) << 1;
-    bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&facts.key);
-    for count in [clip.ids.len() as u32, clip.name.len() as u32, facts.text_tokens, flags] {
-        bytes.extend_from_slice(&count.to_le_bytes());
-    }
-    bytes.extend_from_slice(&measured.seconds.to_le_bytes());
-    bytes.extend_from_slice(&measured.rms.to_le_bytes());
-    bytes.extend_from_slice(&measured.peak.to_le_bytes());
-    bytes.extend_from_slice(clip.name.as_bytes());
-    clip.ids.iter().for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()));
-    clip.labels.iter().for_each(|l| bytes.extend_from_slice(&l.to_le_bytes()));
-    let checksum = blake3::hash(&bytes);
-    bytes.extend_from_slice(checksum.as_bytes());
-    atomic::write(path, |file| file.write_all(&bytes))
+    let (ids, name, measured) = (clip.ids.len(), clip.name.len(), &facts.measured);
+    let mut file = KIND.begin(&facts.key, name + 8 * ids);
+    sealed::put(&mut file, [ids as u32, name as u32, facts.text_tokens, measured.flags()]);
+    measured.put(&mut file);
+    file.extend_from_slice(clip.name.as_bytes());
+    sealed::put(&mut file, clip.ids.iter().copied());
+    sealed::put(&mut file, clip.labels.iter().map(|l| *l as u32));
+    KIND.save(path, file)
 }
 
 pub(crate) fn read(path: &Path) -> Result<(Facts, TokenClip), DataError> {
-    let damaged = |what: &str| {
-        DataError::file(path, format!("damaged token clip ({what}); delete it and run `prepare` again"))
-    };
-    let bytes = files::read_bytes(path, MAX_BYTES)?;
-    if bytes.len() < HEADER + CHECKSUM || &bytes[..8] != MAGIC {
-        return Err(damaged("not a token clip"));
-    }
-    let word = |at: usize| -> [u8; 4] { bytes[at..at + 4].try_into().expect("four bytes") };
-    let count = |at: usize| u32::from_le_bytes(word(at)) as usize;
-    let (ids, name) = (count(40), count(44));
-    // Together they cannot overflow: both are at most what four bytes hold.
-    if bytes.len() as u64 != HEADER as u64 + name as u64 + 8 * ids as u64 + CHECKSUM as u64 {
-        return Err(damaged("wrong length"));
-    }
-    let (content, checksum) = bytes.split_at(bytes.len() - CHECKSUM);
-    if blake3::hash(content).as_bytes() != checksum {
-        return Err(damaged("wrong checksum"));
-    }
-    let flags = count(52);
-    let facts = Facts {
-        key: content[8..40].try_into().expect("32 bytes"),
-        text_tokens: count(48) as u32,
-        measured: Measured {
-            seconds: f64::from_le_bytes(content[56..64].try_into().expect("eight bytes")),
-            rms: f32::from_le_bytes(word(64)),
-            peak: f32::from_le_bytes(word(68)),
-            clipped: flags & 1 != 0,
-            trimmed: flags & 2 != 0,
-        },
-    };
-    let (name, numbers) = content[HEADER..].split_at(name);
-    let (ids, labels) = numbers.split_at(4 * ids);
+    let counts = |file: &[u8]| [0, 4, 8, 12].map(|at| u64::from(sealed::number(file, BEGINNING + at)));
+    let bytes = KIND.read(path, |file| {
+        let [ids, name, ..] = counts(file);
+        name + 8 * ids
+    })?;
+    let [ids, name, text_tokens, flags] = counts(&bytes).map(|n| n as u32);
+    let measured = Measured::at(&bytes, BEGINNING + 4 * 4, flags);
+    let (name, numbers) = bytes[HEADER..].split_at(name as usize);
+    let (ids, labels) = numbers.split_at(4 * ids as usize);
     let clip = TokenClip {
-        ids: ids.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect(),
-        labels: labels.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect(),
-        name: String::from_utf8(name.to_vec()).map_err(|_| damaged("its name is not UTF-8"))?,
+        ids: sealed::numbers(ids).collect(),
+        labels: sealed::numbers(labels).map(|l| l as i32).collect(),
+        name: String::from_utf8(name.to_vec()).map_err(|_| KIND.damaged(path, "its name is not UTF-8"))?,
     };
-    Ok((facts, clip))
+    Ok((Facts { key: sealed::key(&bytes), text_tokens, measured }, clip))
 }
 
 /// Loads a prepared clip. Length and checksum are verified.

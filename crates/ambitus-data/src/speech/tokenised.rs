@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use super::interleave::{FRAME_SAMPLES, SLOTS};
 use super::sequence::{FIRST_AUDIO, IGNORED, LAST_AUDIO};
 use super::token_clip::{self, Facts, MAX_IDS, TokenClip};
-use crate::clip::Measured;
 use crate::error::{DataError, many};
 use crate::index::ClipMeta;
+use crate::measured::Measured;
 use crate::mel::SAMPLE_RATE;
 use crate::outcomes::{Cause, Outcome, Verdict};
 use crate::prepare::summary::{Advice, Unknown};
@@ -175,6 +175,7 @@ fn keep(
         name: clip.name.clone(),
         frames: length as u32,
         tokens: facts.text_tokens,
+        beside: 0,
         measured,
         file,
         key: blake3::Hash::from_bytes(key).to_hex().to_string(),

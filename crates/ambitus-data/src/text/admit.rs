@@ -1,6 +1,6 @@
 //! What a `tokenizer.json` may ask for. The package runs whatever it says: a dozen characters can make a text grow a million
 //! times, or an expression run for minutes. Admitted are the parts that Llama's relatives have (Llama 2 and 3, Qwen, Mistral,
-//! SmolLM and models made of them), with parameters under which a text grows by a fixed factor at most.
+//! SmolLM and models made of them), and T5's, with parameters under which a text grows by a fixed factor at most.
 
 use serde_json::{Map, Value};
 
@@ -16,12 +16,14 @@ const MAX_EXPRESSION: usize = 1 << 10;
 const MAX_REPETITIONS: u64 = 64;
 /// Longest text that is prepended, characters.
 const MAX_PREPENDED: usize = 4;
+/// Longest text that a Unigram's normalizer replaces, characters.
+const MAX_REPLACED: usize = 64;
 /// Ids that a template puts around a text.
 const MAX_TEMPLATE_IDS: usize = 64;
 
 type Checked = Result<(), String>;
 /// A part of the file with its type.
-type Step<'a> = (&'a str, &'a Map<String, Value>);
+pub(super) type Step<'a> = (&'a str, &'a Map<String, Value>);
 
 /// Returns a normalizer: none, NFC, prepending, and replacing one text by a character.
 pub(super) fn normalizer(part: &Value) -> Checked {
@@ -78,6 +80,46 @@ pub(super) fn post_processor(part: &Value) -> Checked {
             "TemplateProcessing" => template(step)?,
             other => return Err(unknown("post_processor", other, "ByteLevel and TemplateProcessing")),
         }
+    }
+    Ok(())
+}
+
+/// Returns the steps of a Unigram's normalizer: at most one table of replacements, taking off spaces, and replacing one text, or spaces
+/// that follow each other, by a character. None makes more characters of some but the table.
+pub(super) fn unigram_normalizer(part: &Value) -> Result<Vec<Step<'_>>, String> {
+    let all = steps(part, "normalizers")?;
+    for (kind, step) in &all {
+        let sound = match *kind {
+            "Precompiled" => all.iter().filter(|(kind, _)| *kind == "Precompiled").count() == 1,
+            "Strip" => true,
+            "Replace" => {
+                let pattern = step.get("pattern").unwrap_or(&Value::Null);
+                let of = length(&pattern["String"]);
+                let known =
+                    pattern["Regex"] == " {2,}" || of.is_some_and(|n| (1..=MAX_REPLACED).contains(&n));
+                known && step.get("content").and_then(length).is_some_and(|n| n <= 1)
+            }
+            other => return Err(unknown("normalizer", other, "Precompiled, Strip and Replace")),
+        };
+        if !sound {
+            return Err(parameters("normalizer", kind));
+        }
+    }
+    Ok(all)
+}
+
+/// Returns a Unigram's pre-tokenizer: none, splits at spaces, and one change to Metaspace's character.
+pub(super) fn unigram_pre_tokenizer(part: &Value) -> Checked {
+    let mut rewrites = 0;
+    for (kind, _) in steps(part, "pretokenizers")? {
+        match kind {
+            "WhitespaceSplit" => {}
+            "Metaspace" => rewrites += 1,
+            other => return Err(unknown("pre_tokenizer", other, "Metaspace and WhitespaceSplit")),
+        }
+    }
+    if rewrites > 1 {
+        return Err("its pre_tokenizer changes the text's characters more than once".into());
     }
     Ok(())
 }
@@ -156,11 +198,11 @@ fn template(step: &Map<String, Value>) -> Checked {
 
 fn unknown(part: &str, kind: &str, known: &str) -> String {
     let kind = crate::error::short(kind);
-    format!("its {part} {kind} is none that Llama models have: {known} can be read")
+    format!("its {part} {kind} is none that such models have: {known} can be read")
 }
 
 fn parameters(part: &str, kind: &str) -> String {
-    format!("its {part} {kind} has parameters that no Llama model has")
+    format!("its {part} {kind} has parameters that no such model has")
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -14,6 +13,7 @@ use tokenizers::{
 };
 
 use super::admit;
+use super::counts::{Added, Count};
 use crate::error::{DataError, short};
 use crate::files;
 use crate::guard::guarded;
@@ -215,74 +215,6 @@ struct Model {
     merges: Count,
 }
 
-/// Entries of an object or a list.
-struct Count(u64);
-
-impl<'de> Deserialize<'de> for Count {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Counter;
-        impl<'de> Visitor<'de> for Counter {
-            type Value = Count;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object or a list")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Count, A::Error> {
-                let mut count = 0;
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
-                    count += 1;
-                }
-                Ok(Count(count))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Count, A::Error> {
-                let mut count = 0;
-                while list.next_element::<IgnoredAny>()?.is_some() {
-                    count += 1;
-                }
-                Ok(Count(count))
-            }
-        }
-        deserializer.deserialize_any(Counter)
-    }
-}
-
-/// Added tokens, and bytes of their spellings.
-#[derive(Default)]
-struct Added {
-    tokens: u64,
-    bytes: u64,
-}
-
-impl<'de> Deserialize<'de> for Added {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Token<'a> {
-            #[serde(borrow)]
-            content: &'a RawValue,
-        }
-        struct Summer;
-        impl<'de> Visitor<'de> for Summer {
-            type Value = Added;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a list of tokens")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Added, A::Error> {
-                let mut added = Added::default();
-                while let Some(token) = list.next_element::<Token<'de>>()? {
-                    added.tokens += 1;
-                    added.bytes += token.content.get().len() as u64;
-                }
-                Ok(added)
-            }
-        }
-        deserializer.deserialize_seq(Summer)
-    }
-}
-
 /// How much there is of everything that takes memory.
 struct Sizes {
     file: u64,
@@ -294,13 +226,10 @@ struct Sizes {
 }
 
 /// Memory that a tokenizer takes while it is read, measured by tests with files that are made to take much of it: for each byte
-/// of the file (its text, the spellings of both directions), for each token, merge and added token, and for each byte of added tokens (a state of
-/// the automaton that finds them).
+/// of the file (its text, the spellings of both directions), for each token and merge. Added tokens take more.
 const MEMORY_PER_BYTE: u64 = 4;
 const MEMORY_PER_TOKEN: u64 = 150;
 const MEMORY_PER_MERGE: u64 = 400;
-const MEMORY_PER_ADDED: u64 = 400;
-const MEMORY_PER_ADDED_BYTE: u64 = 200;
 /// Expressions and tables.
 const MEMORY_FIXED: u64 = 16 << 20;
 
@@ -313,7 +242,6 @@ impl Sizes {
             + MEMORY_PER_BYTE * self.file
             + MEMORY_PER_TOKEN * self.vocabulary
             + MEMORY_PER_MERGE * self.merges
-            + MEMORY_PER_ADDED * self.added.tokens
-            + MEMORY_PER_ADDED_BYTE * self.added.bytes
+            + self.added.memory_bytes()
     }
 }

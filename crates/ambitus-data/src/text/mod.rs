@@ -1,14 +1,18 @@
 //! Text to token ids as the package does it whose vectors are in `parity/` (`convert_char_to_pinyin`, `list_str_to_idx`,
-//! `list_str_to_tensor` of its `model/utils.py`); [`Bpe`] is for language models.
+//! `list_str_to_tensor` of its `model/utils.py`); [`Bpe`] is for language models,
+//! [`Unigram`] for the descriptions that speech models read.
 
 mod admit;
 mod bpe;
 mod chunks;
+mod counts;
 mod pinyin;
+mod unigram;
 mod vocab;
 
 pub use bpe::{Bpe, ENCODING_BYTES, TOKENIZER_FILE};
 pub use chunks::chunks;
+pub use unigram::{SPIECE_FILE, UNIGRAM_ENCODING_BYTES, Unigram};
 pub use vocab::Vocab;
 
 use crate::error::DataError;
@@ -21,6 +25,11 @@ pub const MAX_UNKNOWN_SHARE: f64 = 0.01;
 const DICTIONARY_BYTES: u64 = 37 << 20;
 /// What of it stays when the tokenizer is gone, bytes: pages of the program's file that it was read from; measured: 7.5 MiB.
 const DICTIONARY_PAGES: u64 = 8 << 20;
+
+/// Returns a text without the spaces at its ends, as Python's `str.strip` leaves it: it also counts U+001C to U+001F.
+pub fn strip(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}'))
+}
 
 /// How text becomes tokens; the names are those of the package's `model.tokenizer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

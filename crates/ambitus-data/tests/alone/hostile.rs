@@ -148,6 +148,7 @@ fn long_files_take_no_more_memory_than_short_ones() {
         policy: Policy::Cut,
         cache: dir.path().join("cache"),
         threads: 1,
+        rate: 24_000,
     };
     let mut peaks = Vec::new();
     for seconds in [30, 600] {
@@ -197,6 +198,7 @@ fn long_files_become_token_clips_in_the_memory_of_short_ones() {
         policy: Policy::Cut,
         cache: dir.path().join("cache"),
         threads: 1,
+        rate: 24_000,
     };
     let mut peaks = Vec::new();
     for seconds in [30, 600] {

@@ -12,7 +12,7 @@ use ambitus_data::{
 
 fn options(dir: &Path) -> PrepareOptions {
     let limits = Limits { max_seconds: 1.0, ..Limits::default() };
-    PrepareOptions { limits, policy: Policy::Skip, cache: dir.join("cache"), threads: 1 }
+    PrepareOptions { limits, policy: Policy::Skip, cache: dir.join("cache"), threads: 1, rate: 24_000 }
 }
 
 fn bytes() -> Tokenizer {

@@ -2,10 +2,12 @@
 //! have [another](../alone/main.rs).
 
 mod audio;
+mod codes;
 mod doubts;
 mod pack;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod prepare;
 mod speech;
+mod unigram;
 mod vectors;

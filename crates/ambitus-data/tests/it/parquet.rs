@@ -1,6 +1,7 @@
 //! Parquet files as pyarrow writes them (`parity/orpheus/record_parquet.py` has the formulas), whole and damaged.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ambitus_data::prepare::Verdict;
 use ambitus_data::sources::Format;
@@ -9,13 +10,22 @@ use ambitus_data::speech::{
     prepare_tokens,
 };
 use ambitus_data::{Bpe, DataError, Limits, Policy, PrepareOptions, Prepared, Source};
+use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../parity/orpheus/fixtures")
 }
 
 fn options(dir: &Path) -> PrepareOptions {
-    PrepareOptions { limits: Limits::default(), policy: Policy::Skip, cache: dir.join("cache"), threads: 2 }
+    PrepareOptions {
+        limits: Limits::default(),
+        policy: Policy::Skip,
+        cache: dir.join("cache"),
+        threads: 2,
+        rate: 24_000,
+    }
 }
 
 /// Keeps the samples that it is given.
@@ -256,4 +266,85 @@ fn damaged_files_never_panic() {
             }
         }
     }
+}
+
+/// A column of a file that a test writes, with gaps.
+enum Written<'a> {
+    Bytes(Vec<Option<&'a [u8]>>),
+    Ints(Vec<Option<i64>>),
+}
+
+fn write(path: &Path, schema: &str, columns: &[Written<'_>]) {
+    let schema = parse_message_type(&format!("message rows {{ {schema} }}")).expect("a schema");
+    let file = std::fs::File::create(path).expect("created");
+    let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::default()).expect("begun");
+    let mut group = writer.next_row_group().expect("begun");
+    for column in columns {
+        let mut out = group.next_column().expect("begun").expect("a column of the schema");
+        let levels = |there: Vec<bool>| there.into_iter().map(i16::from).collect::<Vec<i16>>();
+        match column {
+            Written::Bytes(cells) => {
+                let levels = levels(cells.iter().map(Option::is_some).collect());
+                let values: Vec<ByteArray> = cells.iter().flatten().map(|v| v.to_vec().into()).collect();
+                out.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None).expect("written");
+            }
+            Written::Ints(cells) => {
+                let levels = levels(cells.iter().map(Option::is_some).collect());
+                let values: Vec<i64> = cells.iter().flatten().copied().collect();
+                out.typed::<Int64Type>().write_batch(&values, Some(&levels), None).expect("written");
+            }
+        }
+        out.close().expect("written");
+    }
+    group.close().expect("written");
+    writer.close().expect("written");
+}
+
+/// As the scripts of a description-led model make them: audio with ids, and descriptions in a second set whose rows are the same.
+#[test]
+fn descriptions_are_a_column_or_a_second_file() {
+    let dir = tempfile::tempdir().expect("folder");
+    let (data, second) = (dir.path().join("data.parquet"), dir.path().join("second.parquet"));
+    let wav = dir.path().join("a.wav");
+    ambitus_data::wav::write_wav(&wav, &vec![0.1; 24_000], 24_000).expect("written");
+    let sound = std::fs::read(&wav).expect("readable");
+    let texts =
+        |texts: [Option<&'static str>; 3]| Written::Bytes(texts.map(|t| t.map(str::as_bytes)).to_vec());
+    let audio = || Written::Bytes(vec![Some(sound.as_slice()); 3]);
+    let spoken = || texts([Some("One."), None, Some("Three.")]);
+    let read = |second: Option<&Path>| Source::read_described(&data, second, dir.path(), u64::MAX);
+    let of = |source: &Source| -> Vec<Option<String>> {
+        source.entries().map(|e| e.expect("readable").description).collect()
+    };
+    let own = texts([Some(" Slow. "), Some("Of nothing."), None]);
+    write(
+        &data,
+        "required group audio { optional binary bytes; } optional binary text (UTF8); optional binary description (UTF8);",
+        &[audio(), spoken(), own],
+    );
+    let source = read(None).expect("readable");
+    assert_eq!(of(&source), [Some("Slow.".to_owned()), None]);
+    assert_eq!((source.problems.len(), source.longest_description()), (1, 5));
+    let plain = Source::read(&data, dir.path(), u64::MAX).expect("readable");
+    assert_eq!(of(&plain), [None, None]);
+    assert!(plain.row_bytes < source.row_bytes + 1);
+
+    let ids = |ids: [Option<i64>; 3]| Written::Ints(ids.to_vec());
+    write(
+        &data,
+        "required group audio { optional binary bytes; } optional binary text (UTF8); optional int64 id;",
+        &[audio(), spoken(), ids([Some(4), Some(5), None])],
+    );
+    let described = |of_ids| {
+        let schema = "optional binary text_description (UTF8); optional int64 id;";
+        write(&second, schema, &[texts([Some("Of one."), Some("Of two."), Some("Of three.")]), of_ids]);
+        read(Some(&second))
+    };
+    let source = described(ids([Some(4), None, Some(9)])).expect("the same rows");
+    assert_eq!(of(&source), [Some("Of one.".to_owned()), Some("Of three.".to_owned())]);
+    let error = described(ids([Some(5), None, None])).expect_err("others").to_string();
+    assert!(error.contains("second.parquet:1: the row of \"4\" has the id \"5\""), "{error}");
+    write(&second, "optional binary text (UTF8);", &[texts([Some("x"); 3])]);
+    let error = read(Some(&second)).expect_err("none").to_string();
+    assert!(error.contains("no column of descriptions") && error.contains("its columns: text"), "{error}");
 }

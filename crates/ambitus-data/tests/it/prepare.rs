@@ -39,7 +39,13 @@ fn english() -> Tokenizer {
 }
 
 fn options(dir: &Path) -> PrepareOptions {
-    PrepareOptions { limits: Limits::default(), policy: Policy::Skip, cache: dir.join("cache"), threads: 2 }
+    PrepareOptions {
+        limits: Limits::default(),
+        policy: Policy::Skip,
+        cache: dir.join("cache"),
+        threads: 2,
+        rate: 24_000,
+    }
 }
 
 /// Reads a data set; what is read lies in the system's folder for such things.
@@ -425,6 +431,7 @@ fn split_follows_the_list_or_a_tenth() {
                 name: format!("wavs/{i:03}.wav"),
                 frames: 10,
                 tokens: 2,
+                beside: 0,
                 measured: Default::default(),
                 file: format!("{i:032x}.clip"),
                 key: String::new(),

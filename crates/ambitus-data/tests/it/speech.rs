@@ -284,7 +284,7 @@ fn data(dir: &Path) -> PathBuf {
 
 fn options(dir: &Path) -> PrepareOptions {
     let limits = Limits { max_seconds: 3.0, ..Limits::default() };
-    PrepareOptions { limits, policy: Policy::Skip, cache: dir.join("cache"), threads: 2 }
+    PrepareOptions { limits, policy: Policy::Skip, cache: dir.join("cache"), threads: 2, rate: 24_000 }
 }
 
 fn run(

@@ -22,7 +22,7 @@ const STAGING_BYTES: usize = 64 << 10;
 pub struct CodesFile {
     /// Of the audio, Hz.
     pub sample_rate: u32,
-    /// Samples of the audio before it was padded to whole frames; absent: all that the codes say.
+    /// Samples of the audio that the codes are of, before it was padded to whole frames; absent: all that the codes say.
     #[serde(default)]
     pub samples: Option<u64>,
     /// The codes of each codebook, the slowest first. Older files call them `layers`.
@@ -72,7 +72,7 @@ impl CodesFile {
         }
         let codes = Codes { layers: std::mem::take(&mut file.codes) };
         let frames = codec.frames(&codes).map_err(|why| of_file(path, why))?;
-        let most = (frames * codec.frame) as u64;
+        let most = codec.samples(frames) as u64;
         if let Some(samples) = file.samples.filter(|n| *n > most) {
             return Err(of_file(path, format!("samples: {samples} are more than the {most} of the codes")));
         }

@@ -37,8 +37,16 @@ pub fn encode_file(codec: &mut dyn Codec, audio: &Path) -> Result<CodesFile, Run
         let (path, reason) = (audio.to_owned(), AudioFault::Empty);
         return Err(DataError::Audio { path, reason }.into());
     }
-    let codes = encoding.finish()?.layers;
-    Ok(CodesFile { sample_rate: rate, samples: Some(samples), codes })
+    let codes = encoding.finish()?;
+    let spec = codec.spec();
+    let frames = spec.frames(&codes).map_err(RunError::Training)?;
+    if frames == 0 {
+        let why = format!("has {samples} samples at {rate} Hz, less than one frame of {}", spec.frame);
+        return Err(of_file(audio, why));
+    }
+    // A codec that does not pad leaves out what is less than a frame.
+    let samples = samples.min(spec.samples(frames) as u64);
+    Ok(CodesFile { sample_rate: rate, samples: Some(samples), codes: codes.layers })
 }
 
 /// Gives an audio file to an encoder and returns its samples at `rate`.
@@ -107,10 +115,10 @@ pub fn decode_file(
     out: &Path,
     noise: Option<u64>,
 ) -> Result<u64, RunError> {
-    let (rate, frame) = (codec.spec().rate, codec.spec().frame);
+    let rate = codec.spec().rate;
     let (file, codes) = CodesFile::read(codes, codec.spec())?;
     let frames = codec.spec().frames(&codes).map_err(|why| RunError::Data(DataError::Invalid(why)))?;
-    let samples = file.samples.unwrap_or((frames * frame) as u64);
+    let samples = file.samples.unwrap_or(codec.spec().samples(frames) as u64);
     write_sound(out, rate, samples, &mut *codec.decoding_of(&codes, frames, noise)?)?;
     Ok(samples)
 }

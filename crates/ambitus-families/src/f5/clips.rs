@@ -1,10 +1,10 @@
 //! F5-TTS: mel frames and text from prepared files, noise, times and spans drawn for each use.
 
-use crate::clips::{Clips, Use, VALIDATION_SEED, When};
+use crate::clips::{Clips, Use, VALIDATION_SEED, When, sample_id};
 use ambitus_data::{ClipIndex, DataError, load_clip};
 use ambitus_models::f5::batch::{self, Clip};
 use ambitus_models::f5::draw::{self, Draw};
-use ambitus_models::{Batch, Norms, one_norm};
+use ambitus_models::{Batch, Norms, clip_key, one_norm};
 use std::sync::Arc;
 
 /// Epoch of validation draws: none that training reaches.
@@ -39,21 +39,15 @@ impl MelClips {
         let id = sample_id(self.index.name(self.place(of)));
         let frames = self.frames[of.clip] as usize;
         match of.when {
-            When::Epoch(epoch) => draw::draw(draw::clip_key(self.seed, epoch.into(), id), frames),
+            When::Epoch(epoch) => draw::draw(clip_key(self.seed, epoch.into(), id), frames),
             When::Round(round) => {
-                let key = draw::clip_key(VALIDATION_SEED, VALIDATION - u64::from(round), id);
+                let key = clip_key(VALIDATION_SEED, VALIDATION - u64::from(round), id);
                 let d = draw::draw(key, frames);
                 let time = (round as f32 + d.time) / Self::ROUNDS as f32;
                 Draw { time, drop_audio: false, drop_text: false, ..d }
             }
         }
     }
-}
-
-/// Returns the identity of a clip in random draws: independent of its place in the data.
-fn sample_id(name: &str) -> u64 {
-    let hash = blake3::hash(name.as_bytes());
-    u64::from_le_bytes(std::array::from_fn(|i| hash.as_bytes()[i]))
 }
 
 impl Clips for MelClips {

@@ -6,8 +6,8 @@ use ambitus_recipe::import::Trainer;
 pub(super) const TRAINER: Trainer = Trainer {
     signs: &["datasets.", "batch_size_per_gpu", "batch_size_type"],
     counts_frames: true,
-    precision: None,
     has_length: true,
+    ..Trainer::PLAIN
 };
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use crate::error::RunError;
 use crate::prepare::{
     Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shown,
 };
+use ambitus_data::mel::SAMPLE_RATE;
 use ambitus_data::prepare::mel_lengths;
 use ambitus_data::{Source, Tokenizer, prepare};
 
@@ -17,7 +18,7 @@ pub struct Mels {
 impl Preparer for Mels {
     fn read(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<Made, RunError> {
         let dir = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
-        let (options, tokenizer) = (prepare_options(job.recipe), &self.tokenizer);
+        let (options, tokenizer) = (prepare_options(job.recipe, SAMPLE_RATE), &self.tokenizer);
         let room = Room::new(job, PREPARE_THREADS);
         let fixed = options.fixed_bound(tokenizer);
         let source = room.read(fixed, Source::read(dir, &options.cache, room.left(fixed)))?;
@@ -34,7 +35,9 @@ impl Preparer for Mels {
     fn bound<'a>(&'a self, job: &Job<'_>, held: u64) -> Result<Bound<'a>, RunError> {
         let room = Room::new(job, PREPARE_THREADS);
         let beside = room.process + held;
-        Ok(limited(&prepare_options(job.recipe), move |o| beside + o.fixed_bound(&self.tokenizer)))
+        Ok(limited(&prepare_options(job.recipe, SAMPLE_RATE), move |o| {
+            beside + o.fixed_bound(&self.tokenizer)
+        }))
     }
 
     fn stays(&self) -> u64 {

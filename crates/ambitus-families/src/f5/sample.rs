@@ -8,9 +8,9 @@ use crate::sample::{Held, Sampler, Settings};
 use ambitus_data::griffin_lim::GriffinLim;
 use ambitus_data::{DataError, load_clip, mel, wav};
 use ambitus_exec::executor::Executor;
-use ambitus_models::Capacity;
 use ambitus_models::f5::config::MELS;
 use ambitus_models::f5::draw;
+use ambitus_models::{Capacity, clip_key};
 use std::ops::Range;
 use std::path::Path;
 
@@ -45,7 +45,7 @@ impl Sampler for Middle {
     ) -> Result<Vec<f32>, RunError> {
         let rows = held.values.len() / MELS;
         let mut noise = vec![0.0; held.values.len()];
-        draw::noise(draw::clip_key(settings.seed, 0, 0), &mut noise);
+        draw::noise(clip_key(settings.seed, 0, 0), &mut noise);
         let given =
             Given { mel: &held.values, text: &held.text, generated: self.generated(rows), noise: &noise };
         let flow = Flow { steps: settings.steps as usize, cfg: settings.cfg, sway: SWAY };

@@ -14,9 +14,9 @@ use crate::speech::{
 use ambitus_data::mel::{HOP, SAMPLE_RATE};
 use ambitus_data::text::chunks;
 use ambitus_exec::executor::Executor;
-use ambitus_models::Capacity;
 use ambitus_models::f5::config::{Config, MAX_FRAMES, MELS};
 use ambitus_models::f5::{batch, draw, model};
+use ambitus_models::{Capacity, clip_key};
 use std::sync::Arc;
 
 /// Name of the program of a step: training's own for samples.
@@ -210,7 +210,7 @@ impl Speech for Speaking {
                 let mut mel = self.voice.mel.clone();
                 mel.resize(piece.frames * MELS, 0.0);
                 let mut noise = vec![0.0; mel.len()];
-                draw::noise(draw::clip_key(self.seed, i as u64, k as u64), &mut noise);
+                draw::noise(clip_key(self.seed, i as u64, k as u64), &mut noise);
                 let wanted =
                     Given { mel: &mel, text: &piece.ids, generated: given..piece.frames, noise: &noise };
                 let mel = flow::integrate(exec, (&program, capacity), &wanted, self.flow)?;

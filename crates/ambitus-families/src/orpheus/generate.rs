@@ -5,16 +5,23 @@ use super::folder::Folder;
 use crate::decode::Decoder;
 use crate::error::RunError;
 use crate::generate::{Generated, Generator, Job, Settings, Values};
+use crate::recorded::BatchFile;
 use crate::sampling::Draws;
-use crate::weights::{MAX_CONFIG_BYTES, STAGING_BYTES, read_text};
+use crate::weights::{MAX_CONFIG_BYTES, read_text};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, Program, Session};
 use ambitus_models::decode::Room;
 use ambitus_models::orpheus::config::Config;
 use ambitus_models::orpheus::model;
-use ambitus_store::TensorFile;
 use serde_json::Value;
 use std::path::Path;
+
+/// New tokens of a sequence where nothing is said.
+const MOST_NEW: usize = 1200;
+
+fn most_new(settings: &Settings) -> usize {
+    settings.max_new.unwrap_or(MOST_NEW)
+}
 
 /// A file's prompts and how they go on.
 struct Prompts {
@@ -28,50 +35,25 @@ struct Prompts {
 
 impl Generator for Folder {
     fn job(&self, file: &Path, settings: &Settings) -> Result<Box<dyn Job>, RunError> {
-        let path = file;
-        let file = TensorFile::open(path)?;
+        let mut file = BatchFile::open(file)?;
         let vocab = self.config.vocab;
-        let bad = |name: &str, why: String| RunError::Usage(format!("{}: {name}: {why}", path.display()));
-        let mut scratch = vec![0u8; STAGING_BYTES];
         let (mut prompts, mut draws) = (Vec::new(), Vec::new());
-        while file.contains(&format!("clips.{}.input_ids", prompts.len())) {
-            let name = format!("clips.{}.input_ids", prompts.len());
-            let tensor = file.get(&name)?;
-            if tensor.shape().len() != 1 || tensor.elements() == 0 {
-                return Err(bad(&name, format!("is {:?}, not [tokens]", tensor.shape())));
+        for i in 0..file.clips("input_ids")? {
+            let name = format!("clips.{i}.input_ids");
+            let (ids, _) = file.integers(i, "input_ids", &["tokens"])?;
+            if ids.is_empty() {
+                return Err(file.bad(&name, "is [0], not [tokens]"));
             }
-            let mut ids = vec![0i64; tensor.elements()];
-            file.read_i64(&name, &mut ids, &mut scratch)?;
             if let Some(at) = ids.iter().position(|id| !(0..vocab as i64).contains(id)) {
-                return Err(bad(
-                    &name,
-                    format!("element {at} is {}; the vocabulary has {vocab} tokens", ids[at]),
-                ));
+                let id = ids[at];
+                return Err(
+                    file.bad(&name, format!("element {at} is {id}; the vocabulary has {vocab} tokens"))
+                );
             }
-            let name = format!("clips.{}.q", prompts.len());
-            let given = if !settings.sampling.greedy && file.contains(&name) {
-                let tensor = file.get(&name)?;
-                let &[n, v] = tensor.shape() else {
-                    return Err(bad(&name, format!("is {:?}, not [new tokens, {vocab}]", tensor.shape())));
-                };
-                if v != vocab || n < settings.max_new {
-                    let max = settings.max_new;
-                    return Err(bad(
-                        &name,
-                        format!("is [{n}, {v}]; [{max}, {vocab}] draws are needed (--max-new {max})"),
-                    ));
-                }
-                let mut q = vec![0.0; n * v];
-                file.read_into(&name, &mut q, &mut scratch)?;
-                Some(q)
-            } else {
-                None
-            };
-            draws.push(given);
             prompts.push(ids.into_iter().map(|id| id as u32).collect());
-        }
-        if prompts.is_empty() {
-            return Err(bad("clips.0.input_ids", "is missing; the batch has no clip".to_owned()));
+            let name = format!("clips.{i}.q");
+            let given = !settings.sampling.greedy && file.file.contains(&name);
+            draws.push(given.then(|| self.draws(&mut file, &name, most_new(settings))).transpose()?);
         }
         let stops = stops(&self.dir)?;
         Ok(Box::new(Prompts {
@@ -84,12 +66,28 @@ impl Generator for Folder {
     }
 }
 
+impl Folder {
+    /// Returns the draws `[n, V]` of a clip.
+    fn draws(&self, file: &mut BatchFile<'_>, name: &str, max: usize) -> Result<Vec<f32>, RunError> {
+        let vocab = self.config.vocab;
+        let shape = file.file.get(name)?.shape().to_vec();
+        let [n, v] = shape[..] else {
+            return Err(file.bad(name, format!("is {shape:?}, not [new tokens, {vocab}]")));
+        };
+        if v != vocab || n < max {
+            let why = format!("is [{n}, {v}]; [{max}, {vocab}] draws are needed (--max-new {max})");
+            return Err(file.bad(name, why));
+        }
+        file.floats(name, n * v)
+    }
+}
+
 /// Returns the tokens that end a text: `eos_token_id` of generation_config.json, or else of config.json, one or a list.
 ///
 /// # Errors
 /// Files that do not read, and what is no token.
 fn stops(dir: &Path) -> Result<Vec<u32>, RunError> {
-    for name in ["generation_config.json", super::folder::CONFIG] {
+    for name in ["generation_config.json", crate::hugging_face::CONFIG] {
         let path = dir.join(name);
         if !path.is_file() {
             continue;
@@ -120,7 +118,7 @@ impl Prompts {
         let group = |some: &[Vec<u32>]| some.iter().map(Vec::len).sum::<usize>();
         Room {
             sequences: self.sequences(),
-            tokens: longest + self.settings.max_new,
+            tokens: longest + most_new(&self.settings),
             prompts: self.prompts.chunks(self.sequences()).map(group).max().unwrap_or(1),
             cache,
         }
@@ -133,7 +131,7 @@ impl Job for Prompts {
     }
 
     fn bytes(&self) -> u64 {
-        let (n, v, s) = (self.settings.max_new as u64, self.config.vocab as u64, self.sequences() as u64);
+        let (n, v, s) = (most_new(&self.settings) as u64, self.config.vocab as u64, self.sequences() as u64);
         let draws: u64 = self.draws.iter().flatten().map(|q| 4 * q.len() as u64).sum();
         let logits = if self.settings.logits { 4 * n * v * self.prompts.len() as u64 } else { 0 };
         // Logits of a step, and what sorts one sequence's.
@@ -148,7 +146,7 @@ impl Job for Prompts {
             let last = (first + room.sequences).min(self.prompts.len());
             let prompts: Vec<&[u32]> = self.prompts[first..last].iter().map(Vec::as_slice).collect();
             let mut kept = vec![Vec::new(); prompts.len()];
-            let (most, stops) = (vec![settings.max_new; prompts.len()], self.stops.clone());
+            let (most, stops) = (vec![most_new(settings); prompts.len()], self.stops.clone());
             let decoder = Decoder { name: &str::to_owned, room, vocabulary, most, stops };
             let tokens = decoder.run(exec, &prompts, &mut |i, before, logits| {
                 if settings.logits {

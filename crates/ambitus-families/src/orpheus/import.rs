@@ -6,9 +6,8 @@ use ambitus_recipe::recipe::Precision;
 /// `finetune/config.yaml`, with what `finetune/train.py` sets in addition to it.
 pub(super) const TRAINER: Trainer = Trainer {
     signs: &["TTS_dataset"],
-    counts_frames: false,
     precision: Some((Precision::Bf16Mixed, "bf16=True in Orpheus' finetune/train.py")),
-    has_length: false,
+    ..Trainer::PLAIN
 };
 
 #[cfg(test)]

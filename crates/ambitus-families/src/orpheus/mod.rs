@@ -14,6 +14,7 @@ use crate::error::RunError;
 use crate::family::{ExportForm, Family, Opened, of_model};
 use crate::family::{ModelDir, OpenOptions};
 use crate::generate::Generator;
+use crate::hugging_face::CONFIG;
 use crate::prepare::Preparer;
 use crate::speech::Speaker;
 use crate::tokens::{Reader, Reading};
@@ -78,7 +79,7 @@ impl Family for Orpheus {
 
     /// Returns the names of `LlamaForCausalLM`, and what Hugging Face's readers ask for.
     fn export(&self) -> ExportForm {
-        ExportForm { metadata: &[("format", "pt")], config: Some(folder::CONFIG), ..ExportForm::default() }
+        ExportForm { metadata: &[("format", "pt")], config: Some(CONFIG), ..ExportForm::default() }
     }
 }
 

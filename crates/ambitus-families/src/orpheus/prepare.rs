@@ -6,6 +6,7 @@ use crate::codec::{self, Codebook, Spec};
 use crate::console::Console;
 use crate::error::RunError;
 use crate::family::Family;
+pub(super) use crate::prepare::PAGES;
 use crate::prepare::{
     Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shown,
 };
@@ -43,7 +44,7 @@ impl Codec for Snac {
 impl Snac {
     pub fn open(dir: &Path, threads: usize) -> Result<Snac, RunError> {
         let codec = codec::open(crate::CODECS, dir, threads)?;
-        let Spec { rate, frame, codebooks } = codec.spec();
+        let Spec { rate, frame, codebooks, .. } = codec.spec();
         let size = CODEBOOK as usize;
         let known = [1, 2, 4].map(|per_frame| Codebook { per_frame, size });
         if (*rate, *frame, &**codebooks) != (SAMPLE_RATE, FRAME_SAMPLES, &known[..]) {
@@ -63,9 +64,6 @@ impl Snac {
 
 /// Version of what is made of codes and text.
 const SPEC: &str = "orpheus-snac-24k-v1";
-/// What stays of a speech tokenizer and its codec when they are gone: pages of the program's file, and what the allocator keeps
-/// between. Measured.
-pub(super) const PAGES: u64 = 4 << 20;
 
 /// Prepares sequences of tokens.
 pub(super) struct Tokens<'a> {
@@ -91,7 +89,7 @@ impl Preparer for Tokens<'_> {
             None => 0,
         };
         let room = Room::new(job, PREPARE_THREADS + job.threads);
-        Ok(bound(&prepare_options(job.recipe), &room, codec.is_some(), encoding + held))
+        Ok(bound(&prepare_options(job.recipe, SAMPLE_RATE), &room, codec.is_some(), encoding + held))
     }
 
     fn stays(&self) -> u64 {
@@ -127,7 +125,7 @@ fn read<'a>(
 ) -> Result<(What, Bound<'a>), RunError> {
     let (recipe, keys, run, vocabulary) = (job.recipe, tokens.keys, job.run, tokens.vocabulary);
     let dir = recipe.data.dir.as_ref().ok_or_else(no_data)?;
-    let options = prepare_options(recipe);
+    let options = prepare_options(recipe, SAMPLE_RATE);
     let max_tokens = keys.max_tokens.map(|n| n as usize);
     let room = Room::new(job, PREPARE_THREADS + job.threads);
     if let Some(source) = room.read(0, TokenSource::open(dir, room.left(0)))? {

@@ -2,12 +2,11 @@
 
 use crate::clips::{Clips, Use};
 use crate::error::RunError;
-use crate::weights::STAGING_BYTES;
+use crate::recorded::BatchFile;
 use ambitus_data::DataError;
 use ambitus_models::orpheus::batch::{self, Clip};
 use ambitus_models::orpheus::config::Config;
 use ambitus_models::{Batch, Norms, one_norm};
-use ambitus_store::TensorFile;
 use std::path::Path;
 
 /// The clips of a batch file.
@@ -41,32 +40,16 @@ impl Clips for Given {
 
 /// Reads and checks the clips of a file.
 pub fn read(path: &Path, cfg: &Config) -> Result<Given, RunError> {
-    let file = TensorFile::open(path)?;
-    let bad = |name: &str, why: String| RunError::Usage(format!("{}: {name}: {why}", path.display()));
-    let mut scratch = vec![0u8; STAGING_BYTES];
+    let mut file = BatchFile::open(path)?;
     let mut given = Given { clips: Vec::new(), rows: Vec::new() };
-    while file.contains(&format!("clips.{}.input_ids", given.clips.len())) {
-        let i = given.clips.len();
-        let mut read = |leaf: &str| -> Result<Vec<i64>, RunError> {
-            let name = format!("clips.{i}.{leaf}");
-            let tensor = file.get(&name)?;
-            if tensor.shape().len() != 1 || tensor.elements() > u32::MAX as usize {
-                return Err(bad(&name, format!("is {:?}, not [tokens]", tensor.shape())));
-            }
-            let mut out = vec![0i64; tensor.elements()];
-            file.read_i64(&name, &mut out, &mut scratch)?;
-            Ok(out)
-        };
-        // What does not fit the narrower type is in no vocabulary.
-        let ids = read("input_ids")?.iter().map(|id| u32::try_from(*id).unwrap_or(u32::MAX)).collect();
-        let labels = read("labels")?.iter().map(|l| i32::try_from(*l).unwrap_or(i32::MIN)).collect();
+    for i in 0..file.clips("input_ids")? {
+        let (ids, _) = file.ids(i, "input_ids", &["tokens"])?;
+        let (labels, _) = file.integers(i, "labels", &["tokens"])?;
+        let labels = labels.iter().map(|l| i32::try_from(*l).unwrap_or(i32::MIN)).collect();
         given.clips.push((ids, labels));
         let clip = given.clip(i);
-        clip.check(cfg.vocab).map_err(|why| bad(&format!("clips.{i}"), why))?;
+        clip.check(cfg.vocab).map_err(|why| file.bad(&format!("clips.{i}"), why))?;
         given.rows.push(clip.tokens() as u32);
-    }
-    if given.clips.is_empty() {
-        return Err(bad("clips.0.input_ids", "is missing; the batch has no clip".to_owned()));
     }
     if (0..given.clips.len()).all(|i| given.clip(i).scored() == 0) {
         return Err(RunError::Usage(format!(

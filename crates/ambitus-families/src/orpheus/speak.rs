@@ -11,7 +11,9 @@ use crate::decode::Decoder;
 use crate::error::RunError;
 use crate::generate::Settings;
 use crate::sampling::Draws;
-use crate::speech::{Asked, BYTES_A_SECOND, Line, Listener, Programs, Reference, Speaker, Speech, Spoken};
+use crate::speech::{
+    Asked, BYTES_A_SECOND, Line, Listener, Programs, Reference, Speaker, Speech, SpokenLines,
+};
 use ambitus_data::doubts::{expected_seconds, loops};
 use ambitus_data::mel::SAMPLE_RATE;
 use ambitus_data::speech::interleave::{Codes as SnacCodes, FRAME_SAMPLES, Frames, SLOTS, interleave};
@@ -170,7 +172,7 @@ fn too_small(e: DataError) -> RunError {
 fn piece(prompt: Vec<u32>, expected: f64, settings: &Settings) -> Piece {
     let seconds = MOST_TIMES * expected + SPARE;
     let frames = (seconds * f64::from(SAMPLE_RATE) / FRAME_SAMPLES as f64).ceil() as usize;
-    Piece { prompt, expected, most: (SLOTS * frames).min(settings.max_new) }
+    Piece { prompt, expected, most: (SLOTS * frames).min(settings.max_new.unwrap_or(usize::MAX)) }
 }
 
 impl Folder {
@@ -263,23 +265,14 @@ impl Speech for Speaking {
         let stops = vec![END_OF_SPEECH, END_OF_AI, END_OF_TEXT];
         let mut decoder = Decoder { name, room, vocabulary: config.vocab, most: Vec::new(), stops };
         let of_piece: Vec<usize> = lines.iter().enumerate().flat_map(|(i, n)| vec![i; *n]).collect();
-        let mut spoken = vec![Spoken { expected_seconds: Some(0.0), ..Spoken::default() }; lines.len()];
-        let mut said = 0;
-        // Ends the lines before `line`: also those without a text.
-        let mut end = |line: usize, spoken: &mut [Spoken], to: &mut dyn Listener| {
-            while said < line {
-                to.ended(said, std::mem::take(&mut spoken[said]))?;
-                said += 1;
-            }
-            Ok::<_, RunError>(())
-        };
+        let mut spoken = SpokenLines::new(lines.len());
         for first in (0..pieces.len()).step_by(room.sequences) {
             let group = &pieces[first..pieces.len().min(first + room.sequences)];
             let prompts: Vec<&[u32]> = group.iter().map(|p| &*p.prompt).collect();
             decoder.most = group.iter().map(|p| p.most).collect();
             let mut voices: Vec<Voice> =
                 group.iter().map(|_| Voice { frame: FRAME_SAMPLES, ..Voice::default() }).collect();
-            end(of_piece[first], &mut spoken, to)?;
+            spoken.end_before(of_piece[first], to)?;
             let all = decoder.run(exec, &prompts, &mut |i, before, logits| {
                 let step = (before.len() - prompts[i].len()) as u32;
                 let draws = Draws::Keyed { sequence: (first + i) as u32, step };
@@ -293,9 +286,9 @@ impl Speech for Speaking {
             })?;
             for (i, (ids, voice)) in all.iter().zip(&mut voices).enumerate() {
                 let line = of_piece[first + i];
-                end(line, &mut spoken, to)?;
+                spoken.end_before(line, to)?;
                 voice.heard(&mut **codec, true, &mut |x| to.samples(line, x))?;
-                let of_line = &mut spoken[line];
+                let of_line = spoken.line(line);
                 of_line.reached_limit |= !ids.last().is_some_and(|id| decoder.stops.contains(id));
                 of_line.expected_seconds = of_line.expected_seconds.map(|s| s + group[i].expected);
                 let codes = Codes { layers: voice.frames.codes(0..voice.frames.len()).into() };
@@ -309,7 +302,7 @@ impl Speech for Speaking {
                 }
             }
         }
-        end(lines.len(), &mut spoken, to)
+        spoken.end_before(lines.len(), to)
     }
 }
 

@@ -4,7 +4,6 @@
 use super::Codec;
 use crate::codec::{Codec as _, Codes};
 use crate::error::RunError;
-use ambitus_exec::executor::Executor;
 use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorSpec};
 use std::path::{Path, PathBuf};
 
@@ -28,7 +27,7 @@ fn windows_give_what_the_whole_gives() {
         // The narrowest windows (seven or more frames are within reach), and one for all.
         let mut whole = Codec::open_with(&dir, 1, frames).unwrap();
         let mut windows = Codec::open_with(&dir, 2, 1).unwrap();
-        assert!(windows.frames * windows.config().frame() * 2 < x.len(), "{name}: several windows");
+        assert!(windows.frames() * windows.config().frame() * 2 < x.len(), "{name}: several windows");
         assert!(windows.bytes() < whole.bytes());
         let codes = whole.encode(x).unwrap();
         assert_eq!(windows.encode(x).unwrap(), codes, "{name}");
@@ -78,10 +77,10 @@ fn noise_depends_on_the_seed_only() {
 fn the_arena_is_the_plans() {
     let mut codec = Codec::open(&fixture("dense"), 1).unwrap();
     let codes = codec.encode(&[0.25; 100]).unwrap();
-    assert_eq!(codec.exec().unwrap().arena_bytes(), codec.encode_bytes());
+    assert_eq!(codec.open_bytes(), Some(codec.encode_bytes()));
     let y = codec.decode(&codes).unwrap();
     assert_eq!(y.len(), 9 * codec.config().frame());
-    assert!(codec.exec().unwrap().arena_bytes() <= codec.bytes());
+    assert!(codec.open_bytes().unwrap() <= codec.bytes());
     assert_eq!(codec.encode(&[]).unwrap().layers, vec![Vec::<u32>::new(); 2]);
     let no_number = codec.encode(&[f32::NAN; 30]).unwrap_err();
     assert_eq!(no_number.exit_code(), 4, "{no_number}");

@@ -1,7 +1,8 @@
 //! Layers that several families have.
 
+pub mod codec;
 mod linear;
 mod norm;
 
 pub use linear::{linear, project};
-pub use norm::rms_norm;
+pub use norm::{layer_norm, rms_norm};

@@ -31,15 +31,6 @@ pub struct Draw {
     pub key: [u32; 2],
 }
 
-/// Returns the key of a clip: a hash of seed, epoch and sample id.
-pub fn clip_key(seed: u64, epoch: u64, sample: u64) -> [u32; 2] {
-    let a = philox4x32_10(
-        [epoch as u32, (epoch >> 32) as u32, sample as u32, (sample >> 32) as u32],
-        [seed as u32, (seed >> 32) as u32],
-    );
-    [a[0], a[1]]
-}
-
 /// Returns a number uniform in 0..1 with 24 bits.
 fn uniform(bits: u32) -> f32 {
     (bits >> 8) as f32 / (1 << 24) as f32
@@ -82,6 +73,7 @@ pub fn noise(key: [u32; 2], out: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::clip_key;
     use crate::f5::config::MELS;
 
     #[test]

@@ -1,17 +1,12 @@
 //! The shape of a SNAC codec, from the package's `config.json`.
 
+use crate::common::codec::{TAPS, rows};
 pub use crate::error::ConfigError;
 use crate::error::err;
 use serde::Deserialize;
 
 /// The only sample rate that audio is read at.
 pub const SAMPLE_RATE: u32 = 24_000;
-
-/// Dilations of a block's three residual units.
-pub const DILATIONS: [usize; 3] = [1, 3, 9];
-
-/// Taps of the convolutions that are neither strided nor pointwise.
-pub const TAPS: usize = 7;
 
 /// The file as the package writes it: keyword arguments of its `SNAC`, with its defaults. Other keys are errors there and here.
 #[derive(Clone, Debug, Deserialize)]
@@ -118,15 +113,20 @@ impl Config {
         self.decoder_dim >> i
     }
 
+    /// Returns the number of frames before or after a frame on which its codes depend: the larger of the two.
+    pub fn encoder_reach(&self) -> usize {
+        rows::encoder_reach(&self.encoder_rates, TAPS, self.frame())
+    }
+
+    /// Returns the number of frames before or after a frame on which its samples depend: the larger of the two.
+    pub fn decoder_reach(&self) -> usize {
+        rows::decoder_reach(&self.decoder_rates, self.frame())
+    }
+
     /// Returns the channel groups of a residual unit's convolution of `width` channels.
     pub fn groups(&self, width: usize) -> usize {
         if self.depthwise { width } else { 1 }
     }
-}
-
-/// Returns the number of zeros before the first row of a convolution of `2 * stride` taps.
-pub fn stride_pad(stride: usize) -> usize {
-    stride.div_ceil(2)
 }
 
 impl File {
@@ -231,6 +231,13 @@ mod tests {
             .map(|t| (t.dims.iter().product::<usize>()) + if t.normed { t.dims[0] } else { 0 })
             .sum();
         assert_eq!(all, PUBLISHED_PARAMETERS);
+    }
+
+    #[test]
+    fn reach_of_the_published_codec() {
+        // 3 + 39 * (1 + 2 + 8 + 64) + 3 * 512 + 1 + 4 + 32 + 256 = 4757 samples before, under three frames of 2048.
+        let cfg = Config::snac_24khz();
+        assert_eq!((cfg.encoder_reach(), cfg.decoder_reach()), (3, 3));
     }
 
     /// Of the package's model with the published configuration, (g, v) counted both.

@@ -3,5 +3,4 @@
 pub mod config;
 pub mod model;
 pub mod noise;
-pub mod rows;
 pub mod weights;

@@ -95,12 +95,14 @@ struct Clip {
 }
 
 impl Assumed {
-    /// Assumes clips of equal length: as long as the micro-batch that a settled recipe asks for, else as `data.max_seconds` allows.
+    /// Assumes clips of equal length: as long as the micro-batch that a settled recipe asks for, else as `data.max_seconds` allows, and
+    /// no longer than the model takes.
     /// `gone`: the data folder that is missing.
     pub fn as_allowed(recipe: &Recipe, model: &dyn Model, gone: Option<&Path>) -> Assumed {
-        let Rows { unit, per_second, .. } = model.rows();
+        let Rows { unit, per_second, most } = model.rows();
         let longest = (recipe.data.max_seconds * per_second).ceil() as u64;
-        let rows = recipe.micro_batch.frames.unwrap_or(longest).clamp(1, 1 << 30) as u32;
+        let most = most.map_or(1 << 30, |most| most as u64).max(1);
+        let rows = recipe.micro_batch.frames.unwrap_or(longest).clamp(1, most) as u32;
         let clip = Clip { seconds: f64::from(rows) / per_second, rows };
         let said = format!("{CLIPS} clips of {rows} {unit} ({:.0} s)", clip.seconds);
         let why = gone.map_or("assumed".to_owned(), |dir| format!("assumed: {} is not there", dir.display()));

@@ -28,7 +28,7 @@ const PER_DEVICE: u64 = 8;
 ///
 /// # Errors
 /// Counts out of range.
-pub(super) fn batch(j: &mut Judge, world: &World, origin: Origin) -> Result<Option<String>, RecipeError> {
+pub(super) fn batch(j: &mut Judge, world: &World, origin: &Origin) -> Result<Option<String>, RecipeError> {
     let given = j.get("per_device");
     let accumulated = j.get("accumulation").map(|g| g.count(1, MOST)).transpose()?;
     if given.is_none() && !origin.arguments && accumulated.is_none() {
@@ -40,7 +40,7 @@ pub(super) fn batch(j: &mut Judge, world: &World, origin: Origin) -> Result<Opti
     let per_device = given.map(|g| g.count(1, MOST)).transpose()?;
     let bound = j.get("max_samples").map(|g| g.count(1, MOST)).transpose()?;
     let frames = match j.get("batch_size_type") {
-        None => origin.trainer.counts_frames,
+        None => origin.counts_frames,
         Some(g) => match g.text()?.as_str() {
             "frame" | "frames" => true,
             "sample" | "samples" => false,

@@ -40,7 +40,7 @@ const KEYS: &[&str] = &[
 
 /// # Errors
 /// Values that FSDP does not have, and keys that contradict each other.
-pub(super) fn sharding(j: &mut Judge, world: &World, origin: Origin) -> Result<(), RecipeError> {
+pub(super) fn sharding(j: &mut Judge, world: &World, origin: &Origin) -> Result<(), RecipeError> {
     values(j)?;
     match world.kind {
         Kind::Sharded => sharded(j, world, origin)?,
@@ -101,7 +101,7 @@ fn values(j: &Judge) -> Result<(), RecipeError> {
     j.all("fsdp.reshard_after_forward").try_for_each(reshard)
 }
 
-fn sharded(j: &mut Judge, world: &World, origin: Origin) -> Result<(), RecipeError> {
+fn sharded(j: &mut Judge, world: &World, origin: &Origin) -> Result<(), RecipeError> {
     let second = is_second(j)?;
     let reading =
         if second { "FSDP2's reading of the other keys" } else { "FSDP1's reading of the other keys" };
@@ -230,7 +230,7 @@ fn strategy_1(j: &mut Judge, words: &Words) -> Result<Strategy, RecipeError> {
     Ok(strategy)
 }
 
-fn strategy_2(j: &mut Judge, world: &World, origin: Origin, words: &Words) -> Result<Strategy, RecipeError> {
+fn strategy_2(j: &mut Judge, world: &World, origin: &Origin, words: &Words) -> Result<Strategy, RecipeError> {
     j.nothing("fsdp.sharding_strategy", "FSDP2 reads fsdp_reshard_after_forward instead");
     let written = j.get("fsdp.reshard_after_forward");
     let reshard = match written {
@@ -406,7 +406,7 @@ fn prefetch(j: &mut Judge, second: bool) -> Result<(), RecipeError> {
 }
 
 /// Judges FSDP's keys that are not about sharding.
-fn beside(j: &mut Judge, words: &Words, origin: Origin) -> Result<(), RecipeError> {
+fn beside(j: &mut Judge, words: &Words, origin: &Origin) -> Result<(), RecipeError> {
     const OFFLOADED: &str = "{parameters: true, gradients: true, optimizer: true}";
     let offload = j.get("fsdp.offload_params").map(|g| g.flag()).transpose()?;
     match offload {

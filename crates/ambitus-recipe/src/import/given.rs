@@ -45,6 +45,9 @@ impl Given {
 
     /// Returns the value on one short line.
     pub fn shown(&self) -> String {
+        if super::keys::is_secret(&self.path) && !self.is_off() && self.switch().is_none() {
+            return "(not shown)".to_owned();
+        }
         let text = short(&show(&self.node));
         match text.char_indices().nth(SHOWN) {
             Some((end, _)) => format!("{}…", &text[..end]),

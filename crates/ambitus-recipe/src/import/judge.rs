@@ -64,6 +64,11 @@ impl<'a> Judge<'a> {
         self.given.iter().find(|g| is(g, id) && speaks(g))
     }
 
+    /// Returns whether a key, by its own name, is given, be it as code.
+    pub fn says_key(&self, path: &str) -> bool {
+        self.given.iter().any(|g| g.path == path && !g.is_null())
+    }
+
     /// Returns all places that say a key.
     pub fn all(&self, id: &'static str) -> impl Iterator<Item = &'a Given> + use<'a> {
         let given = self.given;

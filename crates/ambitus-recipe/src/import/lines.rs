@@ -37,6 +37,7 @@ pub(super) const ORDER: &[&str] = &[
     "epochs",
     "learning_rate",
     "warmup",
+    "schedule",
     "weight_decay",
     "optimizer",
     "betas",

@@ -10,7 +10,7 @@ const KEYS: &[&str] = &["mixed_precision", "fp16", "bf16", "precision"];
 
 /// # Errors
 /// fp8, and places that ask for different precisions.
-pub(super) fn precision(j: &mut Judge, origin: Origin) -> Result<(), RecipeError> {
+pub(super) fn precision(j: &mut Judge, origin: &Origin) -> Result<(), RecipeError> {
     let launcher =
         j.get("mixed_precision").map(|g| launcher(g).map(|p| (g, "mixed_precision", p))).transpose()?;
     let on = |id| -> Result<Option<&Given>, RecipeError> {
@@ -32,7 +32,7 @@ pub(super) fn precision(j: &mut Judge, origin: Origin) -> Result<(), RecipeError
     let strong = launcher.filter(|(_, _, p)| *p != Precision::Fp32 || said.is_empty());
     let all: Vec<_> = strong.into_iter().chain(said).collect();
     let Some((first, _, chosen)) = all.first().copied() else {
-        if let Some((precision, place)) = origin.trainer.precision {
+        if let Some((precision, place)) = origin.precision {
             j.absent(KEYS, "precision", precision, place);
         }
         rest(j);

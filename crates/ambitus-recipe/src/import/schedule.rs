@@ -44,14 +44,12 @@ pub(super) fn schedule(j: &mut Judge) -> Result<bool, RecipeError> {
         _ => None,
     };
     match &taken {
-        Some(linear) if *linear == of(ScheduleKind::Linear) => {
-            j.always("lr_scheduler_type", "the rate falls linearly to zero");
-        }
         Some(schedule) => j.used("lr_scheduler_type", "schedule", schedule),
-        None => j.lost(
-            "lr_scheduler_type",
-            "there is no such schedule; the rate falls linearly to zero after warm-up",
-        ),
+        None => {
+            let why = "there is no such schedule; the rate falls linearly to zero after warm-up";
+            j.lost("lr_scheduler_type", why);
+            j.line("schedule", of(ScheduleKind::Linear), given.from());
+        }
     }
     match left.is_empty() && taken.is_some() {
         true => j.says("lr_scheduler_kwargs", "schedule", "the schedule's numbers".to_owned()),

@@ -1,8 +1,8 @@
-//! Length, rate, optimizer, rhythm and folders, as TrainingArguments and the other trainers name them.
+//! Length, rate, optimizer, rhythm and the run's folder, as TrainingArguments and the other trainers name them.
 
+use super::Origin;
 use super::judge::Judge;
 use super::lines::{number, quoted};
-use super::{Folders, Origin, Verdict};
 use crate::recipe::RecipeError;
 
 /// The recipe's own bound on counts.
@@ -10,10 +10,10 @@ const MOST: u64 = 1 << 31;
 
 /// # Errors
 /// Values that the recipe would refuse, at their place.
-pub(super) fn training(j: &mut Judge, origin: Origin, folders: &Folders) -> Result<(), RecipeError> {
+pub(super) fn training(j: &mut Judge, origin: &Origin) -> Result<(), RecipeError> {
     let updates = length(j, origin)?;
     rate(j, updates)?;
-    optimizer(j)?;
+    optimizer(j, origin)?;
     rhythm(j)?;
     match j.get("gradient_checkpointing").map(|g| g.flag()).transpose()? {
         Some(true) => j.used("gradient_checkpointing", "checkpoint", "all"),
@@ -34,18 +34,11 @@ pub(super) fn training(j: &mut Judge, origin: Origin, folders: &Folders) -> Resu
     if let Some(g) = j.get("seed") {
         j.used("seed", "seed", g.count(0, i64::MAX as u64)?);
     }
-    let seconds = |j: &Judge, id| j.get(id).map(|g| g.real().map(number)).transpose();
-    if let Some(x) = seconds(j, "min_seconds")? {
-        j.used("min_seconds", "data.min_seconds", x);
-    }
-    if let Some(x) = seconds(j, "max_seconds")? {
-        j.used("max_seconds", "data.max_seconds", x);
-    }
-    files(j, folders)
+    run_dir(j)
 }
 
 /// Updates, where the files say them.
-fn length(j: &mut Judge, origin: Origin) -> Result<Option<u64>, RecipeError> {
+fn length(j: &mut Judge, origin: &Origin) -> Result<Option<u64>, RecipeError> {
     let steps = match j.get("max_steps") {
         Some(g) if g.whole()? > 0 => Some(g.count(1, MOST)?),
         _ => None,
@@ -64,7 +57,7 @@ fn length(j: &mut Judge, origin: Origin) -> Result<Option<u64>, RecipeError> {
             }
             j.used("epochs", "epochs", number(x));
         }
-        None if origin.arguments && !origin.trainer.has_length => {
+        None if origin.arguments && !origin.has_length => {
             j.absent(&["epochs", "max_steps"], "epochs", 3, "num_train_epochs, transformers' default");
         }
         None => {}
@@ -155,7 +148,7 @@ fn warmup(j: &mut Judge, updates: Option<u64>) -> Result<(), RecipeError> {
     Ok(())
 }
 
-fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
+fn optimizer(j: &mut Judge, origin: &Origin) -> Result<(), RecipeError> {
     if let Some(g) = j.get("optim") {
         let name = g.text()?.to_ascii_lowercase();
         match name.rsplit('.').next().unwrap_or_default() {
@@ -195,7 +188,7 @@ fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
         }
     };
     if let Some(x) = share(j, "weight_decay")? {
-        if let Some(g) = j.get("weight_decay").filter(|_| x > 0.0) {
+        if let Some(g) = j.get("weight_decay").filter(|_| x > 0.0 && !origin.decays_all) {
             j.note(Some("weight_decay"), format!(
                 "{}: the Trainer leaves biases and norms out of weight decay; here it is on every parameter",
                 g.full()
@@ -285,31 +278,11 @@ fn rhythm(j: &mut Judge) -> Result<(), RecipeError> {
     Ok(())
 }
 
-fn files(j: &mut Judge, folders: &Folders) -> Result<(), RecipeError> {
+fn run_dir(j: &mut Judge) -> Result<(), RecipeError> {
     if let Some(g) = j.get("output_dir") {
         let dir = g.text()?;
         if !dir.trim().is_empty() {
             j.used("output_dir", "run_dir", quoted(&dir));
-        }
-    }
-    for (id, flag, key, dir) in [
-        ("model_name", "model", "model.dir", &folders.model),
-        ("dataset_name", "data", "data.dir", &folders.data),
-    ] {
-        let Some(g) = j.get(id) else { continue };
-        match dir {
-            Some(_) => j.say(id, Verdict::NoEffect(format!("--{flag} names the folder"))),
-            None => {
-                let name = g.text()?;
-                j.ask(
-                    id,
-                    Some(key),
-                    &format!(
-                        "`{}` is not downloaded: say where it lies on this disk (--{flag} DIR, or `{flag}: {{dir: …}}`)",
-                        crate::recipe::short(&name)
-                    ),
-                );
-            }
         }
     }
     Ok(())

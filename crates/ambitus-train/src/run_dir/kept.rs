@@ -1,11 +1,13 @@
-//! The files of the model's folder that a run keeps for its exports: configuration, vocabulary or tokenizer. They lie in `model/`,
+//! The files of the model's folder that a run keeps for its exports: configuration, vocabulary or tokenizer, and frozen tensors. They lie in `model/`,
 //! next to a manifest with the hashes that they had when the run began, and with the type of the model's weights.
 
 use super::RunDir;
+use super::frozen::{self, FROZEN};
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
+use ambitus_families::hugging_face::Frozen;
 use ambitus_families::weights::Weights;
-use ambitus_store::{DType, Manifest, Shard, StoreError, copy_file};
+use ambitus_store::{DType, Manifest, Shard, StoreError, TensorFile, Written, copy_file};
 use serde_json::json;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -57,6 +59,10 @@ impl RunDir {
             let copy = copy_file(model.dir.join(name), dir.join(name), MAX_KEPT_BYTES, accept)?;
             shards.push(Shard { name: name.clone(), bytes: copy.bytes, blake3: copy.blake3 });
         }
+        if let Some(frozen) = model.opened.frozen()? {
+            let was = shards.iter().position(|s| s.name == FROZEN).map(|i| shards.swap_remove(i));
+            shards.push(keep_frozen(&frozen, was, &dir)?);
+        }
         shards.sort_by(|a, b| a.name.cmp(&b.name));
         Manifest { step: 0, shards, meta: json!({ DTYPE: dtype.map(DType::name) }) }.write_to(&dir)?;
         Ok(note)
@@ -81,7 +87,7 @@ impl RunDir {
             let names = names.map_err(|e| RunError::io(&dir, "cannot list", e))?;
             return Ok(Kept { names, checked: false });
         };
-        if let Some(large) = manifest.shards.iter().find(|s| s.bytes > MAX_KEPT_BYTES) {
+        if let Some(large) = manifest.shards.iter().find(|s| s.bytes > MAX_KEPT_BYTES && s.name != FROZEN) {
             let (path, bytes) = (dir.join(&large.name), large.bytes);
             return Err(RunError::Model(format!("{}: has {bytes} bytes; {REMEDY}", path.display())));
         }
@@ -97,12 +103,21 @@ impl RunDir {
         Ok(self.manifest()?.as_ref().and_then(dtype))
     }
 
-    /// Copies kept files into a folder.
+    /// Returns the frozen tensors that the run keeps.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn frozen(&self, kept: &Kept) -> Result<Option<TensorFile>, RunError> {
+        let there = kept.names.iter().any(|name| name == FROZEN);
+        Ok(there.then(|| TensorFile::open(self.model().join(FROZEN))).transpose()?)
+    }
+
+    /// Copies kept files into a folder, but for the frozen tensors, which stand there in the model's own file.
     ///
     /// # Errors
     /// Files that cannot be read or written.
     pub fn copy_kept(&self, kept: &Kept, to: &Path) -> Result<(), RunError> {
-        for name in &kept.names {
+        for name in kept.names.iter().filter(|name| *name != FROZEN) {
             copy_file(self.model().join(name), to.join(name), MAX_KEPT_BYTES, |_| Ok(()))?;
         }
         Ok(())
@@ -114,6 +129,24 @@ impl RunDir {
             Err(e) if e.source.as_ref().is_some_and(|e| e.kind() == ErrorKind::NotFound) => Ok(None),
             read => read.map(Some),
         }
+    }
+}
+
+/// Keeps frozen tensors, unless they are there as they were.
+fn keep_frozen(frozen: &Frozen, was: Option<Shard>, dir: &Path) -> Result<Shard, RunError> {
+    let path = dir.join(FROZEN);
+    let alone = was.map(|was| Manifest { step: 0, shards: vec![was], meta: json!({}) });
+    if let Some(was) = alone.as_ref().filter(|alone| alone.check(dir).is_ok()) {
+        return Ok(was.shards[0].clone());
+    }
+    let Written { bytes, blake3, .. } = frozen::write(frozen, &path)?;
+    match alone {
+        Some(was) if was.shards[0].blake3 != blake3 => Err(RunError::Model(format!(
+            "{}: the model's encoders or codec are not what they were when the run began; put its files back, or move {} away",
+            frozen.weights.path.display(),
+            dir.display()
+        ))),
+        _ => Ok(Shard { name: FROZEN.to_owned(), bytes, blake3 }),
     }
 }
 

@@ -42,9 +42,9 @@ pub struct GenerateArgs {
     /// Seed of draws that are not given
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// New tokens of a sequence at most
-    #[arg(long, value_name = "N", default_value_t = 1200)]
-    pub max_new: usize,
+    /// New tokens of a sequence at most [default: what the model folder says, or 1200]
+    #[arg(long, value_name = "N")]
+    pub max_new: Option<usize>,
     /// Write the logits of every new token too
     #[arg(long)]
     pub logits: bool,

@@ -76,8 +76,8 @@ pub struct SayArgs {
     #[arg(long, value_name = "P", default_value_t = SPEECH.sampling.repetition_penalty)]
     pub repetition_penalty: f32,
     /// New tokens of a piece at most [default: by its text]
-    #[arg(long, value_name = "N", default_value_t = SPEECH.max_new, hide_default_value = true)]
-    pub max_new: usize,
+    #[arg(long, value_name = "N")]
+    pub max_new: Option<usize>,
     /// Pieces at a time: more are faster together and take more memory [default: 1 to standard output, else 8]
     #[arg(long, value_name = "N", value_parser = positive())]
     pub sequences: Option<usize>,

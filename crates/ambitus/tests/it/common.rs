@@ -19,6 +19,11 @@ pub fn orpheus(name: &str) -> PathBuf {
     root().join("parity/orpheus/fixtures").join(name)
 }
 
+/// A recorded model folder of `parity/parler/fixtures`.
+pub fn parler(name: &str) -> PathBuf {
+    root().join("parity/parler/fixtures").join(name)
+}
+
 /// The command line, run in `dir`.
 pub fn ambitus(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ambitus"));

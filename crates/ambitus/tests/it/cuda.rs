@@ -254,7 +254,8 @@ fn gradients_in_fewer_bits_are_as_near_as_they_promise() {
     let dir = tempfile::tempdir().expect("a folder");
     let f5 = ["v1", "v0", "options"].map(common::fixture);
     let orpheus = ["tied", "untied", "sharded"].map(common::orpheus);
-    for folder in f5.into_iter().chain(orpheus) {
+    let parler = ["base", "projected", "rope", "crossed", "fused"].map(common::parler);
+    for folder in f5.into_iter().chain(orpheus).chain(parler) {
         let (model, batch) = (folder.display().to_string(), folder.join("batch.safetensors"));
         let fixed = ["gradients", "--device", "cuda", "--model", &model, "--batch"];
         let in_precision = |precision: &str| -> Option<Named> {

@@ -1,4 +1,4 @@
-//! `ambitus generate` beside transformers and F5-TTS's package: `parity/{orpheus,f5}/generate.py` recorded what they make of the same
+//! `ambitus generate` beside transformers and the packages of F5-TTS and Parler-TTS: `parity/{orpheus,f5,parler}/generate.py` recorded what they make of the same
 //! prompts, draws and noise.
 
 use crate::common::{self, json, said};
@@ -80,6 +80,32 @@ fn tokens_are_those_of_transformers() {
         let penalised = ["--greedy", "--repetition-penalty", "1.3", "--max-new", NEW];
         is("penalised", &generate(dir, &fixture, &penalised).0);
         is("sampled", &generate(dir, &fixture, &[&sampled[..], &["--max-new", NEW]].concat()).0);
+    }
+}
+
+/// Codebooks that end by themselves, at once, late, alone and never; and those that are cut.
+#[test]
+fn codes_are_those_of_the_package() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    for name in ["base", "projected", "rope", "crossed", "fused", "ends"] {
+        let fixture = common::parler(name);
+        let want = read(&fixture.join("generate.safetensors"));
+        let is = |before: &str, got: &Tensors| {
+            for i in 0..4 {
+                for leaf in ["tokens", "codes"] {
+                    let got = &got.ints[&format!("clips.{i}.{leaf}")];
+                    let want = &want.ints[&format!("clips.{i}.{before}{leaf}")];
+                    assert_eq!(got, want, "{name}, {before}{leaf} of text {i}");
+                }
+            }
+        };
+        let new = want.ints["max_new"][0].to_string();
+        is("", &generate(dir, &fixture, &["--greedy", "--max-new", &new]).0);
+        is("default_", &generate(dir, &fixture, &["--greedy"]).0);
+        for more in [["--sequences", "1"], ["--sequences", "3"], ["--threads", "1"]] {
+            is("", &generate(dir, &fixture, &[&["--greedy", "--max-new", &new], &more[..]].concat()).0);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod codec;
 mod common;
 mod cuda;
 mod cuda_ranks;
+mod dac;
 mod data;
 mod export;
 mod faults;

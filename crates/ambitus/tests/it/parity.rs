@@ -1,5 +1,5 @@
 //! Loss and gradients of the real binary against those recorded from the references (`parity/f5/record.py`,
-//! `parity/orpheus/record.py`).
+//! `parity/orpheus/record.py`, `parity/parler/record.py`).
 
 use crate::common;
 use ambitus_testkit::gradients::{GRADIENT, Named, errors, norm, values};
@@ -31,9 +31,15 @@ fn gradients(folder: &Path, dir: &Path, options: &[&str]) -> (Named, Vec<u8>) {
 fn longest(folder: &Path) -> usize {
     let bytes = std::fs::read(folder.join("batch.safetensors")).expect("a file");
     let file = SafeTensors::deserialize(&bytes).expect("safetensors");
-    let of_rows = |name: &str| name.ends_with(".mel") || name.ends_with(".input_ids");
-    let rows = file.tensors().into_iter().filter(|(n, _)| of_rows(n)).map(|(_, t)| t.shape()[0]);
-    rows.max().expect("a clip")
+    let of = |i: usize, leaf: &str| Some(file.tensor(&format!("clips.{i}.{leaf}")).ok()?.shape().to_vec());
+    let rows = |i: usize| match of(i, "mel").or_else(|| of(i, "input_ids")) {
+        Some(shape) => Some(shape[0]),
+        // A prompt, frames, and a column for each codebook.
+        None => {
+            of(i, "codes").zip(of(i, "prompt_ids")).map(|(codes, prompt)| prompt[0] + codes[1] + codes[0])
+        }
+    };
+    (0..).map_while(rows).max().expect("a clip")
 }
 
 fn check(model: &Path) {
@@ -85,4 +91,17 @@ fn a_llama_with_its_own_head_agrees_with_transformers() {
 #[test]
 fn shards_and_the_newer_spelling_agree_with_transformers() {
     check(&common::orpheus("sharded"));
+}
+
+#[test]
+fn a_parler_decoder_agrees_with_the_package() {
+    check(&common::parler("base"));
+    check(&common::parler("projected"));
+}
+
+#[test]
+fn rare_options_of_a_parler_decoder_agree_with_the_package() {
+    for name in ["rope", "crossed", "fused"] {
+        check(&common::parler(name));
+    }
 }

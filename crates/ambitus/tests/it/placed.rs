@@ -21,7 +21,7 @@ fn seconds(row: &Value) -> f64 {
 fn a_decoder_of_parlers_size_is_cut_over_two_cards() {
     let dir = tempfile::tempdir().expect("a folder");
     let recipes = common::root().join("recipes").display().to_string();
-    let recipe = format!("{recipes}/parler-size.yaml");
+    let recipe = format!("{recipes}/parler-large-2x24gb.yaml");
     let fixed = ["--checkpoint", "none", "--offload", "none", "--micro-batch", "5120"];
     let plan = |model: &str, run: &dyn Fn(&[&str]) -> String| {
         let model = format!("{recipes}/parler-{model}");
@@ -62,12 +62,22 @@ fn a_decoder_of_parlers_size_is_cut_over_two_cards() {
 #[test]
 fn a_pipeline_is_cut_where_it_fits() {
     let dir = tempfile::tempdir().expect("a folder");
-    let recipes = common::root().join("recipes").display().to_string();
-    let (recipe, model) = (format!("{recipes}/parler-size.yaml"), format!("{recipes}/parler-mini"));
-    let plan = |options: &[&str]| {
-        let args = [&["plan", &recipe, "--model", &model, "--json"], options].concat();
-        json(dir.path(), &args)
-    };
+    // A Llama of 24 blocks, whose clips may be of any length.
+    let config = serde_json::json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 9792, "hidden_size": 1024,
+        "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16, "rms_norm_eps": 1e-5,
+    });
+    let model = dir.path().join("llama");
+    std::fs::create_dir(&model).expect("a folder");
+    std::fs::write(model.join("config.json"), config.to_string()).expect("a file");
+    let recipe = dir.path().join("recipe.yaml");
+    let text = format!(
+        "model: {{dir: {}}}\ndata: {{dir: voice}}\nprecision: fp16-mixed\nbatch: {{clips: 32}}\nepochs: 1\n",
+        model.display()
+    );
+    std::fs::write(&recipe, text).expect("a file");
+    let recipe = recipe.display().to_string();
+    let plan = |options: &[&str]| json(dir.path(), &[&["plan", &recipe, "--json"], options].concat());
     let table = plan(&["--cards", "2xrtx3090"]);
     let pipeline = row(&table, "pipeline");
     assert_eq!((&pipeline["fits"], &pipeline["interleaved"]), (&true.into(), &true.into()), "{pipeline:#}");

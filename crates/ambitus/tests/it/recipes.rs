@@ -79,7 +79,10 @@ fn recipes_read_and_name_what_exists() {
         "orpheus-full",
         "orpheus-lora",
         "orpheus-tiny",
-        "parler-size",
+        "parler-large-2x24gb",
+        "parler-mini-12gb",
+        "parler-mini-8gb",
+        "parler-tiny",
         "quickstart",
         "scratch",
     ];

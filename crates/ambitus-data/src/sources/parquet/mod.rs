@@ -9,12 +9,14 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
+use super::beside::{Row, Rows};
 use super::listing::{Lister, Said};
 use super::resolve::Root;
-use super::{TEXT_KEYS, VOICE_KEYS, voice};
+use super::{DESCRIPTION_KEYS, ID_KEYS, TEXT_KEYS, VOICE_KEYS, description, voice};
 use crate::audio::AudioInput;
 use crate::error::{DataError, short};
 use crate::outcomes::Cause;
+use crate::outcomes::Problem;
 use table::{Cell, Cursor, Table};
 
 /// Names of the column of audio.
@@ -43,8 +45,9 @@ pub(super) fn read(file: &Path, out: &mut Lister) -> Result<(), DataError> {
         );
         DataError::file(file, reason)
     })?;
-    let mut leaves = vec![text];
-    leaves.extend(VOICE_KEYS.iter().find_map(|key| table.leaf(&[key])));
+    let described = |keys: &[&str]| leaf(&table, keys).filter(|_| out.is_described());
+    let columns = [Some(text), leaf(&table, &VOICE_KEYS), described(&DESCRIPTION_KEYS), described(&ID_KEYS)];
+    let leaves: Vec<usize> = columns.into_iter().flatten().collect();
     // Texts are read first, then audio.
     for leaves in [&audio.leaves(), &leaves] {
         out.row_bytes = out.row_bytes.max(table.held_bytes(leaves, out.room())?);
@@ -57,25 +60,109 @@ pub(super) fn read(file: &Path, out: &mut Lister) -> Result<(), DataError> {
         let name = format!("{stem}#{row:0width$}");
         let line = row + 1;
         let cells = cursor.next().map_err(|reason| DataError::line(file, line, reason))?;
-        match text_and_voice(&cells) {
-            Ok((text, voice)) => {
-                let said = Said { text: &text, voice: voice.as_deref(), file: Some(number), line };
+        out.advance(number, line)?;
+        let texts = Texts::read(cells, columns.map(|leaf| leaf.is_some()));
+        let described = match &texts {
+            Ok(Texts { id, .. }) => out.beside(&name, id.as_deref())?,
+            Err(_) => Ok(None),
+        };
+        match texts.and_then(|texts| Ok((texts, described?))) {
+            Ok((Texts { text, voice, description, id }, beside)) => {
+                let [voice, id] = [&voice, &id].map(Option::as_deref);
+                let description = beside.as_deref().or(description.as_deref());
+                let said = Said { text: &text, voice, description, id, file: Some(number), line };
                 out.add_row(&name, row, &said)?;
             }
-            Err(reason) => out.problem(&name, file, Some(line), (Cause::Transcript, reason))?,
+            Err(problem) => out.problem(&name, file, Some(line), problem)?,
         }
     }
     Ok(())
 }
 
-/// Returns what a row's cells of text and perhaps voice say.
-fn text_and_voice(cells: &[Cell]) -> Result<(String, Option<String>), String> {
-    let text = match &cells[0] {
-        Cell::Null => return Err("no text".into()),
-        cell => checked_text(cell.text()?)?,
-    };
-    let label = cells.get(1).map_or(Ok(None), Cell::label)?;
-    Ok((text, voice(label.as_deref())?.map(str::to_owned)))
+/// What a row says.
+struct Texts {
+    text: String,
+    voice: Option<String>,
+    description: Option<String>,
+    id: Option<String>,
+}
+
+impl Texts {
+    /// Reads the cells of text, voice, description and id, of those that there are.
+    fn read(cells: Vec<Cell>, there: [bool; 4]) -> Result<Self, Problem> {
+        let mut cells = cells.into_iter();
+        let [text, label, said, id] = there.map(|there| if there { cells.next() } else { None });
+        let of_text = |reason| (Cause::Transcript, reason);
+        let text = match text {
+            None | Some(Cell::Null) => return Err(of_text("no text".into())),
+            Some(cell) => cell.text().and_then(checked_text).map_err(of_text)?,
+        };
+        let label = label_of(label).map_err(of_text)?;
+        let voice = voice(label.as_deref()).map_err(of_text)?.map(str::to_owned);
+        let description = said_of(said).and_then(|said| description(said.as_deref()))?;
+        let id = label_of(id).map_err(|reason| (Cause::Metadata, reason))?;
+        Ok(Self { text, voice, description, id })
+    }
+}
+
+fn label_of(cell: Option<Cell>) -> Result<Option<String>, String> {
+    cell.map_or(Ok(None), |cell| cell.label())
+}
+
+fn said_of(cell: Option<Cell>) -> Result<Option<String>, Problem> {
+    match cell {
+        None | Some(Cell::Null) => Ok(None),
+        Some(cell) => cell.text().map(Some).map_err(|reason| (Cause::Description, reason)),
+    }
+}
+
+/// Returns the column of the first of these names that is there.
+fn leaf(table: &Table, keys: &[&str]) -> Option<usize> {
+    keys.iter().find_map(|key| table.leaf(&[key]))
+}
+
+/// Returns the rows of a second data set, and the bytes that reading them holds.
+pub(super) fn rows(file: &Path, room: u64) -> Result<(Box<dyn Rows>, u64), DataError> {
+    let table = Table::open(file, room)?;
+    let columns = [leaf(&table, &DESCRIPTION_KEYS), leaf(&table, &ID_KEYS)];
+    if columns[0].is_none() {
+        let names = table.names().join(", ");
+        let reason = format!(
+            "no column of descriptions ({}) among its columns: {}",
+            DESCRIPTION_KEYS.join(", "),
+            short(&names)
+        );
+        return Err(DataError::file(file, reason));
+    }
+    let leaves: Vec<usize> = columns.into_iter().flatten().collect();
+    let bytes = table.footer_bytes() + table.held_bytes(&leaves, room)?;
+    let there = columns.map(|leaf| leaf.is_some());
+    Ok((Box::new(Described { file: file.to_owned(), there, cursor: Cursor::new(table, leaves) }), bytes))
+}
+
+/// Rows with descriptions.
+struct Described {
+    file: PathBuf,
+    /// Which columns there are: of descriptions, and of ids.
+    there: [bool; 2],
+    cursor: Cursor,
+}
+
+impl Rows for Described {
+    fn next(&mut self) -> Result<Option<Row>, DataError> {
+        let line = self.cursor.position() + 1;
+        if line > self.cursor.rows() {
+            return Ok(None);
+        }
+        let cells = self.cursor.next().map_err(|reason| DataError::line(&self.file, line, reason))?;
+        let mut cells = cells.into_iter();
+        let [said, id] = self.there.map(|there| if there { cells.next() } else { None });
+        let row = match (said_of(said), label_of(id)) {
+            (Ok(description), Ok(id)) => Row { description, id, ..Row::default() },
+            (Err((_, reason)), _) | (_, Err(reason)) => Row { problem: Some(reason), ..Row::default() },
+        };
+        Ok(Some(Row { line, ..row }))
+    }
 }
 
 /// Returns a text as it stands: the official preprocessing changes nothing in it.

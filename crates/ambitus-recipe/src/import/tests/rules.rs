@@ -150,7 +150,7 @@ fn other_kinds_of_launch() {
 #[test]
 fn schedules_are_transformers() {
     for (text, schedule, warmup) in [
-        ("lr_scheduler_type: linear", None, 7),
+        ("lr_scheduler_type: linear", Some("linear"), 7),
         ("lr_scheduler_type: SchedulerType.CONSTANT", Some("constant"), 0),
         ("lr_scheduler_type: constant_with_warmup", Some("constant"), 7),
         ("lr_scheduler_type: cosine\nlr_scheduler_kwargs: {num_cycles: 1.5}", Some("cosine,cycles=1.5"), 7),
@@ -265,7 +265,7 @@ fn conflicts_name_both_places() {
     assert_eq!(both.precision, Some(Precision::Bf16Mixed));
     let no = [("a.yaml", "distributed_type: 'NO'\nmixed_precision: 'no'\n"), ("a.py", "fp16=True")];
     assert_eq!(recipe_of(&no).precision, Some(Precision::Fp16Mixed));
-    // Coqui's switch and its precision are of one file, Parler's dtype stands next to the launcher's.
+    // A switch and its precision are of one file, a script's dtype stands next to the launcher's.
     let coqui = |on| {
         recipe_of(&[("c.json", &format!("{{\"mixed_precision\": {on}, \"precision\": \"bf16\"}}"))]).precision
     };

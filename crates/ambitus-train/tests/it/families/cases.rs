@@ -1,6 +1,8 @@
 //! The families that are tried, each with a small model of its own.
 
 use ambitus_families::{ALL, Families};
+use ambitus_ir::Session;
+use ambitus_models::{Capacity, parler};
 use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorInfo, TensorSpec};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,8 +30,8 @@ pub struct Case {
 }
 
 /// All of them.
-pub fn all() -> [Case; 4] {
-    [f5(), orpheus(), toy(), game()]
+pub fn all() -> [Case; 5] {
+    [f5(), orpheus(), parler(), toy(), game()]
 }
 
 /// Nine short tones of other lengths and pitches, with texts.
@@ -145,6 +147,86 @@ fn snac(dir: &Path) -> PathBuf {
     }
     writer.finish().expect("a file");
     folder
+}
+
+/// A decoder of three layers over the recorded codec, with the recorded text encoder and tokenizer, of random values.
+pub fn parler() -> Case {
+    let dir = tempfile::tempdir().expect("a folder");
+    voice(dir.path());
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).expect("a folder");
+    let parity = root().join("parity");
+    let tokenizer = parity.join("t5/fixtures/tokenizer/tokenizer.json");
+    std::fs::copy(tokenizer, model.join("tokenizer.json")).expect("a file");
+    let json = |path: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(parity.join(path)).expect("a file")).expect("JSON")
+    };
+    let (mut text, audio) =
+        (json("t5/fixtures/gated/config.json"), json("dac/fixtures/even/parler-native/config.json"));
+    text["vocab_size"] = IDS.into();
+    let config = serde_json::json!({
+        "architectures": ["ParlerTTSForConditionalGeneration"], "model_type": "parler_tts", "vocab_size": IDS,
+        "transformers_version": "4.46.1", "text_encoder": text, "audio_encoder": audio["audio_encoder"],
+        "decoder": {
+            "vocab_size": 72, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 24,
+            "num_codebooks": 9, "max_position_embeddings": 256, "dropout": 0.0, "pad_token_id": 64, "eos_token_id": 64,
+            "bos_token_id": 65,
+        },
+    });
+    std::fs::write(model.join("config.json"), config.to_string()).expect("a file");
+    let frozen = [
+        ("dac/fixtures/even/parler-native/model.safetensors", ""),
+        ("t5/fixtures/gated/model.safetensors", "text_encoder."),
+    ];
+    let frozen = frozen.map(|(path, before)| (TensorFile::open(parity.join(path)).expect("weights"), before));
+    let file: parler::config::File = serde_json::from_value(config).expect("its form");
+    let mut session = Session::default();
+    let cap = Capacity { rows: 1, clips: 1 };
+    parler::model::loss(&mut session, &file.config().expect("a shape"), cap, "micro", true);
+    write_model(&model, &session, &frozen);
+    let description = "She speaks slowly, with very clear audio.";
+    let lines = format!(
+        "parler: {{description: \"{description}\"}}\nlearning_rate: 1e-2\nschedule: linear\nwarmup: 0"
+    );
+    Case { name: "Parler-TTS", families: ALL, dir, model, part: "*.layers.0", rows: 130, lines, refuses: &[] }
+}
+
+/// Ids of the recorded tokenizer, and those of T5 that it lacks.
+const IDS: usize = 512;
+
+/// Writes random parameters of a session, and frozen tensors with what stands before their names; embeddings of ids have [`IDS`] rows.
+fn write_model(dir: &Path, session: &Session, frozen: &[(TensorFile, &str)]) {
+    let own = session.states.iter().filter(|s| s.trainable);
+    let mut specs: Vec<TensorSpec> = own.map(|s| TensorSpec::new(&s.name, DType::F32, &s.ty.shape)).collect();
+    for (file, before) in frozen {
+        specs.extend(file.tensors().iter().map(|t| {
+            let rows =
+                if t.name() == "shared.weight" { IDS } else { t.shape().first().copied().unwrap_or(1) };
+            let shape: Vec<usize> =
+                t.shape().iter().copied().enumerate().map(|(i, n)| if i == 0 { rows } else { n }).collect();
+            TensorSpec::new(format!("{before}{}", t.name()), DType::F32, &shape)
+        }));
+    }
+    let mut writer =
+        SafetensorsWriter::create(dir.join("model.safetensors"), specs, &BTreeMap::new()).expect("a file");
+    let order: Vec<(String, usize)> =
+        writer.specs().iter().map(|s| (s.name.clone(), s.shape.iter().product())).collect();
+    for (k, (name, elements)) in order.into_iter().enumerate() {
+        let spread = if name.ends_with(".bias") { 0.0 } else { 1e-4 };
+        let mean = if name.ends_with("norm.weight") { 1.0 } else { 0.0 };
+        let drawn = |i: usize| mean + spread * (((i + k) * 7919 % 2003) as f32 - 1001.0);
+        let mut values: Vec<f32> = (0..elements).map(drawn).collect();
+        let from = frozen.iter().find_map(|(file, before)| {
+            let name = name.strip_prefix(before).filter(|name| file.contains(name))?;
+            Some((file, name.to_owned()))
+        });
+        if let Some((file, name)) = from {
+            let there = file.get(&name).expect("a tensor").elements();
+            file.read_into(&name, &mut values[..there], &mut vec![0; 1 << 16]).expect("a tensor");
+        }
+        writer.write_f32(&name, &values).expect("a tensor");
+    }
+    writer.finish().expect("a file");
 }
 
 /// The repository.

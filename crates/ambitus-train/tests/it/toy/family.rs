@@ -128,7 +128,8 @@ struct Mels(Tokenizer);
 impl Preparer for Mels {
     fn read(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<Made, RunError> {
         let dir = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
-        let (options, room) = (prepare_options(job.recipe), Room::new(job, PREPARE_THREADS));
+        let (options, room) =
+            (prepare_options(job.recipe, mel::SAMPLE_RATE), Room::new(job, PREPARE_THREADS));
         let source = room.read(0, Source::read(dir, &options.cache, room.left(0)))?;
         let bytes = limited(&options, |o| room.process + o.memory_bound(&self.0, &source));
         let prepared = prepare(&source, &self.0, &options, &shown(console))?;
@@ -137,7 +138,7 @@ impl Preparer for Mels {
 
     fn bound<'a>(&'a self, job: &Job<'_>, held: u64) -> Result<Bound<'a>, RunError> {
         let beside = Room::new(job, PREPARE_THREADS).process + held;
-        Ok(limited(&prepare_options(job.recipe), move |o| beside + o.fixed_bound(&self.0)))
+        Ok(limited(&prepare_options(job.recipe, mel::SAMPLE_RATE), move |o| beside + o.fixed_bound(&self.0)))
     }
 
     fn stays(&self) -> u64 {

@@ -1,10 +1,10 @@
-//! Which rows of a program hold audio, at every rate, and how far codes and samples reach.
+//! Which rows of a program hold sound, at every rate, and how far codes and samples reach.
 //!
-//! A program has room for a fixed number of samples, of which the first ones are audio. Past their end every convolution must
+//! A program has room for a fixed number of samples, of which the first ones are sound. Past their end every convolution must
 //! see zeros, at every rate, as it does past the end of a file: segment tables say where that is. A dilated convolution runs
 //! on the d sequences of every d-th row, one after the other; each is a segment, and so is the rest of its room.
 
-use super::config::{Config, DILATIONS, TAPS, stride_pad};
+use super::{DILATIONS, TAPS, stride_pad};
 use ambitus_ir::{Program, TensorType};
 
 /// Rows of a program are a multiple of this at every rate: the sequences of each dilation are equally long.
@@ -17,18 +17,31 @@ pub struct Table {
     pub stride: usize,
     /// Distance of neighbours.
     pub dilation: usize,
+    /// Counts a row that has begun, as what the convolution to these rows reads; else those that the convolution gives.
+    pub begun: bool,
 }
 
 impl Table {
+    /// Returns the table of all rows of one rate.
+    pub fn rows(stride: usize) -> Table {
+        Table { stride, dilation: 1, begun: false }
+    }
+
     /// Returns the program input.
     pub fn name(&self) -> String {
+        if self.begun {
+            return format!("begun.{}", self.stride);
+        }
         format!("rows.{}.{}", self.stride, self.dilation)
     }
 
-    /// Returns the input of that name.
+    /// Returns the table of an input's name, if it is one.
     pub fn of(name: &str) -> Option<Table> {
+        if let Some(stride) = name.strip_prefix("begun.") {
+            return Some(Table { begun: true, ..Table::rows(stride.parse().ok()?) });
+        }
         let (stride, dilation) = name.strip_prefix("rows.")?.split_once('.')?;
-        Some(Table { stride: stride.parse().ok()?, dilation: dilation.parse().ok()? })
+        Some(Table { dilation: dilation.parse().ok()?, ..Table::rows(stride.parse().ok()?) })
     }
 
     /// Returns i32 `[S+1]`: one segment, or two for each sequence.
@@ -36,9 +49,9 @@ impl Table {
         TensorType::i32(&[if self.dilation == 1 { 2 } else { 2 * self.dilation + 1 }])
     }
 
-    /// Returns the table of a program for `samples` samples when `valid` of them are audio (both in whole rows).
-    pub fn fill(&self, samples: usize, valid: usize) -> Vec<i32> {
-        let (rows, valid, d) = (samples / self.stride, valid / self.stride, self.dilation);
+    /// Returns the table of a program with room for `rows` rows when `valid` of them are sound.
+    pub fn fill(&self, rows: usize, valid: usize) -> Vec<i32> {
+        let d = self.dilation;
         if d == 1 {
             return vec![0, valid as i32];
         }
@@ -53,30 +66,31 @@ pub fn tables(program: &Program) -> Vec<Table> {
     program.inputs.iter().filter_map(|i| Table::of(&i.name)).collect()
 }
 
-/// Returns the number of frames before or after a frame on which its codes depend: the larger of the two.
-pub fn encoder_reach(cfg: &Config) -> usize {
-    let side = (TAPS / 2) as i64;
+/// Returns the number of frames of `frame` samples before or after a frame on which its codes depend: the larger of the two.
+/// `rates`: strides of the blocks; `last`: taps of the last convolution.
+pub fn encoder_reach(rates: &[usize], last: usize, frame: usize) -> usize {
+    let (first, last) = ((TAPS / 2) as i64, (last / 2) as i64);
     // First and last row that a frame's latent rows read, relative to the frame's first and to the next frame's first.
-    let (mut low, mut high) = (-side, side - 1);
-    for &rate in cfg.encoder_rates.iter().rev() {
+    let (mut low, mut high) = (-last, last - 1);
+    for &rate in rates.iter().rev() {
         let (rate, pad) = (rate as i64, stride_pad(rate) as i64);
         low = low * rate - pad - units();
         high = high * rate - pad + 2 * rate - 1 + units();
     }
-    in_frames(cfg, low - side, high + side)
+    in_frames(frame, low - first, high + first)
 }
 
-/// Returns the number of frames before or after a frame on which its samples depend: the larger of the two.
-pub fn decoder_reach(cfg: &Config) -> usize {
+/// Returns the number of frames of `frame` samples before or after a frame on which its samples depend: the larger of the two.
+pub fn decoder_reach(rates: &[usize], frame: usize) -> usize {
     let side = (TAPS / 2) as i64;
     let (mut low, mut high) = (-side, side - 1);
-    for &rate in cfg.decoder_rates.iter().rev() {
+    for &rate in rates.iter().rev() {
         let rate = rate as i64;
         low = (low - units()).div_euclid(rate) - 1;
         high = (high + units()).div_euclid(rate) + 1;
     }
-    let hop = cfg.hop() as i64;
-    in_frames(cfg, (low - side) * hop, (high + side + 1) * hop - 1)
+    let hop: i64 = rates.iter().map(|rate| *rate as i64).product();
+    in_frames(frame, (low - side) * hop, (high + side + 1) * hop - 1)
 }
 
 /// Returns the number of rows to either side that a block's residual units read.
@@ -85,8 +99,8 @@ fn units() -> i64 {
 }
 
 /// Converts `low` samples from a frame's start and `high` from its end to whole frames.
-fn in_frames(cfg: &Config, low: i64, high: i64) -> usize {
-    let frame = cfg.frame() as i64;
+fn in_frames(frame: usize, low: i64, high: i64) -> usize {
+    let frame = frame as i64;
     let before = (-low + frame - 1) / frame;
     let after = (high + frame) / frame;
     before.max(after) as usize
@@ -99,18 +113,12 @@ mod tests {
     #[test]
     fn tables_say_where_each_sequence_ends() {
         // Rows 0..7 of 18: every third is 0 3 6, 1 4, 2 5.
-        let t = Table { stride: 2, dilation: 3 };
-        assert_eq!(t.fill(36, 14), [0, 3, 6, 8, 12, 14, 18]);
+        let t = Table { dilation: 3, ..Table::rows(2) };
+        assert_eq!(t.fill(18, 7), [0, 3, 6, 8, 12, 14, 18]);
         assert_eq!(t.ty().shape.elements(), 7);
-        assert_eq!(Table::of(&t.name()), Some(t));
-        assert_eq!(Table { stride: 2, dilation: 1 }.fill(36, 14), [0, 7]);
+        let begun = Table { begun: true, ..Table::rows(2) };
+        assert_eq!([t, begun].map(|t| Table::of(&t.name())), [Some(t), Some(begun)]);
+        assert_eq!(Table::rows(2).fill(18, 7), [0, 7]);
         assert_eq!(Table::of("audio"), None);
-    }
-
-    #[test]
-    fn reach_of_the_published_codec() {
-        // 3 + 39 * (1 + 2 + 8 + 64) + 3 * 512 + 1 + 4 + 32 + 256 = 4757 samples before, under three frames of 2048.
-        assert_eq!(encoder_reach(&Config::snac_24khz()), 3);
-        assert_eq!(decoder_reach(&Config::snac_24khz()), 3);
     }
 }

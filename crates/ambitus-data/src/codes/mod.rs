@@ -1,0 +1,31 @@
+//! Speech as codes of a codec with several codebooks, beside a prompt (what is said) and a description (how).
+//!
+//! [`prepare_states`] runs each different description through the text encoder, once; [`prepare_codes`] makes clips of codes and prompt
+//! ids that name their description ([`CodeClip`]). Both take tokenizer, encoder and codec from the caller, so that encoder and codec
+//! need not be in memory at the same time.
+
+mod clip;
+mod prepare;
+mod states;
+
+pub use clip::{CodeClip, load_code_clip};
+pub use prepare::{Codec, CodesOptions, Counts, Frames, Rows, code_lengths, prepare_codes};
+pub use states::{Encoder, load_states, longest_description, prepare_states, states_bytes};
+
+/// The tokenizer, as passes over a data set see it.
+pub trait Texts: Sync {
+    /// Returns the ids of what is said, P of them.
+    ///
+    /// # Errors
+    /// Why the text cannot be used.
+    fn prompt(&self, text: &str) -> Result<Vec<u32>, String>;
+
+    /// Returns the ids of how it is said, U of them.
+    ///
+    /// # Errors
+    /// Why the text cannot be used.
+    fn description(&self, text: &str) -> Result<Vec<u32>, String>;
+
+    /// Changes whenever ids may; part of every key.
+    fn fingerprint(&self) -> [u8; 32];
+}

@@ -1,0 +1,105 @@
+//! Parler-TTS: codes, prompts and states of descriptions from prepared files, keys of dropout drawn for each use.
+
+use super::keys::Normaliser;
+use crate::clips::{Clips, Use, When, sample_id};
+use ambitus_data::codes::{CodeClip, load_code_clip, load_states};
+use ambitus_data::{ClipIndex, DataError};
+use ambitus_models::parler::batch::{self, Clip};
+use ambitus_models::parler::config::Config;
+use ambitus_models::{Batch, Norms, clip_key, one_norm};
+use std::sync::Arc;
+
+/// Prepared clips on the disk.
+pub(super) struct CodeClips {
+    index: Arc<ClipIndex>,
+    /// Which of them.
+    chosen: Vec<u32>,
+    rows: Vec<u32>,
+    seed: u64,
+    config: Config,
+    normaliser: Normaliser,
+}
+
+impl CodeClips {
+    /// Returns those clips of an index, in this order; `seed` is that of their draws in training.
+    pub fn new(
+        index: Arc<ClipIndex>,
+        chosen: &[usize],
+        seed: u64,
+        (config, normaliser): (Config, Normaliser),
+    ) -> CodeClips {
+        let rows = chosen.iter().map(|&i| index.frames()[i]).collect();
+        CodeClips {
+            index,
+            chosen: chosen.iter().map(|&i| i as u32).collect(),
+            rows,
+            seed,
+            config,
+            normaliser,
+        }
+    }
+
+    fn place(&self, of: &Use) -> usize {
+        self.chosen[of.clip] as usize
+    }
+
+    fn load(&self, of: &Use) -> Result<CodeClip, DataError> {
+        load_code_clip(&self.index.path(self.place(of)))
+    }
+
+    /// Returns the key of dropout masks. A validation has none.
+    fn key(&self, of: &Use) -> [u32; 2] {
+        match of.when {
+            When::Epoch(epoch) => {
+                clip_key(self.seed, epoch.into(), sample_id(self.index.name(self.place(of))))
+            }
+            When::Round(_) => [0, 0],
+        }
+    }
+}
+
+impl Clips for CodeClips {
+    fn rows(&self) -> &[u32] {
+        &self.rows
+    }
+
+    fn beside(&self) -> u32 {
+        self.index.beside()
+    }
+
+    fn norms(&self, uses: &[Use]) -> Result<Norms, DataError> {
+        // One clip at a time: an update may have more of them than fit into memory.
+        let (mut scored, mut longest) = (0, 0);
+        for of in uses {
+            let frames = self.load(of)?.frames();
+            scored += batch::scored(frames);
+            longest = longest.max(frames);
+        }
+        // The script, too, measures a validation by what is scored.
+        let trains = uses.iter().all(|of| matches!(of.when, When::Epoch(_)));
+        Ok(one_norm(batch::norm(match self.normaliser {
+            Normaliser::Script if trains => uses.len() * (longest + self.config.codebooks),
+            Normaliser::Script | Normaliser::Valid => scored,
+        })))
+    }
+
+    fn fill(&self, uses: &[Use], batch: &mut Batch) -> Result<(), DataError> {
+        let cfg = &self.config;
+        let clips = uses.iter().map(|of| self.load(of)).collect::<Result<Vec<_>, DataError>>()?;
+        let longest = clips.iter().map(|clip| clip.described).max().unwrap_or(0);
+        let room = vec![0.0; longest * cfg.text_dim];
+        let mut laid = Vec::with_capacity(clips.len());
+        for (clip, of) in clips.iter().zip(uses) {
+            let states = &room[..clip.described * cfg.text_dim];
+            laid.push(Clip { prompt: &clip.prompt, codes: &clip.codes, states, key: self.key(of) });
+        }
+        batch::fill(cfg, batch, &laid);
+        drop(room);
+        // One at a time: they are larger than all else.
+        for (i, clip) in clips.iter().enumerate() {
+            let states = load_states(self.index.folder(), clip, cfg.text_dim)?;
+            batch::put_states(cfg, batch, i, &states);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,223 @@
+//! Generation from a batch file: `clips.i.description_ids` i64 `[U]` and `clips.i.prompt_ids` i64 `[P]`.
+
+use super::folder::Folder;
+use super::recorded::states;
+use crate::batches::write_batch;
+use crate::error::RunError;
+use crate::generate::{Generated, Generator, Job, Settings, Values};
+use crate::recorded::BatchFile;
+use crate::sampling::Draws;
+use crate::weights::{MAX_CONFIG_BYTES, read_text};
+use ambitus_exec::executor::Executor;
+use ambitus_ir::{DType, Program, Session};
+use ambitus_models::Batch;
+use ambitus_models::decode::{PREFILL, Room, STEP};
+use ambitus_models::parler::config::Config;
+use ambitus_models::parler::model;
+use ambitus_models::parler::speech::{Prompt, Written, fill_prompts, fill_step, layout};
+use ambitus_recipe::recipe::short;
+use serde::Deserialize;
+use std::path::Path;
+
+/// What `generation_config.json` says of lengths.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Lengths {
+    /// Columns, the first among them.
+    pub max_length: Option<usize>,
+    /// Columns before a codebook may end.
+    pub min_new_tokens: Option<usize>,
+}
+
+impl Lengths {
+    /// Reads them from a model folder; a folder without the file says nothing.
+    pub fn read(dir: &Path) -> Result<Lengths, RunError> {
+        let path = dir.join("generation_config.json");
+        if !path.is_file() {
+            return Ok(Lengths::default());
+        }
+        let text = read_text(&path, MAX_CONFIG_BYTES, "copy it from the checkpoint's own folder")?;
+        let bad =
+            |e: serde_json::Error| RunError::Model(format!("{}: {}", path.display(), short(&e.to_string())));
+        serde_json::from_str(&text).map_err(bad)
+    }
+}
+
+/// A text, and how it is to be spoken.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    /// Ids of the prompt, `[P]`.
+    pub prompt: Vec<u32>,
+    /// States of the description, `[U, E]`.
+    pub states: Vec<f32>,
+    /// Columns, the first among them, at most.
+    pub columns: usize,
+}
+
+/// Texts that are written as codes, some at a time.
+pub(super) struct Writer {
+    /// The decoder, with as many rows beside as any text has.
+    pub config: Config,
+    pub settings: Settings,
+    pub said: Vec<Said>,
+    /// Columns before a codebook may end.
+    pub least: usize,
+}
+
+impl Writer {
+    /// Returns a writer of these texts.
+    pub fn new(config: &Config, settings: &Settings, said: Vec<Said>, least: usize) -> Writer {
+        let beside = |s: &Said| config.beside_of(s.prompt.len(), s.states.len() / config.text_dim);
+        let config = Config { beside: said.iter().map(beside).max().unwrap_or(1).max(1), ..config.clone() };
+        Writer { config, settings: settings.clone(), said, least }
+    }
+
+    /// Returns the texts that are written at a time.
+    pub fn sequences(&self) -> usize {
+        self.settings.sequences.clamp(1, self.said.len().max(1))
+    }
+
+    /// Returns the sizes for any group of texts.
+    pub fn room(&self, cache: DType) -> Room {
+        let before = |s: &Said| self.config.rows_of(s.prompt.len(), 0) - self.config.codebooks;
+        let group = |some: &[Said]| some.iter().map(|s| before(s) + 1).sum::<usize>();
+        Room {
+            sequences: self.sequences(),
+            tokens: self.said.iter().map(|s| before(s) + s.columns).max().unwrap_or(1),
+            prompts: self.said.chunks(self.sequences()).map(group).max().unwrap_or(1),
+            cache,
+        }
+    }
+
+    /// Returns the bytes of logits, of inputs and of what is written.
+    pub fn bytes(&self) -> u64 {
+        let (room, c) = (self.room(DType::F32), &self.config);
+        let inputs = layout(c, room, true).bytes() + layout(c, room, false).bytes();
+        let states: usize = self.said.iter().map(|s| s.states.len() + s.prompt.len()).sum();
+        let written =
+            2 * c.codebooks * self.said.iter().map(|s| s.columns).max().unwrap_or(0) * room.sequences;
+        inputs + 4 * (c.codebooks * c.vocab * (room.sequences + 2) + states + written) as u64
+    }
+
+    /// Writes the group of texts from `first` on. `heard` is called with each column that is there.
+    ///
+    /// # Errors
+    /// From the executor and `heard`.
+    pub fn write(
+        &self,
+        exec: &mut dyn Executor,
+        name: &dyn Fn(&str) -> String,
+        first: usize,
+        heard: &mut dyn FnMut(&[Written]) -> Result<(), RunError>,
+    ) -> Result<Vec<Written>, RunError> {
+        let (cfg, room) = (&self.config, self.room(DType::F32));
+        let group = &self.said[first..self.said.len().min(first + room.sequences)];
+        let prompts: Vec<Prompt<'_>> =
+            group.iter().map(|s| Prompt { prompt: &s.prompt, states: &s.states }).collect();
+        let mut all: Vec<Written> =
+            group.iter().map(|s| Written::new(cfg, s.prompt.len(), s.columns)).collect();
+        let (prefill, step) = (name(PREFILL), name(STEP));
+        let mut batch = Batch::new(&layout(cfg, room, true));
+        fill_prompts(cfg, &mut batch, room, &prompts);
+        let beside = batch.int("beside").to_vec();
+        let mut program = &prefill;
+        let width = cfg.codebooks * cfg.vocab;
+        let mut logits = vec![0.0; room.sequences * width];
+        while all.iter().any(|written| !written.is_over()) {
+            write_batch(exec, program, &batch)?;
+            exec.run(program, 0)?;
+            exec.read_f32(program, "logits", 0, &mut logits)?;
+            for (i, (written, logits)) in all.iter_mut().zip(logits.chunks_mut(width)).enumerate() {
+                if written.is_over() {
+                    continue;
+                }
+                written.push(cfg, self.least, logits, |k, before, logits| {
+                    let sequence = ((first + i) * cfg.codebooks + k) as u32;
+                    let draws = Draws::Keyed { sequence, step: before.len() as u32 };
+                    self.settings.sampling.choose(logits, before, draws)
+                });
+            }
+            heard(&all)?;
+            if program == &prefill {
+                (program, batch) = (&step, Batch::new(&layout(cfg, room, false)));
+            }
+            fill_step(cfg, &mut batch, room, &beside, &all);
+        }
+        Ok(all)
+    }
+}
+
+impl Generator for Folder {
+    fn job(&self, file: &Path, settings: &Settings) -> Result<Box<dyn Job>, RunError> {
+        let cfg = &self.config;
+        let lengths = Lengths::read(&self.dir)?;
+        let (books, least) = (cfg.codebooks, 2 * cfg.codebooks - 1);
+        let columns = match (settings.max_new, lengths.max_length) {
+            (Some(new), _) if new + 1 < least => {
+                let why = format!("--max-new: {new} columns; {books} codebooks need {} or more", least - 1);
+                return Err(RunError::Usage(why));
+            }
+            (Some(new), _) => new + 1,
+            (None, Some(length)) if length >= least => length,
+            (None, length) => {
+                let has = length.map_or("none".to_owned(), |n| n.to_string());
+                return Err(RunError::Usage(format!(
+                    "--max-new: is missing, and max_length of generation_config.json is {has}: {books} codebooks need {least} or \
+                     more"
+                )));
+            }
+        };
+        let mut file = BatchFile::open(file)?;
+        let (mut prompts, mut described) = (Vec::new(), Vec::new());
+        for i in 0..file.clips("prompt_ids")? {
+            let (prompt, _) = file.ids(i, "prompt_ids", &["tokens"])?;
+            let rows = cfg.rows_of(prompt.len(), columns) - books;
+            let fits = cfg.rows().most.is_none_or(|most| rows <= most) && !prompt.is_empty();
+            if !fits || prompt.iter().any(|id| *id as usize >= cfg.prompts) {
+                return Err(file.bad(
+                    &format!("clips.{i}.prompt_ids"),
+                    format!(
+                        "{} ids and {columns} columns: ids must be there and below {}, and both together at most the {} of \
+                         max_position_embeddings",
+                        prompt.len(),
+                        cfg.prompts,
+                        cfg.positions
+                    ),
+                ));
+            }
+            prompts.push(prompt);
+            described.push(file.ids(i, "description_ids", &["tokens"])?.0);
+        }
+        let said = prompts.into_iter().zip(states(&self.dir, &described)?);
+        let said = said.map(|(prompt, states)| Said { prompt, states, columns }).collect();
+        Ok(Box::new(Writer::new(cfg, settings, said, lengths.min_new_tokens.unwrap_or(0))))
+    }
+}
+
+impl Job for Writer {
+    fn programs(&self, session: &mut Session, cache: DType) -> Vec<Program> {
+        model::generate(session, &self.config, self.room(cache))
+    }
+
+    fn bytes(&self) -> u64 {
+        // Results are ids and codes of 8 bytes.
+        let columns: usize = self.said.iter().map(|s| s.columns).sum();
+        Writer::bytes(self) + (16 * self.config.codebooks * columns) as u64
+    }
+
+    fn run(&mut self, exec: &mut dyn Executor) -> Result<Vec<Generated>, RunError> {
+        let mut results = Vec::new();
+        for first in (0..self.said.len()).step_by(self.sequences()) {
+            let all = self.write(exec, &str::to_owned, first, &mut |_| Ok(()))?;
+            for (i, written) in all.iter().enumerate() {
+                let codes = written.codes(&self.config);
+                for (leaf, ids) in [("tokens", &written.chosen), ("codes", &codes)] {
+                    let shape = vec![ids.len(), ids.first().map_or(0, Vec::len)];
+                    let values = Values::I64(ids.iter().flatten().map(|id| i64::from(*id)).collect());
+                    results.push(Generated { name: format!("clips.{}.{leaf}", first + i), shape, values });
+                }
+            }
+        }
+        Ok(results)
+    }
+}

@@ -1,0 +1,61 @@
+//! `parler:` in a recipe.
+
+use ambitus_recipe::recipe::{OwnKey, OwnOption, Section};
+use serde::Deserialize;
+use std::path::PathBuf;
+
+/// The section.
+pub(super) const SECTION: Section = Section {
+    name: "parler",
+    keys: &[
+        OwnKey {
+            name: "description",
+            says: "The description of clips whose data set has none (in a column or key `description` or `text_description`): who \
+                   speaks, and how, in a sentence. Absent: every clip needs its own.",
+            before: None,
+            option: Some(OwnOption {
+                flag: "description",
+                value: Some("TEXT"),
+                help: "What is said of the voice, for clips whose data set says nothing: `Jenny speaks slowly, very clear audio.`",
+                is_path: false,
+            }),
+        },
+        OwnKey {
+            name: "descriptions",
+            says: "A second data set (folder or file) with the descriptions, row for row those of `data.dir`, as the project's scripts \
+                   make it: `text_description`, and `id` where it has one. Absent: descriptions are in `data.dir`.",
+            before: None,
+            option: None,
+        },
+        OwnKey {
+            name: "normaliser",
+            says: "What an update's loss is divided by: `valid`, the scored ids, or `script`, all cells of its clips padded to the \
+                   longest, much as the project's training script does (so its rate depends on how clips are padded). Absent: `valid`.",
+            before: None,
+            option: None,
+        },
+    ],
+};
+
+/// What a loss is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Normaliser {
+    /// The scored ids.
+    #[default]
+    Valid,
+    /// All cells of the padded batch.
+    Script,
+}
+
+/// Its values.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Keys {
+    /// Of clips that have none.
+    pub description: Option<String>,
+    /// A second data set with the descriptions.
+    pub descriptions: Option<PathBuf>,
+    /// What a loss is divided by.
+    pub normaliser: Normaliser,
+}

@@ -1,0 +1,90 @@
+//! Clips of a batch file: `clips.i.description_ids` i64 `[U]`, `clips.i.prompt_ids` i64 `[P]`, `clips.i.codes` i64 `[C, T]`.
+
+use crate::clips::{Clips, Use};
+use crate::error::RunError;
+use crate::recorded::BatchFile;
+use crate::t5::Encoder;
+use ambitus_data::DataError;
+use ambitus_models::parler::batch::{self, Clip};
+use ambitus_models::parler::config::Config;
+use ambitus_models::{Batch, Norms, one_norm};
+use std::path::Path;
+
+/// A clip as it was given, and the states of its description.
+struct Given {
+    prompt: Vec<u32>,
+    codes: Vec<u32>,
+    states: Vec<f32>,
+}
+
+impl Given {
+    /// Nothing is drawn for it: it has no key.
+    fn clip(&self) -> Clip<'_> {
+        Clip { prompt: &self.prompt, codes: &self.codes, states: &self.states, key: [0, 0] }
+    }
+}
+
+/// The clips of a batch file.
+pub(super) struct Recorded {
+    config: Config,
+    clips: Vec<Given>,
+    rows: Vec<u32>,
+    beside: u32,
+}
+
+impl Clips for Recorded {
+    fn rows(&self) -> &[u32] {
+        &self.rows
+    }
+
+    fn beside(&self) -> u32 {
+        self.beside
+    }
+
+    fn norms(&self, uses: &[Use]) -> Result<Norms, DataError> {
+        let scored = |u: &Use| batch::scored(self.clips[u.clip].clip().frames(&self.config));
+        Ok(one_norm(batch::norm(uses.iter().map(scored).sum())))
+    }
+
+    fn fill(&self, uses: &[Use], batch: &mut Batch) -> Result<(), DataError> {
+        let clips: Vec<Clip<'_>> = uses.iter().map(|u| self.clips[u.clip].clip()).collect();
+        batch::fill(&self.config, batch, &clips);
+        Ok(())
+    }
+}
+
+/// Reads and checks the clips of a file, and encodes their descriptions with the model's own encoder.
+pub(super) fn read(path: &Path, dir: &Path, config: &Config) -> Result<Recorded, RunError> {
+    let mut file = BatchFile::open(path)?;
+    let n = file.clips("codes")?;
+    let mut described = Vec::new();
+    for i in 0..n {
+        described.push(file.ids(i, "description_ids", &["tokens"])?.0);
+    }
+    let states = states(dir, &described)?;
+    let mut given = Recorded { config: config.clone(), clips: Vec::new(), rows: Vec::new(), beside: 0 };
+    for (i, states) in states.into_iter().enumerate() {
+        let (codes, shape) = file.ids(i, "codes", &["codebooks", "frames"])?;
+        if shape[0] != config.codebooks {
+            let (have, want) = (shape[0], config.codebooks);
+            return Err(
+                file.bad(&format!("clips.{i}.codes"), format!("has {have} codebooks, the model {want}"))
+            );
+        }
+        let (prompt, _) = file.ids(i, "prompt_ids", &["tokens"])?;
+        let clip = Given { prompt, codes, states };
+        clip.clip().check(config).map_err(|why| file.bad(&format!("clips.{i}"), why))?;
+        given.rows.push(clip.clip().rows(config) as u32);
+        given.beside = given.beside.max(clip.clip().beside(config) as u32);
+        given.clips.push(clip);
+    }
+    Ok(given)
+}
+
+/// Returns the states of each description, `[U, E]`. The encoder's memory is given back before anything else is planned.
+pub(super) fn states(dir: &Path, described: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, RunError> {
+    let longest = described.iter().map(Vec::len).max().unwrap_or(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut encoder = Encoder::open(dir, longest, threads)?;
+    described.iter().map(|ids| encoder.states(ids)).collect()
+}

@@ -1,0 +1,299 @@
+//! Tensors of convolutional codecs in checkpoints, and how they become the states of the programs.
+//!
+//! States carry the checkpoint's module names (`encoder.block.1.block.4.weight`). Convolutions there may be weight-normalised,
+//! w = g v / |v| with the norm over all axes but the first (Salimans & Kingma, arXiv 1602.07868); states hold w. Those of
+//! strided and transposed convolutions are laid out as taps over blocks of rows (see [`Layout`]).
+
+use super::{DILATIONS, TAPS, stride_pad};
+
+/// How the elements of a checkpoint's convolution lie in its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// As they are.
+    Same,
+    /// `[O, C, 1]` as the matrix `[O, C]`.
+    Matrix,
+    /// A convolution of 2s taps and stride s, `[O, C, 2s]`, as one of three taps over blocks of s rows: `[O, s * C, 3]`.
+    /// Tap h meets block t + h - 1, channel j * C + c is row j of the block; a third of the taps are zero.
+    Strided(usize),
+    /// A transposed convolution of 2s taps and stride s, `[C, O, 2s]`, as one of three taps that makes blocks of s rows:
+    /// `[s * O, C, 3]`. Channel r * O + o is row r of the block.
+    Transposed(usize),
+}
+
+/// Returns what a checkpoint may hold of a weight of that name: itself, or (g, v) as PyTorch has called them since 2.1, and before.
+pub fn spellings(name: &str) -> [Vec<String>; 3] {
+    let module = name.strip_suffix("weight").unwrap_or(name);
+    let pair = |g, v| vec![format!("{module}{g}"), format!("{module}{v}")];
+    [
+        vec![name.to_owned()],
+        pair("parametrizations.weight.original0", "parametrizations.weight.original1"),
+        pair("weight_g", "weight_v"),
+    ]
+}
+
+/// A tensor of a codec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// The state.
+    pub name: String,
+    /// Axes in the checkpoint: of v, where weight-normalised.
+    pub dims: Vec<usize>,
+    /// A convolution's weight, which checkpoints may hold as (g, v), see [`Tensor::spellings`].
+    pub normed: bool,
+    /// How it lies in the state.
+    pub layout: Layout,
+}
+
+impl Tensor {
+    /// Returns what a checkpoint that calls the tensor `name` may hold of it, with the axes: the tensor or, of a convolution's weight,
+    /// (g, v) in either spelling.
+    pub fn spellings(&self, name: &str) -> Vec<Vec<(String, Vec<usize>)>> {
+        // g is one number of each row along the first axis.
+        let mut norm = vec![1; self.dims.len()];
+        norm[0] = self.dims[0];
+        let with_axes = |names: Vec<String>| {
+            let v = names.len() - 1;
+            let axes = |i| if i == v { self.dims.clone() } else { norm.clone() };
+            names.into_iter().enumerate().map(|(i, name)| (name, axes(i))).collect()
+        };
+        let spelled = spellings(name).map(with_axes);
+        spelled.into_iter().take(if self.normed { 3 } else { 1 }).collect()
+    }
+
+    /// Returns the axes of the state.
+    pub fn state_dims(&self) -> Vec<usize> {
+        let d = &self.dims;
+        match self.layout {
+            // A snake's frequencies, `[1, C, 1]`.
+            Layout::Same if !self.normed && d.len() == 3 => vec![d[1]],
+            Layout::Same => d.clone(),
+            Layout::Matrix => vec![d[0], d[1]],
+            Layout::Strided(s) => vec![d[0], s * d[1], 3],
+            Layout::Transposed(s) => vec![s * d[1], d[0], 3],
+        }
+    }
+
+    /// Returns the number of rows along the first axis that are folded at once: about a million values.
+    pub fn rows_at_once(&self) -> usize {
+        ((1 << 20) / self.row().max(1)).max(1)
+    }
+
+    /// Returns the elements of a row along the first axis.
+    pub fn row(&self) -> usize {
+        self.dims[1..].iter().product()
+    }
+
+    /// Makes the state's values of the checkpoint's rows along the first axis from `first` on, v (or the tensor itself) and, where
+    /// weight-normalised, g; gives them in pieces: place in the state, values.
+    ///
+    /// # Panics
+    /// When v is not whole rows, or g not one number of each.
+    pub fn fold_rows(
+        &self,
+        first: usize,
+        g: Option<&[f32]>,
+        v: &mut [f32],
+        mut put: impl FnMut(usize, &[f32]),
+    ) {
+        let row = self.row();
+        let rows = v.len() / row;
+        assert_eq!(v.len(), rows * row, "{}", self.name);
+        if let Some(g) = g {
+            assert_eq!(g.len(), rows, "{}", self.name);
+            for (v, g) in v.chunks_exact_mut(row).zip(g) {
+                let norm = v.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
+                let factor = (f64::from(*g) / norm) as f32;
+                v.iter_mut().for_each(|x| *x *= factor);
+            }
+        }
+        match self.layout {
+            Layout::Same | Layout::Matrix => put(first * row, v),
+            Layout::Strided(s) => {
+                let ins = self.dims[1];
+                // Row t * s - pad + k is row j of block t + h - 1.
+                let pad = stride_pad(s);
+                let tap = |h: usize, j: usize| (h * s + j + pad).checked_sub(s).filter(|k| *k < 2 * s);
+                let wide = s * ins * 3;
+                let mut w = Vec::with_capacity(wide);
+                for (o, v) in (first..).zip(v.chunks_exact(row)) {
+                    w.clear();
+                    for (j, c) in (0..s).flat_map(|j| (0..ins).map(move |c| (j, c))) {
+                        w.extend((0..3).map(|h| tap(h, j).map_or(0.0, |k| v[c * 2 * s + k])));
+                    }
+                    put(o * wide, &w);
+                }
+            }
+            Layout::Transposed(s) => {
+                let (ins, outs) = (self.dims[0], self.dims[1]);
+                // Row i * s + k - pad, of input row i = t + h - 1, is row r of block t.
+                let pad = stride_pad(s);
+                let tap = |h: usize, r: usize| (r + pad + s).checked_sub(h * s).filter(|k| *k < 2 * s);
+                let mut w = Vec::with_capacity(rows * 3);
+                for (r, o) in (0..s).flat_map(|r| (0..outs).map(move |o| (r, o))) {
+                    w.clear();
+                    for v in v.chunks_exact(row) {
+                        w.extend((0..3).map(|h| tap(h, r).map_or(0.0, |k| v[o * 2 * s + k])));
+                    }
+                    put(((r * outs + o) * ins + first) * 3, &w);
+                }
+            }
+        }
+    }
+}
+
+/// A list of tensors being declared.
+#[derive(Debug, Default)]
+pub struct Tensors(Vec<Tensor>);
+
+impl Tensors {
+    /// Returns the tensors, in the order of their declaration.
+    pub fn all(self) -> Vec<Tensor> {
+        self.0
+    }
+
+    /// Declares a tensor that is never weight-normalised.
+    pub fn plain(&mut self, name: String, dims: Vec<usize>) {
+        self.0.push(Tensor { name, dims, normed: false, layout: Layout::Same });
+    }
+
+    /// Declares a convolution's weight alone.
+    pub fn weight(&mut self, module: &str, dims: [usize; 3], layout: Layout) {
+        let name = format!("{module}.weight");
+        self.0.push(Tensor { name, dims: dims.to_vec(), normed: true, layout });
+    }
+
+    /// Declares a weight and a bias as long as the first axis.
+    pub fn conv(&mut self, module: &str, dims: [usize; 3], layout: Layout) {
+        self.weight(module, dims, layout);
+        self.plain(format!("{module}.bias"), vec![dims[0]]);
+    }
+
+    /// Declares a strided convolution of `[out, in]`.
+    pub fn strided(&mut self, module: &str, [to, from]: [usize; 2], rate: usize) {
+        self.conv(module, [to, from, 2 * rate], Layout::Strided(rate));
+    }
+
+    /// Declares a transposed convolution of `[in, out]`, whose bias is as long as the second axis.
+    pub fn transposed(&mut self, module: &str, [from, to]: [usize; 2], rate: usize) {
+        self.weight(module, [from, to, 2 * rate], Layout::Transposed(rate));
+        self.plain(format!("{module}.bias"), vec![to]);
+    }
+
+    /// Declares the frequencies of a snake.
+    pub fn snake(&mut self, module: &str, width: usize) {
+        self.plain(format!("{module}.alpha"), vec![1, width, 1]);
+    }
+
+    /// Declares a block's residual units, named from `first` on in the module.
+    pub fn residual_units(&mut self, module: &str, first: usize, width: usize, groups: usize) {
+        for i in 0..DILATIONS.len() {
+            let at = format!("{module}.{}.block", first + i);
+            self.snake(&format!("{at}.0"), width);
+            self.conv(&format!("{at}.1"), [width, width / groups, TAPS], Layout::Same);
+            self.snake(&format!("{at}.2"), width);
+            self.conv(&format!("{at}.3"), [width, width, 1], Layout::Same);
+        }
+    }
+
+    /// Declares codebook `i` of `[entries, dim]` with its projections from and to `latent` channels.
+    pub fn codebook(&mut self, i: usize, latent: usize, [entries, dim]: [usize; 2]) {
+        let at = format!("quantizer.quantizers.{i}");
+        self.conv(&format!("{at}.in_proj"), [dim, latent, 1], Layout::Matrix);
+        self.conv(&format!("{at}.out_proj"), [latent, dim, 1], Layout::Matrix);
+        self.plain(format!("{at}.codebook.weight"), vec![entries, dim]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Folds a tensor, of which `at_once` rows at a time.
+    fn fold(t: &Tensor, g: Option<&[f32]>, mut v: Vec<f32>, at_once: usize) -> Vec<f32> {
+        let mut state = vec![f32::NAN; t.state_dims().iter().product()];
+        for (i, v) in v.chunks_mut(at_once * t.row()).enumerate() {
+            let (first, rows) = (i * at_once, v.len() / t.row());
+            let g = g.map(|g| &g[first..first + rows]);
+            t.fold_rows(first, g, v, |at, values| state[at..at + values.len()].copy_from_slice(values));
+        }
+        state
+    }
+
+    fn numbers(n: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 37 + 11) % 64) as f32 / 32.0 - 1.0).collect()
+    }
+
+    /// sum over c, h of `w[o, c, h]` `x[t + h - 1, c]`
+    fn three_taps(w: &[f32], x: &[f32], cin: usize) -> Vec<f32> {
+        let (rows, mut y) = (x.len() / cin, Vec::new());
+        for t in 0..rows {
+            for w in w.chunks_exact(3 * cin) {
+                let term = |c: usize, h: usize| match (t + h).checked_sub(1) {
+                    Some(r) if r < rows => w[3 * c + h] * x[r * cin + c],
+                    _ => 0.0,
+                };
+                y.push((0..cin).flat_map(|c| (0..3).map(move |h| (c, h))).map(|(c, h)| term(c, h)).sum());
+            }
+        }
+        y
+    }
+
+    fn assert_near(a: &[f32], b: &[f32]) {
+        assert_eq!(a.len(), b.len());
+        assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4), "{a:?} {b:?}");
+    }
+
+    /// The three taps over blocks against the formulas of PyTorch's `Conv1d` and `ConvTranspose1d`.
+    #[test]
+    fn strided_and_transposed_convolutions_are_three_taps_over_blocks() {
+        for s in 2..=5 {
+            let (cin, cout, blocks) = (3, 2, 4);
+            let pad = stride_pad(s);
+            let v = numbers(cout * cin * 2 * s);
+            let x = numbers(blocks * s * cin);
+            let t = Tensor {
+                name: String::new(),
+                dims: vec![cout, cin, 2 * s],
+                normed: false,
+                layout: Layout::Strided(s),
+            };
+            let mut y = vec![0.0; blocks * cout];
+            for (t, o, c, k) in all(blocks, cout, cin, 2 * s) {
+                if let Some(r) = (t * s + k).checked_sub(pad).filter(|r| *r < blocks * s) {
+                    y[t * cout + o] += v[(o * cin + c) * 2 * s + k] * x[r * cin + c];
+                }
+            }
+            assert_near(&three_taps(&fold(&t, None, v, 1), &x, s * cin), &y);
+
+            let v = numbers(cin * cout * 2 * s);
+            let x = numbers(blocks * cin);
+            let t = Tensor { dims: vec![cin, cout, 2 * s], layout: Layout::Transposed(s), ..t };
+            let mut y = vec![0.0; blocks * s * cout];
+            for (i, o, c, k) in all(blocks, cout, cin, 2 * s) {
+                if let Some(r) = (i * s + k).checked_sub(pad).filter(|r| *r < blocks * s) {
+                    y[r * cout + o] += v[(c * cout + o) * 2 * s + k] * x[i * cin + c];
+                }
+            }
+            assert_near(&three_taps(&fold(&t, None, v, 2), &x, cin), &y);
+        }
+    }
+
+    fn all(a: usize, b: usize, c: usize, d: usize) -> impl Iterator<Item = (usize, usize, usize, usize)> {
+        (0..a * b * c * d).map(move |i| (i / (b * c * d), i / (c * d) % b, i / d % c, i % d))
+    }
+
+    #[test]
+    fn weight_norm_is_folded() {
+        let t = Tensor { name: "a.weight".into(), dims: vec![2, 1, 2], normed: true, layout: Layout::Same };
+        assert_eq!(fold(&t, Some(&[5.0, 0.0]), vec![3.0, 4.0, 1.0, 1.0], 2), [3.0, 4.0, 0.0, 0.0]);
+        let (same, norm) = (vec![2, 1, 2], vec![2, 1, 1]);
+        let spelled = |g: &str, v: &str| vec![(g.to_owned(), norm.clone()), (v.to_owned(), same.clone())];
+        let want = [
+            vec![("b.weight".to_owned(), same.clone())],
+            spelled("b.parametrizations.weight.original0", "b.parametrizations.weight.original1"),
+            spelled("b.weight_g", "b.weight_v"),
+        ];
+        assert_eq!(t.spellings("b.weight"), want);
+    }
+}

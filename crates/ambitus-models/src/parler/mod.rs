@@ -1,0 +1,62 @@
+//! Parler-TTS: a decoder over codebooks of an audio codec, which reads a description across and a prompt before
+//! (`README.md` next to this file).
+
+pub mod batch;
+pub mod config;
+pub mod model;
+pub mod speech;
+pub mod weights;
+
+use crate::batch::{Capacity, Layout};
+use crate::init::Init;
+use crate::model::{Model, Rows};
+use ambitus_ir::{Program, Session};
+use config::Config;
+use std::sync::Arc;
+
+impl Model for Config {
+    fn loss(&self, s: &mut Session, _player: usize, cap: Capacity, name: &str, train: bool) -> Program {
+        model::loss(s, self, cap, name, train)
+    }
+
+    fn layout(&self, cap: Capacity) -> Layout {
+        batch::layout(self, cap)
+    }
+
+    /// Returns codes of all codebooks, and the states of a description.
+    fn clip_bytes(&self, rows: usize) -> u64 {
+        4 * (self.codebooks * rows + self.beside * self.text_dim) as u64
+    }
+
+    fn rows(&self) -> Rows {
+        Config::rows(self)
+    }
+
+    fn init(&self, name: &str, _dims: &[usize]) -> Init {
+        weights::init(name, self)
+    }
+
+    fn made(&self, name: &str) -> Option<Vec<f32>> {
+        weights::made(name, self)
+    }
+
+    fn adapted(&self) -> &'static [&'static str] {
+        &weights::ADAPTED
+    }
+
+    fn original_bytes(&self, parameters: u64, rows: usize, mixed: bool) -> u64 {
+        weights::original_bytes(self, parameters, rows, mixed)
+    }
+
+    fn project(&self) -> &'static str {
+        "Parler-TTS"
+    }
+
+    fn with_dropout(&self, p: f32) -> Option<Arc<dyn Model>> {
+        Some(Arc::new(Config { dropout: p, ..self.clone() }))
+    }
+
+    fn with_beside(&self, rows: usize) -> Option<Arc<dyn Model>> {
+        Some(Arc::new(Config { beside: rows.max(1), ..self.clone() }))
+    }
+}
