@@ -194,7 +194,7 @@ impl Trainer {
     /// Says what is meant by what the files do not say.
     fn absences(&self, j: &mut Judge) {
         for Absent { keys, means } in self.absent {
-            if keys.iter().any(|key| j.says_key(key)) {
+            if keys.iter().any(|key| j.is_given(key)) {
                 continue;
             }
             match *means {

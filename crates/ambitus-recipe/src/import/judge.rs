@@ -64,9 +64,9 @@ impl<'a> Judge<'a> {
         self.given.iter().find(|g| is(g, id) && speaks(g))
     }
 
-    /// Returns whether a key, by its own name, is given, be it as code.
-    pub fn says_key(&self, path: &str) -> bool {
-        self.given.iter().any(|g| g.path == path && !g.is_null())
+    /// Returns whether a key, by its own name, is given, be it as code or as none.
+    pub fn is_given(&self, path: &str) -> bool {
+        self.given.iter().any(|g| g.path == path)
     }
 
     /// Returns all places that say a key.

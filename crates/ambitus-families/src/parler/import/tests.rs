@@ -348,7 +348,10 @@ fn what_is_left_out_is_the_scripts() {
     assert_eq!((r.batch, r.precision), (Some(Batch::Clips(8)), Some(Precision::Fp32)));
     assert_eq!((r.data.min_seconds, r.data.max_seconds), (0.0, 35.0));
     assert_eq!(notes(&imported, "freeze_text_encoder is absent: the text encoder is trained there"), 1);
-    // What is there as code is not absent.
+    assert_eq!(notes(&imported, "500 characters"), 1);
+    // What is there as none, or as code, is not absent.
+    let none = r#"{"prompt_column_name": "text", "max_text_length": null}"#;
+    assert_eq!(notes(&read("a.json", none), "500 characters"), 0);
     let code = recipe(&read("a.py", "prompt_column_name='text', learning_rate=rate, warmup_ratio=w"));
     assert_eq!((code.learning_rate, code.warmup), (None, None));
     // A constant rate of transformers has no warm-up, and another's is not there.
