@@ -25,9 +25,9 @@ pub struct ClipMeta {
     pub frames: u32,
     /// Tokens Nt of the text.
     pub tokens: u32,
-    /// Rows of a second axis beside those; 0 without one.
+    /// Rows of context, which those attend to; 0 without.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub beside: u32,
+    pub context: u32,
     /// Measured of the audio.
     pub measured: Measured,
     /// Clip file, relative to the index's folder: the key's first half and an extension.
@@ -71,8 +71,8 @@ pub struct ClipIndex {
     extension: String,
     slots: Vec<Slot>,
     frames: Vec<u32>,
-    /// Most rows beside those of a clip.
-    beside: u32,
+    /// Most rows of context of a clip.
+    context: u32,
     /// All names, one after another.
     names: String,
     /// [`ClipIndex::digest`] so far.
@@ -134,7 +134,7 @@ impl ClipIndex {
         self.names.push_str(&clip.name);
         self.slots.push(Slot { file: half, name_end: self.names.len() });
         self.frames.push(clip.frames);
-        self.beside = self.beside.max(clip.beside);
+        self.context = self.context.max(clip.context);
         self.hash.0.update(&(clip.name.len() as u64).to_le_bytes());
         self.hash.0.update(clip.name.as_bytes());
         self.hash.0.update(clip.key.as_bytes());
@@ -173,14 +173,14 @@ impl ClipIndex {
         &self.frames
     }
 
-    /// Returns the most rows of a second axis beside those of a clip; 0 without one.
-    pub fn beside(&self) -> u32 {
-        self.beside
+    /// Returns the most rows of context of a clip; 0 without.
+    pub fn context(&self) -> u32 {
+        self.context
     }
 
     /// Returns some of the clips, to plan for: their digest is not that of prepared data.
     pub(crate) fn keep(&self, of: impl Fn(usize) -> bool) -> Self {
-        let mut kept = Self { beside: self.beside, ..Self::new(&self.folder, &self.extension) };
+        let mut kept = Self { context: self.context, ..Self::new(&self.folder, &self.extension) };
         for i in (0..self.len()).filter(|i| of(*i)) {
             kept.names.push_str(self.name(i));
             kept.slots.push(Slot { name_end: kept.names.len(), ..self.slots[i] });

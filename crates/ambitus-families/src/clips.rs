@@ -37,8 +37,8 @@ pub trait Clips: Send + Sync {
     /// Returns the rows of each clip.
     fn rows(&self) -> &[u32];
 
-    /// Returns the most rows beside those of a clip; 0 for families with one axis.
-    fn beside(&self) -> u32 {
+    /// Returns the most rows of context of a clip, which it attends to besides its own; 0 for families without.
+    fn context(&self) -> u32 {
         0
     }
 

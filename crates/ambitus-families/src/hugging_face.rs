@@ -13,7 +13,7 @@ pub const CONFIG: &str = "config.json";
 /// Pairs of names that are compared in search of renamed tensors: a tenth of a second.
 const MAX_COMPARED: usize = 1 << 14;
 /// What an export copies besides the configuration, where it is there: tokenizer and generation.
-pub const BESIDE: [&str; 11] = [
+pub const KEPT: [&str; 11] = [
     "generation_config.json",
     "preprocessor_config.json",
     "tokenizer.json",

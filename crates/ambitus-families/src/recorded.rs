@@ -70,7 +70,7 @@ impl<'p> BatchFile<'p> {
         Ok((ids.into_iter().map(|id| u32::try_from(id).unwrap_or(u32::MAX)).collect(), shape))
     }
 
-    /// Returns a clip's numbers `[n, V]`.
+    /// Returns the n numbers of a tensor.
     ///
     /// # Errors
     /// Numbers that cannot be read.

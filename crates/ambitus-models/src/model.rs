@@ -74,8 +74,8 @@ pub trait Model: Debug + Send + Sync {
         None
     }
 
-    /// Returns this model with that many rows of a second axis beside those of a clip, at most; `None` if the family has one axis.
-    fn with_beside(&self, rows: usize) -> Option<Arc<dyn Model>> {
+    /// Returns this model that has at most as many rows of context, which a clip attends to besides its own; `None` if the family has none.
+    fn with_context(&self, rows: usize) -> Option<Arc<dyn Model>> {
         let _ = rows;
         None
     }

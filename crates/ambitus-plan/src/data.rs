@@ -157,9 +157,9 @@ impl Data {
         }
     }
 
-    /// Returns the most rows of a second axis beside those of a clip; `None` where clips are assumed.
-    pub fn beside(&self) -> Option<u32> {
-        self.kind.index().map(ClipIndex::beside)
+    /// Returns the most rows of context of a clip; `None` where clips are assumed.
+    pub fn context(&self) -> Option<u32> {
+        self.kind.index().map(ClipIndex::context)
     }
 
     /// Returns the prepared clips, where they are not assumed.

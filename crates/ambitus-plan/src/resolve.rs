@@ -80,7 +80,7 @@ fn open_and_prepare(
         }
     };
     let data = data.map_err(|e| beside(recipe.data.dir.as_deref(), e))?;
-    if let Some(fitted) = data.beside().and_then(|rows| model.model.with_beside(rows as usize)) {
+    if let Some(fitted) = data.context().and_then(|rows| model.model.with_context(rows as usize)) {
         model.model = fitted;
     }
     Ok((recipe, model, data))

@@ -86,7 +86,7 @@ pub fn gradients(
 ) -> Result<Computed, RunError> {
     let clips = dir.opened.recorded(batch)?;
     let model = dir.model.with_dropout(0.0).unwrap_or_else(|| dir.model.clone());
-    let model = model.with_beside(clips.beside() as usize).unwrap_or(model);
+    let model = model.with_context(clips.context() as usize).unwrap_or(model);
     let rows: Vec<usize> = clips.rows().iter().map(|n| *n as usize).collect();
     let total: usize = rows.iter().sum();
     let capacity = Capacity { rows: options.micro_batch.unwrap_or(total), clips: rows.len() };

@@ -56,8 +56,8 @@ pub struct Counts {
 pub struct Rows {
     /// Rows of its sequence, which is what packing counts.
     pub own: usize,
-    /// Rows beside those.
-    pub beside: usize,
+    /// Rows of context, which the others attend to.
+    pub context: usize,
 }
 
 /// What comes out of the codec.
@@ -125,7 +125,7 @@ impl CodesOptions<'_> {
 
 /// Prepares every clip of `source` as codes and prompt ids, with descriptions whose states [`prepare_states`](super::prepare_states())
 /// has made with the encoder of this fingerprint. [`ClipIndex::frames`](crate::ClipIndex::frames) are the rows of clips, and
-/// [`ClipIndex::beside`](crate::ClipIndex::beside) the most that one has beside them. `progress` is called after each clip, from any
+/// [`ClipIndex::context`](crate::ClipIndex::context) the most that one has of context. `progress` is called after each clip, from any
 /// worker; when it returns false the pass ends with [`DataError::Stopped`].
 ///
 /// # Errors
@@ -205,12 +205,12 @@ impl CodeClips<'_> {
         let counts = Counts { prompt, frames: clip.frames(), description: clip.described };
         let (rows, outside) = match (self.codes.rows)(counts) {
             Ok(rows) => (rows, None),
-            Err(reason) => (Rows { own: 0, beside: 0 }, Some(reason)),
+            Err(reason) => (Rows { own: 0, context: 0 }, Some(reason)),
         };
         Found {
             frames: rows.own as u32,
             tokens: prompt as u32,
-            beside: rows.beside as u32,
+            context: rows.context as u32,
             measured,
             outside,
         }
@@ -307,6 +307,6 @@ pub fn code_lengths(
         let (prompt, _, description) = said(entry, texts, codes, options).ok()?;
         let frames = codes.frames.of(options.samples_of(measured));
         let rows = (codes.rows)(Counts { prompt: prompt.len(), frames, description }).ok()?;
-        Some(Length { rows: rows.own, tokens: prompt.len(), beside: rows.beside })
+        Some(Length { rows: rows.own, tokens: prompt.len(), context: rows.context })
     })
 }

@@ -26,8 +26,8 @@ pub(crate) struct Found {
     pub(crate) frames: u32,
     /// Tokens of the text.
     pub(crate) tokens: u32,
-    /// Rows beside those.
-    pub(crate) beside: u32,
+    /// Rows of context, which the others attend to.
+    pub(crate) context: u32,
     pub(crate) measured: Measured,
     /// Why it is outside limits that are not part of its key.
     pub(crate) outside: Option<String>,
@@ -186,7 +186,7 @@ fn judge<M: Make>(
                 name: entry.name.clone(),
                 frames: found.frames,
                 tokens: found.tokens,
-                beside: found.beside,
+                context: found.context,
                 measured: found.measured,
                 file,
                 key: blake3::Hash::from_bytes(key).to_hex().to_string(),

@@ -72,7 +72,7 @@ pub fn mel_lengths(
             return None;
         }
         let text = tokenizer.encode(&entry.text).ids.len();
-        (text <= frames).then_some(Length { rows: frames, tokens: text, beside: 0 })
+        (text <= frames).then_some(Length { rows: frames, tokens: text, context: 0 })
     })
 }
 
@@ -95,7 +95,7 @@ pub fn speech_lengths(
         let text = text(entry).filter(|ids| *ids <= most)?;
         let ids = WRAPPERS + text + SLOTS * options.samples_of(measured).div_ceil(FRAME_SAMPLES);
         let rows = max_tokens.map_or(ids, |most| ids.min(most));
-        Some(Length { rows, tokens: text, beside: 0 })
+        Some(Length { rows, tokens: text, context: 0 })
     })
 }
 
@@ -132,8 +132,8 @@ pub(crate) struct Length {
     pub(crate) rows: usize,
     /// Ids of its text.
     pub(crate) tokens: usize,
-    /// Rows beside its own.
-    pub(crate) beside: usize,
+    /// Rows of context.
+    pub(crate) context: usize,
 }
 
 /// Measures the clips of a source. `of`: from a clip's frames and what was measured, if it can be used.
@@ -158,13 +158,13 @@ pub(crate) fn lengths<F: Framing>(
         };
         match taken {
             Taken::Clip { rows, measured } => {
-                if let Some(Length { rows, tokens, beside }) = of(&entry, rows.len(), &measured) {
+                if let Some(Length { rows, tokens, context }) = of(&entry, rows.len(), &measured) {
                     made.seconds.push(measured.seconds);
                     let clip = ClipMeta {
                         name: entry.name.clone(),
                         frames: rows as u32,
                         tokens: tokens as u32,
-                        beside: beside as u32,
+                        context: context as u32,
                         measured,
                         file: ClipMeta::file_name(&[0; 32], EXTENSION),
                         key: String::new(),

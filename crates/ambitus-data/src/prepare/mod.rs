@@ -313,6 +313,6 @@ impl Make for MelClips<'_> {
 impl Found {
     fn of_clip(clip: &Clip, measured: Measured) -> Self {
         let (frames, tokens) = (clip.frames() as u32, clip.ids.len() as u32);
-        Self { frames, tokens, beside: 0, measured, outside: None }
+        Self { frames, tokens, context: 0, measured, outside: None }
     }
 }

@@ -127,7 +127,7 @@ impl SpeechClips<'_> {
         let (ids, measured) = (clip.ids.len(), facts.measured);
         let most = self.speech.max_tokens.filter(|&most| ids > most);
         let outside = most.map(|most| format!("{ids} ids ({:.1} s), more than {most}", measured.seconds));
-        Found { frames: ids as u32, tokens: facts.text_tokens, beside: 0, measured, outside }
+        Found { frames: ids as u32, tokens: facts.text_tokens, context: 0, measured, outside }
     }
 }
 

@@ -175,7 +175,7 @@ fn keep(
         name: clip.name.clone(),
         frames: length as u32,
         tokens: facts.text_tokens,
-        beside: 0,
+        context: 0,
         measured,
         file,
         key: blake3::Hash::from_bytes(key).to_hex().to_string(),

@@ -55,7 +55,7 @@ impl Codec for Zeros {
 }
 
 fn rows(counts: Counts) -> Result<Rows, String> {
-    Ok(Rows { own: counts.prompt + counts.frames + CODEBOOKS, beside: counts.description })
+    Ok(Rows { own: counts.prompt + counts.frames + CODEBOOKS, context: counts.description })
 }
 
 fn codes() -> CodesOptions<'static> {
@@ -149,7 +149,7 @@ fn long_clips_and_descriptions_take_what_is_planned() {
     for seconds in [2.0, 60.0] {
         let data = data(dir.path(), 2, seconds - 0.01, &"much is said ".repeat(60));
         let (prepared, peaks, planned) = measured(&data, &options(dir.path(), seconds));
-        assert_eq!((prepared.index.len(), prepared.index.beside()), (2, 784));
+        assert_eq!((prepared.index.len(), prepared.index.context()), (2, 784));
         assert!(peaks[0] <= planned[0] && peaks[1] <= planned[1], "{peaks:?} of {planned:?}");
     }
 }

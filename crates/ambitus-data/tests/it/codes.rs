@@ -138,7 +138,7 @@ fn options(dir: &Path) -> PrepareOptions {
 fn rows(counts: Counts) -> Result<Rows, String> {
     let Counts { prompt, frames, description } = counts;
     match frames > 1 {
-        true => Ok(Rows { own: prompt + frames + CODEBOOKS, beside: description }),
+        true => Ok(Rows { own: prompt + frames + CODEBOOKS, context: description }),
         false => Err(format!("{frames} frames are too few")),
     }
 }
@@ -239,7 +239,7 @@ fn audio_text_and_descriptions_become_clips_of_codes() {
         assert!(load_states(index.folder(), &clip, WIDTH).is_err());
         assert!(load_clip(&index.path(i)).is_err(), "not a clip of mel frames");
     }
-    assert_eq!(index.beside(), 5);
+    assert_eq!(index.context(), 5);
     assert_eq!(ClipIndex::load(&dir.path().join("cache/index.json")).expect("readable"), **index);
 
     // One description for all that have none; a clip's own goes before it.
@@ -260,7 +260,7 @@ fn lengths_are_those_of_the_clips() {
     assert!(!dir.path().join("cache").exists());
     let prepared = Toys::default().run(dir.path(), &codes()).expect("prepared");
     assert_eq!(lengths.index.frames(), prepared.index.frames());
-    assert_eq!((lengths.index.beside(), lengths.up_to(0.8).beside()), (5, 5));
+    assert_eq!((lengths.index.context(), lengths.up_to(0.8).context()), (5, 5));
 }
 
 #[test]

@@ -431,7 +431,7 @@ fn split_follows_the_list_or_a_tenth() {
                 name: format!("wavs/{i:03}.wav"),
                 frames: 10,
                 tokens: 2,
-                beside: 0,
+                context: 0,
                 measured: Default::default(),
                 file: format!("{i:032x}.clip"),
                 key: String::new(),

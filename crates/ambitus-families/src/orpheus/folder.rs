@@ -3,7 +3,7 @@
 use super::keys::{Keys, SECTION};
 use crate::error::RunError;
 use crate::family::{ModelDir, OpenOptions};
-use crate::hugging_face::{self, BESIDE, CONFIG};
+use crate::hugging_face::{self, CONFIG, KEPT};
 use crate::weights::{MAX_CONFIG_BYTES, STAGING_BYTES, Weights, architectures, read_text};
 use ambitus_ir::StateDecl;
 use ambitus_models::orpheus::config::{Config, File};
@@ -36,14 +36,14 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
     let fail = |why: String| RunError::Model(format!("{}: {why}", path.display()));
     let file: File = serde_json::from_str(&text).map_err(|e| fail(short(&e.to_string())))?;
     let config = file.config().map_err(|why| fail(why.to_string()))?;
-    let beside = BESIDE.iter().filter(|name| dir.join(name).is_file());
+    let kept = KEPT.iter().filter(|name| dir.join(name).is_file());
     Ok(ModelDir {
         dir: dir.to_owned(),
         family: &super::Orpheus,
         opened: Box::new(Folder { dir: dir.to_owned(), config: config.clone(), keys }),
         model: Arc::new(config),
         wants_checkpointing: false,
-        kept: [CONFIG].iter().chain(beside).map(|name| (*name).to_owned()).collect(),
+        kept: [CONFIG].iter().chain(kept).map(|name| (*name).to_owned()).collect(),
         weights: if options.from_scratch { None } else { Some(hugging_face::open(dir, ignored)?) },
     })
 }

@@ -63,8 +63,8 @@ impl Clips for CodeClips {
         &self.rows
     }
 
-    fn beside(&self) -> u32 {
-        self.index.beside()
+    fn context(&self) -> u32 {
+        self.index.context()
     }
 
     fn norms(&self, uses: &[Use]) -> Result<Norms, DataError> {
@@ -86,16 +86,13 @@ impl Clips for CodeClips {
     fn fill(&self, uses: &[Use], batch: &mut Batch) -> Result<(), DataError> {
         let cfg = &self.config;
         let clips = uses.iter().map(|of| self.load(of)).collect::<Result<Vec<_>, DataError>>()?;
-        let longest = clips.iter().map(|clip| clip.described).max().unwrap_or(0);
-        let room = vec![0.0; longest * cfg.text_dim];
-        let mut laid = Vec::with_capacity(clips.len());
-        for (clip, of) in clips.iter().zip(uses) {
-            let states = &room[..clip.described * cfg.text_dim];
-            laid.push(Clip { prompt: &clip.prompt, codes: &clip.codes, states, key: self.key(of) });
-        }
-        batch::fill(cfg, batch, &laid);
-        drop(room);
-        // One at a time: they are larger than all else.
+        let laid = clips.iter().zip(uses).map(|(clip, of)| Clip {
+            prompt: &clip.prompt,
+            codes: &clip.codes,
+            described: clip.described,
+            key: self.key(of),
+        });
+        batch::fill(cfg, batch, &laid.collect::<Vec<_>>());
         for (i, clip) in clips.iter().enumerate() {
             let states = load_states(self.index.folder(), clip, cfg.text_dim)?;
             batch::put_states(cfg, batch, i, &states);

@@ -4,7 +4,7 @@ use super::keys::{Keys, SECTION};
 use crate::codec::{self, Codebook, Codec, Spec};
 use crate::error::RunError;
 use crate::family::{ModelDir, OpenOptions};
-use crate::hugging_face::{self, BESIDE, CONFIG};
+use crate::hugging_face::{self, CONFIG, KEPT};
 use crate::weights::{FROZEN_FILES, INDEX, MAX_CONFIG_BYTES, SINGLE, Weights, architectures, read_text};
 use ambitus_ir::StateDecl;
 use ambitus_models::parler::config::{Config, File};
@@ -67,14 +67,14 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
     if let Some(p) = options.dropout {
         config.dropout = p;
     }
-    let beside = BESIDE.iter().filter(|name| dir.join(name).is_file());
+    let kept = KEPT.iter().filter(|name| dir.join(name).is_file());
     Ok(ModelDir {
         dir: dir.to_owned(),
         family: &super::Parler,
         opened: Box::new(Folder { dir: dir.to_owned(), config: config.clone(), keys }),
         model: Arc::new(config),
         wants_checkpointing: false,
-        kept: [CONFIG].iter().chain(beside).map(|name| (*name).to_owned()).collect(),
+        kept: [CONFIG].iter().chain(kept).map(|name| (*name).to_owned()).collect(),
         weights: if options.from_scratch { None } else { Some(hugging_face::open(dir, frozen)?) },
     })
 }

@@ -12,12 +12,14 @@ use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, Program, Session};
 use ambitus_models::Batch;
 use ambitus_models::decode::{PREFILL, Room, STEP};
+use ambitus_models::parler::batch::put_states;
 use ambitus_models::parler::config::Config;
 use ambitus_models::parler::model;
 use ambitus_models::parler::speech::{Prompt, Written, fill_prompts, fill_step, layout};
 use ambitus_recipe::recipe::short;
 use serde::Deserialize;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What `generation_config.json` says of lengths.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -48,15 +50,15 @@ impl Lengths {
 pub(super) struct Said {
     /// Ids of the prompt, `[P]`.
     pub prompt: Vec<u32>,
-    /// States of the description, `[U, E]`.
-    pub states: Vec<f32>,
+    /// States of the description, `[U, E]`, which texts may share.
+    pub states: Arc<[f32]>,
     /// Columns, the first among them, at most.
     pub columns: usize,
 }
 
 /// Texts that are written as codes, some at a time.
 pub(super) struct Writer {
-    /// The decoder, with as many rows beside as any text has.
+    /// The decoder, with as many rows of context as any text has.
     pub config: Config,
     pub settings: Settings,
     pub said: Vec<Said>,
@@ -67,8 +69,8 @@ pub(super) struct Writer {
 impl Writer {
     /// Returns a writer of these texts.
     pub fn new(config: &Config, settings: &Settings, said: Vec<Said>, least: usize) -> Writer {
-        let beside = |s: &Said| config.beside_of(s.prompt.len(), s.states.len() / config.text_dim);
-        let config = Config { beside: said.iter().map(beside).max().unwrap_or(1).max(1), ..config.clone() };
+        let context = |s: &Said| config.context_of(s.prompt.len(), s.states.len() / config.text_dim);
+        let config = Config { context: said.iter().map(context).max().unwrap_or(1).max(1), ..config.clone() };
         Writer { config, settings: settings.clone(), said, least }
     }
 
@@ -89,37 +91,50 @@ impl Writer {
         }
     }
 
+    /// Returns the bytes of what is to be said: prompts, and states, those that texts share once.
+    pub fn said_bytes(&self) -> u64 {
+        let mut states = Vec::new();
+        for said in &self.said {
+            if !states.iter().any(|known| Arc::ptr_eq(known, &said.states)) {
+                states.push(said.states.clone());
+            }
+        }
+        let prompts: usize = self.said.iter().map(|s| 4 * s.prompt.len() + size_of::<Said>()).sum();
+        let states: usize = states.iter().map(|s| 4 * s.len()).sum();
+        (prompts + states) as u64
+    }
+
     /// Returns the bytes of logits, of inputs and of what is written.
     pub fn bytes(&self) -> u64 {
         let (room, c) = (self.room(DType::F32), &self.config);
         let inputs = layout(c, room, true).bytes() + layout(c, room, false).bytes();
-        let states: usize = self.said.iter().map(|s| s.states.len() + s.prompt.len()).sum();
         let written =
             2 * c.codebooks * self.said.iter().map(|s| s.columns).max().unwrap_or(0) * room.sequences;
-        inputs + 4 * (c.codebooks * c.vocab * (room.sequences + 2) + states + written) as u64
+        inputs + 4 * (c.codebooks * c.vocab * (room.sequences + 2) + written) as u64
     }
 
-    /// Writes the group of texts from `first` on. `heard` is called with each column that is there.
+    /// Writes the group of texts from `first` on.
     ///
     /// # Errors
-    /// From the executor and `heard`.
+    /// From the executor.
     pub fn write(
         &self,
         exec: &mut dyn Executor,
         name: &dyn Fn(&str) -> String,
         first: usize,
-        heard: &mut dyn FnMut(&[Written]) -> Result<(), RunError>,
     ) -> Result<Vec<Written>, RunError> {
         let (cfg, room) = (&self.config, self.room(DType::F32));
         let group = &self.said[first..self.said.len().min(first + room.sequences)];
+        let described = |s: &Said| s.states.len() / cfg.text_dim;
         let prompts: Vec<Prompt<'_>> =
-            group.iter().map(|s| Prompt { prompt: &s.prompt, states: &s.states }).collect();
+            group.iter().map(|s| Prompt { prompt: &s.prompt, described: described(s) }).collect();
         let mut all: Vec<Written> =
             group.iter().map(|s| Written::new(cfg, s.prompt.len(), s.columns)).collect();
         let (prefill, step) = (name(PREFILL), name(STEP));
         let mut batch = Batch::new(&layout(cfg, room, true));
         fill_prompts(cfg, &mut batch, room, &prompts);
-        let beside = batch.int("beside").to_vec();
+        group.iter().enumerate().for_each(|(i, s)| put_states(cfg, &mut batch, i, &s.states));
+        let context = batch.int("context").to_vec();
         let mut program = &prefill;
         let width = cfg.codebooks * cfg.vocab;
         let mut logits = vec![0.0; room.sequences * width];
@@ -137,11 +152,10 @@ impl Writer {
                     self.settings.sampling.choose(logits, before, draws)
                 });
             }
-            heard(&all)?;
             if program == &prefill {
                 (program, batch) = (&step, Batch::new(&layout(cfg, room, false)));
             }
-            fill_step(cfg, &mut batch, room, &beside, &all);
+            fill_step(cfg, &mut batch, room, &context, &all);
         }
         Ok(all)
     }
@@ -189,7 +203,7 @@ impl Generator for Folder {
             described.push(file.ids(i, "description_ids", &["tokens"])?.0);
         }
         let said = prompts.into_iter().zip(states(&self.dir, &described)?);
-        let said = said.map(|(prompt, states)| Said { prompt, states, columns }).collect();
+        let said = said.map(|(prompt, states)| Said { prompt, states: states.into(), columns }).collect();
         Ok(Box::new(Writer::new(cfg, settings, said, lengths.min_new_tokens.unwrap_or(0))))
     }
 }
@@ -202,13 +216,13 @@ impl Job for Writer {
     fn bytes(&self) -> u64 {
         // Results are ids and codes of 8 bytes.
         let columns: usize = self.said.iter().map(|s| s.columns).sum();
-        Writer::bytes(self) + (16 * self.config.codebooks * columns) as u64
+        Writer::bytes(self) + self.said_bytes() + (16 * self.config.codebooks * columns) as u64
     }
 
     fn run(&mut self, exec: &mut dyn Executor) -> Result<Vec<Generated>, RunError> {
         let mut results = Vec::new();
         for first in (0..self.said.len()).step_by(self.sequences()) {
-            let all = self.write(exec, &str::to_owned, first, &mut |_| Ok(()))?;
+            let all = self.write(exec, &str::to_owned, first)?;
             for (i, written) in all.iter().enumerate() {
                 let codes = written.codes(&self.config);
                 for (leaf, ids) in [("tokens", &written.chosen), ("codes", &codes)] {

@@ -145,7 +145,7 @@ impl Codes<'_> {
     fn rows(&self, counts: Counts) -> Result<Rows, String> {
         let Counts { prompt, frames, description } = counts;
         let own = batch::rows(self.config, prompt, frames)?;
-        Ok(Rows { own, beside: self.config.beside_of(prompt, description) })
+        Ok(Rows { own, context: self.config.context_of(prompt, description) })
     }
 }
 

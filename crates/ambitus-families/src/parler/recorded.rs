@@ -14,13 +14,15 @@ use std::path::Path;
 struct Given {
     prompt: Vec<u32>,
     codes: Vec<u32>,
+    /// Tokens of the description.
+    described: usize,
     states: Vec<f32>,
 }
 
 impl Given {
     /// Nothing is drawn for it: it has no key.
     fn clip(&self) -> Clip<'_> {
-        Clip { prompt: &self.prompt, codes: &self.codes, states: &self.states, key: [0, 0] }
+        Clip { prompt: &self.prompt, codes: &self.codes, described: self.described, key: [0, 0] }
     }
 }
 
@@ -29,7 +31,7 @@ pub(super) struct Recorded {
     config: Config,
     clips: Vec<Given>,
     rows: Vec<u32>,
-    beside: u32,
+    context: u32,
 }
 
 impl Clips for Recorded {
@@ -37,8 +39,8 @@ impl Clips for Recorded {
         &self.rows
     }
 
-    fn beside(&self) -> u32 {
-        self.beside
+    fn context(&self) -> u32 {
+        self.context
     }
 
     fn norms(&self, uses: &[Use]) -> Result<Norms, DataError> {
@@ -49,6 +51,9 @@ impl Clips for Recorded {
     fn fill(&self, uses: &[Use], batch: &mut Batch) -> Result<(), DataError> {
         let clips: Vec<Clip<'_>> = uses.iter().map(|u| self.clips[u.clip].clip()).collect();
         batch::fill(&self.config, batch, &clips);
+        for (i, of) in uses.iter().enumerate() {
+            batch::put_states(&self.config, batch, i, &self.clips[of.clip].states);
+        }
         Ok(())
     }
 }
@@ -62,7 +67,7 @@ pub(super) fn read(path: &Path, dir: &Path, config: &Config) -> Result<Recorded,
         described.push(file.ids(i, "description_ids", &["tokens"])?.0);
     }
     let states = states(dir, &described)?;
-    let mut given = Recorded { config: config.clone(), clips: Vec::new(), rows: Vec::new(), beside: 0 };
+    let mut given = Recorded { config: config.clone(), clips: Vec::new(), rows: Vec::new(), context: 0 };
     for (i, states) in states.into_iter().enumerate() {
         let (codes, shape) = file.ids(i, "codes", &["codebooks", "frames"])?;
         if shape[0] != config.codebooks {
@@ -72,10 +77,10 @@ pub(super) fn read(path: &Path, dir: &Path, config: &Config) -> Result<Recorded,
             );
         }
         let (prompt, _) = file.ids(i, "prompt_ids", &["tokens"])?;
-        let clip = Given { prompt, codes, states };
+        let clip = Given { prompt, codes, described: described[i].len(), states };
         clip.clip().check(config).map_err(|why| file.bad(&format!("clips.{i}"), why))?;
         given.rows.push(clip.clip().rows(config) as u32);
-        given.beside = given.beside.max(clip.clip().beside(config) as u32);
+        given.context = given.context.max(clip.clip().context(config) as u32);
         given.clips.push(clip);
     }
     Ok(given)

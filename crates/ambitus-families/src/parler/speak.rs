@@ -16,8 +16,8 @@ use ambitus_data::text::{chunks, strip};
 use ambitus_data::{DataError, Unigram};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::DType;
-use ambitus_models::decode::{PREFILL, STEP};
-use ambitus_models::parler::config::{Config, DESCRIPTION_TOKENS};
+use ambitus_models::decode::{PREFILL, Room, STEP};
+use ambitus_models::parler::config::DESCRIPTION_TOKENS;
 use ambitus_models::parler::model;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const MOST_SECONDS: f64 = 20.0;
 struct Voice {
     tokenizer: Unigram,
     /// Of the description, `[U, E]`.
-    states: Vec<f32>,
+    states: Arc<[f32]>,
     /// Of tokenizer and text encoder while both were there.
     bytes: u64,
 }
@@ -47,7 +47,6 @@ struct Speaking {
     /// `None` in plans of a model whose codec is not there.
     codec: Option<Box<dyn Codec>>,
     rate: u32,
-    notes: Vec<String>,
     /// Of the tokenizer and the text encoder, while they were there.
     read: u64,
 }
@@ -103,7 +102,7 @@ impl Speaker for Folder {
         }
         let rate = codec.spec().rate;
         let writer = Writer::new(&self.config, asked.settings, said, lengths.min_new_tokens.unwrap_or(0));
-        Ok(Box::new(Speaking { writer, expected, lines, codec: Some(codec), rate, notes: Vec::new(), read }))
+        Ok(Box::new(Speaking { writer, expected, lines, codec: Some(codec), rate, read }))
     }
 
     fn of_length(&self, seconds: f64, threads: usize) -> Result<Box<dyn Speech>, RunError> {
@@ -116,7 +115,7 @@ impl Speaker for Folder {
         // A token of text has some four bytes.
         let prompt = (each * BYTES_A_SECOND / 4.0) as usize + 1;
         let columns = self.columns(prompt, each, &Settings::SPEECH, &Lengths::default());
-        let states = vec![0.0; DESCRIPTION_TOKENS * self.config.text_dim];
+        let states = vec![0.0; DESCRIPTION_TOKENS * self.config.text_dim].into();
         let said = Said { prompt: vec![0; prompt], states, columns };
         let said = vec![said; sequences as usize];
         let rate = codec.as_ref().map_or(44_100, |codec| codec.spec().rate);
@@ -126,7 +125,6 @@ impl Speaker for Folder {
             writer: Writer::new(&self.config, &Settings::SPEECH, said, 0),
             codec,
             rate,
-            notes: Vec::new(),
             read: 0,
         }))
     }
@@ -163,7 +161,7 @@ impl Folder {
             let what = format!("the text encoder of {}", self.dir.display());
             return Err(too_small(DataError::DoesNotFit { what, needed: bytes, room: asked.room }));
         }
-        Ok(Voice { tokenizer, states: encoder.states(&ids)?, bytes })
+        Ok(Voice { tokenizer, states: encoder.states(&ids)?.into(), bytes })
     }
 
     /// Returns prompt and states of a prepared clip, and the seconds of its audio.
@@ -173,7 +171,7 @@ impl Folder {
         let states = load_states(folder, &clip, self.config.text_dim)?;
         let seconds = clip.frames() as f64 / self.config.frame_rate;
         let columns = self.columns(clip.prompt.len(), seconds, settings, lengths);
-        Ok((Said { prompt: clip.prompt, states, columns }, seconds))
+        Ok((Said { prompt: clip.prompt, states: states.into(), columns }, seconds))
     }
 
     /// Returns the columns that a text may take: some more time than is expected, and no more than settings, the folder and positions
@@ -191,10 +189,8 @@ impl Folder {
 
 impl Speech for Speaking {
     fn programs(&self) -> Programs {
-        let (config, room): (Config, _) = (self.writer.config.clone(), self.writer.room(DType::F32));
-        Arc::new(move |session, cache| {
-            model::generate(session, &config, ambitus_models::decode::Room { cache, ..room })
-        })
+        let (config, room) = (self.writer.config.clone(), self.writer.room(DType::F32));
+        Arc::new(move |session, cache| model::generate(session, &config, Room { cache, ..room }))
     }
 
     fn runs(&self) -> Vec<(&'static str, f64)> {
@@ -213,8 +209,7 @@ impl Speech for Speaking {
     }
 
     fn resting_bytes(&self) -> u64 {
-        let said = &self.writer.said;
-        said.iter().map(|s| (4 * (s.prompt.len() + s.states.len()) + size_of::<Said>()) as u64).sum()
+        self.writer.said_bytes()
     }
 
     fn rest(&mut self) {
@@ -232,7 +227,7 @@ impl Speech for Speaking {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.notes.clone()
+        Vec::new()
     }
 
     fn speak(
@@ -247,7 +242,7 @@ impl Speech for Speaking {
         let of_piece: Vec<usize> = lines.iter().enumerate().flat_map(|(i, n)| vec![i; *n]).collect();
         let mut spoken = SpokenLines::new(lines.len());
         for first in (0..of_piece.len()).step_by(writer.sequences()) {
-            let all = writer.write(exec, name, first, &mut |_| Ok(()))?;
+            let all = writer.write(exec, name, first)?;
             for (i, written) in all.iter().enumerate() {
                 let line = of_piece[first + i];
                 spoken.end_before(line, to)?;

@@ -64,7 +64,7 @@ fn prepared(dir: &Path, cfg: &Config) -> Prepared {
     std::fs::write(dir.join("metadata.csv"), lines).unwrap();
     let rows = |counts: Counts| {
         let own = batch::rows(cfg, counts.prompt, counts.frames)?;
-        Ok(Rows { own, beside: cfg.beside_of(counts.prompt, counts.description) })
+        Ok(Rows { own, context: cfg.context_of(counts.prompt, counts.description) })
     };
     let codes = CodesOptions {
         description: None,
@@ -87,18 +87,18 @@ fn used(clip: usize, when: When) -> Use {
 
 #[test]
 fn a_batch_holds_what_was_prepared() {
-    for prompts_beside in [false, true] {
+    for prompts_in_context in [false, true] {
         let dir = tempfile::tempdir().unwrap();
-        let mut cfg = Config { prompts_beside, ..config() };
+        let mut cfg = Config { prompts_in_context, ..config() };
         let index = prepared(dir.path(), &cfg).index;
         let clips = CodeClips::new(index.clone(), &[1, 0], 7, (cfg.clone(), Normaliser::Valid));
         // The longer: three words and an end, and if prompts stand there too, as many again.
-        assert_eq!(clips.beside(), if prompts_beside { 8 } else { 4 });
+        assert_eq!(clips.context(), if prompts_in_context { 8 } else { 4 });
         let (frames, delays) = ([39, 29], 3);
-        let prompts = if prompts_beside { [0, 0] } else { [4, 2] };
+        let prompts = if prompts_in_context { [0, 0] } else { [4, 2] };
         assert_eq!(clips.rows(), [frames[0] + prompts[0] + delays, frames[1] + prompts[1] + delays]);
 
-        cfg.beside = clips.beside() as usize;
+        cfg.context = clips.context() as usize;
         let cap = Capacity { rows: 100, clips: 3 };
         let (mut batch, mut expected) = ((&cfg as &dyn Model).batch(cap), (&cfg as &dyn Model).batch(cap));
         let uses = [used(1, When::Epoch(0)), used(0, When::Epoch(0))];
@@ -114,10 +114,11 @@ fn a_batch_holds_what_was_prepared() {
         let of = |i: usize| Clip {
             prompt: &loaded[i].prompt,
             codes: &loaded[i].codes,
-            states: &states[i],
+            described: states[i].len() / 2,
             key: key(i),
         };
         batch::fill(&cfg, &mut expected, &[of(0), of(1)]);
+        (0..2).for_each(|i| batch::put_states(&cfg, &mut expected, i, &states[i]));
         assert!(batch.ints().eq(expected.ints()) && batch.floats().eq(expected.floats()));
         assert!((0..2).all(|i| of(i).check(&cfg).is_ok()));
 

@@ -18,8 +18,8 @@ pub struct Clip<'a> {
     pub prompt: &'a [u32],
     /// Codes, `[C, T]`.
     pub codes: &'a [u32],
-    /// States of the description, `[U, E]`.
-    pub states: &'a [f32],
+    /// U: tokens of the description. Its states follow by [`put_states`].
+    pub described: usize,
     /// Key of dropout masks.
     pub key: [u32; 2],
 }
@@ -35,9 +35,9 @@ impl Clip<'_> {
         cfg.rows_of(self.prompt.len(), self.frames(cfg))
     }
 
-    /// Returns the rows beside it.
-    pub fn beside(&self, cfg: &Config) -> usize {
-        cfg.beside_of(self.prompt.len(), self.states.len() / cfg.text_dim)
+    /// Returns its rows of context.
+    pub fn context(&self, cfg: &Config) -> usize {
+        cfg.context_of(self.prompt.len(), self.described)
     }
 
     /// Checks ids and lengths against the shape.
@@ -58,7 +58,7 @@ impl Clip<'_> {
             let id = self.prompt[i];
             return Err(format!("prompt_ids[{i}]: {id} is not in the vocabulary of {}", cfg.prompts));
         }
-        if self.states.is_empty() {
+        if self.described == 0 {
             return Err("has no description".to_owned());
         }
         Ok(())
@@ -84,7 +84,7 @@ pub fn rows(cfg: &Config, prompt: usize, frames: usize) -> Result<usize, String>
             "has {rows} rows (prompt, frames and codebooks), more than the {most} of max_position_embeddings"
         ));
     }
-    if cfg.prompts_beside && prompt > cfg.positions {
+    if cfg.prompts_in_context && prompt > cfg.positions {
         let most = cfg.positions;
         return Err(format!(
             "has a prompt of {prompt} tokens, more than the {most} of max_position_embeddings"
@@ -107,37 +107,32 @@ pub fn norm(scored: usize) -> f32 {
 pub fn layout(cfg: &Config, cap: Capacity) -> Layout {
     let ints = [("places", cap.rows), ("segments", cap.clips + 1), ("keys", 2 * cap.clips)];
     let mut layout = Layout::new(&[], &ints);
-    add_beside(cfg, &mut layout, cap.clips, cap.rows);
+    add_context(cfg, &mut layout, cap.clips, cap.rows);
     for of in ["codes", "labels"] {
         layout.ints.extend((0..cfg.codebooks).map(|k| (format!("{of}.{k}"), cap.rows)));
     }
     layout
 }
 
-/// Adds the inputs of rows beside clips, and that of prompts.
-pub(super) fn add_beside(cfg: &Config, layout: &mut Layout, clips: usize, rows: usize) {
-    let beside = clips * cfg.beside;
-    let mixed = if cfg.prompts_beside { beside } else { 0 };
-    let prompts = if cfg.prompts_beside { beside } else { rows };
-    let ints = [("beside", clips + 1), ("described", mixed), ("prompt_places", mixed), ("prompt", prompts)];
-    let Layout { floats, ints } = Layout::new(&[("states", beside * cfg.text_dim)], &ints);
+/// Adds the inputs of context, and that of prompts.
+pub(super) fn add_context(cfg: &Config, layout: &mut Layout, clips: usize, rows: usize) {
+    let context = clips * cfg.context;
+    let mixed = if cfg.prompts_in_context { context } else { 0 };
+    let prompts = if cfg.prompts_in_context { context } else { rows };
+    let ints = [("context", clips + 1), ("described", mixed), ("prompt_places", mixed), ("prompt", prompts)];
+    let Layout { floats, ints } = Layout::new(&[("states", context * cfg.text_dim)], &ints);
     layout.floats.extend(floats);
     layout.ints.extend(ints);
 }
 
-/// Lays clips end to end in a batch of [`layout`].
+/// Lays clips end to end in a batch of [`layout`], but for states.
 ///
 /// # Panics
 /// When they exceed the capacity: packing has checked it.
 pub fn fill(cfg: &Config, batch: &mut Batch, clips: &[Clip<'_>]) {
-    fill_beside(cfg, batch, clips.iter().map(|clip| (clip.prompt, clip.states)));
+    fill_context(cfg, batch, clips.iter().map(|clip| (clip.prompt, clip.described)));
     let first = |clip: &Clip<'_>| clip.rows(cfg) - clip.frames(cfg) - cfg.codebooks;
-    let starts: Vec<usize> = std::iter::once(0)
-        .chain(clips.iter().scan(0, |at, clip| {
-            *at += clip.rows(cfg);
-            Some(*at)
-        }))
-        .collect();
+    let starts = starts(clips.iter().map(|clip| clip.rows(cfg)));
     let segments = batch.int("segments");
     for (s, to) in segments.iter_mut().enumerate() {
         *to = starts[s.min(clips.len())] as i32;
@@ -151,7 +146,7 @@ pub fn fill(cfg: &Config, batch: &mut Batch, clips: &[Clip<'_>]) {
     keys.fill(0);
     let words = clips.iter().flat_map(|clip| clip.key);
     keys.iter_mut().zip(words).for_each(|(to, word)| *to = word as i32);
-    if !cfg.prompts_beside {
+    if !cfg.prompts_in_context {
         let prompt = batch.int("prompt");
         prompt.fill(-1);
         for (clip, &at) in clips.iter().zip(&starts) {
@@ -171,47 +166,33 @@ pub fn fill(cfg: &Config, batch: &mut Batch, clips: &[Clip<'_>]) {
     }
 }
 
-/// Puts a clip's states where [`fill`] has left room for as many: they need not all be in memory at once.
+/// Puts the states `[U, E]` of a clip's description into a batch that was filled, one clip at a time: they are larger than all else.
 ///
 /// # Panics
-/// When they exceed that room.
+/// When there are more than the batch has room for.
 pub fn put_states(cfg: &Config, batch: &mut Batch, clip: usize, states: &[f32]) {
-    let at = batch.int("beside")[clip] as usize * cfg.text_dim;
+    let at = batch.int("context")[clip] as usize * cfg.text_dim;
     batch.float("states")[at..][..states.len()].copy_from_slice(states);
 }
 
-/// Fills the inputs of rows beside clips, from each clip's prompt and states.
-pub(super) fn fill_beside<'c>(
+/// Fills the inputs of context, but for states, from each clip's prompt and the tokens of its description.
+pub(super) fn fill_context<'c>(
     cfg: &Config,
     batch: &mut Batch,
-    clips: impl ExactSizeIterator<Item = (&'c [u32], &'c [f32])> + Clone,
+    clips: impl Iterator<Item = (&'c [u32], usize)> + Clone,
 ) {
-    let of = |(prompt, states): (&[u32], &[f32])| cfg.beside_of(prompt.len(), states.len() / cfg.text_dim);
-    let mut at = 0;
-    let starts: Vec<usize> = clips
-        .clone()
-        .map(|clip| {
-            at += of(clip);
-            at - of(clip)
-        })
-        .collect();
-    let table = batch.int("beside");
-    table.fill(at as i32);
-    table.iter_mut().zip(&starts).for_each(|(to, start)| *to = *start as i32);
-    let states = batch.float("states");
-    states.fill(0.0);
-    for ((_, of_clip), &at) in clips.clone().zip(&starts) {
-        states[at * cfg.text_dim..][..of_clip.len()].copy_from_slice(of_clip);
-    }
-    if !cfg.prompts_beside {
+    let starts = starts(clips.clone().map(|(prompt, described)| cfg.context_of(prompt.len(), described)));
+    let last = starts.len() - 1;
+    batch.int("context").iter_mut().enumerate().for_each(|(s, to)| *to = starts[s.min(last)] as i32);
+    batch.float("states").fill(0.0);
+    if !cfg.prompts_in_context {
         return;
     }
     // In a clip's rows, descriptions stand before prompts.
     for name in ["described", "prompt", "prompt_places"] {
         let table = batch.int(name);
         table.fill(-1);
-        for ((prompt, states), &at) in clips.clone().zip(&starts) {
-            let described = states.len() / cfg.text_dim;
+        for ((prompt, described), &at) in clips.clone().zip(&starts) {
             let rows = &mut table[at..at + described + prompt.len()];
             for (r, to) in rows.iter_mut().enumerate() {
                 *to = match (name, r.checked_sub(described)) {
@@ -223,6 +204,15 @@ pub(super) fn fill_beside<'c>(
             }
         }
     }
+}
+
+/// Returns where each clip starts, by their rows, and where the last one ends.
+fn starts(rows: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut starts = vec![0];
+    for (s, rows) in rows.enumerate() {
+        starts.push(starts[s] + rows);
+    }
+    starts
 }
 
 /// Of codebook k and column j of a clip.
@@ -253,7 +243,7 @@ mod tests {
     use super::*;
 
     fn config() -> Config {
-        Config { codebooks: 3, vocab: 20, eos: 16, bos: 17, text_dim: 2, beside: 4, ..Config::mini_v1() }
+        Config { codebooks: 3, vocab: 20, eos: 16, bos: 17, text_dim: 2, context: 4, ..Config::mini_v1() }
     }
 
     /// The table of the project's documentation: every codebook one column later than the one before.
@@ -262,14 +252,17 @@ mod tests {
         let (cfg, cap) = (config(), Capacity { rows: 9, clips: 2 });
         let mut batch = Batch::new(&layout(&cfg, cap));
         let codes = [1, 2, 3, 4, 5, 6];
-        let clip = Clip { prompt: &[7, 8], codes: &codes, states: &[0.5; 6], key: [1, 2] };
+        let clip = Clip { prompt: &[7, 8], codes: &codes, described: 3, key: [1, 2] };
         clip.check(&cfg).unwrap();
         fill(&cfg, &mut batch, &[clip]);
+        put_states(&cfg, &mut batch, 0, &[0.5; 6]);
+        let states: Vec<f32> = batch.floats().find(|(n, _)| *n == "states").unwrap().1.to_vec();
+        assert_eq!(states, [[0.5; 6].as_slice(), &[0.0; 10]].concat());
         let ints: std::collections::BTreeMap<String, Vec<i32>> =
             batch.ints().map(|(n, d)| (n.to_owned(), d.to_vec())).collect();
         assert_eq!(ints["prompt"], [7, 8, -1, -1, -1, -1, -1, -1, -1]);
         assert_eq!(ints["places"], [0, 1, 2, 3, 4, 5, 6, -1, -1]);
-        assert_eq!((&*ints["segments"], &*ints["beside"]), (&[0, 7, 7][..], &[0, 3, 3][..]));
+        assert_eq!((&*ints["segments"], &*ints["context"]), (&[0, 7, 7][..], &[0, 3, 3][..]));
         assert_eq!(ints["codes.0"], [-1, -1, 17, 1, 2, 16, 16, -1, -1]);
         assert_eq!(ints["codes.2"], [-1, -1, 17, 17, 17, 5, 6, -1, -1]);
         assert_eq!(ints["labels.0"], [-100, -100, 1, 2, 16, -100, -100, -100, -100]);
@@ -280,13 +273,13 @@ mod tests {
     fn what_does_not_fit_is_named() {
         let cfg = config();
         let check = |prompt: &[u32], codes: &[u32]| {
-            Clip { prompt, codes, states: &[0.0; 2], key: [0, 0] }.check(&cfg).unwrap_err()
+            Clip { prompt, codes, described: 1, key: [0, 0] }.check(&cfg).unwrap_err()
         };
         assert!(check(&[1], &[1, 2, 16]).starts_with("codes[2][0]: 16"));
         assert!(check(&[40_000], &[1, 2, 3]).starts_with("prompt_ids[0]: 40000"));
         assert!(check(&[1], &[]).contains("0 frames"));
         let nine = Config { codebooks: 9, ..cfg.clone() };
-        let short = Clip { prompt: &[1], codes: &[1; 54], states: &[0.0; 2], key: [0, 0] };
+        let short = Clip { prompt: &[1], codes: &[1; 54], described: 1, key: [0, 0] };
         assert!(short.check(&nine).unwrap_err().contains("6 frames; 9 codebooks need 7"));
     }
 }

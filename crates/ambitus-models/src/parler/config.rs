@@ -127,8 +127,8 @@ pub struct Config {
     pub rope: Option<f64>,
     /// All heads are one matrix: `use_fused_lm_heads`.
     pub fused_heads: bool,
-    /// Prompts stand beside descriptions, not before the audio: `prompt_cross_attention`.
-    pub prompts_beside: bool,
+    /// Prompts stand in the context, behind descriptions, not before the audio: `prompt_cross_attention`.
+    pub prompts_in_context: bool,
     /// What each codebook's loss counts, together 1: `codebook_weights`.
     pub weights: Vec<f32>,
     /// `dropout`: of embeddings and of every residual branch.
@@ -137,8 +137,8 @@ pub struct Config {
     pub spread: f32,
     /// Frames of a second of audio.
     pub frame_rate: f64,
-    /// U: rows beside the clip's own (description tokens, and prompts that stand there) that one may have.
-    pub beside: usize,
+    /// U: rows of context (description tokens, and prompts that stand there) that a clip may have.
+    pub context: usize,
 }
 
 impl Config {
@@ -160,25 +160,25 @@ impl Config {
             positions: 4096,
             rope: None,
             fused_heads: false,
-            prompts_beside: false,
+            prompts_in_context: false,
             weights: vec![1.0 / 9.0; 9],
             dropout: 0.1,
             spread: 0.02,
             frame_rate: 44_100.0 / 512.0,
-            beside: DESCRIPTION_TOKENS,
+            context: DESCRIPTION_TOKENS,
         }
     }
 
     /// Returns the rows of a clip of P prompt tokens and T frames: prompts that stand before the audio, frames, and a column for
     /// each codebook's delay.
     pub fn rows_of(&self, prompt: usize, frames: usize) -> usize {
-        let before = if self.prompts_beside { 0 } else { prompt };
+        let before = if self.prompts_in_context { 0 } else { prompt };
         before + frames + self.codebooks
     }
 
-    /// Returns the rows beside those of a clip of P prompt tokens and U description tokens.
-    pub fn beside_of(&self, prompt: usize, description: usize) -> usize {
-        description + if self.prompts_beside { prompt } else { 0 }
+    /// Returns the rows of context of a clip of P prompt tokens and U description tokens.
+    pub fn context_of(&self, prompt: usize, description: usize) -> usize {
+        description + if self.prompts_in_context { prompt } else { 0 }
     }
 
     /// Returns whether a layer projects description states.
@@ -274,12 +274,12 @@ impl File {
             positions,
             rope,
             fused_heads: d.use_fused_lm_heads.unwrap_or(false),
-            prompts_beside: self.prompt_cross_attention,
+            prompts_in_context: self.prompt_cross_attention,
             weights: d.weights(codebooks)?,
             dropout: probability("decoder.dropout", d.dropout, 0.1)? as f32,
             spread: spread as f32,
             frame_rate: self.audio_encoder.frame_rate()?,
-            beside: DESCRIPTION_TOKENS,
+            context: DESCRIPTION_TOKENS,
         })
     }
 }

@@ -25,7 +25,7 @@ impl Model for Config {
 
     /// Returns codes of all codebooks, and the states of a description.
     fn clip_bytes(&self, rows: usize) -> u64 {
-        4 * (self.codebooks * rows + self.beside * self.text_dim) as u64
+        4 * (self.codebooks * rows + self.context * self.text_dim) as u64
     }
 
     fn rows(&self) -> Rows {
@@ -56,7 +56,7 @@ impl Model for Config {
         Some(Arc::new(Config { dropout: p, ..self.clone() }))
     }
 
-    fn with_beside(&self, rows: usize) -> Option<Arc<dyn Model>> {
-        Some(Arc::new(Config { beside: rows.max(1), ..self.clone() }))
+    fn with_context(&self, rows: usize) -> Option<Arc<dyn Model>> {
+        Some(Arc::new(Config { context: rows.max(1), ..self.clone() }))
     }
 }

@@ -1,5 +1,5 @@
 //! The decoder as a program, in the project's tensor names. T rows of packed clips, S clips, D width, C codebooks, V ids of a
-//! codebook, U rows beside a clip's own, E width of description states.
+//! codebook, U rows of context that a clip attends to besides its own, E width of description states.
 
 use super::config::Config;
 use crate::batch::Capacity;
@@ -20,17 +20,17 @@ pub fn loss(session: &mut Session, cfg: &Config, cap: Capacity, name: &str, trai
     let b = &mut builder;
     let rows = TensorType::i32(&[cap.rows]);
     let ids: Vec<ValueId> = (0..cfg.codebooks).map(|k| b.input(&format!("codes.{k}"), rows)).collect();
-    let prompt = (!cfg.prompts_beside).then(|| b.input("prompt", rows));
+    let prompt = (!cfg.prompts_in_context).then(|| b.input("prompt", rows));
     let labels: Vec<ValueId> = (0..cfg.codebooks).map(|k| b.input(&format!("labels.{k}"), rows)).collect();
     let segs = b.input("segments", TensorType::i32(&[cap.clips + 1]));
     let norm = b.input("norm", TensorType::f32(&[1]));
     let places = cfg.rope.is_none().then(|| b.input("places", rows));
     let drops = train && cfg.dropout > 0.0;
     let dropout = drops.then(|| (cfg.dropout, b.input("keys", TensorType::i32(&[cap.clips, 2]))));
-    let beside = Beside::input(b, cfg, cap.clips);
-    let states = beside.states(b, cfg);
+    let context = Context::input(b, cfg, cap.clips);
+    let states = context.states(b, cfg);
     let prompt = prompt.map(|prompt| embed_prompts(b, cfg, prompt));
-    let seen = Seen { queries: segs, beside: beside.segs, own: Own::Clip, dropout };
+    let seen = Seen::Clip { segs, context: context.segs, dropout };
     let x = b.scope("decoder.model.decoder", |b| {
         let x = embeddings(b, cfg, &ids, prompt, places);
         decoder(b, cfg, &seen, Some(states), x)
@@ -41,8 +41,8 @@ pub fn loss(session: &mut Session, cfg: &Config, cap: Capacity, name: &str, trai
 }
 
 /// Builds the programs of generation, on tables of [`decode`]: `prefill` reads each sequence's prompt and first column, `decode` a
-/// column of every sequence. Inputs besides: `codes.k`, `places` and, of `prefill`, `prompt` i32 `[T]` as in training; those of rows
-/// beside; `beside_rows` i32 `[R]`, their places in the cache; of `decode`, `each` i32 `[S+1]`, which counts from 0. Output `logits`
+/// column of every sequence. Inputs besides: `codes.k`, `places` and, of `prefill`, `prompt` i32 `[T]` as in training; those of
+/// context; `context_rows` i32 `[R]`, their places in the cache; of `decode`, `each` i32 `[S+1]`, which counts from 0. Output `logits`
 /// f32 `[S, C * V]` of the column that follows, codebook by codebook.
 pub fn generate(session: &mut Session, cfg: &Config, room: Room) -> Vec<Program> {
     vec![generation(session, cfg, room, true), generation(session, cfg, room, false)]
@@ -53,23 +53,23 @@ fn generation(session: &mut Session, cfg: &Config, room: Room, prompts: bool) ->
     let b = &mut builder;
     let rows = TensorType::i32(&[room.rows(prompts)]);
     let ids: Vec<ValueId> = (0..cfg.codebooks).map(|k| b.input(&format!("codes.{k}"), rows)).collect();
-    let before = prompts && !cfg.prompts_beside;
+    let before = prompts && !cfg.prompts_in_context;
     let prompt = before.then(|| b.input("prompt", rows)).map(|prompt| embed_prompts(b, cfg, prompt));
     let places = cfg.rope.is_none().then(|| b.input("places", rows));
     let table = Table::input(b, room, prompts);
-    let beside_rows = room.sequences * cfg.beside;
-    let at = prompts.then(|| b.input("beside_rows", TensorType::i32(&[beside_rows])));
-    let (queries, beside, states) = match table.segments() {
-        Some(segs) => {
-            let beside = Beside::input(b, cfg, room.sequences);
-            (segs, beside.segs, Some(beside.states(b, cfg)))
+    let context_rows = room.sequences * cfg.context;
+    let at = prompts.then(|| b.input("context_rows", TensorType::i32(&[context_rows])));
+    let (queries, segs, states) = match table.segments() {
+        Some(queries) => {
+            let context = Context::input(b, cfg, room.sequences);
+            (queries, context.segs, Some(context.states(b, cfg)))
         }
         None => {
             let table = TensorType::i32(&[room.sequences + 1]);
-            (b.input("each", table), b.input("beside", table), None)
+            (b.input("each", table), b.input("context", table), None)
         }
     };
-    let seen = Seen { queries, beside, own: Own::Cached(table, beside_rows, at), dropout: None };
+    let seen = Seen::Cached(table, Fixed { rows: context_rows, at, queries, segs });
     let x = b.scope("decoder.model.decoder", |b| {
         let x = embeddings(b, cfg, &ids, prompt, places);
         decoder(b, cfg, &seen, states, x)
@@ -86,8 +86,8 @@ fn generation(session: &mut Session, cfg: &Config, room: Room, prompts: bool) ->
     builder.finish()
 }
 
-/// What stands beside the clips: states of descriptions, and prompts where they stand there.
-struct Beside {
+/// Context of the clips: states of descriptions, and prompts where they stand there.
+struct Context {
     /// f32 `[S * U, E]`; zero in rows of prompts.
     states: ValueId,
     /// i32 `[S + 1]`.
@@ -97,14 +97,15 @@ struct Beside {
     mixed: Option<(ValueId, ValueId, ValueId)>,
 }
 
-impl Beside {
-    fn input(b: &mut Builder<'_>, cfg: &Config, clips: usize) -> Beside {
-        let rows = clips * cfg.beside;
+impl Context {
+    fn input(b: &mut Builder<'_>, cfg: &Config, clips: usize) -> Context {
+        let rows = clips * cfg.context;
         let states = b.input("states", TensorType::f32(&[rows, cfg.text_dim]));
-        let segs = b.input("beside", TensorType::i32(&[clips + 1]));
+        let segs = b.input("context", TensorType::i32(&[clips + 1]));
         let mut ints = |name: &str| b.input(name, TensorType::i32(&[rows]));
-        let mixed = cfg.prompts_beside.then(|| (ints("described"), ints("prompt"), ints("prompt_places")));
-        Beside { states, segs, mixed }
+        let mixed =
+            cfg.prompts_in_context.then(|| (ints("described"), ints("prompt"), ints("prompt_places")));
+        Context { states, segs, mixed }
     }
 
     /// Returns what queries see, `[S * U, D]`.
@@ -139,31 +140,19 @@ fn embed_prompts(b: &mut Builder<'_>, cfg: &Config, ids: ValueId) -> ValueId {
     b.gather(table, ids)
 }
 
-/// What layers know of the rows.
-struct Seen {
-    /// i32 `[S+1]`: query rows of each clip, as cross-attention sees them.
-    queries: ValueId,
-    /// i32 `[S+1]`: rows beside each clip.
-    beside: ValueId,
-    own: Own,
-    /// i32 `[S, 2]`: random keys.
-    dropout: Option<(f32, ValueId)>,
-}
-
-/// Which keys of self-attention a row sees, and where those of cross-attention are from.
-enum Own {
-    /// Those of its clip; they are computed.
-    Clip,
-    /// Those of its sequence, earlier steps' among them. R: rows beside all sequences, and their places in the cache, i32 `[R]`, where
-    /// they are read.
-    Cached(Table, usize, Option<ValueId>),
+/// What the layers' rows see.
+enum Seen {
+    /// Rows of their own clip, by the table i32 `[S+1]`, and its context, by another. Random keys are i32 `[S, 2]`.
+    Clip { segs: ValueId, context: ValueId, dropout: Option<(f32, ValueId)> },
+    /// Rows of their own sequence, earlier steps' among them, and rows that do not change.
+    Cached(Table, Fixed),
 }
 
 impl Seen {
     fn dropped(&self, b: &mut Builder<'_>, x: ValueId) -> ValueId {
-        match self.dropout {
-            Some((p, keys)) => b.dropout(x, p, keys, self.queries),
-            None => x,
+        match *self {
+            Seen::Clip { segs, dropout: Some((p, keys)), .. } => b.dropout(x, p, keys, segs),
+            _ => x,
         }
     }
 
@@ -178,9 +167,9 @@ impl Seen {
     ) -> ValueId {
         let Some(freqs) = freqs else { return x };
         let op = Rotary { head_dim: cfg.head_dim(), rotated: heads, interleaved: false, inverse: false };
-        match &self.own {
-            Own::Clip => b.push1(op, &[x, freqs, self.queries]),
-            Own::Cached(table, ..) => table.turned(b, op, x, freqs),
+        match self {
+            Seen::Clip { segs, .. } => b.push1(op, &[x, freqs, *segs]),
+            Seen::Cached(table, _) => table.turned(b, op, x, freqs),
         }
     }
 }
@@ -206,7 +195,7 @@ fn embeddings(
     sum(b, terms)
 }
 
-/// Returns the normed last hidden states, `[T, D]`. `states` `[R, D]`: what stands beside, where it is read.
+/// Returns the normed last hidden states, `[T, D]`. `states` `[R, D]`: what stands context, where it is read.
 fn decoder(b: &mut Builder<'_>, cfg: &Config, seen: &Seen, states: Option<ValueId>, x: ValueId) -> ValueId {
     let freqs = cfg.rope.map(|theta| b.rotary_frequencies(cfg.head_dim(), theta));
     let mut x = seen.dropped(b, x);
@@ -260,14 +249,14 @@ fn self_attention(
     let q = seen.turned(b, cfg, freqs, q, cfg.heads);
     let k = seen.turned(b, cfg, freqs, k, cfg.kv_heads);
     let op = attention(cfg, cfg.kv_heads, true);
-    let o = match &seen.own {
-        Own::Clip => b.self_attention(op, q, k, v, seen.queries),
-        Own::Cached(table, ..) => table.attention(b, op, q, k, v),
+    let o = match seen {
+        Seen::Clip { segs, .. } => b.self_attention(op, q, k, v, *segs),
+        Seen::Cached(table, _) => table.attention(b, op, q, k, v),
     };
     project(b, "out_proj", o, cfg.dim)
 }
 
-/// Every row of a clip sees all rows beside it. Where positions rotate, they rotate queries alone, as in the project.
+/// Every row of a clip sees its whole context. Where positions rotate, they rotate queries alone, as in the project.
 fn cross_attention(
     b: &mut Builder<'_>,
     cfg: &Config,
@@ -284,15 +273,12 @@ fn cross_attention(
         let states = states.expect("a program that computes keys has states");
         ["k_proj", "v_proj"].map(|name| project(b, name, states, width))
     };
-    let o = match &seen.own {
-        Own::Clip => {
+    let o = match seen {
+        Seen::Clip { segs, context, .. } => {
             let [k, v] = projected(b);
-            b.push(op, &[q, k, v, seen.queries, seen.beside])[0]
+            b.push(op, &[q, k, v, *segs, *context])[0]
         }
-        Own::Cached(table, rows, at) => {
-            let fixed = Fixed { rows: *rows, at: *at, queries: seen.queries, segs: seen.beside };
-            table.fixed_attention(b, op, q, fixed, projected)
-        }
+        Seen::Cached(table, fixed) => table.fixed_attention(b, op, q, *fixed, projected),
     };
     project(b, "out_proj", o, cfg.dim)
 }

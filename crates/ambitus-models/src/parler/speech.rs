@@ -4,7 +4,7 @@
 //! k, and the one that ends from column L - (C - 1 - k) on; what it chose there is kept, and not fed (parler_tts 0.2.3,
 //! `build_delay_pattern_mask`).
 
-use super::batch::{add_beside, fill_beside};
+use super::batch::{add_context, fill_context};
 use super::config::Config;
 use crate::batch::{Batch, Layout};
 use crate::decode::{Room, place_prompts, place_step};
@@ -14,8 +14,8 @@ use crate::decode::{Room, place_prompts, place_step};
 pub struct Prompt<'a> {
     /// Ids of the prompt, `[P]`.
     pub prompt: &'a [u32],
-    /// States of the description, `[U, E]`.
-    pub states: &'a [f32],
+    /// U: tokens of the description. Its states follow by [`put_states`](super::batch::put_states).
+    pub described: usize,
 }
 
 /// What was written of one sequence.
@@ -36,7 +36,7 @@ pub struct Written {
 impl Written {
     /// Begins a sequence of at most `columns` columns.
     pub fn new(cfg: &Config, prompt: usize, columns: usize) -> Written {
-        let before = if cfg.prompts_beside { 0 } else { prompt };
+        let before = if cfg.prompts_in_context { 0 } else { prompt };
         let books = cfg.codebooks;
         Written { chosen: vec![Vec::new(); books], columns, before, may_end: 0, ended: vec![false; books] }
     }
@@ -117,29 +117,29 @@ pub fn layout(cfg: &Config, room: Room, prompts: bool) -> Layout {
     let mut layout = Layout::new(&[], &room.tables(prompts));
     match prompts {
         true => {
-            add_beside(cfg, &mut layout, s, rows);
-            layout.ints.push(("beside_rows".to_owned(), s * cfg.beside));
+            add_context(cfg, &mut layout, s, rows);
+            layout.ints.push(("context_rows".to_owned(), s * cfg.context));
         }
-        false => layout.ints.extend([("beside".to_owned(), s + 1), ("each".to_owned(), s + 1)]),
+        false => layout.ints.extend([("context".to_owned(), s + 1), ("each".to_owned(), s + 1)]),
     }
     layout.ints.push(("places".to_owned(), rows));
     layout.ints.extend((0..cfg.codebooks).map(|k| (format!("codes.{k}"), rows)));
     layout
 }
 
-/// Fills the inputs of the program that reads prompts, each with its first column.
+/// Fills the inputs of the program that reads prompts, each with its first column, but for states.
 ///
 /// # Panics
 /// When they exceed the room.
 pub fn fill_prompts(cfg: &Config, batch: &mut Batch, room: Room, all: &[Prompt<'_>]) {
-    fill_beside(cfg, batch, all.iter().map(|p| (p.prompt, p.states)));
-    batch.int("beside_rows").iter_mut().enumerate().for_each(|(r, to)| *to = r as i32);
-    let before = |p: &Prompt<'_>| if cfg.prompts_beside { 0 } else { p.prompt.len() };
+    fill_context(cfg, batch, all.iter().map(|p| (p.prompt, p.described)));
+    batch.int("context_rows").iter_mut().enumerate().for_each(|(r, to)| *to = r as i32);
+    let before = |p: &Prompt<'_>| if cfg.prompts_in_context { 0 } else { p.prompt.len() };
     let lengths: Vec<usize> = all.iter().map(|p| before(p) + 1).collect();
     place_prompts(batch, room, &lengths);
     let mut tables: Vec<String> = (0..cfg.codebooks).map(|k| format!("codes.{k}")).collect();
     tables.push("places".to_owned());
-    if !cfg.prompts_beside {
+    if !cfg.prompts_in_context {
         tables.push("prompt".to_owned());
     }
     for name in tables {
@@ -160,13 +160,13 @@ pub fn fill_prompts(cfg: &Config, batch: &mut Batch, room: Room, all: &[Prompt<'
     }
 }
 
-/// Fills the inputs of the program that reads a column, of every sequence that is not over. `beside`: where the rows beside each are, as
+/// Fills the inputs of the program that reads a column, of every sequence that is not over. `context`: where that of each is, as
 /// for prompts.
-pub fn fill_step(cfg: &Config, batch: &mut Batch, room: Room, beside: &[i32], all: &[Written]) {
+pub fn fill_step(cfg: &Config, batch: &mut Batch, room: Room, context: &[i32], all: &[Written]) {
     let open = |s: usize| all.get(s).filter(|written| !written.is_over());
     let places: Vec<Option<usize>> = (0..room.sequences).map(|s| open(s).map(Written::place)).collect();
     place_step(batch, room, &places);
-    batch.int("beside").copy_from_slice(beside);
+    batch.int("context").copy_from_slice(context);
     batch.int("each").iter_mut().enumerate().for_each(|(s, to)| *to = s as i32);
     let of = places.iter().map(|place| place.map_or(-1, |place| place as i32));
     batch.int("places").iter_mut().zip(of).for_each(|(to, place)| *to = place);
