@@ -6,6 +6,7 @@ use crate::error::RunError;
 use crate::generate::Generator;
 use crate::hugging_face::Frozen;
 use crate::prepare::Preparer;
+use crate::recorded::Spare;
 use crate::sample::Sampler;
 use crate::speech::Speaker;
 use crate::tokens::{Reader, Reading};
@@ -118,11 +119,12 @@ pub trait Opened: Send + Sync {
         1
     }
 
-    /// Returns the clips of a batch file, with every draw given (`ambitus gradients`).
+    /// Returns the clips of a batch file, with every draw given (`ambitus gradients`). Encoders that this takes run on the processor, within
+    /// `spare`, and are gone afterwards.
     ///
     /// # Errors
     /// By file and tensor.
-    fn recorded(&self, file: &Path) -> Result<Box<dyn Clips>, RunError>;
+    fn recorded(&self, file: &Path, spare: Spare) -> Result<Box<dyn Clips>, RunError>;
 
     /// Returns the rows of a clip of `seconds`, with the text that so much speech has.
     fn rows_of(&self, seconds: f64) -> u32;

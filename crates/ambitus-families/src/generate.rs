@@ -1,6 +1,7 @@
 //! The seam of generation: a family reads what is given, says which programs it needs, and runs them.
 
 use crate::error::RunError;
+use crate::recorded::Spare;
 use crate::sampling::Sampling;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, Program, Session};
@@ -52,17 +53,23 @@ pub struct Flow {
 
 /// Generates for a family.
 pub trait Generator {
-    /// Reads and checks what a file gives (`ambitus generate`).
+    /// Reads and checks what a file gives (`ambitus generate`). Encoders that this takes run on the processor, within `spare`, and are gone
+    /// afterwards.
     ///
     /// # Errors
     /// By file and tensor.
-    fn job(&self, file: &Path, settings: &Settings) -> Result<Box<dyn Job>, RunError>;
+    fn job(&self, file: &Path, settings: &Settings, spare: Spare) -> Result<Box<dyn Job>, RunError>;
 }
 
 /// What is to be generated.
 pub trait Job {
     /// Builds the programs. `cache`: the type of keys and values that are kept.
     fn programs(&self, session: &mut Session, cache: DType) -> Vec<Program>;
+
+    /// Returns the bytes that reading it took, of encoders that are gone.
+    fn read_bytes(&self) -> u64 {
+        0
+    }
 
     /// Returns the bytes that the job holds beside the programs' arena, its results among them.
     fn bytes(&self) -> u64;

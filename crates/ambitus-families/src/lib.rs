@@ -16,7 +16,7 @@ pub mod hugging_face;
 pub mod orpheus;
 pub mod parler;
 pub mod prepare;
-mod recorded;
+pub mod recorded;
 pub mod sample;
 pub mod sampling;
 pub mod small;

@@ -5,6 +5,15 @@ use crate::weights::STAGING_BYTES;
 use ambitus_store::TensorFile;
 use std::path::Path;
 
+/// What may be used before anything is planned.
+#[derive(Clone, Copy, Debug)]
+pub struct Spare {
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of the host's memory.
+    pub bytes: u64,
+}
+
 /// A batch file.
 pub struct BatchFile<'p> {
     path: &'p Path,

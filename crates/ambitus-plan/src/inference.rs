@@ -5,8 +5,10 @@ use crate::device::Device;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::{pipeline, plan};
 use ambitus_families::error::RunError;
+use ambitus_families::recorded::Spare;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{DType, Program, Session, StateKind};
+use ambitus_recipe::recipe::DeviceChoice;
 
 /// Bytes of the host's memory beside the arena.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,6 +17,12 @@ pub struct Held {
     pub before: u64,
     /// From then on: buffers, codecs, results.
     pub then: u64,
+}
+
+/// Returns what may be used of a budget before anything is planned. A card's says nothing of the host's memory.
+pub fn spare(device: DeviceChoice, threads: usize, memory: Option<u64>) -> Spare {
+    let budget = memory.filter(|_| device == DeviceChoice::Cpu);
+    Spare { threads, bytes: budget.map_or(u64::MAX, |bytes| bytes.saturating_sub(START_BYTES)) }
 }
 
 /// A planned session of programs without backward.

@@ -5,7 +5,7 @@ use crate::weights;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
 use ambitus_families::generate::{Generated, Settings, Values};
-use ambitus_plan::inference::Held;
+use ambitus_plan::inference::{Held, spare};
 use ambitus_store::{DType as FileType, SafetensorsWriter, TensorSpec};
 use std::path::Path;
 use std::time::Instant;
@@ -38,11 +38,12 @@ pub fn generate(
         RunError::Usage(format!("{}: {} does not generate here", dir.dir.display(), dir.family.name()))
     })?;
     settings.sampling.check().map_err(RunError::Usage)?;
-    let mut job = generator.job(batch, settings)?;
+    let spare = spare(options.device, options.threads, options.memory);
+    let mut job = generator.job(batch, settings, spare)?;
     let opened = inference::open(
         dir,
         |session, cache| job.programs(session, cache),
-        Held { before: 0, then: job.bytes() },
+        Held { before: job.read_bytes(), then: job.bytes() },
         &options,
         "fewer --sequences at a time or --max-new take less",
     )?;

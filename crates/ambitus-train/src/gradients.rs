@@ -20,6 +20,7 @@ use ambitus_families::family::ModelDir;
 use ambitus_models::{Batch, Capacity, Norms};
 use ambitus_plan::budget::{MicroBatch, RunPlan, Shape, clip_rows};
 use ambitus_plan::device::Device;
+use ambitus_plan::inference;
 use ambitus_plan::placement;
 use ambitus_plan::refusal;
 use ambitus_plan::search::{Free, HostRoom};
@@ -84,7 +85,8 @@ pub fn gradients(
     options: GradientOptions,
     world: Option<&Processes>,
 ) -> Result<Computed, RunError> {
-    let clips = dir.opened.recorded(batch)?;
+    let spare = inference::spare(options.device, options.threads, options.memory);
+    let clips = dir.opened.recorded(batch, spare)?;
     let model = dir.model.with_dropout(0.0).unwrap_or_else(|| dir.model.clone());
     let model = model.with_context(clips.context() as usize).unwrap_or(model);
     let rows: Vec<usize> = clips.rows().iter().map(|n| *n as usize).collect();
@@ -101,17 +103,7 @@ pub fn gradients(
     let norms = clips.norms(&uses(&(0..rows.len()).collect::<Vec<_>>()))?;
     let placed = options.placement.as_ref().map(|p| p.ranks);
     let ranks = placed.or(options.sharding.map(|s| s.mesh.ranks)).unwrap_or(1);
-    let here = world.map_or(ranks, |w| w.here);
-    let choice = Device::of_rank(options.device, world.map_or(0, |w| w.local))?;
-    let device = Device::find(choice, options.threads.div_ceil(here).max(1))?;
-    let device = match world {
-        Some(world) if placed.is_some() => device.connected(ranks).beside_engine(world.bytes),
-        Some(_) => device.connected(ranks),
-        // Of ranks that share, the processor's memory is counted where they are.
-        None if placed.is_some() || device.is_card() => device.with_ranks(ranks),
-        None => device,
-    };
-    let device = device.computing_in(options.precision)?;
+    let device = device_of(&options, ranks, world)?;
     let shape = Shape {
         model: model.clone(),
         session: SessionOptions {
@@ -176,6 +168,22 @@ pub fn gradients(
     let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
     write(&*exec, &Gathered::Alone, loss as f32, scale, out)?;
     Ok(Computed { loss: loss as f32, doubts })
+}
+
+/// Returns the device that computes the first of `ranks` ranks here, or this process's own among others.
+fn device_of(options: &GradientOptions, ranks: usize, world: Option<&Processes>) -> Result<Device, RunError> {
+    let choice = Device::of_rank(options.device, world.map_or(0, |w| w.local))?;
+    let here = world.map_or(ranks, |w| w.here);
+    let device = Device::find(choice, options.threads.div_ceil(here).max(1))?;
+    let placed = options.placement.is_some();
+    let device = match world {
+        Some(world) if placed => device.connected(ranks).beside_engine(world.bytes),
+        Some(_) => device.connected(ranks),
+        // Of ranks that share, the processor's memory is counted where they are.
+        None if placed || device.is_card() => device.with_ranks(ranks),
+        None => device,
+    };
+    device.computing_in(options.precision)
 }
 
 fn uses(members: &[usize]) -> Vec<Use> {

@@ -2,37 +2,28 @@
 //! a file asks for are for those who batch, and no text here is cut or filled by them; merges are never dropped at random, for a
 //! run must repeat. What else a file may ask for, [`admit`](super::admit) says.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{
-    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
-};
+use tokenizers::{AddedToken, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::admit;
 use super::counts::{Added, Count};
+use super::subwords::{Reading, Subwords};
 use crate::error::{DataError, short};
-use crate::files;
-use crate::guard::guarded;
 
 /// Largest `tokenizer.json`, bytes. Llama 3's with 28,683 audio tokens more has some 23 MB.
 const MAX_BYTES: u64 = 128 << 20;
 /// Name of the file in a model folder.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 
-type Pipeline =
-    TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+type Pipeline = super::subwords::Pipeline<BPE>;
 
-/// A tokenizer of a Hugging Face model folder.
-pub struct Bpe {
-    path: PathBuf,
-    pipeline: Pipeline,
-    fingerprint: [u8; 32],
-    memory_bytes: u64,
-}
+/// A byte-pair tokenizer.
+pub type Bpe = Subwords<BPE>;
 
 impl Bpe {
     /// Reads `tokenizer.json` of a model folder, in at most `room` bytes of memory.
@@ -40,61 +31,18 @@ impl Bpe {
     /// # Errors
     /// The file cannot be read, is no tokenizer of a Llama, or takes more memory.
     pub fn read(model_folder: &Path, room: u64) -> Result<Self, DataError> {
-        let path = model_folder.join(TOKENIZER_FILE);
-        let fits = |needed: u64| match needed > room {
-            true => Err(DataError::DoesNotFit { what: format!("{}", path.display()), needed, room }),
-            false => Ok(()),
-        };
-        let length = std::fs::metadata(&path).map_err(|e| DataError::io(&path, e))?.len();
-        fits(length)?;
-        let bytes = files::read_bytes(&path, MAX_BYTES)?;
-        let refused = |reason: String| {
-            let reason = short(&reason);
-            DataError::file(
-                &path,
-                format!(
-                    "not a tokenizer that can be read ({reason}); copy that of the model that you fine-tune"
-                ),
-            )
-        };
-        let text = std::str::from_utf8(&bytes).map_err(|e| refused(e.to_string()))?;
-        let file: File<'_> = serde_json::from_str(text).map_err(|e| refused(e.to_string()))?;
-        let sizes = file.sizes(text.len()).map_err(&refused)?;
-        fits(sizes.memory_bytes())?;
-        // The package's own checks are not all errors.
-        let built = guarded(|| file.build()).unwrap_or_else(|| Err("it contradicts itself".into()));
-        let pipeline = built.map_err(&refused)?;
+        let reading = Reading { path: model_folder.join(TOKENIZER_FILE), room };
+        let bytes = reading.bytes(MAX_BYTES)?;
+        let text = std::str::from_utf8(&bytes).map_err(|e| reading.refused(e.to_string()))?;
+        let file: File<'_> = serde_json::from_str(text).map_err(|e| reading.refused(e.to_string()))?;
+        let sizes = file.sizes(text.len()).map_err(|reason| reading.refused(reason))?;
+        reading.fits(sizes.memory_bytes())?;
         let mut hash = blake3::Hasher::new();
         hash.update(&bytes);
         if sizes.asks_for_other_ids {
             hash.update(b"without truncation, padding, dropout");
         }
-        let fingerprint = *hash.finalize().as_bytes();
-        Ok(Self { pipeline, fingerprint, memory_bytes: sizes.memory_bytes(), path })
-    }
-
-    /// Returns the ids of a text, with what the tokenizer's post-processor puts around it (Llama: the begin-of-text token).
-    /// Takes up to [`ENCODING_BYTES`] of memory for each byte of it.
-    ///
-    /// # Errors
-    /// The tokenizer refuses the text.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
-        let refused =
-            |reason: &str| DataError::file(&self.path, format!("cannot encode {:?} ({reason})", short(text)));
-        let encoding = guarded(|| self.pipeline.encode_fast(text, true))
-            .ok_or_else(|| refused("the tokenizer gave up"))?
-            .map_err(|e| refused(&short(&e.to_string())))?;
-        Ok(encoding.get_ids().to_vec())
-    }
-
-    /// Returns the id of a token, by its exact spelling in the file.
-    pub fn id(&self, token: &str) -> Option<u32> {
-        self.pipeline.token_to_id(token)
-    }
-
-    /// Returns a token's spelling in the file.
-    pub fn piece(&self, id: u32) -> Option<String> {
-        self.pipeline.id_to_token(id)
+        reading.built(sizes.memory_bytes(), *hash.finalize().as_bytes(), || file.build())
     }
 
     /// Returns a byte without a token of its own, if there is one: byte-level encoding would leave it out without a word.
@@ -102,21 +50,6 @@ impl Bpe {
         let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
         alphabet.sort_unstable();
         alphabet.into_iter().find(|c| self.id(c.encode_utf8(&mut [0; 4])).is_none())
-    }
-
-    /// Returns the file that was read.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Changes with any byte of the file; part of every cache key.
-    pub fn fingerprint(&self) -> [u8; 32] {
-        self.fingerprint
-    }
-
-    /// Returns the bound on the memory that the tokenizer takes while it is read and then, bytes.
-    pub fn memory_bytes(&self) -> u64 {
-        self.memory_bytes
     }
 }
 

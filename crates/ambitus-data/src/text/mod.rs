@@ -7,11 +7,13 @@ mod bpe;
 mod chunks;
 mod counts;
 mod pinyin;
+mod subwords;
 mod unigram;
 mod vocab;
 
 pub use bpe::{Bpe, ENCODING_BYTES, TOKENIZER_FILE};
 pub use chunks::chunks;
+pub use subwords::Subwords;
 pub use unigram::{SPIECE_FILE, UNIGRAM_ENCODING_BYTES, Unigram};
 pub use vocab::Vocab;
 

@@ -14,6 +14,7 @@ use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{Program, Session};
 use ambitus_models::common::codec::rows::{self, PHASES, Table};
 use ambitus_models::common::codec::{DECODE, ENCODE};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Samples of a window, at least.
@@ -37,7 +38,13 @@ pub type Put<'p> = dyn FnMut(&str, &[f32]) -> Result<(), RunError> + 'p;
 
 /// What a kind of codec brings. Its programs are [`ENCODE`] and [`DECODE`], with inputs and outputs as
 /// [`Codebooks`](ambitus_models::common::codec::quantizer::Codebooks) has them, `audio` f32 `[samples, 1]` and segment tables.
-pub trait Windowed: Send {
+pub trait Windowed: Send + Sized {
+    /// Opens a folder. No weight is read.
+    ///
+    /// # Errors
+    /// Names the file and key, or every tensor that does not fit.
+    fn open(dir: &Path) -> Result<Self, RunError>;
+
     /// Returns what goes in and what comes out.
     fn spec(&self) -> &Spec;
 
@@ -97,9 +104,24 @@ pub struct Windows<W> {
 }
 
 impl<W: Windowed> Windows<W> {
-    /// Plans. `frames`: of a window, at least; more take more memory and overlap less, and 0 leaves them open. No weight is read before
-    /// the first use.
-    pub fn new(kind: W, threads: usize, frames: usize) -> Windows<W> {
+    /// Opens a folder and plans. No weight is read before the first use.
+    ///
+    /// # Errors
+    /// As [`Windowed::open`].
+    pub fn open(dir: &Path, threads: usize) -> Result<Windows<W>, RunError> {
+        Windows::open_with(dir, threads, 0)
+    }
+
+    /// Opens a codec with windows of at least `frames` frames: more take more memory and overlap less. See [`Windows::open`].
+    ///
+    /// # Errors
+    /// As [`Windowed::open`].
+    pub fn open_with(dir: &Path, threads: usize, frames: usize) -> Result<Windows<W>, RunError> {
+        Ok(Windows::new(W::open(dir)?, threads, frames))
+    }
+
+    /// Plans windows of at least `frames` frames; 0 leaves them open.
+    fn new(kind: W, threads: usize, frames: usize) -> Windows<W> {
         let reach = kind.encoder_reach().max(kind.decoder_reach());
         let (frame, books) = (kind.spec().frame, &kind.spec().codebooks);
         let codes = books.iter().map(|book| book.per_frame).max().unwrap_or(1);

@@ -11,7 +11,6 @@ use crate::error::RunError;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{Program, Session};
 use ambitus_models::common::codec::rows::Table;
-use ambitus_models::dac::config::Config;
 use ambitus_models::dac::model;
 use folder::Folder;
 use std::path::Path;
@@ -47,35 +46,16 @@ pub struct OfFolder {
     spec: Spec,
 }
 
-impl Codec {
-    /// Opens a folder and plans. No weight is read before the first use.
-    ///
-    /// # Errors
-    /// Names the file and key, or every tensor that does not fit.
-    pub fn open(dir: &Path, threads: usize) -> Result<Codec, RunError> {
-        Codec::open_with(dir, threads, 0)
-    }
-
-    /// Opens a codec with windows of at least `frames` frames: more take more memory and overlap less. See [`Codec::open`].
-    ///
-    /// # Errors
-    /// As [`Codec::open`].
-    pub fn open_with(dir: &Path, threads: usize, frames: usize) -> Result<Codec, RunError> {
+impl Windowed for OfFolder {
+    fn open(dir: &Path) -> Result<OfFolder, RunError> {
         let folder = Folder::open(dir)?;
         let cfg = &folder.config;
         let book = Codebook { per_frame: 1, size: cfg.codebook_size };
         let codebooks = vec![book; cfg.vq_strides.len()];
         let spec = Spec { rate: folder.rate, frame: cfg.hop(), tail: cfg.tail(), codebooks };
-        Ok(Windows::new(OfFolder { folder, spec }, threads, frames))
+        Ok(OfFolder { folder, spec })
     }
 
-    /// Returns the codec's shape.
-    pub fn config(&self) -> &Config {
-        &self.kind().folder.config
-    }
-}
-
-impl Windowed for OfFolder {
     fn spec(&self) -> &Spec {
         &self.spec
     }

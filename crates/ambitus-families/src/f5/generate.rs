@@ -5,6 +5,7 @@ use super::flow::{self, Given};
 use super::folder::Folder;
 use crate::error::RunError;
 use crate::generate::{Flow, Generated, Generator, Job, Settings, Values};
+use crate::recorded::Spare;
 use crate::weights::STAGING_BYTES;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, Program, Session};
@@ -41,7 +42,7 @@ struct Clips {
 }
 
 impl Generator for Folder {
-    fn job(&self, file: &Path, settings: &Settings) -> Result<Box<dyn Job>, RunError> {
+    fn job(&self, file: &Path, settings: &Settings, _spare: Spare) -> Result<Box<dyn Job>, RunError> {
         let (path, cfg) = (file, &self.config);
         let file = TensorFile::open(path)?;
         let bad = |name: &str, why: String| RunError::Usage(format!("{}: {name}: {why}", path.display()));

@@ -18,6 +18,7 @@ use crate::family::{ExportForm, Family, Opened, of_model};
 use crate::family::{ModelDir, OpenOptions};
 use crate::generate::Generator;
 use crate::prepare::Preparer;
+use crate::recorded::Spare;
 use crate::sample::Sampler;
 use crate::speech::Speaker;
 use crate::tokens::{Reader, Reading, Tokens};
@@ -123,7 +124,7 @@ impl Opened for Folder {
         MelClips::ROUNDS
     }
 
-    fn recorded(&self, file: &Path) -> Result<Box<dyn Clips>, RunError> {
+    fn recorded(&self, file: &Path, _spare: Spare) -> Result<Box<dyn Clips>, RunError> {
         Ok(Box::new(recorded::read(file, &self.config)?))
     }
 

@@ -5,7 +5,7 @@ use super::folder::Folder;
 use crate::decode::Decoder;
 use crate::error::RunError;
 use crate::generate::{Generated, Generator, Job, Settings, Values};
-use crate::recorded::BatchFile;
+use crate::recorded::{BatchFile, Spare};
 use crate::sampling::Draws;
 use crate::weights::{MAX_CONFIG_BYTES, read_text};
 use ambitus_exec::executor::Executor;
@@ -34,7 +34,7 @@ struct Prompts {
 }
 
 impl Generator for Folder {
-    fn job(&self, file: &Path, settings: &Settings) -> Result<Box<dyn Job>, RunError> {
+    fn job(&self, file: &Path, settings: &Settings, _spare: Spare) -> Result<Box<dyn Job>, RunError> {
         let mut file = BatchFile::open(file)?;
         let vocab = self.config.vocab;
         let (mut prompts, mut draws) = (Vec::new(), Vec::new());

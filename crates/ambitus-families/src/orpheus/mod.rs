@@ -16,6 +16,7 @@ use crate::family::{ModelDir, OpenOptions};
 use crate::generate::Generator;
 use crate::hugging_face::CONFIG;
 use crate::prepare::Preparer;
+use crate::recorded::Spare;
 use crate::speech::Speaker;
 use crate::tokens::{Reader, Reading};
 use crate::weights::Weights;
@@ -104,7 +105,7 @@ impl Opened for Folder {
         Box::new(TokenClips::new(index, chosen))
     }
 
-    fn recorded(&self, file: &Path) -> Result<Box<dyn Clips>, RunError> {
+    fn recorded(&self, file: &Path, _spare: Spare) -> Result<Box<dyn Clips>, RunError> {
         Ok(Box::new(recorded::read(file, &self.config)?))
     }
 

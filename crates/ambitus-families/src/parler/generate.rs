@@ -5,7 +5,7 @@ use super::recorded::states;
 use crate::batches::write_batch;
 use crate::error::RunError;
 use crate::generate::{Generated, Generator, Job, Settings, Values};
-use crate::recorded::BatchFile;
+use crate::recorded::{BatchFile, Spare};
 use crate::sampling::Draws;
 use crate::weights::{MAX_CONFIG_BYTES, read_text};
 use ambitus_exec::executor::Executor;
@@ -162,7 +162,7 @@ impl Writer {
 }
 
 impl Generator for Folder {
-    fn job(&self, file: &Path, settings: &Settings) -> Result<Box<dyn Job>, RunError> {
+    fn job(&self, file: &Path, settings: &Settings, spare: Spare) -> Result<Box<dyn Job>, RunError> {
         let cfg = &self.config;
         let lengths = Lengths::read(&self.dir)?;
         let (books, least) = (cfg.codebooks, 2 * cfg.codebooks - 1);
@@ -202,29 +202,44 @@ impl Generator for Folder {
             prompts.push(prompt);
             described.push(file.ids(i, "description_ids", &["tokens"])?.0);
         }
-        let said = prompts.into_iter().zip(states(&self.dir, &described)?);
+        let (states, read) = states(&self.dir, &described, spare)?;
+        let said = prompts.into_iter().zip(states);
         let said = said.map(|(prompt, states)| Said { prompt, states: states.into(), columns }).collect();
-        Ok(Box::new(Writer::new(cfg, settings, said, lengths.min_new_tokens.unwrap_or(0))))
+        let writer = Writer::new(cfg, settings, said, lengths.min_new_tokens.unwrap_or(0));
+        Ok(Box::new(Given { writer, read }))
     }
 }
 
-impl Job for Writer {
+/// Texts of a file.
+struct Given {
+    writer: Writer,
+    /// Bytes that the text encoder took.
+    read: u64,
+}
+
+impl Job for Given {
     fn programs(&self, session: &mut Session, cache: DType) -> Vec<Program> {
-        model::generate(session, &self.config, self.room(cache))
+        model::generate(session, &self.writer.config, self.writer.room(cache))
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.read + self.writer.said_bytes()
     }
 
     fn bytes(&self) -> u64 {
+        let writer = &self.writer;
         // Results are ids and codes of 8 bytes.
-        let columns: usize = self.said.iter().map(|s| s.columns).sum();
-        Writer::bytes(self) + self.said_bytes() + (16 * self.config.codebooks * columns) as u64
+        let columns: usize = writer.said.iter().map(|s| s.columns).sum();
+        writer.bytes() + writer.said_bytes() + (16 * writer.config.codebooks * columns) as u64
     }
 
     fn run(&mut self, exec: &mut dyn Executor) -> Result<Vec<Generated>, RunError> {
         let mut results = Vec::new();
-        for first in (0..self.said.len()).step_by(self.sequences()) {
-            let all = self.write(exec, &str::to_owned, first)?;
+        let writer = &self.writer;
+        for first in (0..writer.said.len()).step_by(writer.sequences()) {
+            let all = writer.write(exec, &str::to_owned, first)?;
             for (i, written) in all.iter().enumerate() {
-                let codes = written.codes(&self.config);
+                let codes = written.codes(&writer.config);
                 for (leaf, ids) in [("tokens", &written.chosen), ("codes", &codes)] {
                     let shape = vec![ids.len(), ids.first().map_or(0, Vec::len)];
                     let values = Values::I64(ids.iter().flatten().map(|id| i64::from(*id)).collect());

@@ -18,6 +18,7 @@ use crate::family::{ExportForm, Family, ModelDir, OpenOptions, Opened, of_model}
 use crate::generate::Generator;
 use crate::hugging_face::{self, CONFIG, Frozen};
 use crate::prepare::Preparer;
+use crate::recorded::Spare;
 use crate::speech::Speaker;
 use crate::tokens::{Reader, Reading};
 use crate::weights::Weights;
@@ -114,8 +115,8 @@ impl Opened for Folder {
         Box::new(CodeClips::new(index, chosen, seed, (self.config.clone(), self.keys.normaliser)))
     }
 
-    fn recorded(&self, file: &Path) -> Result<Box<dyn Clips>, RunError> {
-        Ok(Box::new(recorded::read(file, &self.dir, &self.config)?))
+    fn recorded(&self, file: &Path, spare: Spare) -> Result<Box<dyn Clips>, RunError> {
+        Ok(Box::new(recorded::read(file, &self.dir, &self.config, spare)?))
     }
 
     fn rows_of(&self, seconds: f64) -> u32 {

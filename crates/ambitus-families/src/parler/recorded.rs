@@ -2,12 +2,13 @@
 
 use crate::clips::{Clips, Use};
 use crate::error::RunError;
-use crate::recorded::BatchFile;
+use crate::recorded::{BatchFile, Spare};
 use crate::t5::Encoder;
 use ambitus_data::DataError;
 use ambitus_models::parler::batch::{self, Clip};
 use ambitus_models::parler::config::Config;
 use ambitus_models::{Batch, Norms, one_norm};
+use ambitus_recipe::size::ByteSize;
 use std::path::Path;
 
 /// A clip as it was given, and the states of its description.
@@ -59,14 +60,14 @@ impl Clips for Recorded {
 }
 
 /// Reads and checks the clips of a file, and encodes their descriptions with the model's own encoder.
-pub(super) fn read(path: &Path, dir: &Path, config: &Config) -> Result<Recorded, RunError> {
+pub(super) fn read(path: &Path, dir: &Path, config: &Config, spare: Spare) -> Result<Recorded, RunError> {
     let mut file = BatchFile::open(path)?;
     let n = file.clips("codes")?;
     let mut described = Vec::new();
     for i in 0..n {
         described.push(file.ids(i, "description_ids", &["tokens"])?.0);
     }
-    let states = states(dir, &described)?;
+    let (states, _) = states(dir, &described, spare)?;
     let mut given = Recorded { config: config.clone(), clips: Vec::new(), rows: Vec::new(), context: 0 };
     for (i, states) in states.into_iter().enumerate() {
         let (codes, shape) = file.ids(i, "codes", &["codebooks", "frames"])?;
@@ -86,10 +87,21 @@ pub(super) fn read(path: &Path, dir: &Path, config: &Config) -> Result<Recorded,
     Ok(given)
 }
 
-/// Returns the states of each description, `[U, E]`. The encoder's memory is given back before anything else is planned.
-pub(super) fn states(dir: &Path, described: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, RunError> {
+/// Returns the states of each description, `[U, E]`, and the bytes that the encoder took, which is gone.
+pub(super) fn states(
+    dir: &Path,
+    described: &[Vec<u32>],
+    spare: Spare,
+) -> Result<(Vec<Vec<f32>>, u64), RunError> {
     let longest = described.iter().map(Vec::len).max().unwrap_or(0);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut encoder = Encoder::open(dir, longest, threads)?;
-    described.iter().map(|ids| encoder.states(ids)).collect()
+    let mut encoder = Encoder::open(dir, longest, spare.threads)?;
+    let bytes = encoder.bytes();
+    if bytes > spare.bytes {
+        let [needs, has] = ByteSize(bytes).apart(ByteSize(spare.bytes));
+        let why =
+            format!("the text encoder of {} needs {needs}, {has} are left: raise --memory", dir.display());
+        return Err(RunError::does_not_fit(bytes, why));
+    }
+    let states = described.iter().map(|ids| encoder.states(ids)).collect::<Result<_, RunError>>()?;
+    Ok((states, bytes))
 }

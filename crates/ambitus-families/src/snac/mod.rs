@@ -10,7 +10,7 @@ use crate::error::RunError;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{Program, Session};
 use ambitus_models::common::codec::rows::Table;
-use ambitus_models::snac::config::{Config, SAMPLE_RATE};
+use ambitus_models::snac::config::SAMPLE_RATE;
 use ambitus_models::snac::{model, noise};
 use folder::Folder;
 use std::path::Path;
@@ -46,35 +46,16 @@ pub struct Snac24 {
     spec: Spec,
 }
 
-impl Codec {
-    /// Opens a folder and plans. No weight is read before the first use.
-    ///
-    /// # Errors
-    /// Names the file and key, or every tensor that does not fit.
-    pub fn open(dir: &Path, threads: usize) -> Result<Codec, RunError> {
-        Codec::open_with(dir, threads, 0)
-    }
-
-    /// Opens a codec with windows of at least `frames` frames: more take more memory and overlap less. See [`Codec::open`].
-    ///
-    /// # Errors
-    /// As [`Codec::open`].
-    pub fn open_with(dir: &Path, threads: usize, frames: usize) -> Result<Codec, RunError> {
+impl Windowed for Snac24 {
+    fn open(dir: &Path) -> Result<Snac24, RunError> {
         let folder = Folder::open(dir)?;
         let cfg = &folder.config;
         let book = |i| Codebook { per_frame: cfg.codes_per_frame(i), size: cfg.codebook_size };
         let codebooks = (0..cfg.vq_strides.len()).map(book).collect();
         let spec = Spec { rate: SAMPLE_RATE, frame: cfg.frame(), tail: 0, codebooks };
-        Ok(Windows::new(Snac24 { folder, spec }, threads, frames))
+        Ok(Snac24 { folder, spec })
     }
 
-    /// Returns the codec's shape.
-    pub fn config(&self) -> &Config {
-        &self.kind().folder.config
-    }
-}
-
-impl Windowed for Snac24 {
     fn spec(&self) -> &Spec {
         &self.spec
     }

@@ -27,13 +27,16 @@ fn windows_give_what_the_whole_gives() {
         // The narrowest windows (seven or more frames are within reach), and one for all.
         let mut whole = Codec::open_with(&dir, 1, frames).unwrap();
         let mut windows = Codec::open_with(&dir, 2, 1).unwrap();
-        assert!(windows.frames() * windows.config().frame() * 2 < x.len(), "{name}: several windows");
+        assert!(
+            windows.frames() * windows.kind().folder.config.frame() * 2 < x.len(),
+            "{name}: several windows"
+        );
         assert!(windows.bytes() < whole.bytes());
         let codes = whole.encode(x).unwrap();
         assert_eq!(windows.encode(x).unwrap(), codes, "{name}");
-        assert_eq!(x.len().div_ceil(whole.config().frame()), frames);
+        assert_eq!(x.len().div_ceil(whole.kind().folder.config.frame()), frames);
         let lengths: Vec<usize> = codes.layers.iter().map(Vec::len).collect();
-        let each = (0..lengths.len()).map(|i| frames * whole.config().codes_per_frame(i));
+        let each = (0..lengths.len()).map(|i| frames * whole.kind().folder.config.codes_per_frame(i));
         assert_eq!(lengths, each.collect::<Vec<_>>());
 
         // In pieces of all sizes.
@@ -79,7 +82,7 @@ fn the_arena_is_the_plans() {
     let codes = codec.encode(&[0.25; 100]).unwrap();
     assert_eq!(codec.open_bytes(), Some(codec.encode_bytes()));
     let y = codec.decode(&codes).unwrap();
-    assert_eq!(y.len(), 9 * codec.config().frame());
+    assert_eq!(y.len(), 9 * codec.kind().folder.config.frame());
     assert!(codec.open_bytes().unwrap() <= codec.bytes());
     assert_eq!(codec.encode(&[]).unwrap().layers, vec![Vec::<u32>::new(); 2]);
     let no_number = codec.encode(&[f32::NAN; 30]).unwrap_err();

@@ -103,6 +103,13 @@ fn codes_are_those_of_the_package() {
         let new = want.ints["max_new"][0].to_string();
         is("", &generate(dir, &fixture, &["--greedy", "--max-new", &new]).0);
         is("default_", &generate(dir, &fixture, &["--greedy"]).0);
+        // What reads descriptions is bounded too, before anything is planned.
+        let batch = fixture.join("generate.safetensors").display().to_string();
+        let model = fixture.display().to_string();
+        let given =
+            ["generate", "--model", &model, "--batch", &batch, "--out", "x.safetensors", "--memory", "8MiB"];
+        let (code, text) = said(dir, &given);
+        assert!(code == 3 && text.contains("the text encoder of"), "{name}: {code} {text}");
         for more in [["--sequences", "1"], ["--sequences", "3"], ["--threads", "1"]] {
             is("", &generate(dir, &fixture, &[&["--greedy", "--max-new", &new], &more[..]].concat()).0);
         }

@@ -7,20 +7,17 @@ mod pieces;
 mod settings;
 mod spiece;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tokenizers::normalizers::{Replace, Sequence, Strip};
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::processors::template::TemplateProcessing;
-use tokenizers::{
-    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
-};
+use tokenizers::{AddedToken, NormalizerWrapper};
 
 use super::TOKENIZER_FILE;
 use super::counts::Added;
-use crate::error::{DataError, short};
-use crate::files;
-use crate::guard::guarded;
+use super::subwords::{Reading, Subwords};
+use crate::error::DataError;
 use charsmap::{MAX_REPLACEMENT, charsmap};
 use json::File;
 use pieces::{PIECE_BYTES, Pieces};
@@ -36,16 +33,10 @@ const SPACE: char = '▁';
 /// The token that a text ends with.
 const END: &str = "</s>";
 
-type Pipeline =
-    TokenizerImpl<Pieces, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+type Pipeline = super::subwords::Pipeline<Pieces>;
 
 /// A tokenizer of a folder with T5's files.
-pub struct Unigram {
-    path: PathBuf,
-    pipeline: Pipeline,
-    fingerprint: [u8; 32],
-    memory_bytes: u64,
-}
+pub type Unigram = Subwords<Pieces>;
 
 /// A tokenizer and the tokens that its own file adds.
 struct Parts {
@@ -63,85 +54,26 @@ impl Unigram {
         let settings = Settings::read(model_folder)?;
         let [json, spiece] = [TOKENIZER_FILE, SPIECE_FILE].map(|name| model_folder.join(name));
         let own = spiece.is_file() && (settings.add_prefix_space.is_some() || !json.exists());
-        let path = if own { spiece } else { json };
-        let fits = |needed: u64| match needed > room {
-            true => Err(DataError::DoesNotFit { what: format!("{}", path.display()), needed, room }),
-            false => Ok(()),
-        };
-        fits(std::fs::metadata(&path).map_err(|e| DataError::io(&path, e))?.len())?;
-        let bytes = files::read_bytes(&path, MAX_BYTES)?;
-        let refused = |reason: String| {
-            let reason = short(&reason);
-            let remedy = "copy that of the model that you fine-tune";
-            DataError::file(&path, format!("not a tokenizer that can be read ({reason}); {remedy}"))
-        };
-        // The package's own checks are not all errors.
-        let caught = |built: Option<Result<Pipeline, String>>| {
-            built.unwrap_or_else(|| Err("it contradicts itself".into())).map_err(&refused)
-        };
-        let (pipeline, memory_bytes) = if own {
-            let file = Spiece::read(&bytes).map_err(&refused)?;
-            let memory = of_spiece(&file, &settings).memory_bytes();
-            fits(memory)?;
-            (caught(guarded(|| build_spiece(&file, &settings)))?, memory)
-        } else {
-            let text = std::str::from_utf8(&bytes).map_err(|e| refused(e.to_string()))?;
-            let file = File::read(text).map_err(&refused)?;
-            let (spellings, added) = file.sizes().map_err(&refused)?;
-            let pieces = spellings.pieces;
-            let memory = Sizes { file: bytes.len() as u64, pieces, added: added.and(&more(&settings)) };
-            fits(memory.memory_bytes())?;
-            let build = || finished(file.build(&spellings)?, &settings);
-            (caught(guarded(build))?, memory.memory_bytes())
-        };
+        let reading = Reading { path: if own { spiece } else { json }, room };
+        let bytes = reading.bytes(MAX_BYTES)?;
+        let refused = |reason: String| reading.refused(reason);
         let mut hash = blake3::Hasher::new();
         hash.update(&(bytes.len() as u64).to_le_bytes()).update(&bytes).update(&settings.bytes);
         let fingerprint = *hash.finalize().as_bytes();
-        Ok(Self { path, pipeline, fingerprint, memory_bytes })
-    }
-
-    /// Returns the ids of a text, with what the tokenizer puts around it (T5: the end token after it). Takes up to
-    /// [`UNIGRAM_ENCODING_BYTES`] of memory for each byte of it.
-    ///
-    /// # Errors
-    /// The tokenizer refuses the text.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
-        let refused =
-            |reason: &str| DataError::file(&self.path, format!("cannot encode {:?} ({reason})", short(text)));
-        let encoding = guarded(|| self.pipeline.encode_fast(text, true))
-            .ok_or_else(|| refused("the tokenizer gave up"))?
-            .map_err(|e| refused(&short(&e.to_string())))?;
-        Ok(encoding.get_ids().to_vec())
-    }
-
-    /// Returns the id of a token, by its exact spelling in the file.
-    pub fn id(&self, token: &str) -> Option<u32> {
-        self.pipeline.token_to_id(token)
-    }
-
-    /// Returns a token's spelling in the file.
-    pub fn piece(&self, id: u32) -> Option<String> {
-        self.pipeline.id_to_token(id)
-    }
-
-    /// Returns the number of ids: of pieces and of what was added to them.
-    pub fn size(&self) -> usize {
-        self.pipeline.get_vocab_size(true)
-    }
-
-    /// Returns the file that was read.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Changes with any byte of the files that were read; part of every cache key.
-    pub fn fingerprint(&self) -> [u8; 32] {
-        self.fingerprint
-    }
-
-    /// Returns the bound on the memory that the tokenizer takes while it is read and then, bytes.
-    pub fn memory_bytes(&self) -> u64 {
-        self.memory_bytes
+        if own {
+            let file = Spiece::read(&bytes).map_err(refused)?;
+            let memory = of_spiece(&file, &settings).memory_bytes();
+            reading.fits(memory)?;
+            return reading.built(memory, fingerprint, || build_spiece(&file, &settings));
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|e| refused(e.to_string()))?;
+        let file = File::read(text).map_err(refused)?;
+        let (spellings, added) = file.sizes().map_err(refused)?;
+        let pieces = spellings.pieces;
+        let memory = Sizes { file: bytes.len() as u64, pieces, added: added.and(&more(&settings)) };
+        let memory = memory.memory_bytes();
+        reading.fits(memory)?;
+        reading.built(memory, fingerprint, || finished(file.build(&spellings)?, &settings))
     }
 }
 
@@ -205,7 +137,7 @@ const MEMORY_PER_BYTE: u64 = 5;
 /// Expressions, settings and tables.
 const MEMORY_FIXED: u64 = 8 << 20;
 
-/// Bound on the memory that [`Unigram::encode`] takes for each byte of text: one may become forty, and each of these a character of four
+/// Bound on the memory that [`Subwords::encode`] takes for each byte of text: one may become forty, and each of these a character of four
 /// bytes with a piece of its own, for which tests measured 285 bytes. Texts that stay as they are take under 200.
 pub const UNIGRAM_ENCODING_BYTES: u64 = 350 * MAX_REPLACEMENT as u64;
 

@@ -17,7 +17,7 @@ const UNKNOWN_PENALTY: f64 = 10.0;
 pub(super) const PIECE_BYTES: u64 = 16;
 
 /// Pieces with their scores; ids are their places in the file.
-pub(super) struct Pieces {
+pub struct Pieces {
     /// All spellings, one after another.
     text: String,
     /// Where each ends there.

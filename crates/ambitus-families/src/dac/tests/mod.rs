@@ -38,7 +38,7 @@ fn codes_and_samples_are_the_formulas() {
             let want = plain.encode(&x);
             assert_eq!(codes.layers, want, "{rates:?}: {samples} samples");
             let frames = codes.layers[0].len();
-            assert_eq!(frames, codec.config().frames(samples));
+            assert_eq!(frames, codec.kind().folder.config.frames(samples));
             let y = codec.decode(&codes).unwrap();
             assert_eq!(y.len(), codec.spec().samples(frames), "{rates:?}: {samples} samples");
             let z = plain.decode(&codes.layers);
@@ -94,7 +94,7 @@ fn names_and_spellings_change_nothing() {
         for spelling in [Spelling::Folded, Spelling::Old, Spelling::New] {
             let folder = Folder::new(&cfg, names, spelling, prefix);
             let mut codec = open(&folder, 0);
-            assert_eq!(codec.config(), &cfg);
+            assert_eq!(codec.kind().folder.config, cfg);
             let codes = codec.encode(&x).unwrap();
             let y = codec.decode(&codes).unwrap();
             let (want, z) = first.get_or_insert((codes.clone(), y.clone()));

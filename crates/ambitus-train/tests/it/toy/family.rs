@@ -9,6 +9,7 @@ use ambitus_families::family::{ExportForm, Family, ModelDir, OpenOptions, Opened
 use ambitus_families::prepare::{
     Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shown,
 };
+use ambitus_families::recorded::Spare;
 use ambitus_families::weights::{Differences, MAX_CONFIG_BYTES, Weights, read_text};
 use ambitus_ir::StateDecl;
 use ambitus_models::{Batch, Model, Norms, one_norm};
@@ -106,7 +107,7 @@ impl Opened for Folder {
         Box::new(ToyClips { index, chosen: chosen.to_vec(), frames, gain: self.gain })
     }
 
-    fn recorded(&self, file: &Path) -> Result<Box<dyn Clips>, RunError> {
+    fn recorded(&self, file: &Path, _spare: Spare) -> Result<Box<dyn Clips>, RunError> {
         Err(RunError::Usage(format!("{}: a toy has no batch files", file.display())))
     }
 
