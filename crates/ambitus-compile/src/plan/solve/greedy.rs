@@ -64,12 +64,35 @@ impl Placed {
     }
 }
 
+/// Some placed items in order of offset.
+#[derive(Clone, Default)]
+struct Chunk {
+    placed: Vec<Placed>,
+    /// The highest end.
+    end: u64,
+}
+
+impl Chunk {
+    fn insert(&mut self, placed: Placed) {
+        self.end = self.end.max(placed.end);
+        self.placed.insert(self.placed.partition_point(|p| p.offset < placed.offset), placed);
+    }
+
+    /// Moves the upper half into an empty chunk.
+    fn split_into(&mut self, upper: &mut Chunk) {
+        upper.placed.extend(self.placed.drain(self.placed.len() / 2..));
+        for half in [self, upper] {
+            half.end = half.placed.iter().map(|p| p.end).max().unwrap_or(0);
+        }
+    }
+}
+
 /// Placed items in order of offset, in chunks: to put one in moves a chunk's worth, not half of all.
 #[derive(Clone, Default)]
 struct Sorted {
-    chunks: Vec<Vec<Placed>>,
+    chunks: Vec<Chunk>,
     /// Emptied chunks: a solver makes many passes.
-    spare: Vec<Vec<Placed>>,
+    spare: Vec<Chunk>,
     len: usize,
 }
 
@@ -78,29 +101,30 @@ impl Sorted {
     const CHUNK: usize = 128;
 
     fn clear(&mut self) {
-        self.chunks.iter_mut().for_each(Vec::clear);
+        for chunk in &mut self.chunks {
+            chunk.placed.clear();
+            chunk.end = 0;
+        }
         self.spare.append(&mut self.chunks);
         self.len = 0;
     }
 
     fn iter(&self) -> impl Iterator<Item = &Placed> {
-        self.chunks.iter().flatten()
+        self.chunks.iter().flat_map(|chunk| &chunk.placed)
     }
 
     fn insert(&mut self, placed: Placed) {
         self.len += 1;
-        let before = |p: &Placed| p.offset < placed.offset;
-        let at = self.chunks.partition_point(|chunk| before(&chunk[0])).saturating_sub(1);
-        let Some(chunk) = self.chunks.get_mut(at) else {
-            let mut chunk = self.spare.pop().unwrap_or_default();
-            chunk.push(placed);
-            self.chunks.push(chunk);
-            return;
-        };
-        chunk.insert(chunk.partition_point(before), placed);
-        if chunk.len() > Self::CHUNK {
+        let at =
+            self.chunks.partition_point(|chunk| chunk.placed[0].offset < placed.offset).saturating_sub(1);
+        if self.chunks.is_empty() {
+            self.chunks.push(self.spare.pop().unwrap_or_default());
+        }
+        let chunk = &mut self.chunks[at];
+        chunk.insert(placed);
+        if chunk.placed.len() > Self::CHUNK {
             let mut upper = self.spare.pop().unwrap_or_default();
-            upper.extend(chunk.drain(Self::CHUNK / 2..));
+            chunk.split_into(&mut upper);
             self.chunks.insert(at + 1, upper);
         }
     }
@@ -226,14 +250,18 @@ impl Gap<'_> {
         highest.or(lowest).unwrap_or(free)
     }
 
-    /// Looks at each of a chunk. Where the last of them begins too low for the item to fit before it, so do all: then only the
-    /// highest end counts, which needs no order.
-    fn look_at(&mut self, chunk: &[Placed]) -> ControlFlow<()> {
-        if chunk.last().is_some_and(|p| self.free + self.item.size <= p.offset) {
-            return chunk.iter().try_for_each(|p| self.look(p));
+    /// Looks at each of a chunk, unless all end below what is occupied. Where the last of them begins too low for the item to fit
+    /// before it, so do all: then only the highest end counts, which needs no order.
+    fn look_at(&mut self, chunk: &Chunk) -> ControlFlow<()> {
+        if chunk.end <= self.free {
+            return ControlFlow::Continue(());
+        }
+        let placed = &chunk.placed[..];
+        if placed.last().is_some_and(|p| self.free + self.item.size <= p.offset) {
+            return placed.iter().try_for_each(|p| self.look(p));
         }
         let end = |p: &Placed| if p.meets(self.item) { p.end } else { 0 };
-        let (fours, rest) = chunk.as_chunks();
+        let (fours, rest) = placed.as_chunks();
         let highest = |most: [u64; 4], four: &[Placed; 4]| from_fn(|k| most[k].max(end(&four[k])));
         let most = fours.iter().fold([0; 4], highest).into_iter().chain(rest.iter().map(end)).max();
         self.free = self.free.max(self.item.up(most.unwrap_or(0)));
