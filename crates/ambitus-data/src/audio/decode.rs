@@ -102,6 +102,8 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, SymphoniaError>) -> Result<T, Sym
     guard::guarded(work).unwrap_or(Err(SymphoniaError::DecodeError("the decoder gave up on it")))
 }
 
+/// Bytes of a FLAC file beside its samples: pictures and tags. A reader looks for samples to the file's end, however far that is.
+const FLAC_BESIDE: u64 = 64 << 20;
 /// Bytes by which the end of the last packet is found again.
 const MARK: usize = 32;
 /// Longest layer III frame, bytes (320 kbit/s at 32 kHz, padded), with an ID3v1 tag after it.
@@ -183,6 +185,11 @@ impl AudioReader {
             channels,
             frames: track.num_frames.filter(|_| sniffed.counted),
         };
+        if let Some(frames) = info.frames.filter(|_| info.container == Container::Flac)
+            && length > frames.saturating_mul(4 * channels as u64).saturating_add(FLAC_BESIDE)
+        {
+            return Err(AudioFault::Header(format!("{frames} samples declared in {length} bytes")));
+        }
         let track = track.id;
         Ok(Self {
             input: input.clone(),

@@ -179,6 +179,10 @@ fn reasons_of_faults() {
             "{name}: {fault}"
         );
     }
+    // Gigabytes after the samples are not searched for more of them.
+    put(&std::fs::read(fixture("speech_22k_mono.flac")).expect("fixture"));
+    std::fs::File::options().write(true).open(&path).expect("there").set_len(3 << 30).expect("sparse");
+    assert!(matches!(fault(&path), AudioFault::Header(_)), "{}", fault(&path));
     assert!(matches!(load(&dir.path().join("none.wav"), 1.0), Err(DataError::Io { .. })));
     assert!(matches!(load(dir.path(), 1.0), Err(DataError::File { .. })));
     write_wav(&path, 16, false, 24_000, 1, 48_000);
