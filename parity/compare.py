@@ -41,11 +41,11 @@ def compare(want: dict[str, torch.Tensor], got: dict[str, torch.Tensor], toleran
 
 
 def split(path: Path) -> tuple[float, dict[str, torch.Tensor], list[str]]:
-    """Loss, gradients by name, and names that are neither."""
+    """Loss, gradients by name, and names that are neither these nor parts of the loss."""
     tensors = load_file(str(path))
     loss = tensors.pop("loss", torch.tensor([math.nan]))
     grads = {n.removeprefix("grad."): t for n, t in tensors.items() if n.startswith("grad.")}
-    other = [f"unexpected: {n}" for n in tensors if not n.startswith("grad.")]
+    other = [f"unexpected: {n}" for n in tensors if not n.startswith(("grad.", "loss."))]
     if list(loss.shape) != [1]:
         other.append(f"loss has shape {list(loss.shape)}, not [1]")
     return float(loss.reshape(-1)[0]), grads, other
@@ -68,9 +68,19 @@ class Verdict:
         return f"{state} loss {self.loss:.7f} (rel {self.loss_error:.1e})  worst gradient {worst.ratio:.3f} of allowed at {worst.name}"
 
 
-def check(want: tuple[float, dict[str, torch.Tensor]], out: Path) -> Verdict:
+def check_parts(want: dict[str, float], out: Path) -> list[str]:
+    """What is wrong with the parts of the loss, `loss.NAME` of one number each."""
+    got = {n: t for n, t in load_file(str(out)).items() if n.startswith("loss.")}
+    wrong = [f"missing: {n}" for n in want if n not in got] + [f"unexpected: {n}" for n in got if n not in want]
+    near = lambda a, t: list(t.shape) == [1] and abs(float(t) - a) <= LOSS_TOLERANCE * abs(a)  # noqa: E731
+    return wrong + [f"{n}: {got[n].tolist()}, not {a!r}" for n, a in want.items() if n in got and not near(a, got[n])]
+
+
+def check(want: tuple, out: Path) -> Verdict:
+    """`want`: loss, gradients by name and, of a model that reports them, the parts of the loss."""
     loss, grads, other = split(out)
     rows, wrong = compare(want[1], grads, GRADIENT_TOLERANCE)
+    other += check_parts(want[2] if len(want) > 2 else {}, out)
     return Verdict(loss, abs(loss - want[0]) / max(abs(want[0]), 1e-30) if math.isfinite(loss) else math.inf, rows, other + wrong)
 
 

@@ -85,7 +85,8 @@ ops! { (op, io, x, y)
     Sinusoid { bind: index::sinusoid(op, io), workspace: 0, overwrites: false }
 
     MatMul { bind: matmul::matmul(op, io), workspace: matmul::scratch(y[0].shape.elements()), overwrites: false }
-    Linear { bind: matmul::linear(io), workspace: matmul::scratch(y[0].shape.elements()), overwrites: false }
+    Linear { bind: matmul::linear(true, io), workspace: matmul::scratch(y[0].shape.elements()), overwrites: false }
+    LinearIn { bind: matmul::linear(false, io), workspace: matmul::scratch(y[0].shape.elements()), overwrites: false }
 
     Activation { bind: activation::activation(op.kind, io), workspace: 0, overwrites: true }
     ActivationGrad { bind: activation::activation_grad(op.kind, io), workspace: 0, overwrites: true }

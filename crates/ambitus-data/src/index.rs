@@ -163,7 +163,8 @@ impl ClipIndex {
     }
 
     /// Returns the path of clip `i`'s file, for [`load_clip`](crate::load_clip),
-    /// [`load_token_clip`](crate::speech::load_token_clip) or [`load_code_clip`](crate::codes::load_code_clip).
+    /// [`load_token_clip`](crate::speech::load_token_clip), [`load_code_clip`](crate::codes::load_code_clip) or
+    /// [`load_piece_clip`](crate::pieces::load_piece_clip).
     pub fn path(&self, i: usize) -> PathBuf {
         self.folder.join(file_name(self.slots[i].file, &self.extension))
     }
@@ -227,6 +228,20 @@ impl ClipIndex {
             }
         }
         Split::new(&held_out)
+    }
+
+    /// Returns the clip of this name.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.name(middle).cmp(name) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Equal => return Some(middle),
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
     }
 
     /// Holds out a share of the clips by a seeded hash of the name, so that adding clips moves few others: at least one
@@ -348,7 +363,7 @@ impl IndexWriter {
 }
 
 impl Split {
-    fn new(held_out: &[bool]) -> Result<Split, DataError> {
+    pub(crate) fn new(held_out: &[bool]) -> Result<Split, DataError> {
         let (validation, train): (Vec<usize>, Vec<usize>) = (0..held_out.len()).partition(|&i| held_out[i]);
         if train.is_empty() {
             return Err(DataError::Packing(format!(
@@ -358,6 +373,15 @@ impl Split {
             )));
         }
         Ok(Split { train, validation })
+    }
+
+    /// Changes with which clips are held out.
+    pub fn digest(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        for &i in &self.validation {
+            hash.update(&(i as u64).to_le_bytes());
+        }
+        hash.finalize().to_hex().to_string()
     }
 }
 

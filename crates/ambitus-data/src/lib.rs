@@ -2,7 +2,7 @@
 //!
 //! [`Source::read`] finds out which clips a folder describes, [`prepare()`] turns them into clip files and a
 //! [`ClipIndex`], [`load_clip`] reads one back ([`speech`] does the same for sequences of codec tokens, [`codes`] for codes beside
-//! descriptions), and [`pack`]/[`updates`] say which clips train together.
+//! descriptions, [`pieces`] for codes with their sound), and [`pack`]/[`updates`] say which clips train together.
 
 mod atomic;
 pub mod audio;
@@ -20,6 +20,7 @@ pub mod mel;
 mod order;
 mod outcomes;
 pub mod pack;
+pub mod pieces;
 pub mod prepare;
 mod rng;
 mod scratch;

@@ -1,10 +1,15 @@
-//! Log-mel spectrogram as the vocos vocoder wants it.
+//! Log-mel spectrograms: of any [`Front`], and as the vocos vocoder wants it, which is what clips are made of.
 //!
-//! 24 kHz mono; STFT with `n_fft` = window = 1024, hop 256, periodic Hann, centred with reflection padding; magnitude
+//! The latter is of 24 kHz mono; STFT with `n_fft` = window = 1024, hop 256, periodic Hann, centred with reflection padding; magnitude
 //! (power 1); 100 triangular HTK filters from 0 to 12 kHz without area normalisation; `ln(max(mel, 1e-5))`. This is
 //! `get_vocos_mel_spectrogram` of the package that is recorded in `parity/`, i.e. `torchaudio.transforms.MelSpectrogram(norm=None, power=1,
 //! center=True)`. The filter bank is computed in f32 with torchaudio's order of operations, because narrow triangles
 //! amplify rounding; the FFT runs in f64, so that what differs from the package is the package's own rounding.
+
+mod front;
+
+pub(crate) use front::{Filter, filter_bank};
+pub use front::{Front, Log, Window, hann_window};
 
 use std::sync::Arc;
 
@@ -28,8 +33,6 @@ pub const MIN_SAMPLES: usize = N_FFT / 2 + 1;
 /// Version of the numbers this module produces; part of every cache key.
 pub const MEL_SPEC: &str = "vocos-24k-1024-256-100-htk-v1";
 
-const PAD: usize = N_FFT / 2;
-
 /// Returns the number N of frames of a waveform of L = `samples` samples: ⌊L/256⌋ + 1.
 pub fn frames(samples: u64) -> u64 {
     samples / HOP as u64 + 1
@@ -40,59 +43,15 @@ pub fn seconds(frames: u64) -> f64 {
     frames as f64 * HOP as f64 / f64::from(SAMPLE_RATE)
 }
 
-/// Returns the periodic Hann window `[n]` with torch's rounding: its argument is an f32, and the error that this makes is
-/// far above that of the FFT.
-pub fn hann_window(n: usize) -> Vec<f32> {
-    let step = (2.0 * std::f64::consts::PI / n as f64) as f32;
-    (0..n).map(|i| 0.5 - 0.5 * (f64::from(i as f32 * step).cos() as f32)).collect()
-}
-
-/// One triangular filter: weights of the bins from `start`.
-#[derive(Debug, Clone)]
-pub(crate) struct Filter {
-    pub(crate) start: usize,
-    pub(crate) weights: Vec<f32>,
-}
-
-/// Returns the HTK filter bank without normalisation (torchaudio `melscale_fbanks`, norm=None, mel_scale="htk").
-pub(crate) fn filter_bank() -> Vec<Filter> {
-    let top = f64::from(SAMPLE_RATE / 2);
-    let bin_hz = linspace(0.0, top as f32, BINS);
-    let mel_top = 2595.0 * (1.0 + top / 700.0).log10();
-    let edges: Vec<f32> = linspace(0.0, mel_top as f32, MELS + 2)
-        .into_iter()
-        .map(|m| 700.0 * (10f32.powf(m / 2595.0) - 1.0))
-        .collect();
-    (0..MELS)
-        .map(|m| {
-            let rise = edges[m + 1] - edges[m];
-            let fall = edges[m + 2] - edges[m + 1];
-            let weights: Vec<f32> = bin_hz
-                .iter()
-                .map(|&hz| {
-                    let up = (hz - edges[m]) / rise;
-                    let down = (edges[m + 2] - hz) / fall;
-                    up.min(down).max(0.0)
-                })
-                .collect();
-            let start = weights.iter().position(|&w| w > 0.0).unwrap_or(0);
-            let end = weights.iter().rposition(|&w| w > 0.0).map_or(0, |e| e + 1);
-            Filter { start, weights: weights[start..end.max(start)].to_vec() }
-        })
-        .collect()
-}
-
-/// Computes `torch.linspace` in f32: counted from the nearer end.
-fn linspace(from: f32, to: f32, n: usize) -> Vec<f32> {
-    let step = (to - from) / (n - 1) as f32;
-    (0..n).map(|i| if i < n / 2 { from + step * i as f32 } else { to - step * (n - 1 - i) as f32 }).collect()
-}
-
-/// Streaming log-mel: samples in, rows of [`MELS`] out. Holds less than three windows of samples whatever the length.
+/// Streaming log-mel: samples in, rows of as many values as there are bands out. Holds less than three windows of samples
+/// whatever the length.
 pub struct MelStream {
+    front: Front,
     fft: Arc<dyn RealToComplex<f64>>,
     window: Vec<f32>,
     filters: Vec<Filter>,
+    /// What each band is divided by, if anything.
+    scale: Option<Vec<f32>>,
     /// Samples from the start of the next frame on, reflection included.
     pending: Vec<f32>,
     started: bool,
@@ -110,21 +69,42 @@ impl Default for MelStream {
 }
 
 impl MelStream {
-    /// Returns a stream at its start.
+    /// Returns a stream of what clips are made of, at its start.
     pub fn new() -> Self {
-        let fft = RealFftPlanner::<f64>::new().plan_fft_forward(N_FFT);
+        Self::of(&Front::CLIPS)
+    }
+
+    /// Returns a stream at its start.
+    ///
+    /// # Panics
+    /// If the front's sizes do not [go together](Front::check): fronts are written in code.
+    pub fn of(front: &Front) -> Self {
+        assert!(front.check(), "{front:?}");
+        let fft = RealFftPlanner::<f64>::new().plan_fft_forward(front.n_fft);
         Self {
-            window: hann_window(N_FFT),
-            filters: filter_bank(),
-            pending: Vec::with_capacity(3 * N_FFT),
+            window: front.window(),
+            filters: front.filter_bank(),
+            scale: None,
+            pending: Vec::with_capacity(3 * front.n_fft),
             started: false,
             samples: 0,
             windowed: fft.make_input_vec(),
             spectrum: fft.make_output_vec(),
             scratch: fft.make_scratch_vec(),
-            magnitude: vec![0.0; BINS],
+            magnitude: vec![0.0; front.bins()],
             fft,
+            front: front.clone(),
         }
+    }
+
+    /// Divides each band of every row, after the logarithm, by its own number.
+    ///
+    /// # Panics
+    /// Without one number for each band.
+    pub fn divided_by(mut self, scale: &[f32]) -> Self {
+        assert_eq!(scale.len(), self.front.bands);
+        self.scale = Some(scale.to_vec());
+        self
     }
 
     /// Returns the number of samples taken so far.
@@ -132,15 +112,16 @@ impl MelStream {
         self.samples
     }
 
-    /// Takes samples (24 kHz mono) and appends every frame that is complete to `rows` `[n, 100]`.
+    /// Takes mono samples at the front's rate and appends every frame that is complete to `rows` `[n, bands]`.
     pub fn push(&mut self, mut samples: &[f32], rows: &mut Vec<f32>) {
+        let pad = self.front.n_fft / 2;
         while !samples.is_empty() {
-            let (now, later) = samples.split_at(samples.len().min(N_FFT));
+            let (now, later) = samples.split_at(samples.len().min(self.front.n_fft));
             self.pending.extend_from_slice(now);
             self.samples += now.len() as u64;
             samples = later;
-            if !self.started && self.pending.len() > PAD {
-                let reflected: Vec<f32> = (1..=PAD).rev().map(|i| self.pending[i]).collect();
+            if !self.started && self.pending.len() > pad {
+                let reflected: Vec<f32> = (1..=pad).rev().map(|i| self.pending[i]).collect();
                 self.pending.splice(0..0, reflected);
                 self.started = true;
             }
@@ -151,14 +132,14 @@ impl MelStream {
     }
 
     /// Ends the stream and appends the last frames. Fails with the number of samples if that is below
-    /// [`MIN_SAMPLES`]: reflection has nothing to reflect.
+    /// [`Front::min_samples`]: reflection has nothing to reflect.
     pub fn finish(mut self, rows: &mut Vec<f32>) -> Result<u64, u64> {
         if !self.started {
             return Err(self.samples);
         }
-        // A frame is emitted as soon as its window is full, so at least 768 samples of the end are still here.
+        // A frame is emitted as soon as its window is full, so at least a window less a hop of the end is still here.
         let last = self.pending.len() - 1;
-        for i in 1..=PAD {
+        for i in 1..=self.front.n_fft / 2 {
             self.pending.push(self.pending[last - i]);
         }
         self.emit(rows);
@@ -166,17 +147,23 @@ impl MelStream {
     }
 
     fn emit(&mut self, rows: &mut Vec<f32>) {
+        let Front { n_fft, hop, power, log, .. } = self.front;
+        // A window that is shorter than the transform lies in its middle.
+        let before = (n_fft - self.window.len()) / 2;
         let mut at = 0;
-        while at + N_FFT <= self.pending.len() {
-            for ((to, &x), &w) in self.windowed.iter_mut().zip(&self.pending[at..]).zip(&self.window) {
+        while at + n_fft <= self.pending.len() {
+            self.windowed.fill(0.0);
+            let windowed = self.windowed[before..].iter_mut().zip(&self.pending[at + before..]);
+            for ((to, &x), &w) in windowed.zip(&self.window) {
                 *to = f64::from(x * w);
             }
             self.fft
                 .process_with_scratch(&mut self.windowed, &mut self.spectrum, &mut self.scratch)
                 .expect("buffers come from the plan");
             for (to, c) in self.magnitude.iter_mut().zip(&self.spectrum) {
-                *to = c.norm();
+                *to = if power { c.norm_sqr() } else { c.norm() };
             }
+            let first = rows.len();
             rows.extend(self.filters.iter().map(|filter| {
                 let sum: f64 = filter
                     .weights
@@ -184,20 +171,32 @@ impl MelStream {
                     .zip(&self.magnitude[filter.start..])
                     .map(|(&w, &x)| f64::from(w) * x)
                     .sum();
-                (sum as f32).max(FLOOR).ln()
+                log.of(sum as f32)
             }));
-            at += HOP;
+            for (value, scale) in rows[first..].iter_mut().zip(self.scale.iter().flatten()) {
+                *value /= scale;
+            }
+            at += hop;
         }
         self.pending.drain(..at);
     }
 }
 
-/// Computes the log-mel `[N, 100]`, row-major, of a whole waveform (24 kHz mono). `None` below [`MIN_SAMPLES`] samples.
-pub fn log_mel(samples: &[f32]) -> Option<Vec<f32>> {
-    let mut stream = MelStream::new();
-    let mut rows = Vec::with_capacity(frames(samples.len() as u64) as usize * MELS);
+/// Computes the rows `[N, bands]` of a whole waveform, each band divided by its own number where these are given. `None` below
+/// [`Front::min_samples`] samples.
+pub fn rows(front: &Front, scale: Option<&[f32]>, samples: &[f32]) -> Option<Vec<f32>> {
+    let mut stream = MelStream::of(front);
+    if let Some(scale) = scale {
+        stream = stream.divided_by(scale);
+    }
+    let mut rows = Vec::with_capacity(front.frames(samples.len() as u64) as usize * front.bands);
     stream.push(samples, &mut rows);
     stream.finish(&mut rows).ok().map(|_| rows)
+}
+
+/// Computes the log-mel `[N, 100]`, row-major, of a whole waveform (24 kHz mono). `None` below [`MIN_SAMPLES`] samples.
+pub fn log_mel(samples: &[f32]) -> Option<Vec<f32>> {
+    rows(&Front::CLIPS, None, samples)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Prepared files: a magic number and a key, a header of counts and measurements, what was prepared, and a checksum (blake3) of all
 //! that. Little-endian. A file's length follows from its header, so one of another length is refused before anything is made of it.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use crate::atomic;
@@ -50,18 +50,39 @@ impl Kind {
     /// Returns a file's bytes without the checksum, once length and checksum are right. `length`: bytes after the header, as it says.
     pub(crate) fn read(&self, path: &Path, length: impl Fn(&[u8]) -> u64) -> Result<Vec<u8>, DataError> {
         let mut bytes = files::read_bytes(path, self.most)?;
-        if bytes.len() < self.header + CHECKSUM || !bytes.starts_with(self.magic) {
-            return Err(self.damaged(path, &format!("not a {}", self.name)));
-        }
-        let length = length(&bytes).checked_add((self.header + CHECKSUM) as u64);
-        if length != Some(bytes.len() as u64) {
-            return Err(self.damaged(path, "wrong length"));
-        }
+        self.check(path, &bytes, bytes.len() as u64, length)?;
         let checksum = bytes.split_off(bytes.len() - CHECKSUM);
         if blake3::hash(&bytes).as_bytes()[..] != checksum {
             return Err(self.damaged(path, "wrong checksum"));
         }
         Ok(bytes)
+    }
+
+    /// Returns a file's bytes up to what was prepared, once the length is right. `length`: bytes after these, as they say.
+    pub(crate) fn header(&self, path: &Path, length: impl Fn(&[u8]) -> u64) -> Result<Vec<u8>, DataError> {
+        let (file, bytes) = files::open(path)?;
+        let mut header = Vec::with_capacity(self.header);
+        file.take(self.header as u64).read_to_end(&mut header).map_err(|e| DataError::io(path, e))?;
+        self.check(path, &header, bytes, length)?;
+        Ok(header)
+    }
+
+    /// Checks the length of a file of `bytes` bytes by its beginning.
+    fn check(
+        &self,
+        path: &Path,
+        begins: &[u8],
+        bytes: u64,
+        length: impl Fn(&[u8]) -> u64,
+    ) -> Result<(), DataError> {
+        let around = (self.header + CHECKSUM) as u64;
+        if begins.len() < self.header || bytes < around || !begins.starts_with(self.magic) {
+            return Err(self.damaged(path, &format!("not a {}", self.name)));
+        }
+        match length(begins).checked_add(around) == Some(bytes) {
+            true => Ok(()),
+            false => Err(self.damaged(path, "wrong length")),
+        }
     }
 
     /// Returns the error of a file that is not as it was written.

@@ -164,6 +164,12 @@ pub trait Codec: Send {
     /// Files that cannot be read.
     fn fingerprint(&self) -> Result<[u8; 32], RunError>;
 
+    /// Returns the frames that its [`Decoding`] gives in place of samples, row after row, of a codec that makes codes of such frames. A
+    /// vocoder would make sound of them.
+    fn mels(&self) -> Option<Mels> {
+        None
+    }
+
     /// Returns the bytes of the arena, the larger of the two directions.
     fn bytes(&self) -> u64;
 

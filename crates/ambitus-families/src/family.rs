@@ -16,7 +16,7 @@ use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_recipe::import::Trainer;
 use ambitus_recipe::recipe::{Defaults, Own, Schedule, ScheduleKind, Section, read_own};
-use ambitus_store::DType;
+use ambitus_store::{DType, Item};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,8 +67,62 @@ pub struct ExportForm {
     pub metadata: &'static [(&'static str, &'static str)],
     /// Tensors that stay in fp32 whatever type the weights have: constants that rounding would spoil.
     pub exact: &'static [&'static str],
+    /// How names of layers end whose weights lie `[In, Out]`, as GPT-2's do.
+    pub by_columns: &'static [&'static str],
     /// The JSON file that names the weights' type as Hugging Face's do, `torch_dtype` or `dtype`.
     pub config: Option<&'static str>,
+    /// PyTorch checkpoints in place of `model.safetensors`, of which an export chooses one; the first where none is asked for.
+    pub layouts: &'static [TorchLayout],
+}
+
+impl ExportForm {
+    /// Returns whether a weight lies `[In, Out]`.
+    pub fn is_by_columns(&self, weight: &str) -> bool {
+        let layer = weight.strip_suffix(".weight");
+        layer.is_some_and(|layer| self.by_columns.iter().any(|end| layer.ends_with(end)))
+    }
+
+    /// Returns the layout of this name, or the default; `None` where weights are written as safetensors.
+    ///
+    /// # Errors
+    /// A name that is none of them, with those that there are.
+    pub fn layout(&self, name: Option<&str>) -> Result<Option<&'static TorchLayout>, RunError> {
+        let Some(name) = name else { return Ok(self.layouts.first()) };
+        let found = self.layouts.iter().find(|layout| layout.name == name);
+        found.map(Some).ok_or_else(|| {
+            let names: Vec<&str> = self.layouts.iter().map(|layout| layout.name).collect();
+            RunError::Usage(match &*names {
+                [] => format!("--layout {name}: this model is exported in one layout: leave it out"),
+                names => format!("--layout {name}: is none of {}", names.join(", ")),
+            })
+        })
+    }
+}
+
+/// A PyTorch checkpoint as an original project writes it: a dictionary that holds the one of all tensors, and what stands beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct TorchLayout {
+    /// The word on the command line.
+    pub name: &'static str,
+    /// The file's name.
+    pub file: &'static str,
+    /// The key of the tensors.
+    pub key: &'static str,
+    /// What stands before every tensor's name, of frozen ones as well.
+    pub prefix: &'static str,
+    /// Returns what stands beside the tensors.
+    pub beside: fn(&Progressed<'_>) -> Vec<(String, Item)>,
+}
+
+/// What an export knows of its run.
+#[derive(Clone, Copy, Debug)]
+pub struct Progressed<'a> {
+    /// The folder of the files that are copied next to the weights.
+    pub dir: &'a Path,
+    /// Updates done.
+    pub updates: u64,
+    /// Loss of the last validation, of the weights that are exported.
+    pub loss: Option<f64>,
 }
 
 /// What a family does with a folder that is open.
@@ -296,6 +350,7 @@ pub fn of_model(model: &dyn Model) -> Defaults {
     Defaults {
         learning_rate: 1e-5,
         weight_decay: 0.0,
+        betas: [0.9, 0.999],
         ema: false,
         clips: 1,
         warmup: Some(0),

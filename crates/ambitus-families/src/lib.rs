@@ -8,10 +8,12 @@ pub mod codec;
 pub mod console;
 pub mod dac;
 pub mod decode;
+pub mod dvae;
 pub mod error;
 pub mod f5;
 pub mod family;
 pub mod generate;
+pub mod hifigan;
 pub mod hugging_face;
 pub mod orpheus;
 pub mod parler;
@@ -21,17 +23,19 @@ pub mod sample;
 pub mod sampling;
 pub mod small;
 pub mod snac;
+pub mod speaker;
 pub mod speech;
 pub mod stop;
 pub mod t5;
 pub mod tokens;
 pub mod vocos;
 pub mod weights;
+pub mod xtts;
 
 pub use family::{Families, Family, Opened};
 
 /// The codecs and vocoders that Ambitus runs.
-pub static CODECS: codec::Kinds = &[&snac::Snac, &dac::Dac, &vocos::Vocos];
+pub static CODECS: codec::Kinds = &[&snac::Snac, &dac::Dac, &vocos::Vocos, &dvae::Dvae];
 
 /// The families that Ambitus trains.
-pub static ALL: Families = &[&f5::F5, &orpheus::Orpheus, &parler::Parler];
+pub static ALL: Families = &[&f5::F5, &orpheus::Orpheus, &parler::Parler, &xtts::Xtts];

@@ -241,3 +241,11 @@ pub fn shown(console: &mut dyn Console) -> impl Fn(Progress<'_>) -> bool + Sync 
         !stop::requested()
     }
 }
+
+/// Turns a tokenizer's error into a model's error: it is not the data's.
+pub fn of_tokenizer(e: RunError) -> RunError {
+    match e {
+        RunError::Data(e @ (DataError::File { .. } | DataError::Io { .. })) => RunError::Model(e.to_string()),
+        other => other,
+    }
+}

@@ -35,6 +35,8 @@ pub struct Asked<'a> {
     pub reference: Option<&'a Reference>,
     /// Where voices have names.
     pub voice: Option<&'a str>,
+    /// Of the lines, where languages are read differently.
+    pub language: Option<&'a str>,
     /// Folder of the codec or vocoder; without, the family's own way, if it has one.
     pub decoder: Option<&'a Path>,
     /// How to generate.
@@ -49,6 +51,21 @@ pub struct Asked<'a> {
     pub room: u64,
 }
 
+impl Asked<'_> {
+    /// Refuses a language, for families that read all alike.
+    ///
+    /// # Errors
+    /// [`RunError::Usage`] with the option.
+    pub fn refuse_language(&self) -> Result<(), RunError> {
+        match self.language {
+            Some(l) => Err(RunError::Usage(format!(
+                "--language {l}: this model reads all languages alike: leave it out"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Bytes of text that are spoken in a second, about.
 pub const BYTES_A_SECOND: f64 = 15.0;
 
@@ -59,6 +76,11 @@ pub type Programs = Arc<dyn Fn(&mut Session, DType) -> Vec<Program> + Send + Syn
 pub trait Speaker {
     /// Returns the options of `ambitus say` that name a voice, for people; `None` if the model cannot speak.
     fn voice_options(&self) -> Option<&'static str>;
+
+    /// Returns the original project's settings, for what is not said.
+    fn settings(&self) -> Settings {
+        Settings::SPEECH
+    }
 
     /// Reads and checks what is asked.
     ///

@@ -10,6 +10,7 @@ use ambitus_exec::executor::Executor;
 use ambitus_ir::{StateDecl, StateId, StateKind};
 use ambitus_store::{DType, TensorFile, read_file};
 use serde::Deserialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -170,21 +171,53 @@ pub fn listed(names: &[String]) -> String {
     }
 }
 
-/// Returns what a folder's `config.json` says of whose model it is: its `architectures`, else its `model_type`. Nothing where
-/// the file is missing, cannot be read or does not say.
+/// Returns what a folder's `config.json` says of whose model it is: its `architectures`, else its `model_type`, else its `model`. Nothing
+/// where the file is missing, cannot be read or does not say.
 pub fn architectures(dir: &Path) -> Vec<String> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Named {
         architectures: Option<Vec<String>>,
         model_type: Option<String>,
+        model: Option<Value>,
     }
     let text = read_text(&dir.join("config.json"), MAX_CONFIG_BYTES, "");
-    let named: Named = text.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let named: Named =
+        text.ok().and_then(|text| serde_json::from_str(&plain_json(&text)).ok()).unwrap_or_default();
     match named.architectures.filter(|all| !all.is_empty()) {
         Some(all) => all,
-        None => named.model_type.into_iter().collect(),
+        None => {
+            let model = named.model.and_then(|model| model.as_str().map(str::to_owned));
+            named.model_type.or(model).into_iter().collect()
+        }
     }
+}
+
+/// Returns a text of JSON with `null` for `Infinity`, `-Infinity` and `NaN`, which Python writes.
+pub fn plain_json(text: &str) -> String {
+    let (mut out, mut rest, mut quoted) = (String::with_capacity(text.len()), text, false);
+    while let Some(c) = rest.chars().next() {
+        let word =
+            ["-Infinity", "Infinity", "NaN"].into_iter().find(|word| !quoted && rest.starts_with(word));
+        let taken = word.map_or(c.len_utf8(), str::len);
+        match word {
+            Some(_) => out.push_str("null"),
+            None => out.push(c),
+        }
+        rest = &rest[taken..];
+        match c {
+            '"' => quoted = !quoted,
+            // What follows is no end of the string.
+            '\\' if quoted => {
+                if let Some(c) = rest.chars().next() {
+                    out.push(c);
+                    rest = &rest[c.len_utf8()..];
+                }
+            }
+            _ => {}
+        }
+    }
+    out
 }
 
 /// Reads a text file of at most `most` bytes; `remedy` is for when it is missing.
@@ -202,6 +235,13 @@ pub fn read_text(path: &Path, most: u64, remedy: &str) -> Result<String, RunErro
 mod tests {
     use super::*;
     use ambitus_store::{SafetensorsWriter, TensorSpec};
+
+    #[test]
+    fn numbers_that_json_does_not_have_are_none() {
+        let text = r#"{"a": Infinity, "b": [-Infinity, NaN, 1], "c": "Infinity \" NaN", "d\\": "NaN"}"#;
+        let want = r#"{"a": null, "b": [null, null, 1], "c": "Infinity \" NaN", "d\\": "NaN"}"#;
+        assert_eq!(plain_json(text), want);
+    }
 
     #[test]
     fn the_type_of_weights_is_that_of_most_elements_under_the_prefix() {

@@ -316,7 +316,7 @@ ops! {
     reduce: Reduce;
     layout: Reshape, Permute, Broadcast, Slice, Concat, Iota;
     index: Gather, ScatterAdd;
-    matmul: MatMul, Linear;
+    matmul: MatMul, Linear, LinearIn;
     activation: Activation, ActivationGrad, SwiGlu, SwiGluGrad, Snake;
     norm: LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad, Grn, GrnGrad;
     segment: SegmentIds, SegmentPositions, AdaLayerNorm, AdaLayerNormGrad, GatedResidual, GatedResidualGrad,

@@ -8,6 +8,7 @@ pub use assumed::Assume;
 use crate::budget::{START_BYTES, THREAD_BYTES};
 use crate::device::Device;
 use ambitus_data::prepare::Lengths;
+use ambitus_data::sources::split_described;
 use ambitus_data::updates::Updates;
 use ambitus_data::{ClipIndex, DataError, INDEX_FILE, Prepared, Split, pack};
 use ambitus_families::clips::{Clips, Use, VALIDATION_SEED};
@@ -18,6 +19,7 @@ use ambitus_families::prepare::{Job, Limit, Made, Preparer, What, cache_dir, no_
 use ambitus_models::Model;
 use ambitus_recipe::recipe::{self, Recipe};
 use assumed::Assumed;
+use std::path::Path;
 
 /// Clips that any update may have beyond what is usual.
 const OF_ANY_UPDATE: u64 = 64;
@@ -123,6 +125,10 @@ impl Data {
         let Some(index) = kind.index() else { return Err(no_data()) };
         let (rows, split) = (index.frames().to_vec(), split(index, recipe)?);
         let mut digest = index.digest();
+        if let recipe::Validation::File(_) = &recipe.data.validation {
+            // The file may change, and which clips are trained on with it.
+            digest += &format!(" without {}", split.digest());
+        }
         if recipe.seed != VALIDATION_SEED {
             // Part of what a checkpoint must share with the run that resumes it, where the run's seed does not say it.
             digest += &format!(" validated with seed {VALIDATION_SEED}");
@@ -236,5 +242,10 @@ fn split(index: &ClipIndex, recipe: &Recipe) -> Result<Split, DataError> {
     match &recipe.data.validation {
         recipe::Validation::Names(names) => index.split(names),
         recipe::Validation::Share(share) => index.split_share(*share, VALIDATION_SEED),
+        recipe::Validation::File(file) => {
+            let data = recipe.data.dir.as_deref().unwrap_or(Path::new("."));
+            let folder = if data.is_dir() { Some(data) } else { data.parent() };
+            split_described(index, &folder.unwrap_or(data).join(file), &cache_dir(recipe))
+        }
     }
 }

@@ -170,13 +170,15 @@ impl Run<'_> {
         let speaker = speaker.ok_or_else(|| no("this model does not speak"))?;
         let (lines, names) = self.lines(wanted)?;
         let reference = self.reference(wanted)?;
-        let sampling = Sampling { seed: self.recipe.seed, ..Settings::SPEECH.sampling };
-        let settings = Settings { sampling, sequences: CLIPS, ..Settings::SPEECH };
+        let settings = speaker.settings();
+        let sampling = Sampling { seed: self.recipe.seed, ..settings.sampling };
+        let settings = Settings { sampling, sequences: CLIPS, ..settings };
         let room = self.device.prepare_budget(self.budget)?;
         let asked = AskedSpeech {
             lines: &lines,
             reference: reference.as_ref(),
             voice: wanted.voice.as_deref(),
+            language: None,
             decoder: None,
             settings: &settings,
             speed: 1.0,

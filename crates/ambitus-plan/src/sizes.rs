@@ -151,7 +151,7 @@ impl Sizes {
         let mut rows = asked.min(self.largest.0).max(self.longest as u64) as usize;
         loop {
             let clips = self.clips.unwrap_or_else(|| {
-                rows.div_ceil(self.shortest).min(DEFAULT_MICRO_CLIPS).min(self.largest.1).max(2)
+                rows.div_ceil(self.shortest).min(DEFAULT_MICRO_CLIPS).min(self.largest.1).max(1)
             });
             // At least the longest clip: validation clips go through the same capacity.
             let cut = (self.schedule.micro_batch(rows as u32, clips)? as usize).max(self.longest);

@@ -23,6 +23,7 @@ mod schedule;
 mod table;
 #[cfg(test)]
 mod tests;
+mod torch;
 mod training;
 mod world;
 

@@ -144,9 +144,9 @@ pub struct Recipe {
     /// for every 256; vectors and small tensors fp32). The last two change numbers. Absent: adamw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<OptimizerChoice>,
-    /// AdamW's β1 and β2.
-    #[serde(default = "default::betas")]
-    pub betas: [f64; 2],
+    /// AdamW's β1 and β2. Absent: the family's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub betas: Option<[f64; 2]>,
     /// AdamW's ε.
     #[serde(default = "default::eps")]
     pub eps: f64,
@@ -240,7 +240,8 @@ pub struct Data {
     /// Clips outside these limits: `skip`, `cut` or `refuse`.
     #[serde(default)]
     pub outside: Outside,
-    /// Validation clips: a list of names, or `{share: X}` of the clips by a hash of the name.
+    /// Validation clips: a list of names, `{share: X}` of the clips by a hash of the name, or `{file: metadata_eval.csv}`, those that
+    /// another metadata file of the data folder describes.
     #[serde(default)]
     pub validation: Validation,
     /// Folder of prepared clips. Absent: `runs/cache`, shared by runs.
@@ -287,7 +288,7 @@ impl Recipe {
             schedule: None,
             weight_decay: None,
             optimizer: None,
-            betas: default::betas(),
+            betas: None,
             eps: default::eps(),
             clip: default::clip(),
             clip_per_tensor: false,
@@ -328,9 +329,6 @@ mod default {
     /// Returns a key that must be there.
     pub fn required<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<PathBuf>, D::Error> {
         PathBuf::deserialize(d).map(Some)
-    }
-    pub fn betas() -> [f64; 2] {
-        [0.9, 0.999]
     }
     pub fn eps() -> f64 {
         1e-8

@@ -11,8 +11,8 @@ use crate::strides::{dense_order, row_major, rows};
 use crate::tensor_file::{Index, Layout, MAX_RANK, Scalar, TensorInfo, check_name};
 use crate::zip::{self, Entry};
 
-/// Largest `data.pkl` that is read; a training checkpoint of 10 000 tensors takes about 4 MiB.
-const MAX_PICKLE: u64 = 16 << 20;
+/// Largest `data.pkl` that is read and written; a training checkpoint of 10 000 tensors takes about 4 MiB.
+pub(crate) const MAX_PICKLE: u64 = 16 << 20;
 /// Nesting of containers whose tensors are named.
 const MAX_DEPTH: usize = 32;
 /// Reads that one non-contiguous tensor may take.

@@ -1,4 +1,4 @@
-//! A safetensors file, streamed: the header first, then each tensor's bytes from wherever they live.
+//! A tensor file, streamed: the header first, then each tensor's bytes from wherever they live.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,8 @@ use crate::disk::{create_temp, publish, temp_path};
 use crate::dtype::encode_f32;
 use crate::safetensors::MAX_HEADER;
 use crate::tensor_file::{MAX_RANK, check_name};
+use crate::torch_writer::{Item, pickle};
+use crate::zip_writer::Archive;
 use crate::{DType, Disk, DiskFile, RealDisk, Result, StoreError};
 
 /// Bytes given to the operating system, and hashed, at a time.
@@ -32,7 +34,7 @@ impl TensorSpec {
         Self { name: name.into(), dtype, shape: shape.to_vec() }
     }
 
-    fn bytes(&self) -> Option<u64> {
+    pub(crate) fn bytes(&self) -> Option<u64> {
         self.shape.iter().try_fold(self.dtype.size() as u64, |n, &d| n.checked_mul(d as u64))
     }
 }
@@ -48,12 +50,18 @@ pub struct Written {
     pub blake3: String,
 }
 
-/// Writes a safetensors file in one pass, or nothing: the file appears under its name when [`Self::finish`] succeeds.
+/// A [`TensorWriter`], where the file is one of safetensors.
+pub type SafetensorsWriter = TensorWriter;
+
+/// Folder of the entries of a PyTorch checkpoint.
+const ROOT: &str = "archive";
+
+/// Writes a tensor file in one pass, or nothing: the file appears under its name when [`Self::finish`] succeeds.
 /// Dropped before, it removes its temporary file.
 ///
-/// Tensors lie in the file, and are to be written, in the order of [`Self::specs`]: by element type, then by name,
-/// as the Python package orders them.
-pub struct SafetensorsWriter {
+/// Tensors lie in the file, and are to be written, in the order of [`Self::specs`]: of safetensors by element type, then by name,
+/// as the Python package orders them; of a PyTorch checkpoint as they were declared.
+pub struct TensorWriter {
     disk: Arc<dyn Disk>,
     file: Option<Box<dyn DiskFile>>,
     /// The file being written.
@@ -67,10 +75,12 @@ pub struct SafetensorsWriter {
     written: u64,
     hash: blake3::Hasher,
     staging: Box<[u8]>,
+    /// What is around the tensors of a PyTorch checkpoint.
+    archive: Option<Archive>,
 }
 
-impl SafetensorsWriter {
-    /// Starts a file with these tensors, in any order, and these strings as `__metadata__`.
+impl TensorWriter {
+    /// Starts a safetensors file with these tensors, in any order, and these strings as `__metadata__`.
     pub fn create(
         path: impl AsRef<Path>,
         specs: Vec<TensorSpec>,
@@ -98,10 +108,39 @@ impl SafetensorsWriter {
     ) -> Result<Self> {
         specs.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
         let header = header(&specs, metadata).map_err(|what| StoreError::new(&path, what, ""))?;
+        let mut writer = Self::open(disk, at, path, specs)?;
+        writer.put(&(header.len() as u64).to_le_bytes())?;
+        writer.put(&header)?;
+        Ok(writer)
+    }
+
+    /// Starts a PyTorch checkpoint (`torch.save`, zip form) of a dictionary, one value of which is [`Item::Tensors`].
+    pub fn create_torch(
+        path: impl AsRef<Path>,
+        specs: Vec<TensorSpec>,
+        root: &[(String, Item)],
+    ) -> Result<Self> {
+        Self::create_torch_on(Arc::new(RealDisk), path.as_ref(), specs, root)
+    }
+
+    /// Creates a PyTorch checkpoint on the given disk. See [`Self::create_torch`].
+    pub fn create_torch_on(
+        disk: Arc<dyn Disk>,
+        path: &Path,
+        specs: Vec<TensorSpec>,
+        root: &[(String, Item)],
+    ) -> Result<Self> {
+        let pickle = pickle(root, &specs).map_err(|what| StoreError::new(path, what, ""))?;
+        let mut writer = Self::open(disk, temp_path(path)?, path.into(), specs)?;
+        writer.archive = Some(Archive::default());
+        writer.put_entry("data.pkl", &pickle)?;
+        writer.put_entry("byteorder", b"little")?;
+        Ok(writer)
+    }
+
+    fn open(disk: Arc<dyn Disk>, at: PathBuf, path: PathBuf, specs: Vec<TensorSpec>) -> Result<Self> {
         let file = create_temp(&*disk, &at)?;
-        let staging = vec![0; STAGING].into();
-        let hash = blake3::Hasher::new();
-        let mut writer = Self {
+        Ok(Self {
             disk,
             file: Some(file),
             at,
@@ -110,12 +149,10 @@ impl SafetensorsWriter {
             current: 0,
             filled: 0,
             written: 0,
-            hash,
-            staging,
-        };
-        writer.put(&(header.len() as u64).to_le_bytes())?;
-        writer.put(&header)?;
-        Ok(writer)
+            hash: blake3::Hasher::new(),
+            staging: vec![0; STAGING].into(),
+            archive: None,
+        })
     }
 
     /// Returns the declared tensors, in the order in which they are to be written.
@@ -126,7 +163,7 @@ impl SafetensorsWriter {
     /// Appends little-endian bytes to `name`, which must be the next unfinished tensor.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         self.expect(name, bytes.len() as u64)?;
-        self.put(bytes)?;
+        self.put_data(bytes)?;
         self.filled += bytes.len() as u64;
         Ok(())
     }
@@ -170,7 +207,7 @@ impl SafetensorsWriter {
         let put = values.chunks(staging.len() / dtype.size()).try_for_each(|part| {
             let bytes = &mut staging[..part.len() * dtype.size()];
             encode(dtype, part, bytes);
-            self.put(bytes)
+            self.put_data(bytes)
         });
         self.staging = staging;
         put?;
@@ -185,8 +222,7 @@ impl SafetensorsWriter {
             if empty_one && more == 0 {
                 return Ok(());
             }
-            self.current += 1;
-            self.filled = 0;
+            self.next()?;
         }
         match self.specs.get(self.current) {
             Some(next) if next.name != name => {
@@ -199,6 +235,45 @@ impl SafetensorsWriter {
             Some(_) => Ok(()),
             None => Err(self.misuse(name, "comes after the last declared tensor".into())),
         }
+    }
+
+    /// Goes on to the next tensor; this one is complete.
+    fn next(&mut self) -> Result<()> {
+        if self.archive.is_some() {
+            self.put_data(&[])?;
+        }
+        if let Some(archive) = &mut self.archive {
+            let end = archive.end();
+            self.put(&end)?;
+        }
+        self.current += 1;
+        self.filled = 0;
+        Ok(())
+    }
+
+    /// Puts bytes of the current tensor, whose entry in an archive begins with the first of them.
+    fn put_data(&mut self, bytes: &[u8]) -> Result<()> {
+        let (i, len) = (self.current, self.size(self.current));
+        if let Some(archive) = self.archive.as_mut().filter(|archive| !archive.is_open()) {
+            let begin = archive.begin(format!("{ROOT}/data/{i}"), len, self.written);
+            self.put(&begin)?;
+        }
+        if let Some(archive) = &mut self.archive {
+            archive.take(bytes);
+        }
+        self.put(bytes)
+    }
+
+    /// Puts a whole entry of an archive.
+    fn put_entry(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let at = self.written;
+        let Some(archive) = &mut self.archive else { return Ok(()) };
+        let begin = archive.begin(format!("{ROOT}/{name}"), bytes.len() as u64, at);
+        archive.take(bytes);
+        let end = archive.end();
+        self.put(&begin)?;
+        self.put(bytes)?;
+        self.put(&end)
     }
 
     fn size(&self, i: usize) -> u64 {
@@ -232,8 +307,14 @@ impl SafetensorsWriter {
                 let name = self.specs[self.current].name.clone();
                 return Err(self.misuse(&name, "was declared but not written in full".into()));
             }
-            self.current += 1;
-            self.filled = 0;
+            self.next()?;
+        }
+        if self.archive.is_some() {
+            self.put_entry("version", b"3\n")?;
+        }
+        if let Some(archive) = &self.archive {
+            let directory = archive.finish(self.written);
+            self.put(&directory)?;
         }
         let Some(mut file) = self.file.take() else {
             return Err(StoreError::new(&self.path, "an earlier write failed", ""));
@@ -255,7 +336,7 @@ impl SafetensorsWriter {
     }
 }
 
-impl Drop for SafetensorsWriter {
+impl Drop for TensorWriter {
     fn drop(&mut self) {
         if !self.at.as_os_str().is_empty() {
             // Nothing better can be done about a failure here; the next writer removes what is stale.

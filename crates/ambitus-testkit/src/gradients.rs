@@ -7,8 +7,13 @@ pub const LOSS: f64 = 1e-5;
 /// A gradient: ‖Δ‖ over max(‖g‖, 1e-3 √(n/N) ‖all g‖), as some gradients are mathematically zero.
 pub const GRADIENT: f64 = 1e-4;
 
-/// Values by name, sorted; one of them is `loss`.
+/// Values by name, sorted; one of them is `loss`, and parts of it begin with that.
 pub type Named = Vec<(String, Vec<f32>)>;
+
+/// Returns whether this is the loss, or a part of it, and no gradient.
+pub fn is_loss(name: &str) -> bool {
+    name.split('.').next() == Some("loss")
+}
 
 /// Returns the tensors of a safetensors file of f32.
 ///
@@ -42,13 +47,13 @@ pub fn errors(got: &Named, want: &Named, tolerance: f64) -> Result<Vec<(String, 
     if names(got) != names(want) {
         return Err(format!("names differ: {:?}, not {:?}", names(got), names(want)));
     }
-    let grads = || want.iter().filter(|(n, _)| n != "loss");
+    let grads = || want.iter().filter(|(n, _)| !is_loss(n));
     let all = norm(grads().flat_map(|(_, g)| values(g)));
     let total: usize = grads().map(|(_, g)| g.len()).sum();
     type Pair<'a> = (&'a (String, Vec<f32>), &'a (String, Vec<f32>));
     let share = |((name, a), (_, b)): Pair<'_>| {
         let delta = norm(values(a).zip(values(b)).map(|(x, y)| x - y));
-        let allowed = if name == "loss" {
+        let allowed = if is_loss(name) {
             LOSS * values(b).map(f64::abs).sum::<f64>()
         } else {
             let floor = 1e-3 * (b.len() as f64 / total as f64).sqrt() * all;
@@ -63,7 +68,7 @@ pub fn errors(got: &Named, want: &Named, tolerance: f64) -> Result<Vec<(String, 
 /// Returns the error of all gradients together, of lists with the same names: ‖Δ‖ over ‖g‖.
 pub fn together(got: &Named, want: &Named) -> f64 {
     let gradients = |x: &Named| -> Vec<f32> {
-        x.iter().filter(|(name, _)| name != "loss").flat_map(|(_, g)| g.clone()).collect()
+        x.iter().filter(|(name, _)| !is_loss(name)).flat_map(|(_, g)| g.clone()).collect()
     };
     let (got, want) = (gradients(got), gradients(want));
     norm(values(&got).zip(values(&want)).map(|(x, y)| x - y)) / norm(values(&want))

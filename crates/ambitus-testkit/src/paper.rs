@@ -29,7 +29,7 @@ impl Target for Paper {
     fn workspace(&self, op: &Op, x: &[TensorType], _: &[TensorType]) -> u64 {
         let cols = |t: &TensorType| t.shape.cols() as u64;
         match op {
-            Op::MatMul(_) | Op::Linear(_) | Op::Conv1d(_) => 1 << 20,
+            Op::MatMul(_) | Op::Linear(_) | Op::LinearIn(_) | Op::Conv1d(_) => 1 << 20,
             Op::Conv1dInputGrad(_) | Op::Conv1dWeightGrad(_) => 1 << 20,
             Op::Attention(_) => 1 << 18,
             Op::AttentionGrad(_) => (1 << 18) + 4 * x[4].shape.elements() as u64,

@@ -28,6 +28,7 @@ pub const F32_AGAINST_F64: &[Tolerance] = &[
     row("scatter_add", 4.0 * F32, 8.0 * F32, "few terms a row, and the accumulator's rounding"),
     row("matmul", 0.0, 16.0 * F32, "products of up to 100 terms that cancel"),
     row("linear", 0.0, 16.0 * F32, "products of up to 128 terms that cancel"),
+    row("linear_in", 0.0, 16.0 * F32, "products of up to 128 terms that cancel"),
     row(
         "activation",
         16.0 * F32,
@@ -109,6 +110,12 @@ pub const VOCODER_AUDIO: f32 = 1e-4;
 
 /// States of a text encoder against its package's, relative (see [`relative`]): fp32 through every block, with sums in another order.
 pub const TEXT_STATES: f64 = 1e-5;
+
+/// Mel rows, frames decoded from codes and voices against the package's, relative L2: its transforms and sums are in fp32.
+pub const SPEECH_PARTS: f64 = 1e-5;
+
+/// The logarithm of a single band of mel rows: near the floor, beside a loud one, torchaudio's is itself up to 1e-4 from fp64.
+pub const MEL_BAND: f32 = 5e-4;
 
 /// Decompositions against straight loops in f64, in units of the largest expected element (at least 1): constants of
 /// decompositions are rounded to f32.

@@ -1,6 +1,6 @@
 //! Export: the folder that the original project loads.
 //!
-//! Names and scalars are those of the family ([`ExportForm`]), [`dtype`] says in which type weights are written. The model's
+//! Names, scalars and the file's format are those of the family ([`ExportForm`]), [`dtype`] says in which type weights are written. The model's
 //! configuration, vocabulary or tokenizer are copied next to them, unchanged but for that type, where they name it. Adapters are
 //! merged into the weights that they adapt; [`adapter`] writes them alone.
 
@@ -12,12 +12,15 @@ use crate::run_dir::{RunDir, frozen};
 use crate::saved::{self, Progress};
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_families::error::RunError;
-use ambitus_families::family::{ExportForm, Family};
+use ambitus_families::family::{ExportForm, Family, Progressed, TorchLayout};
 use ambitus_recipe::recipe::Lora;
-use ambitus_store::{Checkpoint, DType, PiecedFiles, SafetensorsWriter, TensorSpec, write_atomic};
+use ambitus_store::{Checkpoint, DType, Item, PiecedFiles, TensorSpec, TensorWriter, write_atomic};
 use dtype::Dtype;
 use merge::Adapter;
 use std::path::Path;
+
+/// The file of weights where a family has no layouts of its own.
+const SAFETENSORS: &str = "model.safetensors";
 
 /// Which weights are exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +51,7 @@ impl Source {
 
 /// In which form a model is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum Form {
     /// The whole model, with adapters added in.
     Model,
     /// The adapters alone.
@@ -108,7 +111,7 @@ impl Parameters {
     fn copy(
         &self,
         parameter: &str,
-        writer: &mut SafetensorsWriter,
+        writer: &mut TensorWriter,
         (name, dtype): (&str, Dtype),
         scratch: &mut [u8],
         change: Option<Change<'_>>,
@@ -168,12 +171,14 @@ pub struct Run<'a> {
     pub dir: &'a RunDir,
     /// The recipe's adapters.
     pub lora: Option<&'a Lora>,
+    /// Which of the family's layouts; absent: its default.
+    pub layout: Option<&'a str>,
 }
 
 /// Writes the export of a checkpoint to `out`. The file of weights appears when it is whole.
 ///
 /// # Errors
-/// A checkpoint without averages when they are asked for; values that the type cannot hold; kept files that are damaged; files
+/// A layout that the family does not have; a checkpoint without averages when they are asked for; values that the type cannot hold; kept files that are damaged; files
 /// that cannot be read or written.
 pub fn export(
     checkpoint: &Checkpoint,
@@ -184,7 +189,10 @@ pub fn export(
     let parameters = Parameters::open(checkpoint, source)?;
     let mut kept = run.dir.kept()?;
     std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
-    let ExportForm { prefix, scalars, metadata, exact, config } = run.family.export();
+    let form = run.family.export();
+    let layout = form.layout(run.layout)?;
+    let ExportForm { prefix, scalars, metadata, exact, config, .. } = form;
+    let outer = layout.map_or("", |layout| layout.prefix);
     let config = config.filter(|name| kept.names.iter().any(|kept| kept == name));
     let retyped =
         config.map(|name| dtype::retyped(&run.dir.model().join(name), dtype)).transpose()?.flatten();
@@ -197,21 +205,31 @@ pub fn export(
         .map(|(name, shape)| TensorSpec::new(format!("{prefix}{name}"), dtype_of(name).stored(), shape))
         .chain(scalars.iter().map(|(name, dtype)| TensorSpec::new(*name, *dtype, &[])))
         .chain(frozen.iter().flat_map(|file| file.tensors()).map(frozen::spec))
+        .map(|spec| TensorSpec { name: format!("{outer}{}", spec.name), ..spec })
         .collect();
-    let mut writer = SafetensorsWriter::create(out.join("model.safetensors"), specs, &metadata)?;
+    let mut writer = match layout {
+        Some(layout) => TensorWriter::create_torch(
+            out.join(layout.file),
+            specs,
+            &dictionary(layout, checkpoint, source, &run.dir.model())?,
+        )?,
+        None => TensorWriter::create(out.join(SAFETENSORS), specs, &metadata)?,
+    };
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
     let mut scratch = vec![0u8; ambitus_families::weights::STAGING_BYTES];
     for name in order {
-        if let Some(file) = frozen.as_ref().filter(|file| file.contains(&name)) {
-            frozen::copy(file, &name, &mut writer, &mut scratch)?;
+        let inner = name.strip_prefix(outer).unwrap_or(&name);
+        if let Some(file) = frozen.as_ref().filter(|file| file.contains(inner)) {
+            frozen::copy(file, inner, &name, &mut writer, &mut scratch)?;
             continue;
         }
-        let scalar = scalars.iter().find(|(scalar, _)| *scalar == name);
-        match name.strip_prefix(prefix).filter(|_| scalar.is_none()) {
+        let scalar = scalars.iter().find(|(scalar, _)| *scalar == inner);
+        match inner.strip_prefix(prefix).filter(|_| scalar.is_none()) {
             None if scalar.is_some_and(|(_, dtype)| *dtype == DType::Bool) => writer.write(&name, &[1])?,
             None => writer.write_i64(&name, &[0])?,
             Some(weight) => {
-                let mut adapter = Adapter::read(&parameters, weight, run.lora, &mut scratch)?;
+                let mut adapter =
+                    Adapter::read(&parameters, (weight, form.is_by_columns(weight)), run.lora, &mut scratch)?;
                 let mut add = |first: usize, piece: &mut [f32]| {
                     if let Some(adapter) = &mut adapter {
                         adapter.add(first, piece);
@@ -233,4 +251,21 @@ pub fn export(
         kept.names.retain(|kept| kept != name);
     }
     run.dir.copy_kept(&kept, out)
+}
+
+/// Returns what a PyTorch checkpoint holds: the tensors under their key, and what the layout has beside them.
+fn dictionary(
+    layout: &TorchLayout,
+    checkpoint: &Checkpoint,
+    source: Source,
+    dir: &Path,
+) -> Result<Vec<(String, Item)>, RunError> {
+    let progress = saved::progress(checkpoint)?;
+    let loss = progress.last.map(|(raw, ema)| match source {
+        Source::Ema => ema.unwrap_or(raw),
+        Source::Raw => raw,
+    });
+    let mut all = vec![(layout.key.to_owned(), Item::Tensors)];
+    all.extend((layout.beside)(&Progressed { dir, updates: progress.update, loss }));
+    Ok(all)
 }

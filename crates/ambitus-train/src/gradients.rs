@@ -158,16 +158,56 @@ pub fn gradients(
     let doubts = weights::load(&mut *exec, dir, 0)?;
     let (mut host, players) = (model.batch(capacity), session::players(&*model));
     host.set_norms(&norms);
-    let mut loss = 0.0f64;
+    let mut losses = work.none();
     for (i, members) in micro_batches.iter().enumerate() {
         clips.fill(&uses(members), &mut host)?;
         for player in &players {
-            loss += f64::from(run_micro(&mut *exec, &player.program(program::MICRO), &host, i > 0)?);
+            work.run(&mut *exec, &player.program(program::MICRO), &host, i > 0, &mut losses)?;
         }
     }
     let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
-    write(&*exec, &Gathered::Alone, loss as f32, scale, out)?;
-    Ok(Computed { loss: loss as f32, doubts })
+    write(&*exec, &Gathered::Alone, &losses, scale, out)?;
+    Ok(Computed { loss: losses[0].1 as f32, doubts })
+}
+
+/// Sums over micro-batches: of the loss, and of what the model reports besides; not a number where this rank has none.
+type Losses = Vec<(&'static str, f64)>;
+
+impl Work<'_> {
+    fn none(&self) -> Losses {
+        ["loss"].iter().chain(self.dir.model.reported()).map(|name| (*name, 0.0)).collect()
+    }
+
+    /// Runs a micro-batch, and adds what it gives.
+    fn run(
+        &self,
+        exec: &mut dyn Executor,
+        name: &str,
+        host: &Batch,
+        further: bool,
+        losses: &mut Losses,
+    ) -> Result<(), RunError> {
+        losses[0].1 += f64::from(run_micro(exec, name, host, further)?);
+        add_reported(exec, name, &str::to_owned, losses)
+    }
+}
+
+/// Adds what a program that ran reports besides the loss; `called` is its name for an output.
+fn add_reported(
+    exec: &dyn Executor,
+    program: &str,
+    called: &dyn Fn(&str) -> String,
+    losses: &mut Losses,
+) -> Result<(), RunError> {
+    for (name, sum) in &mut losses[1..] {
+        let (name, mut value) = (called(name), [f32::NAN]);
+        let planned = exec.planned().program(program);
+        if planned.is_some_and(|p| p.program.output(&name).is_some()) {
+            exec.read_f32(program, &name, 0, &mut value)?;
+        }
+        *sum += f64::from(value[0]);
+    }
+    Ok(())
 }
 
 /// Returns the device that computes the first of `ranks` ranks here, or this process's own among others.

@@ -146,7 +146,12 @@ impl Trained {
             match &self.weights {
                 Weights::Folder => return Ok(()),
                 Weights::Checkpoint(parameters, lora) => {
-                    let mut adapter = Adapter::read(parameters, &piece.name, lora.as_ref(), &mut scratch)?;
+                    let mut adapter = Adapter::read(
+                        parameters,
+                        (&piece.name, self.model.family.export().is_by_columns(&piece.name)),
+                        lora.as_ref(),
+                        &mut scratch,
+                    )?;
                     weights::read(exec, &piece, &parameters.path(), |take| {
                         let mut change = |first: usize, values: &mut [f32]| {
                             if let Some(adapter) = &mut adapter {
@@ -305,7 +310,9 @@ impl AdapterFolder {
             Ok(values)
         };
         let (a_values, b_values) = (read(&a)?, read(&b)?);
-        let adapter = Adapter::new((a_values, b_values), &shapes, self.scale).ok_or_else(|| {
+        let by_columns = model.family.export().is_by_columns(&piece.name);
+        let adapter = Adapter::new((a_values, b_values), &shapes, self.scale, by_columns);
+        let adapter = adapter.ok_or_else(|| {
             RunError::Model(format!(
                 "{}: {a} {:?} and {b} {:?} do not fit {} {:?}; give the model that the adapter was trained on",
                 self.file.path().display(),

@@ -55,7 +55,8 @@ pub struct DecodeArgs {
     /// Mel frames, for a vocoder: `mel` (f32, frames by channels) of a .safetensors file
     #[arg(long, value_name = "MEL.safetensors")]
     pub mel: Option<PathBuf>,
-    /// Where the audio goes. A .safetensors file has `wave` (f32, one axis)
+    /// Where the audio goes. A .safetensors file has `wave` (f32, one axis), or `mel` (f32, frames by channels) of a codec that makes codes
+    /// of mel frames
     #[arg(long, value_name = "FILE.wav")]
     pub out: PathBuf,
     /// Let the decoder's noise blocks add noise drawn from this seed: a little more breath for about a tenth more arithmetic [default:

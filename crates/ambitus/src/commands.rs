@@ -17,7 +17,7 @@ use ambitus_plan::placement::Placement;
 use ambitus_plan::resolve;
 use ambitus_recipe::recipe::{self, DeviceChoice, Origins, Recipe};
 use ambitus_recipe::size::ByteSize;
-use ambitus_train::export::{Layout, Source};
+use ambitus_train::export::{Form, Source};
 use ambitus_train::generate::{self, Taken};
 use ambitus_train::gradients::{self, GradientOptions};
 use ambitus_train::inference::InferenceOptions;
@@ -269,13 +269,13 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
 }
 
 pub fn export(a: &ExportArgs) -> Result<()> {
-    let (layout, name) = if a.adapter { (Layout::Adapter, "adapter") } else { (Layout::Model, "export") };
+    let (form, name) = if a.adapter { (Form::Adapter, "adapter") } else { (Form::Model, "export") };
     let out = a.out.clone().unwrap_or_else(|| a.run.join(name));
     let source = a.weights.map(|w| match w {
         WeightsArg::Ema => Source::Ema,
         WeightsArg::Raw => Source::Raw,
     });
-    let wanted = run::Wanted { source, layout, dtype: a.dtype };
+    let wanted = run::Wanted { source, form, layout: a.layout.as_deref(), dtype: a.dtype };
     let run::Exported { source, dtype } = run::export_run(ALL, &a.run, wanted, &out, &mut Terminal::new())?;
     if a.json {
         json(&serde_json::json!({ "export": out, "weights": source.name(), "dtype": dtype.name() }));

@@ -6,7 +6,7 @@ use ambitus_families::ALL;
 use ambitus_families::error::RunError;
 use ambitus_families::generate::{Flow, Settings};
 use ambitus_families::sampling::Sampling;
-use ambitus_families::speech::{Asked, Reference};
+use ambitus_families::speech::{Asked, Reference, Speaker};
 use ambitus_plan::budget::START_BYTES;
 use ambitus_plan::memory;
 use ambitus_recipe::size::ByteSize;
@@ -37,24 +37,8 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
         _ => Text::Standard,
     };
     let lines = text.lines()?;
-    let sampling = Sampling {
-        greedy: a.greedy,
-        repetition_penalty: a.repetition_penalty,
-        temperature: a.temperature,
-        top_k: a.top_k,
-        top_p: a.top_p,
-        seed: a.seed,
-    };
-    sampling.check().map_err(RunError::Usage)?;
-    let sequences = a.sequences.unwrap_or(if is_stream { 1 } else { Settings::SPEECH.sequences });
-    let flow = Flow { steps: a.steps, cfg: a.cfg, sway: a.sway };
-    let settings = Settings {
-        sampling,
-        max_new: a.max_new.or(Settings::SPEECH.max_new),
-        logits: false,
-        sequences,
-        flow,
-    };
+    // Checked before a model is opened.
+    settings(a, is_stream, Settings::SPEECH)?;
     let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let source = a.weights.map(|w| match w {
         WeightsArg::Ema => Source::Ema,
@@ -62,13 +46,16 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
     });
     let mut terminal = Terminal::new();
     let trained = Trained::open(ALL, &a.model, (a.adapter.as_deref(), source), &mut terminal)?;
-    let reference =
-        a.reference.clone().zip(a.ref_text.clone()).map(|(path, text)| Reference::Sound(path, text));
+    let project = trained.model.opened.speaker().map_or(Settings::SPEECH, Speaker::settings);
+    let settings = settings(a, is_stream, project)?;
+    let text = a.ref_text.clone().unwrap_or_default();
+    let reference = a.reference.clone().map(|path| Reference::Sound(path, text));
     let (precision, device, memory) = (a.precision, a.device, a.memory.map(|m| m.0));
     let asked = Asked {
         lines: &lines,
         reference: reference.as_ref(),
         voice: a.voice.as_deref(),
+        language: a.language.as_deref(),
         decoder: a.codec.as_deref().or(a.vocoder.as_deref()),
         settings: &settings,
         speed: a.speed,
@@ -96,4 +83,24 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
         measured.map_or("?".to_owned(), |b| ByteSize(b).to_string())
     ));
     Ok(())
+}
+
+/// Returns what is asked for, and the project's settings for the rest.
+fn settings(a: &SayArgs, is_stream: bool, project: Settings) -> Result<Settings, RunError> {
+    let sampling = Sampling {
+        greedy: a.greedy,
+        repetition_penalty: a.repetition_penalty.unwrap_or(project.sampling.repetition_penalty),
+        temperature: a.temperature.unwrap_or(project.sampling.temperature),
+        top_k: a.top_k.unwrap_or(project.sampling.top_k),
+        top_p: a.top_p.unwrap_or(project.sampling.top_p),
+        seed: a.seed,
+    };
+    sampling.check().map_err(RunError::Usage)?;
+    Ok(Settings {
+        sampling,
+        max_new: a.max_new.or(project.max_new),
+        logits: false,
+        sequences: a.sequences.unwrap_or(if is_stream { 1 } else { project.sequences }),
+        flow: Flow { steps: a.steps, cfg: a.cfg, sway: a.sway },
+    })
 }

@@ -31,7 +31,7 @@ use std::collections::{HashMap, HashSet};
 pub const A: &str = ".lora_A.weight";
 /// What follows the module in the name of B, `[Out, r]`.
 pub const B: &str = ".lora_B.weight";
-/// What follows the module in the name of the adapted weight, `[Out, In]`.
+/// What follows the module in the name of the adapted weight, `[Out, In]` or, of y = x w, `[In, Out]`.
 const WEIGHT: &str = ".weight";
 
 /// Which products are adapted, and how.
@@ -98,7 +98,7 @@ fn adapt(
     lora: &Lora,
     training: bool,
 ) -> Result<Program, CompileError> {
-    let adapters = declare(session, &p, lora)?;
+    let adapters = declare(session, &p, lora, training)?;
     freeze_the_rest(session, &p, lora, &adapters)?;
     let drops = training && lora.dropout > 0.0;
     if drops && p.input("segments").is_none() {
@@ -145,11 +145,13 @@ fn dropped(b: &mut Builder<'_>, x: ValueId, p: f32) -> ValueId {
     b.dropout(x, p, keys, segments)
 }
 
-/// Returns A and B of every instruction that is adapted; declares those that are new.
+/// Returns A and B of every instruction that is adapted; declares those that are new. A program that trains has layers for every
+/// pattern; others may be of a part of the model.
 fn declare(
     session: &mut Session,
     p: &Program,
     lora: &Lora,
+    training: bool,
 ) -> Result<Vec<Option<[StateId; 2]>>, CompileError> {
     let weights: HashMap<ValueId, StateId> = p
         .states
@@ -159,7 +161,7 @@ fn declare(
         .collect();
     // The weight's name for every instruction that is a linear layer of the model.
     let layers: Vec<Option<String>> = p.instrs.iter().map(|i| layer(session, &weights, i)).collect();
-    for pattern in &lora.targets {
+    for pattern in lora.targets.iter().filter(|_| training) {
         require_match(pattern, layers.iter().flatten().map(String::as_str))?;
     }
     let mut adapters = vec![None; p.instrs.len()];
@@ -169,7 +171,10 @@ fn declare(
             continue;
         };
         let ty = p.ty(instr.inputs[1]);
-        let (out, inner) = (ty.shape[0], ty.shape[1]);
+        let (out, inner) = match instr.op {
+            Op::LinearIn(_) => (ty.shape[1], ty.shape[0]),
+            _ => (ty.shape[0], ty.shape[1]),
+        };
         if lora.rank == 0 || lora.rank > out.min(inner) {
             return Err(CompileError::Rank { rank: lora.rank, weight: weight.to_owned(), shape: ty.shape });
         }
@@ -187,9 +192,9 @@ fn declare(
     Ok(adapters)
 }
 
-/// Returns the weight's name of an instruction y = x w^T with a parameter w.
+/// Returns the weight's name of an instruction y = x w^T or y = x w with a parameter w.
 fn layer(session: &Session, weights: &HashMap<ValueId, StateId>, instr: &Instr) -> Option<String> {
-    let Op::Linear(_) = instr.op else { return None };
+    let (Op::Linear(_) | Op::LinearIn(_)) = instr.op else { return None };
     let id = weights.get(&instr.inputs[1])?;
     Some(session.states[id.index()].name.clone())
 }

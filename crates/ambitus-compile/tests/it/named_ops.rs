@@ -9,6 +9,7 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("accumulate", "Binary", "undoes autodiff's sums of contributions, which are additions"),
     ("fuse", "Accumulate", "is about accumulations"),
     ("lora", "Linear", "adapts linear layers"),
+    ("lora", "LinearIn", "adapts linear layers"),
     ("pure", "Cast", "drops casts to what a parameter is stored as"),
     ("rows", "Cast", "is about casts of tables"),
     ("rows", "Gather", "is about look-ups in them"),

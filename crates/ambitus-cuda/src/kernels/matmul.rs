@@ -18,8 +18,9 @@ pub(crate) fn matmul(op: &MatMul, io: &Io) -> Steps {
     product(io, op.ta, op.tb, beta, None)
 }
 
-pub(crate) fn linear(io: &Io) -> Steps {
-    product(io, false, true, 0, io.x.get(2))
+/// `rows`: each of w's rows gives an output, else each of its columns.
+pub(crate) fn linear(rows: bool, io: &Io) -> Steps {
+    product(io, false, rows, 0, io.x.get(2))
 }
 
 /// Returns the scratch of a product with a result of this many elements: eight parts of it in fp32, as many as sums are worth cutting

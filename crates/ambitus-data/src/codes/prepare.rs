@@ -20,14 +20,6 @@ use crate::prepare::{
 use crate::sources::{Entry, Source};
 use crate::text::strip;
 
-/// Most characters of what is said in a second of the longest clip: some times as many as the fastest speakers say.
-const CHARS_A_SECOND: f64 = 100.0;
-
-/// Returns the most characters of what is said.
-fn most_chars(options: &PrepareOptions) -> u64 {
-    (options.limits.max_seconds * CHARS_A_SECOND) as u64
-}
-
 /// The audio codec. It is called from one thread at a time, in any order of the clips.
 pub trait Codec: Send {
     /// Returns the codes of mono samples at the options' rate, whole frames: T of each of C codebooks.
@@ -94,7 +86,7 @@ impl Frames {
     /// thread a reader, the longest clip's samples with what `cut` keeps of them, its codes and its prompt.
     pub fn fixed_bound(self, options: &PrepareOptions) -> u64 {
         let frames = self.of(options.most_samples() as usize);
-        let numbers = (self.codebooks * frames) as u64 + most_chars(options);
+        let numbers = (self.codebooks * frames) as u64 + options.most_chars();
         // Vectors grow by doubling. Of samples: all, and those between silences. Of codes: by codebook, one after another, file image.
         let thread = READER_BYTES as u64 + 4 * 4 * options.most_samples() + 2 * 3 * 4 * numbers + (4 << 20);
         options.threads.max(1) as u64 * thread
@@ -118,7 +110,7 @@ impl CodesOptions<'_> {
     fn texts_bytes(&self, source: &Source, text: u64, options: &PrepareOptions) -> u64 {
         let fixed = self.description.as_ref().map_or(0, String::len);
         // Longer ones are not read.
-        let prompt = (source.longest_text() as u64).min(4 * most_chars(options));
+        let prompt = (source.longest_text() as u64).min(4 * options.most_chars());
         text * (prompt + source.longest_description().max(fixed) as u64)
     }
 }
@@ -174,15 +166,7 @@ fn said<'e>(
     options: &PrepareOptions,
 ) -> Result<(Vec<u32>, &'e str, usize), Problem> {
     let of_text = |reason| (Cause::Transcript, reason);
-    let (text, most) = (strip(&entry.text), most_chars(options));
-    let chars = text.chars().count() as u64;
-    // Tokenising takes memory.
-    if chars > most {
-        return Err(of_text(format!(
-            "{chars} characters of text, more than {most}, which nobody says in the {} s of the longest clip",
-            options.limits.max_seconds
-        )));
-    }
+    let text = options.said(entry)?;
     let prompt = texts.prompt(text).map_err(of_text)?;
     let of_description = |reason| (Cause::Description, reason);
     let text = description(entry, codes).ok_or_else(|| of_description(NO_DESCRIPTION.to_owned()))?;

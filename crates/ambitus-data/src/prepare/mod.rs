@@ -38,7 +38,7 @@ use crate::measured::Measured;
 use crate::mel::{self, MEL_SPEC, MELS};
 use crate::sources::{Entry, Source};
 use crate::speech::interleave::{FRAME_SAMPLES, SLOTS};
-use crate::text::{MAX_UNKNOWN_SHARE, Tokenizer};
+use crate::text::{MAX_UNKNOWN_SHARE, Tokenizer, strip};
 use pass::MelFrames;
 use summary::{Advice, Unknown};
 
@@ -97,6 +97,9 @@ pub(crate) fn most_text_ids(options: &PrepareOptions) -> u64 {
     options.most_samples().div_ceil(FRAME_SAMPLES as u64) * SLOTS as u64
 }
 
+/// Most characters of what is said in a second of the longest clip: some times as many as the fastest speakers say.
+const CHARS_A_SECOND: f64 = 100.0;
+
 /// Memory that a text takes while it becomes tokens, for each of its bytes: what the segmentation gathers, and a string for each
 /// token.
 const TEXT_BYTES: u64 = 160;
@@ -142,6 +145,25 @@ impl PrepareOptions {
     /// Returns the samples of a clip.
     pub(crate) fn samples_of(&self, clip: &Measured) -> usize {
         (clip.seconds * f64::from(self.rate)).round() as usize
+    }
+
+    /// Returns the most characters of what is said in a clip.
+    pub(crate) fn most_chars(&self) -> u64 {
+        (self.limits.max_seconds * CHARS_A_SECOND) as u64
+    }
+
+    /// Returns what is said in a clip, unless that is more than tokenising has memory for.
+    pub(crate) fn said<'e>(&self, entry: &'e Entry) -> Result<&'e str, Problem> {
+        let (text, most) = (strip(&entry.text), self.most_chars());
+        let chars = text.chars().count() as u64;
+        if chars <= most {
+            return Ok(text);
+        }
+        let reason = format!(
+            "{chars} characters of text, more than {most}, which nobody says in the {} s of the longest clip",
+            self.limits.max_seconds
+        );
+        Err((Cause::Transcript, reason))
     }
 
     /// Refuses another rate than that of the numbers that are made.

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 
 use crate::audio::AudioInput;
 use crate::error::DataError;
-use crate::index::ClipIndex;
+use crate::index::{ClipIndex, Split};
 use crate::outcomes::Problem;
 use crate::outcomes::{Cause, Outcomes};
 use beside::{Beside, Rows};
@@ -49,6 +49,8 @@ const VOICE_KEYS: [&str; 2] = ["source", "speaker_id"];
 pub const DESCRIPTION_KEYS: [&str; 2] = ["text_description", "description"];
 /// Names that a column or key of ids may have, by which rows of two data sets are compared.
 pub const ID_KEYS: [&str; 1] = ["id"];
+/// A list of clips may take so much in any case, bytes.
+const LISTED_BYTES: u64 = 1 << 20;
 /// Extensions of audio files.
 const EXTENSIONS: [&str; 4] = ["wav", "flac", "mp3", "ogg"];
 
@@ -250,6 +252,28 @@ impl Source {
     }
 }
 
+/// Holds out the clips of an index that a metadata file describes, in memory that the index justifies. Clips of the file that are not usable
+/// are passed over.
+///
+/// # Errors
+/// A file that cannot be read, describes no clip of the index, or far more clips; and no clip left to train on.
+pub fn split_described(index: &ClipIndex, file: &Path, scratch: &Path) -> Result<Split, DataError> {
+    let names = (0..index.len()).map(|i| index.name(i).len()).sum::<usize>();
+    let source = Source::read(file, scratch, LISTED_BYTES + clip_bytes(2 * index.len(), 2 * names))?;
+    let mut held_out = vec![false; index.len()];
+    for entry in source.entries() {
+        if let Some(i) = index.find(&entry?.name) {
+            held_out[i] = true;
+        }
+    }
+    if !held_out.contains(&true) {
+        let reason =
+            "describes no usable clip of this data: data.dir must name what both describe, their folder";
+        return Err(DataError::file(file, reason));
+    }
+    Split::new(&held_out)
+}
+
 /// Returns the metadata files of a folder; none means that the audio files speak for themselves.
 fn metadata_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let mut found = Vec::new();
@@ -265,7 +289,7 @@ fn metadata_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     if let Some(one) = named("metadata.csv").or_else(|| named("metadata.jsonl")) {
         return Ok(vec![one]);
     }
-    // AllTalk writes its own split; both halves are the data set.
+    // AllTalk writes its own split; both halves are the data set, and `split_described` holds one of them out.
     if let (Some(train), Some(eval)) = (named("metadata_train.csv"), named("metadata_eval.csv")) {
         return Ok(vec![train, eval]);
     }

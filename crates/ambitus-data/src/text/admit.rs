@@ -45,12 +45,12 @@ pub(super) fn normalizer(part: &Value) -> Checked {
     Ok(())
 }
 
-/// Returns a pre-tokenizer: none, splits by expressions, digits, one change to byte-level characters or to Metaspace's.
+/// Returns a pre-tokenizer: none, splits by expressions, digits, words, one change to byte-level characters or to Metaspace's.
 pub(super) fn pre_tokenizer(part: &Value) -> Checked {
     let mut rewrites = 0;
     for (kind, step) in steps(part, "pretokenizers")? {
         match kind {
-            "Digits" => {}
+            "Digits" | "Whitespace" => {}
             "Split" => {
                 let pattern = step.get("pattern").unwrap_or(&Value::Null);
                 match (pattern["Regex"].as_str(), pattern["String"].as_str()) {
@@ -62,7 +62,11 @@ pub(super) fn pre_tokenizer(part: &Value) -> Checked {
             // Each of a row of these would make a text several times as long again.
             "ByteLevel" | "Metaspace" => rewrites += 1,
             other => {
-                return Err(unknown("pre_tokenizer", other, "ByteLevel, Digits, Metaspace and Split"));
+                return Err(unknown(
+                    "pre_tokenizer",
+                    other,
+                    "ByteLevel, Digits, Metaspace, Split and Whitespace",
+                ));
             }
         }
     }
@@ -246,6 +250,7 @@ mod tests {
         let metaspace =
             json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false});
         assert_eq!(pre_tokenizer(&metaspace), Ok(()));
+        assert_eq!(pre_tokenizer(&json!({"type": "Whitespace"})), Ok(()));
         assert_eq!(normalizer(&json!({"type": "NFC"})), Ok(()));
         let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
         let prepend = json!({"type": "Prepend", "prepend": "▁"});

@@ -31,7 +31,15 @@ impl Bpe {
     /// # Errors
     /// The file cannot be read, is no tokenizer of a Llama, or takes more memory.
     pub fn read(model_folder: &Path, room: u64) -> Result<Self, DataError> {
-        let reading = Reading { path: model_folder.join(TOKENIZER_FILE), room };
+        Self::read_file(&model_folder.join(TOKENIZER_FILE), room)
+    }
+
+    /// Reads a file of another name. See [`Self::read`].
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_file(path: &Path, room: u64) -> Result<Self, DataError> {
+        let reading = Reading { path: path.to_owned(), room };
         let bytes = reading.bytes(MAX_BYTES)?;
         let text = std::str::from_utf8(&bytes).map_err(|e| reading.refused(e.to_string()))?;
         let file: File<'_> = serde_json::from_str(text).map_err(|e| reading.refused(e.to_string()))?;

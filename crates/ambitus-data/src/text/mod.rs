@@ -6,6 +6,7 @@ mod admit;
 mod bpe;
 mod chunks;
 mod counts;
+mod numbers;
 mod pinyin;
 mod subwords;
 mod unigram;
@@ -13,6 +14,8 @@ mod vocab;
 
 pub use bpe::{Bpe, ENCODING_BYTES, TOKENIZER_FILE};
 pub use chunks::chunks;
+pub use numbers::{chinese_numbers, english_numbers, is_digit, is_word};
+pub use pinyin::Syllables;
 pub use subwords::Subwords;
 pub use unigram::{SPIECE_FILE, UNIGRAM_ENCODING_BYTES, Unigram};
 pub use vocab::Vocab;
@@ -22,6 +25,12 @@ use crate::error::DataError;
 /// Largest share of tokens that may be missing from the vocabulary. A stray emoji in a long data set is harmless; a
 /// wrong vocabulary misses far more than one token in a hundred.
 pub const MAX_UNKNOWN_SHARE: f64 = 0.01;
+
+/// Memory of the readings' dictionary that [`Syllables`] loads, bytes; measured with the segmentation's below, of which it is a part.
+pub const READINGS_BYTES: u64 = DICTIONARY_BYTES;
+
+/// What of it stays when it is gone, bytes, as with the segmentation's.
+pub const READINGS_PAGES: u64 = DICTIONARY_PAGES;
 
 /// Memory of the segmentation dictionary once it is loaded, bytes; measured: 32 MiB, and 4 more once Chinese was read.
 const DICTIONARY_BYTES: u64 = 37 << 20;

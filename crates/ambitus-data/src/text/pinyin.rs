@@ -77,6 +77,47 @@ fn is_chinese(c: char) -> bool {
     ('\u{3100}'..='\u{9fff}').contains(&c)
 }
 
+/// Chinese texts in syllables with tone numbers, 5 for the neutral one, without spaces: pypinyin's `pinyin` in style TONE3 with
+/// `neutral_tone_with_five`, joined. The dictionary is loaded at first use.
+#[derive(Default)]
+pub struct Syllables {
+    readings: OnceLock<Readings>,
+}
+
+impl Syllables {
+    /// Returns a text with its Chinese characters read; the rest stays. A character without a reading stays too, with a 5 after it, as
+    /// there.
+    pub fn read(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            let end = rest.find(|other| is_han(other) != is_han(c)).unwrap_or(rest.len());
+            let (run, after) = rest.split_at(end);
+            rest = after;
+            if !is_han(c) {
+                out.push_str(run);
+                continue;
+            }
+            let readings = self.readings.get_or_init(Readings::new);
+            for syllable in readings.words(run).flat_map(|(_, syllables)| syllables) {
+                out.push_str(&syllable);
+                if tone(&syllable).is_none() {
+                    out.push('5');
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Returns whether pypinyin takes a character for Chinese (its `RE_HANS`).
+fn is_han(c: char) -> bool {
+    matches!(c, '\u{3007}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{e815}'..='\u{e864}'
+        | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{2a6df}' | '\u{2a703}'..='\u{2b81d}' | '\u{2b825}'..='\u{2bf6e}'
+        | '\u{2c029}'..='\u{2ce93}' | '\u{2d016}' | '\u{2d11b}'..='\u{2ebd9}' | '\u{2f80a}'..='\u{2fa1f}'
+        | '\u{30000}'..='\u{31288}' | '\u{31350}'..='\u{32389}')
+}
+
 /// pypinyin's tables.
 struct Readings {
     chars: HashMap<char, &'static str>,
@@ -108,19 +149,28 @@ impl Readings {
         Self { chars, phrases }
     }
 
-    /// Returns one token per character of a segment.
+    /// Returns one token per character of a segment, after tone sandhi.
     fn segment(&self, segment: &str) -> Vec<String> {
         let mut out = Vec::new();
+        for (word, mut syllables) in self.words(segment) {
+            third_tones(&mut syllables);
+            before_fourth(word, &mut syllables, '不', "4");
+            before_fourth(word, &mut syllables, '一', "1");
+            out.append(&mut syllables);
+        }
+        out
+    }
+
+    /// Returns the words of a segment, each with one token per character.
+    fn words<'a>(&'a self, segment: &'a str) -> impl Iterator<Item = (&'a str, Vec<String>)> {
         let mut rest = segment;
         let mut single = false;
-        while !rest.is_empty() {
-            let (word, known) = if single {
-                let first = rest.chars().next().map_or(0, char::len_utf8);
-                (&rest[..first], None)
-            } else {
-                self.longest_phrase(rest, &mut single)
-            };
-            let mut syllables: Vec<String> = match known {
+        std::iter::from_fn(move || {
+            let first = rest.chars().next()?.len_utf8();
+            let (word, known) =
+                if single { (&rest[..first], None) } else { self.longest_phrase(rest, &mut single) };
+            rest = &rest[word.len()..];
+            let syllables = match known {
                 Some(phrase) if !phrase.readings.is_empty() => {
                     phrase.readings.split(' ').map(String::from).collect()
                 }
@@ -129,13 +179,8 @@ impl Readings {
                     .map(|c| self.chars.get(&c).map_or_else(|| c.into(), |s| (*s).to_owned()))
                     .collect(),
             };
-            third_tones(&mut syllables);
-            before_fourth(word, &mut syllables, '不', "4");
-            before_fourth(word, &mut syllables, '一', "1");
-            out.append(&mut syllables);
-            rest = &rest[word.len()..];
-        }
-        out
+            Some((word, syllables))
+        })
     }
 
     /// pypinyin's `mmseg`: the longest phrase at the start of `text`, or else its first character.

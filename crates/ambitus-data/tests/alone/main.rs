@@ -5,5 +5,6 @@ mod codes;
 mod counting;
 mod hostile;
 mod memory;
+mod pieces;
 mod tokenizers;
 mod unigram;

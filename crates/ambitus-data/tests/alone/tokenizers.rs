@@ -82,7 +82,7 @@ fn parts_that_no_llama_has_are_refused_by_name() {
         ("normalizer", chain(1, "aa"), "Replace"),
         ("normalizer", chain(1, &"a".repeat(1_000_000)), "a part of"),
         ("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "Precompiled"),
-        ("pre_tokenizer", json!({"type": "Whitespace"}), "Whitespace"),
+        ("pre_tokenizer", json!({"type": "BertPreTokenizer"}), "BertPreTokenizer"),
         ("post_processor", json!({"type": "RobertaProcessing", "sep": ["a", 1], "cls": ["b", 2]}), "Roberta"),
     ] {
         let error = refused(dir.path(), |v| v[key] = part.clone());

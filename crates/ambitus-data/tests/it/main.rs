@@ -4,9 +4,11 @@
 mod audio;
 mod codes;
 mod doubts;
+mod mels;
 mod pack;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod pieces;
 mod prepare;
 mod speech;
 mod unigram;

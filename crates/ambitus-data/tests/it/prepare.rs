@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ambitus_data::prepare::{Cause, PrepareOptions, Progress, Verdict};
-use ambitus_data::sources::{Entry, Format};
+use ambitus_data::sources::{Entry, Format, split_described};
 use ambitus_data::{
     ClipIndex, ClipMeta, DataError, Limits, OUTCOMES_FILE, Outcome, Policy, Prepared, Source, Tokenizer,
     TokenizerKind, Vocab, load_clip, prepare, read_index,
@@ -90,6 +90,35 @@ fn reason(prepared: &Prepared, name: &str) -> String {
         Verdict::Ok { .. } => "ok".to_owned(),
         Verdict::Bad { reason, .. } | Verdict::Outside { reason } => reason,
     }
+}
+
+/// A data set in two halves, each with its file, and the language beside them, as AllTalk makes it.
+#[test]
+fn a_second_file_says_which_clips_are_held_out() {
+    let dir = tempfile::tempdir().expect("folder");
+    let data = dir.path().join("data");
+    std::fs::create_dir_all(data.join("wavs")).expect("folder");
+    let csv = |names: &[&str]| {
+        let line = |name: &&str| format!("wavs/{name}.wav|Words of {name}.|coqui\n");
+        "audio_file|text|speaker_name\n".to_owned() + &names.iter().map(line).collect::<String>()
+    };
+    for name in ["voice_00000001", "voice_00000002", "voice_00000003", "short"] {
+        let seconds = if name == "short" { 0.1 } else { 1.0 };
+        write_tone(&data.join(format!("wavs/{name}.wav")), seconds, 0.0, 0.3);
+    }
+    put(&data.join("metadata_train.csv"), csv(&["voice_00000001", "voice_00000003"]));
+    put(&data.join("metadata_eval.csv"), csv(&["short", "voice_00000002"]));
+    put(&data.join("lang.txt"), "en\n");
+    let prepared = run(dir.path(), &options(dir.path())).expect("prepared");
+    assert_eq!(prepared.index.len(), 3);
+    let split = |file: &str| split_described(&prepared.index, &data.join(file), dir.path());
+    let held_out = split("metadata_eval.csv").expect("described");
+    assert_eq!((&*held_out.train, &*held_out.validation), (&[0, 2][..], &[1][..]));
+    assert_ne!(held_out.digest(), split("metadata_train.csv").expect("described").digest());
+    put(&data.join("other.csv"), csv(&["short", "voice_9"]));
+    let why = split("other.csv").expect_err("none of them").to_string();
+    assert!(why.contains("other.csv: describes no usable clip"), "{why}");
+    assert!(split("none.csv").is_err());
 }
 
 #[test]

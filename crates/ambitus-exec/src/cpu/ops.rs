@@ -86,7 +86,11 @@ ops! { (op, this, io, t, threads)
         workspace: matmul::workspace(op, t, threads), overwrites: false,
     }
     Linear {
-        bind: matmul::linear(io), takes: t.words_or(true),
+        bind: matmul::linear(true, io), takes: t.words_or(true),
+        workspace: matmul::linear_workspace(t, threads), overwrites: false,
+    }
+    LinearIn {
+        bind: matmul::linear(false, io), takes: t.words_or(true),
         workspace: matmul::linear_workspace(t, threads), overwrites: false,
     }
 

@@ -105,10 +105,10 @@ fn floats(path: &Path, name: &str) -> Result<(TensorFile, Vec<usize>), RunError>
 }
 
 /// Decodes a file of codes to a file of sound ([`write_sound`]) and returns its samples; with a seed, the noise blocks add
-/// noise.
+/// noise. A codec of mel frames gives `mel` f32 `[T, channels]` of a safetensors file.
 ///
 /// # Errors
-/// As [`CodesFile::read`] and [`write_sound`].
+/// As [`CodesFile::read`] and [`write_sound`]; another file for mel frames.
 pub fn decode_file(
     codec: &mut dyn Codec,
     codes: &Path,
@@ -119,6 +119,17 @@ pub fn decode_file(
     let (file, codes) = CodesFile::read(codes, codec.spec())?;
     let frames = codec.spec().frames(&codes).map_err(|why| RunError::Data(DataError::Invalid(why)))?;
     let samples = file.samples.unwrap_or(codec.spec().samples(frames) as u64);
+    if let Some(mels) = codec.mels() {
+        let shape = [codec.spec().samples(frames) / mels.hop, mels.channels];
+        if !is_tensors(out) {
+            return Err(RunError::Usage(format!(
+                "{}: this codec gives mel frames, which are no sound yet; name a .safetensors file, which will hold `{MEL}` {shape:?}",
+                out.display()
+            )));
+        }
+        write_values(out, MEL, &shape, mels.rate, &mut *codec.decoding_of(&codes, frames, noise)?)?;
+        return Ok(samples);
+    }
     write_sound(out, rate, samples, &mut *codec.decoding_of(&codes, frames, noise)?)?;
     Ok(samples)
 }
@@ -166,23 +177,40 @@ fn read_mel(path: &Path, channels: usize) -> Result<Vec<f32>, RunError> {
 pub fn write_sound(path: &Path, rate: u32, samples: u64, sound: &mut dyn Decoding) -> Result<(), RunError> {
     replaces_a_file(path)?;
     let mut left = samples as usize;
-    let mut next = || -> Result<Option<Vec<f32>>, RunError> {
+    if is_tensors(path) {
+        return write_values(path, WAVE, &[left], rate, sound);
+    }
+    write_wav_pieces(path, rate, || {
         let Some(piece) = sound.next_piece()? else { return Ok(None) };
         let n = left.min(piece.len());
         left -= n;
         Ok(Some(piece[..n].to_vec()))
-    };
-    if !is_tensors(path) {
-        return write_wav_pieces(path, rate, next);
-    }
-    let spec = TensorSpec::new(WAVE, DType::F32, &[samples as usize]);
+    })
+}
+
+/// Writes the first values that are decoded, as many as the shape has, as a tensor: whole or not at all.
+fn write_values(
+    path: &Path,
+    name: &str,
+    shape: &[usize],
+    rate: u32,
+    values: &mut dyn Decoding,
+) -> Result<(), RunError> {
+    replaces_a_file(path)?;
+    let mut left: usize = shape.iter().product();
     let metadata = BTreeMap::from([("sample_rate".to_owned(), rate.to_string())]);
+    let spec = TensorSpec::new(name, DType::F32, shape);
     let mut writer = SafetensorsWriter::create(path, vec![spec], &metadata)?;
-    while let Some(piece) = next()? {
+    while let Some(piece) = values.next_piece()? {
         if piece.iter().any(|x| !x.is_finite()) {
-            return Err(of_file(path, "not written: the sound has samples that are not finite".to_owned()));
+            return Err(of_file(
+                path,
+                "not written: what was decoded is not finite; check the weights".to_owned(),
+            ));
         }
-        writer.write_f32(WAVE, &piece)?;
+        let n = left.min(piece.len());
+        left -= n;
+        writer.write_f32(name, &piece[..n])?;
     }
     writer.finish()?;
     Ok(())

@@ -27,6 +27,20 @@ impl Tensors {
         name_of: impl Fn(&str) -> String,
         source: &str,
     ) -> Result<Tensors, Vec<String>> {
+        Tensors::find_among(weights, all, name_of, |_| false, source)
+    }
+
+    /// Finds every tensor of a part among others: `ignored` says what the files may hold besides. See [`Tensors::find`].
+    ///
+    /// # Errors
+    /// As [`Tensors::find`].
+    pub fn find_among(
+        weights: Weights,
+        all: Vec<Tensor>,
+        name_of: impl Fn(&str) -> String,
+        ignored: impl Fn(&str) -> bool,
+        source: &str,
+    ) -> Result<Tensors, Vec<String>> {
         let (mut missing, mut misshapen) = (Vec::new(), Vec::new());
         let (mut found, mut known) = (BTreeMap::new(), BTreeSet::new());
         for tensor in all {
@@ -46,7 +60,7 @@ impl Tensors {
             let names = spelled.into_iter().map(|(name, _)| name).collect();
             found.insert(tensor.name.clone(), (tensor, names));
         }
-        let extra = weights.names().filter(|name| !known.contains(*name));
+        let extra = weights.names().filter(|name| !known.contains(*name) && !ignored(name));
         let extra = extra.map(|name| weights.name_of(name)).collect();
         let refused = weights.files.iter().flat_map(TensorFile::refused);
         let refused = refused.filter(|(key, _)| key.starts_with(&*weights.prefix));

@@ -44,6 +44,7 @@ impl Speaker for Folder {
     }
 
     fn speech(&self, asked: &Asked<'_>) -> Result<Box<dyn Speech>, RunError> {
+        asked.refuse_language()?;
         if asked.voice.is_some() {
             return Err(RunError::Usage(
                 "--voice: this model has no named voices; give a clip of the voice (--ref, --ref-text)"

@@ -8,7 +8,8 @@ use crate::error::RunError;
 use crate::family::Family;
 pub(super) use crate::prepare::PAGES;
 use crate::prepare::{
-    Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shown,
+    Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, of_tokenizer, prepare_options,
+    shown,
 };
 use crate::tokens::{Reader, Reading, Tokens as TextTokens};
 use ambitus_data::mel::SAMPLE_RATE;
@@ -20,7 +21,7 @@ use ambitus_data::speech::{
     Codec, Codes, Sequences, SpeechOptions, TokenSource, prepare_speech, prepare_tokens,
 };
 use ambitus_data::text::TOKENIZER_FILE;
-use ambitus_data::{Bpe, DataError, PrepareOptions, Source};
+use ambitus_data::{Bpe, PrepareOptions, Source};
 use std::path::Path;
 
 /// The codec as preparing sees it.
@@ -99,7 +100,7 @@ impl Preparer for Tokens<'_> {
 
 /// Returns what reads texts: as prompts, if vocabulary and tokenizer are Orpheus's; else as the tokenizer gives them.
 pub(super) fn reader<'a>(dir: &Path, vocabulary: usize, reading: &Reading) -> Result<Reader<'a>, RunError> {
-    let read = || Bpe::read(dir, u64::MAX).map_err(|e| of_model(e.into()));
+    let read = || Bpe::read(dir, u64::MAX).map_err(|e| of_tokenizer(e.into()));
     let bpe = read()?;
     let speaks = vocabulary as u64 > u64::from(LAST_AUDIO);
     let sequences = if speaks { Sequences::new(read()?, LabelScope::default()).ok() } else { None };
@@ -164,9 +165,9 @@ fn read<'a>(
     let fixed = speech.fixed_bound(&options);
     let sequences = match prepares || tokenizer {
         true => {
-            let read = room.read(fixed, Bpe::read(tokens.dir, room.left(fixed))).map_err(of_model)?;
+            let read = room.read(fixed, Bpe::read(tokens.dir, room.left(fixed))).map_err(of_tokenizer)?;
             let sequences = Sequences::new(read, keys.labels.unwrap_or_default());
-            Some(sequences.map_err(|e| of_model(e.into()))?)
+            Some(sequences.map_err(|e| of_tokenizer(e.into()))?)
         }
         false => None,
     };
@@ -228,12 +229,4 @@ fn bound<'a>(options: &PrepareOptions, room: &Room, codec: bool, beside: u64) ->
     }
     let beside = process + beside;
     limited(options, move |o| beside + SpeechOptions::default().fixed_bound(o))
-}
-
-/// Turns a tokenizer's error into a model's error: it is not the data's.
-fn of_model(e: RunError) -> RunError {
-    match e {
-        RunError::Data(e @ (DataError::File { .. } | DataError::Io { .. })) => RunError::Model(e.to_string()),
-        other => other,
-    }
 }

@@ -74,12 +74,13 @@ impl Family for Parler {
         folder::open(dir, options)
     }
 
-    /// Returns the settings of the project's published fine-tuning (`training/README.md` and its notebook): AdamW with weight decay, a
-    /// constant rate after 50 updates of warm-up, clips of two micro-batches by eighteen.
+    /// Returns the settings of the project's published fine-tuning (`training/README.md` and its notebook): AdamW with weight decay and a
+    /// smaller β2, a constant rate after 50 updates of warm-up, clips of two micro-batches by eighteen.
     fn defaults(&self, model: &dyn Model) -> Defaults {
         Defaults {
             learning_rate: 1e-4,
             weight_decay: 0.01,
+            betas: [0.9, 0.99],
             clips: 36,
             warmup: Some(50),
             schedule: Schedule::of(ScheduleKind::Constant),

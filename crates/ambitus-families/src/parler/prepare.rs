@@ -8,7 +8,8 @@ use crate::codec;
 use crate::console::Console;
 use crate::error::RunError;
 use crate::prepare::{
-    Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shown,
+    Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, no_data, of_tokenizer,
+    prepare_options, shown,
 };
 use crate::t5;
 use ambitus_data::codes::{
@@ -113,7 +114,7 @@ impl Codes<'_> {
         let options = prepare_options(job.recipe, codec.spec().rate);
         let codes = self.options(self.frames(codec.spec().frame), &rows);
         let fixed = codec.encode_bytes() + codes.frames.fixed_bound(&options);
-        let tokenizer = room.read(fixed, Unigram::read(self.dir, room.left(fixed))).map_err(of_model)?;
+        let tokenizer = room.read(fixed, Unigram::read(self.dir, room.left(fixed))).map_err(of_tokenizer)?;
         let texts = Reader { tokenizer, config: self.config };
         let beside = fixed + texts.tokenizer.memory_bytes();
         let source = room.read(beside, self.source(dir, &options, room.left(beside)))?;
@@ -221,13 +222,5 @@ impl codes::Codec for Own<'_> {
 
     fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
-    }
-}
-
-/// Turns a tokenizer's error into a model's error: it is not the data's.
-fn of_model(e: RunError) -> RunError {
-    match e {
-        RunError::Data(e @ (DataError::File { .. } | DataError::Io { .. })) => RunError::Model(e.to_string()),
-        other => other,
     }
 }

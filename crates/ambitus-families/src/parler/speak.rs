@@ -57,6 +57,7 @@ impl Speaker for Folder {
     }
 
     fn speech(&self, asked: &Asked<'_>) -> Result<Box<dyn Speech>, RunError> {
+        asked.refuse_language()?;
         if let Some(Reference::Sound(..)) = asked.reference {
             return Err(RunError::Usage(
                 "--ref: this model's voices are described, and it takes no clip: describe one (--voice \"A woman speaks slowly, \

@@ -144,6 +144,56 @@ impl OpDef for Linear {
     }
 }
 
+op! {
+    /// y = x w + bias: x `[T, In]`, w `[In, Out]` of x's type (as GPT-2's checkpoints have it), bias `[Out]` (optional), y `[T, Out]`.
+    LinearIn = "linear_in" {}
+}
+
+impl OpDef for LinearIn {
+    fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        want(x.len() == 2 || x.len() == 3, "takes x, w and perhaps a bias")?;
+        let (rows, cols) = super::matrix(x[0])?;
+        let (inner, out) = super::matrix(x[1])?;
+        alike(&x[..2])?;
+        want(cols == inner, "x and w differ in the inner axis")?;
+        if let Some(bias) = x.get(2) {
+            want(*bias.shape == [out], "the bias is not [Out]")?;
+        }
+        Ok(vec![x[0].with_shape(&[rows, out])])
+    }
+
+    fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
+        let Some(dy) = v.dy0() else { return Ok(vec![None; v.x.len()]) };
+        let dx = v.need[0].then(|| b.matmul(dy, v.x[1], false, true));
+        let dw = v.need[1].then(|| b.wide_product(v.x[0], dy, true, false));
+        let mut grads = vec![dx, dw];
+        if let Some(need) = v.need.get(2) {
+            grads.push(need.then(|| b.column_sum(dy)));
+        }
+        Ok(grads)
+    }
+
+    fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
+        let Some(&bias) = x.get(2) else { return Some(vec![b.matmul(x[0], x[1], false, false)]) };
+        let y = b.wide_product(x[0], x[1], false, false);
+        let all = b.each_row(bias, y);
+        let y = b.add(y, all);
+        Some(vec![b.as_like(y, x[0])])
+    }
+
+    fn narrows(&self, _: usize) -> bool {
+        true
+    }
+
+    fn props(&self) -> Props {
+        Props::PRODUCT
+    }
+
+    fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
+        2.0 * x[0].shape.elements() as f64 * x[1].shape[1] as f64
+    }
+}
+
 impl Builder<'_> {
     /// op(a) op(b).
     pub fn matmul(&mut self, a: ValueId, b: ValueId, ta: bool, tb: bool) -> ValueId {
@@ -161,5 +211,12 @@ impl Builder<'_> {
         let mut inputs = vec![x, w];
         inputs.extend(bias);
         self.push1(Linear {}, &inputs)
+    }
+
+    /// x w + bias.
+    pub fn linear_in(&mut self, x: ValueId, w: ValueId, bias: Option<ValueId>) -> ValueId {
+        let mut inputs = vec![x, w];
+        inputs.extend(bias);
+        self.push1(LinearIn {}, &inputs)
     }
 }

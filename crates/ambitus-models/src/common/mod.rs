@@ -5,4 +5,4 @@ mod linear;
 mod norm;
 
 pub use linear::{linear, project};
-pub use norm::{layer_norm, rms_norm};
+pub use norm::{group_norm, layer_norm, rms_norm};

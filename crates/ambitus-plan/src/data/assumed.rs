@@ -232,6 +232,8 @@ fn split(clips: usize, validation: &Validation) -> Split {
         }
         Validation::Share(_) => 0,
         Validation::Names(names) => names.len(),
+        // How many are in a file that is not there nobody knows: the usual share.
+        Validation::File(_) => return split(clips, &Validation::default()),
     };
     let held_out = held_out.min(clips / 2);
     let is_held_out = |i: &usize| (i + 1) * held_out / clips > i * held_out / clips;

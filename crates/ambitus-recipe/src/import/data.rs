@@ -2,13 +2,16 @@
 
 use super::given::Given;
 use super::judge::Judge;
-use super::lines::number;
+use super::lines::{number, quoted};
 use super::{Folders, Origin, Verdict};
+use crate::recipe::tree::{Node, Tree};
 use crate::recipe::{RecipeError, short};
 use ambitus_data::sources::{DESCRIPTION_KEYS, ID_KEYS, TEXT_KEYS};
 
 /// The longest clip, seconds: the recipe's own bound.
 const MOST: f64 = 600.0;
+/// Of the samples that bound a clip's length, where the files do not say it: Coqui's, Hz.
+const SAMPLE_RATE: u64 = 22_050;
 /// The column of audio in a table.
 const AUDIO: [&str; 1] = ["audio"];
 
@@ -16,6 +19,7 @@ const AUDIO: [&str; 1] = ["audio"];
 /// Values that the recipe would refuse, at their place.
 pub(super) fn data(j: &mut Judge, origin: &Origin, folders: &Folders) -> Result<(), RecipeError> {
     limits(j)?;
+    listed(j, folders);
     sets(j, folders)?;
     descriptions(j, origin)?;
     columns(j)?;
@@ -41,6 +45,16 @@ fn limits(j: &mut Judge) -> Result<(), RecipeError> {
     if let Some(x) = most {
         j.used("max_seconds", "data.max_seconds", number(x));
     }
+    if let Some(g) = j.get("most_samples") {
+        let rate = j.get("sample_rate").map_or(Ok(SAMPLE_RATE), |rate| rate.count(1, 1 << 20))?;
+        let n = g.count(1, u64::MAX >> 1)?;
+        let x = n as f64 / rate as f64;
+        if x > MOST {
+            return Err(g.bad(format!("{n} samples at {rate} Hz are more than {MOST} seconds")));
+        }
+        j.used("most_samples", "data.max_seconds", number(x));
+    }
+    j.always("sample_rate", "every clip is brought to the model's own");
     if let Some(g) = j.get("most_clips") {
         let n = g.count(1, u64::MAX >> 1)?;
         let question =
@@ -87,6 +101,38 @@ fn sets(j: &mut Judge, folders: &Folders) -> Result<(), RecipeError> {
         j.ask(id, Some(key), &question);
     }
     Ok(())
+}
+
+/// Data sets as Coqui's trainers list them: each a folder with its metadata files.
+fn listed(j: &mut Judge, folders: &Folders) {
+    let Some(g) = j.get("dataset_list") else { return };
+    let Node::List(sets) = &g.node else {
+        j.ask("dataset_list", Some("data.dir"), "it is no list of data sets: name the folder, --data DIR");
+        return;
+    };
+    let text = |key: &str| match sets.as_slice() {
+        [Tree { node: Node::Map(items), .. }] => items.iter().find_map(|(found, tree)| match &tree.node {
+            Node::Text(text) if found.name == key && !text.is_empty() => Some(text.as_str()),
+            _ => None,
+        }),
+        _ => None,
+    };
+    if let Some(file) = text("meta_file_val") {
+        let name = file.rsplit(['/', '\\']).next().unwrap_or(file);
+        j.line("data.validation", format!("{{file: {}}}", quoted(name)), g.from());
+    }
+    if folders.data.is_some() {
+        j.nothing("dataset_list", "--data names the folder");
+        return;
+    }
+    let question = match (sets.len(), text("path")) {
+        (1, Some(path)) => {
+            format!("`{}` is meant: say `--data {}`, or where it lies now", short(path), short(path))
+        }
+        (1, None) => "say where the clips lie: --data DIR".to_owned(),
+        (n, _) => format!("{n} data sets: bring them into one folder, and say where it lies (--data DIR)"),
+    };
+    j.ask("dataset_list", Some("data.dir"), &question);
 }
 
 /// A second data set, of descriptions.

@@ -30,6 +30,8 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("ckpts", "ckpts"),
     ("model", "model"),
     ("model.arch", "arch"),
+    ("model_args", "model_args"),
+    ("audio", "audio"),
 ];
 
 /// Returns whether a key by its path is one of the switches that change nothing.

@@ -21,6 +21,7 @@ pub(super) const ORDER: &[&str] = &[
     "data.dir",
     "data.min_seconds",
     "data.max_seconds",
+    "data.validation",
     "device",
     "ranks",
     "sharding.strategy",

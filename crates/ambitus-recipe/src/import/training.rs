@@ -13,7 +13,9 @@ const MOST: u64 = 1 << 31;
 pub(super) fn training(j: &mut Judge, origin: &Origin) -> Result<(), RecipeError> {
     let updates = length(j, origin)?;
     rate(j, updates)?;
+    super::torch::schedule(j)?;
     optimizer(j, origin)?;
+    super::torch::optimizer(j)?;
     rhythm(j)?;
     match j.get("gradient_checkpointing").map(|g| g.flag()).transpose()? {
         Some(true) => j.used("gradient_checkpointing", "checkpoint", "all"),

@@ -13,6 +13,8 @@ pub struct Defaults {
     pub learning_rate: f64,
     /// `weight_decay`.
     pub weight_decay: f64,
+    /// `betas`.
+    pub betas: [f64; 2],
     /// `ema`.
     pub ema: bool,
     /// `batch: {clips: N}`.
@@ -40,6 +42,8 @@ pub struct Settled {
     pub learning_rate: f64,
     /// AdamW's decoupled weight decay.
     pub weight_decay: f64,
+    /// AdamW's β1 and β2.
+    pub betas: [f64; 2],
     /// Keep a moving average.
     pub ema: bool,
     /// Audio of one update.
@@ -80,6 +84,7 @@ impl Recipe {
         let rate = if self.lora.is_some() { ADAPTER_RATE } else { d.learning_rate };
         let learning_rate = *self.learning_rate.get_or_insert(rate);
         let weight_decay = *self.weight_decay.get_or_insert(d.weight_decay);
+        let betas = *self.betas.get_or_insert(d.betas);
         let ema = *self.ema.get_or_insert(d.ema);
         let batch = *self.batch.get_or_insert(Batch::Clips(d.clips));
         let schedule = self.schedule.get_or_insert_with(|| d.schedule.clone()).clone();
@@ -93,6 +98,6 @@ impl Recipe {
         if !d.samples {
             self.sample = None;
         }
-        Settled { recipe: self, learning_rate, weight_decay, ema, batch, schedule }
+        Settled { recipe: self, learning_rate, weight_decay, betas, ema, batch, schedule }
     }
 }

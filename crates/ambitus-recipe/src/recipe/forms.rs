@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::path::PathBuf;
 
 use ambitus_compile::optimizer::States;
 use ambitus_compile::passes::Numerics;
@@ -253,6 +254,8 @@ pub enum Validation {
     Names(Vec<String>),
     /// This share of the clips (0: none), chosen by a hash of the name.
     Share(f64),
+    /// Those that this metadata file of the data folder describes.
+    File(PathBuf),
 }
 
 impl Default for Validation {
@@ -294,6 +297,7 @@ impl Serialize for Validation {
         match self {
             Validation::Names(names) => names.serialize(s),
             Validation::Share(share) => s.collect_map([("share", share)]),
+            Validation::File(file) => s.collect_map([("file", file)]),
         }
     }
 }
@@ -399,7 +403,7 @@ impl<'de> Forms<'de> for MicroBatch {
 }
 
 impl<'de> Forms<'de> for Validation {
-    const EXPECTED: &'static str = "a list of clip names, or {share: 0.1}";
+    const EXPECTED: &'static str = "a list of clip names, {share: 0.1}, or {file: metadata_eval.csv}";
     fn list<A: SeqAccess<'de>>(list: A) -> Option<Result<Validation, A::Error>> {
         Some(Vec::deserialize(SeqAccessDeserializer::new(list)).map(Validation::Names))
     }
@@ -407,9 +411,16 @@ impl<'de> Forms<'de> for Validation {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Full {
-            share: f64,
+            share: Option<f64>,
+            file: Option<PathBuf>,
         }
-        Some(Full::deserialize(MapAccessDeserializer::new(map)).map(|f| Validation::Share(f.share)))
+        let full = Full::deserialize(MapAccessDeserializer::new(map));
+        let read = |Full { share, file }: Full| match (share, file) {
+            (Some(share), None) => Ok(Validation::Share(share)),
+            (None, Some(file)) => Ok(Validation::File(file)),
+            _ => Err(de::Error::custom("holds out a share of the clips or a file of them: say one")),
+        };
+        Some(full.and_then(read))
     }
 }
 

@@ -107,7 +107,8 @@ fn usable(key: &'static str, patterns: &[String]) -> Result<(), Invalid> {
 impl Settled {
     /// Returns what applies gradients.
     pub fn adamw(&self) -> Optimizer {
-        let Recipe { betas: [beta1, beta2], eps, optimizer, .. } = **self;
+        let Recipe { eps, optimizer, .. } = **self;
+        let [beta1, beta2] = self.betas;
         Optimizer {
             adamw: AdamW { beta1, beta2, eps, weight_decay: self.weight_decay },
             states: optimizer.unwrap_or_default().states(),

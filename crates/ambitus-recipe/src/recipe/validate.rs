@@ -87,7 +87,10 @@ impl Recipe {
                     "is empty: list clip names, or write {share: 0} for no validation",
                 )?;
             }
-            Validation::Names(_) => {}
+            Validation::File(file) if file.as_os_str().is_empty() => {
+                refuse("data.validation.file", "is empty: name a metadata file of the data folder")?;
+            }
+            Validation::Names(_) | Validation::File(_) => {}
         }
         if self.memory.is_some_and(|m| m.0 == 0) {
             refuse("memory", "is zero: write a budget, as in 20GiB")?;
@@ -125,7 +128,7 @@ impl Recipe {
         self.validate_own_rates()?;
         let decay = self.weight_decay.unwrap_or(0.0);
         real("weight_decay", decay, half_open(decay), "from 0 to below 1")?;
-        for beta in self.betas {
+        for beta in self.betas.into_iter().flatten() {
             real("betas", beta, half_open(beta), "from 0 to below 1")?;
         }
         real("eps", self.eps, open(self.eps), "above 0 and at most 1")?;

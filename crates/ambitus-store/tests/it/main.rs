@@ -12,3 +12,4 @@ mod pieces;
 mod power_loss;
 mod safetensors;
 mod torch;
+mod torch_writer;

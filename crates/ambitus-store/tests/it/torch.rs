@@ -104,6 +104,34 @@ fn a_training_checkpoint_is_taken_by_section() {
     assert!(file.get("optimizer_state_dict.state.0.exp_avg").is_ok());
 }
 
+/// Checkpoints of speech models as they are passed around, with objects of the package that wrote them: `parity/xtts_files`.
+#[test]
+fn tensors_beside_objects_of_any_class_are_read() {
+    let read = |file: &TensorFile, name: &str| {
+        let mut values = vec![0.0; file.get(name).unwrap().elements()];
+        file.read_into(name, &mut values, &mut [0; 64]).unwrap();
+        values
+    };
+    let released = TensorFile::open(fixture("released.pth")).unwrap();
+    assert_eq!(released.top_level(), ["config", "model"]);
+    let error = released.section("config").err().unwrap().to_string();
+    assert!(error.contains("TTS.tts.configs.xtts_config.XttsConfig"), "{error}");
+    let trainer = TensorFile::open(fixture("trainer.pth")).unwrap();
+    for (file, prefix) in [(&released, "model."), (&trainer, "model.xtts.")] {
+        let transposed = read(file, &format!("{prefix}gpt.gpt.h.0.attn.c_attn.weight"));
+        assert_eq!(transposed, [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]);
+        assert_eq!(read(file, "model.mel_stats"), [0.5; 5]);
+    }
+    assert_eq!(released.section("model").unwrap().len(), 4);
+    assert_eq!(trainer.section("model").unwrap().len(), 5);
+    assert_eq!(trainer.scalar("step"), Some(Scalar::Int(12)));
+    assert_eq!(trainer.scalar("config.max_audio_len"), Some(Scalar::Float(f64::INFINITY)));
+    assert!(trainer.get("optimizer.0.state.0.exp_avg").is_ok());
+    assert!(trainer.section("model_loss").err().unwrap().to_string().contains("collections.defaultdict"));
+    let speakers = TensorFile::open(fixture("speakers.pth")).unwrap();
+    assert_eq!(speakers.get("Claribel Dervla.gpt_cond_latent").unwrap().shape(), [1, 2, 3]);
+}
+
 #[test]
 fn what_is_not_needed_is_inert_until_asked_for() {
     let file = TensorFile::open(fixture("config.pth")).unwrap();

@@ -7,7 +7,7 @@ use ambitus_ir::ops::elementwise::{
 };
 use ambitus_ir::ops::index::{Gather, ScatterAdd, Sinusoid, SinusoidKind, WriteRows};
 use ambitus_ir::ops::layout::{Broadcast, Concat, Iota, Permute, Reshape, Slice};
-use ambitus_ir::ops::matmul::{Linear, MatMul};
+use ambitus_ir::ops::matmul::{Linear, LinearIn, MatMul};
 use ambitus_ir::ops::norm::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
 use ambitus_ir::ops::parts::Span;
 use ambitus_ir::ops::reduce::{Reduce, ReduceKind};
@@ -224,6 +224,13 @@ pub(super) fn products(t: &mut Table) {
     t.add("without bias, one row", Linear {}, vec![x, w]);
     let (x, w, b) = (t.x(&[67, 128]), t.x(&[96, 128]), t.x(&[96]));
     t.add("larger", Linear {}, vec![x, w, b]);
+
+    let (x, w, b) = (t.x(&[11, 37]), t.x(&[37, 33]), t.x(&[33]));
+    t.add("", LinearIn {}, vec![x, w, b]);
+    let (x, w) = (t.x(&[1, 5]), t.x(&[5, 7]));
+    t.add("without bias, one row", LinearIn {}, vec![x, w]);
+    let (x, w, b) = (t.x(&[67, 128]), t.x(&[128, 96]), t.x(&[96]));
+    t.add("larger", LinearIn {}, vec![x, w, b]);
 }
 
 pub(super) fn activations(t: &mut Table) {

@@ -93,6 +93,7 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         | Op::Scale(_)
         | Op::ScaleRows(_)
         | Op::Linear(_)
+        | Op::LinearIn(_)
         | Op::Activation(_)
         | Op::ActivationGrad(_)
         | Op::SwiGlu(_)

@@ -187,6 +187,16 @@ fn adamw(op: &AdamW, x: &[Tensor]) -> Vec<Data> {
     y
 }
 
+/// x w + bias, of x `[T, In]`, w `[In, Out]` and perhaps a bias `[Out]`.
+fn linear_in(x: &[Tensor]) -> Data {
+    let (inner, out) = (cols(&x[0]), x[1].ty.shape[1]);
+    let bias = |o: usize| x.get(2).map_or(0.0, |b| b.data[o]);
+    let product =
+        |row: &[f64], o: usize| -> f64 { (0..inner).map(|c| row[c] * x[1].data[c * out + o]).sum() };
+    let row = |row: &[f64]| (0..out).map(|o| product(row, o) + bias(o)).collect::<Vec<f64>>();
+    x[0].data.chunks(inner).flat_map(row).collect()
+}
+
 /// Results by the formula, or `None` for ops without one here.
 fn formula(op: &Op, x: &[Tensor]) -> Option<Vec<Data>> {
     let each = |f: &dyn Fn(usize) -> f64| -> Vec<Data> { vec![(0..x[0].data.len()).map(f).collect()] };
@@ -215,6 +225,9 @@ fn formula(op: &Op, x: &[Tensor]) -> Option<Vec<Data>> {
             let y = left.iter().flat_map(|a| right.iter().map(move |b| dot(a, b)));
             let bias = |o: usize| x.get(2).map_or(0.0, |b| b.data[o]);
             vec![y.enumerate().map(|(i, y)| y + bias(i % out)).collect()]
+        }
+        Op::LinearIn(_) => {
+            vec![linear_in(x)]
         }
         Op::LayerNorm(op) => {
             let n: Data = chunks(&x[0]).iter().flat_map(|r| normalised(r, op.eps)).collect();
@@ -302,7 +315,7 @@ fn decompositions_are_the_formulas() {
         }
         checked.insert(case.op.name());
     }
-    assert_eq!(checked.len(), 22, "{checked:?}");
+    assert_eq!(checked.len(), 23, "{checked:?}");
 }
 
 /// An accumulating op is its plain form plus beta times the accumulator, and leaves other results alone.

@@ -75,6 +75,8 @@ pub fn export(
     let seconds: Vec<String> = seconds.map(|(_, other)| module(other)).collect();
     saved.extend(seconds);
     let alpha = lora.alpha();
+    let form = run.family.export();
+    let by_columns = |module: &str| form.is_by_columns(&format!("{module}.weight"));
     let config = serde_json::json!({
         "peft_type": "LORA",
         "task_type": null,
@@ -86,7 +88,7 @@ pub fn export(
         "lora_dropout": lora.dropout,
         "use_rslora": lora.rslora,
         "use_dora": false,
-        "fan_in_fan_out": false,
+        "fan_in_fan_out": !adapted.is_empty() && adapted.iter().all(|module| by_columns(module)),
         "bias": "none",
         "target_modules": adapted,
         "modules_to_save": (!saved.is_empty()).then_some(&saved),

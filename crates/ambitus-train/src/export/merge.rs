@@ -19,10 +19,10 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    /// Returns the adapter of a parameter; `None` for those that have none.
+    /// Returns the adapter of a parameter, `[In, Out]` where it is stored by columns; `None` for those that have none.
     pub fn read(
         parameters: &Parameters,
-        weight: &str,
+        (weight, by_columns): (&str, bool),
         lora: Option<&Lora>,
         scratch: &mut [u8],
     ) -> Result<Option<Adapter>, RunError> {
@@ -41,7 +41,7 @@ impl Adapter {
         let (a_shape, b_shape, w_shape) = (shape(&a)?, shape(&b)?, shape(weight)?);
         let values = (parameters.read(&a, scratch)?, parameters.read(&b, scratch)?);
         let shapes = (a_shape, b_shape, w_shape);
-        let adapter = Adapter::new(values, &shapes, lora.adapters().scale()).ok_or_else(|| {
+        let adapter = Adapter::new(values, &shapes, lora.adapters().scale(), by_columns).ok_or_else(|| {
             let (a_shape, b_shape, w_shape) = &shapes;
             RunError::Model(format!(
                 "{path}: {a} {a_shape:?} and {b} {b_shape:?} do not fit {weight} {w_shape:?}"
@@ -50,18 +50,27 @@ impl Adapter {
         adapter.map(Some)
     }
 
-    /// Returns an adapter A `[r, In]`, B `[Out, r]` of a weight `[Out, In]`, by the three shapes; `None` where they do not fit.
+    /// Returns an adapter A `[r, In]`, B `[Out, r]` of a weight `[Out, In]`, or `[In, Out]` where it is stored by columns, by the three
+    /// shapes; `None` where they do not fit.
     pub fn new(
         (a, b): (Vec<f32>, Vec<f32>),
         (a_shape, b_shape, w_shape): &(Vec<usize>, Vec<usize>, Vec<usize>),
         scale: f64,
+        by_columns: bool,
     ) -> Option<Adapter> {
         let ([rank, inner], [out, also_rank], [rows, cols]) = (&**a_shape, &**b_shape, &**w_shape) else {
             return None;
         };
-        let (rank, inner) =
-            if (out, inner, rank) == (rows, cols, also_rank) { (*rank, *inner) } else { return None };
-        Some(Adapter { a, b, inner, rank, scale, sums: Vec::new() })
+        let [want_rows, want_cols] = if by_columns { [inner, out] } else { [out, inner] };
+        if (want_rows, want_cols, rank) != (rows, cols, also_rank) {
+            return None;
+        }
+        // W^T + s (B A)^T is W^T + s A^T B^T.
+        let (a, b) = match by_columns {
+            true => (transposed(&b, *rank), transposed(&a, *inner)),
+            false => (a, b),
+        };
+        Some(Adapter { a, b, inner: *cols, rank: *rank, scale, sums: Vec::new() })
     }
 
     /// Adds s B A to the elements of W from `first` on, in double precision.
@@ -83,6 +92,11 @@ impl Adapter {
             at += n;
         }
     }
+}
+
+/// Returns a matrix of so many columns, transposed.
+fn transposed(x: &[f32], cols: usize) -> Vec<f32> {
+    (0..cols).flat_map(|c| x.iter().skip(c).step_by(cols).copied()).collect()
 }
 
 #[cfg(test)]
@@ -111,5 +125,22 @@ mod tests {
             // Eighths and their products are exact in either precision.
             assert_eq!(got, want, "{step}");
         }
+    }
+
+    /// What is added to a weight `[In, Out]` is what is added to `[Out, In]`, transposed.
+    #[test]
+    fn a_weight_may_lie_by_columns() {
+        let (out, inner, rank) = (3, 5, 2);
+        let values = |n: usize| (0..n).map(|i| (i * 37 % 19) as f32 - 9.0).collect::<Vec<f32>>();
+        let added = |w: [usize; 2], by_columns| {
+            let shapes = (vec![rank, inner], vec![out, rank], w.to_vec());
+            let mut adapter =
+                Adapter::new((values(rank * inner), values(out * rank)), &shapes, 0.5, by_columns).unwrap();
+            let mut sum = vec![0.0; out * inner];
+            adapter.add(0, &mut sum);
+            sum
+        };
+        let want = transposed(&added([out, inner], false), inner);
+        assert_eq!(added([inner, out], true), want);
     }
 }

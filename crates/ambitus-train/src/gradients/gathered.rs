@@ -162,7 +162,7 @@ impl Gathered<'_> {
     }
 }
 
-/// Writes loss and gradients; these are `scale` times too large in the executor. Of several ranks, which all call it, rank 0
+/// Writes losses and gradients; these are `scale` times too large in the executor. Of several ranks, which all call it, rank 0
 /// writes.
 ///
 /// # Errors
@@ -170,13 +170,13 @@ impl Gathered<'_> {
 pub fn write(
     exec: &dyn Executor,
     who: &Gathered<'_>,
-    loss: f32,
+    losses: &[(&'static str, f64)],
     scale: f32,
     out: &Path,
 ) -> Result<(), RunError> {
     let gradients = who.all(exec);
     let mut specs: Vec<TensorSpec> = gradients.iter().map(|g| g.spec.clone()).collect();
-    specs.push(TensorSpec::new("loss", DType::F32, &[1]));
+    specs.extend(losses.iter().map(|(name, _)| TensorSpec::new(*name, DType::F32, &[1])));
     // The order of the file, on every rank.
     specs.sort_by(|a, b| a.name.cmp(&b.name));
     let create = || SafetensorsWriter::create(out, specs.clone(), &Default::default());
@@ -187,8 +187,8 @@ pub fn write(
         if let Some(g) = gradients.iter().find(|g| g.spec.name == spec.name) {
             who.read(exec, g, &mut values)?;
             values.iter_mut().for_each(|x| *x /= scale);
-        } else {
-            values.fill(loss);
+        } else if let Some((_, loss)) = losses.iter().find(|(name, _)| *name == spec.name) {
+            values.fill(*loss as f32);
         }
         if let Some(writer) = &mut writer {
             writer.write_f32(&spec.name, &values)?;

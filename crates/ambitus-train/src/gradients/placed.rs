@@ -2,12 +2,13 @@
 //! computes its part of every micro-batch.
 
 use super::gathered::{Gathered, write};
-use super::{GradientOptions, Work, run_micro, run_several, uses, write_one_of};
+use super::{GradientOptions, Losses, Work, add_reported, run_several, uses, write_one_of};
 use crate::launch::Processes;
 use crate::weights;
 use crate::world::{self, World};
 use ambitus_comm::Communicator;
 use ambitus_compile::passes::precision::INITIAL_SCALE;
+use ambitus_compile::passes::unroll::of;
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
 use ambitus_models::Model;
@@ -55,10 +56,13 @@ impl Work<'_> {
                 "",
             )?;
             weights::fill(&mut *exec, self.dir, 0, None)?;
-            let loss = self.run_all(&mut *exec, &*plan.shape.model, parts.how.in_flight)? as f32;
+            let mut losses = self.run_all(&mut *exec, &*plan.shape.model, parts.how.in_flight)?;
+            for (_, loss) in &mut losses[1..] {
+                *loss = first_known(&**comm, *loss)?;
+            }
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
-            write(&*exec, &Gathered::Placed(&parts.ranks, &**comm), loss, scale, out)?;
-            Ok(loss)
+            write(&*exec, &Gathered::Placed(&parts.ranks, &**comm), &losses, scale, out)?;
+            Ok(losses[0].1 as f32)
         };
         let alone = || RunError::Usage("placement: there is one rank".to_owned());
         match world {
@@ -71,23 +75,43 @@ impl Work<'_> {
         }
     }
 
-    /// Returns all micro-batches, as many as go through the ranks at a time together; what is left one by one.
-    fn run_all(&self, exec: &mut dyn Executor, model: &dyn Model, in_flight: usize) -> Result<f64, RunError> {
+    /// Runs all micro-batches, as many as go through the ranks at a time together; what is left one by one.
+    fn run_all(
+        &self,
+        exec: &mut dyn Executor,
+        model: &dyn Model,
+        in_flight: usize,
+    ) -> Result<Losses, RunError> {
         let mut host = model.batch(self.capacity);
         host.set_norms(&self.norms);
-        let mut losses: Vec<f32> = Vec::new();
+        let (mut losses, mut done) = (self.none(), 0);
         let several = self.micro_batches.chunks_exact(in_flight).filter(|_| in_flight > 1);
         for group in several {
             for (k, members) in group.iter().enumerate() {
                 self.clips.fill(&uses(members), &mut host)?;
                 write_one_of(exec, k, &host)?;
             }
-            losses.extend(run_several(exec, in_flight, !losses.is_empty())?);
+            let of_group = run_several(exec, in_flight, done > 0)?;
+            losses[0].1 += of_group.into_iter().map(f64::from).sum::<f64>();
+            for k in 0..in_flight {
+                add_reported(exec, program::PIPELINE, &|name| of(name, k), &mut losses)?;
+            }
+            done += in_flight;
         }
-        for members in &self.micro_batches[losses.len()..] {
+        for members in &self.micro_batches[done..] {
             self.clips.fill(&uses(members), &mut host)?;
-            losses.push(run_micro(exec, program::MICRO, &host, !losses.is_empty())?);
+            self.run(exec, program::MICRO, &host, done > 0, &mut losses)?;
+            done += 1;
         }
-        Ok(losses.into_iter().map(f64::from).sum())
+        Ok(losses)
     }
+}
+
+/// Returns what the first rank has that has the number.
+fn first_known(comm: &dyn Communicator, mine: f64) -> Result<f64, RunError> {
+    let members: Vec<usize> = (0..comm.ranks()).collect();
+    let mut all = vec![0; 8 * members.len()];
+    comm.all_gather("a reported loss", &members, &mine.to_le_bytes(), &mut all)?;
+    let mut all = all.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
+    Ok(all.find(|x| !x.is_nan()).unwrap_or(f64::NAN))
 }

@@ -2,7 +2,7 @@
 //! processes of a launcher.
 
 use super::gathered::{Gathered, Holders, write};
-use super::{GradientOptions, Work, run_micro, uses};
+use super::{GradientOptions, Losses, Work, uses};
 use crate::launch::Processes;
 use crate::weights;
 use ambitus_comm::Communicator;
@@ -66,12 +66,14 @@ impl Work<'_> {
             let mut exec =
                 device.open_rank(planned.clone(), None, (comm.clone(), crate::launch::watchdog()), "")?;
             weights::fill(&mut *exec, self.dir, 0, Some((&layout, rank)))?;
-            let mine = self.run_share(&mut *exec, &*plan.shape.model, rank, mesh.ranks)?;
-            let loss = sum(&*comm, mine)? as f32;
+            let mut losses = self.run_share(&mut *exec, &*plan.shape.model, rank, mesh.ranks)?;
+            for (_, loss) in &mut losses {
+                *loss = sum(&*comm, *loss)?;
+            }
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
             let holders = Holders { layout: &layout, ranks: mesh.shard, comm: &*comm };
-            write(&*exec, &Gathered::Shared(holders), loss, scale, out)?;
-            Ok(loss)
+            write(&*exec, &Gathered::Shared(holders), &losses, scale, out)?;
+            Ok(losses[0].1 as f32)
         };
         match world {
             Some(world) => one(world.comm.clone()),
@@ -93,16 +95,16 @@ impl Work<'_> {
         model: &dyn Model,
         rank: usize,
         ranks: usize,
-    ) -> Result<f64, RunError> {
+    ) -> Result<Losses, RunError> {
         let mut host = model.batch(self.capacity);
         host.set_norms(&self.norms);
-        let mut loss = 0.0;
+        let mut losses = self.none();
         for k in 0..self.micro_batches.len().div_ceil(ranks) {
             let members = self.micro_batches.get(k * ranks + rank).map_or(&[][..], Vec::as_slice);
             self.clips.fill(&uses(members), &mut host)?;
-            loss += f64::from(run_micro(exec, program::MICRO, &host, k > 0)?);
+            self.run(exec, program::MICRO, &host, k > 0, &mut losses)?;
         }
-        Ok(loss)
+        Ok(losses)
     }
 }
 

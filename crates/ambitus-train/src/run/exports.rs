@@ -2,7 +2,7 @@
 
 use super::stages;
 use crate::export::dtype::Dtype;
-use crate::export::{self, Layout, Source};
+use crate::export::{self, Form, Source};
 use crate::run_dir::RunDir;
 use crate::saved;
 use ambitus_families::console::Console;
@@ -15,11 +15,13 @@ use std::path::Path;
 
 /// What is asked of an export.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct Wanted<'a> {
     /// Which weights; absent: the better ones by validation.
     pub source: Option<Source>,
     /// In which form.
-    pub layout: Layout,
+    pub form: Form,
+    /// Of a whole model, in which of its family's layouts; absent: its default.
+    pub layout: Option<&'a str>,
     /// In which type; absent: the run's own (see [`dtype`](crate::export::dtype)), or fp32 where that cannot hold a weight.
     pub dtype: Option<Dtype>,
 }
@@ -36,12 +38,12 @@ pub struct Exported {
 /// Exports a run's newest checkpoint (`ambitus export`); of a run in stages, that of the last complete stage.
 ///
 /// # Errors
-/// No checkpoint yet, or none that can be used, no adapters where they are asked for, a weight that the type asked for cannot hold,
+/// No checkpoint yet, or none that can be used, a layout that the family does not have, no adapters where they are asked for, a weight that the type asked for cannot hold,
 /// another type than fp32 for what a next stage begins with, or files that cannot be written. Then no file has changed.
 pub fn export_run(
     families: Families,
     root: &Path,
-    wanted: Wanted,
+    wanted: Wanted<'_>,
     out: &Path,
     console: &mut dyn Console,
 ) -> Result<Exported, RunError> {
@@ -58,7 +60,7 @@ pub fn export_run(
             model.display()
         ));
     }
-    let narrow = wanted.dtype.filter(|dtype| *dtype != Dtype::Fp32 && wanted.layout == Layout::Model);
+    let narrow = wanted.dtype.filter(|dtype| *dtype != Dtype::Fp32 && wanted.form == Form::Model);
     if let Some(dtype) = narrow.filter(|_| whole.is_stage() && is_same(out, &whole.root.join("export"))) {
         return Err(RunError::Usage(format!(
             "--dtype {dtype}: {} is what the next stage begins with, in fp32; name another folder with --out",
@@ -66,12 +68,12 @@ pub fn export_run(
         )));
     }
     let family = family::of(families, &run.model())?;
-    let own = match wanted.layout {
-        Layout::Model => own_dtype(&whole, &of_whole, family)?,
-        Layout::Adapter => Dtype::Fp32,
+    let own = match wanted.form {
+        Form::Model => own_dtype(&whole, &of_whole, family)?,
+        Form::Adapter => Dtype::Fp32,
     };
-    let run = export::Run { dir: &run, family, lora: recipe.lora.as_ref() };
-    let dtype = export_from(&run, &checkpoint, (source, wanted.layout), (wanted.dtype, own), out, console)?;
+    let run = export::Run { dir: &run, family, lora: recipe.lora.as_ref(), layout: wanted.layout };
+    let dtype = export_from(&run, &checkpoint, (source, wanted.form), (wanted.dtype, own), out, console)?;
     Ok(Exported { source, dtype })
 }
 
@@ -89,7 +91,7 @@ pub(super) fn own_dtype(run: &RunDir, recipe: &Recipe, family: &dyn Family) -> R
 pub(super) fn export_from(
     run: &export::Run<'_>,
     checkpoint: &Checkpoint,
-    (source, layout): (Source, Layout),
+    (source, form): (Source, Form),
     (asked, own): (Option<Dtype>, Dtype),
     out: &Path,
     console: &mut dyn Console,
@@ -101,9 +103,9 @@ pub(super) fn export_from(
     let held = File::open(out).map_err(|e| RunError::io(out, "cannot open", e))?;
     let _ = held.lock();
     let write = |dtype| {
-        let written = match layout {
-            Layout::Model => export::export(checkpoint, (source, dtype), run, out),
-            Layout::Adapter => export::adapter::export(checkpoint, (source, dtype), run, out),
+        let written = match form {
+            Form::Model => export::export(checkpoint, (source, dtype), run, out),
+            Form::Adapter => export::adapter::export(checkpoint, (source, dtype), run, out),
         };
         written.map(|()| dtype)
     };

@@ -3,7 +3,7 @@
 use super::exports::{export_from, own_dtype};
 use super::{End, Exported};
 use crate::data_loader::{Loader, Work};
-use crate::export::{self, Layout, Source};
+use crate::export::{self, Form, Source};
 use crate::finish;
 use crate::metrics::{Log, Resumed, Summary};
 use crate::room;
@@ -148,8 +148,8 @@ fn results(
     let newest = newest(&run.checkpoints())?;
     let out = run.folder("export")?;
     let own = own_dtype(run, &r.recipe, r.model.family)?;
-    let of_run = export::Run { dir: run, family: r.model.family, lora: r.recipe.lora.as_ref() };
-    let dtype = export_from(&of_run, &newest, (source, Layout::Model), (None, own), &out, console)?;
+    let of_run = export::Run { dir: run, family: r.model.family, lora: r.recipe.lora.as_ref(), layout: None };
+    let dtype = export_from(&of_run, &newest, (source, Form::Model), (None, own), &out, console)?;
     meter.ended(phase::EXPORT);
     let said = finish::pictures(r, run, tuned, &history, &validations, progress.validation_base)?;
     said.iter().for_each(|said| console.line(said));

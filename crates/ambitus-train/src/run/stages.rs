@@ -2,7 +2,7 @@
 //! is that export, in fp32, and the next load, phases that every plan has. All stages are planned before the first begins.
 
 use super::{self as run, Shared, Wanted};
-use crate::export::Layout;
+use crate::export::Form;
 use crate::metrics::{SUMMARY_FILE, Summary};
 use crate::run_dir::RunDir;
 use crate::runs_table::{MAX_JSON, PLAN_FILE, RECIPE_FILE};
@@ -202,7 +202,7 @@ fn go(
         summaries.extend(complete(&stage));
     }
     let out = run.root.join("export");
-    let wanted = Wanted { source: None, layout: Layout::Model, dtype: None };
+    let wanted = Wanted { source: None, form: Form::Model, layout: None, dtype: None };
     run::export_run(families, &run.root, wanted, &out, console)?;
     write_summary(run, recipe, &summaries)?;
     console.line(&format!(

@@ -4,19 +4,20 @@
 
 mod cases;
 
-use ambitus_families::ALL;
 use ambitus_families::console::Silent;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{self, ModelDir, OpenOptions};
+use ambitus_families::{ALL, Families};
 use ambitus_plan::cards::Cards;
 use ambitus_plan::device::Device;
 use ambitus_plan::resolve::{Purpose, resolve_on};
-use ambitus_recipe::recipe::{Origins, Precision, Recipe};
-use ambitus_train::export::Layout;
+use ambitus_recipe::recipe::{Origins, Precision, Recipe, Validation};
+use ambitus_store::{Item, Scalar, TensorFile, TensorInfo, TensorSpec, TensorWriter};
+use ambitus_train::export::Form;
 use ambitus_train::run::{self, Shared};
 use ambitus_train::world::World;
 use cases::{Case, all, toy};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 /// What a technique does to a run.
@@ -124,7 +125,7 @@ impl Case {
             "model: {{dir: {}, from_scratch: {}}}\ndata: {{dir: {}, cache: {}, validation: [clip3.wav]}}\nrun_dir: {}\n\
              memory: 2GiB\nthreads: 2\nkeep: 9\nmicro_batch: {}\n{}\n{}\n",
             path(model.to_owned()),
-            !model.join("model.safetensors").is_file(),
+            weights(model).is_none(),
             path(dir.join("voice")),
             path(dir.join("cache")),
             path(dir.join(name)),
@@ -174,7 +175,12 @@ fn losses(run: &Path) -> Vec<f64> {
 }
 
 fn export(run: &Path) -> Vec<u8> {
-    std::fs::read(run.join("export/model.safetensors")).expect("an export")
+    std::fs::read(weights(&run.join("export")).expect("an export")).expect("an export")
+}
+
+/// Returns a folder's file of weights.
+fn weights(model: &Path) -> Option<PathBuf> {
+    ["model.safetensors", "model.pth"].map(|name| model.join(name)).into_iter().find(|path| path.is_file())
 }
 
 #[track_caller]
@@ -232,7 +238,7 @@ fn takes(case: &Case, plain: &Path, techniques: impl Iterator<Item = (usize, &'s
         assert_eq!(run.join("audio").is_dir(), t.holds == Holds::Sampled && case.samples(), "{}", t.name);
         if t.lines.starts_with("lora") {
             let adapter = case.dir.path().join("adapter");
-            let wanted = run::Wanted { source: None, layout: Layout::Adapter, dtype: None };
+            let wanted = run::Wanted { source: None, form: Form::Adapter, layout: None, dtype: None };
             run::export_run(case.families, &run, wanted, &adapter, &mut Silent).expect("adapters");
             assert!(adapter.join("adapter_model.safetensors").is_file());
         }
@@ -255,36 +261,96 @@ fn loads_what_fits(case: &Case, run: &Path) {
     let model = run.join("export");
     let again = case.run("again", &model, "").expect("an export loads");
     assert_eq!(summary(&again)["validation_base"], summary(run)["validation_last"]);
-    let file = model.join("model.safetensors");
-    let bytes = std::fs::read(&file).expect("a file");
-    let (length, rest) = bytes.split_first_chunk::<8>().expect("a header");
-    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
-    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(header).expect("JSON");
-    let oblong = |t: &serde_json::Value| t["shape"].as_array().is_some_and(|s| s.len() == 2 && s[0] != s[1]);
+    let path = weights(&model).expect("an export");
+    let kept = case.dir.path().join("whole");
+    std::fs::copy(&path, &kept).expect("a copy");
+    let file = TensorFile::open(&kept).expect("an export");
+    let form = family::of(case.families, &model).expect("its own").export();
+    let layout = form.layout(None).expect("the default");
+    // Of a checkpoint the names begin with the key of its tensors.
+    let key = layout.map_or(String::new(), |layout| format!("{}.", layout.key));
+    let prefix = format!("{}{}", layout.map_or("", |layout| layout.prefix), form.prefix);
+    let tensors: Vec<(&str, &TensorInfo)> =
+        file.tensors().iter().filter_map(|t| Some((t.name().strip_prefix(&*key)?, t))).collect();
     let opened = ModelDir::open(case.families, &model, OpenOptions::default()).expect("an export");
     let frozen = opened.opened.frozen().expect("an export");
     // What is wrong with those is said by what reads them.
     let is_frozen = |name: &str| frozen.as_ref().is_some_and(|frozen| (frozen.holds)(name));
-    let (name, tensor) = header.iter().find(|(n, t)| oblong(t) && !is_frozen(n)).expect("a matrix");
-    let with = |new: &str, shape: serde_json::Value| {
-        let mut header = header.clone();
-        let mut changed = header.remove(name).expect("as found");
-        changed["shape"] = shape;
-        header.insert(new.to_owned(), changed);
-        let header = serde_json::to_vec(&header).expect("JSON");
-        let all = [&(header.len() as u64).to_le_bytes()[..], &header, data].concat();
-        std::fs::write(&file, all).expect("a file");
+    let oblong = |shape: &[usize]| shape.len() == 2 && shape[0] != shape[1];
+    let (name, tensor) =
+        tensors.iter().find(|(name, t)| oblong(t.shape()) && !is_frozen(name)).expect("a matrix");
+    let with = |new: &str, shape: &[usize]| {
+        let mut names = BTreeMap::new();
+        let specs = tensors.iter().map(|(n, t)| {
+            let (to, shape) = if n == name { (new, shape) } else { (*n, t.shape()) };
+            names.insert(to.to_owned(), t.name());
+            TensorSpec::new(to, t.dtype(), shape)
+        });
+        let specs = specs.collect();
+        let mut writer = match layout {
+            Some(layout) => {
+                TensorWriter::create_torch(&path, specs, &[(layout.key.to_owned(), Item::Tensors)])
+            }
+            None => TensorWriter::create(&path, specs, &BTreeMap::new()),
+        }
+        .expect("a file");
+        for spec in writer.specs().to_vec() {
+            let put = |bytes: &[u8]| writer.write(&spec.name, bytes).expect("written");
+            file.read_stored(names[&spec.name], &mut [0; 1 << 12], put).expect("read");
+        }
+        writer.finish().expect("a file");
         let why = case.run("refused", &model, "").expect_err("another model's file");
         assert_eq!(why.exit_code(), 4, "{why}");
         why.to_string()
     };
-    let prefix = family::of(case.families, &model).expect("its own").export().prefix;
-    let own = name.strip_prefix(prefix).unwrap_or(name);
-    let said = with(&format!("{prefix}stranger.weight"), tensor["shape"].clone());
+    let own = name.strip_prefix(&*prefix).unwrap_or(name);
+    let said = with(&format!("{prefix}stranger.weight"), tensor.shape());
     assert!(said.contains(own) && said.contains("stranger.weight"), "{own} is missing: {said}");
-    let turned = serde_json::json!([tensor["shape"][1], tensor["shape"][0]]);
-    let said = with(name, turned);
+    let said = with(name, &[tensor.shape()[1], tensor.shape()[0]]);
     assert!(said.contains(own) && !said.contains("stranger"), "{own} has another shape: {said}");
+}
+
+/// A project's own layouts of a PyTorch checkpoint have the values of the export that a run ends with.
+#[test]
+fn an_export_has_the_layout_that_is_asked_for() {
+    let case = toy();
+    let run = case.trained("run", "updates: 2");
+    let pickled: Families = &[&crate::toy::family::Pickled];
+    let out = case.dir.path().join("pickled");
+    let export = |layout| {
+        let wanted = run::Wanted { source: None, form: Form::Model, layout, dtype: None };
+        run::export_run(pickled, &run, wanted, &out, &mut Silent)?;
+        assert!(out.join("toy.json").is_file() && !out.join("model.safetensors").exists());
+        Ok(TensorFile::open(out.join("toy.pth")).expect("a checkpoint"))
+    };
+    let plain = TensorFile::open(weights(&run.join("export")).expect("an export")).expect("safetensors");
+    for (layout, prefix) in [(None, "model."), (Some("wrapped"), "weights.outer.")] {
+        let file = export(layout).unwrap_or_else(|e: RunError| panic!("{e}"));
+        assert_eq!(file.tensors().len(), plain.tensors().len());
+        for tensor in plain.tensors() {
+            let stored = |file: &TensorFile, name: &str| {
+                let mut all = Vec::new();
+                file.read_stored(name, &mut [0; 1 << 12], |bytes| all.extend_from_slice(bytes))
+                    .expect("read");
+                all
+            };
+            let name = format!("{prefix}{}", tensor.name());
+            assert_eq!(file.get(&name).expect("there").shape(), tensor.shape());
+            assert!(stored(&file, &name) == stored(&plain, tensor.name()), "{name}");
+        }
+        let said = summary(&run)["validation_last"].as_f64();
+        let beside = layout.map(|_| Scalar::Int(2));
+        assert_eq!(
+            (file.scalar("step"), file.scalar("config")),
+            (beside, beside.map(|_| Scalar::Bool(true)))
+        );
+        assert_eq!(file.scalar("loss"), layout.and(said).map(Scalar::Float));
+    }
+    let why = export(Some("strange")).err().expect("no such layout");
+    assert!(why.exit_code() == 2 && why.to_string().contains("none of plain, wrapped"), "{why}");
+    let wanted = run::Wanted { source: None, form: Form::Model, layout: Some("plain"), dtype: None };
+    let why = run::export_run(case.families, &run, wanted, &out, &mut Silent).expect_err("it has none");
+    assert!(why.exit_code() == 2 && why.to_string().contains("leave it out"), "{why}");
 }
 
 #[test]
@@ -310,6 +376,11 @@ fn orpheus_conforms() {
 #[test]
 fn parler_conforms() {
     conforms(&cases::parler());
+}
+
+#[test]
+fn xtts_conforms() {
+    conforms(&cases::xtts());
 }
 
 /// The log and the rates of a run that trains two players.
@@ -352,9 +423,27 @@ fn a_game_is_in_fp32_on_a_gpu_that_has_only_fp16() {
     );
 }
 
+/// A data set's own second half is validated on.
+#[test]
+fn clips_of_a_second_file_are_held_out() {
+    let case = toy();
+    let voice = case.dir.path().join("voice");
+    let line = |i: u32| format!("clip{i}.wav|leaf {i}\n");
+    for (file, clips) in [("metadata_train.csv", 0..7), ("metadata_eval.csv", 7..9)] {
+        let lines: String = clips.map(line).collect();
+        std::fs::write(voice.join(file), format!("audio_file|text\n{lines}")).expect("a file");
+    }
+    let (mut recipe, origins) = case.recipe("held-out", &case.model, "updates: 1");
+    recipe.data.validation = Validation::File("metadata_eval.csv".into());
+    let root = case.dir.path().join("held-out");
+    let run = run::train(case.families, recipe, &origins, root, &World::alone(), &mut Silent);
+    let said = summary(&run.unwrap_or_else(|e| panic!("{e}")).root);
+    assert_eq!((&said["validation_clips"], &said["clips"]), (&2.into(), &7.into()), "{said:#}");
+}
+
 #[test]
 fn every_family_has_its_case() {
-    let cased: Vec<&str> = [cases::f5(), cases::orpheus(), cases::parler()]
+    let cased: Vec<&str> = [cases::f5(), cases::orpheus(), cases::parler(), cases::xtts()]
         .iter()
         .map(|case| family::of(case.families, &case.model).expect("its folder").name())
         .collect();

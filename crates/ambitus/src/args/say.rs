@@ -25,14 +25,17 @@ pub struct SayArgs {
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
     /// Clip of the voice that speaks, 3 to 12 s, for models that clone voices
-    #[arg(long = "ref", value_name = "AUDIO", requires = "ref_text")]
+    #[arg(long = "ref", value_name = "AUDIO")]
     pub reference: Option<PathBuf>,
-    /// The words that are spoken in the clip
+    /// The words that are spoken in the clip, for models that read them
     #[arg(long, value_name = "TEXT", requires = "reference")]
     pub ref_text: Option<String>,
     /// Name of the voice that speaks, for models that have named ones
     #[arg(long, value_name = "NAME")]
     pub voice: Option<String>,
+    /// Language of the text, for models that read languages differently: en, zh-cn, …
+    #[arg(long, value_name = "CODE")]
+    pub language: Option<String>,
     /// Folder of the codec, for models that write codes [default: of a run, that of its recipe]
     #[arg(long, value_name = "DIR", conflicts_with = "vocoder")]
     pub codec: Option<PathBuf>,
@@ -63,18 +66,18 @@ pub struct SayArgs {
     /// Always take the likeliest token
     #[arg(long)]
     pub greedy: bool,
-    /// Divide logits by this: above 1 more varied, below 1 more certain
-    #[arg(long, default_value_t = SPEECH.sampling.temperature, conflicts_with = "greedy")]
-    pub temperature: f32,
-    /// Choose among the likeliest K tokens [default: all]
-    #[arg(long, value_name = "K", default_value_t = SPEECH.sampling.top_k, hide_default_value = true, conflicts_with = "greedy")]
-    pub top_k: usize,
-    /// Choose among the likeliest tokens that have this probability together
-    #[arg(long, value_name = "P", default_value_t = SPEECH.sampling.top_p, conflicts_with = "greedy")]
-    pub top_p: f32,
-    /// Make tokens of the prompt and of what is written less likely, where above 1
-    #[arg(long, value_name = "P", default_value_t = SPEECH.sampling.repetition_penalty)]
-    pub repetition_penalty: f32,
+    /// Divide logits by this: above 1 more varied, below 1 more certain [default: the model's project's]
+    #[arg(long, conflicts_with = "greedy")]
+    pub temperature: Option<f32>,
+    /// Choose among the likeliest K tokens; 0: all [default: the model's project's]
+    #[arg(long, value_name = "K", conflicts_with = "greedy")]
+    pub top_k: Option<usize>,
+    /// Choose among the likeliest tokens that have this probability together [default: the model's project's]
+    #[arg(long, value_name = "P", conflicts_with = "greedy")]
+    pub top_p: Option<f32>,
+    /// Make tokens of the prompt and of what is written less likely, where above 1 [default: the model's project's]
+    #[arg(long, value_name = "P")]
+    pub repetition_penalty: Option<f32>,
     /// New tokens of a piece at most [default: by its text]
     #[arg(long, value_name = "N")]
     pub max_new: Option<usize>,

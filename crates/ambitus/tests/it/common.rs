@@ -24,6 +24,11 @@ pub fn parler(name: &str) -> PathBuf {
     root().join("parity/parler/fixtures").join(name)
 }
 
+/// A folder of `parity/xtts/record.py`.
+pub fn xtts(name: &str) -> PathBuf {
+    root().join("parity/xtts/fixtures").join(name)
+}
+
 /// The command line, run in `dir`.
 pub fn ambitus(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ambitus"));

@@ -1,5 +1,5 @@
-//! `ambitus generate` beside transformers and the packages of F5-TTS and Parler-TTS: `parity/{orpheus,f5,parler}/generate.py` recorded what they make of the same
-//! prompts, draws and noise.
+//! `ambitus generate` beside transformers and the packages of F5-TTS, Parler-TTS and XTTS: `parity/{orpheus,f5,parler,xtts}/generate.py` recorded what
+//! they make of the same prompts, draws and noise.
 
 use crate::common::{self, json, said};
 use safetensors::SafeTensors;
@@ -112,6 +112,49 @@ fn codes_are_those_of_the_package() {
         assert!(code == 3 && text.contains("the text encoder of"), "{name}: {code} {text}");
         for more in [["--sequences", "1"], ["--sequences", "3"], ["--threads", "1"]] {
             is("", &generate(dir, &fixture, &[&["--greedy", "--max-new", &new], &more[..]].concat()).0);
+        }
+    }
+}
+
+/// Codes, and the states that they were chosen by.
+#[test]
+fn states_are_those_of_the_package() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    for name in ["base", "odd"] {
+        let fixture = common::xtts(name);
+        let want = read(&fixture.join("generate.safetensors"));
+        let batch = fixture.join("batch.safetensors").display().to_string();
+        let model = fixture.display().to_string();
+        let made = |options: &[&str]| {
+            let given =
+                ["generate", "--model", &model, "--batch", &batch, "--out", "out.safetensors", "--greedy"];
+            common::ok(dir, &[&given[..], options].concat());
+            read(&dir.join("out.safetensors"))
+        };
+        let is = |before: &str, got: &Tensors| {
+            assert!(got.ints.keys().all(|key| key.ends_with("codes")) && !got.ints.is_empty(), "{name}");
+            for (key, codes) in &got.ints {
+                assert_eq!(
+                    codes,
+                    &want.ints[&key.replace("codes", &format!("{before}codes"))],
+                    "{name}, {key}"
+                );
+            }
+        };
+        is("default_", &made(&[]));
+        let new = want.ints["max_new"][0].to_string();
+        let got = made(&["--max-new", &new]);
+        is("", &got);
+        for (key, (shape, latents)) in &got.floats {
+            let (want_shape, want) = &want.floats[key];
+            let off = |(a, b): (&f32, &f32)| f64::from(a - b).powi(2);
+            let size: f64 = want.iter().map(|x| f64::from(*x).powi(2)).sum();
+            let off: f64 = latents.iter().zip(want).map(off).sum();
+            assert!(shape == want_shape && (off / size).sqrt() < TOLERANCE, "{name}, {key}: {off:e}");
+        }
+        for more in [["--sequences", "1"], ["--threads", "1"]] {
+            is("", &made(&[&["--max-new", &new], &more[..]].concat()));
         }
     }
 }

@@ -7,6 +7,7 @@ mod cuda;
 mod cuda_ranks;
 mod dac;
 mod data;
+mod dvae;
 mod export;
 mod faults;
 mod generate;

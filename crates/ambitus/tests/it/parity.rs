@@ -1,8 +1,8 @@
 //! Loss and gradients of the real binary against those recorded from the references (`parity/f5/record.py`,
-//! `parity/orpheus/record.py`, `parity/parler/record.py`).
+//! `parity/orpheus/record.py`, `parity/parler/record.py`, `parity/xtts/record.py`).
 
 use crate::common;
-use ambitus_testkit::gradients::{GRADIENT, Named, errors, norm, values};
+use ambitus_testkit::gradients::{GRADIENT, Named, errors, is_loss, norm, values};
 use safetensors::SafeTensors;
 use std::path::Path;
 
@@ -34,10 +34,10 @@ fn longest(folder: &Path) -> usize {
     let of = |i: usize, leaf: &str| Some(file.tensor(&format!("clips.{i}.{leaf}")).ok()?.shape().to_vec());
     let rows = |i: usize| match of(i, "mel").or_else(|| of(i, "input_ids")) {
         Some(shape) => Some(shape[0]),
-        // A prompt, frames, and a column for each codebook.
-        None => {
-            of(i, "codes").zip(of(i, "prompt_ids")).map(|(codes, prompt)| prompt[0] + codes[1] + codes[0])
-        }
+        // A prompt, frames, and a column for each codebook; or latents, text and codes with their ends.
+        None => of(i, "codes")
+            .zip(of(i, "prompt_ids").or_else(|| of(i, "text_ids")))
+            .map(|(codes, text)| text[0] + codes[0] + codes.get(1).copied().unwrap_or(32 + 1 + 4)),
     };
     (0..).map_while(rows).max().expect("a clip")
 }
@@ -56,7 +56,7 @@ fn check(model: &Path) {
     let (split, _) = gradients(model, dir.path(), &["--micro-batch", &rows]);
     compare(&split, &want, GRADIENT);
     let grads =
-        |t: &Named| t.iter().filter(|(n, _)| n != "loss").flat_map(|(_, g)| g.clone()).collect::<Vec<_>>();
+        |t: &Named| t.iter().filter(|(n, _)| !is_loss(n)).flat_map(|(_, g)| g.clone()).collect::<Vec<_>>();
     let (a, b) = (grads(&split), grads(&plain));
     let delta = norm(values(&a).zip(values(&b)).map(|(x, y)| x - y));
     assert!(delta <= REORDERED.0 * norm(values(&b)), "{shown}: {delta:e} between splits");
@@ -97,6 +97,12 @@ fn shards_and_the_newer_spelling_agree_with_transformers() {
 fn a_parler_decoder_agrees_with_the_package() {
     check(&common::parler("base"));
     check(&common::parler("projected"));
+}
+
+#[test]
+fn an_xtts_decoder_agrees_with_the_package() {
+    check(&common::xtts("base"));
+    check(&common::xtts("odd"));
 }
 
 #[test]

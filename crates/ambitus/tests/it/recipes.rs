@@ -85,6 +85,11 @@ fn recipes_read_and_name_what_exists() {
         "parler-tiny",
         "quickstart",
         "scratch",
+        "xtts-12gb",
+        "xtts-24gb",
+        "xtts-4gb",
+        "xtts-8gb",
+        "xtts-tiny",
     ];
     assert_eq!(seen, all);
 }

@@ -42,7 +42,8 @@ pub fn workspace(op: &MatMul, t: Types<'_>, threads: usize) -> usize {
     op.dims(t.x).map_or(0, |(_, m, n, depth)| product(t, [m, n, depth], threads))
 }
 
-pub fn linear(mut io: Io) -> Resolved {
+/// `rows`: each of w's rows gives an output, else each of its columns.
+pub fn linear(rows: bool, mut io: Io) -> Resolved {
     let (x, w) = (io.x(0)?, io.x(1)?);
     let bias = if io.operands() == 3 { Some(io.x(2)?) } else { None };
     let (mut y, mut ws) = (io.y(0), io.ws());
@@ -55,16 +56,16 @@ pub fn linear(mut io: Io) -> Resolved {
             }
             None => (None, ws),
         };
-        let (x, w) = (Operand::new(x.rows(f)), Operand::new(w.rows(f)).t());
+        let (x, w) = (Operand::new(x.rows(f)), operand(w.rows(f), rows));
         gemm_narrow(f.pool, x, w, 0.0, y.rows(f), bias, ws);
     })
 }
 
 /// Returns the floats of scratch of [`linear`].
 pub fn linear_workspace(t: Types<'_>, threads: usize) -> usize {
-    let (x, w) = (t.x[0].shape, t.x[1].shape);
+    let (x, y) = (t.x[0].shape, t.y[0].shape);
     let bias = t.x.get(2).map_or(0, |bias| small(*bias));
-    bias + product(t, [x.rows(), w.rows(), x.cols()], threads)
+    bias + product(t, [x.rows(), y.cols(), x.cols()], threads)
 }
 
 fn product(t: Types<'_>, [m, n, depth]: [usize; 3], threads: usize) -> usize {

@@ -81,8 +81,16 @@ fn every_case_agrees_with_the_interpreter() {
 #[test]
 fn every_case_agrees_with_the_interpreter_in_bf16() {
     let checked = check(DType::BF16);
-    for op in ["linear", "matmul", "attention", "attention_grad", "ada_layer_norm_grad", "rotary", "dropout"]
-    {
+    for op in [
+        "linear",
+        "linear_in",
+        "matmul",
+        "attention",
+        "attention_grad",
+        "ada_layer_norm_grad",
+        "rotary",
+        "dropout",
+    ] {
         assert!(checked.iter().any(|c| c == op), "{op} has no kernel in bf16");
     }
 }

@@ -2,7 +2,9 @@
 //! snake keeps zero.
 
 use super::rows::Table;
+use super::weights::Blocks;
 use super::{DILATIONS, TAPS};
+use ambitus_ir::ops::elementwise::BinaryKind;
 use ambitus_ir::{Builder, TensorType, ValueId};
 
 /// Applies a block's residual units of every dilation, named from `first` on, to `[T, C]`.
@@ -31,7 +33,7 @@ fn residual_unit(
     b.scope(&format!("{name}.block"), |b| {
         let width = b.dim(x, 1);
         let h = snake(b, "0", x);
-        let h = dilated(b, "1", h, groups, dilation, stride);
+        let h = dilated(b, "1", h, TAPS, groups, dilation, stride);
         let h = snake(b, "2", h);
         let h = conv(b, "3", h, [width, width, 1], 1, stride);
         b.add(x, h)
@@ -71,19 +73,35 @@ fn conv_of(
     b.conv1d(x, w, bias, rows, groups, taps / 2)
 }
 
-/// Returns a centred convolution of every d-th row: an ordinary one on the d sequences of such rows, one after the other.
-fn dilated(b: &mut Builder<'_>, name: &str, x: ValueId, groups: usize, d: usize, stride: usize) -> ValueId {
+/// Returns a centred convolution of `taps` taps of every d-th row that keeps the channels: an ordinary one on the d sequences of such
+/// rows, one after the other.
+pub fn dilated(
+    b: &mut Builder<'_>,
+    name: &str,
+    x: ValueId,
+    taps: usize,
+    groups: usize,
+    d: usize,
+    stride: usize,
+) -> ValueId {
     let shape = b.ty(x).shape;
     let (rows, width) = (shape[0], shape[1]);
     if d == 1 {
-        return conv(b, name, x, [width, width, TAPS], groups, stride);
+        return conv(b, name, x, [width, width, taps], groups, stride);
     }
-    let w = b.frozen_parameter(&format!("{name}.weight"), &[width, width / groups, TAPS]);
+    let w = b.frozen_parameter(&format!("{name}.weight"), &[width, width / groups, taps]);
     let bias = b.frozen_parameter(&format!("{name}.bias"), &[width]);
     let segments = table(b, Table { dilation: d, ..Table::rows(stride) });
     let x = transpose_rows(b, x, rows / d, d);
-    let y = b.conv1d(x, w, bias, segments, groups, TAPS / 2);
+    let y = b.conv1d(x, w, bias, segments, groups, taps / 2);
     transpose_rows(b, y, d, rows / d)
+}
+
+/// Returns max(x, slope x), slope below 1; of slope 0 it is a rectifier.
+pub fn leaky(b: &mut Builder<'_>, x: ValueId, slope: f32) -> ValueId {
+    let slope = b.fill(TensorType::f32(&[1]), slope);
+    let low = b.scale(x, slope);
+    b.binary(BinaryKind::Max, x, low)
 }
 
 /// Returns rows i * n + j of x `[m * n, C]` to rows j * m + i.
@@ -133,6 +151,25 @@ fn blocks(b: &mut Builder<'_>, name: &str, x: ValueId, to: usize, rate: usize, t
     conv_of(b, name, blocks, [wide, to, 3], 1, table)
 }
 
+/// Returns a convolution of x `[T, C]` of `taps` taps, an odd number and centred, with a stride to `[T / rate, to]`, rows of `stride`
+/// samples. What is past the sound's end must be zero in x.
+pub fn strided_centred(
+    b: &mut Builder<'_>,
+    name: &str,
+    x: ValueId,
+    [to, taps]: [usize; 2],
+    rate: usize,
+    stride: usize,
+) -> ValueId {
+    let (shape, over) = (b.ty(x).shape, Blocks::strided(taps, rate, taps / 2));
+    let wide = rate * shape[1];
+    let x = b.reshape(x, &[shape[0] / rate, wide]);
+    let w = b.frozen_parameter(&format!("{name}.weight"), &[to, wide, over.taps]);
+    let bias = b.frozen_parameter(&format!("{name}.bias"), &[to]);
+    let rows = table(b, Table::rows(stride));
+    b.conv1d(x, w, bias, rows, 1, over.before)
+}
+
 /// Returns a transposed convolution of x `[T, C]`, rows of `stride` samples, to `[T * rate, to]`.
 pub fn transposed(
     b: &mut Builder<'_>,
@@ -142,15 +179,30 @@ pub fn transposed(
     rate: usize,
     stride: usize,
 ) -> ValueId {
-    let shape = b.ty(x).shape;
-    let w = b.frozen_parameter(&format!("{name}.weight"), &[rate * to, shape[1], 3]);
+    let over = Blocks { taps: 3, before: 1 };
     let bias = b.frozen_parameter(&format!("{name}.bias"), &[to]);
+    transposed_of(b, name, x, bias, over, rate, stride)
+}
+
+/// Returns a transposed convolution of x `[T, C]`, rows of `stride` samples, to `[T * rate, to]`, with the bias `[to]`.
+pub fn transposed_of(
+    b: &mut Builder<'_>,
+    name: &str,
+    x: ValueId,
+    bias: ValueId,
+    over: Blocks,
+    rate: usize,
+    stride: usize,
+) -> ValueId {
+    let (shape, to) = (b.ty(x).shape, b.dim(bias, 0));
+    let w = b.frozen_parameter(&format!("{name}.weight"), &[rate * to, shape[1], over.taps]);
     let bias = b.concat(&vec![bias; rate], 0);
     let rows = table(b, Table::rows(stride));
-    let y = b.conv1d(x, w, bias, rows, 1, 1);
+    let y = b.conv1d(x, w, bias, rows, 1, over.before);
     b.reshape(y, &[shape[0] * rate, to])
 }
 
-fn table(b: &mut Builder<'_>, table: Table) -> ValueId {
+/// Returns the input with a segment table.
+pub fn table(b: &mut Builder<'_>, table: Table) -> ValueId {
     b.input(&table.name(), table.ty())
 }

@@ -81,17 +81,7 @@ impl Codebooks<'_> {
         let shape = [n, entries];
         let squares = b.broadcast(squares, &shape);
         let scores = b.sub(products, squares);
-        let best = b.reduce(ReduceKind::Max, scores, 1);
-        let best = b.broadcast(best, &shape);
-        let hit = b.binary(BinaryKind::Equal, scores, best);
-        // The first hit: the largest of the negative numbers, -V where there is none.
-        let number = b.iota(DType::F32, &shape, 1);
-        let number = b.unary(UnaryKind::Neg, number);
-        let none = b.fill_like(number, -(entries as f32));
-        let number = b.select(hit, number, none);
-        let number = b.reduce(ReduceKind::Max, number, 1);
-        let number = b.unary(UnaryKind::Neg, number);
-        let codes = b.reshape(number, &[n]);
+        let codes = first_largest(b, scores);
         (b.cast(codes, DType::I32), codes)
     }
 
@@ -108,6 +98,23 @@ impl Codebooks<'_> {
         let x = b.broadcast(x, &[n, stride, latent]);
         b.reshape(x, &[n * stride, latent])
     }
+}
+
+/// Returns the place of the largest of each row of scores `[n, V]`, the first of several: f32 `[n]`, whole numbers. It is V where there
+/// is none, because something is not a number.
+pub fn first_largest(b: &mut Builder<'_>, scores: ValueId) -> ValueId {
+    let shape = b.ty(scores).shape;
+    let best = b.reduce(ReduceKind::Max, scores, 1);
+    let best = b.broadcast(best, &shape);
+    let hit = b.binary(BinaryKind::Equal, scores, best);
+    // The first hit: the largest of the negative numbers, -V where there is none.
+    let number = b.iota(DType::F32, &shape, 1);
+    let number = b.unary(UnaryKind::Neg, number);
+    let none = b.fill_like(number, -(shape[1] as f32));
+    let number = b.select(hit, number, none);
+    let number = b.reduce(ReduceKind::Max, number, 1);
+    let number = b.unary(UnaryKind::Neg, number);
+    b.reshape(number, &[shape[0]])
 }
 
 /// Returns the rows of x `[n, D]` scaled to length 1; of length 0 as they are.

@@ -13,12 +13,45 @@ pub enum Layout {
     Same,
     /// `[O, C, 1]` as the matrix `[O, C]`.
     Matrix,
-    /// A convolution of 2s taps and stride s, `[O, C, 2s]`, as one of three taps over blocks of s rows: `[O, s * C, 3]`.
-    /// Tap h meets block t + h - 1, channel j * C + c is row j of the block; a third of the taps are zero.
-    Strided(usize),
-    /// A transposed convolution of 2s taps and stride s, `[C, O, 2s]`, as one of three taps that makes blocks of s rows:
-    /// `[s * O, C, 3]`. Channel r * O + o is row r of the block.
-    Transposed(usize),
+    /// A convolution with a stride s, `[O, C, K]`, as one over blocks of s rows: `[O, s * C, H]`, see [`Blocks::strided`]. Tap h meets
+    /// block t + h - before, channel j * C + c is row j of the block; taps that meet no weight are zero.
+    Strided {
+        /// s
+        stride: usize,
+        /// zeros before the first row
+        pad: usize,
+    },
+    /// A transposed convolution with a stride s, `[C, O, K]`, as one that makes blocks of s rows: `[s * O, C, H]`, see
+    /// [`Blocks::transposed`]. Channel r * O + o is row r of the block.
+    Transposed {
+        /// s
+        stride: usize,
+        /// rows that are left out of the result at either end
+        pad: usize,
+    },
+}
+
+/// A convolution over blocks of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// H: taps, each of a block.
+    pub taps: usize,
+    /// Blocks before its own that it reads.
+    pub before: usize,
+}
+
+impl Blocks {
+    /// Returns what a convolution of `taps` taps becomes.
+    pub fn strided(taps: usize, stride: usize, pad: usize) -> Blocks {
+        let before = pad.div_ceil(stride);
+        Blocks { taps: before + (taps - 1 - pad) / stride + 1, before }
+    }
+
+    /// Returns what a transposed convolution of `taps` taps becomes.
+    pub fn transposed(taps: usize, stride: usize, pad: usize) -> Blocks {
+        let before = (taps - 1 - pad) / stride;
+        Blocks { taps: before + pad.div_ceil(stride) + 1, before }
+    }
 }
 
 /// Returns what a checkpoint may hold of a weight of that name: itself, or (g, v) as PyTorch has called them since 2.1, and before.
@@ -69,8 +102,10 @@ impl Tensor {
             Layout::Same if !self.normed && d.len() == 3 => vec![d[1]],
             Layout::Same => d.clone(),
             Layout::Matrix => vec![d[0], d[1]],
-            Layout::Strided(s) => vec![d[0], s * d[1], 3],
-            Layout::Transposed(s) => vec![s * d[1], d[0], 3],
+            Layout::Strided { stride: s, pad } => vec![d[0], s * d[1], Blocks::strided(d[2], s, pad).taps],
+            Layout::Transposed { stride: s, pad } => {
+                vec![s * d[1], d[0], Blocks::transposed(d[2], s, pad).taps]
+            }
         }
     }
 
@@ -109,33 +144,35 @@ impl Tensor {
         }
         match self.layout {
             Layout::Same | Layout::Matrix => put(first * row, v),
-            Layout::Strided(s) => {
-                let ins = self.dims[1];
-                // Row t * s - pad + k is row j of block t + h - 1.
-                let pad = stride_pad(s);
-                let tap = |h: usize, j: usize| (h * s + j + pad).checked_sub(s).filter(|k| *k < 2 * s);
-                let wide = s * ins * 3;
+            Layout::Strided { stride: s, pad } => {
+                let (ins, taps) = (self.dims[1], self.dims[2]);
+                let Blocks { taps: blocks, before } = Blocks::strided(taps, s, pad);
+                // Row t * s - pad + k is row j of block t + h - before.
+                let tap =
+                    |h: usize, j: usize| (h * s + j + pad).checked_sub(before * s).filter(|k| *k < taps);
+                let wide = s * ins * blocks;
                 let mut w = Vec::with_capacity(wide);
                 for (o, v) in (first..).zip(v.chunks_exact(row)) {
                     w.clear();
                     for (j, c) in (0..s).flat_map(|j| (0..ins).map(move |c| (j, c))) {
-                        w.extend((0..3).map(|h| tap(h, j).map_or(0.0, |k| v[c * 2 * s + k])));
+                        w.extend((0..blocks).map(|h| tap(h, j).map_or(0.0, |k| v[c * taps + k])));
                     }
                     put(o * wide, &w);
                 }
             }
-            Layout::Transposed(s) => {
-                let (ins, outs) = (self.dims[0], self.dims[1]);
-                // Row i * s + k - pad, of input row i = t + h - 1, is row r of block t.
-                let pad = stride_pad(s);
-                let tap = |h: usize, r: usize| (r + pad + s).checked_sub(h * s).filter(|k| *k < 2 * s);
-                let mut w = Vec::with_capacity(rows * 3);
+            Layout::Transposed { stride: s, pad } => {
+                let (ins, outs, taps) = (self.dims[0], self.dims[1], self.dims[2]);
+                let Blocks { taps: blocks, before } = Blocks::transposed(taps, s, pad);
+                // Row i * s + k - pad, of input row i = t + h - before, is row r of block t.
+                let tap =
+                    |h: usize, r: usize| (r + pad + before * s).checked_sub(h * s).filter(|k| *k < taps);
+                let mut w = Vec::with_capacity(rows * blocks);
                 for (r, o) in (0..s).flat_map(|r| (0..outs).map(move |o| (r, o))) {
                     w.clear();
                     for v in v.chunks_exact(row) {
-                        w.extend((0..3).map(|h| tap(h, r).map_or(0.0, |k| v[o * 2 * s + k])));
+                        w.extend((0..blocks).map(|h| tap(h, r).map_or(0.0, |k| v[o * taps + k])));
                     }
-                    put(((r * outs + o) * ins + first) * 3, &w);
+                    put(((r * outs + o) * ins + first) * blocks, &w);
                 }
             }
         }
@@ -171,13 +208,19 @@ impl Tensors {
 
     /// Declares a strided convolution of `[out, in]`.
     pub fn strided(&mut self, module: &str, [to, from]: [usize; 2], rate: usize) {
-        self.conv(module, [to, from, 2 * rate], Layout::Strided(rate));
+        let layout = Layout::Strided { stride: rate, pad: stride_pad(rate) };
+        self.conv(module, [to, from, 2 * rate], layout);
     }
 
     /// Declares a transposed convolution of `[in, out]`, whose bias is as long as the second axis.
     pub fn transposed(&mut self, module: &str, [from, to]: [usize; 2], rate: usize) {
-        self.weight(module, [from, to, 2 * rate], Layout::Transposed(rate));
-        self.plain(format!("{module}.bias"), vec![to]);
+        self.transposed_of(module, [from, to, 2 * rate], rate, stride_pad(rate));
+    }
+
+    /// Declares a transposed convolution of `[in, out, taps]` that leaves `pad` rows out at either end.
+    pub fn transposed_of(&mut self, module: &str, dims: [usize; 3], stride: usize, pad: usize) {
+        self.weight(module, dims, Layout::Transposed { stride, pad });
+        self.plain(format!("{module}.bias"), vec![dims[1]]);
     }
 
     /// Declares the frequencies of a snake.
@@ -224,16 +267,17 @@ mod tests {
         (0..n).map(|i| ((i * 37 + 11) % 64) as f32 / 32.0 - 1.0).collect()
     }
 
-    /// sum over c, h of `w[o, c, h]` `x[t + h - 1, c]`
-    fn three_taps(w: &[f32], x: &[f32], cin: usize) -> Vec<f32> {
+    /// sum over c, h of `w[o, c, h]` `x[t + h - before, c]`
+    fn taps(w: &[f32], x: &[f32], cin: usize, blocks: Blocks) -> Vec<f32> {
         let (rows, mut y) = (x.len() / cin, Vec::new());
         for t in 0..rows {
-            for w in w.chunks_exact(3 * cin) {
-                let term = |c: usize, h: usize| match (t + h).checked_sub(1) {
-                    Some(r) if r < rows => w[3 * c + h] * x[r * cin + c],
+            for w in w.chunks_exact(blocks.taps * cin) {
+                let term = |c: usize, h: usize| match (t + h).checked_sub(blocks.before) {
+                    Some(r) if r < rows => w[blocks.taps * c + h] * x[r * cin + c],
                     _ => 0.0,
                 };
-                y.push((0..cin).flat_map(|c| (0..3).map(move |h| (c, h))).map(|(c, h)| term(c, h)).sum());
+                let all = (0..cin).flat_map(|c| (0..blocks.taps).map(move |h| (c, h)));
+                y.push(all.map(|(c, h)| term(c, h)).sum());
             }
         }
         y
@@ -244,38 +288,39 @@ mod tests {
         assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4), "{a:?} {b:?}");
     }
 
-    /// The three taps over blocks against the formulas of PyTorch's `Conv1d` and `ConvTranspose1d`.
+    /// Taps over blocks against the formulas of PyTorch's `Conv1d` and `ConvTranspose1d`: (stride, taps, pad).
     #[test]
-    fn strided_and_transposed_convolutions_are_three_taps_over_blocks() {
-        for s in 2..=5 {
+    fn strided_and_transposed_convolutions_are_taps_over_blocks() {
+        let codecs = (2..=5).map(|s| (s, 2 * s, stride_pad(s)));
+        for (s, k, pad) in codecs.chain([(2, 3, 1), (2, 5, 2), (8, 16, 4), (3, 11, 4), (4, 4, 0), (1, 3, 1)])
+        {
             let (cin, cout, blocks) = (3, 2, 4);
-            let pad = stride_pad(s);
-            let v = numbers(cout * cin * 2 * s);
+            let v = numbers(cout * cin * k);
             let x = numbers(blocks * s * cin);
             let t = Tensor {
                 name: String::new(),
-                dims: vec![cout, cin, 2 * s],
+                dims: vec![cout, cin, k],
                 normed: false,
-                layout: Layout::Strided(s),
+                layout: Layout::Strided { stride: s, pad },
             };
             let mut y = vec![0.0; blocks * cout];
-            for (t, o, c, k) in all(blocks, cout, cin, 2 * s) {
-                if let Some(r) = (t * s + k).checked_sub(pad).filter(|r| *r < blocks * s) {
-                    y[t * cout + o] += v[(o * cin + c) * 2 * s + k] * x[r * cin + c];
+            for (t, o, c, j) in all(blocks, cout, cin, k) {
+                if let Some(r) = (t * s + j).checked_sub(pad).filter(|r| *r < blocks * s) {
+                    y[t * cout + o] += v[(o * cin + c) * k + j] * x[r * cin + c];
                 }
             }
-            assert_near(&three_taps(&fold(&t, None, v, 1), &x, s * cin), &y);
+            assert_near(&taps(&fold(&t, None, v, 1), &x, s * cin, Blocks::strided(k, s, pad)), &y);
 
-            let v = numbers(cin * cout * 2 * s);
+            let v = numbers(cin * cout * k);
             let x = numbers(blocks * cin);
-            let t = Tensor { dims: vec![cin, cout, 2 * s], layout: Layout::Transposed(s), ..t };
+            let t = Tensor { dims: vec![cin, cout, k], layout: Layout::Transposed { stride: s, pad }, ..t };
             let mut y = vec![0.0; blocks * s * cout];
-            for (i, o, c, k) in all(blocks, cout, cin, 2 * s) {
-                if let Some(r) = (i * s + k).checked_sub(pad).filter(|r| *r < blocks * s) {
-                    y[r * cout + o] += v[(c * cout + o) * 2 * s + k] * x[i * cin + c];
+            for (i, o, c, j) in all(blocks, cout, cin, k) {
+                if let Some(r) = (i * s + j).checked_sub(pad).filter(|r| *r < blocks * s) {
+                    y[r * cout + o] += v[(c * cout + o) * k + j] * x[i * cin + c];
                 }
             }
-            assert_near(&three_taps(&fold(&t, None, v, 2), &x, cin), &y);
+            assert_near(&taps(&fold(&t, None, v, 2), &x, cin, Blocks::transposed(k, s, pad)), &y);
         }
     }
 

@@ -89,6 +89,16 @@ fn other_forms_are_read() {
     assert_eq!(read("batch: {tokens: 9}").batch, Some(Batch::Frames(9)));
     let share = Recipe::parse("model: {dir: a}\ndata: {dir: b, validation: {share: 0}}", "r.yaml").unwrap().0;
     assert_eq!(share.data.validation, Validation::Share(0.0));
+    let of = |said: &str| {
+        Recipe::parse(&format!("model: {{dir: a}}\ndata: {{dir: b, validation: {said}}}"), "r.yaml")
+            .map(|r| r.0)
+    };
+    let file = of("{file: metadata_eval.csv}").unwrap();
+    assert_eq!(file.data.validation, Validation::File("metadata_eval.csv".into()));
+    for (said, why) in [("{file: a, share: 0.1}", "say one"), ("{file: ''}", "is empty")] {
+        let error = of(said).unwrap_err().to_string();
+        assert!(error.contains("data.validation") && error.contains(why), "{error}");
+    }
 }
 
 #[test]
@@ -307,7 +317,7 @@ fn absent_keys_mean_what_the_family_means() {
         (r.batch, r.lora.unwrap().targets.unwrap()),
         (Some(Batch::Clips(8)), defaults.adapted.clone())
     );
-    assert_eq!((r.sample, r.betas, r.eps, r.clip), (None, [0.9, 0.999], 1e-8, 1.0));
+    assert_eq!((r.sample, r.betas, r.eps, r.clip), (None, Some([0.9, 0.999]), 1e-8, 1.0));
     assert_eq!(r.schedule, Some(defaults.schedule.clone()));
     // Without adapters the original project's.
     assert_eq!(settled("").learning_rate, Some(1e-5));

@@ -1,9 +1,10 @@
 //! The families that are tried, each with a small model of its own.
 
+use ambitus_families::family::{ModelDir, OpenOptions};
 use ambitus_families::{ALL, Families};
 use ambitus_ir::Session;
 use ambitus_models::{Capacity, parler};
-use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorInfo, TensorSpec};
+use ambitus_store::{DType, Item, SafetensorsWriter, TensorFile, TensorInfo, TensorSpec, TensorWriter};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -30,16 +31,21 @@ pub struct Case {
 }
 
 /// All of them.
-pub fn all() -> [Case; 5] {
-    [f5(), orpheus(), parler(), toy(), game()]
+pub fn all() -> [Case; 6] {
+    [f5(), orpheus(), parler(), xtts(), toy(), game()]
 }
 
 /// Nine short tones of other lengths and pitches, with texts.
 fn voice(dir: &Path) -> PathBuf {
+    voice_of(dir, 8_000)
+}
+
+/// The same of so many samples and more.
+fn voice_of(dir: &Path, least: usize) -> PathBuf {
     let data = dir.join("voice");
     std::fs::create_dir(&data).expect("a folder");
     for i in 0..9 {
-        let n = 8_000 + 1_700 * (i % 4);
+        let n = least + 1_700 * (i % 4);
         let tone = |t: usize| (t as f32 * (0.02 + 0.004 * i as f32)).sin() * 0.4 * (t as f32 * 6e-4).sin();
         let samples: Vec<f32> = (0..n).map(tone).collect();
         ambitus_data::wav::write_wav(&data.join(format!("clip{i}.wav")), &samples, 24_000).expect("a file");
@@ -189,6 +195,61 @@ pub fn parler() -> Case {
         "parler: {{description: \"{description}\"}}\nlearning_rate: 1e-2\nschedule: linear\nwarmup: 0"
     );
     Case { name: "Parler-TTS", families: ALL, dir, model, part: "*.layers.0", rows: 130, lines, refuses: &[] }
+}
+
+/// A decoder of three layers over the recorded DVAE, with the recorded vocabulary and vocoder, of random values.
+pub fn xtts() -> Case {
+    let dir = tempfile::tempdir().expect("a folder");
+    // The project takes no clip of less than half a second.
+    voice_of(dir.path(), 14_000);
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).expect("a folder");
+    let parity = root().join("parity");
+    for file in
+        ["dvae/fixtures/small/dvae.pth", "dvae/fixtures/small/mel_stats.pth", "xtts_text/fixtures/vocab.json"]
+    {
+        let from = parity.join(file);
+        std::fs::copy(&from, model.join(from.file_name().expect("a name"))).expect("a file");
+    }
+    let args = serde_json::json!({
+        "gpt_layers": 3, "gpt_n_model_channels": 12, "gpt_n_heads": 3, "gpt_num_audio_tokens": 66,
+        "gpt_start_audio_token": 64, "gpt_stop_audio_token": 65,
+    });
+    let config = serde_json::json!({"model": "xtts", "model_args": args}).to_string();
+    std::fs::write(model.join("config.json"), config).expect("a file");
+    let scratch = OpenOptions { from_scratch: true, ..OpenOptions::default() };
+    let opened = ModelDir::open(ALL, &model, scratch).expect("its own folder");
+    let mut session = Session::default();
+    opened.model.loss(&mut session, 0, Capacity { rows: 1, clips: 1 }, "micro", true);
+    let decoder = TensorFile::open(parity.join("hifigan/fixtures/decoder.pth")).expect("a vocoder");
+    write_checkpoint(&model.join("model.pth"), &session, &decoder);
+    let lines = "xtts: {language: en}\nlearning_rate: 1e-2\nschedule: linear".to_owned();
+    Case { name: "XTTS", families: ALL, dir, model, part: "*.h.0", rows: 140, lines, refuses: &[] }
+}
+
+/// Writes random parameters of a session, and a vocoder's tensors, as the project does.
+fn write_checkpoint(path: &Path, session: &Session, vocoder: &TensorFile) {
+    let own = session.states.iter().filter(|s| s.trainable);
+    let mut specs: Vec<TensorSpec> = own.map(|s| TensorSpec::new(&s.name, DType::F32, &s.ty.shape)).collect();
+    let frozen = vocoder.tensors().iter().filter_map(|t| Some((t.name().strip_prefix("model.")?, t)));
+    let frozen: BTreeMap<&str, &TensorInfo> =
+        frozen.filter(|(name, _)| name.starts_with("hifigan_decoder.")).collect();
+    specs.extend(frozen.iter().map(|(name, t)| TensorSpec::new(*name, t.dtype(), t.shape())));
+    let root = [("model".to_owned(), Item::Tensors)];
+    let mut writer = TensorWriter::create_torch(path, specs, &root).expect("a file");
+    for (k, spec) in writer.specs().to_vec().into_iter().enumerate() {
+        if let Some(tensor) = frozen.get(&*spec.name) {
+            let put = |bytes: &[u8]| writer.write(&spec.name, bytes).expect("written");
+            vocoder.read_stored(tensor.name(), &mut [0; 1 << 12], put).expect("read");
+            continue;
+        }
+        let norm = ["norm.weight", "gamma", "ln_1.weight", "ln_2.weight", "ln_f.weight"];
+        let mean = if norm.iter().any(|end| spec.name.ends_with(end)) { 1.0 } else { 0.0 };
+        let elements: usize = spec.shape.iter().product();
+        let drawn = |i: usize| mean + 1e-4 * (((i + k) * 7919 % 2003) as f32 - 1001.0);
+        writer.write_f32(&spec.name, &(0..elements).map(drawn).collect::<Vec<f32>>()).expect("a tensor");
+    }
+    writer.finish().expect("a file");
 }
 
 /// Ids of the recorded tokenizer, and those of T5 that it lacks.

@@ -5,7 +5,7 @@ use ambitus_data::{ClipIndex, DataError, Source, Tokenizer, TokenizerKind, load_
 use ambitus_families::clips::{Clips, Use};
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
-use ambitus_families::family::{ExportForm, Family, ModelDir, OpenOptions, Opened, of_model};
+use ambitus_families::family::{ExportForm, Family, ModelDir, OpenOptions, Opened, TorchLayout, of_model};
 use ambitus_families::prepare::{
     Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shown,
 };
@@ -14,7 +14,7 @@ use ambitus_families::weights::{Differences, MAX_CONFIG_BYTES, Weights, read_tex
 use ambitus_ir::StateDecl;
 use ambitus_models::{Batch, Model, Norms, one_norm};
 use ambitus_recipe::recipe::{Defaults, OwnKey, Section};
-use ambitus_store::TensorFile;
+use ambitus_store::{Item, TensorFile};
 use serde::Deserialize;
 use std::path::Path;
 use std::sync::Arc;
@@ -82,6 +82,56 @@ impl Family for Toy {
 
     fn export(&self) -> ExportForm {
         ExportForm { prefix: "toy.", ..ExportForm::default() }
+    }
+}
+
+/// A toy whose project writes PyTorch checkpoints, in two layouts.
+pub struct Pickled;
+
+static LAYOUTS: [TorchLayout; 2] = [
+    TorchLayout { name: "plain", file: "toy.pth", key: "model", prefix: "", beside: |_| Vec::new() },
+    TorchLayout {
+        name: "wrapped",
+        file: "toy.pth",
+        key: "weights",
+        prefix: "outer.",
+        beside: |run| {
+            let config = run.dir.join("toy.json").is_file();
+            let loss = run.loss.map_or(Item::None, Item::Float);
+            let all =
+                [("step", Item::Int(run.updates as i64)), ("loss", loss), ("config", Item::Bool(config))];
+            all.map(|(key, item)| (key.to_owned(), item)).into()
+        },
+    },
+];
+
+impl Family for Pickled {
+    fn name(&self) -> &'static str {
+        "Pickled toy"
+    }
+
+    fn files(&self) -> &'static str {
+        Toy.files()
+    }
+
+    fn section(&self) -> &'static Section {
+        Toy.section()
+    }
+
+    fn recognises(&self, dir: &Path) -> bool {
+        Toy.recognises(dir)
+    }
+
+    fn open(&self, dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
+        Toy.open(dir, options)
+    }
+
+    fn defaults(&self, model: &dyn Model) -> Defaults {
+        Toy.defaults(model)
+    }
+
+    fn export(&self) -> ExportForm {
+        ExportForm { layouts: &LAYOUTS, ..Toy.export() }
     }
 }
 
