@@ -41,6 +41,26 @@ def rank_sets(like: str, micro_batch: int) -> list[Set]:
     return sets
 
 
+def plan_sets(rng: random.Random, layers: int, modules: str, rows: list[int], ranks: Callable[[str, int], list[Set]] = rank_sets) -> list[Set]:
+    """What every family is held to: recomputing, threads, a budget, splits into micro-batches, ranks. `rows`: of each clip."""
+    longest, total = max(rows), sum(rows)
+    some = rng.randint(longest, total)
+    whole = ["--micro-batch", str(total), "--threads", "2"]
+    return [
+        Set("none", ["--checkpoint", "none", *whole]),
+        Set("default", [], reordered="none"),
+        Set("all", ["--checkpoint", "all", *whole], same_bits="none"),
+        Set("part", ["--checkpoint", str(rng.randint(0, layers)), *whole], same_bits="none"),
+        Set("values", ["--checkpoint", f"values:{rng.randint(1, 4)}", *whole], same_bits="none"),
+        Set("modules", ["--checkpoint", modules, *whole], same_bits="none"),
+        Set("one-thread", ["--checkpoint", "none", "--micro-batch", str(total), "--threads", "1"], same_bits="none"),
+        Set("memory", ["--checkpoint", "none", "--memory", "1GiB", *whole], same_bits="none"),
+        Set("longest", ["--checkpoint", "none", "--micro-batch", str(longest)], reordered="none"),
+        Set("some", ["--checkpoint", "all", "--micro-batch", str(some), "--threads", "1"], reordered="none"),
+        *ranks("none", some),
+    ]
+
+
 def run_sets(binary: str, work: Path, model: Path, batch: Path, want, sets: list[Set]) -> int:
     """Number of failures. `want`: the reference's loss and gradients."""
     failures, outs = 0, {}
@@ -65,6 +85,20 @@ def run_sets(binary: str, work: Path, model: Path, batch: Path, want, sets: list
         for problem in problems[:5] + ([f"... {len(problems) - 5} more"] if len(problems) > 5 else []):
             print(f"    FAIL {problem}")
     return failures
+
+
+def generate_main(record: Callable[[], None], sweep: Callable[[str, int, int], None], description: str | None) -> None:
+    """The command line of a family's generate.py: writes fixtures, tries a binary on random models, or both."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary", nargs="?")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if args.record:
+        record()
+    if args.binary:
+        sweep(args.binary, args.count, args.seed)
 
 
 def main(run_case: Callable[[str, Path, int], int], description: str) -> int:

@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from f5_tts.model import cfm  # noqa: E402  (reference opens the package)
 from sweep import random_case
+from sweep_sets import generate_main  # sweep says where it is
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
 # Relative L2 over the generated frames.
@@ -107,14 +106,4 @@ def record() -> None:
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("binary", nargs="?")
-    arguments.add_argument("--record", action="store_true")
-    arguments.add_argument("--count", type=int, default=20)
-    arguments.add_argument("--seed", type=int, default=0)
-    a = arguments.parse_args()
-    if a.record:
-        record()
-    if a.binary:
-        sweep(a.binary, a.count, a.seed)
-    sys.exit(0)
+    generate_main(record, sweep, __doc__)

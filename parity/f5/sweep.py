@@ -18,7 +18,7 @@ from reference import gradients, load, load_batch, save_batch
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 import sweep_sets  # noqa: E402
-from sweep_sets import Set, rank_sets, run_sets  # noqa: E402
+from sweep_sets import plan_sets, run_sets  # noqa: E402
 
 
 def random_case(rng: random.Random) -> tuple[dict, list[tuple[int, int, str]]]:
@@ -50,22 +50,6 @@ def random_case(rng: random.Random) -> tuple[dict, list[tuple[int, int, str]]]:
     return model, clips
 
 
-def option_sets(rng: random.Random, model: dict, clips: list) -> list[Set]:
-    longest, total = max(c[0] for c in clips), sum(c[0] for c in clips)
-    some = rng.randint(longest, max(longest, total))
-    whole = ["--micro-batch", str(total), "--threads", "2"]
-    return [
-        Set("none", ["--checkpoint", "none", *whole]),
-        Set("default", [], reordered="none"),
-        Set("all", ["--checkpoint", "all", *whole], same_bits="none"),
-        Set("part", ["--checkpoint", str(rng.randint(0, model["depth"])), *whole], same_bits="none"),
-        Set("one-thread", ["--checkpoint", "none", "--micro-batch", str(total), "--threads", "1"], same_bits="none"),
-        Set("longest", ["--checkpoint", "none", "--micro-batch", str(longest)], reordered="none"),
-        Set("some", ["--checkpoint", "all", "--micro-batch", str(some), "--threads", "1"], reordered="none"),
-        *rank_sets("none", some),
-    ]
-
-
 def run_case(binary: str, work: Path, seed: int) -> int:
     """Number of failures."""
     rng = random.Random(seed)
@@ -76,7 +60,7 @@ def run_case(binary: str, work: Path, seed: int) -> int:
     save_batch(make_batch(seed, model["vocab_size"], shapes), batch)
     want = gradients(load(directory), load_batch(batch))
     print(f"case {seed}: {model} clips {shapes}", flush=True)
-    return run_sets(binary, work, directory, batch, want, option_sets(rng, model, shapes))
+    return run_sets(binary, work, directory, batch, want, plan_sets(rng, model["depth"], "*.to_q,*.to_out.0", [c[0] for c in shapes]))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ are drawn by argmax(p / q) on given q on both sides.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -21,6 +20,9 @@ from make import LLAMA3, make_model
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from sweep_sets import generate_main  # noqa: E402
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
 # Relative to the largest logit of a step. In 16 bits: as far as transformers' own model in that type is, twice, and a little.
@@ -197,14 +199,4 @@ def record() -> None:
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("binary", nargs="?")
-    arguments.add_argument("--record", action="store_true")
-    arguments.add_argument("--count", type=int, default=20)
-    arguments.add_argument("--seed", type=int, default=0)
-    a = arguments.parse_args()
-    if a.record:
-        record()
-    if a.binary:
-        sweep(a.binary, a.count, a.seed)
-    sys.exit(0)
+    generate_main(record, sweep, __doc__)

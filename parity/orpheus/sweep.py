@@ -21,7 +21,7 @@ from reference import gradients, load, save_batch
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 import sweep_sets  # noqa: E402
-from sweep_sets import Set, rank_sets, run_sets  # noqa: E402
+from sweep_sets import plan_sets, run_sets  # noqa: E402
 
 
 def random_case(rng: random.Random) -> tuple[dict, list[int], int]:
@@ -55,25 +55,6 @@ def random_case(rng: random.Random) -> tuple[dict, list[int], int]:
     return config, lengths, rng.choice([4, 5])
 
 
-def option_sets(rng: random.Random, model: dict, lengths: list[int]) -> list[Set]:
-    longest, total = max(lengths), sum(lengths)
-    some = rng.randint(longest, max(longest, total))
-    whole = ["--micro-batch", str(total), "--threads", "2"]
-    return [
-        Set("none", ["--checkpoint", "none", *whole]),
-        Set("default", [], reordered="none"),
-        Set("all", ["--checkpoint", "all", *whole], same_bits="none"),
-        Set("part", ["--checkpoint", str(rng.randint(0, model["num_hidden_layers"])), *whole], same_bits="none"),
-        Set("values", ["--checkpoint", f"values:{rng.randint(1, 4)}", *whole], same_bits="none"),
-        Set("modules", ["--checkpoint", "*.mlp,*.q_proj", *whole], same_bits="none"),
-        Set("one-thread", ["--checkpoint", "none", "--micro-batch", str(total), "--threads", "1"], same_bits="none"),
-        Set("memory", ["--checkpoint", "none", "--memory", "1GiB", *whole], same_bits="none"),
-        Set("longest", ["--checkpoint", "none", "--micro-batch", str(longest)], reordered="none"),
-        Set("some", ["--checkpoint", "all", "--micro-batch", str(some), "--threads", "1"], reordered="none"),
-        *rank_sets("none", some),
-    ]
-
-
 def run_case(binary: str, work: Path, seed: int) -> int:
     """Number of failures."""
     rng = random.Random(seed)
@@ -88,7 +69,7 @@ def run_case(binary: str, work: Path, seed: int) -> int:
     if spelling == 5:
         respell(directory)
     print(f"case {seed}: {model} spelling {spelling} clips {lengths}", flush=True)
-    return run_sets(binary, work, directory, batch, want, option_sets(rng, model, lengths))
+    return run_sets(binary, work, directory, batch, want, plan_sets(rng, model["num_hidden_layers"], "*.mlp,*.q_proj", lengths))
 
 
 if __name__ == "__main__":

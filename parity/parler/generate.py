@@ -13,11 +13,9 @@ tolerance. Every case also goes through `by_definition`, the loop in plain words
 
 from __future__ import annotations
 
-import argparse
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +26,7 @@ from record import CASES, SMALL, TEXT
 from reference import Clip, inputs, load
 from safetensors.torch import load_file, save_file
 from sweep import random_case
+from sweep_sets import generate_main  # sweep says where it is
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
 FP32 = 1e-4  # of the largest score of a step
@@ -220,14 +219,4 @@ def record() -> None:
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("binary", nargs="?")
-    arguments.add_argument("--record", action="store_true")
-    arguments.add_argument("--count", type=int, default=20)
-    arguments.add_argument("--seed", type=int, default=0)
-    a = arguments.parse_args()
-    if a.record:
-        record()
-    if a.binary:
-        sweep(a.binary, a.count, a.seed)
-    sys.exit(0)
+    generate_main(record, sweep, __doc__)

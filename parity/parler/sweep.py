@@ -21,7 +21,7 @@ from reference import Clip, gradients, load, save_batch
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 import sweep_sets  # noqa: E402
-from sweep_sets import Set, rank_sets, run_sets  # noqa: E402
+from sweep_sets import plan_sets, run_sets  # noqa: E402
 
 DESCRIPTION = 4  # rows that a description's token counts, at most: micro-batches are no smaller than that
 MAX_POSITIONS = 256
@@ -82,25 +82,6 @@ def rows(clip: Clip) -> int:
     return max(clip.positions, DESCRIPTION * len(clip.description_ids))
 
 
-def option_sets(rng: random.Random, model: dict, clips: list[Clip]) -> list[Set]:
-    longest, total = max(map(rows, clips)), sum(map(rows, clips))
-    some = rng.randint(longest, max(longest, total))
-    whole = ["--micro-batch", str(total), "--threads", "2"]
-    return [
-        Set("none", ["--checkpoint", "none", *whole]),
-        Set("default", [], reordered="none"),
-        Set("all", ["--checkpoint", "all", *whole], same_bits="none"),
-        Set("part", ["--checkpoint", str(rng.randint(0, model["decoder"]["num_hidden_layers"])), *whole], same_bits="none"),
-        Set("values", ["--checkpoint", f"values:{rng.randint(1, 4)}", *whole], same_bits="none"),
-        Set("modules", ["--checkpoint", "*.fc1,*.q_proj", *whole], same_bits="none"),
-        Set("one-thread", ["--checkpoint", "none", "--micro-batch", str(total), "--threads", "1"], same_bits="none"),
-        Set("memory", ["--checkpoint", "none", "--memory", "1GiB", *whole], same_bits="none"),
-        Set("longest", ["--checkpoint", "none", "--micro-batch", str(longest)], reordered="none"),
-        Set("some", ["--checkpoint", "all", "--micro-batch", str(some), "--threads", "1"], reordered="none"),
-        *rank_sets("none", some),
-    ]
-
-
 def run_case(binary: str, work: Path, seed: int) -> int:
     """Number of failures."""
     rng = random.Random(seed)
@@ -113,7 +94,7 @@ def run_case(binary: str, work: Path, seed: int) -> int:
     save_batch(clips, batch)
     want = gradients(load(directory), clips)
     print(f"case {seed}: {model} clips {shapes}", flush=True)
-    return run_sets(binary, work, directory, batch, want, option_sets(rng, model, clips))
+    return run_sets(binary, work, directory, batch, want, plan_sets(rng, model["decoder"]["num_hidden_layers"], "*.fc1,*.q_proj", [rows(clip) for clip in clips]))
 
 
 if __name__ == "__main__":

@@ -13,20 +13,19 @@ two largest logits differ by more than ten times the tolerance; latents as far a
 
 from __future__ import annotations
 
-import argparse
 import random
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from check import random_case
 from make import make_batch, make_mel, make_model
 from record import CASES
 from reference import SAMPLES_PER_CODE, Clip, load, load_batch
 from safetensors.torch import load_file, save_file
+from sweep import random_case
+from sweep_sets import generate_main  # sweep says where it is
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
 FP32 = 1e-4  # of the largest logit of a step, and of all latents of a clip
@@ -144,14 +143,4 @@ def record() -> None:
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("binary", nargs="?")
-    arguments.add_argument("--record", action="store_true")
-    arguments.add_argument("--count", type=int, default=20)
-    arguments.add_argument("--seed", type=int, default=0)
-    a = arguments.parse_args()
-    if a.record:
-        record()
-    if a.binary:
-        sweep(a.binary, a.count, a.seed)
-    sys.exit(0)
+    generate_main(record, sweep, __doc__)

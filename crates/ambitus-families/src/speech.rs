@@ -126,7 +126,9 @@ pub trait Speech: Send {
     fn pieces(&self) -> Vec<usize>;
 
     /// Returns what a person should know before.
-    fn notes(&self) -> Vec<String>;
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Speaks the lines one after another into `to`. `name` returns the name of a program from that of [`Programs`]: those
     /// on averaged weights have others.

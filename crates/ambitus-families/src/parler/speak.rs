@@ -227,10 +227,6 @@ impl Speech for Speaking {
         self.lines.clone()
     }
 
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn speak(
         &mut self,
         exec: &mut dyn Executor,

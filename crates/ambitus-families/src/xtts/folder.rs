@@ -259,6 +259,36 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
     })
 }
 
+/// Returns a warning where `config.json` says other sizes than the tensors: a run keeps the configuration, and its checkpoints no such
+/// file of tensors.
+pub(super) fn doubts(dir: &Path, config: &Config) -> Result<Vec<String>, RunError> {
+    let args = read_config(dir)?.model_args;
+    let base = Config::v2();
+    let of = |said: Option<usize>, otherwise: usize, is: usize, key: &str| {
+        (said.unwrap_or(otherwise) != is).then(|| format!("{key}: {is}"))
+    };
+    let (text, codes) = (config.most_text(), config.code_positions.saturating_sub(3));
+    let others: Vec<String> = [
+        of(args.gpt_layers, base.layers, config.layers, "gpt_layers"),
+        of(args.gpt_n_model_channels, base.dim, config.dim, "gpt_n_model_channels"),
+        of(args.gpt_num_audio_tokens, base.codes, config.codes, "gpt_num_audio_tokens"),
+        of(args.gpt_max_text_tokens, base.most_text(), text, "gpt_max_text_tokens"),
+        of(args.gpt_max_audio_tokens, base.code_positions - 3, codes, "gpt_max_audio_tokens"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    Ok(match others.is_empty() {
+        true => Vec::new(),
+        false => vec![format!(
+            "{}: says other sizes than {MODEL_FILE}, which are taken; write {} into its model_args, or a run of this model \
+             cannot be heard by its own folder, only by its export",
+            dir.join(CONFIG).display(),
+            others.join(", ")
+        )],
+    })
+}
+
 /// Opens `model.pth`.
 ///
 /// # Errors
@@ -308,6 +338,21 @@ pub(super) fn check(weights: &Weights, states: &[StateDecl]) -> Result<(), RunEr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_that_a_run_would_not_know_are_doubted() {
+        let dir = tempfile::tempdir().unwrap();
+        let doubts = |args: &str, config: &Config| {
+            let text = format!("{{\"model\": \"xtts\", \"model_args\": {{{args}}}}}");
+            std::fs::write(dir.path().join(CONFIG), text).unwrap();
+            doubts(dir.path(), config).unwrap()
+        };
+        let small = Config { layers: 2, text_positions: 52, ..Config::v2() };
+        assert!(doubts("", &Config::v2()).is_empty());
+        assert!(doubts("\"gpt_layers\": 2, \"gpt_max_text_tokens\": 50", &small).is_empty());
+        let said = doubts("\"gpt_layers\": 2", &small);
+        assert!(said[0].contains("write gpt_max_text_tokens: 50 into"), "{said:?}");
+    }
 
     #[test]
     fn what_is_not_trained_stands_beside() {

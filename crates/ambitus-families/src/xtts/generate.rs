@@ -99,7 +99,7 @@ impl Writer {
         let inputs = layout(c, room, true).bytes() + layout(c, room, false).bytes() + 4 * longest as u64;
         let latents = room.sequences * (LATENTS * c.dim + c.codes + c.dim);
         let most = self.said.iter().map(|s| s.most).max().unwrap_or(0);
-        let written = 2 * room.sequences * most * (c.dim + 1);
+        let written = 2 * room.sequences * most * (c.dim + 2);
         self.said_bytes() + inputs + 4 * (2 * latents + written + 4 * c.codes) as u64
     }
 
@@ -138,12 +138,17 @@ impl Writer {
     ) -> Result<Vec<Written>, RunError> {
         let (cfg, room) = (&self.config, self.room(DType::F32));
         let group = &self.said[first..self.said.len().min(first + room.sequences)];
-        let latents = group.iter().map(|said| self.latents(exec, name, said));
-        let latents: Vec<Vec<f32>> = latents.collect::<Result<_, _>>()?;
+        let mut latents: Vec<Vec<f32>> = Vec::new();
+        for (i, said) in group.iter().enumerate() {
+            // Texts of one voice share its mels, and so its latents.
+            let same = group[..i].iter().position(|other| Arc::ptr_eq(&other.mels, &said.mels));
+            latents.push(same.map_or_else(|| self.latents(exec, name, said), |k| Ok(latents[k].clone()))?);
+        }
         let prompts: Vec<(&[u32], &[f32])> =
             group.iter().zip(&latents).map(|(said, latents)| (&*said.text, &**latents)).collect();
         let begun = |said: &Said| Written { ended: said.most == 0, ..Written::default() };
         let mut all: Vec<Written> = group.iter().map(begun).collect();
+        let mut before = vec![self.before.clone(); group.len()];
         let (prefill, step) = (name(PREFILL), name(STEP));
         let mut batch = Batch::new(&layout(cfg, room, true));
         fill_prompts(cfg, &mut batch, room, &prompts);
@@ -162,8 +167,8 @@ impl Writer {
                 }
                 let step = written.codes.len() as u32;
                 let draws = Draws::Keyed { sequence: (first + i) as u32, step };
-                let before = [&*self.before, &*written.codes].concat();
-                let code = self.settings.sampling.choose(logits, &before, draws);
+                let code = self.settings.sampling.choose(logits, &before[i], draws);
+                before[i].push(code);
                 written.codes.push(code);
                 written.states.extend_from_slice(states);
                 written.ended = code == cfg.stop || written.codes.len() == group[i].most;

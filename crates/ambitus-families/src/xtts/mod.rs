@@ -99,6 +99,10 @@ impl Opened for Folder {
         folder::check(weights, states)
     }
 
+    fn doubts(&self, _weights: &Weights) -> Result<Vec<String>, RunError> {
+        folder::doubts(&self.dir, &self.config)
+    }
+
     fn frozen(&self) -> Result<Option<Frozen>, RunError> {
         if !self.dir.join(export::MODEL_FILE).is_file() {
             return Ok(None);

@@ -4,7 +4,7 @@
 //! tokens or with some that no text may have. Beyond these, what the tables of positions have no room for.
 
 use super::keys::Keys;
-use super::text::{Texts, VOCAB_FILE, language_of};
+use super::text::{Texts, VOCAB_FILE, language_of, readings};
 use crate::codec::Codec as _;
 use crate::console::Console;
 use crate::dvae;
@@ -14,7 +14,7 @@ use crate::prepare::{
     prepare_options, shown,
 };
 use ambitus_data::pieces::{self, Counts, PiecesOptions, piece_lengths, prepare_pieces};
-use ambitus_data::text::{ENCODING_BYTES, READINGS_BYTES, READINGS_PAGES};
+use ambitus_data::text::ENCODING_BYTES;
 use ambitus_data::{DataError, PrepareOptions, Source};
 use ambitus_models::xtts::batch;
 use ambitus_models::xtts::config::{BANDS, Config, RATE, SAMPLES_PER_CODE};
@@ -52,12 +52,12 @@ impl Preparer for Pieces<'_> {
         if self.missing().is_some() {
             return Ok(Box::new(move |_| room.process));
         }
-        let beside = self.codec(job.threads)?.encode_bytes() + self.readings().0 + held;
+        let beside = self.codec(job.threads)?.encode_bytes() + readings(self.keys, None).0 + held;
         Ok(bound(&options(job.recipe), &room, beside))
     }
 
     fn stays(&self) -> u64 {
-        PAGES + self.readings().1
+        PAGES + readings(self.keys, None).1
     }
 }
 
@@ -78,13 +78,6 @@ impl Pieces<'_> {
     /// Returns a file without which no clip is made.
     fn missing(&self) -> Option<&'static str> {
         [VOCAB_FILE, dvae::WEIGHTS, dvae::STATISTICS].into_iter().find(|name| !self.dir.join(name).is_file())
-    }
-
-    /// Returns the bytes of the dictionary of Chinese readings, and what stays of them, unless another language is named.
-    fn readings(&self) -> (u64, u64) {
-        let language = self.keys.language.as_deref();
-        let reads = !self.keys.cleaned && language.is_none_or(|language| language.starts_with("zh"));
-        if reads { (READINGS_BYTES, READINGS_PAGES) } else { (0, 0) }
     }
 
     /// Returns the clips, or only their lengths, and the bound on the memory that preparing them takes.
@@ -115,7 +108,7 @@ impl Pieces<'_> {
         let fixed = codec.encode_bytes() + PiecesOptions::fixed_bound(SAMPLES_PER_CODE, &options);
         let texts = room.read(fixed, Texts::read(self.dir, room.left(fixed), self.keys.cleaned));
         let texts = Reader::new(texts.map_err(of_tokenizer)?, self.keys, dir)?;
-        let of_texts = texts.texts.bpe().memory_bytes() + self.readings().0;
+        let of_texts = texts.texts.bpe().memory_bytes() + readings(self.keys, None).0;
         let source = source(fixed + of_texts)?;
         let held = pieces.memory_bound(&source, CLEANED_BYTES * ENCODING_BYTES, &options)
             - PiecesOptions::fixed_bound(SAMPLES_PER_CODE, &options);

@@ -4,7 +4,7 @@
 use super::conditioning::{self, reference, rows};
 use super::folder::Folder;
 use super::generate::{Said, Writer};
-use super::text::Texts;
+use super::text::{Texts, readings};
 use super::vocoder::{Rates, Vocoder};
 use crate::error::RunError;
 use crate::generate::Settings;
@@ -62,6 +62,8 @@ struct Speaking {
     rate: u32,
     /// Of tokenizer and speaker encoder, while they were there.
     read: u64,
+    /// Pages of a dictionary that stay.
+    stays: u64,
 }
 
 impl Speaker for Folder {
@@ -134,10 +136,13 @@ impl Speaker for Folder {
             }
             lines.push(said.len() - before);
         }
-        read = read.max(texts.as_ref().map_or(0, |texts| texts.bpe().memory_bytes()));
+        if let Some(texts) = &texts {
+            read = read.max(texts.bpe().memory_bytes() + readings(&self.keys, asked.language).0);
+        }
+        let stays = texts.map_or(0, |_| readings(&self.keys, asked.language).1);
         let writer = self.writer(asked.settings, said);
         let rate = vocoder.rate();
-        Ok(Box::new(Speaking { writer, expected, lines, voice, vocoder: Some(vocoder), rate, read }))
+        Ok(Box::new(Speaking { writer, expected, lines, voice, vocoder: Some(vocoder), rate, read, stays }))
     }
 
     fn of_length(&self, seconds: f64, threads: usize) -> Result<Box<dyn Speech>, RunError> {
@@ -159,6 +164,7 @@ impl Speaker for Folder {
             lines: vec![said.len()],
             writer: self.writer(&SETTINGS, said),
             voice: Vec::new(),
+            stays: 0,
             read: vocoder.as_ref().map_or(0, |vocoder| vocoder.voice_bytes(samples)),
             rate: vocoder.as_ref().map_or(Rates::PUBLISHED.output, Vocoder::rate),
             vocoder,
@@ -222,11 +228,11 @@ impl Speech for Speaking {
     }
 
     fn bytes(&self) -> u64 {
-        self.writer.bytes() + self.vocoder.as_ref().map_or(0, Vocoder::bytes)
+        self.writer.bytes() + self.stays + self.vocoder.as_ref().map_or(0, Vocoder::bytes)
     }
 
     fn resting_bytes(&self) -> u64 {
-        self.writer.said_bytes()
+        self.writer.said_bytes() + self.stays
     }
 
     fn rest(&mut self) {
@@ -241,10 +247,6 @@ impl Speech for Speaking {
 
     fn pieces(&self) -> Vec<usize> {
         self.lines.clone()
-    }
-
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
     }
 
     fn speak(

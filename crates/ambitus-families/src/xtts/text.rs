@@ -5,11 +5,15 @@
 //! Japanese nothing is, for they are written in Latin letters first. What cannot be done is refused, never read as something else:
 //! texts that the package cleaned are taken as they are where the recipe says so.
 
+use super::keys::Keys;
 use crate::error::RunError;
 use crate::tokens::{Reader, Tokens};
 use crate::weights::read_text;
 use ambitus_data::DataError;
-use ambitus_data::text::{Bpe, Syllables, chinese_numbers, english_numbers, is_digit, is_word, strip};
+use ambitus_data::text::{
+    Bpe, READINGS_BYTES, READINGS_PAGES, Syllables, chinese_numbers, english_numbers, is_digit, is_word,
+    strip,
+};
 use std::path::Path;
 
 /// Name of the tokenizer's file.
@@ -335,6 +339,13 @@ fn collapsed(text: &str) -> String {
         }
     }
     out
+}
+
+/// Returns the bytes of the dictionary of Chinese readings, and what stays of them, unless another language is asked for or named.
+pub(super) fn readings(keys: &Keys, asked: Option<&str>) -> (u64, u64) {
+    let language = asked.or(keys.language.as_deref());
+    let reads = !keys.cleaned && language.is_none_or(|language| language.starts_with("zh"));
+    if reads { (READINGS_BYTES, READINGS_PAGES) } else { (0, 0) }
 }
 
 /// The tokenizer of a model folder, with the cleaners before it.

@@ -101,34 +101,15 @@ op! {
 
 impl OpDef for Linear {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
-        want(x.len() == 2 || x.len() == 3, "takes x, w and perhaps a bias")?;
-        let (rows, cols) = super::matrix(x[0])?;
-        let (out, inner) = super::matrix(x[1])?;
-        alike(&x[..2])?;
-        want(cols == inner, "x and w differ in the inner axis")?;
-        if let Some(bias) = x.get(2) {
-            want(*bias.shape == [out], "the bias is not [Out]")?;
-        }
-        Ok(vec![x[0].with_shape(&[rows, out])])
+        layer_shape(x, true)
     }
 
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
-        let Some(dy) = v.dy0() else { return Ok(vec![None; v.x.len()]) };
-        let dx = v.need[0].then(|| b.matmul(dy, v.x[1], false, false));
-        let dw = v.need[1].then(|| b.wide_product(dy, v.x[0], true, false));
-        let mut grads = vec![dx, dw];
-        if let Some(need) = v.need.get(2) {
-            grads.push(need.then(|| b.column_sum(dy)));
-        }
-        Ok(grads)
+        layer_grads(b, v, true)
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
-        let Some(&bias) = x.get(2) else { return Some(vec![b.matmul(x[0], x[1], false, true)]) };
-        let y = b.wide_product(x[0], x[1], false, true);
-        let all = b.each_row(bias, y);
-        let y = b.add(y, all);
-        Some(vec![b.as_like(y, x[0])])
+        layer_parts(b, x, true)
     }
 
     fn narrows(&self, _: usize) -> bool {
@@ -139,8 +120,8 @@ impl OpDef for Linear {
         Props::PRODUCT
     }
 
-    fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
-        2.0 * x[0].shape.elements() as f64 * x[1].shape[0] as f64
+    fn flops(&self, x: &[TensorType], y: &[TensorType]) -> f64 {
+        layer_flops(x, y)
     }
 }
 
@@ -151,34 +132,15 @@ op! {
 
 impl OpDef for LinearIn {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
-        want(x.len() == 2 || x.len() == 3, "takes x, w and perhaps a bias")?;
-        let (rows, cols) = super::matrix(x[0])?;
-        let (inner, out) = super::matrix(x[1])?;
-        alike(&x[..2])?;
-        want(cols == inner, "x and w differ in the inner axis")?;
-        if let Some(bias) = x.get(2) {
-            want(*bias.shape == [out], "the bias is not [Out]")?;
-        }
-        Ok(vec![x[0].with_shape(&[rows, out])])
+        layer_shape(x, false)
     }
 
     fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
-        let Some(dy) = v.dy0() else { return Ok(vec![None; v.x.len()]) };
-        let dx = v.need[0].then(|| b.matmul(dy, v.x[1], false, true));
-        let dw = v.need[1].then(|| b.wide_product(v.x[0], dy, true, false));
-        let mut grads = vec![dx, dw];
-        if let Some(need) = v.need.get(2) {
-            grads.push(need.then(|| b.column_sum(dy)));
-        }
-        Ok(grads)
+        layer_grads(b, v, false)
     }
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
-        let Some(&bias) = x.get(2) else { return Some(vec![b.matmul(x[0], x[1], false, false)]) };
-        let y = b.wide_product(x[0], x[1], false, false);
-        let all = b.each_row(bias, y);
-        let y = b.add(y, all);
-        Some(vec![b.as_like(y, x[0])])
+        layer_parts(b, x, false)
     }
 
     fn narrows(&self, _: usize) -> bool {
@@ -189,9 +151,49 @@ impl OpDef for LinearIn {
         Props::PRODUCT
     }
 
-    fn flops(&self, x: &[TensorType], _: &[TensorType]) -> f64 {
-        2.0 * x[0].shape.elements() as f64 * x[1].shape[1] as f64
+    fn flops(&self, x: &[TensorType], y: &[TensorType]) -> f64 {
+        layer_flops(x, y)
     }
+}
+
+/// Returns the type of a linear layer's result; `rows`: each of w's rows gives an output, else each of its columns.
+fn layer_shape(x: &[TensorType], rows: bool) -> Result<Vec<TensorType>, String> {
+    want(x.len() == 2 || x.len() == 3, "takes x, w and perhaps a bias")?;
+    let (count, cols) = super::matrix(x[0])?;
+    let (first, second) = super::matrix(x[1])?;
+    let (out, inner) = if rows { (first, second) } else { (second, first) };
+    alike(&x[..2])?;
+    want(cols == inner, "x and w differ in the inner axis")?;
+    if let Some(bias) = x.get(2) {
+        want(*bias.shape == [out], "the bias is not [Out]")?;
+    }
+    Ok(vec![x[0].with_shape(&[count, out])])
+}
+
+/// Returns the gradients of a linear layer, as [`layer_shape`] has it.
+fn layer_grads(b: &mut Builder<'_>, v: &Vjp<'_>, rows: bool) -> Result<Grads, String> {
+    let Some(dy) = v.dy0() else { return Ok(vec![None; v.x.len()]) };
+    let dx = v.need[0].then(|| b.matmul(dy, v.x[1], false, !rows));
+    let (first, second) = if rows { (dy, v.x[0]) } else { (v.x[0], dy) };
+    let dw = v.need[1].then(|| b.wide_product(first, second, true, false));
+    let mut grads = vec![dx, dw];
+    if let Some(need) = v.need.get(2) {
+        grads.push(need.then(|| b.column_sum(dy)));
+    }
+    Ok(grads)
+}
+
+/// Returns a linear layer as a product and a sum.
+fn layer_parts(b: &mut Builder<'_>, x: &[ValueId], rows: bool) -> Option<Vec<ValueId>> {
+    let Some(&bias) = x.get(2) else { return Some(vec![b.matmul(x[0], x[1], false, rows)]) };
+    let y = b.wide_product(x[0], x[1], false, rows);
+    let all = b.each_row(bias, y);
+    let y = b.add(y, all);
+    Some(vec![b.as_like(y, x[0])])
+}
+
+fn layer_flops(x: &[TensorType], y: &[TensorType]) -> f64 {
+    2.0 * x[0].shape.elements() as f64 * y[0].shape.cols() as f64
 }
 
 impl Builder<'_> {

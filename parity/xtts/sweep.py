@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from reference import Clip, gradients, load, save_batch
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 import sweep_sets  # noqa: E402
-from sweep_sets import Set, rank_sets, run_sets  # noqa: E402
+from sweep_sets import Set, plan_sets, rank_sets, run_sets  # noqa: E402
 
 # Widths that the conditioning encoder's norms cut into 4, 8, 16 and 32 groups; heads, with odd sizes among them. Of 8 channels a group
 # is one: a bias before its norm has no gradient then, and what both sides have of it is rounding of 517 frames.
@@ -57,26 +58,16 @@ def random_clips(rng: random.Random, seed: int, model: dict) -> list[Clip]:
     return make_batch(seed, args, shapes, prompts=prompts, text_stop=model.get("stop", 0))
 
 
-def option_sets(rng: random.Random, model: dict, clips: list[Clip]) -> list[Set]:
-    longest, total = max(c.rows for c in clips), sum(c.rows for c in clips)
-    some = rng.randint(longest, total)
-    whole = ["--micro-batch", str(total), "--threads", "2"]
-    ranks = rank_sets("none", some)
-    count = rng.choice([2, 3, 4])
-    drawn = [s for s in ranks if s.name == f"{count}-full"] + rng.sample([s for s in ranks if s.name.startswith(f"{count}-") and s.name != f"{count}-full"], 2)
-    return [
-        Set("none", ["--checkpoint", "none", *whole]),
-        Set("default", [], reordered="none"),
-        Set("all", ["--checkpoint", "all", *whole], same_bits="none"),
-        Set("part", ["--checkpoint", str(rng.randint(0, model["args"]["gpt_layers"])), *whole], same_bits="none"),
-        Set("values", ["--checkpoint", f"values:{rng.randint(1, 4)}", *whole], same_bits="none"),
-        Set("modules", ["--checkpoint", "*.c_fc,*.to_kv", *whole], same_bits="none"),
-        Set("one-thread", ["--checkpoint", "none", "--micro-batch", str(total), "--threads", "1"], same_bits="none"),
-        Set("memory", ["--checkpoint", "none", "--memory", "1GiB", *whole], same_bits="none"),
-        Set("longest", ["--checkpoint", "none", "--micro-batch", str(longest)], reordered="none"),
-        Set("some", ["--checkpoint", "all", "--micro-batch", str(some), "--threads", "1"], reordered="none"),
-        *drawn,
-    ]
+def some_ranks(rng: random.Random) -> Callable[[str, int], list[Set]]:
+    """Full sharding at a drawn number of ranks, and two other strategies: every conditioning mel makes a run long."""
+
+    def sets(like: str, micro_batch: int) -> list[Set]:
+        count = rng.choice([2, 3, 4])
+        of_count = [s for s in rank_sets(like, micro_batch) if s.name.startswith(f"{count}-")]
+        full = [s for s in of_count if s.name == f"{count}-full"]
+        return full + rng.sample([s for s in of_count if s not in full], 2)
+
+    return sets
 
 
 def run_case(binary: str, work: Path, seed: int) -> int:
@@ -92,7 +83,7 @@ def run_case(binary: str, work: Path, seed: int) -> int:
     want = gradients(load(directory), clips)
     shapes = [(len(c.text_ids), len(c.codes), *([] if c.prompt_codes is None else c.prompt_codes.tolist())) for c in clips]
     print(f"case {seed}: {model} clips {shapes}", flush=True)
-    return run_sets(binary, work, directory, batch, want, option_sets(rng, model, clips))
+    return run_sets(binary, work, directory, batch, want, plan_sets(rng, model["args"]["gpt_layers"], "*.c_fc,*.to_kv", [clip.rows for clip in clips], some_ranks(rng)))
 
 
 if __name__ == "__main__":
