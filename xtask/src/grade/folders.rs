@@ -16,6 +16,8 @@ const CODEBOOK: usize = 4096;
 const VOCABULARY: usize = 156_940;
 /// Ids of the recorded tokenizer, and those of T5 that it lacks.
 const IDS: usize = 512;
+/// Tenths of a second of the shortest clips: XTTS takes none below half a second.
+const SHORTEST: usize = 6;
 /// Characters of the vocabulary of F5 cases, and of all transcripts.
 const LETTERS: &str = " abcdefghijklmnopqrstuvwxyz";
 
@@ -100,6 +102,18 @@ impl Folders {
                 let rows = |name: &str| (name == "shared.weight").then_some(IDS);
                 widened(&from, dir, rows).map_err(|e| e.to_string())
             }
+            Family::Xtts => {
+                let parity = repository().join("parity");
+                for file in [
+                    "dvae/fixtures/small/dvae.pth",
+                    "dvae/fixtures/small/mel_stats.pth",
+                    "xtts_text/fixtures/vocab.json",
+                ] {
+                    let from = parity.join(file);
+                    copy(&from, &dir.join(from.file_name().unwrap_or_default()))?;
+                }
+                write(&dir.join("config.json"), shape.xtts_json().as_bytes())
+            }
         })
     }
 
@@ -137,14 +151,14 @@ impl Folders {
                 Ok::<_, String>(())
             };
             match *data {
-                Data::Usual { clips, .. } => usual(&mut random, clips, (4, 30)),
+                Data::Usual { clips, .. } => usual(&mut random, clips, (SHORTEST, 30)),
                 Data::OneLong { seconds } => {
-                    usual(&mut random, 9, (4, 20))?;
+                    usual(&mut random, 9, (SHORTEST, 20))?;
                     clip("long", seconds as f64, &sentence(&mut random, seconds as f64))
                 }
-                Data::Many { clips } => usual(&mut random, clips, (4, 4)),
+                Data::Many { clips } => usual(&mut random, clips, (SHORTEST, SHORTEST)),
                 Data::LongTexts { texts } => {
-                    usual(&mut random, 12, (4, 20))?;
+                    usual(&mut random, 12, (SHORTEST, 20))?;
                     (0..texts).try_for_each(|i| {
                         clip(&format!("t{i:03}"), 1.0, &LETTERS.trim().repeat((1 << 20) / LETTERS.len()))
                     })
@@ -154,7 +168,7 @@ impl Folders {
                     let failed = |e: std::io::Error| format!("{}: {e}", file.display());
                     let mut csv = std::io::BufWriter::new(std::fs::File::create(&file).map_err(failed)?);
                     for i in 0..12 {
-                        hum(&dir.join(format!("c{i:05}.wav")), random.within(10_000, 48_000) as u32)?;
+                        hum(&dir.join(format!("c{i:05}.wav")), random.within(15_000, 48_000) as u32)?;
                         writeln!(csv, "c{i:05}|{}", sentence(&mut random, 1.0)).map_err(failed)?;
                     }
                     for i in 0..lines {
@@ -164,7 +178,7 @@ impl Folders {
                     csv.flush().map_err(failed)
                 }
                 Data::Hours { hours } => {
-                    usual(&mut random, 12, (4, 20))?;
+                    usual(&mut random, 12, (SHORTEST, 20))?;
                     clip("hours", 3600.0 * hours as f64, "far too long")
                 }
             }
