@@ -1,17 +1,18 @@
 //! Opening and running planned sessions.
 
-use crate::bind::{Io, Tensor};
+use crate::bind::Io;
 use crate::driver::{Arenas, Card, Graph, Piece, Rect, Spare};
 use crate::nccl::Rank;
 use crate::ops;
+use crate::programs::{address, in_order, io, steps};
 use crate::step::{Gemm, Step};
 use ambitus_comm::Communicator;
 use ambitus_exec::executor::{
     ExecError, Executor, check_places, input_place, output_place, plan_error, program, state_place,
 };
 use ambitus_exec::transfer;
-use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession, Region};
-use ambitus_ir::{DType, Instr, StateId, TensorType, ValueId};
+use ambitus_ir::plan::{Address, PlannedProgram, PlannedSession};
+use ambitus_ir::{DType, Instr, StateId, TensorType};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -246,12 +247,6 @@ impl CudaExecutor {
     }
 }
 
-/// Returns the address of a place on a slot.
-fn address(planned: &PlannedSession, arenas: Arenas, at: Address, slot: usize) -> u64 {
-    let arena = if at.region == Region::Host { arenas.host } else { arenas.device };
-    arena + planned.base(at.region, slot) + at.offset
-}
-
 /// Arenas, every program on every slot, and the algorithms of products as text.
 fn prepare(
     planned: &PlannedSession,
@@ -300,43 +295,6 @@ fn products(
     Ok(found)
 }
 
-/// Returns the steps of every instruction of a program on a slot.
-fn steps(
-    planned: &PlannedSession,
-    p: &PlannedProgram,
-    arenas: Arenas,
-    slot: usize,
-    here: (usize, usize),
-) -> Result<Vec<Vec<Step>>, ExecError> {
-    let of_one = |(i, instr): (usize, &Instr)| {
-        let io = io(planned, p, arenas, (slot, here), i);
-        ops::bind(&instr.op, &io).map_err(|what| plan_error(p, i, &what))
-    };
-    p.program.instrs.iter().enumerate().map(of_one).collect()
-}
-
-/// Returns what instruction `i` of a program works on, on a slot.
-fn io(
-    planned: &PlannedSession,
-    p: &PlannedProgram,
-    arenas: Arenas,
-    (slot, rank): (usize, (usize, usize)),
-    i: usize,
-) -> Io {
-    let instr = &p.program.instrs[i];
-    let tensor =
-        |v: &ValueId| Tensor { at: address(planned, arenas, p.place(*v), slot), ty: p.program.ty(*v) };
-    let workspace = p.workspaces.get(i).copied().flatten();
-    Io {
-        x: instr.inputs.iter().map(tensor).collect(),
-        y: instr.outputs.iter().map(tensor).collect(),
-        workspace: workspace.map_or(0, |at| address(planned, arenas, at, slot)),
-        workspace_bytes: workspace.map_or(0, |at| at.bytes),
-        rank,
-        path: instr.origin.path.clone(),
-    }
-}
-
 /// Records a program on a slot.
 fn record(
     planned: &PlannedSession,
@@ -345,9 +303,7 @@ fn record(
     (slot, here): (usize, (usize, usize)),
     card: &mut Card,
 ) -> Result<Recorded, ExecError> {
-    let steps = steps(planned, p, arenas, slot, here)?;
-    let of: Vec<usize> = steps.iter().enumerate().flat_map(|(i, s)| vec![i; s.len()]).collect();
-    let all: Vec<Step> = steps.into_iter().flatten().collect();
+    let (of, all): (Vec<usize>, Vec<Step>) = in_order(planned, p, arenas, (slot, here))?.into_iter().unzip();
     let end = p.program.instrs.len();
     let fault = |(step, what): (usize, String)| plan_error(p, of.get(step).copied().unwrap_or(end), &what);
     if all.iter().any(|s| matches!(s, Step::Exchange(e) if e.is_between_ranks())) {

@@ -15,6 +15,7 @@ mod kernels;
 mod ops;
 pub mod step;
 mod target;
+mod together;
 
 pub use target::{CudaTarget, STATED_RESERVE};
 
@@ -32,6 +33,10 @@ pub mod nvml;
 #[cfg(feature = "driver")]
 pub mod nvrtc;
 #[cfg(feature = "driver")]
+mod programs;
+#[cfg(feature = "driver")]
 pub mod reserve;
 #[cfg(feature = "driver")]
 pub use executor::{CudaExecutor, Ranks, Unopened};
+#[cfg(feature = "driver")]
+pub use programs::launches;

@@ -17,6 +17,8 @@ use crate::kernels::{
 };
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
+use std::ops::Range;
+use std::slice;
 
 macro_rules! ops {
     (($op:ident, $io:ident, $x:ident, $y:ident) lowered: $($lowered:ident),*; $($name:ident {
@@ -158,12 +160,12 @@ ops! { (op, io, x, y)
     Dropout { bind: random::dropout(op, io), workspace: 0, overwrites: false }
 
     Accumulate { bind: optim::accumulate(io), workspace: 0, overwrites: false }
-    SumSquares { bind: optim::sum_squares(io), workspace: 0, overwrites: false }
+    SumSquares { bind: optim::sum_squares(slice::from_ref(io)), workspace: 0, overwrites: false }
     SumPartials {
         bind: optim::sum_partials(io), workspace: optim::sum_partials_workspace(x), overwrites: false
     }
-    AdamW { bind: optim::adamw(op, io), workspace: 0, overwrites: false }
-    Lerp { bind: optim::lerp(io), workspace: 0, overwrites: false }
+    AdamW { bind: optim::adamw(op, slice::from_ref(io)), workspace: 0, overwrites: false }
+    Lerp { bind: optim::lerp(slice::from_ref(io)), workspace: 0, overwrites: false }
     AdamWBf16 { bind: narrow::adamw_bf16(op, io), workspace: 0, overwrites: false }
     AdamW8bit { bind: narrow::adamw_8bit(op, io), workspace: 0, overwrites: false }
 
@@ -180,4 +182,26 @@ ops! { (op, io, x, y)
     }
     TransferStart { bind: collective::transfer(op, io), workspace: 0, overwrites: false }
     CollectiveDone { bind: collective::done(io), workspace: 0, overwrites: false }
+}
+
+/// Returns the operands that instructions of an op have in common where one launch carries out several of them: see
+/// [`together`](crate::together). `None` where none does.
+pub(crate) fn common(op: &Op) -> Option<Range<usize>> {
+    match op {
+        Op::SumSquares(_) => Some(0..0),
+        Op::AdamW(_) => Some(4..8),
+        Op::Lerp(_) => Some(2..4),
+        _ => None,
+    }
+}
+
+/// Returns the steps of instructions of one op that have [`common`] operands, or of one instruction.
+pub(crate) fn bind_all(op: &Op, ios: &[Io]) -> Steps {
+    match (op, ios) {
+        (Op::SumSquares(_), ios) => optim::sum_squares(ios),
+        (Op::AdamW(op), ios) => optim::adamw(op, ios),
+        (Op::Lerp(_), ios) => optim::lerp(ios),
+        (op, [io]) => bind(op, io),
+        _ => Err("its launches are its own".to_owned()),
+    }
 }

@@ -4,6 +4,7 @@ mod collectives;
 mod emulated;
 mod mutations;
 mod rehearsal;
+mod together;
 
 use ambitus_cuda::libraries::{self, Needed};
 use ambitus_testkit::emulated_cuda;

@@ -67,6 +67,15 @@ struct Views {
     View at[48];
 };
 
+// What several instructions of one launch work on, WIDTH tensors each.
+template <int WIDTH, int MOST>
+struct Table {
+    View at[MOST][WIDTH];
+    // The number of the first block that works on each.
+    int first[MOST];
+    int n;
+};
+
 // A stretch of every equal part of a flat, as kernels/collective.rs says.
 struct Stretch {
     i64 parts, stride, first, n;
@@ -341,16 +350,45 @@ __device__ inline float sum4(const Four& x) { return (x.v[0] + x.v[1]) + (x.v[2]
 // At most four of what is left, none when nothing is.
 __device__ inline int up_to_four(i64 left) { return left >= 4 ? 4 : left > 0 ? (int)left : 0; }
 
-// Calls f(place, n, real) for every four elements, with all threads of a one-dimensional grid: n places, pads
-// included, of which the first `real` are not pads. Rows with pads are multiples of 16 bytes: no four lie in two rows.
+// Blocks that work on one thing: this one's number among them, and how many there are.
+struct Blocks {
+    int mine, all;
+};
+
+// Calls f(place, n, real) for every four elements, with all threads of some blocks: n places, pads included, of which the
+// first `real` are not pads. Rows with pads are multiples of 16 bytes: no four lie in two rows.
 template <class F>
-__device__ inline void each4(const View& y, F f) {
+__device__ inline void each4(const View& y, F f, Blocks blocks) {
     i64 n = y.rows * y.pitch;
-    i64 step = (i64)gridDim.x * blockDim.x * 4;
-    for (i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < n; i += step) {
+    i64 step = (i64)blocks.all * blockDim.x * 4;
+    for (i64 i = ((i64)blocks.mine * blockDim.x + threadIdx.x) * 4; i < n; i += step) {
         int here = up_to_four(n - i);
         f(i, here, y.pitch == y.cols ? here : up_to_four(y.cols - i % y.pitch));
     }
+}
+
+// Of a one-dimensional grid.
+template <class F>
+__device__ inline void each4(const View& y, F f) {
+    each4(y, f, {(int)blockIdx.x, (int)gridDim.x});
+}
+
+// Which tensors of a table a block works on, and the blocks that do.
+struct Share {
+    int at;
+    Blocks blocks;
+};
+
+template <class Table>
+__device__ inline Share share_of(const Table& table) {
+    int block = blockIdx.x, low = 0, high = table.n - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (table.first[middle] <= block) low = middle;
+        else high = middle - 1;
+    }
+    int end = low + 1 < table.n ? table.first[low + 1] : (int)gridDim.x;
+    return {low, {block - table.first[low], end - table.first[low]}};
 }
 
 // Who works on a row: a warp where rows are narrow, else a block. A thread has the columns first..first + 4 and those

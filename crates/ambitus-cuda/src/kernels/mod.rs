@@ -93,11 +93,16 @@ pub(crate) fn launch<K: Kernel>(kernel: &K, grid: [u32; 2]) -> Step {
     Step::Launch(Launch { kernel: K::INFO.name, block: K::INFO.block, grid, args: kernel.bytes() })
 }
 
-/// Launches `kernel` over `n` elements that its threads stride through; nothing when there are none.
-pub(crate) fn launch_over<K: Kernel>(kernel: &K, n: u64) -> Vec<Step> {
+/// Returns the blocks of a kernel whose threads stride through `n` elements.
+pub(crate) fn blocks<K: Kernel>(n: u64) -> u64 {
     /// Blocks beyond which threads take several elements each: some waves on the largest cards.
     const MOST: u64 = 4096;
-    let blocks = n.div_ceil(u64::from(K::INFO.block)).min(MOST) as u32;
+    n.div_ceil(u64::from(K::INFO.block)).min(MOST)
+}
+
+/// Launches `kernel` over `n` elements that its threads stride through; nothing when there are none.
+pub(crate) fn launch_over<K: Kernel>(kernel: &K, n: u64) -> Vec<Step> {
+    let blocks = blocks::<K>(n) as u32;
     if blocks == 0 { Vec::new() } else { vec![launch(kernel, [blocks, 1])] }
 }
 

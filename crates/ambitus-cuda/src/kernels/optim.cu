@@ -20,22 +20,24 @@ enum { PARTIAL = 4096 };
 // Runs are of elements without pads, so in a tensor with pads they start and end anywhere in a row.
 KERNEL(sum_squares) {
     __shared__ float shared[32];
-    i64 first = (i64)blockIdx.x * PARTIAL, n = a.x.rows * a.x.cols;
+    Share share = share_of(a.each);
+    const View &from = a.each.at[share.at][0], &to = a.each.at[share.at][1];
+    i64 first = (i64)share.blocks.mine * PARTIAL, n = from.rows * from.cols;
     int count = n - first < PARTIAL ? (int)(n - first) : PARTIAL;
     float sum = 0.0f;
-    if (a.x.pitch == a.x.cols) {
+    if (from.pitch == from.cols) {
         for (int i = (int)threadIdx.x * 4; i < count; i += (int)blockDim.x * 4) {
-            Four x = get4(a.x, first + i, up_to_four(count - i));
+            Four x = get4(from, first + i, up_to_four(count - i));
             sum += (x.v[0] * x.v[0] + x.v[1] * x.v[1]) + (x.v[2] * x.v[2] + x.v[3] * x.v[3]);
         }
     } else {
         for (int i = threadIdx.x; i < count; i += (int)blockDim.x) {
-            float x = get(a.x, place(a.x, first + i));
+            float x = get(from, place(from, first + i));
             sum += x * x;
         }
     }
     sum = block_sum(sum, shared);
-    if (threadIdx.x == 0) put(a.y, blockIdx.x, sum);
+    if (threadIdx.x == 0) put(to, share.blocks.mine, sum);
 }
 
 KERNEL(sum_each) {
@@ -65,31 +67,35 @@ __device__ inline i64 same_place(const View& y, i64 i, const View& x) {
 KERNEL(adamw) {
     if (get(a.apply, 0) == 0.0f) return;
     Update u = update_of(a);
-    each4(a.w, [&](i64 i, int n, int real) {
-        i64 at_m = same_place(a.w, i, a.m), at_v = same_place(a.w, i, a.v);
+    Share share = share_of(a.each);
+    const View *all = a.each.at[share.at], &ws = all[0], &gs = all[1], &ms = all[2], &vs = all[3];
+    each4(ws, [&](i64 i, int n, int real) {
+        i64 at_m = same_place(ws, i, ms), at_v = same_place(ws, i, vs);
         // Moments of another pitch keep their pads, which are zero: they may have fewer.
-        int n_m = a.m.pitch == a.w.pitch ? n : real, n_v = a.v.pitch == a.w.pitch ? n : real;
-        Four w = get4(a.w, i, n), g = get4(a.g, same_place(a.w, i, a.g), real);
-        Four m = get4(a.m, at_m, n_m), v = get4(a.v, at_v, n_v);
+        int n_m = ms.pitch == ws.pitch ? n : real, n_v = vs.pitch == ws.pitch ? n : real;
+        Four w = get4(ws, i, n), g = get4(gs, same_place(ws, i, gs), real);
+        Four m = get4(ms, at_m, n_m), v = get4(vs, at_v, n_v);
         step4(a.adam, u, g, w, m, v);
-        put4(a.w, i, n, real, w);
-        put4(a.m, at_m, n_m, real, m);
-        put4(a.v, at_v, n_v, real, v);
-    });
+        put4(ws, i, n, real, w);
+        put4(ms, at_m, n_m, real, m);
+        put4(vs, at_v, n_v, real, v);
+    }, share.blocks);
 }
 
 KERNEL(lerp) {
     if (get(a.apply, 0) == 0.0f) return;
     float decay = get(a.decay, 0), weight = 1.0f - decay;
-    each4(a.y, [&](i64 i, int n, int real) {
+    Share share = share_of(a.each);
+    const View &from = a.each.at[share.at][0], &to = a.each.at[share.at][1];
+    each4(to, [&](i64 i, int n, int real) {
         // b may be of another type, and its pads others.
-        Four b = get4(a.b, same_place(a.y, i, a.b), real);
+        Four b = get4(from, same_place(to, i, from), real);
         // a + (b - a) is b only up to rounding.
         if (decay != 0.0f) {
-            Four y = get4(a.y, i, n);
+            Four y = get4(to, i, n);
 #pragma unroll
             for (int k = 0; k < 4; k++) b.v[k] = y.v[k] + weight * (b.v[k] - y.v[k]);
         }
-        put4(a.y, i, n, real, b);
-    });
+        put4(to, i, n, real, b);
+    }, share.blocks);
 }

@@ -1,6 +1,6 @@
 //! Accumulation, norms and updates.
 
-use super::{Argument, View, kernels, launch, launch_over};
+use super::{Argument, View, blocks, kernels, launch, launch_over};
 use crate::bind::{Io, Steps};
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::optim::{AdamW, PARTIAL};
@@ -8,20 +8,18 @@ use ambitus_ir::ops::optim::{AdamW, PARTIAL};
 kernels! { "optim";
     /// y = beta * y + x; with beta 0 the old y is not read.
     AccumulateArgs "accumulate" [256 threads, 48 registers] { x: View, beta: View, y: View }
-    /// Sums of squares of runs of 4096 elements, a block each.
-    SumSquaresArgs "sum_squares" [256 threads, 40 registers] { x: View, y: View }
+    /// Sums of squares of runs of 4096 elements of several tensors x, a block each, to y.
+    SumSquaresArgs "sum_squares" [256 threads, 40 registers] { each: Table<2, 59> }
     /// Sums of whole tensors in double precision, a block each.
     SumEachArgs "sum_each" [256 threads, 40 registers] { x: Views, sums: u64 }
     /// The sum of `n` doubles, with one block.
     SumAllArgs "sum_all" [256 threads, 32 registers] { sums: u64, n: i32, y: View }
-    /// One step of AdamW; nothing if `apply` is 0.
+    /// One step of AdamW of several w, g, m, v; nothing if `apply` is 0.
     AdamWArgs "adamw" [256 threads, 64 registers] {
-        w: View, g: View, m: View, v: View,
-        lr: View, coef: View, t: View, apply: View,
-        adam: Adam,
+        each: Table<4, 29>, lr: View, coef: View, t: View, apply: View, adam: Adam,
     }
-    /// y = y + (1 - decay) * (b - y); nothing if `apply` is 0.
-    LerpArgs "lerp" [256 threads, 48 registers] { b: View, decay: View, apply: View, y: View }
+    /// y = y + (1 - decay) * (b - y) of several b, y; nothing if `apply` is 0.
+    LerpArgs "lerp" [256 threads, 48 registers] { each: Table<2, 59>, decay: View, apply: View }
 }
 
 /// Most tensors of one [`SumEachArgs`]: arguments of a kernel are at most 4 KiB.
@@ -40,6 +38,57 @@ impl Argument for Views {
         }
     }
 }
+
+/// Several tensors, or tuples of them, on which one launch works: the mirror of `Table` in `device.h`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Table<const WIDTH: usize, const MOST: usize> {
+    at: [[View; WIDTH]; MOST],
+    /// The number of the first block that works on each.
+    first: [i32; MOST],
+    /// How many there are.
+    n: i32,
+}
+
+impl<const WIDTH: usize, const MOST: usize> Table<WIDTH, MOST> {
+    /// Tuples of which each has work for some blocks, in as many tables as they fill; with the blocks of each table.
+    fn fill(all: impl Iterator<Item = ([View; WIDTH], u64)>) -> Vec<(Self, [u32; 2])> {
+        let empty = Table { at: [[View::NONE; WIDTH]; MOST], first: [0; MOST], n: 0 };
+        let mut tables: Vec<(Self, [u32; 2])> = Vec::new();
+        for (views, blocks) in all.filter(|(_, blocks)| *blocks > 0) {
+            if tables.last().is_none_or(|(table, _)| table.n as usize == MOST) {
+                tables.push((empty, [0, 1]));
+            }
+            let (table, grid) = tables.last_mut().expect("just made");
+            let n = table.n as usize;
+            (table.at[n], table.first[n], table.n) = (views, grid[0] as i32, n as i32 + 1);
+            grid[0] += blocks as u32;
+        }
+        tables
+    }
+
+    fn put_parts(self, to: &mut [u8]) {
+        let (views, numbers) = to.split_at_mut(size_of::<[[View; WIDTH]; MOST]>());
+        for (x, to) in self.at.into_iter().flatten().zip(views.chunks_mut(size_of::<View>())) {
+            x.put(to);
+        }
+        for (x, to) in self.first.into_iter().chain([self.n]).zip(numbers.chunks_mut(4)) {
+            x.put(to);
+        }
+    }
+}
+
+macro_rules! tables {
+    ($($width:literal by $most:literal = $c:literal),*) => {$(
+        impl Argument for Table<$width, $most> {
+            const C: &'static str = $c;
+            fn put(self, to: &mut [u8]) {
+                self.put_parts(to);
+            }
+        }
+    )*};
+}
+tables!(4 by 29 = "Table<4, 29>", 2 by 59 = "Table<2, 59>");
 
 /// What updates of AdamW have in common: the mirror of `Adam` in `device.h`.
 #[derive(Clone, Copy, Debug)]
@@ -63,20 +112,22 @@ impl Argument for Adam {
     }
 }
 
-/// Launches over groups of four elements.
-fn launch_fours<K: super::Kernel>(kernel: &K, over: View) -> Steps {
-    Ok(launch_over(kernel, over.stored().div_ceil(4)))
+/// Blocks over groups of four elements.
+fn blocks_of_fours<K: super::Kernel>(over: View) -> u64 {
+    blocks::<K>(over.stored().div_ceil(4))
 }
 
 pub(crate) fn accumulate(io: &Io) -> Steps {
     let (x, beta, y) = (io.x[1].view(), io.x[2].view(), io.y[0].view());
-    launch_fours(&AccumulateArgs { x, beta, y }, y)
+    Ok(launch_over(&AccumulateArgs { x, beta, y }, y.stored().div_ceil(4)))
 }
 
-pub(crate) fn sum_squares(io: &Io) -> Steps {
-    let (x, y) = (io.x[0].view(), io.y[0].view());
-    let parts = io.x[0].ty.shape.elements().div_ceil(PARTIAL) as u32;
-    Ok(if parts == 0 { Vec::new() } else { vec![launch(&SumSquaresArgs { x, y }, [parts, 1])] })
+pub(crate) fn sum_squares(ios: &[Io]) -> Steps {
+    let each = ios.iter().map(|io| {
+        let parts = io.x[0].ty.shape.elements().div_ceil(PARTIAL);
+        ([io.x[0].view(), io.y[0].view()], parts as u64)
+    });
+    Ok(Table::fill(each).into_iter().map(|(each, grid)| launch(&SumSquaresArgs { each }, grid)).collect())
 }
 
 /// Returns the scratch of SumPartials: a double per operand.
@@ -97,23 +148,25 @@ pub(crate) fn sum_partials(io: &Io) -> Steps {
     Ok(steps)
 }
 
-pub(crate) fn adamw(op: &AdamW, io: &Io) -> Steps {
-    let x = |i: usize| io.x[i].view();
-    let args = AdamWArgs {
-        w: x(0),
-        g: x(1),
-        m: x(2),
-        v: x(3),
-        lr: x(4),
-        coef: x(5),
-        t: x(6),
-        apply: x(7),
-        adam: Adam::new(op.beta1, op.beta2, op.eps, op.weight_decay),
-    };
-    launch_fours(&args, args.w)
+/// Of several tensors with the same lr, coef, t and apply.
+pub(crate) fn adamw(op: &AdamW, ios: &[Io]) -> Steps {
+    let each = ios.iter().map(|io| {
+        let views = [0, 1, 2, 3].map(|i| io.x[i].view());
+        (views, blocks_of_fours::<AdamWArgs>(views[0]))
+    });
+    let [lr, coef, t, apply] = [4, 5, 6, 7].map(|i| ios[0].x[i].view());
+    let adam = Adam::new(op.beta1, op.beta2, op.eps, op.weight_decay);
+    let tables = Table::fill(each).into_iter();
+    Ok(tables.map(|(each, grid)| launch(&AdamWArgs { each, lr, coef, t, apply, adam }, grid)).collect())
 }
 
-pub(crate) fn lerp(io: &Io) -> Steps {
-    let (b, decay, apply, y) = (io.x[1].view(), io.x[2].view(), io.x[3].view(), io.y[0].view());
-    launch_fours(&LerpArgs { b, decay, apply, y }, y)
+/// Of several tensors with the same decay and apply.
+pub(crate) fn lerp(ios: &[Io]) -> Steps {
+    let each = ios.iter().map(|io| {
+        let (b, y) = (io.x[1].view(), io.y[0].view());
+        ([b, y], blocks_of_fours::<LerpArgs>(y))
+    });
+    let [decay, apply] = [2, 3].map(|i| ios[0].x[i].view());
+    let tables = Table::fill(each).into_iter();
+    Ok(tables.map(|(each, grid)| launch(&LerpArgs { each, decay, apply }, grid)).collect())
 }
