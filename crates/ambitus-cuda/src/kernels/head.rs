@@ -31,7 +31,7 @@ kernels! { "head";
     NoRows "no_rows" [256 threads, 40 registers] { beta: View, y: View }
 }
 
-/// Most rows of a tile of logits: with [`CLASSES`] columns, some products' worth for the largest cards.
+/// Most rows of a tile of logits: with [`CLASSES`] columns 16 MiB of logits, and 256 tiles of a product for the largest cards.
 const ROWS: usize = 4096;
 
 /// A head over the classes of `w`, which are all or a part.
@@ -284,4 +284,48 @@ fn rows_of(t: &Tensor, (first, n): (usize, usize)) -> Tensor {
 /// Returns a matrix of another type whose rows start where the rows of f32 `ty` do.
 fn in_place(ty: TensorType, dtype: DType) -> TensorType {
     TensorType { pitch: ty.pitch * 4 / dtype.size(), ..TensorType::new(dtype, &ty.shape) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step::Gemm;
+
+    /// What decisions/0006 says of Orpheus' head at 8,192 tokens: two tiles of rows, and no class in memory that would align products.
+    #[test]
+    fn products_of_an_odd_vocabulary_are_aligned() {
+        const VOCABULARY: usize = 156_940;
+        let op = LinearCrossEntropyGrad { tile: (1 << 24) / VOCABULARY, dw: true, acc: true };
+        let (rows, dim) = (8192, 3072);
+        let (x, w) =
+            (TensorType::new(DType::BF16, &[rows, dim]), TensorType::new(DType::BF16, &[VOCABULARY, dim]));
+        let (one, dw) = (TensorType::f32(&[1]), TensorType::f32(&[VOCABULARY, dim]));
+        let mut at = 0;
+        let mut place = |ty: TensorType| {
+            at += 1 << 34;
+            Tensor { at, ty }
+        };
+        let x = [x, w, TensorType::i32(&[rows]), one, one, dw, one].map(&mut place).to_vec();
+        let y = [one, x[0].ty, dw].map(&mut place).to_vec();
+        let types: Vec<TensorType> = x.iter().map(|t| t.ty).collect();
+        let workspace_bytes = workspace(op.tile, None, &types);
+        assert!(workspace_bytes < 100 << 20, "{workspace_bytes}");
+        let io = Io { x, y, workspace: 1 << 40, workspace_bytes, rank: (0, 1), path: "".into() };
+        let steps = linear_cross_entropy_grad(&op, &io).expect("a head");
+        let products: Vec<&Gemm> =
+            steps.iter().filter_map(|s| if let Step::Gemm(g) = s { Some(g) } else { None }).collect();
+        // Logits for the sums, again for their gradient, dx and dw of every tile and block.
+        assert_eq!(products.len(), 4 * (rows / ROWS) * VOCABULARY.div_ceil(CLASSES));
+        for g in &products {
+            for m in [g.a, g.b, g.d] {
+                let row = m.ld * m.dtype.size() as u64;
+                assert!(m.at.is_multiple_of(256) && row.is_multiple_of(256), "{g:?}");
+            }
+        }
+        let odd = |g: &&&Gemm| [g.m, g.n, g.k].iter().any(|n| !n.is_multiple_of(8));
+        let cost = |g: &&Gemm| (g.m * g.n * g.k) as f64;
+        let share =
+            products.iter().filter(odd).map(cost).sum::<f64>() / products.iter().map(cost).sum::<f64>();
+        assert!(share < 0.002, "{share} of the head's arithmetic has a length that is odd for tensor cores");
+    }
 }
