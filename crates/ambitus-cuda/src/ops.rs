@@ -124,7 +124,7 @@ ops! { (op, io, x, y)
 
     RotaryFrequencies { bind: rotary::frequencies(op, io), workspace: 0, overwrites: false }
     Rotary { bind: rotary::rotary(op, io), workspace: 0, overwrites: true }
-    Attention { bind: attention::forward(op, io), workspace: 0, overwrites: false }
+    Attention { bind: attention::forward(op, io), workspace: attention::forward_workspace(op, x), overwrites: false }
     AttentionGrad {
         bind: attention::backward(op, io), workspace: attention::workspace(op, x), overwrites: false
     }

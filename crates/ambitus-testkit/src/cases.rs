@@ -297,5 +297,6 @@ pub fn cases() -> Vec<Case> {
     segmented::larger(&mut t);
     segmented::large_conv(&mut t);
     updates::ranks(&mut t);
+    segmented::decoding(&mut t);
     t.cases
 }

@@ -179,24 +179,13 @@ __device__ inline void accumulate(const float (&s)[4][4], float* scores, const H
 // What rows of a tile see of the other side.
 struct Ranges { int begin[TILE], end[TILE]; };
 
-enum { ALL = 0, UP_TO = 1, FROM = 2 };
-
-// Rows first .. first + TILE of the side with `segs`; a row at place i of its clip sees the clip's rows on
-// the other side: all of them, those up to i, or those from i on. Rows of no segment see none, where the
-// other side's last clip ends.
+// Rows first .. first + TILE of the side with `segs`.
 __device__ inline void find_ranges(const View& segs, const View& others, i64 rows, int first, int which,
                                    Ranges& ranges) {
     if (threadIdx.x < TILE) {
-        int row = first + threadIdx.x, segment = row < rows ? segment_of(segs, row) : -1;
-        int begin = get_int(others, segment < 0 ? others.cols - 1 : segment), end = begin;
-        if (segment >= 0) {
-            int place = row - get_int(segs, segment);
-            end = get_int(others, segment + 1);
-            if (which == UP_TO && end - begin > place + 1) end = begin + place + 1;
-            if (which == FROM) begin = end - begin > place ? begin + place : end;
-        }
-        ranges.begin[threadIdx.x] = begin;
-        ranges.end[threadIdx.x] = end;
+        Seen seen = seen_by(segs, others, rows, first + threadIdx.x, which);
+        ranges.begin[threadIdx.x] = seen.begin;
+        ranges.end[threadIdx.x] = seen.end;
     }
     __syncthreads();
 }

@@ -1,6 +1,6 @@
 //! Attention over segments, forward and backward.
 
-use super::{View, kernels, launch, launch_over};
+use super::{View, decoding, kernels, launch, launch_over};
 use crate::bind::{Io, Steps};
 use crate::step::Step;
 use ambitus_ir::TensorType;
@@ -143,7 +143,16 @@ impl Shape {
     }
 }
 
+/// Returns the scratch of the forward op.
+pub(crate) fn forward_workspace(op: &Attention, x: &[TensorType]) -> u64 {
+    if decoding::takes(op, x) { decoding::workspace(op, x) } else { 0 }
+}
+
 pub(crate) fn forward(op: &Attention, io: &Io) -> Steps {
+    let types: Vec<TensorType> = io.x.iter().map(|t| t.ty).collect();
+    if decoding::takes(op, &types) {
+        return decoding::forward(op, io);
+    }
     Ok(Vec::from_iter(Shape::new(op).forward(io)))
 }
 

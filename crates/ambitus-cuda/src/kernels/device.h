@@ -218,6 +218,22 @@ __device__ inline int segment_of(const View& table, i64 row) {
     return low == table.cols ? -1 : low - 1;
 }
 
+// What a row at place i of its clip sees of the clip's rows on the other side of an attention: all of them, those up to i, or
+// those from i on. Rows of no segment see none, where the other side's last clip ends.
+enum { ALL = 0, UP_TO = 1, FROM = 2 };
+struct Seen { int begin, end; };
+
+__device__ inline Seen seen_by(const View& segs, const View& others, i64 rows, int row, int which) {
+    int segment = row < rows ? segment_of(segs, row) : -1;
+    int begin = get_int(others, segment < 0 ? others.cols - 1 : segment), end = begin;
+    if (segment < 0) return {begin, end};
+    int place = row - get_int(segs, segment);
+    end = get_int(others, segment + 1);
+    if (which == UP_TO && end - begin > place + 1) end = begin + place + 1;
+    if (which == FROM) begin = end - begin > place ? begin + place : end;
+    return {begin, end};
+}
+
 // Sums over a block, in an order that depends on the block's size only; every thread gets the sum. Blocks are whole
 // warps. `shared` is a static array of 32 floats, free for another use after the next barrier.
 __device__ inline float block_sum(float x, float* shared) {
@@ -371,24 +387,6 @@ __device__ inline void each4(const View& y, F f, Blocks blocks) {
 template <class F>
 __device__ inline void each4(const View& y, F f) {
     each4(y, f, {(int)blockIdx.x, (int)gridDim.x});
-}
-
-// Which tensors of a table a block works on, and the blocks that do.
-struct Share {
-    int at;
-    Blocks blocks;
-};
-
-template <class Table>
-__device__ inline Share share_of(const Table& table) {
-    int block = blockIdx.x, low = 0, high = table.n - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (table.first[middle] <= block) low = middle;
-        else high = middle - 1;
-    }
-    int end = low + 1 < table.n ? table.first[low + 1] : (int)gridDim.x;
-    return {low, {block - table.first[low], end - table.first[low]}};
 }
 
 // Who works on a row: a warp where rows are narrow, else a block. A thread has the columns first..first + 4 and those

@@ -8,6 +8,7 @@ pub(crate) mod attention;
 pub(crate) mod collective;
 pub(crate) mod conv;
 pub(crate) mod copy;
+mod decoding;
 pub(crate) mod elementwise;
 pub(crate) mod head;
 pub(crate) mod index;
@@ -62,6 +63,7 @@ pub(crate) const FAMILIES: &[&Family] = &[
     &attention::FAMILY,
     &collective::FAMILY,
     &conv::FAMILY,
+    &decoding::FAMILY,
     &elementwise::FAMILY,
     &head::FAMILY,
     &index::FAMILY,

@@ -14,6 +14,24 @@ KERNEL(accumulate) {
     });
 }
 
+// Which tensors of a table a block works on, and the blocks that do.
+struct Share {
+    int at;
+    Blocks blocks;
+};
+
+template <class Table>
+__device__ inline Share share_of(const Table& table) {
+    int block = blockIdx.x, low = 0, high = table.n - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (table.first[middle] <= block) low = middle;
+        else high = middle - 1;
+    }
+    int end = low + 1 < table.n ? table.first[low + 1] : (int)gridDim.x;
+    return {low, {block - table.first[low], end - table.first[low]}};
+}
+
 // Elements of one partial sum, as the op says.
 enum { PARTIAL = 4096 };
 

@@ -177,6 +177,40 @@ pub(super) fn attention(t: &mut Table) {
     }
 }
 
+/// One or few queries of each sequence over what is cached of it: every second segment of keys is what it does not use, and has no
+/// query. Few keys and many, for heads that fill a vector and that do not, alone and in large groups.
+pub(super) fn decoding(t: &mut Table) {
+    // (what, [query heads, key heads, channels], causal, query rows, query segments, key segments)
+    type Decoding = (&'static str, [usize; 3], bool, usize, &'static [i32], &'static [i32]);
+    let one_each: &[i32] = &[0, 1, 1, 2, 2, 3, 3];
+    let table: [Decoding; 6] = [
+        ("one row of each", [6, 2, 64], false, 3, one_each, &[0, 200, 300, 301, 600, 663, 900]),
+        // A sequence that has ended sees nothing; the last row is of no sequence.
+        (
+            "of some",
+            [2, 2, 128],
+            false,
+            4,
+            &[0, 1, 1, 1, 1, 2, 2, 3, 3],
+            &[0, 64, 90, 99, 180, 245, 270, 270, 360],
+        ),
+        ("one sequence, many keys", [3, 1, 32], false, 1, &[0, 1, 1], &[0, 1100, 1200]),
+        ("a large group", [7, 1, 12], false, 2, &[0, 1, 1, 2, 2], &[0, 70, 80, 160, 160]),
+        ("few rows, causal", [2, 1, 8], true, 3, &[0, 2, 2, 3], &[0, 5, 9, 14]),
+        ("an odd head", [2, 1, 6], false, 2, &[0, 1, 2], &[0, 9, 20]),
+    ];
+    for (what, [heads, kv_heads, head_dim], causal, rows, queries, keys) in table {
+        let op = Attention { heads, kv_heads, head_dim, causal, scale: 1.0 / (head_dim as f32).sqrt() };
+        let all = keys[keys.len() - 1] as usize;
+        let (q, k, v) = (
+            constant(t.within(&[rows, heads * head_dim], -2.0, 2.0).tensor),
+            constant(t.within(&[all + 3, kv_heads * head_dim], -2.0, 2.0).tensor),
+            t.fixed(&[all + 3, kv_heads * head_dim]),
+        );
+        t.add(what, op, vec![q, k, v, ints(queries), ints(keys)]);
+    }
+}
+
 pub(super) fn conv(t: &mut Table) {
     for p in &PACKINGS {
         // (what, channels in, out, groups, taps, pad)
