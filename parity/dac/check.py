@@ -8,17 +8,18 @@ distance) than the nearest. Decoded audio within 1e-4. --published adds the publ
 
 from __future__ import annotations
 
-import argparse
 import random
-import subprocess
+import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
 from reference import EVEN, LAYOUTS, ODD, decode, encode, excess, random_codec, save, sound
 from safetensors.torch import load_file, save_file
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from codec_check import main, run  # noqa: E402
 
 EQUAL, TIE, AUDIO = 0.999, 1e-5, 1e-4
 PUBLISHED = dict(EVEN, encoder_hidden_size=64, decoder_hidden_size=1536, codebook_size=1024)
@@ -41,15 +42,6 @@ def random_case(rng: random.Random) -> tuple[dict, str]:
     ), layout
 
 
-def run(binary: str, *args: str) -> float:
-    start = time.time()
-    try:
-        subprocess.run([binary, "codec", *args], check=True, stderr=subprocess.PIPE, text=True)
-    except subprocess.CalledProcessError as e:
-        raise SystemExit(f"{e.cmd}: exit code {e.returncode}: {e.stderr}") from e
-    return time.time() - start
-
-
 def case(binary: str, config: dict, layout: str, frames: int, seed: int, dtype: torch.dtype) -> bool:
     model, hop = random_codec(config, seed, dtype), int(np.prod(config["downsampling_ratios"]))
     samples = max(1, frames * hop + random.Random(seed).randint(0, hop - 1))
@@ -58,13 +50,13 @@ def case(binary: str, config: dict, layout: str, frames: int, seed: int, dtype: 
         save(model, folder / "codec", layout, dtype)
         wave = sound(np.random.default_rng(seed), samples)
         save_file({"wave": torch.from_numpy(wave)}, folder / "a.safetensors")
-        codec = ["--codec", str(folder / "codec")]
-        took = run(binary, "encode", *codec, "--audio", str(folder / "a.safetensors"), "--out", str(folder / "c.safetensors"))
+        codec = ["--codec", folder / "codec"]
+        took, _ = run(binary, "encode", *codec, "--audio", folder / "a.safetensors", "--out", folder / "c.safetensors")
         codes, want = load_file(folder / "c.safetensors")["codes"], encode(model, wave)
         assert codes.dtype == torch.int64 and codes.shape == want.shape, f"codes {codes.dtype} {list(codes.shape)}, not {list(want.shape)}"
         equal = float((codes == want).double().mean())
         worst = float(excess(model, wave, codes).max())
-        back = run(binary, "decode", *codec, "--codes", str(folder / "c.safetensors"), "--out", str(folder / "b.safetensors"))
+        back, _ = run(binary, "decode", *codec, "--codes", folder / "c.safetensors", "--out", folder / "b.safetensors")
         got, audio = load_file(folder / "b.safetensors")["wave"].numpy(), decode(model, codes)
         assert got.shape == audio.shape, f"{len(got)} samples, not {len(audio)}"
         apart = float(np.abs(got - audio).max())
@@ -77,23 +69,11 @@ def case(binary: str, config: dict, layout: str, frames: int, seed: int, dtype: 
     return ok
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("binary")
-    parser.add_argument("--count", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=random.randrange(2**31))
-    parser.add_argument("--published", action="store_true")
-    args = parser.parse_args()
-    print("seed", args.seed)
-    rng, ok = random.Random(args.seed), True
-    for _ in range(args.count):
-        config, layout = random_case(rng)
-        # From one frame to several windows.
-        frames = rng.choice([rng.randint(1, 5), rng.randint(5, 60), rng.randint(100, 250)])
-        ok &= case(args.binary, config, layout, frames, rng.randrange(2**31), rng.choice([torch.float32, torch.float16]))
-    if args.published:
-        ok &= case(args.binary, PUBLISHED, "parler-g-v", 430, args.seed, torch.float32)
-    raise SystemExit(0 if ok else 1)
+def draw(rng: random.Random) -> tuple:
+    config, layout = random_case(rng)
+    # From one frame to several windows.
+    frames = rng.choice([rng.randint(1, 5), rng.randint(5, 60), rng.randint(100, 250)])
+    return config, layout, frames, rng.randrange(2**31), rng.choice([torch.float32, torch.float16])
 
 
-main()
+main(case, draw, lambda seed: [(PUBLISHED, "parler-g-v", 430, seed, torch.float32)])

@@ -8,9 +8,8 @@ frames within 1e-5 relative L2. --published adds the published shape (51.6 milli
 
 from __future__ import annotations
 
-import argparse
 import random
-import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,6 +17,9 @@ import numpy as np
 import torch
 from reference import decode, encode, margins, mel, random_dvae, save, sound, stats
 from safetensors.torch import load_file, save_file
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from codec_check import main, run  # noqa: E402
 
 MARGIN, FRAMES = 1e-4, 1e-5
 
@@ -31,13 +33,9 @@ def case(binary: str, sizes: tuple, samples: int, seed: int) -> bool:
         folder = Path(folder)
         save(model, norms, folder)
         save_file({"wave": torch.from_numpy(wave)}, folder / "a.safetensors")
-
-        def run(*args: str) -> None:
-            subprocess.run([binary, "codec", args[0], "--codec", folder, *args[1:]], check=True, stderr=subprocess.DEVNULL, cwd=folder)
-
-        run("encode", "--audio", "a.safetensors", "--out", "c.safetensors")
+        run(binary, "encode", "--codec", folder, "--audio", folder / "a.safetensors", "--out", folder / "c.safetensors")
         got = load_file(folder / "c.safetensors")["codes"][0]
-        run("decode", "--codes", "c.safetensors", "--out", "m.safetensors")
+        run(binary, "decode", "--codec", folder, "--codes", folder / "c.safetensors", "--out", folder / "m.safetensors")
         back = load_file(folder / "m.safetensors")["mel"].T
     want, clear = encode(model, frames), margins(model, frames) > MARGIN
     assert got.shape == want.shape, f"{got.shape} codes, the package has {want.shape}"
@@ -49,22 +47,10 @@ def case(binary: str, sizes: tuple, samples: int, seed: int) -> bool:
     return ok
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("binary", type=lambda path: str(Path(path).resolve()))
-    parser.add_argument("--count", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=random.randrange(2**31))
-    parser.add_argument("--published", action="store_true")
-    args = parser.parse_args()
-    print("seed", args.seed)
-    rng, ok = random.Random(args.seed), True
-    for _ in range(args.count):
-        sizes = (rng.randint(1, 40), rng.randint(1, 60), rng.randint(1, 200), rng.randint(1, 4))
-        samples = rng.choice([rng.randint(513, 3000), 1024 * rng.randint(1, 40), rng.randint(3000, 100_000), rng.randint(300_000, 900_000)])
-        ok &= case(args.binary, sizes, samples, rng.randrange(2**31))
-    if args.published:
-        ok &= case(args.binary, (512, 512, 1024, 3), 400_000, args.seed)
-    raise SystemExit(0 if ok else 1)
+def draw(rng: random.Random) -> tuple:
+    sizes = (rng.randint(1, 40), rng.randint(1, 60), rng.randint(1, 200), rng.randint(1, 4))
+    samples = rng.choice([rng.randint(513, 3000), 1024 * rng.randint(1, 40), rng.randint(3000, 100_000), rng.randint(300_000, 900_000)])
+    return sizes, samples, rng.randrange(2**31)
 
 
-main()
+main(case, draw, lambda seed: [((512, 512, 1024, 3), 400_000, seed)])

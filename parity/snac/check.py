@@ -9,17 +9,18 @@ shape (20 million parameters) on 20 seconds.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import subprocess
+import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import soundfile
 from reference import PUBLISHED, as_float, decode, encode, excess, frame, fresh_codec, random_codec, save, sound, write_wav
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from codec_check import main, run  # noqa: E402
 
 EQUAL, TIE, AUDIO = 0.999, 1e-5, 1e-4
 
@@ -41,15 +42,6 @@ def random_case(rng: random.Random) -> dict:
     )
 
 
-def run(binary: str, *args: str) -> float:
-    start = time.time()
-    try:
-        subprocess.run([binary, "codec", *args], check=True, stderr=subprocess.PIPE, text=True)
-    except subprocess.CalledProcessError as e:
-        raise SystemExit(f"{e.cmd}: exit code {e.returncode}: {e.stderr}") from e
-    return time.time() - start
-
-
 def case(binary: str, config: dict, samples: int, seed: int, file: str, old: bool, fresh: bool) -> bool:
     model = (fresh_codec if fresh else random_codec)(config, seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -57,8 +49,8 @@ def case(binary: str, config: dict, samples: int, seed: int, file: str, old: boo
         save(model, config, folder, file, old)
         ints = sound(np.random.default_rng(seed), samples)
         write_wav(folder / "a.wav", ints)
-        codec = ["--codec", str(folder)]
-        took = run(binary, "encode", *codec, "--audio", str(folder / "a.wav"), "--out", str(folder / "c.json"))
+        codec = ["--codec", folder]
+        took, _ = run(binary, "encode", *codec, "--audio", folder / "a.wav", "--out", folder / "c.json")
         got = json.loads((folder / "c.json").read_text())
         assert got["sample_rate"] == 24000 and got["samples"] == samples
         x = as_float(ints)
@@ -67,7 +59,7 @@ def case(binary: str, config: dict, samples: int, seed: int, file: str, old: boo
         pairs = [(a, b) for c, d in zip(layers, want) for a, b in zip(c, d.tolist())]
         equal = sum(a == b for a, b in pairs) / len(pairs)
         worst = max(float(e.max()) for e in excess(model, x, layers))
-        back = run(binary, "decode", *codec, "--codes", str(folder / "c.json"), "--out", str(folder / "b.wav"))
+        back, _ = run(binary, "decode", *codec, "--codes", folder / "c.json", "--out", folder / "b.wav")
         y, rate = soundfile.read(folder / "b.wav", dtype="float32")
         z = decode(model, layers)[:samples]
         assert rate == 24000 and len(y) == samples, f"{len(y)} samples at {rate} Hz"
@@ -83,24 +75,12 @@ def case(binary: str, config: dict, samples: int, seed: int, file: str, old: boo
     return ok
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("binary")
-    parser.add_argument("--count", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=random.randrange(2**31))
-    parser.add_argument("--published", action="store_true")
-    args = parser.parse_args()
-    print("seed", args.seed)
-    rng, ok = random.Random(args.seed), True
-    for _ in range(args.count):
-        config = random_case(rng)
-        # From less than a frame to several windows of about three seconds.
-        samples = rng.choice([rng.randint(1, 3000), rng.randint(3000, 70_000), rng.randint(70_000, 400_000)])
-        file = rng.choice(["model.safetensors", "pytorch_model.bin"])
-        ok &= case(args.binary, config, samples, rng.randrange(2**31), file, rng.random() < 0.5, rng.random() < 0.3)
-    if args.published:
-        ok &= case(args.binary, PUBLISHED, 480_000, args.seed, "pytorch_model.bin", False, False)
-    raise SystemExit(0 if ok else 1)
+def draw(rng: random.Random) -> tuple:
+    config = random_case(rng)
+    # From less than a frame to several windows of about three seconds.
+    samples = rng.choice([rng.randint(1, 3000), rng.randint(3000, 70_000), rng.randint(70_000, 400_000)])
+    file = rng.choice(["model.safetensors", "pytorch_model.bin"])
+    return config, samples, rng.randrange(2**31), file, rng.random() < 0.5, rng.random() < 0.3
 
 
-main()
+main(case, draw, lambda seed: [(PUBLISHED, 480_000, seed, "pytorch_model.bin", False, False)])

@@ -8,18 +8,18 @@ of 0.05) on 16 and on 1,500 frames.
 
 from __future__ import annotations
 
-import argparse
 import random
-import re
-import subprocess
+import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
 from reference import PUBLISHED, config, decode, random_mel, random_vocoder, save
 from safetensors.torch import load_file, save_file
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from codec_check import main, run  # noqa: E402
 
 TOLERANCE = 1e-4
 
@@ -37,12 +37,7 @@ def case(binary: str, shape: dict, frames: int, seed: int, file: str, scale: flo
         save(model, folder, file)
         mel = random_mel(frames, shape["backbone"]["init_args"]["input_channels"], seed)
         save_file({"mel": torch.tensor(mel)}, folder / "mel.safetensors")
-        args = ["codec", "decode", "--codec", folder, "--mel", folder / "mel.safetensors", "--out", folder / "wave.safetensors"]
-        start = time.time()
-        ran = subprocess.run(["/usr/bin/time", "-f", "peak %M KiB", binary, *map(str, args)], stderr=subprocess.PIPE, text=True)
-        took = time.time() - start
-        if ran.returncode != 0:
-            raise SystemExit(f"{args}: exit code {ran.returncode}: {ran.stderr}")
+        took, said = run(binary, "decode", "--codec", folder, "--mel", folder / "mel.safetensors", "--out", folder / "wave.safetensors")
         got = load_file(folder / "wave.safetensors")["wave"].numpy()
     # One frame is an error of the package where it is centred: no sound.
     empty = frames == 1 and shape["head"]["init_args"]["padding"] == "center"
@@ -53,32 +48,18 @@ def case(binary: str, shape: dict, frames: int, seed: int, file: str, scale: flo
     off, own = (float(np.abs(a - b).max(initial=0.0)) / largest for a, b in ((got, want), (want, exact)))
     ok = off <= TOLERANCE
     head, backbone = shape["head"]["init_args"], shape["backbone"]["init_args"]
-    said = re.search(r"took (.*)", ran.stderr), re.search(r"peak .*", ran.stderr)
     print(
         f"{'ok ' if ok else 'BAD'} {frames:5} frames, off {off:.1e} of {largest:.2g} (the package from its own fp64: {own:.1e}); {took:.2f} s, "
-        f"planned {said[0][1]}, {said[1][0]}; {file} {backbone} {head}",
+        f"{said.strip().rsplit('; ')[-1]}; {file} {backbone} {head}",
         flush=True,
     )
     return ok
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("binary")
-    parser.add_argument("--count", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=random.randrange(2**31))
-    parser.add_argument("--published", action="store_true")
-    args = parser.parse_args()
-    print("seed", args.seed)
-    rng, ok = random.Random(args.seed), True
-    for _ in range(args.count):
-        frames = rng.choice([1, 2, rng.randint(2, 60), rng.randint(60, 500), rng.randint(500, 2500)])
-        file = rng.choice(["model.safetensors", "pytorch_model.bin"])
-        ok &= case(args.binary, random_case(rng), frames, rng.randrange(2**31), file, rng.choice([0.05, 0.2]))
-    if args.published:
-        for frames in (16, 1500):
-            ok &= case(args.binary, PUBLISHED, frames, args.seed, "pytorch_model.bin", 0.05)
-    raise SystemExit(0 if ok else 1)
+def draw(rng: random.Random) -> tuple:
+    frames = rng.choice([1, 2, rng.randint(2, 60), rng.randint(60, 500), rng.randint(500, 2500)])
+    file = rng.choice(["model.safetensors", "pytorch_model.bin"])
+    return random_case(rng), frames, rng.randrange(2**31), file, rng.choice([0.05, 0.2])
 
 
-main()
+main(case, draw, lambda seed: [(PUBLISHED, frames, seed, "pytorch_model.bin", 0.05) for frames in (16, 1500)])
