@@ -1,7 +1,7 @@
 //! Files that are either whole or not there.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::Path;
 
 use tempfile::NamedTempFile;
@@ -26,8 +26,12 @@ pub(crate) fn write(
     attempt().map_err(|e| DataError::io(path, e))
 }
 
-/// Makes a temporary file in the folder of `path`, which is made where it is missing.
+/// Makes a temporary file in the folder of `path`, which is made where it is missing. A folder, device or pipe at `path`, whose place
+/// it would take, is refused.
 pub(crate) fn temporary(path: &Path) -> std::io::Result<NamedTempFile> {
+    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        return Err(std::io::Error::new(ErrorKind::InvalidInput, "a folder, device or pipe is there"));
+    }
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

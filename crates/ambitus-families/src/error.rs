@@ -119,6 +119,20 @@ impl RunError {
     }
 }
 
+/// Refuses to put a result in place of something else than a file: a folder, a device or a pipe.
+///
+/// # Errors
+/// [`RunError::Usage`] with the path.
+pub fn replaces_a_file(path: &Path) -> Result<(), RunError> {
+    match ambitus_store::takes_a_file(path) {
+        true => Ok(()),
+        false => Err(RunError::Usage(format!(
+            "{}: is a folder, device or pipe, which a result would replace; name a file",
+            path.display()
+        ))),
+    }
+}
+
 /// Returns whether what was named is not there, or is something else: no failure of the system.
 fn is_absent(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidInput)

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use crate::files::{Links, open_regular};
+use crate::files::{Links, open_regular, takes_a_file};
 use crate::{Result, StoreError};
 
 /// A file being written. Bytes count as saved only after `sync` has returned `Ok`.
@@ -128,10 +128,15 @@ pub(crate) fn publish(disk: &dyn Disk, temp: &Path, path: &Path) -> Result<()> {
     disk.sync_dir(parent_of(path)).map_err(|e| StoreError::io(path, "cannot flush the folder to disk", e))
 }
 
-/// Returns `.name.tmp` next to `path`: the same directory, since a rename is atomic only within a file system.
+/// Returns `.name.tmp` next to `path`: the same directory, since a rename is atomic only within a file system. It would also take
+/// the place of a device or a pipe, which is refused.
 pub(crate) fn temp_path(path: &Path) -> Result<PathBuf> {
     let name =
         path.file_name().ok_or_else(|| StoreError::new(path, "is not a file name", "give a file name"))?;
+    if !takes_a_file(path) {
+        let other = io::Error::new(io::ErrorKind::InvalidInput, "a folder, device or pipe is there");
+        return Err(StoreError::io(path, "cannot be written", other));
+    }
     let mut temp = OsString::from(".");
     temp.push(name);
     temp.push(".tmp");

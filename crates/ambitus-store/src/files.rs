@@ -78,6 +78,11 @@ pub fn read_file(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>> {
     if bytes.len() as u64 > most { Err(too_long(path, bytes.len() as u64, most)) } else { Ok(bytes) }
 }
 
+/// Returns whether a file may be put at this path: nothing is there, or a regular file. A link counts as what it leads to.
+pub fn takes_a_file(path: impl AsRef<Path>) -> bool {
+    fs::metadata(path).map_or(true, |there| there.is_file())
+}
+
 /// Copies a regular file of at most `most` bytes in small pieces; the copy appears whole or not at all, and only if `accept`
 /// takes its BLAKE3 (lower-case hex) and does not say what is wrong with it. Gives length and hash.
 ///
@@ -147,6 +152,32 @@ mod tests {
     fn pipe(path: &Path) {
         let made = std::process::Command::new("mkfifo").arg(path).status();
         assert!(made.expect("mkfifo runs").success());
+    }
+
+    /// A rename would put the file there, and root may rename over devices.
+    #[test]
+    fn nothing_but_a_file_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        pipe(&at("pipe"));
+        symlink(at("pipe"), at("to-pipe")).unwrap();
+        fs::write(at("file"), "old").unwrap();
+        for path in [at("pipe"), at("to-pipe"), dir.path().to_owned()] {
+            for e in [
+                crate::write_atomic(&path, b"new").unwrap_err(),
+                copy_file(at("file"), &path, 9, |_| Ok(())).unwrap_err(),
+                crate::SafetensorsWriter::create(&path, Vec::new(), &Default::default())
+                    .map(drop)
+                    .unwrap_err(),
+            ] {
+                assert!(e.to_string().contains("a folder, device or pipe is there"), "{e}");
+            }
+        }
+        assert!(
+            !fs::metadata(at("pipe")).unwrap().is_file() && fs::read_dir(dir.path()).unwrap().count() == 3
+        );
+        crate::write_atomic(at("file"), b"new").unwrap();
+        assert_eq!(fs::read(at("file")).unwrap(), b"new");
     }
 
     #[test]

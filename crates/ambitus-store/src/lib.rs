@@ -35,7 +35,7 @@ pub use disk::{Disk, DiskFile, Entry, RealDisk, write_atomic, write_atomic_on};
 pub use dtype::DType;
 pub use error::{Result, StoreError};
 pub use fault::{Fault, FaultDisk};
-pub use files::{copy_file, open_file, open_own_file, read_file};
+pub use files::{copy_file, open_file, open_own_file, read_file, takes_a_file};
 pub use manifest::{Manifest, Shard};
 pub use pieces::{Pieced, PiecedFiles, piece_spec};
 pub use tensor_file::{DEFAULT_SCRATCH_BYTES, Format, Scalar, TensorFile, TensorInfo};

@@ -2,7 +2,7 @@
 
 use crate::inference::{self, InferenceOptions, Open};
 use crate::weights;
-use ambitus_families::error::RunError;
+use ambitus_families::error::{RunError, replaces_a_file};
 use ambitus_families::family::ModelDir;
 use ambitus_families::generate::{Generated, Settings, Values};
 use ambitus_plan::inference::{Held, spare};
@@ -38,6 +38,7 @@ pub fn generate(
         RunError::Usage(format!("{}: {} does not generate here", dir.dir.display(), dir.family.name()))
     })?;
     settings.sampling.check().map_err(RunError::Usage)?;
+    replaces_a_file(out)?;
     let spare = spare(options.device, options.threads, options.memory);
     let mut job = generator.job(batch, settings, spare)?;
     let opened = inference::open(

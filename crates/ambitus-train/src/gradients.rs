@@ -15,7 +15,7 @@ use ambitus_compile::pipeline::Trained;
 use ambitus_exec::executor::Executor;
 use ambitus_families::batches::{write_batch, write_f32, write_inputs};
 use ambitus_families::clips::{Clips, Use, When};
-use ambitus_families::error::RunError;
+use ambitus_families::error::{RunError, replaces_a_file};
 use ambitus_families::family::ModelDir;
 use ambitus_models::{Batch, Capacity, Norms};
 use ambitus_plan::budget::{MicroBatch, RunPlan, Shape, clip_rows};
@@ -85,6 +85,7 @@ pub fn gradients(
     options: GradientOptions,
     world: Option<&Processes>,
 ) -> Result<Computed, RunError> {
+    replaces_a_file(out)?;
     let spare = inference::spare(options.device, options.threads, options.memory);
     let clips = dir.opened.recorded(batch, spare)?;
     let model = dir.model.with_dropout(0.0).unwrap_or_else(|| dir.model.clone());

@@ -2,7 +2,7 @@
 
 use ambitus_data::{SoundWriter, doubts};
 use ambitus_families::console::Console;
-use ambitus_families::error::RunError;
+use ambitus_families::error::{RunError, replaces_a_file};
 use ambitus_families::speech::{Listener, Spoken};
 use ambitus_families::stop;
 use serde::Serialize;
@@ -19,6 +19,22 @@ pub enum Out {
     Files(Vec<PathBuf>),
     /// A pipe that this opens, all lines one after another.
     Stream(fn() -> Box<dyn Write>),
+}
+
+impl Out {
+    /// Returns a file of sound.
+    ///
+    /// # Errors
+    /// A name that is of no form that is written, or of something else than a file.
+    pub fn file(path: PathBuf) -> Result<Out, RunError> {
+        if !["wav", "flac"].iter().any(|form| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(form)))
+        {
+            let why = format!("{}: what form of sound? Name a .wav or .flac file", path.display());
+            return Err(RunError::Usage(why));
+        }
+        replaces_a_file(&path)?;
+        Ok(Out::File(path))
+    }
 }
 
 /// What was said of a line.

@@ -21,7 +21,7 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
     let is_stream = a.out == Path::new("-");
     let out = match is_stream {
         true => Out::Stream(|| Box::new(std::io::stdout())),
-        false => Out::File(a.out.clone()),
+        false => Out::file(a.out.clone())?,
     };
     if a.json && is_stream {
         return Err(RunError::Usage(

@@ -1,7 +1,7 @@
 //! Files of codes: JSON, and safetensors.
 
 use super::{Codes, Spec};
-use crate::error::RunError;
+use crate::error::{RunError, replaces_a_file};
 use ambitus_data::DataError;
 use ambitus_recipe::recipe::short;
 use ambitus_store::{DType, SafetensorsWriter, StoreError, TensorFile, TensorSpec, open_file, write_atomic};
@@ -43,20 +43,6 @@ pub(super) fn of_file(path: &Path, reason: String) -> RunError {
 /// Returns the error of a file of data: what is wrong with it is wrong with the data.
 pub(super) fn of_tensors(e: StoreError) -> RunError {
     if e.is_io() { e.into() } else { RunError::Data(DataError::Invalid(e.to_string())) }
-}
-
-/// Refuses to put a file in place of something else: a device, a pipe or a folder.
-///
-/// # Errors
-/// Names the path.
-pub(super) fn replaces_a_file(path: &Path) -> Result<(), RunError> {
-    match std::fs::metadata(path) {
-        Ok(there) if !there.is_file() => Err(RunError::Usage(format!(
-            "{}: is a folder, device or pipe, which a result would replace; name a file",
-            path.display()
-        ))),
-        _ => Ok(()),
-    }
 }
 
 impl CodesFile {

@@ -1,8 +1,8 @@
 //! From files of sound, codes or mel frames to files, in bounded memory.
 
-use super::codes::{is_tensors, number, of_file, of_tensors, replaces_a_file};
+use super::codes::{is_tensors, number, of_file, of_tensors};
 use super::{Codec, CodesFile, Decoding, Encoding, Vocoder};
-use crate::error::RunError;
+use crate::error::{RunError, replaces_a_file};
 use ambitus_data::audio::{AudioReader, Resampler};
 use ambitus_data::wav::write_wav_pieces;
 use ambitus_data::{AudioFault, DataError};

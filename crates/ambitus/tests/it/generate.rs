@@ -236,3 +236,45 @@ fn mel_frames_are_those_of_the_package() {
         said(dir, &["generate", "--model", &model, "--batch", &batch, "--out", "x.safetensors"]);
     assert!(code == 2 && text.contains("clips.0.ref_mel"), "{code}: {text}");
 }
+
+/// A result would be renamed over it: as root, over a device of the system.
+#[test]
+#[cfg(unix)]
+fn results_take_the_place_of_files_alone() {
+    use std::os::unix::{fs::FileTypeExt, net::UnixListener};
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let at = |folder: PathBuf| folder.display().to_string();
+    let (f5, tied) = (common::fixture("v1"), common::orpheus("tied"));
+    let batch = |folder: &Path, file: &str| at(folder.join(file));
+    let _there = UnixListener::bind(dir.join("there.wav")).expect("a socket");
+    std::fs::create_dir(dir.join("folder.wav")).expect("a folder");
+    for out in ["there.wav", "folder.wav"] {
+        for args in [
+            [
+                "generate",
+                "--model",
+                &at(tied.clone()),
+                "--batch",
+                &batch(&tied, "generate.safetensors"),
+                "--out",
+                out,
+            ],
+            [
+                "gradients",
+                "--model",
+                &at(f5.clone()),
+                "--batch",
+                &batch(&f5, "batch.safetensors"),
+                "--out",
+                out,
+            ],
+            ["say", &at(f5.clone()), "abc", "--ref", "no.wav", "-o", out],
+        ] {
+            let (code, text) = said(dir, &args);
+            assert!(code == 2 && text.contains("is a folder, device or pipe"), "{args:?}: {code}: {text}");
+        }
+    }
+    let kind = std::fs::metadata(dir.join("there.wav")).expect("it is there").file_type();
+    assert!(kind.is_socket() && std::fs::read_dir(dir).expect("a folder").count() == 2);
+}
