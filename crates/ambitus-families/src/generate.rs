@@ -74,6 +74,11 @@ pub trait Job {
     /// Returns the bytes that the job holds beside the programs' arena, its results among them.
     fn bytes(&self) -> u64;
 
+    /// Returns what would take less, for people.
+    fn less(&self) -> &'static str {
+        "fewer --sequences at a time or --max-new take less"
+    }
+
     /// Generates; weights are loaded.
     ///
     /// # Errors

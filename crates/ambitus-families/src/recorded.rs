@@ -1,8 +1,8 @@
-//! Tensors of ids in a batch file, by clip: `clips.0.input_ids`, `clips.1.input_ids`, …
+//! Tensors of a batch file, by clip: `clips.0.input_ids`, `clips.1.input_ids`, …
 
 use crate::error::RunError;
 use crate::weights::STAGING_BYTES;
-use ambitus_store::TensorFile;
+use ambitus_store::{StoreError, TensorFile};
 use std::path::Path;
 
 /// What may be used before anything is planned.
@@ -17,8 +17,7 @@ pub struct Spare {
 /// A batch file.
 pub struct BatchFile<'p> {
     path: &'p Path,
-    /// Its tensors.
-    pub file: TensorFile,
+    file: TensorFile,
     scratch: Vec<u8>,
 }
 
@@ -36,12 +35,17 @@ impl<'p> BatchFile<'p> {
         RunError::Usage(format!("{}: {name}: {why}", self.path.display()))
     }
 
+    /// Returns the error of a tensor that was not read.
+    fn unread(&self, name: &str, e: StoreError) -> RunError {
+        if e.is_io() { e.into() } else { self.bad(name, e.what) }
+    }
+
     /// Returns the number of clips: of those that have this tensor, from the first on.
     ///
     /// # Errors
     /// There is none.
     pub fn clips(&self, leaf: &str) -> Result<usize, RunError> {
-        let n = (0..).take_while(|i| self.file.contains(&format!("clips.{i}.{leaf}"))).count();
+        let n = (0..).take_while(|i| self.contains(&format!("clips.{i}.{leaf}"))).count();
         if n > 0 {
             Ok(n)
         } else {
@@ -49,43 +53,60 @@ impl<'p> BatchFile<'p> {
         }
     }
 
-    /// Returns a clip's integers and their shape, which has as many axes as are named.
+    /// Returns whether it has a tensor.
+    pub fn contains(&self, name: &str) -> bool {
+        self.file.contains(name)
+    }
+
+    /// Returns the shape of a tensor.
     ///
     /// # Errors
-    /// A tensor that is missing, has another number of axes, or no integers.
-    pub fn integers(
+    /// It is missing.
+    pub fn shape(&self, name: &str) -> Result<Vec<usize>, RunError> {
+        match self.file.get(name) {
+            Ok(tensor) => Ok(tensor.shape().to_vec()),
+            Err(e) => Err(self.unread(name, e)),
+        }
+    }
+
+    /// Returns a clip's ids and their shape, which has as many axes as are named.
+    ///
+    /// # Errors
+    /// A tensor that is missing, has another number of axes, no integers, or numbers that are no ids.
+    pub fn ids<T: TryFrom<i64>>(
         &mut self,
         i: usize,
         leaf: &str,
         axes: &[&str],
-    ) -> Result<(Vec<i64>, Vec<usize>), RunError> {
+    ) -> Result<(Vec<T>, Vec<usize>), RunError> {
         let name = format!("clips.{i}.{leaf}");
-        let tensor = self.file.get(&name)?;
-        let (shape, n) = (tensor.shape().to_vec(), tensor.elements());
+        let shape = self.shape(&name)?;
+        let n = shape.iter().product::<usize>();
         if shape.len() != axes.len() || n > u32::MAX as usize {
             return Err(self.bad(&name, format!("is {shape:?}, not [{}]", axes.join(", "))));
         }
-        let mut out = vec![0i64; n];
-        self.file.read_i64(&name, &mut out, &mut self.scratch)?;
-        Ok((out, shape))
+        let mut all = vec![0i64; n];
+        self.file.read_i64(&name, &mut all, &mut self.scratch).map_err(|e| self.unread(&name, e))?;
+        let id = |(at, id): (usize, &i64)| {
+            T::try_from(*id).map_err(|_| self.bad(&name, format!("element {at} is {id}, which is no id")))
+        };
+        Ok((all.iter().enumerate().map(id).collect::<Result<_, RunError>>()?, shape))
     }
 
-    /// Returns a clip's ids and their shape. What does not fit is in no vocabulary: it becomes the largest id.
+    /// Returns the n numbers of a tensor, which are finite.
     ///
     /// # Errors
-    /// As [`BatchFile::integers`].
-    pub fn ids(&mut self, i: usize, leaf: &str, axes: &[&str]) -> Result<(Vec<u32>, Vec<usize>), RunError> {
-        let (ids, shape) = self.integers(i, leaf, axes)?;
-        Ok((ids.into_iter().map(|id| u32::try_from(id).unwrap_or(u32::MAX)).collect(), shape))
-    }
-
-    /// Returns the n numbers of a tensor.
-    ///
-    /// # Errors
-    /// Numbers that cannot be read.
+    /// A tensor that is missing or has others.
     pub fn floats(&mut self, name: &str, n: usize) -> Result<Vec<f32>, RunError> {
+        let has = self.shape(name)?.iter().product::<usize>();
+        if has != n {
+            return Err(self.bad(name, format!("has {has} elements, {n} are expected")));
+        }
         let mut out = vec![0.0; n];
-        self.file.read_into(name, &mut out, &mut self.scratch)?;
-        Ok(out)
+        self.file.read_into(name, &mut out, &mut self.scratch).map_err(|e| self.unread(name, e))?;
+        match out.iter().position(|x| !x.is_finite()) {
+            Some(at) => Err(self.bad(name, format!("element {at} is {}", out[at]))),
+            None => Ok(out),
+        }
     }
 }

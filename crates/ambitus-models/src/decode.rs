@@ -27,6 +27,17 @@ pub struct Room {
 }
 
 impl Room {
+    /// Returns the sizes for any `sequences` neighbours of texts: of each the tokens of its prompt, and new ones at most.
+    pub fn of(texts: &[(usize, usize)], sequences: usize, cache: DType) -> Room {
+        let group = |some: &[(usize, usize)]| some.iter().map(|(prompt, _)| prompt).sum::<usize>();
+        Room {
+            sequences,
+            tokens: texts.iter().map(|(prompt, new)| prompt + new).max().unwrap_or(1),
+            prompts: texts.chunks(sequences).map(group).max().unwrap_or(1),
+            cache,
+        }
+    }
+
     /// Returns the rows of a program: of all prompts, or one of each sequence.
     pub fn rows(&self, prompts: bool) -> usize {
         if prompts { self.prompts } else { self.sequences }

@@ -46,7 +46,7 @@ pub fn generate(
         |session, cache| job.programs(session, cache),
         Held { before: job.read_bytes(), then: job.bytes() },
         &options,
-        "fewer --sequences at a time or --max-new take less",
+        job.less(),
     )?;
     let Open { mut exec, planned_bytes, cache_bytes } = opened;
     weights::load(&mut *exec, dir, 0)?;

@@ -5,15 +5,13 @@ use super::flow::{self, Given};
 use super::folder::Folder;
 use crate::error::RunError;
 use crate::generate::{Flow, Generated, Generator, Job, Settings, Values};
-use crate::recorded::Spare;
-use crate::weights::STAGING_BYTES;
+use crate::recorded::{BatchFile, Spare};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, Program, Session};
 use ambitus_models::Capacity;
 use ambitus_models::f5::batch;
 use ambitus_models::f5::config::{Config, MAX_FRAMES, MELS};
 use ambitus_models::f5::model;
-use ambitus_store::TensorFile;
 use std::path::Path;
 
 /// Name of the program of a step.
@@ -43,59 +41,40 @@ struct Clips {
 
 impl Generator for Folder {
     fn job(&self, file: &Path, settings: &Settings, _spare: Spare) -> Result<Box<dyn Job>, RunError> {
-        let (path, cfg) = (file, &self.config);
-        let file = TensorFile::open(path)?;
-        let bad = |name: &str, why: String| RunError::Usage(format!("{}: {name}: {why}", path.display()));
-        let mut scratch = vec![0u8; STAGING_BYTES];
+        let cfg = &self.config;
+        let mut file = BatchFile::open(file)?;
         let mut clips = Vec::new();
-        while file.contains(&format!("clips.{}.ref_mel", clips.len())) {
-            let i = clips.len();
+        for i in 0..file.clips("ref_mel")? {
             let tensor = |leaf: &str| format!("clips.{i}.{leaf}");
-            let mut ints = |leaf: &str| -> Result<Vec<i64>, RunError> {
-                let mut ids = vec![0i64; file.get(&tensor(leaf))?.elements()];
-                file.read_i64(&tensor(leaf), &mut ids, &mut scratch)?;
-                Ok(ids)
-            };
-            let frames = ints("frames")?;
-            let text: Vec<i32> =
-                ints("text")?.iter().map(|id| i32::try_from(*id).unwrap_or(i32::MAX)).collect();
+            let (text, _) = file.ids(i, "text", &["tokens"])?;
             batch::check_text(&text, cfg).map_err(|id| {
                 let tokens = cfg.text_rows - 1;
-                bad(&tensor("text"), format!("id {id} has no row; the vocabulary has {tokens} tokens"))
+                file.bad(&tensor("text"), format!("id {id} has no row; the vocabulary has {tokens} tokens"))
             })?;
-            let mut matrix = |leaf: &str| -> Result<Vec<f32>, RunError> {
-                let shape = file.get(&tensor(leaf))?.shape().to_vec();
-                let &[n, MELS] = shape.as_slice() else {
-                    return Err(bad(&tensor(leaf), format!("is {shape:?}, not [frames, {MELS}]")));
-                };
-                let mut out = vec![0.0; n * MELS];
-                file.read_into(&tensor(leaf), &mut out, &mut scratch)?;
-                match out.iter().position(|x| !x.is_finite()) {
-                    Some(at) => Err(bad(&tensor(leaf), format!("element {at} is {}", out[at]))),
-                    None => Ok(out),
-                }
+            let shape = file.shape(&tensor("ref_mel"))?;
+            let [reference, MELS] = shape[..] else {
+                return Err(file.bad(&tensor("ref_mel"), format!("is {shape:?}, not [frames, {MELS}]")));
             };
-            let (mut mel, noise) = (matrix("ref_mel")?, matrix("x0")?);
-            let reference = mel.len() / MELS;
             let least = reference.max(text.len());
+            let (frames, _) = file.ids::<u64>(i, "frames", &["1"])?;
             let frames = match frames[..] {
-                [n] if n > least as i64 && n <= MAX_FRAMES as i64 => n as usize,
+                [n] if n > least as u64 && n <= MAX_FRAMES as u64 => n as usize,
                 _ => {
                     let why = format!(
                         "is {frames:?}: one number above {least}, the frames of the reference and the ids of the text, \
                          and up to {MAX_FRAMES}"
                     );
-                    return Err(bad(&tensor("frames"), why));
+                    return Err(file.bad(&tensor("frames"), why));
                 }
             };
-            if noise.len() != frames * MELS {
-                return Err(bad(&tensor("x0"), format!("has {} frames, not {frames}", noise.len() / MELS)));
+            let shape = file.shape(&tensor("x0"))?;
+            if shape != [frames, MELS] {
+                return Err(file.bad(&tensor("x0"), format!("is {shape:?}, not [{frames}, {MELS}]")));
             }
+            let mut mel = file.floats(&tensor("ref_mel"), reference * MELS)?;
+            let noise = file.floats(&tensor("x0"), frames * MELS)?;
             mel.resize(frames * MELS, 0.0);
             clips.push(Wanted { mel, reference, text, noise });
-        }
-        if clips.is_empty() {
-            return Err(bad("clips.0.ref_mel", "is missing; the batch has no clip".to_owned()));
         }
         Ok(Box::new(Clips { config: cfg.clone(), flow: settings.flow, clips }))
     }
@@ -119,6 +98,10 @@ impl Job for Clips {
         let (rows, layout) = (self.capacity().rows, batch::layout(self.capacity()));
         // Reference, noise and result of every clip; of a step its inputs, x, conditions and velocity.
         12 * all as u64 + layout.bytes() + 12 * (rows * MELS) as u64
+    }
+
+    fn less(&self) -> &'static str {
+        "clips of fewer frames, or --cfg 0, take less"
     }
 
     fn run(&mut self, exec: &mut dyn Executor) -> Result<Vec<Generated>, RunError> {

@@ -2,13 +2,12 @@
 
 use crate::clips::{Clips, Use};
 use crate::error::RunError;
-use crate::weights::STAGING_BYTES;
+use crate::recorded::BatchFile;
 use ambitus_data::DataError;
 use ambitus_models::f5::batch::{self, Clip};
 use ambitus_models::f5::config::{Config, MAX_FRAMES, MELS};
 use ambitus_models::f5::draw::Draw;
 use ambitus_models::{Batch, Norms, one_norm};
-use ambitus_store::TensorFile;
 use std::path::Path;
 
 /// The clips of a batch file.
@@ -56,52 +55,32 @@ impl Clips for Given {
 
 /// Reads and checks the clips of a file.
 pub fn read(path: &Path, cfg: &Config) -> Result<Given, RunError> {
-    let file = TensorFile::open(path)?;
-    let bad = |name: &str, why: String| RunError::Usage(format!("{}: {name}: {why}", path.display()));
-    let mut scratch = vec![0u8; STAGING_BYTES];
+    let mut file = BatchFile::open(path)?;
     let mut clips = Vec::new();
-    while file.contains(&format!("clips.{}.mel", clips.len())) {
-        let i = clips.len();
+    for i in 0..file.clips("mel")? {
         let tensor = |leaf: &str| format!("clips.{i}.{leaf}");
-        let mut floats = |leaf: &str, want: Option<usize>| -> Result<Vec<f32>, RunError> {
-            let name = tensor(leaf);
-            let n = file.get(&name)?.elements();
-            if want.is_some_and(|w| w != n) {
-                return Err(bad(&name, format!("has {n} elements, {} are expected", want.unwrap_or(0))));
-            }
-            let mut out = vec![0.0; n];
-            file.read_into(&name, &mut out, &mut scratch)?;
-            match out.iter().position(|x| !x.is_finite()) {
-                Some(at) => Err(bad(&name, format!("element {at} is {}", out[at]))),
-                None => Ok(out),
-            }
-        };
-        let shape = file.get(&tensor("mel"))?.shape().to_vec();
-        let &[n, MELS] = shape.as_slice() else {
-            return Err(bad(&tensor("mel"), format!("is {shape:?}, not [frames, {MELS}]")));
+        let shape = file.shape(&tensor("mel"))?;
+        let [n, MELS] = shape[..] else {
+            return Err(file.bad(&tensor("mel"), format!("is {shape:?}, not [frames, {MELS}]")));
         };
         if n == 0 || (n > MAX_FRAMES && cfg.conv_layers > 0) {
-            return Err(bad(&tensor("mel"), format!("{n} frames; 1 to {MAX_FRAMES} have a text position")));
+            return Err(
+                file.bad(&tensor("mel"), format!("{n} frames; 1 to {MAX_FRAMES} have a text position"))
+            );
         }
-        let mel = floats("mel", None)?;
-        let noise = floats("x0", Some(n * MELS))?;
-        let time = floats("time", Some(1))?[0];
-        let span: Vec<bool> = floats("span", Some(n))?.iter().map(|x| *x != 0.0).collect();
-        let drop_audio = floats("drop_audio", Some(1))?[0] != 0.0;
-        let drop_text = floats("drop_text", Some(1))?[0] != 0.0;
-        let name = tensor("text");
-        let mut ids = vec![0i64; file.get(&name)?.elements()];
-        file.read_i64(&name, &mut ids, &mut scratch)?;
-        let text: Vec<i32> = ids.iter().map(|id| i32::try_from(*id).unwrap_or(i32::MAX)).collect();
+        let mel = file.floats(&tensor("mel"), n * MELS)?;
+        let noise = file.floats(&tensor("x0"), n * MELS)?;
+        let time = file.floats(&tensor("time"), 1)?[0];
+        let span: Vec<bool> = file.floats(&tensor("span"), n)?.iter().map(|x| *x != 0.0).collect();
+        let drop_audio = file.floats(&tensor("drop_audio"), 1)?[0] != 0.0;
+        let drop_text = file.floats(&tensor("drop_text"), 1)?[0] != 0.0;
+        let (text, _) = file.ids(i, "text", &["tokens"])?;
         batch::check_text(&text, cfg).map_err(|id| {
             let tokens = cfg.text_rows - 1;
-            bad(&name, format!("id {id} has no row; the vocabulary has {tokens} tokens"))
+            file.bad(&tensor("text"), format!("id {id} has no row; the vocabulary has {tokens} tokens"))
         })?;
         let draw = Draw { time, span: (0, 0), drop_audio, drop_text, key: [0, 0] };
         clips.push(GivenClip { mel, noise, text, span, draw });
-    }
-    if clips.is_empty() {
-        return Err(bad("clips.0.mel", "is missing; the batch has no clip".to_owned()));
     }
     let given = Given { rows: clips.iter().map(|c| c.clip().frames() as u32).collect(), clips };
     if given.clips.iter().all(|c| c.clip().span_frames() == 0) {

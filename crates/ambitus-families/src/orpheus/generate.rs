@@ -19,66 +19,74 @@ use std::path::Path;
 /// New tokens of a sequence where nothing is said.
 const MOST_NEW: usize = 1200;
 
-fn most_new(settings: &Settings) -> usize {
-    settings.max_new.unwrap_or(MOST_NEW)
+/// A prompt of a file, and how it goes on.
+struct Prompt {
+    ids: Vec<u32>,
+    /// Draws `[n, V]`, where they are given.
+    draws: Option<Vec<f32>>,
+    /// New tokens at most.
+    most: usize,
 }
 
-/// A file's prompts and how they go on.
+/// A file's prompts.
 struct Prompts {
     config: Config,
     settings: Settings,
     stops: Vec<u32>,
-    prompts: Vec<Vec<u32>>,
-    /// Draws `[n, V]`, where they are given.
-    draws: Vec<Option<Vec<f32>>>,
+    prompts: Vec<Prompt>,
 }
 
 impl Generator for Folder {
     fn job(&self, file: &Path, settings: &Settings, _spare: Spare) -> Result<Box<dyn Job>, RunError> {
         let mut file = BatchFile::open(file)?;
         let vocab = self.config.vocab;
-        let (mut prompts, mut draws) = (Vec::new(), Vec::new());
+        let mut prompts = Vec::new();
         for i in 0..file.clips("input_ids")? {
             let name = format!("clips.{i}.input_ids");
-            let (ids, _) = file.integers(i, "input_ids", &["tokens"])?;
+            let (ids, _) = file.ids::<u32>(i, "input_ids", &["tokens"])?;
             if ids.is_empty() {
                 return Err(file.bad(&name, "is [0], not [tokens]"));
             }
-            if let Some(at) = ids.iter().position(|id| !(0..vocab as i64).contains(id)) {
+            if let Some(at) = ids.iter().position(|id| *id as usize >= vocab) {
                 let id = ids[at];
                 return Err(
                     file.bad(&name, format!("element {at} is {id}; the vocabulary has {vocab} tokens"))
                 );
             }
-            prompts.push(ids.into_iter().map(|id| id as u32).collect());
             let name = format!("clips.{i}.q");
-            let given = !settings.sampling.greedy && file.file.contains(&name);
-            draws.push(given.then(|| self.draws(&mut file, &name, most_new(settings))).transpose()?);
+            let given = !settings.sampling.greedy && file.contains(&name);
+            let draws = given.then(|| self.draws(&mut file, &name, settings.max_new)).transpose()?;
+            let drawn = draws.as_ref().map_or(MOST_NEW, |q| q.len() / vocab);
+            prompts.push(Prompt { ids, draws, most: settings.max_new.unwrap_or(drawn) });
         }
-        let stops = stops(&self.dir)?;
-        Ok(Box::new(Prompts {
-            config: self.config.clone(),
-            settings: settings.clone(),
-            stops,
-            prompts,
-            draws,
-        }))
+        let (config, settings) = (self.config.clone(), settings.clone());
+        Ok(Box::new(Prompts { config, settings, stops: stops(&self.dir)?, prompts }))
     }
 }
 
 impl Folder {
-    /// Returns the draws `[n, V]` of a clip.
-    fn draws(&self, file: &mut BatchFile<'_>, name: &str, max: usize) -> Result<Vec<f32>, RunError> {
+    /// Returns the draws `[n, V]` of a clip, for as many new tokens as are asked for.
+    fn draws(
+        &self,
+        file: &mut BatchFile<'_>,
+        name: &str,
+        asked: Option<usize>,
+    ) -> Result<Vec<f32>, RunError> {
         let vocab = self.config.vocab;
-        let shape = file.file.get(name)?.shape().to_vec();
+        let shape = file.shape(name)?;
         let [n, v] = shape[..] else {
             return Err(file.bad(name, format!("is {shape:?}, not [new tokens, {vocab}]")));
         };
+        let max = asked.unwrap_or(n);
         if v != vocab || n < max {
-            let why = format!("is [{n}, {v}]; [{max}, {vocab}] draws are needed (--max-new {max})");
+            let why = format!("is [{n}, {v}]; [{max}, {vocab}] draws are needed");
             return Err(file.bad(name, why));
         }
-        file.floats(name, n * v)
+        let draws = file.floats(name, n * v)?;
+        match draws.iter().position(|q| *q <= 0.0) {
+            Some(at) => Err(file.bad(name, format!("element {at} is {}; draws are above 0", draws[at]))),
+            None => Ok(draws),
+        }
     }
 }
 
@@ -114,14 +122,8 @@ impl Prompts {
 
     /// Returns the sizes for any group of prompts.
     fn room(&self, cache: DType) -> Room {
-        let longest = self.prompts.iter().map(Vec::len).max().unwrap_or(1);
-        let group = |some: &[Vec<u32>]| some.iter().map(Vec::len).sum::<usize>();
-        Room {
-            sequences: self.sequences(),
-            tokens: longest + most_new(&self.settings),
-            prompts: self.prompts.chunks(self.sequences()).map(group).max().unwrap_or(1),
-            cache,
-        }
+        let texts: Vec<_> = self.prompts.iter().map(|p| (p.ids.len(), p.most)).collect();
+        Room::of(&texts, self.sequences(), cache)
     }
 }
 
@@ -131,9 +133,10 @@ impl Job for Prompts {
     }
 
     fn bytes(&self) -> u64 {
-        let (n, v, s) = (most_new(&self.settings) as u64, self.config.vocab as u64, self.sequences() as u64);
-        let draws: u64 = self.draws.iter().flatten().map(|q| 4 * q.len() as u64).sum();
-        let logits = if self.settings.logits { 4 * n * v * self.prompts.len() as u64 } else { 0 };
+        let (v, s) = (self.config.vocab as u64, self.sequences() as u64);
+        let draws: u64 = self.prompts.iter().flat_map(|p| &p.draws).map(|q| 4 * q.len() as u64).sum();
+        let new: u64 = self.prompts.iter().map(|p| p.most as u64).sum();
+        let logits = if self.settings.logits { 4 * new * v } else { 0 };
         // Logits of a step, and what sorts one sequence's.
         4 * v * s + 16 * v + draws + logits
     }
@@ -142,18 +145,18 @@ impl Job for Prompts {
         let (room, settings) = (self.room(DType::F32), &self.settings);
         let vocabulary = self.config.vocab;
         let mut results = Vec::new();
-        for first in (0..self.prompts.len()).step_by(room.sequences) {
-            let last = (first + room.sequences).min(self.prompts.len());
-            let prompts: Vec<&[u32]> = self.prompts[first..last].iter().map(Vec::as_slice).collect();
+        for (k, group) in self.prompts.chunks(room.sequences).enumerate() {
+            let first = k * room.sequences;
+            let prompts: Vec<&[u32]> = group.iter().map(|p| &*p.ids).collect();
             let mut kept = vec![Vec::new(); prompts.len()];
-            let (most, stops) = (vec![most_new(settings); prompts.len()], self.stops.clone());
+            let (most, stops) = (group.iter().map(|p| p.most).collect(), self.stops.clone());
             let decoder = Decoder { name: &str::to_owned, room, vocabulary, most, stops };
             let tokens = decoder.run(exec, &prompts, &mut |i, before, logits| {
                 if settings.logits {
                     kept[i].extend_from_slice(logits);
                 }
                 let step = before.len() - prompts[i].len();
-                let draws = match &self.draws[first + i] {
+                let draws = match &group[i].draws {
                     Some(q) => Draws::Given(&q[step * vocabulary..(step + 1) * vocabulary]),
                     None => Draws::Keyed { sequence: (first + i) as u32, step: step as u32 },
                 };

@@ -44,8 +44,7 @@ pub fn read(path: &Path, cfg: &Config) -> Result<Given, RunError> {
     let mut given = Given { clips: Vec::new(), rows: Vec::new() };
     for i in 0..file.clips("input_ids")? {
         let (ids, _) = file.ids(i, "input_ids", &["tokens"])?;
-        let (labels, _) = file.integers(i, "labels", &["tokens"])?;
-        let labels = labels.iter().map(|l| i32::try_from(*l).unwrap_or(i32::MIN)).collect();
+        let (labels, _) = file.ids(i, "labels", &["tokens"])?;
         given.clips.push((ids, labels));
         let clip = given.clip(i);
         clip.check(cfg.vocab).map_err(|why| file.bad(&format!("clips.{i}"), why))?;

@@ -197,10 +197,8 @@ impl Speaking {
 
     /// Returns the sizes for any group of pieces.
     fn room(&self, cache: DType) -> Room {
-        let tokens = self.pieces.iter().map(|p| p.prompt.len() + p.most).max().unwrap_or(1);
-        let group = |some: &[Piece]| some.iter().map(|p| p.prompt.len()).sum::<usize>();
-        let prompts = self.pieces.chunks(self.sequences()).map(group).max().unwrap_or(1);
-        Room { sequences: self.sequences(), tokens, prompts, cache }
+        let pieces: Vec<_> = self.pieces.iter().map(|p| (p.prompt.len(), p.most)).collect();
+        Room::of(&pieces, self.sequences(), cache)
     }
 }
 

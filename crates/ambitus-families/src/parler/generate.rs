@@ -21,6 +21,9 @@ use serde::Deserialize;
 use std::path::Path;
 use std::sync::Arc;
 
+/// transformers' `max_length`: it writes no other to the file.
+const MAX_LENGTH: usize = 20;
+
 /// What `generation_config.json` says of lengths.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -82,13 +85,9 @@ impl Writer {
     /// Returns the sizes for any group of texts.
     pub fn room(&self, cache: DType) -> Room {
         let before = |s: &Said| self.config.rows_of(s.prompt.len(), 0) - self.config.codebooks;
-        let group = |some: &[Said]| some.iter().map(|s| before(s) + 1).sum::<usize>();
-        Room {
-            sequences: self.sequences(),
-            tokens: self.said.iter().map(|s| before(s) + s.columns).max().unwrap_or(1),
-            prompts: self.said.chunks(self.sequences()).map(group).max().unwrap_or(1),
-            cache,
-        }
+        // The first column is read with the prompt.
+        let texts: Vec<_> = self.said.iter().map(|s| (before(s) + 1, s.columns - 1)).collect();
+        Room::of(&texts, self.sequences(), cache)
     }
 
     /// Returns the bytes of what is to be said: prompts, and states, those that texts share once.
@@ -166,25 +165,18 @@ impl Generator for Folder {
         let cfg = &self.config;
         let lengths = Lengths::read(&self.dir)?;
         let (books, least) = (cfg.codebooks, 2 * cfg.codebooks - 1);
-        let columns = match (settings.max_new, lengths.max_length) {
-            (Some(new), _) if new + 1 < least => {
-                let why = format!("--max-new: {new} columns; {books} codebooks need {} or more", least - 1);
-                return Err(RunError::Usage(why));
-            }
-            (Some(new), _) => new + 1,
-            (None, Some(length)) if length >= least => length,
-            (None, length) => {
-                let has = length.map_or("none".to_owned(), |n| n.to_string());
-                return Err(RunError::Usage(format!(
-                    "--max-new: is missing, and max_length of generation_config.json is {has}: {books} codebooks need {least} or \
-                     more"
-                )));
-            }
-        };
+        let columns = settings.max_new.map_or(lengths.max_length.unwrap_or(MAX_LENGTH), |new| new + 1);
+        if columns < least {
+            let from =
+                if settings.max_new.is_some() { "--max-new" } else { "max_length of generation_config.json" };
+            return Err(RunError::Usage(format!(
+                "{from}: {columns} columns, the first among them; {books} codebooks need {least} or more"
+            )));
+        }
         let mut file = BatchFile::open(file)?;
-        let (mut prompts, mut described) = (Vec::new(), Vec::new());
+        let mut prompts = Vec::new();
         for i in 0..file.clips("prompt_ids")? {
-            let (prompt, _) = file.ids(i, "prompt_ids", &["tokens"])?;
+            let (prompt, _) = file.ids::<u32>(i, "prompt_ids", &["tokens"])?;
             let rows = cfg.rows_of(prompt.len(), columns) - books;
             let fits = cfg.rows().most.is_none_or(|most| rows <= most) && !prompt.is_empty();
             if !fits || prompt.iter().any(|id| *id as usize >= cfg.prompts) {
@@ -200,9 +192,8 @@ impl Generator for Folder {
                 ));
             }
             prompts.push(prompt);
-            described.push(file.ids(i, "description_ids", &["tokens"])?.0);
         }
-        let (states, read) = states(&self.dir, &described, spare)?;
+        let (states, read) = states(&self.dir, &mut file, prompts.len(), spare)?;
         let said = prompts.into_iter().zip(states);
         let said = said.map(|(prompt, states)| Said { prompt, states: states.into(), columns }).collect();
         let writer = Writer::new(cfg, settings, said, lengths.min_new_tokens.unwrap_or(0));

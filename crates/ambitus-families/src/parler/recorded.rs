@@ -63,11 +63,7 @@ impl Clips for Recorded {
 pub(super) fn read(path: &Path, dir: &Path, config: &Config, spare: Spare) -> Result<Recorded, RunError> {
     let mut file = BatchFile::open(path)?;
     let n = file.clips("codes")?;
-    let mut described = Vec::new();
-    for i in 0..n {
-        described.push(file.ids(i, "description_ids", &["tokens"])?.0);
-    }
-    let (states, _) = states(dir, &described, spare)?;
+    let (states, _) = states(dir, &mut file, n, spare)?;
     let mut given = Recorded { config: config.clone(), clips: Vec::new(), rows: Vec::new(), context: 0 };
     for (i, states) in states.into_iter().enumerate() {
         let (codes, shape) = file.ids(i, "codes", &["codebooks", "frames"])?;
@@ -78,7 +74,7 @@ pub(super) fn read(path: &Path, dir: &Path, config: &Config, spare: Spare) -> Re
             );
         }
         let (prompt, _) = file.ids(i, "prompt_ids", &["tokens"])?;
-        let clip = Given { prompt, codes, described: described[i].len(), states };
+        let clip = Given { prompt, codes, described: states.len() / config.text_dim, states };
         clip.clip().check(config).map_err(|why| file.bad(&format!("clips.{i}"), why))?;
         given.rows.push(clip.clip().rows(config) as u32);
         given.context = given.context.max(clip.clip().context(config) as u32);
@@ -87,14 +83,27 @@ pub(super) fn read(path: &Path, dir: &Path, config: &Config, spare: Spare) -> Re
     Ok(given)
 }
 
-/// Returns the states of each description, `[U, E]`, and the bytes that the encoder took, which is gone.
+/// Returns the states `[U, E]` of the descriptions of n clips, and the bytes that the encoder took, which is gone.
 pub(super) fn states(
     dir: &Path,
-    described: &[Vec<u32>],
+    file: &mut BatchFile<'_>,
+    n: usize,
     spare: Spare,
 ) -> Result<(Vec<Vec<f32>>, u64), RunError> {
+    let of_clip = |i| Ok(file.ids::<u32>(i, "description_ids", &["tokens"])?.0);
+    let described = (0..n).map(of_clip).collect::<Result<Vec<_>, RunError>>()?;
     let longest = described.iter().map(Vec::len).max().unwrap_or(0);
     let mut encoder = Encoder::open(dir, longest, spare.threads)?;
+    let vocab = encoder.config().vocab;
+    for (i, ids) in described.iter().enumerate() {
+        if ids.is_empty() {
+            return Err(file.bad(&format!("clips.{i}.description_ids"), "is [0], not [tokens]"));
+        }
+        if let Some(at) = ids.iter().position(|id| *id as usize >= vocab) {
+            let why = format!("element {at} is {}; the text encoder has {vocab} tokens", ids[at]);
+            return Err(file.bad(&format!("clips.{i}.description_ids"), why));
+        }
+    }
     let bytes = encoder.bytes();
     if bytes > spare.bytes {
         let [needs, has] = ByteSize(bytes).apart(ByteSize(spare.bytes));

@@ -55,14 +55,8 @@ impl Writer {
 
     /// Returns the sizes for any group of texts.
     pub fn room(&self, cache: DType) -> Room {
-        let rows = |s: &Said| prompt_rows(s.text.len());
-        let group = |some: &[Said]| some.iter().map(rows).sum::<usize>();
-        Room {
-            sequences: self.sequences(),
-            tokens: self.said.iter().map(|s| rows(s) + s.most).max().unwrap_or(1),
-            prompts: self.said.chunks(self.sequences()).map(group).max().unwrap_or(1),
-            cache,
-        }
+        let texts: Vec<_> = self.said.iter().map(|s| (prompt_rows(s.text.len()), s.most)).collect();
+        Room::of(&texts, self.sequences(), cache)
     }
 
     /// Returns the lengths of all mels, each once.

@@ -64,8 +64,8 @@ pub(super) fn read(path: &Path, config: &Config) -> Result<Recorded, RunError> {
             return Err(file.bad(&format!("clips.{i}.cond_mel"), why));
         }
         let mut left_out = [0, 0];
-        if file.file.contains(&format!("clips.{i}.prompt_codes")) {
-            let (range, _) = file.ids(i, "prompt_codes", &["2"])?;
+        if file.contains(&format!("clips.{i}.prompt_codes")) {
+            let (range, _) = file.ids::<u32>(i, "prompt_codes", &["2"])?;
             let [from, to] = range[..] else {
                 let why = format!("is [{}], not [2]", range.len());
                 return Err(file.bad(&format!("clips.{i}.prompt_codes"), why));
@@ -83,16 +83,12 @@ pub(super) fn read(path: &Path, config: &Config) -> Result<Recorded, RunError> {
 /// Returns a clip's conditioning mel `[F, 80]`, and F.
 pub(super) fn mel(file: &mut BatchFile<'_>, i: usize) -> Result<(Vec<f32>, usize), RunError> {
     let name = format!("clips.{i}.cond_mel");
-    let shape = file.file.get(&name)?.shape().to_vec();
+    let shape = file.shape(&name)?;
     let frames = match shape[..] {
         [frames @ 1..=MOST_FRAMES, BANDS] => frames,
         _ => return Err(file.bad(&name, format!("is {shape:?}, not [frames, {BANDS}]"))),
     };
-    let mel = file.floats(&name, frames * BANDS)?;
-    match mel.iter().find(|x| !x.is_finite()) {
-        Some(x) => Err(file.bad(&name, format!("holds {x}"))),
-        None => Ok((mel, frames)),
-    }
+    Ok((file.floats(&name, frames * BANDS)?, frames))
 }
 
 /// Five minutes: nobody conditions on more at once.

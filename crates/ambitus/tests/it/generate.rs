@@ -2,6 +2,7 @@
 //! they make of the same prompts, draws and noise.
 
 use crate::common::{self, json, said};
+use crate::orpheus_train;
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -80,6 +81,8 @@ fn tokens_are_those_of_transformers() {
         let penalised = ["--greedy", "--repetition-penalty", "1.3", "--max-new", NEW];
         is("penalised", &generate(dir, &fixture, &penalised).0);
         is("sampled", &generate(dir, &fixture, &[&sampled[..], &["--max-new", NEW]].concat()).0);
+        // As many as have draws.
+        is("sampled", &generate(dir, &fixture, &sampled).0);
     }
 }
 
@@ -114,6 +117,24 @@ fn codes_are_those_of_the_package() {
             is("", &generate(dir, &fixture, &[&["--greedy", "--max-new", &new], &more[..]].concat()).0);
         }
     }
+}
+
+/// transformers writes `max_length` only where it is another than its own, 20.
+#[test]
+fn a_folder_without_a_length_has_that_of_transformers() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let fixture = common::parler("base");
+    let batch = fixture.join("generate.safetensors").display().to_string();
+    let model = with(dir, &fixture, "generation_config.json", "{}").display().to_string();
+    let made = |more: &[&str]| {
+        let given =
+            ["generate", "--model", &model, "--batch", &batch, "--out", "out.safetensors", "--greedy"];
+        common::ok(dir, &[&given[..], more].concat());
+        read(&dir.join("out.safetensors")).ints
+    };
+    assert_eq!(made(&[]), made(&["--max-new", "19"]));
+    assert_ne!(made(&[]), made(&["--max-new", "20"]));
 }
 
 /// Codes, and the states that they were chosen by.
@@ -199,6 +220,42 @@ fn a_sequence_ends_with_its_stop_token_and_the_cache_has_its_bytes() {
         let (code, text) = said(dir, &[&given[..], &[option, value]].concat());
         assert!(code == 2 && text.contains(option.trim_start_matches('-')), "{option}: {text}");
     }
+}
+
+/// By file, tensor and element.
+#[test]
+fn what_a_batch_gives_wrong_is_named() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let refused = |fixture: &Path, change: &dyn Fn(&mut orpheus_train::Tensors), why: &str| {
+        let mut given = orpheus_train::read(&fixture.join("generate.safetensors"));
+        change(&mut given);
+        orpheus_train::write(&dir.join("b.safetensors"), &given);
+        let model = fixture.display().to_string();
+        let args = ["generate", "--model", &model, "--batch", "b.safetensors", "--out", "x.safetensors"];
+        let (code, text) = said(dir, &args);
+        assert!(code == 2 && text.contains("b.safetensors") && text.contains(why), "{why}: {code}: {text}");
+        assert!(!dir.join("x.safetensors").exists());
+    };
+    let [orpheus, parler, f5] = [common::orpheus("tied"), common::parler("base"), common::fixture("v1")];
+    let write = |name: &'static str, bytes: Vec<u8>| {
+        move |given: &mut orpheus_train::Tensors| {
+            let (_, _, data) = given.get_mut(name).expect("a tensor");
+            data[..bytes.len()].copy_from_slice(&bytes);
+        }
+    };
+    let id = |id: i64| id.to_le_bytes().to_vec();
+    let float = |x: f32| x.to_le_bytes().to_vec();
+    refused(&orpheus, &write("clips.1.input_ids", id(-1)), "clips.1.input_ids: element 0 is -1");
+    refused(&orpheus, &write("clips.1.q", float(0.0)), "clips.1.q: element 0 is 0");
+    refused(&orpheus, &write("clips.0.q", float(f32::NAN)), "clips.0.q: element 0 is NaN");
+    refused(&parler, &write("clips.2.description_ids", id(1 << 40)), "clips.2.description_ids: element 0");
+    refused(&parler, &write("clips.2.description_ids", id(50)), "clips.2.description_ids: element 0 is 50");
+    refused(&f5, &write("clips.1.text", id(1 << 40)), "clips.1.text: element 0 is 1099511627776");
+    refused(&f5, &write("clips.0.x0", float(f32::INFINITY)), "clips.0.x0: element 0 is inf");
+    let without = |name: &'static str| move |given: &mut orpheus_train::Tensors| drop(given.remove(name));
+    refused(&parler, &without("clips.0.description_ids"), "clips.0.description_ids: is not in the file");
+    refused(&f5, &without("clips.1.x0"), "clips.1.x0: is not in the file");
 }
 
 #[test]
