@@ -7,6 +7,9 @@ use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, Program, Session};
 use std::path::Path;
 
+/// Steps of a flow at most: their times are in memory.
+const MOST_STEPS: usize = 10_000;
+
 /// How to generate. Families read what is theirs.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -23,6 +26,15 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Nothing but the model's own probabilities, and the F5-TTS package's flow.
+    pub const PLAIN: Settings = Settings {
+        sampling: Sampling::PLAIN,
+        max_new: None,
+        logits: false,
+        sequences: 8,
+        flow: Flow { steps: 32, cfg: 2.0, sway: -1.0 },
+    };
+
     /// How texts are spoken where nothing else is said: Orpheus's published settings, and the F5-TTS package's.
     pub const SPEECH: Settings = Settings {
         sampling: Sampling {
@@ -34,10 +46,24 @@ impl Settings {
             seed: 0,
         },
         max_new: Some(8192),
-        logits: false,
-        sequences: 8,
-        flow: Flow { steps: 32, cfg: 2.0, sway: -1.0 },
+        ..Settings::PLAIN
     };
+
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// The option and what it may be.
+    pub fn check(&self) -> Result<(), String> {
+        self.sampling.check()?;
+        let Flow { steps, cfg, sway } = self.flow;
+        if steps > MOST_STEPS {
+            return Err(format!("--steps: {steps} is above {MOST_STEPS}"));
+        }
+        match [("cfg", cfg), ("sway", sway)].iter().find(|(_, x)| !x.is_finite()) {
+            Some((option, x)) => Err(format!("--{option}: {x} is no number")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// How a flow from noise to speech is integrated.

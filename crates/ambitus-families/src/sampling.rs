@@ -21,9 +21,9 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Returns the likeliest token, always.
-    pub const GREEDY: Sampling =
-        Sampling { greedy: true, repetition_penalty: 1.0, temperature: 1.0, top_k: 0, top_p: 1.0, seed: 0 };
+    /// By the model's own probabilities.
+    pub const PLAIN: Sampling =
+        Sampling { greedy: false, repetition_penalty: 1.0, temperature: 1.0, top_k: 0, top_p: 1.0, seed: 0 };
 
     /// Checks the numbers.
     ///
@@ -166,7 +166,8 @@ fn largest(x: &[f32]) -> u32 {
 mod tests {
     use super::*;
 
-    const OFF: Sampling = Sampling { greedy: false, ..Sampling::GREEDY };
+    const OFF: Sampling = Sampling::PLAIN;
+    const GREEDY: Sampling = Sampling { greedy: true, ..OFF };
 
     fn kept(s: Sampling, logits: &[f32]) -> Vec<usize> {
         let mut x = logits.to_vec();
@@ -197,8 +198,8 @@ mod tests {
     #[test]
     fn greedy_takes_the_first_of_the_largest_and_the_penalty_counts_a_token_once() {
         let none = Draws::Keyed { sequence: 0, step: 0 };
-        assert_eq!(Sampling::GREEDY.choose(&mut [0.0, 5.0, 5.0, 5.0], &[], none), 1);
-        let s = Sampling { repetition_penalty: 2.0, ..Sampling::GREEDY };
+        assert_eq!(GREEDY.choose(&mut [0.0, 5.0, 5.0, 5.0], &[], none), 1);
+        let s = Sampling { repetition_penalty: 2.0, ..GREEDY };
         let mut x = [4.0, -1.0, 3.0];
         assert_eq!(s.choose(&mut x, &[0, 0, 1, 7], none), 2);
         assert_eq!(x, [2.0, -2.0, 3.0]);

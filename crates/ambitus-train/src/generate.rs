@@ -37,7 +37,6 @@ pub fn generate(
     let generator = dir.opened.generator().ok_or_else(|| {
         RunError::Usage(format!("{}: {} does not generate here", dir.dir.display(), dir.family.name()))
     })?;
-    settings.sampling.check().map_err(RunError::Usage)?;
     replaces_a_file(out)?;
     let spare = spare(options.device, options.threads, options.memory);
     let mut job = generator.job(batch, settings, spare)?;

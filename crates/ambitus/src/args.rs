@@ -1,9 +1,11 @@
 //! Arguments. Help texts are the manual.
 
 mod generate;
+mod generation;
 mod say;
 
 pub use generate::GenerateArgs;
+pub use generation::GenerationArgs;
 pub use say::SayArgs;
 
 use crate::own::{OwnArgs, folders, names};
@@ -431,6 +433,11 @@ pub struct DoctorArgs {
     /// JSON on stdout
     #[arg(long)]
     pub json: bool,
+}
+
+/// Returns the threads that are asked for, or all.
+pub fn threads(asked: Option<usize>) -> usize {
+    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Parses a number of at least one.

@@ -67,8 +67,7 @@ pub struct DecodeArgs {
 
 impl FolderArgs {
     fn threads(&self) -> usize {
-        let all = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.unwrap_or_else(all)
+        crate::args::threads(self.threads)
     }
 
     fn open(&self) -> Result<Box<dyn Codec>, RunError> {

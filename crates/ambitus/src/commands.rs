@@ -2,15 +2,14 @@
 
 use crate::args::{
     DoctorArgs, ExportArgs, GenerateArgs, GradientsArgs, ResumeArgs, RunArgs, RunsArgs, TrainArgs,
-    WeightsArg, WorldArgs,
+    WeightsArg, WorldArgs, threads,
 };
 use crate::terminal::{self, Terminal, json};
 use ambitus_families::ALL;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{ModelDir, OpenOptions, sections};
-use ambitus_families::generate::{Flow, Settings};
-use ambitus_families::sampling::Sampling;
+use ambitus_families::generate::Settings;
 use ambitus_plan::device::Device;
 use ambitus_plan::memory;
 use ambitus_plan::placement::Placement;
@@ -20,7 +19,6 @@ use ambitus_recipe::size::ByteSize;
 use ambitus_train::export::{Form, Source};
 use ambitus_train::generate::{self, Taken};
 use ambitus_train::gradients::{self, GradientOptions};
-use ambitus_train::inference::InferenceOptions;
 use ambitus_train::launch::{self, Processes, WorldOptions};
 use ambitus_train::run_dir::RunDir;
 use ambitus_train::world::World;
@@ -229,7 +227,6 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
     a.own.lay(&mut laid);
     let options = OpenOptions { own: laid.own, ..OpenOptions::default() };
     let model = ModelDir::open(ALL, &a.model, options)?;
-    let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let ranks = world.as_ref().map(|w| w.comm.ranks()).or(a.ranks);
     let placement = a.placement.filter(|p| *p != recipe::Placement::None);
     if ranks.is_none() && (a.sharding.is_some() || a.units.is_some() || placement.is_some()) {
@@ -251,7 +248,7 @@ pub fn gradients(a: &GradientsArgs) -> Result<()> {
             .zip(ranks)
             .map(|(how, n)| Placement::new(n, how == recipe::Placement::Pipeline, u64::MAX)),
         device: a.device,
-        threads,
+        threads: threads(a.threads),
         memory: a.memory.map(|m| m.0),
     };
     let gradients::Computed { loss, doubts } =
@@ -310,26 +307,9 @@ pub fn doctor(a: &DoctorArgs) -> Result<()> {
 }
 
 pub fn generate(a: &GenerateArgs) -> Result<()> {
+    let settings = a.how.settings(Settings { logits: a.logits, ..Settings::PLAIN })?;
     let model = ModelDir::open(ALL, &a.model, OpenOptions::default())?;
-    let sampling = Sampling {
-        greedy: a.greedy,
-        repetition_penalty: a.repetition_penalty,
-        temperature: a.temperature,
-        top_k: a.top_k,
-        top_p: a.top_p,
-        seed: a.seed,
-    };
-    let settings = Settings {
-        sampling,
-        max_new: a.max_new,
-        logits: a.logits,
-        sequences: a.sequences,
-        flow: Flow { steps: a.steps, cfg: a.cfg, sway: a.sway },
-    };
-    let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let (precision, device, memory) = (a.precision, a.device, a.memory.map(|m| m.0));
-    let options = InferenceOptions { precision, device, threads, memory };
-    let taken = generate::generate(&model, &a.batch, &a.out, &settings, options)?;
+    let taken = generate::generate(&model, &a.batch, &a.out, &settings, a.how.options())?;
     let Taken { planned_bytes, cache_bytes, seconds, rows } = taken;
     if a.json {
         json(&serde_json::json!({

@@ -4,14 +4,12 @@ use crate::args::{SayArgs, WeightsArg};
 use crate::terminal::{self, Terminal, json};
 use ambitus_families::ALL;
 use ambitus_families::error::RunError;
-use ambitus_families::generate::{Flow, Settings};
-use ambitus_families::sampling::Sampling;
+use ambitus_families::generate::Settings;
 use ambitus_families::speech::{Asked, Reference, Speaker};
 use ambitus_plan::budget::START_BYTES;
 use ambitus_plan::memory;
 use ambitus_recipe::size::ByteSize;
 use ambitus_train::export::Source;
-use ambitus_train::inference::InferenceOptions;
 use ambitus_train::say::{self, Taken, Text};
 use ambitus_train::trained::Trained;
 use ambitus_train::writing::Out;
@@ -38,19 +36,22 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
     };
     let lines = text.lines()?;
     // Checked before a model is opened.
-    settings(a, is_stream, Settings::SPEECH)?;
-    let threads = a.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    a.how.settings(Settings::SPEECH)?;
     let source = a.weights.map(|w| match w {
         WeightsArg::Ema => Source::Ema,
         WeightsArg::Raw => Source::Raw,
     });
     let mut terminal = Terminal::new();
     let trained = Trained::open(ALL, &a.model, (a.adapter.as_deref(), source), &mut terminal)?;
-    let project = trained.model.opened.speaker().map_or(Settings::SPEECH, Speaker::settings);
-    let settings = settings(a, is_stream, project)?;
+    let mut project = trained.model.opened.speaker().map_or(Settings::SPEECH, Speaker::settings);
+    if is_stream {
+        // What is heard first is not to wait for others.
+        project.sequences = 1;
+    }
+    let settings = a.how.settings(project)?;
     let text = a.ref_text.clone().unwrap_or_default();
     let reference = a.reference.clone().map(|path| Reference::Sound(path, text));
-    let (precision, device, memory) = (a.precision, a.device, a.memory.map(|m| m.0));
+    let options = a.how.options();
     let asked = Asked {
         lines: &lines,
         reference: reference.as_ref(),
@@ -60,10 +61,9 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
         settings: &settings,
         speed: a.speed,
         most_seconds: f64::INFINITY,
-        threads,
-        room: memory.map_or(u64::MAX, |bytes| bytes.saturating_sub(START_BYTES)),
+        threads: options.threads,
+        room: options.memory.map_or(u64::MAX, |bytes| bytes.saturating_sub(START_BYTES)),
     };
-    let options = InferenceOptions { precision, device, threads, memory };
     let taken = say::say(&trained, &asked, &options, &out, &mut terminal)?;
     drop(terminal);
     let Taken { planned_bytes, seconds, speech_seconds, .. } = taken;
@@ -83,24 +83,4 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
         measured.map_or("?".to_owned(), |b| ByteSize(b).to_string())
     ));
     Ok(())
-}
-
-/// Returns what is asked for, and the project's settings for the rest.
-fn settings(a: &SayArgs, is_stream: bool, project: Settings) -> Result<Settings, RunError> {
-    let sampling = Sampling {
-        greedy: a.greedy,
-        repetition_penalty: a.repetition_penalty.unwrap_or(project.sampling.repetition_penalty),
-        temperature: a.temperature.unwrap_or(project.sampling.temperature),
-        top_k: a.top_k.unwrap_or(project.sampling.top_k),
-        top_p: a.top_p.unwrap_or(project.sampling.top_p),
-        seed: a.seed,
-    };
-    sampling.check().map_err(RunError::Usage)?;
-    Ok(Settings {
-        sampling,
-        max_new: a.max_new.or(project.max_new),
-        logits: false,
-        sequences: a.sequences.unwrap_or(if is_stream { 1 } else { project.sequences }),
-        flow: Flow { steps: a.steps, cfg: a.cfg, sway: a.sway },
-    })
 }

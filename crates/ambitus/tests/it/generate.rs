@@ -216,7 +216,17 @@ fn a_sequence_ends_with_its_stop_token_and_the_cache_has_its_bytes() {
     let (code, text) = said(dir, &args);
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("--sequences") && !dir.join("x.safetensors").exists(), "{text}");
-    for (option, value) in [("--temperature", "0"), ("--top-p", "1.5"), ("--sequences", "0")] {
+    let [given @ .., _, _] = given;
+    let huge = u64::MAX.to_string();
+    for (option, value) in [
+        ("--temperature", "0"),
+        ("--top-p", "1.5"),
+        ("--sequences", "0"),
+        ("--max-new", &huge),
+        ("--steps", "4000000000"),
+        ("--cfg", "nan"),
+        ("--sway", "inf"),
+    ] {
         let (code, text) = said(dir, &[&given[..], &[option, value]].concat());
         assert!(code == 2 && text.contains(option.trim_start_matches('-')), "{option}: {text}");
     }
