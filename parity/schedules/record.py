@@ -1,9 +1,11 @@
-"""Records the learning rates of torch's and transformers' schedulers: fixtures/rates.json.
+"""Records the learning rates of torch's and transformers' schedulers, fixtures/rates.json, and updates of torch's AdamW with two
+groups, fixtures/groups.json.
 
     VENV/bin/python parity/schedules/record.py
 
 Needs torch and transformers (parity/requirements.txt, parity/README.md). Each entry has a recipe's `schedule`, `warmup`, `total`
-and `per_epoch` (updates in an epoch), and the rate of every update.
+and `per_epoch` (updates in an epoch), and the rate of every update. `groups.json` has the settings, each tensor's name, shape and first values, which have no decay, and of
+each update the gradients, their norm and what the tensors are then.
 """
 
 import json
@@ -31,7 +33,33 @@ def rates(make, total: int, every: int = 1) -> list[float]:
     return out
 
 
+def groups() -> dict:
+    """Six clipped updates of matrices and vectors, of which some have no weight decay."""
+    torch.manual_seed(18)
+    shapes = {"h.0.weight": [4, 3], "h.0.bias": [3], "h.0.ln_1.weight": [3], "text_embedding.weight": [5, 2], "norm.gamma": [3]}
+    undecayed = ["h.0.bias", "h.0.ln_1.weight", "text_embedding.weight"]
+    record = {"lr": 0.05, "max_grad_norm": 1.0, "betas": [0.9, 0.96], "eps": 1e-8, "weight_decay": 0.1, "no_decay": undecayed}
+    tensors = {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
+    of = lambda decays: [p for name, p in tensors.items() if (name in undecayed) != decays]
+    optimizer = torch.optim.AdamW(
+        [{"params": of(True), "weight_decay": record["weight_decay"]}, {"params": of(False), "weight_decay": 0.0}],
+        lr=record["lr"], betas=record["betas"], eps=record["eps"],
+    )
+    flat = lambda values: {name: x.flatten().tolist() for name, x in values.items()}
+    record |= {"shapes": shapes, "initial": flat(tensors), "updates": []}
+    for scale in (3.0, 0.1, 1.0, 0.0, 1e-4, 10.0):
+        gradients = {name: torch.randn_like(p) * scale for name, p in tensors.items()}
+        for name, g in gradients.items():
+            tensors[name].grad = g.clone()
+        norm = torch.nn.utils.clip_grad_norm_(tensors.values(), record["max_grad_norm"])
+        optimizer.step()
+        record["updates"].append({"gradients": flat(gradients), "norm": float(norm), "parameters": flat(tensors)})
+    return record
+
+
 def main() -> None:
+    body = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in groups().items())
+    (HERE / "fixtures/groups.json").write_text("{\n" + body + "\n}\n", encoding="utf-8")
     cases = []
 
     def case(schedule, warmup, total, make, every=1):

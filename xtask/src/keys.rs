@@ -2,6 +2,8 @@
 
 use ambitus_families::f5::F5;
 use ambitus_families::orpheus::Orpheus;
+use ambitus_families::parler::Parler;
+use ambitus_families::xtts::Xtts;
 use ambitus_recipe::recipe::Defaults;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -87,6 +89,8 @@ fn defaults() -> String {
     let families = [
         F5::shaped(ambitus_models::f5::config::Config::v1_base()),
         Orpheus::shaped(ambitus_models::orpheus::config::Config::orpheus_3b()),
+        Parler::shaped(ambitus_models::parler::config::Config::mini_v1()),
+        Xtts::shaped(ambitus_models::xtts::config::Config::v2()),
     ];
     let mut out = "\n## What families mean by keys that are left out\n\n| key |".to_owned();
     let mut row = |key: &str, of: &dyn Fn(&Defaults) -> String| {
@@ -95,12 +99,15 @@ fn defaults() -> String {
     };
     row("learning_rate", &|d| format!("{:e}", d.learning_rate));
     row("weight_decay", &|d| d.weight_decay.to_string());
+    let patterns = |all: &[String]| all.iter().map(|t| format!("`{t}`")).collect::<Vec<_>>().join(" ");
+    row("no_decay", &|d| if d.no_decay.is_empty() { "none".to_owned() } else { patterns(&d.no_decay) });
+    row("betas", &|d| format!("{:?}", d.betas));
     row("ema", &|d| d.ema.to_string());
     row("batch", &|d| format!("{{clips: {}}}", d.clips));
     row("warmup", &|d| d.warmup.map_or("5 % of the updates, at most 100".to_owned(), |n| n.to_string()));
     row("schedule", &|d| d.schedule.to_string());
     row("sample", &|d| if d.samples { "a held-out clip" } else { "none" }.to_owned());
-    row("lora.targets", &|d| d.adapted.iter().map(|t| format!("`{t}`")).collect::<Vec<_>>().join(" "));
+    row("lora.targets", &|d| patterns(&d.adapted));
     let names: Vec<&str> = families.iter().map(|model| model.family.name()).collect();
     let head = format!("| key | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
     out.replacen("| key |", &head, 1) + "\n"

@@ -1,9 +1,10 @@
 //! The programs that end an update: gradient norm, clipping, AdamW, and the moving average.
 
 use crate::passes::accumulate::GRAD;
+use crate::passes::pattern::Pattern;
 use crate::passes::precision::{GOOD_STEPS, LOSS_SCALE};
 use crate::passes::pure;
-use crate::passes::shard::Layout;
+use crate::passes::shard::{Flat, Layout};
 use ambitus_ir::ops::collective::{AllGatherStart, GATHER, Group, Mesh, Part, Parts};
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::ops::narrow::{self, AdamW8bit, AdamWBf16};
@@ -51,14 +52,16 @@ pub const LEAST_8BIT: usize = 4096;
 pub struct Optimizer {
     /// The constants.
     pub adamw: AdamW,
+    /// Parameters whose weight decay is 0. Each pattern matches one, trained or not.
+    pub no_decay: Vec<Pattern>,
     /// Storage of the moments.
     pub states: States,
 }
 
 impl From<AdamW> for Optimizer {
-    /// Returns an optimizer with moments in fp32.
+    /// Returns an optimizer that decays every parameter, with moments in fp32.
     fn from(adamw: AdamW) -> Optimizer {
-        Optimizer { adamw, states: States::Fp32 }
+        Optimizer { adamw, no_decay: Vec::new(), states: States::Fp32 }
     }
 }
 
@@ -68,9 +71,13 @@ impl Optimizer {
         if self.states == States::EightBit { LEAST_8BIT } else { 0 }
     }
 
+    /// Returns the weight decay of a parameter.
+    pub fn decay(&self, parameter: &str) -> f64 {
+        if self.no_decay.iter().any(|p| p.matches(parameter)) { 0.0 } else { self.adamw.weight_decay }
+    }
+
     /// Returns whether moments of this parameter are kept in 8 bits. A flat's tensors are treated as each would be alone.
-    fn in_8_bits(&self, decl: &StateDecl, layout: Option<&Layout>) -> bool {
-        let flat = layout.and_then(|layout| layout.flat(&decl.name));
+    fn in_8_bits(&self, decl: &StateDecl, flat: Option<&Flat>) -> bool {
         let small = flat.map_or(decl.ty.shape.elements() < self.few(), |flat| flat.small);
         self.states == States::EightBit && decl.ty.shape.len() > 1 && !small
     }
@@ -87,13 +94,16 @@ impl Optimizer {
     ) {
         let decl = b.session().states[param.index()].clone();
         let w = b.state(param);
-        let AdamW { beta1, beta2, eps, weight_decay } = self.adamw;
+        // Tensors of a flat decay alike.
+        let flat = layout.and_then(|layout| layout.flat(&decl.name));
+        let weight_decay = self.decay(flat.map_or(&decl.name, |flat| &flat.tensors[0].name));
+        let AdamW { beta1, beta2, eps, .. } = self.adamw;
         let id = |b: &Builder<'_>, op: &str| Origin { path: b.path(op).into(), phase: Phase::Update }.op_id();
         let rounds = decl.ty.dtype == DType::BF16;
         let moment = |b: &mut Builder<'_>, prefix: &str, ty: TensorType| {
             b.declare(&format!("{prefix}{}", decl.name), ty, StateKind::Optimizer)
         };
-        let (op, moments) = if self.in_8_bits(&decl, layout) {
+        let (op, moments) = if self.in_8_bits(&decl, flat) {
             let (codes, scales) = narrow::eight_bit(decl.ty);
             let moments = vec![
                 moment(b, FIRST_MOMENT, codes),
@@ -111,7 +121,7 @@ impl Optimizer {
                 let id = id(b, AdamWBf16::NAME);
                 (Op::from(AdamWBf16 { beta1, beta2, eps, weight_decay, id, part: None }), moments)
             } else {
-                (Op::from(self.adamw.clone()), moments)
+                (Op::from(AdamW { beta1, beta2, eps, weight_decay }), moments)
             }
         };
         let mut operands = vec![w, grad];

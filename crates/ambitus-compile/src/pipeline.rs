@@ -108,8 +108,7 @@ impl Options {
 
     /// Returns where ranks keep the parameters of a chosen forward program, if they share them.
     fn layout(&self, session: &Session, chosen: &Program) -> Option<Layout> {
-        let few = self.optimizer.as_ref().map_or(0, Optimizer::few);
-        self.sharding.map(|sharding| Layout::of(session, chosen, sharding, few))
+        self.sharding.map(|sharding| Layout::of(session, chosen, sharding, self.optimizer.as_ref()))
     }
 }
 

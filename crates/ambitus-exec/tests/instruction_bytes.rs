@@ -55,7 +55,7 @@ fn planned(depth: usize, states: States) -> Arc<PlannedSession> {
     let adamw = AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0 };
     let options = Options {
         precision: Precision::Bf16Mixed,
-        optimizer: Some(Optimizer { adamw, states }),
+        optimizer: Some(Optimizer { states, ..adamw.into() }),
         ema: true,
         ..Options::new(Blocks::All)
     };

@@ -350,6 +350,7 @@ pub fn of_model(model: &dyn Model) -> Defaults {
     Defaults {
         learning_rate: 1e-5,
         weight_decay: 0.0,
+        no_decay: Vec::new(),
         betas: [0.9, 0.999],
         ema: false,
         clips: 1,
@@ -384,6 +385,7 @@ mod tests {
         let r = settled(&llama);
         let of_run = (r.weight_decay, r.ema, r.warmup, r.batch);
         assert_eq!(of_run, (Some(0.0), Some(false), Some(0), Some(Batch::Clips(1))));
+        assert_eq!((f5.no_decay.len(), r.no_decay), (0, Some(vec!["*norm".to_owned()])));
         assert_eq!((r.lora.unwrap().targets.unwrap().len(), r.sample), (7, None));
         assert_eq!([f5.learning_rate, llama.learning_rate], [1e-5, 5e-5]);
         assert_eq!([f5.rows_per_second, llama.rows_per_second], [93.75, 82.03125]);

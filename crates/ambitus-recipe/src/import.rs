@@ -118,7 +118,6 @@ struct Origin {
     counts_frames: bool,
     precision: Option<(Precision, &'static str)>,
     has_length: bool,
-    decays_all: bool,
     descriptions: Option<&'static str>,
 }
 
@@ -133,8 +132,6 @@ pub struct Trainer {
     pub precision: Option<(Precision, &'static str)>,
     /// It has a length of its own: the epochs of TrainingArguments are not meant.
     pub has_length: bool,
-    /// Its weight decay is on every parameter, as it is here.
-    pub decays_all: bool,
     /// Keys that change nothing here, those too that are known of other trainers, and why.
     pub nothing: &'static [(&'static str, &'static [&'static str])],
     /// What it does where keys are absent.
@@ -170,7 +167,6 @@ impl Trainer {
         counts_frames: false,
         precision: None,
         has_length: false,
-        decays_all: false,
         nothing: &[],
         absent: &[],
         notes: &[],
@@ -422,7 +418,6 @@ fn origin(given: &[Given], own: &[&Trainer]) -> Origin {
         counts_frames: own.iter().any(|t| t.counts_frames),
         precision: own.iter().find_map(|t| t.precision),
         has_length: own.iter().any(|t| t.has_length),
-        decays_all: own.iter().any(|t| t.decays_all),
         descriptions: own.iter().find_map(|t| t.descriptions),
     }
 }

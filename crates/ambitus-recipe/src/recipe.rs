@@ -136,10 +136,12 @@ pub struct Recipe {
     /// [`Schedule`]). Absent: the family's, which is linear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
-    /// AdamW's decoupled weight decay, on every parameter (transformers leaves out biases and norms).
-    /// Absent: the family's.
+    /// AdamW's decoupled weight decay. Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
+    /// Parameters and modules without weight decay, by pattern as in `freeze`; `[]` for none. Absent: the family's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_decay: Option<Vec<String>>,
     /// How AdamW keeps its two moments: `adamw` (fp32, 8 bytes a parameter), `adamw-bf16` (4) or `adamw-8bit` (2, with a scale
     /// for every 256; vectors and small tensors fp32). The last two change numbers. Absent: adamw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -287,6 +289,7 @@ impl Recipe {
             warmup: None,
             schedule: None,
             weight_decay: None,
+            no_decay: None,
             optimizer: None,
             betas: None,
             eps: default::eps(),

@@ -151,8 +151,10 @@ pub(crate) fn go_on(
         return stages::resume(families, run, &recipe, shared, console);
     }
     if run.root.join("plan.json").exists() {
-        // A run keeps the precision that it was planned with. Where it does not, it is of a time when that was fp32.
+        // A run keeps what it was planned with. Where it does not say it, it is of a time when that was fp32, and every parameter
+        // decayed.
         recipe.precision.get_or_insert(Precision::Fp32);
+        recipe.no_decay.get_or_insert_default();
     }
     let mut resolved = resolve_for(families, recipe, &Origins::new(), world, console)?;
     resolved.resumed = true;

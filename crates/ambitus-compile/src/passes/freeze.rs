@@ -27,9 +27,7 @@ impl Pass for Freeze<'_> {
     }
 
     fn run(&self, session: &mut Session, p: Program) -> Result<Program, CompileError> {
-        for pattern in self.patterns {
-            require_match(pattern, parameters(session).map(|s| s.name.as_str()))?;
-        }
+        require_parameters(session, self.patterns)?;
         let frozen = |s: &StateDecl| self.patterns.iter().any(|p| p.matches(&s.name));
         keep_training(session, |s| !frozen(s))?;
         Ok(p)
@@ -50,6 +48,11 @@ pub(super) fn keep_training(
 /// Returns the parameters of a session.
 pub(super) fn parameters(session: &Session) -> impl Iterator<Item = &StateDecl> + Clone {
     session.states.iter().filter(|s| s.kind == StateKind::Parameter)
+}
+
+/// Refuses a pattern that matches no parameter of a session.
+pub(crate) fn require_parameters(session: &Session, patterns: &[Pattern]) -> Result<(), CompileError> {
+    patterns.iter().try_for_each(|p| require_match(p, parameters(session).map(|s| s.name.as_str())))
 }
 
 /// Refuses a pattern that matches none of these names.

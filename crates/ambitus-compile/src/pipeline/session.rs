@@ -4,6 +4,7 @@ use super::run::Runner;
 use super::{Decided, List, Options, Pipeline, SEVERAL, Section, Step, Trained};
 use crate::CompileError;
 use crate::optimizer;
+use crate::passes::freeze::require_parameters;
 use crate::passes::place::{self, Cut};
 use crate::passes::policy::Blocks;
 use crate::passes::precision::{LOSS_SCALE, Precision};
@@ -181,6 +182,10 @@ impl Pipeline<'_> {
         for p in trained {
             self.runner().built(s, &p);
             chosen.push(self.section(Section::Trained, Decided::default(), s, p)?);
+        }
+        // Adapters are parameters, too.
+        if let Some(optimizer) = &o.optimizer {
+            require_parameters(s, &optimizer.no_decay)?;
         }
         if chosen.len() > 1 && s.state(LOSS_SCALE).is_some() {
             return Err(CompileError::PlayersScaled);

@@ -1,6 +1,7 @@
 //! All integration tests of this crate, in one binary: each more would be linked anew.
 
 mod common;
+mod decay;
 mod golden;
 mod golden_steps;
 mod gradients;

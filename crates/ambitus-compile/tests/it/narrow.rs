@@ -17,7 +17,7 @@ use expect_test::expect;
 const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 
 fn with(states: States) -> Optimizer {
-    Optimizer { adamw: ADAMW, states }
+    Optimizer { states, ..ADAMW.into() }
 }
 
 type Model<'a> = &'a dyn Fn(&mut Session) -> Program;

@@ -1,7 +1,7 @@
 //! What a pass declares to do to numbers is the most that it does: sessions of toy models with each pass and without it, over two
 //! updates in the reference interpreter, on one rank and on two.
 
-use ambitus_compile::optimizer::{Optimizer, SEED, States};
+use ambitus_compile::optimizer::{Optimizer, SEED};
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::lora::Lora;
 use ambitus_compile::passes::offload::{Kept, Offload};
@@ -69,7 +69,7 @@ struct Form {
 
 fn forms(toy: &Toy) -> Vec<Form> {
     let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
-    let optimizer = Some(Optimizer { adamw, states: States::Fp32 });
+    let optimizer = Some(Optimizer::from(adamw));
     let base = || Options { optimizer: optimizer.clone(), ema: true, ..Options::new(Blocks::First(1)) };
     let form = |name, options| Form { name, options, target: &FULL, placed: None };
     let sharded = |strategy, prefetch| {

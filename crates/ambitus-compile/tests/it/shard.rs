@@ -185,7 +185,7 @@ fn tensors_become_parts_of_flats() {
     });
     b.output("loss", loss);
     let forward = b.finish();
-    let layout = Layout::of(&s, &forward, Sharding::new(Strategy::Hybrid(2), 4).expect("whole groups"), 0);
+    let layout = Layout::of(&s, &forward, Sharding::new(Strategy::Hybrid(2), 4).expect("whole groups"), None);
     let p = differentiate(&mut s, forward).expect("a sum has a gradient");
     let p = pipeline::run(&mut s, p, &Shard { layout: &layout }).expect("collectives");
     expect![[r#"

@@ -1,6 +1,7 @@
 //! Integration tests of this crate, in one binary: each more would be linked anew. Those that count what the process allocates
 //! have their own.
 
+mod decay;
 mod in_backward;
 mod loss_scale;
 mod offload;

@@ -40,7 +40,7 @@ struct Numbers {
 
 fn planned(toy: &Toy, how: Numbers, offload: &Offload) -> PlannedSession {
     let target = CpuTarget::new(THREADS);
-    let optimizer = Optimizer { adamw: ADAMW, states: how.states };
+    let optimizer = Optimizer { states: how.states, ..ADAMW.into() };
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
     let options = Options {

@@ -26,6 +26,7 @@ use ambitus_data::{ClipIndex, mel};
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_models::orpheus::config::Config;
+use ambitus_models::orpheus::weights::NO_DECAY;
 use ambitus_recipe::import::Trainer;
 use ambitus_recipe::recipe::{Defaults, Section};
 use clips::TokenClips;
@@ -75,7 +76,8 @@ impl Family for Orpheus {
 
     /// Returns the settings of finetune/train.py: Hugging Face's defaults except for the rate.
     fn defaults(&self, model: &dyn Model) -> Defaults {
-        Defaults { learning_rate: 5e-5, ..of_model(model) }
+        let no_decay = NO_DECAY.map(str::to_owned).into();
+        Defaults { learning_rate: 5e-5, no_decay, ..of_model(model) }
     }
 
     /// Returns the names of `LlamaForCausalLM`, and what Hugging Face's readers ask for.

@@ -17,7 +17,6 @@ pub(super) const TRAINER: Trainer = Trainer {
         "train_metadata_dataset_name",
     ],
     precision: Some((Precision::Fp32, "the training script's, where dtype is absent")),
-    decays_all: true,
     nothing: NOTHING,
     absent: ABSENT,
     notes: &[(

@@ -205,7 +205,6 @@ const NOTHING: &[(&str, &[&str])] = &[
         "how processes find each other is the launcher's matter, not a recipe's",
         &["distributed_backend", "distributed_url"],
     ),
-    ("weight decay is on every parameter here", &["optimizer_wd_only_on_weights"]),
 ];
 
 /// What it does where keys are absent, as far as an absent key of a recipe means something else.

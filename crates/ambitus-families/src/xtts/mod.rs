@@ -30,7 +30,7 @@ use ambitus_data::ClipIndex;
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_models::xtts::config::{Config, RATE, SAMPLES_PER_CODE};
-use ambitus_models::xtts::weights::BY_COLUMNS;
+use ambitus_models::xtts::weights::{BY_COLUMNS, NO_DECAY};
 use ambitus_recipe::import::Trainer;
 use ambitus_recipe::recipe::{Defaults, Schedule, ScheduleKind, Section};
 use folder::Folder;
@@ -82,6 +82,7 @@ impl Family for Xtts {
         Defaults {
             learning_rate: 5e-6,
             weight_decay: 0.01,
+            no_decay: NO_DECAY.map(str::to_owned).into(),
             betas: [0.9, 0.96],
             clips: 4,
             schedule: Schedule::of(ScheduleKind::Constant),

@@ -9,8 +9,10 @@ use crate::dvae;
 use crate::error::RunError;
 use crate::family::Opened;
 use crate::prepare::{Job, Made, What};
+use ambitus_compile::passes::pattern::Pattern;
 use ambitus_data::pieces::load_piece_clip;
 use ambitus_data::{ClipIndex, Prepared, Verdict, mel, wav};
+use ambitus_ir::{Session, StateKind};
 use ambitus_models::xtts::config::Config;
 use ambitus_models::{Batch, Capacity, Model};
 use ambitus_recipe::recipe::Recipe;
@@ -225,4 +227,19 @@ fn a_batch_holds_a_piece_of_each_clip_and_does_not_score_its_codes() {
     std::fs::copy(index.path(0), index.path(1)).unwrap();
     let said = clips.norms(&uses).unwrap_err().to_string();
     assert!(said.contains("is not the clip of index.json"), "{said}");
+}
+
+/// The trainer's two groups of the published size, as counted from its own class.
+#[test]
+fn weight_decay_leaves_out_what_the_project_does() {
+    let opened = super::Xtts::shaped(Config::v2());
+    let patterns: Vec<Pattern> = opened.defaults().no_decay.iter().map(Pattern::new).collect();
+    let mut session = Session::default();
+    opened.model.loss(&mut session, 0, Capacity { rows: 64, clips: 1 }, "micro", true);
+    let of = |decays: bool| {
+        let all = session.states.iter().filter(|s| s.kind == StateKind::Parameter);
+        let group = all.filter(|s| patterns.iter().any(|p| p.matches(&s.name)) != decays);
+        group.fold((0, 0), |(n, sum), s| (n + 1, sum + s.ty.shape.elements()))
+    };
+    assert_eq!((of(true), of(false)), ((147, 431_628_288), (279, 9_390_275)));
 }

@@ -14,6 +14,9 @@ pub const HEAD: &str = "lm_head.weight";
 pub const ADAPTED: [&str; 7] =
     ["*.q_proj", "*.k_proj", "*.v_proj", "*.o_proj", "*.gate_proj", "*.up_proj", "*.down_proj"];
 
+/// What transformers' `Trainer` leaves out of weight decay: norms. It leaves out biases as well, of which there are none.
+pub const NO_DECAY: [&str; 1] = ["*norm"];
+
 /// Returns whether files may hold this tensor besides the model's, and loading skips it: the rotary buffers of old releases.
 pub fn ignored(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq")

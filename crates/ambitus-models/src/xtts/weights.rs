@@ -9,6 +9,9 @@ use crate::init::Init;
 pub const BY_COLUMNS: [&str; 4] = [".attn.c_attn", ".attn.c_proj", ".mlp.c_fc", ".mlp.c_proj"];
 /// The layers that adapters go to by default: the same.
 pub const ADAPTED: [&str; 4] = ["*.attn.c_attn", "*.attn.c_proj", "*.mlp.c_fc", "*.mlp.c_proj"];
+/// What the project's trainer leaves out of weight decay (`optimizer_wd_only_on_weights`): biases, torch's norms and embeddings. The
+/// perceiver's norm and latents decay.
+pub const NO_DECAY: [&str; 5] = ["*.bias", "*.ln_*", "*.final_norm", "*.attn.*.norm", "*_embedding"];
 /// Parameters of codec, vocoder and speaker encoder, which the project's trainer keeps beside the model.
 const FROZEN_PARAMETERS: u64 = 24_251_392 + 27_315_792 + 17_827_808 + 8_028_492;
 

@@ -40,6 +40,7 @@ pub(super) const ORDER: &[&str] = &[
     "warmup",
     "schedule",
     "weight_decay",
+    "no_decay",
     "optimizer",
     "betas",
     "eps",

@@ -18,6 +18,11 @@ type Arguments = BTreeMap<String, Vec<f64>>;
 /// # Errors
 /// Arguments that are no numbers, or out of their range.
 pub(super) fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
+    const DECAYS: &str = "decays_weights_only";
+    match j.get(DECAYS).map(Given::flag).transpose()? {
+        Some(false) => j.used(DECAYS, "no_decay", "[]"),
+        _ => j.default(DECAYS, "no_decay", "weight decay leaves out what the model's family leaves out"),
+    }
     let Some(g) = j.get(OPTIMIZER) else {
         j.nothing(OPTIMIZER_ARGUMENTS, "no optimizer is named beside it");
         return Ok(());

@@ -14,7 +14,7 @@ pub(super) fn training(j: &mut Judge, origin: &Origin) -> Result<(), RecipeError
     let updates = length(j, origin)?;
     rate(j, updates)?;
     super::torch::schedule(j)?;
-    optimizer(j, origin)?;
+    optimizer(j)?;
     super::torch::optimizer(j)?;
     rhythm(j)?;
     match j.get("gradient_checkpointing").map(|g| g.flag()).transpose()? {
@@ -150,7 +150,7 @@ fn warmup(j: &mut Judge, updates: Option<u64>) -> Result<(), RecipeError> {
     Ok(())
 }
 
-fn optimizer(j: &mut Judge, origin: &Origin) -> Result<(), RecipeError> {
+fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
     if let Some(g) = j.get("optim") {
         let name = g.text()?.to_ascii_lowercase();
         match name.rsplit('.').next().unwrap_or_default() {
@@ -190,12 +190,6 @@ fn optimizer(j: &mut Judge, origin: &Origin) -> Result<(), RecipeError> {
         }
     };
     if let Some(x) = share(j, "weight_decay")? {
-        if let Some(g) = j.get("weight_decay").filter(|_| x > 0.0 && !origin.decays_all) {
-            j.note(Some("weight_decay"), format!(
-                "{}: the Trainer leaves biases and norms out of weight decay; here it is on every parameter",
-                g.full()
-            ));
-        }
         j.used("weight_decay", "weight_decay", number(x));
     }
     let (b1, b2) = (share(j, "adam_beta1")?, share(j, "adam_beta2")?);

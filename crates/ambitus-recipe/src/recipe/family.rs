@@ -13,6 +13,8 @@ pub struct Defaults {
     pub learning_rate: f64,
     /// `weight_decay`.
     pub weight_decay: f64,
+    /// `no_decay`. Each pattern matches a parameter of the model.
+    pub no_decay: Vec<String>,
     /// `betas`.
     pub betas: [f64; 2],
     /// `ema`.
@@ -42,6 +44,8 @@ pub struct Settled {
     pub learning_rate: f64,
     /// AdamW's decoupled weight decay.
     pub weight_decay: f64,
+    /// Parameters without weight decay, by pattern.
+    pub no_decay: Vec<String>,
     /// AdamW's β1 and β2.
     pub betas: [f64; 2],
     /// Keep a moving average.
@@ -84,6 +88,7 @@ impl Recipe {
         let rate = if self.lora.is_some() { ADAPTER_RATE } else { d.learning_rate };
         let learning_rate = *self.learning_rate.get_or_insert(rate);
         let weight_decay = *self.weight_decay.get_or_insert(d.weight_decay);
+        let no_decay = self.no_decay.get_or_insert_with(|| d.no_decay.clone()).clone();
         let betas = *self.betas.get_or_insert(d.betas);
         let ema = *self.ema.get_or_insert(d.ema);
         let batch = *self.batch.get_or_insert(Batch::Clips(d.clips));
@@ -98,6 +103,6 @@ impl Recipe {
         if !d.samples {
             self.sample = None;
         }
-        Settled { recipe: self, learning_rate, weight_decay, betas, ema, batch, schedule }
+        Settled { recipe: self, learning_rate, weight_decay, no_decay, betas, ema, batch, schedule }
     }
 }

@@ -6,6 +6,7 @@ pub fn defaults() -> Defaults {
     Defaults {
         learning_rate: 1e-5,
         weight_decay: 0.01,
+        no_decay: vec!["*.bias".to_owned()],
         betas: [0.9, 0.999],
         ema: true,
         clips: 8,

@@ -1,4 +1,4 @@
-//! Which parts of the model a recipe trains, and how: `freeze`, `lora`, `optimizer`.
+//! Which parts of the model a recipe trains, and how: `freeze`, `lora`, `optimizer`, `no_decay`.
 
 use super::validate::{Invalid, real, refuse};
 use super::{Recipe, Settled};
@@ -111,6 +111,7 @@ impl Settled {
         let [beta1, beta2] = self.betas;
         Optimizer {
             adamw: AdamW { beta1, beta2, eps, weight_decay: self.weight_decay },
+            no_decay: patterns(&self.no_decay),
             states: optimizer.unwrap_or_default().states(),
         }
     }
@@ -126,9 +127,10 @@ impl Recipe {
         }
     }
 
-    /// Checks the keys `freeze` and `lora`.
+    /// Checks the keys `freeze`, `no_decay` and `lora`.
     pub(super) fn validate_trained(&self) -> Result<(), Invalid> {
         usable("freeze", &self.freeze)?;
+        usable("no_decay", self.no_decay.as_deref().unwrap_or_default())?;
         let Some(lora) = &self.lora else { return Ok(()) };
         if !self.freeze.is_empty() {
             refuse(

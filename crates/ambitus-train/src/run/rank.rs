@@ -314,8 +314,17 @@ fn number(bytes: &[u8]) -> u64 {
 /// Returns what a checkpoint must share with the run that resumes it: everything but who computes, and what is spoken.
 fn digest(r: &Resolved) -> Result<String, RunError> {
     let recipe = r.recipe.clone();
-    let recipe =
-        Recipe { ranks: None, sharding: None, placement: None, threads: None, samples: None, ..recipe };
+    // Where every parameter decays, as before there was this key.
+    let no_decay = recipe.no_decay.clone().filter(|patterns| !patterns.is_empty());
+    let recipe = Recipe {
+        ranks: None,
+        sharding: None,
+        placement: None,
+        threads: None,
+        samples: None,
+        no_decay,
+        ..recipe
+    };
     let recipe = recipe.to_yaml().map_err(RunError::Usage)?;
     let mut hash = blake3::Hasher::new();
     hash.update(recipe.as_bytes());

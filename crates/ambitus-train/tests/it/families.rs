@@ -3,6 +3,7 @@
 //! has the bits of one that was not; an export loads again; files that do not fit are refused by tensor.
 
 mod cases;
+mod decay;
 
 use ambitus_families::console::Silent;
 use ambitus_families::error::RunError;

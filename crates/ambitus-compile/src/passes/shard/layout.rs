@@ -2,6 +2,7 @@
 
 use super::{Sharding, Units};
 use crate::CompileError;
+use crate::optimizer::Optimizer;
 use crate::passes::{Numerics, Pass};
 use ambitus_ir::ops::collective::Mesh;
 use ambitus_ir::ops::copy::Space;
@@ -12,6 +13,21 @@ use std::ops::Range;
 
 /// Tensors begin at multiples of this many elements: blocks of 8-bit moments and vectors of 16 bytes hold one tensor's.
 const ALIGN: usize = 256;
+
+/// What tells the flats of a unit apart, in their order: three kinds that decay, the same without decay, two that are frozen.
+const KINDS: [&str; 8] = [
+    "matrices",
+    "small_matrices",
+    "vectors",
+    "undecayed_matrices",
+    "undecayed_small_matrices",
+    "undecayed_vectors",
+    "frozen_matrices",
+    "frozen_vectors",
+];
+/// The first kind without decay, and the first that is frozen.
+const UNDECAYED: usize = 3;
+const FROZEN: usize = 6;
 
 /// A tensor of the model in a flat.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +47,7 @@ impl Tensor {
     }
 }
 
-/// Tensors of a unit that are alike, one after another; gaps and the end are zero.
+/// Tensors of a unit that are alike in all that is said here and in their weight decay, one after another; gaps and the end are zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flat {
     /// Name of the state that holds a rank's shard of it.
@@ -108,28 +124,33 @@ pub struct Layout {
 
 impl Layout {
     /// Returns the layout of the parameters of a forward program, which knows what is used where and what is trained. Frozen
-    /// tensors that together are less than one piece for each rank stay as they are. `few`: trained matrices of fewer elements
-    /// lie in flats of their own ([`Optimizer::few`](crate::optimizer::Optimizer::few)).
-    pub fn of(session: &Session, forward: &Program, sharding: Sharding, few: usize) -> Layout {
+    /// tensors that together are less than one piece for each rank stay as they are. What the optimizer treats otherwise lies in
+    /// flats of its own: trained matrices of few elements ([`Optimizer::few`]) and tensors that do not decay.
+    pub fn of(
+        session: &Session,
+        forward: &Program,
+        sharding: Sharding,
+        optimizer: Option<&Optimizer>,
+    ) -> Layout {
         let (units, chain) = units(session, forward, sharding.units);
         let mut layout = Layout { sharding, flats: Vec::new(), chain, index: HashMap::new() };
-        let mut groups: Vec<(String, [Vec<&StateDecl>; 5])> = Vec::new();
-        for (decl, unit) in units {
-            let kind = match (decl.trainable, decl.ty.shape.len() > 1) {
-                (true, true) => usize::from(decl.ty.shape.elements() < few),
-                (true, false) => 2,
-                (false, true) => 3,
-                (false, false) => 4,
-            };
-            match groups.iter_mut().find(|g| g.0 == unit) {
-                Some(group) => group.1[kind].push(decl),
-                None => {
-                    groups.push((unit, Default::default()));
-                    if let Some(group) = groups.last_mut() {
-                        group.1[kind].push(decl);
-                    }
-                }
+        let few = optimizer.map_or(0, Optimizer::few);
+        let decays = |name: &str| optimizer.is_none_or(|o| o.decay(name) == o.adamw.weight_decay);
+        let kind = |decl: &StateDecl| match (decl.trainable, decl.ty.shape.len() > 1) {
+            (false, matrix) => FROZEN + usize::from(!matrix),
+            (true, matrix) => {
+                let small = usize::from(decl.ty.shape.elements() < few);
+                let alike = if matrix { small } else { 2 };
+                if decays(&decl.name) { alike } else { UNDECAYED + alike }
             }
+        };
+        let mut groups: Vec<(String, [Vec<&StateDecl>; KINDS.len()])> = Vec::new();
+        for (decl, unit) in units {
+            let at = groups.iter().position(|g| g.0 == unit).unwrap_or_else(|| {
+                groups.push((unit, Default::default()));
+                groups.len() - 1
+            });
+            groups[at].1[kind(decl)].push(decl);
         }
         for (unit, kinds) in groups {
             for (kind, tensors) in kinds.into_iter().enumerate() {
@@ -140,9 +161,7 @@ impl Layout {
     }
 
     fn push(&mut self, unit: &str, kind: usize, decls: &[&StateDecl]) {
-        const KINDS: [&str; 5] =
-            ["matrices", "small_matrices", "vectors", "frozen_matrices", "frozen_vectors"];
-        let trainable = kind < 3;
+        let trainable = kind < FROZEN;
         let mut end = 0usize;
         let tensors: Vec<Tensor> = decls
             .iter()
@@ -163,8 +182,8 @@ impl Layout {
             name: format!("shard.{unit}.{}", KINDS[kind]),
             unit: unit.to_owned(),
             trainable,
-            matrices: [0, 1, 3].contains(&kind),
-            small: kind == 1,
+            matrices: !KINDS[kind].ends_with("vectors"),
+            small: kind % UNDECAYED == 1 && trainable,
             elements: end.next_multiple_of(step),
             tensors,
         });

@@ -84,6 +84,11 @@ fn other_schedules_and_optimizers_are_taken_or_asked_about() {
             "{schedule}: {said}"
         );
     }
+    // Groups of weight decay are the family's; without them, all parameters decay.
+    assert_eq!(recipe(&read("config.json", &config())).no_decay, None);
+    let all =
+        config().replace("\"optimizer_wd_only_on_weights\": true", "\"optimizer_wd_only_on_weights\": false");
+    assert_eq!(recipe(&read("config.json", &all)).no_decay, Some(Vec::new()));
     let none = config().replace("\"CosineAnnealingWarmRestarts\"", "null");
     assert_eq!(recipe(&read("config.json", &none)).schedule.unwrap().kind, ScheduleKind::Constant);
     let sgd = read("config.json", &config().replace("AdamW", "SGD"));

@@ -81,6 +81,7 @@ pub(super) const JUDGED: &[(&str, &[&str])] = &[
     // By the names of PyTorch's classes.
     ("torch_optimizer", &["optimizer"]),
     ("torch_optimizer_params", &["optimizer_params"]),
+    ("decays_weights_only", &["optimizer_wd_only_on_weights"]),
     ("torch_scheduler", &["lr_scheduler", "learning_rate_scheduler"]),
     ("torch_scheduler_params", &["lr_scheduler_params"]),
     ("scheduler_per_epoch", &["scheduler_after_epoch"]),

@@ -28,6 +28,7 @@ epochs: 2.5
 learning_rate: 7.5e-5
 warmup: 10
 weight_decay: 0
+no_decay: [norm, '*.bias']
 betas: [0.8, 0.99]
 eps: 1e-6
 clip: 2
@@ -68,6 +69,7 @@ fn every_key_is_read() {
     assert_eq!(recipe.micro_batch, MicroBatch { frames: Some(768), clips: Some(4), ..MicroBatch::default() });
     assert_eq!(recipe.batch, Some(Batch::Seconds(60.0)));
     assert_eq!((recipe.update, recipe.clip_per_tensor), (UpdateAt::Backward, true));
+    assert_eq!(recipe.no_decay, Some(vec!["norm".to_owned(), "*.bias".to_owned()]));
     assert_eq!(recipe.length(), Length::Epochs(2.5));
     assert_eq!((recipe.seed, recipe.threads, recipe.ema), (u64::MAX, Some(2), Some(false)));
     assert_eq!(recipe.sample, Some(Sample { clip: Some("no".into()), steps: 8, cfg: 0.0 }));
@@ -199,6 +201,7 @@ fn what_is_trained_is_read_and_checked() {
         ("lora: {targets: ['']}", "lora.targets: holds an empty pattern"),
         ("lora: {rnak: 3}", "unknown key `rnak` (did you mean `rank`?); known here: rank, alpha"),
         ("freeze: [' ']", "r.yaml:3:9: freeze: holds an empty pattern"),
+        ("no_decay: ['']", "r.yaml:3:11: no_decay: holds an empty pattern"),
         ("freeze: ['*.attn']\nlora: {}", "r.yaml:3:9: freeze: cannot be combined with `lora`"),
     ] {
         let said = why(&format!("{SMALLEST}{more}\n"));
@@ -318,7 +321,7 @@ fn absent_keys_mean_what_the_family_means() {
         (Some(Batch::Clips(8)), defaults.adapted.clone())
     );
     assert_eq!((r.sample, r.betas, r.eps, r.clip), (None, Some([0.9, 0.999]), 1e-8, 1.0));
-    assert_eq!(r.schedule, Some(defaults.schedule.clone()));
+    assert_eq!((r.schedule, r.no_decay), (Some(defaults.schedule.clone()), Some(defaults.no_decay.clone())));
     // Without adapters the original project's.
     assert_eq!(settled("").learning_rate, Some(1e-5));
     // What is said stays.
@@ -326,6 +329,9 @@ fn absent_keys_mean_what_the_family_means() {
     let r = settled(said);
     assert_eq!((r.learning_rate, r.weight_decay, r.ema), (Some(2e-4), Some(0.1), Some(false)));
     assert_eq!((r.warmup, r.batch), (Some(5), Some(Batch::Frames(9))));
+    // None at all, too; and so it is written.
+    let none = settled("no_decay: []");
+    assert!(none.no_decay == Some(Vec::new()) && none.to_yaml().unwrap().contains("no_decay: []"));
     // Seconds are the model's rows.
     let frames = settled("micro_batch: {seconds: 8}").micro_batch;
     assert_eq!(frames, MicroBatch { frames: Some(750), ..MicroBatch::default() });
