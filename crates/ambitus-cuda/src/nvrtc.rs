@@ -1,6 +1,6 @@
 //! Compiling kernels for a card, and keeping what was compiled.
 
-use crate::kernels::{FAMILIES, Family, source};
+use crate::kernels::{FAMILIES, Family, headers, source};
 use crate::libraries::{self, Needed};
 use cudarc::nvrtc::{result, sys};
 use std::ffi::CString;
@@ -61,10 +61,21 @@ pub fn architecture((major, minor): (u32, u32)) -> Result<String, String> {
 /// # Errors
 /// When NVRTC is missing, does not know the architecture or refuses the code.
 pub(crate) fn compile(family: &Family, architecture: &str) -> Result<Compiled, String> {
+    compile_text(&format!("{}.cu", family.name), source(family), architecture)
+}
+
+/// Compiles kernels that no program has, after the headers of those that it has: for tests of what the headers offer. See `compile`.
+///
+/// # Errors
+/// As `compile`.
+pub fn compile_alone(name: &str, code: &str, architecture: &str) -> Result<Compiled, String> {
+    compile_text(name, headers() + &format!("#line 1 \"{name}\"\n") + code, architecture)
+}
+
+fn compile_text(name: &str, text: String, architecture: &str) -> Result<Compiled, String> {
     libraries::find(Needed::Nvrtc).map_err(|e| e.to_string())?;
-    let name = format!("{}.cu", family.name);
-    let text = CString::new(source(family)).map_err(|e| format!("{name}: {e}"))?;
-    let c_name = CString::new(name.clone()).map_err(|e| format!("{name}: {e}"))?;
+    let text = CString::new(text).map_err(|e| format!("{name}: {e}"))?;
+    let c_name = CString::new(name).map_err(|e| format!("{name}: {e}"))?;
     let program =
         Program(result::create_program(&text, Some(&c_name)).map_err(|e| format!("{name}: {e:?}"))?);
     let options = options(architecture);

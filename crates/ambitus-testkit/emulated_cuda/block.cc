@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -67,16 +68,24 @@ struct Fiber {
 
 
 enum Waiting { RUNS, AT_BLOCK, AT_WARP, ENDED };
+// What lanes of a warp meet for; the last two need all lanes.
+enum Meeting { BARRIER, EXCHANGE, PRODUCT, FRAGMENTS };
 const size_t STACK = 64 << 10;
 const unsigned MOST_THREADS = 1024, WARP = 32;
 std::vector<char> stacks(MOST_THREADS * STACK);
 Fiber fibers[MOST_THREADS], scheduler;
 Waiting waiting[MOST_THREADS];
+Meeting meeting[MOST_THREADS];
 uint32_t lanes[MOST_THREADS];
 unsigned threads, current;
 const EmulatedKernel* kernel;
 const void* arguments;
-// The barrier that is not there, and those that threads came by.
+// Shared memory whose size the launch says, with a margin on both sides.
+const size_t MOST_DYNAMIC = 227 << 10, MARGIN = 64 << 10;
+alignas(128) char dynamic_area[MARGIN + MOST_DYNAMIC + MARGIN];
+char* const dynamic = dynamic_area + MARGIN;
+size_t dynamic_bytes;
+// The barrier, commit or wait that is not there, and those that threads came by.
 std::string gone;
 std::map<std::string, unsigned> came_by;
 bool faulted;
@@ -88,16 +97,29 @@ void fault(const char* what) {
 }
 }  // namespace
 
-#include "races.h"
-
 namespace {
 void stop(Waiting why) {
     waiting[current] = why;
     Fiber::change(fibers[current], scheduler);
 }
+void meet(Meeting what) {
+    meeting[current] = what;
+    stop(AT_WARP);
+}
+bool is_gone(const char* file, int line) {
+    std::string place = std::string(file) + ":" + std::to_string(line);
+    came_by[place]++;
+    return place == gone;
+}
+}  // namespace
 
+#include "races.h"
+#include "warp.h"
+
+namespace {
 void entry() {
     kernel->body(arguments);
+    warp::end_thread();
     lanes[current] = 0xffffffff;  // what a thread that has ended would have said is nothing
     stop(ENDED);
     abort();
@@ -105,13 +127,21 @@ void entry() {
 
 // Lets threads first..last that wait at `what` go on when all that have not ended wait there.
 bool release(unsigned first, unsigned last, Waiting what) {
-    bool some = false;
+    bool some = false, all = last - first == WARP;
+    unsigned one = first;
     for (unsigned t = first; t < last; t++) {
-        if (waiting[t] == what) some = true;
+        if (waiting[t] == what) some = true, one = t;
         else if (waiting[t] != ENDED) return false;
+        else all = false;
     }
-    if (some) for (unsigned t = first; t < last; t++) if (waiting[t] == what) waiting[t] = RUNS;
-    return some;
+    if (!some) return false;
+    for (unsigned t = first; t < last; t++) {
+        if (waiting[t] != what) continue;
+        waiting[t] = RUNS;
+        if (what == AT_WARP && meeting[t] != meeting[one]) fault("lanes of one warp meet for different things");
+    }
+    if (what == AT_WARP && !all && meeting[one] >= PRODUCT) fault("a warp without all its lanes multiplies matrices or loads fragments");
+    return true;
 }
 
 unsigned end_of_warp(unsigned first) { return first + WARP < threads ? first + WARP : threads; }
@@ -154,10 +184,17 @@ bool turn_of_warps(unsigned order) {
     return moved;
 }
 
+bool margins_are_left() {
+    auto left = [](const char* first, const char* end) { return std::all_of(first, end, [](char c) { return c == (char)0xff; }); };
+    return left(dynamic_area, dynamic) && left(dynamic + dynamic_bytes, dynamic_area + sizeof dynamic_area);
+}
+
 void run_block(unsigned order) {
     // What a block finds in its shared memory is not what the block before left: full of NaN.
     memset(kernel->shared, 0xff, kernel->shared_end - kernel->shared);
+    if (dynamic_bytes) memset(dynamic_area, 0xff, sizeof dynamic_area);
     races::begin_block();
+    warp::begin_block();
     for (unsigned t = 0; t < threads; t++) {
         fibers[t].start(&stacks[t * STACK], STACK, entry);
         waiting[t] = RUNS;
@@ -165,7 +202,10 @@ void run_block(unsigned order) {
     for (;;) {
         bool moved = order < 3 ? turn(order) : turn_of_warps(order), alive = false;
         for (unsigned t = 0; t < threads; t++) alive |= waiting[t] != ENDED;
-        if (!alive) return conflicts::end_interval();
+        if (!alive) {
+            if (dynamic_bytes && !margins_are_left()) fault("it writes outside of its dynamic shared memory");
+            return conflicts::end_interval();
+        }
         if (release(0, threads, AT_BLOCK)) {
             races::interval++;
             conflicts::end_interval();
@@ -174,8 +214,9 @@ void run_block(unsigned order) {
 }
 }  // namespace
 
-API void emulated_run(const EmulatedKernel* k, const void* a, unsigned gx, unsigned gy, unsigned order) {
+API void emulated_run(const EmulatedKernel* k, const void* a, unsigned gx, unsigned gy, unsigned shared, unsigned order) {
     kernel = k;
+    dynamic_bytes = shared;
     arguments = a;
     threads = k->block;
     emulated_block_size = {threads, 1, 1};
@@ -195,29 +236,25 @@ API int emulated_take_fault() {
     faulted = false;
     return was;
 }
-// From now on the barrier of this place, as in `conv.cu:149`, is not there.
+// From now on the barrier, commit or wait of this place, as in `conv.cu:149`, is not there.
 API void emulated_delete(const char* place) { gone = place; }
-// Returns how often threads came by the barrier of a place since this was asked.
+// Returns how often threads came by what stands at a place since this was asked.
 API unsigned emulated_came_by(const char* place) { return std::exchange(came_by[place], 0); }
-static bool is_gone(const char* file, int line) {
-    std::string place = std::string(file) + ":" + std::to_string(line);
-    came_by[place]++;
-    return place == gone;
-}
+API char* emulated_dynamic_shared() { return dynamic; }
 API void emulated_barrier(const char* file, int line) {
     if (!is_gone(file, line)) stop(AT_BLOCK);
 }
 API void emulated_warp_barrier(const char* file, int line) {
     if (is_gone(file, line)) return;
-    stop(AT_WARP);
+    meet(BARRIER);
     races::warp_intervals[current]++;
 }
 // Shuffles make lanes meet; what they wrote to memory is not promised to be seen.
 API uint32_t emulated_exchange(uint32_t bits, unsigned lane) {
     unsigned me = current;
     lanes[me] = bits;
-    stop(AT_WARP);
+    meet(EXCHANGE);
     uint32_t got = lanes[me / WARP * WARP + lane % WARP];
-    stop(AT_WARP);
+    meet(EXCHANGE);
     return got;
 }

@@ -25,10 +25,18 @@ struct EmulatedKernel {
     // Shared memory of all kernels of the file.
     char *shared, *shared_end;
 };
-API void emulated_run(const EmulatedKernel*, const void* arguments, unsigned gx, unsigned gy, unsigned order);
+API void emulated_run(const EmulatedKernel*, const void* arguments, unsigned gx, unsigned gy, unsigned shared, unsigned order);
+API int emulated_copies_late();
 API void emulated_barrier(const char* file, int line);
 API void emulated_warp_barrier(const char* file, int line);
 API uint32_t emulated_exchange(uint32_t bits, unsigned lane);
+// Of warp.h.
+API void emulated_mma(float* c, const uint32_t* a, const uint32_t* b, unsigned k, int half);
+API void emulated_ldmatrix(uint32_t* r, const void* row, int transposed);
+API void emulated_copy(void* to, const void* from, int there);
+API void emulated_commit(const char* file, int line);
+API void emulated_wait(unsigned left, const char* file, int line);
+API char* emulated_dynamic_shared();
 
 // Variables without a value lie between these two, and a file of kernels has no others than shared memory.
 extern "C" __attribute__((visibility("hidden"))) char __bss_start, _end;
@@ -69,3 +77,14 @@ static inline uint32_t bits_of(float x) { uint32_t b; memcpy(&b, &x, 4); return 
 static inline float float_of(uint32_t b) { float x; memcpy(&x, &b, 4); return x; }
 static inline float half_to_float(uint16_t h) { _Float16 x; memcpy(&x, &h, 2); return (float)x; }
 static inline uint16_t float_to_half(float x) { _Float16 h = (_Float16)x; uint16_t b; memcpy(&b, &h, 2); return b; }
+
+// What kernels/warp.h has for a card.
+static inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) { emulated_mma(c, a, b, 16, 0); }
+static inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) { emulated_mma(c, a, b, 16, 1); }
+static inline void mma_f16_k8(float (&c)[4], const uint32_t (&a)[2], uint32_t b) { emulated_mma(c, a, &b, 8, 1); }
+__attribute__((always_inline)) static inline void ldmatrix(uint32_t (&r)[4], const void* row) { emulated_ldmatrix(r, row, 0); }
+__attribute__((always_inline)) static inline void ldmatrix_transposed(uint32_t (&r)[4], const void* row) { emulated_ldmatrix(r, row, 1); }
+__attribute__((always_inline)) static inline void copy16(void* to, const void* from, bool there) { emulated_copy(to, from, there); }
+#define copies_commit() emulated_commit(__FILE__, __LINE__)
+#define copies_wait(left) emulated_wait(left, __FILE__, __LINE__)
+#define DYNAMIC_SHARED(type, name) type* name = (type*)emulated_dynamic_shared()

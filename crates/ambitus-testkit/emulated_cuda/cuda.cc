@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -49,6 +50,7 @@ struct Event {
 };
 
 static const size_t TOTAL = (size_t)4 << 30;
+static const int SHARED = 48 << 10, MOST_SHARED = 163 << 10;
 static std::recursive_mutex lock;
 static std::map<uintptr_t, size_t> allocations;  // device and host memory alike
 static size_t device_bytes;
@@ -63,6 +65,7 @@ API void emulated_settings(int turns_of_threads, int copies_late, int check_race
     races = check_races;
 }
 API int emulated_races() { return races; }
+API int emulated_copies_late() { return late; }
 
 API bool emulated_inside(uintptr_t at, size_t bytes) {
     auto next = allocations.upper_bound(at);
@@ -133,7 +136,8 @@ API int cuDeviceGetPCIBusId(char* name, int n, int) { snprintf(name, n, "0000:01
 API uint64_t emulated_device_bytes() { return device_bytes; }
 API int cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = TOTAL; return SUCCESS; }
 API int cuDeviceGetAttribute(int* v, int attribute, int) {
-    *v = attribute == 75 ? 8 : 0;  // compute capability 8.0: 75 is its major, 76 its minor number
+    // Compute capability 8.0: 75 is its major, 76 its minor number; bytes of shared memory of a block, and where a kernel asks.
+    *v = attribute == 75 ? 8 : attribute == 8 ? SHARED : attribute == 97 ? MOST_SHARED : 0;
     return SUCCESS;
 }
 API int cuDevicePrimaryCtxSetFlags_v2(int, unsigned flags) { return flags == 4 ? SUCCESS : INVALID_VALUE; }
@@ -237,15 +241,38 @@ API int cuModuleUnload(void* module) {
     delete (Module*)module;
     return SUCCESS;
 }
-API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                       unsigned shared, void* stream, void** parameters, void**) {
-    if (!gx || !gy || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || gy > 65535 || shared) return INVALID_VALUE;
+// What a kernel's launches may ask for: by cuFuncSetAttribute, else as much as any.
+static std::map<const EmulatedKernel*, int> dynamic_shared;
+enum { DYNAMIC_SHARED_BYTES = 8, CARVEOUT = 9 };
+static int shared_bytes(const EmulatedKernel* f) { return (int)(f->shared_end - f->shared); }
+API int cuFuncSetAttribute(void* function, int attribute, int value) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     const EmulatedKernel* f = (const EmulatedKernel*)function;
-    if (bx != f->block) return INVALID_VALUE;
+    if (attribute == CARVEOUT) return value >= -1 && value <= 100 ? SUCCESS : INVALID_VALUE;
+    if (attribute != DYNAMIC_SHARED_BYTES || value < 0 || value + shared_bytes(f) > MOST_SHARED) return INVALID_VALUE;
+    dynamic_shared[f] = value;
+    return SUCCESS;
+}
+API int cuFuncGetAttribute(int* value, int attribute, void* function) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    const EmulatedKernel* f = (const EmulatedKernel*)function;
+    // 0: threads of a block, at most; 1: bytes of static shared memory, here of all kernels of the file.
+    if (attribute == 0) *value = f->block;
+    else if (attribute == 1) *value = shared_bytes(f);
+    else if (attribute == DYNAMIC_SHARED_BYTES) *value = dynamic_shared.count(f) ? dynamic_shared[f] : SHARED - shared_bytes(f);
+    else return INVALID_VALUE;
+    return SUCCESS;
+}
+API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                       unsigned shared, void* stream, void** parameters, void**) {
+    if (!gx || !gy || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || gy > 65535) return INVALID_VALUE;
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    const EmulatedKernel* f = (const EmulatedKernel*)function;
+    int most = 0;
+    if (bx != f->block || cuFuncGetAttribute(&most, DYNAMIC_SHARED_BYTES, function) || (int)shared > std::max(most, 0)) return INVALID_VALUE;
     std::vector<uint64_t> args((f->arguments + 7) / 8);
     memcpy(args.data(), parameters[0], f->arguments);
-    return enqueue((Stream*)stream, [=] { emulated_run(f, args.data(), gx, gy, order); });
+    return enqueue((Stream*)stream, [=] { emulated_run(f, args.data(), gx, gy, shared, order); });
 }
 
 API int cuStreamCreate(void** stream, unsigned) {

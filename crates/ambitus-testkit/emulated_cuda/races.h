@@ -24,6 +24,15 @@ uint32_t block, first_block;
 // How many barriers of the block, and of the warp, came before.
 uint16_t interval, warp_intervals[MOST_THREADS];
 
+// Where 16 bytes of shared memory are the destination of copies that nobody has waited for, and of how many.
+std::unordered_map<uintptr_t, unsigned> on_the_way;
+const uintptr_t LINE = 16;
+
+size_t static_bytes() { return kernel->shared_end - kernel->shared; }
+bool is_static(uintptr_t at) { return at - (uintptr_t)kernel->shared < static_bytes(); }
+bool is_dynamic(uintptr_t at) { return at - (uintptr_t)dynamic < dynamic_bytes; }
+bool is_shared(uintptr_t at) { return is_static(at) || is_dynamic(at); }
+
 void begin_launch() {
     first_block = block + 1;
     if (pages.size() > MOST_PAGES) pages.clear();
@@ -59,10 +68,13 @@ Access read_too(const Access& a, bool shared) {
 void touch(const void* data, size_t size, bool writes, void* code) {
     uintptr_t at = (uintptr_t)data;
     if (at - (uintptr_t)stacks.data() < stacks.size()) return;
-    size_t shared_size = kernel->shared_end - kernel->shared;
-    bool shared = at - (uintptr_t)kernel->shared < shared_size;
-    if (shared && shared_bytes.size() < shared_size) shared_bytes.resize(shared_size);
+    if (at + size - 1 - (uintptr_t)dynamic_area < sizeof dynamic_area && !(is_dynamic(at) && is_dynamic(at + size - 1)))
+        return fault("it loads or stores outside of its dynamic shared memory");
+    bool shared = is_shared(at);
+    if (shared && shared_bytes.size() < static_bytes() + dynamic_bytes) shared_bytes.resize(static_bytes() + dynamic_bytes);
     if (shared && size <= 16) conflicts::add((uintptr_t)code, data, size);
+    for (uintptr_t line = at / LINE * LINE; !on_the_way.empty() && line < at + size; line += LINE)
+        if (on_the_way.count(line)) fault("it touches what a copy writes that nobody has waited for");
     for (size_t i = 0; i < size; i++, at++) {
         static uintptr_t last_page = ~(uintptr_t)0;
         static Byte* last_bytes;
@@ -72,7 +84,8 @@ void touch(const void* data, size_t size, bool writes, void* code) {
             last_page = at / PAGE;
             last_bytes = bytes.data();
         }
-        Byte& b = shared ? shared_bytes[at - (uintptr_t)kernel->shared] : last_bytes[at % PAGE];
+        size_t in_shared = is_dynamic(at) ? static_bytes() + (at - (uintptr_t)dynamic) : at - (uintptr_t)kernel->shared;
+        Byte& b = shared ? shared_bytes[in_shared] : last_bytes[at % PAGE];
         if (meets(b.write, shared) || (writes && meets(b.read, shared))) {
             const Access& other = meets(b.write, shared) ? b.write : b.read;
             bool outside = other.block != block || other.others & OTHER_BLOCKS;

@@ -95,7 +95,7 @@ const CONFLICTS: [(&str, f64); 8] = [
 ];
 
 /// Returns how often shared memory served a kernel since this was asked, and how often again because lanes wanted one bank.
-fn conflicts(kernel: &str) -> (u64, u64) {
+pub fn conflicts(kernel: &str) -> (u64, u64) {
     let name = CString::new(kernel).expect("a name");
     let (mut served, mut again) = (0, 0);
     type Conflicts = unsafe extern "C" fn(*const c_char, *mut u64, *mut u64);

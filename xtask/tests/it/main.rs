@@ -5,6 +5,7 @@ mod emulated;
 mod mutations;
 mod rehearsal;
 mod together;
+mod warp;
 
 use ambitus_cuda::libraries::{self, Needed};
 use ambitus_testkit::emulated_cuda;

@@ -1,4 +1,4 @@
-//! Deletes the barriers of the kernels, one at a time: the emulated card must find a race.
+//! Deletes the barriers of the kernels, and the commits and waits of their copies, one at a time: the emulated card must find it.
 //!
 //! A tenth of them, drawn anew each time; all with `AMBITUS_LONG=1`.
 
@@ -11,19 +11,23 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use xtask::ops;
 
-/// Returns the barriers of all kernels, as in `conv.cu:149`.
+/// What is deleted.
+const DELETED: [&str; 4] = ["__syncthreads()", "__syncwarp()", "copies_commit()", "copies_wait("];
+
+/// Returns the places of all of it in all kernels, as in `conv.cu:149`.
 fn barriers() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/ambitus-cuda/src/kernels");
     let mut found = Vec::new();
     for entry in std::fs::read_dir(&folder).expect("the kernels") {
         let path = entry.expect("a file").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-        if !name.ends_with(".cu") && !name.ends_with(".h") {
+        // One header has barriers, the other says what commits and waits are.
+        if !name.ends_with(".cu") && name != "device.h" {
             continue;
         }
         let text = std::fs::read_to_string(&path).expect("a file of kernels");
         let lines = text.lines().enumerate();
-        let barrier = |line: &str| line.contains("__syncthreads()") || line.contains("__syncwarp()");
+        let barrier = |line: &str| DELETED.iter().any(|word| line.contains(word));
         found.extend(lines.filter(|(_, line)| barrier(line)).map(|(i, _)| format!("{name}:{}", i + 1)));
     }
     found.sort();
@@ -35,6 +39,14 @@ fn with_place<R>(function: &str, place: &str) -> R {
     let place = CString::new(place).expect("a text");
     // SAFETY: both functions of the emulated driver that are called so take one text, which they copy.
     unsafe { of_driver::<unsafe extern "C" fn(*const c_char) -> R>(function)(place.as_ptr()) }
+}
+
+/// Does something while what stands at a place is not there.
+pub fn without<R>(place: &str, what: impl FnOnce() -> R) -> R {
+    with_place::<()>("emulated_delete", place);
+    let done = what();
+    with_place::<()>("emulated_delete", "");
+    done
 }
 
 /// Returns the cases in an element type that come by each barrier.
@@ -54,18 +66,15 @@ fn cases_by_barrier(places: &[String], dtype: DType) -> BTreeMap<String, Vec<Cas
 fn survivors(places: Vec<String>, dtype: DType) -> Vec<String> {
     let cases = cases_by_barrier(&places, dtype);
     let survives = |place: &String| {
-        with_place::<()>("emulated_delete", place);
         let fails = |case: &&Case| {
             let (_, outcome) = ops::check(emulated::card(), dtype, std::slice::from_ref(*case));
             !outcome.faults.is_empty()
         };
-        let failed = cases.get(place).into_iter().flatten().find(fails);
+        let failed = without(place, || cases.get(place).into_iter().flatten().find(fails));
         println!("{place}: {}", failed.map_or("survives", |case| &case.name));
         failed.is_none()
     };
-    let left = places.into_iter().filter(survives).collect();
-    with_place::<()>("emulated_delete", "");
-    left
+    places.into_iter().filter(survives).collect()
 }
 
 #[test]

@@ -80,9 +80,15 @@ pub(crate) const FAMILIES: &[&Family] = &[
     &segment::FAMILY,
 ];
 
+/// Returns what every family's code stands after.
+pub(crate) fn headers() -> String {
+    let header = |name: &str, text: &str| format!("#line 1 \"{name}\"\n{text}");
+    header("device.h", include_str!("device.h")) + &header("warp.h", include_str!("warp.h"))
+}
+
 /// Returns what a family's code is compiled from.
 pub(crate) fn source(family: &Family) -> String {
-    let mut text = format!("#line 1 \"device.h\"\n{}", include_str!("device.h"));
+    let mut text = headers();
     for kernel in family.kernels {
         text += &(kernel.declare)();
     }

@@ -35,18 +35,41 @@ fn faults(r: &KernelReport) -> Vec<String> {
     faults
 }
 
-#[test]
-fn every_kernel_compiles_for_every_card_within_its_budget() {
-    if let Err(why) = nvrtc::version() {
-        assert!(std::env::var_os(libraries::FOLDERS_VARIABLE).is_none(), "{why}");
-        println!("SKIPPED: {why}");
-        return;
-    }
-    // What a card loads, where this NVRTC makes machine code for it, and Hopper's own.
+/// Whether there is NVRTC; where its folder is named there has to be.
+fn has_nvrtc() -> bool {
+    let Err(why) = nvrtc::version() else { return true };
+    assert!(std::env::var_os(libraries::FOLDERS_VARIABLE).is_none(), "{why}");
+    println!("SKIPPED: {why}");
+    false
+}
+
+/// What a card loads, where this NVRTC makes machine code for it, and Hopper's own.
+fn architectures() -> Vec<String> {
     let loaded = CAPABILITIES.map(|capability| nvrtc::architecture(capability).expect("a version"));
     let mut architectures: Vec<String> = loaded.into_iter().filter(|a| a.starts_with("sm_")).collect();
     architectures.push("sm_90a".to_owned());
     assert_eq!(architectures.len(), 9, "NVRTC 12.8 or later: {architectures:?}");
+    architectures
+}
+
+/// What no program has yet: see the tests of the emulated GPU.
+#[test]
+fn operations_of_warps_compile_for_every_card() {
+    if !has_nvrtc() {
+        return;
+    }
+    for architecture in architectures() {
+        let compiled = nvrtc::compile_alone("warp.cu", include_str!("warp.cu"), &architecture);
+        assert!(!compiled.expect("the kernels compile").image.is_empty(), "{architecture}");
+    }
+}
+
+#[test]
+fn every_kernel_compiles_for_every_card_within_its_budget() {
+    if !has_nvrtc() {
+        return;
+    }
+    let architectures = architectures();
     let reports = std::thread::scope(|s| {
         let report = |a| move || nvrtc::report(a).expect("the kernels compile");
         let jobs: Vec<_> = architectures.iter().map(|a| s.spawn(report(a))).collect();
