@@ -2,6 +2,8 @@
 
 use crate::error::RunError;
 use crate::generate::Settings;
+use crate::prepare::of_tokenizer;
+use ambitus_data::DataError;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, Program, Session};
 use std::ops::Range;
@@ -63,6 +65,16 @@ impl Asked<'_> {
             ))),
             None => Ok(()),
         }
+    }
+}
+
+/// Turns the failure of what reads texts into one of the model's folder or, where it has no room, of the budget.
+pub fn no_room(e: DataError) -> RunError {
+    match e {
+        DataError::DoesNotFit { needed, .. } => {
+            RunError::does_not_fit(needed, format!("{e}; raise --memory"))
+        }
+        other => of_tokenizer(other.into()),
     }
 }
 
@@ -165,6 +177,8 @@ pub struct Spoken {
     pub expected_seconds: Option<f64>,
     /// It ended because it may not be longer.
     pub reached_limit: bool,
+    /// Malformed frames, which are not heard.
+    pub dropped: usize,
     /// What else is odd about it, for people.
     pub oddities: Vec<String>,
 }

@@ -178,6 +178,9 @@ impl Listener for Writing<'_> {
         }
         let ear = std::mem::replace(&mut self.ear, doubts::Listener::new(self.rate));
         let mut oddities = spoken.oddities;
+        if spoken.dropped > 0 {
+            oddities.push(format!("malformed frames, dropped: {}", spoken.dropped));
+        }
         if self.pieces[line] > 0 {
             let doubts = ear.finish(spoken.expected_seconds, spoken.reached_limit);
             oddities.extend(doubts.iter().map(ToString::to_string));

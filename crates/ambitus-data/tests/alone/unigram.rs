@@ -187,6 +187,7 @@ fn what_no_t5_has_is_refused_by_name() {
         ("/pre_tokenizer", rewrites, "more than once"),
         ("/post_processor", json!({"type": "BertProcessing"}), "BertProcessing"),
         ("/model/type", json!("BPE"), "BPE"),
+        ("/model", json!({"type": "BPE", "vocab": {"a": 0}, "merges": []}), "of type BPE"),
         ("/model/unk_id", json!(null), "unk_id"),
         ("/model/unk_id", json!(8), "none of its 8 pieces"),
         ("/model/vocab/3/0", json!(long_piece), "600 bytes"),

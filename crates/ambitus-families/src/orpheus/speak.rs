@@ -12,7 +12,7 @@ use crate::error::RunError;
 use crate::generate::Settings;
 use crate::sampling::Draws;
 use crate::speech::{
-    Asked, BYTES_A_SECOND, Line, Listener, Programs, Reference, Speaker, Speech, SpokenLines,
+    Asked, BYTES_A_SECOND, Line, Listener, Programs, Reference, Speaker, Speech, SpokenLines, no_room,
 };
 use ambitus_data::doubts::{expected_seconds, loops};
 use ambitus_data::mel::SAMPLE_RATE;
@@ -103,7 +103,7 @@ impl Speaker for Folder {
                     let sequences = match &mut sequences {
                         Some(sequences) => sequences,
                         none => {
-                            let bpe = Bpe::read(&self.dir, asked.room).map_err(too_small)?;
+                            let bpe = Bpe::read(&self.dir, asked.room).map_err(no_room)?;
                             none.insert(Sequences::new(bpe, Default::default())?)
                         }
                     };
@@ -158,16 +158,6 @@ impl Speaker for Folder {
 
 /// Tokens of a usual prompt beside those of its text: wrappers and a voice.
 const AROUND_TEXT: usize = 16;
-
-/// Turns a tokenizer that has no room into a refusal of the budget.
-fn too_small(e: DataError) -> RunError {
-    match e {
-        DataError::DoesNotFit { needed, .. } => {
-            RunError::does_not_fit(needed, format!("{e}; raise --memory"))
-        }
-        other => other.into(),
-    }
-}
 
 /// Returns a piece that may take some more time than is expected, and no more tokens than settings allow.
 fn piece(prompt: Vec<u32>, expected: f64, settings: &Settings) -> Piece {
@@ -295,10 +285,7 @@ impl Speech for Speaking {
                     let frames_a_second = f64::from(SAMPLE_RATE) / FRAME_SAMPLES as f64;
                     of_line.oddities.push(loops.doubt(frames_a_second).to_string());
                 }
-                if voice.frames.dropped() > 0 {
-                    let n = voice.frames.dropped();
-                    of_line.oddities.push(format!("malformed frames, dropped: {n}"));
-                }
+                of_line.dropped += voice.frames.dropped();
             }
         }
         spoken.end_before(lines.len(), to)

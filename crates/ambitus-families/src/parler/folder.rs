@@ -6,6 +6,7 @@ use crate::error::RunError;
 use crate::family::{ModelDir, OpenOptions};
 use crate::hugging_face::{self, CONFIG, KEPT};
 use crate::weights::{FROZEN_FILES, INDEX, MAX_CONFIG_BYTES, SINGLE, Weights, architectures, read_text};
+use ambitus_data::{DataError, Unigram};
 use ambitus_ir::StateDecl;
 use ambitus_models::parler::config::{Config, File};
 use ambitus_models::parler::weights::{frozen, made};
@@ -39,6 +40,21 @@ impl Folder {
 /// Returns whether a folder has weights, among them those of text encoder and codec.
 pub(super) fn has_parts(dir: &Path) -> bool {
     [SINGLE, INDEX, FROZEN_FILES[1]].iter().any(|name| dir.join(name).is_file())
+}
+
+/// Reads a folder's tokenizer in at most `room` bytes.
+///
+/// # Errors
+/// As [`Unigram::read`].
+pub(super) fn tokenizer(dir: &Path, room: u64) -> Result<Unigram, DataError> {
+    Unigram::read(dir, room).map_err(|e| match e {
+        DataError::File { path, reason } => {
+            let one = "one tokenizer reads descriptions and prompts here, T5's: a model whose prompts have their own (Mini v1.1, \
+                       Multilingual) is not supported";
+            DataError::File { path, reason: format!("{reason}; {one}") }
+        }
+        e => e,
+    })
 }
 
 /// Opens a folder's codec and compares it with the decoder.

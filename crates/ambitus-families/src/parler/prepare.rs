@@ -2,7 +2,7 @@
 //!
 //! The encoder runs first, over descriptions alone. Its arena is gone when the codec's is opened.
 
-use super::folder::{codec as open_codec, has_parts};
+use super::folder::{codec as open_codec, has_parts, tokenizer as read_tokenizer};
 use super::keys::Keys;
 use crate::codec;
 use crate::console::Console;
@@ -114,7 +114,7 @@ impl Codes<'_> {
         let options = prepare_options(job.recipe, codec.spec().rate);
         let codes = self.options(self.frames(codec.spec().frame), &rows);
         let fixed = codec.encode_bytes() + codes.frames.fixed_bound(&options);
-        let tokenizer = room.read(fixed, Unigram::read(self.dir, room.left(fixed))).map_err(of_tokenizer)?;
+        let tokenizer = room.read(fixed, read_tokenizer(self.dir, room.left(fixed))).map_err(of_tokenizer)?;
         let texts = Reader { tokenizer, config: self.config };
         let beside = fixed + texts.tokenizer.memory_bytes();
         let source = room.read(beside, self.source(dir, &options, room.left(beside)))?;

@@ -1,13 +1,14 @@
 //! Speech from text: a description of the voice through the text encoder, the text as prompt, column by column until all codebooks have
 //! ended, and the codec's sound of what they wrote.
 
-use super::folder::{Folder, codec};
+use super::folder::{Folder, codec, tokenizer};
 use super::generate::{Lengths, Said, Writer};
 use crate::codec::{Codec, Codes};
 use crate::error::RunError;
 use crate::generate::Settings;
+use crate::sampling::Sampling;
 use crate::speech::{
-    Asked, BYTES_A_SECOND, Line, Listener, Programs, Reference, Speaker, Speech, SpokenLines,
+    Asked, BYTES_A_SECOND, Line, Listener, Programs, Reference, Speaker, Speech, SpokenLines, no_room,
 };
 use crate::t5::Encoder;
 use ambitus_data::codes::{load_code_clip, load_states};
@@ -27,6 +28,10 @@ const MOST_TIMES: f64 = 2.0;
 const SPARE: f64 = 2.0;
 /// The longest piece, about: as long as the clips that such models learn from.
 const MOST_SECONDS: f64 = 20.0;
+
+/// The project's settings: transformers' own, where `do_sample` alone is set.
+const SETTINGS: Settings =
+    Settings { sampling: Sampling { top_k: 50, ..Sampling::PLAIN }, ..Settings::SPEECH };
 
 /// A described voice.
 struct Voice {
@@ -54,6 +59,10 @@ struct Speaking {
 impl Speaker for Folder {
     fn voice_options(&self) -> Option<&'static str> {
         Some("--voice DESCRIPTION")
+    }
+
+    fn settings(&self) -> Settings {
+        SETTINGS
     }
 
     fn speech(&self, asked: &Asked<'_>) -> Result<Box<dyn Speech>, RunError> {
@@ -115,7 +124,7 @@ impl Speaker for Folder {
         let each = seconds / sequences;
         // A token of text has some four bytes.
         let prompt = (each * BYTES_A_SECOND / 4.0) as usize + 1;
-        let columns = self.columns(prompt, each, &Settings::SPEECH, &Lengths::default());
+        let columns = self.columns(prompt, each, &SETTINGS, &Lengths::default());
         let states = vec![0.0; DESCRIPTION_TOKENS * self.config.text_dim].into();
         let said = Said { prompt: vec![0; prompt], states, columns };
         let said = vec![said; sequences as usize];
@@ -123,7 +132,7 @@ impl Speaker for Folder {
         Ok(Box::new(Speaking {
             expected: vec![each; said.len()],
             lines: vec![said.len()],
-            writer: Writer::new(&self.config, &Settings::SPEECH, said, 0),
+            writer: Writer::new(&self.config, &SETTINGS, said, 0),
             codec,
             rate,
             read: 0,
@@ -135,32 +144,23 @@ impl Speaker for Folder {
     }
 }
 
-/// Turns what has no room into a refusal of the budget.
-fn too_small(e: DataError) -> RunError {
-    match e {
-        DataError::DoesNotFit { needed, .. } => {
-            RunError::does_not_fit(needed, format!("{e}; raise --memory"))
-        }
-        other => other.into(),
-    }
-}
-
 impl Folder {
     /// Reads the voice that is asked for: tokenizer, and states of its description.
     fn voice(&self, asked: &Asked<'_>) -> Result<Voice, RunError> {
-        let Some(description) = asked.voice.or(self.keys.description.as_deref()) else {
+        let described = asked.voice.or(self.keys.description.as_deref()).map(strip);
+        let Some(description) = described.filter(|d| !d.is_empty()) else {
             return Err(RunError::Usage(
                 "--voice: is missing; describe who speaks, and how (--voice \"A woman speaks slowly, very clear audio.\")"
                     .to_owned(),
             ));
         };
-        let tokenizer = Unigram::read(&self.dir, asked.room).map_err(too_small)?;
-        let ids = tokenizer.encode(strip(description))?;
+        let tokenizer = tokenizer(&self.dir, asked.room).map_err(no_room)?;
+        let ids = tokenizer.encode(description)?;
         let mut encoder = Encoder::open(&self.dir, ids.len(), asked.threads)?;
         let bytes = tokenizer.memory_bytes() + encoder.bytes();
         if bytes > asked.room {
             let what = format!("the text encoder of {}", self.dir.display());
-            return Err(too_small(DataError::DoesNotFit { what, needed: bytes, room: asked.room }));
+            return Err(no_room(DataError::DoesNotFit { what, needed: bytes, room: asked.room }));
         }
         Ok(Voice { tokenizer, states: encoder.states(&ids)?.into(), bytes })
     }
@@ -263,7 +263,7 @@ impl Speech for Speaking {
 
 /// Returns what reads texts: as prompts and descriptions both.
 pub(super) fn reader<'a>(dir: &Path) -> Result<crate::tokens::Reader<'a>, RunError> {
-    let tokenizer = Unigram::read(dir, u64::MAX).map_err(|e| RunError::Model(e.to_string()))?;
+    let tokenizer = tokenizer(dir, u64::MAX).map_err(|e| RunError::Model(e.to_string()))?;
     Ok(Box::new(move |text| {
         let ids = tokenizer.encode(strip(text))?;
         let pieces = ids.iter().map(|id| tokenizer.piece(*id).unwrap_or_default()).collect();

@@ -77,3 +77,23 @@ fn orpheus_reads_its_prompt_and_other_llamas_plain_ids() {
     let (exit, text) = said(dir.path(), &["tokens", "--model", &model, "--text", "absent.txt"]);
     assert!(exit == 2 && text.contains("absent.txt: is missing"), "{exit}: {text}");
 }
+
+#[test]
+fn parler_reads_texts_with_t5s_tokenizer_and_refuses_another() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let at = |file: &str| dir.path().join(file);
+    let t5 = common::root().join("parity/t5/fixtures/tokenizer");
+    let vectors = one_line(vectors(&t5.join("tokenizer_vectors.json")));
+    std::fs::copy(common::parler("base").join("config.json"), at("config.json")).expect("a file");
+    for file in ["spiece.model", "tokenizer.json"] {
+        std::fs::copy(t5.join(file), at(file)).expect("a file");
+        for (line, vector) in read(dir.path(), dir.path(), &vectors, &[]).iter().zip(&vectors) {
+            assert_eq!(line["ids"], vector["ids"], "{file}: {vector}");
+        }
+    }
+    std::fs::copy(common::orpheus("tokenizer.json"), at("tokenizer.json")).expect("a file");
+    let model = dir.path().display().to_string();
+    let (exit, text) = said(dir.path(), &["tokens", "--model", &model, "--text", "texts.txt"]);
+    let words = ["of type BPE", "prompts have their own (Mini v1.1"];
+    assert!(exit == 4 && words.iter().all(|w| text.contains(w)), "{exit}: {text}");
+}

@@ -43,10 +43,12 @@ impl<'a> File<'a> {
     /// Returns how many pieces and added tokens there are; takes no memory that matters.
     pub(super) fn sizes(&self) -> Result<(Spellings, Added), String> {
         let parsed = |e: serde_json::Error| e.to_string();
-        let model: Model<Spellings> = serde_json::from_str(self.model.get()).map_err(parsed)?;
-        if let Some(kind) = model.kind.filter(|kind| kind != "Unigram") {
+        // Another kind's pieces have another form.
+        let named: Model<&RawValue> = serde_json::from_str(self.model.get()).map_err(parsed)?;
+        if let Some(kind) = named.kind.filter(|kind| kind != "Unigram") {
             return Err(format!("its model is of type {}; T5's are Unigram", short(&kind)));
         }
+        let model: Model<Spellings> = serde_json::from_str(self.model.get()).map_err(parsed)?;
         if model.byte_fallback == Some(true) {
             return Err("it falls back to bytes, which no T5's does".to_owned());
         }
