@@ -1,6 +1,5 @@
 //! Parler-TTS: codes, prompts and states of descriptions from prepared files, keys of dropout drawn for each use.
 
-use super::keys::Normaliser;
 use crate::clips::{Clips, Use, When, sample_id};
 use ambitus_data::codes::{CodeClip, load_code_clip, load_states};
 use ambitus_data::{ClipIndex, DataError};
@@ -17,7 +16,8 @@ pub(super) struct CodeClips {
     rows: Vec<u32>,
     seed: u64,
     config: Config,
-    normaliser: Normaliser,
+    /// Clips that the script pads to one length, where a loss is divided as there.
+    padded: Option<usize>,
 }
 
 impl CodeClips {
@@ -26,17 +26,10 @@ impl CodeClips {
         index: Arc<ClipIndex>,
         chosen: &[usize],
         seed: u64,
-        (config, normaliser): (Config, Normaliser),
+        (config, padded): (Config, Option<usize>),
     ) -> CodeClips {
         let rows = chosen.iter().map(|&i| index.frames()[i]).collect();
-        CodeClips {
-            index,
-            chosen: chosen.iter().map(|&i| i as u32).collect(),
-            rows,
-            seed,
-            config,
-            normaliser,
-        }
+        CodeClips { index, chosen: chosen.iter().map(|&i| i as u32).collect(), rows, seed, config, padded }
     }
 
     fn place(&self, of: &Use) -> usize {
@@ -69,17 +62,18 @@ impl Clips for CodeClips {
 
     fn norms(&self, uses: &[Use]) -> Result<Norms, DataError> {
         // One clip at a time: an update may have more of them than fit into memory.
-        let (mut scored, mut longest) = (0, 0);
-        for of in uses {
-            let frames = self.load(of)?.frames();
-            scored += batch::scored(frames);
-            longest = longest.max(frames);
-        }
+        let frames = uses.iter().map(|of| Ok(self.load(of)?.frames()));
+        let mut frames = frames.collect::<Result<Vec<_>, DataError>>()?;
         // The script, too, measures a validation by what is scored.
         let trains = uses.iter().all(|of| matches!(of.when, When::Epoch(_)));
-        Ok(one_norm(batch::norm(match self.normaliser {
-            Normaliser::Script if trains => uses.len() * (longest + self.config.codebooks),
-            Normaliser::Script | Normaliser::Valid => scored,
+        Ok(one_norm(batch::norm(match self.padded {
+            Some(together) if trains => {
+                frames.sort_unstable();
+                // The longest together, as transformers' sampler has them.
+                let cells = |some: &[usize]| some.len() * (some[some.len() - 1] + self.config.codebooks);
+                frames.rchunks(together).map(cells).sum()
+            }
+            Some(_) | None => frames.into_iter().map(batch::scored).sum(),
         })))
     }
 

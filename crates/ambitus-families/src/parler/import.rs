@@ -22,7 +22,7 @@ pub(super) const TRAINER: Trainer = Trainer {
     notes: &[(
         "parler.normaliser",
         "the training script divides an update's loss by all cells of its padded batches, here it is divided by those that are \
-         scored: `parler: {normaliser: script}` divides much as the script does",
+         scored: `parler: {normaliser: script}` divides as the script does, with `script_clips` as its per_device_train_batch_size",
     )],
     descriptions: Some("parler.descriptions"),
     ..Trainer::PLAIN

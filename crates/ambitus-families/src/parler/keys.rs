@@ -2,6 +2,7 @@
 
 use ambitus_recipe::recipe::{OwnKey, OwnOption, Section};
 use serde::Deserialize;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// The section.
@@ -30,7 +31,14 @@ pub(super) const SECTION: Section = Section {
         OwnKey {
             name: "normaliser",
             says: "What an update's loss is divided by: `valid`, the scored ids, or `script`, all cells of its clips padded to the \
-                   longest, much as the project's training script does (so its rate depends on how clips are padded). Absent: `valid`.",
+                   longest, as the project's training script does (so its rate depends on how clips are padded). Absent: `valid`.",
+            before: None,
+            option: None,
+        },
+        OwnKey {
+            name: "script_clips",
+            says: "With `normaliser: script`: how many clips are padded to one length, those of an update in order of their lengths \
+                   (`per_device_train_batch_size` of the script, with `group_by_length`). Absent: all clips of an update.",
             before: None,
             option: None,
         },
@@ -58,4 +66,14 @@ pub(super) struct Keys {
     pub descriptions: Option<PathBuf>,
     /// What a loss is divided by.
     pub normaliser: Normaliser,
+    /// Clips that are padded to one length.
+    pub script_clips: Option<NonZeroUsize>,
+}
+
+impl Keys {
+    /// Returns how many clips are padded to one length, where a loss is divided by all cells.
+    pub fn padded(&self) -> Option<usize> {
+        let all = self.script_clips.map_or(usize::MAX, NonZeroUsize::get);
+        (self.normaliser == Normaliser::Script).then_some(all)
+    }
 }

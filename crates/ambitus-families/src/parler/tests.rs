@@ -1,13 +1,14 @@
 //! What a batch holds of prepared clips, and what their losses are divided by.
 
 use super::clips::CodeClips;
-use super::keys::Normaliser;
+use super::keys::{Keys, Normaliser};
 use crate::clips::{Clips, Use, When};
 use ambitus_data::codes::{self, CodesOptions, Counts, Frames, Rows, Texts, load_code_clip, load_states};
 use ambitus_data::{Limits, Policy, PrepareOptions, Prepared, Source, wav};
 use ambitus_models::parler::batch::{self, Clip};
 use ambitus_models::parler::config::Config;
 use ambitus_models::{Batch, Capacity, Model};
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 const FRAME: usize = 512;
@@ -91,7 +92,7 @@ fn a_batch_holds_what_was_prepared() {
         let dir = tempfile::tempdir().unwrap();
         let mut cfg = Config { prompts_in_context, ..config() };
         let index = prepared(dir.path(), &cfg).index;
-        let clips = CodeClips::new(index.clone(), &[1, 0], 7, (cfg.clone(), Normaliser::Valid));
+        let clips = CodeClips::new(index.clone(), &[1, 0], 7, (cfg.clone(), None));
         // The longer: three words and an end, and if prompts stand there too, as many again.
         assert_eq!(clips.context(), if prompts_in_context { 8 } else { 4 });
         let (frames, delays) = ([39, 29], 3);
@@ -137,14 +138,16 @@ fn a_batch_holds_what_was_prepared() {
 fn a_loss_is_divided_by_what_is_scored_or_as_by_the_script() {
     let (dir, cfg) = (tempfile::tempdir().unwrap(), config());
     let index = prepared(dir.path(), &cfg).index;
-    let norm = |normaliser, when: When| {
-        let clips = CodeClips::new(index.clone(), &[0, 1], 7, (cfg.clone(), normaliser));
-        let norms = clips.norms(&[used(0, when), used(1, when)]).unwrap();
+    let norm = |normaliser, script_clips: usize, when: When| {
+        let keys = Keys { normaliser, script_clips: NonZeroUsize::new(script_clips), ..Keys::default() };
+        let clips = CodeClips::new(index.clone(), &[0, 1, 0], 7, (cfg.clone(), keys.padded()));
+        let norms = clips.norms(&[used(0, when), used(1, when), used(2, when)]).unwrap();
         (1.0 / norms[0].1).round()
     };
-    let scored = 29.0 + 1.0 + 39.0 + 1.0;
-    assert_eq!(norm(Normaliser::Valid, When::Epoch(3)), scored);
-    assert_eq!(norm(Normaliser::Script, When::Round(0)), scored);
-    // Two clips, padded to the longer with its delays.
-    assert_eq!(norm(Normaliser::Script, When::Epoch(3)), 2.0 * (39.0 + 3.0));
+    let scored = 2.0 * (29.0 + 1.0) + 39.0 + 1.0;
+    assert_eq!(norm(Normaliser::Valid, 2, When::Epoch(3)), scored);
+    assert_eq!(norm(Normaliser::Script, 0, When::Round(0)), scored);
+    // Padded to the longest with its delays: all three, the two longest and the one that is left, each alone.
+    let cells = [(0, 3.0 * 42.0), (2, 2.0 * 42.0 + 32.0), (1, 42.0 + 2.0 * 32.0)];
+    assert_eq!(cells.map(|(n, _)| norm(Normaliser::Script, n, When::Epoch(3))), cells.map(|(_, all)| all));
 }
