@@ -1,7 +1,7 @@
 """Random XTTS configurations and batches that are in no fixture, through the `ambitus` binary and every plan option, against
 coqui-tts.
 
-    python check.py BINARY [--count 20] [--seed N] [--keep DIR]
+    python sweep.py BINARY [--count 20] [--seed N] [--keep DIR]
 
 Each case is run with several option sets. Checked: parity of each with the package, the parts of the loss included; equal bits with
 recompute on and off and at any thread count; the "reordered" tolerance between splits into micro-batches and numbers of ranks; equal

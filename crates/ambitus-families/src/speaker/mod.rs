@@ -36,7 +36,7 @@ const EMPHASIS: f32 = 0.97;
 /// In the root of a band's variance over time.
 const EPS: f64 = 1e-5;
 /// Seconds of sound at most.
-pub const MOST_SECONDS: usize = 30;
+pub const MOST_SECONDS: usize = 120;
 
 /// An encoder. Only while it runs it holds an arena.
 pub struct Encoder {

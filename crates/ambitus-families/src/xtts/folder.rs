@@ -9,6 +9,7 @@ use crate::dvae;
 use crate::error::RunError;
 use crate::family::{ModelDir, OpenOptions};
 use crate::hugging_face::{self, CONFIG};
+use crate::speaker;
 use crate::weights::{
     MAX_CONFIG_BYTES, SINGLE, STAGING_BYTES, Weights, architectures, plain_json, read_text,
 };
@@ -29,7 +30,7 @@ const MAX_VOCAB_BYTES: u64 = 32 << 20;
 const KEPT: [&str; 4] = [VOCAB_FILE, STATISTICS, dvae::WEIGHTS, "speakers_xtts.pth"];
 const STATISTICS: &str = dvae::STATISTICS;
 /// Seconds of references that are used at most.
-const MOST_REFERENCE: u32 = 120;
+const MOST_REFERENCE: u32 = speaker::MOST_SECONDS as u32;
 /// What stands before the model's names in a checkpoint: in the released one, in a trainer's, and in those written by hand.
 const PREFIXES: [&str; 4] = ["model.", "model.xtts.", "", "xtts."];
 /// A tensor that every checkpoint has.

@@ -48,19 +48,36 @@ const SETTINGS: Settings = Settings {
     ..Settings::SPEECH
 };
 
+/// Whose voice it is: a reference's, which the speaker encoder hears at the first use.
+struct Voice {
+    /// At the model's rate; none in plans.
+    clips: Vec<Vec<f32>>,
+    known: Option<Vec<f32>>,
+    /// What the encoder takes.
+    bytes: u64,
+}
+
+impl Voice {
+    /// Returns the bytes of the clips.
+    fn held(&self) -> u64 {
+        self.clips.iter().map(|clip| 4 * clip.len() as u64).sum()
+    }
+}
+
 /// Lines in a voice.
 struct Speaking {
     writer: Writer,
-    /// Seconds that each piece should take.
+    /// Seconds that each piece should take as it is written.
     expected: Vec<f64>,
     /// Pieces of each line.
     lines: Vec<usize>,
     /// Of the reference.
-    voice: Vec<f32>,
+    voice: Voice,
+    speed: f64,
     /// `None` in plans of a model whose vocoder is not there.
     vocoder: Option<Vocoder>,
     rate: u32,
-    /// Of tokenizer and speaker encoder, while they were there.
+    /// Of the tokenizer, while it was there.
     read: u64,
     /// Pages of a dictionary that stay.
     stays: u64,
@@ -80,11 +97,6 @@ impl Speaker for Folder {
             let why = "--voice: this model has no named voices; give a clip of the voice (--ref)";
             return Err(RunError::Usage(why.to_owned()));
         }
-        if asked.speed != 1.0 {
-            return Err(RunError::Usage(
-                "--speed: this model has its reference's pace: leave it out".to_owned(),
-            ));
-        }
         let settings = self.conditioning;
         let sound = match asked.reference {
             None => {
@@ -103,8 +115,8 @@ impl Speaker for Folder {
         let sound = [sound];
         let mels: Arc<[Vec<f32>]> = rows(&sound, &self.statistics()?, &settings)?.into();
         let vocoder = self.vocoder(asked.decoder, asked.threads)?;
-        let voice = vocoder.voice(&sound)?;
-        let mut read = vocoder.voice_bytes(sound[0].len()) + 4 * sound[0].len() as u64;
+        let voice = Voice { bytes: vocoder.voice_bytes(sound[0].len()), clips: sound.into(), known: None };
+        let mut read = 0;
         let (mut said, mut expected, mut lines) = (Vec::new(), Vec::new(), Vec::new());
         let mut texts: Option<Texts> = None;
         for line in asked.lines {
@@ -137,12 +149,13 @@ impl Speaker for Folder {
             lines.push(said.len() - before);
         }
         if let Some(texts) = &texts {
-            read = read.max(texts.bpe().memory_bytes() + readings(&self.keys, asked.language).0);
+            read = texts.bpe().memory_bytes() + readings(&self.keys, asked.language).0;
         }
         let stays = texts.map_or(0, |_| readings(&self.keys, asked.language).1);
         let writer = self.writer(asked.settings, said);
         let rate = vocoder.rate();
-        Ok(Box::new(Speaking { writer, expected, lines, voice, vocoder: Some(vocoder), rate, read, stays }))
+        let (speed, vocoder) = (asked.speed, Some(vocoder));
+        Ok(Box::new(Speaking { writer, expected, lines, voice, speed, vocoder, rate, read, stays }))
     }
 
     fn of_length(&self, seconds: f64, threads: usize) -> Result<Box<dyn Speech>, RunError> {
@@ -163,9 +176,14 @@ impl Speaker for Folder {
             expected: vec![each; said.len()],
             lines: vec![said.len()],
             writer: self.writer(&SETTINGS, said),
-            voice: Vec::new(),
+            voice: Voice {
+                bytes: vocoder.as_ref().map_or(0, |vocoder| vocoder.voice_bytes(samples)),
+                clips: Vec::new(),
+                known: None,
+            },
+            speed: 1.0,
             stays: 0,
-            read: vocoder.as_ref().map_or(0, |vocoder| vocoder.voice_bytes(samples)),
+            read: 0,
             rate: vocoder.as_ref().map_or(Rates::PUBLISHED.output, Vocoder::rate),
             vocoder,
         }))
@@ -228,11 +246,13 @@ impl Speech for Speaking {
     }
 
     fn bytes(&self) -> u64 {
-        self.writer.bytes() + self.stays + self.vocoder.as_ref().map_or(0, Vocoder::bytes)
+        // The voice is known before there is any sound.
+        let heard = self.vocoder.as_ref().map_or(0, Vocoder::bytes).max(self.voice.bytes);
+        self.writer.bytes() + self.voice.held() + self.stays + heard
     }
 
     fn resting_bytes(&self) -> u64 {
-        self.writer.said_bytes() + self.stays
+        self.writer.said_bytes() + self.voice.held() + self.stays
     }
 
     fn rest(&mut self) {
@@ -255,9 +275,13 @@ impl Speech for Speaking {
         name: &dyn Fn(&str) -> String,
         to: &mut dyn Listener,
     ) -> Result<(), RunError> {
-        let Speaking { writer, expected, lines, voice, vocoder, .. } = self;
+        let Speaking { writer, expected, lines, voice, speed, vocoder, .. } = self;
         let vocoder =
             vocoder.as_mut().ok_or_else(|| RunError::Usage("the model has no vocoder here".to_owned()))?;
+        let voice = match &mut voice.known {
+            Some(known) => known,
+            none => none.insert(vocoder.voice(&voice.clips)?),
+        };
         let of_piece: Vec<usize> = lines.iter().enumerate().flat_map(|(i, n)| vec![i; *n]).collect();
         let mut spoken = SpokenLines::new(lines.len());
         for first in (0..of_piece.len()).step_by(writer.sequences()) {
@@ -267,11 +291,11 @@ impl Speech for Speaking {
                 spoken.end_before(line, to)?;
                 let of_line = spoken.line(line);
                 of_line.reached_limit |= written.codes.last() != Some(&writer.config.stop);
-                of_line.expected_seconds = of_line.expected_seconds.map(|s| s + expected[first + i]);
+                of_line.expected_seconds = of_line.expected_seconds.map(|s| s + expected[first + i] / *speed);
                 if let Some(loops) = loops(&written.codes, 1) {
-                    of_line.oddities.push(loops.doubt(CODES_A_SECOND).to_string());
+                    of_line.oddities.push(loops.doubt(CODES_A_SECOND * *speed).to_string());
                 }
-                let mut sound = vocoder.sound(&written.states, voice)?;
+                let mut sound = vocoder.sound(&written.states, voice, *speed)?;
                 while let Some(samples) = sound.next_piece()? {
                     to.samples(line, samples)?;
                 }

@@ -134,12 +134,7 @@ impl Vocoder {
         }
     }
 
-    /// Returns the number of samples of `rows` latent rows.
-    pub fn samples(&self, rows: usize) -> usize {
-        Frames { latents: &[], rows, rates: self.rates }.count() * self.generator.config().hop()
-    }
-
-    /// Begins to make sound of latent rows `[n, D]` in a voice, in pieces.
+    /// Begins to make sound of latent rows `[n, D]` in a voice, in pieces. `speed`: 1 is as it was written.
     ///
     /// # Errors
     /// A voice of another length; the executor; weights that cannot be read.
@@ -147,13 +142,16 @@ impl Vocoder {
         &'v mut self,
         latents: &'v [f32],
         voice: &[f32],
+        speed: f64,
     ) -> Result<Box<dyn Decoding + 'v>, RunError> {
         let width = self.latent_width();
-        let frames = Frames { latents, rows: latents.len() / width, rates: self.rates };
-        let total = frames.count();
+        let frames = Frames::new(latents, width, self.rates, speed);
+        let total = frames.count;
         let fill = move |first: usize, to: &mut [f32]| {
             for (i, row) in to.chunks_exact_mut(width).enumerate() {
-                frames.fill(first + i, row);
+                row.iter_mut()
+                    .enumerate()
+                    .for_each(|(c, x)| *x = frames.at(frames.steps.len(), first + i, c));
             }
         };
         Ok(Box::new(self.generator.sound(Box::new(fill), total, voice)?))
@@ -182,52 +180,41 @@ fn config(weights: &Weights) -> Result<Config, String> {
     })
 }
 
-/// Latent rows at the rate of the generator's frames: interpolated twice, as torch's `interpolate` does of a given scale.
+/// Latent rows at the rate of the generator's frames: interpolated as torch's `interpolate` does of a given scale.
 struct Frames<'l> {
-    /// `[rows, D]`.
+    /// `[n, D]`.
     latents: &'l [f32],
-    rows: usize,
-    rates: Rates,
+    width: usize,
+    /// Scale of each interpolation, and the rows before it.
+    steps: Vec<(f64, usize)>,
+    /// Rows after all.
+    count: usize,
 }
 
-/// The two rows that a row lies between, and how much of the second there is.
-type Between = (usize, usize, f32);
-
 impl Frames<'_> {
-    fn scales(&self) -> [f64; 2] {
-        let Rates { input, output, code, hop } = self.rates;
-        [code as f64 / hop as f64, f64::from(output) / f64::from(input)]
-    }
-
-    /// Returns the rows after each interpolation.
-    fn counts(&self) -> [usize; 2] {
-        let [first, second] = self.scales();
-        let rows = (self.rows as f64 * first).floor();
-        [
-            rows as usize,
-            if self.rates.input == self.rates.output { rows } else { (rows * second).floor() } as usize,
-        ]
-    }
-
-    fn count(&self) -> usize {
-        self.counts()[1]
-    }
-
-    /// Writes a frame.
-    fn fill(&self, frame: usize, to: &mut [f32]) {
-        let ([first, second], [rows, _]) = (self.scales(), self.counts());
-        let (a, b, part) = match self.rates.input == self.rates.output {
-            true => (frame, frame, 0.0),
-            false => between(frame, second, rows),
-        };
-        let [a, b] = [a, b].map(|row| between(row, first, self.rows));
-        let width = to.len();
-        let at = |(low, high, part): Between, c: usize| {
-            mixed(self.latents[low * width + c], self.latents[high * width + c], part)
-        };
-        for (c, to) in to.iter_mut().enumerate() {
-            *to = mixed(at(a, c), at(b, c), part);
+    /// First by the speed (`length_scale` of `Xtts.inference`), then to the frames of a code, then to the rate of the sound.
+    fn new(latents: &[f32], width: usize, rates: Rates, speed: f64) -> Frames<'_> {
+        let Rates { input, output, code, hop } = rates;
+        let scales = [1.0 / speed, code as f64 / hop as f64, f64::from(output) / f64::from(input)];
+        let (mut steps, mut count) = (Vec::new(), latents.len() / width);
+        for scale in scales {
+            let scaled = (count as f64 * scale).floor() as usize;
+            // As many rows are the same rows, whatever the scale: so has torch it.
+            if scaled != count {
+                steps.push((scale, count));
+            }
+            count = scaled;
         }
+        Frames { latents, width, steps, count }
+    }
+
+    /// Returns channel `c` of a row after the first `done` interpolations.
+    fn at(&self, done: usize, row: usize, c: usize) -> f32 {
+        let Some((scale, rows)) = done.checked_sub(1).map(|last| self.steps[last]) else {
+            return self.latents[row * self.width + c];
+        };
+        let (low, high, part) = between(row, scale, rows);
+        mixed(self.at(done - 1, low, c), self.at(done - 1, high, c), part)
     }
 }
 
@@ -235,8 +222,8 @@ fn mixed(a: f32, b: f32, part: f32) -> f32 {
     (1.0 - part) * a + part * b
 }
 
-/// Returns where a row of the result lies among `rows` rows: max((i + 0.5) / scale - 0.5, 0), in f32 as torch computes it.
-fn between(row: usize, scale: f64, rows: usize) -> Between {
+/// Returns the two of `rows` rows that a row of the result lies between, and how much of the second there is: at max((i + 0.5) / scale - 0.5, 0), in f32 as torch computes it.
+fn between(row: usize, scale: f64, rows: usize) -> (usize, usize, f32) {
     let place = ((1.0 / scale) as f32 * (row as f32 + 0.5) - 0.5).max(0.0);
     let low = (place as usize).min(rows - 1);
     (low, (low + 1).min(rows - 1), (place - low as f32).clamp(0.0, 1.0))
@@ -263,25 +250,31 @@ mod tests {
         Vocoder::open_with(&fixture("decoder.pth"), "model.", Rates::PUBLISHED, 1, window).unwrap()
     }
 
-    fn sound(vocoder: &mut Vocoder, latents: &[f32], voice: &[f32]) -> Vec<f32> {
-        let (mut sound, mut all) = (vocoder.sound(latents, voice).unwrap(), Vec::new());
+    fn sound(vocoder: &mut Vocoder, latents: &[f32], voice: &[f32], speed: f64) -> Vec<f32> {
+        let (mut sound, mut all) = (vocoder.sound(latents, voice, speed).unwrap(), Vec::new());
         while let Some(piece) = sound.next_piece().unwrap() {
             all.extend_from_slice(piece);
         }
         all
     }
 
+    /// At every speed that was recorded, of which every eleventh sample is.
     #[test]
     fn sound_is_the_packages() {
-        let (want, mut vocoder) = (floats("audio"), open(None));
-        let got = sound(&mut vocoder, &floats("latents"), &floats("voice"));
-        assert_eq!((got.len(), vocoder.samples(9)), (want.len(), want.len()));
-        let largest = want.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-        let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(off <= VOCODER_AUDIO * largest, "{off:e} of {largest:e}");
+        let (latents, voice, mut vocoder) = (floats("latents"), floats("voice"), open(None));
+        for (speed, samples) in
+            [("1.0", 9984usize), ("1.25", 7680), ("0.8", 12_032), ("0.93", 9984), ("4.0", 2048)]
+        {
+            let want = floats(&format!("audio.{speed}"));
+            let got = sound(&mut vocoder, &latents, &voice, speed.parse().unwrap());
+            assert_eq!((got.len(), want.len()), (samples, samples.div_ceil(11)), "{speed}");
+            let largest = want.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            let off = got.iter().step_by(11).zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off <= VOCODER_AUDIO * largest, "{speed}: {off:e} of {largest:e}");
+        }
         // The package's lengths.
-        for (rows, samples) in [(0, 0), (1, 1024), (5, 5376), (50, 55_552), (51, 56_832), (100, 111_360)] {
-            assert_eq!(vocoder.samples(rows), samples);
+        for (rows, frames) in [(0, 0), (1, 4), (5, 21), (50, 217), (51, 222), (100, 435)] {
+            assert_eq!(Frames::new(&vec![0.0; 2 * rows], 2, Rates::PUBLISHED, 1.0).count, frames);
         }
     }
 
@@ -292,8 +285,10 @@ mod tests {
         let latents: Vec<f32> =
             (0..12 * 50).map(|i| ((i * 7919 + i / 97) % 601) as f32 / 200.0 - 1.5).collect();
         let voice = floats("voice");
-        let want = sound(&mut whole, &latents, &voice);
-        assert_eq!(sound(&mut windows, &latents, &voice), want);
+        for speed in [1.0, 0.7] {
+            let want = sound(&mut whole, &latents, &voice, speed);
+            assert_eq!(sound(&mut windows, &latents, &voice, speed), want);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod cases;
 mod decay;
+mod speech;
 
 use ambitus_families::console::Silent;
 use ambitus_families::error::RunError;

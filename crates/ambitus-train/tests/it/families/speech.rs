@@ -1,0 +1,89 @@
+//! What a family says of a reference clip and a text, through its vocoder.
+
+use super::cases::{self, Case};
+use ambitus_compile::passes::precision::Precision;
+use ambitus_families::console::Silent;
+use ambitus_families::error::RunError;
+use ambitus_families::family::{ModelDir, OpenOptions};
+use ambitus_families::generate::Settings;
+use ambitus_families::sampling::Sampling;
+use ambitus_families::speech::{Asked, Line, Reference};
+use ambitus_recipe::recipe::DeviceChoice;
+use ambitus_train::inference::InferenceOptions;
+use ambitus_train::say::{self, Taken};
+use ambitus_train::trained::Trained;
+use ambitus_train::writing::Out;
+use std::path::PathBuf;
+
+/// Who speaks, how fast, and in how many bytes.
+#[derive(Clone, Copy)]
+struct How {
+    clip: bool,
+    language: Option<&'static str>,
+    speed: f64,
+    memory: Option<u64>,
+}
+
+const ENGLISH: How = How { clip: true, language: Some("en"), speed: 1.0, memory: None };
+
+/// Asks for lines, ten codes of each at most.
+fn ask<T>(case: &Case, lines: &[&str], how: How, with: impl FnOnce(&Asked<'_>) -> T) -> T {
+    let sampling = Sampling { greedy: true, ..Settings::SPEECH.sampling };
+    let settings = Settings { sampling, max_new: Some(10), sequences: 2, ..Settings::SPEECH };
+    let reference = Reference::Sound(case.dir.path().join("voice/clip1.wav"), String::new());
+    with(&Asked {
+        lines: &lines.iter().map(|line| Line::Text((*line).to_owned())).collect::<Vec<_>>(),
+        reference: how.clip.then_some(&reference),
+        voice: None,
+        language: how.language,
+        decoder: None,
+        settings: &settings,
+        speed: how.speed,
+        most_seconds: f64::INFINITY,
+        threads: 1,
+        room: how.memory.unwrap_or(u64::MAX),
+    })
+}
+
+/// Says lines into one file a line.
+fn says(case: &Case, lines: &[&str], how: How) -> Result<(Taken, Vec<Vec<f32>>), RunError> {
+    let trained = Trained::open(case.families, &case.model, (None, None), &mut Silent)?;
+    let (precision, device, memory) = (Precision::Fp32, DeviceChoice::Cpu, how.memory);
+    let options = InferenceOptions { precision, device, threads: 1, memory };
+    let file = |i| case.dir.path().join(format!("said-{i}.wav"));
+    let files: Vec<PathBuf> = (0..lines.len()).map(file).collect();
+    let out = Out::Files(files.clone());
+    let taken = ask(case, lines, how, |asked| say::say(&trained, asked, &options, &out, &mut Silent))?;
+    let sound = |file: &PathBuf| ambitus_data::audio::load(file, 24_000, 60.0).expect("a sound");
+    Ok((taken, files.iter().map(sound).collect()))
+}
+
+/// Ten codes are as many samples as the speed says; a line's sound does not depend on what is said beside it.
+#[test]
+fn speech_is_as_fast_as_is_asked_for() {
+    let case = cases::xtts();
+    let at =
+        |speed| says(&case, &["Hello there.", "A bright day.", "Hello there."], How { speed, ..ENGLISH });
+    let (taken, plain) = at(1.0).expect("it speaks");
+    // Rows, frames of a quarter of a code, at 24 kHz instead of 22.05, of 256 samples.
+    for (speed, rows) in [(1.0, 10), (2.0, 5), (0.5, 20), (1.6, 6)] {
+        let (faster, sounds) = at(speed).expect("it speaks");
+        let samples = (4 * rows) * 24_000 / 22_050 * 256;
+        assert!(sounds.iter().all(|sound| sound.len() == samples), "{speed}: {}", sounds[0].len());
+        assert!(sounds[0] == sounds[2] && sounds[0] != sounds[1], "{speed}");
+        assert_eq!(sounds == plain, speed == 1.0);
+        assert_eq!(faster.planned_bytes, taken.planned_bytes);
+    }
+    let (_, alone) = says(&case, &["Hello there."], ENGLISH).expect("it speaks");
+    assert!(alone[0] == plain[0]);
+    // What chooses its own pace says so.
+    for case in [cases::orpheus(), cases::parler()] {
+        let scratch = OpenOptions { from_scratch: true, ..OpenOptions::default() };
+        let model = ModelDir::open(case.families, &case.model, scratch).expect("its own folder");
+        let speaker = model.opened.speaker().expect("it speaks");
+        let faster = How { clip: false, language: None, speed: 1.2, memory: None };
+        let why =
+            ask(&case, &["abc."], faster, |asked| speaker.speech(asked)).err().expect("it has no speed");
+        assert!(why.exit_code() == 2 && why.to_string().starts_with("--speed: "), "{why}");
+    }
+}
