@@ -173,7 +173,8 @@ impl TensorFile {
         self.format
     }
 
-    /// Returns the strings of a safetensors file's `__metadata__`.
+    /// Returns the strings of a safetensors file's `__metadata__`, or those that a PyTorch checkpoint holds at its top: audiocraft's
+    /// `xp.cfg` is such a one.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.index.metadata
     }

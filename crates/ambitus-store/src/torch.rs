@@ -163,6 +163,12 @@ impl Walk<'_, '_> {
             Value::Bool(b) => Scalar::Bool(b),
             Value::Int(n) => Scalar::Int(n),
             Value::Float(x) => Scalar::Float(x),
+            Value::Str(text) if depth == 0 => {
+                let text = self.pickle.text(text).to_owned();
+                self.budget.take(text.len()).map_err(plain)?;
+                self.index.metadata.insert(name, text);
+                return Ok(());
+            }
             Value::None | Value::Str(_) | Value::Ignored => return Ok(()),
             Value::Node(id) => {
                 return match &self.pickle.nodes[id as usize] {

@@ -52,6 +52,28 @@ fn write(disk: Arc<dyn Disk>, path: &Path) -> Result<()> {
     file.finish().map(drop)
 }
 
+/// Texts at the top are metadata, as audiocraft's `xp.cfg` is; those further in are the model's own.
+#[test]
+fn texts_at_the_top_are_metadata() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state_dict.bin");
+    let text = |text: &str| Item::Text(text.to_owned());
+    let inner = vec![("name".to_owned(), text("inner"))];
+    let root = [
+        ("best_state".to_owned(), Item::Tensors),
+        ("xp.cfg".to_owned(), text("sample_rate: 32000\n")),
+        ("config".to_owned(), Item::Dict(inner)),
+    ];
+    let specs = vec![TensorSpec::new("a", DType::F32, &[1])];
+    let mut file = TensorWriter::create_torch_on(Arc::new(RealDisk), &path, specs, &root).unwrap();
+    file.write_f32("a", &[2.0]).unwrap();
+    file.finish().unwrap();
+    let file = TensorFile::open(&path).unwrap();
+    let metadata: Vec<_> = file.metadata().iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    assert_eq!(metadata, [("xp.cfg", "sample_rate: 32000\n")]);
+    assert_eq!(file.get("best_state.a").unwrap().shape(), [1]);
+}
+
 #[test]
 fn what_is_written_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
