@@ -61,7 +61,7 @@ macro_rules! ops {
 }
 
 ops! { (op, io, x, y)
-    lowered: Grn, GrnGrad, Snake;
+    lowered: Grn, GrnGrad, Snake, Lstm;
 
     // Threads read an element's operands before they write it.
     Unary { bind: elementwise::unary(op, io), workspace: 0, overwrites: true }

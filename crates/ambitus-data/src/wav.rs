@@ -20,7 +20,7 @@ pub fn write_wav_pieces<P: AsRef<[f32]>, E: From<DataError>>(
     rate: u32,
     mut next: impl FnMut() -> Result<Option<P>, E>,
 ) -> Result<(), E> {
-    let mut sound = SoundWriter::create(path, rate)?;
+    let mut sound = SoundWriter::create(path, rate, 1)?;
     while let Some(piece) = next()? {
         sound.push(piece.as_ref())?;
     }

@@ -5,12 +5,17 @@
 
 mod codes;
 mod files;
+#[cfg(test)]
+pub(crate) mod made;
+pub mod programs;
 pub mod tensors;
 mod vocoder;
 pub mod windows;
 
 pub use codes::CodesFile;
-pub use files::{decode_file, decode_mel_file, encode_file, write_sound};
+pub use files::{
+    decode_file, decode_mel_file, decode_stereo_file, encode_file, encode_stereo_file, write_sound,
+};
 pub use vocoder::{GRIFFIN_LIM_ROUNDS, GriffinLim, Mels, Vocoder, vocoder};
 
 use crate::error::RunError;
@@ -95,6 +100,25 @@ pub struct Codes {
     pub layers: Vec<Vec<u32>>,
 }
 
+impl Codes {
+    /// Returns the codes of two channels that were coded apart: of the first codebook left and right, of the second left and right, as
+    /// stereo models have them.
+    pub fn of_channels(left: Codes, right: Codes) -> Codes {
+        let pairs = left.layers.into_iter().zip(right.layers);
+        Codes { layers: pairs.flat_map(|(left, right)| [left, right]).collect() }
+    }
+
+    /// Returns the codes of each channel; the inverse of [`Codes::of_channels`].
+    pub fn channels(self) -> [Codes; 2] {
+        let (mut left, mut right) = (Codes::default(), Codes::default());
+        for (i, layer) in self.layers.into_iter().enumerate() {
+            let channel = if i % 2 == 0 { &mut left } else { &mut right };
+            channel.layers.push(layer);
+        }
+        [left, right]
+    }
+}
+
 /// What goes into a codec and what comes out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
@@ -121,6 +145,11 @@ impl Spec {
     /// Returns the samples that `frames` frames give.
     pub fn samples(&self, frames: usize) -> usize {
         (frames * self.frame).saturating_sub(self.tail)
+    }
+
+    /// Returns what codes of two channels are ([`Codes::of_channels`]).
+    pub fn stereo(&self) -> Spec {
+        Spec { codebooks: self.codebooks.iter().flat_map(|book| [*book, *book]).collect(), ..self.clone() }
     }
 
     /// Returns the number of frames, if these are codes of such a codec, or why they are not.

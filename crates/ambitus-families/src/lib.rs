@@ -9,6 +9,7 @@ pub mod console;
 pub mod dac;
 pub mod decode;
 pub mod dvae;
+pub mod encodec;
 pub mod error;
 pub mod f5;
 pub mod family;
@@ -35,7 +36,7 @@ pub mod xtts;
 pub use family::{Families, Family, Opened};
 
 /// The codecs and vocoders that Ambitus runs.
-pub static CODECS: codec::Kinds = &[&snac::Snac, &dac::Dac, &vocos::Vocos, &dvae::Dvae];
+pub static CODECS: codec::Kinds = &[&snac::Snac, &dac::Dac, &vocos::Vocos, &dvae::Dvae, &encodec::Encodec];
 
 /// The families that Ambitus trains.
 pub static ALL: Families = &[&f5::F5, &orpheus::Orpheus, &parler::Parler, &xtts::Xtts];

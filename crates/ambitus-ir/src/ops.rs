@@ -22,6 +22,7 @@ pub mod norm;
 pub mod optim;
 pub mod parts;
 pub mod random;
+pub mod recurrent;
 pub mod reduce;
 pub mod segment;
 pub mod transfer;
@@ -323,6 +324,7 @@ ops! {
              SegmentBroadcast, SegmentSum;
     attention: RotaryFrequencies, Rotary, Attention, AttentionGrad;
     conv: Conv1d, Conv1dInputGrad, Conv1dWeightGrad;
+    recurrent: Lstm;
     loss: MaskedMse, MaskedMseGrad, LinearCrossEntropy, LinearCrossEntropyGrad;
     head: HeadSums, HeadLoss, HeadGrad;
     random: Dropout;

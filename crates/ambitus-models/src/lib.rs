@@ -5,6 +5,7 @@ pub mod common;
 pub mod dac;
 pub mod decode;
 pub mod dvae;
+pub mod encodec;
 pub mod error;
 pub mod f5;
 pub mod hifigan;

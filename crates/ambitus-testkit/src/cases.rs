@@ -298,5 +298,6 @@ pub fn cases() -> Vec<Case> {
     segmented::large_conv(&mut t);
     updates::ranks(&mut t);
     segmented::decoding(&mut t);
+    segmented::recurrent(&mut t);
     t.cases
 }

@@ -110,8 +110,8 @@ impl Writing<'_> {
         if self.open.is_none() {
             let path = self.path(line);
             let writer = match (self.out, &path) {
-                (Out::Stream(open), _) => SoundWriter::stream(open(), self.rate)?,
-                (_, Some(path)) => SoundWriter::create(path, self.rate)?,
+                (Out::Stream(open), _) => SoundWriter::stream(open(), self.rate, 1)?,
+                (_, Some(path)) => SoundWriter::create(path, self.rate, 1)?,
                 (_, None) => return Err(RunError::Io(format!("line {line} has no file"))),
             };
             self.open = Some((writer, path));

@@ -39,6 +39,10 @@ pub struct EncodeArgs {
     /// grow with its length
     #[arg(long, value_name = "FILE")]
     pub audio: PathBuf,
+    /// Code both channels apart, as stereo models have them: two rows a codebook, left and right. A .safetensors file then has `wave`
+    /// [2, n]
+    #[arg(long)]
+    pub stereo: bool,
     /// Where the codes go. A .safetensors file has `codes` i64 [codebooks, frames], or `codes.0`, `codes.1` … where codebooks
     /// have several codes a frame
     #[arg(long, value_name = "CODES.json")]
@@ -63,6 +67,9 @@ pub struct DecodeArgs {
     /// they add nothing]
     #[arg(long, value_name = "SEED", conflicts_with = "mel")]
     pub noise: Option<u64>,
+    /// The codes are of two channels, as `encode --stereo` writes them
+    #[arg(long, conflicts_with_all = ["mel", "noise"])]
+    pub stereo: bool,
 }
 
 impl FolderArgs {
@@ -89,13 +96,21 @@ pub fn run(command: &CodecCommand) -> Result<(), RunError> {
     match command {
         CodecCommand::Encode(a) => {
             let mut codec = a.codec.open()?;
-            let file = codec::encode_file(&mut *codec, &a.audio)?;
+            let file = match a.stereo {
+                true => codec::encode_stereo_file(&mut *codec, &a.audio)?,
+                false => codec::encode_file(&mut *codec, &a.audio)?,
+            };
             file.write(&a.out)?;
             let count: usize = file.codes.iter().map(Vec::len).sum();
             said(count as u64, "codes", &a.out, codec.encode_bytes());
         }
         CodecCommand::Decode(a) => {
             let (samples, bytes) = match (&a.codes, &a.mel) {
+                (Some(codes), _) if a.stereo => {
+                    let mut both = [a.codec.open()?, a.codec.open()?];
+                    let [left, right] = both.each_mut().map(|codec| &mut **codec);
+                    (codec::decode_stereo_file([left, right], codes, &a.out)?, 2 * both[0].bytes())
+                }
                 (Some(codes), _) => {
                     let mut codec = a.codec.open()?;
                     (codec::decode_file(&mut *codec, codes, &a.out, a.noise)?, codec.bytes())

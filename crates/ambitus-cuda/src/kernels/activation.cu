@@ -28,6 +28,7 @@ __device__ inline float activate(int kind, float x) {
     if (kind == 0) return x * normal_cdf(x);
     if (kind == 1) return x * logistic(GELU_TWO_ROOT * x * (1.0f + GELU_CUBIC * x * x)).s;
     if (kind == 2) return x * logistic(x).s;
+    if (kind == 4) return x > 0.0f ? x : expm1f(x);
     float e = mish_exp(x);
     float n = e * (e + 2.0f);
     return x * (n / (n + 2.0f));
@@ -45,6 +46,7 @@ __device__ inline float slope_of(int kind, float x) {
         Logistic l = logistic(x);
         return l.s + x * l.slope;
     }
+    if (kind == 4) return expf(fminf(x, 0.0f));
     // d/dx n / (n + 2) = 4 e (e + 1) / (n + 2)^2.
     float e = mish_exp(x);
     float n = e * (e + 2.0f), m = n + 2.0f;

@@ -22,7 +22,7 @@ pub struct AudioInfo {
     pub container: Container,
     /// Samples per second and channel.
     pub rate: u32,
-    /// Channels; they are averaged.
+    /// Channels; they are averaged, or one is taken ([`AudioReader::of_channel`]).
     pub channels: usize,
     /// Samples per channel, where the header says so.
     pub frames: Option<u64>,
@@ -46,7 +46,7 @@ impl AudioStats {
     pub const FULL_SCALE: f32 = 0.9995;
 }
 
-/// A file being decoded to mono (mean of the channels), in chunks. Memory is bounded by [`READER_BYTES`].
+/// A file being decoded to mono (mean of the channels, or one of them), in chunks. Memory is bounded by [`READER_BYTES`].
 pub struct AudioReader {
     input: AudioInput,
     info: AudioInfo,
@@ -54,6 +54,8 @@ pub struct AudioReader {
     format: Box<dyn FormatReader>,
     decoder: Box<dyn AudioDecoder>,
     track: u32,
+    /// The one that is taken, counted from 0.
+    channel: Option<usize>,
     interleaved: Vec<f32>,
     mono: Vec<f32>,
     run: Vec<u32>,
@@ -198,12 +200,18 @@ impl AudioReader {
             format,
             decoder,
             track,
+            channel: None,
             interleaved: Vec::new(),
             mono: Vec::new(),
             run: vec![0; channels],
             last_bytes: Vec::new(),
             ended: false,
         })
+    }
+
+    /// Takes one channel, counted from 0, in place of the mean; the last where there are fewer.
+    pub fn of_channel(self, channel: usize) -> Self {
+        Self { channel: Some(channel), ..self }
     }
 
     /// Returns what the header says.
@@ -311,7 +319,7 @@ impl AudioReader {
         AudioFault::Damaged { seconds: self.seconds(), reason: error.to_string() }
     }
 
-    /// Averages channels into `mono`, with the checks and counts per sample.
+    /// Averages channels into `mono`, or takes one, with the checks and counts per sample.
     fn mix(&mut self) -> Result<(), AudioFault> {
         let channels = self.info.channels;
         let scale = 1.0 / channels as f32;
@@ -336,7 +344,7 @@ impl AudioReader {
                 }
                 sum += x;
             }
-            self.mono.push(sum * scale);
+            self.mono.push(self.channel.map_or(sum * scale, |c| frame[c.min(channels - 1)]));
         }
         self.stats.frames += self.mono.len() as u64;
         Ok(())

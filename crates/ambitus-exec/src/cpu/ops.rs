@@ -9,8 +9,10 @@
 //! does not compile, and no entry can be left out.
 
 use super::dispatch::{
-    Instruction, Resolved, attention, collective, conv, copy, core, loss, matmul, norm, optim, segment, small,
+    Instruction, Resolved, attention, collective, conv, copy, core, loss, matmul, norm, optim, recurrent,
+    segment, small,
 };
+use super::kernels as k;
 use super::operand::Io;
 use super::types::{Types, bfloats, f32s, staged};
 use ambitus_ir::ops::Op;
@@ -189,6 +191,11 @@ ops! { (op, this, io, t, threads)
     Conv1dWeightGrad {
         bind: conv::weight_grad(op, io), takes: t.words(),
         workspace: conv::weight_grad_workspace(op, t, threads), overwrites: false,
+    }
+
+    Lstm {
+        bind: recurrent::lstm(io), takes: t.words(),
+        workspace: k::lstm_workspace(t.y[0].shape.cols()), overwrites: false,
     }
 
     MaskedMse {

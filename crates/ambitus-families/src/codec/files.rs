@@ -1,8 +1,9 @@
 //! From files of sound, codes or mel frames to files, in bounded memory.
 
 use super::codes::{is_tensors, number, of_file, of_tensors};
-use super::{Codec, CodesFile, Decoding, Encoding, Vocoder};
+use super::{Codec, Codes, CodesFile, Decoding, Encoding, Spec, Vocoder};
 use crate::error::{RunError, replaces_a_file};
+use ambitus_data::SoundWriter;
 use ambitus_data::audio::{AudioReader, Resampler};
 use ambitus_data::wav::write_wav_pieces;
 use ambitus_data::{AudioFault, DataError};
@@ -27,18 +28,39 @@ const STAGING_BYTES: usize = 64 << 10;
 /// # Errors
 /// Audio that cannot be used; the executor.
 pub fn encode_file(codec: &mut dyn Codec, audio: &Path) -> Result<CodesFile, RunError> {
+    let (codes, samples) = encode(codec, audio, None)?;
+    codes_file(codec.spec(), audio, codes, samples)
+}
+
+/// Encodes both channels of an audio file apart ([`Codes::of_channels`]), or `wave` f32 `[2, n]` of a safetensors file: twice the time, and
+/// no more memory. A file of one channel is both.
+///
+/// # Errors
+/// As [`encode_file`].
+pub fn encode_stereo_file(codec: &mut dyn Codec, audio: &Path) -> Result<CodesFile, RunError> {
+    let (left, samples) = encode(codec, audio, Some(0))?;
+    let (right, _) = encode(codec, audio, Some(1))?;
+    codes_file(&codec.spec().stereo(), audio, Codes::of_channels(left, right), samples)
+}
+
+/// Returns the codes of a file, or of one of its channels, and its samples at the codec's rate.
+fn encode(codec: &mut dyn Codec, audio: &Path, channel: Option<usize>) -> Result<(Codes, u64), RunError> {
     let rate = codec.spec().rate;
     let mut encoding = codec.encoding()?;
     let samples = match is_tensors(audio) {
-        true => push_wave(&mut *encoding, audio, rate)?,
-        false => push_audio(&mut *encoding, audio, rate)?,
+        true => push_wave(&mut *encoding, audio, rate, channel)?,
+        false => push_audio(&mut *encoding, audio, rate, channel)?,
     };
     if samples == 0 {
         let (path, reason) = (audio.to_owned(), AudioFault::Empty);
         return Err(DataError::Audio { path, reason }.into());
     }
-    let codes = encoding.finish()?;
-    let spec = codec.spec();
+    Ok((encoding.finish()?, samples))
+}
+
+/// Returns the file of a sound's codes.
+fn codes_file(spec: &Spec, audio: &Path, codes: Codes, samples: u64) -> Result<CodesFile, RunError> {
+    let rate = spec.rate;
     let frames = spec.frames(&codes).map_err(RunError::Training)?;
     if frames == 0 {
         let why = format!("has {samples} samples at {rate} Hz, less than one frame of {}", spec.frame);
@@ -49,9 +71,17 @@ pub fn encode_file(codec: &mut dyn Codec, audio: &Path) -> Result<CodesFile, Run
     Ok(CodesFile { sample_rate: rate, samples: Some(samples), codes: codes.layers })
 }
 
-/// Gives an audio file to an encoder and returns its samples at `rate`.
-fn push_audio(encoding: &mut dyn Encoding, audio: &Path, rate: u32) -> Result<u64, RunError> {
+/// Gives an audio file to an encoder, or one channel of it, and returns its samples at `rate`.
+fn push_audio(
+    encoding: &mut dyn Encoding,
+    audio: &Path,
+    rate: u32,
+    channel: Option<usize>,
+) -> Result<u64, RunError> {
     let mut reader = AudioReader::open(audio)?;
+    if let Some(channel) = channel {
+        reader = reader.of_channel(channel);
+    }
     let mut resampler = Resampler::new(reader.info().rate, rate);
     let (mut samples, mut piece) = (0u64, Vec::new());
     while let Some(chunk) = reader.next_chunk()? {
@@ -67,11 +97,21 @@ fn push_audio(encoding: &mut dyn Encoding, audio: &Path, rate: u32) -> Result<u6
     Ok(samples)
 }
 
-/// Gives the tensor of a sound to an encoder and returns its samples.
-fn push_wave(encoding: &mut dyn Encoding, path: &Path, rate: u32) -> Result<u64, RunError> {
+/// Gives the tensor of a sound to an encoder, or one channel of it, and returns its samples.
+fn push_wave(
+    encoding: &mut dyn Encoding,
+    path: &Path,
+    rate: u32,
+    channel: Option<usize>,
+) -> Result<u64, RunError> {
     let (file, shape) = floats(path, WAVE)?;
-    let [samples] = shape[..] else {
-        return Err(of_file(path, format!("{WAVE}: is {shape:?}, must be [samples]")));
+    let (from, samples) = match (channel, &shape[..]) {
+        (None, &[samples]) => (0, samples),
+        (Some(channel), &[2, samples]) => (channel * samples, samples),
+        _ => {
+            let want = if channel.is_none() { "[samples]" } else { "[2, samples]" };
+            return Err(of_file(path, format!("{WAVE}: is {shape:?}, must be {want}")));
+        }
     };
     if let Some(other) = number::<u32>(&file, "sample_rate")?.filter(|other| *other != rate) {
         let why =
@@ -81,7 +121,7 @@ fn push_wave(encoding: &mut dyn Encoding, path: &Path, rate: u32) -> Result<u64,
     let (mut scratch, mut piece) = (vec![0; STAGING_BYTES], Vec::new());
     for first in (0..samples).step_by(PIECE) {
         piece.clear();
-        let range = first..samples.min(first + PIECE);
+        let range = from + first..from + samples.min(first + PIECE);
         let read = file.read_range(WAVE, range, &mut scratch, |_, values| piece.extend_from_slice(values));
         read.map_err(of_tensors)?;
         if let Some(i) = piece.iter().position(|x| !x.is_finite()) {
@@ -132,6 +172,43 @@ pub fn decode_file(
     }
     write_sound(out, rate, samples, &mut *codec.decoding_of(&codes, frames, noise)?)?;
     Ok(samples)
+}
+
+/// Decodes a file of codes of two channels ([`Codes::of_channels`]) to a sound of two, `wave` f32 `[2, n]` where the file's name ends in
+/// `.safetensors`, and returns the samples of a channel. Two codecs are needed, since a sound file has both channels side by side.
+///
+/// # Errors
+/// As [`decode_file`]; a codec of mel frames.
+pub fn decode_stereo_file(
+    [left, right]: [&mut dyn Codec; 2],
+    codes: &Path,
+    out: &Path,
+) -> Result<u64, RunError> {
+    if left.mels().is_some() {
+        return Err(RunError::Usage("this codec gives mel frames, which have no channels".to_owned()));
+    }
+    let spec = left.spec().stereo();
+    let (file, codes) = CodesFile::read(codes, &spec)?;
+    let frames = spec.frames(&codes).map_err(|why| RunError::Data(DataError::Invalid(why)))?;
+    let samples = file.samples.unwrap_or(spec.samples(frames) as u64);
+    let parts = codes.channels();
+    let mut channels =
+        [left.decoding_of(&parts[0], frames, None)?, right.decoding_of(&parts[1], frames, None)?];
+    replaces_a_file(out)?;
+    if is_tensors(out) {
+        write_rows(out, WAVE, &[2, samples as usize], spec.rate, &mut channels)?;
+        return Ok(samples);
+    }
+    let mut sound = SoundWriter::create(out, spec.rate, 2)?;
+    let (mut pair, mut to_come) = (Vec::new(), samples as usize);
+    let [left, right] = &mut channels;
+    while let (Some(left), Some(right)) = (left.next_piece()?, right.next_piece()?) {
+        pair.clear();
+        pair.extend(left.iter().zip(right).take(to_come).flat_map(|(left, right)| [*left, *right]));
+        to_come -= pair.len() / 2;
+        sound.push(&pair)?;
+    }
+    Ok(sound.finish()?)
 }
 
 /// Decodes `mel` `[T, channels]` of a safetensors file to a file of sound ([`write_sound`]) and returns its samples and the
@@ -196,22 +273,56 @@ fn write_values(
     rate: u32,
     values: &mut dyn Decoding,
 ) -> Result<(), RunError> {
+    write_pieces(path, name, shape, rate, |put| take(values, shape.iter().product(), put))
+}
+
+/// [`write_values`] of a decoding for each row of the shape.
+fn write_rows(
+    path: &Path,
+    name: &str,
+    shape: &[usize; 2],
+    rate: u32,
+    rows: &mut [Box<dyn Decoding + '_>; 2],
+) -> Result<(), RunError> {
+    write_pieces(path, name, shape, rate, |put| {
+        rows.iter_mut().try_for_each(|row| take(&mut **row, shape[1], put))
+    })
+}
+
+/// Writes what `give` puts as a tensor, whole or not at all.
+fn write_pieces(
+    path: &Path,
+    name: &str,
+    shape: &[usize],
+    rate: u32,
+    give: impl FnOnce(&mut Put<'_>) -> Result<(), RunError>,
+) -> Result<(), RunError> {
     replaces_a_file(path)?;
-    let mut left: usize = shape.iter().product();
     let metadata = BTreeMap::from([("sample_rate".to_owned(), rate.to_string())]);
     let spec = TensorSpec::new(name, DType::F32, shape);
     let mut writer = SafetensorsWriter::create(path, vec![spec], &metadata)?;
-    while let Some(piece) = values.next_piece()? {
+    give(&mut |piece| {
         if piece.iter().any(|x| !x.is_finite()) {
             return Err(of_file(
                 path,
                 "not written: what was decoded is not finite; check the weights".to_owned(),
             ));
         }
+        Ok(writer.write_f32(name, piece)?)
+    })?;
+    writer.finish()?;
+    Ok(())
+}
+
+/// Takes values that are written.
+type Put<'p> = dyn FnMut(&[f32]) -> Result<(), RunError> + 'p;
+
+/// Puts the first `left` values that are decoded.
+fn take(values: &mut dyn Decoding, mut left: usize, put: &mut Put<'_>) -> Result<(), RunError> {
+    while let Some(piece) = values.next_piece()? {
         let n = left.min(piece.len());
         left -= n;
-        writer.write_f32(name, &piece[..n])?;
+        put(&piece[..n])?;
     }
-    writer.finish()?;
     Ok(())
 }

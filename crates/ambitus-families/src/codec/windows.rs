@@ -5,10 +5,9 @@
 //! as many frames, on both sides, as a frame's codes or samples depend on; what is within reach of a cut is left to the
 //! neighbouring window. So the result is that of the whole sound in one piece.
 
-use super::{Codes, Spec};
+use super::{Codes, Spec, programs};
 use crate::error::RunError;
-use ambitus_compile::{pipeline, plan};
-use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
+use ambitus_exec::cpu::CpuExecutor;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{Program, Session};
@@ -245,12 +244,7 @@ fn planned<W: Windowed>(
     frames: usize,
     threads: usize,
 ) -> Arc<PlannedSession> {
-    let target = CpuTarget::new(threads);
-    let mut s = Session::default();
-    let p = kind.program(&mut s, direction, frames * kind.spec().frame);
-    let p = pipeline::plain(&mut s, p, &target);
-    s.programs = vec![p];
-    Arc::new(plan::plan(s, &target, 1))
+    programs::planned(threads, |s| kind.program(s, direction, frames * kind.spec().frame))
 }
 
 /// A sound being encoded.

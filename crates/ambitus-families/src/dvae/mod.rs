@@ -8,22 +8,19 @@ mod folder;
 #[cfg(test)]
 mod tests;
 
+use crate::codec::programs::{Programs, Way};
 use crate::codec::{self, Codebook, Codes, Kind, Mels, Spec};
 use crate::error::RunError;
-use ambitus_compile::{pipeline, plan};
 use ambitus_data::DataError;
 use ambitus_data::mel::{Front, Log, MelStream, Window};
-use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
+use ambitus_exec::cpu::CpuExecutor;
 use ambitus_exec::executor::Executor;
-use ambitus_ir::Session;
-use ambitus_ir::plan::PlannedSession;
 use ambitus_models::common::codec::rows;
 use ambitus_models::common::codec::{DECODE, ENCODE};
 use ambitus_models::dvae::config::Config;
 use ambitus_models::dvae::model;
 use folder::Folder;
 use std::path::Path;
-use std::sync::Arc;
 
 pub use folder::{STATISTICS, WEIGHTS, statistics};
 
@@ -65,24 +62,14 @@ impl Kind for Dvae {
     }
 }
 
-/// The two programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
-    Encode,
-    Decode,
-}
-
 /// A DVAE whose weights and work lie in one planned arena: that of the direction used last.
 pub struct Codec {
     folder: Folder,
     spec: Spec,
     front: Front,
-    threads: usize,
     /// Codes of a window.
     window: usize,
-    encode: Arc<PlannedSession>,
-    decode: Arc<PlannedSession>,
-    open: Option<(Direction, CpuExecutor)>,
+    programs: Programs,
 }
 
 impl Codec {
@@ -102,13 +89,12 @@ impl Codec {
         let folder = Folder::open(dir)?;
         let cfg = &folder.config;
         let window = codes.max(2 * cfg.encoder_reach().max(cfg.decoder_reach()) + 1);
-        let threads = threads.max(1);
-        let encode = planned(threads, |s| model::encode(s, cfg, window));
-        let decode = planned(threads, |s| model::decode(s, cfg, window));
+        let programs =
+            Programs::plan(threads, |s| model::encode(s, cfg, window), |s| model::decode(s, cfg, window));
         let front = Front { bands: cfg.mels, ..FRONT };
         let codebooks = vec![Codebook { per_frame: 1, size: cfg.entries }];
         let spec = Spec { rate: front.rate, frame: cfg.rate() * front.hop, tail: 0, codebooks };
-        Ok(Codec { folder, spec, front, threads, window, encode, decode, open: None })
+        Ok(Codec { folder, spec, front, window, programs })
     }
 
     /// Returns the number of codes that training uses of a clip of `samples` samples, ⌈L / 1024⌉ of the published shape: there is one
@@ -126,32 +112,6 @@ impl Codec {
         codes.truncate(self.codes_of_clip(samples.len()));
         Ok(codes)
     }
-
-    /// Opens and fills the arena of a direction, after the other's was given back.
-    fn ready(&mut self, direction: Direction) -> Result<&mut CpuExecutor, RunError> {
-        let open = match self.open.take().filter(|(of, _)| *of == direction) {
-            Some(open) => open,
-            None => {
-                let planned = match direction {
-                    Direction::Encode => &self.encode,
-                    Direction::Decode => &self.decode,
-                };
-                let mut exec = CpuExecutor::open(planned.clone(), self.threads)?;
-                self.folder.tensors.load(&mut exec)?;
-                (direction, exec)
-            }
-        };
-        Ok(&mut self.open.insert(open).1)
-    }
-}
-
-/// Plans a session of one program.
-fn planned(threads: usize, build: impl FnOnce(&mut Session) -> ambitus_ir::Program) -> Arc<PlannedSession> {
-    let (target, mut s) = (CpuTarget::new(threads), Session::default());
-    let p = build(&mut s);
-    let p = pipeline::plain(&mut s, p, &target);
-    s.programs = vec![p];
-    Arc::new(plan::plan(s, &target, 1))
 }
 
 /// Tells a program with room for `frames` frames how many rows of each of its tables there are of `valid` frames.
@@ -179,21 +139,21 @@ impl codec::Codec for Codec {
 
     /// Returns the larger arena of the two directions, and a window's frames.
     fn bytes(&self) -> u64 {
-        self.encode_bytes().max(self.decode.arena_bytes() + self.frames_bytes())
+        self.encode_bytes().max(self.programs.bytes(Way::Decode) + self.frames_bytes())
     }
 
     fn encode_bytes(&self) -> u64 {
-        self.encode.arena_bytes() + self.frames_bytes()
+        self.programs.bytes(Way::Encode) + self.frames_bytes()
     }
 
     fn close(&mut self) {
-        self.open = None;
+        self.programs.close();
     }
 
     fn encoding(&mut self) -> Result<Box<dyn codec::Encoding + '_>, RunError> {
         let (cfg, window) = (self.folder.config.clone(), self.window);
         let stream = MelStream::of(&self.front).divided_by(&self.folder.scale);
-        let exec = self.ready(Direction::Encode)?;
+        let exec = self.programs.ready(Way::Encode, |exec| self.folder.tensors.load(exec))?;
         let encoding =
             Encoding { exec, cfg, window, stream, held: Vec::new(), start: 0, done: 0, codes: Vec::new() };
         Ok(Box::new(encoding))
@@ -211,7 +171,7 @@ impl codec::Codec for Codec {
         }
         let (cfg, window) = (self.folder.config.clone(), self.window);
         let mel = vec![0.0; window * cfg.rate() * cfg.mels];
-        let exec = self.ready(Direction::Decode)?;
+        let exec = self.programs.ready(Way::Decode, |exec| self.folder.tensors.load(exec))?;
         let ids = &codes.layers[0];
         Ok(Box::new(Decoding { exec, cfg, window, ids, total, start: 0, done: 0, mel }))
     }

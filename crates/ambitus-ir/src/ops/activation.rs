@@ -19,6 +19,8 @@ words! {
         Silu = "silu",
         /// x tanh(ln(1 + e^x))
         Mish = "mish",
+        /// x where x > 0, else e^x - 1
+        Elu = "elu",
     }
 }
 
@@ -44,19 +46,32 @@ impl OpDef for Activation {
 
     fn decompose(&self, b: &mut Builder<'_>, x: &[ValueId]) -> Option<Vec<ValueId>> {
         let a = b.as_f32(x[0]);
-        let factor = match self.kind {
-            ActivationKind::GeluErf => normal_cdf(b, a),
+        let y = match self.kind {
+            ActivationKind::GeluErf => {
+                let cdf = normal_cdf(b, a);
+                b.mul(a, cdf)
+            }
             ActivationKind::GeluTanh => {
                 let t = gelu_tanh(b, a);
-                half_plus_half(b, t)
+                let gate = half_plus_half(b, t);
+                b.mul(a, gate)
             }
-            ActivationKind::Silu => b.sigmoid(a),
+            ActivationKind::Silu => {
+                let s = b.sigmoid(a);
+                b.mul(a, s)
+            }
             ActivationKind::Mish => {
                 let s = softplus(b, a);
-                b.unary(UnaryKind::Tanh, s)
+                let t = b.unary(UnaryKind::Tanh, s);
+                b.mul(a, t)
+            }
+            ActivationKind::Elu => {
+                let positive = b.is_positive(a);
+                let e = exp_of_negative(b, a);
+                let e = b.plus(e, -1.0);
+                b.select(positive, a, e)
             }
         };
-        let y = b.mul(a, factor);
         Some(vec![b.as_like(y, x[0])])
     }
 
@@ -125,6 +140,7 @@ impl OpDef for ActivationGrad {
                 let d = b.mul(a, d);
                 b.add(t, d)
             }
+            ActivationKind::Elu => exp_of_negative(b, a),
         };
         let dy = b.as_f32(x[1]);
         let dx = b.mul(dy, slope);
@@ -244,6 +260,13 @@ fn gelu_tanh(b: &mut Builder<'_>, x: ValueId) -> ValueId {
     let u = b.mul(x, u);
     let u = b.times(u, GELU);
     b.unary(UnaryKind::Tanh, u)
+}
+
+/// e^min(x, 0), which never overflows.
+fn exp_of_negative(b: &mut Builder<'_>, x: ValueId) -> ValueId {
+    let zero = b.fill_like(x, 0.0);
+    let low = b.binary(BinaryKind::Min, x, zero);
+    b.unary(UnaryKind::Exp, low)
 }
 
 /// ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|), which never overflows.

@@ -8,6 +8,7 @@ use ambitus_ir::ops::attention::{Attention, AttentionGrad, Rotary, RotaryFrequen
 use ambitus_ir::ops::conv::{Conv1d, Conv1dInputGrad, Conv1dWeightGrad};
 use ambitus_ir::ops::norm::{Grn, GrnGrad};
 use ambitus_ir::ops::random::Dropout;
+use ambitus_ir::ops::recurrent::Lstm;
 use ambitus_ir::ops::segment::{
     AdaLayerNorm, AdaLayerNormGrad, GatedResidual, GatedResidualGrad, SegmentBroadcast, SegmentIds,
     SegmentPositions, SegmentSum,
@@ -240,6 +241,18 @@ pub(super) fn conv(t: &mut Table) {
     t.add("accumulating", op.clone(), vec![x, dy, ints(&table), acc, scalar(1.0)]);
     let (x, dy) = (t.fixed(&[15, 4]), t.fixed(&[15, 6]));
     t.add("beta 0", op, vec![x, dy, ints(&table), poison(&dims), scalar(0.0)]);
+}
+
+pub(super) fn recurrent(t: &mut Table) {
+    for p in &PACKINGS {
+        for hidden in [1, 9] {
+            let (rows, segs, what) = (p.1, p.segments(), format!("{hidden} wide, {}", p.0));
+            let (x, w) =
+                (constant(t.within(&[rows, 4 * hidden], -3.0, 3.0).tensor), t.fixed(&[4 * hidden, hidden]));
+            let (h, c) = (t.fixed(&[segs, hidden]), t.fixed(&[segs, hidden]));
+            t.add(&what, Lstm {}, vec![x, w, h, c, ints(p.2)]);
+        }
+    }
 }
 
 /// Convolutions larger than the tiles of any executor's kernels: many rows, channels, taps.

@@ -117,6 +117,7 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         | Op::Conv1d(_)
         | Op::Conv1dInputGrad(_)
         | Op::Conv1dWeightGrad(_)
+        | Op::Lstm(_)
         | Op::MaskedMse(_)
         | Op::MaskedMseGrad(_)
         | Op::LinearCrossEntropy(_)

@@ -35,6 +35,7 @@ fn activation(kind: ActivationKind, x: f64) -> f64 {
         ActivationKind::GeluTanh => 0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
         ActivationKind::Silu => silu(x),
         ActivationKind::Mish => x * x.exp().ln_1p().tanh(),
+        ActivationKind::Elu => x.max(x.min(0.0).exp_m1()),
     }
 }
 
@@ -135,6 +136,27 @@ fn conv1d(op: &Conv1d, x: &[Tensor]) -> Data {
         }
     });
     y
+}
+
+fn lstm(x: &[Tensor]) -> Vec<Data> {
+    let [x, w, h, c, segs] = x else { panic!("five operands") };
+    let n = cols(h);
+    let (mut y, mut h, mut c) = (vec![0.0; x.data.len() / 4], h.data.clone(), c.data.clone());
+    let logistic = |x: f64| 1.0 / (1.0 + (-x).exp());
+    each_segment(segs, |s, rows| {
+        for t in rows {
+            let before = h[s * n..][..n].to_vec();
+            let dot = |row: &[f64]| -> f64 { row.iter().zip(&before).map(|(w, h)| w * h).sum() };
+            let z: Data = w.data.chunks(n).zip(&x.data[t * 4 * n..]).map(|(w, x)| x + dot(w)).collect();
+            for k in 0..n {
+                let at = s * n + k;
+                c[at] = logistic(z[n + k]) * c[at] + logistic(z[k]) * z[2 * n + k].tanh();
+                h[at] = logistic(z[3 * n + k]) * c[at].tanh();
+                y[t * n + k] = h[at];
+            }
+        }
+    });
+    vec![y, h, c]
 }
 
 fn grn(x: &[Tensor], eps: f32) -> Data {
@@ -283,6 +305,7 @@ fn formula(op: &Op, x: &[Tensor]) -> Option<Vec<Data>> {
         Op::Rotary(op) => vec![rotary(op, &x[0], &x[1], &x[2], x.get(3))],
         Op::Attention(op) => attention(op, x),
         Op::Conv1d(op) => vec![conv1d(op, x)],
+        Op::Lstm(_) => lstm(x),
         Op::MaskedMse(_) => {
             let c = cols(&x[0]);
             let term = |i: usize| at(2, i / c) * (at(0, i) - at(1, i)).powi(2);
@@ -315,7 +338,7 @@ fn decompositions_are_the_formulas() {
         }
         checked.insert(case.op.name());
     }
-    assert_eq!(checked.len(), 23, "{checked:?}");
+    assert_eq!(checked.len(), 24, "{checked:?}");
 }
 
 /// An accumulating op is its plain form plus beta times the accumulator, and leaves other results alone.

@@ -8,6 +8,7 @@ mod cuda_ranks;
 mod dac;
 mod data;
 mod dvae;
+mod encodec;
 mod export;
 mod faults;
 mod generate;

@@ -9,6 +9,7 @@ pub(super) mod loss;
 pub(super) mod matmul;
 pub(super) mod norm;
 pub(super) mod optim;
+pub(super) mod recurrent;
 pub(super) mod segment;
 
 use super::executor::AsyncMode;

@@ -15,6 +15,7 @@ fn act(kind: ActivationKind) -> k::Act {
         ActivationKind::GeluTanh => k::Act::GeluTanh,
         ActivationKind::Silu => k::Act::Silu,
         ActivationKind::Mish => k::Act::Mish,
+        ActivationKind::Elu => k::Act::Elu,
     }
 }
 

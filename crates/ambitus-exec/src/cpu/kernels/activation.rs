@@ -1,7 +1,7 @@
 //! Activations, their gradients, and elementwise arithmetic.
 
 use super::map::{Map, map_mats};
-use super::math::{exp, normal_cdf, sigmoid};
+use super::math::{exp, normal_cdf, sigmoid, tanh};
 use super::simd::Simd;
 use super::{Mat, MatMut, Pool};
 
@@ -16,6 +16,8 @@ pub enum Act {
     Silu,
     /// x tanh(ln(1 + eˣ)), Misra, arXiv 1908.08681.
     Mish,
+    /// x above 0, else eˣ - 1; Clevert et al., arXiv 1511.07289.
+    Elu,
     /// max(x, 0); gradient 0 at 0.
     Relu,
     /// σ(x).
@@ -37,6 +39,7 @@ pub fn activation(pool: &Pool, act: Act, x: Mat, out: MatMut) {
         Act::GeluTanh => map_mats(pool, &GeluTanh, [x], [out]),
         Act::Silu => map_mats(pool, &Silu, [x], [out]),
         Act::Mish => map_mats(pool, &Mish, [x], [out]),
+        Act::Elu => map_mats(pool, &Elu, [x], [out]),
         Act::Relu => map_mats(pool, &Relu, [x], [out]),
         Act::Sigmoid => map_mats(pool, &Sigmoid, [x], [out]),
         Act::Tanh => map_mats(pool, &Tanh, [x], [out]),
@@ -50,6 +53,7 @@ pub fn activation_grad(pool: &Pool, act: Act, x: Mat, dy: Mat, dx: MatMut) {
         Act::GeluTanh => map_mats(pool, &GeluTanh, [x, dy], [dx]),
         Act::Silu => map_mats(pool, &Silu, [x, dy], [dx]),
         Act::Mish => map_mats(pool, &Mish, [x, dy], [dx]),
+        Act::Elu => map_mats(pool, &Elu, [x, dy], [dx]),
         Act::Relu => map_mats(pool, &Relu, [x, dy], [dx]),
         Act::Sigmoid => map_mats(pool, &Sigmoid, [x, dy], [dx]),
         Act::Tanh => map_mats(pool, &Tanh, [x, dy], [dx]),
@@ -134,6 +138,14 @@ activation_map!(
         s.fma(x, bend, s.div(n, m))
     }
 );
+activation_map!(
+    Elu,
+    |s, x| {
+        let low = s.sub(exp(s, s.min(s.zero(), x)), s.splat(1.0));
+        s.select_lt(s.zero(), x, x, low)
+    },
+    exp(s, s.min(s.zero(), x))
+);
 activation_map!(Relu, |s, x| s.max(x, s.zero()), s.select_lt(s.zero(), x, s.splat(1.0), s.zero()));
 activation_map!(Sigmoid, |s, x| sigmoid(s, x), {
     let y = sigmoid(s, x);
@@ -159,20 +171,6 @@ fn mish_parts<S: Simd>(s: S, x: S::V) -> [S::V; 3] {
     let e = exp(s, s.min(s.splat(20.0), x));
     let n = s.mul(e, s.add(e, two));
     [e, n, s.add(n, two)]
-}
-
-/// (1 - q) / (1 + q) with q = e^(-2|x|); near 0, where 1 - q cancels, an odd series.
-#[inline(always)]
-fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
-    let (a, one) = (s.abs(x), s.splat(1.0));
-    let q = exp(s, s.mul(a, s.splat(-2.0)));
-    let far = s.div(s.sub(one, q), s.add(one, q));
-    let z = s.mul(x, x);
-    let series = s.fma(z, s.splat(62.0 / 2835.0), s.splat(-17.0 / 315.0));
-    let series = s.fma(series, z, s.splat(2.0 / 15.0));
-    let series = s.fma(series, z, s.splat(-1.0 / 3.0));
-    let near = s.fma(s.mul(series, z), a, a);
-    s.copysign(s.select_lt(a, s.splat(0.2), near, far), x)
 }
 
 struct SwiGlu;
@@ -251,6 +249,7 @@ mod tests {
             }
             Act::Silu => x / (1.0 + (-x).exp()),
             Act::Mish => x * x.exp().ln_1p().tanh(),
+            Act::Elu => x.max(x.min(0.0).exp_m1()),
             Act::Relu => x.max(0.0),
             Act::Sigmoid => 1.0 / (1.0 + (-x).exp()),
             Act::Tanh => x.tanh(),
@@ -260,8 +259,8 @@ mod tests {
     #[test]
     fn values_and_slopes() {
         let mut rng = Rng::new(21);
-        let acts = [Act::GeluErf, Act::GeluTanh, Act::Silu, Act::Mish, Act::Relu, Act::Sigmoid, Act::Tanh];
-        for act in acts {
+        let gates = [Act::GeluErf, Act::GeluTanh, Act::Silu, Act::Mish];
+        for act in gates.into_iter().chain([Act::Elu, Act::Relu, Act::Sigmoid, Act::Tanh]) {
             let (rows, cols, pitch) = (37, 29, 31);
             let x: Vec<f32> = rng.vec(rows * pitch).iter().map(|x| x * 5.0).collect();
             let dy = rng.vec(rows * pitch);
@@ -289,10 +288,11 @@ mod tests {
     fn far_values_are_finite() {
         let x = [-1e4, -100.0, -30.0, 30.0, 100.0, 1e4f32];
         let dy = [1.0; 6];
-        for act in [Act::GeluErf, Act::GeluTanh, Act::Silu, Act::Mish, Act::Sigmoid, Act::Tanh] {
+        for act in [Act::GeluErf, Act::GeluTanh, Act::Silu, Act::Mish, Act::Elu, Act::Sigmoid, Act::Tanh] {
             let want: Vec<f32> = x
                 .iter()
                 .map(|&x| match act {
+                    Act::Elu => x.max(-1.0),
                     Act::Sigmoid => (x > 0.0) as u8 as f32,
                     Act::Tanh => x.signum(),
                     _ => x.max(0.0),

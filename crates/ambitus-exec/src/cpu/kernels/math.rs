@@ -45,6 +45,20 @@ pub fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
     s.div(one, s.add(one, exp(s, s.sub(s.zero(), x))))
 }
 
+/// tanh(x) = (1 - q) / (1 + q) with q = e^(-2|x|); near 0, where 1 - q cancels, an odd series.
+#[inline(always)]
+pub fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
+    let (a, one) = (s.abs(x), s.splat(1.0));
+    let q = exp(s, s.mul(a, s.splat(-2.0)));
+    let far = s.div(s.sub(one, q), s.add(one, q));
+    let z = s.mul(x, x);
+    let series = s.fma(z, s.splat(62.0 / 2835.0), s.splat(-17.0 / 315.0));
+    let series = s.fma(series, z, s.splat(2.0 / 15.0));
+    let series = s.fma(series, z, s.splat(-1.0 / 3.0));
+    let near = s.fma(s.mul(series, z), a, a);
+    s.copysign(s.select_lt(a, s.splat(0.2), near, far), x)
+}
+
 /// Returns the normal distribution's Φ(x) = (1 + erf(x / √2)) / 2 and e^(-x²/2). Φ is accurate relative to itself in the left
 /// tail too.
 #[inline(always)]

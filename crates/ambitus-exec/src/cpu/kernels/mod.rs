@@ -49,6 +49,7 @@
 //!              conv1d_grad_weight(pool, x, dy, seg, &Conv1d, acc, dw, ws)                  conv1d_workspace(&Conv1d, rows, segments, threads)
 //! grn          grn(pool, x, seg, gamma, beta, out, ws)
 //!              grn_grad(pool, x, seg, gamma, dy, dx, acc, dgamma, dbeta, ws)               grn_workspace(rows, segments, cols)
+//! lstm         lstm(pool, x[T,4H], w[4H,H], [h, c] [S,H], seg, y, [h, c], ws)   lstm_workspace(hidden)
 //! rows         gather_rows(pool, table, idx, out)   scatter_add_rows(pool, (idx, first), dy, acc, dtable)
 //!              column_sum(pool, x, acc, out, ws)    column_sum_workspace(rows, cols)
 //!              scale_rows(pool, x, factors[T], out) concat_cols(pool, &`[Mat]`, out)   sinusoid(pool, positions, freqs, SinusoidOrder, out)
@@ -74,6 +75,7 @@ pub mod grn;
 pub mod half;
 pub mod linear_ce;
 pub mod loss;
+pub mod lstm;
 mod map;
 mod math;
 pub mod modulate;
@@ -105,6 +107,7 @@ pub use linear_ce::{
     linear_cross_entropy_workspace,
 };
 pub use loss::{masked_mse, masked_mse_grad, masked_mse_workspace, ordered_sum};
+pub use lstm::{lstm, lstm_workspace};
 pub use modulate::{gated_residual, gated_residual_grad, gated_residual_grad_workspace};
 pub use narrow::{Codebook, Narrow, Pitched, PitchedMut, Random, Values, adamw_narrow, lerp_bf16};
 pub use norm::{

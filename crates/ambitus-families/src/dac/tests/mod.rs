@@ -5,10 +5,11 @@ mod made;
 mod plain;
 
 use super::{Codec, Dac};
+use crate::codec::made::{Folder, Spelling};
 use crate::codec::{Codec as _, Codes, Kind as _, Spec};
 use ambitus_models::dac::config::Config;
 use ambitus_models::dac::weights::Names;
-use made::{Folder, Spelling, shape};
+use made::{shape, written};
 
 /// Rates with an even product of even strides, and with odd ones, at which sounds end within a row.
 const EVEN: [usize; 3] = [2, 4, 2];
@@ -28,8 +29,8 @@ fn open(folder: &Folder, frames: usize) -> Codec {
 #[test]
 fn codes_and_samples_are_the_formulas() {
     for rates in [EVEN, ODD] {
-        let folder = Folder::new(&shape(&rates), Names::Package, Spelling::Old, "");
-        let plain = plain::Codec::new(&folder);
+        let folder = written(&shape(&rates), Names::Package, Spelling::Old, "");
+        let plain = plain::Codec::new(&shape(&rates));
         let (mut codec, hop) = (open(&folder, 1), rates.iter().product::<usize>());
         // Ends within rows of every rate.
         for samples in [hop - 1, hop, 5 * hop, 20 * hop + 1, 20 * hop + 7, 21 * hop - 1] {
@@ -52,7 +53,7 @@ fn codes_and_samples_are_the_formulas() {
 #[test]
 fn windows_give_what_the_whole_gives() {
     for rates in [EVEN, ODD] {
-        let folder = Folder::new(&shape(&rates), Names::Package, Spelling::New, "");
+        let folder = written(&shape(&rates), Names::Package, Spelling::New, "");
         let hop: usize = rates.iter().product();
         // The narrowest windows, and one for all.
         let mut windows = Codec::open_with(folder.path(), 2, 1).unwrap();
@@ -92,7 +93,7 @@ fn names_and_spellings_change_nothing() {
         (Names::Transformers, "audio_encoder."),
     ] {
         for spelling in [Spelling::Folded, Spelling::Old, Spelling::New] {
-            let folder = Folder::new(&cfg, names, spelling, prefix);
+            let folder = written(&cfg, names, spelling, prefix);
             let mut codec = open(&folder, 0);
             assert_eq!(codec.kind().folder.config, cfg);
             let codes = codec.encode(&x).unwrap();
@@ -101,7 +102,7 @@ fn names_and_spellings_change_nothing() {
             assert!(*want == codes && *z == y, "{names:?} {spelling:?} {prefix}");
         }
     }
-    let folder = Folder::new(&cfg, Names::Package, Spelling::Old, "audio_encoder.model.");
+    let folder = written(&cfg, Names::Package, Spelling::Old, "audio_encoder.model.");
     let before = open(&folder, 0).fingerprint().unwrap();
     folder.shard();
     let mut codec = open(&folder, 0);
@@ -112,7 +113,7 @@ fn names_and_spellings_change_nothing() {
 
 #[test]
 fn the_arena_is_the_plans() {
-    let folder = Folder::new(&shape(&EVEN), Names::Transformers, Spelling::Folded, "");
+    let folder = written(&shape(&EVEN), Names::Transformers, Spelling::Folded, "");
     let mut codec = open(&folder, 0);
     let codes = codec.encode(&[0.25; 100]).unwrap();
     assert_eq!(codec.open_bytes(), Some(codec.encode_bytes()));
@@ -130,10 +131,10 @@ fn rates_are_the_configurations() {
     let cfg = shape(&EVEN);
     let rate = |folder: &Folder| open(folder, 0).spec().rate;
     // What the two projects mean by none.
-    let folder = Folder::new(&cfg, Names::Transformers, Spelling::Folded, "");
+    let folder = written(&cfg, Names::Transformers, Spelling::Folded, "");
     folder.config(r#"{"model_type":"dac"}"#);
     assert_eq!(rate(&folder), 16_000);
-    let folder = Folder::new(&cfg, Names::Package, Spelling::Old, "audio_encoder.model.");
+    let folder = written(&cfg, Names::Package, Spelling::Old, "audio_encoder.model.");
     folder.config(r#"{"model_type":"parler_tts","audio_encoder":{"model_type":"dac"}}"#);
     assert_eq!(rate(&folder), 44_100);
     folder.config(r#"{"audio_encoder":{"model_type":"dac_on_the_hub","sampling_rate":24000}}"#);
@@ -174,7 +175,7 @@ fn weights_that_do_not_fit_are_named() {
     };
     let says =
         |said: &str, parts: &[&str]| parts.iter().for_each(|p| assert!(said.contains(p), "{p}: {said}"));
-    let folder = Folder::new(&cfg, Names::Package, Spelling::Old, "");
+    let folder = written(&cfg, Names::Package, Spelling::Old, "");
     folder.change(|name, shape, data| {
         if name == "encoder.block.1.block.4.bias" {
             data.pop();
@@ -191,7 +192,7 @@ fn weights_that_do_not_fit_are_named() {
             "encoder.block.1.block.4.bias is [5], the architecture says [6]",
         ],
     );
-    let folder = Folder::new(&cfg, Names::Package, Spelling::Old, "");
+    let folder = written(&cfg, Names::Package, Spelling::Old, "");
     folder.change(|name, _, data| {
         if name == "decoder.model.2.block.1.weight_v" || name == "encoder.block.2.block.4.weight_v" {
             data[0] = f32::INFINITY;
@@ -200,7 +201,7 @@ fn weights_that_do_not_fit_are_named() {
     });
     says(&why(&folder), &["tensor encoder.block.2.block.4.weight_g, encoder.block.2.block.4.weight_v holds"]);
     // A model's other tensors are none of its business, but the codec must be where the configuration says.
-    let folder = Folder::new(&cfg, Names::Package, Spelling::Old, "");
+    let folder = written(&cfg, Names::Package, Spelling::Old, "");
     folder.config(r#"{"audio_encoder":{"model_type":"dac"}}"#);
     says(&why(&folder), &["holds no DAC codec", "audio_encoder.encoder.conv1.weight"]);
     for (config, said) in [

@@ -1,6 +1,6 @@
 //! The codec's formulas, written out in f64 for a sound in one piece, in PyTorch's layout: channels of rows.
 
-use super::made::{Folder, folded};
+use super::made::folded;
 use ambitus_models::dac::config::Config;
 use ambitus_models::dac::weights::tensors;
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ pub struct Codec {
 }
 
 impl Codec {
-    pub fn new(folder: &Folder) -> Codec {
+    pub fn new(cfg: &Config) -> Codec {
         let tensor = |t: &ambitus_models::common::codec::weights::Tensor| {
             (t.name.clone(), (t.dims.clone(), folded(t).into_iter().map(f64::from).collect()))
         };
-        Codec { cfg: folder.cfg.clone(), tensors: tensors(&folder.cfg).iter().map(tensor).collect() }
+        Codec { cfg: cfg.clone(), tensors: tensors(cfg).iter().map(tensor).collect() }
     }
 
     fn get(&self, name: &str) -> (&[usize], &[f64]) {

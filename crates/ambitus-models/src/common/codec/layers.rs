@@ -194,10 +194,23 @@ pub fn transposed_of(
     rate: usize,
     stride: usize,
 ) -> ValueId {
+    let rows = table(b, Table::rows(stride));
+    transposed_by(b, name, x, bias, over, rate, rows)
+}
+
+/// Returns a transposed convolution of the segments `rows` of x `[T, C]` to `[T * rate, to]`, with the bias `[to]`.
+pub fn transposed_by(
+    b: &mut Builder<'_>,
+    name: &str,
+    x: ValueId,
+    bias: ValueId,
+    over: Blocks,
+    rate: usize,
+    rows: ValueId,
+) -> ValueId {
     let (shape, to) = (b.ty(x).shape, b.dim(bias, 0));
     let w = b.frozen_parameter(&format!("{name}.weight"), &[rate * to, shape[1], over.taps]);
     let bias = b.concat(&vec![bias; rate], 0);
-    let rows = table(b, Table::rows(stride));
     let y = b.conv1d(x, w, bias, rows, 1, over.before);
     b.reshape(y, &[shape[0] * rate, to])
 }

@@ -72,16 +72,7 @@ impl Codebooks<'_> {
         let x = directions(b, x);
         let table = b.frozen_parameter("codebook.weight", &[entries, dim]);
         let table = directions(b, table);
-        // Nearest: |x - c|^2 less |x|^2, negative, is 2 x c - |c|^2.
-        let twice = b.add(x, x);
-        let products = b.matmul(twice, table, false, true);
-        let squares = b.mul(table, table);
-        let squares = b.reduce(ReduceKind::Sum, squares, 1);
-        let squares = b.reshape(squares, &[1, entries]);
-        let shape = [n, entries];
-        let squares = b.broadcast(squares, &shape);
-        let scores = b.sub(products, squares);
-        let codes = first_largest(b, scores);
+        let codes = nearest(b, x, table);
         (b.cast(codes, DType::I32), codes)
     }
 
@@ -98,6 +89,21 @@ impl Codebooks<'_> {
         let x = b.broadcast(x, &[n, stride, latent]);
         b.reshape(x, &[n * stride, latent])
     }
+}
+
+/// Returns the row of a table `[V, D]` with the least squared distance from each row of x `[n, D]`, the first of several: f32 `[n]`,
+/// whole numbers. It is V where there is none, because something is not a number.
+pub fn nearest(b: &mut Builder<'_>, x: ValueId, table: ValueId) -> ValueId {
+    let (n, entries) = (b.dim(x, 0), b.dim(table, 0));
+    // |x - c|^2 less |x|^2, negative, is 2 x c - |c|^2.
+    let twice = b.add(x, x);
+    let products = b.matmul(twice, table, false, true);
+    let squares = b.mul(table, table);
+    let squares = b.reduce(ReduceKind::Sum, squares, 1);
+    let squares = b.reshape(squares, &[1, entries]);
+    let squares = b.broadcast(squares, &[n, entries]);
+    let scores = b.sub(products, squares);
+    first_largest(b, scores)
 }
 
 /// Returns the place of the largest of each row of scores `[n, V]`, the first of several: f32 `[n]`, whole numbers. It is V where there

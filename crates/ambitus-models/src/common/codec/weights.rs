@@ -13,6 +13,11 @@ pub enum Layout {
     Same,
     /// `[O, C, 1]` as the matrix `[O, C]`.
     Matrix,
+    /// A convolution of rows d apart, `[O, C, K]`, as one of neighbours, `[O, C, (K - 1) d + 1]`, with zeros between its taps.
+    Dilated {
+        /// d
+        by: usize,
+    },
     /// A convolution with a stride s, `[O, C, K]`, as one over blocks of s rows: `[O, s * C, H]`, see [`Blocks::strided`]. Tap h meets
     /// block t + h - before, channel j * C + c is row j of the block; taps that meet no weight are zero.
     Strided {
@@ -102,6 +107,7 @@ impl Tensor {
             Layout::Same if !self.normed && d.len() == 3 => vec![d[1]],
             Layout::Same => d.clone(),
             Layout::Matrix => vec![d[0], d[1]],
+            Layout::Dilated { by } => vec![d[0], d[1], (d[2] - 1) * by + 1],
             Layout::Strided { stride: s, pad } => vec![d[0], s * d[1], Blocks::strided(d[2], s, pad).taps],
             Layout::Transposed { stride: s, pad } => {
                 vec![s * d[1], d[0], Blocks::transposed(d[2], s, pad).taps]
@@ -143,7 +149,18 @@ impl Tensor {
             }
         }
         match self.layout {
-            Layout::Same | Layout::Matrix => put(first * row, v),
+            Layout::Same | Layout::Matrix | Layout::Dilated { by: 1 } => put(first * row, v),
+            Layout::Dilated { by } => {
+                let (ins, taps) = (self.dims[1], self.dims[2]);
+                let wide = (taps - 1) * by + 1;
+                let mut w = vec![0.0; ins * wide];
+                for (o, v) in (first..).zip(v.chunks_exact(row)) {
+                    for (w, v) in w.chunks_exact_mut(wide).zip(v.chunks_exact(taps)) {
+                        w.iter_mut().step_by(by).zip(v).for_each(|(w, v)| *w = *v);
+                    }
+                    put(o * w.len(), &w);
+                }
+            }
             Layout::Strided { stride: s, pad } => {
                 let (ins, taps) = (self.dims[1], self.dims[2]);
                 let Blocks { taps: blocks, before } = Blocks::strided(taps, s, pad);
