@@ -40,16 +40,20 @@ impl<'p> BatchFile<'p> {
         if e.is_io() { e.into() } else { self.bad(name, e.what) }
     }
 
-    /// Returns the number of clips: of those that have this tensor, from the first on.
+    /// Returns the number of clips, each of which has this tensor.
     ///
     /// # Errors
-    /// There is none.
+    /// There is none; one without it.
     pub fn clips(&self, leaf: &str) -> Result<usize, RunError> {
-        let n = (0..).take_while(|i| self.contains(&format!("clips.{i}.{leaf}"))).count();
-        if n > 0 {
-            Ok(n)
-        } else {
-            Err(self.bad(&format!("clips.0.{leaf}"), "is missing; the batch has no clip"))
+        let number = |name: &str| name.strip_prefix("clips.")?.split('.').next()?.parse::<usize>().ok();
+        let last = self.file.tensors().iter().filter_map(|t| number(t.name())).max();
+        let n = last.map_or(0, |last| last.saturating_add(1));
+        match (0..n.max(1)).find(|i| !self.contains(&format!("clips.{i}.{leaf}"))) {
+            None => Ok(n),
+            Some(i) if n > 0 => {
+                Err(self.bad(&format!("clips.{i}.{leaf}"), format!("is missing; the batch has {n} clips")))
+            }
+            Some(_) => Err(self.bad(&format!("clips.0.{leaf}"), "is missing; the batch has no clip")),
         }
     }
 

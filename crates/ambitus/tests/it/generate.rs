@@ -266,6 +266,7 @@ fn what_a_batch_gives_wrong_is_named() {
     let without = |name: &'static str| move |given: &mut orpheus_train::Tensors| drop(given.remove(name));
     refused(&parler, &without("clips.0.description_ids"), "clips.0.description_ids: is not in the file");
     refused(&f5, &without("clips.1.x0"), "clips.1.x0: is not in the file");
+    refused(&orpheus, &without("clips.1.input_ids"), "clips.1.input_ids: is missing; the batch has 3 clips");
 }
 
 #[test]
