@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 
 @dataclass
@@ -42,7 +42,12 @@ def load_batch(path: Path) -> list[Clip]:
 
 
 def load(directory: Path) -> LlamaForCausalLM:
-    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    config = LlamaConfig.from_pretrained(directory)
+    # What transformers 5 writes: 4 takes it for a key that it does not know, and would rotate by its own defaults.
+    if rope := getattr(config, "rope_parameters", None):
+        config.rope_theta = rope["rope_theta"]
+        config.rope_scaling = None if rope["rope_type"] == "default" else {k: v for k, v in rope.items() if k != "rope_theta"}
+    model = LlamaForCausalLM.from_pretrained(directory, config=config, dtype=torch.float32, attn_implementation="eager")
     return model.train()
 
 
