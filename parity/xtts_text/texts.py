@@ -105,3 +105,16 @@ OTHER = {
     "cs": "P. Novák a Dr. Ing. Vojtěch @", "ru": "Здравствуйте Г-н Иванов и Д-р Смирнов г-жаx %", "nl": "Dhr. Jansen & Mevr. de Vries",
     "tr": "Merhaba B. Yılmaz İÖÜ IĞDIR %", "hu": "Dr. Szabó Nőv. itt &", "hi": "नमस्ते दुनिया & %",
 }
+
+
+def other(r, language):
+    """A sentence of another language without a digit: words of `OTHER`, their abbreviations in other places, signs and noise."""
+    words = OTHER[language].split() + ["&", "@", "%", "#", "$", "£", "°", '"', "a.b", "_dr.", "co.", "ST.", "Jr.", "LTD."]
+    out = []
+    for _ in range(r.randint(1, 12)):
+        word = noise(r) if r.random() < 0.15 else r.choice(words)
+        word = r.choice([word, word, word.upper(), word.lower(), word + r.choice(words), word + ".", "(" + word + ")"])
+        out.append("".join(c for c in word if not c.isdecimal()))
+        if r.random() < 0.15:
+            out.append(r.choice([",", ".", "!", "?", "  ", "\t", "'", "\u00a0"]))
+    return r.choice([" ", " ", " ", "", "  "]).join(out)

@@ -3,6 +3,7 @@
 //!
 //! Each kind has a folder here and one of the same name in `ambitus-models`; [`CODECS`](crate::CODECS) registers it.
 
+pub(crate) mod alone;
 mod codes;
 mod files;
 #[cfg(test)]

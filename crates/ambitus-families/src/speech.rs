@@ -3,6 +3,7 @@
 use crate::error::RunError;
 use crate::generate::Settings;
 use crate::prepare::of_tokenizer;
+use crate::tokens::Reading;
 use ambitus_data::DataError;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, Program, Session};
@@ -39,6 +40,8 @@ pub struct Asked<'a> {
     pub voice: Option<&'a str>,
     /// Of the lines, where languages are read differently.
     pub language: Option<&'a str>,
+    /// The lines are as the project's cleaners leave them.
+    pub cleaned: bool,
     /// Folder of the codec or vocoder; without, the family's own way, if it has one.
     pub decoder: Option<&'a Path>,
     /// How to generate.
@@ -54,17 +57,16 @@ pub struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Refuses a language, for families that read all alike.
+    /// Refuses a language and cleaned texts, for families that read all alike.
     ///
     /// # Errors
     /// [`RunError::Usage`] with the option.
     pub fn refuse_language(&self) -> Result<(), RunError> {
-        match self.language {
-            Some(l) => Err(RunError::Usage(format!(
-                "--language {l}: this model reads all languages alike: leave it out"
-            ))),
-            None => Ok(()),
-        }
+        Reading { language: self.language.map(str::to_owned), cleaned: self.cleaned, voice: None }.has(
+            "this model",
+            false,
+            true,
+        )
     }
 }
 
@@ -117,7 +119,7 @@ pub trait Speech: Send {
     fn programs(&self) -> Programs;
 
     /// Returns the programs by name, each with the times that it runs for all lines, as long as they are expected to be.
-    fn runs(&self) -> Vec<(&'static str, f64)>;
+    fn runs(&self) -> Vec<(String, f64)>;
 
     /// Returns the bytes of the host's memory that it took while lines were read: those of the tokenizer, which is gone.
     fn read_bytes(&self) -> u64;

@@ -16,12 +16,14 @@ pub struct Tokens {
 pub struct Reading {
     /// The text's language.
     pub language: Option<String>,
+    /// The text is as the project's cleaners leave it.
+    pub cleaned: bool,
     /// Who speaks it.
     pub voice: Option<String>,
 }
 
 impl Reading {
-    /// Refuses what a family does not have: languages, or named voices.
+    /// Refuses what a family does not have: languages and cleaners of their own, or named voices.
     ///
     /// # Errors
     /// [`RunError::Usage`] with the option.
@@ -30,6 +32,9 @@ impl Reading {
             Reading { language: Some(l), .. } if !languages => Err(RunError::Usage(format!(
                 "--language {l}: {family} reads all languages alike: leave it out"
             ))),
+            Reading { cleaned: true, .. } if !languages => {
+                Err(RunError::Usage(format!("--cleaned: {family} reads texts as they are: leave it out")))
+            }
             Reading { voice: Some(v), .. } if !voices => {
                 Err(RunError::Usage(format!("--voice {v}: {family} has no named voices: leave it out")))
             }

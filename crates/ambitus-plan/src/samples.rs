@@ -179,6 +179,7 @@ impl Run<'_> {
             reference: reference.as_ref(),
             voice: wanted.voice.as_deref(),
             language: None,
+            cleaned: false,
             decoder: None,
             settings: &settings,
             speed: 1.0,

@@ -62,8 +62,8 @@ impl Resolved {
         let precision = self.plan.shape.session.precision;
         let plan = InferencePlan::of(&*speech.programs(), precision, held, &self.device)?;
         let target = &Packed { target: self.device.target(), rows: self.plan.shape.clip_rows };
-        let takes = |(name, times): (&str, f64)| {
-            let program = plan.planned.program(name);
+        let takes = |(name, times): (String, f64)| {
+            let program = plan.planned.program(&name);
             times * program.map_or(0.0, |p| report::seconds(&p.program, target))
         };
         let takes: f64 = speech.runs().into_iter().map(takes).sum();

@@ -57,6 +57,7 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
         reference: reference.as_ref(),
         voice: a.voice.as_deref(),
         language: a.language.as_deref(),
+        cleaned: a.cleaned,
         decoder: a.codec.as_deref().or(a.vocoder.as_deref()),
         settings: &settings,
         speed: a.speed,

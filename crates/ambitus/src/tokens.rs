@@ -24,6 +24,9 @@ pub struct TokensArgs {
     /// Language of the text, where the model asks for it
     #[arg(long)]
     pub language: Option<String>,
+    /// The text is as the project's cleaners leave it, for models that clean texts
+    #[arg(long)]
+    pub cleaned: bool,
     /// Who speaks, of models with named voices: "tara" puts "tara: " before each line
     #[arg(long)]
     pub voice: Option<String>,
@@ -41,7 +44,7 @@ struct Line<'a> {
 
 pub fn run(a: &TokensArgs) -> Result<(), RunError> {
     let model = ModelDir::open(ALL, &a.model, OpenOptions { from_scratch: true, ..OpenOptions::default() })?;
-    let reading = Reading { language: a.language.clone(), voice: a.voice.clone() };
+    let reading = Reading { language: a.language.clone(), cleaned: a.cleaned, voice: a.voice.clone() };
     let reader = model.opened.reader(&reading)?;
     let texts = read(&a.text)?;
     let lines = texts.lines().map(|text| Ok(Line { text, tokens: reader(text)? }));

@@ -96,11 +96,6 @@ impl<M: Model> Subwords<M> {
         self.pipeline.get_vocab_size(true)
     }
 
-    /// Returns the largest id: files may leave out some below it.
-    pub fn largest(&self) -> u32 {
-        self.pipeline.get_vocab(true).into_values().max().unwrap_or(0)
-    }
-
     /// Returns the file that was read.
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,8 +1,8 @@
 //! The two programs of a codec, each planned in an arena of its own. The one of the direction that was used last is open.
 
+use super::alone::planned;
 use crate::error::RunError;
-use ambitus_compile::{pipeline, plan};
-use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
+use ambitus_exec::cpu::CpuExecutor;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{Program, Session};
@@ -77,13 +77,4 @@ impl Programs {
         };
         Ok(&mut self.open.insert(open).1)
     }
-}
-
-/// Plans a session of one program.
-pub(super) fn planned(threads: usize, build: impl FnOnce(&mut Session) -> Program) -> Arc<PlannedSession> {
-    let (target, mut s) = (CpuTarget::new(threads), Session::default());
-    let p = build(&mut s);
-    let p = pipeline::plain(&mut s, p, &target);
-    s.programs = vec![p];
-    Arc::new(plan::plan(s, &target, 1))
 }

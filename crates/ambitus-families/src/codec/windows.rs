@@ -5,13 +5,13 @@
 //! as many frames, on both sides, as a frame's codes or samples depend on; what is within reach of a cut is left to the
 //! neighbouring window. So the result is that of the whole sound in one piece.
 
-use super::{Codes, Spec, programs};
+use super::{Codes, Spec, alone};
 use crate::error::RunError;
 use ambitus_exec::cpu::CpuExecutor;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{Program, Session};
-use ambitus_models::common::codec::rows::{self, PHASES, Table};
+use ambitus_models::common::codec::rows::{PHASES, Table};
 use ambitus_models::common::codec::{DECODE, ENCODE};
 use std::path::Path;
 use std::sync::Arc;
@@ -184,12 +184,7 @@ impl<W: Windowed> Windows<W> {
     fn write_tables(&mut self, program: &str, valid: impl Fn(&W, Table) -> usize) -> Result<(), RunError> {
         let window = self.window();
         let (exec, kind) = self.exec()?;
-        let tables = exec.planned().program(program).map_or(Vec::new(), |p| rows::tables(&p.program));
-        for table in tables {
-            let filled = table.fill(window / table.stride, valid(kind, table));
-            exec.write_i32(program, &table.name(), 0, &filled)?;
-        }
-        Ok(())
+        alone::write_tables(exec, program, window, |table| valid(kind, table))
     }
 }
 
@@ -237,14 +232,14 @@ impl<W: Windowed> super::Codec for Windows<W> {
     }
 }
 
-/// Returns the session of one direction: one program.
+/// Returns the session of one direction.
 fn planned<W: Windowed>(
     kind: &W,
     direction: Direction,
     frames: usize,
     threads: usize,
 ) -> Arc<PlannedSession> {
-    programs::planned(threads, |s| kind.program(s, direction, frames * kind.spec().frame))
+    alone::planned(threads, |s| kind.program(s, direction, frames * kind.spec().frame))
 }
 
 /// A sound being encoded.

@@ -9,13 +9,12 @@ mod folder;
 mod tests;
 
 use crate::codec::programs::{Programs, Way};
-use crate::codec::{self, Codebook, Codes, Kind, Mels, Spec};
+use crate::codec::{self, Codebook, Codes, Kind, Mels, Spec, alone};
 use crate::error::RunError;
 use ambitus_data::DataError;
 use ambitus_data::mel::{Front, Log, MelStream, Window};
 use ambitus_exec::cpu::CpuExecutor;
 use ambitus_exec::executor::Executor;
-use ambitus_models::common::codec::rows;
 use ambitus_models::common::codec::{DECODE, ENCODE};
 use ambitus_models::dvae::config::Config;
 use ambitus_models::dvae::model;
@@ -116,12 +115,7 @@ impl Codec {
 
 /// Tells a program with room for `frames` frames how many rows of each of its tables there are of `valid` frames.
 fn write_tables(exec: &mut CpuExecutor, program: &str, frames: usize, valid: usize) -> Result<(), RunError> {
-    let tables = exec.planned().program(program).map_or(Vec::new(), |p| rows::tables(&p.program));
-    for table in tables {
-        let filled = table.fill(frames / table.stride, valid.div_ceil(table.stride));
-        exec.write_i32(program, &table.name(), 0, &filled)?;
-    }
-    Ok(())
+    alone::write_tables(exec, program, frames, |table| valid.div_ceil(table.stride))
 }
 
 impl codec::Codec for Codec {

@@ -160,9 +160,9 @@ impl Speech for Speaking {
         Arc::new(move |session, _| vec![model::sample(session, &config, capacity, STEP)])
     }
 
-    fn runs(&self) -> Vec<(&'static str, f64)> {
+    fn runs(&self) -> Vec<(String, f64)> {
         let pieces: usize = self.lines.iter().map(Vec::len).sum();
-        vec![(STEP, (pieces * self.flow.steps) as f64)]
+        vec![(STEP.to_owned(), (pieces * self.flow.steps) as f64)]
     }
 
     fn read_bytes(&self) -> u64 {

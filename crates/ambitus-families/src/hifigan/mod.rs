@@ -7,18 +7,15 @@
 #[cfg(test)]
 mod tests;
 
-use crate::codec;
 use crate::codec::tensors::Tensors;
+use crate::codec::{self, alone};
 use crate::error::RunError;
 use crate::weights::Weights;
-use ambitus_compile::{pipeline, plan};
 use ambitus_data::DataError;
-use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
+use ambitus_exec::cpu::CpuExecutor;
 use ambitus_exec::executor::Executor;
-use ambitus_ir::Session;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_models::common::codec::DECODE;
-use ambitus_models::common::codec::rows;
 use ambitus_models::hifigan::config::Config;
 use ambitus_models::hifigan::{model, weights};
 use std::sync::Arc;
@@ -79,12 +76,8 @@ impl Generator {
             ))
         })?;
         let window = frames.max(2 * cfg.reach() + 1).next_multiple_of(cfg.phases());
-        let (threads, mut s) = (threads.max(1), Session::default());
-        let target = CpuTarget::new(threads);
-        let p = model::decode(&mut s, &cfg, window);
-        let p = pipeline::plain(&mut s, p, &target);
-        s.programs = vec![p];
-        let planned = Arc::new(plan::plan(s, &target, 1));
+        let threads = threads.max(1);
+        let planned = alone::planned(threads, |s| model::decode(s, &cfg, window));
         Ok(Generator { cfg, tensors, threads, window, planned, open: None })
     }
 
@@ -166,12 +159,7 @@ impl codec::Decoding for Sound<'_> {
         let (now, rest) = self.held.split_at_mut(valid * self.cfg.input);
         (self.frames)(start, now);
         rest.fill(0.0);
-        let samples = self.window * hop;
-        let tables = self.exec.planned().program(DECODE).map_or(Vec::new(), |p| rows::tables(&p.program));
-        for table in tables {
-            let filled = table.fill(samples / table.stride, valid * hop / table.stride);
-            self.exec.write_i32(DECODE, &table.name(), 0, &filled)?;
-        }
+        alone::write_tables(self.exec, DECODE, self.window * hop, |table| valid * hop / table.stride)?;
         self.exec.write_f32(DECODE, "frames", 0, &self.held)?;
         self.exec.run(DECODE, 0)?;
         self.exec.read_f32(DECODE, "audio", 0, &mut self.audio)?;

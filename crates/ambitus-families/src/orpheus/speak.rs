@@ -198,11 +198,11 @@ impl Speech for Speaking {
         Arc::new(move |session, cache| model::generate(session, &config, Room { cache, ..room }))
     }
 
-    fn runs(&self) -> Vec<(&'static str, f64)> {
+    fn runs(&self) -> Vec<(String, f64)> {
         let tokens = |p: &Piece| p.expected * f64::from(SAMPLE_RATE) / FRAME_SAMPLES as f64 * SLOTS as f64;
         let longest = |some: &[Piece]| some.iter().map(tokens).fold(0.0, f64::max);
         let groups = self.pieces.chunks(self.sequences());
-        vec![(PREFILL, groups.len() as f64), (STEP, groups.map(longest).sum())]
+        vec![(PREFILL.to_owned(), groups.len() as f64), (STEP.to_owned(), groups.map(longest).sum())]
     }
 
     fn read_bytes(&self) -> u64 {

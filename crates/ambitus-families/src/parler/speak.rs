@@ -194,11 +194,11 @@ impl Speech for Speaking {
         Arc::new(move |session, cache| model::generate(session, &config, Room { cache, ..room }))
     }
 
-    fn runs(&self) -> Vec<(&'static str, f64)> {
+    fn runs(&self) -> Vec<(String, f64)> {
         let columns = |s: &f64| s * self.writer.config.frame_rate + self.writer.config.codebooks as f64;
         let longest = |some: &[f64]| some.iter().map(columns).fold(0.0, f64::max);
         let groups = self.expected.chunks(self.writer.sequences());
-        vec![(PREFILL, groups.len() as f64), (STEP, groups.map(longest).sum())]
+        vec![(PREFILL.to_owned(), groups.len() as f64), (STEP.to_owned(), groups.map(longest).sum())]
     }
 
     fn read_bytes(&self) -> u64 {

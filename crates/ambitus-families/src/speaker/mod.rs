@@ -6,12 +6,12 @@
 #[cfg(test)]
 mod tests;
 
+use crate::codec::alone;
 use crate::error::RunError;
 use crate::weights::{Differences, Weights, load_frozen, say};
-use ambitus_compile::{pipeline, plan};
 use ambitus_data::DataError;
 use ambitus_data::mel::{self, Front, Log, Window};
-use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
+use ambitus_exec::cpu::CpuExecutor;
 use ambitus_exec::executor::Executor;
 use ambitus_ir::Session;
 use ambitus_ir::plan::PlannedSession;
@@ -120,11 +120,7 @@ impl Encoder {
     }
 
     fn planned(&self, times: usize) -> Arc<PlannedSession> {
-        let (target, mut s) = (CpuTarget::new(self.threads), Session::default());
-        let p = model::embed(&mut s, &self.config, times);
-        let p = pipeline::plain(&mut s, p, &target);
-        s.programs = vec![p];
-        Arc::new(plan::plan(s, &target, 1))
+        alone::planned(self.threads, |s| model::embed(s, &self.config, times))
     }
 }
 

@@ -8,13 +8,11 @@ mod folder;
 #[cfg(test)]
 mod tests;
 
-use crate::codec::{self, Kind, Mels};
+use crate::codec::{self, Kind, Mels, alone};
 use crate::error::RunError;
-use ambitus_compile::{pipeline, plan};
 use ambitus_data::istft::Istft;
-use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
+use ambitus_exec::cpu::CpuExecutor;
 use ambitus_exec::executor::Executor;
-use ambitus_ir::Session;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_models::vocos::config::Config;
 use ambitus_models::vocos::head::spectrum;
@@ -87,12 +85,8 @@ impl Vocoder {
         let folder = Folder::open(dir)?;
         let cfg = &folder.config;
         let frames = frames.max(2 * model::reach(cfg) + over_a_sample(cfg));
-        let (threads, mut s) = (threads.max(1), Session::default());
-        let target = CpuTarget::new(threads);
-        let p = model::decode(&mut s, cfg, frames);
-        let p = pipeline::plain(&mut s, p, &target);
-        s.programs = vec![p];
-        let planned = Arc::new(plan::plan(s, &target, 1));
+        let threads = threads.max(1);
+        let planned = alone::planned(threads, |s| model::decode(s, cfg, frames));
         Ok(Vocoder { folder, threads, frames, planned, work: None })
     }
 

@@ -10,11 +10,12 @@ use crate::error::RunError;
 use crate::family::{ModelDir, OpenOptions};
 use crate::hugging_face::{self, CONFIG};
 use crate::speaker;
+use crate::speech::no_room;
 use crate::weights::{
     MAX_CONFIG_BYTES, SINGLE, STAGING_BYTES, Weights, architectures, plain_json, read_text,
 };
 use ambitus_ir::StateDecl;
-use ambitus_models::xtts::config::{Args, BANDS, Config, Sizes, Vocabulary};
+use ambitus_models::xtts::config::{Args, BANDS, Config, MOST_IDS, Sizes, Vocabulary};
 use ambitus_recipe::recipe::short;
 use ambitus_store::TensorFile;
 use serde::Deserialize;
@@ -134,11 +135,12 @@ fn vocabulary(dir: &Path) -> Result<Vocabulary, RunError> {
     let added = file.added_tokens.iter().map(|token| (&*token.content, token.id));
     let all: HashMap<&str, u32> =
         file.model.vocab.iter().map(|(piece, id)| (&**piece, *id)).chain(added).collect();
-    Ok(Vocabulary {
-        size: all.values().max().map(|id| *id as usize + 1),
-        start: all.get("[START]").copied(),
-        stop: all.get("[STOP]").copied(),
-    })
+    let size = all.values().max().map(|id| *id as usize + 1);
+    if let Some(ids) = size.filter(|ids| *ids > MOST_IDS) {
+        let why = format!("has the id {}; the most are {MOST_IDS} ids", ids - 1);
+        return Err(RunError::Model(format!("{}: {why}", path.display())));
+    }
+    Ok(Vocabulary { size, start: all.get("[START]").copied(), stop: all.get("[STOP]").copied() })
 }
 
 /// Returns what the tensors' shapes say of the model's.
@@ -198,12 +200,12 @@ impl Folder {
         }
     }
 
-    /// Opens the tokenizer.
+    /// Opens the tokenizer in at most `room` bytes. `cleaned`: texts were cleaned, or the recipe says so.
     ///
     /// # Errors
-    /// A vocabulary that cannot be used.
-    pub fn texts(&self, room: u64) -> Result<Texts, RunError> {
-        Ok(Texts::read(&self.dir, room, self.keys.cleaned)?)
+    /// A vocabulary that cannot be used, or has no room.
+    pub fn texts(&self, room: u64, cleaned: bool) -> Result<Texts, RunError> {
+        Texts::read(&self.dir, room, cleaned || self.keys.cleaned).map_err(no_room)
     }
 
     /// Returns the language of texts.

@@ -38,6 +38,10 @@ pub(super) struct Written {
     ended: bool,
 }
 
+/// The latents `[32, D]` of the voice that was heard last: the texts of one voice share its mels.
+#[derive(Default)]
+pub(super) struct Heard(Option<(Arc<[Vec<f32>]>, Vec<f32>)>);
+
 /// Texts that are written as codes, some at a time.
 pub(super) struct Writer {
     pub config: Config,
@@ -91,7 +95,7 @@ impl Writer {
         let (room, c) = (self.room(DType::F32), &self.config);
         let longest = self.frames().last().copied().unwrap_or(0) * BANDS;
         let inputs = layout(c, room, true).bytes() + layout(c, room, false).bytes() + 4 * longest as u64;
-        let latents = room.sequences * (LATENTS * c.dim + c.codes + c.dim);
+        let latents = (room.sequences + 1) * LATENTS * c.dim + room.sequences * (c.codes + c.dim);
         let most = self.said.iter().map(|s| s.most).max().unwrap_or(0);
         let written = 2 * room.sequences * most * (c.dim + 2);
         self.said_bytes() + inputs + 4 * (2 * latents + written + 4 * c.codes) as u64
@@ -120,7 +124,7 @@ impl Writer {
         Ok(mean)
     }
 
-    /// Writes the group of texts from `first` on.
+    /// Writes the group of texts from `first` on. `heard`: of the group before, with the same weights.
     ///
     /// # Errors
     /// From the executor.
@@ -129,14 +133,18 @@ impl Writer {
         exec: &mut dyn Executor,
         name: &dyn Fn(&str) -> String,
         first: usize,
+        heard: &mut Heard,
     ) -> Result<Vec<Written>, RunError> {
         let (cfg, room) = (&self.config, self.room(DType::F32));
         let group = &self.said[first..self.said.len().min(first + room.sequences)];
         let mut latents: Vec<Vec<f32>> = Vec::new();
-        for (i, said) in group.iter().enumerate() {
-            // Texts of one voice share its mels, and so its latents.
-            let same = group[..i].iter().position(|other| Arc::ptr_eq(&other.mels, &said.mels));
-            latents.push(same.map_or_else(|| self.latents(exec, name, said), |k| Ok(latents[k].clone()))?);
+        for said in group {
+            let known = heard.0.take().filter(|(mels, _)| Arc::ptr_eq(mels, &said.mels));
+            let (_, of_voice) = heard.0.insert(match known {
+                Some(known) => known,
+                None => (said.mels.clone(), self.latents(exec, name, said)?),
+            });
+            latents.push(of_voice.clone());
         }
         let prompts: Vec<(&[u32], &[f32])> =
             group.iter().zip(&latents).map(|(said, latents)| (&*said.text, &**latents)).collect();
@@ -223,9 +231,10 @@ impl Job for Given {
     }
 
     fn run(&mut self, exec: &mut dyn Executor) -> Result<Vec<Generated>, RunError> {
-        let (writer, mut results) = (&self.writer, Vec::new());
+        let (writer, mut results, mut heard) = (&self.writer, Vec::new(), Heard::default());
         for first in (0..writer.said.len()).step_by(writer.sequences()) {
-            for (i, written) in writer.write(exec, &str::to_owned, first)?.into_iter().enumerate() {
+            for (i, written) in writer.write(exec, &str::to_owned, first, &mut heard)?.into_iter().enumerate()
+            {
                 let (name, n) = (format!("clips.{}", first + i), written.codes.len());
                 let codes = Values::I64(written.codes.iter().map(|code| i64::from(*code)).collect());
                 results.push(Generated { name: format!("{name}.codes"), shape: vec![n], values: codes });

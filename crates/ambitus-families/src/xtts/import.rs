@@ -91,7 +91,10 @@ const NOTHING: &[(&str, &[&str])] = &[
         &["model_args.gpt_use_masking_gt_prompt_approach"],
     ),
     ("clips that cannot be used are named, each with its reason", &["model_args.debug_loading_failures"]),
-    ("a text may be as long as the model's table of positions", &["model_args.max_text_length"]),
+    (
+        "texts of more than 200 ids, its own limit, are left out, each by name",
+        &["model_args.max_text_length"],
+    ),
     (
         "clips are read from data.dir: give the folder with the metadata file (--data DIR)",
         &["speakers", "train_csv", "continue_run"],

@@ -22,7 +22,12 @@ pub(super) const SECTION: Section = Section {
             name: "cleaned",
             says: "Texts are as the project's cleaners leave them, numbers in words: they are read as they are. Absent: false.",
             before: None,
-            option: None,
+            option: Some(OwnOption {
+                flag: "cleaned",
+                value: None,
+                help: "Texts are as the project's cleaners leave them",
+                is_path: false,
+            }),
         },
         OwnKey {
             name: "mask_prompt",

@@ -141,7 +141,8 @@ impl Opened for Folder {
 
     fn reader(&self, reading: &Reading) -> Result<Reader<'_>, RunError> {
         reading.has(Xtts.name(), true, false)?;
-        self.texts(u64::MAX)?.reader(self.language(reading.language.as_deref())?)
+        let texts = self.texts(u64::MAX, reading.cleaned)?;
+        texts.reader(self.language(reading.language.as_deref())?)
     }
 
     fn speaker(&self) -> Option<&dyn Speaker> {

@@ -52,12 +52,14 @@ impl Preparer for Pieces<'_> {
         if self.missing().is_some() {
             return Ok(Box::new(move |_| room.process));
         }
-        let beside = self.codec(job.threads)?.encode_bytes() + readings(self.keys, None).0 + held;
+        let beside = self.codec(job.threads)?.encode_bytes()
+            + readings(self.keys.cleaned, self.keys.language.as_deref()).0
+            + held;
         Ok(bound(&options(job.recipe), &room, beside))
     }
 
     fn stays(&self) -> u64 {
-        PAGES + readings(self.keys, None).1
+        PAGES + readings(self.keys.cleaned, self.keys.language.as_deref()).1
     }
 }
 
@@ -108,7 +110,8 @@ impl Pieces<'_> {
         let fixed = codec.encode_bytes() + PiecesOptions::fixed_bound(SAMPLES_PER_CODE, &options);
         let texts = room.read(fixed, Texts::read(self.dir, room.left(fixed), self.keys.cleaned));
         let texts = Reader::new(texts.map_err(of_tokenizer)?, self.keys, dir)?;
-        let of_texts = texts.texts.bpe().memory_bytes() + readings(self.keys, None).0;
+        let of_texts =
+            texts.texts.bpe().memory_bytes() + readings(self.keys.cleaned, self.keys.language.as_deref()).0;
         let source = source(fixed + of_texts)?;
         let held = pieces.memory_bound(&source, CLEANED_BYTES * ENCODING_BYTES, &options)
             - PiecesOptions::fixed_bound(SAMPLES_PER_CODE, &options);

@@ -3,15 +3,16 @@
 
 use super::conditioning::{self, reference, rows};
 use super::folder::Folder;
-use super::generate::{Said, Writer};
+use super::generate::{Heard, Said, Writer};
 use super::text::{Texts, readings};
 use super::vocoder::{Rates, Vocoder};
 use crate::error::RunError;
 use crate::generate::Settings;
 use crate::sampling::Sampling;
 use crate::speech::{
-    Asked, BYTES_A_SECOND, Line, Listener, Programs, Reference, Speaker, Speech, SpokenLines,
+    Asked, BYTES_A_SECOND, Line, Listener, Programs, Reference, Speaker, Speech, SpokenLines, no_room,
 };
+use ambitus_data::DataError;
 use ambitus_data::doubts::{expected_seconds, loops};
 use ambitus_data::pieces::load_piece_clip;
 use ambitus_data::text::chunks;
@@ -131,12 +132,12 @@ impl Speaker for Folder {
                 Line::Text(text) => {
                     let texts = match &mut texts {
                         Some(texts) => texts,
-                        none => none.insert(self.texts(asked.room)?),
+                        none => none.insert(self.texts(asked.room, asked.cleaned)?),
                     };
                     let language = self.language(asked.language)?;
                     let most = (asked.most_seconds.min(MOST_SECONDS) * BYTES_A_SECOND) as usize;
                     for chunk in chunks(text, most.max(1)) {
-                        let ids = texts.encode(&chunk, language)?;
+                        let ids = texts.encode(&chunk, language).map_err(of_line)?;
                         if let Some(why) = texts.refused(&ids) {
                             return Err(RunError::Usage(format!("`{chunk}` {why}")));
                         }
@@ -148,10 +149,12 @@ impl Speaker for Folder {
             }
             lines.push(said.len() - before);
         }
-        if let Some(texts) = &texts {
-            read = texts.bpe().memory_bytes() + readings(&self.keys, asked.language).0;
-        }
-        let stays = texts.map_or(0, |_| readings(&self.keys, asked.language).1);
+        let stays = texts.map_or(0, |texts| {
+            let language = asked.language.or(self.keys.language.as_deref());
+            let (bytes, pages) = readings(asked.cleaned || self.keys.cleaned, language);
+            read = texts.bpe().memory_bytes() + bytes;
+            pages
+        });
         let writer = self.writer(asked.settings, said);
         let rate = vocoder.rate();
         let (speed, vocoder) = (asked.speed, Some(vocoder));
@@ -191,6 +194,14 @@ impl Speaker for Folder {
 
     fn most_seconds(&self) -> f64 {
         MOST_SECONDS * SETTINGS.sequences as f64
+    }
+}
+
+/// Turns what is wrong with a text, or its language, into a fault of who asks for it.
+fn of_line(e: DataError) -> RunError {
+    match e {
+        DataError::Invalid(why) => RunError::Usage(why),
+        e => no_room(e),
     }
 }
 
@@ -234,11 +245,17 @@ impl Speech for Speaking {
         Arc::new(move |session, cache| model::generate(session, &config, Room { cache, ..room }, &frames))
     }
 
-    fn runs(&self) -> Vec<(&'static str, f64)> {
+    fn runs(&self) -> Vec<(String, f64)> {
         let codes = |s: &f64| s * CODES_A_SECOND + 1.0;
         let longest = |some: &[f64]| some.iter().map(codes).fold(0.0, f64::max);
         let groups = self.expected.chunks(self.writer.sequences());
-        vec![(PREFILL, groups.len() as f64), (STEP, groups.map(longest).sum())]
+        // All lines have one voice.
+        let pieces = self.writer.said.first().map_or(&[][..], |said| &said.mels);
+        let of = |frames: &usize| pieces.iter().filter(|mel| mel.len() == frames * BANDS).count() as f64;
+        let frames = self.writer.frames();
+        let heard = frames.iter().map(|frames| (model::condition(*frames), of(frames)));
+        let written = [(PREFILL, groups.len() as f64), (STEP, groups.map(longest).sum())];
+        heard.chain(written.map(|(name, times)| (name.to_owned(), times))).collect()
     }
 
     fn read_bytes(&self) -> u64 {
@@ -283,9 +300,9 @@ impl Speech for Speaking {
             none => none.insert(vocoder.voice(&voice.clips)?),
         };
         let of_piece: Vec<usize> = lines.iter().enumerate().flat_map(|(i, n)| vec![i; *n]).collect();
-        let mut spoken = SpokenLines::new(lines.len());
+        let (mut spoken, mut heard) = (SpokenLines::new(lines.len()), Heard::default());
         for first in (0..of_piece.len()).step_by(writer.sequences()) {
-            let all = writer.write(exec, name, first)?;
+            let all = writer.write(exec, name, first, &mut heard)?;
             for (i, written) in all.iter().enumerate() {
                 let line = of_piece[first + i];
                 spoken.end_before(line, to)?;

@@ -5,7 +5,6 @@
 //! Japanese nothing is, for they are written in Latin letters first. What cannot be done is refused, never read as something else:
 //! texts that the package cleaned are taken as they are where the recipe says so.
 
-use super::keys::Keys;
 use crate::error::RunError;
 use crate::tokens::{Reader, Tokens};
 use crate::weights::read_text;
@@ -234,21 +233,25 @@ const LANGUAGES: &[Language] = &[
 ];
 
 /// What to do about a text that is not cleaned here.
-const REMEDY: &str = "write it in words, or give texts that the package's cleaner (`preprocess_text`) wrote and set `xtts.cleaned: true`";
+const REMEDY: &str = "write it in words, or give what the package's cleaner (`preprocess_text`) makes of it, with --cleaned (`xtts: {cleaned: true}`)";
 
 /// Returns the language that a data set names in `lang.txt`, beside its metadata; `None` where there is no such file.
 ///
 /// # Errors
-/// A file that cannot be read, or names none of the model's languages.
+/// A file that cannot be read, or names none of the model's languages: it is part of the data.
 pub(super) fn language_of(data: &Path) -> Result<Option<String>, RunError> {
     let folder = if data.is_dir() { Some(data) } else { data.parent() };
     let path = folder.unwrap_or(data).join(LANGUAGE_FILE);
     if !path.exists() {
         return Ok(None);
     }
-    let text = read_text(&path, MAX_LANGUAGE_BYTES, "write the language of the clips into it")?;
+    let text = read_text(&path, MAX_LANGUAGE_BYTES, "write the language of the clips into it");
+    let text = text.map_err(|e| match e {
+        RunError::Model(why) => DataError::Invalid(why).into(),
+        e => e,
+    })?;
     let code = text.trim();
-    language(code).map_err(|e| RunError::Model(format!("{}: {e}", path.display())))?;
+    language(code).map_err(|e| DataError::File { path, reason: e.to_string() })?;
     Ok(Some(code.to_owned()))
 }
 
@@ -341,10 +344,9 @@ fn collapsed(text: &str) -> String {
     out
 }
 
-/// Returns the bytes of the dictionary of Chinese readings, and what stays of them, unless another language is asked for or named.
-pub(super) fn readings(keys: &Keys, asked: Option<&str>) -> (u64, u64) {
-    let language = asked.or(keys.language.as_deref());
-    let reads = !keys.cleaned && language.is_none_or(|language| language.starts_with("zh"));
+/// Returns the bytes of the dictionary of Chinese readings, and what stays of them, unless texts are `cleaned` or in another language.
+pub(super) fn readings(cleaned: bool, language: Option<&str>) -> (u64, u64) {
+    let reads = !cleaned && language.is_none_or(|language| language.starts_with("zh"));
     if reads { (READINGS_BYTES, READINGS_PAGES) } else { (0, 0) }
 }
 
@@ -406,7 +408,7 @@ impl Texts {
     /// A language that is none of the model's; then of each text as [`encode`](Self::encode).
     pub(super) fn reader<'a>(self, language: &str) -> Result<Reader<'a>, RunError> {
         if !self.cleaned {
-            self::language(language)?;
+            self::language(language).map_err(|e| RunError::Usage(format!("--language: {e}")))?;
         }
         let language = language.to_owned();
         Ok(Box::new(move |text| {

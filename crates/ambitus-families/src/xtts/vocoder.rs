@@ -96,11 +96,6 @@ impl Vocoder {
         self.generator.config().input
     }
 
-    /// Returns the numbers of a voice.
-    pub fn voice_width(&self) -> usize {
-        self.speaker.width()
-    }
-
     /// Returns the bytes that sound of any length takes, besides its latent rows.
     pub fn bytes(&self) -> u64 {
         self.generator.bytes()
@@ -300,7 +295,7 @@ mod tests {
         let (one, two, both) = (of(std::slice::from_ref(&a)), of(std::slice::from_ref(&b)), of(&[a, b]));
         assert!(one.iter().zip(&two).zip(&both).all(|((a, b), c)| ((a + b) / 2.0 - c).abs() < 1e-6));
         assert!(vocoder.voice(&[]).is_err());
-        assert_eq!(both.len(), vocoder.voice_width());
+        assert_eq!(both.len(), vocoder.speaker.width());
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub const SAMPLES_PER_CODE: usize = 1024;
 pub const RATE: u32 = 22_050;
 /// Stops that are scored after the last code, the first of which is read thrice.
 pub const STOPS: usize = 4;
+/// Most ids of a text, and of audio.
+pub const MOST_IDS: usize = 1 << 20;
 /// Most channels of a head: what attention computes.
 const MOST_HEAD: usize = 256;
 
@@ -222,9 +224,9 @@ impl Args {
         }
         let layers = within("gpt_layers", or(sizes.layers, self.gpt_layers, base.layers), 1024)?;
         let text_vocab = vocabulary.size.or(sizes.text_vocab).or(self.gpt_number_text_tokens);
-        let text_vocab = within("gpt_number_text_tokens", text_vocab.unwrap_or(base.text_vocab), 1 << 20)?;
+        let text_vocab = within("gpt_number_text_tokens", text_vocab.unwrap_or(base.text_vocab), MOST_IDS)?;
         let codes = or(sizes.codes, self.gpt_num_audio_tokens, base.codes);
-        let codes = within("gpt_num_audio_tokens", codes, 1 << 20)?;
+        let codes = within("gpt_num_audio_tokens", codes, MOST_IDS)?;
         let table = |key, sizes: Option<usize>, tokens: Option<usize>, more: usize, base: usize| {
             within(key, sizes.or(tokens.map(|n| n.saturating_add(more))).unwrap_or(base), 1 << 16)
         };

@@ -30,6 +30,9 @@ pub struct SayArgs {
     /// Language of the text, for models that read languages differently: en, zh-cn, …
     #[arg(long, value_name = "CODE")]
     pub language: Option<String>,
+    /// The text is as the project's cleaners leave it, for models that clean texts: numbers in words, abbreviations written out
+    #[arg(long)]
+    pub cleaned: bool,
     /// Folder of the codec, for models that write codes [default: of a run, that of its recipe]
     #[arg(long, value_name = "DIR", conflicts_with = "vocoder")]
     pub codec: Option<PathBuf>,

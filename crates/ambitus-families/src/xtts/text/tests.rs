@@ -50,7 +50,7 @@ fn what_cannot_be_done_is_refused_by_name() {
     ] {
         let why = texts.encode(text, language).unwrap_err().to_string();
         assert!(why.contains(says), "{why}");
-        assert!(language == "fi" || why.contains("xtts.cleaned: true"), "{why}");
+        assert!(language == "fi" || why.contains("with --cleaned (`xtts: {cleaned: true}`)"), "{why}");
     }
     // What the package cleaned is taken as it is, where the file has the language.
     let taken = self::texts(true);
@@ -86,8 +86,12 @@ fn a_data_set_names_its_language() {
         assert_eq!(language_of(data).unwrap().as_deref(), Some("zh"));
     }
     std::fs::write(dir.path().join("lang.txt"), "fi").unwrap();
-    let why = language_of(&csv).unwrap_err().to_string();
-    assert!(why.contains("lang.txt: language `fi` is none"), "{why}");
+    // The data's fault, as that of a file that is no text.
+    let why = language_of(&csv).unwrap_err();
+    assert!(why.exit_code() == 5 && why.to_string().contains("lang.txt: language `fi` is none"), "{why}");
+    std::fs::write(dir.path().join("lang.txt"), [0xff]).unwrap();
+    let why = language_of(&csv).unwrap_err();
+    assert!(why.exit_code() == 5 && why.to_string().contains("lang.txt: "), "{why}");
 }
 
 #[test]

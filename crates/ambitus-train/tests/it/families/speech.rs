@@ -8,6 +8,7 @@ use ambitus_families::family::{ModelDir, OpenOptions};
 use ambitus_families::generate::Settings;
 use ambitus_families::sampling::Sampling;
 use ambitus_families::speech::{Asked, Line, Reference};
+use ambitus_ir::{DType, Session};
 use ambitus_recipe::recipe::DeviceChoice;
 use ambitus_train::inference::InferenceOptions;
 use ambitus_train::say::{self, Taken};
@@ -20,11 +21,12 @@ use std::path::PathBuf;
 struct How {
     clip: bool,
     language: Option<&'static str>,
+    cleaned: bool,
     speed: f64,
     memory: Option<u64>,
 }
 
-const ENGLISH: How = How { clip: true, language: Some("en"), speed: 1.0, memory: None };
+const ENGLISH: How = How { clip: true, language: Some("en"), cleaned: false, speed: 1.0, memory: None };
 
 /// Asks for lines, ten codes of each at most.
 fn ask<T>(case: &Case, lines: &[&str], how: How, with: impl FnOnce(&Asked<'_>) -> T) -> T {
@@ -36,6 +38,7 @@ fn ask<T>(case: &Case, lines: &[&str], how: How, with: impl FnOnce(&Asked<'_>) -
         reference: how.clip.then_some(&reference),
         voice: None,
         language: how.language,
+        cleaned: how.cleaned,
         decoder: None,
         settings: &settings,
         speed: how.speed,
@@ -58,6 +61,14 @@ fn says(case: &Case, lines: &[&str], how: How) -> Result<(Taken, Vec<Vec<f32>>),
     Ok((taken, files.iter().map(sound).collect()))
 }
 
+/// Why a family does not say something, which it knows without weights.
+fn refusal(case: &Case, how: How) -> RunError {
+    let scratch = OpenOptions { from_scratch: true, ..OpenOptions::default() };
+    let model = ModelDir::open(case.families, &case.model, scratch).expect("its own folder");
+    let speaker = model.opened.speaker().expect("it speaks");
+    ask(case, &["abc."], how, |asked| speaker.speech(asked)).err().expect("a refusal")
+}
+
 /// Ten codes are as many samples as the speed says; a line's sound does not depend on what is said beside it.
 #[test]
 fn speech_is_as_fast_as_is_asked_for() {
@@ -76,14 +87,65 @@ fn speech_is_as_fast_as_is_asked_for() {
     }
     let (_, alone) = says(&case, &["Hello there."], ENGLISH).expect("it speaks");
     assert!(alone[0] == plain[0]);
+    // What a plan predicts seconds of are the programs that there are.
+    let trained =
+        Trained::open(case.families, &case.model, (None, None), &mut Silent).expect("its own folder");
+    let speaker = trained.model.opened.speaker().expect("it speaks");
+    let speech = ask(&case, &["Hello there."], ENGLISH, |asked| speaker.speech(asked)).expect("it speaks");
+    let mut built = Session::default();
+    let programs = (*speech.programs())(&mut built, DType::F32);
+    let runs = speech.runs();
+    assert!(programs.iter().map(|p| &p.name).eq(runs.iter().map(|(name, _)| name)), "{runs:?}");
+    assert!(runs.iter().all(|(_, times)| *times >= 1.0), "{runs:?}");
     // What chooses its own pace says so.
     for case in [cases::orpheus(), cases::parler()] {
-        let scratch = OpenOptions { from_scratch: true, ..OpenOptions::default() };
-        let model = ModelDir::open(case.families, &case.model, scratch).expect("its own folder");
-        let speaker = model.opened.speaker().expect("it speaks");
-        let faster = How { clip: false, language: None, speed: 1.2, memory: None };
-        let why =
-            ask(&case, &["abc."], faster, |asked| speaker.speech(asked)).err().expect("it has no speed");
+        let why = refusal(&case, How { clip: false, language: None, speed: 1.2, ..ENGLISH });
         assert!(why.exit_code() == 2 && why.to_string().starts_with("--speed: "), "{why}");
+    }
+}
+
+/// Whose fault it is that nothing can be said.
+#[test]
+fn what_cannot_be_said_has_its_exit_code() {
+    let case = cases::xtts();
+    let refused = |text: &str, how, code, words: &str| {
+        let why = says(&case, &[text], how).map(|_| ()).expect_err(words);
+        assert!(why.exit_code() == code && why.to_string().contains(words), "{}: {why}", why.exit_code());
+    };
+    let german = How { language: Some("de"), ..ENGLISH };
+    refused("Es sind 5.", german, 2, "numbers (5) in German are not known here");
+    refused("hello", How { language: Some("fi"), ..ENGLISH }, 2, "`fi` is none of the model's");
+    refused("hello", How { language: None, ..ENGLISH }, 2, "--language");
+    refused("hello", How { clip: false, ..ENGLISH }, 2, "--ref: is missing");
+    let korean = How { language: Some("ko"), ..ENGLISH };
+    refused("hello", korean, 2, "Korean is written in Latin letters");
+    says(&case, &["annyeonghaseyo"], How { cleaned: true, ..korean }).expect("it was cleaned");
+    // Too little for the tokenizer, and for the plan.
+    refused("hello", How { memory: Some(1 << 20), ..ENGLISH }, 3, "vocab.json: takes");
+    refused("hello", How { memory: Some(24 << 20), ..ENGLISH }, 3, "raise --memory");
+    // Files of the model.
+    let path = case.model.join("vocab.json");
+    let vocab = std::fs::read_to_string(&path).expect("a vocabulary");
+    for (text, words) in [
+        (vocab.replace("[START]", "[BEGIN]"), "vocab.json: has no [START]"),
+        (vocab.replace("[en]", "[eo]"), "has no [en]: the model does not speak it"),
+        (vocab.replacen(": 309", ": 4194304", 1), "vocab.json: has the id 4194304"),
+        (vocab[..vocab.len() / 2].to_owned(), "vocab.json: "),
+    ] {
+        assert_ne!(text, vocab, "{words}");
+        std::fs::write(&path, text).expect("a file");
+        refused("hello", ENGLISH, 4, words);
+    }
+    std::fs::remove_file(&path).expect("it is there");
+    refused("hello", ENGLISH, 4, "vocab.json: ");
+    std::fs::write(&path, vocab).expect("a file");
+    let clip = case.dir.path().join("voice/clip1.wav");
+    std::fs::write(&clip, b"RIFF").expect("a file");
+    refused("hello", ENGLISH, 5, "clip1.wav: ");
+    // Who reads all texts alike says so.
+    for case in [cases::f5(), cases::orpheus(), cases::parler()] {
+        let cleaned = How { clip: false, language: None, cleaned: true, ..ENGLISH };
+        let why = refusal(&case, cleaned);
+        assert!(why.exit_code() == 2 && why.to_string().starts_with("--cleaned: "), "{why}");
     }
 }
