@@ -38,9 +38,12 @@ pub(super) struct Written {
     ended: bool,
 }
 
-/// The latents `[32, D]` of the voice that was heard last: the texts of one voice share its mels.
+/// The voice that was heard last, and its latents `[32, D]`: the texts of one voice share its mels.
 #[derive(Default)]
-pub(super) struct Heard(Option<(Arc<[Vec<f32>]>, Vec<f32>)>);
+pub(super) struct Heard {
+    mels: Option<Arc<[Vec<f32>]>>,
+    latents: Vec<f32>,
+}
 
 /// Texts that are written as codes, some at a time.
 pub(super) struct Writer {
@@ -139,12 +142,10 @@ impl Writer {
         let group = &self.said[first..self.said.len().min(first + room.sequences)];
         let mut latents: Vec<Vec<f32>> = Vec::new();
         for said in group {
-            let known = heard.0.take().filter(|(mels, _)| Arc::ptr_eq(mels, &said.mels));
-            let (_, of_voice) = heard.0.insert(match known {
-                Some(known) => known,
-                None => (said.mels.clone(), self.latents(exec, name, said)?),
-            });
-            latents.push(of_voice.clone());
+            if !heard.mels.as_ref().is_some_and(|mels| Arc::ptr_eq(mels, &said.mels)) {
+                *heard = Heard { latents: self.latents(exec, name, said)?, mels: Some(said.mels.clone()) };
+            }
+            latents.push(heard.latents.clone());
         }
         let prompts: Vec<(&[u32], &[f32])> =
             group.iter().zip(&latents).map(|(said, latents)| (&*said.text, &**latents)).collect();
