@@ -66,10 +66,10 @@ pub(crate) fn read_utf8(path: &Path, limit: u64) -> Result<String, DataError> {
     })
 }
 
-/// A text file line by line, with one line in memory.
+/// A text file line by line, with one line in memory; packed, where its name ends in `.gz`.
 pub(crate) struct Lines {
     path: PathBuf,
-    reader: BufReader<File>,
+    reader: BufReader<Box<dyn Read + Send>>,
     line: Vec<u8>,
     number: u64,
 }
@@ -80,6 +80,12 @@ pub(crate) type Line<'a> = Result<&'a str, String>;
 impl Lines {
     pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
         let (file, _) = open(path)?;
+        let packed = path.extension().is_some_and(|e| e == "gz");
+        let file: Box<dyn Read + Send> = if packed {
+            Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(file)))
+        } else {
+            Box::new(file)
+        };
         let reader = BufReader::with_capacity(64 << 10, file);
         Ok(Self { path: path.to_owned(), reader, line: Vec::new(), number: 0 })
     }

@@ -17,6 +17,7 @@ mod index;
 pub mod istft;
 mod measured;
 pub mod mel;
+pub mod music;
 mod order;
 mod outcomes;
 pub mod pack;

@@ -11,6 +11,7 @@ mod states;
 pub use clip::{CodeClip, load_code_clip};
 pub use prepare::{Codec, CodesOptions, Counts, Frames, Rows, code_lengths, prepare_codes};
 pub use states::{Encoder, load_states, longest_description, prepare_states, states_bytes};
+pub(crate) use states::{key as states_key, load_states_of};
 
 /// The tokenizer, as passes over a data set see it.
 pub trait Texts: Sync {

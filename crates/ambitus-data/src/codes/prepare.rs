@@ -9,13 +9,13 @@ use std::sync::{Mutex, PoisonError};
 use super::Texts;
 use super::clip::{self, CodeClip, Facts};
 use super::states::{description, key};
-use crate::audio::READER_BYTES;
+use crate::audio::{AudioInput, READER_BYTES};
 use crate::error::DataError;
 use crate::measured::Measured;
 use crate::prepare::summary::{Advice, Unknown};
 use crate::prepare::{
-    Cause, Found, Length, Lengths, Make, PrepareOptions, Prepared, Problem, Progress, Record, WaveFrames,
-    lengths, make_all,
+    Cause, Found, Length, Lengths, Made, Make, PrepareOptions, Prepared, Problem, Progress, Record,
+    WaveFrames, lengths, make_all, make_whole,
 };
 use crate::sources::{Entry, Source};
 use crate::text::strip;
@@ -221,10 +221,30 @@ impl CodeClips<'_> {
             }
         }
     }
+
+    /// Makes and saves a clip of its frames. The inner error is a reason why it is bad.
+    fn of_frames(
+        &self,
+        said: Said,
+        entry: &Entry,
+        mut samples: Vec<f32>,
+        measured: Measured,
+        (path, key): (&Path, &[u8; 32]),
+    ) -> Result<Result<Found, String>, DataError> {
+        // The last frame was filled up.
+        samples.truncate(self.options.samples_of(&measured));
+        let failed = |reason| DataError::Codec { clip: entry.name.clone(), reason };
+        let codes = self.encode(&samples).map_err(failed)?;
+        drop(samples);
+        let Said { prompt, description: described, states } = said;
+        let clip = CodeClip { prompt, codes, codebooks: self.codes.frames.codebooks, described, states };
+        let facts = Facts { key: *key, measured };
+        clip::save(path, &facts, &clip)?;
+        Ok(Ok(self.found(&facts, &clip)))
+    }
 }
 
 impl Make for CodeClips<'_> {
-    type Frames = WaveFrames;
     type Text = Said;
 
     fn spec(&self) -> &str {
@@ -257,22 +277,14 @@ impl Make for CodeClips<'_> {
 
     fn make(
         &self,
-        said: Said,
+        text: Said,
         entry: &Entry,
-        mut samples: Vec<f32>,
-        measured: Measured,
-        (path, key): (&Path, &[u8; 32]),
-    ) -> Result<Result<Found, String>, DataError> {
-        // The last frame was filled up.
-        samples.truncate(self.options.samples_of(&measured));
-        let failed = |reason| DataError::Codec { clip: entry.name.clone(), reason };
-        let codes = self.encode(&samples).map_err(failed)?;
-        drop(samples);
-        let Said { prompt, description: described, states } = said;
-        let clip = CodeClip { prompt, codes, codebooks: self.codes.frames.codebooks, described, states };
-        let facts = Facts { key: *key, measured };
-        clip::save(path, &facts, &clip)?;
-        Ok(Ok(self.found(&facts, &clip)))
+        audio: AudioInput,
+        file: (&Path, &[u8; 32]),
+    ) -> Result<Made, DataError> {
+        make_whole::<WaveFrames>(audio, self.options, |rows, measured| {
+            self.of_frames(text, entry, rows, measured, file)
+        })
     }
 }
 

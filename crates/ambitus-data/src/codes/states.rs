@@ -39,7 +39,7 @@ pub fn states_bytes(ids: usize, width: usize) -> u64 {
 }
 
 /// Returns the key of a description's states.
-pub(super) fn key(text: &str, texts: &[u8; 32], encoder: &[u8; 32]) -> [u8; 32] {
+pub(crate) fn key(text: &str, texts: &[u8; 32], encoder: &[u8; 32]) -> [u8; 32] {
     let mut hash = blake3::Hasher::new();
     hash.update(SPEC).update(texts).update(encoder).update(text.as_bytes());
     *hash.finalize().as_bytes()
@@ -151,10 +151,19 @@ fn read(path: &Path) -> Result<Vec<u8>, DataError> {
 /// # Errors
 /// The file cannot be read, is damaged, or has other states.
 pub fn load_states(folder: &Path, clip: &CodeClip, width: usize) -> Result<Vec<f32>, DataError> {
-    let path = path(folder, &clip.states);
+    load_states_of(folder, (&clip.states, clip.described), width)
+}
+
+/// Loads the states of a key, of so many ids. See [`load_states`].
+pub(crate) fn load_states_of(
+    folder: &Path,
+    (key, ids): (&[u8; 32], usize),
+    width: usize,
+) -> Result<Vec<f32>, DataError> {
+    let path = path(folder, key);
     let bytes = read(&path)?;
-    let (has, wants) = (shape(&bytes), [clip.described, width].map(|n| n as u64));
-    if sealed::key(&bytes) != clip.states || has != wants {
+    let (has, wants) = (shape(&bytes), [ids, width].map(|n| n as u64));
+    if sealed::key(&bytes) != *key || has != wants {
         return Err(
             KIND.damaged(&path, &format!("{has:?} ids and numbers of each, where {wants:?} are expected"))
         );

@@ -7,13 +7,13 @@ use std::sync::{Mutex, PoisonError};
 
 use super::clip::{self, Counts, Facts};
 use super::{Codec, Texts};
-use crate::audio::READER_BYTES;
+use crate::audio::{AudioInput, READER_BYTES};
 use crate::error::DataError;
 use crate::measured::Measured;
 use crate::prepare::summary::{Advice, Unknown};
 use crate::prepare::{
-    Cause, Found, Length, Lengths, Make, PrepareOptions, Prepared, Problem, Progress, Record, WaveFrames,
-    lengths, make_all,
+    Cause, Found, Length, Lengths, Made, Make, PrepareOptions, Prepared, Problem, Progress, Record,
+    WaveFrames, lengths, make_all, make_whole,
 };
 use crate::sources::{Entry, Source};
 use crate::text::strip;
@@ -111,10 +111,33 @@ impl PieceClips<'_> {
             false => Err(format!("{} codes, where {expected} are expected", codes.len())),
         }
     }
+
+    /// Makes and saves a clip of its frames. The inner error is a reason why it is bad.
+    fn of_frames(
+        &self,
+        ids: Vec<u32>,
+        entry: &Entry,
+        mut samples: Vec<f32>,
+        measured: Measured,
+        (path, key): (&Path, &[u8; 32]),
+    ) -> Result<Result<Found, String>, DataError> {
+        // The last frame was filled up.
+        samples.truncate(self.options.samples_of(&measured));
+        // Resampling may leave full scale.
+        samples.iter_mut().for_each(|x| *x = x.clamp(-1.0, 1.0));
+        let codes = samples.len().div_ceil(self.pieces.frame);
+        let found = self.found(measured, Counts { text: ids.len(), codes, samples: samples.len() });
+        if found.outside.is_some() {
+            return Ok(Ok(found));
+        }
+        let failed = |reason| DataError::Codec { clip: entry.name.clone(), reason };
+        let codes = self.encode(&samples).map_err(failed)?;
+        clip::save(path, &Facts { key: *key, measured }, (&ids, &codes, &samples))?;
+        Ok(Ok(found))
+    }
 }
 
 impl Make for PieceClips<'_> {
-    type Frames = WaveFrames;
     type Text = Vec<u32>;
 
     fn spec(&self) -> &str {
@@ -144,25 +167,14 @@ impl Make for PieceClips<'_> {
 
     fn make(
         &self,
-        ids: Vec<u32>,
+        text: Vec<u32>,
         entry: &Entry,
-        mut samples: Vec<f32>,
-        measured: Measured,
-        (path, key): (&Path, &[u8; 32]),
-    ) -> Result<Result<Found, String>, DataError> {
-        // The last frame was filled up.
-        samples.truncate(self.options.samples_of(&measured));
-        // Resampling may leave full scale.
-        samples.iter_mut().for_each(|x| *x = x.clamp(-1.0, 1.0));
-        let codes = samples.len().div_ceil(self.pieces.frame);
-        let found = self.found(measured, Counts { text: ids.len(), codes, samples: samples.len() });
-        if found.outside.is_some() {
-            return Ok(Ok(found));
-        }
-        let failed = |reason| DataError::Codec { clip: entry.name.clone(), reason };
-        let codes = self.encode(&samples).map_err(failed)?;
-        clip::save(path, &Facts { key: *key, measured }, (&ids, &codes, &samples))?;
-        Ok(Ok(found))
+        audio: AudioInput,
+        file: (&Path, &[u8; 32]),
+    ) -> Result<Made, DataError> {
+        make_whole::<WaveFrames>(audio, self.options, |rows, measured| {
+            self.of_frames(text, entry, rows, measured, file)
+        })
     }
 }
 

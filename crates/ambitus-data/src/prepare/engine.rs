@@ -35,8 +35,6 @@ pub(crate) struct Found {
 
 /// What a pass makes of the clips.
 pub(crate) trait Make: Sync {
-    /// What of the audio is kept.
-    type Frames: Framing;
     /// What the text becomes.
     type Text;
 
@@ -58,15 +56,51 @@ pub(crate) trait Make: Sync {
     /// Returns the file if it is whole and has this key.
     fn cached(&self, text: &Self::Text, path: &Path, key: &[u8; 32]) -> Option<Found>;
 
-    /// Makes and saves a clip of audio frames. The inner error is a reason why the clip is bad, the outer one ends the pass.
+    /// Makes and saves a clip of its audio. An error ends the pass.
     fn make(
         &self,
         text: Self::Text,
         entry: &Entry,
-        rows: Vec<f32>,
-        measured: Measured,
+        audio: AudioInput,
         file: (&Path, &[u8; 32]),
-    ) -> Result<Result<Found, String>, DataError>;
+    ) -> Result<Made, DataError>;
+}
+
+/// What became of a clip's audio.
+pub(crate) enum Made {
+    /// A clip.
+    Clip(Found),
+    /// Nothing, since something is wrong with it.
+    Bad(Problem),
+    /// Nothing: it is outside the limits.
+    Outside(String),
+}
+
+/// Makes a clip of all of its audio at once, which the limits bound: of frames F. The inner error of `make` is a reason why the clip is
+/// bad, the outer one ends the pass.
+pub(crate) fn make_whole<F: Framing>(
+    audio: AudioInput,
+    options: &PrepareOptions,
+    make: impl FnOnce(Vec<f32>, Measured) -> Result<Result<Found, String>, DataError>,
+) -> Result<Made, DataError> {
+    let (rows, measured) = match take::<F>(audio, options) {
+        Ok(Taken::Clip { rows, measured }) => (rows, measured),
+        Ok(Taken::Outside(reason)) => return Ok(Made::Outside(reason)),
+        Ok(Taken::Silent { peak }) => return Ok(Made::silent(peak)),
+        Err(error) => return Ok(Made::Bad((Cause::Audio, error.to_string()))),
+    };
+    Ok(match make(rows, measured)? {
+        Ok(found) => Made::Clip(found),
+        Err(reason) => Made::Bad((Cause::Transcript, reason)),
+    })
+}
+
+impl Made {
+    /// Returns what becomes of audio in which nothing is to be heard.
+    pub(crate) fn silent(peak: f32) -> Made {
+        let reason = format!("nothing to hear in it (peak {:.0} dBFS)", 20.0 * peak.max(1e-6).log10());
+        Made::Bad((Cause::Silent, reason))
+    }
 }
 
 /// What became of a clip.
@@ -201,18 +235,10 @@ fn judge<M: Make>(
     {
         return usable(found, true);
     }
-    let (rows, measured) = match take::<M::Frames>(audio, options) {
-        Ok(Taken::Clip { rows, measured }) => (rows, measured),
-        Ok(Taken::Outside(reason)) => return outside(reason),
-        Ok(Taken::Silent { peak }) => {
-            let reason = format!("nothing to hear in it (peak {:.0} dBFS)", 20.0 * peak.max(1e-6).log10());
-            return bad((Cause::Silent, reason));
-        }
-        Err(error) => return bad((Cause::Audio, error.to_string())),
-    };
-    match maker.make(text, entry, rows, measured, (&path, &key))? {
-        Ok(found) => usable(found, false),
-        Err(reason) => bad((Cause::Transcript, reason)),
+    match maker.make(text, entry, audio, (&path, &key))? {
+        Made::Clip(found) => usable(found, false),
+        Made::Outside(reason) => outside(reason),
+        Made::Bad(problem) => bad(problem),
     }
 }
 

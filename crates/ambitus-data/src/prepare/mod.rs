@@ -21,16 +21,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::outcomes::Problem;
-pub(crate) use engine::{Found, Make, make_all};
+pub(crate) use engine::{Found, Made, Make, make_all, make_whole};
 pub(crate) use lengths::{Length, lengths};
-pub(crate) use pass::WaveFrames;
+pub(crate) use pass::{Levels, SILENT_LEVEL, WaveFrames};
 pub(crate) use record::Record;
 
 pub use crate::outcomes::{Cause, Outcome, Outcomes, Verdict};
 pub use lengths::{Lengths, mel_lengths, speech_lengths};
 pub use summary::{ADVISED_MINUTES, LOUD_RMS, Named, Summary};
 
-use crate::audio::{MAX_RATE, MIN_RATE, READER_BYTES};
+use crate::audio::{AudioInput, MAX_RATE, MIN_RATE, READER_BYTES};
 use crate::clip::{self, Clip};
 use crate::error::DataError;
 use crate::index::ClipIndex;
@@ -226,6 +226,7 @@ pub fn prepare(
     options.check_rate(mel::SAMPLE_RATE)?;
     let advice = Advice { minutes: Some(ADVISED_MINUTES), sentences: Some(2), ..Advice::default() };
     let maker = MelClips {
+        options,
         tokenizer,
         fingerprint: tokenizer.fingerprint(),
         most_frames: options.most_mel_frames(),
@@ -244,6 +245,7 @@ pub fn prepare(
 
 /// Makes clips of mel frames and text ids.
 struct MelClips<'a> {
+    options: &'a PrepareOptions,
     tokenizer: &'a Tokenizer,
     fingerprint: [u8; 32],
     most_frames: u64,
@@ -276,13 +278,34 @@ impl MelClips<'_> {
             self.max_seconds
         ))
     }
+
+    /// Makes and saves a clip of its frames. The inner error is a reason why it is bad.
+    fn of_frames(
+        &self,
+        ids: Vec<u32>,
+        _: &Entry,
+        mel: Vec<f32>,
+        measured: Measured,
+        (path, key): (&Path, &[u8; 32]),
+    ) -> Result<Result<Found, String>, DataError> {
+        let clip = Clip { mel, ids };
+        if clip.ids.len() > clip.frames() {
+            return Ok(Err(format!(
+                "{} tokens of text for {} frames of audio ({:.1} s); {ONE_PER_FRAME}",
+                clip.ids.len(),
+                clip.frames(),
+                measured.seconds
+            )));
+        }
+        clip::save(path, key, &clip, &measured)?;
+        Ok(Ok(Found::of_clip(&clip, measured)))
+    }
 }
 
 const ONE_PER_FRAME: &str =
     "the model has one text position per frame, so audio and text cannot belong together";
 
 impl Make for MelClips<'_> {
-    type Frames = MelFrames;
     type Text = Vec<u32>;
 
     fn spec(&self) -> &str {
@@ -312,23 +335,14 @@ impl Make for MelClips<'_> {
 
     fn make(
         &self,
-        ids: Vec<u32>,
-        _: &Entry,
-        mel: Vec<f32>,
-        measured: Measured,
-        (path, key): (&Path, &[u8; 32]),
-    ) -> Result<Result<Found, String>, DataError> {
-        let clip = Clip { mel, ids };
-        if clip.ids.len() > clip.frames() {
-            return Ok(Err(format!(
-                "{} tokens of text for {} frames of audio ({:.1} s); {ONE_PER_FRAME}",
-                clip.ids.len(),
-                clip.frames(),
-                measured.seconds
-            )));
-        }
-        clip::save(path, key, &clip, &measured)?;
-        Ok(Ok(Found::of_clip(&clip, measured)))
+        text: Vec<u32>,
+        entry: &Entry,
+        audio: AudioInput,
+        file: (&Path, &[u8; 32]),
+    ) -> Result<Made, DataError> {
+        make_whole::<MelFrames>(audio, self.options, |rows, measured| {
+            self.of_frames(text, entry, rows, measured, file)
+        })
     }
 }
 

@@ -14,7 +14,7 @@ const TRIM_LEVEL: f64 = 3.162e-3;
 /// Silence kept before and after, of a second: a tenth, so that soft consonants stay.
 const TRIM_MARGIN: u32 = 10;
 /// A file whose loudest block is under this level (−60 dBFS) holds no speech.
-const SILENT_LEVEL: f64 = 1e-3;
+pub(crate) const SILENT_LEVEL: f64 = 1e-3;
 
 /// What of the audio is kept.
 pub(crate) trait Framing: Default {
@@ -179,16 +179,16 @@ fn too_short(samples: u64) -> AudioFault {
 
 /// Loudness of blocks of one hop, in the order of the frames.
 #[derive(Default)]
-struct Levels {
-    energy: f64,
-    loudest: f64,
+pub(crate) struct Levels {
+    pub(crate) energy: f64,
+    pub(crate) loudest: f64,
     block: f64,
     filled: usize,
-    loud: VecDeque<bool>,
+    pub(crate) loud: VecDeque<bool>,
 }
 
 impl Levels {
-    fn push(&mut self, samples: &[f32]) {
+    pub(crate) fn push(&mut self, samples: &[f32]) {
         for &x in samples {
             let square = f64::from(x) * f64::from(x);
             self.energy += square;
@@ -208,7 +208,7 @@ impl Levels {
         self.filled = 0;
     }
 
-    fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         if self.filled > 0 {
             self.end_block();
         }

@@ -49,7 +49,16 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<Format,
         match said {
             Ok(Fields { audio, text, voice, description, id }) => {
                 let [voice, description, id] = [&voice, &description, &id].map(Option::as_deref);
-                let said = Said { text: &text, voice, description, id, file: Some(file), line: number };
+                let said = Said {
+                    text: &text,
+                    voice,
+                    description,
+                    fields: &[],
+                    weight: 1.0,
+                    id,
+                    file: Some(file),
+                    line: number,
+                };
                 add(out, &audio, root.audio(&audio), &said)?;
             }
             Err(reason) => {

@@ -43,6 +43,22 @@ fn clip(root: &Root, path: &Path, out: &mut Lister) -> Result<(), DataError> {
         return out.problem(&below.to_string_lossy(), path, None, problem);
     };
     let text = path.with_extension("txt");
+    if !text.exists() && out.is_music() {
+        let said = Said {
+            text: "",
+            voice: None,
+            description: None,
+            fields: &[],
+            weight: 1.0,
+            id: None,
+            file: None,
+            line: 1,
+        };
+        return match root.inside(path) {
+            Ok(()) => add(out, &name, Ok(path.to_owned()), &said),
+            Err(reason) => out.problem(&name, path, None, (Cause::NoAudio, reason)),
+        };
+    }
     let mut problem = |file: &Path, line, cause, reason| out.problem(&name, file, line, (cause, reason));
     if !text.exists() {
         return problem(path, None, Cause::Transcript, format!("no transcript ({})", text.display()));
@@ -63,7 +79,16 @@ fn clip(root: &Root, path: &Path, out: &mut Lister) -> Result<(), DataError> {
     };
     match root.inside(path) {
         Ok(()) => {
-            let said = Said { text: &said, voice: None, description: None, id: None, file: None, line: 1 };
+            let said = Said {
+                text: &said,
+                voice: None,
+                description: None,
+                fields: &[],
+                weight: 1.0,
+                id: None,
+                file: None,
+                line: 1,
+            };
             add(out, &name, Ok(path.to_owned()), &said)
         }
         Err(reason) => problem(&text, Some(1), Cause::NoAudio, reason),

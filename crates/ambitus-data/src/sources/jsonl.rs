@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::beside::{Row, Rows};
 use super::listing::{Lister, Said};
 use super::resolve::Root;
-use super::{AUDIO_KEYS, DESCRIPTION_KEYS, ID_KEYS, TEXT_KEYS, VOICE_KEYS, add};
+use super::{AUDIO_KEYS, DESCRIPTION_KEYS, ID_KEYS, TEXT_KEYS, VOICE_KEYS, WEIGHT_KEYS, add};
 use crate::error::DataError;
 use crate::files::Lines;
 use crate::outcomes::Cause;
@@ -20,12 +20,13 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<(), Dat
     let mut lines = Lines::open(path)?;
     while let Some((number, line)) = lines.next()? {
         out.advance(file, number)?;
-        let mut problem =
-            |name: &str, reason: String| out.problem(name, path, Some(number), (Cause::Metadata, reason));
+        let problem = |out: &mut Lister, name: &str, reason: String| {
+            out.problem(name, path, Some(number), (Cause::Metadata, reason))
+        };
         let line = match line {
             Ok(line) => line,
             Err(reason) => {
-                problem("a long line", reason)?;
+                problem(out, "a long line", reason)?;
                 continue;
             }
         };
@@ -33,21 +34,33 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<(), Dat
         let object: Object<'_> = match serde_json::from_str(line) {
             Ok(object) => object,
             Err(error) => {
-                problem(&start(), format!("not a JSON object: {error}"))?;
+                problem(out, &start(), format!("not a JSON object: {error}"))?;
                 continue;
             }
         };
-        match (object.audio(), object.first(&TEXT_KEYS).and_then(string)) {
+        // Of music there need be no text.
+        let text = object.first(&TEXT_KEYS).and_then(string).or_else(|| out.is_music().then(String::new));
+        match (object.audio(), text) {
             (Some(audio), Some(text)) => {
                 let voice = object.first(&VOICE_KEYS).and_then(name_or_number);
                 let described = |keys: &[&str]| object.first(keys).filter(|_| out.is_described());
                 let description = described(&DESCRIPTION_KEYS).and_then(string);
                 let id = described(&ID_KEYS).and_then(name_or_number);
                 let (voice, description) = (voice.as_deref(), description.as_deref());
+                let weight =
+                    match object.first(&WEIGHT_KEYS).filter(|_| out.is_music()).map_or(Ok(1.0), weight) {
+                        Ok(weight) => weight,
+                        Err(reason) => {
+                            problem(out, &audio, reason)?;
+                            continue;
+                        }
+                    };
                 let said = Said {
                     text: &text,
                     voice,
                     description,
+                    fields: &[],
+                    weight,
                     id: id.as_deref(),
                     file: Some(file),
                     line: number,
@@ -55,10 +68,10 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<(), Dat
                 add(out, &audio, root.audio(&audio), &said)?;
             }
             (None, _) => {
-                problem(&start(), format!("no audio path (a string under {})", AUDIO_KEYS.join(", ")))?;
+                problem(out, &start(), format!("no audio path (a string under {})", AUDIO_KEYS.join(", ")))?;
             }
             (Some(audio), None) => {
-                problem(&audio, format!("no text (a string under {})", TEXT_KEYS.join(", ")))?;
+                problem(out, &audio, format!("no text (a string under {})", TEXT_KEYS.join(", ")))?;
             }
         }
     }
@@ -113,6 +126,16 @@ fn string(value: &RawValue) -> Option<String> {
     serde_json::from_str(value.get()).ok()
 }
 
+/// Reads how often a clip is trained on: once, where that is null.
+fn weight(value: &RawValue) -> Result<f32, String> {
+    let weight: Option<f32> = serde_json::from_str(value.get()).map_err(|e| format!("weight: {e}"))?;
+    match weight.unwrap_or(1.0) {
+        weight if weight > 0.0 && weight.is_finite() => Ok(weight),
+        0.0 => Err("its weight is 0, so it is never drawn".to_owned()),
+        weight => Err(format!("weight: {weight} is no number above 0")),
+    }
+}
+
 /// Reads a speaker, which may be a name or a number.
 fn name_or_number(value: &RawValue) -> Option<String> {
     string(value).or_else(|| Some(serde_json::from_str::<Number>(value.get()).ok()?.to_string()))
@@ -132,7 +155,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
                 let mut pairs: Vec<(&'static str, &'de RawValue)> = Vec::new();
                 while let Some(key) = map.next_key::<String>()? {
                     let known =
-                        [&AUDIO_KEYS[..], &TEXT_KEYS, &VOICE_KEYS, &DESCRIPTION_KEYS, &ID_KEYS].concat();
+                        [&AUDIO_KEYS[..], &TEXT_KEYS, &VOICE_KEYS, &DESCRIPTION_KEYS, &ID_KEYS, &WEIGHT_KEYS]
+                            .concat();
                     let Some(known) = known.into_iter().find(|k| *k == key) else {
                         map.next_value::<IgnoredAny>()?;
                         continue;

@@ -57,9 +57,21 @@ struct Record<'a> {
     voice: Option<Cow<'a, str>>,
     #[serde(borrow)]
     description: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    fields: Cow<'a, [(String, String)]>,
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    weight: f32,
     /// Number of the file; none is the text file next to the audio.
     file: Option<usize>,
     line: u64,
+}
+
+fn one() -> f32 {
+    1.0
+}
+
+fn is_one(weight: &f32) -> bool {
+    *weight == 1.0
 }
 
 impl Listing {
@@ -97,6 +109,8 @@ impl Listing {
             text: record.text.into_owned(),
             voice: record.voice.map(Cow::into_owned),
             description: record.description.map(Cow::into_owned),
+            fields: record.fields.into_owned(),
+            weight: record.weight,
             file,
             line: record.line,
         })
@@ -130,10 +144,15 @@ pub(crate) const fn listing_bytes(clips: usize, names: usize) -> u64 {
 }
 
 /// What is said of a clip.
+#[derive(Clone, Copy)]
 pub(super) struct Said<'a> {
     pub(super) text: &'a str,
     pub(super) voice: Option<&'a str>,
     pub(super) description: Option<&'a str>,
+    /// Metadata of music: names and values.
+    pub(super) fields: &'a [(String, String)],
+    /// How often it is trained on, of music: 1 elsewhere.
+    pub(super) weight: f32,
     /// By which rows of two data sets are compared.
     pub(super) id: Option<&'a str>,
     /// Number of the file that says so; none is the text file next to the audio.
@@ -162,7 +181,7 @@ impl Lister {
         // What is read beside them goes first.
         let room = match &described {
             Described::Beside(beside) => room.saturating_sub(beside.bytes),
-            Described::No | Described::Own => room,
+            Described::No | Described::Own | Described::Music => room,
         };
         Ok(Self { listing, problems, described, seen, hasher, room, row_bytes: 0, footer_bytes: 0 })
     }
@@ -178,11 +197,16 @@ impl Lister {
         !matches!(self.described, Described::No)
     }
 
+    /// Returns whether what is listed is music.
+    pub(super) fn is_music(&self) -> bool {
+        matches!(self.described, Described::Music)
+    }
+
     /// Goes on to a row of a file, whatever becomes of it.
     pub(super) fn advance(&mut self, file: usize, line: u64) -> Result<(), DataError> {
         match &mut self.described {
             Described::Beside(beside) => beside.advance((&self.listing.files[file], line)),
-            Described::No | Described::Own => Ok(()),
+            Described::No | Described::Own | Described::Music => Ok(()),
         }
     }
 
@@ -194,7 +218,7 @@ impl Lister {
     ) -> Result<Result<Option<String>, Problem>, DataError> {
         match &self.described {
             Described::Beside(beside) => beside.of(name, id),
-            Described::No | Described::Own => Ok(Ok(None)),
+            Described::No | Described::Own | Described::Music => Ok(Ok(None)),
         }
     }
 
@@ -278,6 +302,8 @@ impl Lister {
             text: Cow::Borrowed(said.text),
             voice: said.voice.map(Cow::Borrowed),
             description: said.description.map(Cow::Borrowed),
+            fields: Cow::Borrowed(said.fields),
+            weight: said.weight,
             file: said.file,
             line: said.line,
         };

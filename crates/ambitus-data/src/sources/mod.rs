@@ -10,6 +10,9 @@
 //! - parquet files in the Hugging Face audio layout, with the feature `parquet`: `text`, and `audio` as file bytes, a path
 //!   or samples with their rate. All files of one split are read; the text is taken as it stands.
 //!
+//! Of music ([`Source::read_music`]), JSON lines may be packed (`data.jsonl.gz`, audiocraft's) and need no text: a description and metadata are in
+//! a JSON file beside the audio, a text in a `.txt` file, and audio without either is used as well.
+//!
 //! A column or key `source` or `speaker_id` names the voice; `text_description` or `description` describes it, where that is asked for.
 //!
 //! Files are read line by line. Whatever is wrong with one clip becomes a problem and the others are read on. What makes the whole file doubtful
@@ -21,6 +24,7 @@ mod delimited;
 mod folder;
 mod jsonl;
 mod listing;
+mod music;
 #[cfg(feature = "parquet")]
 pub(crate) mod parquet;
 #[cfg(not(feature = "parquet"))]
@@ -49,6 +53,8 @@ const VOICE_KEYS: [&str; 2] = ["source", "speaker_id"];
 pub const DESCRIPTION_KEYS: [&str; 2] = ["text_description", "description"];
 /// Names that a column or key of ids may have, by which rows of two data sets are compared.
 pub const ID_KEYS: [&str; 1] = ["id"];
+/// Name of a key of weights, of music.
+const WEIGHT_KEYS: [&str; 1] = ["weight"];
 /// A list of clips may take so much in any case, bytes.
 const LISTED_BYTES: u64 = 1 << 20;
 /// Extensions of audio files.
@@ -86,18 +92,22 @@ pub enum Audio {
 }
 
 /// One clip that the data set describes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// Unique name: the audio's path or id as written.
     pub name: String,
     /// Its audio.
     pub audio: Audio,
-    /// Transcript: not empty, no control characters; of a parquet row as it stands.
+    /// Transcript: not empty, no control characters; of a parquet row as it stands. Of music its description, or empty.
     pub text: String,
     /// Who speaks, where the data set says so.
     pub voice: Option<String>,
     /// How it is said, where the data set says so and that was read: not empty.
     pub description: Option<String>,
+    /// Metadata of music, as audiocraft has it in texts: names (`key`, `bpm`, `genre`, `moods`, `keywords`, `instrument`) and values.
+    pub fields: Vec<(String, String)>,
+    /// How often it is trained on in an epoch, of music: in relation to others.
+    pub weight: f32,
     /// File that says so.
     pub file: PathBuf,
     /// Line or row in it, from 1.
@@ -171,10 +181,20 @@ impl Source {
         Self::read_with(path, described, scratch, room)
     }
 
+    /// Reads a data set of music: a folder of audio files, with JSON and `.txt` files of their names beside them where these have a text, or
+    /// lines of JSON (audiocraft's `data.jsonl`, `data.jsonl.gz`, in a folder or by name). See [`read`](Self::read).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_music(path: &Path, scratch: &Path, room: u64) -> Result<Self, DataError> {
+        Self::read_with(path, Described::Music, scratch, room)
+    }
+
     fn read_with(path: &Path, described: Described, scratch: &Path, room: u64) -> Result<Self, DataError> {
         let meta = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
         let (root, files) = if meta.is_dir() {
-            (path, metadata_in(path)?)
+            let listed = matches!(described, Described::Music).then(|| music::listed_in(path)).flatten();
+            (path, listed.map_or_else(|| metadata_in(path), |file| Ok(vec![file]))?)
         } else {
             let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
             (parent.unwrap_or(Path::new(".")), vec![path.to_owned()])
@@ -190,6 +210,9 @@ impl Source {
             format = match file.extension().and_then(|e| e.to_str()) {
                 Some("parquet") => parquet::read(file, &mut lister).map(|()| Format::Parquet)?,
                 Some("jsonl") => jsonl::read(&root, file, &mut lister).map(|()| Format::Jsonl)?,
+                Some("gz") if lister.is_music() => {
+                    jsonl::read(&root, file, &mut lister).map(|()| Format::Jsonl)?
+                }
                 _ => delimited::read(&root, file, &mut lister)?,
             };
         }
@@ -314,6 +337,8 @@ enum Described {
     Own,
     /// In a second data set.
     Beside(Box<Beside>),
+    /// Where clips are, or in files beside their audio: of music, which need not have any.
+    Music,
 }
 
 impl Described {
@@ -390,6 +415,9 @@ fn add(
             return lister.problem(name, &place, Some(said.line), (Cause::NoAudio, reason));
         }
     };
+    if lister.is_music() {
+        return music::add(lister, name, &audio, said);
+    }
     let beside = lister.beside(name, said.id)?;
     let cleaned = || {
         let of_text = |reason| (Cause::Transcript, reason);

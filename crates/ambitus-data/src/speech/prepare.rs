@@ -11,14 +11,14 @@ use std::sync::{Mutex, PoisonError};
 use super::interleave::{CODEBOOK, Codes, FRAME_SAMPLES};
 use super::sequence::{LabelScope, Sequences, WRAPPERS};
 use super::token_clip::{self, Facts, TokenClip};
-use crate::audio::READER_BYTES;
+use crate::audio::{AudioInput, READER_BYTES};
 use crate::error::DataError;
 use crate::measured::Measured;
 use crate::mel::SAMPLE_RATE;
 use crate::prepare::summary::{Advice, Unknown};
 use crate::prepare::{
-    Cause, Found, Make, PrepareOptions, Prepared, Problem, Progress, Record, WaveFrames, make_all,
-    most_text_ids,
+    Cause, Found, Made, Make, PrepareOptions, Prepared, Problem, Progress, Record, WaveFrames, make_all,
+    make_whole, most_text_ids,
 };
 use crate::sources::{Entry, Source};
 use crate::text::ENCODING_BYTES;
@@ -129,10 +129,42 @@ impl SpeechClips<'_> {
         let outside = most.map(|most| format!("{ids} ids ({:.1} s), more than {most}", measured.seconds));
         Found { frames: ids as u32, tokens: facts.text_tokens, context: 0, measured, outside }
     }
+
+    /// Makes and saves a clip of its frames. The inner error is a reason why it is bad.
+    fn of_frames(
+        &self,
+        text: Vec<u32>,
+        entry: &Entry,
+        mut samples: Vec<f32>,
+        measured: Measured,
+        (path, key): (&Path, &[u8; 32]),
+    ) -> Result<Result<Found, String>, DataError> {
+        // The last frame was filled up.
+        samples.truncate(self.options.samples_of(&measured));
+        let failed = |reason: String| DataError::Codec { clip: entry.name.clone(), reason };
+        let codes = {
+            let mut codec = self.codec.lock().unwrap_or_else(PoisonError::into_inner);
+            codec.encode(&samples).map_err(failed)?
+        };
+        let expected = samples.len().div_ceil(FRAME_SAMPLES);
+        if codes.frames() != expected {
+            let reason = format!(
+                "{} frames of codes for {} samples; {expected} expected ({FRAME_SAMPLES} samples each, of {CODEBOOK} codes)",
+                codes.frames(),
+                samples.len()
+            );
+            return Err(failed(reason));
+        }
+        drop(samples);
+        let (ids, labels) = self.sequences.whole(&text, &codes);
+        let clip = TokenClip { ids, labels, name: entry.name.clone() };
+        let facts = Facts { key: *key, text_tokens: text.len() as u32, measured };
+        token_clip::save(path, &facts, &clip)?;
+        Ok(Ok(self.found(&facts, &clip)))
+    }
 }
 
 impl Make for SpeechClips<'_> {
-    type Frames = WaveFrames;
     type Text = Vec<u32>;
 
     fn spec(&self) -> &str {
@@ -183,31 +215,11 @@ impl Make for SpeechClips<'_> {
         &self,
         text: Vec<u32>,
         entry: &Entry,
-        mut samples: Vec<f32>,
-        measured: Measured,
-        (path, key): (&Path, &[u8; 32]),
-    ) -> Result<Result<Found, String>, DataError> {
-        // The last frame was filled up.
-        samples.truncate(self.options.samples_of(&measured));
-        let failed = |reason: String| DataError::Codec { clip: entry.name.clone(), reason };
-        let codes = {
-            let mut codec = self.codec.lock().unwrap_or_else(PoisonError::into_inner);
-            codec.encode(&samples).map_err(failed)?
-        };
-        let expected = samples.len().div_ceil(FRAME_SAMPLES);
-        if codes.frames() != expected {
-            let reason = format!(
-                "{} frames of codes for {} samples; {expected} expected ({FRAME_SAMPLES} samples each, of {CODEBOOK} codes)",
-                codes.frames(),
-                samples.len()
-            );
-            return Err(failed(reason));
-        }
-        drop(samples);
-        let (ids, labels) = self.sequences.whole(&text, &codes);
-        let clip = TokenClip { ids, labels, name: entry.name.clone() };
-        let facts = Facts { key: *key, text_tokens: text.len() as u32, measured };
-        token_clip::save(path, &facts, &clip)?;
-        Ok(Ok(self.found(&facts, &clip)))
+        audio: AudioInput,
+        file: (&Path, &[u8; 32]),
+    ) -> Result<Made, DataError> {
+        make_whole::<WaveFrames>(audio, self.options, |rows, measured| {
+            self.of_frames(text, entry, rows, measured, file)
+        })
     }
 }

@@ -5,6 +5,7 @@ mod audio;
 mod codes;
 mod doubts;
 mod mels;
+mod music;
 mod pack;
 #[cfg(feature = "parquet")]
 mod parquet;

@@ -70,7 +70,16 @@ pub(super) fn read(file: &Path, out: &mut Lister) -> Result<(), DataError> {
             Ok((Texts { text, voice, description, id }, beside)) => {
                 let [voice, id] = [&voice, &id].map(Option::as_deref);
                 let description = beside.as_deref().or(description.as_deref());
-                let said = Said { text: &text, voice, description, id, file: Some(number), line };
+                let said = Said {
+                    text: &text,
+                    voice,
+                    description,
+                    fields: &[],
+                    weight: 1.0,
+                    id,
+                    file: Some(number),
+                    line,
+                };
                 out.add_row(&name, row, &said)?;
             }
             Err(problem) => out.problem(&name, file, Some(line), problem)?,
