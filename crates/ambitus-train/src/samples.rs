@@ -77,6 +77,7 @@ impl<'a> Speaking<'a> {
         let mut silent = Silent;
         let mut writing = Writing::new(&out, rate, &pieces, &mut silent);
         speech.speak(exec, &|name| format!("{before}{name}"), &mut writing)?;
+        writing.end()?;
         let (seconds, of_speech) = (writing.taken(), writing.of_speech());
         let lines = writing.said;
         let mut said = format!(

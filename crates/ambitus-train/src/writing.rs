@@ -7,7 +7,7 @@ use ambitus_families::speech::{Listener, Spoken};
 use ambitus_families::stop;
 use serde::Serialize;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Where speech goes.
@@ -63,6 +63,8 @@ pub(crate) struct Writing<'a> {
     /// Of all lines.
     samples: u64,
     pieces: &'a [usize],
+    /// Of each line that was said the seconds of its sound, and what its text needs; 0 where that is not known.
+    paces: Vec<(f64, f64)>,
     /// What was said.
     pub said: Vec<Said>,
 }
@@ -79,6 +81,7 @@ impl<'a> Writing<'a> {
             started: Instant::now(),
             samples: 0,
             pieces,
+            paces: Vec::new(),
             said: Vec::new(),
         }
     }
@@ -122,8 +125,14 @@ impl Writing<'_> {
             .ok_or_else(|| RunError::Io("no sound is open".to_owned()))
     }
 
-    /// Ends a stream after all lines.
+    /// Ends after all lines: of several, each is compared with the others.
     pub fn end(&mut self) -> Result<(), RunError> {
+        for (said, doubt) in self.said.iter_mut().zip(doubts::beside_others(&self.paces)) {
+            let Some(doubt) = doubt else { continue };
+            let odd = format!("{doubt}, by the pace of the others");
+            self.console.line(&format!("{}: listen to it: {odd}", shown(said.file.as_deref())));
+            said.oddities.push(odd);
+        }
         if matches!(self.out, Out::Stream(_)) {
             // Also where nothing came.
             self.writer(0)?;
@@ -148,6 +157,11 @@ impl Writing<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns where a line is, for people.
+fn shown(file: Option<&Path>) -> String {
+    file.map_or("standard output".to_owned(), |f| f.display().to_string())
 }
 
 impl Listener for Writing<'_> {
@@ -181,15 +195,15 @@ impl Listener for Writing<'_> {
         if spoken.dropped > 0 {
             oddities.push(format!("malformed frames, dropped: {}", spoken.dropped));
         }
+        let mut pace = (0.0, 0.0);
         if self.pieces[line] > 0 {
-            let doubts = ear.finish(spoken.expected_seconds, spoken.reached_limit);
-            oddities.extend(doubts.iter().map(ToString::to_string));
-        }
-        let shown = file.as_ref().map_or("standard output".to_owned(), |f| f.display().to_string());
-        if self.pieces[line] > 0 {
-            self.console.line(&format!("{shown}: {seconds:.1} s"));
+            let heard = ear.finish(spoken.expected_seconds, spoken.reached_limit);
+            oddities.extend(heard.doubts.iter().map(ToString::to_string));
+            pace = (heard.sounding, spoken.expected_seconds.unwrap_or(0.0));
+            self.console.line(&format!("{}: {seconds:.1} s", shown(file.as_deref())));
             oddities.iter().for_each(|odd| self.console.line(&format!("  listen to it: {odd}")));
         }
+        self.paces.push(pace);
         self.said.push(Said { file, seconds, pieces: self.pieces[line], oddities });
         Ok(())
     }

@@ -20,7 +20,7 @@ impl Noise {
 fn heard(rate: u32, sound: &[f32], expected: Option<f64>) -> Vec<Doubt> {
     let mut listener = Listener::new(rate);
     sound.chunks(777).for_each(|piece| listener.push(piece));
-    listener.finish(expected, false)
+    listener.finish(expected, false).doubts
 }
 
 /// A vowel: harmonics under three formants, with vibrato and tremolo, as shares.
@@ -137,7 +137,7 @@ fn lengths_limits_and_clipping_are_named() {
     assert_eq!([f64::NAN, f64::INFINITY].map(named), [None; 2]);
     let mut listener = Listener::new(RATE);
     listener.push(&sound);
-    assert_eq!(listener.finish(None, true), [Doubt::Limit { seconds }]);
+    assert_eq!(listener.finish(None, true).doubts, [Doubt::Limit { seconds }]);
 
     let peak = sound.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
     let scaled = |times: f32| -> Vec<f32> { sound.iter().map(|x| x / peak * times).collect() };
@@ -155,6 +155,27 @@ fn lengths_limits_and_clipping_are_named() {
         listener.push(&sound);
         listener.finish(Some(1.0), false);
     }
+}
+
+/// As seconds of sound, and what a text needs by its characters.
+#[test]
+fn half_of_a_sentence_is_named_by_the_pace_of_others() {
+    let named = |sounds: &[(f64, f64)]| {
+        let doubts = beside_others(sounds).into_iter().enumerate();
+        doubts.filter_map(|(i, doubt)| doubt.map(|doubt| (i, doubt))).collect::<Vec<_>>()
+    };
+    // A slow voice: 1.6 times what their characters say.
+    let slow = [(3.2, 2.0), (4.6, 3.0), (6.6, 4.0), (1.7, 1.0)];
+    assert_eq!(named(&slow), []);
+    let half = [&slow[..], &[(2.2, 2.8)]].concat();
+    let [(4, Doubt::Short { seconds, expected })] = named(&half)[..] else { panic!("{:?}", named(&half)) };
+    assert!(seconds == 2.2 && (expected / 2.8 - 1.6).abs() < 0.06, "{expected}");
+    // Too few others say nothing, and those of which nothing is known do not count; what is named by its text is not named again.
+    assert_eq!([named(&half[2..]), named(&[&half[2..], &[(9.0, 0.0); 3]].concat())], [vec![], vec![]]);
+    assert_eq!(named(&[&slow[..], &[(1.0, 2.8)]].concat()), []);
+    // A word is as short as it is.
+    assert_eq!(named(&[&slow[..], &[(0.3, 0.4)]].concat()), []);
+    assert_eq!(named(&[]), []);
 }
 
 #[test]

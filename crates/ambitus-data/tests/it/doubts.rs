@@ -1,12 +1,16 @@
 //! Doubts about sentences that espeak-ng speaks: none about them, and one about each planted fault.
 
-use ambitus_data::doubts::{Doubt, Listener, expected_seconds};
+use ambitus_data::doubts::{Doubt, Heard, Listener, beside_others, expected_seconds};
 use std::process::Command;
 
-fn heard(rate: u32, sound: &[f32], expected: Option<f64>) -> Vec<Doubt> {
+fn listened(rate: u32, sound: &[f32], expected: Option<f64>) -> Heard {
     let mut listener = Listener::new(rate);
     sound.chunks(777).for_each(|piece| listener.push(piece));
     listener.finish(expected, false)
+}
+
+fn heard(rate: u32, sound: &[f32], expected: Option<f64>) -> Vec<Doubt> {
+    listened(rate, sound, expected).doubts
 }
 
 fn is_loop(doubts: &[Doubt], period: f64) -> bool {
@@ -71,4 +75,40 @@ fn spoken_sentences_are_not_doubted_and_their_faults_are() {
         }
     }
     assert!(healthy >= 50);
+}
+
+/// Of a voice that is slower than characters say, half of a sentence is as long as a whole one may be.
+#[test]
+fn half_of_a_slow_sentence_is_named_beside_others() {
+    let (mut halves, mut named, mut alone) = (0, 0, 0);
+    for voice in ["en", "en-us+f3", "en-gb+m7", "en+whisper", "en-us+croak"] {
+        let sounds: Vec<(u32, Vec<f32>)> =
+            SENTENCES.iter().filter_map(|text| spoken(voice, "110", text)).collect();
+        if sounds.len() < SENTENCES.len() {
+            eprintln!("SKIPPED: espeak-ng is not installed");
+            return;
+        }
+        let pace = |share: usize| {
+            let of = |(text, (rate, sound)): (&&str, &(u32, Vec<f32>))| {
+                let expected = expected_seconds(text, None);
+                (listened(*rate, &sound[..sound.len() / share], None).sounding, expected)
+            };
+            SENTENCES.iter().zip(&sounds).map(of).collect::<Vec<_>>()
+        };
+        let (whole, half) = (pace(1), pace(2));
+        assert!(beside_others(&whole).iter().all(Option::is_none), "{voice}: {whole:?}");
+        for (i, half) in half.iter().enumerate() {
+            let mut lines = whole.clone();
+            lines[i] = *half;
+            let doubts = beside_others(&lines);
+            let others = doubts.iter().enumerate().filter(|(j, doubt)| *j != i && doubt.is_some());
+            assert_eq!(others.count(), 0, "{voice} {i}: {lines:?}");
+            let short = half.0 <= 0.6 * half.1;
+            halves += 1;
+            named += usize::from(short || doubts[i].is_some());
+            alone += usize::from(short);
+        }
+    }
+    // Lists with a pause after every word are slow beside the rest: half of one is no shorter than the others.
+    assert!(named * 5 >= halves * 3 && alone * 5 <= halves, "{named} of {halves}, {alone} by characters");
 }
