@@ -1,7 +1,7 @@
 //! Which rows of a window are sound, and what convolutions read beyond the sound's ends: data, not shapes.
 //!
 //! A window holds a piece of the sound, whose first row and end within it are [`Place`]s. Convolutions read rows that a table names
-//! ([`Pad`]): their own, those that a reflection puts beyond an end, or none, which is zero. Where the window is cut, what is beyond
+//! ([`Table::Pad`]): their own, those that a reflection puts beyond an end, or none, which is zero. Where the window is cut, what is beyond
 //! is none too, and what comes of it is not used.
 
 use super::config::{Config, Padding};
