@@ -9,17 +9,18 @@ change of the latents by 1e-5 of their size would make (`Codec.distances`); code
 
 from __future__ import annotations
 
-import argparse
 import random
-import subprocess
+import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
 from reference import LAYOUTS, PUBLISHED, SMALL, random_codec, save, sound
 from safetensors.torch import load_file, save_file
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from codec_check import main, run  # noqa: E402
 
 EQUAL, TIE, AUDIO = 0.999, 1e-5, 1e-4
 
@@ -51,15 +52,6 @@ def random_case(rng: random.Random) -> tuple[dict, str]:
     return config, layout
 
 
-def run(binary: str, *args: str) -> float:
-    start = time.time()
-    try:
-        subprocess.run([binary, "codec", *args], check=True, stderr=subprocess.PIPE, text=True)
-    except subprocess.CalledProcessError as e:
-        raise SystemExit(f"{e.cmd}: exit code {e.returncode}: {e.stderr}") from e
-    return time.time() - start
-
-
 def case(binary: str, config: dict, layout: str, samples: int, seed: int, dtype: torch.dtype) -> bool:
     codec = random_codec(config, seed, layout.startswith("audiocraft"), dtype)
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +60,7 @@ def case(binary: str, config: dict, layout: str, samples: int, seed: int, dtype:
         wave = sound(np.random.default_rng(seed), samples)
         save_file({"wave": torch.from_numpy(wave)}, folder / "a.safetensors")
         args = ["--codec", str(folder / "codec")]
-        took = run(binary, "encode", *args, "--audio", str(folder / "a.safetensors"), "--out", str(folder / "c.safetensors"))
+        took, _ = run(binary, "encode", *args, "--audio", str(folder / "a.safetensors"), "--out", str(folder / "c.safetensors"))
         codes, want = load_file(folder / "c.safetensors")["codes"], codec.encode(wave)
         assert codes.dtype == torch.int64 and codes.shape == want.shape, f"codes {codes.dtype} {list(codes.shape)}, not {list(want.shape)}"
         excess, other = codec.excess(wave, codes), codes != want
@@ -78,7 +70,7 @@ def case(binary: str, config: dict, layout: str, samples: int, seed: int, dtype:
         worst = float(excess[counted].max())
         # All that the codes say: the file's `samples` would cut it.
         save_file({"codes": codes}, folder / "c.safetensors")
-        back = run(binary, "decode", *args, "--codes", str(folder / "c.safetensors"), "--out", str(folder / "b.safetensors"))
+        back, _ = run(binary, "decode", *args, "--codes", str(folder / "c.safetensors"), "--out", str(folder / "b.safetensors"))
         got, audio = load_file(folder / "b.safetensors")["wave"].numpy(), codec.decode(codes)
         assert got.shape == audio.shape, f"{len(got)} samples, not {len(audio)}"
         apart = float(np.abs(got - audio).max())
@@ -91,25 +83,13 @@ def case(binary: str, config: dict, layout: str, samples: int, seed: int, dtype:
     return ok
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("binary")
-    parser.add_argument("--count", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=random.randrange(2**31))
-    parser.add_argument("--published", action="store_true")
-    args = parser.parse_args()
-    print("seed", args.seed)
-    rng, ok = random.Random(args.seed), True
-    for _ in range(args.count):
-        config, layout = random_case(rng)
-        hop = int(np.prod(config["upsampling_ratios"]))
-        # From less than a frame to several windows.
-        frames = rng.choice([rng.randint(0, 5), rng.randint(5, 60), rng.randint(100, 400), 40_000 // hop + rng.randint(400, 1200)])
-        samples = max(1, frames * hop + rng.randint(0, hop - 1))
-        ok &= case(args.binary, config, layout, samples, rng.randrange(2**31), rng.choice([torch.float32, torch.float16]))
-    if args.published:
-        ok &= case(args.binary, PUBLISHED, "musicgen-g-v", 640_001, args.seed, torch.float32)
-    raise SystemExit(0 if ok else 1)
+def draw(rng: random.Random) -> tuple[dict, str, int, int, torch.dtype]:
+    config, layout = random_case(rng)
+    hop = int(np.prod(config["upsampling_ratios"]))
+    # From less than a frame to several windows.
+    frames = rng.choice([rng.randint(0, 5), rng.randint(5, 60), rng.randint(100, 400), 40_000 // hop + rng.randint(400, 1200)])
+    samples = max(1, frames * hop + rng.randint(0, hop - 1))
+    return config, layout, samples, rng.randrange(2**31), rng.choice([torch.float32, torch.float16])
 
 
-main()
+main(case, draw, lambda seed: [(PUBLISHED, "musicgen-g-v", 640_001, seed, torch.float32)])

@@ -100,7 +100,7 @@ impl SoundWriter {
         }
         self.samples += samples.len() as u64;
         if 2 * self.samples > MOST_BYTES {
-            let why = "not written: longer than a day and a half; cut the text".to_owned();
+            let why = "not written: more than 4 GiB of samples; cut the text".to_owned();
             return Err(DataError::file(&self.path, why));
         }
         let whole = |x: &f32| (x.clamp(-1.0, 1.0) * f32::from(i16::MAX)).round() as i16;

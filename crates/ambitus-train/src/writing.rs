@@ -29,7 +29,7 @@ impl Out {
     pub fn file(path: PathBuf) -> Result<Out, RunError> {
         if !["wav", "flac"].iter().any(|form| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(form)))
         {
-            let why = format!("{}: what form of sound? Name a .wav or .flac file", path.display());
+            let why = format!("{}: unknown sound format; name a .wav or .flac file", path.display());
             return Err(RunError::Usage(why));
         }
         replaces_a_file(&path)?;
@@ -129,7 +129,7 @@ impl Writing<'_> {
     pub fn end(&mut self) -> Result<(), RunError> {
         for (said, doubt) in self.said.iter_mut().zip(doubts::beside_others(&self.paces)) {
             let Some(doubt) = doubt else { continue };
-            let odd = format!("{doubt}, by the pace of the others");
+            let odd = format!("{doubt}, by the pace of other lines");
             self.console.line(&format!("{}: listen to it: {odd}", shown(said.file.as_deref())));
             said.oddities.push(odd);
         }

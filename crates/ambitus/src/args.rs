@@ -1,9 +1,11 @@
 //! Arguments. Help texts are the manual.
 
+mod codec;
 mod generate;
 mod generation;
 mod say;
 
+pub use codec::CodecCommand;
 pub use generate::GenerateArgs;
 pub use generation::GenerationArgs;
 pub use say::SayArgs;
@@ -84,7 +86,7 @@ morning.\" | ambitus say runs/NAME --text - -o - | aplay"
     /// Convert audio to the codes of a frozen codec (SNAC at 24 kHz, DAC) and back, or mel frames to audio (Vocos), on the CPU
     Codec {
         #[command(subcommand)]
-        command: crate::codec::CodecCommand,
+        command: CodecCommand,
     },
     /// Show what this machine has: processor, memory, limits, who else uses them
     Doctor(DoctorArgs),

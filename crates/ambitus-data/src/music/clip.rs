@@ -5,7 +5,6 @@
 //! pieces u32 `[P]`, numbers u32 `[N]`, sums of the blocks of codes 16 bytes each, blake3 of all before (32); then codes u32 `[T, C]`, in
 //! blocks of 1,024 frames, each with the sum (the beginning of its blake3) that is in the head. So codes are read and verified by blocks.
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -174,7 +173,7 @@ impl MusicClip {
         assert!(range.end <= self.frames(), "frames {range:?} of {}", self.frames());
         let (n, row) = (range.len(), 4 * self.codebooks);
         let mut codes = vec![0; self.codebooks * n];
-        let file = File::open(&self.path).map_err(|e| DataError::io(&self.path, e))?;
+        let (file, _) = crate::files::open(&self.path)?;
         let mut bytes = Vec::new();
         for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
             let (first, end) = (block * BLOCK, self.frames().min((block + 1) * BLOCK));

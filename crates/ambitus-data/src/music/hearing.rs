@@ -118,37 +118,48 @@ impl Hearing<'_> {
         Ok(())
     }
 
-    /// Checks what was measured of a file.
-    fn measured(&self, sound: Sounding<'_>) -> Result<Measured, Unheard> {
-        let (total, stats) = (sound.total, sound.reader.stats());
-        let mut levels = sound.levels;
-        levels.finish();
-        let (seconds, least) = (self.options.seconds(total), self.options.limits.min_seconds);
+    /// Returns the seconds of so many samples, where a clip may have them.
+    fn seconds(&self, samples: u64) -> Result<f64, Unheard> {
+        let (seconds, least) = (self.options.seconds(samples), self.options.limits.min_seconds);
         if seconds < least {
             return Err(Unheard::Clip(Made::Outside(format!("{seconds:.2} s, shorter than {least} s"))));
         }
-        if levels.loudest < SILENT_LEVEL {
-            return Err(Unheard::Clip(Made::silent(stats.peak)));
+        Ok(seconds)
+    }
+
+    /// Returns what was measured of a file of so many samples, from all of its channels: it is silent where all are.
+    fn measured(&self, samples: u64, channels: Vec<Sounding<'_>>) -> Result<Measured, Unheard> {
+        let seconds = self.seconds(samples)?;
+        let (mut energy, mut loudest, mut peak, mut clipped) = (0.0, 0.0_f64, 0.0_f32, false);
+        let count = channels.len();
+        for mut channel in channels {
+            channel.levels.finish();
+            energy += channel.levels.energy / count as f64;
+            loudest = loudest.max(channel.levels.loudest);
+            let stats = channel.reader.stats();
+            peak = peak.max(stats.peak);
+            clipped |= stats.clipped_runs > 0;
         }
-        let rms = (levels.energy / total as f64).sqrt() as f32;
-        Ok(Measured { seconds, rms, peak: stats.peak, clipped: stats.clipped_runs > 0, trimmed: false })
+        if loudest < SILENT_LEVEL {
+            return Err(Unheard::Clip(Made::silent(peak)));
+        }
+        let rms = (energy / samples as f64).sqrt() as f32;
+        Ok(Measured { seconds, rms, peak, clipped, trimmed: false })
     }
 
     /// Encodes all of a file.
     pub(super) fn whole(&self, audio: &AudioInput, entry: &Entry) -> Result<Heard, Unheard> {
-        let (mut channels, mut measured, mut samples) = (Vec::new(), None, 0);
+        let (mut layers, mut sounds, mut samples) = (Vec::new(), Vec::new(), 0);
         for channel in 0..self.music.channels {
             let mut sound = self.sound(audio, entry, channel)?;
-            channels.push(self.encode(entry, &mut || sound.next())?);
-            samples = sound.total as usize;
-            measured = Some(self.measured(sound)?);
+            layers.push(self.encode(entry, &mut || sound.next())?);
+            samples = sound.total;
+            sounds.push(sound);
         }
+        let measured = self.measured(samples, sounds)?;
         let mut codes = Vec::new();
-        self.join(entry, &channels, samples, &mut codes)?;
-        match measured {
-            Some(measured) => Ok(Heard { measured, ends: vec![self.frames(samples) as u32], codes }),
-            None => Err(self.failed(entry, "no channel".to_owned())),
-        }
+        self.join(entry, &layers, samples as usize, &mut codes)?;
+        Ok(Heard { measured, ends: vec![self.frames(samples as usize) as u32], codes })
     }
 
     /// Encodes segments of a file, each by itself. It is read once to know its length, and once for each channel.
@@ -161,8 +172,8 @@ impl Hearing<'_> {
     ) -> Result<Heard, Unheard> {
         let mut sound = self.sound(audio, entry, 0)?;
         while sound.next().map_err(Unheard::of_sound)?.is_some() {}
+        self.seconds(sound.total)?;
         let samples = sound.total as usize;
-        let measured = self.measured(sound)?;
         let (frames, frame) = (self.frames(samples), self.music.frames.samples);
         let room = frames.saturating_sub(self.segment);
         let content = u64::from_le_bytes(std::array::from_fn(|i| key[i]));
@@ -171,9 +182,11 @@ impl Hearing<'_> {
         let starts = (0..count).map(|_| rng.below(room + 1) * frame);
         let ranges: Vec<_> = starts.map(|at| at..samples.min(at + self.segment * frame)).collect();
         let mut channels: Vec<Vec<Vec<Vec<u32>>>> = vec![Vec::new(); count];
+        let mut sounds = Vec::new();
         for channel in 0..self.music.channels {
             let mut sound = self.sound(audio, entry, channel)?;
-            let (mut pieces, mut at) = (vec![Vec::new(); count], 0);
+            let mut pieces: Vec<_> = ranges.iter().map(|range| Vec::with_capacity(range.len())).collect();
+            let mut at = 0;
             while let Some(samples) = sound.next().map_err(Unheard::of_sound)? {
                 for (range, piece) in ranges.iter().zip(&mut pieces) {
                     let (from, until) = (range.start.max(at), range.end.min(at + samples.len()));
@@ -183,11 +196,13 @@ impl Hearing<'_> {
                 }
                 at += samples.len();
             }
+            sounds.push(sound);
             for (piece, channels) in pieces.into_iter().zip(&mut channels) {
                 let mut piece = Some(piece);
                 channels.push(self.encode(entry, &mut || Ok(piece.take()))?);
             }
         }
+        let measured = self.measured(samples as u64, sounds)?;
         let (mut codes, mut ends) = (Vec::new(), Vec::new());
         for (range, channels) in ranges.iter().zip(&channels) {
             self.join(entry, channels, range.len(), &mut codes)?;

@@ -320,7 +320,9 @@ impl Lister {
         list.rows.push(row);
         let spoken = said.text.len() + said.voice.map_or(0, str::len);
         list.longest_text = list.longest_text.max(spoken);
-        list.longest_description = list.longest_description.max(said.description.map_or(0, str::len));
+        let fields: usize = said.fields.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let described = said.description.map_or(0, str::len) + fields;
+        list.longest_description = list.longest_description.max(described);
         Ok(())
     }
 

@@ -453,7 +453,7 @@ fn voice(said: Option<&str>) -> Result<Option<&str>, String> {
 }
 
 /// Longest description, bytes: some sentences, of which a model reads every word with every frame.
-const MAX_DESCRIPTION: usize = 4 << 10;
+pub(super) const MAX_DESCRIPTION: usize = 4 << 10;
 
 /// Returns a description as a transcript is kept, if there is one.
 fn description(said: Option<&str>) -> Result<Option<String>, Problem> {

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::listing::{Lister, Said};
-use super::{description, voice};
+use super::{MAX_DESCRIPTION, description, voice};
 use crate::error::DataError;
 use crate::outcomes::{Cause, Problem};
 
-/// Largest JSON file beside an audio file, bytes.
-const MAX_JSON: u64 = 1 << 20;
+/// Largest JSON file beside an audio file, bytes; audiocraft's have some hundred. Read, each byte takes up to 32.
+const MAX_JSON: u64 = 64 << 10;
 /// Names of the lists that audiocraft writes, the preferred first.
 const LISTS: [&str; 2] = ["data.jsonl", "data.jsonl.gz"];
 
@@ -28,7 +28,7 @@ pub(super) fn add(lister: &mut Lister, name: &str, audio: &Path, said: &Said<'_>
         let texts =
             [json.text("description"), said.description.map(str::to_owned), Some(said.text.to_owned())];
         let text = texts.into_iter().flatten().find(|text| !text.trim().is_empty());
-        Ok((description(text.as_deref())?, json.fields(), voice(said.voice).map_err(of_text)?))
+        Ok((description(text.as_deref())?, bounded(json.fields())?, voice(said.voice).map_err(of_text)?))
     };
     match told() {
         Ok((description, fields, voice)) => {
@@ -81,6 +81,17 @@ impl Json {
         let some =
             |(key, value): (&str, Option<String>)| Some((key.to_owned(), value.filter(|v| !v.is_empty())?));
         values.into_iter().filter_map(some).collect()
+    }
+}
+
+/// Refuses metadata that is longer than a description may be.
+fn bounded(fields: Vec<(String, String)>) -> Result<Vec<(String, String)>, Problem> {
+    match fields.iter().find(|(_, value)| value.len() > MAX_DESCRIPTION) {
+        Some((key, value)) => {
+            let reason = format!("`{key}` of {} bytes; at most {MAX_DESCRIPTION} are read", value.len());
+            Err((Cause::Metadata, reason))
+        }
+        None => Ok(fields),
     }
 }
 

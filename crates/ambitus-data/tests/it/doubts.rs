@@ -77,38 +77,66 @@ fn spoken_sentences_are_not_doubted_and_their_faults_are() {
     assert!(healthy >= 50);
 }
 
+/// Returns how long a text sounds, cut to one of `share` parts, with what it needs by its characters; and whether that names it.
+fn line(voice: &str, speed: &str, text: &str, share: usize) -> Option<((f64, f64), bool)> {
+    let (rate, sound) = spoken(voice, speed, text)?;
+    let expected = expected_seconds(text, None);
+    let heard = listened(rate, &sound[..sound.len() / share], Some(expected));
+    Some(((heard.sounding, expected), heard.doubts.iter().any(|d| matches!(d, Doubt::Short { .. }))))
+}
+
 /// Of a voice that is slower than characters say, half of a sentence is as long as a whole one may be.
 #[test]
 fn half_of_a_slow_sentence_is_named_beside_others() {
     let (mut halves, mut named, mut alone) = (0, 0, 0);
     for voice in ["en", "en-us+f3", "en-gb+m7", "en+whisper", "en-us+croak"] {
-        let sounds: Vec<(u32, Vec<f32>)> =
-            SENTENCES.iter().filter_map(|text| spoken(voice, "110", text)).collect();
-        if sounds.len() < SENTENCES.len() {
+        let lines = |share| SENTENCES.iter().map(|text| line(voice, "110", text, share)).collect();
+        let (whole, half): (Option<Vec<_>>, Option<Vec<_>>) = (lines(1), lines(2));
+        let (Some(whole), Some(half)) = (whole, half) else {
             eprintln!("SKIPPED: espeak-ng is not installed");
             return;
-        }
-        let pace = |share: usize| {
-            let of = |(text, (rate, sound)): (&&str, &(u32, Vec<f32>))| {
-                let expected = expected_seconds(text, None);
-                (listened(*rate, &sound[..sound.len() / share], None).sounding, expected)
-            };
-            SENTENCES.iter().zip(&sounds).map(of).collect::<Vec<_>>()
         };
-        let (whole, half) = (pace(1), pace(2));
+        let whole: Vec<_> = whole.iter().map(|(line, _)| *line).collect();
         assert!(beside_others(&whole).iter().all(Option::is_none), "{voice}: {whole:?}");
-        for (i, half) in half.iter().enumerate() {
+        for (i, (half, short)) in half.into_iter().enumerate() {
             let mut lines = whole.clone();
-            lines[i] = *half;
+            lines[i] = half;
             let doubts = beside_others(&lines);
             let others = doubts.iter().enumerate().filter(|(j, doubt)| *j != i && doubt.is_some());
             assert_eq!(others.count(), 0, "{voice} {i}: {lines:?}");
-            let short = half.0 <= 0.6 * half.1;
             halves += 1;
             named += usize::from(short || doubts[i].is_some());
             alone += usize::from(short);
         }
     }
     // Lists with a pause after every word are slow beside the rest: half of one is no shorter than the others.
+    println!("{named} of {halves} halves are named, {alone} by characters");
     assert!(named * 5 >= halves * 3 && alone * 5 <= halves, "{named} of {halves}, {alone} by characters");
+}
+
+/// Much of a word that stands alone is pauses: by its pace, any sentence beside it would be half as long as it should be.
+#[test]
+fn a_sentence_among_single_words_is_not_named() {
+    let words = ["Yes.", "No.", "Wait!", "Well.", "Oh!", "Go on.", "Who?"];
+    for (voice, speed) in [("en", "175"), ("en-us+f3", "120"), ("en-gb+m7", "175")] {
+        let lines: Option<Vec<_>> = words.iter().map(|text| line(voice, speed, text, 1)).collect();
+        let Some(lines) = lines else {
+            eprintln!("SKIPPED: espeak-ng is not installed");
+            return;
+        };
+        for text in SENTENCES {
+            let whole = line(voice, speed, text, 1).into_iter();
+            let lines: Vec<_> = lines.iter().copied().chain(whole).map(|(line, _)| line).collect();
+            assert!(beside_others(&lines).iter().all(Option::is_none), "{voice} {speed} {text}: {lines:?}");
+        }
+    }
+}
+
+/// What is silent has no pace, and lines beside it are compared with those that have one.
+#[test]
+fn silent_lines_say_nothing_of_others() {
+    let spoken = [(3.2, 2.0), (6.6, 4.0), (4.8, 3.0), (0.0, 3.0), (0.0, 2.0), (0.0, 2.5), (2.2, 2.8)];
+    let doubts = beside_others(&spoken);
+    assert!(doubts[..6].iter().all(Option::is_none), "{doubts:?}");
+    assert!(matches!(doubts[6], Some(Doubt::Short { .. })), "{doubts:?}");
 }

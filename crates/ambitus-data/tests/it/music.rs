@@ -139,6 +139,12 @@ impl Folder {
             .expect("writes");
     }
 
+    fn stereo(&self, name: &str, left: &[f32], right: &[f32]) {
+        let mut file = SoundWriter::create(&self.path(name), RATE, 2).expect("a file");
+        file.push(&left.iter().zip(right).flat_map(|(l, r)| [*l, *r]).collect::<Vec<_>>()).expect("writes");
+        file.finish().expect("ends");
+    }
+
     fn source(&self, name: &str) -> Source {
         Source::read_music(&self.path(name), &self.dir.path().join("scratch"), 1 << 20).expect("is read")
     }
@@ -169,7 +175,7 @@ fn all(clip: &MusicClip) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn lists_of_audiocraft_are_read_plain_and_packed() {
+fn lists_of_audiocraft_are_read_plain_and_compressed() {
     let folder = Folder::new();
     folder.write(
         "a.json",
@@ -177,7 +183,8 @@ fn lists_of_audiocraft_are_read_plain_and_packed() {
     );
     folder.write("b.json", r#"{"description": "None", "key": "C"}"#);
     folder.write("broken.json", "{");
-    for name in ["a.wav", "b.wav", "c.wav", "d.wav", "broken.wav"] {
+    folder.write("long.json", &format!(r#"{{"genre": "{}"}}"#, "a".repeat(5000)));
+    for name in ["a.wav", "b.wav", "c.wav", "d.wav", "broken.wav", "long.wav"] {
         folder.sound(name, 1.0, 3);
     }
     let absolute = folder.path("b.wav").display().to_string();
@@ -185,13 +192,17 @@ fn lists_of_audiocraft_are_read_plain_and_packed() {
         "{{\"path\": \"a.wav\", \"duration\": 1.0, \"sample_rate\": 8000, \"amplitude\": null, \"weight\": 2.5, \"info_path\": null}}\n\
          {{\"path\": \"{absolute}\", \"duration\": 1.0, \"sample_rate\": 8000, \"weight\": null}}\n\
          {{\"path\": \"c.wav\", \"duration\": 1.0, \"sample_rate\": 8000}}\n\
-         {{\"path\": \"d.wav\", \"weight\": 0}}\n{{\"path\": \"e.wav\", \"weight\": -1}}\n{{\"path\": \"broken.wav\"}}\n{{\"path\": \"f.wav\"}}\n"
+         {{\"path\": \"d.wav\", \"weight\": 0}}\n{{\"path\": \"e.wav\", \"weight\": -1}}\n{{\"path\": \"broken.wav\"}}\n{{\"path\": \"long.wav\"}}\n{{\"path\": \"f.wav\"}}\n"
     );
     folder.write("data.jsonl", &list);
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    std::io::Write::write_all(&mut packed, list.as_bytes()).expect("packs");
-    std::fs::write(folder.path("data.jsonl.gz"), packed.finish().expect("packs")).expect("writes");
-    for name in ["", "data.jsonl", "data.jsonl.gz"] {
+    let mut compressed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut compressed, list.as_bytes()).expect("compresses");
+    std::fs::write(folder.path("data.jsonl.gz"), compressed.finish().expect("compresses")).expect("writes");
+    // Without the plain list the folder's other one is read.
+    for (name, alone) in [("", false), ("data.jsonl", false), ("data.jsonl.gz", false), ("", true)] {
+        if alone {
+            std::fs::remove_file(folder.path("data.jsonl")).expect("removes");
+        }
         let source = folder.source(name);
         let entries: Vec<_> = source.entries().map(|e| e.expect("an entry")).collect();
         assert_eq!(entries.iter().map(|e| e.weight).collect::<Vec<_>>(), [1.0, 2.5, 1.0], "{name}");
@@ -208,6 +219,7 @@ fn lists_of_audiocraft_are_read_plain_and_packed() {
             "its weight is 0",
             "weight: -1 is no number above 0",
             "broken.json",
+            "`genre` of 5000 bytes; at most 4096 are read",
             "no such audio file",
         ] {
             assert!(said.contains(words), "{words}: {said}");
@@ -284,9 +296,7 @@ fn channels_are_coded_apart() {
     folder.write("mono.txt", "a");
     folder.sound("mono.wav", 1.5, 7);
     let (left, right) = (tone(12_345, 3), tone(12_345, 11));
-    let mut both = SoundWriter::create(&folder.path("both.wav"), RATE, 2).expect("a file");
-    both.push(&left.iter().zip(&right).flat_map(|(l, r)| [*l, *r]).collect::<Vec<_>>()).expect("writes");
-    both.finish().expect("ends");
+    folder.stereo("both.wav", &left, &right);
     for (name, channel) in [("left.wav", &left), ("right.wav", &right)] {
         wav::write_wav(&folder.dir.path().join(name), channel, RATE).expect("writes");
     }
@@ -298,6 +308,29 @@ fn channels_are_coded_apart() {
     assert_eq!(all(&clips[0].1), [left[0].clone(), right[0].clone(), left[1].clone(), right[1].clone()]);
     let mono = alone(folder.path("mono.wav"));
     assert_eq!(all(&clips[1].1), [mono[0].clone(), mono[0].clone(), mono[1].clone(), mono[1].clone()]);
+}
+
+/// What is in one channel alone is music, whichever that is, and its segments are those of both.
+#[test]
+fn one_channel_may_be_silent() {
+    let folder = Folder::new();
+    let (sound, silence) = (tone(30 * RATE as usize, 3), vec![0.0; 30 * RATE as usize]);
+    folder.write("left.txt", "a");
+    folder.stereo("left.wav", &sound, &silence);
+    folder.stereo("none.wav", &silence, &silence);
+    folder.stereo("right.wav", &silence, &sound);
+    for pieces in [Pieces::Whole, Pieces::Drawn { count: 2, seed: 1 }] {
+        let (made, _) = folder.prepared(&music(2, pieces));
+        let clips = clips(&made.expect("is prepared"));
+        assert_eq!(
+            clips.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+            ["left.wav", "right.wav"]
+        );
+        let (left, right) = (all(&clips[0].1), all(&clips[1].1));
+        // Of each codebook the left channel's codes come first.
+        assert!(left[1].iter().chain(&right[0]).all(|code| *code == 0), "{pieces:?}");
+        assert!(left[0].iter().any(|code| *code != 0) && right[1].iter().any(|code| *code != 0));
+    }
 }
 
 /// Segments that are drawn while preparing are heard alone, and are the same every time.

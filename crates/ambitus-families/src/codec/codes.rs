@@ -154,7 +154,13 @@ fn read_tensors(path: &Path, codec: &Spec) -> Result<CodesFile, RunError> {
         // A shape without elements may have any number of codebooks.
         if books != codec.codebooks.len() {
             let want = codec.codebooks.len();
-            return Err(of_file(path, format!("codes: are of {books} codebooks, the codec has {want}")));
+            let channels = match () {
+                () if 2 * books == want => "; one channel's: leave out --stereo",
+                () if books == 2 * want => "; two channels': add --stereo",
+                () => "",
+            };
+            let why = format!("codes: are of {books} codebooks, the codec has {want}{channels}");
+            return Err(of_file(path, why));
         }
         let all = read("codes")?;
         (0..books).map(|i| all[i * frames..(i + 1) * frames].to_vec()).collect()

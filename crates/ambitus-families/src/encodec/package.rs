@@ -9,6 +9,8 @@ use serde_json::Value;
 
 /// `${...}` within `${...}`, at most.
 const MOST_REFERENCES: usize = 16;
+/// Values of a section, at most; references can make many of a few.
+const MOST_VALUES: usize = 10_000;
 
 /// Of the sections' keys, those that say what is computed. Others are errors, as in the package.
 #[derive(Deserialize)]
@@ -168,11 +170,15 @@ fn own(key: &'static str) -> &'static str {
 /// Reads a section of the file, in which a value may be another's: `${encodec.causal}`.
 fn section<T: DeserializeOwned>(whole: &Value, key: &str) -> Result<T, String> {
     let value = whole.get(key).ok_or_else(|| format!("{key}: is missing"))?;
-    let value = resolved(whole, value, MOST_REFERENCES).map_err(|why| format!("{key}: {why}"))?;
+    let mut room = MOST_VALUES;
+    let value = resolved(whole, value, MOST_REFERENCES, &mut room);
+    let value = value.map_err(|why| format!("{key}: {why}"))?;
     T::deserialize(value).map_err(|e| format!("{key}: {}", short(&e.to_string())))
 }
 
-fn resolved(whole: &Value, value: &Value, left: usize) -> Result<Value, String> {
+/// Returns a value without references, of which `left` may follow each other; it has at most `room` values.
+fn resolved(whole: &Value, value: &Value, left: usize, room: &mut usize) -> Result<Value, String> {
+    *room = room.checked_sub(1).ok_or_else(|| format!("more than {MOST_VALUES} values"))?;
     match value {
         Value::String(text) => match text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) {
             None => Ok(value.clone()),
@@ -180,11 +186,11 @@ fn resolved(whole: &Value, value: &Value, left: usize) -> Result<Value, String> 
                 let left =
                     left.checked_sub(1).ok_or_else(|| format!("`{}` refers to itself", short(text)))?;
                 let found = path.split('.').try_fold(whole, |at, key| at.get(key));
-                resolved(whole, found.ok_or_else(|| format!("`{}` is not there", short(text)))?, left)
+                resolved(whole, found.ok_or_else(|| format!("`{}` is not there", short(text)))?, left, room)
             }
         },
         Value::Object(all) => {
-            let each = all.iter().map(|(key, value)| Ok((key.clone(), resolved(whole, value, left)?)));
+            let each = all.iter().map(|(key, value)| Ok((key.clone(), resolved(whole, value, left, room)?)));
             each.collect::<Result<_, String>>().map(Value::Object)
         }
         other => Ok(other.clone()),
@@ -220,7 +226,7 @@ mod tests {
             ("final_activation: null", "final_activation: Tanh", "final_activation: `Tanh`"),
             ("true_skip: true", "true_skop: true", "seanet: unknown field `true_skop`"),
             ("encoder: {}", "encoder: {n_filters: 3}", "seanet: unknown field `n_filters`"),
-            ("channels: 1\n", "channels: 2\n", "encodec.channels: 2 are not"),
+            ("channels: 1\n", "channels: 2\n", "encodec.channels: 2 channels in one codec"),
             ("sample_rate: ${sample_rate}", "sample_rate: ${rate}", "encodec: `${rate}` is not there"),
             ("causal: false", "causal: ${encodec.causal}", "encodec: `${encodec.causal}` refers to itself"),
             ("n_q: 4", "n_q: 0", "rvq.n_q: makes 0"),
@@ -232,6 +238,12 @@ mod tests {
             let why = config(&PUBLISHED.replacen(from, to, 1)).unwrap_err();
             assert!(why.contains(said), "{to}: {why}");
         }
+        // References that double at each step: a thousand characters that would be a hundred thousand values.
+        let doubling: String =
+            (0..15).map(|i| format!("d{i}: {{a: ${{d{}}}, b: ${{d{}}}}}\n", i + 1, i + 1)).collect();
+        let text = PUBLISHED.replacen("encoder: {}", "encoder: ${d0}", 1) + "\n" + &doubling + "d15: {}\n";
+        let why = config(&text).unwrap_err();
+        assert!(why.contains("more than 10000 values"), "{why}");
         let plain = config(&PUBLISHED.replacen("norm: weight_norm", "norm: none", 1));
         assert_eq!(plain.unwrap(), config(PUBLISHED).unwrap());
         let none = config(&PUBLISHED.replacen("lstm: 2", "lstm: 0", 1)).unwrap();

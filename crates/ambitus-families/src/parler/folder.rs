@@ -1,6 +1,6 @@
 //! A folder of `ParlerTTSForConditionalGeneration`: decoder, text encoder and codec in one checkpoint.
 
-use super::keys::{Keys, SECTION};
+use super::keys::{Keys, Normaliser, SECTION};
 use crate::codec::{self, Codebook, Codec, Spec};
 use crate::error::RunError;
 use crate::family::{ModelDir, OpenOptions};
@@ -75,6 +75,10 @@ pub(super) fn codec(dir: &Path, config: &Config, threads: usize) -> Result<Box<d
 
 pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
     let keys: Keys = options.own(&SECTION)?;
+    if keys.script_clips.is_some() && keys.normaliser != Normaliser::Script {
+        let why = "parler.script_clips: says something with `normaliser: script` alone; add that, or leave this out";
+        return Err(RunError::Usage(why.to_owned()));
+    }
     let path = dir.join(CONFIG);
     let text = read_text(&path, MAX_CONFIG_BYTES, "copy it from the checkpoint's own folder")?;
     let fail = |why: String| RunError::Model(format!("{}: {why}", path.display()));

@@ -180,7 +180,9 @@ impl Speaker for Folder {
             lines: vec![said.len()],
             writer: self.writer(&SETTINGS, said),
             voice: Voice {
-                bytes: vocoder.as_ref().map_or(0, |vocoder| vocoder.voice_bytes(samples)),
+                bytes: vocoder
+                    .as_ref()
+                    .map_or(0, |vocoder| vocoder.voice_bytes(samples) + 4 * samples as u64),
                 clips: Vec::new(),
                 known: None,
             },
@@ -297,7 +299,8 @@ impl Speech for Speaking {
             vocoder.as_mut().ok_or_else(|| RunError::Usage("the model has no vocoder here".to_owned()))?;
         let voice = match &mut voice.known {
             Some(known) => known,
-            none => none.insert(vocoder.voice(&voice.clips)?),
+            // Its clips are heard once.
+            none => none.insert(vocoder.voice(&std::mem::take(&mut voice.clips))?),
         };
         let of_piece: Vec<usize> = lines.iter().enumerate().flat_map(|(i, n)| vec![i; *n]).collect();
         let (mut spoken, mut heard) = (SpokenLines::new(lines.len()), Heard::default());

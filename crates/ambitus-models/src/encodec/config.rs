@@ -126,8 +126,7 @@ impl File {
     /// Names the key: what is not computed here, or sizes that do not go together.
     pub fn config(&self) -> Result<Config, ConfigError> {
         if self.norm_type != "weight_norm" {
-            let why =
-                format!("`{}` is not computed, which is over all of a sound; weight_norm is", self.norm_type);
+            let why = format!("`{}` is not supported; only weight_norm is", self.norm_type);
             return err("norm_type", why);
         }
         if self.normalize || self.chunk_length_s.is_some() {
@@ -137,8 +136,11 @@ impl File {
             return err(key, format!("{why}; use the 24 or 32 kHz codec"));
         }
         if self.audio_channels != 1 {
-            let why = "is computed: stereo goes through a codec of one channel, channel by channel";
-            return err("audio_channels", format!("{} are not, 1 {why}", self.audio_channels));
+            let why = "channels in one codec are not supported; stereo goes through a codec of one, channel by channel";
+            return err("audio_channels", format!("{} {why}", self.audio_channels));
+        }
+        if self.sampling_rate == 0 {
+            return err("sampling_rate", "must be above 0".to_owned());
         }
         if self.codebook_dim.is_some_and(|dim| dim != self.hidden_size) {
             return err("codebook_dim", format!("must be hidden_size, {}", self.hidden_size));

@@ -250,11 +250,16 @@ fn takes(case: &Case, plain: &Path, techniques: impl Iterator<Item = (usize, &'s
 /// Cut after the second update, a run ends with the bits of one that was not.
 fn resumes(case: &Case, run: &Path) {
     let whole = export(run);
+    goes_on(case, run, Shared::default());
+    assert!(export(run) == whole, "the resumed run differs");
+}
+
+/// Cuts a run after the second update and resumes it.
+fn goes_on(case: &Case, run: &Path, shared: Shared) {
     std::fs::remove_dir_all(run.join("checkpoints/step-4")).expect("a checkpoint");
     std::fs::remove_file(run.join("summary.json")).expect("a summary");
     std::fs::remove_dir_all(run.join("export")).expect("an export");
-    run::resume(case.families, run, Shared::default(), &World::alone(), &mut Silent).expect("it is resumed");
-    assert!(export(run) == whole, "the resumed run differs");
+    run::resume(case.families, run, shared, &World::alone(), &mut Silent).expect("it is resumed");
     assert_eq!(log(run).len(), 4);
 }
 

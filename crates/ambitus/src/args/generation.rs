@@ -17,19 +17,19 @@ pub struct GenerationArgs {
     /// Always take the likeliest token
     #[arg(long)]
     pub greedy: bool,
-    /// Divide logits by this: above 1 more varied, below 1 more certain [default: 1; of `say` the model's project's]
+    /// Divide logits by this: above 1 more varied, below 1 more certain [default: 1; with `say`, the original project's setting]
     #[arg(long, conflicts_with = "greedy")]
     pub temperature: Option<f32>,
-    /// Choose among the likeliest K tokens; 0: all [default: all; of `say` the model's project's]
+    /// Choose among the likeliest K tokens; 0: all [default: all; with `say`, the original project's setting]
     #[arg(long, value_name = "K", conflicts_with = "greedy")]
     pub top_k: Option<usize>,
-    /// Choose among the likeliest tokens that have this probability together [default: 1; of `say` the model's project's]
+    /// Choose among the likeliest tokens that have this probability together [default: 1; with `say`, the original project's setting]
     #[arg(long, value_name = "P", conflicts_with = "greedy")]
     pub top_p: Option<f32>,
-    /// Make tokens of the prompt and of what is written less likely, where above 1 [default: 1; of `say` the model's project's]
+    /// Make tokens of the prompt and of what is written less likely, where above 1 [default: 1; with `say`, the original project's setting]
     #[arg(long, value_name = "P")]
     pub repetition_penalty: Option<f32>,
-    /// Seed of draws that are not given: the same again
+    /// Random seed: the same seed gives the same result
     #[arg(long, default_value_t = Settings::PLAIN.sampling.seed)]
     pub seed: u64,
     /// New tokens of a sequence at most [default: as many as have draws, else what the model folder says, else 1200; of `say` by the

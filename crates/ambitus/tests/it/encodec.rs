@@ -142,8 +142,16 @@ fn stereo_is_two_channels() {
     assert!(off.map(f32::abs).fold(0.0, f32::max) < 2e-5);
 
     for (exit, (code, text), words) in [
-        (5, decode("left.safetensors", "no", true), "codes: are of 4 codebooks, the codec has 8"),
-        (5, decode("both.safetensors", "no", false), "codes: are of 8 codebooks, the codec has 4"),
+        (
+            5,
+            decode("left.safetensors", "no", true),
+            "codes: are of 4 codebooks, the codec has 8; one channel's: leave out --stereo",
+        ),
+        (
+            5,
+            decode("both.safetensors", "no", false),
+            "codes: are of 8 codebooks, the codec has 4; two channels': add --stereo",
+        ),
         (5, encode("r.safetensors", "no", true), "wave: is [3001], must be [2, samples]"),
         (5, encode("wave.safetensors", "no", false), "wave: is [2, 3001], must be [samples]"),
     ] {

@@ -253,7 +253,7 @@ fn weights_that_do_not_fit_are_named() {
     );
     says(&with("num_filters", (-1).into()), &["config.json: invalid value: integer `-1`"]);
     says(&with("norm_type", "time_group_norm".into()), &["config.json: norm_type: `time_group_norm`"]);
-    says(&with("sampling_rate", 0.into()), &["target_bandwidths: "]);
+    says(&with("sampling_rate", 0.into()), &["config.json: sampling_rate: must be above 0"]);
     let within = serde_json::json!({ "audio_encoder": { "model_type": "encodec", "pad_mode": "circular" } });
     folder.config(&within.to_string());
     says(&why(folder.path()), &["config.json: audio_encoder.pad_mode: `circular` is not computed"]);

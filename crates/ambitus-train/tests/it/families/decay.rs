@@ -2,6 +2,7 @@
 
 use super::cases::{self, Case};
 use super::{export, resumes};
+use ambitus_train::run::Shared;
 use std::path::{Path, PathBuf};
 
 fn decays(case: &Case, name: &str, lines: &str) -> PathBuf {
@@ -37,6 +38,11 @@ fn ranks_go_on_with_what_one_began() {
         let [a, b] = [a, b].map(super::losses);
         a.iter().zip(&b).map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f64::max)
     };
+    assert!(far(&two, &one) < 1e-4, "{:?}", far(&two, &one));
+    assert!(far(&all, &one) > 1e-3, "{:?}", far(&all, &one));
+    for (run, ranks) in [(&one, 2), (&two, 1)] {
+        super::goes_on(&case, run, Shared { ranks: Some(ranks), ..Shared::default() });
+    }
     assert!(far(&two, &one) < 1e-4, "{:?}", far(&two, &one));
     assert!(far(&all, &one) > 1e-3, "{:?}", far(&all, &one));
 }
