@@ -60,6 +60,15 @@ pub fn clip_key(seed: u64, epoch: u64, sample: u64) -> [u32; 2] {
     [a[0], a[1]]
 }
 
+/// Returns where each of several clips starts that lie end to end, by their rows, and where the last one ends.
+pub(crate) fn starts(rows: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut starts = vec![0];
+    for (s, rows) in rows.enumerate() {
+        starts.push(starts[s] + rows);
+    }
+    starts
+}
+
 impl Batch {
     /// Returns a batch of zeros.
     pub fn new(layout: &Layout) -> Batch {

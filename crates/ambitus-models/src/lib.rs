@@ -11,6 +11,7 @@ pub mod f5;
 pub mod hifigan;
 pub mod init;
 mod model;
+pub mod musicgen;
 pub mod orpheus;
 pub mod parler;
 pub mod small;

@@ -158,6 +158,40 @@ impl TensorFile {
         Ok(Self { file, path: path.into(), len, format, index })
     }
 
+    /// Returns the file with other names: `parts(name)` are those of a tensor's equal parts along its first axis, in order. A tensor without
+    /// any, or that does not have such parts, keeps its own.
+    #[must_use]
+    pub fn renamed(mut self, parts: impl Fn(&str) -> Vec<String>) -> Self {
+        let mut tensors = Vec::with_capacity(self.index.tensors.len());
+        for tensor in std::mem::take(&mut self.index.tensors) {
+            let names = parts(&tensor.name);
+            let rows = tensor.shape.first().copied().unwrap_or(1);
+            if names.is_empty()
+                || !rows.is_multiple_of(names.len())
+                || (tensor.shape.is_empty() && names.len() > 1)
+            {
+                tensors.push(tensor);
+                continue;
+            }
+            let each = rows / names.len();
+            let row = match &tensor.layout {
+                Layout::Contiguous => tensor.elements() / rows.max(1),
+                Layout::Strided(strides) => strides.first().copied().unwrap_or(0),
+            };
+            for (i, name) in names.into_iter().enumerate() {
+                let mut part = TensorInfo { name, ..tensor.clone() };
+                part.start += (i * each * row * tensor.dtype.size()) as u64;
+                if let Some(rows) = part.shape.first_mut() {
+                    *rows = each;
+                }
+                tensors.push(part);
+            }
+        }
+        self.index.tensors = tensors;
+        self.index.sort();
+        self
+    }
+
     /// Returns where the file is.
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,6 +1,6 @@
 //! Models small enough for the reference interpreter, with clips of unequal length, one empty segment and free rows.
 
-mod musicgen;
+mod codebooks;
 
 use crate::{Interp, Rng, Rounding, Tensor, Tensors};
 use ambitus_ir::{Program, Session, StateDecl, StateKind, TensorType};
@@ -27,7 +27,7 @@ pub struct Gradients {
     pub by_name: Vec<(String, Vec<f64>)>,
 }
 
-/// Both forms of flow matching over frames, a Llama, and MusicGen's decoder.
+/// Both forms of flow matching over frames, a Llama, and a decoder over codebooks that attends to a text.
 pub fn toys() -> [Toy; 4] {
     [
         Toy {
@@ -49,10 +49,10 @@ pub fn toys() -> [Toy; 4] {
             halves: [llama_batch(&[0]), llama_batch(&[1])],
         },
         Toy {
-            name: "musicgen",
-            model: musicgen::loss,
-            whole: musicgen::batch(&[1, 0]),
-            halves: [musicgen::batch(&[0]), musicgen::batch(&[1])],
+            name: "codebooks",
+            model: codebooks::loss,
+            whole: codebooks::batch(&[1, 0]),
+            halves: [codebooks::batch(&[0]), codebooks::batch(&[1])],
         },
     ]
 }

@@ -28,7 +28,7 @@ fn optimizer(states: States, no_decay: &[&str]) -> Optimizer {
 fn no_decay(toy: &Toy) -> &'static [&'static str] {
     match toy.name {
         "llama" => &["*norm", "model.embed_tokens"],
-        "musicgen" => &["*.bias", "*.fc2"],
+        "codebooks" => &["*.bias", "*.fc2"],
         _ => &["*.bias", "*.text_embed"],
     }
 }

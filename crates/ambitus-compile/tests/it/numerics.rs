@@ -79,7 +79,7 @@ fn forms(toy: &Toy) -> Vec<Form> {
     let ahead = Prefetch { forward: true, backward: Backward::Pre };
     let some: &[&str] = match toy.name {
         "llama" => &["*.mlp", "*.q_proj"],
-        "musicgen" => &["*.fc1", "*.q_proj"],
+        "codebooks" => &["*.fc1", "*.q_proj"],
         _ => &["*.ff", "*.to_q"],
     };
     let some: Vec<Pattern> = some.iter().map(|name| Pattern::new(*name)).collect();

@@ -26,7 +26,7 @@ fn patterns(texts: &[&str]) -> Vec<Pattern> {
 fn targets(toy: &Toy) -> Vec<Pattern> {
     patterns(match toy.name {
         "llama" => &["*.q_proj", "*.v_proj", "*.down_proj"],
-        "musicgen" => &["*.q_proj", "*.out_proj", "*.fc1"],
+        "codebooks" => &["*.q_proj", "*.out_proj", "*.fc1"],
         _ => &["*.to_q", "*.to_v", "*.to_out.0", "*.ff.ff.2"],
     })
 }
@@ -263,7 +263,7 @@ fn frozen_tensors_have_no_gradient_and_the_others_the_same() {
     for toy in toys() {
         let freeze: &[&str] = match toy.name {
             "llama" => &["*.mlp", "*norm*"],
-            "musicgen" => &["*.fc1", "*norm*"],
+            "codebooks" => &["*.fc1", "*norm*"],
             _ => &["*.text_embed", "*.attn_norm", "*.to_k"],
         };
         let frozen = patterns(freeze);

@@ -1,6 +1,7 @@
 //! Layers that several families have.
 
 pub mod codec;
+pub mod crossed;
 mod linear;
 mod norm;
 

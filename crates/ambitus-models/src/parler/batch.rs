@@ -6,7 +6,7 @@
 //! `ParlerTTSForCausalLM.forward`).
 
 use super::config::Config;
-use crate::batch::{Batch, Capacity, Layout};
+use crate::batch::{Batch, Capacity, Layout, starts};
 
 /// A label that is not scored.
 const IGNORED: i32 = -100;
@@ -204,15 +204,6 @@ pub(super) fn fill_context<'c>(
             }
         }
     }
-}
-
-/// Returns where each clip starts, by their rows, and where the last one ends.
-fn starts(rows: impl Iterator<Item = usize>) -> Vec<usize> {
-    let mut starts = vec![0];
-    for (s, rows) in rows.enumerate() {
-        starts.push(starts[s] + rows);
-    }
-    starts
 }
 
 /// Of codebook k and column j of a clip.

@@ -3,15 +3,10 @@
 
 use super::config::Config;
 use crate::batch::Capacity;
-use crate::common::{layer_norm, linear, project};
+use crate::common::crossed::{Crossed, Seen, codebook_loss, embed_codes, sum};
+use crate::common::linear;
 use crate::decode::{self, Fixed, Room, Table};
-use ambitus_ir::ops::activation::ActivationKind;
-use ambitus_ir::ops::attention::{Attention, Rotary};
 use ambitus_ir::{Builder, Program, Session, TensorType, ValueId};
-
-const EPS: f32 = 1e-5;
-/// Logits that exist at once (elements).
-const HEAD_TILE: usize = 1 << 24;
 
 /// Builds the training step's forward (see `batch` for the inputs): output `loss` `[1]`, `norm` times the weighted sum over
 /// codebooks of the cross-entropy of what follows each row. With `train`, dropout is applied where the configuration has it.
@@ -33,7 +28,7 @@ pub fn loss(session: &mut Session, cfg: &Config, cap: Capacity, name: &str, trai
     let seen = Seen::Clip { segs, context: context.segs, dropout };
     let x = b.scope("decoder.model.decoder", |b| {
         let x = embeddings(b, cfg, &ids, prompt, places);
-        decoder(b, cfg, &seen, Some(states), x)
+        decoder(cfg).last_states(b, &seen, Some(states), x)
     });
     let loss = losses(b, cfg, x, &labels, norm);
     b.output("loss", loss);
@@ -72,7 +67,7 @@ fn generation(session: &mut Session, cfg: &Config, room: Room, prompts: bool) ->
     let seen = Seen::Cached(table, Fixed { rows: context_rows, at, queries, segs });
     let x = b.scope("decoder.model.decoder", |b| {
         let x = embeddings(b, cfg, &ids, prompt, places);
-        decoder(b, cfg, &seen, states, x)
+        decoder(cfg).last_states(b, &seen, states, x)
     });
     let x = table.last(b, x);
     let logits: Vec<ValueId> = (0..cfg.codebooks)
@@ -130,48 +125,9 @@ fn positions(b: &mut Builder<'_>, cfg: &Config) -> ValueId {
     b.scope("embed_positions", |b| b.frozen_parameter("weights", &[cfg.positions, cfg.dim]))
 }
 
-/// Returns the sum of one value or more.
-fn sum(b: &mut Builder<'_>, terms: Vec<ValueId>) -> ValueId {
-    terms.into_iter().reduce(|x, y| b.add(x, y)).expect("a configuration has a codebook")
-}
-
 fn embed_prompts(b: &mut Builder<'_>, cfg: &Config, ids: ValueId) -> ValueId {
     let table = b.scope("embed_prompts", |b| b.parameter("weight", &[cfg.prompts, cfg.dim]));
     b.gather(table, ids)
-}
-
-/// What the layers' rows see.
-enum Seen {
-    /// Rows of their own clip, by the table i32 `[S+1]`, and its context, by another. Random keys are i32 `[S, 2]`.
-    Clip { segs: ValueId, context: ValueId, dropout: Option<(f32, ValueId)> },
-    /// Rows of their own sequence, earlier steps' among them, and rows that do not change.
-    Cached(Table, Fixed),
-}
-
-impl Seen {
-    fn dropped(&self, b: &mut Builder<'_>, x: ValueId) -> ValueId {
-        match *self {
-            Seen::Clip { segs, dropout: Some((p, keys)), .. } => b.dropout(x, p, keys, segs),
-            _ => x,
-        }
-    }
-
-    /// Rotates by places in the clip, where the configuration does.
-    fn turned(
-        &self,
-        b: &mut Builder<'_>,
-        cfg: &Config,
-        freqs: Option<ValueId>,
-        x: ValueId,
-        heads: usize,
-    ) -> ValueId {
-        let Some(freqs) = freqs else { return x };
-        let op = Rotary { head_dim: cfg.head_dim(), rotated: heads, interleaved: false, inverse: false };
-        match self {
-            Seen::Clip { segs, .. } => b.push1(op, &[x, freqs, *segs]),
-            Seen::Cached(table, _) => table.turned(b, op, x, freqs),
-        }
-    }
 }
 
 /// Returns the sum of the codebooks' embeddings, prompts and positions, `[T, D]`.
@@ -183,11 +139,7 @@ fn embeddings(
     places: Option<ValueId>,
 ) -> ValueId {
     let mut terms: Vec<ValueId> = prompt.into_iter().collect();
-    for (k, &ids) in ids.iter().enumerate() {
-        let rows = cfg.vocab + 1;
-        let table = b.scope(&format!("embed_tokens.{k}"), |b| b.parameter("weight", &[rows, cfg.dim]));
-        terms.push(b.gather(table, ids));
-    }
+    embed_codes(b, &mut terms, ids, cfg.vocab + 1, cfg.dim);
     if let Some(places) = places {
         let table = positions(b, cfg);
         terms.push(b.gather(table, places));
@@ -195,103 +147,19 @@ fn embeddings(
     sum(b, terms)
 }
 
-/// Returns the normed last hidden states, `[T, D]`. `states` `[R, D]`: what stands context, where it is read.
-fn decoder(b: &mut Builder<'_>, cfg: &Config, seen: &Seen, states: Option<ValueId>, x: ValueId) -> ValueId {
-    let freqs = cfg.rope.map(|theta| b.rotary_frequencies(cfg.head_dim(), theta));
-    let mut x = seen.dropped(b, x);
-    for i in 0..cfg.layers {
-        x = b.block("layers", i, |b| layer(b, cfg, seen, freqs, states, x));
-    }
-    layer_norm(b, "layer_norm", x, EPS)
-}
-
-/// Applies one layer, `[T, D]` to `[T, D]`.
-fn layer(
-    b: &mut Builder<'_>,
-    cfg: &Config,
-    seen: &Seen,
-    freqs: Option<ValueId>,
-    states: Option<ValueId>,
-    x: ValueId,
-) -> ValueId {
-    let h = layer_norm(b, "self_attn_layer_norm", x, EPS);
-    let h = b.scope("self_attn", |b| self_attention(b, cfg, seen, freqs, h));
-    let h = seen.dropped(b, h);
-    let x = b.add(x, h);
-    let h = layer_norm(b, "encoder_attn_layer_norm", x, EPS);
-    let h = b.scope("encoder_attn", |b| cross_attention(b, cfg, seen, freqs, states, h));
-    let h = seen.dropped(b, h);
-    let x = b.add(x, h);
-    let h = layer_norm(b, "final_layer_norm", x, EPS);
-    let h = project(b, "fc1", h, cfg.ffn);
-    let h = b.activation(ActivationKind::GeluErf, h);
-    let h = project(b, "fc2", h, cfg.dim);
-    let h = seen.dropped(b, h);
-    b.add(x, h)
-}
-
-fn attention(cfg: &Config, kv_heads: usize, causal: bool) -> Attention {
-    let head_dim = cfg.head_dim();
-    Attention { heads: cfg.heads, kv_heads, head_dim, causal, scale: 1.0 / (head_dim as f32).sqrt() }
-}
-
-fn self_attention(
-    b: &mut Builder<'_>,
-    cfg: &Config,
-    seen: &Seen,
-    freqs: Option<ValueId>,
-    h: ValueId,
-) -> ValueId {
-    let width = cfg.kv_heads * cfg.head_dim();
-    let q = project(b, "q_proj", h, cfg.dim);
-    let k = project(b, "k_proj", h, width);
-    let v = project(b, "v_proj", h, width);
-    let q = seen.turned(b, cfg, freqs, q, cfg.heads);
-    let k = seen.turned(b, cfg, freqs, k, cfg.kv_heads);
-    let op = attention(cfg, cfg.kv_heads, true);
-    let o = match seen {
-        Seen::Clip { segs, .. } => b.self_attention(op, q, k, v, *segs),
-        Seen::Cached(table, _) => table.attention(b, op, q, k, v),
-    };
-    project(b, "out_proj", o, cfg.dim)
-}
-
-/// Every row of a clip sees its whole context. Where positions rotate, they rotate queries alone, as in the project.
-fn cross_attention(
-    b: &mut Builder<'_>,
-    cfg: &Config,
-    seen: &Seen,
-    freqs: Option<ValueId>,
-    states: Option<ValueId>,
-    h: ValueId,
-) -> ValueId {
-    let width = cfg.cross_heads * cfg.head_dim();
-    let q = project(b, "q_proj", h, cfg.dim);
-    let q = seen.turned(b, cfg, freqs, q, cfg.heads);
-    let op = attention(cfg, cfg.cross_heads, false);
-    let projected = |b: &mut Builder<'_>| {
-        let states = states.expect("a program that computes keys has states");
-        ["k_proj", "v_proj"].map(|name| project(b, name, states, width))
-    };
-    let o = match seen {
-        Seen::Clip { segs, context, .. } => {
-            let [k, v] = projected(b);
-            b.push(op, &[q, k, v, *segs, *context])[0]
-        }
-        Seen::Cached(table, fixed) => table.fixed_attention(b, op, q, *fixed, projected),
-    };
-    project(b, "out_proj", o, cfg.dim)
+fn decoder(cfg: &Config) -> Crossed {
+    let &Config { dim, heads, kv_heads, cross_heads, ffn, layers, rope, .. } = cfg;
+    Crossed { dim, heads, kv_heads, cross_heads, ffn, layers, rope }
 }
 
 /// Returns the loss over all codebooks `[1]`, from the rows' hidden states `[T, D]`.
 fn losses(b: &mut Builder<'_>, cfg: &Config, x: ValueId, labels: &[ValueId], norm: ValueId) -> ValueId {
-    let tile = (HEAD_TILE / cfg.vocab).clamp(1, b.dim(x, 0));
     let mut terms = Vec::new();
     for (k, (&labels, &weight)) in labels.iter().zip(&cfg.weights).enumerate() {
         let weight = b.fill(TensorType::f32(&[1]), weight);
         let norm = b.scale(norm, weight);
         let w = head(b, cfg, k);
-        terms.push(b.linear_cross_entropy(x, w, labels, norm, tile));
+        terms.push(codebook_loss(b, x, w, labels, norm));
     }
     sum(b, terms)
 }

@@ -74,6 +74,41 @@ fn texts_at_the_top_are_metadata() {
     assert_eq!(file.get("best_state.a").unwrap().shape(), [1]);
 }
 
+/// As where one matrix holds what a model has as three.
+#[test]
+fn a_file_has_the_names_of_its_tensors_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.bin");
+    let specs = ["a", "b", "c"].map(|name| TensorSpec::new(name, DType::F16, &[6, 2])).to_vec();
+    let root = [("state".to_owned(), Item::Tensors)];
+    let mut file = TensorWriter::create_torch_on(Arc::new(RealDisk), &path, specs, &root).unwrap();
+    for (i, name) in ["a", "b", "c"].into_iter().enumerate() {
+        let values: Vec<f32> = (0..12).map(|k| (12 * i + k) as f32).collect();
+        file.write_f32(name, &values).unwrap();
+    }
+    file.finish().unwrap();
+    let parts = |name: &str| -> Vec<String> {
+        let all: &[&str] = match name {
+            "state.a" => &["z"],
+            "state.b" => &["q", "k", "v"],
+            "state.c" => &["1", "2", "3", "4"],
+            _ => &[],
+        };
+        all.iter().map(|name| (*name).to_owned()).collect()
+    };
+    let file = TensorFile::open(&path).unwrap().renamed(parts);
+    let names: Vec<(&str, &[usize])> = file.tensors().iter().map(|t| (t.name(), t.shape())).collect();
+    assert_eq!(
+        names,
+        [("k", &[2, 2][..]), ("q", &[2, 2]), ("state.c", &[6, 2]), ("v", &[2, 2]), ("z", &[6, 2])]
+    );
+    let mut values = [0.0; 4];
+    for (name, first) in [("q", 12.0), ("k", 16.0), ("v", 20.0)] {
+        file.read_into(name, &mut values, &mut [0; 64]).unwrap();
+        assert_eq!(values, [first, first + 1.0, first + 2.0, first + 3.0], "{name}");
+    }
+}
+
 #[test]
 fn what_is_written_is_read_back() {
     let dir = tempfile::tempdir().unwrap();

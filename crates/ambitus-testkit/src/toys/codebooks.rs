@@ -1,4 +1,4 @@
-//! MusicGen's decoder at toy size, in today's ops: what docs/decisions/0001 claims. K codebooks, cross-attention from
+//! A decoder over codebooks at toy size, as docs/decisions/0001 has it on paper. K codebooks, cross-attention from
 //! token steps to text over two segment tables, K heads.
 
 use crate::{Rng, Tensor, Tensors};
