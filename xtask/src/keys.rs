@@ -1,6 +1,7 @@
 //! `cargo xtask keys`: the keys of a recipe for people, from what the source says of each.
 
 use ambitus_families::f5::F5;
+use ambitus_families::musicgen::Musicgen;
 use ambitus_families::orpheus::Orpheus;
 use ambitus_families::parler::Parler;
 use ambitus_families::xtts::Xtts;
@@ -91,6 +92,7 @@ fn defaults() -> String {
         Orpheus::shaped(ambitus_models::orpheus::config::Config::orpheus_3b()),
         Parler::shaped(ambitus_models::parler::config::Config::mini_v1()),
         Xtts::shaped(ambitus_models::xtts::config::Config::v2()),
+        Musicgen::shaped(ambitus_models::musicgen::config::Config::small()),
     ];
     let mut out = "\n## What families mean by keys that are left out\n\n| key |".to_owned();
     let mut row = |key: &str, of: &dyn Fn(&Defaults) -> String| {

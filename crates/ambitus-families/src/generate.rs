@@ -21,6 +21,8 @@ pub struct Settings {
     pub logits: bool,
     /// Sequences at a time.
     pub sequences: usize,
+    /// Strength of classifier-free guidance of models that write tokens; where nothing is said, the family's own.
+    pub guidance: Option<f32>,
     /// How a flow is integrated.
     pub flow: Flow,
 }
@@ -32,6 +34,7 @@ impl Settings {
         max_new: None,
         logits: false,
         sequences: 8,
+        guidance: None,
         flow: Flow { steps: 32, cfg: 2.0, sway: -1.0 },
     };
 

@@ -94,6 +94,21 @@ pub fn check(
     beside: impl Fn(&str) -> bool,
     more: impl FnOnce(&Differences<'_>) -> Vec<String>,
 ) -> Result<(), RunError> {
+    compare(CONFIG, weights, states, made, beside, more)
+}
+
+/// Compares files' index with the parameters that a model declares by the configuration `config`. See [`check`].
+///
+/// # Errors
+/// As [`check`].
+pub fn compare(
+    config: &str,
+    weights: &Weights,
+    states: &[StateDecl],
+    made: impl Fn(&str) -> bool,
+    beside: impl Fn(&str) -> bool,
+    more: impl FnOnce(&Differences<'_>) -> Vec<String>,
+) -> Result<(), RunError> {
     let mut all = Differences::new(weights, states, made, beside);
     let mut problems = Vec::new();
     let renamed = take_renamed(weights, states, &mut all);
@@ -110,7 +125,7 @@ pub fn check(
         return Ok(());
     }
     Err(RunError::Model(format!(
-        "{}: does not fit config.json:\n  {}\ncheck that config.json belongs to this checkpoint, and fetch the files again if it does",
+        "{}: does not fit {config}:\n  {}\ncheck that {config} belongs to this checkpoint, and fetch the files again if it does",
         weights.path.display(),
         problems.join("\n  ")
     )))

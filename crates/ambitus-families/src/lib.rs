@@ -16,6 +16,8 @@ pub mod family;
 pub mod generate;
 pub mod hifigan;
 pub mod hugging_face;
+pub mod hydra;
+pub mod musicgen;
 pub mod orpheus;
 pub mod parler;
 pub mod prepare;
@@ -39,4 +41,4 @@ pub use family::{Families, Family, Opened};
 pub static CODECS: codec::Kinds = &[&snac::Snac, &dac::Dac, &vocos::Vocos, &dvae::Dvae, &encodec::Encodec];
 
 /// The families that Ambitus trains.
-pub static ALL: Families = &[&f5::F5, &orpheus::Orpheus, &parler::Parler, &xtts::Xtts];
+pub static ALL: Families = &[&f5::F5, &orpheus::Orpheus, &parler::Parler, &xtts::Xtts, &musicgen::Musicgen];

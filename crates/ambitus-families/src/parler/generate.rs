@@ -193,7 +193,7 @@ impl Generator for Folder {
             }
             prompts.push(prompt);
         }
-        let (states, read) = states(&self.dir, &mut file, prompts.len(), spare)?;
+        let (states, read) = states((&self.dir, cfg), &mut file, prompts.len(), spare)?;
         let said = prompts.into_iter().zip(states);
         let said = said.map(|(prompt, states)| Said { prompt, states: states.into(), columns }).collect();
         let writer = Writer::new(cfg, settings, said, lengths.min_new_tokens.unwrap_or(0));

@@ -199,16 +199,6 @@ impl Texts for Bytes {
     }
 }
 
-impl codes::Encoder for t5::Encoder {
-    fn states(&mut self, ids: &[u32]) -> Result<Vec<f32>, String> {
-        t5::Encoder::states(self, ids).map_err(|e| e.to_string())
-    }
-
-    fn width(&self) -> usize {
-        self.config().dim
-    }
-}
-
 /// The codec as preparing sees it.
 struct Own<'a> {
     codec: &'a mut dyn codec::Codec,

@@ -3,12 +3,11 @@
 use crate::clips::{Clips, Use};
 use crate::error::RunError;
 use crate::recorded::{BatchFile, Spare};
-use crate::t5::Encoder;
+use crate::t5::recorded_states;
 use ambitus_data::DataError;
 use ambitus_models::parler::batch::{self, Clip};
 use ambitus_models::parler::config::Config;
 use ambitus_models::{Batch, Norms, one_norm};
-use ambitus_recipe::size::ByteSize;
 use std::path::Path;
 
 /// A clip as it was given, and the states of its description.
@@ -63,7 +62,7 @@ impl Clips for Recorded {
 pub(super) fn read(path: &Path, dir: &Path, config: &Config, spare: Spare) -> Result<Recorded, RunError> {
     let mut file = BatchFile::open(path)?;
     let n = file.clips("codes")?;
-    let (states, _) = states(dir, &mut file, n, spare)?;
+    let (states, _) = states((dir, config), &mut file, n, spare)?;
     let mut given = Recorded { config: config.clone(), clips: Vec::new(), rows: Vec::new(), context: 0 };
     for (i, states) in states.into_iter().enumerate() {
         let (codes, shape) = file.ids(i, "codes", &["codebooks", "frames"])?;
@@ -85,32 +84,14 @@ pub(super) fn read(path: &Path, dir: &Path, config: &Config, spare: Spare) -> Re
 
 /// Returns the states `[U, E]` of the descriptions of n clips, and the bytes that the encoder took, which is gone.
 pub(super) fn states(
-    dir: &Path,
+    (dir, config): (&Path, &Config),
     file: &mut BatchFile<'_>,
     n: usize,
     spare: Spare,
 ) -> Result<(Vec<Vec<f32>>, u64), RunError> {
-    let of_clip = |i| Ok(file.ids::<u32>(i, "description_ids", &["tokens"])?.0);
-    let described = (0..n).map(of_clip).collect::<Result<Vec<_>, RunError>>()?;
-    let longest = described.iter().map(Vec::len).max().unwrap_or(0);
-    let mut encoder = Encoder::open(dir, longest, spare.threads)?;
-    let vocab = encoder.config().vocab;
-    for (i, ids) in described.iter().enumerate() {
-        if ids.is_empty() {
-            return Err(file.bad(&format!("clips.{i}.description_ids"), "is [0], not [tokens]"));
-        }
-        if let Some(at) = ids.iter().position(|id| *id as usize >= vocab) {
-            let why = format!("element {at} is {}; the text encoder has {vocab} tokens", ids[at]);
-            return Err(file.bad(&format!("clips.{i}.description_ids"), why));
-        }
+    let (states, bytes) = recorded_states(dir, file, ("description_ids", n, config.text_dim), spare)?;
+    match states.iter().position(Vec::is_empty) {
+        Some(i) => Err(file.bad(&format!("clips.{i}.description_ids"), "is [0], not [tokens]")),
+        None => Ok((states, bytes)),
     }
-    let bytes = encoder.bytes();
-    if bytes > spare.bytes {
-        let [needs, has] = ByteSize(bytes).apart(ByteSize(spare.bytes));
-        let why =
-            format!("the text encoder of {} needs {needs}, {has} are left: raise --memory", dir.display());
-        return Err(RunError::does_not_fit(bytes, why));
-    }
-    let states = described.iter().map(|ids| encoder.states(ids)).collect::<Result<_, RunError>>()?;
-    Ok((states, bytes))
 }

@@ -4,8 +4,11 @@
 //! that has room for it. So short texts cost little. The lengths are always the same, so a text's states depend on its ids alone.
 
 mod folder;
+mod recorded;
 #[cfg(test)]
 mod tests;
+
+pub use recorded::recorded_states;
 
 use crate::error::RunError;
 use ambitus_compile::{pipeline, plan};
@@ -145,6 +148,16 @@ impl Encoder {
             }
         };
         Ok(self.open.insert(exec))
+    }
+}
+
+impl ambitus_data::codes::Encoder for Encoder {
+    fn states(&mut self, ids: &[u32]) -> Result<Vec<f32>, String> {
+        Encoder::states(self, ids).map_err(|e| e.to_string())
+    }
+
+    fn width(&self) -> usize {
+        self.config().dim
     }
 }
 

@@ -390,6 +390,11 @@ fn xtts_conforms() {
     conforms(&cases::xtts());
 }
 
+#[test]
+fn musicgen_conforms() {
+    conforms(&cases::musicgen());
+}
+
 /// The log and the rates of a run that trains two players.
 #[test]
 fn a_game_says_what_each_player_does() {
@@ -450,7 +455,7 @@ fn clips_of_a_second_file_are_held_out() {
 
 #[test]
 fn every_family_has_its_case() {
-    let cased: Vec<&str> = [cases::f5(), cases::orpheus(), cases::parler(), cases::xtts()]
+    let cased: Vec<&str> = [cases::f5(), cases::orpheus(), cases::parler(), cases::xtts(), cases::musicgen()]
         .iter()
         .map(|case| family::of(case.families, &case.model).expect("its folder").name())
         .collect();

@@ -42,9 +42,10 @@ pub struct GenerationArgs {
     /// Steps from noise to mel frames
     #[arg(long, default_value_t = FLOW.steps, value_parser = positive())]
     pub steps: usize,
-    /// Strength of classifier-free guidance; 0: none, in half the time
-    #[arg(long, default_value_t = FLOW.cfg, allow_negative_numbers = true)]
-    pub cfg: f32,
+    /// Strength of classifier-free guidance. Of models that make mel frames 0 is none, in half the time [default: 2]; of those that write
+    /// codes of music 1 [default: 1]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub cfg: Option<f32>,
     /// Sway sampling: below 0 steps are denser near noise; 0: even steps
     #[arg(long, default_value_t = FLOW.sway, allow_negative_numbers = true)]
     pub sway: f32,
@@ -81,7 +82,8 @@ impl GenerationArgs {
             max_new: self.max_new.or(default.max_new),
             logits: default.logits,
             sequences: self.sequences.unwrap_or(default.sequences),
-            flow: Flow { steps: self.steps, cfg: self.cfg, sway: self.sway },
+            guidance: self.cfg.or(default.guidance),
+            flow: Flow { steps: self.steps, cfg: self.cfg.unwrap_or(FLOW.cfg), sway: self.sway },
         };
         settings.check().map_err(RunError::Usage)?;
         Ok(settings)

@@ -29,6 +29,11 @@ pub fn xtts(name: &str) -> PathBuf {
     root().join("parity/xtts/fixtures").join(name)
 }
 
+/// A folder of `parity/musicgen/record.py`.
+pub fn musicgen(name: &str) -> PathBuf {
+    root().join("parity/musicgen/fixtures").join(name)
+}
+
 /// The command line, run in `dir`.
 pub fn ambitus(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ambitus"));

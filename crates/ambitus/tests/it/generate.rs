@@ -137,6 +137,48 @@ fn a_folder_without_a_length_has_that_of_transformers() {
     assert_ne!(made(&[]), made(&["--max-new", "20"]));
 }
 
+/// Codes that follow from texts and from none, without guidance and with it.
+#[test]
+fn codes_of_music_are_those_of_transformers_and_audiocraft() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    for name in ["base", "stereo", "packed"] {
+        let fixture = common::musicgen(name);
+        let want = read(&fixture.join("generate.safetensors"));
+        let (new, guidance) = (want.ints["max_new"][0].to_string(), want.floats["guidance"].1[0].to_string());
+        let made = |more: &[&str]| {
+            generate(dir, &fixture, &[&["--greedy", "--max-new", &new], more].concat()).0.ints
+        };
+        let is = |kind: &str, got: &BTreeMap<String, Vec<i64>>| {
+            assert_eq!(got.len(), 3, "{name}");
+            for i in 0..3 {
+                let (got, want) =
+                    (&got[&format!("clips.{i}.codes")], &want.ints[&format!("clips.{i}.{kind}")]);
+                assert_eq!(got, want, "{name}, {kind}, text {i}");
+            }
+        };
+        is("plain", &made(&[]));
+        is("plain", &made(&["--cfg", "1", "--sequences", "2"]));
+        for more in [["--sequences", "8"], ["--sequences", "1"], ["--sequences", "2"], ["--threads", "1"]] {
+            is("guided", &made(&[&["--cfg", &guidance], &more[..]].concat()));
+        }
+        // Sampled codes follow from the seed, whatever is written beside them.
+        let sampled = |more: &[&str]| {
+            generate(dir, &fixture, &[&["--top-k", "9", "--seed", "4", "--max-new", &new], more].concat())
+                .0
+                .ints
+        };
+        let ones = sampled(&["--sequences", "1"]);
+        assert!(sampled(&[]) == ones && ones != made(&[]), "{name}");
+        let batch = fixture.join("generate.safetensors").display().to_string();
+        let model = fixture.display().to_string();
+        let given =
+            ["generate", "--model", &model, "--batch", &batch, "--out", "x.safetensors", "--max-new", "3"];
+        let (code, text) = said(dir, &given);
+        assert!(code == 2 && text.contains("--max-new: 3 columns"), "{name}: {code} {text}");
+    }
+}
+
 /// Codes, and the states that they were chosen by.
 #[test]
 fn states_are_those_of_the_package() {

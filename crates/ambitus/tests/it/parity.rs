@@ -1,5 +1,5 @@
 //! Loss and gradients of the real binary against those recorded from the references (`parity/f5/record.py`,
-//! `parity/orpheus/record.py`, `parity/parler/record.py`, `parity/xtts/record.py`).
+//! `parity/orpheus/record.py`, `parity/parler/record.py`, `parity/xtts/record.py`, `parity/musicgen/record.py`).
 
 use crate::common;
 use ambitus_testkit::gradients::{GRADIENT, Named, errors, is_loss, norm, values};
@@ -103,6 +103,13 @@ fn a_parler_decoder_agrees_with_the_package() {
 fn an_xtts_decoder_agrees_with_the_package() {
     check(&common::xtts("base"));
     check(&common::xtts("odd"));
+}
+
+#[test]
+fn a_musicgen_decoder_agrees_with_transformers_and_audiocraft() {
+    for name in ["base", "stereo", "packed"] {
+        check(&common::musicgen(name));
+    }
 }
 
 #[test]

@@ -75,6 +75,7 @@ fn recipes_read_and_name_what_exists() {
     seen.sort();
     let all = [
         "base",
+        "musicgen-tiny",
         "orpheus-24gb",
         "orpheus-full",
         "orpheus-lora",

@@ -3,7 +3,7 @@
 use ambitus_families::family::{ModelDir, OpenOptions};
 use ambitus_families::{ALL, Families};
 use ambitus_ir::Session;
-use ambitus_models::{Capacity, parler};
+use ambitus_models::{Capacity, musicgen, parler};
 use ambitus_store::{DType, Item, SafetensorsWriter, TensorFile, TensorInfo, TensorSpec, TensorWriter};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,8 @@ pub struct Case {
 }
 
 /// All of them.
-pub fn all() -> [Case; 6] {
-    [f5(), orpheus(), parler(), xtts(), toy(), game()]
+pub fn all() -> [Case; 7] {
+    [f5(), orpheus(), parler(), xtts(), musicgen(), toy(), game()]
 }
 
 /// Nine short tones of other lengths and pitches, with texts.
@@ -225,6 +225,44 @@ pub fn xtts() -> Case {
     write_checkpoint(&model.join("model.pth"), &session, &decoder);
     let lines = "xtts: {language: en}\nlearning_rate: 1e-2\nschedule: linear".to_owned();
     Case { name: "XTTS", families: ALL, dir, model, part: "*.h.0", rows: 140, lines, refuses: &[] }
+}
+
+/// A decoder of three layers over the recorded EnCodec, with the recorded text encoder and tokenizer, of random values.
+pub fn musicgen() -> Case {
+    let dir = tempfile::tempdir().expect("a folder");
+    voice(dir.path());
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).expect("a folder");
+    let parity = root().join("parity");
+    let tokenizer = parity.join("t5/fixtures/tokenizer/tokenizer.json");
+    std::fs::copy(tokenizer, model.join("tokenizer.json")).expect("a file");
+    let json = |path: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(parity.join(path)).expect("a file")).expect("JSON")
+    };
+    let (mut text, audio) =
+        (json("t5/fixtures/gated/config.json"), json("encodec/fixtures/hop/musicgen-g-v/config.json"));
+    text["vocab_size"] = IDS.into();
+    let config = serde_json::json!({
+        "architectures": ["MusicgenForConditionalGeneration"], "model_type": "musicgen",
+        "transformers_version": "4.57.6", "text_encoder": text, "audio_encoder": audio["audio_encoder"],
+        "decoder": {
+            "vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 24,
+            "num_codebooks": 2, "dropout": 0.0, "pad_token_id": 32, "bos_token_id": 32,
+        },
+    });
+    std::fs::write(model.join("config.json"), config.to_string()).expect("a file");
+    let frozen = [
+        ("encodec/fixtures/hop/musicgen-g-v/model.safetensors", ""),
+        ("t5/fixtures/gated/model.safetensors", "text_encoder."),
+    ];
+    let frozen = frozen.map(|(path, before)| (TensorFile::open(parity.join(path)).expect("weights"), before));
+    let file: musicgen::config::File = serde_json::from_value(config).expect("its form");
+    let mut session = Session::default();
+    let cap = Capacity { rows: 1, clips: 1 };
+    musicgen::model::loss(&mut session, &file.config().expect("a shape"), cap, "micro", true);
+    write_model(&model, &session, &frozen);
+    let lines = "learning_rate: 1e-2\nschedule: linear\nwarmup: 0".to_owned();
+    Case { name: "MusicGen", families: ALL, dir, model, part: "*.layers.0", rows: 60, lines, refuses: &[] }
 }
 
 /// Writes random parameters of a session, and a vocoder's tensors, as the project does.

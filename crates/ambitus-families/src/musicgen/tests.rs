@@ -1,0 +1,219 @@
+//! What a batch holds of prepared files, and what is said of folders that do not fit.
+
+use super::clips::MusicClips;
+use super::keys::Keys;
+use crate::clips::{Clips, Use, When};
+use crate::error::RunError;
+use crate::family::{ModelDir, OpenOptions};
+use crate::recorded::Spare;
+use ambitus_data::codes::{self, CodesOptions, Frames, Rows, prepare_states};
+use ambitus_data::music::{
+    self, Counts, Kept, MusicOptions, Pieces, Sound, Told, load_music_clip, prepare_music,
+};
+use ambitus_data::{ClipIndex, DataError, Limits, Policy, PrepareOptions, Source, wav};
+use ambitus_models::musicgen::config::{Config, delays};
+use ambitus_models::{Batch, Capacity, Model};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const FRAME: usize = 640;
+/// Frames of a segment.
+const SEGMENT: usize = 50;
+
+fn config() -> Config {
+    Config { vocab: 1024, delays: delays(2, 1), text_dim: 2, context: 4, ..Config::small() }
+}
+
+/// Numbers that follow from lengths and places.
+struct Toy;
+
+impl music::Texts for Toy {
+    fn kept(&self, told: Told<'_>) -> Result<Kept, String> {
+        let plain = told.description.map_or(0, |text| text.split(' ').count());
+        Ok(Kept { numbers: Vec::new(), plain, longest: plain })
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        [1; 32]
+    }
+}
+
+impl codes::Texts for Toy {
+    fn prompt(&self, _: &str) -> Result<Vec<u32>, String> {
+        Ok(Vec::new())
+    }
+
+    fn description(&self, text: &str) -> Result<Vec<u32>, String> {
+        Ok(text.split(' ').map(|word| word.len() as u32).collect())
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        [1; 32]
+    }
+}
+
+impl codes::Encoder for Toy {
+    fn states(&mut self, ids: &[u32]) -> Result<Vec<f32>, String> {
+        Ok(ids.iter().flat_map(|id| [*id as f32, 0.5]).collect())
+    }
+
+    fn width(&self) -> usize {
+        2
+    }
+}
+
+impl music::Codec for Toy {
+    fn encode(&mut self, sound: &mut Sound<'_>) -> Result<Result<Vec<Vec<u32>>, String>, DataError> {
+        let mut samples = 0;
+        while let Some(piece) = sound()? {
+            samples += piece.len();
+        }
+        let frames = samples.div_ceil(FRAME) as u32;
+        Ok(Ok((0..2).map(|k| (0..frames).map(|t| (2 * t + k) % 1024).collect()).collect()))
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        [2; 32]
+    }
+}
+
+/// Prepares a long file with a text, a short one with one, and one without.
+fn prepared(dir: &Path) -> Arc<ClipIndex> {
+    for (name, seconds) in [("a", 8), ("b", 1), ("c", 2)] {
+        let tone: Vec<f32> = (0..seconds * 16_000).map(|t| 0.3 * (t as f32 * 0.1).sin()).collect();
+        wav::write_wav(&dir.join(format!("{name}.wav")), &tone, 32_000).unwrap();
+    }
+    std::fs::write(dir.join("a.txt"), "slow piano in rain").unwrap();
+    std::fs::write(dir.join("b.txt"), "drums").unwrap();
+    let rows = |counts: Counts| Ok(Rows { own: counts.frames + 1, context: counts.text });
+    let none = |_: codes::Counts| Ok(Rows { own: 0, context: 0 });
+    let frames = Frames { codebooks: 2, samples: FRAME };
+    let music = MusicOptions {
+        frames,
+        channels: 1,
+        pieces: Pieces::Whole,
+        most_text: 9,
+        rows: &rows,
+        spec: "toy-v1",
+    };
+    let limits = Limits { max_seconds: SEGMENT as f64 / 50.0, min_seconds: 0.1, ..Limits::default() };
+    let cache = dir.join("cache");
+    let options = PrepareOptions { limits, policy: Policy::Skip, cache, threads: 1, rate: 32_000 };
+    let source = Source::read_music(dir, &options.cache, u64::MAX).unwrap();
+    let states = CodesOptions { description: None, most_description: 9, frames, rows: &none, spec: "toy-v1" };
+    prepare_states(&source, &Toy, (&mut Toy, &[3; 32]), &states, &options, &|_| true).unwrap();
+    prepare_music(&source, &Toy, (&mut Toy, [3; 32]), &music, &options, &|_| true).unwrap().index
+}
+
+fn ints(batch: &Batch, name: &str) -> Vec<i32> {
+    batch.ints().find(|(input, _)| *input == name).unwrap().1.to_vec()
+}
+
+#[test]
+fn a_batch_holds_segments_and_their_texts() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = prepared(dir.path());
+    let names: Vec<&str> = (0..3).map(|i| index.name(i)).collect();
+    assert!(names[0].starts_with('a') && names[2].starts_with('c'), "{names:?}");
+    let cfg = config();
+    let with = |share| Keys { condition_dropout: share };
+    let clips = MusicClips::new(index.clone(), &[0, 1, 2], 7, (cfg.clone(), with(0.0)));
+    assert_eq!((clips.rows(), clips.context()), (&[51, 26, 51][..], 4));
+    let norms = clips.norms(&[0, 1].map(|clip| Use { clip, when: When::Epoch(0) })).unwrap();
+    assert_eq!(norms[1], ("norm.1".to_owned(), 1.0 / (2.0 * 73.0)));
+
+    let cap = Capacity { rows: 130, clips: 3 };
+    let mut batch = (&cfg as &dyn Model).batch(cap);
+    let fill = |clips: &MusicClips, batch: &mut Batch, when| {
+        let uses = [0, 1, 2].map(|clip| Use { clip, when });
+        clips.fill(&uses, batch).unwrap();
+    };
+    let mut starts = Vec::new();
+    for epoch in 0..20 {
+        fill(&clips, &mut batch, When::Epoch(epoch));
+        assert_eq!(ints(&batch, "context"), [0, 4, 5, 5]);
+        assert_eq!(ints(&batch, "segments"), [0, 51, 77, 128]);
+        // The first code of the second codebook is scored a step later.
+        let (first, second) = (ints(&batch, "labels.0"), ints(&batch, "labels.1"));
+        assert_eq!(first[0] + 1, second[1]);
+        assert_eq!(first[49] - first[0], 98);
+        starts.push(first[0] / 2);
+        // A file that is shorter than a segment is read whole.
+        assert_eq!(first[51], 0);
+    }
+    let long = load_music_clip(&index.path(0)).unwrap().frames() as i32;
+    assert!(starts.iter().all(|s| (0..=long - SEGMENT as i32).contains(s)), "{starts:?}");
+    starts.sort_unstable();
+    starts.dedup();
+    assert!(starts.len() > 10, "{starts:?}");
+    // The same use anywhere, and in validations always the beginning.
+    let alone = |when| {
+        let mut batch = (&cfg as &dyn Model).batch(cap);
+        clips.fill(&[Use { clip: 0, when }], &mut batch).unwrap();
+        ints(&batch, "labels.0")[..51].to_vec()
+    };
+    fill(&clips, &mut batch, When::Epoch(3));
+    assert_eq!(alone(When::Epoch(3)), ints(&batch, "labels.0")[..51]);
+    assert_eq!(alone(When::Round(0))[0], 0);
+
+    // Texts are dropped as often as is asked for, in validations never.
+    let dropped = |share| {
+        let clips = MusicClips::new(index.clone(), &[0], 7, (cfg.clone(), with(share)));
+        let mut batch = (&cfg as &dyn Model).batch(cap);
+        let drops = (0..400).filter(|epoch| {
+            clips.fill(&[Use { clip: 0, when: When::Epoch(*epoch) }], &mut batch).unwrap();
+            ints(&batch, "context")[1] == 0
+        });
+        let n = drops.count();
+        clips.fill(&[Use { clip: 0, when: When::Round(0) }], &mut batch).unwrap();
+        assert_eq!(ints(&batch, "context")[1], 4);
+        n
+    };
+    assert_eq!((dropped(0.0), dropped(1.0)), (0, 400));
+    assert!((80..160).contains(&dropped(0.3)));
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../parity/musicgen/fixtures").join(name)
+}
+
+fn open(dir: &Path) -> Result<ModelDir, RunError> {
+    ModelDir::open(crate::ALL, dir, OpenOptions::default())
+}
+
+#[test]
+fn a_melody_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    for named in [
+        "\"architectures\": [\"MusicgenMelodyForConditionalGeneration\"]",
+        "\"model_type\": \"musicgen_melody\"",
+    ] {
+        std::fs::write(dir.path().join("config.json"), format!("{{{named}}}")).unwrap();
+        let why = open(dir.path()).err().unwrap();
+        assert!(why.exit_code() == 4 && why.to_string().contains("melody models are not supported"), "{why}");
+    }
+}
+
+/// A text needs T5 beside audiocraft's checkpoint, codes alone do not.
+#[test]
+fn an_encoder_is_needed_for_texts_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::copy(fixture("packed").join("state_dict.bin"), dir.path().join("state_dict.bin")).unwrap();
+    let model = open(dir.path()).unwrap();
+    let spare = Spare { threads: 1, bytes: u64::MAX };
+    let why = model.opened.recorded(&fixture("packed").join("batch.safetensors"), spare).err().unwrap();
+    assert!(why.exit_code() == 4 && why.to_string().contains("t5: is missing"), "{why}");
+    let batch = dir.path().join("batch.safetensors");
+    let specs = [("clips.0.codes", vec![3, 2]), ("clips.0.text_ids", vec![0])];
+    let specs =
+        specs.map(|(name, shape)| ambitus_store::TensorSpec::new(name, ambitus_store::DType::I64, &shape));
+    let mut file =
+        ambitus_store::SafetensorsWriter::create(&batch, specs.to_vec(), &Default::default()).unwrap();
+    file.write_i64("clips.0.codes", &[1; 6]).unwrap();
+    file.write_i64("clips.0.text_ids", &[]).unwrap();
+    file.finish().unwrap();
+    let clips = model.opened.recorded(&batch, spare).unwrap();
+    assert_eq!((clips.rows(), clips.context()), (&[3][..], 0));
+    let why = model.opened.preparer().err().unwrap();
+    assert!(why.exit_code() == 2 && why.to_string().contains("begins with transformers' folder"), "{why}");
+}
