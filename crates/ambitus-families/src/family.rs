@@ -73,6 +73,8 @@ pub struct ExportForm {
     pub config: Option<&'static str>,
     /// PyTorch checkpoints in place of `model.safetensors`, of which an export chooses one; the first where none is asked for.
     pub layouts: &'static [TorchLayout],
+    /// The word for `model.safetensors` beside them, which it is then where none is asked for.
+    pub plain: Option<&'static str>,
 }
 
 impl ExportForm {
@@ -87,10 +89,14 @@ impl ExportForm {
     /// # Errors
     /// A name that is none of them, with those that there are.
     pub fn layout(&self, name: Option<&str>) -> Result<Option<&'static TorchLayout>, RunError> {
-        let Some(name) = name else { return Ok(self.layouts.first()) };
+        let Some(name) = name else { return Ok(self.layouts.first().filter(|_| self.plain.is_none())) };
+        if self.plain == Some(name) {
+            return Ok(None);
+        }
         let found = self.layouts.iter().find(|layout| layout.name == name);
         found.map(Some).ok_or_else(|| {
-            let names: Vec<&str> = self.layouts.iter().map(|layout| layout.name).collect();
+            let names = self.plain.into_iter().chain(self.layouts.iter().map(|layout| layout.name));
+            let names: Vec<&str> = names.collect();
             RunError::Usage(match &*names {
                 [] => format!("--layout {name}: this model is exported in one layout: leave it out"),
                 names => format!("--layout {name}: is none of {}", names.join(", ")),
@@ -110,8 +116,23 @@ pub struct TorchLayout {
     pub key: &'static str,
     /// What stands before every tensor's name, of frozen ones as well.
     pub prefix: &'static str,
+    /// Returns where a tensor of the model is, of a project with names of its own. Frozen tensors and the model's other files are none of
+    /// its checkpoint's.
+    pub place: Option<fn(&str) -> Place>,
     /// Returns what stands beside the tensors.
-    pub beside: fn(&Progressed<'_>) -> Vec<(String, Item)>,
+    ///
+    /// # Errors
+    /// A model that the project does not have.
+    pub beside: fn(&Progressed<'_>) -> Result<Vec<(String, Item)>, RunError>,
+}
+
+/// Where a tensor is in a project's checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The name there.
+    pub name: String,
+    /// Which of how many parts of that tensor, of as many rows each, it is.
+    pub part: (usize, usize),
 }
 
 /// What an export knows of its run.

@@ -12,11 +12,12 @@ use crate::run_dir::{RunDir, frozen};
 use crate::saved::{self, Progress};
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_families::error::RunError;
-use ambitus_families::family::{ExportForm, Family, Progressed, TorchLayout};
+use ambitus_families::family::{ExportForm, Family, Place, Progressed, TorchLayout};
 use ambitus_recipe::recipe::Lora;
 use ambitus_store::{Checkpoint, DType, Item, PiecedFiles, TensorSpec, TensorWriter, write_atomic};
 use dtype::Dtype;
 use merge::Adapter;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The file of weights where a family has no layouts of its own.
@@ -197,12 +198,16 @@ pub fn export(
     let retyped =
         config.map(|name| dtype::retyped(&run.dir.model().join(name), dtype)).transpose()?.flatten();
     let dtype_of = |weight: &str| if exact.contains(&weight) { Dtype::Fp32 } else { dtype };
-    let frozen = run.dir.frozen(&kept)?;
+    let place = layout.and_then(|layout| layout.place);
+    let frozen = match place {
+        Some(_) => None,
+        None => run.dir.frozen(&kept)?,
+    };
+    let parts = parts(&parameters, place, prefix);
     let metadata = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    let specs = parameters
-        .all()
-        .filter(|(name, _)| adapted_module(name).is_none())
-        .map(|(name, shape)| TensorSpec::new(format!("{prefix}{name}"), dtype_of(name).stored(), shape))
+    let specs = parts
+        .iter()
+        .map(|(name, (weights, shape))| TensorSpec::new(name, dtype_of(&weights[0]).stored(), shape))
         .chain(scalars.iter().map(|(name, dtype)| TensorSpec::new(*name, *dtype, &[])))
         .chain(frozen.iter().flat_map(|file| file.tensors()).map(frozen::spec))
         .map(|spec| TensorSpec { name: format!("{outer}{}", spec.name), ..spec })
@@ -223,34 +228,59 @@ pub fn export(
             frozen::copy(file, inner, &name, &mut writer, &mut scratch)?;
             continue;
         }
-        let scalar = scalars.iter().find(|(scalar, _)| *scalar == inner);
-        match inner.strip_prefix(prefix).filter(|_| scalar.is_none()) {
-            None if scalar.is_some_and(|(_, dtype)| *dtype == DType::Bool) => writer.write(&name, &[1])?,
-            None => writer.write_i64(&name, &[0])?,
-            Some(weight) => {
-                let mut adapter =
-                    Adapter::read(&parameters, (weight, form.is_by_columns(weight)), run.lora, &mut scratch)?;
-                let mut add = |first: usize, piece: &mut [f32]| {
-                    if let Some(adapter) = &mut adapter {
-                        adapter.add(first, piece);
-                    }
-                };
-                parameters.copy(
-                    weight,
-                    &mut writer,
-                    (&name, dtype_of(weight)),
-                    &mut scratch,
-                    Some(&mut add),
-                )?;
+        let Some((weights, _)) = parts.get(inner) else {
+            let scalar = scalars.iter().find(|(scalar, _)| *scalar == inner);
+            match scalar.is_some_and(|(_, dtype)| *dtype == DType::Bool) {
+                true => writer.write(&name, &[1])?,
+                false => writer.write_i64(&name, &[0])?,
             }
+            continue;
+        };
+        for weight in weights {
+            let mut adapter =
+                Adapter::read(&parameters, (weight, form.is_by_columns(weight)), run.lora, &mut scratch)?;
+            let mut add = |first: usize, piece: &mut [f32]| {
+                if let Some(adapter) = &mut adapter {
+                    adapter.add(first, piece);
+                }
+            };
+            parameters.copy(weight, &mut writer, (&name, dtype_of(weight)), &mut scratch, Some(&mut add))?;
         }
     }
     writer.finish()?;
+    if place.is_some() {
+        return Ok(());
+    }
     if let (Some(name), Some(text)) = (config, retyped) {
         write_atomic(out.join(name), text.as_bytes())?;
         kept.names.retain(|kept| kept != name);
     }
     run.dir.copy_kept(&kept, out)
+}
+
+/// The model's tensors that are one of an export, in their order, and its shape.
+type Parts = BTreeMap<String, (Vec<String>, Vec<usize>)>;
+
+/// Returns the tensors of an export by their names, but for frozen ones.
+fn parts(parameters: &Parameters, place: Option<fn(&str) -> Place>, prefix: &str) -> Parts {
+    let mut all: BTreeMap<String, Vec<(usize, String, Vec<usize>)>> = BTreeMap::new();
+    for (name, shape) in parameters.all().filter(|(name, _)| adapted_module(name).is_none()) {
+        let Place { name: there, part: (i, n) } = match place {
+            Some(place) => place(name),
+            None => Place { name: format!("{prefix}{name}"), part: (0, 1) },
+        };
+        let mut whole = shape.to_vec();
+        if let Some(rows) = whole.first_mut() {
+            *rows *= n;
+        }
+        all.entry(there).or_default().push((i, name.to_owned(), whole));
+    }
+    let joined = |mut parts: Vec<(usize, String, Vec<usize>)>| {
+        parts.sort();
+        let shape = parts[0].2.clone();
+        (parts.into_iter().map(|(_, name, _)| name).collect(), shape)
+    };
+    all.into_iter().map(|(name, parts)| (name, joined(parts))).collect()
 }
 
 /// Returns what a PyTorch checkpoint holds: the tensors under their key, and what the layout has beside them.
@@ -266,6 +296,6 @@ fn dictionary(
         Source::Raw => raw,
     });
     let mut all = vec![(layout.key.to_owned(), Item::Tensors)];
-    all.extend((layout.beside)(&Progressed { dir, updates: progress.update, loss }));
+    all.extend((layout.beside)(&Progressed { dir, updates: progress.update, loss })?);
     Ok(all)
 }

@@ -20,8 +20,8 @@ const NAMES: [&str; 2] = ["MusicgenForConditionalGeneration", "musicgen"];
 const MELODY: [&str; 2] = ["MusicgenMelodyForConditionalGeneration", "musicgen_melody"];
 /// Audiocraft's checkpoint, its section of tensors, and the text in it that is the configuration.
 pub(super) const CHECKPOINT: &str = "state_dict.bin";
-const SECTION_OF_TENSORS: &str = "best_state.";
-const YAML: &str = "xp.cfg";
+pub(super) const SECTION_OF_TENSORS: &str = "best_state";
+pub(super) const YAML: &str = "xp.cfg";
 /// The text encoder's folder beside audiocraft's checkpoint, which has none.
 const TEXT: &str = "t5";
 
@@ -99,7 +99,8 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
     })
 }
 
-fn of_transformers(dir: &Path) -> Result<Config, RunError> {
+/// Reads transformers' configuration.
+pub(super) fn of_transformers(dir: &Path) -> Result<Config, RunError> {
     let path = dir.join(CONFIG);
     let text = read_text(&path, MAX_CONFIG_BYTES, "copy it from the checkpoint's own folder")?;
     let fail = |why: String| RunError::Model(format!("{}: {why}", path.display()));
@@ -121,9 +122,11 @@ fn of_audiocraft(dir: &Path) -> Result<(Config, Option<Weights>), RunError> {
     if let Some((name, why)) = file.refused().first() {
         return Err(bad(format!("{name} was not read: {why}")));
     }
-    let file = file.renamed(|name| match name.strip_prefix(SECTION_OF_TENSORS) {
-        Some(name) => names(name, &text),
-        None => Vec::new(),
+    let file = file.renamed(|name| {
+        match name.strip_prefix(SECTION_OF_TENSORS).and_then(|name| name.strip_prefix('.')) {
+            Some(name) => names(name, &text),
+            None => Vec::new(),
+        }
     });
     let weights = Weights { files: vec![file], prefix: String::new(), path: path.clone() };
     // The name of a T5 says nothing of its width for sure: the projection does.
@@ -134,7 +137,7 @@ fn of_audiocraft(dir: &Path) -> Result<(Config, Option<Weights>), RunError> {
         _ => {
             let tensor = format!("condition_provider.conditioners.{text}.output_proj.weight");
             Err(bad(format!(
-                "{SECTION_OF_TENSORS}{tensor}: is missing, or no matrix; fetch the checkpoint again"
+                "{SECTION_OF_TENSORS}.{tensor}: is missing, or no matrix; fetch the checkpoint again"
             )))
         }
     }

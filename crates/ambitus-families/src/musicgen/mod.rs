@@ -1,6 +1,7 @@
 //! MusicGen: a folder of `MusicgenForConditionalGeneration`, or audiocraft's; clips of codes, and of states, which T5 makes of texts.
 
 mod clips;
+mod export;
 mod folder;
 mod generate;
 mod keys;
@@ -17,8 +18,9 @@ use crate::generate::Generator;
 use crate::hugging_face::{self, CONFIG, Frozen};
 use crate::prepare::Preparer;
 use crate::recorded::Spare;
+use crate::tokens::{Reader, Reading, Tokens};
 use crate::weights::Weights;
-use ambitus_data::ClipIndex;
+use ambitus_data::{ClipIndex, Unigram};
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_models::musicgen::batch::steps;
@@ -78,9 +80,15 @@ impl Family for Musicgen {
         }
     }
 
-    /// Returns the names of `MusicgenForConditionalGeneration`, and what Hugging Face's readers ask for.
+    /// Returns the names of `MusicgenForConditionalGeneration`, and what Hugging Face's readers ask for; or audiocraft's checkpoint.
     fn export(&self) -> ExportForm {
-        ExportForm { metadata: &[("format", "pt")], config: Some(CONFIG), ..ExportForm::default() }
+        ExportForm {
+            metadata: &[("format", "pt")],
+            config: Some(CONFIG),
+            layouts: &export::LAYOUTS,
+            plain: Some("transformers"),
+            ..ExportForm::default()
+        }
     }
 }
 
@@ -126,6 +134,17 @@ impl Opened for Folder {
 
     fn assumes_clips(&self) -> bool {
         true
+    }
+
+    fn reader(&self, reading: &Reading) -> Result<Reader<'_>, RunError> {
+        reading.has(Musicgen.name(), false, false)?;
+        let read = Unigram::read(&self.text_encoder()?, u64::MAX);
+        let tokenizer = read.map_err(|e| RunError::Model(e.to_string()))?;
+        Ok(Box::new(move |text| {
+            let ids = tokenizer.encode(text)?;
+            let pieces = ids.iter().map(|id| tokenizer.piece(*id).unwrap_or_default()).collect();
+            Ok(Tokens { ids, pieces })
+        }))
     }
 
     fn generator(&self) -> Option<&dyn Generator> {

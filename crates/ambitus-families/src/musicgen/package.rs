@@ -51,6 +51,12 @@ struct Fuser {
     others: Map<String, Value>,
 }
 
+impl Default for Fuser {
+    fn default() -> Fuser {
+        Fuser { cross: vec!["description".to_owned()], others: Map::new() }
+    }
+}
+
 /// Values of `transformer_lm` that are computed, where they are there.
 fn computed() -> [(&'static str, Value); 14] {
     [
@@ -138,12 +144,15 @@ pub(super) fn config(yaml: &str) -> Result<(Config, String), String> {
 
 /// Returns the condition that is read across: a text by a frozen T5, and no other.
 fn conditioner(whole: &Value) -> Result<String, String> {
-    let all: Map<String, Value> = section(whole, "conditioners")?;
+    let has = |key: &str| whole.get(key).is_some_and(|value| !value.is_null());
+    let all: Map<String, Value> =
+        if has("conditioners") { section(whole, "conditioners")? } else { Map::new() };
     let of = |key: &str| all.get(key).and_then(|of| of.get("model")).and_then(Value::as_str);
     if let Some(melody) = all.keys().find(|key| matches!(of(key), Some("chroma_stem" | "style"))) {
         return Err(format!("conditioners.{melody}: {}", no_melody()));
     }
-    let fuser: Fuser = section(whole, "fuser")?;
+    // Files of other tools may leave out what is the same in all.
+    let fuser: Fuser = if has("fuser") { section(whole, "fuser")? } else { Fuser::default() };
     let [text] = &*fuser.cross else {
         return Err(format!("fuser.cross: {} conditions are not read; one text is", fuser.cross.len()));
     };
@@ -156,7 +165,7 @@ fn conditioner(whole: &Value) -> Result<String, String> {
     if fuser.others.get("cross_attention_pos_emb").is_some_and(|value| *value == Value::Bool(true)) {
         return Err("fuser.cross_attention_pos_emb: positions of texts are not computed".to_owned());
     }
-    if of(text) != Some("t5") {
+    if of(text) != Some("t5") && has("conditioners") {
         let is = of(text).unwrap_or("nothing");
         return Err(format!("conditioners.{text}.model: `{}` is not computed; t5 is", short(is)));
     }
@@ -186,6 +195,8 @@ mod tests {
             .replacen("delays: [0, 1, 2, 3]", "delays: [0, 0, 1, 1, 2, 2, 3, 3]", 1);
         let (stereo, _) = super::config(&stereo).unwrap();
         assert_eq!((stereo.delays, stereo.channels), (delays(8, 2), 2));
+        let bare = PUBLISHED.replacen("fuser:", "other:", 1).replacen("conditioners:", "more:", 1);
+        assert_eq!(super::config(&bare).unwrap(), super::config(PUBLISHED).unwrap());
         let none = PUBLISHED.replacen("delays: [0, 1, 2, 3]", "delays: null", 1);
         assert_eq!(super::config(&none).unwrap().0.delays, [0, 1, 2, 3]);
     }
@@ -209,7 +220,7 @@ mod tests {
             ("model: t5", "model: clap", "conditioners.description.model: `clap`"),
             ("model: t5", "model: chroma_stem", "conditioners.description: melody"),
             ("finetune: false", "finetune: true", "conditioners.description.t5.finetune: true"),
-            ("fuser:", "fusers:", "fuser: is missing"),
+            ("fuser:\n", "fuser: {sum: []}\nfusers:\n", "fuser: missing field `cross`"),
             ("transformer_lm:", "{", ""),
         ] {
             assert!(PUBLISHED.contains(from), "{from}");

@@ -1,5 +1,6 @@
 //! The two layouts of `model.pth`: as the model was released, and as AllTalk's "compact and move" leaves what its trainer wrote.
 
+use crate::error::RunError;
 use crate::family::{Progressed, TorchLayout};
 use ambitus_store::Item;
 
@@ -8,17 +9,24 @@ pub(super) const MODEL_FILE: &str = "model.pth";
 
 /// The layouts, the default first.
 pub(super) static LAYOUTS: [TorchLayout; 2] = [
-    TorchLayout { name: "clean", file: MODEL_FILE, key: "model", prefix: "", beside: |_| Vec::new() },
-    TorchLayout { name: "compact", file: MODEL_FILE, key: "model", prefix: "xtts.", beside },
+    TorchLayout {
+        name: "clean",
+        file: MODEL_FILE,
+        key: "model",
+        prefix: "",
+        place: None,
+        beside: |_| Ok(Vec::new()),
+    },
+    TorchLayout { name: "compact", file: MODEL_FILE, key: "model", prefix: "xtts.", place: None, beside },
 ];
 
 /// Returns what the trainer saves beside the tensors, without its optimizer.
-fn beside(run: &Progressed<'_>) -> Vec<(String, Item)> {
+fn beside(run: &Progressed<'_>) -> Result<Vec<(String, Item)>, RunError> {
     let loss = run.loss.map_or(Item::None, Item::Float);
     let losses = [("train_loss", Item::None), ("eval_loss", loss)];
     let named = |(key, item): (&str, Item)| (key.to_owned(), item);
     let config = [("model", Item::Text("xtts".to_owned()))];
-    [
+    let all = [
         // Loaders look whether it is there; what it says they read in config.json.
         ("config", Item::Dict(config.map(named).into())),
         ("scheduler", Item::None),
@@ -27,8 +35,8 @@ fn beside(run: &Progressed<'_>) -> Vec<(String, Item)> {
         ("epoch", Item::Int(0)),
         ("model_loss", Item::Dict(losses.map(named).into())),
     ]
-    .map(named)
-    .into()
+    .map(named);
+    Ok(all.into())
 }
 
 #[cfg(test)]
@@ -49,7 +57,7 @@ mod tests {
             let layout = form.layout(name).unwrap().unwrap();
             let run = Progressed { dir: Path::new(""), updates: 7, loss: Some(2.5) };
             let mut root = vec![(layout.key.to_owned(), Item::Tensors)];
-            root.extend((layout.beside)(&run));
+            root.extend((layout.beside)(&run).unwrap());
             assert!(root.iter().map(|(key, _)| &**key).all(|key| sections.contains(&key)));
             assert_eq!(root.len(), sections.len());
             let spec = TensorSpec::new(format!("{}mel_stats", layout.prefix), DType::F32, &[2]);

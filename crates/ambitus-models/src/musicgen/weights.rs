@@ -14,6 +14,19 @@ const POSITIONS: &str = "decoder.model.decoder.embed_positions.weights";
 /// The layers that adapters go to by default: all projections of a block.
 pub const ADAPTED: [&str; 6] = ["*.q_proj", "*.k_proj", "*.v_proj", "*.out_proj", "*.fc1", "*.fc2"];
 
+/// Parts of a layer in transformers and in audiocraft.
+const ATTENTION: [(&str, &str); 2] = [("self_attn", "self_attn"), ("encoder_attn", "cross_attention")];
+/// One matrix in audiocraft.
+const PROJECTIONS: [&str; 3] = ["q_proj", "k_proj", "v_proj"];
+/// In audiocraft, and in transformers.
+const PARTS: [(&str, &str); 5] = [
+    ("norm1.", "self_attn_layer_norm."),
+    ("norm_cross.", "encoder_attn_layer_norm."),
+    ("norm2.", "final_layer_norm."),
+    ("linear1.", "fc1."),
+    ("linear2.", "fc2."),
+];
+
 /// Parameters of T5-base's encoder, and of EnCodec at 32 kHz, which audiocraft keeps beside the model.
 const BESIDE_PARAMETERS: u64 = 109_628_544 + 56_884_674;
 
@@ -59,26 +72,50 @@ pub fn names(theirs: &str, conditioner: &str) -> Vec<String> {
         return Vec::new();
     };
     let layer = format!("{model}.layers.{i}");
-    for (own, its) in [("self_attn", "self_attn"), ("cross_attention", "encoder_attn")] {
+    for (its, own) in ATTENTION {
         let Some(leaf) = part.strip_prefix(own).and_then(|rest| rest.strip_prefix('.')) else { continue };
         // Attention that is torch's own has one module more.
         return match leaf.strip_prefix("mha.").unwrap_or(leaf) {
-            "in_proj_weight" => {
-                ["q_proj", "k_proj", "v_proj"].map(|of| format!("{layer}.{its}.{of}.weight")).into()
-            }
+            "in_proj_weight" => PROJECTIONS.map(|of| format!("{layer}.{its}.{of}.weight")).into(),
             "out_proj.weight" => vec![format!("{layer}.{its}.out_proj.weight")],
             _ => Vec::new(),
         };
     }
-    let parts = [
-        ("norm1.", "self_attn_layer_norm."),
-        ("norm_cross.", "encoder_attn_layer_norm."),
-        ("norm2.", "final_layer_norm."),
-        ("linear1.", "fc1."),
-        ("linear2.", "fc2."),
-    ];
-    let found = parts.iter().find_map(|(own, its)| Some((its, part.strip_prefix(own)?)));
+    let found = PARTS.iter().find_map(|(own, its)| Some((its, part.strip_prefix(own)?)));
     leaf(found.map(|(its, end)| format!("{layer}.{its}{end}")))
+}
+
+/// Returns the name of a tensor of the model in audiocraft's `LMModel`, and which of how many parts of that tensor it is. The inverse of
+/// [`names`].
+pub fn package_name(own: &str, conditioner: &str) -> (String, (usize, usize)) {
+    let whole = |name: String| (name, (0, 1));
+    if let Some(end) = own.strip_prefix("enc_to_dec_proj.") {
+        return whole(format!("condition_provider.conditioners.{conditioner}.output_proj.{end}"));
+    }
+    if let Some(rest) = own.strip_prefix("decoder.lm_heads.") {
+        return whole(format!("linears.{rest}"));
+    }
+    let Some(body) = own.strip_prefix("decoder.model.decoder.") else { return whole(own.to_owned()) };
+    if let Some(rest) = body.strip_prefix("embed_tokens.") {
+        return whole(format!("emb.{rest}"));
+    }
+    if let Some(rest) = body.strip_prefix("layer_norm.") {
+        return whole(format!("out_norm.{rest}"));
+    }
+    let Some((i, part)) = body.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) else {
+        return whole(own.to_owned());
+    };
+    let layer = format!("transformer.layers.{i}");
+    for (its, theirs) in ATTENTION {
+        let Some(leaf) = part.strip_prefix(its).and_then(|rest| rest.strip_prefix('.')) else { continue };
+        let projection = PROJECTIONS.iter().position(|of| leaf.strip_suffix(".weight") == Some(*of));
+        return match projection {
+            Some(k) => (format!("{layer}.{theirs}.in_proj_weight"), (k, PROJECTIONS.len())),
+            None => whole(format!("{layer}.{theirs}.{leaf}")),
+        };
+    }
+    let found = PARTS.iter().find_map(|(theirs, its)| Some((theirs, part.strip_prefix(its)?)));
+    whole(found.map_or(own.to_owned(), |(theirs, end)| format!("{layer}.{theirs}{end}")))
 }
 
 fn numbered<'n>(name: &'n str, before: &str, after: &str) -> Option<&'n str> {
@@ -103,8 +140,33 @@ pub fn original_bytes(cfg: &Config, parameters: u64, rows: usize, mixed: bool) -
 mod tests {
     use super::*;
     use crate::batch::Capacity;
+    use crate::musicgen::config::delays;
     use ambitus_ir::Session;
     use std::collections::BTreeSet;
+
+    /// As audiocraft counts them, and with the text's projection.
+    #[test]
+    fn published_shapes_have_as_many_parameters() {
+        let of = |dim: usize, layers, books| Config {
+            dim,
+            layers,
+            heads: dim / 64,
+            ffn: 4 * dim,
+            delays: delays(books, 1),
+            ..Config::small()
+        };
+        for (cfg, want) in [
+            (Config::small(), 420_371_456),
+            (of(1536, 48, 4), 1_838_737_920),
+            (of(2048, 48, 4), 3_256_956_928),
+            (of(1024, 24, 8), 420_371_456 + 4 * 1024 * (2049 + 2048)),
+        ] {
+            let mut session = Session::default();
+            crate::musicgen::model::loss(&mut session, &cfg, Capacity { rows: 4, clips: 1 }, "micro", true);
+            let elements = session.states.iter().map(|s| s.ty.shape.elements()).sum::<usize>();
+            assert_eq!(elements, want);
+        }
+    }
 
     /// Every tensor of the decoder is one of audiocraft's, or a third of one, and no other is.
     #[test]
@@ -129,6 +191,12 @@ mod tests {
         }
         let found: BTreeSet<String> = theirs.iter().flat_map(|name| names(name, "description")).collect();
         assert_eq!(found, own);
+        for theirs in &theirs {
+            let parts = names(theirs, "description");
+            for (i, own) in parts.iter().enumerate() {
+                assert_eq!(package_name(own, "description"), (theirs.clone(), (i, parts.len())));
+            }
+        }
         let torch = names("transformer.layers.1.self_attn.mha.in_proj_weight", "description");
         assert_eq!(torch, names("transformer.layers.1.self_attn.in_proj_weight", "description"));
         for none in

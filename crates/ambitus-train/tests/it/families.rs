@@ -4,17 +4,18 @@
 
 mod cases;
 mod decay;
+mod exports;
 mod speech;
 
+use ambitus_families::ALL;
 use ambitus_families::console::Silent;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{self, ModelDir, OpenOptions};
-use ambitus_families::{ALL, Families};
 use ambitus_plan::cards::Cards;
 use ambitus_plan::device::Device;
 use ambitus_plan::resolve::{Purpose, resolve_on};
 use ambitus_recipe::recipe::{Origins, Precision, Recipe, Validation};
-use ambitus_store::{Item, Scalar, TensorFile, TensorInfo, TensorSpec, TensorWriter};
+use ambitus_store::{Item, TensorFile, TensorInfo, TensorSpec, TensorWriter};
 use ambitus_train::export::Form;
 use ambitus_train::run::{self, Shared};
 use ambitus_train::world::World;
@@ -315,49 +316,6 @@ fn loads_what_fits(case: &Case, run: &Path) {
     assert!(said.contains(own) && said.contains("stranger.weight"), "{own} is missing: {said}");
     let said = with(name, &[tensor.shape()[1], tensor.shape()[0]]);
     assert!(said.contains(own) && !said.contains("stranger"), "{own} has another shape: {said}");
-}
-
-/// A project's own layouts of a PyTorch checkpoint have the values of the export that a run ends with.
-#[test]
-fn an_export_has_the_layout_that_is_asked_for() {
-    let case = toy();
-    let run = case.trained("run", "updates: 2");
-    let pickled: Families = &[&crate::toy::family::Pickled];
-    let out = case.dir.path().join("pickled");
-    let export = |layout| {
-        let wanted = run::Wanted { source: None, form: Form::Model, layout, dtype: None };
-        run::export_run(pickled, &run, wanted, &out, &mut Silent)?;
-        assert!(out.join("toy.json").is_file() && !out.join("model.safetensors").exists());
-        Ok(TensorFile::open(out.join("toy.pth")).expect("a checkpoint"))
-    };
-    let plain = TensorFile::open(weights(&run.join("export")).expect("an export")).expect("safetensors");
-    for (layout, prefix) in [(None, "model."), (Some("wrapped"), "weights.outer.")] {
-        let file = export(layout).unwrap_or_else(|e: RunError| panic!("{e}"));
-        assert_eq!(file.tensors().len(), plain.tensors().len());
-        for tensor in plain.tensors() {
-            let stored = |file: &TensorFile, name: &str| {
-                let mut all = Vec::new();
-                file.read_stored(name, &mut [0; 1 << 12], |bytes| all.extend_from_slice(bytes))
-                    .expect("read");
-                all
-            };
-            let name = format!("{prefix}{}", tensor.name());
-            assert_eq!(file.get(&name).expect("there").shape(), tensor.shape());
-            assert!(stored(&file, &name) == stored(&plain, tensor.name()), "{name}");
-        }
-        let said = summary(&run)["validation_last"].as_f64();
-        let beside = layout.map(|_| Scalar::Int(2));
-        assert_eq!(
-            (file.scalar("step"), file.scalar("config")),
-            (beside, beside.map(|_| Scalar::Bool(true)))
-        );
-        assert_eq!(file.scalar("loss"), layout.and(said).map(Scalar::Float));
-    }
-    let why = export(Some("strange")).err().expect("no such layout");
-    assert!(why.exit_code() == 2 && why.to_string().contains("none of plain, wrapped"), "{why}");
-    let wanted = run::Wanted { source: None, form: Form::Model, layout: Some("plain"), dtype: None };
-    let why = run::export_run(case.families, &run, wanted, &out, &mut Silent).expect_err("it has none");
-    assert!(why.exit_code() == 2 && why.to_string().contains("leave it out"), "{why}");
 }
 
 #[test]

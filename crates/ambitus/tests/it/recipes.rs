@@ -75,6 +75,11 @@ fn recipes_read_and_name_what_exists() {
     seen.sort();
     let all = [
         "base",
+        "musicgen-large-4x24gb",
+        "musicgen-large-80gb",
+        "musicgen-medium-24gb",
+        "musicgen-small-12gb",
+        "musicgen-small-stages",
         "musicgen-tiny",
         "orpheus-24gb",
         "orpheus-full",

@@ -246,8 +246,8 @@ pub fn musicgen() -> Case {
         "architectures": ["MusicgenForConditionalGeneration"], "model_type": "musicgen",
         "transformers_version": "4.57.6", "text_encoder": text, "audio_encoder": audio["audio_encoder"],
         "decoder": {
-            "vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 24,
-            "num_codebooks": 2, "dropout": 0.0, "pad_token_id": 32, "bos_token_id": 32,
+            "vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 24,
+            "num_codebooks": 2, "dropout": 0.0, "pad_token_id": 128, "bos_token_id": 128,
         },
     });
     std::fs::write(model.join("config.json"), config.to_string()).expect("a file");

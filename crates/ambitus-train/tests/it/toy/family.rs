@@ -89,18 +89,26 @@ impl Family for Toy {
 pub struct Pickled;
 
 static LAYOUTS: [TorchLayout; 2] = [
-    TorchLayout { name: "plain", file: "toy.pth", key: "model", prefix: "", beside: |_| Vec::new() },
+    TorchLayout {
+        name: "plain",
+        file: "toy.pth",
+        key: "model",
+        prefix: "",
+        place: None,
+        beside: |_| Ok(Vec::new()),
+    },
     TorchLayout {
         name: "wrapped",
         file: "toy.pth",
         key: "weights",
         prefix: "outer.",
+        place: None,
         beside: |run| {
             let config = run.dir.join("toy.json").is_file();
             let loss = run.loss.map_or(Item::None, Item::Float);
             let all =
                 [("step", Item::Int(run.updates as i64)), ("loss", loss), ("config", Item::Bool(config))];
-            all.map(|(key, item)| (key.to_owned(), item)).into()
+            Ok(all.map(|(key, item)| (key.to_owned(), item)).into())
         },
     },
 ];
