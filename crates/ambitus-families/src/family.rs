@@ -123,8 +123,11 @@ pub struct TorchLayout {
     ///
     /// # Errors
     /// A model that the project does not have.
-    pub beside: fn(&Progressed<'_>) -> Result<Vec<(String, Item)>, RunError>,
+    pub beside: fn(&Progressed<'_>) -> Result<Beside, RunError>,
 }
+
+/// What stands beside the tensors of a checkpoint, by key.
+pub type Beside = Vec<(String, Item)>;
 
 /// Where a tensor is in a project's checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
