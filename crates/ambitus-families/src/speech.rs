@@ -48,6 +48,8 @@ pub struct Asked<'a> {
     pub settings: &'a Settings,
     /// 1: as fast as the reference, or as it was trained.
     pub speed: f64,
+    /// Of each line's sound, where the model does not choose it.
+    pub seconds: Option<f64>,
     /// Longer texts are said in pieces of about as many seconds.
     pub most_seconds: f64,
     /// Of a codec or vocoder.
@@ -94,6 +96,11 @@ pub trait Speaker {
     /// Returns the original project's settings, for what is not said.
     fn settings(&self) -> Settings {
         Settings::SPEECH
+    }
+
+    /// Returns whether a line's sound is as long as is asked for, not as the model chooses.
+    fn has_length(&self) -> bool {
+        false
     }
 
     /// Reads and checks what is asked.

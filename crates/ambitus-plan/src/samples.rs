@@ -183,6 +183,7 @@ impl Run<'_> {
             decoder: None,
             settings: &settings,
             speed: 1.0,
+            seconds: None,
             most_seconds: MOST_SECONDS,
             threads: self.device.threads(),
             room: room.saturating_sub(START_BYTES),

@@ -126,6 +126,10 @@ fn fitting(
     let speaker = model.opened.speaker().ok_or_else(|| {
         RunError::Usage(format!("{}: {} does not speak here", model.dir.display(), model.family.name()))
     })?;
+    if asked.seconds.is_some() && !speaker.has_length() {
+        let why = "--seconds: this model chooses how long it speaks; leave it out";
+        return Err(RunError::Usage(why.to_owned()));
+    }
     let planned = |asked: &Asked<'_>| {
         let speech = speaker.speech(asked)?;
         // The adapters are gone before anything is said.

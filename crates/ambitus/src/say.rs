@@ -29,6 +29,9 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
     if !(a.speed.is_finite() && (0.1..=10.0).contains(&a.speed)) {
         return Err(RunError::Usage(format!("--speed: {} is not from 0.1 to 10", a.speed)));
     }
+    if let Some(seconds) = a.seconds.filter(|s| !(s.is_finite() && (0.02..=3600.0).contains(s))) {
+        return Err(RunError::Usage(format!("--seconds: {seconds} is not from 0.02 to 3600")));
+    }
     let text = match (&a.text, &a.text_file) {
         (Some(text), _) => Text::Given(text),
         (None, Some(path)) if path != Path::new("-") => Text::File(path),
@@ -61,6 +64,7 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
         decoder: a.codec.as_deref().or(a.vocoder.as_deref()),
         settings: &settings,
         speed: a.speed,
+        seconds: a.seconds,
         most_seconds: f64::INFINITY,
         threads: options.threads,
         room: options.memory.map_or(u64::MAX, |bytes| bytes.saturating_sub(START_BYTES)),

@@ -38,6 +38,8 @@ pub(super) struct Writer {
     pub asked: Vec<Asked>,
     /// Strength of guidance: logits are u + (c - u) * this, c those with the text and u those without. 1: only c are computed.
     pub guidance: f32,
+    /// Codes from here on are not chosen: those that the codec does not have.
+    pub codes: usize,
 }
 
 /// A group of texts as sequences: those with their texts, then those without of texts that are guided.
@@ -55,7 +57,8 @@ impl Writer {
         let context = asked.iter().map(|a| a.states.len() / config.text_dim).max().unwrap_or(0);
         let config = Config { context: context.max(1), ..config.clone() };
         let guidance = settings.guidance.unwrap_or(guidance);
-        Writer { config, settings: settings.clone(), asked, guidance }
+        let codes = config.vocab;
+        Writer { config, settings: settings.clone(), asked, guidance, codes }
     }
 
     /// Returns the texts that are written at a time.
@@ -132,6 +135,7 @@ impl Writer {
                     guide(conditional, &rest[(bare - i - 1) * width..], self.guidance);
                 }
                 written.push(cfg, conditional, |k, before, logits| {
+                    logits[self.codes.min(cfg.vocab)..].fill(f32::NEG_INFINITY);
                     let sequence = ((first + i) * cfg.codebooks() + k) as u32;
                     let draws = Draws::Keyed { sequence, step: before.len() as u32 };
                     self.settings.sampling.choose(logits, before, draws)

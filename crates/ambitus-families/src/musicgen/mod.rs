@@ -8,6 +8,7 @@ mod keys;
 mod package;
 mod prepare;
 mod recorded;
+mod speak;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ use crate::generate::Generator;
 use crate::hugging_face::{self, CONFIG, Frozen};
 use crate::prepare::Preparer;
 use crate::recorded::Spare;
+use crate::speech::Speaker;
 use crate::tokens::{Reader, Reading, Tokens};
 use crate::weights::Weights;
 use ambitus_data::{ClipIndex, Unigram};
@@ -145,6 +147,10 @@ impl Opened for Folder {
             let pieces = ids.iter().map(|id| tokenizer.piece(*id).unwrap_or_default()).collect();
             Ok(Tokens { ids, pieces })
         }))
+    }
+
+    fn speaker(&self) -> Option<&dyn Speaker> {
+        Some(self)
     }
 
     fn generator(&self) -> Option<&dyn Generator> {

@@ -48,6 +48,9 @@ pub struct SayArgs {
     /// 1.2: faster than the clip, 0.8: slower
     #[arg(long, default_value_t = 1.0)]
     pub speed: f64,
+    /// Seconds of sound, of models that make music [default: 15]
+    #[arg(long, value_name = "S", conflicts_with = "max_new")]
+    pub seconds: Option<f64>,
     #[command(flatten)]
     pub how: GenerationArgs,
     /// Print what was said, planned and taken as JSON (not with -o -)

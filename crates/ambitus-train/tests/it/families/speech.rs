@@ -23,10 +23,12 @@ struct How {
     language: Option<&'static str>,
     cleaned: bool,
     speed: f64,
+    seconds: Option<f64>,
     memory: Option<u64>,
 }
 
-const ENGLISH: How = How { clip: true, language: Some("en"), cleaned: false, speed: 1.0, memory: None };
+const ENGLISH: How =
+    How { clip: true, language: Some("en"), cleaned: false, speed: 1.0, seconds: None, memory: None };
 
 /// Asks for lines, ten codes of each at most.
 fn ask<T>(case: &Case, lines: &[&str], how: How, with: impl FnOnce(&Asked<'_>) -> T) -> T {
@@ -42,6 +44,7 @@ fn ask<T>(case: &Case, lines: &[&str], how: How, with: impl FnOnce(&Asked<'_>) -
         decoder: None,
         settings: &settings,
         speed: how.speed,
+        seconds: how.seconds,
         most_seconds: f64::INFINITY,
         threads: 1,
         room: how.memory.unwrap_or(u64::MAX),
@@ -102,6 +105,27 @@ fn speech_is_as_fast_as_is_asked_for() {
         let why = refusal(&case, How { clip: false, language: None, speed: 1.2, ..ENGLISH });
         assert!(why.exit_code() == 2 && why.to_string().starts_with("--speed: "), "{why}");
     }
+}
+
+/// Music is as long as is asked for, and no text's depends on what is made beside it; who chooses the length says so.
+#[test]
+fn music_is_as_long_as_is_asked_for() {
+    let case = cases::musicgen();
+    let none = How { clip: false, language: None, ..ENGLISH };
+    let of = |seconds, lines: &[&str]| says(&case, lines, How { seconds, ..none }).expect("it plays").1;
+    let all = of(Some(0.5), &["slow piano", "drums", "slow piano"]);
+    // At 24 kHz; of ten columns after the first, the second codebook's delay is one.
+    assert!(all.iter().all(|sound| sound.len() == 12_000), "{}", all[0].len());
+    assert!(all[0] == all[2] && all[0] != all[1] && all[..1] == of(Some(0.5), &["slow piano"]));
+    assert_eq!(of(None, &["drums"])[0].len(), 9 * 640 * 3 / 4);
+    for (how, option) in [(How { clip: true, ..none }, "--ref: "), (How { speed: 2.0, ..none }, "--speed: ")]
+    {
+        assert!(refusal(&case, how).to_string().starts_with(option), "{option}");
+    }
+    let case = cases::xtts();
+    let why =
+        says(&case, &["hello"], How { seconds: Some(1.0), ..ENGLISH }).map(|_| ()).expect_err("it chooses");
+    assert!(why.exit_code() == 2 && why.to_string().starts_with("--seconds: this model chooses"), "{why}");
 }
 
 /// Whose fault it is that nothing can be said.

@@ -1,0 +1,227 @@
+//! Music from texts: each through the text encoder, its codes column by column, and the codec's sound of them.
+
+use super::folder::Folder;
+use super::generate::{Asked, Writer, columns};
+use super::prepare::open_codec;
+use crate::codec::{Codec, Codes};
+use crate::error::RunError;
+use crate::generate::Settings;
+use crate::sampling::Sampling;
+use crate::speech::{self, Line, Listener, Programs, Speaker, Speech, SpokenLines, no_room};
+use crate::t5::Encoder;
+use ambitus_data::music::load_music_clip;
+use ambitus_data::text::strip;
+use ambitus_data::{DataError, Unigram};
+use ambitus_exec::executor::Executor;
+use ambitus_ir::DType;
+use ambitus_models::decode::{PREFILL, Room, STEP};
+use ambitus_models::musicgen::config::TEXT_TOKENS;
+use ambitus_models::musicgen::model;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Seconds of music where nothing is said: audiocraft's.
+const SECONDS: f64 = 15.0;
+/// The longest that the published models learned.
+const MOST_SECONDS: f64 = 30.0;
+
+/// Audiocraft's settings (1.3.0, `MusicGen.set_generation_params`).
+const SETTINGS: Settings = Settings {
+    sampling: Sampling { top_k: 250, ..Sampling::PLAIN },
+    max_new: None,
+    guidance: Some(3.0),
+    ..Settings::SPEECH
+};
+
+/// Texts that are to be heard.
+struct Music {
+    writer: Writer,
+    /// `None` in plans of a model whose codec is not there.
+    codec: Option<Box<dyn Codec>>,
+    rate: u32,
+    /// Of the tokenizer and the text encoder, while they were there.
+    read: u64,
+}
+
+impl Speaker for Folder {
+    /// No voice is chosen: the text says what is heard.
+    fn voice_options(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn settings(&self) -> Settings {
+        SETTINGS
+    }
+
+    fn has_length(&self) -> bool {
+        true
+    }
+
+    fn speech(&self, asked: &speech::Asked<'_>) -> Result<Box<dyn Speech>, RunError> {
+        asked.refuse_language()?;
+        let refused = [
+            (asked.reference.is_some(), "--ref: music is not continued here yet; leave it out"),
+            (asked.voice.is_some(), "--voice: the text says what is heard; leave it out"),
+            (asked.speed != 1.0, "--speed: say the tempo in the text (\"… at 90 bpm\"); leave it out"),
+            (
+                self.config.channels == 2,
+                "this model makes sound of two channels, which is not written here yet: `ambitus generate` writes its codes, and `ambitus \
+                 codec decode --stereo` makes sound of them",
+            ),
+        ];
+        if let Some((_, why)) = refused.iter().find(|(refused, _)| *refused) {
+            return Err(RunError::Usage((*why).to_owned()));
+        }
+        let cfg = &self.config;
+        let codec = open_codec(asked.decoder.unwrap_or(&self.dir), cfg, asked.threads)?;
+        let frames = (asked.seconds.unwrap_or(SECONDS) * cfg.frame_rate).ceil().max(1.0) as usize;
+        let n = match (asked.seconds, asked.settings.max_new) {
+            (None, Some(new)) => new.max(columns(cfg, 0)),
+            _ => columns(cfg, frames),
+        };
+        let (states, read) = self.states(asked)?;
+        let texts = states.into_iter().map(|states| Asked { states: states.into(), columns: n }).collect();
+        let mut writer = Writer::new(cfg, asked.settings, texts, 3.0);
+        writer.codes = codec.spec().codebooks.iter().map(|book| book.size).min().unwrap_or(cfg.vocab);
+        let rate = codec.spec().rate;
+        Ok(Box::new(Music { writer, codec: Some(codec), rate, read }))
+    }
+
+    fn of_length(&self, seconds: f64, threads: usize) -> Result<Box<dyn Speech>, RunError> {
+        let cfg = &self.config;
+        let codec = match self.has_parts() {
+            true => Some(open_codec(&self.dir, cfg, threads)?),
+            false => None,
+        };
+        let pieces = (seconds / MOST_SECONDS).ceil().max(1.0);
+        let n = columns(cfg, (seconds / pieces * cfg.frame_rate) as usize);
+        let text = Asked { states: vec![0.0; TEXT_TOKENS * cfg.text_dim].into(), columns: n };
+        let writer = Writer::new(cfg, &SETTINGS, vec![text; pieces as usize], 3.0);
+        let rate = codec.as_ref().map_or(32_000, |codec| codec.spec().rate);
+        Ok(Box::new(Music { writer, codec, rate, read: 0 }))
+    }
+
+    fn most_seconds(&self) -> f64 {
+        MOST_SECONDS
+    }
+}
+
+impl Folder {
+    /// Returns the states of each line's text, and the bytes that reading them took.
+    fn states(&self, asked: &speech::Asked<'_>) -> Result<(Vec<Vec<f32>>, u64), RunError> {
+        let width = self.config.text_dim;
+        let text = |line: &Line| match line {
+            Line::Text(text) => Some(strip(text).to_owned()).filter(|text| !text.is_empty()),
+            Line::Clip(_) => None,
+        };
+        let texts: Vec<Option<String>> = asked.lines.iter().map(text).collect();
+        let (mut ids, mut read) = (vec![Vec::new(); texts.len()], 0);
+        if texts.iter().any(Option::is_some) {
+            let tokenizer = Unigram::read(&self.text_encoder()?, asked.room).map_err(no_room)?;
+            for (ids, text) in ids.iter_mut().zip(&texts) {
+                *ids = text.as_ref().map(|text| tokenizer.encode(text)).transpose()?.unwrap_or_default();
+            }
+            read = tokenizer.memory_bytes();
+        }
+        let longest = ids.iter().map(Vec::len).max().unwrap_or(0);
+        let mut encoder = match longest {
+            0 => None,
+            longest => Some(self.encoder(longest, asked.threads)?),
+        };
+        read += encoder.as_ref().map_or(0, Encoder::bytes);
+        if read > asked.room {
+            let what = format!("the text encoder of {}", self.dir.display());
+            return Err(no_room(DataError::DoesNotFit { what, needed: read, room: asked.room }));
+        }
+        let mut states = Vec::with_capacity(ids.len());
+        for (line, ids) in asked.lines.iter().zip(&ids) {
+            states.push(match (line, &mut encoder) {
+                (Line::Clip(path), _) => {
+                    let clip = load_music_clip(path)?;
+                    let folder = path.parent().unwrap_or(Path::new("."));
+                    if clip.kept.plain == 0 { Vec::new() } else { clip.states(folder, width)? }
+                }
+                (Line::Text(_), Some(encoder)) if !ids.is_empty() => encoder.states(ids)?,
+                (Line::Text(_), _) => Vec::new(),
+            });
+        }
+        Ok((states, read))
+    }
+
+    /// Opens the text encoder for texts of up to `tokens` tokens.
+    fn encoder(&self, tokens: usize, threads: usize) -> Result<Encoder, RunError> {
+        let encoder = Encoder::open(&self.text_encoder()?, tokens, threads)?;
+        let (dim, width) = (encoder.config().dim, self.config.text_dim);
+        if dim == width {
+            return Ok(encoder);
+        }
+        Err(RunError::Model(format!(
+            "{}: its text encoder gives {dim} numbers a token, the model reads {width}: put the model's own encoder there",
+            self.dir.display()
+        )))
+    }
+}
+
+impl Speech for Music {
+    fn programs(&self) -> Programs {
+        let (config, room) = (self.writer.config.clone(), self.writer.room(DType::F32));
+        Arc::new(move |session, cache| model::generate(session, &config, Room { cache, ..room }))
+    }
+
+    fn runs(&self) -> Vec<(String, f64)> {
+        let groups = self.writer.asked.chunks(self.writer.sequences());
+        let longest = |some: &[Asked]| some.iter().map(|a| a.columns - 1).max().unwrap_or(0) as f64;
+        vec![(PREFILL.to_owned(), groups.len() as f64), (STEP.to_owned(), groups.map(longest).sum())]
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.read + self.resting_bytes()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.writer.bytes() + self.codec.as_ref().map_or(0, |codec| codec.bytes()) + self.resting_bytes()
+    }
+
+    fn resting_bytes(&self) -> u64 {
+        self.writer.asked_bytes()
+    }
+
+    fn rest(&mut self) {
+        if let Some(codec) = &mut self.codec {
+            codec.close();
+        }
+    }
+
+    fn rate(&self) -> u32 {
+        self.rate
+    }
+
+    fn pieces(&self) -> Vec<usize> {
+        vec![1; self.writer.asked.len()]
+    }
+
+    fn speak(
+        &mut self,
+        exec: &mut dyn Executor,
+        name: &dyn Fn(&str) -> String,
+        to: &mut dyn Listener,
+    ) -> Result<(), RunError> {
+        let Music { writer, codec, .. } = self;
+        let codec =
+            codec.as_mut().ok_or_else(|| RunError::Usage("the model has no codec here".to_owned()))?;
+        let mut heard = SpokenLines::new(writer.asked.len());
+        for first in (0..writer.asked.len()).step_by(writer.sequences()) {
+            for (i, written) in writer.write(exec, name, first)?.iter().enumerate() {
+                heard.end_before(first + i, to)?;
+                // It is as long as was asked for.
+                heard.line(first + i).expected_seconds = None;
+                let codes = Codes { layers: written.codes(&writer.config) };
+                let mut decoding = codec.decoding(&codes, None)?;
+                while let Some(samples) = decoding.next_piece()? {
+                    to.samples(first + i, samples)?;
+                }
+            }
+        }
+        heard.end_before(writer.asked.len(), to)
+    }
+}
