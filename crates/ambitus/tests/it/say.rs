@@ -118,7 +118,7 @@ fn what_cannot_be_said_is_refused() {
         assert!(code == want && why.contains(words), "{line} {more:?}: {code}, {why}");
     }
     let (code, why) = said(dir, &["say", &model, "bad", "-o", "no.mp3"]);
-    assert!(code == 2 && why.contains("Name a .wav or .flac file"), "{code}: {why}");
+    assert!(code == 2 && why.contains("name a .wav or .flac file"), "{code}: {why}");
     let (code, why) = said(dir, &["say", &model, "--text", "bytes.txt", "-o", "no.wav"]);
     assert!(code == 2 && why.contains("is not UTF-8"), "{code}: {why}");
     assert!(!dir.join("no.wav").exists());
