@@ -167,7 +167,7 @@ impl Run<'_> {
     fn speech(&self, wanted: &mut Sentences) -> Result<(Box<dyn Speech>, Vec<String>), RunError> {
         let no = |why: &str| RunError::Usage(why.to_owned());
         let speaker = self.model.opened.speaker().filter(|s| s.voice_options().is_some());
-        let speaker = speaker.ok_or_else(|| no("this model does not speak"))?;
+        let speaker = speaker.ok_or_else(|| no("this model makes no samples"))?;
         let (lines, names) = self.lines(wanted)?;
         let reference = self.reference(wanted)?;
         let settings = speaker.settings();

@@ -205,7 +205,7 @@ mod tests {
         }
         // References that double at each step: a thousand characters that would be a hundred thousand values.
         let doubling: String =
-            (0..15).map(|i| format!("d{i}: {{a: ${{d{}}}, b: ${{d{}}}}}\n", i + 1, i + 1)).collect();
+            (0..15).map(|i| format!("d{i}:\n  a: ${{d{}}}\n  b: ${{d{}}}\n", i + 1, i + 1)).collect();
         let text = PUBLISHED.replacen("encoder: {}", "encoder: ${d0}", 1) + "\n" + &doubling + "d15: {}\n";
         let why = config(&text).unwrap_err();
         assert!(why.contains("more than 10000 values"), "{why}");

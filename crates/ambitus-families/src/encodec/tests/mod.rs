@@ -290,7 +290,7 @@ fn checkpoints_that_hold_no_codec_are_named() {
     says(&other, &["does not fit its xp.cfg", "best_state.encoder.model.0.conv.conv.weight"]);
     let refused = yaml.replace("norm: weight_norm", "norm: layer_norm");
     let refused = write(&[("best_state", Item::Tensors), ("xp.cfg", text(&refused))]);
-    says(&refused, &["xp.cfg: seanet.norm: `layer_norm` is not computed"]);
+    says(&refused, &["xp.cfg: seanet.norm: `layer_norm` is not supported"]);
 }
 
 /// The plan of the published shape, for which no weights are needed.
