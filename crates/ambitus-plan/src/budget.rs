@@ -38,7 +38,7 @@ pub const LOAD_BYTES: u64 = 3 * STAGING_BYTES as u64;
 /// options. Measured: 3.3, 5.6 and 6.6.
 pub const PLANNED_AT_ONCE: [u64; 3] = [4, 6, 7];
 /// Resident bytes of the program while data is prepared, before anything was planned. Measured like [`PROCESS_BYTES`].
-pub const START_BYTES: u64 = if cfg!(debug_assertions) { 15 << 20 } else { 12 << 20 };
+pub const START_BYTES: u64 = if cfg!(debug_assertions) { 16 << 20 } else { 12 << 20 };
 /// How many times a long model's programs are in memory while a refusal looks for what would fit. Measured: 9.3.
 const LONG_AT_ONCE: u64 = 10;
 /// Bytes of memory that a byte of the page tables describes.
