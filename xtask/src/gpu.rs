@@ -1,9 +1,10 @@
 //! The first half hour with a card: everything that needs one, in three stages of nine minutes, each with a page of results and a
-//! file of the same for programs. Not yet run on a card.
+//! file of the same for programs.
 
 mod fast;
 mod right;
 mod subject;
+mod techniques;
 mod why;
 mod work;
 

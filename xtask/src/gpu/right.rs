@@ -1,16 +1,16 @@
 //! Is it right: kernels, gradients, memory, a run that is killed.
 
 use super::subject::Subject;
-use super::{Item, Run, work};
+use super::{Item, Run, techniques, work};
 use crate::{ops, parity, programs};
-use ambitus_cuda::driver::{Card, CardInfo};
-use ambitus_cuda::{CudaExecutor, STATED_RESERVE, nvml, reserve};
+use ambitus_cuda::driver::Card;
+use ambitus_cuda::{CudaExecutor, STATED_RESERVE, reserve};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::{DType, StateId, StateKind};
 use ambitus_recipe::recipe::DeviceChoice;
 use ambitus_testkit::Case;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub const ITEMS: &[Item] = &[
@@ -19,6 +19,7 @@ pub const ITEMS: &[Item] = &[
     ("Beta 0 onto NaN", beta_zero),
     ("Memory against the plan", memory_of_a_step),
     ("A run, killed and resumed", killed_and_resumed),
+    ("A run with each technique", techniques::techniques),
     ("compute-sanitizer", sanitizers),
 ];
 
@@ -88,56 +89,41 @@ fn poison(exec: &mut CudaExecutor, kind: StateKind) -> Result<(), String> {
     Ok(())
 }
 
+/// Compares the plan with what the driver says that this process holds.
 fn memory_of_a_step(run: &mut Run<'_>) -> Result<(), String> {
+    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     for subject in Subject::ALL {
         run.page.line(&format!("\n{}:", subject.name()));
-        let used = |info: &CardInfo| nvml::card_at(&info.pci).map(|c| c.total_bytes - c.free_bytes);
-        let before = used(run.info);
         let (mut exec, _) = subject.open(run.options, run.info)?;
         let loss = programs::step(&mut exec)?;
         if !loss.is_finite() {
             run.page.fault(format!("the loss is {loss}"));
         }
-        memory(run.info, &exec, before, used(run.info), &mut run.page);
+        let arena = exec.planned().arena_bytes();
+        let reserve = reserve::known(run.info).unwrap_or(STATED_RESERVE);
+        run.page.line(&format!("Planned: arena {}, beside it at most {}.", mib(arena), mib(reserve)));
+        let Some(held) = reserve::held(run.info) else {
+            run.page.line("The driver does not tell what a process holds.");
+            continue;
+        };
+        run.page.line(&format!(
+            "Held after a step, by the driver's count: {}, of it {} beside the arena.",
+            mib(held),
+            mib(held.saturating_sub(arena))
+        ));
+        if held > arena + reserve {
+            run.page.fault(format!("the card holds {}, planned were {}", mib(held), mib(arena + reserve)));
+        }
     }
     Ok(())
-}
-
-fn mib(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
-}
-
-/// Compares the plan with what the driver says.
-fn memory(
-    info: &CardInfo,
-    exec: &CudaExecutor,
-    before: Result<u64, String>,
-    after: Result<u64, String>,
-    page: &mut crate::report::Report,
-) {
-    let arena = exec.planned().arena_bytes();
-    let reserve = reserve::known(info).unwrap_or(STATED_RESERVE);
-    page.line(&format!("Planned: arena {}, beside it at most {}.", mib(arena), mib(reserve)));
-    match (before, after) {
-        (Ok(before), Ok(after)) => {
-            let held = after.saturating_sub(before);
-            page.line(&format!(
-                "The driver reports {} more in use with the session open and a step done: {} beside the arena.",
-                mib(held),
-                mib(held.saturating_sub(arena))
-            ));
-            if held > arena + reserve {
-                page.fault(format!("the card holds {}, planned were {}", mib(held), mib(arena + reserve)));
-            }
-        }
-        (Err(why), _) | (_, Err(why)) => page.line(&format!("The driver's count cannot be read: {why}")),
-    }
 }
 
 /// Two runs of one recipe, one of them killed at its first checkpoint and resumed: their exports must be equal.
 fn killed_and_resumed(run: &mut Run<'_>) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
-    let recipe = work::recipe(dir.path(), run.options.card)?;
+    let recipe = dir.path().join("recipe.yaml");
+    let folders = work::folders(dir.path())?;
+    work::recipe(&folders, &recipe, DeviceChoice::Cuda(run.options.card), "updates: 30\nsave_every: 5\n")?;
     let root = |name: &str| dir.path().join(name);
     let whole = work::child(run.options, &["train".as_ref(), recipe.as_os_str(), root("whole").as_os_str()])?;
     let said = whole.wait_with_output().map_err(|e| e.to_string())?;
@@ -179,30 +165,40 @@ fn is_checkpoint(entry: Option<std::fs::DirEntry>) -> bool {
     entry.is_some_and(|e| e.file_name().to_string_lossy().starts_with("step-") && e.path().is_dir())
 }
 
-/// Each tool on the cases in fp32, for a share of the time that is left.
+/// Every tool on the cases in fp32, all at once, until the stage's end.
 fn sanitizers(run: &mut Run<'_>) -> Result<(), String> {
-    let tools = ["memcheck", "racecheck", "initcheck", "synccheck"];
-    for (i, tool) in tools.iter().enumerate() {
-        let left = run.end.saturating_duration_since(Instant::now());
-        let verdict = sanitized(run, tool, left / (tools.len() - i) as u32);
-        match verdict {
+    let logs = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut running = Vec::new();
+    for tool in ["memcheck", "racecheck", "initcheck", "synccheck"] {
+        let log = logs.path().join(tool);
+        let mut command = Command::new("compute-sanitizer");
+        command.args(["--tool", tool, "--error-exitcode", "9", "--log-file"]).arg(&log).arg(&program);
+        command.args(["work", "cases", &run.options.card.to_string()]).process_group(0);
+        let Ok(child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+            run.page.line("compute-sanitizer is not installed here: not run");
+            return Ok(());
+        };
+        running.push((tool, log, child));
+    }
+    for (tool, log, child) in running {
+        match sanitized(child, run.end) {
             Ok(said) => run.page.line(&format!("{tool}: {said}")),
-            Err(why) => run.page.fault(format!("{tool}: {why}")),
+            Err(why) => {
+                let found = std::fs::read_to_string(&log).unwrap_or_default();
+                let first: Vec<&str> = found.lines().take(QUOTED).collect();
+                run.page.fault(format!("{tool}: {why}\n{}", first.join("\n")));
+            }
         }
     }
     Ok(())
 }
 
-/// Returns what a tool found, which is nothing; or that it did not run.
-fn sanitized(run: &Run<'_>, tool: &str, time: Duration) -> Result<String, String> {
-    let program = std::env::current_exe().map_err(|e| e.to_string())?;
-    let mut command = Command::new("compute-sanitizer");
-    command.args(["--tool", tool, "--error-exitcode", "9"]).arg(&program);
-    command.args(["work", "cases", &run.options.card.to_string()]).process_group(0);
-    let Ok(mut child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
-        return Ok("compute-sanitizer is not installed here: not run".to_owned());
-    };
-    let end = Instant::now() + time;
+/// Lines of what a tool found that are quoted.
+const QUOTED: usize = 40;
+
+/// Returns what a tool found, which is nothing; or that it was stopped.
+fn sanitized(mut child: Child, end: Instant) -> Result<String, String> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Ok("clean".to_owned()),

@@ -10,23 +10,25 @@ use ambitus_families::ALL;
 use ambitus_families::console::Silent;
 use ambitus_families::family::sections;
 use ambitus_ir::DType;
-use ambitus_recipe::recipe::Recipe;
+use ambitus_recipe::recipe::{DeviceChoice, Recipe};
 use ambitus_train::run;
 use ambitus_train::world::World;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Does one of: `cases CARD`, `step CARD`, `train RECIPE FOLDER`, `resume FOLDER`.
+/// Does one of: `cases CARD [PART OF A NAME]`, `step CARD`, `train RECIPE FOLDER`, `resume FOLDER`.
 ///
 /// # Errors
 /// What went wrong.
 pub fn work(args: &[String]) -> Result<(), String> {
     let number = |text: &str| text.parse::<usize>().map_err(|e| format!("{text}: {e}"));
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["cases", card] => {
+        ["cases", card, ref part @ ..] => {
             let card = Card::open(number(card)?).map_err(|e| e.to_string())?;
-            let faults = ops::check(card, DType::F32, &ambitus_testkit::cases()).1.faults;
+            let mut cases = ambitus_testkit::cases();
+            cases.retain(|case| part.iter().all(|part| case.name.contains(part)));
+            let faults = ops::check(card, DType::F32, &cases).1.faults;
             if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
         }
         ["step", card] => {
@@ -63,19 +65,21 @@ pub fn child(options: &Options, args: &[&OsStr]) -> Result<Child, String> {
     command.spawn().map_err(|e| format!("{} (card {}): {e}", program.display(), options.card))
 }
 
-/// Writes a recipe of a small run, with its model and data.
-pub fn recipe(dir: &Path, card: usize) -> Result<PathBuf, String> {
+/// Makes the model and the data of small runs: the first lines of their recipes.
+pub fn folders(dir: &Path) -> Result<String, String> {
     let folders = Folders::new(dir);
     let model = folders.model(&Shape::small(Family::F5, 2))?;
     let data = folders.data(&Data::Usual { clips: 8, seed: 0 })?;
-    let text = format!(
-        "model: {{dir: {}, from_scratch: true}}\ndata: {{dir: {}, cache: {}}}\ndevice: cuda:{card}\nbatch: {{clips: 2}}\nupdates: 30\n\
-         save_every: 5\nvalidate_every: 0\n",
+    Ok(format!(
+        "model: {{dir: {}, from_scratch: true}}\ndata: {{dir: {}, cache: {}}}\nbatch: {{clips: 2}}\nvalidate_every: 0\nthreads: 2\n",
         model.display(),
         data.display(),
         dir.join("cache").display()
-    );
-    let path = dir.join("recipe.yaml");
-    std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok(path)
+    ))
+}
+
+/// Writes a recipe of a small run.
+pub fn recipe(folders: &str, file: &Path, device: DeviceChoice, lines: &str) -> Result<(), String> {
+    let text = format!("{folders}device: {device}\n{lines}");
+    std::fs::write(file, text).map_err(|e| format!("{}: {e}", file.display()))
 }
