@@ -1,6 +1,7 @@
 //! The first half hour with a card: everything that needs one, in three stages of nine minutes, each with a page of results and a
 //! file of the same for programs.
 
+mod attention;
 mod fast;
 mod right;
 mod subject;
@@ -53,6 +54,8 @@ pub struct Options {
     pub small: bool,
     /// Stages, in order.
     pub stages: Vec<Stage>,
+    /// A part of the titles of what is run; all without.
+    pub only: Option<String>,
     /// Minutes of a stage; what has not begun by then is left out.
     pub minutes: f64,
 }
@@ -65,6 +68,7 @@ impl Default for Options {
             python: "python3".to_owned(),
             small: false,
             stages: Stage::ALL.map(|(stage, _)| stage).to_vec(),
+            only: None,
             minutes: 9.0,
         }
     }
@@ -100,7 +104,8 @@ pub fn gpu(options: &Options) -> Result<(), String> {
         };
         let file = options.out.join(format!("{}-{}-{name}", today(), slug(&info.name)));
         machine(&info, &mut run.page);
-        for (title, item) in stage.items() {
+        let asked = |title: &str| options.only.as_ref().is_none_or(|part| title.contains(part.as_str()));
+        for (title, item) in stage.items().iter().filter(|(title, _)| asked(title)) {
             run.page.section(title);
             if Instant::now() >= run.end {
                 run.page.line(&format!("Not run: the stage has {} minutes.", options.minutes));

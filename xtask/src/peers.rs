@@ -6,8 +6,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-const SCRIPTS: [(&str, &str); 3] = [
+const SCRIPTS: [(&str, &str); 4] = [
     ("torch_rounds.py", include_str!("../../benches/peers/torch_rounds.py")),
+    ("attention_torch.py", include_str!("../../benches/peers/attention_torch.py")),
     ("f5_plain_torch.py", include_str!("../../benches/peers/f5_plain_torch.py")),
     ("llama_plain_torch.py", include_str!("../../benches/peers/llama_plain_torch.py")),
 ];

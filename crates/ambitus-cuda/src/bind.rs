@@ -22,6 +22,21 @@ impl Tensor {
     }
 }
 
+/// Who runs a program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Here {
+    /// The rank.
+    pub rank: usize,
+    /// How many there are.
+    pub ranks: usize,
+    /// Compute capability of its card.
+    pub capability: (u32, u32),
+}
+
+/// A rank of its own, on the oldest card.
+#[cfg(test)]
+pub(crate) const ALONE: Here = Here { rank: 0, ranks: 1, capability: (7, 5) };
+
 /// Operands, results and scratch of one instruction.
 #[derive(Clone, Debug)]
 pub(crate) struct Io {
@@ -33,8 +48,8 @@ pub(crate) struct Io {
     pub workspace: u64,
     /// Its bytes.
     pub workspace_bytes: u64,
-    /// The rank that runs it, and how many there are.
-    pub rank: (usize, usize),
+    /// Who runs it.
+    pub here: Here,
     /// The instruction's path, for messages between ranks.
     pub path: Arc<str>,
 }

@@ -1,6 +1,6 @@
 //! Opening and running planned sessions.
 
-use crate::bind::Io;
+use crate::bind::{Here, Io};
 use crate::driver::{Arenas, Card, Graph, Piece, Rect, Spare};
 use crate::nccl::Rank;
 use crate::ops;
@@ -129,9 +129,9 @@ impl CudaExecutor {
         Ok(out)
     }
 
-    /// This rank, and how many there are.
-    fn here(&self) -> (usize, usize) {
-        self.rank.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()))
+    fn here(&self) -> Here {
+        let (rank, ranks) = self.rank.as_ref().map_or((0, 1), |r| (r.rank(), r.ranks()));
+        Here { rank, ranks, capability: self.card.info().capability }
     }
 
     /// Returns the seconds of every instruction of a program of the plan that was opened, for measuring. Each run of an instruction
@@ -254,7 +254,8 @@ fn prepare(
     ranks: Option<&Ranks<'_>>,
 ) -> Result<(Arenas, Vec<Vec<Recorded>>, String), ExecError> {
     check_places(planned)?;
-    let here = ranks.map_or((0, 1), |r| (r.nccl.rank(), r.nccl.ranks()));
+    let (rank, count) = ranks.map_or((0, 1), |r| (r.nccl.rank(), r.nccl.ranks()));
+    let here = Here { rank, ranks: count, capability: card.info().capability };
     let arenas = card.allocate(planned.arena_bytes(), planned.host_bytes)?;
     let gemms = products(planned, card, arenas, here)?;
     let mut choices = card.settle(&gemms)?;
@@ -278,7 +279,7 @@ fn products(
     planned: &PlannedSession,
     card: &Card,
     arenas: Arenas,
-    here: (usize, usize),
+    here: Here,
 ) -> Result<Vec<Gemm>, ExecError> {
     let (mut keys, mut found) = (HashSet::new(), Vec::new());
     for p in &planned.programs {
@@ -300,7 +301,7 @@ fn record(
     planned: &PlannedSession,
     p: &PlannedProgram,
     arenas: Arenas,
-    (slot, here): (usize, (usize, usize)),
+    (slot, here): (usize, Here),
     card: &mut Card,
 ) -> Result<Recorded, ExecError> {
     let (of, all): (Vec<usize>, Vec<Step>) = in_order(planned, p, arenas, (slot, here))?.into_iter().unzip();

@@ -1,7 +1,7 @@
 //! A planned program on a slot, as steps with final addresses.
 
-use crate::bind::{Io, Tensor};
-use crate::driver::Arenas;
+use crate::bind::{Here, Io, Tensor};
+use crate::driver::{Arenas, OLDEST};
 use crate::step::Step;
 use crate::{ops, together};
 use ambitus_exec::executor::{ExecError, plan_error};
@@ -20,7 +20,7 @@ pub(crate) fn in_order(
     planned: &PlannedSession,
     p: &PlannedProgram,
     arenas: Arenas,
-    (slot, here): (usize, (usize, usize)),
+    (slot, here): (usize, Here),
 ) -> Result<Vec<(usize, Step)>, ExecError> {
     let instrs = &p.program.instrs;
     let ios: Vec<Io> = (0..instrs.len()).map(|i| io(planned, p, arenas, (slot, here), i)).collect();
@@ -40,7 +40,8 @@ pub(crate) fn in_order(
 /// An instruction that cannot run where it is planned.
 pub fn launches(planned: &PlannedSession, p: &PlannedProgram) -> Result<usize, ExecError> {
     let arenas = Arenas { device: TensorType::ALIGN, host: planned.arena_bytes().next_power_of_two() };
-    let all = in_order(planned, p, arenas, (0, (0, 1)))?;
+    let here = Here { rank: 0, ranks: 1, capability: OLDEST };
+    let all = in_order(planned, p, arenas, (0, here))?;
     Ok(all.iter().filter(|(_, step)| !matches!(step, Step::Join { .. })).count())
 }
 
@@ -50,7 +51,7 @@ pub(crate) fn steps(
     p: &PlannedProgram,
     arenas: Arenas,
     slot: usize,
-    here: (usize, usize),
+    here: Here,
 ) -> Result<Vec<Vec<Step>>, ExecError> {
     let of_one = |(i, instr): (usize, &Instr)| {
         let io = io(planned, p, arenas, (slot, here), i);
@@ -64,7 +65,7 @@ pub(crate) fn io(
     planned: &PlannedSession,
     p: &PlannedProgram,
     arenas: Arenas,
-    (slot, rank): (usize, (usize, usize)),
+    (slot, here): (usize, Here),
     i: usize,
 ) -> Io {
     let instr = &p.program.instrs[i];
@@ -76,7 +77,7 @@ pub(crate) fn io(
         y: instr.outputs.iter().map(tensor).collect(),
         workspace: workspace.map_or(0, |at| address(planned, arenas, at, slot)),
         workspace_bytes: workspace.map_or(0, |at| at.bytes),
-        rank,
+        here,
         path: instr.origin.path.clone(),
     }
 }

@@ -16,16 +16,16 @@ pub fn known(card: &CardInfo) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes > 0 && *bytes < 16 << 30)
 }
 
-/// Returns the bytes that this process holds of a card, where the driver tells.
-pub fn held(card: &CardInfo) -> Option<u64> {
+/// Returns the bytes that this process holds of the card at a PCI address, where the driver tells.
+pub fn held(pci: &str) -> Option<u64> {
     let own = |h: &nvml::Holder| (h.pid == std::process::id()).then_some(h.bytes).flatten();
-    nvml::card_at(&card.pci).ok()?.holders.iter().find_map(own)
+    nvml::card_at(pci).ok()?.holders.iter().find_map(own)
 }
 
 /// Remembers what this process holds besides its arena, for later plans. Where the driver does not tell, nothing is
 /// remembered.
 pub fn measure(card: &CardInfo, arena_bytes: u64) {
-    let beside = held(card).and_then(|held| held.checked_sub(arena_bytes)).filter(|beside| *beside > 0);
+    let beside = held(&card.pci).and_then(|held| held.checked_sub(arena_bytes)).filter(|beside| *beside > 0);
     let (Some(beside), Some(file)) = (beside, file(card)) else { return };
     let bytes = (beside + MARGIN).max(known(card).unwrap_or(0));
     let half = file.with_extension(format!("{}.tmp", std::process::id()));

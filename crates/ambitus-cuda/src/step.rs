@@ -105,6 +105,8 @@ pub struct Launch {
     pub kernel: &'static str,
     /// Threads of a block.
     pub block: u32,
+    /// Bytes of a block's shared memory, besides what the kernel declares.
+    pub shared: u32,
     /// Blocks.
     pub grid: [u32; 2],
     /// The struct of its arguments.

@@ -101,6 +101,7 @@ impl Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bind::ALONE;
     use ambitus_ir::ops::copy::CopyDone;
     use ambitus_ir::ops::elementwise::{Unary, UnaryKind};
     use ambitus_ir::ops::optim::{Lerp, SumSquares};
@@ -112,7 +113,7 @@ mod tests {
         let origin = Origin { path: "".into(), phase: Phase::Update };
         let instr = Instr { op: op.into(), inputs: Vec::new(), outputs: Vec::new(), origin };
         let (x, y) = (x.iter().map(tensor).collect(), vec![tensor(&y)]);
-        (instr, Io { x, y, workspace: 0, workspace_bytes: 0, rank: (0, 1), path: "".into() })
+        (instr, Io { x, y, workspace: 0, workspace_bytes: 0, here: ALONE, path: "".into() })
     }
 
     fn grouped(steps: impl IntoIterator<Item = (Instr, Io)>) -> Vec<Vec<usize>> {

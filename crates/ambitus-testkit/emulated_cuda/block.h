@@ -76,6 +76,7 @@ static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 static inline uint32_t bits_of(float x) { uint32_t b; memcpy(&b, &x, 4); return b; }
 static inline float float_of(uint32_t b) { float x; memcpy(&x, &b, 4); return x; }
 static inline float half_to_float(uint16_t h) { _Float16 x; memcpy(&x, &h, 2); return (float)x; }
+static inline float exp2_fast(float x) { return exp2f(x); }
 static inline uint16_t float_to_half(float x) { _Float16 h = (_Float16)x; uint16_t b; memcpy(&b, &h, 2); return b; }
 
 // What kernels/warp.h has for a card.
@@ -85,6 +86,8 @@ static inline void mma_f16_k8(float (&c)[4], const uint32_t (&a)[2], uint32_t b)
 __attribute__((always_inline)) static inline void ldmatrix(uint32_t (&r)[4], const void* row) { emulated_ldmatrix(r, row, 0); }
 __attribute__((always_inline)) static inline void ldmatrix_transposed(uint32_t (&r)[4], const void* row) { emulated_ldmatrix(r, row, 1); }
 __attribute__((always_inline)) static inline void copy16(void* to, const void* from, bool there) { emulated_copy(to, from, there); }
+#define pack_bf16(low, high) (float_to_bf16(low) | (uint32_t)float_to_bf16(high) << 16)
+#define pack_f16(low, high) (float_to_half(low) | (uint32_t)float_to_half(high) << 16)
 #define copies_commit() emulated_commit(__FILE__, __LINE__)
 #define copies_wait(left) emulated_wait(left, __FILE__, __LINE__)
 #define DYNAMIC_SHARED(type, name) type* name = (type*)emulated_dynamic_shared()

@@ -1,5 +1,6 @@
 //! How fast is it: rates, whole updates beside PyTorch's, every distinct instruction, algorithms of products.
 
+use super::attention::attention;
 use super::subject::{Subject, open};
 use super::{Item, Run};
 use crate::programs::{self, Measured, OpShare};
@@ -15,8 +16,13 @@ const ROUNDS: usize = 9;
 /// Algorithms that are timed for each product.
 const ALGORITHMS: usize = 8;
 
-pub const ITEMS: &[Item] =
-    &[("Rates", rates), ("Whole updates", updates), ("Instructions", instructions), ("Products", products)];
+pub const ITEMS: &[Item] = &[
+    ("Rates", rates),
+    ("Attention", attention),
+    ("Whole updates", updates),
+    ("Instructions", instructions),
+    ("Products", products),
+];
 
 fn measured(run: &Run<'_>) -> Result<Measured, String> {
     let target = CudaTarget::new(run.info.capability, run.info.rates);

@@ -102,7 +102,7 @@ fn memory_of_a_step(run: &mut Run<'_>) -> Result<(), String> {
         let arena = exec.planned().arena_bytes();
         let reserve = reserve::known(run.info).unwrap_or(STATED_RESERVE);
         run.page.line(&format!("Planned: arena {}, beside it at most {}.", mib(arena), mib(reserve)));
-        let Some(held) = reserve::held(run.info) else {
+        let Some(held) = reserve::held(&run.info.pci) else {
             run.page.line("The driver does not tell what a process holds.");
             continue;
         };
@@ -165,7 +165,7 @@ fn is_checkpoint(entry: Option<std::fs::DirEntry>) -> bool {
     entry.is_some_and(|e| e.file_name().to_string_lossy().starts_with("step-") && e.path().is_dir())
 }
 
-/// Every tool on the cases in fp32, all at once, until the stage's end.
+/// Every tool on the cases in every type, all at once, until the stage's end.
 fn sanitizers(run: &mut Run<'_>) -> Result<(), String> {
     let logs = tempfile::tempdir().map_err(|e| e.to_string())?;
     let program = std::env::current_exe().map_err(|e| e.to_string())?;

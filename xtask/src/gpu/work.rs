@@ -25,10 +25,13 @@ pub fn work(args: &[String]) -> Result<(), String> {
     let number = |text: &str| text.parse::<usize>().map_err(|e| format!("{text}: {e}"));
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["cases", card, ref part @ ..] => {
-            let card = Card::open(number(card)?).map_err(|e| e.to_string())?;
             let mut cases = ambitus_testkit::cases();
             cases.retain(|case| part.iter().all(|part| case.name.contains(part)));
-            let faults = ops::check(card, DType::F32, &cases).1.faults;
+            let mut faults = Vec::new();
+            for dtype in [DType::F32, DType::BF16, DType::F16] {
+                let card = Card::open(number(card)?).map_err(|e| e.to_string())?;
+                faults.extend(ops::check(card, dtype, &cases).1.faults);
+            }
             if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
         }
         ["step", card] => {

@@ -165,7 +165,7 @@ impl Card {
         let (grid, block) = ((l.grid[0], l.grid[1], 1), (l.block, 1, 1));
         // SAFETY: the kernel takes this one struct, declared from the same Rust type; the driver copies it before the call
         // returns; addresses in it lie in the arenas by the plan's check.
-        unsafe { result::launch_kernel(function, grid, block, 0, stream, &mut parameters) }
+        unsafe { result::launch_kernel(function, grid, block, l.shared, stream, &mut parameters) }
             .map_err(|e| failed(l.kernel, e))
     }
 

@@ -172,7 +172,17 @@ impl Card {
                 let name = CString::new(kernel.name).map_err(|e| e.to_string())?;
                 // SAFETY: the module stays loaded until `drop`.
                 let function = unsafe { result::module::get_function(module, name) };
-                self.functions.insert(kernel.name, function.map_err(|e| failed(kernel.name, e))?);
+                let function = function.map_err(|e| failed(kernel.name, e))?;
+                if kernel.shared > 0 {
+                    let most =
+                        sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                    // Cards without as much have no use for the kernel, and never launch it.
+                    // SAFETY: the function was just loaded.
+                    let _ = unsafe {
+                        result::function::set_function_attribute(function, most, kernel.shared as i32)
+                    };
+                }
+                self.functions.insert(kernel.name, function);
             }
         }
         Ok(())

@@ -219,11 +219,6 @@ __device__ inline void store(const View& y, int first, int column, int width, in
     }
 }
 
-__device__ inline void clear_tile_pads(const View& y, int first) {
-    if (y.pitch == y.cols || blockIdx.y > 0) return;
-    for (int i = 0; i < TILE && first + i < y.rows; i++) zero_pads(y, first + i);
-}
-
 // Over the 16 threads that have a row.
 __device__ inline float row_max(float x) {
     for (int step = 8; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
@@ -298,8 +293,8 @@ __device__ inline void forward(const A& a) {
         if (part == 0 && thread_x() == 0 && row < a.lse.rows) put(a.lse, row * a.lse.pitch + head, lse);
     }
     store(a.o, first, head * a.head_dim, a.head_dim, part, sums, total);
-    clear_tile_pads(a.o, first);
-    clear_tile_pads(a.lse, first);
+    zero_pads_of_tile(a.o, first, TILE);
+    zero_pads_of_tile(a.lse, first, TILE);
 }
 
 // delta [heads, Tq] = rowsum(do * o): a warp for each row of a head.
@@ -351,7 +346,7 @@ __device__ inline void backward_queries(const A& a) {
     }
     const float by[4] = {a.scale, a.scale, a.scale, a.scale};
     store(a.dq, first, head * a.head_dim, a.head_dim, part, sums, by);
-    clear_tile_pads(a.dq, first);
+    zero_pads_of_tile(a.dq, first, TILE);
 }
 
 // dk and dv of a tile of keys: over the query heads that share the key head, in order, and their tiles of
@@ -405,8 +400,8 @@ __device__ inline void backward_keys(const A& a) {
     const float by[4] = {a.scale, a.scale, a.scale, a.scale}, once[4] = {1.0f, 1.0f, 1.0f, 1.0f};
     store(a.dk, first, head * a.head_dim, a.head_dim, part, dk, by);
     store(a.dv, first, head * a.head_dim, a.head_dim, part, dv, once);
-    clear_tile_pads(a.dk, first);
-    clear_tile_pads(a.dv, first);
+    zero_pads_of_tile(a.dk, first, TILE);
+    zero_pads_of_tile(a.dv, first, TILE);
 }
 
 #define WIDTH(width)                                                                   \

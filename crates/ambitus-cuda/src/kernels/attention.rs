@@ -1,6 +1,6 @@
 //! Attention over segments, forward and backward.
 
-use super::{View, decoding, kernels, launch, launch_over};
+use super::{View, attention_mma, decoding, kernels, launch, launch_over};
 use crate::bind::{Io, Steps};
 use crate::step::Step;
 use ambitus_ir::TensorType;
@@ -108,14 +108,14 @@ const WIDEST: i32 = 128;
 
 /// What kernels know of an attention besides its tensors.
 #[derive(Clone, Copy)]
-struct Shape {
-    heads: i32,
-    kv_heads: i32,
+pub(super) struct Shape {
+    pub heads: i32,
+    pub kv_heads: i32,
     /// Query heads of a key head.
-    group: i32,
-    head_dim: i32,
-    causal: i32,
-    scale: f32,
+    pub group: i32,
+    pub head_dim: i32,
+    pub causal: i32,
+    pub scale: f32,
 }
 
 impl Shape {
@@ -138,8 +138,13 @@ impl Shape {
     /// Returns the tiles of rows, times heads and the parts of each head's channels; nothing without rows.
     fn grid(&self, rows: View, heads: i32) -> Option<[u32; 2]> {
         let parts = (self.head_dim as u32).div_ceil(self.width() as u32);
+        Shape::tiles(rows, heads).map(|[tiles, heads]| [tiles, heads * parts])
+    }
+
+    /// Returns the tiles of rows, times heads; nothing without rows.
+    pub(super) fn tiles(rows: View, heads: i32) -> Option<[u32; 2]> {
         let tiles = (rows.rows as u64).div_ceil(u64::from(TILE)) as u32;
-        (tiles > 0).then_some([tiles, heads as u32 * parts])
+        (tiles > 0).then_some([tiles, heads as u32])
     }
 }
 
@@ -153,7 +158,13 @@ pub(crate) fn forward(op: &Attention, io: &Io) -> Steps {
     if decoding::takes(op, &types) {
         return decoding::forward(op, io);
     }
-    Ok(Vec::from_iter(Shape::new(op).forward(io)))
+    let shape = Shape::new(op);
+    let step = if attention_mma::takes(op.head_dim, io.here, &[io.x[0], io.x[1], io.x[2], io.y[0]]) {
+        attention_mma::forward(shape, io)
+    } else {
+        shape.forward(io)
+    };
+    Ok(Vec::from_iter(step))
 }
 
 /// Delta `[heads, Tq]`, without pads.
@@ -167,8 +178,14 @@ pub(crate) fn backward(op: &AttentionGrad, io: &Io) -> Steps {
     let (o, d_o) = (io.x[3].view(), io.x[5].view());
     let delta = View::new(io.workspace, delta_type(op, io.x[0].ty));
     let mut steps = launch_over(&Delta { o, d_o, delta, head_dim: shape.head_dim }, 32 * delta.stored());
-    steps.extend(shape.queries(io, delta));
-    steps.extend(shape.keys(io, delta));
+    let tensors = [io.x[0], io.x[1], io.x[2], io.x[5], io.y[0], io.y[1], io.y[2]];
+    if attention_mma::takes(head_dim, io.here, &tensors) {
+        steps.extend(attention_mma::queries(shape, io, delta));
+        steps.extend(attention_mma::keys(shape, io, delta));
+    } else {
+        steps.extend(shape.queries(io, delta));
+        steps.extend(shape.keys(io, delta));
+    }
     Ok(steps)
 }
 

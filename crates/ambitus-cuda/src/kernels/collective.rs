@@ -101,8 +101,8 @@ fn pack(s: Stretch, staged: u64, part: &Part, x: &Tensor) -> impl Iterator<Item 
 
 /// Returns the exchange of an instruction whose last result is its token.
 fn exchange(io: &Io, queue: u32, ranks: usize, work: Vec<Work>) -> Steps {
-    if ranks != io.rank.1 {
-        return Err(format!("the session is for {ranks} ranks, there are {}", io.rank.1));
+    if ranks != io.here.ranks {
+        return Err(format!("the session is for {ranks} ranks, there are {}", io.here.ranks));
     }
     let token = io.y.last().ok_or("has no token")?.at;
     Ok(vec![Step::Exchange(Exchange { queue, token, what: io.path.clone(), work })])
@@ -119,7 +119,7 @@ fn scratch(io: &Io, want: u64) -> Result<u64, String> {
 pub(crate) fn all_gather(op: &AllGatherStart, io: &Io) -> Steps {
     let x = io.x.first().ok_or("has no operand")?;
     let (elements, size) = (x.ty.shape.elements(), x.ty.dtype.size());
-    let (rank, ranks) = io.rank;
+    let (rank, ranks) = (io.here.rank, io.here.ranks);
     let members = op.mesh.members(op.group, rank);
     let alone = members.len() == 1;
     let each = if alone { elements } else { step(members.len(), elements, size) };
@@ -184,8 +184,8 @@ pub(crate) fn reduce_scatter(op: &ReduceScatterStart, io: &Io) -> Steps {
 /// As they are stored: pads, which are zero, go with the rows.
 pub(crate) fn transfer(op: &TransferStart, io: &Io) -> Steps {
     let (route, bytes) = (op.route, op.ty().bytes());
-    if op.rank() != io.rank.0 {
-        return Err(format!("the session is rank {}'s, this is rank {}", op.rank(), io.rank.0));
+    if op.rank() != io.here.rank {
+        return Err(format!("the session is rank {}'s, this is rank {}", op.rank(), io.here.rank));
     }
     let work = match (io.x.first(), io.y.len()) {
         (Some(x), 1) => Work::Messages(vec![Message { rank: route.to, sends: true, at: x.at, bytes }]),

@@ -196,6 +196,12 @@ __device__ inline void zero_pads(const View& v, i64 row) {
     for (int c = v.cols + threadIdx.x; c < v.pitch; c += blockDim.x) zero(v, row * v.pitch + c);
 }
 
+// Of `rows` rows from `first` on: once, by the blocks of the grid's first axis.
+__device__ inline void zero_pads_of_tile(const View& v, int first, int rows) {
+    if (v.pitch == v.cols || blockIdx.y > 0) return;
+    for (int i = 0; i < rows && first + i < v.rows; i++) zero_pads(v, first + i);
+}
+
 // Calls f(place) for every element, with all threads of a one-dimensional grid; pads become zero.
 template <class F>
 __device__ inline void each(const View& y, F f) {

@@ -289,6 +289,7 @@ fn in_place(ty: TensorType, dtype: DType) -> TensorType {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bind::ALONE;
     use crate::step::Gemm;
 
     /// What decisions/0006 says of a head of 156,940 classes at 8,192 tokens: two tiles of rows, and no class in memory that would align
@@ -311,7 +312,7 @@ mod tests {
         let types: Vec<TensorType> = x.iter().map(|t| t.ty).collect();
         let workspace_bytes = workspace(op.tile, None, &types);
         assert!(workspace_bytes < 100 << 20, "{workspace_bytes}");
-        let io = Io { x, y, workspace: 1 << 40, workspace_bytes, rank: (0, 1), path: "".into() };
+        let io = Io { x, y, workspace: 1 << 40, workspace_bytes, here: ALONE, path: "".into() };
         let steps = linear_cross_entropy_grad(&op, &io).expect("a head");
         let products: Vec<&Gemm> =
             steps.iter().filter_map(|s| if let Step::Gemm(g) = s { Some(g) } else { None }).collect();

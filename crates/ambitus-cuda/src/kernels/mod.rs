@@ -5,6 +5,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod attention;
+mod attention_mma;
 pub(crate) mod collective;
 pub(crate) mod conv;
 pub(crate) mod copy;
@@ -35,6 +36,8 @@ pub(crate) struct KernelInfo {
     pub block: u32,
     /// Most registers a thread may use: with the block's size it sets how many blocks a multiprocessor holds.
     pub registers: u32,
+    /// Bytes of shared memory of a block whose size the launch says.
+    pub shared: u32,
     /// C declaration of the arguments, the block's size and the registers.
     pub declare: fn() -> String,
 }
@@ -61,6 +64,7 @@ pub(crate) struct Family {
 pub(crate) const FAMILIES: &[&Family] = &[
     &activation::FAMILY,
     &attention::FAMILY,
+    &attention_mma::FAMILY,
     &collective::FAMILY,
     &conv::FAMILY,
     &decoding::FAMILY,
@@ -98,7 +102,8 @@ pub(crate) fn source(family: &Family) -> String {
 
 /// Launches `kernel` on a grid of blocks.
 pub(crate) fn launch<K: Kernel>(kernel: &K, grid: [u32; 2]) -> Step {
-    Step::Launch(Launch { kernel: K::INFO.name, block: K::INFO.block, grid, args: kernel.bytes() })
+    let KernelInfo { name, block, shared, .. } = K::INFO;
+    Step::Launch(Launch { kernel: name, block, shared, grid, args: kernel.bytes() })
 }
 
 /// Returns the blocks of a kernel whose threads stride through `n` elements.
@@ -217,10 +222,12 @@ impl Argument for Axes {
 ///     Unary "unary" [256 threads, 32 registers] { x: View, y: View, kind: i32 }
 /// }
 /// ```
+///
+/// A third number, as `69632 shared`: bytes of its `DYNAMIC_SHARED`.
 macro_rules! kernels {
     ($family:literal; $(
         $(#[$meta:meta])*
-        $name:ident $text:literal [$block:literal threads, $registers:literal registers] {
+        $name:ident $text:literal [$block:literal threads, $registers:literal registers $(, $shared:literal shared)?] {
             $($field:ident: $ty:ty),* $(,)?
         }
     )*) => {
@@ -235,6 +242,7 @@ macro_rules! kernels {
                     name: $text,
                     block: $block,
                     registers: $registers,
+                    shared: 0 $(+ $shared)?,
                     declare: || {
                         use $crate::kernels::Argument;
                         let (args, size) = (concat!($text, "_args"), size_of::<$name>());

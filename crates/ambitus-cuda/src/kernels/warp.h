@@ -33,6 +33,23 @@ __device__ inline void ldmatrix_transposed(u32 (&r)[4], const void* row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(in_shared(row)) : "memory");
 }
 
+// Two floats as two elements of 16 bits, and 2^x: approximate, 2 ulp. From 8.0 on.
+__device__ inline u32 pack_bf16(float low, float high) {
+    u32 y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+__device__ inline u32 pack_f16(float low, float high) {
+    u32 y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+__device__ inline float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Starts a copy of 16 bytes to shared memory, or of zeros. What was started since the last commit is a group; a wait lets at most some of
 // the thread's groups go on, and others see what has landed after a barrier. From 8.0 on.
 __device__ inline void copy16(void* to, const void* from, bool there) {

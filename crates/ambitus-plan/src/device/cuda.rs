@@ -110,8 +110,7 @@ pub(super) fn open_rank(
 }
 
 pub(super) fn held(pci: &str) -> Option<u64> {
-    let used = nvml::card_at(pci).ok()?;
-    used.holders.iter().find(|h| h.pid == std::process::id())?.bytes
+    reserve::held(pci)
 }
 
 /// Returns the cards where only CUDA answers: who holds them is not told.

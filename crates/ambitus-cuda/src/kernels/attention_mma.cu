@@ -1,0 +1,381 @@
+// Attention on tensor cores, forward and backward, of operands of 16 bits: FlashAttention-2 (Dao, arXiv 2307.08691). Products are of the
+// operands' type with sums in fp32, all else is fp32.
+//
+// As in attention.cu, a block has a tile of rows (queries; keys for dk and dv) and walks over the range of the other side that they see,
+// where rows of no segment never lie. A warp has 16 rows. Tiles of the other side are copied to shared memory one step ahead, in two
+// stages. Nothing is added atomically, and orders of sums depend on segments only.
+
+#if !defined(__CUDACC__) || __CUDA_ARCH__ >= 800
+
+enum { TILE = 64, THREADS = 128 };
+#define LOG2_E 1.44269504f
+
+// Elements from row to row in shared memory: an odd number of 16 bytes, so that eight rows lie in different banks.
+template <int D> struct Shared { enum { PITCH = D + 8 }; };
+
+template <bool HALF>
+__device__ inline void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    const u32 b[2] = {b0, b1};
+    if (HALF) mma_f16(c, a, b);
+    else mma_bf16(c, a, b);
+}
+
+template <bool HALF>
+__device__ inline u32 pack(float low, float high) {
+    return HALF ? pack_f16(low, high) : pack_bf16(low, high);
+}
+
+// A head's channels of a tensor, a multiple of 8.
+struct Head {
+    const View& t;
+    int column;
+    int width;
+};
+
+// Starts copying ROWS rows from `row` on, D channels; rows from `end` on and channels beyond the head's become zero.
+template <int D, int ROWS>
+__device__ inline void fetch(const Head& h, int row, int end, u16* to) {
+    const int chunk = threadIdx.x % 8 * 8, mine = threadIdx.x / 8, STEP = THREADS / 8;
+    const u16* from = (const u16*)h.t.data + (i64)(row + mine) * h.t.pitch + h.column + chunk;
+    to += mine * Shared<D>::PITCH + chunk;
+#pragma unroll
+    for (int r = 0; r < ROWS; r += STEP) {
+#pragma unroll
+        for (int c = 0; c < D; c += 64)
+            if (c + chunk < D) copy16(to + r * Shared<D>::PITCH + c, from + c, row + mine + r < end && c + chunk < h.width);
+        from += (i64)STEP * h.t.pitch;
+    }
+}
+
+__device__ inline int lane_row() { return threadIdx.x % 32 / 4; }
+__device__ inline int lane_column() { return threadIdx.x % 4 * 2; }
+
+template <int N>
+__device__ inline void clear(float (&c)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) c[n][e] = 0.0f;
+}
+
+// s [16, 8 N] += a [16, 16] times 16 channels from `channel` on of the rows of a tile, transposed.
+template <int D, bool HALF, int N>
+__device__ inline void add_scores(const u32 (&a)[4], const u16* rows, int channel, float (&s)[N][4]) {
+    const int lane = threadIdx.x % 32;
+    const u16* mine = rows + (lane % 8 + lane / 16 * 8) * Shared<D>::PITCH + lane / 8 % 2 * 8 + channel;
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        u32 b[4];
+        ldmatrix(b, mine + 8 * n * Shared<D>::PITCH);
+        multiply<HALF>(s[n], a, b[0], b[1]);
+        multiply<HALF>(s[n + 1], a, b[2], b[3]);
+    }
+}
+
+// sums [16, D] += p [16, 8 N] times the rows of a tile.
+template <int D, bool HALF, int N>
+__device__ inline void add_rows(const float (&p)[N][4], const u16* rows, float (&sums)[D / 8][4]) {
+    const int lane = threadIdx.x % 32;
+    const u16* mine = rows + lane % 16 * Shared<D>::PITCH + lane / 16 * 8;
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+        const u32 a[4] = {pack<HALF>(p[k][0], p[k][1]), pack<HALF>(p[k][2], p[k][3]), pack<HALF>(p[k + 1][0], p[k + 1][1]),
+                          pack<HALF>(p[k + 1][2], p[k + 1][3])};
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            u32 b[4];
+            ldmatrix_transposed(b, mine + 8 * k * Shared<D>::PITCH + 8 * n);
+            multiply<HALF>(sums[n], a, b[0], b[1]);
+            multiply<HALF>(sums[n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+// What rows of a tile see of the other side.
+struct Ranges { int begin[TILE], end[TILE]; };
+
+__device__ inline void find_ranges(const View& segs, const View& others, i64 rows, int first, int which, Ranges& ranges) {
+    if (threadIdx.x < TILE) {
+        Seen seen = seen_by(segs, others, rows, first + threadIdx.x, which);
+        ranges.begin[threadIdx.x] = seen.begin;
+        ranges.end[threadIdx.x] = seen.end;
+    }
+    __syncthreads();
+}
+
+// Gives scores that rows do not see another value, where others begin at `at`.
+template <int N>
+__device__ inline void mask(const Ranges& ranges, int at, float value, float (&s)[N][4]) {
+    // What all rows see.
+    if (at >= ranges.begin[TILE - 1] && at + 8 * N <= ranges.end[0]) return;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = threadIdx.x / 32 * 16 + lane_row() + 8 * half, begin = ranges.begin[row], end = ranges.end[row];
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int other = at + 8 * n + lane_column() + e;
+                if (other < begin || other >= end) s[n][2 * half + e] = value;
+            }
+    }
+}
+
+// Writes this warp's rows of a tile that begins at `first`, times factors of this thread's two rows.
+template <int D, bool HALF>
+__device__ inline void store(const Head& h, int first, const float (&x)[D / 8][4], float by0, float by1) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = first + threadIdx.x / 32 * 16 + lane_row() + 8 * half;
+        if (row >= h.t.rows) continue;
+        const float by = half == 0 ? by0 : by1;
+        u16* to = (u16*)h.t.data + (i64)row * h.t.pitch + h.column + lane_column();
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            if (8 * n < h.width) *(u32*)(to + 8 * n) = pack<HALF>(x[n][2 * half] * by, x[n][2 * half + 1] * by);
+    }
+}
+
+// The tiles that see most come first: they are last where rows see what is before them.
+__device__ inline int first_row(int backwards) {
+    return (backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * TILE;
+}
+
+template <int D, int AT_ONCE, bool HALF, class A>
+__device__ inline void forward(const A& a, u16* memory, Ranges& ranges) {
+    const int N = AT_ONCE / 8, STAGE = 2 * AT_ONCE * Shared<D>::PITCH;
+    const int first = first_row(a.causal), head = blockIdx.y;
+    find_ranges(a.q_segs, a.k_segs, a.q.rows, first, a.causal ? UP_TO : ALL, ranges);
+    const int lo = ranges.begin[0], hi = ranges.end[TILE - 1], column = head / a.group * a.head_dim;
+    const Head k = {a.k, column, a.head_dim}, v = {a.v, column, a.head_dim};
+    auto bring = [&](int at, u16* stage) {
+        fetch<D, AT_ONCE>(k, at, hi, stage);
+        fetch<D, AT_ONCE>(v, at, hi, stage + STAGE / 2);
+    };
+    if (lo < hi) bring(lo, memory);
+    copies_commit();
+
+    const int row = first + threadIdx.x / 32 * 16 + lane_row();
+    u32 q[D / 16][4];
+#pragma unroll
+    for (int c = 0; c < D / 16; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = row + i % 2 * 8, channel = 16 * c + i / 2 * 8;
+            const u16* from = (const u16*)a.q.data + (i64)r * a.q.pitch + head * a.head_dim + channel + lane_column();
+            q[c][i] = r < a.q.rows && channel < a.head_dim ? *(const u32*)from : 0;
+        }
+    // `total` has this thread's columns only, until the end.
+    float o[D / 8][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
+    clear(o);
+    const float scale = a.scale * LOG2_E;
+    int now = 0;
+#pragma unroll 1
+    for (int at = lo; at < hi; at += AT_ONCE, now ^= 1) {
+        copies_wait(0);
+        __syncthreads();
+        if (at + AT_ONCE < hi) bring(at + AT_ONCE, memory + (now ^ 1) * STAGE);
+        copies_commit();
+        const u16* stage = memory + now * STAGE;
+        float s[N][4];
+        clear(s);
+#pragma unroll
+        for (int c = 0; c < D / 16; c++) add_scores<D, HALF>(q[c], stage, 16 * c, s);
+        mask(ranges, at, -INFINITY, s);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float top = most[h];
+#pragma unroll
+            for (int n = 0; n < N; n++) top = fmaxf(top, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+            // A row that has seen no key yet has no finite maximum to take off.
+            const float off = top == -INFINITY ? 0.0f : top * scale, keep = exp2_fast(most[h] * scale - off);
+            most[h] = top;
+            total[h] *= keep;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 2 * h; e < 2 * h + 2; e++) {
+                    s[n][e] = exp2_fast(s[n][e] * scale - off);
+                    total[h] += s[n][e];
+                }
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                o[n][2 * h] *= keep;
+                o[n][2 * h + 1] *= keep;
+            }
+        }
+        add_rows<D, HALF>(s, stage + STAGE / 2, o);
+    }
+    copies_wait(0);
+    float by[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float sum = total[h];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        by[h] = sum == 0.0f ? 0.0f : 1.0f / sum;
+        const float lse = sum == 0.0f ? 0.0f : most[h] * a.scale + logf(sum);
+        if (lane_column() == 0 && row + 8 * h < a.lse.rows) put(a.lse, (i64)(row + 8 * h) * a.lse.pitch + head, lse);
+    }
+    store<D, HALF>({a.o, head * a.head_dim, a.head_dim}, first, o, by[0], by[1]);
+    zero_pads_of_tile(a.o, first, TILE);
+    zero_pads_of_tile(a.lse, first, TILE);
+}
+
+// s [16, 8 N] = this warp's rows of a tile times the rows of another, transposed.
+template <int D, bool HALF, int N>
+__device__ inline void scores(const u16* tile, const u16* rows, float (&s)[N][4]) {
+    const int lane = threadIdx.x % 32;
+    const u16* mine = tile + (threadIdx.x / 32 * 16 + lane % 16) * Shared<D>::PITCH + lane / 16 * 8;
+    clear(s);
+#pragma unroll
+    for (int c = 0; c < D; c += 16) {
+        u32 left[4];
+        ldmatrix(left, mine + c);
+        add_scores<D, HALF>(left, rows, c, s);
+    }
+}
+
+// dq: for every tile of keys ds = p * (do v^T - delta), dq += scale ds k.
+template <int D, int AT_ONCE, bool HALF, class A>
+__device__ inline void backward_queries(const A& a, u16* memory, Ranges& ranges) {
+    const int N = AT_ONCE / 8, OWN = TILE * Shared<D>::PITCH, STAGE = 2 * AT_ONCE * Shared<D>::PITCH;
+    u16 *own_q = memory, *own_do = memory + OWN, *stages = memory + 2 * OWN;
+    const int first = first_row(a.causal), head = blockIdx.y, column = head * a.head_dim;
+    fetch<D, TILE>({a.q, column, a.head_dim}, first, (int)a.q.rows, own_q);
+    fetch<D, TILE>({a.d_o, column, a.head_dim}, first, (int)a.q.rows, own_do);
+    find_ranges(a.q_segs, a.k_segs, a.q.rows, first, a.causal ? UP_TO : ALL, ranges);
+    const int lo = ranges.begin[0], hi = ranges.end[TILE - 1], from = head / a.group * a.head_dim;
+    const Head k = {a.k, from, a.head_dim}, v = {a.v, from, a.head_dim};
+    auto bring = [&](int at, u16* stage) {
+        fetch<D, AT_ONCE>(k, at, hi, stage);
+        fetch<D, AT_ONCE>(v, at, hi, stage + STAGE / 2);
+    };
+    if (lo < hi) bring(lo, stages);
+    copies_commit();
+
+    float lse[2], delta[2], dq[D / 8][4];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const i64 row = first + threadIdx.x / 32 * 16 + lane_row() + 8 * h;
+        const bool there = row < a.q.rows;
+        lse[h] = there ? get(a.lse, row * a.lse.pitch + head) * LOG2_E : 0.0f;
+        delta[h] = there ? ((const float*)a.delta.data)[head * a.q.rows + row] : 0.0f;
+    }
+    clear(dq);
+    const float scale = a.scale * LOG2_E;
+    int now = 0;
+#pragma unroll 1
+    for (int at = lo; at < hi; at += AT_ONCE, now ^= 1) {
+        copies_wait(0);
+        __syncthreads();
+        if (at + AT_ONCE < hi) bring(at + AT_ONCE, stages + (now ^ 1) * STAGE);
+        copies_commit();
+        const u16* stage = stages + now * STAGE;
+        float p[N][4], g[N][4];
+        scores<D, HALF>(own_q, stage, p);
+        scores<D, HALF>(own_do, stage + STAGE / 2, g);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) p[n][e] = exp2_fast(p[n][e] * scale - lse[e / 2]) * (g[n][e] - delta[e / 2]);
+        mask(ranges, at, 0.0f, p);
+        add_rows<D, HALF>(p, stage, dq);
+    }
+    copies_wait(0);
+    store<D, HALF>({a.dq, column, a.head_dim}, first, dq, a.scale, a.scale);
+    zero_pads_of_tile(a.dq, first, TILE);
+}
+
+// dk and dv of a tile of keys: over the query heads that share the key head, in order, and their tiles of queries, dv += p^T do,
+// dk += scale ds^T q. Scores have a row for each key.
+template <int D, int AT_ONCE, bool HALF, class A>
+__device__ inline void backward_keys(const A& a, u16* memory, Ranges& ranges) {
+    const int N = AT_ONCE / 8, OWN = TILE * Shared<D>::PITCH, STAGE = 2 * AT_ONCE * Shared<D>::PITCH;
+    u16 *own_k = memory, *own_v = memory + OWN, *stages = memory + 2 * OWN;
+    // Of each stage: the queries' lse, then their delta.
+    float* rows = (float*)(stages + 2 * STAGE);
+    const int first = first_row(0), head = blockIdx.y, column = head * a.head_dim;
+    fetch<D, TILE>({a.k, column, a.head_dim}, first, (int)a.k.rows, own_k);
+    fetch<D, TILE>({a.v, column, a.head_dim}, first, (int)a.k.rows, own_v);
+    find_ranges(a.k_segs, a.q_segs, a.k.rows, first, a.causal ? FROM : ALL, ranges);
+    const int lo = ranges.begin[0], hi = ranges.end[TILE - 1];
+    auto bring = [&](int h, int at, int stage) {
+        fetch<D, AT_ONCE>({a.q, h * a.head_dim, a.head_dim}, at, hi, stages + stage * STAGE);
+        fetch<D, AT_ONCE>({a.d_o, h * a.head_dim, a.head_dim}, at, hi, stages + stage * STAGE + STAGE / 2);
+        if (threadIdx.x < AT_ONCE) {
+            const i64 row = at + threadIdx.x;
+            const bool there = row < hi;
+            float* to = rows + 2 * AT_ONCE * stage + threadIdx.x;
+            to[0] = there ? get(a.lse, row * a.lse.pitch + h) * LOG2_E : 0.0f;
+            to[AT_ONCE] = there ? ((const float*)a.delta.data)[h * a.q.rows + row] : 0.0f;
+        }
+    };
+    // The head and the queries of this step and of the next.
+    int h = head * a.group, at = lo, next_h = h, next = lo, now = 0;
+    const int end = lo < hi ? h + a.group : h;
+    if (h < end) bring(h, at, now);
+    copies_commit();
+
+    float dk[D / 8][4], dv[D / 8][4];
+    clear(dk);
+    clear(dv);
+    const float scale = a.scale * LOG2_E;
+#pragma unroll 1
+    for (; h < end; h = next_h, at = next, now ^= 1) {
+        next += AT_ONCE;
+        if (next >= hi) {
+            next = lo;
+            next_h++;
+        }
+        copies_wait(0);
+        __syncthreads();
+        if (next_h < end) bring(next_h, next, now ^ 1);
+        copies_commit();
+        const u16* stage = stages + now * STAGE;
+        const float* mine = rows + 2 * AT_ONCE * now + lane_column();
+        float p[N][4], g[N][4];
+        scores<D, HALF>(own_k, stage, p);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) p[n][e] = exp2_fast(p[n][e] * scale - mine[8 * n + e % 2]);
+        mask(ranges, at, 0.0f, p);
+        add_rows<D, HALF>(p, stage + STAGE / 2, dv);
+        scores<D, HALF>(own_v, stage + STAGE / 2, g);
+        // What a masked row or column holds may be NaN.
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                p[n][e] = p[n][e] == 0.0f ? 0.0f : p[n][e] * (g[n][e] - mine[AT_ONCE + 8 * n + e % 2]);
+        add_rows<D, HALF>(p, stage, dk);
+    }
+    copies_wait(0);
+    store<D, HALF>({a.dk, column, a.head_dim}, first, dk, a.scale, a.scale);
+    store<D, HALF>({a.dv, column, a.head_dim}, first, dv, 1.0f, 1.0f);
+    zero_pads_of_tile(a.dk, first, TILE);
+    zero_pads_of_tile(a.dv, first, TILE);
+}
+
+#define BODY(function, width, at_once)                                              \
+    {                                                                               \
+        __shared__ Ranges ranges;                                                   \
+        DYNAMIC_SHARED(u16, memory);                                                \
+        if (a.q.dtype == F16) function<width, at_once, true>(a, memory, ranges);    \
+        else function<width, at_once, false>(a, memory, ranges);                    \
+    }
+#else
+// The fp32 kernels run here.
+#define BODY(function, width, at_once) {}
+#endif
+
+#define WIDTH(width, queries, keys)                                                     \
+    KERNEL(attention_mma_##width) BODY(forward, width, queries)                         \
+    KERNEL(attention_mma_queries_grad_##width) BODY(backward_queries, width, queries)   \
+    KERNEL(attention_mma_keys_grad_##width) BODY(backward_keys, width, keys)
+WIDTH(64, 64, 32)
+WIDTH(96, 32, 32)
+WIDTH(128, 32, 32)
