@@ -76,6 +76,7 @@ static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 static inline uint32_t bits_of(float x) { uint32_t b; memcpy(&b, &x, 4); return b; }
 static inline float float_of(uint32_t b) { float x; memcpy(&x, &b, 4); return x; }
 static inline float half_to_float(uint16_t h) { _Float16 x; memcpy(&x, &h, 2); return (float)x; }
+static inline float reciprocal(float x) { return 1.0f / x; }
 static inline float exp2_fast(float x) { return exp2f(x); }
 static inline uint16_t float_to_half(float x) { _Float16 h = (_Float16)x; uint16_t b; memcpy(&b, &h, 2); return b; }
 

@@ -88,8 +88,6 @@ impl Algorithms {
 const CANDIDATES: usize = 8;
 /// The library's first choice stays unless another takes less than this part of its time: nothing is left to noise.
 const BETTER: f64 = 0.97;
-/// Times that a candidate is measured; the least counts.
-const ROUNDS: usize = 3;
 
 impl Card {
     /// Takes the algorithms that a run was begun with: they are used wherever they are for this library and kind of card.
@@ -142,27 +140,24 @@ impl Card {
         if choices.len() == 1 {
             return Ok(0);
         }
-        let seconds = self.seconds_of(g, choices, ROUNDS)?;
+        let seconds = self.seconds_of(g, choices)?;
         let fastest = (0..seconds.len()).min_by(|a, b| seconds[*a].total_cmp(&seconds[*b]));
         Ok(fastest.filter(|at| seconds[*at] < BETTER * seconds[0]).unwrap_or(0))
     }
 
-    /// Returns the seconds of a product with each algorithm, the least of `rounds`; infinite for one that the library refuses
-    /// after all. What was chosen stays chosen.
+    /// Returns the seconds of a product with each algorithm; infinite for one that the library refuses after all. What was chosen
+    /// stays chosen.
     pub(super) fn seconds_of(
         &mut self,
         g: &Gemm,
         choices: &[cublasLtMatmulAlgo_t],
-        rounds: usize,
     ) -> Result<Vec<f64>, ExecError> {
         let before = self.products()?.chosen.clone();
-        let mut seconds = vec![f64::INFINITY; choices.len()];
-        for _ in 0..rounds {
-            for (choice, least) in choices.iter().zip(&mut seconds) {
-                self.products()?.choose(g, *choice);
-                // A refusal is known before anything runs, so the card is as good as before.
-                *least = self.time(&[vec![Step::Gemm(*g)]]).map_or(*least, |s| s.min(*least));
-            }
+        let mut seconds = Vec::with_capacity(choices.len());
+        for choice in choices {
+            self.products()?.choose(g, *choice);
+            // A refusal is known before anything runs, so the card is as good as before.
+            seconds.push(self.time(&[vec![Step::Gemm(*g)]]).unwrap_or(f64::INFINITY));
         }
         self.products()?.chosen = before;
         Ok(seconds)

@@ -9,7 +9,7 @@ struct Logistic {
 
 __device__ inline Logistic logistic(float x) {
     float e = expf(-fabsf(x));
-    float q = 1.0f / (1.0f + e);
+    float q = reciprocal(1.0f + e);
     return {x >= 0.0f ? q : e * q, e * q * q};
 }
 

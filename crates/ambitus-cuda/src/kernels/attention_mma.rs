@@ -83,7 +83,7 @@ macro_rules! widths {
 widths! {
     64: Forward64 "attention_mma_64" [168, 36864],
         Queries64 "attention_mma_queries_grad_64" [168, 55296],
-        Keys64 "attention_mma_keys_grad_64" [168, 37376];
+        Keys64 "attention_mma_keys_grad_64" [128, 37376];
     96: Forward96 "attention_mma_96" [168, 26624],
         Queries96 "attention_mma_queries_grad_96" [168, 53248],
         Keys96 "attention_mma_keys_grad_96" [168, 53760];

@@ -37,6 +37,12 @@ __device__ inline float half_to_float(u16 h) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
     return x;
 }
+// 1 / x to 1 ulp, of an x that is neither tiny nor huge.
+__device__ inline float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 __device__ inline u16 float_to_half(float x) {
     u16 h;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
@@ -89,11 +95,19 @@ struct Map {
 __device__ inline float bf16_to_float(u16 h) { return float_of((u32)h << 16); }
 
 // Round to nearest, ties to even; NaN stays NaN.
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
+__device__ inline u16 float_to_bf16(float x) {
+    u16 h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+#else
 __device__ inline u16 float_to_bf16(float x) {
     u32 b = bits_of(x);
     if ((b & 0x7fffffffu) > 0x7f800000u) return (u16)((b >> 16) | 0x40u);
     return (u16)((b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
 }
+#endif
 
 // The element at place `i` (row * pitch + column) as a float. i32 is converted.
 __device__ inline float get(const View& v, i64 i) {
@@ -311,10 +325,12 @@ struct Bits4 {
 
 // The `n` elements from place `i` on, of any type but u8; beyond them 0. One access where the place is a multiple of four: tensors
 // start at multiples of 256 bytes.
+// WHOLE: all are, and there are four.
+template <bool WHOLE = false>
 __device__ inline Bits4 get_bits4(const View& v, i64 i, int n) {
     Bits4 x = {{0, 0, 0, 0}};
     bool wide = v.dtype == F32 || v.dtype == I32;
-    if (n < 4 || i % 4 != 0) {
+    if (!WHOLE && (n < 4 || i % 4 != 0)) {
 #pragma unroll
         for (int k = 0; k < 4; k++)
             if (k < n) x.v[k] = wide ? ((const u32*)v.data)[i + k] : ((const u16*)v.data)[i + k];
@@ -331,9 +347,10 @@ __device__ inline Bits4 get_bits4(const View& v, i64 i, int n) {
 }
 
 // Writes `n` elements from place `i` on.
+template <bool WHOLE = false>
 __device__ inline void put_bits4(const View& v, i64 i, int n, const Bits4& x) {
     bool wide = v.dtype == F32 || v.dtype == I32;
-    if (n < 4 || i % 4 != 0) {
+    if (!WHOLE && (n < 4 || i % 4 != 0)) {
 #pragma unroll
         for (int k = 0; k < 4; k++)
             if (k < n) {
@@ -348,23 +365,36 @@ __device__ inline void put_bits4(const View& v, i64 i, int n, const Bits4& x) {
 }
 
 // Of floats, the `n` elements from place `i` on; beyond them 0.
+template <bool WHOLE = false>
 __device__ inline Four get4(const View& v, i64 i, int n) {
-    Bits4 b = get_bits4(v, i, n);
+    Bits4 b = get_bits4<WHOLE>(v, i, n);
     Four x;
+    // The type is asked for once.
+    if (v.dtype == F16) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) x.v[k] = widen(b.v[k], v.dtype);
+        for (int k = 0; k < 4; k++) x.v[k] = half_to_float((u16)b.v[k]);
+        return x;
+    }
+    const int shift = v.dtype == F32 ? 0 : 16;
+#pragma unroll
+    for (int k = 0; k < 4; k++) x.v[k] = float_of(b.v[k] << shift);
     return x;
 }
 
 // Writes `n` elements from place `i` on, those beyond the first `real` as 0: pads.
+template <bool WHOLE = false>
 __device__ inline void put4(const View& v, i64 i, int n, int real, const Four& x) {
     Bits4 b;
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        float y = k < real ? x.v[k] : 0.0f;
-        b.v[k] = v.dtype == F32 ? bits_of(y) : narrowed(v.dtype, y);
+    for (int k = 0; k < 4; k++) b.v[k] = bits_of(WHOLE || k < real ? x.v[k] : 0.0f);
+    if (v.dtype == BF16) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) b.v[k] = float_to_bf16(float_of(b.v[k]));
+    } else if (v.dtype == F16) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) b.v[k] = float_to_half(float_of(b.v[k]));
     }
-    put_bits4(v, i, n, b);
+    put_bits4<WHOLE>(v, i, n, b);
 }
 
 __device__ inline float sum4(const Four& x) { return (x.v[0] + x.v[1]) + (x.v[2] + x.v[3]); }

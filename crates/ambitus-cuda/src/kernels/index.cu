@@ -105,6 +105,23 @@ struct Listed {
     }
 };
 
+// Of more rows with one id than this a warp sums every eighth; their sums are added in order.
+enum { MANY = 32 };
+
+// Four columns from c on of rows order[first], order[first + 8], ..
+__device__ inline void sum_listed(const View& x, const int* order, int first, int last, int c, float* to) {
+    Four sum = {};
+    const int real = up_to_four(x.cols - c);
+#pragma unroll 4
+    for (int k = first; k < last; k += scatter_sum_block / 32) {
+        Four row = get4(x, (i64)order[k] * x.pitch + c, real);
+#pragma unroll
+        for (int e = 0; e < 4; e++) sum.v[e] += row.v[e];
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) to[e] = sum.v[e];
+}
+
 // The block of an id's first place in the sorted list takes the id's row of y, a thread one column; the others
 // have nothing to do.
 KERNEL(scatter_sum) {
@@ -112,15 +129,28 @@ KERNEL(scatter_sum) {
     const int* order = (const int*)a.order;
     const int first = (int)blockIdx.x;
     const int row = sorted[first];
-    const int c = (int)(blockIdx.y * blockDim.x + threadIdx.x);
-    if (row >= a.y.rows || (first > 0 && sorted[first - 1] == row) || c >= a.y.pitch) return;
+    if (row >= a.y.rows || (first > 0 && sorted[first - 1] == row)) return;
+    const int last = first + ids_below(sorted + first, a.ids - first, row + 1);
+    const int begin = (int)(blockIdx.y * blockDim.x), c = begin + (int)threadIdx.x;
+    const bool many = last - first > MANY;
+    __shared__ float parts[scatter_sum_block / 32][scatter_sum_block];
+    if (many) {
+        for (int j = threadIdx.x % 32 * 4; j < (int)blockDim.x; j += 128)
+            sum_listed(a.x, order, first + threadIdx.x / 32, last, begin + j, &parts[threadIdx.x / 32][j]);
+        __syncthreads();
+    }
+    if (c >= a.y.pitch) return;
     const i64 at = (i64)row * a.y.pitch + c;
     if (c >= a.y.cols) {
         zero(a.y, at);
         return;
     }
-    const int last = first + ids_below(sorted + first, a.ids - first, row + 1);
-    const float sum = reading(a.x, Listed{order, first, last, c, a.x.pitch});
+    float sum = 0.0f;
+    if (many) {
+        for (int w = 0; w < scatter_sum_block / 32; w++) sum += parts[w][threadIdx.x];
+    } else {
+        sum = reading(a.x, Listed{order, first, last, c, a.x.pitch});
+    }
     const float beta = factor(a.beta);
     put(a.y, at, beta == 0.0f ? sum : beta * get(a.y, at) + sum);
 }

@@ -122,8 +122,8 @@ pub(crate) fn launch_over<K: Kernel>(kernel: &K, n: u64) -> Vec<Step> {
 /// For a kernel of 256 threads that works row by row: 1 when rows are so narrow that a warp takes one, else 0, where a
 /// block does; and the grid, empty when there are no rows. The mirror of `row_team` in `device.h`.
 pub(crate) fn teams(y: &View) -> (i32, [u32; 2]) {
-    /// Four columns a lane, four times.
-    const NARROW: i32 = 512;
+    /// Four columns a lane, eight times.
+    const NARROW: i32 = 1024;
     let narrow = y.cols <= NARROW;
     let rows = if narrow { (y.rows as u64).div_ceil(8) } else { y.rows as u64 };
     (i32::from(narrow), [rows as u32, 1])

@@ -8,44 +8,132 @@ __device__ inline int table_row(const View& segments, i64 row) {
     return segments.data ? segment_of(segments, row) : 0;
 }
 
-// Every pass of a thread is over the same columns, so results may lie on operands.
-KERNEL(norm_rows) {
-    Team team = row_team(a.narrow);
-    if (team.row >= a.y.rows) return;
-    i64 at = team.row * a.y.pitch;
-    int cols = a.y.cols, s = table_row(a.segments, team.row);
-    if (s < 0) {
-        for (int c = team.first; c < a.y.pitch; c += team.step)
-            put4(a.y, at + c, up_to_four(a.y.pitch - c), 0, Four());
-        return;
-    }
-    float mean[1] = {0.0f}, square[1] = {0.0f};
-    if (a.centred) {
-        for (int c = team.first; c < cols; c += team.step) mean[0] += sum4(get4(a.x, at + c, up_to_four(cols - c)));
-        team_sum(team, mean);
-        mean[0] /= cols;
-    }
-    for (int c = team.first; c < cols; c += team.step) {
-        int real = up_to_four(cols - c);
-        Four x = get4(a.x, at + c, real);
+// Calls f(c, k) for each four of a thread, columns from c on: of KEPT, the k-th, which is what a thread may keep of a row; then of the
+// rest, with k = KEPT.
+template <int KEPT, class F>
+__device__ inline void fours(const Team& team, int end, F f) {
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float d = x.v[k] - mean[0];
-            x.v[k] = k < real ? d * d : 0.0f;
-        }
-        square[0] += sum4(x);
+    for (int k = 0; k < KEPT; k++) {
+        int c = team.first + k * team.step;
+        if (c < end) f(c, k);
     }
+#pragma unroll 1
+    for (int c = team.first + KEPT * team.step; c < end; c += team.step) f(c, KEPT);
+}
+
+__device__ inline void clear_row(const View& y, const Team& team) {
+    for (int c = team.first; c < y.pitch; c += team.step)
+        put4(y, team.row * y.pitch + c, up_to_four(y.pitch - c), 0, Four());
+}
+
+// A thread's fours of a row. Those that are kept are whole.
+template <int KEPT>
+struct Row {
+    const View& x;
+    i64 at;
+    Four kept[KEPT + 1];
+    __device__ Row(const View& x, const Team& team) : x(x), at(team.row * x.pitch) {
+        fours<KEPT>(team, x.cols, [&](int c, int k) {
+            if (k < KEPT) kept[k] = get4<true>(x, at + c, 4);
+        });
+    }
+    __device__ Four operator()(int c, int k) const { return k < KEPT ? kept[k] : get4<KEPT != 0>(x, at + c, up_to_four(x.cols - c)); }
+};
+
+template <int KEPT>
+__device__ inline float mean_of(const Row<KEPT>& x, const Team& team) {
+    float mean[1] = {0.0f};
+    fours<KEPT>(team, x.x.cols, [&](int c, int k) { mean[0] += sum4(x(c, k)); });
+    team_sum(team, mean);
+    return mean[0] / x.x.cols;
+}
+
+// Every pass of a thread is over the same columns, so results may lie on operands.
+template <int KEPT>
+__device__ inline void norm(const norm_rows_args& a, const Team& team, int s) {
+    const bool WHOLE = KEPT != 0;
+    const int cols = a.y.cols;
+    Row<KEPT> x(a.x, team);
+    float mean = a.centred ? mean_of(x, team) : 0.0f, square[1] = {0.0f};
+    fours<KEPT>(team, cols, [&](int c, int k) {
+        Four d = x(c, k);
+        int real = up_to_four(cols - c);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float off = d.v[e] - mean;
+            d.v[e] = WHOLE || e < real ? off * off : 0.0f;
+        }
+        square[0] += sum4(d);
+    });
     team_sum(team, square);
     float r = 1.0f / sqrtf(square[0] / cols + a.eps);
     i64 factor_at = (i64)s * a.factor.pitch, shift_at = (i64)s * a.shift.pitch;
-    for (int c = team.first; c < a.y.pitch; c += team.step) {
+    fours<KEPT>(team, a.y.pitch, [&](int c, int k) {
         int real = up_to_four(cols - c);
-        Four x = get4(a.x, at + c, real), f = get4(a.factor, factor_at + c, real), b = {};
-        if (a.shift.data) b = get4(a.shift, shift_at + c, real);
+        Four n = x(c, k), f = get4<WHOLE>(a.factor, factor_at + c, real), b = {};
+        if (a.shift.data) b = get4<WHOLE>(a.shift, shift_at + c, real);
 #pragma unroll
-        for (int k = 0; k < 4; k++) x.v[k] = (x.v[k] - mean[0]) * r * (f.v[k] + a.plus) + b.v[k];
-        put4(a.y, at + c, up_to_four(a.y.pitch - c), real, x);
+        for (int e = 0; e < 4; e++) n.v[e] = (n.v[e] - mean) * r * (f.v[e] + a.plus) + b.v[e];
+        put4<WHOLE>(a.y, x.at + c, up_to_four(a.y.pitch - c), real, n);
+    });
+}
+
+template <int KEPT>
+__device__ inline void norm_grad_of(const norm_grad_args& a, const Team& team, int s) {
+    const bool WHOLE = KEPT != 0;
+    const int cols = a.dx.cols;
+    Row<KEPT> x(a.x, team), dy(a.dy, team);
+    float mean = a.centred ? mean_of(x, team) : 0.0f;
+    i64 factor_at = (i64)s * a.factor.pitch;
+    auto g_of = [&](int c, int k) {
+        Four g = dy(c, k), f = get4<WHOLE>(a.factor, factor_at + c, up_to_four(cols - c));
+#pragma unroll
+        for (int e = 0; e < 4; e++) g.v[e] *= f.v[e] + a.plus;
+        return g;
+    };
+    // Of (x - mean)^2, g (x - mean), g.
+    float sums[3] = {0.0f, 0.0f, 0.0f};
+    fours<KEPT>(team, cols, [&](int c, int k) {
+        int real = up_to_four(cols - c);
+        Four d = x(c, k), g = g_of(c, k), square, along;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float off = WHOLE || e < real ? d.v[e] - mean : 0.0f;
+            square.v[e] = off * off;
+            along.v[e] = g.v[e] * off;
+        }
+        sums[0] += sum4(square);
+        sums[1] += sum4(along);
+        sums[2] += sum4(g);
+    });
+    team_sum(team, sums);
+    float r = 1.0f / sqrtf(sums[0] / cols + a.eps);
+    float along = sums[1] * r / cols;
+    float level = a.centred ? sums[2] / cols : 0.0f;
+    fours<KEPT>(team, a.dx.pitch, [&](int c, int k) {
+        Four d = x(c, k), g = g_of(c, k);
+#pragma unroll
+        for (int e = 0; e < 4; e++) d.v[e] = r * (g.v[e] - level - (d.v[e] - mean) * r * along);
+        put4<WHOLE>(a.dx, x.at + c, up_to_four(a.dx.pitch - c), up_to_four(cols - c), d);
+    });
+    if (team.first == 0) {
+        put(a.stats, 2 * team.row, mean);
+        put(a.stats, 2 * team.row + 1, r);
     }
+}
+
+// Rows of whole fours are kept, as many as registers allow.
+__device__ inline bool is_whole(const View& x, const View& y) {
+    return x.cols % 4 == 0 && x.pitch % 4 == 0 && y.pitch == y.cols;
+}
+
+KERNEL(norm_rows) {
+    Team team = row_team(a.narrow);
+    if (team.row >= a.y.rows) return;
+    int s = table_row(a.segments, team.row);
+    if (s < 0) clear_row(a.y, team);
+    else if (is_whole(a.x, a.y)) norm<8>(a, team, s);
+    else norm<0>(a, team, s);
 }
 
 // dx = r (g - mean(g) - n mean(g n)) with g = dy (factor + plus), and (mean, r) of every row for `column_sums`; without
@@ -53,55 +141,10 @@ KERNEL(norm_rows) {
 KERNEL(norm_grad) {
     Team team = row_team(a.narrow);
     if (team.row >= a.dx.rows) return;
-    i64 at = team.row * a.dx.pitch;
-    int cols = a.dx.cols, s = table_row(a.segments, team.row);
-    if (s < 0) {
-        for (int c = team.first; c < a.dx.pitch; c += team.step)
-            put4(a.dx, at + c, up_to_four(a.dx.pitch - c), 0, Four());
-        return;
-    }
-    float mean[1] = {0.0f};
-    if (a.centred) {
-        for (int c = team.first; c < cols; c += team.step) mean[0] += sum4(get4(a.x, at + c, up_to_four(cols - c)));
-        team_sum(team, mean);
-        mean[0] /= cols;
-    }
-    // Of (x - mean)^2, g (x - mean), g.
-    float sums[3] = {0.0f, 0.0f, 0.0f};
-    i64 factor_at = (i64)s * a.factor.pitch;
-    for (int c = team.first; c < cols; c += team.step) {
-        int real = up_to_four(cols - c);
-        Four x = get4(a.x, at + c, real), g = get4(a.dy, at + c, real), f = get4(a.factor, factor_at + c, real);
-        Four square, along;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float d = k < real ? x.v[k] - mean[0] : 0.0f;
-            g.v[k] *= f.v[k] + a.plus;
-            square.v[k] = d * d;
-            along.v[k] = g.v[k] * d;
-        }
-        sums[0] += sum4(square);
-        sums[1] += sum4(along);
-        sums[2] += sum4(g);
-    }
-    team_sum(team, sums);
-    float r = 1.0f / sqrtf(sums[0] / cols + a.eps);
-    float along = sums[1] * r / cols;
-    float level = a.centred ? sums[2] / cols : 0.0f;
-    for (int c = team.first; c < a.dx.pitch; c += team.step) {
-        int real = up_to_four(cols - c);
-        Four x = get4(a.x, at + c, real), g = get4(a.dy, at + c, real), f = get4(a.factor, factor_at + c, real);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float n = (x.v[k] - mean[0]) * r;
-            x.v[k] = r * (g.v[k] * (f.v[k] + a.plus) - level - n * along);
-        }
-        put4(a.dx, at + c, up_to_four(a.dx.pitch - c), real, x);
-    }
-    if (team.first == 0) {
-        put(a.stats, 2 * team.row, mean[0]);
-        put(a.stats, 2 * team.row + 1, r);
-    }
+    int s = table_row(a.segments, team.row);
+    if (s < 0) clear_row(a.dx, team);
+    else if (is_whole(a.x, a.dx) && a.dy.pitch % 4 == 0) norm_grad_of<4>(a, team, s);
+    else norm_grad_of<0>(a, team, s);
 }
 
 // Sums of dy and of dy n over rows, by segment (all rows are one where there is no table): a segment's rows are cut

@@ -7,12 +7,12 @@ use ambitus_ir::TensorType;
 
 kernels! { "norm";
     /// y = norm(x) (factor + plus) + shift.
-    NormArgs "norm_rows" [256 threads, 48 registers] {
+    NormArgs "norm_rows" [256 threads, 80 registers] {
         x: View, factor: View, shift: View, segments: View, y: View,
         eps: f32, plus: f32, centred: i32, narrow: i32,
     }
     /// Its dx, and (mean, r) of every row.
-    NormGradArgs "norm_grad" [256 threads, 64 registers] {
+    NormGradArgs "norm_grad" [256 threads, 80 registers] {
         x: View, factor: View, dy: View, segments: View, dx: View, stats: View,
         eps: f32, plus: f32, centred: i32, narrow: i32,
     }
