@@ -129,8 +129,13 @@ ops! { (op, io, x, y)
         bind: attention::backward(op, io), workspace: attention::workspace(op, x), overwrites: false
     }
 
-    Conv1d { bind: conv::conv1d(op, io), workspace: 0, overwrites: false }
-    Conv1dInputGrad { bind: conv::conv1d_input_grad(op, io), workspace: 0, overwrites: false }
+    Conv1d {
+        bind: conv::conv1d(op, io), workspace: conv::workspace(op.groups, x[0], x[1], y[0]), overwrites: false,
+    }
+    Conv1dInputGrad {
+        bind: conv::conv1d_input_grad(op, io),
+        workspace: conv::workspace(op.groups, x[1], x[0], y[0]), overwrites: false,
+    }
     Conv1dWeightGrad {
         bind: conv::conv1d_weight_grad(op, io),
         workspace: conv::weight_grad_workspace(op, x, y), overwrites: false,

@@ -126,12 +126,12 @@ pub fn attention(run: &mut Run<'_>) -> Result<(), String> {
     let arguments: Vec<String> = shapes.iter().map(Shape::argument).collect();
     let peer = Peer::start(&run.options.python, "attention_torch.py", &arguments, folder.path());
     let mut peer = peer.map_err(|why| run.page.line(&format!("PyTorch was not run: {why}\n"))).ok();
+    let mut open: Vec<_> = shapes.iter().map(|shape| shape.open(run)).collect::<Result<_, _>>()?;
     let mut own = shapes.iter().map(|_| Vec::new()).collect::<Vec<Vec<Passes>>>();
     let mut answers: Vec<Value> = Vec::new();
     for _ in 0..ROUNDS {
-        for (shape, own) in shapes.iter().zip(&mut own) {
-            let (mut exec, planned) = shape.open(run)?;
-            own.push(measure(&mut exec, &planned)?);
+        for ((exec, planned), own) in open.iter_mut().zip(&mut own) {
+            own.push(measure(exec, planned)?);
         }
         if let Some(peer) = &mut peer {
             answers.push(peer.round()?);

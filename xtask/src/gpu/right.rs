@@ -10,7 +10,9 @@ use ambitus_ir::{DType, StateId, StateKind};
 use ambitus_recipe::recipe::DeviceChoice;
 use ambitus_testkit::Case;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub const ITEMS: &[Item] = &[
@@ -165,50 +167,81 @@ fn is_checkpoint(entry: Option<std::fs::DirEntry>) -> bool {
     entry.is_some_and(|e| e.file_name().to_string_lossy().starts_with("step-") && e.path().is_dir())
 }
 
-/// Every tool on the cases in every type, all at once, until the stage's end.
+/// A tool, the op whose cases it watches (all without), and whether it found nothing: false where it was stopped.
+type Watched = (&'static str, Option<&'static str>, Result<bool, String>);
+
+/// Lines of what a tool found that are quoted.
+const QUOTED: usize = 40;
+
+/// Every tool on the cases in every type until the stage's end, side by side; racecheck, which takes longest, op by op.
 fn sanitizers(run: &mut Run<'_>) -> Result<(), String> {
-    let logs = tempfile::tempdir().map_err(|e| e.to_string())?;
-    let program = std::env::current_exe().map_err(|e| e.to_string())?;
-    let mut running = Vec::new();
-    for tool in ["memcheck", "racecheck", "initcheck", "synccheck"] {
-        let log = logs.path().join(tool);
-        let mut command = Command::new("compute-sanitizer");
-        command.args(["--tool", tool, "--error-exitcode", "9", "--log-file"]).arg(&log).arg(&program);
-        command.args(["work", "cases", &run.options.card.to_string()]).process_group(0);
-        let Ok(child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
-            run.page.line("compute-sanitizer is not installed here: not run");
-            return Ok(());
-        };
-        running.push((tool, log, child));
+    if Command::new("compute-sanitizer").arg("--version").output().is_err() {
+        run.page.line("compute-sanitizer is not installed here: not run");
+        return Ok(());
     }
-    for (tool, log, child) in running {
-        match sanitized(child, run.end) {
-            Ok(said) => run.page.line(&format!("{tool}: {said}")),
-            Err(why) => {
-                let found = std::fs::read_to_string(&log).unwrap_or_default();
-                let first: Vec<&str> = found.lines().take(QUOTED).collect();
-                run.page.fault(format!("{tool}: {why}\n{}", first.join("\n")));
+    let mut ops: Vec<&'static str> = ambitus_testkit::cases().iter().map(|case| case.op.name()).collect();
+    ops.sort_unstable();
+    ops.dedup();
+    let whole = ["memcheck", "initcheck", "synccheck"].map(|tool| (tool, None));
+    let jobs: Vec<_> = whole.into_iter().chain(ops.into_iter().map(|op| ("racecheck", Some(op)))).collect();
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::<Watched>::new()));
+    std::thread::scope(|s| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            s.spawn(|| {
+                while let Some((tool, op)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let verdict = watched(run, tool, *op);
+                    found.lock().unwrap_or_else(PoisonError::into_inner).push((tool, *op, verdict));
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort_by_key(|(tool, op, _)| (*tool, *op));
+    for tool in ["memcheck", "initcheck", "synccheck", "racecheck"] {
+        let of = || found.iter().filter(|(t, ..)| *t == tool);
+        let named = |op: Option<&'static str>| op.unwrap_or("all ops");
+        let verdict = |clean: bool| -> Vec<&str> {
+            of().filter(|(.., verdict)| *verdict == Ok(clean)).map(|(_, op, _)| named(*op)).collect()
+        };
+        let (clean, open) = (verdict(true), verdict(false));
+        run.page.line(&format!("{tool}: clean: {}", clean.join(", ")));
+        if !open.is_empty() {
+            run.page.line(&format!("{tool}: no verdict by the stage's end: {}", open.join(", ")));
+        }
+        for (_, op, verdict) in of() {
+            if let Err(why) = verdict {
+                run.page.fault(format!("{tool}, {}: {why}", named(*op)));
             }
         }
     }
     Ok(())
 }
 
-/// Lines of what a tool found that are quoted.
-const QUOTED: usize = 40;
-
-/// Returns what a tool found, which is nothing; or that it was stopped.
-fn sanitized(mut child: Child, end: Instant) -> Result<String, String> {
+/// Returns true where a tool found nothing, false where it was stopped at the stage's end.
+fn watched(run: &Run<'_>, tool: &str, op: Option<&str>) -> Result<bool, String> {
+    if Instant::now() >= run.end {
+        return Ok(false);
+    }
+    let logs = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let (log, program) = (logs.path().join("log"), std::env::current_exe().map_err(|e| e.to_string())?);
+    let mut command = Command::new("compute-sanitizer");
+    command.args(["--tool", tool, "--error-exitcode", "9", "--log-file"]).arg(&log).arg(&program);
+    command.args(["work", "cases", &run.options.card.to_string()]).args(op).process_group(0);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(|e| e.to_string())?;
     loop {
         match child.try_wait() {
-            Ok(Some(status)) if status.success() => return Ok("clean".to_owned()),
-            Ok(Some(status)) => return Err(status.to_string()),
-            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(200)),
+            Ok(Some(status)) if status.success() => return Ok(true),
+            Ok(Some(status)) => {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                let first: Vec<&str> = said.lines().take(QUOTED).collect();
+                return Err(format!("{status}\n{}", first.join("\n")));
+            }
+            Ok(None) if Instant::now() < run.end => std::thread::sleep(Duration::from_millis(200)),
             _ => {
                 // Its whole group: the program under it would keep running.
                 let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
                 let _ = child.wait();
-                return Ok("took too long and was stopped: no verdict".to_owned());
+                return Ok(false);
             }
         }
     }

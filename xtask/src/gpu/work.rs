@@ -17,16 +17,16 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Does one of: `cases CARD [PART OF A NAME]`, `step CARD`, `train RECIPE FOLDER`, `resume FOLDER`.
+/// Does one of: `cases CARD [OP]`, `step CARD`, `train RECIPE FOLDER`, `resume FOLDER`.
 ///
 /// # Errors
 /// What went wrong.
 pub fn work(args: &[String]) -> Result<(), String> {
     let number = |text: &str| text.parse::<usize>().map_err(|e| format!("{text}: {e}"));
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["cases", card, ref part @ ..] => {
+        ["cases", card, ref op @ ..] => {
             let mut cases = ambitus_testkit::cases();
-            cases.retain(|case| part.iter().all(|part| case.name.contains(part)));
+            cases.retain(|case| op.iter().all(|op| case.op.name() == *op));
             let mut faults = Vec::new();
             for dtype in [DType::F32, DType::BF16, DType::F16] {
                 let card = Card::open(number(card)?).map_err(|e| e.to_string())?;

@@ -10,21 +10,6 @@
 enum { TILE = 64, THREADS = 128 };
 #define LOG2_E 1.44269504f
 
-// Elements from row to row in shared memory: an odd number of 16 bytes, so that eight rows lie in different banks.
-template <int D> struct Shared { enum { PITCH = D + 8 }; };
-
-template <bool HALF>
-__device__ inline void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    const u32 b[2] = {b0, b1};
-    if (HALF) mma_f16(c, a, b);
-    else mma_bf16(c, a, b);
-}
-
-template <bool HALF>
-__device__ inline u32 pack(float low, float high) {
-    return HALF ? pack_f16(low, high) : pack_bf16(low, high);
-}
-
 // A head's channels of a tensor, a multiple of 8.
 struct Head {
     const View& t;
@@ -47,17 +32,6 @@ __device__ inline void fetch(const Head& h, int row, int end, u16* to) {
     }
 }
 
-__device__ inline int lane_row() { return threadIdx.x % 32 / 4; }
-__device__ inline int lane_column() { return threadIdx.x % 4 * 2; }
-
-template <int N>
-__device__ inline void clear(float (&c)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) c[n][e] = 0.0f;
-}
-
 // s [16, 8 N] += a [16, 16] times 16 channels from `channel` on of the rows of a tile, transposed.
 template <int D, bool HALF, int N>
 __device__ inline void add_scores(const u32 (&a)[4], const u16* rows, int channel, float (&s)[N][4]) {
@@ -67,11 +41,10 @@ __device__ inline void add_scores(const u32 (&a)[4], const u16* rows, int channe
     for (int n = 0; n < N; n += 2) {
         u32 b[4];
         ldmatrix(b, mine + 8 * n * Shared<D>::PITCH);
-        multiply<HALF>(s[n], a, b[0], b[1]);
-        multiply<HALF>(s[n + 1], a, b[2], b[3]);
+        mma<HALF>(s[n], a, b[0], b[1]);
+        mma<HALF>(s[n + 1], a, b[2], b[3]);
     }
 }
-
 // sums [16, D] += p [16, 8 N] times the rows of a tile.
 template <int D, bool HALF, int N>
 __device__ inline void add_rows(const float (&p)[N][4], const u16* rows, float (&sums)[D / 8][4]) {
@@ -85,8 +58,8 @@ __device__ inline void add_rows(const float (&p)[N][4], const u16* rows, float (
         for (int n = 0; n < D / 8; n += 2) {
             u32 b[4];
             ldmatrix_transposed(b, mine + 8 * k * Shared<D>::PITCH + 8 * n);
-            multiply<HALF>(sums[n], a, b[0], b[1]);
-            multiply<HALF>(sums[n + 1], a, b[2], b[3]);
+            mma<HALF>(sums[n], a, b[0], b[1]);
+            mma<HALF>(sums[n + 1], a, b[2], b[3]);
         }
     }
 }
@@ -167,7 +140,7 @@ __device__ inline void forward(const A& a, u16* memory, Ranges& ranges) {
         }
     // `total` has this thread's columns only, until the end.
     float o[D / 8][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
-    clear(o);
+    clear_fragments(o);
     const float scale = a.scale * LOG2_E;
     int now = 0;
 #pragma unroll 1
@@ -178,7 +151,7 @@ __device__ inline void forward(const A& a, u16* memory, Ranges& ranges) {
         copies_commit();
         const u16* stage = memory + now * STAGE;
         float s[N][4];
-        clear(s);
+        clear_fragments(s);
 #pragma unroll
         for (int c = 0; c < D / 16; c++) add_scores<D, HALF>(q[c], stage, 16 * c, s);
         mask(ranges, at, -INFINITY, s);
@@ -229,7 +202,7 @@ template <int D, bool HALF, int N>
 __device__ inline void scores(const u16* tile, const u16* rows, float (&s)[N][4]) {
     const int lane = threadIdx.x % 32;
     const u16* mine = tile + (threadIdx.x / 32 * 16 + lane % 16) * Shared<D>::PITCH + lane / 16 * 8;
-    clear(s);
+    clear_fragments(s);
 #pragma unroll
     for (int c = 0; c < D; c += 16) {
         u32 left[4];
@@ -264,7 +237,7 @@ __device__ inline void backward_queries(const A& a, u16* memory, Ranges& ranges)
         lse[h] = there ? get(a.lse, row * a.lse.pitch + head) * LOG2_E : 0.0f;
         delta[h] = there ? ((const float*)a.delta.data)[head * a.q.rows + row] : 0.0f;
     }
-    clear(dq);
+    clear_fragments(dq);
     const float scale = a.scale * LOG2_E;
     int now = 0;
 #pragma unroll 1
@@ -320,8 +293,8 @@ __device__ inline void backward_keys(const A& a, u16* memory, Ranges& ranges) {
     copies_commit();
 
     float dk[D / 8][4], dv[D / 8][4];
-    clear(dk);
-    clear(dv);
+    clear_fragments(dk);
+    clear_fragments(dv);
     const float scale = a.scale * LOG2_E;
 #pragma unroll 1
     for (; h < end; h = next_h, at = next, now ^= 1) {

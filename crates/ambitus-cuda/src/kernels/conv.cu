@@ -350,3 +350,177 @@ KERNEL(conv_weight_parts) {
         put_weight(a.dw, a.beta, 0, i, sum);
     });
 }
+
+#if !defined(__CUDACC__) || __CUDA_ARCH__ >= 800
+// On tensor cores, of 16-bit operands: a product of what each tap meets with the tap's weights, [group, tap, out, in] for that.
+
+KERNEL(conv_order_weights) {
+    const i64 n = (i64)a.groups * a.outs * a.ins;
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        const int in = (int)(i % a.ins), out = (int)(i / a.ins % a.outs);
+        const i64 group = i / ((i64)a.ins * a.outs);
+        const u16* from = (const u16*)a.w.data + group * a.outs * a.ins * a.taps + (i64)out * a.stride_out + (i64)in * a.stride_in;
+        u16* to = (u16*)a.ordered + (group * a.taps * a.outs + out) * a.ins + in;
+        for (int k = 0; k < a.taps; k++) to[(i64)k * a.outs * a.ins] = from[a.flip ? a.taps - 1 - k : k];
+    }
+}
+
+// Channels of a step, rows and most taps of a block.
+enum { MMA_CHANNELS = 64, MMA_ROWS = 128, MMA_TAPS = 33, MMA_PITCH = Shared<MMA_CHANNELS>::PITCH, MMA_THREADS = 128 };
+
+// Starts copying 64 channels from `from` on of `rows` rows, `pitch` elements apart, those first..last of them; others, and channels from
+// `channels` on, become zero.
+__device__ inline void fetch_rows(const u16* from, i64 pitch, int rows, int first, int last, int channels, u16* to) {
+    const int chunk = threadIdx.x % 8 * 8;
+    for (int r = threadIdx.x / 8; r < rows; r += MMA_THREADS / 8)
+        copy16(to + r * MMA_PITCH + chunk, from + r * pitch + chunk, r >= first && r < last && chunk < channels);
+}
+
+// A warp has 32 rows of 64 outputs.
+template <bool HALF>
+__device__ inline void grouped_mma(const conv_mma_args& a, const Tile& tile, int group, int out0, u16* xs, u16* ws) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 32, taps = a.taps;
+    const int first = tile.first - (tile.row - a.pad), last = tile.last - (tile.row - a.pad);
+    const u16* x = (const u16*)a.x.data + (i64)(tile.row - a.pad) * a.x.pitch + (i64)group * a.ins;
+    float sum[2][MMA_CHANNELS / 8][4];
+    clear_fragments(sum[0]);
+    clear_fragments(sum[1]);
+    for (int c0 = 0; c0 < a.ins; c0 += MMA_CHANNELS) {
+        auto bring = [&](int tap, int stage) {
+            const u16* w = (const u16*)a.ordered + (((i64)group * taps + tap) * a.outs + out0) * a.ins + c0;
+            fetch_rows(w, a.ins, MMA_CHANNELS, 0, a.outs - out0, a.ins - c0, ws + stage * MMA_CHANNELS * MMA_PITCH);
+        };
+        __syncthreads();
+        fetch_rows(x + c0, a.x.pitch, MMA_ROWS + taps - 1, first, last, a.ins - c0, xs);
+        bring(0, 0);
+        copies_commit();
+#pragma unroll 1
+        for (int tap = 0; tap < taps; tap++) {
+            copies_wait(0);
+            __syncthreads();
+            if (tap + 1 < taps) bring(tap + 1, (tap + 1) % 2);
+            copies_commit();
+            const u16 *w = ws + tap % 2 * MMA_CHANNELS * MMA_PITCH, *mine = xs + (row + tap + lane % 16) * MMA_PITCH + lane / 16 * 8;
+#pragma unroll
+            for (int c = 0; c < MMA_CHANNELS; c += 16) {
+                u32 left[2][4];
+                ldmatrix(left[0], mine + c);
+                ldmatrix(left[1], mine + 16 * MMA_PITCH + c);
+#pragma unroll
+                for (int n = 0; n < MMA_CHANNELS / 8; n += 2) {
+                    u32 b[4];
+                    ldmatrix(b, w + (8 * n + lane % 8 + lane / 16 * 8) * MMA_PITCH + lane / 8 % 2 * 8 + c);
+#pragma unroll
+                    for (int m = 0; m < 2; m++) {
+                        mma<HALF>(sum[m][n], left[m], b[0], b[1]);
+                        mma<HALF>(sum[m][n + 1], left[m], b[2], b[3]);
+                    }
+                }
+            }
+        }
+        copies_wait(0);
+    }
+#pragma unroll
+    for (int h = 0; h < 4; h++) {
+        const int at = tile.row + row + lane_row() + 8 * h;
+        if (at >= tile.last) continue;
+#pragma unroll
+        for (int n = 0; n < MMA_CHANNELS / 8; n++) {
+            const int out = out0 + 8 * n + lane_column(), column = group * a.outs + out;
+            if (out >= a.outs) continue;
+            const float *s = &sum[h / 2][n][h % 2 * 2], left = a.bias.data ? get(a.bias, column) : 0.0f;
+            const float right = a.bias.data ? get(a.bias, column + 1) : 0.0f;
+            *(u32*)((u16*)a.y.data + (i64)at * a.y.pitch + column) = pack<HALF>(s[0] + left, s[1] + right);
+        }
+    }
+}
+
+KERNEL(conv_mma) {
+    __shared__ Chunk xs[(MMA_ROWS + MMA_TAPS - 1) * MMA_PITCH / 8];
+    __shared__ Chunk ws[2 * MMA_CHANNELS * MMA_PITCH / 8];
+    Tile tile;
+    if (!find_tile(a.segs, (int)a.y.rows, blockIdx.x, MMA_ROWS, tile)) return;
+    const int out_tiles = (a.outs + MMA_CHANNELS - 1) / MMA_CHANNELS;
+    const int group = blockIdx.y / out_tiles, out0 = blockIdx.y % out_tiles * MMA_CHANNELS;
+    const int end = tile.row + MMA_ROWS < tile.last ? tile.row + MMA_ROWS : tile.last;
+    if (blockIdx.y == 0)
+        for (int row = tile.row; row < end; row++) zero_pads(a.y, row);
+    if (tile.none) {
+        for (int i = threadIdx.x; i < (end - tile.row) * MMA_CHANNELS; i += MMA_THREADS) {
+            int out = out0 + i % MMA_CHANNELS;
+            if (out < a.outs) zero(a.y, (i64)(tile.row + i / MMA_CHANNELS) * a.y.pitch + group * a.outs + out);
+        }
+    } else if (a.x.dtype == F16) {
+        grouped_mma<true>(a, tile, group, out0, (u16*)xs, (u16*)ws);
+    } else {
+        grouped_mma<false>(a, tile, group, out0, (u16*)xs, (u16*)ws);
+    }
+}
+
+// Weight gradients: taps of a block. A warp has 16 outputs, 64 inputs.
+enum { MMA_WEIGHT_TAPS = 2 };
+
+template <bool HALF>
+__device__ inline void weight_mma(const conv_weight_mma_args& a, u16* xs, u16* ys) {
+    const int lane = threadIdx.x % 32;
+    int block = blockIdx.x;
+    const int tap_tiles = (a.taps + MMA_WEIGHT_TAPS - 1) / MMA_WEIGHT_TAPS;
+    const int in_tiles = (a.ins + MMA_CHANNELS - 1) / MMA_CHANNELS, out_tiles = (a.outs + MMA_CHANNELS - 1) / MMA_CHANNELS;
+    // Blocks are numbered with the taps innermost, then inputs, outputs, groups.
+    const int k0 = block % tap_tiles * MMA_WEIGHT_TAPS;
+    block /= tap_tiles;
+    const int in0 = block % in_tiles * MMA_CHANNELS;
+    block /= in_tiles;
+    const int out0 = block % out_tiles * MMA_CHANNELS, group = block / out_tiles;
+    const u16 *x = (const u16*)a.x.data + (i64)group * a.ins + in0, *dy = (const u16*)a.dy.data + (i64)group * a.outs + out0;
+    float sum[MMA_WEIGHT_TAPS][MMA_CHANNELS / 8][4];
+#pragma unroll
+    for (int k = 0; k < MMA_WEIGHT_TAPS; k++) clear_fragments(sum[k]);
+    each_weight_tile(a.segs, a.splits, [&](int row, int first, int last) {
+        const int from = row + k0 - a.pad;
+        __syncthreads();
+        fetch_rows(x + (i64)from * a.x.pitch, a.x.pitch, WEIGHT_ROWS + MMA_WEIGHT_TAPS - 1, first - from, last - from, a.ins - in0, xs);
+        fetch_rows(dy + (i64)row * a.dy.pitch, a.dy.pitch, WEIGHT_ROWS, 0, last - row, a.outs - out0, ys);
+        copies_commit();
+        copies_wait(0);
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < WEIGHT_ROWS; r += 16) {
+            // Rows are what is summed over: dy is read transposed.
+            u32 left[4];
+            ldmatrix_transposed(left, ys + (r + lane / 16 * 8 + lane % 8) * MMA_PITCH + threadIdx.x / 32 * 16 + lane / 8 % 2 * 8);
+#pragma unroll
+            for (int k = 0; k < MMA_WEIGHT_TAPS; k++)
+#pragma unroll
+                for (int n = 0; n < MMA_CHANNELS / 8; n += 2) {
+                    u32 b[4];
+                    ldmatrix_transposed(b, xs + (r + k + lane % 16) * MMA_PITCH + lane / 16 * 8 + 8 * n);
+                    mma<HALF>(sum[k][n], left, b[0], b[1]);
+                    mma<HALF>(sum[k][n + 1], left, b[2], b[3]);
+                }
+        }
+    });
+#pragma unroll
+    for (int k = 0; k < MMA_WEIGHT_TAPS; k++)
+#pragma unroll
+        for (int n = 0; n < MMA_CHANNELS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int out = out0 + threadIdx.x / 32 * 16 + lane_row() + e / 2 * 8, in = in0 + 8 * n + lane_column() + e % 2;
+                if (k0 + k >= a.taps || out >= a.outs || in >= a.ins) continue;
+                put_weight(a.dw, a.beta, a.parts, (((i64)group * a.outs + out) * a.ins + in) * a.taps + k0 + k, sum[k][n][e]);
+            }
+}
+
+KERNEL(conv_weight_mma) {
+    __shared__ Chunk xs[(WEIGHT_ROWS + MMA_WEIGHT_TAPS - 1) * MMA_PITCH / 8];
+    __shared__ Chunk ys[WEIGHT_ROWS * MMA_PITCH / 8];
+    if (a.x.dtype == F16) weight_mma<true>(a, (u16*)xs, (u16*)ys);
+    else weight_mma<false>(a, (u16*)xs, (u16*)ys);
+}
+#else
+// The fp32 kernels run here.
+KERNEL(conv_order_weights) {}
+KERNEL(conv_mma) {}
+KERNEL(conv_weight_mma) {}
+#endif

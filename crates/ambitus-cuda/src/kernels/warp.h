@@ -65,3 +65,33 @@ __device__ inline void copies_wait_for() { asm volatile("cp.async.wait_group %0;
     extern __shared__ Chunk name##_chunks[]; \
     type* name = (type*)name##_chunks
 #endif
+
+#if !defined(__CUDACC__) || __CUDA_ARCH__ >= 800
+// Elements from row to row in shared memory: an odd number of 16 bytes, so that eight rows lie in different banks.
+template <int D> struct Shared { enum { PITCH = D + 8 }; };
+
+// c += a b, of halves or of bfloat16.
+template <bool HALF>
+__device__ inline void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    const u32 b[2] = {b0, b1};
+    if (HALF) mma_f16(c, a, b);
+    else mma_bf16(c, a, b);
+}
+
+template <bool HALF>
+__device__ inline u32 pack(float low, float high) {
+    return HALF ? pack_f16(low, high) : pack_bf16(low, high);
+}
+
+// Where a lane's elements of c are: two neighbours in this row, two in the eighth below.
+__device__ inline int lane_row() { return threadIdx.x % 32 / 4; }
+__device__ inline int lane_column() { return threadIdx.x % 4 * 2; }
+
+template <int N>
+__device__ inline void clear_fragments(float (&c)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) c[n][e] = 0.0f;
+}
+#endif

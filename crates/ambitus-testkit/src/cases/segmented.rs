@@ -116,7 +116,7 @@ pub(super) fn attention(t: &mut Table) {
     let packed: &[i32] = &[0, 5, 5, 12, 19];
     // Several tiles of an executor, of up to 64 rows, with clips that begin and end inside them.
     let (tiles, aligned): (&[i32], &[i32]) = (&[0, 3, 3, 90, 141], &[0, 64, 128]);
-    let table: [AttentionCase; 15] = [
+    let table: [AttentionCase; 17] = [
         ("self", op(3, 3, 6, false), 23, 23, packed, packed),
         ("causal", op(2, 2, 8, true), 23, 23, packed, packed),
         ("grouped, causal", op(6, 2, 6, true), 23, 23, packed, packed),
@@ -132,6 +132,8 @@ pub(super) fn attention(t: &mut Table) {
         // More queries than keys, then fewer.
         ("tiles, cross, causal", op(2, 1, 20, true), 100, 150, &[0, 75, 79, 95], &[0, 20, 121, 121]),
         ("96 channels", op(2, 1, 96, true), 70, 70, &[0, 2, 68], &[0, 2, 68]),
+        ("128 channels", op(4, 2, 128, true), 150, 150, tiles, tiles),
+        ("128 channels, cross", op(2, 1, 128, false), 70, 100, &[0, 66], &[0, 97]),
         ("130 channels", op(2, 1, 130, false), 70, 70, &[0, 67], &[0, 67]),
         ("many heads", op(33, 11, 2, true), 12, 12, &[0, 1, 12], &[0, 1, 12]),
     ];
@@ -264,6 +266,8 @@ pub(super) fn large_conv(t: &mut Table) {
         ("many taps", 4, 5, 1, 37, 20),
         ("wide, depthwise", 135, 135, 135, 11, 2),
         ("many groups", 64, 64, 32, 16, 7),
+        ("tensor cores", 72, 136, 1, 3, 1),
+        ("tensor cores, groups", 48, 32, 2, 31, 15),
     ] {
         let what = format!("large, {what}");
         let dims = [cout, cin / groups, taps];
