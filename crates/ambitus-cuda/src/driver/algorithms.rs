@@ -1,7 +1,7 @@
 //! Which algorithm each matrix product uses: timed once, kept beside the compiled kernels, and with a run, whose resumed programs
 //! must sum in the same order. docs/decisions/0023-algorithms.md.
 
-use super::{Card, device_error};
+use super::{Card, Graph, device_error};
 use crate::step::{Gemm, Step};
 use ambitus_exec::executor::ExecError;
 use cudarc::cublaslt::sys::cublasLtMatmulAlgo_t;
@@ -145,19 +145,45 @@ impl Card {
         Ok(fastest.filter(|at| seconds[*at] < BETTER * seconds[0]).unwrap_or(0))
     }
 
-    /// Returns the seconds of a product with each algorithm; infinite for one that the library refuses after all. What was chosen
-    /// stays chosen.
+    /// Returns a graph of a product several times; nothing where the library refuses the algorithm, which is known before anything runs.
+    fn repeated(
+        &mut self,
+        g: &Gemm,
+        choice: cublasLtMatmulAlgo_t,
+        times: usize,
+    ) -> Result<Option<Graph>, ExecError> {
+        self.products()?.choose(g, choice);
+        Ok(self.record(&vec![Step::Gemm(*g); times]).ok())
+    }
+
+    /// Returns the seconds of a product with each algorithm, with the same share of what the host takes; infinite for one that the library
+    /// refuses after all. They take turns, as a card's clock changes, and the least of three times counts. What was chosen stays chosen.
     pub(super) fn seconds_of(
         &mut self,
         g: &Gemm,
         choices: &[cublasLtMatmulAlgo_t],
     ) -> Result<Vec<f64>, ExecError> {
+        /// How long a graph should run, seconds.
+        const LONG: f64 = 1e-3;
+        const MOST: usize = 64;
+        const ROUNDS: usize = 3;
         let before = self.products()?.chosen.clone();
-        let mut seconds = Vec::with_capacity(choices.len());
-        for choice in choices {
-            self.products()?.choose(g, *choice);
-            // A refusal is known before anything runs, so the card is as good as before.
-            seconds.push(self.time(&[vec![Step::Gemm(*g)]]).unwrap_or(f64::INFINITY));
+        let Some(first) = choices.first() else { return Ok(Vec::new()) };
+        let mut times = MOST;
+        if let Some(graph) = self.repeated(g, *first, 1)? {
+            self.wall(&graph)?;
+            times = ((LONG / self.wall(&graph)?) as usize).clamp(1, MOST);
+        }
+        let graphs: Result<Vec<_>, _> = choices.iter().map(|c| self.repeated(g, *c, times)).collect();
+        let graphs = graphs?;
+        let mut seconds = vec![f64::INFINITY; choices.len()];
+        for round in 0..=ROUNDS {
+            for (graph, least) in graphs.iter().zip(&mut seconds) {
+                let Some(graph) = graph else { continue };
+                let each = self.wall(graph)? / times as f64;
+                // The first round loads what is loaded late.
+                *least = if round == 0 { f64::INFINITY } else { each.min(*least) };
+            }
         }
         self.products()?.chosen = before;
         Ok(seconds)

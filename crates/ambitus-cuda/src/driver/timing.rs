@@ -1,6 +1,6 @@
 //! Measuring what steps take.
 
-use super::{Card, device_error};
+use super::{Card, Graph, device_error};
 use crate::step::{Gemm, Step};
 use ambitus_exec::executor::ExecError;
 use cudarc::driver::result;
@@ -69,16 +69,8 @@ impl Card {
         let mut run = |n: usize| -> Result<f64, ExecError> {
             let many: Vec<Step> = variants.iter().cycle().take(n).flatten().cloned().collect();
             let graph = self.record(&many).map_err(|(_, why)| ExecError::Device(why))?;
-            self.replay(&graph)?;
-            self.wait()?;
-            let mut least = f64::INFINITY;
-            for _ in 0..RUNS {
-                let start = Instant::now();
-                self.replay(&graph)?;
-                self.wait()?;
-                least = least.min(start.elapsed().as_secs_f64());
-            }
-            Ok(least)
+            self.wall(&graph)?;
+            (0..RUNS).try_fold(f64::INFINITY, |least, _| Ok(self.wall(&graph)?.min(least)))
         };
         let once = run(1)?;
         let mut each = |n: usize| -> Result<f64, ExecError> {
@@ -89,6 +81,14 @@ impl Card {
         let about = each(FEW)?;
         let n = ((LONG / about) as usize).min(MOST);
         if n > FEW { each(n) } else { Ok(about) }
+    }
+
+    /// Returns the seconds from starting a graph to seeing its end.
+    pub(super) fn wall(&mut self, graph: &Graph) -> Result<f64, ExecError> {
+        let start = Instant::now();
+        self.replay(graph)?;
+        self.wait()?;
+        Ok(start.elapsed().as_secs_f64())
     }
 
     /// Returns what the algorithm of a product depends on.

@@ -106,21 +106,28 @@ struct Listed {
 };
 
 // Of more rows with one id than this a warp sums every eighth; their sums are added in order.
-enum { MANY = 32 };
+enum { MANY = 32, WARPS = scatter_sum_block / 32 };
 
-// Four columns from c on of rows order[first], order[first + 8], ..
-__device__ inline void sum_listed(const View& x, const int* order, int first, int last, int c, float* to) {
-    Four sum = {};
-    const int real = up_to_four(x.cols - c);
+// The sums of columns c, c + 32, .. over rows order[first], order[first + 8], .. to parts[0], parts[32], ..
+struct EighthOf {
+    const int* order;
+    int first, last, c, cols;
+    i64 pitch;
+    float* parts;
+    template <class Read> __device__ float operator()(Read read) const {
+        float sum[WARPS] = {};
 #pragma unroll 4
-    for (int k = first; k < last; k += scatter_sum_block / 32) {
-        Four row = get4(x, (i64)order[k] * x.pitch + c, real);
+        for (int k = first; k < last; k += WARPS) {
+            const i64 at = order[k] * pitch + c;
 #pragma unroll
-        for (int e = 0; e < 4; e++) sum.v[e] += row.v[e];
+            for (int j = 0; j < WARPS; j++)
+                if (c + 32 * j < cols) sum[j] += read(at + 32 * j);
+        }
+#pragma unroll
+        for (int j = 0; j < WARPS; j++) parts[32 * j] = sum[j];
+        return 0.0f;
     }
-#pragma unroll
-    for (int e = 0; e < 4; e++) to[e] = sum.v[e];
-}
+};
 
 // The block of an id's first place in the sorted list takes the id's row of y, a thread one column; the others
 // have nothing to do.
@@ -133,10 +140,10 @@ KERNEL(scatter_sum) {
     const int last = first + ids_below(sorted + first, a.ids - first, row + 1);
     const int begin = (int)(blockIdx.y * blockDim.x), c = begin + (int)threadIdx.x;
     const bool many = last - first > MANY;
-    __shared__ float parts[scatter_sum_block / 32][scatter_sum_block];
+    __shared__ float parts[WARPS][scatter_sum_block];
     if (many) {
-        for (int j = threadIdx.x % 32 * 4; j < (int)blockDim.x; j += 128)
-            sum_listed(a.x, order, first + threadIdx.x / 32, last, begin + j, &parts[threadIdx.x / 32][j]);
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        reading(a.x, EighthOf{order, first + warp, last, begin + lane, a.x.cols, a.x.pitch, &parts[warp][lane]});
         __syncthreads();
     }
     if (c >= a.y.pitch) return;
@@ -147,7 +154,7 @@ KERNEL(scatter_sum) {
     }
     float sum = 0.0f;
     if (many) {
-        for (int w = 0; w < scatter_sum_block / 32; w++) sum += parts[w][threadIdx.x];
+        for (int w = 0; w < WARPS; w++) sum += parts[w][threadIdx.x];
     } else {
         sum = reading(a.x, Listed{order, first, last, c, a.x.pitch});
     }

@@ -132,7 +132,7 @@ KERNEL(norm_rows) {
     if (team.row >= a.y.rows) return;
     int s = table_row(a.segments, team.row);
     if (s < 0) clear_row(a.y, team);
-    else if (is_whole(a.x, a.y)) norm<8>(a, team, s);
+    else if (is_whole(a.x, a.y)) norm<4>(a, team, s);
     else norm<0>(a, team, s);
 }
 

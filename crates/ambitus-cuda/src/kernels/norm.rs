@@ -7,7 +7,7 @@ use ambitus_ir::TensorType;
 
 kernels! { "norm";
     /// y = norm(x) (factor + plus) + shift.
-    NormArgs "norm_rows" [256 threads, 80 registers] {
+    NormArgs "norm_rows" [256 threads, 64 registers] {
         x: View, factor: View, shift: View, segments: View, y: View,
         eps: f32, plus: f32, centred: i32, narrow: i32,
     }

@@ -164,6 +164,10 @@ pub(super) fn layout(t: &mut Table) {
     let (table, x) = (t.fixed(&[9, 5]), t.fixed(&[301, 5]));
     t.add("of narrow rows", Gather { part: None }, vec![table, ints(&ids)]);
     t.add("of narrow rows", ScatterAdd { rows: 9, acc: false, part: None }, vec![x, ints(&ids)]);
+    // Most of one id, as a table's filler.
+    let ids: Vec<i32> = (0..301).map(|i| if i % 9 == 0 { i % 5 } else { 2 }).collect();
+    let x = t.fixed(&[301, 269]);
+    t.add("mostly one", ScatterAdd { rows: 5, acc: false, part: None }, vec![x, ints(&ids)]);
     // Rows 4 to 8 of 11: other ids are not there.
     let (ids, part) = ([3, -1, 4, 10, 8, 11, 7, 9, 4], Some(Span { first: 4, count: 5, of: 11 }));
     let table = t.fixed(&[5, 35]);
