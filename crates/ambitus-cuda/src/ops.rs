@@ -189,6 +189,18 @@ ops! { (op, io, x, y)
     CollectiveDone { bind: collective::done(io), workspace: 0, overwrites: false }
 }
 
+/// Returns whether a card's tensor cores compute an attention or a convolution.
+pub(crate) fn on_tensor_cores(op: &Op, capability: (u32, u32), x: &[TensorType], y: &[TensorType]) -> bool {
+    match op {
+        Op::Attention(op) => attention::on_tensor_cores(op, capability, x, y),
+        Op::AttentionGrad(op) => attention::on_tensor_cores_backward(op, capability, x, y),
+        Op::Conv1d(op) => conv::mma(op.groups, capability, [x[0], x[1], y[0]]),
+        Op::Conv1dInputGrad(op) => conv::mma(op.groups, capability, [x[1], x[0], y[0]]),
+        Op::Conv1dWeightGrad(op) => conv::weight_mma(op, capability, x[0], x[1]),
+        _ => false,
+    }
+}
+
 /// Returns the operands that instructions of an op have in common where one launch carries out several of them: see
 /// [`together`](crate::together). `None` where none does.
 pub(crate) fn common(op: &Op) -> Option<Range<usize>> {

@@ -15,9 +15,16 @@ const KERNELS: Efficiency = Efficiency { start: 2e-6, vector: 0.5, attention: 0.
 /// On multiprocessors with 64 fp32 units: Turing's, and the A100's.
 const KERNELS_OF_64: Efficiency = Efficiency { attention: 0.85, convolution: 0.65, ..KERNELS };
 
+/// What attention and convolution reach of the rate of tensor cores with operands of 16 bits, where those compute them: on Hopper the
+/// medians of benches/results/2026-11-26-nvidia-h200-fast.md and -why.md (forward 0.16 to 0.33, convolutions 0.15 to 0.23); elsewhere, where
+/// the same instructions are a larger part of the rate, an estimate by machine code (not measured).
+const ON_TENSOR_CORES: Efficiency = Efficiency { attention: 0.25, convolution: 0.2, ..KERNELS };
+const ON_OTHER_TENSOR_CORES: Efficiency = Efficiency { attention: 0.5, convolution: 0.4, ..KERNELS };
+
 /// A card as compilation sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaTarget {
+    capability: (u32, u32),
     rates: Rates,
     /// Those of matrix products.
     products: Rates,
@@ -28,7 +35,7 @@ impl CudaTarget {
     /// Returns a card of a compute capability (major, minor) with measured or known rates.
     pub fn new(capability: (u32, u32), rates: Rates) -> CudaTarget {
         let kernels = if matches!(capability, (7, _) | (8, 0)) { KERNELS_OF_64 } else { KERNELS };
-        CudaTarget { rates, products: rates, kernels }
+        CudaTarget { capability, rates, products: rates, kernels }
     }
 
     /// Returns this card with products of fp32 operands that are read as TF32: half the rate of 16-bit operands, by NVIDIA's data
@@ -57,10 +64,16 @@ impl Target for CudaTarget {
     }
 
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
-        let rates = if op.def().props().kind == Kind::Product { &self.products } else { &self.rates };
+        let mut rates = if op.def().props().kind == Kind::Product { self.products } else { self.rates };
+        let mut kernels = self.kernels;
+        if ops::on_tensor_cores(op, self.capability, x, y) {
+            let hopper = matches!(self.capability, (9 | 10, _));
+            kernels = if hopper { ON_TENSOR_CORES } else { ON_OTHER_TENSOR_CORES };
+            rates.gemm = rates.half;
+        }
         // It computes seven products where five are counted: scores and their gradients once for dq, once for dk and dv.
         let again = if matches!(op, Op::AttentionGrad(_)) { 5.0 / 7.0 } else { 1.0 };
-        let kernels = Efficiency { attention: again * self.kernels.attention, ..self.kernels };
+        kernels.attention *= again;
         rates.seconds(&kernels, op, x, y)
     }
 }

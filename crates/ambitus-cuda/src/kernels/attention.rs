@@ -1,7 +1,7 @@
 //! Attention over segments, forward and backward.
 
 use super::{View, attention_mma, decoding, kernels, launch, launch_over};
-use crate::bind::{Io, Steps};
+use crate::bind::{Io, Steps, Tensor};
 use crate::step::Step;
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::attention::{Attention, AttentionGrad};
@@ -148,6 +148,26 @@ impl Shape {
     }
 }
 
+/// Returns whether tensor cores compute an attention, where it is not one of few query rows.
+pub(crate) fn on_tensor_cores(
+    op: &Attention,
+    capability: (u32, u32),
+    x: &[TensorType],
+    y: &[TensorType],
+) -> bool {
+    attention_mma::takes(op.head_dim, capability, &[x[0], x[1], x[2], y[0]])
+}
+
+/// Returns whether tensor cores compute an attention's gradients.
+pub(crate) fn on_tensor_cores_backward(
+    op: &AttentionGrad,
+    capability: (u32, u32),
+    x: &[TensorType],
+    y: &[TensorType],
+) -> bool {
+    attention_mma::takes(op.head_dim, capability, &[x[0], x[1], x[2], x[5], y[0], y[1], y[2]])
+}
+
 /// Returns the scratch of the forward op.
 pub(crate) fn forward_workspace(op: &Attention, x: &[TensorType]) -> u64 {
     if decoding::takes(op, x) { decoding::workspace(op, x) } else { 0 }
@@ -159,7 +179,8 @@ pub(crate) fn forward(op: &Attention, io: &Io) -> Steps {
         return decoding::forward(op, io);
     }
     let shape = Shape::new(op);
-    let step = if attention_mma::takes(op.head_dim, io.here, &[io.x[0], io.x[1], io.x[2], io.y[0]]) {
+    let y: Vec<TensorType> = io.y.iter().map(|t| t.ty).collect();
+    let step = if on_tensor_cores(op, io.here.capability, &types, &y) {
         attention_mma::forward(shape, io)
     } else {
         shape.forward(io)
@@ -178,8 +199,8 @@ pub(crate) fn backward(op: &AttentionGrad, io: &Io) -> Steps {
     let (o, d_o) = (io.x[3].view(), io.x[5].view());
     let delta = View::new(io.workspace, delta_type(op, io.x[0].ty));
     let mut steps = launch_over(&Delta { o, d_o, delta, head_dim: shape.head_dim }, 32 * delta.stored());
-    let tensors = [io.x[0], io.x[1], io.x[2], io.x[5], io.y[0], io.y[1], io.y[2]];
-    if attention_mma::takes(head_dim, io.here, &tensors) {
+    let types = |all: &[Tensor]| all.iter().map(|t| t.ty).collect::<Vec<TensorType>>();
+    if on_tensor_cores_backward(op, io.here.capability, &types(&io.x), &types(&io.y)) {
         steps.extend(attention_mma::queries(shape, io, delta));
         steps.extend(attention_mma::keys(shape, io, delta));
     } else {

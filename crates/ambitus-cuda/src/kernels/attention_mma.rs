@@ -2,9 +2,9 @@
 
 use super::attention::Shape;
 use super::{View, kernels, launch};
-use crate::bind::{Here, Io, Tensor};
+use crate::bind::Io;
 use crate::step::Step;
-use ambitus_ir::DType;
+use ambitus_ir::{DType, TensorType};
 
 /// Declares the kernels, three for each number of channels, and functions that launch the right ones. Shared memory holds a tile of own
 /// rows (backward: of two tensors) and two stages of two tensors' rows, D + 8 elements each; in backward of keys also two numbers of each
@@ -83,7 +83,7 @@ macro_rules! widths {
 widths! {
     64: Forward64 "attention_mma_64" [168, 36864],
         Queries64 "attention_mma_queries_grad_64" [168, 55296],
-        Keys64 "attention_mma_keys_grad_64" [128, 37376];
+        Keys64 "attention_mma_keys_grad_64" [168, 37376];
     96: Forward96 "attention_mma_96" [168, 26624],
         Queries96 "attention_mma_queries_grad_96" [168, 53248],
         Keys96 "attention_mma_keys_grad_96" [168, 53760];
@@ -110,10 +110,10 @@ fn width(head_dim: i32) -> i32 {
 
 /// Returns whether these kernels carry an attention with these operands and results out: of one type of 16 bits, rows and heads at
 /// multiples of 16 bytes.
-pub(super) fn takes(head_dim: usize, here: Here, tensors: &[Tensor]) -> bool {
-    let dtype = tensors[0].ty.dtype;
-    let whole = |t: &Tensor| t.ty.dtype == dtype && t.ty.pitch.is_multiple_of(CHUNK);
-    here.capability >= FROM
+pub(super) fn takes(head_dim: usize, capability: (u32, u32), tensors: &[TensorType]) -> bool {
+    let dtype = tensors[0].dtype;
+    let whole = |t: &TensorType| t.dtype == dtype && t.pitch.is_multiple_of(CHUNK);
+    capability >= FROM
         && matches!(dtype, DType::BF16 | DType::F16)
         && head_dim.is_multiple_of(CHUNK)
         && head_dim <= WIDEST

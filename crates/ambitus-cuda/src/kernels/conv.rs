@@ -170,7 +170,23 @@ pub(crate) fn conv1d(op: &Conv1d, io: &Io) -> Steps {
 
 /// Returns where the weights of a convolution from x to y go for tensor cores, if they compute it.
 fn ordered(groups: usize, io: &Io, [x, w, y]: [Tensor; 3]) -> Option<u64> {
-    (io.here.capability >= MMA_FROM && workspace(groups, x.ty, w.ty, y.ty) > 0).then_some(io.workspace)
+    mma(groups, io.here.capability, [x.ty, w.ty, y.ty]).then_some(io.workspace)
+}
+
+/// Returns whether tensor cores compute a convolution from x to y or its input gradient.
+pub(crate) fn mma(groups: usize, capability: (u32, u32), [x, w, y]: [TensorType; 3]) -> bool {
+    capability >= MMA_FROM && workspace(groups, x, w, y) > 0
+}
+
+/// Returns whether tensor cores compute the weight gradient of a convolution from x to what has the gradient dy.
+pub(crate) fn weight_mma(
+    op: &Conv1dWeightGrad,
+    capability: (u32, u32),
+    x: TensorType,
+    dy: TensorType,
+) -> bool {
+    let channels = [x, dy].map(|t| t.shape.cols());
+    capability >= MMA_FROM && on_tensor_cores(&[x, dy], channels, op.groups, op.taps)
 }
 
 /// dx is the convolution of dy with the taps backwards.
@@ -222,10 +238,7 @@ pub(crate) fn conv1d_weight_grad(op: &Conv1dWeightGrad, io: &Io) -> Steps {
     let (taps, pad, split) = (op.taps as i32, op.pad as i32, splits as i32);
     let grid = [blocks as u32, splits as u32];
     let (ins, outs) = (x.cols / op.groups as i32, dy.cols / op.groups as i32);
-    let channels = [x.cols, dy.cols].map(|c| c as usize);
-    let on_mma = io.here.capability >= MMA_FROM
-        && on_tensor_cores(&[io.x[0].ty, io.x[1].ty], channels, op.groups, op.taps);
-    let mut steps: Vec<Step> = vec![if on_mma {
+    let mut steps: Vec<Step> = vec![if weight_mma(op, io.here.capability, io.x[0].ty, io.x[1].ty) {
         let cut = |channels: i32, of: u64| (channels as u64).div_ceil(of);
         let tiles = cut(outs, WEIGHT_MMA.0) * cut(ins, WEIGHT_MMA.1) * cut(taps, WEIGHT_MMA.2);
         let grid = [(op.groups as u64 * tiles) as u32, splits as u32];
