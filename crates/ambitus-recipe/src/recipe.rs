@@ -160,7 +160,7 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clip_per_tensor: bool,
     /// `end`, or `backward`: each gradient is applied as soon as backward has computed it, and takes no memory afterwards.
-    /// Needs `clip_per_tensor: true` and updates of one micro-batch; then the same numbers. Absent: end.
+    /// Needs `clip_per_tensor: true` and updates of one micro-batch; then the same numbers (on a GPU to rounding). Absent: end.
     #[serde(default, skip_serializing_if = "UpdateAt::is_end")]
     pub update: UpdateAt,
     /// Dropout probability. Absent: the model's own.

@@ -224,7 +224,7 @@ pub struct TrainArgs {
     #[arg(long, value_parser = level)]
     pub numerics: Option<Level>,
     /// Apply each gradient as soon as backward has computed it: saves the bytes of all gradients (a quarter of weights, gradients and
-    /// moments), costs no time; same numbers. Needs --clip-per-tensor and updates of one micro-batch
+    /// moments), costs no time; same numbers (on a GPU to rounding). Needs --clip-per-tensor and updates of one micro-batch
     #[arg(long)]
     pub update_in_backward: bool,
     /// Clip each tensor's gradient by its own norm instead of all by the global one: changes numbers, costs no memory or time
