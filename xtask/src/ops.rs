@@ -8,7 +8,7 @@ use ambitus_ir::ops::elementwise::Cast;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::Target;
 use ambitus_ir::{Builder, DType, Instr, Op, Output, Session, TensorType, ValueId};
-use ambitus_testkit::tolerances::{SIXTEEN_BIT, differs, f32_against_f64, relative};
+use ambitus_testkit::tolerances::{SIXTEEN_BIT, differs, f32_against_f64, on_tensor_cores, relative};
 use ambitus_testkit::{Case, Interp, Rounding, Tensor, cases};
 use std::sync::Arc;
 
@@ -178,9 +178,20 @@ type Results = Vec<(String, Tensor)>;
 fn judge(case: &Case, dtype: DType, want: &[Tensor], got: &Results, outcome: &mut Outcome) {
     for (name, got) in got {
         // The interpreter is exact; a result of another type is rounded once.
-        let mut want = case.result(want, name).clone();
+        let exact = case.result(want, name);
+        let mut want = exact.clone();
         want.ty = got.ty;
         want.round();
+        if dtype != DType::F32
+            && let Some(most) = on_tensor_cores(case.op.name(), got.ty.dtype)
+        {
+            let off = relative(&got.data, &exact.data);
+            if off > most {
+                outcome
+                    .faults
+                    .push(format!("{}: {name} is {off:.1e} from exact, at most {most:.0e}", case.name));
+            }
+        }
         let off = relative(&got.data, &want.data);
         if off > outcome.worst.0 {
             outcome.worst = (off, case.name.clone());

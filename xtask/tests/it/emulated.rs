@@ -83,7 +83,15 @@ fn no_kernel_has_a_race() {
 }
 
 /// Kernels that live on shared memory, and how often an access of a warp may wait for banks: measured, rounded up.
-const CONFLICTS: [(&str, f64); 8] = [
+const CONFLICTS: [(&str, f64); 16] = [
+    ("attention_mma_64", 0.0),
+    ("attention_mma_128", 0.0),
+    ("attention_mma_queries_grad_64", 0.0),
+    ("attention_mma_queries_grad_128", 0.0),
+    ("attention_mma_keys_grad_64", 0.0),
+    ("attention_mma_keys_grad_128", 0.0),
+    ("conv_mma", 0.0),
+    ("conv_weight_mma", 0.0),
     ("attention_64", 0.0),
     ("attention_128", 0.0),
     ("attention_queries_grad_64", 0.0),
@@ -109,6 +117,22 @@ fn kernels_take_sixteen_bit_operands() {
     let Some(_one) = emulation(Emulation::default()) else { return };
     for dtype in [DType::BF16, DType::F16] {
         none(&check(dtype).faults);
+    }
+}
+
+/// Those of tensor cores, whose copies land early or late.
+#[test]
+fn tensor_cores_give_the_same_bits_in_any_order() {
+    const OPS: [&str; 5] =
+        ["attention", "attention_grad", "conv1d", "conv1d_input_grad", "conv1d_weight_grad"];
+    let cases: Vec<Case> = chosen().1.into_iter().filter(|case| OPS.contains(&case.op.name())).collect();
+    let mut bits = None;
+    for (turns, late) in [(0, false), (1, true), (2, true), (3, true), (4, true), (4, false)] {
+        let Some(_one) = emulation(Emulation { turns, late, ..Emulation::default() }) else { return };
+        let outcome = ops::check(card(), DType::BF16, &cases).1;
+        none(&outcome.faults);
+        let first = bits.get_or_insert_with(|| outcome.bits.clone());
+        assert!(*first == outcome.bits, "other bits with threads in order {turns}, copies late: {late}");
     }
 }
 

@@ -23,7 +23,7 @@ kernels! { "conv";
         w: View, ordered: u64, groups: i32, outs: i32, ins: i32, taps: i32, flip: i32, stride_out: i32, stride_in: i32,
     }
     /// y = bias + conv(x, w) on tensor cores, 128 rows of 64 channels of a group a block.
-    Mma "conv_mma" [128 threads, 168 registers] {
+    Mma "conv_mma" [128 threads, 200 registers] {
         x: View, ordered: u64, bias: View, y: View, segs: View, ins: i32, outs: i32, taps: i32, pad: i32,
     }
     /// dw on tensor cores, 64 outputs, 64 inputs, 2 taps of a group a block.

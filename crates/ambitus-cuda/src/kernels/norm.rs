@@ -12,7 +12,7 @@ kernels! { "norm";
         eps: f32, plus: f32, centred: i32, narrow: i32,
     }
     /// Its dx, and (mean, r) of every row.
-    NormGradArgs "norm_grad" [256 threads, 80 registers] {
+    NormGradArgs "norm_grad" [256 threads, 112 registers] {
         x: View, factor: View, dy: View, segments: View, dx: View, stats: View,
         eps: f32, plus: f32, centred: i32, narrow: i32,
     }
