@@ -162,8 +162,10 @@ pub struct KernelReport {
     pub registers_allowed: u32,
     /// Threads of a block.
     pub block: u32,
-    /// Bytes of shared memory of a block.
+    /// Bytes of shared memory of a block that the kernel declares.
     pub shared: u32,
+    /// Those that a launch adds.
+    pub dynamic: u32,
     /// Bytes of local memory of a thread: arrays that are indexed at run time (the slow path of sines).
     pub stack: u32,
     /// Bytes that a thread spills for want of registers.
@@ -190,6 +192,7 @@ pub fn report(architecture: &str) -> Result<Vec<KernelReport>, String> {
                 registers_allowed: kernel.registers,
                 block: kernel.block,
                 shared: before(own, " bytes smem").unwrap_or(0),
+                dynamic: kernel.shared,
                 stack: before(own, " bytes stack frame").unwrap_or(0),
                 spilled: before(own, " bytes spill stores").unwrap_or(0)
                     + before(own, " bytes spill loads").unwrap_or(0),
@@ -197,6 +200,15 @@ pub fn report(architecture: &str) -> Result<Vec<KernelReport>, String> {
         }
     }
     Ok(reports)
+}
+
+/// Returns a family's machine code for an architecture.
+///
+/// # Errors
+/// No such family; else as `compile`.
+pub fn image(family: &str, architecture: &str) -> Result<Vec<u8>, String> {
+    let family = FAMILIES.iter().find(|f| f.name == family).ok_or_else(|| format!("no family {family}"))?;
+    Ok(compile(family, architecture)?.image)
 }
 
 /// Returns the number that stands before a word.

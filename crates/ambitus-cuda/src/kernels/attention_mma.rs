@@ -86,7 +86,7 @@ widths! {
         Keys64 "attention_mma_keys_grad_64" [168, 37376];
     96: Forward96 "attention_mma_96" [168, 26624],
         Queries96 "attention_mma_queries_grad_96" [168, 53248],
-        Keys96 "attention_mma_keys_grad_96" [200, 53760];
+        Keys96 "attention_mma_keys_grad_96" [255, 53760];
     128: Forward128 "attention_mma_128" [168, 34816],
         Queries128 "attention_mma_queries_grad_128" [168, 69632],
         Keys128 "attention_mma_keys_grad_128" [255, 70144];

@@ -116,7 +116,7 @@ struct EighthOf {
     float* parts;
     template <class Read> __device__ float operator()(Read read) const {
         float sum[WARPS] = {};
-#pragma unroll 4
+#pragma unroll 2
         for (int k = first; k < last; k += WARPS) {
             const i64 at = order[k] * pitch + c;
 #pragma unroll

@@ -22,7 +22,7 @@ kernels! { "index";
         sorted: u64, ids: i32, y: View, beta: View, size: i32, stored: i32
     }
     /// Rows of y that ids name: beta * y + the sum of their rows of x, in order.
-    SumArgs "scatter_sum" [256 threads, 64 registers] {
+    SumArgs "scatter_sum" [256 threads, 80 registers] {
         x: View, order: u64, sorted: u64, ids: i32, y: View, beta: View
     }
     /// Sines and cosines of scale * x * f, `half` frequencies f: e^(i * step), or 1 / base^(i / half) where cosines come

@@ -5,13 +5,16 @@
 
 use ambitus_cuda::libraries;
 use ambitus_cuda::nvrtc::{self, KernelReport};
+use std::collections::HashMap;
+use std::process::Command;
 
 /// Compute capabilities of Turing, Ampere (A100, GeForce, Orin), Ada, Hopper and Blackwell (B200, GeForce).
 const CAPABILITIES: [(u32, u32); 8] = [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)];
 /// Registers of a multiprocessor, on all of them.
 const REGISTERS: u32 = 65_536;
-/// Bytes of static shared memory that a block may have.
+/// Bytes of static shared memory that a block may have, and of all of it from 8.0 on, where GeForce cards have the least.
 const SHARED: u32 = 48 << 10;
+const ALL_SHARED: u32 = 99 << 10;
 /// Local memory that sines and cosines of large angles take on their slow path (no spill).
 const SINE_STACK: u32 = 32;
 
@@ -29,8 +32,8 @@ fn faults(r: &KernelReport) -> Vec<String> {
     if r.registers * r.block * 2 > REGISTERS {
         faults.push(format!("{} registers x {} threads: one block a multiprocessor", r.registers, r.block));
     }
-    if r.shared > SHARED {
-        faults.push(format!("takes {} bytes of shared memory", r.shared));
+    if r.shared > SHARED || r.shared + r.dynamic > ALL_SHARED {
+        faults.push(format!("takes {} and {} bytes of shared memory", r.shared, r.dynamic));
     }
     faults
 }
@@ -52,7 +55,7 @@ fn architectures() -> Vec<String> {
     architectures
 }
 
-/// What no program has yet: see the tests of the emulated GPU.
+/// Those that no kernel of a program has, too: see the tests of the emulated GPU.
 #[test]
 fn operations_of_warps_compile_for_every_card() {
     if !has_nvrtc() {
@@ -81,4 +84,75 @@ fn every_kernel_compiles_for_every_card_within_its_budget() {
         all.extend(faults(r).into_iter().map(what));
     }
     assert!(all.is_empty(), "{}", all.join("\n"));
+}
+
+/// Kernels of tensor cores: family, name, and how many products the loop has that walks over tiles: by arithmetic, of a warp.
+const LOOPS: [(&str, &str, usize); 11] = [
+    // Queries 16 x keys x channels, scores and values, in products of 16 x 8 x 16.
+    ("attention_mma", "attention_mma_64", 64),
+    ("attention_mma", "attention_mma_96", 48),
+    ("attention_mma", "attention_mma_128", 64),
+    ("attention_mma", "attention_mma_queries_grad_64", 96),
+    ("attention_mma", "attention_mma_queries_grad_96", 72),
+    ("attention_mma", "attention_mma_queries_grad_128", 96),
+    ("attention_mma", "attention_mma_keys_grad_64", 64),
+    ("attention_mma", "attention_mma_keys_grad_96", 96),
+    ("attention_mma", "attention_mma_keys_grad_128", 128),
+    // A tap of 32 rows, 64 inputs, 64 outputs; 64 rows of two taps.
+    ("conv", "conv_mma", 64),
+    ("conv", "conv_weight_mma", 64),
+];
+/// The least share of products among a loop's instructions.
+const LEAST_SHARE: f64 = 0.1;
+
+/// Needs nvdisasm in `PATH`, of the CUDA toolkit or of Triton's package; without it the test says that it was skipped.
+#[test]
+fn loops_of_tensor_cores_have_their_products() {
+    if !has_nvrtc() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    for architecture in ["sm_80", "sm_86", "sm_90"] {
+        for family in ["attention_mma", "conv"] {
+            let file = dir.path().join(format!("{family}.cubin"));
+            let image = nvrtc::image(family, architecture).expect("the kernels compile");
+            std::fs::write(&file, image).expect("a file");
+            let Ok(said) = Command::new("nvdisasm").arg("-c").arg(&file).output() else {
+                return println!("SKIPPED: no nvdisasm in PATH");
+            };
+            let text = String::from_utf8_lossy(&said.stdout);
+            for (_, kernel, products) in LOOPS.iter().filter(|l| l.0 == family) {
+                let found = loops(&text, kernel);
+                let what =
+                    format!("{kernel} for {architecture}: loops of (instructions, products): {found:?}");
+                let all = found.iter().map(|l| l.1).max().unwrap_or(0);
+                assert!(all >= *products, "{what}, {products} products expected");
+                for (instructions, own) in found.iter().filter(|l| l.1 == all) {
+                    let share = *own as f64 / *instructions as f64;
+                    println!("{kernel} for {architecture}: {own} products of {instructions} instructions");
+                    assert!(share >= LEAST_SHARE, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// Returns (instructions, products) of every loop of a kernel that has products: between a label and a jump back to it.
+fn loops(text: &str, kernel: &str) -> Vec<(usize, usize)> {
+    let body = text.split("\n.text.").find(|part| part.starts_with(&format!("{kernel}:"))).unwrap_or("");
+    let (mut labels, mut instructions) = (HashMap::new(), Vec::new());
+    for line in body.lines().map(str::trim) {
+        if let Some(label) = line.strip_suffix(':').filter(|l| l.starts_with(".L_")) {
+            labels.insert(label, instructions.len());
+        } else if line.starts_with("/*") && line.contains(';') {
+            instructions.push(line);
+        }
+    }
+    let back = |(at, line): (usize, &&str)| {
+        let label = line.split("`(").nth(1)?.split(')').next()?;
+        let start = *labels.get(label).filter(|start| line.contains("BRA") && **start <= at)?;
+        let products = instructions[start..=at].iter().filter(|i| i.contains("HMMA")).count();
+        (products > 0).then_some((at + 1 - start, products))
+    };
+    instructions.iter().enumerate().filter_map(back).collect()
 }
