@@ -148,14 +148,14 @@ impl Shape {
     }
 }
 
-/// Returns whether tensor cores compute an attention, where it is not one of few query rows.
+/// Returns whether tensor cores compute an attention.
 pub(crate) fn on_tensor_cores(
     op: &Attention,
     capability: (u32, u32),
     x: &[TensorType],
     y: &[TensorType],
 ) -> bool {
-    attention_mma::takes(op.head_dim, capability, &[x[0], x[1], x[2], y[0]])
+    !decoding::takes(op, x) && attention_mma::takes(op.head_dim, capability, &[x[0], x[1], x[2], y[0]])
 }
 
 /// Returns whether tensor cores compute an attention's gradients.
