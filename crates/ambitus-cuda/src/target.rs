@@ -21,6 +21,11 @@ const KERNELS_OF_64: Efficiency = Efficiency { attention: 0.85, convolution: 0.6
 const ON_TENSOR_CORES: Efficiency = Efficiency { attention: 0.25, convolution: 0.2, ..KERNELS };
 const ON_OTHER_TENSOR_CORES: Efficiency = Efficiency { attention: 0.5, convolution: 0.4, ..KERNELS };
 
+/// A head with gradients makes its logits twice: four products where three are counted. On Hopper, where products are fast, the tiles and
+/// sums in memory between them take as long as a product: 60.2 ms for 23.7 TFLOP (benches/results/2026-11-26-nvidia-h200-fast-first.md).
+const HEAD: f64 = 3.0 / 4.0;
+const HEAD_ON_HOPPER: f64 = 0.49;
+
 /// A card as compilation sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaTarget {
@@ -66,13 +71,17 @@ impl Target for CudaTarget {
     fn seconds(&self, op: &Op, x: &[TensorType], y: &[TensorType]) -> f64 {
         let mut rates = if op.def().props().kind == Kind::Product { self.products } else { self.rates };
         let mut kernels = self.kernels;
+        let hopper = matches!(self.capability, (9 | 10, _));
         if ops::on_tensor_cores(op, self.capability, x, y) {
-            let hopper = matches!(self.capability, (9 | 10, _));
             kernels = if hopper { ON_TENSOR_CORES } else { ON_OTHER_TENSOR_CORES };
             rates.gemm = rates.half;
         }
         // It computes seven products where five are counted: scores and their gradients once for dq, once for dk and dv.
         let again = if matches!(op, Op::AttentionGrad(_)) { 5.0 / 7.0 } else { 1.0 };
+        if matches!(op, Op::LinearCrossEntropyGrad(_)) {
+            rates.half *= if hopper { HEAD_ON_HOPPER } else { HEAD };
+            rates.gemm *= HEAD;
+        }
         kernels.attention *= again;
         rates.seconds(&kernels, op, x, y)
     }

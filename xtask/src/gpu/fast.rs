@@ -7,6 +7,7 @@ use crate::programs::{self, Measured, OpShare};
 use crate::report::quartiles;
 use crate::{peers, programs::Timed};
 use ambitus_cuda::{CudaExecutor, CudaTarget};
+use ambitus_ir::target::Rates;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,9 +55,13 @@ fn rates(run: &mut Run<'_>) -> Result<(), String> {
 }
 
 fn updates(run: &mut Run<'_>) -> Result<(), String> {
+    let Measured { gemm, half, bytes, .. } = measured(run)?;
+    let rates = Rates { gemm, half, bytes, ..run.info.rates };
     for subject in Subject::ALL {
         run.page.line(&format!("\n### {}\n", subject.name()));
-        let (mut exec, _) = subject.open(run.options, run.info)?;
+        let (mut exec, planned) = subject.open(run.options, run.info)?;
+        let predicted = subject.predicted(run.options, run.info, rates, &planned);
+        run.page.line(&format!("By the planner's model of these rates: {:.2} ms", 1e3 * predicted));
         programs::step(&mut exec)?;
         let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
         let (script, args) = subject.peer(run.options);

@@ -3,9 +3,11 @@
 use super::Options;
 use crate::programs::{self, F5Shape};
 use ambitus_compile::passes::precision::Precision;
+use ambitus_compile::plan::report;
 use ambitus_cuda::driver::{Card, CardInfo};
 use ambitus_cuda::{CudaExecutor, CudaTarget};
 use ambitus_ir::plan::PlannedSession;
+use ambitus_ir::target::{Packed, Rates};
 use ambitus_models::Capacity;
 use std::sync::Arc;
 
@@ -58,6 +60,23 @@ impl Subject {
             }
         }
         Ok((exec, planned))
+    }
+
+    /// Returns the seconds of an update by the planner's model, with rates that were measured.
+    pub fn predicted(
+        self,
+        options: &Options,
+        info: &CardInfo,
+        rates: Rates,
+        planned: &PlannedSession,
+    ) -> f64 {
+        let target = CudaTarget::new(info.capability, rates);
+        let rows = match self {
+            Subject::F5 => f5_shape(options).frames / f5_shape(options).clips,
+            Subject::Llama(clips) => llama_capacity(options, clips).rows / clips,
+        };
+        let packed = Packed { target: &target, rows: rows as f64 };
+        planned.programs.iter().map(|p| report::seconds(&p.program, &packed)).sum()
     }
 
     /// Returns script and arguments of the peer.
