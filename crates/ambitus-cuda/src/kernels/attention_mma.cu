@@ -181,7 +181,6 @@ __device__ inline void forward(const A& a, u16* memory, Ranges& ranges) {
         }
         add_rows<D, HALF>(s, stage + STAGE / 2, o);
     }
-    copies_wait(0);
     float by[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -257,6 +256,7 @@ __device__ inline void backward_queries(const A& a, u16* memory, Ranges& ranges)
         mask(ranges, at, 0.0f, p);
         add_rows<D, HALF>(p, stage, dq);
     }
+    // Of rows that see nothing, too.
     copies_wait(0);
     store<D, HALF>({a.dq, column, a.head_dim}, first, dq, a.scale, a.scale);
     zero_pads_of_tile(a.dq, first, TILE);
@@ -326,6 +326,7 @@ __device__ inline void backward_keys(const A& a, u16* memory, Ranges& ranges) {
                 p[n][e] = p[n][e] == 0.0f ? 0.0f : p[n][e] * (g[n][e] - mine[AT_ONCE + 8 * n + e % 2]);
         add_rows<D, HALF>(p, stage, dk);
     }
+    // Of rows that nothing sees, too.
     copies_wait(0);
     store<D, HALF>({a.dk, column, a.head_dim}, first, dk, a.scale, a.scale);
     store<D, HALF>({a.dv, column, a.head_dim}, first, dv, 1.0f, 1.0f);

@@ -418,7 +418,6 @@ __device__ inline void grouped_mma(const conv_mma_args& a, const Tile& tile, int
                 }
             }
         }
-        copies_wait(0);
     }
 #pragma unroll
     for (int h = 0; h < 4; h++) {
