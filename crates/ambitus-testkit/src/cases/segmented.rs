@@ -116,7 +116,7 @@ pub(super) fn attention(t: &mut Table) {
     let packed: &[i32] = &[0, 5, 5, 12, 19];
     // Several tiles of an executor, of up to 64 rows, with clips that begin and end inside them.
     let (tiles, aligned): (&[i32], &[i32]) = (&[0, 3, 3, 90, 141], &[0, 64, 128]);
-    let table: [AttentionCase; 17] = [
+    let table: [AttentionCase; 18] = [
         ("self", op(3, 3, 6, false), 23, 23, packed, packed),
         ("causal", op(2, 2, 8, true), 23, 23, packed, packed),
         ("grouped, causal", op(6, 2, 6, true), 23, 23, packed, packed),
@@ -124,6 +124,7 @@ pub(super) fn attention(t: &mut Table) {
         // The second segment has queries but no keys, the third keys but no queries.
         ("cross", op(2, 1, 18, false), 17, 29, &[0, 4, 11, 11, 15], &[0, 9, 9, 20, 27]),
         ("all empty", op(2, 2, 4, false), 6, 6, &[0, 0, 0], &[0, 0, 0]),
+        ("all empty, eight channels", op(2, 2, 8, true), 6, 6, &[0, 0, 0], &[0, 0, 0]),
         ("larger", op(2, 1, 64, true), 150, 150, &[0, 70, 139], &[0, 70, 139]),
         ("tiles", op(4, 2, 40, false), 150, 150, tiles, tiles),
         ("tiles, causal", op(4, 2, 40, true), 150, 150, tiles, tiles),
@@ -279,6 +280,10 @@ pub(super) fn large_conv(t: &mut Table) {
         let op = Conv1dWeightGrad { groups, pad, taps, acc: false };
         t.add(&what, op, vec![x, dy, ints(&table)]);
     }
+    // More tiles of rows than an executor sums apart.
+    let (x, dy) = (t.fixed(&[700, 48]), t.fixed(&[700, 72]));
+    let op = Conv1dWeightGrad { groups: 1, pad: 16, taps: 33, acc: false };
+    t.add("large, many rows", op, vec![x, dy, ints(&[0, 350, 700])]);
 }
 
 pub(super) fn random(t: &mut Table) {
