@@ -110,7 +110,7 @@ pub fn techniques(run: &mut Run<'_>) -> Result<(), String> {
         }
         let allowed = if lines.contains("precision") { APART.1 } else { APART.0 };
         let apart = (card.loss - processor.loss).abs() / processor.loss.abs();
-        if !(apart <= allowed) {
+        if apart > allowed || apart.is_nan() {
             faults.push(format!("{name}: loss {}, on the processor {}", card.loss, processor.loss));
         }
         let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
