@@ -76,10 +76,7 @@ pub(super) fn norms(t: &mut Table) {
     t.add("silent channels", GrnGrad { eps: 1e-6 }, vec![x, g, dy, ints(&[0, 3, 6])]);
 }
 
-/// (what, op, query rows, key rows, query segments, key segments)
-type AttentionCase = (&'static str, Attention, usize, usize, &'static [i32], &'static [i32]);
-
-pub(super) fn attention(t: &mut Table) {
+fn rotary(t: &mut Table) {
     t.add("", RotaryFrequencies { dim: 64, base: 10_000.0 }, vec![]);
     t.add("of llama", RotaryFrequencies { dim: 10, base: 500_000.0 }, vec![]);
     for p in &PACKINGS {
@@ -105,7 +102,13 @@ pub(super) fn attention(t: &mut Table) {
     let op = Rotary { head_dim: 12, rotated: 2, interleaved: false, inverse: false };
     let (segs, at) = (ints(&[0, 1, 1, 6]), ints(&[40, 3, 0, 7, 8, 60, 5]));
     t.add("positions given", op, vec![x, freqs, segs, at]);
+}
 
+/// (what, op, query rows, key rows, query segments, key segments)
+type AttentionCase = (&'static str, Attention, usize, usize, &'static [i32], &'static [i32]);
+
+pub(super) fn attention(t: &mut Table) {
+    rotary(t);
     let op = |heads, kv_heads, head_dim, causal| Attention {
         heads,
         kv_heads,
