@@ -34,8 +34,17 @@ fn the_first_half_hour_finds_no_fault() {
                 "norm of the gradients",
                 "arena",
                 "same bits",
+                "as plain",
             ],
-            "fast" => &["bf16 product", "F5 Base", "% of roofline", "PyTorch was not run", "first choices"],
+            "fast" => &[
+                "bf16 product",
+                "| backward |",
+                "planner's model",
+                "F5 Base",
+                "% of roofline",
+                "PyTorch was not run",
+                "first choices",
+            ],
             _ => &["ncu"],
         };
         for part in [&["**Emulated**", "Everything held."], parts].concat() {
