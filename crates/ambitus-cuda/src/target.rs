@@ -15,9 +15,9 @@ const KERNELS: Efficiency = Efficiency { start: 2e-6, vector: 0.5, attention: 0.
 /// On multiprocessors with 64 fp32 units: Turing's, and the A100's.
 const KERNELS_OF_64: Efficiency = Efficiency { attention: 0.85, convolution: 0.65, ..KERNELS };
 
-/// What attention and convolution reach of the rate of tensor cores with operands of 16 bits, where those compute them: on Hopper the
-/// medians of benches/results/2026-11-26-nvidia-h200-fast.md and -why.md (forward 0.16 to 0.33, convolutions 0.15 to 0.23); elsewhere, where
-/// the same instructions are a larger part of the rate, an estimate by machine code (not measured).
+/// What attention and convolution reach of the rate of tensor cores with operands of 16 bits, where those compute them: on Hopper by
+/// benches/results/2026-11-26-nvidia-h200-fast.md and -why.md (attention forward 0.12 to 0.33, convolutions 0.15 to 0.23), on the B200 as there;
+/// elsewhere, where the same instructions are a larger part of the rate, an estimate by machine code. Only Hopper's are measured.
 const ON_TENSOR_CORES: Efficiency = Efficiency { attention: 0.25, convolution: 0.2, ..KERNELS };
 const ON_OTHER_TENSOR_CORES: Efficiency = Efficiency { attention: 0.5, convolution: 0.4, ..KERNELS };
 

@@ -204,7 +204,9 @@ fn sanitizers(run: &mut Run<'_>) -> Result<(), String> {
             of().filter(|(.., verdict)| *verdict == Ok(clean)).map(|(_, op, _)| named(*op)).collect()
         };
         let (clean, open) = (verdict(true), verdict(false));
-        run.page.line(&format!("{tool}: clean: {}", clean.join(", ")));
+        if !clean.is_empty() {
+            run.page.line(&format!("{tool}: clean: {}", clean.join(", ")));
+        }
         if !open.is_empty() {
             run.page.line(&format!("{tool}: no verdict by the stage's end: {}", open.join(", ")));
         }

@@ -92,8 +92,12 @@ pub fn techniques(run: &mut Run<'_>) -> Result<(), String> {
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let mut faults = Vec::new();
     for (i, (name, lines, as_of)) in TECHNIQUES.iter().enumerate() {
-        let (Ok(card), Ok(processor)) = (left(&root("card", i)), left(&root("processor", i))) else {
-            continue;
+        let (card, processor) = match (left(&root("card", i)), left(&root("processor", i))) {
+            (Ok(card), Ok(processor)) => (card, processor),
+            (Err(why), _) | (_, Err(why)) => {
+                faults.push(format!("{name}: {why}"));
+                continue;
+            }
         };
         let bits = match as_of.and_then(|of| TECHNIQUES.iter().position(|t| t.0 == of)) {
             Some(of) if left(&root("card", of)).is_ok_and(|other| other.export == card.export) => {

@@ -9,7 +9,7 @@
 // A kernel with WIDTH channels of accumulators serves every head of up to WIDTH channels; a wider head is cut
 // into parts, each with blocks of its own (which compute the scores again).
 
-enum { TILE = 64, DEPTH = 32, THREADS = 256 };
+enum { DEPTH = 32, THREADS = 256 };
 // Floats from row to row in shared memory: multiples of 4 for loads of 16 bytes, such that eight neighbouring
 // rows (or the two that a warp reads together) lie in different banks.
 enum { STRIP = DEPTH + 4, SCORES = TILE + 4 };
@@ -174,20 +174,6 @@ __device__ inline void accumulate(const float (&s)[4][4], float* scores, const H
                 }
         }
     }
-}
-
-// What rows of a tile see of the other side.
-struct Ranges { int begin[TILE], end[TILE]; };
-
-// Rows first .. first + TILE of the side with `segs`.
-__device__ inline void find_ranges(const View& segs, const View& others, i64 rows, int first, int which,
-                                   Ranges& ranges) {
-    if (threadIdx.x < TILE) {
-        Seen seen = seen_by(segs, others, rows, first + threadIdx.x, which);
-        ranges.begin[threadIdx.x] = seen.begin;
-        ranges.end[threadIdx.x] = seen.end;
-    }
-    __syncthreads();
 }
 
 __device__ inline bool sees(const Ranges& ranges, int i, int j, int other) {

@@ -7,7 +7,7 @@
 
 #if !defined(__CUDACC__) || __CUDA_ARCH__ >= 800
 
-enum { TILE = 64, THREADS = 128 };
+enum { THREADS = 128 };
 #define LOG2_E 1.44269504f
 
 // A head's channels of a tensor, a multiple of 8.
@@ -32,6 +32,13 @@ __device__ inline void fetch(const Head& h, int row, int end, u16* to) {
     }
 }
 
+// The rows of two tensors that a step walks over.
+template <int D, int ROWS>
+__device__ inline void fetch_stage(const Head& first, const Head& second, int row, int end, u16* stage) {
+    fetch<D, ROWS>(first, row, end, stage);
+    fetch<D, ROWS>(second, row, end, stage + ROWS * Shared<D>::PITCH);
+}
+
 // s [16, 8 N] += a [16, 16] times 16 channels from `channel` on of the rows of a tile, transposed.
 template <int D, bool HALF, int N>
 __device__ inline void add_scores(const u32 (&a)[4], const u16* rows, int channel, float (&s)[N][4]) {
@@ -45,6 +52,7 @@ __device__ inline void add_scores(const u32 (&a)[4], const u16* rows, int channe
         mma<HALF>(s[n + 1], a, b[2], b[3]);
     }
 }
+
 // sums [16, D] += p [16, 8 N] times the rows of a tile.
 template <int D, bool HALF, int N>
 __device__ inline void add_rows(const float (&p)[N][4], const u16* rows, float (&sums)[D / 8][4]) {
@@ -62,18 +70,6 @@ __device__ inline void add_rows(const float (&p)[N][4], const u16* rows, float (
             mma<HALF>(sums[n + 1], a, b[2], b[3]);
         }
     }
-}
-
-// What rows of a tile see of the other side.
-struct Ranges { int begin[TILE], end[TILE]; };
-
-__device__ inline void find_ranges(const View& segs, const View& others, i64 rows, int first, int which, Ranges& ranges) {
-    if (threadIdx.x < TILE) {
-        Seen seen = seen_by(segs, others, rows, first + threadIdx.x, which);
-        ranges.begin[threadIdx.x] = seen.begin;
-        ranges.end[threadIdx.x] = seen.end;
-    }
-    __syncthreads();
 }
 
 // Gives scores that rows do not see another value, where others begin at `at`.
@@ -121,11 +117,7 @@ __device__ inline void forward(const A& a, u16* memory, Ranges& ranges) {
     find_ranges(a.q_segs, a.k_segs, a.q.rows, first, a.causal ? UP_TO : ALL, ranges);
     const int lo = ranges.begin[0], hi = ranges.end[TILE - 1], column = head / a.group * a.head_dim;
     const Head k = {a.k, column, a.head_dim}, v = {a.v, column, a.head_dim};
-    auto bring = [&](int at, u16* stage) {
-        fetch<D, AT_ONCE>(k, at, hi, stage);
-        fetch<D, AT_ONCE>(v, at, hi, stage + STAGE / 2);
-    };
-    if (lo < hi) bring(lo, memory);
+    if (lo < hi) fetch_stage<D, AT_ONCE>(k, v, lo, hi, memory);
     copies_commit();
 
     const int row = first + threadIdx.x / 32 * 16 + lane_row();
@@ -147,7 +139,7 @@ __device__ inline void forward(const A& a, u16* memory, Ranges& ranges) {
     for (int at = lo; at < hi; at += AT_ONCE, now ^= 1) {
         copies_wait(0);
         __syncthreads();
-        if (at + AT_ONCE < hi) bring(at + AT_ONCE, memory + (now ^ 1) * STAGE);
+        if (at + AT_ONCE < hi) fetch_stage<D, AT_ONCE>(k, v, at + AT_ONCE, hi, memory + (now ^ 1) * STAGE);
         copies_commit();
         const u16* stage = memory + now * STAGE;
         float s[N][4];
@@ -221,11 +213,7 @@ __device__ inline void backward_queries(const A& a, u16* memory, Ranges& ranges)
     find_ranges(a.q_segs, a.k_segs, a.q.rows, first, a.causal ? UP_TO : ALL, ranges);
     const int lo = ranges.begin[0], hi = ranges.end[TILE - 1], from = head / a.group * a.head_dim;
     const Head k = {a.k, from, a.head_dim}, v = {a.v, from, a.head_dim};
-    auto bring = [&](int at, u16* stage) {
-        fetch<D, AT_ONCE>(k, at, hi, stage);
-        fetch<D, AT_ONCE>(v, at, hi, stage + STAGE / 2);
-    };
-    if (lo < hi) bring(lo, stages);
+    if (lo < hi) fetch_stage<D, AT_ONCE>(k, v, lo, hi, stages);
     copies_commit();
 
     float lse[2], delta[2], dq[D / 8][4];
@@ -243,7 +231,7 @@ __device__ inline void backward_queries(const A& a, u16* memory, Ranges& ranges)
     for (int at = lo; at < hi; at += AT_ONCE, now ^= 1) {
         copies_wait(0);
         __syncthreads();
-        if (at + AT_ONCE < hi) bring(at + AT_ONCE, stages + (now ^ 1) * STAGE);
+        if (at + AT_ONCE < hi) fetch_stage<D, AT_ONCE>(k, v, at + AT_ONCE, hi, stages + (now ^ 1) * STAGE);
         copies_commit();
         const u16* stage = stages + now * STAGE;
         float p[N][4], g[N][4];
@@ -276,8 +264,8 @@ __device__ inline void backward_keys(const A& a, u16* memory, Ranges& ranges) {
     find_ranges(a.k_segs, a.q_segs, a.k.rows, first, a.causal ? FROM : ALL, ranges);
     const int lo = ranges.begin[0], hi = ranges.end[TILE - 1];
     auto bring = [&](int h, int at, int stage) {
-        fetch<D, AT_ONCE>({a.q, h * a.head_dim, a.head_dim}, at, hi, stages + stage * STAGE);
-        fetch<D, AT_ONCE>({a.d_o, h * a.head_dim, a.head_dim}, at, hi, stages + stage * STAGE + STAGE / 2);
+        const int column = h * a.head_dim;
+        fetch_stage<D, AT_ONCE>({a.q, column, a.head_dim}, {a.d_o, column, a.head_dim}, at, hi, stages + stage * STAGE);
         if (threadIdx.x < AT_ONCE) {
             const i64 row = at + threadIdx.x;
             const bool there = row < hi;

@@ -1,7 +1,7 @@
 //! Attention on tensor cores: of 16-bit operands, from compute capability 8.0 on.
 
 use super::attention::Shape;
-use super::{View, kernels, launch};
+use super::{CHUNK, View, WARP_OPERATIONS, kernels, launch};
 use crate::bind::Io;
 use crate::step::Step;
 use ambitus_ir::{DType, TensorType};
@@ -92,10 +92,6 @@ widths! {
         Keys128 "attention_mma_keys_grad_128" [255, 70144];
 }
 
-/// The first card with bfloat16 on tensor cores and copies to shared memory.
-const FROM: (u32, u32) = (8, 0);
-/// Elements of 16 bytes.
-const CHUNK: usize = 8;
 /// Channels of the widest kernel.
 const WIDEST: usize = 128;
 
@@ -113,7 +109,7 @@ fn width(head_dim: i32) -> i32 {
 pub(super) fn takes(head_dim: usize, capability: (u32, u32), tensors: &[TensorType]) -> bool {
     let dtype = tensors[0].dtype;
     let whole = |t: &TensorType| t.dtype == dtype && t.pitch.is_multiple_of(CHUNK);
-    capability >= FROM
+    capability >= WARP_OPERATIONS
         && matches!(dtype, DType::BF16 | DType::F16)
         && head_dim.is_multiple_of(CHUNK)
         && head_dim <= WIDEST

@@ -1,6 +1,6 @@
 //! One-dimensional convolution along the rows of each segment.
 
-use super::{View, kernels, launch, launch_over};
+use super::{CHUNK, View, WARP_OPERATIONS, kernels, launch, launch_over};
 use crate::bind::{Io, Steps, Tensor};
 use crate::step::Step;
 use ambitus_ir::ops::conv::{Conv1d, Conv1dInputGrad, Conv1dWeightGrad};
@@ -59,16 +59,14 @@ const WEIGHT_ROWS: u64 = 64;
 const MMA: (u64, u64, u64) = (128, 64, 33);
 /// Outputs, inputs and taps of a block of [`WeightMma`].
 const WEIGHT_MMA: (u64, u64, u64) = (64, 64, 2);
-/// The first card with the operations of `warp.h`.
-const MMA_FROM: (u32, u32) = (8, 0);
 
 /// Returns whether tensor cores can compute a convolution of such operands and results: one type of 16 bits, channels of a group and rows at
 /// multiples of 16 bytes.
 fn on_tensor_cores(tensors: &[TensorType], channels: [usize; 2], groups: usize, taps: usize) -> bool {
     let dtype = tensors[0].dtype;
     matches!(dtype, DType::BF16 | DType::F16)
-        && tensors.iter().all(|t| t.dtype == dtype && t.pitch.is_multiple_of(8))
-        && channels.iter().all(|c| (c / groups).is_multiple_of(8))
+        && tensors.iter().all(|t| t.dtype == dtype && t.pitch.is_multiple_of(CHUNK))
+        && channels.iter().all(|c| (c / groups).is_multiple_of(CHUNK))
         && taps as u64 <= MMA.2
 }
 
@@ -175,7 +173,7 @@ fn ordered(groups: usize, io: &Io, [x, w, y]: [Tensor; 3]) -> Option<u64> {
 
 /// Returns whether tensor cores compute a convolution from x to y or its input gradient.
 pub(crate) fn mma(groups: usize, capability: (u32, u32), [x, w, y]: [TensorType; 3]) -> bool {
-    capability >= MMA_FROM && workspace(groups, x, w, y) > 0
+    capability >= WARP_OPERATIONS && workspace(groups, x, w, y) > 0
 }
 
 /// Returns whether tensor cores compute the weight gradient of a convolution from x to what has the gradient dy.
@@ -186,7 +184,7 @@ pub(crate) fn weight_mma(
     dy: TensorType,
 ) -> bool {
     let channels = [x, dy].map(|t| t.shape.cols());
-    capability >= MMA_FROM && on_tensor_cores(&[x, dy], channels, op.groups, op.taps)
+    capability >= WARP_OPERATIONS && on_tensor_cores(&[x, dy], channels, op.groups, op.taps)
 }
 
 /// dx is the convolution of dy with the taps backwards.

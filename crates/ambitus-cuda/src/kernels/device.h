@@ -254,6 +254,21 @@ __device__ inline Seen seen_by(const View& segs, const View& others, i64 rows, i
     return {begin, end};
 }
 
+// Rows of an attention's tile, and what they see of the other side.
+enum { TILE = 64 };
+struct Ranges { int begin[TILE], end[TILE]; };
+
+// Rows first .. first + TILE of the side with `segs`.
+__device__ inline void find_ranges(const View& segs, const View& others, i64 rows, int first, int which,
+                                   Ranges& ranges) {
+    if (threadIdx.x < TILE) {
+        Seen seen = seen_by(segs, others, rows, first + threadIdx.x, which);
+        ranges.begin[threadIdx.x] = seen.begin;
+        ranges.end[threadIdx.x] = seen.end;
+    }
+    __syncthreads();
+}
+
 // Sums over a block, in an order that depends on the block's size only; every thread gets the sum. Blocks are whole
 // warps. `shared` is a static array of 32 floats, free for another use after the next barrier.
 __device__ inline float block_sum(float x, float* shared) {
@@ -315,8 +330,6 @@ struct alignas(16) FourWords {
 struct alignas(8) TwoWords {
     u32 w[2];
 };
-
-__device__ inline u16 narrowed(int dtype, float x) { return dtype == BF16 ? float_to_bf16(x) : float_to_half(x); }
 
 // Bits of four neighbouring elements, narrow ones each in the low half of a word.
 struct Bits4 {

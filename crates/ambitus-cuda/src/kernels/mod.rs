@@ -84,6 +84,11 @@ pub(crate) const FAMILIES: &[&Family] = &[
     &segment::FAMILY,
 ];
 
+/// The first card with all operations of `warp.h`: bfloat16 on tensor cores, copies to shared memory that land later.
+pub(crate) const WARP_OPERATIONS: (u32, u32) = (8, 0);
+/// Elements of 16 bits that are copied at once.
+pub(crate) const CHUNK: usize = 8;
+
 /// Returns what every family's code stands after.
 pub(crate) fn headers() -> String {
     let header = |name: &str, text: &str| format!("#line 1 \"{name}\"\n{text}");

@@ -45,16 +45,16 @@ KERNEL(fragments) {
 }
 
 #ifdef AMPERE
-enum { copies_block = 64, copies_registers = 64, TILE = 64 };
+enum { copies_block = 64, copies_registers = 64, COPIED = 64 };
 struct copies_args { const Chunk* from; u32* to; int tiles, n; };
 
 // Tiles of a chunk a thread, two in shared memory at a time, of which the last chunks are not there: each thread adds up what
 // another thread has fetched.
 KERNEL(copies) {
-    __shared__ Chunk stages[2][TILE];
+    __shared__ Chunk stages[2][COPIED];
     const int me = threadIdx.x;
     auto fetch = [&](int tile) {
-        int at = tile * TILE + me;
+        int at = tile * COPIED + me;
         if (tile < a.tiles) copy16(&stages[tile % 2][me], a.from + (at < a.n ? at : 0), at < a.n);
         copies_commit();
     };
@@ -64,7 +64,7 @@ KERNEL(copies) {
         fetch(tile + 1);
         copies_wait(1);
         __syncthreads();
-        const Chunk& x = stages[tile % 2][(me + 17) % TILE];
+        const Chunk& x = stages[tile % 2][(me + 17) % COPIED];
         for (int w = 0; w < 4; w++) sum = 31 * sum + x.words[w];
         __syncthreads();
     }
