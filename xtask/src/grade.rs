@@ -155,6 +155,9 @@ fn one(
     let planned = call(with(&["plan", &recipe], &["--memory", "64GiB", "--json"]))?;
     if planned.outcome == Outcome::Refused {
         // Options that do not go together are refused by name; there is nothing to grade.
+        if case.goes_together {
+            broken(format!("refused: {}", planned.said()));
+        }
         return Ok(());
     }
     let Some(plan) = planned.json() else {

@@ -15,6 +15,7 @@ pub enum Family {
     Orpheus,
     Parler,
     Xtts,
+    MusicGen,
 }
 
 /// The size of a model.
@@ -32,7 +33,9 @@ pub struct Shape {
 
 impl Shape {
     fn draw(random: &mut Random) -> Shape {
-        let family = random.pick(&[Family::F5, Family::F5, Family::Orpheus, Family::Parler, Family::Xtts]);
+        let families =
+            [Family::F5, Family::F5, Family::Orpheus, Family::Parler, Family::Xtts, Family::MusicGen];
+        let family = random.pick(&families);
         let blocks = if random.once_in(8) { random.within(13, 40) } else { random.within(2, 12) };
         // What lies outside an arena does not depend on its size. A vocabulary of 157,000 rows is most of a narrow Llama.
         let widest = match random.once_in(8) {
@@ -103,6 +106,22 @@ impl Shape {
                 "num_attention_heads": self.heads, "ffn_dim": self.inner * self.width(), "num_codebooks": 9,
                 "max_position_embeddings": 4096, "dropout": 0.1, "pad_token_id": 64, "eos_token_id": 64,
                 "bos_token_id": 65,
+            },
+        })
+        .to_string()
+    }
+
+    /// Returns a MusicGen's configuration with these encoders.
+    pub fn musicgen_json(&self, text: &serde_json::Value, audio: &serde_json::Value) -> String {
+        let (codes, books) = (&audio["codebook_size"], 2);
+        serde_json::json!({
+            "architectures": ["MusicgenForConditionalGeneration"], "model_type": "musicgen",
+            "transformers_version": "4.57.6", "text_encoder": text, "audio_encoder": audio,
+            "decoder": {
+                "vocab_size": codes, "hidden_size": self.width(), "num_hidden_layers": self.blocks,
+                "num_attention_heads": self.heads, "ffn_dim": self.inner * self.width(), "num_codebooks": books,
+                "audio_channels": 1, "activation_function": "gelu", "dropout": 0.0, "pad_token_id": codes,
+                "bos_token_id": codes,
             },
         })
         .to_string()
@@ -203,6 +222,8 @@ pub struct Case {
     pub budget: f64,
     /// Ranks.
     pub ranks: usize,
+    /// No option excludes another: a refusal of the command line is a fault.
+    pub goes_together: bool,
 }
 
 impl Case {
@@ -267,11 +288,12 @@ impl Case {
         let budget = random.pick(&[1.0, 1.0, 1.0, 1.3, 3.0]);
         // Drawn last: cases of a seed are otherwise those of before there were samples.
         let held_out = matches!(data, Data::Usual { .. }) && !recipe.iter().any(|l| l.ends_with(" 0"));
-        let speaks = shape.family != Family::Xtts; // a cloned voice needs a vocoder of real size
+        // A cloned voice needs a vocoder of real size; MusicGen makes no samples while it trains.
+        let speaks = ![Family::Xtts, Family::MusicGen].contains(&shape.family);
         if ranks == 1 && held_out && speaks && random.once_in(3) {
             recipe.push(format!("samples: {}", random.pick(&["true", "{texts: [one two three four]}"])));
         }
-        Case { shape, data, recipe, updates: UPDATES, options, budget, ranks }
+        Case { shape, data, recipe, updates: UPDATES, options, budget, ranks, goes_together: false }
     }
 
     fn plain(shape: Shape, data: Data, options: &[&str]) -> Case {
@@ -279,7 +301,7 @@ impl Case {
         let ranks =
             options.iter().position(|o| o == "--ranks").map_or(1, |i| options[i + 1].parse().unwrap_or(1));
         let recipe = vec!["batch: {clips: 3}".to_owned()];
-        Case { shape, data, recipe, updates: UPDATES, options, budget: 1.0, ranks }
+        Case { shape, data, recipe, updates: UPDATES, options, budget: 1.0, ranks, goes_together: true }
     }
 
     /// Returns its name for people.
@@ -366,6 +388,7 @@ pub fn fixed() -> Vec<Case> {
         )),
         spoken(Case::plain(Shape::small(Family::Parler, 2), usual(), &["--threads", "2"])),
         Case::plain(Shape::small(Family::Xtts, 2), usual(), &["--threads", "2"]),
+        Case::plain(Shape::small(Family::MusicGen, 2), usual(), &["--threads", "2"]),
     ]
 }
 

@@ -89,18 +89,12 @@ impl Folders {
                 write(&dir.join("config.json"), shape.llama_json(VOCABULARY).as_bytes())
             }
             Family::Parler => {
-                let parity = repository().join("parity");
-                copy(&parity.join("t5/fixtures/tokenizer/tokenizer.json"), &dir.join("tokenizer.json"))?;
-                let (text, audio) =
-                    (parity.join("t5/fixtures/gated"), parity.join("dac/fixtures/even/parler-native"));
-                let mut of_text = json(&text.join("config.json"))?;
-                of_text["vocab_size"] = IDS.into();
-                let of_audio = &json(&audio.join("config.json"))?["audio_encoder"];
-                write(&dir.join("config.json"), shape.parler_json(&of_text, of_audio, IDS).as_bytes())?;
-                // The decoder begins from random values, its encoder and codec do not.
-                let from = [(audio, ""), (text, "text_encoder.")];
-                let rows = |name: &str| (name == "shared.weight").then_some(IDS);
-                widened(&from, dir, rows).map_err(|e| e.to_string())
+                let [text, audio] = encoders(dir, "dac/fixtures/even/parler-native")?;
+                write(&dir.join("config.json"), shape.parler_json(&text, &audio, IDS).as_bytes())
+            }
+            Family::MusicGen => {
+                let [text, audio] = encoders(dir, "encodec/fixtures/hop/musicgen-g-v")?;
+                write(&dir.join("config.json"), shape.musicgen_json(&text, &audio).as_bytes())
             }
             Family::Xtts => {
                 let parity = repository().join("parity");
@@ -189,6 +183,20 @@ impl Folders {
 /// Returns where the fixtures are.
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Writes the recorded tokenizer, a text encoder for its ids and a recorded codec into a model's folder; their configurations. The
+/// decoder beside them begins from random values.
+fn encoders(dir: &Path, codec: &str) -> Result<[serde_json::Value; 2], String> {
+    let parity = repository().join("parity");
+    copy(&parity.join("t5/fixtures/tokenizer/tokenizer.json"), &dir.join("tokenizer.json"))?;
+    let (text, audio) = (parity.join("t5/fixtures/gated"), parity.join(codec));
+    let mut of_text = json(&text.join("config.json"))?;
+    of_text["vocab_size"] = IDS.into();
+    let of_audio = json(&audio.join("config.json"))?["audio_encoder"].take();
+    let rows = |name: &str| (name == "shared.weight").then_some(IDS);
+    widened(&[(audio, ""), (text, "text_encoder.")], dir, rows).map_err(|e| e.to_string())?;
+    Ok([of_text, of_audio])
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {

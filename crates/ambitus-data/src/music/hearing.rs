@@ -70,6 +70,7 @@ impl Hearing<'_> {
             reader,
             resampler,
             rate,
+            longest: self.music.longest,
             levels,
             total: 0,
             told: 0,
@@ -218,6 +219,8 @@ struct Sounding<'a> {
     /// Until the end.
     resampler: Option<Resampler>,
     rate: u32,
+    /// Seconds that a file may have.
+    longest: f64,
     levels: Levels,
     /// Samples so far, and when it was last said.
     total: u64,
@@ -243,11 +246,11 @@ impl Sounding<'_> {
         self.levels.push(&samples);
         self.levels.loud.clear();
         let rate = u64::from(self.rate);
-        if self.total as f64 > LONGEST * f64::from(self.rate) {
-            return Err(DataError::Invalid(format!(
-                "longer than {} hours; split the file",
-                LONGEST / 3600.0
-            )));
+        if self.total as f64 > self.longest * f64::from(self.rate) {
+            return Err(DataError::Invalid(match self.longest < LONGEST {
+                true => "longer than its header says; write it anew (sox FILE NEW.wav)".to_owned(),
+                false => format!("longer than {} hours; split the file", LONGEST / 3600.0),
+            }));
         }
         if self.total - self.told >= LISTENS * rate {
             self.told = self.total;

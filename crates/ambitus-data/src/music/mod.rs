@@ -13,7 +13,7 @@ mod hearing;
 mod prepare;
 
 pub use clip::{MusicClip, load_music_clip};
-pub use prepare::{Counts, MusicOptions, Pieces, music_lengths, prepare_music};
+pub use prepare::{Counts, LONGEST, MusicOptions, Pieces, longest_file, music_lengths, prepare_music};
 
 use crate::error::DataError;
 

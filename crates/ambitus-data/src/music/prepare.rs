@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::clip::{self, Facts, MusicClip};
 use super::hearing::{Heard, Hearing, Unheard};
 use super::{Codec, Kept, Texts, Told};
-use crate::audio::{AudioInput, AudioReader, READER_BYTES};
+use crate::audio::{AudioInfo, AudioInput, AudioReader, READER_BYTES};
 use crate::codes::{Frames, Rows, states_key};
 use crate::error::DataError;
 use crate::index::{ClipIndex, ClipMeta};
@@ -24,7 +24,9 @@ use crate::sources::{Entry, Feed, Source};
 use crate::text::strip;
 
 /// Longest file, seconds: its codes are held while they are made.
-pub(super) const LONGEST: f64 = 3.0 * 3600.0;
+pub const LONGEST: f64 = 3.0 * 3600.0;
+/// Seconds by which a file may become longer where it is resampled.
+const RESAMPLED: f64 = 1.0;
 /// Of the file names of clips that have no file.
 const NO_FILE: &str = "none";
 
@@ -62,6 +64,8 @@ pub struct MusicOptions<'a> {
     pub channels: usize,
     /// What is encoded.
     pub pieces: Pieces,
+    /// Seconds of the longest file that is read: [`longest_file`], or [`LONGEST`] where no file is known.
+    pub longest: f64,
     /// Most ids of a description.
     pub most_text: usize,
     /// Returns what a clip takes, or why the model cannot have it.
@@ -79,7 +83,7 @@ impl MusicOptions<'_> {
     /// Returns the bound on the memory of [`prepare_music`] besides texts and codec that does not depend on the data, bytes: per thread a
     /// reader, the codes of the longest file, and of segments that are drawn their sound.
     pub fn fixed_bound(&self, options: &PrepareOptions) -> u64 {
-        let samples = LONGEST * f64::from(options.rate);
+        let samples = self.longest * f64::from(options.rate);
         let codes = self.frames.codebooks as u64 * (samples as u64).div_ceil(self.frames.samples as u64);
         let sound = match self.pieces {
             Pieces::Whole => 0,
@@ -308,6 +312,37 @@ pub fn music_lengths(
         }),
         false => Ok(made),
     }
+}
+
+/// Returns the seconds of the longest file, by headers; [`LONGEST`] where one does not count its samples. A file that has more than its
+/// header says is refused where it is read.
+///
+/// # Errors
+/// Of reading the list again; a pass that was stopped.
+pub fn longest_file(
+    source: &Source,
+    options: &PrepareOptions,
+    progress: &dyn Fn(Progress<'_>) -> bool,
+) -> Result<f64, DataError> {
+    let (mut feed, mut longest) = (Feed::default(), 0.0_f64);
+    for (i, entry) in source.entries().enumerate() {
+        let entry = entry?;
+        // What cannot be read is said where it is prepared.
+        let info =
+            feed.audio(source, &entry).ok().and_then(|audio| Some(AudioReader::read(audio).ok()?.info()));
+        longest = longest.max(match info {
+            Some(AudioInfo { frames: Some(frames), rate, .. }) => frames as f64 / f64::from(rate) + RESAMPLED,
+            Some(_) => LONGEST,
+            None => 0.0,
+        });
+        if longest >= LONGEST {
+            return Ok(LONGEST);
+        }
+        if !progress(Progress { done: i + 1, total: source.len(), name: &entry.name }) {
+            return Err(DataError::Stopped);
+        }
+    }
+    Ok(longest.max(options.limits.min_seconds))
 }
 
 /// Returns the samples of a file at a rate: of a header that counts them, else of all that is there.

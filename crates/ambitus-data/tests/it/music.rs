@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ambitus_data::codes::{CodesOptions, Encoder, Frames, Rows, prepare_states};
 use ambitus_data::music::{
-    Codec, Counts, Kept, MusicClip, MusicOptions, Pieces, Sound, Texts, Told, load_music_clip, music_lengths,
-    prepare_music,
+    Codec, Counts, Kept, LONGEST, MusicClip, MusicOptions, Pieces, Sound, Texts, Told, load_music_clip,
+    longest_file, music_lengths, prepare_music,
 };
 use ambitus_data::prepare::Verdict;
 use ambitus_data::{DataError, Limits, Policy, PrepareOptions, Prepared, SoundWriter, Source, wav};
@@ -101,7 +101,7 @@ fn rows(counts: Counts) -> Result<Rows, String> {
 
 fn music(channels: usize, pieces: Pieces) -> MusicOptions<'static> {
     let frames = Frames { codebooks: BOOKS * channels, samples: FRAME };
-    MusicOptions { frames, channels, pieces, most_text: 20, rows: &rows, spec: "test" }
+    MusicOptions { frames, channels, pieces, longest: LONGEST, most_text: 20, rows: &rows, spec: "test" }
 }
 
 /// Segments of two seconds: 200 frames.
@@ -288,6 +288,33 @@ fn codes_are_of_whole_files_and_are_made_once() {
     let lengths = music_lengths(&folder.source(""), &Words, &music, &options, &|_| true).expect("measures");
     // Silence is found where it is encoded.
     assert_eq!(lengths.index.frames(), [201, 102, 114]);
+}
+
+/// What is held of a file is bounded by the longest one, and no file is longer than was bounded.
+#[test]
+fn the_longest_file_bounds_what_is_held() {
+    let folder = Folder::new();
+    folder.write("short.txt", "a text");
+    folder.sound("short.wav", 1.0, 3);
+    folder.sound("long.wav", 30.0, 3);
+    let options = options(&folder.dir.path().join("cache"));
+    let longest = longest_file(&folder.source(""), &options, &|_| true).expect("is read");
+    assert!((30.0..32.0).contains(&longest), "{longest}");
+    let bound = |longest| MusicOptions { longest, ..music(1, Pieces::Whole) }.fixed_bound(&options);
+    assert!(bound(longest) < bound(LONGEST), "{} {}", bound(longest), bound(LONGEST));
+    let (made, _) = folder.prepared(&MusicOptions { longest, ..music(1, Pieces::Whole) });
+    assert_eq!(made.expect("is made").index.len(), 2);
+    std::fs::remove_dir_all(folder.dir.path().join("cache")).expect("removes");
+    let (made, _) = folder.prepared(&MusicOptions { longest: 10.0, ..music(1, Pieces::Whole) });
+    let made = made.expect("is made");
+    let said = made.outcomes.describe().join("\n");
+    assert!(
+        made.index.len() == 1 && said.contains("long.wav") && said.contains("than its header says"),
+        "{said}"
+    );
+    folder.write("stream.ogg", "no audio");
+    assert!(longest_file(&folder.source(""), &options, &|_| true).expect("is read") < LONGEST);
+    assert!(matches!(longest_file(&folder.source(""), &options, &|_| false), Err(DataError::Stopped)));
 }
 
 #[test]

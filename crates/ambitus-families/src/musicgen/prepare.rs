@@ -15,7 +15,7 @@ use ambitus_data::codes::{
     self, CodesOptions, Frames, Rows, longest_description, prepare_states, states_bytes,
 };
 use ambitus_data::music::{
-    self, Counts, Kept, MusicOptions, Pieces, Sound, Texts, Told, music_lengths, prepare_music,
+    self, Counts, Kept, MusicOptions, Pieces, Sound, Texts, Told, longest_file, music_lengths, prepare_music,
 };
 use ambitus_data::text::{SPIECE_FILE, TOKENIZER_FILE, UNIGRAM_ENCODING_BYTES};
 use ambitus_data::{DataError, PrepareOptions, Source, Unigram};
@@ -84,7 +84,8 @@ impl Preparer for Music<'_> {
         let codec = open_codec(&self.folder.dir, &self.folder.config, job.threads)?;
         let encoder = t5::Encoder::open(&self.folder.dir, TEXT_TOKENS, job.threads)?;
         let options = prepare_options(job.recipe, codec.spec().rate);
-        Ok(self.bound_of(&options, &room, (Some(&encoder), &*codec), held))
+        let music = self.options(codec.spec().frame);
+        Ok(self.bound_of((&music, &options), &room, (Some(&encoder), &*codec), held))
     }
 
     fn stays(&self) -> u64 {
@@ -100,6 +101,7 @@ impl Music<'_> {
             frames: Frames { codebooks: config.codebooks(), samples },
             channels: config.channels,
             pieces: Pieces::Whole,
+            longest: music::LONGEST,
             most_text: MOST_TEXT,
             rows: &rows,
             spec: SPEC,
@@ -110,7 +112,7 @@ impl Music<'_> {
     /// with the files.
     fn bound_of<'a>(
         &self,
-        options: &PrepareOptions,
+        (music, options): (&MusicOptions<'static>, &PrepareOptions),
         room: &Room,
         (encoder, codec): (Option<&t5::Encoder>, &dyn codec::Codec),
         held: u64,
@@ -118,7 +120,7 @@ impl Music<'_> {
         let beside = room.process + held;
         let width = self.folder.config.text_dim;
         let encoding = encoder.map_or(0, |e| e.bytes() + states_bytes(e.tokens(), width));
-        let (codes, music) = (codec.encode_bytes(), self.options(codec.spec().frame));
+        let (codes, music) = (codec.encode_bytes(), music.clone());
         limited(options, move |o| beside + encoding.max(codes + music.fixed_bound(o)))
     }
 
@@ -140,12 +142,14 @@ impl Music<'_> {
         }
         let mut codec = open_codec(dir, config, job.threads)?;
         let options = prepare_options(job.recipe, codec.spec().rate);
-        let music = self.options(codec.spec().frame);
+        // Until the files are known, of none.
+        let mut music = MusicOptions { longest: 0.0, ..self.options(codec.spec().frame) };
         let fixed = codec.encode_bytes() + music.fixed_bound(&options);
         let tokenizer = room.read(fixed, Unigram::read(dir, room.left(fixed))).map_err(of_tokenizer)?;
         let texts = Reader { tokenizer };
         let beside = fixed + texts.tokenizer.memory_bytes();
         let source = room.read(beside, Source::read_music(data, &options.cache, room.left(beside)))?;
+        music.longest = longest_file(&source, &options, &shown(console))?;
         let states = CodesOptions {
             description: None,
             most_description: MOST_TEXT,
@@ -162,7 +166,7 @@ impl Music<'_> {
         let held = music.memory_bound(&source, UNIGRAM_ENCODING_BYTES, &options)
             - music.fixed_bound(&options)
             + texts.tokenizer.memory_bytes();
-        let bytes = self.bound_of(&options, &room, (encoder.as_ref(), &*codec), held);
+        let bytes = self.bound_of((&music, &options), &room, (encoder.as_ref(), &*codec), held);
         if let Some(why) = room.too_small(bytes(job.recipe.data.max_seconds), &source)? {
             let lengths = music_lengths(&source, &texts, &music, &options, &shown(console))?;
             return Ok((What::Lengths(Box::new(lengths), why), bytes));

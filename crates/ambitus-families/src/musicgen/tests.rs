@@ -8,7 +8,7 @@ use crate::family::{ModelDir, OpenOptions};
 use crate::recorded::Spare;
 use ambitus_data::codes::{self, CodesOptions, Frames, Rows, prepare_states};
 use ambitus_data::music::{
-    self, Counts, Kept, MusicOptions, Pieces, Sound, Told, load_music_clip, prepare_music,
+    self, Counts, Kept, LONGEST, MusicOptions, Pieces, Sound, Told, load_music_clip, prepare_music,
 };
 use ambitus_data::{ClipIndex, DataError, Limits, Policy, PrepareOptions, Source, wav};
 use ambitus_models::musicgen::config::{Config, delays};
@@ -92,6 +92,7 @@ fn prepared(dir: &Path) -> Arc<ClipIndex> {
         frames,
         channels: 1,
         pieces: Pieces::Whole,
+        longest: LONGEST,
         most_text: 9,
         rows: &rows,
         spec: "toy-v1",
