@@ -152,6 +152,20 @@ impl Data {
         Ok(Data { rows, split, prepare_bytes, limits, digest, stays: self.stays, kind })
     }
 
+    /// Returns whether a limit of length leaves the clips that the recipe cannot do without: those that validation names, and the voice
+    /// of samples that are asked for.
+    pub fn leaves_named(&self, limit: &Limit, recipe: &Recipe, model: &dyn Model) -> bool {
+        let Ok(left) = self.up_to(limit, recipe, model) else { return false };
+        let (Some(recipe::Samples::Of(wanted)), Some(index)) = (&recipe.samples, left.kind.index()) else {
+            return true;
+        };
+        let mut held_out = left.split.validation.iter().map(|&i| index.name(i));
+        match &wanted.clip {
+            Some(voice) => Path::new(voice).is_file() || held_out.any(|name| name.contains(&**voice)),
+            None => self.split.validation.is_empty() || held_out.next().is_some(),
+        }
+    }
+
     /// Returns what stands in for clips, or for their lengths, and why; nothing if they are prepared.
     pub fn assumed(&self) -> Option<(String, String)> {
         match &self.kind {

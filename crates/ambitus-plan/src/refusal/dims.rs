@@ -4,6 +4,7 @@ use super::change::Change;
 use crate::asked::Asked;
 use crate::data::Data;
 use crate::device::Device;
+use ambitus_families::prepare::Limit;
 use ambitus_recipe::recipe::{Activations, Offload, OptimizerChoice, Origins, Precision, UpdateAt};
 
 /// Ranks of adapters that are proposed.
@@ -76,7 +77,9 @@ pub(super) fn dims(asked: &Asked, data: &Data, device: &Device, origins: &Origin
     let moments = [(1, OptimizerChoice::AdamWBf16), (2, OptimizerChoice::AdamW8bit)];
     let narrower = moments.into_iter().filter(|(_, o)| *o as u8 > now as u8);
     dim("optimizer", narrower.map(|(bit, o)| (bit, Change { optimizer: Some(o), ..change() })).collect());
-    let average = recipe.ema.then(|| (4, Change { no_average: true, ..change() }));
+    let given = recipe.offload.clone();
+    let left = given.clone().map(Offload::without_average).filter(|left| Some(left) != given.as_ref());
+    let average = recipe.ema.then(|| (4, Change { no_average: true, offload: left, ..change() }));
     dim("ema", average.into_iter().collect());
     let now = asked.shape.session.precision;
     let other = if now.narrow().is_none() { device.half() } else { Precision::Fp32 };
@@ -91,7 +94,9 @@ pub(super) fn dims(asked: &Asked, data: &Data, device: &Device, origins: &Origin
     let rank = recipe.lora.as_ref().map_or(u32::MAX, |lora| lora.rank);
     let ranks = RANKS.into_iter().zip([64, 128]).filter(|(r, _)| *r < rank && recipe.freeze.is_empty());
     dim("lora", ranks.map(|(r, bit)| (bit, Change { lora: Some(r), ..change() })).collect());
-    let lossy = data.limits.iter().filter(|l| l.loses).zip(0..).map(|(limit, i)| (256 << i, limit));
+    let left = |l: &&Limit| data.leaves_named(l, recipe, &*asked.shape.model);
+    let lossy =
+        data.limits.iter().filter(|l| l.loses).filter(left).zip(0..).map(|(limit, i)| (256 << i, limit));
     let limits = data.limits.iter().filter(|l| !l.loses).map(|limit| (0, limit)).chain(lossy);
     dim("data", limits.map(|(bit, l)| (bit, Change { limit: Some(*l), ..change() })).collect());
     out

@@ -396,7 +396,7 @@ impl<'r> Space<'r> {
         };
         Change {
             checkpoint: Some(session.checkpoint.clone()).filter(|blocks| *blocks != usual),
-            offload: found.variant.as_ref().and_then(|v| v.offload.clone()),
+            offload: found.variant.as_ref().and_then(|v| v.offload.clone()).or(at.change.offload.clone()),
             micro_batch: Some(rows).filter(|_| other),
             ..at.change.clone()
         }

@@ -50,6 +50,16 @@ impl Offload {
         Offload { parameters: true, gradients: true, optimizer: 1.0, ema: true, activations, disk: None }
     }
 
+    /// Returns what is left of it where no average is kept. As a part of `all` an average means: if there is one.
+    pub fn without_average(self) -> Offload {
+        let all = Offload { disk: self.disk.clone(), ..Offload::all() };
+        match (self == all, Offload { ema: false, ..self.clone() }) {
+            (true, _) => self,
+            (false, left) if left.pass().is_none() => Offload::default(),
+            (false, left) => left,
+        }
+    }
+
     /// Returns whether nothing is offloaded and no place for it is named.
     pub fn is_empty(&self) -> bool {
         *self == Offload::default()

@@ -80,6 +80,8 @@ fn what_is_named_fits_when_it_is_typed_behind_the_command() {
         &[][..],
         &["--checkpoint", "none", "--offload", "optimizer", "--precision", "bf16-mixed"],
         &["--low-vram", "--micro-batch", "200"],
+        // A change without an average offloads none.
+        &["--ema", "--offload", "ema,parameters"],
     ] {
         let base = [&base, given].concat();
         let free = json(dir, &[&base[..], &["--json", "--memory", "2GiB"]].concat());
@@ -88,6 +90,38 @@ fn what_is_named_fits_when_it_is_typed_behind_the_command() {
         let least = number(&low["least"], "peak_bytes");
         named_changes_fit(dir, &base, &[least - 1, least + (most - least) / 2]);
     }
+}
+
+/// A limit of length that leaves out what a recipe names is no change: neither alone nor in the least of all.
+#[test]
+fn clips_that_a_recipe_names_are_not_left_out() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    // The longest.
+    let data = common::voice(dir, 9);
+    let reader = hound::WavReader::open(data.join("clip00.wav")).expect("a file");
+    let mut wav = hound::WavWriter::create(data.join("long.wav"), reader.spec()).expect("a file");
+    for sample in reader.into_samples::<i16>().map(|s| s.expect("a sample")).collect::<Vec<_>>().repeat(8) {
+        wav.write_sample(sample).expect("a sample");
+    }
+    wav.finalize().expect("a file");
+    std::fs::write(data.join("long.txt"), "leaf 45").expect("a file");
+    let (named, drawn) = ("[long]", "{share: 0.4}");
+    let (text, voice) = ("samples: {texts: [abc]}", "samples: {texts: [abc], clip: long}");
+    let mut limits = 0;
+    for (held_out, samples) in [(named, ""), (named, text), (named, voice), (drawn, ""), (drawn, text)] {
+        let run = recipe(dir, "run", samples);
+        let lines = std::fs::read_to_string(&run).expect("a recipe");
+        let lines = lines.replace("cache: ", &format!("validation: {held_out}, cache: "));
+        std::fs::write(&run, lines).expect("a file");
+        let base = ["plan", &run, "--max-seconds", "9"];
+        let told = refused(dir, &[&base[..], &["--json", "--memory", "18MiB"]].concat());
+        let (least, options) = (number(&told["least"], "peak_bytes"), told["least"]["options"].to_string());
+        assert_ne!(options, "\"\"", "{held_out} {samples}");
+        limits += usize::from(options.contains("--max-seconds"));
+        named_changes_fit(dir, &base, &[least - 1]);
+    }
+    assert!(limits > 0, "no limit was named");
 }
 
 #[test]

@@ -32,8 +32,10 @@ impl<'r> Space<'r> {
         let disk = self.asked.recipe.offloaded().disk;
         let parts = helpers.offload.map(|bits| match bits {
             0 => Offload::default(),
-            bits => Offload { disk, ..offload(bits) },
+            bits if at.asked.recipe.ema => Offload { disk, ..offload(bits) },
+            bits => Offload { disk, ..offload(bits) }.without_average(),
         });
+        let parts = parts.or_else(|| at.change.offload.clone());
         let (checkpoint, micro_batch) = (Some(checkpoint), Some(at.least.capacity.rows));
         let change = Change { checkpoint, micro_batch, offload: parts, ..at.change.clone() };
         let mut recipe = self.asked.recipe.recipe().clone();
