@@ -81,6 +81,7 @@ impl Asked {
             prepare_bytes: sizes.prepare_bytes,
             spoken: sizes.spoken,
             planned_at_once: PLANNED_AT_ONCE[0],
+            looked_at_bytes: 0,
             data_bytes: sizes.data_bytes(device.beside().ranks),
         };
         let micro_batches = sizes.micro_batches.clone();

@@ -89,6 +89,9 @@ pub struct Shape {
     pub prepare_bytes: u64,
     /// How many times its programs are in memory while it is planned.
     pub planned_at_once: u64,
+    /// Bytes of programs of the largest plan that was looked at, with everything kept: a pipeline of more micro-batches has longer ones
+    /// than the plan that is chosen.
+    pub looked_at_bytes: u64,
     /// Bytes of data that the run holds while it trains, of all ranks in this process.
     pub data_bytes: u64,
     /// Bytes of what is spoken while it trains: read when the data is there, whether or not it is spoken then.

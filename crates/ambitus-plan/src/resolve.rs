@@ -69,6 +69,8 @@ fn open_and_prepare(
 ) -> Result<(Settled, ModelDir, Data), RunError> {
     let mut model = open_model(families, &recipe, matches!(purpose, Purpose::Run))?;
     let recipe = recipe.settled(&model.defaults());
+    // The code of the command line, of recipes and of models' files: 8 MiB of pages.
+    memory::return_freed();
     let players: Vec<&str> = model.model.players().iter().map(|p| p.name).collect();
     let valid = recipe.validate().and_then(|()| recipe.validate_players(&players));
     valid.map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
@@ -173,9 +175,9 @@ pub fn resolve_on(
     let ready = spoken.read()?;
     if let Ok(ready) = &ready {
         sizes.spoken = SpokenBytes::of(&*ready.speech);
-        // What reading has left with the allocator.
-        memory::return_freed();
     }
+    // Planning begins without what reading has left with the allocator, and without its code.
+    memory::return_freed();
     meter.ended(phase::PREPARE);
     let mut asked = Asked::new(&settled, &model, &sizes, &device, budget)?;
     let began = Instant::now();

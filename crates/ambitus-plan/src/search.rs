@@ -152,6 +152,8 @@ pub fn choose<'t>(shape: &Shape, free: &Free, budget: u64, stems: Stems<'t>) -> 
         .map(|(micro_batch, variant)| Choice { micro_batch, variant: Some(variant) })
         .collect();
     points.extend(side_by_side(&varied, point)?);
+    let looked_at = points.iter().map(|p| p.planned).fold(0, u64::max);
+    points.iter_mut().for_each(|p| p.shape.looked_at_bytes = looked_at);
     let mut tried: Vec<(usize, Candidate)> = points
         .iter()
         .enumerate()
@@ -227,6 +229,8 @@ struct Point {
     host_room: HostRoom,
     /// Bytes of programs with everything kept.
     programs: u64,
+    /// Of these, before they are bound.
+    planned: u64,
     /// With everything kept.
     seconds: f64,
     values: Vec<Value>,
@@ -308,6 +312,7 @@ impl Point {
             host: draft.host_bytes(),
             host_room: free.host_room,
             programs: draft.programs_bytes(),
+            planned: draft.planned_programs_bytes(),
             seconds: draft.step_seconds(stems.target),
             values,
             blocks,

@@ -129,6 +129,7 @@ pub fn gradients(
         micro_batches: micro_batches.len(),
         prepare_bytes: 0,
         planned_at_once: 1,
+        looked_at_bytes: 0,
         data_bytes: 0,
         spoken: Default::default(),
     };

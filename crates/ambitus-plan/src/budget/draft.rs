@@ -157,6 +157,11 @@ impl Draft {
         self.programs().running()
     }
 
+    /// Returns the bytes of those that are planned, before executors bind them.
+    pub fn planned_programs_bytes(&self) -> u64 {
+        self.programs().planned
+    }
+
     /// Returns the bytes of the process that the programs of the ranks in it take.
     fn programs(&self) -> ProgramBytes {
         if self.placed.is_none() {

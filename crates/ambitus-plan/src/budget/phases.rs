@@ -92,7 +92,7 @@ impl Around {
             with_host: shape.beside.with_host,
             process: shape.beside.fixed_bytes + of_ranks(1, programs.running() + shape.held_bytes()),
             prepare: preparing(shape),
-            plan: planning(shape, shape.planned_at_once, programs.planned),
+            plan: planning(shape, shape.planned_at_once, programs.planned.max(shape.looked_at_bytes)),
             load: each(LOAD_BYTES),
             run: each(loader),
             evaluate: each(loader + if shape.session.evaluate { evaluate } else { 0 }),

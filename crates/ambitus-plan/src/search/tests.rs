@@ -41,6 +41,7 @@ fn shape(device: &Device) -> Shape {
         micro_batches: 2,
         prepare_bytes: 0,
         planned_at_once: 1,
+        looked_at_bytes: 0,
         data_bytes: 0,
         spoken: Default::default(),
     }

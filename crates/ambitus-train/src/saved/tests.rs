@@ -154,6 +154,7 @@ fn shared(form: &Form, (ranks, how): (usize, How)) -> Shared {
         micro_batches: 4,
         prepare_bytes: 0,
         planned_at_once: 1,
+        looked_at_bytes: 0,
         data_bytes: 0,
         spoken: Default::default(),
     };
