@@ -179,7 +179,11 @@ impl<'r> Space<'r> {
 
     /// Returns the combination that needs least, whether it fits or not.
     pub fn least(&self) -> Option<Named> {
-        let sets = self.strongest(u32::MAX, None);
+        let mut sets = self.strongest(u32::MAX, None);
+        // Where none of these can stand, one of its levels is at fault.
+        let without = |d: usize| sets.iter().map(move |set| with_level(set, d, 0)).collect::<Vec<Set>>();
+        let others: Vec<Set> = (0..self.dims.len()).flat_map(without).collect();
+        sets.extend(others);
         // An update in backward is one micro-batch: without it much else may save that does not with it, and no single step leads
         // from one to the other.
         let whole =

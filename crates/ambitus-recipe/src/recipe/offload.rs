@@ -166,12 +166,6 @@ impl Recipe {
         if size.0 == 0 {
             refuse("host_memory", "is zero: write a budget, as in 20GiB, or offload nothing")?;
         }
-        if nothing && self.offload.is_some() {
-            refuse(
-                "host_memory",
-                "(--host-memory) bounds what is offloaded, and nothing is: add offload: all (--offload all), or leave it out",
-            )?;
-        }
         if o.disk.is_some() {
             refuse(
                 "host_memory",

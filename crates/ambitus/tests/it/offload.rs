@@ -97,8 +97,7 @@ fn plans_name_the_hosts_budget_and_contradictions_are_refused() {
     common::ok(dir, &["plan", &recipe, "--low-vram", "--card", "gtx1650"]);
 
     for (options, why) in [
-        (&["--offload", "none", "--host-memory", "1GiB"][..], "offload: all (--offload all)"),
-        (&["--offload", "all,disk=x", "--host-memory", "1GiB"], "leave out one of the two"),
+        (&["--offload", "all,disk=x", "--host-memory", "1GiB"][..], "leave out one of the two"),
         (&["--offload", "disk=x"], "nothing is offloaded"),
         (&["--offload", "weights"], "is not one of all, none, parameters"),
         (&["--offload", "optimizer=1.5"], "a share from 0 to 1"),

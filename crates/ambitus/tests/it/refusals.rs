@@ -80,8 +80,9 @@ fn what_is_named_fits_when_it_is_typed_behind_the_command() {
         &[][..],
         &["--checkpoint", "none", "--offload", "optimizer", "--precision", "bf16-mixed"],
         &["--low-vram", "--micro-batch", "200"],
-        // A change without an average offloads none.
+        // A change without an average offloads none; then nothing may be left to offload.
         &["--ema", "--offload", "ema,parameters"],
+        &["--ema", "--offload", "ema", "--host-memory", "1GiB"],
     ] {
         let base = [&base, given].concat();
         let free = json(dir, &[&base[..], &["--json", "--memory", "2GiB"]].concat());
