@@ -54,7 +54,7 @@ pub struct Options {
     pub small: bool,
     /// Stages, in order.
     pub stages: Vec<Stage>,
-    /// A part of the titles of what is run; all without.
+    /// Parts of the titles of what is run, with commas between; all without.
     pub only: Option<String>,
     /// Minutes of a stage; what has not begun by then is left out.
     pub minutes: f64,
@@ -104,7 +104,9 @@ pub fn gpu(options: &Options) -> Result<(), String> {
         };
         let file = options.out.join(format!("{}-{}-{name}", today(), slug(&info.name)));
         machine(&info, &mut run.page);
-        let asked = |title: &str| options.only.as_ref().is_none_or(|part| title.contains(part.as_str()));
+        let asked = |title: &str| {
+            options.only.as_ref().is_none_or(|only| only.split(',').any(|part| title.contains(part)))
+        };
         for (title, item) in stage.items().iter().filter(|(title, _)| asked(title)) {
             run.page.section(title);
             if Instant::now() >= run.end {

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-cargo xtask gpu [right|fast|why]... [--card N] [--out DIR] [--python PYTHON] [--minutes M] [--only TITLE] [--small]
+cargo xtask gpu [right|fast|why]... [--card N] [--out DIR] [--python PYTHON] [--minutes M] [--only TITLES] [--small]
     The first half hour with an NVIDIA card, in three stages of M minutes each [default: all, 9]. right: parity of every op,
     gradients, memory against the driver's count, a run that is killed and resumed, compute-sanitizer. fast: rates, whole
     updates beside PyTorch's, every distinct instruction. why: the profiler's counters. Writes DIR/<date>-<card>-<stage>.md and
     .json [default: benches/results] after each part. PYTHON [default: python3] needs torch; without it the peers' columns
-    stay empty. --only: the parts with this in their title. --small: tiny shapes, to try the way. The program may be copied to the
-    machine with the card alone.
+    stay empty. --only: the parts with one of these in their title, with commas between. --small: tiny shapes, to try the way.
+    The program may be copied to the machine with the card alone.
 cargo xtask nvrtc
     Fetches NVRTC as a wheel into target/cuda-libs, for compiling kernels without a card; needs python3 with pip.
 cargo xtask grade [--count N] [--skip N] [--seed S] [--fixed] [--scaled] [--binary PATH] [--keep DIR]

@@ -57,13 +57,13 @@ pub fn f5_config(small: bool) -> Config {
     }
 }
 
-/// Returns Orpheus' decoder with one block (Llama-3.2-3B's widths, its 156,940 tokens), or a tiny one.
-pub fn llama_config(small: bool) -> Llama {
-    let block = Llama { layers: 1, ..Llama::orpheus_3b() };
+/// Returns Orpheus' decoder with `layers` blocks (Llama-3.2-3B's widths, its 156,940 tokens), or a tiny one.
+pub fn llama_config(small: bool, layers: usize) -> Llama {
+    let block = Llama { layers, ..Llama::orpheus_3b() };
     if !small {
         return block;
     }
-    Llama { dim: 96, heads: 4, kv_heads: 2, head_dim: 24, ffn: 128, vocab: 300, ..block }
+    Llama { layers: 1, dim: 96, heads: 4, kv_heads: 2, head_dim: 24, ffn: 128, vocab: 300, ..block }
 }
 
 /// Plans one F5 update with its moving average.
@@ -119,12 +119,14 @@ pub fn plan_llama(
 /// From the executor.
 pub fn random_weights(exec: &mut dyn Executor) -> Result<(), String> {
     let mut rng = Rng::new(7);
+    // The same again and again: billions would take longer than what is measured with them.
+    let drawn: Vec<f32> = (0..1 << 20).map(|_| rng.range(-SPREAD, SPREAD) as f32).collect();
     let states = exec.planned().session.states.clone();
     for (i, state) in states.iter().enumerate().filter(|(_, s)| s.kind == StateKind::Parameter) {
         let one = state.ty.shape.len() == 1 && state.name.contains("norm") && state.name.ends_with("weight");
         let n = state.ty.shape.elements();
         let data: Vec<f32> =
-            (0..n).map(|_| if one { 1.0 } else { rng.range(-SPREAD, SPREAD) as f32 }).collect();
+            if one { vec![1.0; n] } else { drawn.iter().copied().cycle().skip(i).take(n).collect() };
         exec.write_state(StateId(i as u32), &data).map_err(|e| e.to_string())?;
     }
     Ok(())

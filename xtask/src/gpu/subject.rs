@@ -1,4 +1,4 @@
-//! Whole updates that are measured: F5 Base, and a Llama block on one long clip and on eight, in bf16-mixed.
+//! Whole updates that are measured: F5 Base, and blocks of Orpheus 3B on one long clip and on eight, in bf16-mixed.
 
 use super::Options;
 use crate::programs::{self, F5Shape};
@@ -15,19 +15,37 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub enum Subject {
     F5,
-    /// With this many clips.
-    Llama(usize),
+    Llama { layers: usize, clips: usize },
 }
 
 impl Subject {
-    /// Every subject.
-    pub const ALL: [Subject; 3] = [Subject::F5, Subject::Llama(1), Subject::Llama(8)];
+    /// What every part of the stages runs.
+    pub const ALL: [Subject; 3] =
+        [Subject::F5, Subject::Llama { layers: 1, clips: 1 }, Subject::Llama { layers: 1, clips: 8 }];
 
     pub fn name(self) -> &'static str {
         match self {
             Subject::F5 => "F5 Base, bf16-mixed",
-            Subject::Llama(1) => "Llama block, one clip, bf16-mixed",
-            Subject::Llama(_) => "Llama block, several clips, bf16-mixed",
+            Subject::Llama { layers: 1, clips: 1 } => "Llama block, one clip, bf16-mixed",
+            Subject::Llama { layers: 1, .. } => "Llama block, several clips, bf16-mixed",
+            Subject::Llama { clips: 1, .. } => "Half of Orpheus 3B, one clip, bf16-mixed",
+            Subject::Llama { .. } => "Half of Orpheus 3B, several clips, bf16-mixed",
+        }
+    }
+
+    /// Plans the update.
+    pub fn plan(self, options: &Options, info: &CardInfo) -> Result<PlannedSession, String> {
+        let target = CudaTarget::new(info.capability, info.rates);
+        let precision = Precision::Bf16Mixed;
+        match self {
+            Subject::F5 => {
+                let config = programs::f5_config(options.small);
+                programs::plan_f5(&config, f5_shape(options), precision, &target)
+            }
+            Subject::Llama { layers, clips } => {
+                let config = programs::llama_config(options.small, layers);
+                programs::plan_llama(&config, llama_capacity(options, clips), precision, &target)
+            }
         }
     }
 
@@ -37,25 +55,15 @@ impl Subject {
         options: &Options,
         info: &CardInfo,
     ) -> Result<(CudaExecutor, Arc<PlannedSession>), String> {
-        let target = CudaTarget::new(info.capability, info.rates);
-        let planned = Arc::new(match self {
-            Subject::F5 => {
-                let config = programs::f5_config(options.small);
-                programs::plan_f5(&config, f5_shape(options), Precision::Bf16Mixed, &target)?
-            }
-            Subject::Llama(clips) => {
-                let config = programs::llama_config(options.small);
-                programs::plan_llama(&config, llama_capacity(options, clips), Precision::Bf16Mixed, &target)?
-            }
-        });
+        let planned = Arc::new(self.plan(options, info)?);
         let mut exec = open(options, planned.clone())?;
         programs::random_weights(&mut exec)?;
         match self {
             Subject::F5 => {
                 programs::random_clips(&mut exec, &programs::f5_config(options.small), f5_shape(options))?;
             }
-            Subject::Llama(clips) => {
-                let config = programs::llama_config(options.small);
+            Subject::Llama { layers, clips } => {
+                let config = programs::llama_config(options.small, layers);
                 programs::random_tokens(&mut exec, &config, llama_capacity(options, clips))?;
             }
         }
@@ -73,7 +81,7 @@ impl Subject {
         let target = CudaTarget::new(info.capability, rates);
         let rows = match self {
             Subject::F5 => f5_shape(options).frames / f5_shape(options).clips,
-            Subject::Llama(clips) => llama_capacity(options, clips).rows / clips,
+            Subject::Llama { clips, .. } => llama_capacity(options, clips).rows / clips,
         };
         let packed = Packed { target: &target, rows: rows as f64 };
         planned.programs.iter().map(|p| report::seconds(&p.program, &packed)).sum()
@@ -104,8 +112,8 @@ impl Subject {
                 ];
                 ("f5_plain_torch.py", numbers(&sizes))
             }
-            Subject::Llama(clips) => {
-                let c = programs::llama_config(options.small);
+            Subject::Llama { layers, clips } => {
+                let c = programs::llama_config(options.small, layers);
                 let sizes = [
                     ("dim", c.dim),
                     ("heads", c.heads),
