@@ -11,6 +11,7 @@ mod work;
 
 pub use work::work;
 
+use crate::programs::Measured;
 use crate::report::Report;
 use ambitus_cuda::driver::{self, CardInfo};
 use ambitus_cuda::{nvml, nvrtc};
@@ -80,6 +81,8 @@ struct Run<'a> {
     info: &'a CardInfo,
     page: Report,
     end: Instant,
+    /// The card's rates, once they are measured.
+    measured: Option<Measured>,
 }
 
 /// Something of a stage: its title, and what does it. An error is a fault of the page; the next item is tried.
@@ -101,6 +104,7 @@ pub fn gpu(options: &Options) -> Result<(), String> {
             info: &info,
             page: Report::new(&format!("{}: {name}", info.name)),
             end: started + Duration::from_secs_f64(60.0 * options.minutes),
+            measured: None,
         };
         let file = options.out.join(format!("{}-{}-{name}", today(), slug(&info.name)));
         machine(&info, &mut run.page);

@@ -15,8 +15,8 @@ use std::time::Instant;
 /// Rounds of steps on each side, alternating; two are enough to try the way.
 const ROUNDS: usize = 9;
 const FEW_ROUNDS: usize = 2;
-/// Layers of half of Orpheus 3B. With all of them, updates and PyTorch's beside them fit no card. A block alone has a head that takes
-/// most of its time.
+/// Layers of half of Orpheus 3B: a block alone has a head that takes most of its time. With all 28 both sides would take 155 GB, by what
+/// they took with 1 and 14 (benches/results/2026-11-27-nvidia-h200-fast-first.md).
 const HALF: usize = 14;
 /// Bytes of both sides at most, as a multiple of our arena: on an H200 PyTorch reserved 1.4 times what we took, or less.
 const PEER: f64 = 2.6;
@@ -37,10 +37,14 @@ pub const ITEMS: &[Item] = &[
     }),
 ];
 
-fn measured(run: &Run<'_>) -> Result<Measured, String> {
+/// Returns the card's rates, which the first part that needs them measures.
+fn measured(run: &mut Run<'_>) -> Result<Measured, String> {
+    if let Some(known) = run.measured {
+        return Ok(known);
+    }
     let target = CudaTarget::new(run.info.capability, run.info.rates);
     let planned = Arc::new(programs::plan_rates(&target, run.options.small));
-    programs::rates(&mut open(run.options, planned.clone())?, &planned)
+    Ok(*run.measured.insert(programs::rates(&mut open(run.options, planned.clone())?, &planned)?))
 }
 
 fn rates(run: &mut Run<'_>) -> Result<(), String> {

@@ -100,10 +100,10 @@ KERNEL(scatter_rest) {
     }
 }
 
-// Rows with one id of which a block adds one after another, and rows that are loaded at a time.
-enum { PIECE = 32, LOADED = 8 };
+// Rows that are loaded at a time.
+enum { LOADED = 8 };
 
-// Adds rows first, first + 1, .. of `rows`, each from `row_of(i)` on, to four columns of which `real` are real.
+// Adds `n` rows of x, of which the i-th is row `row_of(i)`, in order: four columns from c on, of which `real` are no pads.
 template <class RowOf>
 __device__ inline void add_rows(Four& sum, const View& x, int n, int c, int real, RowOf row_of) {
     for (int begin = 0; begin < n; begin += LOADED) {
@@ -131,21 +131,23 @@ __device__ inline void put_sum(const View& y, const View& beta, int row, int c, 
     put4(y, at, up_to_four(y.pitch - c), real, sum);
 }
 
-// A block takes the piece that begins at its place in the sorted list, if one does, and 1,024 columns, a thread four of them.
+// A block takes the piece that begins at its place in the sorted list, if one does; a thread four columns of it. Of an id with more
+// than one piece the first is left to `scatter_total`, which writes the row.
 KERNEL(scatter_pieces) {
     const int* sorted = (const int*)a.sorted;
     const int* order = (const int*)a.order;
     const int first = (int)blockIdx.x, row = sorted[first], place = ((const int*)a.places)[first];
     const int c = (int)(blockIdx.y * blockDim.x + threadIdx.x) * 4;
-    if (row >= a.y.rows || place % PIECE != 0 || c >= a.y.pitch) return;
-    const bool more = first + PIECE < a.ids && sorted[first + PIECE] == row;
+    if (row >= a.y.rows || place % a.piece != 0 || c >= a.y.pitch) return;
+    const bool more = first + a.piece < a.ids && sorted[first + a.piece] == row;
     if (place == 0 && more) return;
-    const int n = more ? PIECE : ids_below(sorted + first, a.ids - first < PIECE ? a.ids - first : PIECE, row + 1);
+    const int left = a.ids - first;
+    const int n = ids_below(sorted + first, left < a.piece ? left : a.piece, row + 1);
     const int real = up_to_four(a.y.cols - c);
     Four sum = {};
     add_rows(sum, a.x, n, c, real, [&](int k) { return order[first + k]; });
     if (place == 0) put_sum(a.y, a.beta, row, c, real, sum);
-    else if (real > 0) put4(a.sums, (i64)(first / PIECE) * a.sums.pitch + c, real, real, sum);
+    else if (real > 0) put4(a.sums, (i64)(first / a.piece) * a.sums.pitch + c, real, real, sum);
 }
 
 // The block at an id's first place takes the id's row of y, if it has several pieces.
@@ -155,12 +157,12 @@ KERNEL(scatter_total) {
     const int first = (int)blockIdx.x, row = sorted[first];
     const int c = (int)(blockIdx.y * blockDim.x + threadIdx.x) * 4;
     if (row >= a.y.rows || ((const int*)a.places)[first] != 0 || c >= a.y.pitch) return;
-    if (first + PIECE >= a.ids || sorted[first + PIECE] != row) return;
+    if (first + a.piece >= a.ids || sorted[first + a.piece] != row) return;
     const int n = ids_below(sorted + first, a.ids - first, row + 1);
     const int real = up_to_four(a.y.cols - c);
     Four sum = {};
-    add_rows(sum, a.x, PIECE, c, real, [&](int k) { return order[first + k]; });
-    add_rows(sum, a.sums, (n - 1) / PIECE, c, real, [&](int k) { return first / PIECE + 1 + k; });
+    add_rows(sum, a.x, a.piece, c, real, [&](int k) { return order[first + k]; });
+    add_rows(sum, a.sums, (n - 1) / a.piece, c, real, [&](int k) { return first / a.piece + 1 + k; });
     put_sum(a.y, a.beta, row, c, real, sum);
 }
 

@@ -1,6 +1,6 @@
 //! Table look-ups and their gradient.
 
-use super::{View, kernels, launch, launch_over};
+use super::{Kernel, View, kernels, launch, launch_over};
 use crate::bind::{Io, Steps};
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::index::{Gather, ScatterAdd, Sinusoid, SinusoidKind};
@@ -24,11 +24,11 @@ kernels! { "index";
     /// Rows of y that a few ids name: beta * y + the sum of their rows of x, in order; of rows that many ids name, the sums of
     /// each piece but the first.
     PiecesArgs "scatter_pieces" [256 threads, 64 registers] {
-        x: View, order: u64, sorted: u64, places: u64, ids: i32, y: View, beta: View, sums: View
+        x: View, order: u64, sorted: u64, places: u64, ids: i32, piece: i32, y: View, beta: View, sums: View
     }
     /// Rows of y that many ids name: beta * y + the sum of the first piece and of all others'.
     TotalArgs "scatter_total" [256 threads, 64 registers] {
-        x: View, order: u64, sorted: u64, places: u64, ids: i32, y: View, beta: View, sums: View
+        x: View, order: u64, sorted: u64, places: u64, ids: i32, piece: i32, y: View, beta: View, sums: View
     }
     /// Sines and cosines of scale * x * f, `half` frequencies f: e^(i * step), or 1 / base^(i / half) where cosines come
     /// first.
@@ -113,8 +113,6 @@ pub(crate) fn write_rows(io: &Io) -> Steps {
 
 /// Rows with one id of which a block adds one after another.
 const PIECE: usize = 32;
-/// Columns of a block of [`PiecesArgs`] and [`TotalArgs`].
-const COLUMNS: u32 = 1024;
 
 /// Returns the bytes of each of the three lists of [`SortArgs`].
 fn list(ids: TensorType) -> u64 {
@@ -157,11 +155,12 @@ pub(crate) fn scatter_add(op: &ScatterAdd, io: &Io) -> Steps {
         places,
     };
     let sort = launch(&sort, [n.div_ceil(WARPS * RANKED) as u32, 1]);
-    let grid = [n as u32, (y.pitch as u32).div_ceil(COLUMNS)];
-    let mut steps =
-        vec![sort, rest, launch(&PiecesArgs { x, order, sorted, places, ids, y, beta, sums }, grid)];
+    let (piece, columns) = (PIECE as i32, 4 * PiecesArgs::INFO.block);
+    let grid = [n as u32, (y.pitch as u32).div_ceil(columns)];
+    let pieces = PiecesArgs { x, order, sorted, places, ids, piece, y, beta, sums };
+    let mut steps = vec![sort, rest, launch(&pieces, grid)];
     if n > PIECE {
-        steps.push(launch(&TotalArgs { x, order, sorted, places, ids, y, beta, sums }, grid));
+        steps.push(launch(&TotalArgs { x, order, sorted, places, ids, piece, y, beta, sums }, grid));
     }
     Ok(steps)
 }

@@ -80,7 +80,6 @@ fn every_kernel_compiles_for_every_card_within_its_budget() {
     });
     let mut all = Vec::new();
     for r in reports.iter().flatten() {
-        println!("{} for {}: {} registers of {}", r.kernel, r.architecture, r.registers, r.registers_allowed);
         let what = |why| format!("{} for {}: {why}", r.kernel, r.architecture);
         all.extend(faults(r).into_iter().map(what));
     }
