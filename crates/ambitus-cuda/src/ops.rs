@@ -83,7 +83,7 @@ ops! { (op, io, x, y)
 
     Gather { bind: index::gather(op, io), workspace: 0, overwrites: true }
     WriteRows { bind: index::write_rows(io), workspace: 0, overwrites: false }
-    ScatterAdd { bind: index::scatter_add(op, io), workspace: index::workspace(x[0], x[1]), overwrites: false }
+    ScatterAdd { bind: index::scatter_add(op, io), workspace: index::workspace(x[1]), overwrites: false }
     Sinusoid { bind: index::sinusoid(op, io), workspace: 0, overwrites: false }
 
     MatMul { bind: matmul::matmul(op, io), workspace: matmul::scratch(y[0].shape.elements()), overwrites: false }

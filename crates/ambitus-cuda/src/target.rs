@@ -22,9 +22,9 @@ const ON_TENSOR_CORES: Efficiency = Efficiency { attention: 0.25, convolution: 0
 const ON_OTHER_TENSOR_CORES: Efficiency = Efficiency { attention: 0.5, convolution: 0.4, ..KERNELS };
 
 /// A head with gradients makes its logits twice: four products where three are counted. On Hopper, where products are fast, the tiles and
-/// sums in memory between them take a fifth of the time: 46.9 ms for 23.7 TFLOP (benches/results/2026-11-27-nvidia-h200-fast.md).
+/// sums in memory between them take as long as one product and a half: 53 ms for 23.7 TFLOP (benches/results/2026-11-27-nvidia-h200-fast.md).
 const HEAD: f64 = 3.0 / 4.0;
-const HEAD_ON_HOPPER: f64 = 0.6;
+const HEAD_ON_HOPPER: f64 = 0.53;
 
 /// A card as compilation sees it.
 #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,7 @@ use std::time::Instant;
 const ROUNDS: usize = 9;
 const FEW_ROUNDS: usize = 2;
 /// Layers of half of Orpheus 3B: a block alone has a head that takes most of its time. With all 28 both sides would take 155 GB, by what
-/// they took with 1 and 14 (benches/results/2026-11-27-nvidia-h200-fast-first.md).
+/// they took with 1 and 14 (benches/results/2026-11-27-nvidia-h200-fast.md).
 const HALF: usize = 14;
 /// Bytes of both sides at most, as a multiple of our arena: on an H200 PyTorch reserved 1.4 times what we took, or less.
 const PEER: f64 = 2.6;

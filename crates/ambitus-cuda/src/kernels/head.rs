@@ -7,7 +7,7 @@ use super::matmul::{clear_pads, gemm, scratch};
 use super::{View, kernels, launch, launch_over};
 use crate::bind::{Io, Steps, Tensor};
 use crate::step::Step;
-use ambitus_ir::ops::head::{CLASSES, HeadGrad, HeadSums, PART};
+use ambitus_ir::ops::head::{CLASSES, HeadGrad, HeadSums};
 use ambitus_ir::ops::loss::{LinearCrossEntropy, LinearCrossEntropyGrad};
 use ambitus_ir::ops::parts::Span;
 use ambitus_ir::{DType, TensorType};
@@ -31,18 +31,8 @@ kernels! { "head";
     NoRows "no_rows" [256 threads, 40 registers] { beta: View, y: View }
 }
 
-/// Most rows of a tile of logits.
+/// Most rows of a tile of logits: with [`CLASSES`] columns 16 MiB of logits, and 256 tiles of a product for the largest cards.
 const ROWS: usize = 4096;
-/// Rows of a large tile are a multiple of this, so that products have whole tiles of their own.
-const GRAIN: usize = 256;
-/// A head of at least this many classes takes [`PART`] at a time: 64 MiB of logits, where dx, which every block adds to, is read and
-/// written a fourth as often as with [`CLASSES`]. Smaller heads take less time, and would have 48 MiB more scratch.
-const MANY: usize = 4 * PART;
-
-/// Returns the most classes of `of` that there are logits of at a time.
-fn at_once(of: usize) -> usize {
-    if of < MANY { CLASSES } else { PART }
-}
 
 /// A head over the classes of `w`, which are all or a part.
 struct Head<'a> {
@@ -62,7 +52,7 @@ struct Head<'a> {
 struct Scratch {
     /// address and bytes of the product's
     products: [u64; 2],
-    /// f32 logits of a tile and a block
+    /// f32 logits of a tile, [`CLASSES`] columns
     logits: u64,
     /// a one
     one: u64,
@@ -74,22 +64,20 @@ struct Scratch {
 
 /// Returns the number of rows of a tile, which depends on the whole head alone.
 fn tile_rows(tile: usize, of: usize, rows: usize) -> usize {
-    let tile = tile * of / at_once(of);
-    let tile = if tile < GRAIN { tile } else { tile.next_multiple_of(GRAIN) };
-    tile.clamp(1, ROWS).min(rows.max(1))
+    (tile * of / CLASSES).clamp(1, ROWS).min(rows.max(1))
 }
 
 /// Returns the bytes of each part of the scratch but the product's, in order.
 fn parts(tile: usize, of: usize, x: TensorType) -> [u64; 4] {
     let rows = tile_rows(tile, of, x.shape.rows());
     let dx = TensorType::f32(&[rows, x.shape.cols()]).bytes();
-    [4 * rows * at_once(of), 4, 12 * x.shape.rows(), dx as usize].map(|n| (n as u64).next_multiple_of(256))
+    [4 * rows * CLASSES, 4, 12 * x.shape.rows(), dx as usize].map(|n| (n as u64).next_multiple_of(256))
 }
 
 /// Returns the scratch of an op of a linear head: what a product wants, a tile of logits, a one, all rows' sums, a tile of dx.
 pub(crate) fn workspace(tile: usize, part: Option<Span>, x: &[TensorType]) -> u64 {
     let of = part.map_or(x[1].shape.rows(), |p| p.of);
-    let logits = tile_rows(tile, of, x[0].shape.rows()) * at_once(of);
+    let logits = tile_rows(tile, of, x[0].shape.rows()) * CLASSES;
     scratch(logits) + parts(tile, of, x[0]).iter().sum::<u64>()
 }
 
@@ -117,19 +105,15 @@ impl<'a> Head<'a> {
         (0..rows).step_by(tile).map(move |first| (first, tile.min(rows - first)))
     }
 
-    /// (first in w, number) of the classes of every block. What is left behind the last whole one comes in blocks of [`CLASSES`], so that
-    /// little of the arithmetic has a length that is odd for tensor cores.
+    /// (first in w, number) of the classes of every block.
     fn blocks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (classes, most) = (self.w.ty.shape.rows(), at_once(self.of));
-        let whole = classes / most * most;
-        let blocks = (0..whole).step_by(most).map(move |first| (first, most));
-        blocks
-            .chain((whole..classes).step_by(CLASSES).map(move |first| (first, CLASSES.min(classes - first))))
+        let classes = self.w.ty.shape.rows();
+        (0..classes).step_by(CLASSES).map(move |first| (first, CLASSES.min(classes - first)))
     }
 
     /// Returns where the logits of `rows` rows and `classes` classes lie.
     fn logits(&self, rows: usize, classes: usize) -> Tensor {
-        let ty = TensorType { pitch: at_once(self.of), ..TensorType::f32(&[rows, classes]) };
+        let ty = TensorType { pitch: CLASSES, ..TensorType::f32(&[rows, classes]) };
         Tensor { at: self.scratch.logits, ty }
     }
 
@@ -146,7 +130,7 @@ impl<'a> Head<'a> {
                 steps.push(self.product(tile, block)?);
                 let args = SumsArgs {
                     logits: self.scratch.logits,
-                    pitch: at_once(self.of) as i32,
+                    pitch: CLASSES as i32,
                     classes: block.1 as i32,
                     before: (self.first + block.0) as i32,
                     of: self.of as i32,
@@ -177,7 +161,7 @@ impl<'a> Head<'a> {
                 steps.push(self.product(tile, block)?);
                 let args = GradArgs {
                     logits: self.scratch.logits,
-                    pitch: at_once(self.of) as i32,
+                    pitch: CLASSES as i32,
                     classes: block.1 as i32,
                     before: (self.first + block.0) as i32,
                     first: tile.0 as i64,
@@ -327,16 +311,13 @@ mod tests {
         let y = [one, x[0].ty, dw].map(&mut place).to_vec();
         let types: Vec<TensorType> = x.iter().map(|t| t.ty).collect();
         let workspace_bytes = workspace(op.tile, None, &types);
-        assert!(workspace_bytes < 150 << 20, "{workspace_bytes}");
+        assert!(workspace_bytes < 100 << 20, "{workspace_bytes}");
         let io = Io { x, y, workspace: 1 << 40, workspace_bytes, here: ALONE, path: "".into() };
         let steps = linear_cross_entropy_grad(&op, &io).expect("a head");
         let products: Vec<&Gemm> =
             steps.iter().filter_map(|s| if let Step::Gemm(g) = s { Some(g) } else { None }).collect();
         // Logits for the sums, again for their gradient, dx and dw of every tile and block.
-        assert_eq!(
-            products.len(),
-            4 * (rows / ROWS) * (VOCABULARY / PART + (VOCABULARY % PART).div_ceil(CLASSES))
-        );
+        assert_eq!(products.len(), 4 * (rows / ROWS) * VOCABULARY.div_ceil(CLASSES));
         for g in &products {
             for m in [g.a, g.b, g.d] {
                 let row = m.ld * m.dtype.size() as u64;
@@ -348,60 +329,5 @@ mod tests {
         let share =
             products.iter().filter(odd).map(cost).sum::<f64>() / products.iter().map(cost).sum::<f64>();
         assert!(share < 0.002, "{share} of the head's arithmetic has a length that is odd for tensor cores");
-    }
-
-    /// Bits do not depend on parts: their products have the shapes that the whole head's have, in the same order.
-    #[test]
-    fn products_of_parts_are_those_of_the_whole() {
-        const VOCABULARY: usize = MANY + 1300;
-        let (rows, dim) = (8, 16);
-        let scalar = || TensorType::f32(&[1]);
-        let tensors = |types: Vec<TensorType>| -> Vec<Tensor> {
-            types.into_iter().zip(1u64..).map(|(ty, at)| Tensor { at: at << 34, ty }).collect()
-        };
-        let io = |part: Option<Span>, classes: usize, further: Vec<TensorType>, y: Vec<TensorType>| {
-            let x = TensorType::new(DType::BF16, &[rows, dim]);
-            let w = TensorType::new(DType::BF16, &[classes, dim]);
-            let types = [vec![x, w, TensorType::i32(&[rows])], further].concat();
-            let workspace_bytes = workspace(rows, part, &types);
-            Io {
-                x: tensors(types),
-                y: tensors(y),
-                workspace: 1 << 40,
-                workspace_bytes,
-                here: ALONE,
-                path: "".into(),
-            }
-        };
-        let products = |steps: Steps| -> Vec<[u64; 3]> {
-            let shape = |s: &Step| if let Step::Gemm(g) = s { Some([g.m, g.n, g.k]) } else { None };
-            steps.expect("a head").iter().filter_map(shape).collect()
-        };
-        let (sums, dx) = (TensorType::f32(&[rows, 3]), TensorType::f32(&[rows, dim]));
-        let whole = LinearCrossEntropyGrad { tile: rows, dw: true, acc: false };
-        let y =
-            vec![scalar(), TensorType::new(DType::BF16, &[rows, dim]), TensorType::f32(&[VOCABULARY, dim])];
-        let all =
-            products(linear_cross_entropy_grad(&whole, &io(None, VOCABULARY, vec![scalar(), scalar()], y)));
-        assert_eq!(all.len(), 4 * (MANY / PART + 2));
-        for count in [PART, 3 * PART] {
-            let spans = (0..VOCABULARY).step_by(count).map(|first| {
-                let count = count.min(VOCABULARY - first);
-                Span { first, count, of: VOCABULARY }
-            });
-            let (mut first, mut second) = (Vec::new(), Vec::new());
-            for span in spans {
-                let part = Some(span);
-                let op = HeadSums { tile: rows, part };
-                let before = if span.first > 0 { vec![sums] } else { Vec::new() };
-                first.extend(products(head_sums(&op, &io(part, span.count, before, vec![sums]))));
-                let op = HeadGrad { tile: rows, part, dw: true, acc: false };
-                let further = if span.first > 0 { vec![dx] } else { Vec::new() };
-                let further = [vec![scalar(), scalar(), sums], further].concat();
-                let y = vec![dx, TensorType::f32(&[span.count, dim])];
-                second.extend(products(head_grad(&op, &io(part, span.count, further, y))));
-            }
-            assert_eq!([first, second].concat(), all, "{count}");
-        }
     }
 }

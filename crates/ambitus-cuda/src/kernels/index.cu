@@ -39,31 +39,23 @@ KERNEL(scatter_sort) {
     const int n = a.ids.cols;
     const int lane = threadIdx.x % 32;
     const int first = (int)((blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * 4);
-    int id[4], less[4], equal[4];
+    int id[4], before[4];
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         id[k] = first + k < n ? known(get_int(a.ids, first + k) - a.first, a.rows) : a.rows;
-        less[k] = equal[k] = 0;
+        before[k] = 0;
     }
     for (int t = lane; t < n; t += 32) {
         int other = known(get_int(a.ids, t) - a.first, a.rows);
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            less[k] += other < id[k];
-            equal[k] += other == id[k] && t < first + k;
-        }
+        for (int k = 0; k < 4; k++) before[k] += other < id[k] || (other == id[k] && t < first + k);
     }
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        for (int step = 16; step > 0; step /= 2) {
-            less[k] += __shfl_xor_sync(0xffffffffu, less[k], step);
-            equal[k] += __shfl_xor_sync(0xffffffffu, equal[k], step);
-        }
+        for (int step = 16; step > 0; step /= 2) before[k] += __shfl_xor_sync(0xffffffffu, before[k], step);
         if (lane == 0 && first + k < n) {
-            const int at = less[k] + equal[k];
-            ((int*)a.order)[at] = first + k;
-            ((int*)a.sorted)[at] = id[k];
-            ((int*)a.places)[at] = equal[k];
+            ((int*)a.order)[before[k]] = first + k;
+            ((int*)a.sorted)[before[k]] = id[k];
         }
     }
 }
@@ -100,70 +92,74 @@ KERNEL(scatter_rest) {
     }
 }
 
-// Rows that are loaded at a time.
-enum { LOADED = 8 };
+// The sum of a column over rows order[first] .. order[last - 1].
+struct Listed {
+    const int* order;
+    int first, last, c;
+    i64 pitch;
+    template <class Read> __device__ float operator()(Read read) const {
+        float sum = 0.0f;
+#pragma unroll 8
+        for (int k = first; k < last; k++) sum += read(order[k] * pitch + c);
+        return sum;
+    }
+};
 
-// Adds `n` rows of x, of which the i-th is row `row_of(i)`, in order: four columns from c on, of which `real` are no pads.
-template <class RowOf>
-__device__ inline void add_rows(Four& sum, const View& x, int n, int c, int real, RowOf row_of) {
-    for (int begin = 0; begin < n; begin += LOADED) {
-        Four read[LOADED];
+// Of more rows with one id than this a warp sums every eighth; their sums are added in order.
+enum { MANY = 32, WARPS = scatter_sum_block / 32 };
+
+// The sums of columns c, c + 32, .. over rows order[first], order[first + 8], .. to parts[0], parts[32], ..
+struct EighthOf {
+    const int* order;
+    int first, last, c, cols;
+    i64 pitch;
+    float* parts;
+    template <class Read> __device__ float operator()(Read read) const {
+        float sum[WARPS] = {};
+#pragma unroll 2
+        for (int k = first; k < last; k += WARPS) {
+            const i64 at = order[k] * pitch + c;
 #pragma unroll
-        for (int k = 0; k < LOADED; k++)
-            if (begin + k < n) read[k] = get4(x, (i64)row_of(begin + k) * x.pitch + c, real);
-#pragma unroll
-        for (int k = 0; k < LOADED; k++) {
-            if (begin + k >= n) break;
-#pragma unroll
-            for (int e = 0; e < 4; e++) sum.v[e] += read[k].v[e];
+            for (int j = 0; j < WARPS; j++)
+                if (c + 32 * j < cols) sum[j] += read(at + 32 * j);
         }
-    }
-}
-
-__device__ inline void put_sum(const View& y, const View& beta, int row, int c, int real, Four& sum) {
-    const float by = factor(beta);
-    const i64 at = (i64)row * y.pitch + c;
-    if (by != 0.0f) {
-        Four old = get4(y, at, real);
 #pragma unroll
-        for (int e = 0; e < 4; e++) sum.v[e] += by * old.v[e];
+        for (int j = 0; j < WARPS; j++) parts[32 * j] = sum[j];
+        return 0.0f;
     }
-    put4(y, at, up_to_four(y.pitch - c), real, sum);
-}
+};
 
-// A block takes the piece that begins at its place in the sorted list, if one does; a thread four columns of it. Of an id with more
-// than one piece the first is left to `scatter_total`, which writes the row.
-KERNEL(scatter_pieces) {
+// The block of an id's first place in the sorted list takes the id's row of y, a thread one column; the others
+// have nothing to do.
+KERNEL(scatter_sum) {
     const int* sorted = (const int*)a.sorted;
     const int* order = (const int*)a.order;
-    const int first = (int)blockIdx.x, row = sorted[first], place = ((const int*)a.places)[first];
-    const int c = (int)(blockIdx.y * blockDim.x + threadIdx.x) * 4;
-    if (row >= a.y.rows || place % a.piece != 0 || c >= a.y.pitch) return;
-    const bool more = first + a.piece < a.ids && sorted[first + a.piece] == row;
-    if (place == 0 && more) return;
-    const int left = a.ids - first;
-    const int n = ids_below(sorted + first, left < a.piece ? left : a.piece, row + 1);
-    const int real = up_to_four(a.y.cols - c);
-    Four sum = {};
-    add_rows(sum, a.x, n, c, real, [&](int k) { return order[first + k]; });
-    if (place == 0) put_sum(a.y, a.beta, row, c, real, sum);
-    else if (real > 0) put4(a.sums, (i64)(first / a.piece) * a.sums.pitch + c, real, real, sum);
-}
-
-// The block at an id's first place takes the id's row of y, if it has several pieces.
-KERNEL(scatter_total) {
-    const int* sorted = (const int*)a.sorted;
-    const int* order = (const int*)a.order;
-    const int first = (int)blockIdx.x, row = sorted[first];
-    const int c = (int)(blockIdx.y * blockDim.x + threadIdx.x) * 4;
-    if (row >= a.y.rows || ((const int*)a.places)[first] != 0 || c >= a.y.pitch) return;
-    if (first + a.piece >= a.ids || sorted[first + a.piece] != row) return;
-    const int n = ids_below(sorted + first, a.ids - first, row + 1);
-    const int real = up_to_four(a.y.cols - c);
-    Four sum = {};
-    add_rows(sum, a.x, a.piece, c, real, [&](int k) { return order[first + k]; });
-    add_rows(sum, a.sums, (n - 1) / a.piece, c, real, [&](int k) { return first / a.piece + 1 + k; });
-    put_sum(a.y, a.beta, row, c, real, sum);
+    const int first = (int)blockIdx.x;
+    const int row = sorted[first];
+    if (row >= a.y.rows || (first > 0 && sorted[first - 1] == row)) return;
+    const int last = first + ids_below(sorted + first, a.ids - first, row + 1);
+    const int begin = (int)(blockIdx.y * blockDim.x), c = begin + (int)threadIdx.x;
+    const bool many = last - first > MANY;
+    __shared__ float parts[WARPS][scatter_sum_block];
+    if (many) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        reading(a.x, EighthOf{order, first + warp, last, begin + lane, a.x.cols, a.x.pitch, &parts[warp][lane]});
+        __syncthreads();
+    }
+    if (c >= a.y.pitch) return;
+    const i64 at = (i64)row * a.y.pitch + c;
+    if (c >= a.y.cols) {
+        zero(a.y, at);
+        return;
+    }
+    float sum = 0.0f;
+    if (many) {
+        for (int w = 0; w < WARPS; w++) sum += parts[w][threadIdx.x];
+    } else {
+        sum = reading(a.x, Listed{order, first, last, c, a.x.pitch});
+    }
+    const float beta = factor(a.beta);
+    put(a.y, at, beta == 0.0f ? sum : beta * get(a.y, at) + sum);
 }
 
 // The frequency is rounded to fp32 where the references round it.

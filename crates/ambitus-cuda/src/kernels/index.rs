@@ -1,6 +1,6 @@
 //! Table look-ups and their gradient.
 
-use super::{Kernel, View, kernels, launch, launch_over};
+use super::{View, kernels, launch, launch_over};
 use crate::bind::{Io, Steps};
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::index::{Gather, ScatterAdd, Sinusoid, SinusoidKind};
@@ -14,21 +14,16 @@ kernels! { "index";
     }
     /// Row `at[t]` of y = row t of x, where y has one: `data` units of `size` bytes, of `from` a row of x and `to` of y.
     WriteArgs "write_rows" [256 threads, 40 registers] { x: View, at: View, y: View, size: i32, data: i32, from: i32, to: i32 }
-    /// The numbers of all ids, 0.. , sorted by id and then number, the sorted ids, less `first`, and the place of each among its
-    /// equals. Ids outside the table come last, as the first number after it.
-    SortArgs "scatter_sort" [256 threads, 48 registers] { ids: View, first: i32, rows: i32, order: u64, sorted: u64, places: u64 }
+    /// The numbers of all ids, 0.. , sorted by id and then number, and the sorted ids, less `first`. Ids outside the table come
+    /// last, as the first number after it.
+    SortArgs "scatter_sort" [256 threads, 48 registers] { ids: View, first: i32, rows: i32, order: u64, sorted: u64 }
     /// Rows of y that no id names: beta * y. Zeroes are written in units of `size` bytes, `stored` of them a row.
     RestArgs "scatter_rest" [256 threads, 48 registers] {
         sorted: u64, ids: i32, y: View, beta: View, size: i32, stored: i32
     }
-    /// Rows of y that a few ids name: beta * y + the sum of their rows of x, in order; of rows that many ids name, the sums of
-    /// each piece but the first.
-    PiecesArgs "scatter_pieces" [256 threads, 64 registers] {
-        x: View, order: u64, sorted: u64, places: u64, ids: i32, piece: i32, y: View, beta: View, sums: View
-    }
-    /// Rows of y that many ids name: beta * y + the sum of the first piece and of all others'.
-    TotalArgs "scatter_total" [256 threads, 64 registers] {
-        x: View, order: u64, sorted: u64, places: u64, ids: i32, piece: i32, y: View, beta: View, sums: View
+    /// Rows of y that ids name: beta * y + the sum of their rows of x, in order.
+    SumArgs "scatter_sum" [256 threads, 80 registers] {
+        x: View, order: u64, sorted: u64, ids: i32, y: View, beta: View
     }
     /// Sines and cosines of scale * x * f, `half` frequencies f: e^(i * step), or 1 / base^(i / half) where cosines come
     /// first.
@@ -111,30 +106,20 @@ pub(crate) fn write_rows(io: &Io) -> Steps {
     Ok(launch_over(&args, args.x.rows as u64 * args.data as u64))
 }
 
-/// Rows with one id of which a block adds one after another.
-const PIECE: usize = 32;
-
-/// Returns the bytes of each of the three lists of [`SortArgs`].
+/// Returns the two lists of [`SortArgs`].
 fn list(ids: TensorType) -> u64 {
     ids.bytes().next_multiple_of(TensorType::ALIGN)
 }
 
-/// Returns the sums of pieces: of those that are no id's first, two begin at least [`PIECE`] places apart.
-fn sums(x: TensorType, ids: TensorType) -> TensorType {
-    TensorType::f32(&[ids.shape.elements().div_ceil(PIECE), x.shape.cols()])
-}
-
-/// Returns the scratch bytes of a scatter of x's rows by ids.
-pub(crate) fn workspace(x: TensorType, ids: TensorType) -> u64 {
-    3 * list(ids) + sums(x, ids).bytes().next_multiple_of(TensorType::ALIGN)
+/// Returns the scratch bytes of a scatter.
+pub(crate) fn workspace(ids: TensorType) -> u64 {
+    2 * list(ids)
 }
 
 pub(crate) fn scatter_add(op: &ScatterAdd, io: &Io) -> Steps {
     let (x, y) = (io.x[0].view(), io.y[0].view());
     let beta = if op.acc { io.x[3].view() } else { View::NONE };
-    let lists = list(io.x[1].ty);
-    let [order, sorted, places, parts] = [0, 1, 2, 3].map(|k| io.workspace + k * lists);
-    let sums = View::new(parts, sums(io.x[0].ty, io.x[1].ty));
+    let (order, sorted) = (io.workspace, io.workspace + list(io.x[1].ty));
     let n = io.x[1].ty.shape.elements();
     let (ids, size) = (n as i32, unit(io.y[0].ty));
     let stored = (io.y[0].ty.pitch * io.y[0].ty.dtype.size() / size) as i32;
@@ -152,15 +137,9 @@ pub(crate) fn scatter_add(op: &ScatterAdd, io: &Io) -> Steps {
         rows: op.rows as i32,
         order,
         sorted,
-        places,
     };
     let sort = launch(&sort, [n.div_ceil(WARPS * RANKED) as u32, 1]);
-    let (piece, columns) = (PIECE as i32, 4 * PiecesArgs::INFO.block);
-    let grid = [n as u32, (y.pitch as u32).div_ceil(columns)];
-    let pieces = PiecesArgs { x, order, sorted, places, ids, piece, y, beta, sums };
-    let mut steps = vec![sort, rest, launch(&pieces, grid)];
-    if n > PIECE {
-        steps.push(launch(&TotalArgs { x, order, sorted, places, ids, piece, y, beta, sums }, grid));
-    }
-    Ok(steps)
+    let sum = SumArgs { x, order, sorted, ids, y, beta };
+    let sum = launch(&sum, [n as u32, (y.pitch as u32).div_ceil(32 * WARPS as u32)]);
+    Ok(vec![sort, rest, sum])
 }

@@ -2,8 +2,8 @@
 //! [`LinearCrossEntropy`] and its gradient are where the classes' rows of w come part by
 //! part. First a walk over all parts for each row's sum of exponentials, then one for the gradients.
 //!
-//! Sums over classes are formed over [`CLASSES`] at a time, or another divisor of [`PART`], in order, and tiles of rows are those of
-//! the whole op; so the bits are those of the whole op too, whatever the parts.
+//! Sums over classes are formed over [`CLASSES`] at a time, in order, and tiles of rows are those of the whole op; so the bits are
+//! those of the whole op too, whatever the parts.
 
 use super::elementwise::{BinaryKind, UnaryKind};
 use super::loss::{LinearCrossEntropy, LinearCrossEntropyGrad};
@@ -14,11 +14,8 @@ use crate::builder::Builder;
 use crate::program::ValueId;
 use crate::tensor::{DType, TensorType};
 
-/// Classes whose exponentials are summed, and whose share of a gradient is added, at a time, where an executor takes no other divisor
-/// of [`PART`].
+/// Classes whose exponentials are summed, and whose share of a gradient is added, at a time. Parts begin at multiples of it.
 pub const CLASSES: usize = 1024;
-/// A head is cut at multiples of this many classes.
-pub const PART: usize = 4 * CLASSES;
 
 /// Checks (x `[T, D]`, w `[part, D]`, labels i32 `[T]`), and gives T and D.
 fn check(part: Span, x: &[TensorType]) -> Result<(usize, usize), String> {

@@ -2,7 +2,7 @@
 //! micro-batches gives the same sums.
 
 use super::elementwise::UnaryKind;
-use super::head::{self, Logits, PART};
+use super::head::{self, CLASSES, Logits};
 use super::parts::{Cut, Operands, Span};
 use super::reduce::ReduceKind;
 use super::{Grads, Op, OpDef, Props, Vjp, arity, matrix, op, scalar, want};
@@ -139,7 +139,7 @@ impl OpDef for LinearCrossEntropy {
     }
 
     fn cut(&self) -> Option<Cut> {
-        Some(Cut::by_rows(&[1], &[], PART))
+        Some(Cut::by_rows(&[1], &[], CLASSES))
     }
 
     fn in_parts(
@@ -215,7 +215,7 @@ impl OpDef for LinearCrossEntropyGrad {
 
     fn cut(&self) -> Option<Cut> {
         let operands: &[usize] = if self.acc { &[1, 5] } else { &[1] };
-        Some(Cut::by_rows(operands, if self.dw { &[2] } else { &[] }, PART))
+        Some(Cut::by_rows(operands, if self.dw { &[2] } else { &[] }, CLASSES))
     }
 
     fn in_parts(
