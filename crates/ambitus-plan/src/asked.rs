@@ -143,9 +143,12 @@ impl Asked {
         Ok(asked)
     }
 
-    /// Leaves open what can be searched within a budget.
+    /// Leaves open what can be searched within a budget. A run's search is over when it is decided what speaks; so that its smallest
+    /// budget is looked for with the same choices, that does not count.
     fn search_within(&mut self, device: &Device, budget: u64) {
-        self.is_long = is_long_within(&self.shape, budget);
+        let mut silent = self.shape.clone();
+        silent.session.speech = None;
+        self.is_long = is_long_within(&silent, budget);
         self.shape.planned_at_once = self.open(device).planned_at_once();
     }
 

@@ -371,6 +371,8 @@ pub fn fixed() -> Vec<Case> {
         f5(12, usual(), &["--threads", "1", "--lora", "8", "--precision", "bf16-mixed"]),
         // A search has less room within its smallest budget than within a large one.
         f5(24, usual(), &["--threads", "1", "--precision", "bf16-mixed"]),
+        // Nor does what speaks leave a smaller budget fewer choices than the run has.
+        spoken(f5(31, usual(), &["--threads", "1", "--checkpoint", "6"])),
         f5(3, Data::OneLong { seconds: 60 }, &["--threads", "2"]),
         f5(2, Data::Many { clips: 1000 }, &["--threads", "2"]),
         f5(2, Data::LongTexts { texts: 5 }, &["--threads", "2"]),
