@@ -84,6 +84,7 @@ pub fn plan_f5(
         optimizer: Some(ADAMW),
         clip_per_tensor: false,
         update_in_backward: false,
+        whole_updates: false,
         offload: Default::default(),
         sharding: None,
         placement: None,

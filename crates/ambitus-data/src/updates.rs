@@ -220,6 +220,21 @@ impl Updates {
         Ok(most)
     }
 
+    /// Returns whether each of the first `n` updates takes at most `most` micro-batches.
+    ///
+    /// # Errors
+    /// A clip longer than the capacity.
+    pub fn take_at_most(&self, n: u64, most: usize, capacity: Capacity) -> Result<bool, DataError> {
+        for update in self.restarted().take(n as usize) {
+            let lengths: Vec<u32> = update.iter().map(|d| self.frames[d.clip as usize]).collect();
+            // What packs is never worse than what is quick.
+            if pack::quick(&lengths, capacity) > most && pack::pack(&lengths, capacity)?.len() > most {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Returns the number of the update that [`next`](Iterator::next) returns.
     pub fn position(&self) -> u64 {
         self.done

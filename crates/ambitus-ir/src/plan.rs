@@ -171,6 +171,12 @@ impl PlannedSession {
         self.states[used.state.index()].part(whole, used.first, part)
     }
 
+    /// Returns the program that reaches highest in the transient region; of several, the first: gradients that another hands on may
+    /// lie as high.
+    pub fn highest(&self) -> Option<&PlannedProgram> {
+        self.programs.iter().rev().max_by_key(|p| p.transient_bytes)
+    }
+
     /// Returns a planned program by name.
     pub fn program(&self, name: &str) -> Option<&PlannedProgram> {
         self.programs.iter().find(|p| p.program.name == name)

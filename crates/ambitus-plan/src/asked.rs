@@ -66,6 +66,8 @@ impl Asked {
                 optimizer: Some(recipe.adamw()),
                 clip_per_tensor: recipe.clip_per_tensor,
                 update_in_backward: recipe.update == UpdateAt::Backward,
+                // Set with the micro-batch, below.
+                whole_updates: false,
                 offload: offloaded.pass(),
                 sharding: recipe.shared().map_err(RunError::Usage)?,
                 placement: None,
@@ -84,6 +86,7 @@ impl Asked {
             looked_at_bytes: 0,
             data_bytes: sizes.data_bytes(device.beside().ranks),
         };
+        let shape = shape.with(&usual);
         let micro_batches = sizes.micro_batches.clone();
         let is_long = is_long(&shape);
         let (recipe, defaults) = (recipe.clone(), defaults.clone());
@@ -159,9 +162,7 @@ impl Asked {
 
     /// Returns its shape with another micro-batch.
     pub fn with(&self, micro_batch: &MicroBatch) -> Shape {
-        let mut shape = self.shape.with_capacity(micro_batch.capacity);
-        shape.micro_batches = micro_batch.count;
-        shape
+        self.shape.with(micro_batch)
     }
 
     /// Returns the fastest plan within a budget, of those that the recipe leaves open.

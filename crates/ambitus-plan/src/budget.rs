@@ -124,9 +124,19 @@ impl Shape {
     /// Returns this run with more or fewer rows in a micro-batch.
     pub fn with_capacity(&self, capacity: Capacity) -> Shape {
         let mut shape = self.clone();
-        let before = self.session.capacity.rows;
+        let before = self.session.capacity;
         shape.session.capacity = capacity;
-        shape.micro_batches = (self.micro_batches * before).div_ceil(capacity.rows).max(1);
+        shape.session.whole_updates &= capacity.rows >= before.rows && capacity.clips >= before.clips;
+        shape.micro_batches = (self.micro_batches * before.rows).div_ceil(capacity.rows).max(1);
+        shape
+    }
+
+    /// Returns this run with another micro-batch.
+    pub fn with(&self, micro_batch: &MicroBatch) -> Shape {
+        let mut shape = self.clone();
+        shape.session.capacity = micro_batch.capacity;
+        shape.session.whole_updates = micro_batch.whole_updates && self.model.players().len() == 1;
+        shape.micro_batches = micro_batch.count;
         shape
     }
 
@@ -148,8 +158,10 @@ impl Shape {
 pub struct MicroBatch {
     /// Its sizes.
     pub capacity: Capacity,
-    /// Micro-batches of an update.
+    /// Micro-batches of an update, on average.
     pub count: usize,
+    /// No update of the run has more than one on each rank.
+    pub whole_updates: bool,
 }
 
 /// One phase's peak.
@@ -327,7 +339,7 @@ impl RunPlan {
     pub fn peak_place(&self) -> String {
         let highest = highest(&self.phases);
         let (top, has_arena) = highest.map_or(("", false), |p| (p.name, p.has_arena()));
-        let running = self.planned.programs.iter().max_by_key(|p| p.transient_bytes);
+        let running = self.planned.highest();
         match running {
             Some(p) if [phase::MICRO, phase::UPDATE, phase::EVALUATE, phase::SAMPLE].contains(&top) => {
                 format!("{} at {}", p.program.name, report::peak_place(p))
@@ -416,9 +428,9 @@ pub fn clip_rows(lengths: impl Iterator<Item = f64>) -> f64 {
     if sum > 0.0 { squares / sum } else { 1.0 }
 }
 
-/// Returns the phase with the highest peak; of equal ones (a card's arena is all taken from `load` on) the one that uses most.
+/// Returns the phase with the highest peak; of equal ones (a card's arena is all taken from `load` on) the first that uses most.
 fn highest(phases: &[Phase]) -> Option<&Phase> {
-    phases.iter().max_by_key(|p| (p.peak_bytes, p.in_use_bytes))
+    phases.iter().rev().max_by_key(|p| (p.peak_bytes, p.in_use_bytes))
 }
 
 /// Returns the bytes that the process holds whatever it does.

@@ -6,7 +6,7 @@ use crate::resolved::Resolved;
 use crate::search;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::Trained;
-use ambitus_compile::plan::Heights;
+use ambitus_compile::plan::{Heights, report};
 use ambitus_families::error::RunError;
 use ambitus_models::Rows;
 use ambitus_recipe::rates::LearningRate;
@@ -112,6 +112,7 @@ impl Resolved {
             p.step_seconds,
             self.device.name()
         ));
+        out.extend(self.describe_passing_gradients());
         let computes = precision::note(&self.asked.recipe, &*p.shape.model, &self.device);
         out.extend(computes.map(|note| format!("  {note}")));
         out.extend(self.rates.iter().find_map(LearningRate::warning));
@@ -138,6 +139,17 @@ impl Resolved {
         out.extend(self.describe_update_in_backward()?);
         out.extend(self.describe_recomputed()?);
         Ok(out)
+    }
+
+    /// Returns the bytes of gradients that are only there from backward to the update.
+    fn describe_passing_gradients(&self) -> Option<String> {
+        let bytes: u64 = self.plan.here().into_iter().map(report::passing_gradients).sum();
+        (bytes > 0).then(|| {
+            format!(
+                "  gradients: {}, from where backward makes them until they are applied (no update has several micro-batches)",
+                ByteSize(bytes)
+            )
+        })
     }
 
     /// Returns what applying gradients in backward saves.

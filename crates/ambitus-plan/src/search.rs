@@ -32,6 +32,8 @@ pub use stems::{Known, Stems};
 const FEW: usize = 3;
 /// Tries of one candidate at most, from the estimate to the least that has to be recomputed.
 const CORRECTIONS: usize = 5;
+/// The try from which on more is recomputed by halves, if tries so far were too little.
+const HALVING: usize = 3;
 /// The share by which a prediction must be better to leave the usual micro-batch.
 const WORTH: f64 = 0.01;
 
@@ -284,9 +286,7 @@ impl Fitted {
 
 impl Point {
     fn new(shape: &Shape, choice: &Choice<'_>, free: &Free, stems: &Stems<'_>) -> Result<Point, RunError> {
-        let &MicroBatch { capacity, count } = choice.micro_batch;
-        let mut shape = shape.with_capacity(capacity);
-        shape.micro_batches = count;
+        let mut shape = shape.with(choice.micro_batch);
         let checkpoint = free.checkpoint;
         let mut fewer = None;
         if checkpoint {
@@ -294,7 +294,7 @@ impl Point {
             // Values are recomputed first; fewer micro-batches at a time are for where all of that is not enough.
             if let Some(placement) = &mut shape.session.placement {
                 fewer = placement.in_flight.is_none().then(|| placement.clone());
-                placement.in_flight = Some(placement.in_flight(count));
+                placement.in_flight = Some(placement.in_flight(choice.micro_batch.count));
             }
         }
         if let Some(variant) = choice.variant {
@@ -437,7 +437,9 @@ impl Point {
                 let most = enough.as_ref().map_or(self.steps(), |plan| plan.steps - 1);
                 // The last round must fit if anything does.
                 let last = enough.is_none() && round + 1 >= CORRECTIONS;
-                if last { most } else { self.freeing(freed + missing).max(steps + 1).min(most) }
+                // Where what is missing says too little, by halves.
+                let half = if round >= HALVING { steps + most.saturating_sub(steps) / 2 } else { 0 };
+                if last { most } else { self.freeing(freed + missing).max(steps + 1).max(half).min(most) }
             };
             let known =
                 few.is_some_and(|n| next <= n) || enough.as_ref().is_some_and(|plan| next >= plan.steps);

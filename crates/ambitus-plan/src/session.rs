@@ -1,6 +1,7 @@
 //! From a model's shape and a run's options to a planned session.
 
 use crate::placement::Placement;
+use ambitus_compile::CompileError;
 use ambitus_compile::optimizer::Optimizer;
 use ambitus_compile::passes::lora::Lora;
 use ambitus_compile::passes::offload::Offload;
@@ -9,7 +10,7 @@ use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::passes::shard::{Layout, Sharding};
 use ambitus_compile::pipeline::{self, Options, Pipeline, Player, Trained};
-use ambitus_compile::{CompileError, plan};
+use ambitus_compile::plan::{Gradients, Needs};
 use ambitus_families::speech::{Programs, Speech};
 use ambitus_ir::plan::{PlannedProgram, PlannedSession};
 use ambitus_ir::target::Target;
@@ -97,6 +98,8 @@ pub struct SessionOptions {
     pub clip_per_tensor: bool,
     /// The micro-batch program is the whole update, and no gradient is kept. Needs `optimizer` and `clip_per_tensor`.
     pub update_in_backward: bool,
+    /// Every update is one micro-batch of each rank, so that gradients take bytes only until they are applied.
+    pub whole_updates: bool,
     /// What waits in the host's memory.
     pub offload: Offload,
     /// How ranks share what is kept; without, there is one.
@@ -155,7 +158,8 @@ pub fn compile(
     options: &SessionOptions,
     target: &dyn Target,
 ) -> Result<PlannedSession, CompileError> {
-    Ok(plan::plan(build(model, options, target)?, target, 1))
+    let session = build(model, options, target)?;
+    Ok(Needs::of(session, target, 1, options.gradients()).plan())
 }
 
 /// Returns the session before it is planned.
@@ -263,6 +267,11 @@ fn losses(model: &dyn Model, options: &SessionOptions, s: &mut Session) -> Vec<P
 }
 
 impl SessionOptions {
+    /// Returns how long gradients take bytes.
+    pub fn gradients(&self) -> Gradients {
+        if self.whole_updates { Gradients::Passing } else { Gradients::Kept }
+    }
+
     /// Returns what the pipeline is made from.
     pub fn passes(&self, model: &dyn Model) -> Options {
         self.passes_for(trained(model, &self.trained), players(model))
@@ -286,8 +295,8 @@ impl SessionOptions {
 
     /// Returns whether both have the same [`Stem`].
     pub fn has_stem_of(&self, other: &SessionOptions) -> bool {
-        let SessionOptions { checkpoint, offload, placement, .. } = other.clone();
-        SessionOptions { checkpoint, offload, placement, ..self.clone() } == *other
+        let SessionOptions { checkpoint, offload, placement, whole_updates, .. } = other.clone();
+        SessionOptions { checkpoint, offload, placement, whole_updates, ..self.clone() } == *other
     }
 }
 

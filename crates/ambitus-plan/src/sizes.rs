@@ -14,8 +14,9 @@ const DEFAULT_MICRO_ROWS: u64 = 3200;
 const DEFAULT_MICRO_CLIPS: usize = 64;
 /// Micro-batches below the usual one that a search tries, each half of the one before.
 const MOST_HALVES: usize = 3;
-/// Updates of which the largest bounds a micro-batch: of a longer run a later one may be a little larger, and takes two.
-const SAMPLED: u64 = 64;
+/// A micro-batch that is this part of itself short of the run's largest update is enlarged to it: gradients that need not be kept are
+/// worth more than the rows.
+const WORTH_WHOLE: usize = 32;
 
 /// Updates and micro-batches of a run.
 #[derive(Clone)]
@@ -82,7 +83,7 @@ impl Sizes {
             recipe::Length::Epochs(e) => schedule.per_epochs(e),
         };
         let whole_updates = recipe.update == UpdateAt::Backward;
-        let largest = schedule.largest(if whole_updates { updates } else { updates.min(SAMPLED) })?;
+        let largest = schedule.largest(updates)?;
         // The largest micro-batch asked for, cut down to what its share of the update needs.
         let asked = match recipe.micro_batch.frames {
             Some(n) => n,
@@ -133,7 +134,7 @@ impl Sizes {
         let longest = self.longest as u64;
         let usual = self.micro_batch(asked)?;
         let rows = usual.capacity.rows as u64;
-        let whole = Some((self.update_rows as u64).div_ceil(self.ranks));
+        let whole = Some((self.update_rows as u64).max(self.largest.0).div_ceil(self.ranks));
         let whole = whole.filter(|n| *n > asked && *n <= u64::from(u32::MAX));
         let half = |n: &u64| Some(n / 2).filter(|n| *n > longest);
         let halves = std::iter::successors(half(&rows), half).take(MOST_HALVES);
@@ -156,9 +157,14 @@ impl Sizes {
             // At least the longest clip: validation clips go through the same capacity.
             let cut = (self.schedule.micro_batch(rows as u32, clips)? as usize).max(self.longest);
             if cut == rows {
+                let (largest, most) = self.largest;
+                let nearly = largest <= asked.min((rows + rows / WORTH_WHOLE) as u64) && most <= clips;
+                let rows = if nearly { rows.max(largest as usize) } else { rows };
                 let filled = ambitus_data::pack::Capacity { frames: rows as u32, clips };
-                let count = self.schedule.micro_batches(filled)?.round() as usize;
-                return Ok(MicroBatch { capacity: Capacity { rows, clips }, count: count.max(1) });
+                let count = (self.schedule.micro_batches(filled)?.round() as usize).max(1);
+                let whole_updates = count <= self.ranks as usize
+                    && self.schedule.take_at_most(self.updates, self.ranks as usize, filled)?;
+                return Ok(MicroBatch { capacity: Capacity { rows, clips }, count, whole_updates });
             }
             rows = cut;
         }
@@ -193,6 +199,10 @@ impl Sizes {
                  {rows}) or leave it out, or make the update smaller (batch: {{{unit}: {asked}}}), or set update: end"
             )));
         }
-        Ok(MicroBatch { capacity: Capacity { rows: rows as usize, clips: given }, count: 1 })
+        Ok(MicroBatch {
+            capacity: Capacity { rows: rows as usize, clips: given },
+            count: 1,
+            whole_updates: true,
+        })
     }
 }

@@ -8,7 +8,7 @@ use ambitus_compile::plan::report;
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
 use ambitus_families::sample::{Held, Sampler, Settings};
-use ambitus_ir::Phase;
+use ambitus_ir::{Phase, StateKind};
 use ambitus_plan::resolved::Resolved;
 use ambitus_plan::session::{self, program};
 use ambitus_store::{DType, SafetensorsWriter, TensorFile, TensorSpec};
@@ -167,12 +167,13 @@ fn memory_over_step(r: &Resolved) -> (Vec<Series>, Vec<(usize, String)>) {
         }
         None => (r.plan.shape.beside.ranks as u64, 0),
     };
+    let kept: u64 = r.plan.here().into_iter().map(|p| report::state_bytes(p, StateKind::Gradient)).sum();
     let flat = |bytes: u64| vec![bytes];
     let series = [
         ("process", flat(c.process)),
         ("io", flat(c.io)),
         ("parameters", flat(c.parameters)),
-        ("gradients", flat(c.gradients)),
+        ("gradients", usage.iter().map(|u| kept + ranks * u.gradients).collect()),
         ("optimizer", flat(c.optimizer)),
         ("ema", flat(c.ema)),
         ("activations", usage.iter().map(|u| ranks * u.activations + others).collect()),

@@ -115,6 +115,7 @@ pub fn gradients(
             optimizer: None,
             clip_per_tensor: false,
             update_in_backward: false,
+            whole_updates: false,
             offload: Default::default(),
             sharding: options.sharding,
             placement: options.placement.clone(),
@@ -148,7 +149,7 @@ pub fn gradients(
     if let Some(budget) = options.memory {
         let longest = rows.iter().copied().max().unwrap_or(1);
         let smaller = Capacity { rows: longest, ..capacity };
-        let of = |capacity: Capacity, count| MicroBatch { capacity, count };
+        let of = |capacity: Capacity, count| MicroBatch { capacity, count, whole_updates: false };
         let micro_batches = vec![of(capacity, micro_batches.len()), of(smaller, rows.len())];
         let every = Free { checkpoint: true, micro_batches, variants: Vec::new(), host_room: HostRoom::ALL };
         refusal::require_plan(&plan, &shape, &every, budget, device.target())?;

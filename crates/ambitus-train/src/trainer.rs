@@ -10,7 +10,6 @@ use crate::tensor_ranges::Piece;
 use crate::validate::Validation;
 use crate::world::World;
 use ambitus_compile::optimizer::{FIRST_MOMENT, FIRST_SCALES};
-use ambitus_compile::passes::accumulate::GRAD;
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
 use ambitus_ir::{StateId, StateKind};
@@ -70,6 +69,8 @@ pub struct Trainer<'a> {
     pub acts: &'a [Act],
     /// Updates of the whole run.
     pub updates: u64,
+    /// It is planned for updates of one micro-batch.
+    pub whole_updates: bool,
     /// Held-out clips.
     pub validation: &'a Validation,
     /// What is spoken.
@@ -200,8 +201,8 @@ impl Trainer<'_> {
 }
 
 /// Trainable tensors whose gradient has been exactly zero so far. Zero at first is normal (a fresh model passes gradient to
-/// its last layer only); zero for long means that the tensor is cut off. Where no gradient is kept, the first moment tells:
-/// it is zero until a gradient was not; in 8 bits, its scales are.
+/// its last layer only); zero for long means that the tensor is cut off. The first moment tells: it is zero until a gradient was
+/// not; in 8 bits, its scales are.
 ///
 /// Each of several ranks has parts of tensors; what is zero on all of them is reported at the end of the watch.
 struct SilentTensors {
@@ -217,7 +218,7 @@ impl SilentTensors {
         let watched = |piece: Piece| {
             let s = &session.states[piece.state.index()];
             let state = |prefix: &str| session.state(&format!("{prefix}{}", s.name));
-            let tells = [GRAD, FIRST_SCALES, FIRST_MOMENT].into_iter().find_map(state)?;
+            let tells = [FIRST_SCALES, FIRST_MOMENT].into_iter().find_map(state)?;
             let (n, all) = (s.ty.shape.elements(), session.states[tells.index()].ty.shape.elements());
             // Of scales there is one for a block of elements; flats are whole blocks.
             let per = n / all.max(1);

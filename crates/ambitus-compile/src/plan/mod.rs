@@ -4,7 +4,12 @@
 //! offset for the whole session, in the arena or in the host's; programs run one at a time and share the transient region; caches lie there
 //! too, below what programs that use them have, so they last until another program runs; inputs and outputs have one layout for all
 //! slots, by name, so that programs that read the same batch read the same bytes.
+//!
+//! Where an update is one micro-batch ([`Gradients::Passing`]), gradients are states of the transient region as well, which begin
+//! where backward makes them and end where the optimizer has read them: the programs from the one to the other are one placement
+//! problem ([`chain`]). So the activations' bytes become gradients', and while a model is evaluated or speaks there are none.
 
+mod chain;
 pub mod check;
 pub mod lifetimes;
 pub mod problem;
@@ -15,7 +20,8 @@ pub mod timelines;
 use ambitus_ir::ops::copy::Space;
 use ambitus_ir::plan::{Address, Live, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::target::Target;
-use ambitus_ir::{Program, Session, StateDecl, StateKind, TensorType};
+use ambitus_ir::{Program, Session, StateDecl, StateId, StateKind, TensorType};
+use chain::{Chain, Link};
 use lifetimes::{Home, Lifetimes};
 use problem::{Buffer, Problem, Solution};
 use solve::Aim;
@@ -37,12 +43,23 @@ impl Stack {
     }
 }
 
-/// Assigns every byte of a session. Programs must be verified; `slots` is how many batches are prepared at once.
+/// How long the gradients of a session take bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gradients {
+    /// Always: several micro-batches add to them.
+    Kept,
+    /// From where backward makes them until they are applied: each program that has them runs once an update, in the session's
+    /// order, with nothing else between. The first contribution to a gradient overwrites what was there (`beta` is 0).
+    Passing,
+}
+
+/// Assigns every byte of a session whose gradients are kept. Programs must be verified; `slots` is how many batches are prepared at
+/// once.
 ///
 /// # Panics
 /// When the independent checker finds a fault: that is a bug of `solve`.
 pub fn plan(session: Session, target: &dyn Target, slots: usize) -> PlannedSession {
-    Needs::of(session, target, slots).plan()
+    Needs::of(session, target, slots, Gradients::Kept).plan()
 }
 
 /// What a session needs, before any value has an offset: enough to say what does not fit.
@@ -54,23 +71,31 @@ pub struct Needs {
     state_bytes: u64,
     host_state_bytes: u64,
     programs: Vec<ProgramNeeds>,
+    /// Each program is a link of one.
+    chains: Vec<Chain>,
 }
 
 /// The stretches of one program.
 struct ProgramNeeds {
     lives: Lifetimes,
-    /// Bytes of caches in the transient region, if it uses any: its own lie above them.
-    caches: u64,
-    /// The transient region's and the host's, each with the most bytes that live in it at once, and when.
-    arenas: [(Problem, u64, u32); 2],
+    /// The host's arena, and the most bytes that live in it at once.
+    host: (Problem, u64),
 }
 
 impl Needs {
     /// Returns the needs of verified programs; `slots` is the number of batches that are prepared at once.
-    pub fn of(session: Session, target: &dyn Target, slots: usize) -> Needs {
+    pub fn of(session: Session, target: &dyn Target, slots: usize, gradients: Gradients) -> Needs {
         let (mut states, mut on_host, mut caches) = (Stack::default(), Stack::default(), Stack::default());
+        let passes = |s: &StateDecl| {
+            let gradient = s.kind == StateKind::Gradient && s.home == Space::Device;
+            gradient && gradients == Gradients::Passing
+        };
         let mut home = |s: &StateDecl| match (s.home, s.kind) {
             (Space::Device, StateKind::Cache) => caches.push(Region::Transient, s.ty.bytes()),
+            // Its offset is found with the programs'.
+            (Space::Device, _) if passes(s) => {
+                Address { region: Region::Transient, offset: 0, bytes: s.ty.bytes() }
+            }
             (Space::Device, _) => states.push(Region::State, s.ty.bytes()),
             (Space::Host, _) => on_host.push(Region::Host, s.ty.bytes()),
         };
@@ -82,13 +107,34 @@ impl Needs {
                 slot.place(name, p.ty(value));
             }
         }
-        let uses_cache = |p: &Program| {
-            p.states.iter().any(|used| session.states[used.state.index()].kind == StateKind::Cache)
+        let lives: Vec<Lifetimes> =
+            session.programs.iter().map(|p| lifetimes::lifetimes(p, target)).collect();
+        let uses = |i: usize, what: &dyn Fn(&StateDecl) -> bool| {
+            session.programs[i].states.iter().any(|used| what(&session.states[used.state.index()]))
         };
-        let needs = |p| ProgramNeeds::of(p, if uses_cache(p) { caches.top } else { 0 }, target);
-        let programs = session.programs.iter().map(needs).collect();
+        let all = 0..session.programs.len();
+        let (linked, alone): (Vec<usize>, Vec<usize>) = all.partition(|&i| uses(i, &passes));
+        let mut chains: Vec<Chain> = alone
+            .into_iter()
+            .map(|i| {
+                let below = if uses(i, &|s| s.kind == StateKind::Cache) { caches.top } else { 0 };
+                Chain::of(&session, &lives, &[i], Vec::new(), below)
+            })
+            .collect();
+        if !linked.is_empty() {
+            let passing = session.states.iter().enumerate().filter(|(_, s)| passes(s));
+            let passing = passing.map(|(i, _)| StateId(i as u32)).collect();
+            chains.push(Chain::of(&session, &lives, &linked, passing, 0));
+        }
+        let programs = lives.into_iter().map(|lives| {
+            let problem = Problem::new(lives.host.clone())
+                .unwrap_or_else(|why| panic!("bug in lifetimes of the host's arena: {why}"));
+            let bound = problem::live_bound(&problem).0;
+            ProgramNeeds { lives, host: (problem, bound) }
+        });
+        let programs = programs.collect();
         let (state_bytes, host_state_bytes) = (states.top, on_host.top);
-        Needs { session, slots, slot, states: places, state_bytes, host_state_bytes, programs }
+        Needs { session, slots, slot, states: places, state_bytes, host_state_bytes, programs, chains }
     }
 
     /// Returns the session.
@@ -98,12 +144,12 @@ impl Needs {
 
     /// Returns the bytes of the states and slots, and the most transient bytes that live at once: no arena is smaller.
     pub fn arena_bytes(&self) -> u64 {
-        self.fixed_bytes() + self.most_live(0)
+        self.fixed_bytes() + self.most_live()
     }
 
     /// Returns the bytes of the host's space with one pass of placement there.
     pub fn host_bytes(&self) -> u64 {
-        let placed = |p: &ProgramNeeds| solve::solve_within(&p.arenas[1].0, Aim::Any).height;
+        let placed = |p: &ProgramNeeds| solve::solve_within(&p.host.0, Aim::Any).height;
         self.host_state_bytes + self.programs.iter().map(placed).max().unwrap_or(0)
     }
 
@@ -114,16 +160,16 @@ impl Needs {
     /// As [`Needs::plan`].
     pub fn arena_within(&self, room: u64, heights: &Heights) -> u64 {
         let fixed = self.fixed_bytes();
-        let mut programs: Vec<_> = self.session.programs.iter().zip(&self.programs).collect();
+        let mut chains: Vec<&Chain> = self.chains.iter().collect();
         // What needs most says most.
-        programs.sort_by_key(|(_, needs)| Reverse(needs.least(0)));
-        let mut most = self.most_live(0);
-        for (p, needs) in programs {
+        chains.sort_by_key(|chain| Reverse(chain.least()));
+        let mut most = self.most_live();
+        for chain in chains {
             if fixed + most > room {
                 break;
             }
-            let room = room - fixed - needs.caches;
-            most = most.max(needs.caches + heights.within(&needs.arenas[0].0, room, &p.name));
+            let room = room - fixed - chain.caches;
+            most = most.max(chain.caches + heights.within(&chain.problem, room, self.first(chain)));
         }
         fixed + most
     }
@@ -132,8 +178,14 @@ impl Needs {
         self.state_bytes + self.slot.stack.top * self.slots as u64
     }
 
-    fn most_live(&self, arena: usize) -> u64 {
-        self.programs.iter().map(|p| p.least(arena)).max().unwrap_or(0)
+    /// Returns the most bytes of the transient region that live at once.
+    fn most_live(&self) -> u64 {
+        self.chains.iter().map(Chain::least).max().unwrap_or(0)
+    }
+
+    /// Returns the name of a chain's first program.
+    fn first(&self, chain: &Chain) -> &str {
+        &self.session.programs[chain.links[0].program].name
     }
 
     /// Gives every value its offset, as low as can be.
@@ -149,21 +201,27 @@ impl Needs {
     /// # Panics
     /// As [`Needs::plan`].
     pub fn plan_sharing(&self, solutions: &Solutions) -> PlannedSession {
+        let Needs { session, slot, host_state_bytes, .. } = self;
+        // Side by side: one or two of them are most of the work.
+        let solve = |chain: &Chain| solutions.of(&chain.problem, Aim::Height(0), self.first(chain));
+        let solved = side_by_side(self.chains.iter(), &solve);
+        let mut states = self.states.clone();
+        let mut links = Vec::new();
+        for (chain, solution) in self.chains.iter().zip(&solved) {
+            chain.states(solution).for_each(|(state, place)| states[state.index()] = place);
+            links.extend(chain.links.iter().map(|link| (chain, link, solution)));
+        }
+        links.sort_by_key(|(_, link, _)| link.program);
         // On the host all programs run in the same bytes: what the largest needs at least is enough for every one. So they do on
         // the device, but there each program's own need is shown.
-        let aims = [Aim::Height(0), Aim::Height(self.most_live(1))];
-        let Needs { session, slot, host_state_bytes, .. } = self;
-        let one = &|(p, needs): (&Program, &ProgramNeeds)| {
-            let solved = [0, 1].map(|arena| solutions.of(&needs.arenas[arena].0, aims[arena], &p.name));
-            plan_program(p, (&session.states, &self.states), *host_state_bytes, slot, (needs, solved))
+        let aim = Aim::Height(self.programs.iter().map(|p| p.host.1).max().unwrap_or(0));
+        let plan = |(chain, link, solution): (&Chain, &Link, &Solution)| {
+            let (p, needs) = (&session.programs[link.program], &self.programs[link.program]);
+            let on_host = solutions.of(&needs.host.0, aim, &p.name);
+            let placed = Placed { chain, link, solution, on_host, host_states: *host_state_bytes };
+            plan_program(p, (&session.states, &states), slot, &needs.lives, &placed)
         };
-        // Side by side: one or two of them are most of the work.
-        let programs: Vec<PlannedProgram> = std::thread::scope(|scope| {
-            let work = session.programs.iter().zip(&self.programs);
-            let running: Vec<_> = work.map(|work| scope.spawn(move || one(work))).collect();
-            let done = running.into_iter().map(|thread| thread.join());
-            done.map(|p| p.unwrap_or_else(|why| std::panic::resume_unwind(why))).collect()
-        });
+        let programs: Vec<PlannedProgram> = side_by_side(links.into_iter(), &plan);
         let most = |f: &dyn Fn(&PlannedProgram) -> u64| programs.iter().map(f).max().unwrap_or(0);
         // The states of the host's space, and above them what programs copy there.
         let host_bytes = *host_state_bytes + most(&|p| p.host_bytes);
@@ -174,7 +232,7 @@ impl Needs {
             slots: self.slots,
             host_state_bytes: *host_state_bytes,
             host_bytes,
-            states: self.states.clone(),
+            states,
             programs,
             session: session.without_programs(),
         }
@@ -230,23 +288,13 @@ impl Solutions {
     }
 }
 
-impl ProgramNeeds {
-    fn of(p: &Program, caches: u64, target: &dyn Target) -> ProgramNeeds {
-        let lives = lifetimes::lifetimes(p, target);
-        let arenas = [&lives.device, &lives.host].map(|buffers| {
-            let problem = Problem::new(buffers.clone())
-                .unwrap_or_else(|why| panic!("bug in lifetimes of program `{}`: {why}", p.name));
-            let (bound, at) = problem::live_bound(&problem);
-            (problem, bound, at)
-        });
-        ProgramNeeds { lives, caches, arenas }
-    }
-
-    /// Returns the most bytes that live at once in an arena, caches among them.
-    fn least(&self, arena: usize) -> u64 {
-        let caches = if arena == 0 { self.caches } else { 0 };
-        caches + self.arenas[arena].1
-    }
+/// Does the same with each on a thread of its own.
+fn side_by_side<T: Send, R: Send>(work: impl Iterator<Item = T>, one: &(impl Fn(T) -> R + Sync)) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let running: Vec<_> = work.map(|work| scope.spawn(move || one(work))).collect();
+        let done = running.into_iter().map(|thread| thread.join());
+        done.map(|r| r.unwrap_or_else(|why| std::panic::resume_unwind(why))).collect()
+    })
 }
 
 #[derive(Default)]
@@ -275,20 +323,25 @@ fn solved(problem: &Problem, aim: Aim, program: &str) -> Solution {
     solution
 }
 
+/// Where the stretches of a program lie.
+struct Placed<'a> {
+    chain: &'a Chain,
+    link: &'a Link,
+    solution: &'a Solution,
+    on_host: Solution,
+    /// Bytes of the host's arena below.
+    host_states: u64,
+}
+
 fn plan_program(
     p: &Program,
     (decls, states): (&[StateDecl], &[Address]),
-    host_states: u64,
     slot: &SlotLayout,
-    (needs, [device, host]): (&ProgramNeeds, [Solution; 2]),
+    lives: &Lifetimes,
+    placed: &Placed<'_>,
 ) -> PlannedProgram {
-    let ProgramNeeds { lives, caches, arenas } = needs;
-    let peak_at = arenas[0].2;
-    let device_place = |k: usize| Address {
-        region: Region::Transient,
-        offset: caches + device.offsets[k],
-        bytes: lives.device[k].size,
-    };
+    let Placed { chain, link, solution, on_host, host_states } = placed;
+    let device_place = |k: usize| chain.stretch(link, k, solution);
     let place = |home: Home| match home {
         Home::State(k) => {
             let (used, ty) = (p.states[k], p.ty(p.states[k].enters));
@@ -298,7 +351,7 @@ fn plan_program(
         Home::Output(k) => slot.of(&p.outputs[k].name, p.ty(p.outputs[k].value)),
         Home::Device(k) => device_place(k),
         Home::Host(k) => {
-            let (offset, bytes) = (host_states + host.offsets[k], lives.host[k].size);
+            let (offset, bytes) = (host_states + on_host.offsets[k], lives.host[k].size);
             Address { region: Region::Host, offset, bytes }
         }
     };
@@ -309,14 +362,15 @@ fn plan_program(
         place: device_place(k),
         value: lives.first_value.get(k).copied(),
     };
+    let own = lives.device.iter().enumerate().map(stretch);
     PlannedProgram {
         places,
         workspaces: lives.workspaces.iter().map(|w| w.map(device_place)).collect(),
-        lives: lives.device.iter().enumerate().map(stretch).collect(),
-        transient_bytes: caches + device.height,
-        host_bytes: host.height,
-        live_bound_bytes: needs.least(0),
-        peak_at: peak_at as usize,
+        lives: own.chain(chain.lives(link, p, solution)).collect(),
+        transient_bytes: chain.height(link, solution),
+        host_bytes: on_host.height,
+        live_bound_bytes: chain.least(),
+        peak_at: chain.peak_at(link) as usize,
         program: p.clone(),
     }
 }

@@ -5,25 +5,29 @@ use ambitus_ir::ops::collective;
 use ambitus_ir::plan::{Live, PlannedProgram, PlannedSession, Region};
 use ambitus_ir::target::{Target, share_of_pairs};
 use ambitus_ir::{Cost, Instr, Op, Phase, Program, StateKind, TensorType, ValueId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// Transient bytes in use at one instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Values.
     pub activations: u64,
+    /// Gradients that another program applies.
+    pub gradients: u64,
     /// Scratch of the running instruction.
     pub workspace: u64,
 }
 
 /// Returns the transient bytes in use at every instruction.
 pub fn timeline(p: &PlannedProgram) -> Vec<Usage> {
+    let passing: HashSet<ValueId> = p.program.states.iter().map(|used| used.enters).collect();
     // What begins at an instruction, and what ended before it.
     let mut change = vec![[Usage::default(); 2]; p.program.instrs.len() + 1];
     for live in &p.lives {
         for (at, way) in [(live.first as usize, 0), (live.last as usize + 1, 1)] {
             let usage = &mut change[at][way];
             match live.value {
+                Some(v) if passing.contains(&v) => usage.gradients += live.place.bytes,
                 Some(_) => usage.activations += live.place.bytes,
                 None => usage.workspace += live.place.bytes,
             }
@@ -32,6 +36,7 @@ pub fn timeline(p: &PlannedProgram) -> Vec<Usage> {
     change.pop();
     let step = |now: &mut Usage, [begins, ended]: [Usage; 2]| {
         now.activations = now.activations + begins.activations - ended.activations;
+        now.gradients = now.gradients + begins.gradients - ended.gradients;
         now.workspace = now.workspace + begins.workspace - ended.workspace;
         Some(*now)
     };
@@ -47,8 +52,15 @@ pub fn state_bytes(s: &PlannedSession, kind: StateKind) -> u64 {
         .sum()
 }
 
+/// Returns the bytes of all gradients that lie in the transient region.
+pub fn passing_gradients(s: &PlannedSession) -> u64 {
+    let states = s.session.states.iter().zip(&s.states);
+    let passing = states.filter(|(d, a)| d.kind == StateKind::Gradient && a.region == Region::Transient);
+    passing.map(|(_, a)| a.bytes).sum()
+}
+
 /// Returns the transient bytes of gradients at the program's peak: those that backward has made and no update has applied yet.
-/// Gradients in states are not counted.
+/// Gradients that are kept in states for the whole session are not counted.
 pub fn live_gradients(p: &PlannedProgram) -> u64 {
     let program = &p.program;
     let made = program.definitions();
@@ -69,6 +81,12 @@ pub fn live_gradients(p: &PlannedProgram) -> u64 {
             }
         }
     }
+    // States among the stretches.
+    let (at, states) = (p.peak_at as u32, program.states.iter().map(|used| used.enters));
+    let states: HashSet<ValueId> = states.collect();
+    let passing = p.lives.iter().filter(|l| l.first <= at && at <= l.last);
+    let passing = passing.filter(|l| l.value.is_some_and(|v| states.contains(&v)));
+    live.extend(passing.map(|l| (l.place.offset, l.place.bytes)));
     live.values().sum()
 }
 

@@ -21,3 +21,4 @@ mod tape;
 mod trained;
 mod two_players;
 mod verifier;
+mod whole_updates;

@@ -169,7 +169,7 @@ fn a_session_shares_one_arena() {
             assert_eq!(p.place(used.enters).region, Region::State);
         }
         let usage = report::timeline(p);
-        let most = usage.iter().map(|u| u.activations + u.workspace).max().unwrap_or(0);
+        let most = usage.iter().map(|u| u.activations + u.gradients + u.workspace).max().unwrap_or(0);
         assert!(most <= p.live_bound_bytes, "{}: the timeline exceeds the bound", p.program.name);
     }
     let parameters = report::state_bytes(&planned, ambitus_ir::StateKind::Parameter);

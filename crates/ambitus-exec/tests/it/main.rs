@@ -11,3 +11,4 @@ mod ranks;
 mod shard;
 mod steps;
 mod transfers;
+mod whole_updates;

@@ -53,8 +53,9 @@ impl Draft {
 
     /// Drafts a session that was compiled from this shape.
     fn of(shape: Shape, session: Session, target: &dyn Target) -> Result<Draft, RunError> {
+        let gradients = shape.session.gradients();
         let Some(placement) = &shape.session.placement else {
-            return Ok(Self::of_needs(shape, vec![Needs::of(session, target, 1)], None));
+            return Ok(Self::of_needs(shape, vec![Needs::of(session, target, 1, gradients)], None));
         };
         if let Some(cut) = placement.cut.clone() {
             let in_flight = placement.in_flight(shape.micro_batches);
@@ -97,7 +98,9 @@ impl Draft {
     ) -> Result<Draft, RunError> {
         let passes = shape.session.passes(&*shape.model);
         let parts = Parts::of(session, cut, in_flight, &Pipeline::new(&passes, target))?;
-        let needs = parts.sessions.into_iter().map(|part| Needs::of(part, target, 1)).collect();
+        let needs =
+            parts.sessions.into_iter().map(|part| Needs::of(part, target, 1, shape.session.gradients()));
+        let needs = needs.collect();
         let mut shape = shape.clone();
         if let Some(placement) = &mut shape.session.placement {
             placement.cut = Some(parts.how.cut.clone());

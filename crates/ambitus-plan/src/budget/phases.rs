@@ -217,7 +217,7 @@ pub(super) fn categories(around: &Around, here: &[&PlannedSession], top: &Phase)
     }
     for planned in here {
         let of = |kind| report::state_bytes(planned, kind);
-        let top = planned.programs.iter().max_by_key(|p| p.transient_bytes);
+        let top = planned.highest();
         let workspace =
             top.map_or(0, |p| report::timeline(p).get(p.peak_at).map_or(0, |usage| usage.workspace));
         // Of an update in backward: those that are made and not yet applied.

@@ -237,6 +237,7 @@ fn quickstart(target: &dyn ambitus_ir::target::Target) -> ambitus_ir::plan::Plan
         optimizer: Some(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }.into()),
         clip_per_tensor: false,
         update_in_backward: false,
+        whole_updates: false,
         offload: Default::default(),
         sharding: None,
         placement: None,

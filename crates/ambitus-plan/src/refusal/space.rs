@@ -54,6 +54,8 @@ struct Helpers {
     again: Again,
     /// What waits on the host, as bits of [`offload`]; `None`: as the recipe has it.
     offload: Option<u8>,
+    /// A micro-batch is a whole update, so that no gradient is kept; not as small as can be.
+    whole: bool,
 }
 
 /// What is recomputed.
@@ -80,6 +82,8 @@ struct At<'r> {
     asked: Asked,
     /// The smallest micro-batch.
     least: MicroBatch,
+    /// The smallest that is a whole update, where that is another.
+    whole: Option<MicroBatch>,
     stems: Stems<'r>,
 }
 
@@ -217,9 +221,9 @@ impl<'r> Space<'r> {
     /// Returns the best start of the first set that can stand together with what is asked for.
     fn begin(&self, starts: &[Option<u8>], sets: Vec<Set>) -> Option<Point> {
         sets.into_iter().find_map(|set| {
-            let of =
-                |offload: &Option<u8>| (set.clone(), Helpers { again: Again::Blocks, offload: *offload });
-            self.best(starts.iter().map(of).collect())
+            let at = self.at(&set)?;
+            let of = |helpers| (set.clone(), helpers);
+            self.best(at.recomputed(starts).into_iter().map(of).collect())
         })
     }
 
@@ -263,7 +267,9 @@ impl<'r> Space<'r> {
         let again = [Again::Nothing, Again::Values, Again::Blocks].map(|again| Helpers { again, ..*helpers });
         let flipped = (0..PARTS).map(|bit| Some(helpers.offload.unwrap_or(0) ^ (1 << bit)));
         let offload = flipped.chain([None]).map(|offload| Helpers { offload, ..*helpers });
-        out.extend(again.into_iter().chain(offload).filter(|h| h != helpers).map(|h| (set.clone(), h)));
+        let whole = Helpers { whole: !helpers.whole, ..*helpers };
+        let all = again.into_iter().chain(offload).chain([whole]);
+        out.extend(all.filter(|h| h != helpers).map(|h| (set.clone(), h)));
         out
     }
 
@@ -332,10 +338,12 @@ impl<'r> Space<'r> {
             return *known;
         }
         let offload = OFFLOADS.into_iter().filter(|_| offloads).map(Some);
-        let some = [None].into_iter().chain(offload).map(|offload| Helpers { again: Again::Blocks, offload });
-        let some: Vec<Helpers> = some.collect();
-        let fits = self.at(set).and_then(|at| side_by_side(&some, |h| Ok(self.fits_with(&at, *h))).ok());
-        let found = some.iter().zip(fits.into_iter().flatten()).find(|(_, fits)| *fits).map(|(h, _)| *h);
+        let offload: Vec<Option<u8>> = [None].into_iter().chain(offload).collect();
+        let found = self.at(set).and_then(|at| {
+            let some = at.recomputed(&offload);
+            let fits = side_by_side(&some, |h| Ok(self.fits_with(&at, *h))).ok()?;
+            some.into_iter().zip(fits).find(|(_, fits)| *fits).map(|(h, _)| h)
+        });
         self.found().fits.insert(key, found);
         found
     }
@@ -438,6 +446,21 @@ impl<'r> Space<'r> {
 
     fn found(&self) -> MutexGuard<'_, Found<'r>> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl At<'_> {
+    /// Returns helpers that recompute all blocks, with each kind of offload and of micro-batch.
+    fn recomputed(&self, offload: &[Option<u8>]) -> Vec<Helpers> {
+        let of =
+            |whole| move |offload: &Option<u8>| Helpers { again: Again::Blocks, offload: *offload, whole };
+        let whole = self.whole.iter().flat_map(|_| offload.iter().map(of(true)));
+        offload.iter().map(of(false)).chain(whole).collect()
+    }
+
+    /// Returns the micro-batch of a combination; `None` if there is none of its kind.
+    fn micro_batch(&self, helpers: Helpers) -> Option<MicroBatch> {
+        if helpers.whole { self.whole } else { Some(self.least) }
     }
 }
 

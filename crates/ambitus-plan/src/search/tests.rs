@@ -27,6 +27,7 @@ fn shape(device: &Device) -> Shape {
             optimizer: Some(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }.into()),
             clip_per_tensor: false,
             update_in_backward: false,
+            whole_updates: false,
             offload: Default::default(),
             sharding: None,
             placement: None,
@@ -48,7 +49,11 @@ fn shape(device: &Device) -> Shape {
 }
 
 fn micro_batch(frames: usize) -> MicroBatch {
-    MicroBatch { capacity: Capacity { rows: frames, clips: 6 }, count: UPDATE / frames }
+    MicroBatch {
+        capacity: Capacity { rows: frames, clips: 6 },
+        count: UPDATE / frames,
+        whole_updates: UPDATE == frames,
+    }
 }
 
 fn free(frames: &[usize]) -> Free {

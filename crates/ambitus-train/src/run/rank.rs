@@ -93,6 +93,7 @@ pub(super) fn attempt(
         players: Play::all(r),
         acts: &session::acts(&**model, &shape.session),
         updates: r.updates,
+        whole_updates: shape.session.whole_updates || shape.session.update_in_backward,
         validation: &validation,
         samples: Speaking::of(r.samples.as_ref(), run),
         checkpoints: &checkpoints,

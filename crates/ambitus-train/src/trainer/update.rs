@@ -168,10 +168,10 @@ impl Trainer<'_> {
             let item = loader.next()?;
             step.loader_wait += wait.elapsed().as_secs_f64();
             debug_assert_eq!(item.update, self.progress.update);
-            if self.recipe.update == UpdateAt::Backward && !(item.first && item.last) {
+            if self.whole_updates && !(item.first && item.last) {
                 return Err(RunError::Training(format!(
-                    "update {} has several micro-batches, which an update in backward cannot take: this is a bug, please \
-                     report it; a larger --micro-batch goes around it",
+                    "update {} has several micro-batches, and is planned for one: this is a bug, please report it; a larger \
+                     --micro-batch goes around it",
                     item.update
                 )));
             }

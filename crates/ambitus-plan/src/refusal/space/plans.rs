@@ -3,10 +3,10 @@
 use super::*;
 
 impl<'r> Space<'r> {
-    /// Compiles a set at its smallest micro-batch; `None` if the options cannot stand together.
+    /// Compiles a set with its helpers; `None` if the options cannot stand together.
     pub(super) fn draft(&self, at: &At<'_>, helpers: Helpers) -> Option<Draft> {
         let change = self.explicit(at, helpers)?;
-        let mut shape = at.asked.with(&at.least);
+        let mut shape = at.asked.with(&at.micro_batch(helpers)?);
         shape.session.checkpoint = change.checkpoint.unwrap_or(Blocks::None);
         // All of this is said, so nothing is left to choose.
         shape.planned_at_once = PLANNED_AT_ONCE[0];
@@ -18,11 +18,12 @@ impl<'r> Space<'r> {
 
     /// Returns a set with its helpers as options.
     pub(super) fn explicit(&self, at: &At<'_>, helpers: Helpers) -> Option<Change> {
+        let micro_batch = at.micro_batch(helpers)?;
         let checkpoint = match helpers.again {
             Again::Nothing => Blocks::None,
             Again::Blocks => Blocks::All,
             Again::Values => {
-                let mut shape = at.asked.with(&at.least);
+                let mut shape = at.asked.with(&micro_batch);
                 shape.session.checkpoint = Blocks::None;
                 let draft = at.stems.draft(shape).ok()?;
                 let target = Packed { target: self.device.target(), rows: draft.shape.clip_rows };
@@ -36,7 +37,7 @@ impl<'r> Space<'r> {
             bits => Offload { disk, ..offload(bits) }.without_average(),
         });
         let parts = parts.or_else(|| at.change.offload.clone());
-        let (checkpoint, micro_batch) = (Some(checkpoint), Some(at.least.capacity.rows));
+        let (checkpoint, micro_batch) = (Some(checkpoint), Some(micro_batch.capacity.rows));
         let change = Change { checkpoint, micro_batch, offload: parts, ..at.change.clone() };
         let mut recipe = self.asked.recipe.recipe().clone();
         change.to_recipe(&mut recipe);
@@ -61,8 +62,11 @@ impl<'r> Space<'r> {
         let asked = self.asked.with_recipe(&recipe, &sizes, self.device).ok()?;
         let asked = asked.on(self.device, self.budget).ok()?;
         let least = *sizes.micro_batches.iter().min_by_key(|m| m.capacity.rows)?;
+        let larger = sizes.micro_batches.iter().filter(|m| m.capacity.rows > least.capacity.rows);
+        let whole = larger.filter(|m| m.whole_updates && !least.whole_updates);
+        let whole = whole.min_by_key(|m| m.capacity.rows).copied();
         let stems = Stems::of(self.device.target());
-        let at = Arc::new(At { set: set.clone(), change, asked, least, stems });
+        let at = Arc::new(At { set: set.clone(), change, asked, least, whole, stems });
         let recent = &mut self.found().recent;
         recent.truncate(KEPT - 1);
         recent.insert(0, at.clone());
