@@ -84,7 +84,7 @@ impl Chain {
 
     /// Returns the instant of a link's program at which most bytes live.
     pub fn peak_at(&self, link: &Link) -> u32 {
-        problem::live_bound_between(&self.problem, link.instants).1 - link.instants[0]
+        problem::most_live(self.problem.buffers(), link.instants).1 - link.instants[0]
     }
 
     /// Returns the bytes of the transient region that a link reaches.

@@ -49,9 +49,14 @@ pub enum Gradients {
     /// Always: several micro-batches add to them.
     Kept,
     /// From where backward makes them until they are applied: each program that has them runs once an update, in the session's
-    /// order, with nothing else between. The first contribution to a gradient overwrites what was there (`beta` is 0).
+    /// order, with nothing else between. The first contribution to a gradient overwrites what was there (`beta` is 0). All are kept
+    /// where they are few bytes beside what else lives at once.
     Passing,
 }
+
+/// Gradients of fewer bytes than this part of what a program has alive are kept: they would hold the optimizer's stretches up among
+/// those of backward, and save nothing to speak of.
+const WORTH_PASSING: u64 = 64;
 
 /// Assigns every byte of a session whose gradients are kept. Programs must be verified; `slots` is how many batches are prepared at
 /// once.
@@ -86,10 +91,13 @@ impl Needs {
     /// Returns the needs of verified programs; `slots` is the number of batches that are prepared at once.
     pub fn of(session: Session, target: &dyn Target, slots: usize, gradients: Gradients) -> Needs {
         let (mut states, mut on_host, mut caches) = (Stack::default(), Stack::default(), Stack::default());
-        let passes = |s: &StateDecl| {
-            let gradient = s.kind == StateKind::Gradient && s.home == Space::Device;
-            gradient && gradients == Gradients::Passing
-        };
+        let lives: Vec<Lifetimes> =
+            session.programs.iter().map(|p| lifetimes::lifetimes(p, target)).collect();
+        let is_gradient = |s: &StateDecl| s.kind == StateKind::Gradient && s.home == Space::Device;
+        let bytes: u64 = session.states.iter().filter(|s| is_gradient(s)).map(|s| s.ty.bytes()).sum();
+        let most = lives.iter().map(|l| problem::most_live(&l.device, [0, u32::MAX]).0).max().unwrap_or(0);
+        let passing = gradients == Gradients::Passing && bytes >= most / WORTH_PASSING;
+        let passes = |s: &StateDecl| passing && is_gradient(s);
         let mut home = |s: &StateDecl| match (s.home, s.kind) {
             (Space::Device, StateKind::Cache) => caches.push(Region::Transient, s.ty.bytes()),
             // Its offset is found with the programs'.
@@ -107,8 +115,6 @@ impl Needs {
                 slot.place(name, p.ty(value));
             }
         }
-        let lives: Vec<Lifetimes> =
-            session.programs.iter().map(|p| lifetimes::lifetimes(p, target)).collect();
         let uses = |i: usize, what: &dyn Fn(&StateDecl) -> bool| {
             session.programs[i].states.iter().any(|used| what(&session.states[used.state.index()]))
         };

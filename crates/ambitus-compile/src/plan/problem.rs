@@ -128,14 +128,14 @@ pub struct Solution {
 ///
 /// No solution is lower: footprints of live buffers are disjoint. `(0, 0)` for an empty problem.
 pub fn live_bound(problem: &Problem) -> (u64, u32) {
-    live_bound_between(problem, [0, u32::MAX])
+    most_live(&problem.buffers, [0, u32::MAX])
 }
 
-/// Returns [`live_bound`] of some instants, the two given among them.
-pub fn live_bound_between(problem: &Problem, [from, to]: [u32; 2]) -> (u64, u32) {
+/// Returns [`live_bound`] of some buffers over some instants, the two given among them.
+pub fn most_live(buffers: &[Buffer], [from, to]: [u32; 2]) -> (u64, u32) {
     // At equal instants releases go first: a buffer released at `t` was last live at `t - 1`.
-    let mut events: Vec<(u64, bool, u64)> = Vec::with_capacity(2 * problem.buffers.len());
-    for b in problem.buffers.iter().filter(|b| b.first <= to && b.last >= from) {
+    let mut events: Vec<(u64, bool, u64)> = Vec::with_capacity(2 * buffers.len());
+    for b in buffers.iter().filter(|b| b.first <= to && b.last >= from) {
         events.push((u64::from(b.first.max(from)), true, b.footprint()));
         events.push((u64::from(b.last) + 1, false, b.footprint()));
     }

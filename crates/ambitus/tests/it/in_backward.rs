@@ -29,12 +29,19 @@ fn the_same_weights_from_less_memory() {
 
     let at_end = format!("{SHORT}\nclip_per_tensor: true\nmicro_batch: {frames}");
     let at_end = common::recipe(dir, "at_end", &at_end).display().to_string();
-    let wide = common::json(dir, &["plan", &at_end, "--json", "--memory", "1GiB"]);
+    let wide =
+        |more: &[&str]| common::json(dir, &[&["plan", &at_end, "--json", "--memory", "1GiB"], more].concat());
     let gradients = 4 * number(&plan, "parameters");
     let states = |plan: &serde_json::Value| number(plan, "state_bytes");
-    assert!(states(&plan) + gradients <= states(&wide), "a state holds a gradient");
-    let saved = number(&wide, "arena_bytes") - number(&plan, "arena_bytes");
+    let several = wide(&["--batch", "6"]);
+    assert_eq!(number(&several, "micro_batches"), 2);
+    assert!(states(&plan) + gradients <= states(&several), "a state holds a gradient");
+    let saved = number(&several, "arena_bytes") - number(&plan, "arena_bytes");
     assert!(saved as f64 >= 0.9 * gradients as f64, "saves {saved} of {gradients}");
+    // At the end of an update of one micro-batch they only take the bytes of activations.
+    let one = wide(&[]);
+    assert_eq!(states(&plan), states(&one), "a gradient is kept");
+    assert!(number(&plan, "arena_bytes") <= number(&one, "arena_bytes"));
 
     // Within exactly what was planned.
     let exact = (number(&plan, "peak_bytes") as f64 / 1_048_576.0 * 1e6).ceil() / 1e6;
