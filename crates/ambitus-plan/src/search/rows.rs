@@ -60,8 +60,9 @@ fn more_rows(
     let (first_bytes, instructions) = first;
     let exact = instructions <= EXACT_INSTRUCTIONS;
     let most = most.min(MOST_ROWS);
-    // By what is live alone, which no placement is below. It is nearly a line in rows: each try is where the line through
-    // the last two meets the budget, and a little to its other side. Where that does not end soon, by halves.
+    // By what is live alone, which no placement is below. It is nearly a line in rows, or two where gradients take the bytes of
+    // activations: each try is where the line through the last two meets the budget, and a little to its other side. Where that does
+    // not end soon, by halves.
     let mut fits = (capacity.rows, first_bytes);
     let mut large: Option<usize> = None;
     let mut largest: Option<Draft> = None;
@@ -100,7 +101,10 @@ fn more_rows(
     // should be. Where it is not there, by halves.
     let (mut low, mut high) = (capacity.rows, large.unwrap_or(fits.0 + 1));
     let (mut next, mut share, mut one_more) = (fits.0, f64::INFINITY, false);
-    while high > low + 1 && (exact || low == capacity.rows) {
+    for tried in 1.. {
+        if high <= low + 1 || (!exact && low > capacity.rows) {
+            break;
+        }
         let rows = next.clamp(low + 1, high - 1);
         let drafted = match largest.take().filter(|d| d.shape.session.capacity.rows == rows) {
             Some(drafted) => drafted,
@@ -120,7 +124,7 @@ fn more_rows(
         one_more = edge == low && !one_more;
         next = match edge {
             _ if one_more => low + 1,
-            edge if edge > low && edge < high => edge,
+            edge if tried < LINES && edge > low && edge < high => edge,
             _ => low + (high - low) / 2,
         };
     }
