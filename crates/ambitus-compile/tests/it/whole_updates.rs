@@ -71,12 +71,18 @@ fn gradients_pass_from_micro_to_update_and_keep_no_bytes() {
 
 #[test]
 fn small_models_too() {
+    let mut passing = 0;
     for toy in toys() {
         let planned = planned(&toy.model, Blocks::First(1), Gradients::Passing);
         owners::check(&planned, &FULL);
-        for (s, place) in planned.session.states.iter().zip(&planned.states) {
-            let region = if s.kind == StateKind::Gradient { Region::Transient } else { Region::State };
-            assert_eq!(place.region, region, "{}: {}", toy.name, s.name);
+        // All of them, or none: those of the smallest toys are few bytes beside their batches'.
+        let some = report::passing_gradients(&planned) > 0;
+        assert!(!some || report::state_bytes(&planned, StateKind::Gradient) == 0, "{}", toy.name);
+        passing += usize::from(some);
+        let states = planned.session.states.iter().zip(&planned.states);
+        for (s, place) in states.filter(|(s, _)| s.kind != StateKind::Gradient) {
+            assert_eq!(place.region, Region::State, "{}: {}", toy.name, s.name);
         }
     }
+    assert!(passing > 1, "{passing} toys");
 }
