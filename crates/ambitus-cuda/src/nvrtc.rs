@@ -1,6 +1,6 @@
 //! Compiling kernels for a card, and keeping what was compiled.
 
-use crate::kernels::{FAMILIES, Family, headers, source};
+use crate::kernels::{FAMILIES, Family, WARPGROUP_OPERATIONS, headers, source};
 use crate::libraries::{self, Needed};
 use cudarc::nvrtc::{result, sys};
 use std::ffi::CString;
@@ -30,8 +30,8 @@ pub fn version() -> Result<(i32, i32), String> {
     Ok((major, minor))
 }
 
-/// Returns what to compile for: `sm_80` for (8, 0) where NVRTC knows it; for a card newer than NVRTC the newest `compute_NN`,
-/// which is PTX that the driver translates.
+/// Returns what to compile for: `sm_80` for (8, 0) where NVRTC knows it, `sm_90a` with Hopper's own operations for (9, 0); for a card newer
+/// than NVRTC the newest `compute_NN`, which is PTX that the driver translates.
 ///
 /// # Errors
 /// NVRTC is missing, or knows only newer cards.
@@ -47,7 +47,8 @@ pub fn architecture((major, minor): (u32, u32)) -> Result<String, String> {
         .map_err(|e| format!("NVRTC: {e:?}"))?;
     let own = (10 * major + minor) as i32;
     if known.contains(&own) {
-        return Ok(format!("sm_{own}"));
+        let all = if (major, minor) == WARPGROUP_OPERATIONS { "a" } else { "" };
+        return Ok(format!("sm_{own}{all}"));
     }
     let newest = known.iter().filter(|a| **a < own).max();
     let newest = newest.ok_or_else(|| {
@@ -170,6 +171,8 @@ pub struct KernelReport {
     pub stack: u32,
     /// Bytes that a thread spills for want of registers.
     pub spilled: u32,
+    /// Whether products of four warps wait for each other, as the assembler found their registers in use.
+    pub serialized: bool,
 }
 
 /// Compiles every family for an architecture and reports on every kernel.
@@ -196,6 +199,9 @@ pub fn report(architecture: &str) -> Result<Vec<KernelReport>, String> {
                 stack: before(own, " bytes stack frame").unwrap_or(0),
                 spilled: before(own, " bytes spill stores").unwrap_or(0)
                     + before(own, " bytes spill loads").unwrap_or(0),
+                serialized: log.lines().any(|line| {
+                    line.contains("serialized") && line.contains(&format!("function '{}'", kernel.name))
+                }),
             });
         }
     }

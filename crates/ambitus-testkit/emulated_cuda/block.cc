@@ -80,10 +80,10 @@ uint32_t lanes[MOST_THREADS];
 unsigned threads, current;
 const EmulatedKernel* kernel;
 const void* arguments;
-// Shared memory whose size the launch says, with a margin on both sides.
+// Shared memory whose size the launch says, with a margin on both sides. It begins at a multiple of 16 bytes, of no more.
 const size_t MOST_DYNAMIC = 227 << 10, MARGIN = 64 << 10;
-alignas(128) char dynamic_area[MARGIN + MOST_DYNAMIC + MARGIN];
-char* const dynamic = dynamic_area + MARGIN;
+alignas(1024) char dynamic_area[MARGIN + MOST_DYNAMIC + MARGIN];
+char* const dynamic = dynamic_area + MARGIN + 16;
 size_t dynamic_bytes;
 // The barrier, commit or wait that is not there, and those that threads came by.
 std::string gone;
@@ -115,11 +115,13 @@ bool is_gone(const char* file, int line) {
 
 #include "races.h"
 #include "warp.h"
+#include "warpgroup.h"
 
 namespace {
 void entry() {
     kernel->body(arguments);
     warp::end_thread();
+    warpgroup::end_thread();
     lanes[current] = 0xffffffff;  // what a thread that has ended would have said is nothing
     stop(ENDED);
     abort();
@@ -194,7 +196,9 @@ void run_block(unsigned order) {
     memset(kernel->shared, 0xff, kernel->shared_end - kernel->shared);
     if (dynamic_bytes) memset(dynamic_area, 0xff, sizeof dynamic_area);
     races::begin_block();
+    lines::begin_block();
     warp::begin_block();
+    warpgroup::begin_block();
     for (unsigned t = 0; t < threads; t++) {
         fibers[t].start(&stacks[t * STACK], STACK, entry);
         waiting[t] = RUNS;
@@ -204,6 +208,7 @@ void run_block(unsigned order) {
         for (unsigned t = 0; t < threads; t++) alive |= waiting[t] != ENDED;
         if (!alive) {
             if (dynamic_bytes && !margins_are_left()) fault("it writes outside of its dynamic shared memory");
+            warpgroup::end_block();
             return conflicts::end_interval();
         }
         if (release(0, threads, AT_BLOCK)) {

@@ -37,6 +37,15 @@ API void emulated_copy(void* to, const void* from, int there);
 API void emulated_commit(const char* file, int line);
 API void emulated_wait(unsigned left, const char* file, int line);
 API char* emulated_dynamic_shared();
+// Of warpgroup.h.
+API uint32_t emulated_in_shared(const void* p);
+API void emulated_wgmma(float* c, unsigned n, const uint32_t* a, uint64_t left, uint64_t right, int over_rows, int half, int adds);
+API int emulated_wgmma_may_fence(const char* file, int line);
+API void emulated_wgmma_fence(const void* registers, size_t size);
+API void emulated_wgmma_commit(const char* file, int line);
+API int emulated_wgmma_wait(unsigned left, const char* file, int line);
+API void emulated_wgmma_give_back(void* registers, size_t size);
+API void emulated_fence_products(const char* file, int line);
 
 // Variables without a value lie between these two, and a file of kernels has no others than shared memory.
 extern "C" __attribute__((visibility("hidden"))) char __bss_start, _end;
@@ -92,3 +101,23 @@ __attribute__((always_inline)) static inline void copy16(void* to, const void* f
 #define copies_commit() emulated_commit(__FILE__, __LINE__)
 #define copies_wait(left) emulated_wait(left, __FILE__, __LINE__)
 #define DYNAMIC_SHARED(type, name) type* name = (type*)emulated_dynamic_shared()
+
+// And kernels/warpgroup.h.
+static inline uint32_t in_shared(const void* p) { return emulated_in_shared(p); }
+static inline int anew(int x) { return x; }
+template <bool HALF, int N> static inline void wgmma_rows(float (&c)[N][4], uint64_t left, uint64_t right, bool more) {
+    emulated_wgmma(&c[0][0], 8 * N, nullptr, left, right, 0, HALF, more);
+}
+template <bool HALF, int N> static inline void wgmma_columns(float (&c)[N][4], const uint32_t (&left)[4], uint64_t right) {
+    emulated_wgmma(&c[0][0], 8 * N, left, 0, right, 1, HALF, 1);
+}
+template <class... R> static inline void emulated_fence_of(const char* file, int line, R&... registers) {
+    if (emulated_wgmma_may_fence(file, line)) (emulated_wgmma_fence(&registers, sizeof registers), ...);
+}
+template <class... R> static inline void emulated_wait_for(unsigned left, const char* file, int line, R&... registers) {
+    if (emulated_wgmma_wait(left, file, line)) (emulated_wgmma_give_back(&registers, sizeof registers), ...);
+}
+#define wgmma_fence(...) emulated_fence_of(__FILE__, __LINE__, __VA_ARGS__)
+#define wgmma_commit() emulated_wgmma_commit(__FILE__, __LINE__)
+#define wgmma_wait(left, ...) emulated_wait_for(left, __FILE__, __LINE__, __VA_ARGS__)
+#define fence_products() emulated_fence_products(__FILE__, __LINE__)

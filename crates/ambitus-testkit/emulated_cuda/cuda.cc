@@ -50,12 +50,12 @@ struct Event {
 };
 
 static const size_t TOTAL = (size_t)4 << 30;
-static const int SHARED = 48 << 10, MOST_SHARED = 163 << 10;
+static const int SHARED = 48 << 10;
 static std::recursive_mutex lock;
 static std::map<uintptr_t, size_t> allocations;  // device and host memory alike
 static size_t device_bytes;
 static unsigned order;
-static int late, races;
+static int late, races, hopper;
 
 // How threads of a block take turns (0 upwards, 1 downwards, 2 shuffled, 3 and 4 warp by warp), whether copies run as early or as
 // late as they may, and whether kernels that are compiled from now on say their loads and stores.
@@ -64,6 +64,9 @@ API void emulated_settings(int turns_of_threads, int copies_late, int check_race
     late = copies_late;
     races = check_races;
 }
+// What card it is: an A100 (8.0) or Hopper (9.0), whose blocks may have more shared memory.
+API void emulated_hopper(int is) { hopper = is; }
+static int most_shared() { return (hopper ? 227 : 163) << 10; }
 API int emulated_races() { return races; }
 API int emulated_copies_late() { return late; }
 
@@ -136,8 +139,8 @@ API int cuDeviceGetPCIBusId(char* name, int n, int) { snprintf(name, n, "0000:01
 API uint64_t emulated_device_bytes() { return device_bytes; }
 API int cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = TOTAL; return SUCCESS; }
 API int cuDeviceGetAttribute(int* v, int attribute, int) {
-    // Compute capability 8.0: 75 is its major, 76 its minor number; bytes of shared memory of a block, and where a kernel asks.
-    *v = attribute == 75 ? 8 : attribute == 8 ? SHARED : attribute == 97 ? MOST_SHARED : 0;
+    // 75 is the compute capability's major, 76 its minor number; bytes of shared memory of a block, and where a kernel asks.
+    *v = attribute == 75 ? 8 + hopper : attribute == 8 ? SHARED : attribute == 97 ? most_shared() : 0;
     return SUCCESS;
 }
 API int cuDevicePrimaryCtxSetFlags_v2(int, unsigned flags) { return flags == 4 ? SUCCESS : INVALID_VALUE; }
@@ -249,7 +252,7 @@ API int cuFuncSetAttribute(void* function, int attribute, int value) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     const EmulatedKernel* f = (const EmulatedKernel*)function;
     if (attribute == CARVEOUT) return value >= -1 && value <= 100 ? SUCCESS : INVALID_VALUE;
-    if (attribute != DYNAMIC_SHARED_BYTES || value < 0 || value + shared_bytes(f) > MOST_SHARED) return INVALID_VALUE;
+    if (attribute != DYNAMIC_SHARED_BYTES || value < 0 || value + shared_bytes(f) > most_shared()) return INVALID_VALUE;
     dynamic_shared[f] = value;
     return SUCCESS;
 }

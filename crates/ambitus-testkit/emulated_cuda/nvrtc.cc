@@ -28,8 +28,8 @@ static std::string read_file(const std::string& path) {
 }
 
 API int nvrtcVersion(int* major, int* minor) { *major = 0; *minor = 1 + emulated_races(); return SUCCESS; }
-API int nvrtcGetNumSupportedArchs(int* n) { *n = 1; return SUCCESS; }
-API int nvrtcGetSupportedArchs(int* to) { *to = 80; return SUCCESS; }
+API int nvrtcGetNumSupportedArchs(int* n) { *n = 2; return SUCCESS; }
+API int nvrtcGetSupportedArchs(int* to) { to[0] = 80, to[1] = 90; return SUCCESS; }
 API const char* nvrtcGetErrorString(int e) { return e ? "compilation failed" : "success"; }
 API int nvrtcCreateProgram(void** program, const char* code, const char* name, int, const char* const*, const char* const*) {
     *program = new Program{name ? name : "kernels.cu", code, "", ""};

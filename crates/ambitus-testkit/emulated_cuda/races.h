@@ -3,6 +3,7 @@
 // without its library), so this holds for any order of threads.
 
 #include "conflicts.h"
+#include "lines.h"
 
 #include <unordered_map>
 
@@ -73,6 +74,7 @@ void touch(const void* data, size_t size, bool writes, void* code) {
     bool shared = is_shared(at);
     if (shared && shared_bytes.size() < static_bytes() + dynamic_bytes) shared_bytes.resize(static_bytes() + dynamic_bytes);
     if (shared && size <= 16) conflicts::add((uintptr_t)code, data, size);
+    if (writes && is_dynamic(at)) lines::write(at, size);
     for (uintptr_t line = at / LINE * LINE; !on_the_way.empty() && line < at + size; line += LINE)
         if (on_the_way.count(line)) fault("it touches what a copy writes that nobody has waited for");
     for (size_t i = 0; i < size; i++, at++) {

@@ -12,9 +12,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// What the libraries are made of. The first lies in all the others' way: they link to it.
-const SOURCES: [(&str, &str); 10] = [
+const SOURCES: [(&str, &str); 12] = [
     ("block.h", include_str!("../emulated_cuda/block.h")),
     ("warp.h", include_str!("../emulated_cuda/warp.h")),
+    ("warpgroup.h", include_str!("../emulated_cuda/warpgroup.h")),
+    ("lines.h", include_str!("../emulated_cuda/lines.h")),
     ("races.h", include_str!("../emulated_cuda/races.h")),
     ("conflicts.h", include_str!("../emulated_cuda/conflicts.h")),
     ("block.cc", include_str!("../emulated_cuda/block.cc")),

@@ -30,10 +30,17 @@ fn check(dtype: DType) -> ops::Outcome {
     outcome
 }
 
-/// Runs the cases one by one, each fault on a new card.
-pub fn each_case(dtype: DType, mut seen: impl FnMut(Case, ops::Outcome)) {
+/// Those of ops that have kernels of their own on Hopper.
+pub fn on_hopper(mut cases: Vec<Case>) -> Vec<Case> {
+    cases.retain(|case| ["attention", "attention_grad"].contains(&case.op.name()));
+    cases
+}
+
+/// Runs the cases one by one, each fault on a new card: all, or those of Hopper's own kernels.
+pub fn each_case(dtype: DType, hopper: bool, mut seen: impl FnMut(Case, ops::Outcome)) {
+    let cases = chosen().1;
     let mut open = Some(card());
-    for case in chosen().1 {
+    for case in if hopper { on_hopper(cases) } else { cases } {
         let here = open.take().unwrap_or_else(card);
         let (back, outcome) = ops::check(here, dtype, std::slice::from_ref(&case));
         open = back;
@@ -64,10 +71,10 @@ fn every_kernel_agrees_with_the_interpreter() {
 
 #[test]
 fn no_kernel_has_a_race() {
-    let Some(_one) = emulation(Emulation { races: true, ..Emulation::default() }) else { return };
     let mut faults = Vec::new();
-    for dtype in [DType::F32, DType::BF16] {
-        each_case(dtype, |_, outcome| faults.extend(outcome.faults));
+    for (dtype, hopper) in [(DType::F32, false), (DType::BF16, false), (DType::BF16, true)] {
+        let Some(_one) = emulation(Emulation { races: true, hopper, ..Emulation::default() }) else { return };
+        each_case(dtype, hopper, |_, outcome| faults.extend(outcome.faults));
     }
     none(&faults);
     for (kernel, most) in CONFLICTS {
@@ -83,7 +90,13 @@ fn no_kernel_has_a_race() {
 }
 
 /// Kernels that live on shared memory, and how often an access of a warp may wait for banks: measured, rounded up.
-const CONFLICTS: [(&str, f64); 16] = [
+const CONFLICTS: [(&str, f64); 22] = [
+    ("attention_wgmma_64", 0.0),
+    ("attention_wgmma_128", 0.0),
+    ("attention_wgmma_queries_grad_64", 0.0),
+    ("attention_wgmma_queries_grad_128", 0.0),
+    ("attention_wgmma_keys_grad_64", 0.0),
+    ("attention_wgmma_keys_grad_128", 0.0),
     ("attention_mma_64", 0.0),
     ("attention_mma_128", 0.0),
     ("attention_mma_queries_grad_64", 0.0),
@@ -133,6 +146,23 @@ fn tensor_cores_give_the_same_bits_in_any_order() {
         none(&outcome.faults);
         let first = bits.get_or_insert_with(|| outcome.bits.clone());
         assert!(*first == outcome.bits, "other bits with threads in order {turns}, copies late: {late}");
+    }
+}
+
+/// Hopper's own, whose products end early or late, too.
+#[test]
+fn hopper_gives_the_same_bits_in_any_order() {
+    let cases = on_hopper(chosen().1);
+    for dtype in [DType::BF16, DType::F16] {
+        let mut bits = None;
+        for (turns, late) in [(0, false), (1, true), (2, true), (3, true), (4, true), (4, false)] {
+            let how = Emulation { turns, late, hopper: true, ..Emulation::default() };
+            let Some(_one) = emulation(how) else { return };
+            let outcome = ops::check(card(), dtype, &cases).1;
+            none(&outcome.faults);
+            let first = bits.get_or_insert_with(|| outcome.bits.clone());
+            assert!(*first == outcome.bits, "other bits with threads in order {turns}, late: {late}");
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod mutations;
 mod rehearsal;
 mod together;
 mod warp;
+mod warpgroup;
 
 use ambitus_cuda::libraries::{self, Needed};
 use ambitus_testkit::emulated_cuda;
@@ -20,6 +21,8 @@ struct Emulation {
     late: bool,
     /// Whether loads and stores that no barrier divides are faults.
     races: bool,
+    /// Whether it is a card of compute capability 9.0, not 8.0.
+    hopper: bool,
 }
 
 /// The emulated libraries, loaded; `None` without a C++ compiler. Tests that hold it run one by one: the settings and the card's
@@ -41,9 +44,10 @@ fn emulation(how: Emulation) -> Option<MutexGuard<'static, ()>> {
         std::mem::forget(management.expect("the emulated management library loads"));
     });
     type Settings = unsafe extern "C" fn(i32, i32, i32);
-    // SAFETY: the emulated driver has this function.
+    // SAFETY: the emulated driver has both functions.
     unsafe {
-        of_driver::<Settings>("emulated_settings")(how.turns, i32::from(how.late), i32::from(how.races))
+        of_driver::<Settings>("emulated_settings")(how.turns, i32::from(how.late), i32::from(how.races));
+        of_driver::<unsafe extern "C" fn(i32)>("emulated_hopper")(how.hopper.into());
     };
     Some(one)
 }

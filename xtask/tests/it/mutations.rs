@@ -1,6 +1,7 @@
-//! Deletes the barriers of the kernels, and the commits and waits of their copies, one at a time: the emulated card must find it.
+//! Deletes the barriers of the kernels, the commits and waits of their copies and products, and fences, one at a time: the emulated card must
+//! find it.
 //!
-//! A tenth of them, drawn anew each time; all with `AMBITUS_LONG=1`.
+//! A tenth of them, drawn anew each time; all with `AMBITUS_LONG=1`; those of a file with `AMBITUS_PLACES=conv.cu`.
 
 use crate::{Emulation, emulated, emulation, of_driver};
 use ambitus_ir::DType;
@@ -12,7 +13,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use xtask::ops;
 
 /// What is deleted.
-const DELETED: [&str; 4] = ["__syncthreads()", "__syncwarp()", "copies_commit()", "copies_wait("];
+const DELETED: [&str; 8] = [
+    "__syncthreads()",
+    "__syncwarp()",
+    "copies_commit()",
+    "copies_wait(",
+    "wgmma_fence(",
+    "wgmma_commit()",
+    "wgmma_wait(",
+    "fence_products()",
+];
 
 /// Returns the places of all of it in all kernels, as in `conv.cu:149`.
 fn barriers() -> Vec<String> {
@@ -21,8 +31,8 @@ fn barriers() -> Vec<String> {
     for entry in std::fs::read_dir(&folder).expect("the kernels") {
         let path = entry.expect("a file").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-        // One header has barriers, the other says what commits and waits are.
-        if !name.ends_with(".cu") && name != "device.h" {
+        // Two headers have barriers, the others say what commits, waits and fences are.
+        if !name.ends_with(".cu") && !["device.h", "tiles.h"].contains(&&*name) {
             continue;
         }
         let text = std::fs::read_to_string(&path).expect("a file of kernels");
@@ -50,9 +60,9 @@ pub fn without<R>(place: &str, what: impl FnOnce() -> R) -> R {
 }
 
 /// Returns the cases in an element type that come by each barrier.
-fn cases_by_barrier(places: &[String], dtype: DType) -> BTreeMap<String, Vec<Case>> {
+fn cases_by_barrier(places: &[String], dtype: DType, hopper: bool) -> BTreeMap<String, Vec<Case>> {
     let mut found: BTreeMap<String, Vec<Case>> = BTreeMap::new();
-    emulated::each_case(dtype, |case, _| {
+    emulated::each_case(dtype, hopper, |case, _| {
         for place in places {
             if with_place::<u32>("emulated_came_by", place) > 0 {
                 found.entry(place.clone()).or_default().push(case.clone());
@@ -63,8 +73,10 @@ fn cases_by_barrier(places: &[String], dtype: DType) -> BTreeMap<String, Vec<Cas
 }
 
 /// Returns the barriers without which no case fails.
-fn survivors(places: Vec<String>, dtype: DType) -> Vec<String> {
-    let cases = cases_by_barrier(&places, dtype);
+fn survivors(places: Vec<String>, dtype: DType, hopper: bool) -> Vec<String> {
+    let how = Emulation { races: true, hopper, ..Emulation::default() };
+    let Some(_one) = emulation(how).filter(|_| !places.is_empty()) else { return Vec::new() };
+    let cases = cases_by_barrier(&places, dtype, hopper);
     let survives = |place: &String| {
         let fails = |case: &&Case| {
             let (_, outcome) = ops::check(emulated::card(), dtype, std::slice::from_ref(*case));
@@ -79,15 +91,17 @@ fn survivors(places: Vec<String>, dtype: DType) -> Vec<String> {
 
 #[test]
 fn a_deleted_barrier_is_found() {
-    let Some(_one) = emulation(Emulation { races: true, ..Emulation::default() }) else { return };
     let mut places = barriers();
     assert!(places.len() > 20, "{places:?}");
-    if std::env::var_os("AMBITUS_LONG").is_none() {
+    if let Ok(word) = std::env::var("AMBITUS_PLACES") {
+        places.retain(|place| place.contains(&word));
+    } else if std::env::var_os("AMBITUS_LONG").is_none() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos() as usize;
         places = places.into_iter().enumerate().filter(|(i, _)| i % 10 == now % 10).map(|(_, p)| p).collect();
     }
     println!("without {}", places.join(", without "));
-    // Some stand only where elements are narrow.
-    let survived = survivors(survivors(places, DType::F32), DType::BF16);
+    // Some stand only where elements are narrow, some only on Hopper.
+    let survived = survivors(survivors(places, DType::F32, false), DType::BF16, false);
+    let survived = survivors(survived, DType::BF16, true);
     assert!(survived.is_empty(), "no case fails without the barriers of {}", survived.join(", "));
 }

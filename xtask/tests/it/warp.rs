@@ -1,5 +1,5 @@
 //! What the emulated card says of operations of warps, late copies and shared memory that a launch asks for: tiny kernels, right ones and
-//! wrong ones. No kernel of the executor has them yet.
+//! wrong ones.
 
 use crate::{Emulation, emulation, of_driver};
 use ambitus_cuda::nvrtc;
@@ -9,7 +9,7 @@ use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::{from_ref, null_mut};
 
 const CODE: &str = include_str!("../../../crates/ambitus-cuda/tests/it/warp.cu");
-const LAUNCH_FAILED: c_int = 719;
+pub const LAUNCH_FAILED: c_int = 719;
 const INVALID_VALUE: c_int = 1;
 
 /// Sixteen bytes that are read at once.
@@ -18,11 +18,11 @@ const INVALID_VALUE: c_int = 1;
 struct Chunk([u32; 4]);
 
 /// The tiny kernels, loaded.
-struct Kernels(*mut c_void);
+pub struct Kernels(*mut c_void);
 
 impl Kernels {
-    fn load() -> Kernels {
-        let compiled = nvrtc::compile_alone("warp.cu", CODE, "sm_80").expect("the kernels compile");
+    pub fn load(name: &str, code: &str) -> Kernels {
+        let compiled = nvrtc::compile_alone(name, code, "sm_80").expect("the kernels compile");
         let mut module = null_mut();
         type Load = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
         // SAFETY: the emulated driver's function, on a live pointer and an image that it made.
@@ -42,7 +42,7 @@ impl Kernels {
     }
 
     /// Runs one block of a kernel; `args` is laid out as its struct, with addresses of live memory in it.
-    fn run<A>(&self, name: &str, threads: c_uint, shared: c_uint, args: &A) -> c_int {
+    pub fn run<A>(&self, name: &str, threads: c_uint, shared: c_uint, args: &A) -> c_int {
         type Launch = unsafe extern "C" fn(
             *mut c_void,
             c_uint,
@@ -81,14 +81,14 @@ fn each_way(mut seen: impl FnMut(&Kernels)) {
     for turns in 0..=4 {
         for late in [false, true] {
             let Some(_one) = emulation(Emulation { turns, late, ..Emulation::default() }) else { return };
-            seen(&Kernels::load());
+            seen(&Kernels::load("warp.cu", CODE));
         }
     }
 }
 
 fn with_races(seen: impl FnOnce(&Kernels)) {
     let Some(_one) = emulation(Emulation { late: true, races: true, ..Emulation::default() }) else { return };
-    seen(&Kernels::load());
+    seen(&Kernels::load("warp.cu", CODE));
 }
 
 #[repr(C)]

@@ -1,6 +1,6 @@
 //! Attention over segments, forward and backward.
 
-use super::{View, attention_mma, decoding, kernels, launch, launch_over};
+use super::{View, attention_mma, attention_wgmma, decoding, kernels, launch, launch_over};
 use crate::bind::{Io, Steps, Tensor};
 use crate::step::Step;
 use ambitus_ir::TensorType;
@@ -138,12 +138,12 @@ impl Shape {
     /// Returns the tiles of rows, times heads and the parts of each head's channels; nothing without rows.
     fn grid(&self, rows: View, heads: i32) -> Option<[u32; 2]> {
         let parts = (self.head_dim as u32).div_ceil(self.width() as u32);
-        Shape::tiles(rows, heads).map(|[tiles, heads]| [tiles, heads * parts])
+        Shape::tiles(rows, TILE, heads).map(|[tiles, heads]| [tiles, heads * parts])
     }
 
-    /// Returns the tiles of rows, times heads; nothing without rows.
-    pub(super) fn tiles(rows: View, heads: i32) -> Option<[u32; 2]> {
-        let tiles = (rows.rows as u64).div_ceil(u64::from(TILE)) as u32;
+    /// Returns the tiles of `tile` rows, times heads; nothing without rows.
+    pub(super) fn tiles(rows: View, tile: u32, heads: i32) -> Option<[u32; 2]> {
+        let tiles = (rows.rows as u64).div_ceil(u64::from(tile)) as u32;
         (tiles > 0).then_some([tiles, heads as u32])
     }
 }
@@ -165,7 +165,12 @@ pub(crate) fn on_tensor_cores_backward(
     x: &[TensorType],
     y: &[TensorType],
 ) -> bool {
-    attention_mma::takes(op.head_dim, capability, &[x[0], x[1], x[2], x[5], y[0], y[1], y[2]])
+    attention_mma::takes(op.head_dim, capability, &operands_of_gradient(x, y))
+}
+
+/// Returns what has to be of one type for tensor cores.
+fn operands_of_gradient(x: &[TensorType], y: &[TensorType]) -> [TensorType; 7] {
+    [x[0], x[1], x[2], x[5], y[0], y[1], y[2]]
 }
 
 /// Returns the scratch of the forward op.
@@ -180,7 +185,10 @@ pub(crate) fn forward(op: &Attention, io: &Io) -> Steps {
     }
     let shape = Shape::new(op);
     let y: Vec<TensorType> = io.y.iter().map(|t| t.ty).collect();
-    let step = if on_tensor_cores(op, io.here.capability, &types, &y) {
+    let (capability, tensors) = (io.here.capability, [types[0], types[1], types[2], y[0]]);
+    let step = if attention_wgmma::takes(op.head_dim, capability, &tensors) {
+        attention_wgmma::forward(shape, io)
+    } else if attention_mma::takes(op.head_dim, capability, &tensors) {
         attention_mma::forward(shape, io)
     } else {
         shape.forward(io)
@@ -200,7 +208,11 @@ pub(crate) fn backward(op: &AttentionGrad, io: &Io) -> Steps {
     let delta = View::new(io.workspace, delta_type(op, io.x[0].ty));
     let mut steps = launch_over(&Delta { o, d_o, delta, head_dim: shape.head_dim }, 32 * delta.stored());
     let types = |all: &[Tensor]| all.iter().map(|t| t.ty).collect::<Vec<TensorType>>();
-    if on_tensor_cores_backward(op, io.here.capability, &types(&io.x), &types(&io.y)) {
+    let (capability, tensors) = (io.here.capability, operands_of_gradient(&types(&io.x), &types(&io.y)));
+    if attention_wgmma::takes(head_dim, capability, &tensors) {
+        steps.extend(attention_wgmma::queries(shape, io, delta));
+        steps.extend(attention_wgmma::keys(shape, io, delta));
+    } else if attention_mma::takes(head_dim, capability, &tensors) {
         steps.extend(attention_mma::queries(shape, io, delta));
         steps.extend(attention_mma::keys(shape, io, delta));
     } else {

@@ -8,18 +8,10 @@
 #if !defined(__CUDACC__) || __CUDA_ARCH__ >= 800
 
 enum { THREADS = 128 };
-#define LOG2_E 1.44269504f
-
-// A head's channels of a tensor, a multiple of 8.
-struct Head {
-    const View& t;
-    int column;
-    int width;
-};
 
 // Starts copying ROWS rows from `row` on, D channels; rows from `end` on and channels beyond the head's become zero.
 template <int D, int ROWS>
-__device__ inline void fetch(const Head& h, int row, int end, u16* to) {
+__device__ inline void fetch(const Channels& h, int row, int end, u16* to) {
     const int chunk = threadIdx.x % 8 * 8, mine = threadIdx.x / 8, STEP = THREADS / 8;
     const u16* from = (const u16*)h.t.data + (i64)(row + mine) * h.t.pitch + h.column + chunk;
     to += mine * Shared<D>::PITCH + chunk;
@@ -34,7 +26,7 @@ __device__ inline void fetch(const Head& h, int row, int end, u16* to) {
 
 // The rows of two tensors that a step walks over.
 template <int D, int ROWS>
-__device__ inline void fetch_stage(const Head& first, const Head& second, int row, int end, u16* stage) {
+__device__ inline void fetch_stage(const Channels& first, const Channels& second, int row, int end, u16* stage) {
     fetch<D, ROWS>(first, row, end, stage);
     fetch<D, ROWS>(second, row, end, stage + ROWS * Shared<D>::PITCH);
 }
@@ -72,51 +64,13 @@ __device__ inline void add_rows(const float (&p)[N][4], const u16* rows, float (
     }
 }
 
-// Gives scores that rows do not see another value, where others begin at `at`.
-template <int N>
-__device__ inline void mask(const Ranges& ranges, int at, float value, float (&s)[N][4]) {
-    // What all rows see.
-    if (at >= ranges.begin[TILE - 1] && at + 8 * N <= ranges.end[0]) return;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = threadIdx.x / 32 * 16 + lane_row() + 8 * half, begin = ranges.begin[row], end = ranges.end[row];
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int other = at + 8 * n + lane_column() + e;
-                if (other < begin || other >= end) s[n][2 * half + e] = value;
-            }
-    }
-}
-
-// Writes this warp's rows of a tile that begins at `first`, times factors of this thread's two rows.
-template <int D, bool HALF>
-__device__ inline void store(const Head& h, int first, const float (&x)[D / 8][4], float by0, float by1) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = first + threadIdx.x / 32 * 16 + lane_row() + 8 * half;
-        if (row >= h.t.rows) continue;
-        const float by = half == 0 ? by0 : by1;
-        u16* to = (u16*)h.t.data + (i64)row * h.t.pitch + h.column + lane_column();
-#pragma unroll
-        for (int n = 0; n < D / 8; n++)
-            if (8 * n < h.width) *(u32*)(to + 8 * n) = pack<HALF>(x[n][2 * half] * by, x[n][2 * half + 1] * by);
-    }
-}
-
-// The tiles that see most come first: they are last where rows see what is before them.
-__device__ inline int first_row(int backwards) {
-    return (backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * TILE;
-}
-
 template <int D, int AT_ONCE, bool HALF, class A>
 __device__ inline void forward(const A& a, u16* memory, Ranges& ranges) {
     const int N = AT_ONCE / 8, STAGE = 2 * AT_ONCE * Shared<D>::PITCH;
-    const int first = first_row(a.causal), head = blockIdx.y;
+    const int first = first_row<TILE>(a.causal), head = blockIdx.y;
     find_ranges(a.q_segs, a.k_segs, a.q.rows, first, a.causal ? UP_TO : ALL, ranges);
     const int lo = ranges.begin[0], hi = ranges.end[TILE - 1], column = head / a.group * a.head_dim;
-    const Head k = {a.k, column, a.head_dim}, v = {a.v, column, a.head_dim};
+    const Channels k = {a.k, column, a.head_dim}, v = {a.v, column, a.head_dim};
     if (lo < hi) fetch_stage<D, AT_ONCE>(k, v, lo, hi, memory);
     copies_commit();
 
@@ -146,7 +100,7 @@ __device__ inline void forward(const A& a, u16* memory, Ranges& ranges) {
         clear_fragments(s);
 #pragma unroll
         for (int c = 0; c < D / 16; c++) add_scores<D, HALF>(q[c], stage, 16 * c, s);
-        mask(ranges, at, -INFINITY, s);
+        mask(ranges, 0, TILE - 1, at, -INFINITY, s);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float top = most[h];
@@ -207,12 +161,12 @@ template <int D, int AT_ONCE, bool HALF, class A>
 __device__ inline void backward_queries(const A& a, u16* memory, Ranges& ranges) {
     const int N = AT_ONCE / 8, OWN = TILE * Shared<D>::PITCH, STAGE = 2 * AT_ONCE * Shared<D>::PITCH;
     u16 *own_q = memory, *own_do = memory + OWN, *stages = memory + 2 * OWN;
-    const int first = first_row(a.causal), head = blockIdx.y, column = head * a.head_dim;
+    const int first = first_row<TILE>(a.causal), head = blockIdx.y, column = head * a.head_dim;
     fetch<D, TILE>({a.q, column, a.head_dim}, first, (int)a.q.rows, own_q);
     fetch<D, TILE>({a.d_o, column, a.head_dim}, first, (int)a.q.rows, own_do);
     find_ranges(a.q_segs, a.k_segs, a.q.rows, first, a.causal ? UP_TO : ALL, ranges);
     const int lo = ranges.begin[0], hi = ranges.end[TILE - 1], from = head / a.group * a.head_dim;
-    const Head k = {a.k, from, a.head_dim}, v = {a.v, from, a.head_dim};
+    const Channels k = {a.k, from, a.head_dim}, v = {a.v, from, a.head_dim};
     if (lo < hi) fetch_stage<D, AT_ONCE>(k, v, lo, hi, stages);
     copies_commit();
 
@@ -241,7 +195,7 @@ __device__ inline void backward_queries(const A& a, u16* memory, Ranges& ranges)
         for (int n = 0; n < N; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) p[n][e] = exp2_fast(p[n][e] * scale - lse[e / 2]) * (g[n][e] - delta[e / 2]);
-        mask(ranges, at, 0.0f, p);
+        mask(ranges, 0, TILE - 1, at, 0.0f, p);
         add_rows<D, HALF>(p, stage, dq);
     }
     // Of rows that see nothing, too.
@@ -258,7 +212,7 @@ __device__ inline void backward_keys(const A& a, u16* memory, Ranges& ranges) {
     u16 *own_k = memory, *own_v = memory + OWN, *stages = memory + 2 * OWN;
     // Of each stage: the queries' lse, then their delta.
     float* rows = (float*)(stages + 2 * STAGE);
-    const int first = first_row(0), head = blockIdx.y, column = head * a.head_dim;
+    const int first = first_row<TILE>(0), head = blockIdx.y, column = head * a.head_dim;
     fetch<D, TILE>({a.k, column, a.head_dim}, first, (int)a.k.rows, own_k);
     fetch<D, TILE>({a.v, column, a.head_dim}, first, (int)a.k.rows, own_v);
     find_ranges(a.k_segs, a.q_segs, a.k.rows, first, a.causal ? FROM : ALL, ranges);
@@ -303,7 +257,7 @@ __device__ inline void backward_keys(const A& a, u16* memory, Ranges& ranges) {
         for (int n = 0; n < N; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) p[n][e] = exp2_fast(p[n][e] * scale - mine[8 * n + e % 2]);
-        mask(ranges, at, 0.0f, p);
+        mask(ranges, 0, TILE - 1, at, 0.0f, p);
         add_rows<D, HALF>(p, stage + STAGE / 2, dv);
         scores<D, HALF>(own_v, stage + STAGE / 2, g);
         // What a masked row or column holds may be NaN.

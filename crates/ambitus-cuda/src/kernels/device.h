@@ -238,37 +238,6 @@ __device__ inline int segment_of(const View& table, i64 row) {
     return low == table.cols ? -1 : low - 1;
 }
 
-// What a row at place i of its clip sees of the clip's rows on the other side of an attention: all of them, those up to i, or
-// those from i on. Rows of no segment see none, where the other side's last clip ends.
-enum { ALL = 0, UP_TO = 1, FROM = 2 };
-struct Seen { int begin, end; };
-
-__device__ inline Seen seen_by(const View& segs, const View& others, i64 rows, int row, int which) {
-    int segment = row < rows ? segment_of(segs, row) : -1;
-    int begin = get_int(others, segment < 0 ? others.cols - 1 : segment), end = begin;
-    if (segment < 0) return {begin, end};
-    int place = row - get_int(segs, segment);
-    end = get_int(others, segment + 1);
-    if (which == UP_TO && end - begin > place + 1) end = begin + place + 1;
-    if (which == FROM) begin = end - begin > place ? begin + place : end;
-    return {begin, end};
-}
-
-// Rows of an attention's tile, and what they see of the other side.
-enum { TILE = 64 };
-struct Ranges { int begin[TILE], end[TILE]; };
-
-// Rows first .. first + TILE of the side with `segs`.
-__device__ inline void find_ranges(const View& segs, const View& others, i64 rows, int first, int which,
-                                   Ranges& ranges) {
-    if (threadIdx.x < TILE) {
-        Seen seen = seen_by(segs, others, rows, first + threadIdx.x, which);
-        ranges.begin[threadIdx.x] = seen.begin;
-        ranges.end[threadIdx.x] = seen.end;
-    }
-    __syncthreads();
-}
-
 // Sums over a block, in an order that depends on the block's size only; every thread gets the sum. Blocks are whole
 // warps. `shared` is a static array of 32 floats, free for another use after the next barrier.
 __device__ inline float block_sum(float x, float* shared) {

@@ -6,6 +6,7 @@
 pub(crate) mod activation;
 pub(crate) mod attention;
 mod attention_mma;
+mod attention_wgmma;
 pub(crate) mod collective;
 pub(crate) mod conv;
 pub(crate) mod copy;
@@ -65,6 +66,7 @@ pub(crate) const FAMILIES: &[&Family] = &[
     &activation::FAMILY,
     &attention::FAMILY,
     &attention_mma::FAMILY,
+    &attention_wgmma::FAMILY,
     &collective::FAMILY,
     &conv::FAMILY,
     &decoding::FAMILY,
@@ -86,13 +88,18 @@ pub(crate) const FAMILIES: &[&Family] = &[
 
 /// The first card with all operations of `warp.h`: bfloat16 on tensor cores, copies to shared memory that land later.
 pub(crate) const WARP_OPERATIONS: (u32, u32) = (8, 0);
+/// The only cards with the operations of `warpgroup.h` (Hopper).
+pub(crate) const WARPGROUP_OPERATIONS: (u32, u32) = (9, 0);
 /// Elements of 16 bits that are copied at once.
 pub(crate) const CHUNK: usize = 8;
 
 /// Returns what every family's code stands after.
 pub(crate) fn headers() -> String {
     let header = |name: &str, text: &str| format!("#line 1 \"{name}\"\n{text}");
-    header("device.h", include_str!("device.h")) + &header("warp.h", include_str!("warp.h"))
+    header("device.h", include_str!("device.h"))
+        + &header("warp.h", include_str!("warp.h"))
+        + &header("warpgroup.h", include_str!("warpgroup.h"))
+        + &header("tiles.h", include_str!("tiles.h"))
 }
 
 /// Returns what a family's code is compiled from.

@@ -119,7 +119,7 @@ pub(super) fn attention(t: &mut Table) {
     let packed: &[i32] = &[0, 5, 5, 12, 19];
     // Several tiles of an executor, of up to 64 rows, with clips that begin and end inside them.
     let (tiles, aligned): (&[i32], &[i32]) = (&[0, 3, 3, 90, 141], &[0, 64, 128]);
-    let table: [AttentionCase; 18] = [
+    let table: [AttentionCase; 19] = [
         ("self", op(3, 3, 6, false), 23, 23, packed, packed),
         ("causal", op(2, 2, 8, true), 23, 23, packed, packed),
         ("grouped, causal", op(6, 2, 6, true), 23, 23, packed, packed),
@@ -140,6 +140,7 @@ pub(super) fn attention(t: &mut Table) {
         ("128 channels, cross", op(2, 1, 128, false), 70, 100, &[0, 66], &[0, 97]),
         ("130 channels", op(2, 1, 130, false), 70, 70, &[0, 67], &[0, 67]),
         ("many heads", op(33, 11, 2, true), 12, 12, &[0, 1, 12], &[0, 1, 12]),
+        ("all empty, 64 channels", op(2, 1, 64, true), 6, 6, &[0, 0, 0], &[0, 0, 0]),
     ];
     for (what, op, tq, tk, qs, ks) in table {
         let (wide, kwide) = (op.heads * op.head_dim, op.kv_heads * op.head_dim);
