@@ -306,8 +306,7 @@ struct Bits4 {
 };
 
 // The `n` elements from place `i` on, of any type but u8; beyond them 0. One access where the place is a multiple of four: tensors
-// start at multiples of 256 bytes.
-// WHOLE: all are, and there are four.
+// start at multiples of 256 bytes. WHOLE: all are, and there are four.
 template <bool WHOLE = false>
 __device__ inline Bits4 get_bits4(const View& v, i64 i, int n) {
     Bits4 x = {{0, 0, 0, 0}};
