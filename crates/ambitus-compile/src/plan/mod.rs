@@ -7,7 +7,7 @@
 //!
 //! Where an update is one micro-batch ([`Gradients::Passing`]), gradients are states of the transient region as well, which begin
 //! where backward makes them and end where the optimizer has read them: the programs from the one to the other are one placement
-//! problem ([`chain`]). So the activations' bytes become gradients', and while a model is evaluated or speaks there are none.
+//! problem (`chain`). So the activations' bytes become gradients', and while a model is evaluated or speaks there are none.
 
 mod chain;
 pub mod check;
