@@ -84,7 +84,6 @@ __device__ inline void forward(const A& a, u16* memory, Ranges& ranges) {
             const u16* from = (const u16*)a.q.data + (i64)r * a.q.pitch + head * a.head_dim + channel + lane_column();
             q[c][i] = r < a.q.rows && channel < a.head_dim ? *(const u32*)from : 0;
         }
-    // `total` has this thread's columns only, until the end.
     float o[D / 8][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f};
     clear_fragments(o);
     const float scale = a.scale * LOG2_E;
@@ -101,42 +100,13 @@ __device__ inline void forward(const A& a, u16* memory, Ranges& ranges) {
 #pragma unroll
         for (int c = 0; c < D / 16; c++) add_scores<D, HALF>(q[c], stage, 16 * c, s);
         mask(ranges, 0, TILE - 1, at, -INFINITY, s);
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float top = most[h];
-#pragma unroll
-            for (int n = 0; n < N; n++) top = fmaxf(top, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-            // A row that has seen no key yet has no finite maximum to take off.
-            const float off = top == -INFINITY ? 0.0f : top * scale, keep = exp2_fast(most[h] * scale - off);
-            most[h] = top;
-            total[h] *= keep;
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int e = 2 * h; e < 2 * h + 2; e++) {
-                    s[n][e] = exp2_fast(s[n][e] * scale - off);
-                    total[h] += s[n][e];
-                }
-#pragma unroll
-            for (int n = 0; n < D / 8; n++) {
-                o[n][2 * h] *= keep;
-                o[n][2 * h + 1] *= keep;
-            }
-        }
+        float keep[2];
+        exponentials(scale, s, most, total, keep);
+        scale_rows(keep, o);
         add_rows<D, HALF>(s, stage + STAGE / 2, o);
     }
     float by[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float sum = total[h];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        by[h] = sum == 0.0f ? 0.0f : 1.0f / sum;
-        const float lse = sum == 0.0f ? 0.0f : most[h] * a.scale + logf(sum);
-        if (lane_column() == 0 && row + 8 * h < a.lse.rows) put(a.lse, (i64)(row + 8 * h) * a.lse.pitch + head, lse);
-    }
+    end_softmax(a.lse, first, head, a.scale, most, total, by);
     store<D, HALF>({a.o, head * a.head_dim, a.head_dim}, first, o, by[0], by[1]);
     zero_pads_of_tile(a.o, first, TILE);
     zero_pads_of_tile(a.lse, first, TILE);
@@ -276,13 +246,7 @@ __device__ inline void backward_keys(const A& a, u16* memory, Ranges& ranges) {
     zero_pads_of_tile(a.dv, first, TILE);
 }
 
-#define BODY(function, width, at_once)                                              \
-    {                                                                               \
-        __shared__ Ranges ranges;                                                   \
-        DYNAMIC_SHARED(u16, memory);                                                \
-        if (a.q.dtype == F16) function<width, at_once, true>(a, memory, ranges);    \
-        else function<width, at_once, false>(a, memory, ranges);                    \
-    }
+#define BODY(function, width, at_once) OF_EITHER_TYPE(Ranges, function, width, at_once)
 #else
 // The fp32 kernels run here.
 #define BODY(function, width, at_once) {}

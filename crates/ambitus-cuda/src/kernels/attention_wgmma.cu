@@ -71,31 +71,6 @@ __device__ inline void mask_of_warp(const RowRanges& ranges, int at, float value
 // Where panels begin, of this memory, which has 1024 bytes to spare.
 __device__ inline u16* first_panel(u16* memory) { return memory + (1024 - in_shared(memory) % 1024) % 1024 / 2; }
 
-// One step of a row's softmax: scores become exponentials, `keep` is what sums so far are multiplied by. `total` has this thread's columns.
-template <int N>
-__device__ inline void exponentials(float scale, float (&s)[N][4], float (&most)[2], float (&total)[2], float (&keep)[2]) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float top = most[h];
-#pragma unroll
-        for (int n = 0; n < N; n++) top = fmaxf(top, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-        // A row that has seen no key yet has no finite maximum to take off.
-        const float off = top == -INFINITY ? 0.0f : top * scale;
-        keep[h] = exp2_fast(most[h] * scale - off);
-        most[h] = top;
-        total[h] *= keep[h];
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 2 * h; e < 2 * h + 2; e++) {
-                s[n][e] = exp2_fast(s[n][e] * scale - off);
-                total[h] += s[n][e];
-            }
-    }
-}
-
 // In shared memory: queries, two tiles of keys, two of values.
 template <int D, int AT_ONCE, bool HALF, class A>
 __device__ inline void forward(const A& a, u16* memory, RowRanges& ranges) {
@@ -142,10 +117,7 @@ __device__ inline void forward(const A& a, u16* memory, RowRanges& ranges) {
             mask_of_warp(ranges, at, -INFINITY, s);
             exponentials(scale, s, most, total, keep);
             wgmma_wait(0, o, p);
-#pragma unroll
-            for (int n = 0; n < D / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) o[n][e] *= keep[e / 2];
+            scale_rows(keep, o);
             pack_left<HALF>(s, p);
         }
         ready();
@@ -154,17 +126,8 @@ __device__ inline void forward(const A& a, u16* memory, RowRanges& ranges) {
         wgmma_commit();
         wgmma_wait(0, o, p);
     }
-    const int row = first + threadIdx.x / 32 * 16 + lane_row();
     float by[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float sum = total[h];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        by[h] = sum == 0.0f ? 0.0f : 1.0f / sum;
-        const float lse = sum == 0.0f ? 0.0f : most[h] * a.scale + logf(sum);
-        if (lane_column() == 0 && row + 8 * h < a.lse.rows) put(a.lse, (i64)(row + 8 * h) * a.lse.pitch + head, lse);
-    }
+    end_softmax(a.lse, first, head, a.scale, most, total, by);
     store<D, HALF>({a.o, head * D, D}, first, o, by[0], by[1]);
     zero_pads_of_tile(a.o, first, ROWS);
     zero_pads_of_tile(a.lse, first, ROWS);
@@ -370,13 +333,7 @@ __device__ inline void backward_keys(const A& a, u16* memory, RowRanges& ranges)
     zero_pads_of_tile(a.dv, first, ROWS);
 }
 
-#define BODY(function, width, at_once)                                              \
-    {                                                                               \
-        __shared__ RowRanges ranges;                                                \
-        DYNAMIC_SHARED(u16, memory);                                                \
-        if (a.q.dtype == F16) function<width, at_once, true>(a, memory, ranges);    \
-        else function<width, at_once, false>(a, memory, ranges);                    \
-    }
+#define BODY(function, width, at_once) OF_EITHER_TYPE(RowRanges, function, width, at_once)
 #else
 // Other cards have other kernels.
 #define BODY(function, width, at_once) {}

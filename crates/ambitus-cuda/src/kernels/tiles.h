@@ -82,4 +82,63 @@ __device__ inline void store(const Channels& h, int first, const float (&x)[D / 
             if (8 * n < h.width) *(u32*)(to + 8 * n) = pack<HALF>(x[n][2 * half] * by, x[n][2 * half + 1] * by);
     }
 }
+
+// One step of softmax over rows: scores become exponentials, `keep` is what sums so far are multiplied by. `total` has this thread's columns
+// only.
+template <int N>
+__device__ inline void exponentials(float scale, float (&s)[N][4], float (&most)[2], float (&total)[2], float (&keep)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float top = most[h];
+#pragma unroll
+        for (int n = 0; n < N; n++) top = fmaxf(top, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+        // A row that has seen no key yet has no finite maximum to take off.
+        const float off = top == -INFINITY ? 0.0f : top * scale;
+        keep[h] = exp2_fast(most[h] * scale - off);
+        most[h] = top;
+        total[h] *= keep[h];
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 2 * h; e < 2 * h + 2; e++) {
+                s[n][e] = exp2_fast(s[n][e] * scale - off);
+                total[h] += s[n][e];
+            }
+    }
+}
+
+// Multiplies rows, two of each thread.
+template <int N>
+__device__ inline void scale_rows(const float (&by)[2], float (&x)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) x[n][e] *= by[e / 2];
+}
+
+// Ends softmax of a tile that begins at row `first`: writes lse, and gives what the sums are multiplied by.
+__device__ inline void end_softmax(const View& lse, int first, int head, float scale, const float (&most)[2], const float (&total)[2],
+                                   float (&by)[2]) {
+    const int row = first + threadIdx.x / 32 * 16 + lane_row();
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float sum = total[h];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        by[h] = sum == 0.0f ? 0.0f : 1.0f / sum;
+        const float of_row = sum == 0.0f ? 0.0f : most[h] * scale + logf(sum);
+        if (lane_column() == 0 && row + 8 * h < lse.rows) put(lse, (i64)(row + 8 * h) * lse.pitch + head, of_row);
+    }
+}
+
+// What a kernel does in the operands' type.
+#define OF_EITHER_TYPE(ranges_of_rows, function, width, at_once)                    \
+    {                                                                               \
+        __shared__ ranges_of_rows ranges;                                           \
+        DYNAMIC_SHARED(u16, memory);                                                \
+        if (a.q.dtype == F16) function<width, at_once, true>(a, memory, ranges);    \
+        else function<width, at_once, false>(a, memory, ranges);                    \
+    }
 #endif

@@ -54,11 +54,12 @@ fn has_nvrtc() -> bool {
     false
 }
 
-/// What a card loads, where this NVRTC makes machine code for it.
+/// What a card loads, where this NVRTC makes machine code for it, and Hopper without its own operations.
 fn architectures() -> Vec<String> {
     let loaded = CAPABILITIES.map(|capability| nvrtc::architecture(capability).expect("a version"));
-    let architectures: Vec<String> = loaded.into_iter().filter(|a| a.starts_with("sm_")).collect();
-    assert_eq!(architectures.len(), 8, "NVRTC 12.8 or later: {architectures:?}");
+    let mut architectures: Vec<String> = loaded.into_iter().filter(|a| a.starts_with("sm_")).collect();
+    architectures.push("sm_90".to_owned());
+    assert_eq!(architectures.len(), 9, "NVRTC 12.8 or later: {architectures:?}");
     assert!(architectures.contains(&"sm_90a".to_owned()), "{architectures:?}");
     architectures
 }
@@ -99,7 +100,7 @@ fn every_kernel_compiles_for_every_card_within_its_budget() {
 }
 
 /// Kernels of tensor cores: family, name, and how many products the loop has that walks over tiles: by arithmetic, of a warp.
-const LOOPS: [(&str, &str, usize); 11] = [
+const LOOPS: [(&str, &str, usize); 17] = [
     // Queries 16 x keys x channels, scores and values, in products of 16 x 8 x 16.
     ("attention_mma", "attention_mma_64", 64),
     ("attention_mma", "attention_mma_96", 48),
@@ -113,6 +114,13 @@ const LOOPS: [(&str, &str, usize); 11] = [
     // A tap of 32 rows, 64 inputs, 64 outputs; 64 rows of two taps.
     ("conv", "conv_mma", 64),
     ("conv", "conv_weight_mma", 64),
+    // On Hopper a warp's share of products of 64 x 64 or 64 x 128 x 16.
+    ("attention_wgmma", "attention_wgmma_64", 64),
+    ("attention_wgmma", "attention_wgmma_128", 256),
+    ("attention_wgmma", "attention_wgmma_queries_grad_64", 96),
+    ("attention_wgmma", "attention_wgmma_queries_grad_128", 192),
+    ("attention_wgmma", "attention_wgmma_keys_grad_64", 128),
+    ("attention_wgmma", "attention_wgmma_keys_grad_128", 256),
 ];
 /// The least share of products among a loop's instructions.
 const LEAST_SHARE: f64 = 0.1;
@@ -124,8 +132,9 @@ fn loops_of_tensor_cores_have_their_products() {
         return;
     }
     let dir = tempfile::tempdir().expect("a folder");
-    for architecture in ["sm_80", "sm_86", "sm_90a"] {
-        for family in ["attention_mma", "conv"] {
+    for architecture in ["sm_80", "sm_86", "sm_90", "sm_90a"] {
+        let hoppers = (architecture == "sm_90a").then_some("attention_wgmma");
+        for family in ["attention_mma", "conv"].into_iter().chain(hoppers) {
             let file = dir.path().join(format!("{family}.cubin"));
             let image = nvrtc::image(family, architecture).expect("the kernels compile");
             std::fs::write(&file, image).expect("a file");
@@ -149,6 +158,12 @@ fn loops_of_tensor_cores_have_their_products() {
     }
 }
 
+/// Returns how many products of 16 x 8 x 16 a warp has of an instruction: `HMMA.16816...`, `HGMMA.64xNx16...`.
+fn products(instruction: &str) -> usize {
+    let columns = instruction.split("HGMMA.64x").nth(1).and_then(|rest| rest.split('x').next()?.parse().ok());
+    columns.map_or(usize::from(instruction.contains("HMMA")), |columns: usize| columns / 8)
+}
+
 /// Returns (instructions, products) of every loop of a kernel that has products: between a label and a jump back to it.
 fn loops(text: &str, kernel: &str) -> Vec<(usize, usize)> {
     let body = text.split("\n.text.").find(|part| part.starts_with(&format!("{kernel}:"))).unwrap_or("");
@@ -163,7 +178,7 @@ fn loops(text: &str, kernel: &str) -> Vec<(usize, usize)> {
     let back = |(at, line): (usize, &&str)| {
         let label = line.split("`(").nth(1)?.split(')').next()?;
         let start = *labels.get(label).filter(|start| line.contains("BRA") && **start <= at)?;
-        let products = instructions[start..=at].iter().filter(|i| i.contains("HMMA")).count();
+        let products = instructions[start..=at].iter().map(|i| products(i)).sum();
         (products > 0).then_some((at + 1 - start, products))
     };
     instructions.iter().enumerate().filter_map(back).collect()
