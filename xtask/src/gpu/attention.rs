@@ -1,6 +1,7 @@
 //! Attention alone, forward and backward in bf16, beside PyTorch's.
 
 use super::Run;
+use super::fast::FEW_ROUNDS;
 use super::subject::open;
 use crate::peers::Peer;
 use crate::report::quartiles;
@@ -129,7 +130,8 @@ pub fn attention(run: &mut Run<'_>) -> Result<(), String> {
     let mut open: Vec<_> = shapes.iter().map(|shape| shape.open(run)).collect::<Result<_, _>>()?;
     let mut own = shapes.iter().map(|_| Vec::new()).collect::<Vec<Vec<Passes>>>();
     let mut answers: Vec<Value> = Vec::new();
-    for _ in 0..ROUNDS {
+    let rounds = if run.options.small { FEW_ROUNDS } else { ROUNDS };
+    for _ in 0..rounds {
         for ((exec, planned), own) in open.iter_mut().zip(&mut own) {
             own.push(measure(exec, planned)?);
         }
@@ -168,7 +170,7 @@ pub fn attention(run: &mut Run<'_>) -> Result<(), String> {
             ]);
         }
     }
-    run.page.line(&format!("Medians of {ROUNDS} alternating rounds; PyTorch's columns in ms.\n"));
+    run.page.line(&format!("Medians of {rounds} alternating rounds; PyTorch's columns in ms.\n"));
     run.page.table(&rows);
     run.page.fact("attention", json!({ "own_seconds": own, "torch": answers }));
     Ok(())

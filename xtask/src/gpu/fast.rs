@@ -14,7 +14,7 @@ use std::time::Instant;
 
 /// Rounds of steps on each side, alternating; two are enough to try the way.
 const ROUNDS: usize = 9;
-const FEW_ROUNDS: usize = 2;
+pub(super) const FEW_ROUNDS: usize = 2;
 /// Layers of half of Orpheus 3B: a block alone has a head that takes most of its time. With all 28 both sides would take 155 GB, by what
 /// they took with 1 and 14 (benches/results/2026-11-27-nvidia-h200-fast.md).
 const HALF: usize = 14;

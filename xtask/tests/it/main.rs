@@ -10,6 +10,7 @@ mod warpgroup;
 
 use ambitus_cuda::libraries::{self, Needed};
 use ambitus_testkit::emulated_cuda;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 /// How the emulated card runs kernels.
@@ -50,6 +51,20 @@ fn emulation(how: Emulation) -> Option<MutexGuard<'static, ()>> {
         of_driver::<unsafe extern "C" fn(i32)>("emulated_hopper")(how.hopper.into());
     };
     Some(one)
+}
+
+/// Runs a long test, by its name, in a process of its own, where it waits for no other that holds [`emulation`].
+fn apart(name: &str, test: impl FnOnce()) {
+    const APART: &str = "AMBITUS_APART";
+    if std::env::var_os(APART).is_some() {
+        return test();
+    }
+    let me = std::env::current_exe().expect("a running program has a path");
+    let done = Command::new(me).args([name, "--exact", "--nocapture"]).env(APART, "1").output();
+    let done = done.expect("the test runs");
+    let (said, why) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    println!("{said}");
+    assert!(done.status.success() && said.contains("1 passed"), "{name}: {why}");
 }
 
 /// Returns a function of the emulated driver, which is loaded.

@@ -1,15 +1,14 @@
-//! Deletes the barriers of the kernels, the commits and waits of their copies and products, and fences, one at a time: the emulated card must
-//! find it.
+//! Watches every kernel for races, and deletes the barriers of the kernels, the commits and waits of their copies and products, and fences, one
+//! at a time: the emulated card must find it.
 //!
-//! A tenth of them, drawn anew each time; all with `AMBITUS_LONG=1`; those of a file with `AMBITUS_PLACES=conv.cu`.
+//! A tenth is deleted, drawn anew each time; all with `AMBITUS_LONG=1`; those of a file with `AMBITUS_PLACES=conv.cu`.
 
-use crate::{Emulation, emulated, emulation, of_driver};
+use crate::{Emulation, apart, emulated, emulation, of_driver};
 use ambitus_ir::DType;
-use ambitus_testkit::Case;
+use ambitus_testkit::{Case, drawn};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 use xtask::ops;
 
 /// What is deleted.
@@ -59,49 +58,71 @@ pub fn without<R>(place: &str, what: impl FnOnce() -> R) -> R {
     done
 }
 
-/// Returns the cases in an element type that come by each barrier.
-fn cases_by_barrier(places: &[String], dtype: DType, hopper: bool) -> BTreeMap<String, Vec<Case>> {
-    let mut found: BTreeMap<String, Vec<Case>> = BTreeMap::new();
-    emulated::each_case(dtype, hopper, |case, _| {
-        for place in places {
-            if with_place::<u32>("emulated_came_by", place) > 0 {
-                found.entry(place.clone()).or_default().push(case.clone());
+/// What the cases in an element type showed while nothing was deleted, on a card or on Hopper.
+struct Watched {
+    dtype: DType,
+    hopper: bool,
+    /// Races, and results that are not the interpreter's.
+    faults: Vec<String>,
+    /// The cases that come by each barrier.
+    cases: BTreeMap<String, Vec<Case>>,
+}
+
+impl Watched {
+    /// Runs every case; `None` without a C++ compiler.
+    fn of(places: &[String], (dtype, hopper): (DType, bool)) -> Option<Watched> {
+        let _one = emulation(Emulation { races: true, hopper, ..Emulation::default() })?;
+        let mut watched = Watched { dtype, hopper, faults: Vec::new(), cases: BTreeMap::new() };
+        emulated::each_case(dtype, hopper, |case, outcome| {
+            watched.faults.extend(outcome.faults);
+            for place in places {
+                if with_place::<u32>("emulated_came_by", place) > 0 {
+                    watched.cases.entry(place.clone()).or_default().push(case.clone());
+                }
             }
-        }
-    });
-    found
-}
+        });
+        Some(watched)
+    }
 
-/// Returns the barriers without which no case fails.
-fn survivors(places: Vec<String>, dtype: DType, hopper: bool) -> Vec<String> {
-    let how = Emulation { races: true, hopper, ..Emulation::default() };
-    let Some(_one) = emulation(how).filter(|_| !places.is_empty()) else { return Vec::new() };
-    let cases = cases_by_barrier(&places, dtype, hopper);
-    let survives = |place: &String| {
-        let fails = |case: &&Case| {
-            let (_, outcome) = ops::check(emulated::card(), dtype, std::slice::from_ref(*case));
-            !outcome.faults.is_empty()
+    /// Returns the barriers without which no case fails.
+    fn survivors(&self, places: Vec<String>) -> Vec<String> {
+        let how = Emulation { races: true, hopper: self.hopper, ..Emulation::default() };
+        let Some(_one) = emulation(how) else { return places };
+        let survives = |place: &String| {
+            let fails = |case: &&Case| {
+                let (_, outcome) = ops::check(emulated::card(), self.dtype, std::slice::from_ref(*case));
+                !outcome.faults.is_empty()
+            };
+            let failed = without(place, || self.cases.get(place).into_iter().flatten().find(fails));
+            println!("{place}: {}", failed.map_or("survives", |case| &case.name));
+            failed.is_none()
         };
-        let failed = without(place, || cases.get(place).into_iter().flatten().find(fails));
-        println!("{place}: {}", failed.map_or("survives", |case| &case.name));
-        failed.is_none()
-    };
-    places.into_iter().filter(survives).collect()
+        places.into_iter().filter(survives).collect()
+    }
 }
 
+/// In one test, since both need every case watched.
 #[test]
-fn a_deleted_barrier_is_found() {
+fn no_kernel_has_a_race_and_a_deleted_barrier_is_found() {
+    apart("mutations::no_kernel_has_a_race_and_a_deleted_barrier_is_found", races_and_deleted_barriers);
+}
+
+fn races_and_deleted_barriers() {
     let mut places = barriers();
     assert!(places.len() > 20, "{places:?}");
-    if let Ok(word) = std::env::var("AMBITUS_PLACES") {
-        places.retain(|place| place.contains(&word));
-    } else if std::env::var_os("AMBITUS_LONG").is_none() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos() as usize;
-        places = places.into_iter().enumerate().filter(|(i, _)| i % 10 == now % 10).map(|(_, p)| p).collect();
+    match std::env::var("AMBITUS_PLACES") {
+        Ok(word) => places.retain(|place| place.contains(&word)),
+        Err(_) => places = drawn(places, 10),
     }
-    println!("without {}", places.join(", without "));
     // Some stand only where elements are narrow, some only on Hopper.
-    let survived = survivors(survivors(places, DType::F32, false), DType::BF16, false);
-    let survived = survivors(survived, DType::BF16, true);
+    let cards = [(DType::F32, false), (DType::BF16, false), (DType::BF16, true)];
+    let Some(watched) = cards.map(|card| Watched::of(&places, card)).into_iter().collect::<Option<Vec<_>>>()
+    else {
+        return;
+    };
+    watched.iter().for_each(|seen| emulated::none(&seen.faults));
+    emulated::banks_are_apart();
+    println!("without {}", places.join(", without "));
+    let survived = watched.iter().fold(places, |places, seen| seen.survivors(places));
     assert!(survived.is_empty(), "no case fails without the barriers of {}", survived.join(", "));
 }

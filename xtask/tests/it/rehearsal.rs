@@ -10,7 +10,7 @@ use std::process::Command;
 fn the_first_half_hour_finds_no_fault() {
     let Ok(folder) = emulated_cuda::libraries().inspect_err(|why| println!("SKIPPED: {why}")) else { return };
     let out = tempfile::tempdir().expect("a folder");
-    let long = std::env::var_os("AMBITUS_LONG").is_some();
+    let long = ambitus_testkit::is_long();
     let stages: &[&str] = if long { &["right", "fast", "why"] } else { &["fast"] };
     let said = Command::new(env!("CARGO_BIN_EXE_xtask"))
         .arg("gpu")

@@ -1,10 +1,12 @@
-//! Every kernel compiles for every card, without a card: within its registers, without spills.
+//! Every kernel compiles for every card, without a card: within its registers, without spills. In the gate for a third of them, which is
+//! drawn anew each time; for all with `AMBITUS_LONG=1`.
 //!
 //! Needs NVRTC: `cargo xtask nvrtc` fetches it and says how to set `AMBITUS_CUDA_LIBS`. Without it the test says that it was
 //! skipped; where the variable is set, it fails.
 
 use ambitus_cuda::libraries;
 use ambitus_cuda::nvrtc::{self, KernelReport};
+use ambitus_testkit::drawn;
 use std::collections::HashMap;
 use std::process::Command;
 
@@ -61,7 +63,9 @@ fn architectures() -> Vec<String> {
     architectures.push("sm_90".to_owned());
     assert_eq!(architectures.len(), 9, "NVRTC 12.8 or later: {architectures:?}");
     assert!(architectures.contains(&"sm_90a".to_owned()), "{architectures:?}");
-    architectures
+    let drawn = drawn(architectures, 3);
+    println!("for {}", drawn.join(", "));
+    drawn
 }
 
 /// Those that no kernel of a program has, too: see the tests of the emulated GPU.
@@ -132,7 +136,7 @@ fn loops_of_tensor_cores_have_their_products() {
         return;
     }
     let dir = tempfile::tempdir().expect("a folder");
-    for architecture in ["sm_80", "sm_86", "sm_90", "sm_90a"] {
+    for architecture in drawn(["sm_80", "sm_86", "sm_90", "sm_90a"], 2) {
         let hoppers = (architecture == "sm_90a").then_some("attention_wgmma");
         for family in ["attention_mma", "conv"].into_iter().chain(hoppers) {
             let file = dir.path().join(format!("{family}.cubin"));

@@ -2,6 +2,7 @@
 //! both sides, and plans say where their values are from.
 
 use crate::common::{self, ambitus, json, ok, said};
+use ambitus_testkit::drawn;
 use serde_json::Value;
 use std::path::Path;
 
@@ -76,14 +77,15 @@ fn what_is_named_fits_when_it_is_typed_behind_the_command() {
     let run = recipe(dir, "run", "");
     let base = ["plan", &run, "--model", &wide, "--max-seconds", "2"];
     // Options that the command gives already are typed again.
-    for given in [
+    let given = [
         &[][..],
         &["--checkpoint", "none", "--offload", "optimizer", "--precision", "bf16-mixed"],
         &["--low-vram", "--micro-batch", "200"],
         // A change without an average offloads none; then nothing may be left to offload.
         &["--ema", "--offload", "ema,parameters"],
         &["--ema", "--offload", "ema", "--host-memory", "1GiB"],
-    ] {
+    ];
+    for given in drawn(given, 2) {
         let base = [&base, given].concat();
         let free = json(dir, &[&base[..], &["--json", "--memory", "2GiB"]].concat());
         let most = number(&free, "minimum_budget_bytes");
