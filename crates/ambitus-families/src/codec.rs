@@ -282,6 +282,39 @@ pub trait Decoding {
     fn next_piece(&mut self) -> Result<Option<&[f32]>, RunError>;
 }
 
+/// Two channels being decoded apart, whose samples come in turn. Each has its own codec: their pieces are made side by side.
+pub struct SideBySide<'c> {
+    channels: [Box<dyn Decoding + 'c>; 2],
+    pair: Vec<f32>,
+}
+
+impl<'c> SideBySide<'c> {
+    /// Bytes of a piece of both, about: a window of a codec has a few seconds.
+    pub const BYTES: u64 = 1 << 20;
+
+    /// Begins to decode the codes of each channel ([`Codes::channels`]), without noise.
+    ///
+    /// # Errors
+    /// As [`Codec::decoding`].
+    pub fn new(
+        [left, right]: [&'c mut dyn Codec; 2],
+        [of_left, of_right]: &'c [Codes; 2],
+    ) -> Result<SideBySide<'c>, RunError> {
+        let channels = [left.decoding(of_left, None)?, right.decoding(of_right, None)?];
+        Ok(SideBySide { channels, pair: Vec::new() })
+    }
+}
+
+impl Decoding for SideBySide<'_> {
+    fn next_piece(&mut self) -> Result<Option<&[f32]>, RunError> {
+        let [left, right] = &mut self.channels;
+        let (Some(left), Some(right)) = (left.next_piece()?, right.next_piece()?) else { return Ok(None) };
+        self.pair.clear();
+        self.pair.extend(left.iter().zip(right).flat_map(|(left, right)| [*left, *right]));
+        Ok(Some(&self.pair))
+    }
+}
+
 /// Returns all samples.
 fn whole(decoding: &mut dyn Decoding) -> Result<Vec<f32>, RunError> {
     let mut all = Vec::new();

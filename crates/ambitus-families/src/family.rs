@@ -320,9 +320,8 @@ impl ModelDir {
 
     /// Returns how this model is heard, for people: here, by a `path` that `ambitus say` takes, and in its project, by an `export`.
     pub fn how_to_listen(&self, path: &str, export: &str) -> Vec<String> {
-        let here = self.opened.speaker().and_then(Speaker::voice_options);
-        let here = here
-            .map(|voice| format!("to hear it:\n  ambitus say {path} \"Good morning.\" {voice} -o hello.wav"));
+        let here = self.opened.speaker().and_then(Speaker::example);
+        let here = here.map(|example| format!("to hear it:\n  ambitus say {path} {example} -o hello.wav"));
         let there = self.model.listen(export);
         let there = there.map(|listen| format!("to hear it in {}:\n  {listen}", self.model.project()));
         here.into_iter().chain(there).collect()

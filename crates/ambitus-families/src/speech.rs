@@ -90,8 +90,8 @@ pub type Programs = Arc<dyn Fn(&mut Session, DType) -> Vec<Program> + Send + Syn
 
 /// Makes speech for a family.
 pub trait Speaker {
-    /// Returns the options of `ambitus say` that name a voice, for people; `None` if the model cannot speak.
-    fn voice_options(&self) -> Option<&'static str>;
+    /// Returns a text and the options that `ambitus say` takes with it, for people; `None` if the model cannot speak.
+    fn example(&self) -> Option<&'static str>;
 
     /// Returns the original project's settings, for what is not said.
     fn settings(&self) -> Settings {
@@ -143,6 +143,11 @@ pub trait Speech: Send {
     /// Returns the rate of the sound, Hz.
     fn rate(&self) -> u32;
 
+    /// Returns the channels of the sound.
+    fn channels(&self) -> usize {
+        1
+    }
+
     /// Returns the pieces in which each line is said.
     fn pieces(&self) -> Vec<usize>;
 
@@ -166,7 +171,7 @@ pub trait Speech: Send {
 
 /// Who takes the sound.
 pub trait Listener {
-    /// Takes the next samples of a line. Lines come in order.
+    /// Takes the next samples of a line, of each channel in turn. Lines come in order.
     ///
     /// # Errors
     /// Sound that cannot be written.

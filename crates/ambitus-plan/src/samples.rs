@@ -25,6 +25,8 @@ const LEAST_SECONDS: f64 = 2.0;
 const REFERENCE_SECONDS: f64 = 6.0;
 /// The longest piece of a text.
 const MOST_SECONDS: f64 = 20.0;
+/// The longest sound, of models that make it as long as is asked for, where the recipe does not ask.
+const MOST_OF_MUSIC: f64 = 10.0;
 /// Nobody who did not ask for samples waits longer for them: their share of the arithmetic between two validations.
 const MOST_SHARE: f64 = 0.05;
 /// Bytes of a name.
@@ -166,13 +168,18 @@ impl Run<'_> {
     /// Returns what speaks, which rests, and the names of its lines. A file that the recipe names gets its whole path.
     fn speech(&self, wanted: &mut Sentences) -> Result<(Box<dyn Speech>, Vec<String>), RunError> {
         let no = |why: &str| RunError::Usage(why.to_owned());
-        let speaker = self.model.opened.speaker().filter(|s| s.voice_options().is_some());
+        let speaker = self.model.opened.speaker().filter(|s| s.example().is_some());
         let speaker = speaker.ok_or_else(|| no("this model makes no samples"))?;
         let (lines, names) = self.lines(wanted)?;
         let reference = self.reference(wanted)?;
         let settings = speaker.settings();
         let sampling = Sampling { seed: self.recipe.seed, ..settings.sampling };
         let settings = Settings { sampling, sequences: CLIPS, ..settings };
+        let seconds = match (speaker.has_length(), wanted.seconds) {
+            (true, given) => Some(given.unwrap_or_else(|| self.longest_seconds().min(MOST_OF_MUSIC))),
+            (false, None) => None,
+            (false, Some(_)) => return Err(no("seconds: this model chooses how long it speaks")),
+        };
         let room = self.device.prepare_budget(self.budget)?;
         let asked = AskedSpeech {
             lines: &lines,
@@ -183,7 +190,7 @@ impl Run<'_> {
             decoder: None,
             settings: &settings,
             speed: 1.0,
-            seconds: None,
+            seconds,
             most_seconds: MOST_SECONDS,
             threads: self.device.threads(),
             room: room.saturating_sub(START_BYTES),
@@ -254,6 +261,12 @@ impl Run<'_> {
                 Err(RunError::Usage(format!("clip: no validation clip and no file is named {named}")))
             }
         }
+    }
+
+    /// Returns the seconds of the longest clip.
+    fn longest_seconds(&self) -> f64 {
+        let rows = self.data.rows.iter().max().copied().unwrap_or_default();
+        f64::from(rows) / self.model.model.rows().per_second
     }
 
     /// Returns the clips that are held out.

@@ -33,7 +33,7 @@ impl Resolved {
     /// # Errors
     /// From planning; files of a codec or vocoder.
     pub fn speaking(&self) -> Result<Option<Speaking>, RunError> {
-        let speaker = self.model.opened.speaker().filter(|s| s.voice_options().is_some());
+        let speaker = self.model.opened.speaker().filter(|s| s.example().is_some());
         let Some(speaker) = speaker.filter(|_| !self.asked.is_long) else { return Ok(None) };
         let most = speaker.most_seconds();
         let whole = self.speaking_for(speaker, most)?;

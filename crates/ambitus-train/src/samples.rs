@@ -73,9 +73,9 @@ impl<'a> Speaking<'a> {
             Source::Raw => program::SAY,
         };
         let mut speech = self.samples.speech.lock().unwrap_or_else(PoisonError::into_inner);
-        let (pieces, rate) = (speech.pieces(), speech.rate());
+        let pieces = speech.pieces();
         let mut silent = Silent;
-        let mut writing = Writing::new(&out, rate, &pieces, &mut silent);
+        let mut writing = Writing::new(&out, &**speech, &pieces, &mut silent);
         speech.speak(exec, &|name| format!("{before}{name}"), &mut writing)?;
         writing.end()?;
         let (seconds, of_speech) = (writing.taken(), writing.of_speech());

@@ -101,7 +101,7 @@ pub fn say(
     let Open { mut exec, planned_bytes, cache_bytes } = inference::opened(plan, (options, &device), less)?;
     trained.load(&mut *exec)?;
     let pieces = speech.pieces();
-    let mut writing = Writing::new(out, speech.rate(), &pieces, console);
+    let mut writing = Writing::new(out, &*speech, &pieces, console);
     match speech.speak(&mut *exec, &str::to_owned, &mut writing) {
         // Who listened wanted no more.
         Err(RunError::Data(DataError::Io { source, .. })) if source.kind() == ErrorKind::BrokenPipe => {}

@@ -3,7 +3,7 @@
 use ambitus_data::{SoundWriter, doubts};
 use ambitus_families::console::Console;
 use ambitus_families::error::{RunError, replaces_a_file};
-use ambitus_families::speech::{Listener, Spoken};
+use ambitus_families::speech::{Listener, Speech, Spoken};
 use ambitus_families::stop;
 use serde::Serialize;
 use std::io::Write;
@@ -53,14 +53,16 @@ pub struct Said {
 /// Writes lines as they come.
 pub(crate) struct Writing<'a> {
     out: &'a Out,
+    /// Hz.
     rate: u32,
+    channels: usize,
     console: &'a mut dyn Console,
     /// What is being written, and its path.
     open: Option<(SoundWriter, Option<PathBuf>)>,
     /// Hears the line that is being spoken.
     ear: doubts::Listener,
     started: Instant,
-    /// Of all lines.
+    /// Of a channel, of all lines.
     samples: u64,
     pieces: &'a [usize],
     /// Of each line that was said the seconds of its sound, and what its text needs; 0 where that is not known.
@@ -70,11 +72,18 @@ pub(crate) struct Writing<'a> {
 }
 
 impl<'a> Writing<'a> {
-    /// Begins. `pieces`: of each line; `rate`: of the sound, Hz.
-    pub fn new(out: &'a Out, rate: u32, pieces: &'a [usize], console: &'a mut dyn Console) -> Writing<'a> {
+    /// Begins to write what `speech` makes. `pieces`: of each line.
+    pub fn new(
+        out: &'a Out,
+        speech: &dyn Speech,
+        pieces: &'a [usize],
+        console: &'a mut dyn Console,
+    ) -> Writing<'a> {
+        let rate = speech.rate();
         Writing {
             out,
             rate,
+            channels: speech.channels(),
             console,
             open: None,
             ear: doubts::Listener::new(rate),
@@ -113,8 +122,8 @@ impl Writing<'_> {
         if self.open.is_none() {
             let path = self.path(line);
             let writer = match (self.out, &path) {
-                (Out::Stream(open), _) => SoundWriter::stream(open(), self.rate, 1)?,
-                (_, Some(path)) => SoundWriter::create(path, self.rate, 1)?,
+                (Out::Stream(open), _) => SoundWriter::stream(open(), self.rate, self.channels as u16)?,
+                (_, Some(path)) => SoundWriter::create(path, self.rate, self.channels as u16)?,
                 (_, None) => return Err(RunError::Io(format!("line {line} has no file"))),
             };
             self.open = Some((writer, path));
@@ -172,8 +181,14 @@ impl Listener for Writing<'_> {
             return Err(RunError::Interrupted(why));
         }
         self.writer(line)?.push(samples)?;
-        self.ear.push(samples);
-        self.samples += samples.len() as u64;
+        match self.channels {
+            1 => self.ear.push(samples),
+            n => {
+                let mix = |all: &[f32]| all.iter().sum::<f32>() / n as f32;
+                self.ear.push(&samples.chunks(n).map(mix).collect::<Vec<f32>>());
+            }
+        }
+        self.samples += (samples.len() / self.channels) as u64;
         let (speech, took) = (self.seconds(self.samples), self.started.elapsed().as_secs_f64());
         self.console
             .progress(&format!("{speech:.1} s of speech · {:.2} s of speech a second", speech / took));

@@ -1,7 +1,7 @@
 //! From files of sound, codes or mel frames to files, in bounded memory.
 
 use super::codes::{is_tensors, number, of_file, of_tensors};
-use super::{Codec, Codes, CodesFile, Decoding, Encoding, Spec, Vocoder};
+use super::{Codec, Codes, CodesFile, Decoding, Encoding, SideBySide, Spec, Vocoder};
 use crate::error::{RunError, replaces_a_file};
 use ambitus_data::SoundWriter;
 use ambitus_data::audio::{AudioReader, Resampler};
@@ -192,22 +192,16 @@ pub fn decode_stereo_file(
     let frames = spec.frames(&codes).map_err(|why| RunError::Data(DataError::Invalid(why)))?;
     let samples = file.samples.unwrap_or(spec.samples(frames) as u64);
     let parts = codes.channels();
-    let mut channels =
-        [left.decoding_of(&parts[0], frames, None)?, right.decoding_of(&parts[1], frames, None)?];
     replaces_a_file(out)?;
     if is_tensors(out) {
+        let mut channels = [left.decoding(&parts[0], None)?, right.decoding(&parts[1], None)?];
         write_rows(out, WAVE, &[2, samples as usize], spec.rate, &mut channels)?;
         return Ok(samples);
     }
     let mut sound = SoundWriter::create(out, spec.rate, 2)?;
-    let (mut pair, mut to_come) = (Vec::new(), samples as usize);
-    let [left, right] = &mut channels;
-    while let (Some(left), Some(right)) = (left.next_piece()?, right.next_piece()?) {
-        pair.clear();
-        pair.extend(left.iter().zip(right).take(to_come).flat_map(|(left, right)| [*left, *right]));
-        to_come -= pair.len() / 2;
-        sound.push(&pair)?;
-    }
+    take(&mut SideBySide::new([left, right], &parts)?, 2 * samples as usize, &mut |piece| {
+        Ok(sound.push(piece)?)
+    })?;
     Ok(sound.finish()?)
 }
 

@@ -39,8 +39,8 @@ struct Speaking {
 }
 
 impl Speaker for Folder {
-    fn voice_options(&self) -> Option<&'static str> {
-        Some("--ref CLIP.wav --ref-text \"what CLIP says\"")
+    fn example(&self) -> Option<&'static str> {
+        Some("\"Good morning.\" --ref CLIP.wav --ref-text \"what CLIP says\"")
     }
 
     fn speech(&self, asked: &Asked<'_>) -> Result<Box<dyn Speech>, RunError> {

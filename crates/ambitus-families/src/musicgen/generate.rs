@@ -26,8 +26,18 @@ const SECONDS: f64 = 30.0;
 pub(super) struct Asked {
     /// States of the text, `[U, E]`; none without.
     pub states: Arc<[f32]>,
+    /// Codes of the sound that is continued, `[K, T]` codebook by codebook; none without.
+    pub begun: Arc<[Vec<u32>]>,
     /// N: columns after the first.
     pub columns: usize,
+}
+
+impl Asked {
+    /// Returns the code that a codebook is given in a column after the first.
+    fn given(&self, cfg: &Config, k: usize, column: usize) -> Option<u32> {
+        let frame = column.checked_sub(cfg.delays[k])?;
+        self.begun.get(k)?.get(frame).copied()
+    }
 }
 
 /// Texts of which codes are written, some at a time.
@@ -79,7 +89,8 @@ impl Writer {
 
     /// Returns the bytes of the texts' states.
     pub fn asked_bytes(&self) -> u64 {
-        self.asked.iter().map(|a| (size_of::<Asked>() + 4 * a.states.len()) as u64).sum()
+        let begun = |a: &Asked| a.begun.iter().map(Vec::len).sum::<usize>();
+        self.asked.iter().map(|a| (size_of::<Asked>() + 4 * (a.states.len() + begun(a))) as u64).sum()
     }
 
     /// Returns the bytes of logits, of inputs and of what is written.
@@ -135,6 +146,9 @@ impl Writer {
                     guide(conditional, &rest[(bare - i - 1) * width..], self.guidance);
                 }
                 written.push(cfg, conditional, |k, before, logits| {
+                    if let Some(code) = group.asked[i].given(cfg, k, before.len()) {
+                        return code;
+                    }
                     logits[self.codes.min(cfg.vocab)..].fill(f32::NEG_INFINITY);
                     let sequence = ((first + i) * cfg.codebooks() + k) as u32;
                     let draws = Draws::Keyed { sequence, step: before.len() as u32 };
@@ -179,7 +193,8 @@ impl Generator for Folder {
         let mut file = BatchFile::open(file)?;
         let n = file.clips("text_ids")?;
         let (states, read) = states(self, &mut file, n, spare)?;
-        let asked = states.into_iter().map(|states| Asked { states: states.into(), columns: new }).collect();
+        let asked = |states: Vec<f32>| Asked { states: states.into(), begun: Arc::new([]), columns: new };
+        let asked = states.into_iter().map(asked).collect();
         Ok(Box::new(Given { writer: Writer::new(cfg, settings, asked, 1.0), read }))
     }
 }

@@ -15,7 +15,7 @@ use ambitus_data::codes::{
     self, CodesOptions, Frames, Rows, longest_description, prepare_states, states_bytes,
 };
 use ambitus_data::music::{
-    self, Counts, Kept, MusicOptions, Pieces, Sound, Texts, Told, longest_file, music_lengths, prepare_music,
+    self, Counts, Kept, MusicOptions, Sound, Texts, Told, longest_file, music_lengths, prepare_music,
 };
 use ambitus_data::text::{SPIECE_FILE, TOKENIZER_FILE, UNIGRAM_ENCODING_BYTES};
 use ambitus_data::{DataError, PrepareOptions, Source, Unigram};
@@ -84,7 +84,7 @@ impl Preparer for Music<'_> {
         let codec = open_codec(&self.folder.dir, &self.folder.config, job.threads)?;
         let encoder = t5::Encoder::open(&self.folder.dir, TEXT_TOKENS, job.threads)?;
         let options = prepare_options(job.recipe, codec.spec().rate);
-        let music = self.options(codec.spec().frame);
+        let music = self.options(codec.spec().frame, job.recipe.seed);
         Ok(self.bound_of((&music, &options), &room, (Some(&encoder), &*codec), held))
     }
 
@@ -94,13 +94,13 @@ impl Preparer for Music<'_> {
 }
 
 impl Music<'_> {
-    /// Returns the options of a codec's frames of so many samples.
-    fn options(&self, samples: usize) -> MusicOptions<'static> {
+    /// Returns the options of a codec's frames of so many samples; `seed` draws segments.
+    fn options(&self, samples: usize, seed: u64) -> MusicOptions<'static> {
         let config = &self.folder.config;
         MusicOptions {
             frames: Frames { codebooks: config.codebooks(), samples },
             channels: config.channels,
-            pieces: Pieces::Whole,
+            pieces: self.folder.keys.pieces(seed),
             longest: music::LONGEST,
             most_text: MOST_TEXT,
             rows: &rows,
@@ -136,14 +136,15 @@ impl Music<'_> {
             let source = room.read(0, Source::read_music(data, &options.cache, room.left(0)))?;
             let why = "the model folder has no tokenizer, or no weights of its text encoder and codec, so at most that many rows, a byte of \
                        text a token";
-            let lengths = music_lengths(&source, &Bytes, &self.options(frame), &options, &shown(console))?;
+            let music = self.options(frame, job.recipe.seed);
+            let lengths = music_lengths(&source, &Bytes, &music, &options, &shown(console))?;
             let process = room.process;
             return Ok((What::Lengths(Box::new(lengths), why.to_owned()), Box::new(move |_| process)));
         }
         let mut codec = open_codec(dir, config, job.threads)?;
         let options = prepare_options(job.recipe, codec.spec().rate);
         // Until the files are known, of none.
-        let mut music = MusicOptions { longest: 0.0, ..self.options(codec.spec().frame) };
+        let mut music = MusicOptions { longest: 0.0, ..self.options(codec.spec().frame, job.recipe.seed) };
         let fixed = codec.encode_bytes() + music.fixed_bound(&options);
         let tokenizer = room.read(fixed, Unigram::read(dir, room.left(fixed))).map_err(of_tokenizer)?;
         let texts = Reader { tokenizer };

@@ -1,13 +1,13 @@
-//! Music from texts: each through the text encoder, its codes column by column, and the codec's sound of them.
+//! Music from texts, or music that is continued: texts through the text encoder, codes column by column, and the codec's sound of them.
 
 use super::folder::Folder;
 use super::generate::{Asked, Writer, columns};
 use super::prepare::open_codec;
-use crate::codec::{Codec, Codes};
+use crate::codec::{self, Codec, Codes, Decoding, SideBySide};
 use crate::error::RunError;
 use crate::generate::Settings;
 use crate::sampling::Sampling;
-use crate::speech::{self, Line, Listener, Programs, Speaker, Speech, SpokenLines, no_room};
+use crate::speech::{self, Line, Listener, Programs, Reference, Speaker, Speech, SpokenLines, no_room};
 use crate::t5::Encoder;
 use ambitus_data::music::load_music_clip;
 use ambitus_data::text::strip;
@@ -36,17 +36,16 @@ const SETTINGS: Settings = Settings {
 /// Texts that are to be heard.
 struct Music {
     writer: Writer,
-    /// `None` in plans of a model whose codec is not there.
-    codec: Option<Box<dyn Codec>>,
+    /// One for each channel; none in plans of a model whose codec is not there.
+    codecs: Vec<Box<dyn Codec>>,
     rate: u32,
-    /// Of the tokenizer and the text encoder, while they were there.
+    /// Of tokenizer and text encoder, or of the codec, while they read what is asked.
     read: u64,
 }
 
 impl Speaker for Folder {
-    /// No voice is chosen: the text says what is heard.
-    fn voice_options(&self) -> Option<&'static str> {
-        None
+    fn example(&self) -> Option<&'static str> {
+        Some("\"A calm piano piece.\" --seconds 10")
     }
 
     fn settings(&self) -> Settings {
@@ -60,45 +59,49 @@ impl Speaker for Folder {
     fn speech(&self, asked: &speech::Asked<'_>) -> Result<Box<dyn Speech>, RunError> {
         asked.refuse_language()?;
         let refused = [
-            (asked.reference.is_some(), "--ref: music is not continued here yet; leave it out"),
             (asked.voice.is_some(), "--voice: the text says what is heard; leave it out"),
             (asked.speed != 1.0, "--speed: say the tempo in the text (\"… at 90 bpm\"); leave it out"),
-            (
-                self.config.channels == 2,
-                "this model makes sound of two channels, which is not written here yet: `ambitus generate` writes its codes, and `ambitus \
-                 codec decode --stereo` makes sound of them",
-            ),
         ];
         if let Some((_, why)) = refused.iter().find(|(refused, _)| *refused) {
             return Err(RunError::Usage((*why).to_owned()));
         }
         let cfg = &self.config;
-        let codec = open_codec(asked.decoder.unwrap_or(&self.dir), cfg, asked.threads)?;
+        let mut codecs = self.codecs(asked.decoder.unwrap_or(&self.dir), asked.threads)?;
         let frames = (asked.seconds.unwrap_or(SECONDS) * cfg.frame_rate).ceil().max(1.0) as usize;
         let n = match (asked.seconds, asked.settings.max_new) {
             (None, Some(new)) => new.max(columns(cfg, 0)),
             _ => columns(cfg, frames),
         };
+        // Nobody who gives no sound wants a clip of the data continued.
+        let (begun, of_codec) = match asked.reference {
+            Some(Reference::Sound(path, _)) => {
+                (begun(&mut codecs, path, n - cfg.longest_delay())?, codecs[0].encode_bytes())
+            }
+            Some(Reference::Clip(_)) | None => (Vec::new(), 0),
+        };
+        let begun: Arc<[Vec<u32>]> = begun.into();
         let (states, read) = self.states(asked)?;
-        let texts = states.into_iter().map(|states| Asked { states: states.into(), columns: n }).collect();
-        let mut writer = Writer::new(cfg, asked.settings, texts, 3.0);
-        writer.codes = codec.spec().codebooks.iter().map(|book| book.size).min().unwrap_or(cfg.vocab);
-        let rate = codec.spec().rate;
-        Ok(Box::new(Music { writer, codec: Some(codec), rate, read }))
+        let text = |states: Vec<f32>| Asked { states: states.into(), begun: begun.clone(), columns: n };
+        let mut writer = Writer::new(cfg, asked.settings, states.into_iter().map(text).collect(), 3.0);
+        let spec = codecs[0].spec();
+        writer.codes = spec.codebooks.iter().map(|book| book.size).min().unwrap_or(cfg.vocab);
+        let rate = spec.rate;
+        Ok(Box::new(Music { writer, codecs, rate, read: read.max(of_codec) }))
     }
 
     fn of_length(&self, seconds: f64, threads: usize) -> Result<Box<dyn Speech>, RunError> {
         let cfg = &self.config;
-        let codec = match self.has_parts() {
-            true => Some(open_codec(&self.dir, cfg, threads)?),
-            false => None,
+        let codecs = match self.has_parts() {
+            true => self.codecs(&self.dir, threads)?,
+            false => Vec::new(),
         };
         let pieces = (seconds / MOST_SECONDS).ceil().max(1.0);
         let n = columns(cfg, (seconds / pieces * cfg.frame_rate) as usize);
-        let text = Asked { states: vec![0.0; TEXT_TOKENS * cfg.text_dim].into(), columns: n };
+        let states = vec![0.0; TEXT_TOKENS * cfg.text_dim].into();
+        let text = Asked { states, begun: Arc::new([]), columns: n };
         let writer = Writer::new(cfg, &SETTINGS, vec![text; pieces as usize], 3.0);
-        let rate = codec.as_ref().map_or(32_000, |codec| codec.spec().rate);
-        Ok(Box::new(Music { writer, codec, rate, read: 0 }))
+        let rate = codecs.first().map_or(32_000, |codec| codec.spec().rate);
+        Ok(Box::new(Music { writer, codecs, rate, read: 0 }))
     }
 
     fn most_seconds(&self) -> f64 {
@@ -106,7 +109,34 @@ impl Speaker for Folder {
     }
 }
 
+/// Returns the codes of a sound that is continued, each channel's by its own codec's kind; `most` frames are written in all.
+fn begun(codecs: &mut [Box<dyn Codec>], sound: &Path, most: usize) -> Result<Vec<Vec<u32>>, RunError> {
+    let [codec, others @ ..] = codecs else { return Ok(Vec::new()) };
+    let file = match others.is_empty() {
+        true => codec::encode_file(&mut **codec, sound)?,
+        false => codec::encode_stereo_file(&mut **codec, sound)?,
+    };
+    codec.close();
+    let (frames, seconds) = (file.codes.first().map_or(0, Vec::len), |frames: usize| {
+        (frames * codec.spec().frame) as f64 / f64::from(codec.spec().rate)
+    });
+    if frames < most {
+        return Ok(file.codes);
+    }
+    Err(RunError::Usage(format!(
+        "--ref: {} takes {:.2} s, and {:.2} s are to be written with what follows: ask for more (--seconds), or cut it",
+        sound.display(),
+        seconds(frames),
+        seconds(most)
+    )))
+}
+
 impl Folder {
+    /// Opens a codec for each channel: they are decoded side by side.
+    fn codecs(&self, dir: &Path, threads: usize) -> Result<Vec<Box<dyn Codec>>, RunError> {
+        (0..self.config.channels).map(|_| open_codec(dir, &self.config, threads)).collect()
+    }
+
     /// Returns the states of each line's text, and the bytes that reading them took.
     fn states(&self, asked: &speech::Asked<'_>) -> Result<(Vec<Vec<f32>>, u64), RunError> {
         let width = self.config.text_dim;
@@ -179,7 +209,9 @@ impl Speech for Music {
     }
 
     fn bytes(&self) -> u64 {
-        self.writer.bytes() + self.codec.as_ref().map_or(0, |codec| codec.bytes()) + self.resting_bytes()
+        let pair = if self.codecs.len() > 1 { SideBySide::BYTES } else { 0 };
+        let codecs: u64 = self.codecs.iter().map(|codec| codec.bytes()).sum();
+        self.writer.bytes() + codecs + pair + self.resting_bytes()
     }
 
     fn resting_bytes(&self) -> u64 {
@@ -187,13 +219,15 @@ impl Speech for Music {
     }
 
     fn rest(&mut self) {
-        if let Some(codec) = &mut self.codec {
-            codec.close();
-        }
+        self.codecs.iter_mut().for_each(|codec| codec.close());
     }
 
     fn rate(&self) -> u32 {
         self.rate
+    }
+
+    fn channels(&self) -> usize {
+        self.writer.config.channels
     }
 
     fn pieces(&self) -> Vec<usize> {
@@ -206,9 +240,7 @@ impl Speech for Music {
         name: &dyn Fn(&str) -> String,
         to: &mut dyn Listener,
     ) -> Result<(), RunError> {
-        let Music { writer, codec, .. } = self;
-        let codec =
-            codec.as_mut().ok_or_else(|| RunError::Usage("the model has no codec here".to_owned()))?;
+        let Music { writer, codecs, .. } = self;
         let mut heard = SpokenLines::new(writer.asked.len());
         for first in (0..writer.asked.len()).step_by(writer.sequences()) {
             for (i, written) in writer.write(exec, name, first)?.iter().enumerate() {
@@ -216,12 +248,28 @@ impl Speech for Music {
                 // It is as long as was asked for.
                 heard.line(first + i).expected_seconds = None;
                 let codes = Codes { layers: written.codes(&writer.config) };
-                let mut decoding = codec.decoding(&codes, None)?;
-                while let Some(samples) = decoding.next_piece()? {
-                    to.samples(first + i, samples)?;
-                }
+                hear(codecs, codes, &mut |samples| to.samples(first + i, samples))?;
             }
         }
         heard.end_before(writer.asked.len(), to)
+    }
+}
+
+/// Makes the sound of codes, piece by piece.
+fn hear(
+    codecs: &mut [Box<dyn Codec>],
+    codes: Codes,
+    to: &mut dyn FnMut(&[f32]) -> Result<(), RunError>,
+) -> Result<(), RunError> {
+    let mut all = |decoding: &mut dyn Decoding| {
+        while let Some(samples) = decoding.next_piece()? {
+            to(samples)?;
+        }
+        Ok(())
+    };
+    match codecs {
+        [] => Err(RunError::Usage("the model has no codec here".to_owned())),
+        [codec] => all(&mut *codec.decoding(&codes, None)?),
+        [left, right, ..] => all(&mut SideBySide::new([&mut **left, &mut **right], &codes.channels())?),
     }
 }

@@ -117,7 +117,7 @@ fn a_batch_holds_segments_and_their_texts() {
     let names: Vec<&str> = (0..3).map(|i| index.name(i)).collect();
     assert!(names[0].starts_with('a') && names[2].starts_with('c'), "{names:?}");
     let cfg = config();
-    let with = |share| Keys { condition_dropout: share };
+    let with = |share| Keys { condition_dropout: share, ..Keys::default() };
     let clips = MusicClips::new(index.clone(), &[0, 1, 2], 7, (cfg.clone(), with(0.0)));
     assert_eq!((clips.rows(), clips.context()), (&[51, 26, 51][..], 4));
     let norms = clips.norms(&[0, 1].map(|clip| Use { clip, when: When::Epoch(0) })).unwrap();
@@ -172,6 +172,22 @@ fn a_batch_holds_segments_and_their_texts() {
     };
     assert_eq!((dropped(0.0), dropped(1.0)), (0, 400));
     assert!((80..160).contains(&dropped(0.3)));
+}
+
+#[test]
+fn what_is_encoded_is_checked() {
+    let read = |text: &str| serde_json::from_str::<Keys>(text).expect("its form").checked();
+    let pieces = |text: &str| read(text).expect("keys").pieces(7);
+    assert_eq!(pieces("{}"), Pieces::Whole);
+    assert_eq!(pieces(r#"{"codes": "segment"}"#), Pieces::Drawn { count: 8, seed: 7 });
+    assert_eq!(pieces(r#"{"codes": "segment", "segments": 3}"#), Pieces::Drawn { count: 3, seed: 7 });
+    for (text, words) in [
+        (r#"{"segments": 3}"#, "musicgen.segments: says something with `codes: segment` alone"),
+        (r#"{"codes": "segment", "segments": 65}"#, "musicgen.segments: 65 is more than 64"),
+        (r#"{"condition_dropout": 1.5}"#, "musicgen.condition_dropout: 1.5"),
+    ] {
+        assert!(read(text).expect_err(words).starts_with(words), "{text}");
+    }
 }
 
 fn fixture(name: &str) -> PathBuf {

@@ -62,8 +62,8 @@ struct Speaking {
 }
 
 impl Speaker for Folder {
-    fn voice_options(&self) -> Option<&'static str> {
-        (self.config.vocab as u64 > u64::from(LAST_AUDIO)).then_some("--voice NAME")
+    fn example(&self) -> Option<&'static str> {
+        (self.config.vocab as u64 > u64::from(LAST_AUDIO)).then_some("\"Good morning.\" --voice NAME")
     }
 
     fn speech(&self, asked: &Asked<'_>) -> Result<Box<dyn Speech>, RunError> {
@@ -77,7 +77,7 @@ impl Speaker for Folder {
         if asked.speed != 1.0 {
             return Err(RunError::Usage("--speed: this model chooses its pace; leave it out".to_owned()));
         }
-        if self.voice_options().is_none() {
+        if self.example().is_none() {
             return Err(RunError::Model(format!(
                 "{}: vocab_size {} has no ids for audio (they end at {LAST_AUDIO}), so it cannot speak: use an Orpheus checkpoint",
                 self.dir.display(),

@@ -57,8 +57,8 @@ struct Speaking {
 }
 
 impl Speaker for Folder {
-    fn voice_options(&self) -> Option<&'static str> {
-        Some("--voice DESCRIPTION")
+    fn example(&self) -> Option<&'static str> {
+        Some("\"Good morning.\" --voice DESCRIPTION")
     }
 
     fn settings(&self) -> Settings {

@@ -85,8 +85,8 @@ struct Speaking {
 }
 
 impl Speaker for Folder {
-    fn voice_options(&self) -> Option<&'static str> {
-        Some("--ref CLIP.wav --language en")
+    fn example(&self) -> Option<&'static str> {
+        Some("\"Good morning.\" --ref CLIP.wav --language en")
     }
 
     fn settings(&self) -> Settings {

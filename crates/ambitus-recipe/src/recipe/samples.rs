@@ -37,6 +37,9 @@ pub struct Sentences {
     /// The voice that speaks, of models that have named ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub voice: Option<String>,
+    /// Seconds of each, of models that make sound as long as is asked for. Absent: about those of the longest clip, but no more than 10.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
     /// `validation`, or a number of updates. They are also spoken before the first update and after the last.
     pub every: Every,
 }
@@ -67,6 +70,9 @@ impl Sentences {
             if text.len() > MOST_BYTES {
                 refuse("samples.texts", format!("a text has {} bytes; {MOST_BYTES} at most", text.len()))?;
             }
+        }
+        if let Some(seconds) = self.seconds.filter(|s| !(s.is_finite() && (0.1..=300.0).contains(s))) {
+            refuse("samples.seconds", format!("{seconds} is not from 0.1 to 300"))?;
         }
         if self.clip_text.is_some() && self.clip.is_none() {
             refuse("samples.clip_text", "says what is spoken in samples.clip, which is missing")?;

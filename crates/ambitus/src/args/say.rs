@@ -18,7 +18,7 @@ pub struct SayArgs {
     /// made
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Clip of the voice that speaks, 3 to 12 s, for models that clone voices
+    /// Clip of the voice that speaks, 3 to 12 s, for models that clone voices; music that is continued, for models that make it
     #[arg(long = "ref", value_name = "AUDIO")]
     pub reference: Option<PathBuf>,
     /// The words that are spoken in the clip, for models that read them
@@ -48,7 +48,7 @@ pub struct SayArgs {
     /// 1.2: faster than the clip, 0.8: slower
     #[arg(long, default_value_t = 1.0)]
     pub speed: f64,
-    /// Seconds of sound, of models that make music [default: 15]
+    /// Seconds of sound, with the music that it continues (--ref), of models that make music [default: 15]
     #[arg(long, value_name = "S", conflicts_with = "max_new")]
     pub seconds: Option<f64>,
     #[command(flatten)]

@@ -229,6 +229,11 @@ pub fn xtts() -> Case {
 
 /// A decoder of three layers over the recorded EnCodec, with the recorded text encoder and tokenizer, of random values.
 pub fn musicgen() -> Case {
+    musicgen_of(1)
+}
+
+/// The same of one channel or two.
+pub fn musicgen_of(channels: usize) -> Case {
     let dir = tempfile::tempdir().expect("a folder");
     voice(dir.path());
     let model = dir.path().join("model");
@@ -247,7 +252,7 @@ pub fn musicgen() -> Case {
         "transformers_version": "4.57.6", "text_encoder": text, "audio_encoder": audio["audio_encoder"],
         "decoder": {
             "vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 24,
-            "num_codebooks": 2, "dropout": 0.0, "pad_token_id": 128, "bos_token_id": 128,
+            "num_codebooks": 2 * channels, "audio_channels": channels, "dropout": 0.0, "pad_token_id": 128, "bos_token_id": 128,
         },
     });
     std::fs::write(model.join("config.json"), config.to_string()).expect("a file");

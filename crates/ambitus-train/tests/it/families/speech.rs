@@ -1,7 +1,12 @@
 //! What a family says of a reference clip and a text, through its vocoder.
 
 use super::cases::{self, Case};
+use super::export;
 use ambitus_compile::passes::precision::Precision;
+use ambitus_data::SoundWriter;
+use ambitus_data::audio::AudioReader;
+use ambitus_families::CODECS;
+use ambitus_families::codec;
 use ambitus_families::console::Silent;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{ModelDir, OpenOptions};
@@ -14,7 +19,7 @@ use ambitus_train::inference::InferenceOptions;
 use ambitus_train::say::{self, Taken};
 use ambitus_train::trained::Trained;
 use ambitus_train::writing::Out;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Who speaks, how fast, and in how many bytes.
 #[derive(Clone, Copy)]
@@ -118,14 +123,88 @@ fn music_is_as_long_as_is_asked_for() {
     assert!(all.iter().all(|sound| sound.len() == 12_000), "{}", all[0].len());
     assert!(all[0] == all[2] && all[0] != all[1] && all[..1] == of(Some(0.5), &["slow piano"]));
     assert_eq!(of(None, &["drums"])[0].len(), 9 * 640 * 3 / 4);
-    for (how, option) in [(How { clip: true, ..none }, "--ref: "), (How { speed: 2.0, ..none }, "--speed: ")]
-    {
+    // What is continued has 0.4 s.
+    let shorter = How { clip: true, seconds: Some(0.4), ..none };
+    for (how, option) in [(shorter, "--ref: "), (How { speed: 2.0, ..none }, "--speed: ")] {
         assert!(refusal(&case, how).to_string().starts_with(option), "{option}");
     }
     let case = cases::xtts();
     let why =
         says(&case, &["hello"], How { seconds: Some(1.0), ..ENGLISH }).map(|_| ()).expect_err("it chooses");
     assert!(why.exit_code() == 2 && why.to_string().starts_with("--seconds: this model chooses"), "{why}");
+}
+
+/// Music begins with the sound that it continues, as the codec has it, in each channel.
+#[test]
+fn music_goes_on_from_a_sound() {
+    for channels in [1, 2] {
+        let case = cases::musicgen_of(channels);
+        let clip = case.dir.path().join("voice/clip1.wav");
+        let tone = |step: f32| (0..12_800).map(move |t| 0.4 * (t as f32 * step).sin()).collect::<Vec<f32>>();
+        let given = [tone(0.05), tone(0.013)];
+        let mut file = SoundWriter::create(&clip, 32_000, channels as u16).expect("a file");
+        let both = given[0].iter().zip(&given[1]).flat_map(|(left, right)| [*left, *right]);
+        file.push(
+            &both.collect::<Vec<f32>>().chunks(2).flat_map(|c| &c[..channels]).copied().collect::<Vec<f32>>(),
+        )
+        .expect("written");
+        file.finish().expect("written");
+        let how = How { clip: true, language: None, seconds: Some(1.0), ..ENGLISH };
+        let (taken, _) = says(&case, &["slow piano"], how).expect("it plays");
+        assert_eq!(taken.lines[0].seconds, 1.0);
+        let said = case.dir.path().join("said-0.wav");
+        let mut codec = codec::open(CODECS, &case.model, 1).expect("its own codec");
+        let of_channel = |path: &Path, channel| {
+            let mut reader = AudioReader::open(path).expect("a sound").of_channel(channel);
+            let mut all = Vec::new();
+            while let Some(some) = reader.next_chunk().expect("samples") {
+                all.extend_from_slice(some);
+            }
+            all
+        };
+        let sounds: Vec<Vec<f32>> = (0..channels).map(|channel| of_channel(&said, channel)).collect();
+        for (channel, sound) in sounds.iter().enumerate() {
+            assert_eq!(sound.len(), 32_000);
+            let codes = codec.encode(&of_channel(&clip, channel)).expect("codes");
+            let alone = codec.decode(&codes).expect("samples");
+            // What follows reaches back over the last frames.
+            let off = alone[..9_600].iter().zip(sound).map(|(a, b)| (a.clamp(-1.0, 1.0) - b).abs());
+            assert!(off.fold(0.0, f32::max) < 2e-4, "channel {channel} of {channels}");
+        }
+        assert!(channels == 1 || sounds[0] != sounds[1]);
+        // It is the text's and the seed's from there on.
+        let (_, again) = says(&case, &["slow piano", "drums"], how).expect("it plays");
+        assert!(again[0] != again[1]);
+    }
+}
+
+/// Music is heard while a model trains, of its held-out clips' texts or given ones, and moves no bit of the run.
+#[test]
+fn music_is_heard_while_a_model_trains() {
+    let case = cases::musicgen_of(2);
+    let plain = case.trained("plain", "samples: false");
+    let all: [(&str, &str, &str, f64); 2] = [
+        ("given", "samples: {texts: [slow piano], seconds: 0.5, every: 2}", "slow-piano", 0.5),
+        // About as long as the longest clip, which has 28 frames, a step each, and one more.
+        ("held-out", "samples: {every: 2}", "clip3", 0.58),
+    ];
+    for (name, lines, file, seconds) in all {
+        let run = case.trained(name, lines);
+        assert!(export(&run) == export(&plain), "{name}: other bits");
+        for update in [0, 2, 4] {
+            let path = run.join(format!("samples/{update}/{file}.wav"));
+            let reader = AudioReader::open(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_eq!((reader.info().rate, reader.info().channels), (32_000, 2), "{name}");
+            let said = std::fs::read_to_string(path.with_file_name("samples.json")).expect("facts");
+            let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+            assert_eq!(said["lines"][0]["seconds"], seconds, "{name}");
+        }
+    }
+    // Who chooses the length says so.
+    let talks = cases::parler();
+    let why = talks.run("refused", &talks.model, "samples: {texts: [abc], voice: deep, seconds: 1}");
+    let why = why.expect_err("it chooses").to_string();
+    assert!(why.contains("samples: seconds: this model chooses how long it speaks"), "{why}");
 }
 
 /// Whose fault it is that nothing can be said.
