@@ -288,8 +288,8 @@ impl Case {
         let budget = random.pick(&[1.0, 1.0, 1.0, 1.3, 3.0]);
         // Drawn last: cases of a seed are otherwise those of before there were samples.
         let held_out = matches!(data, Data::Usual { .. }) && !recipe.iter().any(|l| l.ends_with(" 0"));
-        // A cloned voice needs a vocoder of real size; MusicGen makes no samples while it trains.
-        let speaks = ![Family::Xtts, Family::MusicGen].contains(&shape.family);
+        // A cloned voice needs a vocoder of real size.
+        let speaks = shape.family != Family::Xtts;
         if ranks == 1 && held_out && speaks && random.once_in(3) {
             recipe.push(format!("samples: {}", random.pick(&["true", "{texts: [one two three four]}"])));
         }

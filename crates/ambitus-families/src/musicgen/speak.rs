@@ -75,7 +75,7 @@ impl Speaker for Folder {
         // Nobody who gives no sound wants a clip of the data continued.
         let (begun, of_codec) = match asked.reference {
             Some(Reference::Sound(path, _)) => {
-                (begun(&mut codecs, path, n - cfg.longest_delay())?, codecs[0].encode_bytes())
+                (begun(&mut codecs, path, n - cfg.longest_delay(), asked.room)?, codecs[0].encode_bytes())
             }
             Some(Reference::Clip(_)) | None => (Vec::new(), 0),
         };
@@ -109,9 +109,19 @@ impl Speaker for Folder {
     }
 }
 
-/// Returns the codes of a sound that is continued, each channel's by its own codec's kind; `most` frames are written in all.
-fn begun(codecs: &mut [Box<dyn Codec>], sound: &Path, most: usize) -> Result<Vec<Vec<u32>>, RunError> {
+/// Returns the codes of a sound that is continued, in at most `room` bytes; `most` frames are written in all.
+fn begun(
+    codecs: &mut [Box<dyn Codec>],
+    sound: &Path,
+    most: usize,
+    room: u64,
+) -> Result<Vec<Vec<u32>>, RunError> {
     let [codec, others @ ..] = codecs else { return Ok(Vec::new()) };
+    let needed = codec.encode_bytes();
+    if needed > room {
+        let what = format!("the codec, for {}", sound.display());
+        return Err(no_room(DataError::DoesNotFit { what, needed, room }));
+    }
     let file = match others.is_empty() {
         true => codec::encode_file(&mut **codec, sound)?,
         false => codec::encode_stereo_file(&mut **codec, sound)?,
