@@ -28,6 +28,9 @@ pub struct ClipMeta {
     /// Rows of context, which those attend to; 0 without.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub context: u32,
+    /// How often it is trained on, in relation to others.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub weight: f32,
     /// Measured of the audio.
     pub measured: Measured,
     /// Clip file, relative to the index's folder: the key's first half and an extension.
@@ -38,6 +41,14 @@ pub struct ClipMeta {
 
 fn is_zero(n: &u32) -> bool {
     *n == 0
+}
+
+fn once() -> f32 {
+    1.0
+}
+
+fn is_once(weight: &f32) -> bool {
+    *weight == once()
 }
 
 impl ClipMeta {
@@ -71,6 +82,8 @@ pub struct ClipIndex {
     extension: String,
     slots: Vec<Slot>,
     frames: Vec<u32>,
+    /// How often each is trained on, in relation to others; none while all are alike.
+    weights: Vec<f32>,
     /// Most rows of context of a clip.
     context: u32,
     /// All names, one after another.
@@ -106,7 +119,7 @@ impl ClipIndex {
     /// Returns the most bytes of an index of `clips` clips with `names` bytes of names.
     pub const fn bytes_of(clips: usize, names: usize) -> u64 {
         // Vectors grow by doubling.
-        2 * (clips * (size_of::<Slot>() + size_of::<u32>()) + names) as u64
+        2 * (clips * (size_of::<Slot>() + size_of::<u32>() + size_of::<f32>()) + names) as u64
     }
 
     /// Returns the bytes that it takes at most.
@@ -125,7 +138,7 @@ impl ClipIndex {
             let byte = |i: usize| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16);
             (0..16).all(|i| byte(i).map(|b| half[i] = b).is_ok())
         });
-        if !sound || clip.frames == 0 {
+        if !sound || clip.frames == 0 || !(clip.weight.is_finite() && clip.weight > 0.0) {
             return Err(format!("damaged index: clip {}", self.len()));
         }
         if !self.is_empty() && self.name(self.len() - 1) >= clip.name.as_str() {
@@ -134,6 +147,11 @@ impl ClipIndex {
         self.names.push_str(&clip.name);
         self.slots.push(Slot { file: half, name_end: self.names.len() });
         self.frames.push(clip.frames);
+        if !self.weights.is_empty() || !is_once(&clip.weight) {
+            self.weights.resize(self.frames.len() - 1, once());
+            self.weights.push(clip.weight);
+            self.hash.0.update(&clip.weight.to_le_bytes());
+        }
         self.context = self.context.max(clip.context);
         self.hash.0.update(&(clip.name.len() as u64).to_le_bytes());
         self.hash.0.update(clip.name.as_bytes());
@@ -174,6 +192,11 @@ impl ClipIndex {
         &self.frames
     }
 
+    /// Returns how often every clip is trained on, in relation to others; nothing where all are alike.
+    pub fn weights(&self) -> &[f32] {
+        &self.weights
+    }
+
     /// Returns the most rows of context of a clip; 0 without.
     pub fn context(&self) -> u32 {
         self.context
@@ -186,6 +209,7 @@ impl ClipIndex {
             kept.names.push_str(self.name(i));
             kept.slots.push(Slot { name_end: kept.names.len(), ..self.slots[i] });
             kept.frames.push(self.frames[i]);
+            kept.weights.extend(self.weights.get(i));
         }
         kept
     }

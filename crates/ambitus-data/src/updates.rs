@@ -7,6 +7,9 @@
 //! is used once per epoch, and all updates are nearly equally large and nearly alike, which is what lets them fill their
 //! micro-batches. The list depends on the lengths, the size, the seed and the number of the update alone: not on
 //! micro-batches, threads or ranks.
+//!
+//! Clips may have weights. An epoch then has about as many uses as there are clips, and each clip its share of them: of 2.5 uses in an
+//! epoch two or three, of 0.2 one in every fifth.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::OnceLock;
@@ -30,7 +33,7 @@ pub enum UpdateSize {
 pub struct Draw {
     /// Index of the clip in the lengths given.
     pub clip: u32,
-    /// Which time round it is, from 0: with the clip it identifies a random draw.
+    /// Which use of the clip it is, from 0: with the clip it identifies a random draw. It is the epoch where each has one use in one.
     pub epoch: u32,
 }
 
@@ -46,6 +49,9 @@ const FIXED_BYTES: u64 = 8 << 10;
 #[derive(Clone)]
 pub struct Updates {
     frames: Vec<u32>,
+    /// Uses of each clip in an epoch, on average; none: each has one.
+    shares: Vec<f32>,
+    /// Frames of an epoch, on average.
     total: u64,
     size: UpdateSize,
     seed: u64,
@@ -68,8 +74,9 @@ fn batches(updates: &[Vec<u32>], capacity: Capacity) -> Result<u64, DataError> {
 }
 
 impl Updates {
-    /// Starts the sequence of updates; `frames` are the lengths of the clips to train on.
-    pub fn new(frames: &[u32], size: UpdateSize, seed: u64) -> Result<Self, DataError> {
+    /// Starts the sequence of updates; `frames` are the lengths of the clips to train on, and `weights` how often each is in relation to
+    /// the others, of which there are as many or, where all are alike, none.
+    pub fn new(frames: &[u32], weights: &[f32], size: UpdateSize, seed: u64) -> Result<Self, DataError> {
         if frames.is_empty() || frames.contains(&0) {
             return Err(DataError::Packing("no clips, or clips without frames, to form updates of".into()));
         }
@@ -80,8 +87,17 @@ impl Updates {
         if !valid {
             return Err(DataError::Packing(format!("an update of {size:?} cannot be formed")));
         }
+        let sound = weights.iter().all(|w| w.is_finite() && *w > 0.0);
+        if !(sound && (weights.is_empty() || weights.len() == frames.len())) {
+            return Err(DataError::Packing("weights are not numbers above 0, one of each clip".into()));
+        }
+        let sum: f64 = weights.iter().map(|w| f64::from(*w)).sum();
+        let shares: Vec<f32> =
+            weights.iter().map(|w| (f64::from(*w) * frames.len() as f64 / sum) as f32).collect();
+        let share = |i: usize| shares.get(i).map_or(1.0, |s| f64::from(*s));
         Ok(Self {
-            total: frames.iter().map(|&n| u64::from(n)).sum(),
+            total: frames.iter().enumerate().map(|(i, n)| f64::from(*n) * share(i)).sum::<f64>() as u64,
+            shares,
             frames: frames.to_vec(),
             size,
             seed,
@@ -93,9 +109,12 @@ impl Updates {
     }
 
     /// Returns the most bytes that the sequence of `clips` clips takes: lengths, the clips that wait (up to two epochs, in a queue
-    /// that grows by doubling), and an epoch while it is ordered.
-    pub const fn bytes_of(clips: usize) -> u64 {
-        (clips * (4 * size_of::<u32>() + 3 * size_of::<Draw>())) as u64 + FIXED_BYTES
+    /// that grows by doubling), and an epoch while it is ordered. Where they have weights an epoch may have twice as many uses, and its
+    /// uses and their lengths are listed while they are ordered.
+    pub const fn bytes_of(clips: usize, weighted: bool) -> u64 {
+        let alike = 4 * size_of::<u32>() + 3 * size_of::<Draw>();
+        let clip = if weighted { 3 * alike + size_of::<f32>() } else { alike };
+        (clips * clip) as u64 + FIXED_BYTES
     }
 
     /// Returns the number of frames of an update: the bound by frames, the mean by clips.
@@ -192,8 +211,8 @@ impl Updates {
     /// Returns this sequence from its start.
     fn restarted(&self) -> Self {
         let (frames, size, seed, total) = (self.frames.clone(), self.size, self.seed, self.total);
-        let (waiting, sample) = (VecDeque::new(), OnceLock::new());
-        Self { frames, total, size, seed, waiting, epoch: 0, done: 0, sample }
+        let (shares, waiting, sample) = (self.shares.clone(), VecDeque::new(), OnceLock::new());
+        Self { frames, shares, total, size, seed, waiting, epoch: 0, done: 0, sample }
     }
 
     /// Returns the number of updates that go once, or `epochs` times, through the clips; rounded up.
@@ -241,8 +260,14 @@ impl Updates {
     }
 
     /// Returns the sequence from update `n` on. Forming updates is cheap, so it is gone through from the start.
-    pub fn at(frames: &[u32], size: UpdateSize, seed: u64, n: u64) -> Result<Self, DataError> {
-        let mut updates = Self::new(frames, size, seed)?;
+    pub fn at(
+        frames: &[u32],
+        weights: &[f32],
+        size: UpdateSize,
+        seed: u64,
+        n: u64,
+    ) -> Result<Self, DataError> {
+        let mut updates = Self::new(frames, weights, size, seed)?;
         while updates.done < n {
             updates.next();
         }
@@ -254,10 +279,41 @@ impl Updates {
         while self.waiting.len() < n {
             let epoch = self.epoch;
             let mut rng = SplitMix::keyed("epoch", self.seed, u64::from(epoch));
-            let clips = order::epoch(&self.frames, &mut rng);
-            self.waiting.extend(clips.into_iter().map(|clip| Draw { clip, epoch }));
+            if self.shares.is_empty() {
+                let clips = order::epoch(&self.frames, &mut rng);
+                self.waiting.extend(clips.into_iter().map(|clip| Draw { clip, epoch }));
+            } else {
+                let uses: Vec<Draw> =
+                    (0..self.frames.len() as u32).flat_map(|clip| self.uses(clip, epoch)).collect();
+                let lengths: Vec<u32> = uses.iter().map(|of| self.frames[of.clip as usize]).collect();
+                let order = order::epoch(&lengths, &mut rng);
+                self.waiting.extend(order.into_iter().map(|i| uses[i as usize]));
+            }
             self.epoch += 1;
         }
+    }
+
+    /// Returns the uses of a clip in an epoch: those between two multiples of its share, each rounded down from a place of its own, so that
+    /// clips of one share do not all have their uses in the same epochs.
+    fn uses(&self, clip: u32, epoch: u32) -> impl Iterator<Item = Draw> + use<> {
+        let (share, place) = self.share(clip);
+        let until = |epoch: u32| (f64::from(epoch) * share + place) as u32;
+        (until(epoch)..until(epoch + 1)).map(move |epoch| Draw { clip, epoch })
+    }
+
+    fn share(&self, clip: u32) -> (f64, f64) {
+        let mut rng = SplitMix::keyed("weights", self.seed, u64::from(clip));
+        let place = (rng.next() >> 11) as f64 / (1u64 << 53) as f64;
+        (f64::from(self.shares[clip as usize]), place)
+    }
+
+    /// Returns the epoch of a use.
+    pub fn epoch_of(&self, of: Draw) -> u32 {
+        if self.shares.is_empty() {
+            return of.epoch;
+        }
+        let (share, place) = self.share(of.clip);
+        (((f64::from(of.epoch) + 1.0 - place) / share).ceil() as u32).saturating_sub(1)
     }
 
     fn look_ahead(&self) -> usize {

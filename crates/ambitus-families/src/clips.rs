@@ -37,6 +37,11 @@ pub trait Clips: Send + Sync {
     /// Returns the rows of each clip.
     fn rows(&self) -> &[u32];
 
+    /// Returns how often each clip is trained on, in relation to the others; nothing where all are alike.
+    fn weights(&self) -> &[f32] {
+        &[]
+    }
+
     /// Returns the most rows of context of a clip, which it attends to besides its own; 0 for families without.
     fn context(&self) -> u32 {
         0

@@ -15,7 +15,7 @@ use ambitus_data::ClipIndex;
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_recipe::import::Trainer;
-use ambitus_recipe::recipe::{Defaults, Own, Schedule, ScheduleKind, Section, read_own};
+use ambitus_recipe::recipe::{Average, Defaults, Own, Schedule, ScheduleKind, Section, read_own};
 use ambitus_store::{DType, Item};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -174,6 +174,15 @@ pub trait Opened: Send + Sync {
         Ok(None)
     }
 
+    /// Returns the files that a run keeps for its exports besides [`ModelDir::kept`], by their names there: those of a folder that is not in
+    /// the form of its exports.
+    ///
+    /// # Errors
+    /// Unreadable files; what that form cannot say.
+    fn kept(&self) -> Result<Vec<(String, KeptFile)>, RunError> {
+        Ok(Vec::new())
+    }
+
     /// Returns what makes clips of audio and text. Holds the tokenizer, so it is dropped before training.
     ///
     /// # Errors
@@ -232,6 +241,15 @@ pub trait Opened: Send + Sync {
     fn sampler(&self) -> Option<&dyn Sampler> {
         None
     }
+}
+
+/// A file that a run keeps.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KeptFile {
+    /// A copy of the one that lies here.
+    At(PathBuf),
+    /// This text.
+    Text(String),
 }
 
 /// An opened model folder. Weights are indexed, not read.
@@ -375,7 +393,7 @@ pub fn of_model(model: &dyn Model) -> Defaults {
         weight_decay: 0.0,
         no_decay: Vec::new(),
         betas: [0.9, 0.999],
-        ema: false,
+        ema: Average::Off,
         clips: 1,
         warmup: Some(0),
         schedule: Schedule::of(ScheduleKind::Linear),
@@ -390,7 +408,7 @@ mod tests {
     use crate::f5::F5;
     use crate::orpheus::Orpheus;
     use ambitus_models::{f5, orpheus};
-    use ambitus_recipe::recipe::{Batch, Recipe, Sample};
+    use ambitus_recipe::recipe::{Average, Batch, Recipe, Sample};
 
     #[test]
     fn absent_keys_mean_what_the_original_projects_do() {
@@ -403,11 +421,11 @@ mod tests {
         };
         let r = settled(&f5);
         let of_run = (r.weight_decay, r.ema, r.warmup, r.batch);
-        assert_eq!(of_run, (Some(0.01), Some(true), None, Some(Batch::Clips(8))));
+        assert_eq!(of_run, (Some(0.01), Some(Average::Warming), None, Some(Batch::Clips(8))));
         assert_eq!((r.lora.unwrap().targets.unwrap().len(), r.sample), (6, Some(Sample::default())));
         let r = settled(&llama);
         let of_run = (r.weight_decay, r.ema, r.warmup, r.batch);
-        assert_eq!(of_run, (Some(0.0), Some(false), Some(0), Some(Batch::Clips(1))));
+        assert_eq!(of_run, (Some(0.0), Some(Average::Off), Some(0), Some(Batch::Clips(1))));
         assert_eq!((f5.no_decay.len(), r.no_decay), (0, Some(vec!["*norm".to_owned()])));
         assert_eq!((r.lora.unwrap().targets.unwrap().len(), r.sample), (7, None));
         assert_eq!([f5.learning_rate, llama.learning_rate], [1e-5, 5e-5]);

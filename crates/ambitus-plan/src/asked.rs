@@ -71,7 +71,7 @@ impl Asked {
                 offload: offloaded.pass(),
                 sharding: recipe.shared().map_err(RunError::Usage)?,
                 placement: None,
-                ema: recipe.ema,
+                ema: recipe.ema.is_kept(),
                 evaluate: sizes.evaluate,
                 sample: sizes.sampled.map(|n| Capacity { rows: 2 * n, clips: 2 }),
                 speech: None,

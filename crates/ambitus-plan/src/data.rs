@@ -177,6 +177,14 @@ impl Data {
         }
     }
 
+    /// Returns the rows of the clips to train on, and how often each is; nothing where all are alike.
+    pub fn trained(&self) -> (Vec<u32>, Vec<f32>) {
+        let weights = self.kind.index().map_or(&[][..], ClipIndex::weights);
+        let chosen = &self.split.train;
+        let rows = chosen.iter().map(|&i| self.rows[i]).collect();
+        (rows, chosen.iter().filter_map(|&i| weights.get(i).copied()).collect())
+    }
+
     /// Returns the most rows of context of a clip; `None` where clips are assumed.
     pub fn context(&self) -> Option<u32> {
         self.kind.index().map(ClipIndex::context)
@@ -207,12 +215,19 @@ impl Data {
             kind => kind.index().map_or(0, ClipIndex::bytes),
         };
         let all: u64 = self.rows.iter().map(|&rows| u64::from(rows)).sum();
+        let weighted = self.kind.index().is_some_and(|index| !index.weights().is_empty());
         // Updates are nearly alike; some have more of the short clips.
-        let of_update = 2 * update_rows.saturating_mul(n as u64) / all.max(1) + OF_ANY_UPDATE;
+        let of_update = match weighted {
+            false => 2 * update_rows.saturating_mul(n as u64) / all.max(1),
+            // All of them may be the shortest.
+            true => update_rows / u64::from(self.rows.iter().copied().min().unwrap_or(1).max(1)),
+        };
+        let of_update = of_update + OF_ANY_UPDATE;
         let rounds = self.stays.rounds as usize;
         let chosen = 2 * size_of::<u32>();
         let packed = |uses: usize| pack::bytes_of(uses) + (uses * 2 * size_of::<Use>()) as u64;
-        let of_rank = Updates::bytes_of(train) + packed(of_update as usize) + packed(rounds * held_out);
+        let of_rank =
+            Updates::bytes_of(train, weighted) + packed(of_update as usize) + packed(rounds * held_out);
         // The split grows by doubling.
         self.stays.preparer_bytes
             + index

@@ -27,14 +27,14 @@ pub fn open(recipe: &Settled, model: &dyn Model, device: &Device) -> Vec<Variant
     let mut out = Vec::new();
     // In this process's own memory it frees nothing, unless there is a budget of its own for it.
     if (device.is_card() || recipe.host_memory.is_some()) && recipe.offload.is_none() {
-        out.extend(offloads(recipe.ema).into_iter().map(Variant::of_offload));
+        out.extend(offloads(recipe.ema.is_kept()).into_iter().map(Variant::of_offload));
     }
     let usual = precision::of(recipe, model, device);
     let half = precision::half(recipe, model, device).ok();
     let precision = half.filter(|half| recipe.precision.is_none() && *half != usual);
     let optimizer = Some(OptimizerChoice::AdamW8bit).filter(|_| recipe.optimizer.is_none());
     let given = recipe.offload.is_none() && device.is_card();
-    let offload = Some(Offload { ema: recipe.ema, ..Offload::all() }).filter(|_| given);
+    let offload = Some(Offload { ema: recipe.ema.is_kept(), ..Offload::all() }).filter(|_| given);
     for (precision, optimizer, offload) in [
         (precision, None, None),
         (None, optimizer, None),

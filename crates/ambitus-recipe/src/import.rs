@@ -12,6 +12,7 @@ mod flags;
 mod form;
 mod fsdp;
 mod given;
+mod hydra;
 mod judge;
 mod keys;
 mod lay_over;
@@ -20,6 +21,7 @@ mod pointers;
 mod precision;
 mod python;
 mod schedule;
+mod solver;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -28,7 +30,9 @@ mod training;
 mod world;
 
 use crate::recipe::tree::{Key, Node, Tree};
-use crate::recipe::{MAX_RECIPE_BYTES, Place, Precision, Recipe, RecipeError, read_text, read_tree, short};
+use crate::recipe::{
+    MAX_RECIPE_BYTES, Place, Precision, Recipe, RecipeError, Section, read_text, read_tree, short,
+};
 use ambitus_store::StoreError;
 use form::Form;
 use given::Given;
@@ -36,6 +40,7 @@ use judge::{Judge, Of};
 use keys::Known;
 pub use lay_over::lay_over;
 use serde::Serialize;
+pub use solver::Solver;
 use std::path::{Path, PathBuf};
 
 /// The most keys of one import.
@@ -53,6 +58,9 @@ enum Text {
     File(String),
     Words(Vec<String>),
 }
+
+/// Keys with their values.
+type Entries = Vec<(Key, Tree)>;
 
 /// Folders that the recipe is to name.
 #[derive(Clone, Debug, Default)]
@@ -140,6 +148,10 @@ pub struct Trainer {
     pub notes: &'static [(&'static str, &'static str)],
     /// The recipe's key of a second data set, with descriptions.
     pub descriptions: Option<&'static str>,
+    /// The section of keys of its own that a recipe may have.
+    pub section: Option<&'static Section>,
+    /// Its files are those of a solver, which hydra composes.
+    pub solver: Option<Solver>,
 }
 
 /// What a trainer does if its files have none of these keys.
@@ -171,6 +183,8 @@ impl Trainer {
         absent: &[],
         notes: &[],
         descriptions: None,
+        section: None,
+        solver: None,
     };
 
     /// Returns whether keys are of its files.
@@ -229,33 +243,38 @@ impl Source {
         Source { name: "command line".to_owned(), text: Text::Words(words.to_vec()) }
     }
 
-    /// Returns the keys at the outermost level.
-    fn entries(&self) -> Result<Vec<(Key, Tree)>, RecipeError> {
+    /// Returns the keys at the outermost level, and those of hydra's overrides.
+    fn entries(&self) -> Result<(Entries, Entries), RecipeError> {
         let fail = |place, why| RecipeError { file: short(&self.name), place, key: None, why };
         let wrong = |(place, why)| fail(Some(place), why);
-        let entries = match &self.text {
-            Text::Words(words) => {
+        let words = |tokens: &[flags::Token]| match hydra::composes(tokens) {
+            true => (flags::parse(&hydra::others(tokens)), hydra::overrides(tokens)),
+            false => (flags::parse(tokens), Vec::new()),
+        };
+        let alone = |entries| (entries, Vec::new());
+        let (entries, overrides) = match &self.text {
+            Text::Words(all) => {
                 let at = |i| Place { line: 1, column: i as u64 + 1 };
                 let word = |(i, w): (usize, &String)| flags::Token::Word(flags::Word::plain(w, at(i)));
-                flags::parse(&words.iter().enumerate().map(word).collect::<Vec<_>>())
+                words(&all.iter().enumerate().map(word).collect::<Vec<_>>())
             }
             Text::File(text) if text.len() as u64 > MAX_RECIPE_BYTES => {
                 return Err(fail(None, "is larger than 1 MiB: this is no configuration".to_owned()));
             }
             Text::File(text) => match form::form(&self.name, text) {
                 Form::Yaml => match read_tree(text, &short(&self.name))?.node {
-                    Node::Map(entries) => entries,
+                    Node::Map(entries) => alone(entries),
                     _ => return Err(fail(None, "holds no keys: a map of key: value is expected".to_owned())),
                 },
-                Form::Python => python::parse(text).map_err(wrong)?,
-                Form::Flags => flags::parse(&form::pieces(text, false).map_err(wrong)?),
-                Form::Batch => flags::parse(&form::pieces(text, true).map_err(wrong)?),
+                Form::Python => alone(python::parse(text).map_err(wrong)?),
+                Form::Flags => words(&form::pieces(text, false).map_err(wrong)?),
+                Form::Batch => words(&form::pieces(text, true).map_err(wrong)?),
             },
         };
-        if entries.is_empty() {
+        if entries.is_empty() && overrides.is_empty() {
             return Err(fail(None, "holds no keys".to_owned()));
         }
-        Ok(entries)
+        Ok((entries, overrides))
     }
 }
 
@@ -274,28 +293,32 @@ fn judged(
     folders: &Folders,
     trainers: &[&Trainer],
 ) -> Result<(Imported, Vec<Of>, Recipe), RecipeError> {
-    let mut given = Vec::new();
+    let (mut given, mut overrides) = (Vec::new(), Vec::new());
     for source in sources {
-        for (key, tree) in source.entries()? {
-            spread(&source.name, "", key, tree, &mut given);
-        }
-        if given.len() > MAX_KEYS {
+        let (entries, over) = source.entries()?;
+        entries.into_iter().for_each(|(key, tree)| spread(&source.name, "", key, tree, &mut given));
+        over.into_iter().for_each(|(key, tree)| spread(&source.name, "", key, tree, &mut overrides));
+        if given.len() + overrides.len() > MAX_KEYS {
             let why = format!("has more than {MAX_KEYS} keys: this is no configuration");
             return Err(RecipeError { file: short(&source.name), place: None, key: None, why });
         }
     }
+    hydra::compose(&mut given, overrides);
     let own: Vec<&Trainer> = trainers.iter().copied().filter(|t| t.wrote(&given)).collect();
+    let solver = own.iter().find_map(|t| t.solver);
     for g in &mut given {
-        g.known = own.iter().find_map(|t| t.nothing(&g.path)).or(g.known);
+        let of_solver = solver.and_then(|s| s.judged(&g.path)).map(Known::Judged);
+        g.known = own.iter().find_map(|t| t.nothing(&g.path)).or(of_solver).or(g.known);
     }
     let origin = &origin(&given, &own);
     judge::hush(&mut given);
     let mut j = Judge::new(&given)?;
     let world = world::world(&mut j)?;
     pointers::pointers(&mut j, &world)?;
+    let of_solver = solver.map(|s| solver::solver(&mut j, &s, folders)).transpose()?.flatten();
     fsdp::sharding(&mut j, &world, origin)?;
     precision::precision(&mut j, origin)?;
-    let effective_batch = batch::batch(&mut j, &world, origin)?;
+    let effective_batch = batch::batch(&mut j, &world, origin)?.or(of_solver);
     training::training(&mut j, origin)?;
     data::data(&mut j, origin, folders)?;
     own.iter().for_each(|t| t.absences(&mut j));
@@ -326,7 +349,8 @@ fn judged(
     let remarks: Vec<String> = notes.iter().cloned().chain(open).collect();
     let files: Vec<String> = sources.iter().map(|s| s.name.clone()).collect();
     let recipe = lines::recipe(&lines, folders, &files, &remarks);
-    let (said, _) = Recipe::parse(&recipe, "the recipe")?;
+    let sections: Vec<&Section> = own.iter().filter_map(|t| t.section).collect();
+    let (said, _) = Recipe::parse_with(&recipe, "the recipe", &sections)?;
     Ok((Imported { rows, effective_batch, notes, recipe }, of_notes, said))
 }
 

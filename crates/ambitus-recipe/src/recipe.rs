@@ -13,6 +13,7 @@
 //! `ambitus train recipes/quickstart.yaml` is typed in the repository's root); they do not depend on where the recipe
 //! lies. The resolved recipe, written into the run folder, reads back as the same [`Recipe`].
 
+mod average;
 mod batch;
 mod family;
 mod forms;
@@ -39,6 +40,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::size::ByteSize;
+pub use average::{Average, Unbiased};
 pub use batch::Batch;
 pub use family::{ADAPTER_RATE, Defaults, Settled};
 pub use forms::{
@@ -182,9 +184,10 @@ pub struct Recipe {
     /// recipe says.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub players: BTreeMap<String, Player>,
-    /// Keep an exponential moving average of the weights (with ema-pytorch's decay and intervals). Absent: the family's.
+    /// Keep an exponential moving average of the weights: `true` with ema-pytorch's decay and intervals, `{decay: 0.99, every: 10}`
+    /// audiocraft's, which moves every 10 updates. Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ema: Option<bool>,
+    pub ema: Option<Average>,
     /// Updates between validations; 0: only before the first and after the last.
     #[serde(default = "default::every")]
     pub validate_every: u64,

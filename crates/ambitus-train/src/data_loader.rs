@@ -67,7 +67,7 @@ impl Loader {
     /// # Errors
     /// Clips that do not fit, or a thread that cannot be started.
     pub fn start(work: Work, from: u64) -> Result<Loader, DataError> {
-        let updates = Updates::at(work.clips.rows(), work.size, work.seed, from)?;
+        let updates = Updates::at(work.clips.rows(), work.clips.weights(), work.size, work.seed, from)?;
         let (ready_in, ready) = sync_channel(1);
         let (spent, spent_out) = sync_channel(BUFFERS);
         for _ in 0..BUFFERS {
@@ -143,7 +143,7 @@ fn produce(
             batch.set_norms(&norms);
             let item = Item {
                 update,
-                epoch: members.first().map_or(0, |d| d.epoch),
+                epoch: members.first().map_or(0, |d| updates.epoch_of(*d)),
                 batch,
                 first: k == 0,
                 last: k + 1 == count,

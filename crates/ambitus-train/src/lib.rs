@@ -1,6 +1,5 @@
 //! From a planned run to a finished one: loading, the loop, ranks, checkpoints, metrics, exports, reports.
 
-mod average;
 pub mod data_loader;
 pub mod doctor;
 pub mod export;

@@ -17,7 +17,7 @@ pub struct ImportArgs {
     /// each other, both places are named and nothing is written
     #[arg(value_name = "FILE", required_unless_present = "flags")]
     pub files: Vec<PathBuf>,
-    /// Flags as they stood on the original's command line, after `--`
+    /// Flags, or hydra's overrides, as they stood on the original's command line, after `--`
     #[arg(last = true, value_name = "FLAGS", allow_hyphen_values = true)]
     pub flags: Vec<String>,
     /// Write the recipe here, where nothing may be yet [default: to stdout, and the table to stderr]

@@ -13,6 +13,8 @@ pub use prepare::{Codec, CodesOptions, Counts, Frames, Rows, code_lengths, prepa
 pub use states::{Encoder, load_states, longest_description, prepare_states, states_bytes};
 pub(crate) use states::{key as states_key, load_states_of};
 
+use crate::sources::Entry;
+
 /// The tokenizer, as passes over a data set see it.
 pub trait Texts: Sync {
     /// Returns the ids of what is said, P of them.
@@ -27,6 +29,17 @@ pub trait Texts: Sync {
     /// Why the text cannot be used.
     fn description(&self, text: &str) -> Result<Vec<u32>, String>;
 
-    /// Changes whenever ids may; part of every key.
+    /// Returns how many texts there are of each clip besides its description, of which a use in training draws one.
+    fn others(&self) -> usize {
+        0
+    }
+
+    /// Returns one of them, by its number; empty if nothing is said. It follows from what is told of the clip alone.
+    fn other(&self, entry: &Entry, number: usize) -> String {
+        let _ = (entry, number);
+        String::new()
+    }
+
+    /// Changes whenever ids or other texts may; part of every key.
     fn fingerprint(&self) -> [u8; 32];
 }

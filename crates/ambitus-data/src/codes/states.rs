@@ -55,25 +55,29 @@ pub(super) fn description<'e>(entry: &'e Entry, codes: &'e CodesOptions<'_>) -> 
     said.map(strip).filter(|said| !said.is_empty())
 }
 
-/// Gives each different description, once, with the name of the first clip that has it. What is remembered of each is less than what
-/// later passes hold of a clip.
+/// Gives each different description, once, with the name of the first clip that has it, and all other texts. What is remembered of each
+/// is less than what later passes hold of a clip.
 fn distinct(
     source: &Source,
+    texts: &dyn Texts,
     codes: &CodesOptions<'_>,
     mut each: impl FnMut(usize, &str, &str) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     let mut seen: HashSet<[u8; 16]> = HashSet::new();
     for (i, entry) in source.entries().enumerate() {
         let entry = entry?;
-        let Some(text) = description(&entry, codes) else { continue };
-        if seen.insert(sealed::array(blake3::hash(text.as_bytes()).as_bytes(), 0)) {
+        if let Some(text) = description(&entry, codes)
+            && seen.insert(sealed::array(blake3::hash(text.as_bytes()).as_bytes(), 0))
+        {
             each(i, &entry.name, text)?;
         }
+        let others = (0..texts.others()).map(|number| texts.other(&entry, number));
+        others.filter(|text| !text.is_empty()).try_for_each(|text| each(i, &entry.name, &text))?;
     }
     Ok(())
 }
 
-/// Returns the ids of the longest description that clips may have, which an encoder is planned for.
+/// Returns the ids of the longest text that clips may have, which an encoder is planned for.
 ///
 /// # Errors
 /// The disk fails.
@@ -83,7 +87,7 @@ pub fn longest_description(
     codes: &CodesOptions<'_>,
 ) -> Result<usize, DataError> {
     let mut longest = 0;
-    distinct(source, codes, |_, _, text| {
+    distinct(source, texts, codes, |_, _, text| {
         let ids = texts.description(text).map_or(0, |ids| ids.len());
         longest = longest.max(Some(ids).filter(|ids| *ids <= codes.most_description).unwrap_or(0));
         Ok(())
@@ -91,7 +95,7 @@ pub fn longest_description(
     Ok(longest)
 }
 
-/// Makes the states of every different description of a source that are not in the cache yet. What is wrong with a description is
+/// Makes the states of every different description and every other text of a source that are not in the cache yet. What is wrong with a description is
 /// said of the clips that have it, by [`prepare_codes`](super::prepare_codes()).
 ///
 /// # Errors
@@ -106,7 +110,7 @@ pub fn prepare_states(
 ) -> Result<(), DataError> {
     options.check()?;
     let of_texts = texts.fingerprint();
-    distinct(source, codes, |i, name, text| {
+    distinct(source, texts, codes, |i, name, text| {
         let key = key(text, &of_texts, fingerprint);
         let path = path(&options.cache, &key);
         let cached = path.exists() && read(&path).is_ok_and(|bytes| sealed::key(&bytes) == key);

@@ -1,8 +1,8 @@
 //! A prepared file of music: all of its codes, of which a use reads some.
 //!
 //! Layout, little-endian: magic (8 bytes), key (32), key of its description's states (32), codebooks C u32, pieces P u32, frames T u32,
-//! numbers of its text N u32, ids of its description U u32, most ids of a use u32, flags u32, seconds f64, rms, peak f32, ends of the
-//! pieces u32 `[P]`, numbers u32 `[N]`, sums of the blocks of codes 16 bytes each, blake3 of all before (32); then codes u32 `[T, C]`, in
+//! numbers of its other texts N u32, ids of its description U u32, most ids of a use u32, flags u32, seconds f64, rms, peak f32, ends of the
+//! pieces u32 `[P]`, of each other text its ids and the key of its states u32 `[N / 9, 9]`, sums of the blocks of codes 16 bytes each, blake3 of all before (32); then codes u32 `[T, C]`, in
 //! blocks of 1,024 frames, each with the sum (the beginning of its blake3) that is in the head. So codes are read and verified by blocks.
 
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::Kept;
+use super::{Kept, Other};
 use crate::atomic;
 use crate::error::DataError;
 use crate::files;
@@ -37,7 +37,7 @@ pub struct MusicClip {
     path: PathBuf,
     /// The number C of codebooks.
     pub codebooks: usize,
-    /// What its text is drawn from.
+    /// Its texts.
     pub kept: Kept,
     /// Where each piece ends: one of the whole file, or those that were drawn.
     ends: Vec<u32>,
@@ -65,12 +65,13 @@ pub(super) fn save(
     let bytes: Vec<u8> = codes.iter().flat_map(|code| code.to_le_bytes()).collect();
     let blocks = || bytes.chunks(4 * codebooks * BLOCK);
     let frames = codes.len() / codebooks;
-    let mut head = KIND.begin(&facts.key, 4 * (ends.len() + kept.numbers.len()) + SUM * blocks().len());
+    let numbers: Vec<u32> = kept.others.iter().flat_map(Other::numbers).collect();
+    let mut head = KIND.begin(&facts.key, 4 * (ends.len() + numbers.len()) + SUM * blocks().len());
     head.extend_from_slice(&facts.states);
-    let counts = [codebooks, ends.len(), frames, kept.numbers.len(), kept.plain, kept.longest];
+    let counts = [codebooks, ends.len(), frames, numbers.len(), kept.plain, kept.longest];
     sealed::put(&mut head, counts.map(|n| n as u32).into_iter().chain([facts.measured.flags()]));
     facts.measured.put(&mut head);
-    sealed::put(&mut head, ends.iter().chain(&kept.numbers).copied());
+    sealed::put(&mut head, ends.iter().chain(&numbers).copied());
     blocks().for_each(|block| head.extend_from_slice(&sum(block)));
     let checksum = blake3::hash(&head);
     head.extend_from_slice(checksum.as_bytes());
@@ -79,6 +80,22 @@ pub(super) fn save(
         return Err(DataError::file(path, reason));
     }
     atomic::write(path, |file| file.write_all(&head).and_then(|()| file.write_all(&bytes)))
+}
+
+impl Other {
+    /// Numbers of one.
+    const NUMBERS: usize = 9;
+
+    fn numbers(&self) -> [u32; Other::NUMBERS] {
+        std::array::from_fn(|i| match i {
+            0 => self.ids as u32,
+            i => sealed::number(&self.states, 4 * (i - 1)),
+        })
+    }
+
+    fn at(bytes: &[u8]) -> Other {
+        Other { ids: sealed::number(bytes, 0) as usize, states: sealed::array(bytes, 4) }
+    }
 }
 
 fn sum(block: &[u8]) -> [u8; SUM] {
@@ -123,9 +140,9 @@ pub(super) fn read(path: &Path) -> Result<(Facts, MusicClip), DataError> {
         path: path.to_owned(),
         codebooks: codebooks as usize,
         kept: Kept {
-            numbers: sealed::numbers(numbers).collect(),
             plain: plain as usize,
             longest: longest as usize,
+            others: numbers.chunks_exact(4 * Other::NUMBERS).map(Other::at).collect(),
         },
         ends,
         sums: sums.as_chunks::<SUM>().0.to_vec(),
@@ -193,12 +210,16 @@ impl MusicClip {
         Ok(codes)
     }
 
-    /// Loads the states `[U, E]` of its description, E of them `width`. The file lies in `folder`.
+    /// Loads the states `[U, E]` of its description, or of another text by its number, E of them `width`. The file lies in `folder`.
     ///
     /// # Errors
     /// The file of states cannot be read, is damaged, or has other states.
-    pub fn states(&self, folder: &Path, width: usize) -> Result<Vec<f32>, DataError> {
-        crate::codes::load_states_of(folder, (&self.states, self.kept.plain), width)
+    pub fn states(&self, folder: &Path, other: Option<usize>, width: usize) -> Result<Vec<f32>, DataError> {
+        let (states, ids) = match other.and_then(|number| self.kept.others.get(number)) {
+            Some(other) => (&other.states, other.ids),
+            None => (&self.states, self.kept.plain),
+        };
+        crate::codes::load_states_of(folder, (states, ids), width)
     }
 }
 
@@ -211,13 +232,17 @@ mod tests {
         Facts { key: [7; 32], states: [9; 32], measured }
     }
 
+    fn kept() -> Kept {
+        let other = |ids, byte| Other { ids, states: [byte; 32] };
+        Kept { plain: 2, longest: 5, others: vec![other(5, 4), other(0, 200)] }
+    }
+
     fn saved(ends: &[u32], codebooks: usize) -> (tempfile::TempDir, PathBuf, Vec<u32>) {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("a.music");
         let frames = *ends.last().expect("a piece") as usize;
         let codes: Vec<u32> = (0..frames * codebooks).map(|i| (i * 7919 % 2048) as u32).collect();
-        let kept = Kept { numbers: vec![3, 1, 4], plain: 2, longest: 5 };
-        save(&path, &facts(), &kept, (ends, &codes, codebooks)).expect("is saved");
+        save(&path, &facts(), &kept(), (ends, &codes, codebooks)).expect("is saved");
         (dir, path, codes)
     }
 
@@ -229,7 +254,7 @@ mod tests {
             let (found, clip) = read(&path).expect("reads");
             assert_eq!(found, facts());
             assert_eq!((clip.codebooks, clip.frames()), (codebooks, codes.len() / codebooks));
-            assert_eq!(clip.kept, Kept { numbers: vec![3, 1, 4], plain: 2, longest: 5 });
+            assert_eq!(clip.kept, kept());
             let n = clip.frames();
             for range in [0..n, 0..1, n - 1..n, n / 3..n / 2 + 1, n / 2..n / 2] {
                 let read = clip.codes(range.clone()).expect("reads");

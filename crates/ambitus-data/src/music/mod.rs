@@ -1,4 +1,4 @@
-//! Music as codes of a codec with several codebooks, beside what a text encoder or its reader makes of descriptions and metadata.
+//! Music as codes of a codec with several codebooks, beside what a text encoder makes of descriptions and metadata.
 //!
 //! A file is encoded once, whole and piece by piece, whatever its length ([`prepare_music`]); files are never cut on the disk. Training
 //! draws a segment of the codes for each use ([`MusicClip::segment`]), and reads those alone. With [`Pieces::Drawn`] some segments are drawn while
@@ -13,40 +13,30 @@ mod hearing;
 mod prepare;
 
 pub use clip::{MusicClip, load_music_clip};
-pub use prepare::{Counts, LONGEST, MusicOptions, Pieces, longest_file, music_lengths, prepare_music};
+pub use prepare::{
+    Counts, LONGEST, MusicOptions, Pieces, Weighting, longest_file, music_lengths, prepare_music,
+};
 
 use crate::error::DataError;
 
-/// What is told of a clip.
-#[derive(Debug, Clone, Copy)]
-pub struct Told<'a> {
-    /// Its description, not empty.
-    pub description: Option<&'a str>,
-    /// Its metadata: names and values, see [`Entry::fields`](crate::sources::Entry::fields).
-    pub fields: &'a [(String, String)],
-}
-
-/// What a clip's file keeps of what is told.
+/// What a clip's file keeps of its texts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Numbers that only the model's family reads: what a use draws its text from.
-    pub numbers: Vec<u32>,
     /// Ids of the description as it stands; 0 without.
     pub plain: usize,
     /// Most ids of any use.
     pub longest: usize,
+    /// The texts of which a use in training draws one; none: the description is its text.
+    pub others: Vec<Other>,
 }
 
-/// The reader of texts, as passes over a data set see it.
-pub trait Texts: Sync {
-    /// Returns what is kept of what is told.
-    ///
-    /// # Errors
-    /// Why it cannot be used.
-    fn kept(&self, told: Told<'_>) -> Result<Kept, String>;
-
-    /// Changes whenever that may; part of every key.
-    fn fingerprint(&self) -> [u8; 32];
+/// A text that is not the description.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Other {
+    /// Its ids; 0 of nothing.
+    pub ids: usize,
+    /// The key of its states.
+    pub(crate) states: [u8; 32],
 }
 
 /// Gives the next samples of a sound; `None` at its end.

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::clip::{self, Facts, MusicClip};
 use super::hearing::{Heard, Hearing, Unheard};
-use super::{Codec, Kept, Texts, Told};
+use super::{Codec, Kept, Other};
 use crate::audio::{AudioInfo, AudioInput, AudioReader, READER_BYTES};
-use crate::codes::{Frames, Rows, states_key};
+use crate::codes::{Frames, Rows, Texts, states_key};
 use crate::error::DataError;
 use crate::index::{ClipIndex, ClipMeta};
 use crate::measured::Measured;
@@ -27,6 +27,8 @@ use crate::text::strip;
 pub const LONGEST: f64 = 3.0 * 3600.0;
 /// Seconds by which a file may become longer where it is resampled.
 const RESAMPLED: f64 = 1.0;
+/// Bytes between the parts of a text that description and metadata are put together to.
+const SEPARATORS: u64 = 32;
 /// Of the file names of clips that have no file.
 const NO_FILE: &str = "none";
 
@@ -44,6 +46,22 @@ pub enum Pieces {
         /// Draws their places.
         seed: u64,
     },
+}
+
+/// How often a file is trained on, in relation to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Weighting {
+    /// As its list says ([`Entry::weight`]).
+    pub by_weight: bool,
+    /// As it is long.
+    pub by_duration: bool,
+}
+
+impl Weighting {
+    fn weight(self, entry: &Entry, seconds: f64) -> f32 {
+        let weight = if self.by_weight { entry.weight } else { 1.0 };
+        if self.by_duration { weight * seconds as f32 } else { weight }
+    }
 }
 
 /// What there is of a clip, for what it takes of a model.
@@ -64,6 +82,8 @@ pub struct MusicOptions<'a> {
     pub channels: usize,
     /// What is encoded.
     pub pieces: Pieces,
+    /// How often files are trained on.
+    pub weighting: Weighting,
     /// Seconds of the longest file that is read: [`longest_file`], or [`LONGEST`] where no file is known.
     pub longest: f64,
     /// Most ids of a description.
@@ -100,7 +120,8 @@ impl MusicOptions<'_> {
     /// of each clip, and a thread's longest texts, of which each byte takes `text` while it is read.
     pub fn memory_bound(&self, source: &Source, text: u64, options: &PrepareOptions) -> u64 {
         let threads = options.threads.max(1) as u64;
-        self.fixed_bound(options) + threads * text * source.longest_description() as u64 + source.held_bytes()
+        let longest = source.longest_description() as u64 + SEPARATORS;
+        self.fixed_bound(options) + threads * text * longest + source.held_bytes()
     }
 }
 
@@ -155,22 +176,32 @@ struct MusicClips<'a> {
     hearing: Hearing<'a>,
 }
 
-/// What is kept of what is told, and the key of its states.
+/// What is kept of what is told, and the key of the description's states.
 struct Read {
     kept: Kept,
     states: [u8; 32],
 }
 
-/// Reads what is told of a clip.
-fn kept<'e>(entry: &'e Entry, texts: &dyn Texts, most: usize) -> Result<(Kept, Option<&'e str>), Problem> {
+/// Reads what is told of a clip; the states are those of an encoder's fingerprint.
+fn read(entry: &Entry, texts: &dyn Texts, encoder: &[u8; 32], most: usize) -> Result<Read, Problem> {
     let of_text = |reason| (Cause::Description, reason);
-    let description = entry.description.as_deref().map(strip).filter(|text| !text.is_empty());
-    let kept = texts.kept(Told { description, fields: &entry.fields }).map_err(of_text)?;
-    match kept.plain.max(kept.longest) <= most {
-        true => Ok((kept, description)),
+    let fingerprint = texts.fingerprint();
+    let told = |text: &str| match text.is_empty() {
+        true => Ok(Other { ids: 0, states: [0; 32] }),
         false => {
-            Err(of_text(format!("{} tokens of text; at most {most} are read", kept.plain.max(kept.longest))))
+            let ids = texts.description(text).map_err(of_text)?.len();
+            Ok(Other { ids, states: states_key(text, &fingerprint, encoder) })
         }
+    };
+    let plain = told(entry.description.as_deref().map(strip).unwrap_or_default())?;
+    let silent = plain.ids == 0 && entry.fields.is_empty();
+    let others = if silent { 0 } else { texts.others() };
+    let others = (0..others).map(|number| told(&texts.other(entry, number)));
+    let others = others.collect::<Result<Vec<_>, Problem>>()?;
+    let longest = others.iter().map(|other| other.ids).max().unwrap_or(0).max(plain.ids);
+    match longest <= most {
+        true => Ok(Read { kept: Kept { plain: plain.ids, longest, others }, states: plain.states }),
+        false => Err(of_text(format!("{longest} tokens of text; at most {most} are read"))),
     }
 }
 
@@ -197,10 +228,7 @@ impl Make for MusicClips<'_> {
     const EXTENSION: &'static str = "music";
 
     fn text(&self, entry: &Entry) -> Result<Read, Problem> {
-        let (kept, description) = kept(entry, self.texts, self.music.most_text)?;
-        let [texts, encoder, _] = &self.fingerprints;
-        let states = description.map_or([0; 32], |text| states_key(text, texts, encoder));
-        Ok(Read { kept, states })
+        read(entry, self.texts, &self.fingerprints[1], self.music.most_text)
     }
 
     fn tokens(read: &Read) -> usize {
@@ -220,6 +248,10 @@ impl Make for MusicClips<'_> {
         for text in entry.fields.iter().flat_map(|(name, value)| [name, value]).chain([&entry.text]) {
             hash.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
         }
+    }
+
+    fn weight(&self, entry: &Entry, found: &Found) -> f32 {
+        self.music.weighting.weight(entry, found.measured.seconds)
     }
 
     fn cached(&self, _: &Read, path: &Path, key: &[u8; 32]) -> Option<Found> {
@@ -280,7 +312,7 @@ pub fn music_lengths(
         let entry = entry?;
         // What is wrong with a clip is said where it is prepared.
         let mut of = || {
-            let kept = kept(&entry, texts, music.most_text).ok()?.0;
+            let kept = read(&entry, texts, &[0; 32], music.most_text).ok()?.kept;
             let samples = samples(feed.audio(source, &entry).ok()?, options.rate)?;
             let frames = samples.div_ceil(music.frames.samples).min(segment);
             let seconds = options.seconds(samples as u64);
@@ -295,6 +327,7 @@ pub fn music_lengths(
                 frames: rows.own as u32,
                 tokens: kept.plain as u32,
                 context: rows.context as u32,
+                weight: music.weighting.weight(&entry, seconds),
                 measured,
                 file: ClipMeta::file_name(&[0; 32], NO_FILE),
                 key: String::new(),

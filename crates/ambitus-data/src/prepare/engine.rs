@@ -53,6 +53,11 @@ pub(crate) trait Make: Sync {
     /// Hashes everything on which the file depends, except audio and cutting.
     fn key(&self, text: &Self::Text, entry: &Entry, hash: &mut blake3::Hasher);
 
+    /// Returns how often a clip is trained on, in relation to others.
+    fn weight(&self, _: &Entry, _: &Found) -> f32 {
+        1.0
+    }
+
     /// Returns the file if it is whole and has this key.
     fn cached(&self, text: &Self::Text, path: &Path, key: &[u8; 32]) -> Option<Found>;
 
@@ -221,6 +226,7 @@ fn judge<M: Make>(
                 frames: found.frames,
                 tokens: found.tokens,
                 context: found.context,
+                weight: maker.weight(entry, &found),
                 measured: found.measured,
                 file,
                 key: blake3::Hash::from_bytes(key).to_hex().to_string(),

@@ -165,6 +165,7 @@ pub(crate) fn lengths<F: Framing>(
                         frames: rows as u32,
                         tokens: tokens as u32,
                         context: context as u32,
+                        weight: 1.0,
                         measured,
                         file: ClipMeta::file_name(&[0; 32], EXTENSION),
                         key: String::new(),

@@ -176,6 +176,7 @@ fn keep(
         frames: length as u32,
         tokens: facts.text_tokens,
         context: 0,
+        weight: 1.0,
         measured,
         file,
         key: blake3::Hash::from_bytes(key).to_hex().to_string(),

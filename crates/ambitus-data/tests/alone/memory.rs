@@ -296,9 +296,11 @@ fn forming_updates_and_packing_take_what_is_planned() {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     for n in [10usize, 1_000, 50_000] {
         let lengths: Vec<u32> = (0..n as u32).map(|i| 40 + i * 7919 % 900).collect();
-        for size in [UpdateSize::Clips(5), UpdateSize::Frames(8000)] {
+        let weights: Vec<f32> = (0..n).map(|i| if i % 2 == 0 { 1.1 } else { 0.9 }).collect();
+        let sizes = [UpdateSize::Clips(5), UpdateSize::Frames(8000)];
+        for (size, weights) in sizes.into_iter().flat_map(|size| [(size, &[][..]), (size, &weights)]) {
             let (_, peak) = peak_of(|| {
-                let mut updates = Updates::new(&lengths, size, 7).expect("formed");
+                let mut updates = Updates::new(&lengths, weights, size, 7).expect("formed");
                 // Into the third epoch.
                 let uses = updates.by_ref().map(|u| u.len()).scan(0, |sum, n| {
                     *sum += n;
@@ -306,7 +308,8 @@ fn forming_updates_and_packing_take_what_is_planned() {
                 });
                 uses.take_while(|sum| *sum < 5 * n / 2).count()
             });
-            assert!(peak as u64 <= Updates::bytes_of(n), "{n} clips: {peak} of {}", Updates::bytes_of(n));
+            let planned = Updates::bytes_of(n, !weights.is_empty());
+            assert!(peak as u64 <= planned, "{n} clips: {peak} of {planned}");
         }
         let n = n.min(2_000);
         for capacity in [Capacity { frames: 1000, clips: 64 }, Capacity { frames: 50_000, clips: 64 }] {

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ambitus_data::codes::{CodesOptions, Encoder, Frames, Rows, prepare_states};
+use ambitus_data::codes::{CodesOptions, Encoder, Frames, Rows, Texts, prepare_states};
 use ambitus_data::music::{
-    Codec, Counts, Kept, LONGEST, MusicClip, MusicOptions, Pieces, Sound, Texts, Told, load_music_clip,
-    longest_file, music_lengths, prepare_music,
+    Codec, Counts, LONGEST, MusicClip, MusicOptions, Pieces, Sound, Weighting, load_music_clip, longest_file,
+    music_lengths, prepare_music,
 };
 use ambitus_data::prepare::Verdict;
+use ambitus_data::sources::Entry;
 use ambitus_data::{DataError, Limits, Policy, PrepareOptions, Prepared, SoundWriter, Source, wav};
 
 const RATE: u32 = 8_000;
@@ -50,31 +51,33 @@ impl Codec for Remembers {
     }
 }
 
-/// Keeps the lengths of words; of metadata as well.
-struct Words;
-
-impl Texts for Words {
-    fn kept(&self, told: Told<'_>) -> Result<Kept, String> {
-        let words = |text: &str| text.split(' ').map(|word| word.len() as u32).collect::<Vec<_>>();
-        let plain = told.description.map(words).unwrap_or_default();
-        let fields = told.fields.iter().flat_map(|(_, value)| words(value));
-        let numbers: Vec<u32> = plain.iter().copied().chain(fields).collect();
-        Ok(Kept { plain: plain.len(), longest: numbers.len(), numbers })
-    }
-
-    fn fingerprint(&self) -> [u8; 32] {
-        [1; 32]
-    }
+/// Ids are the lengths of words. Other texts are the description backwards, and the metadata.
+struct Words {
+    others: usize,
 }
 
-/// The same texts, for the encoder.
-impl ambitus_data::codes::Texts for Words {
+const WORDS: Words = Words { others: 0 };
+
+impl Texts for Words {
     fn prompt(&self, _: &str) -> Result<Vec<u32>, String> {
         Ok(Vec::new())
     }
 
     fn description(&self, text: &str) -> Result<Vec<u32>, String> {
         Ok(text.split(' ').map(|word| word.len() as u32).collect())
+    }
+
+    fn others(&self) -> usize {
+        self.others
+    }
+
+    fn other(&self, entry: &Entry, number: usize) -> String {
+        let description = entry.description.as_deref().unwrap_or_default();
+        let words: Vec<&str> = match number {
+            0 => description.split(' ').rev().collect(),
+            _ => entry.fields.iter().map(|(_, value)| value.as_str()).collect(),
+        };
+        words.join(" ")
     }
 
     fn fingerprint(&self) -> [u8; 32] {
@@ -101,7 +104,16 @@ fn rows(counts: Counts) -> Result<Rows, String> {
 
 fn music(channels: usize, pieces: Pieces) -> MusicOptions<'static> {
     let frames = Frames { codebooks: BOOKS * channels, samples: FRAME };
-    MusicOptions { frames, channels, pieces, longest: LONGEST, most_text: 20, rows: &rows, spec: "test" }
+    MusicOptions {
+        frames,
+        channels,
+        pieces,
+        weighting: Weighting::default(),
+        longest: LONGEST,
+        most_text: 20,
+        rows: &rows,
+        spec: "test",
+    }
 }
 
 /// Segments of two seconds: 200 frames.
@@ -152,7 +164,7 @@ impl Folder {
     fn prepared(&self, music: &MusicOptions<'_>) -> (Result<Prepared, DataError>, Remembers) {
         let (mut codec, source) = (Remembers::default(), self.source(""));
         let options = options(&self.dir.path().join("cache"));
-        let made = prepare_music(&source, &Words, (&mut codec, [5; 32]), music, &options, &|_| true);
+        let made = prepare_music(&source, &WORDS, (&mut codec, [5; 32]), music, &options, &|_| true);
         (made, codec)
     }
 
@@ -266,7 +278,7 @@ fn codes_are_of_whole_files_and_are_made_once() {
     // A use has at most the frames of a segment.
     assert_eq!(prepared.index.frames(), [201, 102]);
     assert_eq!((prepared.index.context(), clips[0].1.kept.plain), (2, 2));
-    assert_eq!(clips[0].1.kept.numbers, [3, 5]);
+    assert!(clips[0].1.kept.others.is_empty());
     let said = prepared.outcomes.describe().join("\n");
     assert!(said.contains("0.30 s, shorter than 0.5 s") && said.contains("nothing to hear in it"), "{said}");
 
@@ -285,7 +297,7 @@ fn codes_are_of_whole_files_and_are_made_once() {
     assert_eq!(all(&load_music_clip(&path).expect("loads")), coded(&folder.read("a.wav")));
 
     let options = options(&folder.dir.path().join("cache"));
-    let lengths = music_lengths(&folder.source(""), &Words, &music, &options, &|_| true).expect("measures");
+    let lengths = music_lengths(&folder.source(""), &WORDS, &music, &options, &|_| true).expect("measures");
     // Silence is found where it is encoded.
     assert_eq!(lengths.index.frames(), [201, 102, 114]);
 }
@@ -393,6 +405,44 @@ fn drawn_segments_are_encoded_by_themselves() {
     assert_ne!(all(&clips(&other.expect("is prepared"))[0].1), codes);
 }
 
+/// Weights of lists, and lengths, are those of the index and of what a plan reads.
+#[test]
+fn files_have_weights() {
+    let folder = Folder::new();
+    folder.write(
+        "data.jsonl",
+        "{\"path\": \"a.wav\", \"weight\": 3.0}\n{\"path\": \"b.wav\"}\n{\"path\": \"c.wav\"}\n",
+    );
+    for (name, seconds) in [("a.wav", 1.0), ("b.wav", 4.0), ("c.wav", 2.0)] {
+        folder.sound(name, seconds, 3);
+    }
+    let mut digests = Vec::new();
+    for (by_weight, by_duration, want) in [
+        (false, false, &[][..]),
+        (true, false, &[3.0, 1.0, 1.0]),
+        (false, true, &[1.0, 4.0, 2.0]),
+        (true, true, &[3.0, 4.0, 2.0]),
+    ] {
+        let music =
+            MusicOptions { weighting: Weighting { by_weight, by_duration }, ..music(1, Pieces::Whole) };
+        let near = |found: &[f32]| {
+            found.len() == want.len() && found.iter().zip(want).all(|(a, b)| (a - b).abs() < 0.01)
+        };
+        let prepared = folder.prepared(&music).0.expect("is prepared");
+        assert!(near(prepared.index.weights()), "{:?}", prepared.index.weights());
+        let read = ambitus_data::ClipIndex::load(&folder.dir.path().join("cache/index.json")).expect("reads");
+        assert_eq!(read, *prepared.index);
+        digests.push(read.digest());
+        let options = options(&folder.dir.path().join("cache"));
+        let lengths =
+            music_lengths(&folder.source(""), &WORDS, &music, &options, &|_| true).expect("measures");
+        assert!(near(lengths.index.weights()), "{:?}", lengths.index.weights());
+    }
+    digests.sort_unstable();
+    digests.dedup();
+    assert_eq!(digests.len(), 4);
+}
+
 #[test]
 fn a_pass_may_end_within_a_long_file() {
     let folder = Folder::new();
@@ -403,7 +453,7 @@ fn a_pass_may_end_within_a_long_file() {
     let stop = |_: ambitus_data::prepare::Progress<'_>| calls.fetch_add(1, Ordering::Relaxed) < 2;
     let mut codec = Remembers::default();
     let made =
-        prepare_music(&source, &Words, (&mut codec, [5; 32]), &music(1, Pieces::Whole), &options, &stop);
+        prepare_music(&source, &WORDS, (&mut codec, [5; 32]), &music(1, Pieces::Whole), &options, &stop);
     assert!(matches!(made, Err(DataError::Stopped)), "{made:?}");
     // After 10, 20 and 30 seconds.
     assert_eq!(calls.load(Ordering::Relaxed), 3);
@@ -417,10 +467,10 @@ fn a_pass_may_end_within_a_long_file() {
 }
 
 #[test]
-fn descriptions_have_states_of_their_own() {
+fn texts_have_states_of_their_own() {
     let folder = Folder::new();
-    folder.write("a.txt", "some slow song");
-    folder.write("b.json", r#"{"genre": "rock"}"#);
+    folder.write("a.txt", "some quiet yes");
+    folder.write("b.json", r#"{"genre": "rock", "moods": ["quiet"]}"#);
     folder.sound("a.wav", 1.0, 3);
     folder.sound("b.wav", 1.0, 3);
     let options = options(&folder.dir.path().join("cache"));
@@ -431,12 +481,18 @@ fn descriptions_have_states_of_their_own() {
         rows: &|_| Err("is not asked for".to_owned()),
         spec: "test",
     };
-    prepare_states(&folder.source(""), &Words, (&mut Ids, &[5; 32]), &of_codes, &options, &|_| true)
+    let texts = Words { others: 2 };
+    prepare_states(&folder.source(""), &texts, (&mut Ids, &[5; 32]), &of_codes, &options, &|_| true)
         .expect("encodes");
-    let (made, _) = folder.prepared(&music(1, Pieces::Whole));
-    let prepared = made.expect("is prepared");
+    let (mut codec, source) = (Remembers::default(), folder.source(""));
+    let music = music(1, Pieces::Whole);
+    let prepared = prepare_music(&source, &texts, (&mut codec, [5; 32]), &music, &options, &|_| true);
+    let prepared = prepared.expect("is prepared");
     let clips = clips(&prepared);
-    assert_eq!(clips[0].1.states(prepared.index.folder(), 1).expect("loads"), [4.0, 4.0, 4.0]);
-    assert_eq!((clips[1].1.kept.plain, clips[1].1.kept.numbers.clone()), (0, vec![4]));
+    let states = |clip: usize, other| clips[clip].1.states(prepared.index.folder(), other, 1).expect("loads");
+    assert_eq!((states(0, None), states(0, Some(0))), (vec![4.0, 5.0, 3.0], vec![3.0, 5.0, 4.0]));
+    let ids = |clip: usize| clips[clip].1.kept.others.iter().map(|other| other.ids).collect::<Vec<_>>();
+    assert_eq!((ids(0), ids(1), clips[1].1.kept.plain), (vec![3, 0], vec![0, 2], 0));
+    assert_eq!((states(1, Some(1)), prepared.index.context()), (vec![4.0, 5.0], 3));
     assert!(matches!(prepared.outcomes.odd.first().map(|o| &o.verdict), None | Some(Verdict::Ok { .. })));
 }

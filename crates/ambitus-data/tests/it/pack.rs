@@ -104,7 +104,7 @@ fn updates_fill(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitr
         UpdateSize::Frames(target)
     };
     let seed = u.arbitrary()?;
-    let updates = Updates::new(&frames, size, seed).expect("valid");
+    let updates = Updates::new(&frames, &[], size, seed).expect("valid");
     let capacity = Capacity { frames: updates.micro_batch(requested, 1000).expect("fits"), clips: 1000 };
     let promised = if kind == 2 { PROMISED_FILL_OF_EQUALS } else { PROMISED_FILL };
     let (mut used, mut planned) = (0.0, 0.0);
@@ -139,7 +139,7 @@ fn the_largest_update_is_one_micro_batch_and_no_larger_than_needed() {
         [(0, UpdateSize::Clips(7)), (1, UpdateSize::Frames(4000)), (2, UpdateSize::Frames(2800))]
     {
         let frames = lengths(3, kind, 60);
-        let updates = Updates::new(&frames, size, 5).unwrap();
+        let updates = Updates::new(&frames, &[], size, 5).unwrap();
         let (most, clips) = updates.largest(40).unwrap();
         let capacity = Capacity { frames: most as u32, clips };
         let mut full = (false, false);
@@ -163,7 +163,7 @@ fn every_clip_is_used_once_per_epoch() {
             _ => UpdateSize::Frames(u.int_in_range(1..=20_000)?),
         };
         let seed = u.arbitrary()?;
-        let updates = Updates::new(&frames, size, seed).expect("valid");
+        let updates = Updates::new(&frames, &[], size, seed).expect("valid");
         let target = updates.target_frames();
         let mut uses: HashMap<Draw, usize> = HashMap::new();
         let list: Vec<Vec<Draw>> = updates.clone().take(40).collect();
@@ -187,12 +187,58 @@ fn every_clip_is_used_once_per_epoch() {
             }
         }
         let k = u.int_in_range(0..=39)?;
-        let mut later = Updates::at(&frames, size, seed, k).expect("valid");
+        let mut later = Updates::at(&frames, &[], size, seed, k).expect("valid");
         assert_eq!(later.position(), k);
         assert_eq!(later.next().as_ref(), Some(&list[k as usize]));
         Ok(())
     })
     .budget_ms(3_000);
-    assert!(Updates::new(&[], UpdateSize::Clips(1), 0).is_err());
-    assert!(Updates::new(&[5], UpdateSize::Frames(0), 0).is_err());
+    assert!(Updates::new(&[], &[], UpdateSize::Clips(1), 0).is_err());
+    for weights in [&[1.0, 0.0][..], &[1.0, f32::NAN], &[1.0], &[1.0, f32::INFINITY]] {
+        assert!(Updates::new(&[5, 6], weights, UpdateSize::Clips(1), 0).is_err(), "{weights:?}");
+    }
+    assert!(Updates::new(&[5], &[], UpdateSize::Frames(0), 0).is_err());
+}
+
+/// Each clip has its share of the uses, at any place of the sequence, and no use twice.
+#[test]
+fn clips_are_used_as_often_as_their_weights_say() {
+    arbtest(|u| {
+        let n = u.int_in_range(1..=40)?;
+        let frames: Vec<u32> = (0..n).map(|_| u.int_in_range(1..=500)).collect::<Result<_>>()?;
+        let weights: Vec<f32> =
+            (0..n).map(|_| Ok(u.int_in_range(1..=60)? as f32 / 7.0)).collect::<Result<_>>()?;
+        let size = match u.int_in_range(0..=1)? {
+            0 => UpdateSize::Clips(u.int_in_range(1..=80)?),
+            _ => UpdateSize::Frames(u.int_in_range(1..=20_000)?),
+        };
+        let updates = Updates::new(&frames, &weights, size, u.arbitrary()?).expect("valid");
+        let of = updates.clone();
+        let draws: Vec<Draw> = updates.flatten().take(60 * n).collect();
+        let mut uses: HashMap<Draw, usize> = HashMap::new();
+        draws.iter().for_each(|d| *uses.entry(*d).or_default() += 1);
+        assert!(uses.values().all(|&n| n == 1), "no draw twice");
+        let sum: f32 = weights.iter().sum();
+        for (clip, weight) in weights.iter().enumerate() {
+            let want = draws.len() as f64 * f64::from(weight / sum);
+            let found: Vec<u32> = draws.iter().filter(|d| d.clip == clip as u32).map(|d| d.epoch).collect();
+            // An epoch is not whole at the end, and what is passed over waits.
+            let near = 3.0 + 0.1 * want;
+            assert!((found.len() as f64 - want).abs() <= near, "clip {clip}: {} of {want}", found.len());
+        }
+        for d in &draws {
+            let epochs = f64::from(sum / weights[d.clip as usize]) / n as f64;
+            let (epoch, near) = (f64::from(of.epoch_of(*d)), f64::from(d.epoch) * epochs);
+            assert!((epoch - near).abs() <= epochs + 1.0, "use {} of {epochs} epochs each: {epoch}", d.epoch);
+        }
+        Ok(())
+    })
+    .budget_ms(2_000);
+    // Weights that are all alike are none.
+    let frames: Vec<u32> = (1..30).collect();
+    let all = |weights: &[f32]| {
+        let updates = Updates::new(&frames, weights, UpdateSize::Clips(4), 3).expect("valid");
+        updates.take(100).collect::<Vec<_>>()
+    };
+    assert_eq!(all(&[]), all(&[2.5; 29]));
 }

@@ -461,6 +461,7 @@ fn split_follows_the_list_or_a_tenth() {
                 frames: 10,
                 tokens: 2,
                 context: 0,
+                weight: 1.0,
                 measured: Default::default(),
                 file: format!("{i:032x}.clip"),
                 key: String::new(),

@@ -6,12 +6,12 @@ use crate::codec::tensors::Tensors;
 use crate::error::RunError;
 use crate::weights::{MAX_CONFIG_BYTES, Weights, open_frozen, read_text};
 use ambitus_data::audio::{MAX_RATE, MIN_RATE};
-use ambitus_models::encodec::config::{Config, File};
+use ambitus_models::encodec::config::{Config, File, Padding};
 use ambitus_models::encodec::weights::{Names, tensors};
 use ambitus_recipe::recipe::short;
 use ambitus_store::TensorFile;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// Transformers' configuration.
@@ -87,6 +87,66 @@ fn transformers_config(dir: &Path) -> Option<(Value, bool)> {
     let within = part.is_some();
     let value = part.unwrap_or(value);
     (value.get("model_type").and_then(Value::as_str) == Some(TYPE)).then_some((value, within))
+}
+
+/// Returns the configuration and the files of a codec's folder as those of a part of a larger model of transformers, before whose tensors'
+/// names `prefix` stands.
+///
+/// # Errors
+/// Names the file and the key, or every tensor that does not fit.
+pub fn as_part(dir: &Path, prefix: &str) -> Result<(Value, Vec<TensorFile>), RunError> {
+    // What does not fit is said as where the codec is used.
+    Folder::open(dir)?;
+    let (value, names, weights) = match transformers_config(dir) {
+        None => {
+            let (config, names, weights, _) = of_audiocraft(dir)?;
+            (in_transformers(&config), names, weights)
+        }
+        Some((value, _)) => {
+            let (_, names, weights, _) = of_transformers(dir)?;
+            (value, names, weights)
+        }
+    };
+    let name = |name: &str| {
+        let own = name.strip_prefix(&*weights.prefix)?;
+        Some(format!("{prefix}{}", names.in_transformers(own)))
+    };
+    let files = weights.files.into_iter().map(|file| file.renamed(|n| name(n).into_iter().collect()));
+    Ok((value, files.collect()))
+}
+
+/// Returns transformers' configuration of a codec.
+fn in_transformers(config: &Config) -> Value {
+    let bits = config.codebook_size.ilog2() as usize * (config.rate as usize).div_ceil(config.hop());
+    // So much more that the codebooks, rounded down, are all of them.
+    let bandwidth = ((config.codebooks * bits) as f64 + 0.5) / 1000.0;
+    json!({
+        "model_type": TYPE,
+        "sampling_rate": config.rate,
+        "audio_channels": 1,
+        "normalize": false,
+        "target_bandwidths": [bandwidth],
+        "codebook_size": config.codebook_size,
+        "codebook_dim": config.latent_dim,
+        "hidden_size": config.latent_dim,
+        "num_filters": config.filters,
+        "num_residual_layers": config.residual_layers,
+        "num_lstm_layers": config.lstm_layers,
+        "upsampling_ratios": config.ratios,
+        "norm_type": "weight_norm",
+        "kernel_size": config.kernel,
+        "last_kernel_size": config.last_kernel,
+        "residual_kernel_size": config.residual_kernel,
+        "dilation_growth_rate": config.dilation_growth,
+        "compress": config.compress,
+        "use_causal_conv": config.causal,
+        "trim_right_ratio": config.trim_right,
+        "use_conv_shortcut": config.shortcut,
+        "pad_mode": match config.padding {
+            Padding::Reflect => "reflect",
+            Padding::Zeros => "constant",
+        },
+    })
 }
 
 type Found = (Config, Names, Weights, String);

@@ -20,6 +20,7 @@ use ambitus_models::encodec::config::Config;
 use ambitus_models::encodec::model;
 use ambitus_models::encodec::tables::{self, FRAMES, Place, Table};
 use folder::Folder;
+pub use folder::{CHECKPOINT, as_part};
 use std::ops::Range;
 use std::path::Path;
 

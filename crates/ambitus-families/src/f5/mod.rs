@@ -29,7 +29,7 @@ use ambitus_models::Model;
 use ambitus_models::f5::config::Config;
 use ambitus_models::f5::weights::INV_FREQ;
 use ambitus_recipe::import::Trainer;
-use ambitus_recipe::recipe::{Defaults, Schedule, Section};
+use ambitus_recipe::recipe::{Average, Defaults, Schedule, Section};
 use ambitus_store::DType;
 use clips::MelClips;
 use folder::Folder;
@@ -79,7 +79,7 @@ impl Family for F5 {
         let all = of_model(model);
         Defaults {
             weight_decay: 0.01,
-            ema: true,
+            ema: Average::Warming,
             clips: 8,
             warmup: None,
             schedule: Schedule { start: FLOOR, floor: FLOOR, ..all.schedule },

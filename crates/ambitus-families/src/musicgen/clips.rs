@@ -1,5 +1,5 @@
-//! MusicGen: segments of the codes of prepared files, and states of their texts. Which segment, whether its text is dropped and the key of
-//! dropout's masks follow from the use alone.
+//! MusicGen: segments of the codes of prepared files, and states of their texts. Which segment, which text, whether it is dropped and the
+//! key of dropout's masks follow from the use alone.
 
 use super::keys::Keys;
 use crate::clips::{Clips, Use, When, sample_id};
@@ -20,6 +20,8 @@ pub(super) struct MusicClips {
     /// Which of them.
     chosen: Vec<u32>,
     rows: Vec<u32>,
+    /// How often each is trained on; none: all alike.
+    weights: Vec<f32>,
     seed: u64,
     config: Config,
     keys: Keys,
@@ -31,6 +33,8 @@ struct Used {
     codes: Vec<u32>,
     /// Tokens of its text; 0 where it has none, or it is dropped.
     text: usize,
+    /// Which it is of those that were drawn; none is the description.
+    other: Option<usize>,
     key: [u32; 2],
 }
 
@@ -43,7 +47,9 @@ impl MusicClips {
         (config, keys): (Config, Keys),
     ) -> MusicClips {
         let rows = chosen.iter().map(|&i| index.frames()[i]).collect();
-        MusicClips { index, chosen: chosen.iter().map(|&i| i as u32).collect(), rows, seed, config, keys }
+        let weights = chosen.iter().filter_map(|&i| index.weights().get(i).copied()).collect();
+        let chosen = chosen.iter().map(|&i| i as u32).collect();
+        MusicClips { index, chosen, rows, weights, seed, config, keys }
     }
 
     /// Returns the key of all that is drawn for a use. A validation draws nothing.
@@ -63,21 +69,32 @@ impl MusicClips {
         let clip = load_music_clip(&self.index.path(self.chosen[of.clip] as usize))?;
         let key = self.key(of);
         let codes = clip.codes(clip.segment(self.frames(of), key))?;
-        let drops = key
-            .is_some_and(|key| unit(philox4x32_10([0, 0, 0, DROPS], key)[0]) < self.keys.condition_dropout);
-        let text = if drops { 0 } else { clip.kept.plain };
-        Ok(Used { clip, codes, text, key: key.unwrap_or_default() })
+        let draws = key.map(|key| philox4x32_10([0, 0, 0, DROPS], key));
+        let drops = draws.is_some_and(|draws| unit(draws[0]) < self.keys.condition_dropout);
+        let others = &clip.kept.others;
+        let drawn = draws.filter(|_| !others.is_empty());
+        let other = drawn.map(|draws| (unit(draws[1]) * others.len() as f64) as usize);
+        let text = match other {
+            _ if drops => 0,
+            Some(other) => others[other].ids,
+            None => clip.kept.plain,
+        };
+        Ok(Used { clip, codes, text, other, key: key.unwrap_or_default() })
     }
 }
 
 /// Returns a number in 0..1.
-fn unit(word: u32) -> f64 {
+pub(super) fn unit(word: u32) -> f64 {
     f64::from(word) / 4_294_967_296.0
 }
 
 impl Clips for MusicClips {
     fn rows(&self) -> &[u32] {
         &self.rows
+    }
+
+    fn weights(&self) -> &[f32] {
+        &self.weights
     }
 
     fn context(&self) -> u32 {
@@ -95,7 +112,7 @@ impl Clips for MusicClips {
         let clips = used.iter().map(|u| Clip { codes: &u.codes, text: u.text, key: u.key });
         batch::fill(cfg, batch, &clips.collect::<Vec<_>>());
         for (i, used) in used.iter().enumerate().filter(|(_, used)| used.text > 0) {
-            let states = used.clip.states(self.index.folder(), cfg.text_dim)?;
+            let states = used.clip.states(self.index.folder(), used.other, cfg.text_dim)?;
             batch::put_states(cfg, batch, i, &states);
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::keys::{Keys, SECTION};
 use super::package;
+use crate::encodec;
 use crate::error::RunError;
 use crate::family::{ModelDir, OpenOptions};
 use crate::hugging_face::{self, CONFIG, KEPT, compare};
@@ -22,8 +23,10 @@ const MELODY: [&str; 2] = ["MusicgenMelodyForConditionalGeneration", "musicgen_m
 pub(super) const CHECKPOINT: &str = "state_dict.bin";
 pub(super) const SECTION_OF_TENSORS: &str = "best_state";
 pub(super) const YAML: &str = "xp.cfg";
-/// The text encoder's folder beside audiocraft's checkpoint, which has none.
+/// Folders beside audiocraft's checkpoint: of the text encoder, which it has not, and of a codec that is not in
+/// `compression_state_dict.bin`, whose name alone may be there.
 const TEXT: &str = "t5";
+const CODEC: &str = "encodec";
 
 /// Returns why a melody is not read.
 pub(super) fn no_melody() -> &'static str {
@@ -60,16 +63,27 @@ impl Folder {
             return Ok(dir);
         }
         Err(RunError::Model(format!(
-            "{}: is missing; a text needs the encoder that the model was trained with (t5-base): put its config.json and \
-             model.safetensors there",
+            "{}: is missing; a text needs the encoder that the model was trained with (t5-base): put its config.json, \
+             model.safetensors and tokenizer.json there",
             dir.display()
         )))
+    }
+
+    /// Returns the folder of the codec.
+    pub fn codec(&self) -> PathBuf {
+        let own = self.dir.join(CODEC);
+        if self.packaged && own.is_dir() { own } else { self.dir.clone() }
     }
 
     /// Returns whether there are weights, among them those of text encoder and codec.
     pub fn has_parts(&self) -> bool {
         let files = [SINGLE, INDEX, FROZEN_FILES[1]];
-        !self.packaged && files.iter().any(|name| self.dir.join(name).is_file())
+        let there =
+            |dir: &Path, others: &[&str]| files.iter().chain(others).any(|name| dir.join(name).is_file());
+        match self.packaged {
+            true => there(&self.dir.join(TEXT), &[]) && there(&self.codec(), &[encodec::CHECKPOINT]),
+            false => there(&self.dir, &[]),
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! MusicGen: a folder of `MusicgenForConditionalGeneration`, or audiocraft's; clips of codes, and of states, which T5 makes of texts.
 
 mod clips;
+mod converted;
 mod export;
 mod folder;
 mod generate;
+mod import;
 mod keys;
 mod package;
 mod prepare;
@@ -11,10 +13,11 @@ mod recorded;
 mod speak;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use crate::clips::Clips;
 use crate::error::RunError;
-use crate::family::{ExportForm, Family, ModelDir, OpenOptions, Opened, of_model};
+use crate::family::{ExportForm, Family, KeptFile, ModelDir, OpenOptions, Opened, of_model};
 use crate::generate::Generator;
 use crate::hugging_face::{self, CONFIG, Frozen};
 use crate::prepare::Preparer;
@@ -28,6 +31,7 @@ use ambitus_models::Model;
 use ambitus_models::musicgen::batch::steps;
 use ambitus_models::musicgen::config::Config;
 use ambitus_models::musicgen::weights::frozen;
+use ambitus_recipe::import::Trainer;
 use ambitus_recipe::recipe::{Defaults, Schedule, ScheduleKind, Section};
 use folder::Folder;
 use keys::Keys;
@@ -57,6 +61,10 @@ impl Family for Musicgen {
 
     fn section(&self) -> &'static Section {
         &keys::SECTION
+    }
+
+    fn trainer(&self) -> Option<&'static Trainer> {
+        Some(&import::TRAINER)
     }
 
     fn recognises(&self, dir: &Path) -> bool {
@@ -100,21 +108,24 @@ impl Opened for Folder {
     }
 
     fn frozen(&self) -> Result<Option<Frozen>, RunError> {
-        match self.has_parts() {
-            true => Ok(Some(Frozen { weights: hugging_face::open(&self.dir, frozen)?, holds: frozen })),
-            false => Ok(None),
+        match (self.has_parts(), self.packaged) {
+            (false, _) => Ok(None),
+            (true, false) => {
+                Ok(Some(Frozen { weights: hugging_face::open(&self.dir, frozen)?, holds: frozen }))
+            }
+            (true, true) => Ok(Some(converted::frozen(self)?)),
+        }
+    }
+
+    fn kept(&self) -> Result<Vec<(String, KeptFile)>, RunError> {
+        match self.packaged {
+            true => converted::kept(self),
+            false => Ok(Vec::new()),
         }
     }
 
     fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError> {
-        match self.packaged {
-            false => Ok(Box::new(prepare::Music { folder: self })),
-            true => Err(RunError::Usage(format!(
-                "{}: a run begins with transformers' folder, not with audiocraft's: convert it by transformers' \
-                 convert_musicgen_transformers.py; `ambitus gradients` and `ambitus generate` take both",
-                self.dir.display()
-            ))),
-        }
+        Ok(Box::new(prepare::Music { folder: self }))
     }
 
     fn clips(&self, index: Arc<ClipIndex>, chosen: &[usize], seed: u64) -> Box<dyn Clips> {

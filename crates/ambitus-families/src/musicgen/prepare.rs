@@ -3,6 +3,7 @@
 //! The encoder runs first, over texts alone. Its arena is gone when the codec's is opened.
 
 use super::folder::Folder;
+use super::texts::Drawn;
 use crate::codec::{self, Codebook, Spec};
 use crate::console::Console;
 use crate::error::RunError;
@@ -12,16 +13,15 @@ use crate::prepare::{
 };
 use crate::t5;
 use ambitus_data::codes::{
-    self, CodesOptions, Frames, Rows, longest_description, prepare_states, states_bytes,
+    self, CodesOptions, Frames, Rows, Texts, longest_description, prepare_states, states_bytes,
 };
-use ambitus_data::music::{
-    self, Counts, Kept, MusicOptions, Sound, Texts, Told, longest_file, music_lengths, prepare_music,
-};
+use ambitus_data::music::{self, Counts, MusicOptions, Sound, longest_file, music_lengths, prepare_music};
+use ambitus_data::sources::Entry;
 use ambitus_data::text::{SPIECE_FILE, TOKENIZER_FILE, UNIGRAM_ENCODING_BYTES};
 use ambitus_data::{DataError, PrepareOptions, Source, Unigram};
 use ambitus_models::musicgen::batch::steps;
 use ambitus_models::musicgen::config::{Config, TEXT_TOKENS};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Version of what is made of codes and text.
 const SPEC: &str = "musicgen-codes-v1";
@@ -81,8 +81,8 @@ impl Preparer for Music<'_> {
         if !self.folder.has_parts() {
             return Ok(Box::new(move |_| room.process));
         }
-        let codec = open_codec(&self.folder.dir, &self.folder.config, job.threads)?;
-        let encoder = t5::Encoder::open(&self.folder.dir, TEXT_TOKENS, job.threads)?;
+        let codec = open_codec(&self.folder.codec(), &self.folder.config, job.threads)?;
+        let encoder = t5::Encoder::open(&self.folder.text_encoder()?, TEXT_TOKENS, job.threads)?;
         let options = prepare_options(job.recipe, codec.spec().rate);
         let music = self.options(codec.spec().frame, job.recipe.seed);
         Ok(self.bound_of((&music, &options), &room, (Some(&encoder), &*codec), held))
@@ -101,6 +101,7 @@ impl Music<'_> {
             frames: Frames { codebooks: config.codebooks(), samples },
             channels: config.channels,
             pieces: self.folder.keys.pieces(seed),
+            weighting: self.folder.keys.weighting(),
             longest: music::LONGEST,
             most_text: MOST_TEXT,
             rows: &rows,
@@ -128,8 +129,10 @@ impl Music<'_> {
     fn made<'a>(&self, job: &Job<'_>, console: &mut dyn Console) -> Result<(What, Bound<'a>), RunError> {
         let data = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
         let room = Room::new(job, PREPARE_THREADS + job.threads);
-        let (dir, config) = (&self.folder.dir, &self.folder.config);
-        let has_tokenizer = [TOKENIZER_FILE, SPIECE_FILE].iter().any(|name| dir.join(name).is_file());
+        let config = &self.folder.config;
+        let of_text = self.folder.text_encoder();
+        let has = |dir: &PathBuf| [TOKENIZER_FILE, SPIECE_FILE].iter().any(|name| dir.join(name).is_file());
+        let has_tokenizer = of_text.as_ref().is_ok_and(has);
         if !(job.run || has_tokenizer && self.folder.has_parts()) {
             let frame = (f64::from(RATE) / config.frame_rate).round().max(1.0) as usize;
             let options = prepare_options(job.recipe, RATE);
@@ -137,17 +140,19 @@ impl Music<'_> {
             let why = "the model folder has no tokenizer, or no weights of its text encoder and codec, so at most that many rows, a byte of \
                        text a token";
             let music = self.options(frame, job.recipe.seed);
-            let lengths = music_lengths(&source, &Bytes, &music, &options, &shown(console))?;
+            let texts = Bytes { drawn: self.folder.keys.drawn() };
+            let lengths = music_lengths(&source, &texts, &music, &options, &shown(console))?;
             let process = room.process;
             return Ok((What::Lengths(Box::new(lengths), why.to_owned()), Box::new(move |_| process)));
         }
-        let mut codec = open_codec(dir, config, job.threads)?;
+        let (dir, dir_of_codec) = (&of_text?, &self.folder.codec());
+        let mut codec = open_codec(dir_of_codec, config, job.threads)?;
         let options = prepare_options(job.recipe, codec.spec().rate);
         // Until the files are known, of none.
         let mut music = MusicOptions { longest: 0.0, ..self.options(codec.spec().frame, job.recipe.seed) };
         let fixed = codec.encode_bytes() + music.fixed_bound(&options);
         let tokenizer = room.read(fixed, Unigram::read(dir, room.left(fixed))).map_err(of_tokenizer)?;
-        let texts = Reader { tokenizer };
+        let texts = Reader { tokenizer, drawn: self.folder.keys.drawn() };
         let beside = fixed + texts.tokenizer.memory_bytes();
         let source = room.read(beside, Source::read_music(data, &options.cache, room.left(beside)))?;
         music.longest = longest_file(&source, &options, &shown(console))?;
@@ -187,24 +192,13 @@ impl Music<'_> {
     }
 }
 
-/// The folder's tokenizer.
+/// The folder's tokenizer, and how texts are drawn.
 struct Reader {
     tokenizer: Unigram,
+    drawn: Drawn,
 }
 
 impl Texts for Reader {
-    fn kept(&self, told: Told<'_>) -> Result<Kept, String> {
-        let ids = told.description.map(|text| codes::Texts::description(self, text)).transpose()?;
-        let plain = ids.map_or(0, |ids| ids.len());
-        Ok(Kept { numbers: Vec::new(), plain, longest: plain })
-    }
-
-    fn fingerprint(&self) -> [u8; 32] {
-        self.tokenizer.fingerprint()
-    }
-}
-
-impl codes::Texts for Reader {
     /// Nothing is said.
     fn prompt(&self, _: &str) -> Result<Vec<u32>, String> {
         Ok(Vec::new())
@@ -214,19 +208,50 @@ impl codes::Texts for Reader {
         self.tokenizer.encode(text).map_err(|e| e.to_string())
     }
 
+    fn others(&self) -> usize {
+        self.drawn.count
+    }
+
+    fn other(&self, entry: &Entry, number: usize) -> String {
+        self.drawn.text(entry, number)
+    }
+
     fn fingerprint(&self) -> [u8; 32] {
-        self.tokenizer.fingerprint()
+        let of_ids = self.tokenizer.fingerprint();
+        let Drawn { count, word_dropout, merge, drop_description, keep_metadata } = self.drawn;
+        if count == 0 {
+            return of_ids;
+        }
+        let mut hash = blake3::Hasher::new();
+        hash.update(&of_ids).update(&(count as u64).to_le_bytes());
+        for share in [word_dropout, merge, drop_description, keep_metadata] {
+            hash.update(&share.to_le_bytes());
+        }
+        *hash.finalize().as_bytes()
     }
 }
 
 /// Stands in for a tokenizer: as many tokens as a text may have.
-struct Bytes;
+struct Bytes {
+    drawn: Drawn,
+}
 
 impl Texts for Bytes {
-    fn kept(&self, told: Told<'_>) -> Result<Kept, String> {
+    fn prompt(&self, _: &str) -> Result<Vec<u32>, String> {
+        Ok(Vec::new())
+    }
+
+    fn description(&self, text: &str) -> Result<Vec<u32>, String> {
         // And the space that is put before it, and the end.
-        let plain = told.description.map_or(0, |text| (text.len() + 2).min(MOST_TEXT));
-        Ok(Kept { numbers: Vec::new(), plain, longest: plain })
+        Ok(vec![0; (text.len() + 2).min(MOST_TEXT)])
+    }
+
+    fn others(&self) -> usize {
+        self.drawn.count
+    }
+
+    fn other(&self, entry: &Entry, number: usize) -> String {
+        self.drawn.text(entry, number)
     }
 
     fn fingerprint(&self) -> [u8; 32] {

@@ -66,7 +66,7 @@ impl Speaker for Folder {
             return Err(RunError::Usage((*why).to_owned()));
         }
         let cfg = &self.config;
-        let mut codecs = self.codecs(asked.decoder.unwrap_or(&self.dir), asked.threads)?;
+        let mut codecs = self.codecs(asked.decoder.unwrap_or(&self.codec()), asked.threads)?;
         let frames = (asked.seconds.unwrap_or(SECONDS) * cfg.frame_rate).ceil().max(1.0) as usize;
         let n = match (asked.seconds, asked.settings.max_new) {
             (None, Some(new)) => new.max(columns(cfg, 0)),
@@ -92,7 +92,7 @@ impl Speaker for Folder {
     fn of_length(&self, seconds: f64, threads: usize) -> Result<Box<dyn Speech>, RunError> {
         let cfg = &self.config;
         let codecs = match self.has_parts() {
-            true => self.codecs(&self.dir, threads)?,
+            true => self.codecs(&self.codec(), threads)?,
             false => Vec::new(),
         };
         let pieces = (seconds / MOST_SECONDS).ceil().max(1.0);
@@ -179,7 +179,7 @@ impl Folder {
                 (Line::Clip(path), _) => {
                     let clip = load_music_clip(path)?;
                     let folder = path.parent().unwrap_or(Path::new("."));
-                    if clip.kept.plain == 0 { Vec::new() } else { clip.states(folder, width)? }
+                    if clip.kept.plain == 0 { Vec::new() } else { clip.states(folder, None, width)? }
                 }
                 (Line::Text(_), Some(encoder)) if !ids.is_empty() => encoder.states(ids)?,
                 (Line::Text(_), _) => Vec::new(),

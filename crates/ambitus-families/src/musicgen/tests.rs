@@ -8,8 +8,9 @@ use crate::family::{ModelDir, OpenOptions};
 use crate::recorded::Spare;
 use ambitus_data::codes::{self, CodesOptions, Frames, Rows, prepare_states};
 use ambitus_data::music::{
-    self, Counts, Kept, LONGEST, MusicOptions, Pieces, Sound, Told, load_music_clip, prepare_music,
+    self, Counts, LONGEST, MusicOptions, Pieces, Sound, Weighting, load_music_clip, prepare_music,
 };
+use ambitus_data::sources::Entry;
 use ambitus_data::{ClipIndex, DataError, Limits, Policy, PrepareOptions, Source, wav};
 use ambitus_models::musicgen::config::{Config, delays};
 use ambitus_models::{Batch, Capacity, Model};
@@ -24,19 +25,12 @@ fn config() -> Config {
     Config { vocab: 1024, delays: delays(2, 1), text_dim: 2, context: 4, ..Config::small() }
 }
 
-/// Numbers that follow from lengths and places.
-struct Toy;
-
-impl music::Texts for Toy {
-    fn kept(&self, told: Told<'_>) -> Result<Kept, String> {
-        let plain = told.description.map_or(0, |text| text.split(' ').count());
-        Ok(Kept { numbers: Vec::new(), plain, longest: plain })
-    }
-
-    fn fingerprint(&self) -> [u8; 32] {
-        [1; 32]
-    }
+/// Numbers that follow from lengths and places. Other texts are the first words of a description, one, two and so on.
+struct Toy {
+    others: usize,
 }
+
+const TOY: Toy = Toy { others: 0 };
 
 impl codes::Texts for Toy {
     fn prompt(&self, _: &str) -> Result<Vec<u32>, String> {
@@ -45,6 +39,15 @@ impl codes::Texts for Toy {
 
     fn description(&self, text: &str) -> Result<Vec<u32>, String> {
         Ok(text.split(' ').map(|word| word.len() as u32).collect())
+    }
+
+    fn others(&self) -> usize {
+        self.others
+    }
+
+    fn other(&self, entry: &Entry, number: usize) -> String {
+        let words = entry.description.as_deref().unwrap_or_default().split(' ').take(number);
+        words.collect::<Vec<_>>().join(" ")
     }
 
     fn fingerprint(&self) -> [u8; 32] {
@@ -78,7 +81,7 @@ impl music::Codec for Toy {
 }
 
 /// Prepares a long file with a text, a short one with one, and one without.
-fn prepared(dir: &Path) -> Arc<ClipIndex> {
+fn prepared(dir: &Path, toy: &Toy) -> Arc<ClipIndex> {
     for (name, seconds) in [("a", 8), ("b", 1), ("c", 2)] {
         let tone: Vec<f32> = (0..seconds * 16_000).map(|t| 0.3 * (t as f32 * 0.1).sin()).collect();
         wav::write_wav(&dir.join(format!("{name}.wav")), &tone, 32_000).unwrap();
@@ -92,6 +95,7 @@ fn prepared(dir: &Path) -> Arc<ClipIndex> {
         frames,
         channels: 1,
         pieces: Pieces::Whole,
+        weighting: Weighting::default(),
         longest: LONGEST,
         most_text: 9,
         rows: &rows,
@@ -102,8 +106,8 @@ fn prepared(dir: &Path) -> Arc<ClipIndex> {
     let options = PrepareOptions { limits, policy: Policy::Skip, cache, threads: 1, rate: 32_000 };
     let source = Source::read_music(dir, &options.cache, u64::MAX).unwrap();
     let states = CodesOptions { description: None, most_description: 9, frames, rows: &none, spec: "toy-v1" };
-    prepare_states(&source, &Toy, (&mut Toy, &[3; 32]), &states, &options, &|_| true).unwrap();
-    prepare_music(&source, &Toy, (&mut Toy, [3; 32]), &music, &options, &|_| true).unwrap().index
+    prepare_states(&source, toy, (&mut { TOY }, &[3; 32]), &states, &options, &|_| true).unwrap();
+    prepare_music(&source, toy, (&mut { TOY }, [3; 32]), &music, &options, &|_| true).unwrap().index
 }
 
 fn ints(batch: &Batch, name: &str) -> Vec<i32> {
@@ -113,7 +117,7 @@ fn ints(batch: &Batch, name: &str) -> Vec<i32> {
 #[test]
 fn a_batch_holds_segments_and_their_texts() {
     let dir = tempfile::tempdir().unwrap();
-    let index = prepared(dir.path());
+    let index = prepared(dir.path(), &TOY);
     let names: Vec<&str> = (0..3).map(|i| index.name(i)).collect();
     assert!(names[0].starts_with('a') && names[2].starts_with('c'), "{names:?}");
     let cfg = config();
@@ -175,6 +179,51 @@ fn a_batch_holds_segments_and_their_texts() {
 }
 
 #[test]
+fn a_use_has_one_of_the_texts_that_were_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = prepared(dir.path(), &Toy { others: 4 });
+    let cfg = config();
+    let keys = Keys { condition_dropout: 0.0, ..Keys::default() };
+    let clips = MusicClips::new(index, &[0], 7, (cfg.clone(), keys));
+    let mut batch = (&cfg as &dyn Model).batch(Capacity { rows: 60, clips: 1 });
+    let mut words = |when| {
+        clips.fill(&[Use { clip: 0, when }], &mut batch).unwrap();
+        let n = ints(&batch, "context")[1] as usize;
+        let states = batch.floats().find(|(input, _)| *input == "states").unwrap().1;
+        (n, states[..2 * n].iter().step_by(2).map(|x| *x as usize).collect::<Vec<_>>())
+    };
+    let lengths = [4, 5, 2, 4];
+    let mut counts = [0; 4];
+    for epoch in 0..400 {
+        let (n, read) = words(When::Epoch(epoch));
+        assert_eq!(read, lengths[..n]);
+        counts[n] += 1;
+    }
+    assert!(counts.iter().all(|n| (70..130).contains(n)), "{counts:?}");
+    // A validation has the description.
+    assert_eq!(words(When::Round(0)), (4, lengths.to_vec()));
+}
+
+#[test]
+fn how_texts_are_drawn_is_checked() {
+    let read = |text: &str| serde_json::from_str::<Keys>(text).expect("its form").checked();
+    let drawn = |text: &str| read(text).expect("keys").drawn();
+    assert_eq!(drawn("{}").count, 0);
+    let of = drawn(r#"{"texts": 3}"#);
+    let shares = (of.word_dropout, of.merge, of.drop_description, of.keep_metadata);
+    assert_eq!((of.count, shares), (3, (0.3, 0.25, 0.5, 0.5)));
+    let of = drawn(r#"{"word_dropout": 0.2}"#);
+    assert_eq!((of.count, of.word_dropout), (8, 0.2));
+    for (text, part) in [
+        (r#"{"texts": 65}"#, "65 is more than 64"),
+        (r#"{"merge_metadata": -0.1}"#, "musicgen.merge_metadata: -0.1 is not in 0..=1"),
+    ] {
+        let why = read(text).expect_err(text);
+        assert!(why.contains(part), "{why}");
+    }
+}
+
+#[test]
 fn what_is_encoded_is_checked() {
     let read = |text: &str| serde_json::from_str::<Keys>(text).expect("its form").checked();
     let pieces = |text: &str| read(text).expect("keys").pieces(7);
@@ -231,6 +280,4 @@ fn an_encoder_is_needed_for_texts_alone() {
     file.finish().unwrap();
     let clips = model.opened.recorded(&batch, spare).unwrap();
     assert_eq!((clips.rows(), clips.context()), (&[3][..], 0));
-    let why = model.opened.preparer().err().unwrap();
-    assert!(why.exit_code() == 2 && why.to_string().contains("begins with transformers' folder"), "{why}");
 }

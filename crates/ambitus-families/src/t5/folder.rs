@@ -10,7 +10,9 @@ use ambitus_models::t5::config::{Config, File};
 use ambitus_models::t5::model;
 use ambitus_models::t5::weights::{EMBEDDINGS, PREFIX, ignored};
 use ambitus_recipe::recipe::short;
+use ambitus_store::TensorFile;
 use serde::Deserialize;
+use serde_json::Value;
 use std::path::Path;
 
 /// The configuration's file.
@@ -75,6 +77,32 @@ impl Folder {
         }
         Ok(*hash.finalize().as_bytes())
     }
+}
+
+/// Returns the configuration and the files of an encoder's folder as those of a part of a larger model, before whose tensors' names
+/// `prefix` stands: the embedding has its first name, and a whole T5's decoder keeps its own.
+///
+/// # Errors
+/// Names the file and the key, or every tensor that does not fit.
+pub fn as_part(dir: &Path, prefix: &str) -> Result<(Value, Vec<TensorFile>), RunError> {
+    let Folder { weights, embedding, .. } = Folder::open(dir)?;
+    let text = read_text(&dir.join(CONFIG), MAX_CONFIG_BYTES, REMEDY)?;
+    let bad = |e: serde_json::Error| RunError::Model(format!("{}: {e}", dir.join(CONFIG).display()));
+    let mut config: Value = serde_json::from_str(&text).map_err(bad)?;
+    if let Some(part) = config.get_mut("text_encoder").map(Value::take) {
+        config = part;
+    }
+    let [first, _] = EMBEDDINGS;
+    let name = |name: &str| {
+        let own = name.strip_prefix(&*weights.prefix)?;
+        match own {
+            own if own == embedding => Some(format!("{prefix}{first}")),
+            own if ignored(own) => None,
+            own => Some(format!("{prefix}{own}")),
+        }
+    };
+    let files = weights.files.into_iter().map(|file| file.renamed(|n| name(n).into_iter().collect()));
+    Ok((config, files.collect()))
 }
 
 /// Returns the encoder's shape, and what stands before its tensors' names.

@@ -8,6 +8,7 @@ mod recorded;
 #[cfg(test)]
 mod tests;
 
+pub use folder::as_part;
 pub use recorded::recorded_states;
 
 use crate::error::RunError;

@@ -52,6 +52,18 @@ impl Names {
         state.replacen(".layers.", ".model.", 1).replacen(".conv.", inner, 1)
     }
 
+    /// Returns transformers' name of a tensor that the checkpoint calls so.
+    pub fn in_transformers(self, name: &str) -> String {
+        if self == Names::Transformers {
+            return name.to_owned();
+        }
+        if let Some(rest) = name.strip_prefix("quantizer.vq.layers.") {
+            return format!("quantizer.layers.{}", rest.replacen("._codebook.", ".codebook.", 1));
+        }
+        let plain = name.replacen(".convtr.convtr.", ".conv.", 1).replacen(".conv.conv.", ".conv.", 1);
+        plain.replacen(".model.", ".layers.", 1)
+    }
+
     /// Returns whether checkpoints hold a tensor that says nothing of the codes: what a codebook was trained by, and codebooks for
     /// larger bandwidths. `name` is the checkpoint's.
     pub fn ignored(self, cfg: &Config, name: &str) -> bool {
@@ -195,6 +207,7 @@ mod tests {
         ] {
             assert!(all.iter().any(|t| t.name == state), "{state}");
             assert_eq!(Names::Audiocraft.of(&cfg, state), name);
+            assert_eq!(Names::Audiocraft.in_transformers(name), state);
             assert_eq!(Names::Transformers.of(&cfg, state), state);
         }
         let named: BTreeSet<String> = all.iter().map(|t| Names::Audiocraft.of(&cfg, &t.name)).collect();

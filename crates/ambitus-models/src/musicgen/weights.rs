@@ -6,8 +6,11 @@
 use super::config::Config;
 use crate::init::Init;
 
-/// What stands before the names of the text encoder, and of the audio codec.
-const FROZEN: [&str; 2] = ["text_encoder.", "audio_encoder."];
+/// What stands before the names of the text encoder.
+pub const TEXT: &str = "text_encoder.";
+/// What stands before those of the audio codec.
+pub const AUDIO: &str = "audio_encoder.";
+const FROZEN: [&str; 2] = [TEXT, AUDIO];
 /// The table of positions, which files of transformers before 4.44 hold: it follows from the width.
 const POSITIONS: &str = "decoder.model.decoder.embed_positions.weights";
 

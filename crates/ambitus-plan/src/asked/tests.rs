@@ -70,7 +70,7 @@ fn draw(u: &mut Unstructured<'_>) -> Drawn<Recipe> {
         }
     }
     r.numerics = *u.choose(&[Level::Same, Level::Reordered, Level::Changed])?;
-    r.ema = *u.choose(&[None, Some(true), Some(false)])?;
+    r.ema = u.choose(&[None, Some(true), Some(false)])?.map(Into::into);
     r.learning_rate = *u.choose(&[None, Some(1e-3)])?;
     r.epochs = if some(u)? { Some(1.5) } else { None };
     r.data.validation = Validation::Share(*u.choose(&[0.0, 0.2])?);

@@ -4,7 +4,7 @@ use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_families::prepare::Limit;
 use ambitus_recipe::recipe::{
-    ADAPTER_RATE, Checkpoint, MicroBatch, Offload, OptimizerChoice, Precision, Recipe, UpdateAt,
+    ADAPTER_RATE, Average, Checkpoint, MicroBatch, Offload, OptimizerChoice, Precision, Recipe, UpdateAt,
 };
 
 /// Options in place of a recipe's own; what is absent stays.
@@ -51,7 +51,7 @@ impl Change {
         recipe.optimizer = self.optimizer.or(recipe.optimizer);
         recipe.precision = self.precision.or(recipe.precision);
         if self.no_average {
-            recipe.ema = Some(false);
+            recipe.ema = Some(Average::Off);
         }
         if self.in_backward {
             (recipe.update, recipe.clip_per_tensor) = (UpdateAt::Backward, true);

@@ -79,7 +79,7 @@ pub(super) fn dims(asked: &Asked, data: &Data, device: &Device, origins: &Origin
     dim("optimizer", narrower.map(|(bit, o)| (bit, Change { optimizer: Some(o), ..change() })).collect());
     let given = recipe.offload.clone();
     let left = given.clone().map(Offload::without_average).filter(|left| Some(left) != given.as_ref());
-    let average = recipe.ema.then(|| (4, Change { no_average: true, offload: left, ..change() }));
+    let average = recipe.ema.is_kept().then(|| (4, Change { no_average: true, offload: left, ..change() }));
     dim("ema", average.into_iter().collect());
     let now = asked.shape.session.precision;
     let other = if now.narrow().is_none() { device.half() } else { Precision::Fp32 };

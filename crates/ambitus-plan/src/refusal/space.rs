@@ -385,8 +385,9 @@ impl<'r> Space<'r> {
     /// Returns a set with the fastest options that leave numbers as they are, `reordered` sums too.
     fn fastest(&self, at: &At<'_>, reordered: bool, offloads: bool) -> Option<Named> {
         let given = self.asked.recipe.offload.as_ref();
-        let forms =
-            variants::offloads(at.asked.recipe.ema).into_iter().chain(given.map(|_| Offload::default()));
+        let forms = variants::offloads(at.asked.recipe.ema.is_kept())
+            .into_iter()
+            .chain(given.map(|_| Offload::default()));
         let variants = forms.filter(|o| offloads && Some(o) != given).map(Variant::of_offload).collect();
         let mut micro_batches = at.asked.micro_batches.clone();
         micro_batches.truncate(if reordered { usize::MAX } else { 1 });

@@ -23,7 +23,7 @@ struct Case {
 impl Case {
     fn new(model: ModelDir, clips: &str, change: impl FnOnce(&mut Recipe)) -> Case {
         let mut recipe = Recipe::without_data("a");
-        recipe.ema = Some(true);
+        recipe.ema = Some(true.into());
         change(&mut recipe);
         let device = Device::find(DeviceChoice::Cpu, 1).expect("every machine has a processor");
         let assume = clips.parse().expect("clips");

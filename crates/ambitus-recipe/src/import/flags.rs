@@ -32,6 +32,11 @@ impl Word {
     pub fn plain(text: &str, place: Place) -> Word {
         Word { text: text.to_owned(), place, quoted: false, code: false }
     }
+
+    /// Returns whether a shell would put something else in its place.
+    pub fn is_code(&self) -> bool {
+        self.code
+    }
 }
 
 /// Flags that are there or not, of launchers: what follows is their value only if it is true or false.

@@ -1,6 +1,7 @@
 //! Which form a text has.
 
 use super::flags::{self, Token};
+use super::hydra;
 use super::python::Wrong;
 use crate::recipe::read_tree;
 use crate::recipe::tree::Node;
@@ -37,7 +38,8 @@ pub(super) fn form(name: &str, text: &str) -> Form {
         Some(first) if first.starts_with("#!") => return Form::Flags,
         _ => {}
     }
-    if flags::tokens(text, '\\').is_ok_and(|t| flags::any(&t)) && !is_map(text) {
+    let flags = |tokens: Vec<Token>| flags::any(&tokens) || hydra::says(&tokens);
+    if flags::tokens(text, '\\').is_ok_and(flags) && !is_map(text) {
         return Form::Flags;
     }
     let says = |l: &&str| !l.is_empty() && !l.starts_with('#');

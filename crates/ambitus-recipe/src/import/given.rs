@@ -19,13 +19,13 @@ pub(super) struct Given {
     pub known: Option<super::keys::Known>,
     /// The value.
     pub node: Node,
-    /// Another place says what this one leaves open: as if it were not there.
-    pub hushed: bool,
+    /// Why another place says it instead: as if this one were not there.
+    pub hushed: Option<String>,
 }
 
 impl Given {
     pub fn new(file: &str, path: String, tree: Tree) -> Given {
-        Given { file: file.to_owned(), place: tree.place, known: None, path, node: tree.node, hushed: false }
+        Given { file: file.to_owned(), place: tree.place, known: None, path, node: tree.node, hushed: None }
     }
 
     /// Returns `file:line:column`.
@@ -74,7 +74,10 @@ impl Given {
     pub fn is_null(&self) -> bool {
         match &self.node {
             Node::Null => true,
-            Node::Text(t) => t.is_empty() || t.eq_ignore_ascii_case("none") || t.eq_ignore_ascii_case("null"),
+            // `???` is hydra's for what another file has to say.
+            Node::Text(t) => {
+                t.is_empty() || t == "???" || t.eq_ignore_ascii_case("none") || t.eq_ignore_ascii_case("null")
+            }
             Node::List(items) => items.is_empty(),
             Node::Map(items) => items.is_empty(),
             _ => false,
@@ -120,6 +123,14 @@ impl Given {
         };
         let number = number.filter(|x| x.is_finite());
         number.ok_or_else(|| self.bad(format!("{} is not a number", self.shown())))
+    }
+
+    /// Returns the numbers of a list.
+    pub fn reals(&self) -> Result<Vec<f64>, RecipeError> {
+        let Node::List(items) = &self.node else {
+            return Err(self.bad(format!("{} is not a list of numbers", self.shown())));
+        };
+        items.iter().map(|item| Given { node: item.node.clone(), ..self.clone() }.real()).collect()
     }
 
     /// Returns a whole number, with or without `.0`.

@@ -45,9 +45,7 @@ impl<'a> Judge<'a> {
                 g.flag()?;
             }
             let said = match (&g.known, &g.node) {
-                _ if g.hushed => {
-                    Some(Verdict::NoEffect("0 is none given, and another place gives one".to_owned()))
-                }
+                _ if let Some(why) = &g.hushed => Some(Verdict::NoEffect(why.clone())),
                 (Some(Known::Judged(_)), node) if node.has_code() => Some(Verdict::Ask(
                     "it is code, not a literal, and nothing is run: write its value here".to_owned(),
                 )),
@@ -90,7 +88,7 @@ impl<'a> Judge<'a> {
     /// Returns what says one of these keys as code. Such a key is not absent: what its own trainer would take for an absent one
     /// is not what it means.
     pub fn code(&self, ids: &[&str]) -> Option<&'a Given> {
-        self.given.iter().find(|g| g.node.has_code() && ids.iter().any(|id| is(g, id)))
+        self.given.iter().find(|g| g.node.has_code() && g.hushed.is_none() && ids.iter().any(|id| is(g, id)))
     }
 
     /// Says something of a key, which is true as long as key `of` of the recipe does not say otherwise. The first word stands.
@@ -205,14 +203,15 @@ fn is(g: &Given, id: &str) -> bool {
 
 /// Returns whether it has a value that is known.
 fn speaks(g: &Given) -> bool {
-    !g.is_null() && !g.node.has_code() && !g.hushed
+    !g.is_null() && !g.node.has_code() && g.hushed.is_none()
 }
 
 /// Drops a size of 0, which saved arguments write for none, if another place gives one.
 pub(super) fn hush(given: &mut [Given]) {
     let zero = |g: &Given| is(g, MIN_PARAMS) && g.real() == Ok(0.0);
     if given.iter().any(|g| is(g, MIN_PARAMS) && speaks(g) && !zero(g)) {
-        given.iter_mut().filter(|g| zero(g)).for_each(|g| g.hushed = true);
+        let why = || Some("0 is none given, and another place gives one".to_owned());
+        given.iter_mut().filter(|g| zero(g)).for_each(|g| g.hushed = why());
     }
 }
 

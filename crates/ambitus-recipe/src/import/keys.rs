@@ -32,6 +32,26 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("model.arch", "arch"),
     ("model_args", "model_args"),
     ("audio", "audio"),
+    // Of hydra's configurations.
+    ("optim.adam", "optim.adam"),
+    ("optim.ema", "optim.ema"),
+    ("schedule", "schedule"),
+    ("schedule.cosine", "schedule.cosine"),
+    ("schedule.polynomial_decay", "schedule.polynomial_decay"),
+    ("schedule.inverse_sqrt", "schedule.inverse_sqrt"),
+    ("schedule.linear_warmup", "schedule.linear_warmup"),
+    ("schedule.step", "schedule.step"),
+    ("schedule.exponential", "schedule.exponential"),
+    ("fsdp", "sharded"),
+    ("dataset", "dataset"),
+    ("dataset.train", "dataset.train"),
+    ("datasource", "datasource"),
+    ("checkpoint", "checkpoint"),
+    ("classifier_free_guidance", "classifier_free_guidance"),
+    ("conditioners", "conditioners"),
+    ("conditioners.description", "conditioners.description"),
+    ("conditioners.description.t5", "conditioners.description.t5"),
+    ("transformer_lm", "transformer_lm"),
 ];
 
 /// Returns whether a key by its path is one of the switches that change nothing.

@@ -44,6 +44,7 @@ pub(super) const ORDER: &[&str] = &[
     "optimizer",
     "betas",
     "eps",
+    "ema",
     "clip",
     "seed",
     "save_every",
@@ -63,8 +64,12 @@ pub(super) fn recipe(lines: &[Line], folders: &Folders, files: &[String], remark
         all.push(Line { key, value, from });
     }
     all.extend_from_slice(lines);
-    let place = |line: &Line| ORDER.iter().position(|k| *k == line.key).unwrap_or(ORDER.len());
-    all.sort_by_key(place);
+    // What is not listed comes behind it, a family's section last.
+    fn place(line: &Line) -> (usize, &str) {
+        let section = line.key.split_once('.').map_or("", |(section, _)| section);
+        (ORDER.iter().position(|k| *k == line.key).unwrap_or(ORDER.len()), section)
+    }
+    all.sort_by(|a, b| place(a).cmp(&place(b)));
     let mut out = String::from("# From ");
     out.push_str(&files.iter().map(|f| short(f)).collect::<Vec<_>>().join(", "));
     out.push_str(", by `ambitus import`.\n");

@@ -1,6 +1,6 @@
 //! What an absent key means: each family keeps its original project's settings.
 
-use super::{Batch, Recipe, Schedule};
+use super::{Average, Batch, Recipe, Schedule};
 use std::ops::Deref;
 
 /// The rate that adapters want, in every family: a full fine-tune's is one at which they learn next to nothing.
@@ -18,7 +18,7 @@ pub struct Defaults {
     /// `betas`.
     pub betas: [f64; 2],
     /// `ema`.
-    pub ema: bool,
+    pub ema: Average,
     /// `batch: {clips: N}`.
     pub clips: u64,
     /// `warmup`. `None`: it follows from the length of the run ([`Settled::settle_warmup`]).
@@ -48,8 +48,8 @@ pub struct Settled {
     pub no_decay: Vec<String>,
     /// AdamW's β1 and β2.
     pub betas: [f64; 2],
-    /// Keep a moving average.
-    pub ema: bool,
+    /// The moving average.
+    pub ema: Average,
     /// Audio of one update.
     pub batch: Batch,
     /// How the rate goes on after warm-up.

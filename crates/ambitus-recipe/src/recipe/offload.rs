@@ -1,7 +1,7 @@
 //! `offload`: what is kept in the host's memory until it is used.
 
-use super::Recipe;
 use super::validate::{Invalid, real, refuse};
+use super::{Average, Recipe};
 use ambitus_compile::passes::offload::{Kept, Offload as Pass};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
@@ -156,7 +156,7 @@ impl Recipe {
         }
         // As a part of `all` it means: if there is one.
         let all = Offload { disk: o.disk.clone(), ..Offload::all() };
-        if o.ema && self.ema == Some(false) && *o != all {
+        if o.ema && self.ema == Some(Average::Off) && *o != all {
             refuse(
                 "offload.ema",
                 "offloads the average, and ema: false keeps none: leave out one of the two",

@@ -1,6 +1,6 @@
 //! A family's settings, for tests.
 
-use super::Defaults;
+use super::{Average, Defaults};
 
 pub fn defaults() -> Defaults {
     Defaults {
@@ -8,7 +8,7 @@ pub fn defaults() -> Defaults {
         weight_decay: 0.01,
         no_decay: vec!["*.bias".to_owned()],
         betas: [0.9, 0.999],
-        ema: true,
+        ema: Average::Warming,
         clips: 8,
         warmup: None,
         schedule: "cosine".parse().unwrap(),

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Batch, Player, Precision, Recipe, Samples, Schedule, UpdateAt, Validation};
+use super::{Average, Batch, Player, Precision, Recipe, Samples, Schedule, UpdateAt, Validation};
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -108,6 +108,7 @@ impl Recipe {
         self.validate_sharding()?;
         self.validate_placement()?;
         self.validate_offload()?;
+        self.ema.map_or(Ok(()), Average::validate)?;
         self.validate_trained()?;
         self.validate_training()?;
         self.validate_stages()

@@ -4,10 +4,10 @@
 use super::RunDir;
 use super::frozen::{self, FROZEN};
 use ambitus_families::error::RunError;
-use ambitus_families::family::ModelDir;
+use ambitus_families::family::{KeptFile, ModelDir};
 use ambitus_families::hugging_face::Frozen;
 use ambitus_families::weights::Weights;
-use ambitus_store::{DType, Manifest, Shard, StoreError, TensorFile, Written, copy_file};
+use ambitus_store::{DType, Manifest, Shard, StoreError, TensorFile, Written, copy_file, write_atomic};
 use serde_json::json;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -47,8 +47,9 @@ impl RunDir {
         let weights = model.weights.as_ref();
         let dtype = before.as_ref().and_then(dtype).or_else(|| weights.and_then(Weights::dtype));
         let mut shards = before.map_or_else(Vec::new, |m| m.shards);
-        for name in &model.kept {
-            let was = shards.iter().position(|s| s.name == *name).map(|i| shards.swap_remove(i));
+        let own = model.kept.iter().map(|name| (name.clone(), KeptFile::At(model.dir.join(name))));
+        for (name, file) in own.chain(model.opened.kept()?) {
+            let was = shards.iter().position(|s| s.name == name).map(|i| shards.swap_remove(i));
             let accept = |hash: &str| match &was {
                 Some(was) if was.blake3 != hash => Err(format!(
                     "is not what it was when the run began; put that back, or move {} away",
@@ -56,8 +57,20 @@ impl RunDir {
                 )),
                 _ => Ok(()),
             };
-            let copy = copy_file(model.dir.join(name), dir.join(name), MAX_KEPT_BYTES, accept)?;
-            shards.push(Shard { name: name.clone(), bytes: copy.bytes, blake3: copy.blake3 });
+            let to = dir.join(&name);
+            let (bytes, blake3) = match file {
+                KeptFile::At(path) => {
+                    let copy = copy_file(path, to, MAX_KEPT_BYTES, accept)?;
+                    (copy.bytes, copy.blake3)
+                }
+                KeptFile::Text(text) => {
+                    let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
+                    accept(&hash).map_err(|what| RunError::Model(format!("{}: {what}", to.display())))?;
+                    write_atomic(to, text.as_bytes())?;
+                    (text.len() as u64, hash)
+                }
+            };
+            shards.push(Shard { name, bytes, blake3 });
         }
         if let Some(frozen) = model.opened.frozen()? {
             let was = shards.iter().position(|s| s.name == FROZEN).map(|i| shards.swap_remove(i));

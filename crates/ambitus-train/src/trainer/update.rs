@@ -1,7 +1,6 @@
 //! One update, act by act: micro-batches of all players, the programs that apply their gradients, the average.
 
 use super::Trainer;
-use crate::average::ema_decay;
 use crate::data_loader::Loader;
 use crate::gradients::{run_micro, run_several, write_one_of};
 use crate::world::interleaved;
@@ -245,7 +244,8 @@ impl Trainer<'_> {
     /// Moves the average after what was applied, in the rhythm of the first player.
     fn average(&mut self, step: &Step) -> Result<(), RunError> {
         if step.players[0].applied
-            && let Some(decay) = ema_decay(self.progress.applied[0])
+            && let Some(decay) =
+                self.recipe.ema.and_then(|average| average.decay_after(self.progress.applied[0]))
         {
             write_f32(self.exec, program::EMA, "decay", decay)?;
             self.exec.run(program::EMA, 0)?;

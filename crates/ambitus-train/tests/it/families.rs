@@ -183,7 +183,8 @@ fn export(run: &Path) -> Vec<u8> {
 
 /// Returns a folder's file of weights.
 fn weights(model: &Path) -> Option<PathBuf> {
-    ["model.safetensors", "model.pth"].map(|name| model.join(name)).into_iter().find(|path| path.is_file())
+    let names = ["model.safetensors", "model.pth", "state_dict.bin"];
+    names.map(|name| model.join(name)).into_iter().find(|path| path.is_file())
 }
 
 #[track_caller]

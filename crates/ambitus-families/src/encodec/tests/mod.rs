@@ -308,3 +308,29 @@ fn the_published_shape_takes_what_its_window_does() {
         assert!((118_000_000..260_000_000).contains(&bytes), "{way:?}: {bytes}");
     }
 }
+
+/// Audiocraft's checkpoint as a part of a model of transformers is that model's own: the same configuration, and the same tensors with the
+/// same values.
+#[test]
+fn a_checkpoint_of_audiocrafts_is_a_part_of_a_model() {
+    let cfg = small();
+    let (dir, within) = (tempfile::tempdir().unwrap(), written(&cfg, Spelling::Old, true));
+    checkpoint(dir.path(), &cfg, &yaml(&cfg), Spelling::Old);
+    let [(theirs, of_audiocraft), (_, own)] =
+        [dir.path(), within.path()].map(|dir| super::as_part(dir, "audio_encoder.").unwrap());
+    let file: ambitus_models::encodec::config::File = serde_json::from_value(theirs).unwrap();
+    assert_eq!(file.config().unwrap(), cfg);
+    let tensors = |files: &[ambitus_store::TensorFile]| {
+        let mut all = std::collections::BTreeMap::new();
+        for (file, tensor) in files.iter().flat_map(|file| file.tensors().iter().map(move |t| (file, t))) {
+            let mut values = vec![0.0; tensor.shape().iter().product()];
+            file.read_into(tensor.name(), &mut values, &mut vec![0; 1 << 12]).unwrap();
+            all.insert(tensor.name().to_owned(), (tensor.shape().to_vec(), values));
+        }
+        all.retain(|name, _| name.starts_with("audio_encoder."));
+        all
+    };
+    let (found, want) = (tensors(&of_audiocraft), tensors(&own));
+    assert_eq!(found.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>());
+    assert_eq!(found, want);
+}

@@ -33,7 +33,7 @@ impl<'r> Space<'r> {
         let disk = self.asked.recipe.offloaded().disk;
         let parts = helpers.offload.map(|bits| match bits {
             0 => Offload::default(),
-            bits if at.asked.recipe.ema => Offload { disk, ..offload(bits) },
+            bits if at.asked.recipe.ema.is_kept() => Offload { disk, ..offload(bits) },
             bits => Offload { disk, ..offload(bits) }.without_average(),
         });
         let parts = parts.or_else(|| at.change.offload.clone());

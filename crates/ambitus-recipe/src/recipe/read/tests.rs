@@ -71,7 +71,7 @@ fn every_key_is_read() {
     assert_eq!((recipe.update, recipe.clip_per_tensor), (UpdateAt::Backward, true));
     assert_eq!(recipe.no_decay, Some(vec!["norm".to_owned(), "*.bias".to_owned()]));
     assert_eq!(recipe.length(), Length::Epochs(2.5));
-    assert_eq!((recipe.seed, recipe.threads, recipe.ema), (u64::MAX, Some(2), Some(false)));
+    assert_eq!((recipe.seed, recipe.threads, recipe.ema), (u64::MAX, Some(2), Some(false.into())));
     assert_eq!(recipe.sample, Some(Sample { clip: Some("no".into()), steps: 8, cfg: 0.0 }));
 }
 
@@ -159,7 +159,10 @@ fn errors_name_file_line_column_and_key() {
         ),
         ("batch: {clips: 4, frames: 3}", "r.yaml:3:19: batch.frames: give only one of these keys"),
         ("batch: {seconds: .nan}", "batch.seconds: NaN is not a number of seconds above 0"),
-        ("ema: yes", "r.yaml:3:6: ema: expected true or false"),
+        ("ema: yes", "r.yaml:3:1: ema: expected true, false, or {decay: 0.99, every: 10}"),
+        ("ema: {decay: 1, every: 1}", "r.yaml:3:14: ema.decay: 1 is not from 0 to below 1"),
+        ("ema: {decay: 0.9, every: 0}", "ema.every: 0 is not between 1"),
+        ("ema: {decay: 0.9}", "every"),
         ("seed: 1\nseed: 2", "r.yaml:4:1: the key `seed` is there twice"),
         ("seed: 1\n<<: {seed: 2}", "merge keys (<<) are not read"),
         ("betas: [0.5]", "betas: invalid length 1"),
@@ -315,7 +318,7 @@ fn absent_keys_mean_what_the_family_means() {
         recipe.settled(&defaults).recipe().clone()
     };
     let r = settled("lora: {}");
-    assert_eq!((r.learning_rate, r.weight_decay, r.ema), (Some(ADAPTER_RATE), Some(0.01), Some(true)));
+    assert_eq!((r.learning_rate, r.weight_decay, r.ema), (Some(ADAPTER_RATE), Some(0.01), Some(true.into())));
     assert_eq!(
         (r.batch, r.lora.unwrap().targets.unwrap()),
         (Some(Batch::Clips(8)), defaults.adapted.clone())
@@ -327,7 +330,7 @@ fn absent_keys_mean_what_the_family_means() {
     // What is said stays.
     let said = "learning_rate: 2e-4\nweight_decay: 0.1\nema: false\nwarmup: 5\nbatch: {tokens: 9}";
     let r = settled(said);
-    assert_eq!((r.learning_rate, r.weight_decay, r.ema), (Some(2e-4), Some(0.1), Some(false)));
+    assert_eq!((r.learning_rate, r.weight_decay, r.ema), (Some(2e-4), Some(0.1), Some(false.into())));
     assert_eq!((r.warmup, r.batch), (Some(5), Some(Batch::Frames(9))));
     // None at all, too; and so it is written.
     let none = settled("no_decay: []");

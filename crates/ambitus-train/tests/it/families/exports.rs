@@ -1,14 +1,14 @@
 //! Exports in layouts of a project's own.
 
 use super::cases::{self, toy};
-use super::{summary, weights};
+use super::{Shared, export, goes_on, summary, weights};
 use ambitus_families::console::Silent;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{ModelDir, OpenOptions};
 use ambitus_families::{ALL, Families};
 use ambitus_ir::Session;
 use ambitus_models::Capacity;
-use ambitus_store::{Scalar, TensorFile};
+use ambitus_store::{SafetensorsWriter, Scalar, TensorFile, TensorSpec};
 use ambitus_train::export::Form;
 use ambitus_train::run;
 use std::path::Path;
@@ -82,4 +82,71 @@ fn an_export_in_names_of_its_own_is_read_again() {
         };
         assert!(stored(&plain) == stored(&packed), "{}", state.name);
     }
+}
+
+/// Writes a part of a model's folder as a folder of its own.
+fn part(model: &Path, of: &str, to: &Path) {
+    std::fs::create_dir(to).expect("a folder");
+    let text = std::fs::read_to_string(model.join("config.json")).expect("a file");
+    let config: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    std::fs::write(to.join("config.json"), config[of].to_string()).expect("a file");
+    let (file, prefix) =
+        (TensorFile::open(model.join("model.safetensors")).expect("weights"), format!("{of}."));
+    let own = |name: &str| name.strip_prefix(&*prefix).map(str::to_owned);
+    let specs = file.tensors().iter();
+    let specs = specs.filter_map(|t| Some(TensorSpec::new(own(t.name())?, t.dtype(), t.shape()))).collect();
+    let metadata = [("format".to_owned(), "pt".to_owned())].into();
+    let path = to.join("model.safetensors");
+    let mut writer = SafetensorsWriter::create(path, specs, &metadata).expect("a file");
+    for name in writer.specs().iter().map(|spec| spec.name.clone()).collect::<Vec<_>>() {
+        let put = |bytes: &[u8]| writer.write(&name, bytes).expect("written");
+        file.read_stored(&format!("{prefix}{name}"), &mut [0; 1 << 12], put).expect("read");
+    }
+    writer.finish().expect("a file");
+}
+
+/// A run that begins with audiocraft's checkpoint, beside text encoder and codec, has the bits of one that begins with the same model in
+/// transformers' folder, goes on with them, and is exported whole in both layouts.
+#[test]
+fn a_run_begins_with_audiocrafts_folder() {
+    let mut case = cases::musicgen();
+    let first = case.trained("first", "updates: 1");
+    let (plain, packed) = (first.join("export"), case.dir.path().join("packed"));
+    let audiocraft = |of| run::Wanted { source: None, form: Form::Model, layout: of, dtype: None };
+    let packs = |run: &Path, out: &Path| {
+        run::export_run(ALL, run, audiocraft(Some("audiocraft")), out, &mut Silent).expect("an export");
+        std::fs::read(out.join("state_dict.bin")).expect("a checkpoint")
+    };
+    packs(&first, &packed);
+    case.model.clone_from(&packed);
+    let why = case.run("bare", &packed, "").expect_err("it has no text encoder");
+    assert!(why.exit_code() == 4 && why.to_string().contains("t5: is missing"), "{why}");
+    part(&plain, "text_encoder", &packed.join("t5"));
+    std::fs::copy(plain.join("tokenizer.json"), packed.join("t5/tokenizer.json")).expect("a file");
+    let why = case.run("deaf", &packed, "").expect_err("it has no codec");
+    assert!(why.exit_code() == 4, "{why}");
+    part(&plain, "audio_encoder", &packed.join("encodec"));
+
+    let theirs = case.trained("theirs", "save_every: 2");
+    case.model.clone_from(&plain);
+    let own = case.trained("own", "save_every: 2");
+    let tensors = |run: &Path| {
+        let file = TensorFile::open(run.join("export/model.safetensors")).expect("an export");
+        let read = |name: &str| {
+            let mut all = Vec::new();
+            let put = |bytes: &[u8]| all.extend_from_slice(bytes);
+            file.read_stored(name, &mut [0; 1 << 12], put).expect("read");
+            all
+        };
+        file.tensors().iter().map(|t| (t.name().to_owned(), read(t.name()))).collect::<Vec<_>>()
+    };
+    assert!(tensors(&theirs) == tensors(&own));
+    let out = |name: &str| case.dir.path().join(name);
+    assert!(packs(&theirs, &out("theirs-packed")) == packs(&own, &out("own-packed")));
+    // Its export is a model of transformers to begin with.
+    case.model = theirs.join("export");
+    case.trained("on", "updates: 1");
+    let whole = export(&theirs);
+    goes_on(&case, &theirs, Shared::default());
+    assert!(export(&theirs) == whole, "the resumed run differs");
 }
