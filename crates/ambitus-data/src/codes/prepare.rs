@@ -68,6 +68,8 @@ pub struct CodesOptions<'a> {
     pub description: Option<String>,
     /// Most ids of a description: every row of every clip sees as many as the longest has.
     pub most_description: usize,
+    /// Draws of each description's states with the encoder's dropout.
+    pub draws: usize,
     /// What comes out of the codec.
     pub frames: Frames,
     /// Returns what a clip takes, or why the model cannot have it.

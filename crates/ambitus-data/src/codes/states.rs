@@ -29,6 +29,15 @@ pub trait Encoder {
     /// Only what is wrong with the encoder: an error ends the pass.
     fn states(&mut self, ids: &[u32]) -> Result<Vec<f32>, String>;
 
+    /// Returns the states of a text with the encoder's dropout, of a draw by its number.
+    ///
+    /// # Errors
+    /// As [`states`](Encoder::states); an encoder without dropout.
+    fn drawn(&mut self, ids: &[u32], number: usize) -> Result<Vec<f32>, String> {
+        let _ = (ids, number);
+        Err("the encoder draws no dropout".to_owned())
+    }
+
     /// Returns the width E of a state.
     fn width(&self) -> usize;
 }
@@ -43,6 +52,11 @@ pub(crate) fn key(text: &str, texts: &[u8; 32], encoder: &[u8; 32]) -> [u8; 32] 
     let mut hash = blake3::Hasher::new();
     hash.update(SPEC).update(texts).update(encoder).update(text.as_bytes());
     *hash.finalize().as_bytes()
+}
+
+/// Returns the key of a draw of states with dropout.
+fn key_of_draw(key: &[u8; 32], number: usize) -> [u8; 32] {
+    *blake3::Hasher::new().update(key).update(&(number as u64).to_le_bytes()).finalize().as_bytes()
 }
 
 fn path(folder: &Path, key: &[u8; 32]) -> PathBuf {
@@ -111,18 +125,24 @@ pub fn prepare_states(
     options.check()?;
     let of_texts = texts.fingerprint();
     distinct(source, texts, codes, |i, name, text| {
-        let key = key(text, &of_texts, fingerprint);
-        let path = path(&options.cache, &key);
-        let cached = path.exists() && read(&path).is_ok_and(|bytes| sealed::key(&bytes) == key);
-        let ids = match cached {
-            true => None,
-            false => {
-                texts.description(text).ok().filter(|ids| (1..=codes.most_description).contains(&ids.len()))
+        let plain = key(text, &of_texts, fingerprint);
+        // The draw's number; the description without dropout has none.
+        for draw in std::iter::once(None).chain((0..codes.draws).map(Some)) {
+            let key = draw.map_or(plain, |number| key_of_draw(&plain, number));
+            let path = path(&options.cache, &key);
+            if path.exists() && read(&path).is_ok_and(|bytes| sealed::key(&bytes) == key) {
+                continue;
             }
-        };
-        if let Some(ids) = ids {
+            let ids = texts.description(text).ok();
+            let Some(ids) = ids.filter(|ids| (1..=codes.most_description).contains(&ids.len())) else {
+                continue;
+            };
             let failed = |reason| DataError::Encoder { clip: name.to_owned(), reason };
-            let (states, width) = (encoder.states(&ids).map_err(failed)?, encoder.width());
+            let states = match draw {
+                None => encoder.states(&ids),
+                Some(number) => encoder.drawn(&ids, number),
+            };
+            let (states, width) = (states.map_err(failed)?, encoder.width());
             if states.len() != ids.len() * width {
                 let (n, u) = (states.len(), ids.len());
                 return Err(failed(format!("{n} numbers for {u} ids; {width} expected of each")));
@@ -150,12 +170,19 @@ fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     })
 }
 
-/// Loads the states `[U, E]` of a clip's description, E of them `width`. The clip lies in `folder`. Length and checksum are verified.
+/// Loads the states `[U, E]` of a clip's description, E of them `width`, or a draw of them with dropout by its number. The clip lies in `folder`.
+/// Length and checksum are verified.
 ///
 /// # Errors
 /// The file cannot be read, is damaged, or has other states.
-pub fn load_states(folder: &Path, clip: &CodeClip, width: usize) -> Result<Vec<f32>, DataError> {
-    load_states_of(folder, (&clip.states, clip.described), width)
+pub fn load_states(
+    folder: &Path,
+    clip: &CodeClip,
+    draw: Option<usize>,
+    width: usize,
+) -> Result<Vec<f32>, DataError> {
+    let key = draw.map_or(clip.states, |number| key_of_draw(&clip.states, number));
+    load_states_of(folder, (&key, clip.described), width)
 }
 
 /// Loads the states of a key, of so many ids. See [`load_states`].

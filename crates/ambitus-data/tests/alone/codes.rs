@@ -62,6 +62,7 @@ fn codes() -> CodesOptions<'static> {
     CodesOptions {
         description: None,
         most_description: 1000,
+        draws: 0,
         frames: Frames { codebooks: CODEBOOKS, samples: FRAME },
         rows: &rows,
         spec: "toy-v1",

@@ -147,6 +147,7 @@ fn codes() -> CodesOptions<'static> {
     CodesOptions {
         description: None,
         most_description: 30,
+        draws: 0,
         frames: Frames { codebooks: CODEBOOKS, samples: FRAME },
         rows: &rows,
         spec: "toy-v1",
@@ -232,11 +233,11 @@ fn audio_text_and_descriptions_become_clips_of_codes() {
         assert_eq!((&clip.prompt, clip.codebooks), (&Words::ids(text), CODEBOOKS));
         let ids = Words::ids(description);
         assert_eq!(index.frames()[i] as usize, Words::ids(text).len() + frames + CODEBOOKS);
-        let states = load_states(index.folder(), &clip, WIDTH).expect("readable");
+        let states = load_states(index.folder(), &clip, None, WIDTH).expect("readable");
         assert_eq!(states, Numbers::default().states(&ids).expect("states"));
-        assert!(load_states(index.folder(), &clip, WIDTH - 1).is_err());
+        assert!(load_states(index.folder(), &clip, None, WIDTH - 1).is_err());
         clip.described -= 1;
-        assert!(load_states(index.folder(), &clip, WIDTH).is_err());
+        assert!(load_states(index.folder(), &clip, None, WIDTH).is_err());
         assert!(load_clip(&index.path(i)).is_err(), "not a clip of mel frames");
     }
     assert_eq!(index.context(), 5);
@@ -292,7 +293,7 @@ fn clips_of_codes_are_resumed_repaired_and_keyed_by_what_they_depend_on() {
     let states = states.into_iter().find(|path| {
         let good = std::fs::read(path).expect("readable");
         std::fs::write(path, []).expect("written");
-        let is_its = load_states(first.index.folder(), &whole, WIDTH).is_err();
+        let is_its = load_states(first.index.folder(), &whole, None, WIDTH).is_err();
         std::fs::write(path, &good).expect("written");
         is_its
     });
@@ -300,7 +301,7 @@ fn clips_of_codes_are_resumed_repaired_and_keyed_by_what_they_depend_on() {
         let good = std::fs::read(path).expect("readable");
         let load = || match path.extension().is_some_and(|e| e == "codes") {
             true => load_code_clip(path).map(|_| ()),
-            false => load_states(first.index.folder(), &whole, WIDTH).map(|_| ()),
+            false => load_states(first.index.folder(), &whole, None, WIDTH).map(|_| ()),
         };
         load().expect("whole");
         for at in [0, 9, 41, 45, good.len() - 1] {

@@ -477,6 +477,7 @@ fn texts_have_states_of_their_own() {
     let of_codes = CodesOptions {
         description: None,
         most_description: 20,
+        draws: 0,
         frames: Frames { codebooks: BOOKS, samples: FRAME },
         rows: &|_| Err("is not asked for".to_owned()),
         spec: "test",

@@ -159,6 +159,7 @@ impl Music<'_> {
         let states = CodesOptions {
             description: None,
             most_description: MOST_TEXT,
+            draws: 0,
             frames: music.frames,
             rows: &no_rows,
             spec: SPEC,

@@ -105,7 +105,14 @@ fn prepared(dir: &Path, toy: &Toy) -> Arc<ClipIndex> {
     let cache = dir.join("cache");
     let options = PrepareOptions { limits, policy: Policy::Skip, cache, threads: 1, rate: 32_000 };
     let source = Source::read_music(dir, &options.cache, u64::MAX).unwrap();
-    let states = CodesOptions { description: None, most_description: 9, frames, rows: &none, spec: "toy-v1" };
+    let states = CodesOptions {
+        description: None,
+        most_description: 9,
+        draws: 0,
+        frames,
+        rows: &none,
+        spec: "toy-v1",
+    };
     prepare_states(&source, toy, (&mut { TOY }, &[3; 32]), &states, &options, &|_| true).unwrap();
     prepare_music(&source, toy, (&mut { TOY }, [3; 32]), &music, &options, &|_| true).unwrap().index
 }

@@ -1,12 +1,18 @@
-//! Parler-TTS: codes, prompts and states of descriptions from prepared files, keys of dropout drawn for each use.
+//! Parler-TTS: codes, prompts and states of descriptions from prepared files; which draw of the states, and keys of dropout, follow from
+//! each use.
 
+use super::keys::Keys;
 use crate::clips::{Clips, Use, When, sample_id};
 use ambitus_data::codes::{CodeClip, load_code_clip, load_states};
 use ambitus_data::{ClipIndex, DataError};
+use ambitus_ir::ops::random::philox4x32_10;
 use ambitus_models::parler::batch::{self, Clip};
 use ambitus_models::parler::config::Config;
 use ambitus_models::{Batch, Norms, clip_key, one_norm};
 use std::sync::Arc;
+
+/// Stream of the generator for draws of states: masks have others.
+const DRAWS: u32 = 7;
 
 /// Prepared clips on the disk.
 pub(super) struct CodeClips {
@@ -18,6 +24,8 @@ pub(super) struct CodeClips {
     config: Config,
     /// Clips that the script pads to one length, where a loss is divided as there.
     padded: Option<usize>,
+    /// Draws of a description's states.
+    draws: usize,
 }
 
 impl CodeClips {
@@ -26,10 +34,11 @@ impl CodeClips {
         index: Arc<ClipIndex>,
         chosen: &[usize],
         seed: u64,
-        (config, padded): (Config, Option<usize>),
+        (config, keys): (Config, &Keys),
     ) -> CodeClips {
         let rows = chosen.iter().map(|&i| index.frames()[i]).collect();
-        CodeClips { index, chosen: chosen.iter().map(|&i| i as u32).collect(), rows, seed, config, padded }
+        let chosen = chosen.iter().map(|&i| i as u32).collect();
+        CodeClips { index, chosen, rows, seed, config, padded: keys.padded(), draws: keys.encoder_draws }
     }
 
     fn place(&self, of: &Use) -> usize {
@@ -38,6 +47,13 @@ impl CodeClips {
 
     fn load(&self, of: &Use) -> Result<CodeClip, DataError> {
         load_code_clip(&self.index.path(self.place(of)))
+    }
+
+    /// Returns which draw of its description's states a use has. A validation has those without dropout.
+    fn draw(&self, of: &Use) -> Option<usize> {
+        let trains = self.draws > 0 && matches!(of.when, When::Epoch(_));
+        let word = || philox4x32_10([0, 0, 0, DRAWS], self.key(of))[0];
+        trains.then(|| ((u64::from(word()) * self.draws as u64) >> 32) as usize)
     }
 
     /// Returns the key of dropout masks. A validation has none.
@@ -87,8 +103,8 @@ impl Clips for CodeClips {
             key: self.key(of),
         });
         batch::fill(cfg, batch, &laid.collect::<Vec<_>>());
-        for (i, clip) in clips.iter().enumerate() {
-            let states = load_states(self.index.folder(), clip, cfg.text_dim)?;
+        for (i, (clip, of)) in clips.iter().zip(uses).enumerate() {
+            let states = load_states(self.index.folder(), clip, self.draw(of), cfg.text_dim)?;
             batch::put_states(cfg, batch, i, &states);
         }
         Ok(())

@@ -74,7 +74,7 @@ pub(super) fn codec(dir: &Path, config: &Config, threads: usize) -> Result<Box<d
 }
 
 pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
-    let keys: Keys = options.own(&SECTION)?;
+    let keys = options.own::<Keys>(&SECTION)?.checked().map_err(RunError::Usage)?;
     if keys.script_clips.is_some() && keys.normaliser != Normaliser::Script {
         let why = "parler.script_clips: says something with `normaliser: script` alone; add that, or leave this out";
         return Err(RunError::Usage(why.to_owned()));

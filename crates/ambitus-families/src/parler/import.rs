@@ -19,11 +19,18 @@ pub(super) const TRAINER: Trainer = Trainer {
     precision: Some((Precision::Fp32, "the training script's, where dtype is absent")),
     nothing: NOTHING,
     absent: ABSENT,
-    notes: &[(
-        "parler.normaliser",
-        "the training script divides an update's loss by all cells of its padded batches, here it is divided by those that are \
+    notes: &[
+        (
+            "parler.encoder_draws",
+            "the training script draws the frozen text encoder's dropout for each use, here it drops nothing: `parler: {encoder_draws: 8}` has \
+             each use read one of eight draws",
+        ),
+        (
+            "parler.normaliser",
+            "the training script divides an update's loss by all cells of its padded batches, here it is divided by those that are \
          scored: `parler: {normaliser: script}` divides as the script does, with `script_clips` as its per_device_train_batch_size",
-    )],
+        ),
+    ],
     descriptions: Some("parler.descriptions"),
     ..Trainer::PLAIN
 };

@@ -42,8 +42,19 @@ pub(super) const SECTION: Section = Section {
             before: None,
             option: None,
         },
+        OwnKey {
+            name: "encoder_draws",
+            says: "How many times each description is read with the text encoder's dropout while preparing, up to 64; each use in \
+                   training has one of these draws (the training script draws anew for each, though the encoder is frozen). Their states \
+                   lie in `data.cache`. Absent: 0, the encoder drops nothing.",
+            before: None,
+            option: None,
+        },
     ],
 };
+
+/// The most draws: each has states on the disk.
+const MOST_DRAWS: usize = 64;
 
 /// What a loss is divided by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -68,9 +79,22 @@ pub(super) struct Keys {
     pub normaliser: Normaliser,
     /// Clips that are padded to one length.
     pub script_clips: Option<NonZeroUsize>,
+    /// Draws of the encoder's dropout.
+    pub encoder_draws: usize,
 }
 
 impl Keys {
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// The key and what it may be.
+    pub fn checked(self) -> Result<Keys, String> {
+        match self.encoder_draws {
+            0..=MOST_DRAWS => Ok(self),
+            n => Err(format!("parler.encoder_draws: {n} is more than {MOST_DRAWS}")),
+        }
+    }
+
     /// Returns how many clips are padded to one length, where a loss is divided by all cells.
     pub fn padded(&self) -> Option<usize> {
         let all = self.script_clips.map_or(usize::MAX, NonZeroUsize::get);

@@ -113,7 +113,7 @@ impl Opened for Folder {
     }
 
     fn clips(&self, index: Arc<ClipIndex>, chosen: &[usize], seed: u64) -> Box<dyn Clips> {
-        Box::new(CodeClips::new(index, chosen, seed, (self.config.clone(), self.keys.padded())))
+        Box::new(CodeClips::new(index, chosen, seed, (self.config.clone(), &self.keys)))
     }
 
     fn recorded(&self, file: &Path, spare: Spare) -> Result<Box<dyn Clips>, RunError> {

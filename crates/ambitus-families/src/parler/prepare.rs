@@ -52,7 +52,7 @@ impl Preparer for Codes<'_> {
             return Ok(Box::new(move |_| room.process));
         }
         let (codec, threads) = (open_codec(self.dir, self.config, job.threads)?, job.threads);
-        let encoder = t5::Encoder::open(self.dir, DESCRIPTION_TOKENS, threads)?;
+        let encoder = self.encoder(DESCRIPTION_TOKENS, threads)?;
         let options = prepare_options(job.recipe, codec.spec().rate);
         Ok(self.bound_of(&options, &room, (&encoder, &*codec), held))
     }
@@ -67,10 +67,17 @@ impl Codes<'_> {
         CodesOptions {
             description: self.keys.description.clone(),
             most_description: MOST_DESCRIPTION,
+            draws: self.keys.encoder_draws,
             frames,
             rows,
             spec: SPEC,
         }
+    }
+
+    /// Opens the text encoder, with dropout where it is drawn.
+    fn encoder(&self, tokens: usize, threads: usize) -> Result<t5::Encoder, RunError> {
+        let encoder = t5::Encoder::open(self.dir, tokens, threads)?;
+        Ok(if self.keys.encoder_draws > 0 { encoder.with_dropout() } else { encoder })
     }
 
     /// Returns what preparing takes by the longest clip's seconds, besides `held` bytes: what the encoder takes or, if that is more, the
@@ -119,7 +126,7 @@ impl Codes<'_> {
         let beside = fixed + texts.tokenizer.memory_bytes();
         let source = room.read(beside, self.source(dir, &options, room.left(beside)))?;
         let longest = longest_description(&source, &texts, &codes)?;
-        let mut encoder = t5::Encoder::open(self.dir, longest.max(1), job.threads)?;
+        let mut encoder = self.encoder(longest.max(1), job.threads)?;
         let held = codes.memory_bound(&source, UNIGRAM_ENCODING_BYTES, &options)
             - codes.frames.fixed_bound(&options)
             + texts.tokenizer.memory_bytes();

@@ -169,7 +169,7 @@ impl Folder {
     fn said_in(&self, path: &Path, settings: &Settings, lengths: &Lengths) -> Result<(Said, f64), RunError> {
         let clip = load_code_clip(path)?;
         let folder = path.parent().unwrap_or(Path::new("."));
-        let states = load_states(folder, &clip, self.config.text_dim)?;
+        let states = load_states(folder, &clip, None, self.config.text_dim)?;
         let seconds = clip.frames() as f64 / self.config.frame_rate;
         let columns = self.columns(clip.prompt.len(), seconds, settings, lengths);
         Ok((Said { prompt: clip.prompt, states: states.into(), columns }, seconds))

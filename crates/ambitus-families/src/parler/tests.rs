@@ -39,6 +39,12 @@ impl codes::Encoder for Toy {
         Ok(ids.iter().flat_map(|id| [*id as f32, 0.5]).collect())
     }
 
+    /// Each draw is one more.
+    fn drawn(&mut self, ids: &[u32], number: usize) -> Result<Vec<f32>, String> {
+        let states = codes::Encoder::states(self, ids)?;
+        Ok(states.iter().map(|x| x + 1.0 + number as f32).collect())
+    }
+
     fn width(&self) -> usize {
         2
     }
@@ -70,6 +76,7 @@ fn prepared(dir: &Path, cfg: &Config) -> Prepared {
     let codes = CodesOptions {
         description: None,
         most_description: 9,
+        draws: 3,
         frames: Frames { codebooks: 3, samples: FRAME },
         rows: &rows,
         spec: "toy-v1",
@@ -92,7 +99,7 @@ fn a_batch_holds_what_was_prepared() {
         let dir = tempfile::tempdir().unwrap();
         let mut cfg = Config { prompts_in_context, ..config() };
         let index = prepared(dir.path(), &cfg).index;
-        let clips = CodeClips::new(index.clone(), &[1, 0], 7, (cfg.clone(), None));
+        let clips = CodeClips::new(index.clone(), &[1, 0], 7, (cfg.clone(), &Keys::default()));
         // The longer: three words and an end, and if prompts stand there too, as many again.
         assert_eq!(clips.context(), if prompts_in_context { 8 } else { 4 });
         let (frames, delays) = ([39, 29], 3);
@@ -105,7 +112,7 @@ fn a_batch_holds_what_was_prepared() {
         let uses = [used(1, When::Epoch(0)), used(0, When::Epoch(0))];
         clips.fill(&uses, &mut batch).unwrap();
         let loaded = [0, 1].map(|i| load_code_clip(&index.path(i)).unwrap());
-        let states = loaded.each_ref().map(|clip| load_states(index.folder(), clip, 2).unwrap());
+        let states = loaded.each_ref().map(|clip| load_states(index.folder(), clip, None, 2).unwrap());
         let ints = |batch: &Batch, name: &str| {
             let found = batch.ints().find(|(input, _)| *input == name);
             found.unwrap().1.to_vec()
@@ -134,13 +141,38 @@ fn a_batch_holds_what_was_prepared() {
     }
 }
 
+/// A use has one of the draws of its description's states, the same every time; a validation has none.
+#[test]
+fn a_use_has_a_draw_of_its_descriptions_states() {
+    let (dir, mut cfg) = (tempfile::tempdir().unwrap(), config());
+    let index = prepared(dir.path(), &cfg).index;
+    let keys = Keys { encoder_draws: 3, ..Keys::default() };
+    cfg.context = 4;
+    let clips = CodeClips::new(index.clone(), &[0], 7, (cfg.clone(), &keys));
+    let mut batch = (&cfg as &dyn Model).batch(Capacity { rows: 50, clips: 1 });
+    let mut first = |when| {
+        clips.fill(&[used(0, when)], &mut batch).unwrap();
+        batch.floats().find(|(name, _)| *name == "states").unwrap().1[0]
+    };
+    let plain = first(When::Round(0));
+    let mut counts = [0; 3];
+    for epoch in 0..300 {
+        let drawn = first(When::Epoch(epoch));
+        assert_eq!(first(When::Epoch(epoch)), drawn);
+        counts[(drawn - plain) as usize - 1] += 1;
+    }
+    assert!(counts.iter().all(|n| (70..130).contains(n)), "{counts:?}");
+    let why = Keys { encoder_draws: 65, ..Keys::default() }.checked().unwrap_err();
+    assert!(why.contains("parler.encoder_draws: 65 is more than 64"), "{why}");
+}
+
 #[test]
 fn a_loss_is_divided_by_what_is_scored_or_as_by_the_script() {
     let (dir, cfg) = (tempfile::tempdir().unwrap(), config());
     let index = prepared(dir.path(), &cfg).index;
     let norm = |normaliser, script_clips: usize, when: When| {
         let keys = Keys { normaliser, script_clips: NonZeroUsize::new(script_clips), ..Keys::default() };
-        let clips = CodeClips::new(index.clone(), &[0, 1, 0], 7, (cfg.clone(), keys.padded()));
+        let clips = CodeClips::new(index.clone(), &[0, 1, 0], 7, (cfg.clone(), &keys));
         let norms = clips.norms(&[used(0, when), used(1, when), used(2, when)]).unwrap();
         (1.0 / norms[0].1).round()
     };

@@ -65,7 +65,7 @@ impl Folder {
         let mut hash = blake3::Hasher::new();
         hash.update(format!("{:?}", self.config).as_bytes());
         let mut session = Session::default();
-        model::encode(&mut session, &self.config, self.embedding, 1);
+        model::encode(&mut session, &self.config, self.embedding, 1, false);
         let (mut scratch, mut bytes) = (vec![0; STAGING_BYTES / 4], Vec::new());
         for state in &session.states {
             let Some((file, name)) = self.weights.find(&state.name) else { continue };
@@ -123,7 +123,7 @@ fn read_config(dir: &Path) -> Result<(Config, &'static str), RunError> {
 /// Compares the files' index with what the encoder declares.
 fn check(config: &Config, embedding: &str, weights: &Weights) -> Result<(), RunError> {
     let mut session = Session::default();
-    model::encode(&mut session, config, embedding, 1);
+    model::encode(&mut session, config, embedding, 1, false);
     let all = Differences::new(weights, &session.states, |_| false, ignored);
     let shapes = all.misshapen.into_iter();
     let shapes =

@@ -35,6 +35,8 @@ pub struct Encoder {
     threads: usize,
     /// Tokens of each program, ascending.
     sizes: Vec<usize>,
+    /// There is one with dropout for each.
+    drops: bool,
     planned: Arc<PlannedSession>,
     open: Option<CpuExecutor>,
 }
@@ -54,20 +56,27 @@ impl Encoder {
         while let Some(next) = sizes.last().filter(|n| **n < tokens).map(|n| longer(*n)) {
             sizes.push(next);
         }
-        Ok(Encoder::of_sizes(Folder::open(dir)?, sizes, threads.max(1)))
+        Ok(Encoder::of_sizes(Folder::open(dir)?, sizes, threads.max(1), false))
     }
 
-    /// Plans programs of these sizes.
-    fn of_sizes(folder: Folder, sizes: Vec<usize>, threads: usize) -> Encoder {
+    /// Returns the encoder with programs for [`drawn`](Encoder::drawn) as well.
+    pub fn with_dropout(self) -> Encoder {
+        Encoder::of_sizes(self.folder, self.sizes, self.threads, true)
+    }
+
+    /// Plans programs of these sizes, each also with dropout.
+    fn of_sizes(folder: Folder, sizes: Vec<usize>, threads: usize, drops: bool) -> Encoder {
         let (target, mut session) = (CpuTarget::new(threads), Session::default());
         let mut programs = Vec::with_capacity(sizes.len());
         for tokens in &sizes {
-            let p = model::encode(&mut session, &folder.config, folder.embedding, *tokens);
-            programs.push(pipeline::plain(&mut session, p, &target));
+            for drops in [false, true].into_iter().take(1 + usize::from(drops)) {
+                let p = model::encode(&mut session, &folder.config, folder.embedding, *tokens, drops);
+                programs.push(pipeline::plain(&mut session, p, &target));
+            }
         }
         session.programs = programs;
         let planned = Arc::new(plan::plan(session, &target, 1));
-        Encoder { folder, threads, sizes, planned, open: None }
+        Encoder { folder, threads, sizes, drops, planned, open: None }
     }
 
     /// Returns the encoder's shape.
@@ -105,10 +114,29 @@ impl Encoder {
     /// Ids that are none of the vocabulary, more of them than was planned for; the executor; weights that cannot be read or do not give
     /// numbers.
     pub fn states(&mut self, ids: &[u32]) -> Result<Vec<f32>, RunError> {
+        self.encode(ids, None)
+    }
+
+    /// Returns the states of a text with dropout, as while the encoder is trained: a draw that follows from the ids and `number`.
+    ///
+    /// # Errors
+    /// As [`states`](Encoder::states).
+    ///
+    /// # Panics
+    /// Unless it is one [`with_dropout`](Encoder::with_dropout).
+    pub fn drawn(&mut self, ids: &[u32], number: u32) -> Result<Vec<f32>, RunError> {
+        assert!(self.drops, "an encoder with dropout");
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let hash = blake3::hash(&bytes);
+        let word = u32::from_le_bytes(std::array::from_fn(|i| hash.as_bytes()[i]));
+        self.encode(ids, Some([word, number]))
+    }
+
+    fn encode(&mut self, ids: &[u32], key: Option<[u32; 2]>) -> Result<Vec<f32>, RunError> {
         let Some(tokens) = self.sizes.iter().copied().find(|n| ids.len() <= *n) else {
             return Err(too_long(ids.len(), self.tokens()));
         };
-        let Config { dim, vocab, .. } = *self.config();
+        let Config { dim, vocab, heads, .. } = *self.config();
         if let Some(at) = ids.iter().position(|id| *id as usize >= vocab) {
             return Err(RunError::Data(DataError::Invalid(format!(
                 "ids[{at}]: {} is not below the text encoder's vocabulary of {vocab}; use the tokenizer of its folder",
@@ -122,10 +150,15 @@ impl Encoder {
         rows.iter_mut().zip(ids).for_each(|(row, id)| *row = *id as i32);
         let mut buckets = vec![0; tokens * tokens];
         pairs::fill(tokens, std::slice::from_ref(&(0..ids.len())), &mut buckets);
-        let program = model::name(tokens);
+        let program = model::name(tokens, key.is_some());
         let exec = self.ready()?;
         exec.write_i32(&program, "ids", 0, &rows)?;
         exec.write_i32(&program, "pairs", 0, &buckets)?;
+        if let Some(key) = key {
+            exec.write_i32(&program, "key", 0, &key.map(u32::cast_signed))?;
+            exec.write_i32(&program, "rows", 0, &[0, ids.len() as i32])?;
+            exec.write_i32(&program, "scores", 0, &[0, (heads * tokens) as i32])?;
+        }
         exec.run(&program, 0)?;
         let mut states = vec![0.0; tokens * dim];
         exec.read_f32(&program, "states", 0, &mut states)?;
@@ -155,6 +188,10 @@ impl Encoder {
 impl ambitus_data::codes::Encoder for Encoder {
     fn states(&mut self, ids: &[u32]) -> Result<Vec<f32>, String> {
         Encoder::states(self, ids).map_err(|e| e.to_string())
+    }
+
+    fn drawn(&mut self, ids: &[u32], number: usize) -> Result<Vec<f32>, String> {
+        Encoder::drawn(self, ids, number as u32).map_err(|e| e.to_string())
     }
 
     fn width(&self) -> usize {

@@ -13,8 +13,17 @@ use ambitus_testkit::tolerances::{TEXT_STATES, relative};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-const SMALL: Config =
-    Config { dim: 24, heads: 3, head_dim: 8, ffn: 40, layers: 2, vocab: 50, eps: 1e-6, gated: true };
+const SMALL: Config = Config {
+    dim: 24,
+    heads: 3,
+    head_dim: 8,
+    ffn: 40,
+    layers: 2,
+    vocab: 50,
+    eps: 1e-6,
+    gated: true,
+    dropout: 0.1,
+};
 
 fn keys(cfg: &Config) -> Value {
     json!({
@@ -32,7 +41,7 @@ fn numbers(seed: usize, n: usize) -> Vec<f32> {
 fn write(dir: &Path, config: &Value, cfg: &Config, change: impl Fn(&str, &mut Vec<f32>) -> Option<String>) {
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
     let mut session = Session::default();
-    model::encode(&mut session, cfg, EMBEDDINGS[0], 1);
+    model::encode(&mut session, cfg, EMBEDDINGS[0], 1, false);
     let mut tensors = Vec::new();
     for (i, state) in session.states.iter().enumerate() {
         let mut values = numbers(i, state.ty.shape.elements());
@@ -107,7 +116,7 @@ fn what_lies_beside_a_text_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &keys(&cfg), &cfg, as_it_is);
         let of = |sizes: &[usize], threads| {
-            Encoder::of_sizes(Folder::open(dir.path()).unwrap(), sizes.to_vec(), threads)
+            Encoder::of_sizes(Folder::open(dir.path()).unwrap(), sizes.to_vec(), threads, false)
         };
         for n in [1, 2, 9, 40, 150] {
             let ids = text(n, n);
@@ -145,7 +154,7 @@ fn texts_side_by_side_are_those_alone() {
     ids.iter_mut().zip(texts.concat()).for_each(|(to, id)| *to = id as i32);
     pairs::fill(32, &[0..7, 7..19], &mut buckets);
     let exec = encoder.ready().unwrap();
-    let program = model::name(32);
+    let program = model::name(32, false);
     exec.write_i32(&program, "ids", 0, &ids).unwrap();
     exec.write_i32(&program, "pairs", 0, &buckets).unwrap();
     exec.run(&program, 0).unwrap();
@@ -253,4 +262,34 @@ fn what_does_not_fit_is_named() {
     });
     let why = Encoder::open(dir, 10, 1).unwrap().states(&[1]).unwrap_err();
     assert!(said(why, 4).contains("DenseReluDense.wo.weight holds or gives inf"));
+}
+
+/// With dropout states are draws around those without: the same for a number, others for another, and of nothing dropped the same.
+#[test]
+fn dropout_is_drawn_by_number() {
+    let folder = |dropout: f64| {
+        let (cfg, dir) = (Config { gated: false, ..SMALL }, tempfile::tempdir().unwrap());
+        let mut config = keys(&cfg);
+        config["dropout_rate"] = dropout.into();
+        write(dir.path(), &config, &cfg, as_it_is);
+        dir
+    };
+    let open = |dir: &Path| Encoder::open(dir, 40, 2).unwrap().with_dropout();
+    let (none, some) = (folder(0.0), folder(0.1));
+    let (mut none, mut some) = (open(none.path()), open(some.path()));
+    let ids = text(3, 20);
+    let plain = some.states(&ids).unwrap();
+    assert_eq!(none.states(&ids).unwrap(), plain);
+    assert_eq!(none.drawn(&ids, 5).unwrap(), plain);
+    let first = some.drawn(&ids, 0).unwrap();
+    assert_eq!(some.drawn(&ids, 0).unwrap(), first);
+    assert_ne!(some.drawn(&ids, 1).unwrap(), first);
+    assert_ne!(some.drawn(&text(4, 20), 0).unwrap(), first);
+    // Of the last dropout alone a tenth is zero.
+    let zeros = (0..50).flat_map(|number| some.drawn(&ids, number).unwrap()).filter(|x| *x == 0.0).count();
+    let share = zeros as f64 / (50 * plain.len()) as f64;
+    assert!((share - 0.1).abs() < 0.01, "{share}");
+    assert_eq!(some.states(&ids).unwrap(), plain, "and nothing is left of them");
+    let why = folder(1.5);
+    assert!(Encoder::open(why.path(), 40, 1).err().unwrap().to_string().contains("dropout_rate: 1.5"));
 }

@@ -28,6 +28,8 @@ pub struct File {
     #[serde(default)]
     pub layer_norm_epsilon: Option<f64>,
     #[serde(default)]
+    pub dropout_rate: Option<f64>,
+    #[serde(default)]
     pub feed_forward_proj: Option<String>,
     /// What `feed_forward_proj` says, once more.
     #[serde(default)]
@@ -58,6 +60,8 @@ pub struct Config {
     pub eps: f32,
     /// `feed_forward_proj`: `gated-gelu`, else `relu`.
     pub gated: bool,
+    /// `dropout_rate`, in training.
+    pub dropout: f32,
 }
 
 impl Config {
@@ -72,6 +76,7 @@ impl Config {
             vocab: 32_128,
             eps: 1e-6,
             gated: false,
+            dropout: 0.1,
         }
     }
 
@@ -111,6 +116,10 @@ impl File {
         if !(eps > 0.0 && eps < 1.0) {
             return err("layer_norm_epsilon", format!("{eps} is not above 0 and below 1"));
         }
+        let dropout = self.dropout_rate.unwrap_or(0.1);
+        if !(0.0..1.0).contains(&dropout) {
+            return err("dropout_rate", format!("{dropout} is not from 0 to below 1"));
+        }
         let within = |key, n: usize, most: usize| {
             if (1..=most).contains(&n) { Ok(n) } else { err(key, format!("{n} is not in 1..={most}")) }
         };
@@ -123,6 +132,7 @@ impl File {
             vocab: within("vocab_size", self.vocab_size, 1 << 24)?,
             eps: eps as f32,
             gated,
+            dropout: dropout as f32,
         };
         let layer = config.dim * (4 * config.inner() + 3 * config.ffn);
         sensible("d_model", (layer * config.layers + config.vocab * config.dim) as u64)?;
