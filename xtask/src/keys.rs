@@ -104,7 +104,7 @@ fn defaults() -> String {
     let patterns = |all: &[String]| all.iter().map(|t| format!("`{t}`")).collect::<Vec<_>>().join(" ");
     row("no_decay", &|d| if d.no_decay.is_empty() { "none".to_owned() } else { patterns(&d.no_decay) });
     row("betas", &|d| format!("{:?}", d.betas));
-    row("ema", &|d| d.ema.to_string());
+    row("ema", &|d| d.ema.is_kept().to_string());
     row("batch", &|d| format!("{{clips: {}}}", d.clips));
     row("warmup", &|d| d.warmup.map_or("5 % of the updates, at most 100".to_owned(), |n| n.to_string()));
     row("schedule", &|d| d.schedule.to_string());
