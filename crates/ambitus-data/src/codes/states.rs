@@ -109,8 +109,8 @@ pub fn longest_description(
     Ok(longest)
 }
 
-/// Makes the states of every different description and every other text of a source that are not in the cache yet. What is wrong with a description is
-/// said of the clips that have it, by [`prepare_codes`](super::prepare_codes()).
+/// Makes the states of every different description and every other text of a source that are not in the cache yet, and their draws. What is
+/// wrong with a description is said of the clips that have it, by [`prepare_codes`](super::prepare_codes()).
 ///
 /// # Errors
 /// What ends the pass: options, the cache, the encoder.
@@ -170,8 +170,8 @@ fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     })
 }
 
-/// Loads the states `[U, E]` of a clip's description, E of them `width`, or a draw of them with dropout by its number. The clip lies in `folder`.
-/// Length and checksum are verified.
+/// Loads the states `[U, E]` of a clip's description, E of them `width`, or a draw of them with dropout by its number. The clip lies in
+/// `folder`. Length and checksum are verified.
 ///
 /// # Errors
 /// The file cannot be read, is damaged, or has other states.

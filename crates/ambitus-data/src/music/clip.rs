@@ -1,9 +1,10 @@
 //! A prepared file of music: all of its codes, of which a use reads some.
 //!
 //! Layout, little-endian: magic (8 bytes), key (32), key of its description's states (32), codebooks C u32, pieces P u32, frames T u32,
-//! numbers of its other texts N u32, ids of its description U u32, most ids of a use u32, flags u32, seconds f64, rms, peak f32, ends of the
-//! pieces u32 `[P]`, of each other text its ids and the key of its states u32 `[N / 9, 9]`, sums of the blocks of codes 16 bytes each, blake3 of all before (32); then codes u32 `[T, C]`, in
-//! blocks of 1,024 frames, each with the sum (the beginning of its blake3) that is in the head. So codes are read and verified by blocks.
+//! numbers of its other texts N u32, ids of its description U u32, most ids of a use u32, flags u32, seconds f64, rms, peak f32, ends of
+//! the pieces u32 `[P]`, of each other text its ids and the key of its states u32 `[N / 9, 9]`, sums of the blocks of codes 16 bytes each,
+//! blake3 of all before (32); then codes u32 `[T, C]`, in blocks of 1,024 frames, each with the sum (the beginning of its blake3) that is in
+//! the head. So codes are read and verified by blocks.
 
 use std::io::{Read, Write};
 use std::ops::Range;

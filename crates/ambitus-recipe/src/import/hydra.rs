@@ -64,7 +64,8 @@ fn split(word: &Word) -> Option<(&str, Node)> {
 pub(super) fn compose(given: &mut Vec<Given>, overrides: Vec<Given>) {
     for i in 0..given.len() {
         let over = overrides.iter().rev().find(|over| over.path == given[i].path);
-        let by_name = given.iter().find(|g| g.path == given[i].path && names(given, &g.file, &given[i].file));
+        let by_name =
+            given.iter().find(|g| g.path == given[i].path && precedes(given, &g.file, &given[i].file));
         if let Some(first) = over.or(by_name) {
             given[i].hushed = Some(format!("{} goes before it", first.full()));
         }
@@ -90,17 +91,49 @@ pub(super) fn compose(given: &mut Vec<Given>, overrides: Vec<Given>) {
     }
 }
 
-/// Returns whether a file's `defaults` names another one.
+/// Returns whether a file goes before another: it names the other one, itself or through those that it names, or the other says that
+/// what it names goes before it.
+fn precedes(given: &[Given], file: &str, other: &str) -> bool {
+    let mut reached = vec![file];
+    let mut next = 0;
+    while let Some(from) = reached.get(next).copied() {
+        let files = given.iter().map(|g| g.file.as_str());
+        let named: Vec<&str> = files.filter(|f| *f != from && names(given, from, f)).collect();
+        named.into_iter().for_each(|f| match reached.contains(&f) {
+            true => {}
+            false => reached.push(f),
+        });
+        next += 1;
+    }
+    file != other && (reached.contains(&other) || (is_first(given, other) && !is_first(given, file)))
+}
+
+fn defaults<'a>(given: &'a [Given], file: &str) -> &'a [Tree] {
+    match given.iter().find(|g| g.file == file && g.path == "defaults").map(|g| &g.node) {
+        Some(Node::List(list)) => list,
+        _ => &[],
+    }
+}
+
+/// Returns whether a file's own keys come first, before what it names.
+fn is_first(given: &[Given], file: &str) -> bool {
+    matches!(defaults(given, file), [Tree { node: Node::Text(first), .. }, _, ..] if first == "_self_")
+}
+
+/// Returns whether a file's `defaults` names another one, as far as both say where it lies.
 fn names(given: &[Given], file: &str, other: &str) -> bool {
-    let last = |path: &str| {
-        let name = path.rsplit(['/', '\\']).next().unwrap_or_default();
-        name.strip_suffix(".yaml").unwrap_or(name).to_owned()
+    let other = other.strip_suffix(".yaml").unwrap_or(other);
+    let named = |node: &Node| match node {
+        Node::Text(name) => {
+            let parts = |path: &str| path.rsplit(['/', '\\']).map(str::to_owned).collect::<Vec<_>>();
+            let mut pairs = parts(name.trim_start_matches('/')).into_iter().zip(parts(other));
+            pairs.all(|(a, b)| a == b)
+        }
+        _ => false,
     };
-    let list = given.iter().find(|g| g.file == file && g.path == "defaults").map(|g| &g.node);
-    let Some(Node::List(list)) = list else { return false };
-    let named = |node: &Node| matches!(node, Node::Text(name) if last(name) == last(other));
-    file != other
-        && list.iter().any(|item| match &item.node {
+    // What it names goes before it, where its own keys come first.
+    !is_first(given, file)
+        && defaults(given, file).iter().any(|item| match &item.node {
             Node::Map(items) => items.iter().any(|(_, tree)| named(&tree.node)),
             node => named(node),
         })

@@ -94,6 +94,20 @@ fn overrides_go_before_files_and_files_before_those_that_they_name() {
     let script = format!("#!/bin/sh\nOMP_NUM_THREADS=2 {}\n", run.replace(" optim.lr", " \\\n  optim.lr"));
     assert_eq!(recipe(&read(&[all[0].clone(), all[1].clone(), file("run.sh", &script)])), r);
     assert_eq!(recipe(&read(&[all[0].clone(), all[1].clone(), file("run", &run.replace("  ", " "))])), r);
+    // The root, whose own keys come first, and a file that is named through another.
+    let root =
+        file("config/config.yaml", "defaults:\n  - _self_\n  - solver: default\nautocast: false\nseed: 7\n");
+    let lowest =
+        file("config/solver/default.yaml", "optim: {lr: 0.5, optimizer: adam}\ndataset: {batch_size: 1}\n");
+    let middle = default.replacen(
+        "solver: musicgen\n",
+        "defaults:\n  - /solver/default\n  - _self_\nsolver: musicgen\n",
+        1,
+    );
+    let middle = file("config/solver/musicgen/default.yaml", &middle);
+    let composed = recipe(&read(&[root, lowest, all[0].clone(), middle, all[2].clone()]));
+    assert_eq!((composed.seed, composed.precision, composed.batch), (7, r.precision, r.batch));
+    assert_eq!(Recipe { seed: r.seed, ..composed }, r);
     // Without it, its own optimizer is named as missing, and no rate of 1 is taken.
     let imported = read(&all[..2]);
     assert_eq!(recipe(&imported).learning_rate, None);
