@@ -182,15 +182,19 @@ struct Read {
     states: [u8; 32],
 }
 
-/// Reads what is told of a clip; the states are those of an encoder's fingerprint.
-fn read(entry: &Entry, texts: &dyn Texts, encoder: &[u8; 32], most: usize) -> Result<Read, Problem> {
+/// Reads what is told of a clip; keys of states are those of the fingerprints of texts and encoder.
+fn read(
+    entry: &Entry,
+    texts: &dyn Texts,
+    [of_texts, of_encoder]: [&[u8; 32]; 2],
+    most: usize,
+) -> Result<Read, Problem> {
     let of_text = |reason| (Cause::Description, reason);
-    let fingerprint = texts.fingerprint();
     let told = |text: &str| match text.is_empty() {
         true => Ok(Other { ids: 0, states: [0; 32] }),
         false => {
             let ids = texts.description(text).map_err(of_text)?.len();
-            Ok(Other { ids, states: states_key(text, &fingerprint, encoder) })
+            Ok(Other { ids, states: states_key(text, of_texts, of_encoder) })
         }
     };
     let plain = told(entry.description.as_deref().map(strip).unwrap_or_default())?;
@@ -228,7 +232,8 @@ impl Make for MusicClips<'_> {
     const EXTENSION: &'static str = "music";
 
     fn text(&self, entry: &Entry) -> Result<Read, Problem> {
-        read(entry, self.texts, &self.fingerprints[1], self.music.most_text)
+        let [texts, encoder, _] = &self.fingerprints;
+        read(entry, self.texts, [texts, encoder], self.music.most_text)
     }
 
     fn tokens(read: &Read) -> usize {
@@ -312,7 +317,7 @@ pub fn music_lengths(
         let entry = entry?;
         // What is wrong with a clip is said where it is prepared.
         let mut of = || {
-            let kept = read(&entry, texts, &[0; 32], music.most_text).ok()?.kept;
+            let kept = read(&entry, texts, [&[0; 32]; 2], music.most_text).ok()?.kept;
             let samples = samples(feed.audio(source, &entry).ok()?, options.rate)?;
             let frames = samples.div_ceil(music.frames.samples).min(segment);
             let seconds = options.seconds(samples as u64);

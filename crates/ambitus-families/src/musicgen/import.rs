@@ -36,7 +36,7 @@ pub(super) const TRAINER: Trainer = Trainer {
         switches: SWITCHES,
         lost: LOST,
         length: (200, 2000),
-        average: (2000, 0.99),
+        decay: 0.99,
     }),
     ..Trainer::PLAIN
 };

@@ -95,7 +95,7 @@ fn prepared(dir: &Path, toy: &Toy) -> Arc<ClipIndex> {
         frames,
         channels: 1,
         pieces: Pieces::Whole,
-        weighting: Weighting::default(),
+        weighting: Weighting { by_weight: true, by_duration: true },
         longest: LONGEST,
         most_text: 9,
         rows: &rows,
@@ -131,6 +131,10 @@ fn a_batch_holds_segments_and_their_texts() {
     let with = |share| Keys { condition_dropout: share, ..Keys::default() };
     let clips = MusicClips::new(index.clone(), &[0, 1, 2], 7, (cfg.clone(), with(0.0)));
     assert_eq!((clips.rows(), clips.context()), (&[51, 26, 51][..], 4));
+    // Their seconds, of those that are chosen.
+    assert_eq!(clips.weights(), [4.0, 0.5, 1.0]);
+    let some = MusicClips::new(index.clone(), &[2, 0], 7, (cfg.clone(), with(0.0)));
+    assert_eq!(some.weights(), [1.0, 4.0]);
     let norms = clips.norms(&[0, 1].map(|clip| Use { clip, when: When::Epoch(0) })).unwrap();
     assert_eq!(norms[1], ("norm.1".to_owned(), 1.0 / (2.0 * 73.0)));
 

@@ -76,8 +76,7 @@ impl Codes<'_> {
 
     /// Opens the text encoder, with dropout where it is drawn.
     fn encoder(&self, tokens: usize, threads: usize) -> Result<t5::Encoder, RunError> {
-        let encoder = t5::Encoder::open(self.dir, tokens, threads)?;
-        Ok(if self.keys.encoder_draws > 0 { encoder.with_dropout() } else { encoder })
+        t5::Encoder::open_with(self.dir, tokens, threads, self.keys.encoder_draws > 0)
     }
 
     /// Returns what preparing takes by the longest clip's seconds, besides `held` bytes: what the encoder takes or, if that is more, the

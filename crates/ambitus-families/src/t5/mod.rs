@@ -49,6 +49,14 @@ impl Encoder {
     /// # Errors
     /// Names the file and key, or every tensor that does not fit; more than [`MOST_TOKENS`].
     pub fn open(dir: &Path, tokens: usize, threads: usize) -> Result<Encoder, RunError> {
+        Encoder::open_with(dir, tokens, threads, false)
+    }
+
+    /// Opens a folder, with programs for [`drawn`](Encoder::drawn) as well if `drops`. See [`open`](Encoder::open).
+    ///
+    /// # Errors
+    /// As [`open`](Encoder::open).
+    pub fn open_with(dir: &Path, tokens: usize, threads: usize, drops: bool) -> Result<Encoder, RunError> {
         if tokens > MOST_TOKENS {
             return Err(too_long(tokens, MOST_TOKENS));
         }
@@ -56,12 +64,7 @@ impl Encoder {
         while let Some(next) = sizes.last().filter(|n| **n < tokens).map(|n| longer(*n)) {
             sizes.push(next);
         }
-        Ok(Encoder::of_sizes(Folder::open(dir)?, sizes, threads.max(1), false))
-    }
-
-    /// Returns the encoder with programs for [`drawn`](Encoder::drawn) as well.
-    pub fn with_dropout(self) -> Encoder {
-        Encoder::of_sizes(self.folder, self.sizes, self.threads, true)
+        Ok(Encoder::of_sizes(Folder::open(dir)?, sizes, threads.max(1), drops))
     }
 
     /// Plans programs of these sizes, each also with dropout.
@@ -123,7 +126,7 @@ impl Encoder {
     /// As [`states`](Encoder::states).
     ///
     /// # Panics
-    /// Unless it is one [`with_dropout`](Encoder::with_dropout).
+    /// Unless it was opened with them.
     pub fn drawn(&mut self, ids: &[u32], number: u32) -> Result<Vec<f32>, RunError> {
         assert!(self.drops, "an encoder with dropout");
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();

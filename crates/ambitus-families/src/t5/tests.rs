@@ -274,7 +274,7 @@ fn dropout_is_drawn_by_number() {
         write(dir.path(), &config, &cfg, as_it_is);
         dir
     };
-    let open = |dir: &Path| Encoder::open(dir, 40, 2).unwrap().with_dropout();
+    let open = |dir: &Path| Encoder::open_with(dir, 40, 2, true).unwrap();
     let (none, some) = (folder(0.0), folder(0.1));
     let (mut none, mut some) = (open(none.path()), open(some.path()));
     let ids = text(3, 20);

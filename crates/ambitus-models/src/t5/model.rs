@@ -22,7 +22,7 @@ struct Drops {
 }
 
 /// Returns what is left of rows `[U, C]`.
-fn drop(b: &mut Builder<'_>, drops: Option<Drops>, x: ValueId) -> ValueId {
+fn dropped(b: &mut Builder<'_>, drops: Option<Drops>, x: ValueId) -> ValueId {
     drops.map_or(x, |of| b.dropout(x, of.p, of.key, of.rows))
 }
 
@@ -49,12 +49,12 @@ pub fn encode(session: &mut Session, cfg: &Config, embedding: &str, tokens: usiz
     let mut x = b.gather(table, ids);
     let states = b.scope("encoder", |b| {
         let bias = bias(b, cfg, pairs, tokens);
-        x = b.scope("embedded", |b| drop(b, drops, x));
+        x = b.scope("embedded", |b| dropped(b, drops, x));
         for i in 0..cfg.layers {
             x = b.block("block", i, |b| block(b, cfg, (bias, drops), x));
         }
         let x = norm(b, cfg, "final_layer_norm", x);
-        b.scope("last", |b| drop(b, drops, x))
+        b.scope("last", |b| dropped(b, drops, x))
     });
     b.output("states", states);
     b.finish()
@@ -78,13 +78,13 @@ fn block(b: &mut Builder<'_>, cfg: &Config, (bias, drops): (ValueId, Option<Drop
     let h = b.scope("layer.0", |b| {
         let h = norm(b, cfg, "layer_norm", x);
         let h = b.scope("SelfAttention", |b| attention(b, cfg, (bias, drops), h));
-        drop(b, drops, h)
+        dropped(b, drops, h)
     });
     let x = b.add(x, h);
     let h = b.scope("layer.1", |b| {
         let h = norm(b, cfg, "layer_norm", x);
         let h = b.scope("DenseReluDense", |b| feed_forward(b, cfg, drops, h));
-        drop(b, drops, h)
+        dropped(b, drops, h)
     });
     b.add(x, h)
 }
@@ -143,7 +143,7 @@ fn feed_forward(b: &mut Builder<'_>, cfg: &Config, drops: Option<Drops>, h: Valu
         let zero = b.fill_like(inner, 0.0);
         b.binary(BinaryKind::Max, inner, zero)
     };
-    let inner = drop(b, drops, inner);
+    let inner = dropped(b, drops, inner);
     linear(b, "wo", inner, cfg.dim)
 }
 

@@ -5,6 +5,9 @@ use super::given::Given;
 use crate::recipe::read_tree;
 use crate::recipe::tree::{Key, Node, Tree};
 
+/// Sections within each other, at most: values are read, shown and dropped section by section.
+const MOST_SECTIONS: usize = 16;
+
 /// Returns whether a command's words say that they are hydra's: dora's, or of a solver.
 pub(super) fn says(tokens: &[Token]) -> bool {
     tokens.iter().any(|t| matches!(t, Token::Word(w) if w.text == "dora" || w.text.starts_with("solver=")))
@@ -48,7 +51,8 @@ fn split(word: &Word) -> Option<(&str, Node)> {
     };
     let begins = key.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
     let named = |c: char| c.is_ascii_alphanumeric() || "_./".contains(c);
-    if !begins || !key.chars().all(named) || key.split('.').any(str::is_empty) {
+    let deep = key.split('.').nth(MOST_SECTIONS).is_some();
+    if !begins || deep || !key.chars().all(named) || key.split('.').any(str::is_empty) {
         return None;
     }
     let value = match read_tree(value, "") {
@@ -62,10 +66,11 @@ fn split(word: &Word) -> Option<(&str, Node)> {
 
 /// Adds overrides, which go before files, as files go before those that they name; and puts values where others stand for them.
 pub(super) fn compose(given: &mut Vec<Given>, overrides: Vec<Given>) {
+    let order = Order::of(given);
     for i in 0..given.len() {
         let over = overrides.iter().rev().find(|over| over.path == given[i].path);
         let by_name =
-            given.iter().find(|g| g.path == given[i].path && precedes(given, &g.file, &given[i].file));
+            given.iter().find(|g| g.path == given[i].path && order.precedes(&g.file, &given[i].file));
         if let Some(first) = over.or(by_name) {
             given[i].hushed = Some(format!("{} goes before it", first.full()));
         }
@@ -91,21 +96,41 @@ pub(super) fn compose(given: &mut Vec<Given>, overrides: Vec<Given>) {
     }
 }
 
-/// Returns whether a file goes before another: it names the other one, itself or through those that it names, or the other says that
-/// what it names goes before it.
-fn precedes(given: &[Given], file: &str, other: &str) -> bool {
-    let mut reached = vec![file];
-    let mut next = 0;
-    while let Some(from) = reached.get(next).copied() {
-        let files = given.iter().map(|g| g.file.as_str());
-        let named: Vec<&str> = files.filter(|f| *f != from && names(given, from, f)).collect();
-        named.into_iter().for_each(|f| match reached.contains(&f) {
-            true => {}
-            false => reached.push(f),
-        });
-        next += 1;
+/// Which file goes before which.
+struct Order(Vec<(String, String)>);
+
+impl Order {
+    fn of(given: &[Given]) -> Order {
+        let mut files: Vec<&str> = Vec::new();
+        for g in given {
+            if !files.contains(&g.file.as_str()) {
+                files.push(&g.file);
+            }
+        }
+        let first: Vec<bool> = files.iter().map(|file| is_first(given, file)).collect();
+        let named = |a: usize, b: usize| a != b && names(given, files[a], files[b]);
+        let mut before = Vec::new();
+        for a in 0..files.len() {
+            // What it names, and what that names.
+            let (mut reached, mut next) = (vec![a], 0);
+            while let Some(from) = reached.get(next).copied() {
+                let more: Vec<usize> =
+                    (0..files.len()).filter(|b| !reached.contains(b) && named(from, *b)).collect();
+                reached.extend(more);
+                next += 1;
+            }
+            let goes = |b: &usize| *b != a && (reached.contains(b) || (first[*b] && !first[a]));
+            before.extend((0..files.len()).filter(goes).map(|b| (files[a].to_owned(), files[b].to_owned())));
+        }
+        Order(before)
     }
-    file != other && (reached.contains(&other) || (is_first(given, other) && !is_first(given, file)))
+
+    /// Returns whether a file goes before another: it names the other one, itself or through those that it names, or the other says
+    /// that what it names goes before it. Two that name each other contradict each other, as files do that name none.
+    fn precedes(&self, file: &str, other: &str) -> bool {
+        let has = |a: &str, b: &str| self.0.iter().any(|(x, y)| x == a && y == b);
+        has(file, other) && !has(other, file)
+    }
 }
 
 fn defaults<'a>(given: &'a [Given], file: &str) -> &'a [Tree] {

@@ -23,8 +23,8 @@ pub struct Solver {
     pub lost: &'static [(&'static str, &'static str)],
     /// Epochs of a run, and updates of an epoch.
     pub length: (u64, u64),
-    /// Updates between two moves of the average, and its decay.
-    pub average: (u64, f64),
+    /// Decay of the average, which moves once an epoch.
+    pub decay: f64,
 }
 
 /// Sections of the schedule, of which one counts, by their keys.
@@ -69,9 +69,9 @@ impl Solver {
 /// Values that the recipe would refuse, at their place.
 pub(super) fn solver(j: &mut Judge, of: &Solver, folders: &Folders) -> Result<Option<String>, RecipeError> {
     composed(j, folders)?;
-    length(j, of)?;
+    let epoch = length(j, of)?;
     optimizer(j)?;
-    average(j, of)?;
+    average(j, of, epoch)?;
     schedule(j)?;
     precision(j)?;
     sharding(j)?;
@@ -139,13 +139,23 @@ fn composed(j: &mut Judge, folders: &Folders) -> Result<(), RecipeError> {
     Ok(())
 }
 
-/// A run's length, and what happens once an epoch.
-fn length(j: &mut Judge, of: &Solver) -> Result<(), RecipeError> {
+/// A run's length, and what happens once an epoch. Returns its updates, where they are known.
+fn length(j: &mut Judge, of: &Solver) -> Result<Option<u64>, RecipeError> {
     const IDS: [&str; 2] = ["solver.epochs", "solver.updates"];
     if let Some(g) = j.code(&IDS) {
         let question = format!("{} is code, and updates are the product: write `updates:`", g.full());
         IDS.into_iter().for_each(|id| j.ask(id, Some("updates"), &question));
-        return Ok(());
+        return Ok(None);
+    }
+    if j.is_given("optim.updates_per_epoch") && j.get(IDS[1]).is_none() {
+        let why = "optim.updates_per_epoch is none: an epoch is as long as the data there; write `updates:`";
+        j.note(Some("updates"), why.to_owned());
+        j.ask(
+            IDS[0],
+            Some("updates"),
+            "how many updates an epoch has follows from the data: write `updates:`",
+        );
+        return Ok(None);
     }
     let count = |id| j.get(id).map(|g| g.count(1, MOST).map(|n| (g, n))).transpose();
     let (epochs, updates) = (count(IDS[0])?, count(IDS[1])?);
@@ -155,7 +165,7 @@ fn length(j: &mut Judge, of: &Solver) -> Result<(), RecipeError> {
         let why = format!("{n} epochs of {each} updates are more than {MOST}");
         return match epochs.or(updates) {
             Some((g, _)) => Err(g.bad(why)),
-            None => Ok(()),
+            None => Ok(None),
         };
     };
     let from = match epochs.or(updates) {
@@ -172,7 +182,7 @@ fn length(j: &mut Judge, of: &Solver) -> Result<(), RecipeError> {
     if let Some(g) = j.get("solver.keep") {
         j.used("solver.keep", "keep", g.count(1, u64::from(u32::MAX >> 1))?);
     }
-    Ok(())
+    Ok(Some(each))
 }
 
 fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
@@ -221,7 +231,7 @@ fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
     Ok(())
 }
 
-fn average(j: &mut Judge, of: &Solver) -> Result<(), RecipeError> {
+fn average(j: &mut Judge, of: &Solver, epoch: Option<u64>) -> Result<(), RecipeError> {
     const IDS: [&str; 3] = ["solver.average", "solver.average.decay", "solver.average.every"];
     if let Some(g) = j.code(&IDS) {
         let question = format!("{} is code, and the three are one key: write `ema:`", g.full());
@@ -237,13 +247,18 @@ fn average(j: &mut Judge, of: &Solver) -> Result<(), RecipeError> {
         IDS.into_iter().for_each(|id| j.nothing(id, "no average is kept"));
         return Ok(());
     }
-    let decay = j.get(IDS[1]).map_or(Ok(of.average.1), share)?;
+    let decay = j.get(IDS[1]).map_or(Ok(of.decay), share)?;
     if decay >= 1.0
         && let Some(g) = j.get(IDS[1])
     {
         return Err(g.bad("an average of decay 1 never moves: write less"));
     }
-    let every = j.get(IDS[2]).map(|g| g.count(1, MOST)).transpose()?.unwrap_or(of.average.0);
+    let Some(every) = j.get(IDS[2]).map(|g| g.count(1, MOST)).transpose()?.or(epoch) else {
+        let question =
+            "it moves once an epoch, whose updates follow from the data: write `ema: {decay: …, every: …}`";
+        IDS.into_iter().for_each(|id| j.ask(id, Some("ema"), question));
+        return Ok(());
+    };
     let value = format!("{{decay: {}, every: {every}}}", number(decay));
     IDS.into_iter().for_each(|id| j.used(id, "ema", &value));
     Ok(())
@@ -268,15 +283,24 @@ fn schedule(j: &mut Judge) -> Result<(), RecipeError> {
     let of = Schedule::of;
     let taken = match &*name {
         "cosine" => {
-            let (floor, length) = (real(j, "lr_min_ratio", 0.0)?, real(j, "cycle_length", 1.0)?);
+            let floor = within(j, &name, "lr_min_ratio").map_or(Ok(0.0), share)?;
+            let length = real(j, "cycle_length", 1.0)?;
+            if let Some(g) = within(j, &name, "cycle_length").filter(|_| length <= 0.0) {
+                return Err(g.bad(format!("{length} is not above 0")));
+            }
             // Its wave is cos(π s / length), ours cos(2 π s cycles).
             Ok(Schedule { floor, cycles: (length != 1.0).then(|| 0.5 / length), ..of(ScheduleKind::Cosine) })
         }
         "polynomial_decay"
             if real(j, "power", 1.0)? == 1.0 && real(j, "zero_lr_warmup_steps", 0.0)? == 0.0 =>
         {
-            Ok(Schedule { floor: real(j, "end_lr", 0.0)? / rate, ..of(ScheduleKind::Linear) })
+            let (least, most) = (real(j, "end_lr", 0.0)?, rate);
+            match within(j, &name, "end_lr").filter(|_| !(0.0..=most).contains(&least)) {
+                Some(g) => return Err(g.bad(format!("{least} is not from 0 to the rate, {most}"))),
+                None => Ok(Schedule { floor: least / most, ..of(ScheduleKind::Linear) }),
+            }
         }
+        // Theirs is an update ahead: it counts from 1.
         "inverse_sqrt" if real(j, "warmup_init_lr", 0.0)? == 0.0 => Ok(of(ScheduleKind::InverseSqrt)),
         "linear_warmup" if real(j, "warmup_init_lr", 0.0)? == 0.0 => Ok(of(ScheduleKind::Constant)),
         "polynomial_decay" => Err("its power is 1 and it begins at once"),

@@ -173,6 +173,13 @@ fn schedules_precisions_and_shards_are_taken_or_asked_about() {
     assert!(sharded.notes.iter().any(|n| n.contains("over how many ranks")), "{:?}", sharded.notes);
     assert_eq!(recipe(&with("fsdp.use=true autocast=false")).sharding.unwrap().strategy, Strategy::GradOp);
     assert_eq!(recipe(&with("fsdp.use=false fsdp.sharding_strategy=full_shard")).sharding, None);
+    // The average moves once an epoch where nothing else is said, and how long one is may follow from the data.
+    let average = |text: &str| recipe(&with(&format!("optim.ema.use=true {text}"))).ema;
+    let every = |every| Some(Average::Unbiased(Unbiased { decay: 0.99, every }));
+    assert_eq!((average(""), average("optim.updates_per_epoch=30")), (every(2000), every(30)));
+    let open = with("optim.ema.use=true optim.epochs=3 optim.updates_per_epoch=null");
+    assert_eq!((recipe(&open).updates, recipe(&open).ema), (None, None));
+    assert!(said(&open, "optim.epochs").contains("write `updates:`"), "{open}");
     // No bound, and no average.
     assert_eq!(recipe(&with("optim.max_norm=null")).clip, 1e9);
     assert_eq!(recipe(&with("optim.ema.use=false optim.ema.decay=0.9")).ema, Some(Average::Off));
@@ -185,9 +192,41 @@ fn schedules_precisions_and_shards_are_taken_or_asked_about() {
         ("autocast_dtype=float8", "is not float32, float16 or bfloat16"),
         ("classifier_free_guidance.training_dropout=2", "2 is not from 0 to 1"),
         ("fsdp.use=maybe", "not true or false"),
+        (
+            "schedule.lr_scheduler=cosine schedule.cosine.lr_min_ratio=-1",
+            "schedule.cosine.lr_min_ratio: -1 is not",
+        ),
+        ("schedule.lr_scheduler=cosine schedule.cosine.cycle_length=0", "cycle_length: 0 is not above 0"),
+        (
+            "schedule.lr_scheduler=polynomial_decay schedule.polynomial_decay.end_lr=2",
+            "end_lr: 2 is not from 0",
+        ),
     ] {
         let why = import(&[words(&format!("solver=musicgen {text}"))], &Folders::default(), &[&TRAINER])
             .unwrap_err();
         assert!(why.to_string().contains(part), "{text}: {why}");
     }
+}
+
+/// Files that no solver wrote: sections without end, files that name each other, thousands of keys that are in both.
+#[test]
+fn hostile_files_end_soon() {
+    let deep = format!("dora run solver=musicgen {}=1", vec!["a"; 300_000].join("."));
+    assert!(!read(&[file("run.sh", &deep)]).rows.iter().any(|r| r.key.starts_with('a')));
+    let keys: String = (0..900).map(|i| format!("key{i}: 1\n")).collect();
+    let list = |name: &str| "  - ".to_owned() + name + "\n";
+    let defaults = |name: &str| {
+        format!("defaults:\n{}{keys}solver: musicgen\n", list("none").repeat(3000) + &list(name))
+    };
+    let both = read(&[file("a.yaml", &defaults("b")), file("b.yaml", &defaults("c"))]);
+    assert!(
+        said(&both, "key7").starts_with("unknown") && both.to_string().contains("key7: 1 (a.yaml:"),
+        "{both}"
+    );
+    let each = [
+        file("a.yaml", "defaults: [b]\noptim: {optimizer: adam}"),
+        file("b.yaml", "defaults: [a]\noptim: {optimizer: adamw}"),
+    ];
+    let why = import(&each, &Folders::default(), &[&TRAINER]).unwrap_err().to_string();
+    assert!(why.contains("otherwise"), "{why}");
 }
