@@ -8,8 +8,10 @@
 pub mod cases;
 pub mod folders;
 mod measure;
+mod refusals;
 mod table;
 
+use ambitus_testkit::drawn;
 use cases::Case;
 use folders::Folders;
 use measure::{Outcome, Ran};
@@ -29,6 +31,8 @@ pub struct Options {
     pub fixed: bool,
     /// The cases that scale one thing by a thousand, after the others.
     pub scaled: bool,
+    /// Random refusals in place of cases: how many.
+    pub refusals: Option<u64>,
     /// The binary; without, `ambitus` of the release profile, built first.
     pub binary: Option<PathBuf>,
     /// Keep the folders of cases that broke a promise here.
@@ -37,7 +41,16 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { count: 40, skip: 0, seed: 1, fixed: false, scaled: false, binary: None, keep: None }
+        Options {
+            count: 40,
+            skip: 0,
+            seed: 1,
+            fixed: false,
+            scaled: false,
+            refusals: None,
+            binary: None,
+            keep: None,
+        }
     }
 }
 
@@ -87,8 +100,11 @@ pub fn grade(options: &Options) -> Result<(), String> {
     };
     let dir = tempfile::tempdir().map_err(|e| format!("a folder for cases: {e}"))?;
     let folders = Folders::new(dir.path());
+    if let Some(count) = options.refusals {
+        return refusals::grade(&binary, &folders, count, options.seed);
+    }
     let mut cases = match options.fixed {
-        true => cases::fixed(),
+        true => drawn(cases::fixed(), 2),
         false => (options.skip..options.count).map(|i| Case::draw(options.seed, i)).collect(),
     };
     if options.scaled {

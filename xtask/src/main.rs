@@ -13,11 +13,13 @@ cargo xtask gpu [right|fast|why]... [--card N] [--out DIR] [--python PYTHON] [--
     The program may be copied to the machine with the card alone.
 cargo xtask nvrtc
     Fetches NVRTC as a wheel into target/cuda-libs, for compiling kernels without a card; needs python3 with pip.
-cargo xtask grade [--count N] [--skip N] [--seed S] [--fixed] [--scaled] [--binary PATH] [--keep DIR]
+cargo xtask grade [--count N] [--skip N] [--seed S] [--fixed] [--scaled] [--refusals N] [--binary PATH] [--keep DIR]
     Runs N random cases [default: 40] over families, shapes, options, budgets and odd data: each is planned, trained within the
     smallest budget that its plan names, resumed, exported, and refused with less. Prints how far what was measured from
-    outside is from the plans. --skip: without the first of them, to repeat one. --fixed: the small set of CI in their place.
-    --scaled: also what is a thousand times the usual.
+    outside is from the plans. --skip: without the first of them, to repeat one. --fixed: of the small set of CI, every other in
+    their place, with AMBITUS_LONG all.
+    --scaled: also what is a thousand times the usual. --refusals: in their place N runs that are refused: each change that is named
+    must fit, and no combination of options may need less than the least that is stated.
     PATH [default: the release build, made first]. DIR keeps the cases that broke a promise.
 cargo xtask keys
     Writes docs/recipe.md, the keys of a recipe, from what the source says of them.";
@@ -81,6 +83,7 @@ fn graded(mut args: impl Iterator<Item = String>) -> Result<xtask::grade::Option
             "--seed" => options.seed = number(value()?)?,
             "--fixed" => options.fixed = true,
             "--scaled" => options.scaled = true,
+            "--refusals" => options.refusals = Some(number(value()?)?),
             "--binary" => options.binary = Some(PathBuf::from(value()?)),
             "--keep" => options.keep = Some(PathBuf::from(value()?)),
             _ => return Err(format!("unknown option {arg}\n\n{USAGE}")),

@@ -296,6 +296,13 @@ impl Case {
         Case { shape, data, recipe, updates: UPDATES, options, budget, ranks, goes_together: false }
     }
 
+    /// Returns number `i` of those of a seed that one rank runs, on data that is prepared in a moment.
+    pub fn draw_alone(seed: u64, i: u64) -> Case {
+        let quick = |data: &Data| matches!(data, Data::Usual { .. } | Data::OneLong { .. });
+        let mut drawn = (0..).map(|n: u64| Case::draw(seed.wrapping_add(n << 32), i));
+        drawn.find(|case| case.ranks == 1 && quick(&case.data)).expect("three of four have one rank")
+    }
+
     fn plain(shape: Shape, data: Data, options: &[&str]) -> Case {
         let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
         let ranks =
@@ -344,6 +351,15 @@ impl Case {
         let path = root.join("recipe.yaml");
         std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(path)
+    }
+
+    /// Writes the recipe and returns the command that plans it.
+    ///
+    /// # Errors
+    /// From the disk.
+    pub fn planned(&self, folders: &Folders, root: &Path) -> Result<Vec<String>, String> {
+        let recipe = self.write(folders, root)?.display().to_string();
+        Ok(["plan".to_owned(), recipe].into_iter().chain(self.options.iter().cloned()).collect())
     }
 
     /// Removes what a run prepared, so that the next prepares it again.

@@ -89,11 +89,12 @@ pub fn voice(dir: &Path, clips: usize) -> PathBuf {
     data
 }
 
-/// Writes a recipe for the tiny `v1` fixture on [`voice`], with further lines, and returns its path.
+/// Writes a recipe for the tiny `v1` fixture on [`voice`], with further lines, and returns its path. It takes letters as they are: the
+/// dictionary that the fixture would cut them with takes longer to load than most of these runs.
 pub fn recipe(dir: &Path, name: &str, lines: &str) -> PathBuf {
     let path = dir.join(format!("{name}.yaml"));
     let text = format!(
-        "model: {{dir: {}}}\ndata: {{dir: {}, cache: {}}}\nrun_dir: {}\nlearning_rate: 1e-3\nsample: {{steps: 2}}\n{lines}\n",
+        "model: {{dir: {}}}\ndata: {{dir: {}, cache: {}, tokenizer: char}}\nrun_dir: {}\nlearning_rate: 1e-3\nsample: {{steps: 2}}\n{lines}\n",
         fixture("v1").display(),
         dir.join("voice").display(),
         dir.join("cache").display(),

@@ -19,7 +19,7 @@ fn put(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
 fn short_recipe(dir: &Path, name: &str, lines: &str) -> String {
     let path = recipe(dir, name, lines);
     let whole = std::fs::read_to_string(&path).expect("a file");
-    put(&path, whole.replace("/cache}", "/cache, max_seconds: 1, tokenizer: char}"));
+    put(&path, whole.replace("tokenizer: char}", "tokenizer: char, max_seconds: 1}"));
     text(&path)
 }
 

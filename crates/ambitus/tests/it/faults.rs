@@ -348,8 +348,11 @@ fn limits_of_the_shell_are_named_and_kept() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();
     common::voice(dir, 9);
-    let recipe = text(&common::recipe(dir, "run", &SHORT.replace("memory: 1GiB", "")));
-    let at = dir.join("run");
+    let recipe = common::recipe(dir, "run", &SHORT.replace("memory: 1GiB", ""));
+    // With a dictionary to load.
+    let whole = fs::read_to_string(&recipe).expect("text").replace(", tokenizer: char", "");
+    fs::write(&recipe, whole).expect("a file");
+    let (recipe, at) = (text(&recipe), dir.join("run"));
     let limited = |limit: &str, more: &[&str]| {
         let _ = fs::remove_dir_all(&at);
         end(shell(dir, &format!("ulimit {limit};"), &[&["train", &recipe], more].concat()))
