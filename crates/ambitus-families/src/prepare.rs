@@ -159,6 +159,13 @@ pub fn prepare_options(recipe: &Recipe, rate: u32) -> PrepareOptions {
     }
 }
 
+/// Returns options under which no clip is longer than the shortest may be: what files are read beside, at least. Where longer clips have
+/// no room, their lengths are measured, and a limit of length can be named.
+pub fn shortest(options: &PrepareOptions) -> PrepareOptions {
+    let limits = Limits { max_seconds: options.limits.min_seconds, ..options.limits };
+    PrepareOptions { limits, ..options.clone() }
+}
+
 /// Returns what preparing takes by the seconds of the longest clip.
 pub fn limited<'a>(options: &PrepareOptions, of: impl Fn(&PrepareOptions) -> u64 + 'a) -> Bound<'a> {
     let options = options.clone();

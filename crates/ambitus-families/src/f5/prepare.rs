@@ -3,7 +3,8 @@
 use crate::console::Console;
 use crate::error::RunError;
 use crate::prepare::{
-    Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shown,
+    Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, prepare_options, shortest,
+    shown,
 };
 use ambitus_data::mel::SAMPLE_RATE;
 use ambitus_data::prepare::mel_lengths;
@@ -20,7 +21,7 @@ impl Preparer for Mels {
         let dir = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
         let (options, tokenizer) = (prepare_options(job.recipe, SAMPLE_RATE), &self.tokenizer);
         let room = Room::new(job, PREPARE_THREADS);
-        let fixed = options.fixed_bound(tokenizer);
+        let fixed = shortest(&options).fixed_bound(tokenizer);
         let source = room.read(fixed, Source::read(dir, &options.cache, room.left(fixed)))?;
         let bytes = limited(&options, |o| room.process + o.memory_bound(tokenizer, &source));
         let what = match room.too_small(bytes(job.recipe.data.max_seconds), &source)? {

@@ -9,7 +9,7 @@ use crate::console::Console;
 use crate::error::RunError;
 use crate::prepare::{
     Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, no_data, of_tokenizer,
-    prepare_options, shown,
+    prepare_options, shortest, shown,
 };
 use crate::t5;
 use ambitus_data::codes::{
@@ -150,7 +150,7 @@ impl Music<'_> {
         let options = prepare_options(job.recipe, codec.spec().rate);
         // Until the files are known, of none.
         let mut music = MusicOptions { longest: 0.0, ..self.options(codec.spec().frame, job.recipe.seed) };
-        let fixed = codec.encode_bytes() + music.fixed_bound(&options);
+        let fixed = codec.encode_bytes() + music.fixed_bound(&shortest(&options));
         let tokenizer = room.read(fixed, Unigram::read(dir, room.left(fixed))).map_err(of_tokenizer)?;
         let texts = Reader { tokenizer, drawn: self.folder.keys.drawn() };
         let beside = fixed + texts.tokenizer.memory_bytes();

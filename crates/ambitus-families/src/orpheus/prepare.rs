@@ -9,7 +9,7 @@ use crate::family::Family;
 pub(super) use crate::prepare::PAGES;
 use crate::prepare::{
     Bound, Job, Made, PREPARE_THREADS, Preparer, Room, What, limited, no_data, of_tokenizer, prepare_options,
-    shown,
+    shortest, shown,
 };
 use crate::tokens::{Reader, Reading, Tokens as TextTokens};
 use ambitus_data::mel::SAMPLE_RATE;
@@ -162,7 +162,7 @@ fn read<'a>(
         ));
     }
     let speech = SpeechOptions { max_tokens, voice: keys.voice.clone(), spec: SPEC };
-    let fixed = speech.fixed_bound(&options);
+    let fixed = speech.fixed_bound(&shortest(&options));
     let sequences = match prepares || tokenizer {
         true => {
             let read = room.read(fixed, Bpe::read(tokens.dir, room.left(fixed))).map_err(of_tokenizer)?;
@@ -180,7 +180,7 @@ fn read<'a>(
     let source = room.read(beside, Source::read(dir, &options.cache, room.left(beside)))?;
     // Of the arguments only the longest clip changes.
     let held = match &sequences {
-        Some(sequences) => speech.memory_bound(&source, &options, sequences) - fixed,
+        Some(sequences) => speech.memory_bound(&source, &options, sequences) - speech.fixed_bound(&options),
         None => source.held_bytes(),
     };
     let bytes = bound(&options, &room, codec.is_some(), held + encoding);

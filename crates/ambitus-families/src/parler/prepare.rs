@@ -9,7 +9,7 @@ use crate::console::Console;
 use crate::error::RunError;
 use crate::prepare::{
     Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, no_data, of_tokenizer,
-    prepare_options, shown,
+    prepare_options, shortest, shown,
 };
 use crate::t5;
 use ambitus_data::codes::{
@@ -119,7 +119,7 @@ impl Codes<'_> {
         let mut codec = open_codec(self.dir, self.config, job.threads)?;
         let options = prepare_options(job.recipe, codec.spec().rate);
         let codes = self.options(self.frames(codec.spec().frame), &rows);
-        let fixed = codec.encode_bytes() + codes.frames.fixed_bound(&options);
+        let fixed = codec.encode_bytes() + codes.frames.fixed_bound(&shortest(&options));
         let tokenizer = room.read(fixed, read_tokenizer(self.dir, room.left(fixed))).map_err(of_tokenizer)?;
         let texts = Reader { tokenizer, config: self.config };
         let beside = fixed + texts.tokenizer.memory_bytes();

@@ -11,7 +11,7 @@ use crate::dvae;
 use crate::error::RunError;
 use crate::prepare::{
     Bound, Job, Made, PAGES, PREPARE_THREADS, Preparer, Room, What, limited, no_data, of_tokenizer,
-    prepare_options, shown,
+    prepare_options, shortest, shown,
 };
 use ambitus_data::pieces::{self, Counts, PiecesOptions, piece_lengths, prepare_pieces};
 use ambitus_data::text::ENCODING_BYTES;
@@ -107,7 +107,7 @@ impl Pieces<'_> {
             return Ok((What::Lengths(Box::new(lengths), why), Box::new(move |_| process)));
         }
         let mut codec = self.codec(job.threads)?;
-        let fixed = codec.encode_bytes() + PiecesOptions::fixed_bound(SAMPLES_PER_CODE, &options);
+        let fixed = codec.encode_bytes() + PiecesOptions::fixed_bound(SAMPLES_PER_CODE, &shortest(&options));
         let texts = room.read(fixed, Texts::read(self.dir, room.left(fixed), self.keys.cleaned));
         let texts = Reader::new(texts.map_err(of_tokenizer)?, self.keys, dir)?;
         let of_texts =

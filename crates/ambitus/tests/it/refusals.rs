@@ -201,6 +201,39 @@ fn preparing_is_one_of_the_phases_and_its_limit_is_named() {
     assert_eq!(json(dir, &lean)["fits"], true);
 }
 
+/// A tokenizer has to fit beside the shortest clips only: beside longer ones a limit of length is named.
+#[test]
+fn a_tokenizer_leaves_room_for_shorter_clips() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let (voice, model) = (common::voice(dir, 9), dir.join("model"));
+    std::fs::create_dir_all(&model).expect("a folder");
+    for file in
+        ["dvae/fixtures/small/dvae.pth", "dvae/fixtures/small/mel_stats.pth", "xtts_text/fixtures/vocab.json"]
+    {
+        let from = common::root().join("parity").join(file);
+        std::fs::copy(&from, model.join(from.file_name().expect("a name"))).expect("a file");
+    }
+    let config = serde_json::json!({"model": "xtts", "model_args": {
+        "gpt_layers": 2, "gpt_n_model_channels": 64, "gpt_n_heads": 1,
+        "gpt_num_audio_tokens": 66, "gpt_start_audio_token": 64, "gpt_stop_audio_token": 65,
+    }});
+    std::fs::write(model.join("config.json"), config.to_string()).expect("a file");
+    let text = format!(
+        "model: {{dir: {}, from_scratch: true}}\ndata: {{dir: {}, cache: {}}}\nupdates: 2\nsample: false\nema: false\nxtts: {{language: en}}\n",
+        model.display(),
+        voice.display(),
+        dir.join("cache").display(),
+    );
+    std::fs::write(dir.join("run.yaml"), text).expect("a file");
+    let lean = ["plan", "run.yaml", "--json", "--max-seconds", "1", "--lora", "8", "--memory", "1GiB"];
+    let lean = number(&json(dir, &lean), "minimum_budget_bytes");
+    let told = refused(dir, &["plan", "run.yaml", "--json", "--memory", &format!("{}B", lean + lean / 100)]);
+    let change =
+        told["changes"][0]["options"].as_str().unwrap_or_else(|| panic!("nothing is named: {told:#}"));
+    assert!(change.contains("--max-seconds"), "{change}");
+}
+
 #[test]
 fn what_is_too_long_to_be_planned_is_refused_by_its_instructions() {
     let dir = tempfile::tempdir().expect("a folder");
