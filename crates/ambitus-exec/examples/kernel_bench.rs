@@ -59,6 +59,7 @@ fn gemms(pool: &Pool, filter: (&str, usize)) {
         let (a, b) = (&*data(m * k), &*data(k * n));
         let c = data(m * n);
         let ws = data(gemm_workspace(m, n, k, pool.threads()));
+        let bf16 = vec![0x3f80; m.max(n) * k.max(m)];
         let flop = 2.0 * (m * n * k) as f64;
         for (layout, ta, tb) in [("nn", false, false), ("nt", false, true), ("tn", true, false)] {
             let a =
@@ -67,6 +68,15 @@ fn gemms(pool: &Pool, filter: (&str, usize)) {
                 if tb { Operand::new(Mat::dense(b, n, k)).t() } else { Operand::new(Mat::dense(b, k, n)) };
             time(&format!("gemm {name} {m}x{n}x{k} {layout}"), filter, flop, || {
                 gemm(pool, 1.0, a, b, 0.0, MatMut::dense(c, m, n), None, ws)
+            });
+            let half = |rows, cols, t: bool| {
+                let x = Operand::new(Rows::Half(Half::Bf16, Mat::<u16>::dense(&bf16, rows, cols)));
+                if t { x.t() } else { x }
+            };
+            let a = if ta { half(k, m, true) } else { half(m, k, false) };
+            let b = if tb { half(n, k, true) } else { half(k, n, false) };
+            time(&format!("gemm bf16 {name} {m}x{n}x{k} {layout}"), filter, flop, || {
+                gemm_narrow(pool, a, b, 0.0, RowsMut::F32(MatMut::dense(c, m, n)), None, ws)
             });
         }
     }

@@ -79,6 +79,13 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `p` must be readable for `LANES` of them.
     unsafe fn load_bf16_ptr(self, p: *const u16) -> Self::V;
 
+    /// Adds to each lane of c the two products of a pair of bf16 in the same lanes of a and b: in fp32, with numbers below the normal
+    /// ones taken as 0. Only where [`Isa::multiplies_bf16`].
+    #[inline(always)]
+    fn add_pairs(self, _a: Self::V, _b: Self::V, _c: Self::V) -> Self::V {
+        unreachable!("no instruction multiplies bf16")
+    }
+
     /// Asks for the cache line of `p`, which may be any address.
     #[inline(always)]
     fn prefetch(self, _p: *const f32) {}
@@ -275,6 +282,15 @@ impl Isa {
         #[cfg(not(target_arch = "x86_64"))]
         {
             &[Isa::PORTABLE]
+        }
+    }
+
+    /// Returns whether the processor multiplies bf16 without widening them.
+    pub fn multiplies_bf16(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx512 => is_x86_feature_detected!("avx512bf16"),
+            _ => false,
         }
     }
 

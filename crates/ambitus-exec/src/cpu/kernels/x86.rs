@@ -279,6 +279,14 @@ impl Simd for Avx512 {
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
+    fn add_pairs(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        // The same bits as pairs.
+        unsafe {
+            use std::mem::transmute;
+            _mm512_dpbf16_ps(c, transmute::<__m512, __m512bh>(a), transmute::<__m512, __m512bh>(b))
+        }
+    }
+    #[inline(always)]
     fn fnma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         unsafe { _mm512_fnmadd_ps(a, b, c) }
     }

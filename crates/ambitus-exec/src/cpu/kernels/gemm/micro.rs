@@ -61,7 +61,7 @@ pub struct Right {
 /// A must be readable for MR_ x k, B for k rows of `NV_ * LANES`, C writable (readable if beta != 0) for MR_ x n, bias for n.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-unsafe fn tile<S: Simd, const MR_: usize, const NV_: usize, const COL: bool>(
+unsafe fn tile<S: Simd, const MR_: usize, const NV_: usize, const COL: bool, const PAIRS: bool>(
     s: S,
     k: usize,
     a: Left,
@@ -87,9 +87,10 @@ unsafe fn tile<S: Simd, const MR_: usize, const NV_: usize, const COL: bool>(
                 *v = s.load_ptr(bp.add(j * S::LANES));
             }
             for (i, row) in acc.iter_mut().enumerate() {
-                let av = s.splat(*ap.add(if COL { i } else { i * a.ld }));
+                // Pairs of bf16 are aligned as bf16.
+                let av = s.splat(ap.add(if COL { i } else { i * a.ld }).read_unaligned());
                 for (x, &y) in row.iter_mut().zip(&bv) {
-                    *x = s.fma(av, y, *x);
+                    *x = if PAIRS { s.add_pairs(av, y, *x) } else { s.fma(av, y, *x) };
                 }
             }
             bp = bp.add(b.ld);
@@ -151,7 +152,7 @@ unsafe fn tile<S: Simd, const MR_: usize, const NV_: usize, const COL: bool>(
 /// As [`tile`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-unsafe fn tile_rows<S: Simd, const NV_: usize, const COL: bool>(
+unsafe fn tile_rows<S: Simd, const NV_: usize, const COL: bool, const PAIRS: bool>(
     s: S,
     rows: usize,
     k: usize,
@@ -166,7 +167,7 @@ unsafe fn tile_rows<S: Simd, const NV_: usize, const COL: bool>(
         ($($m:literal)*) => {
             match rows {
                 // SAFETY: the caller's promise. Sizes above S::MR are compiled out.
-                $($m if $m <= S::MR => unsafe { tile::<S, $m, NV_, COL>(s, k, a, b, c, ldc, n, store) },)*
+                $($m if $m <= S::MR => unsafe { tile::<S, $m, NV_, COL, PAIRS>(s, k, a, b, c, ldc, n, store) },)*
                 _ => unreachable!("microtile of {rows} rows"),
             }
         };
@@ -213,11 +214,45 @@ struct Block {
     store: Store,
 }
 
-dispatch! { fn run_rows(args: &Block) = run_block::<_, false> }
-dispatch! { fn run_cols(args: &Block) = run_block::<_, true> }
+dispatch! { fn run_rows(args: &Block) = run_block::<_, false, false> }
+dispatch! { fn run_cols(args: &Block) = run_block::<_, true, false> }
+
+/// [`block`] of pairs of bf16, where [`crate::cpu::kernels::Isa::multiplies_bf16`] (panics elsewhere): k counts pairs, an element of A
+/// and B is one.
+///
+/// # Safety
+/// As [`block`].
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn block_of_pairs<S: Simd, const COL: bool>(
+    s: S,
+    m: usize,
+    n: usize,
+    k: usize,
+    a: Left,
+    b: Right,
+    c: *mut f32,
+    ldc: usize,
+    store: Store,
+) {
+    assert!(s.isa().multiplies_bf16());
+    let args = Block { m, n, k, a, b, c, ldc, store };
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2,fma,avx512f,avx512dq,avx512vl,avx512bf16")]
+        fn run<const COL: bool>(args: &Block) {
+            // SAFETY: these are the features the token stands for.
+            let s = unsafe { crate::cpu::kernels::x86::Avx512::new() };
+            run_block::<_, COL, true>(s, args);
+        }
+        // SAFETY: they were just asked for.
+        unsafe { run::<COL>(&args) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = args;
+}
 
 #[inline(always)]
-fn run_block<S: Simd, const COL: bool>(s: S, args: &Block) {
+fn run_block<S: Simd, const COL: bool, const PAIRS: bool>(s: S, args: &Block) {
     let Block { m, n, k, a, b, c, ldc, store } = *args;
     let nr = nr::<S>();
     let mut j = 0;
@@ -234,9 +269,9 @@ fn run_block<S: Simd, const COL: bool>(s: S, args: &Block) {
                 let ai = Left { ptr: a.ptr.add(if COL { i } else { i * a.ld }), ..a };
                 let ci = c.add(i * ldc + j);
                 if width > S::LANES {
-                    tile_rows::<S, NV, COL>(s, rows, k, ai, bj, ci, ldc, width, store);
+                    tile_rows::<S, NV, COL, PAIRS>(s, rows, k, ai, bj, ci, ldc, width, store);
                 } else {
-                    tile_rows::<S, 1, COL>(s, rows, k, ai, bj, ci, ldc, width, store);
+                    tile_rows::<S, 1, COL, PAIRS>(s, rows, k, ai, bj, ci, ldc, width, store);
                 }
                 i += rows;
             }

@@ -11,7 +11,7 @@ use super::pool::DisjointMut;
 use super::scratch::{LINE, SLACK, Scratch, padded};
 use super::simd::{Simd, dispatch};
 use super::{Half, Isa, MatMut, Pool, Rows, RowsMut};
-use micro::{Left, Right, Store, block, nr};
+use micro::{Left, Right, Store, block, block_of_pairs, nr};
 pub use small::few_rows_workspace;
 pub use widen::{gemm_narrow, gemm_narrow_workspace};
 
@@ -212,15 +212,15 @@ pub fn gemm(
     if small::run(pool, alpha, a, b, beta, &mut RowsMut::F32(c.reborrow()), bias, ws) {
         return;
     }
+    // Two bf16 are an element of 32 bits then, and k counts pairs: of an odd depth the last one ends with 0.
+    let bf16 = |x: &Operand| matches!(x.data, Data::Half(Half::Bf16, _));
+    let pairs = bf16(&a) && bf16(&b) && isa.multiplies_bf16();
+    let k = if pairs { k.div_ceil(2) } else { k };
     let t = Blocks::of(tile_size(isa), m, n, k);
     let mut scratch = Scratch::new(ws);
     let b_panels = DisjointMut::new(scratch.take(t.b_floats()));
     let a_panels = DisjointMut::new(scratch.take(t.a_floats()));
-    // A contiguous along k is read in place, if it is f32.
-    let in_place = match a.data {
-        Data::F32(data) if a.cs == 1 => Some(data),
-        _ => None,
-    };
+    let in_place = a.in_place(pairs).filter(|(_, ld)| !conflicts(t.mr, *ld, n));
     let packs_a = in_place.is_none();
     let m_step = if packs_a { t.mc } else { m };
     let ldc = c.pitch;
@@ -234,8 +234,8 @@ pub fn gemm(
             let nc = t.nc.min(n - n0);
             for m0 in (0..m).step_by(m_step) {
                 let mc = m_step.min(m - m0);
-                let b_pack = Packing { from: b.t(), step: t.nr, ld: t.nr, n: nc, kc, first: n0, k0 };
-                let a_pack = Packing { from: a, step: t.mr, ld: t.ld, n: mc, kc, first: m0, k0 };
+                let b_pack = Packing { from: b.t(), step: t.nr, ld: t.nr, n: nc, kc, first: n0, k0, pairs };
+                let a_pack = Packing { from: a, step: t.mr, ld: t.ld, n: mc, kc, first: m0, k0, pairs };
                 let b_tasks = if m0 == 0 { b_pack.tasks() } else { 0 };
                 let a_tasks = if packs_a { a_pack.tasks() } else { 0 };
                 pool.run(b_tasks + a_tasks, |i| {
@@ -260,10 +260,11 @@ pub fn gemm(
                         cols: t.nb.min(nc - j),
                         k: kc,
                         a: match in_place {
-                            None => &a_packed[r / t.mr * panel_floats(kc, t.ld)..],
-                            Some(data) => data.get((m0 + r) * a.rs + k0..).unwrap_or(&[]),
+                            None => Elements::of(&a_packed[r / t.mr * panel_floats(kc, t.ld)..]),
+                            Some((data, ld)) => data.from((m0 + r) * ld + k0),
                         },
-                        lda: if packs_a { None } else { Some(a.rs) },
+                        lda: in_place.map(|(_, ld)| ld),
+                        pairs,
                         b: &b_packed[j / t.nr * panel_floats(kc, t.nr)..],
                         ldc,
                     };
@@ -284,7 +285,52 @@ pub fn gemm(
     }
 }
 
+/// Elements of 32 bits to read: floats, or pairs of bf16 with the alignment of one.
+#[derive(Clone, Copy)]
+struct Elements<'a> {
+    ptr: *const f32,
+    len: usize,
+    of: std::marker::PhantomData<&'a ()>,
+}
+// SAFETY: they are read, as the slice they come from may be.
+unsafe impl Sync for Elements<'_> {}
+
+impl<'a> Elements<'a> {
+    fn of(x: &'a [f32]) -> Elements<'a> {
+        Elements { ptr: x.as_ptr(), len: x.len(), of: std::marker::PhantomData }
+    }
+
+    fn of_pairs(x: &'a [u16]) -> Elements<'a> {
+        Elements { ptr: x.as_ptr().cast(), len: x.len() / 2, of: std::marker::PhantomData }
+    }
+
+    /// Returns the elements from `at` on.
+    fn from(self, at: usize) -> Elements<'a> {
+        let at = at.min(self.len);
+        Elements { ptr: self.ptr.wrapping_add(at), len: self.len - at, ..self }
+    }
+}
+
+/// Returns whether the rows of A that a microtile reads at once, and those of C that it writes, lie in too few sets of the first-level
+/// cache, which repeat every 4 KiB and hold 8 to 12 lines each: then copying A takes less time than reading it again and again.
+fn conflicts(mr: usize, ld: usize, n: usize) -> bool {
+    mr > 8 && (ld.is_multiple_of(1024) || ld.is_multiple_of(512) && n > 1024)
+}
+
 impl<'a> Operand<'a> {
+    /// Returns the elements of an operand that is contiguous along its columns, and how many there are from row to row, if it can be
+    /// read where it lies.
+    fn in_place(&self, pairs: bool) -> Option<(Elements<'a>, usize)> {
+        match self.data {
+            _ if self.cs != 1 => None,
+            Data::F32(data) => Some((Elements::of(data), self.rs)),
+            Data::Half(_, data) if pairs && self.cols.is_multiple_of(2) && self.rs.is_multiple_of(2) => {
+                Some((Elements::of_pairs(data), self.rs / 2))
+            }
+            Data::Half(..) => None,
+        }
+    }
+
     /// Returns the elements from (r, c) on.
     fn part(&self, r: usize, c: usize) -> Data<'a> {
         self.data.from(r * self.rs + c * self.cs)
@@ -323,6 +369,8 @@ struct Packing<'a> {
     /// Columns of the block (the product's depth), from `k0`.
     kc: usize,
     k0: usize,
+    /// Of pairs of bf16, which the depth counts.
+    pairs: bool,
 }
 
 impl Packing<'_> {
@@ -348,28 +396,31 @@ impl Packing<'_> {
         } else {
             (self.kc, self.step.min(self.n - r))
         };
-        let part =
-            Operand { data: self.from.part(self.first + r, self.k0 + p), rows: n, cols: depth, ..self.from };
+        let each = if self.pairs { 2 } else { 1 };
+        let (first, cols) = (each * (self.k0 + p), each * depth);
+        let cols = cols.min(self.from.cols - first);
+        let part = Operand { data: self.from.part(self.first + r, first), rows: n, cols, ..self.from };
         // SAFETY: column p of panel r / step begins there.
         let to = unsafe { Shared(to.get().add(r / self.step * panel + p * self.ld)) };
-        pack(isa, part, self.step, self.ld, panel, to);
+        pack(isa, part, self.pairs, self.step, self.ld, panel, to);
     }
 }
 
 dispatch! {
     /// `to` must hold the panels, which must be exclusive to this call.
-    fn pack(from: Operand, step: usize, ld: usize, panel: usize, to: Shared) = pack_body
+    fn pack(from: Operand, pairs: bool, step: usize, ld: usize, panel: usize, to: Shared) = pack_body
 }
 
 #[inline(always)]
-fn pack_body<S: Simd>(s: S, from: Operand, step: usize, ld: usize, panel: usize, to: Shared) {
+fn pack_body<S: Simd>(s: S, from: Operand, pairs: bool, step: usize, ld: usize, panel: usize, to: Shared) {
     let Operand { data, rows, cols, rs, cs } = from;
     assert!((rows - 1) * rs + (cols - 1) * cs < data.len());
     let data = match data {
         Data::F32(data) => data,
         Data::Half(half, data) => {
+            let packed = widen::Packed { half, pairs, step, ld, panel };
             // SAFETY: the largest index was just checked; `to` is the caller's promise.
-            return unsafe { widen::widened(s, half, data, from, step, ld, panel, to.get()) };
+            return unsafe { packed.write(s, data, from, to.get()) };
         }
     };
     // SAFETY: the largest index was just checked; `to` is the caller's promise.
@@ -389,9 +440,11 @@ struct Job<'a> {
     rows: usize,
     cols: usize,
     k: usize,
-    a: &'a [f32],
+    a: Elements<'a>,
     /// Row stride of A read in place, or None for packed panels.
     lda: Option<usize>,
+    /// The elements are pairs of bf16.
+    pairs: bool,
     b: &'a [f32],
     ldc: usize,
 }
@@ -410,24 +463,32 @@ fn run_job_body<S: Simd>(s: S, job: Job, c: Shared, store: Store) {
     let right = Right { ptr: job.b.as_ptr(), ld: nr, panel: b_panel };
     match job.lda {
         Some(ld) => {
-            assert!(k == 0 || (rows - 1) * ld + k <= job.a.len());
-            let left = Left { ptr: job.a.as_ptr(), ld };
+            assert!(k == 0 || (rows - 1) * ld + k <= job.a.len);
+            let left = Left { ptr: job.a.ptr, ld };
             // SAFETY: operands were checked above, C is the caller's promise.
-            unsafe { block::<S, false>(s, rows, cols, k, left, right, c.get(), ldc, store) }
+            unsafe {
+                match job.pairs {
+                    false => block::<S, false>(s, rows, cols, k, left, right, c.get(), ldc, store),
+                    true => block_of_pairs::<S, false>(s, rows, cols, k, left, right, c.get(), ldc, store),
+                }
+            }
         }
         None => {
-            assert!(job.a.len() >= rows.div_ceil(mr) * a_panel);
+            assert!(job.a.len >= rows.div_ceil(mr) * a_panel);
             // Every panel of B meets all panels of A, as in `block`.
             for j in (0..cols).step_by(nr) {
                 for i in (0..rows).step_by(mr) {
                     // SAFETY: operands were checked above, C is the caller's promise.
                     unsafe {
-                        let left = Left { ptr: job.a.as_ptr().add(i / mr * a_panel), ld: S::LANES };
+                        let left = Left { ptr: job.a.ptr.add(i / mr * a_panel), ld: S::LANES };
                         let right = Right { ptr: job.b.as_ptr().add(j / nr * b_panel), ..right };
                         let bias = if store.bias.is_null() { store.bias } else { store.bias.add(j) };
                         let (m, n) = (mr.min(rows - i), nr.min(cols - j));
-                        let to = c.get().add(i * ldc + j);
-                        block::<S, true>(s, m, n, k, left, right, to, ldc, Store { bias, ..store });
+                        let (to, store) = (c.get().add(i * ldc + j), Store { bias, ..store });
+                        match job.pairs {
+                            false => block::<S, true>(s, m, n, k, left, right, to, ldc, store),
+                            true => block_of_pairs::<S, true>(s, m, n, k, left, right, to, ldc, store),
+                        }
                     }
                 }
             }

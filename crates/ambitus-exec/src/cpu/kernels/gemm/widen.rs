@@ -1,5 +1,5 @@
-//! Products of 16-bit operands and into 16-bit results. Everything is computed in `f32`; operands are widened while they
-//! are packed, results rounded once.
+//! Products of 16-bit operands and into 16-bit results. Everything is computed in `f32`: operands are widened while they are packed,
+//! or packed in pairs where the processor multiplies bf16; results are rounded once.
 
 use super::super::half::{Half, RowsMut};
 use super::{Operand, gemm, gemm_workspace, pack, small};
@@ -12,50 +12,96 @@ const DEPTH: usize = 64;
 /// Widest panel of any instruction set.
 const WIDTH: usize = 32;
 
-/// [`super::pack`] of 16-bit data.
-///
-/// # Safety
-/// As there; the largest index must have been checked.
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-pub(super) unsafe fn widened<S: Simd>(
-    s: S,
-    half: Half,
-    data: &[u16],
-    from: Operand,
-    step: usize,
-    ld: usize,
-    panel: usize,
-    to: *mut f32,
-) {
-    let Operand { rows, cols, rs, cs, .. } = from;
-    if rs == 1 {
-        let mut stage = Stage::new();
-        for p in 0..cols {
-            let row = stage.floats(rows);
-            half.widen(s.isa(), &data[p * cs..][..rows], row);
-            // SAFETY: `row` holds `rows` floats; column p of the panels begins there.
-            unsafe { pack::strip(s, row.as_ptr(), 0, 1, rows, step, ld, panel, to.add(p * ld)) };
+/// How 16-bit elements become those of panels.
+#[derive(Clone, Copy)]
+pub(super) struct Packed {
+    /// What they are.
+    pub half: Half,
+    /// Two of a row are one element, as they are; else each is widened.
+    pub pairs: bool,
+    /// As [`super::pack`] takes them.
+    pub step: usize,
+    pub ld: usize,
+    pub panel: usize,
+}
+
+impl Packed {
+    /// [`super::pack`] of 16-bit data.
+    ///
+    /// # Safety
+    /// As there; the largest index must have been checked.
+    #[inline(always)]
+    pub unsafe fn write<S: Simd>(self, s: S, data: &[u16], from: Operand, to: *mut f32) {
+        let Operand { rows, cols, rs, cs, .. } = from;
+        let Packed { step, ld, panel, .. } = self;
+        let each = if self.pairs { 2 } else { 1 };
+        let depth = cols.div_ceil(each);
+        if rs == 1 {
+            let mut stage = Stage::new();
+            for p in 0..depth {
+                let row = stage.floats(rows);
+                self.across(s, &data[each * p * cs..], rows, (each * p + 1 < cols).then_some(cs), row);
+                // SAFETY: `row` holds `rows` floats; column p of the panels begins there.
+                unsafe { pack::strip(s, row.as_ptr(), 0, 1, rows, step, ld, panel, to.add(p * ld)) };
+            }
+            return;
         }
-        return;
-    }
-    let mut wide = [0.0; WIDTH * DEPTH];
-    for p in (0..cols).step_by(DEPTH) {
-        let n = DEPTH.min(cols - p);
-        for (r, row) in wide.chunks_exact_mut(DEPTH).enumerate().take(rows) {
-            if cs == 1 {
-                half.widen(s.isa(), &data[r * rs + p..][..n], &mut row[..n]);
-            } else {
-                let one = |i: usize| &data[r * rs + (p + i) * cs..][..1];
-                (0..n).for_each(|i| half.widen(s.isa(), one(i), &mut row[i..][..1]));
+        let mut wide = [0.0; WIDTH * DEPTH];
+        for p in (0..depth).step_by(DEPTH) {
+            let n = DEPTH.min(depth - p);
+            let (first, cols) = (each * p, (each * n).min(cols - each * p));
+            for (r, row) in wide.chunks_exact_mut(DEPTH).enumerate().take(rows) {
+                let x = &data[r * rs + first * cs..];
+                if cs == 1 {
+                    self.along(s, &x[..cols], &mut row[..n]);
+                } else {
+                    let mut one = [0; 2];
+                    for (i, to) in row[..n].iter_mut().enumerate() {
+                        let some = each.min(cols - each * i);
+                        one[1] = 0;
+                        (0..some).for_each(|q| one[q] = x[(each * i + q) * cs]);
+                        self.along(s, &one[..some], std::slice::from_mut(to));
+                    }
+                }
+            }
+            // SAFETY: `wide` holds rows x n; rows p.. of the panel begin there, and it holds them all.
+            unsafe {
+                let to = std::slice::from_raw_parts_mut(to.add(p * ld), n * ld);
+                pack::panel(s, wide.as_ptr(), 1, DEPTH, n, rows, ld, to);
             }
         }
-        // SAFETY: `wide` holds rows x n; rows p.. of the panel begin there, and it holds them all.
-        unsafe {
-            let to = std::slice::from_raw_parts_mut(to.add(p * ld), n * ld);
-            pack::panel(s, wide.as_ptr(), 1, DEPTH, n, rows, ld, to);
+    }
+
+    /// Elements of consecutive ones of a row; of an odd number of them, the last pair ends with 0.
+    #[inline(always)]
+    fn along<S: Simd>(self, s: S, x: &[u16], to: &mut [f32]) {
+        if !self.pairs {
+            return self.half.widen(s.isa(), x, to);
+        }
+        let (pairs, last) = x.as_chunks::<2>();
+        to.iter_mut().zip(pairs).for_each(|(to, [a, b])| *to = pair(*a, *b));
+        if let [last] = last {
+            to[pairs.len()] = pair(*last, 0);
         }
     }
+
+    /// Elements of `n` rows that lie beside each other, of one column, or of two that are `cs` apart.
+    #[inline(always)]
+    fn across<S: Simd>(self, s: S, x: &[u16], n: usize, cs: Option<usize>, to: &mut [f32]) {
+        match (self.pairs, cs) {
+            (false, _) => self.half.widen(s.isa(), &x[..n], to),
+            (true, None) => to.iter_mut().zip(&x[..n]).for_each(|(to, a)| *to = pair(*a, 0)),
+            (true, Some(cs)) => {
+                to.iter_mut().zip(&x[..n]).zip(&x[cs..][..n]).for_each(|((to, a), b)| *to = pair(*a, *b));
+            }
+        }
+    }
+}
+
+/// Returns two bf16 as an element, the first in its low half.
+#[inline(always)]
+fn pair(first: u16, second: u16) -> f32 {
+    f32::from_bits(u32::from(first) | u32::from(second) << 16)
 }
 
 /// Rows and columns of the `f32` band in which a part of a 16-bit result is summed over all of k: 2 MiB. Each operand is
