@@ -59,7 +59,7 @@ fn gemms(pool: &Pool, filter: (&str, usize)) {
         let (a, b) = (&*data(m * k), &*data(k * n));
         let c = data(m * n);
         let ws = data(gemm_workspace(m, n, k, pool.threads()));
-        let bf16 = vec![0x3f80; m.max(n) * k.max(m)];
+        let bf16 = vec![0x3f80; m.max(n) * k];
         let flop = 2.0 * (m * n * k) as f64;
         for (layout, ta, tb) in [("nn", false, false), ("nt", false, true), ("tn", true, false)] {
             let a =

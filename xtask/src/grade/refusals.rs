@@ -87,7 +87,7 @@ impl Command<'_> {
                     }
                 }
             }
-            // Another round for a tenth of what counts as found, at least.
+            // A round that found less than a tenth of two percent is the last.
             if least >= before - before / 500 {
                 return Ok((least, typed(&at), plans));
             }
@@ -127,8 +127,13 @@ pub(super) fn grade(binary: &Path, folders: &Folders, count: u64, seed: u64) -> 
 
 /// Refuses one command, and returns what it was told in words.
 fn one(command: &Command<'_>, random: &mut Random, found: &mut Found) -> Result<String, String> {
-    let Some(smallest) = command.least("")? else {
-        return Ok("options that do not go together".to_owned());
+    let (code, whole) = command.plan("1TiB", "")?;
+    let Some(smallest) = whole["minimum_budget_bytes"].as_u64() else {
+        // With the code for options that cannot be meant.
+        if code != Some(2) {
+            found.broken.push(format!("a plan ended with exit code {code:?}"));
+        }
+        return Ok("no refusal, as its options do not go together".to_owned());
     };
     // From less than anything needs to nearly enough.
     let budget = smallest * random.within(10, 99) as u64 / 100;

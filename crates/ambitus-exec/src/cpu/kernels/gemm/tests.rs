@@ -16,9 +16,13 @@ struct Case {
     bias: bool,
 }
 
+/// What is between rows is not a number: a product must not depend on it.
 fn stored(rng: &mut Rng, rows: usize, cols: usize, t: bool, pitch_extra: usize) -> (Vec<f32>, usize) {
     let (r, c) = if t { (cols, rows) } else { (rows, cols) };
-    (rng.vec(r * (c + pitch_extra)), c + pitch_extra)
+    let pitch = c + pitch_extra;
+    let mut data = rng.vec(r * pitch);
+    data.chunks_exact_mut(pitch).for_each(|row| row[c..].fill(f32::NAN));
+    (data, pitch)
 }
 
 fn operand(data: &[f32], pitch: usize, rows: usize, cols: usize, t: bool) -> Operand<'_> {
@@ -133,14 +137,20 @@ fn tile_sizes_are_listed() {
     }
 }
 
-/// 16-bit operands of every layout, into f32 that is added to, and into 16-bit results in several bands.
+/// 16-bit operands of every layout, into f32 that is added to, and into 16-bit results in several bands: read in place or copied, of
+/// depths that are whole pairs or not.
 #[test]
 fn sixteen_bit_operands_and_results() {
+    for (size, extra) in [((530, 70, 600), 3), ((61, 70, 600), 2), ((61, 70, 601), 3), ((61, 33, 1), 1)] {
+        sixteen_bits(size, extra);
+    }
+}
+
+fn sixteen_bits((m, n, k): (usize, usize, usize), extra: usize) {
     let mut rng = Rng::new(9);
-    let (m, n, k) = (530, 70, 600);
     let kinds = [Half::Bf16, Half::F16];
     for (half, (ta, tb)) in kinds.into_iter().flat_map(|h| [(false, true), (true, false)].map(|t| (h, t))) {
-        let (a, pa) = stored(&mut rng, m, k, ta, 3);
+        let (a, pa) = stored(&mut rng, m, k, ta, extra);
         let (b, pb) = stored(&mut rng, k, n, tb, 1);
         let (bias, c0) = (rng.vec(n), rng.vec(m * n));
         let round = |x: &[f32]| {
@@ -179,6 +189,38 @@ fn sixteen_bit_operands_and_results() {
                 None => seen.push((pool.isa(), wide, small)),
             }
         }
+    }
+}
+
+/// Where rows share cache sets they are copied first, and the sums are the same.
+#[test]
+fn rows_that_share_cache_sets_have_the_same_bits() {
+    let mut rng = Rng::new(11);
+    let (m, n, k) = (45, 70, 1000);
+    let (b, x) = (rng.vec(k * n), rng.vec(m * k));
+    let bits = |x: &[f32]| {
+        let mut to = vec![0; x.len()];
+        Half::Bf16.narrow(Isa::best(), x, &mut to);
+        to
+    };
+    let b16 = bits(&b);
+    for pool in pools() {
+        let product = |pitch: usize| {
+            let mut a = vec![f32::NAN; m * pitch];
+            a.chunks_exact_mut(pitch).zip(x.chunks_exact(k)).for_each(|(to, x)| to[..k].copy_from_slice(x));
+            let (mut ws, mut c) = (vec![0.0; gemm_workspace(m, n, k, pool.threads())], vec![0.0; 2 * m * n]);
+            let (wide, narrow) = c.split_at_mut(m * n);
+            let operands = (Operand::new(Mat::new(&a, m, k, pitch)), Operand::new(Mat::dense(&b, k, n)));
+            gemm(&pool, 1.0, operands.0, operands.1, 0.0, MatMut::dense(wide, m, n), None, &mut ws);
+            let a16 = bits(&a);
+            let half = |mat| Operand::new(Rows::Half(Half::Bf16, mat));
+            let operands = (half(Mat::<u16>::new(&a16, m, k, pitch)), half(Mat::<u16>::dense(&b16, k, n)));
+            gemm(&pool, 1.0, operands.0, operands.1, 0.0, MatMut::dense(narrow, m, n), None, &mut ws);
+            c
+        };
+        // 1024 elements of 32 bits, of floats and of pairs, and neither.
+        let plain = product(1008);
+        assert!(product(1024) == plain && product(2048) == plain, "{}", pool.isa().name());
     }
 }
 
