@@ -1,10 +1,11 @@
 //! A recipe before the search: the shape of its run, and what it leaves open.
 
 use crate::budget::{MicroBatch, PLANNED_AT_ONCE, Shape, is_long, is_long_within, require_planning};
+use crate::change::Change;
 use crate::device::Device;
 use crate::placement::Placement;
 use crate::precision;
-use crate::search::{self, Chosen, Free, HostRoom, Known, Search, Stems};
+use crate::search::{self, Candidate, Choice, Chosen, Free, HostRoom, Known, Search, Stems};
 use crate::sizes::Sizes;
 use crate::variants;
 use ambitus_compile::passes::Numerics;
@@ -13,7 +14,7 @@ use ambitus_compile::passes::precision::Precision;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
 use ambitus_models::{Capacity, Model};
-use ambitus_recipe::recipe::{self, Defaults, Recipe, Settled, UpdateAt};
+use ambitus_recipe::recipe::{self, Defaults, Level, Offload, OptimizerChoice, Recipe, Settled, UpdateAt};
 use std::sync::Arc;
 
 /// Budgets above the least peak that are tried for one with which a plan is found, a thousandth apart.
@@ -195,10 +196,35 @@ impl Asked {
         search::choose(&self.shape, &self.open(device), budget, Stems::of(device.target()))
     }
 
+    /// Returns every combination that a search chooses from on a device, with all of its options as they are typed: the fastest that
+    /// fits a budget first.
+    ///
+    /// # Errors
+    /// From planning.
+    pub fn lattice(&self, device: &Device, budget: u64) -> Result<Vec<Candidate>, RunError> {
+        let recipe = self.recipe.recipe();
+        let typed = |choice: &Choice<'_>, blocks: &Blocks| {
+            let taken = choice.taken();
+            let change = Change {
+                precision: taken.precision.or(Some(self.shape.session.precision)),
+                optimizer: taken.optimizer.or(recipe.optimizer).or(Some(OptimizerChoice::default())),
+                offload: taken.offload.or(recipe.offload.clone()).or(Some(Offload::default())),
+                checkpoint: Some(blocks.clone()),
+                micro_batch: Some(choice.micro_batch.capacity.rows),
+                ..taken
+            };
+            let options = change.options(recipe);
+            // No option says that the update is at the end: nothing else is left open.
+            if recipe.numerics == Level::Changed { options + " --numerics same" } else { options }
+        };
+        let stems = Stems::of(device.target());
+        search::lattice(&self.shape, &self.open(device), budget, &stems, &typed)
+    }
+
     /// Returns the recipe with every choice of a search filled in. Planned again, it gives the same plan.
     pub fn settled(&self, found: &Search) -> Recipe {
         let mut recipe = self.recipe.recipe().clone();
-        found.variant.iter().for_each(|taken| taken.to_recipe(&mut recipe));
+        found.taken.to_recipe(&mut recipe);
         let session = &found.plan.shape.session;
         (recipe.micro_batch.frames, recipe.micro_batch.max) = (Some(session.capacity.rows as u64), false);
         recipe.checkpoint = Some(recipe::Checkpoint(session.checkpoint.clone()));
@@ -267,10 +293,19 @@ impl Asked {
         if self.is_long || self.recipe.micro_batch.frames.is_some() || level < Numerics::Reordered {
             micro_batches.truncate(1);
         }
-        let mut variants = variants::open(&self.recipe, &*self.shape.model, device);
-        variants.retain(|v| v.numerics <= level && !self.is_long);
-        let checkpoint = self.recipe.checkpoint.is_none();
-        Free { checkpoint, micro_batches, variants, host_room: self.host_room(device) }
+        let Asked { recipe, defaults, shape, sizes, .. } = self;
+        let variants = match level == Numerics::Changed && !self.is_long {
+            true => variants::open(recipe, defaults, &*shape.model, sizes, device),
+            false => Vec::new(),
+        };
+        // In this process's own memory it frees nothing, unless there is a budget of its own for it.
+        let elsewhere = (device.is_card() || recipe.host_memory.is_some()) && recipe.offload.is_none();
+        let offloads = match elsewhere && !self.is_long {
+            true => variants::offloads(recipe.ema.is_kept()),
+            false => Vec::new(),
+        };
+        let checkpoint = recipe.checkpoint.is_none();
+        Free { checkpoint, micro_batches, variants, offloads, host_room: self.host_room(device) }
     }
 
     /// Returns what may wait in the host's memory. Without a card the plan's memory is the host's too, unless both have their

@@ -50,6 +50,8 @@ struct Stays {
 
 enum Kind {
     Prepared(Box<Prepared>),
+    /// Those of prepared clips that a limit of length leaves.
+    Shorter(Box<ClipIndex>),
     /// Nothing was prepared, and why: preparing would exceed the budget, or something that it needs is missing.
     Measured(Box<Lengths>, String),
     Assumed(Assumed),
@@ -141,13 +143,18 @@ impl Data {
     /// # Errors
     /// Too few clips are left, or one that is named is not; the index of what was prepared cannot be read again.
     pub fn up_to(&self, limit: &Limit, recipe: &Recipe, model: &dyn Model) -> Result<Data, RunError> {
-        let index = match &self.kind {
+        let up_to = |lengths: &Lengths| Box::new(lengths.up_to(limit.seconds));
+        let kind = match &self.kind {
             Kind::Assumed(assumed) => return assumed.limited(limit, recipe, model, self.stays),
-            Kind::Measured(lengths, _) => lengths.up_to(limit.seconds),
-            Kind::Prepared(_) => Lengths::read(&cache_dir(recipe).join(INDEX_FILE))?.up_to(limit.seconds),
+            Kind::Measured(lengths, why) => {
+                Kind::Measured(Box::new(Lengths { index: *up_to(lengths), seconds: Vec::new() }), why.clone())
+            }
+            Kind::Prepared(_) | Kind::Shorter(_) => {
+                Kind::Shorter(up_to(&Lengths::read(&cache_dir(recipe).join(INDEX_FILE))?))
+            }
         };
-        let (rows, split) = (index.frames().to_vec(), split(&index, recipe)?);
-        let kind = Kind::Measured(Box::new(Lengths { index, seconds: Vec::new() }), String::new());
+        let index = kind.index().ok_or_else(no_data)?;
+        let (rows, split) = (index.frames().to_vec(), split(index, recipe)?);
         let (prepare_bytes, limits, digest) = (limit.prepare_bytes, Vec::new(), String::new());
         Ok(Data { rows, split, prepare_bytes, limits, digest, stays: self.stays, kind })
     }
@@ -173,7 +180,7 @@ impl Data {
             Kind::Measured(lengths, why) => {
                 Some((format!("{} clips by the length of their audio", lengths.index.len()), why.clone()))
             }
-            Kind::Prepared(_) => None,
+            Kind::Prepared(_) | Kind::Shorter(_) => None,
         }
     }
 
@@ -194,8 +201,13 @@ impl Data {
     pub fn prepared(&self) -> Option<&Prepared> {
         match &self.kind {
             Kind::Prepared(prepared) => Some(prepared),
-            Kind::Measured(..) | Kind::Assumed(_) => None,
+            Kind::Shorter(_) | Kind::Measured(..) | Kind::Assumed(_) => None,
         }
+    }
+
+    /// Returns the clips, prepared or measured; `None` if they are assumed.
+    pub fn index(&self) -> Option<&ClipIndex> {
+        self.kind.index()
     }
 
     /// Returns what was prepared, for people: the summary, and the first clips that are not used.
@@ -254,6 +266,7 @@ impl Kind {
     fn index(&self) -> Option<&ClipIndex> {
         match self {
             Kind::Prepared(prepared) => Some(&prepared.index),
+            Kind::Shorter(index) => Some(index),
             Kind::Measured(lengths, _) => Some(&lengths.index),
             Kind::Assumed(_) => None,
         }

@@ -3,6 +3,7 @@
 pub mod asked;
 pub mod budget;
 pub mod cards;
+mod change;
 pub mod cluster;
 pub mod data;
 mod describe;

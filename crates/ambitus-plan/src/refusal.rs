@@ -1,7 +1,6 @@
 //! A run that does not fit: what it needs, which changes of its options fit, and the least that any combination needs. Every
 //! named change was planned in full, as it would be with those options appended to the command.
 
-mod change;
 mod dims;
 mod space;
 
@@ -16,6 +15,7 @@ use crate::resolved::Resolved;
 use crate::search::{Free, search};
 use ambitus_compile::passes::Numerics;
 use ambitus_families::error::RunError;
+use ambitus_families::family::ModelDir;
 use ambitus_ir::target::Target;
 use ambitus_recipe::recipe::Origins;
 use ambitus_recipe::size::ByteSize;
@@ -133,9 +133,10 @@ fn require(r: &Resolved) -> Result<(), RunError> {
     }
     if let Some(samples) = r.samples.as_ref().filter(|s| over && s.without_bytes <= r.budget) {
         let bytes = ByteSize(samples.without_bytes);
-        head.push_str(&format!("\n  without its samples (samples: false) it fits, in {bytes}"));
+        head.push_str(&format!("\n  without its samples (--no-samples) it fits, in {bytes}"));
     }
-    let proposals = Proposals { asked: &r.asked, data: &r.data, device: &r.device, budget: r.budget };
+    let proposals =
+        Proposals { model: &r.model, asked: &r.asked, data: &r.data, device: &r.device, budget: r.budget };
     // A resumed run has its states already.
     let dims = match r.resumed {
         true => Vec::new(),
@@ -157,8 +158,13 @@ fn require(r: &Resolved) -> Result<(), RunError> {
 }
 
 /// Returns the first change with which a run fits a device, or what it needs at least.
-pub fn first(asked: &Asked, data: &Data, device: &Device, budget: u64) -> Result<Named, Option<Named>> {
-    let proposals = Proposals { asked, data, device, budget };
+pub fn first(
+    model: &ModelDir,
+    asked: &Asked,
+    data: &Data,
+    (device, budget): (&Device, u64),
+) -> Result<Named, Option<Named>> {
+    let proposals = Proposals { model, asked, data, device, budget };
     let space = proposals.space(dims::dims(asked, data, device, &Origins::new()));
     let smallest = if asked.is_long { Vec::new() } else { space.smallest(1) };
     let least = || if asked.is_long { space.only() } else { space.least() };
@@ -225,7 +231,9 @@ fn of_plan(plan: &RunPlan) -> Named {
 }
 
 /// What is asked for, and where.
+#[derive(Clone, Copy)]
 struct Proposals<'r> {
+    model: &'r ModelDir,
     asked: &'r Asked,
     data: &'r Data,
     device: &'r Device,
@@ -234,7 +242,7 @@ struct Proposals<'r> {
 
 impl<'r> Proposals<'r> {
     fn space(&self, dims: Vec<dims::Dim>) -> Space<'r> {
-        Space::new(self.asked, self.data, self.device, self.budget, dims)
+        Space::new(*self, dims)
     }
 
     /// Changes that fit, and the least.

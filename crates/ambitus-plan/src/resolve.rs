@@ -285,7 +285,7 @@ impl Choices<'_> {
     /// Adds what the search was asked, and what it chose. `given`: before it; `recipe`: after it.
     fn of_search(&mut self, given: &Recipe, recipe: &Recipe, found: &Search) {
         const SEARCH: &str = "the search";
-        let taken = found.variant.clone().unwrap_or_default();
+        let taken = &found.taken;
         let session = &found.plan.shape.session;
         let Capacity { rows, clips } = session.capacity;
         let unit = found.plan.shape.model.rows().unit;
@@ -302,6 +302,9 @@ impl Choices<'_> {
         self.add("precision", precision, given.precision.is_some(), by(taken.precision.is_some()));
         let optimizer = recipe.optimizer.unwrap_or_default().to_string();
         self.add("optimizer", optimizer, given.optimizer.is_some(), by(taken.optimizer.is_some()));
+        if taken.in_backward {
+            self.add("update", "backward, with clip_per_tensor".to_owned(), false, SEARCH);
+        }
         let offload = recipe.offloaded().to_string();
         self.add("offload", offload, given.offload.is_some(), by(taken.offload.is_some()));
     }

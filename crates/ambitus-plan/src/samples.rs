@@ -99,7 +99,7 @@ impl Run<'_> {
             let said = ["off", "one rank alone speaks, this run has several"].map(str::to_owned);
             return Ok(Err(Decided { samples: None, settled: None, said }));
         }
-        if self.data.prepared().is_none() {
+        if self.data.assumed().is_some() {
             let said = ["not in this plan", "decided when clips are prepared"].map(str::to_owned);
             return Ok(Err(Decided { samples: None, settled: None, said }));
         }
@@ -271,12 +271,12 @@ impl Run<'_> {
 
     /// Returns the clips that are held out.
     fn held_out(&self) -> Vec<HeldOut<'_>> {
-        let Some(prepared) = self.data.prepared() else { return Vec::new() };
+        let Some(clips) = self.data.index() else { return Vec::new() };
         let per_second = self.model.model.rows().per_second;
         let clip = |&index: &usize| HeldOut {
             index,
-            name: prepared.index.name(index),
-            path: prepared.index.path(index),
+            name: clips.name(index),
+            path: clips.path(index),
             seconds: f64::from(self.data.rows[index]) / per_second,
         };
         self.data.split.validation.iter().map(clip).collect()

@@ -50,6 +50,8 @@ pub struct Sizes {
     largest: (u64, usize),
     /// Clips of a micro-batch, where the recipe says how many.
     clips: Option<usize>,
+    /// Rows of a micro-batch, where the recipe says how many.
+    asked: Option<u64>,
     /// Ranks that take turns at the micro-batches.
     ranks: u64,
     whole_updates: bool,
@@ -113,6 +115,7 @@ impl Sizes {
             shortest: rows.iter().copied().min().unwrap_or(1).max(1) as usize,
             largest,
             clips: recipe.micro_batch.clips.map(|n| n as usize),
+            asked: recipe.micro_batch.frames,
             ranks: if recipe.is_placed() { 1 } else { recipe.ranks().into() },
             whole_updates,
         };
@@ -140,8 +143,14 @@ impl Sizes {
         let halves = std::iter::successors(half(&rows), half).take(MOST_HALVES);
         let least = Some(longest).filter(|n| *n < rows);
         let others: Vec<u64> = whole.into_iter().chain(halves).chain(least).collect();
-        let others = side_by_side(&others, |rows| self.micro_batch(*rows))?;
-        Ok(std::iter::once(usual).chain(others).collect())
+        let mut all = vec![usual];
+        // Cut to what updates fill, some may be the same.
+        for other in side_by_side(&others, |rows| self.micro_batch(*rows))? {
+            if all.iter().all(|m| m.capacity.rows != other.capacity.rows) {
+                all.push(other);
+            }
+        }
+        Ok(all)
     }
 
     /// Returns a micro-batch of at most `asked` rows, cut to what updates fill. Asked for its own rows, it stays as it is.
@@ -184,6 +193,11 @@ impl Sizes {
     /// Returns whether an update is one micro-batch, as its gradients are applied in backward.
     pub fn are_whole_updates(&self) -> bool {
         self.whole_updates
+    }
+
+    /// Returns the micro-batch with which updates could be in backward; `None` if the recipe's is too small.
+    pub fn update_in_backward(&self) -> Option<MicroBatch> {
+        self.whole_update("", self.asked.unwrap_or(u64::MAX)).ok()
     }
 
     /// Returns the micro-batch of an update in backward: it holds the largest update.

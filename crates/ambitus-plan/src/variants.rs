@@ -1,56 +1,74 @@
 //! Options that a search may take in place of those that a recipe leaves out.
 
+use crate::budget::MicroBatch;
+use crate::change::Change;
 use crate::device::Device;
 use crate::precision;
-use crate::session::SessionOptions;
-use ambitus_compile::passes::Numerics;
+use crate::sizes::Sizes;
 use ambitus_models::Model;
-use ambitus_recipe::recipe::{Offload, OptimizerChoice, Precision, Recipe, Settled};
+use ambitus_recipe::recipe::{Defaults, Offload, OptimizerChoice, Precision, Settled, UpdateAt};
 
-/// Options that go together.
-#[derive(Clone, Debug, Default)]
+/// Options that go together and change numbers.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
     /// As they are typed.
     pub options: String,
-    /// What they do to numbers.
-    pub numerics: Numerics,
-    /// What the model computes in.
-    pub precision: Option<Precision>,
-    /// How AdamW keeps its moments.
-    pub optimizer: Option<OptimizerChoice>,
-    /// What waits on the host.
-    pub offload: Option<Offload>,
+    /// What they change.
+    pub change: Change,
+    /// The micro-batch that they need, in place of any other.
+    pub micro_batch: Option<MicroBatch>,
 }
 
-/// Returns what may be taken on a device where a recipe leaves it open, the least change first.
-pub fn open(recipe: &Settled, model: &dyn Model, device: &Device) -> Vec<Variant> {
-    let mut out = Vec::new();
-    // In this process's own memory it frees nothing, unless there is a budget of its own for it.
-    if (device.is_card() || recipe.host_memory.is_some()) && recipe.offload.is_none() {
-        out.extend(offloads(recipe.ema.is_kept()).into_iter().map(Variant::of_offload));
+impl Variant {
+    /// Returns whether AdamW's moments are in bf16.
+    pub fn in_bf16(&self) -> bool {
+        self.change.optimizer == Some(OptimizerChoice::AdamWBf16)
     }
+
+    /// Returns whether another differs from this in AdamW's moments alone.
+    pub fn is_beside(&self, other: &Variant) -> bool {
+        self.change == Change { optimizer: self.change.optimizer, ..other.change.clone() }
+    }
+}
+
+/// Returns what may be taken on a device where a recipe leaves it open: what the model computes in, how AdamW keeps its moments,
+/// and when it is applied, in every combination that a recipe can have.
+pub fn open(
+    recipe: &Settled,
+    defaults: &Defaults,
+    model: &dyn Model,
+    sizes: &Sizes,
+    device: &Device,
+) -> Vec<Variant> {
     let usual = precision::of(recipe, model, device);
     let half = precision::half(recipe, model, device).ok();
-    let precision = half.filter(|half| recipe.precision.is_none() && *half != usual);
-    let optimizer = Some(OptimizerChoice::AdamW8bit).filter(|_| recipe.optimizer.is_none());
-    let given = recipe.offload.is_none() && device.is_card();
-    let offload = Some(Offload { ema: recipe.ema.is_kept(), ..Offload::all() }).filter(|_| given);
-    for (precision, optimizer, offload) in [
-        (precision, None, None),
-        (None, optimizer, None),
-        (precision, optimizer, None),
-        (precision, optimizer, offload),
-    ] {
-        let words = [
-            precision.map(|p| format!("--precision {p}")),
-            optimizer.map(|o| format!("--optimizer {o}")),
-            offload.as_ref().map(|o| format!("--offload {o}")),
-        ];
-        let options = words.iter().flatten().cloned().collect::<Vec<_>>().join(" ");
-        let known = out.iter().any(|v: &Variant| v.options == options);
-        if !options.is_empty() && !known {
-            let numerics = Numerics::Changed;
-            out.push(Variant { options, numerics, precision, optimizer, offload });
+    // Without bf16, an update in backward has fp32 alone: fp16 needs all gradients before one is applied.
+    let other = if device.computes_bf16() { Precision::Bf16Pure } else { Precision::Fp32 };
+    let free = |p: &Precision| recipe.precision.is_none() && *p != usual;
+    let precisions = [None].into_iter().chain(half.into_iter().chain([other]).filter(free).map(Some));
+    let narrower = [OptimizerChoice::AdamWBf16, OptimizerChoice::AdamW8bit];
+    let narrower = narrower.into_iter().filter(|_| recipe.optimizer.is_none());
+    let optimizers: Vec<_> = [None].into_iter().chain(narrower.map(Some)).collect();
+    let whole = sizes.update_in_backward();
+    // Ranks that share parameters clip by the norm of all.
+    let alone = matches!(recipe.shared(), Ok(None)) && recipe.update == UpdateAt::End;
+    let in_backward = [None].into_iter().chain(whole.filter(|_| alone).map(Some));
+    let mut out = Vec::new();
+    for micro_batch in in_backward {
+        for precision in precisions.clone() {
+            for &optimizer in &optimizers {
+                let in_backward = micro_batch.is_some();
+                let change = Change { precision, optimizer, in_backward, ..Change::default() };
+                let mut changed = recipe.recipe().clone();
+                change.to_recipe(&mut changed);
+                let changed = changed.settled(defaults);
+                // What is usual may not stand beside the others.
+                let same = precision::of(&changed, model, device) == precision.unwrap_or(usual);
+                if change != Change::default() && same && changed.validate().is_ok() {
+                    let options = change.options(recipe.recipe());
+                    out.push(Variant { options, change, micro_batch });
+                }
+            }
         }
     }
     out
@@ -61,7 +79,9 @@ pub fn offloads(ema: bool) -> Vec<Offload> {
     let (none, optimizer) = (Offload::default(), 1.0);
     let states = Offload { ema, optimizer, gradients: true, ..none.clone() };
     let mut forms = vec![
+        Offload { optimizer: 0.25, ..none.clone() },
         Offload { optimizer: 0.5, ..none.clone() },
+        Offload { optimizer: 0.75, ..none.clone() },
         Offload { optimizer, ..none.clone() },
         Offload { optimizer, ema, ..none.clone() },
         states.clone(),
@@ -73,33 +93,4 @@ pub fn offloads(ema: bool) -> Vec<Offload> {
     }
     forms.dedup();
     forms
-}
-
-impl Variant {
-    /// Returns a variant that only offloads this.
-    pub fn of_offload(offload: Offload) -> Variant {
-        Variant { options: format!("--offload {offload}"), offload: Some(offload), ..Variant::default() }
-    }
-
-    /// Puts the options into a session.
-    pub fn to_session(&self, session: &mut SessionOptions) {
-        if let Some(p) = self.precision {
-            session.precision = p;
-        }
-        if let (Some(o), Some(optimizer)) = (self.optimizer, &mut session.optimizer) {
-            optimizer.states = o.states();
-        }
-        if let Some(offload) = &self.offload {
-            session.offload = offload.pass();
-        }
-    }
-
-    /// Puts the options into a recipe.
-    pub fn to_recipe(&self, recipe: &mut Recipe) {
-        recipe.precision = self.precision.or(recipe.precision);
-        recipe.optimizer = self.optimizer.or(recipe.optimizer);
-        if let Some(offload) = &self.offload {
-            recipe.offload = Some(offload.clone());
-        }
-    }
 }

@@ -121,9 +121,13 @@ pub struct PlanArgs {
     /// real ones
     #[arg(long, value_name = "CLIPS", conflicts_with = "data")]
     pub assume: Option<Assume>,
-    /// Also show every combination that the search tried: bytes, seconds, and why it is or is not the plan
+    /// Also show the nearest of the combinations that the search tried: bytes, seconds, and why they are or are not the plan
     #[arg(long)]
     pub explain: bool,
+    /// Also plan every combination that the search chooses from, each with all of its options: to hold the choice against them.
+    /// Minutes for a large model
+    #[arg(long)]
+    pub lattice: bool,
     /// Write every program into this folder as text: as it is run (micro.txt), and as each compiler pass left it
     /// (micro/07-checkpoint.txt)
     #[arg(long, value_name = "DIR")]
@@ -266,6 +270,9 @@ pub struct TrainArgs {
     /// Keep no moving average: saves its bytes; the weights themselves are exported [default: the family's]
     #[arg(long, overrides_with = "ema")]
     pub no_ema: bool,
+    /// Speak no samples while it trains: saves their bytes and time, and changes no number of the run
+    #[arg(long)]
+    pub no_samples: bool,
     /// Longest clip in seconds
     #[arg(long)]
     pub max_seconds: Option<f64>,

@@ -139,6 +139,7 @@ pub fn options(a: &TrainArgs, r: &mut Recipe) -> Vec<String> {
     keys.open("schedule", &a.schedule, &mut r.schedule);
     keys.set("save_every", &a.save_every, |updates| r.save_every = updates);
     keys.set("ema", &flag(a.ema || a.no_ema), |()| r.ema = Some(a.ema.into()));
+    keys.set("samples", &flag(a.no_samples), |()| r.samples = Some(recipe::Samples::Off));
     keys.set("data.max_seconds", &a.max_seconds, |seconds| r.data.max_seconds = seconds);
     keys.open("learning_rate", &a.learning_rate, &mut r.learning_rate);
     keys.set("seed", &a.seed, |seed| r.seed = seed);

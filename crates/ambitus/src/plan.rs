@@ -50,7 +50,16 @@ pub fn run(a: &PlanArgs) -> Result<()> {
         let resolved = on.resolve(a, r, &origins, &mut console);
         let resolved = resolved.inspect_err(|e| refused(e, a.run.json)).map_err(|e| of_part(&whole, i, e))?;
         let timings = passes(a, (!whole.stages.is_empty()).then_some(i + 1), &resolved)?;
-        let tables = placements(a, cluster.as_ref(), on.card(), &resolved)?;
+        let mut tables = placements(a, cluster.as_ref(), on.card(), &resolved)?;
+        if a.lattice {
+            let all = resolved.asked.lattice(&resolved.device, resolved.budget)?;
+            let lines = search::lines(&all).join("\n");
+            tables.push((
+                "lattice",
+                format!("every combination, by predicted time\n{lines}"),
+                serde_json::json!(all),
+            ));
+        }
         let fit = if a.run.json {
             let fit = require_fit(&resolved);
             let mut plan = as_json(&resolved, &fit, on.card(), tables)?;
@@ -355,7 +364,7 @@ fn plan_cards(a: &PlanArgs) -> Result<()> {
         let any = cards.iter().find(able).unwrap_or(first);
         let any = |threads| Ok(Device::for_card(any, threads));
         let r = plan_for(a, (r, &origins), &any, &mut Terminal::new()).map_err(|e| of_part(&whole, i, e))?;
-        let tiers = Tiers::new(&r.asked, &r.data, &cards, r.threads)?;
+        let tiers = Tiers::new(&r.model, &r.asked, &r.data, (&cards, r.threads))?;
         if !tiers.any() && fits.is_ok() {
             let none = RunError::does_not_fit(None, "does not fit on any of these GPUs");
             fits = Err(of_part(&whole, i, none));

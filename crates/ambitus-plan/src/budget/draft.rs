@@ -10,9 +10,10 @@ use ambitus_compile::plan::report::{self, Exchange};
 use ambitus_compile::plan::timelines::Timeline;
 use ambitus_compile::plan::{Heights, Needs, Solutions};
 use ambitus_families::error::RunError;
+use ambitus_ir::ops::copy::Space;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::target::{Packed, Target};
-use ambitus_ir::{Program, Session};
+use ambitus_ir::{Program, Session, StateKind};
 use std::sync::Arc;
 
 /// Cuts that are tried for each number of micro-batches in flight.
@@ -250,6 +251,13 @@ impl Draft {
     /// Returns the bytes of the host's memory that what waits there takes, or a little more.
     pub fn host_bytes(&self) -> u64 {
         self.together(self.needs.iter().map(Needs::host_bytes))
+    }
+
+    /// Returns the bytes of a kind of states in the memory that the budget bounds, or more: what all ranks in it have.
+    pub fn state_bytes(&self, kind: StateKind) -> u64 {
+        let copies = if self.placed.is_none() { self.shape.beside.ranks as u64 } else { 1 };
+        let states = self.session().states.iter().filter(|s| s.kind == kind && s.home == Space::Device);
+        copies * states.map(|s| s.ty.bytes()).sum::<u64>()
     }
 
     /// Returns the instructions of the longest program.

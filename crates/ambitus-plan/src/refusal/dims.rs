@@ -1,7 +1,7 @@
 //! What changes numbers, and by how much: the order in which a refusal proposes changes.
 
-use super::change::Change;
 use crate::asked::Asked;
+use crate::change::Change;
 use crate::data::Data;
 use crate::device::Device;
 use ambitus_families::prepare::Limit;

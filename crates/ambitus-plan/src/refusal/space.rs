@@ -8,24 +8,26 @@
 
 mod plans;
 
-use super::Named;
-use super::change::Change;
 use super::dims::{Dim, PARTS, offload};
+use super::{Named, Proposals};
 use crate::asked::Asked;
-use crate::budget::PLANNED_AT_ONCE;
-use crate::budget::{Draft, MicroBatch};
+use crate::budget::{Draft, MicroBatch, PLANNED_AT_ONCE, SpokenBytes};
+use crate::change::Change;
 use crate::data::Data;
 use crate::device::Device;
+use crate::samples;
 use crate::search::{Chosen, Free, Stems, choose};
+use crate::session::Spoken;
 use crate::sizes::Sizes;
 use crate::threads::side_by_side;
-use crate::variants::{self, Variant};
+use crate::variants;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::{Blocks, cheapest};
 use ambitus_families::error::RunError;
+use ambitus_families::family::ModelDir;
 use ambitus_families::prepare::Limit;
 use ambitus_ir::target::Packed;
-use ambitus_recipe::recipe::{MicroBatch as Size, Offload, Settled, UpdateAt};
+use ambitus_recipe::recipe::{MicroBatch as Size, Offload, Samples, Settled, UpdateAt};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,6 +49,8 @@ const WORTH: f64 = 0.01;
 
 /// The level of each dimension; 0: as the recipe has it.
 type Set = Vec<usize>;
+/// What speaks while it trains, and its bytes.
+type Speaks = (Option<Spoken>, SpokenBytes);
 
 /// What changes no number, but for the order of sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,11 +93,14 @@ struct At<'r> {
 
 /// What is refused, and where.
 pub(super) struct Space<'r> {
+    model: &'r ModelDir,
     asked: &'r Asked,
     data: &'r Data,
     device: &'r Device,
     budget: u64,
     dims: Vec<Dim>,
+    /// What every combination has.
+    always: Change,
     found: Mutex<Found<'r>>,
 }
 
@@ -104,18 +111,18 @@ struct Found<'r> {
     fits: HashMap<(Set, bool), Option<Helpers>>,
     /// By longest clip, and whether updates are whole.
     sizes: HashMap<(usize, bool), Option<Sizes>>,
+    /// What speaks, where clips end at a limit.
+    spoken: Vec<(Limit, Speaks)>,
     recent: Vec<Arc<At<'r>>>,
 }
 
 impl<'r> Space<'r> {
-    pub fn new(
-        asked: &'r Asked,
-        data: &'r Data,
-        device: &'r Device,
-        budget: u64,
-        dims: Vec<Dim>,
-    ) -> Space<'r> {
-        Space { asked, data, device, budget, dims, found: Mutex::default() }
+    pub fn new(refused: Proposals<'r>, dims: Vec<Dim>) -> Space<'r> {
+        let Proposals { model, asked, data, device, budget } = refused;
+        // What they take is not known before clips are prepared.
+        let wanted = matches!(asked.recipe.samples, Some(Samples::Of(_)));
+        let always = Change { no_samples: wanted && data.prepared().is_none(), ..Change::default() };
+        Space { model, asked, data, device, budget, dims, always, found: Mutex::default() }
     }
 
     /// Returns at most `most` changes that fit. The smallest change of numbers comes first, then each larger one that is a single
@@ -388,11 +395,11 @@ impl<'r> Space<'r> {
         let forms = variants::offloads(at.asked.recipe.ema.is_kept())
             .into_iter()
             .chain(given.map(|_| Offload::default()));
-        let variants = forms.filter(|o| offloads && Some(o) != given).map(Variant::of_offload).collect();
+        let offloads = forms.filter(|o| offloads && Some(o) != given).collect();
         let mut micro_batches = at.asked.micro_batches.clone();
         micro_batches.truncate(if reordered { usize::MAX } else { 1 });
         let host_room = at.asked.host_room(self.device);
-        let free = Free { checkpoint: true, micro_batches, variants, host_room };
+        let free = Free { checkpoint: true, micro_batches, variants: Vec::new(), offloads, host_room };
         let found = choose(&at.asked.shape, &free, self.budget, Stems::of(self.device.target())).ok()?;
         found.fits().then(|| self.fitting(&self.differing(at, &found))).flatten()
     }
@@ -409,7 +416,7 @@ impl<'r> Space<'r> {
         };
         Change {
             checkpoint: Some(session.checkpoint.clone()).filter(|blocks| *blocks != usual),
-            offload: found.variant.as_ref().and_then(|v| v.offload.clone()).or(at.change.offload.clone()),
+            offload: found.taken.offload.clone().or(at.change.offload.clone()),
             micro_batch: Some(rows).filter(|_| other),
             ..at.change.clone()
         }
@@ -428,8 +435,7 @@ impl<'r> Space<'r> {
         let recipe = recipe.settled(&self.asked.defaults);
         recipe.validate().ok()?;
         let sizes = self.measured(&recipe, change.limit).ok()?;
-        let asked = self.asked.with_recipe(&recipe, &sizes, self.device).ok()?;
-        let asked = asked.on(self.device, self.budget).ok()?;
+        let asked = self.asked_for(&recipe, &sizes, change.limit)?;
         let chosen = asked.choose(self.device, self.budget).ok()?;
         // The plan in full may take a little less than the search saw.
         let hopeless = chosen.peak_bytes() > self.budget + self.budget / LITTLE;

@@ -1,8 +1,8 @@
 //! What refusals name, against plans of many combinations of options, in full.
 
 use super::*;
+use crate::change::Change;
 use crate::device::Device;
-use crate::refusal::change::Change;
 use crate::sizes::Sizes;
 use crate::testing::bytes;
 use ambitus_compile::passes::policy::Blocks;
@@ -62,7 +62,8 @@ impl Case {
     fn named(&self, budget: u64) -> (Vec<Named>, Named) {
         let asked = self.asked(&self.recipe, &self.data, budget).expect("it can be asked for");
         let dims = dims::dims(&asked, &self.data, &self.device, &Origins::new());
-        let proposals = Proposals { asked: &asked, data: &self.data, device: &self.device, budget };
+        let Case { model, data, device, .. } = self;
+        let proposals = Proposals { model, asked: &asked, data, device, budget };
         let (changes, least) = proposals.all(dims);
         (changes, least.expect("some combination can be planned"))
     }
@@ -88,6 +89,7 @@ impl Case {
             if limit.is_some() { self.data.rows.iter().copied().min().map(|n| n as usize) } else { longest };
         Ok(Change {
             optimizer: Some(all[u.int_in_range(0..=5)? / 2]),
+            no_samples: false,
             no_average: u.ratio(3, 4)?,
             precision: Some(precisions[u.int_in_range(0..=7)? / 2]),
             in_backward: u.ratio(1, 4)?,

@@ -8,6 +8,7 @@ use crate::refusal;
 use crate::search::Known;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_families::error::RunError;
+use ambitus_families::family::ModelDir;
 use ambitus_models::Capacity;
 use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
@@ -62,8 +63,14 @@ impl Tiers {
     ///
     /// # Errors
     /// As [`RunPlan::new`](crate::budget::RunPlan::new). A card that is too small is not an error.
-    pub fn new(asked: &Asked, data: &Data, cards: &[&Card], threads: usize) -> Result<Tiers, RunError> {
-        let mut tables = Tables { asked, data, threads, known: Known::shared(), least: HashMap::new() };
+    pub fn new(
+        model: &ModelDir,
+        asked: &Asked,
+        data: &Data,
+        (cards, threads): (&[&Card], usize),
+    ) -> Result<Tiers, RunError> {
+        let mut tables =
+            Tables { model, asked, data, threads, known: Known::shared(), least: HashMap::new() };
         // What is too small for a card is too small for those with less memory.
         let mut order: Vec<usize> = (0..cards.len()).collect();
         order.sort_by_key(|at| Reverse(cards[*at].usable));
@@ -86,6 +93,7 @@ impl Tiers {
 
 /// What the rows share.
 struct Tables<'a> {
+    model: &'a ModelDir,
     asked: &'a Asked,
     data: &'a Data,
     threads: usize,
@@ -116,7 +124,7 @@ impl Tables<'_> {
         let options = found.candidates.first().map(|c| c.options.clone()).filter(|o| !o.is_empty());
         let (changes, peak, seconds) = match found.plan.peak_bytes <= budget {
             true => (options, found.plan.peak_bytes, found.plan.step_seconds),
-            false => match refusal::first(&asked, self.data, &device, budget) {
+            false => match refusal::first(self.model, &asked, self.data, (&device, budget)) {
                 Ok(named) => (Some(named.options), named.peak_bytes, named.seconds),
                 Err(least) => {
                     // A part of a model is cut by what there is room for.

@@ -1,13 +1,17 @@
+use super::point::WORTH;
 use super::*;
+use crate::budget::Draft;
+use crate::cards::Cards;
 use crate::device::Device;
 use crate::refusal::require_plan;
 use crate::session::{SessionOptions, Stem, build};
+use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::Trained;
 use ambitus_compile::plan::Heights;
 use ambitus_families::small;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_models::Capacity;
-use ambitus_recipe::recipe::{DeviceChoice, Offload};
+use ambitus_recipe::recipe::{DeviceChoice, Offload, OptimizerChoice, Precision, Recipe};
 
 const UPDATE: usize = 240;
 
@@ -58,24 +62,68 @@ fn micro_batch(frames: usize) -> MicroBatch {
 
 fn free(frames: &[usize]) -> Free {
     let micro_batches = frames.iter().map(|n| micro_batch(*n)).collect();
-    Free { checkpoint: true, micro_batches, variants: Vec::new(), host_room: HostRoom::ALL }
+    let (variants, offloads) = Default::default();
+    Free { checkpoint: true, micro_batches, variants, offloads, host_room: HostRoom::ALL }
 }
 
-/// Returns the peak and seconds of every plan that a search may choose.
+/// Returns options of other numbers, with their micro-batches.
+fn variants() -> Vec<Variant> {
+    let mut out = Vec::new();
+    for in_backward in [false, true] {
+        for precision in [None, Some(Precision::Bf16Pure)] {
+            for optimizer in [None, Some(OptimizerChoice::AdamWBf16), Some(OptimizerChoice::AdamW8bit)] {
+                let change = Change { precision, optimizer, in_backward, ..Change::default() };
+                let options = change.options(&Recipe::new("m", "d"));
+                let micro_batch = in_backward.then(|| micro_batch(UPDATE));
+                out.push(Variant { options, change, micro_batch });
+            }
+        }
+    }
+    out.split_off(1)
+}
+
+/// Returns the peak and seconds of every plan that a search may choose; with other options, of whole values alone.
 fn every_plan(shape: &Shape, free: &Free, target: &dyn Target) -> Vec<(u64, f64)> {
-    let mut plans = Vec::new();
-    for micro_batch in &free.micro_batches {
-        let choice = super::Choice { micro_batch, variant: None };
-        let stems = Stems::of(target);
-        let point = Point::new(shape, &choice, free, &stems).expect("plans");
-        for steps in 0..=point.steps() {
-            let mut shape = point.shape.clone();
-            shape.session.checkpoint = point.checkpoint(steps);
-            let plan = RunPlan::new(shape, target).expect("plans");
-            plans.push((plan.peak_bytes, plan.step_seconds));
+    let (mut plans, stems) = (Vec::new(), Stems::of(target));
+    let variants = || std::iter::once(None).chain(free.variants.iter().map(Some));
+    let offloads = || std::iter::once(None).chain(free.offloads.iter().map(Some));
+    for &of_run in &free.micro_batches {
+        for (variant, offload) in variants().flat_map(|v| offloads().map(move |o| (v, o))) {
+            let own = variant.and_then(|v| v.micro_batch);
+            let choice = Choice { variant, offload, ..Choice::of(own.unwrap_or(of_run)) };
+            let point = Point::new(shape, choice, free, &stems).expect("plans");
+            let by = if free.variants.is_empty() { 1 } else { point.blocks };
+            for steps in (0..=point.steps()).step_by(by) {
+                let mut shape = point.shape.clone();
+                shape.session.checkpoint = point.checkpoint(steps);
+                let draft = stems.draft(shape).expect("plans");
+                let peak = draft.peak_within(u64::MAX, &stems.heights);
+                plans.push((peak, draft.step_seconds(target)));
+            }
         }
     }
     plans
+}
+
+/// What a recipe with `numerics: changed` leaves open, on small and large memories of a GPU.
+#[test]
+fn no_combination_that_fits_is_much_faster() {
+    let cards = Cards::load(None).expect("a table");
+    let device = Device::for_card(cards.find("rtx3060").expect("a card"), 1);
+    let shape = shape(&device);
+    let all =
+        Free { variants: variants(), offloads: crate::variants::offloads(true), ..free(&[120, 240, 40]) };
+    let plans = every_plan(&shape, &all, device.target());
+    let least = plans.iter().map(|p| p.0).min().expect("some");
+    let most = plans.iter().map(|p| p.0).max().expect("some");
+    for share in 0..=8 {
+        let budget = least + (most - least) * share / 8;
+        let found = search(&shape, &all, budget, device.target()).expect("plans");
+        assert!(found.plan.peak_bytes <= budget, "share {share}: {} of {budget}", found.plan.peak_bytes);
+        let best = plans.iter().filter(|p| p.0 <= budget).map(|p| p.1).fold(f64::INFINITY, f64::min);
+        let (chosen, took) = (&found.candidates[0].options, found.plan.step_seconds);
+        assert!(took <= 1.03 * best, "share {share}: {chosen} takes {took} s, another {best} s");
+    }
 }
 
 #[test]
@@ -170,23 +218,19 @@ fn what_does_not_fit_is_refused_with_what_would() {
 fn what_the_hosts_memory_cannot_hold_is_not_chosen() {
     let device = device();
     let shape = shape(&device);
-    let form = |optimizer: f64| Variant {
-        options: format!("--offload optimizer={optimizer}"),
-        offload: Some(Offload { optimizer, ..Offload::default() }),
-        ..Variant::default()
-    };
-    let mut free = Free { checkpoint: false, variants: vec![form(1.0), form(0.5)], ..free(&[120]) };
+    let form = |optimizer: f64| Offload { optimizer, ..Offload::default() };
+    let mut free = Free { checkpoint: false, offloads: vec![form(1.0), form(0.5)], ..free(&[120]) };
     let kept = RunPlan::new(shape.clone(), device.target()).expect("plans").peak_bytes;
     // Either form would do for the device.
     let found = search(&shape, &free, kept - 4096, device.target()).expect("plans");
     let whole = found.candidates.iter().filter(|c| c.verdict.fits()).count();
     assert_eq!(whole, 2, "{:?}", found.candidates);
     let mut moments = shape.session.clone();
-    form(1.0).to_session(&mut moments);
+    moments.offload = form(1.0).pass();
     let all = RunPlan::new(Shape { session: moments, ..shape.clone() }, device.target()).expect("plans");
     free.host_room = HostRoom { bytes: all.planned.host_bytes - 1, with_peak: false };
     let found = search(&shape, &free, kept - 4096, device.target()).expect("plans");
-    assert_eq!(found.variant.map(|v| v.options), Some("--offload optimizer=0.5".to_owned()));
+    assert_eq!(found.taken.offload, Some(form(0.5)));
     assert!(free.host_room.holds(found.plan.planned.host_bytes, 0));
     let refused: Vec<&str> = found
         .candidates
@@ -194,7 +238,7 @@ fn what_the_hosts_memory_cannot_hold_is_not_chosen() {
         .filter(|c| c.verdict == Verdict::HostTooSmall)
         .map(|c| c.options.as_str())
         .collect();
-    assert_eq!(refused, ["--offload optimizer=1"]);
+    assert_eq!(refused, ["--offload optimizer"]);
 }
 
 #[test]

@@ -67,6 +67,44 @@ fn a_plan_for_a_card_needs_no_card() {
     assert!(text.contains("chosen") && text.contains("same numbers"), "{text}");
 }
 
+/// What is chosen, and any other combination typed as it is printed.
+#[test]
+fn a_plan_is_the_fastest_of_the_lattice_which_can_be_typed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    common::voice(dir, 9);
+    let recipe =
+        common::recipe(dir, "run", "updates: 6\nbatch: {clips: 3}\nsamples: false").display().to_string();
+    for (level, card) in
+        drawn([("same", "rtx2060"), ("reordered", "rtx3060"), ("changed", "rtx2060"), ("changed", "h100")], 2)
+    {
+        let base = ["plan", &recipe, "--json", "--card", card, "--numerics", level];
+        let all = json(dir, &[&base[..], &["--lattice"]].concat());
+        let all = all["lattice"].as_array().expect("combinations");
+        let peaks = all.iter().map(|c| bytes(c, "peak_bytes"));
+        let budget = format!("{}B", peaks.clone().min().expect("some").midpoint(peaks.max().expect("some")));
+        let base = [&base[..], &["--memory", &budget]].concat();
+        let plan = json(dir, &[&base[..], &["--lattice"]].concat());
+        let seconds = |v: &serde_json::Value, key: &str| v[key].as_f64().expect("seconds");
+        let fastest = &plan["lattice"][0];
+        assert_eq!((&plan["fits"], &fastest["verdict"]), (&true.into(), &"chosen".into()), "{level}, {card}");
+        let (took, best) = (seconds(&plan, "step_seconds"), seconds(fastest, "seconds"));
+        assert!(
+            took <= 1.03 * best,
+            "{level}, {card}: {} takes {took} s, {fastest:#}",
+            plan["candidates"][0]
+        );
+        let fitting = plan["lattice"].as_array().expect("combinations").iter();
+        let fitting: Vec<&serde_json::Value> = fitting.filter(|c| c["verdict"] != "too_large").collect();
+        for c in fitting.iter().step_by(1 + fitting.len() / 4) {
+            let options: Vec<&str> = c["options"].as_str().expect("options").split(' ').collect();
+            let typed = json(dir, &[&base[..], &options].concat());
+            assert_eq!(typed["step_seconds"], c["seconds"], "{c:#}");
+            assert!(bytes(&typed, "peak_bytes") <= bytes(c, "peak_bytes"), "{c:#}");
+        }
+    }
+}
+
 #[test]
 fn every_row_of_the_table_is_that_cards_plan() {
     let dir = tempfile::tempdir().expect("a folder");

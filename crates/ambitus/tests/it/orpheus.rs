@@ -1,6 +1,7 @@
 //! Llama folders through the real binary: what is wrong with one is named, and a plan needs neither weights nor data.
 
 use crate::common::{self, json, orpheus, said};
+use ambitus_testkit::drawn;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, View, serialize};
 use std::borrow::Cow;
@@ -398,6 +399,23 @@ fn smaller_cards_have_their_plans() {
     let less = plan(dir.path(), "orpheus-24gb.yaml", &["--card", "rtx4090"]);
     assert!(less["fits"].as_bool().expect("a verdict"), "{less:#}");
     assert_eq!(bytes(&less, "trained_parameters"), bytes(&less, "parameters"));
+    // What a person finds by hand: everything narrow and nothing kept that is not needed, in place of an offload.
+    assert!(bytes(&less, "peak_bytes") <= 20 << 30 && bytes(&less, "host_state_bytes") == 0, "{less:#}");
+    let by_hand = [
+        "--precision",
+        "bf16-pure",
+        "--optimizer",
+        "adamw-8bit",
+        "--clip-per-tensor",
+        "--update-in-backward",
+    ];
+    let by_hand = plan(dir.path(), "orpheus-24gb.yaml", &[&["--card", "rtx4090"][..], &by_hand].concat());
+    let seconds = |plan: &serde_json::Value| plan["step_seconds"].as_f64().expect("seconds");
+    assert!(seconds(&less) <= 1.03 * seconds(&by_hand), "{} and {} s", seconds(&less), seconds(&by_hand));
+    for card in drawn(["rtx4080", "rtx3060", "rtx3080", "rtx4060"], 4) {
+        let less = plan(dir.path(), "orpheus-24gb.yaml", &["--card", card, "--host-memory", "64GiB"]);
+        assert_eq!(less["fits"], true, "{card}");
+    }
     let lora = plan(dir.path(), "orpheus-lora.yaml", &["--card", "rtx4070"]);
     assert!(lora["fits"].as_bool().expect("a verdict"), "{lora:#}");
     // r = 32 on seven projections: half of the 97,255,424 of r = 64.

@@ -51,7 +51,7 @@ impl<'r> Space<'r> {
         }
         let levels = self.dims.iter().zip(set).filter(|(_, level)| **level > 0);
         let change =
-            levels.fold(Change::default(), |all, (dim, level)| all.with(&dim.levels[level - 1].change));
+            levels.fold(self.always.clone(), |all, (dim, level)| all.with(&dim.levels[level - 1].change));
         let mut recipe = self.asked.recipe.recipe().clone();
         change.to_recipe(&mut recipe);
         // What is asked for of a micro-batch may be changed with it.
@@ -59,8 +59,7 @@ impl<'r> Space<'r> {
         let recipe = recipe.settled(&self.asked.defaults);
         recipe.validate().ok()?;
         let sizes = self.sizes(&recipe, change.limit)?;
-        let asked = self.asked.with_recipe(&recipe, &sizes, self.device).ok()?;
-        let asked = asked.on(self.device, self.budget).ok()?;
+        let asked = self.asked_for(&recipe, &sizes, change.limit)?;
         let least = *sizes.micro_batches.iter().min_by_key(|m| m.capacity.rows)?;
         let larger = sizes.micro_batches.iter().filter(|m| m.capacity.rows > least.capacity.rows);
         let whole = larger.filter(|m| m.whole_updates && !least.whole_updates);
@@ -82,6 +81,32 @@ impl<'r> Space<'r> {
         let sizes = self.measured(recipe, limit).ok();
         self.found().sizes.insert(key, sizes.clone());
         sizes
+    }
+
+    /// Returns what a recipe of these sizes asks for; under another limit of length with what speaks there.
+    pub(super) fn asked_for(&self, recipe: &Settled, sizes: &Sizes, limit: Option<Limit>) -> Option<Asked> {
+        let mut asked = self.asked.with_recipe(recipe, sizes, self.device).ok()?;
+        let wanted = matches!(recipe.samples, Some(Samples::Of(_)));
+        if let Some(limit) = limit.filter(|_| wanted) {
+            (asked.shape.session.speech, asked.shape.spoken) = self.spoken(recipe, sizes, limit)?;
+        }
+        asked.on(self.device, self.budget).ok()
+    }
+
+    /// Returns what speaks where clips end at a limit: another voice may be held out then. `None` if what is asked for cannot.
+    fn spoken(&self, recipe: &Settled, sizes: &Sizes, limit: Limit) -> Option<Speaks> {
+        if let Some((_, known)) = self.found().spoken.iter().find(|s| s.0 == limit) {
+            return Some(known.clone());
+        }
+        let &Space { model, device, budget, .. } = self;
+        let data = &self.data.up_to(&limit, recipe, &*self.asked.shape.model).ok()?;
+        let run = samples::Run { recipe, model, data, device, updates: sizes.updates, budget };
+        let ready = run.read().ok()?.ok();
+        let speaks = ready.map_or_else(Speaks::default, |ready| {
+            (Some(Spoken::of(&*ready.speech)), SpokenBytes::of(&*ready.speech))
+        });
+        self.found().spoken.push((limit, speaks.clone()));
+        Some(speaks)
     }
 
     /// Returns the sizes under another limit of length.

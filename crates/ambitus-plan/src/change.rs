@@ -1,19 +1,31 @@
 //! Options in place of a recipe's own, as they are appended to a command.
 
+use crate::session::SessionOptions;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_families::prepare::Limit;
 use ambitus_recipe::recipe::{
-    ADAPTER_RATE, Average, Checkpoint, MicroBatch, Offload, OptimizerChoice, Precision, Recipe, UpdateAt,
+    ADAPTER_RATE, Average, Checkpoint, MicroBatch, Offload, OptimizerChoice, Precision, Recipe, Samples,
+    UpdateAt,
 };
+
+/// By how much a plan of other numbers must be faster than one of the recipe's, for each kind of change: moments in bf16, in 8
+/// bits; activations in another precision, weights in bf16; clipping per tensor. Together less than a hundredth and a half.
+const MOMENTS_BF16: f64 = 0.002;
+const MOMENTS_8BIT: f64 = 0.004;
+const ACTIVATIONS: f64 = 0.002;
+const WEIGHTS: f64 = 0.006;
+const CLIPPING: f64 = 0.004;
 
 /// Options in place of a recipe's own; what is absent stays.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Change {
+pub struct Change {
     /// How AdamW keeps its moments.
     pub optimizer: Option<OptimizerChoice>,
     /// No average is kept.
     pub no_average: bool,
+    /// Nothing is spoken while it trains.
+    pub no_samples: bool,
     /// What the model computes in.
     pub precision: Option<Precision>,
     /// Each gradient is clipped by its own norm and applied in backward; an update is one micro-batch.
@@ -36,6 +48,7 @@ impl Change {
         Change {
             optimizer: other.optimizer.or(self.optimizer),
             no_average: other.no_average || self.no_average,
+            no_samples: other.no_samples || self.no_samples,
             precision: other.precision.or(self.precision),
             in_backward: other.in_backward || self.in_backward,
             lora: other.lora.or(self.lora),
@@ -46,12 +59,41 @@ impl Change {
         }
     }
 
+    /// Puts what a session has of the options into it.
+    pub fn to_session(&self, session: &mut SessionOptions) {
+        session.precision = self.precision.unwrap_or(session.precision);
+        if let (Some(o), Some(optimizer)) = (self.optimizer, &mut session.optimizer) {
+            optimizer.states = o.states();
+        }
+        session.update_in_backward |= self.in_backward;
+        session.clip_per_tensor |= self.in_backward;
+        session.offload = self.offload.as_ref().map_or(session.offload, Offload::pass);
+    }
+
+    /// Returns the share by which a plan must be faster for these numbers to be taken in place of the recipe's.
+    pub fn worth(&self) -> f64 {
+        let moments = match self.optimizer {
+            Some(OptimizerChoice::AdamWBf16) => MOMENTS_BF16,
+            Some(OptimizerChoice::AdamW8bit) => MOMENTS_8BIT,
+            Some(OptimizerChoice::AdamW) | None => 0.0,
+        };
+        let computed = match self.precision {
+            Some(Precision::Bf16Pure) => WEIGHTS,
+            Some(_) => ACTIVATIONS,
+            None => 0.0,
+        };
+        moments + computed + if self.in_backward { CLIPPING } else { 0.0 }
+    }
+
     /// Puts the options over a recipe, as the command line does.
     pub fn to_recipe(&self, recipe: &mut Recipe) {
         recipe.optimizer = self.optimizer.or(recipe.optimizer);
         recipe.precision = self.precision.or(recipe.precision);
         if self.no_average {
             recipe.ema = Some(Average::Off);
+        }
+        if self.no_samples {
+            recipe.samples = Some(Samples::Off);
         }
         if self.in_backward {
             (recipe.update, recipe.clip_per_tensor) = (UpdateAt::Backward, true);
@@ -92,6 +134,7 @@ impl Change {
         word("clip-per-tensor", flag(self.in_backward && !recipe.clip_per_tensor));
         word("update-in-backward", flag(self.in_backward));
         word("no-ema", flag(self.no_average));
+        word("no-samples", flag(self.no_samples));
         word("optimizer", self.optimizer.map(|o| o.to_string()));
         word("micro-batch", self.micro_batch.map(|rows| rows.to_string()));
         word("checkpoint", self.checkpoint.as_ref().map(|blocks| blocks.to_string()));
@@ -130,6 +173,7 @@ mod tests {
         let change = Change {
             optimizer: Some(OptimizerChoice::AdamW8bit),
             no_average: true,
+            no_samples: true,
             precision: Some(Precision::Bf16Pure),
             in_backward: true,
             lora: Some(8),
@@ -139,7 +183,7 @@ mod tests {
             micro_batch: Some(300),
         };
         let typed = "--max-seconds 2.5 --lora 8 --learning-rate 1e-4 --precision bf16-pure --clip-per-tensor \
-                     --update-in-backward --no-ema --optimizer adamw-8bit --micro-batch 300 --checkpoint all --offload all";
+                     --update-in-backward --no-ema --no-samples --optimizer adamw-8bit --micro-batch 300 --checkpoint all --offload all";
         assert_eq!(change.options(&recipe), typed);
         change.to_recipe(&mut recipe);
         recipe.validate().expect("it can be meant");
