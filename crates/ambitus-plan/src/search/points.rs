@@ -99,13 +99,13 @@ impl<'f> Points<'_, 'f, '_> {
     /// Returns the micro-batches that are tried beside other options: the usual one, the fastest, and the smallest where memory is
     /// short; of a short program all.
     fn sizes(&self) -> Vec<MicroBatch> {
-        let Points { free, found, .. } = self;
-        let is_short = found.iter().all(|p| p.instructions <= SHORT);
-        let fastest = found.iter().min_by(|a, b| a.least_cost().total_cmp(&b.least_cost()));
-        let large = found.first().is_none_or(|p| p.peak > self.budget);
-        let least = found.iter().min_by_key(|p| p.choice.micro_batch.capacity.rows).filter(|_| large);
-        let others = fastest.into_iter().chain(least).chain(found.iter().filter(|_| is_short));
-        let mut sizes: Vec<MicroBatch> = free.micro_batches.iter().take(1).copied().collect();
+        let given = || self.found.iter().take(self.free.micro_batches.len());
+        let is_short = given().all(|p| p.instructions <= SHORT);
+        let fastest = given().min_by(|a, b| a.least_cost().total_cmp(&b.least_cost()));
+        let large = given().next().is_none_or(|p| p.peak > self.budget);
+        let least = given().min_by_key(|p| p.choice.micro_batch.capacity.rows).filter(|_| large);
+        let others = fastest.into_iter().chain(least).chain(given().filter(|_| is_short));
+        let mut sizes: Vec<MicroBatch> = given().take(1).map(|p| p.choice.micro_batch).collect();
         for m in others.map(|p| p.choice.micro_batch) {
             if !sizes.contains(&m) {
                 sizes.push(m);
