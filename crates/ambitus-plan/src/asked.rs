@@ -14,7 +14,7 @@ use ambitus_compile::passes::precision::Precision;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
 use ambitus_models::{Capacity, Model};
-use ambitus_recipe::recipe::{self, Defaults, Level, Offload, OptimizerChoice, Recipe, Settled, UpdateAt};
+use ambitus_recipe::recipe::{self, Defaults, Offload, OptimizerChoice, Recipe, Settled, UpdateAt};
 use std::sync::Arc;
 
 /// Budgets above the least peak that are tried for one with which a plan is found, a thousandth apart.
@@ -196,8 +196,8 @@ impl Asked {
         search::choose(&self.shape, &self.open(device), budget, Stems::of(device.target()))
     }
 
-    /// Returns every combination that a search chooses from on a device, with all of its options as they are typed: the fastest that
-    /// fits a budget first.
+    /// Returns the combinations of what is left open on a device, recomputing whole values or blocks, with all of their options as they
+    /// are typed: the fastest that fits a budget first.
     ///
     /// # Errors
     /// From planning.
@@ -213,9 +213,7 @@ impl Asked {
                 micro_batch: Some(choice.micro_batch.capacity.rows),
                 ..taken
             };
-            let options = change.options(recipe);
-            // No option says that the update is at the end: nothing else is left open.
-            if recipe.numerics == Level::Changed { options + " --numerics same" } else { options }
+            change.options(recipe)
         };
         let stems = Stems::of(device.target());
         search::lattice(&self.shape, &self.open(device), budget, &stems, &typed)

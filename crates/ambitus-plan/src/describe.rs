@@ -113,8 +113,9 @@ impl Resolved {
             self.device.name()
         ));
         out.extend(self.describe_passing_gradients());
+        let usual = self.asked.precision_on(&self.device) == p.shape.session.precision;
         let computes = precision::note(&self.asked.recipe, &*p.shape.model, &self.device);
-        out.extend(computes.map(|note| format!("  {note}")));
+        out.extend(computes.filter(|_| usual).map(|note| format!("  {note}")));
         out.extend(self.rates.iter().find_map(LearningRate::warning));
         out.extend(self.describe_ranks()?);
         out.extend(p.parts.iter().flat_map(|parts| parts.describe()));

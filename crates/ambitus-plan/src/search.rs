@@ -1,9 +1,9 @@
 //! The search: of the plans that fit a budget, the one with the most frames per second.
 //!
-//! What the recipe leaves open is tried in every combination with everything kept for backward. How much has to be recomputed
-//! then follows from the bytes that are missing ([`cheapest`]). For the fastest few, offsets are tried, with more or less
-//! recomputed until they just fit. So the choice rests on predicted seconds, but whether it fits does not. What is chosen is
-//! planned in full, with offsets as low as can be found.
+//! What the recipe leaves open is tried in combinations that may be the best, with everything kept for backward. How much has to
+//! be recomputed then follows from the bytes that are missing ([`cheapest`](ambitus_compile::passes::policy::cheapest)). For the
+//! fastest few, offsets are tried, with more or less recomputed until they just fit. So the choice rests on predicted seconds, but
+//! whether it fits does not. What is chosen is planned in full, with offsets as low as can be found.
 
 mod candidate;
 mod explain;
@@ -35,6 +35,8 @@ pub use stems::{Known, Stems};
 
 /// Candidates whose offsets are tried at a time.
 const FEW: usize = 3;
+/// What a plan may be lower than is foreseen, of a budget: one part in this.
+const FAR: u64 = 32;
 
 /// What the recipe leaves to the search.
 #[derive(Clone, Debug)]
@@ -43,7 +45,7 @@ pub struct Free {
     pub checkpoint: bool,
     /// Micro-batches that may be taken; the first is the usual one.
     pub micro_batches: Vec<MicroBatch>,
-    /// Options of other numbers that may be taken, one of these at a time.
+    /// Options of other numbers that may be taken, one of these at a time, with or without an offload.
     pub variants: Vec<Variant>,
     /// What may wait in the host's memory, one of these at a time.
     pub offloads: Vec<Offload>,
@@ -134,7 +136,7 @@ pub fn choose<'t>(shape: &Shape, free: &Free, budget: u64, stems: Stems<'t>) -> 
     let host_room = free.host_room;
     let mut points = points(shape, free, budget, &stems)?;
     // Nothing is left to choose, and the plan in full decides whether it fits.
-    if !free.checkpoint && points.len() == 1 {
+    if !free.checkpoint && points.len() == 1 && free.offloads.is_empty() && free.variants.is_empty() {
         let Point { choice, planned, .. } = points[0];
         let candidates = vec![Candidate { planned: true, ..points[0].estimated(budget) }];
         let shape = Shape { looked_at_bytes: planned, ..points.swap_remove(0).shape };
@@ -188,7 +190,12 @@ fn fit_best(
         a.1.verdict.cmp(&b.1.verdict).then(by_cost).then_with(|| a.1.before(&b.1))
     });
     let mut fitted: Vec<(usize, Fitted)> = Vec::new();
+    // What should be far too large is not tried when something else was.
+    let far = |(_, c): &(usize, Candidate)| !c.verdict.fits() && c.peak_bytes > budget + budget / FAR;
     for some in tried.chunks(FEW) {
+        if !fitted.is_empty() && some.iter().all(far) {
+            break;
+        }
         fitted.extend(side_by_side(some, |(at, _)| Ok((*at, points[*at].fit(budget, stems)?)))?);
         if fitted.iter().any(|(at, plan)| points[*at].fits(plan, budget)) {
             break;

@@ -51,7 +51,8 @@ pub fn open(
     let optimizers: Vec<_> = [None].into_iter().chain(narrower.map(Some)).collect();
     let whole = sizes.update_in_backward();
     // Ranks that share parameters clip by the norm of all.
-    let alone = matches!(recipe.shared(), Ok(None)) && recipe.update == UpdateAt::End;
+    let alone =
+        matches!(recipe.shared(), Ok(None)) && recipe.update == UpdateAt::End && !says_all_else(recipe);
     let in_backward = [None].into_iter().chain(whole.filter(|_| alone).map(Some));
     let mut out = Vec::new();
     for micro_batch in in_backward {
@@ -72,6 +73,14 @@ pub fn open(
         }
     }
     out
+}
+
+/// Returns whether a recipe says everything but when updates are applied: then they are at its end, so that a run's own recipe is not
+/// searched again.
+fn says_all_else(recipe: &Settled) -> bool {
+    let size = recipe.micro_batch.frames.is_some();
+    let kept = recipe.checkpoint.is_some() && recipe.offload.is_some();
+    size && kept && recipe.precision.is_some() && recipe.optimizer.is_some()
 }
 
 /// Returns what may wait on the host, from little to everything; `ema`: an average is kept.

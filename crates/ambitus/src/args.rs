@@ -124,7 +124,7 @@ pub struct PlanArgs {
     /// Also show the nearest of the combinations that the search tried: bytes, seconds, and why they are or are not the plan
     #[arg(long)]
     pub explain: bool,
-    /// Also plan every combination that the search chooses from, each with all of its options: to hold the choice against them.
+    /// Also plan every combination of what the search may choose, each with all of its options: to hold the choice against them.
     /// Minutes for a large model
     #[arg(long)]
     pub lattice: bool,

@@ -152,9 +152,9 @@ fn require_one_table(a: &PlanArgs, on: &On) -> Result<()> {
     if a.scaling.as_ref().is_some_and(|names| names.split(',').count() > MOST_KINDS) {
         return Err(RunError::Usage(format!("--scaling: more than {MOST_KINDS} kinds of GPUs: name fewer")));
     }
-    if a.cards.is_some() && !matches!(on, On::Cluster(_)) && (a.dump.is_some() || a.timings) {
+    if a.cards.is_some() && !matches!(on, On::Cluster(_)) && (a.dump.is_some() || a.timings || a.lattice) {
         return Err(RunError::Usage(
-            "--dump, --timings: take one plan; name one GPU with --card NAME".to_owned(),
+            "--dump, --timings, --lattice: take one plan; name one GPU with --card NAME".to_owned(),
         ));
     }
     Ok(())

@@ -110,7 +110,10 @@ fn reads_back(u: &mut Unstructured<'_>) -> bool {
     assert_eq!(again, kept, "{text}");
     let again = again.settled(&model.defaults());
     assert_eq!(*again.recipe(), kept, "nothing is left to settle");
-    let plan = asked(&again).and_then(|a| a.search(&device, budget)).expect("it was planned before").plan;
+    let again = asked(&again).expect("it was asked for before");
+    let left = again.open(&device);
+    assert!(left.variants.is_empty() && left.offloads.is_empty() && !left.checkpoint, "{text}");
+    let plan = again.search(&device, budget).expect("it was planned before").plan;
     // With nothing left to choose fewer plans are in memory at once.
     let phases = |plan: &RunPlan| -> Vec<_> {
         let phases = plan.phases.iter().filter(|p| p.name != phase::PLAN);

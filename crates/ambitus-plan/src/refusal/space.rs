@@ -112,7 +112,7 @@ struct Found<'r> {
     /// By longest clip, and whether updates are whole.
     sizes: HashMap<(usize, bool), Option<Sizes>>,
     /// What speaks, where clips end at a limit.
-    spoken: Vec<(Limit, Speaks)>,
+    spoken: Vec<(Limit, Option<Speaks>)>,
     recent: Vec<Arc<At<'r>>>,
 }
 
@@ -152,10 +152,11 @@ impl<'r> Space<'r> {
             let faster = |n: &Named| out.iter().all(|o| n.seconds < (1.0 - WORTH) * o.seconds);
             out.extend(named.filter(|n| n.options == single || faster(n)));
         };
-        let as_given = vec![0; self.dims.len()];
+        let (as_given, recipe) = (vec![0; self.dims.len()], &self.asked.recipe);
         if let Some(at) = self.at(&as_given) {
-            add(&mut out, self.fastest(&at, false, offloads), "");
-            add(&mut out, self.fastest(&at, true, offloads), "");
+            let single = self.always.options(recipe);
+            add(&mut out, self.fastest(&at, false, offloads), &single);
+            add(&mut out, self.fastest(&at, true, offloads), &single);
         }
         // With more that may be changed, more fits.
         let tops = self.tops();
@@ -171,7 +172,7 @@ impl<'r> Space<'r> {
             {
                 // A larger one of a kind is no help where a smaller one is enough by itself.
                 done[dim] = set.iter().sum::<usize>() == level;
-                let single = change.options(&self.asked.recipe);
+                let single = self.always.with(change).options(recipe);
                 add(&mut out, self.named(&set, &helpers, offloads), &single);
             }
         }

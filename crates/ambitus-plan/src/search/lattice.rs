@@ -1,4 +1,4 @@
-//! Every combination that a search chooses from, each compiled: what its choice is held against.
+//! Combinations of what is left open, each compiled: what the choice of a search is held against.
 
 use super::point::{Choice, Point};
 use super::{Candidate, Free, Stems, Verdict};

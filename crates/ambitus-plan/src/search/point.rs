@@ -1,6 +1,6 @@
 //! A combination of options, and how much of it has to be recomputed to fit.
 
-use super::{Candidate, Free, HostRoom, Stems};
+use super::{Candidate, Free, HostRoom, Stems, Verdict};
 use crate::budget::{Draft, MicroBatch, Shape, is_long};
 use crate::change::Change;
 use crate::placement::Placement;
@@ -195,9 +195,8 @@ impl<'f> Point<'f> {
 
     /// Returns its cost as it should fit; infinite, where it should not.
     pub fn cost(&self, budget: u64) -> f64 {
-        let (steps, peak) = self.estimate(budget);
-        let fits = self.host_room.verdict((peak, self.host), budget).fits();
-        if fits { self.worth * self.seconds(steps) } else { f64::INFINITY }
+        let (steps, _) = self.estimate(budget);
+        if self.expected(budget).fits() { self.worth * self.seconds(steps) } else { f64::INFINITY }
     }
 
     /// Returns what it does to numbers.
@@ -208,7 +207,16 @@ impl<'f> Point<'f> {
     /// Returns it as it should fit.
     pub fn estimated(&self, budget: u64) -> Candidate {
         let (steps, peak) = self.estimate(budget);
-        self.candidate((steps, peak, self.host), self.seconds(steps), budget)
+        let candidate = self.candidate((steps, peak, self.host), self.seconds(steps), budget);
+        Candidate { verdict: self.expected(budget), ..candidate }
+    }
+
+    /// Returns what should become of it; near the edge it has to be tried.
+    fn expected(&self, budget: u64) -> Verdict {
+        let (steps, peak) = self.estimate(budget);
+        let unsure = self.freed(steps) / UNSURE;
+        let peak = if peak > budget && peak - budget <= unsure { budget } else { peak };
+        self.host_room.verdict((peak, self.host), budget)
     }
 
     /// Returns all steps.
@@ -253,11 +261,7 @@ impl<'f> Point<'f> {
     /// Returns the steps that should fit, and the peak with them.
     fn estimate(&self, budget: u64) -> (usize, u64) {
         let steps = self.freeing(self.peak.saturating_sub(budget));
-        let freed = self.freed(steps);
-        let peak = self.peak.saturating_sub(freed);
-        // Near the edge it has to be tried.
-        let may_fit = peak > budget && peak - budget <= freed / UNSURE;
-        (steps, if may_fit { budget } else { peak })
+        (steps, self.peak.saturating_sub(self.freed(steps)))
     }
 
     /// Returns a candidate. `bytes`: steps, the peak and what is offloaded.

@@ -1,8 +1,8 @@
 //! Which combinations a search looks at: few of a large model, whose plans take tens of milliseconds each.
 //!
 //! What is given comes first, at every micro-batch; then options of other numbers, without and with offloads, as far as they can be
-//! better than what was found; last what the best of all was not tried with. What is skipped cannot be the best by this reasoning:
-//! an offload only adds seconds, and frees no more than the states that it moves.
+//! better than what was found; last what the best of all was not tried with. An offload is taken to add seconds, and one of states to
+//! free no more than these.
 
 use super::point::{Choice, Point};
 use super::{Free, Stems};
@@ -14,6 +14,9 @@ use ambitus_recipe::recipe::{Activations, Offload};
 
 /// Instructions of a program up to which every micro-batch is tried beside other options, not three.
 const SHORT: usize = 2_000;
+/// Offloads that are tried of all combinations of a longer program where nothing fits: of everything, without and with all blocks
+/// recomputed.
+const STRONGEST: usize = 2;
 /// What offsets may lose of a peak: one part in this.
 const LOST: u64 = 32;
 
@@ -44,7 +47,8 @@ pub(super) fn points<'f>(
     Ok(points.found)
 }
 
-/// Returns those that [`points`] left out, for where none of them fits. `found`: what it returned.
+/// Returns those that [`points`] left out, for where none of them fits: of a short program all, else what offloads most with the
+/// smallest micro-batch. `found`: what it returned.
 pub(super) fn others<'f>(
     shape: &Shape,
     free: &'f Free,
@@ -53,13 +57,19 @@ pub(super) fn others<'f>(
     found: Vec<Point<'f>>,
 ) -> Result<Vec<Point<'f>>, RunError> {
     let mut points = Points { shape, free, budget, stems, found };
-    let sizes = points.sizes();
+    let is_short = points.is_short();
+    let least = free.micro_batches.iter().min_by_key(|m| m.capacity.rows).copied();
+    let sizes = if is_short { points.sizes() } else { least.into_iter().collect() };
     let of = |v: &'f Variant| points.with(v, &sizes);
     let bases = free.variants.iter().flat_map(of).filter(|c| points.is_new(c));
     let bases: Vec<Choice<'_>> = bases.collect();
     points.add(bases)?;
-    let alone = |p: &&Point<'_>| p.choice.offload.is_none();
-    let forms = points.found.iter().filter(alone).flat_map(|p| points.forms(p));
+    let tried = |p: &&Point<'_>| sizes.contains(&p.choice.micro_batch) || p.choice.variant.is_some();
+    let alone = points.found.iter().filter(|p| p.choice.offload.is_none()).filter(tried);
+    let forms = alone.flat_map(|p| {
+        let all = points.forms(p);
+        all[if is_short { 0 } else { all.len().saturating_sub(STRONGEST) }..].to_vec()
+    });
     let forms: Vec<Choice<'_>> = forms.filter(|c| points.is_new(c)).collect();
     points.add(forms)?;
     Ok(points.found)
@@ -71,6 +81,10 @@ impl<'f> Points<'_, 'f, '_> {
         let &mut Points { shape, free, stems, .. } = self;
         self.found.extend(side_by_side(&choices, |c| Point::new(shape, *c, free, stems))?);
         Ok(())
+    }
+
+    fn is_short(&self) -> bool {
+        self.found.iter().take(self.free.micro_batches.len()).all(|p| p.instructions <= SHORT)
     }
 
     fn is_new(&self, choice: &Choice<'_>) -> bool {
@@ -100,11 +114,10 @@ impl<'f> Points<'_, 'f, '_> {
     /// short; of a short program all.
     fn sizes(&self) -> Vec<MicroBatch> {
         let given = || self.found.iter().take(self.free.micro_batches.len());
-        let is_short = given().all(|p| p.instructions <= SHORT);
         let fastest = given().min_by(|a, b| a.least_cost().total_cmp(&b.least_cost()));
         let large = given().next().is_none_or(|p| p.peak > self.budget);
         let least = given().min_by_key(|p| p.choice.micro_batch.capacity.rows).filter(|_| large);
-        let others = fastest.into_iter().chain(least).chain(given().filter(|_| is_short));
+        let others = fastest.into_iter().chain(least).chain(given().filter(|_| self.is_short()));
         let mut sizes: Vec<MicroBatch> = given().take(1).map(|p| p.choice.micro_batch).collect();
         for m in others.map(|p| p.choice.micro_batch) {
             if !sizes.contains(&m) {
@@ -149,7 +162,9 @@ impl<'f> Points<'_, 'f, '_> {
         for some in self.forms(&self.found[base]).rchunks(THREADS).rev() {
             let first = self.found.len();
             self.add(some.to_vec())?;
-            if self.found[first..].iter().any(|p| p.peak + p.peak / LOST <= self.budget) {
+            let surely =
+                |p: &Point<'_>| p.peak + p.peak / LOST <= self.budget && p.cost(self.budget).is_finite();
+            if self.found[first..].iter().any(surely) {
                 break;
             }
         }

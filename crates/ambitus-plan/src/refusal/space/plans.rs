@@ -96,17 +96,17 @@ impl<'r> Space<'r> {
     /// Returns what speaks where clips end at a limit: another voice may be held out then. `None` if what is asked for cannot.
     fn spoken(&self, recipe: &Settled, sizes: &Sizes, limit: Limit) -> Option<Speaks> {
         if let Some((_, known)) = self.found().spoken.iter().find(|s| s.0 == limit) {
-            return Some(known.clone());
+            return known.clone();
         }
         let &Space { model, device, budget, .. } = self;
-        let data = &self.data.up_to(&limit, recipe, &*self.asked.shape.model).ok()?;
-        let run = samples::Run { recipe, model, data, device, updates: sizes.updates, budget };
-        let ready = run.read().ok()?.ok();
-        let speaks = ready.map_or_else(Speaks::default, |ready| {
-            (Some(Spoken::of(&*ready.speech)), SpokenBytes::of(&*ready.speech))
+        let data = self.data.up_to(&limit, recipe, &*self.asked.shape.model);
+        let ready = data.and_then(|data| {
+            samples::Run { recipe, model, data: &data, device, updates: sizes.updates, budget }.read()
         });
+        let of = |ready: samples::Ready| (Some(Spoken::of(&*ready.speech)), SpokenBytes::of(&*ready.speech));
+        let speaks = ready.ok().map(|ready| ready.map_or_else(|_| Speaks::default(), of));
         self.found().spoken.push((limit, speaks.clone()));
-        Some(speaks)
+        speaks
     }
 
     /// Returns the sizes under another limit of length.
