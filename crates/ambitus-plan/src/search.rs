@@ -143,7 +143,7 @@ pub fn choose<'t>(shape: &Shape, free: &Free, budget: u64, stems: Stems<'t>) -> 
         return Ok(Chosen { shape, taken: choice.taken(), candidates, budget, host_room, stems });
     }
     let mut fitted = fit_best(&mut points, 0, budget, &stems)?;
-    // An estimate may be wrong: nothing is refused while there is something that was not planned.
+    // An estimate may be wrong: before anything is refused, what was left out is tried.
     if !fitted.iter().any(|(at, plan)| points[*at].fits(plan, budget)) {
         let tried = points.len();
         points = others(shape, free, budget, &stems, points)?;

@@ -151,7 +151,7 @@ pub fn gradients(
         let smaller = Capacity { rows: longest, ..capacity };
         let of = |capacity: Capacity, count| MicroBatch { capacity, count, whole_updates: false };
         let micro_batches = vec![of(capacity, micro_batches.len()), of(smaller, rows.len())];
-        let (variants, offloads) = Default::default();
+        let (variants, offloads) = (Vec::new(), Vec::new());
         let every = Free { checkpoint: true, micro_batches, variants, offloads, host_room: HostRoom::ALL };
         refusal::require_plan(&plan, &shape, &every, budget, device.target())?;
     }

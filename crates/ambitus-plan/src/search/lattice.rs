@@ -1,6 +1,6 @@
 //! Combinations of what is left open, each compiled: what the choice of a search is held against.
 
-use super::point::{Choice, Point};
+use super::point::{Choice, Fitted, Point};
 use super::{Candidate, Free, Stems, Verdict};
 use crate::budget::Shape;
 use crate::threads::side_by_side;
@@ -27,17 +27,10 @@ pub(crate) fn lattice(
         let candidate = |blocks: Blocks| {
             let mut shape = point.shape.clone();
             shape.session.checkpoint = blocks;
-            let draft = stems.draft(shape)?;
-            let peak_bytes = draft.peak_within(budget, &stems.heights);
-            let fits = free.host_room.verdict((peak_bytes, draft.host_bytes()), budget);
-            Ok(Candidate {
-                options: typed(choice, &draft.shape.session.checkpoint),
-                numerics: point.numerics(),
-                peak_bytes,
-                seconds: draft.step_seconds(stems.target),
-                planned: true,
-                verdict: fits,
-            })
+            let plan = Fitted::of(stems.draft(shape)?, 0, budget, stems);
+            let options = typed(choice, &plan.shape.session.checkpoint);
+            let bytes = (plan.steps, plan.peak_bytes, plan.host_bytes);
+            Ok(Candidate { options, planned: true, ..point.candidate(bytes, plan.seconds, budget) })
         };
         levels.into_iter().map(candidate).collect::<Result<Vec<_>, RunError>>()
     };
@@ -50,7 +43,7 @@ pub(crate) fn lattice(
 }
 
 /// Returns the combinations but for what is recomputed.
-fn choices(free: &Free) -> Vec<Choice<'_>> {
+pub(super) fn choices(free: &Free) -> Vec<Choice<'_>> {
     let mut out = Vec::new();
     for variant in std::iter::once(None).chain(free.variants.iter().map(Some)) {
         let own = variant.and_then(|v| v.micro_batch);

@@ -99,7 +99,7 @@ pub(super) struct Fitted {
 }
 
 impl Fitted {
-    fn of(draft: Draft, steps: usize, budget: u64, stems: &Stems<'_>) -> Fitted {
+    pub fn of(draft: Draft, steps: usize, budget: u64, stems: &Stems<'_>) -> Fitted {
         let peak_bytes = draft.peak_within(budget, &stems.heights);
         let (host_bytes, seconds) = (draft.host_bytes(), draft.step_seconds(stems.target));
         let (running_bytes, planning_bytes) = (draft.running_bytes(), draft.planning_bytes());
@@ -167,7 +167,7 @@ impl<'f> Point<'f> {
         })
     }
 
-    /// Returns its cost with everything kept, which more offloaded or recomputed only adds to: seconds, and what they are worth.
+    /// Returns its cost with everything kept: seconds, and by how much they count for more.
     pub fn least_cost(&self) -> f64 {
         self.worth * self.seconds
     }
@@ -200,7 +200,7 @@ impl<'f> Point<'f> {
     }
 
     /// Returns what it does to numbers.
-    pub fn numerics(&self) -> Numerics {
+    fn numerics(&self) -> Numerics {
         self.choice.taken().numerics().max(if self.usual { Numerics::Exact } else { Numerics::Reordered })
     }
 

@@ -117,7 +117,8 @@ impl<'f> Points<'_, 'f, '_> {
         let fastest = given().min_by(|a, b| a.least_cost().total_cmp(&b.least_cost()));
         let large = given().next().is_none_or(|p| p.peak > self.budget);
         let least = given().min_by_key(|p| p.choice.micro_batch.capacity.rows).filter(|_| large);
-        let others = fastest.into_iter().chain(least).chain(given().filter(|_| self.is_short()));
+        let all = if self.is_short() { self.free.micro_batches.len() } else { 0 };
+        let others = fastest.into_iter().chain(least).chain(given().take(all));
         let mut sizes: Vec<MicroBatch> = given().take(1).map(|p| p.choice.micro_batch).collect();
         for m in others.map(|p| p.choice.micro_batch) {
             if !sizes.contains(&m) {

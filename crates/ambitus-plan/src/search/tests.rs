@@ -1,3 +1,4 @@
+use super::lattice::choices;
 use super::point::WORTH;
 use super::*;
 use crate::budget::Draft;
@@ -62,7 +63,7 @@ fn micro_batch(frames: usize) -> MicroBatch {
 
 fn free(frames: &[usize]) -> Free {
     let micro_batches = frames.iter().map(|n| micro_batch(*n)).collect();
-    let (variants, offloads) = Default::default();
+    let (variants, offloads) = (Vec::new(), Vec::new());
     Free { checkpoint: true, micro_batches, variants, offloads, host_room: HostRoom::ALL }
 }
 
@@ -85,21 +86,15 @@ fn variants() -> Vec<Variant> {
 /// Returns the peak and seconds of every plan that a search may choose; with other options, of whole values alone.
 fn every_plan(shape: &Shape, free: &Free, target: &dyn Target) -> Vec<(u64, f64)> {
     let (mut plans, stems) = (Vec::new(), Stems::of(target));
-    let variants = || std::iter::once(None).chain(free.variants.iter().map(Some));
-    let offloads = || std::iter::once(None).chain(free.offloads.iter().map(Some));
-    for &of_run in &free.micro_batches {
-        for (variant, offload) in variants().flat_map(|v| offloads().map(move |o| (v, o))) {
-            let own = variant.and_then(|v| v.micro_batch);
-            let choice = Choice { variant, offload, ..Choice::of(own.unwrap_or(of_run)) };
-            let point = Point::new(shape, choice, free, &stems).expect("plans");
-            let by = if free.variants.is_empty() { 1 } else { point.blocks };
-            for steps in (0..=point.steps()).step_by(by) {
-                let mut shape = point.shape.clone();
-                shape.session.checkpoint = point.checkpoint(steps);
-                let draft = stems.draft(shape).expect("plans");
-                let peak = draft.peak_within(u64::MAX, &stems.heights);
-                plans.push((peak, draft.step_seconds(target)));
-            }
+    for choice in choices(free) {
+        let point = Point::new(shape, choice, free, &stems).expect("plans");
+        let by = if free.variants.is_empty() { 1 } else { point.blocks };
+        for steps in (0..=point.steps()).step_by(by) {
+            let mut shape = point.shape.clone();
+            shape.session.checkpoint = point.checkpoint(steps);
+            let draft = stems.draft(shape).expect("plans");
+            let peak = draft.peak_within(u64::MAX, &stems.heights);
+            plans.push((peak, draft.step_seconds(target)));
         }
     }
     plans
