@@ -64,13 +64,13 @@ pub fn differentiate_for(
         .map(|(v, s)| (v, s.name.clone()))
         .collect();
 
-    // Values that depend on a trainable parameter: only these get gradients.
+    // Values that depend on a trainable parameter, other than as constants: only these get gradients.
     let mut depends = vec![false; program.types.len()];
     for (v, _) in &trainable {
         depends[v.index()] = true;
     }
     for instr in &program.instrs {
-        if instr.inputs.iter().any(|v| depends[v.index()]) {
+        if !instr.op.def().detaches() && instr.inputs.iter().any(|v| depends[v.index()]) {
             for v in &instr.outputs {
                 depends[v.index()] = true;
             }

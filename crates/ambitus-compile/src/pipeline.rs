@@ -212,9 +212,9 @@ impl<'a> Pipeline<'a> {
         list.at(Section::Trained).choice(o, true);
         list.at(Section::Forward).choice(o, false);
         list.at(Section::Micro)
-            .then(Simplify)
+            .then(Simplify { before_autodiff: true })
             .then(Autodiff { player })
-            .then(Simplify)
+            .then(Simplify { before_autodiff: false })
             .then(Lower { target })
             .when(shard())
             .then(Accumulate { several_only: in_backward.is_some() })
@@ -222,7 +222,7 @@ impl<'a> Pipeline<'a> {
             .when(pure());
         list.at(Section::Plain)
             .when(pure())
-            .then(Simplify)
+            .then(Simplify { before_autodiff: false })
             .then(Lower { target })
             .when(shard())
             .then(Dead)

@@ -12,8 +12,8 @@
 
 use crate::bind::{Io, Steps};
 use crate::kernels::{
-    activation, attention, collective, conv, copy, elementwise, head, index, layout, loss, matmul,
-    modulation, narrow, norm, optim, random, reduce, rotary, segment,
+    activation, alignment, attention, collective, conv, copy, elementwise, head, index, layout, loss, matmul,
+    modulation, narrow, norm, optim, random, reduce, rotary, segment, spline, windowed,
 };
 use ambitus_ir::TensorType;
 use ambitus_ir::ops::Op;
@@ -75,10 +75,12 @@ ops! { (op, io, x, y)
     Reduce { bind: reduce::reduce(op, io), workspace: reduce::workspace(op, x[0]), overwrites: false }
 
     Reshape { bind: layout::reshape(io), workspace: 0, overwrites: false }
+    Detach { bind: layout::detach(io), workspace: 0, overwrites: true }
     Permute { bind: layout::permute(op, io), workspace: 0, overwrites: false }
     Broadcast { bind: layout::broadcast(io), workspace: 0, overwrites: false }
     Slice { bind: layout::slice(op, io), workspace: 0, overwrites: false }
     Concat { bind: layout::concat(op, io), workspace: 0, overwrites: false }
+    Reverse { bind: layout::reverse(op, io), workspace: 0, overwrites: false }
     Iota { bind: layout::iota(op, io), workspace: 0, overwrites: false }
 
     Gather { bind: index::gather(op, io), workspace: 0, overwrites: true }
@@ -129,6 +131,12 @@ ops! { (op, io, x, y)
         bind: attention::backward(op, io), workspace: attention::workspace(op, x), overwrites: false
     }
 
+    WindowedAttention { bind: windowed::forward(op, io), workspace: 0, overwrites: false }
+    WindowedAttentionGrad {
+        bind: windowed::backward(op, io), workspace: windowed::workspace(op, x), overwrites: false
+    }
+    MonotonicPath { bind: alignment::monotonic_path(io), workspace: alignment::workspace(x), overwrites: false }
+
     Conv1d {
         bind: conv::conv1d(op, io), workspace: conv::workspace(op.groups, x[0], x[1], y[0]), overwrites: false,
     }
@@ -140,6 +148,9 @@ ops! { (op, io, x, y)
         bind: conv::conv1d_weight_grad(op, io),
         workspace: conv::weight_grad_workspace(op, x, y), overwrites: false,
     }
+
+    RationalSpline { bind: spline::rational_spline(op, io), workspace: 0, overwrites: false }
+    RationalSplineGrad { bind: spline::rational_spline_grad(op, io), workspace: 0, overwrites: false }
 
     MaskedMse { bind: loss::masked_mse(io), workspace: loss::masked_mse_workspace(x), overwrites: false }
     MaskedMseGrad { bind: loss::masked_mse_grad(io), workspace: 0, overwrites: false }

@@ -77,7 +77,8 @@ impl Target for CudaTarget {
             rates.gemm = rates.half;
         }
         // It computes seven products where five are counted: scores and their gradients once for dq, once for dk and dv.
-        let again = if matches!(op, Op::AttentionGrad(_)) { 5.0 / 7.0 } else { 1.0 };
+        let again =
+            if matches!(op, Op::AttentionGrad(_) | Op::WindowedAttentionGrad(_)) { 5.0 / 7.0 } else { 1.0 };
         if matches!(op, Op::LinearCrossEntropyGrad(_)) {
             rates.half *= if hopper { HEAD_ON_HOPPER } else { HEAD };
             rates.gemm *= HEAD;

@@ -5,6 +5,7 @@
 //! executor, and what lowering uses where a target lacks the kernel.
 
 pub mod activation;
+pub mod alignment;
 pub mod attention;
 mod attr;
 pub mod collective;
@@ -25,7 +26,9 @@ pub mod random;
 pub mod recurrent;
 pub mod reduce;
 pub mod segment;
+pub mod spline;
 pub mod transfer;
+pub mod windowed;
 
 use crate::builder::Builder;
 use crate::program::ValueId;
@@ -208,6 +211,12 @@ pub trait OpDef {
         false
     }
 
+    /// Returns true when the result is the operand, and differs from it for autodiff alone: no gradient flows on. Once there are
+    /// gradients the operand stands for it.
+    fn detaches(&self) -> bool {
+        false
+    }
+
     /// Returns the op that adds result `k` into a donated accumulator instead of writing it: the same operands followed by
     /// (accumulator, beta `[1]`), result `k` = beta * accumulator + old result.
     fn accumulating(&self, k: usize) -> Option<Op> {
@@ -315,7 +324,7 @@ macro_rules! ops {
 ops! {
     elementwise: Unary, Binary, Select, Cast, Fill, Scale, ScaleRows;
     reduce: Reduce;
-    layout: Reshape, Permute, Broadcast, Slice, Concat, Iota;
+    layout: Reshape, Permute, Broadcast, Slice, Concat, Reverse, Iota, Detach;
     index: Gather, ScatterAdd;
     matmul: MatMul, Linear, LinearIn;
     activation: Activation, ActivationGrad, SwiGlu, SwiGluGrad, Snake;
@@ -325,6 +334,9 @@ ops! {
     attention: RotaryFrequencies, Rotary, Attention, AttentionGrad;
     conv: Conv1d, Conv1dInputGrad, Conv1dWeightGrad;
     recurrent: Lstm;
+    alignment: MonotonicPath;
+    spline: RationalSpline, RationalSplineGrad;
+    windowed: WindowedAttention, WindowedAttentionGrad;
     loss: MaskedMse, MaskedMseGrad, LinearCrossEntropy, LinearCrossEntropyGrad;
     head: HeadSums, HeadLoss, HeadGrad;
     random: Dropout;

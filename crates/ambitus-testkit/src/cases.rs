@@ -3,10 +3,13 @@
 //! Shapes are odd on purpose: empty segments, rows of no segment, heads in groups, columns that are padded in memory,
 //! accumulators that must not be read. Numbers are random, small and representable in their type.
 
+mod alignment;
 mod dense;
 mod losses;
 mod segmented;
+mod spline;
 mod updates;
+mod windowed;
 
 use crate::interp::{Interp, InterpError, Tensors};
 use crate::tensor::{Rng, Tensor};
@@ -61,7 +64,7 @@ impl Case {
 
     /// Returns the case with its float operands of more than one element in an element type, in every way in which programs mix
     /// types: all of them, or without accumulators, or only the matrices (tables of factors per row or channel stay in
-    /// fp32), or all but one. Those that the op takes.
+    /// fp32), or what mixed precision makes so, or all but one. Those that the op takes.
     pub fn variants_in(&self, dtype: DType) -> Vec<Case> {
         if dtype == DType::F32 {
             return vec![self.clone()];
@@ -81,6 +84,7 @@ impl Case {
             among(&|i| !overwritten(i)),
             among(&matrix),
             among(&|i| matrix(i) && !overwritten(i)),
+            among(&|i| self.op.def().narrows(i)),
         ];
         sets.extend(all.iter().map(|out| among(&|i| i != *out)));
         let mut seen: Vec<Vec<usize>> = Vec::new();
@@ -299,5 +303,10 @@ pub fn cases() -> Vec<Case> {
     updates::ranks(&mut t);
     segmented::decoding(&mut t);
     segmented::recurrent(&mut t);
+    dense::detached(&mut t);
+    alignment::alignment(&mut t);
+    dense::reversed(&mut t);
+    spline::splines(&mut t);
+    windowed::windowed(&mut t);
     t.cases
 }

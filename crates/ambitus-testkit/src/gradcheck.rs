@@ -28,15 +28,24 @@ pub struct Gap {
 /// # Errors
 /// When the rule says that it has no gradient, leaves out a wanted one, or cannot be run.
 pub fn gradcheck(case: &Case, seed: u64) -> Result<Vec<Gap>, String> {
+    gradcheck_of(case, seed, &[0])
+}
+
+/// As [`gradcheck`], with a loss of the given results. The rule is told that the others have no gradient.
+///
+/// # Errors
+/// As there.
+pub fn gradcheck_of(case: &Case, seed: u64, results: &[usize]) -> Result<Vec<Gap>, String> {
     let mut interp = Interp::new(Rounding::Exact);
     let mut rng = Rng::new(seed);
     let x = case.values();
     let run =
         |interp: &mut Interp, x: &[Tensor]| interp.op(&case.op, x).map_err(|e| format!("{}: {e}", case.name));
     let y = run(&mut interp, &x)?;
-    let weights = rng.tensor(y[0].ty, -1.0, 1.0);
+    let weights: Vec<(usize, Tensor)> =
+        results.iter().map(|k| (*k, rng.tensor(y[*k].ty, -1.0, 1.0))).collect();
     let gradients = gradients(case, &mut interp, &x, &weights)?;
-    let loss = |y: &[Tensor]| dot(&y[0].data, &weights.data);
+    let loss = |y: &[Tensor]| -> f64 { weights.iter().map(|(k, w)| dot(&y[*k].data, &w.data)).sum() };
 
     let mut gaps = Vec::new();
     for (operand, gradient) in gradients.iter().enumerate() {
@@ -65,7 +74,7 @@ fn gradients(
     case: &Case,
     interp: &mut Interp,
     x: &[Tensor],
-    weights: &Tensor,
+    weights: &[(usize, Tensor)],
 ) -> Result<Vec<Option<Tensor>>, String> {
     let fail = |why: &str| format!("{}: {why}", case.name);
     let mut session = Session::default();
@@ -73,7 +82,9 @@ fn gradients(
     let ids: Vec<ValueId> = x.iter().enumerate().map(|(i, t)| b.input(&format!("x{i}"), t.ty)).collect();
     let y = b.push(case.op.clone(), &ids);
     let mut dy = vec![None; y.len()];
-    dy[0] = Some(b.input("dy", weights.ty));
+    for (k, w) in weights {
+        dy[*k] = Some(b.input(&format!("dy{k}"), w.ty));
+    }
     let need: Vec<bool> = case.operands.iter().map(|o| o.differentiable).collect();
     let rule = Vjp { x: &ids, y: &y, dy: &dy, need: &need };
     let grads = case.op.def().vjp(&mut b, &rule).map_err(|e| fail(&e))?;
@@ -94,7 +105,7 @@ fn gradients(
     for (i, t) in x.iter().enumerate() {
         inputs.insert(format!("x{i}"), t.clone());
     }
-    inputs.insert("dy".to_owned(), weights.clone());
+    inputs.extend(weights.iter().map(|(k, w)| (format!("dy{k}"), w.clone())));
     let made = interp.run(&session, &program, &inputs, &mut Default::default());
     let mut made = made.map_err(|e| fail(&e.to_string()))?;
     let missing = |i: usize| -> Option<Tensor> {

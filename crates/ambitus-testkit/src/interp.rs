@@ -1,8 +1,10 @@
 //! The slow reference interpreter: what a program means, with nothing planned, fused or fast.
 
+mod alignment;
 mod collective;
 mod core;
 mod narrow;
+mod spline;
 mod world;
 
 pub use world::World;

@@ -1,6 +1,7 @@
-//! Simplify: equal pure instructions become one; a loss that its gradient op forms anyway is taken from there.
+//! Simplify: equal pure instructions become one; a loss that its gradient op forms anyway is taken from there; once there are
+//! gradients, a detached value is the value.
 //!
-//! Before: `%3 = fill{0}` `%9 = fill{0}`. After: `%3` for both.
+//! Before: `%3 = fill{0}` `%9 = fill{0}`. After: `%3` for both. Before: `%4 = detach(%3)`. After: `%3` for `%4`.
 //!
 //! Never merges across the forward/recompute mark: that would bring back the memory that recomputing freed.
 
@@ -11,7 +12,10 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// The pass.
-pub struct Simplify;
+pub struct Simplify {
+    /// Gradients are still to come: detached values stay apart.
+    pub before_autodiff: bool,
+}
 
 /// Replaces values by others, everywhere.
 pub(super) fn substitute(p: &mut Program, with: &HashMap<ValueId, ValueId>) {
@@ -38,19 +42,20 @@ impl Pass for Simplify {
     }
 
     fn run(&self, _: &mut Session, mut p: Program) -> Result<Program, CompileError> {
-        let mut with: HashMap<ValueId, ValueId> = HashMap::new();
+        let mut with = if self.before_autodiff { HashMap::new() } else { detached(&p) };
         // By the hash of name and operands.
         let mut seen: HashMap<u64, Vec<usize>> = HashMap::new();
         for i in 0..p.instrs.len() {
             let instr = &mut p.instrs[i];
             for v in &mut instr.inputs {
-                if let Some(&w) = with.get(v) {
+                while let Some(&w) = with.get(v) {
                     *v = w;
                 }
             }
             let props = instr.op.def().props();
             let pure = instr.op.def().donates().is_empty() && !props.starts && !props.waits;
-            if !pure || instr.origin.phase == Phase::Recompute {
+            let replaced = instr.outputs.iter().any(|v| with.contains_key(v));
+            if !pure || replaced || instr.origin.phase == Phase::Recompute {
                 continue;
             }
             let mut key = DefaultHasher::new();
@@ -73,6 +78,32 @@ impl Pass for Simplify {
         }
         Ok(super::dead::removed(p))
     }
+}
+
+/// Returns detached values with what they are. An output has bytes of its own, so it stays one where its operand is another output,
+/// an input or a state; and so does what is still there when its operand may have been overwritten.
+fn detached(p: &Program) -> HashMap<ValueId, ValueId> {
+    let mut own: HashSet<ValueId> = p.inputs.iter().map(|i| i.value).collect();
+    own.extend(p.states.iter().map(|s| s.enters));
+    own.extend(p.outputs.iter().map(|o| o.value));
+    let mut overwritten: HashSet<ValueId> = HashSet::new();
+    for instr in &p.instrs {
+        overwritten.extend(instr.op.def().donates().iter().map(|(from, _)| instr.inputs[*from]));
+    }
+    let outputs: HashSet<ValueId> = p.outputs.iter().map(|o| o.value).collect();
+    let mut with = HashMap::new();
+    for instr in p.instrs.iter().filter(|i| i.op.def().detaches()) {
+        let (mut x, y) = (instr.inputs[0], instr.outputs[0]);
+        while let Some(&w) = with.get(&x) {
+            x = w;
+        }
+        let given_out = outputs.contains(&y);
+        if overwritten.contains(&x) || (given_out && !own.insert(x)) {
+            continue;
+        }
+        with.insert(y, x);
+    }
+    with
 }
 
 /// Returns whether they compute the same bits. Attributes are compared as text too: 0 and -0 are equal numbers.

@@ -17,6 +17,7 @@ use ambitus_ir::{DType, Op, Program, Session, TensorType};
 use ambitus_testkit::paper::{FULL, Paper};
 use expect_test::{Expect, expect};
 
+const AFTER: Simplify = Simplify { before_autodiff: false };
 const BARE: Paper = Paper { fused: false, shares: false };
 
 /// The one program of a text, checked, and its session.
@@ -49,7 +50,7 @@ fn simplify_merges_equal_instructions() {
     }";
     after(
         text,
-        &[&Simplify],
+        &[&AFTER],
         expect![[r#"
         program p {
           %0 = input x f32[2,4]
@@ -129,7 +130,7 @@ fn simplify_keeps_clones_apart_from_their_originals() {
     }";
     after(
         text,
-        &[&Simplify],
+        &[&AFTER],
         expect![[r#"
         program p {
           %0 = input x f32[2,4]
@@ -159,7 +160,7 @@ fn simplify_takes_the_loss_from_the_heads_gradient() {
     }";
     after(
         text,
-        &[&Simplify],
+        &[&AFTER],
         expect![[r#"
         program p {
           %0 = input x f32[2,4]
@@ -194,7 +195,7 @@ fn simplify_moves_the_sum_of_losses_behind_the_heads() {
     }";
     after(
         text,
-        &[&Simplify],
+        &[&AFTER],
         expect![[r#"
         program p {
           %0 = input x f32[2,4]
@@ -215,7 +216,7 @@ fn simplify_moves_the_sum_of_losses_behind_the_heads() {
     let square = square.replace("%3, %1, %2, %6)", "%3, %1, %2, %4)");
     after(
         &square,
-        &[&Simplify],
+        &[&AFTER],
         expect![[r#"
         program p {
           %0 = input x f32[2,4]

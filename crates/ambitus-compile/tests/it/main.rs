@@ -2,6 +2,7 @@
 
 mod common;
 mod decay;
+mod detach;
 mod golden;
 mod golden_steps;
 mod gradients;

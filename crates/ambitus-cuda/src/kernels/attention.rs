@@ -201,12 +201,17 @@ fn delta_type(op: &AttentionGrad, q: TensorType) -> TensorType {
     TensorType::f32(&[op.heads * q.shape.rows()])
 }
 
+/// Fills delta `[heads, Tq]`, without pads, with rowsum(do * o).
+pub(super) fn delta_of(o: View, d_o: View, delta: View, head_dim: i32) -> Vec<Step> {
+    launch_over(&Delta { o, d_o, delta, head_dim }, 32 * delta.stored())
+}
+
 pub(crate) fn backward(op: &AttentionGrad, io: &Io) -> Steps {
     let AttentionGrad { heads, kv_heads, head_dim, causal, scale } = *op;
     let shape = Shape::new(&Attention { heads, kv_heads, head_dim, causal, scale });
     let (o, d_o) = (io.x[3].view(), io.x[5].view());
     let delta = View::new(io.workspace, delta_type(op, io.x[0].ty));
-    let mut steps = launch_over(&Delta { o, d_o, delta, head_dim: shape.head_dim }, 32 * delta.stored());
+    let mut steps = delta_of(o, d_o, delta, shape.head_dim);
     let types = |all: &[Tensor]| all.iter().map(|t| t.ty).collect::<Vec<TensorType>>();
     let (capability, tensors) = (io.here.capability, operands_of_gradient(&types(&io.x), &types(&io.y)));
     if attention_wgmma::takes(head_dim, capability, &tensors) {

@@ -4,7 +4,7 @@ use super::{Axes, View, kernels, launch, launch_over};
 use crate::bind::{Io, Steps, Tensor};
 use crate::step::Step;
 use ambitus_ir::TensorType;
-use ambitus_ir::ops::layout::{Concat, Iota, Permute, Slice};
+use ambitus_ir::ops::layout::{Concat, Iota, Permute, Reverse, Slice};
 
 kernels! { "layout";
     /// Copies units of `size` bytes between two places of four axes; of the last axis `cols` units, the others become
@@ -174,6 +174,11 @@ pub(crate) fn reshape(io: &Io) -> Steps {
     })
 }
 
+/// Nothing, where the result lies on its operand.
+pub(crate) fn detach(io: &Io) -> Steps {
+    if io.x[0].at == io.y[0].at { Ok(Vec::new()) } else { reshape(io) }
+}
+
 pub(crate) fn permute(op: &Permute, io: &Io) -> Steps {
     let (x, y) = (&io.x[0], &io.y[0]);
     let all = strides(x.ty);
@@ -239,6 +244,15 @@ pub(crate) fn concat(op: &Concat, io: &Io) -> Steps {
         steps.extend(Walk { dims, from: strides(x.ty), to, from_at: 0, to_at, cols }.steps(x, y));
     }
     Ok(steps)
+}
+
+/// A walk backwards through x.
+pub(crate) fn reverse(op: &Reverse, io: &Io) -> Steps {
+    let (x, y) = (&io.x[0], &io.y[0]);
+    let (mut from, axis) = (strides(x.ty), of_four(x.ty, op.axis));
+    let at = (x.ty.shape[op.axis] as i64 - 1) * from[axis];
+    from[axis] = -from[axis];
+    Ok(Walk::all(y.ty, from, at).steps(x, y))
 }
 
 pub(crate) fn iota(op: &Iota, io: &Io) -> Steps {

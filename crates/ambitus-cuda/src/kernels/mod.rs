@@ -4,6 +4,7 @@
 //! so the two cannot differ. [`source`] puts a family's whole source together.
 
 pub(crate) mod activation;
+pub(crate) mod alignment;
 pub(crate) mod attention;
 mod attention_mma;
 mod attention_wgmma;
@@ -25,6 +26,8 @@ pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod rotary;
 pub(crate) mod segment;
+pub(crate) mod spline;
+pub(crate) mod windowed;
 
 use crate::step::{Launch, Step};
 use ambitus_ir::{DType, TensorType};
@@ -64,6 +67,7 @@ pub(crate) struct Family {
 /// Every family.
 pub(crate) const FAMILIES: &[&Family] = &[
     &activation::FAMILY,
+    &alignment::FAMILY,
     &attention::FAMILY,
     &attention_mma::FAMILY,
     &attention_wgmma::FAMILY,
@@ -84,6 +88,8 @@ pub(crate) const FAMILIES: &[&Family] = &[
     &reduce::FAMILY,
     &rotary::FAMILY,
     &segment::FAMILY,
+    &spline::FAMILY,
+    &windowed::FAMILY,
 ];
 
 /// The first card with all operations of `warp.h`: bfloat16 on tensor cores, copies to shared memory that land later.

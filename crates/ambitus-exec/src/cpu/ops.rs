@@ -9,8 +9,8 @@
 //! does not compile, and no entry can be left out.
 
 use super::dispatch::{
-    Instruction, Resolved, attention, collective, conv, copy, core, loss, matmul, norm, optim, recurrent,
-    segment, small,
+    Instruction, Resolved, alignment, attention, collective, conv, copy, core, loss, matmul, norm, optim,
+    recurrent, segment, small, spline,
 };
 use super::kernels as k;
 use super::operand::Io;
@@ -64,10 +64,12 @@ ops! { (op, this, io, t, threads)
     Cast { bind: core::cast(io), takes: t.words_or(true), workspace: 0, overwrites: false }
     Fill { bind: core::fill(op, io), takes: t.words_or(true), workspace: 0, overwrites: false }
     Reshape { bind: core::reshape(io), takes: t.words_or(true), workspace: 0, overwrites: true }
+    Detach { bind: core::reshape(io), takes: t.words_or(true), workspace: 0, overwrites: true }
     Permute { bind: core::permute(op, io), takes: t.words_or(true), workspace: 0, overwrites: false }
     Broadcast { bind: core::broadcast(io), takes: t.words_or(true), workspace: 0, overwrites: false }
     Slice { bind: core::slice(op, io), takes: t.words_or(true), workspace: 0, overwrites: false }
     Concat { bind: core::concat(op, io), takes: t.words_or(true), workspace: 0, overwrites: false }
+    Reverse { bind: core::reverse(op, io), takes: t.words_or(true), workspace: 0, overwrites: false }
     Iota { bind: core::iota(op, io), takes: t.words(), workspace: 0, overwrites: false }
     Gather { bind: core::gather(op, io), takes: t.words_or(true), workspace: 0, overwrites: true }
     WriteRows { bind: core::write_rows(io), takes: t.words_or(true), workspace: 0, overwrites: false }
@@ -180,6 +182,20 @@ ops! { (op, this, io, t, threads)
         workspace: attention::grad_workspace(op, t, threads), overwrites: false,
     }
 
+    // Tables of keys and values by distance are f32, and their gradients.
+    WindowedAttention {
+        bind: attention::windowed_forward(op, io), takes: t.words_or(staged(t.x[0])),
+        workspace: attention::windowed_workspace(op, t, threads), overwrites: false,
+    }
+    WindowedAttentionGrad {
+        bind: attention::windowed_grad(op, io), takes: t.words_or(staged(t.x[0])),
+        workspace: attention::windowed_grad_workspace(op, t, threads), overwrites: false,
+    }
+    MonotonicPath {
+        bind: alignment::monotonic_path(io), takes: t.words(),
+        workspace: k::monotonic_path_workspace(t.x[0].shape.rows(), t.x[1].shape.rows()), overwrites: false,
+    }
+
     Conv1d {
         bind: conv::forward(op, io), takes: t.words(),
         workspace: conv::workspace(op, t, threads), overwrites: false,
@@ -196,6 +212,13 @@ ops! { (op, this, io, t, threads)
     Lstm {
         bind: recurrent::lstm(io), takes: t.words(),
         workspace: k::lstm_workspace(t.y[0].shape.cols()), overwrites: false,
+    }
+
+    // Rows in f64, between results and operands in f32.
+    RationalSpline { bind: spline::rational_spline(op, io), takes: t.floats(), workspace: 0, overwrites: false }
+    RationalSplineGrad {
+        bind: spline::rational_spline_grad(op, io), takes: t.floats(),
+        workspace: 0, overwrites: false,
     }
 
     MaskedMse {

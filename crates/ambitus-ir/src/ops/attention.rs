@@ -192,31 +192,10 @@ impl OpDef for Attention {
         let scores = b.matmul(q, k, false, true);
         let scores = b.times(scores, self.scale);
         let seen = visible(b, scores, x[3], x[4], self.causal);
-        let lowest = b.fill_like(scores, f32::MIN);
-        let shape = b.ty(scores).shape;
-
-        let high = b.select(seen, scores, lowest);
-        let high = b.reduce(ReduceKind::Max, high, 2);
-        let all_high = b.broadcast(high, &shape);
-        let z = b.sub(scores, all_high);
-        let z = b.keep(seen, z);
-        let e = b.unary(UnaryKind::Exp, z);
-        let e = b.keep(seen, e);
-        // A query that sees a key has a sum of at least 1, from its highest score.
-        let sum = b.reduce(ReduceKind::Sum, e, 2);
-        let any = b.is_positive(sum);
-        let one = b.fill_like(sum, 1.0);
-        let by = b.select(any, sum, one);
-        let o = b.matmul(e, v, false, false);
-        let dims = b.ty(o).shape;
-        let all_by = b.broadcast(by, &dims);
-        let o = b.div(o, all_by);
-        let o = join_heads(b, o);
-
-        let lse = b.unary(UnaryKind::Log, by);
-        let lse = b.add(high, lse);
-        let lse = b.keep(any, lse);
-        let lse = join_heads(b, lse);
+        let softmax = Softmax::of(b, scores, seen);
+        let o = b.matmul(softmax.e, v, false, false);
+        let o = softmax.divided(b, o);
+        let lse = softmax.lse(b);
         Some(vec![b.as_like(o, x[0]), lse])
     }
 
@@ -281,20 +260,10 @@ impl OpDef for AttentionGrad {
         let scores = b.matmul(q, k, false, true);
         let scores = b.times(scores, self.scale);
         let seen = visible(b, scores, x[6], x[7], self.causal);
-        let shape = b.ty(scores).shape;
-        let lse = b.broadcast(lse, &shape);
-        let z = b.sub(scores, lse);
-        let z = b.keep(seen, z);
-        let p = b.unary(UnaryKind::Exp, z);
-        let p = b.keep(seen, p);
+        let p = probabilities(b, scores, lse, seen);
 
         let dp = b.matmul(d_o, v, false, true);
-        let od = b.mul(d_o, o);
-        let delta = b.reduce(ReduceKind::Sum, od, 2);
-        let delta = b.broadcast(delta, &shape);
-        let ds = b.sub(dp, delta);
-        let ds = b.mul(p, ds);
-        let ds = b.times(ds, self.scale);
+        let ds = score_gradients(b, [p, dp], [o, d_o], self.scale);
         let dq = b.matmul(ds, k, false, false);
         let dq = join_heads(b, dq);
         let dk = b.matmul(ds, q, true, false);
@@ -318,14 +287,86 @@ impl OpDef for AttentionGrad {
     }
 }
 
+/// A softmax over what queries see, `[heads, Tq, Tk]`, before it is divided by its sums.
+pub(super) struct Softmax {
+    /// Exponentials, zero where a query does not see.
+    pub e: ValueId,
+    /// The largest score, the sum (1 of none) and whether there is one: `[heads, Tq, 1]`.
+    high: ValueId,
+    by: ValueId,
+    any: ValueId,
+}
+
+impl Softmax {
+    pub(super) fn of(b: &mut Builder<'_>, scores: ValueId, seen: ValueId) -> Softmax {
+        let lowest = b.fill_like(scores, f32::MIN);
+        let shape = b.ty(scores).shape;
+        let high = b.select(seen, scores, lowest);
+        let high = b.reduce(ReduceKind::Max, high, 2);
+        let all_high = b.broadcast(high, &shape);
+        let z = b.sub(scores, all_high);
+        let z = b.keep(seen, z);
+        let e = b.unary(UnaryKind::Exp, z);
+        let e = b.keep(seen, e);
+        // A query that sees a key has a sum of at least 1, from its highest score.
+        let sum = b.reduce(ReduceKind::Sum, e, 2);
+        let any = b.is_positive(sum);
+        let one = b.fill_like(sum, 1.0);
+        let by = b.select(any, sum, one);
+        Softmax { e, high, by, any }
+    }
+
+    /// Sums of values `[heads, Tq, d]`, weighted by `e`, as means `[Tq, heads * d]`.
+    pub(super) fn divided(&self, b: &mut Builder<'_>, o: ValueId) -> ValueId {
+        let dims = b.ty(o).shape;
+        let all_by = b.broadcast(self.by, &dims);
+        let o = b.div(o, all_by);
+        join_heads(b, o)
+    }
+
+    /// The logarithms of the sums `[Tq, heads]`, 0 where a query sees nothing.
+    pub(super) fn lse(&self, b: &mut Builder<'_>) -> ValueId {
+        let lse = b.unary(UnaryKind::Log, self.by);
+        let lse = b.add(self.high, lse);
+        let lse = b.keep(self.any, lse);
+        join_heads(b, lse)
+    }
+}
+
+/// exp(scores - lse) `[heads, Tq, Tk]`, zero where a query does not see.
+pub(super) fn probabilities(b: &mut Builder<'_>, scores: ValueId, lse: ValueId, seen: ValueId) -> ValueId {
+    let shape = b.ty(scores).shape;
+    let lse = b.broadcast(lse, &shape);
+    let z = b.sub(scores, lse);
+    let z = b.keep(seen, z);
+    let p = b.unary(UnaryKind::Exp, z);
+    b.keep(seen, p)
+}
+
+/// scale * p * (dp - rowsum(do * o)): p and dp `[heads, Tq, Tk]`, o and do `[heads, Tq, d]`.
+pub(super) fn score_gradients(
+    b: &mut Builder<'_>,
+    [p, dp]: [ValueId; 2],
+    [o, d_o]: [ValueId; 2],
+    scale: f32,
+) -> ValueId {
+    let shape = b.ty(p).shape;
+    let od = b.mul(d_o, o);
+    let delta = b.reduce(ReduceKind::Sum, od, 2);
+    let delta = b.broadcast(delta, &shape);
+    let ds = b.sub(dp, delta);
+    let ds = b.mul(p, ds);
+    b.times(ds, scale)
+}
+
 /// Returns the pairs of an element of a query and a key that it sees, of one segment over all rows: the most that there may be.
-fn pairs(causal: bool, x: &[TensorType]) -> f64 {
+pub(super) fn pairs(causal: bool, x: &[TensorType]) -> f64 {
     let all = x[0].shape.elements() as f64 * x[1].shape[0] as f64;
     if causal { all / 2.0 } else { all }
 }
 
 /// `[T, heads * d]` as f32 `[heads, T, d]`.
-fn split_heads(b: &mut Builder<'_>, x: ValueId, heads: usize) -> ValueId {
+pub(super) fn split_heads(b: &mut Builder<'_>, x: ValueId, heads: usize) -> ValueId {
     let x = b.as_f32(x);
     let (rows, cols) = (b.dim(x, 0), b.dim(x, 1));
     let x = b.reshape(x, &[rows, heads, cols / heads]);
@@ -333,7 +374,7 @@ fn split_heads(b: &mut Builder<'_>, x: ValueId, heads: usize) -> ValueId {
 }
 
 /// `[heads, T, d]` as `[T, heads * d]`.
-fn join_heads(b: &mut Builder<'_>, x: ValueId) -> ValueId {
+pub(super) fn join_heads(b: &mut Builder<'_>, x: ValueId) -> ValueId {
     let shape = b.ty(x).shape;
     let x = b.permute(x, &[1, 0, 2]);
     b.reshape(x, &[shape[1], shape[0] * shape[2]])
@@ -341,7 +382,13 @@ fn join_heads(b: &mut Builder<'_>, x: ValueId) -> ValueId {
 
 /// Keys or values `[T, kv_heads * d]`, zero in rows of no segment, as f32 `[heads, T, d]`: repeated for the query heads
 /// that share them.
-fn split_key_heads(b: &mut Builder<'_>, x: ValueId, segs: ValueId, kv_heads: usize, heads: usize) -> ValueId {
+pub(super) fn split_key_heads(
+    b: &mut Builder<'_>,
+    x: ValueId,
+    segs: ValueId,
+    kv_heads: usize,
+    heads: usize,
+) -> ValueId {
     let x = b.keep_segment_rows(x, segs);
     let x = split_heads(b, x, kv_heads);
     let shape = b.ty(x).shape;
@@ -360,7 +407,13 @@ fn join_key_heads(b: &mut Builder<'_>, x: ValueId, kv_heads: usize) -> ValueId {
 }
 
 /// 1 where a query sees a key, like the scores `[heads, Tq, Tk]`.
-fn visible(b: &mut Builder<'_>, scores: ValueId, qs: ValueId, ks: ValueId, causal: bool) -> ValueId {
+pub(super) fn visible(
+    b: &mut Builder<'_>,
+    scores: ValueId,
+    qs: ValueId,
+    ks: ValueId,
+    causal: bool,
+) -> ValueId {
     let shape = b.ty(scores).shape;
     let grid = [shape[1], shape[2]];
     let mut along = |of: &dyn Fn(&mut Builder<'_>, ValueId, usize) -> ValueId| {

@@ -4,9 +4,10 @@
 //! oracle for every executor. Core ops have none and are implemented by everything that runs programs:
 //!
 //! - elementwise `unary`, `binary`, `select`, `cast`, `fill`; `reduce`; `reshape`, `permute`, `broadcast`, `slice`,
-//!   `concat`, `iota`; `gather`, and `scatter_add` and `matmul` without accumulator;
+//!   `concat`, `iota`, `detach`; `gather`, and `scatter_add` and `matmul` without accumulator;
 //! - `segment_ids` and `segment_positions`: what a segment table means is said once;
 //! - `rotary_frequencies` and `sinusoid`: their constants need more digits than a `fill` has;
+//! - `monotonic_path`: each step of its way back depends on the one before, and would be a program of its own;
 //! - `sum_partials`: adds in double precision;
 //! - `dropout`: its bits are integer arithmetic on 64-bit products;
 //! - `adamw_bf16` and `adamw_8bit`: what they store are bits of numbers, not numbers;

@@ -203,6 +203,58 @@ impl OpDef for Concat {
 }
 
 op! {
+    /// y = `x[.., n - 1 - i, ..]` at index i of one axis, n long: the elements of any type in reverse order.
+    Reverse = "reverse" {
+        /// reversed axis
+        axis: usize,
+    }
+}
+
+impl OpDef for Reverse {
+    fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        arity(x, 1)?;
+        want(self.axis < x[0].shape.len(), "no such axis")?;
+        Ok(vec![x[0]])
+    }
+
+    fn narrows(&self, _: usize) -> bool {
+        true
+    }
+
+    fn conducts(&self) -> bool {
+        true
+    }
+
+    fn vjp(&self, b: &mut Builder<'_>, v: &Vjp<'_>) -> Result<Grads, String> {
+        Ok(vec![v.dy0().map(|dy| b.reverse(dy, self.axis))])
+    }
+}
+
+op! {
+    /// x, as a constant: no gradient flows on to it.
+    Detach = "detach" {}
+}
+
+impl OpDef for Detach {
+    fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        arity(x, 1)?;
+        Ok(vec![x[0]])
+    }
+
+    fn narrows(&self, _: usize) -> bool {
+        true
+    }
+
+    fn detaches(&self) -> bool {
+        true
+    }
+
+    fn may_share(&self) -> Vec<(usize, usize)> {
+        vec![(0, 0)]
+    }
+}
+
+op! {
     /// 0, 1, 2, ... along one axis, repeated over the others.
     Iota = "iota" {
         /// counting axis
@@ -251,6 +303,14 @@ impl Builder<'_> {
             return *x;
         }
         self.push1(Concat { axis }, xs)
+    }
+    /// Returns the value as a constant, to which no gradient flows.
+    pub fn detach(&mut self, x: ValueId) -> ValueId {
+        self.push1(Detach {}, &[x])
+    }
+    /// Returns the elements in reverse order along one axis.
+    pub fn reverse(&mut self, x: ValueId, axis: usize) -> ValueId {
+        self.push1(Reverse { axis }, &[x])
     }
     /// 0, 1, 2, ... along `axis`.
     pub fn iota(&mut self, dtype: DType, dims: &[usize], axis: usize) -> ValueId {

@@ -15,7 +15,8 @@ op! {
         tb: bool,
         /// also takes (accumulator `[.., M, N]` of y's type, beta `[1]`): y = beta * accumulator + product, in fp32
         acc: bool,
-        /// y is f32 whatever the operands: gradients of parameters, which are never rounded to 16 bits
+        /// y is f32 whatever the operands, and mixed precision leaves them as they are: gradients of parameters, which are never
+        /// rounded to 16 bits, and products that stay f32
         wide: bool,
     }
 }
@@ -206,6 +207,11 @@ impl Builder<'_> {
     pub fn wide_product(&mut self, a: ValueId, b: ValueId, ta: bool, tb: bool) -> ValueId {
         let wide = self.ty(a).dtype != DType::F32;
         self.push1(MatMul { ta, tb, acc: false, wide }, &[a, b])
+    }
+
+    /// op(a) op(b) of f32, which mixed precision leaves f32: of what 16 bits would spoil.
+    pub fn exact_product(&mut self, a: ValueId, b: ValueId, ta: bool, tb: bool) -> ValueId {
+        self.push1(MatMul { ta, tb, acc: false, wide: true }, &[a, b])
     }
 
     /// x w^T + bias.

@@ -6,7 +6,7 @@ use ambitus_ir::ops::elementwise::{
     Binary, BinaryKind, Cast, Fill, Scale, ScaleRows, Select, Unary, UnaryKind,
 };
 use ambitus_ir::ops::index::{Gather, ScatterAdd, Sinusoid, SinusoidKind, WriteRows};
-use ambitus_ir::ops::layout::{Broadcast, Concat, Iota, Permute, Reshape, Slice};
+use ambitus_ir::ops::layout::{Broadcast, Concat, Detach, Iota, Permute, Reshape, Reverse, Slice};
 use ambitus_ir::ops::matmul::{Linear, LinearIn, MatMul};
 use ambitus_ir::ops::norm::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
 use ambitus_ir::ops::parts::Span;
@@ -286,6 +286,14 @@ pub(super) fn norms(t: &mut Table) {
     t.add("zero rows", RmsNorm { eps: 1e-5 }, vec![zeros, g]);
 }
 
+/// Not differentiated: its gradient is not that of the identity.
+pub(super) fn detached(t: &mut Table) {
+    let (x, y) = (t.fixed(&[6, 35]), t.fixed(&[2, 3, 4]));
+    t.add("", Detach {}, vec![x]);
+    t.add("of three axes", Detach {}, vec![y]);
+    t.add("of integers", Detach {}, vec![ints(&[3, -1, 7])]);
+}
+
 /// More rows and columns than the tiles of kernels.
 pub(super) fn larger(t: &mut Table) {
     for (rows, cols) in [(9, 1101), (150, 133)] {
@@ -300,5 +308,31 @@ pub(super) fn larger(t: &mut Table) {
         t.add(&what, RmsNorm { eps: 1e-5 }, vec![x, g]);
         let (x, g, dy) = (row(t), t.fixed(&[cols]), t.fixed(&dims));
         t.add(&what, RmsNormGrad { eps: 1e-5 }, vec![x, g, dy]);
+    }
+}
+
+/// Along each axis, of rows with and without pads.
+pub(super) fn reversed(t: &mut Table) {
+    for (what, dims, axis) in [
+        ("of a vector", &[37][..], 0),
+        ("of columns", &[7, 39], 1),
+        ("of short columns", &[7, 5], 1),
+        ("of rows", &[7, 39], 0),
+        ("of dense rows", &[7, 48], 0),
+        ("inside", &[3, 6, 5], 1),
+        ("of the first of four axes", &[3, 2, 4, 33], 0),
+        ("of the third of four axes", &[3, 2, 4, 33], 2),
+        ("of the last of four axes", &[3, 2, 4, 33], 3),
+        ("of one row", &[1, 35], 0),
+        ("of one column", &[35, 1], 1),
+    ] {
+        let x = t.x(dims);
+        t.add(what, Reverse { axis }, vec![x]);
+    }
+    t.add("of integers", Reverse { axis: 0 }, vec![ints(&[1, -2, 3, 4])]);
+    // Longer than any tile.
+    for (dims, axis) in [([2, 20_011], 1), ([1301, 37], 0)] {
+        let x = t.fixed(&dims);
+        t.add(&format!("of axis {axis} of {dims:?}"), Reverse { axis }, vec![x]);
     }
 }

@@ -1,6 +1,6 @@
 //! Core ops on dense values, one element after another.
 
-use super::{collective, narrow};
+use super::{alignment, collective, narrow, spline};
 use crate::tensor::Tensor;
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::ops::index::{Gather, ScatterAdd, Sinusoid, SinusoidKind};
@@ -36,7 +36,7 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         Op::Cast(_) => one(x[0].data.iter().map(|v| cast(*v, y[0].dtype)).collect()),
         Op::Fill(op) => one(vec![cast(f64::from(op.value), op.dtype); y[0].shape.elements()]),
         Op::Reduce(op) => one(reduce(op.kind, &x[0], op.axis)),
-        Op::Reshape(_) => one(x[0].data.clone()),
+        Op::Reshape(_) | Op::Detach(_) => one(x[0].data.clone()),
         Op::Permute(op) => one(pull(&y[0], &x[0], |at, from| {
             for (i, a) in op.axes.iter().enumerate() {
                 from[*a] = at[i];
@@ -52,6 +52,10 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
             from[op.axis] += op.start;
         })),
         Op::Concat(op) => one(concat(x, op.axis)),
+        Op::Reverse(op) => one(pull(&y[0], &x[0], |at, from| {
+            from.copy_from_slice(at);
+            from[op.axis] = y[0].shape[op.axis] - 1 - at[op.axis];
+        })),
         Op::Iota(op) => {
             let mut data = Vec::with_capacity(y[0].shape.elements());
             each_index(&y[0].shape, |at| data.push(at[op.axis] as f64));
@@ -72,8 +76,11 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
             let of = |i: usize| op.base.powf(-2.0 * i as f64 / op.dim as f64);
             one((0..op.dim / 2).map(of).collect())
         }
+        Op::MonotonicPath(_) => one(alignment::monotonic_path(x)),
         Op::Dropout(op) => one(dropout(op, &x[0], &x[1], &x[2])),
         Op::Sinusoid(op) => one(sinusoid(op, &x[0])),
+        Op::RationalSpline(op) => Some(spline::forward(op, x)),
+        Op::RationalSplineGrad(op) => Some(spline::grad(op, x)),
         Op::AdamWBf16(op) => Some(narrow::bf16(op, x)),
         Op::AdamW8bit(op) => Some(narrow::eight_bit(op, x)),
         Op::SumPartials(_) => one(vec![x.iter().flat_map(|t| &t.data).sum()]),
@@ -114,6 +121,8 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         | Op::Rotary(_)
         | Op::Attention(_)
         | Op::AttentionGrad(_)
+        | Op::WindowedAttention(_)
+        | Op::WindowedAttentionGrad(_)
         | Op::Conv1d(_)
         | Op::Conv1dInputGrad(_)
         | Op::Conv1dWeightGrad(_)

@@ -112,6 +112,35 @@ fn attention(op: &Attention, x: &[Tensor]) -> Vec<Data> {
     vec![o, lse]
 }
 
+fn windowed(heads: usize, x: &[Tensor]) -> Vec<Data> {
+    let [q, k, v, rel_k, rel_v, segs] = x else { panic!("six operands") };
+    let (wide, d, near) = (cols(q), cols(rel_k), rel_k.ty.shape[0]);
+    let (mut o, mut lse) = (vec![0.0; q.data.len()], vec![0.0; q.data.len() / wide * heads]);
+    each_segment(segs, |_, rows| {
+        for (t, h) in rows.clone().flat_map(|t| (0..heads).map(move |h| (t, h))) {
+            // A row of a head, and what is added to it at its distance from t.
+            let row = |x: &Tensor, table: &Tensor, u: usize| -> Data {
+                let r = (u + near / 2).checked_sub(t).filter(|r| *r < near);
+                let more = |c: usize| r.map_or(0.0, |r| table.data[r * d + c]);
+                (0..d).map(|c| x.data[u * wide + h * d + c] + more(c)).collect()
+            };
+            let score = |u: usize| -> f64 {
+                let key = row(k, rel_k, u);
+                (0..d).map(|c| q.data[t * wide + h * d + c] * key[c]).sum::<f64>() / (d as f64).sqrt()
+            };
+            let scores: Data = rows.clone().map(score).collect();
+            let sum: f64 = scores.iter().map(|s| s.exp()).sum();
+            lse[t * heads + h] = sum.ln();
+            for (u, score) in rows.clone().zip(scores) {
+                for (c, v) in row(v, rel_v, u).into_iter().enumerate() {
+                    o[t * wide + h * d + c] += score.exp() / sum * v;
+                }
+            }
+        }
+    });
+    vec![o, lse]
+}
+
 fn conv1d(op: &Conv1d, x: &[Tensor]) -> Data {
     let [x, w, bias, segs] = x else { panic!("four operands") };
     let (cin, cout) = (cols(x), w.ty.shape[0]);
@@ -304,11 +333,11 @@ fn formula(op: &Op, x: &[Tensor]) -> Option<Vec<Data>> {
         Op::Grn(op) => vec![grn(x, op.eps)],
         Op::Rotary(op) => vec![rotary(op, &x[0], &x[1], &x[2], x.get(3))],
         Op::Attention(op) => attention(op, x),
+        Op::WindowedAttention(op) => windowed(op.heads, x),
         Op::Conv1d(op) => vec![conv1d(op, x)],
         Op::Lstm(_) => lstm(x),
         Op::MaskedMse(_) => {
-            let c = cols(&x[0]);
-            let term = |i: usize| at(2, i / c) * (at(0, i) - at(1, i)).powi(2);
+            let term = |i: usize| at(2, i / cols(&x[0])) * (at(0, i) - at(1, i)).powi(2);
             vec![vec![at(3, 0) * (0..x[0].data.len()).map(term).sum::<f64>()]]
         }
         Op::LinearCrossEntropy(_) => vec![vec![cross_entropy(x)]],
@@ -338,7 +367,7 @@ fn decompositions_are_the_formulas() {
         }
         checked.insert(case.op.name());
     }
-    assert_eq!(checked.len(), 24, "{checked:?}");
+    assert_eq!(checked.len(), 25, "{checked:?}");
 }
 
 /// An accumulating op is its plain form plus beta times the accumulator, and leaves other results alone.
@@ -385,6 +414,9 @@ fn rows_of_no_segment_reach_nothing() {
             "gated_residual_grad" => &[(3, &[1, 2])],
             "rotary" | "dropout" => &[(2, &[0])],
             "attention" => &[(3, &[0]), (4, &[1, 2])],
+            "windowed_attention" => &[(5, &[0, 1, 2])],
+            "windowed_attention_grad" => &[(8, &[0, 1, 2, 7])],
+            "monotonic_path" => &[(4, &[0]), (5, &[1, 2])],
             "attention_grad" => &[(6, &[0, 5]), (7, &[1, 2])],
             "conv1d_input_grad" => &[(2, &[1])],
             "conv1d_weight_grad" => &[(2, &[0, 1])],
@@ -403,5 +435,5 @@ fn rows_of_no_segment_reach_nothing() {
         assert!(dirty == clean, "{}", case.name);
         checked.insert(case.op.name());
     }
-    assert_eq!(checked.len(), 13, "{checked:?}");
+    assert_eq!(checked.len(), 16, "{checked:?}");
 }

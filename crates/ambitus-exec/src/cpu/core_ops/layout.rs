@@ -180,6 +180,22 @@ pub fn broadcast<E: Element>(pool: &Pool, from: TensorType, ty: TensorType, x: &
     strided(pool, ty, by, x, out);
 }
 
+/// x in reverse order along `axis`.
+pub fn reverse<E: Element>(pool: &Pool, axis: usize, ty: TensorType, x: &[E], out: &mut [E]) {
+    let (rank, n) = (ty.shape.len(), ty.shape[axis]);
+    rows(pool, ty, out, |r, out| {
+        if axis + 1 == rank {
+            let from = &x[r * ty.pitch..][..out.len()];
+            out.iter_mut().zip(from.iter().rev()).for_each(|(o, x)| *o = *x);
+        } else {
+            let inner: usize = ty.shape[axis + 1..rank - 1].iter().product();
+            let at = r / inner % n;
+            let from = r + (n - 1) * inner - 2 * at * inner;
+            out.copy_from_slice(&x[from * ty.pitch..][..out.len()]);
+        }
+    });
+}
+
 /// 0, 1, 2, ... along `axis`.
 pub fn iota(pool: &Pool, axis: usize, ty: TensorType, out: &mut [f32]) {
     let number = |i: usize| if ty.dtype == DType::I32 { word(i as i32) } else { i as f32 };

@@ -5,7 +5,9 @@ use crate::cpu::core_ops::segment;
 use crate::cpu::kernels as k;
 use crate::cpu::operand::Io;
 use crate::cpu::types::Types;
+use ambitus_ir::TensorType;
 use ambitus_ir::ops::attention::{Attention, AttentionGrad, Rotary, RotaryFrequencies};
+use ambitus_ir::ops::windowed::{self, WindowedAttention, WindowedAttentionGrad};
 
 pub fn rotary_frequencies(op: &RotaryFrequencies, mut io: Io) -> Resolved {
     let (dim, base, mut y) = (op.dim, op.base, io.y(0));
@@ -71,4 +73,47 @@ pub fn grad(op: &AttentionGrad, mut io: Io) -> Resolved {
 /// Returns the floats of scratch of [`grad`].
 pub fn grad_workspace(op: &AttentionGrad, t: Types<'_>, threads: usize) -> usize {
     k::attention_grad_workspace(&attention_of_grad(op), t.x[0].shape.rows(), threads, t.halves())
+}
+
+/// Returns the kernel's description of attention with a window, for q's type.
+fn windowed(heads: usize, q: TensorType) -> k::Attention {
+    let (head_dim, scale) = (q.shape.cols() / heads, windowed::scale(heads, q));
+    k::Attention { heads, kv_heads: heads, head_dim, causal: false, scale }
+}
+
+pub fn windowed_forward(op: &WindowedAttention, mut io: Io) -> Resolved {
+    let spec = windowed(op.heads, io.x_ty(0));
+    let (q, key, v, keys, values, seg) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?, io.x(4)?, io.x(5)?);
+    let (mut o, mut lse, mut ws) = (io.y(0), io.y(1), io.ws());
+    kernel(move |f| {
+        let window = k::Window { keys: keys.mat(f), values: values.mat(f) };
+        let (qkv, y) = ([q.rows(f), key.rows(f), v.rows(f)], (o.rows(f), lse.mat(f)));
+        k::windowed_attention(f.pool, qkv, window, seg.ints(f), &spec, y, ws.data(f));
+    })
+}
+
+/// Returns the floats of scratch of [`windowed_forward`].
+pub fn windowed_workspace(op: &WindowedAttention, t: Types<'_>, threads: usize) -> usize {
+    k::attention_workspace(&windowed(op.heads, t.x[0]), threads, t.halves())
+}
+
+pub fn windowed_grad(op: &WindowedAttentionGrad, mut io: Io) -> Resolved {
+    let spec = windowed(op.heads, io.x_ty(0));
+    let (q, key, v, keys, values) = (io.x(0)?, io.x(1)?, io.x(2)?, io.x(3)?, io.x(4)?);
+    let (o, lse, d_o, seg) = (io.x(5)?, io.x(6)?, io.x(7)?, io.x(8)?);
+    let (mut dq, mut dk, mut dv) = (io.y(0), io.y(1), io.y(2));
+    let (mut dkeys, mut dvalues, mut ws) = (io.y(3), io.y(4), io.ws());
+    kernel(move |f| {
+        let window = k::Window { keys: keys.mat(f), values: values.mat(f) };
+        let (qkv, of_o) = ([q.rows(f), key.rows(f), v.rows(f)], (o.rows(f), lse.mat(f), d_o.rows(f)));
+        let (grads, tables) = ([dq.rows(f), dk.rows(f), dv.rows(f)], [dkeys.mat(f), dvalues.mat(f)]);
+        let seg = seg.ints(f);
+        k::windowed_attention_grad(f.pool, qkv, window, of_o, seg, &spec, grads, tables, ws.data(f));
+    })
+}
+
+/// Returns the floats of scratch of [`windowed_grad`].
+pub fn windowed_grad_workspace(op: &WindowedAttentionGrad, t: Types<'_>, threads: usize) -> usize {
+    let shape = (t.x[0].shape.rows(), super::segments(t.x[8]), t.x[3].shape.rows());
+    k::windowed_attention_grad_workspace(&windowed(op.heads, t.x[0]), shape, threads, t.halves())
 }

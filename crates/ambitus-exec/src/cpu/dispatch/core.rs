@@ -8,7 +8,7 @@ use crate::cpu::operand::{In, Io, by_width, contiguous, half};
 use crate::cpu::types::{Types, f32s, staged};
 use ambitus_ir::ops::elementwise::{Binary, Fill, Unary};
 use ambitus_ir::ops::index::{Gather, ScatterAdd};
-use ambitus_ir::ops::layout::{Concat, Iota, Permute, Slice};
+use ambitus_ir::ops::layout::{Concat, Iota, Permute, Reverse, Slice};
 use ambitus_ir::ops::reduce::{Reduce, ReduceKind};
 use ambitus_ir::{DType, TensorType};
 
@@ -187,6 +187,13 @@ pub fn concat(op: &Concat, mut io: Io) -> Resolved {
     }
     by_width!(y.ty(), E => kernel(move |f| {
         parts.iter().for_each(|(x, block)| block.run(f.pool, x.slice::<E>(f), y.slice::<E>(f)));
+    }))
+}
+
+pub fn reverse(op: &Reverse, mut io: Io) -> Resolved {
+    let (axis, x, mut y) = (op.axis, io.x(0)?, io.y(0));
+    by_width!(x.ty(), E => kernel(move |f| {
+        layout::reverse(f.pool, axis, y.ty(), x.slice::<E>(f), y.slice::<E>(f));
     }))
 }
 

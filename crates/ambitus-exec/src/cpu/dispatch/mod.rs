@@ -1,5 +1,6 @@
 //! From an instruction and its places to a kernel, once, at open. Files by op family; [`ops`](super::ops) is their list.
 
+pub(super) mod alignment;
 pub(super) mod attention;
 pub(super) mod collective;
 pub(super) mod conv;
@@ -11,6 +12,7 @@ pub(super) mod norm;
 pub(super) mod optim;
 pub(super) mod recurrent;
 pub(super) mod segment;
+pub(super) mod spline;
 
 use super::executor::AsyncMode;
 use super::kernels::{Mat, Rows};

@@ -44,12 +44,18 @@
 //!              attention_workspace(&Attention, threads, narrow)
 //!              attention_grad(pool, q, k, v, o, lse, d_o, q_seg, k_seg, &Attention, dq, dk, dv, ws)
 //!              attention_grad_workspace(&Attention, q_rows, threads, narrow)
+//!              windowed_attention(pool, [q, k, v], Window { keys, values }, seg, &Attention, (o, lse), ws)
+//!              windowed_attention_grad(pool, [q, k, v], Window, (o, lse, d_o), seg, &Attention, [dq, dk, dv], [dkeys, dvalues], ws)
+//!              windowed_attention_grad_workspace(&Attention, (rows, segments, near), threads, narrow)
+//! alignment    monotonic_path(pool, z, &Densities { mean, scale, base }, frame_seg, text_seg, path[F], ws)   .._workspace(frames, rows)
 //! conv         conv1d(pool, x, seg, w, bias?, &Conv1d { cin, cout, groups, kernel, pad_left }, out, ws)
 //!              conv1d_grad_input(pool, dy, seg, w, &Conv1d, dx, ws)
 //!              conv1d_grad_weight(pool, x, dy, seg, &Conv1d, acc, dw, ws)                  conv1d_workspace(&Conv1d, rows, segments, threads)
 //! grn          grn(pool, x, seg, gamma, beta, out, ws)
 //!              grn_grad(pool, x, seg, gamma, dy, dx, acc, dgamma, dbeta, ws)               grn_workspace(rows, segments, cols)
 //! lstm         lstm(pool, x[T,4H], w[4H,H], [h, c] [S,H], seg, y, [h, c], ws)   lstm_workspace(hidden)
+//! spline       rational_spline(pool, Spline { bins, bound }, inverse, x[T], params[T,3B-1], [y, logdet] [T])
+//!              rational_spline_grad(pool, Spline, x, params, [dy, dlogdet] [T], dx[T], dparams)
 //! rows         gather_rows(pool, table, idx, out)   scatter_add_rows(pool, (idx, first), dy, acc, dtable)
 //!              column_sum(pool, x, acc, out, ws)    column_sum_workspace(rows, cols)
 //!              scale_rows(pool, x, factors[T], out) concat_cols(pool, &`[Mat]`, out)   sinusoid(pool, positions, freqs, SinusoidOrder, out)
@@ -68,6 +74,7 @@
 //! ```
 
 pub mod activation;
+pub mod alignment;
 pub mod attention;
 pub mod conv;
 pub mod gemm;
@@ -89,6 +96,7 @@ pub mod rows;
 mod scratch;
 mod simd;
 pub mod snake;
+pub mod spline;
 #[cfg(test)]
 mod testing;
 mod tiles;
@@ -97,7 +105,11 @@ mod view;
 mod x86;
 
 pub use activation::{Act, activation, activation_grad, add_scaled, axpby, mul, scale, swiglu, swiglu_grad};
-pub use attention::{Attention, attention, attention_grad, attention_grad_workspace, attention_workspace};
+pub use alignment::{Densities, monotonic_path, monotonic_path_workspace};
+pub use attention::{
+    Attention, Window, attention, attention_grad, attention_grad_workspace, attention_workspace,
+    windowed_attention, windowed_attention_grad, windowed_attention_grad_workspace,
+};
 pub use conv::{Conv1d, conv1d, conv1d_grad_input, conv1d_grad_weight, conv1d_workspace};
 pub use gemm::{Operand, few_rows_workspace, gemm, gemm_narrow, gemm_narrow_workspace, gemm_workspace};
 pub use grn::{grn, grn_grad, grn_workspace};
@@ -124,4 +136,5 @@ pub use rows::{
 };
 pub use simd::Isa;
 pub use snake::snake;
+pub use spline::{Spline, rational_spline, rational_spline_grad};
 pub use view::{Mat, MatMut, check_segments, segment, segment_of};

@@ -87,6 +87,8 @@ fn every_case_agrees_with_the_interpreter_in_bf16() {
         "matmul",
         "attention",
         "attention_grad",
+        "windowed_attention",
+        "windowed_attention_grad",
         "ada_layer_norm_grad",
         "rotary",
         "dropout",

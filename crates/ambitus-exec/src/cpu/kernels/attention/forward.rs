@@ -1,6 +1,7 @@
 //! Attention forward.
 
 use super::one::{self, HeadRows};
+use super::window::{Place, Window, add_dots, add_rows};
 use super::*;
 use crate::cpu::kernels::gemm::micro::{Left, Right, Store, block};
 use crate::cpu::kernels::math::exp_softmax;
@@ -46,10 +47,23 @@ pub fn attention<'a>(
     lse: MatMut,
     ws: &mut [f32],
 ) {
-    let (q, k, v, o) = (q.into(), k.into(), v.into(), o.into());
+    run_all(pool, [q.into(), k.into(), v.into()], [q_seg, k_seg], spec, None, (o.into(), lse), ws);
+}
+
+/// [`attention`], perhaps with a window: then every query head has its own key head, and one table is both sides'.
+pub(super) fn run_all(
+    pool: &Pool,
+    [q, k, v]: [Rows; 3],
+    [q_seg, k_seg]: [&[i32]; 2],
+    spec: &Attention,
+    window: Option<Window>,
+    (o, lse): (RowsMut, MatMut),
+    ws: &mut [f32],
+) {
     let ((q_rows, q_cols), (k_rows, k_cols)) = (q.shape(), k.shape());
     let segments = check_tables(q_seg, q_rows, k_seg, k_rows);
     spec.check(q_cols, k_cols);
+    window.iter().for_each(|w| w.check(spec.head_dim));
     assert!(v.shape() == k.shape() && o.shape() == q.shape());
     assert!(lse.rows == q_rows && lse.cols == spec.heads);
     let (isa, g) = (pool.isa(), spec.kv_heads);
@@ -80,8 +94,8 @@ pub fn attention<'a>(
             return;
         }
         let first = rows.start + block * QB;
-        let task =
-            Task { q, k, v, spec, head, rows: first..rows.end.min(first + QB), local: block * QB, keys };
+        let local = block * QB;
+        let task = Task { q, k, v, spec, window, head, rows: first..rows.end.min(first + QB), local, keys };
         // SAFETY: workers that run at once have different numbers.
         let ws = unsafe { ws.slice(worker * each, each) };
         if head == 0 {
@@ -129,6 +143,7 @@ struct Task<'a> {
     k: Rows<'a>,
     v: Rows<'a>,
     spec: &'a Attention,
+    window: Option<Window<'a>>,
     head: usize,
     rows: Range<usize>,
     /// Position of `rows.start` in the segment.
@@ -157,6 +172,9 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32
     let (first_row, first_col) = (task.rows.start, task.head * width);
     let (q, q_row, q_col) = q.tile(isa, (first_row, n), (first_col, width), q_tile);
     let (sum_o, o_pitch) = sums(o, (first_row, first_col), o_tile, width);
+    // SAFETY: this task owns these rows and columns of o, and no two of its rows are alive at a time.
+    let out =
+        |i: usize, h: usize| unsafe { std::slice::from_raw_parts_mut(sum_o.add(i * o_pitch + h * d), d) };
     max.fill(f32::NEG_INFINITY);
     sum.fill(0.0);
     let nr = nr::<S>();
@@ -167,7 +185,7 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32
         }
         let m = KT.min(task.keys.len() - k0);
         let at = ((task.keys.start + k0, m), (task.head * d, d));
-        if n == 1 && group <= QT {
+        if n == 1 && group <= QT && task.window.is_none() {
             let query = &q.data[q_row * q.pitch + q_col..][..width];
             // SAFETY: this task owns this row and these columns of o.
             let out = unsafe { std::slice::from_raw_parts_mut(sum_o, width) };
@@ -189,6 +207,7 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32
                 }
                 let m = spec.seen(m, at + rows, k0, nr);
                 let queries = &q.data[(q_row + q0) * q.pitch + q_col + h * d..];
+                let query = |i: usize| &queries[i * q.pitch..][..d];
                 let queries = Left { ptr: queries.as_ptr(), ld: q.pitch };
                 let store = Store { alpha: spec.scale, ..Store::SET };
                 // SAFETY: q, the packed keys and the score tile hold rows x d, at least d x m and rows x m.
@@ -199,13 +218,12 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32
                         let seen = (at + i + 1).saturating_sub(k0).min(m);
                         line[seen..].fill(f32::NEG_INFINITY);
                     }
+                    if let Some(window) = &task.window {
+                        let place = Place { query: at + i, keys: (k0, m) };
+                        add_dots(s, query(i), &window.keys, place, spec.scale, line);
+                    }
                     let state = h * QB + q0 + i;
-                    // SAFETY: this task owns these rows and columns of o.
-                    let out = unsafe {
-                        let p = sum_o.add((q0 + i) * o_pitch + h * d);
-                        std::slice::from_raw_parts_mut(p, d)
-                    };
-                    softmax_step(s, line, &mut max[state], &mut sum[state], out, k0 == 0);
+                    softmax_step(s, line, &mut max[state], &mut sum[state], out(q0 + i, h), k0 == 0);
                 }
                 let p = Left { ptr: scores.as_ptr(), ld: LDS };
                 let store = if k0 == 0 { Store::SET } else { Store::ADD };
@@ -214,6 +232,12 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32
                     let to = sum_o.add(q0 * o_pitch + h * d);
                     block::<S, false>(s, rows, d, m, p, values, to, o_pitch, store)
                 };
+                if let Some(window) = &task.window {
+                    for (i, line) in scores.chunks(LDS).enumerate().take(rows) {
+                        let place = Place { query: at + i, keys: (k0, m) };
+                        add_rows(s, line, &window.values, place, out(q0 + i, h));
+                    }
+                }
             }
         }
     }
@@ -221,12 +245,9 @@ fn run_body<S: Simd>(s: S, task: &Task, o: &RowsMut, lse: &MatMut, ws: &mut [f32
         let head = task.head * group + h;
         for i in 0..n {
             let (state, row) = (h * QB + i, task.rows.start + i);
-            // SAFETY: this task owns these elements of o and lse.
-            let (out, l) = unsafe {
-                let p = sum_o.add(i * o_pitch + h * d);
-                (std::slice::from_raw_parts_mut(p, d), &mut *lse.ptr().add(row * lse.pitch + head))
-            };
-            scale_by(s, out, 1.0 / sum[state]);
+            // SAFETY: this task owns these elements of lse.
+            let l = unsafe { &mut *lse.ptr().add(row * lse.pitch + head) };
+            scale_by(s, out(i, h), 1.0 / sum[state]);
             *l = max[state] + sum[state].ln();
         }
     }

@@ -9,9 +9,11 @@ mod forward;
 mod one;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use backward::{attention_grad, attention_grad_workspace};
 pub use forward::{attention, attention_workspace};
+pub use window::{Window, windowed_attention, windowed_attention_grad, windowed_attention_grad_workspace};
 
 use super::gemm::micro::nr;
 use super::gemm::pack::pack_b;
