@@ -18,9 +18,14 @@ pub trait Model: Debug + Send + Sync {
     /// configuration has it. What a validation measures is the loss of the first.
     fn loss(&self, s: &mut Session, player: usize, cap: Capacity, name: &str, train: bool) -> Program;
 
-    /// Returns the outputs `[1]` of forward steps that the log names besides the loss: its parts, sums over an update as the
-    /// loss is.
+    /// Returns the outputs `[1]` of the first player's forward step that the log names besides the loss: its parts, sums over an
+    /// update as the loss is.
     fn reported(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Returns the outputs f32 `[T]` of the first player's forward step that hold an integer of each row: `gradients` writes them.
+    fn traced(&self) -> &'static [&'static str] {
         &[]
     }
 

@@ -17,7 +17,7 @@ use ambitus_families::batches::{write_batch, write_f32, write_inputs};
 use ambitus_families::clips::{Clips, Use, When};
 use ambitus_families::error::{RunError, replaces_a_file};
 use ambitus_families::family::ModelDir;
-use ambitus_models::{Batch, Capacity, Norms};
+use ambitus_models::{Batch, Capacity, Norms, Player};
 use ambitus_plan::budget::{MicroBatch, RunPlan, Shape, clip_rows};
 use ambitus_plan::device::Device;
 use ambitus_plan::inference;
@@ -162,37 +162,72 @@ pub fn gradients(
     let doubts = weights::load(&mut *exec, dir, 0)?;
     let (mut host, players) = (model.batch(capacity), session::players(&*model));
     host.set_norms(&norms);
-    let mut losses = work.none();
+    let (mut losses, mut traced) = (work.none(), Traced::new());
     for (i, members) in micro_batches.iter().enumerate() {
         clips.fill(&uses(members), &mut host)?;
-        for player in &players {
-            work.run(&mut *exec, &player.program(program::MICRO), &host, i > 0, &mut losses)?;
+        for (k, player) in players.iter().enumerate() {
+            work.run(&mut *exec, (k, &player.program(program::MICRO)), &host, i > 0, &mut losses)?;
         }
+        let first = players[0].program(program::MICRO);
+        work.trace(&*exec, &first, &rows, members, &mut traced)?;
     }
     let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
-    write(&*exec, &Gathered::Alone, &losses, scale, out)?;
+    write(&*exec, &Gathered::Alone, &losses, &traced, scale, out)?;
     Ok(Computed { loss: losses[0].1 as f32, doubts })
 }
 
-/// Sums over micro-batches: of the loss, and of what the model reports besides; not a number where this rank has none.
-type Losses = Vec<(&'static str, f64)>;
+/// Sums over micro-batches: of each player's loss, and of what the model reports besides; not a number where this rank has none.
+type Losses = Vec<(String, f64)>;
+/// Numbers of a clip's rows, by tensor.
+type Traced = Vec<(String, Vec<i64>)>;
 
 impl Work<'_> {
     fn none(&self) -> Losses {
-        ["loss"].iter().chain(self.dir.model.reported()).map(|name| (*name, 0.0)).collect()
+        let of_player = |player: &Player| match player.name {
+            "" => "loss".to_owned(),
+            name => format!("loss.{name}"),
+        };
+        let model = &self.dir.model;
+        let losses = model.players().iter().map(of_player);
+        losses.chain(model.reported().iter().map(|name| (*name).to_owned())).map(|name| (name, 0.0)).collect()
     }
 
-    /// Runs a micro-batch, and adds what it gives.
+    /// Runs a micro-batch of a player, by its index and its program's name, and adds what it gives.
     fn run(
         &self,
         exec: &mut dyn Executor,
-        name: &str,
+        (player, name): (usize, &str),
         host: &Batch,
         further: bool,
         losses: &mut Losses,
     ) -> Result<(), RunError> {
-        losses[0].1 += f64::from(run_micro(exec, name, host, further)?);
-        add_reported(exec, name, &str::to_owned, losses)
+        losses[player].1 += f64::from(run_micro(exec, name, host, further)?);
+        match player {
+            0 => add_reported(exec, name, &str::to_owned, &mut losses[self.dir.model.players().len()..]),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds what the program of a micro-batch of these clips traced of their rows.
+    fn trace(
+        &self,
+        exec: &dyn Executor,
+        name: &str,
+        rows: &[usize],
+        members: &[usize],
+        traced: &mut Traced,
+    ) -> Result<(), RunError> {
+        let mut values = vec![0.0; self.capacity.rows];
+        for output in self.dir.model.traced() {
+            exec.read_f32(name, output, 0, &mut values)?;
+            let mut at = 0;
+            for &clip in members {
+                let of_clip = values[at..][..rows[clip]].iter().map(|x| *x as i64).collect();
+                traced.push((format!("clips.{clip}.{output}"), of_clip));
+                at += rows[clip];
+            }
+        }
+        Ok(())
     }
 }
 
@@ -201,9 +236,9 @@ fn add_reported(
     exec: &dyn Executor,
     program: &str,
     called: &dyn Fn(&str) -> String,
-    losses: &mut Losses,
+    reported: &mut [(String, f64)],
 ) -> Result<(), RunError> {
-    for (name, sum) in &mut losses[1..] {
+    for (name, sum) in reported {
         let (name, mut value) = (called(name), [f32::NAN]);
         let planned = exec.planned().program(program);
         if planned.is_some_and(|p| p.program.output(&name).is_some()) {

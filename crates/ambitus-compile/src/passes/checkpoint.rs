@@ -34,7 +34,7 @@ impl Pass for Recompute<'_> {
     }
 
     fn run(&self, session: &mut Session, p: Program) -> Result<Program, CompileError> {
-        let mut recompute = policy::tag(&p, self.blocks, self.target)?;
+        let mut recompute = policy::tag(&p, self.blocks, self.target);
         if let Some(sharding) = self.sharding {
             shard::tag(&p, sharding, &mut recompute);
         }

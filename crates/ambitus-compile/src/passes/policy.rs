@@ -98,10 +98,7 @@ const DEPTH: u32 = 2;
 ///
 /// What one block hands to the next is always kept: a chain of recomputation ends there. Only what is made of states and
 /// inputs alone (a weight in another type) is recomputed nevertheless: it starts no chain.
-///
-/// # Errors
-/// A pattern that matches nothing that could be recomputed, by name.
-pub fn tag(p: &Program, blocks: &Blocks, target: &dyn Target) -> Result<Vec<bool>, CompileError> {
+pub fn tag(p: &Program, blocks: &Blocks, target: &dyn Target) -> Vec<bool> {
     let facts = Facts::of(p);
     let whole = match blocks {
         Blocks::First(n) => *n,
@@ -118,10 +115,14 @@ pub fn tag(p: &Program, blocks: &Blocks, target: &dyn Target) -> Result<Vec<bool
             let takes = |(block, at)| at < *values || (at == *values && block < *blocks);
             (0..p.instrs.len()).map(|i| place(i).is_some_and(takes)).collect()
         }
-        Blocks::Matching(patterns) => matching(p, &facts, patterns)?,
+        Blocks::Matching(patterns) => {
+            let matches =
+                |path: Option<&str>| path.is_some_and(|path| patterns.iter().any(|x| x.matches(path)));
+            modules(p, &facts).map(matches).collect()
+        }
         _ => vec![false; p.instrs.len()],
     };
-    Ok(tags(p, &facts, whole, &chosen))
+    tags(p, &facts, whole, &chosen)
 }
 
 /// Returns the values of blocks that a program holds for its backward, by seconds per byte.
@@ -202,18 +203,24 @@ fn ranked(p: &Program, facts: &Facts, target: &dyn Target) -> Vec<Value> {
     values
 }
 
-/// Returns the results of modules that match.
-fn matching(p: &Program, facts: &Facts, patterns: &[Pattern]) -> Result<Vec<bool>, CompileError> {
-    let product = |(i, instr): (usize, &Instr)| facts.is_product(instr, i);
-    let instrs = p.instrs.iter().enumerate();
-    let paths: Vec<Option<&str>> = instrs.map(|at| product(at).then_some(&*at.1.origin.path)).collect();
-    for pattern in patterns {
-        if !paths.iter().flatten().any(|path| pattern.matches(path)) {
-            let names = shown(paths.iter().flatten().copied());
-            return Err(CompileError::NoMatch { pattern: pattern.to_string(), names });
-        }
+/// Refuses a pattern of modules that matches nothing that could be recomputed in any of these programs, one of each player.
+///
+/// # Errors
+/// Names the pattern, and some modules.
+pub fn require_modules(programs: &[Program], blocks: &Blocks) -> Result<(), CompileError> {
+    let Blocks::Matching(patterns) = blocks else { return Ok(()) };
+    let facts: Vec<Facts> = programs.iter().map(Facts::of).collect();
+    let all = || programs.iter().zip(&facts).flat_map(|(p, facts)| modules(p, facts).flatten());
+    match patterns.iter().find(|pattern| !all().any(|path| pattern.matches(path))) {
+        None => Ok(()),
+        Some(pattern) => Err(CompileError::NoMatch { pattern: pattern.to_string(), names: shown(all()) }),
     }
-    Ok(paths.iter().map(|path| path.is_some_and(|path| patterns.iter().any(|x| x.matches(path)))).collect())
+}
+
+/// Returns for every instruction the module whose value it makes, where that may be recomputed.
+fn modules<'p>(p: &'p Program, facts: &'p Facts) -> impl Iterator<Item = Option<&'p str>> + Clone {
+    let instrs = p.instrs.iter().enumerate();
+    instrs.map(|(i, instr)| facts.is_product(instr, i).then_some(&*instr.origin.path))
 }
 
 struct Facts {

@@ -6,7 +6,7 @@ use crate::CompileError;
 use crate::optimizer;
 use crate::passes::freeze::require_parameters;
 use crate::passes::place::{self, Cut};
-use crate::passes::policy::Blocks;
+use crate::passes::policy::{Blocks, require_modules};
 use crate::passes::precision::{LOSS_SCALE, Precision};
 use crate::passes::rows::Rows;
 use crate::passes::shard::Layout;
@@ -89,6 +89,7 @@ impl Pipeline<'_> {
     pub fn end(&self, stem: Stem) -> Result<Session, CompileError> {
         let Stem { session: mut s, micros, forwards, layout } = stem;
         let decided = Decided { layout: layout.as_ref(), ..Decided::default() };
+        require_modules(&micros, &self.options.checkpoint)?;
         let mut programs = Vec::with_capacity(micros.len());
         for (player, p) in micros.into_iter().enumerate() {
             programs.push(self.section(Section::Memory, Decided { player, ..decided }, &mut s, p)?);
@@ -324,7 +325,9 @@ pub fn micro(
     let pipeline = Pipeline::new(&options, target);
     let (forwards, layout) = pipeline.laid_out(session, vec![forward])?;
     let decided = Decided { layout: layout.as_ref(), ..Decided::default() };
-    let p = pipeline.of_micros(session, forwards, decided)?.swap_remove(0);
+    let mut micros = pipeline.of_micros(session, forwards, decided)?;
+    require_modules(&micros, &options.checkpoint)?;
+    let p = micros.swap_remove(0);
     pipeline.section(Section::Memory, decided, session, p)
 }
 

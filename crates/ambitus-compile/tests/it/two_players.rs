@@ -151,3 +151,16 @@ fn what_several_players_cannot_share_yet_is_said() {
         assert!(why.contains(words), "{why}");
     }
 }
+
+#[test]
+fn what_is_recomputed_may_be_one_players_alone() {
+    let with = |pattern: &str| {
+        let checkpoint = Blocks::Matching(vec![Pattern::new(pattern)]);
+        compiled(&Options { checkpoint, ..options() })
+    };
+    // The generator's layer is in its own step alone.
+    with("g.*").expect("a module of the generator");
+    with("d.*").expect("modules of both");
+    let why = with("e.*").expect_err("nobody's").to_string();
+    assert!(why.contains("`e.*`") && why.ends_with("there are g, d"), "{why}");
+}

@@ -162,27 +162,35 @@ impl Gathered<'_> {
     }
 }
 
-/// Writes losses and gradients; these are `scale` times too large in the executor. Of several ranks, which all call it, rank 0
-/// writes.
+/// Writes losses, what was traced of clips, and gradients; these are `scale` times too large in the executor. Of several ranks, which all
+/// call it, rank 0 writes.
 ///
 /// # Errors
 /// From the disk and the executor, and ranks that are gone.
 pub fn write(
     exec: &dyn Executor,
     who: &Gathered<'_>,
-    losses: &[(&'static str, f64)],
+    losses: &[(String, f64)],
+    traced: &[(String, Vec<i64>)],
     scale: f32,
     out: &Path,
 ) -> Result<(), RunError> {
     let gradients = who.all(exec);
     let mut specs: Vec<TensorSpec> = gradients.iter().map(|g| g.spec.clone()).collect();
-    specs.extend(losses.iter().map(|(name, _)| TensorSpec::new(*name, DType::F32, &[1])));
+    specs.extend(losses.iter().map(|(name, _)| TensorSpec::new(name, DType::F32, &[1])));
+    specs.extend(traced.iter().map(|(name, rows)| TensorSpec::new(name, DType::I64, &[rows.len()])));
     // The order of the file, on every rank.
     specs.sort_by(|a, b| a.name.cmp(&b.name));
     let create = || SafetensorsWriter::create(out, specs.clone(), &Default::default());
     let mut writer = who.writes().then(create).transpose()?;
     let mut values = Vec::new();
     for spec in &specs {
+        if let Some((name, rows)) = traced.iter().find(|(name, _)| *name == spec.name) {
+            if let Some(writer) = &mut writer {
+                writer.write_i64(name, rows)?;
+            }
+            continue;
+        }
         values.resize(spec.shape.iter().product(), 0.0);
         if let Some(g) = gradients.iter().find(|g| g.spec.name == spec.name) {
             who.read(exec, g, &mut values)?;

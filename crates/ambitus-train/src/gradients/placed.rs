@@ -61,7 +61,7 @@ impl Work<'_> {
                 *loss = first_known(&**comm, *loss)?;
             }
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
-            write(&*exec, &Gathered::Placed(&parts.ranks, &**comm), &losses, scale, out)?;
+            write(&*exec, &Gathered::Placed(&parts.ranks, &**comm), &losses, &[], scale, out)?;
             Ok(losses[0].1 as f32)
         };
         let alone = || RunError::Usage("placement: there is one rank".to_owned());
@@ -94,13 +94,13 @@ impl Work<'_> {
             let of_group = run_several(exec, in_flight, done > 0)?;
             losses[0].1 += of_group.into_iter().map(f64::from).sum::<f64>();
             for k in 0..in_flight {
-                add_reported(exec, program::PIPELINE, &|name| of(name, k), &mut losses)?;
+                add_reported(exec, program::PIPELINE, &|name| of(name, k), &mut losses[1..])?;
             }
             done += in_flight;
         }
         for members in &self.micro_batches[done..] {
             self.clips.fill(&uses(members), &mut host)?;
-            self.run(exec, program::MICRO, &host, done > 0, &mut losses)?;
+            self.run(exec, (0, program::MICRO), &host, done > 0, &mut losses)?;
             done += 1;
         }
         Ok(losses)

@@ -72,7 +72,7 @@ impl Work<'_> {
             }
             let scale = if options.precision.scales_loss() { INITIAL_SCALE } else { 1.0 };
             let holders = Holders { layout: &layout, ranks: mesh.shard, comm: &*comm };
-            write(&*exec, &Gathered::Shared(holders), &losses, scale, out)?;
+            write(&*exec, &Gathered::Shared(holders), &losses, &[], scale, out)?;
             Ok(losses[0].1 as f32)
         };
         match world {
@@ -102,7 +102,7 @@ impl Work<'_> {
         for k in 0..self.micro_batches.len().div_ceil(ranks) {
             let members = self.micro_batches.get(k * ranks + rank).map_or(&[][..], Vec::as_slice);
             self.clips.fill(&uses(members), &mut host)?;
-            self.run(exec, program::MICRO, &host, k > 0, &mut losses)?;
+            self.run(exec, (0, program::MICRO), &host, k > 0, &mut losses)?;
         }
         Ok(losses)
     }
