@@ -21,6 +21,7 @@ mod files;
 mod manifest;
 mod pickle;
 mod pieces;
+mod plain;
 mod safetensors;
 mod strides;
 mod tensor_file;

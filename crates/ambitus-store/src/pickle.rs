@@ -84,6 +84,11 @@ pub(crate) struct Pickle<'a> {
 }
 
 impl<'a> Pickle<'a> {
+    /// Returns its bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Returns the characters of a text; it was checked to be UTF-8.
     pub fn text(&self, text: Text) -> &'a str {
         slice(self.bytes, text)

@@ -96,6 +96,8 @@ pub(crate) struct Index {
     pub refused: Vec<(String, String)>,
     pub scalars: Vec<(String, Scalar)>,
     pub metadata: BTreeMap<String, String>,
+    /// Null where there are none.
+    pub settings: serde_json::Value,
 }
 
 impl Index {
@@ -211,6 +213,11 @@ impl TensorFile {
     /// `xp.cfg` is such a one.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.index.metadata
+    }
+
+    /// Returns the options that Lightning's trainers keep in a checkpoint, its `hyper_parameters`: tuples as lists, objects as null.
+    pub fn settings(&self) -> Option<&serde_json::Value> {
+        Some(&self.index.settings).filter(|settings| settings.is_object())
     }
 
     /// Returns every readable tensor, sorted by name. See [`Self::refused`] for the others.

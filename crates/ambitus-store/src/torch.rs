@@ -7,6 +7,7 @@ use crate::DType;
 use crate::budget::Budget;
 use crate::error::printable;
 use crate::pickle::{self, Node, Pickle, Tensor, Value};
+use crate::plain::json;
 use crate::strides::{dense_order, row_major, rows};
 use crate::tensor_file::{Index, Layout, MAX_RANK, Scalar, TensorInfo, check_name};
 use crate::zip::{self, Entry};
@@ -17,6 +18,8 @@ pub(crate) const MAX_PICKLE: u64 = 16 << 20;
 const MAX_DEPTH: usize = 32;
 /// Reads that one non-contiguous tensor may take.
 const MAX_ROWS: usize = 1 << 20;
+/// What Lightning's trainers keep of their options.
+const SETTINGS: &str = "hyper_parameters";
 /// Name of a tensor that is the whole checkpoint, not a member of a dictionary.
 const BARE: &str = "tensor";
 
@@ -159,6 +162,10 @@ impl Walk<'_, '_> {
     }
 
     fn member(&mut self, name: String, value: Value, depth: usize) -> Result<(), Fault> {
+        if depth == 0 && name == SETTINGS {
+            let settings = json(self.pickle, value);
+            self.index.settings = settings.map_err(|why| plain(format!("{SETTINGS} {why}")))?;
+        }
         let scalar = match value {
             Value::Bool(b) => Scalar::Bool(b),
             Value::Int(n) => Scalar::Int(n),

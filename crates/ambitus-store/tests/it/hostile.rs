@@ -121,6 +121,13 @@ fn hostile_pickles_are_refused() {
     ]
     .concat();
     let itself = b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s.".to_vec();
+    // As a trainer's options, which are read as values: a list of numbers that is in itself, and one that doubles.
+    let option = |value: &[u8]| {
+        [b"\x80\x02}X\x10\x00\x00\x00hyper_parameters}X\x01\x00\x00\x00a", value, b"ss."].concat()
+    };
+    let doubled: Vec<u8> =
+        (0..24u8).flat_map(|i| [b'0', b'(', b'h', i, b'h', i, b'l', b'q', i + 1]).collect();
+    let doubled = option(&[b"]q\x00".to_vec(), doubled].concat());
     for (what, pickle, why) in [
         ("os.system", b"\x80\x02cos\nsystem\nX\x02\x00\x00\x00ls\x85R.".to_vec(), "os.system"),
         (
@@ -146,6 +153,8 @@ fn hostile_pickles_are_refused() {
         ("repetition", laughs, "nested deeper"),
         ("shallow repetition", wide, "than its size justifies"),
         ("cycle", itself, "nested deeper"),
+        ("options in themselves", option(b"]q\x00h\x00a"), "hyper_parameters is nested deeper"),
+        ("options that double", doubled, "than its size justifies"),
         ("long string", b"\x80\x02X\xff\xff\xff\xff.".to_vec(), "ends in the middle"),
         ("longer string", b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff.".to_vec(), "ends in the middle"),
         ("long integer", b"\x80\x02\x8b\xff\xff\xff\x7f.".to_vec(), "ends in the middle"),
@@ -221,4 +230,40 @@ fn many_small_objects_are_bounded_by_the_file() {
     let dicts = [b"\x80\x04".to_vec(), b"}\x940".repeat(N), b"}.".to_vec()].concat();
     let message = open_pickle(&dicts).unwrap();
     assert!(message.contains("than its size justifies"), "{message}");
+}
+
+/// What a trainer keeps of its options: numbers, words, tuples, and an object of any class, which is not made.
+#[test]
+fn options_beside_tensors_are_plain_values() {
+    let text = |s: &str| [b"X".as_slice(), &(s.len() as u32).to_le_bytes(), s.as_bytes()].concat();
+    let pickle = [
+        b"\x80\x02}".to_vec(),
+        text("hyper_parameters"),
+        b"}(".to_vec(),
+        text("rates"),
+        b"K\x08K\x08K\x04\x87".to_vec(),
+        text("kind"),
+        text("1"),
+        text("fast"),
+        b"\x88".to_vec(),
+        text("weight"),
+        b"G@F\x80\x00\x00\x00\x00\x00".to_vec(),
+        text("folder"),
+        b"cpathlib\nPosixPath\n(".to_vec(),
+        text("/home"),
+        b"tR".to_vec(),
+        text("none"),
+        b"Nus.".to_vec(),
+    ]
+    .concat();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("made.ckpt");
+    std::fs::write(&path, zip(&[("a/data.pkl", &pickle)])).unwrap();
+    let file = TensorFile::open(&path).unwrap();
+    let want = serde_json::json!({
+        "rates": [8, 8, 4], "kind": "1", "fast": true, "weight": 45.0, "folder": null, "none": null
+    });
+    assert_eq!(file.settings(), Some(&want));
+    std::fs::write(&path, zip(&[("a/data.pkl", b"\x80\x02}.")])).unwrap();
+    assert_eq!(TensorFile::open(&path).unwrap().settings(), None);
 }
