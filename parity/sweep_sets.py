@@ -61,8 +61,8 @@ def plan_sets(rng: random.Random, layers: int, modules: str, rows: list[int], ra
     ]
 
 
-def run_sets(binary: str, work: Path, model: Path, batch: Path, want, sets: list[Set]) -> int:
-    """Number of failures. `want`: the reference's loss and gradients."""
+def run_sets(binary: str, work: Path, model: Path, batch: Path, want, sets: list[Set], judge=check, reordered=check_reordered) -> int:
+    """Number of failures. `want`: the reference's loss and gradients, or what else `judge` takes beside an output."""
     failures, outs = 0, {}
     for s in sets:
         out = work / f"{s.name}.safetensors"
@@ -74,12 +74,12 @@ def run_sets(binary: str, work: Path, model: Path, batch: Path, want, sets: list
             print(f"  {s.name:<10} FAIL exit code {done.returncode}: {' '.join(s.options)}\n{done.stderr.strip()[-2000:]}")
             continue
         outs[s.name] = out
-        verdict = check(want, out)
+        verdict = judge(want, out)
         problems = list(verdict.wrong)
         if s.same_bits in outs:
             problems += [f"bits differ from `{s.same_bits}`: {n}" for n in bit_equal(outs[s.same_bits], out)]
         if s.reordered in outs:
-            problems += check_reordered(outs[s.reordered], out)
+            problems += reordered(outs[s.reordered], out)
         failures += not verdict.holds or bool(problems)
         print(f"  {s.name:<10} {verdict.line()}  {time.monotonic() - started:.2f} s", flush=True)
         for problem in problems[:5] + ([f"... {len(problems) - 5} more"] if len(problems) > 5 else []):

@@ -20,6 +20,7 @@ pub mod hydra;
 pub mod musicgen;
 pub mod orpheus;
 pub mod parler;
+pub mod piper;
 pub mod prepare;
 pub mod recorded;
 pub mod sample;

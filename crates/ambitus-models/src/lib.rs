@@ -14,6 +14,7 @@ mod model;
 pub mod musicgen;
 pub mod orpheus;
 pub mod parler;
+pub mod piper;
 pub mod small;
 pub mod snac;
 pub mod speaker;

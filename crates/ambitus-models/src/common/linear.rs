@@ -20,3 +20,14 @@ pub fn project(b: &mut Builder<'_>, scope: &str, x: ValueId, out: usize) -> Valu
         b.linear(x, w, None)
     })
 }
+
+/// Applies a convolution of one tap, `[R, In]` to `[R, out]`, with the parameters `<scope>.weight` `[out, In, 1]` and `<scope>.bias`.
+pub fn pointwise(b: &mut Builder<'_>, scope: &str, x: ValueId, out: usize) -> ValueId {
+    b.scope(scope, |b| {
+        let inner = b.dim(x, 1);
+        let w = b.parameter("weight", &[out, inner, 1]);
+        let w = b.reshape(w, &[out, inner]);
+        let bias = b.parameter("bias", &[out]);
+        b.linear(x, w, Some(bias))
+    })
+}

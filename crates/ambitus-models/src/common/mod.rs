@@ -5,5 +5,5 @@ pub mod crossed;
 mod linear;
 mod norm;
 
-pub use linear::{linear, project};
+pub use linear::{linear, pointwise, project};
 pub use norm::{group_norm, layer_norm, rms_norm};

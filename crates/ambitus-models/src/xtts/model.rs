@@ -4,7 +4,7 @@
 
 use super::config::{BANDS, Config, ENCODER_BLOCKS, LATENTS, RESAMPLER_HEADS, RESAMPLER_LAYERS};
 use crate::batch::Capacity;
-use crate::common::{group_norm, layer_norm, linear, project};
+use crate::common::{group_norm, layer_norm, linear, pointwise, project};
 use crate::decode::{self, Room, Table};
 use ambitus_ir::ops::activation::ActivationKind;
 use ambitus_ir::ops::attention::Attention;
@@ -162,17 +162,6 @@ fn conditioning(b: &mut Builder<'_>, cfg: &Config, clips: usize) -> ValueId {
         x
     });
     b.scope("conditioning_perceiver", |b| resampler(b, cfg, clips, [latents, seen], x))
-}
-
-/// Applies a convolution of one tap, `[R, In]` to `[R, out]`.
-fn pointwise(b: &mut Builder<'_>, scope: &str, x: ValueId, out: usize) -> ValueId {
-    b.scope(scope, |b| {
-        let inner = b.dim(x, 1);
-        let w = b.parameter("weight", &[out, inner, 1]);
-        let w = b.reshape(w, &[out, inner]);
-        let bias = b.parameter("bias", &[out]);
-        b.linear(x, w, Some(bias))
-    })
 }
 
 /// Applies an attention block of the conditioning encoder, `[S * F, D]`. What is added to is the normed value, as in the project; q, k and

@@ -1,0 +1,180 @@
+//! A folder of a Piper voice: `model.ckpt`, which a trainer wrote, and `config.json`, which says how texts become ids.
+
+use super::hyper;
+use super::keys::{Keys, SECTION};
+use crate::error::RunError;
+use crate::family::{ModelDir, OpenOptions};
+use crate::hugging_face::{self, CONFIG};
+use crate::weights::{MAX_CONFIG_BYTES, Weights, read_text};
+use ambitus_ir::StateDecl;
+use ambitus_models::piper::config::{Config, Quality};
+use ambitus_models::piper::weights::made;
+use ambitus_recipe::recipe::short;
+use ambitus_store::TensorFile;
+use serde::Deserialize;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The checkpoint.
+pub(super) const MODEL_FILE: &str = "model.ckpt";
+/// What stands before the model's names in it.
+const PREFIX: &str = "state_dict.";
+
+/// `config.json`: what matters of it. It has nothing of the architecture.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct File {
+    audio: Audio,
+    num_symbols: Option<usize>,
+    num_speakers: Option<usize>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Audio {
+    sample_rate: Option<u32>,
+}
+
+/// Returns whether the folder's `config.json` is a voice's.
+pub(super) fn recognises(dir: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Any {
+        phoneme_id_map: Option<serde_json::Value>,
+        num_symbols: Option<serde_json::Value>,
+        espeak: Option<serde_json::Value>,
+    }
+    let Ok(text) = read_text(&dir.join(CONFIG), MAX_CONFIG_BYTES, "") else { return false };
+    let read: Result<Any, _> = serde_json::from_str(&text);
+    read.is_ok_and(|any| any.phoneme_id_map.is_some() || (any.num_symbols.is_some() && any.espeak.is_some()))
+}
+
+fn read_config(dir: &Path) -> Result<File, RunError> {
+    let path = dir.join(CONFIG);
+    let text = read_text(&path, MAX_CONFIG_BYTES, "copy it from the voice's own folder: NAME.onnx.json")?;
+    serde_json::from_str(&text)
+        .map_err(|e| RunError::Model(format!("{}: {}", path.display(), short(&e.to_string()))))
+}
+
+/// An opened folder.
+pub(super) struct Folder {
+    pub config: Config,
+}
+
+pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
+    let keys: Keys = options.own(&SECTION)?;
+    let file = read_config(dir)?;
+    let path = dir.join(MODEL_FILE);
+    // A voice of a quality that the recipe names is planned without its checkpoint.
+    let absent = options.from_scratch || (keys.quality.is_some() && !path.is_file());
+    let weights = if absent { None } else { Some(weights(&path)?) };
+    let config = match &weights {
+        Some(weights) => hyper::config(weights)?,
+        None => of_quality(keys.quality.map_or(Quality::Medium, Quality::from), &file, dir)?,
+    };
+    let config = Config { dropout: options.dropout.unwrap_or(config.dropout), ..config };
+    Ok(ModelDir {
+        dir: dir.to_owned(),
+        family: &super::Piper,
+        opened: Box::new(Folder { config: config.clone() }),
+        model: Arc::new(config),
+        wants_checkpointing: false,
+        kept: vec![CONFIG.to_owned()],
+        weights,
+    })
+}
+
+/// Returns a voice of a quality with the configuration's symbols, speakers and rate.
+fn of_quality(quality: Quality, file: &File, dir: &Path) -> Result<Config, RunError> {
+    let mut config = Config::of(quality);
+    if let Some(rate) = file.audio.sample_rate {
+        config.spectra.rate = rate;
+        config.spectra.high = f64::from(rate) / 2.0;
+    }
+    config.symbols = file.num_symbols.unwrap_or(config.symbols);
+    config.speakers = file.num_speakers.unwrap_or(1).max(1);
+    if config.speakers > 1 {
+        config.speaker = hyper::SPEAKER;
+    }
+    let fail = |why: String| RunError::Model(format!("{}: {why}", dir.join(CONFIG).display()));
+    config.check().map_err(|e| fail(e.to_string()))?;
+    Ok(config)
+}
+
+/// Opens a checkpoint.
+///
+/// # Errors
+/// No such file, and one without a voice.
+fn weights(path: &Path) -> Result<Weights, RunError> {
+    if !path.is_file() {
+        let why = "is missing; put the trainer's checkpoint there, set `from_scratch: true`, or name a quality to plan with (`--quality medium`)";
+        return Err(RunError::Model(format!("{}: {why}", path.display())));
+    }
+    let file = TensorFile::open(path)?;
+    let any = "model_g.enc_p.emb.weight";
+    if !file.contains(&format!("{PREFIX}{any}")) {
+        let refused = file.refused().first();
+        let refused = refused.map_or(String::new(), |(key, why)| format!("; `{key}` was not read: {why}"));
+        return Err(RunError::Model(format!(
+            "{}: holds no voice in training (no tensor `{PREFIX}{any}`){refused}",
+            path.display()
+        )));
+    }
+    Ok(Weights { prefix: PREFIX.to_owned(), files: vec![file], path: path.to_owned() })
+}
+
+/// Compares the checkpoint's index with the parameters that a session declares.
+pub(super) fn check(weights: &Weights, states: &[StateDecl], config: &Config) -> Result<(), RunError> {
+    let nothing = |_: &str| false;
+    hugging_face::compare(
+        MODEL_FILE,
+        weights,
+        states,
+        |name| made(name, config).is_some(),
+        nothing,
+        |_| Vec::new(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ambitus_models::hifigan::config::Unit;
+    use ambitus_recipe::recipe::Own;
+    use std::fs;
+
+    fn opened(dir: &Path, quality: Option<&str>) -> Result<ModelDir, RunError> {
+        let mut own = Own::default();
+        if let Some(quality) = quality {
+            let keys = serde_json::json!({ "quality": quality });
+            own.insert("piper".to_owned(), serde_json::from_value(keys).unwrap());
+        }
+        open(dir, OpenOptions { own, ..OpenOptions::default() })
+    }
+
+    #[test]
+    fn a_voice_is_planned_by_its_quality_where_it_has_no_checkpoint() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = r#"{"audio": {"sample_rate": 16000}, "espeak": {"voice": "de"}, "num_symbols": 130, "num_speakers": 3}"#;
+        fs::write(dir.path().join(CONFIG), text).unwrap();
+        assert!(recognises(dir.path()));
+        let why = opened(dir.path(), None).err().unwrap().to_string();
+        assert!(why.contains("model.ckpt: is missing") && why.contains("--quality medium"), "{why}");
+        let file = read_config(dir.path()).unwrap();
+        let high = of_quality(Quality::High, &file, dir.path()).unwrap();
+        assert_eq!((high.symbols, high.speakers, high.speaker), (130, 3, 512));
+        assert_eq!((high.spectra.rate, high.spectra.high, high.unit), (16_000, 8000.0, Unit::Double));
+        assert!(opened(dir.path(), Some("high")).unwrap().weights.is_none());
+        let why = opened(dir.path(), Some("huge")).err().unwrap().to_string();
+        assert!(why.contains("quality") && why.contains("huge"), "{why}");
+    }
+
+    #[test]
+    fn other_folders_are_none_of_a_voice() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!recognises(dir.path()));
+        for text in [r#"{"model_type": "llama"}"#, "[]", "{", r#"{"num_symbols": 3}"#] {
+            fs::write(dir.path().join(CONFIG), text).unwrap();
+            assert!(!recognises(dir.path()), "{text}");
+        }
+    }
+}
