@@ -9,7 +9,7 @@ of two players has one. The seed is printed; the same seed gives the same cases.
 Gradients of `dp.*` are ill-conditioned. They are held to the usual tolerance or, where that is more, to twice what the reference in
 fp32 is off from itself in float64 (the largest of three orders of its sums); the duration loss likewise. A case is drawn again where fp32 does not
 tell: two sums of the search are within 1e-4 of each other, or the reference has another gradient only to a quarter of the tolerance
-(something is near the kink of a rectifier or of an absolute value).
+(something is near the kink of a rectifier, also where other orders of sums did not pass it, or of an absolute value).
 """
 
 from __future__ import annotations

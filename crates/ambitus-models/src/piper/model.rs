@@ -16,7 +16,7 @@ use ambitus_ir::ops::reduce::ReduceKind;
 use ambitus_ir::ops::segment::SegmentSum;
 use ambitus_ir::{Builder, DType, Program, Session, TensorType, ValueId};
 use layers::{Runs, absolute, times, total};
-use sound::{Judged, Tables, judge};
+use sound::{Tables, judge};
 use text::Text;
 
 /// The generator's samples of all slices: an output of its step, an input of the discriminators'.
@@ -84,7 +84,7 @@ pub fn generator(session: &mut Session, cfg: &Config, cap: Capacity, name: &str,
         let runs = Runs { count: cap.clips, len: cfg.segment };
         let wave = sound::generate(b, cfg, runs, slice, voice);
         let path = within(b, path, frames, text);
-        ([kl, dur], slices.kept(b, wave, slices.runs), path)
+        ([kl, dur], slices.kept(b, wave), path)
     });
     let [kl, dur] = parts;
     let real = b.gather(spec, at);
@@ -188,8 +188,9 @@ impl Slices {
     }
 
     /// Returns x with zeros where there is no clip.
-    fn kept(&self, b: &mut Builder<'_>, x: ValueId, runs: Runs) -> ValueId {
-        let mask = self.mask(b, runs.rows());
+    fn kept(&self, b: &mut Builder<'_>, x: ValueId) -> ValueId {
+        let rows = b.dim(x, 0);
+        let mask = self.mask(b, rows);
         b.scale_rows(x, mask)
     }
 
@@ -201,8 +202,7 @@ impl Slices {
         let made = tables.mel(b, made);
         let apart = b.sub(real, made);
         let apart = absolute(b, apart);
-        let rows = b.dim(apart, 0);
-        let apart = self.kept(b, apart, Runs { count: self.runs.count, len: rows / self.runs.count });
+        let apart = self.kept(b, apart);
         self.mean(b, apart)
     }
 
@@ -223,7 +223,7 @@ impl Slices {
             let mut add = |b: &mut Builder<'_>, to: usize, more: ValueId| {
                 sums[to] = Some(sums[to].map_or(more, |sum| b.add(sum, more)));
             };
-            for (real, made) in real.maps.iter().zip(&made.maps) {
+            for (real, made) in real.iter().zip(&made) {
                 let apart = b.sub(*real, *made);
                 let apart = absolute(b, apart);
                 let mean = self.mean(b, apart);
@@ -237,8 +237,8 @@ impl Slices {
     }
 
     /// Returns the sum over clips of the mean square of how far verdicts are from one, or from zero, `[1]`.
-    fn off(&self, b: &mut Builder<'_>, judged: &Judged, real: bool) -> ValueId {
-        let verdict = *judged.maps.last().expect("there is a verdict");
+    fn off(&self, b: &mut Builder<'_>, judged: &[ValueId], real: bool) -> ValueId {
+        let verdict = *judged.last().expect("there is a verdict");
         let rows = b.dim(verdict, 0);
         let mask = self.mask(b, rows);
         let mut off = b.scale_rows(verdict, mask);

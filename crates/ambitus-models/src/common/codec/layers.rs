@@ -97,11 +97,12 @@ pub fn dilated(
     transpose_rows(b, y, d, rows / d)
 }
 
-/// Returns max(x, slope x), slope below 1; of slope 0 it is a rectifier.
+/// Returns max(x, slope x), slope below 1; of slope 0 it is a rectifier. At zero its gradient is the slope, as torch has it: a tie of the two
+/// is the first one's.
 pub fn leaky(b: &mut Builder<'_>, x: ValueId, slope: f32) -> ValueId {
     let slope = b.fill(TensorType::f32(&[1]), slope);
     let low = b.scale(x, slope);
-    b.binary(BinaryKind::Max, x, low)
+    b.binary(BinaryKind::Max, low, x)
 }
 
 /// Returns rows i * n + j of x `[m * n, C]` to rows j * m + i.

@@ -1,8 +1,9 @@
 //! How likely the durations of phonemes are: a flow of splines with a variational posterior, or a plain prediction (VITS, section 2.2.2).
 //! Packed are phonemes of packed texts, U of them.
 
-use super::layers::{absolute, conv, depthwise, layer_norm, relu, sigmoid, times, total};
+use super::layers::{absolute, conv, depthwise, layer_norm, sigmoid, times, total};
 use super::{Drops, Packed};
+use crate::common::codec::layers::leaky;
 use crate::common::pointwise;
 use crate::piper::config::{BINS, BOUND, Config, Durations, SPLINE_LAYERS, SPLINES};
 use ambitus_ir::ops::activation::ActivationKind;
@@ -60,7 +61,7 @@ fn plain(
     let mut x = moved(b, states, voice, text);
     for i in 1..=2 {
         x = conv(b, &format!("conv_{i}"), x, [width, taps], taps / 2, text.table);
-        x = relu(b, x);
+        x = leaky(b, x, 0.0);
         x = layer_norm(b, &format!("norm_{i}"), x);
         x = b.scope(&format!("norm_{i}"), |b| drops.of(b, x, text));
     }

@@ -251,13 +251,6 @@ pub fn layer_norm(b: &mut Builder<'_>, scope: &str, x: ValueId) -> ValueId {
     })
 }
 
-/// Returns max(x, 0).
-pub fn relu(b: &mut Builder<'_>, x: ValueId) -> ValueId {
-    let none = b.fill_like(x, 0.0);
-    // In this order the gradient at zero is none.
-    b.binary(BinaryKind::Max, none, x)
-}
-
 /// Returns 1 / (1 + e^-x), as (1 + tanh(x / 2)) / 2.
 pub fn sigmoid(b: &mut Builder<'_>, x: ValueId) -> ValueId {
     let half = b.fill(TensorType::f32(&[1]), 0.5);

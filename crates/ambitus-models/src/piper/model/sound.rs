@@ -65,14 +65,9 @@ fn blocks(b: &mut Builder<'_>, cfg: &Config, step: usize, x: ValueId, runs: Runs
     times(b, sum.unwrap_or(x), 1.0 / count as f32)
 }
 
-/// What a discriminator makes of samples.
-pub struct Judged {
-    /// What it makes layer by layer, the last its verdict, each `[R, C]`: rows of one slice are neighbours.
-    pub maps: Vec<ValueId>,
-}
-
-/// Returns what discriminator i makes of slices of samples `[R, 1]`.
-pub fn judge(b: &mut Builder<'_>, cfg: &Config, i: usize, runs: Runs, x: ValueId) -> Judged {
+/// Returns what discriminator i makes of slices of samples `[R, 1]`: layer by layer, the last its verdict, each `[R', C]`. Rows of one slice are
+/// neighbours.
+pub fn judge(b: &mut Builder<'_>, cfg: &Config, i: usize, runs: Runs, x: ValueId) -> Vec<ValueId> {
     b.block("discriminators", i, |b| {
         let (mut runs, mut x) = match i.checked_sub(1) {
             None => (runs, x),
@@ -93,7 +88,7 @@ pub fn judge(b: &mut Builder<'_>, cfg: &Config, i: usize, runs: Runs, x: ValueId
             }
             maps.push(x);
         }
-        Judged { maps }
+        maps
     })
 }
 

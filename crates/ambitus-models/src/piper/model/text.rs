@@ -1,7 +1,8 @@
 //! The text encoder: phonemes to the distribution of the frames that belong to each (Glow-TTS, arXiv 2005.11129).
 
-use super::layers::{conv, layer_norm, relu, times};
+use super::layers::{conv, layer_norm, times};
 use super::{Drops, Packed};
+use crate::common::codec::layers::leaky;
 use crate::common::pointwise;
 use crate::piper::config::Config;
 use ambitus_ir::{Builder, TensorType, ValueId};
@@ -60,7 +61,7 @@ fn attention(b: &mut Builder<'_>, cfg: &Config, text: Packed, x: ValueId) -> Val
 fn feed_forward(b: &mut Builder<'_>, cfg: &Config, text: Packed, drops: Drops, x: ValueId) -> ValueId {
     let pad = (cfg.kernel - 1) / 2;
     let h = conv(b, "conv_1", x, [cfg.filter, cfg.kernel], pad, text.table);
-    let h = relu(b, h);
+    let h = leaky(b, h, 0.0);
     let h = drops.of(b, h, text);
     conv(b, "conv_2", h, [cfg.hidden, cfg.kernel], pad, text.table)
 }
