@@ -42,6 +42,13 @@ pub fn strip(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}'))
 }
 
+/// Returns a text with accents as characters of their own (Unicode's canonical decomposition, NFD).
+pub fn decomposed(text: &str) -> String {
+    let mut text = tokenizers::NormalizedString::from(text);
+    text.nfd();
+    text.get().to_owned()
+}
+
 /// How text becomes tokens; the names are those of the package's `model.tokenizer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]

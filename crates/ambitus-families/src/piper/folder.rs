@@ -12,7 +12,7 @@ use ambitus_models::piper::weights::made;
 use ambitus_recipe::recipe::short;
 use ambitus_store::TensorFile;
 use serde::Deserialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The checkpoint.
@@ -57,6 +57,7 @@ fn read_config(dir: &Path) -> Result<File, RunError> {
 
 /// An opened folder.
 pub(super) struct Folder {
+    pub dir: PathBuf,
     pub config: Config,
 }
 
@@ -75,7 +76,7 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
     Ok(ModelDir {
         dir: dir.to_owned(),
         family: &super::Piper,
-        opened: Box::new(Folder { config: config.clone() }),
+        opened: Box::new(Folder { dir: dir.to_owned(), config: config.clone() }),
         model: Arc::new(config),
         wants_checkpointing: false,
         kept: vec![CONFIG.to_owned()],

@@ -6,12 +6,14 @@ mod folder;
 mod hyper;
 mod keys;
 mod recorded;
+pub mod text;
 
 use crate::clips::Clips;
 use crate::error::RunError;
 use crate::family::{ExportForm, Family, ModelDir, OpenOptions, Opened, of_model};
 use crate::prepare::Preparer;
 use crate::recorded::Spare;
+use crate::tokens::{Reader, Reading};
 use crate::weights::Weights;
 use ambitus_data::ClipIndex;
 use ambitus_ir::StateDecl;
@@ -89,5 +91,10 @@ impl Opened for Folder {
 
     fn assumes_clips(&self) -> bool {
         true
+    }
+
+    fn reader(&self, reading: &Reading) -> Result<Reader<'_>, RunError> {
+        reading.has(Piper.name(), false, false)?;
+        Ok(text::Texts::read(&self.dir)?.reader())
     }
 }
