@@ -5,6 +5,7 @@
 mod folder;
 mod hyper;
 mod keys;
+pub mod onnx;
 mod recorded;
 pub mod text;
 
