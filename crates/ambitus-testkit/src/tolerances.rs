@@ -119,6 +119,9 @@ pub const CODEC_AUDIO: f32 = 1e-4;
 /// sum of some five hundred frequencies. The package itself is up to 1e-5 from its own fp64.
 pub const VOCODER_AUDIO: f32 = 1e-4;
 
+/// Samples of a voice's speech against its package's, full scale being 1: fp32 through a text encoder, a flow and a generator.
+pub const VOICE_AUDIO: f32 = 1e-4;
+
 /// States of a text encoder against its package's, relative (see [`relative`]): fp32 through every block, with sums in another order.
 pub const TEXT_STATES: f64 = 1e-5;
 

@@ -116,7 +116,7 @@ impl Config {
     /// Returns what the frames of a program are a multiple of: the sequences of each dilation are equally long.
     pub fn phases(&self) -> usize {
         let all = self.blocks.iter().flat_map(|block| &block.dilations);
-        all.fold(1, |n: usize, d| n / gcd(n, *d) * d)
+        all.fold(1, |n: usize, d| (n / gcd(n, *d)).saturating_mul(*d))
     }
 
     /// Returns the frames on either side on which a frame's samples depend.

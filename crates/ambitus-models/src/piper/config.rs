@@ -3,6 +3,7 @@
 //! Absent keys are piper1-gpl's defaults (`VitsModel`), a voice of medium quality.
 
 use crate::error::{ConfigError, err, sensible};
+use crate::hifigan;
 use crate::hifigan::config::{Block, Unit, Up};
 use crate::model::Rows;
 
@@ -233,6 +234,21 @@ impl Config {
     /// Returns the channels behind `steps` steps of the generator.
     pub fn width_of(&self, steps: usize) -> usize {
         self.width >> steps
+    }
+
+    /// Returns the shape of the generator.
+    pub fn generator(&self) -> hifigan::config::Config {
+        hifigan::config::Config {
+            input: self.inter,
+            width: self.width,
+            ups: self.ups.clone(),
+            blocks: self.blocks.clone(),
+            unit: self.unit,
+            voice: (self.speakers > 1).then_some(self.speaker),
+            voice_each: false,
+            last_slope: LAST_SLOPE,
+            last_bias: false,
+        }
     }
 
     /// Returns what a row is.

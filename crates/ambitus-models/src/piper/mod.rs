@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod config;
 pub mod model;
+pub mod speak;
 pub mod weights;
 
 use crate::batch::{Capacity, Layout};

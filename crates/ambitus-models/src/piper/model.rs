@@ -5,6 +5,7 @@
 
 mod durations;
 mod frames;
+pub mod infer;
 mod layers;
 mod sound;
 mod text;
@@ -31,6 +32,15 @@ struct Packed {
     count: usize,
     /// Their segments i32 `[S+1]`.
     table: ValueId,
+}
+
+/// In which direction a flow is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// As in training: from what was recorded to what is simple.
+    There,
+    /// The inverse.
+    Back,
 }
 
 /// Dropout: its probability, and random keys i32 `[S, 2]`.
@@ -67,21 +77,17 @@ pub fn generator(session: &mut Session, cfg: &Config, cap: Capacity, name: &str,
     let slices = Slices::of(b, cfg, cap.clips);
     let at = b.input("slice_rows", TensorType::i32(&[cap.clips * cfg.segment]));
     let (parts, wave, path) = b.scope("model_g", |b| {
-        let voice = (cfg.speakers > 1).then(|| {
-            let who = b.input("speakers", TensorType::i32(&[cap.clips]));
-            let table = b.scope("emb_g", |b| b.parameter("weight", &[cfg.speakers, cfg.speaker]));
-            b.gather(table, who)
-        });
+        let voice = voice(b, cfg, cap.clips);
         let said = text::encode(b, cfg, text, drops);
         let seen = frames::encode(b, cfg, frames, spec, voice);
-        let latent = frames::flow(b, cfg, frames, seen.latent, voice);
+        let latent = frames::flow(b, cfg, frames, seen.latent, voice, Way::There);
         let path = aligned(b, latent, &said, frames, text);
         let one = b.fill(TensorType::f32(&[cap.rows, 1]), 1.0);
         let lasting = b.scatter_add(one, path, text.count);
         let dur = durations::loss(b, cfg, text, duration_drops, [said.states, lasting], voice);
         let kl = divergence(b, [latent, seen.logs, said.mean, said.logs], path, frames);
         let slice = b.gather(seen.latent, at);
-        let runs = Runs { count: cap.clips, len: cfg.segment };
+        let runs = Runs::of(cap.clips, cfg.segment);
         let wave = sound::generate(b, cfg, runs, slice, voice);
         let path = within(b, path, frames, text);
         ([kl, dur], slices.kept(b, wave), path)
@@ -116,6 +122,15 @@ pub fn discriminators(session: &mut Session, cfg: &Config, cap: Capacity, name: 
     let loss = b.scale(loss, norm);
     b.output("loss", loss);
     builder.finish()
+}
+
+/// Returns the vectors of those who speak, f32 `[S, V]`, by the input `speakers` i32 `[S]`; `None` of a model of one speaker.
+fn voice(b: &mut Builder<'_>, cfg: &Config, clips: usize) -> Option<ValueId> {
+    (cfg.speakers > 1).then(|| {
+        let who = b.input("speakers", TensorType::i32(&[clips]));
+        let table = b.scope("emb_g", |b| b.parameter("weight", &[cfg.speakers, cfg.speaker]));
+        b.gather(table, who)
+    })
 }
 
 /// Returns the text row of each frame, i32 `[F]`: of all ways to go through the clip's text, the one under which its frames are most likely.
@@ -175,7 +190,7 @@ struct Slices {
 
 impl Slices {
     fn of(b: &mut Builder<'_>, cfg: &Config, clips: usize) -> Slices {
-        let runs = Runs { count: clips, len: cfg.slice() };
+        let runs = Runs::of(clips, cfg.slice());
         let present = b.input("present", TensorType::f32(&[clips, 1]));
         let real = b.input("real", TensorType::f32(&[runs.rows(), 1]));
         Slices { runs, present, real }

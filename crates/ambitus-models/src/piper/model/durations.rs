@@ -2,7 +2,7 @@
 //! Packed are phonemes of packed texts, U of them.
 
 use super::layers::{absolute, conv, depthwise, layer_norm, sigmoid, times, total};
-use super::{Drops, Packed};
+use super::{Drops, Packed, Way};
 use crate::common::codec::layers::leaky;
 use crate::common::pointwise;
 use crate::piper::config::{BINS, BOUND, Config, Durations, SPLINE_LAYERS, SPLINES};
@@ -49,6 +49,28 @@ pub fn loss(
     })
 }
 
+/// Returns the logarithms of durations in frames, f32 `[U, 1]`, of states `[U, H]`: the predicted ones, or those that the flow makes of the
+/// input `duration_noise` f32 `[U, 2]`. The flow's last step back, its first spline, is left out, as in the project: it moves what is not
+/// read. A voice is `[S, V]`.
+pub fn predicted(
+    b: &mut Builder<'_>,
+    cfg: &Config,
+    text: Packed,
+    states: ValueId,
+    voice: Option<ValueId>,
+) -> ValueId {
+    b.scope("dp", |b| match cfg.durations {
+        Durations::Plain { width, taps } => plain(b, [width, taps], text, Drops::NONE, states, voice),
+        Durations::Stochastic { taps } => {
+            let flow = Flow { taps, text };
+            let seen = flow.seen(b, states, voice, Drops::NONE);
+            let noise = b.input("duration_noise", TensorType::f32(&[text.count, 2]));
+            let z = flow.back(b, "flows", noise, seen, 1);
+            b.slice(z, 1, 0, 1)
+        }
+    })
+}
+
 /// Returns the predicted logarithms of durations, `[U, 1]`.
 fn plain(
     b: &mut Builder<'_>,
@@ -88,11 +110,7 @@ fn stochastic(
 ) -> ValueId {
     let width = b.dim(states, 1);
     let flow = Flow { taps, text };
-    let x = pointwise(b, "pre", states, width);
-    let x = moved(b, x, voice, text);
-    let x = b.scope("convs", |b| flow.convs(b, x, None, drops));
-    let x = pointwise(b, "proj", x, width);
-
+    let x = flow.seen(b, states, voice, drops);
     let h = pointwise(b, "post_pre", durations, width);
     let h = b.scope("post_convs", |b| flow.convs(b, h, None, drops));
     let h = pointwise(b, "post_proj", h, width);
@@ -141,6 +159,15 @@ struct Flow {
 }
 
 impl Flow {
+    /// Returns what splines see of states `[U, H]` and a voice, `[U, H]`.
+    fn seen(&self, b: &mut Builder<'_>, states: ValueId, voice: Option<ValueId>, drops: Drops) -> ValueId {
+        let width = b.dim(states, 1);
+        let x = pointwise(b, "pre", states, width);
+        let x = moved(b, x, voice, self.text);
+        let x = b.scope("convs", |b| self.convs(b, x, None, drops));
+        pointwise(b, "proj", x, width)
+    }
+
     /// Applies the flow `name` to z `[U, 2]`, seen by `[U, H]`; returns it and the logarithm of its slope `[U, 1]`.
     fn of(&self, b: &mut Builder<'_>, name: &str, z: ValueId, seen: ValueId) -> (ValueId, ValueId) {
         b.scope(name, |b| {
@@ -148,7 +175,7 @@ impl Flow {
             let mut columns = [0, 1].map(|i| b.slice(z, 1, i, 1));
             for i in 0..SPLINES {
                 let [kept, moved] = columns;
-                let (moved, more) = b.scope(&(2 * i + 1).to_string(), |b| self.spline(b, kept, moved, seen));
+                let (moved, more) = self.spline(b, i, [kept, moved], seen, Way::There);
                 gain = b.add(gain, more);
                 // The project turns the two around behind each.
                 columns = [moved, kept];
@@ -157,39 +184,69 @@ impl Flow {
         })
     }
 
-    /// Returns m + e^logs z, and the logarithm of its slope `[U, 1]`.
-    fn affine(&self, b: &mut Builder<'_>, z: ValueId) -> (ValueId, ValueId) {
-        let [m, logs] = ["m", "logs"].map(|name| {
+    /// Applies the inverse of the flow `name` to z `[U, 2]`, without its splines before spline `first`.
+    fn back(&self, b: &mut Builder<'_>, name: &str, z: ValueId, seen: ValueId, first: usize) -> ValueId {
+        b.scope(name, |b| {
+            let mut columns = [0, 1].map(|i| b.slice(z, 1, i, 1));
+            for i in (0..SPLINES).rev() {
+                let [mut moved, kept] = columns;
+                if i >= first {
+                    (moved, _) = self.spline(b, i, [kept, moved], seen, Way::Back);
+                }
+                columns = [kept, moved];
+            }
+            let z = b.concat(&columns, 1);
+            b.scope("0", |b| {
+                let [m, logs] = self.affinity(b);
+                let less = b.unary(UnaryKind::Neg, logs);
+                let by = b.unary(UnaryKind::Exp, less);
+                let z = b.sub(z, m);
+                b.mul(z, by)
+            })
+        })
+    }
+
+    /// Returns m and logs of the flow's first step, `[U, 2]` each.
+    fn affinity(&self, b: &mut Builder<'_>) -> [ValueId; 2] {
+        ["m", "logs"].map(|name| {
             let row = b.parameter(name, &[2, 1]);
             let row = b.reshape(row, &[1, 2]);
             b.broadcast(row, &[self.text.count, 2])
-        });
+        })
+    }
+
+    /// Returns m + e^logs z, and the logarithm of its slope `[U, 1]`.
+    fn affine(&self, b: &mut Builder<'_>, z: ValueId) -> (ValueId, ValueId) {
+        let [m, logs] = self.affinity(b);
         let by = b.unary(UnaryKind::Exp, logs);
         let z = b.mul(by, z);
         let gain = b.reduce(ReduceKind::Sum, logs, 1);
         (b.add(m, z), gain)
     }
 
-    /// Moves `moved` `[U, 1]` by a spline that `kept` `[U, 1]` and `seen` `[U, H]` give.
+    /// Moves `moved` `[U, 1]` by spline i, which `kept` `[U, 1]` and `seen` `[U, H]` give; returns it and the logarithm of the slope.
     fn spline(
         &self,
         b: &mut Builder<'_>,
-        kept: ValueId,
-        moved: ValueId,
+        i: usize,
+        [kept, moved]: [ValueId; 2],
         seen: ValueId,
+        way: Way,
     ) -> (ValueId, ValueId) {
         let (rows, width) = (self.text.count, b.dim(seen, 1));
-        let h = pointwise(b, "pre", kept, width);
-        let h = b.scope("convs", |b| self.convs(b, h, Some(seen), Drops::NONE));
-        let h = pointwise(b, "proj", h, 3 * BINS - 1);
-        let sizes = b.slice(h, 1, 0, 2 * BINS);
-        let sizes = times(b, sizes, 1.0 / (width as f32).sqrt());
-        let slopes = b.slice(h, 1, 2 * BINS, BINS - 1);
-        let params = b.concat(&[sizes, slopes], 1);
-        let x = b.reshape(moved, &[rows]);
-        let spline = RationalSpline { bins: BINS, bound: BOUND, inverse: false };
-        let [y, gain] = b.rational_spline(spline, x, params);
-        (b.reshape(y, &[rows, 1]), b.reshape(gain, &[rows, 1]))
+        b.scope(&(2 * i + 1).to_string(), |b| {
+            let h = pointwise(b, "pre", kept, width);
+            let h = b.scope("convs", |b| self.convs(b, h, Some(seen), Drops::NONE));
+            let h = pointwise(b, "proj", h, 3 * BINS - 1);
+            let sizes = b.slice(h, 1, 0, 2 * BINS);
+            let sizes = times(b, sizes, 1.0 / (width as f32).sqrt());
+            let slopes = b.slice(h, 1, 2 * BINS, BINS - 1);
+            let params = b.concat(&[sizes, slopes], 1);
+            let x = b.reshape(moved, &[rows]);
+            let spline = RationalSpline { bins: BINS, bound: BOUND, inverse: way == Way::Back };
+            let [y, gain] = b.rational_spline(spline, x, params);
+            (b.reshape(y, &[rows, 1]), b.reshape(gain, &[rows, 1]))
+        })
     }
 
     /// Applies dilated convolutions, of each channel and then of all at a row, `[U, H]` to `[U, H]`.
@@ -209,4 +266,18 @@ impl Flow {
         }
         x
     }
+}
+
+/// Returns z `[U, 2]` after the flow `flows`, and that after its inverse, seen by `[U, H]`.
+#[cfg(test)]
+pub fn there_and_back(
+    b: &mut Builder<'_>,
+    taps: usize,
+    text: Packed,
+    z: ValueId,
+    seen: ValueId,
+) -> [ValueId; 2] {
+    let flow = Flow { taps, text };
+    let (there, _) = flow.of(b, "flows", z, seen);
+    [there, flow.back(b, "flows", there, seen, 0)]
 }

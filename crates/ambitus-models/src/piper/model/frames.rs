@@ -1,7 +1,7 @@
 //! Frames of a spectrogram to their latents, and the flow from these to the text's prior (VITS, arXiv 2106.06103).
 
-use super::Packed;
 use super::layers::{normed, pointwise_normed, sigmoid};
+use super::{Packed, Way};
 use crate::common::pointwise;
 use crate::piper::config::{COUPLINGS, Config, Gated};
 use ambitus_ir::ops::elementwise::UnaryKind;
@@ -35,24 +35,29 @@ pub fn encode(
     })
 }
 
-/// Returns latents `[F, inter]` as the text's prior has them. Between two couplings the project turns the order of the channels: here every
-/// second one has its weights turned instead, and there are as many of one kind as of the other.
+/// Returns latents `[F, inter]` as the text's prior has them, or back. Between two couplings the project turns the order of the channels:
+/// here every second one has its weights turned instead, and there are as many of one kind as of the other.
 pub fn flow(
     b: &mut Builder<'_>,
     cfg: &Config,
     frames: Packed,
     x: ValueId,
     voice: Option<ValueId>,
+    way: Way,
 ) -> ValueId {
     let half = cfg.inter / 2;
     let mut halves = [0, 1].map(|i| b.slice(x, 1, i * half, half));
-    for i in 0..COUPLINGS {
+    for step in 0..COUPLINGS {
+        let i = if way == Way::There { step } else { COUPLINGS - 1 - step };
         let turned = i % 2 == 1;
         let [kept, moved] = if turned { [1, 0] } else { [0, 1] };
         let mean = b.scope(&format!("flow.flows.{}", 2 * i), |b| {
             coupling(b, cfg, frames, halves[kept], voice, turned)
         });
-        halves[moved] = b.add(mean, halves[moved]);
+        halves[moved] = match way {
+            Way::There => b.add(mean, halves[moved]),
+            Way::Back => b.sub(halves[moved], mean),
+        };
     }
     b.concat(&halves, 1)
 }

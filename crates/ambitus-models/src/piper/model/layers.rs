@@ -1,5 +1,7 @@
 //! Layers of the generator and its discriminators, in the project's tensor names.
 
+use crate::common::codec::layers::table;
+use crate::common::codec::rows::Table;
 use crate::common::codec::weights::Blocks;
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::ops::reduce::ReduceKind;
@@ -7,23 +9,38 @@ use ambitus_ir::{Builder, DType, TensorType, ValueId};
 
 const EPS: f32 = 1e-5;
 
-/// Sequences of equal length that lie end to end: the slices of all clips, at one rate.
+/// Sequences of equal length that lie end to end: the slices of all clips, at one rate; or one window of a sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Runs {
     /// How many.
     pub count: usize,
     /// Rows of each.
     pub len: usize,
+    /// Of a window, the input that says which of its rows hold sound; without, all do.
+    pub told: Option<Table>,
 }
 
 impl Runs {
+    /// Returns `count` sequences of `len` rows.
+    pub fn of(count: usize, len: usize) -> Runs {
+        Runs { count, len, told: None }
+    }
+
+    /// Returns a window of `len` rows of `stride` samples each, of which an input says how many hold sound.
+    pub fn window(len: usize, stride: usize) -> Runs {
+        Runs { told: Some(Table::rows(stride)), ..Runs::of(1, len) }
+    }
+
     /// Returns the rows of all.
     pub fn rows(self) -> usize {
         self.count * self.len
     }
 
-    /// Returns their segment table i32 `[count + 1]`. Counted in f32, which is exact for fewer than 2^24 rows.
+    /// Returns their segment table i32 `[count + 1]`, counted in f32, which is exact for fewer than 2^24 rows; of a window its input.
     pub fn table(self, b: &mut Builder<'_>) -> ValueId {
+        if let Some(told) = self.told {
+            return table(b, told);
+        }
         let at = b.iota(DType::F32, &[self.count + 1], 0);
         let len = b.fill(TensorType::f32(&[1]), self.len as f32);
         let at = b.scale(at, len);
@@ -134,7 +151,8 @@ pub fn dilated(b: &mut Builder<'_>, scope: &str, x: ValueId, taps: usize, d: usi
         let w = normed(b, [width, width, taps]);
         let bias = b.parameter("bias", &[width]);
         let (longer, x) = runs.padded(b, x, d);
-        let apart = Runs { count: longer.count * d, len: longer.len / d };
+        let told = longer.told.map(|told| Table { dilation: d, ..told });
+        let apart = Runs { count: longer.count * d, len: longer.len / d, told };
         let x = interleaved(b, x, longer.count, [apart.len, d]);
         let segs = apart.table(b);
         let y = b.conv1d(x, w, bias, segs, 1, taps / 2);
@@ -189,7 +207,7 @@ pub fn strided(
     let w = b.permute(w, &[0, 3, 1, 2]);
     let w = b.reshape(w, &[out, stride * of_group, over.taps]);
     let (longer, x) = runs.padded(b, x, stride);
-    let blocks = Runs { count: runs.count, len: longer.len / stride };
+    let blocks = Runs::of(runs.count, longer.len / stride);
     let mut x = b.reshape(x, &[blocks.rows(), stride * width]);
     if groups > 1 {
         x = b.reshape(x, &[blocks.rows(), stride, groups, of_group]);
@@ -225,7 +243,8 @@ pub fn transposed(
         let bias = b.concat(&vec![bias; rate], 0);
         let segs = runs.table(b);
         let y = b.conv1d(x, w, bias, segs, 1, over.before);
-        let longer = Runs { len: runs.len * rate, ..runs };
+        let told = runs.told.map(|told| Table { stride: told.stride / rate, ..told });
+        let longer = Runs { count: runs.count, len: runs.len * rate, told };
         (longer, b.reshape(y, &[longer.rows(), out]))
     })
 }

@@ -8,7 +8,8 @@ use crate::piper::config::{Config, LAST_SLOPE, PERIODS, SLOPE, TAPS};
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
 use ambitus_ir::{Builder, TensorType, ValueId};
 
-/// Returns the samples `[R, 1]` of slices of latents `[S * segment, inter]` (HiFi-GAN, arXiv 2010.05646), of a voice `[S, V]`.
+/// Returns the samples `[R, 1]` of latents `[F, inter]` (HiFi-GAN, arXiv 2010.05646): of slices of S clips, or of a window; of a voice
+/// `[S, V]`.
 pub fn generate(
     b: &mut Builder<'_>,
     cfg: &Config,
@@ -104,7 +105,7 @@ fn folded(b: &mut Builder<'_>, p: usize, runs: Runs, x: ValueId) -> (Runs, Value
     let each = (runs.len + more) / p;
     let x = b.reshape(x, &[runs.count, each, p]);
     let x = b.permute(x, &[0, 2, 1]);
-    let folded = Runs { count: runs.count * p, len: each };
+    let folded = Runs::of(runs.count * p, each);
     (folded, b.reshape(x, &[folded.rows(), 1]))
 }
 
