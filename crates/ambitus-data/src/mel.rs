@@ -7,9 +7,11 @@
 //! amplify rounding; the FFT runs in f64, so that what differs from the package is the package's own rounding.
 
 mod front;
+mod linear;
 
 pub(crate) use front::{Filter, filter_bank};
 pub use front::{Front, Log, Window, hann_window};
+pub use linear::Linear;
 
 use std::sync::Arc;
 

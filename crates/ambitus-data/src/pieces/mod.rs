@@ -1,6 +1,6 @@
-//! Speech as text ids and codes, with the sound of which the codes were made: training cuts a piece of it that differs from use to use.
+//! Speech as text ids and sound, perhaps with codes that are made of it: training cuts a piece of it that differs from use to use.
 //!
-//! [`prepare_pieces`] makes the clips ([`PieceClip`]) with a tokenizer and a codec that the caller brings.
+//! [`prepare_pieces`] makes the clips ([`PieceClip`]) with a tokenizer that the caller brings, and a codec where there are codes.
 
 mod clip;
 mod prepare;
@@ -8,13 +8,15 @@ mod prepare;
 pub use clip::{Counts, PieceClip, load_counts, load_piece_clip};
 pub use prepare::{PiecesOptions, piece_lengths, prepare_pieces};
 
+use crate::sources::Entry;
+
 /// The tokenizer, as passes over a data set see it.
 pub trait Texts: Sync {
-    /// Returns the ids of a text, P of them.
+    /// Returns the ids of a text, P of them; `entry` says what else the data set does: who speaks, ids of its own.
     ///
     /// # Errors
     /// Why the text cannot be used.
-    fn ids(&self, text: &str) -> Result<Vec<u32>, String>;
+    fn ids(&self, text: &str, entry: &Entry) -> Result<Vec<u32>, String>;
 
     /// Changes whenever ids may; part of every key.
     fn fingerprint(&self) -> [u8; 32];

@@ -1,4 +1,4 @@
-//! Text and audio to clips of text ids, codes and sound, through a codec that the caller brings.
+//! Text and audio to clips of text ids and sound, and of codes where the caller brings a codec.
 //!
 //! The pass is that of [`crate::prepare`](mod@crate::prepare): the same limits, verdicts, cache and resumption.
 
@@ -21,8 +21,10 @@ use crate::text::strip;
 /// What a pass over pieces needs besides [`PrepareOptions`].
 #[derive(Clone)]
 pub struct PiecesOptions<'a> {
-    /// Samples of a code; the last one may have fewer.
-    pub frame: usize,
+    /// Samples of a code; the last one may have fewer. Clips have no codes where there is none.
+    pub frame: Option<usize>,
+    /// Texts are context of a clip's rows, not rows.
+    pub context: bool,
     /// Returns the rows that a clip takes of a model, or why the model cannot have it.
     pub rows: &'a (dyn Fn(Counts) -> Result<usize, String> + Sync),
     /// Version of what is made of sound and text, by the model's family; part of every clip's key.
@@ -32,12 +34,22 @@ pub struct PiecesOptions<'a> {
 impl PiecesOptions<'_> {
     /// Returns the bound on the memory of [`prepare_pieces`] besides tokenizer and codec that does not depend on the data, bytes: per
     /// thread a reader, the longest clip's samples with what `cut` keeps of them, its file, its codes and its text.
-    pub fn fixed_bound(frame: usize, options: &PrepareOptions) -> u64 {
+    pub fn fixed_bound(frame: Option<usize>, options: &PrepareOptions) -> u64 {
         let samples = options.most_samples();
-        let numbers = samples.div_ceil(frame as u64) + options.most_chars();
+        let numbers = frame.map_or(0, |frame| samples.div_ceil(frame as u64)) + options.most_chars();
         // Vectors grow by doubling. Of samples: all, and those between silences, or the file that they are written to.
         let thread = READER_BYTES as u64 + 4 * 4 * samples + 3 * 4 * numbers + (4 << 20);
         options.threads.max(1) as u64 * thread
+    }
+
+    /// Returns how many codes samples have.
+    fn codes(&self, samples: usize) -> usize {
+        self.frame.map_or(0, |frame| samples.div_ceil(frame))
+    }
+
+    /// Returns the rows of context of a clip.
+    fn context_of(&self, counts: Counts) -> usize {
+        if self.context { counts.text } else { 0 }
     }
 
     /// Returns the bound on the memory of [`prepare_pieces`] with what it returns, besides tokenizer and codec, bytes: what is fixed,
@@ -55,7 +67,7 @@ impl PiecesOptions<'_> {
     }
 }
 
-/// Prepares every clip of `source` as text ids, codes and sound. [`ClipIndex::frames`](crate::ClipIndex::frames) are the rows of clips.
+/// Prepares every clip of `source` as text ids, sound and, of a `codec`, codes. [`ClipIndex::frames`](crate::ClipIndex::frames) are the rows of clips.
 /// `progress` is called after each clip, from any worker; when it returns false the pass ends with [`DataError::Stopped`].
 ///
 /// # Errors
@@ -64,25 +76,26 @@ impl PiecesOptions<'_> {
 pub fn prepare_pieces(
     source: &Source,
     texts: &dyn Texts,
-    codec: &mut dyn Codec,
+    codec: Option<&mut dyn Codec>,
     pieces: &PiecesOptions<'_>,
     options: &PrepareOptions,
     progress: &(dyn Fn(Progress<'_>) -> bool + Sync),
 ) -> Result<Prepared, DataError> {
     options.check()?;
-    let fingerprints = [texts.fingerprint(), codec.fingerprint()];
-    let maker = PieceClips { texts, fingerprints, codec: Mutex::new(codec), pieces, options };
+    let of_codec = codec.as_ref().map_or([0; 32], |codec| codec.fingerprint());
+    let fingerprints = [texts.fingerprint(), of_codec];
+    let maker = PieceClips { texts, fingerprints, codec: codec.map(Mutex::new), pieces, options };
     let advice = Advice::default();
     let mut record = Record::new(&source.problems, PieceClips::EXTENSION, options)?;
     make_all(source, &maker, options, progress, |done| record.done(done, &advice))?;
     record.finish(&source.path, options, Unknown::default(), &advice)
 }
 
-struct PieceClips<'a> {
+struct PieceClips<'a, 'c> {
     texts: &'a dyn Texts,
     /// Of tokenizer and codec.
     fingerprints: [[u8; 32]; 2],
-    codec: Mutex<&'a mut dyn Codec>,
+    codec: Option<Mutex<&'c mut dyn Codec>>,
     pieces: &'a PiecesOptions<'a>,
     options: &'a PrepareOptions,
 }
@@ -90,22 +103,24 @@ struct PieceClips<'a> {
 /// Returns the ids of a text.
 fn ids(entry: &Entry, texts: &dyn Texts, options: &PrepareOptions) -> Result<Vec<u32>, Problem> {
     let text = options.said(entry)?;
-    texts.ids(text).map_err(|reason| (Cause::Transcript, reason))
+    texts.ids(text, entry).map_err(|reason| (Cause::Transcript, reason))
 }
 
-impl PieceClips<'_> {
+impl PieceClips<'_, '_> {
     fn found(&self, measured: Measured, counts: Counts) -> Found {
         let (frames, outside) = match (self.pieces.rows)(counts) {
             Ok(rows) => (rows as u32, None),
             Err(reason) => (0, Some(reason)),
         };
-        Found { frames, tokens: counts.text as u32, context: 0, measured, outside }
+        let context = self.pieces.context_of(counts) as u32;
+        Found { frames, tokens: counts.text as u32, context, measured, outside }
     }
 
-    /// Returns a code of each frame.
+    /// Returns a code of each frame, where there are codes.
     fn encode(&self, samples: &[f32]) -> Result<Vec<u32>, String> {
-        let codes = self.codec.lock().unwrap_or_else(PoisonError::into_inner).encode(samples)?;
-        let expected = samples.len().div_ceil(self.pieces.frame);
+        let Some(codec) = &self.codec else { return Ok(Vec::new()) };
+        let codes = codec.lock().unwrap_or_else(PoisonError::into_inner).encode(samples)?;
+        let expected = self.pieces.codes(samples.len());
         match codes.len() == expected {
             true => Ok(codes),
             false => Err(format!("{} codes, where {expected} are expected", codes.len())),
@@ -125,7 +140,7 @@ impl PieceClips<'_> {
         samples.truncate(self.options.samples_of(&measured));
         // Resampling may leave full scale.
         samples.iter_mut().for_each(|x| *x = x.clamp(-1.0, 1.0));
-        let codes = samples.len().div_ceil(self.pieces.frame);
+        let codes = self.pieces.codes(samples.len());
         let found = self.found(measured, Counts { text: ids.len(), codes, samples: samples.len() });
         if found.outside.is_some() {
             return Ok(Ok(found));
@@ -137,7 +152,7 @@ impl PieceClips<'_> {
     }
 }
 
-impl Make for PieceClips<'_> {
+impl Make for PieceClips<'_, '_> {
     type Text = Vec<u32>;
 
     fn spec(&self) -> &str {
@@ -158,6 +173,12 @@ impl Make for PieceClips<'_> {
         let [texts, codec] = &self.fingerprints;
         hash.update(texts).update(codec).update(&self.options.rate.to_le_bytes());
         hash.update(strip(&entry.text).as_bytes());
+        if let Some(voice) = &entry.voice {
+            hash.update(b"\n").update(voice.as_bytes());
+        }
+        entry.ids.iter().for_each(|id| {
+            hash.update(&id.to_le_bytes());
+        });
     }
 
     fn cached(&self, _: &Vec<u32>, path: &Path, key: &[u8; 32]) -> Option<Found> {
@@ -192,7 +213,8 @@ pub fn piece_lengths(
     lengths::<WaveFrames>(source, options, progress, |entry, _, measured| {
         let text = ids(entry, texts, options).ok()?.len();
         let samples = options.samples_of(measured);
-        let rows = (pieces.rows)(Counts { text, codes: samples.div_ceil(pieces.frame), samples }).ok()?;
-        Some(Length { rows, tokens: text, context: 0 })
+        let counts = Counts { text, codes: pieces.codes(samples), samples };
+        let rows = (pieces.rows)(counts).ok()?;
+        Some(Length { rows, tokens: text, context: pieces.context_of(counts) })
     })
 }

@@ -10,7 +10,10 @@ use serde_json::value::RawValue;
 use super::beside::{Row, Rows};
 use super::listing::{Lister, Said};
 use super::resolve::Root;
-use super::{AUDIO_KEYS, DESCRIPTION_KEYS, ID_KEYS, TEXT_KEYS, VOICE_KEYS, WEIGHT_KEYS, add};
+use super::{
+    self as sources, AUDIO_KEYS, DESCRIPTION_KEYS, ID_KEYS, PHONEME_KEYS, TEXT_KEYS, VOICE_KEYS, WEIGHT_KEYS,
+    add,
+};
 use crate::error::DataError;
 use crate::files::Lines;
 use crate::outcomes::Cause;
@@ -55,11 +58,22 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<(), Dat
                             continue;
                         }
                     };
+                let spoken = out.lines != sources::Lines::Texts;
+                let ids =
+                    object.first(&PHONEME_KEYS).filter(|_| spoken).map(|v| serde_json::from_str(v.get()));
+                let ids: Vec<u32> = match ids.transpose() {
+                    Ok(ids) => ids.unwrap_or_default(),
+                    Err(error) => {
+                        problem(out, &audio, format!("{}: {error}", PHONEME_KEYS[0]))?;
+                        continue;
+                    }
+                };
                 let said = Said {
                     text: &text,
                     voice,
                     description,
                     fields: &[],
+                    ids: &ids,
                     weight,
                     id: id.as_deref(),
                     file: Some(file),
@@ -122,6 +136,10 @@ impl Object<'_> {
     }
 }
 
+/// The keys that are read.
+const KNOWN: [&[&str]; 7] =
+    [&AUDIO_KEYS, &TEXT_KEYS, &VOICE_KEYS, &DESCRIPTION_KEYS, &ID_KEYS, &PHONEME_KEYS, &WEIGHT_KEYS];
+
 fn string(value: &RawValue) -> Option<String> {
     serde_json::from_str(value.get()).ok()
 }
@@ -154,10 +172,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
                 let mut pairs: Vec<(&'static str, &'de RawValue)> = Vec::new();
                 while let Some(key) = map.next_key::<String>()? {
-                    let known =
-                        [&AUDIO_KEYS[..], &TEXT_KEYS, &VOICE_KEYS, &DESCRIPTION_KEYS, &ID_KEYS, &WEIGHT_KEYS]
-                            .concat();
-                    let Some(known) = known.into_iter().find(|k| *k == key) else {
+                    let Some(known) = KNOWN.into_iter().flatten().find(|k| **k == key).copied() else {
                         map.next_value::<IgnoredAny>()?;
                         continue;
                     };

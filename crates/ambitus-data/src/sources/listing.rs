@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Audio, Described, Entry, clip_bytes};
+use super::{Audio, Described, Entry, Lines, clip_bytes};
 use crate::error::{DataError, many};
 use crate::outcomes::Problem;
 use crate::outcomes::{Cause, Outcome, Outcomes, Verdict};
@@ -26,7 +26,7 @@ pub(crate) struct Listing {
     names: String,
     rows: Vec<Row>,
     records: Scratch,
-    /// Longest transcript with the name of its voice, bytes.
+    /// Longest transcript with the name of its voice and its ids, bytes.
     pub(crate) longest_text: usize,
     /// Longest description, bytes.
     pub(crate) longest_description: usize,
@@ -59,6 +59,8 @@ struct Record<'a> {
     description: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     fields: Cow<'a, [(String, String)]>,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    ids: Cow<'a, [u32]>,
     #[serde(default = "one", skip_serializing_if = "is_one")]
     weight: f32,
     /// Number of the file; none is the text file next to the audio.
@@ -110,6 +112,7 @@ impl Listing {
             voice: record.voice.map(Cow::into_owned),
             description: record.description.map(Cow::into_owned),
             fields: record.fields.into_owned(),
+            ids: record.ids.into_owned(),
             weight: record.weight,
             file,
             line: record.line,
@@ -123,6 +126,8 @@ pub(super) struct Lister {
     pub(super) problems: Outcomes,
     /// Where descriptions are.
     pub(super) described: Described,
+    /// How lines without a header are read.
+    pub(super) lines: Lines,
     /// Paths of audio by their hashes, to find what is named twice.
     seen: HashMap<u64, u32>,
     hasher: RandomState,
@@ -151,6 +156,8 @@ pub(super) struct Said<'a> {
     pub(super) description: Option<&'a str>,
     /// Metadata of music: names and values.
     pub(super) fields: &'a [(String, String)],
+    /// Of the transcript, where a data set brings them.
+    pub(super) ids: &'a [u32],
     /// How often it is trained on, of music: 1 elsewhere.
     pub(super) weight: f32,
     /// By which rows of two data sets are compared.
@@ -163,7 +170,7 @@ pub(super) struct Said<'a> {
 impl Lister {
     pub(super) fn new(
         root: &Path,
-        described: Described,
+        (described, lines): (Described, Lines),
         scratch: &Path,
         room: u64,
     ) -> Result<Self, DataError> {
@@ -183,7 +190,7 @@ impl Lister {
             Described::Beside(beside) => room.saturating_sub(beside.bytes),
             Described::No | Described::Own | Described::Music => room,
         };
-        Ok(Self { listing, problems, described, seen, hasher, room, row_bytes: 0, footer_bytes: 0 })
+        Ok(Self { listing, problems, described, lines, seen, hasher, room, row_bytes: 0, footer_bytes: 0 })
     }
 
     /// Returns the bytes that are left for more.
@@ -303,6 +310,7 @@ impl Lister {
             voice: said.voice.map(Cow::Borrowed),
             description: said.description.map(Cow::Borrowed),
             fields: Cow::Borrowed(said.fields),
+            ids: Cow::Borrowed(said.ids),
             weight: said.weight,
             file: said.file,
             line: said.line,
@@ -318,7 +326,7 @@ impl Lister {
         list.records.append(&json)?;
         list.names.push_str(name);
         list.rows.push(row);
-        let spoken = said.text.len() + said.voice.map_or(0, str::len);
+        let spoken = said.text.len() + said.voice.map_or(0, str::len) + size_of_val(said.ids);
         list.longest_text = list.longest_text.max(spoken);
         let fields: usize = said.fields.iter().map(|(key, value)| key.len() + value.len()).sum();
         let described = said.description.map_or(0, str::len) + fields;

@@ -6,6 +6,7 @@
 //! - `metadata.csv` without header, as LJSpeech (`id|text|normalised text`, audio in `wavs/`) and a Gradio page
 //!   (`name|text`) write it; nothing is quoted, every character stands for itself;
 //! - JSON lines with an audio path and a text;
+//! - lines without header of Piper's trainers, where that is asked for ([`Lines::Spoken`]);
 //! - audio files with a `.txt` of the same name;
 //! - parquet files in the Hugging Face audio layout, with the feature `parquet`: `text`, and `audio` as file bytes, a path
 //!   or samples with their rate. All files of one split are read; the text is taken as it stands.
@@ -53,6 +54,8 @@ const VOICE_KEYS: [&str; 2] = ["source", "speaker_id"];
 pub const DESCRIPTION_KEYS: [&str; 2] = ["text_description", "description"];
 /// Names that a column or key of ids may have, by which rows of two data sets are compared.
 pub const ID_KEYS: [&str; 1] = ["id"];
+/// Name of a key of ids of texts.
+const PHONEME_KEYS: [&str; 1] = ["phoneme_ids"];
 /// Name of a key of weights, of music.
 const WEIGHT_KEYS: [&str; 1] = ["weight"];
 /// A list of clips may take so much in any case, bytes.
@@ -82,6 +85,22 @@ pub enum Format {
     Parquet,
 }
 
+/// How lines without a header are read, whose columns have no names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Lines {
+    /// `audio|text`, perhaps with the text as it is spoken in a third column.
+    #[default]
+    Texts,
+    /// As Piper's trainers do: `audio|text`, with `voices` `audio|voice|text`, and with `ids` the text's after it, apart by spaces. In
+    /// JSON lines they are an array under `phoneme_ids`.
+    Spoken {
+        /// Lines name the voice.
+        voices: bool,
+        /// Lines bring ids.
+        ids: bool,
+    },
+}
+
 /// Where a clip's audio lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Audio {
@@ -106,6 +125,8 @@ pub struct Entry {
     pub description: Option<String>,
     /// Metadata of music, as audiocraft has it in texts: names (`key`, `bpm`, `genre`, `moods`, `keywords`, `instrument`) and values.
     pub fields: Vec<(String, String)>,
+    /// Ids of the text, where the data set brings them.
+    pub ids: Vec<u32>,
     /// How often it is trained on in an epoch, of music: in relation to others.
     pub weight: f32,
     /// File that says so.
@@ -159,7 +180,15 @@ impl Source {
     /// # Errors
     /// What makes the whole doubtful, and more clips than there is room for.
     pub fn read(path: &Path, scratch: &Path, room: u64) -> Result<Self, DataError> {
-        Self::read_with(path, Described::No, scratch, room)
+        Self::read_with(path, (Described::No, Lines::Texts), scratch, room)
+    }
+
+    /// Reads a data set of spoken texts, whose lines without a header have these columns. See [`read`](Self::read).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_lines(path: &Path, lines: Lines, scratch: &Path, room: u64) -> Result<Self, DataError> {
+        Self::read_with(path, (Described::No, lines), scratch, room)
     }
 
     /// Reads a data set and its descriptions: its own, or those of `second`, a file or folder of metadata. A row of that is of the clip
@@ -178,7 +207,7 @@ impl Source {
             Some(second) => Described::Beside(Box::new(Beside::open(second, scratch, room)?)),
             None => Described::Own,
         };
-        Self::read_with(path, described, scratch, room)
+        Self::read_with(path, (described, Lines::Texts), scratch, room)
     }
 
     /// Reads a data set of music: a folder of audio files, with JSON and `.txt` files of their names beside them where these have a text, or
@@ -187,10 +216,15 @@ impl Source {
     /// # Errors
     /// As there.
     pub fn read_music(path: &Path, scratch: &Path, room: u64) -> Result<Self, DataError> {
-        Self::read_with(path, Described::Music, scratch, room)
+        Self::read_with(path, (Described::Music, Lines::Texts), scratch, room)
     }
 
-    fn read_with(path: &Path, described: Described, scratch: &Path, room: u64) -> Result<Self, DataError> {
+    fn read_with(
+        path: &Path,
+        (described, lines): (Described, Lines),
+        scratch: &Path,
+        room: u64,
+    ) -> Result<Self, DataError> {
         let meta = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
         let (root, files) = if meta.is_dir() {
             let listed = matches!(described, Described::Music).then(|| music::listed_in(path)).flatten();
@@ -200,7 +234,7 @@ impl Source {
             (parent.unwrap_or(Path::new(".")), vec![path.to_owned()])
         };
         let root = Root::new(root)?;
-        let mut lister = Lister::new(&root.given, described, scratch, room)?;
+        let mut lister = Lister::new(&root.given, (described, lines), scratch, room)?;
         let mut format = Format::Folder;
         if files.is_empty() {
             lister.described.needs_no_order()?;

@@ -26,7 +26,7 @@ impl Root {
         })
     }
 
-    /// Returns the file that `name` means: the path itself or below `wavs/`, as written or, of a name without one, with an audio
+    /// Returns the file that `name` means: the path itself or below `wavs/` or `wav/`, as written or, of a name without one, with an audio
     /// extension added.
     pub(super) fn audio(&self, name: &str) -> Result<PathBuf, String> {
         if name.is_empty() {
@@ -48,7 +48,7 @@ impl Root {
                     "its path leads out of the data folder with `..`; give the absolute path if that is meant".into(),
                 );
             }
-            let candidates = [self.given.join(path), self.given.join("wavs").join(path)];
+            let candidates = ["", "wavs", "wav"].map(|folder| self.given.join(folder).join(path));
             if let Some(found) = self.among(candidates) {
                 return self.has(&found).map(|()| found.path);
             }

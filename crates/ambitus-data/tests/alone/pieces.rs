@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::counting::{ALONE, peak_of};
 use ambitus_data::pieces::{Codec, Counts, PiecesOptions, Texts, prepare_pieces};
+use ambitus_data::sources::Entry;
 use ambitus_data::{Limits, Policy, PrepareOptions, Source, wav};
 
 const FRAME: usize = 1024;
@@ -14,7 +15,7 @@ const TEXT_BYTES: u64 = 8;
 struct Bytes;
 
 impl Texts for Bytes {
-    fn ids(&self, text: &str) -> Result<Vec<u32>, String> {
+    fn ids(&self, text: &str, _: &Entry) -> Result<Vec<u32>, String> {
         Ok(text.bytes().map(u32::from).collect())
     }
 
@@ -54,14 +55,14 @@ fn measured(dir: &Path, n: usize, seconds: f64, text: &str) -> [u64; 2] {
     let limits = Limits { max_seconds: seconds + 0.01, ..Limits::default() };
     let options =
         PrepareOptions { limits, policy: Policy::Cut, cache: dir.join("cache"), threads: 1, rate: 22_050 };
-    let pieces = PiecesOptions { frame: FRAME, rows: &rows, spec: "toy-v1" };
+    let pieces = PiecesOptions { frame: Some(FRAME), context: false, rows: &rows, spec: "toy-v1" };
     let mut both = [0; 2];
     for cached in [0, n] {
         let mut planned = 0;
         let (prepared, peak) = peak_of(|| {
             let source = Source::read(&data, &options.cache, u64::MAX).expect("readable");
             planned = pieces.memory_bound(&source, TEXT_BYTES, &options);
-            prepare_pieces(&source, &Bytes, &mut Zeros, &pieces, &options, &|_| true).expect("prepared")
+            prepare_pieces(&source, &Bytes, Some(&mut Zeros), &pieces, &options, &|_| true).expect("prepared")
         });
         assert_eq!((prepared.index.len(), prepared.summary.cached), (n, cached));
         assert!(peak as u64 <= planned, "{n} clips of {seconds} s: {peak} of {planned}");

@@ -1,6 +1,6 @@
-//! Mel front ends against the recorded outputs of the Python packages (`parity/dvae`).
+//! Mel front ends and spectrograms against the recorded outputs of the Python packages (`parity/dvae`, `parity/piper`).
 
-use ambitus_data::mel::{self, Front, Log, Window};
+use ambitus_data::mel::{self, Front, Linear, Log, Window};
 use safetensors::SafeTensors;
 use std::path::Path;
 
@@ -85,4 +85,28 @@ fn bands_are_divided_and_short_sounds_have_no_rows() {
     assert_eq!(rows, whole);
     assert!(mel::rows(&ROWS, None, &wave[..1025]).is_some());
     assert!(mel::rows(&ROWS, None, &wave[..1024]).is_none());
+}
+
+/// Spectrograms without a mel scale, of `spectrogram_torch`.
+#[test]
+fn spectrograms_are_those_of_the_reference() {
+    for (name, window) in [("base", 64), ("speakers", 48), ("plain", 64)] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../parity/piper/fixtures").join(name);
+        let bytes = std::fs::read(path.join("batch.safetensors")).expect("a batch");
+        let file = SafeTensors::deserialize(&bytes).expect("a batch");
+        let front = Linear { n_fft: 64, hop: 16, window };
+        for clip in 0..3 {
+            let [spec, wave] = ["spec", "wave"].map(|leaf| values(&file, &format!("clips.{clip}.{leaf}")));
+            let have = front.rows(&wave).expect("long enough");
+            assert_eq!((have.len(), have.len() / 33), (spec.len(), wave.len() / 16));
+            let square =
+                |x: &dyn Fn(usize) -> f32| (0..spec.len()).map(|i| f64::from(x(i)).powi(2)).sum::<f64>();
+            let off = (square(&|i| have[i] - spec[i]) / square(&|i| spec[i])).sqrt();
+            assert!(off < ROWS_L2, "{name} {clip}: {off}");
+        }
+    }
+    let front = Linear { n_fft: 64, hop: 16, window: 64 };
+    assert!(front.rows(&[0.0; 24]).is_none(), "no more than what is reflected");
+    // Samples after the last whole hop are heard in what is reflected, and make no row.
+    assert_eq!(front.rows(&[0.5; 47]).expect("long enough").len(), 2 * 33);
 }

@@ -7,6 +7,7 @@ use ambitus_data::pieces::{
     Codec, Counts, PiecesOptions, Texts, load_counts, load_piece_clip, piece_lengths, prepare_pieces,
 };
 use ambitus_data::prepare::Verdict;
+use ambitus_data::sources::{Entry, Lines};
 use ambitus_data::{DataError, Limits, Policy, PrepareOptions, Prepared, Source, load_clip, wav};
 
 const RATE: u32 = 22_050;
@@ -16,7 +17,7 @@ const FRAME: usize = 1024;
 struct Words(u8);
 
 impl Texts for Words {
-    fn ids(&self, text: &str) -> Result<Vec<u32>, String> {
+    fn ids(&self, text: &str, _: &Entry) -> Result<Vec<u32>, String> {
         match text.contains('#') {
             true => Err("the sign # cannot be read".into()),
             false => Ok(text.split(' ').map(|word| word.len() as u32).collect()),
@@ -87,13 +88,13 @@ fn rows(counts: Counts) -> Result<usize, String> {
 }
 
 fn pieces() -> PiecesOptions<'static> {
-    PiecesOptions { frame: FRAME, rows: &rows, spec: "toy-v1" }
+    PiecesOptions { frame: Some(FRAME), context: false, rows: &rows, spec: "toy-v1" }
 }
 
 fn run(dir: &Path, codec: &mut Places, texts: &Words) -> Result<Prepared, DataError> {
     let options = options(dir);
     let source = Source::read(&dir.join("data"), &options.cache, u64::MAX)?;
-    prepare_pieces(&source, texts, codec, &pieces(), &options, &|_| true)
+    prepare_pieces(&source, texts, Some(codec), &pieces(), &options, &|_| true)
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn clips_with_sound_are_resumed_repaired_and_keyed_by_what_they_depend_on() {
     let source = Source::read(&dir.path().join("data"), dir.path(), u64::MAX).expect("readable");
     let (seen, alone) = (AtomicUsize::new(0), PrepareOptions { threads: 1, ..options(dir.path()) });
     let stopping = |_: ambitus_data::prepare::Progress<'_>| seen.fetch_add(1, Ordering::Relaxed) < 1;
-    let stopped = prepare_pieces(&source, &Words(1), &mut codec, &pieces(), &alone, &stopping);
+    let stopped = prepare_pieces(&source, &Words(1), Some(&mut codec), &pieces(), &alone, &stopping);
     assert!(matches!(stopped, Err(DataError::Stopped)));
     let first = run(dir.path(), &mut codec, &Words(1)).expect("prepared");
     assert_eq!(codec.calls, 2, "nothing is made twice");
@@ -180,4 +181,61 @@ fn clips_with_sound_are_resumed_repaired_and_keyed_by_what_they_depend_on() {
     codec.short = true;
     let error = run(dir.path(), &mut codec, &Words(3)).expect_err("fails").to_string();
     assert!(error.contains("a.wav: the audio codec failed: 21 codes, where 22 are expected"), "{error}");
+}
+
+/// Ids that the data set brings, after a number of who speaks.
+struct Spoken;
+
+impl Texts for Spoken {
+    fn ids(&self, _: &str, entry: &Entry) -> Result<Vec<u32>, String> {
+        let voice = entry.voice.as_deref().ok_or("nobody speaks")?;
+        let id = voice
+            .strip_prefix('v')
+            .and_then(|n| n.parse().ok())
+            .ok_or_else(|| format!("no voice {voice}"))?;
+        Ok([&[id], &*entry.ids].concat())
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        [4; 32]
+    }
+}
+
+/// Lines of Piper's trainers, with voices and ids, become clips without codes whose texts are context. Other voices and ids make other
+/// clips.
+#[test]
+fn spoken_lines_become_clips_without_codes() {
+    let dir = tempfile::tempdir().expect("folder");
+    let data = dir.path().join("data");
+    std::fs::create_dir_all(data.join("wav")).expect("folder");
+    for name in ["a", "b", "c"] {
+        let tone: Vec<f32> = (0..22_050).map(|i| (i as f32 * 0.1).sin() * 0.3).collect();
+        wav::write_wav(&data.join(format!("wav/{name}.wav")), &tone, RATE).expect("written");
+    }
+    let rows = |counts: Counts| Ok(counts.samples / 256);
+    let pieces = PiecesOptions { frame: None, context: true, rows: &rows, spec: "toy-v1" };
+    let run = |lines: &str, voices: bool, ids: bool| {
+        std::fs::write(data.join("metadata.csv"), lines).expect("written");
+        let options = options(dir.path());
+        let lines = Lines::Spoken { voices, ids };
+        let source = Source::read_lines(&data, lines, &options.cache, u64::MAX).expect("readable");
+        prepare_pieces(&source, &Spoken, None, &pieces, &options, &|_| true).expect("prepared")
+    };
+    let first = run("a|v1|Said.|1 0 5\nb|v2|Said.|1 0 5\nc|Said.|1 x\n", true, true);
+    assert_eq!(first.index.len(), 2);
+    let reasons: Vec<String> =
+        first.outcomes.iter().map(|o| format!("{:?}", o.expect("readable").verdict)).collect();
+    assert!(
+        reasons.iter().any(|r| r.contains("3 field(s) where 4 are expected: audio|voice|text|ids")),
+        "{reasons:?}"
+    );
+    for (i, want) in [[1, 1, 0, 5], [2, 1, 0, 5]].into_iter().enumerate() {
+        let clip = load_piece_clip(&first.index.path(i)).expect("whole");
+        assert_eq!((clip.text(), clip.codes(), clip.counts().samples), (want.into(), Vec::new(), 22_050));
+        assert_eq!((first.index.frames()[i], first.index.context()), (22_050 / 256, 4));
+    }
+    let other = run("a|v1|Said.|1 0 5\nb|v1|Said.|1 0 6\n", true, true);
+    assert_eq!((other.index.len(), other.summary.cached), (2, 1));
+    let three = run("a|v1|Said.\nb|v1|Said.\n", true, false);
+    assert_eq!(load_piece_clip(&three.index.path(0)).expect("whole").text(), [1]);
 }

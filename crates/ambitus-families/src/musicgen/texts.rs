@@ -90,6 +90,7 @@ mod tests {
             voice: None,
             description: description.map(str::to_owned),
             fields: fields.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            ids: Vec::new(),
             weight: 1.0,
             file: "a.txt".into(),
             line: 1,

@@ -14,6 +14,7 @@ use crate::prepare::{
     prepare_options, shortest, shown,
 };
 use ambitus_data::pieces::{self, Counts, PiecesOptions, piece_lengths, prepare_pieces};
+use ambitus_data::sources::Entry;
 use ambitus_data::text::ENCODING_BYTES;
 use ambitus_data::{DataError, PrepareOptions, Source};
 use ambitus_models::xtts::batch;
@@ -73,7 +74,7 @@ fn options(recipe: &Recipe) -> PrepareOptions {
 /// Returns what preparing takes by the longest clip's seconds, besides `beside` bytes that do not depend on it.
 fn bound<'a>(options: &PrepareOptions, room: &Room, beside: u64) -> Bound<'a> {
     let beside = room.process + beside;
-    limited(options, move |o| beside + PiecesOptions::fixed_bound(SAMPLES_PER_CODE, o))
+    limited(options, move |o| beside + PiecesOptions::fixed_bound(Some(SAMPLES_PER_CODE), o))
 }
 
 impl Pieces<'_> {
@@ -87,7 +88,7 @@ impl Pieces<'_> {
         let dir = job.recipe.data.dir.as_ref().ok_or_else(no_data)?;
         let (room, options) = (Room::new(job, PREPARE_THREADS + job.threads), options(job.recipe));
         let rows = |counts| self.rows(counts);
-        let pieces = PiecesOptions { frame: SAMPLES_PER_CODE, rows: &rows, spec: SPEC };
+        let pieces = PiecesOptions { frame: Some(SAMPLES_PER_CODE), context: false, rows: &rows, spec: SPEC };
         let source = |beside| room.read(beside, Source::read(dir, &options.cache, room.left(beside)));
         if let Some(name) = self.missing() {
             if job.run {
@@ -107,14 +108,15 @@ impl Pieces<'_> {
             return Ok((What::Lengths(Box::new(lengths), why), Box::new(move |_| process)));
         }
         let mut codec = self.codec(job.threads)?;
-        let fixed = codec.encode_bytes() + PiecesOptions::fixed_bound(SAMPLES_PER_CODE, &shortest(&options));
+        let fixed =
+            codec.encode_bytes() + PiecesOptions::fixed_bound(Some(SAMPLES_PER_CODE), &shortest(&options));
         let texts = room.read(fixed, Texts::read(self.dir, room.left(fixed), self.keys.cleaned));
         let texts = Reader::new(texts.map_err(of_tokenizer)?, self.keys, dir)?;
         let of_texts =
             texts.texts.bpe().memory_bytes() + readings(self.keys.cleaned, self.keys.language.as_deref()).0;
         let source = source(fixed + of_texts)?;
         let held = pieces.memory_bound(&source, CLEANED_BYTES * ENCODING_BYTES, &options)
-            - PiecesOptions::fixed_bound(SAMPLES_PER_CODE, &options);
+            - PiecesOptions::fixed_bound(Some(SAMPLES_PER_CODE), &options);
         let bytes = bound(&options, &room, codec.encode_bytes() + of_texts + held);
         if let Some(why) = room.too_small(bytes(job.recipe.data.max_seconds), &source)? {
             let lengths = piece_lengths(&source, &texts, &pieces, &options, &shown(console))?;
@@ -122,7 +124,7 @@ impl Pieces<'_> {
         }
         let fingerprint = codec.fingerprint()?;
         let mut codec = Own { codec: &mut codec, fingerprint };
-        let prepared = prepare_pieces(&source, &texts, &mut codec, &pieces, &options, &shown(console))?;
+        let prepared = prepare_pieces(&source, &texts, Some(&mut codec), &pieces, &options, &shown(console))?;
         Ok((What::Clips(Box::new(prepared)), bytes))
     }
 
@@ -177,7 +179,7 @@ impl Reader {
 }
 
 impl pieces::Texts for Reader {
-    fn ids(&self, text: &str) -> Result<Vec<u32>, String> {
+    fn ids(&self, text: &str, _: &Entry) -> Result<Vec<u32>, String> {
         let ids = self.texts.encode(text, &self.language).map_err(|e| e.to_string())?;
         if let Some(why) = self.texts.refused(&ids) {
             return Err(format!("the text {why}"));
@@ -202,7 +204,7 @@ impl pieces::Texts for Reader {
 struct Most;
 
 impl pieces::Texts for Most {
-    fn ids(&self, _: &str) -> Result<Vec<u32>, String> {
+    fn ids(&self, _: &str, _: &Entry) -> Result<Vec<u32>, String> {
         Ok(vec![0; MOST_TEXT])
     }
 

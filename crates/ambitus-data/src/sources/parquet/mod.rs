@@ -75,6 +75,7 @@ pub(super) fn read(file: &Path, out: &mut Lister) -> Result<(), DataError> {
                     voice,
                     description,
                     fields: &[],
+                    ids: &[],
                     weight: 1.0,
                     id,
                     file: Some(number),
