@@ -77,7 +77,7 @@ def spoken(directory: Path, seed: int) -> None:
     players = load(directory)
     with torch.no_grad():
         logarithms = infer(players, texts(players, [300], seed), [0.667, 1e-4, 1.0])[1].log() - math.log(1e-4)
-    by = min(0.7 / float(logarithms.std()), 4 / float(logarithms.max() - logarithms.min()))
+    by = min(0.7 / max(float(logarithms.std()), 0.1), 4 / max(float(logarithms.max() - logarithms.min()), 0.1))
     more = 1.0 - by * logarithms.mean()
     if "model_g.dp.flows.0.m" in state:  # (z - m) e^-logs
         state["model_g.dp.flows.0.logs"][0] -= math.log(by)
@@ -139,7 +139,7 @@ def infer(players: Players, ids: list[torch.Tensor], scales: list[float], speake
     durations, exp = [], torch.exp
 
     def seen(x: torch.Tensor) -> torch.Tensor:
-        if x.dim() == 3 and x.shape[1] == 1:  # of the logarithms of durations: the last of this shape
+        if x.dim() == 3 and x.shape[1] == 1:  # of the logarithms of durations: the first of this shape
             durations.append(exp(x) * scales[1])
         return exp(x)
 
@@ -148,7 +148,7 @@ def infer(players: Players, ids: list[torch.Tensor], scales: list[float], speake
     who = torch.full((len(ids),), speaker) if players.g.n_speakers > 1 else None
     with torch.no_grad(), patch.object(torch, "exp", seen):
         out = players.g.infer(padded, lengths, sid=who, noise_scale=scales[0], length_scale=scales[1], noise_scale_w=scales[2])
-    return out[0][:, 0].numpy(), durations[-1]
+    return out[0][:, 0].numpy(), durations[0]
 
 
 def is_clear(durations: torch.Tensor, ids: list[torch.Tensor]) -> bool:

@@ -4,8 +4,9 @@ use ambitus_families::f5::F5;
 use ambitus_families::musicgen::Musicgen;
 use ambitus_families::orpheus::Orpheus;
 use ambitus_families::parler::Parler;
+use ambitus_families::piper::Piper;
 use ambitus_families::xtts::Xtts;
-use ambitus_recipe::recipe::Defaults;
+use ambitus_recipe::recipe::{Defaults, Player};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -93,6 +94,7 @@ fn defaults() -> String {
         Parler::shaped(ambitus_models::parler::config::Config::mini_v1()),
         Xtts::shaped(ambitus_models::xtts::config::Config::v2()),
         Musicgen::shaped(ambitus_models::musicgen::config::Config::small()),
+        Piper::shaped(ambitus_models::piper::config::Config::medium()),
     ];
     let mut out = "\n## What families mean by keys that are left out\n\n| key |".to_owned();
     let mut row = |key: &str, of: &dyn Fn(&Defaults) -> String| {
@@ -104,6 +106,8 @@ fn defaults() -> String {
     let patterns = |all: &[String]| all.iter().map(|t| format!("`{t}`")).collect::<Vec<_>>().join(" ");
     row("no_decay", &|d| if d.no_decay.is_empty() { "none".to_owned() } else { patterns(&d.no_decay) });
     row("betas", &|d| format!("{:?}", d.betas));
+    row("eps", &|d| format!("{:e}", d.eps));
+    row("players", &|d| players(&d.players));
     row("ema", &|d| d.ema.is_kept().to_string());
     row("batch", &|d| format!("{{clips: {}}}", d.clips));
     row("warmup", &|d| d.warmup.map_or("5 % of the updates, at most 100".to_owned(), |n| n.to_string()));
@@ -113,6 +117,16 @@ fn defaults() -> String {
     let names: Vec<&str> = families.iter().map(|model| model.family.name()).collect();
     let head = format!("| key | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
     out.replacen("| key |", &head, 1) + "\n"
+}
+
+/// Returns what single players have by themselves.
+fn players(all: &[(&str, Player)]) -> String {
+    let own = |(name, player): &(&str, Player)| {
+        let rate = player.learning_rate.map(|rate| format!("learning_rate: {rate:e}"));
+        let betas = player.betas.map(|betas| format!("betas: {betas:?}"));
+        format!("{name}: {{{}}}", rate.into_iter().chain(betas).collect::<Vec<_>>().join(", "))
+    };
+    if all.is_empty() { "none".to_owned() } else { all.iter().map(own).collect::<Vec<_>>().join(", ") }
 }
 
 /// Returns the public fields of a structure, and the comment on each.

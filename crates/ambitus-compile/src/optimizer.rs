@@ -52,6 +52,8 @@ pub const LEAST_8BIT: usize = 4096;
 pub struct Optimizer {
     /// The constants.
     pub adamw: AdamW,
+    /// Parameters with β1 and β2 of their own, by pattern.
+    pub own_betas: Vec<(Vec<Pattern>, [f64; 2])>,
     /// Parameters whose weight decay is 0. Each pattern matches one, trained or not.
     pub no_decay: Vec<Pattern>,
     /// Storage of the moments.
@@ -61,7 +63,7 @@ pub struct Optimizer {
 impl From<AdamW> for Optimizer {
     /// Returns an optimizer that decays every parameter, with moments in fp32.
     fn from(adamw: AdamW) -> Optimizer {
-        Optimizer { adamw, no_decay: Vec::new(), states: States::Fp32 }
+        Optimizer { adamw, own_betas: Vec::new(), no_decay: Vec::new(), states: States::Fp32 }
     }
 }
 
@@ -74,6 +76,12 @@ impl Optimizer {
     /// Returns the weight decay of a parameter.
     pub fn decay(&self, parameter: &str) -> f64 {
         if self.no_decay.iter().any(|p| p.matches(parameter)) { 0.0 } else { self.adamw.weight_decay }
+    }
+
+    /// Returns β1 and β2 of a parameter.
+    pub fn betas(&self, parameter: &str) -> [f64; 2] {
+        let own = self.own_betas.iter().find(|(patterns, _)| patterns.iter().any(|p| p.matches(parameter)));
+        own.map_or([self.adamw.beta1, self.adamw.beta2], |(_, betas)| *betas)
     }
 
     /// Returns whether moments of this parameter are kept in 8 bits. A flat's tensors are treated as each would be alone.
@@ -96,8 +104,8 @@ impl Optimizer {
         let w = b.state(param);
         // Tensors of a flat decay alike.
         let flat = layout.and_then(|layout| layout.flat(&decl.name));
-        let weight_decay = self.decay(flat.map_or(&decl.name, |flat| &flat.tensors[0].name));
-        let AdamW { beta1, beta2, eps, .. } = self.adamw;
+        let name = flat.map_or(&decl.name, |flat| &flat.tensors[0].name);
+        let (weight_decay, [beta1, beta2], eps) = (self.decay(name), self.betas(name), self.adamw.eps);
         let id = |b: &Builder<'_>, op: &str| Origin { path: b.path(op).into(), phase: Phase::Update }.op_id();
         let rounds = decl.ty.dtype == DType::BF16;
         let moment = |b: &mut Builder<'_>, prefix: &str, ty: TensorType| {

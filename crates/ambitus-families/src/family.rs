@@ -18,6 +18,7 @@ use ambitus_recipe::import::Trainer;
 use ambitus_recipe::recipe::{Average, Defaults, Own, Schedule, ScheduleKind, Section, read_own};
 use ambitus_store::{DType, Item};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -67,12 +68,16 @@ pub struct ExportForm {
     pub metadata: &'static [(&'static str, &'static str)],
     /// Tensors that stay in fp32 whatever type the weights have: constants that rounding would spoil.
     pub exact: &'static [&'static str],
+    /// Constants of the model that the project has no tensors of, which are left out.
+    pub left_out: &'static [&'static str],
     /// How names of layers end whose weights lie `[In, Out]`, as GPT-2's do.
     pub by_columns: &'static [&'static str],
     /// The JSON file that names the weights' type as Hugging Face's do, `torch_dtype` or `dtype`.
     pub config: Option<&'static str>,
     /// PyTorch checkpoints in place of `model.safetensors`, of which an export chooses one; the first where none is asked for.
     pub layouts: &'static [TorchLayout],
+    /// What is made of a model for other programs, which no training begins with.
+    pub made: &'static [MadeLayout],
     /// The word for `model.safetensors` beside them, which it is then where none is asked for.
     pub plain: Option<&'static str>,
 }
@@ -82,6 +87,11 @@ impl ExportForm {
     pub fn is_by_columns(&self, weight: &str) -> bool {
         let layer = weight.strip_suffix(".weight");
         layer.is_some_and(|layer| self.by_columns.iter().any(|end| layer.ends_with(end)))
+    }
+
+    /// Returns what is made under this name, if that is no layout of weights.
+    pub fn made(&self, name: Option<&str>) -> Option<&'static MadeLayout> {
+        self.made.iter().find(|made| Some(made.name) == name)
     }
 
     /// Returns the layout of this name, or the default; `None` where weights are written as safetensors.
@@ -96,6 +106,7 @@ impl ExportForm {
         let found = self.layouts.iter().find(|layout| layout.name == name);
         found.map(Some).ok_or_else(|| {
             let names = self.plain.into_iter().chain(self.layouts.iter().map(|layout| layout.name));
+            let names = names.chain(self.made.iter().map(|made| made.name));
             let names: Vec<&str> = names.collect();
             RunError::Usage(match &*names {
                 [] => format!("--layout {name}: this model is exported in one layout: leave it out"),
@@ -124,6 +135,30 @@ pub struct TorchLayout {
     /// # Errors
     /// A model that the project does not have.
     pub beside: fn(&Progressed<'_>) -> Result<Beside, RunError>,
+}
+
+/// Files that are made of a model's weights.
+#[derive(Clone, Copy, Debug)]
+pub struct MadeLayout {
+    /// The word on the command line.
+    pub name: &'static str,
+    /// Writes them to a folder that is there.
+    ///
+    /// # Errors
+    /// A model of which they cannot be made; files that cannot be written.
+    pub write: fn(&Progressed<'_>, &mut dyn Exported, &Path) -> Result<(), RunError>,
+}
+
+/// The weights of an export, by the model's names.
+pub trait Exported {
+    /// Returns the shapes of all.
+    fn shapes(&self) -> BTreeMap<String, Vec<usize>>;
+
+    /// Returns a whole tensor.
+    ///
+    /// # Errors
+    /// None of that name; files that cannot be read.
+    fn read(&mut self, name: &str) -> Result<Vec<f32>, RunError>;
 }
 
 /// What stands beside the tensors of a checkpoint, by key.
@@ -393,6 +428,8 @@ pub fn of_model(model: &dyn Model) -> Defaults {
         weight_decay: 0.0,
         no_decay: Vec::new(),
         betas: [0.9, 0.999],
+        eps: 1e-8,
+        players: Vec::new(),
         ema: Average::Off,
         clips: 1,
         warmup: Some(0),

@@ -42,4 +42,5 @@ pub use family::{Families, Family, Opened};
 pub static CODECS: codec::Kinds = &[&snac::Snac, &dac::Dac, &vocos::Vocos, &dvae::Dvae, &encodec::Encodec];
 
 /// The families that Ambitus trains.
-pub static ALL: Families = &[&f5::F5, &orpheus::Orpheus, &parler::Parler, &xtts::Xtts, &musicgen::Musicgen];
+pub static ALL: Families =
+    &[&f5::F5, &orpheus::Orpheus, &parler::Parler, &xtts::Xtts, &musicgen::Musicgen, &piper::Piper];

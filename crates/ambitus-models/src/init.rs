@@ -5,8 +5,8 @@
 pub enum Init {
     /// All zero.
     Zero,
-    /// All one.
-    One,
+    /// All this.
+    Constant(f32),
     /// Uniform in `-bound..bound`. PyTorch's linear and convolution layers: bound = 1/sqrt(fan in).
     Uniform(f32),
     /// Normal with mean 0 and this standard deviation.

@@ -72,7 +72,7 @@ fn open_and_prepare(
     // The code of the command line, of recipes and of models' files: 8 MiB of pages.
     memory::return_freed();
     let players: Vec<&str> = model.model.players().iter().map(|p| p.name).collect();
-    let valid = recipe.validate().and_then(|()| recipe.validate_players(&players));
+    let valid = recipe.validate_players(&players).and_then(|()| recipe.validate());
     valid.map_err(|bad| RunError::Usage(format!("{}: {}", bad.key, bad.why)))?;
     let data = match purpose {
         Purpose::Run | Purpose::Later => Data::prepare(&recipe, &model, device, console),

@@ -151,9 +151,9 @@ pub struct Recipe {
     /// AdamW's β1 and β2. Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub betas: Option<[f64; 2]>,
-    /// AdamW's ε.
-    #[serde(default = "default::eps")]
-    pub eps: f64,
+    /// AdamW's ε. Absent: the family's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eps: Option<f64>,
     /// Largest global L2 norm of the gradients; longer ones are scaled down to it.
     #[serde(default = "default::clip")]
     pub clip: f64,
@@ -295,7 +295,7 @@ impl Recipe {
             no_decay: None,
             optimizer: None,
             betas: None,
-            eps: default::eps(),
+            eps: None,
             clip: default::clip(),
             clip_per_tensor: false,
             update: UpdateAt::default(),
@@ -335,9 +335,6 @@ mod default {
     /// Returns a key that must be there.
     pub fn required<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<PathBuf>, D::Error> {
         PathBuf::deserialize(d).map(Some)
-    }
-    pub fn eps() -> f64 {
-        1e-8
     }
     pub fn clip() -> f64 {
         1.0

@@ -96,6 +96,27 @@ pub fn write_atomic(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     write_atomic_on(&RealDisk, path.as_ref(), bytes)
 }
 
+/// Replaces `path` by what `fill` writes, or leaves it as it was. See [`write_atomic`].
+///
+/// # Errors
+/// From the disk, and from `fill`.
+pub fn write_atomic_with<E: From<StoreError>>(
+    path: impl AsRef<Path>,
+    fill: impl FnOnce(&mut dyn Write) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
+    let (disk, path) = (&RealDisk, path.as_ref());
+    let temp = temp_path(path)?;
+    let write = || {
+        let mut file = io::BufWriter::new(create_temp(disk, &temp)?);
+        fill(&mut file)?;
+        let mut file = file.into_inner().map_err(|e| StoreError::io(path, "cannot write", e.into_error()))?;
+        file.sync().map_err(|e| StoreError::io(path, "cannot flush to disk", e))?;
+        drop(file);
+        Ok(publish(disk, &temp, path)?)
+    };
+    write().inspect_err(|_| drop(disk.remove_file(&temp)))
+}
+
 /// Writes a file on the given disk. See [`write_atomic`].
 pub fn write_atomic_on(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()> {
     let temp = temp_path(path)?;

@@ -32,7 +32,7 @@ mod zip;
 mod zip_writer;
 
 pub use checkpoint::{Checkpoint, CheckpointDir, Latest, Part, Pending, ShardWriter, Skipped};
-pub use disk::{Disk, DiskFile, Entry, RealDisk, write_atomic, write_atomic_on};
+pub use disk::{Disk, DiskFile, Entry, RealDisk, write_atomic, write_atomic_on, write_atomic_with};
 pub use dtype::DType;
 pub use error::{Result, StoreError};
 pub use fault::{Fault, FaultDisk};

@@ -12,7 +12,7 @@ use crate::run_dir::{RunDir, frozen};
 use crate::saved::{self, Progress};
 use ambitus_compile::passes::lora::adapted_module;
 use ambitus_families::error::RunError;
-use ambitus_families::family::{ExportForm, Family, Place, Progressed, TorchLayout};
+use ambitus_families::family::{ExportForm, Exported, Family, Place, Progressed, TorchLayout};
 use ambitus_recipe::recipe::Lora;
 use ambitus_store::{Checkpoint, DType, Item, PiecedFiles, TensorSpec, TensorWriter, write_atomic};
 use dtype::Dtype;
@@ -191,8 +191,13 @@ pub fn export(
     let mut kept = run.dir.kept()?;
     std::fs::create_dir_all(out).map_err(|e| RunError::io(out, "cannot create", e))?;
     let form = run.family.export();
+    if let Some(made) = form.made(run.layout) {
+        let dir = run.dir.model();
+        let mut whole = Whole { parameters: &parameters, scratch: scratch() };
+        return (made.write)(&progressed(checkpoint, source, &dir)?, &mut whole, out);
+    }
     let layout = form.layout(run.layout)?;
-    let ExportForm { prefix, scalars, metadata, exact, config, .. } = form;
+    let ExportForm { prefix, scalars, metadata, exact, left_out, config, .. } = form;
     let outer = layout.map_or("", |layout| layout.prefix);
     let config = config.filter(|name| kept.names.iter().any(|kept| kept == name));
     let retyped =
@@ -203,7 +208,7 @@ pub fn export(
         Some(_) => None,
         None => run.dir.frozen(&kept)?,
     };
-    let parts = parts(&parameters, place, prefix);
+    let parts = parts(&parameters, place, (prefix, left_out));
     let metadata = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let specs = parts
         .iter()
@@ -221,7 +226,7 @@ pub fn export(
         None => TensorWriter::create(out.join(SAFETENSORS), specs, &metadata)?,
     };
     let order: Vec<String> = writer.specs().iter().map(|s| s.name.clone()).collect();
-    let mut scratch = vec![0u8; ambitus_families::weights::STAGING_BYTES];
+    let mut scratch = scratch();
     for name in order {
         let inner = name.strip_prefix(outer).unwrap_or(&name);
         if let Some(file) = frozen.as_ref().filter(|file| file.contains(inner)) {
@@ -262,9 +267,15 @@ pub fn export(
 type Parts = BTreeMap<String, (Vec<String>, Vec<usize>)>;
 
 /// Returns the tensors of an export by their names, but for frozen ones.
-fn parts(parameters: &Parameters, place: Option<fn(&str) -> Place>, prefix: &str) -> Parts {
+fn parts(
+    parameters: &Parameters,
+    place: Option<fn(&str) -> Place>,
+    (prefix, left_out): (&str, &[&str]),
+) -> Parts {
     let mut all: BTreeMap<String, Vec<(usize, String, Vec<usize>)>> = BTreeMap::new();
-    for (name, shape) in parameters.all().filter(|(name, _)| adapted_module(name).is_none()) {
+    let weights =
+        parameters.all().filter(|(name, _)| adapted_module(name).is_none() && !left_out.contains(name));
+    for (name, shape) in weights {
         let Place { name: there, part: (i, n) } = match place {
             Some(place) => place(name),
             None => Place { name: format!("{prefix}{name}"), part: (0, 1) },
@@ -290,12 +301,42 @@ fn dictionary(
     source: Source,
     dir: &Path,
 ) -> Result<Vec<(String, Item)>, RunError> {
+    let mut all = vec![(layout.key.to_owned(), Item::Tensors)];
+    all.extend((layout.beside)(&progressed(checkpoint, source, dir)?)?);
+    Ok(all)
+}
+
+/// Returns what an export knows of its run.
+fn progressed<'a>(
+    checkpoint: &Checkpoint,
+    source: Source,
+    dir: &'a Path,
+) -> Result<Progressed<'a>, RunError> {
     let progress = saved::progress(checkpoint)?;
     let loss = progress.last.map(|(raw, ema)| match source {
         Source::Ema => ema.unwrap_or(raw),
         Source::Raw => raw,
     });
-    let mut all = vec![(layout.key.to_owned(), Item::Tensors)];
-    all.extend((layout.beside)(&Progressed { dir, updates: progress.update, loss })?);
-    Ok(all)
+    Ok(Progressed { dir, updates: progress.update, loss })
+}
+
+/// Returns room for what is read at once.
+fn scratch() -> Vec<u8> {
+    vec![0u8; ambitus_families::weights::STAGING_BYTES]
+}
+
+/// Parameters that are read whole, for what is made of them.
+struct Whole<'a> {
+    parameters: &'a Parameters,
+    scratch: Vec<u8>,
+}
+
+impl Exported for Whole<'_> {
+    fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
+        self.parameters.all().map(|(name, shape)| (name.to_owned(), shape.to_vec())).collect()
+    }
+
+    fn read(&mut self, name: &str) -> Result<Vec<f32>, RunError> {
+        self.parameters.read(name, &mut self.scratch)
+    }
 }

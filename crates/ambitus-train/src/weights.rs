@@ -142,7 +142,7 @@ fn drawn(init: Init, i: usize, key: [u32; 2], tensor: [u32; 2]) -> f32 {
     let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
     match init {
         Init::Zero => 0.0,
-        Init::One => 1.0,
+        Init::Constant(x) => x,
         Init::Uniform(bound) => ((2.0 * unit(bits()[0]) - 1.0) * f64::from(bound)) as f32,
         Init::Normal(spread) => {
             let words = bits();

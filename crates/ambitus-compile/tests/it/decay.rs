@@ -22,7 +22,7 @@ const DECAY: f64 = 0.01;
 
 fn optimizer(states: States, no_decay: &[&str]) -> Optimizer {
     let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: DECAY };
-    Optimizer { adamw, states, no_decay: no_decay.iter().map(|p| Pattern::new(*p)).collect() }
+    Optimizer { states, no_decay: no_decay.iter().map(|p| Pattern::new(*p)).collect(), ..adamw.into() }
 }
 
 fn no_decay(toy: &Toy) -> &'static [&'static str] {

@@ -121,7 +121,7 @@ impl Beside {
             }
             _ => Ok(match &row.problem {
                 Some(reason) => Err((crate::outcomes::Cause::Description, reason.clone())),
-                None => super::description(row.description.as_deref()),
+                None => super::said::description(row.description.as_deref()),
             }),
         }
     }

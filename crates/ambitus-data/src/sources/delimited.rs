@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use super::beside::{Row, Rows};
+use super::headerless;
 use super::listing::{Lister, Said};
 use super::resolve::Root;
-use super::{self as sources, AUDIO_KEYS, DESCRIPTION_KEYS, Format, ID_KEYS, TEXT_KEYS, VOICE_KEYS, add};
+use super::{AUDIO_KEYS, DESCRIPTION_KEYS, Format, ID_KEYS, TEXT_KEYS, VOICE_KEYS, add};
 use crate::error::DataError;
 use crate::files::Lines;
 use crate::outcomes::Cause;
@@ -44,7 +45,7 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<Format,
         out.advance(file, number)?;
         let said = match &header {
             Some(columns) => columns.read(line),
-            None => without_header(line, out.lines),
+            None => headerless::read(line, out.lines),
         };
         match said {
             Ok(Fields { audio, text, voice, description, id, ids }) => {
@@ -73,13 +74,13 @@ pub(super) fn read(root: &Root, path: &Path, out: &mut Lister) -> Result<Format,
 
 /// What a line says of a clip.
 #[derive(Default)]
-struct Fields {
-    audio: String,
-    text: String,
-    voice: Option<String>,
-    description: Option<String>,
-    id: Option<String>,
-    ids: Vec<u32>,
+pub(super) struct Fields {
+    pub(super) audio: String,
+    pub(super) text: String,
+    pub(super) voice: Option<String>,
+    pub(super) description: Option<String>,
+    pub(super) id: Option<String>,
+    pub(super) ids: Vec<u32>,
 }
 
 /// Names in a header, and the places of those that are read.
@@ -175,54 +176,6 @@ impl Rows for Described {
         };
         Ok(Some(Row { line, ..row }))
     }
-}
-
-/// Reads a line of columns without names.
-fn without_header(line: &str, lines: sources::Lines) -> Result<Fields, String> {
-    let fields: Vec<&str> = line.splitn(5, '|').collect();
-    let spoken = |audio: &str, text: &str| Fields {
-        audio: audio.trim().to_owned(),
-        text: text.to_owned(),
-        ..Fields::default()
-    };
-    let (voices, ids) = match (lines, &*fields) {
-        // The normalised text is the one that is spoken.
-        (sources::Lines::Texts | sources::Lines::Spoken { voices: false, ids: false }, &[audio, text]) => {
-            return Ok(spoken(audio, text));
-        }
-        (
-            sources::Lines::Texts | sources::Lines::Spoken { voices: false, ids: false },
-            &[audio, text, last],
-        ) => {
-            return Ok(spoken(audio, if last.trim().is_empty() { text } else { last }));
-        }
-        (sources::Lines::Texts, _) => {
-            return Err(format!("{} field(s) where 2 or 3 are expected", fields.len()));
-        }
-        (sources::Lines::Spoken { voices, ids }, _) => (voices, ids),
-    };
-    let names = ["audio", "voice", "text", "ids"];
-    let there = [true, voices, true, ids];
-    let names: Vec<&str> =
-        names.into_iter().zip(there).filter_map(|(name, there)| there.then_some(name)).collect();
-    if fields.len() != names.len() {
-        return Err(format!(
-            "{} field(s) where {} are expected: {}",
-            fields.len(),
-            names.len(),
-            names.join("|")
-        ));
-    }
-    let voice = voices.then(|| fields[1].to_owned());
-    let text = fields[1 + usize::from(voices)];
-    let ids = if ids { numbers(fields[fields.len() - 1])? } else { Vec::new() };
-    Ok(Fields { voice, ids, ..spoken(fields[0], text) })
-}
-
-/// Reads ids that stand apart by spaces.
-fn numbers(text: &str) -> Result<Vec<u32>, String> {
-    let number = |word: &str| word.parse().map_err(|_| format!("`{}` is no id", crate::error::short(word)));
-    text.split_whitespace().map(number).collect()
 }
 
 /// Returns the fields of a line. A field in double quotes loses them, and `""` in it means `"`; quotes anywhere else, and text

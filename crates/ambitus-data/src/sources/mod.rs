@@ -6,7 +6,7 @@
 //! - `metadata.csv` without header, as LJSpeech (`id|text|normalised text`, audio in `wavs/`) and a Gradio page
 //!   (`name|text`) write it; nothing is quoted, every character stands for itself;
 //! - JSON lines with an audio path and a text;
-//! - lines without header of Piper's trainers, where that is asked for ([`Lines::Spoken`]);
+//! - lines without header that name the voice, or bring ids, where that is asked for ([`Lines::Spoken`]);
 //! - audio files with a `.txt` of the same name;
 //! - parquet files in the Hugging Face audio layout, with the feature `parquet`: `text`, and `audio` as file bytes, a path
 //!   or samples with their rate. All files of one split are read; the text is taken as it stands.
@@ -23,6 +23,7 @@
 mod beside;
 mod delimited;
 mod folder;
+mod headerless;
 mod jsonl;
 mod listing;
 mod music;
@@ -32,6 +33,7 @@ pub(crate) mod parquet;
 #[path = "no_parquet.rs"]
 pub(crate) mod parquet;
 mod resolve;
+mod said;
 
 use std::path::{Path, PathBuf};
 
@@ -41,8 +43,10 @@ use crate::index::{ClipIndex, Split};
 use crate::outcomes::Problem;
 use crate::outcomes::{Cause, Outcomes};
 use beside::{Beside, Rows};
-use listing::{Lister, Listing, MAX_TEXT, Said, listing_bytes};
+pub use headerless::Lines;
+use listing::{Lister, Listing, Said, listing_bytes};
 use resolve::Root;
+use said::{clean, description, voice};
 
 /// Names that a column or key of audio paths may have.
 const AUDIO_KEYS: [&str; 5] = ["audio_file", "audio_path", "audio_filepath", "audio", "path"];
@@ -83,22 +87,6 @@ pub enum Format {
     Folder,
     /// Parquet in the Hugging Face audio layout.
     Parquet,
-}
-
-/// How lines without a header are read, whose columns have no names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Lines {
-    /// `audio|text`, perhaps with the text as it is spoken in a third column.
-    #[default]
-    Texts,
-    /// As Piper's trainers do: `audio|text`, with `voices` `audio|voice|text`, and with `ids` the text's after it, apart by spaces. In
-    /// JSON lines they are an array under `phoneme_ids`.
-    Spoken {
-        /// Lines name the voice.
-        voices: bool,
-        /// Lines bring ids.
-        ids: bool,
-    },
 }
 
 /// Where a clip's audio lies.
@@ -469,62 +457,5 @@ fn add(
             let place = lister.place(said, &audio);
             lister.problem(name, &place, Some(said.line), problem)
         }
-    }
-}
-
-/// Longest name of a voice, bytes: it is spoken to the model with every text.
-const MAX_VOICE: usize = 256;
-
-/// Returns the name of a voice, if there is one.
-fn voice(said: Option<&str>) -> Result<Option<&str>, String> {
-    let voice = said.map(str::trim).filter(|v| !v.is_empty());
-    match voice.filter(|v| v.len() > MAX_VOICE) {
-        Some(long) => {
-            Err(format!("a voice whose name has {} bytes; at most {MAX_VOICE} are read", long.len()))
-        }
-        None => Ok(voice),
-    }
-}
-
-/// Longest description, bytes: some sentences, of which a model reads every word with every frame.
-pub(super) const MAX_DESCRIPTION: usize = 4 << 10;
-
-/// Returns a description as a transcript is kept, if there is one.
-fn description(said: Option<&str>) -> Result<Option<String>, Problem> {
-    let Some(said) = said.map(str::trim).filter(|said| !said.is_empty()) else { return Ok(None) };
-    let cleaned = match said.len() > MAX_DESCRIPTION {
-        true => Err(format!("a description of {} bytes; at most {MAX_DESCRIPTION} are read", said.len())),
-        false => one_line(said, "description"),
-    };
-    cleaned.map(Some).map_err(|reason| (Cause::Description, reason))
-}
-
-/// Returns a transcript without surrounding space; line breaks and tabs inside become spaces.
-fn clean(text: &str) -> Result<String, String> {
-    let text = text.trim();
-    if text.is_empty() {
-        return Err("empty transcript".into());
-    }
-    speakable(text)?;
-    one_line(text, "transcript")
-}
-
-/// Returns a text with spaces for its line breaks and tabs.
-fn one_line(text: &str, what: &str) -> Result<String, String> {
-    let text: String = text.replace("\r\n", " ").replace(['\n', '\r', '\t'], " ");
-    match text.chars().find(|c| c.is_control()) {
-        Some(c) => Err(format!("binary data in the {what} (U+{:04X})", c as u32)),
-        None => Ok(text),
-    }
-}
-
-/// Refuses a text that no clip can hold, before anything is made of it.
-fn speakable(text: &str) -> Result<(), String> {
-    match text.len() > MAX_TEXT {
-        true => Err(format!(
-            "{} bytes of text; at most {MAX_TEXT} are read, for nobody says more in ten minutes, which is the longest clip",
-            text.len()
-        )),
-        false => Ok(()),
     }
 }

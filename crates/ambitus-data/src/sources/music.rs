@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::listing::{Lister, Said};
-use super::{MAX_DESCRIPTION, description, voice};
+use super::said::{MAX_DESCRIPTION, description, voice};
 use crate::error::DataError;
 use crate::outcomes::{Cause, Problem};
 

@@ -136,7 +136,7 @@ fn ranks_decay_what_one_rank_does() {
         };
         let adamw = AdamW { weight_decay: 0.9, ..ADAMW.adamw };
         for states in [States::Fp32, States::EightBit] {
-            let optimizer = Optimizer { adamw: adamw.clone(), no_decay: no_decay.clone(), states };
+            let optimizer = Optimizer { no_decay: no_decay.clone(), states, ..adamw.clone().into() };
             let form = Form { optimizer, ..Form::default() };
             let want = alone(toy, &form);
             let off = |form: &Form| -> BTreeMap<String, f64> {

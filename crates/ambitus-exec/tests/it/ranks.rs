@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 pub const ADAMW: Optimizer = Optimizer {
     adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    own_betas: Vec::new(),
     no_decay: Vec::new(),
     states: States::Fp32,
 };

@@ -19,7 +19,7 @@ use ambitus_testkit::toys::{Toy, states, toys};
 fn cases() -> Vec<(&'static str, Options)> {
     let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
     let with = |checkpoint, states| Options {
-        optimizer: Some(Optimizer { adamw: adamw.clone(), no_decay: Vec::new(), states }),
+        optimizer: Some(Optimizer { states, ..adamw.clone().into() }),
         ema: true,
         ..Options::new(checkpoint)
     };

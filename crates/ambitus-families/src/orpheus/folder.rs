@@ -20,7 +20,17 @@ const MODEL_TYPE: &str = "llama";
 pub(super) fn recognises(dir: &Path) -> bool {
     let named = architectures(dir);
     dir.join(CONFIG).is_file()
-        && (named.is_empty() || named.iter().any(|name| name == ARCHITECTURE || name == MODEL_TYPE))
+        && match named.is_empty() {
+            true => may_be_a_llama(dir),
+            false => named.iter().any(|name| name == ARCHITECTURE || name == MODEL_TYPE),
+        }
+}
+
+/// Returns whether a configuration that names no model has a transformer's width, or cannot be read: opening it says what is wrong.
+fn may_be_a_llama(dir: &Path) -> bool {
+    let text = read_text(&dir.join(CONFIG), MAX_CONFIG_BYTES, "");
+    let read = text.ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+    read.is_none_or(|config| config.get("hidden_size").is_some())
 }
 
 pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {

@@ -12,6 +12,8 @@ use ambitus_models::piper::weights::made;
 use ambitus_recipe::recipe::short;
 use ambitus_store::TensorFile;
 use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +29,7 @@ struct File {
     audio: Audio,
     num_symbols: Option<usize>,
     num_speakers: Option<usize>,
+    speaker_id_map: BTreeMap<String, u32>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -59,14 +62,47 @@ fn read_config(dir: &Path) -> Result<File, RunError> {
 pub(super) struct Folder {
     pub dir: PathBuf,
     pub config: Config,
+    pub keys: Keys,
+    /// Ids of speakers, by name.
+    pub speakers: BTreeMap<String, u32>,
+    /// The trainer's options, of this model.
+    pub options: Value,
+}
+
+impl Folder {
+    /// Returns a folder of this shape without files.
+    pub fn shaped(config: Config) -> Folder {
+        let options = hyper::written(&config, None);
+        Folder { dir: PathBuf::new(), config, keys: Keys::default(), speakers: BTreeMap::new(), options }
+    }
+
+    /// Returns the id of a speaker, who has a name or is one of the numbers.
+    ///
+    /// # Errors
+    /// Nobody is named, or somebody who is not known.
+    pub fn speaker(&self, voice: Option<&str>) -> Result<u32, String> {
+        let n = self.config.speakers;
+        let Some(voice) = voice else {
+            return Err(format!("nobody is named who speaks, of the {n} voices of the model"));
+        };
+        let id = self.speakers.get(voice).copied().or_else(|| voice.parse().ok());
+        match id.filter(|id| (*id as usize) < n) {
+            Some(id) => Ok(id),
+            None => Err(format!(
+                "the voice `{}` is neither in speaker_id_map of {CONFIG} nor a number below {n}",
+                short(voice)
+            )),
+        }
+    }
 }
 
 pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
     let keys: Keys = options.own(&SECTION)?;
     let file = read_config(dir)?;
     let path = dir.join(MODEL_FILE);
-    // A voice of a quality that the recipe names is planned without its checkpoint.
-    let absent = options.from_scratch || (keys.quality.is_some() && !path.is_file());
+    // A voice that is made anew has the shape of the checkpoint beside it, or of a quality that the recipe names.
+    let planned = options.from_scratch || keys.quality.is_some();
+    let absent = planned && (keys.quality.is_some() && options.from_scratch || !path.is_file());
     let weights = if absent { None } else { Some(weights(&path)?) };
     let config = match &weights {
         Some(weights) => hyper::config(weights)?,
@@ -76,11 +112,17 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
     Ok(ModelDir {
         dir: dir.to_owned(),
         family: &super::Piper,
-        opened: Box::new(Folder { dir: dir.to_owned(), config: config.clone() }),
+        opened: Box::new(Folder {
+            dir: dir.to_owned(),
+            options: hyper::written(&config, weights.as_ref()),
+            config: config.clone(),
+            keys,
+            speakers: file.speaker_id_map,
+        }),
         model: Arc::new(config),
         wants_checkpointing: false,
         kept: vec![CONFIG.to_owned()],
-        weights,
+        weights: weights.filter(|_| !options.from_scratch),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The options in a trainer's checkpoint, `hyper_parameters`, and what shapes of its tensors say: the shape of the model.
 
 use crate::error::RunError;
-use crate::weights::Weights;
+use crate::weights::{MAX_CONFIG_BYTES, Weights, read_text};
 use ambitus_models::hifigan::config::{Block, Unit, Up};
 use ambitus_models::piper::config::{
     Config, Durations, Gated, Judging, PERIOD_STRIDES, PERIODS, STRIDES, Spectra,
@@ -9,7 +9,11 @@ use ambitus_models::piper::config::{
 use ambitus_recipe::recipe::short;
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
 
+/// The options in a run's folder, of which exports are made. Lightning leaves a file of this name beside its checkpoints.
+pub(super) const OPTIONS_FILE: &str = "hparams.yaml";
 /// Numbers of a speaker where the options say none: what the trainer takes then.
 pub(super) const SPEAKER: usize = 512;
 
@@ -74,12 +78,72 @@ pub(super) fn config(weights: &Weights) -> Result<Config, RunError> {
     let settings = weights.files[0].settings().cloned().unwrap_or_else(|| Value::Object(Default::default()));
     let options: Options = serde_json::from_value(settings)
         .map_err(|e| fail(format!("hyper_parameters: {}", short(&e.to_string()))))?;
-    let config = shape(&options, weights).map_err(fail)?;
+    let shapes = weights.names().filter_map(|name| Some((name.to_owned(), weights.shape_of(name)?.to_vec())));
+    let config = shape(&options, &Shapes(shapes.collect())).map_err(fail)?;
     config.check().map_err(|e| fail(e.to_string()))?;
     Ok(config)
 }
 
-fn shape(options: &Options, weights: &Weights) -> Result<Config, String> {
+/// Returns the options under which the trainer builds this model: what the checkpoint said of other things, and its shape.
+pub(super) fn written(config: &Config, weights: Option<&Weights>) -> Value {
+    let said = weights.and_then(|weights| weights.files[0].settings()?.as_object().cloned());
+    let mut all = said.unwrap_or_default();
+    // What was neither number nor text: paths of another machine.
+    all.retain(|_, value| !value.is_null());
+    let Config { spectra: s, durations, .. } = config;
+    let [taps, rates] =
+        [|up: &Up| up.taps, |up: &Up| up.rate].map(|of| config.ups.iter().map(of).collect::<Vec<_>>());
+    let kernels: Vec<usize> = config.blocks.iter().map(|block| block.taps).collect();
+    let dilations: Vec<&[usize]> = config.blocks.iter().map(|block| &*block.dilations).collect();
+    let shape = serde_json::json!({
+        "sample_rate": s.rate, "num_symbols": config.symbols, "num_speakers": config.speakers,
+        "resblock": match config.unit { Unit::Double => "1", Unit::Single => "2" },
+        "resblock_kernel_sizes": kernels, "resblock_dilation_sizes": dilations,
+        "upsample_rates": rates, "upsample_kernel_sizes": taps, "upsample_initial_channel": config.width,
+        "filter_length": s.n_fft, "hop_length": s.hop, "win_length": s.window,
+        "mel_channels": s.bands, "mel_fmin": s.low, "mel_fmax": s.high,
+        "inter_channels": config.inter, "hidden_channels": config.hidden, "filter_channels": config.filter,
+        "n_heads": config.heads, "n_layers": config.layers, "kernel_size": config.kernel,
+        "p_dropout": said_as(config.dropout), "use_spectral_norm": false, "use_mrd": false, "gin_channels": config.speaker,
+        "use_sdp": matches!(durations, Durations::Stochastic { .. }), "segment_size": config.slice(),
+        "c_mel": said_as(config.mel_weight), "c_kl": said_as(config.kl_weight),
+    });
+    if let Value::Object(shape) = shape {
+        all.extend(shape);
+    }
+    Value::Object(all)
+}
+
+/// Returns the shortest number that a float is the nearest to.
+fn said_as(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or(f64::from(x))
+}
+
+/// Returns the shape of a model of which a run kept the options as [`written`] has them, and all its tensors are known.
+///
+/// # Errors
+/// As [`config`].
+pub(super) fn kept(path: &Path, shapes: BTreeMap<String, Vec<usize>>) -> Result<Config, RunError> {
+    let fail = |why: String| RunError::Model(format!("{}: {why}", path.display()));
+    let options = read_json(path)?;
+    let options: Options =
+        serde_json::from_value(options).map_err(|e| fail(short(&e.to_string()).to_string()))?;
+    let config = shape(&options, &Shapes(shapes)).map_err(fail)?;
+    config.check().map_err(|e| fail(e.to_string()))?;
+    Ok(config)
+}
+
+/// Reads a file that a run kept.
+///
+/// # Errors
+/// One that cannot be read.
+pub(super) fn read_json(path: &Path) -> Result<Value, RunError> {
+    let text = read_text(path, MAX_CONFIG_BYTES, "it was written when the run began")?;
+    serde_json::from_str(&text)
+        .map_err(|e| RunError::Model(format!("{}: {}", path.display(), short(&e.to_string()))))
+}
+
+fn shape(options: &Options, of: &Shapes) -> Result<Config, String> {
     for (key, on) in [("use_spectral_norm", options.use_spectral_norm), ("use_mrd", options.use_mrd)] {
         if on {
             return Err(format!("hyper_parameters.{key}: true is not computed here; false is"));
@@ -90,7 +154,6 @@ fn shape(options: &Options, weights: &Weights) -> Result<Config, String> {
         let why = format!("{} is no multiple of hop_length, {hop}", options.segment_size);
         return Err(format!("hyper_parameters.segment_size: {why}"));
     }
-    let of = Shapes(weights);
     let [symbols, hidden] = of.two("model_g.enc_p.emb.weight", [0, 1])?;
     let inter = of.one("model_g.enc_p.proj.weight", 0)? / 2;
     let layers = of.count("model_g.enc_p.encoder.attn_layers.");
@@ -112,7 +175,7 @@ fn shape(options: &Options, weights: &Weights) -> Result<Config, String> {
         (_, 0) => SPEAKER,
         (_, n) => n,
     };
-    let (unit, blocks) = blocks(options, &of)?;
+    let (unit, blocks) = blocks(options, of)?;
     let rate = options.sample_rate;
     let spectra = Spectra {
         rate,
@@ -138,10 +201,10 @@ fn shape(options: &Options, weights: &Weights) -> Result<Config, String> {
         coupling: gated("model_g.flow.flows.0.enc")?,
         durations,
         width: of.one("model_g.dec.conv_pre.weight", 0)?,
-        ups: ups(options, &of)?,
+        ups: ups(options, of)?,
         blocks,
         unit,
-        judges: judges(&of)?,
+        judges: judges(of)?,
         segment: options.segment_size / hop,
         spectra,
         mel_weight: options.c_mel as f32,
@@ -151,7 +214,7 @@ fn shape(options: &Options, weights: &Weights) -> Result<Config, String> {
     })
 }
 
-fn ups(options: &Options, of: &Shapes<'_>) -> Result<Vec<Up>, String> {
+fn ups(options: &Options, of: &Shapes) -> Result<Vec<Up>, String> {
     let rates: Vec<usize> = listed("upsample_rates", &options.upsample_rates)?;
     let up = |(i, rate): (usize, usize)| {
         let taps = of.one(&format!("model_g.dec.ups.{i}.weight_v"), 2)?;
@@ -161,11 +224,11 @@ fn ups(options: &Options, of: &Shapes<'_>) -> Result<Vec<Up>, String> {
 }
 
 /// Returns what residual blocks are made of, and those of a step.
-fn blocks(options: &Options, of: &Shapes<'_>) -> Result<(Unit, Vec<Block>), String> {
+fn blocks(options: &Options, of: &Shapes) -> Result<(Unit, Vec<Block>), String> {
     // The option is a word or a number, depending on who wrote it; the tensors' names are one thing.
-    let (unit, first) = match of.0.shape_of("model_g.dec.resblocks.0.convs1.0.weight_v") {
-        Some(_) => (Unit::Double, "convs1"),
-        None => (Unit::Single, "convs"),
+    let (unit, first) = match of.0.contains_key("model_g.dec.resblocks.0.convs1.0.weight_v") {
+        true => (Unit::Double, "convs1"),
+        false => (Unit::Single, "convs"),
     };
     let dilations: Vec<Vec<usize>> = listed("resblock_dilation_sizes", &options.resblock_dilation_sizes)?;
     let block = |(i, dilations): (usize, Vec<usize>)| {
@@ -177,7 +240,7 @@ fn blocks(options: &Options, of: &Shapes<'_>) -> Result<(Unit, Vec<Block>), Stri
 }
 
 /// Returns the convolutions of each discriminator.
-fn judges(of: &Shapes<'_>) -> Result<Vec<Vec<Judging>>, String> {
+fn judges(of: &Shapes) -> Result<Vec<Vec<Judging>>, String> {
     let judge = |i: usize| {
         let strides = if i == 0 { &STRIDES[..] } else { &PERIOD_STRIDES[..] };
         let (mut inputs, mut judge) = (1, Vec::new());
@@ -198,11 +261,11 @@ fn judges(of: &Shapes<'_>) -> Result<Vec<Vec<Judging>>, String> {
 }
 
 /// Shapes of the checkpoint's tensors.
-struct Shapes<'a>(&'a Weights);
+struct Shapes(BTreeMap<String, Vec<usize>>);
 
-impl Shapes<'_> {
+impl Shapes {
     fn one(&self, name: &str, axis: usize) -> Result<usize, String> {
-        let shape = self.0.shape_of(name).ok_or_else(|| format!("tensor {name} is missing"))?;
+        let shape = self.0.get(name).ok_or_else(|| format!("tensor {name} is missing"))?;
         let n = shape.get(axis).copied().filter(|n| *n > 0);
         n.ok_or_else(|| format!("tensor {name} is {shape:?}, which has no axis {axis}"))
     }
@@ -214,7 +277,7 @@ impl Shapes<'_> {
     /// Returns how many numbered modules there are under a name.
     fn count(&self, under: &str) -> usize {
         let number = |name: &str| name.strip_prefix(under)?.split('.').next()?.parse::<usize>().ok();
-        self.0.names().filter_map(number).max().map_or(0, |last| last.saturating_add(1))
+        self.0.keys().filter_map(|name| number(name)).max().map_or(0, |last| last.saturating_add(1))
     }
 }
 

@@ -1,17 +1,18 @@
 //! Piper: a folder with the checkpoint of a trainer. Its two players train on clips of phonemes, spectrograms and samples.
-//!
-//! Not in [`ALL`](crate::ALL) so far: clips are not made of audio yet. `gradients` takes recorded ones.
 
+mod clips;
+mod export;
 mod folder;
 mod hyper;
 mod keys;
 pub mod onnx;
+mod prepare;
 mod recorded;
 pub mod text;
 
 use crate::clips::Clips;
 use crate::error::RunError;
-use crate::family::{ExportForm, Family, ModelDir, OpenOptions, Opened, of_model};
+use crate::family::{ExportForm, Family, KeptFile, ModelDir, OpenOptions, Opened, of_model};
 use crate::prepare::Preparer;
 use crate::recorded::Spare;
 use crate::tokens::{Reader, Reading};
@@ -19,13 +20,23 @@ use crate::weights::Weights;
 use ambitus_data::ClipIndex;
 use ambitus_ir::StateDecl;
 use ambitus_models::Model;
-use ambitus_recipe::recipe::{Defaults, Schedule, ScheduleKind, Section};
+use ambitus_models::piper::config::Config;
+use ambitus_models::piper::weights::OF_NO_FILE;
+use ambitus_recipe::recipe::{Defaults, Player, Schedule, ScheduleKind, Section};
 use folder::Folder;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Piper.
 pub struct Piper;
+
+impl Piper {
+    /// Returns a folder of this shape without files: for plans.
+    pub fn shaped(config: Config) -> ModelDir {
+        let opened = Folder::shaped(config.clone());
+        ModelDir::shaped(&Piper, Arc::new(config), Box::new(opened))
+    }
+}
 
 impl Family for Piper {
     fn name(&self) -> &'static str {
@@ -48,12 +59,17 @@ impl Family for Piper {
         folder::open(dir, options)
     }
 
-    /// Returns the trainer's settings (piper1-gpl @b275826, `VitsModel`), which never steps its schedules: a constant rate.
+    /// Returns the trainer's settings (piper1-gpl @b275826, `VitsModel`), which never steps its schedules: constant rates.
     fn defaults(&self, model: &dyn Model) -> Defaults {
         Defaults {
             learning_rate: 2e-4,
             weight_decay: 0.01,
             betas: [0.8, 0.99],
+            eps: 1e-9,
+            players: vec![(
+                "d",
+                Player { learning_rate: Some(1e-4), betas: Some([0.5, 0.9]), ..Player::default() },
+            )],
             clips: 32,
             schedule: Schedule::of(ScheduleKind::Constant),
             ..of_model(model)
@@ -61,7 +77,12 @@ impl Family for Piper {
     }
 
     fn export(&self) -> ExportForm {
-        ExportForm::default()
+        ExportForm {
+            layouts: &export::LAYOUTS,
+            made: &export::MADE,
+            left_out: &OF_NO_FILE,
+            ..ExportForm::default()
+        }
     }
 }
 
@@ -70,12 +91,20 @@ impl Opened for Folder {
         folder::check(weights, states, &self.config)
     }
 
-    fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError> {
-        Err(RunError::Usage("clips of a Piper voice are not made of audio so far".to_owned()))
+    fn kept(&self) -> Result<Vec<(String, KeptFile)>, RunError> {
+        Ok(vec![(hyper::OPTIONS_FILE.to_owned(), KeptFile::Text(format!("{:#}\n", self.options)))])
     }
 
-    fn clips(&self, _index: Arc<ClipIndex>, _chosen: &[usize], _seed: u64) -> Box<dyn Clips> {
-        Box::new(recorded::Recorded::none(&self.config))
+    fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError> {
+        Ok(Box::new(prepare::Voiced(self)))
+    }
+
+    fn clips(&self, index: Arc<ClipIndex>, chosen: &[usize], seed: u64) -> Box<dyn Clips> {
+        Box::new(clips::VoiceClips::new(index, chosen, seed, self.config.clone()))
+    }
+
+    fn rounds(&self) -> u32 {
+        clips::ROUNDS
     }
 
     fn recorded(&self, file: &Path, _spare: Spare) -> Result<Box<dyn Clips>, RunError> {

@@ -112,12 +112,9 @@ fn graph(cfg: &Config) -> Graph {
         let number = g.input("sid", Kind::Int, &[Axis::Of(1)]);
         frames::voice(g, cfg, number)
     });
-    let [noise, pace, duration_noise] = [0, 1, 2].map(|i| {
-        let i = g.int(i);
-        g.op("Gather", &[scales, i])
-    });
+    let [noise, pace] = [0, 1].map(|i| layers::entry(g, scales, i));
     let text = text::encode(g, cfg, [ids, lengths]);
-    let logarithms = durations::predict(g, cfg, &text, voice, duration_noise);
+    let logarithms = durations::predict(g, cfg, &text, voice, scales);
     let frames = frames::lasting(g, &text, logarithms, pace);
     let x = frames::drawn(g, &text, &frames, noise);
     let x = frames::flow(g, cfg, &frames, voice, x);

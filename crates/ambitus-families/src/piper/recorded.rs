@@ -43,13 +43,6 @@ pub(super) struct Recorded {
     rows: Vec<u32>,
 }
 
-impl Recorded {
-    /// Returns no clips.
-    pub fn none(config: &Config) -> Recorded {
-        Recorded { config: config.clone(), clips: Vec::new(), rows: Vec::new() }
-    }
-}
-
 impl Clips for Recorded {
     fn rows(&self) -> &[u32] {
         &self.rows
@@ -77,7 +70,7 @@ impl Clips for Recorded {
 /// Reads and checks the clips of a file.
 pub(super) fn read(path: &Path, config: &Config) -> Result<Recorded, RunError> {
     let mut file = BatchFile::open(path)?;
-    let mut given = Recorded::none(config);
+    let mut given = Recorded { config: config.clone(), clips: Vec::new(), rows: Vec::new() };
     for i in 0..file.clips("phoneme_ids")? {
         let clip = clip(&mut file, i, config)?;
         given.rows.push(clip.frames as u32);

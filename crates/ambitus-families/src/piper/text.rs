@@ -1,9 +1,10 @@
 //! Texts as a Piper voice reads them (piper-tts 1.8.0): espeak-ng's phonemes, a code point each, with the marks between its clauses, and
 //! the ids that `config.json` has for them: `^ _ p1 _ … pn _ $` for each sentence.
 //!
-//! The installed espeak-ng is asked. The package brings one of its own (1.52), whose phonemes may be others; the marks and the ends of
-//! sentences are the same. Two things of the package are left out: a mark that its last text left behind, which begins the next
-//! one there, and the vowel signs that it adds to Arabic before it speaks it.
+//! The installed espeak-ng is asked, and read as its library speaks to the package. Marks and ends of sentences are the package's; phonemes as
+//! far as the versions agree: its own is one between 1.52 and 1.53. The program also writes tones of languages that have them, which the
+//! library does not. Two things of the package are left out: a mark that its last text left behind, which begins the next one there, and the vowel
+//! signs that it adds to Arabic before it speaks it.
 
 mod clauses;
 mod file;
@@ -21,6 +22,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const START: &str = "^";
 const END: &str = "$";
 const PAD: &str = "_";
+/// Before a stressed syllable.
+const STRESS: char = 'ˈ';
+/// Ends a clause without a mark: espeak-ng's command to change to another voice, of none.
+const NO_TUNE: &str = "\u{1}V";
 /// What makes phonemes of a text.
 #[derive(Debug, PartialEq, Eq)]
 enum Source {
@@ -213,7 +218,41 @@ fn said(text: &str, voice: &str, say: &Say<'_>) -> Result<Vec<(String, clauses::
         let one = |clause: &Clause<'_>| Ok(of(clause.text)?.join(" "));
         lines = clauses.iter().map(one).collect::<Result<_, String>>()?;
     }
+    let plain = without_tunes(&lines, &clauses, say)?;
+    for (line, plain) in lines.iter_mut().zip(plain) {
+        if let Some(plain) = plain.filter(|plain| unstressed(plain) == unstressed(line)) {
+            *line = plain;
+        }
+    }
     Ok(lines.into_iter().zip(clauses.iter().map(|clause| clause.end)).collect())
+}
+
+/// Reads the clauses again that have one stressed syllable at most, each with an end that has no tune, and returns what is printed of them. The
+/// program prints phonemes once it has chosen a tune, for which it stresses a syllable where none is stressed; the library does not.
+fn without_tunes(
+    lines: &[String],
+    clauses: &[Clause<'_>],
+    say: &Say<'_>,
+) -> Result<Vec<Option<String>>, String> {
+    let mut out = vec![None; lines.len()];
+    let few = |line: &str| !line.is_empty() && line.matches(STRESS).count() < 2;
+    let doubtful: Vec<usize> = (0..lines.len()).filter(|at| few(&lines[*at])).collect();
+    if doubtful.is_empty() {
+        return Ok(out);
+    }
+    let words = doubtful.iter().map(|at| format!("{} {NO_TUNE}", clauses[*at].words()));
+    let again = say(&words.collect::<Vec<_>>().join(" "))?;
+    if again.len() == doubtful.len() {
+        for (at, line) in doubtful.into_iter().zip(again) {
+            out[at] = Some(line);
+        }
+    }
+    Ok(out)
+}
+
+/// Returns phonemes without stress.
+fn unstressed(line: &str) -> String {
+    line.replace([STRESS, 'ˌ'], "")
 }
 
 /// Returns a text without `[[` and `]]`, between which the program reads phonemes of its own; the package does not let it.

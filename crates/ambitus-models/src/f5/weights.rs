@@ -61,7 +61,7 @@ pub fn init(name: &str, dims: &[usize], cfg: &Config) -> Init {
         return Init::Zero;
     }
     if is_norm(".norm") || is_norm(".q_norm") || is_norm(".k_norm") {
-        return if name.ends_with("bias") { Init::Zero } else { Init::One };
+        return if name.ends_with("bias") { Init::Zero } else { Init::Constant(1.0) };
     }
     let fan_in = if name.ends_with(".weight") { dims[1..].iter().product() } else { bias_fan_in(layer, cfg) };
     Init::Uniform(1.0 / (fan_in as f32).sqrt())

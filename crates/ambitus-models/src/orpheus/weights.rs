@@ -30,7 +30,7 @@ pub fn aliases(cfg: &Config) -> &'static [(&'static str, &'static str)] {
 /// Returns how a tensor is drawn for training from scratch, as `LlamaPreTrainedModel._init_weights` does.
 pub fn init(name: &str, cfg: &Config) -> Init {
     let norm = name.rsplit('.').nth(1).is_some_and(|layer| layer.ends_with("norm"));
-    if norm { Init::One } else { Init::Normal(cfg.spread) }
+    if norm { Init::Constant(1.0) } else { Init::Normal(cfg.spread) }
 }
 
 /// Returns the bytes of the official script's training step, by arithmetic: transformers 4, AdamW and parameters in fp32;

@@ -24,7 +24,7 @@ pub fn frozen(name: &str) -> bool {
 /// Returns how a tensor is drawn for training from scratch, as `ParlerTTSPreTrainedModel._init_weights` does.
 pub fn init(name: &str, cfg: &Config) -> Init {
     match name.rsplit_once('.') {
-        Some((layer, "weight")) if layer.ends_with("layer_norm") => Init::One,
+        Some((layer, "weight")) if layer.ends_with("layer_norm") => Init::Constant(1.0),
         Some((_, "bias")) => Init::Zero,
         _ => Init::Normal(cfg.spread),
     }

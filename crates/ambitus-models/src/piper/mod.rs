@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod config;
+pub mod draw;
 pub mod model;
 pub mod speak;
 pub mod weights;

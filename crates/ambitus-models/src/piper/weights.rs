@@ -10,6 +10,8 @@ use std::f64::consts::TAU;
 pub const WAVES: &str = "spectra.waves";
 /// The bands of a mel, which no file holds.
 pub const BANDS: &str = "spectra.bands";
+/// Both.
+pub const OF_NO_FILE: [&str; 2] = [WAVES, BANDS];
 
 /// Returns how a tensor is drawn for training from scratch: as the project does where it says so, else by torch's fan-in.
 pub fn init(name: &str, dims: &[usize]) -> Init {
@@ -17,15 +19,15 @@ pub fn init(name: &str, dims: &[usize]) -> Init {
     let fan_in = dims.iter().skip(1).product::<usize>().max(1) as f32;
     let begins_as_none = layer.ends_with(".post") || (layer.contains("flows.") && layer.ends_with(".proj"));
     match kind {
-        "gamma" | "weight_g" => Init::One,
+        "gamma" => Init::Constant(1.0),
+        // The length of a row that is uniform within 1 / sqrt(fan in), as torch draws directions.
+        "weight_g" => Init::Constant(3_f32.powf(-0.5)),
         "beta" | "m" | "logs" => Init::Zero,
         "weight" | "bias" if begins_as_none => Init::Zero,
         "bias" => Init::Zero,
         "weight" if layer.ends_with(".emb") => Init::Normal((dims[1] as f32).powf(-0.5)),
         "weight" if layer.ends_with(".emb_g") => Init::Normal(1.0),
         "emb_rel_k" | "emb_rel_v" => Init::Normal((dims[2] as f32).powf(-0.5)),
-        // Small directions: their lengths are weights of their own.
-        "weight_v" if layer.contains(".dec.") => Init::Normal(0.01),
         _ => Init::Uniform(fan_in.powf(-0.5)),
     }
 }

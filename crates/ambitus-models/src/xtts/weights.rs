@@ -20,8 +20,8 @@ pub fn init(name: &str) -> Init {
     let (layer, kind) = name.rsplit_once('.').unwrap_or(("", name));
     let norm = ["ln_1", "ln_2", "ln_f", "final_norm", ".norm"].iter().any(|n| layer.ends_with(n));
     match kind {
-        "gamma" => Init::One,
-        "weight" if norm => Init::One,
+        "gamma" => Init::Constant(1.0),
+        "weight" if norm => Init::Constant(1.0),
         "bias" => Init::Zero,
         // A residual branch that begins as none.
         "weight" if layer.ends_with("proj_out") => Init::Zero,

@@ -1,6 +1,6 @@
 //! What an absent key means: each family keeps its original project's settings.
 
-use super::{Average, Batch, Recipe, Schedule};
+use super::{Average, Batch, Player, Recipe, Schedule};
 use std::ops::Deref;
 
 /// The rate that adapters want, in every family: a full fine-tune's is one at which they learn next to nothing.
@@ -17,6 +17,10 @@ pub struct Defaults {
     pub no_decay: Vec<String>,
     /// `betas`.
     pub betas: [f64; 2],
+    /// `eps`.
+    pub eps: f64,
+    /// `players`: what single ones have instead, where the recipe does not say it of all.
+    pub players: Vec<(&'static str, Player)>,
     /// `ema`.
     pub ema: Average,
     /// `batch: {clips: N}`.
@@ -48,6 +52,8 @@ pub struct Settled {
     pub no_decay: Vec<String>,
     /// AdamW's β1 and β2.
     pub betas: [f64; 2],
+    /// AdamW's ε.
+    pub eps: f64,
     /// The moving average.
     pub ema: Average,
     /// Audio of one update.
@@ -85,11 +91,13 @@ impl Settled {
 impl Recipe {
     /// Fills in what the model's family means by keys that are absent, and what depends on its rows.
     pub fn settled(mut self, d: &Defaults) -> Settled {
+        self.settle_players(&d.players);
         let rate = if self.lora.is_some() { ADAPTER_RATE } else { d.learning_rate };
         let learning_rate = *self.learning_rate.get_or_insert(rate);
         let weight_decay = *self.weight_decay.get_or_insert(d.weight_decay);
         let no_decay = self.no_decay.get_or_insert_with(|| d.no_decay.clone()).clone();
         let betas = *self.betas.get_or_insert(d.betas);
+        let eps = *self.eps.get_or_insert(d.eps);
         let ema = *self.ema.get_or_insert(d.ema);
         let batch = *self.batch.get_or_insert(Batch::Clips(d.clips));
         let schedule = self.schedule.get_or_insert_with(|| d.schedule.clone()).clone();
@@ -103,6 +111,6 @@ impl Recipe {
         if !d.samples {
             self.sample = None;
         }
-        Settled { recipe: self, learning_rate, weight_decay, no_decay, betas, ema, batch, schedule }
+        Settled { recipe: self, learning_rate, weight_decay, no_decay, betas, eps, ema, batch, schedule }
     }
 }

@@ -23,17 +23,25 @@ pub struct Player {
     /// Its rate after the warm-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
+    /// β1 and β2 of its AdamW.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub betas: Option<[f64; 2]>,
     /// Largest L2 norm of its gradients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<f64>,
 }
 
 impl Recipe {
-    /// Checks the key `players` against the model's players; a model with one has none.
+    /// Checks the key `players` against the model's players, of which a model with one has none, and `lora`, which models with several have not.
     ///
     /// # Errors
-    /// A name that is none of theirs.
+    /// A name that is none of theirs; adapters.
     pub fn validate_players(&self, names: &[&str]) -> Result<(), Invalid> {
+        if self.lora.is_some() && names.len() > 1 {
+            let why = "a model of several players has no adapters so far: freeze what should stay as it is"
+                .to_owned();
+            return Err(Invalid { key: "lora".to_owned(), why });
+        }
         let Some(name) = self.players.keys().find(|name| !names.contains(&name.as_str())) else {
             return Ok(());
         };
@@ -42,6 +50,19 @@ impl Recipe {
             names => format!("the model has no such player; it has {}", names.join(", ")),
         };
         Err(Invalid { key: format!("players.{name}"), why })
+    }
+
+    /// Fills in what a family means by what neither a player says nor the recipe of all.
+    pub(super) fn settle_players(&mut self, family: &[(&'static str, Player)]) {
+        for (name, meant) in family {
+            let mut own = self.players.remove(*name).unwrap_or_default();
+            own.learning_rate =
+                own.learning_rate.or(meant.learning_rate.filter(|_| self.learning_rate.is_none()));
+            own.betas = own.betas.or(meant.betas.filter(|_| self.betas.is_none()));
+            if own != Player::default() {
+                self.players.insert((*name).to_owned(), own);
+            }
+        }
     }
 
     /// Checks the values of the key `players`.
@@ -55,8 +76,27 @@ impl Recipe {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Defaults;
     use super::*;
     use crate::rates::LearningRate;
+
+    #[test]
+    fn a_familys_settings_of_a_player_give_way_to_the_recipes_of_all() {
+        let meant = Player { learning_rate: Some(1e-4), betas: Some([0.5, 0.9]), ..Player::default() };
+        let family = Defaults { players: vec![("d", meant)], ..super::super::testing::defaults() };
+        let of = |lines: &str| {
+            let text = format!("model: {{dir: m}}\ndata: {{dir: d}}\n{lines}");
+            let settled = Recipe::parse(&text, "recipe.yaml").unwrap().0.settled(&family);
+            let rate = LearningRate::of(&settled, "d", (0, 9), 1.0).base;
+            let adamw = settled.adamw([("g", &["g.*"][..]), ("d", &["d.*"][..])].into_iter());
+            (rate, adamw.betas("d.w"), adamw.betas("g.w"))
+        };
+        let usual = [0.9, 0.999];
+        assert_eq!(of(""), (1e-4, [0.5, 0.9], usual));
+        assert_eq!(of("learning_rate: 3e-4\n"), (3e-4, [0.5, 0.9], usual));
+        assert_eq!(of("betas: [0.8, 0.9]\n"), (1e-4, [0.8, 0.9], [0.8, 0.9]));
+        assert_eq!(of("players: {d: {betas: [0.1, 0.2]}}\n"), (1e-4, [0.1, 0.2], usual));
+    }
 
     #[test]
     fn a_player_has_its_own_and_the_rest_is_the_recipes() {

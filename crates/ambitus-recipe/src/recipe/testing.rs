@@ -8,6 +8,8 @@ pub fn defaults() -> Defaults {
         weight_decay: 0.01,
         no_decay: vec!["*.bias".to_owned()],
         betas: [0.9, 0.999],
+        eps: 1e-8,
+        players: Vec::new(),
         ema: Average::Warming,
         clips: 8,
         warmup: None,

@@ -105,14 +105,18 @@ fn usable(key: &'static str, patterns: &[String]) -> Result<(), Invalid> {
 }
 
 impl Settled {
-    /// Returns what applies gradients.
-    pub fn adamw(&self) -> Optimizer {
-        let Recipe { eps, optimizer, .. } = **self;
+    /// Returns what applies gradients, of a model's players with the parameters that each trains, by pattern.
+    pub fn adamw<'p>(&self, players: impl Iterator<Item = (&'p str, &'p [&'p str])>) -> Optimizer {
         let [beta1, beta2] = self.betas;
+        let own = players.filter_map(|(name, trains)| {
+            let betas = self.players.get(name)?.betas?;
+            Some((trains.iter().map(|p| Pattern::new(*p)).collect(), betas))
+        });
         Optimizer {
-            adamw: AdamW { beta1, beta2, eps, weight_decay: self.weight_decay },
+            adamw: AdamW { beta1, beta2, eps: self.eps, weight_decay: self.weight_decay },
+            own_betas: own.collect(),
             no_decay: patterns(&self.no_decay),
-            states: optimizer.unwrap_or_default().states(),
+            states: self.optimizer.unwrap_or_default().states(),
         }
     }
 }

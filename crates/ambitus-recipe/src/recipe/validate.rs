@@ -41,6 +41,9 @@ pub(super) fn validate_rates(p: &Player) -> Result<(), Invalid> {
     real("learning_rate", rate, rate > 0.0 && rate <= 1.0, "above 0 and at most 1")?;
     count("warmup", p.warmup.unwrap_or(0), 0)?;
     p.schedule.as_ref().map_or(Ok(()), Schedule::validate)?;
+    for beta in p.betas.into_iter().flatten() {
+        real("betas", beta, (0.0..1.0).contains(&beta), "from 0 to below 1")?;
+    }
     let clip = p.clip.unwrap_or(1.0);
     real("clip", clip, clip > 0.0, "above 0 (1e9 never clips)")
 }
@@ -124,15 +127,14 @@ impl Recipe {
         real("epochs", epochs, epochs > 0.0 && epochs <= 1e6, "a number of epochs above 0")?;
         let open = |x: f64| x > 0.0 && x <= 1.0;
         let half_open = |x: f64| (0.0..1.0).contains(&x);
-        let Recipe { learning_rate, warmup, ref schedule, clip, .. } = *self;
-        validate_rates(&Player { learning_rate, warmup, schedule: schedule.clone(), clip: Some(clip) })?;
+        let Recipe { learning_rate, warmup, ref schedule, betas, clip, .. } = *self;
+        let schedule = schedule.clone();
+        validate_rates(&Player { learning_rate, warmup, schedule, betas, clip: Some(clip) })?;
         self.validate_own_rates()?;
         let decay = self.weight_decay.unwrap_or(0.0);
         real("weight_decay", decay, half_open(decay), "from 0 to below 1")?;
-        for beta in self.betas.into_iter().flatten() {
-            real("betas", beta, half_open(beta), "from 0 to below 1")?;
-        }
-        real("eps", self.eps, open(self.eps), "above 0 and at most 1")?;
+        let eps = self.eps.unwrap_or(1.0);
+        real("eps", eps, open(eps), "above 0 and at most 1")?;
         if self.precision == Some(Precision::Fp16Mixed)
             && (self.update == UpdateAt::Backward || self.clip_per_tensor)
         {

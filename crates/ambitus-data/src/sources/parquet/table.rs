@@ -13,7 +13,7 @@ use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
-use super::super::speakable;
+use super::super::said::speakable;
 use super::pages;
 use crate::error::DataError;
 use crate::files;

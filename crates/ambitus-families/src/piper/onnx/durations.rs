@@ -2,7 +2,7 @@
 //! B texts of T ids, H channels.
 
 use super::graph::{Attr, Graph, Kind, Value};
-use super::layers::{Conv, gelu, layer_norm, pad, permute, split, times};
+use super::layers::{Conv, entry, gelu, layer_norm, pad, permute, split, times};
 use super::text::Text;
 use ambitus_models::piper::config::{BINS, BOUND, Config, Durations, SPLINE_LAYERS, SPLINES};
 
@@ -10,22 +10,21 @@ use ambitus_models::piper::config::{BINS, BOUND, Config, Durations, SPLINE_LAYER
 /// in Durkan et al., arXiv 1906.04032).
 const LEAST: f64 = 1e-3;
 
-/// Returns the logarithms of durations in frames, f32 `[B, 1, T]`. A voice is `[1, V, 1]`, and `spread` what noise is multiplied by.
+/// Returns the logarithms of durations in frames, f32 `[B, 1, T]`. A voice is `[1, V, 1]`, and the third of the
+/// scales f32 `[3]` what noise is multiplied by.
 pub(super) fn predict(
     g: &mut Graph,
     cfg: &Config,
     text: &Text,
     voice: Option<Value>,
-    spread: Value,
+    scales: Value,
 ) -> Value {
     g.scope("dp", |g| match cfg.durations {
-        Durations::Stochastic { taps } => Flow { width: cfg.hidden, taps, mask: text.mask }.predict(
-            g,
-            cfg.speaker,
-            text.states,
-            voice,
-            spread,
-        ),
+        Durations::Stochastic { taps } => {
+            let spread = entry(g, scales, 2);
+            let flow = Flow { width: cfg.hidden, taps, mask: text.mask };
+            flow.predict(g, cfg.speaker, text.states, voice, spread)
+        }
         Durations::Plain { width, taps } => plain(g, cfg, [width, taps], text, voice),
     })
 }

@@ -53,6 +53,12 @@ pub(super) fn permute(g: &mut Graph, x: Value, axes: &[i64]) -> Value {
     g.with("Transpose", &[x], &[Attr::Ints("perm", axes.to_vec())])
 }
 
+/// Returns a number of a row, of no axes.
+pub(super) fn entry(g: &mut Graph, row: Value, i: i64) -> Value {
+    let i = g.int(i);
+    g.op("Gather", &[row, i])
+}
+
 /// Returns x with an axis of length 1.
 pub(super) fn unsqueeze(g: &mut Graph, x: Value, axis: i64) -> Value {
     let axes = g.ints(&[axis]);

@@ -11,6 +11,13 @@ pub(super) struct Clause<'a> {
     pub end: End,
 }
 
+impl<'a> Clause<'a> {
+    /// Returns the clause without its mark and the spaces around that.
+    pub fn words(&self) -> &'a str {
+        self.text.trim_end_matches(|c| is_space(c) || kind(c).is_some())
+    }
+}
+
 /// How a clause ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End {

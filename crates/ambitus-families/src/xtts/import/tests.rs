@@ -35,7 +35,7 @@ fn every_key_of_the_trainers_own_file_has_a_meaning() {
     assert_eq!((r.epochs, r.batch, r.learning_rate), (Some(10.0), Some(Batch::Clips(4)), Some(5e-6)));
     assert_eq!((r.weight_decay, r.precision, r.warmup), (Some(0.01), Some(Precision::Fp32), Some(0)));
     assert_eq!((r.data.max_seconds, r.data.min_seconds), (11.0, 0.5));
-    assert_eq!((r.betas, r.eps, r.keep, r.save_every), (Some([0.9, 0.96]), 1e-8, 1, 1000));
+    assert_eq!((r.betas, r.eps, r.keep, r.save_every), (Some([0.9, 0.96]), Some(1e-8), 1, 1000));
     let schedule = r.schedule.unwrap();
     let of = (schedule.kind, schedule.per, schedule.period, schedule.growth);
     assert_eq!(of, (ScheduleKind::WarmRestarts, Per::Epoch, Some(2.0), None));

@@ -203,7 +203,7 @@ fn arguments_to_keys() {
     let recipe = recipe_of(&[("a.py", text)]);
     assert_eq!(
         (recipe.epochs, recipe.warmup, recipe.betas, recipe.eps),
-        (Some(2.5), Some(10), Some([0.9, 0.99]), 1e-6)
+        (Some(2.5), Some(10), Some([0.9, 0.99]), Some(1e-6))
     );
     assert_eq!((recipe.clip, recipe.seed, recipe.save_every, recipe.keep), (1e9, 42, 200, 3));
     assert_eq!((recipe.validate_every, recipe.weight_decay), (50, Some(0.01)));

@@ -116,7 +116,7 @@ fn what_is_written_reads_back_the_same() {
         let mut recipe = Recipe::new("m", "d");
         let rate = f64::from(u.int_in_range(1..=u32::MAX)?) / f64::from(u32::MAX);
         recipe.learning_rate = Some(rate);
-        recipe.eps = rate * 1e-12;
+        recipe.eps = Some(rate * 1e-12);
         recipe.memory = Some(ByteSize(u.int_in_range(1..=u64::MAX)?));
         recipe.data.validation =
             Validation::Names(vec![u.arbitrary()?, "null".into(), "1e5".into(), " x ".into()]);
@@ -323,7 +323,7 @@ fn absent_keys_mean_what_the_family_means() {
         (r.batch, r.lora.unwrap().targets.unwrap()),
         (Some(Batch::Clips(8)), defaults.adapted.clone())
     );
-    assert_eq!((r.sample, r.betas, r.eps, r.clip), (None, Some([0.9, 0.999]), 1e-8, 1.0));
+    assert_eq!((r.sample, r.betas, r.eps, r.clip), (None, Some([0.9, 0.999]), Some(1e-8), 1.0));
     assert_eq!((r.schedule, r.no_decay), (Some(defaults.schedule.clone()), Some(defaults.no_decay.clone())));
     // Without adapters the original project's.
     assert_eq!(settled("").learning_rate, Some(1e-5));

@@ -1,6 +1,6 @@
 //! The families that are tried, each with a small model of its own.
 
-use ambitus_families::family::{ModelDir, OpenOptions};
+use ambitus_families::family::{KeptFile, ModelDir, OpenOptions, Progressed};
 use ambitus_families::{ALL, Families};
 use ambitus_ir::Session;
 use ambitus_models::{Capacity, musicgen, parler};
@@ -31,8 +31,8 @@ pub struct Case {
 }
 
 /// All of them.
-pub fn all() -> [Case; 7] {
-    [f5(), orpheus(), parler(), xtts(), musicgen(), toy(), game()]
+pub fn all() -> [Case; 8] {
+    [f5(), orpheus(), parler(), xtts(), musicgen(), piper(), toy(), game()]
 }
 
 /// Nine short tones of other lengths and pitches, with texts.
@@ -60,22 +60,25 @@ pub fn toy() -> Case {
     toy_of("{\"layers\": 3, \"width\": 24}")
 }
 
+/// What several players are refused, and with which words.
+const OF_PLAYERS: [(&str, &str); 8] = [
+    ("model parallel", RANKS),
+    ("pipeline", RANKS),
+    ("full", RANKS),
+    ("gradient", RANKS),
+    ("data parallel", RANKS),
+    ("hybrid", RANKS),
+    ("fp16", "no loss scale"),
+    ("LoRA", "no adapters"),
+];
+const RANKS: &str = "several players is trained by one rank";
+
 /// A toy of two players.
 pub fn game() -> Case {
     let mut case = toy_of("{\"layers\": 3, \"width\": 24, \"critic\": true}");
-    const RANKS: &str = "several players is trained by one rank";
     case.name = "two players (a toy)";
     case.lines += "\nplayers: {c: {learning_rate: 3e-4, schedule: constant, clip: 0.5}}";
-    case.refuses = &[
-        ("model parallel", RANKS),
-        ("pipeline", RANKS),
-        ("full", RANKS),
-        ("gradient", RANKS),
-        ("data parallel", RANKS),
-        ("hybrid", RANKS),
-        ("fp16", "no loss scale"),
-        ("LoRA", "no adapters"),
-    ];
+    case.refuses = &OF_PLAYERS;
     case
 }
 
@@ -268,6 +271,64 @@ pub fn musicgen_of(channels: usize) -> Case {
     write_model(&model, &session, &frozen);
     let lines = "learning_rate: 1e-2\nschedule: linear\nwarmup: 0".to_owned();
     Case { name: "MusicGen", families: ALL, dir, model, part: "*.layers.0", rows: 60, lines, refuses: &[] }
+}
+
+/// The recorded voice of three speakers, with more symbols, whose texts are phonemes.
+pub fn piper() -> Case {
+    let dir = tempfile::tempdir().expect("a folder");
+    let data = voice(dir.path());
+    let text = |i: usize| ["abc bad", "bad", "cafe dab"][i % 3];
+    let lines: String = (0..9).map(|i| format!("clip{i}.wav|speaker {}|{}\n", i % 3, text(i))).collect();
+    std::fs::write(data.join("metadata.csv"), lines).expect("a file");
+    let (from, model) = (root().join("parity/piper/fixtures/speakers"), dir.path().join("model"));
+    std::fs::create_dir(&model).expect("a folder");
+    let config = std::fs::read_to_string(from.join("config.json")).expect("a file");
+    let mut config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+    config["phoneme_type"] = "text".into();
+    std::fs::write(model.join("config.json"), config.to_string()).expect("a file");
+    write_voice(&ModelDir::open(ALL, &from, OpenOptions::default()).expect("a voice"), &model);
+    let lines = "learning_rate: 1e-3".to_owned();
+    Case {
+        name: "Piper",
+        families: ALL,
+        dir,
+        model,
+        part: "*.enc_p",
+        rows: 1200,
+        lines,
+        refuses: &OF_PLAYERS,
+    }
+}
+
+/// Writes a voice's checkpoint with a table of symbols that is large enough for moments in 8 bits.
+fn write_voice(voice: &ModelDir, model: &Path) {
+    const SYMBOLS: usize = 700;
+    for (name, file) in voice.opened.kept().expect("files") {
+        let KeptFile::Text(text) = file else { panic!("{name} is no text") };
+        std::fs::write(model.join(name), text).expect("a file");
+    }
+    let layout = voice.family.export().layout(None).expect("its own").expect("a checkpoint");
+    let run = Progressed { dir: model, updates: 0, loss: None };
+    let mut root = vec![(layout.key.to_owned(), Item::Tensors)];
+    root.extend((layout.beside)(&run).expect("what stands beside the tensors"));
+    let file = &voice.weights.as_ref().expect("weights").files[0];
+    let prefix = format!("{}.", layout.key);
+    let tensors = file.tensors().iter().filter_map(|t| Some((t.name().strip_prefix(&*prefix)?, t)));
+    let shape = |name: &str, t: &TensorInfo| match name.ends_with("enc_p.emb.weight") {
+        true => vec![SYMBOLS, t.shape()[1]],
+        false => t.shape().to_vec(),
+    };
+    let specs = tensors.map(|(name, t)| TensorSpec::new(name, DType::F32, &shape(name, t))).collect();
+    let mut writer = TensorWriter::create_torch(model.join(layout.file), specs, &root).expect("a file");
+    for spec in writer.specs().to_vec() {
+        let mut values: Vec<f32> =
+            (0..spec.shape.iter().product()).map(|i: usize| (i * 7919 % 2003) as f32 * 1e-3 - 1.0).collect();
+        let name = format!("{prefix}{}", spec.name);
+        let there = file.get(&name).expect("a tensor").elements();
+        file.read_into(&name, &mut values[..there], &mut vec![0; 1 << 16]).expect("a tensor");
+        writer.write_f32(&spec.name, &values).expect("a tensor");
+    }
+    writer.finish().expect("a file");
 }
 
 /// Writes random parameters of a session, and a vocoder's tensors, as the project does.
