@@ -25,6 +25,8 @@ pub struct Settings {
     pub guidance: Option<f32>,
     /// How a flow is integrated.
     pub flow: Flow,
+    /// Noise of models that have a scale for it, times that: 0 is none; where nothing is said, the voice's own.
+    pub noise: Option<f32>,
 }
 
 impl Settings {
@@ -36,6 +38,7 @@ impl Settings {
         sequences: 8,
         guidance: None,
         flow: Flow { steps: 32, cfg: 2.0, sway: -1.0 },
+        noise: None,
     };
 
     /// How texts are spoken where nothing else is said: Orpheus's published settings, and the F5-TTS package's.
@@ -61,6 +64,9 @@ impl Settings {
         let Flow { steps, cfg, sway } = self.flow;
         if steps > MOST_STEPS {
             return Err(format!("--steps: {steps} is above {MOST_STEPS}"));
+        }
+        if let Some(noise) = self.noise.filter(|x| !(0.0..=10.0).contains(x)) {
+            return Err(format!("--noise: {noise} is not from 0 to 10"));
         }
         match [("cfg", cfg), ("sway", sway)].iter().find(|(_, x)| !x.is_finite()) {
             Some((option, x)) => Err(format!("--{option}: {x} is no number")),

@@ -103,6 +103,11 @@ pub trait Speaker {
         false
     }
 
+    /// Returns whether what is drawn is noise that [`Settings::noise`] scales.
+    fn has_noise(&self) -> bool {
+        false
+    }
+
     /// Reads and checks what is asked.
     ///
     /// # Errors

@@ -130,6 +130,10 @@ fn fitting(
         let why = "--seconds: this model chooses how long it speaks; leave it out";
         return Err(RunError::Usage(why.to_owned()));
     }
+    if asked.settings.noise.is_some() && !speaker.has_noise() {
+        let why = "--noise: this model has no scale of noise; leave it out";
+        return Err(RunError::Usage(why.to_owned()));
+    }
     let planned = |asked: &Asked<'_>| {
         let speech = speaker.speech(asked)?;
         // The adapters are gone before anything is said.

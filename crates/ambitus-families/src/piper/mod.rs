@@ -3,18 +3,26 @@
 mod clips;
 mod export;
 mod folder;
+mod generate;
 mod hyper;
+mod inference;
 mod keys;
 pub mod onnx;
 mod prepare;
 mod recorded;
+mod speak;
+#[cfg(test)]
+mod tests;
 pub mod text;
+mod voice;
 
 use crate::clips::Clips;
 use crate::error::RunError;
 use crate::family::{ExportForm, Family, KeptFile, ModelDir, OpenOptions, Opened, of_model};
+use crate::generate::Generator;
 use crate::prepare::Preparer;
 use crate::recorded::Spare;
+use crate::speech::Speaker;
 use crate::tokens::{Reader, Reading};
 use crate::weights::Weights;
 use ambitus_data::ClipIndex;
@@ -126,5 +134,13 @@ impl Opened for Folder {
     fn reader(&self, reading: &Reading) -> Result<Reader<'_>, RunError> {
         reading.has(Piper.name(), false, false)?;
         Ok(text::Texts::read(&self.dir)?.reader())
+    }
+
+    fn generator(&self) -> Option<&dyn Generator> {
+        Some(self)
+    }
+
+    fn speaker(&self) -> Option<&dyn Speaker> {
+        Some(self)
     }
 }

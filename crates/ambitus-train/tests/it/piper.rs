@@ -1,14 +1,18 @@
 //! Losses, alignment and every gradient of a Piper voice's two players against those that piper1-gpl's modules gave
-//! (`parity/piper/record.py`).
+//! (`parity/piper/record.py`), and its speech against theirs (`parity/piper/generate.py`).
 
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_families::family::{ModelDir, OpenOptions};
+use ambitus_families::generate::Settings;
 use ambitus_families::piper::Piper;
 use ambitus_recipe::recipe::DeviceChoice;
 use ambitus_store::TensorFile;
 use ambitus_testkit::gradients::{self, GRADIENT, Named, errors};
+use ambitus_testkit::tolerances::VOICE_AUDIO;
+use ambitus_train::generate::generate;
 use ambitus_train::gradients::{GradientOptions, gradients as compute};
+use ambitus_train::inference::InferenceOptions;
 use std::path::{Path, PathBuf};
 
 /// What the reference's gradients of the duration predictor are off by themselves, fp32 to float64.
@@ -49,21 +53,24 @@ fn floats(path: &Path) -> Named {
     all
 }
 
-/// Returns the phoneme of each frame, clip by clip.
-fn paths(path: &Path) -> Vec<(String, Vec<i64>)> {
+/// Returns the integers of each clip under these names: the phoneme of each frame, the frames of each phoneme.
+fn integers(path: &Path, leaf: &str) -> Vec<(String, Vec<i64>)> {
     let file = TensorFile::open(path).unwrap();
-    let of_clips = file.tensors().iter().filter(|t| t.name().starts_with("clips."));
+    let of_clips =
+        file.tensors().iter().filter(|t| t.name().starts_with("clips.") && t.name().ends_with(leaf));
     let read = |t: &ambitus_store::TensorInfo| {
         let mut values = vec![0; t.elements()];
         file.read_i64(t.name(), &mut values, &mut vec![0; 1 << 12]).unwrap();
         (t.name().to_owned(), values)
     };
-    of_clips.map(read).collect()
+    let mut all: Vec<_> = of_clips.map(read).collect();
+    all.sort();
+    all
 }
 
 fn agrees(out: &Path, folder: &Path) {
     let expected = folder.join("expected.safetensors");
-    assert_eq!(paths(out), paths(&expected));
+    assert_eq!(integers(out, ".path"), integers(&expected, ".path"));
     let (of_reference, want): (Named, Named) =
         floats(&expected).into_iter().partition(|(name, _)| name.starts_with(ERROR));
     let own = |name: &str| {
@@ -102,4 +109,42 @@ fn a_voice_of_several_speakers_agrees_with_the_reference() {
 #[test]
 fn a_voice_with_plain_durations_agrees_with_the_reference() {
     check("plain");
+}
+
+/// Speaks what a fixture's file gives, and returns what came of it.
+fn spoken(name: &str, threads: usize) -> (tempfile::TempDir, PathBuf) {
+    let (dir, folder) = (tempfile::tempdir().unwrap(), fixture(name));
+    let out = dir.path().join("out.safetensors");
+    let model = ModelDir::open(&[&Piper], &folder, OpenOptions::default()).unwrap();
+    let options =
+        InferenceOptions { precision: Precision::Fp32, device: DeviceChoice::Cpu, threads, memory: None };
+    generate(&model, &folder.join("generate.safetensors"), &out, &Settings::PLAIN, options).unwrap();
+    (dir, out)
+}
+
+/// Samples of a file, by name.
+fn waves(path: &Path) -> Named {
+    let mut all = gradients::read(&std::fs::read(path).unwrap()).unwrap();
+    all.retain(|(name, _)| name.ends_with(".wave"));
+    all
+}
+
+/// Without noise, with the voice's own, and longer than a window.
+#[test]
+fn speech_is_the_references() {
+    for name in ["base", "speakers", "plain"] {
+        let expected = fixture(name).join("generate.safetensors");
+        let (_kept, out) = spoken(name, 2);
+        let durations = |path: &Path| integers(path, ".durations");
+        assert_eq!(durations(&out), durations(&expected), "{name}");
+        let (got, want) = (waves(&out), waves(&expected));
+        assert!(got.len() == 3 && want.len() == 3);
+        for (clip, want) in &want {
+            let (_, got) = got.iter().find(|(of, _)| of == clip).expect("a sound");
+            let off = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(got.len() == want.len() && off <= VOICE_AUDIO, "{name}, {clip}: {off:.1e}");
+        }
+        let (_kept, again) = spoken(name, 1);
+        assert!(std::fs::read(again).unwrap() == std::fs::read(&out).unwrap(), "{name}: by other threads");
+    }
 }
