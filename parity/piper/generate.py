@@ -104,7 +104,7 @@ def sweep(binary: str, count: int, first: int) -> None:
                 assert kept is None or all(torch.equal(x, got[n]) for n, x in kept.items()), f"seed {seed}: other bits"
                 kept = got
             # Without any noise none need be given.
-            silent = run(binary, folder, [{n: x for n, x in clips[0].items() if not n.startswith("noise")}], 1)
+            silent = run(binary, folder, [{n: x for n, x in clips[0].items() if not n.startswith("noise")}, *clips[1:]], 1)
             assert torch.equal(silent["clips.0.wave"], kept["clips.0.wave"]), f"seed {seed}: noise at a scale of 0"
             for i, clip in enumerate(clips):
                 assert torch.equal(kept[f"clips.{i}.durations"], clip["durations"]), f"seed {seed}, clip {i}: other durations"
