@@ -39,7 +39,7 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
     };
     let lines = text.lines()?;
     // Checked before a model is opened.
-    a.how.settings(Settings::SPEECH)?;
+    a.how.settings(Settings { noise: a.noise, ..Settings::SPEECH })?;
     let source = a.weights.map(|w| match w {
         WeightsArg::Ema => Source::Ema,
         WeightsArg::Raw => Source::Raw,
@@ -51,6 +51,7 @@ pub fn run(a: &SayArgs) -> Result<(), RunError> {
         // What is heard first is not to wait for others.
         project.sequences = 1;
     }
+    project.noise = a.noise.or(project.noise);
     let settings = a.how.settings(project)?;
     let text = a.ref_text.clone().unwrap_or_default();
     let reference = a.reference.clone().map(|path| Reference::Sound(path, text));

@@ -24,6 +24,9 @@ const PREFIX: &str = "state_dict.";
 /// What training alone reads: who judges, what sees spectrograms, and how durations are learned.
 const OF_TRAINING: [&str; 4] = ["model_d.", "model_g.enc_q.", "model_g.dp.post_", "model_g.dp.flows.1."];
 
+/// Names that a message has at most.
+const MOST_NAMED: usize = 12;
+
 /// `config.json`: what matters of it. It has nothing of the architecture.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -81,20 +84,18 @@ impl Folder {
     /// Returns the id of a speaker, who has a name or is one of the numbers.
     ///
     /// # Errors
-    /// Nobody is named, or somebody who is not known.
-    pub fn speaker(&self, voice: Option<&str>) -> Result<u32, String> {
+    /// Nobody is called so; with who there is.
+    pub fn speaker(&self, named: &str) -> Result<u32, String> {
         let n = self.config.speakers;
-        let Some(voice) = voice else {
-            return Err(format!("nobody is named who speaks, of the {n} voices of the model"));
-        };
-        let id = self.speakers.get(voice).copied().or_else(|| voice.parse().ok());
-        match id.filter(|id| (*id as usize) < n) {
-            Some(id) => Ok(id),
-            None => Err(format!(
-                "the voice `{}` is neither in speaker_id_map of {CONFIG} nor a number below {n}",
-                short(voice)
-            )),
-        }
+        let id = self.speakers.get(named).copied().or_else(|| named.parse().ok());
+        id.filter(|id| (*id as usize) < n).ok_or_else(|| {
+            let names: Vec<&str> = self.speakers.keys().take(MOST_NAMED).map(String::as_str).collect();
+            let more = if self.speakers.len() > MOST_NAMED { ", …" } else { "" };
+            let names =
+                if names.is_empty() { String::new() } else { format!("{}{more}, or ", names.join(", ")) };
+            let named = short(named);
+            format!("`{named}` is no speaker of this voice: give {names}a number from 0 to {}", n - 1)
+        })
     }
 }
 
@@ -110,6 +111,7 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
         Some(weights) => hyper::config(weights)?,
         None => of_quality(keys.quality.map_or(Quality::Medium, Quality::from), &file, dir)?,
     };
+    check_speakers(&file, &config, dir)?;
     let config = Config { dropout: options.dropout.unwrap_or(config.dropout), ..config };
     Ok(ModelDir {
         dir: dir.to_owned(),
@@ -125,6 +127,16 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
         wants_checkpointing: false,
         kept: vec![CONFIG.to_owned()],
         weights: weights.filter(|_| !options.from_scratch),
+    })
+}
+
+/// Refuses names of speakers that the model does not have.
+fn check_speakers(file: &File, config: &Config, dir: &Path) -> Result<(), RunError> {
+    let n = config.speakers;
+    let none = file.speaker_id_map.iter().find(|(_, id)| **id as usize >= n).filter(|_| n > 1);
+    none.map_or(Ok(()), |(name, id)| {
+        let why = format!("speaker_id_map: {name} is {id}, and the model has {n} speakers");
+        Err(RunError::Model(format!("{}: {why}", dir.join(CONFIG).display())))
     })
 }
 

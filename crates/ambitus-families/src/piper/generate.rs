@@ -36,7 +36,7 @@ struct Clips {
 impl Generator for Folder {
     fn job(&self, file: &Path, settings: &Settings, _spare: Spare) -> Result<Box<dyn Job>, RunError> {
         let mut file = BatchFile::open(file)?;
-        let own = self.inference()?.scales;
+        let own = self.scales()?;
         let clips = (0..file.clips("phoneme_ids")?).map(|i| self.wanted(&mut file, i, own));
         let clips = clips.collect::<Result<_, _>>()?;
         Ok(Box::new(Clips { config: self.config.clone(), seed: settings.sampling.seed, clips }))

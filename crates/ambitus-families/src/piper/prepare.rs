@@ -148,7 +148,9 @@ impl pieces::Texts for Reader<'_> {
     fn ids(&self, text: &str, entry: &Entry) -> Result<Vec<u32>, String> {
         let mut ids = Vec::new();
         if self.folder.config.speakers > 1 {
-            ids.push(self.folder.speaker(entry.voice.as_deref())?);
+            let named =
+                entry.voice.as_deref().ok_or("nobody is named who speaks: the model has several speakers")?;
+            ids.push(self.folder.speaker(named)?);
         }
         ids.extend(self.phonemes(text, entry)?);
         Ok(ids)

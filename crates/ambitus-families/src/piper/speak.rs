@@ -2,7 +2,8 @@
 //! by seed, line and sentence. Sentences follow one another without a pause of their own, as in the project.
 
 use super::folder::Folder;
-use super::inference::{Inference, Scales};
+use super::inference::Scales;
+use super::text::Texts;
 use super::voice::{IDS_A_SECOND, Said, Voice, frames};
 use crate::error::RunError;
 use crate::speech::{
@@ -79,7 +80,8 @@ impl Speaker for Folder {
 impl Folder {
     /// Returns what reads texts.
     fn sentences(&self) -> Result<Box<Sentences>, RunError> {
-        Err(RunError::Usage("texts of a Piper voice are not read so far: give prepared clips".to_owned()))
+        let texts = Texts::read(&self.dir)?;
+        Ok(Box::new(move |text| texts.sentences(text)))
     }
 
     /// Returns speech of lines, with texts read by what `open` gives.
@@ -89,8 +91,7 @@ impl Folder {
         open: &dyn Fn() -> Result<Box<Sentences>, RunError>,
     ) -> Result<Box<dyn Speech>, RunError> {
         asked.refuse_language()?;
-        let inference = self.inference()?;
-        let speaker = self.asked_speaker(asked, &inference)?;
+        let (scales, speaker) = (self.scales()?, self.asked_speaker(asked)?);
         let (mut lines, mut expected, mut sentences) = (Vec::new(), Vec::new(), None);
         for line in asked.lines {
             let (pieces, seconds) = match line {
@@ -119,7 +120,7 @@ impl Folder {
         }
         Ok(Box::new(Speaking {
             config: self.config.clone(),
-            scales: inference.scales.with(asked.settings.noise.unwrap_or(1.0), asked.speed),
+            scales: scales.with(asked.settings.noise.unwrap_or(1.0), asked.speed),
             seed: asked.settings.sampling.seed,
             lines,
             expected,
@@ -129,7 +130,7 @@ impl Folder {
     }
 
     /// Returns who speaks, where that is said, and refuses what a voice has no use for.
-    fn asked_speaker(&self, asked: &Asked<'_>, inference: &Inference) -> Result<Option<u32>, RunError> {
+    fn asked_speaker(&self, asked: &Asked<'_>) -> Result<Option<u32>, RunError> {
         if let Some(Reference::Sound(..)) = asked.reference {
             let why = match self.config.speakers {
                 1 => "--ref: this model speaks in its own voice, and takes no clip; leave it out",
@@ -142,7 +143,12 @@ impl Folder {
             return Err(RunError::Usage(why.to_owned()));
         }
         match (asked.voice, asked.reference) {
-            (Some(named), _) => self.speaker(named, inference).map(Some),
+            (Some(_), _) if self.config.speakers == 1 => {
+                Err(RunError::Usage("--voice: this voice has one speaker; leave it out".to_owned()))
+            }
+            (Some(named), _) => {
+                self.speaker(named).map(Some).map_err(|why| RunError::Usage(format!("--voice: {why}")))
+            }
             // While a run trains: texts in the voice of a clip that is held out.
             (None, Some(Reference::Clip(path)))
                 if self.config.speakers > 1

@@ -28,7 +28,8 @@ fn folder(name: &str) -> Folder {
     let dir = fixture(name);
     let opened = Piper.open(&dir, OpenOptions::default()).unwrap();
     let config = super::hyper::config(&opened.weights.unwrap()).unwrap();
-    Folder { dir, config }
+    let speakers = (0..config.speakers as u32).map(|i| (format!("speaker {i}"), i)).collect();
+    Folder { dir, speakers, ..Folder::shaped(config) }
 }
 
 /// Reads a text as the ids that it lists, one list a sentence: `1 2 3. 4 5`.

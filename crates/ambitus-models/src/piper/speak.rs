@@ -2,9 +2,8 @@
 //! `infer` of VITS, a sentence at a time.
 
 use super::config::Config;
+use super::draw::normals;
 use crate::common::codec::rows::Table;
-use crate::f5::draw::normal_pair;
-use ambitus_ir::ops::random::philox4x32_10;
 use std::ops::Range;
 
 /// Name of the program that reads a text.
@@ -117,24 +116,6 @@ impl Prior<'_> {
 pub fn duration_noise(key: [u32; 2], scale: f32, out: &mut [f32]) {
     normals(key, DURATIONS, 0, out);
     out.iter_mut().for_each(|x| *x *= scale);
-}
-
-/// Draws N(0, 1) number `first` of a stream, and those behind it.
-fn normals(key: [u32; 2], stream: u32, first: usize, out: &mut [f32]) {
-    let mut block = None;
-    for (i, x) in out.iter_mut().enumerate() {
-        let at = first + i;
-        let four = match block {
-            Some((of, four)) if of == at / 4 => four,
-            _ => {
-                let w = philox4x32_10([(at / 4) as u32, ((at / 4) as u64 >> 32) as u32, 0, stream], key);
-                let [[a, b], [c, d]] = [normal_pair(w[0], w[1]), normal_pair(w[2], w[3])];
-                [a, b, c, d]
-            }
-        };
-        block = Some((at / 4, four));
-        *x = four[at % 4];
-    }
 }
 
 /// A window of a sound that is made in several.

@@ -84,6 +84,7 @@ impl GenerationArgs {
             sequences: self.sequences.unwrap_or(default.sequences),
             guidance: self.cfg.or(default.guidance),
             flow: Flow { steps: self.steps, cfg: self.cfg.unwrap_or(FLOW.cfg), sway: self.sway },
+            noise: default.noise,
         };
         settings.check().map_err(RunError::Usage)?;
         Ok(settings)

@@ -48,6 +48,10 @@ pub struct SayArgs {
     /// 1.2: faster than the clip, 0.8: slower
     #[arg(long, default_value_t = 1.0)]
     pub speed: f64,
+    /// Noise times X, for models that speak with noise: 0 has none and says a text alike each time, above 1 is livelier [default: 1, as
+    /// the voice's config.json says]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub noise: Option<f32>,
     /// Seconds of sound, with the music that it continues (--ref), of models that make music [default: 15]
     #[arg(long, value_name = "S", conflicts_with = "max_new")]
     pub seconds: Option<f64>,
