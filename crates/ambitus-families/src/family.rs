@@ -41,6 +41,11 @@ pub trait Family: Sync {
         None
     }
 
+    /// Returns the files of each of its original trainers, where it has several.
+    fn trainers(&self) -> Vec<&'static Trainer> {
+        self.trainer().into_iter().collect()
+    }
+
     /// Returns whether the folder is one of its own.
     fn recognises(&self, dir: &Path) -> bool;
 
@@ -399,7 +404,7 @@ pub fn sections(families: Families) -> Vec<&'static Section> {
 
 /// Returns the trainers whose files `import` knows.
 pub fn trainers(families: Families) -> Vec<&'static Trainer> {
-    families.iter().filter_map(|f| f.trainer()).collect()
+    families.iter().flat_map(|f| f.trainers()).collect()
 }
 
 /// Returns the family of a folder.

@@ -16,6 +16,7 @@ mod hydra;
 mod judge;
 mod keys;
 mod lay_over;
+mod lightning;
 mod lines;
 mod pointers;
 mod precision;
@@ -39,6 +40,7 @@ use given::Given;
 use judge::{Judge, Of};
 use keys::Known;
 pub use lay_over::lay_over;
+pub use lightning::Lightning;
 use serde::Serialize;
 pub use solver::Solver;
 use std::path::{Path, PathBuf};
@@ -140,7 +142,9 @@ pub struct Trainer {
     pub precision: Option<(Precision, &'static str)>,
     /// It has a length of its own: the epochs of TrainingArguments are not meant.
     pub has_length: bool,
-    /// Keys that change nothing here, those too that are known of other trainers, and why.
+    /// Names that are judged, and its keys.
+    pub keys: &'static [(&'static str, &'static [&'static str])],
+    /// Keys that change nothing here, those too that are known of other trainers, and why. One that ends in a dot stands for all below it.
     pub nothing: &'static [(&'static str, &'static [&'static str])],
     /// What it does where keys are absent.
     pub absent: &'static [Absent],
@@ -152,6 +156,8 @@ pub struct Trainer {
     pub section: Option<&'static Section>,
     /// Its files are those of a solver, which hydra composes.
     pub solver: Option<Solver>,
+    /// It is PyTorch Lightning's, with two optimizers.
+    pub lightning: Option<Lightning>,
 }
 
 /// What a trainer does if its files have none of these keys.
@@ -179,12 +185,14 @@ impl Trainer {
         counts_frames: false,
         precision: None,
         has_length: false,
+        keys: &[],
         nothing: &[],
         absent: &[],
         notes: &[],
         descriptions: None,
         section: None,
         solver: None,
+        lightning: None,
     };
 
     /// Returns whether keys are of its files.
@@ -196,10 +204,17 @@ impl Trainer {
         self.signs.iter().any(has)
     }
 
-    /// Returns why a key at the outermost level changes nothing here.
-    fn nothing(&self, path: &str) -> Option<Known> {
-        let (why, _) = self.nothing.iter().find(|(_, names)| names.contains(&path))?;
-        Some(Known::Nothing(why))
+    /// Returns what a key of its own is, by its path.
+    fn known(&self, path: &str) -> Option<Known> {
+        let below = |name: &&str| name.ends_with('.') && path.starts_with(*name);
+        let has = |names: &[&str]| names.contains(&path) || names.iter().any(below);
+        if let Some((why, _)) = self.nothing.iter().find(|(_, names)| has(names)) {
+            return Some(Known::Nothing(why));
+        }
+        let named = self.keys.iter().find(|(_, paths)| paths.contains(&path)).map(|(id, _)| *id);
+        let of_lightning = || self.lightning.and_then(|l| l.judged(path));
+        let of_solver = || self.solver.and_then(|s| s.judged(path));
+        named.or_else(of_lightning).or_else(of_solver).map(Known::Judged)
     }
 
     /// Says what is meant by what the files do not say.
@@ -306,15 +321,16 @@ fn judged(
     hydra::compose(&mut given, overrides);
     let own: Vec<&Trainer> = trainers.iter().copied().filter(|t| t.wrote(&given)).collect();
     let solver = own.iter().find_map(|t| t.solver);
+    let lightning = own.iter().find_map(|t| t.lightning);
     for g in &mut given {
-        let of_solver = solver.and_then(|s| s.judged(&g.path)).map(Known::Judged);
-        g.known = own.iter().find_map(|t| t.nothing(&g.path)).or(of_solver).or(g.known);
+        g.known = own.iter().find_map(|t| t.known(&g.path)).or(g.known);
     }
     let origin = &origin(&given, &own);
     judge::hush(&mut given);
     let mut j = Judge::new(&given)?;
-    let world = world::world(&mut j)?;
+    let mut world = world::world(&mut j)?;
     pointers::pointers(&mut j, &world)?;
+    lightning.map(|l| lightning::lightning(&mut j, &l, &mut world, folders)).transpose()?;
     let of_solver = solver.map(|s| solver::solver(&mut j, &s, folders)).transpose()?.flatten();
     fsdp::sharding(&mut j, &world, origin)?;
     precision::precision(&mut j, origin)?;

@@ -5,6 +5,7 @@ mod export;
 mod folder;
 mod generate;
 mod hyper;
+mod import;
 mod inference;
 mod keys;
 pub mod onnx;
@@ -30,6 +31,7 @@ use ambitus_ir::StateDecl;
 use ambitus_models::Model;
 use ambitus_models::piper::config::Config;
 use ambitus_models::piper::weights::OF_NO_FILE;
+use ambitus_recipe::import::Trainer;
 use ambitus_recipe::recipe::{Defaults, Player, Schedule, ScheduleKind, Section};
 use folder::Folder;
 use std::path::Path;
@@ -57,6 +59,10 @@ impl Family for Piper {
 
     fn section(&self) -> &'static Section {
         &keys::SECTION
+    }
+
+    fn trainers(&self) -> Vec<&'static Trainer> {
+        vec![&import::TRAINER, &import::OLDER]
     }
 
     fn recognises(&self, dir: &Path) -> bool {

@@ -32,6 +32,9 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("model.arch", "arch"),
     ("model_args", "model_args"),
     ("audio", "audio"),
+    // Of Lightning's configurations.
+    ("data", "data"),
+    ("trainer", "trainer"),
     // Of hydra's configurations.
     ("optim.adam", "optim.adam"),
     ("optim.ema", "optim.ema"),

@@ -46,6 +46,7 @@ pub(super) const ORDER: &[&str] = &[
     "eps",
     "ema",
     "clip",
+    "players",
     "seed",
     "save_every",
     "keep",

@@ -1,6 +1,7 @@
 //! The golden reading of a whole file, then the forms, the rules and the traps one by one.
 
 mod forms;
+mod lightning;
 mod over;
 mod pasted;
 mod quirks;
