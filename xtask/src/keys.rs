@@ -107,6 +107,7 @@ fn defaults() -> String {
     row("no_decay", &|d| if d.no_decay.is_empty() { "none".to_owned() } else { patterns(&d.no_decay) });
     row("betas", &|d| format!("{:?}", d.betas));
     row("eps", &|d| format!("{:e}", d.eps));
+    row("clip", &|d| if d.clip < 1e9 { d.clip.to_string() } else { "1e9, none".to_owned() });
     row("players", &|d| players(&d.players));
     row("ema", &|d| d.ema.is_kept().to_string());
     row("batch", &|d| format!("{{clips: {}}}", d.clips));

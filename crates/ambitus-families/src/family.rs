@@ -18,7 +18,6 @@ use ambitus_recipe::import::Trainer;
 use ambitus_recipe::recipe::{Average, Defaults, Own, Schedule, ScheduleKind, Section, read_own};
 use ambitus_store::{DType, Item};
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -156,9 +155,6 @@ pub struct MadeLayout {
 
 /// The weights of an export, by the model's names.
 pub trait Exported {
-    /// Returns the shapes of all.
-    fn shapes(&self) -> BTreeMap<String, Vec<usize>>;
-
     /// Returns a whole tensor.
     ///
     /// # Errors
@@ -434,6 +430,7 @@ pub fn of_model(model: &dyn Model) -> Defaults {
         no_decay: Vec::new(),
         betas: [0.9, 0.999],
         eps: 1e-8,
+        clip: 1.0,
         players: Vec::new(),
         ema: Average::Off,
         clips: 1,

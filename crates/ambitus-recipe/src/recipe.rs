@@ -154,9 +154,9 @@ pub struct Recipe {
     /// AdamW's ε. Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eps: Option<f64>,
-    /// Largest global L2 norm of the gradients; longer ones are scaled down to it.
-    #[serde(default = "default::clip")]
-    pub clip: f64,
+    /// Largest global L2 norm of the gradients; longer ones are scaled down to it. Absent: the family's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip: Option<f64>,
     /// `clip` is the largest norm of each tensor's gradient, by itself: other numbers than clipping by the global norm. A
     /// gradient that is not finite then leaves only its own tensor as it was.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -296,7 +296,7 @@ impl Recipe {
             optimizer: None,
             betas: None,
             eps: None,
-            clip: default::clip(),
+            clip: None,
             clip_per_tensor: false,
             update: UpdateAt::default(),
             dropout: None,
@@ -335,9 +335,6 @@ mod default {
     /// Returns a key that must be there.
     pub fn required<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<PathBuf>, D::Error> {
         PathBuf::deserialize(d).map(Some)
-    }
-    pub fn clip() -> f64 {
-        1.0
     }
     pub fn every() -> u64 {
         100

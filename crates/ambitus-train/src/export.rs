@@ -332,10 +332,6 @@ struct Whole<'a> {
 }
 
 impl Exported for Whole<'_> {
-    fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
-        self.parameters.all().map(|(name, shape)| (name.to_owned(), shape.to_vec())).collect()
-    }
-
     fn read(&mut self, name: &str) -> Result<Vec<f32>, RunError> {
         self.parameters.read(name, &mut self.scratch)
     }

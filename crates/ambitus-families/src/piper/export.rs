@@ -24,7 +24,9 @@ const VOICE_JSON: &str = "voice.onnx.json";
 
 /// Writes the voice and its JSON.
 fn voice(run: &Progressed<'_>, weights: &mut dyn Exported, out: &Path) -> Result<(), RunError> {
-    let config = hyper::kept(&run.dir.join(OPTIONS_FILE), weights.shapes())?;
+    let config = hyper::kept(run.dir)?;
+    let lost = || RunError::Model(format!("{}: says no shape", run.dir.join(OPTIONS_FILE).display()));
+    let config = config.ok_or_else(lost)?;
     let json = onnx::voice_json(&hyper::read_json(&run.dir.join(CONFIG))?, &config);
     write_atomic_with(out.join(VOICE), |file| {
         onnx::write(&config, &mut |name| weights.read(name), &[], file)
@@ -39,7 +41,10 @@ const OPTIMIZERS: i64 = 2;
 
 /// Returns what Lightning saves beside the tensors, without optimizers: the run may go on from it as a warm start.
 fn beside(run: &Progressed<'_>) -> Result<Beside, RunError> {
-    let options = hyper::read_json(&run.dir.join(OPTIONS_FILE))?;
+    let mut options = hyper::read_json(&run.dir.join(OPTIONS_FILE))?;
+    if let Some(all) = options.as_object_mut() {
+        all.remove(hyper::SHAPE);
+    }
     let none = || Item::Dict(Vec::new());
     let all = [
         ("epoch", Item::Int(0)),

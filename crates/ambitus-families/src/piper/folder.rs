@@ -103,13 +103,16 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
     let keys: Keys = options.own(&SECTION)?;
     let file = read_config(dir)?;
     let path = dir.join(MODEL_FILE);
-    // A voice that is made anew has the shape of the checkpoint beside it, or of a quality that the recipe names.
+    // A voice that is made anew has the shape of the checkpoint beside it, of a run that kept one, or of a quality that the recipe names.
     let planned = options.from_scratch || keys.quality.is_some();
     let absent = planned && (keys.quality.is_some() && options.from_scratch || !path.is_file());
     let weights = if absent { None } else { Some(weights(&path)?) };
     let config = match &weights {
         Some(weights) => hyper::config(weights)?,
-        None => of_quality(keys.quality.map_or(Quality::Medium, Quality::from), &file, dir)?,
+        None => match hyper::kept(dir)?.filter(|_| keys.quality.is_none()) {
+            Some(config) => config,
+            None => of_quality(keys.quality.map_or(Quality::Medium, Quality::from), &file, dir)?,
+        },
     };
     check_speakers(&file, &config, dir)?;
     let config = Config { dropout: options.dropout.unwrap_or(config.dropout), ..config };

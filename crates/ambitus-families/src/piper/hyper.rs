@@ -9,11 +9,12 @@ use ambitus_models::piper::config::{
 use ambitus_recipe::recipe::short;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The options in a run's folder, of which exports are made. Lightning leaves a file of this name beside its checkpoints.
 pub(super) const OPTIONS_FILE: &str = "hparams.yaml";
+/// In it, the shape of the model: the trainer's options do not say all of it.
+pub(super) const SHAPE: &str = "shape";
 /// Numbers of a speaker where the options say none: what the trainer takes then.
 pub(super) const SPEAKER: usize = 512;
 
@@ -78,8 +79,7 @@ pub(super) fn config(weights: &Weights) -> Result<Config, RunError> {
     let settings = weights.files[0].settings().cloned().unwrap_or_else(|| Value::Object(Default::default()));
     let options: Options = serde_json::from_value(settings)
         .map_err(|e| fail(format!("hyper_parameters: {}", short(&e.to_string()))))?;
-    let shapes = weights.names().filter_map(|name| Some((name.to_owned(), weights.shape_of(name)?.to_vec())));
-    let config = shape(&options, &Shapes(shapes.collect())).map_err(fail)?;
+    let config = shape(&options, &Shapes(weights)).map_err(fail)?;
     config.check().map_err(|e| fail(e.to_string()))?;
     Ok(config)
 }
@@ -111,6 +111,8 @@ pub(super) fn written(config: &Config, weights: Option<&Weights>) -> Value {
     if let Value::Object(shape) = shape {
         all.extend(shape);
     }
+    let shape = serde_json::to_value(config).expect("numbers and lists of them");
+    all.insert(SHAPE.to_owned(), shape);
     Value::Object(all)
 }
 
@@ -119,17 +121,20 @@ fn said_as(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(f64::from(x))
 }
 
-/// Returns the shape of a model of which a run kept the options as [`written`] has them, and all its tensors are known.
+/// Returns the shape of a model of which a run kept the options in a folder; none where it did not.
 ///
 /// # Errors
-/// As [`config`].
-pub(super) fn kept(path: &Path, shapes: BTreeMap<String, Vec<usize>>) -> Result<Config, RunError> {
+/// A file that cannot be read, or says an impossible shape.
+pub(super) fn kept(dir: &Path) -> Result<Option<Config>, RunError> {
+    let path = dir.join(OPTIONS_FILE);
+    if !path.is_file() {
+        return Ok(None);
+    }
     let fail = |why: String| RunError::Model(format!("{}: {why}", path.display()));
-    let options = read_json(path)?;
-    let options: Options =
-        serde_json::from_value(options).map_err(|e| fail(short(&e.to_string()).to_string()))?;
-    let config = shape(&options, &Shapes(shapes)).map_err(fail)?;
-    config.check().map_err(|e| fail(e.to_string()))?;
+    let shape = read_json(&path)?.get_mut(SHAPE).map(Value::take);
+    let read = shape.map(|shape| serde_json::from_value::<Config>(shape)).transpose();
+    let config = read.map_err(|e| fail(format!("{SHAPE}: {}", short(&e.to_string()))))?;
+    config.as_ref().map_or(Ok(()), Config::check).map_err(|e| fail(e.to_string()))?;
     Ok(config)
 }
 
@@ -143,7 +148,7 @@ pub(super) fn read_json(path: &Path) -> Result<Value, RunError> {
         .map_err(|e| RunError::Model(format!("{}: {}", path.display(), short(&e.to_string()))))
 }
 
-fn shape(options: &Options, of: &Shapes) -> Result<Config, String> {
+fn shape(options: &Options, of: &Shapes<'_>) -> Result<Config, String> {
     for (key, on) in [("use_spectral_norm", options.use_spectral_norm), ("use_mrd", options.use_mrd)] {
         if on {
             return Err(format!("hyper_parameters.{key}: true is not computed here; false is"));
@@ -214,7 +219,7 @@ fn shape(options: &Options, of: &Shapes) -> Result<Config, String> {
     })
 }
 
-fn ups(options: &Options, of: &Shapes) -> Result<Vec<Up>, String> {
+fn ups(options: &Options, of: &Shapes<'_>) -> Result<Vec<Up>, String> {
     let rates: Vec<usize> = listed("upsample_rates", &options.upsample_rates)?;
     let up = |(i, rate): (usize, usize)| {
         let taps = of.one(&format!("model_g.dec.ups.{i}.weight_v"), 2)?;
@@ -224,11 +229,11 @@ fn ups(options: &Options, of: &Shapes) -> Result<Vec<Up>, String> {
 }
 
 /// Returns what residual blocks are made of, and those of a step.
-fn blocks(options: &Options, of: &Shapes) -> Result<(Unit, Vec<Block>), String> {
+fn blocks(options: &Options, of: &Shapes<'_>) -> Result<(Unit, Vec<Block>), String> {
     // The option is a word or a number, depending on who wrote it; the tensors' names are one thing.
-    let (unit, first) = match of.0.contains_key("model_g.dec.resblocks.0.convs1.0.weight_v") {
-        true => (Unit::Double, "convs1"),
-        false => (Unit::Single, "convs"),
+    let (unit, first) = match of.0.shape_of("model_g.dec.resblocks.0.convs1.0.weight_v") {
+        Some(_) => (Unit::Double, "convs1"),
+        None => (Unit::Single, "convs"),
     };
     let dilations: Vec<Vec<usize>> = listed("resblock_dilation_sizes", &options.resblock_dilation_sizes)?;
     let block = |(i, dilations): (usize, Vec<usize>)| {
@@ -240,7 +245,7 @@ fn blocks(options: &Options, of: &Shapes) -> Result<(Unit, Vec<Block>), String> 
 }
 
 /// Returns the convolutions of each discriminator.
-fn judges(of: &Shapes) -> Result<Vec<Vec<Judging>>, String> {
+fn judges(of: &Shapes<'_>) -> Result<Vec<Vec<Judging>>, String> {
     let judge = |i: usize| {
         let strides = if i == 0 { &STRIDES[..] } else { &PERIOD_STRIDES[..] };
         let (mut inputs, mut judge) = (1, Vec::new());
@@ -261,11 +266,11 @@ fn judges(of: &Shapes) -> Result<Vec<Vec<Judging>>, String> {
 }
 
 /// Shapes of the checkpoint's tensors.
-struct Shapes(BTreeMap<String, Vec<usize>>);
+struct Shapes<'a>(&'a Weights);
 
-impl Shapes {
+impl Shapes<'_> {
     fn one(&self, name: &str, axis: usize) -> Result<usize, String> {
-        let shape = self.0.get(name).ok_or_else(|| format!("tensor {name} is missing"))?;
+        let shape = self.0.shape_of(name).ok_or_else(|| format!("tensor {name} is missing"))?;
         let n = shape.get(axis).copied().filter(|n| *n > 0);
         n.ok_or_else(|| format!("tensor {name} is {shape:?}, which has no axis {axis}"))
     }
@@ -277,7 +282,7 @@ impl Shapes {
     /// Returns how many numbered modules there are under a name.
     fn count(&self, under: &str) -> usize {
         let number = |name: &str| name.strip_prefix(under)?.split('.').next()?.parse::<usize>().ok();
-        self.0.keys().filter_map(|name| number(name)).max().map_or(0, |last| last.saturating_add(1))
+        self.0.names().filter_map(number).max().map_or(0, |last| last.saturating_add(1))
     }
 }
 

@@ -80,6 +80,8 @@ impl Family for Piper {
             weight_decay: 0.01,
             betas: [0.8, 0.99],
             eps: 1e-9,
+            // Its trainers do not clip.
+            clip: 1e9,
             players: vec![(
                 "d",
                 Player { learning_rate: Some(1e-4), betas: Some([0.5, 0.9]), ..Player::default() },

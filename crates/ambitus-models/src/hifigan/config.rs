@@ -1,12 +1,13 @@
 //! A generator's shape.
 
 use crate::error::{ConfigError, err, sensible};
+use serde::{Deserialize, Serialize};
 
 /// Taps of the first and the last convolution.
 pub const TAPS: usize = 7;
 
 /// A step to more rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Up {
     /// Rows for one.
     pub rate: usize,
@@ -22,7 +23,7 @@ impl Up {
 }
 
 /// A residual block, of which each step has one at every kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// Taps of its convolutions, odd.
     pub taps: usize,
@@ -31,7 +32,7 @@ pub struct Block {
 }
 
 /// What a unit of a residual block is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// A dilated convolution and another one (`ResBlock1`).
     Double,

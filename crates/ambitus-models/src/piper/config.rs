@@ -6,6 +6,7 @@ use crate::error::{ConfigError, err, sensible};
 use crate::hifigan;
 use crate::hifigan::config::{Block, Unit, Up};
 use crate::model::Rows;
+use serde::{Deserialize, Serialize};
 
 /// Slope of the rectifiers of generator and discriminators; the generator's last has [`LAST_SLOPE`].
 pub const SLOPE: f32 = 0.1;
@@ -31,7 +32,7 @@ pub const STRIDES: [usize; 6] = [1, 4, 4, 4, 4, 1];
 pub const PERIOD_STRIDES: [usize; 5] = [3, 3, 3, 3, 1];
 
 /// Gated convolutions with skips (WaveNet, arXiv 1609.03499).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gated {
     /// Layers.
     pub layers: usize,
@@ -40,7 +41,7 @@ pub struct Gated {
 }
 
 /// What says how many frames a phoneme has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Durations {
     /// A flow of splines over noise (`use_sdp`).
     Stochastic {
@@ -57,7 +58,7 @@ pub enum Durations {
 }
 
 /// A convolution of a discriminator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judging {
     /// Channels that it gives.
     pub out: usize,
@@ -70,7 +71,7 @@ pub struct Judging {
 }
 
 /// Settings of spectrograms and of the mel loss.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spectra {
     /// Of audio, Hz.
     pub rate: u32,
@@ -96,7 +97,7 @@ impl Spectra {
 }
 
 /// A checked model shape.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// Phoneme ids.
     pub symbols: usize,

@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn slices_lie_inside_their_clip_and_reach_all_of_it() {
         for (frames, segment) in [(32, 32), (33, 32), (40, 8)] {
-            let mut seen = vec![0; frames - segment + 1];
+            let mut seen = vec![0_usize; frames - segment + 1];
             (0..4000).for_each(|n| seen[slice([n, 7], frames, segment)] += 1);
             let usual = 4000 / seen.len();
             assert!(seen.iter().all(|n| n.abs_diff(usual) < usual / 2), "{seen:?}");

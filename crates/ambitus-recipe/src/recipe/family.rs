@@ -19,6 +19,8 @@ pub struct Defaults {
     pub betas: [f64; 2],
     /// `eps`.
     pub eps: f64,
+    /// `clip`.
+    pub clip: f64,
     /// `players`: what single ones have instead, where the recipe does not say it of all.
     pub players: Vec<(&'static str, Player)>,
     /// `ema`.
@@ -54,6 +56,8 @@ pub struct Settled {
     pub betas: [f64; 2],
     /// AdamW's ε.
     pub eps: f64,
+    /// Largest L2 norm of the gradients.
+    clip: f64,
     /// The moving average.
     pub ema: Average,
     /// Audio of one update.
@@ -84,7 +88,7 @@ impl Settled {
 
     /// Returns the largest L2 norm of a player's gradients: its own, else the recipe's.
     pub fn clip(&self, player: &str) -> f64 {
-        self.recipe.players.get(player).and_then(|own| own.clip).unwrap_or(self.recipe.clip)
+        self.recipe.players.get(player).and_then(|own| own.clip).unwrap_or(self.clip)
     }
 }
 
@@ -98,6 +102,7 @@ impl Recipe {
         let no_decay = self.no_decay.get_or_insert_with(|| d.no_decay.clone()).clone();
         let betas = *self.betas.get_or_insert(d.betas);
         let eps = *self.eps.get_or_insert(d.eps);
+        let clip = *self.clip.get_or_insert(d.clip);
         let ema = *self.ema.get_or_insert(d.ema);
         let batch = *self.batch.get_or_insert(Batch::Clips(d.clips));
         let schedule = self.schedule.get_or_insert_with(|| d.schedule.clone()).clone();
@@ -111,6 +116,17 @@ impl Recipe {
         if !d.samples {
             self.sample = None;
         }
-        Settled { recipe: self, learning_rate, weight_decay, no_decay, betas, eps, ema, batch, schedule }
+        Settled {
+            recipe: self,
+            learning_rate,
+            weight_decay,
+            no_decay,
+            betas,
+            eps,
+            clip,
+            ema,
+            batch,
+            schedule,
+        }
     }
 }

@@ -9,6 +9,7 @@ pub fn defaults() -> Defaults {
         no_decay: vec!["*.bias".to_owned()],
         betas: [0.9, 0.999],
         eps: 1e-8,
+        clip: 1.0,
         players: Vec::new(),
         ema: Average::Warming,
         clips: 8,

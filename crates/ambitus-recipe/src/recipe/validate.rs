@@ -129,7 +129,7 @@ impl Recipe {
         let half_open = |x: f64| (0.0..1.0).contains(&x);
         let Recipe { learning_rate, warmup, ref schedule, betas, clip, .. } = *self;
         let schedule = schedule.clone();
-        validate_rates(&Player { learning_rate, warmup, schedule, betas, clip: Some(clip) })?;
+        validate_rates(&Player { learning_rate, warmup, schedule, betas, clip })?;
         self.validate_own_rates()?;
         let decay = self.weight_decay.unwrap_or(0.0);
         real("weight_decay", decay, half_open(decay), "from 0 to below 1")?;

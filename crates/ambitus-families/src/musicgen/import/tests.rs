@@ -50,7 +50,7 @@ fn every_key_of_a_composed_file_has_a_meaning() {
     );
     let r = recipe(&imported);
     assert_eq!((r.updates, r.batch, r.learning_rate), (Some(500 * 2000), Some(Batch::Clips(64)), Some(1e-4)));
-    assert_eq!((r.betas, r.weight_decay, r.eps, r.clip), (Some([0.9, 0.95]), Some(0.1), Some(1e-8), 1.0));
+    assert_eq!((r.betas, r.weight_decay, r.eps, r.clip), (Some([0.9, 0.95]), Some(0.1), Some(1e-8), Some(1.0)));
     assert_eq!((r.precision, r.warmup, r.seed), (Some(Precision::Fp16Mixed), Some(4000), 2036));
     assert_eq!(r.ema, Some(Average::Unbiased(Unbiased { decay: 0.99, every: 10 })));
     let schedule = r.schedule.unwrap();
@@ -181,7 +181,7 @@ fn schedules_precisions_and_shards_are_taken_or_asked_about() {
     assert_eq!((recipe(&open).updates, recipe(&open).ema), (None, None));
     assert!(said(&open, "optim.epochs").contains("write `updates:`"), "{open}");
     // No bound, and no average.
-    assert_eq!(recipe(&with("optim.max_norm=null")).clip, 1e9);
+    assert_eq!(recipe(&with("optim.max_norm=null")).clip, Some(1e9));
     assert_eq!(recipe(&with("optim.ema.use=false optim.ema.decay=0.9")).ema, Some(Average::Off));
     assert_eq!(recipe(&with("transformer_lm.checkpointing=torch")).checkpoint, Some("all".parse().unwrap()));
     for (text, part) in [

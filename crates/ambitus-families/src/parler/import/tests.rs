@@ -184,7 +184,7 @@ fn published(imported: &Imported, numbers: Numbers) -> Recipe {
     let r = recipe(imported);
     let seconds = (r.data.min_seconds, r.data.max_seconds);
     assert_eq!((r.batch, r.epochs, r.learning_rate, r.warmup, r.precision, seconds, r.seed), numbers);
-    assert_eq!((r.betas, r.eps, r.weight_decay, r.clip), (Some([0.9, 0.99]), Some(1e-8), Some(0.01), 1.0));
+    assert_eq!((r.betas, r.eps, r.weight_decay, r.clip), (Some([0.9, 0.99]), None, Some(0.01), None));
     assert_eq!(r.schedule.as_ref().map(ToString::to_string).as_deref(), Some("constant"));
     assert_eq!(
         r.run_dir.as_deref().map(Path::to_string_lossy).unwrap().trim_end_matches('/'),

@@ -62,7 +62,7 @@ fn a_command_of_piper1() {
     let d = &r.players["d"];
     assert_eq!((d.learning_rate, d.betas), (Some(1e-4), Some([0.5, 0.9])));
     assert_eq!(r.schedule.as_ref().unwrap().to_string(), "constant");
-    assert_eq!((r.precision, r.warmup, r.clip), (Some(Precision::Bf16Mixed), Some(0), 1e9));
+    assert_eq!((r.precision, r.warmup, r.clip), (Some(Precision::Bf16Mixed), Some(0), Some(1e9)));
     assert_eq!(r.data.validation, Validation::Share(0.1));
     assert_eq!(
         said(&imported, "trainer.max_epochs"),
@@ -163,7 +163,7 @@ fn the_file_of_a_run_of_piper1() {
     assert_eq!((r.learning_rate, r.eps, r.precision), (Some(2e-4), Some(1e-9), Some(Precision::Fp32)));
     let d = &r.players["d"];
     assert_eq!((d.learning_rate, d.betas), (Some(1.5e-4), Some([0.4, 0.9])));
-    assert_eq!((r.clip, r.ranks, r.data.validation.clone()), (1e9, None, Validation::Share(0.0)));
+    assert_eq!((r.clip, r.ranks, r.data.validation.clone()), (Some(1e9), None, Validation::Share(0.0)));
     assert!(imported.recipe.contains("piper:\n  phoneme_ids: true"), "{}", imported.recipe);
     for (key, part) in [
         ("model.lr_decay", "no effect, because its trainer makes schedules of it and never steps them"),
@@ -197,7 +197,7 @@ fn a_command_of_the_older_trainer() {
     let r = recipe(&imported);
     assert_eq!((r.batch, r.epochs, r.ranks), (Some(Batch::Clips(64)), Some(7999.0), Some(1)));
     assert_eq!((r.learning_rate, r.betas, r.players.len()), (Some(2e-4), Some([0.8, 0.99]), 0));
-    assert_eq!((r.precision, r.clip), (Some(Precision::Fp32), 3.0));
+    assert_eq!((r.precision, r.clip), (Some(Precision::Fp32), Some(3.0)));
     assert_eq!(r.schedule.as_ref().unwrap().to_string(), "exponential,gamma=0.999875,per=epoch");
     assert_eq!(r.data.validation, Validation::Share(0.0));
     for (key, part) in [

@@ -68,7 +68,7 @@ fn flags_with_dots_say_what_sections_say() {
     let d = &recipe.players["d"];
     assert_eq!((d.learning_rate, d.betas), (Some(3e-3), Some([0.5, 0.6])));
     assert_eq!(recipe.schedule.unwrap().to_string(), "exponential,gamma=0.5,per=epoch");
-    assert_eq!((recipe.clip, recipe.warmup, recipe.batch), (1e9, Some(0), None));
+    assert_eq!((recipe.clip, recipe.warmup, recipe.batch), (Some(1e9), Some(0), None));
 }
 
 #[test]

@@ -205,7 +205,7 @@ fn arguments_to_keys() {
         (recipe.epochs, recipe.warmup, recipe.betas, recipe.eps),
         (Some(2.5), Some(10), Some([0.9, 0.99]), Some(1e-6))
     );
-    assert_eq!((recipe.clip, recipe.seed, recipe.save_every, recipe.keep), (1e9, 42, 200, 3));
+    assert_eq!((recipe.clip, recipe.seed, recipe.save_every, recipe.keep), (Some(1e9), 42, 200, 3));
     assert_eq!((recipe.validate_every, recipe.weight_decay), (50, Some(0.01)));
     assert_eq!(recipe.optimizer.unwrap().to_string(), "adamw-8bit");
     assert!(said(&imported, "dataloader_num_workers").contains("it is loader threads, not data parallel"));

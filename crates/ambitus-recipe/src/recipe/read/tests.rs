@@ -323,7 +323,7 @@ fn absent_keys_mean_what_the_family_means() {
         (r.batch, r.lora.unwrap().targets.unwrap()),
         (Some(Batch::Clips(8)), defaults.adapted.clone())
     );
-    assert_eq!((r.sample, r.betas, r.eps, r.clip), (None, Some([0.9, 0.999]), Some(1e-8), 1.0));
+    assert_eq!((r.sample, r.betas, r.eps, r.clip), (None, Some([0.9, 0.999]), Some(1e-8), Some(1.0)));
     assert_eq!((r.schedule, r.no_decay), (Some(defaults.schedule.clone()), Some(defaults.no_decay.clone())));
     // Without adapters the original project's.
     assert_eq!(settled("").learning_rate, Some(1e-5));
