@@ -33,22 +33,16 @@ def reset_peak() -> None:
         pass  # then the mark includes loading, which is lower than a step
 
 
-def serve(model: torch.nn.Module, loss: Callable[[], torch.Tensor], idle: int, lr: float, fused: bool, **about: object) -> None:
-    """Steps of zero gradients, forward, backward, clip to norm 1, AdamW."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=fused)
+def answer(step: Callable[[], torch.Tensor], parameters: int, idle: int, **about: object) -> None:
+    """Runs `step`, which gives its loss, whenever it is asked to."""
     say = lambda **row: print(json.dumps(row), flush=True)  # noqa: E731
-    say(ready=True, torch=torch.__version__, python=platform.python_version(), threads=torch.get_num_threads(), parameters=sum(p.numel() for p in model.parameters() if p.requires_grad), **about)
+    say(ready=True, torch=torch.__version__, python=platform.python_version(), threads=torch.get_num_threads(), parameters=parameters, **about)
     for line in sys.stdin:
         if not line.strip():
             break
         reset_peak()
         start, cpu = time.perf_counter(), time.process_time()
-        optimizer.zero_grad(set_to_none=True)
-        value = loss()
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        value = value.item()
+        value = step().item()
         say(
             step_seconds=time.perf_counter() - start,
             cpu_seconds=time.process_time() - cpu,
@@ -56,3 +50,18 @@ def serve(model: torch.nn.Module, loss: Callable[[], torch.Tensor], idle: int, l
             peak_rss_bytes=status("VmHWM"),
             idle_rss_bytes=idle,
         )
+
+
+def serve(model: torch.nn.Module, loss: Callable[[], torch.Tensor], idle: int, lr: float, fused: bool, **about: object) -> None:
+    """Steps of zero gradients, forward, backward, clip to norm 1, AdamW."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=fused)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        value = loss()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return value
+
+    answer(step, sum(p.numel() for p in model.parameters() if p.requires_grad), idle, **about)

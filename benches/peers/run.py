@@ -3,7 +3,7 @@
     python run.py --python PEER_PYTHON --bench DIR --ours "target/release/ambitus train RECIPE --run-dir {out} ..." [--rounds 10]
 
 DIR is what parity/PEER/make_bench_model.py wrote, RECIPE is PEER.yaml beside this file, with `--model {model} --data {data} --run-dir {out}
---threads {threads}`; --peer names PEER: f5, orpheus, parler, xtts or musicgen. PEER_PYTHON is an interpreter with what parity/README.md
+--threads {threads}`; --peer names PEER: f5, orpheus, parler, xtts, musicgen or piper. PEER_PYTHON is an interpreter with what parity/README.md
 says of it.
 The command given as --ours trains the same clips for a few updates into the run folder {out} ({model}, {data} and {threads} are
 filled in too) and must leave `summary.json` there with `step_seconds_median` and `peak_rss_bytes`. Without --ours only the peer is measured.
@@ -119,7 +119,7 @@ def report(args: argparse.Namespace, steps: Steps, theirs: list[Measured], own: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--peer", choices=("f5", "orpheus", "parler", "xtts", "musicgen"), default="f5")
+    parser.add_argument("--peer", choices=("f5", "orpheus", "parler", "xtts", "musicgen", "piper"), default="f5")
     parser.add_argument("--bench", type=Path, required=True)
     parser.add_argument("--ours")
     parser.add_argument("--rounds", type=int, default=10)
