@@ -1,9 +1,9 @@
 //! Ops that move elements.
 
 use super::elementwise::word;
-use super::{pieces, rows};
+use super::{pieces, rows, runs_of_rows};
 use crate::cpu::kernels::{DisjointMut, Pool};
-use crate::cpu::operand::Element;
+use crate::cpu::operand::{Element, contiguous};
 use ambitus_ir::{DType, Shape, TensorType};
 
 /// A copy between two values seen as `outer` groups of rows: in each group, `rows` rows of `cols` elements.
@@ -90,7 +90,9 @@ impl Block {
 
 /// Copies elements in row-major order to other axes.
 pub fn reshape<E: Element>(pool: &Pool, from: TensorType, ty: TensorType, x: &[E], out: &mut [E]) {
-    let cols = from.shape.cols();
+    // What follows each other is one long row, however short those of its shape are.
+    let whole = (from.shape.elements(), from.shape.elements());
+    let (cols, pitch) = if contiguous(from) { whole } else { (from.shape.cols(), from.pitch) };
     pieces(pool, ty, out, |start, out| {
         let mut at = start / ty.pitch.max(1) * ty.shape.cols() + start % ty.pitch.max(1);
         let mut out = out;
@@ -98,7 +100,7 @@ pub fn reshape<E: Element>(pool: &Pool, from: TensorType, ty: TensorType, x: &[E
             let (r, c) = (at / cols, at % cols);
             let n = out.len().min(cols - c);
             let (now, rest) = out.split_at_mut(n);
-            now.copy_from_slice(&x[r * from.pitch + c..][..n]);
+            now.copy_from_slice(&x[r * pitch + c..][..n]);
             at += n;
             out = rest;
         }
@@ -109,7 +111,7 @@ pub fn reshape<E: Element>(pool: &Pool, from: TensorType, ty: TensorType, x: &[E
 pub fn reshape_in_place<E: Element>(from: TensorType, ty: TensorType, data: &mut [E]) {
     // To dense, first row first: elements only move down. Then to the new pitch, last row first: they only move up.
     let n = from.shape.elements();
-    if !super::super::operand::contiguous(from) {
+    if !contiguous(from) {
         let (cols, pitch) = (from.shape.cols(), from.pitch);
         (1..from.shape.rows()).for_each(|r| data.copy_within(r * pitch..r * pitch + cols, r * cols));
     }
@@ -137,17 +139,32 @@ fn strides(ty: TensorType) -> [usize; Shape::MAX_RANK] {
 
 /// out[i] = x at the strides `by` of each of out's axes.
 fn strided<E: Element>(pool: &Pool, ty: TensorType, by: [usize; Shape::MAX_RANK], x: &[E], out: &mut [E]) {
-    let rank = ty.shape.len();
-    rows(pool, ty, out, |r, out| {
-        let (mut left, mut base) = (r, 0);
-        for axis in (0..rank.saturating_sub(1)).rev() {
-            base += left % ty.shape[axis] * by[axis];
+    let last = ty.shape.len().saturating_sub(1);
+    runs_of_rows(pool, ty, out, |first, out| {
+        // The place of the first row; those of the others are counted on from it.
+        let (mut left, mut base, mut place) = (first, 0, [0; Shape::MAX_RANK]);
+        for axis in (0..last).rev() {
+            place[axis] = left % ty.shape[axis];
+            base += place[axis] * by[axis];
             left /= ty.shape[axis];
         }
-        match by[rank.saturating_sub(1)] {
-            0 => out.fill(x[base]),
-            1 => out.copy_from_slice(&x[base..][..out.len()]),
-            step => out.iter_mut().enumerate().for_each(|(i, o)| *o = x[base + i * step]),
+        for out in out.chunks_exact_mut(ty.pitch) {
+            let (row, pad) = out.split_at_mut(ty.shape.cols());
+            pad.fill(E::default());
+            match by[last] {
+                0 => row.fill(x[base]),
+                1 => row.copy_from_slice(&x[base..][..row.len()]),
+                step => row.iter_mut().zip(x[base..].iter().step_by(step)).for_each(|(o, x)| *o = *x),
+            }
+            for axis in (0..last).rev() {
+                place[axis] += 1;
+                base += by[axis];
+                if place[axis] < ty.shape[axis] {
+                    break;
+                }
+                base -= by[axis] * ty.shape[axis];
+                place[axis] = 0;
+            }
         }
     });
 }

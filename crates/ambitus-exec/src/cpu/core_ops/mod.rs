@@ -45,15 +45,32 @@ pub fn pieces<E: Element>(pool: &Pool, ty: TensorType, out: &mut [E], body: impl
 
 /// Calls `body(r, row)` for every row of the last axis; pads are zeroed here.
 pub fn rows<E: Element>(pool: &Pool, ty: TensorType, out: &mut [E], body: impl Fn(usize, &mut [E]) + Sync) {
-    let (rows, cols, pitch) = (ty.shape.rows(), ty.shape.cols(), ty.pitch);
-    let shared = DisjointMut::new(out);
-    let step = (TILE / pitch.max(1)).max(1);
-    pool.run(rows.div_ceil(step), |i| {
-        for r in i * step..rows.min((i + 1) * step) {
-            // SAFETY: every row belongs to one task.
-            let (row, pad) = unsafe { shared.slice(r * pitch, pitch) }.split_at_mut(cols);
+    let (cols, pitch) = (ty.shape.cols(), ty.pitch);
+    runs_of_rows(pool, ty, out, |first, out| {
+        for (i, row) in out.chunks_exact_mut(pitch).enumerate() {
+            let (row, pad) = row.split_at_mut(cols);
             pad.fill(E::default());
-            body(r, row);
+            body(first + i, row);
         }
+    });
+}
+
+/// Calls `body(r, rows)` for runs of neighbouring rows of the last axis with their pads, which are its to zero; r is a run's first.
+pub fn runs_of_rows<E: Element>(
+    pool: &Pool,
+    ty: TensorType,
+    out: &mut [E],
+    body: impl Fn(usize, &mut [E]) + Sync,
+) {
+    let (rows, pitch) = (ty.shape.rows(), ty.pitch);
+    if pitch == 0 {
+        return;
+    }
+    let shared = DisjointMut::new(out);
+    let step = (TILE / pitch).max(1);
+    pool.run(rows.div_ceil(step), |i| {
+        let first = i * step;
+        // SAFETY: every row belongs to one task.
+        body(first, unsafe { shared.slice(first * pitch, step.min(rows - first) * pitch) });
     });
 }

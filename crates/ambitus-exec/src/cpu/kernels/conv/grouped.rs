@@ -19,12 +19,67 @@ const DEPTH: usize = 512;
 /// Taps and output channels per task of the weight gradient.
 const TAPS: usize = 8;
 const OUTS: usize = 64;
+/// Tasks per thread at least, before short segments go together.
+const LEAST_TASKS: usize = 4;
 /// Columns of the widest packed panel of any instruction set.
 const NR_MAX: usize = 32;
 
 /// Returns the floats of a padded copy for `taps` taps; the product may read (not use) a panel beyond it.
 fn window(channels: usize, taps: usize) -> usize {
     padded((ROWS + taps - 1) * channels + NR_MAX)
+}
+
+/// The work of a convolution over rows: tiles of a segment, or several whole segments where those are short. Weights that a product has read
+/// are then used for all of them, and sums over rows are long.
+#[derive(Clone, Copy)]
+struct Batches<'a> {
+    seg: &'a [i32],
+    tiles: SegmentTiles<'a>,
+    /// Segments of a batch; 1: a batch is a tile.
+    together: usize,
+}
+
+impl<'a> Batches<'a> {
+    /// As many segments go together as fit a copy of [`ROWS`] windows of `taps` rows, and as make `least` batches.
+    fn new(seg: &'a [i32], rows: usize, taps: usize, least: usize) -> Self {
+        let tiles = SegmentTiles::with_height(seg, rows, ROWS);
+        let longest = (0..tiles.segments()).map(|s| segment(seg, s).len()).max().unwrap_or(0);
+        let fit = (ROWS + taps - 1) / (longest + taps - 1).max(1);
+        Batches { seg, tiles, together: fit.min(tiles.segments() / least).max(1) }
+    }
+
+    /// Returns the number of batches.
+    fn inside(&self) -> usize {
+        match self.together {
+            1 => self.tiles.inside(),
+            n => self.tiles.segments().div_ceil(n),
+        }
+    }
+
+    /// Returns it, and beyond it the tiles of the rows of no segment.
+    fn all(&self) -> usize {
+        self.inside() + self.tiles.all() - self.tiles.inside()
+    }
+
+    /// Returns the rows of a tile of no segment.
+    fn outside(&self, i: usize) -> Range<usize> {
+        self.tiles.get(i - self.inside() + self.tiles.inside()).1
+    }
+
+    /// Returns what batch `i` has: each time a segment, and rows of it.
+    fn pieces(&self, i: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + use<'a> {
+        let (seg, n) = (self.seg, self.together);
+        let (segments, cut) = match n {
+            1 => {
+                let (s, rows) = self.tiles.get(i);
+                let s = s.expect("a batch is inside segments");
+                (s..s + 1, Some(rows))
+            }
+            _ => (i * n..self.tiles.segments().min((i + 1) * n), None),
+        };
+        let pieces = segments.map(move |s| (segment(seg, s), cut.clone().unwrap_or(segment(seg, s))));
+        pieces.filter(|(_, rows)| !rows.is_empty())
+    }
 }
 
 /// Packed weights of one group.
@@ -38,7 +93,8 @@ pub fn workspace(spec: &Conv1d, threads: usize) -> usize {
         spec.groups * packed(from, to, spec.kernel) + threads.max(1) * (window(from, spec.kernel) + SLACK)
     };
     let (taps, outs) = (TAPS.min(spec.kernel), OUTS.min(co));
-    let weight = threads.max(1) * (window(ci, taps) + padded(ROWS * outs) + padded(outs * taps * ci) + SLACK);
+    let weight = threads.max(1)
+        * (window(ci, taps) + padded((ROWS + taps - 1) * outs) + padded(outs * taps * ci) + SLACK);
     forward(ci, co).max(forward(co, ci)).max(weight)
 }
 
@@ -67,8 +123,9 @@ pub fn forward(
     mut out: MatMut,
     mut scratch: Scratch,
 ) {
-    let st = SegmentTiles::with_height(seg, x.rows, ROWS);
     let (isa, groups) = (pool.isa(), spec.groups);
+    // Sums do not depend on which segments go together: as many as leave work for all threads.
+    let st = Batches::new(seg, x.rows, spec.kernel, LEAST_TASKS * pool.threads());
     let (ci, co) = spec.per_group();
     let size = packed(ci, co, spec.kernel);
     let weights = DisjointMut::new(scratch.take(groups * size));
@@ -83,21 +140,23 @@ pub fn forward(
     // SAFETY: packing is over.
     let weights: &[f32] = unsafe { weights.slice(0, groups * size) };
     pool.run_with(st.all() * groups, |i, worker| {
-        let ((s, rows), g) = (st.get(i / groups), i % groups);
+        let (i, g) = (i / groups, i % groups);
         // SAFETY: workers that run at once have different numbers.
         let xp = unsafe { windows.slice(worker * each, each) };
-        match s {
+        if i >= st.inside() {
             // SAFETY: tasks own different rows or columns of out.
-            None => rows.for_each(|t| unsafe { columns(&out, t, g * co, co) }.fill(0.0)),
-            Some(s) => {
-                let n = rows.len() + spec.kernel - 1;
-                let first = rows.start as isize - spec.pad_left as isize;
-                copy_rows(&x, &segment(seg, s), first, n, g * ci, ci, xp);
-                let w = &weights[g * size..][..size];
-                let bias = bias.map(|b| &b[g * co..][..co]);
-                windows_times_weights(isa, spec, xp, w, bias, rows, g, &out);
-            }
+            return st.outside(i).for_each(|t| unsafe { columns(&out, t, g * co, co) }.fill(0.0));
         }
+        let mut at = 0;
+        for (inside, rows) in st.pieces(i) {
+            let n = rows.len() + spec.kernel - 1;
+            let first = rows.start as isize - spec.pad_left as isize;
+            copy_rows(&x, &inside, first, n, g * ci, ci, &mut xp[at * ci..]);
+            at += n;
+        }
+        let w = &weights[g * size..][..size];
+        let bias = bias.map(|b| &b[g * co..][..co]);
+        windows_times_weights(isa, spec, xp, w, bias, (st, i), g, &out);
     });
 }
 
@@ -157,7 +216,7 @@ fn pack_weights_body<S: Simd>(s: S, spec: &Conv1d, w: &[f32], transposed: bool, 
 
 dispatch! {
     fn windows_times_weights(
-        spec: &Conv1d, xp: &[f32], w: &[f32], bias: Option<&[f32]>, rows: Range<usize>, group: usize, out: &MatMut,
+        spec: &Conv1d, xp: &[f32], w: &[f32], bias: Option<&[f32]>, of: (Batches, usize), group: usize, out: &MatMut,
     ) = windows_times_weights_body
 }
 
@@ -169,28 +228,34 @@ fn windows_times_weights_body<S: Simd>(
     xp: &[f32],
     w: &[f32],
     bias: Option<&[f32]>,
-    rows: Range<usize>,
+    (st, batch): (Batches, usize),
     group: usize,
     out: &MatMut,
 ) {
     let (ci, co) = spec.per_group();
-    let (depth, nr, n) = (spec.kernel * ci, nr::<S>(), rows.len());
-    assert!(xp.len() >= (n + spec.kernel - 1) * ci && w.len() >= co.next_multiple_of(nr) * depth);
-    assert!(rows.end <= out.rows && (group + 1) * co <= out.cols);
+    let (depth, nr) = (spec.kernel * ci, nr::<S>());
+    assert!(w.len() >= co.next_multiple_of(nr) * depth && (group + 1) * co <= out.cols);
     let step = depth.div_ceil(depth.div_ceil(DEPTH));
-    for p in (0..depth).step_by(step) {
-        let k = step.min(depth - p);
+    // A part of a panel stays near while the windows of all segments pass.
+    for (p, j) in (0..depth).step_by(step).flat_map(|p| (0..co).step_by(nr).map(move |j| (p, j))) {
+        let (k, width) = (step.min(depth - p), nr.min(co - j));
         let store = Store {
             beta: if p == 0 { 0.0 } else { 1.0 },
-            bias: bias.filter(|_| p + k == depth).map_or(std::ptr::null(), |b| b.as_ptr()),
+            bias: bias.filter(|_| p + k == depth).map_or(std::ptr::null(), |b| b[j..].as_ptr()),
             ..Store::SET
         };
-        // SAFETY: windows and weights were checked above, bias has co floats; this task owns these rows and columns of out.
-        unsafe {
-            let a = Left { ptr: xp.as_ptr().add(p), ld: ci };
-            let b = Right { ptr: w.as_ptr().add(p * nr), ld: nr, panel: nr * depth };
-            let c = out.ptr().add(rows.start * out.pitch + group * co);
-            block::<S, false>(s, n, co, k, a, b, c, out.pitch, store);
+        let mut at = 0;
+        for (_, rows) in st.pieces(batch) {
+            let n = rows.len();
+            assert!(xp.len() >= (at + n + spec.kernel - 1) * ci && rows.end <= out.rows);
+            // SAFETY: windows, rows and weights were checked above, bias has co floats; this task owns these rows and columns of out.
+            unsafe {
+                let a = Left { ptr: xp.as_ptr().add(at * ci + p), ld: ci };
+                let b = Right { ptr: w.as_ptr().add(j * depth + p * nr), ld: nr, panel: nr * depth };
+                let c = out.ptr().add(rows.start * out.pitch + group * co + j);
+                block::<S, false>(s, n, width, k, a, b, c, out.pitch, store);
+            }
+            at += n + spec.kernel - 1;
         }
     }
 }
@@ -206,12 +271,12 @@ pub fn grad_weight(
     dw: &mut [f32],
     mut scratch: Scratch,
 ) {
-    let st = SegmentTiles::with_height(seg, x.rows, ROWS);
+    let st = Batches::new(seg, x.rows, spec.kernel, 1);
     let isa = pool.isa();
     let (ci, co) = spec.per_group();
     let (taps, outs) = (TAPS.min(spec.kernel), OUTS.min(co));
     let (tap_tasks, out_tasks) = (spec.kernel.div_ceil(taps), co.div_ceil(outs));
-    let sizes = [window(ci, taps), padded(ROWS * outs), padded(outs * taps * ci)];
+    let sizes = [window(ci, taps), padded((ROWS + taps - 1) * outs), padded(outs * taps * ci)];
     let each = sizes.iter().sum::<usize>();
     let buffers = DisjointMut::new(scratch.take(pool.threads() * each));
     let dw = DisjointMut::new(dw);
@@ -226,12 +291,19 @@ pub fn grad_weight(
         let sum = &mut sum[..outs * taps * ci];
         sum.fill(0.0);
         for i in 0..st.inside() {
-            let (Some(s), rows) = st.get(i) else { break };
-            let n = rows.len();
-            let first = rows.start as isize + k0 as isize - spec.pad_left as isize;
-            copy_rows(&x, &segment(seg, s), first, n + taps - 1, g * ci, ci, xp);
-            copy_rows(&dy, &rows, rows.start as isize, n, g * co + o0, outs, dyp);
-            outputs_times_windows(isa, dyp, xp, n, outs, ci, taps, sum);
+            // Windows between two segments meet gradients of zero.
+            let (mut at, first_out) = (0, g * co + o0);
+            for (inside, rows) in st.pieces(i) {
+                let n = rows.len();
+                let first = rows.start as isize + k0 as isize - spec.pad_left as isize;
+                copy_rows(&x, &inside, first, n + taps - 1, g * ci, ci, &mut xp[at * ci..]);
+                let (to, first) = (&mut dyp[at * outs..], rows.start as isize);
+                copy_rows(&dy, &rows, first, n + taps - 1, first_out, outs, to);
+                at += n + taps - 1;
+            }
+            if at > 0 {
+                outputs_times_windows(isa, dyp, xp, at + 1 - taps, outs, ci, taps, sum);
+            }
         }
         for o in 0..outs {
             let first = (g * co + o0 + o) * ci;

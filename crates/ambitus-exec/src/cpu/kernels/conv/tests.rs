@@ -64,6 +64,16 @@ fn grouped_and_dense() {
 }
 
 #[test]
+fn short_segments_go_together() {
+    let mut rng = Rng::new(64);
+    // Of 7, 0, 7, 0, ... rows.
+    let seg: Vec<i32> = (0..=80).map(|s| (s + 1) / 2 * 7).collect();
+    for (cin, cout, groups, kernel, pad_left) in [(6, 40, 2, 5, 2), (120, 70, 1, 5, 2), (12, 8, 4, 11, 9)] {
+        verify(&mut rng, Conv1d { cin, cout, groups, kernel, pad_left }, 290, &seg);
+    }
+}
+
+#[test]
 fn depthwise() {
     let mut rng = Rng::new(62);
     for (c, kernel, pad_left) in [(37, 7, 3), (16, 3, 2), (3, 4, 0)] {
