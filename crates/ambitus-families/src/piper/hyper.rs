@@ -132,7 +132,7 @@ pub(super) fn kept(dir: &Path) -> Result<Option<Config>, RunError> {
     }
     let fail = |why: String| RunError::Model(format!("{}: {why}", path.display()));
     let shape = read_json(&path)?.get_mut(SHAPE).map(Value::take);
-    let read = shape.map(|shape| serde_json::from_value::<Config>(shape)).transpose();
+    let read = shape.map(serde_json::from_value::<Config>).transpose();
     let config = read.map_err(|e| fail(format!("{SHAPE}: {}", short(&e.to_string()))))?;
     config.as_ref().map_or(Ok(()), Config::check).map_err(|e| fail(e.to_string()))?;
     Ok(config)

@@ -50,7 +50,10 @@ fn every_key_of_a_composed_file_has_a_meaning() {
     );
     let r = recipe(&imported);
     assert_eq!((r.updates, r.batch, r.learning_rate), (Some(500 * 2000), Some(Batch::Clips(64)), Some(1e-4)));
-    assert_eq!((r.betas, r.weight_decay, r.eps, r.clip), (Some([0.9, 0.95]), Some(0.1), Some(1e-8), Some(1.0)));
+    assert_eq!(
+        (r.betas, r.weight_decay, r.eps, r.clip),
+        (Some([0.9, 0.95]), Some(0.1), Some(1e-8), Some(1.0))
+    );
     assert_eq!((r.precision, r.warmup, r.seed), (Some(Precision::Fp16Mixed), Some(4000), 2036));
     assert_eq!(r.ema, Some(Average::Unbiased(Unbiased { decay: 0.99, every: 10 })));
     let schedule = r.schedule.unwrap();
