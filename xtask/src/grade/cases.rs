@@ -1,6 +1,7 @@
 //! What is run: random shapes, options, data and budgets, the fixed set of CI, and what is scaled by a thousand.
 
 use super::folders::{Folders, Random};
+use ambitus_models::piper::config as piper;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,7 @@ pub enum Family {
     Parler,
     Xtts,
     MusicGen,
+    Piper,
 }
 
 /// The size of a model.
@@ -33,9 +35,15 @@ pub struct Shape {
 
 impl Shape {
     fn draw(random: &mut Random) -> Shape {
-        let families =
-            [Family::F5, Family::F5, Family::Orpheus, Family::Parler, Family::Xtts, Family::MusicGen];
-        let family = random.pick(&families);
+        let family = random.pick(&[
+            Family::F5,
+            Family::F5,
+            Family::Orpheus,
+            Family::Parler,
+            Family::Xtts,
+            Family::MusicGen,
+            Family::Piper,
+        ]);
         let blocks = if random.once_in(8) { random.within(13, 40) } else { random.within(2, 12) };
         // What lies outside an arena does not depend on its size. A vocabulary of 157,000 rows is most of a narrow Llama.
         let widest = match random.once_in(8) {
@@ -125,6 +133,18 @@ impl Shape {
             },
         })
         .to_string()
+    }
+
+    /// Returns the shape of a Piper voice of so many symbols, and of few channels in generator and discriminators.
+    pub fn piper(&self, symbols: usize) -> piper::Config {
+        let mut config = piper::Config::medium();
+        (config.symbols, config.hidden, config.inter) = (symbols, self.width(), self.width());
+        (config.filter, config.heads, config.layers) = (self.inner * self.width(), self.heads, self.blocks);
+        (config.posterior.layers, config.width) = (4, 32);
+        for conv in config.judges.iter_mut().flatten() {
+            (conv.out, conv.groups) = (conv.out.div_ceil(16), 1);
+        }
+        config
     }
 
     /// Returns an XTTS's configuration; its feed-forwards are four times as wide as it is.
@@ -407,6 +427,7 @@ pub fn fixed() -> Vec<Case> {
         spoken(Case::plain(Shape::small(Family::Parler, 2), usual(), &["--threads", "2"])),
         Case::plain(Shape::small(Family::Xtts, 2), usual(), &["--threads", "2"]),
         Case::plain(Shape::small(Family::MusicGen, 2), usual(), &["--threads", "2"]),
+        spoken(Case::plain(Shape::small(Family::Piper, 2), usual(), &["--threads", "2"])),
     ]
 }
 

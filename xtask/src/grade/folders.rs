@@ -96,6 +96,18 @@ impl Folders {
                 let [text, audio] = encoders(dir, "encodec/fixtures/hop/musicgen-g-v")?;
                 write(&dir.join("config.json"), shape.musicgen_json(&text, &audio).as_bytes())
             }
+            Family::Piper => {
+                let symbols: Vec<String> = format!("_^${LETTERS}").chars().map(String::from).collect();
+                let map: BTreeMap<&str, [usize; 1]> =
+                    symbols.iter().zip(0..).map(|(s, i)| (&**s, [i])).collect();
+                let config = serde_json::json!({
+                    "audio": {"sample_rate": 22_050}, "phoneme_type": "text", "phoneme_id_map": map,
+                    "num_symbols": symbols.len(), "num_speakers": 1,
+                });
+                write(&dir.join("config.json"), config.to_string().as_bytes())?;
+                let options = serde_json::json!({"shape": shape.piper(symbols.len())});
+                write(&dir.join("hparams.yaml"), options.to_string().as_bytes())
+            }
             Family::Xtts => {
                 let parity = repository().join("parity");
                 for file in [

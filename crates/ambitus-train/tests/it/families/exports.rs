@@ -84,6 +84,25 @@ fn an_export_in_names_of_its_own_is_read_again() {
     }
 }
 
+/// What is made of a model for other programs is an export by name: a voice as ONNX, with its JSON, the same each time.
+#[test]
+fn a_voice_is_exported_for_other_programs() {
+    let case = cases::piper();
+    let run = case.trained("run", "updates: 1");
+    let made = |name: &str| {
+        let out = case.dir.path().join(name);
+        let wanted = run::Wanted { source: None, form: Form::Model, layout: Some("onnx"), dtype: None };
+        run::export_run(ALL, &run, wanted, &out, &mut Silent).expect("an export");
+        assert_eq!(std::fs::read_dir(&out).expect("a folder").count(), 2);
+        let json = std::fs::read_to_string(out.join("voice.onnx.json")).expect("a file");
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!((&json["num_speakers"], &json["hop_length"]), (&3.into(), &16.into()));
+        std::fs::read(out.join("voice.onnx")).expect("a file")
+    };
+    let voice = made("one");
+    assert!(voice.windows(5).any(|w| w == b"emb_g") && voice == made("two"));
+}
+
 /// Writes a part of a model's folder as a folder of its own.
 fn part(model: &Path, of: &str, to: &Path) {
     std::fs::create_dir(to).expect("a folder");
