@@ -35,14 +35,9 @@ pub trait Family: Sync {
     /// Returns its section of recipes.
     fn section(&self) -> &'static Section;
 
-    /// Returns the files of its original trainer, for `import`.
-    fn trainer(&self) -> Option<&'static Trainer> {
-        None
-    }
-
-    /// Returns the files of each of its original trainers, where it has several.
-    fn trainers(&self) -> Vec<&'static Trainer> {
-        self.trainer().into_iter().collect()
+    /// Returns the files of its original trainers, for `import`.
+    fn trainers(&self) -> &'static [&'static Trainer] {
+        &[]
     }
 
     /// Returns whether the folder is one of its own.
@@ -400,7 +395,7 @@ pub fn sections(families: Families) -> Vec<&'static Section> {
 
 /// Returns the trainers whose files `import` knows.
 pub fn trainers(families: Families) -> Vec<&'static Trainer> {
-    families.iter().flat_map(|f| f.trainers()).collect()
+    families.iter().flat_map(|f| f.trainers()).copied().collect()
 }
 
 /// Returns the family of a folder.

@@ -106,7 +106,7 @@ impl Folders {
                 });
                 write(&dir.join("config.json"), config.to_string().as_bytes())?;
                 let options = serde_json::json!({"shape": shape.piper(symbols.len())});
-                write(&dir.join("hparams.yaml"), options.to_string().as_bytes())
+                write(&dir.join("options.json"), options.to_string().as_bytes())
             }
             Family::Xtts => {
                 let parity = repository().join("parity");

@@ -62,8 +62,8 @@ impl Family for F5 {
         &keys::SECTION
     }
 
-    fn trainer(&self) -> Option<&'static Trainer> {
-        Some(&import::TRAINER)
+    fn trainers(&self) -> &'static [&'static Trainer] {
+        &[&import::TRAINER]
     }
 
     /// Returns whether the YAML is what no other family has.

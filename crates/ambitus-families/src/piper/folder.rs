@@ -109,9 +109,9 @@ pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunErro
     let weights = if absent { None } else { Some(weights(&path)?) };
     let config = match &weights {
         Some(weights) => hyper::config(weights)?,
-        None => match hyper::kept(dir)?.filter(|_| keys.quality.is_none()) {
-            Some(config) => config,
-            None => of_quality(keys.quality.map_or(Quality::Medium, Quality::from), &file, dir)?,
+        None => match keys.quality {
+            Some(quality) => of_quality(quality.into(), &file, dir)?,
+            None => hyper::kept(dir)?.map_or_else(|| of_quality(Quality::Medium, &file, dir), Ok)?,
         },
     };
     check_speakers(&file, &config, dir)?;
@@ -223,7 +223,19 @@ mod tests {
         let high = of_quality(Quality::High, &file, dir.path()).unwrap();
         assert_eq!((high.symbols, high.speakers, high.speaker), (130, 3, 512));
         assert_eq!((high.spectra.rate, high.spectra.high, high.unit), (16_000, 8000.0, Unit::Double));
+        // What Lightning leaves beside a checkpoint is not a run's.
+        fs::write(dir.path().join("hparams.yaml"), "betas: !!python/tuple\n- 0.8\n").unwrap();
         assert!(opened(dir.path(), Some("high")).unwrap().weights.is_none());
+        let scratch = || open(dir.path(), OpenOptions { from_scratch: true, ..OpenOptions::default() });
+        let kept = |config: &Config| {
+            let text = hyper::written(config, None).to_string();
+            fs::write(dir.path().join(hyper::OPTIONS_FILE), text).unwrap();
+        };
+        assert_eq!(scratch().unwrap().model.rows().per_second, 16_000.0 / 256.0);
+        kept(&Config { symbols: 77, ..Config::medium() });
+        assert_eq!(scratch().unwrap().model.rows().per_second, 22_050.0 / 256.0);
+        kept(&Config { segment: 0, ..Config::medium() });
+        assert!(scratch().err().unwrap().to_string().contains("segment_size"));
         let why = opened(dir.path(), Some("huge")).err().unwrap().to_string();
         assert!(why.contains("quality") && why.contains("huge"), "{why}");
     }

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::path::Path;
 
-/// The options in a run's folder, of which exports are made. Lightning leaves a file of this name beside its checkpoints.
-pub(super) const OPTIONS_FILE: &str = "hparams.yaml";
+/// The trainer's options in a run's folder, of which exports are made.
+pub(super) const OPTIONS_FILE: &str = "options.json";
 /// In it, the shape of the model: the trainer's options do not say all of it.
 pub(super) const SHAPE: &str = "shape";
 /// Numbers of a speaker where the options say none: what the trainer takes then.

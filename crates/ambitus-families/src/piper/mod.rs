@@ -61,8 +61,8 @@ impl Family for Piper {
         &keys::SECTION
     }
 
-    fn trainers(&self) -> Vec<&'static Trainer> {
-        vec![&import::TRAINER, &import::OLDER]
+    fn trainers(&self) -> &'static [&'static Trainer] {
+        &[&import::TRAINER, &import::OLDER]
     }
 
     fn recognises(&self, dir: &Path) -> bool {

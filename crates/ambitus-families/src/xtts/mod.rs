@@ -64,8 +64,8 @@ impl Family for Xtts {
         &keys::SECTION
     }
 
-    fn trainer(&self) -> Option<&'static Trainer> {
-        Some(&import::TRAINER)
+    fn trainers(&self) -> &'static [&'static Trainer] {
+        &[&import::TRAINER]
     }
 
     fn recognises(&self, dir: &Path) -> bool {
