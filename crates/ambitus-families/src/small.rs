@@ -7,9 +7,14 @@ use ambitus_models::{f5, orpheus};
 
 /// Returns a model of three blocks over frames, `dim` wide.
 pub fn of_frames(dim: usize) -> ModelDir {
+    of_blocks(3, dim)
+}
+
+/// Returns a model of `depth` blocks over frames, `dim` wide.
+pub fn of_blocks(depth: usize, dim: usize) -> ModelDir {
     F5::shaped(f5::config::Config {
         dim,
-        depth: 3,
+        depth,
         heads: 2,
         dim_head: dim / 2,
         ff_dim: 2 * dim,

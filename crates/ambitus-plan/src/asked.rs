@@ -1,6 +1,9 @@
 //! A recipe before the search: the shape of its run, and what it leaves open.
 
-use crate::budget::{MicroBatch, PLANNED_AT_ONCE, Shape, is_long, is_long_within, require_planning};
+use crate::budget::{
+    MicroBatch, PLANNED_AT_ONCE, REFUSAL_BYTES, SEARCH_BYTES, Shape, is_long, is_long_within,
+    require_planning,
+};
 use crate::change::Change;
 use crate::device::Device;
 use crate::placement::Placement;
@@ -150,10 +153,20 @@ impl Asked {
     /// Leaves open what can be searched within a budget. A run's search is over when it is decided what speaks; so that its smallest
     /// budget is looked for with the same choices, that does not count.
     fn search_within(&mut self, device: &Device, budget: u64) {
+        self.is_long = is_long_within(&self.silent(), budget.max(SEARCH_BYTES));
+        self.shape.planned_at_once = self.open(device).planned_at_once();
+    }
+
+    /// Returns whether a refusal tries little, too. A run plans beside its data and goes on; a refusal ends.
+    pub fn is_long_to_refuse(&self, budget: u64) -> bool {
+        self.is_long && is_long_within(&self.silent(), budget.max(REFUSAL_BYTES))
+    }
+
+    /// Returns the shape without what speaks.
+    fn silent(&self) -> Shape {
         let mut silent = self.shape.clone();
         silent.session.speech = None;
-        self.is_long = is_long_within(&silent, budget);
-        self.shape.planned_at_once = self.open(device).planned_at_once();
+        silent
     }
 
     /// Returns what is computed in on a device.

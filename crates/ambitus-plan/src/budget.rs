@@ -11,6 +11,7 @@ pub use draft::Draft;
 pub use phases::{PICTURE_BYTES, phase};
 pub(crate) use planning::PLANNER_BYTES;
 use planning::planning;
+pub(crate) use planning::{REFUSAL_BYTES, SEARCH_BYTES};
 pub use planning::{is_long, is_long_within, require_planning};
 
 use crate::parts::PlannedParts;

@@ -145,7 +145,7 @@ fn require(r: &Resolved) -> Result<(), RunError> {
     let advice =
         if r.resumed { "raise memory in its recipe.yaml, where options are changed too" } else { advice };
     let as_it_is = of_plan(&r.plan);
-    let (changes, least) = match r.asked.is_long {
+    let (changes, least) = match r.asked.is_long_to_refuse(r.budget) {
         false => proposals.all(dims),
         true => {
             head.push_str("\n  the model has too many instructions to try options one by one: all that save memory are tried together, if there is room");
@@ -166,8 +166,9 @@ pub fn first(
 ) -> Result<Named, Option<Named>> {
     let proposals = Proposals { model, asked, data, device, budget };
     let space = proposals.space(dims::dims(asked, data, device, &Origins::new()));
-    let smallest = if asked.is_long { Vec::new() } else { space.smallest(1) };
-    let least = || if asked.is_long { space.only() } else { space.least() };
+    let is_long = asked.is_long_to_refuse(budget);
+    let smallest = if is_long { Vec::new() } else { space.smallest(1) };
+    let least = || if is_long { space.only() } else { space.least() };
     match smallest.into_iter().next().or_else(least) {
         Some(named) if proposals.fits(&named) => Ok(named),
         least => Err(least),

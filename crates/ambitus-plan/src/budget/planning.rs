@@ -10,9 +10,10 @@ use ambitus_ir::{Program, Session};
 use ambitus_recipe::size::ByteSize;
 
 /// Bytes that a refusal may take to find which changes would fit, however small the budget is; for a long model, the budget.
-const REFUSAL_BYTES: u64 = 128 << 20;
-/// Bytes that a search may take for the same, of a model that is not long: more of them, and it is planned as one that is.
-const SEARCH_BYTES: u64 = 64 << 20;
+pub(crate) const REFUSAL_BYTES: u64 = 128 << 20;
+/// Bytes that a search may take however small the budget is, of a model that is not long: more of them, and it is planned as one
+/// that is.
+pub(crate) const SEARCH_BYTES: u64 = 64 << 20;
 /// Instructions of what trains, without averages, over those of a forward program. Measured: 4.2 to 5.6.
 const TRAINING: u64 = 5;
 /// Instructions of a program in 16 bits, with its casts, over those in fp32: a refusal tries these too. Measured: 1.5 to 1.7.
@@ -50,14 +51,13 @@ pub fn is_long(shape: &Shape) -> bool {
     is_long_program(&forward(shape))
 }
 
-/// Returns whether little is to be tried: for a long model ([`is_long`]), and where the search, or a refusal that looks for what
-/// would fit, takes more than the budget and than what both may take however small it is; by one forward program and how many
-/// others there are.
-pub fn is_long_within(shape: &Shape, budget: u64) -> bool {
+/// Returns whether little is to be tried: for a long model ([`is_long`]), and where looking for what fits takes more than these
+/// bytes; by one forward program and how many others there are.
+pub fn is_long_within(shape: &Shape, bytes: u64) -> bool {
     let forward = forward(shape);
     let times = TRAINING + u64::from(shape.session.ema) + without_backward(&shape.session);
     let searching = planning(shape, LONG_AT_ONCE, CASTS * times * program_bytes(&forward));
-    is_long_program(&forward) || (shape.beside.with_host && searching > budget.max(SEARCH_BYTES))
+    is_long_program(&forward) || (shape.beside.with_host && searching > bytes)
 }
 
 /// Returns the number of programs that are as long as a forward one: evaluation, sampling, and two that speak, on averages too.
