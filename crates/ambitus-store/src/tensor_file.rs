@@ -194,6 +194,13 @@ impl TensorFile {
         self
     }
 
+    /// Returns the file as if it held only the tensors whose names `keep` takes.
+    #[must_use]
+    pub fn keeping(mut self, keep: impl Fn(&str) -> bool) -> Self {
+        self.index.tensors.retain(|tensor| keep(&tensor.name));
+        self
+    }
+
     /// Returns where the file is.
     pub fn path(&self) -> &Path {
         &self.path

@@ -24,7 +24,7 @@ const VOICE_JSON: &str = "voice.onnx.json";
 
 /// Writes the voice and its JSON.
 fn voice(run: &Progressed<'_>, weights: &mut dyn Exported, out: &Path) -> Result<(), RunError> {
-    let config = hyper::kept(run.dir)?;
+    let config = hyper::kept(run.dir, None)?;
     let lost = || RunError::Model(format!("{}: says no shape", run.dir.join(OPTIONS_FILE).display()));
     let config = config.ok_or_else(lost)?;
     let json = onnx::voice_json(&hyper::read_json(&run.dir.join(CONFIG))?, &config);

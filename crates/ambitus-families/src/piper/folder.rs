@@ -2,6 +2,7 @@
 
 use super::hyper;
 use super::keys::{Keys, SECTION};
+use super::start::{self, Start};
 use crate::error::RunError;
 use crate::family::{ModelDir, OpenOptions};
 use crate::hugging_face::{self, CONFIG};
@@ -72,13 +73,28 @@ pub(super) struct Folder {
     pub speakers: BTreeMap<String, u32>,
     /// The trainer's options, of this model.
     pub options: Value,
+    /// What it begins with.
+    pub start: Start,
+    /// What people should know of that.
+    pub notes: Vec<String>,
+    /// `config.json` as a run keeps it, where it does not say how many speakers the recipe gives the voice.
+    pub respoken: Option<String>,
 }
 
 impl Folder {
     /// Returns a folder of this shape without files.
     pub fn shaped(config: Config) -> Folder {
         let options = hyper::written(&config, None);
-        Folder { dir: PathBuf::new(), config, keys: Keys::default(), speakers: BTreeMap::new(), options }
+        Folder {
+            dir: PathBuf::new(),
+            config,
+            keys: Keys::default(),
+            speakers: BTreeMap::new(),
+            options,
+            start: Start::default(),
+            notes: Vec::new(),
+            respoken: None,
+        }
     }
 
     /// Returns the id of a speaker, who has a name or is one of the numbers.
@@ -102,59 +118,88 @@ impl Folder {
 pub(super) fn open(dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError> {
     let keys: Keys = options.own(&SECTION)?;
     let file = read_config(dir)?;
+    let speakers = keys.speakers.map(|n| n.0);
     let path = dir.join(MODEL_FILE);
     // A voice that is made anew has the shape of the checkpoint beside it, of a run that kept one, or of a quality that the recipe names.
     let planned = options.from_scratch || keys.quality.is_some();
     let absent = planned && (keys.quality.is_some() && options.from_scratch || !path.is_file());
     let weights = if absent { None } else { Some(weights(&path)?) };
+    let of_quality = |quality| of_quality(quality, &file, speakers, dir);
     let config = match &weights {
-        Some(weights) => hyper::config(weights)?,
+        Some(weights) => hyper::config(weights, speakers)?,
         None => match keys.quality {
-            Some(quality) => of_quality(quality.into(), &file, dir)?,
-            None => hyper::kept(dir)?.map_or_else(|| of_quality(Quality::Medium, &file, dir), Ok)?,
+            Some(quality) => of_quality(quality.into())?,
+            None => hyper::kept(dir, speakers)?.map_or_else(|| of_quality(Quality::Medium), Ok)?,
         },
     };
-    check_speakers(&file, &config, dir)?;
-    let config = Config { dropout: options.dropout.unwrap_or(config.dropout), ..config };
+    let start = weights.as_ref().map(|weights| Start::of(&keys, weights, &config)).transpose()?;
+    let start = start.unwrap_or_default();
+    let symbols = file.num_symbols.filter(|_| !start.takes(start::SYMBOLS)).unwrap_or(config.symbols);
+    let config = Config { dropout: options.dropout.unwrap_or(config.dropout), symbols, ..config };
+    check_shape(&file, &config, dir)?;
+    let other = speakers.is_some_and(|n| file.num_speakers.unwrap_or(1) != n);
+    let respoken = other.then(|| respoken(dir, config.speakers)).transpose()?;
+    let written = hyper::written(&config, weights.as_ref());
+    let weights = weights.filter(|_| !options.from_scratch).map(|weights| start.taken(weights));
     Ok(ModelDir {
         dir: dir.to_owned(),
         family: &super::Piper,
+        model: Arc::new(config.clone()),
+        wants_checkpointing: false,
+        kept: if respoken.is_some() { Vec::new() } else { vec![CONFIG.to_owned()] },
         opened: Box::new(Folder {
             dir: dir.to_owned(),
-            options: hyper::written(&config, weights.as_ref()),
-            config: config.clone(),
+            options: written,
+            // Now, and not when weights are loaded: it takes the programs, which no plan counts there.
+            notes: weights.as_ref().map_or(Vec::new(), |weights| start.notes(weights, &config)),
+            config,
             keys,
             speakers: file.speaker_id_map,
+            start,
+            respoken,
         }),
-        model: Arc::new(config),
-        wants_checkpointing: false,
-        kept: vec![CONFIG.to_owned()],
-        weights: weights.filter(|_| !options.from_scratch),
+        weights,
     })
 }
 
-/// Refuses names of speakers that the model does not have.
-fn check_speakers(file: &File, config: &Config, dir: &Path) -> Result<(), RunError> {
+/// Refuses symbols that no model has, and names of speakers that this one does not have.
+fn check_shape(file: &File, config: &Config, dir: &Path) -> Result<(), RunError> {
+    let fail = |why: String| RunError::Model(format!("{}: {why}", dir.join(CONFIG).display()));
+    config.check().map_err(|e| fail(e.to_string()))?;
     let n = config.speakers;
     let none = file.speaker_id_map.iter().find(|(_, id)| **id as usize >= n).filter(|_| n > 1);
     none.map_or(Ok(()), |(name, id)| {
-        let why = format!("speaker_id_map: {name} is {id}, and the model has {n} speakers");
-        Err(RunError::Model(format!("{}: {why}", dir.join(CONFIG).display())))
+        Err(fail(format!(
+            "speaker_id_map: {name} is {id}, and the voice has {n} speakers: give each an id from 0 to {}",
+            n - 1
+        )))
     })
 }
 
-/// Returns a voice of a quality with the configuration's symbols, speakers and rate.
-fn of_quality(quality: Quality, file: &File, dir: &Path) -> Result<Config, RunError> {
+/// Returns `config.json` with so many speakers: programs that speak ask it whether to say who does.
+fn respoken(dir: &Path, speakers: usize) -> Result<String, RunError> {
+    let mut config = hyper::read_json(&dir.join(CONFIG))?;
+    if let Some(all) = config.as_object_mut() {
+        all.insert("num_speakers".to_owned(), speakers.into());
+    }
+    Ok(format!("{config:#}\n"))
+}
+
+/// Returns a voice of a quality with the configuration's symbols and rate, and so many speakers or the configuration's.
+fn of_quality(
+    quality: Quality,
+    file: &File,
+    speakers: Option<usize>,
+    dir: &Path,
+) -> Result<Config, RunError> {
     let mut config = Config::of(quality);
     if let Some(rate) = file.audio.sample_rate {
         config.spectra.rate = rate;
         config.spectra.high = f64::from(rate) / 2.0;
     }
     config.symbols = file.num_symbols.unwrap_or(config.symbols);
-    config.speakers = file.num_speakers.unwrap_or(1).max(1);
-    if config.speakers > 1 {
-        config.speaker = hyper::SPEAKER;
-    }
+    config.speakers = speakers.or(file.num_speakers).unwrap_or(1).max(1);
+    config.speaker = hyper::numbers(config.speakers, 0);
     let fail = |why: String| RunError::Model(format!("{}: {why}", dir.join(CONFIG).display()));
     config.check().map_err(|e| fail(e.to_string()))?;
     Ok(config)
@@ -170,7 +215,7 @@ fn weights(path: &Path) -> Result<Weights, RunError> {
         return Err(RunError::Model(format!("{}: {why}", path.display())));
     }
     let file = TensorFile::open(path)?;
-    let any = "model_g.enc_p.emb.weight";
+    let any = start::SYMBOLS;
     if !file.contains(&format!("{PREFIX}{any}")) {
         let refused = file.refused().first();
         let refused = refused.map_or(String::new(), |(key, why)| format!("; `{key}` was not read: {why}"));
@@ -183,13 +228,13 @@ fn weights(path: &Path) -> Result<Weights, RunError> {
 }
 
 /// Compares the checkpoint's index with the parameters that a session declares.
-pub(super) fn check(weights: &Weights, states: &[StateDecl], config: &Config) -> Result<(), RunError> {
+pub(super) fn check(weights: &Weights, states: &[StateDecl], folder: &Folder) -> Result<(), RunError> {
     let of_training = |name: &str| OF_TRAINING.iter().any(|part| name.starts_with(part));
     hugging_face::compare(
         MODEL_FILE,
         weights,
         states,
-        |name| made(name, config).is_some(),
+        |name| made(name, &folder.config).is_some() || folder.start.draws(name),
         of_training,
         |_| Vec::new(),
     )
@@ -220,7 +265,7 @@ mod tests {
         let why = opened(dir.path(), None).err().unwrap().to_string();
         assert!(why.contains("model.ckpt: is missing") && why.contains("--quality medium"), "{why}");
         let file = read_config(dir.path()).unwrap();
-        let high = of_quality(Quality::High, &file, dir.path()).unwrap();
+        let high = of_quality(Quality::High, &file, None, dir.path()).unwrap();
         assert_eq!((high.symbols, high.speakers, high.speaker), (130, 3, 512));
         assert_eq!((high.spectra.rate, high.spectra.high, high.unit), (16_000, 8000.0, Unit::Double));
         // What Lightning leaves beside a checkpoint is not a run's.

@@ -16,7 +16,7 @@ pub(super) const OPTIONS_FILE: &str = "options.json";
 /// In it, the shape of the model: the trainer's options do not say all of it.
 pub(super) const SHAPE: &str = "shape";
 /// Numbers of a speaker where the options say none: what the trainer takes then.
-pub(super) const SPEAKER: usize = 512;
+const SPEAKER: usize = 512;
 
 /// Of `hyper_parameters`, what says what is computed. Absent ones are piper1-gpl's defaults.
 #[derive(Deserialize)]
@@ -70,15 +70,16 @@ impl Default for Options {
     }
 }
 
-/// Reads the model's shape.
+/// Reads the model's shape; `speakers`: instead of those that it has.
 ///
 /// # Errors
 /// Names the option or the tensor: what is missing, impossible, or not computed here.
-pub(super) fn config(weights: &Weights) -> Result<Config, RunError> {
+pub(super) fn config(weights: &Weights, speakers: Option<usize>) -> Result<Config, RunError> {
     let fail = |why: String| RunError::Model(format!("{}: {why}", weights.path.display()));
     let settings = weights.files[0].settings().cloned().unwrap_or_else(|| Value::Object(Default::default()));
-    let options: Options = serde_json::from_value(settings)
+    let mut options: Options = serde_json::from_value(settings)
         .map_err(|e| fail(format!("hyper_parameters: {}", short(&e.to_string()))))?;
+    options.num_speakers = speakers.unwrap_or(options.num_speakers);
     let config = shape(&options, &Shapes(weights)).map_err(fail)?;
     config.check().map_err(|e| fail(e.to_string()))?;
     Ok(config)
@@ -121,11 +122,11 @@ fn said_as(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(f64::from(x))
 }
 
-/// Returns the shape of a model of which a run kept the options in a folder; none where it did not.
+/// Returns the shape of a model of which a run kept the options in a folder; none where it did not. `speakers`: instead of those that it has.
 ///
 /// # Errors
 /// A file that cannot be read, or says an impossible shape.
-pub(super) fn kept(dir: &Path) -> Result<Option<Config>, RunError> {
+pub(super) fn kept(dir: &Path, speakers: Option<usize>) -> Result<Option<Config>, RunError> {
     let path = dir.join(OPTIONS_FILE);
     if !path.is_file() {
         return Ok(None);
@@ -133,7 +134,10 @@ pub(super) fn kept(dir: &Path) -> Result<Option<Config>, RunError> {
     let fail = |why: String| RunError::Model(format!("{}: {why}", path.display()));
     let shape = read_json(&path)?.get_mut(SHAPE).map(Value::take);
     let read = shape.map(serde_json::from_value::<Config>).transpose();
-    let config = read.map_err(|e| fail(format!("{SHAPE}: {}", short(&e.to_string()))))?;
+    let mut config = read.map_err(|e| fail(format!("{SHAPE}: {}", short(&e.to_string()))))?;
+    if let (Some(config), Some(n)) = (&mut config, speakers) {
+        (config.speakers, config.speaker) = (n, numbers(n, config.speaker));
+    }
     config.as_ref().map_or(Ok(()), Config::check).map_err(|e| fail(e.to_string()))?;
     Ok(config)
 }
@@ -146,6 +150,15 @@ pub(super) fn read_json(path: &Path) -> Result<Value, RunError> {
     let text = read_text(path, MAX_CONFIG_BYTES, "it was written when the run began")?;
     serde_json::from_str(&text)
         .map_err(|e| RunError::Model(format!("{}: {}", path.display(), short(&e.to_string()))))
+}
+
+/// Returns the numbers of a speaker of so many, where the trainer's options say `gin_channels`.
+pub(super) fn numbers(speakers: usize, gin_channels: usize) -> usize {
+    match (speakers, gin_channels) {
+        (..=1, _) => 0,
+        (_, 0) => SPEAKER,
+        (_, n) => n,
+    }
 }
 
 fn shape(options: &Options, of: &Shapes<'_>) -> Result<Config, String> {
@@ -175,11 +188,6 @@ fn shape(options: &Options, of: &Shapes<'_>) -> Result<Config, String> {
             Durations::Plain { width, taps }
         }
     };
-    let speaker = match (options.num_speakers, options.gin_channels) {
-        (..=1, _) => 0,
-        (_, 0) => SPEAKER,
-        (_, n) => n,
-    };
     let (unit, blocks) = blocks(options, of)?;
     let rate = options.sample_rate;
     let spectra = Spectra {
@@ -201,7 +209,7 @@ fn shape(options: &Options, of: &Shapes<'_>) -> Result<Config, String> {
         kernel,
         near: places / 2,
         speakers: options.num_speakers.max(1),
-        speaker,
+        speaker: numbers(options.num_speakers, options.gin_channels),
         posterior: gated("model_g.enc_q.enc")?,
         coupling: gated("model_g.flow.flows.0.enc")?,
         durations,

@@ -41,6 +41,8 @@ pub(super) const TRAINER: Trainer = Trainer {
         stated: STATED,
         lost: LOST,
         scratch: &[],
+        parts: Some(("piper.warm_start", "vocoder")),
+        voices: Some("piper.speakers"),
         words: &[("data.dataset_type", "phoneme_ids", "piper.phoneme_ids")],
     }),
     ..Trainer::PLAIN
@@ -73,6 +75,8 @@ pub(super) const OLDER: Trainer = Trainer {
         stated: STATED,
         lost: OLDER_LOST,
         scratch: &[("quality", "piper.quality")],
+        parts: None,
+        voices: Some("piper.speakers"),
         words: &[],
     }),
     ..Trainer::PLAIN
@@ -112,6 +116,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("lightning.steps", &["trainer.max_steps"]),
     ("lightning.strategy", &["trainer.strategy"]),
     ("lightning.validation", &["data.validation_split"]),
+    ("lightning.voices", &["data.num_speakers", "model.num_speakers", "num_speakers"]),
     ("adam_epsilon", &["eps", "model.eps"]),
 ];
 
@@ -120,7 +125,6 @@ const OLDER_KEYS: &[(&str, &[&str])] = &[
     ("per_device", &["batch_size"]),
     ("accumulation", &["accumulate_grad_batches"]),
     ("lightning.accelerator", &["accelerator"]),
-    ("lightning.begun", &["resume_from_single_speaker_checkpoint"]),
     ("lightning.betas", &["betas"]),
     ("lightning.clip", &["gradient_clip_val"]),
     ("lightning.clip.how", &["gradient_clip_algorithm"]),
@@ -133,9 +137,11 @@ const OLDER_KEYS: &[(&str, &[&str])] = &[
     ("lightning.nodes", &["num_nodes"]),
     ("lightning.precision", &["precision"]),
     ("lightning.rate", &["learning_rate"]),
+    ("lightning.single", &["resume_from_single_speaker_checkpoint"]),
     ("lightning.steps", &["max_steps"]),
     ("lightning.strategy", &["strategy"]),
     ("lightning.validation", &["validation_split"]),
+    ("lightning.voices", &["num_speakers"]),
     ("adam_epsilon", &["eps"]),
 ];
 
@@ -200,7 +206,6 @@ const NOTHING: &[(&str, &[&str])] = &[
         &[
             "data.filter_length",
             "data.hop_length",
-            "data.num_speakers",
             "data.num_symbols",
             "data.sample_rate",
             "data.segment_size",
@@ -228,7 +233,6 @@ const NOTHING: &[(&str, &[&str])] = &[
             "model.n_heads",
             "model.n_layers",
             "model.n_layers_q",
-            "model.num_speakers",
             "model.num_symbols",
             "model.resblock",
             "model.resblock_dilation_sizes",
@@ -242,7 +246,6 @@ const NOTHING: &[(&str, &[&str])] = &[
             "n_heads",
             "n_layers",
             "n_layers_q",
-            "num_speakers",
             "num_symbols",
             "resblock",
             "resblock_dilation_sizes",
@@ -364,7 +367,6 @@ const OLDER_NOTHING: &[(&str, &[&str])] = &[
             "n_heads",
             "n_layers",
             "n_layers_q",
-            "num_speakers",
             "num_symbols",
             "resblock",
             "resblock_dilation_sizes",

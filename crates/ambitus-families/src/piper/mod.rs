@@ -12,6 +12,7 @@ pub mod onnx;
 mod prepare;
 mod recorded;
 mod speak;
+mod start;
 #[cfg(test)]
 mod tests;
 pub mod text;
@@ -21,6 +22,7 @@ use crate::clips::Clips;
 use crate::error::RunError;
 use crate::family::{ExportForm, Family, KeptFile, ModelDir, OpenOptions, Opened, of_model};
 use crate::generate::Generator;
+use crate::hugging_face::CONFIG;
 use crate::prepare::Preparer;
 use crate::recorded::Spare;
 use crate::speech::Speaker;
@@ -32,7 +34,7 @@ use ambitus_models::Model;
 use ambitus_models::piper::config::Config;
 use ambitus_models::piper::weights::OF_NO_FILE;
 use ambitus_recipe::import::Trainer;
-use ambitus_recipe::recipe::{Defaults, Player, Schedule, ScheduleKind, Section};
+use ambitus_recipe::recipe::{Defaults, Own, Player, Schedule, ScheduleKind, Section};
 use folder::Folder;
 use std::path::Path;
 use std::sync::Arc;
@@ -73,6 +75,12 @@ impl Family for Piper {
         folder::open(dir, options)
     }
 
+    fn go_on(&self, own: &mut Own) {
+        if let Some(keys) = own.get_mut(keys::SECTION.name) {
+            keys.remove(keys::WARM_START);
+        }
+    }
+
     /// Returns the trainer's settings (piper1-gpl @b275826, `VitsModel`), which never steps its schedules: constant rates.
     fn defaults(&self, model: &dyn Model) -> Defaults {
         Defaults {
@@ -104,11 +112,17 @@ impl Family for Piper {
 
 impl Opened for Folder {
     fn check(&self, weights: &Weights, states: &[StateDecl]) -> Result<(), RunError> {
-        folder::check(weights, states, &self.config)
+        folder::check(weights, states, self)
+    }
+
+    fn doubts(&self, _weights: &Weights) -> Result<Vec<String>, RunError> {
+        Ok(self.notes.clone())
     }
 
     fn kept(&self) -> Result<Vec<(String, KeptFile)>, RunError> {
-        Ok(vec![(hyper::OPTIONS_FILE.to_owned(), KeptFile::Text(format!("{:#}\n", self.options)))])
+        let mut all = vec![(hyper::OPTIONS_FILE.to_owned(), KeptFile::Text(format!("{:#}\n", self.options)))];
+        all.extend(self.respoken.clone().map(|text| (CONFIG.to_owned(), KeptFile::Text(text))));
+        Ok(all)
     }
 
     fn preparer(&self) -> Result<Box<dyn Preparer + '_>, RunError> {

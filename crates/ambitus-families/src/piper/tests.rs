@@ -27,7 +27,7 @@ fn fixture(name: &str) -> PathBuf {
 fn folder(name: &str) -> Folder {
     let dir = fixture(name);
     let opened = Piper.open(&dir, OpenOptions::default()).unwrap();
-    let config = super::hyper::config(&opened.weights.unwrap()).unwrap();
+    let config = super::hyper::config(&opened.weights.unwrap(), None).unwrap();
     let speakers = (0..config.speakers as u32).map(|i| (format!("speaker {i}"), i)).collect();
     Folder { dir, speakers, ..Folder::shaped(config) }
 }

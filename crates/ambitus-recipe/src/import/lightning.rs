@@ -14,6 +14,8 @@ use crate::recipe::{MAX_RANKS, Per, Precision, RecipeError, Schedule, ScheduleKi
 
 /// The recipe's own bound on counts.
 const MOST: u64 = 1 << 31;
+/// Voices of a model, at most.
+const MOST_VOICES: u64 = 1 << 16;
 /// A norm that no gradient has.
 const UNBOUNDED: &str = "1e9";
 
@@ -27,6 +29,8 @@ const STEPS: &str = "lightning.steps";
 const CONTINUED: &str = "lightning.continued";
 const BEGUN: &str = "lightning.begun";
 const PARTS: &str = "lightning.parts";
+const SINGLE: &str = "lightning.single";
+const VOICES: &str = "lightning.voices";
 
 /// What such a trainer does where its keys are absent, and which of its keys say what.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +57,10 @@ pub struct Lightning {
     pub lost: &'static [(&'static str, &'static str)],
     /// Its keys that count for a model without a checkpoint, and which key of the recipe each is.
     pub scratch: &'static [(&'static str, &'static str)],
+    /// The recipe's key of the parts that are taken of a checkpoint, and what it is where a trainer takes a part.
+    pub parts: Option<(&'static str, &'static str)>,
+    /// The recipe's key of how many voices a model has, where a checkpoint does not say it.
+    pub voices: Option<&'static str>,
     /// Its keys of which one word turns on a key of the recipe.
     pub words: &'static [(&'static str, &'static str, &'static str)],
 }
@@ -80,7 +88,7 @@ pub(super) fn lightning(
         let from = format!("its trainer's {clips} on each device, where the batch is absent");
         j.absent(&["per_device"], "batch", format!("{{clips: {}}}", clips * n), from);
     }
-    let begun = begun(j, folders)?;
+    let begun = begun(j, of, folders)?;
     length(j, of, &begun)?;
     rates(j, of, &begun)?;
     precision(j, of)?;
@@ -117,17 +125,18 @@ fn named(file: &str, key: &str) -> Option<u64> {
 }
 
 /// The checkpoints that it begins with, which are files of the model's folder here.
-fn begun(j: &mut Judge, folders: &Folders) -> Result<Begun, RecipeError> {
+fn begun(j: &mut Judge, of: &Lightning, folders: &Folders) -> Result<Begun, RecipeError> {
     let has = |j: &Judge, id| j.get(id).is_some() || j.code(&[id]).is_some();
     let file = j.get(CONTINUED).map(Given::text).transpose()?.unwrap_or_default();
     let begun = Begun {
         continued: has(j, CONTINUED),
-        weights: has(j, BEGUN),
+        weights: [BEGUN, PARTS, SINGLE].iter().any(|id| has(j, id)),
         // The number of an epoch counts from 0.
         epochs: named(&file, "epoch").map(|n| n + 1),
         steps: named(&file, "step"),
     };
-    for id in [CONTINUED, BEGUN] {
+    parts(j, of, &begun)?;
+    for id in [CONTINUED, BEGUN, PARTS, SINGLE] {
         let Some(g) = j.get(id) else { continue };
         let file = short(&g.text()?);
         match folders.model {
@@ -141,15 +150,44 @@ fn begun(j: &mut Judge, folders: &Folders) -> Result<Begun, RecipeError> {
             }
         }
     }
-    let parts = "a part of it is taken there, and the rest is new; here a run begins with all weights of the model's folder, or with \
-                 none (`model: {from_scratch: true}`)";
-    j.ask(PARTS, Some("model.dir"), parts);
-    if !has(j, PARTS) && !begun.continued && !begun.weights {
+    if !begun.continued && !begun.weights {
         let why = "no checkpoint is named: a new voice is trained there, from random weights. `model: {from_scratch: true}` does so; \
                    without it the folder's weights are trained on";
         j.note(Some("model.dir"), why.to_owned());
     }
     Ok(begun)
+}
+
+/// What of a checkpoint is taken, and how many voices the model has.
+///
+/// # Errors
+/// A number of voices that no model has.
+fn parts(j: &mut Judge, of: &Lightning, begun: &Begun) -> Result<(), RecipeError> {
+    let both = [CONTINUED, BEGUN].iter().any(|id| j.get(id).is_some());
+    match of.parts {
+        Some(_) if both => {
+            let question =
+                "parts of two checkpoints are put together there; here a run begins with one of them: which?";
+            j.ask(PARTS, Some("model.dir"), question);
+        }
+        Some((key, value)) => j.used(PARTS, key, value),
+        None => {}
+    }
+    let Some(key) = of.voices else { return Ok(()) };
+    match j.get(VOICES).map(|g| g.count(1, MOST_VOICES)).transpose()? {
+        _ if begun.continued => j.nothing(VOICES, "the checkpoint says it"),
+        Some(1) if !begun.weights => j.default(VOICES, key, "one, where config.json says no other number"),
+        Some(n) => j.used(VOICES, key, n),
+        None if j.get(SINGLE).is_some() => {
+            let why = format!(
+                "a checkpoint of one voice begins a model of several there, as many as num_speakers in the dataset's config.json: write them \
+                 as `{key}`"
+            );
+            j.note(Some(key), why);
+        }
+        None => {}
+    }
+    Ok(())
 }
 
 /// A run's length, which Lightning counts from the beginning of the checkpoint's own run.

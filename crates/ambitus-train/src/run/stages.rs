@@ -142,6 +142,7 @@ fn plan_missing(
         if i > 0 {
             own.model.dir = folder(run, recipe, i - 1).root.join("export");
             own.model.from_scratch = false;
+            families.iter().for_each(|family| family.go_on(&mut own.own));
         }
         own.run_dir = Some(stage.root.clone());
         planned.push((stage, own, plan));

@@ -6,6 +6,7 @@ mod cases;
 mod decay;
 mod exports;
 mod speech;
+mod warm;
 
 use ambitus_families::ALL;
 use ambitus_families::console::Silent;

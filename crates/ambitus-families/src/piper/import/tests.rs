@@ -164,7 +164,11 @@ fn the_file_of_a_run_of_piper1() {
     let d = &r.players["d"];
     assert_eq!((d.learning_rate, d.betas), (Some(1.5e-4), Some([0.4, 0.9])));
     assert_eq!((r.clip, r.ranks, r.data.validation.clone()), (Some(1e9), None, Validation::Share(0.0)));
-    assert!(imported.recipe.contains("piper:\n  phoneme_ids: true"), "{}", imported.recipe);
+    assert_eq!(
+        [r.own("piper", "phoneme_ids"), r.own("piper", "warm_start")],
+        [Some(&true.into()), Some(&"vocoder".into())]
+    );
+    noted(&imported, "put lessac.ckpt into a folder as model.ckpt");
     for (key, part) in [
         ("model.lr_decay", "no effect, because its trainer makes schedules of it and never steps them"),
         ("trainer.accumulate_grad_batches", "asks: Lightning refuses it"),
@@ -173,7 +177,7 @@ fn the_file_of_a_run_of_piper1() {
         ("model.use_mrd", "none of resolutions"),
         ("model.c_mel", "asks: the options in the model's checkpoint say it here: do they say 30 there?"),
         ("model.c_kl", "default: so it is"),
-        ("model.vocoder_warmstart_ckpt", "asks: a part of it is taken there"),
+        ("model.vocoder_warmstart_ckpt", "used: piper.warm_start: vocoder"),
         ("data.trim_silence", "default: it is off"),
         ("trainer.overfit_batches", "default: it is off"),
         ("trainer.devices", "default: all that the machine has"),
@@ -222,6 +226,42 @@ fn a_command_of_the_older_trainer() {
     let done = read("train.sh", &OLDER_COMMAND.replace("--max_epochs 10000", ""));
     assert_eq!(recipe(&done).epochs, None);
     noted(&done, "1000 are meant there, and the checkpoint has 2001");
+}
+
+/// Whose checkpoint a run begins with, and how many speakers it then has.
+#[test]
+fn warm_starts_of_both_trainers() {
+    let own = |r: &Recipe, key: &str| r.own("piper", key).cloned();
+    let piper1 =
+        |more: &str| read("train.sh", &format!("python -m piper.train fit --data.voice_name a {more}"));
+    let full = piper1("--model.warmstart_ckpt one.ckpt --model.num_speakers 3");
+    all_known(&full);
+    let r = recipe(&full);
+    assert_eq!((own(&r, "speakers"), own(&r, "warm_start")), (Some(3.into()), None));
+    assert!(said(&full, "model.warmstart_ckpt").contains("asks: put one.ckpt into a folder as model.ckpt"));
+    // A vocoder and a whole checkpoint, or a run that goes on: of which files is for the reader to say.
+    for other in ["--model.warmstart_ckpt b.ckpt", "--ckpt_path b.ckpt"] {
+        let both = piper1(&format!("--model.vocoder_warmstart_ckpt a.ckpt {other}"));
+        assert_eq!(own(&recipe(&both), "warm_start"), None);
+        assert!(said(&both, "model.vocoder_warmstart_ckpt").contains("parts of two checkpoints"));
+    }
+    let on = piper1("--ckpt_path a.ckpt --model.num_speakers 3");
+    assert_eq!(own(&recipe(&on), "speakers"), None);
+    let is = said(&on, "model.num_speakers");
+    assert!(is.contains("the checkpoint says it"), "{is}");
+    let new = piper1("--model.num_speakers 4");
+    assert_eq!(own(&recipe(&new), "speakers"), Some(4.into()));
+    let command = "python3 -m piper_train --dataset-dir d --batch-size 4 --resume_from_single_speaker_checkpoint one.ckpt";
+    let older = read("train.sh", command);
+    all_known(&older);
+    assert!(said(&older, "resume_from_single_speaker_checkpoint").contains("as model.ckpt"));
+    noted(&older, "as many as num_speakers in the dataset's config.json: write them as `piper.speakers`");
+    let bad = import(
+        &[Source::text("train.sh", format!("{command} --num_speakers 0"))],
+        &Folders::default(),
+        &[&OLDER],
+    );
+    assert!(bad.is_err_and(|e| e.to_string().contains("num_speakers")));
 }
 
 #[test]

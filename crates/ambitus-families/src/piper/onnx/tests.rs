@@ -23,7 +23,7 @@ fn fixture(name: &str) -> PathBuf {
 
 fn opened(dir: &Path) -> (Config, Weights) {
     let weights = folder::open(dir, OpenOptions::default()).unwrap().weights.unwrap();
-    (hyper::config(&weights).unwrap(), weights)
+    (hyper::config(&weights, None).unwrap(), weights)
 }
 
 fn tensor(weights: &Weights, name: &str) -> Vec<f32> {

@@ -31,6 +31,8 @@ const TRAINER: Trainer = Trainer {
         stated: &[],
         lost: &[],
         scratch: &[],
+        parts: Some(("parts", "half")),
+        voices: Some("voices"),
         words: &[],
     }),
     ..Trainer::PLAIN
