@@ -162,9 +162,9 @@ impl pieces::Texts for Reader<'_> {
         for (name, id) in &self.folder.speakers {
             hash.update(name.as_bytes()).update(&id.to_le_bytes());
         }
-        // The same folder and data may be those of a voice that does not say who speaks.
-        if self.folder.keys.speakers.is_some() {
-            hash.update(&self.folder.config.speakers.to_le_bytes());
+        // Of a voice of one speaker the same texts give clips without who speaks.
+        if self.folder.config.speakers > 1 {
+            hash.update(b"speakers");
         }
         *hash.finalize().as_bytes()
     }
