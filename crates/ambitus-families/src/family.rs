@@ -49,8 +49,8 @@ pub trait Family: Sync {
     /// Names the file and key or tensor, and says what to do.
     fn open(&self, dir: &Path, options: OpenOptions) -> Result<ModelDir, RunError>;
 
-    /// Takes out of a recipe's sections what says which of the model's weights a run begins with: a later stage begins with all of those that the
-    /// stage before it ends with.
+    /// Takes out of a recipe's sections what says which of the model's weights a run begins with: a later stage begins with all that
+    /// the stage before it ends with.
     fn go_on(&self, own: &mut Own) {
         let _ = own;
     }
