@@ -104,7 +104,7 @@ pub fn grade(options: &Options) -> Result<(), String> {
         return refusals::grade(&binary, &folders, count, options.seed);
     }
     let mut cases = match options.fixed {
-        true => drawn(cases::fixed(), 3),
+        true => drawn(cases::fixed(), 2),
         false => (options.skip..options.count).map(|i| Case::draw(options.seed, i)).collect(),
     };
     if options.scaled {

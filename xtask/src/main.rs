@@ -16,7 +16,7 @@ cargo xtask nvrtc
 cargo xtask grade [--count N] [--skip N] [--seed S] [--fixed] [--scaled] [--refusals N] [--binary PATH] [--keep DIR]
     Runs N random cases [default: 40] over families, shapes, options, budgets and odd data: each is planned, trained within the
     smallest budget that its plan names, resumed, exported, and refused with less. Prints how far what was measured from
-    outside is from the plans. --skip: without the first of them, to repeat one. --fixed: of the small set of CI, every third in
+    outside is from the plans. --skip: without the first of them, to repeat one. --fixed: of the small set of CI, every other in
     their place, with AMBITUS_LONG all.
     --scaled: also what is a thousand times the usual. --refusals: in their place N runs that are refused: each change that is named
     must fit, and no combination of options may need less than the least that is stated.

@@ -159,7 +159,7 @@ impl Asked {
 
     /// Returns whether a refusal tries little, too. A run plans beside its data and goes on; a refusal ends.
     pub fn is_long_to_refuse(&self, budget: u64) -> bool {
-        self.is_long && is_long_within(&self.silent(), budget.max(REFUSAL_BYTES))
+        is_long_within(&self.silent(), budget.max(REFUSAL_BYTES))
     }
 
     /// Returns the shape without what speaks.

@@ -42,7 +42,7 @@ pub(super) const TRAINER: Trainer = Trainer {
         lost: LOST,
         scratch: &[],
         parts: Some(("piper.warm_start", "vocoder")),
-        voices: Some("piper.speakers"),
+        speakers: Some("piper.speakers"),
         words: &[("data.dataset_type", "phoneme_ids", "piper.phoneme_ids")],
     }),
     ..Trainer::PLAIN
@@ -76,7 +76,7 @@ pub(super) const OLDER: Trainer = Trainer {
         lost: OLDER_LOST,
         scratch: &[("quality", "piper.quality")],
         parts: None,
-        voices: Some("piper.speakers"),
+        speakers: Some("piper.speakers"),
         words: &[],
     }),
     ..Trainer::PLAIN
@@ -113,10 +113,10 @@ const KEYS: &[(&str, &[&str])] = &[
     ("lightning.rate", &["learning_rate", "model.learning_rate"]),
     ("lightning.rate.other", &["learning_rate_d", "model.learning_rate_d"]),
     ("lightning.seed", &["seed_everything"]),
+    ("lightning.speakers", &["data.num_speakers", "model.num_speakers", "num_speakers"]),
     ("lightning.steps", &["trainer.max_steps"]),
     ("lightning.strategy", &["trainer.strategy"]),
     ("lightning.validation", &["data.validation_split"]),
-    ("lightning.voices", &["data.num_speakers", "model.num_speakers", "num_speakers"]),
     ("adam_epsilon", &["eps", "model.eps"]),
 ];
 
@@ -138,10 +138,10 @@ const OLDER_KEYS: &[(&str, &[&str])] = &[
     ("lightning.precision", &["precision"]),
     ("lightning.rate", &["learning_rate"]),
     ("lightning.single", &["resume_from_single_speaker_checkpoint"]),
+    ("lightning.speakers", &["num_speakers"]),
     ("lightning.steps", &["max_steps"]),
     ("lightning.strategy", &["strategy"]),
     ("lightning.validation", &["validation_split"]),
-    ("lightning.voices", &["num_speakers"]),
     ("adam_epsilon", &["eps"]),
 ];
 

@@ -241,10 +241,9 @@ mod tests {
     fn other_speakers_have_a_table_of_their_own() {
         let model = opened(&fixture("speakers"), &json!({"speakers": 5})).unwrap();
         assert_eq!(drawn(&model).0, [SPEAKERS]);
-        let model = opened(&fixture("speakers"), &json!({"speakers": 1}));
-        // Nobody may be named whom the voice does not have.
-        let model = model.unwrap();
+        let model = opened(&fixture("speakers"), &json!({"speakers": 1})).unwrap();
         assert!(drawn(&model).0.is_empty() && doubts(&model).contains("3 speakers"), "{}", doubts(&model));
+        // Nobody may be named whom a voice of several does not have.
         let why = opened(&fixture("speakers"), &json!({"speakers": 2})).err().unwrap().to_string();
         assert!(
             why.contains("config.json: speaker_id_map")

@@ -14,8 +14,8 @@ use crate::recipe::{MAX_RANKS, Per, Precision, RecipeError, Schedule, ScheduleKi
 
 /// The recipe's own bound on counts.
 const MOST: u64 = 1 << 31;
-/// Voices of a model, at most.
-const MOST_VOICES: u64 = 1 << 16;
+/// Speakers of a model, at most.
+const MOST_SPEAKERS: u64 = 1 << 16;
 /// A norm that no gradient has.
 const UNBOUNDED: &str = "1e9";
 
@@ -30,7 +30,7 @@ const CONTINUED: &str = "lightning.continued";
 const BEGUN: &str = "lightning.begun";
 const PARTS: &str = "lightning.parts";
 const SINGLE: &str = "lightning.single";
-const VOICES: &str = "lightning.voices";
+const SPEAKERS: &str = "lightning.speakers";
 
 /// What such a trainer does where its keys are absent, and which of its keys say what.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +59,8 @@ pub struct Lightning {
     pub scratch: &'static [(&'static str, &'static str)],
     /// The recipe's key of the parts that are taken of a checkpoint, and what it is where a trainer takes a part.
     pub parts: Option<(&'static str, &'static str)>,
-    /// The recipe's key of how many voices a model has, where a checkpoint does not say it.
-    pub voices: Option<&'static str>,
+    /// The recipe's key of how many speakers a model has, where a checkpoint does not say it.
+    pub speakers: Option<&'static str>,
     /// Its keys of which one word turns on a key of the recipe.
     pub words: &'static [(&'static str, &'static str, &'static str)],
 }
@@ -158,10 +158,10 @@ fn begun(j: &mut Judge, of: &Lightning, folders: &Folders) -> Result<Begun, Reci
     Ok(begun)
 }
 
-/// What of a checkpoint is taken, and how many voices the model has.
+/// What of a checkpoint is taken, and how many speakers the model has.
 ///
 /// # Errors
-/// A number of voices that no model has.
+/// A number of speakers that no model has.
 fn parts(j: &mut Judge, of: &Lightning, begun: &Begun) -> Result<(), RecipeError> {
     let both = [CONTINUED, BEGUN].iter().any(|id| j.get(id).is_some());
     match of.parts {
@@ -173,14 +173,14 @@ fn parts(j: &mut Judge, of: &Lightning, begun: &Begun) -> Result<(), RecipeError
         Some((key, value)) => j.used(PARTS, key, value),
         None => {}
     }
-    let Some(key) = of.voices else { return Ok(()) };
-    match j.get(VOICES).map(|g| g.count(1, MOST_VOICES)).transpose()? {
-        _ if begun.continued => j.nothing(VOICES, "the checkpoint says it"),
-        Some(1) if !begun.weights => j.default(VOICES, key, "one, where config.json says no other number"),
-        Some(n) => j.used(VOICES, key, n),
+    let Some(key) = of.speakers else { return Ok(()) };
+    match j.get(SPEAKERS).map(|g| g.count(1, MOST_SPEAKERS)).transpose()? {
+        _ if begun.continued => j.nothing(SPEAKERS, "the checkpoint says it"),
+        Some(1) if !begun.weights => j.default(SPEAKERS, key, "one, where config.json says no other number"),
+        Some(n) => j.used(SPEAKERS, key, n),
         None if j.get(SINGLE).is_some() => {
             let why = format!(
-                "a checkpoint of one voice begins a model of several there, as many as num_speakers in the dataset's config.json: write them \
+                "a checkpoint of one speaker begins a model of several there, as many as num_speakers in the dataset's config.json: write them \
                  as `{key}`"
             );
             j.note(Some(key), why);

@@ -203,7 +203,7 @@ fn conforms(case: &Case) {
     let said = summary(&plain);
     assert_eq!(said["arena_bytes_planned"], said["arena_bytes_used"]);
     learns(&plain, "plain");
-    let techniques = drawn(TECHNIQUES.iter().enumerate(), 3);
+    let techniques = drawn(TECHNIQUES.iter().enumerate(), 2);
     std::thread::scope(|scope| {
         for half in techniques.chunks(techniques.len().div_ceil(2)) {
             scope.spawn(|| takes(case, &plain, half.iter().copied()));

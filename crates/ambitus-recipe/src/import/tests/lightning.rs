@@ -32,7 +32,7 @@ const TRAINER: Trainer = Trainer {
         lost: &[],
         scratch: &[],
         parts: Some(("parts", "half")),
-        voices: Some("voices"),
+        speakers: Some("speakers"),
         words: &[],
     }),
     ..Trainer::PLAIN
