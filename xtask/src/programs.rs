@@ -1,6 +1,6 @@
 //! Whole steps to time on a card: F5 Base and a Llama block, on random weights and clips.
 
-use ambitus_compile::optimizer::{Optimizer, States};
+use ambitus_compile::optimizer::{Optimizer, Rule, States};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_compile::pipeline::{Options, Pipeline, Trained};
@@ -21,7 +21,7 @@ use ambitus_plan::session::{self, SessionOptions, program};
 use ambitus_testkit::Rng;
 
 const ADAMW: Optimizer = Optimizer {
-    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    rule: Rule::AdamW(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }),
     own_betas: Vec::new(),
     no_decay: Vec::new(),
     states: States::Fp32,

@@ -1,4 +1,4 @@
-//! The programs that end an update: gradient norm, clipping, AdamW, and the moving average.
+//! The programs that end an update: gradient norm, clipping, AdamW or Lion, and the moving average.
 
 use crate::passes::accumulate::GRAD;
 use crate::passes::pattern::Pattern;
@@ -7,6 +7,7 @@ use crate::passes::pure;
 use crate::passes::shard::{Flat, Layout};
 use ambitus_ir::ops::collective::{AllGatherStart, GATHER, Group, Mesh, Part, Parts};
 use ambitus_ir::ops::elementwise::{BinaryKind, UnaryKind};
+use ambitus_ir::ops::lion::{Lion, Lion8bit, LionBf16};
 use ambitus_ir::ops::narrow::{self, AdamW8bit, AdamWBf16};
 use ambitus_ir::ops::optim::{AdamW, Lerp, SumPartials, SumSquares};
 use ambitus_ir::ops::reduce::ReduceKind;
@@ -18,7 +19,7 @@ use ambitus_ir::{
 /// Name of the state that counts applied updates, f32 `[1]`.
 pub const STEP: &str = "step";
 
-/// Prefix of the first moment's state.
+/// Prefix of the state of the first moment, which of Lion is the only one.
 pub const FIRST_MOMENT: &str = "exp_avg.";
 /// Prefix of the scales of the first moment, where it is kept in 8 bits.
 pub const FIRST_SCALES: &str = "exp_avg_scale.";
@@ -46,12 +47,39 @@ pub enum States {
 /// Elements from which on a tensor's moments are kept in 8 bits, as bitsandbytes and torchao have it.
 pub const LEAST_8BIT: usize = 4096;
 
-/// AdamW: its constants, and how its moments are stored. Weights are updated in the type that they are declared in; those
+/// How a gradient becomes a step, with its constants.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Rule {
+    /// By two moments.
+    AdamW(AdamW),
+    /// By one.
+    Lion(Lion),
+}
+
+impl Rule {
+    /// Returns the decoupled weight decay.
+    pub fn weight_decay(&self) -> f64 {
+        match self {
+            Rule::AdamW(of) => of.weight_decay,
+            Rule::Lion(of) => of.weight_decay,
+        }
+    }
+
+    /// Returns β1 and β2.
+    pub fn betas(&self) -> [f64; 2] {
+        match self {
+            Rule::AdamW(of) => [of.beta1, of.beta2],
+            Rule::Lion(of) => [of.beta1, of.beta2],
+        }
+    }
+}
+
+/// What applies gradients: a rule, and how its moments are stored. Weights are updated in the type that they are declared in; those
 /// of bf16 are rounded stochastically.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimizer {
-    /// The constants.
-    pub adamw: AdamW,
+    /// The rule. With Lion, moments are in fp32 or in 8 bits.
+    pub rule: Rule,
     /// Parameters with β1 and β2 of their own, by pattern.
     pub own_betas: Vec<(Vec<Pattern>, [f64; 2])>,
     /// Parameters whose weight decay is 0. Each pattern matches one, trained or not.
@@ -63,7 +91,8 @@ pub struct Optimizer {
 impl From<AdamW> for Optimizer {
     /// Returns an optimizer that decays every parameter, with moments in fp32.
     fn from(adamw: AdamW) -> Optimizer {
-        Optimizer { adamw, own_betas: Vec::new(), no_decay: Vec::new(), states: States::Fp32 }
+        let rule = Rule::AdamW(adamw);
+        Optimizer { rule, own_betas: Vec::new(), no_decay: Vec::new(), states: States::Fp32 }
     }
 }
 
@@ -75,13 +104,13 @@ impl Optimizer {
 
     /// Returns the weight decay of a parameter.
     pub fn decay(&self, parameter: &str) -> f64 {
-        if self.no_decay.iter().any(|p| p.matches(parameter)) { 0.0 } else { self.adamw.weight_decay }
+        if self.no_decay.iter().any(|p| p.matches(parameter)) { 0.0 } else { self.rule.weight_decay() }
     }
 
     /// Returns β1 and β2 of a parameter.
     pub fn betas(&self, parameter: &str) -> [f64; 2] {
         let own = self.own_betas.iter().find(|(patterns, _)| patterns.iter().any(|p| p.matches(parameter)));
-        own.map_or([self.adamw.beta1, self.adamw.beta2], |(_, betas)| *betas)
+        own.map_or(self.rule.betas(), |(_, betas)| *betas)
     }
 
     /// Returns whether moments of this parameter are kept in 8 bits. A flat's tensors are treated as each would be alone.
@@ -90,8 +119,28 @@ impl Optimizer {
         self.states == States::EightBit && decl.ty.shape.len() > 1 && !small
     }
 
+    /// Declares the moments of a parameter, with their scales if they are in 8 bits, in the order of an op's operands.
+    fn moments(&self, b: &mut Builder<'_>, decl: &StateDecl, eight_bits: bool) -> Vec<(StateId, ValueId)> {
+        let second = matches!(self.rule, Rule::AdamW(_));
+        let prefixes = [(FIRST_MOMENT, FIRST_SCALES), (SECOND_MOMENT, SECOND_SCALES)];
+        let mut moment = |prefix: &str, ty: TensorType| {
+            b.declare(&format!("{prefix}{}", decl.name), ty, StateKind::Optimizer)
+        };
+        let mut all = Vec::new();
+        for (moments, of_scales) in &prefixes[..1 + usize::from(second)] {
+            if eight_bits {
+                let (codes, scales) = narrow::eight_bit(decl.ty);
+                all.extend([moment(moments, codes), moment(of_scales, scales)]);
+            } else {
+                let dtype = if self.states == States::Bf16 { DType::BF16 } else { DType::F32 };
+                all.push(moment(moments, TensorType::new(dtype, &decl.ty.shape)));
+            }
+        }
+        all
+    }
+
     /// Builds the update of a parameter with gradient `grad`, whose old value nothing reads afterwards: declares its moments,
-    /// and gives all back. `scalars`: lr, coef, t, apply of [`AdamW`]. `layout`: of ranks that share flats.
+    /// and gives all back. `scalars`: lr, coef, t, apply of [`AdamW`]; Lion takes all but t. `layout`: of ranks that share flats.
     fn apply(
         &self,
         b: &mut Builder<'_>,
@@ -105,36 +154,42 @@ impl Optimizer {
         // Tensors of a flat decay alike.
         let flat = layout.and_then(|layout| layout.flat(&decl.name));
         let name = flat.map_or(&decl.name, |flat| &flat.tensors[0].name);
-        let (weight_decay, [beta1, beta2], eps) = (self.decay(name), self.betas(name), self.adamw.eps);
+        let (weight_decay, [beta1, beta2]) = (self.decay(name), self.betas(name));
         let id = |b: &Builder<'_>, op: &str| Origin { path: b.path(op).into(), phase: Phase::Update }.op_id();
         let rounds = decl.ty.dtype == DType::BF16;
-        let moment = |b: &mut Builder<'_>, prefix: &str, ty: TensorType| {
-            b.declare(&format!("{prefix}{}", decl.name), ty, StateKind::Optimizer)
-        };
-        let (op, moments) = if self.in_8_bits(&decl, flat) {
-            let (codes, scales) = narrow::eight_bit(decl.ty);
-            let moments = vec![
-                moment(b, FIRST_MOMENT, codes),
-                moment(b, FIRST_SCALES, scales),
-                moment(b, SECOND_MOMENT, codes),
-                moment(b, SECOND_SCALES, scales),
-            ];
-            let id = id(b, AdamW8bit::NAME);
-            (Op::from(AdamW8bit { beta1, beta2, eps, weight_decay, id, part: None }), moments)
-        } else {
-            let dtype = if self.states == States::Bf16 { DType::BF16 } else { DType::F32 };
-            let ty = TensorType::new(dtype, &decl.ty.shape);
-            let moments = vec![moment(b, FIRST_MOMENT, ty), moment(b, SECOND_MOMENT, ty)];
-            if rounds || dtype == DType::BF16 {
-                let id = id(b, AdamWBf16::NAME);
-                (Op::from(AdamWBf16 { beta1, beta2, eps, weight_decay, id, part: None }), moments)
-            } else {
-                (Op::from(AdamW { beta1, beta2, eps, weight_decay }), moments)
-            }
-        };
+        let eight_bits = self.in_8_bits(&decl, flat);
+        let moments = self.moments(b, &decl, eight_bits);
+        let [lr, coef, t, apply] = scalars;
         let mut operands = vec![w, grad];
         operands.extend(moments.iter().map(|(_, value)| *value));
-        operands.extend(scalars);
+        let op = match &self.rule {
+            Rule::AdamW(AdamW { eps, .. }) => {
+                let (eps, part) = (*eps, None);
+                operands.extend([lr, coef, t, apply]);
+                if eight_bits {
+                    let id = id(b, AdamW8bit::NAME);
+                    Op::from(AdamW8bit { beta1, beta2, eps, weight_decay, id, part })
+                } else if rounds || self.states == States::Bf16 {
+                    let id = id(b, AdamWBf16::NAME);
+                    Op::from(AdamWBf16 { beta1, beta2, eps, weight_decay, id, part })
+                } else {
+                    Op::from(AdamW { beta1, beta2, eps, weight_decay })
+                }
+            }
+            Rule::Lion(_) => {
+                let part = None;
+                operands.extend([lr, coef, apply]);
+                if eight_bits {
+                    let id = id(b, Lion8bit::NAME);
+                    Op::from(Lion8bit { beta1, beta2, weight_decay, id, part })
+                } else if rounds {
+                    let id = id(b, LionBf16::NAME);
+                    Op::from(LionBf16 { beta1, beta2, weight_decay, id, part })
+                } else {
+                    Op::from(Lion { beta1, beta2, weight_decay })
+                }
+            }
+        };
         if rounds || matches!(op, Op::AdamWBf16(_)) {
             operands.push(b.input(SEED, TensorType::i32(&[2])));
         }
@@ -163,7 +218,7 @@ fn start<'s>(session: &'s mut Session, name: &str) -> Builder<'s> {
     Builder::resume(session, program, Phase::Update)
 }
 
-/// Builds `update`: clips by global norm and applies AdamW, all of it selected by `apply`, which is computed here: every
+/// Builds `update`: clips by global norm and applies the optimizer, all of it selected by `apply`, which is computed here: every
 /// gradient is finite.
 ///
 /// Inputs `lr` `[1]` and `clip` `[1]` (largest norm; infinite for none), and [`SEED`] where bf16 is written. Outputs `grad_norm`, `apply`, `step` `[1]`.
@@ -330,7 +385,7 @@ pub fn update_per_tensor_for(
     b.finish()
 }
 
-/// AdamW on one parameter after the other, each as soon as its gradient is there. No tensor waits for another, so
+/// The optimizer on one parameter after the other, each as soon as its gradient is there. No tensor waits for another, so
 /// - a gradient is clipped by its own norm: by min(1, clip / (norm + 1e-6));
 /// - a tensor whose gradient is not finite keeps its bytes, and the others are updated all the same;
 /// - the counter counts every update, and all tensors take the bias correction of that one count.

@@ -184,6 +184,9 @@ ops! { (op, io, x, y)
     Lerp { bind: optim::lerp(slice::from_ref(io)), workspace: 0, overwrites: false }
     AdamWBf16 { bind: narrow::adamw_bf16(op, io), workspace: 0, overwrites: false }
     AdamW8bit { bind: narrow::adamw_8bit(op, io), workspace: 0, overwrites: false }
+    Lion { bind: optim::lion(op, slice::from_ref(io)), workspace: 0, overwrites: false }
+    LionBf16 { bind: narrow::lion_bf16(op, io), workspace: 0, overwrites: false }
+    Lion8bit { bind: narrow::lion_8bit(op, io), workspace: 0, overwrites: false }
 
     CopyStart { bind: copy::start(op.queue, io), workspace: 0, overwrites: false }
     StoreStart { bind: copy::start(op.queue, io), workspace: 0, overwrites: false }
@@ -218,6 +221,7 @@ pub(crate) fn common(op: &Op) -> Option<Range<usize>> {
     match op {
         Op::SumSquares(_) => Some(0..0),
         Op::AdamW(_) => Some(4..8),
+        Op::Lion(_) => Some(3..6),
         Op::Lerp(_) => Some(2..4),
         _ => None,
     }
@@ -228,6 +232,7 @@ pub(crate) fn bind_all(op: &Op, ios: &[Io]) -> Steps {
     match (op, ios) {
         (Op::SumSquares(_), ios) => optim::sum_squares(ios),
         (Op::AdamW(op), ios) => optim::adamw(op, ios),
+        (Op::Lion(op), ios) => optim::lion(op, ios),
         (Op::Lerp(_), ios) => optim::lerp(ios),
         (op, [io]) => bind(op, io),
         _ => Err("its launches are its own".to_owned()),

@@ -16,6 +16,7 @@ pub mod elementwise;
 pub mod head;
 pub mod index;
 pub mod layout;
+pub mod lion;
 pub mod loss;
 pub mod matmul;
 pub mod narrow;
@@ -343,6 +344,7 @@ ops! {
     index: Sinusoid, WriteRows;
     optim: Accumulate, SumSquares, SumPartials, AdamW, Lerp;
     narrow: AdamWBf16, AdamW8bit;
+    lion: Lion, LionBf16, Lion8bit;
     copy: CopyStart, StoreStart, CopyDone;
     collective: AllGatherStart, ReduceScatterStart, CollectiveDone;
     transfer: TransferStart;

@@ -67,7 +67,7 @@ impl Asked {
                 checkpoint: recipe.checkpoint.as_ref().map_or(Blocks::None, |c| c.0.clone()),
                 precision: compute,
                 trained: recipe.trained(),
-                optimizer: Some(recipe.adamw(model.players().iter().map(|p| (p.name, p.trains)))),
+                optimizer: Some(recipe.optimizer(model.players().iter().map(|p| (p.name, p.trains)))),
                 clip_per_tensor: recipe.clip_per_tensor,
                 update_in_backward: recipe.update == UpdateAt::Backward,
                 // Set with the micro-batch, below.

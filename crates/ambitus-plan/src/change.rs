@@ -1,12 +1,12 @@
 //! Options in place of a recipe's own, as they are appended to a command.
 
 use crate::session::SessionOptions;
+use ambitus_compile::optimizer::States;
 use ambitus_compile::passes::Numerics;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_families::prepare::Limit;
 use ambitus_recipe::recipe::{
-    ADAPTER_RATE, Average, Checkpoint, MicroBatch, Offload, OptimizerChoice, Precision, Recipe, Samples,
-    UpdateAt,
+    Average, Checkpoint, MicroBatch, Offload, OptimizerChoice, Precision, Recipe, Samples, UpdateAt,
 };
 
 /// By how much a plan of other numbers must be faster than one of the recipe's, for each kind of change: moments in bf16, in 8
@@ -20,7 +20,7 @@ const CLIPPING: f64 = 0.004;
 /// Options in place of a recipe's own; what is absent stays.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
-    /// How AdamW keeps its moments.
+    /// How the optimizer keeps its moments: another form of the recipe's own rule.
     pub optimizer: Option<OptimizerChoice>,
     /// No average is kept.
     pub no_average: bool,
@@ -72,10 +72,10 @@ impl Change {
 
     /// Returns the share by which a plan must be faster for these numbers to be taken in place of the recipe's.
     pub fn worth(&self) -> f64 {
-        let moments = match self.optimizer {
-            Some(OptimizerChoice::AdamWBf16) => MOMENTS_BF16,
-            Some(OptimizerChoice::AdamW8bit) => MOMENTS_8BIT,
-            Some(OptimizerChoice::AdamW) | None => 0.0,
+        let moments = match self.optimizer.map(OptimizerChoice::states) {
+            Some(States::Bf16) => MOMENTS_BF16,
+            Some(States::EightBit) => MOMENTS_8BIT,
+            Some(States::Fp32) | None => 0.0,
         };
         let computed = match self.precision {
             Some(Precision::Bf16Pure) => WEIGHTS,
@@ -101,7 +101,7 @@ impl Change {
         if let Some(rank) = self.lora {
             recipe.lora.get_or_insert_default().rank = rank;
             if wants_rate(recipe) {
-                recipe.learning_rate = Some(ADAPTER_RATE);
+                recipe.learning_rate = Some(recipe.adapter_rate());
             }
         }
         if let Some(limit) = self.limit {
@@ -128,7 +128,7 @@ impl Change {
         let flag = |on: bool| on.then(String::new);
         word("max-seconds", self.limit.map(|limit| limit.seconds.to_string()));
         word("lora", self.lora.map(|rank| rank.to_string()));
-        let rate = self.lora.filter(|_| wants_rate(recipe)).map(|_| format!("{ADAPTER_RATE:e}"));
+        let rate = self.lora.filter(|_| wants_rate(recipe)).map(|_| format!("{:e}", recipe.adapter_rate()));
         word("learning-rate", rate);
         word("precision", self.precision.map(|p| p.to_string()));
         word("clip-per-tensor", flag(self.in_backward && !recipe.clip_per_tensor));
@@ -160,7 +160,7 @@ impl Change {
 
 /// Returns whether adapters would learn next to nothing at the recipe's rate.
 fn wants_rate(recipe: &Recipe) -> bool {
-    recipe.learning_rate.is_none_or(|rate| rate < ADAPTER_RATE)
+    recipe.learning_rate.is_none_or(|rate| rate < recipe.adapter_rate())
 }
 
 #[cfg(test)]

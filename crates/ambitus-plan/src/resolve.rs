@@ -15,7 +15,7 @@ use ambitus_families::error::RunError;
 use ambitus_families::family::{ModelDir, OpenOptions};
 use ambitus_models::Capacity;
 use ambitus_recipe::rates::LearningRate;
-use ambitus_recipe::recipe::{DeviceChoice, Origins, Recipe, Settled};
+use ambitus_recipe::recipe::{DeviceChoice, OptimizerChoice, Origins, Recipe, Settled};
 use ambitus_recipe::size::ByteSize;
 use std::path::Path;
 use std::time::Instant;
@@ -275,7 +275,13 @@ impl Choices<'_> {
             None => self.add("updates", updates.to_string(), recipe.updates.is_some(), "default"),
         }
         let rate = recipe.learning_rate;
-        let usual = if recipe.lora.is_some() { "default, of adapters" } else { "default" };
+        let lion = recipe.optimizer.is_some_and(OptimizerChoice::is_lion);
+        let usual = match (recipe.lora.is_some(), lion) {
+            (true, false) => "default, of adapters",
+            (true, true) => "default, of adapters with Lion",
+            (false, true) => "a fifth of the default, with Lion",
+            (false, false) => "default",
+        };
         self.add("learning_rate", format!("{rate:e}"), given.learning_rate.is_some(), usual);
         let usual = if by_length { "min(100, 5 % of the updates)" } else { "default" };
         self.add("warmup", warmup.to_string(), given.warmup.is_some(), usual);

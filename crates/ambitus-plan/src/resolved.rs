@@ -7,13 +7,15 @@ use crate::device::Device;
 use crate::memory::Meter;
 use crate::samples::Samples;
 use crate::search::Candidate;
+use ambitus_compile::optimizer::Rule;
 use ambitus_compile::passes::place::Cut;
 use ambitus_compile::passes::precision::Precision;
 use ambitus_data::updates::UpdateSize;
 use ambitus_families::error::RunError;
 use ambitus_families::family::ModelDir;
+use ambitus_ir::ops::lion::Lion;
 use ambitus_recipe::rates::LearningRate;
-use ambitus_recipe::recipe::{Origins, Recipe};
+use ambitus_recipe::recipe::{OptimizerChoice, Origins, Recipe};
 use ambitus_recipe::size::ByteSize;
 use serde::Serialize;
 
@@ -94,6 +96,34 @@ impl Resolved {
         self.plan = plan;
         let peak = ByteSize(self.plan.peak_bytes);
         Ok(format!("{why}; it continues in fp32 (peak {peak} of {})", ByteSize(self.budget)))
+    }
+
+    /// Returns what the same plan would need with Lion, whose rule of updating is never chosen unasked: a line for each form, and none
+    /// where it was asked for.
+    ///
+    /// # Errors
+    /// From planning.
+    pub fn describe_lion(&self) -> Result<Vec<String>, RunError> {
+        if self.recipe.optimizer.is_some_and(OptimizerChoice::is_lion) {
+            return Ok(Vec::new());
+        }
+        let line = |form: OptimizerChoice| {
+            let mut shape = self.plan.shape.clone();
+            let Some(optimizer) = &mut shape.session.optimizer else { return Ok(None) };
+            // No byte depends on the constants.
+            let ([beta1, beta2], weight_decay) = (optimizer.rule.betas(), optimizer.rule.weight_decay());
+            optimizer.rule = Rule::Lion(Lion { beta1, beta2, weight_decay });
+            optimizer.states = form.states();
+            let bytes = RunPlan::new(shape, self.device.target())?.peak_bytes;
+            let saved = self.plan.peak_bytes.saturating_sub(bytes);
+            Ok(Some(format!(
+                "  --optimizer {form:<9}  {:>10}, {} less: another rule, which is never chosen for you",
+                ByteSize(bytes).to_string(),
+                ByteSize(saved)
+            )))
+        };
+        let lines = [OptimizerChoice::Lion, OptimizerChoice::Lion8bit].map(line);
+        lines.into_iter().filter_map(Result::transpose).collect()
     }
 
     /// Plans the same run with the model cut elsewhere, or more or fewer micro-batches at a time, where it is.

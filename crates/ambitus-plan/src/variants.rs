@@ -46,9 +46,8 @@ pub fn open(
     let other = if device.computes_bf16() { Precision::Bf16Pure } else { Precision::Fp32 };
     let free = |p: &Precision| recipe.precision.is_none() && *p != usual;
     let precisions = [None].into_iter().chain(half.into_iter().chain([other]).filter(free).map(Some));
-    let narrower = [OptimizerChoice::AdamWBf16, OptimizerChoice::AdamW8bit];
-    let narrower = narrower.into_iter().filter(|_| recipe.optimizer.is_none());
-    let optimizers: Vec<_> = [None].into_iter().chain(narrower.map(Some)).collect();
+    let narrower = OptimizerChoice::default().narrower().iter().filter(|_| recipe.optimizer.is_none());
+    let optimizers: Vec<_> = [None].into_iter().chain(narrower.map(|o| Some(*o))).collect();
     let whole = sizes.update_in_backward();
     // Ranks that share parameters clip by the norm of all.
     let alone =

@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 use crate::size::ByteSize;
 pub use average::{Average, Unbiased};
 pub use batch::Batch;
-pub use family::{ADAPTER_RATE, Defaults, Settled};
+pub use family::{Defaults, Settled};
 pub use forms::{
     Checkpoint, DeviceChoice, Length, Level, MicroBatch, OptimizerChoice, Outside, Sample, UpdateAt,
     Validation,
@@ -128,7 +128,7 @@ pub struct Recipe {
     /// Number of passes over the data; fractions are fine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<f64>,
-    /// AdamW's rate at the end of warm-up. Absent: the family's; with `lora` 1e-4.
+    /// The learning rate at the end of warm-up. Absent: the family's; with `lora` 1e-4; with Lion a fifth of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
     /// Updates of linear warm-up. Absent: the family's, else min(100, 5 % of the updates).
@@ -138,20 +138,22 @@ pub struct Recipe {
     /// [`Schedule`]). Absent: the family's, which is linear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
-    /// AdamW's decoupled weight decay. Absent: the family's.
+    /// Decoupled weight decay. Absent: the family's; with Lion five times that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
     /// Parameters and modules without weight decay, by pattern as in `freeze`; `[]` for none. Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_decay: Option<Vec<String>>,
-    /// How AdamW keeps its two moments: `adamw` (fp32, 8 bytes a parameter), `adamw-bf16` (4) or `adamw-8bit` (2, with a scale
-    /// for every 256; vectors and small tensors fp32). The last two change numbers. Absent: adamw.
+    /// What applies gradients, and how its moments are kept. AdamW has two: `adamw` (fp32, 8 bytes a parameter), `adamw-bf16`
+    /// (4) or `adamw-8bit` (2, with a scale for every 256; vectors and small tensors fp32). Lion has one: `lion` (4 bytes) or
+    /// `lion-8bit` (1); it wants another rate and weight decay, and is never chosen unasked. 16 and 8 bits change numbers.
+    /// Absent: adamw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<OptimizerChoice>,
-    /// AdamW's β1 and β2. Absent: the family's.
+    /// β1 and β2 of the optimizer. Absent: the family's; with Lion [0.9, 0.99].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub betas: Option<[f64; 2]>,
-    /// AdamW's ε. Absent: the family's.
+    /// AdamW's ε, which Lion has not. Absent: the family's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eps: Option<f64>,
     /// Largest global L2 norm of the gradients; longer ones are scaled down to it. Absent: the family's.

@@ -234,9 +234,9 @@ pub struct TrainArgs {
     /// Clip each tensor's gradient by its own norm instead of all by the global one: changes numbers, costs no memory or time
     #[arg(long)]
     pub clip_per_tensor: bool,
-    /// How AdamW keeps its moments: adamw (fp32, 8 bytes a parameter), adamw-bf16 (4) or adamw-8bit (2). The narrow ones save
-    /// half and three quarters of the moments and cost precision (other numbers, much the same loss). On the CPU they also cost
-    /// some time per update
+    /// What applies gradients: adamw (moments in fp32, 8 bytes a parameter), adamw-bf16 (4) or adamw-8bit (2); lion (4) or
+    /// lion-8bit (1), which has one moment and takes a fifth of the learning rate unless you give one. Narrow moments cost
+    /// precision (other numbers, much the same loss), and on the CPU some time per update
     #[arg(long, value_name = "NAME")]
     pub optimizer: Option<OptimizerChoice>,
     /// What is computed at once: frames or tokens as the model counts them, seconds of audio as 20s, or max (the most that fits;

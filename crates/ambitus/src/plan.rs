@@ -329,7 +329,7 @@ fn show(resolved: &Resolved, explain: bool) -> Result<()> {
     }
     if explain {
         terminal::result("what was tried, by predicted time:");
-        for line in search::explain(&resolved.candidates) {
+        for line in search::explain(&resolved.candidates).into_iter().chain(resolved.describe_lion()?) {
             terminal::result(&line);
         }
     }

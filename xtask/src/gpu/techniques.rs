@@ -39,6 +39,8 @@ const TECHNIQUES: &[Technique] = &[
     ("micro-batches of one clip", "micro_batch: {frames: 4096, clips: 1}\n", None),
     ("bf16 moments", "optimizer: adamw-bf16\n", None),
     ("8-bit moments", "optimizer: adamw-8bit\n", None),
+    ("Lion", "optimizer: lion\n", None),
+    ("Lion, 8-bit moment", "optimizer: lion-8bit\n", None),
     ("LoRA", "lora: {rank: 4}\n", None),
     ("frozen text embedding", "freeze: ['*.text_embed']\n", None),
     ("no average", "ema: false\n", None),

@@ -258,7 +258,7 @@ impl Case {
         add(&["--precision", precision]);
         add(&["--threads", &random.within(1, 2).to_string()]);
         if random.once_in(3) {
-            add(&["--optimizer", random.pick(&["adamw-bf16", "adamw-8bit"])]);
+            add(&["--optimizer", random.pick(&["adamw-bf16", "adamw-8bit", "lion", "lion-8bit"])]);
         }
         match random.within(1, 6) {
             1 => add(&["--checkpoint", "none"]),

@@ -2,7 +2,7 @@
 //! a session is made.
 
 use ambitus_compile::CompileError;
-use ambitus_compile::optimizer::{self, Optimizer, States};
+use ambitus_compile::optimizer::{self, Optimizer, Rule, States};
 use ambitus_compile::passes::lora::Lora;
 use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::pattern::Pattern;
@@ -156,7 +156,7 @@ fn flats_are_apart_only_where_decays_differ() {
     let [toy, ..] = toys();
     let flats = |no_decay: &[&str], weight_decay: f64| {
         let mut optimizer = optimizer(States::EightBit, no_decay);
-        optimizer.adamw.weight_decay = weight_decay;
+        optimizer.rule = Rule::AdamW(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay });
         let sharding = Some(Sharding::new(Strategy::Full, 2).expect("two ranks"));
         let options = Options { sharding, optimizer: Some(optimizer), ..Options::new(Blocks::None) };
         let (_, layout) = sessions(&toy, &options, None).expect("it compiles");

@@ -1,6 +1,6 @@
 //! The update in backward against micro and update programs under the same rule of clipping: the same bits, fewer bytes.
 
-use ambitus_compile::optimizer::{Optimizer, States};
+use ambitus_compile::optimizer::{Optimizer, Rule, States};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{self, Options, Pipeline};
 use ambitus_compile::plan::{plan, report};
@@ -16,7 +16,7 @@ use ambitus_testkit::{Tensor, Tensors};
 use expect_test::expect;
 
 const ADAMW: Optimizer = Optimizer {
-    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    rule: Rule::AdamW(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }),
     own_betas: Vec::new(),
     no_decay: Vec::new(),
     states: States::Fp32,

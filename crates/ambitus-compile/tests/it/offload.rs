@@ -1,7 +1,7 @@
 //! Offload to the host: the same bits with every form of it, fewer bytes on the device, and programs that the verifier and
 //! the second opinion on plans accept.
 
-use ambitus_compile::optimizer::{Optimizer, States};
+use ambitus_compile::optimizer::{Optimizer, Rule, States};
 use ambitus_compile::passes::Pass;
 use ambitus_compile::passes::offload::{Kept, Offload};
 use ambitus_compile::passes::policy::Blocks;
@@ -21,7 +21,7 @@ use ambitus_testkit::toys::{three_updates, toys};
 use expect_test::expect;
 
 const ADAMW: Optimizer = Optimizer {
-    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    rule: Rule::AdamW(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }),
     own_betas: Vec::new(),
     no_decay: Vec::new(),
     states: States::Fp32,

@@ -498,3 +498,30 @@ __device__ inline void step4(const Adam& a, const Update& u, const Four& g, Four
         w.v[k] = w.v[k] * u.keep - u.rate * (m.v[k] / (sqrtf(v.v[k]) * u.scale + a.eps));
     }
 }
+
+// Lion, as its op says. Its constants; new1 is 1 - beta1.
+struct Lion {
+    float beta1, beta2, new1, new2, weight_decay;
+};
+
+// The numbers of an update that are the same for all elements.
+struct LionUpdate {
+    float coef, keep, rate;
+};
+
+template <class Args>
+__device__ inline LionUpdate lion_update_of(const Args& a) {
+    float lr = get(a.lr, 0);
+    return {get(a.coef, 0), 1.0f - lr * a.lion.weight_decay, lr};
+}
+
+__device__ inline void lion4(const Lion& a, const LionUpdate& u, const Four& g, Four& w, Four& m) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        float grad = u.coef * g.v[k];
+        float mixed = a.beta1 * m.v[k] + a.new1 * grad;
+        float step = mixed > 0.0f ? u.rate : mixed < 0.0f ? -u.rate : 0.0f;
+        w.v[k] = w.v[k] * u.keep - step;
+        m.v[k] = a.beta2 * m.v[k] + a.new2 * grad;
+    }
+}

@@ -1,4 +1,4 @@
-// AdamW on weights and moments of fewer than four bytes: the numbers are updated in fp32 and rounded as the ops say.
+// AdamW and Lion on weights and moments of fewer than four bytes: the numbers are updated in fp32 and rounded as the ops say.
 // Elements are counted row-major without pads; pads are zero and stay so.
 
 // `count` elements from element n on.
@@ -56,6 +56,22 @@ KERNEL(adamw_bf16) {
         store_elements(a.w, i, count, w);
         store_elements(a.m, i, count, m);
         store_elements(a.v, i, count, v);
+    }
+}
+
+KERNEL(lion_bf16) {
+    if (get(a.apply, 0) == 0.0f) return;
+    LionUpdate u = lion_update_of(a);
+    i64 n = a.w.rows * a.w.cols, stride = (i64)gridDim.x * blockDim.x * 4;
+    for (i64 i = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < n; i += stride) {
+        int count = up_to_four(n - i);
+        Four g = load_elements(a.g, i, count), w = load_elements(a.w, i, count), m = load_elements(a.m, i, count);
+        lion4(a.lion, u, g, w, m);
+        Words random = words_of(a, i);
+#pragma unroll
+        for (int k = 0; k < 4; k++) w.v[k] = stochastic(w.v[k], random.w[k] >> 16);
+        store_elements(a.w, i, count, w);
+        store_elements(a.m, i, count, m);
     }
 }
 
@@ -173,5 +189,50 @@ KERNEL(adamw_8bit) {
             put(a.scales_m, block, most_m);
             put(a.scales_v, block, most_v);
         }
+    }
+}
+
+// A warp takes a block of 256 elements, a lane of it four in each half.
+KERNEL(lion_8bit) {
+    __shared__ float map[256], limits[256];
+    int thread = threadIdx.x, next = thread < 255 ? thread + 1 : 255;
+    map[thread] = a.map.x[thread];
+    limits[thread] = 0.5f * (a.map.x[thread] + a.map.x[next]);
+    __syncthreads();
+    if (get(a.apply, 0) == 0.0f) return;
+    LionUpdate u = lion_update_of(a);
+    i64 n = a.w.rows * a.w.cols, blocks = (n + BLOCK - 1) / BLOCK;
+    int warps = blockDim.x / 32, lane = thread % 32;
+    for (i64 block = (i64)blockIdx.x * warps + thread / 32; block < blocks; block += (i64)gridDim.x * warps) {
+        float scale = get(a.scales, block), most = 0.0f;
+        Four m[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            i64 i = block * BLOCK + half * 128 + lane * 4;
+            int count = up_to_four(n - i);
+            Four g = load_elements(a.g, i, count), w = load_elements(a.w, i, count);
+            m[half] = decoded(map, load_codes(a.codes, i, count), scale);
+            lion4(a.lion, u, g, w, m[half]);
+            if (a.w.dtype == BF16 && count > 0) {
+                Words random = words_of(a, i);
+#pragma unroll
+                for (int k = 0; k < 4; k++) w.v[k] = stochastic(w.v[k], random.w[k] >> 16);
+            }
+            store_elements(a.w, i, count, w);
+            // What lies beyond the tensor has no part in its scale.
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                if (k >= count) m[half].v[k] = 0.0f;
+            most = fmaxf(most, most4(m[half]));
+        }
+        most = warp_max(most);
+        __syncwarp();  // every lane has read the scale: the maximum's exchange does not say so
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            i64 i = block * BLOCK + half * 128 + lane * 4;
+            int count = up_to_four(n - i);
+            store_codes(a.codes, i, count, encoded(limits, m[half], most, 0));
+        }
+        if (lane == 0) put(a.scales, block, most);
     }
 }

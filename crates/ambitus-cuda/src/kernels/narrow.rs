@@ -1,8 +1,9 @@
-//! AdamW on narrow weights and moments.
+//! AdamW and Lion on narrow weights and moments.
 
-use super::optim::Adam;
+use super::optim::{Adam, LionOf};
 use super::{Argument, View, kernels, launch_over};
 use crate::bind::{Io, Steps};
+use ambitus_ir::ops::lion::{Lion8bit, LionBf16};
 use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, BLOCK, dynamic_map};
 use ambitus_ir::ops::parts::Span;
 
@@ -21,6 +22,21 @@ kernels! { "narrow";
         id: u64, first: u64, of: u64,
         adam: Adam,
         map_m: Map, map_v: Map,
+    }
+    /// One step of Lion on a bf16 weight, in fours of elements; nothing if `apply` is 0.
+    LionBf16Args "lion_bf16" [256 threads, 64 registers] {
+        w: View, g: View, m: View,
+        lr: View, coef: View, apply: View, seed: View,
+        id: u64, first: u64, of: u64,
+        lion: LionOf,
+    }
+    /// One step of Lion with an 8-bit moment, a warp for each block of 256 elements; nothing if `apply` is 0.
+    Lion8bitArgs "lion_8bit" [256 threads, 96 registers] {
+        w: View, g: View, codes: View, scales: View,
+        lr: View, coef: View, apply: View, seed: View,
+        id: u64, first: u64, of: u64,
+        lion: LionOf,
+        map: Map,
     }
 }
 
@@ -85,6 +101,47 @@ pub(crate) fn adamw_8bit(op: &AdamW8bit, io: &Io) -> Steps {
         adam: Adam::new(op.beta1, op.beta2, op.eps, op.weight_decay),
         map_m: Map(dynamic_map(true)),
         map_v: Map(dynamic_map(false)),
+    };
+    // 32 threads for each block of elements.
+    Ok(launch_over(&args, 32 * io.x[0].ty.shape.elements().div_ceil(BLOCK) as u64))
+}
+
+pub(crate) fn lion_bf16(op: &LionBf16, io: &Io) -> Steps {
+    let x = |i: usize| io.x[i].view();
+    let [first, of] = part(op.part, io);
+    let args = LionBf16Args {
+        w: x(0),
+        g: x(1),
+        m: x(2),
+        lr: x(3),
+        coef: x(4),
+        apply: x(5),
+        seed: x(6),
+        id: op.id,
+        first,
+        of,
+        lion: LionOf::new(op.beta1, op.beta2, op.weight_decay),
+    };
+    Ok(launch_over(&args, (io.x[0].ty.shape.elements() as u64).div_ceil(4)))
+}
+
+pub(crate) fn lion_8bit(op: &Lion8bit, io: &Io) -> Steps {
+    let x = |i: usize| io.x[i].view();
+    let [first, of] = part(op.part, io);
+    let args = Lion8bitArgs {
+        w: x(0),
+        g: x(1),
+        codes: x(2),
+        scales: x(3),
+        lr: x(4),
+        coef: x(5),
+        apply: x(6),
+        seed: io.x.get(7).map_or(View::NONE, |x| x.view()),
+        id: op.id,
+        first,
+        of,
+        lion: LionOf::new(op.beta1, op.beta2, op.weight_decay),
+        map: Map(dynamic_map(true)),
     };
     // 32 threads for each block of elements.
     Ok(launch_over(&args, 32 * io.x[0].ty.shape.elements().div_ceil(BLOCK) as u64))

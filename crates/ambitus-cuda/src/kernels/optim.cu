@@ -100,6 +100,21 @@ KERNEL(adamw) {
     }, share.blocks);
 }
 
+KERNEL(lion) {
+    if (get(a.apply, 0) == 0.0f) return;
+    LionUpdate u = lion_update_of(a);
+    Share share = share_of(a.each);
+    const View *all = a.each.at[share.at], &ws = all[0], &gs = all[1], &ms = all[2];
+    each4(ws, [&](i64 i, int n, int real) {
+        i64 at_m = same_place(ws, i, ms);
+        int n_m = ms.pitch == ws.pitch ? n : real;
+        Four w = get4(ws, i, n), g = get4(gs, same_place(ws, i, gs), real), m = get4(ms, at_m, n_m);
+        lion4(a.lion, u, g, w, m);
+        put4(ws, i, n, real, w);
+        put4(ms, at_m, n_m, real, m);
+    }, share.blocks);
+}
+
 KERNEL(lerp) {
     if (get(a.apply, 0) == 0.0f) return;
     float decay = get(a.decay, 0), weight = 1.0f - decay;

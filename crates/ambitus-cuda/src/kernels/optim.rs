@@ -3,6 +3,7 @@
 use super::{Argument, View, blocks, kernels, launch, launch_over};
 use crate::bind::{Io, Steps};
 use ambitus_ir::TensorType;
+use ambitus_ir::ops::lion::Lion;
 use ambitus_ir::ops::optim::{AdamW, PARTIAL};
 
 kernels! { "optim";
@@ -17,6 +18,10 @@ kernels! { "optim";
     /// One step of AdamW of several w, g, m, v; nothing if `apply` is 0.
     AdamWArgs "adamw" [256 threads, 64 registers] {
         each: Table<4, 29>, lr: View, coef: View, t: View, apply: View, adam: Adam,
+    }
+    /// One step of Lion of several w, g, m; nothing if `apply` is 0.
+    LionArgs "lion" [256 threads, 64 registers] {
+        each: Table<3, 38>, lr: View, coef: View, apply: View, lion: LionOf,
     }
     /// y = y + (1 - decay) * (b - y) of several b, y; nothing if `apply` is 0.
     LerpArgs "lerp" [256 threads, 48 registers] { each: Table<2, 59>, decay: View, apply: View }
@@ -88,7 +93,7 @@ macro_rules! tables {
         }
     )*};
 }
-tables!(4 by 29 = "Table<4, 29>", 2 by 59 = "Table<2, 59>");
+tables!(4 by 29 = "Table<4, 29>", 3 by 38 = "Table<3, 38>", 2 by 59 = "Table<2, 59>");
 
 /// What updates of AdamW have in common: the mirror of `Adam` in `device.h`.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +110,26 @@ impl Adam {
 
 impl Argument for Adam {
     const C: &'static str = "Adam";
+    fn put(self, to: &mut [u8]) {
+        for (x, to) in self.0.into_iter().zip(to.chunks_mut(4)) {
+            x.put(to);
+        }
+    }
+}
+
+/// What updates of Lion have in common: the mirror of `Lion` in `device.h`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct LionOf([f32; 5]);
+
+impl LionOf {
+    pub fn new(beta1: f64, beta2: f64, weight_decay: f64) -> LionOf {
+        LionOf([beta1, beta2, 1.0 - beta1, 1.0 - beta2, weight_decay].map(|x| x as f32))
+    }
+}
+
+impl Argument for LionOf {
+    const C: &'static str = "Lion";
     fn put(self, to: &mut [u8]) {
         for (x, to) in self.0.into_iter().zip(to.chunks_mut(4)) {
             x.put(to);
@@ -158,6 +183,18 @@ pub(crate) fn adamw(op: &AdamW, ios: &[Io]) -> Steps {
     let adam = Adam::new(op.beta1, op.beta2, op.eps, op.weight_decay);
     let tables = Table::fill(each).into_iter();
     Ok(tables.map(|(each, grid)| launch(&AdamWArgs { each, lr, coef, t, apply, adam }, grid)).collect())
+}
+
+/// Of several tensors with the same lr, coef and apply.
+pub(crate) fn lion(op: &Lion, ios: &[Io]) -> Steps {
+    let each = ios.iter().map(|io| {
+        let views = [0, 1, 2].map(|i| io.x[i].view());
+        (views, blocks_of_fours::<LionArgs>(views[0]))
+    });
+    let [lr, coef, apply] = [3, 4, 5].map(|i| ios[0].x[i].view());
+    let lion = LionOf::new(op.beta1, op.beta2, op.weight_decay);
+    let tables = Table::fill(each).into_iter();
+    Ok(tables.map(|(each, grid)| launch(&LionArgs { each, lr, coef, apply, lion }, grid)).collect())
 }
 
 /// Of several tensors with the same decay and apply.

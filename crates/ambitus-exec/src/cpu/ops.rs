@@ -272,6 +272,16 @@ ops! { (op, this, io, t, threads)
         takes: t.bytes_or(f32s(&[t.x[1], t.x[3], t.x[5]]) && bfloats(t.y)),
         workspace: 0, overwrites: false,
     }
+    Lion { bind: optim::lion(op, io), takes: t.words(), workspace: 0, overwrites: false }
+    LionBf16 {
+        bind: optim::lion_bf16(op, io), takes: t.words_or(f32s(&[t.x[1]]) && bfloats(t.y)),
+        workspace: 0, overwrites: false,
+    }
+    Lion8bit {
+        bind: optim::lion_8bit(op, io),
+        takes: t.bytes_or(f32s(&[t.x[1], t.x[3]]) && bfloats(t.y)),
+        workspace: 0, overwrites: false,
+    }
 
     // These move bytes of any type, and have the queue's tokens.
     CopyStart { bind: copy::start(io, this.copies), takes: true, workspace: 0, overwrites: false }

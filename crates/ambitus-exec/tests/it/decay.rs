@@ -1,9 +1,9 @@
-//! Weight decay of some parameters alone: torch's updates with parameter groups, and ranks that share what decays and what does
-//! not.
+//! Weight decay of some parameters alone: torch's updates with parameter groups, lion-pytorch's, and ranks that share what decays and
+//! what does not.
 
 use crate::ranks::{ADAMW, Form, alone, together};
 use crate::steps::step;
-use ambitus_compile::optimizer::{self, Optimizer, States};
+use ambitus_compile::optimizer::{self, Optimizer, Rule, States};
 use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::passes::shard::{Sharding, Strategy};
 use ambitus_compile::pipeline;
@@ -11,6 +11,7 @@ use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
 use ambitus_exec::executor::Executor;
 use ambitus_ir::ops::copy::Space;
+use ambitus_ir::ops::lion::Lion;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::{Session, StateDecl, StateKind, TensorType};
 use ambitus_testkit::toys::toys;
@@ -19,7 +20,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 fn read(file: &str) -> Value {
-    let path = format!("{}/../../parity/schedules/fixtures/{file}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/../../parity/{file}", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_str(&std::fs::read_to_string(path).expect("the fixture")).expect("JSON")
 }
 
@@ -27,9 +28,9 @@ fn numbers(x: &Value) -> Vec<f32> {
     x.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number") as f32).collect()
 }
 
-/// Runs the updates that were recorded, on the tensors that were recorded, and holds every one of them to torch's.
+/// Runs the updates that were recorded, on the tensors that were recorded, and holds every one of them to what was recorded.
 #[track_caller]
-fn are_torchs(record: &Value, optimizer: &Optimizer) {
+fn are_recorded(record: &Value, optimizer: &Optimizer) {
     let mut s = Session::default();
     let named = record["initial"].as_object().expect("tensors");
     let state = |name: String, ty, kind| StateDecl {
@@ -62,7 +63,8 @@ fn are_torchs(record: &Value, optimizer: &Optimizer) {
     let given: Tensors =
         [("lr".to_owned(), scalar("lr")), ("clip".to_owned(), scalar("max_grad_norm"))].into();
     let updates = record["updates"].as_array().expect("updates");
-    let one = tolerances::F32_AGAINST_F64.iter().find(|row| row.op == "adamw").expect("a row").abs as f32;
+    let op = if matches!(optimizer.rule, Rule::Lion(_)) { "lion" } else { "adamw" };
+    let one = tolerances::F32_AGAINST_F64.iter().find(|row| row.op == op).expect("a row").abs as f32;
     for (k, update) in updates.iter().enumerate() {
         for (name, g) in update["gradients"].as_object().expect("tensors") {
             let id = s.state(&format!("grad.{name}")).expect("declared");
@@ -81,37 +83,43 @@ fn are_torchs(record: &Value, optimizer: &Optimizer) {
     assert_eq!(updates.len(), 6);
 }
 
-/// The optimizer that was recorded.
+/// The optimizer that was recorded: AdamW, or Lion, which has no ε.
 fn recorded(record: &Value) -> Optimizer {
     let of = |x: &Value| x.as_f64().expect("a number");
-    let adamw = AdamW {
-        beta1: of(&record["betas"][0]),
-        beta2: of(&record["betas"][1]),
-        eps: of(&record["eps"]),
-        weight_decay: of(&record["weight_decay"]),
+    let [beta1, beta2] = [0, 1].map(|i| of(&record["betas"][i]));
+    let weight_decay = of(&record["weight_decay"]);
+    let rule = match record["eps"].as_f64() {
+        Some(eps) => Rule::AdamW(AdamW { beta1, beta2, eps, weight_decay }),
+        None => Rule::Lion(Lion { beta1, beta2, weight_decay }),
     };
     let names = record["no_decay"].as_array().expect("names");
     let no_decay = names.iter().map(|name| Pattern::new(name.as_str().expect("a name"))).collect();
-    Optimizer { no_decay, ..adamw.into() }
+    Optimizer { rule, no_decay, ..ADAMW }
 }
 
 #[test]
-fn updates_with_two_groups_are_torchs() {
-    let record = read("groups.json");
-    are_torchs(&record, &recorded(&record));
+fn updates_of_lion_are_lion_pytorchs() {
+    let record = read("lion/fixtures/lion.json");
+    are_recorded(&record, &recorded(&record));
+}
+
+#[test]
+fn updates_with_two_groups_are_recorded() {
+    let record = read("schedules/fixtures/groups.json");
+    are_recorded(&record, &recorded(&record));
 }
 
 #[test]
 #[should_panic(expected = "after 0")]
 fn updates_that_decay_everything_are_not() {
-    let record = read("groups.json");
-    are_torchs(&record, &Optimizer { no_decay: Vec::new(), ..recorded(&record) });
+    let record = read("schedules/fixtures/groups.json");
+    are_recorded(&record, &Optimizer { no_decay: Vec::new(), ..recorded(&record) });
 }
 
 /// What F5-TTS's trainer does: every parameter decays.
 #[test]
-fn updates_with_one_group_are_torchs() {
-    let mut record = read("trainer.json")["adamw"].take();
+fn updates_with_one_group_are_recorded() {
+    let mut record = read("schedules/fixtures/trainer.json")["adamw"].take();
     let by_name = |tensors: &mut Value| {
         let tensors = tensors.as_array().expect("tensors").iter().enumerate();
         tensors.map(|(i, t)| (format!("tensor{i}"), t.clone())).collect::<serde_json::Map<_, _>>()
@@ -122,7 +130,7 @@ fn updates_with_one_group_are_torchs() {
             update[key] = by_name(&mut update[key]).into();
         }
     }
-    are_torchs(&record, &ADAMW);
+    are_recorded(&record, &ADAMW);
 }
 
 /// Where ranks share parameters, what decays and what does not lie in flats of their own: weights after updates with much decay are
@@ -134,7 +142,7 @@ fn ranks_decay_what_one_rank_does() {
             "llama" => vec![Pattern::new("*norm"), Pattern::new("model.embed_tokens")],
             _ => vec![Pattern::new("*.bias"), Pattern::new("*.text_embed")],
         };
-        let adamw = AdamW { weight_decay: 0.9, ..ADAMW.adamw };
+        let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.9 };
         for states in [States::Fp32, States::EightBit] {
             let optimizer = Optimizer { no_decay: no_decay.clone(), states, ..adamw.clone().into() };
             let form = Form { optimizer, ..Form::default() };

@@ -1,6 +1,7 @@
 //! The update in backward on the CPU executor: weights and moments of three updates are the bits of micro and update
 //! programs under the same rule of clipping, on the toy models, at two thread counts.
 
+use crate::ranks::{ADAMW, LION};
 use crate::steps::step;
 use ambitus_compile::optimizer::{Optimizer, SEED, States};
 use ambitus_compile::passes::policy::Blocks;
@@ -8,17 +9,9 @@ use ambitus_compile::pipeline::{Options, Pipeline};
 use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{CpuExecutor, CpuTarget};
 use ambitus_exec::executor::Executor;
-use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::{Session, StateId, StateKind};
 use ambitus_testkit::Tensor;
 use ambitus_testkit::toys::{Toy, states, toys};
-
-const ADAMW: Optimizer = Optimizer {
-    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
-    own_betas: Vec::new(),
-    no_decay: Vec::new(),
-    states: States::Fp32,
-};
 
 /// Names and bits of weights, moments and counters after three updates, with the gradient norms.
 fn after(
@@ -75,8 +68,11 @@ fn after(
 fn weights_and_moments_are_the_same_bits() {
     let mut narrow = 0;
     for toy in toys() {
-        for states in [States::Fp32, States::Bf16, States::EightBit] {
-            let optimizer = Optimizer { states, ..ADAMW };
+        let adamw =
+            [States::Fp32, States::Bf16, States::EightBit].map(|states| Optimizer { states, ..ADAMW });
+        let lion = [States::Fp32, States::EightBit].map(|states| Optimizer { states, ..LION });
+        for optimizer in adamw.into_iter().chain(lion) {
+            let states = optimizer.states;
             let want = after(&toy, &optimizer, Blocks::None, false, 1);
             narrow += want.iter().filter(|(name, _)| name.starts_with("exp_avg_scale.")).count();
             let all: &[Blocks] = match states {
@@ -90,7 +86,7 @@ fn weights_and_moments_are_the_same_bits() {
                     for (w, h) in want.iter().zip(&have) {
                         assert!(
                             w == h,
-                            "{}: {}, {states:?}, {checkpoint:?}, {threads} threads",
+                            "{}: {}, {optimizer:?}, {checkpoint:?}, {threads} threads",
                             toy.name,
                             w.0
                         );

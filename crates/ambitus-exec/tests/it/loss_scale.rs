@@ -1,7 +1,7 @@
 //! The dynamic loss scale on the CPU executor: a forced overflow skips updates and halves the scale until training continues.
 
 use crate::steps::step;
-use ambitus_compile::optimizer::{self, Optimizer, States};
+use ambitus_compile::optimizer::{self, Optimizer, Rule, States};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::{GOOD_STEPS, LOSS_SCALE, Precision, declare_loss_scale};
 use ambitus_compile::pipeline::{self, Options};
@@ -14,7 +14,7 @@ use ambitus_testkit::Tensor;
 use ambitus_testkit::toys::{Toy, states, toys};
 
 const ADAMW: Optimizer = Optimizer {
-    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    rule: Rule::AdamW(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }),
     own_betas: Vec::new(),
     no_decay: Vec::new(),
     states: States::Fp32,

@@ -1,7 +1,7 @@
 //! States and activations on the host, on the CPU executor: the bits of a session without, with copies as early and as late
 //! as is legal, in memory and on disk; in a smaller arena.
 
-use ambitus_compile::optimizer::{Optimizer, States};
+use ambitus_compile::optimizer::{Optimizer, Rule, States};
 use ambitus_compile::passes::offload::{Kept, Offload};
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::pipeline::{Options, Pipeline};
@@ -16,7 +16,7 @@ use ambitus_testkit::toys::{Toy, states, toys};
 use std::path::Path;
 
 const ADAMW: Optimizer = Optimizer {
-    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    rule: Rule::AdamW(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }),
     own_betas: Vec::new(),
     no_decay: Vec::new(),
     states: States::Fp32,

@@ -1,6 +1,7 @@
 //! Large tensors that come and go in parts, on the CPU executor: the bits of a session without, for every numerics, rule of clipping
 //! and place, with copies as early and as late as is legal; and never all of a large tensor on the device.
 
+use crate::ranks::{ADAMW, LION};
 use crate::steps::step;
 use ambitus_compile::optimizer::{Optimizer, SEED, States};
 use ambitus_compile::passes::offload::Offload;
@@ -10,7 +11,6 @@ use ambitus_compile::pipeline::{Options, Pipeline};
 use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{AsyncMode, CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::Executor;
-use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{Session, StateId, StateKind};
 use ambitus_testkit::Tensor;
@@ -18,7 +18,6 @@ use ambitus_testkit::owners;
 use ambitus_testkit::toys::{Toy, states, wide_toys};
 use std::path::Path;
 
-const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
 const THREADS: usize = 2;
 /// Parts are as small as they can be.
 const SMALL: u64 = 1;
@@ -36,11 +35,13 @@ struct Numbers {
     precision: Precision,
     states: States,
     apply: Apply,
+    lion: bool,
 }
 
 fn planned(toy: &Toy, how: Numbers, offload: &Offload) -> PlannedSession {
     let target = CpuTarget::new(THREADS);
-    let optimizer = Optimizer { states: how.states, ..ADAMW.into() };
+    let rule = if how.lion { LION.rule } else { ADAMW.rule };
+    let optimizer = Optimizer { rule, states: how.states, ..ADAMW };
     let mut s = Session::default();
     let forward = (toy.model)(&mut s);
     let options = Options {
@@ -108,7 +109,8 @@ fn every_numerics_has_the_same_bits() {
     let folder = tempfile::tempdir().expect("a folder");
     let none = Offload { least: 0, part: SMALL, ..Offload::default() };
     let all = Offload { least: 0, part: SMALL, ..Offload::all() };
-    let of = |precision, states, apply| Numbers { precision, states, apply };
+    let of = |precision, states, apply| Numbers { precision, states, apply, lion: false };
+    let lion = |precision, states, apply| Numbers { lion: true, ..of(precision, states, apply) };
     use Apply::{Globally, InBackward, PerTensor};
     let numerics = [
         of(Precision::Fp32, States::Fp32, Globally),
@@ -120,6 +122,9 @@ fn every_numerics_has_the_same_bits() {
         of(Precision::Bf16Pure, States::Bf16, Globally),
         of(Precision::Bf16Pure, States::EightBit, Globally),
         of(Precision::Bf16Pure, States::EightBit, InBackward),
+        lion(Precision::Fp32, States::Fp32, Globally),
+        lion(Precision::Bf16Pure, States::Fp32, Globally),
+        lion(Precision::Bf16Pure, States::EightBit, InBackward),
     ];
     for (toy, how) in wide_toys().iter().flat_map(|toy| numerics.map(|how| (toy, how))) {
         let plain = planned(toy, how, &Offload::default());
@@ -145,7 +150,8 @@ fn every_numerics_has_the_same_bits() {
 #[test]
 fn no_large_tensor_is_on_the_device_at_once() {
     for toy in wide_toys() {
-        let how = Numbers { precision: Precision::Fp32, states: States::Fp32, apply: Apply::Globally };
+        let (precision, states, apply) = (Precision::Fp32, States::Fp32, Apply::Globally);
+        let how = Numbers { precision, states, apply, lion: false };
         let planned = planned(&toy, how, &Offload { least: 0, part: SMALL, ..Offload::all() });
         let all = planned.session.states.iter().map(|s| s.ty.bytes()).max().expect("states");
         for p in &planned.programs {

@@ -1,7 +1,7 @@
 //! A model cut over ranks of one process, one micro-batch after another or as a pipeline: the bits of one device, of losses,
 //! gradients, norms, and weights and moments after clipped updates.
 
-use crate::ranks::{self, ADAMW, Form, Outcome, alone, assert_same, named, updates};
+use crate::ranks::{self, ADAMW, Form, LION, Outcome, alone, assert_same, named, updates};
 use ambitus_comm::Communicator;
 use ambitus_comm::local::{self, LocalRank};
 use ambitus_compile::optimizer::{Optimizer, States};
@@ -140,6 +140,8 @@ fn small_states_and_adapters_compose() {
         let form = Form { optimizer: Optimizer { states, ..ADAMW }, ..Form::default() };
         check(&format!("{states:?} moments"), &llama, &form, 2);
     }
+    let lion = Optimizer { states: States::EightBit, ..LION };
+    check("Lion in 8 bits", &llama, &Form { optimizer: lion, ..Form::default() }, 2);
     let lora = Lora {
         rank: 3,
         alpha: 6.0,

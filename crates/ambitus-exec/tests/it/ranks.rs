@@ -2,7 +2,7 @@
 
 use crate::steps::step;
 use ambitus_comm::local::{self, LocalRank};
-use ambitus_compile::optimizer::{Optimizer, SEED, States};
+use ambitus_compile::optimizer::{Optimizer, Rule, SEED, States};
 use ambitus_compile::passes::offload::Offload;
 use ambitus_compile::passes::policy::Blocks;
 use ambitus_compile::passes::precision::Precision;
@@ -13,6 +13,7 @@ use ambitus_compile::plan::plan;
 use ambitus_exec::cpu::{AsyncMode, CpuExecutor, CpuOptions, CpuTarget};
 use ambitus_exec::executor::{ExecError, Executor};
 use ambitus_ir::ops::collective::Mesh;
+use ambitus_ir::ops::lion::Lion;
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::plan::PlannedSession;
 use ambitus_ir::{Session, StateId, StateKind};
@@ -22,7 +23,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub const ADAMW: Optimizer = Optimizer {
-    adamw: AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+    rule: Rule::AdamW(AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }),
+    own_betas: Vec::new(),
+    no_decay: Vec::new(),
+    states: States::Fp32,
+};
+
+pub const LION: Optimizer = Optimizer {
+    rule: Rule::Lion(Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.05 }),
     own_betas: Vec::new(),
     no_decay: Vec::new(),
     states: States::Fp32,

@@ -1,7 +1,7 @@
 //! Ranks that share parameters, in one process: one rank's losses and gradients but for the order of sums, and the same bits
 //! with every strategy at one number of ranks; also of the weights after updates clipped by the global norm.
 
-use crate::ranks::{self, ADAMW, Form, Outcome, alone, assert_reordered, assert_same, together};
+use crate::ranks::{self, ADAMW, Form, LION, Outcome, alone, assert_reordered, assert_same, together};
 use crate::steps::step;
 use ambitus_comm::Communicator;
 use ambitus_comm::local::{self, Failed};
@@ -114,7 +114,11 @@ fn small_states_compose() {
         let optimizer = Optimizer { states, ..ADAMW };
         composes(&format!("{states:?} moments"), &Form { optimizer, ..Form::default() });
     }
+    composes("Lion", &Form { optimizer: LION, ..Form::default() });
+    let narrow = Form { optimizer: Optimizer { states: States::EightBit, ..LION }, ..Form::default() };
+    composes("Lion in 8 bits", &narrow);
     composes("bf16 weights", &Form { precision: Precision::Bf16Pure, ..Form::default() });
+    composes("Lion on bf16 weights", &Form { precision: Precision::Bf16Pure, ..narrow });
 }
 
 #[test]

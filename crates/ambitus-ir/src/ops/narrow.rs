@@ -50,13 +50,13 @@ op! {
 impl OpDef for AdamWBf16 {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(x, 9)?;
-        of_weight(self.part, x[0])?;
+        is_part_of(self.part, x[0])?;
         want(x[1..4].iter().all(|t| t.shape == x[0].shape), "w, g, m and v differ in shape")?;
-        weight(x[0])?;
+        is_weight(x[0])?;
         want(x[1].dtype.is_float(), "g is not a float")?;
         want(x[2..4].iter().all(|t| is_f32_or_bf16(*t)), "m and v are not f32 or bf16")?;
         x[4..8].iter().try_for_each(|t| scalar(*t))?;
-        key(x[8])?;
+        is_key(x[8])?;
         Ok(vec![x[0], x[2], x[3]])
     }
 
@@ -103,10 +103,10 @@ op! {
 impl OpDef for AdamW8bit {
     fn infer(&self, x: &[TensorType]) -> Result<Vec<TensorType>, String> {
         want(!x.is_empty(), "needs operands")?;
-        weight(x[0])?;
+        is_weight(x[0])?;
         let rounds = x[0].dtype != DType::F32;
         arity(x, if rounds { 11 } else { 10 })?;
-        of_weight(self.part, x[0])?;
+        is_part_of(self.part, x[0])?;
         want(
             x[1].shape == x[0].shape && x[1].dtype.is_float(),
             "w and g differ in shape, or g is not a float",
@@ -117,7 +117,7 @@ impl OpDef for AdamW8bit {
             want(s == scales, format_args!("scales are {s}, not {scales}"))?;
         }
         x[6..10].iter().try_for_each(|t| scalar(*t))?;
-        x[10..].iter().try_for_each(|t| key(*t))?;
+        x[10..].iter().try_for_each(|t| is_key(*t))?;
         Ok(vec![x[0], x[2], x[3], x[4], x[5]])
     }
 
@@ -172,7 +172,7 @@ pub fn code_limits(map: &[f32; 256]) -> [f32; 256] {
 }
 
 /// A part has the weight's elements, and begins a block.
-fn of_weight(part: Option<Span>, w: TensorType) -> Result<(), String> {
+pub(super) fn is_part_of(part: Option<Span>, w: TensorType) -> Result<(), String> {
     let fits = |p: Span| p.count == w.shape.elements() && p.first.is_multiple_of(BLOCK);
     want(part.is_none_or(fits), format_args!("{w} is not the part"))
 }
@@ -181,11 +181,11 @@ fn is_f32_or_bf16(t: TensorType) -> bool {
     matches!(t.dtype, DType::F32 | DType::BF16)
 }
 
-fn weight(w: TensorType) -> Result<(), String> {
+pub(super) fn is_weight(w: TensorType) -> Result<(), String> {
     want(is_f32_or_bf16(w), "w is not f32 or bf16")
 }
 
-fn key(t: TensorType) -> Result<(), String> {
+pub(super) fn is_key(t: TensorType) -> Result<(), String> {
     let words = *t.shape == [2] || *t.shape == [3];
     want(t.dtype == DType::I32 && words, format_args!("{t} is not the key i32[2], or i32[3] of a shard"))
 }

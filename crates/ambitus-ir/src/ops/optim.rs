@@ -220,7 +220,7 @@ impl OpDef for Lerp {
 }
 
 /// beta m + (1 - beta) x.
-fn moment(b: &mut Builder<'_>, m: ValueId, x: ValueId, beta: f64) -> ValueId {
+pub(super) fn moment(b: &mut Builder<'_>, m: ValueId, x: ValueId, beta: f64) -> ValueId {
     let old = b.times(m, beta as f32);
     let new = b.times(x, (1.0 - beta) as f32);
     b.add(old, new)

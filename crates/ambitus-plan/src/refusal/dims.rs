@@ -4,6 +4,7 @@ use crate::asked::Asked;
 use crate::change::Change;
 use crate::data::Data;
 use crate::device::Device;
+use ambitus_compile::optimizer::States;
 use ambitus_families::prepare::Limit;
 use ambitus_recipe::recipe::{Activations, Offload, OptimizerChoice, Origins, Precision, UpdateAt};
 
@@ -74,9 +75,9 @@ pub(super) fn dims(asked: &Asked, data: &Data, device: &Device, origins: &Origin
     };
     let change = Change::default;
     let now = recipe.optimizer.unwrap_or_default();
-    let moments = [(1, OptimizerChoice::AdamWBf16), (2, OptimizerChoice::AdamW8bit)];
-    let narrower = moments.into_iter().filter(|(_, o)| *o as u8 > now as u8);
-    dim("optimizer", narrower.map(|(bit, o)| (bit, Change { optimizer: Some(o), ..change() })).collect());
+    let bit = |o: OptimizerChoice| if o.states() == States::Bf16 { 1 } else { 2 };
+    let narrower = now.narrower().iter().map(|o| (bit(*o), Change { optimizer: Some(*o), ..change() }));
+    dim("optimizer", narrower.collect());
     let given = recipe.offload.clone();
     let left = given.clone().map(Offload::without_average).filter(|left| Some(left) != given.as_ref());
     let average = recipe.ema.is_kept().then(|| (4, Change { no_average: true, offload: left, ..change() }));

@@ -5,7 +5,7 @@ use super::given::Given;
 use super::judge::Judge;
 use super::lines::number;
 use super::{Folders, Verdict};
-use crate::recipe::{Precision, RecipeError, Schedule, ScheduleKind, Strategy, short};
+use crate::recipe::{OptimizerChoice, Precision, RecipeError, Schedule, ScheduleKind, Strategy, short};
 
 /// The recipe's own bound on counts.
 const MOST: u64 = 1 << 31;
@@ -206,7 +206,7 @@ fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
         "" | "adam" | "adamw" => {
             j.default("solver.optimizer", "optimizer", "AdamW with moments in fp32");
         }
-        _ => j.lost("solver.optimizer", "the optimizers are adamw, adamw-bf16 and adamw-8bit"),
+        _ => j.lost("solver.optimizer", &OptimizerChoice::known()),
     }
     if let Some(g) = j.get(RATE) {
         let x = g.real()?;

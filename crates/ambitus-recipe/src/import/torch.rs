@@ -4,7 +4,7 @@ use super::given::Given;
 use super::judge::Judge;
 use super::lines::number;
 use crate::recipe::tree::{Node, Tree};
-use crate::recipe::{Per, RecipeError, Schedule, ScheduleKind};
+use crate::recipe::{OptimizerChoice, Per, RecipeError, Schedule, ScheduleKind};
 use std::collections::BTreeMap;
 
 const OPTIMIZER: &str = "torch_optimizer";
@@ -28,7 +28,7 @@ pub(super) fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
         return Ok(());
     };
     if !g.text()?.eq_ignore_ascii_case("adamw") {
-        j.lost(OPTIMIZER, "the optimizers are adamw, adamw-bf16 and adamw-8bit");
+        j.lost(OPTIMIZER, &OptimizerChoice::known());
         j.nothing(OPTIMIZER_ARGUMENTS, "they belong to another optimizer");
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use super::Origin;
 use super::judge::Judge;
 use super::lines::{number, quoted};
-use crate::recipe::RecipeError;
+use crate::recipe::{OptimizerChoice, RecipeError};
 
 /// The recipe's own bound on counts.
 const MOST: u64 = 1 << 31;
@@ -150,6 +150,20 @@ fn warmup(j: &mut Judge, updates: Option<u64>) -> Result<(), RecipeError> {
     Ok(())
 }
 
+/// Lion, whose constants are not AdamW's here: transformers takes the same for both.
+fn lion(j: &mut Judge, form: OptimizerChoice) {
+    j.used("optim", "optimizer", form);
+    for (ids, key, usual) in [
+        (&["learning_rate"][..], "learning_rate", "5e-5"),
+        (&["weight_decay"], "weight_decay", "0"),
+        (&["adam_beta1", "adam_beta2"], "betas", "[0.9, 0.999]"),
+    ] {
+        if ids.iter().all(|id| j.get(id).is_none()) {
+            j.absent(ids, key, usual, "transformers' default, of Lion too");
+        }
+    }
+}
+
 fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
     if let Some(g) = j.get("optim") {
         let name = g.text()?.to_ascii_lowercase();
@@ -167,7 +181,9 @@ fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
                     "AdamW with moments in fp32; they wait in the host's memory where the budget needs it",
                 );
             }
-            _ => j.lost("optim", "the optimizers are adamw, adamw-bf16 and adamw-8bit"),
+            "lion_32bit" | "lion" | "paged_lion_32bit" | "paged_lion" => lion(j, OptimizerChoice::Lion),
+            "lion_8bit" | "paged_lion_8bit" => lion(j, OptimizerChoice::Lion8bit),
+            _ => j.lost("optim", &OptimizerChoice::known()),
         }
     }
     if let Some(g) = j.get("bnb_optimizer") {
@@ -177,7 +193,7 @@ fn optimizer(j: &mut Judge) -> Result<(), RecipeError> {
         j.default("bnb_optimizer", "optimizer", "AdamW with moments in fp32");
     }
     match j.get("adafactor").map(|g| g.flag()).transpose()? {
-        Some(true) => j.lost("adafactor", "the optimizers are adamw, adamw-bf16 and adamw-8bit"),
+        Some(true) => j.lost("adafactor", &OptimizerChoice::known()),
         _ => j.always("adafactor", "AdamW"),
     }
     let share = |j: &Judge, id: &str| -> Result<Option<f64>, RecipeError> {

@@ -1,10 +1,16 @@
 //! What an absent key means: each family keeps its original project's settings.
 
-use super::{Average, Batch, Player, Recipe, Schedule};
+use super::{Average, Batch, OptimizerChoice, Player, Recipe, Schedule};
 use std::ops::Deref;
 
-/// The rate that adapters want, in every family: a full fine-tune's is one at which they learn next to nothing.
-pub const ADAPTER_RATE: f64 = 1e-4;
+/// The rate that adapters want of AdamW, in every family: a full fine-tune's is one at which they learn next to nothing.
+pub(super) const ADAPTER_RATE: f64 = 1e-4;
+
+/// How many times as large a rate AdamW wants as Lion, whose steps are all of one size; Lion's weight decay is as many times
+/// AdamW's, so that weights shrink as fast. Its authors say 3 to 10 of both (arXiv 2302.06675, section 5).
+const LION_SLOWER: f64 = 5.0;
+/// Lion's β1 and β2, as its authors have them.
+const LION_BETAS: [f64; 2] = [0.9, 0.99];
 
 /// What a family means by keys that a recipe leaves out: settings of its original project, and facts of its model.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,13 +52,13 @@ const MOST_WARMUP: u64 = 100;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settled {
     recipe: Recipe,
-    /// AdamW's rate at the end of warm-up.
+    /// The rate at the end of warm-up.
     pub learning_rate: f64,
-    /// AdamW's decoupled weight decay.
+    /// Decoupled weight decay.
     pub weight_decay: f64,
     /// Parameters without weight decay, by pattern.
     pub no_decay: Vec<String>,
-    /// AdamW's β1 and β2.
+    /// β1 and β2.
     pub betas: [f64; 2],
     /// AdamW's ε.
     pub eps: f64,
@@ -93,14 +99,25 @@ impl Settled {
 }
 
 impl Recipe {
+    /// Returns how many times as large a rate AdamW wants as the recipe's optimizer.
+    pub(super) fn slower(&self) -> f64 {
+        if self.optimizer.is_some_and(OptimizerChoice::is_lion) { LION_SLOWER } else { 1.0 }
+    }
+
+    /// Returns the rate that adapters want.
+    pub fn adapter_rate(&self) -> f64 {
+        ADAPTER_RATE / self.slower()
+    }
+
     /// Fills in what the model's family means by keys that are absent, and what depends on its rows.
     pub fn settled(mut self, d: &Defaults) -> Settled {
         self.settle_players(&d.players);
-        let rate = if self.lora.is_some() { ADAPTER_RATE } else { d.learning_rate };
+        let slower = self.slower();
+        let rate = if self.lora.is_some() { self.adapter_rate() } else { d.learning_rate / slower };
         let learning_rate = *self.learning_rate.get_or_insert(rate);
-        let weight_decay = *self.weight_decay.get_or_insert(d.weight_decay);
+        let weight_decay = *self.weight_decay.get_or_insert(d.weight_decay * slower);
         let no_decay = self.no_decay.get_or_insert_with(|| d.no_decay.clone()).clone();
-        let betas = *self.betas.get_or_insert(d.betas);
+        let betas = *self.betas.get_or_insert(if slower > 1.0 { LION_BETAS } else { d.betas });
         let eps = *self.eps.get_or_insert(d.eps);
         let clip = *self.clip.get_or_insert(d.clip);
         let ema = *self.ema.get_or_insert(d.ema);

@@ -23,7 +23,7 @@ pub struct Player {
     /// Its rate after the warm-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
-    /// β1 and β2 of its AdamW.
+    /// β1 and β2 of its optimizer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub betas: Option<[f64; 2]>,
     /// Largest L2 norm of its gradients.
@@ -56,9 +56,11 @@ impl Recipe {
     pub(super) fn settle_players(&mut self, family: &[(&'static str, Player)]) {
         for (name, meant) in family {
             let mut own = self.players.remove(*name).unwrap_or_default();
-            own.learning_rate =
-                own.learning_rate.or(meant.learning_rate.filter(|_| self.learning_rate.is_none()));
-            own.betas = own.betas.or(meant.betas.filter(|_| self.betas.is_none()));
+            let rate = meant.learning_rate.map(|rate| rate / self.slower());
+            own.learning_rate = own.learning_rate.or(rate.filter(|_| self.learning_rate.is_none()));
+            // They are AdamW's.
+            let betas = meant.betas.filter(|_| self.betas.is_none() && self.slower() == 1.0);
+            own.betas = own.betas.or(betas);
             if own != Player::default() {
                 self.players.insert((*name).to_owned(), own);
             }
@@ -88,14 +90,15 @@ mod tests {
             let text = format!("model: {{dir: m}}\ndata: {{dir: d}}\n{lines}");
             let settled = Recipe::parse(&text, "recipe.yaml").unwrap().0.settled(&family);
             let rate = LearningRate::of(&settled, "d", (0, 9), 1.0).base;
-            let adamw = settled.adamw([("g", &["g.*"][..]), ("d", &["d.*"][..])].into_iter());
-            (rate, adamw.betas("d.w"), adamw.betas("g.w"))
+            let optimizer = settled.optimizer([("g", &["g.*"][..]), ("d", &["d.*"][..])].into_iter());
+            (rate, optimizer.betas("d.w"), optimizer.betas("g.w"))
         };
         let usual = [0.9, 0.999];
         assert_eq!(of(""), (1e-4, [0.5, 0.9], usual));
         assert_eq!(of("learning_rate: 3e-4\n"), (3e-4, [0.5, 0.9], usual));
         assert_eq!(of("betas: [0.8, 0.9]\n"), (1e-4, [0.8, 0.9], [0.8, 0.9]));
         assert_eq!(of("players: {d: {betas: [0.1, 0.2]}}\n"), (1e-4, [0.1, 0.2], usual));
+        assert_eq!(of("optimizer: lion\n"), (2e-5, [0.9, 0.99], [0.9, 0.99]));
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub struct Stage {
     /// What the model computes in.
     #[serde(skip_serializing_if = "Option::is_none", with = "super::forms::word")]
     pub precision: Option<Precision>,
-    /// How AdamW keeps its moments. They are not handed over: a stage begins with none.
+    /// What applies gradients, and how it keeps its moments. They are not handed over: a stage begins with none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<OptimizerChoice>,
 }

@@ -2,10 +2,11 @@
 
 use super::validate::{Invalid, real, refuse};
 use super::{Recipe, Settled};
-use ambitus_compile::optimizer::Optimizer;
+use ambitus_compile::optimizer::{Optimizer, Rule};
 use ambitus_compile::passes::lora::Lora as Adapters;
 use ambitus_compile::passes::pattern::Pattern;
 use ambitus_compile::pipeline::Trained;
+use ambitus_ir::ops::lion::Lion;
 use ambitus_ir::ops::optim::AdamW;
 use serde::{Deserialize, Serialize};
 
@@ -106,17 +107,23 @@ fn usable(key: &'static str, patterns: &[String]) -> Result<(), Invalid> {
 
 impl Settled {
     /// Returns what applies gradients, of a model's players with the parameters that each trains, by pattern.
-    pub fn adamw<'p>(&self, players: impl Iterator<Item = (&'p str, &'p [&'p str])>) -> Optimizer {
+    pub fn optimizer<'p>(&self, players: impl Iterator<Item = (&'p str, &'p [&'p str])>) -> Optimizer {
         let [beta1, beta2] = self.betas;
         let own = players.filter_map(|(name, trains)| {
             let betas = self.players.get(name)?.betas?;
             Some((trains.iter().map(|p| Pattern::new(*p)).collect(), betas))
         });
+        let (choice, weight_decay) = (self.recipe().optimizer.unwrap_or_default(), self.weight_decay);
+        let rule = if choice.is_lion() {
+            Rule::Lion(Lion { beta1, beta2, weight_decay })
+        } else {
+            Rule::AdamW(AdamW { beta1, beta2, eps: self.eps, weight_decay })
+        };
         Optimizer {
-            adamw: AdamW { beta1, beta2, eps: self.eps, weight_decay: self.weight_decay },
+            rule,
             own_betas: own.collect(),
             no_decay: patterns(&self.no_decay),
-            states: self.optimizer.unwrap_or_default().states(),
+            states: choice.states(),
         }
     }
 }

@@ -6,6 +6,7 @@ use ambitus_ir::ops::collective::{
     AllGatherStart, CollectiveDone, Group, Mesh, Part, Parts, ReduceScatterStart,
 };
 use ambitus_ir::ops::copy::{CopyDone, CopyStart, Space, StoreStart};
+use ambitus_ir::ops::lion::{Lion, Lion8bit, LionBf16};
 use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, eight_bit};
 use ambitus_ir::ops::optim::{Accumulate, AdamW, Lerp, SumPartials, SumSquares};
 use ambitus_ir::ops::parts::Span;
@@ -54,6 +55,7 @@ pub(super) fn updates(t: &mut Table) {
 
     bf16(t);
     eight_bits(t);
+    lion(t);
     let (a, b) = (t.fixed(&[5, 37]), stored(t, DType::BF16, &[5, 37], -1.0, 1.0));
     t.add("of bf16 weights", Lerp {}, vec![a, b, scalar(0.75), scalar(1.0)]);
 
@@ -143,6 +145,52 @@ fn bf16(t: &mut Table) {
         operands.extend(scalars(step, apply));
         operands.push(ints(&[-5, 40]));
         t.add(what, op, operands);
+    }
+}
+
+/// Lion in fp32, with a bf16 weight, and with a moment in 8 bits; a gradient of zero where there never was one.
+fn lion(t: &mut Table) {
+    use DType::{BF16, F32};
+    let (beta1, beta2, weight_decay, id) = (0.9, 0.99, 0.5, 0x1_0000_0007);
+    for (what, dims, w, bits, apply) in [
+        ("", &[5, 37][..], F32, 32, 1.0),
+        ("not applied", &[5, 37], F32, 32, 0.0),
+        ("", &[3, 5, 7], BF16, 32, 1.0),
+        ("several tiles", &[9, 1003], BF16, 32, 1.0),
+        ("a part", &[16, 64], BF16, 32, 1.0),
+        ("not applied", &[5, 37], BF16, 32, 0.0),
+        ("", &[7, 43], F32, 8, 1.0),
+        ("several tiles", &[9, 1003], F32, 8, 1.0),
+        ("narrow weight", &[16, 64], BF16, 8, 1.0),
+        ("a part", &[16, 64], BF16, 8, 1.0),
+        ("not applied", &[7, 43], BF16, 8, 0.0),
+    ] {
+        let mut g = if apply == 0.0 { poison(dims) } else { t.fixed(dims) };
+        let w = stored(t, w, dims, -1.0, 1.0);
+        let (codes, scales) = eight_bit(w.tensor.ty);
+        let n = codes.shape.elements();
+        let mut m = if bits == 8 {
+            let mut codes = t.rng.tensor(codes, 0.0, 256.0);
+            codes.data.iter_mut().for_each(|c| *c = c.floor());
+            vec![codes, t.rng.tensor(scales, 0.1, 1.0)]
+        } else {
+            vec![t.rng.tensor(TensorType::f32(dims), -1.0, 1.0)]
+        };
+        for i in (0..n).step_by(5).filter(|_| apply != 0.0) {
+            g.tensor.data[i] = 0.0;
+            m[0].data[i] = if bits == 8 { 127.0 } else { 0.0 };
+        }
+        let narrow = w.tensor.ty.dtype == BF16;
+        let mut operands = vec![w, g];
+        operands.extend(m.into_iter().map(constant));
+        operands.extend([scalar(1e-3), scalar(0.5), scalar(apply)]);
+        operands.extend(narrow.then(|| ints(&[-5, 40])));
+        let part = (what == "a part").then_some(Span { first: 1 << 20, count: n, of: 1 << 21 });
+        match (bits, narrow) {
+            (8, _) => t.add(what, Lion8bit { beta1, beta2, weight_decay, id, part }, operands),
+            (_, true) => t.add(what, LionBf16 { beta1, beta2, weight_decay, id, part }, operands),
+            (_, false) => t.add(what, Lion { beta1, beta2, weight_decay }, operands),
+        }
     }
 }
 

@@ -83,6 +83,8 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         Op::RationalSplineGrad(op) => Some(spline::grad(op, x)),
         Op::AdamWBf16(op) => Some(narrow::bf16(op, x)),
         Op::AdamW8bit(op) => Some(narrow::eight_bit(op, x)),
+        Op::LionBf16(op) => Some(narrow::lion_bf16(op, x)),
+        Op::Lion8bit(op) => Some(narrow::lion_8bit(op, x)),
         Op::SumPartials(_) => one(vec![x.iter().flat_map(|t| &t.data).sum()]),
         // Of several ranks, none has what another sends.
         Op::TransferStart(op) if op.end != End::Both => None,
@@ -137,6 +139,7 @@ pub(super) fn run(op: &Op, x: &[Rc<Tensor>], y: &[TensorType]) -> Option<Vec<Dat
         | Op::Accumulate(_)
         | Op::SumSquares(_)
         | Op::AdamW(_)
+        | Op::Lion(_)
         | Op::Lerp(_) => None,
     }
 }

@@ -1,8 +1,9 @@
-//! AdamW with narrow weights and moments, one element after another. What is stored is defined on fp32's bits, so every
+//! AdamW and Lion with narrow weights and moments, one element after another. What is stored is defined on fp32's bits, so every
 //! number is rounded to fp32 before it is made narrow.
 
 use super::core::Data;
 use crate::tensor::Tensor;
+use ambitus_ir::ops::lion::{Lion, Lion8bit, LionBf16};
 use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16, BLOCK, dynamic_map};
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::ops::parts::Span;
@@ -105,6 +106,57 @@ pub(super) fn eight_bit(op: &AdamW8bit, x: &[Rc<Tensor>]) -> Vec<Data> {
             y[1 + 2 * k][i * BLOCK..][..codes.len()].copy_from_slice(&codes);
             y[2 + 2 * k][i] = scale;
         }
+    }
+    y.into()
+}
+
+/// New w and m of one element, to fp32. `scalars`: lr, coef.
+fn lion_step(op: &Lion, [lr, coef]: [f64; 2], [w, g, m]: [f64; 3]) -> [f64; 2] {
+    let g = coef * g;
+    let mixed = op.beta1 * m + (1.0 - op.beta1) * g;
+    let sign = if mixed == 0.0 { 0.0 } else { mixed.signum() };
+    let w = w * (1.0 - lr * op.weight_decay) - lr * sign;
+    [w, op.beta2 * m + (1.0 - op.beta2) * g].map(|x| f64::from(x as f32))
+}
+
+pub(super) fn lion_bf16(op: &LionBf16, x: &[Rc<Tensor>]) -> Vec<Data> {
+    let [lr, coef, apply] = [3, 4, 5].map(|i| x[i].data[0]);
+    let mut y = [0, 2].map(|k| x[k].data.clone());
+    if apply == 0.0 {
+        return y.into();
+    }
+    let LionBf16 { beta1, beta2, weight_decay, id, part } = *op;
+    let part = part.unwrap_or(Span { first: 0, count: y[0].len(), of: y[0].len() });
+    let op = Lion { beta1, beta2, weight_decay };
+    for i in 0..y[0].len() {
+        let [w, m] = lion_step(&op, [lr, coef], [0, 1, 2].map(|k| x[k].data[i]));
+        y[0][i] = stored(x[0].ty, w, word(id, &x[6], part, i) >> 16);
+        y[1][i] = m;
+    }
+    y.into()
+}
+
+pub(super) fn lion_8bit(op: &Lion8bit, x: &[Rc<Tensor>]) -> Vec<Data> {
+    let [lr, coef, apply] = [4, 5, 6].map(|i| x[i].data[0]);
+    let mut y = [0, 2, 3].map(|k| x[k].data.clone());
+    if apply == 0.0 {
+        return y.into();
+    }
+    let Lion8bit { beta1, beta2, weight_decay, id, part } = *op;
+    let part = part.unwrap_or(Span { first: 0, count: y[0].len(), of: y[0].len() });
+    let op = Lion { beta1, beta2, weight_decay };
+    let map = dynamic_map(true);
+    let mut moments = Vec::new();
+    for i in 0..y[0].len() {
+        let old = f64::from(map[x[2].data[i] as usize] * x[3].data[i / BLOCK] as f32);
+        let [w, m] = lion_step(&op, [lr, coef], [x[0].data[i], x[1].data[i], old]);
+        y[0][i] = x.get(7).map_or(w, |seed| stored(x[0].ty, w, word(id, seed, part, i) >> 16));
+        moments.push(m);
+    }
+    for (i, block) in moments.chunks(BLOCK).enumerate() {
+        let (codes, scale) = quantised(block, &map, 0);
+        y[1][i * BLOCK..][..codes.len()].copy_from_slice(&codes);
+        y[2][i] = scale;
     }
     y.into()
 }

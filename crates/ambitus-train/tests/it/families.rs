@@ -61,7 +61,7 @@ impl Technique {
 }
 
 /// `PART`: a part of the model, by pattern. `DIR`: a folder.
-static TECHNIQUES: [Technique; 31] = [
+static TECHNIQUES: [Technique; 34] = [
     technique("sample of a held-out clip", "sample: {steps: 2}", Holds::Sampled),
     technique("recompute, all blocks", "checkpoint: all", Holds::Bits),
     technique("recompute, chosen values", "checkpoint: values:2", Holds::Bits),
@@ -98,6 +98,14 @@ static TECHNIQUES: [Technique; 31] = [
     technique("bf16 weights", "precision: bf16-pure", Holds::Learns),
     technique("bf16 optimizer states", "optimizer: adamw-bf16", Holds::Learns),
     technique("8-bit optimizer states", "optimizer: adamw-8bit", Holds::Learns),
+    technique("Lion", "optimizer: lion", Holds::Learns),
+    technique("Lion with an 8-bit state", "optimizer: lion-8bit", Holds::Learns),
+    technique(
+        "Lion with everything on the host",
+        "optimizer: lion-8bit\noffload: all\nhost_memory: 1GiB",
+        Holds::Bits,
+    )
+    .against("optimizer: lion-8bit"),
     technique("moving average", "ema: true", Holds::Learns),
     // Gradients of these models are below the usual norm.
     technique("clipping per tensor", "clip: 0.01\nclip_per_tensor: true", Holds::Learns)

@@ -22,6 +22,10 @@ fn narrow_moments_take_fewer_bytes_and_resume_bit_by_bit() {
         ("adamw-bf16", ""),
         ("adamw-8bit", ""),
         ("adamw-8bit", "\nupdate: backward\nclip_per_tensor: true"),
+        ("lion", ""),
+        ("lion-8bit", ""),
+        ("lion-8bit", "\nupdate: backward\nclip_per_tensor: true"),
+        ("lion", "\nprecision: bf16-pure"),
     ] {
         let run = format!("{name}{}", sizes.len());
         let recipe = common::recipe(dir, &run, &format!("{lines}\noptimizer: {name}{more}"));
@@ -37,6 +41,9 @@ fn narrow_moments_take_fewer_bytes_and_resume_bit_by_bit() {
     assert!(sizes[1] < 0.6 * sizes[0], "bf16: {sizes:?}");
     // Half of this model is in tensors so small that they stay fp32.
     assert!(sizes[2] < 0.7 * sizes[0] && sizes[2] == sizes[3], "8-bit: {sizes:?}");
+    // One moment in place of two.
+    assert!(sizes[4] < 0.51 * sizes[0] && sizes[4] == sizes[7], "lion: {sizes:?}");
+    assert!(sizes[5] < 0.51 * sizes[2] && sizes[5] == sizes[6], "lion in 8 bits: {sizes:?}");
 }
 
 #[test]
@@ -47,5 +54,8 @@ fn an_unknown_optimizer_is_refused_with_the_known_ones() {
     let (code, text) = common::said(dir, &["plan", &recipe]);
     assert!(code == 2 && text.contains("optimizer") && text.contains("adamw-8bit"), "{code}: {text}");
     let (code, text) = common::said(dir, &["plan", &recipe, "--optimizer", "sgd"]);
-    assert!(code == 2 && text.contains("`sgd` is not adamw, adamw-bf16 or adamw-8bit"), "{code}: {text}");
+    assert!(
+        code == 2 && text.contains("`sgd` is none: the optimizers are adamw, adamw-bf16, adamw-8bit, lion"),
+        "{code}: {text}"
+    );
 }

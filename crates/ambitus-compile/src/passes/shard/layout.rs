@@ -135,7 +135,7 @@ impl Layout {
         let (units, chain) = units(session, forward, sharding.units);
         let mut layout = Layout { sharding, flats: Vec::new(), chain, index: HashMap::new() };
         let few = optimizer.map_or(0, Optimizer::few);
-        let decays = |name: &str| optimizer.is_none_or(|o| o.decay(name) == o.adamw.weight_decay);
+        let decays = |name: &str| optimizer.is_none_or(|o| o.decay(name) == o.rule.weight_decay());
         let kind = |decl: &StateDecl| match (decl.trainable, decl.ty.shape.len() > 1) {
             (false, matrix) => FROZEN + usize::from(!matrix),
             (true, matrix) => {

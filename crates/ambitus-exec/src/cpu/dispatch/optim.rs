@@ -4,6 +4,7 @@ use super::{Resolved, kernel};
 use crate::cpu::core_ops::{elementwise, reduce};
 use crate::cpu::kernels as k;
 use crate::cpu::operand::{Frame, In, Io, Out};
+use ambitus_ir::ops::lion::{Lion, Lion8bit, LionBf16};
 use ambitus_ir::ops::narrow::{AdamW8bit, AdamWBf16};
 use ambitus_ir::ops::optim::AdamW;
 use ambitus_ir::ops::parts::Span;
@@ -93,7 +94,7 @@ pub fn adamw_bf16(op: &AdamWBf16, mut io: Io) -> Resolved {
     kernel(move |f| {
         let step = step(&op, [&lr, &coef, &t, &apply].map(|x| x.scalar(f)));
         let shape = (w.ty().shape.rows(), w.ty().shape.cols());
-        let x = k::Narrow { shape, w: values(&mut w, f), m: values(&mut m, f), v: values(&mut v, f) };
+        let x = k::Narrow { shape, w: values(&mut w, f), m: values(&mut m, f), v: Some(values(&mut v, f)) };
         let g = k::Pitched { data: g.data(f), pitch: g.ty().pitch };
         k::adamw_narrow(f.pool, &step, &x, g, Some(random(&key, id, part, f)));
     })
@@ -117,9 +118,68 @@ pub fn adamw_8bit(op: &AdamW8bit, mut io: Io) -> Resolved {
             let codes = k::DisjointMut::new(codes.slice(f));
             k::Values::Codes { codes, scales: k::DisjointMut::new(scales.data(f)), book }
         });
-        let x = k::Narrow { shape, w: values(&mut w, f), m, v };
+        let x = k::Narrow { shape, w: values(&mut w, f), m, v: Some(v) };
         let g = k::Pitched { data: g.data(f), pitch: g.ty().pitch };
         k::adamw_narrow(f.pool, &step, &x, g, key.as_ref().map(|key| random(key, id, part, f)));
+    })
+}
+
+/// One update by its constants and its scalars lr, coef and apply.
+fn lion_step(op: &Lion, [lr, coef, apply]: [f32; 3]) -> k::Lion {
+    k::Lion {
+        lr: f64::from(lr),
+        beta1: op.beta1,
+        beta2: op.beta2,
+        weight_decay: op.weight_decay,
+        grad_scale: coef,
+        apply: apply != 0.0,
+    }
+}
+
+pub fn lion(op: &Lion, mut io: Io) -> Resolved {
+    let op = op.clone();
+    let (g, lr, coef, apply) = (io.x(1)?, io.x(3)?, io.x(4)?, io.x(5)?);
+    let (mut w, mut m) = (io.donated(0, 0)?, io.donated(2, 1)?);
+    kernel(move |f| {
+        let step = lion_step(&op, [&lr, &coef, &apply].map(|x| x.scalar(f)));
+        // Pads take part: zero gradients and moments leave them zero.
+        k::lion(f.pool, &step, w.data(f), g.data(f), m.data(f));
+    })
+}
+
+pub fn lion_bf16(op: &LionBf16, mut io: Io) -> Resolved {
+    let LionBf16 { beta1, beta2, weight_decay, id, part } = *op;
+    let part = part_of(part, io.x_ty(0));
+    let op = Lion { beta1, beta2, weight_decay };
+    let (g, lr, coef, apply, key) = (io.x(1)?, io.x(3)?, io.x(4)?, io.x(5)?, io.x(6)?);
+    let (mut w, mut m) = (io.donated(0, 0)?, io.donated(2, 1)?);
+    kernel(move |f| {
+        let step = lion_step(&op, [&lr, &coef, &apply].map(|x| x.scalar(f)));
+        let shape = (w.ty().shape.rows(), w.ty().shape.cols());
+        let x = k::Narrow { shape, w: values(&mut w, f), m: values(&mut m, f), v: None };
+        let g = k::Pitched { data: g.data(f), pitch: g.ty().pitch };
+        k::lion_narrow(f.pool, &step, &x, g, Some(random(&key, id, part, f)));
+    })
+}
+
+pub fn lion_8bit(op: &Lion8bit, mut io: Io) -> Resolved {
+    let Lion8bit { beta1, beta2, weight_decay, id, part } = *op;
+    let part = part_of(part, io.x_ty(0));
+    let op = Lion { beta1, beta2, weight_decay };
+    let (g, lr, coef, apply) = (io.x(1)?, io.x(4)?, io.x(5)?, io.x(6)?);
+    let key = if io.operands() > 7 { Some(io.x(7)?) } else { None };
+    let mut w = io.donated(0, 0)?;
+    let (mut codes, mut scales) = (io.donated(2, 1)?, io.donated(3, 2)?);
+    // Made here: a step allocates nothing.
+    let book = k::Codebook::of(true);
+    kernel(move |f| {
+        let step = lion_step(&op, [&lr, &coef, &apply].map(|x| x.scalar(f)));
+        let shape = (w.ty().shape.rows(), w.ty().shape.cols());
+        let codes = k::DisjointMut::new(codes.slice(f));
+        let m = k::Values::Codes { codes, scales: k::DisjointMut::new(scales.data(f)), book };
+        let x = k::Narrow { shape, w: values(&mut w, f), m, v: None };
+        let g = k::Pitched { data: g.data(f), pitch: g.ty().pitch };
+        k::lion_narrow(f.pool, &step, &x, g, key.as_ref().map(|key| random(key, id, part, f)));
     })
 }
 

@@ -65,8 +65,10 @@
 //!              masked_mse(pool, pred, target, mask: &`[f32]`, inv_norm, ws) -> f32             masked_mse_workspace(rows, cols)
 //!              masked_mse_grad(pool, pred, target, mask, inv_norm, dpred)   (multiply inv_norm by the upstream gradient)
 //! optimizer    adamw(pool, &AdamW { lr, beta1, beta2, eps, weight_decay, bias_correction1, bias_correction2, grad_scale, apply }, p, g, m, v)
+//!              lion(pool, &Lion { lr, beta1, beta2, weight_decay, grad_scale, apply }, p, g, m)
 //!              lerp(pool, weight, target, x)        sum_squares(pool, x, ws) -> f32         sum_squares_workspace(len)
 //! narrow       adamw_narrow(pool, &AdamW, &Narrow { shape, w, m, v: Values }, g: Rows, Option<Random { key, id, first }>)
+//!              lion_narrow(pool, &Lion, &Narrow, g: Rows, Option<Random>)
 //!              lerp_bf16(pool, shape, weight, target: Rows, x: RowsMut)
 //! linear_ce    linear_cross_entropy(pool, Head { x, w, labels, first, of, tile }, inv_norm, Option<CrossEntropyGrad { scale, dx, dw, acc }>, ws) -> f32
 //!              head_sums(pool, Head, sums[T,3], ws)   head_loss(labels, sums, inv_norm) -> f32   head_grad(pool, Head, sums, inv_norm, CrossEntropyGrad, ws)
@@ -121,12 +123,14 @@ pub use linear_ce::{
 pub use loss::{masked_mse, masked_mse_grad, masked_mse_workspace, ordered_sum};
 pub use lstm::{lstm, lstm_workspace};
 pub use modulate::{gated_residual, gated_residual_grad, gated_residual_grad_workspace};
-pub use narrow::{Codebook, Narrow, Pitched, PitchedMut, Random, Values, adamw_narrow, lerp_bf16};
+pub use narrow::{
+    Codebook, Narrow, Pitched, PitchedMut, Random, Values, adamw_narrow, lerp_bf16, lion_narrow,
+};
 pub use norm::{
     ada_layer_norm, ada_layer_norm_grad, ada_layer_norm_grad_workspace, layer_norm, layer_norm_grad,
     layer_norm_grad_workspace, rms_norm, rms_norm_grad, rms_norm_grad_workspace,
 };
-pub use optimizer::{AdamW, adamw, lerp, sum_squares, sum_squares_workspace};
+pub use optimizer::{AdamW, Lion, adamw, lerp, lion, sum_squares, sum_squares_workspace};
 pub use pool::{DisjointMut, Pool};
 pub use random::{dropout, philox4x32_10};
 pub use rotary::{Pairing, Rotary, rotary};

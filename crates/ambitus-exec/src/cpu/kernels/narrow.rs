@@ -1,12 +1,12 @@
-//! AdamW on weights and moments of fewer than four bytes: widened to fp32 block by block, updated by [`AdamW`]'s own
-//! formula, and rounded as `ambitus_ir::ops::narrow` says.
+//! AdamW and Lion on weights and moments of fewer than four bytes: widened to fp32 block by block, updated by the formula that
+//! they have in fp32, and rounded as `ambitus_ir::ops::narrow` says.
 //!
 //! Elements are counted row-major without pads. A task takes a tile of them, whose blocks of 256 share a scale and start at
 //! a multiple of four, so at a whole random counter: bits depend on neither threads nor pitches. Pads are left alone.
 
 use super::Pool;
 use super::map;
-use super::optimizer::{AdamW, Factors};
+use super::optimizer::{AdamW, Factors, Lion, LionFactors};
 use super::pool::DisjointMut;
 use super::random::block_words;
 use super::simd::{Simd, dispatch};
@@ -72,34 +72,49 @@ pub struct Narrow<'a> {
     pub w: Values<'a>,
     /// The first moment; bf16 is rounded to nearest.
     pub m: Values<'a>,
-    /// The second moment; bf16 is stochastically rounded.
-    pub v: Values<'a>,
+    /// The second moment, where there is one; bf16 is stochastically rounded.
+    pub v: Option<Values<'a>>,
+}
+
+/// How elements are updated.
+enum Rule {
+    AdamW(Factors),
+    Lion(LionFactors),
 }
 
 /// One update of all elements. `random` is needed where the weight or the second moment is bf16.
 pub fn adamw_narrow(pool: &Pool, step: &AdamW, x: &Narrow<'_>, g: Pitched<'_, f32>, random: Option<Random>) {
-    if !step.apply {
-        return;
+    if step.apply {
+        update(pool, &Rule::AdamW(Factors::new(step)), x, g, random);
     }
-    let (factors, n) = (Factors::new(step), x.shape.0 * x.shape.1);
-    let isa = pool.isa();
+}
+
+/// One update of all elements, which have no second moment. `random` is needed where the weight is bf16.
+pub fn lion_narrow(pool: &Pool, step: &Lion, x: &Narrow<'_>, g: Pitched<'_, f32>, random: Option<Random>) {
+    if step.apply {
+        update(pool, &Rule::Lion(LionFactors::new(step)), x, g, random);
+    }
+}
+
+fn update(pool: &Pool, rule: &Rule, x: &Narrow<'_>, g: Pitched<'_, f32>, random: Option<Random>) {
+    let (isa, n) = (pool.isa(), x.shape.0 * x.shape.1);
     pool.run(n.div_ceil(TILE), |i| {
         for start in (i * TILE..n.min((i + 1) * TILE)).step_by(BLOCK) {
-            update_block(isa, &factors, x, g, random, (start, BLOCK.min(n - start)));
+            update_block(isa, rule, x, g, random, (start, BLOCK.min(n - start)));
         }
     });
 }
 
 dispatch! {
     fn update_block(
-        factors: &Factors, x: &Narrow<'_>, g: Pitched<'_, f32>, random: Option<Random>, at: (usize, usize),
+        rule: &Rule, x: &Narrow<'_>, g: Pitched<'_, f32>, random: Option<Random>, at: (usize, usize),
     ) = update_block_body
 }
 
 #[inline(always)]
 fn update_block_body<S: Simd>(
     s: S,
-    factors: &Factors,
+    rule: &Rule,
     x: &Narrow<'_>,
     g: Pitched<'_, f32>,
     random: Option<Random>,
@@ -112,12 +127,19 @@ fn update_block_body<S: Simd>(
     runs(cols, g.pitch, start, n, |at, to, n| gs[to..to + n].copy_from_slice(&g.data[at..at + n]));
     x.w.load(cols, start, w);
     x.m.load(cols, start, m);
-    x.v.load(cols, start, v);
-    map::body(s, factors, [gs], [w, m, v]);
+    if let Some(x) = &x.v {
+        x.load(cols, start, v);
+    }
+    match rule {
+        Rule::AdamW(factors) => map::body(s, factors, [gs], [&mut *w, &mut *m, &mut *v]),
+        Rule::Lion(factors) => map::body(s, factors, [gs], [&mut *w, &mut *m]),
+    }
     let words = random.map_or([0; BLOCK], |r| block_words((r.first + start as u64) / 4, r.id, r.key));
     x.w.store(cols, start, w, |i| words[i] >> 16);
     x.m.store(cols, start, m, |_| NEAREST);
-    x.v.store(cols, start, v, |i| words[i] & 0xffff);
+    if let Some(x) = &x.v {
+        x.store(cols, start, v, |i| words[i] & 0xffff);
+    }
 }
 
 /// In place of 16 random bits: round to nearest.
@@ -336,7 +358,7 @@ mod tests {
                 };
                 let flat = |x| Values::F32(PitchedMut { data: DisjointMut::new(x), pitch: n });
                 let v = Values::Bf16(PitchedMut { data: DisjointMut::new(&mut v), pitch: n });
-                let x = Narrow { shape: (1, n), w: flat(&mut w), m: flat(&mut m), v };
+                let x = Narrow { shape: (1, n), w: flat(&mut w), m: flat(&mut m), v: Some(v) };
                 let random = Random { key: [3, update], id: 9, first: 0 };
                 adamw_narrow(&pool, &step, &x, Pitched { data: &g, pitch: n }, Some(random));
             }

@@ -1,4 +1,4 @@
-//! AdamW, EMA and norms over flat parameter tensors.
+//! AdamW, Lion, EMA and norms over flat parameter tensors.
 
 use super::Pool;
 use super::loss::ordered_sum;
@@ -76,6 +76,70 @@ impl Map<1, 3> for Factors {
         let denominator = s.add(s.div(s.sqrt(v), s.splat(self.root)), s.splat(self.eps));
         let p = s.fnma(s.splat(self.size), s.div(m, denominator), p);
         [p, m, v]
+    }
+}
+
+/// One update of Lion (Chen et al., arXiv 2302.06675; order of operations as its authors' PyTorch file).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lion {
+    /// Learning rate.
+    pub lr: f64,
+    /// Share of the old moment in the step's sign.
+    pub beta1: f64,
+    /// Decay of the moment.
+    pub beta2: f64,
+    /// Decoupled weight decay.
+    pub weight_decay: f64,
+    /// Factor of the gradient (clipping, loss scale).
+    pub grad_scale: f32,
+    /// False leaves p and m as they are.
+    pub apply: bool,
+}
+
+/// `g' = grad_scale g; p *= 1 - lr wd; p -= lr sign(β1 m + (1 - β1) g'); m = β2 m + (1 - β2) g'`. A product is rounded and the
+/// other is not, as torch rounds them on processors that multiply and add at once: a sign hangs on it.
+pub fn lion(pool: &Pool, step: &Lion, p: &mut [f32], g: &[f32], m: &mut [f32]) {
+    if step.apply {
+        map_flat(pool, &LionFactors::new(step), [g], [p, m]);
+    }
+}
+
+/// The numbers of [`Lion`] that meet elements.
+pub(super) struct LionFactors {
+    grad: f32,
+    keep: f32,
+    beta1: f32,
+    first: f32,
+    beta2: f32,
+    second: f32,
+    size: f32,
+}
+
+impl LionFactors {
+    pub fn new(step: &Lion) -> LionFactors {
+        LionFactors {
+            grad: step.grad_scale,
+            keep: (1.0 - step.lr * step.weight_decay) as f32,
+            beta1: step.beta1 as f32,
+            first: (1.0 - step.beta1) as f32,
+            beta2: step.beta2 as f32,
+            second: (1.0 - step.beta2) as f32,
+            size: step.lr as f32,
+        }
+    }
+}
+
+impl Map<1, 2> for LionFactors {
+    const UPDATES: bool = true;
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, [g]: [S::V; 1], [p, m]: [S::V; 2]) -> [S::V; 2] {
+        let g = s.mul(g, s.splat(self.grad));
+        let p = s.mul(p, s.splat(self.keep));
+        let mixed = s.fma(g, s.splat(self.first), s.mul(m, s.splat(self.beta1)));
+        let (zero, size) = (s.zero(), s.splat(self.size));
+        let below = s.select_lt(mixed, zero, s.splat(-self.size), zero);
+        let p = s.sub(p, s.select_lt(zero, mixed, size, below));
+        [p, s.fma(g, s.splat(self.second), s.mul(m, s.splat(self.beta2)))]
     }
 }
 
@@ -177,6 +241,40 @@ mod tests {
             adamw(pool, &skip, &mut p, &vec![f32::NAN; n], &mut m, &mut v);
             assert!(p == before);
             [p, m, v].concat()
+        });
+    }
+
+    #[test]
+    fn lion_steps() {
+        let mut rng = Rng::new(113);
+        let n = 40_003;
+        let (p0, mut g) = (rng.vec(n), rng.vec(n));
+        g[7] = 0.0;
+        let step =
+            Lion { lr: 1e-3, beta1: 0.9, beta2: 0.99, weight_decay: 0.5, grad_scale: 0.5, apply: true };
+        let mut want = [Vec::new(), Vec::new()];
+        for (&p, &g) in p0.iter().zip(&g) {
+            let (mut p, mut m, g) = (f64::from(p), 0.0, 0.5 * f64::from(g));
+            // The gradient turns around, so that the step's sign is the moment's in the second update.
+            for g in [g, -1e-4 * g, g] {
+                let mixed = 0.9 * m + 0.1 * g;
+                p = p * (1.0 - 5e-4) - if mixed == 0.0 { 0.0 } else { 1e-3 * f64::signum(mixed) };
+                m = 0.99 * m + 0.01 * g;
+            }
+            for (w, x) in want.iter_mut().zip([p, m]) {
+                w.push(x as f32);
+            }
+        }
+        check(&want.concat(), TOL, "lion", |pool| {
+            let (mut p, mut m) = (p0.clone(), vec![0.0; n]);
+            let back: Vec<f32> = g.iter().map(|g| -1e-4 * g).collect();
+            for g in [&g, &back, &g] {
+                lion(pool, &step, &mut p, g, &mut m);
+            }
+            let before = p.clone();
+            lion(pool, &Lion { apply: false, ..step }, &mut p, &vec![f32::NAN; n], &mut m);
+            assert!(p == before);
+            [p, m].concat()
         });
     }
 

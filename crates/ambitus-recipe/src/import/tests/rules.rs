@@ -193,6 +193,20 @@ fn schedules_are_transformers() {
     );
 }
 
+/// The Trainer's Lion has the constants of its AdamW, where it is told no others.
+#[test]
+fn lion_comes_with_the_trainers_constants() {
+    let of = |text: &str| {
+        let r = recipe_of(&[("a.py", text)]);
+        (r.optimizer.map(|o| o.to_string()).unwrap_or_default(), r.learning_rate, r.betas, r.weight_decay)
+    };
+    let usual = |name: &str| (name.to_owned(), Some(5e-5), Some([0.9, 0.999]), Some(0.0));
+    assert_eq!(of("optim='lion_32bit'"), usual("lion"));
+    assert_eq!(of("optim='paged_lion_8bit'"), usual("lion-8bit"));
+    let own = "optim='lion_8bit', learning_rate=1e-5, adam_beta2=0.98, weight_decay=0.1";
+    assert_eq!(of(own), ("lion-8bit".to_owned(), Some(1e-5), Some([0.9, 0.98]), Some(0.1)));
+}
+
 #[test]
 fn arguments_to_keys() {
     let text = "num_train_epochs=2.5, warmup_steps=10, adam_beta2=0.99, adam_epsilon=1e-6, max_grad_norm=0, seed=42, \

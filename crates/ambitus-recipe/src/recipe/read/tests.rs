@@ -1,7 +1,7 @@
 use super::*;
 use crate::recipe::testing::defaults;
 use crate::recipe::{
-    ADAPTER_RATE, Batch, Checkpoint, Length, MicroBatch, Outside, Precision, Sample, UpdateAt, Validation,
+    Batch, Checkpoint, Length, MicroBatch, Outside, Precision, Sample, UpdateAt, Validation,
 };
 use crate::size::ByteSize;
 use ambitus_compile::passes::policy::Blocks;
@@ -318,7 +318,7 @@ fn absent_keys_mean_what_the_family_means() {
         recipe.settled(&defaults).recipe().clone()
     };
     let r = settled("lora: {}");
-    assert_eq!((r.learning_rate, r.weight_decay, r.ema), (Some(ADAPTER_RATE), Some(0.01), Some(true.into())));
+    assert_eq!((r.learning_rate, r.weight_decay, r.ema), (Some(1e-4), Some(0.01), Some(true.into())));
     assert_eq!(
         (r.batch, r.lora.unwrap().targets.unwrap()),
         (Some(Batch::Clips(8)), defaults.adapted.clone())
