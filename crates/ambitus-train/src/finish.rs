@@ -4,6 +4,7 @@ use crate::export::Source;
 use crate::metrics::History;
 use crate::pictures::{LossPicture, MelPicture, MemoryPicture, Picture};
 use crate::run_dir::RunDir;
+use crate::samples::Sound;
 use ambitus_compile::plan::report;
 use ambitus_exec::executor::Executor;
 use ambitus_families::error::RunError;
@@ -81,8 +82,8 @@ pub fn memory_picture(r: &Resolved, run: &RunDir) -> Result<(), RunError> {
     Ok(memory.save(&run.folder("pictures")?.join("memory.png"))?)
 }
 
-/// Draws all other pictures and writes the sounds. `tuned`: what was sampled from the result. Returns what was left out, for
-/// people.
+/// Draws all other pictures and writes the sounds. `tuned`: what was sampled from the result. Returns the sounds, and what was left
+/// out, for people.
 ///
 /// # Errors
 /// From the disk.
@@ -93,7 +94,7 @@ pub fn pictures(
     history: &History,
     validations: &[(u64, f64)],
     base_loss: Option<f64>,
-) -> Result<Vec<String>, RunError> {
+) -> Result<(Vec<Sound>, Vec<String>), RunError> {
     let dir = run.folder("pictures")?;
     let mut points: Vec<(u64, f64)> = base_loss.map(|l| (0, l)).into_iter().collect();
     points.extend(validations);
@@ -101,13 +102,13 @@ pub fn pictures(
     let loss = LossPicture { title: "loss", training: &history.losses, validation: &validation };
     loss.save(&dir.join("loss.png"))?;
 
-    let Some((sampler, Held { values: truth, .. })) = held_out(r)? else { return Ok(Vec::new()) };
-    let Some(tuned) = tuned else { return Ok(Vec::new()) };
+    let Some((sampler, Held { values: truth, .. })) = held_out(r)? else { return Ok(Default::default()) };
+    let Some(tuned) = tuned else { return Ok(Default::default()) };
     let audio = run.folder("audio")?;
     let path = audio.join(BASE_SAMPLE);
     let mut panels = vec![("true", truth.as_slice())];
     let base = if path.exists() { Some(base_sample(&path, truth.len())) } else { None };
-    let mut left_out = Vec::new();
+    let (mut sounds, mut left_out) = (Vec::new(), Vec::new());
     match &base {
         Some(Ok(base)) => {
             panels.push(("base", base.as_slice()));
@@ -128,9 +129,11 @@ pub fn pictures(
             left_out.push(format!("audio/{name}.wav is left out: the sample holds {bad}"));
             continue;
         }
-        sampler.write_sound(&audio.join(format!("{name}.wav")), values, r.recipe.seed)?;
+        let path = audio.join(format!("{name}.wav"));
+        sampler.write_sound(&path, values, r.recipe.seed)?;
+        sounds.push((name.to_owned(), path));
     }
-    Ok(left_out)
+    Ok((sounds, left_out))
 }
 
 /// Returns what was kept of the base; or what is wrong with it, which is no reason to lose the run's result.

@@ -18,6 +18,7 @@ mod samples;
 pub mod saved;
 pub mod say;
 pub mod tensor_ranges;
+mod tensorboard;
 pub mod trained;
 pub mod trainer;
 pub mod validate;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use ambitus_families::error::RunError;
 use ambitus_plan::memory::PhaseBytes;
 pub use history::History;
-pub use log::{Log, LogError, Resumed};
+pub use log::{Log, LogError, Resumed, each_after};
 pub use progress::{Progress, duration};
 pub use slow::{SlowSteps, StepFacts};
 

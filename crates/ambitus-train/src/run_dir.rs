@@ -8,6 +8,8 @@
 //! checkpoints/     step-N/, the newest few and the best
 //! export/          what the original project loads
 //! pictures/  audio/
+//! samples/         UPDATE/, what was spoken after it
+//! tensorboard/     an event file with all of the above that TensorBoard shows
 //! model/           configuration and vocabulary of the model that was trained, with their hashes
 //! products.txt     on GPUs: the algorithm of each matrix product, which a resumed run takes too
 //! .lock            held by the process that runs here

@@ -178,32 +178,36 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
 /// Returns the recipe's values by path, as text. Where the results lie does not count as a difference.
 fn flat(recipe: &Recipe) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
-    walk(&mut String::new(), &recipe.to_value(), &mut out);
+    leaves(&mut String::new(), '.', &recipe.to_value(), &mut |key, value| {
+        out.insert(key.to_owned(), shown(value));
+    });
     out.remove("run_dir");
     out
 }
 
-fn walk(path: &mut String, value: &Value, out: &mut BTreeMap<String, String>) {
-    let text = match value {
-        Value::Object(map) => {
-            let start = path.len();
-            for (key, value) in map {
-                if start > 0 {
-                    path.push('.');
-                }
-                path.push_str(key);
-                walk(path, value, out);
-                path.truncate(start);
-            }
-            return;
+/// Hands every value of an object that is none itself to `take`, by its path: `path`, and the keys with a separator between them.
+pub(crate) fn leaves(path: &mut String, separator: char, value: &Value, take: &mut dyn FnMut(&str, &Value)) {
+    let Value::Object(map) = value else { return take(path, value) };
+    let start = path.len();
+    for (key, value) in map {
+        if start > 0 {
+            path.push(separator);
         }
+        path.push_str(key);
+        leaves(path, separator, value, take);
+        path.truncate(start);
+    }
+}
+
+/// Returns a value of a recipe as text.
+fn shown(value: &Value) -> String {
+    match value {
         Value::String(s) => s.clone(),
         Value::Number(n) => {
             n.as_f64().filter(|x| *x != 0.0 && x.abs() < 1e-3).map_or(n.to_string(), |x| format!("{x:e}"))
         }
         other => other.to_string(),
-    };
-    out.insert(path.clone(), text);
+    }
 }
 
 impl fmt::Display for Runs {

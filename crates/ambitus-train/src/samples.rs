@@ -21,6 +21,18 @@ use std::sync::PoisonError;
 /// What lies beside the sounds of an update.
 const FILE: &str = "samples.json";
 
+/// A sound's name, and its file.
+pub type Sound = (String, PathBuf);
+
+/// What was spoken after an update.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// What a person should know.
+    pub said: String,
+    /// The sounds that there are.
+    pub sounds: Vec<Sound>,
+}
+
 /// Speaks for a run.
 pub struct Speaking<'a> {
     samples: &'a Samples,
@@ -41,30 +53,27 @@ impl<'a> Speaking<'a> {
         }
     }
 
-    /// Speaks all lines with weights of an update, and returns what a person should know.
+    /// Speaks all lines with weights of an update.
     ///
     /// # Errors
     /// A device that failed.
-    pub fn speak(
-        &self,
-        exec: &mut dyn Executor,
-        (update, source): (u64, Source),
-    ) -> Result<String, RunError> {
+    pub fn speak(&self, exec: &mut dyn Executor, (update, source): (u64, Source)) -> Result<Heard, RunError> {
         let spoken = self.spoken(exec, (update, source));
         self.samples.speech.lock().unwrap_or_else(PoisonError::into_inner).rest();
         // What speaking has left with the allocator is no other phase's.
         memory::return_freed();
-        match spoken {
-            Ok(said) => Ok(said),
-            Err(e @ (RunError::Device(_) | RunError::Ranks(_))) => Err(e),
+        let said = match spoken {
+            Ok(heard) => return Ok(heard),
+            Err(e @ (RunError::Device(_) | RunError::Ranks(_))) => return Err(e),
             Err(RunError::Interrupted(_)) => {
-                Ok(format!("update {update}: samples are left out: a stop was asked for"))
+                format!("update {update}: samples are left out: a stop was asked for")
             }
-            Err(why) => Ok(format!("update {update}: samples are left out: {why}; the run continues")),
-        }
+            Err(why) => format!("update {update}: samples are left out: {why}; the run continues"),
+        };
+        Ok(Heard { said, sounds: Vec::new() })
     }
 
-    fn spoken(&self, exec: &mut dyn Executor, (update, source): (u64, Source)) -> Result<String, RunError> {
+    fn spoken(&self, exec: &mut dyn Executor, (update, source): (u64, Source)) -> Result<Heard, RunError> {
         let dir = self.run.folder(&format!("samples/{update}"))?;
         let file = |name: &String| -> PathBuf { dir.join(format!("{name}.wav")) };
         let out = Out::Files(self.samples.names.iter().map(file).collect());
@@ -92,6 +101,8 @@ impl<'a> Speaking<'a> {
         }
         let facts = json!({ "update": update, "weights": source.name(), "seconds": seconds, "lines": lines });
         RunDir::at(dir).write_json(FILE, &facts)?;
-        Ok(said)
+        let sounds = lines.into_iter().zip(&self.samples.names);
+        let sounds = sounds.filter_map(|(line, name)| Some((name.clone(), line.file?))).collect();
+        Ok(Heard { said, sounds })
     }
 }

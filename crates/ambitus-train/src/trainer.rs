@@ -4,7 +4,7 @@ mod update;
 
 use crate::data_loader::Loader;
 use crate::export::Source;
-use crate::samples::Speaking;
+use crate::samples::{Heard, Sound, Speaking};
 use crate::saved::{self, Progress};
 use crate::tensor_ranges::Piece;
 use crate::validate::Validation;
@@ -49,6 +49,8 @@ pub trait Observer {
     fn step(&mut self, step: &Step, progress: &Progress) -> Result<(), RunError>;
     /// Called after every validation with the losses of the weights and of the average.
     fn validated(&mut self, update: u64, raw: f64, ema: Option<f64>);
+    /// Called after every sample with the names and files of its sounds.
+    fn spoken(&mut self, update: u64, sounds: &[Sound]);
     /// Called before every checkpoint: what it relies on must be on the disk.
     fn before_save(&mut self) -> Result<(), RunError>;
     /// Called after every checkpoint with the seconds it took.
@@ -167,8 +169,10 @@ impl Trainer<'_> {
     /// Speaks with the better weights of the last validation.
     fn speak(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
         let Some(samples) = &self.samples else { return Ok(()) };
-        let said = samples.speak(self.exec, (self.progress.update, Source::better(&self.progress)))?;
+        let update = self.progress.update;
+        let Heard { said, sounds } = samples.speak(self.exec, (update, Source::better(&self.progress)))?;
         said.lines().for_each(|line| observer.note(line));
+        observer.spoken(update, &sounds);
         self.meter.ended(phase::SAMPLE);
         Ok(())
     }

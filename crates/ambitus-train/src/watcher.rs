@@ -1,22 +1,26 @@
-//! Writes the training loop's log and console output.
+//! Writes the training loop's log, its events for TensorBoard, and console output.
 
 use crate::metrics::{self, History, Log, OfPlayer, Real, SlowSteps, StepFacts, Update};
+use crate::samples::Sound;
 use crate::saved::Progress;
+use crate::tensorboard::Events;
 use crate::trainer::{Observer, Played, Step};
 use ambitus_families::console::{Console, Silent};
 use ambitus_families::error::RunError;
 use ambitus_plan::resolved::Resolved;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Validations that are remembered.
 const MOST_VALIDATIONS: usize = 4096;
 
-/// Writes the log, explains slow steps, prints progress.
+/// Writes log and events, explains slow steps, prints progress.
 pub struct Watcher<'a> {
     r: &'a Resolved,
     log: Log,
     /// The log so far, of the whole run.
     pub history: History,
+    events: Events,
     slow: SlowSteps,
     saving_seconds: f64,
     /// Validation losses of this process, by update.
@@ -29,10 +33,10 @@ pub struct Watcher<'a> {
 }
 
 impl<'a> Watcher<'a> {
-    /// Continues a log with its history. `arena`: bytes of this rank's arena.
+    /// Continues a log with its history, and events. `arena`: bytes of this rank's arena.
     pub fn new(
         r: &'a Resolved,
-        (log, history): (Log, History),
+        (log, history, events): (Log, History, Events),
         arena: u64,
         console: &'a mut dyn Console,
     ) -> Watcher<'a> {
@@ -40,12 +44,38 @@ impl<'a> Watcher<'a> {
             r,
             log,
             history,
+            events,
             slow: SlowSteps::default(),
             saving_seconds: 0.0,
             validations: Vec::new(),
             arena,
             on_card: r.device.held_on_card(),
             console,
+        }
+    }
+
+    /// Records what the base says of the held-out clips and of the samples.
+    pub fn began(&mut self, progress: &Progress, sounds: &[Sound]) {
+        if let Some(base) = progress.validation_base {
+            self.record(|events| events.validated(0, base, None));
+        }
+        self.spoken(0, sounds);
+    }
+
+    /// Records the end of the run, after which come its results.
+    pub fn ended(&mut self, update: u64, sounds: &[Sound], mel: &Path) {
+        self.record(|events| events.end(update));
+        for (name, path) in sounds {
+            self.record(|events| events.sound(update, &format!("audio/{name}"), path));
+        }
+        if mel.exists() {
+            self.record(|events| events.picture(update, "mel", mel));
+        }
+    }
+
+    fn record(&mut self, event: impl FnOnce(&mut Events) -> Option<String>) {
+        if let Some(said) = event(&mut self.events) {
+            self.console.line(&said);
         }
     }
 
@@ -62,6 +92,8 @@ impl Observer for Silent {
     }
 
     fn validated(&mut self, _: u64, _: f64, _: Option<f64>) {}
+
+    fn spoken(&mut self, _: u64, _: &[Sound]) {}
 
     fn before_save(&mut self) -> Result<(), RunError> {
         Ok(())
@@ -121,6 +153,7 @@ impl Observer for Watcher<'_> {
             fill: step.rows as f64 / capacity.max(1) as f64,
         };
         self.log.append(&line)?;
+        self.record(|events| events.update(&line));
         if !step.applied() {
             let skipped = match (self.r.recipe.clip_per_tensor, step.loss_scale()) {
                 (false, None) => "the update was skipped".to_owned(),
@@ -161,6 +194,7 @@ impl Observer for Watcher<'_> {
     fn validated(&mut self, update: u64, raw: f64, ema: Option<f64>) {
         let averaged = ema.map_or(String::new(), |e| format!(", of the average {e:.4}"));
         self.console.line(&format!("update {update}: validation loss {raw:.4}{averaged}"));
+        self.record(|events| events.validated(update, raw, ema));
         if self.validations.len() == MOST_VALIDATIONS {
             // For a picture every second is as good.
             let mut at = 0;
@@ -172,8 +206,17 @@ impl Observer for Watcher<'_> {
         self.validations.push((update, ema.map_or(raw, |e| e.min(raw))));
     }
 
+    fn spoken(&mut self, update: u64, sounds: &[Sound]) {
+        for (name, path) in sounds {
+            self.record(|events| events.sound(update, &format!("samples/{name}"), path));
+        }
+    }
+
     fn before_save(&mut self) -> Result<(), RunError> {
-        Ok(self.log.sync()?)
+        self.log.sync()?;
+        // It repeats what is elsewhere: no reason to be without a checkpoint.
+        self.record(Events::sync);
+        Ok(())
     }
 
     fn saved(&mut self, _: u64, seconds: f64) {

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use ambitus_store::{open_own_file, write_atomic};
+use ambitus_store::{open_file, open_own_file, write_atomic};
 use thiserror::Error;
 
 use super::{History, Update};
@@ -189,6 +189,29 @@ fn intact(file: &File, update: u64, history: &mut History) -> Option<u64> {
         history.add(&read);
     }
     Some(end)
+}
+
+/// Hands the lines after an update to `take`, of a log that was resumed.
+///
+/// # Errors
+/// A file that cannot be read, and what `take` returns.
+pub fn each_after(
+    path: &Path,
+    update: u64,
+    take: &mut dyn FnMut(&Update) -> io::Result<()>,
+) -> Result<(), LogError> {
+    let mut each = || {
+        let mut reader = BufReader::new(open_file(path).map_err(io::Error::other)?.0);
+        let mut line = Vec::new();
+        while next_line(&mut reader, &mut line)? > 0 {
+            let line: Update = serde_json::from_slice(&line)?;
+            if line.update > update {
+                take(&line)?;
+            }
+        }
+        Ok(())
+    };
+    each().map_err(|source| LogError { file: path.into(), source })
 }
 
 /// What a damaged log holds.

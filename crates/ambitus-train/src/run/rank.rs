@@ -8,8 +8,9 @@ use crate::finish;
 use crate::metrics::{Log, Resumed, Summary};
 use crate::room;
 use crate::run_dir::RunDir;
-use crate::samples::Speaking;
+use crate::samples::{Sound, Speaking};
 use crate::saved::{self, Progress};
+use crate::tensorboard::Events;
 use crate::trainer::{Ended, Play, Trainer};
 use crate::validate::Validation;
 use crate::watcher::Watcher;
@@ -66,8 +67,8 @@ pub(super) fn attempt(
     let (model, capacity) = (&shape.model, shape.session.capacity);
     let held_out = r.data.clips(&r.model, &r.data.split.validation, r.recipe.seed)?;
     let validation = Validation::new(held_out, model.clone(), capacity)?;
-    let progress = match &latest {
-        Some(checkpoint) => go_on(r, exec, checkpoint, (world, &mut meter), console)?,
+    let (progress, sounds) = match &latest {
+        Some(checkpoint) => (go_on(r, exec, checkpoint, (world, &mut meter), console)?, Vec::new()),
         None => begin(r, run, exec, &validation, (world, &mut meter), console)?,
     };
     let work = Work {
@@ -81,10 +82,7 @@ pub(super) fn attempt(
     };
     let mut watcher = None;
     if world.is_first() {
-        let step = latest.as_ref().map_or(0, |c| c.step);
-        let Resumed { log, history, note } = Log::resume(&run.metrics(), step, r.updates)?;
-        note.iter().for_each(|note| console.line(note));
-        watcher = Some(Watcher::new(r, (log, history), exec.arena_bytes(), &mut *console));
+        watcher = Some(watch(r, run, (&progress, &sounds), exec.arena_bytes(), &mut *console)?);
     }
     let loader = Loader::start(work, progress.update)?;
     let mut trainer = Trainer {
@@ -128,6 +126,24 @@ pub(super) fn attempt(
     Ok(end)
 }
 
+/// Continues what a run's loop is recorded in; of a run that begins with `sounds` of the base.
+fn watch<'a>(
+    r: &'a Resolved,
+    run: &RunDir,
+    (progress, sounds): (&Progress, &[Sound]),
+    arena: u64,
+    console: &'a mut dyn Console,
+) -> Result<Watcher<'a>, RunError> {
+    let Resumed { log, history, note } = Log::resume(&run.metrics(), progress.update, r.updates)?;
+    let (events, odd) = Events::resume(r, run, progress.update);
+    note.iter().chain(&odd).for_each(|note| console.line(note));
+    let mut watcher = Watcher::new(r, (log, history, events), arena, console);
+    if progress.update == 0 {
+        watcher.began(progress, sounds);
+    }
+    Ok(watcher)
+}
+
 /// Bytes of the arenas of a run that ended.
 struct Arenas {
     planned: u64,
@@ -140,21 +156,23 @@ fn results(
     r: &Resolved,
     run: &RunDir,
     (progress, source, tuned): (&Progress, Source, Option<Vec<f32>>),
-    watcher: Watcher<'_>,
+    mut watcher: Watcher<'_>,
     (meter, arenas, on_card): (&mut Meter, Arenas, Option<u64>),
     started: Instant,
 ) -> Result<(), RunError> {
     let slow_steps = watcher.slow_steps();
-    let Watcher { history, validations, console, .. } = watcher;
     let newest = newest(&run.checkpoints())?;
     let out = run.folder("export")?;
     let own = own_dtype(run, &r.recipe, r.model.family)?;
     let of_run = export::Run { dir: run, family: r.model.family, lora: r.recipe.lora.as_ref(), layout: None };
-    let dtype = export_from(&of_run, &newest, (source, Form::Model), (None, own), &out, console)?;
+    let dtype = export_from(&of_run, &newest, (source, Form::Model), (None, own), &out, watcher.console)?;
     meter.ended(phase::EXPORT);
-    let said = finish::pictures(r, run, tuned, &history, &validations, progress.validation_base)?;
-    said.iter().for_each(|said| console.line(said));
+    let (base, losses) = (progress.validation_base, &*watcher.validations);
+    let (sounds, said) = finish::pictures(r, run, tuned, &watcher.history, losses, base)?;
+    said.iter().for_each(|said| watcher.console.line(said));
+    watcher.ended(progress.update, &sounds, &run.root.join("pictures/mel.png"));
     meter.ended(phase::RESULTS);
+    let Watcher { history, console, .. } = watcher;
     let last = progress.last.map(|(raw, ema)| match source {
         Source::Ema => ema.unwrap_or(raw),
         Source::Raw => raw,
@@ -273,7 +291,7 @@ fn go_on(
     Ok(progress)
 }
 
-/// Loads the model into an executor, and looks at it before it changes.
+/// Loads the model into an executor, and looks at it before it changes. Returns what was spoken too.
 fn begin(
     r: &Resolved,
     run: &RunDir,
@@ -281,7 +299,7 @@ fn begin(
     validation: &Validation,
     (world, meter): (&World, &mut Meter),
     console: &mut dyn Console,
-) -> Result<Progress, RunError> {
+) -> Result<(Progress, Vec<Sound>), RunError> {
     let busy = world.busy();
     weights::fill(exec, &r.model, r.recipe.seed, world.held())?;
     drop(busy);
@@ -300,12 +318,14 @@ fn begin(
     if world.is_first() {
         finish::keep_base(r, run, base)?;
     }
+    let mut sounds = Vec::new();
     if let Some(samples) = Speaking::of(r.samples.as_ref(), run) {
-        let said = samples.speak(exec, (0, Source::Raw))?;
-        said.lines().for_each(|line| console.line(line));
+        let heard = samples.speak(exec, (0, Source::Raw))?;
+        sounds = heard.sounds;
+        heard.said.lines().for_each(|line| console.line(line));
     }
     meter.ended(phase::SAMPLE);
-    Ok(progress)
+    Ok((progress, sounds))
 }
 
 fn number(bytes: &[u8]) -> u64 {

@@ -1,6 +1,7 @@
 //! Checkpoints of any number of ranks are read at any other, with every bit, whatever the strategy.
 
 use super::*;
+use crate::samples::Sound;
 use crate::trainer::{Observer, Step, Trainer};
 use crate::validate::Validation;
 use crate::world;
@@ -463,6 +464,7 @@ impl Observer for Notes {
         Ok(())
     }
     fn validated(&mut self, _: u64, _: f64, _: Option<f64>) {}
+    fn spoken(&mut self, _: u64, _: &[Sound]) {}
     fn before_save(&mut self) -> Result<(), RunError> {
         self.ready.take().map_or(Ok(()), Err)
     }
