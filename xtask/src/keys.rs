@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 /// Files, structures in them, and the heads of their tables.
-const TABLES: [(&str, &str, &str); 11] = [
+const TABLES: [(&str, &str, &str); 12] = [
     ("recipe.rs", "Recipe", "A recipe"),
     ("recipe.rs", "Model", "`model:`"),
     ("recipe.rs", "Data", "`data:`"),
@@ -22,6 +22,7 @@ const TABLES: [(&str, &str, &str); 11] = [
     ("recipe/offload.rs", "Offload", "`offload:`"),
     ("recipe/sharding.rs", "Sharding", "`sharding:`"),
     ("recipe/stages.rs", "Stage", "A stage of `stages:`"),
+    ("recipe/stop.rs", "Stop", "`stop:`"),
     ("recipe/players.rs", "Player", "A player of `players:`"),
 ];
 const HEAD: &str = "\

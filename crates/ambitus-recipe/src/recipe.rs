@@ -27,6 +27,7 @@ mod samples;
 mod schedule;
 mod sharding;
 mod stages;
+mod stop;
 #[cfg(test)]
 mod testing;
 mod trained;
@@ -59,6 +60,7 @@ pub use samples::{Every, Samples, Sentences};
 pub use schedule::{Kind as ScheduleKind, Per, Schedule};
 pub use sharding::{BackwardPrefetch, MAX_RANKS, Sharding, Strategy, Units};
 pub use stages::Stage;
+pub use stop::Stop;
 pub use trained::Lora;
 pub use validate::Invalid;
 
@@ -193,6 +195,10 @@ pub struct Recipe {
     /// Updates between validations; 0: only before the first and after the last.
     #[serde(default = "default::every")]
     pub validate_every: u64,
+    /// When to end before all updates are done: `{after: N}`, after N validations in a row without gain (see [`Stop`]). The best
+    /// checkpoint is kept, and is what is exported. Absent: after the last update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Stop>,
     /// Updates between checkpoints; 0: only after the last.
     #[serde(default = "default::every")]
     pub save_every: u64,
@@ -308,6 +314,7 @@ impl Recipe {
             players: BTreeMap::new(),
             ema: None,
             validate_every: default::every(),
+            stop: None,
             save_every: default::every(),
             keep: default::keep(),
             seed: 0,

@@ -17,6 +17,7 @@ pub mod runs_table;
 mod samples;
 pub mod saved;
 pub mod say;
+mod stopping;
 pub mod tensor_ranges;
 mod tensorboard;
 pub mod trained;

@@ -160,6 +160,12 @@ pub struct Summary {
     /// Why the run ended: `finished`, `interrupted`.
     #[serde(default)]
     pub ended: String,
+    /// Why it ended before its last update, and where the best of it is; only where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
+    /// How validation rose while training fell; only where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overfitting: Option<String>,
     /// Passes over the data.
     #[serde(default)]
     pub epochs: f64,

@@ -20,7 +20,9 @@ pub(crate) fn check(r: &Resolved, dir: &CheckpointDir, update: u64) -> Result<Op
     let (1.., Some(free)) = (left, folder.and_then(disk_free)) else { return Ok(None) };
     // The newest and the best, and the one that is written before an older one goes.
     let most = u64::from(r.recipe.keep.max(1)) + 2;
-    let saves = left.checked_div(r.recipe.save_every).unwrap_or(0) + 1;
+    let every = |n: u64| left.checked_div(n).unwrap_or(0);
+    let gains = if r.recipe.stop.is_some() { every(r.recipe.validate_every) } else { 0 };
+    let saves = every(r.recipe.save_every) + gains + 1;
     let there = dir.list()?.len() as u64;
     let more = most.saturating_sub(there).min(saves).max(1);
     let at = dir.parent().display();

@@ -265,6 +265,11 @@ fn check(r: &mut Resolved, say_data: bool, console: &mut dyn Console) -> Result<
     if say_data {
         r.data.describe().iter().for_each(|line| console.line(line));
     }
+    if r.recipe.stop.is_some() && r.data.split.validation.is_empty() {
+        return Err(RunError::Usage(
+            "stop: goes by validations, and no clip is held out: name some with data.validation, or leave stop out".to_owned(),
+        ));
+    }
     require_fit(r)?;
     require_room(r)?;
     for line in r.describe()? {

@@ -41,11 +41,22 @@ pub struct Progress {
     pub best: Option<(u64, f64)>,
     /// The last validation: losses of the weights and of the average.
     pub last: Option<(f64, Option<f64>)>,
+    /// The lowest loss of the validations that `validate_every` asks for, and how many in a row since then were not below it. One
+    /// that a stop asks for does not count: a run that is resumed ends where it would have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plateau: Option<(f64, u32)>,
     /// The update from which the run computes in fp32, because fp16 failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fp32_from: Option<u64>,
     /// Digest of recipe and data: a checkpoint belongs to one run.
     pub run: String,
+}
+
+impl Progress {
+    /// Returns the loss of the last validation, the lower one.
+    pub fn last_loss(&self) -> Option<f64> {
+        self.last.map(|(raw, ema)| ema.map_or(raw, |ema| ema.min(raw)))
+    }
 }
 
 /// A number, or a list where there are several players.

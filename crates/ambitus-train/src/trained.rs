@@ -196,7 +196,7 @@ fn named(dir: &CheckpointDir, path: &Path) -> Result<Checkpoint, RunError> {
 }
 
 /// Returns the checkpoint of the best validation where it is kept, else the newest one.
-fn best(dir: &CheckpointDir, console: &mut dyn Console) -> Result<Option<Checkpoint>, RunError> {
+pub(crate) fn best(dir: &CheckpointDir, console: &mut dyn Console) -> Result<Option<Checkpoint>, RunError> {
     let Some(newest) = saved::newest_good(dir, console)? else { return Ok(None) };
     let Some((update, _)) = saved::progress(&newest)?.best.filter(|(update, _)| *update != newest.step)
     else {

@@ -6,6 +6,7 @@ use crate::data_loader::Loader;
 use crate::export::Source;
 use crate::samples::{Heard, Sound, Speaking};
 use crate::saved::{self, Progress};
+use crate::stopping;
 use crate::tensor_ranges::Piece;
 use crate::validate::Validation;
 use crate::world::World;
@@ -35,7 +36,7 @@ const LEAST_SCALE: f32 = 1.0;
 /// How the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// All updates were done.
+    /// All updates were done, or validations say that no more are worth it.
     Complete,
     /// A stop was asked for.
     Stopped,
@@ -96,7 +97,7 @@ impl Trainer<'_> {
     pub fn run(&mut self, loader: &Loader, observer: &mut dyn Observer) -> Result<Ended, RunError> {
         let mut silent = SilentTensors::watch(self.exec, self.progress.applied[0], self.world);
         let mut skipped = 0;
-        while self.progress.update < self.updates {
+        while self.progress.update < self.updates && !stopping::is_over(self.recipe, &self.progress) {
             let step = self.update(loader)?;
             observer.step(&step, &self.progress)?;
             if !step.applied() && step.loss_scale().is_some_and(|s| s < LEAST_SCALE) {
@@ -123,31 +124,39 @@ impl Trainer<'_> {
             let done = self.progress.update;
             let due = |every: u64| every > 0 && done.is_multiple_of(every);
             let stopping = step.stop;
-            let last = done == self.updates || stopping;
-            let validates = due(self.recipe.validate_every) || last;
-            if validates {
-                self.validate(observer)?;
+            let asked = due(self.recipe.validate_every);
+            let validates = asked || done == self.updates || stopping;
+            if validates
+                && let Some(loss) = self.validate(observer)?
+                && asked
+            {
+                self.progress.plateau = stopping::plateau(self.progress.plateau, loss);
             }
+            let complete = done == self.updates || stopping::is_over(self.recipe, &self.progress);
+            let last = complete || stopping;
+            let best =
+                self.recipe.stop.is_some() && self.progress.best.is_some_and(|(update, _)| update == done);
             if !stopping && (self.samples.as_ref().is_some_and(|s| s.is_due(done, validates)) || last) {
                 self.speak(observer)?;
             }
-            if due(self.recipe.save_every) || last {
+            if due(self.recipe.save_every) || best || last {
                 self.save(observer, last)?;
             }
-            if stopping && done < self.updates {
+            if stopping && !complete {
                 return Ok(Ended::Stopped);
             }
         }
         Ok(Ended::Complete)
     }
 
-    /// Measures the losses of the weights and of the average on the fixed draws; remembers the best.
+    /// Measures the losses of the weights and of the average on the fixed draws; remembers the best. Returns the lower one, if any
+    /// clip is held out.
     ///
     /// # Errors
     /// Unreadable clips.
-    pub fn validate(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+    pub fn validate(&mut self, observer: &mut dyn Observer) -> Result<Option<f64>, RunError> {
         if self.validation.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let raw = self.validation.loss(self.exec, program::EVALUATE, self.world)?;
         let ema = if self.acts.contains(&Act::Ema) {
@@ -163,7 +172,7 @@ impl Trainer<'_> {
         self.progress.last = raw.is_finite().then_some((raw, ema.filter(|e| e.is_finite())));
         self.meter.ended(phase::EVALUATE);
         observer.validated(self.progress.update, raw, ema);
-        Ok(())
+        Ok(Some(better))
     }
 
     /// Speaks with the better weights of the last validation.

@@ -156,6 +156,9 @@ impl Recipe {
         let dropout = self.dropout.unwrap_or(0.0);
         real("dropout", dropout, half_open(dropout), "a probability from 0 to below 1")?;
         count("validate_every", self.validate_every, 0)?;
+        if let Some(stop) = self.stop {
+            stop.validate(self.validate_every)?;
+        }
         count("save_every", self.save_every, 0)?;
         count("keep", self.keep.into(), 1)?;
         if !(1..=1024).contains(&self.threads.unwrap_or(1)) {

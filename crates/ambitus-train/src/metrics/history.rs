@@ -85,6 +85,7 @@ impl History {
     pub fn summary(&self) -> Summary {
         let mut steps = self.steps.clone();
         steps.sort_by(f64::total_cmp);
+        let done = self.last.0;
         let mean = |(n, sum): (u64, f64)| (n > 0).then(|| sum / n as f64);
         Summary {
             updates: self.last.0,
@@ -92,7 +93,8 @@ impl History {
             tokens_per_second: (self.seconds > 0.0).then(|| self.frames as f64 / self.seconds),
             step_seconds_median: median(&steps),
             loss_first: mean(self.tenths[0]),
-            loss_last: mean(self.tenths[1]),
+            // Of a run that ended early, of the updates that it did.
+            loss_last: mean(self.tenths[1]).or_else(|| self.losses.mean(done - done.div_ceil(10), done)),
             packing_fill: (self.capacity > 0.0).then(|| self.frames as f64 / self.capacity),
             frames: self.frames,
             skipped_updates: self.skipped,
@@ -129,6 +131,14 @@ mod tests {
         assert!((s.packing_fill.unwrap() - 0.9).abs() < 1e-12);
         let empty = of(&[]).summary();
         assert_eq!((empty.updates, empty.loss_first, empty.tokens_per_second), (0, None, None));
+    }
+
+    #[test]
+    fn a_run_that_ends_early_has_a_last_loss_too() {
+        let mut history = History::new(1000);
+        (1..=20).for_each(|n| history.add(&sample_update(n)));
+        let s = history.summary();
+        assert_eq!((s.updates, s.loss_last), (20, Some((1.0 / 19.0 + 1.0 / 20.0) / 2.0)));
     }
 
     /// A million updates take what a few thousand do, and say the same.

@@ -112,6 +112,17 @@ impl Curve {
         }
     }
 
+    /// Returns the mean of the finite losses of updates after `after` and up to `to`, to the width of a column; `None` of none.
+    pub fn mean(&self, after: u64, to: u64) -> Option<f64> {
+        let within = |c: &&Column| {
+            let update = c.updates / c.count;
+            update > after as f64 && update <= to as f64
+        };
+        let (sum, count) =
+            self.columns.iter().filter(within).fold((0.0, 0.0), |(s, n), c| (s + c.losses, n + c.count));
+        (count > 0.0).then(|| sum / count)
+    }
+
     /// Returns the number of columns.
     #[cfg(test)]
     pub(crate) fn columns(&self) -> usize {

@@ -5,6 +5,7 @@ use crate::export::dtype::Dtype;
 use crate::export::{self, Form, Source};
 use crate::run_dir::RunDir;
 use crate::saved;
+use crate::trained;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{self, Families, Family};
@@ -35,7 +36,7 @@ pub struct Exported {
     pub dtype: Dtype,
 }
 
-/// Exports a run's newest checkpoint (`ambitus export`); of a run in stages, that of the last complete stage.
+/// Exports a run's newest checkpoint (`ambitus export`), or its best, where it has a `stop`; of a run in stages, that of the last complete stage.
 ///
 /// # Errors
 /// No checkpoint yet, or none that can be used, a layout that the family does not have, no adapters where they are asked for, a weight that the type asked for cannot hold,
@@ -49,7 +50,8 @@ pub fn export_run(
 ) -> Result<Exported, RunError> {
     let (whole, of_whole) = RunDir::open(families, root)?;
     let (run, recipe) = stages::latest(families, whole.clone(), of_whole.clone())?;
-    let checkpoint = saved::newest_good(&run.checkpoints(), console)?
+    let of_result = if recipe.stop.is_some() { trained::best } else { saved::newest_good };
+    let checkpoint = of_result(&run.checkpoints(), console)?
         .ok_or_else(|| RunError::Usage(format!("{}: has no complete checkpoint yet", root.display())))?;
     let progress = saved::progress(&checkpoint)?;
     let source = wanted.source.unwrap_or_else(|| Source::better(&progress));

@@ -10,7 +10,9 @@ use crate::room;
 use crate::run_dir::RunDir;
 use crate::samples::{Sound, Speaking};
 use crate::saved::{self, Progress};
+use crate::stopping;
 use crate::tensorboard::Events;
+use crate::trained;
 use crate::trainer::{Ended, Play, Trainer};
 use crate::validate::Validation;
 use crate::watcher::Watcher;
@@ -110,8 +112,7 @@ pub(super) fn attempt(
     if ended != Ended::Complete {
         return Ok(end);
     }
-    let source = Source::better(&progress);
-    let tuned = finish::sampled(r, exec, finish::sampler(source))?;
+    let tuned = finish::sampled(r, exec, finish::sampler(Source::better(&progress)))?;
     let on_card = r.device.held_on_card();
     let (planned_arena, arena) = (exec.planned().arena_bytes(), exec.arena_bytes());
     // What follows has its bytes: no rank keeps its arena.
@@ -122,7 +123,7 @@ pub(super) fn attempt(
     let _busy = world.busy();
     let arenas =
         Arenas { planned: planned_arena, used: arena, of_ranks: arenas.iter().map(|b| number(b)).collect() };
-    results(r, run, (&progress, source, tuned), watcher, (&mut meter, arenas, on_card), started)?;
+    results(r, run, (&progress, tuned), watcher, (&mut meter, arenas, on_card), started)?;
     Ok(end)
 }
 
@@ -155,17 +156,22 @@ struct Arenas {
 fn results(
     r: &Resolved,
     run: &RunDir,
-    (progress, source, tuned): (&Progress, Source, Option<Vec<f32>>),
+    (progress, tuned): (&Progress, Option<Vec<f32>>),
     mut watcher: Watcher<'_>,
     (meter, arenas, on_card): (&mut Meter, Arenas, Option<u64>),
     started: Instant,
 ) -> Result<(), RunError> {
     let slow_steps = watcher.slow_steps();
-    let newest = newest(&run.checkpoints())?;
+    // What the run has just written is not read again.
+    let best =
+        if r.recipe.stop.is_some() { trained::best(&run.checkpoints(), watcher.console)? } else { None };
+    let result = best.map_or_else(|| newest(&run.checkpoints()), Ok)?;
+    let of_result = saved::progress(&result)?;
+    let source = Source::better(&of_result);
     let out = run.folder("export")?;
     let own = own_dtype(run, &r.recipe, r.model.family)?;
     let of_run = export::Run { dir: run, family: r.model.family, lora: r.recipe.lora.as_ref(), layout: None };
-    let dtype = export_from(&of_run, &newest, (source, Form::Model), (None, own), &out, watcher.console)?;
+    let dtype = export_from(&of_run, &result, (source, Form::Model), (None, own), &out, watcher.console)?;
     meter.ended(phase::EXPORT);
     let (base, losses) = (progress.validation_base, &*watcher.validations);
     let (sounds, said) = finish::pictures(r, run, tuned, &watcher.history, losses, base)?;
@@ -173,17 +179,13 @@ fn results(
     watcher.ended(progress.update, &sounds, &run.root.join("pictures/mel.png"));
     meter.ended(phase::RESULTS);
     let Watcher { history, console, .. } = watcher;
-    let last = progress.last.map(|(raw, ema)| match source {
-        Source::Ema => ema.unwrap_or(raw),
-        Source::Raw => raw,
-    });
     let parts = r.plan.parts.iter().flat_map(|p| &p.ranks);
     let ranks = arenas.of_ranks.len();
     let summary = Summary {
         // Also where lines of the log are lost.
         updates: progress.update,
         validation_base: progress.validation_base,
-        validation_last: last,
+        validation_last: progress.last_loss(),
         validation_best: progress.best.map(|(_, loss)| loss),
         best_update: progress.best.map(|(update, _)| update),
         best_weights: Some(source.name().to_owned()),
@@ -203,10 +205,13 @@ fn results(
         slow_steps,
         wall_seconds: started.elapsed().as_secs_f64(),
         ended: "complete".to_owned(),
+        stopped: stopping::why(&r.recipe, progress, r.updates, &result.path),
+        overfitting: stopping::overfitting(progress, &history.losses),
         ..history.summary()
     };
     summary.write(&run.root)?;
-    report(r, run, &newest.path, Exported { source, dtype }, &summary, console);
+    let of_result = (&*result.path, of_result.last_loss());
+    report(r, run, of_result, Exported { source, dtype }, &summary, console);
     Ok(())
 }
 
@@ -332,7 +337,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte))
 }
 
-/// Returns what a checkpoint must share with the run that resumes it: everything but who computes, and what is spoken.
+/// Returns what a checkpoint must share with the run that resumes it: everything but who computes, what is spoken, and when it stops.
 fn digest(r: &Resolved) -> Result<String, RunError> {
     let recipe = r.recipe.clone();
     // Where every parameter decays, as before there was this key.
@@ -343,6 +348,7 @@ fn digest(r: &Resolved) -> Result<String, RunError> {
         placement: None,
         threads: None,
         samples: None,
+        stop: None,
         no_decay,
         ..recipe
     };
@@ -361,16 +367,17 @@ fn newest(checkpoints: &CheckpointDir) -> Result<Checkpoint, RunError> {
 fn report(
     r: &Resolved,
     run: &RunDir,
-    checkpoint: &Path,
+    (checkpoint, loss): (&Path, Option<f64>),
     Exported { source, dtype }: Exported,
     s: &Summary,
     console: &mut dyn Console,
 ) {
     let root = run.root.display();
-    if let (Some(base), Some(last)) = (s.validation_base, s.validation_last) {
+    s.stopped.iter().chain(&s.overfitting).for_each(|said| console.line(said));
+    if let (Some(base), Some(loss)) = (s.validation_base, loss) {
         console.line(&format!(
-            "validation loss: base {base:.4}, result {last:.4} ({:+.1} %), same clips and draws, {} weights",
-            100.0 * (last / base - 1.0),
+            "validation loss: base {base:.4}, result {loss:.4} ({:+.1} %), same clips and draws, {} weights",
+            100.0 * (loss / base - 1.0),
             source.name()
         ));
     }

@@ -32,6 +32,7 @@ mod samples;
 mod say;
 mod schedules;
 mod stages;
+mod stopping;
 mod tensorboard;
 mod tensors;
 mod tokens;
