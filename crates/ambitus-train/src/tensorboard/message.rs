@@ -5,7 +5,8 @@
 
 use serde_json::Value;
 
-/// `DataType::DT_STRING` of a tensor.
+/// `DataType::DT_FLOAT` of a tensor, and `DT_STRING`.
+const DT_FLOAT: u64 = 1;
 const DT_STRING: u64 = 7;
 /// `ImageProto`'s colour space of red, green and blue.
 const RGB: u64 = 3;
@@ -142,7 +143,11 @@ pub fn picture(seconds: f64, step: u64, tag: &str, [width, height]: [usize; 2], 
 /// Returns a record of the plugin "hparams": its `HParamsPluginData`, of version 0, has one of three parts, each with its tag.
 fn hparams(seconds: f64, step: u64, tag: &str, field: u64, part: Message) -> Message {
     let content = Message::default().varint(1, 0).message(field, part);
-    event(seconds, step, Message::default().message(1, value(tag).message(9, metadata("hparams", content))))
+    // The plugin reads no value, but SwanLab's converter wants one number of whatever is no text.
+    let number = Message::default().varint(1, DT_FLOAT).message(2, Message::default());
+    let number = number.message(5, Message { bytes: vec![0; 4], tail: 0 });
+    let value = value(tag).message(8, number).message(9, metadata("hparams", content));
+    event(seconds, step, Message::default().message(1, value))
 }
 
 /// Returns what may differ between runs, and the scalars that they are compared by.

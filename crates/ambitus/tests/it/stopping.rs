@@ -70,7 +70,7 @@ fn a_stop_without_validation_is_refused() {
     let path = recipe(dir, "run", "stop: {after: 2}");
     let text = fs::read_to_string(&path)
         .expect("a recipe")
-        .replace("tokenizer: char", "tokenizer: char, validation: []");
+        .replace("tokenizer: char", "tokenizer: char, validation: {share: 0}");
     fs::write(&path, text).expect("a recipe");
     let (code, said) = common::said(dir, &["train", &path.display().to_string(), "--memory", "1GiB"]);
     assert!(code == 2 && said.contains("no clip is held out"), "{code}: {said}");
