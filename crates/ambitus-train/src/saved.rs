@@ -105,6 +105,25 @@ pub fn newest_good(dir: &CheckpointDir, console: &mut dyn Console) -> Result<Opt
     Ok(latest.checkpoint)
 }
 
+/// Returns the checkpoint of the best validation where it is kept, else the newest one; each with every byte verified.
+///
+/// # Errors
+/// As [`newest_good`].
+pub fn best(dir: &CheckpointDir, console: &mut dyn Console) -> Result<Option<Checkpoint>, RunError> {
+    let Some(newest) = newest_good(dir, console)? else { return Ok(None) };
+    let Some((update, _)) = progress(&newest)?.best.filter(|(update, _)| *update != newest.step) else {
+        return Ok(Some(newest));
+    };
+    let Some(best) = dir.list()?.into_iter().find(|c| c.step == update) else { return Ok(Some(newest)) };
+    match dir.verify(&best.path) {
+        Ok(_) => Ok(Some(best)),
+        Err(why) => {
+            console.line(&format!("damaged checkpoint passed over: {why}"));
+            Ok(Some(newest))
+        }
+    }
+}
+
 /// Returns the files of a checkpoint of a kind; `None` if it has none.
 ///
 /// # Errors

@@ -77,7 +77,7 @@ impl Trained {
         let (run, recipe) = if is_run { stages::latest(families, run, recipe)? } else { (run, recipe) };
         let checkpoint = match at.filter(|_| !is_run) {
             Some(dir) => named(&CheckpointDir::new(dir), path)?,
-            None => best(&run.checkpoints(), console)?.ok_or_else(|| {
+            None => saved::best(&run.checkpoints(), console)?.ok_or_else(|| {
                 RunError::Usage(format!("{}: has no complete checkpoint yet", root.display()))
             })?,
         };
@@ -193,23 +193,6 @@ fn named(dir: &CheckpointDir, path: &Path) -> Result<Checkpoint, RunError> {
     })?;
     dir.verify(&found.path)?;
     Ok(found)
-}
-
-/// Returns the checkpoint of the best validation where it is kept, else the newest one.
-pub(crate) fn best(dir: &CheckpointDir, console: &mut dyn Console) -> Result<Option<Checkpoint>, RunError> {
-    let Some(newest) = saved::newest_good(dir, console)? else { return Ok(None) };
-    let Some((update, _)) = saved::progress(&newest)?.best.filter(|(update, _)| *update != newest.step)
-    else {
-        return Ok(Some(newest));
-    };
-    let Some(best) = dir.list()?.into_iter().find(|c| c.step == update) else { return Ok(Some(newest)) };
-    match dir.verify(&best.path) {
-        Ok(_) => Ok(Some(best)),
-        Err(why) => {
-            console.line(&format!("damaged checkpoint passed over: {why}"));
-            Ok(Some(newest))
-        }
-    }
 }
 
 /// A folder of adapters in PEFT's form.

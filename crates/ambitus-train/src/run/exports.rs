@@ -5,7 +5,6 @@ use crate::export::dtype::Dtype;
 use crate::export::{self, Form, Source};
 use crate::run_dir::RunDir;
 use crate::saved;
-use crate::trained;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_families::family::{self, Families, Family};
@@ -50,7 +49,7 @@ pub fn export_run(
 ) -> Result<Exported, RunError> {
     let (whole, of_whole) = RunDir::open(families, root)?;
     let (run, recipe) = stages::latest(families, whole.clone(), of_whole.clone())?;
-    let of_result = if recipe.stop.is_some() { trained::best } else { saved::newest_good };
+    let of_result = if recipe.stop.is_some() { saved::best } else { saved::newest_good };
     let checkpoint = of_result(&run.checkpoints(), console)?
         .ok_or_else(|| RunError::Usage(format!("{}: has no complete checkpoint yet", root.display())))?;
     let progress = saved::progress(&checkpoint)?;

@@ -12,7 +12,6 @@ use crate::samples::{Sound, Speaking};
 use crate::saved::{self, Progress};
 use crate::stopping;
 use crate::tensorboard::Events;
-use crate::trained;
 use crate::trainer::{Ended, Play, Trainer};
 use crate::validate::Validation;
 use crate::watcher::Watcher;
@@ -163,8 +162,7 @@ fn results(
 ) -> Result<(), RunError> {
     let slow_steps = watcher.slow_steps();
     // What the run has just written is not read again.
-    let best =
-        if r.recipe.stop.is_some() { trained::best(&run.checkpoints(), watcher.console)? } else { None };
+    let best = if r.recipe.stop.is_some() { saved::best(&run.checkpoints(), watcher.console)? } else { None };
     let result = best.map_or_else(|| newest(&run.checkpoints()), Ok)?;
     let of_result = saved::progress(&result)?;
     let source = Source::better(&of_result);

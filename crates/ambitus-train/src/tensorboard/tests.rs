@@ -90,9 +90,9 @@ impl Fields {
 pub(super) fn data_of(mut file: &[u8]) -> Vec<Vec<u8>> {
     let sum = |bytes: &[u8]| {
         let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
-            (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (crc & 1) * 0x82F6_3B78)
+            (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ ((crc & 1) * 0x82F6_3B78))
         });
-        (!crc >> 15 | !crc << 17).wrapping_add(0xA282_EAD8).to_le_bytes()
+        (!crc).rotate_right(15).wrapping_add(0xA282_EAD8).to_le_bytes()
     };
     let mut all = Vec::new();
     while !file.is_empty() {

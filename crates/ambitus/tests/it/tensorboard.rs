@@ -41,9 +41,9 @@ fn of<'a>(message: &[(u64, &'a [u8])], field: u64) -> impl Iterator<Item = &'a [
 
 fn sum(bytes: &[u8]) -> [u8; 4] {
     let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (crc & 1) * 0x82F6_3B78)
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ ((crc & 1) * 0x82F6_3B78))
     });
-    (!crc >> 15 | !crc << 17).wrapping_add(0xA282_EAD8).to_le_bytes()
+    (!crc).rotate_right(15).wrapping_add(0xA282_EAD8).to_le_bytes()
 }
 
 fn file(run: &Path) -> PathBuf {
