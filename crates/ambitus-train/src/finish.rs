@@ -19,6 +19,9 @@ use std::path::Path;
 /// The base model's sample, kept for the pictures at the end.
 const BASE_SAMPLE: &str = "base_sample.safetensors";
 
+/// Columns of the memory over a micro-batch in `plan.json`.
+const MEMORY_COLUMNS: usize = 240;
+
 /// Returns the held-out clip that is sampled, and what samples it.
 fn held_out(r: &Resolved) -> Result<Option<(&dyn Sampler, Held)>, RunError> {
     let (Some(sample), Some(capacity), Some(prepared), Some(sampler)) =
@@ -80,6 +83,20 @@ pub fn memory_picture(r: &Resolved, run: &RunDir) -> Result<(), RunError> {
     let title = "memory over one micro-batch";
     let memory = MemoryPicture { title, series: &series, budget: Some(r.budget), marks: &marks };
     Ok(memory.save(&run.folder("pictures")?.join("memory.png"))?)
+}
+
+/// Returns the same for `plan.json`, in columns of as many instructions each.
+pub fn over_micro_batch(r: &Resolved) -> serde_json::Value {
+    let (series, marks) = memory_over_step(r);
+    let n = series.iter().map(|(_, bytes)| bytes.len()).max().unwrap_or(0);
+    let at = |bytes: &[u64], i: usize| bytes.get(i).or(bytes.last()).copied().unwrap_or(0);
+    let total = |i: usize| series.iter().fold(0_u64, |sum, s| sum.saturating_add(at(&s.1, i)));
+    let columns = n.min(MEMORY_COLUMNS);
+    // Each is its highest instruction, so that no peak is lost.
+    let highest = |c: usize| (c * n / columns..((c + 1) * n).div_ceil(columns)).max_by_key(|&i| total(i));
+    let shown: Vec<usize> = (0..columns).filter_map(highest).collect();
+    let of = |(name, bytes): &Series| (name.clone(), shown.iter().map(|&i| at(bytes, i)).collect::<Vec<_>>());
+    serde_json::json!({ "instructions": n, "marks": marks, "categories": series.iter().map(of).collect::<Vec<_>>() })
 }
 
 /// Draws all other pictures and writes the sounds. `tuned`: what was sampled from the result. Returns the sounds, and what was left

@@ -10,6 +10,7 @@ pub mod inference;
 pub mod launch;
 pub mod metrics;
 pub mod pictures;
+pub mod report;
 mod room;
 pub mod run;
 pub mod run_dir;

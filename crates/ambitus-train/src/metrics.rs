@@ -1,6 +1,7 @@
 //! A run's numbers: `metrics.jsonl` (a line per update), `summary.json`, the progress line and the
 //! one-line explanation of a slow step.
 
+mod curves;
 mod history;
 mod log;
 mod progress;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use ambitus_families::error::RunError;
 use ambitus_plan::memory::PhaseBytes;
+pub use curves::{COLUMNS, Curves, Series, Span};
 pub use history::History;
 pub use log::{Log, LogError, Resumed, each_after};
 pub use progress::{Progress, duration};

@@ -15,6 +15,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
+pub(crate) use axes::ticks;
 pub use loss::{Curve, LossPicture, Points};
 pub use mel::MelPicture;
 pub use memory::MemoryPicture;

@@ -8,6 +8,7 @@ pub use exports::{Exported, Wanted, export_run};
 
 use crate::finish;
 use crate::run_dir::RunDir;
+use crate::runs_table::flat;
 use crate::saved;
 use crate::trainer::Ended;
 use crate::world::{self, World};
@@ -29,6 +30,9 @@ use ambitus_plan::session;
 use ambitus_recipe::recipe::{Origins, Placement, Precision, Recipe};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+
+/// What a search tried that the plan of a run keeps, the nearest first; `plan --explain` has all.
+const MOST_CANDIDATES: usize = 64;
 
 /// Starts a run. `world`: this process's place among the processes that are its ranks; a process that is alone runs the recipe's
 /// ranks as threads.
@@ -319,12 +323,34 @@ pub(crate) fn check_weights(r: &Resolved) -> Result<(), RunError> {
 pub(crate) fn plan_json(r: &Resolved, origins: &Origins) -> serde_json::Value {
     let mut json = r.json();
     json["choices"] = serde_json::json!(r.choices);
+    json["run"] = serde_json::json!({
+        "updates": r.updates,
+        "unit": r.plan.shape.model.rows().unit,
+        "device": r.device.name(),
+        "on_card": r.device.is_card(),
+    });
+    json["data"] = serde_json::json!(r.data.describe());
+    json["candidates"] = serde_json::json!(r.candidates.iter().take(MOST_CANDIDATES).collect::<Vec<_>>());
+    json["over_micro_batch"] = finish::over_micro_batch(r);
+    json["recipe"] = recipe_json(r, origins);
     json["recipe_places"] = origins
         .places()
         .map(|(key, place)| (key.to_owned(), serde_json::json!(format!("{}:{}", place.line, place.column))))
         .collect::<serde_json::Map<_, _>>()
         .into();
     json
+}
+
+/// Returns all values of the recipe, and where each came from.
+fn recipe_json(r: &Resolved, origins: &Origins) -> serde_json::Value {
+    let from = |key: &str| match r.choices.iter().find(|c| c.key == key) {
+        Some(choice) => choice.from.clone(),
+        // Of a recipe that is resumed nobody knows any more.
+        None if !origins.says(key) && !r.resumed => "default".to_owned(),
+        None => origins.of(key),
+    };
+    let values = flat(&r.recipe).into_iter();
+    values.map(|(key, value)| serde_json::json!({ "from": from(&key), "key": key, "value": value })).collect()
 }
 
 /// How a run ended, and after which update.

@@ -4,7 +4,9 @@
 //! recipe.yaml      the run, complete; `ambitus resume` starts from it
 //! plan.json        what was planned, and where each choice came from
 //! metrics.jsonl    a line per update
+//! notes.jsonl      validations, slow steps, who else used the machine
 //! summary.json     the result
+//! report.html      all of it on a page
 //! checkpoints/     step-N/, the newest few and the best
 //! export/          what the original project loads
 //! pictures/  audio/

@@ -176,7 +176,7 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
 }
 
 /// Returns the recipe's values by path, as text. Where the results lie does not count as a difference.
-fn flat(recipe: &Recipe) -> BTreeMap<String, String> {
+pub(crate) fn flat(recipe: &Recipe) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     leaves(&mut String::new(), '.', &recipe.to_value(), &mut |key, value| {
         out.insert(key.to_owned(), shown(value));

@@ -56,6 +56,8 @@ pub trait Observer {
     fn before_save(&mut self) -> Result<(), RunError>;
     /// Called after every checkpoint with the seconds it took.
     fn saved(&mut self, update: u64, seconds: f64);
+    /// Called after a validation, its samples and its checkpoint: a good time to look at the run.
+    fn settled(&mut self, update: u64);
     /// Notes something that a person should know.
     fn note(&mut self, text: &str);
 }
@@ -141,6 +143,11 @@ impl Trainer<'_> {
             }
             if due(self.recipe.save_every) || best || last {
                 self.save(observer, last)?;
+            }
+            if validates {
+                observer.settled(done);
+                // The page takes less than a checkpoint's staging, which is free again.
+                self.meter.ended(phase::SAVE);
             }
             if stopping && !complete {
                 return Ok(Ended::Stopped);

@@ -1,6 +1,7 @@
 //! Writes the training loop's log, its events for TensorBoard, and console output.
 
 use crate::metrics::{self, History, Log, OfPlayer, Real, SlowSteps, StepFacts, Update};
+use crate::report::Page;
 use crate::samples::Sound;
 use crate::saved::Progress;
 use crate::tensorboard::Events;
@@ -22,6 +23,8 @@ pub struct Watcher<'a> {
     pub history: History,
     events: Events,
     slow: SlowSteps,
+    /// The page of the run.
+    pub page: Page,
     saving_seconds: f64,
     /// Validation losses of this process, by update.
     pub validations: Vec<(u64, f64)>,
@@ -33,10 +36,11 @@ pub struct Watcher<'a> {
 }
 
 impl<'a> Watcher<'a> {
-    /// Continues a log with its history, and events. `arena`: bytes of this rank's arena.
+    /// Continues a log with its history, and events; and the page of the run. `arena`: bytes of this rank's arena.
     pub fn new(
         r: &'a Resolved,
         (log, history, events): (Log, History, Events),
+        page: Page,
         arena: u64,
         console: &'a mut dyn Console,
     ) -> Watcher<'a> {
@@ -46,6 +50,7 @@ impl<'a> Watcher<'a> {
             history,
             events,
             slow: SlowSteps::default(),
+            page,
             saving_seconds: 0.0,
             validations: Vec::new(),
             arena,
@@ -100,6 +105,8 @@ impl Observer for Silent {
     }
 
     fn saved(&mut self, _: u64, _: f64) {}
+
+    fn settled(&mut self, _: u64) {}
 
     fn note(&mut self, _: &str) {}
 }
@@ -175,6 +182,7 @@ impl Observer for Watcher<'_> {
         self.saving_seconds = 0.0;
         if let Some(why) = self.slow.observe(&facts) {
             self.console.line(&why);
+            self.page.slow(progress.update, step.seconds, why);
         }
         let show = metrics::Progress {
             update: progress.update,
@@ -203,6 +211,7 @@ impl Observer for Watcher<'_> {
                 at % 2 == 1
             });
         }
+        self.page.validated(update, raw, ema);
         self.validations.push((update, ema.map_or(raw, |e| e.min(raw))));
     }
 
@@ -221,6 +230,10 @@ impl Observer for Watcher<'_> {
 
     fn saved(&mut self, _: u64, seconds: f64) {
         self.saving_seconds = seconds;
+    }
+
+    fn settled(&mut self, update: u64) {
+        self.page.write(&self.history, update, self.console);
     }
 
     fn note(&mut self, text: &str) {

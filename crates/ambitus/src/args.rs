@@ -433,8 +433,12 @@ pub struct RunsArgs {
     #[arg(default_value = "runs")]
     pub dir: PathBuf,
     /// JSON on stdout
-    #[arg(long)]
+    #[arg(long, conflicts_with = "page")]
     pub json: bool,
+    /// Write a page of all runs, DIR/runs.html, and the report.html of each run that went on since its own was written, such as one
+    /// that was killed
+    #[arg(long)]
+    pub page: bool,
 }
 
 #[derive(Args)]

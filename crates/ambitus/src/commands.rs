@@ -22,7 +22,7 @@ use ambitus_train::gradients::{self, GradientOptions};
 use ambitus_train::launch::{self, Processes, WorldOptions};
 use ambitus_train::run_dir::RunDir;
 use ambitus_train::world::World;
-use ambitus_train::{Sharding, Strategy, doctor, run, runs_table};
+use ambitus_train::{Sharding, Strategy, doctor, report, run, runs_table};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -288,6 +288,12 @@ pub fn export(a: &ExportArgs) -> Result<()> {
 }
 
 pub fn runs(a: &RunsArgs) -> Result<()> {
+    if a.page {
+        let (page, wrong) = report::write_runs(ALL, &a.dir)?;
+        wrong.iter().for_each(|why| terminal::message(why));
+        terminal::result(&page.display().to_string());
+        return Ok(());
+    }
     let table = runs_table::runs(ALL, &a.dir).map_err(|e| RunError::io(&a.dir, "cannot list", e))?;
     if a.json {
         json(&table);

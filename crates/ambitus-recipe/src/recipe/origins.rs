@@ -44,6 +44,22 @@ impl Origins {
         self.options.iter().any(|o| within(o, key) || within(key, o))
     }
 
+    /// Returns whether the file or the command line says this key.
+    pub fn says(&self, key: &str) -> bool {
+        let mut at = key;
+        loop {
+            if self.is_option(key) || self.places.contains_key(at) {
+                return true;
+            }
+            let Some((above, _)) = at.rsplit_once('.') else { return false };
+            // A short form, as `micro_batch: 300`, says what is below it; a section says what it has.
+            if self.places.keys().any(|k| k.strip_prefix(above).is_some_and(|rest| rest.starts_with('.'))) {
+                return false;
+            }
+            at = above;
+        }
+    }
+
     /// Returns who set a value of the recipe: `command line`, or as `recipe.yaml:3:1`.
     pub fn of(&self, key: &str) -> String {
         match place_of(key, &self.places) {
@@ -77,6 +93,26 @@ impl Origins {
 #[cfg(test)]
 mod tests {
     use crate::recipe::Recipe;
+
+    #[test]
+    fn a_section_says_what_it_has_and_a_short_form_what_is_below_it() {
+        let text = "model: {dir: a}\ndata: {dir: b, validation: [c]}\nmicro_batch: 300\n";
+        let (_, mut origins) = Recipe::parse(text, "r.yaml").unwrap();
+        origins.option("lora.rank");
+        for key in [
+            "data.dir",
+            "data.validation",
+            "data.validation.0",
+            "micro_batch",
+            "micro_batch.frames",
+            "lora.rank",
+        ] {
+            assert!(origins.says(key), "{key}");
+        }
+        for key in ["data.cache", "data.min_seconds", "updates", "lora.dropout", "model.from_scratch"] {
+            assert!(!origins.says(key), "{key}");
+        }
+    }
 
     #[test]
     fn a_value_is_of_the_command_line_of_its_stage_or_of_the_recipe() {

@@ -1,6 +1,6 @@
 //! What a run remembers of its updates, in bounded memory.
 
-use super::{Summary, Update, median};
+use super::{Curves, Summary, Update, median};
 use crate::pictures::Curve;
 
 /// Step times that a median is taken of, at most.
@@ -26,6 +26,8 @@ pub struct History {
     every: u64,
     /// Losses by update.
     pub losses: Curve,
+    /// All numbers by update.
+    pub curves: Curves,
 }
 
 impl History {
@@ -43,6 +45,7 @@ impl History {
             steps: Vec::with_capacity(STEPS),
             every: 1,
             losses: Curve::new(updates),
+            curves: Curves::default(),
         }
     }
 
@@ -77,6 +80,7 @@ impl History {
             }
         }
         self.losses.add(u.update, u.loss);
+        self.curves.add(u);
         self.last = (u.update, u.epoch);
     }
 

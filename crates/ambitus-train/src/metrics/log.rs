@@ -106,6 +106,30 @@ impl Log {
         Ok(Resumed { log, history, note })
     }
 
+    /// Returns what the log of a run of `updates` says, as far as it can be read; a missing one says nothing.
+    ///
+    /// # Errors
+    /// A file that cannot be opened or read.
+    pub fn read(path: &Path, updates: u64) -> Result<History, RunError> {
+        let mut history = History::new(updates);
+        let file = match open_file(path) {
+            Ok((file, _)) => file,
+            Err(_) if path.symlink_metadata().is_err() => return Ok(history),
+            Err(e) => return Err(e.into()),
+        };
+        let (mut reader, mut line, mut last) = (BufReader::new(file), Vec::new(), 0);
+        while next_line(&mut reader, &mut line).map_err(|e| RunError::io(path, "cannot read", e))? > 0 {
+            // Damaged lines are passed over, and those that do not go on from the ones before.
+            if let Ok(update) = serde_json::from_slice::<Update>(&line)
+                && update.update > last
+            {
+                last = update.update;
+                history.add(&update);
+            }
+        }
+        Ok(history)
+    }
+
     fn cut(file: File, path: &Path, end: u64) -> Result<Log, LogError> {
         let cut = file.set_len(end).and_then(|()| file.sync_all());
         cut.map_err(|source| LogError { file: path.into(), source })?;

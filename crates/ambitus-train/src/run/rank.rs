@@ -6,6 +6,7 @@ use crate::data_loader::{Loader, Work};
 use crate::export::{self, Form, Source};
 use crate::finish;
 use crate::metrics::{Log, Resumed, Summary};
+use crate::report::{Page, REPORT_FILE};
 use crate::room;
 use crate::run_dir::RunDir;
 use crate::samples::{Sound, Speaking};
@@ -84,6 +85,7 @@ pub(super) fn attempt(
     let mut watcher = None;
     if world.is_first() {
         watcher = Some(watch(r, run, (&progress, &sounds), exec.arena_bytes(), &mut *console)?);
+        meter.ended(if latest.is_some() { phase::RESUME } else { phase::LOAD });
     }
     let loader = Loader::start(work, progress.update)?;
     let mut trainer = Trainer {
@@ -137,7 +139,10 @@ fn watch<'a>(
     let Resumed { log, history, note } = Log::resume(&run.metrics(), progress.update, r.updates)?;
     let (events, odd) = Events::resume(r, run, progress.update);
     note.iter().chain(&odd).for_each(|note| console.line(note));
-    let mut watcher = Watcher::new(r, (log, history, events), arena, console);
+    let base = progress.validation_base;
+    let mut page = Page::resume(&run.root, r.device.is_card(), progress.update, base, console);
+    page.write(&history, progress.update, console);
+    let mut watcher = Watcher::new(r, (log, history, events), page, arena, console);
     if progress.update == 0 {
         watcher.began(progress, sounds);
     }
@@ -176,7 +181,7 @@ fn results(
     said.iter().for_each(|said| watcher.console.line(said));
     watcher.ended(progress.update, &sounds, &run.root.join("pictures/mel.png"));
     meter.ended(phase::RESULTS);
-    let Watcher { history, console, .. } = watcher;
+    let Watcher { history, mut page, console, .. } = watcher;
     let parts = r.plan.parts.iter().flat_map(|p| &p.ranks);
     let ranks = arenas.of_ranks.len();
     let summary = Summary {
@@ -209,6 +214,7 @@ fn results(
     };
     summary.write(&run.root)?;
     let of_result = (&*result.path, of_result.last_loss());
+    page.write(&history, progress.update, console);
     report(r, run, of_result, Exported { source, dtype }, &summary, console);
     Ok(())
 }
@@ -392,6 +398,7 @@ fn report(
         ("export", format!("{root}/export ({} weights in {dtype}; loads in {project})", source.name())),
         ("metrics", format!("{root}/metrics.jsonl, {root}/summary.json")),
         ("pictures", format!("{root}/pictures")),
+        ("report", format!("{root}/{REPORT_FILE} (opens in a browser, offline)")),
     ] {
         console.line(&format!("{what:<11}{place}"));
     }

@@ -471,6 +471,8 @@ impl Observer for Notes {
     fn saved(&mut self, _: u64, _: f64) {
         self.saved += 1;
     }
+    fn settled(&mut self, _: u64) {}
+
     fn note(&mut self, text: &str) {
         self.notes.push(text.to_owned());
     }

@@ -475,6 +475,8 @@ fn what_killed_processes_and_others_leave_behind_does_no_harm() {
         "export/.model.safetensors.tmp",
         "export/vocab.txt",
         "metrics.jsonl",
+        "notes.jsonl",
+        "report.html",
     ] {
         let path = at.join(name);
         let _ = fs::remove_file(&path);
@@ -490,6 +492,7 @@ fn what_killed_processes_and_others_leave_behind_does_no_harm() {
     assert_eq!(fs::read_to_string(&victim).expect("a file"), "mine");
     assert_eq!(steps(), ["step-4", "step-6"], "{said}");
     assert!(at.join("summary.json").is_file() && at.join("pictures/mel.png").is_file());
+    assert!(fs::symlink_metadata(at.join("report.html")).expect("a page").is_file());
     assert!(fs::symlink_metadata(at.join("pictures/loss.png")).expect("a picture").is_file());
 }
 

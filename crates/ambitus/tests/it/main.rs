@@ -28,6 +28,7 @@ mod ranks;
 mod readme;
 mod recipes;
 mod refusals;
+mod report;
 mod samples;
 mod say;
 mod schedules;

@@ -69,6 +69,8 @@ fn a_run_keeps_its_promises() {
         "plan.json",
         "metrics.jsonl",
         "summary.json",
+        "notes.jsonl",
+        "report.html",
         "export/model.safetensors",
         "export/config.yaml",
         "export/vocab.txt",

@@ -1,0 +1,261 @@
+//! `notes.jsonl`: what happened to a run beside its updates, a line each: validations, slow steps, who else used the machine.
+//!
+//! A run needs none of it. Lines that cannot be read are passed over, and a file that cannot be written costs the notes alone.
+
+use crate::metrics::Real;
+use ambitus_store::{open_file, open_own_file, write_atomic};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// Name of the file in a run folder.
+pub const NOTES_FILE: &str = "notes.jsonl";
+/// A line is about 100 bytes; a longer one is not ours.
+const MAX_LINE: u64 = 4096;
+/// Bytes of the file that are read.
+const MAX_BYTES: u64 = 4 << 20;
+/// Validations that are remembered; where there are more, every second is.
+const MOST_VALIDATIONS: usize = 1024;
+/// Slow steps that are remembered: the slowest.
+const MOST_SLOW: usize = 40;
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Note {
+    /// A validation.
+    Validation(Validation),
+    /// A step that took long.
+    Slow(Slow),
+    /// Who else uses the machine.
+    Others(Others),
+}
+
+/// Validation losses after an update; 0 is the base.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Validation {
+    /// Updates done.
+    pub update: u64,
+    /// Of the weights.
+    pub loss: Real,
+    /// Of the average, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub average: Option<Real>,
+}
+
+/// A step that took long.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slow {
+    /// Which.
+    pub update: u64,
+    /// What it took.
+    pub seconds: f64,
+    /// Why, for people.
+    pub why: String,
+}
+
+/// Who else uses the machine and the card.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Others {
+    /// Updates done.
+    pub update: u64,
+    /// The largest other processes and their resident bytes.
+    pub processes: Vec<(String, u64)>,
+    /// Who holds memory of the cards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cards: Vec<String>,
+}
+
+impl Note {
+    fn update(&self) -> u64 {
+        match self {
+            Note::Validation(v) => v.update,
+            Note::Slow(s) => s.update,
+            Note::Others(o) => o.update,
+        }
+    }
+}
+
+/// The notes of a run, in bounded memory.
+#[derive(Clone, Debug, Default)]
+pub struct Notes {
+    /// Validations in order.
+    pub validations: Vec<Validation>,
+    /// The slowest steps, in order.
+    pub slow: Vec<Slow>,
+    /// The newest.
+    pub others: Option<Others>,
+}
+
+impl Notes {
+    /// Reads the notes of a run; a missing file has none.
+    pub fn read(run: &Path) -> Notes {
+        let mut notes = Notes::default();
+        lines(&run.join(NOTES_FILE), |note| notes.add(note));
+        notes
+    }
+
+    /// Returns the base's validation loss.
+    pub fn base(&self) -> Option<f64> {
+        self.validations.iter().find(|v| v.update == 0).map(|v| v.loss.0)
+    }
+
+    /// Returns the best validation loss after the base's.
+    pub fn best(&self) -> Option<f64> {
+        let measured = self.validations.iter().filter(|v| v.update > 0);
+        let better = measured.map(|v| v.average.map_or(v.loss.0, |average| average.0.min(v.loss.0)));
+        better.filter(|loss| loss.is_finite()).min_by(f64::total_cmp)
+    }
+
+    /// Returns whether a note would be remembered.
+    fn takes(&self, note: &Note) -> bool {
+        let Note::Slow(slow) = note else { return true };
+        self.slow.len() < MOST_SLOW || self.slow.iter().any(|s| s.seconds < slow.seconds)
+    }
+
+    /// Adds a note that was made after the others.
+    pub fn add(&mut self, note: Note) {
+        match note {
+            Note::Validation(v) => {
+                if self.validations.len() == MOST_VALIDATIONS {
+                    let mut at = 0;
+                    self.validations.retain(|_| {
+                        at += 1;
+                        at % 2 == 1
+                    });
+                }
+                self.validations.push(v);
+            }
+            Note::Slow(slow) => {
+                self.slow.push(slow);
+                if self.slow.len() > MOST_SLOW {
+                    let seconds = |s: &Slow| s.seconds;
+                    let least = (0..self.slow.len())
+                        .min_by(|a, b| seconds(&self.slow[*a]).total_cmp(&seconds(&self.slow[*b])));
+                    least.map(|at| self.slow.remove(at));
+                }
+            }
+            Note::Others(others) => self.others = Some(others),
+        }
+    }
+}
+
+/// Gives every line that can be read.
+fn lines(path: &Path, mut take: impl FnMut(Note)) {
+    let Ok((file, _)) = open_file(path) else { return };
+    let mut reader = BufReader::new(file.take(MAX_BYTES));
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        // A torn line reads as none, and so does what is left of one that is too long.
+        if let Ok(note) = serde_json::from_slice(&line) {
+            take(note);
+        }
+    }
+}
+
+/// The file, open for appending, and what is in it.
+#[derive(Debug)]
+pub struct NotesFile {
+    path: PathBuf,
+    file: Option<File>,
+    /// What is in it.
+    pub notes: Notes,
+}
+
+impl NotesFile {
+    /// Returns the notes of a run after `update`: later ones are left out.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn resume(run: &Path, update: u64) -> io::Result<NotesFile> {
+        let path = run.join(NOTES_FILE);
+        let (mut notes, mut text) = (Notes::default(), Vec::new());
+        lines(&path, |note| {
+            if note.update() <= update {
+                // What was read can be written.
+                let _ = serde_json::to_writer(&mut text, &note);
+                text.push(b'\n');
+                notes.add(note);
+            }
+        });
+        write_atomic(&path, &text).map_err(io::Error::other)?;
+        let mut file = open_own_file(&path).map_err(io::Error::other)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok(NotesFile { path, file: Some(file), notes })
+    }
+
+    /// Returns notes of which no file is kept.
+    pub fn unwritten() -> NotesFile {
+        NotesFile { path: PathBuf::new(), file: None, notes: Notes::default() }
+    }
+
+    /// Adds a note. Returns what went wrong when it could not be written, once: later ones are not.
+    pub fn add(&mut self, note: Note) -> Option<String> {
+        // On a busy machine any number of steps is slow.
+        if !self.notes.takes(&note) {
+            return None;
+        }
+        let written = self.file.as_mut().map_or(Ok(()), |file| {
+            let mut line = serde_json::to_vec(&note)?;
+            line.push(b'\n');
+            file.write_all(&line)
+        });
+        self.notes.add(note);
+        let why = written.err()?;
+        self.file = None;
+        Some(format!(
+            "{}: {why}: later validations and slow steps are not kept there; the run continues",
+            self.path.display()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn validation(update: u64, loss: f64) -> Note {
+        Note::Validation(Validation { update, loss: Real(loss), average: None })
+    }
+
+    #[test]
+    fn notes_are_cut_back_and_damage_is_passed_over() {
+        let run = tempfile::tempdir().unwrap();
+        let mut file = NotesFile::resume(run.path(), 0).unwrap();
+        for update in [0, 10, 20] {
+            assert_eq!(file.add(validation(update, f64::NAN)), None);
+        }
+        let slow = Slow { update: 12, seconds: 3.0, why: "<b>".to_owned() };
+        assert_eq!(file.add(Note::Slow(slow)), None);
+        let path = run.path().join(NOTES_FILE);
+        let mut text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), 4);
+        text.insert_str(0, &format!("{{}}\nnonsense\n{}\n", "x".repeat(9000)));
+        std::fs::write(&path, text + "{\"kind\":\"slow\",\"upd").unwrap();
+        let notes = NotesFile::resume(run.path(), 12).unwrap().notes;
+        let updates: Vec<u64> = notes.validations.iter().map(|v| v.update).collect();
+        assert_eq!((updates, notes.slow.len()), (vec![0, 10], 1));
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 3);
+    }
+
+    #[test]
+    fn many_notes_take_little_memory() {
+        let mut notes = Notes::default();
+        for update in 0..100_000 {
+            notes.add(validation(update, 1.0));
+            let seconds = if update == 500 { 9.0 } else { 1.0 + update as f64 * 1e-9 };
+            notes.add(Note::Slow(Slow { update, seconds, why: String::new() }));
+        }
+        assert!(notes.validations.len() <= MOST_VALIDATIONS && notes.slow.len() <= MOST_SLOW);
+        assert!(
+            notes.validations.is_sorted_by_key(|v| v.update) && notes.slow.is_sorted_by_key(|s| s.update)
+        );
+        assert!(notes.slow.iter().any(|s| s.update == 500));
+    }
+}
