@@ -54,7 +54,7 @@ def random_case(rng: random.Random, packaged: bool) -> tuple[dict, list[tuple[in
     if packaged:
         model |= dict(mha=rng.random() < 0.3)
         if channels == 2 or rng.random() < 0.5:
-            model["delays"] = [k // channels for k in range(books)] if rng.random() < 0.5 else sorted(rng.randint(0, 6) for _ in range(books))
+            model["delays"] = [k // channels for k in range(books)] if rng.random() < 0.5 else [0, *sorted(rng.randint(0, 6) for _ in range(books - 1))]
     else:
         decoder |= dict(dropout=rng.choice([0.0, 0.1]), max_position_embeddings=rng.choice([4, 2048]))
         model |= dict(shard=rng.choice(["5GB", "5GB", "30KB"]))

@@ -39,6 +39,7 @@ use form::Form;
 use given::Given;
 use judge::{Judge, Of};
 use keys::Known;
+pub use keys::LOGS;
 pub use lay_over::lay_over;
 pub use lightning::Lightning;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Configurations of audiocraft's training, for `ambitus import`.
 
-use ambitus_recipe::import::{Absent, Means, Solver, Trainer};
+use ambitus_recipe::import::{Absent, LOGS, Means, Solver, Trainer};
 
 /// What hydra composes of `config/` for `solver=musicgen/…` (1.3.0 and later), whole or file by file, and overrides of it. Where a key is
 /// absent, `config/solver/musicgen/default.yaml` says it.
@@ -204,7 +204,7 @@ const NOTHING: &[(&str, &[&str])] = &[
         "where the average lies is planned; `offload: {ema: true}` has it wait in the host's memory",
         &["optim.ema.device"],
     ),
-    ("every update is in metrics.jsonl, and nothing is sent anywhere", &["logging", "tensorboard", "wandb"]),
+    (LOGS, &["logging", "tensorboard", "wandb"]),
     (
         "how processes are started is the launcher's matter, not a recipe's",
         &["dora", "mp_start_method", "slurm"],

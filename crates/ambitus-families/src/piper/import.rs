@@ -1,6 +1,6 @@
 //! Settings of Piper's two trainers, for `ambitus import`: both are PyTorch Lightning's, of two generations.
 
-use ambitus_recipe::import::{Absent, Lightning, Means, Trainer};
+use ambitus_recipe::import::{Absent, LOGS, Lightning, Means, Trainer};
 
 /// piper1-gpl (`python -m piper.train fit`): flags, Lightning's `config.yaml`, or the `hparams.yaml` beside its checkpoints.
 pub(super) const TRAINER: Trainer = Trainer {
@@ -185,7 +185,6 @@ const SHAPE: &str =
 const UNREAD: &str = "its trainer never reads it";
 const RHYTHM: &str =
     "how often it validates and saves is a number of updates here: `validate_every:` and `save_every:`";
-const LOGS: &str = "every update is in metrics.jsonl, and nothing is sent anywhere";
 const FOLDER: &str = "a run's folder is run_dir, and it holds the newest checkpoints and the best";
 const LISTENED: &str =
     "no clip is held out to be listened to: `samples:` speaks while it trains, and scores nothing";

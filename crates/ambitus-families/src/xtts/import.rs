@@ -1,6 +1,6 @@
 //! Configurations of XTTS's trainers, for `ambitus import`.
 
-use ambitus_recipe::import::{Absent, Means, Trainer};
+use ambitus_recipe::import::{Absent, LOGS, Means, Trainer};
 use ambitus_recipe::recipe::Precision;
 
 /// Coqui's `config.json` (`GPTTrainerConfig`), which AllTalk's trainer writes as well, and the arguments of AllTalk's `train_gpt`, which
@@ -183,7 +183,7 @@ const NOTHING: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "every update is in metrics.jsonl, and nothing is sent anywhere",
+        LOGS,
         &[
             "dashboard_logger",
             "log_model_step",

@@ -9,6 +9,7 @@ mod judged;
 mod nothing;
 
 use judged::JUDGED;
+pub use nothing::LOGS;
 use nothing::{NOTHING, SWITCHES};
 
 /// What a known key is.

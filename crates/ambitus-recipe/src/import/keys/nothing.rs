@@ -1,5 +1,8 @@
 //! Keys that change nothing here.
 
+/// Why keys of logs change nothing, for trainers' own too.
+pub const LOGS: &str = "every update is in metrics.jsonl and in tensorboard/, and nothing is sent anywhere";
+
 /// Why keys change nothing, and which.
 pub(super) const NOTHING: &[(&str, &[&str])] = &[
     (
@@ -162,7 +165,7 @@ pub(super) const NOTHING: &[(&str, &[&str])] = &[
         &["data_seed", "full_determinism", "ignore_data_skip"],
     ),
     (
-        "every update is in metrics.jsonl, and nothing is sent anywhere",
+        LOGS,
         &[
             "logging_steps",
             "logging_strategy",
