@@ -18,6 +18,7 @@ mod batch;
 mod family;
 mod forms;
 mod offload;
+mod optimizer;
 mod origins;
 mod own;
 mod placement;
@@ -44,11 +45,9 @@ use crate::size::ByteSize;
 pub use average::{Average, Unbiased};
 pub use batch::Batch;
 pub use family::{Defaults, Settled};
-pub use forms::{
-    Checkpoint, DeviceChoice, Length, Level, MicroBatch, OptimizerChoice, Outside, Sample, UpdateAt,
-    Validation,
-};
+pub use forms::{Checkpoint, DeviceChoice, Length, Level, MicroBatch, Outside, Sample, UpdateAt, Validation};
 pub use offload::{Activations, Offload};
+pub use optimizer::OptimizerChoice;
 pub use origins::Origins;
 pub use own::{Own, OwnKey, OwnOption, Section, read as read_own};
 pub use placement::Placement;
