@@ -36,7 +36,7 @@ pub struct Watcher<'a> {
 }
 
 impl<'a> Watcher<'a> {
-    /// Continues a log with its history, and events; and the page of the run. `arena`: bytes of this rank's arena.
+    /// Continues a run's log with its history, its events and its page. `arena`: bytes of this rank's arena.
     pub fn new(
         r: &'a Resolved,
         (log, history, events): (Log, History, Events),
