@@ -9,8 +9,9 @@ use ambitus_ir::target::Target;
 use ambitus_ir::{Program, Session};
 use ambitus_recipe::size::ByteSize;
 
-/// Bytes that a refusal may take to find which changes would fit, however small the budget is; for a long model, the budget.
-pub(crate) const REFUSAL_BYTES: u64 = 128 << 20;
+/// Bytes that a refusal may take to find which changes would fit, however small the budget is; for a long model, the budget. By
+/// [`is_long_within`], which says up to three times what was measured.
+pub(crate) const REFUSAL_BYTES: u64 = 256 << 20;
 /// Bytes that a search may take however small the budget is, of a model that is not long: more of them, and it is planned as one
 /// that is.
 pub(crate) const SEARCH_BYTES: u64 = 64 << 20;
@@ -18,8 +19,8 @@ pub(crate) const SEARCH_BYTES: u64 = 64 << 20;
 const TRAINING: u64 = 5;
 /// Instructions of a program in 16 bits, with its casts, over those in fp32: a refusal tries these too. Measured: 1.5 to 1.7.
 const CASTS: u64 = 2;
-/// Instructions of a forward program from which on a model is long.
-const LONG: usize = 2_500;
+/// Instructions of a forward program from which on a model is long. Piper's has 6,178 at most, with its discriminators.
+const LONG: usize = 6_500;
 /// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`super::PROCESS_BYTES`].
 pub(crate) const PLANNER_BYTES: u64 = 6 << 20;
 /// More of them for each further rank. Measured: 0.5.
@@ -46,7 +47,7 @@ fn forward(shape: &Shape) -> Program {
     shape.model.loss(&mut Session::default(), 0, shape.session.capacity, program::MICRO, false)
 }
 
-/// Returns whether a model has more than about a hundred blocks, so that each plan takes seconds.
+/// Returns whether a model has more than about three hundred blocks, whose plans each take seconds.
 pub fn is_long(shape: &Shape) -> bool {
     is_long_program(&forward(shape))
 }

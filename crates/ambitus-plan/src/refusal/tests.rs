@@ -130,11 +130,11 @@ fn what_fits_is_named_and_else_the_least() {
     }
 }
 
-/// A run's search has the budget, or 64 MiB; a refusal 128 MiB.
+/// A run's search has the budget, or 64 MiB; a refusal 256 MiB.
 #[test]
 fn a_refusal_tries_what_a_search_has_no_room_for() {
     for (blocks, budget, long) in
-        [(3, 63, [false; 2]), (30, 63, [true, false]), (30, 1 << 20, [false; 2]), (150, 1 << 20, [true; 2])]
+        [(3, 63, [false; 2]), (30, 63, [true, false]), (30, 1 << 20, [false; 2]), (400, 1 << 20, [true; 2])]
     {
         let case = Case::new(small::of_blocks(blocks, 64), "2x0.5s", |recipe| recipe.sample = None);
         let budget = budget << 20;
