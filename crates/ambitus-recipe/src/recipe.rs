@@ -34,6 +34,7 @@ mod testing;
 mod trained;
 pub(crate) mod tree;
 mod validate;
+mod with;
 
 pub use ambitus_compile::passes::precision::Precision;
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 mod exports;
 mod rank;
 pub mod stages;
+pub mod tune;
 
 pub use exports::{Exported, Wanted, export_run};
 
@@ -21,6 +22,7 @@ use ambitus_families::family::{Families, sections};
 use ambitus_families::prepare::{cache_dir, no_data};
 use ambitus_families::stop;
 use ambitus_ir::StateDecl;
+use ambitus_ir::plan::PlannedSession;
 use ambitus_plan::budget::phase;
 use ambitus_plan::memory;
 use ambitus_plan::refusal::require_fit;
@@ -29,7 +31,7 @@ use ambitus_plan::resolved::Resolved;
 use ambitus_plan::session;
 use ambitus_recipe::recipe::{Origins, Placement, Precision, Recipe};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a search tried that the plan of a run keeps, the nearest first; `plan --explain` has all.
 const MOST_CANDIDATES: usize = 64;
@@ -358,10 +360,17 @@ type End = (Ended, u64);
 
 /// Runs to the end; from where fp16 fails, in fp32.
 fn go(r: &mut Resolved, run: &RunDir, world: &World, console: &mut dyn Console) -> Result<(), RunError> {
-    let mut end = on_ranks(r, run, world, console)?;
+    let attempt: Body<'_, End> = &|r, planned, world, console| rank::attempt(r, planned, run, world, console);
+    if world.is_first() {
+        finish::memory_picture(r, run)?;
+    }
+    let mut end = on_ranks(r, world, console, attempt)?;
     if end.0 == Ended::Collapsed {
         console.line(&r.in_fp32()?);
-        end = on_ranks(r, run, world, console)?;
+        if world.is_first() {
+            finish::memory_picture(r, run)?;
+        }
+        end = on_ranks(r, world, console, attempt)?;
     }
     match end {
         (Ended::Stopped, update) => Err(RunError::Stopped { update, run: run.root.display().to_string() }),
@@ -369,16 +378,17 @@ fn go(r: &mut Resolved, run: &RunDir, world: &World, console: &mut dyn Console) 
     }
 }
 
-/// Runs as planned: this rank, or all of them.
-fn on_ranks(
+/// What a rank does with its session.
+type Body<'a, T> =
+    &'a (dyn Fn(&Resolved, Arc<PlannedSession>, &World, &mut dyn Console) -> Result<T, RunError> + Sync);
+
+/// Does as planned: this rank, or all of them. Returns what the first of them says.
+fn on_ranks<T: Send>(
     r: &mut Resolved,
-    run: &RunDir,
     world: &World,
     console: &mut dyn Console,
-) -> Result<End, RunError> {
-    if world.is_first() {
-        finish::memory_picture(r, run)?;
-    }
+    body: Body<'_, T>,
+) -> Result<T, RunError> {
     let ranks = r.recipe.ranks() as usize;
     // Each executor ends the session that it opens: thousands of instructions take megabytes.
     let mut planned = r.plan.take_sessions(ranks);
@@ -387,18 +397,18 @@ fn on_ranks(
     if ranks == 1 || world.ranks() > 1 {
         let own = planned.swap_remove(world.rank());
         drop(planned);
-        return rank::attempt(r, own, run, world, console);
+        return body(r, own, world, console);
     }
     let (r, console) = (&*r, Mutex::new(Some(console)));
     let planned = Mutex::new(planned.into_iter().map(Some).collect::<Vec<_>>());
-    let ends = world::in_process(ranks, |world| {
+    let mut said = world::in_process(ranks, |world| {
         let console = world.is_first().then(|| console.lock().ok()?.take()).flatten();
         let own = planned.lock().ok().and_then(|mut all| all[world.rank()].take());
         let own = own.ok_or_else(|| RunError::Training("a rank began twice".to_owned()))?;
         match console {
-            Some(console) => rank::attempt(r, own, run, world, console),
-            None => rank::attempt(r, own, run, world, &mut Silent),
+            Some(console) => body(r, own, world, console),
+            None => body(r, own, world, &mut Silent),
         }
     })?;
-    Ok(ends[0])
+    Ok(said.swap_remove(0))
 }

@@ -17,6 +17,7 @@
 //! .lock            held by the process that runs here
 //! ```
 //!
+//! A tuning has `recipe.yaml`, `plan.json`, `tune.json` (its trials, and what they say), `tuned.yaml` and `model/`.
 //! A run in stages has `recipe.yaml`, `plan.json`, `summary.json`, `export/`, and `stages/1-NAME/`, ..., each as above.
 
 pub mod frozen;

@@ -18,6 +18,8 @@ use ambitus_recipe::size::ByteSize;
 
 /// Name of the resolved recipe in a run folder.
 pub const RECIPE_FILE: &str = "recipe.yaml";
+/// What a tuning knows, in its folder.
+pub const TUNE_FILE: &str = "tune.json";
 /// Name of the plan in a run folder.
 pub const PLAN_FILE: &str = "plan.json";
 
@@ -102,9 +104,13 @@ pub fn summary_text(run: &Path) -> Result<String, RunError> {
         .map_err(|_| RunError::Io(format!("{}: is not UTF-8 text", path.display())))
 }
 
-/// Finds run folders: those with one of the three files. Links are not followed; a run's own folders are not looked into.
+/// Finds run folders: those with one of the three files, but for tunings. Links are not followed; a run's own folders are not looked
+/// into.
 fn find(folder: &Path, depth: usize, looked: &mut usize, found: &mut Vec<PathBuf>) {
     *looked += 1;
+    if folder.join(TUNE_FILE).exists() {
+        return;
+    }
     if [RECIPE_FILE, SUMMARY_FILE, PLAN_FILE].iter().any(|f| folder.join(f).exists()) {
         found.push(folder.to_path_buf());
         // The folder that was asked for may have a stray file next to its runs.

@@ -27,7 +27,7 @@ pub use update::{Play, Played, Step};
 /// Updates after which a tensor whose gradient was always exactly zero is reported.
 const WATCHED_UPDATES: u64 = 20;
 /// Updates in a row whose gradients were not finite, after which the run ends.
-const MOST_SKIPPED: u64 = 20;
+pub const MOST_SKIPPED: u64 = 20;
 
 /// The loss scale at which an overflow is no longer a matter of the scale: gradients overflow fp16 as they are, or the
 /// forward pass does. A fresh run is there after 17 updates skipped in a row.
@@ -42,6 +42,8 @@ pub enum Ended {
     Stopped,
     /// Gradients overflow fp16 at any useful loss scale: the run continues in another precision, or not at all.
     Collapsed,
+    /// The gradients of [`MOST_SKIPPED`] updates in a row were not finite. Nothing was saved.
+    Diverged,
 }
 
 /// What the loop tells its caller.
@@ -80,8 +82,8 @@ pub struct Trainer<'a> {
     pub validation: &'a Validation,
     /// What is spoken.
     pub samples: Option<Speaking<'a>>,
-    /// Where checkpoints go.
-    pub checkpoints: &'a CheckpointDir,
+    /// Where checkpoints go; nowhere, if nobody will resume it.
+    pub checkpoints: Option<&'a CheckpointDir>,
     /// Where the run is.
     pub progress: Progress,
     /// This rank among others.
@@ -95,7 +97,7 @@ impl Trainer<'_> {
     /// is saved in any case. Every rank calls it, and all end alike: what decides is the same on all, or was exchanged.
     ///
     /// # Errors
-    /// Unreadable clips, a full disk, gradients that stay infinite, ranks that are gone.
+    /// Unreadable clips, a full disk, ranks that are gone.
     pub fn run(&mut self, loader: &Loader, observer: &mut dyn Observer) -> Result<Ended, RunError> {
         let mut silent = SilentTensors::watch(self.exec, self.progress.applied[0], self.world);
         let mut skipped = 0;
@@ -109,11 +111,7 @@ impl Trainer<'_> {
             }
             skipped = if step.applied() || step.loss_scale().is_some() { 0 } else { skipped + 1 };
             if skipped == MOST_SKIPPED {
-                return Err(RunError::Training(format!(
-                    "the gradients of {MOST_SKIPPED} updates in a row were not finite (last at update {}); \
-                     lower learning_rate, or start from an earlier checkpoint",
-                    step.update
-                )));
+                return Ok(Ended::Diverged);
             }
             if step.applied()
                 && let Some(names) = silent.look(self.exec, self.progress.applied[0], self.world)?
@@ -196,9 +194,10 @@ impl Trainer<'_> {
     /// Saves and prunes. If the disk is full, the run continues with the checkpoints that it has; only for the `last` save this
     /// is an error.
     pub(crate) fn save(&mut self, observer: &mut dyn Observer, last: bool) -> Result<(), RunError> {
+        let Some(checkpoints) = self.checkpoints else { return Ok(()) };
         let start = Instant::now();
         let ready = observer.before_save();
-        match saved::save(self.exec, self.checkpoints, &self.progress, self.world, ready) {
+        match saved::save(self.exec, checkpoints, &self.progress, self.world, ready) {
             Err(RunError::Full(why)) if !last => {
                 observer.note(&format!(
                     "update {}: no checkpoint was saved: {why}; the earlier ones stay, and the run continues",
@@ -214,7 +213,7 @@ impl Trainer<'_> {
         }
         let _busy = self.world.busy();
         // What is newer than the run was passed over as damaged.
-        saved::prune(self.checkpoints, &self.progress, self.recipe.keep, u64::MAX)?;
+        saved::prune(checkpoints, &self.progress, self.recipe.keep, u64::MAX)?;
         observer.saved(self.progress.update, start.elapsed().as_secs_f64());
         Ok(())
     }

@@ -43,13 +43,25 @@ impl Validation {
         self.clips.rows().is_empty()
     }
 
-    /// Returns the loss of `program` (an evaluation program) over all rounds. Ranks take the batches in turn, or each its part
-    /// of every one; the sum is in the order of the batches, so of the same weights it has the same bits at any number of
-    /// ranks.
+    /// Returns the loss of `program` (an evaluation program) over all rounds: the sum of [`Validation::losses`].
+    ///
+    /// # Errors
+    /// As [`Validation::losses`].
+    pub fn loss(&self, exec: &mut dyn Executor, program: &str, world: &World) -> Result<f64, RunError> {
+        Ok(self.losses(exec, program, world)?.iter().sum())
+    }
+
+    /// Returns what each batch adds to the loss of `program` over all rounds. Ranks take the batches in turn, or each its part of
+    /// every one; they are in the order of the batches, so of the same weights the sum has the same bits at any number of ranks.
     ///
     /// # Errors
     /// Damaged clip files, and ranks that are gone.
-    pub fn loss(&self, exec: &mut dyn Executor, program: &str, world: &World) -> Result<f64, RunError> {
+    pub fn losses(
+        &self,
+        exec: &mut dyn Executor,
+        program: &str,
+        world: &World,
+    ) -> Result<Vec<f64>, RunError> {
         let mut host: Batch = self.model.batch(self.capacity);
         host.set_norms(&self.norms);
         let (rank, ranks) = world.turn();
@@ -60,6 +72,6 @@ impl Validation {
             self.clips.fill(group, &mut host)?;
             losses.push(f64::from(run_micro(exec, program, &host, false)?));
         }
-        Ok(world.in_order("a validation", &losses)?.iter().sum())
+        world.in_order("a validation", &losses)
     }
 }

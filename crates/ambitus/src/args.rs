@@ -18,6 +18,7 @@ use ambitus_recipe::recipe::{
 };
 use ambitus_recipe::size::ByteSize;
 use ambitus_train::export::dtype::Dtype;
+use ambitus_train::run::tune::Axis;
 use ambitus_train::{Strategy, Units};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -64,8 +65,19 @@ the model that the previous one made. All are planned before the first begins. T
 time the sum of all. Between two stages the model is exported and loaded, and the optimizer starts anew."
     )]
     Train(RunArgs),
-    /// Resume a run that was stopped or killed
+    /// Resume a run, or a tuning, that was stopped or killed
     Resume(ResumeArgs),
+    /// Find the learning rate of a run by short trials, or the best values of other keys
+    #[command(
+        args_override_self = true,
+        arg(clap::Arg::new("card").long("card").hide(true).value_parser(only_planned)),
+        arg(clap::Arg::new("assume").long("assume").hide(true).value_parser(only_assumed)),
+        after_help = "Examples:\n  ambitus tune recipes/quickstart.yaml\n  ambitus tune my-voice.yaml --grid lora.rank=8,16,32 --grid \
+warmup=0,50\n\nEach trial begins with the model's own weights and the same draws, and is measured on the held-out clips. All together \
+take a fifth of the run's updates (150, where that is more), within the run's own plan. The recipe with what was found is \
+RUN_DIR/tuned.yaml. Stopped or killed, it goes on with `ambitus resume RUN_DIR`."
+    )]
+    Tune(TuneArgs),
     /// Compute loss and gradients of one update on given clips and draws, for comparison with the reference
     Gradients(GradientsArgs),
     /// Generate from given prompts, reference clips and noise, for comparison with the reference
@@ -305,6 +317,16 @@ pub struct RunArgs {
     pub run: TrainArgs,
     #[command(flatten)]
     pub world: WorldArgs,
+}
+
+#[derive(Args)]
+pub struct TuneArgs {
+    #[command(flatten)]
+    pub run: TrainArgs,
+    /// A key of the recipe and the values to try, as lora.rank=8,16 or learning_rate=1e-4,3e-4 (commas within brackets are part of a
+    /// value). Given several times: every combination. The learning rate is then looked for only if it is one of them
+    #[arg(long, value_name = "KEY=A,B,C", action = clap::ArgAction::Append)]
+    pub grid: Vec<Axis>,
 }
 
 #[derive(Args)]

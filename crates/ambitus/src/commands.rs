@@ -1,7 +1,7 @@
 //! What each command does, with the library doing the work.
 
 use crate::args::{
-    DoctorArgs, ExportArgs, GenerateArgs, GradientsArgs, ResumeArgs, RunArgs, RunsArgs, TrainArgs,
+    DoctorArgs, ExportArgs, GenerateArgs, GradientsArgs, ResumeArgs, RunArgs, RunsArgs, TrainArgs, TuneArgs,
     WeightsArg, WorldArgs, threads,
 };
 use crate::terminal::{self, Terminal, json};
@@ -20,6 +20,7 @@ use ambitus_train::export::{Form, Source};
 use ambitus_train::generate::{self, Taken};
 use ambitus_train::gradients::{self, GradientOptions};
 use ambitus_train::launch::{self, Processes, WorldOptions};
+use ambitus_train::run::tune;
 use ambitus_train::run_dir::RunDir;
 use ambitus_train::world::World;
 use ambitus_train::{Sharding, Strategy, doctor, report, run, runs_table};
@@ -191,6 +192,21 @@ pub fn train(a: &RunArgs) -> Result<()> {
     finished(&run, a.json && world.is_first())
 }
 
+pub fn tune(a: &TuneArgs) -> Result<()> {
+    let TuneArgs { run: a, grid } = a;
+    let (r, origins) = recipe(a, false)?;
+    let root = r.run_dir.clone().unwrap_or_else(|| new_run_dir(a));
+    let tuned = tune::tune(ALL, (r, &origins), grid.clone(), root, &mut Terminal::new());
+    told(&tuned.inspect_err(|e| refused(e, a.json))?, a.json)
+}
+
+fn told(tuned: &tune::Tuned, as_json: bool) -> Result<()> {
+    if as_json {
+        json(tuned);
+    }
+    Ok(())
+}
+
 /// Returns `runs/<seconds since 1970>-<recipe or data name>`, which sorts by time.
 fn new_run_dir(a: &TrainArgs) -> PathBuf {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
@@ -200,6 +216,10 @@ fn new_run_dir(a: &TrainArgs) -> PathBuf {
 }
 
 pub fn resume(a: &ResumeArgs) -> Result<()> {
+    if tune::is_one(&a.run) {
+        let tuned = tune::resume(ALL, &a.run, &mut Terminal::new());
+        return told(&tuned.inspect_err(|e| refused(e, a.json))?, a.json);
+    }
     let shared = run::Shared { ranks: a.ranks, sharding: a.sharding, placement: a.placement };
     let device = RunDir::open(ALL, &a.run).map_or_else(|_| DeviceChoice::default(), |(_, r)| r.device);
     let world = world(a.ranks, device, &a.world)?;

@@ -63,8 +63,10 @@ fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(said) => return explained(&said),
     };
-    let finishes =
-        matches!(cli.command, Command::Prepare(_) | Command::Train(_) | Command::Resume(_) | Command::Say(_));
+    let finishes = matches!(
+        cli.command,
+        Command::Prepare(_) | Command::Train(_) | Command::Tune(_) | Command::Resume(_) | Command::Say(_)
+    );
     signals::listen(finishes);
     let result = memory::at_start().and_then(|()| command(cli.command)).and_then(|()| terminal::finish());
     // A run that was stopped on request ended as all ranks agreed.
@@ -95,6 +97,7 @@ fn command(command: Command) -> Result<(), RunError> {
         Command::Import(a) => import::run(&a),
         Command::Train(a) => commands::train(&a),
         Command::Resume(a) => commands::resume(&a),
+        Command::Tune(a) => commands::tune(&a),
         Command::Gradients(a) => commands::gradients(&a),
         Command::Generate(a) => commands::generate(&a),
         Command::Say(a) => say::run(&a),

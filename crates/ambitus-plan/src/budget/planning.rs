@@ -19,7 +19,8 @@ pub(crate) const SEARCH_BYTES: u64 = 64 << 20;
 const TRAINING: u64 = 5;
 /// Instructions of a program in 16 bits, with its casts, over those in fp32: a refusal tries these too. Measured: 1.5 to 1.7.
 const CASTS: u64 = 2;
-/// Instructions of a forward program from which on a model is long. Piper's has 6,178 at most, with its discriminators.
+/// Instructions of a forward program from which on a model is long. Of published
+/// models one has 6,178, with two players.
 const LONG: usize = 6_500;
 /// Resident bytes of the compiler and the planner: code, tables of models. Measured, as [`super::PROCESS_BYTES`].
 pub(crate) const PLANNER_BYTES: u64 = 6 << 20;

@@ -13,7 +13,7 @@ use crate::samples::{Sound, Speaking};
 use crate::saved::{self, Progress};
 use crate::stopping;
 use crate::tensorboard::Events;
-use crate::trainer::{Ended, Play, Trainer};
+use crate::trainer::{Ended, MOST_SKIPPED, Play, Trainer};
 use crate::validate::Validation;
 use crate::watcher::Watcher;
 use crate::weights;
@@ -64,40 +64,28 @@ pub(super) fn attempt(
     let mut meter = r.meter.clone();
     let mut opened = open(r, planned, run, world, console)?;
     let exec = &mut *opened;
-    let world = &world.holding(session::layout(&*shape.model, &shape.session)?);
-    let world = &if r.plan.parts.is_some() { world.of_parts() } else { world.clone() };
-    let (model, capacity) = (&shape.model, shape.session.capacity);
-    let held_out = r.data.clips(&r.model, &r.data.split.validation, r.recipe.seed)?;
-    let validation = Validation::new(held_out, model.clone(), capacity)?;
+    let world = &holding(r, world)?;
+    let validation = validation(r, &r.data.split.validation)?;
     let (progress, sounds) = match &latest {
         Some(checkpoint) => (go_on(r, exec, checkpoint, (world, &mut meter), console)?, Vec::new()),
         None => begin(r, run, exec, &validation, (world, &mut meter), console)?,
-    };
-    let work = Work {
-        clips: r.data.clips(&r.model, &r.data.split.train, r.recipe.seed)?,
-        model: model.clone(),
-        size: r.size,
-        capacity,
-        seed: r.recipe.seed,
-        rank: world.turn(),
-        pipeline: r.plan.parts.as_ref().map(|parts| (parts.how.in_flight, world.ranks())),
     };
     let mut watcher = None;
     if world.is_first() {
         watcher = Some(watch(r, run, (&progress, &sounds), exec.arena_bytes(), &mut *console)?);
         meter.ended(if latest.is_some() { phase::RESUME } else { phase::LOAD });
     }
-    let loader = Loader::start(work, progress.update)?;
+    let loader = Loader::start(work(r, world)?, progress.update)?;
     let mut trainer = Trainer {
         exec,
         recipe: &r.recipe,
-        players: Play::all(r),
-        acts: &session::acts(&**model, &shape.session),
+        players: Play::all(r, &r.rates),
+        acts: &session::acts(&*shape.model, &shape.session),
         updates: r.updates,
         whole_updates: shape.session.whole_updates || shape.session.update_in_backward,
         validation: &validation,
         samples: Speaking::of(r.samples.as_ref(), run),
-        checkpoints: &checkpoints,
+        checkpoints: Some(&checkpoints),
         progress,
         world,
         meter: &mut meter,
@@ -110,8 +98,16 @@ pub(super) fn attempt(
     drop(loader);
     meter.ended(phase::SAVE);
     let end = (ended, progress.update);
-    if ended != Ended::Complete {
-        return Ok(end);
+    match ended {
+        Ended::Complete => {}
+        Ended::Diverged => {
+            return Err(RunError::Training(format!(
+                "the gradients of {MOST_SKIPPED} updates in a row were not finite (last at update {}); \
+                 lower learning_rate, or start from an earlier checkpoint",
+                progress.update - 1
+            )));
+        }
+        Ended::Stopped | Ended::Collapsed => return Ok(end),
     }
     let tuned = finish::sampled(r, exec, finish::sampler(Source::better(&progress)))?;
     let on_card = r.device.held_on_card();
@@ -126,6 +122,34 @@ pub(super) fn attempt(
         Arenas { planned: planned_arena, used: arena, of_ranks: arenas.iter().map(|b| number(b)).collect() };
     results(r, run, (&progress, tuned), watcher, (&mut meter, arenas, on_card), started)?;
     Ok(end)
+}
+
+/// Returns what a rank's loader works on.
+pub(super) fn work(r: &Resolved, world: &World) -> Result<Work, RunError> {
+    let (shape, seed) = (&r.plan.shape, r.recipe.seed);
+    Ok(Work {
+        clips: r.data.clips(&r.model, &r.data.split.train, seed)?,
+        model: shape.model.clone(),
+        size: r.size,
+        capacity: shape.session.capacity,
+        seed,
+        rank: world.turn(),
+        pipeline: r.plan.parts.as_ref().map(|parts| (parts.how.in_flight, world.ranks())),
+    })
+}
+
+/// Returns a rank's world for the session that it holds.
+pub(super) fn holding(r: &Resolved, world: &World) -> Result<World, RunError> {
+    let shape = &r.plan.shape;
+    let world = world.holding(session::layout(&*shape.model, &shape.session)?);
+    Ok(if r.plan.parts.is_some() { world.of_parts() } else { world })
+}
+
+/// Returns clips as a rank validates on them.
+pub(super) fn validation(r: &Resolved, held_out: &[usize]) -> Result<Validation, RunError> {
+    let shape = &r.plan.shape;
+    let held_out = r.data.clips(&r.model, held_out, r.recipe.seed)?;
+    Validation::new(held_out, shape.model.clone(), shape.session.capacity)
 }
 
 /// Continues what a run's loop is recorded in; of a run that begins with `sounds` of the base.
@@ -220,7 +244,7 @@ fn results(
 }
 
 /// Opens the device, with the order of sums that the run was begun with, which it keeps.
-fn open(
+pub(super) fn open(
     r: &Resolved,
     planned: Arc<PlannedSession>,
     run: &RunDir,

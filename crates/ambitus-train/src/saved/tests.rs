@@ -498,7 +498,7 @@ fn a_run_goes_on_over_a_full_disk_but_for_its_end() {
         whole_updates: false,
         validation: &validation,
         samples: None,
-        checkpoints: &good,
+        checkpoints: Some(&good),
         progress: saved_as(),
         world: &World::alone(),
         meter: &mut ambitus_plan::memory::Meter::start(),
@@ -506,7 +506,7 @@ fn a_run_goes_on_over_a_full_disk_but_for_its_end() {
     let mut said = Notes::default();
     trainer.save(&mut said, false).expect("there is room");
     trainer.progress.update = 8;
-    trainer.checkpoints = &full;
+    trainer.checkpoints = Some(&full);
     trainer.save(&mut said, false).expect("the run continues");
     assert!(
         said.notes.len() == 1 && said.notes[0].contains("update 8: no checkpoint was saved"),
@@ -514,17 +514,17 @@ fn a_run_goes_on_over_a_full_disk_but_for_its_end() {
         said.notes
     );
     // A log that waits for room is no better.
-    trainer.checkpoints = &good;
+    trainer.checkpoints = Some(&good);
     said.ready = Some(RunError::Full("the log".to_owned()));
     trainer.save(&mut said, false).expect("the run continues");
     assert!(said.notes.len() == 2 && said.saved == 1);
-    trainer.checkpoints = &full;
+    trainer.checkpoints = Some(&full);
     let last = trainer.save(&mut said, true).expect_err("it was the last");
     assert_eq!((last.exit_code(), said.notes.len()), (6, 2));
     let kept: Vec<u64> = good.list().expect("readable").iter().map(|c| c.step).collect();
     assert_eq!(kept, [7]);
     // With room again the next is whole.
-    trainer.checkpoints = &good;
+    trainer.checkpoints = Some(&good);
     trainer.save(&mut said, true).expect("there is room");
     assert_eq!(good.latest_good().expect("readable").checkpoint.expect("whole").step, 8);
     // What is no want of room is an end.

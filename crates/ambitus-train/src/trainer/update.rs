@@ -35,14 +35,14 @@ pub struct Play<'a> {
 }
 
 impl<'a> Play<'a> {
-    /// Returns the players of a resolved run.
-    pub fn all(r: &'a Resolved) -> Vec<Play<'a>> {
+    /// Returns the players of a resolved run at these rates, by player.
+    pub fn all(r: &'a Resolved, rates: &'a [LearningRate]) -> Vec<Play<'a>> {
         let model = &*r.plan.shape.model;
         let applies = match r.recipe.update {
             UpdateAt::End => program::UPDATE,
             UpdateAt::Backward => program::MICRO,
         };
-        let all = model.players().iter().zip(players(model)).zip(&r.rates);
+        let all = model.players().iter().zip(players(model)).zip(rates);
         all.map(|((of_model, player), rate)| {
             let (name, micro) = (of_model.name, player.program(program::MICRO));
             let planned = r.plan.planned.program(&micro);

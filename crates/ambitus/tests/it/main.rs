@@ -40,5 +40,6 @@ mod tokens;
 mod train;
 mod train_ranks;
 mod trained;
+mod tune;
 mod vocos;
 mod walls;
