@@ -4,6 +4,7 @@ pub mod data_loader;
 pub mod doctor;
 pub mod export;
 pub mod finish;
+pub mod follow;
 pub mod generate;
 pub mod gradients;
 pub mod inference;

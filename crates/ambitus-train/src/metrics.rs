@@ -4,6 +4,7 @@
 mod curves;
 mod history;
 mod log;
+mod pace;
 mod progress;
 mod slow;
 
@@ -18,6 +19,7 @@ use ambitus_plan::memory::PhaseBytes;
 pub use curves::{COLUMNS, Curves, Series, Span};
 pub use history::History;
 pub use log::{Log, LogError, Resumed, each_after};
+pub use pace::Pace;
 pub use progress::{Progress, duration};
 pub use slow::{SlowSteps, StepFacts};
 
@@ -212,6 +214,23 @@ impl Summary {
         let text = serde_json::to_string_pretty(self).map_err(|e| RunError::Io(e.to_string()))?;
         Ok(write_atomic(run.join(SUMMARY_FILE), (text + "\n").as_bytes())?)
     }
+}
+
+/// Says that an update was not applied. `per_tensor`: gradients are clipped tensor by tensor. `scale`: the loss scale of the next
+/// update, where there is one.
+pub fn skipped(update: u64, per_tensor: bool, scale: Option<f64>) -> String {
+    let skipped = match (per_tensor, scale) {
+        (false, None) => "the update was skipped".to_owned(),
+        (false, Some(scale)) => format!("the update was skipped, the loss scale is {scale} now"),
+        (true, _) => "that tensor was not updated, the others were".to_owned(),
+    };
+    format!("update {update}: a gradient was not finite; {skipped}")
+}
+
+/// Says what a validation after an update found, of the weights and of their average.
+pub fn validated(update: u64, loss: f64, average: Option<f64>) -> String {
+    let averaged = average.map_or(String::new(), |e| format!(", of the average {e:.4}"));
+    format!("update {update}: validation loss {loss:.4}{averaged}")
 }
 
 /// Returns the middle of sorted numbers, or the mean of two middles.

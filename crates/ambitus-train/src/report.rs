@@ -7,12 +7,12 @@
 
 mod chart;
 mod charts;
-mod facts;
-mod notes;
+pub(crate) mod facts;
+pub(crate) mod notes;
 mod others;
 mod page;
 mod runs;
-mod sounds;
+pub(crate) mod sounds;
 mod words;
 
 use crate::metrics::{History, Log, Summary, duration};

@@ -14,7 +14,7 @@
 //! tensorboard/     an event file with all of the above that TensorBoard shows
 //! model/           configuration and vocabulary of the model that was trained, with their hashes
 //! products.txt     on GPUs: the algorithm of each matrix product, which a resumed run takes too
-//! .lock            held by the process that runs here
+//! .lock            held by the process that runs here, and its name
 //! ```
 //!
 //! A tuning has `recipe.yaml`, `plan.json`, `tune.json` (its trials, and what they say), `tuned.yaml` and `model/`.
@@ -30,7 +30,7 @@ use ambitus_recipe::recipe::Recipe;
 use ambitus_store::{CheckpointDir, write_atomic};
 pub use kept::Kept;
 use lock::LOCK_FILE;
-pub use lock::Lock;
+pub use lock::{Holder, Lock};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};

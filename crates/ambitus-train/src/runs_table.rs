@@ -76,10 +76,7 @@ struct PlanFigures {
 
 /// Reads all runs under `folder`. Only a folder that cannot be listed is an error; a damaged run is a row.
 pub fn runs(families: Families, folder: &Path) -> std::io::Result<Runs> {
-    std::fs::read_dir(folder)?;
-    let mut found = Vec::new();
-    find(folder, 0, &mut 0, &mut found);
-    found.sort();
+    let found = folders(folder)?;
     let mut read: Vec<(Run, Option<BTreeMap<String, String>>)> =
         found.iter().map(|run| read_run(families, folder, run)).collect();
     // A key differs if two recipes that could be read disagree on it; absent is a value too.
@@ -92,6 +89,18 @@ pub fn runs(families: Families, folder: &Path) -> std::io::Result<Runs> {
         run.differs = values.into_iter().filter(|(k, _)| keys.contains(k)).collect();
     }
     Ok(Runs { keys, runs: read.into_iter().map(|r| r.0).collect() })
+}
+
+/// Returns the folders of all runs under `folder`, by name.
+///
+/// # Errors
+/// A folder that cannot be listed.
+pub fn folders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    std::fs::read_dir(folder)?;
+    let mut found = Vec::new();
+    find(folder, 0, &mut 0, &mut found);
+    found.sort();
+    Ok(found)
 }
 
 /// Returns the text of a run's `summary.json`.

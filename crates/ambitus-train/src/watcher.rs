@@ -162,12 +162,8 @@ impl Observer for Watcher<'_> {
         self.log.append(&line)?;
         self.record(|events| events.update(&line));
         if !step.applied() {
-            let skipped = match (self.r.recipe.clip_per_tensor, step.loss_scale()) {
-                (false, None) => "the update was skipped".to_owned(),
-                (false, Some(scale)) => format!("the update was skipped, the loss scale is {scale} now"),
-                (true, _) => "that tensor was not updated, the others were".to_owned(),
-            };
-            self.console.line(&format!("update {}: a gradient was not finite; {skipped}", progress.update));
+            let scale = step.loss_scale().map(f64::from);
+            self.console.line(&metrics::skipped(progress.update, self.r.recipe.clip_per_tensor, scale));
         }
         let facts = StepFacts {
             update: progress.update,
@@ -184,24 +180,24 @@ impl Observer for Watcher<'_> {
             self.console.line(&why);
             self.page.slow(progress.update, step.seconds, why);
         }
+        self.history.add(&line);
         let show = metrics::Progress {
             update: progress.update,
             updates: self.r.updates,
             epoch: f64::from(step.epoch),
-            loss: first.loss,
-            frames_per_second: line.frames_per_second,
+            pace: self.history.pace,
+            best: progress.best.map(|(_, loss)| loss),
+            unit: self.r.plan.shape.model.rows().unit,
+            goes_on: true,
             rss_bytes: self.on_card.or(Some(step.after.rss_bytes)),
             budget_bytes: self.r.budget + self.r.host_beside(),
-            step_seconds: step.seconds,
         };
         self.console.progress(&show.to_string());
-        self.history.add(&line);
         Ok(())
     }
 
     fn validated(&mut self, update: u64, raw: f64, ema: Option<f64>) {
-        let averaged = ema.map_or(String::new(), |e| format!(", of the average {e:.4}"));
-        self.console.line(&format!("update {update}: validation loss {raw:.4}{averaged}"));
+        self.console.line(&metrics::validated(update, raw, ema));
         self.record(|events| events.validated(update, raw, ema));
         if self.validations.len() == MOST_VALIDATIONS {
             // For a picture every second is as good.

@@ -95,6 +95,14 @@ morning.\" | ambitus say runs/NAME --text - -o - | aplay"
     Export(ExportArgs),
     /// List all runs in a folder in one table: what differs, memory, speed, validation loss
     Runs(RunsArgs),
+    /// Follow a run, or all runs in a folder, while it trains in another process: where it is, and what happens to it
+    #[command(
+        after_help = "Examples:\n  ambitus watch runs/NAME\n  ambitus watch runs\n  ambitus watch runs/NAME --once\n\nOn a terminal one line \
+stands (of a folder, one for each run), with what happens above it: validations, slow steps with their reasons, samples, updates that were \
+skipped. Elsewhere lines come one by one, progress every 10 s. It ends when the run has ended, or at Ctrl-C, with exit code 0; the run \
+is not touched."
+    )]
+    Watch(WatchArgs),
     /// Convert audio to the codes of a frozen codec (SNAC at 24 kHz, DAC) and back, or mel frames to audio (Vocos), on the CPU
     Codec {
         #[command(subcommand)]
@@ -461,6 +469,16 @@ pub struct RunsArgs {
     /// that was killed
     #[arg(long)]
     pub page: bool,
+}
+
+#[derive(Args)]
+pub struct WatchArgs {
+    /// Folder of a run, or of run folders
+    #[arg(default_value = "runs")]
+    pub run: PathBuf,
+    /// Show what is there now, and end
+    #[arg(long)]
+    pub once: bool,
 }
 
 #[derive(Args)]

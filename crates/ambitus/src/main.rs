@@ -11,6 +11,7 @@ mod say;
 mod signals;
 mod terminal;
 mod tokens;
+mod watch;
 
 use ambitus_families::error::RunError;
 use ambitus_families::stop;
@@ -63,11 +64,11 @@ fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(said) => return explained(&said),
     };
-    let finishes = matches!(
+    let saves = matches!(
         cli.command,
         Command::Prepare(_) | Command::Train(_) | Command::Tune(_) | Command::Resume(_) | Command::Say(_)
     );
-    signals::listen(finishes);
+    signals::listen(saves || matches!(cli.command, Command::Watch(_)), saves);
     let result = memory::at_start().and_then(|()| command(cli.command)).and_then(|()| terminal::finish());
     // A run that was stopped on request ended as all ranks agreed.
     let result = match result {
@@ -104,6 +105,7 @@ fn command(command: Command) -> Result<(), RunError> {
         Command::Tokens(a) => tokens::run(&a),
         Command::Export(a) => commands::export(&a),
         Command::Runs(a) => commands::runs(&a),
+        Command::Watch(a) => watch::run(&a),
         Command::Codec { command } => codec::run(&command),
         Command::Doctor(a) => commands::doctor(&a),
     }

@@ -20,11 +20,11 @@ static FINISHES: AtomicBool = AtomicBool::new(false);
 static SEEN: AtomicBool = AtomicBool::new(false);
 
 /// From here on a signal that asks the process to end does so with the exit code of a stop: at the second, where the command
-/// `finishes` something first. Signals that were ignored when the process began (`nohup`, a background job's Ctrl-C) stay so.
+/// `finishes` something first, and says so if it `saves` what it has. Signals that were ignored when the process began (`nohup`, a background job's Ctrl-C) stay so.
 /// A file that outgrows the limit of sizes (`ulimit -f`) is a failed write from here on, not the end.
-pub fn listen(finishes: bool) {
+pub fn listen(finishes: bool, saves: bool) {
     FINISHES.store(finishes, SeqCst);
-    SEEN.store(finishes && std::io::stderr().is_terminal(), SeqCst);
+    SEEN.store(saves && std::io::stderr().is_terminal(), SeqCst);
     for signal in ASKS {
         // SAFETY: all-zero bytes are a valid sigaction (integers, null, an empty set); both pointers are to live ones or null; the
         // handler does only what is safe in one, and restarts the calls that it interrupts.

@@ -1,6 +1,6 @@
 //! What a run remembers of its updates, in bounded memory.
 
-use super::{Curves, Summary, Update, median};
+use super::{Curves, Pace, Summary, Update, median};
 use crate::pictures::Curve;
 
 /// Step times that a median is taken of, at most.
@@ -28,6 +28,8 @@ pub struct History {
     pub losses: Curve,
     /// All numbers by update.
     pub curves: Curves,
+    /// The newest.
+    pub pace: Pace,
 }
 
 impl History {
@@ -46,6 +48,7 @@ impl History {
             every: 1,
             losses: Curve::new(updates),
             curves: Curves::default(),
+            pace: Pace::default(),
         }
     }
 
@@ -81,6 +84,7 @@ impl History {
         }
         self.losses.add(u.update, u.loss);
         self.curves.add(u);
+        self.pace.add(u);
         self.last = (u.update, u.epoch);
     }
 

@@ -1,41 +1,54 @@
 //! The progress line.
 
+use super::Pace;
 use std::fmt;
 
 use ambitus_recipe::size::ByteSize;
 
+/// Share of the time that waiting for data takes before it is said.
+const WAITS: f64 = 0.05;
+
 /// A moment of a run. Prints as
-/// `update 120/2000 · loss 0.5123 · 12 min left · 1840 frames/s · memory 1.21 of 1.50 GiB · epoch 3.2`: what a narrow terminal
-/// leaves out comes last.
+/// `update 120/2000 · loss 0.5123 · 12 min left · best 0.4987 · 1840 frames/s · memory 1.21 of 1.50 GiB · epoch 3.2`: what a narrow
+/// terminal leaves out comes last.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Progress {
+pub struct Progress<'a> {
     /// Updates done.
     pub update: u64,
     /// Updates of the run.
     pub updates: u64,
     /// Passes over the data done.
     pub epoch: f64,
-    /// The loss, smoothed or not.
-    pub loss: f64,
-    /// Mel frames per second.
-    pub frames_per_second: f64,
+    /// Loss and speed.
+    pub pace: Pace,
+    /// The lowest validation loss, once there is one.
+    pub best: Option<f64>,
+    /// What a row of the model is: frames, tokens.
+    pub unit: &'a str,
+    /// The run goes on, so that time is left.
+    pub goes_on: bool,
     /// Resident bytes, if they can be read.
     pub rss_bytes: Option<u64>,
     /// The budget.
     pub budget_bytes: u64,
-    /// Seconds of one update, for the time left.
-    pub step_seconds: f64,
 }
 
-impl fmt::Display for Progress {
+impl fmt::Display for Progress<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Progress { update, updates, epoch, loss, frames_per_second, .. } = self;
+        let Progress { update, updates, epoch, pace, unit, .. } = self;
         let width = updates.to_string().len();
-        let left = duration(updates.saturating_sub(*update) as f64 * self.step_seconds);
-        write!(
-            f,
-            "update {update:>width$}/{updates} · loss {loss:.4} · {left} left · {frames_per_second:.0} frames/s"
-        )?;
+        write!(f, "update {update:>width$}/{updates} · loss {:.4}", pace.loss())?;
+        if self.goes_on {
+            let left = updates.saturating_sub(*update) as f64 * pace.step_seconds();
+            write!(f, " · {} left", duration(left))?;
+        }
+        if let Some(best) = self.best {
+            write!(f, " · best {best:.4}")?;
+        }
+        write!(f, " · {:.0} {unit}/s", pace.rows_per_second())?;
+        if pace.waiting() >= WAITS {
+            write!(f, " · waits for data {:.0} % of the time", 100.0 * pace.waiting())?;
+        }
         if let Some(rss) = self.rss_bytes {
             let (used, budget) = (ByteSize(rss).to_string(), ByteSize(self.budget_bytes).to_string());
             match (used.split_once(' '), budget.split_once(' ')) {
@@ -68,25 +81,33 @@ pub fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::{Update, sample_update};
 
     #[test]
     fn the_line_reads_well() {
+        let mut pace = Pace::default();
+        pace.add(&Update { loss: 0.512_34, frames: 920, step_seconds: 0.5, ..sample_update(12) });
         let mut p = Progress {
             update: 12,
             updates: 200,
             epoch: 1.25,
-            loss: 0.512_34,
-            frames_per_second: 1839.6,
+            pace,
+            best: Some(0.498_72),
+            unit: "frames",
+            goes_on: true,
             rss_bytes: Some(1_300_000_000),
             budget_bytes: 3 << 29,
-            step_seconds: 0.5,
         };
-        let line = "update  12/200 · loss 0.5123 · 1 min 34 s left · 1840 frames/s · memory 1.21 of 1.50 GiB · epoch 1.2";
+        let line = "update  12/200 · loss 0.5123 · 1 min 34 s left · best 0.4987 · 1840 frames/s · memory 1.21 of 1.50 GiB · epoch 1.2";
         assert_eq!(p.to_string(), line);
-        p.rss_bytes = Some(300 << 20);
-        assert!(p.to_string().contains("memory 300 MiB of 1.50 GiB"));
-        p.step_seconds = f64::NAN;
+        (p.rss_bytes, p.best, p.unit) = (Some(300 << 20), None, "tokens");
+        assert!(p.to_string().contains(" left · 1840 tokens/s · memory 300 MiB of 1.50 GiB"));
+        p.pace.add(&Update { frames: 920, loader_wait_seconds: 0.2, step_seconds: 0.5, ..sample_update(13) });
+        assert!(p.to_string().contains(" · 1840 tokens/s · waits for data 21 % of the time · memory"), "{p}");
+        p.pace = Pace::default();
         assert!(p.to_string().contains(" · ? left · "));
+        p.goes_on = false;
+        assert!(!p.to_string().contains("left"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ambitus_store::read_file;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// `plan.json`, as far as people look at it.
 #[derive(Debug, Default, Deserialize)]
@@ -18,6 +18,10 @@ pub struct Plan {
     pub budget_bytes: u64,
     /// The arena.
     pub arena_bytes: u64,
+    /// The host arena.
+    pub host_bytes: u64,
+    /// The folder of its file, if it is one.
+    pub host_on_disk: Option<PathBuf>,
     /// Where the peak is.
     pub peak_in: String,
     /// What the original project's training would take.

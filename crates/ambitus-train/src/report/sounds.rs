@@ -114,16 +114,35 @@ pub struct HeldOut {
 /// `samples.json`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Facts {
-    weights: String,
-    lines: Vec<FactsOfLine>,
+pub struct Facts {
+    /// `raw` or `ema`.
+    pub weights: String,
+    /// The lines that were spoken.
+    pub lines: Vec<FactsOfLine>,
 }
 
+/// A line that was spoken.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct FactsOfLine {
-    file: PathBuf,
-    oddities: Vec<String>,
+pub struct FactsOfLine {
+    /// Where it is.
+    pub file: PathBuf,
+    /// Seconds of sound.
+    pub seconds: f64,
+    /// What is odd about it.
+    pub oddities: Vec<String>,
+}
+
+/// Returns what is known of the samples in a folder, once all of them are there.
+pub fn facts(folder: &Path) -> Option<Facts> {
+    serde_json::from_slice(&read_file(folder.join("samples.json"), MOST_JSON).ok()?).ok()
+}
+
+/// Returns the updates that a run has samples of, from low to high.
+pub fn sampled(run: &Path) -> Vec<u64> {
+    let mut updates: Vec<u64> = names(&run.join("samples")).iter().filter_map(|n| n.parse().ok()).collect();
+    updates.sort_unstable();
+    updates
 }
 
 /// Returns the names in a folder, which may be missing.
@@ -133,8 +152,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// Returns the first, the last and some between, evenly.
-fn some(mut updates: Vec<u64>) -> Vec<u64> {
-    updates.sort_unstable();
+fn some(updates: Vec<u64>) -> Vec<u64> {
     let n = updates.len();
     if n <= MOST_UPDATES {
         return updates;
@@ -151,10 +169,9 @@ pub fn sounds(run: &Path, texts: &[String]) -> (Vec<Line>, Vec<HeldOut>) {
     let mut held_out: Vec<HeldOut> = held_out.collect();
     let mut lines: Vec<Line> = Vec::new();
     let folder = run.join("samples");
-    for update in some(names(&folder).iter().filter_map(|name| name.parse().ok()).collect()) {
+    for update in some(sampled(run)) {
         let folder = folder.join(update.to_string());
-        let facts = read_file(folder.join("samples.json"), MOST_JSON);
-        let facts: Facts = facts.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let facts = facts(&folder).unwrap_or_default();
         let mut files: Vec<String> = names(&folder).into_iter().filter(|n| n.ends_with(".wav")).collect();
         files.sort_unstable();
         for file in files.into_iter().take(MOST_LINES) {

@@ -1,7 +1,7 @@
 //! One process at a time writes in a run's folder.
 
 use ambitus_families::error::RunError;
-use ambitus_store::open_own_file;
+use ambitus_store::{open_file, open_own_file};
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -9,8 +9,8 @@ use std::path::Path;
 
 /// The file whose lock is the folder's. It stays: a file that comes and goes could be locked by two under one name.
 pub(super) const LOCK_FILE: &str = ".lock";
-/// What is read of it for a message.
-const SHOWN: usize = 100;
+/// What is read of it: both lines.
+const SHOWN: usize = 200;
 
 /// A run's folder, held until this is dropped or the process ends, however it does.
 #[derive(Debug)]
@@ -41,12 +41,42 @@ impl Lock {
                 Err(TryLockError::Error(e)) => return Err(RunError::io(&path, "cannot lock", e)),
             }
             if is_at(&file, &path) {
-                // For the message of others; the lock holds without it, as on a full disk.
-                let _ = file.set_len(0).and_then(|()| file.write_all_at(who().as_bytes(), 0));
+                // For others to read; the lock holds without it, as on a full disk. Who is looking meanwhile finds whole lines.
+                let who = who();
+                let written =
+                    file.write_all_at(who.as_bytes(), 0).and_then(|()| file.set_len(who.len() as u64));
+                let _ = written.or_else(|_| file.set_len(0));
                 return Ok(Lock { _file: file });
             }
         }
     }
+
+    /// Returns who holds a folder, without touching the lock: a shared one for a moment would refuse a run that begins in it.
+    pub fn holder(root: &Path) -> Holder {
+        let Ok((file, _)) = open_file(root.join(LOCK_FILE)) else { return Holder::Nobody };
+        let text = read(&file);
+        let (who, was_born) = text.split_once('\n').unwrap_or_default();
+        let process = who.strip_prefix("process ").and_then(|rest| rest.split_once(" on "));
+        match process.and_then(|(process, on)| Some((process.parse().ok()?, on))) {
+            Some((process, on)) if on == host() => match birth(process) {
+                Some(born) if was_born.trim_end() == born => Holder::Here,
+                _ => Holder::Nobody,
+            },
+            Some(_) => Holder::Unknown(who.to_owned()),
+            None => Holder::Unknown("a process without a name".to_owned()),
+        }
+    }
+}
+
+/// Who holds a run's folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// Nobody, any more.
+    Nobody,
+    /// A process of this machine, which lives.
+    Here,
+    /// One that cannot be looked at from here, as one of another machine.
+    Unknown(String),
 }
 
 /// Returns whether the path still leads to the file that was locked.
@@ -55,19 +85,43 @@ fn is_at(file: &File, path: &Path) -> bool {
     file.metadata().is_ok_and(|a| path.symlink_metadata().is_ok_and(|b| same(&a, b)))
 }
 
+/// Returns the lines of a lock file: what people read, and what makes sure of the process.
 fn who() -> String {
+    let process = std::process::id();
+    format!("process {process} on {}\n{}\n", host(), birth(process).unwrap_or_default())
+}
+
+fn host() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("process {} on {}\n", std::process::id(), host.trim())
+    host.trim().to_owned()
+}
+
+/// Returns what tells a process of this machine that lives from all that have its number later: the machine's boot, and the ticks
+/// after it at which the process began.
+fn birth(process: u32) -> Option<String> {
+    let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // Fields from the third on: before it is the name, which may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    // One that is dead and not yet waited for holds nothing.
+    let lives = !matches!(fields.next()?, "Z" | "X");
+    let began = fields.nth(18)?;
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    lives.then(|| format!("{} {began}", boot.trim()))
+}
+
+fn read(file: &File) -> String {
+    let mut text = [0; SHOWN];
+    let n = file.read_at(&mut text, 0).unwrap_or(0);
+    String::from_utf8_lossy(&text[..n]).into_owned()
 }
 
 fn taken(root: &Path, file: &File) -> String {
-    let mut text = [0; SHOWN];
-    let n = file.read_at(&mut text, 0).unwrap_or(0);
-    let text = String::from_utf8_lossy(&text[..n]);
+    let text = read(file);
     let line = text.lines().next().unwrap_or("");
     let who = if line.is_empty() { "another process" } else { line };
     format!(
-        "{}: {} runs here: wait until it ends or stop it; `ambitus runs` and `ambitus export` may look on",
+        "{}: {} runs here: wait until it ends or stop it; `ambitus watch`, `runs` and `export` may look on",
         root.display(),
         who.escape_debug()
     )
@@ -88,6 +142,36 @@ mod tests {
         assert!(refused.to_string().contains(&mine), "{refused}");
         drop(first);
         Lock::take(&root).unwrap();
+    }
+
+    #[test]
+    fn who_holds_a_folder_is_seen_without_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LOCK_FILE);
+        assert_eq!(Lock::holder(dir.path()), Holder::Nobody);
+        assert!(!path.exists());
+        let lock = Lock::take(dir.path()).unwrap();
+        assert_eq!(Lock::holder(dir.path()), Holder::Here);
+        let text = std::fs::read_to_string(&path).unwrap();
+        // Another process has the number now, or none, or the file came from elsewhere.
+        let (first, born) = text.split_once('\n').unwrap();
+        std::fs::write(&path, format!("{first}\n{born}1\n")).unwrap();
+        assert_eq!(Lock::holder(dir.path()), Holder::Nobody);
+        std::fs::write(&path, format!("process 4194305 on {}\n{born}", host())).unwrap();
+        assert_eq!(Lock::holder(dir.path()), Holder::Nobody);
+        std::fs::write(&path, format!("process 1 on another.host\n{born}")).unwrap();
+        assert_eq!(Lock::holder(dir.path()), Holder::Unknown("process 1 on another.host".to_owned()));
+        for damaged in ["", "process\n", "\u{0}\u{ff}"] {
+            std::fs::write(&path, damaged).unwrap();
+            assert!(matches!(Lock::holder(dir.path()), Holder::Unknown(_)), "{damaged:?}");
+        }
+        drop(lock);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        // Dead, and not waited for.
+        while birth(child.id()).is_some() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
     }
 
     /// Many at once, some of which take the folder away again: never two at a time.

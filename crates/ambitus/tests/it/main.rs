@@ -43,3 +43,4 @@ mod trained;
 mod tune;
 mod vocos;
 mod walls;
+mod watch;

@@ -43,6 +43,15 @@ fn resume_continues_as_if_never_stopped() {
     }
 }
 
+/// Loss and time left of a resumed run go on where they were.
+#[test]
+fn means_go_on() {
+    let (_kept, path) = log_of(9);
+    let mut history = History::new(9);
+    (1..=6).for_each(|i| history.add(&sample_update(i)));
+    assert_eq!(Log::resume(&path, 6, 9).unwrap().history.pace, history.pace);
+}
+
 #[test]
 fn every_cut_is_gone_on_with() {
     let (_kept, path) = log_of(3);
