@@ -162,15 +162,37 @@ pub fn choose<'t>(shape: &Shape, free: &Free, budget: u64, stems: Stems<'t>) -> 
         of_a.verdict.cmp(&of_b.verdict).then(by)
     };
     let best = (0..fitted.len()).min_by(|a, b| order(&fitted[*a], &fitted[*b])).unwrap_or(0);
-    let (at, Fitted { shape, .. }) = fitted.swap_remove(best);
+    let (at, Fitted { shape, steps, .. }) = fitted.swap_remove(best);
     let mut first = candidates.swap_remove(at);
     if first.verdict == Verdict::Slower {
         first.verdict = Verdict::Chosen;
     }
+    candidates.extend(with_more_memory(&points, (at, steps), &first, budget));
     candidates.sort_by(Candidate::before);
     candidates.insert(0, first);
     let taken = points[at].choice.taken();
     Ok(Chosen { shape, taken, candidates, budget, host_room, stems })
+}
+
+/// Returns what is faster than the chosen point with everything kept, and does not fit: the smaller the slower. The chosen one recomputes
+/// in `steps`.
+fn with_more_memory(
+    points: &[Point<'_>],
+    (at, steps): (usize, usize),
+    chosen: &Candidate,
+    budget: u64,
+) -> Vec<Candidate> {
+    let recomputes = |(i, p): &(usize, &Point<'_>)| p.peak > budget || *i == at && steps > 0;
+    let kept = points.iter().enumerate().filter(recomputes).filter_map(|(_, p)| p.kept(budget));
+    let mut kept: Vec<Candidate> = kept.collect();
+    kept.sort_by(|a, b| a.peak_bytes.cmp(&b.peak_bytes).then(a.seconds.total_cmp(&b.seconds)));
+    let mut fastest = chosen.seconds;
+    kept.retain(|c| {
+        let faster = c.seconds < fastest;
+        fastest = fastest.min(c.seconds);
+        faster
+    });
+    kept
 }
 
 /// Tries offsets of the points from `first` on, a few of the best at a time until one fits; returns these.

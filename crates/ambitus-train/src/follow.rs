@@ -6,7 +6,7 @@
 mod news;
 mod tail;
 
-use crate::metrics::{self, LOG_FILE, Pace, Progress, Summary, Update, duration};
+use crate::metrics::{self, LOG_FILE, Lesson, Pace, Progress, Summary, Update, duration};
 use crate::report::notes::{NOTES_FILE, Note};
 use crate::report::{REPORT_FILE, facts, sounds};
 use crate::run_dir::{Holder, Lock, RunDir};
@@ -155,7 +155,7 @@ impl Followed {
                 news.add(v.update, metrics::validated(v.update, v.loss.0, average));
             }
             Some(Ok(Note::Slow(slow))) => news.add(slow.update, slow.why),
-            Some(Ok(Note::Others(_)) | Err(_)) => {}
+            Some(Ok(Note::Others(_) | Note::Lost(_)) | Err(_)) => {}
         });
         read.map_err(|e| RunError::io(self.notes.path(), "cannot read", e))
     }
@@ -293,7 +293,8 @@ impl Followed {
                 let page = self.at.join(REPORT_FILE);
                 let page = page.is_file().then(|| format!("all of it: {}", page.display()));
                 let verdicts = [&s.stopped, &s.overfitting].into_iter().flatten().cloned();
-                [said].into_iter().chain(verdicts).chain(page).collect()
+                let lessons = s.lessons.iter().map(Lesson::english);
+                [said].into_iter().chain(verdicts).chain(lessons).chain(page).collect()
             }
             State::Stopped => vec![format!("interrupted {done}, which is saved; {go_on}")],
             State::Lost { why, .. } if update == 0 => {

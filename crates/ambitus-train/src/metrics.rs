@@ -3,6 +3,7 @@
 
 mod curves;
 mod history;
+mod lesson;
 mod log;
 mod pace;
 mod progress;
@@ -18,10 +19,11 @@ use ambitus_families::error::RunError;
 use ambitus_plan::memory::PhaseBytes;
 pub use curves::{COLUMNS, Curves, Series, Span};
 pub use history::History;
+pub use lesson::{Lesson, Limit};
 pub use log::{Log, LogError, Resumed, each_after};
 pub use pace::Pace;
 pub use progress::{Progress, duration};
-pub use slow::{SlowSteps, StepFacts};
+pub use slow::{Lost, SlowSteps, StepFacts, short};
 
 /// Name of the log in a run folder.
 pub const LOG_FILE: &str = "metrics.jsonl";
@@ -170,6 +172,9 @@ pub struct Summary {
     /// How validation rose while training fell; only where it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overfitting: Option<String>,
+    /// What limited the run, and what to change: at most one about its time and one about what it learned.
+    #[serde(default)]
+    pub lessons: Vec<Lesson>,
     /// Passes over the data.
     #[serde(default)]
     pub epochs: f64,
@@ -188,9 +193,18 @@ pub struct Summary {
     /// Wall time of the process that ended the run, from its start.
     #[serde(default)]
     pub wall_seconds: f64,
+    /// Wall time of all updates, with waiting for data; checkpoints and validation not counted.
+    #[serde(default)]
+    pub update_seconds: f64,
     /// Waiting for data, all updates.
     #[serde(default)]
     pub loader_wait_seconds: f64,
+    /// Writing checkpoints.
+    #[serde(default)]
+    pub saving_seconds: f64,
+    /// Page faults that waited for a disk, all updates.
+    #[serde(default)]
+    pub page_faults_major: u64,
     /// Steps over twice the median.
     #[serde(default)]
     pub slow_steps: u64,

@@ -8,6 +8,7 @@
 mod chart;
 mod charts;
 pub(crate) mod facts;
+mod lessons;
 pub(crate) mod notes;
 mod others;
 mod page;
@@ -15,14 +16,16 @@ mod runs;
 pub(crate) mod sounds;
 mod words;
 
-use crate::metrics::{History, Log, Summary, duration};
+use crate::metrics::{History, Lesson, Log, Summary, duration};
 use ambitus_families::error::RunError;
 use ambitus_recipe::size::ByteSize;
 use ambitus_store::write_atomic_with;
 use askama::Template;
 use charts::{Charts, charts};
+pub(crate) use facts::plan;
 use facts::{Candidate, Choice, Plan};
-use notes::Notes;
+pub(crate) use lessons::lessons;
+pub(crate) use notes::{NOTES_FILE, Notes, Validation};
 use others::{Other, others};
 pub use page::Page;
 pub use runs::{RUNS_FILE, write_runs};
@@ -61,6 +64,7 @@ struct Report<'a> {
     skipped: u64,
     /// Why it ended early, and whether it overfitted.
     verdicts: Vec<&'a str>,
+    lessons: Vec<Lesson>,
     plan: &'a Plan,
     candidates: Vec<&'a Candidate>,
     recipe: &'a [Choice],
@@ -123,6 +127,7 @@ pub fn write(run: &Path, history: &History, notes: &Notes) -> Result<(), RunErro
             .flatten()
             .map(String::as_str)
             .collect(),
+        lessons: ended.as_ref().map_or_else(Vec::new, |summary| lessons(summary, notes, &plan)),
         candidates: candidates(&plan.candidates),
         recipe: &plan.recipe,
         others: others(run, ended.as_ref()),
@@ -196,8 +201,7 @@ fn figures(s: &Summary, notes: &Notes, plan: &Plan) -> Vec<Fact> {
 
 /// Returns the sentences that the run speaks.
 fn texts(plan: &Plan) -> Vec<String> {
-    let value = plan.recipe.iter().find(|v| v.key == "samples.texts").map_or("", |v| &v.value);
-    serde_json::from_str(value).unwrap_or_default()
+    serde_json::from_str(plan.value("samples.texts").unwrap_or_default()).unwrap_or_default()
 }
 
 fn phases(plan: &Plan, summary: &Summary) -> Vec<Phase> {

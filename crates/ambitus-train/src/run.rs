@@ -330,6 +330,7 @@ pub(crate) fn plan_json(r: &Resolved, origins: &Origins) -> serde_json::Value {
         "unit": r.plan.shape.model.rows().unit,
         "device": r.device.name(),
         "on_card": r.device.is_card(),
+        "clip_rows": clip_rows(r),
     });
     json["data"] = serde_json::json!(r.data.describe());
     json["candidates"] = serde_json::json!(r.candidates.iter().take(MOST_CANDIDATES).collect::<Vec<_>>());
@@ -341,6 +342,16 @@ pub(crate) fn plan_json(r: &Resolved, origins: &Origins) -> serde_json::Value {
         .collect::<serde_json::Map<_, _>>()
         .into();
     json
+}
+
+/// Returns what the lengths of a run's clips are, in rows, and how many rows a second has. `most`: 19 of 20 are no longer.
+fn clip_rows(r: &Resolved) -> serde_json::Value {
+    let mut rows: Vec<u32> = r.data.split.train.iter().filter_map(|&i| r.data.rows.get(i).copied()).collect();
+    rows.sort_unstable();
+    let mean = rows.iter().map(|n| f64::from(*n)).sum::<f64>() / rows.len().max(1) as f64;
+    let most = rows.get((19 * rows.len()).div_ceil(20).saturating_sub(1)).copied().unwrap_or(0);
+    let per_second = r.plan.shape.model.rows().per_second;
+    serde_json::json!({ "mean": mean, "most": most, "longest": r.longest, "per_second": per_second })
 }
 
 /// Returns all values of the recipe, and where each came from.

@@ -4,7 +4,7 @@
 //! recipe.yaml      the run, complete; `ambitus resume` starts from it
 //! plan.json        what was planned, and where each choice came from
 //! metrics.jsonl    a line per update
-//! notes.jsonl      validations, slow steps, who else used the machine
+//! notes.jsonl      validations, slow steps, who else used the machine, seconds that were lost
 //! summary.json     the result
 //! report.html      all of it on a page
 //! checkpoints/     step-N/, the newest few and the best

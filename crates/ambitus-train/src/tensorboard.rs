@@ -1,13 +1,15 @@
 //! `tensorboard/` in a run's folder: one event file with the log's numbers, validation losses, sounds, pictures, texts and settings.
 //!
 //! It repeats what is in other files, so a run needs none of it: where it cannot be written, that is said, and the run continues. A
-//! run that resumes after an update cuts it back to there, and adds from the log what it lacks, so that every curve is one.
+//! run that resumes after an update cuts it back to there, and adds from the log and from `notes.jsonl` what it lacks, so that every
+//! curve is one.
 
 mod message;
 mod records;
 
-use crate::metrics::{Update, each_after};
+use crate::metrics::{LOG_FILE, Update, each_after};
 use crate::pictures;
+use crate::report::{NOTES_FILE, Notes, Validation};
 use crate::run_dir::RunDir;
 use crate::runs_table::leaves;
 use ambitus_families::error::RunError;
@@ -28,6 +30,8 @@ use std::time::SystemTime;
 pub const FOLDER: &str = "tensorboard";
 /// How the names of event files begin; readers look for `tfevents`.
 const NAMED: &str = "events.out.tfevents.";
+/// The tag of a validation's loss; that of the average stands behind it.
+const RAW: &str = "validation/raw";
 /// Bytes of the header that our WAV files have.
 const WAV_HEADER: usize = 44;
 
@@ -35,8 +39,8 @@ const WAV_HEADER: usize = 44;
 #[derive(Debug)]
 pub struct Events {
     folder: PathBuf,
-    /// The run's log.
-    log: PathBuf,
+    /// The run's folder, with its log and its notes.
+    run: PathBuf,
     /// What a file begins with.
     first: Vec<Message>,
     /// The last update.
@@ -49,8 +53,13 @@ impl Events {
     /// Returns the events of a run after `update`, 0 for one that begins, and what is wrong with them, for people. The log is
     /// resumed already.
     pub fn resume(r: &Resolved, run: &RunDir, update: u64) -> (Events, Option<String>) {
-        let mut events =
-            Events { folder: run.root.join(FOLDER), log: run.metrics(), first: first(r), update, open: None };
+        let mut events = Events {
+            folder: run.root.join(FOLDER),
+            run: run.root.clone(),
+            first: first(r),
+            update,
+            open: None,
+        };
         let said = events.reopen();
         (events, said)
     }
@@ -67,22 +76,42 @@ impl Events {
         std::fs::create_dir_all(folder).map_err(failed)?;
         let path = folder.join(file_name(folder).map_err(failed)?);
         // What comes after the end of a session are results, which are written again.
-        let step = |event: &[u8]| {
+        let kept = |event: &[u8]| {
             let (step, tag) = message::step_and_tag(event)?;
-            (step <= update && tag != SESSION_END.as_bytes()).then_some(step)
+            (step <= update && tag != SESSION_END.as_bytes()).then_some((step, tag == RAW.as_bytes()))
         };
-        let (mut records, last) = Records::resume(open_own_file(&path)?, &step).map_err(failed)?;
-        let last = last.unwrap_or(0);
+        let (mut last, mut validated) = (0, None);
+        let mut whole = |(step, is_validation): (u64, bool)| {
+            last = step;
+            if is_validation {
+                validated = Some(step);
+            }
+        };
+        let mut records = Records::resume(open_own_file(&path)?, &kept, &mut whole).map_err(failed)?;
         if last == 0 {
             records.clear().map_err(failed)?;
+            validated = None;
             let mut first = self.first.iter();
             first.try_for_each(|m| records.append(m, &mut io::empty())).map_err(failed)?;
         }
-        each_after(&self.log, last, &mut |line| records.append(&of_line(line), &mut io::empty()))?;
+        let notes = Notes::read(&self.run);
+        // The base's is said by a run that begins.
+        let lacking = |v: &&Validation| update > 0 && validated.is_none_or(|at| at < v.update);
+        let lost = notes.validations.iter().filter(|v| v.update <= update).filter(lacking);
+        let mut lost =
+            lost.map(|v| (v.update, of_validation(v.update, v.loss.0, v.average.map(|x| x.0)))).peekable();
+        each_after(&self.run.join(LOG_FILE), last, &mut |line| {
+            while let Some((_, validation)) = lost.next_if(|(at, _)| *at < line.update) {
+                records.append(&validation, &mut io::empty())?;
+            }
+            records.append(&of_line(line), &mut io::empty())
+        })?;
+        lost.try_for_each(|(_, message)| records.append(&message, &mut io::empty())).map_err(failed)?;
         self.open = Some(records);
         Ok((last < update).then(|| {
             format!(
-                "{}: the numbers of updates {} to {update} are taken from the log, without validation losses and samples",
+                "{}: the numbers of updates {} to {update} are taken from the log, validation losses from {NOTES_FILE}; samples are \
+                 left out",
                 path.display(),
                 last + 1
             )
@@ -97,9 +126,7 @@ impl Events {
 
     /// Adds a validation's losses, of the weights and of the average.
     pub fn validated(&mut self, update: u64, raw: f64, ema: Option<f64>) -> Option<String> {
-        let ema = ema.map(|loss| ("validation/ema".to_owned(), loss as f32));
-        let numbers = [("validation/raw".to_owned(), raw as f32)].into_iter().chain(ema);
-        self.append(&message::scalars(now(), update, numbers))
+        self.append(&of_validation(update, raw, ema))
     }
 
     /// Adds a WAV file, as [`SoundWriter`](ambitus_data::SoundWriter) writes it.
@@ -187,6 +214,12 @@ fn of_line(line: &Update) -> Message {
     message::scalars(now(), line.update, numbers.into_iter())
 }
 
+/// Returns a validation's losses, of the weights and of the average.
+fn of_validation(update: u64, raw: f64, ema: Option<f64>) -> Message {
+    let ema = ema.map(|loss| ("validation/ema".to_owned(), loss as f32));
+    message::scalars(now(), update, [(RAW.to_owned(), raw as f32)].into_iter().chain(ema))
+}
+
 /// Returns what the event file of a run begins with: recipe and plan as text, and the recipe's values as settings to compare runs by.
 fn first(r: &Resolved) -> Vec<Message> {
     let now = now();
@@ -199,7 +232,7 @@ fn first(r: &Resolved) -> Vec<Message> {
         message::version(now),
         message::text(now, 0, "recipe", &format!("```yaml\n{recipe}```\n")),
         message::text(now, 0, "plan", &plan(r)),
-        message::experiment(now, &settings, &["train/loss", "validation/raw", "validation/ema"]),
+        message::experiment(now, &settings, &["train/loss", RAW, "validation/ema"]),
         message::session_start(now, &settings),
     ]
 }

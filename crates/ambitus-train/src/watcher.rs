@@ -224,8 +224,10 @@ impl Observer for Watcher<'_> {
         Ok(())
     }
 
-    fn saved(&mut self, _: u64, seconds: f64) {
+    fn saved(&mut self, update: u64, seconds: f64) {
         self.saving_seconds = seconds;
+        self.slow.saved(seconds);
+        self.page.lost(update, self.slow.lost());
     }
 
     fn settled(&mut self, update: u64) {

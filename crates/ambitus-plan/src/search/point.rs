@@ -211,6 +211,14 @@ impl<'f> Point<'f> {
         Candidate { verdict: self.expected(budget), ..candidate }
     }
 
+    /// Returns it with everything kept, if something of it can be recomputed, for more memory than the budget.
+    pub fn kept(&self, budget: u64) -> Option<Candidate> {
+        // Offsets may need more than live bytes.
+        let peak = self.peak.max(budget.saturating_add(1));
+        let could_be = self.steps() > 0 && self.host_room.holds(self.host, peak);
+        could_be.then(|| self.candidate((0, peak, self.host), self.seconds, budget))
+    }
+
     /// Returns what should become of it; near the edge it has to be tried.
     fn expected(&self, budget: u64) -> Verdict {
         let (steps, peak) = self.estimate(budget);

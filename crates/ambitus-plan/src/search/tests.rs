@@ -146,6 +146,39 @@ fn no_plan_that_fits_is_much_faster() {
     }
 }
 
+/// Where something is recomputed to fit, what more memory would buy is there, and it is what a plan with that memory is.
+#[test]
+fn what_was_recomputed_is_also_there_with_everything_kept() {
+    let device = device();
+    let (shape, free) = (shape(&device), free(&[120]));
+    let room = RunPlan::new(shape.clone(), device.target()).expect("plans");
+    let kept = |budget| {
+        let found = search(&shape, &free, budget, device.target()).expect("plans");
+        let kept: Vec<Candidate> = found.candidates[1..].to_vec();
+        (found.candidates[0].clone(), kept)
+    };
+    let (chosen, others) = kept(room.peak_bytes);
+    assert!(chosen.options.is_empty() && others.is_empty(), "{chosen:?}, {others:?}");
+    let budget = room.peak_bytes * 9 / 10;
+    let (chosen, others) = kept(budget);
+    let [all] = &*others else { panic!("{others:?}") };
+    assert!(chosen.options.starts_with("--checkpoint") && chosen.seconds > all.seconds, "{chosen:?}");
+    assert_eq!((&*all.options, all.verdict, all.planned), ("", Verdict::TooLarge, false));
+    assert!(all.peak_bytes > budget && all.peak_bytes <= room.peak_bytes, "{all:?}");
+    assert!((all.seconds - room.step_seconds).abs() < 1e-9 * room.step_seconds);
+
+    // Of several micro-batches, from the smallest that is faster to the fastest.
+    let free = self::free(&[120, 240, 60, 40]);
+    let least = every_plan(&shape, &free, device.target()).iter().map(|p| p.0).min().expect("some");
+    let found = search(&shape, &free, least, device.target()).expect("plans");
+    let (chosen, others) = found.candidates.split_first().expect("some");
+    let kept = others.iter().filter(|c| !c.verdict.fits() && !c.options.contains("--checkpoint"));
+    let mut kept: Vec<&Candidate> = kept.collect();
+    kept.sort_by_key(|c| c.peak_bytes);
+    assert!(kept.len() > 1 && kept[0].seconds < chosen.seconds, "{chosen:?}, {kept:?}");
+    assert!(kept.windows(2).all(|two| two[1].seconds < two[0].seconds), "{kept:?}");
+}
+
 /// What plans share is what each would make for itself.
 #[test]
 fn a_session_from_shared_parts_is_the_session() {

@@ -21,6 +21,8 @@ pub struct History {
     /// Of all micro-batches that were run.
     capacity: f64,
     skipped: u64,
+    /// Page faults that waited for a disk.
+    faults: u64,
     /// Seconds of every `every`-th update.
     steps: Vec<f64>,
     every: u64,
@@ -44,6 +46,7 @@ impl History {
             frames: 0,
             capacity: 0.0,
             skipped: 0,
+            faults: 0,
             steps: Vec::with_capacity(STEPS),
             every: 1,
             losses: Curve::new(updates),
@@ -68,6 +71,7 @@ impl History {
             self.capacity += u.frames as f64 / u.fill;
         }
         self.skipped += u64::from(!u.applied);
+        self.faults += u.page_faults_major;
         if u.update.is_multiple_of(self.every) {
             if self.steps.len() == STEPS {
                 // Every second of them stays.
@@ -106,7 +110,9 @@ impl History {
             packing_fill: (self.capacity > 0.0).then(|| self.frames as f64 / self.capacity),
             frames: self.frames,
             skipped_updates: self.skipped,
+            update_seconds: self.seconds,
             loader_wait_seconds: self.loader_wait,
+            page_faults_major: self.faults,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ..Summary::default()
         }
@@ -130,9 +136,11 @@ mod tests {
         log[19].loss = f64::NAN;
         log[19].applied = false;
         log[4].step_seconds = 9.5;
+        log[4].page_faults_major = 7;
         let s = of(&log).summary();
         assert_eq!((s.updates, s.frames, s.skipped_updates), (20, 18_000, 1));
         assert_eq!(s.step_seconds_median, Some(0.5));
+        assert_eq!((s.update_seconds, s.page_faults_major), (19.0, 7));
         assert!((s.tokens_per_second.unwrap() - 18_000.0 / 19.0).abs() < 1e-9);
         assert_eq!(s.loss_first, Some(0.75));
         assert_eq!(s.loss_last, Some(1.0 / 19.0));

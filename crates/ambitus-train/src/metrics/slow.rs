@@ -1,6 +1,7 @@
 //! Why a step took long, in one line.
 
 use super::{duration, median};
+use serde::{Deserialize, Serialize};
 
 /// What is known about one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -36,17 +37,55 @@ const SHARE: f64 = 0.5;
 /// A disk read on the way to a page: what even a fast disk needs.
 const FAULT_SECONDS: f64 = 1e-4;
 
+/// Seconds that were lost, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lost {
+    /// Writing checkpoints.
+    pub saving: f64,
+    /// Above the median, in slow steps whose pages came back from disk.
+    pub paging: f64,
+    /// Above the median, in slow steps that did not get the cores.
+    pub cores: f64,
+}
+
+impl Lost {
+    /// Returns both together.
+    pub fn and(self, other: Lost) -> Lost {
+        Lost {
+            saving: self.saving + other.saving,
+            paging: self.paging + other.paging,
+            cores: self.cores + other.cores,
+        }
+    }
+}
+
+/// Why a step was slow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Cause {
+    Data,
+    Saving,
+    Paging,
+    /// It had more micro-batches than this.
+    Larger(f64),
+    /// Usual times that a thread loses its core.
+    Cores(f64),
+    Host,
+    Clock,
+}
+
 /// The last steps, and how many were slow. Allocates nothing after its creation, but for an explanation.
 #[derive(Clone, Debug)]
 pub struct SlowSteps {
     last: [StepFacts; WINDOW],
     seen: usize,
     slow: u64,
+    lost: Lost,
 }
 
 impl Default for SlowSteps {
     fn default() -> SlowSteps {
-        SlowSteps { last: [StepFacts::default(); WINDOW], seen: 0, slow: 0 }
+        SlowSteps { last: [StepFacts::default(); WINDOW], seen: 0, slow: 0, lost: Lost::default() }
     }
 }
 
@@ -63,12 +102,18 @@ impl SlowSteps {
         };
         let seconds = usual(|s| s.seconds);
         let slow = known.len() >= LEAST && step.seconds > SLOW * seconds;
-        let line = (slow && step.seconds - seconds >= NOTICED).then(|| {
+        let above = step.seconds - seconds;
+        let cause = slow.then(|| cause(step, above, &usual));
+        let line = cause.filter(|_| above >= NOTICED).map(|cause| {
             let times = step.seconds / seconds.max(f64::MIN_POSITIVE);
-            let cause = cause(step, step.seconds - seconds, &usual);
-            let (took, median) = (short(step.seconds), short(seconds));
+            let (took, median, cause) = (short(step.seconds), short(seconds), words(cause, step));
             format!("update {} took {took}, {times:.1} x the median of {median}: {cause}", step.update)
         });
+        match cause {
+            Some(Cause::Paging) => self.lost.paging += above,
+            Some(Cause::Cores(_) | Cause::Host) => self.lost.cores += above,
+            _ => {}
+        }
         self.slow += u64::from(slow);
         self.last[self.seen % WINDOW] = *step;
         self.seen += 1;
@@ -79,9 +124,20 @@ impl SlowSteps {
     pub fn count(&self) -> u64 {
         self.slow
     }
+
+    /// Adds the seconds of a checkpoint.
+    pub fn saved(&mut self, seconds: f64) {
+        self.lost.saving += seconds;
+    }
+
+    /// Returns what was lost so far.
+    pub fn lost(&self) -> Lost {
+        self.lost
+    }
 }
 
-fn short(seconds: f64) -> String {
+/// Returns a time for people, also a short one.
+pub fn short(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.2} s"),
         s => duration(s),
@@ -89,37 +145,52 @@ fn short(seconds: f64) -> String {
 }
 
 /// Returns the cause that covers the time `above` the median; told apart by what the step did differently from the usual one.
-fn cause(step: &StepFacts, above: f64, usual: &dyn Fn(fn(&StepFacts) -> f64) -> f64) -> String {
+fn cause(step: &StepFacts, above: f64, usual: &dyn Fn(fn(&StepFacts) -> f64) -> f64) -> Cause {
     let wait = step.loader_wait_seconds - usual(|s| s.loader_wait_seconds);
     if wait >= SHARE * above {
-        return format!(
-            "it waited {} for data (slow disk, or clips being decoded)",
-            short(step.loader_wait_seconds)
-        );
+        return Cause::Data;
     }
     if step.saving_seconds >= SHARE * above {
-        return format!("a checkpoint was written meanwhile ({})", short(step.saving_seconds));
+        return Cause::Saving;
     }
     let faults = step.major_faults as f64;
     if faults - usual(|s| s.major_faults as f64) > 0.0 && faults * FAULT_SECONDS >= SHARE * 0.1 * above {
-        return format!("{} pages came back from disk: the machine is short of memory", step.major_faults);
+        return Cause::Paging;
     }
     let micro = usual(|s| s.micro_batches as f64);
     if step.micro_batches as f64 >= 1.5 * micro && micro > 0.0 {
-        return format!("it had {} micro-batches instead of {micro:.0}", step.micro_batches);
+        return Cause::Larger(micro);
     }
     let switches = usual(|s| s.involuntary_switches as f64);
     let cpu = usual(|s| s.cpu_seconds);
     if step.involuntary_switches as f64 > SLOW * switches.max(1.0) {
-        return format!(
-            "other programs took the cores ({} times, usually {switches:.0}); `ambitus doctor` lists them",
+        return Cause::Cores(switches);
+    }
+    if cpu > 0.0 && step.cpu_seconds < SLOW * cpu { Cause::Host } else { Cause::Clock }
+}
+
+/// Returns a cause for people.
+fn words(cause: Cause, step: &StepFacts) -> String {
+    match cause {
+        Cause::Data => format!(
+            "it waited {} for data (slow disk, or clips being decoded)",
+            short(step.loader_wait_seconds)
+        ),
+        Cause::Saving => format!("a checkpoint was written meanwhile ({})", short(step.saving_seconds)),
+        Cause::Paging => {
+            format!("{} pages came back from disk: the machine is short of memory", step.major_faults)
+        }
+        Cause::Larger(usual) => format!("it had {} micro-batches instead of {usual:.0}", step.micro_batches),
+        Cause::Cores(usual) => format!(
+            "other programs took the cores ({} times, usually {usual:.0}); `ambitus doctor` lists them",
             step.involuntary_switches
-        );
+        ),
+        Cause::Host => "the process did not get the cores: other load on the machine, or its host".to_owned(),
+        Cause::Clock => {
+            "the cores were slower than usual: other load on shared cores or caches, or a lower clock"
+                .to_owned()
+        }
     }
-    if cpu > 0.0 && step.cpu_seconds < SLOW * cpu {
-        return "the process did not get the cores: other load on the machine, or its host".to_owned();
-    }
-    "the cores were slower than usual: other load on shared cores or caches, or a lower clock".to_owned()
 }
 
 #[cfg(test)]
@@ -167,6 +238,30 @@ mod tests {
             let line = explained(step);
             assert!(line.contains(words) && line.contains("3.0 x the median of 1.00 s"), "{line}");
         }
+    }
+
+    /// Also what is too short to be explained: of many such steps it is much.
+    #[test]
+    fn what_is_lost_is_summed_by_cause() {
+        let mut slow = SlowSteps::default();
+        (0..100).for_each(|_| assert_eq!(slow.observe(&USUAL), None));
+        let three = StepFacts { seconds: 3.0, ..USUAL };
+        slow.observe(&StepFacts { major_faults: 4000, ..three });
+        slow.observe(&StepFacts { seconds: 2.25, involuntary_switches: 900, ..USUAL });
+        slow.observe(&three);
+        // Of causes that have a name of their own in the log, or none.
+        slow.observe(&StepFacts { loader_wait_seconds: 1.9, ..three });
+        slow.observe(&StepFacts { cpu_seconds: 6.0, ..three });
+        slow.saved(0.5);
+        slow.saved(0.25);
+        let lost = Lost { saving: 0.75, paging: 2.0, cores: 3.25 };
+        assert_eq!(slow.lost(), lost);
+        assert_eq!(lost.and(lost), Lost { saving: 1.5, paging: 4.0, cores: 6.5 });
+        let quick = StepFacts { seconds: 0.1, ..USUAL };
+        let mut slow = SlowSteps::default();
+        (0..100).for_each(|_| assert_eq!(slow.observe(&quick), None));
+        assert_eq!(slow.observe(&StepFacts { seconds: 0.35, ..USUAL }), None);
+        assert!((slow.lost().cores - 0.25).abs() < 1e-9);
     }
 
     #[test]

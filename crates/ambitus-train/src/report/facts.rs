@@ -32,6 +32,8 @@ pub struct Plan {
     pub trained_parameters: u64,
     /// Micro-batches of an update.
     pub micro_batches: u64,
+    /// What a micro-batch holds: rows, by what they are called, and `clips`.
+    pub micro_batch: BTreeMap<String, f64>,
     /// Predicted seconds of an update.
     pub step_seconds: f64,
     /// Peaks of the phases, in legal order.
@@ -52,6 +54,18 @@ pub struct Plan {
     pub run: Run,
 }
 
+impl Plan {
+    /// Returns a value of the recipe.
+    pub fn value(&self, key: &str) -> Option<&str> {
+        self.recipe.iter().find(|c| c.key == key).map(|c| &*c.value).filter(|value| *value != "null")
+    }
+
+    /// Returns a value that decides the plan.
+    pub fn choice(&self, key: &str) -> Option<&str> {
+        self.choices.iter().find(|c| c.key == key).map(|c| &*c.value)
+    }
+}
+
 /// What a run is, beside its plan.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -64,6 +78,22 @@ pub struct Run {
     pub device: String,
     /// That is a GPU, whose memory the budget bounds.
     pub on_card: bool,
+    /// Lengths of its clips.
+    pub clip_rows: ClipRows,
+}
+
+/// Lengths of clips, in rows.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ClipRows {
+    /// On average.
+    pub mean: f64,
+    /// 19 of 20 are no longer.
+    pub most: f64,
+    /// The longest.
+    pub longest: f64,
+    /// Rows of a second.
+    pub per_second: f64,
 }
 
 /// A phase's peak.

@@ -1,8 +1,9 @@
-//! `notes.jsonl`: what happened to a run beside its updates, a line each: validations, slow steps, who else used the machine.
+//! `notes.jsonl`: what happened to a run beside its updates, a line each: validations, slow steps, who else used the machine, seconds
+//! that were lost.
 //!
 //! A run needs none of it. Lines that cannot be read are passed over, and a file that cannot be written costs the notes alone.
 
-use crate::metrics::Real;
+use crate::metrics::{Lost, Real};
 use ambitus_store::{open_file, open_own_file, write_atomic};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -30,6 +31,8 @@ pub enum Note {
     Slow(Slow),
     /// Who else uses the machine.
     Others(Others),
+    /// Seconds that the run has lost.
+    Lost(LostBy),
 }
 
 /// Validation losses after an update; 0 is the base.
@@ -42,6 +45,13 @@ pub struct Validation {
     /// Of the average, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub average: Option<Real>,
+}
+
+impl Validation {
+    /// Returns the lower loss.
+    pub fn better(&self) -> f64 {
+        self.average.map_or(self.loss.0, |average| average.0.min(self.loss.0))
+    }
 }
 
 /// A step that took long.
@@ -67,12 +77,23 @@ pub struct Others {
     pub cards: Vec<String>,
 }
 
+/// Seconds that a run has lost since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LostBy {
+    /// Updates done.
+    pub update: u64,
+    /// By cause.
+    #[serde(flatten)]
+    pub lost: Lost,
+}
+
 impl Note {
     fn update(&self) -> u64 {
         match self {
             Note::Validation(v) => v.update,
             Note::Slow(s) => s.update,
             Note::Others(o) => o.update,
+            Note::Lost(l) => l.update,
         }
     }
 }
@@ -86,6 +107,8 @@ pub struct Notes {
     pub slow: Vec<Slow>,
     /// The newest.
     pub others: Option<Others>,
+    /// The newest.
+    pub lost: Lost,
 }
 
 impl Notes {
@@ -103,8 +126,7 @@ impl Notes {
 
     /// Returns the best validation loss after the base's.
     pub fn best(&self) -> Option<f64> {
-        let measured = self.validations.iter().filter(|v| v.update > 0);
-        let better = measured.map(|v| v.average.map_or(v.loss.0, |average| average.0.min(v.loss.0)));
+        let better = self.validations.iter().filter(|v| v.update > 0).map(Validation::better);
         better.filter(|loss| loss.is_finite()).min_by(f64::total_cmp)
     }
 
@@ -137,6 +159,7 @@ impl Notes {
                 }
             }
             Note::Others(others) => self.others = Some(others),
+            Note::Lost(by) => self.lost = by.lost,
         }
     }
 }
@@ -159,6 +182,12 @@ fn lines(path: &Path, mut take: impl FnMut(Note)) {
     }
 }
 
+/// Appends a line; what was read can be written.
+fn write(text: &mut Vec<u8>, note: &Note) {
+    let _ = serde_json::to_writer(&mut *text, note);
+    text.push(b'\n');
+}
+
 /// The file, open for appending, and what is in it.
 #[derive(Debug)]
 pub struct NotesFile {
@@ -175,15 +204,21 @@ impl NotesFile {
     /// A file that cannot be written.
     pub fn resume(run: &Path, update: u64) -> io::Result<NotesFile> {
         let path = run.join(NOTES_FILE);
-        let (mut notes, mut text) = (Notes::default(), Vec::new());
+        let (mut notes, mut text, mut last) = (Notes::default(), Vec::new(), 0);
         lines(&path, |note| {
             if note.update() <= update {
-                // What was read can be written.
-                let _ = serde_json::to_writer(&mut text, &note);
-                text.push(b'\n');
+                // Of these the newest is enough, however many there were.
+                if matches!(note, Note::Validation(_) | Note::Slow(_)) {
+                    write(&mut text, &note);
+                }
+                last = last.max(note.update());
                 notes.add(note);
             }
         });
+        notes.others.iter().for_each(|others| write(&mut text, &Note::Others(others.clone())));
+        if notes.lost != Lost::default() {
+            write(&mut text, &Note::Lost(LostBy { update: last, lost: notes.lost }));
+        }
         write_atomic(&path, &text).map_err(io::Error::other)?;
         let mut file = open_own_file(&path).map_err(io::Error::other)?;
         file.seek(SeekFrom::End(0))?;
@@ -242,6 +277,27 @@ mod tests {
         let updates: Vec<u64> = notes.validations.iter().map(|v| v.update).collect();
         assert_eq!((updates, notes.slow.len()), (vec![0, 10], 1));
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 3);
+    }
+
+    /// What was lost is of the whole run, and a file that is resumed is no longer than its notes.
+    #[test]
+    fn what_was_lost_goes_on_after_a_resume() {
+        let run = tempfile::tempdir().unwrap();
+        let mut file = NotesFile::resume(run.path(), 0).unwrap();
+        assert_eq!(std::fs::read_to_string(run.path().join(NOTES_FILE)).unwrap(), "");
+        for update in 1..=30 {
+            let lost = Lost { saving: update as f64, cores: 0.5, ..Lost::default() };
+            assert_eq!(file.add(Note::Lost(LostBy { update, lost })), None);
+            assert_eq!(file.add(Note::Others(Others { update, ..Others::default() })), None);
+        }
+        let mut notes = NotesFile::resume(run.path(), 20).unwrap();
+        assert_eq!(notes.notes.lost, Lost { saving: 20.0, cores: 0.5, ..Lost::default() });
+        assert_eq!(notes.notes.others.as_ref().map(|o| o.update), Some(20));
+        let text = std::fs::read_to_string(run.path().join(NOTES_FILE)).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert_eq!(notes.add(validation(21, 1.0)), None);
+        // Whatever is left of it at the same update, it is still there.
+        assert_eq!(NotesFile::resume(run.path(), 20).unwrap().notes.lost, notes.notes.lost);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The page of a run that trains: what it needs beside the log, and when it is written.
 
-use super::notes::{Note, NotesFile, Others, Slow, Validation};
-use crate::metrics::{History, Real};
+use super::notes::{LostBy, Note, Notes, NotesFile, Others, Slow, Validation};
+use crate::metrics::{History, Lost, Real};
 use ambitus_families::console::Console;
 use ambitus_plan::{device, memory};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,8 @@ pub struct Page {
     run: PathBuf,
     on_card: bool,
     notes: NotesFile,
+    /// What was lost before this process.
+    lost_before: Lost,
     /// What went wrong and has not been said.
     wrong: Option<String>,
     fails: bool,
@@ -34,7 +36,8 @@ impl Page {
             NotesFile::unwritten()
         });
         let known = notes.notes.validations.iter().any(|v| v.update == 0);
-        let mut page = Page { run: run.to_owned(), on_card, notes, wrong: None, fails: false };
+        let lost_before = notes.notes.lost;
+        let mut page = Page { run: run.to_owned(), on_card, notes, lost_before, wrong: None, fails: false };
         if let Some(base) = base.filter(|_| !known) {
             page.validated(0, base, None);
         }
@@ -49,6 +52,16 @@ impl Page {
     /// Notes a slow step.
     pub fn slow(&mut self, update: u64, seconds: f64, why: String) {
         self.add(Note::Slow(Slow { update, seconds, why }));
+    }
+
+    /// Notes what this process has lost until an update.
+    pub fn lost(&mut self, update: u64, lost: Lost) {
+        self.add(Note::Lost(LostBy { update, lost: self.lost_before.and(lost) }));
+    }
+
+    /// Returns the notes of the whole run.
+    pub fn notes(&self) -> &Notes {
+        &self.notes.notes
     }
 
     fn add(&mut self, note: Note) {

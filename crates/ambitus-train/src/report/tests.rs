@@ -138,6 +138,48 @@ fn a_hundred_thousand_updates_are_one_small_page() {
     assert!(sizes[1] < 500_000 && sizes[1] < 2 * sizes[0], "{sizes:?}");
 }
 
+/// Lessons are in both languages, of a run that has ended, and names in them are text.
+#[test]
+fn lessons_are_on_the_page() {
+    let (_kept, root) = folder("lessons");
+    log(&root, 40);
+    plan(&root, "word", 40);
+    let mut notes = NotesFile::resume(&root, 0).unwrap();
+    let processes = HOSTILE.map(|word| (word.to_owned(), 9 << 30)).to_vec();
+    notes.add(Note::Others(Others { update: 40, processes, cards: Vec::new() }));
+    let lost = crate::metrics::Lost { cores: 20.0, ..Default::default() };
+    notes.add(Note::Lost(notes::LostBy { update: 40, lost }));
+    for (update, loss) in [(0, 4.0), (13, 3.0), (26, 2.0), (40, 1.0)] {
+        notes.add(Note::Validation(notes::Validation {
+            update,
+            loss: crate::metrics::Real(loss),
+            average: None,
+        }));
+    }
+    rebuild(&root).unwrap();
+    assert!(!page(&root).contains("what limited it"), "it may go on");
+    let summary = Summary {
+        ended: "complete".to_owned(),
+        updates: 40,
+        update_seconds: 80.0,
+        threads: Some(4),
+        ..Summary::default()
+    };
+    summary.write(&root).unwrap();
+    rebuild(&root).unwrap();
+    let text = page(&root);
+    whole(&text);
+    for said in [
+        "<span lang=\"en\">what limited it: other programs took the cores for 20 s, 25 % of the time; try next: nothing beside it (",
+        "<span lang=\"zh\">限制因素：其他程序占用 CPU 核心 20 s，占 25 % 的时间；下次可以试试：",
+        "<span lang=\"en\">what it learned: the validation loss still fell: 33 % of its fall was after update 26 of 40; try next: updates: 60",
+        "<span lang=\"zh\">学习情况：",
+    ] {
+        assert!(text.contains(said), "{said}");
+    }
+    assert!(text.contains("threads: 3") && !text.contains("<img") && text.matches("<script").count() == 1);
+}
+
 /// What a killed run leaves has a page, whatever is torn or missing.
 #[test]
 fn any_folder_has_a_whole_page() {
@@ -168,6 +210,22 @@ impl Console for Heard {
         self.0.push(text.to_owned());
     }
     fn progress(&mut self, _: &str) {}
+}
+
+/// What each process of a run has lost is the run's, from the checkpoint that it goes on from.
+#[test]
+fn what_is_lost_is_the_whole_runs() {
+    let root = tempfile::tempdir().unwrap();
+    let lost = |saving: f64| crate::metrics::Lost { saving, ..Default::default() };
+    let mut page = Page::resume(root.path(), false, 0, None, &mut Heard::default());
+    page.lost(10, lost(1.0));
+    page.lost(20, lost(2.0));
+    page.lost(30, lost(3.0));
+    let mut page = Page::resume(root.path(), false, 20, None, &mut Heard::default());
+    assert_eq!(page.notes().lost, lost(2.0));
+    page.lost(30, lost(0.5));
+    page.lost(40, lost(0.75));
+    assert_eq!(Notes::read(root.path()).lost, lost(2.75));
 }
 
 /// Pages and notes that cannot be written are said once, and cost the run nothing.

@@ -6,7 +6,7 @@ use crate::data_loader::{Loader, Work};
 use crate::export::{self, Form, Source};
 use crate::finish;
 use crate::metrics::{Log, Resumed, Summary};
-use crate::report::{Page, REPORT_FILE};
+use crate::report::{Page, REPORT_FILE, lessons, plan};
 use crate::room;
 use crate::run_dir::RunDir;
 use crate::samples::{Sound, Speaking};
@@ -208,7 +208,7 @@ fn results(
     let Watcher { history, mut page, console, .. } = watcher;
     let parts = r.plan.parts.iter().flat_map(|p| &p.ranks);
     let ranks = arenas.of_ranks.len();
-    let summary = Summary {
+    let mut summary = Summary {
         // Also where lines of the log are lost.
         updates: progress.update,
         validation_base: progress.validation_base,
@@ -230,12 +230,15 @@ fn results(
         clips: r.data.split.train.len() as u64,
         validation_clips: r.data.split.validation.len() as u64,
         slow_steps,
+        saving_seconds: page.notes().lost.saving,
         wall_seconds: started.elapsed().as_secs_f64(),
         ended: "complete".to_owned(),
         stopped: stopping::why(&r.recipe, progress, r.updates, &result.path),
         overfitting: stopping::overfitting(progress, &history.losses),
         ..history.summary()
     };
+    // By what the page goes by, now and when it is written again.
+    summary.lessons = lessons(&summary, page.notes(), &plan(&run.root).unwrap_or_default());
     summary.write(&run.root)?;
     let of_result = (&*result.path, of_result.last_loss());
     page.write(&history, progress.update, console);
@@ -416,6 +419,7 @@ fn report(
         s.arena_bytes_planned,
         s.arena_bytes_used
     ));
+    s.lessons.iter().for_each(|lesson| console.line(&lesson.english()));
     let project = r.plan.shape.model.project();
     for (what, place) in [
         ("checkpoint", checkpoint.display().to_string()),

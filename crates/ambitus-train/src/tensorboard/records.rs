@@ -65,22 +65,26 @@ pub struct Records {
 }
 
 impl Records {
-    /// Keeps records from the start on, as long as they are whole and `step` has a step for the first bytes of their data, and cuts
-    /// off the rest. Returns the last one's step too.
+    /// Keeps records from the start on, as long as they are whole and `of` finds something in the first bytes of their data, and cuts
+    /// off the rest. `whole` is given what was found in each that is kept.
     ///
     /// # Errors
     /// From the file system.
-    pub fn resume(file: File, step: &dyn Fn(&[u8]) -> Option<u64>) -> io::Result<(Records, Option<u64>)> {
+    pub fn resume<T>(
+        file: File,
+        of: &dyn Fn(&[u8]) -> Option<T>,
+        whole: &mut dyn FnMut(T),
+    ) -> io::Result<Records> {
         let mut left = file.metadata()?.len();
         let mut reader = BufReader::with_capacity(PIECE, &file);
-        let (mut piece, mut end, mut last) = (vec![0; PIECE], 0, None);
-        while let Some((bytes, step)) = next(&mut reader, left, &mut piece, step)? {
+        let (mut piece, mut end) = (vec![0; PIECE], 0);
+        while let Some((bytes, found)) = next(&mut reader, left, &mut piece, of)? {
             end += bytes;
             left -= bytes;
-            last = Some(step);
+            whole(found);
         }
         file.set_len(end)?;
-        Ok((Records { file, end, piece }, last))
+        Ok(Records { file, end, piece })
     }
 
     /// Removes all records.
@@ -143,13 +147,13 @@ impl Records {
     }
 }
 
-/// Returns the bytes and the step of the next record of a file with `left` more bytes, if it is whole and has a step.
-fn next(
+/// Returns the bytes of the next record of a file with `left` more bytes and what `of` finds in it, if it is whole and has that.
+fn next<T>(
     reader: &mut impl Read,
     left: u64,
     piece: &mut Vec<u8>,
-    step: &dyn Fn(&[u8]) -> Option<u64>,
-) -> io::Result<Option<(u64, u64)>> {
+    of: &dyn Fn(&[u8]) -> Option<T>,
+) -> io::Result<Option<(u64, T)>> {
     let Some(room) = left.checked_sub(BEFORE + AFTER) else { return Ok(None) };
     let (mut len, mut sum) = ([0; 8], [0; 4]);
     reader.read_exact(&mut len)?;
@@ -158,19 +162,19 @@ fn next(
     if masked(&len) != sum || bytes > room {
         return Ok(None);
     }
-    let (mut crc, mut unread, mut of) = (Crc::new(), bytes, None);
+    let (mut crc, mut unread, mut found) = (Crc::new(), bytes, None);
     while unread > 0 {
         piece.resize(unread.min(PIECE as u64) as usize, 0);
         reader.read_exact(piece)?;
         if unread == bytes {
-            of = step(piece);
+            found = of(piece);
         }
         crc.add(piece);
         unread -= piece.len() as u64;
     }
     reader.read_exact(&mut sum)?;
     let whole = crc.masked() == sum;
-    Ok(of.filter(|_| whole).map(|step| (BEFORE + bytes + AFTER, step)))
+    Ok(found.filter(|_| whole).map(|found| (BEFORE + bytes + AFTER, found)))
 }
 
 #[cfg(test)]

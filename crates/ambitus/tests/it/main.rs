@@ -14,6 +14,7 @@ mod faults;
 mod generate;
 mod import;
 mod in_backward;
+mod lessons;
 mod offload;
 mod optimizers;
 mod orpheus;

@@ -125,7 +125,7 @@ fn events_are_whole_and_the_logs_over_kills_and_damage() {
         common::ok(dir, &["resume", "whole"]);
         same(&whole);
     }
-    // A bit of the third update: what the log has is there.
+    // A bit of the third update: what the log and the notes have is there.
     let mut flipped = good.clone();
     let tag = b"train/fill";
     let third =
@@ -134,5 +134,9 @@ fn events_are_whole_and_the_logs_over_kills_and_damage() {
     fs::write(file(&whole), flipped).expect("a file");
     let said = common::said(dir, &["resume", "whole"]).1;
     assert!(said.contains("the numbers of updates 3 to 6 are taken from the log"), "{said}");
-    assert_eq!(curve(&events(&whole), "train/loss"), losses(&whole));
+    let found = events(&whole);
+    assert_eq!(curve(&found, "train/loss"), losses(&whole));
+    for tag in ["validation/raw", "validation/ema"] {
+        assert_eq!(curve(&found, tag), curve(&want, tag), "{tag}");
+    }
 }

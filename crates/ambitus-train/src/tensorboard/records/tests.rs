@@ -10,8 +10,10 @@ fn message(bytes: &[u8], tail: u64) -> Message {
 /// Resumes a file, in which every record's first byte is its step.
 fn resume(path: &Path, most: u64) -> (Records, Option<u64>) {
     let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
-    Records::resume(file, &|head| head.first().map(|step| u64::from(*step)).filter(|step| *step <= most))
-        .unwrap()
+    let step = |head: &[u8]| head.first().map(|step| u64::from(*step)).filter(|step| *step <= most);
+    let mut last = None;
+    let records = Records::resume(file, &step, &mut |step| last = Some(step)).unwrap();
+    (records, last)
 }
 
 fn of_three(folder: &Path) -> PathBuf {
