@@ -167,7 +167,9 @@ pub fn resolve_on(
     let updates = sizes.updates;
     let by_length = settled.warmup.is_none();
     let warmup = settled.settle_warmup(updates);
-    choices.of_length(&given, (&settled, warmup), &data, updates, by_length);
+    let per_update = data.split.train.len() as f64 / sizes.per_epoch();
+    let batches = (per_update, model.defaults().clips as f64);
+    choices.of_length(&given, (&settled, warmup), &data, (updates, batches), by_length);
     let (budget, made) = device.budget(&settled)?;
     choices.add("memory", ByteSize(budget).to_string(), settled.memory.is_some(), &made);
     let spoken =
@@ -234,6 +236,20 @@ fn host_budget(
     }
 }
 
+/// Returns what a family's usual rate would be for an update that has clips of another number than its usual one, where they are far
+/// apart: with Adam, and with Lion, by the square root (Malladi et al. 2022). In how many micro-batches an update is computed changes
+/// nothing.
+fn for_batch(rate: f64, (clips, usual): (f64, f64)) -> String {
+    let times = clips / usual;
+    if !times.is_finite() || (0.25..=4.0).contains(&times) {
+        return String::new();
+    }
+    format!(
+        ", for updates of {usual} clips; those of {clips:.0} may want {:.0e}: `ambitus tune` tries it",
+        rate * times.sqrt()
+    )
+}
+
 /// Values that decide the plan, as they become known.
 struct Choices<'a> {
     origins: &'a Origins,
@@ -257,13 +273,14 @@ impl Choices<'_> {
         }
     }
 
-    /// Adds what follows from the data and the family. `by_length`: so does the warm-up.
+    /// Adds what follows from the data and the family. `batches`: clips of an update, and of the family's usual one. `by_length`: so
+    /// does the warm-up.
     fn of_length(
         &mut self,
         given: &Recipe,
         (recipe, warmup): (&Settled, u64),
         data: &Data,
-        updates: u64,
+        (updates, batches): (u64, (f64, f64)),
         by_length: bool,
     ) {
         if let Some((assumed, why)) = data.assumed() {
@@ -282,7 +299,8 @@ impl Choices<'_> {
             (false, true) => "a fifth of the default, with Lion",
             (false, false) => "default",
         };
-        self.add("learning_rate", format!("{rate:e}"), given.learning_rate.is_some(), usual);
+        let usual = usual.to_owned() + &for_batch(rate, batches);
+        self.add("learning_rate", format!("{rate:e}"), given.learning_rate.is_some(), &usual);
         let usual = if by_length { "min(100, 5 % of the updates)" } else { "default" };
         self.add("warmup", warmup.to_string(), given.warmup.is_some(), usual);
         self.add("schedule", recipe.schedule.to_string(), given.schedule.is_some(), "default");
@@ -313,5 +331,22 @@ impl Choices<'_> {
         }
         let offload = recipe.offloaded().to_string();
         self.add("offload", offload, given.offload.is_some(), by(taken.offload.is_some()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::for_batch;
+
+    #[test]
+    fn another_batch_is_told_its_rate() {
+        assert_eq!(for_batch(1e-5, (8.0, 8.0)) + &for_batch(1e-5, (3.0, 8.0)), "");
+        assert!(for_batch(1e-5, (128.0, 8.0)).contains("those of 128 may want 4e-5"));
+        assert!(
+            for_batch(1e-4, (1.0, 16.0)).contains("those of 1 may want 3e-5"),
+            "{}",
+            for_batch(1e-4, (1.0, 16.0))
+        );
+        assert_eq!(for_batch(1e-5, (f64::NAN, 8.0)), "");
     }
 }

@@ -17,7 +17,7 @@
 //! .lock            held by the process that runs here, and its name
 //! ```
 //!
-//! A tuning has `recipe.yaml`, `plan.json`, `tune.json` (its trials, and what they say), `tuned.yaml` and `model/`.
+//! A tuning has `tune.json` (its recipe, its trials, and what they say), `plan.json`, `tuned.yaml` and `model/`.
 //! A run in stages has `recipe.yaml`, `plan.json`, `summary.json`, `export/`, and `stages/1-NAME/`, ..., each as above.
 
 pub mod frozen;
@@ -36,6 +36,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// What a tuning knows.
+pub const TUNE_FILE: &str = "tune.json";
 /// The file of an executor's choices.
 const CHOICES: &str = "products.txt";
 /// The folder of a run's stages.
@@ -62,7 +64,7 @@ impl RunDir {
     /// A folder that already holds a run, in which another process runs, or that cannot be written.
     pub fn create(recipe: &Recipe, root: PathBuf) -> Result<RunDir, RunError> {
         let run = RunDir { lock: Some(Arc::new(Lock::take(&root)?)), root };
-        if [run.metrics(), run.checkpoints_dir(), run.stages()].iter().any(|p| p.exists()) {
+        if run.is_used() || run.root.join(TUNE_FILE).exists() {
             return Err(RunError::Usage(format!(
                 "{0}: holds a run already; continue it with `ambitus resume {0}`, or set another run_dir",
                 run.root.display()
@@ -70,6 +72,11 @@ impl RunDir {
         }
         run.write_recipe(recipe)?;
         Ok(run)
+    }
+
+    /// Returns whether a run has begun in the folder.
+    pub fn is_used(&self) -> bool {
+        [self.metrics(), self.checkpoints_dir(), self.stages()].iter().any(|p| p.exists())
     }
 
     /// Locks the folder of an existing run.
@@ -99,12 +106,12 @@ impl RunDir {
         Ok((run, recipe))
     }
 
-    /// Removes a folder in which only the recipe was written: the run never started.
+    /// Removes a folder in which only the recipe, or what a tuning knows, was written: nothing was trained.
     pub fn discard(&self) {
         let entries = std::fs::read_dir(&self.root).map_or(usize::MAX, Iterator::count);
         if entries <= 2 {
             // Leaving an empty folder behind is no harm.
-            for file in ["recipe.yaml", LOCK_FILE] {
+            for file in ["recipe.yaml", TUNE_FILE, LOCK_FILE] {
                 let _ = std::fs::remove_file(self.root.join(file));
             }
             let _ = std::fs::remove_dir(&self.root);

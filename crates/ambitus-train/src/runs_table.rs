@@ -12,14 +12,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::metrics::{SUMMARY_FILE, Summary};
+use crate::run_dir::TUNE_FILE;
 use ambitus_families::error::RunError;
 use ambitus_recipe::recipe::Recipe;
 use ambitus_recipe::size::ByteSize;
 
 /// Name of the resolved recipe in a run folder.
 pub const RECIPE_FILE: &str = "recipe.yaml";
-/// What a tuning knows, in its folder.
-pub const TUNE_FILE: &str = "tune.json";
 /// Name of the plan in a run folder.
 pub const PLAN_FILE: &str = "plan.json";
 

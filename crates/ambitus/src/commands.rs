@@ -195,8 +195,10 @@ pub fn train(a: &RunArgs) -> Result<()> {
 pub fn tune(a: &TuneArgs) -> Result<()> {
     let TuneArgs { run: a, grid } = a;
     let (r, origins) = recipe(a, false)?;
-    let root = r.run_dir.clone().unwrap_or_else(|| new_run_dir(a));
-    let tuned = tune::tune(ALL, (r, &origins), grid.clone(), root, &mut Terminal::new());
+    let world = world(a.ranks, r.device, &WorldArgs::default())?;
+    // The recipe's own is for its run.
+    let root = a.run_dir.clone().unwrap_or_else(|| new_run_dir(a));
+    let tuned = tune::tune(ALL, (r, &origins), grid.clone(), root, &world, &mut Terminal::new());
     told(&tuned.inspect_err(|e| refused(e, a.json))?, a.json)
 }
 
@@ -217,7 +219,12 @@ fn new_run_dir(a: &TrainArgs) -> PathBuf {
 
 pub fn resume(a: &ResumeArgs) -> Result<()> {
     if tune::is_one(&a.run) {
-        let tuned = tune::resume(ALL, &a.run, &mut Terminal::new());
+        if a.ranks.is_some() || a.sharding.is_some() || a.placement.is_some() {
+            let why = "--ranks, --sharding, --placement: a tuning goes on as it was planned";
+            return Err(RunError::Usage(why.to_owned()));
+        }
+        let world = world(None, DeviceChoice::default(), &a.world)?;
+        let tuned = tune::resume(ALL, &a.run, &world, &mut Terminal::new());
         return told(&tuned.inspect_err(|e| refused(e, a.json))?, a.json);
     }
     let shared = run::Shared { ranks: a.ranks, sharding: a.sharding, placement: a.placement };

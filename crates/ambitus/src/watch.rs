@@ -7,6 +7,7 @@ use ambitus_families::error::RunError;
 use ambitus_families::stop;
 use ambitus_train::follow::Followed;
 use ambitus_train::report::REPORT_FILE;
+use ambitus_train::run::tune;
 use ambitus_train::runs_table::{self, RECIPE_FILE};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,6 +25,10 @@ const NAME: usize = 32;
 
 pub fn run(a: &WatchArgs) -> Result<(), RunError> {
     let mut screen = Terminal::of_results();
+    if tune::is_one(&a.run) {
+        let why = "is a tuning, which shows itself what it does; `ambitus resume` says what it found";
+        return Err(RunError::Usage(format!("{}: {why}", a.run.display())));
+    }
     if a.run.join(RECIPE_FILE).is_file() {
         one(&a.run, a.once, &mut screen)
     } else {

@@ -4,15 +4,16 @@
 //! what was changed. A trial is planned as the run is, and holds no more. Which trials there are is in `search.rs`; what is known is
 //! in `tune.json`, written after each.
 
+mod grid;
 mod search;
 mod trial;
 
 use super::{absolute, check, not_stopped, on_ranks, plan_json};
 use crate::metrics::duration;
-use crate::run_dir::RunDir;
-use crate::runs_table::{MAX_JSON, TUNE_FILE};
+use crate::run_dir::{RunDir, TUNE_FILE};
+use crate::runs_table::{MAX_JSON, PLAN_FILE, RECIPE_FILE};
 use crate::world::World;
-use ambitus_families::console::Console;
+use ambitus_families::console::{Console, Silent};
 use ambitus_families::error::RunError;
 use ambitus_families::family::{Families, sections};
 use ambitus_plan::budget::RunPlan;
@@ -21,57 +22,28 @@ use ambitus_plan::resolved::Resolved;
 use ambitus_recipe::recipe::{Origins, Recipe};
 use ambitus_recipe::size::ByteSize;
 use ambitus_store::{read_file, write_atomic};
+pub use grid::Axis;
+use grid::{Settings, combinations, shown};
 use search::{Candidate, Found, Losses, Question, Trial};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Instant;
 use trial::{How, Outcome};
 
 /// The recipe that it writes.
 const TUNED: &str = "tuned.yaml";
-/// Combinations of `--grid` that are tried, at most.
-const MOST_COMBINATIONS: usize = 64;
-
-/// A key of a recipe and the values that it is tried with, as they are typed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Axis {
-    /// Its path, as `lora.rank`.
-    pub key: String,
-    /// YAML.
-    pub values: Vec<String>,
-}
-
-impl FromStr for Axis {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Axis, String> {
-        let (key, values) = text.split_once('=').ok_or("is not KEY=A,B,C")?;
-        let mut depth = 0;
-        let values = values.split(|c| {
-            match c {
-                '[' | '{' => depth += 1,
-                ']' | '}' => depth -= 1,
-                _ => {}
-            }
-            c == ',' && depth == 0
-        });
-        let values: Vec<String> = values.map(|v| v.trim().to_owned()).collect();
-        let key = key.trim().to_owned();
-        if key.is_empty() || values.iter().any(String::is_empty) {
-            return Err("is not KEY=A,B,C".to_owned());
-        }
-        Ok(Axis { key, values })
-    }
-}
-
 /// What is known, on the disk.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Known {
+    /// As it was asked for.
+    recipe: String,
     grid: Vec<Axis>,
+    /// Of every combination the recipe as it was planned, and the digest of its clips.
+    planned: Vec<(String, String)>,
     trials: Vec<(Trial, Losses)>,
     seconds: f64,
-    peak_bytes: u64,
+    /// Highest peak of all trials, as planned and as measured.
+    peak_bytes: [u64; 2],
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Tuned>,
 }
@@ -83,8 +55,7 @@ pub struct Tuned {
     pub learning_rate: f64,
     /// The other keys that were tried, with the best of their values.
     pub settings: Vec<(String, String)>,
-    /// How probable it is that it has nine tenths of the improvement of the best that was tried longest, by the draws of validation and
-    /// of training.
+    /// How probable it is that it gains nine tenths of what every other of the last trials gains; of n draws at most 1 - 2^-n.
     pub confidence: f64,
     /// Updates of all trials.
     pub updates_spent: u64,
@@ -100,7 +71,7 @@ pub struct Tuned {
     pub says: Vec<String>,
     /// Wall seconds.
     pub seconds: f64,
-    /// Peak of every trial as planned.
+    /// Highest peak of all trials, as planned.
     pub peak_planned_bytes: u64,
     /// Highest peak that was measured; 0 where it cannot be.
     pub peak_rss_bytes: u64,
@@ -128,7 +99,7 @@ pub fn is_one(root: &Path) -> bool {
 }
 
 /// Looks for the rate of a run, or the best combination of `grid`, in the folder `root`; goes on where it was stopped, if it is of the
-/// same recipe.
+/// same recipe and clips. `world`: this process alone, whose recipe may have several ranks.
 ///
 /// # Errors
 /// As [`super::train`]; a recipe in stages, without held-out clips, or other than the folder's.
@@ -137,8 +108,14 @@ pub fn tune(
     (recipe, origins): (Recipe, &Origins),
     grid: Vec<Axis>,
     root: PathBuf,
+    world: &World,
     console: &mut dyn Console,
 ) -> Result<Tuned, RunError> {
+    if world.ranks() > 1 {
+        return Err(RunError::Usage(
+            "tune: has its ranks in one process so far (ranks: N, without a launcher)".to_owned(),
+        ));
+    }
     if !recipe.stages.is_empty() {
         return Err(RunError::Usage(
             "tune: a recipe in stages has a rate for each of them: tune each stage as a recipe of its own"
@@ -146,16 +123,13 @@ pub fn tune(
         ));
     }
     let recipe = Recipe { run_dir: None, ..absolute(families, recipe)? };
-    let combinations = combinations(families, &recipe, &grid)?;
-    let (run, known) = folder(families, &recipe, grid, root)?;
-    let begun = !known.trials.is_empty();
-    let settings = combinations;
+    let settings = combinations(families, &recipe, &grid)?;
+    let (run, known) = folder(&recipe, grid, root, settings.len())?;
+    let begun = !known.planned.is_empty();
     let mut tuning =
-        Tuning { families, origins, settings, run, known, resolved: None, updates: 0, began: Instant::now() };
+        Tuning { families, origins, settings, run, known, resolved: None, begun, began: Instant::now() };
     let done = tuning.go(console);
-    if done.is_err() && !begun && tuning.known.trials.is_empty() {
-        // Nothing was trained: as if it had not been asked for.
-        let _ = std::fs::remove_file(tuning.run.root.join(TUNE_FILE));
+    if done.is_err() && tuning.known.planned.is_empty() {
         tuning.run.discard();
     }
     done
@@ -165,76 +139,67 @@ pub fn tune(
 ///
 /// # Errors
 /// As [`tune`].
-pub fn resume(families: Families, root: &Path, console: &mut dyn Console) -> Result<Tuned, RunError> {
-    let (_, recipe) = RunDir::open(families, root)?;
-    let grid = read(root)?.grid;
-    tune(families, (recipe, &Origins::new()), grid, root.to_owned(), console)
+pub fn resume(
+    families: Families,
+    root: &Path,
+    world: &World,
+    console: &mut dyn Console,
+) -> Result<Tuned, RunError> {
+    let Known { recipe, grid, .. } = read(root)?;
+    let recipe = parse(families, root, &recipe)?;
+    tune(families, (recipe, &Origins::new()), grid, root.to_owned(), world, console)
 }
 
-/// Returns the folder, this process's alone, with what is known there.
+/// Returns the folder, this process's alone, with what is known there. `combinations`: how many there are.
 fn folder(
-    families: Families,
     recipe: &Recipe,
     grid: Vec<Axis>,
     root: PathBuf,
+    combinations: usize,
 ) -> Result<(RunDir, Known), RunError> {
-    if !is_one(&root) {
-        let run = RunDir::create(recipe, root)?;
-        let known = Known { grid, ..Known::default() };
+    let mut run = RunDir::at(root);
+    run.lock()?;
+    let asked = recipe.to_yaml().map_err(RunError::Usage)?;
+    if !is_one(&run.root) {
+        if run.is_used() || run.root.join(RECIPE_FILE).exists() {
+            return Err(RunError::Usage(format!("{}: holds a run; set another run_dir", run.root.display())));
+        }
+        let known = Known { recipe: asked, grid, ..Known::default() };
         write(&run, &known)?;
         return Ok((run, known));
     }
-    let (mut run, before) = RunDir::open(families, &root)?;
-    run.lock()?;
-    let known = read(&root)?;
-    if (&before, &known.grid) != (recipe, &grid) {
+    let known = read(&run.root)?;
+    if (&known.recipe, &known.grid) != (&asked, &grid) {
         return Err(RunError::Usage(format!(
             "{0}: holds the tuning of another recipe or grid; continue it with `ambitus resume {0}`, or set another run_dir",
-            root.display()
+            run.root.display()
         )));
+    }
+    let planned = known.planned.len();
+    if (planned > 0 && planned != combinations)
+        || known.trials.iter().any(|(trial, _)| trial.candidate.settings >= planned)
+    {
+        return Err(damaged(&run.root, "trials of combinations that are not there"));
     }
     Ok((run, known))
 }
 
+fn damaged(root: &Path, why: &str) -> RunError {
+    RunError::Io(format!("{}: {why}; remove the folder, and tune again", root.join(TUNE_FILE).display()))
+}
+
+fn parse(families: Families, root: &Path, recipe: &str) -> Result<Recipe, RunError> {
+    let read = Recipe::parse_with(recipe, TUNE_FILE, &sections(families));
+    read.map(|(recipe, _)| recipe).map_err(|e| damaged(root, &e.to_string()))
+}
+
 fn read(root: &Path) -> Result<Known, RunError> {
-    let path = root.join(TUNE_FILE);
-    let damaged = |e| RunError::Io(format!("{}: {e}; remove the folder, and tune again", path.display()));
-    serde_json::from_slice(&read_file(&path, MAX_JSON)?).map_err(damaged)
+    let text = read_file(root.join(TUNE_FILE), MAX_JSON)?;
+    serde_json::from_slice(&text).map_err(|e| damaged(root, &e.to_string()))
 }
 
 fn write(run: &RunDir, known: &Known) -> Result<(), RunError> {
     run.write_json(TUNE_FILE, &serde_json::json!(known))
-}
-
-/// A recipe with values of the grid.
-struct Settings {
-    recipe: Recipe,
-    values: Vec<(String, String)>,
-}
-
-/// Returns the recipe with every combination of the grid's values, the last key's values the nearest.
-fn combinations(families: Families, recipe: &Recipe, grid: &[Axis]) -> Result<Vec<Settings>, RunError> {
-    let n = grid.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
-    if n.is_none_or(|n| n > MOST_COMBINATIONS) {
-        return Err(RunError::Usage(format!(
-            "--grid: more than {MOST_COMBINATIONS} combinations; give fewer values"
-        )));
-    }
-    let mut all = vec![Settings { recipe: recipe.clone(), values: Vec::new() }];
-    for axis in grid {
-        let mut next = Vec::new();
-        for settings in &all {
-            for value in &axis.values {
-                let recipe = settings.recipe.with(&axis.key, value, &sections(families));
-                let recipe = recipe.map_err(|e| RunError::Usage(e.to_string()))?;
-                let mut values = settings.values.clone();
-                values.push((axis.key.clone(), value.clone()));
-                next.push(Settings { recipe, values });
-            }
-        }
-        all = next;
-    }
-    Ok(all)
 }
 
 /// A tuning in motion.
@@ -246,7 +211,8 @@ struct Tuning<'a> {
     known: Known,
     /// Of which settings, and whether its plan has its programs still.
     resolved: Option<(usize, Resolved, bool)>,
-    updates: u64,
+    /// It goes on with a tuning.
+    begun: bool,
     began: Instant,
 }
 
@@ -254,31 +220,44 @@ impl Tuning<'_> {
     fn go(&mut self, console: &mut dyn Console) -> Result<Tuned, RunError> {
         let before = self.known.seconds;
         // All are planned before any begins; of one the plan is kept.
-        let mut rates = Vec::new();
+        let (mut rates, mut planned, mut updates) = (Vec::new(), Vec::new(), u64::MAX);
         for i in (0..self.settings.len()).rev() {
             let r = self.plan(i, i == 0, console)?;
             rates.push(r.asked.recipe.learning_rate);
-            self.updates = r.updates;
+            planned.push((r.recipe.to_yaml().map_err(RunError::Usage)?, r.data.digest().to_owned()));
+            updates = updates.min(r.updates);
             self.resolved = Some((i, r, true));
         }
         rates.reverse();
-        if let Some((_, r, _)) = &self.resolved {
+        planned.reverse();
+        let digests =
+            |of: &[(String, String)]| of.iter().map(|(_, digest)| digest.clone()).collect::<Vec<_>>();
+        if self.begun && digests(&self.known.planned) != digests(&planned) {
+            return Err(RunError::Usage(format!(
+                "{}: clips changed since this tuning began; put them back, or set another run_dir",
+                self.run.root.display()
+            )));
+        }
+        if !self.begun
+            && let Some((_, r, _)) = &self.resolved
+        {
             self.run.keep_model(&r.model)?.iter().for_each(|note| console.line(note));
-            self.run.write_json("plan.json", &plan_json(r, self.origins))?;
+            self.run.write_json(PLAN_FILE, &plan_json(r, self.origins))?;
+            // Planned as now, also where there is less memory when it goes on.
+            self.known.planned = planned;
+            write(&self.run, &self.known)?;
         }
         let looks_for_rate = self.known.grid.is_empty();
-        let question = Question { rates, looks_for_rate, updates: self.updates };
+        let question = Question { rates, looks_for_rate, updates };
         console.line(&format!(
             "tuning: at most {} updates in all, a full run has {}",
             question.spend(),
-            self.updates
+            updates
         ));
-        let mut next = 0;
         let found = question.answer(&mut |trial| {
             if let Some((_, losses)) = self.known.trials.iter().find(|(done, _)| *done == trial) {
                 return Ok(losses.clone());
             }
-            next += 1;
             let losses = self.try_out(trial, &question, console)?;
             self.known.trials.push((trial, losses.clone()));
             self.known.seconds = before + self.began.elapsed().as_secs_f64();
@@ -294,11 +273,15 @@ impl Tuning<'_> {
 
     /// Plans a combination, and refuses what does not fit or holds nothing out. `says`: with all that a run says of its plan.
     fn plan(&self, i: usize, says: bool, console: &mut dyn Console) -> Result<Resolved, RunError> {
-        let recipe = self.settings[i].recipe.clone();
+        let recipe = match self.known.planned.get(i) {
+            Some((planned, _)) => parse(self.families, &self.run.root, planned)?,
+            None => self.settings[i].recipe.clone(),
+        };
         let mut r = resolve(self.families, recipe, self.origins, Purpose::Run, console)
-            .and_then(|mut r| match says {
-                true => check(&mut r, true, console).map(|()| r),
-                false => check(&mut r, false, &mut ambitus_families::console::Silent).map(|()| r),
+            .and_then(|mut r| {
+                r.resumed = self.begun;
+                let console = if says { &mut *console } else { &mut Silent };
+                check(&mut r, says, console).map(|()| r)
             })
             .map_err(|e| self.of_settings(i, e))?;
         if r.data.split.validation.is_empty() {
@@ -347,16 +330,19 @@ impl Tuning<'_> {
         let Some((_, r, has_programs)) = &mut self.resolved else { return Ok(None) };
         *has_programs = false;
         let rate = question.rate(trial.candidate);
-        let label = format!("{}{rate:e}", prefix(&self.settings[i].values));
-        let how = How { rate, updates: trial.updates, from: trial.from, label };
-        let (outcome, meter) = {
-            let run = &self.run;
-            on_ranks(r, &World::alone(), console, &|r, planned, world, console| {
-                trial::run((r, planned), &how, run, world, console)
-            })?
+        let label = match &*self.settings[i].values {
+            [] => format!("{rate:e}"),
+            values => shown(values),
         };
-        self.known.peak_bytes = self.known.peak_bytes.max(meter.most().unwrap_or(0));
+        let how = How { rate, updates: trial.updates, from: trial.from, label };
+        let run = &self.run;
+        let (outcome, held) = on_ranks(r, &World::alone(), console, &|r, planned, world, console| {
+            trial::run((r, planned), &how, run, world, console)
+        })?;
+        let [planned, measured] = self.known.peak_bytes;
+        self.known.peak_bytes = [planned.max(r.measurable_peak()), measured.max(held.unwrap_or(0))];
         let Outcome::Measured(losses) = outcome else {
+            // Of this trial nothing is kept.
             let spent = self.known.trials.iter().map(|(trial, _)| trial.updates).sum();
             return Err(RunError::Stopped { update: spent, run: self.run.root.display().to_string() });
         };
@@ -393,8 +379,8 @@ impl Tuning<'_> {
             recipe: path,
             says: Vec::new(),
             seconds: self.known.seconds,
-            peak_planned_bytes: self.resolved.as_ref().map_or(0, |(_, r, _)| r.measurable_peak()),
-            peak_rss_bytes: self.known.peak_bytes,
+            peak_planned_bytes: self.known.peak_bytes[0],
+            peak_rss_bytes: self.known.peak_bytes[1],
         };
         tuned.says = says(&tuned, question, &found, best);
         Ok(tuned)
@@ -404,40 +390,40 @@ impl Tuning<'_> {
 /// Returns what tuning found, in words.
 fn says(t: &Tuned, question: &Question, found: &Found, best: Candidate) -> Vec<String> {
     let given = question.rates[best.settings];
-    let picked = format!("{}{:e}", prefix(&t.settings), t.learning_rate);
-    let mut out = vec![match found.improves {
-        false => format!(
-            "nothing is to be gained: no trial lowered the validation loss of the base, {:.4}; {picked} raised it least",
-            t.base
-        ),
-        true if question.looks_for_rate && best.step == 0 => {
-            format!(
-                "learning rate {picked}: the recipe's own is the best that was tried, nothing is to be gained"
-            )
+    let (settings, rate) = (shown(&t.settings), t.learning_rate);
+    let mut out = vec![match (found.improves, question.looks_for_rate) {
+        (false, _) => {
+            format!("nothing is to be gained: no trial lowered the base's validation loss, {:.4}", t.base)
         }
-        true if question.looks_for_rate => format!("learning rate {picked}, where the recipe has {given:e}"),
-        true => format!("the best is {picked}"),
+        (true, true) if best.step == 0 => {
+            format!("learning rate {rate:e}: the recipe's own rate is the best of those tried, keep it")
+        }
+        (true, true) => format!("learning rate {rate:e}, where the recipe has {given:e}"),
+        (true, false) => format!("the best is {settings}"),
     }];
-    out.push(format!(
-        "  sure to {:.0} %: that it lowers the loss by nine tenths of what the best of the last trials does",
-        100.0 * t.confidence
-    ));
+    if found.improves {
+        out.push(format!(
+            "  confidence {:.0} %: it gains at least nine tenths of what any other of the final trials gains",
+            100.0 * t.confidence
+        ));
+    }
     out.push(format!(
         "  cost: {} updates of trials in {}; a full run has {}",
         t.updates_spent,
         duration(t.seconds),
         t.full_run_updates
     ));
-    out.push(
-        "  it is the rate of this batch, however many micro-batches it is cut into; Adam wants about 1.4 x for twice the batch"
-            .to_owned(),
-    );
-    out.push(format!(
-        "  memory: planned {}, measured {}",
-        ByteSize(t.peak_planned_bytes),
-        ByteSize(t.peak_rss_bytes)
-    ));
-    out.push(format!("  train with it: ambitus train {}", t.recipe.display()));
+    if question.looks_for_rate {
+        out.push(
+            "  it is the rate for this batch, however many micro-batches it takes; for twice the batch Adam wants about 1.4 x"
+                .to_owned(),
+        );
+    }
+    let [planned, measured] = [t.peak_planned_bytes, t.peak_rss_bytes].map(ByteSize);
+    out.push(format!("  memory: planned {planned}, measured {measured}"));
+    if found.improves {
+        out.push(format!("  train with it: ambitus train {}", t.recipe.display()));
+    }
     out
 }
 
@@ -452,13 +438,4 @@ fn line(how: &How, trial: Trial, losses: Option<&[f64]>) -> String {
         Some(losses) => format!("{after}{other}: validation loss {:.4}", losses.iter().sum::<f64>()),
         None => format!("{after}{other}: diverged"),
     }
-}
-
-fn shown(values: &[(String, String)]) -> String {
-    values.iter().map(|(key, value)| format!("{key}: {value}")).collect::<Vec<_>>().join(", ")
-}
-
-/// Returns what stands before a rate.
-fn prefix(values: &[(String, String)]) -> String {
-    if values.is_empty() { String::new() } else { format!("{}, rate ", shown(values)) }
 }

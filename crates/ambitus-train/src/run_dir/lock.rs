@@ -53,11 +53,21 @@ impl Lock {
 
     /// Returns who holds a folder, without touching the lock: a shared one for a moment would refuse a run that begins in it.
     pub fn holder(root: &Path) -> Holder {
-        let Ok((file, _)) = open_file(root.join(LOCK_FILE)) else { return Holder::Nobody };
-        let text = read(&file);
+        let path = root.join(LOCK_FILE);
+        let text = match open_file(&path) {
+            Ok((file, _)) => read(&file),
+            Err(_) if path.symlink_metadata().is_err() => return Holder::Nobody,
+            Err(e) => return Holder::Unknown(e.to_string()),
+        };
         let (who, was_born) = text.split_once('\n').unwrap_or_default();
         let process = who.strip_prefix("process ").and_then(|rest| rest.split_once(" on "));
         match process.and_then(|(process, on)| Some((process.parse().ok()?, on))) {
+            // Numbers of processes are those of a container.
+            Some((_, on))
+                if on == host() && was_born.split(' ').nth(1).is_some_and(|ns| ns != namespace()) =>
+            {
+                Holder::Unknown(who.to_owned())
+            }
             Some((process, on)) if on == host() => match birth(process) {
                 Some(born) if was_born.trim_end() == born => Holder::Here,
                 _ => Holder::Nobody,
@@ -96,8 +106,13 @@ fn host() -> String {
     host.trim().to_owned()
 }
 
-/// Returns what tells a process of this machine that lives from all that have its number later: the machine's boot, and the ticks
-/// after it at which the process began.
+/// Returns which processes this one can see by their numbers.
+fn namespace() -> String {
+    std::fs::read_link("/proc/self/ns/pid").map_or_else(|_| String::new(), |ns| ns.display().to_string())
+}
+
+/// Returns what tells a process of this machine that lives from all that have its number later: the machine's boot, where its number
+/// counts, and the ticks after the boot at which the process began.
 fn birth(process: u32) -> Option<String> {
     let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
@@ -107,7 +122,7 @@ fn birth(process: u32) -> Option<String> {
     let lives = !matches!(fields.next()?, "Z" | "X");
     let began = fields.nth(18)?;
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    lives.then(|| format!("{} {began}", boot.trim()))
+    lives.then(|| format!("{} {} {began}", boot.trim(), namespace()))
 }
 
 fn read(file: &File) -> String {
@@ -159,6 +174,10 @@ mod tests {
         assert_eq!(Lock::holder(dir.path()), Holder::Nobody);
         std::fs::write(&path, format!("process 4194305 on {}\n{born}", host())).unwrap();
         assert_eq!(Lock::holder(dir.path()), Holder::Nobody);
+        let elsewhere = born.replace("pid:[", "pid:[9");
+        assert_ne!(elsewhere, born);
+        std::fs::write(&path, format!("{first}\n{elsewhere}")).unwrap();
+        assert_eq!(Lock::holder(dir.path()), Holder::Unknown(first.to_owned()));
         std::fs::write(&path, format!("process 1 on another.host\n{born}")).unwrap();
         assert_eq!(Lock::holder(dir.path()), Holder::Unknown("process 1 on another.host".to_owned()));
         for damaged in ["", "process\n", "\u{0}\u{ff}"] {

@@ -60,6 +60,34 @@ fn a_rate_is_found_and_a_kill_changes_nothing() {
     }
     child.kill().expect("a child");
     child.wait().expect("a child");
+    let known = || -> Value {
+        serde_json::from_slice(&fs::read(killed.join("tune.json")).expect("what is known")).expect("JSON")
+    };
+    assert!(known()["result"].is_null(), "it was done before it was killed");
+    // Another clip, and a damaged file, are refused; what was there is not touched.
+    let clip = dir.join("voice/clip00.wav");
+    let (kept, trials) =
+        (fs::read(&clip).expect("a clip"), fs::read(killed.join("tune.json")).expect("trials"));
+    fs::write(&clip, fs::read(dir.join("voice/clip04.wav")).expect("a clip")).expect("a clip");
+    let (code, said) = common::said(dir, &["resume", "killed"]);
+    assert!(code == 2 && said.contains("clips changed"), "{code}: {said}");
+    fs::write(&clip, kept).expect("a clip");
+    let text = String::from_utf8(trials.clone()).expect("JSON");
+    for broken in [text.replacen("\"settings\": 0", "\"settings\": 99", 1), text[..text.len() / 2].to_owned()]
+    {
+        fs::write(killed.join("tune.json"), broken).expect("a file");
+        let (code, said) = common::said(dir, &["resume", "killed"]);
+        assert!(code == 6 && said.contains("tune.json"), "{code}: {said}");
+    }
+    fs::write(killed.join("tune.json"), trials).expect("a file");
+    for (words, command) in [
+        ("holds a run already", &["train", &path, "--run-dir", "killed"][..]),
+        ("goes on as it was planned", &["resume", "killed", "--ranks", "2"]),
+        ("is a tuning", &["watch", "killed", "--once"]),
+    ] {
+        let (code, said) = common::said(dir, command);
+        assert!(code == 2 && said.contains(words), "{command:?}: {code}: {said}");
+    }
     let again = common::json(dir, &["resume", "killed", "--json"]);
     for key in ["learning_rate", "confidence", "table", "base", "updates_spent"] {
         assert_eq!(again[key], tuned[key], "{key}");
@@ -91,10 +119,19 @@ fn a_grid_is_tried_and_what_it_cannot_try_is_refused_before_training() {
     assert_eq!(rates(&tuned).len(), 8, "{tuned:#}");
     let yaml = fs::read_to_string(dir.join("grid/tuned.yaml")).expect("a recipe");
     assert!(yaml.contains("warmup: "), "{yaml}");
+    let again = common::json(dir, &["resume", "grid", "--json"]);
+    assert_eq!(
+        (&again["table"], &again["peak_planned_bytes"]),
+        (&tuned["table"], &tuned["peak_planned_bytes"])
+    );
+    // Ranks share each trial.
+    let ranks =
+        ["tune", &path, "--run-dir", "ranks", "--ranks", "2", "--grid", "learning_rate=1e-6,1e-3", "--json"];
+    assert_eq!(common::json(dir, &ranks)["learning_rate"], 1e-3);
     for (words, options) in [
         ("rang", vec!["--grid", "lora.rang=8"]),
         ("KEY=A,B,C", vec!["--grid", "warmup"]),
-        ("no clip is held out", vec!["--grid", "data.validation={share: 0}"]),
+        ("cannot be tried", vec!["--grid", "data.max_seconds=1,2"]),
         ("with checkpoint: all: does not fit", vec!["--memory", "20MB", "--grid", "checkpoint=none,all"]),
     ] {
         let (code, said) =

@@ -13,6 +13,7 @@ use crate::world::World;
 use ambitus_families::console::Console;
 use ambitus_families::error::RunError;
 use ambitus_ir::plan::PlannedSession;
+use ambitus_plan::budget::phase;
 use ambitus_plan::memory::Meter;
 use ambitus_plan::resolved::Resolved;
 use ambitus_plan::session::{self, program};
@@ -42,15 +43,16 @@ pub enum Outcome {
     Stopped,
 }
 
-/// Runs one rank of a trial. Returns what was held, too.
+/// Runs one rank of a trial. Returns the most bytes that were held, too, where they can be measured.
 pub fn run(
     (r, planned): (&Resolved, Arc<PlannedSession>),
     how: &How,
     run: &RunDir,
     world: &World,
     console: &mut dyn Console,
-) -> Result<(Outcome, Meter), RunError> {
+) -> Result<(Outcome, Option<u64>), RunError> {
     let mut meter = r.meter.clone();
+    let held = |meter: &Meter| if r.device.is_card() { r.device.held_on_card() } else { meter.most() };
     let mut opened = rank::open(r, planned, run, world, console)?;
     let exec = &mut *opened;
     let world = &rank::holding(r, world)?;
@@ -81,13 +83,14 @@ pub fn run(
         let mut shown = Shown { how, began: Instant::now(), console };
         match trainer.run(&loader, &mut shown)? {
             Ended::Complete => {}
-            Ended::Stopped => return Ok((Outcome::Stopped, meter)),
-            Ended::Collapsed | Ended::Diverged => return Ok((Outcome::Measured(None), meter)),
+            Ended::Stopped => return Ok((Outcome::Stopped, held(&meter))),
+            Ended::Collapsed | Ended::Diverged => return Ok((Outcome::Measured(None), held(&meter))),
         }
     }
     let losses = validation.losses(exec, program::EVALUATE, world)?;
     let finite = losses.iter().all(|loss| loss.is_finite());
-    Ok((Outcome::Measured(finite.then_some(losses)), meter))
+    meter.ended(phase::EVALUATE);
+    Ok((Outcome::Measured(finite.then_some(losses)), held(&meter)))
 }
 
 /// Returns the rates of a trial's updates, by player: the run's whole schedule in fewer updates. A player with a rate of its own keeps
