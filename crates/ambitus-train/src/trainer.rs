@@ -46,22 +46,24 @@ pub enum Ended {
     Diverged,
 }
 
-/// What the loop tells its caller.
+/// What the loop tells its caller, who may ignore all but updates.
 pub trait Observer {
     /// Called after every update.
     fn step(&mut self, step: &Step, progress: &Progress) -> Result<(), RunError>;
     /// Called after every validation with the losses of the weights and of the average.
-    fn validated(&mut self, update: u64, raw: f64, ema: Option<f64>);
+    fn validated(&mut self, _update: u64, _raw: f64, _ema: Option<f64>) {}
     /// Called after every sample with the names and files of its sounds.
-    fn spoken(&mut self, update: u64, sounds: &[Sound]);
+    fn spoken(&mut self, _update: u64, _sounds: &[Sound]) {}
     /// Called before every checkpoint: what it relies on must be on the disk.
-    fn before_save(&mut self) -> Result<(), RunError>;
+    fn before_save(&mut self) -> Result<(), RunError> {
+        Ok(())
+    }
     /// Called after every checkpoint with the seconds it took.
-    fn saved(&mut self, update: u64, seconds: f64);
+    fn saved(&mut self, _update: u64, _seconds: f64) {}
     /// Called after a validation, its samples and its checkpoint: a good time to look at the run.
-    fn settled(&mut self, update: u64);
+    fn settled(&mut self, _update: u64) {}
     /// Notes something that a person should know.
-    fn note(&mut self, text: &str);
+    fn note(&mut self, _text: &str) {}
 }
 
 /// A run in motion.

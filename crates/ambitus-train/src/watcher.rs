@@ -95,20 +95,6 @@ impl Observer for Silent {
     fn step(&mut self, _: &Step, _: &Progress) -> Result<(), RunError> {
         Ok(())
     }
-
-    fn validated(&mut self, _: u64, _: f64, _: Option<f64>) {}
-
-    fn spoken(&mut self, _: u64, _: &[Sound]) {}
-
-    fn before_save(&mut self) -> Result<(), RunError> {
-        Ok(())
-    }
-
-    fn saved(&mut self, _: u64, _: f64) {}
-
-    fn settled(&mut self, _: u64) {}
-
-    fn note(&mut self, _: &str) {}
 }
 
 /// Returns reported losses by name.

@@ -1,7 +1,6 @@
 //! Checkpoints of any number of ranks are read at any other, with every bit, whatever the strategy.
 
 use super::*;
-use crate::samples::Sound;
 use crate::trainer::{Observer, Step, Trainer};
 use crate::validate::Validation;
 use crate::world;
@@ -463,16 +462,12 @@ impl Observer for Notes {
     fn step(&mut self, _: &Step, _: &Progress) -> Result<(), RunError> {
         Ok(())
     }
-    fn validated(&mut self, _: u64, _: f64, _: Option<f64>) {}
-    fn spoken(&mut self, _: u64, _: &[Sound]) {}
     fn before_save(&mut self) -> Result<(), RunError> {
         self.ready.take().map_or(Ok(()), Err)
     }
     fn saved(&mut self, _: u64, _: f64) {
         self.saved += 1;
     }
-    fn settled(&mut self, _: u64) {}
-
     fn note(&mut self, text: &str) {
         self.notes.push(text.to_owned());
     }

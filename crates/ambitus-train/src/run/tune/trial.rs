@@ -5,7 +5,6 @@ use super::search::Losses;
 use crate::data_loader::Loader;
 use crate::metrics::duration;
 use crate::run_dir::RunDir;
-use crate::samples::Sound;
 use crate::saved::Progress;
 use crate::trainer::{Ended, Observer, Play, Step, Trainer};
 use crate::weights;
@@ -127,18 +126,4 @@ impl Observer for Shown<'_> {
         ));
         Ok(())
     }
-
-    fn validated(&mut self, _: u64, _: f64, _: Option<f64>) {}
-
-    fn spoken(&mut self, _: u64, _: &[Sound]) {}
-
-    fn before_save(&mut self) -> Result<(), RunError> {
-        Ok(())
-    }
-
-    fn saved(&mut self, _: u64, _: f64) {}
-
-    fn settled(&mut self, _: u64) {}
-
-    fn note(&mut self, _: &str) {}
 }
