@@ -282,10 +282,10 @@ fn a_run_is_watched_from_outside() {
     let on: Vec<Running> = WIDTHS.iter().map(|w| Running::on_terminal(dir, &watch, *w, 24)).collect();
     let piped = Running::in_pipe(dir, &watch);
     let folder = Running::on_terminal(dir, &["watch", "runs"], 60, 24);
-    // Ctrl-C ends the looking on, not the run.
+    // As Ctrl-C, which a shell in the background has ignored: it ends the looking on, not the run.
     let asked = Running::on_terminal(dir, &watch, 60, 24);
     until("a line", || asked.so_far().contains("loss"));
-    asked.signal(libc::SIGINT);
+    asked.signal(libc::SIGTERM);
     let (code, text) = asked.end();
     assert_eq!(code, 0, "{text:?}");
     assert!(shown(&text, 60).0.last().is_some_and(|l| l.contains(" · training")), "{text:?}");
@@ -345,7 +345,7 @@ fn a_run_is_watched_from_outside() {
     }
 
     let resumed = long_run(dir, &["resume", "runs/长"]);
-    resumed.signal(libc::SIGINT);
+    resumed.signal(libc::SIGTERM);
     assert_eq!(resumed.end().0, 10);
     let text = common::ok(dir, &["watch", "runs/长", "--once"]);
     assert!(text.contains("interrupted after update") && text.contains("which is saved"), "{text}");
@@ -364,7 +364,7 @@ fn many_runs_have_the_rows_that_there_are() {
     }
     let watch = Running::on_terminal(dir, &["watch"], 60, 6);
     until("two frames", || watch.so_far().matches("… and 5 more").count() > 1);
-    watch.signal(libc::SIGINT);
+    watch.signal(libc::SIGTERM);
     let (code, text) = watch.end();
     assert_eq!(code, 0, "{text:?}");
     let (lines, overwritten) = shown(&text, 60);
