@@ -222,6 +222,8 @@ impl Tuning<'_> {
         // All are planned before any begins; of one the plan is kept.
         let (mut rates, mut planned, mut updates) = (Vec::new(), Vec::new(), u64::MAX);
         for i in (0..self.settings.len()).rev() {
+            // Two plans at a time are more than a run has.
+            self.resolved = None;
             let r = self.plan(i, i == 0, console)?;
             rates.push(r.asked.recipe.learning_rate);
             planned.push((r.recipe.to_yaml().map_err(RunError::Usage)?, r.data.digest().to_owned()));
